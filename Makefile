@@ -1,0 +1,64 @@
+# Every target sets up what it needs: a virtual environment in .venv with the versions of constraints.txt.
+# Another Python than the first that fits: make test PYTHON=/path/to/python3.12
+
+BIN := .venv/bin
+READY := .venv/.ready
+FITS := import sys, venv, ensurepip; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13))
+PYTHON ?= $(shell for python in python3 python3.13 python3.12 python3.11; do \
+	$$python -c '$(FITS)' >/dev/null 2>&1 && { echo $$python; break; }; done)
+
+# The build of the package is pinned as well: older versions of pip read the first variable for it, newer the second.
+PIP := PIP_CONSTRAINT=constraints.txt PIP_BUILD_CONSTRAINT=constraints.txt PIP_DISABLE_PIP_VERSION_CHECK=1 \
+	$(BIN)/python -m pip --quiet --quiet
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test check unit format constraints clean
+
+help:
+	@echo "make demo         run the paper's experiment: figure, table and data"
+	@echo "make test         everything that must hold: check and unit"
+	@echo "make check        format, lint, types"
+	@echo "make unit         the tests, and the examples in the docstrings"
+	@echo "make format       format the code and repair what can be repaired"
+	@echo "make constraints  renew the pinned versions"
+	@echo "make clean        remove the environment and the caches"
+
+demo: $(READY)
+	@$(BIN)/fedspam reproduce
+
+test: check unit
+
+check: $(READY)
+	@$(BIN)/ruff format --check
+	@$(BIN)/ruff check
+	@$(BIN)/basedpyright
+
+unit: $(READY)
+	@$(BIN)/python -m pytest -n 2 -q
+
+format: $(READY)
+	@$(BIN)/ruff check --fix
+	@$(BIN)/ruff format
+
+$(READY): pyproject.toml constraints.txt
+	@$(if $(strip $(PYTHON)),:,false) && $(PYTHON) -c '$(FITS)' 2>/dev/null || { \
+		echo "fedspam needs Python 3.11, 3.12 or 3.13 with its venv module, and found" \
+			"$$($(or $(strip $(PYTHON)),python3) --version 2>/dev/null || echo none)."; \
+		echo "Install one (Debian, Ubuntu: apt install python3 python3-venv) or name it: make PYTHON=/path/to/python3.12"; \
+		exit 1; } >&2
+	@echo "installing into .venv with $$($(PYTHON) --version); this takes a minute"
+	@$(BIN)/python -c 'import pip; $(FITS)' 2>/dev/null || $(PYTHON) -m venv --clear .venv
+	@$(PIP) install --editable '.[dev]'
+	@touch $@
+
+constraints:
+	@$(MAKE) --no-print-directory clean
+	@echo "# The versions that the tests run with, for Python 3.11 to 3.13 on the CPU. Renew them with \`make constraints\`." \
+		> constraints.txt
+	@$(MAKE) --no-print-directory $(READY)
+	@$(PIP) install hatchling
+	@$(BIN)/python -m pip freeze --exclude-editable >> constraints.txt
+	@touch $(READY)
+
+clean:
+	@rm -rf .venv .pytest_cache .ruff_cache .hypothesis dist

@@ -1,0 +1,65 @@
+"""Keys by name, and distinct ids in time that does not depend on how many there are to choose from."""
+
+import zlib
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jaxtyping import Array, Integer, Key, UInt32
+
+_FEISTEL_ROUNDS = 8
+
+
+def fold_name(key: Key[Array, ""], name: str) -> Key[Array, ""]:
+    """A key for a named purpose. The same name gives the same key in every process and version.
+
+    The name's hash is added to the words of the key: threefry turns keys that differ at all into unrelated streams,
+    and adding costs nothing where folding in would cost a whole evaluation of it, several times a round.
+    """
+    words = jax.random.key_data(key)
+    low, high = zlib.crc32(name.encode()), zlib.adler32(name.encode())
+    tweak = jnp.array([low, high] * (words.shape[-1] // 2), jnp.uint32)
+    return jax.random.wrap_key_data(words + tweak, impl=jax.random.key_impl(key))
+
+
+def index(key: Key[Array, ""], count: int | Integer[Array, ""]) -> UInt32[Array, ""]:
+    """One uniform index below `count` (the bias of the remainder is below count / 2^32)."""
+    return jax.random.bits(key, (), jnp.uint32) % jnp.uint32(count)
+
+
+def permuted(
+    key: Key[Array, ""], position: UInt32[Array, "*shape"], count: int | Integer[Array, ""]
+) -> UInt32[Array, "*shape"]:
+    r"""Where a random permutation of :math:`\{0, \dots, n-1\}` sends each position, without storing it.
+
+    A Feistel network permutes the smallest square power of two that holds n; positions that leave
+    :math:`[0, n)` walk on along their cycle until they return, at most four steps on average. So
+    ``permuted(key, arange(B), n)`` draws B distinct ids from n at a cost of order B.
+
+    >>> import jax, jax.numpy as jnp
+    >>> ids = permuted(jax.random.key(0), jnp.arange(5, dtype=jnp.uint32), 1_000_000)
+    >>> len(set(ids.tolist()))
+    5
+    """
+    count = jnp.uint32(count)
+    half = (33 - lax.clz(count - 1)) // 2  # bits of one half; both halves together hold count
+    mask = (jnp.uint32(1) << half) - 1
+    round_keys = jax.random.bits(key, (_FEISTEL_ROUNDS,), jnp.uint32)
+
+    def network(value: UInt32[Array, "*shape"]) -> UInt32[Array, "*shape"]:
+        left, right = value >> half, value & mask
+        for step in range(_FEISTEL_ROUNDS):
+            left, right = right, left ^ (_mix(right ^ round_keys[step]) & mask)
+        return (left << half) | right
+
+    def walk(value: UInt32[Array, "*shape"]) -> UInt32[Array, "*shape"]:
+        return jnp.where(value >= count, network(value), value)
+
+    return lax.while_loop(lambda value: jnp.any(value >= count), walk, network(jnp.asarray(position, jnp.uint32)))
+
+
+def _mix(value: UInt32[Array, "*shape"]) -> UInt32[Array, "*shape"]:
+    """The finaliser of MurmurHash3: every input bit reaches every output bit."""
+    value = (value ^ (value >> 16)) * jnp.uint32(0x85EBCA6B)
+    value = (value ^ (value >> 13)) * jnp.uint32(0xC2B2AE35)
+    return value ^ (value >> 16)

@@ -1,0 +1,90 @@
+r"""The ridge regression of the paper's experiments, with a name for every way to read its description.
+
+.. math:: f(x) = \mathbb{E}_\xi \|A_\xi x - y_\xi\|^2 + \tfrac\lambda2\|x\|^2
+"""
+
+from typing import Any, Literal, NamedTuple
+
+import jax
+import numpy as np
+from jaxtyping import Array, Float, Key
+
+from fedspam import _check
+from fedspam.problems.quadratic import Quadratics
+
+Shift = Literal["printed", "none", "flipped"]
+NoiseMatrix = Literal["gram", "symmetric"]
+
+
+class Ridge(NamedTuple):
+    """A drawn problem: its clients, and the point x_0 at which the paper starts."""
+
+    population: Quadratics
+    start: Float[np.ndarray, " d"]
+
+
+def ridge(
+    key: Key[Array, ""] | int,
+    clients: int = 10,
+    dimension: int = 100,
+    *,
+    regularisation: float = 0.1,
+    scale: float = 1.0,
+    shift: Shift = "printed",
+    noise_matrix: NoiseMatrix = "gram",
+    replace: bool = False,
+) -> Ridge:
+    r"""Draw the paper's distributed ridge regression.
+
+    :math:`A = A_0A_0^\top` is shared, :math:`A'_\xi = A + s B_\xi`, and
+    :math:`A_\xi = A'_\xi \pm \lambda_{\min}(A'_\xi) I`. The entries of :math:`A_0`, of the matrices behind
+    :math:`B_\xi`, of :math:`y_\xi` and of :math:`x_0` are standard normal. As the loss has no ½,
+    :math:`H_\xi = 2A_\xi^\top A_\xi + \lambda I`. Equal keys give equal draws under every reading.
+
+    Arguments:
+        key: the randomness, a key or a seed.
+        clients: n; the paper has 10.
+        dimension: d; the paper has 100.
+        regularisation: :math:`\lambda`.
+        scale: s. It controls the similarity :math:`\delta`; 0 makes all clients' Hessians equal.
+        shift: 'printed' adds the least eigenvalue of :math:`A'_\xi` times the identity, as the text has it; 'flipped'
+            subtracts it, which is what makes an indefinite matrix positive semidefinite; 'none' leaves it out.
+        noise_matrix: 'gram' is :math:`B_\xi = B_0B_0^\top` ("generated similarly to A"); 'symmetric' is
+            :math:`(B_0 + B_0^\top)/2`.
+        replace: whether a cohort may hold a client twice.
+
+    Karagulyan, Shulgin, Sadiev, Richtárik: SPAM, 2024, arXiv:2405.20127, Appendix "Experimental details".
+
+    >>> people, start = ridge(0, clients=4, dimension=6)
+    >>> people.size, start.shape, bool(people.delta < people.client_smoothness.max())
+    (4, (6,), True)
+    """
+    _check.whole("clients", clients, 1)
+    _check.whole("dimension", dimension, 1)
+    _check.between("regularisation", regularisation, 0, np.inf)
+    _check.between("scale", scale, 0, np.inf)
+    _check.one_of("shift", shift, ("printed", "none", "flipped"))
+    _check.one_of("noise_matrix", noise_matrix, ("gram", "symmetric"))
+    key = jax.random.key(key) if isinstance(key, int) else key
+    random = np.random.default_rng(np.asarray(jax.random.key_data(key)))
+
+    identity = np.eye(dimension)
+    root = random.standard_normal((dimension, dimension))
+    roots = random.standard_normal((clients, dimension, dimension))
+    targets = random.standard_normal((clients, dimension))
+    start = random.standard_normal(dimension)
+
+    noise = roots @ _transposed(roots) if noise_matrix == "gram" else (roots + _transposed(roots)) / 2
+    matrices = root @ root.T + scale * noise
+    sign = {"printed": 1.0, "none": 0.0, "flipped": -1.0}[shift]
+    matrices = matrices + sign * np.linalg.eigvalsh(matrices)[:, :1, None] * identity
+
+    hessians = 2 * matrices @ matrices + regularisation * identity  # the matrices are symmetric
+    linears = 2 * (matrices @ targets[:, :, None])[:, :, 0]
+    constants = (targets**2).sum(1)
+    symmetric = (hessians + _transposed(hessians)) / 2
+    return Ridge(Quadratics.of(symmetric, linears, constants, replace=replace), start)
+
+
+def _transposed(stack: Any) -> Any:
+    return stack.transpose(0, 2, 1)

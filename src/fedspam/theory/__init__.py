@@ -1,0 +1,1 @@
+"""The theory as code: bounds, similarity measured, complexity."""

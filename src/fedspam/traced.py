@@ -1,0 +1,232 @@
+"""The federation inside a compiled simulation."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jaxtyping import Array, Bool, Key, PyTree, UInt32
+
+from fedspam import _random, _tree
+from fedspam.federation import (
+    Cohort,
+    Contacts,
+    Faults,
+    Program,
+    Replay,
+    Work,
+    cohort_of,
+    default_chunk,
+    everyone_of,
+    is_dynamic,
+    sound,
+    terms_of,
+)
+from fedspam.population import Ids, MeanOracle, Population
+
+
+class Traced:
+    """The federation inside a compiled simulation.
+
+    A cohort is worked through in chunks: clients of a chunk side by side under ``vmap``, the chunks one after
+    another, carrying only the running sum. Chunking changes no draw, and results by the rounding of sums alone.
+
+    Arguments:
+        population: who there is.
+        round: the number of the round, where a replay needs it.
+        memory: what the clients remember, stacked over the population; () where they do not.
+        chunk: clients side by side; None to choose by size and device.
+        faults: what goes wrong.
+        replay: ids by role and round that replace the draws.
+        quorum: the share of a cohort whose replies must count, or the exchange is void; one reply always must.
+        per_client: never use the mean client, so that each reply can be looked at alone.
+    """
+
+    def __init__(
+        self,
+        population: Population,
+        *,
+        round: Any = 0,
+        memory: PyTree = (),
+        chunk: int | None = None,
+        faults: Faults | None = None,
+        replay: Replay | None = None,
+        quorum: float = 0.0,
+        per_client: bool = False,
+    ) -> None:
+        self._population = population
+        self._round = round
+        self._chunk = chunk
+        self._faults = faults
+        self._replay = replay
+        self._quorum = quorum
+        self._per_client = per_client or faults is not None
+        self._program = Program()
+        self._conditional = False
+        self._undo: list[tuple[Ids, PyTree]] = []  # what the clients that were asked remembered before
+        self._entangled = False  # a branch changed memories: then only a copy of all of them can undo it
+        self.memory = memory
+        self.void: Any = False
+        self.contacts: dict[str, Contacts] = {}
+
+    def sample(self, key: Key[Array, ""], count: int, role: str = "cohort", times: int = 1) -> Cohort:
+        return cohort_of(self._population, key, count, role, times, self._replay, self._round)
+
+    def everyone(self, key: Key[Array, ""]) -> Cohort:
+        return everyone_of(self._population, key)
+
+    def client(self, id: int | UInt32[Array, ""], key: Key[Array, ""]) -> Cohort:
+        return Cohort(jnp.asarray(id, jnp.uint32)[None], key)
+
+    def mean(self, cohort: Cohort, work: Work, **message: Any) -> Any:
+        terms, key = terms_of(work), _random.fold_name(cohort.key, work.__name__)
+        if terms.affine and cohort.size > 1 and not self._per_client:
+            reply = self._affine_mean(cohort, work, key, message)
+            accepted = jnp.where(sound(reply), cohort.size, 0)
+            self._note(work, cohort, Contacts(cohort.size, cohort.size, cohort.size), accepted)
+            return reply
+        total, contacts = self._sum(cohort, work, key, message)
+        self._note(work, cohort, contacts, contacts.accepted)
+        return total if cohort.size == 1 else _tree.divide(total, jnp.maximum(contacts.accepted, 1))
+
+    def collect(self, cohort: Cohort, work: Work, **message: Any) -> tuple[Any, Bool[Array, " cohort"]]:
+        key = _random.fold_name(cohort.key, work.__name__)
+        ask = lambda id: self._ask(work, key, id, message)
+        chunk = self._chunk_for(cohort, message)
+        replies, replied, accepted, memory = lax.map(ask, cohort.ids, batch_size=chunk)
+        self._remember(cohort.ids, memory)
+        contacts = Contacts(cohort.size, jnp.sum(replied), jnp.sum(accepted))
+        self._note(work, cohort, contacts, contacts.accepted)
+        return replies, accepted
+
+    def cond(self, predicate: Bool[Array, ""], yes: Callable[[], Any], no: Callable[[], Any]) -> Any:
+        outside = (self._program, self.memory, self.void, self.contacts, self._conditional)
+        programs = self._program.branches()
+
+        def run(which: int, memory: PyTree) -> tuple[Any, PyTree, Any, dict[str, Contacts]]:
+            self._program, self.memory = programs[which].fresh(), memory
+            self.void, self.contacts, self._conditional = jnp.array(False), {}, True
+            result = (yes, no)[which]()
+            return result, self.memory, self.void, self.contacts
+
+        def branch(which: int) -> Callable[[PyTree], Any]:
+            def body(memory: PyTree) -> Any:
+                result, memory, void, contacts = run(which, memory)
+                return (
+                    result,
+                    memory,
+                    void,
+                    {label: contacts.get(label, Contacts(zero, zero, zero)) for label in labels},
+                )
+
+            return body
+
+        zero = jnp.zeros((), jnp.int32)
+        try:
+            # a dry run of both branches tells their exchanges, so that either can report zeros for the other's
+            labels = [label for which in (0, 1) for label in jax.eval_shape(lambda m: run(which, m)[3], self.memory)]
+            result, memory, void, contacts = lax.cond(predicate, branch(0), branch(1), outside[1])
+        finally:
+            self._program, self.memory, self.void, self.contacts, self._conditional = outside
+        self.memory, self.void = memory, self.void | void
+        self.contacts = {**self.contacts, **contacts}
+        return result
+
+    def _affine_mean(self, cohort: Cohort, work: Work, key: Key[Array, ""], message: Mapping[str, Any]) -> Any:
+        """The work done once on the mean client; or, where clients go one by one, the plain sum: it then costs the same
+        and a client's data is read once for all the points of the work."""
+        chunk = self._chunk_for(cohort, message)
+        if chunk > 1:
+            return work(MeanOracle(self._population, cohort.ids, chunk), key, **message)
+        ask = lambda id: work(self._population.client(id), jax.random.fold_in(key, id), **message)
+        first = ask(cohort.ids[0])
+        total, _ = lax.scan(lambda total, id: (_tree.add(total, ask(id)), None), first, cohort.ids[1:])
+        return _tree.divide(total, cohort.size)
+
+    def _ask(self, work: Work, key: Key[Array, ""], id: UInt32[Array, ""], message: Mapping[str, Any]) -> Any:
+        """One client's reply as it counts: zeros where it does not."""
+        oracle, own_key = self._population.client(id), jax.random.fold_in(key, id)
+        memory = ()
+        if terms_of(work).stateful:
+            before = jax.tree.map(lambda leaf: leaf[id], self.memory)
+            reply, memory = work(oracle, own_key, before, **message)
+        else:
+            before = ()
+            reply = work(oracle, own_key, **message)
+        replied, timely = jnp.array(True), jnp.array(True)
+        if self._faults is not None:
+            reply, replied, timely = self._faults.strike(own_key, reply)
+        accepted = replied & timely & sound(reply)
+        reply = jax.tree.map(lambda leaf: jnp.where(accepted, leaf, jnp.zeros_like(leaf)), reply)
+        return reply, replied, accepted, _tree.where(accepted, memory, before)
+
+    def _sum(self, cohort: Cohort, work: Work, key: Key[Array, ""], message: Mapping[str, Any]) -> tuple[Any, Contacts]:
+        if cohort.size == 1:
+            reply, replied, accepted, memory = self._ask(work, key, cohort.ids[0], message)
+            self._remember(cohort.ids, jax.tree.map(lambda leaf: leaf[None], memory))
+            return reply, Contacts(1, replied.astype(jnp.int32), accepted.astype(jnp.int32))
+
+        chunk = self._chunk_for(cohort, message)
+        padding = -cohort.size % chunk
+        ids = jnp.concatenate([cohort.ids, jnp.repeat(cohort.ids[-1:], padding)]).reshape(-1, chunk)
+        slots = (jnp.arange(cohort.size + padding) < cohort.size).reshape(-1, chunk)
+
+        def add_chunk(carry: Any, part: Any) -> tuple[Any, Any]:
+            ids, slots = part
+            one = lambda id: self._ask(work, key, id, message)
+            if chunk == 1:
+                replies, replied, accepted, memory = jax.tree.map(lambda leaf: leaf[None], one(ids[0]))
+            else:
+                replies, replied, accepted, memory = jax.vmap(one)(ids)
+                # padding repeats a client; what it says is not heard twice
+                keep = lambda leaf: jnp.where(slots.reshape(-1, *(1,) * (leaf.ndim - 1)), leaf, jnp.zeros_like(leaf))
+                replies = jax.tree.map(keep, replies)
+            heard = (jnp.sum(replied & slots, dtype=jnp.int32), jnp.sum(accepted & slots, dtype=jnp.int32))
+            return (
+                jax.tree.map(lambda sum, leaf: sum + jnp.sum(leaf, axis=0), carry[0], replies),
+                _pair(carry[1], heard),
+            ), memory
+
+        zero = jnp.zeros((), jnp.int32)
+        shape = jax.eval_shape(lambda id: self._ask(work, key, id, message)[0], cohort.ids[0])
+        start = (jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shape), (zero, zero))
+        if ids.shape[0] == 1:
+            (total, (replied, accepted)), memory = add_chunk(start, (ids[0], slots[0]))
+        else:
+            (total, (replied, accepted)), memory = lax.scan(add_chunk, start, (ids, slots))
+            memory = jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:])[: cohort.size], memory)
+        self._remember(cohort.ids, jax.tree.map(lambda leaf: leaf[: cohort.size], memory))
+        return total, Contacts(cohort.size, replied, accepted)
+
+    def _remember(self, ids: Ids, memory: PyTree) -> None:
+        if jax.tree.leaves(memory):
+            self._undo.append((ids, jax.tree.map(lambda all: all[ids], self.memory)))
+            self._entangled |= self._conditional
+            self.memory = jax.tree.map(lambda all, rows: all.at[ids].set(rows), self.memory, memory)
+
+    def settled(self, memory: PyTree) -> PyTree:
+        """What the clients remember after the round; what they did before it (`memory`), if the round is void."""
+        if self._entangled:
+            return _tree.where(self.void, memory, self.memory)
+        settled = self.memory
+        for ids, before in reversed(self._undo):
+            restore = lambda all, rows: all.at[ids].set(jnp.where(self.void, rows, all[ids]))
+            settled = jax.tree.map(restore, settled, before)
+        return settled
+
+    def _note(self, work: Work, cohort: Cohort, contacts: Contacts, accepted: Any) -> None:
+        needed = max(1, -int(-self._quorum * cohort.size // 1))
+        self.void = self.void | (accepted < needed)
+        label = self._program.label(work)
+        if is_dynamic(self._conditional, self._faults, self._per_client, terms_of(work), cohort.size):
+            self.contacts[label] = Contacts(*(jnp.asarray(count, jnp.int32) for count in contacts))
+
+    def _chunk_for(self, cohort: Cohort, message: Mapping[str, Any]) -> int:
+        if self._chunk is not None:
+            return min(self._chunk, cohort.size)
+        return default_chunk(cohort.size, _tree.size(jax.tree.map(jnp.asarray, dict(message))))
+
+
+def _pair(a: tuple[Any, Any], b: tuple[Any, Any]) -> tuple[Any, Any]:
+    return a[0] + b[0], a[1] + b[1]

@@ -1,0 +1,147 @@
+"""What holds for every registered method, tried on its own example."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from fedspam import ledger, loopback, simulate, simulate_many
+from fedspam.algorithms import METHODS
+from fedspam.problems import quadratics
+from fedspam.traced import Traced
+
+ROUNDS = 6
+everyone = pytest.mark.parametrize("name", METHODS)
+
+
+@pytest.fixture(scope="module")
+def people():
+    return quadratics(jax.random.key(0), clients=10, dimension=5, delta=0.1, condition=4.0, curvature=0.25, noise=0.1)
+
+
+@pytest.fixture(scope="module")
+def runs(people):
+    """One run of each method, made when first asked for: most tests compare with it."""
+    made = {}
+
+    def run(name):
+        if name not in made:
+            made[name] = simulate(METHODS[name].make(), people, jnp.ones(5), rounds=ROUNDS, key=7)
+        return made[name]
+
+    return run
+
+
+def bits(tree):
+    return [np.asarray(leaf).tobytes() for leaf in jax.tree.leaves(tree)]
+
+
+@everyone
+def test_iterates_over_bytes_are_those_of_the_simulation(name, people, runs):
+    method = METHODS[name].make()
+    state, fed = loopback.run(method, people, jnp.ones(5), rounds=ROUNDS, key=7)
+    run = runs(name)
+    np.testing.assert_allclose(method.params(state), run.params, rtol=1e-12, atol=1e-12)
+    down = run.rows["bytes_down"].sum() + sum(exchange.cohort * exchange.bytes_down for exchange in run.plan.start)
+    up = run.rows["bytes_up"].sum() + sum(exchange.cohort * exchange.bytes_up for exchange in run.plan.start)
+    assert (fed.bytes_down, fed.bytes_up) == (down, up)
+
+
+@everyone
+def test_a_rerun_has_the_same_bits(name, people, runs):
+    again = simulate(METHODS[name].make(), people, jnp.ones(5), rounds=ROUNDS, key=7)
+    assert bits(again.state) == bits(runs(name).state)
+    assert bits(again.memory) == bits(runs(name).memory)
+
+
+@everyone
+@pytest.mark.parametrize("chunk", [1, 3])
+def test_chunking_changes_rounding_only(name, chunk, people, runs):
+    run = simulate(METHODS[name].make(), people, jnp.ones(5), rounds=ROUNDS, key=7, chunk=chunk)
+    np.testing.assert_allclose(run.params, runs(name).params, rtol=1e-12, atol=1e-12)
+
+
+@everyone
+def test_replies_looked_at_one_by_one_give_the_same(name, people, runs):
+    run = simulate(METHODS[name].make(), people, jnp.ones(5), rounds=ROUNDS, key=7, per_client=True)
+    np.testing.assert_allclose(run.params, runs(name).params, rtol=1e-12, atol=1e-12)
+
+
+@everyone
+def test_one_trace_serves_all_numbers(name, people):
+    method = METHODS[name].make()
+    other = jax.tree.map(lambda leaf: leaf * 0.75 if isinstance(leaf, float) else leaf, method)
+    traced = []
+
+    @jax.jit
+    def round(method, state):
+        traced.append(1)
+        fed = Traced(people, memory=memory)
+        return method.round(state, jax.random.key(1), fed)[0]
+
+    state, memory = simulate(method, people, jnp.ones(5), rounds=1, key=0).state, None
+    memory = jax.tree.map(lambda leaf: jnp.stack([jnp.asarray(leaf)] * 10), method.client_state(jnp.ones(5)))
+    for each in (method, other, method):
+        round(each, state)
+    assert len(traced) == 1
+
+
+@everyone
+def test_no_tracer_leaks(name, people):
+    method = METHODS[name].make()
+    with jax.checking_leaks():
+        simulate(method, people, jnp.ones(5), rounds=1, key=0, segment=1)
+
+
+@everyone
+def test_costs_are_those_of_its_row(name, people):
+    row, d = METHODS[name], 5
+    cohort = row.example.get("cohort_size", 1)
+    plan = ledger.plan(row.make(), jnp.zeros(d), people)
+    always = [exchange for exchange in plan.round if "@" not in exchange.label]
+    for cost, unit in ((row.down, "floats_down"), (row.up, "floats_up")):
+        counted = sum(exchange.cohort * getattr(exchange, unit) for exchange in always)
+        assert counted == (cost.cohort * cohort + cost.alone) * d, unit
+
+
+@everyone
+def test_seeds_and_numbers_run_together(name, people, runs):
+    method = METHODS[name].make()
+    many = simulate_many([method, method], people, jnp.ones(5), rounds=ROUNDS, keys=[3, 7])
+    assert many.params.shape == (2, 2, 5)
+    np.testing.assert_allclose(many.params[1, 1], runs(name).params, rtol=1e-12, atol=1e-12)
+    np.testing.assert_array_equal(many.rows["bytes_up"][0, 1], runs(name).rows["bytes_up"])
+
+
+@everyone
+def test_float32_stays_float32(name, people):
+    single = jax.tree.map(lambda leaf: leaf.astype(jnp.float32), people)
+    run = simulate(METHODS[name].make(), single, jnp.ones(5, jnp.float32), rounds=2, key=0)
+    assert {leaf.dtype for leaf in jax.tree.leaves(run.state) if jnp.issubdtype(leaf.dtype, jnp.floating)} <= {
+        jnp.dtype("float32")
+    }
+
+
+@everyone
+def test_it_descends_on_a_quadratic(name, people):
+    norm = lambda x: {"norm": jnp.linalg.norm(people.gradient(x))}
+    run = simulate(METHODS[name].make(), people, jnp.ones(5), rounds=300, key=1, probe=norm, record=())
+    assert np.median(run.probes["norm"][-50:]) < 0.1 * run.probes["norm"][0]
+
+
+@everyone
+def test_it_is_a_frozen_pytree(name):
+    method = METHODS[name].make()
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        method.start = 1
+    leaves, structure = jax.tree.flatten(method)
+    assert all(isinstance(leaf, float | int | jax.Array | np.ndarray) for leaf in leaves)
+    assert jax.tree.structure(jax.tree.unflatten(structure, leaves)) == structure
+
+
+@everyone
+def test_clients_remember_only_where_the_row_says_so(name):
+    remembers = bool(jax.tree.leaves(METHODS[name].make().client_state(jnp.ones(5))))
+    assert remembers == (METHODS[name].stateless == "no")

@@ -1,0 +1,160 @@
+"""Populations: who is drawn, what a client answers, what padding and minibatches may not change."""
+
+import collections
+import itertools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from fedspam import Generated, Hosted, Ragged, _random, simulate, spam_pp
+from fedspam.population import MeanOracle, draw
+from fedspam.prox import GradientDescent
+
+
+def squares(x, rows):
+    """Least squares: one loss a row."""
+    return 0.5 * (rows["a"] @ x - rows["b"]) ** 2
+
+
+def client(rows, seed=0, dimension=3):
+    rng = np.random.default_rng(seed)
+    return {"a": rng.normal(size=(rows, dimension)), "b": rng.normal(size=rows)}
+
+
+@pytest.fixture(scope="module")
+def clients():
+    return [client(rows, seed) for seed, rows in enumerate((1, 4, 2, 7))]
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 10, 1000, 2**20 + 7])
+def test_permuted_is_a_permutation(count):
+    sample = min(count, 2000)
+    ids = np.asarray(_random.permuted(jax.random.key(3), jnp.arange(sample, dtype=jnp.uint32), count))
+    assert ids.max() < count
+    assert len(set(ids.tolist())) == sample
+
+
+def test_permuted_is_uniform():
+    # every ordered pair of 5 clients, 20 of them, should come up equally often; chi-square with 19 degrees of freedom
+    trials = 20_000
+    pairs = jax.vmap(lambda key: draw(key, 2, 5, False))(jax.random.split(jax.random.key(0), trials))
+    counts = collections.Counter(map(tuple, np.asarray(pairs).tolist()))
+    assert set(counts) == set(itertools.permutations(range(5), 2))
+    statistic = sum((counted - trials / 20) ** 2 / (trials / 20) for counted in counts.values())
+    assert statistic < 43.8  # exceeded once in a thousand
+
+
+def test_draws_of_different_rounds_are_independent():
+    ids = np.asarray(jax.vmap(lambda key: draw(key, 1, 4, False)[0])(jax.random.split(jax.random.key(1), 20_000)))
+    pairs = collections.Counter(zip(ids[:-1].tolist(), ids[1:].tolist(), strict=True))
+    assert all(abs(counted / 19_999 - 1 / 16) < 0.01 for counted in pairs.values())
+
+
+def test_with_replacement_a_cohort_can_repeat():
+    assert len(set(np.asarray(draw(jax.random.key(0), 50, 5, True)).tolist())) == 5
+
+
+def test_a_client_is_the_mean_over_its_rows_alone(clients):
+    people = Ragged.of(clients, squares)
+    x = jnp.array([1.0, -2.0, 0.5])
+    for number, data in enumerate(clients):
+        oracle = people.client(jnp.uint32(number))
+        residual = data["a"] @ x - data["b"]
+        np.testing.assert_allclose(oracle(x), 0.5 * np.mean(residual**2), rtol=1e-14)
+        np.testing.assert_allclose(jax.grad(oracle)(x), data["a"].T @ residual / len(residual), rtol=1e-12)
+        assert float(oracle.weight) == len(residual)
+
+
+def test_nothing_of_another_client_enters(clients):
+    spoilt = [{name: np.full_like(part, np.nan) for name, part in data.items()} for data in clients]
+    spoilt[1] = clients[1]
+    oracle = Ragged.of(spoilt, squares).client(jnp.uint32(1))
+    assert np.isfinite(jax.grad(oracle)(jnp.ones(3))).all()
+
+
+def test_weighted_clients_make_the_pooled_loss(clients):
+    people = Ragged.of(clients, squares, weighted=True)
+    x = jnp.array([1.0, -2.0, 0.5])
+    mean = np.mean([float(people.client(jnp.uint32(i))(x)) for i in range(4)])
+    pooled = np.concatenate([data["a"] @ x - data["b"] for data in clients])
+    np.testing.assert_allclose(mean, 0.5 * np.mean(pooled**2), rtol=1e-13)
+
+
+def test_minibatches_are_distinct_rows_of_the_client_and_follow_the_key():
+    rows = {"a": np.eye(6), "b": np.zeros(6)}
+    people = Ragged.of([rows, client(9, dimension=6)], squares, batch=4)
+    oracle = people.client(jnp.uint32(0))
+    gradient = jax.jit(lambda seed: jax.grad(oracle)(jnp.ones(6), jax.random.key(seed)))
+    picked = lambda seed: frozenset(np.flatnonzero(np.asarray(gradient(seed))).tolist())
+    sets = [picked(seed) for seed in range(40)]
+    assert all(len(chosen) == 4 for chosen in sets)  # four different rows
+    assert len(set(sets)) > 8
+    assert picked(5) == picked(5)
+    mean = np.mean([gradient(seed) for seed in range(600)], axis=0)
+    np.testing.assert_allclose(mean, jax.grad(oracle)(jnp.ones(6)), atol=0.03)  # unbiased: 4 deviations of the mean
+
+
+def test_a_minibatch_larger_than_the_client_is_the_client():
+    people = Ragged.of([client(2), client(9, 1)], squares, batch=4)
+    oracle = people.client(jnp.uint32(0))
+    np.testing.assert_allclose(oracle(jnp.ones(3), jax.random.key(0)), oracle(jnp.ones(3)), rtol=1e-14)
+
+
+@pytest.mark.parametrize("chunk", [1, 2, 3, 8])
+def test_the_mean_client_is_the_mean(clients, chunk):
+    people = Ragged.of(clients, squares, batch=2)
+    ids, x, key = jnp.array([3, 0, 2], jnp.uint32), jnp.array([1.0, -2.0, 0.5]), jax.random.key(4)
+    each = [jax.value_and_grad(people.client(id))(x, jax.random.fold_in(key, id)) for id in ids]
+    value, gradient = jax.value_and_grad(MeanOracle(people, ids, chunk))(x, key)
+    np.testing.assert_allclose(value, np.mean([pair[0] for pair in each]), rtol=1e-13)
+    np.testing.assert_allclose(gradient, np.mean([pair[1] for pair in each], axis=0), rtol=1e-12)
+
+
+def test_generated_clients_are_the_same_every_time():
+    people = Generated(make=lambda key: jax.random.normal(key, (3,)), loss=lambda x, c: 0.5 * jnp.sum((x - c) ** 2))
+    id = people.sample(jax.random.key(0), 1)[0]
+    assert float(people.client(id)(jnp.zeros(3))) == float(people.client(id)(jnp.zeros(3)))
+    ids = np.asarray(people.sample(jax.random.key(1), 1000), np.float64)
+    assert ids.max() > 0.9 * 2**32
+    assert ids.min() < 0.1 * 2**32
+
+
+def test_an_endless_population_trains():
+    people = Generated(
+        make=lambda key: 1 + 0.1 * jax.random.normal(key, (3,)), loss=lambda x, c: 0.5 * jnp.sum((x - c) ** 2)
+    )
+    method = spam_pp(8, 1.0, 0.1, solver=GradientDescent(steps=5, smoothness=1.0))
+    run = simulate(method, people, jnp.zeros(3), rounds=100, key=0)
+    np.testing.assert_allclose(run.params, 1, atol=0.05)
+
+
+def test_hosted_clients_answer_from_outside(clients):
+    def answer(id, x, seed):
+        residual = clients[id]["a"] @ x - clients[id]["b"]
+        return 0.5 * np.mean(residual**2), clients[id]["a"].T @ residual / len(residual)
+
+    method = spam_pp(3, 0.5, 0.3, solver=GradientDescent(steps=3, smoothness=4.0))
+    outside = simulate(method, Hosted(answer, 4), jnp.ones(3), rounds=4, key=0)
+    inside = simulate(method, Ragged.of(clients, squares), jnp.ones(3), rounds=4, key=0)
+    np.testing.assert_allclose(outside.params, inside.params, rtol=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("make", "says"),
+    [
+        (lambda: Ragged.of([], squares), "no clients"),
+        (lambda: Ragged.of([client(2), {"a": np.zeros((0, 3)), "b": np.zeros(0)}], squares), "client 1 has 0 examples"),
+        (lambda: Ragged.of([client(2), {"a": np.zeros((2, 3))}], squares), "client 1 has the structure"),
+        (lambda: Ragged.of([{"a": np.zeros((2, 3)), "b": np.zeros(3)}], squares), "client 0 has arrays of"),
+        (lambda: Ragged.of_sizes(client(5), [2, 2], squares), "add up to 4 rows"),
+        (lambda: Ragged.of([client(2)], squares, batch=0), "batch = 0"),
+        (lambda: draw(jax.random.key(0), 6, 5, False), "larger than the population of 5"),
+        (lambda: draw(jax.random.key(0), 0, 5, False), "at least 1"),
+        (lambda: Hosted(lambda *_: None, 0), "count = 0"),
+    ],
+)
+def test_bad_populations_are_refused(make, says):
+    with pytest.raises(ValueError, match=says):
+        make()
