@@ -12,13 +12,14 @@ PIP := PIP_CONSTRAINT=constraints.txt PIP_BUILD_CONSTRAINT=constraints.txt PIP_D
 	$(BIN)/python -m pip --quiet --quiet
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check unit format constraints clean
+.PHONY: help demo test check unit full format constraints clean
 
 help:
 	@echo "make demo         run the paper's experiment: figure, table and data"
-	@echo "make test         everything that must hold: check and unit"
+	@echo "make test         everything that must hold: check, then all tests"
 	@echo "make check        format, lint, types"
-	@echo "make unit         the tests, and the examples in the docstrings"
+	@echo "make unit         the quick tests, and the examples in the docstrings"
+	@echo "make full         all tests: also those that try every method in every way"
 	@echo "make format       format the code and repair what can be repaired"
 	@echo "make constraints  renew the pinned versions"
 	@echo "make clean        remove the environment and the caches"
@@ -26,7 +27,7 @@ help:
 demo: $(READY)
 	@$(BIN)/fedspam reproduce
 
-test: check unit
+test: check full
 
 check: $(READY)
 	@$(BIN)/ruff format --check
@@ -34,6 +35,9 @@ check: $(READY)
 	@$(BIN)/basedpyright
 
 unit: $(READY)
+	@$(BIN)/python -m pytest -n 2 -q -m "not slow"
+
+full: $(READY)
 	@$(BIN)/python -m pytest -n 2 -q
 
 format: $(READY)

@@ -8,6 +8,38 @@ os.environ["XLA_FLAGS"] = (
     os.environ.get("XLA_FLAGS", "") + " --xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true"
 )
 
+import types
+
 import jax
+import jax.numpy as jnp
+import pytest
 
 jax.config.update("jax_enable_x64", True)
+
+
+@pytest.fixture(scope="session")
+def play():
+    """A few rounds of a method, with the draws of `simulate` at less than half its compile time: no rows, no prices."""
+    from fedspam.traced import Traced
+
+    @jax.jit
+    def begin(method, people, x, key):
+        rows = lambda leaf: jnp.broadcast_to(leaf, (people.size, *leaf.shape))
+        fed = Traced(people, memory=jax.tree.map(rows, method.client_state(x)))
+        return method.init(x, jax.random.fold_in(key, 2**32 - 1), fed), fed.memory
+
+    @jax.jit
+    def step(method, people, state, memory, key, k, replay):
+        fed = Traced(people, memory=memory, round=k, replay=replay)
+        state, _ = method.round(state, jax.random.fold_in(key, k), fed)
+        return state, fed.memory
+
+    def play(method, people, rounds=6, *, x=None, key=0, **replay):
+        key, x = jax.random.key(key), jnp.ones(people.dimension) if x is None else jnp.asarray(x)
+        replay = {role: jnp.asarray(ids) for role, ids in replay.items()} or None
+        state, memory = begin(method, people, x, key)
+        for k in range(rounds):
+            state, memory = step(method, people, state, memory, key, jnp.int32(k), replay)
+        return types.SimpleNamespace(params=method.params(state), state=state, memory=memory)
+
+    return play

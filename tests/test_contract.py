@@ -49,6 +49,7 @@ def test_iterates_over_bytes_are_those_of_the_simulation(name, people, runs):
     assert (fed.bytes_down, fed.bytes_up) == (down, up)
 
 
+@pytest.mark.slow
 @everyone
 def test_a_rerun_has_the_same_bits(name, people, runs):
     again = simulate(METHODS[name].make(), people, jnp.ones(5), rounds=ROUNDS, key=7)
@@ -56,6 +57,7 @@ def test_a_rerun_has_the_same_bits(name, people, runs):
     assert bits(again.memory) == bits(runs(name).memory)
 
 
+@pytest.mark.slow
 @everyone
 @pytest.mark.parametrize("chunk", [1, 3])
 def test_chunking_changes_rounding_only(name, chunk, people, runs):
@@ -63,12 +65,14 @@ def test_chunking_changes_rounding_only(name, chunk, people, runs):
     np.testing.assert_allclose(run.params, runs(name).params, rtol=1e-12, atol=1e-12)
 
 
+@pytest.mark.slow
 @everyone
 def test_replies_looked_at_one_by_one_give_the_same(name, people, runs):
     run = simulate(METHODS[name].make(), people, jnp.ones(5), rounds=ROUNDS, key=7, per_client=True)
     np.testing.assert_allclose(run.params, runs(name).params, rtol=1e-12, atol=1e-12)
 
 
+@pytest.mark.slow
 @everyone
 def test_one_trace_serves_all_numbers(name, people):
     method = METHODS[name].make()
@@ -88,6 +92,7 @@ def test_one_trace_serves_all_numbers(name, people):
     assert len(traced) == 1
 
 
+@pytest.mark.slow
 @everyone
 def test_no_tracer_leaks(name, people):
     method = METHODS[name].make()
@@ -98,14 +103,17 @@ def test_no_tracer_leaks(name, people):
 @everyone
 def test_costs_are_those_of_its_row(name, people):
     row, d = METHODS[name], 5
-    cohort = row.example.get("cohort_size", 1)
+    # a method that cannot do with a part of the clients asks all of them
+    cohort = row.example.get("cohort_size", people.size if row.partial == "no" else 1)
     plan = ledger.plan(row.make(), jnp.zeros(d), people)
-    always = [exchange for exchange in plan.round if "@" not in exchange.label]
+    assert plan.branches == (row.coin != "")
+    of_row = [exchange for exchange in plan.round if exchange.label.partition("@")[2] in ("", row.coin)]
     for cost, unit in ((row.down, "floats_down"), (row.up, "floats_up")):
-        counted = sum(exchange.cohort * getattr(exchange, unit) for exchange in always)
-        assert counted == (cost.cohort * cohort + cost.alone) * d, unit
+        counted = sum(exchange.cohort * getattr(exchange, unit) for exchange in of_row)
+        assert counted == (cost.cohort * cohort + cost.alone) * d + cost.extra * cohort, unit
 
 
+@pytest.mark.slow
 @everyone
 def test_seeds_and_numbers_run_together(name, people, runs):
     method = METHODS[name].make()
@@ -115,6 +123,7 @@ def test_seeds_and_numbers_run_together(name, people, runs):
     np.testing.assert_array_equal(many.rows["bytes_up"][0, 1], runs(name).rows["bytes_up"])
 
 
+@pytest.mark.slow
 @everyone
 def test_float32_stays_float32(name, people):
     single = jax.tree.map(lambda leaf: leaf.astype(jnp.float32), people)

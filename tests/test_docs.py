@@ -14,7 +14,9 @@ import pytest
 
 import fedspam.algorithms
 from fedspam import ledger
-from fedspam.algorithms import METHODS, Method
+from fedspam.algorithms import METHODS
+from fedspam.cli import main
+from fedspam.compare import sweep
 
 ROOT = Path(__file__).parents[1]
 
@@ -82,12 +84,39 @@ def test_every_method_is_exported() -> None:
         assert getattr(fedspam.algorithms, name) is row.build
 
 
-def test_every_method_has_its_docs_line() -> None:
-    told = re.findall(r"^\| `.*$", (ROOT / "docs" / "methods.md").read_text(), re.MULTILINE)
-    assert told == [docs_line(key, row) for key, row in METHODS.items()]
+def test_the_page_of_methods_is_what_the_command_prints(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["methods", "--markdown"]) == 0
+    remedy = "make it anew: fedspam methods --markdown > docs/methods.md"
+    assert (ROOT / "docs" / "methods.md").read_text() == capsys.readouterr().out, remedy
 
 
-def docs_line(key: str, row: Method) -> str:
-    reference = re.sub(r"arXiv:(\S+)", r"[arXiv:\1](https://arxiv.org/abs/\1)", row.reference)
-    names = f"`{key}` | {row.name} | `{row.build.__name__}`"
-    return f"| {names} | {row.estimator} | {row.oracle} | {row.phases} | {row.down} | {row.up} | {reference} |"
+def test_the_page_of_methods_tells_every_fact() -> None:
+    """The table against the registry, cell by cell."""
+    lines = re.findall(r"^\| `.*$", (ROOT / "docs" / "methods.md").read_text(), re.MULTILINE)
+    rows = {
+        cells[1].strip(" `"): [cell.strip() for cell in cells[2:-1]] for cells in (line.split("|") for line in lines)
+    }
+    assert rows.keys() == METHODS.keys()
+    signs = {"yes": "✓", "partly": "(✓)", "no": "–"}
+    for key, row in METHODS.items():
+        name, constructor, *facts, estimator, client, phases, down, up, reference = rows[key]
+        assert (name, constructor, estimator, client) == (
+            row.name,
+            f"`{row.build.__name__}`",
+            row.estimator,
+            row.oracle,
+        )
+        told = (row.similarity, row.partial, row.stateless, row.nonsmooth, row.nonconvex)
+        assert facts == [signs[answer] for answer in told]
+        coin = " ¢" if row.coin else ""
+        assert (phases, down, up) == (str(row.phases), f"{row.down}{coin}", f"{row.up}{coin}")
+        assert re.sub(r"\[(.*?)\]\(https://arxiv.org/abs/\S+\)", r"\1", reference) == row.reference
+
+
+def test_the_comparison_tells_what_the_sweep_found() -> None:
+    rows = sweep.from_csv((ROOT / "docs" / "comparison.csv").read_text())
+    page = (ROOT / "docs" / "comparison.md").read_text()
+    assert sweep.markdown(rows) in page
+    assert {row.method for row in rows} == {sweep.HERO, *sweep.RIVALS}
+    assert "![" in page
+    assert (ROOT / "docs" / "images" / "comparison.png").exists()

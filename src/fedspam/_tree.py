@@ -85,6 +85,11 @@ def finite(a: PyTree) -> Any:
     return functools.reduce(jnp.logical_and, [jnp.isfinite(jnp.vdot(leaf, leaf)) for leaf in floats], jnp.array(True))
 
 
+def is_report(part: Any) -> bool:
+    """Whether a part of a reply says of its type ``report = True``: it is recorded and reaches no state."""
+    return getattr(type(part), "report", False)
+
+
 def size(a: PyTree) -> int:
     """The number of scalars in the tree."""
     return sum(leaf.size for leaf in jax.tree.leaves(a))

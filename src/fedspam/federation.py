@@ -14,8 +14,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Integer, Key, PyTree, UInt32
 
-from fedspam import _check, _random, _tree
-from fedspam._tree import struct
+from fedspam import _random, _tree
+from fedspam.faults import Faults
 from fedspam.population import Ids, Population
 
 Work = Callable[..., Any]
@@ -80,6 +80,11 @@ class Cohort:
 class Federation(Protocol):
     """What a method can ask of its clients."""
 
+    @property
+    def accepted(self) -> Any:
+        """How many replies of the last exchange counted: all of them, unless something went wrong."""
+        ...
+
     def sample(self, key: Key[Array, ""], count: int, role: str = "cohort", times: int = 1) -> Cohort:
         """A fresh cohort, or several independent ones together. The role separates the draws of one round, and
         names them in a replay."""
@@ -110,36 +115,6 @@ class Contacts(NamedTuple):
     asked: Any
     replied: Any
     accepted: Any
-
-
-@struct
-class Faults:
-    """What goes wrong in a simulation, independently for each client and exchange.
-
-    Arguments:
-        dropout: the probability that a client never answers.
-        nan: that it answers with NaN.
-        late: that its answer comes after the deadline; it is paid for and not used.
-    """
-
-    dropout: float = 0.0
-    nan: float = 0.0
-    late: float = 0.0
-
-    def __post_init__(self) -> None:
-        for name in ("dropout", "nan", "late"):
-            _check.between(name, getattr(self, name), 0, 1)
-        if all(map(_check.is_number, (self.dropout, self.nan, self.late))) and self.dropout + self.nan + self.late > 1:
-            raise ValueError(f"dropout + nan + late = {self.dropout + self.nan + self.late} must be at most 1")
-
-    def strike(self, key: Key[Array, ""], reply: PyTree) -> tuple[PyTree, Any, Any]:
-        """The reply as it arrives, whether it arrives at all, and whether it does in time."""
-        luck = jax.random.uniform(_random.fold_name(key, "fault"))
-        lost = luck < self.dropout
-        late = (luck >= self.dropout) & (luck < self.dropout + self.late)
-        broken = (luck >= self.dropout + self.late) & (luck < self.dropout + self.late + self.nan)
-        spoil = lambda leaf: jnp.where(broken, jnp.nan, leaf) if jnp.issubdtype(leaf.dtype, jnp.inexact) else leaf
-        return jax.tree.map(spoil, reply), ~lost, ~late
 
 
 class Program:
@@ -197,8 +172,8 @@ def sound(reply: PyTree) -> Any:
     Parts whose type says ``report = True``, such as certificates, are only recorded: they are not looked at, so that a
     simulation that does not record them need not compute them.
     """
-    is_report = lambda part: getattr(type(part), "report", False)
-    return _tree.finite([part for part in jax.tree.leaves(reply, is_leaf=is_report) if not is_report(part)])
+    parts = jax.tree.leaves(reply, is_leaf=_tree.is_report)
+    return _tree.finite([part for part in parts if not _tree.is_report(part)])
 
 
 def works_of(part: Any) -> dict[str, Work]:

@@ -1,5 +1,6 @@
 """What a method sends: every exchange's message and reply, priced in floats and bytes before anything runs."""
 
+import functools
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -52,18 +53,19 @@ class Exchange:
     def floats_up(self) -> int:
         return _floats(self.reply)
 
-    @property
+    @functools.cached_property
     def bytes_down(self) -> int:
         return wire.length({**ASK, **self.sent})
 
-    @property
+    @functools.cached_property
     def bytes_up(self) -> int:
         return wire.length({**ANSWER, "reply": self.reply})
 
 
 def _floats(tree: PyTree) -> int:
-    """The numbers in arrays; lone scalars, such as a momentum, are not counted (their bytes are)."""
-    return sum(leaf.size for leaf in jax.tree.leaves(tree) if leaf.ndim > 0)
+    """The floats in arrays; lone scalars, such as a momentum, and seeds are not counted (their bytes are)."""
+    is_float = lambda leaf: jnp.issubdtype(leaf.dtype, jnp.floating)
+    return sum(leaf.size for leaf in jax.tree.leaves(tree) if leaf.ndim > 0 and is_float(leaf))
 
 
 @struct
@@ -97,6 +99,7 @@ class Null:
         self._conditional = False
         self.exchanges: list[Exchange] = []
         self.branches = False
+        self.accepted = 0
 
     def sample(self, key: Key[Array, ""], count: int, role: str = "cohort", times: int = 1) -> Cohort:
         if self._population is None:
@@ -123,6 +126,7 @@ class Null:
         self.exchanges.append(
             Exchange(label, work.__name__, cohort.size, _shapes(message), _shapes(sent), _shapes(reply), dynamic)
         )
+        self.accepted = cohort.size
         return reply
 
     def collect(self, cohort: Cohort, work: Work, **message: Any) -> tuple[Any, Bool[Array, " cohort"]]:

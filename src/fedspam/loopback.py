@@ -14,6 +14,7 @@ from jaxtyping import Array, Bool, Key, PyTree, UInt32
 
 from fedspam import _check, _random, _tree, ledger, wire
 from fedspam._tree import Params
+from fedspam.aggregation import Rule
 from fedspam.federation import Cohort, Program, Replay, Work, cohort_of, everyone_of, sound, terms_of, works_of
 from fedspam.ledger import ANSWER, ASK, Exchange
 from fedspam.population import Population
@@ -69,19 +70,29 @@ class Loopback:
         params: parameters of the right shapes.
         seed: in which order replies arrive.
         replay: ids that replace the draws.
+        aggregate: a rule of `fedspam.aggregation` instead of the mean over several clients.
     """
 
     def __init__(
-        self, algorithm: Any, population: Population, params: Params, *, seed: int = 0, replay: Replay | None = None
+        self,
+        algorithm: Any,
+        population: Population,
+        params: Params,
+        *,
+        seed: int = 0,
+        replay: Replay | None = None,
+        aggregate: Rule | None = None,
     ) -> None:
         self._algorithm, self._population, self._params = algorithm, population, params
         self._plan = ledger.plan(algorithm, params, population)
         self._works = compiled_works(algorithm, population)
+        self._aggregate = aggregate
         self._order = np.random.default_rng(seed)
         self._replay = replay
         self._clients: dict[int, Client] = {}
         self._round = 0
         self.bytes_down = self.bytes_up = 0
+        self.accepted = 0
         self.start()
 
     def start(self) -> None:
@@ -103,6 +114,8 @@ class Loopback:
         return Cohort(jnp.asarray(id, jnp.uint32)[None], key)
 
     def mean(self, cohort: Cohort, work: Work, **message: Any) -> Any:
+        if self._aggregate is not None and cohort.size > 1:
+            return self._aggregate(*self.collect(cohort, work, **message))
         replies = self._exchange(cohort, work, message)
         total = replies[0]
         for reply in replies[1:]:
@@ -136,6 +149,7 @@ class Loopback:
             self.bytes_down += len(data)
             self.bytes_up += len(answer)
             arrived[int(slot)] = self._accept(answer, exchange, id)
+        self.accepted = cohort.size
         return [arrived[slot] for slot in range(cohort.size)]
 
     def _accept(self, answer: bytes, exchange: Exchange, id: int) -> PyTree:
@@ -161,11 +175,12 @@ def run(
     key: Key[Array, ""] | int,
     seed: int = 0,
     replay: Replay | None = None,
+    aggregate: Rule | None = None,
 ) -> tuple[Any, Loopback]:
     """The final state of a run over bytes, with the keys of `fedspam.simulate`, and the handle that counted bytes."""
     params = _check.params("params", params)
     key = jax.random.key(key) if isinstance(key, int) else key
-    fed = Loopback(algorithm, population, params, seed=seed, replay=replay)
+    fed = Loopback(algorithm, population, params, seed=seed, replay=replay, aggregate=aggregate)
     state = algorithm.init(params, jax.random.fold_in(key, 2**32 - 1), fed)
     for k in range(rounds):
         fed.begin(k)

@@ -1,9 +1,10 @@
-"""Run a method on a population inside compiled code: one trace, any number of rounds, seeds and step sizes."""
+"""Run a method on a population: segments of compiled rounds, and between them the disk, the watch and the ledger."""
 
 import functools
 import time
 import types
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,27 +12,41 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import lax
 from jaxtyping import Array, Key, PyTree
 
-from fedspam import _check, _tree, ledger, records
+from fedspam import _check, _tree, compiled, ledger, records
 from fedspam._tree import Params
+from fedspam.aggregation import Rule
+from fedspam.compiled import Around, Bounds, Carry, Probe, World
+from fedspam.diagnosis import diagnose, diagnose_start
 from fedspam.federation import Contacts, Faults, Replay
 from fedspam.population import Population
-from fedspam.traced import Traced
 
-Probe = Callable[[Params], Any]
 STARTS = 10  # attempts at a start that faults make void
 SEGMENT = 1000  # rounds between two looks from outside: rows are appended, a checkpoint is written
 
 
 @dataclass(frozen=True)
-class World:
-    """How a simulation treats its clients; part of what is compiled."""
+class Watch:
+    """When a run whose numbers go wrong is stopped.
 
-    chunk: int | None = None
-    quorum: float = 0.0
-    per_client: bool = False
+    Arguments:
+        patience: void rounds in a row after which no more are tried; rounds that `Faults` alone made void do not count.
+        growth: how many times its first value the probe may reach; without a probe, how many times max(1, ‖x_0‖) the
+            norm of the parameters may. None does not look.
+        probe: the name of that probe; it should fall when all is well, as a loss does.
+    """
+
+    patience: int = 20
+    growth: float | None = None
+    probe: str | None = None
+
+    def __post_init__(self) -> None:
+        _check.whole("patience", self.patience, 1)
+        if self.growth is not None and not self.growth > 1:
+            raise ValueError(f"growth = {self.growth!r} must be greater than 1; 1e3, say, allows for noise")
+        if self.probe is not None and self.growth is None:
+            raise ValueError(f"probe = {self.probe!r} is watched for its growth; say how much is too much: growth=1e3")
 
 
 @dataclass(frozen=True)
@@ -68,9 +83,12 @@ def simulate(
     replay: Replay | None = None,
     quorum: float = 0.0,
     per_client: bool = False,
+    aggregate: Rule | None = None,
+    watch: Watch | None = None,
     folder: str | Path | None = None,
     resume: bool = False,
     segment: int = SEGMENT,
+    keep: records.Keep | None = None,
     progress: Callable[[int], None] | None = None,
 ) -> Run:
     """Run `rounds` rounds of a method.
@@ -89,67 +107,88 @@ def simulate(
         replay: ids that replace the draws: {'cohort': [rounds, B], 'prox': [rounds]}; duplicates are allowed.
         quorum: the share of a cohort whose replies must count, or the round is void: charged, and without effect.
         per_client: look at each reply alone even where the mean client would do.
+        aggregate: a rule of `fedspam.aggregation` instead of the mean over several clients.
+        watch: when a run that diverges is stopped; its parameters are then the last good ones.
         folder: where rows and checkpoints go; None keeps them in memory alone.
-        resume: continue the run of that folder.
-        segment: rounds between checkpoints.
+        resume: continue the run of that folder, to the bits of a run that was never interrupted.
+        segment: rounds between checkpoints; it changes no result.
+        keep: which checkpoints stay in the folder.
         progress: called with the number of rounds done, from time to time.
     """
     _check.whole("rounds", rounds, 1)
     _check.whole("every", every, 1)
+    _check.whole("segment", segment, 1)
     _check.between("quorum", quorum, 0, 1)
     if chunk is not None:
         _check.whole("chunk", chunk, 1)
+    if resume and folder is None:
+        raise ValueError("resume = True needs the folder of the run")
     params = _check.params("params", params)
     key = jax.random.key(key) if isinstance(key, int) else key
-    probe = _as_argument(probe)
+    watch = watch or Watch()
     world = World(chunk, quorum, per_client)
+    around = Around(faults, replay, _as_argument(probe), aggregate)
     _check_replay(replay, rounds, population)
-    plan = ledger.plan(algorithm, params, population, faults=faults, per_client=per_client)
+    plan = ledger.plan(algorithm, params, population, faults=faults, per_client=per_client or aggregate is not None)
+    begin = lambda attempt=0: compiled.begin(algorithm, population, params, key, around, world, jnp.uint32(attempt))
 
     length = max(every, segment // every * every)
-    watch = _Stopwatch()
-    store = records.Store(folder) if folder is not None else None
-    carry, done, rows, probes, identity = None, 0, [], [], {}
-    if store is not None:
-        identity = records.identity(
-            algorithm, population, params, key, world=world, faults=faults, every=every, record=record
-        )
-    if store is not None and resume:
-        carry, done, rows, probes = store.load(
-            identity, like=lambda: _begin(algorithm, population, params, key, faults, world)
-        )
-    if carry is None:
+    clock = _Stopwatch()
+    with records.Store(folder, keep) if folder is not None else nullcontext() as store:
+        saved = None
         if store is not None:
-            store.begin(identity)
-        carry = _start(algorithm, population, params, key, faults, world)
-        probes = [_numpy(_look(algorithm, carry, probe), axis=True)]
-        if store is not None:
-            store.start(probes[0])
+            options = {"world": world, "faults": faults, "replay": replay, "probe": probe, "aggregate": aggregate}
+            options |= {"watch": watch, "every": every, "record": record}
+            identity = records.identity(algorithm, population, params, key, **options)
+            if resume:
+                saved = store.load(identity, like=lambda: begin()[0])
+            if saved is None:
+                store.begin(identity, over=resume)
+        if saved is None:
+            carry = _start(begin, algorithm, population, params, key, around)
+            saved = records.Saved(carry, 0, [], [_numpy(compiled.look(algorithm, carry, around.probe), axis=True)])
+            if store is not None:
+                store.append(0, carry, {}, saved.probes[0])
+        carry, done, rows, probes = saved
+        if done > rounds:
+            raise records.RecordError(f"{folder} holds {done} rounds already; ask for at least as many, not {rounds}")
+        around = Around(faults, replay, around.probe, aggregate, _bounds(watch, probes, params))
 
-    status = "completed"
-    while done < rounds:
-        count = min(length, rounds - done)
-        advance = functools.partial(_advance, world=world, length=length, every=every, record=record)
-        around = (faults, replay, probe)
-        carry, info, seen = watch.time(
-            lambda count: advance(algorithm, population, carry, key, jnp.int32(done), jnp.int32(count), *around), count
-        )
-        rows.append(_numpy(jax.tree.map(lambda leaf: leaf[:count], info)))
-        probes.append(_numpy(jax.tree.map(lambda leaf: leaf[: count // every], seen)))
-        done += count
+        status = _void_status(algorithm, population, carry, key, around, watch, rows, done)
+        while done < rounds and status is None:
+            # after a rest that is no multiple of `every`, first to the next one
+            count = min(length, rounds - done, every - done % every if done % every else length)
+            advance = lambda count, careful=False: compiled.advance(
+                algorithm, population, carry, key, jnp.int32(done), jnp.int32(count), around,
+                world=world, length=length, every=every, record=record, careful=careful,
+            )  # fmt: skip
+            end = clock.time(advance, count)
+            if not bool(compiled.healthy(end.carry.state)):
+                end = advance(count, careful=True)
+            went = int(end.done)
+            looks = (done + went) // every - done // every
+            row = _priced(plan, _numpy(jax.tree.map(lambda leaf: leaf[:went], end.rows)), went)
+            rows.append(row)
+            probes.append(_numpy(jax.tree.map(lambda leaf: leaf[:looks], end.seen)))
+            if bool(end.beyond) and int(end.carry.streak) < watch.patience:
+                # what led here is in the run; on disk stays the state before it
+                status = _growth_status(watch, around.bounds, end.carry, algorithm, probes[-1], done + went, done)
+                break
+            carry, done = end.carry, done + went
+            if store is not None:
+                store.append(done, carry, row, probes[-1])
+            if progress is not None:
+                progress(done)
+            status = _void_status(algorithm, population, carry, key, around, watch, rows, done)
+        status = status or "completed"
         if store is not None:
-            store.append(done, carry, rows[-1], probes[-1])
-        if progress is not None:
-            progress(done)
-        if count > 1 and rows[-1]["void"].all() and faults is None:
-            status = f"stopped: no usable reply since round {done - count}; the parameters before it are kept"
-            break
+            store.finish(status)
 
+    rows = [part for part in rows if part]
     joined = {name: np.concatenate([part[name] for part in rows]) for name in rows[0]}
     seen = {name: np.concatenate([part[name] for part in probes]) for name in probes[0]}
-    final, priced = _finish(algorithm, carry), _priced(plan, joined, done)
-    state, memory = carry
-    return Run(final, state, memory, priced, seen, plan, status, watch.compile_seconds, watch.run_seconds)
+    final = compiled.finish(algorithm, carry)
+    return Run(final, carry.state, carry.memory, joined, seen, plan, status, clock.compile_seconds, clock.run_seconds)
 
 
 def simulate_many(
@@ -164,6 +203,8 @@ def simulate_many(
     record: Sequence[str] | None = None,
     chunk: int | None = None,
     faults: Faults | None = None,
+    quorum: float = 0.0,
+    aggregate: Rule | None = None,
     side_by_side: bool | None = None,
 ) -> Run:
     """Every method with every key, in one compiled call; the arrays of the result lead with (algorithms, keys).
@@ -177,176 +218,114 @@ def simulate_many(
     The other arguments are those of `simulate`.
     """
     _check.whole("rounds", rounds, 1)
+    _check.between("quorum", quorum, 0, 1)
     params = _check.params("params", params)
     algorithms = list(algorithms) if isinstance(algorithms, Sequence) else [algorithms]
     structures = {jax.tree.structure(algorithm) for algorithm in algorithms}
     if len(structures) != 1:
         raise ValueError("the algorithms differ in more than numbers; run those of one structure together")
-    probe = _as_argument(probe)
     keys = jax.vmap(jax.random.key)(jnp.asarray(keys)) if isinstance(keys, Sequence | range) else keys
-    plan = ledger.plan(algorithms[0], params, population, faults=faults)
+    plan = ledger.plan(algorithms[0], params, population, faults=faults, per_client=aggregate is not None)
     side_by_side = not plan.branches if side_by_side is None else side_by_side
     stacked = jax.tree.map(lambda *leaves: jnp.stack([jnp.asarray(leaf) for leaf in leaves]), *algorithms)
 
-    watch = _Stopwatch()
+    clock = _Stopwatch()
     count = rounds // every * every
+    around = Around(faults, None, _as_argument(probe), aggregate)
     many = functools.partial(
-        _many, world=World(chunk), length=count, every=every, record=record, side_by_side=side_by_side
+        compiled.many, world=World(chunk, quorum), length=count, every=every, record=record, side_by_side=side_by_side
     )
-    final, (state, memory), info, seen = watch.time(
-        lambda count: many(stacked, population, params, keys, jnp.int32(count), faults, probe), count
+    final, carry, info, seen = clock.time(
+        lambda count: many(stacked, population, params, keys, jnp.int32(count), around), count
     )
     rows = _priced_many(plan, _numpy(info), count)
-    return Run(final, state, memory, rows, _numpy(seen), plan, "completed", watch.compile_seconds, watch.run_seconds)
+    seconds = (clock.compile_seconds, clock.run_seconds)
+    return Run(final, carry.state, carry.memory, rows, _numpy(seen), plan, "completed", *seconds)
 
 
-# --- compiled code ---------------------------------------------------------------------------------------------------
+def restore(
+    algorithm: Any, population: Population, params: Params, folder: str | Path, *, best: bool = False
+) -> tuple[Params, int]:
+    """The last parameters that a run folder holds, or the best ones, and after how many rounds they were reached."""
+    blank = lambda: compiled.begin(algorithm, population, params, jax.random.key(0), Around(), World())[0]
+    carry, done = records.Store(folder).peek(jax.eval_shape(blank), best)
+    return compiled.finish(algorithm, carry), done
 
 
-@functools.partial(jax.jit, static_argnames="world")
-def _begin(
-    algorithm: Any, population: Population, params: Params, key: Any, faults: Any, world: World, attempt: Any = 0
-) -> Any:
-    """The carry of the first round: the server's state and what the clients remember."""
-    memory = algorithm.client_state(params)
-    if jax.tree.leaves(memory):
-        if population.size is None:
-            raise ValueError("clients of this method remember, and the population is endless; use a finite one")
-        memory = jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (population.size, *jnp.shape(leaf))), memory)
-    fed = _traced(population, world, memory, faults)
-    state = algorithm.init(params, jax.random.fold_in(key, jnp.uint32(2**32 - 1) - jnp.uint32(attempt)), fed)
-    return (state, fed.memory), jnp.asarray(fed.void)
-
-
-@functools.partial(jax.jit, static_argnames=("world", "length", "every", "record"))
-def _advance(
-    algorithm: Any, population: Population, carry: Any, key: Any, start: Any, count: Any,
-    faults: Any, replay: Any, probe: Any, *, world: World, length: int, every: int, record: Any,
-) -> Any:  # fmt: skip
-    """`count` rounds, at most `length`, and what was recorded in them, in arrays of full length."""
-
-    # the keys of all rounds at once: cheaper than one by one inside the loop
-    keys = jax.random.key_data(jax.vmap(lambda i: jax.random.fold_in(key, start + i))(jnp.arange(length)))
-
-    def one(i: Any, carry: Any) -> Any:
-        state, memory = carry
-        fed = _traced(population, world, memory, faults, replay, start + i)
-        round_key = jax.random.wrap_key_data(keys[i], impl=jax.random.key_impl(key))
-        new_state, info = algorithm.round(state, round_key, fed)
-        void = jnp.asarray(fed.void)
-        carry = (_tree.where(void, state, new_state), fed.settled(memory))
-        return carry, _row(info, fed.contacts, void, record)
-
-    shapes = jax.eval_shape(one, jnp.int32(0), carry)[1]
-    rows = {kind: jnp.zeros((length, len(names)), kind) for kind, names in _by_dtype(shapes).items()}
-    seen = jax.eval_shape(_look, algorithm, carry, probe)
-    seen = jax.tree.map(lambda leaf: jnp.zeros((length // every, *leaf.shape), leaf.dtype), seen)
-
-    def step(i: Any, all: Any) -> Any:
-        carry, rows, seen = all
-        carry, row = one(i, carry)
-        # one vector of numbers a dtype: many small writes would cost more than a small model's round
-        row = {kind: jnp.stack([row[name] for name in names]) for kind, names in _by_dtype(shapes).items()}
-        return carry, jax.tree.map(lambda table, line: table.at[i].set(line), rows, row), seen
-
-    def block(j: Any, all: Any) -> Any:
-        carry, rows, seen = lax.fori_loop(j * every, jnp.minimum((j + 1) * every, count), step, all)
-        look = _look(algorithm, carry, probe)
-        return carry, rows, jax.tree.map(lambda column, value: column.at[j].set(value), seen, look)
-
-    if not jax.tree.leaves(seen):
-        carry, rows, seen = lax.fori_loop(0, count, step, (carry, rows, seen))
-    else:
-        carry, rows, seen = lax.fori_loop(0, (count + every - 1) // every, block, (carry, rows, seen))
-    columns = {name: rows[kind][:, j] for kind, names in _by_dtype(shapes).items() for j, name in enumerate(names)}
-    return carry, columns, seen
-
-
-@functools.partial(jax.jit, static_argnames=("world", "length", "every", "record", "side_by_side"))
-def _many(
-    algorithms: Any, population: Population, params: Params, keys: Any, count: Any, faults: Any, probe: Any,
-    *, world: World, length: int, every: int, record: Any, side_by_side: bool,
-) -> Any:  # fmt: skip
-    def run(algorithm: Any, key: Any) -> Any:
-        carry, _ = _begin(algorithm, population, params, key, faults, world)
-        first = jax.tree.map(lambda leaf: leaf[None], _look(algorithm, carry, probe))
-        carry, rows, seen = _advance(
-            algorithm, population, carry, key, jnp.int32(0), count, faults, None, probe,
-            world=world, length=length, every=every, record=record,
-        )  # fmt: skip
-        seen = jax.tree.map(lambda *parts: jnp.concatenate(parts), first, seen)
-        return algorithm.params(carry[0]), carry, rows, seen
-
-    if side_by_side:
-        return jax.vmap(jax.vmap(run, (None, 0)), (0, None))(algorithms, keys)
-    return lax.map(lambda algorithm: lax.map(lambda key: run(algorithm, key), keys), algorithms)
-
-
-@jax.jit
-def _finish(algorithm: Any, carry: Any) -> Params:
-    return algorithm.params(carry[0])
-
-
-def _traced(
-    population: Population, world: World, memory: Any, faults: Any, replay: Any = None, round: Any = 0
-) -> Traced:
-    return Traced(
-        population,
-        round=round,
-        memory=memory,
-        chunk=world.chunk,
-        faults=faults,
-        replay=replay,
-        quorum=world.quorum,
-        per_client=world.per_client,
+def _start(
+    begin: Callable[[int], tuple[Carry, Any]],
+    algorithm: Any,
+    population: Population,
+    params: Params,
+    key: Any,
+    around: Around,
+) -> Carry:
+    """The first carry. Where faults made the start void, other clients are asked, a few times."""
+    carry, void = begin(0)
+    for attempt in range(1, STARTS):
+        if not bool(void):
+            return carry
+        carry, void = begin(attempt)
+    start_key = compiled.start_key(key, 0)
+    found = diagnose_start(algorithm, population, params, carry.memory, start_key, aggregate=around.aggregate)
+    raise RuntimeError(
+        f"no client gave a usable reply to the start of the method in {STARTS} attempts"
+        + (f" ({found[0]})" if found else "")
+        + "; check that the loss is finite at the first parameters, or lower the fault rates and the quorum"
     )
 
 
-def _look(algorithm: Any, carry: Any, probe: Any) -> dict[str, Any]:
-    if probe is None:
-        return {}
-    seen = probe(algorithm.params(carry[0]))
-    return dict(seen) if isinstance(seen, Mapping) else {"probe": seen}
+def _bounds(watch: Watch, probes: list[dict[str, np.ndarray]], params: Params) -> Bounds:
+    streak = jnp.int32(watch.patience)
+    if watch.growth is None:
+        return Bounds(streak)
+    if watch.probe is None:
+        return Bounds(streak, norm=watch.growth * max(1.0, float(_tree.norm(params))))
+    if watch.probe not in probes[0]:
+        raise ValueError(f"watch.probe = {watch.probe!r} is no probe of this run; it has {sorted(probes[0])}")
+    return Bounds(streak, probe=watch.growth * float(probes[0][watch.probe][0]), name=watch.probe)
 
 
-def _by_dtype(row: Mapping[str, Any]) -> dict[str, list[str]]:
-    """The names of a row's numbers by their dtype, in a fixed order."""
-    kinds: dict[str, list[str]] = {}
-    for name in sorted(row):
-        if row[name].shape != ():
-            raise ValueError(
-                f"the method reports {name} with shape {row[name].shape}; report numbers, such as its norm"
+def _void_status(
+    algorithm: Any,
+    population: Population,
+    carry: Carry,
+    key: Any,
+    around: Around,
+    watch: Watch,
+    rows: list[dict[str, np.ndarray]],
+    done: int,
+) -> str | None:
+    """How a run stopped in which nothing has counted for too long: the round, the exchange and the client."""
+    if int(carry.streak) < watch.patience:
+        return None
+    void = np.concatenate([part["void"] for part in rows if part])
+    first = done - int(np.argmin(np.append(void[::-1], False)))  # the void rounds at the end begin here
+    for round in range(first, done):
+        found = diagnose(
+            algorithm, population, carry.state, carry.memory, key,
+            round=round, replay=around.replay, aggregate=around.aggregate,
+        )  # fmt: skip
+        if found:
+            others = f" (and {len(found) - 1} more clients)" if len(found) > 1 else ""
+            return (
+                f"stopped: round {round}, {found[0]}{others}; no round has counted since, up to round {done - 1}. "
+                f"The state before round {first} is kept"
             )
-        kinds.setdefault(str(row[name].dtype), []).append(name)
-    return kinds
+    return f"stopped: no round from {first} to {done - 1} counted; the state before them is kept"
 
 
-def _row(info: Any, contacts: Mapping[str, Contacts], void: Any, record: Sequence[str] | None) -> dict[str, Any]:
-    """One round's record: flat, by name."""
-    named = dict(zip(_tree.names(info), map(jnp.asarray, jax.tree.leaves(info)), strict=True))
-    if record is not None:
-        unknown = sorted(set(record) - named.keys())
-        if unknown:
-            raise ValueError(f"record names {unknown}, which this method does not report; it reports {sorted(named)}")
-        named = {name: named[name] for name in record}
-    for label, counted in contacts.items():
-        for name, value in counted._asdict().items():
-            named[f"{label}.{name}"] = value
-    return {**named, "void": void}
-
-
-# --- outside ---------------------------------------------------------------------------------------------------------
-
-
-def _start(algorithm: Any, population: Population, params: Params, key: Any, faults: Any, world: World) -> Any:
-    """The first carry. Where faults made the start void, other clients are asked, a few times."""
-    for attempt in range(STARTS):
-        carry, void = _begin(algorithm, population, params, key, faults, world, jnp.uint32(attempt))
-        if not bool(void):
-            return carry
-    raise RuntimeError(
-        f"no client gave a usable reply to the start of the method in {STARTS} attempts; check that the loss is finite "
-        "at the first parameters, or lower the fault rates and the quorum"
+def _growth_status(
+    watch: Watch, bounds: Bounds, carry: Carry, algorithm: Any, probes: Mapping[str, np.ndarray], at: int, good: int
+) -> str:
+    """How a run stopped that grew beyond its bound."""
+    if watch.probe is None:
+        name, value, bound = "‖x‖", float(_tree.norm(algorithm.params(carry.state))), float(bounds.norm)
+    else:
+        name, value, bound = f"the probe {watch.probe!r}", float(probes[watch.probe][-1]), float(bounds.probe)
+    return (
+        f"stopped: after round {at - 1}, {name} = {value:.4g} exceeds {bound:.4g}, {watch.growth:g} times what it was: "
+        f"it diverges. The state after {good} rounds is kept"
     )
 
 

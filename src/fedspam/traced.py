@@ -1,7 +1,8 @@
 """The federation inside a compiled simulation."""
 
+import math
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -9,6 +10,7 @@ from jax import lax
 from jaxtyping import Array, Bool, Key, PyTree, UInt32
 
 from fedspam import _random, _tree
+from fedspam.aggregation import Rule
 from fedspam.federation import (
     Cohort,
     Contacts,
@@ -26,6 +28,17 @@ from fedspam.federation import (
 from fedspam.population import Ids, MeanOracle, Population
 
 
+class Heard(NamedTuple):
+    """Of one client whether, of several how many: replied, counted, computed what is not finite.
+
+    Without faults the last is known from the others; it is then not counted, which would cost a small model time.
+    """
+
+    replied: Any
+    accepted: Any
+    broken: Any = None
+
+
 class Traced:
     """The federation inside a compiled simulation.
 
@@ -41,6 +54,13 @@ class Traced:
         replay: ids by role and round that replace the draws.
         quorum: the share of a cohort whose replies must count, or the exchange is void; one reply always must.
         per_client: never use the mean client, so that each reply can be looked at alone.
+        aggregate: the rule of `fedspam.aggregation` that takes the place of the mean over several clients.
+
+    Attributes:
+        void: whether an exchange of this round had too few replies that count.
+        broken: whether a client computed what is not finite, faults apart.
+        accepted: how many replies of the last exchange count.
+        contacts: how each exchange went whose counts depend on the run.
     """
 
     def __init__(
@@ -54,6 +74,7 @@ class Traced:
         replay: Replay | None = None,
         quorum: float = 0.0,
         per_client: bool = False,
+        aggregate: Rule | None = None,
     ) -> None:
         self._population = population
         self._round = round
@@ -61,13 +82,16 @@ class Traced:
         self._faults = faults
         self._replay = replay
         self._quorum = quorum
-        self._per_client = per_client or faults is not None
+        self._per_client = per_client or faults is not None or aggregate is not None
+        self._aggregate = aggregate
         self._program = Program()
         self._conditional = False
         self._undo: list[tuple[Ids, PyTree]] = []  # what the clients that were asked remembered before
         self._entangled = False  # a branch changed memories: then only a copy of all of them can undo it
         self.memory = memory
         self.void: Any = False
+        self.broken: Any = False
+        self.accepted: Any = 0
         self.contacts: dict[str, Contacts] = {}
 
     def sample(self, key: Key[Array, ""], count: int, role: str = "cohort", times: int = 1) -> Cohort:
@@ -84,52 +108,60 @@ class Traced:
         if terms.affine and cohort.size > 1 and not self._per_client:
             reply = self._affine_mean(cohort, work, key, message)
             accepted = jnp.where(sound(reply), cohort.size, 0)
-            self._note(work, cohort, Contacts(cohort.size, cohort.size, cohort.size), accepted)
+            self._note(work, cohort, Contacts(cohort.size, cohort.size, cohort.size), accepted, accepted == 0)
             return reply
-        total, contacts = self._sum(cohort, work, key, message)
-        self._note(work, cohort, contacts, contacts.accepted)
-        return total if cohort.size == 1 else _tree.divide(total, jnp.maximum(contacts.accepted, 1))
+        if self._aggregate is not None and cohort.size > 1:
+            return self._aggregate(*self.collect(cohort, work, **message))
+        total, heard = self._sum(cohort, work, key, message)
+        self._note_heard(work, cohort, heard)
+        return total if cohort.size == 1 else _tree.divide(total, jnp.maximum(heard.accepted, 1))
 
     def collect(self, cohort: Cohort, work: Work, **message: Any) -> tuple[Any, Bool[Array, " cohort"]]:
         key = _random.fold_name(cohort.key, work.__name__)
         ask = lambda id: self._ask(work, key, id, message)
         chunk = self._chunk_for(cohort, message)
-        replies, replied, accepted, memory = lax.map(ask, cohort.ids, batch_size=chunk)
+        replies, each, memory = lax.map(ask, cohort.ids, batch_size=chunk)
         self._remember(cohort.ids, memory)
-        contacts = Contacts(cohort.size, jnp.sum(replied), jnp.sum(accepted))
-        self._note(work, cohort, contacts, contacts.accepted)
-        return replies, accepted
+        self._note_heard(work, cohort, jax.tree.map(jnp.sum, each))
+        return replies, each.accepted
 
     def cond(self, predicate: Bool[Array, ""], yes: Callable[[], Any], no: Callable[[], Any]) -> Any:
-        outside = (self._program, self.memory, self.void, self.contacts, self._conditional)
+        outside = (self._program, self.memory, self.void, self.broken, self.accepted, self.contacts, self._conditional)
         programs = self._program.branches()
 
-        def run(which: int, memory: PyTree) -> tuple[Any, PyTree, Any, dict[str, Contacts]]:
-            self._program, self.memory = programs[which].fresh(), memory
-            self.void, self.contacts, self._conditional = jnp.array(False), {}, True
-            result = (yes, no)[which]()
-            return result, self.memory, self.void, self.contacts
+        def run(which: int, memory: PyTree) -> tuple[Any, PyTree, tuple[Any, Any, Any], dict[str, Contacts]]:
+            self._program, self.memory, self._conditional = programs[which].fresh(), memory, True
+            self.void, self.broken, self.contacts = jnp.array(False), jnp.array(False), {}
+            self.accepted = outside[4]  # a branch without exchanges leaves the last one what it was
+            try:
+                result = (yes, no)[which]()
+                went = (self.void, self.broken, jnp.asarray(self.accepted, jnp.int32))
+                return result, self.memory, went, self.contacts
+            finally:  # nothing of a branch may stay on the handle
+                leave()
 
         def branch(which: int) -> Callable[[PyTree], Any]:
             def body(memory: PyTree) -> Any:
-                result, memory, void, contacts = run(which, memory)
+                result, memory, went, contacts = run(which, memory)
                 return (
                     result,
                     memory,
-                    void,
+                    went,
                     {label: contacts.get(label, Contacts(zero, zero, zero)) for label in labels},
                 )
 
             return body
 
+        def leave() -> None:
+            self._program, self.memory, self.void, self.broken, self.accepted, self.contacts, self._conditional = (
+                outside
+            )
+
         zero = jnp.zeros((), jnp.int32)
-        try:
-            # a dry run of both branches tells their exchanges, so that either can report zeros for the other's
-            labels = [label for which in (0, 1) for label in jax.eval_shape(lambda m: run(which, m)[3], self.memory)]
-            result, memory, void, contacts = lax.cond(predicate, branch(0), branch(1), outside[1])
-        finally:
-            self._program, self.memory, self.void, self.contacts, self._conditional = outside
-        self.memory, self.void = memory, self.void | void
+        # a dry run of both branches tells their exchanges, so that either can report zeros for the other's
+        labels = [label for which in (0, 1) for label in jax.eval_shape(lambda m: run(which, m)[3], self.memory)]
+        result, memory, (void, broken, accepted), contacts = lax.cond(predicate, branch(0), branch(1), self.memory)
+        self.memory, self.void, self.broken, self.accepted = memory, self.void | void, self.broken | broken, accepted
         self.contacts = {**self.contacts, **contacts}
         return result
 
@@ -145,7 +177,7 @@ class Traced:
         return _tree.divide(total, cohort.size)
 
     def _ask(self, work: Work, key: Key[Array, ""], id: UInt32[Array, ""], message: Mapping[str, Any]) -> Any:
-        """One client's reply as it counts: zeros where it does not."""
+        """One client's reply as it counts (zeros where it does not), how it was heard, what the client remembers."""
         oracle, own_key = self._population.client(id), jax.random.fold_in(key, id)
         memory = ()
         if terms_of(work).stateful:
@@ -154,18 +186,22 @@ class Traced:
         else:
             before = ()
             reply = work(oracle, own_key, **message)
-        replied, timely = jnp.array(True), jnp.array(True)
-        if self._faults is not None:
-            reply, replied, timely = self._faults.strike(own_key, reply)
-        accepted = replied & timely & sound(reply)
+        if self._faults is None:
+            accepted = sound(reply)
+            heard = Heard(jnp.array(True), accepted)
+        else:
+            broken = ~sound(reply)
+            reply, replied, timely = self._faults.strike(own_key, id, reply)
+            accepted = replied & timely & sound(reply)
+            heard = Heard(replied, accepted, broken)
         reply = jax.tree.map(lambda leaf: jnp.where(accepted, leaf, jnp.zeros_like(leaf)), reply)
-        return reply, replied, accepted, _tree.where(accepted, memory, before)
+        return reply, heard, _tree.where(accepted, memory, before)
 
-    def _sum(self, cohort: Cohort, work: Work, key: Key[Array, ""], message: Mapping[str, Any]) -> tuple[Any, Contacts]:
+    def _sum(self, cohort: Cohort, work: Work, key: Key[Array, ""], message: Mapping[str, Any]) -> tuple[Any, "Heard"]:
         if cohort.size == 1:
-            reply, replied, accepted, memory = self._ask(work, key, cohort.ids[0], message)
+            reply, heard, memory = self._ask(work, key, cohort.ids[0], message)
             self._remember(cohort.ids, jax.tree.map(lambda leaf: leaf[None], memory))
-            return reply, Contacts(1, replied.astype(jnp.int32), accepted.astype(jnp.int32))
+            return reply, jax.tree.map(lambda flag: flag.astype(jnp.int32), heard)
 
         chunk = self._chunk_for(cohort, message)
         padding = -cohort.size % chunk
@@ -176,48 +212,53 @@ class Traced:
             ids, slots = part
             one = lambda id: self._ask(work, key, id, message)
             if chunk == 1:
-                replies, replied, accepted, memory = jax.tree.map(lambda leaf: leaf[None], one(ids[0]))
+                replies, heard, memory = jax.tree.map(lambda leaf: leaf[None], one(ids[0]))
             else:
-                replies, replied, accepted, memory = jax.vmap(one)(ids)
+                replies, heard, memory = jax.vmap(one)(ids)
                 # padding repeats a client; what it says is not heard twice
                 keep = lambda leaf: jnp.where(slots.reshape(-1, *(1,) * (leaf.ndim - 1)), leaf, jnp.zeros_like(leaf))
                 replies = jax.tree.map(keep, replies)
-            heard = (jnp.sum(replied & slots, dtype=jnp.int32), jnp.sum(accepted & slots, dtype=jnp.int32))
-            return (
-                jax.tree.map(lambda sum, leaf: sum + jnp.sum(leaf, axis=0), carry[0], replies),
-                _pair(carry[1], heard),
-            ), memory
+            counts = jax.tree.map(lambda flags: jnp.sum(flags & slots, dtype=jnp.int32), heard)
+            total = jax.tree.map(lambda sum, leaf: sum + jnp.sum(leaf, axis=0), carry[0], replies)
+            return (total, jax.tree.map(jnp.add, carry[1], counts)), memory
 
-        zero = jnp.zeros((), jnp.int32)
-        shape = jax.eval_shape(lambda id: self._ask(work, key, id, message)[0], cohort.ids[0])
-        start = (jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shape), (zero, zero))
+        reply, heard, _ = jax.eval_shape(lambda id: self._ask(work, key, id, message), cohort.ids[0])
+        zeros = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), reply)
+        start = (zeros, jax.tree.map(lambda _: jnp.zeros((), jnp.int32), heard))
         if ids.shape[0] == 1:
-            (total, (replied, accepted)), memory = add_chunk(start, (ids[0], slots[0]))
+            (total, heard), memory = add_chunk(start, (ids[0], slots[0]))
         else:
-            (total, (replied, accepted)), memory = lax.scan(add_chunk, start, (ids, slots))
+            (total, heard), memory = lax.scan(add_chunk, start, (ids, slots))
             memory = jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:])[: cohort.size], memory)
         self._remember(cohort.ids, jax.tree.map(lambda leaf: leaf[: cohort.size], memory))
-        return total, Contacts(cohort.size, replied, accepted)
+        return total, heard
 
     def _remember(self, ids: Ids, memory: PyTree) -> None:
         if jax.tree.leaves(memory):
-            self._undo.append((ids, jax.tree.map(lambda all: all[ids], self.memory)))
-            self._entangled |= self._conditional
+            if self._conditional:
+                self._entangled = True
+            else:
+                self._undo.append((ids, jax.tree.map(lambda all: all[ids], self.memory)))
             self.memory = jax.tree.map(lambda all, rows: all.at[ids].set(rows), self.memory, memory)
 
-    def settled(self, memory: PyTree) -> PyTree:
+    def settled(self, memory: PyTree, void: Any) -> PyTree:
         """What the clients remember after the round; what they did before it (`memory`), if the round is void."""
         if self._entangled:
-            return _tree.where(self.void, memory, self.memory)
+            return _tree.where(void, memory, self.memory)
         settled = self.memory
         for ids, before in reversed(self._undo):
-            restore = lambda all, rows: all.at[ids].set(jnp.where(self.void, rows, all[ids]))
+            restore = lambda all, rows: all.at[ids].set(jnp.where(void, rows, all[ids]))
             settled = jax.tree.map(restore, settled, before)
         return settled
 
-    def _note(self, work: Work, cohort: Cohort, contacts: Contacts, accepted: Any) -> None:
-        needed = max(1, -int(-self._quorum * cohort.size // 1))
-        self.void = self.void | (accepted < needed)
+    def _note_heard(self, work: Work, cohort: Cohort, heard: "Heard") -> None:
+        broken = heard.accepted < cohort.size if heard.broken is None else heard.broken > 0
+        self._note(work, cohort, Contacts(cohort.size, heard.replied, heard.accepted), heard.accepted, broken)
+
+    def _note(self, work: Work, cohort: Cohort, contacts: Contacts, accepted: Any, broken: Any) -> None:
+        needed = max(1, math.ceil(self._quorum * cohort.size - 1e-9))  # 0.7 x 10 is a little more than 7
+        self.void, self.broken = self.void | (accepted < needed), self.broken | broken
+        self.accepted = accepted
         label = self._program.label(work)
         if is_dynamic(self._conditional, self._faults, self._per_client, terms_of(work), cohort.size):
             self.contacts[label] = Contacts(*(jnp.asarray(count, jnp.int32) for count in contacts))
@@ -226,7 +267,3 @@ class Traced:
         if self._chunk is not None:
             return min(self._chunk, cohort.size)
         return default_chunk(cohort.size, _tree.size(jax.tree.map(jnp.asarray, dict(message))))
-
-
-def _pair(a: tuple[Any, Any], b: tuple[Any, Any]) -> tuple[Any, Any]:
-    return a[0] + b[0], a[1] + b[1]

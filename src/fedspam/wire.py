@@ -4,11 +4,13 @@ from typing import Any
 
 import jax
 import numpy as np
-import safetensors
 import safetensors.numpy
 from jaxtyping import PyTree
 
-from fedspam import _tree
+from fedspam import _strict, _tree
+
+# What the header of a message says of one array takes this many bytes at most, besides its name (6 times if escaped).
+ENTRY = 1024
 
 
 def encode(fields: dict[str, PyTree]) -> bytes:
@@ -17,12 +19,17 @@ def encode(fields: dict[str, PyTree]) -> bytes:
 
 
 def decode(data: bytes, like: dict[str, PyTree]) -> dict[str, PyTree]:
-    """The fields of a message, which must have exactly the names, shapes and dtypes of `like`."""
-    try:
-        arrays = safetensors.numpy.load(data)
-    except (safetensors.SafetensorError, ValueError, KeyError) as error:
-        raise ValueError(f"the message of {len(data)} bytes is not readable: {error}") from None
+    """The fields of a message, which must have exactly the names, shapes and dtypes of `like`.
+
+    Nothing larger than such a message can be is looked at.
+    """
     expected = _flatten(like, abstract=True)
+    header = ENTRY + sum(ENTRY + 6 * len(name.encode()) for name in expected)
+    size = 8 + header + sum(due.size * due.dtype.itemsize for due in expected.values())
+    try:
+        arrays, _ = _strict.arrays(data, size=size, header=header)
+    except _strict.MalformedError as error:
+        raise ValueError(f"the message of {len(data)} bytes is not readable: {error}") from None
     missing, extra = sorted(expected.keys() - arrays.keys()), sorted(arrays.keys() - expected.keys())
     if missing or extra:
         raise ValueError(f"the message lacks {missing or 'nothing'} and has unknown {extra or 'nothing'}")
@@ -30,10 +37,7 @@ def decode(data: bytes, like: dict[str, PyTree]) -> dict[str, PyTree]:
         came = arrays[name]
         if came.shape != due.shape or came.dtype != due.dtype:
             raise ValueError(f"{name} arrived as {came.dtype}{list(came.shape)}, expected {due.dtype}{list(due.shape)}")
-    leaves, structure = jax.tree.flatten(like)
-    flat = [arrays[name] for name in _tree.names(like)]
-    assert len(flat) == len(leaves)
-    return jax.tree.unflatten(structure, flat)
+    return jax.tree.unflatten(jax.tree.structure(like), [arrays[name] for name in expected])
 
 
 def length(fields: dict[str, PyTree]) -> int:

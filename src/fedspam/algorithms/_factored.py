@@ -2,22 +2,25 @@
 
 from typing import Any, NamedTuple
 
+import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Key
+from jaxtyping import Array, Key, PyTree
 
-from fedspam import _check
+from fedspam import _check, _tree
 from fedspam._tree import Params, static, struct
-from fedspam.algorithms._algorithm import Start
+from fedspam.algorithms._algorithm import Start, Zero
 from fedspam.estimators import Estimate, Estimator
 from fedspam.federation import Cohort, Federation, on_client
 from fedspam.population import Oracle
 from fedspam.prox import Certificate, LocalSolver
 from fedspam.schedules import Schedule
 
-WHO = ("one", "fresh", "average", "everyone", "delegate")
+WHO = ("one", "fresh", "second", "average", "everyone", "delegate", "server")
 
 
 class FactoredState(NamedTuple):
+    """What the server of a factored method keeps between rounds."""
+
     x: Params
     x_prev: Params
     estimate: Estimate
@@ -25,60 +28,73 @@ class FactoredState(NamedTuple):
 
 
 class Move(NamedTuple):
+    """Where a client wants to go, and what its solver reached."""
+
     x: Params
     certificate: Certificate
 
 
 class FactoredInfo(NamedTuple):
+    """What a round of a factored method records."""
+
     step_size: Any
-    certificate: Certificate
+    certificate: Certificate | None  # None where the server moves
     gradients: Any  # client gradients evaluated in this round
 
 
 @struct
 class Factored:
-    """A method made of three parts.
+    r"""A method made of three parts.
 
     Arguments:
         estimator: how the server's g_k is made from an exchange with the cohort.
-        solver: what the moving clients do with phi, given x_k, g_k and the step size.
-        who: which clients move: 'one' of the cohort, a 'fresh' one, the 'average' of the cohort, 'everyone',
-            or a fixed 'delegate', client 0.
-        cohort_size: clients asked for the estimate.
-        step_size: the gamma_k of phi.
+        solver: what the moving clients do with phi, given x_k, g_k and the step size; None where the server moves.
+        step_size: the gamma_k of phi, or of the server's step.
         start: how g_0 is made.
+        who: which clients move: 'one' of the cohort, a 'fresh' one, a 'second' cohort, the 'average' of the cohort,
+            'everyone', or a fixed 'delegate', client 0; or the 'server' itself, :math:`x_{k+1} = x_k - \gamma_k g_k`.
+        cohort_size: clients asked for the estimate; None for all of them.
     """
 
     estimator: Estimator
-    solver: LocalSolver
+    solver: LocalSolver | None
     step_size: Schedule
-    start: Start
-    who: str = static()
-    cohort_size: int = static()
+    start: Start = Zero()
+    who: str = static(default="one")
+    cohort_size: int | None = static(default=1)
 
     def __post_init__(self) -> None:
         _check.one_of("who", self.who, WHO)
-        _check.whole("cohort_size", self.cohort_size, 1)
+        if self.cohort_size is not None:
+            _check.whole("cohort_size", self.cohort_size, 1)
+        if self.solver is None and self.who != "server":
+            raise ValueError(f"who = {self.who!r} lets clients move and solver is None; give a solver, such as LBFGS()")
 
     def init(self, params: Params, key: Key[Array, ""], fed: Federation) -> FactoredState:
-        g = self.start(params, key, fed)
-        return FactoredState(x=params, x_prev=params, estimate=Estimate(g), k=jnp.zeros((), jnp.int32))
+        estimate = self.estimator.begin(params, self.start(params, key, fed))
+        return FactoredState(x=params, x_prev=params, estimate=estimate, k=jnp.zeros((), jnp.int32))
 
     def round(self, state: FactoredState, key: Key[Array, ""], fed: Federation) -> tuple[FactoredState, FactoredInfo]:
         gamma = self.step_size(state.k)
 
-        cohort = fed.sample(key, self.cohort_size)
+        cohort = fed.everyone(key) if self.cohort_size is None else fed.sample(key, self.cohort_size)
         estimate, gradients = self.estimator.update(
             state.estimate, cohort, fed, k=state.k, x=state.x, x_prev=state.x_prev
         )
-        movers = self._movers(cohort, key, fed)
-        move = fed.mean(movers, self.prox, x=state.x, g=estimate.g, step_size=gamma)
+        if self.who == "server":
+            x, certificate = _tree.axpy(-gamma, estimate.g, state.x), None
+        else:
+            movers = self._movers(cohort, key, fed)
+            x, certificate = fed.mean(movers, self.prox, x=state.x, g=estimate.g, step_size=gamma)
+            gradients = gradients + movers.size * certificate.gradients
 
-        state = FactoredState(x=move.x, x_prev=state.x, estimate=estimate, k=state.k + 1)
-        return state, FactoredInfo(gamma, move.certificate, gradients + movers.size * move.certificate.gradients)
+        state = FactoredState(x=x, x_prev=state.x, estimate=estimate, k=state.k + 1)
+        return state, FactoredInfo(gamma, certificate, gradients)
 
     @on_client
-    def prox(self, oracle: Oracle, key: Key[Array, ""], *, x: Params, g: Params, step_size: Any) -> Move:
+    def prox(self, oracle: Oracle, key: Key[Array, ""], *, x: Params, g: Params | None, step_size: Any) -> Move:
+        assert self.solver is not None  # where the server moves, nobody is asked
+        g = jax.grad(oracle)(x, key) if g is None else g
         return Move(*self.solver(oracle, key, x=x, g=g, step_size=step_size))
 
     def _movers(self, cohort: Cohort, key: Key[Array, ""], fed: Federation) -> Cohort:
@@ -87,6 +103,8 @@ class Factored:
                 return cohort.one(key)
             case "fresh":
                 return fed.sample(key, 1, role="prox")
+            case "second":
+                return fed.sample(key, cohort.size, role="second")
             case "average":
                 return cohort
             case "everyone":
@@ -97,5 +115,5 @@ class Factored:
     def params(self, state: FactoredState) -> Params:
         return state.x
 
-    def client_state(self, params: Params) -> tuple[()]:
-        return ()
+    def client_state(self, params: Params) -> PyTree:
+        return self.estimator.client_state(params)

@@ -2,7 +2,6 @@
 
 from typing import Any, NamedTuple
 
-import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Key
 
@@ -10,7 +9,7 @@ from fedspam import _check, _tree
 from fedspam._tree import Params, static, struct
 from fedspam.algorithms._algorithm import MomentumState, Start, start_from
 from fedspam.algorithms._registry import Cost, Method, prox_grid, register
-from fedspam.estimators import first_momentum
+from fedspam.estimators import first_momentum, mvr_difference
 from fedspam.federation import Federation, on_client
 from fedspam.population import Oracle
 from fedspam.prox import LBFGS, Certificate, Exact, GradientDescent, LocalSolver
@@ -49,6 +48,7 @@ class Spam:
     momentum: Schedule
     solver: LocalSolver
     start: Start
+    scale: float | None = None
     first: str = static(default="given")
 
     def init(self, params: Params, key: Key[Array, ""], fed: Federation) -> MomentumState:
@@ -77,8 +77,7 @@ class Spam:
         step_size: Any,
         momentum: Any,
     ) -> SpamReply:
-        gradient = jax.grad(oracle)
-        difference = _tree.axpy(momentum - 1, gradient(x_prev, key), gradient(x, key))
+        difference = mvr_difference(oracle, key, x, x_prev, momentum, self.scale)
         g = _tree.axpy(1 - momentum, g, difference)
         x, certificate = self.solver(oracle, key, x=x, g=g, step_size=step_size)
         return SpamReply(x, g, certificate)
@@ -96,6 +95,7 @@ def spam(
     *,
     solver: LocalSolver | None = None,
     start: Any = "client",
+    scale: float | None = None,
     first: str = "given",
 ) -> Spam:
     r"""SPAM: the stochastic proximal point method with momentum variance reduction.
@@ -109,6 +109,7 @@ def spam(
         momentum: :math:`p_k`, likewise, in (0, 1].
         solver: how a client answers the prox; L-BFGS until the relative certificate holds unless given.
         start: how :math:`g_0` is made: 'client' (one gradient), 'zero', a number of exchanges, or the gradient itself.
+        scale: s of MARS, in [0, 1]: how far the estimate trusts the gradient difference (`MVR`); None is s = 1.
         first: 'given' keeps :math:`g_0` in round 0, 'update' runs the printed loop from there.
 
     Karagulyan, Shulgin, Sadiev, Richtárik: SPAM, 2024, arXiv:2405.20127, Algorithm 1.
@@ -124,11 +125,13 @@ def spam(
     True
     """
     _check.one_of("first", first, ("given", "update"))
+    _check.between("scale", scale, 0, 1)
     return Spam(
         step_size=step_size_schedule(step_size),
         momentum=momentum_schedule(momentum),
         solver=LBFGS() if solver is None else solver,
         start=start_from(start, 1),
+        scale=scale,
         first=first,
     )
 

@@ -19,6 +19,7 @@ def spam_pp(
     solver: LocalSolver | None = None,
     prox_client: str = "cohort",
     start: Any = "cohort",
+    scale: float | None = None,
     first: str = "given",
 ) -> Factored:
     r"""SPAM with partial participation.
@@ -41,6 +42,7 @@ def spam_pp(
             does.
         start: how :math:`g_0` is made: 'cohort' (one gradient each), 'client', 'zero', a number of exchanges, or the
             gradient.
+        scale: s of MARS, in [0, 1]: how far the estimate trusts the gradient difference (see `MVR`); None is s = 1.
         first: 'given' keeps :math:`g_0` in round 0, 'update' runs the printed loop from there.
 
     Karagulyan, Shulgin, Sadiev, Richtárik: SPAM, 2024, arXiv:2405.20127, Algorithm 2.
@@ -55,7 +57,7 @@ def spam_pp(
     """
     _check.one_of("prox_client", prox_client, ("cohort", "fresh"))
     who = "one" if prox_client == "cohort" else "fresh"
-    return _spam(cohort_size, step_size, momentum, solver, who, start, first)
+    return _spam(cohort_size, step_size, momentum, solver, who, start, scale, first)
 
 
 def spam_ppa(
@@ -65,6 +67,7 @@ def spam_ppa(
     *,
     solver: LocalSolver | None = None,
     start: Any = "cohort",
+    scale: float | None = None,
     first: str = "given",
 ) -> Factored:
     r"""SPAM with partial participation and averaging: every client of the cohort moves, the server averages.
@@ -78,14 +81,21 @@ def spam_ppa(
 
     Karagulyan, Shulgin, Sadiev, Richtárik: SPAM, 2024, arXiv:2405.20127, Algorithm 3.
     """
-    return _spam(cohort_size, step_size, momentum, solver, "average", start, first)
+    return _spam(cohort_size, step_size, momentum, solver, "average", start, scale, first)
 
 
 def _spam(
-    cohort_size: int, step_size: Any, momentum: Any, solver: LocalSolver | None, who: str, start: Any, first: str
+    cohort_size: int,
+    step_size: Any,
+    momentum: Any,
+    solver: LocalSolver | None,
+    who: str,
+    start: Any,
+    scale: float | None,
+    first: str,
 ) -> Factored:
     return Factored(
-        estimator=MVR(momentum_schedule(momentum), first=first),
+        estimator=MVR(momentum_schedule(momentum), scale, first=first),
         solver=LBFGS() if solver is None else solver,
         step_size=step_size_schedule(step_size),
         start=start_from(start, cohort_size),

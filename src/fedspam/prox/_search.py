@@ -57,18 +57,19 @@ def search(
         change = phi.change(now.point, trial)
         before, after = _tree.dot(now.point.slope, direction), _tree.dot(trial.slope, direction)
         accepted = (change <= SUFFICIENT * length * before) & (before < 0) & jnp.isfinite(after)
-        # the minimiser of the parabola with both slopes, but at most 1/2, at the next refusal 1/4, then 1/8: where
-        # slopes saturate, as those of logistic losses do, the parabola is too flat. What is not finite was far too long
-        most = jnp.maximum(0.5 ** (refused + 1.0), 0.01)
+        # the minimiser of the parabola with both slopes, within limits that fall from refusal to refusal: where slopes
+        # saturate, as those of logistic losses do, the parabola is too flat, and where they explode it is too steep
+        count = refused.astype(length.dtype)
+        most, least = 0.5 ** (count + 1), jnp.maximum(0.01 * 0.1**count, 1e-8)
         ratio = jnp.where(after > before, before / (before - after), most)
-        shorter = length * jnp.where(jnp.isfinite(change), jnp.clip(ratio, 0.01, most), 0.1)
+        shorter = length * jnp.where(jnp.isfinite(change), jnp.clip(ratio, least, jnp.maximum(most, least)), least)
         # a step that does not leave its point cannot be shortened
         stuck = _tree.squared_norm(_tree.subtract(trial.y, now.point.y)) == 0
         return Search(
             old=_tree.where(accepted, now.point, now.old),
             point=_tree.where(accepted, trial, now.point),
             direction=direction,
-            length=jnp.where(accepted, length, shorter),
+            length=jnp.where(accepted, length, shorter).astype(length.dtype),
             fresh=accepted,
             refused=jnp.where(accepted, refused, jnp.where(stuck, MOST_REFUSALS, refused + 1)),
             steps=now.steps + accepted,

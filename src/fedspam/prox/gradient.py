@@ -71,11 +71,10 @@ class GradientDescent:
     def __call__(
         self, oracle: Oracle, key: Key[Array, ""], *, x: Params, g: Params, step_size: Any
     ) -> tuple[Params, Certificate]:
+        smoothness = None if self.step_size is not None else smoothness_of(oracle, self.smoothness)
+
         def solve(phi: Surrogate) -> Answer:
-            local = self.step_size
-            if local is None:
-                local = 1 / (smoothness_of(oracle, self.smoothness) + 1 / phi.step_size)
-            return self._descend(phi, local)
+            return self._descend(phi, self.step_size if smoothness is None else 1 / (smoothness + 1 / phi.step_size))
 
         safeguard = self.safeguard
         return certify(solve, oracle, key, x=x, g=g, step_size=step_size, stop=self.stop, safeguard=safeguard)

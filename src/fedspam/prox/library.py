@@ -50,7 +50,9 @@ class Optax:
     def __call__(
         self, oracle: Oracle, key: Key[Array, ""], *, x: Params, g: Params, step_size: Any
     ) -> tuple[Params, Certificate]:
-        return certify(self._solve, oracle, key, x=x, g=g, step_size=step_size, stop=Never(), guard=False)
+        # optimizers may treat the arrays of a tree differently: it is not made one vector
+        judge = {"stop": Never(), "guard": False, "vectorize": False}
+        return certify(self._solve, oracle, key, x=x, g=g, step_size=step_size, **judge)
 
     def _solve(self, phi: Surrogate) -> Answer:
         def move(y: Params, slope: Params, memory: Any) -> tuple[Params, Any]:
@@ -83,7 +85,7 @@ class Optimistix:
 
     Arguments:
         minimiser: such as ``optimistix.BFGS(rtol=1e-3, atol=1e-3)``. It is part of the compiled program.
-        steps: how many, at most. Each is charged as one gradient, which is the most that these minimisers use.
+        steps: how many, at most. Each is charged as one gradient, which is what those that use gradients take.
         stop: the rule by which the answer is certified; it does not stop the minimiser.
 
     Needs ``pip install 'fedspam[optimistix]'``.

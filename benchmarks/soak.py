@@ -1,0 +1,191 @@
+"""Kill runs with SIGKILL at random moments, let them resume, and compare the bits with those of an undisturbed run.
+
+    python benchmarks/soak.py [--kills 200] [--damage 0.1] [--seed 0]
+
+One process after another works on the same run folder: each is killed at a random moment, some while they start, most
+while they compute and save. Segments are two rounds long, so that much of a run's time goes into writing. Now and then
+a file of the folder is truncated or has a bit flipped before the next process takes over. The run that gets to its end
+must have the bits of the undisturbed one in parameters, state, client memory, rows and probes; then the next begins.
+"""
+
+import argparse
+import contextlib
+import hashlib
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from pathlib import Path
+
+METHODS = ("spam", "spam_pp", "scaffold", "auto")
+ROUNDS, SEGMENT, CLIENTS, DIMENSION = 400, 2, 20, 1000
+
+
+def child(name, folder, rounds):
+    """What is killed: a run that resumes whatever the folder holds, and tells its progress and the hash of its end."""
+    import jax
+    import jax.numpy as jnp
+
+    from fedspam import METHODS, Ragged, simulate
+    from fedspam.prox import GradientDescent
+    from fedspam.records import Keep
+
+    jax.config.update("jax_enable_x64", True)
+    keys = jax.random.split(jax.random.key(0), CLIENTS)
+    people = Ragged.of([jax.random.normal(key, (1 + i % 3, DIMENSION)) for i, key in enumerate(keys)], distance)
+    example = {**METHODS[name].example}
+    if "solver" in example:
+        example["solver"] = GradientDescent(3, smoothness=0.1)
+    where = {"folder": folder, "resume": True, "segment": SEGMENT, "keep": Keep(2, best="norm")} if folder else {}
+    run = simulate(
+        METHODS[name].build(**example), people, jnp.ones(DIMENSION), rounds=rounds, key=1, probe=norm, every=2, **where,
+        progress=lambda done: print("done", done, flush=True),
+    )  # fmt: skip
+    hashed = hashlib.sha256()
+    for leaf in jax.tree.leaves((run.params, run.state, run.memory, dict(run.rows), dict(run.probes))):
+        hashed.update(jax.device_get(leaf).tobytes())
+    print("end", run.rounds, hashed.hexdigest(), flush=True)
+
+
+def distance(x, rows):
+    import jax.numpy as jnp
+
+    return jnp.sum(jnp.sqrt(1 + (rows - x) ** 2), axis=1) / 10
+
+
+def norm(x):
+    import jax.numpy as jnp
+
+    return {"norm": jnp.linalg.norm(x)}
+
+
+class WrongError(Exception):
+    """A run that did not come back as it was."""
+
+
+def start(name, folder, rounds, cache):
+    environment = os.environ | {
+        "JAX_PLATFORMS": "cpu",
+        "JAX_COMPILATION_CACHE_DIR": str(cache),  # so that a new process is at work in a second or two
+        "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
+        "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1",
+        "PYTHONPATH": os.pathsep.join([str(Path(__file__).parents[1] / "src"), os.environ.get("PYTHONPATH", "")]),
+    }
+    command = [sys.executable, __file__, "--child", name, "--folder", str(folder or ""), "--rounds", str(rounds)]
+    with open(cache / "stderr", "wb") as log:
+        return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True, env=environment)
+
+
+def finish(process, cache, first=""):
+    """The last line of a run that is left alone."""
+    lines = (first + process.communicate(timeout=600)[0]).split("\n")
+    if process.returncode != 0 or len(lines) < 2 or not lines[-2].startswith("end"):
+        raise WrongError(f"exit status {process.returncode}: {(cache / 'stderr').read_text()[-2000:]}")
+    return lines[-2]
+
+
+def kill(process, chance, longest):
+    """Kill at a random moment: after the first line, or (one in eight) after the start. The line if it was over."""
+    line = process.stdout.readline() if chance.random() > 1 / 8 else ""
+    try:
+        process.wait(chance.uniform(0, longest))
+    except subprocess.TimeoutExpired:
+        process.send_signal(signal.SIGKILL)
+        process.stdout.close()
+        process.wait()
+        return None
+    return line
+
+
+def caught(folder):
+    """What the kill interrupted, as far as the files tell."""
+    if list(folder.glob(".*.partial")):
+        return "while a checkpoint or manifest was written"
+    saved = sorted(folder.glob("checkpoint-*"))
+    if not saved:
+        return "before the first checkpoint"
+    if (folder / "rows.bin").stat().st_mtime_ns > saved[-1].stat().st_mtime_ns:
+        return "after or while rows were written, before their checkpoint"
+    return "between saves"
+
+
+def spoil(folder, chance):
+    """Truncate a file of the folder or flip a bit of it."""
+    files = sorted(path for path in folder.iterdir() if not path.name.startswith(".") and path.stat().st_size)
+    path = chance.choice(files)
+    data = bytearray(path.read_bytes())
+    place = chance.randrange(len(data))
+    if chance.random() < 0.5:
+        del data[place:]
+        what = "truncated"
+    else:
+        data[place] ^= 1 << chance.randrange(8)
+        what = "with a flipped bit"
+    path.write_bytes(data)
+    return f"{path.stem.split('-')[0]} {what}"
+
+
+def soak(folder, kills, methods=METHODS, *, damage=0.1, seed=0, rounds=ROUNDS, longest=1.5, say=print):
+    """Kill so many times, spread over the methods, and count. Raises `WrongError` at the first wrong bit."""
+    chance, counts = random.Random(seed), Counter()
+    cache = Path(folder) / "cache"
+    cache.mkdir(parents=True)
+    for number, name in enumerate(methods):
+        goal = kills * (number + 1) // len(methods) - kills * number // len(methods)
+        undisturbed = finish(start(name, None, rounds, cache), cache)
+        killed = 0
+        while killed < goal:
+            place, deaths = Path(folder) / f"{name}-{killed}", 0
+            while True:
+                process, line = start(name, place, rounds, cache), ""
+                if killed >= goal or (line := kill(process, chance, longest)) is not None:
+                    break
+                killed, deaths = killed + 1, deaths + 1
+                if place.exists():
+                    counts[caught(place)] += 1
+                    if list(place.glob("checkpoint-*")) and chance.random() < damage:
+                        counts[spoil(place, chance)] += 1
+                else:
+                    counts["before the folder was there"] += 1
+            end = finish(process, cache, line)
+            if end != undisturbed:
+                raise WrongError(f"{name} after {deaths} kills: {end}, undisturbed: {undisturbed}; see {place}")
+            counts["runs"] += 1
+            shutil.rmtree(place)
+            say(f"{name}: equal bits after {deaths} kills ({killed} of {goal})")
+        counts[f"kills of {name}"] = killed
+    return counts
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--kills", type=int, default=200)
+    parser.add_argument("--damage", type=float, default=0.1, help="how often a file is damaged after a kill")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--methods", nargs="*", help=f"of {', '.join(METHODS)}; those that there are by default")
+    parser.add_argument("--child", help=argparse.SUPPRESS)
+    parser.add_argument("--folder", help=argparse.SUPPRESS)
+    parser.add_argument("--rounds", type=int, default=ROUNDS)
+    arguments = parser.parse_args()
+    if arguments.child:
+        child(arguments.child, arguments.folder, arguments.rounds)
+        return
+    from fedspam.algorithms import METHODS as REGISTERED
+
+    methods = arguments.methods or [name for name in METHODS if name in REGISTERED]
+    began = time.time()
+    with tempfile.TemporaryDirectory(prefix="fedspam-soak-") as folder, contextlib.suppress(KeyboardInterrupt):
+        options = {"damage": arguments.damage, "seed": arguments.seed, "rounds": arguments.rounds}
+        counts = soak(folder, arguments.kills, methods, **options)
+        print(f"\nseed {arguments.seed}, {time.time() - began:.0f} s; every run ended with the undisturbed bits")
+        for what, count in sorted(counts.items()):
+            print(f"{count:5d}  {what}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,248 @@
+"""Every decoder of bytes that others may have written, as a function that must not fail but in its own clear way."""
+
+import atexit
+import hashlib
+import json
+import os
+import shutil
+import tempfile
+import warnings
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+import safetensors
+import safetensors.numpy
+
+from fedspam import _describe, _files, _strict, records, wire
+from fedspam.datasets import arrays, heart, libsvm
+
+LIKE = {
+    "@client": jax.ShapeDtypeStruct((), np.uint32),
+    "@round": jax.ShapeDtypeStruct((), np.uint32),
+    "x": {"w": jax.ShapeDtypeStruct((2, 3), np.float32), "on": jax.ShapeDtypeStruct((2,), np.bool_)},
+}
+STATE = {"x": jax.ShapeDtypeStruct((3,), np.float32), "k": jax.ShapeDtypeStruct((), np.int32)}
+IDENTITY = {"algorithm": "spam", "numbers": [1, 2.5, None]}
+
+
+@dataclass(frozen=True)
+class Target:
+    """A decoder: what to call, how it may refuse, and examples to start from."""
+
+    run: Callable[[bytes], None]
+    refusals: tuple[type[Exception], ...]
+    seeds: Callable[[], Iterator[bytes]]
+
+    def __call__(self, data: bytes) -> bool:
+        """Whether the bytes were accepted; any exception but a refusal passes through."""
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            try:
+                self.run(data)
+            except self.refusals as refusal:
+                if not str(refusal):
+                    raise AssertionError("a refusal has to say something") from refusal
+                return False
+        return True
+
+
+# --- the wire ---
+
+
+def run_wire(data: bytes) -> None:
+    fields = wire.decode(data, LIKE)
+    again = wire.decode(wire.encode(fields), LIKE)
+    same = jax.tree.map(lambda a, b: a.dtype == b.dtype and a.tobytes() == b.tobytes(), fields, again)
+    assert all(jax.tree.leaves(same))
+
+
+def message(**changed: Any) -> dict[str, Any]:
+    zeros = jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), LIKE)
+    return zeros | changed
+
+
+def seeds_wire() -> Iterator[bytes]:
+    yield wire.encode(message())
+    yield wire.encode(message(x={"w": np.full((2, 3), np.nan, np.float32), "on": np.ones(2, bool)}))
+    yield wire.encode({"x": np.zeros(3)})
+
+
+# --- arrays and JSON ---
+
+
+def run_arrays(data: bytes) -> None:
+    found, _ = _strict.arrays(data, size=2**20, header=2**16)
+    # whatever is read here, the reference reader must read alike
+    reference = dict(safetensors.deserialize(data))
+    assert found.keys() == reference.keys()
+    for name, array in found.items():
+        assert array.tobytes() == bytes(reference[name]["data"])
+        assert list(array.shape) == list(reference[name]["shape"])
+
+
+def seeds_arrays() -> Iterator[bytes]:
+    every = {kind: np.zeros((2, 1), dtype) for kind, dtype in _strict.DTYPES.items()}
+    yield safetensors.numpy.save(every, metadata={"format": "2", "ü": "é"})
+    yield safetensors.numpy.save({"empty": np.zeros((0, 3)), "scalar": np.array(1, np.float32)})
+    yield safetensors.numpy.save({})
+
+
+def run_json(data: bytes) -> None:
+    value = _strict.json_object(data, size=2**16, depth=10)
+    assert _strict.json_object(json.dumps(value, allow_nan=False).encode(), size=2**20, depth=10) == value
+
+
+def seeds_json() -> Iterator[bytes]:
+    yield b'{"a": [1, 2.5, null, true], "b": {"c": "d\\u00e9\\ud83d\\ude00"}}'
+    yield b'{"a": 1e308, "b": -0.0, "c": 12345678901234567890}'
+    yield b'{"a": ' + b"[" * 12 + b"]" * 12 + b"}"
+
+
+# --- files of a run ---
+
+
+def sealed(data: bytes) -> bytes:
+    """The bytes with a hash that fits, so that what comes after the hash is tried as well."""
+    place = data.find(_files.SEAL) + len(_files.SEAL)
+    if place < len(_files.SEAL) or len(data) < place + 64:
+        return data
+    blank = data[:place] + _files.BLANK + data[place + 64 :]
+    return data[:place] + hashlib.sha256(blank).hexdigest().encode() + data[place + 64 :]
+
+
+def run_unpack(data: bytes) -> None:
+    with_hash = sealed(data)
+    arrays_found, facts = _files.unpack(with_hash, Path("fuzzed"), size=2**20)
+    assert facts["format"] == str(_files.FORMAT)
+    assert with_hash == data or sum(array.nbytes for array in arrays_found.values()) <= len(data)
+
+
+def seeds_unpack() -> Iterator[bytes]:
+    yield bytes(_files.pack({"0000 x": np.arange(3.0)}, kind="state", run="r", round="10"))
+    yield bytes(_files.pack({}, kind="rows"))
+
+
+FOLDER = Path(tempfile.mkdtemp(prefix="fedspam-fuzz-", dir="/dev/shm" if os.path.isdir("/dev/shm") else None))
+atexit.register(shutil.rmtree, FOLDER, ignore_errors=True)
+
+
+def state(done: int) -> dict[str, Any]:
+    return {"x": np.arange(3, dtype=np.float32) + done, "k": np.int32(done)}
+
+
+def run_folder(data: bytes) -> None:
+    """A run folder in which one file, chosen by the first byte, holds the rest of the bytes: it must still load."""
+    place = FOLDER / "run"
+    shutil.rmtree(place, ignore_errors=True)
+    files, content = files_of_a_run(), data[1:]
+    name = sorted(files)[data[0] % len(files) if data else 0]
+    if data and data[0] >= 128:
+        content = resealed(content) if name == "manifest.json" else sealed_frames(content)
+    place.mkdir()
+    for other, good in files.items():
+        (place / other).write_bytes(content if other == name else good)
+    with records.Store(place, records.Keep(best="norm")) as store:
+        saved = store.load(IDENTITY, like=lambda: STATE)
+        if saved is None:
+            assert name == "rows.bin"  # one damaged checkpoint leaves another
+        else:
+            hidden = data and data[0] >= 128  # bytes with a hash that fits are believed
+            assert hidden or np.asarray(saved.carry["x"]).tobytes() == state(saved.done)["x"].tobytes()
+            assert len(saved.rows) == len(saved.probes)
+    records.read(place)
+
+
+_FILES: dict[str, bytes] = {}
+
+
+def files_of_a_run() -> dict[str, bytes]:
+    if not _FILES:
+        with tempfile.TemporaryDirectory() as folder, records.Store(folder, records.Keep(best="norm")) as store:
+            store.begin(IDENTITY)
+            for done in (0, 2, 4):
+                rows = {"void": np.zeros(2, bool), "bytes_up": np.arange(2)} if done else {}
+                store.append(done, state(done), rows, {"norm": np.array([1.0 / (1 + done)])})
+            _FILES.update({path.name: path.read_bytes() for path in Path(folder).iterdir() if path.name != ".lock"})
+    return _FILES
+
+
+def resealed(data: bytes) -> bytes:
+    try:
+        facts = json.loads(data)
+        facts["sha256"] = _describe.digest({name: value for name, value in facts.items() if name != "sha256"})
+        return json.dumps(facts).encode()
+    except (ValueError, TypeError, RecursionError):
+        return data
+
+
+def sealed_frames(data: bytes) -> bytes:
+    """Frames as far as their lengths make sense, each with a hash that fits."""
+    if data.startswith(b"{", 8):
+        return sealed(data)
+    made, rest = b"", data
+    while len(rest) >= 8 and int.from_bytes(rest[:8], "little") <= len(rest) - 8:
+        length = int.from_bytes(rest[:8], "little")
+        made, rest = made + rest[:8] + sealed(rest[8 : 8 + length]), rest[8 + length :]
+    return made + rest
+
+
+def seeds_folder() -> Iterator[bytes]:
+    files = files_of_a_run()
+    for number, name in enumerate(sorted(files)):
+        yield bytes([number]) + files[name]
+        yield bytes([number + len(files) * (128 // len(files) + 1)]) + files[name]
+
+
+# --- data sets ---
+
+
+def from_file(read: Callable[[Path], Any], ending: str = "") -> Callable[[bytes], None]:
+    def run(data: bytes) -> None:
+        path = FOLDER / f"data{ending}"
+        path.write_bytes(data)
+        read(path)
+
+    return run
+
+
+def read_npz(path: Path) -> None:
+    found = arrays.read_arrays(path, ("x", "y"))
+    assert found.keys() == {"x", "y"}
+
+
+def seeds_npz() -> Iterator[bytes]:
+    for save in (np.savez, np.savez_compressed):
+        path = FOLDER / "seed.npz"
+        save(path, x=np.eye(2), y=np.array(["a", "b"]))
+        yield path.read_bytes()
+
+
+def seeds_gzip() -> Iterator[bytes]:
+    import gzip
+
+    yield gzip.compress(b"+1 1:0.5 3:2\n-1 2:1\n", mtime=0)
+
+
+TARGETS = {
+    "wire": Target(run_wire, (ValueError,), seeds_wire),
+    "arrays": Target(run_arrays, (_strict.MalformedError,), seeds_arrays),
+    "json": Target(run_json, (_strict.MalformedError,), seeds_json),
+    "unpack": Target(run_unpack, (records.RecordError,), seeds_unpack),
+    "folder": Target(run_folder, (records.RecordError,), seeds_folder),
+    "libsvm": Target(
+        from_file(libsvm.read_libsvm), (ValueError,), lambda: iter([b"+1 1:0.5 3:2 # b\n\n-1 2:1e3\n", b"1\n2 7:1\n"])
+    ),
+    "libsvm_gzip": Target(from_file(libsvm.read_libsvm, ".gz"), (ValueError,), seeds_gzip),
+    "npz": Target(from_file(read_npz), (ValueError,), seeds_npz),
+    "heart": Target(
+        from_file(heart._read_hospital),
+        (ValueError,),
+        lambda: iter(
+            [b"63.0,1.0,1.0,145.0,233.0,1.0,2.0,150.0,0.0,2.3,3.0,0.0,6.0,0\n28,1,2,130,132,0,2,185,0,0,?,?,?,1\n"]
+        ),
+    ),
+}

@@ -1,0 +1,39 @@
+"""Human activities recognised from a phone's sensors: windows of 30 persons, as features."""
+
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+from jaxtyping import Float, Integer
+
+from fedspam.datasets.arrays import read_arrays
+from fedspam.datasets.folder import data_path
+
+ACTIVITIES = ("walking", "upstairs", "downstairs", "sitting", "standing", "laying")
+
+
+class Activity(NamedTuple):
+    """Windows of 2.56 seconds: their features, which of `ACTIVITIES` they show, and whose they are."""
+
+    features: Float[np.ndarray, "rows features"]
+    labels: Integer[np.ndarray, " rows"]
+    person: Integer[np.ndarray, " rows"]  # 1 to 30
+    names: tuple[str, ...]  # of the features
+
+
+def read_har(folder: str | Path | None = None) -> Activity:
+    """The 10,411 windows of ``har/har_features.npz``, 123 features each. Features are not scaled.
+
+    Reyes-Ortiz, Oneto, Samà, Parra, Anguita: Transition-aware human activity recognition using smartphones, 2016.
+    """
+    path = data_path("har/har_features.npz", folder)
+    arrays = read_arrays(path, ("x", "y", "subject", "feature_names"))
+    features, labels, person, names = (arrays[name] for name in ("x", "y", "subject", "feature_names"))
+    if features.ndim != 2 or features.shape[1:] != names.shape:
+        raise ValueError(f"{path}: x has shape {features.shape} and {names.size} feature names; fetch it again")
+    for name, array in (("y", labels), ("subject", person)):
+        if array.shape != features.shape[:1] or not np.issubdtype(array.dtype, np.integer):
+            raise ValueError(f"{path}: {name} must be one whole number a row of x; fetch it again")
+    if labels.min() < 0 or labels.max() >= len(ACTIVITIES):
+        raise ValueError(f"{path}: y holds {labels.max()}; there are the activities 0 to {len(ACTIVITIES) - 1}")
+    return Activity(features.astype(np.float64), labels.astype(int), person.astype(int), tuple(map(str, names)))

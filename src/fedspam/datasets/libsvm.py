@@ -1,0 +1,122 @@
+"""LIBSVM's text format: ``label index:value index:value ...``, one example a line, indices from 1."""
+
+import bz2
+import gzip
+import math
+import zlib
+from pathlib import Path
+from typing import IO, NamedTuple
+
+import numpy as np
+from jaxtyping import Float
+
+from fedspam import _check
+
+OPENERS = {".gz": gzip.open, ".bz2": bz2.open}
+MOST_FEATURES = 10**6  # a dense row beyond this is more likely a damaged index than data
+MOST_NUMBERS = 2**29  # and so is a table beyond this,
+LONGEST_LINE, MOST_TEXT = 2**24, 2**30  # and a line or a text, which may have been compressed to very little
+
+
+class Rows(NamedTuple):
+    """Examples and their labels, as they stand in the file."""
+
+    features: Float[np.ndarray, "rows features"]
+    labels: Float[np.ndarray, " rows"]
+
+
+def read_libsvm(path: str | Path, *, features: int | None = None) -> Rows:
+    """Read a file in LIBSVM's format, plain, ``.gz`` or ``.bz2``, into dense arrays.
+
+    Blank lines and what follows a ``#`` are skipped. Anything else that is not of the format is refused with the line's
+    number: an index below 1 or not above the one before, a value or label that is not a finite number.
+
+    Arguments:
+        path: the file.
+        features: how many there are; None for the largest index that occurs. A test set may lack the last ones.
+
+    >>> import tempfile, pathlib
+    >>> path = pathlib.Path(tempfile.mkdtemp()) / "tiny"
+    >>> _ = path.write_text("+1 1:0.5 3:2\\n-1 2:1\\n")
+    >>> read_libsvm(path).features.tolist(), read_libsvm(path).labels.tolist()
+    ([[0.5, 0.0, 2.0], [0.0, 1.0, 0.0]], [1.0, -1.0])
+
+    Chang, Lin: LIBSVM: a library for support vector machines, 2011.
+    """
+    path = Path(path)
+    if features is not None:
+        _check.whole("features", features, 1)
+    labels: list[float] = []
+    rows: list[int] = []
+    columns: list[int] = []
+    values: list[float] = []
+    opener = OPENERS.get(path.suffix, open)
+    try:
+        with opener(path, "rt", encoding="ascii", newline=None) as file:
+            _read_lines(file, path, labels, rows, columns, values)
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{path} is no text ({error.reason}); give a file in LIBSVM's format") from None
+    except (EOFError, gzip.BadGzipFile, zlib.error) as error:
+        raise ValueError(f"{path} is damaged or not compressed as its name says ({error}); fetch it again") from None
+    if not labels:
+        raise ValueError(f"{path} holds no examples; give a file with at least one line 'label index:value ...'")
+    largest = max(columns, default=0)
+    if features is not None and largest > features:
+        line = rows[columns.index(largest)] + 1
+        raise ValueError(
+            f"{path}, example {line}: index {largest} is above features = {features}; give features={largest} or more"
+        )
+    count = features or largest
+    if count == 0:
+        raise ValueError(f"{path} has no feature in any line; say how many there are with features=...")
+    if count > MOST_FEATURES:
+        raise ValueError(f"{path} has index {count}; rows are kept dense, at most {MOST_FEATURES} features wide")
+    if len(labels) * count > MOST_NUMBERS:
+        raise ValueError(
+            f"{path} has {len(labels)} rows of {count} features; rows are kept dense, at most {MOST_NUMBERS} numbers"
+        )
+    dense = np.zeros((len(labels), count))
+    dense[rows, np.asarray(columns, int) - 1] = values
+    return Rows(dense, np.asarray(labels))
+
+
+def _read_lines(
+    file: IO[str], path: Path, labels: list[float], rows: list[int], columns: list[int], values: list[float]
+) -> None:
+    read = 0
+    for number, line in enumerate(iter(lambda: file.readline(LONGEST_LINE), ""), start=1):
+        read += len(line)
+        if len(line) == LONGEST_LINE or read > MOST_TEXT:
+            raise ValueError(
+                f"{path}, line {number}: a line has at most {LONGEST_LINE} characters, a file {MOST_TEXT}; split it"
+            )
+        parts = line.split("#", 1)[0].split()
+        if not parts:
+            continue
+        labels.append(_number(parts[0], "label", path, number))
+        previous = 0
+        for part in parts[1:]:
+            index, colon, value = part.partition(":")
+            if not colon or not (index.isascii() and index.isdigit()):
+                raise ValueError(
+                    f"{path}, line {number}: {part!r} is no index:value; write one such as 3:0.5, with indices from 1"
+                )
+            position = int(index)
+            if position <= previous:
+                rule = "indices begin at 1" if position < 1 else f"it must be above the one before it, {previous}"
+                remedy = "add 1 to every index" if position < 1 else "sort the line and drop repeated indices"
+                raise ValueError(f"{path}, line {number}: index {position} in {part!r}: {rule}; {remedy}")
+            rows.append(len(labels) - 1)
+            columns.append(position)
+            values.append(_number(value, f"value of index {position}", path, number))
+            previous = position
+
+
+def _number(text: str, what: str, path: Path, line: int) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not math.isfinite(value):
+        raise ValueError(f"{path}, line {line}: the {what} is {text!r}; it must be a finite number: correct the line")
+    return value

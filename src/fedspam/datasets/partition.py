@@ -1,0 +1,123 @@
+"""Whose row is whose: ways to split examples among clients.
+
+Each returns the number of its client for every row, from 0 on, as `fedspam.problems.logistic` takes it. Equal seeds
+give equal splits on every machine.
+"""
+
+from typing import Any
+
+import numpy as np
+from jaxtyping import Integer
+
+from fedspam import _check
+
+Owners = Integer[np.ndarray, " rows"]
+ATTEMPTS = 1000
+
+
+def iid(rows: int, clients: int, *, seed: int = 0) -> Owners:
+    """Shuffled, and dealt out evenly: sizes differ by one at most.
+
+    >>> np.bincount(iid(10, 4)).tolist()
+    [3, 3, 2, 2]
+    """
+    _check.whole("rows", rows, 1)
+    _clients(clients, rows)
+    return np.random.default_rng(seed).permutation(np.arange(rows) % clients)
+
+
+def dirichlet(labels: Any, clients: int, alpha: float, *, least: int = 1, seed: int = 0) -> Owners:
+    r"""Every class is split among the clients by shares drawn from Dirichlet(:math:`\alpha, \dots, \alpha`).
+
+    The smaller alpha, the more a client's labels, and its number of rows, differ from the others'. It is drawn anew
+    until every client has `least` rows.
+
+    Arguments:
+        labels: the class of each row.
+        clients: how many.
+        alpha: concentration; 100 is nearly even, 0.1 leaves most clients with one class.
+        least: rows that every client must have.
+        seed: which split.
+
+    Hsu, Qi, Brown: Measuring the effects of non-identical data distribution, 2019, arXiv:1909.06335; class by class as
+    in Yurochkin et al.: Bayesian nonparametric federated learning of neural networks, 2019, arXiv:1905.12022.
+
+    >>> labels = np.repeat([0, 1], 50)
+    >>> owners = dirichlet(labels, 5, alpha=0.5)
+    >>> len(owners), len(set(owners.tolist()))
+    (100, 5)
+    """
+    labels = _labels(labels)
+    _clients(clients, len(labels))
+    _check.positive("alpha", alpha, "1 is a common choice, smaller is less even")
+    _check.whole("least", least, 1)
+    if clients * least > len(labels):
+        raise ValueError(
+            f"{clients} clients with {least} rows each need {clients * least} rows, there are {len(labels)}"
+        )
+    random = np.random.default_rng(seed)
+    for _ in range(ATTEMPTS):
+        owners = np.empty(len(labels), int)
+        for label in np.unique(labels):
+            rows = random.permutation(np.flatnonzero(labels == label))
+            ends = np.cumsum(random.dirichlet(np.full(clients, float(alpha)))) * len(rows)
+            owners[rows] = np.searchsorted(np.floor(ends[:-1]), np.arange(len(rows)), side="right")
+        if np.bincount(owners, minlength=clients).min() >= least:
+            return owners
+    raise ValueError(
+        f"in {ATTEMPTS} draws with alpha = {alpha:g} some of the {clients} clients always had fewer than {least} rows; "
+        "raise alpha, or lower least or clients"
+    )
+
+
+def by_key(keys: Any) -> tuple[Owners, list[Any]]:
+    """One client for each value that occurs, and the values in the order of the clients: persons, writers, hospitals.
+
+    >>> by_key(["b", "a", "b"])
+    (array([1, 0, 1]), ['a', 'b'])
+    """
+    keys = _labels(keys)
+    values, owners = np.unique(keys, return_inverse=True)
+    return owners, values.tolist()
+
+
+def shards(labels: Any, clients: int, each: int = 2, *, seed: int = 0) -> Owners:
+    """The pathological split: rows sorted by label, cut into equal shards, and `each` of them dealt to every client.
+
+    So a client sees about `each` classes.
+
+    McMahan et al.: Communication-efficient learning of deep networks from decentralized data, 2017, arXiv:1602.05629.
+
+    >>> labels = np.repeat(np.arange(10), 20)
+    >>> owners = shards(labels, 10, each=2)
+    >>> max(len(set(labels[owners == client])) for client in range(10)) <= 2
+    True
+    """
+    labels = _labels(labels)
+    _check.whole("each", each, 1)
+    _clients(clients, len(labels))
+    count = clients * each
+    if count > len(labels):
+        raise ValueError(f"{clients} clients with {each} shards each need {count} rows, there are {len(labels)}")
+    random = np.random.default_rng(seed)
+    # rows of one class in random order, so that which of them share a shard is chance
+    shuffled = random.permutation(len(labels))
+    order = shuffled[np.argsort(labels[shuffled], kind="stable")]
+    dealt = random.permutation(np.arange(count) % clients)
+    owners = np.empty(len(labels), int)
+    for shard, rows in enumerate(np.array_split(order, count)):
+        owners[rows] = dealt[shard]
+    return owners
+
+
+def _labels(labels: Any) -> np.ndarray:
+    labels = np.asarray(labels)
+    if labels.ndim != 1 or labels.size == 0:
+        raise ValueError(f"the labels have shape {labels.shape}; give one for each row")
+    return labels
+
+
+def _clients(clients: int, rows: int) -> None:
+    _check.whole("clients", clients, 1)
+    if clients > rows:
+        raise ValueError(f"clients = {clients} exceeds the {rows} rows; every client needs at least one")

@@ -1,0 +1,246 @@
+"""Rules against wrong replies: what they compute, what they withstand, and that every handle uses them alike."""
+
+import dataclasses
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+from scipy import optimize
+
+from fedspam import Faults, loopback, simulate, spam_pp, spam_ppa
+from fedspam.aggregation import CentredClipping, Clipped, GeometricMedian, Mean, Median, TrimmedMean
+from fedspam.algorithms import scaffold
+from fedspam.faults import Drift, Huge, SignFlip
+from fedspam.problems import quadratics
+from fedspam.prox import Exact
+
+RULES = [Mean(), Clipped(1.5), TrimmedMean(0.3), Median(), GeometricMedian(40), CentredClipping(0.7, 5)]
+ROBUST = [TrimmedMean(0.4), Median(), GeometricMedian(40), CentredClipping(1.0, 5)]
+every_rule = pytest.mark.parametrize("rule", RULES, ids=lambda rule: type(rule).__name__)
+every_robust_rule = pytest.mark.parametrize("rule", ROBUST, ids=lambda rule: type(rule).__name__)
+
+
+def points(seed=0, count=9, dimension=4):
+    return np.random.default_rng(seed).normal(size=(count, dimension))
+
+
+def numpy_rule(rule, v):
+    """The definitions, written once more in NumPy for the replies that count."""
+    clip = lambda u, limit: u * np.minimum(1, limit / np.linalg.norm(u, axis=1, keepdims=True))
+    match rule:
+        case Mean():
+            return v.mean(0)
+        case Clipped():
+            return clip(v, rule.norm).mean(0)
+        case TrimmedMean():
+            cut = int(rule.share * len(v))
+            return np.sort(v, axis=0)[cut : len(v) - cut].mean(0)
+        case Median():
+            return np.median(v, axis=0)
+        case GeometricMedian():
+            start = np.median(v, axis=0)
+            total = lambda z: np.linalg.norm(v - z, axis=1).sum()
+            return optimize.minimize(total, start, method="BFGS", options={"gtol": 1e-9}).x
+        case CentredClipping():
+            z = np.median(v, axis=0)
+            for _ in range(rule.iterations):
+                z = z + clip(v - z, rule.radius).mean(0)
+            return z
+    raise AssertionError(rule)
+
+
+@every_rule
+@pytest.mark.parametrize("missing", [(), (0, 3), (1, 2, 8)])
+def test_it_computes_its_definition_of_the_replies_that_count(rule, missing):
+    v = points()
+    accepted = np.array([i not in missing for i in range(9)])
+    replies = np.where(accepted[:, None], v, 0)  # a handle puts zeros where nothing counts
+    np.testing.assert_allclose(
+        rule(jnp.asarray(replies), jnp.asarray(accepted)), numpy_rule(rule, v[accepted]), atol=1e-6
+    )
+
+
+@every_rule
+def test_the_order_of_replies_does_not_matter(rule):
+    v, order = points(1), np.random.default_rng(2).permutation(9)
+    yes = jnp.ones(9, bool)
+    np.testing.assert_allclose(rule(jnp.asarray(v), yes), rule(jnp.asarray(v[order]), yes), rtol=1e-12, atol=1e-12)
+
+
+@every_robust_rule
+@settings(max_examples=15, deadline=None, derandomize=True, database=None)
+@given(wrong=hnp.arrays(np.float64, (4, 3), elements=st.floats(-1e6, 1e6)), shift=st.floats(-100, 100))
+def test_a_minority_cannot_drag_it_away(rule, wrong, shift):
+    """With 4 wrong replies of 11 the result stays as near to the honest ones as these are to each other."""
+    honest = points(3, 7, 3) + shift
+    together = jnp.concatenate([jnp.asarray(honest), jnp.asarray(wrong)])
+    away = np.linalg.norm(rule(together, jnp.ones(11, bool)) - honest.mean(0))
+    assert away < 3 * np.linalg.norm(honest - honest.mean(0), axis=1).max()
+
+
+def test_one_is_enough_to_drag_the_mean_away():
+    v = points()
+    v[0] = 1e6
+    assert np.linalg.norm(Mean()(jnp.asarray(v), jnp.ones(9, bool))) > 1e5
+
+
+def test_moving_all_replies_moves_the_result():
+    v = points(4)
+    for rule in (Mean(), TrimmedMean(0.2), Median(), GeometricMedian(10), CentredClipping(0.5)):
+        moved = rule(jnp.asarray(v + 100), jnp.ones(9, bool))
+        np.testing.assert_allclose(moved, rule(jnp.asarray(v), jnp.ones(9, bool)) + 100, rtol=1e-9)
+
+
+class Report(NamedTuple):
+    report = True
+    steps: jax.Array
+
+
+class Reply(NamedTuple):
+    x: dict
+    about: Report
+    count: jax.Array
+
+
+@every_rule
+def test_replies_of_any_shape(rule):
+    """All arrays of a reply form one vector; reports and whole numbers are averaged."""
+    v = points(5, 6, 7)
+    reply = Reply(
+        {"a": jnp.asarray(v[:, :6].reshape(6, 2, 3)), "b": jnp.asarray(v[:, 6])},
+        Report(jnp.arange(6.0)),
+        jnp.arange(6),
+    )
+    result = rule(reply, jnp.ones(6, bool))
+    flat = rule(jnp.asarray(v), jnp.ones(6, bool))
+    np.testing.assert_allclose(np.append(result.x["a"].ravel(), result.x["b"]), flat, rtol=1e-12)
+    assert (result.about.steps, result.count) == (2.5, 2.5)
+
+
+@every_rule
+def test_float32_stays_float32_inside_compiled_code(rule):
+    result = jax.jit(lambda rule, replies: rule(replies, jnp.ones(4, bool)))(rule, jnp.full((4, 2), 0.5, jnp.float32))
+    assert result.dtype == jnp.float32
+    np.testing.assert_allclose(result, [0.5, 0.5], rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("make", "says"),
+    [
+        (lambda: Clipped(0.0), "norm = 0.0"),
+        (lambda: TrimmedMean(0.5), "use Median"),
+        (lambda: TrimmedMean(-0.1), "share = -0.1"),
+        (lambda: GeometricMedian(0), "iterations = 0"),
+        (lambda: CentredClipping(-1.0), "radius = -1.0"),
+        (lambda: Faults(adversarial=1.5), "adversarial = 1.5"),
+    ],
+)
+def test_impossible_rules_are_refused(make, says):
+    with pytest.raises(ValueError, match=says):
+        make()
+
+
+# --- in a simulation ---
+
+
+@pytest.fixture(scope="module")
+def people():
+    return quadratics(jax.random.key(0), clients=30, dimension=4, delta=0.1, condition=4.0, noise=0.05)
+
+
+METHOD = spam_ppa(15, 0.8, 0.3, solver=Exact(), start="zero")
+
+
+def distance(people):
+    return lambda x: {"norm": jnp.linalg.norm(people.gradient(x))}
+
+
+def test_the_mean_as_a_rule_is_the_mean(people):
+    plain = simulate(METHOD, people, jnp.ones(4), rounds=8, key=2)
+    ruled = simulate(METHOD, people, jnp.ones(4), rounds=8, key=2, aggregate=Mean())
+    np.testing.assert_allclose(ruled.params, plain.params, rtol=1e-12)
+    np.testing.assert_array_equal(ruled.rows["bytes_up"], plain.rows["bytes_up"])
+
+
+def test_over_bytes_it_is_the_same(people):
+    run = simulate(METHOD, people, jnp.ones(4), rounds=4, key=2, aggregate=Median())
+    state, fed = loopback.run(METHOD, people, jnp.ones(4), rounds=4, key=2, aggregate=Median())
+    np.testing.assert_allclose(METHOD.params(state), run.params, rtol=1e-12)
+    start = sum(exchange.cohort * exchange.bytes_up for exchange in run.plan.start)
+    assert fed.bytes_up == run.rows["bytes_up"].sum() + start
+
+
+@pytest.mark.parametrize("attack", [SignFlip(10.0), Huge(1e4)], ids=lambda attack: type(attack).__name__)
+def test_with_a_rule_it_converges_and_without_it_does_not(people, attack):
+    faults = Faults(adversarial=0.2, attack=attack)
+    assert int(faults.is_adversary(jnp.arange(30, dtype=jnp.uint32)).sum()) == 6
+    norms = [
+        simulate(
+            METHOD, people, jnp.ones(4), rounds=100, key=2, faults=faults, aggregate=rule, probe=distance(people),
+            every=5, record=(),
+        ).probes["norm"]
+        for rule in (Median(), None)
+    ]  # fmt: skip
+    first = np.linalg.norm(people.gradient(jnp.ones(4)))
+    assert np.median(norms[0][-5:]) < 0.1 * first
+    assert not np.median(norms[1][-5:]) < 0.3 * first
+
+
+def test_faults_and_quorum_apply_under_a_rule(people):
+    faults = Faults(dropout=0.3, nan=0.2)
+    run = simulate(METHOD, people, jnp.ones(4), rounds=100, key=2, faults=faults, aggregate=Median(), quorum=0.5)
+    accepted = run.rows["difference.accepted"]
+    assert abs(accepted.mean() / 15 - 0.5) < 0.05
+    missed = (accepted < 8) | (run.rows["prox.accepted"] < 8)
+    assert 0 < missed.sum() < 100
+    np.testing.assert_array_equal(run.rows["void"], missed)
+    assert np.isfinite(run.params).all()
+
+
+def test_a_quorum_is_not_raised_by_rounding(people):
+    """0.7 x 10 is a little more than 7 in floating point; seven replies are enough all the same."""
+    method = spam_pp(10, 0.8, 0.3, solver=Exact(), start="zero")
+    run = simulate(method, people, jnp.ones(4), rounds=60, key=2, faults=Faults(dropout=0.3), quorum=0.7)
+    seven = run.rows["difference.accepted"] == 7
+    assert seven.any()
+    np.testing.assert_array_equal(run.rows["void"][seven], run.rows["prox.accepted"][seven] == 0)
+
+
+def test_adversaries_are_the_same_in_every_round():
+    faults = Faults(adversarial=0.25)
+    ids = jnp.arange(4000, dtype=jnp.uint32)
+    mask = faults.is_adversary(ids)
+    assert abs(float(mask.mean()) - 0.25) < 1e-3
+    reply = {"x": jnp.ones(2)}
+    for round in range(3):
+        for id in (int(jnp.argmax(mask)), int(jnp.argmin(mask))):
+            came, replied, timely = faults.strike(jax.random.key(round), jnp.uint32(id), reply)
+            assert bool(replied & timely)
+            np.testing.assert_array_equal(came["x"], -jnp.ones(2) if bool(mask[id]) else jnp.ones(2))
+
+
+def test_attacks_leave_reports_alone():
+    reply = Reply({"a": jnp.ones(2)}, Report(jnp.ones(())), jnp.ones((), int))
+    for attack, value in ((SignFlip(3.0), -3.0), (Huge(7.0), 7.0), (Drift(0.5), 1.5)):
+        came = attack(reply)
+        np.testing.assert_array_equal(came.x["a"], np.full(2, value))
+        assert (came.about.steps, came.count) == (1, 1)
+
+
+def test_the_strength_of_a_rule_is_traced(people):
+    """One trace serves all radii, as it does all step sizes."""
+    rules = [Clipped(1.0), Clipped(2.0)]
+    assert jax.tree.structure(rules[0]) == jax.tree.structure(rules[1])
+    assert jax.tree.leaves(rules[1]) == [2.0]
+    assert dataclasses.replace(rules[0], norm=2.0).norm == 2.0
+
+
+def test_methods_with_memory_under_a_rule(people):
+    method = scaffold(10, local_steps=2, step_size=0.3)
+    run = simulate(method, people, jnp.ones(4), rounds=30, key=1, aggregate=GeometricMedian(4), probe=distance(people))
+    assert run.probes["norm"][-1] < 0.3 * run.probes["norm"][0]

@@ -1,0 +1,636 @@
+"""Runs on disk: what is kept, what survives, what is refused, and what is said about it."""
+
+import contextlib
+import dataclasses
+import fcntl
+import importlib.util
+import json
+import os
+import re
+import subprocess
+import sys
+import warnings
+from pathlib import Path
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from fedspam import Generated, _describe, _files, on_client, records, simulate, spam, spam_pp
+from fedspam._tree import struct
+from fedspam.problems import Quadratics, quadratics
+from fedspam.prox import Exact
+from fedspam.records import Keep, RecordError
+from fedspam.simulation import Watch, restore
+
+METHOD = spam(0.8, 0.3, solver=Exact(), start="zero")
+PEOPLE = quadratics(jax.random.key(0), clients=12, dimension=4, delta=0.2, condition=4.0)
+START = jnp.ones(4)
+
+
+def probe(x):
+    return {"norm": jnp.linalg.norm(x), "first": x[0]}
+
+
+OPTIONS = {"key": 5, "probe": probe, "every": 5, "segment": 10}
+
+
+def go(rounds=30, **options):
+    return simulate(METHOD, PEOPLE, START, rounds=rounds, **{**OPTIONS, **options})
+
+
+@pytest.fixture(scope="module")
+def whole():
+    """The undisturbed run, in memory alone."""
+    return go()
+
+
+def same_bits(run, other):
+    parts = lambda run: (run.params, run.state, run.memory, dict(run.rows), dict(run.probes))
+    assert jax.tree.structure(parts(run)) == jax.tree.structure(parts(other))
+    for one, two in zip(jax.tree.leaves(parts(run)), jax.tree.leaves(parts(other)), strict=True):
+        assert np.asarray(one).tobytes() == np.asarray(two).tobytes()
+    return True
+
+
+@contextlib.contextmanager
+def warned(*says):
+    """Every one of these is warned of, in this order; more may be."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        yield
+    messages = iter([str(each.message) for each in caught])
+    for text in says:
+        assert any(re.search(text, message) for message in messages), f"{text} is not in {[*map(str, caught)]}"
+
+
+# --- resuming ---
+
+
+def test_a_run_on_disk_has_the_bits_of_one_in_memory(whole, tmp_path):
+    assert same_bits(go(folder=tmp_path / "run"), whole)
+    assert same_bits(go(folder=tmp_path / "run", resume=True), whole)  # nothing left to do
+
+
+@pytest.mark.parametrize("segments", [(5, 10), (10, 20)])
+def test_the_length_of_segments_changes_no_bit(whole, tmp_path, segments):
+    first, second = segments
+    go(rounds=15, segment=first, folder=tmp_path)
+    assert same_bits(go(segment=second, folder=tmp_path, resume=True), whole)
+
+
+def test_a_rest_that_is_no_multiple_of_every(whole, tmp_path):
+    for rounds in (7, 8, 13, 30):
+        run = go(rounds=rounds, folder=tmp_path, resume=True)
+        assert run.rounds == rounds
+        assert len(run.probes["norm"]) == 1 + rounds // 5
+    assert same_bits(run, whole)
+
+
+def test_death_before_the_first_segment_is_done(whole, tmp_path, monkeypatch):
+    def die(*_):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr("fedspam.simulation._Stopwatch.time", die)
+        with pytest.raises(KeyboardInterrupt):
+            go(folder=tmp_path)
+    assert [path.name for path in tmp_path.glob("checkpoint*")] == ["checkpoint-000000000.safetensors"]
+    assert same_bits(go(folder=tmp_path, resume=True), whole)
+
+
+@pytest.mark.parametrize("at", range(1, 12))
+def test_death_at_any_write_of_the_run(whole, tmp_path, monkeypatch, at):
+    """Every write in turn leaves half of its bytes behind, as a kill does."""
+    writes = 0
+
+    def torn(file, data):
+        nonlocal writes
+        writes += 1
+        file.write(bytes(data[: len(data) // 2 if writes == at else len(data)]))
+        if writes == at:
+            raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(_files, "_write_all", torn)
+        with pytest.raises(KeyboardInterrupt):
+            go(folder=tmp_path, keep=Keep(best="norm"))
+    left = list(tmp_path.glob(".*.partial"))
+    assert same_bits(go(folder=tmp_path, resume=True, keep=Keep(best="norm")), whole)
+    assert not list(tmp_path.glob(".*.partial"))
+    assert left or at != 1
+
+
+def test_fewer_rounds_than_there_are_is_refused(tmp_path):
+    go(folder=tmp_path)
+    with pytest.raises(RecordError, match="holds 30 rounds already"):
+        go(rounds=10, folder=tmp_path, resume=True)
+
+
+def test_resume_needs_a_folder():
+    with pytest.raises(ValueError, match="folder"):
+        go(resume=True)
+
+
+# --- damage ---
+
+
+def damage(path, how):
+    data = path.read_bytes()
+    if how == "truncated":
+        path.write_bytes(data[: len(data) * 2 // 3])
+    elif how == "flipped":
+        middle = len(data) * 3 // 4
+        path.write_bytes(data[:middle] + bytes([data[middle] ^ 4]) + data[middle + 1 :])
+    elif how == "emptied":
+        path.write_bytes(b"")
+    elif how == "removed":
+        path.unlink()
+
+
+@pytest.mark.parametrize("how", ["truncated", "flipped", "emptied", "removed"])
+@pytest.mark.parametrize("which", ["checkpoint-000000030.safetensors", "rows.bin", "manifest.json", "best.safetensors"])
+def test_the_last_good_state_is_used(whole, tmp_path, which, how):
+    go(folder=tmp_path, keep=Keep(best="norm"))
+    damage(tmp_path / which, how)
+    again = lambda: go(folder=tmp_path, resume=True, keep=Keep(best="norm"))
+    if how == "removed" and ("best" in which or "checkpoint" in which):  # nothing shows that it was there
+        assert same_bits(again(), whole)
+    else:
+        with warned(which.split(".")[0]):
+            assert same_bits(again(), whole)
+    assert same_bits(again(), whole)  # and all is well after that
+
+
+@pytest.mark.parametrize("how", ["truncated", "flipped"])
+def test_damage_everywhere_begins_again(whole, tmp_path, how):
+    go(folder=tmp_path)
+    for path in [*tmp_path.glob("checkpoint*"), tmp_path / "rows.bin"]:
+        damage(path, how)
+    with warned("is damaged", "is damaged", "no good state is left"):
+        assert same_bits(go(folder=tmp_path, resume=True), whole)
+
+
+def test_old_damage_does_not_outlive_new_checkpoints(tmp_path):
+    """After going back, what is written is newer than the damaged files, whatever their numbers."""
+    go(folder=tmp_path)
+    for path in tmp_path.glob("checkpoint*"):
+        damage(path, "flipped")
+    data = (tmp_path / "rows.bin").read_bytes()
+    (tmp_path / "rows.bin").write_bytes(data[: len(data) // 2])
+    with warned("is damaged"):
+        go(rounds=15, folder=tmp_path, resume=True, segment=5)
+    assert sorted(path.name for path in tmp_path.glob("checkpoint*"))[-1] == "checkpoint-000000015.safetensors"
+
+
+def test_nothing_is_known_of_a_folder_without_manifest_and_checkpoint(tmp_path):
+    go(folder=tmp_path)
+    (tmp_path / "manifest.json").write_text("{")
+    for path in tmp_path.glob("checkpoint*"):
+        damage(path, "flipped")
+    with pytest.raises(RecordError, match="not known what was run here"):
+        go(folder=tmp_path, resume=True)
+
+
+def test_files_of_another_run_are_not_mixed_in(whole, tmp_path):
+    go(folder=tmp_path / "one")
+    go(folder=tmp_path / "other", key=6)
+    name = "checkpoint-000000030.safetensors"
+    (tmp_path / "one" / name).write_bytes((tmp_path / "other" / name).read_bytes())
+    with warned("of another run"):
+        assert same_bits(go(folder=tmp_path / "one", resume=True), whole)
+
+
+def test_what_belongs_to_others_is_not_overwritten(tmp_path):
+    (tmp_path / "manifest.json").write_text('{"made by": "somebody else"}')
+    for resume in (False, True):
+        with pytest.raises(RecordError, match=r"(choose|start in) another folder"):
+            go(folder=tmp_path, resume=resume)
+    assert "somebody else" in (tmp_path / "manifest.json").read_text()
+
+
+def test_another_format_is_refused_and_left_alone(whole, tmp_path, monkeypatch):
+    go(folder=tmp_path)
+    with monkeypatch.context() as patch:
+        patch.setattr(records, "FORMAT", 3)
+        patch.setattr(_files, "FORMAT", 3)
+        with pytest.raises(RecordError, match="has format 2, this version of fedspam reads 3"):
+            go(folder=tmp_path, resume=True)
+        path = tmp_path / "checkpoint-000000030.safetensors"
+        with pytest.raises(RecordError, match="has format 2, this version of fedspam reads 3"):
+            _files.unpack(path.read_bytes(), path, size=10**6)
+    assert same_bits(go(folder=tmp_path, resume=True), whole)
+
+
+# --- disks ---
+
+
+@pytest.fixture
+def small_disk(tmp_path):
+    """A file system of 256 KiB."""
+    place = tmp_path / "disk"
+    place.mkdir()
+    made = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=256k", "tmpfs", place], capture_output=True, check=False)
+    if made.returncode != 0:
+        pytest.skip("mounting a small tmpfs is not permitted here")
+    yield place
+    subprocess.run(["umount", "--lazy", place], check=True)
+
+
+def test_a_full_disk(whole, small_disk):
+    (small_disk / "ballast").write_bytes(bytes(256 * 1024 - 11 * 4096))
+    with pytest.raises(RecordError, match=r"cannot write .*No space left on device; free space .* then resume"):
+        go(folder=small_disk / "run", segment=5, keep=Keep(10))
+    assert list((small_disk / "run").glob("checkpoint*"))
+    assert not list((small_disk / "run").glob(".*.partial"))
+    (small_disk / "ballast").unlink()
+    assert same_bits(go(folder=small_disk / "run", segment=5, resume=True), whole)
+
+
+def test_a_disk_that_is_full_from_the_start(small_disk):
+    (small_disk / "ballast").write_bytes(bytes(256 * 1024 - 4096))
+    with pytest.raises(RecordError, match=r"cannot (write|make).*No space left on device"):
+        go(folder=small_disk / "run")
+
+
+def test_a_read_only_disk(small_disk):
+    go(rounds=10, folder=small_disk / "run")
+    subprocess.run(["mount", "-o", "remount,ro", small_disk], check=True)
+    with pytest.raises(RecordError, match=r"cannot write .*Read-only file system"):
+        go(folder=small_disk / "run", resume=True)
+    with pytest.raises(RecordError, match=r"cannot make the folder .*Read-only file system; choose another"):
+        go(folder=small_disk / "other")
+    assert restore(METHOD, PEOPLE, START, small_disk / "run")[1] == 10  # reading needs no lock
+
+
+def test_files_that_may_not_grow(whole, tmp_path):
+    """The same where no file system can be mounted: the kernel refuses to let a file grow."""
+    import resource
+
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    go(rounds=10, folder=tmp_path)
+    limit = (tmp_path / "rows.bin").stat().st_size + 100
+    resource.setrlimit(resource.RLIMIT_FSIZE, (limit, hard))
+    try:
+        with pytest.raises(RecordError, match=r"cannot write .*rows.bin: File too large"):
+            go(folder=tmp_path, resume=True)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert (tmp_path / "rows.bin").stat().st_size == limit - 100  # the torn frame is gone again
+    assert same_bits(go(folder=tmp_path, resume=True), whole)
+
+
+# --- one writer ---
+
+
+def test_two_writers_at_once_are_refused(whole, tmp_path):
+    with records.Store(tmp_path), pytest.raises(RecordError, match=rf"being written by process {os.getpid()} on "):
+        go(folder=tmp_path)
+    assert same_bits(go(folder=tmp_path), whole)
+
+
+def test_a_killed_writer_leaves_no_lock(whole, tmp_path):
+    script = "import fcntl, os, sys, signal\nfile = os.open(sys.argv[1], os.O_RDWR | os.O_CREAT)\n"
+    script += "fcntl.flock(file, fcntl.LOCK_EX)\nprint('locked', flush=True)\nsignal.pause()"
+    holder = subprocess.Popen([sys.executable, "-c", script, tmp_path / ".lock"], stdout=subprocess.PIPE)
+    with holder:
+        assert holder.stdout is not None
+        holder.stdout.readline()
+        with pytest.raises(RecordError, match="being written by another process"):
+            go(folder=tmp_path)
+        holder.kill()
+    assert same_bits(go(folder=tmp_path), whole)
+
+
+def test_where_locks_are_not_to_be_had_it_is_said(tmp_path, monkeypatch):
+    def refuse(*_):
+        raise OSError(37, "No locks available")
+
+    monkeypatch.setattr(fcntl, "flock", refuse)
+    with pytest.warns(UserWarning, match="cannot be locked"), records.Store(tmp_path):
+        pass
+
+
+# --- what is kept ---
+
+
+def test_the_last_ones_and_the_best_are_kept(tmp_path):
+    run = go(folder=tmp_path, segment=5, keep=Keep(3, best="first"))
+    rounds = [int(path.stem.split("-")[1]) for path in sorted(tmp_path.glob("checkpoint*"))]
+    assert rounds == [20, 25, 30]
+    params, done = restore(METHOD, PEOPLE, START, tmp_path)
+    assert (params.tobytes(), done) == (run.params.tobytes(), 30)
+    params, done = restore(METHOD, PEOPLE, START, tmp_path, best=True)
+    assert done == 5 * int(np.argmin(run.probes["first"]))
+    assert float(params[0]) == run.probes["first"].min()
+
+
+def test_the_best_may_be_the_largest(tmp_path):
+    run = go(folder=tmp_path, segment=5, keep=Keep(best="first", largest=True))
+    assert restore(METHOD, PEOPLE, START, tmp_path, best=True)[1] == 5 * int(np.argmax(run.probes["first"]))
+
+
+def test_keeping_is_checked(tmp_path):
+    with pytest.raises(ValueError, match="last = 0"):
+        Keep(0)
+    with pytest.raises(ValueError, match="'loss' is no probe of this run"):
+        go(folder=tmp_path, keep=Keep(best="loss"))
+    go(folder=tmp_path / "run")
+    with pytest.raises(RecordError, match="best"):
+        restore(METHOD, PEOPLE, START, tmp_path / "run", best=True)
+
+
+def test_a_run_can_be_read_by_others(whole, tmp_path):
+    import safetensors.numpy
+
+    go(folder=tmp_path)
+    facts, rows, probes = records.read(tmp_path)
+    assert facts["status"] == "completed"
+    np.testing.assert_array_equal(rows["bytes_up"], whole.rows["bytes_up"])
+    np.testing.assert_array_equal(probes["norm"], whole.probes["norm"])
+    arrays = safetensors.numpy.load_file(tmp_path / "checkpoint-000000030.safetensors")
+    np.testing.assert_array_equal(arrays["0000 state.x"], whole.params)
+
+
+def test_keys_and_half_floats_survive(tmp_path):
+    carry = {
+        "key": jax.random.key(3),
+        "half": jnp.arange(3, dtype=jnp.bfloat16),
+        "none": jnp.zeros((0, 2)),
+        "yes": jnp.array(True),
+    }
+    with records.Store(tmp_path) as store:
+        store.begin({"a": 1})
+        store.append(0, carry, {}, {"p": np.zeros(1)})
+        saved = store.load({"a": 1}, like=lambda: carry)
+    assert saved is not None
+    for one, two in zip(jax.tree.leaves(saved.carry), jax.tree.leaves(carry), strict=True):
+        assert one.dtype == two.dtype
+        plain = jax.random.key_data if jnp.issubdtype(one.dtype, jax.dtypes.prng_key) else np.asarray
+        np.testing.assert_array_equal(plain(one), plain(two))
+
+
+# --- what decides the bits ---
+
+
+def people_of(scale, power=2):
+    return Generated(
+        make=lambda key: scale * jax.random.normal(key, (4,)),
+        loss=lambda x, centre: jnp.sum(jnp.abs(x - centre) ** power),
+    )
+
+
+FACTOR = 1.0
+
+
+def scaled(x):
+    return {"norm": FACTOR * jnp.linalg.norm(x)}
+
+
+def test_functions_are_told_apart_by_what_they_do():
+    same = lambda a, b: _describe.digest(_describe.describe(a)) == _describe.digest(_describe.describe(b))
+    assert same(people_of(2.0), people_of(2.0))
+    assert not same(people_of(2.0), people_of(2.5))  # a number in a closure
+    assert not same(people_of(np.ones(4)), people_of(np.arange(4.0)))  # an array in a closure
+    assert not same(people_of(2.0, 2), people_of(2.0, 3))
+    assert not same(lambda x: x + 1, lambda x: x + 2)
+    assert not same(lambda x, y=1: x + y, lambda x, y=2: x + y)
+    assert not same(lambda x: x in {"a", "b"}, lambda x: x in {"a", "c"})
+    assert not same(jax.jit(lambda x: x + 1), jax.jit(lambda x: x - 1))
+    assert not same(jax.tree_util.Partial(probe, 1), jax.tree_util.Partial(probe, 2))
+    recursive = lambda n: recursive(n - 1)
+    assert same(recursive, recursive)
+
+
+def test_functions_reach_their_globals(monkeypatch):
+    before = _describe.describe(scaled)
+    monkeypatch.setitem(globals(), "FACTOR", 2.0)
+    assert list(_describe.changes(before, _describe.describe(scaled))) == ["reaches.FACTOR: 1.0 was, 2.0 is"]
+
+
+def test_descriptions_are_the_same_in_every_process(tmp_path):
+    module = tmp_path / "described.py"
+    module.write_text(
+        "import jax, jax.numpy as jnp\nfrom fedspam import Generated, _describe, spam\n"
+        "words = {'alpha', 'beta', 'gamma'}\n"
+        "people = Generated(lambda key: jax.random.normal(key, (4,)), lambda x, c: jnp.sum((x - c) ** len(words)))\n"
+        "inside = lambda x: x in {'delta', 'epsilon', 'zeta'}\n"
+        "print(_describe.digest(_describe.describe([people, spam(0.1, 0.5), inside, object(), float('nan'), words])))\n"
+    )
+    source = str(Path(records.__file__).parents[1])
+    digests = {
+        subprocess.run(
+            [sys.executable, module], check=True, capture_output=True, text=True,
+            env=os.environ | {"PYTHONHASHSEED": seed, "PYTHONPATH": source},
+        ).stdout
+        for seed in ("1", "2")
+    }  # fmt: skip
+    assert len(digests) == 1
+
+
+def test_a_changed_run_is_refused_and_says_what_changed(tmp_path):
+    method = spam(0.1, 0.5, start="zero")
+    run = lambda people, **options: simulate(
+        method, people, START, rounds=4, folder=tmp_path, key=1, resume=True, **options
+    )
+    run(people_of(2.0))
+    run(people_of(2.0))
+    for people, options, says in [
+        (people_of(2.5), {}, r"population\.make\.reaches\.scale: 2\.0 was, 2\.5 is"),
+        (people_of(2.0), {"quorum": 0.5}, r"world\.quorum: 0\.0 was, 0\.5 is"),
+        (people_of(2.0), {"probe": probe}, "probe"),
+        (people_of(2.0), {"watch": Watch(growth=2.0)}, r"watch\.growth: null was, 2\.0 is"),
+    ]:
+        with pytest.raises(RecordError, match=says):
+            run(people, **options)
+
+
+def resealed(path, **changed):
+    facts = {**json.loads(path.read_text()), **changed}
+    facts.pop("sha256")
+    path.write_text(json.dumps({"sha256": _describe.digest(facts), **facts}))
+
+
+def test_another_version_of_jax_is_pointed_out(whole, tmp_path):
+    go(rounds=10, folder=tmp_path)
+    resealed(tmp_path / "manifest.json", jax="0.0.1")
+    with pytest.warns(UserWarning, match=r"jax 0\.0\.1 was, .* the last bits of the results may change"):
+        assert same_bits(go(folder=tmp_path, resume=True), whole)
+
+
+def test_code_is_not_compared_across_versions_of_python(whole, tmp_path):
+    go(rounds=10, folder=tmp_path)
+    identity = json.loads((tmp_path / "manifest.json").read_text())["identity"]
+    identity["probe"]["code"] = "of another compiler"
+    resealed(tmp_path / "manifest.json", identity=identity)
+    with pytest.raises(RecordError, match=r"probe\.code"):
+        go(folder=tmp_path, resume=True)
+    resealed(tmp_path / "manifest.json", python="3.99.0")
+    with warned("python 3.99.0 was"):
+        assert same_bits(go(folder=tmp_path, resume=True), whole)
+
+
+# --- numbers that go wrong ---
+
+
+def poisoned(client, at=np.nan):
+    return dataclasses.replace(PEOPLE, linears=PEOPLE.linears.at[client].set(at))
+
+
+def test_a_client_that_replies_nan_is_named(tmp_path):
+    """Everyone is asked, so that every round meets the client; the mean of all is NaN."""
+    method = spam_pp(12, 0.8, 0.3, solver=Exact(), start="zero")
+    run = simulate(method, poisoned(7), START, rounds=100, key=0, folder=tmp_path)
+    assert run.status == (
+        "stopped: round 0, exchange 'difference': client 7 replied with infinity or NaN; no round has counted since, "
+        "up to round 19. The state before round 0 is kept"
+    )
+    assert run.rounds == 20
+    np.testing.assert_array_equal(run.params, START)
+    assert records.read(tmp_path)[0]["status"] == run.status
+    again = simulate(method, poisoned(7), START, rounds=100, key=0, folder=tmp_path, resume=True)
+    assert again.status == run.status
+    assert same_bits(again, run)
+
+
+def test_replies_looked_at_one_by_one_leave_it_out():
+    method = spam_pp(12, 0.8, 0.3, solver=Exact(), start="zero")
+    run = simulate(method, poisoned(7), START, rounds=40, key=0, per_client=True)
+    assert run.status == "completed"
+    assert (run.rows["difference.accepted"] == 11).all()
+    assert np.isfinite(run.params).all()
+
+
+def test_a_start_that_cannot_be_names_the_client():
+    method = spam_pp(12, 0.8, 0.3, solver=Exact(), start="cohort")
+    with pytest.raises(RuntimeError, match=r"'starting_gradient': client 3 replied with infinity or NaN"):
+        simulate(method, poisoned(3, np.inf), START, rounds=4, key=0)
+
+
+class DividingState(NamedTuple):
+    x: jax.Array
+    k: jax.Array
+
+
+@struct
+class Dividing:
+    """A server that divides by zero in one round."""
+
+    bad: int = 5
+
+    def init(self, params, key, fed):
+        return DividingState(params, jnp.zeros((), jnp.int32))
+
+    def round(self, state, key, fed):
+        g = fed.mean(fed.sample(key, 3), self.gradient, x=state.x)
+        return DividingState(state.x - 0.1 * g / jnp.where(state.k == self.bad, 0.0, 1.0), state.k + 1), ()
+
+    @on_client(affine=True)
+    def gradient(self, oracle, key, *, x):
+        return jax.grad(oracle)(x, key)
+
+    def params(self, state):
+        return state.x
+
+    def client_state(self, params):
+        return ()
+
+
+@pytest.mark.parametrize("segment", [3, 1000])
+def test_the_servers_own_step_is_watched_too(segment):
+    run = simulate(Dividing(), PEOPLE, START, rounds=60, key=0, segment=segment)
+    assert run.status.startswith("stopped: round 5, the server's own step made its state infinite or NaN (x); no round")
+    assert run.rounds == 25
+    assert int(run.state.k) == 5
+    np.testing.assert_array_equal(run.params, simulate(Dividing(), PEOPLE, START, rounds=5, key=0).params)
+
+
+def test_divergence_is_seen_in_the_parameters(tmp_path):
+    people = Quadratics.of([[[-1.0]], [[-1.0]]], [[0.0], [0.0]])  # unbounded below
+    method = spam(1.9, 1.0, solver=Exact(), first="update")
+    run = simulate(method, people, jnp.ones(1), rounds=200, key=0, segment=4, watch=Watch(growth=1e6), folder=tmp_path)
+    assert "‖x‖" in run.status
+    assert "it diverges" in run.status
+    assert f"after {int(run.state.k)} rounds is kept" in run.status
+    assert float(jnp.abs(run.params[0])) < 1e6
+    saved, done = restore(method, people, jnp.ones(1), tmp_path)
+    assert (saved.tobytes(), done) == (run.params.tobytes(), int(run.state.k))
+    assert done < run.rounds < done + 5
+
+
+def test_divergence_is_seen_in_a_probe():
+    people = Quadratics.of([[[-1.0]], [[-1.0]]], [[0.0], [0.0]])
+    method = spam(1.9, 1.0, solver=Exact(), first="update")
+    loss = lambda x: {"size": jnp.sum(x**2)}
+    run = simulate(
+        method, people, jnp.ones(1), rounds=200, key=0, probe=loss, every=2, watch=Watch(growth=100.0, probe="size")
+    )
+    assert "the probe 'size'" in run.status
+    assert run.probes["size"][-1] > 100 >= run.probes["size"][:-1].max()
+    with pytest.raises(ValueError, match="'loss' is no probe"):
+        simulate(method, people, jnp.ones(1), rounds=2, key=0, probe=loss, watch=Watch(growth=10.0, probe="loss"))
+
+
+@pytest.mark.parametrize("wrong", [{"growth": 0.5}, {"patience": 0}, {"probe": "loss"}])
+def test_an_impossible_watch_is_refused(wrong):
+    with pytest.raises(ValueError, match=next(iter(wrong))):
+        Watch(**wrong)
+
+
+# --- the same draws ---
+
+
+class DrawsInfo(NamedTuple):
+    total: jax.Array
+    mixed: jax.Array
+
+
+@struct
+class Draws:
+    """Gradient descent that also reports whom it asked."""
+
+    def init(self, params, key, fed):
+        return DividingState(params, jnp.zeros((), jnp.int32))
+
+    def round(self, state, key, fed):
+        cohort = fed.sample(key, 11)
+        g = fed.mean(cohort, self.gradient, x=state.x)
+        mixed = jnp.sum(cohort.ids * (1 + jnp.arange(11, dtype=jnp.uint32)))
+        return DividingState(state.x - 0.1 * g, state.k + 1), DrawsInfo(jnp.sum(cohort.ids), mixed)
+
+    @on_client
+    def gradient(self, oracle, key, *, x):
+        return jax.grad(oracle)(x + 1e-3 * jax.random.normal(key, x.shape), key)
+
+    def params(self, state):
+        return state.x
+
+    def client_state(self, params):
+        return ()
+
+
+def test_chunks_change_no_draw():
+    runs = [simulate(Draws(), PEOPLE, START, rounds=20, key=3, chunk=chunk, segment=20) for chunk in (1, 7, 11)]
+    for run in runs[1:]:
+        for name in ("total", "mixed"):
+            np.testing.assert_array_equal(run.rows[name], runs[0].rows[name])
+        np.testing.assert_allclose(run.params, runs[0].params, rtol=1e-12, atol=1e-12)
+
+
+# --- killed for real ---
+
+
+@pytest.mark.slow
+def test_a_slice_of_the_soak(tmp_path):
+    """Processes killed with SIGKILL at random moments, files damaged in between: `make soak` does it 200 times."""
+    path = Path(__file__).parents[1] / "benchmarks" / "soak.py"
+    spec = importlib.util.spec_from_file_location("fedspam_soak", path)
+    assert spec is not None
+    assert spec.loader is not None
+    soak = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(soak)
+    counts = soak.soak(tmp_path, 6, ("spam",), damage=0.3, rounds=200, longest=0.5, say=lambda line: None)
+    assert counts["kills of spam"] == 6
+    assert counts["runs"] >= 1
