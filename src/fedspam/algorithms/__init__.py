@@ -4,6 +4,7 @@ from fedspam.algorithms._algorithm import Algorithm, Given, MomentumState, Start
 from fedspam.algorithms._central import Adam, Momentum, Plain
 from fedspam.algorithms._factored import Factored
 from fedspam.algorithms._registry import METHODS, Cost, Method, Scales, register
+from fedspam.algorithms.auto import Auto, auto
 from fedspam.algorithms.ce_lsgd import bvr_l_sgd, ce_lsgd
 from fedspam.algorithms.dane import dane, dane_plus, feddane
 from fedspam.algorithms.fedavg import fedavg
@@ -32,6 +33,7 @@ __all__ = [
     "AccSvrs",
     "Adam",
     "Algorithm",
+    "Auto",
     "Cost",
     "Factored",
     "FedDyn",
@@ -56,6 +58,7 @@ __all__ = [
     "Zero",
     "acc_s_dane",
     "acc_svrs",
+    "auto",
     "bvr_l_sgd",
     "catalyzed_svrp",
     "ce_lsgd",
