@@ -12,7 +12,7 @@ PIP := PIP_CONSTRAINT=constraints.txt PIP_BUILD_CONSTRAINT=constraints.txt PIP_D
 	$(BIN)/python -m pip --quiet --quiet
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check unit full format constraints clean
+.PHONY: help demo test check unit full soak fuzz audit format constraints clean
 
 help:
 	@echo "make demo         run the paper's experiment: figure, table and data"
@@ -20,6 +20,9 @@ help:
 	@echo "make check        format, lint, types"
 	@echo "make unit         the quick tests, and the examples in the docstrings"
 	@echo "make full         all tests: also those that try every method in every way"
+	@echo "make soak         kill runs at 200 random moments: each must resume to the same bits (about 20 minutes)"
+	@echo "make fuzz         fuzz every decoder, a minute each"
+	@echo "make audit        look up the pinned versions among known vulnerabilities"
 	@echo "make format       format the code and repair what can be repaired"
 	@echo "make constraints  renew the pinned versions"
 	@echo "make clean        remove the environment and the caches"
@@ -39,6 +42,17 @@ unit: $(READY)
 
 full: $(READY)
 	@$(BIN)/python -m pytest -n 2 -q
+
+soak: $(READY)
+	@$(BIN)/python benchmarks/soak.py
+
+fuzz: $(READY)
+	@$(PIP) install 'atheris>=3,<4'
+	@$(BIN)/python fuzz/run.py
+
+audit: $(READY)
+	@$(PIP) install safety-db || true
+	@$(BIN)/python .ci/audit.py
 
 format: $(READY)
 	@$(BIN)/ruff check --fix

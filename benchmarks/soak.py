@@ -81,25 +81,40 @@ def start(name, folder, rounds, cache):
         return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True, env=environment)
 
 
-def finish(process, cache, first=""):
+def finish(process, cache, said=""):
     """The last line of a run that is left alone."""
-    lines = (first + process.communicate(timeout=600)[0]).split("\n")
+    lines = (said + process.communicate(timeout=600)[0]).split("\n")
     if process.returncode != 0 or len(lines) < 2 or not lines[-2].startswith("end"):
         raise WrongError(f"exit status {process.returncode}: {(cache / 'stderr').read_text()[-2000:]}")
     return lines[-2]
 
 
-def kill(process, chance, longest):
-    """Kill at a random moment: after the first line, or (one in eight) after the start. The line if it was over."""
-    line = process.stdout.readline() if chance.random() > 1 / 8 else ""
+def kill(process, chance, saves):
+    """Kill at a random moment: some saves after the first and within the next two, or (one in eight) while it starts.
+
+    Returns None, or all it has said if it was over before.
+    """
+    said, began = [], time.perf_counter()
+    if chance.random() < 1 / 8:
+        patience = chance.uniform(0, 3)
+    else:
+        for _ in range(chance.randint(1, saves)):
+            said.append(process.stdout.readline())
+            if not said[-1].startswith("done"):
+                break
+            began, last = time.perf_counter(), began
+        else:
+            patience = chance.uniform(0, 2 * (began - last) if len(said) > 1 else 0.1)
+        if not said[-1].startswith("done"):
+            return "".join(said)
     try:
-        process.wait(chance.uniform(0, longest))
+        process.wait(patience)
     except subprocess.TimeoutExpired:
         process.send_signal(signal.SIGKILL)
         process.stdout.close()
         process.wait()
         return None
-    return line
+    return "".join(said)
 
 
 def caught(folder):
@@ -130,11 +145,12 @@ def spoil(folder, chance):
     return f"{path.stem.split('-')[0]} {what}"
 
 
-def soak(folder, kills, methods=METHODS, *, damage=0.1, seed=0, rounds=ROUNDS, longest=1.5, say=print):
+def soak(folder, kills, methods=METHODS, *, damage=0.1, seed=0, rounds=ROUNDS, say=print):
     """Kill so many times, spread over the methods, and count. Raises `WrongError` at the first wrong bit."""
     chance, counts = random.Random(seed), Counter()
     cache = Path(folder) / "cache"
     cache.mkdir(parents=True)
+    saves = max(2, rounds // SEGMENT // 5)  # the most that one process is given before it is killed
     for number, name in enumerate(methods):
         goal = kills * (number + 1) // len(methods) - kills * number // len(methods)
         undisturbed = finish(start(name, None, rounds, cache), cache)
@@ -142,8 +158,8 @@ def soak(folder, kills, methods=METHODS, *, damage=0.1, seed=0, rounds=ROUNDS, l
         while killed < goal:
             place, deaths = Path(folder) / f"{name}-{killed}", 0
             while True:
-                process, line = start(name, place, rounds, cache), ""
-                if killed >= goal or (line := kill(process, chance, longest)) is not None:
+                process, said = start(name, place, rounds, cache), ""
+                if killed >= goal or (said := kill(process, chance, saves)) is not None:
                     break
                 killed, deaths = killed + 1, deaths + 1
                 if place.exists():
@@ -152,7 +168,7 @@ def soak(folder, kills, methods=METHODS, *, damage=0.1, seed=0, rounds=ROUNDS, l
                         counts[spoil(place, chance)] += 1
                 else:
                     counts["before the folder was there"] += 1
-            end = finish(process, cache, line)
+            end = finish(process, cache, said)
             if end != undisturbed:
                 raise WrongError(f"{name} after {deaths} kills: {end}, undisturbed: {undisturbed}; see {place}")
             counts["runs"] += 1

@@ -38,6 +38,7 @@ def bits(tree):
     return [np.asarray(leaf).tobytes() for leaf in jax.tree.leaves(tree)]
 
 
+@pytest.mark.slow
 @everyone
 def test_iterates_over_bytes_are_those_of_the_simulation(name, people, runs):
     method = METHODS[name].make()
@@ -133,6 +134,7 @@ def test_float32_stays_float32(name, people):
     }
 
 
+@pytest.mark.slow
 @everyone
 def test_it_descends_on_a_quadratic(name, people):
     norm = lambda x: {"norm": jnp.linalg.norm(people.gradient(x))}

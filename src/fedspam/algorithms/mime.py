@@ -194,18 +194,18 @@ def mime_mvr(
 
 def local_grid(scales: Scales) -> list[Mapping[str, Any]]:
     """Settings for local steps: sizes up to 1/L, and up to L/delta of them, which make up one step of 1/delta."""
-    most = max(1, min(1000, round(scales.smoothness / scales.delta)))
-    sizes, steps = (0.1, 0.3, 0.6, 0.9), sorted({1, max(1, most // 4), most})
+    most = max(4, min(1000, round(scales.smoothness / scales.delta)))
+    sizes, steps = (0.1, 0.3, 0.6, 0.9), (1, max(2, most // 4), most)
     return [{"step_size": c / scales.smoothness, "local_steps": m} for c in sizes for m in steps]
 
 
 def recursive_grid(scales: Scales) -> list[Mapping[str, Any]]:
     """As `local_grid`, with momenta from slow to fast."""
-    most = max(1, min(1000, round(scales.smoothness / scales.delta)))
+    most = max(4, min(1000, round(scales.smoothness / scales.delta)))
     return [
         {"step_size": c / scales.smoothness, "local_steps": m, "momentum": p}
         for c in (0.3, 0.9)
-        for m in sorted({max(1, most // 4), most})
+        for m in (most // 4, most)
         for p in (0.1, 0.3, 0.9)
     ]
 

@@ -133,8 +133,9 @@ def note(plan: Plan) -> tuple[str, ...]:
     return (
         f"{CLIENTS} clients, cohort {plan.cohort}, d = {DIMENSION}; every point: best of {plan.budget} settings for "
         f"this measure and target, tuned on other seeds; median of {plan.seeds} seeds.",
-        f"A method that is not drawn did not arrive within {plan.rounds} rounds. Noise: spread of the clients' "
-        f"gradients at the minimiser, {SMALL:g} (small) or {LARGE:g} (large) times the gradient at the start.",
+        f"A method that is not drawn did not arrive within {plan.rounds} rounds. Noise, the spread of the clients' "
+        f"gradients at the minimiser:",
+        f"{SMALL:g} (small) or {LARGE:g} (large) times the gradient at the start.",
     )
 
 

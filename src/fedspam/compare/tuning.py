@@ -75,13 +75,13 @@ class Plan:
 
 
 def tune(key: str, problem: Problem, plan: Plan, progress: Callable[[], None] | None = None) -> list[Trial]:
-    """All settings that a method tries on a problem, exactly as many as the budget says."""
+    """All settings that a method tries on a problem: as many as the budget says, unless it has no numbers to tune."""
     proposed = METHODS[key].grid(problem.scales(plan.cohort))
     chosen = np.unique(np.linspace(0, len(proposed) - 1, min(len(proposed), plan.budget)).round().astype(int))
     settings = [proposed[i] for i in chosen]
     trials = try_settings(key, settings, problem, plan, plan.tuned_on, first=1)
     random = np.random.default_rng(plan.seed)
-    while len(trials) < plan.budget:
+    while len(trials) < plan.budget and any(isinstance(value, float) for one in settings for value in one.values()):
         if progress is not None:
             progress()
         # what is cheap in rounds may be dear in bytes: search around the best of both

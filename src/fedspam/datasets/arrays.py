@@ -62,12 +62,14 @@ def _plain(archive: np.lib.npyio.NpzFile, name: str, path: Path) -> np.ndarray:
 
 def _check_size(archive: np.lib.npyio.NpzFile, name: str) -> None:
     """Refuse an array whose header promises other than the archive holds, before memory is taken for it."""
-    stored = name if name in archive.zip.namelist() else f"{name}.npy"
-    with archive.zip.open(stored) as file:
+    files = archive.zip
+    assert files is not None  # it is while the archive is open
+    stored = name if name in files.namelist() else f"{name}.npy"
+    with files.open(stored) as file:
         version = np.lib.format.read_magic(file)
         read_header = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
         shape, _, dtype = read_header(file)
-        held = archive.zip.getinfo(stored).file_size - file.tell()
+        held = files.getinfo(stored).file_size - file.tell()
     promised = math.prod(shape) * dtype.itemsize
     if dtype.hasobject:
         raise ValueError("it holds objects of Python")

@@ -59,6 +59,6 @@ def draw_sweep(panels: Mapping[str, Mapping[str, Mapping[str, Points]]], note: S
             figure.text(0.012, (0.08 + LINE * number) * inch, line, fontsize=7.2, color=GREY, va="baseline")
         figure.subplots_adjust(
             left=0.085, right=0.985, wspace=0.08, hspace=0.12,
-            top=1 - (0.4 + 0.19 * rows) * inch, bottom=(0.48 + LINE * len(note)) * inch,
+            top=1 - (0.3 + 0.19 * rows) * inch, bottom=(0.48 + LINE * len(note)) * inch,
         )  # fmt: skip
         return figure

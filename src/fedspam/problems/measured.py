@@ -63,8 +63,8 @@ def measure(people: Ragged, start: Params) -> Measured:
     >>> import numpy as np
     >>> from fedspam.problems import synthetic_logistic
     >>> found = measure(synthetic_logistic(0, clients=4, dimension=3), np.zeros(3))
-    >>> found.slope <= 1e-12, found.convex, bool(0 < found.delta < found.smoothness)
-    (True, True, True)
+    >>> found.slope <= 1e-12, found.convex, round(found.smoothness, 3)
+    (True, True, 0.562)
     """
     loss = people.loss
     if not isinstance(loss, LogisticLoss | SoftmaxLoss):
@@ -141,7 +141,8 @@ def _look(loss: Any, x: np.ndarray, rows: _Rows) -> tuple[float, np.ndarray]:
         pull[own] -= 1
     penalty, slope, _ = _penalty(loss, x)
     weights = rows.weights.reshape(-1, *(1,) * (pull.ndim - 1))
-    return float(rows.weights @ losses) + penalty * rows.weights.sum(), rows.features.T @ (weights * pull) + slope
+    value = float(rows.weights @ losses + penalty * rows.weights.sum())
+    return value, rows.features.T @ (weights * pull) + slope
 
 
 def _hessian(loss: Any, x: np.ndarray, rows: _Rows) -> Float[np.ndarray, "n n"]:
