@@ -16,10 +16,10 @@ PIP := PIP_CONSTRAINT=constraints.txt PIP_BUILD_CONSTRAINT=constraints.txt PIP_D
 
 help:
 	@echo "make demo         run the paper's experiment: figure, table and data"
-	@echo "make test         everything that must hold: check, then all tests"
+	@echo "make test         what must hold before a commit lands: check, then all tests but the thorough ones"
 	@echo "make check        format, lint, types"
 	@echo "make unit         the quick tests, and the examples in the docstrings"
-	@echo "make full         all tests: also those that try every method in every way"
+	@echo "make full         all tests: also the thorough ones, which try every method in every way"
 	@echo "make soak         kill runs at 200 random moments: each must resume to the same bits (about 20 minutes)"
 	@echo "make fuzz         fuzz every decoder, a minute each"
 	@echo "make audit        look up the pinned versions among known vulnerabilities"
@@ -30,7 +30,8 @@ help:
 demo: $(READY)
 	@$(BIN)/fedspam reproduce
 
-test: check full
+test: check
+	@$(BIN)/python -m pytest -n 2 -q -m "not thorough"
 
 check: $(READY)
 	@$(BIN)/ruff format --check
@@ -38,7 +39,7 @@ check: $(READY)
 	@$(BIN)/basedpyright
 
 unit: $(READY)
-	@$(BIN)/python -m pytest -n 2 -q -m "not slow"
+	@$(BIN)/python -m pytest -n 2 -q -m "not slow and not thorough"
 
 full: $(READY)
 	@$(BIN)/python -m pytest -n 2 -q

@@ -227,6 +227,12 @@ def seeds_gzip() -> Iterator[bytes]:
     yield gzip.compress(b"+1 1:0.5 3:2\n-1 2:1\n", mtime=0)
 
 
+def seeds_bzip() -> Iterator[bytes]:
+    import bz2
+
+    yield bz2.compress(b"+1 1:0.5 3:2\n-1 2:1\n")
+
+
 TARGETS = {
     "wire": Target(run_wire, (ValueError,), seeds_wire),
     "arrays": Target(run_arrays, (_strict.MalformedError,), seeds_arrays),
@@ -237,6 +243,7 @@ TARGETS = {
         from_file(libsvm.read_libsvm), (ValueError,), lambda: iter([b"+1 1:0.5 3:2 # b\n\n-1 2:1e3\n", b"1\n2 7:1\n"])
     ),
     "libsvm_gzip": Target(from_file(libsvm.read_libsvm, ".gz"), (ValueError,), seeds_gzip),
+    "libsvm_bzip": Target(from_file(libsvm.read_libsvm, ".bz2"), (ValueError,), seeds_bzip),
     "npz": Target(from_file(read_npz), (ValueError,), seeds_npz),
     "heart": Target(
         from_file(heart._read_hospital),

@@ -38,7 +38,7 @@ def bits(tree):
     return [np.asarray(leaf).tobytes() for leaf in jax.tree.leaves(tree)]
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 @everyone
 def test_iterates_over_bytes_are_those_of_the_simulation(name, people, runs):
     method = METHODS[name].make()
@@ -50,7 +50,7 @@ def test_iterates_over_bytes_are_those_of_the_simulation(name, people, runs):
     assert (fed.bytes_down, fed.bytes_up) == (down, up)
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 @everyone
 def test_a_rerun_has_the_same_bits(name, people, runs):
     again = simulate(METHODS[name].make(), people, jnp.ones(5), rounds=ROUNDS, key=7)
@@ -58,7 +58,7 @@ def test_a_rerun_has_the_same_bits(name, people, runs):
     assert bits(again.memory) == bits(runs(name).memory)
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 @everyone
 @pytest.mark.parametrize("chunk", [1, 3])
 def test_chunking_changes_rounding_only(name, chunk, people, runs):
@@ -66,14 +66,14 @@ def test_chunking_changes_rounding_only(name, chunk, people, runs):
     np.testing.assert_allclose(run.params, runs(name).params, rtol=1e-12, atol=1e-12)
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 @everyone
 def test_replies_looked_at_one_by_one_give_the_same(name, people, runs):
     run = simulate(METHODS[name].make(), people, jnp.ones(5), rounds=ROUNDS, key=7, per_client=True)
     np.testing.assert_allclose(run.params, runs(name).params, rtol=1e-12, atol=1e-12)
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 @everyone
 def test_one_trace_serves_all_numbers(name, people):
     method = METHODS[name].make()
@@ -93,7 +93,7 @@ def test_one_trace_serves_all_numbers(name, people):
     assert len(traced) == 1
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 @everyone
 def test_no_tracer_leaks(name, people):
     method = METHODS[name].make()
@@ -114,7 +114,7 @@ def test_costs_are_those_of_its_row(name, people):
         assert counted == (cost.cohort * cohort + cost.alone) * d + cost.extra * cohort, unit
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 @everyone
 def test_seeds_and_numbers_run_together(name, people, runs):
     method = METHODS[name].make()
@@ -124,7 +124,7 @@ def test_seeds_and_numbers_run_together(name, people, runs):
     np.testing.assert_array_equal(many.rows["bytes_up"][0, 1], runs(name).rows["bytes_up"])
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 @everyone
 def test_float32_stays_float32(name, people):
     single = jax.tree.map(lambda leaf: leaf.astype(jnp.float32), people)
@@ -134,7 +134,7 @@ def test_float32_stays_float32(name, people):
     }
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 @everyone
 def test_it_descends_on_a_quadratic(name, people):
     norm = lambda x: {"norm": jnp.linalg.norm(people.gradient(x))}

@@ -31,6 +31,8 @@ from fedspam.prox import (
     Relative,
 )
 
+pytestmark = pytest.mark.slow  # many compilations
+
 THETA = np.sqrt(3) / 4
 DIMENSION = 6
 

@@ -34,6 +34,8 @@ from fedspam.problems import Quadratics, quadratics
 from fedspam.prox import Exact
 from fedspam.schedules import Constant, Values
 
+pytestmark = pytest.mark.slow  # many compilations
+
 ROUNDS, CLIENTS, D = 6, 6, 3
 KEY = jax.random.key(0)
 PROX = {"solver": Exact()}

@@ -23,6 +23,8 @@ from fedspam.algorithms import (
 )
 from fedspam.traced import Traced
 
+pytestmark = pytest.mark.slow  # many compilations
+
 KEY = jax.random.key(0)
 FOLDER = Path(__file__).parent / "reference"
 PROBLEM = json.loads((FOLDER / "problem.json").read_text())

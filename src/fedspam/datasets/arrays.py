@@ -15,7 +15,7 @@ DAMAGE = (
     ValueError, zipfile.BadZipFile, zlib.error, struct.error, tokenize.TokenError, EOFError, KeyError, SyntaxError,
     OverflowError, NotImplementedError, RuntimeError, TypeError, OSError,
 )  # fmt: skip
-MOST_BYTES = 2**34  # of one array
+MOST_BYTES = 2**32  # of one array
 
 
 def read_arrays(path: str | Path, names: Sequence[str]) -> Mapping[str, np.ndarray]:
@@ -33,12 +33,16 @@ def read_arrays(path: str | Path, names: Sequence[str]) -> Mapping[str, np.ndarr
     """
     path = Path(path)
     with path.open("rb") as file:
+        single = file.read(len(np.lib.format.MAGIC_PREFIX)) == np.lib.format.MAGIC_PREFIX
+        file.seek(0)
+        if single:
+            raise ValueError(f"{path} is a single array; give an .npz archive with the arrays {', '.join(names)}")
         try:
             archive = np.load(file, allow_pickle=False)
         except DAMAGE as error:
             raise ValueError(f"{path} is no .npz archive, or a damaged one ({error}); fetch it again") from None
         if not isinstance(archive, np.lib.npyio.NpzFile):
-            raise ValueError(f"{path} is a single array; give an .npz archive with the arrays {', '.join(names)}")
+            raise ValueError(f"{path} is no .npz archive; give one with the arrays {', '.join(names)}")
         missing = [name for name in names if name not in archive.files]
         if missing:
             raise ValueError(

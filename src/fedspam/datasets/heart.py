@@ -1,8 +1,9 @@
 """UCI heart disease, of four hospitals, prepared by the rule of FLamby."""
 
 import csv
+from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple
+from typing import IO, NamedTuple
 
 import numpy as np
 from jaxtyping import Float, Integer
@@ -59,7 +60,7 @@ def read_heart(folder: str | Path | None = None) -> Heart:
 def _read_hospital(path: Path) -> list[list[float]]:
     rows = []
     with path.open(encoding="ascii", newline="") as file:
-        for number, cells in enumerate(csv.reader(file), start=1):
+        for number, cells in enumerate(_lines(file, path), start=1):
             if not cells:
                 continue
             if len(cells) != len(COLUMNS):
@@ -70,6 +71,13 @@ def _read_hospital(path: Path) -> list[list[float]]:
             named = dict(zip(COLUMNS, cells, strict=True))
             rows.append([_cell(name, text, path, number) for name, text in named.items() if name not in DROPPED])
     return rows
+
+
+def _lines(file: IO[str], path: Path) -> Iterator[list[str]]:
+    try:
+        yield from csv.reader(file)
+    except csv.Error as error:
+        raise ValueError(f"{path} is no table of numbers ({error}); give the 'processed' file of UCI") from None
 
 
 def _cell(name: str, text: str, path: Path, line: int) -> float:

@@ -56,7 +56,9 @@ def read_libsvm(path: str | Path, *, features: int | None = None) -> Rows:
             _read_lines(file, path, labels, rows, columns, values)
     except UnicodeDecodeError as error:
         raise ValueError(f"{path} is no text ({error.reason}); give a file in LIBSVM's format") from None
-    except (EOFError, gzip.BadGzipFile, zlib.error) as error:
+    except (EOFError, OSError, zlib.error) as error:
+        if isinstance(error, OSError) and error.errno is not None:  # the file, not what is in it
+            raise
         raise ValueError(f"{path} is damaged or not compressed as its name says ({error}); fetch it again") from None
     if not labels:
         raise ValueError(f"{path} holds no examples; give a file with at least one line 'label index:value ...'")
