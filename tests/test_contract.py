@@ -14,6 +14,10 @@ from fedspam.traced import Traced
 
 ROUNDS = 6
 everyone = pytest.mark.parametrize("name", METHODS)
+# the SPAM family in every run of the tests, the others in `make full`
+everyone_thoroughly = pytest.mark.parametrize(
+    "name", [name if name.startswith("spam") else pytest.param(name, marks=pytest.mark.thorough) for name in METHODS]
+)
 
 
 @pytest.fixture(scope="module")
@@ -38,8 +42,7 @@ def bits(tree):
     return [np.asarray(leaf).tobytes() for leaf in jax.tree.leaves(tree)]
 
 
-@pytest.mark.thorough
-@everyone
+@everyone_thoroughly
 def test_iterates_over_bytes_are_those_of_the_simulation(name, people, runs):
     method = METHODS[name].make()
     state, fed = loopback.run(method, people, jnp.ones(5), rounds=ROUNDS, key=7)
@@ -50,31 +53,27 @@ def test_iterates_over_bytes_are_those_of_the_simulation(name, people, runs):
     assert (fed.bytes_down, fed.bytes_up) == (down, up)
 
 
-@pytest.mark.thorough
-@everyone
+@everyone_thoroughly
 def test_a_rerun_has_the_same_bits(name, people, runs):
     again = simulate(METHODS[name].make(), people, jnp.ones(5), rounds=ROUNDS, key=7)
     assert bits(again.state) == bits(runs(name).state)
     assert bits(again.memory) == bits(runs(name).memory)
 
 
-@pytest.mark.thorough
-@everyone
+@everyone_thoroughly
 @pytest.mark.parametrize("chunk", [1, 3])
 def test_chunking_changes_rounding_only(name, chunk, people, runs):
     run = simulate(METHODS[name].make(), people, jnp.ones(5), rounds=ROUNDS, key=7, chunk=chunk)
     np.testing.assert_allclose(run.params, runs(name).params, rtol=1e-12, atol=1e-12)
 
 
-@pytest.mark.thorough
-@everyone
+@everyone_thoroughly
 def test_replies_looked_at_one_by_one_give_the_same(name, people, runs):
     run = simulate(METHODS[name].make(), people, jnp.ones(5), rounds=ROUNDS, key=7, per_client=True)
     np.testing.assert_allclose(run.params, runs(name).params, rtol=1e-12, atol=1e-12)
 
 
-@pytest.mark.thorough
-@everyone
+@everyone_thoroughly
 def test_one_trace_serves_all_numbers(name, people):
     method = METHODS[name].make()
     other = jax.tree.map(lambda leaf: leaf * 0.75 if isinstance(leaf, float) else leaf, method)
@@ -93,8 +92,7 @@ def test_one_trace_serves_all_numbers(name, people):
     assert len(traced) == 1
 
 
-@pytest.mark.thorough
-@everyone
+@everyone_thoroughly
 def test_no_tracer_leaks(name, people):
     method = METHODS[name].make()
     with jax.checking_leaks():
@@ -114,8 +112,7 @@ def test_costs_are_those_of_its_row(name, people):
         assert counted == (cost.cohort * cohort + cost.alone) * d + cost.extra * cohort, unit
 
 
-@pytest.mark.thorough
-@everyone
+@everyone_thoroughly
 def test_seeds_and_numbers_run_together(name, people, runs):
     method = METHODS[name].make()
     many = simulate_many([method, method], people, jnp.ones(5), rounds=ROUNDS, keys=[3, 7])
@@ -124,8 +121,7 @@ def test_seeds_and_numbers_run_together(name, people, runs):
     np.testing.assert_array_equal(many.rows["bytes_up"][0, 1], runs(name).rows["bytes_up"])
 
 
-@pytest.mark.thorough
-@everyone
+@everyone_thoroughly
 def test_float32_stays_float32(name, people):
     single = jax.tree.map(lambda leaf: leaf.astype(jnp.float32), people)
     run = simulate(METHODS[name].make(), single, jnp.ones(5, jnp.float32), rounds=2, key=0)
@@ -134,8 +130,7 @@ def test_float32_stays_float32(name, people):
     }
 
 
-@pytest.mark.thorough
-@everyone
+@everyone_thoroughly
 def test_it_descends_on_a_quadratic(name, people):
     norm = lambda x: {"norm": jnp.linalg.norm(people.gradient(x))}
     run = simulate(METHODS[name].make(), people, jnp.ones(5), rounds=300, key=1, probe=norm, record=())
