@@ -14,9 +14,13 @@ from fedspam.traced import Traced
 
 ROUNDS = 6
 everyone = pytest.mark.parametrize("name", METHODS)
-# the SPAM family in every run of the tests, the others in `make full`
+# the SPAM family in `make test`, the others in `make full`
 everyone_thoroughly = pytest.mark.parametrize(
-    "name", [name if name.startswith("spam") else pytest.param(name, marks=pytest.mark.thorough) for name in METHODS]
+    "name",
+    [
+        pytest.param(name, marks=pytest.mark.slow if name.startswith("spam") else pytest.mark.thorough)
+        for name in METHODS
+    ],
 )
 
 

@@ -40,6 +40,8 @@ from fedspam.prox import Exact, GradientDescent
 from fedspam.schedules import Constant
 from fedspam.traced import Traced
 
+pytestmark = pytest.mark.slow  # many compilations
+
 START = np.array([1.0, -1.0, 0.5, 2.0])
 N, ROUNDS = 6, 5
 COHORTS = np.array([[0, 3], [3, 1], [4, 2], [1, 0], [3, 4]])  # two of six; client 5 is never asked
