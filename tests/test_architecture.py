@@ -45,18 +45,27 @@ ROOMS = (
     "report",
     "compare",
     "reproduce",
-    "compare",
+    "tracking",
+    "config",
+    "experiment",
+    "lab",
+    "commands",
     "cli",
     "__main__",
 )
 
 # Rooms at the edge, and the only ones that may import them.
 DOORS = {
-    "flower": {"cli"},
-    "figures": {"report", "compare", "reproduce", "cli"},
-    "report": {"reproduce", "cli"},
-    "compare": {"cli"},
-    "reproduce": {"cli"},
+    "flower": {"commands"},
+    "figures": {"report", "compare", "reproduce", "lab", "commands"},
+    "report": {"reproduce", "compare", "experiment", "lab", "commands"},
+    "compare": {"experiment", "lab", "commands"},
+    "reproduce": {"commands"},
+    "tracking": {"experiment", "commands"},
+    "config": {"experiment", "lab", "commands"},
+    "experiment": {"lab", "commands"},
+    "lab": {"commands"},
+    "commands": {"cli"},
     "cli": {"__main__"},
     "__main__": set(),
 }
