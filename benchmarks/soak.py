@@ -1,11 +1,12 @@
 """Kill runs with SIGKILL at random moments, let them resume, and compare the bits with those of an undisturbed run.
 
-    python benchmarks/soak.py [--kills 200] [--damage 0.1] [--seed 0]
+    python benchmarks/soak.py [--kills 200] [--damage 0.1] [--seed 0] [--minutes 60]
 
 One process after another works on the same run folder: each is killed at a random moment, some while they start, most
-while they compute and save. Segments are two rounds long, so that much of a run's time goes into writing. Now and then
-a file of the folder is truncated or has a bit flipped before the next process takes over. The run that gets to its end
-must have the bits of the undisturbed one in parameters, state, client memory, rows and probes; then the next begins.
+while they compute and save, some as soon as a half-written file shows. Segments are two rounds long, so that much of a
+run's time goes into writing. Now and then a file of the folder is truncated or has a bit flipped before the next
+process takes over. The run that gets to its end must have the bits of the undisturbed one in parameters, state, client
+memory, rows and probes; then the next begins. A process that takes too long ends itself, and so does the whole.
 """
 
 import argparse
@@ -24,10 +25,12 @@ from pathlib import Path
 
 METHODS = ("spam", "spam_pp", "scaffold", "auto")
 ROUNDS, SEGMENT, CLIENTS, DIMENSION = 400, 2, 20, 1000
+PATIENCE = 300  # seconds for one process
 
 
 def child(name, folder, rounds):
     """What is killed: a run that resumes whatever the folder holds, and tells its progress and the hash of its end."""
+    signal.alarm(PATIENCE)  # whatever hangs dies by this
     import jax
     import jax.numpy as jnp
 
@@ -83,38 +86,45 @@ def start(name, folder, rounds, cache):
 
 def finish(process, cache, said=""):
     """The last line of a run that is left alone."""
-    lines = (said + process.communicate(timeout=600)[0]).split("\n")
+    if not process.stdout.closed:
+        said += process.communicate(timeout=2 * PATIENCE)[0]
+    lines = said.split("\n")
     if process.returncode != 0 or len(lines) < 2 or not lines[-2].startswith("end"):
         raise WrongError(f"exit status {process.returncode}: {(cache / 'stderr').read_text()[-2000:]}")
     return lines[-2]
 
 
-def kill(process, chance, saves):
-    """Kill at a random moment: some saves after the first and within the next two, or (one in eight) while it starts.
+def kill(process, folder, chance, saves):
+    """Kill at a random moment.
+
+    One in eight while it starts; the others some saves after the first: half of them within the time of the next two,
+    half of them the moment that a half-written file shows.
 
     Returns None, or all it has said if it was over before.
     """
-    said, began = [], time.perf_counter()
-    if chance.random() < 1 / 8:
-        patience = chance.uniform(0, 3)
-    else:
+    said, began, last = [], time.perf_counter(), time.perf_counter()
+    patience, look = chance.uniform(0, 3), False
+    if chance.random() >= 1 / 8:
+        look = chance.random() < 0.5
         for _ in range(chance.randint(1, saves)):
             said.append(process.stdout.readline())
             if not said[-1].startswith("done"):
-                break
+                return "".join(said)
             began, last = time.perf_counter(), began
-        else:
-            patience = chance.uniform(0, 2 * (began - last) if len(said) > 1 else 0.1)
-        if not said[-1].startswith("done"):
-            return "".join(said)
-    try:
-        process.wait(patience)
-    except subprocess.TimeoutExpired:
-        process.send_signal(signal.SIGKILL)
-        process.stdout.close()
-        process.wait()
-        return None
-    return "".join(said)
+        patience = chance.uniform(0, 2 * (began - last) if len(said) > 1 else 0.1)
+    if look:
+        until = time.perf_counter() + 1  # a busy loop: such a file is there for a millisecond or less
+        while not any(name.endswith(".partial") for name in os.listdir(folder)) and time.perf_counter() < until:
+            pass
+    else:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(patience)
+    if process.poll() is not None:
+        return "".join(said)
+    process.send_signal(signal.SIGKILL)
+    said.append(process.stdout.read())
+    process.stdout.close()
+    return None if process.wait() == -signal.SIGKILL else "".join(said)  # it may have been quicker
 
 
 def caught(folder):
@@ -145,9 +155,9 @@ def spoil(folder, chance):
     return f"{path.stem.split('-')[0]} {what}"
 
 
-def soak(folder, kills, methods=METHODS, *, damage=0.1, seed=0, rounds=ROUNDS, say=print):
+def soak(folder, kills, methods=METHODS, *, damage=0.1, seed=0, rounds=ROUNDS, minutes=60, say=print):
     """Kill so many times, spread over the methods, and count. Raises `WrongError` at the first wrong bit."""
-    chance, counts = random.Random(seed), Counter()
+    chance, counts, deadline = random.Random(seed), Counter(), time.monotonic() + 60 * minutes
     cache = Path(folder) / "cache"
     cache.mkdir(parents=True)
     saves = max(2, rounds // SEGMENT // 5)  # the most that one process is given before it is killed
@@ -158,8 +168,10 @@ def soak(folder, kills, methods=METHODS, *, damage=0.1, seed=0, rounds=ROUNDS, s
         while killed < goal:
             place, deaths = Path(folder) / f"{name}-{killed}", 0
             while True:
+                if time.monotonic() > deadline:
+                    raise WrongError(f"{minutes} minutes are over after {killed} of {goal} kills of {name}")
                 process, said = start(name, place, rounds, cache), ""
-                if killed >= goal or (said := kill(process, chance, saves)) is not None:
+                if killed >= goal or (said := kill(process, place, chance, saves)) is not None:
                     break
                 killed, deaths = killed + 1, deaths + 1
                 if place.exists():
@@ -183,25 +195,29 @@ def main():
     parser.add_argument("--kills", type=int, default=200)
     parser.add_argument("--damage", type=float, default=0.1, help="how often a file is damaged after a kill")
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--minutes", type=float, default=60, help="when to give up")
     parser.add_argument("--methods", nargs="*", help=f"of {', '.join(METHODS)}; those that there are by default")
     parser.add_argument("--child", help=argparse.SUPPRESS)
     parser.add_argument("--folder", help=argparse.SUPPRESS)
     parser.add_argument("--rounds", type=int, default=ROUNDS)
     arguments = parser.parse_args()
     if arguments.child:
-        child(arguments.child, arguments.folder, arguments.rounds)
-        return
+        return child(arguments.child, arguments.folder, arguments.rounds)
     from fedspam.algorithms import METHODS as REGISTERED
 
     methods = arguments.methods or [name for name in METHODS if name in REGISTERED]
-    began = time.time()
-    with tempfile.TemporaryDirectory(prefix="fedspam-soak-") as folder, contextlib.suppress(KeyboardInterrupt):
-        options = {"damage": arguments.damage, "seed": arguments.seed, "rounds": arguments.rounds}
-        counts = soak(folder, arguments.kills, methods, **options)
-        print(f"\nseed {arguments.seed}, {time.time() - began:.0f} s; every run ended with the undisturbed bits")
-        for what, count in sorted(counts.items()):
-            print(f"{count:5d}  {what}")
+    began, folder = time.time(), tempfile.mkdtemp(prefix="fedspam-soak-")
+    options = {"damage": arguments.damage, "seed": arguments.seed, "rounds": arguments.rounds}
+    try:
+        counts = soak(folder, arguments.kills, methods, minutes=arguments.minutes, **options)
+    except WrongError as error:
+        return f"WRONG: {error}\nthe files are left in {folder}"
+    shutil.rmtree(folder)
+    print(f"\nseed {arguments.seed}, {time.time() - began:.0f} s; every run ended with the undisturbed bits")
+    for what, count in sorted(counts.items()):
+        print(f"{count:5d}  {what}")
+    return 0
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

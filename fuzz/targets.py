@@ -1,7 +1,10 @@
 """Every decoder of bytes that others may have written, as a function that must not fail but in its own clear way."""
 
 import atexit
+import bz2
+import gzip
 import hashlib
+import importlib.util
 import json
 import os
 import shutil
@@ -17,8 +20,8 @@ import numpy as np
 import safetensors
 import safetensors.numpy
 
-from fedspam import _describe, _files, _strict, records, wire
-from fedspam.datasets import arrays, heart, libsvm
+from fedspam import _describe, _files, _strict, config, records, wire
+from fedspam.datasets import arrays, heart, idx, leaf, libsvm, shakespeare, table, tff
 
 LIKE = {
     "@client": jax.ShapeDtypeStruct((), np.uint32),
@@ -31,11 +34,16 @@ IDENTITY = {"algorithm": "spam", "numbers": [1, 2.5, None]}
 
 @dataclass(frozen=True)
 class Target:
-    """A decoder: what to call, how it may refuse, and examples to start from."""
+    """A decoder: what to call, how it may refuse, examples to start from, and the optional package that it needs."""
 
     run: Callable[[bytes], None]
     refusals: tuple[type[Exception], ...]
     seeds: Callable[[], Iterator[bytes]]
+    needs: str | None = None
+
+    @property
+    def is_possible(self) -> bool:
+        return self.needs is None or importlib.util.find_spec(self.needs) is not None
 
     def __call__(self, data: bytes) -> bool:
         """Whether the bytes were accepted; any exception but a refusal passes through."""
@@ -197,6 +205,24 @@ def seeds_folder() -> Iterator[bytes]:
         yield bytes([number + len(files) * (128 // len(files) + 1)]) + files[name]
 
 
+# --- configurations ---
+
+
+def run_config(data: bytes) -> None:
+    """What is accepted is written back as TOML and read again to the same."""
+    path = FOLDER / "experiment.toml"
+    path.write_bytes(data)
+    found = config.decode(config.load(path))
+    path.write_text(config.to_toml(found), encoding="utf-8")
+    assert config.decode(config.load(path)) == found
+
+
+def seeds_config() -> Iterator[bytes]:
+    yield config.EXAMPLE.encode()
+    yield b'data = "ridge"\n[algorithm]\nname = "spam"\nstep_size = 0.5\nmomentum = 0.2\n'
+    yield b"data.kind = 'problem'\n[run]\nrounds = 0x10\nseed = 1e400\nwhen = 1979-05-27T07:32:00Z\n"
+
+
 # --- data sets ---
 
 
@@ -222,15 +248,72 @@ def seeds_npz() -> Iterator[bytes]:
 
 
 def seeds_gzip() -> Iterator[bytes]:
-    import gzip
-
     yield gzip.compress(b"+1 1:0.5 3:2\n-1 2:1\n", mtime=0)
 
 
 def seeds_bzip() -> Iterator[bytes]:
-    import bz2
-
     yield bz2.compress(b"+1 1:0.5 3:2\n-1 2:1\n")
+
+
+def read_by_client(read: Callable[[Path], Any]) -> Callable[[Path], None]:
+    """A reader of federated data: every client's rows must add up."""
+
+    def run(path: Path) -> None:
+        data = read(path)
+        assert data.clients
+        assert all(len(column) == data.rows == data.sizes.sum() for column in data.examples.values())
+        assert all(column.dtype != object for column in data.examples.values())
+
+    return run
+
+
+def seeds_idx() -> Iterator[bytes]:
+    yield bytes([0, 0, 8, 1, 0, 0, 0, 3, 7, 8, 9])
+    yield bytes([0, 0, 0x0D, 2, 0, 0, 0, 1, 0, 0, 0, 2]) + np.array([1.5, -2], ">f4").tobytes()
+    yield bytes([0, 0, 8, 3, *[255] * 12])  # promises more than there is
+
+
+LEAF = {
+    "users": ["ann", "bob"],
+    "num_samples": [2, 1],
+    "user_data": {"ann": {"x": [[1, 2.5], [3, 4]], "y": [0, 1]}, "bob": {"x": [[5, 6]], "y": [1]}},
+}
+
+
+def seeds_leaf() -> Iterator[bytes]:
+    yield json.dumps(LEAF).encode()
+    yield json.dumps({"user_data": {"é": {"x": ["to be"], "y": ["."]}}, "more": [None, True]}).encode()
+
+
+def seeds_csv() -> Iterator[bytes]:
+    yield b"client,age,label\nb,63,1\na,50,0\nb,4.1e1,0\n"
+    yield '\ufeff"client", age ,label\n"b ""x""\n",63,yes\n\na,50,no\n'.encode()
+
+
+def run_roles(data: bytes) -> None:
+    path = FOLDER / "shakespeare" / "shakespeare_by_role.json"
+    path.parent.mkdir(exist_ok=True)
+    path.write_bytes(data)
+    assert all(isinstance(text, str) for text in shakespeare.read_roles(FOLDER).values())
+
+
+def seeds_roles() -> Iterator[bytes]:
+    yield b'{"clients": {"HAMLET": ["To be, or not to be", "\\u00e9"], "GHOST": []}, "more": {"a": [1, null]}}'
+
+
+def seeds_tff() -> Iterator[bytes]:
+    import h5py
+
+    path = FOLDER / "seed.h5"
+    for text in (False, True):
+        with h5py.File(path, "w", track_order=False) as file:
+            for client in ("ann", "bob"):
+                columns = (
+                    {"snippets": ["to be", "or not"]} if text else {"pixels": np.eye(2, dtype="f4"), "label": [0, 1]}
+                )
+                for name, column in columns.items():
+                    file.create_dataset(f"examples/{client}/{name}", data=column, track_times=False)
+        yield path.read_bytes()
 
 
 TARGETS = {
@@ -239,12 +322,23 @@ TARGETS = {
     "json": Target(run_json, (_strict.MalformedError,), seeds_json),
     "unpack": Target(run_unpack, (records.RecordError,), seeds_unpack),
     "folder": Target(run_folder, (records.RecordError,), seeds_folder),
+    "config": Target(run_config, (config.ConfigError,), seeds_config),
     "libsvm": Target(
         from_file(libsvm.read_libsvm), (ValueError,), lambda: iter([b"+1 1:0.5 3:2 # b\n\n-1 2:1e3\n", b"1\n2 7:1\n"])
     ),
     "libsvm_gzip": Target(from_file(libsvm.read_libsvm, ".gz"), (ValueError,), seeds_gzip),
     "libsvm_bzip": Target(from_file(libsvm.read_libsvm, ".bz2"), (ValueError,), seeds_bzip),
     "npz": Target(from_file(read_npz), (ValueError,), seeds_npz),
+    "idx": Target(from_file(idx.read_idx), (ValueError,), seeds_idx),
+    "idx_gzip": Target(
+        from_file(idx.read_idx, ".gz"), (ValueError,), lambda: (gzip.compress(seed, mtime=0) for seed in seeds_idx())
+    ),
+    "leaf": Target(from_file(read_by_client(leaf.read_leaf), ".json"), (ValueError,), seeds_leaf),
+    "csv": Target(
+        from_file(read_by_client(lambda path: table.read_csv(path, "client", "label"))), (ValueError,), seeds_csv
+    ),
+    "roles": Target(run_roles, (ValueError,), seeds_roles),
+    "tff": Target(from_file(read_by_client(tff.read_tff)), (ValueError,), seeds_tff, needs="h5py"),
     "heart": Target(
         from_file(heart._read_hospital),
         (ValueError,),

@@ -20,7 +20,13 @@ targets = importlib.util.module_from_spec(SPEC)
 sys.modules[SPEC.name] = targets
 SPEC.loader.exec_module(targets)
 
-every_target = pytest.mark.parametrize("name", targets.TARGETS)
+every_target = pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=pytest.mark.skipif(not target.is_possible, reason=f"{target.needs} is not installed"))
+        for name, target in targets.TARGETS.items()
+    ],
+)
 
 
 def corpus(name):

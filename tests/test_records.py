@@ -18,8 +18,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from fedspam import Generated, _describe, _files, on_client, records, simulate, spam, spam_pp
+from fedspam import Faults, Generated, _describe, _files, on_client, records, simulate, spam, spam_pp
 from fedspam._tree import struct
+from fedspam.algorithms import auto, scaffold
 from fedspam.problems import Quadratics, quadratics
 from fedspam.prox import Exact
 from fedspam.records import Keep, RecordError
@@ -209,6 +210,14 @@ def test_what_belongs_to_others_is_not_overwritten(tmp_path):
         with pytest.raises(RecordError, match=r"(choose|start in) another folder"):
             go(folder=tmp_path, resume=resume)
     assert "somebody else" in (tmp_path / "manifest.json").read_text()
+    other = tmp_path / "other"
+    other.mkdir()
+    for name in ("best.safetensors", ".theirs.partial"):
+        (other / name).write_text("precious")
+    for resume in (False, True):
+        with pytest.raises(RecordError, match=r"best.safetensors belongs to something else"):
+            go(folder=other, resume=resume)
+    assert all((other / name).read_text() == "precious" for name in ("best.safetensors", ".theirs.partial"))
 
 
 def test_another_format_is_refused_and_left_alone(whole, tmp_path, monkeypatch):
@@ -330,6 +339,20 @@ def test_the_last_ones_and_the_best_are_kept(tmp_path):
 def test_the_best_may_be_the_largest(tmp_path):
     run = go(folder=tmp_path, segment=5, keep=Keep(best="first", largest=True))
     assert restore(METHOD, PEOPLE, START, tmp_path, best=True)[1] == 5 * int(np.argmax(run.probes["first"]))
+
+
+def test_only_states_that_were_probed_can_be_best(tmp_path):
+    """13 rounds in one segment, a probe every 5: no value belongs to the state after round 13, so the start is kept."""
+    go(rounds=13, segment=1000, folder=tmp_path, keep=Keep(best="first"))
+    assert restore(METHOD, PEOPLE, START, tmp_path, best=True)[1] == 0
+
+
+def test_the_best_of_one_kind_is_not_compared_with_that_of_another(tmp_path):
+    """The norm is positive and the first number is not: the old score would win against every new one, or lose."""
+    go(rounds=15, folder=tmp_path, segment=5, keep=Keep(best="first", largest=True))
+    with warned("best.safetensors is the largest first, not the smallest norm"):
+        run = go(folder=tmp_path, segment=5, resume=True, keep=Keep(best="norm"))
+    assert restore(METHOD, PEOPLE, START, tmp_path, best=True)[1] == 20 + 5 * int(np.argmin(run.probes["norm"][4:]))
 
 
 def test_keeping_is_checked(tmp_path):
@@ -509,6 +532,18 @@ def test_a_start_that_cannot_be_names_the_client():
         simulate(method, poisoned(3, np.inf), START, rounds=4, key=0)
 
 
+def test_what_faults_make_void_is_no_divergence():
+    """Silence for longer than the patience does not stop a run; a client that computes NaN does, faults or not."""
+    faults = Faults(dropout=0.9)
+    run = lambda people: simulate(METHOD, people, START, rounds=200, key=0, faults=faults, segment=50, record=())
+    silent = run(PEOPLE)
+    assert silent.status == "completed"
+    assert "1" * 20 in "".join(str(int(void)) for void in silent.rows["void"])
+    broken = run(dataclasses.replace(PEOPLE, linears=PEOPLE.linears * np.nan))
+    assert broken.status.startswith("stopped: round 0, exchange 'update': client ")
+    assert broken.rounds == 20
+
+
 class DividingState(NamedTuple):
     x: jax.Array
     k: jax.Array
@@ -573,6 +608,16 @@ def test_divergence_is_seen_in_a_probe():
         simulate(method, people, jnp.ones(1), rounds=2, key=0, probe=loss, watch=Watch(growth=10.0, probe="loss"))
 
 
+def test_good_steps_in_a_row_do_not_end_in_infinity():
+    """`auto` lengthens its step after each good one; however fast it does, the range of float32 is not left."""
+    people = jax.tree.map(lambda leaf: leaf.astype(jnp.float32), PEOPLE)
+    method = dataclasses.replace(auto(10, solver=Exact()), speed=1e30)
+    run = simulate(method, people, jnp.ones(4, jnp.float32), rounds=20, key=0)
+    assert run.status == "completed"
+    assert run.rows["step_size"].dtype == np.float32
+    assert 1e18 < run.rows["step_size"].max() < np.inf
+
+
 @pytest.mark.parametrize("wrong", [{"growth": 0.5}, {"patience": 0}, {"probe": "loss"}])
 def test_an_impossible_watch_is_refused(wrong):
     with pytest.raises(ValueError, match=next(iter(wrong))):
@@ -617,6 +662,30 @@ def test_chunks_change_no_draw():
         for name in ("total", "mixed"):
             np.testing.assert_array_equal(run.rows[name], runs[0].rows[name])
         np.testing.assert_allclose(run.params, runs[0].params, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "method",
+    [
+        spam_pp(11, 0.8, 0.3, solver=Exact()),
+        scaffold(11, local_steps=2, step_size=0.1),
+        auto(11, solver=Exact()),
+    ],
+    ids=["spam_pp", "scaffold", "auto"],
+)
+def test_chunks_change_rounding_alone(method):
+    """Chunks of 1, of 7 with a rest of 4, and the whole cohort: the same iterates, and the same memories of clients.
+
+    What `auto` measures besides, quotients of differences that vanish, feels the rounding of sums more.
+    """
+    run = lambda chunk: simulate(method, PEOPLE, START, rounds=20, key=3, chunk=chunk, segment=20, per_client=True)
+    first = run(1)
+    for chunk in (7, 11):
+        other = run(chunk)
+        parts = lambda run: jax.tree.leaves((run.params, run.memory))
+        for one, two in zip(parts(first), parts(other), strict=True):
+            np.testing.assert_allclose(two, one, rtol=1e-12, atol=1e-12)
 
 
 # --- killed for real ---

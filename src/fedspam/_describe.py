@@ -1,4 +1,4 @@
-"""What something is, as plain JSON, so that a run can say what it was and a resumed run what changed.
+"""What something is and what it was made with, as plain JSON, so that a resumed run can say what changed.
 
 A description follows from the value alone: the same in every process, and different whenever results could be.
 Functions are described by their name, a hash of their compiled code, and all they reach: defaults, closures, globals.
@@ -11,15 +11,21 @@ import functools
 import hashlib
 import json
 import math
+import platform
+import subprocess
 import sys
 import sysconfig
 import types
 from collections.abc import Iterator, Mapping
+from importlib.metadata import version
+from pathlib import Path
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+
+from fedspam import __version__
 
 DEPTH = 24  # levels of a description
 INSTALLED = tuple({sysconfig.get_paths()[name] for name in ("stdlib", "platstdlib", "purelib", "platlib")})
@@ -57,6 +63,38 @@ def without_code(description: Any) -> Any:
     if isinstance(description, dict):
         return {name: without_code(part) for name, part in description.items() if name != "code"}
     return [without_code(part) for part in description] if isinstance(description, list) else description
+
+
+def manifest(**facts: Any) -> dict[str, Any]:
+    """Where and with what something was made."""
+    return {
+        "fedspam": __version__,
+        "jax": jax.__version__,
+        "jaxlib": version("jaxlib"),
+        "numpy": np.__version__,
+        "python": platform.python_version(),
+        "platform": platform.platform(),
+        "device": jax.devices()[0].device_kind,
+        "commit": _commit(),
+        **facts,
+    }
+
+
+@functools.cache
+def _commit() -> str | None:
+    try:
+        found = subprocess.run(
+            ["git", "rev-parse", "HEAD"],
+            cwd=Path(__file__).parent,
+            capture_output=True,
+            text=True,
+            timeout=5,
+            check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    # before the first commit git fails and still prints "HEAD"
+    return found.stdout.strip() or None if found.returncode == 0 else None
 
 
 def _describe(value: Any, depth: int, seen: set[int]) -> Any:

@@ -3,20 +3,25 @@
 import functools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from pathlib import Path
+from typing import Any, NamedTuple, TypeVar
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
+from jax.sharding import Mesh, NamedSharding
+from jax.sharding import PartitionSpec as Spread
 from jaxtyping import PyTree
 
 from fedspam import _tree
 from fedspam._tree import Params, static, struct
 from fedspam.federation import Contacts
 from fedspam.population import Population
-from fedspam.traced import Traced
+from fedspam.traced import AXIS, Traced
 
 Probe = Callable[[Params], Any]
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -26,6 +31,12 @@ class World:
     chunk: int | None = None
     quorum: float = 0.0
     per_client: bool = False
+    mesh: Mesh | None = None
+
+    @property
+    def as_recorded(self) -> dict[str, Any]:
+        """What belongs to a run's identity: not the devices, so that it can be resumed on others."""
+        return {"chunk": self.chunk, "quorum": self.quorum, "per_client": self.per_client}
 
 
 class Carry(NamedTuple):
@@ -38,12 +49,15 @@ class Carry(NamedTuple):
 
 @struct
 class Bounds:
-    """Where a run ends before its last round: after so many void rounds in a row, or beyond a norm or a probe."""
+    """Where a run ends early: after so many void rounds in a row, beyond a norm or a probe, or at a goal."""
 
     streak: Any = None
     norm: Any = None
     probe: Any = None
+    goal: Any = None
     name: str | None = static(default=None)  # of the probe
+    goal_name: str | None = static(default=None)  # of the probe that has a goal,
+    rising: bool = static(default=True)  # which it reaches from below
 
 
 @struct
@@ -138,6 +152,10 @@ def advance(
         values, beyond = look(algorithm, now.carry, around.probe), now.beyond
         if bounds.name is not None:
             beyond |= ~(values[bounds.name] <= bounds.probe) & ((start + now.done) % every == 0)
+        if bounds.goal_name is not None:
+            last = values[bounds.goal_name]
+            met = last >= bounds.goal if bounds.rising else last <= bounds.goal
+            beyond |= met & ((start + now.done) % every == 0)
         seen = jax.tree.map(lambda column, value: column.at[slot].set(value), now.seen, values)
         return now._replace(seen=seen, beyond=beyond)
 
@@ -209,7 +227,44 @@ def traced(population: Population, world: World, memory: PyTree, around: Around,
         quorum=world.quorum,
         per_client=world.per_client,
         aggregate=around.aggregate,
+        mesh=world.mesh,
     )
+
+
+def mesh_of(devices: Sequence[Any] | None) -> Mesh | None:
+    """The devices in a row, along the axis over which cohorts are spread."""
+    if devices is None:
+        return None
+    if not devices:
+        raise ValueError("devices = [] is empty; give some of jax.devices(), or None for one device")
+    return Mesh(np.array(devices), (AXIS,))
+
+
+def everywhere(mesh: Mesh | None, tree: T) -> T:
+    """The same arrays on every device of the mesh, those of other hosts included; as they are where there is none."""
+    if mesh is None:
+        return tree
+    same = NamedSharding(mesh, Spread())
+
+    def put(leaf: Any) -> Any:
+        if not isinstance(leaf, jax.Array) or same.is_fully_addressable:
+            return jax.device_put(leaf, same) if isinstance(leaf, jax.Array) else leaf
+        if jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key):
+            return jax.random.wrap_key_data(put(jax.random.key_data(leaf)), impl=jax.random.key_impl(leaf))
+        value = np.asarray(leaf)  # every host has it all, and gives its own devices theirs
+        return jax.make_array_from_callback(value.shape, same, lambda index: value[index])
+
+    return jax.tree.map(put, tree)
+
+
+def keep_programs(folder: str | Path) -> None:
+    """Keep compiled programs in a folder: a later process that runs the same need not compile it again.
+
+    This is JAX's own cache; call it before the first simulation. Programs are told apart by their code, shapes, devices
+    and the version of the compiler, never by the numbers that they are run with.
+    """
+    jax.config.update("jax_compilation_cache_dir", str(folder))
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.1)
 
 
 def _strong(leaf: Any) -> Any:

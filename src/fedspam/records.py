@@ -11,16 +11,12 @@ checkpoint that needs them. A process that dies at any moment leaves a folder th
 itself; what is damaged is named, and the newest good state with a complete past is used. Nothing is ever unpickled.
 """
 
-import functools
 import json
 import math
-import platform
-import subprocess
 import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -29,7 +25,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import PyTree
 
-from fedspam import __version__, _check, _describe, _files, _strict, _tree
+from fedspam import _check, _describe, _files, _strict, _tree
+from fedspam._describe import manifest
 from fedspam._files import FORMAT, DamagedError, RecordError, write
 from fedspam._strict import MIB
 
@@ -46,7 +43,7 @@ class Keep:
 
     Arguments:
         last: how many of the newest.
-        best: the name of a probe; the state where it was best stays as well.
+        best: the name of a probe; of the states between two segments the one where it was best stays as well.
         largest: whether the best is the largest instead of the smallest.
     """
 
@@ -56,6 +53,11 @@ class Keep:
 
     def __post_init__(self) -> None:
         _check.whole("last", self.last, 1, "a run cannot resume without a checkpoint")
+
+    @property
+    def measure(self) -> str:
+        """What is best, in words; empty if none is kept."""
+        return "" if self.best is None else f"{'largest' if self.largest else 'smallest'} {self.best}"
 
 
 class Saved(NamedTuple):
@@ -81,38 +83,6 @@ def identity(algorithm: Any, population: Any, params: Any, key: Any, **options: 
     )
 
 
-def manifest(**facts: Any) -> dict[str, Any]:
-    """Where and with what something was made."""
-    return {
-        "fedspam": __version__,
-        "jax": jax.__version__,
-        "jaxlib": version("jaxlib"),
-        "numpy": np.__version__,
-        "python": platform.python_version(),
-        "platform": platform.platform(),
-        "device": jax.devices()[0].device_kind,
-        "commit": _commit(),
-        **facts,
-    }
-
-
-@functools.cache
-def _commit() -> str | None:
-    try:
-        found = subprocess.run(
-            ["git", "rev-parse", "HEAD"],
-            cwd=Path(__file__).parent,
-            capture_output=True,
-            text=True,
-            timeout=5,
-            check=False,
-        )
-    except (OSError, subprocess.TimeoutExpired):
-        return None
-    # before the first commit git fails and still prints "HEAD"
-    return found.stdout.strip() or None if found.returncode == 0 else None
-
-
 class Store:
     """The folder of one run, which nobody else writes while it is open: ``with Store(folder) as store``."""
 
@@ -131,8 +101,9 @@ class Store:
             raise RecordError(f"cannot make the folder {self.folder}: {error.strerror}; choose another") from error
         self._lock = _files.Lock(self.folder)
         try:
-            for stale in self.folder.glob(".*.partial"):
-                _files.remove(stale)
+            for kind in ("checkpoint-*.safetensors", "best.safetensors", "manifest.json"):
+                for stale in self.folder.glob(f".{kind}.partial"):
+                    _files.remove(stale)
         except RecordError:
             self._lock.release()
             raise
@@ -143,15 +114,15 @@ class Store:
 
     def begin(self, identity: Mapping[str, Any], *, over: bool = False) -> None:
         """Start a run here. A folder that holds something else is refused; with `over`, the same run begins again."""
-        path = self.folder / "manifest.json"
-        if not over and self._numbers():
-            raise RecordError(f"{self.folder} already holds a run; resume it, or choose another folder")
-        if not over and path.exists() and "identity" not in _loosely(path):
-            raise RecordError(f"{path} belongs to something else than a run; choose another folder")
-        for name in ("rows.bin", "best.safetensors"):
-            _files.remove(self.folder / name)
-        for number in self._numbers():
-            _files.remove(self._path(number))
+        old = [path for path in map(self.folder.joinpath, ("rows.bin", "best.safetensors")) if path.exists()]
+        if not (over and self._manifest):
+            path = self.folder / "manifest.json"
+            if self._numbers():
+                raise RecordError(f"{self.folder} already holds a run; resume it, or choose another folder")
+            if (old or path.exists()) and "identity" not in _loosely(path):
+                raise RecordError(f"{(old or [path])[0]} belongs to something else than a run; choose another folder")
+        for path in [*old, *map(self._path, self._numbers())]:
+            _files.remove(path)
         self._run, self._end, self._score = _describe.digest(identity), 0, None
         self._manifest = {"format": FORMAT, "started": _now(), **manifest(), "status": "running", "identity": identity}
         self._write_manifest()
@@ -162,18 +133,24 @@ class Store:
         carry: PyTree,
         rows: Mapping[str, np.ndarray],
         probes: Mapping[str, np.ndarray],
+        *,
+        probed: bool = True,
+        seconds: float = 0.0,
     ) -> None:
         """Save a segment's rows and the state after it; the rows first, so that a state never lacks its past.
 
-        The last value of each probe must be that of this state, for the best one to be known.
+        `probed` says whether the last value of each probe is that of this state, `seconds` how long the rounds took.
         """
         columns = {f"row.{name}": column for name, column in rows.items()}
         columns |= {f"probe.{name}": column for name, column in probes.items()}
         facts = {"run": self._run, "round": str(done)}
-        self._end = _files.append(self.folder / "rows.bin", _files.pack(columns, kind="rows", **facts), self._end)
-        score = self._scored(probes)
+        # how long it took stands with the rows alone: states are equal to the bit
+        frame = _files.pack(columns, kind="rows", **facts, seconds=f"{seconds:.6f}")
+        self._end = _files.append(self.folder / "rows.bin", frame, self._end)
+        score = self._scored(probes) if probed else None
         names, leaves = _named(carry)
-        data = _files.pack(dict(zip(names, map(_plain, leaves), strict=True)), kind="state", **facts, score=str(score))
+        facts |= {"score": str(score), "measure": self.keep.measure}
+        data = _files.pack(dict(zip(names, map(_plain, leaves), strict=True)), kind="state", **facts)
         if score is not None and (self._score is None or score < self._score):
             write(self.folder / "best.safetensors", data)
             self._score = score
@@ -297,7 +274,10 @@ class Store:
         if self.keep.best is None or not path.exists():
             return None
         try:
-            return float(self._state(path, shapes)[1]["score"])
+            facts = self._state(path, shapes)[1]
+            if facts.get("measure") != self.keep.measure:
+                raise DamagedError(f"{path} is the {facts.get('measure')}, not the {self.keep.measure}")
+            return float(facts["score"])
         except (DamagedError, KeyError, ValueError) as error:
             warnings.warn(
                 f"{error}; it is removed, and the best of the rounds to come will take its place", stacklevel=4

@@ -7,46 +7,29 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Key, PyTree
 
-from fedspam import _check, _tree, compiled, ledger, records
+from fedspam import _check, compiled, ledger, records
+from fedspam import watch as watching
 from fedspam._tree import Params
 from fedspam.aggregation import Rule
-from fedspam.compiled import Around, Bounds, Carry, Probe, World
+from fedspam.compiled import Around, Carry, Probe, World
 from fedspam.diagnosis import diagnose, diagnose_start
 from fedspam.federation import Contacts, Faults, Replay
+from fedspam.fitting import fitting_chunk
 from fedspam.population import Population
+from fedspam.stored import lending, segment_of
+from fedspam.watch import Target, Watch
+
+Rows = Mapping[str, np.ndarray]
 
 STARTS = 10  # attempts at a start that faults make void
 SEGMENT = 1000  # rounds between two looks from outside: rows are appended, a checkpoint is written
-
-
-@dataclass(frozen=True)
-class Watch:
-    """When a run whose numbers go wrong is stopped.
-
-    Arguments:
-        patience: void rounds in a row after which no more are tried; rounds that `Faults` alone made void do not count.
-        growth: how many times its first value the probe may reach; without a probe, how many times max(1, ‖x_0‖) the
-            norm of the parameters may. None does not look.
-        probe: the name of that probe; it should fall when all is well, as a loss does.
-    """
-
-    patience: int = 20
-    growth: float | None = None
-    probe: str | None = None
-
-    def __post_init__(self) -> None:
-        _check.whole("patience", self.patience, 1)
-        if self.growth is not None and not self.growth > 1:
-            raise ValueError(f"growth = {self.growth!r} must be greater than 1; 1e3, say, allows for noise")
-        if self.probe is not None and self.growth is None:
-            raise ValueError(f"probe = {self.probe!r} is watched for its growth; say how much is too much: growth=1e3")
 
 
 @dataclass(frozen=True)
@@ -59,7 +42,7 @@ class Run:
     rows: Mapping[str, np.ndarray]  # one value a round: the method's info, bytes, contacts, void
     probes: Mapping[str, np.ndarray]  # one value every `every` rounds, the start first
     plan: ledger.Plan
-    status: str  # 'completed' or 'stopped: ...'
+    status: str  # 'completed', 'reached: ...' or 'stopped: ...'
     compile_seconds: float
     run_seconds: float
 
@@ -78,18 +61,21 @@ def simulate(
     probe: Probe | None = None,
     every: int = 1,
     record: Sequence[str] | None = None,
-    chunk: int | None = None,
+    chunk: int | Literal["fit"] | None = None,
     faults: Faults | None = None,
     replay: Replay | None = None,
     quorum: float = 0.0,
     per_client: bool = False,
     aggregate: Rule | None = None,
+    devices: Sequence[Any] | None = None,
     watch: Watch | None = None,
+    until: Target | None = None,
     folder: str | Path | None = None,
     resume: bool = False,
     segment: int = SEGMENT,
     keep: records.Keep | None = None,
     progress: Callable[[int], None] | None = None,
+    observe: Callable[[int, Rows, Rows], None] | None = None,
 ) -> Run:
     """Run `rounds` rounds of a method.
 
@@ -102,43 +88,50 @@ def simulate(
         probe: params -> dict of numbers, looked at before the first round and after every `every` rounds. To give it
             data of its own, use ``jax.tree_util.Partial(function, data)``.
         record: names of the info to keep, such as 'certificate.decrease'; None for all, () for none.
-        chunk: clients of a cohort side by side; None to choose.
+        chunk: clients of a cohort side by side; None to choose by what is fast, 'fit' for as many as memory holds.
         faults: what goes wrong.
         replay: ids that replace the draws: {'cohort': [rounds, B], 'prox': [rounds]}; duplicates are allowed.
         quorum: the share of a cohort whose replies must count, or the round is void: charged, and without effect.
         per_client: look at each reply alone even where the mean client would do.
         aggregate: a rule of `fedspam.aggregation` instead of the mean over several clients.
+        devices: those that every cohort is spread over, such as jax.devices(), other hosts' among them; None for one.
         watch: when a run that diverges is stopped; its parameters are then the last good ones.
+        until: what is enough: the run ends where a probe is seen to have reached it, as "reached: ...".
         folder: where rows and checkpoints go; None keeps them in memory alone.
         resume: continue the run of that folder, to the bits of a run that was never interrupted.
         segment: rounds between checkpoints; it changes no result.
         keep: which checkpoints stay in the folder.
         progress: called with the number of rounds done, from time to time.
+        observe: called then as well, with the rounds done and the rows and probes since the last call.
     """
     _check.whole("rounds", rounds, 1)
     _check.whole("every", every, 1)
     _check.whole("segment", segment, 1)
     _check.between("quorum", quorum, 0, 1)
-    if chunk is not None:
+    if chunk is not None and chunk != "fit":
         _check.whole("chunk", chunk, 1)
     if resume and folder is None:
         raise ValueError("resume = True needs the folder of the run")
     params = _check.params("params", params)
     key = jax.random.key(key) if isinstance(key, int) else key
     watch = watch or Watch()
-    world = World(chunk, quorum, per_client)
+    chunk = fitting_chunk(algorithm, population, params) if chunk == "fit" else chunk
+    world = World(chunk, quorum, per_client, compiled.mesh_of(devices))
+    algorithm, population, params = compiled.everywhere(world.mesh, (algorithm, population, params))
+    key = compiled.everywhere(world.mesh, key)
     around = Around(faults, replay, _as_argument(probe), aggregate)
     _check_replay(replay, rounds, population)
     plan = ledger.plan(algorithm, params, population, faults=faults, per_client=per_client or aggregate is not None)
     begin = lambda attempt=0: compiled.begin(algorithm, population, params, key, around, world, jnp.uint32(attempt))
 
-    length = max(every, segment // every * every)
+    length = max(every, segment_of(population, segment) // every * every)
     clock = _Stopwatch()
-    with records.Store(folder, keep) if folder is not None else nullcontext() as store:
+    store_or_none = records.Store(folder, keep) if folder is not None else nullcontext()
+    with store_or_none as store, lending(algorithm, population, key, around, world, length, rounds) as lend:
         saved = None
         if store is not None:
-            options = {"world": world, "faults": faults, "replay": replay, "probe": probe, "aggregate": aggregate}
-            options |= {"watch": watch, "every": every, "record": record}
+            options = {"world": world.as_recorded, "faults": faults, "replay": replay, "probe": probe}
+            options |= {"aggregate": aggregate, "watch": watch, "every": every, "record": record}
             identity = records.identity(algorithm, population, params, key, **options)
             if resume:
                 saved = store.load(identity, like=lambda: begin()[0])
@@ -152,14 +145,16 @@ def simulate(
         carry, done, rows, probes = saved
         if done > rounds:
             raise records.RecordError(f"{folder} holds {done} rounds already; ask for at least as many, not {rounds}")
-        around = Around(faults, replay, around.probe, aggregate, _bounds(watch, probes, params))
+        around = Around(faults, replay, around.probe, aggregate, watching.bounds(watch, until, probes, params))
 
-        status = _void_status(algorithm, population, carry, key, around, watch, rows, done)
+        enough = lambda: until.reached(probes) if until is not None and done else None
+        status = enough() or _void_status(algorithm, population, carry, key, around, watch, rows, done)
         while done < rounds and status is None:
             # after a rest that is no multiple of `every`, first to the next one
             count = min(length, rounds - done, every - done % every if done % every else length)
+            people = lend(carry, done, count)
             advance = lambda count, careful=False: compiled.advance(
-                algorithm, population, carry, key, jnp.int32(done), jnp.int32(count), around,
+                algorithm, people, carry, key, jnp.int32(done), jnp.int32(count), around,
                 world=world, length=length, every=every, record=record, careful=careful,
             )  # fmt: skip
             end = clock.time(advance, count)
@@ -170,16 +165,21 @@ def simulate(
             row = _priced(plan, _numpy(jax.tree.map(lambda leaf: leaf[:went], end.rows)), went)
             rows.append(row)
             probes.append(_numpy(jax.tree.map(lambda leaf: leaf[:looks], end.seen)))
-            if bool(end.beyond) and int(end.carry.streak) < watch.patience:
+            reached = until is not None and bool(until.reached(probes))
+            if bool(end.beyond) and int(end.carry.streak) < watch.patience and not reached:
                 # what led here is in the run; on disk stays the state before it
-                status = _growth_status(watch, around.bounds, end.carry, algorithm, probes[-1], done + went, done)
+                status = watching.growth_status(
+                    watch, around.bounds, end.carry, algorithm, probes[-1], done + went, done
+                )
                 break
             carry, done = end.carry, done + went
             if store is not None:
-                store.append(done, carry, row, probes[-1])
+                store.append(done, carry, row, probes[-1], probed=done % every == 0, seconds=clock.last)
             if progress is not None:
                 progress(done)
-            status = _void_status(algorithm, population, carry, key, around, watch, rows, done)
+            if observe is not None:
+                observe(done, row, probes[-1])
+            status = enough() or _void_status(algorithm, population, carry, key, around, watch, rows, done)
         status = status or "completed"
         if store is not None:
             store.finish(status)
@@ -275,17 +275,6 @@ def _start(
     )
 
 
-def _bounds(watch: Watch, probes: list[dict[str, np.ndarray]], params: Params) -> Bounds:
-    streak = jnp.int32(watch.patience)
-    if watch.growth is None:
-        return Bounds(streak)
-    if watch.probe is None:
-        return Bounds(streak, norm=watch.growth * max(1.0, float(_tree.norm(params))))
-    if watch.probe not in probes[0]:
-        raise ValueError(f"watch.probe = {watch.probe!r} is no probe of this run; it has {sorted(probes[0])}")
-    return Bounds(streak, probe=watch.growth * float(probes[0][watch.probe][0]), name=watch.probe)
-
-
 def _void_status(
     algorithm: Any,
     population: Population,
@@ -315,25 +304,11 @@ def _void_status(
     return f"stopped: no round from {first} to {done - 1} counted; the state before them is kept"
 
 
-def _growth_status(
-    watch: Watch, bounds: Bounds, carry: Carry, algorithm: Any, probes: Mapping[str, np.ndarray], at: int, good: int
-) -> str:
-    """How a run stopped that grew beyond its bound."""
-    if watch.probe is None:
-        name, value, bound = "‖x‖", float(_tree.norm(algorithm.params(carry.state))), float(bounds.norm)
-    else:
-        name, value, bound = f"the probe {watch.probe!r}", float(probes[watch.probe][-1]), float(bounds.probe)
-    return (
-        f"stopped: after round {at - 1}, {name} = {value:.4g} exceeds {bound:.4g}, {watch.growth:g} times what it was: "
-        f"it diverges. The state after {good} rounds is kept"
-    )
-
-
 class _Stopwatch:
     """Seconds spent compiling and seconds spent running, apart."""
 
     def __init__(self) -> None:
-        self.compile_seconds = self.run_seconds = 0.0
+        self.compile_seconds = self.run_seconds = self.last = 0.0
         self._warm = False
 
     def time(self, advance: Callable[[int], Any], count: int) -> Any:
@@ -344,7 +319,8 @@ class _Stopwatch:
             self._warm = True
         began = time.perf_counter()
         result = jax.block_until_ready(advance(count))
-        self.run_seconds += time.perf_counter() - began
+        self.last = time.perf_counter() - began
+        self.run_seconds += self.last
         return result
 
 

@@ -1,12 +1,16 @@
 """The federation inside a compiled simulation."""
 
+import copy
 import math
+import types
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jax import lax
+from jax.sharding import Mesh
+from jax.sharding import PartitionSpec as Spread
 from jaxtyping import Array, Bool, Key, PyTree, UInt32
 
 from fedspam import _random, _tree
@@ -27,6 +31,8 @@ from fedspam.federation import (
 )
 from fedspam.population import Ids, MeanOracle, Population
 
+AXIS = "clients"  # of a mesh of devices
+
 
 class Heard(NamedTuple):
     """Of one client whether, of several how many: replied, counted, computed what is not finite.
@@ -37,6 +43,14 @@ class Heard(NamedTuple):
     replied: Any
     accepted: Any
     broken: Any = None
+
+
+class Task(NamedTuple):
+    """What a cohort is asked."""
+
+    work: Work
+    key: Any
+    message: Mapping[str, Any]
 
 
 class Traced:
@@ -55,6 +69,7 @@ class Traced:
         quorum: the share of a cohort whose replies must count, or the exchange is void; one reply always must.
         per_client: never use the mean client, so that each reply can be looked at alone.
         aggregate: the rule of `fedspam.aggregation` that takes the place of the mean over several clients.
+        mesh: devices with an axis `clients`, over which every cohort is spread; None for one device.
 
     Attributes:
         void: whether an exchange of this round had too few replies that count.
@@ -75,8 +90,10 @@ class Traced:
         quorum: float = 0.0,
         per_client: bool = False,
         aggregate: Rule | None = None,
+        mesh: Mesh | None = None,
     ) -> None:
         self._population = population
+        self._mesh = mesh
         self._round = round
         self._chunk = chunk
         self._faults = faults
@@ -118,9 +135,12 @@ class Traced:
 
     def collect(self, cohort: Cohort, work: Work, **message: Any) -> tuple[Any, Bool[Array, " cohort"]]:
         key = _random.fold_name(cohort.key, work.__name__)
-        ask = lambda id: self._ask(work, key, id, message)
-        chunk = self._chunk_for(cohort, message)
-        replies, each, memory = lax.map(ask, cohort.ids, batch_size=chunk)
+
+        def some(fed: "Traced", task: Task, ids: Ids, slots: Any) -> tuple[Any, Any]:
+            chunk = fed._chunk_for(ids.shape[0], task.message)
+            return (), lax.map(lambda id: fed._ask(task.work, task.key, id, task.message), ids, batch_size=chunk)
+
+        replies, each, memory = self._spread(some, cohort, Task(work, key, message))[1]
         self._remember(cohort.ids, memory)
         self._note_heard(work, cohort, jax.tree.map(jnp.sum, each))
         return replies, each.accepted
@@ -168,13 +188,50 @@ class Traced:
     def _affine_mean(self, cohort: Cohort, work: Work, key: Key[Array, ""], message: Mapping[str, Any]) -> Any:
         """The work done once on the mean client; or, where clients go one by one, the plain sum: it then costs the same
         and a client's data is read once for all the points of the work."""
-        chunk = self._chunk_for(cohort, message)
-        if chunk > 1:
-            return work(MeanOracle(self._population, cohort.ids, chunk), key, **message)
+        chunk = self._chunk_for(cohort.size, message)
         ask = lambda id: work(self._population.client(id), jax.random.fold_in(key, id), **message)
-        first = ask(cohort.ids[0])
-        total, _ = lax.scan(lambda total, id: (_tree.add(total, ask(id)), None), first, cohort.ids[1:])
-        return _tree.divide(total, cohort.size)
+        if self._mesh is None and chunk == 1:
+            first = ask(cohort.ids[0])
+            total, _ = lax.scan(lambda total, id: (_tree.add(total, ask(id)), None), first, cohort.ids[1:])
+            return _tree.divide(total, cohort.size)
+        if self._mesh is None:
+            return work(MeanOracle(self._population, cohort.ids, chunk), key, **message)
+
+        def some(fed: "Traced", task: Task, ids: Ids, slots: Any) -> tuple[Any, Any]:
+            # each device's mean, by its share of the cohort: the work is affine
+            oracle = MeanOracle(fed._population, ids, fed._chunk_for(ids.shape[0], task.message), slots)
+            return _tree.scale(jnp.sum(slots) / cohort.size, task.work(oracle, task.key, **task.message)), ()
+
+        return self._spread(some, cohort, Task(work, key, message))[0]
+
+    def _spread(
+        self, some: Callable[["Traced", "Task", Ids, Any], tuple[Any, Any]], cohort: Cohort, task: "Task"
+    ) -> tuple[Any, Any]:
+        """What `some` makes of the cohort's ids: of all at once, or of a share on each device of the mesh. Of the two
+        parts that it returns the first is summed over the devices, the second laid end to end."""
+        if self._mesh is None:
+            return some(self, task, cohort.ids, None)
+        padding = -cohort.size % self._mesh.shape[AXIS]
+        ids = jnp.concatenate([cohort.ids, jnp.repeat(cohort.ids[-1:], padding)])
+        slots = jnp.arange(cohort.size + padding) < cohort.size
+        owner = getattr(task.work, "__self__", None)
+
+        def share(operands: Any, ids: Ids, slots: Any) -> tuple[Any, Any]:
+            fed, owner = copy.copy(self), operands[0]
+            fed._mesh, (fed._population, fed.memory, fed._faults) = None, operands[1]
+            work = task.work if owner is None else types.MethodType(task.work.__func__, owner)  # pyright: ignore[reportFunctionMemberAccess]
+            total, rows = some(fed, Task(work, *operands[2]), ids, slots)
+            # gathered, then added in the devices' order: the bits depend on their number, not on the network
+            return jax.tree.map(lambda leaf: jnp.sum(lax.all_gather(leaf, AXIS), axis=0, dtype=leaf.dtype), total), rows
+
+        split = Spread(AXIS)
+        spread = jax.shard_map(
+            share, mesh=self._mesh, in_specs=(Spread(), split, split), out_specs=(Spread(), split), check_vma=False
+        )
+        # all that the work needs goes in as arguments: what is closed over belongs to the program outside
+        operands = (owner, (self._population, self.memory, self._faults), (task.key, dict(task.message)))
+        total, rows = spread(operands, ids, slots)
+        return total, jax.tree.map(lambda leaf: leaf[: cohort.size], rows)
 
     def _ask(self, work: Work, key: Key[Array, ""], id: UInt32[Array, ""], message: Mapping[str, Any]) -> Any:
         """One client's reply as it counts (zeros where it does not), how it was heard, what the client remembers."""
@@ -203,10 +260,25 @@ class Traced:
             self._remember(cohort.ids, jax.tree.map(lambda leaf: leaf[None], memory))
             return reply, jax.tree.map(lambda flag: flag.astype(jnp.int32), heard)
 
-        chunk = self._chunk_for(cohort, message)
-        padding = -cohort.size % chunk
-        ids = jnp.concatenate([cohort.ids, jnp.repeat(cohort.ids[-1:], padding)]).reshape(-1, chunk)
-        slots = (jnp.arange(cohort.size + padding) < cohort.size).reshape(-1, chunk)
+        def some(fed: "Traced", task: Task, ids: Ids, slots: Any) -> tuple[Any, Any]:
+            total, heard, memory = fed._chunks(ids, slots, task.work, task.key, task.message)
+            return (total, heard), memory
+
+        (total, heard), memory = self._spread(some, cohort, Task(work, key, message))
+        self._remember(cohort.ids, memory)
+        return total, heard
+
+    def _chunks(
+        self, ids: Ids, slots: Any, work: Work, key: Key[Array, ""], message: Mapping[str, Any]
+    ) -> tuple[Any, "Heard", PyTree]:
+        """The sum of the replies of those ids whose slots count, how they were heard, what the clients remember."""
+        size = ids.shape[0]
+        chunk = self._chunk_for(size, message)
+        padding = -size % chunk
+        masked = padding > 0 or slots is not None
+        slots = jnp.ones(size, bool) if slots is None else slots
+        ids = jnp.concatenate([ids, jnp.repeat(ids[-1:], padding)]).reshape(-1, chunk)
+        slots = jnp.concatenate([slots, jnp.zeros(padding, bool)]).reshape(-1, chunk)
 
         def add_chunk(carry: Any, part: Any) -> tuple[Any, Any]:
             ids, slots = part
@@ -215,6 +287,7 @@ class Traced:
                 replies, heard, memory = jax.tree.map(lambda leaf: leaf[None], one(ids[0]))
             else:
                 replies, heard, memory = jax.vmap(one)(ids)
+            if masked:
                 # padding repeats a client; what it says is not heard twice
                 keep = lambda leaf: jnp.where(slots.reshape(-1, *(1,) * (leaf.ndim - 1)), leaf, jnp.zeros_like(leaf))
                 replies = jax.tree.map(keep, replies)
@@ -222,16 +295,15 @@ class Traced:
             total = jax.tree.map(lambda sum, leaf: sum + jnp.sum(leaf, axis=0), carry[0], replies)
             return (total, jax.tree.map(jnp.add, carry[1], counts)), memory
 
-        reply, heard, _ = jax.eval_shape(lambda id: self._ask(work, key, id, message), cohort.ids[0])
+        reply, heard, _ = jax.eval_shape(lambda id: self._ask(work, key, id, message), ids[0, 0])
         zeros = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), reply)
         start = (zeros, jax.tree.map(lambda _: jnp.zeros((), jnp.int32), heard))
         if ids.shape[0] == 1:
             (total, heard), memory = add_chunk(start, (ids[0], slots[0]))
         else:
             (total, heard), memory = lax.scan(add_chunk, start, (ids, slots))
-            memory = jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:])[: cohort.size], memory)
-        self._remember(cohort.ids, jax.tree.map(lambda leaf: leaf[: cohort.size], memory))
-        return total, heard
+            memory = jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), memory)
+        return total, heard, jax.tree.map(lambda leaf: leaf[:size], memory)
 
     def _remember(self, ids: Ids, memory: PyTree) -> None:
         if jax.tree.leaves(memory):
@@ -263,7 +335,8 @@ class Traced:
         if is_dynamic(self._conditional, self._faults, self._per_client, terms_of(work), cohort.size):
             self.contacts[label] = Contacts(*(jnp.asarray(count, jnp.int32) for count in contacts))
 
-    def _chunk_for(self, cohort: Cohort, message: Mapping[str, Any]) -> int:
+    def _chunk_for(self, size: int, message: Mapping[str, Any]) -> int:
         if self._chunk is not None:
-            return min(self._chunk, cohort.size)
-        return default_chunk(cohort.size, _tree.size(jax.tree.map(jnp.asarray, dict(message))))
+            return min(self._chunk, size)
+        most = default_chunk(size, _tree.size(jax.tree.map(jnp.asarray, dict(message))))
+        return -(-size // -(-size // most))  # as few chunks, filled evenly: less padding

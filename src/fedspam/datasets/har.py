@@ -1,4 +1,4 @@
-"""Human activities recognised from a phone's sensors: windows of 30 persons, as features."""
+"""Human activities recognised from a phone's sensors: windows of 30 persons, as features and as signals."""
 
 from pathlib import Path
 from typing import NamedTuple
@@ -7,7 +7,9 @@ import numpy as np
 from jaxtyping import Float, Integer
 
 from fedspam.datasets.arrays import read_arrays
+from fedspam.datasets.federated import Federated
 from fedspam.datasets.folder import data_path
+from fedspam.datasets.partition import by_key
 
 ACTIVITIES = ("walking", "upstairs", "downstairs", "sitting", "standing", "laying")
 
@@ -31,9 +33,29 @@ def read_har(folder: str | Path | None = None) -> Activity:
     features, labels, person, names = (arrays[name] for name in ("x", "y", "subject", "feature_names"))
     if features.ndim != 2 or features.shape[1:] != names.shape:
         raise ValueError(f"{path}: x has shape {features.shape} and {names.size} feature names; fetch it again")
+    _check_rows(path, len(features), labels, person)
+    return Activity(features.astype(np.float64), labels.astype(int), person.astype(int), tuple(map(str, names)))
+
+
+def read_har_windows(folder: str | Path | None = None) -> Federated:
+    """The same windows as the sensors measured them, by person: ``features`` (128 x 6) and ``label``.
+
+    They are 2.56 seconds at 50 Hz of acceleration along three axes in g and rotation about them in rad/s.
+    """
+    path = data_path("har/har_windows.npz", folder)
+    arrays = read_arrays(path, ("x", "y", "subject", "scale"))
+    windows, labels, person, scale = (arrays[name] for name in ("x", "y", "subject", "scale"))
+    if windows.ndim != 3 or windows.shape[1:] != (128, 6) or scale.shape != (6,):
+        raise ValueError(f"{path}: x has shape {windows.shape} and scale {scale.shape}; fetch it again")
+    _check_rows(path, len(windows), labels, person)
+    owners, persons = by_key(person)
+    features = (windows * scale).astype(np.float32)
+    return Federated.by({"features": features, "label": labels.astype(np.int32)}, owners, persons)
+
+
+def _check_rows(path: Path, rows: int, labels: np.ndarray, person: np.ndarray) -> None:
     for name, array in (("y", labels), ("subject", person)):
-        if array.shape != features.shape[:1] or not np.issubdtype(array.dtype, np.integer):
+        if array.shape != (rows,) or not np.issubdtype(array.dtype, np.integer):
             raise ValueError(f"{path}: {name} must be one whole number a row of x; fetch it again")
     if labels.min() < 0 or labels.max() >= len(ACTIVITIES):
         raise ValueError(f"{path}: y holds {labels.max()}; there are the activities 0 to {len(ACTIVITIES) - 1}")
-    return Activity(features.astype(np.float64), labels.astype(int), person.astype(int), tuple(map(str, names)))

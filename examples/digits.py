@@ -1,0 +1,60 @@
+"""Digits that come with scikit-learn, dealt out so that each of 30 clients sees two or three kinds: no download.
+
+    python examples/digits.py [--rounds 300] [--target 0.95]
+
+Shows the whole road: rows, a split, examples and clients held out, minibatches, a target, and what it cost to reach.
+"""
+
+import argparse
+
+from fedspam import datasets, simulate, spam_pp
+from fedspam.algorithms import fedavg
+from fedspam.datasets import Federated
+from fedspam.evaluation import Evaluation, Named
+from fedspam.models import mlp
+from fedspam.prox import GradientDescent
+from fedspam.watch import Target
+
+
+def main(
+    rounds: int = 300, target: float = 0.93, every: int = 10, methods: tuple[str, ...] = ("fedavg", "spam_pp")
+) -> dict[str, float]:
+    # 1. Rows, and whose they are: two shards of the digits in order, for each of 30 clients.
+    rows = datasets.read_digits()
+    data = Federated.by(rows, datasets.shards(rows["label"], clients=30, each=2))
+
+    # 2. Five clients that training never sees; of the others, a fifth of their digits.
+    seen, strangers = data.hold_out_clients(1 / 6)
+    train, test = seen.hold_out_examples(0.2)
+
+    # 3. A small network; clients draw minibatches of ten.
+    model = mlp(64, 10, hidden=(50,))
+    people = train.population(model.loss, batch=10)
+    judge = Named({"test": Evaluation.of(test, model.correct), "strangers": Evaluation.of(strangers, model.correct)})
+
+    # 4. Two methods, each until it has the target.
+    known = {
+        "fedavg": fedavg(10, local_steps=10, step_size=0.1),
+        "spam_pp": spam_pp(
+            10, step_size=2.0, momentum=0.3, solver=GradientDescent(steps=10, step_size=0.1, minibatch=True)
+        ),
+    }
+    found = {}
+    print("method    rounds   MB up    test   strangers")
+    for name in methods:
+        run = simulate(
+            known[name], people, model.init(0), rounds=rounds, key=0, probe=judge, every=every,
+            until=Target("test.accuracy", at_least=target),
+        )  # fmt: skip
+        test_accuracy, other = (float(run.probes[f"{part}.accuracy"][-1]) for part in ("test", "strangers"))
+        up = run.rows["bytes_up"].sum() / 1e6
+        print(f"{name:8} {run.rounds:7} {up:7.1f} {test_accuracy:7.3f} {other:11.3f}   {run.status}")
+        found |= {f"{name}.test": test_accuracy, f"{name}.rounds": run.rounds}
+    return found
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description="Digits, by client")
+    parser.add_argument("--rounds", type=int, default=300)
+    parser.add_argument("--target", type=float, default=0.93)
+    main(**vars(parser.parse_args()))

@@ -1,0 +1,190 @@
+"""Examples by client, end to end in one array a column: what every reader of federated data returns."""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from jaxtyping import Integer
+
+from fedspam import _check
+from fedspam.population import Loss, Ragged
+
+Columns = Mapping[str, np.ndarray]
+
+
+@dataclass(frozen=True)
+class Federated:
+    """Clients and their examples. Build it with a reader, with `Federated.of` or with `Federated.by`.
+
+    Arguments:
+        clients: their names.
+        examples: one array a column; the rows of the first client come first, then those of the second, ...
+        sizes: how many rows each client has.
+
+    >>> data = Federated.of([("ann", {"x": [[1.0], [2.0]], "y": [0, 1]}), ("bob", {"x": [[3.0]], "y": [1]})])
+    >>> data.clients, data.sizes.tolist(), data["bob"]["x"].tolist()
+    (('ann', 'bob'), [2, 1], [[3.0]])
+    """
+
+    clients: tuple[str, ...]
+    examples: Columns
+    sizes: Integer[np.ndarray, " clients"]
+
+    def __post_init__(self) -> None:
+        if not self.clients:
+            raise ValueError("there are no clients; give at least one")
+        if len(self.clients) != len(self.sizes):
+            raise ValueError(f"there are {len(self.clients)} clients and {len(self.sizes)} sizes; give one for each")
+        rows = int(np.sum(self.sizes))
+        for name, column in self.examples.items():
+            if len(column) != rows:
+                raise ValueError(f"the column {name!r} has {len(column)} rows, the sizes add up to {rows}")
+
+    @classmethod
+    def of(cls, parts: Iterable[tuple[str, Mapping[str, Any]]]) -> "Federated":
+        """From pairs of a client and its columns, one after another; what comes twice for a client is joined."""
+        found: dict[str, list[dict[str, np.ndarray]]] = {}
+        first: dict[str, np.ndarray] = {}
+        for client, columns in parts:
+            rows = {name: np.asarray(column) for name, column in columns.items()}
+            first = first or rows
+            check_part(client, rows, first)
+            found.setdefault(client, []).append(rows)
+        if not found:
+            raise ValueError("there are no clients; give at least one")
+        order = [(client, part) for client, parts in found.items() for part in parts]
+        examples = {name: np.concatenate([part[name] for _, part in order]) for name in first}
+        column = next(iter(first))
+        sizes = [sum(len(part[column]) for part in parts) for parts in found.values()]
+        return cls(tuple(found), examples, np.asarray(sizes, np.int64))
+
+    @classmethod
+    def by(cls, examples: Mapping[str, Any], owners: Any, names: Sequence[Any] | None = None) -> "Federated":
+        """From rows in any order and whose each is, such as `iid`, `dirichlet`, `shards` and `by_key` tell.
+
+        Arguments:
+            examples: one array a column.
+            owners: the number of its client for every row, from 0 on.
+            names: of the clients; None for their numbers.
+
+        >>> Federated.by({"x": [10, 20, 30]}, [1, 0, 1])["1"]["x"].tolist()
+        [10, 30]
+        """
+        owners = np.asarray(owners)
+        if owners.ndim != 1 or not np.issubdtype(owners.dtype, np.integer) or (owners.size and owners.min() < 0):
+            raise ValueError("owners must be one whole number a row, from 0 on; see fedspam.datasets.by_key")
+        sizes = np.bincount(owners, minlength=0 if names is None else len(names))
+        named = range(len(sizes)) if names is None else names
+        order = np.argsort(owners, kind="stable")
+        columns = {name: np.asarray(column) for name, column in examples.items()}
+        for name, column in columns.items():
+            if len(column) != len(owners):
+                raise ValueError(f"the column {name!r} has {len(column)} rows, there are {len(owners)} owners")
+        return cls(tuple(map(str, named)), {name: column[order] for name, column in columns.items()}, sizes)
+
+    def __len__(self) -> int:
+        return len(self.clients)
+
+    def __iter__(self) -> Iterator[tuple[str, dict[str, np.ndarray]]]:
+        for number, client in enumerate(self.clients):
+            yield client, self._rows(number)
+
+    def __getitem__(self, client: str) -> dict[str, np.ndarray]:
+        if client not in self.clients:
+            raise KeyError(f"there is no client {client!r}; there is {', '.join(self.clients[:5])}, ...")
+        return self._rows(self.clients.index(client))
+
+    @property
+    def rows(self) -> int:
+        """How many examples there are."""
+        return int(self.sizes.sum())
+
+    def _rows(self, number: int) -> dict[str, np.ndarray]:
+        begin = int(self.sizes[:number].sum())
+        return {name: column[begin : begin + int(self.sizes[number])] for name, column in self.examples.items()}
+
+    def map(self, function: Callable[[Columns], Mapping[str, Any]]) -> "Federated":
+        """The same clients with other columns: `function` gets all columns at once and returns as many rows."""
+        examples = {name: np.asarray(column) for name, column in function(self.examples).items()}
+        return Federated(self.clients, examples, self.sizes)
+
+    def take(self, clients: Iterable[int | str]) -> "Federated":
+        """Some of the clients, by number or name, in the order given."""
+        place = {client: number for number, client in enumerate(self.clients)}
+        wanted = [number if isinstance(number, int) else place[str(number)] for number in map(_plain, clients)]
+        begins = np.cumsum(self.sizes) - self.sizes
+        rows = np.concatenate([np.arange(begins[i], begins[i] + self.sizes[i]) for i in wanted] or [np.zeros(0, int)])
+        examples = {name: column[rows] for name, column in self.examples.items()}
+        return Federated(tuple(self.clients[i] for i in wanted), examples, self.sizes[wanted])
+
+    def hold_out_clients(self, share: float = 0.2, *, seed: int = 0) -> tuple["Federated", "Federated"]:
+        """Those to train with, and others that training never sees; at least one of each."""
+        _share(share)
+        if len(self) < 2:
+            raise ValueError("there is one client only; hold out examples instead: hold_out_examples")
+        count = min(max(1, round(share * len(self))), len(self) - 1)
+        held = np.random.default_rng(seed).permutation(len(self))[:count]
+        chosen = np.isin(np.arange(len(self)), held)
+        return self.take(np.flatnonzero(~chosen).tolist()), self.take(np.flatnonzero(chosen).tolist())
+
+    def hold_out_examples(self, share: float = 0.2, *, seed: int | None = 0) -> tuple["Federated", "Federated"]:
+        """The same share of every client's examples apart, rounded, with at least one left to train with.
+
+        A client of few examples may have none held out: it then takes no part in evaluation.
+
+        Arguments:
+            share: of each client's rows that is held out.
+            seed: which rows; None for the last ones, where the order means something, as in a text.
+        """
+        _share(share)
+        held = np.zeros(self.rows, bool)
+        random = None if seed is None else np.random.default_rng(seed)
+        for begin, size in zip(np.cumsum(self.sizes) - self.sizes, self.sizes, strict=True):
+            count = min(round(share * int(size)), int(size) - 1)
+            order = np.arange(size)[::-1] if random is None else random.permutation(size)
+            held[begin + order[: max(count, 0)]] = True
+        owner = np.repeat(np.arange(len(self)), self.sizes)
+        halves = []
+        for chosen in (~held, held):
+            examples = {name: column[chosen] for name, column in self.examples.items()}
+            halves.append(Federated(self.clients, examples, np.bincount(owner[chosen], minlength=len(self))))
+        return halves[0], halves[1]
+
+    def population(
+        self, loss: Loss, *, batch: int | None = None, replace: bool = False, weighted: bool = False
+    ) -> Ragged:
+        """The clients as a population on the device; the arguments are those of `Ragged.of`."""
+        return Ragged.of_sizes(
+            dict(self.examples), self.sizes.tolist(), loss, batch=batch, replace=replace, weighted=weighted
+        )
+
+
+def check_part(client: str, rows: dict[str, np.ndarray], like: dict[str, np.ndarray]) -> None:
+    """A client's columns are those of the first client, of one length, and in the same shapes."""
+    if rows.keys() != like.keys():
+        raise ValueError(
+            f"client {client!r} has the columns {', '.join(rows)}, the first client has {', '.join(like)}; "
+            "every client needs the same"
+        )
+    sizes = {len(column) if column.ndim else -1 for column in rows.values()}
+    if len(sizes) != 1 or sizes == {-1}:
+        raise ValueError(f"client {client!r} has columns of {sorted(sizes)} rows; all of them need the same number")
+    for name, column in rows.items():
+        if column.dtype == object:
+            raise ValueError(f"client {client!r}: {name!r} holds rows of different lengths; make them equal first")
+        if column.shape[1:] != like[name].shape[1:]:
+            raise ValueError(
+                f"client {client!r}: the rows of {name!r} have shape {column.shape[1:]}, those of the first client "
+                f"{like[name].shape[1:]}; they must agree"
+            )
+
+
+def _plain(number: Any) -> Any:
+    return int(number) if isinstance(number, np.integer) else number
+
+
+def _share(share: float) -> None:
+    _check.between("share", share, 0, 1, open_low=True)
+    if share == 1:
+        raise ValueError("share = 1 leaves nothing to train with; 0.2 is a common choice")

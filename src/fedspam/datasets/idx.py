@@ -1,0 +1,62 @@
+"""IDX, the format of MNIST and its kin: a magic number, the sizes of the axes, and the numbers, all big-endian."""
+
+import math
+from pathlib import Path
+
+import numpy as np
+
+from fedspam.datasets._open import opened
+
+DTYPES = {0x08: "u1", 0x09: "i1", 0x0B: ">i2", 0x0C: ">i4", 0x0D: ">f4", 0x0E: ">f8"}
+MOST_BYTES = 2**32
+PIECE = 2**24
+
+
+def read_idx(path: str | Path) -> np.ndarray:
+    """The array of an IDX file, plain or packed (``.gz``).
+
+    >>> import tempfile, pathlib
+    >>> path = pathlib.Path(tempfile.mkdtemp()) / "labels-idx1-ubyte"
+    >>> _ = path.write_bytes(bytes([0, 0, 8, 1, 0, 0, 0, 3, 7, 8, 9]))
+    >>> read_idx(path).tolist()
+    [7, 8, 9]
+
+    LeCun, Cortes, Burges: The MNIST database of handwritten digits, 1998.
+    """
+    path = Path(path)
+    with opened(path, "rb", "an IDX file") as file:
+        magic = file.read(4)
+        if len(magic) < 4 or magic[:2] != b"\0\0" or magic[2] not in DTYPES or not 1 <= magic[3] <= 8:
+            raise ValueError(
+                f"{path}, byte 0: {magic.hex() or 'nothing'} is no IDX magic number, such as 00000803; give an IDX file"
+            )
+        header = file.read(4 * magic[3])
+        if len(header) < 4 * magic[3]:
+            raise ValueError(f"{path}, byte {4 + len(header)}: it ends within its header; fetch it again")
+        shape = np.frombuffer(header, ">u4").tolist()
+        dtype = np.dtype(DTYPES[magic[2]])
+        promised = math.prod(shape) * dtype.itemsize
+        if promised > MOST_BYTES:
+            raise ValueError(f"{path}: the header promises {promised} bytes; at most {MOST_BYTES} are read")
+        body = bytearray()
+        # a byte more than promised, to see whether there is one; in pieces, as a promise may be false
+        while len(body) <= promised and (piece := file.read(min(PIECE, promised + 1 - len(body)))):
+            body += piece
+    if len(body) != promised:
+        more = "more" if len(body) > promised else len(body)
+        raise ValueError(
+            f"{path}, byte {4 + len(header) + min(len(body), promised)}: shape {tuple(shape)} needs {promised} bytes "
+            f"after the header, there are {more}; fetch it again"
+        )
+    array = np.frombuffer(body, dtype).reshape(shape)
+    return array.astype(dtype.newbyteorder("="))
+
+
+def read_labelled(images: str | Path, labels: str | Path) -> dict[str, np.ndarray]:
+    """Images and their labels, from two IDX files: ``{"features": [n, rows, columns], "label": [n]}``."""
+    image, label = read_idx(images), read_idx(labels)
+    if label.ndim != 1 or image.shape[:1] != label.shape:
+        raise ValueError(
+            f"{images} has shape {image.shape} and {labels} {label.shape}; give the images and labels of one set"
+        )
+    return {"features": image, "label": label.astype(np.int32)}

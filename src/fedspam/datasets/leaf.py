@@ -1,0 +1,179 @@
+"""LEAF's JSON: ``{"users": [...], "num_samples": [...], "user_data": {user: {"x": [...], "y": [...]}}}``.
+
+Shards are read a piece at a time and a user at a time, so that memory holds one user's text and the arrays, never a
+whole shard as Python objects.
+"""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+
+from fedspam.datasets._open import opened
+from fedspam.datasets.federated import Federated
+
+PIECE = 2**20  # characters read at once
+MOST_OF_A_USER = 2**28  # characters; more is damage rather than data
+COLUMNS = {"x": "features", "y": "label"}  # what they are called here
+ENDINGS = ("*.json", "*.json.gz", "*.json.bz2", "*.json.xz")
+
+
+def read_leaf(path: str | Path) -> Federated:
+    """All users of one shard, or of all shards in a folder, such as LEAF's ``data/train``.
+
+    A user whose examples are spread over shards is joined. ``x`` and ``y`` become the arrays ``features`` and
+    ``label``: numbers stay numbers, text stays text (see `fedspam.datasets.encode`).
+
+    >>> import tempfile, pathlib
+    >>> path = pathlib.Path(tempfile.mkdtemp()) / "shard.json"
+    >>> _ = path.write_text('{"users": ["a"], "num_samples": [2], "user_data": {"a": {"x": [[1], [2]], "y": [0, 1]}}}')
+    >>> read_leaf(path)["a"]["label"].tolist()
+    [0, 1]
+
+    Caldas et al.: LEAF: a benchmark for federated settings, 2018, arXiv:1812.01097.
+    """
+    return Federated.of(stream_leaf(path))
+
+
+def stream_leaf(path: str | Path) -> Iterator[tuple[str, dict[str, np.ndarray]]]:
+    """One user after another, for data that should not be in memory all at once."""
+    path = Path(path)
+    shards = sorted(found for ending in ENDINGS for found in path.glob(ending)) if path.is_dir() else [path]
+    if not shards:
+        raise FileNotFoundError(f"{path} holds no shard of LEAF; give a folder of {' or '.join(ENDINGS)}, or one file")
+    for shard in shards:
+        with opened(shard, "rt", "a shard of LEAF, which is JSON", encoding="utf-8") as file:
+            yield from _users(_Text(file, shard))
+
+
+def _users(text: "_Text") -> Iterator[tuple[str, dict[str, np.ndarray]]]:
+    told: dict[str, Any] = {}
+    sizes: dict[str, int] = {}
+    for name in text.members():
+        if name != "user_data":
+            told[name] = text.value()
+            continue
+        for user in text.members():
+            if user in sizes:
+                raise text.wrong(f"the user {user!r} comes twice in one shard", "join the two")
+            columns = _columns(text, user, text.value())
+            sizes[user] = len(columns["label"])
+            yield user, columns
+    if "user_data" not in text.seen:
+        raise text.wrong("there is no 'user_data'", "give a shard of LEAF: users, num_samples, user_data")
+    users, counts = told.get("users"), told.get("num_samples")
+    if users is not None and (not isinstance(users, list) or set(map(str, users)) != sizes.keys()):
+        raise text.wrong("'users' and 'user_data' name different users", "fetch the shard again")
+    if users is not None and isinstance(counts, list):
+        for user, count in zip(users, counts, strict=False):
+            if sizes[user] != count:
+                raise text.wrong(f"{user!r} has {sizes[user]} examples and num_samples says {count}", "fetch it again")
+
+
+def _columns(text: "_Text", user: str, data: Any) -> dict[str, np.ndarray]:
+    if not isinstance(data, dict) or not {"x", "y"} <= data.keys():
+        raise text.wrong(f"the user {user!r} has no 'x' and 'y'", "give a shard of LEAF")
+    columns = {}
+    for name, column_name in COLUMNS.items():
+        try:
+            column = np.asarray(data[name])
+        except ValueError:
+            column = np.empty(0, object)
+        if column.ndim < 1 or column.dtype.kind not in "biufU":
+            raise text.wrong(
+                f"{name} of the user {user!r} is no list of numbers or text of one shape", "make its rows equally long"
+            )
+        if column.dtype.kind == "f" and not np.isfinite(column).all():
+            raise text.wrong(f"{name} of the user {user!r} holds a number that is not finite", "correct it")
+        columns[column_name] = column
+    x, y = (len(column) for column in columns.values())
+    if x != y:
+        raise text.wrong(f"the user {user!r} has {x} x and {y} y", "give one y for each x")
+    return columns
+
+
+class _Text:
+    """JSON read a piece at a time: the members of an object one by one, values whole."""
+
+    def __init__(self, file: IO[str], path: Path) -> None:
+        self._file, self._path = file, path
+        self._buffer, self._at, self._gone = "", 0, 0
+        self._decoder = json.JSONDecoder(object_pairs_hook=self._object, parse_constant=self._constant)
+        self.seen: set[str] = set()  # names of members that were met
+
+    def members(self) -> Iterator[str]:
+        """The names of an object's members; the value of each must be read before the next is asked for."""
+        self._expect("{", "an object")
+        if self._peek() == "}":
+            self._at += 1
+            return
+        while True:
+            name = self.value()
+            if not isinstance(name, str):
+                raise self.wrong(f"{name!r} stands where a name is expected", "fetch the file again")
+            self.seen.add(name)
+            self._expect(":", "a value")
+            yield name
+            if self._peek() != ",":
+                break
+            self._at += 1
+        self._expect("}", "the end of an object")
+
+    def value(self) -> Any:
+        self._peek()
+        while True:
+            try:
+                value, end = self._decoder.raw_decode(self._buffer, self._at)
+                # a number that reaches the end of what was read may go on
+                if end < len(self._buffer) or not self._more():
+                    self._at = end
+                    return value
+            except RecursionError:
+                raise self.wrong("it is nested too deep", "give a shard of LEAF") from None
+            except json.JSONDecodeError as error:
+                if len(self._buffer) - self._at > MOST_OF_A_USER or not self._more():
+                    place = self._gone + error.pos
+                    raise ValueError(
+                        f"{self._path}, character {place}: no JSON ({error.msg}), or the file is cut short; "
+                        "fetch it again"
+                    ) from None
+
+    def wrong(self, what: str, remedy: str) -> ValueError:
+        return ValueError(f"{self._path}, before character {self._gone + self._at}: {what}; {remedy}")
+
+    def _expect(self, sign: str, what: str) -> None:
+        found = self._peek()
+        if found != sign:
+            shown = repr(found) if found else "the end of the file"
+            raise ValueError(
+                f"{self._path}, character {self._gone + self._at}: {shown} where {what} should be ({sign!r}): it is no "
+                "JSON of LEAF, or cut short; fetch it again"
+            )
+        self._at += 1
+
+    def _peek(self) -> str:
+        while True:
+            while self._at < len(self._buffer):
+                if not self._buffer[self._at].isspace():
+                    return self._buffer[self._at]
+                self._at += 1
+            if not self._more():
+                return ""
+
+    def _more(self) -> bool:
+        # as much again as is waiting: what is tried anew then costs a constant factor
+        piece = self._file.read(max(PIECE, len(self._buffer) - self._at))
+        self._gone += self._at
+        self._buffer, self._at = self._buffer[self._at :] + piece, 0
+        return bool(piece)
+
+    def _object(self, pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        table = dict(pairs)
+        if len(table) != len(pairs):
+            raise self.wrong("a name comes twice in one object", "keep one of them")
+        return table
+
+    def _constant(self, constant: str) -> Any:
+        raise self.wrong(f"{constant} is no number of JSON", "replace it")

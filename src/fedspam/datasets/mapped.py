@@ -1,0 +1,114 @@
+"""Federated data larger than memory: written once client by client, then mapped from disk.
+
+A folder holds ``<column>.npy`` for each column, the rows of all clients end to end, and ``clients.json`` with the
+names, sizes and columns. Mapped columns are read as they are needed, and take no memory of their own.
+"""
+
+import json
+from collections.abc import Iterable, Mapping
+from contextlib import ExitStack
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+
+from fedspam import _files, _strict
+from fedspam.datasets.arrays import DAMAGE
+from fedspam.datasets.federated import Federated, check_part
+
+INDEX = "clients.json"
+MOST_INDEX = 2**31  # bytes
+
+
+def write_mapped(parts: Iterable[tuple[str, Mapping[str, Any]]], folder: str | Path) -> Federated:
+    """Write clients one after another, such as `stream_tff` and `stream_leaf` give them, and open what was written.
+
+    Only one client is in memory at a time. All clients need the same columns, shapes and dtypes, of numbers: turn text
+    into numbers first, with `fedspam.datasets.encode`.
+
+    Arguments:
+        parts: pairs of a client and its columns; every client once.
+        folder: a new one.
+
+    >>> import tempfile
+    >>> made = write_mapped(((str(i), {"x": np.full((i + 1, 2), i)}) for i in range(3)), tempfile.mkdtemp() + "/data")
+    >>> made.sizes.tolist(), made["1"]["x"].tolist(), type(made.examples["x"]).__name__
+    ([1, 2, 3], [[1, 1], [1, 1]], 'memmap')
+    """
+    folder = Path(folder)
+    if folder.exists() and any(folder.iterdir()):
+        raise FileExistsError(f"{folder} is not empty; name a new folder, or open what it holds with open_mapped")
+    folder.mkdir(parents=True, exist_ok=True)
+    sizes: dict[str, int] = {}
+    first: dict[str, np.ndarray] = {}
+    with ExitStack() as stack:
+        files: dict[str, IO[bytes]] = {}
+        for client, given in parts:
+            rows = {name: np.ascontiguousarray(column) for name, column in given.items()}
+            if not first:
+                first = {name: column[:0] for name, column in rows.items()}
+                for name, column in first.items():
+                    files[name] = stack.enter_context((folder / _file(name)).open("wb"))
+                    _write_header(files[name], column, 0)
+            if client in sizes:
+                raise ValueError(f"client {client!r} comes twice; join its rows before they are written")
+            check_part(client, rows, first)
+            for name, column in rows.items():
+                if column.dtype != first[name].dtype or column.dtype.kind not in "biuf":
+                    raise ValueError(
+                        f"client {client!r}: {name!r} holds {column.dtype}, the first client's {first[name].dtype}; "
+                        "give numbers of one dtype"
+                    )
+                files[name].write(column.tobytes())
+            sizes[client] = len(next(iter(rows.values())))
+        if not sizes:
+            raise ValueError("there are no clients; give at least one")
+        for name, file in files.items():  # now that the number of rows is known
+            file.seek(0)
+            _write_header(file, first[name], sum(sizes.values()))
+    # the index comes last: a folder without it is not whole
+    index = {"clients": list(sizes), "sizes": list(sizes.values()), "columns": list(first)}
+    _files.write(folder / INDEX, json.dumps(index).encode())
+    return open_mapped(folder)
+
+
+def open_mapped(folder: str | Path) -> Federated:
+    """What `write_mapped` wrote, mapped: rows are read from disk when they are used."""
+    folder = Path(folder)
+    path = folder / INDEX
+    if not path.is_file():
+        raise FileNotFoundError(f"{path} is missing: {folder} was not written by write_mapped, or not to its end")
+    try:
+        index = _strict.json_object(_strict.read(path, MOST_INDEX), size=MOST_INDEX, depth=2)
+        clients, sizes, columns = (index[name] for name in ("clients", "sizes", "columns"))
+        whole = all(type(size) is int and size >= 0 for size in sizes) and len(set(clients)) == len(sizes)
+        if not (whole and all(isinstance(name, str) for name in (*clients, *columns))):
+            raise ValueError("clients and sizes do not agree")
+    except (ValueError, KeyError, TypeError) as error:
+        raise ValueError(f"{path} is damaged ({error}); write the folder again") from None
+    examples = {}
+    for name in columns:
+        file = folder / _file(name)
+        try:
+            examples[name] = np.load(file, mmap_mode="r", allow_pickle=False)
+        except FileNotFoundError:
+            raise
+        except DAMAGE as error:
+            raise ValueError(f"{file} is damaged or cut short ({error}); write the folder again") from None
+        if examples[name].ndim < 1 or len(examples[name]) != sum(sizes):
+            raise ValueError(
+                f"{file} has shape {examples[name].shape}, {path} tells {sum(sizes)} rows; write the folder again"
+            )
+    return Federated(tuple(clients), examples, np.asarray(sizes, np.int64))
+
+
+def _write_header(file: IO[bytes], like: np.ndarray, rows: int) -> None:
+    # NumPy leaves room in it for the number of rows to grow
+    shape = (rows, *like.shape[1:])
+    np.lib.format.write_array_header_1_0(file, {"descr": like.dtype.str, "fortran_order": False, "shape": shape})
+
+
+def _file(column: str) -> str:
+    if not column.isidentifier():
+        raise ValueError(f"the column {column!r} cannot name a file; rename it: letters, digits and _")
+    return f"{column}.npy"

@@ -1,0 +1,66 @@
+"""Shakespeare's plays by speaking role, to predict the next character from."""
+
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import msgspec
+
+from fedspam import _check
+from fedspam.datasets._open import opened
+from fedspam.datasets.federated import Federated
+from fedspam.datasets.folder import data_path
+from fedspam.datasets.text import encode, sequences
+
+MOST_TEXT = 2**28
+
+
+class Shakespeare(NamedTuple):
+    """Rows of text by role: what each role says first, and the rest of it."""
+
+    train: Federated
+    test: Federated
+
+
+def read_roles(folder: str | Path | None = None) -> dict[str, str]:
+    """What each of the 1,128 roles of ``shakespeare/shakespeare_by_role.json.gz`` says, speeches joined by newlines."""
+    path = data_path("shakespeare/shakespeare_by_role.json", folder, endings=(".gz", ""))
+    with opened(path, "rb", "the JSON of speeches by role") as file:
+        text = file.read(MOST_TEXT + 1)
+    if len(text) > MOST_TEXT:
+        raise ValueError(f"{path} holds more than {MOST_TEXT} bytes; fetch it again")
+    try:
+        read: Any = msgspec.json.decode(text, type=_Plays)
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise ValueError(f"{path} is no JSON of speeches by role ({error}); fetch it again") from None
+    return {role: "\n".join(speeches) for role, speeches in read.clients.items()}
+
+
+def read_shakespeare(
+    folder: str | Path | None = None, *, length: int = 80, share: float = 0.8, least: int = 100
+) -> Shakespeare:
+    """The roles' text as rows of `length` characters and the ones that follow each: ``features`` and ``label``.
+
+    Arguments:
+        folder: as in `data_folder`.
+        length: characters in a row.
+        share: of each role's characters, the first ones, that are trained with; the rest is the test.
+        least: roles with fewer characters are left out.
+
+    McMahan et al.: Communication-efficient learning of deep networks from decentralized data, 2017, arXiv:1602.05629.
+    """
+    _check.between("share", share, 0.01, 0.99)
+    _check.whole("least", least, 10)
+    train, test = [], []
+    for role, text in read_roles(folder).items():
+        if len(text) >= least:
+            codes = encode(text)
+            cut = int(share * len(codes))
+            train.append((role, sequences(codes[:cut], length)))
+            test.append((role, sequences(codes[cut:], length)))
+    return Shakespeare(Federated.of(train), Federated.of(test))
+
+
+class _Plays(msgspec.Struct):
+    """The layout of the file; what else is in it is skipped."""
+
+    clients: dict[str, list[str]]

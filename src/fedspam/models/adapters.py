@@ -1,0 +1,174 @@
+"""Modules of Equinox, Flax NNX and PyTorch as models: frameworks supply scores and gradients, never algorithms.
+
+A module comes with its parameters, so that ``model.init(key)`` gives back those, whatever the key. Dropout is off: the
+loss of a client must be the same function at both points of a difference.
+"""
+
+import copy
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from types import ModuleType
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, Key
+
+from fedspam._tree import Params
+from fedspam.models.model import Model
+
+
+@dataclass(frozen=True, eq=False)
+class Adapted:
+    """A network of another framework: its first parameters, and how they and inputs make scores."""
+
+    first: Params
+    scores: Callable[[Params, Any], Any]
+
+    def init(self, key: Key[Array, ""]) -> Params:
+        return self.first
+
+    def __call__(self, params: Params, inputs: Any) -> Float[Array, "rows ..."]:
+        return self.scores(params, inputs)
+
+
+def from_equinox(module: Any, *, dtype: str = "float32", regularisation: float = 0.0) -> Model:
+    """An Equinox module of one example as a model of many; its parameters are its arrays of floats.
+
+    >>> import equinox, jax
+    >>> module = equinox.nn.MLP(4, 3, 8, 1, key=jax.random.key(0))
+    >>> model = from_equinox(module)
+    >>> model.logits(model.init(0), jax.numpy.ones((5, 4))).shape
+    (5, 3)
+    """
+    try:
+        import equinox
+    except ImportError:
+        raise _missing("equinox") from None
+    parts = jax.tree.leaves(module, is_leaf=lambda part: isinstance(part, equinox.nn.BatchNorm))
+    _refuse_batch_norm(part for part in parts if isinstance(part, equinox.nn.BatchNorm))
+    params, rest = equinox.partition(equinox.nn.inference_mode(module), equinox.is_inexact_array)
+    return Model(Adapted(params, lambda params, x: jax.vmap(equinox.combine(params, rest))(x)), dtype, regularisation)
+
+
+def from_flax(module: Any, *, dtype: str = "float32", regularisation: float = 0.0) -> Model:
+    """A Flax NNX module as a model; its parameters are a dict of its ``nnx.Param``.
+
+    Its convolutions become fast under ``vmap`` if they are made with
+    ``nnx.Conv(..., conv_general_dilated=fedspam.models.conv_general_dilated)``.
+
+    >>> import jax
+    >>> from flax import nnx
+    >>> model = from_flax(nnx.Linear(4, 3, rngs=nnx.Rngs(0)))
+    >>> model.logits(model.init(0), jax.numpy.ones((5, 4))).shape
+    (5, 3)
+    """
+    try:
+        from flax import nnx
+    except ImportError:
+        raise _missing("flax") from None
+
+    _refuse_batch_norm(part for _, part in nnx.iter_graph(module) if isinstance(part, nnx.BatchNorm))
+    graph, state, rest = nnx.split(module, nnx.Param, ...)
+    first = nnx.to_pure_dict(state)
+
+    def scores(params: Params, inputs: Any) -> Any:
+        filled = copy.copy(state)
+        nnx.replace_by_pure_dict(filled, params)
+        merged = nnx.merge(graph, filled, rest)
+        merged.eval()
+        return merged(inputs)
+
+    return Model(Adapted(first, scores), dtype, regularisation)
+
+
+def from_torch(module: Any, *, regularisation: float = 0.0) -> Model:
+    """A PyTorch module as a model: scores and gradients are computed by PyTorch, in a call back to the host.
+
+    Its parameters are a dict by PyTorch's names. Everything else stays as it is: the draws, the loss, the method, so
+    that a run follows the same iterates as that of the same network written in JAX. Clients go one after another.
+
+    >>> import jax, torch
+    >>> model = from_torch(torch.nn.Linear(4, 3))
+    >>> model.logits(model.init(0), jax.numpy.ones((5, 4))).shape
+    (5, 3)
+    """
+    try:
+        import torch
+    except ImportError:
+        raise _missing("torch") from None
+    module = copy.deepcopy(module).eval()
+    norms = torch.nn.modules.batchnorm._BatchNorm
+    _refuse_batch_norm(part for part in module.modules() if isinstance(part, norms))
+    first = {name: jnp.asarray(leaf.detach().numpy()) for name, leaf in module.named_parameters()}
+    kinds = {leaf.dtype for leaf in first.values()}
+    if len(kinds) != 1:
+        raise ValueError(f"the module has parameters of {sorted(map(str, kinds))}; convert it to one, as in .float()")
+    host = _OnHost(torch, module)
+    return Model(Adapted(first, lambda params, x: _called(host, params, x)), str(kinds.pop()), regularisation)
+
+
+@dataclass(frozen=True, eq=False)
+class _OnHost:
+    """A PyTorch module that answers in NumPy."""
+
+    torch: ModuleType
+    module: Any
+
+    def scores(self, params: dict[str, np.ndarray], inputs: np.ndarray) -> np.ndarray:
+        with self.torch.no_grad():
+            return self._run(self._tensors(params), inputs).numpy()
+
+    def pullback(
+        self, params: dict[str, np.ndarray], inputs: np.ndarray, cotangent: np.ndarray
+    ) -> dict[str, np.ndarray]:
+        leaves = {name: leaf.requires_grad_() for name, leaf in self._tensors(params).items()}
+        with self.torch.enable_grad():
+            scores = self._run(leaves, inputs)
+        along = self.torch.from_numpy(np.array(cotangent))
+        found = self.torch.autograd.grad(scores, list(leaves.values()), along, allow_unused=True)
+        return {
+            name: np.zeros_like(params[name]) if gradient is None else gradient.numpy()
+            for name, gradient in zip(leaves, found, strict=True)
+        }
+
+    def _tensors(self, params: dict[str, np.ndarray]) -> dict[str, Any]:
+        # copies: JAX lends its arrays for reading alone
+        return {name: self.torch.from_numpy(np.array(leaf)) for name, leaf in params.items()}
+
+    def _run(self, params: dict[str, Any], inputs: np.ndarray) -> Any:
+        return self.torch.func.functional_call(self.module, params, (self.torch.from_numpy(np.array(inputs)),))
+
+
+def _called(host: _OnHost, params: Params, inputs: Any) -> Any:
+    numpy = lambda tree: jax.tree.map(np.asarray, tree)
+    with host.torch.no_grad():
+        blank = host.torch.zeros(inputs.shape, dtype=getattr(host.torch, str(inputs.dtype)))
+        shape = tuple(host.module(blank).shape)
+    like = jax.ShapeDtypeStruct(shape, jax.tree.leaves(params)[0].dtype)
+
+    @jax.custom_vjp
+    def scores(params: Params) -> Any:
+        ask = lambda params, x: host.scores(numpy(params), np.asarray(x)).astype(like.dtype)
+        return jax.pure_callback(ask, like, params, inputs, vmap_method="sequential")
+
+    def back(params: Params, cotangent: Any) -> tuple[Params]:
+        ask = lambda params, x, along: host.pullback(numpy(params), np.asarray(x), np.asarray(along))
+        shapes = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), params)
+        return (jax.pure_callback(ask, shapes, params, inputs, cotangent, vmap_method="sequential"),)
+
+    scores.defvjp(lambda params: (scores(params), params), back)
+    return scores(params)
+
+
+def _refuse_batch_norm(found: Iterable[Any]) -> None:
+    for part in found:
+        raise ValueError(
+            f"the module holds a {type(part).__name__}, whose statistics mix the examples of a batch and are no "
+            "parameters: averaged over clients they mean nothing. Use GroupNorm or LayerNorm instead"
+        )
+
+
+def _missing(name: str) -> ImportError:
+    return ImportError(f"{name} is not installed; install it with: pip install 'fedspam[{name}]'")

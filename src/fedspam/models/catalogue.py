@@ -1,0 +1,80 @@
+"""The models that federated papers train, by name."""
+
+from fedspam.models.model import Model
+from fedspam.models.networks import Convolutional, Linear, Perceptron
+from fedspam.models.sequences import Recurrent, Transformer
+
+
+def softmax_regression(
+    inputs: int, classes: int, *, bias: bool = True, regularisation: float = 0.0, dtype: str = "float32"
+) -> Model:
+    """Multinomial logistic regression; it starts at zero.
+
+    >>> import jax
+    >>> params = softmax_regression(784, 62).init(0)
+    >>> params["kernel"].shape, params["bias"].shape
+    ((784, 62), (62,))
+    """
+    return Model(Linear(inputs, classes, bias), dtype, regularisation)
+
+
+def logistic_regression(
+    inputs: int, *, bias: bool = True, regularisation: float = 0.0, dtype: str = "float32"
+) -> Model:
+    """Logistic regression: one score, labels 0 (or -1) and 1; it starts at zero."""
+    return Model(Linear(inputs, 1, bias), dtype, regularisation)
+
+
+def mlp(inputs: int, classes: int, *, hidden: tuple[int, ...] = (200, 200), dtype: str = "float32") -> Model:
+    """Dense layers with ReLU; as given, the "2NN" of McMahan et al. 2017."""
+    return Model(Perceptron(inputs, classes, tuple(hidden)), dtype)
+
+
+def femnist_cnn(classes: int = 62, *, dtype: str = "float32") -> Model:
+    """The CNN for EMNIST of Reddi et al. 2021 without its dropout: 3x3x32, 3x3x64, pool, 128; 1.2 million parameters.
+
+    Reddi, Charles, Zaheer, Garrett, Rush, Konečný, Kumar, McMahan: Adaptive federated optimization, 2021,
+    arXiv:2003.00295.
+
+    >>> import jax
+    >>> sum(leaf.size for leaf in jax.tree.leaves(femnist_cnn().init(0)))
+    1206590
+    """
+    return Model(Convolutional((28, 28, 1), classes, (32, 64), (3, 3), (1, 2), (128,)), dtype)
+
+
+def leaf_cnn(classes: int = 62, *, hidden: int = 256, dtype: str = "float32") -> Model:
+    """The CNN for FEMNIST of LEAF: 5x5x32, pool, 5x5x64, pool, a dense layer (2048 wide in LEAF itself).
+
+    Caldas, Duddu, Wu, Li, Konečný, McMahan, Smith, Talwalkar: LEAF, 2018, arXiv:1812.01097.
+    """
+    return Model(Convolutional((28, 28, 1), classes, (32, 64), (5, 5), (2, 2), (hidden,), "SAME"), dtype)
+
+
+def har_cnn(
+    classes: int = 6, *, length: int = 128, channels: int = 6, hidden: int = 128, dtype: str = "float32"
+) -> Model:
+    """A one-dimensional CNN for windows of a phone's sensors: 9x32, pool 4, 9x64, pool 4, a dense layer."""
+    return Model(Convolutional((length, channels), classes, (32, 64), (9,), (4, 4), (hidden,), "SAME"), dtype)
+
+
+def char_lstm(
+    alphabet: int = 80, *, embedding: int = 8, hidden: int = 256, layers: int = 2, every: bool = False,
+    dtype: str = "float32",
+) -> Model:  # fmt: skip
+    """The next character after a text, as LEAF asks it: two LSTMs of 256 over an embedding of 8.
+
+    Arguments:
+        every: score every next character (``label`` then has one for each place), not the last alone.
+
+    McMahan et al. 2017, arXiv:1602.05629; Caldas et al. 2018, arXiv:1812.01097.
+    """
+    return Model(Recurrent(alphabet, embedding, hidden, layers, every), dtype)
+
+
+def char_transformer(
+    alphabet: int = 80, *, length: int = 80, width: int = 128, heads: int = 4, layers: int = 2, every: bool = True,
+    dtype: str = "float32",
+) -> Model:  # fmt: skip
+    """A small causal transformer over characters; by default it scores every next character."""
+    return Model(Transformer(alphabet, length, width, heads, layers, every), dtype)

@@ -1,0 +1,124 @@
+"""What a model is to this library: parameters from a key, scores from parameters and inputs, a loss for every row."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol, runtime_checkable
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Integer, Key
+
+from fedspam import _check
+from fedspam._tree import Params
+
+
+@runtime_checkable
+class Network(Protocol):
+    """An architecture: a frozen dataclass of its sizes, so that equal settings compile once."""
+
+    def init(self, key: Key[Array, ""]) -> Params: ...
+
+    def __call__(self, params: Params, inputs: Any) -> Float[Array, "..."]: ...
+
+
+@dataclass(frozen=True)
+class Model:
+    r"""A network, the precision it computes in, and its loss: one number a row, as `Ragged.of` wants it.
+
+    Rows are dicts: ``features`` (whatever the network takes; images of bytes count as fractions of 255) and ``label``,
+    whole numbers from 0 on. Where a row has many labels (every next character of a text), its loss is their mean, and
+    negative labels are padding.
+
+    Arguments:
+        network: the architecture.
+        dtype: what it computes in: 'float32', 'bfloat16' or 'float64'. Under bfloat16 parameters, their gradients and
+            the loss stay float32: the differences that variance reduction lives on are smaller than bfloat16 resolves.
+        regularisation: :math:`\lambda` of :math:`\tfrac\lambda2\|x\|^2`, added to every row's loss.
+
+    >>> import jax, jax.numpy as jnp
+    >>> from fedspam import Ragged
+    >>> from fedspam.models import mlp
+    >>> model = mlp(4, 3, hidden=(8,))
+    >>> rows = {"features": jnp.ones((5, 4)), "label": jnp.zeros(5, jnp.int32)}
+    >>> people = Ragged.of([rows, rows], model.loss, batch=2)
+    >>> people.client(jnp.uint32(0))(model.init(jax.random.key(0))).shape
+    ()
+    """
+
+    network: Network
+    dtype: str = "float32"
+    regularisation: float = 0.0
+
+    def __post_init__(self) -> None:
+        _check.one_of("dtype", self.dtype, ("float32", "bfloat16", "float64"))
+        _check.between("regularisation", self.regularisation, 0, float("inf"))
+
+    def init(self, key: Key[Array, ""] | int) -> Params:
+        """Parameters to start from: float32, or float64 where the model computes in it."""
+        key = jax.random.key(key) if isinstance(key, int) else key
+        kept = jnp.float64 if self.dtype == "float64" else jnp.float32
+        return jax.tree.map(lambda leaf: leaf.astype(kept), self.network.init(key))
+
+    def logits(self, params: Params, inputs: Any) -> Float[Array, "rows ... classes"]:
+        """The score of every class, in float32 at least."""
+        low = jnp.dtype(self.dtype)
+        params = jax.tree.map(lambda leaf: leaf.astype(low), params)
+        scores = self.network(params, _as_floats(inputs, low))
+        return scores.astype(jnp.promote_types(scores.dtype, jnp.float32))
+
+    @property
+    def loss(self) -> "RowLoss":
+        """(params, rows) -> one loss a row."""
+        return RowLoss(self)
+
+    def correct(self, params: Params, rows: Mapping[str, Any]) -> Float[Array, " rows"]:
+        """Of each row whether its class is guessed: 1 or 0; the share of its labels where it has many."""
+        scores, labels = self.logits(params, rows["features"]), rows["label"]
+        one = scores.ndim == labels.ndim  # one score: the classes are 0 and 1
+        right = (scores > 0) == (labels > 0) if one else jnp.argmax(scores, axis=-1) == labels
+        return _over_labels(right.astype(jnp.float32), labels)
+
+    def accuracy(self, params: Params, rows: Mapping[str, Any]) -> Float[Array, ""]:
+        """The share of rows whose class is guessed."""
+        return jnp.mean(self.correct(params, rows))
+
+
+@dataclass(frozen=True)
+class RowLoss:
+    """The cross entropy of a model, one number a row. Equal models have equal losses: nothing is compiled twice."""
+
+    model: Model
+
+    def __call__(self, params: Params, rows: Mapping[str, Any]) -> Float[Array, " rows"]:
+        scores, labels = self.model.logits(params, rows["features"]), rows["label"]
+        if scores.ndim == labels.ndim:
+            # one score for two classes, 0 (or -1) and 1
+            losses = jnp.logaddexp(0, jnp.where(labels > 0, -scores, scores))
+        else:
+            own = jnp.take_along_axis(scores, jnp.maximum(labels, 0)[..., None], axis=-1)[..., 0]
+            losses = jax.nn.logsumexp(scores, axis=-1) - own
+        losses = _over_labels(losses, labels)
+        if self.model.regularisation:
+            squares = jax.tree.reduce(jnp.add, jax.tree.map(lambda leaf: jnp.sum(leaf**2), params))
+            losses += 0.5 * self.model.regularisation * squares.astype(losses.dtype)
+        return losses
+
+
+def _over_labels(values: Float[Array, "rows ..."], labels: Integer[Array, "rows ..."]) -> Float[Array, " rows"]:
+    if labels.ndim == 1:
+        return values
+    axes = tuple(range(1, labels.ndim))
+    kept = labels >= 0
+    return jnp.sum(jnp.where(kept, values, 0), axes) / jnp.maximum(jnp.sum(kept, axes), 1)
+
+
+def _as_floats(inputs: Any, dtype: Any) -> Any:
+    """Bytes as fractions, floats in the precision of the model; tokens (other whole numbers) as they are."""
+
+    def convert(leaf: Any) -> Any:
+        leaf = jnp.asarray(leaf)
+        if leaf.dtype == jnp.uint8:
+            return leaf.astype(dtype) / 255
+        return leaf.astype(dtype) if jnp.issubdtype(leaf.dtype, jnp.floating) else leaf
+
+    return jax.tree.map(convert, inputs)

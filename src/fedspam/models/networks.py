@@ -1,0 +1,145 @@
+"""Networks for rows and images: plain functions over pytrees, their sizes in a frozen dataclass."""
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Key
+
+from fedspam import _check
+from fedspam._tree import Params
+from fedspam.models.convolution import convolve, max_pool
+
+
+def dense_init(key: Key[Array, ""], inputs: int, outputs: int) -> Params:
+    """Glorot's uniform weights and no bias."""
+    reach = math.sqrt(6 / (inputs + outputs))
+    kernel = jax.random.uniform(key, (inputs, outputs), jnp.float32, -reach, reach)
+    return {"bias": jnp.zeros(outputs, jnp.float32), "kernel": kernel}
+
+
+def dense(params: Params, inputs: Float[Array, "... i"]) -> Float[Array, "... o"]:
+    return inputs @ params["kernel"] + params["bias"]
+
+
+def conv_init(key: Key[Array, ""], window: tuple[int, ...], channels: int, features: int) -> Params:
+    """Glorot's uniform weights and no bias."""
+    taps = math.prod(window)
+    reach = math.sqrt(6 / (taps * (channels + features)))
+    kernel = jax.random.uniform(key, (*window, channels, features), jnp.float32, -reach, reach)
+    return {"bias": jnp.zeros(features, jnp.float32), "kernel": kernel}
+
+
+@dataclass(frozen=True)
+class Linear:
+    """Scores that are linear in the inputs; they start at zero. One class means one score: logistic regression."""
+
+    inputs: int
+    classes: int
+    bias: bool = True
+
+    def __post_init__(self) -> None:
+        _check.whole("inputs", self.inputs, 1)
+        _check.whole("classes", self.classes, 1)
+
+    def init(self, key: Key[Array, ""]) -> Params:
+        kernel = jnp.zeros((self.inputs, self.classes), jnp.float32)
+        return {"bias": jnp.zeros(self.classes, jnp.float32), "kernel": kernel} if self.bias else {"kernel": kernel}
+
+    def __call__(self, params: Params, inputs: Any) -> Float[Array, "rows ..."]:
+        flat = inputs.reshape(inputs.shape[0], -1)
+        scores = dense(params, flat) if self.bias else flat @ params["kernel"]
+        return scores[:, 0] if self.classes == 1 else scores
+
+
+@dataclass(frozen=True)
+class Perceptron:
+    """Dense layers with ReLU between them."""
+
+    inputs: int
+    classes: int
+    hidden: tuple[int, ...]
+
+    def __post_init__(self) -> None:
+        for name, value in (("inputs", self.inputs), ("classes", self.classes), *(("hidden", n) for n in self.hidden)):
+            _check.whole(name, value, 1)
+
+    def init(self, key: Key[Array, ""]) -> Params:
+        sizes = (self.inputs, *self.hidden, self.classes)
+        keys = jax.random.split(key, len(sizes) - 1)
+        return {f"dense{i}": dense_init(keys[i], *sizes[i : i + 2]) for i in range(len(sizes) - 1)}
+
+    def __call__(self, params: Params, inputs: Any) -> Float[Array, "rows classes"]:
+        hidden = inputs.reshape(inputs.shape[0], -1)
+        for layer in range(len(self.hidden)):
+            hidden = jax.nn.relu(dense(params[f"dense{layer}"], hidden))
+        return dense(params[f"dense{len(self.hidden)}"], hidden)
+
+
+@dataclass(frozen=True)
+class Convolutional:
+    """Convolutions with ReLU, some followed by a max pool, then dense layers.
+
+    Arguments:
+        shape: of one input: its axes, then its channels; rows without the axis of a single channel may come too.
+        classes: how many.
+        features: of each convolution.
+        window: of the convolutions, for each axis.
+        pools: the block of the pool after each convolution; 1 for none.
+        hidden: widths of the dense layers.
+        padding: 'VALID' or 'SAME'.
+    """
+
+    shape: tuple[int, ...]
+    classes: int
+    features: tuple[int, ...]
+    window: tuple[int, ...]
+    pools: tuple[int, ...]
+    hidden: tuple[int, ...]
+    padding: str = "VALID"
+
+    def __post_init__(self) -> None:
+        _check.one_of("padding", self.padding, ("VALID", "SAME"))
+        if len(self.features) != len(self.pools):
+            raise ValueError(f"{len(self.features)} convolutions and {len(self.pools)} pools; give one pool for each")
+        if len(self.shape) != len(self.window) + 1:
+            raise ValueError(f"shape = {self.shape} must have the window's {len(self.window)} axes and the channels")
+        if min(self._inner(len(self.features))) < 1:
+            raise ValueError(f"shape = {self.shape} is too small for these convolutions and pools; take fewer pools")
+
+    def _inner(self, layers: int) -> tuple[int, ...]:
+        """The axes after so many convolutions and their pools."""
+        sizes = self.shape[:-1]
+        for pool in self.pools[:layers]:
+            if self.padding == "VALID":
+                sizes = tuple(size - far + 1 for size, far in zip(sizes, self.window, strict=True))
+            sizes = tuple(size // pool for size in sizes)
+        return sizes
+
+    def init(self, key: Key[Array, ""]) -> Params:
+        channels = (self.shape[-1], *self.features)
+        flat = math.prod(self._inner(len(self.features))) * channels[-1]
+        sizes = (flat, *self.hidden, self.classes)
+        keys = jax.random.split(key, len(self.features) + len(sizes) - 1)
+        params = {
+            f"conv{i}": conv_init(keys[i], self.window, channels[i], channels[i + 1]) for i in range(len(self.features))
+        }
+        for i in range(len(sizes) - 1):
+            params[f"dense{i}"] = dense_init(keys[len(self.features) + i], *sizes[i : i + 2])
+        return params
+
+    def __call__(self, params: Params, inputs: Any) -> Float[Array, "rows classes"]:
+        hidden = inputs.reshape(inputs.shape[0], *self.shape)
+        for layer, pool in enumerate(self.pools):
+            weights = params[f"conv{layer}"]
+            hidden = convolve(hidden, weights["kernel"], strides=(1,) * len(self.window), padding=self.padding)
+            hidden = hidden + weights["bias"]
+            if pool > 1:
+                hidden = max_pool(hidden, (pool,) * len(self.window))
+            hidden = jax.nn.relu(hidden)  # after the pool, which it commutes with: on fewer numbers
+        hidden = hidden.reshape(inputs.shape[0], -1)
+        for layer in range(len(self.hidden)):
+            hidden = jax.nn.relu(dense(params[f"dense{layer}"], hidden))
+        return dense(params[f"dense{len(self.hidden)}"], hidden)

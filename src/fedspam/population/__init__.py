@@ -1,0 +1,31 @@
+"""Who there is to ask: the distribution D of the paper, and what one client can answer.
+
+Three kinds of population serve the same protocol:
+
+- `Generated`: endless. A client's id is 32 random bits and its data is made from them on demand.
+- `Ragged`: finite, on the device. The examples of all clients lie end to end in one array.
+- `Hosted`: finite, computed by Python code of any framework outside JAX.
+
+All of them are pytrees, so that their data enters a compiled function as an argument.
+"""
+
+from fedspam.population.generated import DataOracle, Generated
+from fedspam.population.hosted import Hosted, HostedOracle
+from fedspam.population.mean import MeanOracle
+from fedspam.population.protocol import Ids, Loss, Oracle, Population, draw
+from fedspam.population.ragged import Ragged, RaggedOracle
+
+__all__ = [
+    "DataOracle",
+    "Generated",
+    "Hosted",
+    "HostedOracle",
+    "Ids",
+    "Loss",
+    "MeanOracle",
+    "Oracle",
+    "Population",
+    "Ragged",
+    "RaggedOracle",
+    "draw",
+]

@@ -1,0 +1,93 @@
+"""The mean client of a cohort."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jaxtyping import Array, Bool, Key, UInt32
+
+from fedspam._tree import Params, Scalar, static, struct
+from fedspam.population.protocol import Ids, Population
+from fedspam.population.ragged import RaggedOracle
+
+
+@struct
+class MeanOracle:
+    """The mean client of a cohort: what an affine work is done on once, instead of once per client.
+
+    Its loss is the mean of the cohort's losses, so that its gradient costs what a central gradient over
+    the same examples costs. Above `chunk` clients the gradient is accumulated chunk by chunk.
+
+    Arguments:
+        population: who the clients are.
+        ids: the cohort.
+        chunk: clients side by side.
+        kept: which of the ids count; None for all.
+    """
+
+    population: Population
+    ids: Ids
+    chunk: int = static()
+    kept: Bool[Array, " cohort"] | None = None
+
+    @property
+    def weight(self) -> float:
+        return 1.0
+
+    def __call__(self, params: Params, key: Key[Array, ""] | None = None) -> Scalar:
+        size = self.ids.shape[0]
+        kept = jnp.ones(size, bool) if self.kept is None else self.kept
+        count = size if self.kept is None else jnp.maximum(jnp.sum(kept), 1)
+        if size <= self.chunk:
+            return self._total(params, key, self.ids, kept) / count
+
+        padding = -size % self.chunk
+        ids = jnp.concatenate([self.ids, jnp.repeat(self.ids[-1:], padding)]).reshape(-1, self.chunk)
+        kept = jnp.concatenate([kept, jnp.zeros(padding, bool)]).reshape(-1, self.chunk)
+
+        @jax.custom_vjp
+        def mean(params: Params) -> Scalar:
+            value = jax.eval_shape(self._total, params, key, ids[0], kept[0])
+            start = jnp.zeros((), value.dtype)
+            total, _ = lax.scan(lambda sum, slot: (sum + self._total(params, key, *slot), None), start, (ids, kept))
+            return total / count
+
+        def mean_and_gradient(params: Params) -> tuple[Scalar, Params]:
+            both = jax.value_and_grad(self._total)
+            shapes = jax.eval_shape(both, params, key, ids[0], kept[0])
+            start = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
+
+            def accumulate(sums: Any, slot: Any) -> tuple[Any, None]:
+                return jax.tree.map(jnp.add, sums, both(params, key, *slot)), None
+
+            sums, _ = lax.scan(accumulate, start, (ids, kept))
+            return jax.tree.map(lambda leaf: leaf / jnp.asarray(count, leaf.dtype), sums)
+
+        mean.defvjp(
+            mean_and_gradient, lambda gradient, cotangent: (jax.tree.map(lambda leaf: cotangent * leaf, gradient),)
+        )
+        return mean(params)
+
+    def _total(self, params: Params, key: Key[Array, ""] | None, ids: Ids, kept: Bool[Array, " chunk"]) -> Scalar:
+        own_key = lambda id: None if key is None else jax.random.fold_in(key, id)
+        if ids.shape[0] == 1:
+            return self.population.client(ids[0])(params, own_key(ids[0])) * kept[0]
+        first = self.population.client(ids[0])
+        if isinstance(first, RaggedOracle):
+            # the rows of all clients as one batch: a central gradient, with no vmap for the compiler to undo
+            rows, shares = jax.vmap(lambda id: self._picked(id, own_key(id)))(ids)
+            flat = jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), rows)
+            losses = first.loss(params, flat).reshape(shares.shape)
+            shares = jnp.where(kept[:, None], shares, 0).astype(losses.dtype)
+            return jnp.sum(jnp.where(shares > 0, shares * losses, 0))
+
+        def loss(id: UInt32[Array, ""]) -> Scalar:
+            return self.population.client(id)(params, own_key(id))
+
+        return jnp.sum(jnp.where(kept, jax.vmap(loss)(ids), 0))
+
+    def _picked(self, id: UInt32[Array, ""], key: Key[Array, ""] | None) -> Any:
+        oracle = self.population.client(id)
+        assert isinstance(oracle, RaggedOracle)
+        return oracle.picked(key)

@@ -1,0 +1,86 @@
+"""Every example runs on a small slice, and the quick ones reach the figures that they state."""
+
+import importlib.util
+import os
+from pathlib import Path
+
+import pytest
+
+from fedspam import datasets
+
+ROOT = Path(__file__).parents[1]
+EXAMPLES = sorted(path.stem for path in (ROOT / "examples").glob("*.py"))
+
+
+@pytest.fixture(autouse=True)
+def data(monkeypatch):
+    folder = Path(os.environ.get(datasets.FOLDER_VARIABLE) or ROOT.parent / "shared" / "data")
+    if not folder.is_dir():
+        pytest.skip(f"no data: {datasets.FOLDER_VARIABLE} is not set and {folder} does not exist")
+    monkeypatch.setenv(datasets.FOLDER_VARIABLE, str(folder))
+
+
+def run(name: str, **options):
+    spec = importlib.util.spec_from_file_location(name, ROOT / "examples" / f"{name}.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module.main(**options)
+
+
+@pytest.mark.slow
+def test_a9a(capsys):
+    found = run("a9a", clients=5, rounds=60, rows=3000)
+    assert found["gap"] <= 1e-6
+    assert found["accuracy"] > 0.83
+    assert "reached: loss" in capsys.readouterr().out
+
+
+@pytest.mark.slow
+def test_mushrooms():
+    found = run("mushrooms", clients=5, rounds=60)
+    assert found["spam_pp.gap"] < 0.1 * found["fedavg.gap"]
+    assert found["spam_pp.accuracy"] == pytest.approx(0.999, abs=1e-3)
+
+
+@pytest.mark.slow
+def test_heart():
+    found = run("heart", seeds=4, rounds=40)
+    assert found["accuracy"] == pytest.approx(0.796, abs=0.03)  # four splits, of standard deviation 0.021 each
+
+
+@pytest.mark.slow
+def test_har():
+    found = run("har", rounds=30, every=30)
+    assert found["accuracy"] > 0.93  # on its way to 0.956
+    assert found["accuracy.q10"] < found["accuracy.q50"]
+
+
+@pytest.mark.slow
+def test_digits(capsys):
+    pytest.importorskip("sklearn", reason="scikit-learn is not installed")
+    found = run("digits", rounds=60, target=0.7, methods=("fedavg",))
+    assert found["fedavg.test"] >= 0.7
+    assert capsys.readouterr().out.count("reached: test.accuracy") == 1
+
+
+@pytest.mark.slow
+def test_femnist():
+    """One round of two writers: that it runs, and that what it looks at is there."""
+    found = run("femnist", rounds=1, cohort=2, batch=2, every=1, writers=2, hidden=8)
+    assert {"images.accuracy", "images.accuracy.q10", "writers.accuracy"} <= found.keys()
+    assert all(0 <= value <= 1 for value in found.values())
+
+
+@pytest.mark.slow
+def test_shakespeare(tmp_path):
+    found = run(
+        "shakespeare", rounds=2, cohort=2, batch=2, every=1, hidden=8, roles=3, plot=str(tmp_path / "curve.png")
+    )
+    assert 0 <= found["accuracy.q10"] <= found["accuracy.q90"] <= 1
+    assert (tmp_path / "curve.png").stat().st_size > 0
+
+
+def test_every_example_is_tried():
+    assert {f"test_{name}" for name in EXAMPLES} <= globals().keys()

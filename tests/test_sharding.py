@@ -1,0 +1,132 @@
+"""Cohorts spread over several devices, and over several processes: the draws of one device, sums up to their order."""
+
+import json
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+
+from fedspam import compiled, simulate
+from fedspam.algorithms import METHODS
+from fedspam.problems import quadratics
+
+ROOT = Path(__file__).parents[1]
+
+# what each process runs; a cohort of 4 on 3 devices leaves some of them with padding
+SCRIPT = """
+import json, sys
+import jax
+jax.config.update("jax_enable_x64", True)
+port, processes, number = map(int, sys.argv[1:4])
+if processes > 1:
+    jax.distributed.initialize(f"127.0.0.1:{port}", processes, number)
+import jax.numpy as jnp
+import numpy as np
+from fedspam import Ragged, simulate
+from fedspam.algorithms import METHODS
+from fedspam.models import softmax_regression
+from fedspam.problems import quadratics
+
+def people(kind):
+    if kind == "quadratics":
+        return quadratics(0, clients=9, dimension=4), jnp.ones(4)
+    rng = np.random.default_rng(0)
+    rows = lambda n: {"features": rng.normal(size=(n, 3)), "label": rng.integers(0, 3, n).astype(np.int32)}
+    model = softmax_regression(3, 3, dtype="float64")
+    return Ragged.of([rows(n) for n in (3, 7, 2, 5, 4)], model.loss, batch=3), model.init(0)
+
+found = {"devices": len(jax.devices()), "local": len(jax.local_devices())}
+for kind, name, options in CASES:
+    method = METHODS[name]
+    clients, start = people(kind)
+    run = lambda **devices: simulate(
+        method.build(**{**method.example, **options}), clients, start, rounds=4, key=1, **devices
+    )
+    spread = run(devices=jax.devices())
+    flat = lambda tree: np.concatenate([np.ravel(leaf) for leaf in jax.tree.leaves(tree)]).tolist()
+    found[f"{kind} {name}"] = flat(spread.params), spread.rows["bytes_up"].tolist()
+    if processes == 1:
+        found[f"{kind} {name} again"] = flat(run(devices=jax.devices()).params)
+        alone = run()
+        found[f"{kind} {name} alone"] = flat(alone.params), alone.rows["bytes_up"].tolist()
+print(json.dumps(found), flush=True)
+"""
+
+
+def spawn(cases, devices, processes=1):
+    """Run the script in so many processes of so many devices, and return what each found."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    environment = {
+        **os.environ,
+        "JAX_PLATFORMS": "cpu",
+        "PYTHONPATH": str(ROOT / "src"),
+        "XLA_FLAGS": f"--xla_force_host_platform_device_count={devices} --xla_backend_optimization_level=0",
+    }
+    script = f"CASES = {cases!r}\n{SCRIPT}"
+    started = [
+        subprocess.Popen(
+            [sys.executable, "-c", script, str(port), str(processes), str(number)],
+            env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        )
+        for number in range(processes)
+    ]  # fmt: skip
+    found = []
+    try:
+        for process in started:
+            out, error = process.communicate(timeout=300)
+            assert process.returncode == 0, error[-2000:]
+            found.append(json.loads(out.splitlines()[-1]))
+    finally:
+        for process in started:
+            process.kill()
+    return found
+
+
+@pytest.mark.slow
+def test_three_devices_do_what_one_does():
+    cases = [
+        ("quadratics", "spam_pp", {}),  # affine: a central gradient on each device
+        ("quadratics", "scaffold", {}),  # clients that remember
+        ("ragged", "fedavg", {"step_size": 0.1}),  # minibatches
+        ("ragged", "spam_ppa", {"solver": None}),
+    ]
+    (found,) = spawn(cases, devices=3)
+    assert found["devices"] == 3
+    for kind, name, _ in cases:
+        params, charged = found[f"{kind} {name}"]
+        alone, charged_alone = found[f"{kind} {name} alone"]
+        assert params == found[f"{kind} {name} again"]  # the same bits every time
+        assert charged == charged_alone
+        # sums over clients in another order: a few roundings of 2^-53 each, times what 4 rounds make of them
+        np.testing.assert_allclose(params, alone, rtol=1e-9, atol=1e-11)
+
+
+@pytest.mark.slow
+def test_two_processes_do_what_one_does():
+    cases = [("quadratics", "spam_pp", {}), ("ragged", "fedavg", {"step_size": 0.1})]
+    first, second = spawn(cases, devices=1, processes=2)
+    assert (first["devices"], first["local"]) == (2, 1)
+    (alone,) = spawn(cases, devices=2)
+    for kind, name, _ in cases:
+        assert first[f"{kind} {name}"] == second[f"{kind} {name}"]  # both hosts end with the same model,
+        assert first[f"{kind} {name}"] == alone[f"{kind} {name}"]  # to the bit that of two devices of one host
+
+
+def test_a_mesh_of_one_device_changes_no_bit():
+    people, method = quadratics(0, clients=9, dimension=4), METHODS["spam_pp"]
+    run = lambda **devices: (
+        simulate(method.build(**method.example), people, np.ones(4), rounds=4, key=1, chunk=2, **devices).params
+    )
+    np.testing.assert_array_equal(run(devices=jax.devices()[:1]), run())
+
+
+def test_no_devices_are_refused():
+    with pytest.raises(ValueError, match=r"devices = \[\] is empty"):
+        compiled.mesh_of([])
