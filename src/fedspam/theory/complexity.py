@@ -1,0 +1,106 @@
+r"""How many rounds, and how many bytes, until the theorems promise :math:`\mathrm{E}\|\nabla f\|^2 \le \varepsilon`."""
+
+from typing import NamedTuple
+
+from fedspam import _check
+from fedspam.ledger import Plan
+from fedspam.schedules import Parameters, corollary
+from fedspam.theory.bounds import constant_bound
+from fedspam.theory.constants import Constants, Version
+
+MOST_ROUNDS = 2**60
+
+
+def order(constants: Constants, epsilon: float, *, cohort: float = 1.0, version: Version = "corrected") -> float:
+    r"""Corollaries 3.4 and 5.2: the order of the number of rounds, its constant left out.
+
+    .. math:: \frac{\delta F}{\varepsilon} + \frac{\sigma^2}{B\varepsilon} + \frac{\delta\sigma F}{B\varepsilon^{3/2}}
+
+    Printed is :math:`\sqrt B` in the last term, because its :math:`p = \gamma^2\delta^2` does not know B.
+
+    >>> order(Constants(delta=1.0, sigma=1.0, gap=1.0), 0.01)
+    1200.0
+    """
+    _check.positive("epsilon", epsilon)
+    speed_up = cohort if version == "corrected" else cohort**0.5
+    noise = constants.sigma**2 / cohort + constants.delta * constants.sigma * constants.gap / speed_up / epsilon**0.5
+    return (constants.delta * constants.gap + noise) / epsilon
+
+
+def printed_varying_order(epsilon: float) -> float:
+    r"""Corollary 3.6 as printed: :math:`K = O(\varepsilon^{3/2})` rounds, fewer the more is asked for.
+
+    What is meant is :math:`\varepsilon^{-3/2}`; what holds has a logarithm besides, as
+    :math:`\sum p_k\gamma_k \sim \sum 1/k`.
+    """
+    return epsilon**1.5
+
+
+class Promise(NamedTuple):
+    """A run of `exchanges` for the start and `rounds` after it, and what is promised of it."""
+
+    exchanges: int  # cohorts asked for gradients at x_0, whose mean is g_0
+    rounds: int
+    parameters: Parameters
+    bound: float
+
+
+def promise(constants: Constants, trips: int, *, cohort: float = 1.0) -> Promise:
+    """The corrected Theorem 3.2 with the safe parameters of the corollary, half of all trips spent on g_0.
+
+    >>> made = promise(Constants(delta=1.0, sigma=0.1, gap=1.0), 1000)
+    >>> made.exchanges, made.rounds, made.bound < 1
+    (500, 500, True)
+    """
+    _check.whole("trips", trips, 2)
+    rounds = trips - trips // 2
+    exchanges = trips - rounds
+    parameters = corollary(constants.delta, constants.sigma, constants.gap, rounds, cohort=cohort)
+    gamma, p = float(parameters.step_size(0)), float(parameters.momentum(0))  # type: ignore[arg-type]
+    started = Constants(
+        constants.delta, constants.sigma, constants.gap, error=constants.sigma**2 / (cohort * exchanges)
+    )
+    start, estimator, noise, _ = constant_bound(started, gamma, p, 1, cohort=cohort)
+    bound = (start[0] + estimator[0]) / rounds + noise[0]
+    return Promise(exchanges, rounds, parameters, float(bound))
+
+
+def trips_needed(constants: Constants, epsilon: float, *, cohort: float = 1.0) -> int:
+    """The least number of trips to clients after which `promise` is at most epsilon.
+
+    >>> alike, apart = (trips_needed(Constants(delta, sigma=0.1, gap=1.0), 0.01) for delta in (0.1, 1.0))
+    >>> alike < apart / 5
+    True
+    """
+    _check.positive("epsilon", epsilon)
+    _check.positive("gap", constants.gap, "a start that is already optimal needs no rounds")
+    high = 2
+    while promise(constants, high, cohort=cohort).bound > epsilon:
+        high *= 2
+        if high > MOST_ROUNDS:
+            raise ValueError(f"epsilon = {epsilon} needs more than 2^60 trips; ask for less")
+    low = high // 2
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (low, middle) if promise(constants, middle, cohort=cohort).bound <= epsilon else (middle, high)
+    return high
+
+
+class Traffic(NamedTuple):
+    """Bytes in both directions."""
+
+    down: int
+    up: int
+
+
+def traffic(plan: Plan, rounds: int) -> Traffic:
+    """What a run of a method costs, its start included; exchanges that a coin decides on are counted as if made.
+
+    >>> import jax.numpy as jnp
+    >>> from fedspam import ledger, spam
+    >>> method = spam(step_size=0.1, momentum=0.1)
+    >>> traffic(ledger.plan(method, jnp.zeros(7)), rounds=10).up > 10 * 2 * 7 * 4
+    True
+    """
+    cost = lambda exchanges, unit: sum(exchange.cohort * getattr(exchange, unit) for exchange in exchanges)
+    return Traffic(*(cost(plan.start, unit) + rounds * cost(plan.round, unit) for unit in ("bytes_down", "bytes_up")))

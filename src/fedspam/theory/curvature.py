@@ -1,0 +1,253 @@
+r"""Methods that measure Hessians: they ask clients for products with vectors, and nothing else.
+
+Each is an algorithm like any other: it runs in `simulate`, over `fedspam.loopback` and in a deployment, its exchanges
+are priced by the ledger, and one round is one step of Lanczos. What they found is read from their state with
+`fedspam.theory.measure`.
+"""
+
+import dataclasses
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Integer, Key, UInt32
+
+from fedspam import _check, _random, _tree
+from fedspam._tree import Params, static, struct
+from fedspam.federation import Cohort, Federation, on_client
+from fedspam.population import Oracle
+from fedspam.theory import _lanczos
+from fedspam.theory._lanczos import Krylov
+
+Rows = Float[Array, "m d"]
+SCANS = 3  # looks at everyone before the candidates are chosen
+
+
+class LanczosState(NamedTuple):
+    """Where it is measured, whom it asks, and how far it is."""
+
+    x: Params
+    ids: UInt32[Array, " clients"]  # the same clients in every round
+    candidates: UInt32[Array, " m"]  # those whose own Hessians are measured
+    krylov: Krylov
+    gradients: Float[Array, ""]  # client gradients so far; a product costs two
+
+
+class LanczosInfo(NamedTuple):
+    """What a round records."""
+
+    gradients: Any
+
+
+def hessian_products(oracle: Oracle, key: Any, x: Params, rows: Rows, secant: bool) -> Rows:
+    r"""The client's Hessian at x times each row.
+
+    Exactly, by differentiating the gradient; or, for clients outside JAX, by central differences of gradients,
+    :math:`(\nabla f(x + hv) - \nabla f(x - hv))/(2h)`.
+    """
+    flat, restore = _tree.vectorize(x)
+    slope = lambda y: _tree.vectorize(jax.grad(oracle)(restore(y), key))[0]
+    if secant:
+        reach = jnp.finfo(flat.dtype).eps ** (1 / 3) * jnp.maximum(1, jnp.linalg.norm(flat))
+
+        def difference(v: Float[Array, " d"]) -> Float[Array, " d"]:
+            length = jnp.linalg.norm(v)
+            h = reach / jnp.where(length > 0, length, 1)
+            return (slope(flat + h * v) - slope(flat - h * v)) / (2 * h)
+
+        return jax.lax.map(difference, rows)
+    return jax.vmap(lambda v: jax.jvp(slope, (flat,), (v,))[1])(rows)
+
+
+@struct
+class Hessian:
+    r"""Lanczos on :math:`\nabla^2 f(x)`: L, and :math:`\mu` or the weak convexity. One exchange a round.
+
+    Arguments:
+        steps: of Lanczos; run as many rounds.
+        clients: how many are asked, the same ones in all rounds; None for everyone.
+        secant: products from differences of gradients, for clients outside JAX.
+        minibatch: measure the losses of minibatches instead of those of all a client's data.
+    """
+
+    steps: int = static(default=24)
+    clients: int | None = static(default=None)
+    secant: bool = static(default=False)
+    minibatch: bool = static(default=False)
+
+    def __post_init__(self) -> None:
+        _check.whole("steps", self.steps, 1)
+
+    def init(self, params: Params, key: Key[Array, ""], fed: Federation) -> LanczosState:
+        cohort = _asked(self.clients, key, fed)
+        return _begin(params, cohort.ids, cohort.ids[:0], key, 1, self.steps)
+
+    def round(self, state: LanczosState, key: Key[Array, ""], fed: Federation) -> tuple[LanczosState, LanczosInfo]:
+        rows, cohort = _lanczos.rows(state.krylov), Cohort(state.ids, key)
+        image = fed.mean(cohort, self.product, x=state.x, rows=rows)
+        return _advance(state, image, _size(image), 2 * cohort.size)
+
+    @on_client
+    def product(self, oracle: Oracle, key: Key[Array, ""], *, x: Params, rows: Rows) -> Rows:
+        return hessian_products(oracle, key if self.minibatch else None, x, rows, self.secant)
+
+    def params(self, state: LanczosState) -> Params:
+        return state.x
+
+    def client_state(self, params: Params) -> tuple[()]:
+        return ()
+
+
+@struct
+class MeanSquare:
+    r"""Lanczos on :math:`\frac1n\sum_i(H_i - H)^2`, whose largest eigenvalue is :math:`\delta^2` in mean square.
+
+    Two exchanges a round: the cohort's mean product :math:`u = Hv`, then the mean of
+    :math:`H_i(H_iv - u) = (H_i - H)^2v + H(H_iv - u)`, whose last part is zero in the mean over the same clients. No
+    difference of two large means is taken.
+
+    Arguments: as `Hessian`.
+    """
+
+    steps: int = static(default=24)
+    clients: int | None = static(default=None)
+    secant: bool = static(default=False)
+    minibatch: bool = static(default=False)
+
+    def __post_init__(self) -> None:
+        _check.whole("steps", self.steps, 1)
+
+    def init(self, params: Params, key: Key[Array, ""], fed: Federation) -> LanczosState:
+        cohort = _asked(self.clients, key, fed)
+        return _begin(params, cohort.ids, cohort.ids[:0], key, 1, self.steps)
+
+    def round(self, state: LanczosState, key: Key[Array, ""], fed: Federation) -> tuple[LanczosState, LanczosInfo]:
+        rows, cohort = _lanczos.rows(state.krylov), Cohort(state.ids, key)
+        mean = fed.mean(cohort, self.product, x=state.x, rows=rows)
+        image = fed.mean(cohort, self.square, x=state.x, rows=rows, mean=mean)
+        return _advance(state, image, _size(image), 6 * cohort.size)
+
+    @on_client
+    def product(self, oracle: Oracle, key: Key[Array, ""], *, x: Params, rows: Rows) -> Rows:
+        return hessian_products(oracle, key if self.minibatch else None, x, rows, self.secant)
+
+    @on_client
+    def square(self, oracle: Oracle, key: Key[Array, ""], *, x: Params, rows: Rows, mean: Rows) -> Rows:
+        own = key if self.minibatch else None
+        deviation = hessian_products(oracle, own, x, rows, self.secant) - mean
+        return hessian_products(oracle, own, x, deviation, self.secant)
+
+    def params(self, state: LanczosState) -> Params:
+        return state.x
+
+    def client_state(self, params: Params) -> tuple[()]:
+        return ()
+
+
+@struct
+class Similarity:
+    r"""Lanczos on :math:`H_i - H` of several clients i at once; the largest :math:`\|H_i - H\|` is :math:`\delta`.
+
+    Where more clients are asked than there is room for, the candidates are found in three scans at the start: everyone
+    tells by how much it deviates within a block of directions, at first 2m random ones, then those in which the m
+    clients that deviate most do so. An outlier in one direction, smaller than what all deviate by in many, can be
+    missed. A round then sends m vectors to everyone asked, who return the mean of their
+    products, and lets the m candidates return theirs.
+
+    Arguments:
+        candidates: m, the clients whose own Hessians are measured.
+        others: as `Hessian`.
+    """
+
+    steps: int = static(default=24)
+    clients: int | None = static(default=None)
+    candidates: int = static(default=16)
+    secant: bool = static(default=False)
+    minibatch: bool = static(default=False)
+
+    def __post_init__(self) -> None:
+        _check.whole("steps", self.steps, 1)
+        _check.whole("candidates", self.candidates, 1)
+
+    def init(self, params: Params, key: Key[Array, ""], fed: Federation) -> LanczosState:
+        cohort = _asked(self.clients, key, fed)
+        if cohort.size <= self.candidates:
+            return _begin(params, cohort.ids, cohort.ids, key, cohort.size, self.steps)
+        m = self.candidates
+        flat, _ = _tree.vectorize(params)
+        rows = jax.random.normal(_random.fold_name(key, "scan"), (2 * m, flat.shape[0]), flat.dtype)
+        most, best = jnp.zeros(cohort.size, flat.dtype), jnp.arange(m)
+        for scan in range(SCANS):
+            rows = jnp.linalg.qr(rows.T)[0].T
+            mean = fed.mean(cohort, self.product, x=params, rows=rows)
+            scores, counted = fed.collect(cohort, self.deviation, x=params, rows=rows, mean=mean)
+            most = jnp.maximum(most, jnp.where(counted, scores, 0))
+            _, best = jax.lax.top_k(most, m)
+            if scan < SCANS - 1:
+                chosen = dataclasses.replace(cohort, ids=cohort.ids[best])
+                rows, _ = fed.collect(chosen, self.direction, x=params, rows=rows, mean=mean)
+        state = _begin(params, cohort.ids, cohort.ids[best], key, m, self.steps)
+        widths = [min(2 * m, flat.shape[0])] + [min(m, flat.shape[0])] * (SCANS - 1)
+        spent = 4 * cohort.size * sum(widths) + 2 * m * sum(widths[:-1])
+        return state._replace(gradients=state.gradients + spent)
+
+    def round(self, state: LanczosState, key: Key[Array, ""], fed: Federation) -> tuple[LanczosState, LanczosInfo]:
+        rows, cohort = _lanczos.rows(state.krylov), Cohort(state.ids, key)
+        m = rows.shape[0]
+        if cohort.size == m:  # everyone's own product is among those whose mean is wanted
+            products, _ = fed.collect(cohort, self.product, x=state.x, rows=rows)
+            mean, spent = products.mean(0), 2 * m * m
+        else:
+            mean = fed.mean(cohort, self.product, x=state.x, rows=rows)
+            chosen = dataclasses.replace(cohort, ids=state.candidates)
+            products, _ = fed.collect(chosen, self.product, x=state.x, rows=rows)
+            spent = 2 * m * (cohort.size + m)
+        own = products[jnp.arange(m), jnp.arange(m)]
+        return _advance(state, own - mean, _size(own), spent)
+
+    @on_client
+    def product(self, oracle: Oracle, key: Key[Array, ""], *, x: Params, rows: Rows) -> Rows:
+        return hessian_products(oracle, key if self.minibatch else None, x, rows, self.secant)
+
+    @on_client
+    def deviation(self, oracle: Oracle, key: Key[Array, ""], *, x: Params, rows: Rows, mean: Rows) -> Any:
+        """By how much the client deviates within the span of the rows."""
+        return self._leading(oracle, key, x, rows, mean)[0]
+
+    @on_client
+    def direction(self, oracle: Oracle, key: Key[Array, ""], *, x: Params, rows: Rows, mean: Rows) -> Any:
+        """Where it does so: one step of the power method from the best direction in that span."""
+        return self._leading(oracle, key, x, rows, mean)[1]
+
+    def _leading(self, oracle: Oracle, key: Any, x: Params, rows: Rows, mean: Rows) -> tuple[Any, Any]:
+        apart = hessian_products(oracle, key if self.minibatch else None, x, rows, self.secant) - mean
+        values, vectors = jnp.linalg.eigh(apart @ apart.T)
+        image = vectors[:, -1] @ apart
+        score = jnp.sqrt(jnp.maximum(values[-1], 0))
+        return score, image / jnp.where(score > 0, score, 1)
+
+    def params(self, state: LanczosState) -> Params:
+        return state.x
+
+    def client_state(self, params: Params) -> tuple[()]:
+        return ()
+
+
+def _asked(clients: int | None, key: Key[Array, ""], fed: Federation) -> Cohort:
+    return fed.everyone(key) if clients is None else fed.sample(key, clients, role="measured")
+
+
+def _begin(params: Params, ids: Any, candidates: Any, key: Key[Array, ""], count: int, steps: int) -> LanczosState:
+    flat, _ = _tree.vectorize(params)
+    krylov = _lanczos.begin(_random.fold_name(key, "lanczos"), count, flat, steps)
+    return LanczosState(params, ids, candidates, krylov, jnp.zeros((), flat.dtype))
+
+
+def _advance(state: LanczosState, image: Rows, scale: Any, spent: int) -> tuple[LanczosState, LanczosInfo]:
+    krylov = _lanczos.step(state.krylov, image, scale)
+    state = state._replace(krylov=krylov, gradients=state.gradients + spent)
+    return state, LanczosInfo(jnp.asarray(spent, jnp.int32))
+
+
+def _size(rows: Rows) -> Integer[Array, ""]:
+    return jnp.max(jnp.linalg.norm(rows, axis=1))

@@ -1,0 +1,65 @@
+r"""The Lyapunov function, its drift, and why the main text's constants are true.
+
+.. math:: V_k = f(x_k) - f_{\inf} + \frac{c\gamma_k}{2p_k - p_k^2}\|g_k - \nabla f(x_k)\|^2
+
+The main text prints c = 15/16 (equation 8), the appendix c = 3. The printed proof needs c of at least 17/8. With
+constant parameters 15/16 is nevertheless right: `form` is the quadratic form that shows it.
+"""
+
+from typing import Any
+
+import numpy as np
+from jaxtyping import Float
+
+from fedspam.theory.constants import APPENDIX, MAIN, Version, lyapunov_weight
+
+
+def lyapunov(gap: Any, error: Any, step_size: Any, momentum: Any, factor: float = APPENDIX) -> Any:
+    """V_k from f(x_k) - inf f and the estimator's squared error.
+
+    >>> lyapunov(gap=1.0, error=4.0, step_size=0.5, momentum=1.0, factor=0.5)
+    2.0
+    """
+    return gap + lyapunov_weight(step_size, momentum, factor) * error
+
+
+def drift(
+    value: Any,
+    slope: Any,
+    step_size: Any,
+    momentum: Any,
+    sigma: Any,
+    *,
+    cohort: Any = 1.0,
+    epsilon: Any = None,
+    factor: float = APPENDIX,
+    version: Version = "corrected",
+) -> Any:
+    r"""Proposition 3.1: what :math:`\mathrm{E}V_{k+1}` is at most, for constant parameters.
+
+    .. math:: V_k - \frac{\gamma}{32}\|\nabla f(x_{k+1})\|^2 + \frac{2c}{2-p}\gamma p\frac{\sigma^2}{B_\mathrm{eff}}
+
+    With an `epsilon` (0 for the relative test) 40 takes the place of 32 and :math:`\gamma\epsilon^2/8` is added; that
+    needs c = 3. Printed are :math:`2\gamma p\sigma^2` in the main text and :math:`6\gamma p\sigma^2` in the appendix.
+    """
+    noise = {"corrected": 2 * factor / (2 - momentum), "paper": 2.0, "appendix": 6.0}[version]
+    rate, floor = (32, 0.0) if epsilon is None else (40, epsilon**2 / 8)
+    return value - step_size * (slope / rate - noise * momentum * sigma**2 / cohort - floor)
+
+
+def form(ratio: Any, momentum: Any, factor: float = MAIN) -> Float[np.ndarray, "... 2 2"]:
+    r"""The quadratic form in :math:`(D/\gamma, \sqrt e)` that bounds the drift without splitting products.
+
+    From :math:`f(x_{k+1}) - f(x_k) \le -(1-r)D^2/(2\gamma) + D\sqrt e` and
+    :math:`\|\nabla f(x_{k+1})\| \le (1+r)D/\gamma + \sqrt e`, with :math:`r = \gamma\delta`: where its largest
+    eigenvalue is negative, Proposition 3.1 holds with this c.
+
+    >>> bool(np.linalg.eigvalsh(form(0.25, 6 / 7))[-1] < 0), bool(np.linalg.eigvalsh(form(0.25, 6 / 7, 0.9))[-1] < 0)
+    (True, False)
+    """
+    r, p = np.broadcast_arrays(np.float64(ratio), np.float64(momentum))
+    drift_of_error = 2 * factor * (r * (1 - p)) ** 2 / (p * (2 - p))
+    corner = -(1 - r) / 2 + drift_of_error + (1 + r) ** 2 / 32
+    cross = 0.5 + (1 + r) / 32
+    last = np.full_like(r, -factor + 1 / 32)
+    return np.stack([np.stack([corner, cross], -1), np.stack([cross, last], -1)], -2)

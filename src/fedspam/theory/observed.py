@@ -1,0 +1,98 @@
+r"""A method whose every round also records what the theorems speak of: :math:`V_k`, :math:`e_k`, :math:`\sigma`."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Key, PyTree
+
+from fedspam import _tree
+from fedspam._tree import Params, Scalar, static, struct
+from fedspam.algorithms._algorithm import MomentumState
+from fedspam.algorithms._factored import Factored, FactoredState
+from fedspam.algorithms.spam import Spam
+from fedspam.estimators import MVR
+from fedspam.federation import Federation
+from fedspam.population import Population
+from fedspam.theory.constants import APPENDIX
+from fedspam.theory.lyapunov import lyapunov
+
+
+@struct
+class Observed:
+    r"""SPAM, SPAM-PP or SPAM-PPA, watched by somebody who knows all clients; for simulations of finite populations.
+
+    Rows gain `lyapunov` (:math:`V_k`), `error` (:math:`e_k = \|g_k - \nabla f(x_k)\|^2`), `gap`
+    (:math:`f(x_k) - f_{\inf}`), `slope` (:math:`\|\nabla f(x_{k+1})\|^2`), `spread` (:math:`\sigma^2(x_{k+1})`, the
+    spread of all clients' gradients) and `step` (:math:`\|x_{k+1} - x_k\|^2`). Nothing of it is sent or charged.
+
+    >>> import jax.numpy as jnp
+    >>> from fedspam import simulate, spam
+    >>> from fedspam.problems import quadratics
+    >>> from fedspam.prox import Exact
+    >>> people = quadratics(0, clients=10, dimension=5)
+    >>> method = Observed(spam(step_size=1.0, momentum=0.5, solver=Exact()), people, infimum=people.optimum)
+    >>> run = simulate(method, people, jnp.ones(5), rounds=50, key=0)
+    >>> bool(run.rows["lyapunov"][-1] < 0.1 * run.rows["lyapunov"][0])
+    True
+
+    Arguments:
+        method: what `spam`, `spam_pp` or `spam_ppa` made.
+        population: all clients, whose mean is f.
+        infimum: :math:`f_{\inf}`, or anything below it.
+        factor: c of the Lyapunov function.
+    """
+
+    method: Any
+    population: Population
+    infimum: float | Scalar = 0.0
+    factor: float = static(default=APPENDIX)
+
+    def __post_init__(self) -> None:
+        if isinstance(self.method, Factored) and not isinstance(self.method.estimator, MVR):
+            raise ValueError("Observed watches methods of the SPAM family; this one has another estimator than MVR")
+        if not isinstance(self.method, Spam | Factored):
+            return  # what JAX puts in the place of a method while it flattens
+        if getattr(self.population, "size", 1) is None:
+            raise ValueError("Observed asks all clients, and the population is endless; use a finite one")
+
+    def init(self, params: Params, key: Key[Array, ""], fed: Federation) -> Any:
+        return self.method.init(params, key, fed)
+
+    def round(self, state: Any, key: Key[Array, ""], fed: Federation) -> tuple[Any, dict[str, Any]]:
+        schedule = self.method.momentum if isinstance(self.method, Spam) else self.method.estimator.momentum
+        gamma, p = self.method.step_size(state.k), schedule(state.k)
+        after, info = self.method.round(state, key, fed)
+
+        value, gradient, _ = self.everywhere(after.x_prev)
+        _, slope, spread = self.everywhere(after.x)
+        error = _tree.squared_norm(_tree.subtract(_estimate(after), gradient))
+        gap = value - self.infimum
+        return after, {
+            **info._asdict(),
+            "lyapunov": lyapunov(gap, error, gamma, p, self.factor),
+            "gap": gap,
+            "error": error,
+            "slope": _tree.squared_norm(slope),
+            "spread": spread,
+            "step": _tree.squared_norm(_tree.subtract(after.x, after.x_prev)),
+        }
+
+    def everywhere(self, x: Params) -> tuple[Scalar, Params, Scalar]:
+        """f, its gradient, and the mean squared deviation of the clients' gradients from it."""
+        ids = jnp.arange(self.population.size, dtype=jnp.uint32)  # type: ignore[arg-type]
+        values, gradients = jax.vmap(lambda id: jax.value_and_grad(self.population.client(id))(x))(ids)
+        mean = jax.tree.map(lambda leaf: leaf.mean(0), gradients)
+        deviations = jax.tree.map(lambda leaf, mean: leaf - mean, gradients, mean)
+        return values.mean(), mean, _tree.squared_norm(deviations) / len(ids)
+
+    def params(self, state: Any) -> Params:
+        return self.method.params(state)
+
+    def client_state(self, params: Params) -> PyTree:
+        return self.method.client_state(params)
+
+
+def _estimate(state: MomentumState | FactoredState) -> Params:
+    """g_k of a state after round k."""
+    return state.g if isinstance(state, MomentumState) else state.estimate.g

@@ -1,0 +1,202 @@
+r"""Methods that measure how a cohort's answers spread: :math:`\sigma^2(x)`, secants, and Hessians along directions."""
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, Key, UInt32
+
+from fedspam import _check, _tree
+from fedspam._tree import Params, static, struct
+from fedspam.federation import Cohort, Federation, on_client
+from fedspam.population import Oracle
+from fedspam.theory.curvature import hessian_products
+
+REACH = 1e-2  # how far a secant reaches, relative to max(1, |x|)
+
+
+class Deviations(NamedTuple):
+    """What one client tells of itself once it knows the cohort's means: three numbers."""
+
+    here: Any  # |grad f_i(x) - mean|^2
+    there: Any  # the same at y
+    secant: Any  # |grad f_i(y) - grad f_i(x) - mean of it|^2
+
+
+class SpreadState(NamedTuple):
+    """The deviations of the last round's cohort, and the length of the secant."""
+
+    x: Params
+    deviations: Deviations
+    counted: Any
+    length: Any
+    gradients: Any
+
+
+class SpreadInfo(NamedTuple):
+    """What a round records."""
+
+    sigma: Any
+    secant: Any
+    gradients: Any
+
+
+@struct
+class Spread:
+    r"""The spread of a cohort's gradients at x, and of their change over a short step along the mean gradient.
+
+    Three exchanges: the mean gradient at x; the mean gradient at y, a step down along it; then three numbers from each
+    client. A server keeps no client's gradient. Every round asks a new cohort.
+
+    Arguments:
+        clients: how many are asked; None for everyone.
+        reach: the length of the secant, relative to max(1, |x|).
+        minibatch: measure the losses of minibatches instead of those of all a client's data.
+    """
+
+    clients: int | None = static(default=None)
+    reach: float = REACH
+    minibatch: bool = static(default=False)
+
+    def __post_init__(self) -> None:
+        _check.positive("reach", self.reach)
+
+    def init(self, params: Params, key: Key[Array, ""], fed: Federation) -> SpreadState:
+        cohort = fed.everyone(key) if self.clients is None else fed.sample(key, self.clients)
+        blank = jnp.zeros(cohort.size, _tree.norm(params).dtype)
+        zero = jnp.zeros((), blank.dtype)
+        return SpreadState(params, Deviations(blank, blank, blank), jnp.zeros(cohort.size, bool), zero, zero)
+
+    def round(self, state: SpreadState, key: Key[Array, ""], fed: Federation) -> tuple[SpreadState, SpreadInfo]:
+        x = state.x
+        cohort = fed.everyone(key) if self.clients is None else fed.sample(key, self.clients)
+        here = fed.mean(cohort, self.slope, x=x)
+        length = jnp.asarray(self.reach, state.length.dtype) * jnp.maximum(1, _tree.norm(x))
+        size = _tree.norm(here)
+        y = _tree.axpy(-length / jnp.where(size > 0, size, 1), here, x)
+        there = fed.mean(cohort, self.second_slope, y=y)
+        replies, counted = fed.collect(cohort, self.deviation, x=x, y=y, here=here, there=there)
+        spent = 4 * cohort.size
+        length = jnp.where(size > 0, length, 0)
+        state = SpreadState(x, replies, counted, length, state.gradients + spent)
+        mean = lambda values: jnp.sum(jnp.where(counted, values, 0)) / jnp.maximum(1, jnp.sum(counted))
+        secant = jnp.sqrt(mean(replies.secant)) / jnp.where(size > 0, length, 1)
+        return state, SpreadInfo(jnp.sqrt(mean(replies.here)), secant, jnp.asarray(spent, jnp.int32))
+
+    @on_client
+    def slope(self, oracle: Oracle, key: Key[Array, ""], *, x: Params) -> Params:
+        return jax.grad(oracle)(x, key if self.minibatch else None)
+
+    @on_client
+    def second_slope(self, oracle: Oracle, key: Key[Array, ""], *, y: Params) -> Params:
+        return jax.grad(oracle)(y, key if self.minibatch else None)
+
+    @on_client
+    def deviation(
+        self, oracle: Oracle, key: Key[Array, ""], *, x: Params, y: Params, here: Params, there: Params
+    ) -> Deviations:
+        own = key if self.minibatch else None
+        a = _tree.subtract(jax.grad(oracle)(x, own), here)
+        b = _tree.subtract(jax.grad(oracle)(y, own), there)
+        return Deviations(_tree.squared_norm(a), _tree.squared_norm(b), _tree.squared_norm(_tree.subtract(b, a)))
+
+    def params(self, state: SpreadState) -> Params:
+        return state.x
+
+    def client_state(self, params: Params) -> tuple[()]:
+        return ()
+
+
+class AlongState(NamedTuple):
+    """Clients' curvatures and squared deviations along the directions."""
+
+    x: Params
+    curvatures: Float[Array, "clients m"]  # v' H_i v
+    squares: Float[Array, "clients m"]  # |H_i v - H v|^2
+    counted: Any
+    gradients: Any
+
+
+class AlongInfo(NamedTuple):
+    """What a round records."""
+
+    gradients: Any
+
+
+@struct
+class Along:
+    """What each client's Hessian does along given directions: from it, the doubt about what a cohort told of all.
+
+    Arguments:
+        rows: the directions, one a row.
+        ids: whom to ask; None for a fresh cohort.
+        clients: the size of that cohort.
+        secant, minibatch: as `fedspam.theory.curvature.Hessian`.
+    """
+
+    rows: Float[Array, "m d"]
+    ids: UInt32[Array, " clients"] | None = None
+    clients: int = static(default=10)
+    secant: bool = static(default=False)
+    minibatch: bool = static(default=False)
+
+    def init(self, params: Params, key: Key[Array, ""], fed: Federation) -> AlongState:
+        count = self.clients if self.ids is None else self.ids.shape[0]
+        dtype = self.rows.dtype
+        blank = jnp.zeros((count, self.rows.shape[0]), dtype)
+        return AlongState(params, blank, blank, jnp.zeros(count, bool), jnp.zeros((), dtype))
+
+    def round(self, state: AlongState, key: Key[Array, ""], fed: Federation) -> tuple[AlongState, AlongInfo]:
+        cohort = fed.sample(key, self.clients, role="fresh") if self.ids is None else Cohort(self.ids, key)
+        mean = fed.mean(cohort, self.product, x=state.x, rows=self.rows)
+        replies, counted = fed.collect(cohort, self.along, x=state.x, rows=self.rows, mean=mean)
+        spent = 4 * cohort.size * self.rows.shape[0]
+        curvatures, squares = replies
+        state = AlongState(state.x, curvatures, squares, counted, state.gradients + spent)
+        return state, AlongInfo(jnp.int32(spent))
+
+    @on_client
+    def product(self, oracle: Oracle, key: Key[Array, ""], *, x: Params, rows: Any) -> Any:
+        return hessian_products(oracle, key if self.minibatch else None, x, rows, self.secant)
+
+    @on_client
+    def along(self, oracle: Oracle, key: Key[Array, ""], *, x: Params, rows: Any, mean: Any) -> tuple[Any, Any]:
+        own = hessian_products(oracle, key if self.minibatch else None, x, rows, self.secant)
+        return jnp.sum(own * rows, axis=1), jnp.sum((own - mean) ** 2, axis=1)
+
+    def params(self, state: AlongState) -> Params:
+        return state.x
+
+    def client_state(self, params: Params) -> tuple[()]:
+        return ()
+
+
+# --- from gradients that somebody already has ---
+
+
+def spread_squares(gradients: Any) -> Float[np.ndarray, " clients"]:
+    r""":math:`\|g_i - \bar g\|^2` of gradients stacked over clients, for `fedspam.theory.intervals.spread_interval`.
+
+    >>> spread_squares(np.array([[1.0, 0.0], [3.0, 0.0]])).tolist()
+    [1.0, 1.0]
+    """
+    flat = np.concatenate(
+        [np.reshape(np.float64(leaf), (len(leaf), -1)) for leaf in jax.tree.leaves(gradients)], axis=1
+    )
+    return ((flat - flat.mean(0)) ** 2).sum(1)
+
+
+def secant_squares(here: Any, there: Any, step: Params) -> Float[np.ndarray, " clients"]:
+    r""":math:`\|u_i - \bar u\|^2/\|x_k - x_{k-1}\|^2` with :math:`u_i = \nabla f_i(x_k) - \nabla f_i(x_{k-1})`.
+
+    Their mean is the similarity in mean square along the step, the number that the error of SPAM's estimate really
+    contains; the root of their largest is a lower bound of :math:`\delta`, on the paper's ridge 0.3 to 0.7 of it.
+
+    >>> secant_squares(np.array([[1.0], [3.0]]), np.array([[0.0], [0.0]]), np.array([0.5])).tolist()
+    [4.0, 4.0]
+    """
+    length = float(sum(np.sum(np.float64(leaf) ** 2) for leaf in jax.tree.leaves(step)))
+    if length == 0:
+        raise ValueError("the step has length 0; a secant needs two different points")
+    return spread_squares(jax.tree.map(lambda a, b: np.float64(a) - np.float64(b), here, there)) / length
