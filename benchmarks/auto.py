@@ -1,69 +1,158 @@
 """Rounds that `auto` needs, against the best constant or decaying step size and momentum chosen in hindsight.
 
-    python benchmarks/auto.py [--problems ridge] [--seeds 5] [--rounds 600] [--json FILE]
+    python benchmarks/auto.py [--problems ridge] [--seeds 5] [--data FOLDER] [--json FILE] [--merge FILE ...]
 
 A target is a relative gradient norm; it is reached when the mean of the squared norm over three rounds is below its
 square. For every problem and every target the hindsight grid has 160 settings of SPAM-PPA: 8 step sizes, 5 momenta, 4
-ways to decay, judged on the very seeds they are compared on. Beside it stand the theorem's constants with the true
-delta.
+ways to decay (84 where losses are not quadratic: 7, 4, 3), judged on the seeds they are compared on. Beside it stand the
+theorem's constants with the true delta, and the one pair of step size and momentum that is best over all problems.
 """
 
 import argparse
 import json
+import math
 import time
+from pathlib import Path
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from fedspam import records, simulate_many, spam_ppa
+from fedspam import Ragged, datasets, records, simulate_many, spam_ppa
 from fedspam.algorithms import auto
-from fedspam.problems import quadratics, ridge
-from fedspam.prox import Exact
+from fedspam.compare.problems import load, of_regression
+from fedspam.problems import logistic, quadratics, ridge, synthetic_logistic
+from fedspam.prox import LBFGS, Exact
 from fedspam.schedules import MomentumOf, Power, effective_cohort
 
 jax.config.update("jax_enable_x64", True)
 TARGETS = (1e-1, 1e-2, 3e-3)
 DECAYS = ((0.0, 0.0), (1 / 3, 2 / 3), (0.0, 0.5), (0.0, 1.0))  # of the step size, of the momentum
+MOMENTA = (0.9, 0.5, 0.2, 0.05, 0.01)
+NEVER = [math.inf] * len(TARGETS)
 
 
 class Problem(NamedTuple):
-    """Clients, where to start, and how many are asked a round."""
+    """Clients, where to start, how many are asked a round, and what is known of them."""
 
     people: object
     start: np.ndarray
     cohort: int
+    delta: float
+    norm: object  # params -> norm of the gradient, in any unit
+    solver: object
+    rounds: int = 600
+    small: bool = False  # whether the hindsight grid is the smaller one
+
+
+def exact(people, start, cohort):
+    norm = jax.tree_util.Partial(lambda people, x: jnp.linalg.norm(people.gradient(x)), people)
+    return Problem(people, start, cohort, people.delta, norm, Exact())
 
 
 def ridge_problem(seed, scale, clients=100, dimension=40, cohort=10):
-    people, start = ridge(seed, clients=clients, dimension=dimension, scale=scale)
-    return Problem(people, start, cohort)
+    return exact(*ridge(seed, clients=clients, dimension=dimension, scale=scale), cohort)
 
 
 def quadratic_problem(seed, *, delta, cohort=10, dimension=30, condition=100.0, noise=1.0, nonconvex=False):
     options = {"delta": delta, "condition": condition, "noise": noise, "nonconvex": nonconvex}
     people = quadratics(seed, clients=150, dimension=dimension, **options)
-    return Problem(people, 3 * np.random.default_rng(seed).normal(size=dimension), cohort)
+    return exact(people, 3 * np.random.default_rng(seed).normal(size=dimension), cohort)
 
 
-PROBLEMS = {
-    "ridge, scale 0.01": lambda: ridge_problem(0, 0.01),
-    "ridge, scale 0.05": lambda: ridge_problem(1, 0.05),
-    "ridge, scale 0.3": lambda: ridge_problem(2, 0.3),
-    "ridge, scale 1": lambda: ridge_problem(3, 1.0),
-    "ridge, scale 3": lambda: ridge_problem(4, 3.0),
-    "ridge, d = 80, B = 5": lambda: ridge_problem(5, 0.5, dimension=80, cohort=5),
-    "convex, delta = 0.3": lambda: quadratic_problem(10, delta=0.3),
-    "convex, delta = 3": lambda: quadratic_problem(11, delta=3.0),
-    "convex, delta = 30": lambda: quadratic_problem(12, delta=30.0),
-    "convex, much noise": lambda: quadratic_problem(13, delta=0.3, noise=30.0),
-    "convex, condition 10^4": lambda: quadratic_problem(14, delta=100.0, condition=1e4),
-    "non-convex clients, delta = 3": lambda: quadratic_problem(20, delta=3.0, nonconvex=True),
-    "non-convex clients, delta = 10": lambda: quadratic_problem(21, delta=10.0, nonconvex=True),
-    "non-convex clients, B = 5": lambda: quadratic_problem(22, cohort=5, delta=5.0, noise=3.0, nonconvex=True),
-    "non-convex clients, B = 20": lambda: quadratic_problem(23, cohort=20, dimension=60, delta=20.0, nonconvex=True),
-}
+def real(made, cohort, rounds=150):
+    """A regression of `fedspam compare`, its constants measured."""
+    norm = jax.tree_util.Partial(lambda look, x: look(x)["gradient"], made.look)
+    return Problem(made.population, made.start, cohort, made.delta, norm, LBFGS(), rounds, small=True)
+
+
+def binary_har(nonconvex, data):
+    """Whether a person of HAR moves."""
+    har = datasets.read_har(data)
+    owners, _ = datasets.by_key(har.person)
+    features = (har.features - har.features.mean(0)) / har.features.std(0)
+    people = logistic(features, (har.labels < 3).astype(int), owners, regularisation=1e-3, nonconvex=nonconvex)
+    return of_regression("har", "moving or not", people, np.zeros(features.shape[1]))
+
+
+def heart_problem(nonconvex, data):
+    heart = datasets.read_heart(data)
+    features = (heart.features - heart.features.mean(0)) / heart.features.std(0)
+    people = logistic(features, heart.labels, heart.hospital, regularisation=0.01, nonconvex=nonconvex)
+    return of_regression("heart", "heart disease", people, np.zeros(features.shape[1]))
+
+
+def synthetic(seed, cohort, heterogeneity):
+    people = synthetic_logistic(
+        seed, clients=60, dimension=15, rows=30, heterogeneity=heterogeneity, regularisation=0.05, nonconvex=True
+    )
+    return real(of_regression("synthetic", "", people, np.random.default_rng(seed).normal(size=15)), cohort, 300)
+
+
+def welsch(seed, cohort, spread):
+    """Robust regression, 1 - exp(-r^2 / 2) of every residual r: not convex where residuals are large."""
+    random = np.random.default_rng(seed)
+    clients, rows, dimension = 80, 40, 12
+    truth = random.normal(size=dimension)
+    parts = []
+    for _ in range(clients):
+        inputs = random.normal(size=(rows, dimension)) * np.exp(spread * random.normal(size=dimension))
+        outliers = 5 * random.normal(size=rows) * (random.random(rows) < 0.1)
+        own = truth + spread * random.normal(size=dimension)
+        parts.append({"input": inputs, "output": inputs @ own + 0.3 * random.normal(size=rows) + outliers})
+    loss = lambda x, row: 1 - jnp.exp(-0.5 * (row["input"] @ x - row["output"]) ** 2)
+    inputs, outputs = (jnp.asarray(np.stack([part[name] for part in parts])) for name in ("input", "output"))
+    mean = lambda x: jnp.mean(loss(x, {"input": inputs, "output": outputs}))
+    start = truth + 0.5 * random.normal(size=dimension)
+    own = jax.vmap(lambda i, o: jax.hessian(lambda x: jnp.mean(loss(x, {"input": i, "output": o})))(start))
+    hessians = own(inputs, outputs)
+    delta = float(jnp.linalg.norm(hessians - hessians.mean(0), 2, axis=(1, 2)).max())
+    norm = jax.tree_util.Partial(lambda x: jnp.linalg.norm(jax.grad(mean)(x)))
+    return Problem(Ragged.of(parts, loss), start, cohort, delta, norm, LBFGS(), 300, small=True)
+
+
+def problems(data):
+    """All problems, by name; those on real data need its folder."""
+    found = {
+        f"ridge, scale {scale:g}": lambda seed=seed, scale=scale: ridge_problem(seed, scale)
+        for seed, scale in enumerate((0.01, 0.05, 0.3, 1.0, 3.0))
+    } | {
+        "ridge, d = 80, B = 5": lambda: ridge_problem(5, 0.5, dimension=80, cohort=5),
+        "ridge, d = 10, B = 20": lambda: ridge_problem(6, 0.1, dimension=10, cohort=20),
+        "ridge, d = 100, 10 clients, B = 3": lambda: ridge_problem(7, 1.0, clients=10, dimension=100, cohort=3),
+        "convex, delta = 0.3": lambda: quadratic_problem(10, delta=0.3),
+        "convex, delta = 3": lambda: quadratic_problem(11, delta=3.0),
+        "convex, delta = 30": lambda: quadratic_problem(12, delta=30.0),
+        "convex, much noise": lambda: quadratic_problem(13, delta=0.3, noise=30.0),
+        "convex, condition 10^4": lambda: quadratic_problem(14, delta=100.0, condition=1e4),
+        "non-convex clients, delta = 3": lambda: quadratic_problem(20, delta=3.0, nonconvex=True),
+        "non-convex clients, delta = 10": lambda: quadratic_problem(21, delta=10.0, nonconvex=True),
+        "non-convex clients, B = 5": lambda: quadratic_problem(22, cohort=5, delta=5.0, noise=3.0, nonconvex=True),
+        "non-convex clients, B = 20": lambda: quadratic_problem(
+            23, cohort=20, dimension=60, delta=20.0, nonconvex=True
+        ),
+    }
+    found |= {
+        f"a9a{kind}, B = {cohort}": lambda kind=kind, cohort=cohort: real(load(f"a9a{kind}", data), cohort)
+        for kind, cohort in (("", 10), ("-nonconvex", 20))
+    } | {
+        f"mushrooms{kind}, B = {cohort}": lambda kind=kind, cohort=cohort: real(load(f"mushrooms{kind}", data), cohort)
+        for kind, cohort in (("", 5), ("-nonconvex", 10))
+    }
+    return found | {
+        "har, softmax, B = 6": lambda: real(load("har", data), 6),
+        "har, logistic, B = 6": lambda: real(binary_har(False, data), 6),
+        "har, non-convex logistic, B = 10": lambda: real(binary_har(True, data), 10),
+        "heart, logistic, B = 2": lambda: real(heart_problem(False, data), 2, 300),
+        "heart, non-convex logistic, B = 2": lambda: real(heart_problem(True, data), 2, 300),
+        "synthetic non-convex logistic, alike": lambda: synthetic(1, 10, 0.3),
+        "synthetic non-convex logistic, unlike": lambda: synthetic(2, 10, 1.0),
+        "synthetic non-convex logistic, B = 5": lambda: synthetic(3, 5, 0.6),
+        "robust regression, alike": lambda: welsch(1, 10, 0.1),
+        "robust regression, unlike": lambda: welsch(2, 10, 0.4),
+        "robust regression, B = 5": lambda: welsch(3, 5, 0.2),
+    }
 
 
 def rounds_to(squared_norms):
@@ -76,74 +165,106 @@ def rounds_to(squared_norms):
     return np.stack(reached, -1)
 
 
-def run(methods, problem, rounds, seeds):
+def run(methods, problem, seeds):
     """Median over seeds of the rounds to each target, one row a method."""
-    people = problem.people
-    probe = jax.tree_util.Partial(lambda people, x: {"norm": jnp.sum(people.gradient(x) ** 2)}, people)
+    probe = jax.tree_util.Partial(lambda norm, x: {"norm": norm(x) ** 2}, problem.norm)
     many = simulate_many(
-        methods, people, jnp.asarray(problem.start), rounds=rounds, keys=range(seeds), probe=probe, record=()
-    )
-    with np.errstate(over="ignore"):
+        methods, problem.people, jnp.asarray(problem.start), rounds=problem.rounds, keys=range(seeds), probe=probe,
+        record=(),
+    )  # fmt: skip
+    with np.errstate(over="ignore", invalid="ignore"):
         return np.median(rounds_to(many.probes["norm"]), axis=1)
 
 
-def measure(problem, rounds, seeds):
-    delta, cohort = problem.people.delta, problem.cohort
-    grid = [
-        spam_ppa(cohort, Power(c / delta, a), Power(p, b), solver=Exact())
-        for c in 4.0 ** np.arange(-4, 4)
-        for p in (0.9, 0.5, 0.2, 0.05, 0.01)
-        for a, b in DECAYS
-    ]
+def measure(problem, seeds):
+    """The rounds of hindsight, `auto` and theory, and of every constant pair of the grid."""
+    delta, cohort = problem.delta, problem.cohort
+    middle = round(math.log(1 / delta, 4))  # powers of 4, so that all problems have their step sizes from one grid
+    powers = range(middle - 4, middle + (3 if problem.small else 4))
+    momenta = (0.9, 0.5, 0.2, 0.05) if problem.small else MOMENTA
+    decays = DECAYS[:3] if problem.small else DECAYS
+    pairs = [(power, p, decay) for power in powers for p in momenta for decay in decays]
+    grid = [spam_ppa(cohort, Power(4.0**power, a), Power(p, b), solver=problem.solver) for power, p, (a, b) in pairs]
     quarter = Power(0.25 / delta, 0.0)
-    theory = spam_ppa(cohort, quarter, MomentumOf(quarter, delta, effective_cohort(cohort)), solver=Exact())
-    best = run(grid, problem, rounds, seeds).min(0)
+    theory = spam_ppa(cohort, quarter, MomentumOf(quarter, delta, effective_cohort(cohort)), solver=problem.solver)
+    tried = run(grid, problem, seeds)
     return {
-        "hindsight": best,
-        "auto": run([auto(cohort, solver=Exact())], problem, rounds, seeds)[0],
-        "theory": run([theory], problem, rounds, seeds)[0],
+        "hindsight": tried.min(0).tolist(),
+        "auto": run([auto(cohort, solver=problem.solver)], problem, seeds)[0].tolist(),
+        "theory": run([theory], problem, seeds)[0].tolist(),
+        "constant": {
+            f"4^{power}, {p}": rounds.tolist()
+            for (power, p, decay), rounds in zip(pairs, tried, strict=True)
+            if decay == DECAYS[0]
+        },
     }
+
+
+def ratios(kept, rounds_of):
+    """Rounds over those of hindsight, wherever hindsight arrives."""
+    own = np.concatenate([rounds_of(found) for found in kept.values()])
+    best = np.concatenate([found["hindsight"] for found in kept.values()])
+    return own[np.isfinite(best)] / best[np.isfinite(best)]
+
+
+def best_pair(kept):
+    """The constant pair that reaches most targets over all problems; among those the one with the least rounds."""
+    pairs = {pair for found in kept.values() for pair in found["constant"]}
+
+    def score(pair):
+        own = ratios(kept, lambda found: found["constant"].get(pair, NEVER))
+        reached = own[np.isfinite(own)]
+        return -reached.size, float(np.log(reached).mean()) if reached.size else math.inf
+
+    return min(sorted(pairs), key=score)
+
+
+def summarise(kept):
+    pair = best_pair(kept)
+    print(f"\nthe one pair: step size and momentum {pair}")
+    for who in ("auto", "theory", "one pair"):
+        own = ratios(kept, lambda found: found["constant"].get(pair, NEVER) if who == "one pair" else found[who])
+        finite = own[np.isfinite(own)]
+        print(
+            f"{who}: {finite.size} of {own.size} targets reached on {len(kept)} problems; rounds over hindsight: median "
+            f"{np.median(own):.2f}, geometric mean {np.exp(np.log(finite).mean()):.2f} of those reached, "
+            f"worst {own.max():.2f}"
+        )
+
+
+def show(name, found):
+    cells = [
+        " ".join("-" if np.isinf(r) else f"{r:.0f}" for r in found[who]) for who in ("hindsight", "auto", "theory")
+    ]
+    print(f"{name:42}" + "".join(f"{cell:>16}" for cell in cells), flush=True)
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--problems", default="", help="only those whose name holds this")
     parser.add_argument("--seeds", type=int, default=5)
-    parser.add_argument("--rounds", type=int, default=600)
+    parser.add_argument("--data", type=Path, help="the folder of the real data ($FEDSPAM_DATA, else ./data)")
     parser.add_argument("--json", help="also write the numbers here")
+    parser.add_argument("--merge", nargs="+", default=[], help="files of --json to put together instead of running")
     options = parser.parse_args()
 
-    ratios, kept = {"auto": [], "theory": []}, {}
-    print(
-        f"{'rounds to ' + ', '.join(f'{target:g}' for target in TARGETS):34}{'hindsight':>18}{'auto':>18}{'theory':>18}"
-    )
-    for name, make in PROBLEMS.items():
-        if options.problems not in name:
+    kept = {}
+    head = "rounds to " + ", ".join(f"{target:g}" for target in TARGETS)
+    print(f"{head:42}{'hindsight':>16}{'auto':>16}{'theory':>16}")
+    for path in options.merge:
+        for name, found in json.loads(Path(path).read_text())["rounds"].items():
+            kept[name] = found
+            show(name, found)
+    for name, make in problems(options.data).items():
+        if options.merge or options.problems not in name:
             continue
         began = time.perf_counter()
-        found = measure(make(), options.rounds, options.seeds)
-        cells = [
-            " ".join("-" if np.isinf(r) else f"{r:.0f}" for r in found[who]) for who in ("hindsight", "auto", "theory")
-        ]
-        print(
-            f"{name:34}" + "".join(f"{cell:>18}" for cell in cells) + f"   {time.perf_counter() - began:.0f} s",
-            flush=True,
-        )
-        kept[name] = {who: rounds.tolist() for who, rounds in found.items()}
-        reachable = np.isfinite(found["hindsight"])
-        for who in ratios:
-            ratios[who].extend((found[who] / found["hindsight"])[reachable])
-    for who, values in ratios.items():
-        values = np.array(values)
-        finite = values[np.isfinite(values)]
-        print(
-            f"{who}: {finite.size} of {values.size} targets reached; rounds over hindsight: "
-            f"median {np.median(values):.2f}, geometric mean {np.exp(np.log(finite).mean()):.2f} of those reached, "
-            f"worst {values.max():.2f}"
-        )
+        kept[name] = measure(make(), options.seeds)
+        show(name, kept[name])
+        print(f"{'':42}{time.perf_counter() - began:.0f} s", flush=True)
+    summarise(kept)
     if options.json:
-        with open(options.json, "w") as file:
-            json.dump({"manifest": records.manifest(), "rounds": kept}, file, indent=1)
+        Path(options.json).write_text(json.dumps({"manifest": records.manifest(), "rounds": kept}, indent=1))
 
 
 if __name__ == "__main__":

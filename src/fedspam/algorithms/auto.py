@@ -1,5 +1,6 @@
 """SPAM-PPA and SPAM-PP whose step size and momentum choose themselves."""
 
+import dataclasses
 from typing import Any, NamedTuple
 
 import jax
@@ -11,7 +12,7 @@ from fedspam._tree import Params, Scalar, static, struct
 from fedspam.algorithms._registry import Cost, Method, register
 from fedspam.federation import Federation, on_client
 from fedspam.population import Oracle
-from fedspam.prox import LBFGS, Certificate, Exact, LocalSolver
+from fedspam.prox import LBFGS, Answer, Certificate, Exact, LocalSolver, Never, SampledSteps, certify
 
 SKETCH = 16  # random projections of a gradient that a client sends along
 
@@ -30,7 +31,9 @@ class AutoState(NamedTuple):
     step_size: Scalar
     growth: Scalar  # by what the step size grows while all is well
     slope: Scalar  # <g, step> of the last step
-    bend: Scalar  # by how much the movers' own losses curved upwards over it
+    promise: Scalar  # by what the movers expected f to change over it
+    rate: Scalar  # of the movers' minibatch steps
+    share: Scalar  # of the movers' mean step that is taken: below 1 only after f has risen
 
 
 class Moments(NamedTuple):
@@ -54,14 +57,16 @@ class Difference(NamedTuple):
     fresh: Moments  # of grad f_i(x)
     change: Moments  # of grad f_i(x) - grad f_i(x_prev)
     sent: Moments  # of c_i
-    bend: Scalar
+    bend: Scalar  # f_i(x) - f_i(x_prev) - <grad f_i(x_prev), x - x_prev>
+    sampled: Scalar  # 1 if the client works with minibatches
 
 
 class Move(NamedTuple):
-    """Where a client wants to go, and by how much its loss curved upwards on the way."""
+    """Where a client wants to go, what it expects of that, and the logarithm of its last rate."""
 
     x: Params
-    bend: Scalar
+    promise: Scalar
+    rate: Scalar
     certificate: Certificate
 
 
@@ -91,12 +96,19 @@ class Auto:
     \langle\nabla f(x_k), x_{k+1} - x_k\rangle`; the movers have told the same of their own losses. The ratio of
     :math:`\langle g, \Delta\rangle + D_f` to what they promised, :math:`\langle g, \Delta\rangle + D_\xi`, is that of
     a trust region, free of the noise of g: above `good` the step size grows, below `bad` it shrinks. The first one is
-    :math:`1/\hat\delta` over a tiny step along :math:`-g_0`.
+    :math:`1/\hat\delta` over a tiny step along :math:`-g_0`. Where more than half of :math:`\|g\|^2` is error, only the
+    share :math:`2(1 - \hat e/\|g\|^2)` of the step is taken.
 
-    Both rules are unchanged if f is scaled. Nothing is asked of clients beyond the two exchanges of SPAM-PP.
+    **Minibatch clients** cannot certify a prox. They take `SampledSteps`, whose rate they find themselves and hand on
+    through the server, and whose correction fades at the reach :math:`\hat\sigma/(4\hat\delta)`: farther from x,
+    clients' gradients differ in other ways than at x. The 4 is there because secants tell too small a :math:`\delta`.
+    If f rises by more than half of what the movers promised that it would fall, half of the next step is taken.
+
+    The rules are unchanged if f is scaled. Nothing is asked of clients beyond the two exchanges of SPAM-PP.
     """
 
     solver: LocalSolver
+    sampler: SampledSteps
     cohort_size: int = static()
     who: str = static(default="average")
     memory: float = 0.2  # of the measured spreads, per round
@@ -116,7 +128,7 @@ class Auto:
         return AutoState(
             x=_tree.axpy(-reach, reply.g, params), x_prev=params, g=reply.g, k=jnp.zeros((), jnp.int32),
             error=noise / self.cohort_size, noise=noise, trend=zero + 1, similarity=zero, step_size=zero,
-            growth=zero + self.speed, slope=zero, bend=zero,
+            growth=zero + self.speed, slope=zero, promise=zero, rate=zero + 1, share=zero + 1,
         )  # fmt: skip
 
     def round(self, state: AutoState, key: Key[Array, ""], fed: Federation) -> tuple[AutoState, AutoInfo]:
@@ -137,20 +149,35 @@ class Auto:
         similarity = keep * state.similarity + (1 - keep) * _spread(reply.change, count) / jnp.maximum(length, tiny)
         error = (1 - p) ** 2 * state.error + _spread(reply.sent, count) / count
 
-        promised = state.slope + state.bend
-        ratio = jnp.where(first, 1.0, (state.slope + reply.bend) / jnp.where(promised < 0, promised, -tiny))
+        change = state.slope + reply.bend  # of f over the last step, were its gradient g
+        ratio = jnp.where(first, 1.0, change / jnp.where(state.promise < 0, state.promise, -tiny))
         bad = ~(ratio >= self.bad)  # also where nothing was promised, or nothing can be said
         growth = jnp.where(bad, jnp.minimum(state.growth, self.grow), state.growth)
-        gamma = state.step_size * jnp.where(bad, 1 / self.shrink, jnp.where(ratio >= self.good, growth, 1.0))
+        # only the part of g that is no error is worth following; up to half of it may be, as errors are guessed high
+        worth = jnp.clip(2 - 2 * error / jnp.maximum(_tree.squared_norm(g), tiny), 0.05, 1.0)
+        larger = (ratio >= self.good) & (worth == 1)
+        gamma = state.step_size * jnp.where(bad, 1 / self.shrink, jnp.where(larger, growth, 1.0))
         gamma = jnp.where(first, 1 / jnp.sqrt(jnp.maximum(similarity, tiny)), gamma)
+        gamma = jnp.minimum(gamma, jnp.finfo(gamma.dtype).max ** 0.5)  # good steps in a row must not end in infinity
+        sampled = (reply.sampled > 0.5) & (self.who == "average")
+        rose = sampled & ~first & ~(change <= 0.5 * jnp.abs(state.promise))
+        gamma = jnp.where(sampled & ~first, state.step_size, gamma)  # whom it does not concern
+        share = jnp.where(sampled, jnp.where(rose, 0.5 * state.share, jnp.minimum(1.0, 1.2 * state.share)), worth)
+        longest = (1 + _tree.norm(state.x)) / jnp.maximum(_tree.norm(g), tiny)
+        rate = jnp.where(first, jnp.minimum(length / jnp.maximum(2 * jnp.abs(reply.bend), tiny), longest), state.rate)
+        reach = jnp.sqrt(noise / jnp.maximum(similarity, tiny)) / 4
 
         movers = cohort if self.who == "average" else cohort.one(key)
-        move = fed.mean(movers, self.prox, x=state.x, g=g, step_size=gamma)
-        used = move.certificate.step_size
+        move = fed.mean(movers, self.prox, x=state.x, g=g, step_size=gamma, rate=rate, reach=reach)
+        used = jnp.where(sampled, gamma, move.certificate.step_size)
+        step = _tree.subtract(move.x, state.x)
+        x = _tree.where(share < 1, _tree.axpy(share, step, state.x), move.x)
+        slope = _tree.dot(g, step)
         new = AutoState(
-            x=move.x, x_prev=state.x, g=g, k=state.k + 1, error=error, noise=noise,
+            x=x, x_prev=state.x, g=g, k=state.k + 1, error=error, noise=noise,
             trend=jnp.clip(noise / jnp.maximum(state.noise, tiny), 0.1, 1), similarity=similarity, step_size=used,
-            growth=growth, slope=_tree.dot(g, _tree.subtract(move.x, state.x)), bend=move.bend,
+            growth=growth, slope=share * slope, promise=share * slope + share**2 * (move.promise - slope),
+            rate=jnp.exp(move.rate), share=share,
         )  # fmt: skip
         gradients = 2 * count + movers.size * move.certificate.gradients
         return new, AutoInfo(used, p, error, noise, similarity, ratio, move.certificate, gradients)
@@ -164,7 +191,7 @@ class Auto:
 
     @on_client
     def begin(self, oracle: Oracle, key: Key[Array, ""], *, x: Params, seed: UInt32[Array, " 2"]) -> Start:
-        g = jax.grad(oracle)(x, key)
+        g = jax.grad(_whole(oracle))(x, key)
         return Start(g, _moments(_sketch(g, seed)))
 
     @on_client
@@ -178,7 +205,7 @@ class Auto:
         momentum: Any,
         seed: UInt32[Array, " 2"],
     ) -> Difference:
-        both = jax.value_and_grad(oracle)
+        both = jax.value_and_grad(_whole(oracle))
         (value, a), (value_prev, b) = both(x, key), both(x_prev, key)
         sketch_a, sketch_b = _sketch(a, seed), _sketch(b, seed)
         step = _tree.subtract(x, x_prev)
@@ -192,20 +219,63 @@ class Auto:
             change=_moments(sketch_a - sketch_b),
             sent=_moments(sketch_a + (momentum - 1) * sketch_b),
             bend=bend,
+            sampled=jnp.asarray(_samples(oracle), bend.dtype),
         )
 
     @on_client
-    def prox(self, oracle: Oracle, key: Key[Array, ""], *, x: Params, g: Params, step_size: Any) -> Move:
-        y, certificate = self.solver(oracle, key, x=x, g=g, step_size=step_size)
-        step = _tree.subtract(y, x)
-        bend = certificate.decrease - _tree.dot(g, step) - _tree.squared_norm(step) / (2 * certificate.step_size)
-        return Move(y, bend, certificate)
+    def prox(
+        self, oracle: Oracle, key: Key[Array, ""], *, x: Params, g: Params, step_size: Any, rate: Any, reach: Any
+    ) -> Move:
+        if not _samples(oracle):
+            y, certificate = self.solver(oracle, key, x=x, g=g, step_size=step_size)
+            return Move(y, _expected(certificate), jnp.log(jnp.asarray(rate, certificate.decrease.dtype)), certificate)
+        # what several clients do too much in different directions averages out; one client alone needs the prox
+        alone = self.who == "one"
+        step_size = step_size if alone else jnp.inf
+        sampler = dataclasses.replace(self.sampler, rate=rate, reach=jnp.inf if alone else reach)
+        y, last = sampler.walk(oracle, key, x=x, g=g, step_size=step_size)
+        answer = lambda phi: Answer(phi.at(y), self.sampler.steps, 2 * self.sampler.steps + 1)
+        whole = _whole(oracle)
+        _, certificate = certify(
+            answer, whole, key, x=x, g=g, step_size=step_size, stop=Never(), safeguard=False, vectorize=False
+        )
+        promise = _expected(certificate) if alone else whole(y) - whole(x)
+        return Move(y, promise, jnp.log(last), certificate)
 
     def params(self, state: AutoState) -> Params:
         return state.x
 
     def client_state(self, params: Params) -> tuple[()]:
         return ()
+
+
+def _expected(certificate: Certificate) -> Scalar:
+    """What a client that moved expects of f: the decrease of its subproblem without the prox term."""
+    return certificate.decrease - certificate.distance**2 / (2 * certificate.step_size)
+
+
+def _samples(oracle: Oracle) -> bool:
+    """Whether the client sees a minibatch where it is given a key, and all of its data where it is not."""
+    batch, capacity = getattr(oracle, "batch", None), getattr(oracle, "capacity", None)
+    return batch is not None and capacity is not None and batch < capacity
+
+
+@struct
+class Whole:
+    """A client that looks at all of its data, whatever minibatch it is asked for."""
+
+    oracle: Oracle
+
+    @property
+    def weight(self) -> Any:
+        return self.oracle.weight
+
+    def __call__(self, params: Params, key: Key[Array, ""] | None = None) -> Scalar:
+        return self.oracle(params)
+
+
+def _whole(oracle: Oracle) -> Oracle:
+    return Whole(oracle) if _samples(oracle) else oracle
 
 
 def _sketch(vector: Params, seed: UInt32[Array, " 2"]) -> Float[Array, " sketch"]:
@@ -228,8 +298,8 @@ def _spread(moments: Moments, count: int) -> Scalar:
 def auto(cohort_size: int, *, solver: LocalSolver | None = None, who: str = "average") -> Auto:
     """SPAM-PPA (or SPAM-PP) that chooses its step size and momentum as it goes.
 
-    The rule comes from quadratic and logistic problems, where it keeps up with step sizes tuned in hindsight. On
-    convolutional networks it is still behind a tuned FedAvg: see the page on choosing parameters.
+    Clients whose oracle draws minibatches (``Ragged.of(..., batch=20)``) take local steps that choose their own length;
+    all others answer a prox. The page on choosing parameters has the derivation, what it is worth and where it fails.
 
     Arguments:
         cohort_size: clients asked a round, at least 2.
@@ -247,7 +317,13 @@ def auto(cohort_size: int, *, solver: LocalSolver | None = None, who: str = "ave
     """
     _check.whole("cohort_size", cohort_size, 2, "a spread needs two clients; with one, give spam() its parameters")
     _check.one_of("who", who, ("average", "one"))
-    return Auto(solver=LBFGS() if solver is None else solver, cohort_size=cohort_size, who=who)
+    return Auto(
+        solver=LBFGS() if solver is None else solver,
+        sampler=SampledSteps(),
+        cohort_size=cohort_size,
+        who=who,
+        memory=max(0.2, 0.6 / (cohort_size - 1)),  # the fewer clients, the less a round tells of their spread
+    )
 
 
 register("auto", Method(

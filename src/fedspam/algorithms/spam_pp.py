@@ -6,6 +6,7 @@ from fedspam import _check
 from fedspam.algorithms._algorithm import start_from
 from fedspam.algorithms._factored import Factored
 from fedspam.algorithms._registry import Cost, Method, prox_grid, register
+from fedspam.algorithms.auto import Auto, auto
 from fedspam.estimators import MVR
 from fedspam.prox import LBFGS, Exact, LocalSolver
 from fedspam.schedules import momentum_schedule, step_size_schedule
@@ -13,15 +14,15 @@ from fedspam.schedules import momentum_schedule, step_size_schedule
 
 def spam_pp(
     cohort_size: int,
-    step_size: Any,
-    momentum: Any,
+    step_size: Any = None,
+    momentum: Any = None,
     *,
     solver: LocalSolver | None = None,
     prox_client: str = "cohort",
     start: Any = "cohort",
     scale: float | None = None,
     first: str = "given",
-) -> Factored:
+) -> Factored | Auto:
     r"""SPAM with partial participation.
 
     .. math::
@@ -35,7 +36,8 @@ def spam_pp(
 
     Arguments:
         cohort_size: B.
-        step_size: :math:`\gamma_k`: a number, one value a round, or a schedule.
+        step_size: :math:`\gamma_k`: a number, one value a round, or a schedule. Without it and without a momentum both
+            choose themselves: see `auto`.
         momentum: :math:`p_k`, likewise, in (0, 1].
         solver: how the prox client answers; L-BFGS until the relative certificate holds unless given.
         prox_client: 'cohort' picks it from the cohort, as the theorem does; 'fresh' asks another, as the pseudocode
@@ -62,14 +64,14 @@ def spam_pp(
 
 def spam_ppa(
     cohort_size: int,
-    step_size: Any,
-    momentum: Any,
+    step_size: Any = None,
+    momentum: Any = None,
     *,
     solver: LocalSolver | None = None,
     start: Any = "cohort",
     scale: float | None = None,
     first: str = "given",
-) -> Factored:
+) -> Factored | Auto:
     r"""SPAM with partial participation and averaging: every client of the cohort moves, the server averages.
 
     .. math:: x_{k+1} = \frac1B\sum_{i\in S_k} x_{k+1}^i, \qquad x_{k+1}^i \in \text{a-prox}(x_k, g_k, \gamma_k, i)
@@ -93,7 +95,17 @@ def _spam(
     start: Any,
     scale: float | None,
     first: str,
-) -> Factored:
+) -> Factored | Auto:
+    if (step_size is None) != (momentum is None):
+        missing = "step_size" if step_size is None else "momentum"
+        raise ValueError(f"{missing} is missing; give both step_size and momentum, or neither: then both are chosen")
+    if step_size is None:
+        asked = {"prox_client='fresh'": who == "fresh", f"start={start!r}": start != "cohort",
+                 f"scale={scale!r}": scale is not None, f"first={first!r}": first != "given"}  # fmt: skip
+        if any(asked.values()):
+            wrong = ", ".join(name for name, given in asked.items() if given)
+            raise ValueError(f"{wrong} needs a step_size and a momentum; give them, or leave it out")
+        return auto(cohort_size, solver=solver, who=who)
     return Factored(
         estimator=MVR(momentum_schedule(momentum), scale, first=first),
         solver=LBFGS() if solver is None else solver,

@@ -17,6 +17,7 @@ from fedspam.prox.gradient import Accelerated, AdaptiveDescent, Backtracking, Gr
 from fedspam.prox.library import Optax, Optimistix
 from fedspam.prox.newton import NewtonCG
 from fedspam.prox.quasi_newton import LBFGS
+from fedspam.prox.sampled import SampledSteps
 
 __all__ = [
     "LBFGS",
@@ -35,6 +36,7 @@ __all__ = [
     "Optimistix",
     "Point",
     "Relative",
+    "SampledSteps",
     "Stop",
     "Surrogate",
     "certify",

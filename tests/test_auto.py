@@ -1,0 +1,127 @@
+"""Parameters that choose themselves: invariances, safety, minibatch clients."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from fedspam import Ragged, simulate, spam_pp, spam_ppa
+from fedspam.algorithms import auto
+from fedspam.models import mlp
+from fedspam.population import DataOracle
+from fedspam.problems import Quadratics, quadratics
+from fedspam.prox import Exact, GradientDescent, SampledSteps
+
+PEOPLE = quadratics(0, clients=40, dimension=6, delta=1.0, noise=1.0)
+START = jnp.full(6, 3.0)
+MODEL = mlp(5, 3, hidden=(8,))
+
+
+def clients(batch=4):
+    """Twelve clients who mix three clusters in their own way."""
+    random = np.random.default_rng(0)
+    centres = 2 * random.normal(size=(3, 5))
+    parts = []
+    for _ in range(12):
+        label = random.choice(3, size=random.integers(8, 20), p=random.dirichlet(np.ones(3)))
+        features = centres[label] + random.normal(size=(len(label), 5))
+        parts.append({"features": features.astype(np.float32), "label": label.astype(np.int32)})
+    return Ragged.of(parts, MODEL.loss, batch=batch)
+
+
+def loss(people, params):
+    return np.mean([people.client(jnp.uint32(i))(params) for i in range(people.size)])
+
+
+@pytest.mark.parametrize("who", ["average", "one"])
+def test_scaling_f_changes_nothing(who):
+    """The same iterates for f and for 1000 f, up to rounding that the trust ratio's cancellations enlarge."""
+    scaled = Quadratics.of(1000 * PEOPLE.hessians, 1000 * PEOPLE.linears)
+    method = auto(5, solver=Exact(), who=who)
+    ours, theirs = (simulate(method, people, START, rounds=15, key=0).params for people in (PEOPLE, scaled))
+    np.testing.assert_allclose(ours, theirs, rtol=1e-6)
+
+
+def test_the_cohort_size_is_all_it_needs():
+    """`spam_pp(B)` and `spam_ppa(B)` are `auto`; half of the parameters is an error that says so."""
+    assert spam_pp(5).who == "one"
+    assert spam_ppa(5).who == "average"
+    with pytest.raises(ValueError, match="momentum is missing; give both"):
+        spam_pp(5, 1.0)
+    with pytest.raises(ValueError, match="step_size is missing; give both"):
+        spam_ppa(5, momentum=0.1)
+    with pytest.raises(ValueError, match=r"scale=0\.5 needs a step_size"):
+        spam_pp(5, scale=0.5)
+    with pytest.raises(ValueError, match="cohort_size = 1"):
+        spam_pp(1)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("who", ["average", "one"])
+def test_minibatch_clients_train_and_stay_finite(who):
+    people, start = clients(), MODEL.init(0)
+    run = simulate(auto(6, who=who), people, start, rounds=40, key=0)
+    assert run.status == "completed"
+    assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(run.params))
+    assert loss(people, run.params) < (0.3 if who == "average" else 0.7) * loss(people, start)
+
+
+def test_gradients_see_all_of_a_minibatch_client():
+    """The exchange of gradients is over a client's whole data, whichever minibatch the key would pick."""
+    oracle, x = clients().client(jnp.uint32(3)), MODEL.init(0)
+    seed = jax.random.key_data(jax.random.key(1))
+    first, second = (auto(4).begin(oracle, jax.random.key(k), x=x, seed=seed).g for k in (1, 2))
+    whole = jax.grad(oracle)(x)
+    jax.tree.map(np.testing.assert_array_equal, first, second)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-6), first, whole)
+
+
+# --- minibatch steps -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("rate", [1e-9, 0.1, 1e9])
+def test_any_rate_finds_its_way(rate):
+    """From a rate of 1e-9 or 1e9 the client comes down as far as from a good one."""
+    oracle, x = clients().client(jnp.uint32(3)), MODEL.init(0)
+    g = jax.grad(oracle)(x)
+    y, last = jax.jit(SampledSteps(steps=300, rate=rate, reach=0.0).walk)(oracle, jax.random.key(0), x=x, g=g)
+    assert oracle(y) < 0.3 * oracle(x)
+    assert last < 1e3
+
+
+def test_without_fading_they_are_corrected_steps():
+    """With an endless reach and accepted steps: those of `GradientDescent` on minibatches."""
+    oracle, x = clients().client(jnp.uint32(3)), MODEL.init(0)
+    g, key = jax.grad(oracle)(x), jax.random.key(5)
+    steps = SampledSteps(steps=3, rate=0.01, sufficient=-jnp.inf, grow=1.0)
+    ours, _ = steps.walk(oracle, key, x=x, g=g)
+    plain = GradientDescent(3, step_size=0.01, minibatch=True, safeguard=False)
+    theirs, _ = plain(oracle, key, x=x, g=g, step_size=jnp.inf)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=2e-5, atol=1e-7), ours, theirs)
+
+
+def test_the_correction_fades():
+    """Far from x the direction is the client's own gradient; at x it is g."""
+    client = DataOracle(jnp.ones(2), loss=lambda x, centre: 0.5 * jnp.sum((x - centre) ** 2))
+    x, g = jnp.zeros(2), jnp.array([5.0, 0.0])
+    steps = SampledSteps(steps=2, rate=0.1, reach=0.1, sufficient=-jnp.inf, grow=1.0)
+    y, _ = steps.walk(client, jax.random.key(0), x=x, g=g)
+    first = x - 0.1 * g
+    fade = np.exp(-0.5 * (0.5 / 0.1) ** 2)
+    np.testing.assert_allclose(y, first - 0.1 * ((first - 1) + fade * (g + 1)), rtol=1e-12)
+
+
+def test_steps_into_nothing_are_not_taken():
+    """A loss that is not finite beyond x = 1 is never entered."""
+    client = DataOracle(jnp.ones(1), loss=lambda x, _: jnp.sum(-jnp.log(1 - x)))
+    y, rate = SampledSteps(steps=20, rate=10.0, reach=0.0).walk(
+        client, jax.random.key(0), x=jnp.zeros(1), g=jnp.array([-3.0])
+    )
+    assert np.isfinite(client(y))
+    assert np.isfinite(rate)
+
+
+@pytest.mark.parametrize(("options", "wrong"), [({"steps": 0}, "steps = 0"), ({"rate": -1.0}, "rate = -1")])
+def test_steps_are_checked(options, wrong):
+    with pytest.raises(ValueError, match=wrong):
+        SampledSteps(**options)
