@@ -6,32 +6,39 @@ import sys
 from collections.abc import Sequence
 
 from fedspam import __version__
-from fedspam.commands import compare, methods, reproduce
-from fedspam.commands._arguments import EXIT_CODES
+from fedspam.commands import compare, completions, lab, measure, methods, report, reproduce, run, theory
+from fedspam.commands._arguments import EXIT_CODES, Parser, dotted
 
-COMMANDS = (reproduce, methods, compare)
+COMMANDS = (reproduce, run, methods, compare, theory, measure, report, lab, completions)
+
+EXAMPLES = """examples:
+  fedspam reproduce                           the paper's experiment, in less than a minute
+  fedspam run --example > experiment.toml     an experiment of your own:
+  fedspam run experiment.toml --rounds 200
+  fedspam methods                             what there is to run
+  fedspam compare --help"""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command line and return its exit code."""
     words = list(sys.argv[1:] if arguments is None else arguments)
-    options = parser().parse_args(words)
+    options = parser().parse_args(dotted(words) if words[:1] == ["run"] else words)
     options.line = shlex.join(["fedspam", *words])
     try:
         return options.run(options)
     except KeyboardInterrupt:
         sys.stderr.write("fedspam: stopped\n")
         return 130
-    except (OSError, RuntimeError, ValueError) as error:
+    except (ImportError, OSError, RuntimeError, ValueError) as error:
         sys.stderr.write(f"fedspam: error: {' '.join(str(error).split())}\n")
         return 1
 
 
 def parser() -> argparse.ArgumentParser:
-    command = argparse.ArgumentParser(
+    command = Parser(
         prog="fedspam",
         description="Federated optimization that benefits from clients being alike: SPAM, its variants, its rivals.",
-        epilog=f"examples:\n  fedspam reproduce\n  fedspam methods\n  fedspam compare --help\n\n{EXIT_CODES}",
+        epilog=f"{EXAMPLES}\n\n{EXIT_CODES}",
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )

@@ -1,12 +1,77 @@
 """What the commands' arguments have in common."""
 
 import argparse
-from collections.abc import Callable
-from typing import TypeAlias
+import re
+from collections.abc import Callable, Iterable, Sequence
+from typing import NoReturn, TypeAlias
 
-EXIT_CODES = "exit codes: 0 done, 1 something failed or does not hold, 2 wrong arguments"
+EXIT_CODES = (
+    "exit codes: 0 done, 1 something failed or does not hold, 2 wrong arguments or configuration, 130 interrupted"
+)
 
 Commands: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
+
+UNKNOWN = re.compile(r"unrecognized arguments: (\S+)")
+CHOICE = re.compile(r"invalid choice: '(.*?)' \(choose from (.*)\)")
+DOTTED = re.compile(r"--([a-z]+\.[\w.]+)(?:=(.*))?", re.DOTALL)
+
+
+class Parser(argparse.ArgumentParser):
+    """A parser whose errors say what was probably meant."""
+
+    def error(self, message: str) -> NoReturn:
+        unknown, choice = UNKNOWN.search(message), CHOICE.search(message)
+        near = None
+        if unknown and unknown[1].startswith("-"):
+            near = _nearest(unknown[1].partition("=")[0], options(self))
+        elif choice:
+            near = _nearest(choice[1], [word.strip(" '") for word in choice[2].split(",")])
+        super().error(message + (f"; did you mean {near}?" if near else ""))
+
+
+def options(parser: argparse.ArgumentParser) -> list[str]:
+    """All flags of a parser and of its commands."""
+    found = []
+    for action in parser._actions:
+        found += action.option_strings
+        if isinstance(action, argparse._SubParsersAction):
+            found += [name for inner in action.choices.values() for name in options(inner)]
+    return list(dict.fromkeys(found))
+
+
+def _nearest(word: str, allowed: Iterable[str]) -> str | None:
+    import difflib
+
+    found = difflib.get_close_matches(word, list(allowed), n=1)
+    return found[0] if found else None
+
+
+def dotted(words: Sequence[str]) -> list[str]:
+    """Flags of the form --section.key VALUE as argparse can read them: --set=section.key=VALUE.
+
+    >>> dotted(["run", "a.toml", "--algorithm.cohort", "20", "--algorithm.weighted", "--out", "x"])
+    ['run', 'a.toml', '--set=algorithm.cohort=20', '--set=algorithm.weighted=true', '--out', 'x']
+    """
+    found, rest = [], list(words)
+    while rest:
+        word = rest.pop(0)
+        match = DOTTED.fullmatch(word)
+        if match is None:
+            found.append(word)
+            continue
+        value = match[2]
+        if value is None:  # a flag without a value says yes
+            value = rest.pop(0) if rest and not rest[0].startswith("--") else "true"
+        found.append(f"--set={match[1]}={value}")
+    return found
+
+
+def setting(text: str) -> tuple[str, str]:
+    """An argument of the form SECTION.KEY=VALUE."""
+    name, equals, value = text.partition("=")
+    if not equals or "." not in name:
+        raise argparse.ArgumentTypeError(f"{text!r} must look like SECTION.KEY=VALUE, such as run.rounds=200")
+    return name.strip(), value.strip()
 
 
 def listed(kind: Callable[[str], object]) -> Callable[[str], list[object]]:

@@ -1,0 +1,91 @@
+"""A setting's type in words, as the errors and the list of settings tell it."""
+
+import difflib
+from collections.abc import Iterable
+from typing import Any
+
+import msgspec
+from msgspec import inspect
+
+LIMITS = (("ge", "of at least {:g}"), ("gt", "greater than {:g}"), ("le", "of at most {:g}"), ("lt", "less than {:g}"))
+
+
+def nearest(word: str, allowed: Iterable[str]) -> str | None:
+    """The allowed word that was probably meant.
+
+    >>> nearest("cohrt", ["cohort", "step_size"])
+    'cohort'
+    """
+    names = {name.lower(): name for name in allowed}
+    found = difflib.get_close_matches(word.lower(), names, n=1, cutoff=0.55)
+    return names[found[0]] if found else None
+
+
+def rule(kind: Any) -> str:
+    """What a value of this type must be.
+
+    >>> from typing import Annotated, Literal
+    >>> rule(Annotated[int, msgspec.Meta(ge=1)] | None)
+    'a whole number of at least 1'
+    >>> rule(list[Literal["a", "b"]])
+    "a list, each of it 'a' or 'b'"
+    """
+    return _told(inspect.type_info(kind))
+
+
+def about(kind: Any) -> str:
+    """The line that the schema has on a setting."""
+    info = inspect.type_info(kind)
+    return (info.extra_json_schema or {}).get("description", "") if isinstance(info, inspect.Metadata) else ""
+
+
+def choices(kind: Any) -> list[str]:
+    """The words that a setting may be, if it may be some words only."""
+    info = inspect.type_info(kind)
+    return [value for part in _parts(info) for value in _words(part)]
+
+
+def _words(info: Any) -> list[str]:
+    if isinstance(info, inspect.ListType):
+        return [value for part in _parts(info.item_type) for value in _words(part)]
+    return list(map(str, info.values)) if isinstance(info, inspect.LiteralType) else []
+
+
+def _parts(info: Any) -> list[Any]:
+    if isinstance(info, inspect.Metadata):
+        return _parts(info.type)
+    return [part for each in info.types for part in _parts(each)] if isinstance(info, inspect.UnionType) else [info]
+
+
+def _told(info: Any) -> str:
+    parts = [part for part in _parts(info) if not isinstance(part, inspect.NoneType)]
+    return _either([_one(part) for part in parts])
+
+
+def _one(info: Any) -> str:
+    if isinstance(info, inspect.LiteralType):
+        return _either([repr(value) for value in info.values])
+    if isinstance(info, inspect.ListType):
+        return f"a list, each of it {_told(info.item_type)}"
+    if isinstance(info, inspect.StructType):
+        named = ", ".join(
+            f"{each.encode_name} = {'...' if each.required else _value(each.default)}" for each in info.fields
+        )
+        tag = f"{info.tag_field} = {info.tag!r}, " if info.tag_field else ""
+        return f"a table {{{tag}{named}}}"
+    if isinstance(info, inspect.BoolType):
+        return "true or false"
+    if isinstance(info, inspect.StrType):
+        example = " such as 'my_model.py:loss'" if info.pattern else ""
+        return "one character" if info.max_length == 1 else f"text{example}"
+    words = "a whole number" if isinstance(info, inspect.IntType) else "a number"
+    limits = [text.format(value) for name, text in LIMITS if (value := getattr(info, name, None)) is not None]
+    return " ".join([words, " and ".join(limits)]).strip()
+
+
+def _value(value: Any) -> str:
+    return "..." if value is msgspec.NODEFAULT else str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _either(words: list[str]) -> str:
+    return " or ".join(filter(None, [", ".join(words[:-1]), words[-1]]))

@@ -1,0 +1,193 @@
+"use strict";
+// The lab: sliders on the left, curves that follow them, and the setting to take along.
+(() => {
+  const { amount, chart, choice, copyButton, element, number, plane, shape, swatch } = fedspam;
+  const data = JSON.parse(document.getElementById("data").textContent);
+  const at = (id) => document.getElementById(id);
+  const setting = { ...data.setting };
+  const racing = new Set(["spam_pp", "mvr", "fedavg"]);
+  const found = new Map(); // by method, the last answer
+  let measure = "rounds";
+  let copied = "python";
+  let generation = 0;
+  let planeOf = null; // what the plane was computed for
+  const method = (key) => data.methods.find((one) => one.key === key);
+  const numberOf = (key) => data.methods.findIndex((one) => one.key === key);
+
+  // --- sliders ---
+
+  const logarithmic = (low, high) => ({
+    place: (value) => 1000 * (Math.log(value / low) / Math.log(high / low)),
+    value: (position) => Number((low * (high / low) ** (position / 1000)).toPrecision(3)), most: 1000,
+  });
+  const listed = (values) => ({ place: (value) => values.indexOf(value), value: (position) => values[position], most: values.length - 1 });
+  const kinds = (...wanted) => () => [...racing].some((key) => wanted.includes(method(key).kind));
+  const SLIDERS = [
+    { key: "scale", name: "similarity δ", ...logarithmic(0.001, 1), used: () => true, about: "how much the clients' Hessians differ",
+      text: () => { const known = found.values().next().value; return known && known.scale === setting.scale ? `δ/L = ${number(known.delta / known.smoothness)}` : `scale ${number(setting.scale)}`; } },
+    { key: "ratio", name: "step size γ", ...logarithmic(data.ratios[0], data.ratios.at(-1)), used: kinds("prox"), about: "of the prox; the theorems want at most 0.25/δ", text: () => `${number(setting.ratio)}/δ` },
+    { key: "momentum", name: "momentum p", ...logarithmic(data.momenta[0], 1), used: () => [...racing].some((key) => method(key).momentum), about: "1 forgets the past", text: () => number(setting.momentum) },
+    { key: "cohort", name: "cohort", ...listed(data.cohorts), used: () => [...racing].some((key) => key !== "spam"), about: "clients asked in a round, of 100", text: () => String(setting.cohort) },
+    { key: "steps", name: "local steps", ...listed([1, 2, 3, 4, 5, 7, 10, 15, 20, 30, 50, 100]), used: () => kinds("local")() || (kinds("prox")() && setting.solver === "gradient"), about: "gradient steps a client takes", text: () => String(setting.steps) },
+    { key: "local", name: "step size η", ...logarithmic(0.01, 3), used: kinds("local", "server"), about: "of methods without a prox", text: () => `${number(setting.local)}/L` },
+  ];
+
+  for (const slider of SLIDERS) {
+    const input = element("input", { type: "range", min: 0, max: slider.most, step: 1, id: `slider-${slider.key}` });
+    input.value = String(slider.place(setting[slider.key]));
+    slider.output = element("output", { for: input.id });
+    slider.input = input;
+    slider.row = element("div", { class: "slider" }, element("label", { for: input.id }, element("span", {}, slider.name), slider.output), input, element("small", {}, slider.about));
+    input.addEventListener("input", () => {
+      setting[slider.key] = slider.value(Number(input.value));
+      changed();
+    });
+    at("controls").append(slider.row);
+  }
+  const solvers = { gradient: "gradient steps", exact: "exact", lbfgs: "L-BFGS" };
+  at("controls").append(element("div", { class: "slider" }, element("label", {}, element("span", {}, "local solver")),
+    choice("local solver", data.solvers.map((value) => ({ value, label: solvers[value] })), setting.solver, (value) => { setting.solver = value; changed(); }),
+    element("small", {}, "how a client answers a prox; L-BFGS stops when its certificate holds")));
+  at("controls").append(element("button", { type: "button", class: "wide", onclick: () => { setting.seed += 1; changed(); } }, "Other clients, other draws"));
+
+  // --- methods ---
+
+  function methods() {
+    const buttons = data.methods.map(({ key, name }) => {
+      const on = racing.has(key);
+      const answer = on ? found.get(key) : null;
+      const button = element("button", { type: "button", "aria-pressed": String(on), class: setting.method === key ? "focus" : "" },
+        swatch(numberOf(key)), name, answer ? element("small", {}, number(answer.median.at(-1), 2)) : null);
+      button.dataset.method = key;
+      button.addEventListener("click", () => {
+        if (racing.has(key) && racing.size > 1) racing.delete(key);
+        else racing.add(key);
+        setting.method = racing.has(key) ? key : [...racing][0];
+        changed();
+      });
+      return button;
+    });
+    at("methods").replaceChildren(...buttons);
+  }
+
+  // --- asking ---
+
+  async function ask(path, wanted) {
+    const response = await fetch(path, { method: "POST", headers: { "Content-Type": "application/json" }, body: JSON.stringify(wanted) });
+    const answer = await response.json();
+    if (!response.ok) throw new Error(answer.error);
+    return answer;
+  }
+
+  const waiting = (ms) => new Promise((done) => { setTimeout(done, ms); });
+  let asking = Promise.resolve();
+
+  function changed() {
+    const mine = (generation += 1);
+    show();
+    // one request at a time: what was asked is awaited, what has been superseded meanwhile is never asked
+    asking = asking.then(async () => {
+      await waiting(30);
+      const began = performance.now();
+      let slowest = 0;
+      const order = [setting.method, ...[...racing].filter((key) => key !== setting.method)];
+      for (const key of order) {
+        if (mine !== generation) return;
+        const wanted = { ...setting, method: key };
+        say(found.has(key) ? "computing …" : `compiling ${method(key).name}, once …`);
+        try {
+          const answer = await ask("/race", wanted);
+          found.set(key, { ...answer, scale: wanted.scale });
+          slowest = Math.max(slowest, answer.seconds.compile);
+        } catch (error) {
+          say(error instanceof TypeError ? "the lab has ended: start it again with fedspam lab" : error.message);
+          return;
+        }
+        if (mine === generation) show();
+      }
+      if (mine !== generation) return;
+      const seconds = (performance.now() - began) / 1000;
+      say(slowest > 0.5 ? `ready, ${number(slowest, 2)} s of it to compile` : `answered in ${number(seconds, 2)} s`);
+      await mapped(mine);
+    });
+  }
+
+  async function mapped(mine) {
+    const key = setting.method;
+    if (method(key).kind !== "prox" || !method(key).momentum) return;
+    const wanted = { ...setting, ratio: 0.5, momentum: 0.5 };
+    const name = JSON.stringify(wanted);
+    if (name === planeOf) return;
+    try {
+      const answer = await ask("/plane", wanted);
+      planeOf = name;
+      if (mine === generation) map.draw({ ...answer, ratio: setting.ratio, momentum: setting.momentum });
+    } catch (error) {
+      say(error.message);
+    }
+  }
+
+  const say = (text) => { at("status").textContent = text; };
+
+  // --- showing ---
+
+  const curves = chart(at("chart"), "relative gradient norm of the methods");
+  const map = plane(at("map"), data.ratios, data.momenta, (ratio, momentum) => {
+    Object.assign(setting, { ratio, momentum });
+    for (const slider of SLIDERS) slider.input.value = String(slider.place(setting[slider.key]));
+    changed();
+  });
+
+  function line(key) {
+    const answer = found.get(key);
+    const rounds = answer.median.map((_, k) => k);
+    const [start, round] = measure === "rounds" ? [0, 1] : answer.prices[measure];
+    return { name: method(key).name, number: numberOf(key), x: rounds.map((k) => start + k * round), y: answer.median, low: answer.low, high: answer.high };
+  }
+
+  function show() {
+    for (const slider of SLIDERS) {
+      slider.output.textContent = slider.text();
+      slider.row.classList.toggle("idle", !slider.used());
+    }
+    methods();
+    const labels = { rounds: "rounds", bytes_up: "bytes up", bytes: "bytes in total" };
+    const units = { rounds: "rounds", bytes_up: "up", bytes: "in total" };
+    curves.draw({
+      x: { label: labels[measure], measure, unit: units[measure], log: measure !== "rounds" }, y: { label: "relative gradient norm", log: true },
+      lines: [...racing].filter((key) => found.has(key)).map(line), empty: "compiling: this takes some seconds, once",
+    });
+    map.draw({ ratio: setting.ratio, momentum: setting.momentum });
+    const answer = racing.has(setting.method) ? found.get(setting.method) : null;
+    const verdict = at("verdict");
+    verdict.className = "";
+    verdict.textContent = "";
+    if (answer && answer.broken) {
+      verdict.className = answer.broken.length ? "outside" : "inside";
+      verdict.textContent = answer.broken.length ? `outside the theorems: ${answer.broken[0].replace(" in round 0", "")}` : "inside the theorems";
+    }
+    const { name } = method(method(setting.method).kind === "prox" && method(setting.method).momentum ? setting.method : "spam_pp");
+    at("caption").textContent = `${name}: the bluer, the nearer it gets in ${data.rounds} rounds; red diverges. Green: where the theorems hold with the paper's constant; dashed, with the least that can be proved. Drag the dot.`;
+    if (answer) at("text").textContent = answer[copied];
+  }
+
+  function head() {
+    for (const y of [5, 12, 19]) {
+      const link = shape("path", { d: `M3.5 ${y}C11 ${y} 12 12 20 12`, fill: "none", "stroke-width": 1.6 });
+      link.style.stroke = "var(--accent)";
+      const dot = shape("circle", { cx: 3.5, cy: y, r: 2.1 });
+      dot.style.fill = "var(--accent)";
+      at("mark").append(link, dot);
+    }
+    const centre = shape("circle", { cx: 20, cy: 12, r: 3.1 });
+    centre.style.fill = "var(--series-1)";
+    at("mark").append(centre);
+    at("problem").textContent = `The paper's ridge regression with 100 clients in 20 dimensions. Median of ${data.seeds} draws, band from the lowest to the highest.`;
+    at("axis").append(choice("horizontal axis", [["rounds", "rounds"], ["bytes_up", "bytes up"], ["bytes", "bytes in total"]].map(([value, label]) => ({ value, label })), measure, (value) => { measure = value; show(); }));
+    at("kinds").append(choice("language", [{ value: "python", label: "Python" }, { value: "toml", label: "TOML" }], copied, (value) => { copied = value; show(); }));
+    at("copy").querySelector(".code").append(copyButton(() => at("text").textContent));
+  }
+
+  head();
+  changed();
+})();

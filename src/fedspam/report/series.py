@@ -1,0 +1,146 @@
+"""What a report shows, whatever folder it came from: curves, what was paid along them, and the facts of the run."""
+
+import itertools
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from jaxtyping import Float
+
+# what is paid along a run, and what axes and tables call it
+MEASURES: Mapping[str, str] = {
+    "rounds": "rounds",
+    "bytes_up": "bytes up",
+    "bytes": "bytes in total",
+    "gradients": "gradient evaluations",
+    "seconds": "time",
+}
+EARLY = 100  # looks at a curve's beginning that are all kept, as a logarithmic axis spreads them
+PIECES = 300  # stretches of the rest, of which the extremes are kept
+
+Vector = Float[np.ndarray, " points"]
+
+
+class Curve(NamedTuple):
+    """Values along a run: after how many rounds, which, and perhaps what lies around them."""
+
+    at: Vector
+    value: Vector
+    low: Vector | None = None
+    high: Vector | None = None
+
+
+class Paid(NamedTuple):
+    """What had been paid after so many rounds; linear between the points."""
+
+    at: Vector
+    amount: Vector
+
+    def after(self, rounds: Vector) -> Vector:
+        return np.interp(rounds, self.at, self.amount)
+
+
+@dataclass(frozen=True)
+class Series:
+    """One line of the report.
+
+    Arguments:
+        name: what the legend calls it.
+        paid: by measure, what the run had cost.
+        metrics: by name, what was looked at: a loss, a gradient norm, an accuracy.
+        details: by name, what the method said of each round: its step size, its momentum.
+        clients: by metric, the quantiles of the clients' own values, by percent.
+        certificates: what the local answers were worth, where they came with certificates.
+        bounds: by metric, what theory promises.
+        only: the measures it is drawn against; None for all.
+    """
+
+    name: str
+    paid: Mapping[str, Paid]
+    metrics: Mapping[str, Curve]
+    details: Mapping[str, Curve] = field(default_factory=dict)
+    clients: Mapping[str, Mapping[int, Curve]] = field(default_factory=dict)
+    certificates: Mapping[str, Any] | None = None
+    bounds: Mapping[str, Curve] = field(default_factory=dict)
+    only: tuple[str, ...] | None = None
+
+
+@dataclass(frozen=True)
+class Goal:
+    """A cell of the table to targets that the folder itself brought."""
+
+    series: str
+    metric: str
+    target: float
+    measure: str
+    median: float | None
+    low: float | None
+    high: float | None
+
+
+@dataclass(frozen=True)
+class Source:
+    """A folder, read.
+
+    Arguments:
+        kind: 'run', 'comparison' or 'reproduction'.
+        status: how it ended.
+        facts: where and with what it was made.
+        configuration: what was run.
+        command: the command that made it, if it is known.
+        goals: ready-made cells of the table to targets.
+        notes: what a reader should know, one line each.
+    """
+
+    folder: Path
+    kind: str
+    status: str
+    series: Sequence[Series]
+    facts: Mapping[str, Any]
+    configuration: Mapping[str, Any]
+    command: str | None = None
+    script: str | None = None  # a configuration file that `fedspam run` takes
+    goals: Sequence[Goal] = ()
+    notes: Sequence[str] = ()
+
+
+def rises(metric: str) -> bool:
+    """Whether more is better: of an accuracy or a reward it is, of everything else less is."""
+    return any(word in metric.lower() for word in ("accuracy", "auc", "f1", "recall", "precision", "reward"))
+
+
+def thin(curve: Curve) -> Curve:
+    """The curve with at most about 1300 points: all early ones, then the first and the extremes of each stretch.
+
+    >>> long = Curve(np.arange(10000.0), np.sin(np.arange(10000.0)))
+    >>> len(thin(long).at) < 1400, bool(thin(long).value.max() == long.value.max())
+    (True, True)
+    """
+    count = len(curve.at)
+    if count <= EARLY + 4 * PIECES:
+        return curve
+    value = np.where(np.isfinite(curve.value), curve.value, -np.inf)
+    kept = {*range(EARLY), count - 1}
+    edges = np.linspace(EARLY, count, PIECES + 1).astype(int)
+    for begin, end in itertools.pairwise(edges):
+        part = value[begin:end]
+        kept |= {int(begin), int(begin + part.argmax()), int(begin + part.argmin())}
+    index = np.array(sorted(kept))
+    cut = lambda part: None if part is None else part[index]
+    return Curve(curve.at[index], curve.value[index], cut(curve.low), cut(curve.high))
+
+
+def straightened(paid: Paid) -> Paid:
+    """The same line through fewer points: those between which it is straight are left out.
+
+    >>> straightened(Paid(np.arange(5.0), np.array([0.0, 2.0, 4.0, 5.0, 6.0]))).at.tolist()
+    [0.0, 2.0, 4.0]
+    """
+    slope = np.diff(paid.amount) / np.maximum(np.diff(paid.at), 1e-300)
+    bends = np.flatnonzero(~np.isclose(slope[1:], slope[:-1], rtol=1e-9, atol=0)) + 1
+    if len(bends) > EARLY + 4 * PIECES:  # where every round costs something else, about as many as a curve has points
+        bends = bends[np.unique(np.linspace(0, len(bends) - 1, EARLY + 4 * PIECES).astype(int))]
+    index = np.concatenate([[0], bends, [len(paid.at) - 1]]) if len(paid.at) > 1 else np.array([0])
+    return Paid(paid.at[index], paid.amount[index])

@@ -1,0 +1,262 @@
+"""The configuration: what is written is what is read, flags go before the file, and errors say what was meant."""
+
+import inspect
+import string
+import tomllib
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import jax
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fedspam import _describe, config, prox
+from fedspam.algorithms import METHODS
+from fedspam.config import ConfigError, decode, methods, read, schema, to_toml, words, writing
+
+SMALL = {"data": "ridge", "algorithm": {"name": "spam", "step_size": 0.5, "momentum": 0.2}}
+
+
+def with_(**sections: Any) -> dict[str, Any]:
+    return {**SMALL, **sections}
+
+
+def test_the_example_is_read_and_written_back() -> None:
+    found = decode(tomllib.loads(config.EXAMPLE))
+    assert (found.data.kind if hasattr(found.data, "kind") else methods.name_of(found.data)) == "synthetic"
+    assert decode(tomllib.loads(to_toml(found, "a head\nof two lines"))) == found
+    assert to_toml(found, "a head").startswith("# a head\n")
+
+
+scalars = st.booleans() | st.integers(-(2**63), 2**63 - 1) | st.floats(allow_nan=False) | st.text()
+values = st.recursive(
+    scalars, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3), max_leaves=6
+)
+
+
+@given(st.dictionaries(st.text(string.printable), st.dictionaries(st.text(), values, max_size=4), max_size=4))
+def test_toml_reads_what_was_written(tables: dict[str, dict[str, Any]]) -> None:
+    assert tomllib.loads(to_toml(tables)) == tables
+
+
+# numbers that these arguments may have whatever the method
+VALUES = {"step_size": 0.5, "momentum": 0.25, "local_steps": 2, "many": 8, "period": 4, "pull": 0.4, "probability": 0.3}
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_every_method_is_made_from_its_section(name: str) -> None:
+    """A section made of the registry's example gives the very struct that the example gives, and survives TOML."""
+    row = METHODS[name]
+    plain = {key: value for key, value in row.example.items() if isinstance(value, bool | int | float | str)}
+    plain |= {key: VALUES[key] for key in row.example if key in VALUES and key not in plain}  # schedules
+    if "base" in row.example:
+        plain["base"] = writing.tables_of(methods.base_section(row.example["base"]))
+    solved = {"prox": "exact"} if methods.takes_prox(name) else {}
+    found = decode(with_(algorithm={"name": name, **plain}, **solved))
+    assert decode(tomllib.loads(to_toml(found))) == found
+    objects = {"base": row.example["base"]} if "base" in row.example else {}
+    objects |= {"solver": prox.Exact()} if solved else {}
+    made = methods.method(found.algorithm, found.prox)
+    assert _describe.describe(made) == _describe.describe(row.build(**(plain | objects)))
+
+
+def test_rows_of_one_constructor_begin_with_their_own_option() -> None:
+    """What is left out is what Python leaves out, but for names that stand for an option."""
+    base = {"name": "mime", "cohort": 2, "local_steps": 1, "step_size": 1.0}
+    made = {
+        name: decode(with_(algorithm=base | {"name": name})).algorithm for name in ("mime", "mime_adam", "mime_lite")
+    }
+    assert made["mime"].base is None  # type: ignore[attr-defined]
+    assert made["mime_lite"].base is None  # type: ignore[attr-defined]
+    assert isinstance(made["mime_adam"].base, methods.AdamBase)  # type: ignore[attr-defined]
+    option = [decode(with_(algorithm=base | {"name": name})).algorithm for name in ("scaffold", "scaffold_gradient")]
+    assert [section.option for section in option] == ["steps", "gradient"]  # type: ignore[attr-defined]
+
+
+def test_cohort_is_cohort_size() -> None:
+    both = [
+        decode(with_(algorithm={"name": "fedavg", key: 3, "local_steps": 1, "step_size": 1}))
+        for key in ("cohort", "cohort_size")
+    ]
+    assert both[0] == both[1]
+    assert methods.method(both[0].algorithm, None).cohort_size == 3
+
+
+def test_schedules() -> None:
+    power = {"schedule": "power", "value": 2.0, "exponent": 0.5}
+    asked = {"name": "spam_pp", "cohort": 2, "step_size": power, "momentum": {"schedule": "theorem", "delta": 0.1}}
+    made = methods.method(decode(with_(algorithm=asked)).algorithm, None, 5)
+    gamma = float(made.step_size(3))
+    assert gamma == pytest.approx(1.0)
+    effective = 2 * 4 / 3  # B (n - 1) / (n - B)
+    squared = 96 * (0.1 * gamma) ** 2
+    assert float(made.estimator.momentum(3)) == pytest.approx(squared / (squared + effective))
+    listed = methods.method(decode(with_(algorithm=SMALL["algorithm"] | {"step_size": [0.5, 0.25]})).algorithm, None)
+    assert [float(listed.step_size(k)) for k in range(3)] == [0.5, 0.25, 0.25]
+
+
+@pytest.mark.parametrize("name", methods.PROX)
+def test_every_solver_is_made_from_its_section(name: str) -> None:
+    found = decode(with_(prox=name)).prox
+    assert isinstance(found, methods.PROX[name])
+    solver = methods.solver(found)
+    assert callable(solver)
+    if "steps" in found.__struct_fields__:
+        assert methods.solver(decode(with_(prox={"name": name, "steps": 7})).prox).steps == 7  # type: ignore[union-attr]
+
+
+def test_tolerances() -> None:
+    stop = lambda **asked: methods.solver(decode(with_(prox={"name": "lbfgs", **asked})).prox).stop  # type: ignore[union-attr]
+    assert isinstance(stop(), prox.Relative)
+    assert stop(tolerance=0.1).theta == 0.1
+    assert stop(epsilon=1e-6).epsilon == 1e-6
+
+
+def write(folder: Path, text: str, name: str = "experiment.toml") -> Path:
+    path = folder / name
+    path.write_text(text)
+    return path
+
+
+def test_flags_go_before_the_file(tmp_path: Path) -> None:
+    path = write(tmp_path, config.EXAMPLE)
+    assert read(path).run.rounds == 100
+    flags = [
+        ("algorithm.cohort", "20"),
+        ("run.rounds", "200"),
+        ("evaluate.stop", "true"),
+        ("track.name", "7"),  # text, though it looks like a number
+        ("run.record", '["void"]'),
+        ("track.to", "tensorboard, wandb"),  # a list with commas
+        ("algorithm.step_size.schedule", "power"),
+        ("algorithm.step_size.value", "1"),
+        ("algorithm.step_size.exponent", "0.5"),
+    ]
+    with pytest.raises(ConfigError, match="no table at this place"):
+        read(path, flags)  # step_size is a number in the file
+    path = write(tmp_path, config.EXAMPLE.replace("step_size = 0.2", "# "))
+    found = read(path, flags)
+    assert (found.algorithm.cohort, found.run.rounds) == (20, 200)  # type: ignore[attr-defined]
+    assert (found.evaluate.stop, found.track.name, found.run.record) == (True, "7", ["void"])
+    assert found.track.to == ["tensorboard", "wandb"]
+    assert found.algorithm.step_size == methods.Power(value=1.0, exponent=0.5)  # type: ignore[attr-defined]
+
+
+def test_a_word_replaces_a_section(tmp_path: Path) -> None:
+    path = write(tmp_path, config.EXAMPLE)
+    flags = [
+        ("algorithm", "fedavg"),
+        ("algorithm.cohort", "3"),
+        ("algorithm.local_steps", "2"),
+        ("algorithm.step_size", "0.1"),
+    ]
+    with pytest.raises(ConfigError, match="fedavg solves no prox; leave the section"):
+        read(path, flags)
+    found = read(None, [("data", "ridge"), *flags])
+    assert (found.data.name, methods.name_of(found.algorithm)) == ("ridge", "fedavg")
+    assert read(None, [("data", "digits"), ("model", "softmax"), *flags]).data == schema.Digits()
+
+
+def test_paths_of_a_file_are_seen_from_its_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    inner = tmp_path / "inner"
+    inner.mkdir()
+    monkeypatch.chdir(tmp_path)
+    text = 'model = "../my.py:loss"\n[data]\nkind = "csv"\npath = "a.csv"\nlabel = "y"\nclient = "c"\n'
+    path = write(inner, text + '[algorithm]\nname = "sppm"\nstep_size = 1\n')
+    found = read(path)
+    assert found.data.path == str(inner / "a.csv")
+    assert found.model.function == str(tmp_path / "my.py") + ":loss"
+    assert read(path, [("data.path", "b.csv")]).data.path == "b.csv"  # those of flags from here
+
+
+@pytest.mark.parametrize(
+    ("tree", "told"),
+    [
+        ({"run": {"round": 3}}, "run.round = 3 is no setting of run, which has rounds, .*; did you mean 'rounds'?"),
+        ({"run": {"rounds": "many"}}, "run.rounds = 'many' must be a whole number of at least 1"),
+        ({"run": {"rounds": 1.5}}, "run.rounds = 1.5 must be a whole number of at least 1"),
+        ({"run": {"growth": float("nan")}}, "run.growth = nan must be a number of at least 0"),
+        ({"algorithm": {"name": "sppm", "step_size": [1.0, float("inf")]}}, r"step_size = \[1.0, inf\] must be"),
+        ({"run": {"rounds": True}}, "run.rounds = True must be a whole number"),
+        ({"run": {"precision": "float23"}}, "'float32' or 'float64'; did you mean 'float32'?"),
+        ({"run": 3}, r"run = 3 must be a section: \[run\]"),
+        ({"rnu": {}}, r"there is no section \[rnu\]; .*; did you mean \[run\]?"),
+        ({"rounds": 3}, r"there is no section \[rounds\]; .*rounds belongs into \[run\]"),
+        ({"data": {"kind": "cvs"}}, "data.kind = 'cvs' is unknown; did you mean 'csv'?"),
+        ({"data": {}}, "data.kind is missing; it must be one of csv"),
+        ({"model": "softmaxx", "data": "digits"}, "model.name = 'softmaxx' is unknown; did you mean 'softmax'?"),
+        ({"data": "digits"}, "model is missing; name one of logistic"),
+        ({"model": "softmax"}, "data of kind 'problem' brings its own loss"),
+        ({"algorithm": {"name": "spam"}}, "algorithm.step_size is missing: algorithm of name 'spam' needs it"),
+        ({"algorithm": {"name": "spam", "step_size": "x", "momentum": 1}}, r"a number or a table \{schedule = 'power'"),
+        ({"track": {"to": ["tensorbord"]}}, "'tensorboard'"),
+        ({"clients": {"split": "iid"}}, "data of kind 'problem' has clients; leave it out"),
+        ({"evaluate": {"metric": "loss"}}, "evaluate.target is missing: how much is the loss to be?"),
+    ],
+)  # fmt: skip
+def test_errors_say_what_was_meant(tree: dict[str, Any], told: str) -> None:
+    with pytest.raises(ConfigError, match=told):
+        decode(with_(**tree))
+
+
+def test_everything_that_is_wrong_is_told_at_once() -> None:
+    with pytest.raises(ConfigError) as caught:
+        decode(with_(run={"rounds": 0, "sede": 1}, evaluate={"every": -1}))
+    assert len(caught.value.findings) == 3
+    many = {f"key{i}": 0 for i in range(20)}
+    with pytest.raises(ConfigError, match=r"\.\.\. and 14 more") as caught:
+        decode(with_(run=many))
+    assert str(caught.value).count("\n") < 10
+
+
+@pytest.mark.parametrize("text", ["rounds = ", "[run\n", "\x00", 'a = "\ud800"', "a = 1\na = 2", "[" * 5000])
+def test_what_is_no_toml(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "bad.toml"
+    path.write_bytes(text.encode("utf-8", "surrogatepass"))
+    with pytest.raises(ConfigError, match="is no TOML"):
+        read(path)
+
+
+def test_files_that_cannot_be_read(tmp_path: Path) -> None:
+    write(tmp_path, "", "experiment.toml")
+    with pytest.raises(ConfigError, match=r"there is no file .*; did you mean .*experiment.toml\?"):
+        read(tmp_path / "experimnet.toml")
+    with pytest.raises(ConfigError, match="cannot be read"):
+        read(tmp_path)
+    (tmp_path / "long.toml").write_bytes(b"#" * (2**20 + 1))
+    with pytest.raises(ConfigError, match="cannot be read"):
+        read(tmp_path / "long.toml")
+
+
+def test_differences() -> None:
+    one, other = decode(SMALL), decode(with_(run={"rounds": 5, "seed": 3}))
+    assert config.differences(one, other, frozenset({"run.rounds"})) == ["run.seed: 0 was, 3 is"]
+    assert config.differences(one, other, frozenset({"run"})) == []
+
+
+def test_rules_in_words() -> None:
+    assert words.rule(Annotated[float, msgspec.Meta(ge=0, lt=1)]) == "a number of at least 0 and less than 1"
+    assert words.rule(bool) == "true or false"
+    assert words.rule(Literal["a"] | None) == "'a'"
+    assert words.nearest("zzz", ["rounds"]) is None
+
+
+def test_the_list_of_settings_names_every_setting() -> None:
+    table = config.settings_table()
+    kinds = [*schema.DATA.values(), *schema.MODELS.values(), *methods.PROX.values()]
+    for kind in [*kinds, schema.Clients, schema.Run, schema.Evaluate, schema.Track, schema.Function]:
+        for field in msgspec.structs.fields(kind):
+            assert f"  {field.name} = " in table
+            assert words.about(field.type), f"{kind.__name__}.{field.name} has no line about it"
+    for name, row in METHODS.items():
+        (line,) = (line for line in table.splitlines() if line.startswith(f"  {name}: "))
+        for argument in inspect.signature(row.build).parameters:
+            assert argument == "solver" or argument.replace("cohort_size", "cohort") in line
+
+
+def test_float_settings_take_whole_numbers() -> None:
+    found = decode(with_(algorithm={"name": "spam", "step_size": 1, "momentum": 1}))
+    assert isinstance(found.algorithm.step_size, float)  # type: ignore[attr-defined]
+    assert jax.tree.leaves(methods.method(found.algorithm, None))

@@ -1,0 +1,429 @@
+"""The report: what it reads, what it computes, and how its page looks and behaves in a browser."""
+
+import base64
+import csv
+import hashlib
+import importlib.util
+import io
+import json
+import re
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.tree_util import Partial
+
+from fedspam import records, reproduce, simulate, spam_pp
+from fedspam.algorithms import fedavg
+from fedspam.cli import main
+from fedspam.compare import Entry, Plan, files
+from fedspam.compare.measures import Cell, Curves, Trial, arrivals
+from fedspam.problems import quadratics
+from fedspam.report import Curve, Paid, Promise, page, read, read_all, tables, targets, write
+from fedspam.report.facts import method_of
+from fedspam.report.series import straightened, thin
+from fedspam.reproduce.experiment import SETTINGS, SOLVERS
+from fedspam.theory import Constants, inexact_bound
+
+_spec = importlib.util.spec_from_file_location("fedspam_browser", Path(__file__).with_name("browser.py"))
+assert _spec is not None
+assert _spec.loader is not None
+pages = importlib.util.module_from_spec(_spec)
+_spec.loader.exec_module(pages)
+browser = pages.browser
+
+PEOPLE = quadratics(0, clients=12, dimension=4, delta=0.5, noise=0.05)
+EVIL = '</script><script>window.hacked=1</script><img src=x onerror="window.hacked=1">'
+
+
+def look(people: Any, x: Any) -> dict[str, Any]:
+    ids = jnp.arange(people.size, dtype=jnp.uint32)
+    return {
+        "gradient": jnp.linalg.norm(people.gradient(x)),
+        "loss": jax.vmap(lambda id: people.client(id)(x))(ids),
+        f"{EVIL}": jnp.sum(x**2),
+    }
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """Two runs on disk, and what simulate returned."""
+    folder = tmp_path_factory.mktemp("runs")
+    methods = {
+        "one": spam_pp(4, step_size=1 / (4 * PEOPLE.delta), momentum=0.6),
+        "other": fedavg(4, local_steps=3, step_size=0.02),
+    }
+    return {
+        name: (
+            folder / name,
+            simulate(
+                method, PEOPLE, 3 * jnp.ones(4), rounds=60, key=0, probe=Partial(look, PEOPLE), every=2,
+                folder=folder / name, segment=20,
+            ),
+        )
+        for name, method in methods.items()
+    }  # fmt: skip
+
+
+def test_a_run_is_read_as_it_was_recorded(runs: dict[str, Any]) -> None:
+    folder, run = runs["one"]
+    source = read(folder)
+    (series,) = source.series
+    assert (source.kind, source.status, series.name) == ("run", "completed", "SPAM-PP")
+    curve = series.metrics["gradient"]
+    assert curve.at.tolist() == list(range(0, 61, 2))
+    assert np.array_equal(curve.value, run.probes["gradient"])
+    paid = {"bytes_up": run.rows["bytes_up"], "gradients": run.rows["gradients"]}
+    paid["bytes"] = run.rows["bytes_up"] + run.rows["bytes_down"]
+    for measure, column in paid.items():
+        assert series.paid[measure].after(np.array([0.0, 7.0, 60.0])) == pytest.approx(
+            [0, column[:7].sum(), column.sum()]
+        )
+    assert np.array_equal(series.clients["loss"][25].value, np.percentile(run.probes["loss"], 25, axis=1))
+    assert series.certificates is not None
+    assert series.certificates["share"] == pytest.approx(np.mean(run.rows["certificate.certified"]))
+
+
+def test_how_long_it_took_is_recorded_without_compiling(runs: dict[str, Any]) -> None:
+    folder, run = runs["one"]
+    paid = read(folder).series[0].paid["seconds"]
+    assert paid.at.tolist() == [0, 20, 40, 60]
+    assert (np.diff(paid.amount) > 0).all()
+    assert paid.amount[-1] == pytest.approx(run.run_seconds, abs=1e-5)
+
+
+def test_methods_are_known_by_their_parts() -> None:
+    """Every row of the registry, described, is told by its name; where two rows are one method, by the first's."""
+    from fedspam.algorithms import METHODS
+
+    names = {row.name for row in METHODS.values()}
+    found = {key: method_of(records.identity(row.make(), None, jnp.zeros(2), 0)) for key, row in METHODS.items()}
+    assert set(found.values()) <= names
+    for key in ("spam", "spam_pp", "spam_ppa", "mvr", "ce_lsgd", "mime_mvr", "fedavg", "fedprox", "scaffold", "saber"):
+        assert found[key] == METHODS[key].name
+
+
+def test_two_runs_of_one_method_have_names_of_their_own(runs: dict[str, Any]) -> None:
+    folder = runs["one"][0]
+    names = [source.series[0].name for source in read_all([folder, folder, runs["other"][0]])]
+    assert names == ["SPAM-PP · one", "SPAM-PP · one (2)", "FedAvg"]
+
+
+def test_arrivals_are_those_of_a_comparison() -> None:
+    random = np.random.default_rng(0)
+    for _ in range(200):
+        error = np.exp(np.cumsum(random.normal(-0.05, 0.6, size=40)))
+        error[random.random(40) < 0.03] = np.inf
+        for target in (1.0, 0.3, 0.05):
+            (look,) = arrivals(error[None], target)
+            found = targets.arrival(Curve(np.arange(40.0), error), target)
+            assert (np.inf if found is None else found) == look
+
+
+def test_targets_are_levels_that_somebody_reaches() -> None:
+    at = np.arange(100.0)
+    slow, fast = Curve(at, 5 * 0.93**at), Curve(at, 5 * 0.8**at)
+    found = targets.choose([slow, fast], up=False)
+    assert found[0] == 1.0
+    assert 0.01 in found  # the hardest that both reach
+    assert targets.arrival(slow, found[-1]) is None
+    assert targets.arrival(fast, found[-1]) is not None
+    rising = Curve(at, 1 - 0.9**at)
+    assert targets.arrival(rising, 0.9, up=True) == 22.0
+    assert targets.choose([rising], up=True)[-1] == 0.99
+
+
+def test_thinning_keeps_the_ends_and_the_extremes() -> None:
+    random = np.random.default_rng(1)
+    long = Curve(np.arange(50_000.0), random.normal(size=50_000))
+    short = thin(long)
+    assert len(short.at) < 1500
+    assert set(short.at) >= set(range(100)) | {49_999.0}
+    assert (short.value.min(), short.value.max()) == (long.value.min(), long.value.max())
+    assert all(long.value[int(k)] == value for k, value in zip(short.at, short.value, strict=True))
+
+
+def test_what_was_paid_is_the_same_line_through_fewer_points() -> None:
+    each = np.repeat([3.0, 10.0, 3.0], [400, 5, 300])
+    whole = Paid(np.arange(706.0), np.concatenate([[0.0], np.cumsum(each)]))
+    short = straightened(whole)
+    assert len(short.at) == 4
+    assert np.interp(whole.at, short.at, short.amount) == pytest.approx(whole.amount)
+
+
+def test_the_bound_is_that_of_the_theorem_and_holds(runs: dict[str, Any]) -> None:
+    """SPAM-PP within the theorem's premises: its root mean square gradient stays below what is promised."""
+    folder, run = runs["one"]
+    start = 3 * jnp.ones(4)
+    gap = float(PEOPLE.loss(start)) - PEOPLE.optimum
+    sigma = float(max(PEOPLE.sigma(start), PEOPLE.sigma(jnp.asarray(PEOPLE.minimiser))))
+    error = float(PEOPLE.sigma(start)) ** 2
+    constants = Constants(PEOPLE.delta, sigma, gap, error)
+    (source,) = read_all([folder], Promise(constants))
+    series = source.series[0]
+    name = "gradient, root mean square"
+    gamma = run.rows["step_size"]
+    expected = np.sqrt(inexact_bound(constants, gamma, 0.6, cohort=4.0).total)
+    assert series.certificates is not None
+    assert (series.certificates["epsilons"] == 0).all()
+    assert series.bounds[name].value == pytest.approx(expected)
+    curve, bound = series.metrics[name], series.bounds[name]
+    squares = run.probes["gradient"][1:] ** 2
+    assert curve.value[-1] == pytest.approx(np.sqrt(squares.mean()))
+    assert (curve.value < np.interp(curve.at, bound.at, bound.value)).all()
+
+
+def test_a_bound_without_its_ingredients_is_refused(runs: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match="needs the probe 'norm'"):
+        read_all([runs["one"][0]], Promise.of("delta=1,gap=1,metric=norm"))
+    for text, message in (("delta", "with its value"), ("gap=1", "at least delta"), ("delta=x,gap=1", "a number")):
+        with pytest.raises(ValueError, match=message):
+            Promise.of(text)
+
+
+# --- other folders ---------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def comparison(tmp_path: Path) -> Path:
+    """A folder as `fedspam compare` writes it, of made-up runs."""
+    plan = Plan(rounds=20, cohort=2, targets=(0.1, 0.01), seeds=2)
+    rounds = np.tile(np.arange(21.0), (2, 1))
+    trials = {
+        (key, number): Trial(
+            key, number, {"step_size": rate},
+            Curves(rate**rounds, rounds, 10 * rounds, 30 * rounds, 4 * rounds, np.zeros(2)), "fine",
+        )
+        for key, number, rate in (("spam_pp", 1, 0.5), ("spam_pp", 2, 0.7), ("fedavg", 1, 0.8))
+    }  # fmt: skip
+    finals = {"spam_pp": {1: trials["spam_pp", 1], 2: trials["spam_pp", 2]}, "fedavg": {1: trials["fedavg", 1]}}
+    tried = {"spam_pp": [trials["spam_pp", 1], trials["spam_pp", 2]], "fedavg": [trials["fedavg", 1]]}
+    chosen = {"rounds": 1, "bytes_up": 2, "bytes": 2, "gradients": 1}
+    entries = [
+        Entry(key, target, measure, number if key == "spam_pp" else 1, Cell(7.0, 6.0, 8.0, 2, 2))
+        for key in finals
+        for target in plan.errors
+        for measure, number in chosen.items()
+    ]
+    (tmp_path / "curves.csv").write_text(files.curves(finals, plan))
+    (tmp_path / "table.csv").write_text(files.table(entries, tried, plan))
+    facts = {
+        "fedspam": "0",
+        "command": "fedspam compare",
+        "problem": {"what": "made up"},
+        "plan": {"metric": "gradient"},
+    }
+    (tmp_path / "manifest.json").write_text(json.dumps(facts))
+    return tmp_path
+
+
+def test_a_comparison_shows_on_each_axis_what_was_tuned_for_it(comparison: Path) -> None:
+    source = read(comparison)
+    shown = {(series.name, series.only) for series in source.series}
+    assert shown == {
+        ("SPAM-PP", ("rounds", "gradients")),
+        ("SPAM-PP", ("bytes_up", "bytes")),
+        ("FedAvg", ("rounds", "bytes_up", "bytes", "gradients")),
+    }
+    cells = targets.cells([source])
+    assert (cells[0].series, cells[0].target, cells[0].paid, cells[0].low, cells[0].high) == ("SPAM-PP", 0.1, 7, 6, 8)
+    assert len(cells) == 2 * 2 * 4
+    assert source.command == "fedspam compare"
+
+
+def test_the_papers_experiment_is_read(tmp_path: Path) -> None:
+    curves = {
+        (setting.name, label): np.linspace(1, 0.1, 9 * setting.stretch)[None] * np.ones((3, 1))
+        for setting in SETTINGS
+        for label in SOLVERS
+    }
+    (tmp_path / "curves.csv").write_text(reproduce._curves_csv(curves, 0))
+    (tmp_path / "manifest.json").write_text(json.dumps({"reading": "as printed"}))
+    source = read(tmp_path)
+    assert len(source.series) == 9
+    assert source.series[0].name == "exact prox, γδ = 10.0, p = 0.1"
+    assert source.series[0].metrics["relative gradient norm"].value[-1] == pytest.approx(0.1)
+
+
+def test_what_is_no_run_is_refused_with_a_hint(tmp_path: Path, runs: dict[str, Any], capsys: Any) -> None:
+    for folder, message in (
+        (tmp_path / "absent", "is no folder"),
+        (tmp_path, "holds no manifest.json"),
+        (runs["one"][0].parent, f"did you mean {runs['one'][0]}"),
+    ):
+        assert main(["report", str(folder), "--out", str(tmp_path / "r.html")]) == 1
+        assert message in capsys.readouterr().err
+    (tmp_path / "manifest.json").write_text("{}")
+    (tmp_path / "curves.csv").write_text("a,b\n1,2\n")
+    with pytest.raises(records.RecordError, match=r"neither rows.bin nor a curves.csv"):
+        read(tmp_path)
+    (tmp_path / "curves.csv").write_bytes(b"\xff\xfe")
+    with pytest.raises(records.RecordError, match=r"curves.csv is damaged"):
+        read(tmp_path)
+    assert main(["report", str(runs["one"][0]), "--out", str(tmp_path)]) == 1
+    assert "is a folder; name the file" in capsys.readouterr().err
+    with pytest.raises(SystemExit, match="2"):
+        main(["report", str(runs["one"][0]), "--bound", "delta"])
+
+
+def test_a_run_that_has_just_begun_is_shown(runs: dict[str, Any], tmp_path: Path) -> None:
+    folder = tmp_path / "young"
+    folder.mkdir()
+    (folder / "manifest.json").write_bytes((runs["one"][0] / "manifest.json").read_bytes())
+    data = (runs["one"][0] / "rows.bin").read_bytes()
+    (folder / "rows.bin").write_bytes(data[: 8 + int.from_bytes(data[:8], "little")])
+    (series,) = read(folder).series
+    assert series.metrics["gradient"].at.tolist() == [0.0]
+    assert series.certificates is None
+    write([folder], tmp_path / "r.html", csv=tmp_path / "c.csv")
+
+
+def test_files_that_do_not_fit_together_are_refused(tmp_path: Path) -> None:
+    with records.Store(tmp_path) as store:
+        store.begin({})
+        odd = {"void": np.zeros(3, bool), "bytes_up": np.ones(2, np.int64), "bytes_down": np.ones(3, np.int64)}
+        store.append(3, jnp.zeros(1), odd, {"gradient": np.ones(2)})
+    with pytest.raises(records.RecordError, match="do not fit together"):
+        read(tmp_path)
+
+
+# --- what is written -------------------------------------------------------------------------------------------------
+
+
+def test_tables_hold_every_point(runs: dict[str, Any], tmp_path: Path) -> None:
+    pq = pytest.importorskip("pyarrow.parquet", reason="pyarrow is not installed: pip install 'fedspam[parquet]'")
+    folder, run = runs["one"]
+    write([folder], tmp_path / "r.html", csv=tmp_path / "c.csv", parquet=tmp_path / "c.parquet")
+    rows = list(csv.DictReader((tmp_path / "c.csv").read_text().splitlines()))
+    same = pq.read_table(tmp_path / "c.parquet").to_pylist()
+    assert len(rows) == len(same)
+    assert list(rows[0]) == list(same[0]) == list(tables.COLUMNS)
+    seen = [row for row in same if (row["kind"], row["name"]) == ("metric", "gradient")]
+    assert [row["value"] for row in seen] == run.probes["gradient"].tolist()
+    assert seen[-1]["bytes_up"] == run.rows["bytes_up"].sum()
+    assert seen[-1]["low"] is None
+    for one, other in zip(rows, same, strict=True):
+        assert one["value"] == "" or float(one["value"]) == pytest.approx(other["value"], rel=1e-9, nan_ok=True)
+    kinds = {(row["kind"], row["name"]) for row in same}
+    assert {("clients", "loss.q05"), ("detail", "step_size"), ("certificate", "share")} <= kinds
+
+
+@pytest.mark.slow
+def test_figures_are_png_and_pdf_and_always_the_same(runs: dict[str, Any], tmp_path: Path) -> None:
+    for again in ("a", "b"):
+        paths = write([runs["one"][0], runs["other"][0]], tmp_path / "r.html", figures=tmp_path / again)
+    names = {path.name for path in paths} - {"r.html"}
+    assert {"curves-gradient.png", "curves-gradient.pdf"} <= names
+    for name in names:
+        one, other = ((tmp_path / again / name).read_bytes() for again in ("a", "b"))
+        assert one == other
+        assert one.startswith(b"\x89PNG" if name.endswith("png") else b"%PDF")
+
+
+def test_the_page_lets_nothing_out_and_nothing_else_in(runs: dict[str, Any]) -> None:
+    """Data cannot end its element, and the policy names exactly the script and the style of the page."""
+    sources = [replace(read(runs["one"][0]), status=EVIL, notes=[EVIL])]
+    text = page.render(sources, EVIL)
+    assert "<img" not in text
+    assert text.count("<script") == text.count("</script") == 2
+    data = re.search(r'<script type="application/json" id="data">(.*?)</script>', text, re.DOTALL)
+    assert data is not None
+    assert json.loads(data[1])["sources"][0]["status"] == EVIL
+    assert json.loads(data[1])["title"] == EVIL
+    policy = re.search(r'Content-Security-Policy" content="([^"]*)"', text)
+    assert policy is not None
+    for tag, kind in (("script", "script"), ("style", "style")):
+        (inside,) = re.findall(rf"<{tag}>(.*?)</{tag}>", text, re.DOTALL)
+        digest = base64.b64encode(hashlib.sha256(inside.encode()).digest()).decode()
+        assert f"{kind}-src &#x27;sha256-{digest}&#x27;" in policy[1]
+    assert "default-src &#x27;none&#x27;" in policy[1]
+    assert "http" not in text.replace("http-equiv", "").replace("http://www.w3.org/2000/svg", "")
+
+
+def test_the_command_says_what_it_wrote(runs: dict[str, Any], tmp_path: Path, capsys: Any) -> None:
+    out = tmp_path / "deep" / "r.html"
+    assert main(["report", str(runs["one"][0]), "--out", str(out), "--title", "A run", "--targets", "0.5,0.1"]) == 0
+    assert capsys.readouterr().out == f"{out}\n"
+    text = out.read_text()
+    assert "<title>A run · fedspam</title>" in text
+    assert '"target":0.5' in text
+
+
+# --- in a browser ----------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def report(runs: dict[str, Any], tmp_path_factory: pytest.TempPathFactory) -> str:
+    path = tmp_path_factory.mktemp("page") / "report.html"
+    write([runs["one"][0], runs["other"][0]], path, title=EVIL)
+    return path.as_uri()
+
+
+def shapes(found: Any) -> dict[str, str]:
+    """The path of every curve of the first chart, by name."""
+    return found.evaluate(
+        "Object.fromEntries([...document.querySelectorAll('#curves .curve')]"
+        ".map((curve) => [curve.dataset.name, curve.getAttribute('d')]))"
+    )
+
+
+@pytest.mark.slow
+def test_curves_are_drawn_and_answer(report: str, browser: Any) -> None:
+    with pages.opened(browser, report) as found:
+        drawn = shapes(found)
+        assert drawn.keys() == {"SPAM-PP", "FedAvg"}
+        assert all(shape.count("L") == 30 for shape in drawn.values())
+        press = lambda name: found.locator("#curves").get_by_role("button", name=name, exact=True).click()
+        press("bytes up")
+        by_bytes = shapes(found)
+        assert by_bytes["FedAvg"] != drawn["FedAvg"]  # which sends less in a round
+        assert found.locator("#curves text.label").text_content() == "bytes up"
+        press("rounds")
+        assert shapes(found) == drawn
+        found.locator("#curves").get_by_role("group", name="vertical axis").get_by_text("linear").click()
+        assert shapes(found) != drawn
+        found.locator("#curves").get_by_role("group", name="vertical axis").get_by_text("log").click()
+        press("FedAvg")
+        assert shapes(found).keys() == {"SPAM-PP"}
+        press("FedAvg")
+        found.hover("#curves .chart > svg", position={"x": 400, "y": 100})
+        tip = found.locator("#curves .tip").inner_text()
+        assert "SPAM-PP" in tip
+        assert re.search(r"\d+ rounds", tip)
+        for card in ("targets", "certificates", "clients", "details", "again"):
+            assert found.locator(f"#{card}").is_visible()
+        for card in ("certificates", "clients", "details"):
+            assert found.locator(f"#{card} .curve").first.get_attribute("d").count("L") > 10
+        assert found.evaluate("[window.hacked ?? null, document.querySelectorAll('img').length]") == [None, 0]
+        assert found.locator("h1").inner_text() == EVIL
+
+
+@pytest.mark.slow
+def test_curves_are_seen_as_pixels(report: str, browser: Any) -> None:
+    """Both colours cover some hundred pixels of the chart, in both schemes; they differ between the schemes."""
+    from PIL import Image
+
+    counts = {}
+    for dark in (False, True):
+        with pages.opened(browser, report, dark=dark) as found:
+            picture = found.locator("#curves .chart").screenshot()
+            pixels = np.asarray(Image.open(io.BytesIO(picture)).convert("RGB")).astype(int)
+            for name in ("--series-0", "--series-1"):
+                value = found.evaluate(f"getComputedStyle(document.documentElement).getPropertyValue('{name}')").strip()
+                wanted = [int(value[i : i + 2], 16) for i in (1, 3, 5)]
+                counts[dark, name] = (int((np.abs(pixels - wanted).max(axis=2) < 12).sum()), value)
+    assert all(count > 300 for count, _ in counts.values()), counts
+    assert len({value for _, value in counts.values()}) == 4
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("size", [pages.LAPTOP, pages.PHONE], ids=["laptop", "phone"])
+def test_text_is_readable(report: str, browser: Any, size: tuple[int, int]) -> None:
+    with pages.opened(browser, report, size) as found:
+        for card in ("configuration", "manifest"):
+            found.locator(f"#{card} summary").click()
+        assert pages.unreadable(found) == []
