@@ -12,7 +12,7 @@ PIP := PIP_CONSTRAINT=constraints.txt PIP_BUILD_CONSTRAINT=constraints.txt PIP_D
 	$(BIN)/python -m pip --quiet --quiet
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check unit full soak fuzz audit format constraints clean
+.PHONY: help demo test check unit full docs soak fuzz audit package format constraints clean
 
 help:
 	@echo "make demo         run the paper's experiment: figure, table and data"
@@ -20,6 +20,8 @@ help:
 	@echo "make check        format, lint, types"
 	@echo "make unit         the quick tests, and the examples in the docstrings"
 	@echo "make full         all tests: also the thorough ones, which try every method in every way"
+	@echo "make docs         build the site into site/"
+	@echo "make package      build wheel and sdist, and try each in an empty environment"
 	@echo "make soak         kill runs at 200 random moments: each must resume to the same bits (about 20 minutes)"
 	@echo "make fuzz         fuzz every decoder, a minute each"
 	@echo "make audit        look up the pinned versions among known vulnerabilities"
@@ -43,6 +45,13 @@ unit: $(READY)
 
 full: $(READY)
 	@$(BIN)/python -m pytest -n 2 -q
+
+docs: $(READY)
+	@$(BIN)/mkdocs build --strict --quiet
+	@echo site/index.html
+
+package: $(READY)
+	@.ci/package --claimed
 
 soak: $(READY)
 	@$(BIN)/python benchmarks/soak.py
@@ -80,4 +89,4 @@ constraints:
 	@touch $(READY)
 
 clean:
-	@rm -rf .venv .pytest_cache .ruff_cache .hypothesis dist
+	@rm -rf .venv .pytest_cache .ruff_cache .hypothesis dist site

@@ -1,0 +1,260 @@
+"""Seconds per exchange over Flower: ours against Flower's own FedAvg, on the same model and machine, in one run.
+
+    python benchmarks/flower.py                       # a SuperLink and three SuperNodes on 127.0.0.1
+    python benchmarks/flower.py --simulation          # Flower's simulation under Ray
+    python benchmarks/flower.py --floats 1000 1000000 --rounds 6 --repeats 3
+
+Every client does the same work in all rows: local gradient steps on a softmax regression. FedAvg is Flower's strategy
+with its own records; the other rows are `fedspam.flower.Federated`. The clock runs from the end of one round to the
+end of the next, so that all that a strategy does is in it; the first round, in which clients compile, is left out.
+SPAM-PP has two exchanges a round, and its seconds are divided by two.
+"""
+
+import argparse
+import itertools
+import json
+import os
+import platform
+import signal
+import socket
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.request
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+BIN = Path(sys.executable).parent
+CLASSES, ROWS = 10, 64
+
+PROJECT = """
+[project]
+name = "overhead"
+version = "1.0.0"
+dependencies = []
+[tool.flwr.app]
+publisher = "fedspam"
+[tool.flwr.app.components]
+serverapp = "overhead.server:app"
+clientapp = "overhead.client:app"
+[tool.flwr.app.config]
+strategy = "fedavg"
+floats = 1000
+rounds = 3
+nodes = 3
+told = ""
+"""
+TASK = """
+import functools
+import jax, jax.numpy as jnp, numpy as np
+from fedspam.algorithms import fedavg, spam_pp
+from fedspam.population import DataOracle
+from fedspam.prox import GradientDescent
+
+STEPS, STEP = 2, 0.1
+
+def first(floats):
+    return {"kernel": jnp.zeros((floats // 10, 10), jnp.float32)}
+
+def loss(params, rows):
+    scores = rows["features"] @ params["kernel"]
+    own = jnp.take_along_axis(scores, rows["label"][:, None], axis=1)[:, 0]
+    return jnp.mean(jax.nn.logsumexp(scores, axis=1) - own)
+
+@functools.cache
+def data(id, floats):
+    random = np.random.default_rng(id)
+    features = random.standard_normal((64, floats // 10)).astype(np.float32) / np.float32(np.sqrt(floats // 10))
+    return {"features": jnp.asarray(features), "label": jnp.asarray(random.integers(0, 10, 64))}
+
+@jax.jit
+def steps(params, rows):
+    for _ in range(STEPS):
+        params = jax.tree.map(lambda x, g: x - STEP * g, params, jax.grad(loss)(params, rows))
+    return params
+
+def method(name, nodes):
+    if name == "spam_pp":
+        return spam_pp(nodes, step_size=0.5, momentum=0.3, solver=GradientDescent(steps=STEPS, smoothness=1.0))
+    return fedavg(nodes, STEPS, STEP)
+"""
+CLIENT = """
+from flwr.app import ArrayRecord, Message, MetricRecord, RecordDict
+from fedspam.flower import client_app, to_arrays, to_params
+from fedspam.population import DataOracle
+from overhead.task import data, first, loss, method, steps
+
+def rows(context):
+    return data(int(context.node_config["partition-id"]), int(context.run_config["floats"]))
+
+app = client_app(
+    lambda context: DataOracle(rows(context), loss=loss),
+    lambda context: method(context.run_config["strategy"], context.run_config["nodes"]),
+    lambda context: first(context.run_config["floats"]),
+)
+
+@app.train()
+def train(message, context):
+    params = steps(to_params(message.content["arrays"]), rows(context))
+    content = {"arrays": to_arrays(params), "metrics": MetricRecord({"num-examples": 64})}
+    return Message(RecordDict(content), reply_to=message)
+"""
+SERVER = """
+import json, time
+from pathlib import Path
+from flwr.serverapp import ServerApp
+from flwr.serverapp.strategy import FedAvg
+from fedspam.flower import Federated, to_arrays
+from overhead.task import first, method
+
+app = ServerApp()
+
+@app.main()
+def main(grid, context):
+    config = context.run_config
+    nodes, params = config["nodes"], first(config["floats"])
+    if config["strategy"] == "flower":
+        strategy = FedAvg(
+            fraction_train=1.0, fraction_evaluate=0.0, min_train_nodes=nodes, min_available_nodes=nodes
+        )
+    else:
+        strategy = Federated(method(config["strategy"], nodes), params, min_available_nodes=nodes)
+    clock = []
+    strategy.start(
+        grid, to_arrays(params), num_rounds=config["rounds"], timeout=300,
+        evaluate_fn=lambda round, arrays: clock.append(time.time()),
+    )
+    Path(config["told"]).write_text(json.dumps(clock))
+"""
+ROUTES = {"flower": ("Flower's FedAvg", 1), "fedavg": ("ours, FedAvg", 1), "spam_pp": ("ours, SPAM-PP", 2)}
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+def prepare(folder: Path, port: int) -> dict[str, str]:
+    app = folder / "app" / "overhead"
+    app.mkdir(parents=True)
+    (app.parent / "pyproject.toml").write_text(PROJECT)
+    for name, text in {"__init__": "", "task": TASK, "client": CLIENT, "server": SERVER}.items():
+        (app / f"{name}.py").write_text(text)
+    (folder / "home").mkdir()
+    (folder / "home" / "config.toml").write_text(
+        f'[superlink]\ndefault = "here"\n[superlink.here]\naddress = "127.0.0.1:{port}"\ninsecure = true\n'
+    )
+    return {
+        **os.environ,
+        "PATH": f"{BIN}:{os.environ['PATH']}",
+        "PYTHONPATH": str(ROOT / "src"),
+        "FLWR_HOME": str(folder / "home"),
+        "FLWR_TELEMETRY_ENABLED": "0",
+        "FLWR_DISABLE_UPDATE_CHECK": "1",
+        "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
+        "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.05",
+        "RAY_USAGE_STATS_ENABLED": "0",
+        "JAX_PLATFORMS": "cpu",
+        "JAX_COMPILATION_CACHE_DIR": str(folder / "cache"),
+        "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
+    }
+
+
+def start(command: list[str], environment: dict[str, str], folder: Path, name: str) -> subprocess.Popen:
+    with open(folder / f"{name}.log", "w") as log:
+        return subprocess.Popen(
+            [str(BIN / command[0]), *command[1:]],
+            env=environment, cwd=folder, stdout=log, stderr=subprocess.STDOUT, start_new_session=True,
+        )  # fmt: skip
+
+
+def healthy(port: int) -> bool:
+    try:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=1) as answer:
+            return answer.status == 200
+    except OSError:
+        return False
+
+
+def measure(
+    folder: Path, environment: dict[str, str], strategy: str, floats: int, asked: argparse.Namespace
+) -> list[float]:
+    """The seconds of each round but the first."""
+    told = folder / f"{strategy}-{floats}.json"
+    config = {
+        "strategy": strategy,
+        "floats": floats,
+        "rounds": asked.rounds + 1,
+        "nodes": asked.nodes,
+        "told": str(told),
+    }
+    command = ["flwr", "run", "app", "here", "--stream", "--run-config"]
+    command.append(" ".join(f"{name}={json.dumps(value)}" for name, value in config.items()))
+    if asked.simulation:
+        command += ["--federation-config", f"num-supernodes={asked.nodes} client-resources-num-cpus=1"]
+    process = start(command, environment, folder, "flwr")
+    try:
+        process.wait(600)
+    finally:
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
+    if not told.exists():
+        raise SystemExit(f"{strategy}: the run failed\n" + (folder / "flwr.log").read_text()[-3000:])
+    clock = json.loads(told.read_text())
+    return [after - before for before, after in itertools.pairwise(clock[1:])]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--floats", type=int, nargs="+", default=[1000, 1_000_000])
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--repeats", type=int, default=2)
+    parser.add_argument("--nodes", type=int, default=3)
+    parser.add_argument("--simulation", action="store_true")
+    asked = parser.parse_args()
+    processes: list[subprocess.Popen] = []
+    with tempfile.TemporaryDirectory() as name:
+        folder, port = Path(name), free_port()
+        environment = prepare(folder, port)
+        try:
+            link = ["flower-superlink", "--insecure", "--host", "127.0.0.1", "--port", str(port)]
+            link += ["--disable-runtime-dependency-installation", *(["--simulation"] if asked.simulation else [])]
+            processes.append(start(link, environment, folder, "superlink"))
+            end = time.monotonic() + 60
+            while not healthy(port):
+                if time.monotonic() > end:
+                    raise SystemExit((folder / "superlink.log").read_text()[-3000:])
+                time.sleep(0.1)
+            for id in range(0 if asked.simulation else asked.nodes):
+                node = ["flower-supernode", "--insecure", "--superlink", f"127.0.0.1:{port}", "--host", "127.0.0.1"]
+                node += ["--port", str(free_port()), "--node-config", f"partition-id={id} num-partitions={asked.nodes}"]
+                processes.append(start(node, environment, folder, f"supernode{id}"))
+            engine = "simulation under Ray" if asked.simulation else "deployment on 127.0.0.1"
+            print(f"{engine}, {asked.nodes} clients, {os.cpu_count()} cores, Python {platform.python_version()}\n")
+            print("| floats | strategy | seconds per exchange | least | most |")
+            print("|---:|---|---:|---:|---:|")
+            for floats in asked.floats:
+                times: dict[str, list[float]] = {strategy: [] for strategy in ROUTES}
+                for strategy in [*ROUTES] * asked.repeats:  # in turns: whatever else the machine does, it does to all
+                    times[strategy] += measure(folder, environment, strategy, floats, asked)
+                for strategy, (title, exchanges) in ROUTES.items():
+                    seconds = [each / exchanges for each in times[strategy]]
+                    numbers = (statistics.median(seconds), min(seconds), max(seconds))
+                    print(
+                        f"| {floats:,} | {title} | " + " | ".join(f"{each:.2f}" for each in numbers) + " |", flush=True
+                    )
+        finally:
+            for process in processes:
+                os.killpg(process.pid, signal.SIGTERM)
+            time.sleep(1)
+            for process in processes:
+                if process.poll() is None:
+                    os.killpg(process.pid, signal.SIGKILL)
+                process.wait()
+
+
+if __name__ == "__main__":
+    main()

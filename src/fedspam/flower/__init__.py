@@ -1,0 +1,30 @@
+"""The methods of this package on a real federation, over Flower: the same definitions, another handle on the clients.
+
+On the server `Federated` takes the place of Flower's ``FedAvg``; on the clients `client_app` makes the ``ClientApp``.
+Needs the extra: ``pip install 'fedspam[flower]'``.
+"""
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from fedspam.flower.arrays import to_arrays, to_params
+    from fedspam.flower.client import client_app, clients_of, clients_with
+    from fedspam.flower.grid import LoopbackGrid
+    from fedspam.flower.strategy import Federated
+
+__all__ = ["Federated", "LoopbackGrid", "client_app", "clients_of", "clients_with", "to_arrays", "to_params"]
+
+
+def __getattr__(name: str) -> Any:
+    """Imported when first used: the conformance kit needs no Flower."""
+    if name not in __all__:
+        raise AttributeError(f"module 'fedspam.flower' has no attribute {name!r}")
+    try:
+        from fedspam.flower import arrays, client, grid, strategy
+    except ModuleNotFoundError as error:
+        if (error.name or "").split(".")[0] != "flwr":
+            raise
+        raise ModuleNotFoundError(
+            f"fedspam.flower.{name} needs Flower, which is not installed: pip install 'fedspam[flower]'", name="flwr"
+        ) from error
+    return next(getattr(module, name) for module in (arrays, client, grid, strategy) if name in module.__all__)

@@ -1,0 +1,156 @@
+r"""The arithmetic of the secure sum: whole numbers modulo :math:`2^{64}`, and masks that cancel.
+
+.. math::
+    y_i = x_i + m(b_i) + \sum_{j>i} m(s_{ij}) - \sum_{j<i} m(s_{ij}) \pmod{2^{64}}
+
+Keys, key agreement, sealing and Shamir's shares are Flower's. Its generator of masks is not used: it folds each seed to
+32 bits, few enough to try all. Here m is the key stream of ChaCha20 under the whole seed.
+
+Bonawitz et al.: Practical secure aggregation for privacy-preserving machine learning, CCS 2017.
+"""
+
+import hashlib
+import hmac
+import secrets
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.ciphers import Cipher, algorithms
+from flwr.common.secure_aggregation.crypto.shamir import combine_shares, create_shares
+from flwr.common.secure_aggregation.crypto.symmetric_encryption import generate_shared_key
+from flwr.supercore.primitives.asymmetric import bytes_to_public_key, public_key_to_bytes
+
+CURVE = ec.SECP384R1()  # as Flower's own keys
+SCALAR = 48  # bytes of a private key on it
+WORD = np.dtype("<u8")
+SEED = 32  # bytes
+
+
+def to_fixed(values: np.ndarray, fraction_bits: int, clients: int) -> np.ndarray:
+    """Floats as whole multiples of :math:`2^{-f}`, modulo :math:`2^{64}`; negative ones are the large words.
+
+    >>> to_fixed(np.array([1.5, -0.25]), 2, clients=3).tolist()
+    [6, 18446744073709551615]
+    """
+    values = np.asarray(values, np.float64)
+    largest = 2.0 ** (62 - fraction_bits) / clients
+    if not np.all(np.isfinite(values)):
+        raise ValueError("values that are NaN or infinite have no sum")
+    if values.size and np.max(np.abs(values)) > largest:
+        raise ValueError(
+            f"an entry of size {np.max(np.abs(values)):.3g} would not fit into a sum over {clients} clients with "
+            f"fraction_bits = {fraction_bits}, where {largest:.3g} does; clip, or use fewer fraction_bits"
+        )
+    return np.rint(values * 2.0**fraction_bits).astype(np.int64).view(np.uint64)
+
+
+def to_floats(words: np.ndarray, fraction_bits: int) -> np.ndarray:
+    """The way back, of a sum as well.
+
+    >>> to_floats(to_fixed(np.array([1.5, -0.25]), 2, clients=3), 2).tolist()
+    [1.5, -0.25]
+    """
+    return words.view(np.int64).astype(np.float64) / 2.0**fraction_bits
+
+
+def stream(seed: bytes, length: int) -> np.ndarray:
+    """So many words from a seed; without it they cannot be told from uniform ones."""
+    if len(seed) != SEED:
+        raise ValueError(f"a seed has {SEED} bytes, not {len(seed)}")
+    encryptor = Cipher(algorithms.ChaCha20(seed, bytes(16)), mode=None).encryptor()
+    return np.frombuffer(encryptor.update(bytes(WORD.itemsize * length)), WORD).astype(np.uint64)
+
+
+@dataclass(frozen=True)
+class Pair:
+    """A private key, and the public one that others know."""
+
+    private: ec.EllipticCurvePrivateKey
+
+    @classmethod
+    def fresh(cls) -> "Pair":
+        return cls(ec.generate_private_key(CURVE))
+
+    @classmethod
+    def of(cls, scalar: bytes) -> "Pair":
+        return cls(ec.derive_private_key(int.from_bytes(scalar, "big"), CURVE))
+
+    @property
+    def scalar(self) -> bytes:
+        return self.private.private_numbers().private_value.to_bytes(SCALAR, "big")
+
+    @property
+    def public(self) -> bytes:
+        return public_key_to_bytes(self.private.public_key())
+
+    def shared(self, public: bytes) -> bytes:
+        """What only the owners of the two private keys can compute."""
+        return generate_shared_key(self.private, bytes_to_public_key(public))
+
+
+def pair_seed(mine: Pair, public: bytes, session: str) -> bytes:
+    """The seed that two clients have in common, for one session."""
+    return hmac.new(mine.shared(public), f"mask {session}".encode(), hashlib.sha256).digest()
+
+
+def mask(words: np.ndarray, me: int, own: bytes, mine: Pair, publics: Mapping[int, bytes], session: str) -> np.ndarray:
+    """What a client sends in place of its words.
+
+    Arguments:
+        me: the client's number.
+        own: the seed b of its own mask.
+        mine: its key pair for masks.
+        publics: the public keys of all that take part, by number.
+        session: names the sum, so that no mask serves twice.
+    """
+    masked = words + stream(own, len(words))
+    for other, public in publics.items():
+        if other != me:
+            shared = stream(pair_seed(mine, public, session), len(words))
+            masked = masked + shared if me < other else masked - shared
+    return masked
+
+
+def unmask(
+    masked: Mapping[int, np.ndarray],
+    own: Mapping[int, bytes],
+    lost: Mapping[int, Pair],
+    publics: Mapping[int, bytes],
+    session: str,
+) -> np.ndarray:
+    """The sum of the words of those whose masked ones arrived.
+
+    Arguments:
+        masked: what arrived, by number.
+        own: the seed b of each of them.
+        lost: the key pairs of those that took part in the masks and did not arrive.
+        publics: the public keys of all.
+        session: as in `mask`.
+    """
+    length = len(next(iter(masked.values())))
+    total = np.zeros(length, np.uint64)
+    for me, words in masked.items():
+        total = total + words - stream(own[me], length)
+        for other, pair in lost.items():
+            shared = stream(pair_seed(pair, publics[me], session), length)
+            total = total - shared if me < other else total + shared
+    return total
+
+
+def fresh_seed() -> bytes:
+    return secrets.token_bytes(SEED)
+
+
+def split(secret: bytes, threshold: int, count: int) -> list[bytes]:
+    """Shares of a secret: any `threshold` of them tell it, fewer tell nothing."""
+    return create_shares(secret, threshold, count)
+
+
+def join(shares: Iterable[bytes], threshold: int) -> bytes:
+    """The secret of at least `threshold` shares."""
+    some = sorted(set(shares))[:threshold]
+    if len(some) < threshold:
+        raise ValueError(f"{len(some)} shares are there, {threshold} are needed")
+    return combine_shares(some)

@@ -1,0 +1,167 @@
+"""The conformance kit, answered by a client that shares no code with the package: NumPy alone."""
+
+import itertools
+import json
+import shutil
+
+import numpy as np
+import pytest
+import safetensors.numpy
+
+from fedspam.flower import conformance
+
+
+class NumpyClient:
+    """A client written from the words of kit.json."""
+
+    def __init__(self, folder):
+        self.kit = json.loads((folder / "kit.json").read_text())
+        rows = safetensors.numpy.load_file(folder / "problem.safetensors")
+        self.id = self.kit["client"]
+        self.features, self.label = (rows[f"client-{self.id}.{part}"] for part in ("features", "label"))
+        self.schemas, self.memories, self.held = {}, {}, {}
+
+    def value(self, x):
+        return np.logaddexp(0, -self.label * (self.features @ x)).mean() + 0.05 * x @ x
+
+    def gradient(self, x):
+        weights = -self.label / (1 + np.exp(self.label * (self.features @ x))) / len(self.label)
+        return self.features.T @ weights + 0.1 * x
+
+    def answer(self, method, head, fields):
+        if head["type"] == "query.whoami":
+            self.schemas[method] = head["schema"]
+            return {"partition-id": self.id, "num-partitions": 3, "fedspam": "numpy", "schema": head["schema"]}, None
+        works = {
+            "spam_pp": {"starting_gradient": self.starting_gradient, "difference": self.difference, "prox": self.prox},
+            "scaffold": {"train": self.controlled},
+            "fedavg": {"train": self.steps},
+        }[method]
+        if head["schema"] != self.schemas[method] or head["exchange"] not in works:
+            return {"refused": "I do not know this"}, None
+        if int(fields["@client"]) != self.id:
+            return {"refused": "not for me"}, None
+        here = (head["run"], int(fields["@round"]))
+        if self.held.get("here") != here:
+            self.held = {"here": here}
+        self.held |= fields
+        reply = works[head["exchange"]](head, self.held)
+        if reply is None:
+            return {"refused": "I have lost my memory"}, None
+        answer = {"@client": fields["@client"], "@round": fields["@round"], **reply}
+        return {"schema": head["schema"], "exchange": head["exchange"]}, answer
+
+    def starting_gradient(self, head, told):
+        return {"reply": self.gradient(told["x"])}
+
+    def difference(self, head, told):
+        return {"reply": self.gradient(told["x"]) - (1 - told["momentum"]) * self.gradient(told["x_prev"])}
+
+    def prox(self, head, told):
+        x, g, gamma = told["x"], told["g"], float(told["step_size"])
+        slope = lambda y: self.gradient(y) - self.gradient(x) + g + (y - x) / gamma
+        phi = lambda y: self.value(y) + (g - self.gradient(x)) @ (y - x) + (y - x) @ (y - x) / (2 * gamma)
+        y = x
+        for _ in range(3):
+            y = y - 0.2 * slope(y)
+        decrease, stationarity, distance = phi(y) - phi(x), np.linalg.norm(slope(y)), np.linalg.norm(y - x)
+        certified = decrease <= 0 and stationarity <= np.sqrt(3) / 4 * distance / gamma
+        said = {
+            "decrease": decrease, "stationarity": stationarity, "distance": distance, "step_size": gamma,
+            "steps": 3, "gradients": 4, "certified": certified,
+        }  # fmt: skip
+        return {"reply.x": y, **{f"reply.certificate.{name}": np.float64(value) for name, value in said.items()}}
+
+    def controlled(self, head, told):
+        memories = {0: np.zeros(4), **self.memories}
+        if head["memory"] not in memories:
+            return None
+        c, y = memories[head["memory"]], told["x"]
+        for _ in range(2):
+            y = y - told["step_size"] * (self.gradient(y) - c + told["control"])
+        moved = y - told["x"]
+        self.memories = {v: memories[v] for v in (head["memory"], head["settled"]) if v in memories}
+        self.memories[head["becomes"]] = c - told["control"] - moved / (2 * told["step_size"])
+        return {"reply.moved": moved}
+
+    def steps(self, head, told):
+        y = told["x"]
+        for _ in range(2):
+            y = y - told["local_step_size"] * self.gradient(y)
+        return {"reply.moved": y - told["x"]}
+
+
+@pytest.fixture
+def answered(tmp_path):
+    """The kit with the answers of the NumPy client."""
+    assert conformance.main(["make", str(tmp_path)]) == 0
+    assert not list(tmp_path.rglob("reply.*"))
+    client = NumpyClient(tmp_path)
+    for case in client.kit["cases"]:
+        folder = tmp_path / case["name"]
+        fields = folder / "message.safetensors"
+        head = json.loads((folder / "message.json").read_text())
+        told, reply = client.answer(
+            case["method"], head, safetensors.numpy.load_file(fields) if fields.exists() else {}
+        )
+        (folder / "reply.json").write_text(json.dumps(told))
+        if reply is not None:
+            safetensors.numpy.save_file(
+                {name: np.asarray(part) for name, part in reply.items()}, folder / "reply.safetensors"
+            )
+    return tmp_path
+
+
+def test_a_client_in_numpy_conforms(answered, capsys):
+    assert [finding for finding in conformance.check(answered) if finding.complaint] == []
+    assert conformance.main(["check", str(answered)]) == 0
+    assert "ok" in capsys.readouterr().out
+
+
+def test_the_kit_holds_what_is_easily_got_wrong(answered):
+    heads = [json.loads((answered / case / "message.json").read_text()) for case in conformance.cases()]
+    prox = [head["whole"] for head in heads if head.get("exchange") == "prox"]
+    assert set(prox) == {True, False}  # with and without what the client holds already
+    memories = [head["memory"] for head in heads if head.get("exchange") == "train" and head["memory"] != 77]
+    assert any(a == b != 0 for a, b in itertools.pairwise(memories))  # a reply that was not accepted
+
+
+def changed(path, **parts):
+    """The arrays of a reply with some of them changed, or taken out."""
+    fields = safetensors.numpy.load_file(path) | parts
+    safetensors.numpy.save_file({name: part for name, part in fields.items() if part is not None}, path)
+
+
+def test_every_fault_is_found(answered):
+    spare = answered
+    cases = {
+        "spam_pp-01": (lambda reply: changed(reply, reply=np.ones(4)), "reply is off by"),
+        "spam_pp-02": (lambda reply: changed(reply, reply=np.ones(5)), r"float64\[5\], float64\[4\] is due"),
+        "spam_pp-03": (lambda reply: changed(reply, **{"reply.x": np.ones(4, np.float32)}), "float32"),
+        "scaffold-01": (lambda reply: changed(reply, **{"@round": None}), "lacks ['@round']"),
+        "scaffold-02": (lambda reply: reply.write_bytes(b"nonsense"), "reply.safetensors"),
+        "scaffold-03": (lambda reply: reply.unlink(), "cannot read"),
+        "scaffold-04": (lambda reply: shutil.copy(spare / "scaffold-01" / "reply.json", reply.parent), "must refuse"),
+        "fedavg-01": (lambda reply: shutil.copy(spare / "scaffold-05" / "reply.json", reply.parent), "refused: "),
+        "fedavg-00": (lambda reply: reply.with_suffix(".json").write_text('{"partition-id": 2}'), "partition-id = 2"),
+    }  # fmt: skip
+    for case, (spoil, _) in cases.items():
+        spoil(answered / case / "reply.safetensors")
+    complaints = {finding.case: finding.complaint for finding in conformance.check(answered) if finding.complaint}
+    assert complaints.keys() == cases.keys()
+    for case, (_, said) in cases.items():
+        assert said.replace("\\", "") in complaints[case]
+    assert conformance.main(["check", str(answered)]) == 1
+
+
+def test_the_golden_files_are_what_the_package_says_today(tmp_path):
+    pytest.importorskip("flwr", reason="needs Flower: pip install 'fedspam[flower]'")
+    remedy = "make it anew: python -m fedspam.flower.conformance record src/fedspam/flower/golden"
+    assert conformance.main(["record", str(tmp_path)]) == 0
+    assert [finding for finding in conformance.check(tmp_path) if finding.complaint] == [], remedy
+    for path in conformance.GOLDEN.rglob("message.json"):
+        golden, now = (
+            json.loads((root / path.parent.name / path.name).read_text()) for root in (conformance.GOLDEN, tmp_path)
+        )
+        golden.pop("run", None), now.pop("run", None)
+        assert golden == now, remedy
