@@ -83,9 +83,10 @@ constraints:
 	@$(MAKE) --no-print-directory clean
 	@echo "# The versions that the tests run with, for Python 3.11 to 3.13 on the CPU. Renew them with \`make constraints\`." \
 		> constraints.txt
+	@echo "torch==2.13.0" >> constraints.txt
 	@$(MAKE) --no-print-directory $(READY)
 	@$(PIP) install hatchling
-	@$(BIN)/python -m pip freeze --exclude-editable >> constraints.txt
+	@$(BIN)/python -m pip freeze --exclude-editable | grep -v '^torch==' >> constraints.txt
 	@touch $(READY)
 
 clean:
