@@ -47,7 +47,7 @@ full: $(READY)
 	@$(BIN)/python -m pytest -n 2 -q
 
 docs: $(READY)
-	@$(BIN)/mkdocs build --strict --quiet
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 	@echo site/index.html
 
 package: $(READY)

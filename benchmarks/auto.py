@@ -1,11 +1,11 @@
 """Rounds that `auto` needs, against the best constant or decaying step size and momentum chosen in hindsight.
 
-    python benchmarks/auto.py [--problems ridge] [--seeds 5] [--data FOLDER] [--json FILE] [--merge FILE ...]
+    python benchmarks/auto.py [--problems ridge] [--seeds 5] [--data FOLDER] [--json FILE] [--merge | --again FILE ...]
 
 A target is a relative gradient norm; it is reached when the mean of the squared norm over three rounds is below its
 square. For every problem and every target the hindsight grid has 160 settings of SPAM-PPA: 8 step sizes, 5 momenta, 4
-ways to decay (84 where losses are not quadratic: 7, 4, 3), judged on the seeds they are compared on. Beside it stand the
-theorem's constants with the true delta, and the one pair of step size and momentum that is best over all problems.
+ways to decay (84 where losses are not quadratic: 7, 4, 3), judged on the seeds they are compared on. Beside it stand
+the theorem's constants with the true delta, and the one pair of step size and momentum that is best over all problems.
 """
 
 import argparse
@@ -144,8 +144,8 @@ def problems(data):
         "har, softmax, B = 6": lambda: real(load("har", data), 6),
         "har, logistic, B = 6": lambda: real(binary_har(False, data), 6),
         "har, non-convex logistic, B = 10": lambda: real(binary_har(True, data), 10),
-        "heart, logistic, B = 2": lambda: real(heart_problem(False, data), 2, 300),
-        "heart, non-convex logistic, B = 2": lambda: real(heart_problem(True, data), 2, 300),
+        "heart, logistic, B = 2": lambda: real(heart_problem(False, data), 2, 800),
+        "heart, non-convex logistic, B = 2": lambda: real(heart_problem(True, data), 2, 800),
         "synthetic non-convex logistic, alike": lambda: synthetic(1, 10, 0.3),
         "synthetic non-convex logistic, unlike": lambda: synthetic(2, 10, 1.0),
         "synthetic non-convex logistic, B = 5": lambda: synthetic(3, 5, 0.6),
@@ -226,8 +226,8 @@ def summarise(kept):
         own = ratios(kept, lambda found: found["constant"].get(pair, NEVER) if who == "one pair" else found[who])
         finite = own[np.isfinite(own)]
         print(
-            f"{who}: {finite.size} of {own.size} targets reached on {len(kept)} problems; rounds over hindsight: median "
-            f"{np.median(own):.2f}, geometric mean {np.exp(np.log(finite).mean()):.2f} of those reached, "
+            f"{who}: {finite.size} of {own.size} targets reached on {len(kept)} problems; rounds over hindsight: "
+            f"median {np.median(own):.2f}, geometric mean {np.exp(np.log(finite).mean()):.2f} of those reached, "
             f"worst {own.max():.2f}"
         )
 
@@ -245,18 +245,24 @@ def main():
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--data", type=Path, help="the folder of the real data ($FEDSPAM_DATA, else ./data)")
     parser.add_argument("--json", help="also write the numbers here")
+    parser.add_argument("--again", nargs="+", default=[], help="files of --json whose problems `auto` alone runs anew")
     parser.add_argument("--merge", nargs="+", default=[], help="files of --json to put together instead of running")
     options = parser.parse_args()
 
     kept = {}
     head = "rounds to " + ", ".join(f"{target:g}" for target in TARGETS)
     print(f"{head:42}{'hindsight':>16}{'auto':>16}{'theory':>16}")
-    for path in options.merge:
+    everything = problems(options.data)
+    for path in (*options.merge, *options.again):
         for name, found in json.loads(Path(path).read_text())["rounds"].items():
+            if options.again:
+                problem = everything[name]()
+                ours = [auto(problem.cohort, solver=problem.solver)]
+                found["auto"] = run(ours, problem, options.seeds)[0].tolist()
             kept[name] = found
             show(name, found)
-    for name, make in problems(options.data).items():
-        if options.merge or options.problems not in name:
+    for name, make in everything.items():
+        if kept or options.problems not in name:
             continue
         began = time.perf_counter()
         kept[name] = measure(make(), options.seeds)

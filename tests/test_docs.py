@@ -38,9 +38,10 @@ def load(text: str, folder: Path) -> types.ModuleType:
     return module
 
 
-def test_readme_prints_what_it_says(tmp_path: Path) -> None:
-    (code,) = blocks("README.md", "python")
-    shown = blocks("README.md", "text")[0]
+@pytest.mark.parametrize("document", ["README.md", "docs/index.md"])
+def test_first_example_prints_what_it_says(document: str, tmp_path: Path) -> None:
+    (code,) = blocks(document, "python")
+    shown = blocks(document, "text")[0]
     printed = io.StringIO()
     with jax.enable_x64(False), contextlib.redirect_stdout(printed):  # as a reader runs it
         load(code, tmp_path)
@@ -120,3 +121,59 @@ def test_the_comparison_tells_what_the_sweep_found() -> None:
     assert {row.method for row in rows} == {sweep.HERO, *sweep.RIVALS}
     assert "![" in page
     assert (ROOT / "docs" / "images" / "comparison.png").exists()
+
+
+# Pages whose Python is run by a test of its own, which does more with it than run it.
+ELSEWHERE = {
+    "README.md": "test_docs.py",
+    "CONTRIBUTING.md": "test_docs.py",
+    "docs/index.md": "test_docs.py",
+    "docs/run.md": "test_run_command.py",
+    "docs/flower.md": "test_flower.py",
+}
+PAGES = sorted(
+    name
+    for path in (*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"))
+    if blocks(name := path.relative_to(ROOT).as_posix(), "python")
+)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [name for name in PAGES if name not in ELSEWHERE])
+def test_python_on_a_page_runs(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Block after block, as someone who reads the page would; one that is not run says why in its first line."""
+    monkeypatch.chdir(tmp_path)
+    runs = [code for code in blocks(name, "python") if not re.match(r"# not run here: \w+", code)]
+    assert runs, f"{name} has Python, and none of it is run"
+    with jax.enable_x64(False), contextlib.redirect_stdout(io.StringIO()):
+        load("\n".join(runs), tmp_path)
+
+
+def test_python_elsewhere_is_run_there() -> None:
+    assert set(PAGES) >= ELSEWHERE.keys()
+    for page, test in ELSEWHERE.items():
+        assert Path(page).name in (ROOT / "tests" / test).read_text()
+
+
+def test_other_spellings_of_python_do_not_hide_code() -> None:
+    """A block that says `py`, or `python` with more behind it, or nothing at all, would be run by nobody."""
+    for name in ("README.md", "CONTRIBUTING.md", *(f"docs/{path.name}" for path in (ROOT / "docs").glob("*.md"))):
+        fences = re.findall(r"^ *```+ *(.*)$", (ROOT / name).read_text(), re.MULTILINE)[::2]
+        wrong = [fence for fence in fences if re.fullmatch(r"|py|pycon|python.+|\{.*", fence)]
+        assert wrong == [], name
+
+
+def test_the_first_page_claims_what_its_pages_say() -> None:
+    """Every number that is to make one want it stands in the page where it was measured."""
+    first = " ".join((ROOT / "docs" / "index.md").read_text().split())
+    for claim, page, found in (
+        ("20 × fewer rounds", "comparison", "20 times fewer rounds where L/δ is 100"),
+        ("all 45 targets on 15 problems", "auto", "All 45 targets are reached"),
+        ("at worst with 2.9 times", "auto", "The worst case is 2.9 times hindsight"),
+        ("the best of 160 settings", "auto", "the best of 160 settings"),
+        ("need up to 26 times", "auto", "up to 26 times the rounds"),
+        ("Killed 200 times", "robustness", "Killed 200 times"),
+    ):
+        assert claim in first
+        text = " ".join((ROOT / "docs" / f"{page}.md").read_text().split())
+        assert found in text, f"{page}.md no longer says {found!r}: correct docs/index.md and docs/choosing.md"

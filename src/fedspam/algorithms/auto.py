@@ -111,7 +111,7 @@ class Auto:
     sampler: SampledSteps
     cohort_size: int = static()
     who: str = static(default="average")
-    memory: float = 0.2  # of the measured spreads, per round
+    memory: float = 0.2  # of the measured spreads, per round, once the first rounds are over
     good: float = 0.7
     bad: float = 0.4
     speed: float = 4.0  # growth until the first bad step ...
@@ -143,9 +143,10 @@ class Auto:
         )
         g = _tree.axpy(1 - p, state.g, reply.c)
 
-        keep = jnp.where(first, 0.0, self.memory)
-        noise = jnp.where(first, 0.5, self.memory) * state.noise
-        noise += jnp.where(first, 0.5, 1 - self.memory) * _spread(reply.fresh, count)
+        memory = jnp.minimum(self.memory, 0.2 + 0.05 * state.k).astype(length.dtype)  # at first all falls quickly
+        keep = jnp.where(first, 0.0, memory)
+        noise = jnp.where(first, 0.5, memory) * state.noise
+        noise += jnp.where(first, 0.5, 1 - memory) * _spread(reply.fresh, count)
         similarity = keep * state.similarity + (1 - keep) * _spread(reply.change, count) / jnp.maximum(length, tiny)
         error = (1 - p) ** 2 * state.error + _spread(reply.sent, count) / count
 
@@ -175,7 +176,8 @@ class Auto:
         slope = _tree.dot(g, step)
         new = AutoState(
             x=x, x_prev=state.x, g=g, k=state.k + 1, error=error, noise=noise,
-            trend=jnp.clip(noise / jnp.maximum(state.noise, tiny), 0.1, 1), similarity=similarity, step_size=used,
+            trend=jnp.clip(noise / jnp.maximum(state.noise, tiny), 0.1, 1) ** ((count - 1) / (count + 1)),
+            similarity=similarity, step_size=used,
             growth=growth, slope=share * slope, promise=share * slope + share**2 * (move.promise - slope),
             rate=jnp.exp(move.rate), share=share,
         )  # fmt: skip
@@ -183,7 +185,10 @@ class Auto:
         return new, AutoInfo(used, p, error, noise, similarity, ratio, move.certificate, gradients)
 
     def _momentum(self, state: AutoState, length: Scalar) -> Scalar:
-        """The Kalman gain; where the noise falls from round to round, it is expected to go on falling."""
+        """The Kalman gain; where the noise falls from round to round, it is expected to go on falling.
+
+        Of few clients the spread also falls by chance: the fewer they are, the less of the last fall is expected again.
+        """
         predicted = state.error + state.similarity * length / self.cohort_size
         fresh = state.trend * state.noise / self.cohort_size
         tiny = jnp.finfo(fresh.dtype).tiny

@@ -1,0 +1,190 @@
+"""The site: built without a warning, a page for every method, nothing loaded from elsewhere, links that hold."""
+
+import contextlib
+import functools
+import http.server
+import importlib
+import importlib.util
+import os
+import re
+import subprocess
+import sys
+import threading
+import zlib
+from collections.abc import Iterator
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote, urldefrag
+
+import pytest
+
+from fedspam.algorithms import METHODS
+
+pytestmark = pytest.mark.slow
+for _package in ("mkdocs", "material", "mkdocstrings", "latex2mathml"):
+    if importlib.util.find_spec(_package) is None:
+        pytest.skip(f"{_package} is not installed: pip install 'fedspam[docs]'", allow_module_level=True)
+
+_spec = importlib.util.spec_from_file_location("fedspam_browser", Path(__file__).with_name("browser.py"))
+assert _spec is not None
+assert _spec.loader is not None
+browsing = importlib.util.module_from_spec(_spec)
+_spec.loader.exec_module(browsing)
+browser = browsing.browser
+
+ROOT = Path(__file__).parents[1]
+LOADED = {"script": "src", "img": "src", "iframe": "src", "source": "src", "video": "src", "object": "data"}
+# relations of <link> that load nothing
+TOLD = {"canonical", "next", "prev", "edit"}
+FOREIGN = re.compile(r"^(?:[a-z]+:)?//", re.IGNORECASE)
+
+
+class Page(HTMLParser):
+    """What a page loads, where its links lead, and what can be linked to in it."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__()
+        self.loads: list[str] = []
+        self.links: list[str] = []
+        self.anchors: set[str] = set()
+        self.scripts: list[str] = []
+        self._inside = False
+        self.feed(path.read_text())
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        found = {name: value or "" for name, value in attrs}
+        self.anchors |= {found[name] for name in ("id", "name") if name in found}
+        if tag in LOADED and LOADED[tag] in found:
+            self.loads.append(found[LOADED[tag]])
+        if tag == "link" and not TOLD & set(found.get("rel", "").split()):
+            self.loads.append(found["href"])
+        if tag == "a" and "href" in found:
+            self.links.append(found["href"])
+        self._inside = tag == "script" and found.get("type", "text/javascript") != "application/json"
+
+    def handle_data(self, data: str) -> None:
+        if self._inside:
+            self.scripts.append(data)
+
+    def handle_endtag(self, tag: str) -> None:
+        self._inside = False
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The site, built as `make docs` builds it."""
+    folder = tmp_path_factory.mktemp("site")
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(folder)]
+    environment = os.environ | {"JAX_PLATFORMS": "cpu", "NO_MKDOCS_2_WARNING": "1"}
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=600, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return folder
+
+
+@pytest.fixture(scope="module")
+def pages(site: Path) -> dict[Path, Page]:
+    return {path: Page(path) for path in sorted(site.rglob("*.html")) if path.name != "404.html"}
+
+
+def test_every_method_has_a_page_with_formula_and_cost(site: Path) -> None:
+    for key, row in METHODS.items():
+        text = (site / "methods" / f"{key}.html").read_text()
+        assert f"<title>{row.name} - fedspam</title>" in text, key
+        assert "<math" in text, f"{key} has no formula in its docstring"
+        cost = text.partition("What a round sends")[2]
+        assert cost.count("<tr>") >= 2, key
+    table = Page(site / "methods.html").links
+    assert {f"methods/{key}.html" for key in METHODS} <= set(table)
+
+
+def test_formulas_are_drawn(site: Path) -> None:
+    """None is left as LaTeX, in reST or between dollars."""
+    for path in site.rglob("*.html"):
+        text = re.sub(r"<(code|pre)\b.*?</\1>", "", path.read_text(), flags=re.DOTALL)
+        left = re.search(r"arithmatex|:math:|\.\. math::|\$\$|\\(?:frac|nabla|gamma|delta)\b", text)
+        assert left is None, f"{path.name}: {text[max(left.start() - 40, 0) : left.end() + 40]}"
+
+
+def test_nothing_is_loaded_from_elsewhere(site: Path, pages: dict[Path, Page]) -> None:
+    for path, page in pages.items():
+        assert page.loads, path
+        assert [url for url in page.loads if FOREIGN.match(url)] == [], path
+        assert [text for text in page.scripts if re.search(r"https?://", text)] == [], path
+    for path in site.rglob("*.css"):
+        urls = re.findall(r"""(?:url\(|@import )\s*["']?([^"')\s]+)""", path.read_text())
+        assert [url for url in urls if FOREIGN.match(url)] == [], path
+
+
+def test_links_within_the_site_hold(site: Path, pages: dict[Path, Page]) -> None:
+    wrong: list[str] = []
+    for path, page in pages.items():
+        for link in (*page.links, *page.loads):
+            if FOREIGN.match(link) or link.startswith(("mailto:", "data:", "javascript:")):
+                continue
+            name, fragment = urldefrag(link)
+            target = (path.parent / unquote(name)).resolve() if name else path
+            if target.is_dir():
+                target /= "index.html"
+            if not target.is_file():
+                wrong.append(f"{path.relative_to(site)}: {link} does not exist")
+            elif fragment and target in pages and unquote(fragment) not in pages[target].anchors:
+                wrong.append(f"{path.relative_to(site)}: {link} has no such place")
+    assert wrong == []
+
+
+def test_the_reference_holds_every_public_name(site: Path) -> None:
+    """All that a room exports has its docstring somewhere on the site."""
+    lines = (site / "objects.inv").read_bytes().split(b"\n", 4)
+    known = {line.split(" ", 1)[0] for line in zlib.decompress(lines[4]).decode().splitlines()}
+    for room in ("algorithms", "prox", "population", "theory", "problems", "datasets", "models", "report", "tracking"):
+        module = importlib.import_module(f"fedspam.{room}")
+        # type aliases and tables have no docstring
+        told = {name: getattr(module, name) for name in module.__all__}
+        told = {name: one for name, one in told.items() if getattr(one, "__module__", "").startswith("fedspam")}
+        assert told
+        missing = [name for name, one in told.items() if f"{one.__module__}.{name}" not in known]
+        assert missing == [], room
+
+
+@contextlib.contextmanager
+def served(folder: Path) -> Iterator[str]:
+    handler = functools.partial(Quiet, directory=str(folder))
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        thread = threading.Thread(target=server.serve_forever, daemon=True)
+        thread.start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
+        thread.join(10)
+
+
+class Quiet(http.server.SimpleHTTPRequestHandler):
+    """A server that does not write down who came."""
+
+    def log_message(self, format: str, *args: Any) -> None:
+        pass
+
+
+@pytest.mark.parametrize("size", [browsing.LAPTOP, browsing.PHONE], ids=["laptop", "phone"])
+def test_pages_open_in_a_browser(browser: Any, site: Path, size: tuple[int, int]) -> None:
+    """No error, no request to elsewhere, nothing wider than the window, formulas on several lines are drawn so."""
+    sideways = "document.documentElement.scrollWidth - document.documentElement.clientWidth"
+    with served(site) as address:
+        for name in ("index", "tutorial", "paper", "architecture", "methods", "comparison"):
+            with browsing.opened(browser, f"{address}/{name}.html", size) as page:
+                assert page.evaluate(sideways) <= 0, name
+                broken = "[...document.images].filter(one => one.complete && !one.naturalWidth).map(one => one.src)"
+                assert page.evaluate(broken) == [], name
+        with browsing.opened(browser, f"{address}/methods/spam_pp.html", size) as page:
+            assert page.evaluate(sideways) <= 0
+            rows = "[...document.querySelector('math mtable').children].map(row => row.getBoundingClientRect().top)"
+            first, second = page.evaluate(rows)
+            assert second > first + 10
+
+
+def test_search_finds_a_method(browser: Any, site: Path) -> None:
+    with served(site) as address, browsing.opened(browser, f"{address}/index.html") as page:
+        page.click(".md-search__input")
+        page.keyboard.type("SCAFFOLD")
+        browsing.eventually(page, "document.querySelectorAll('.md-search-result__item').length > 0")
+        assert "SCAFFOLD" in page.inner_text(".md-search-result__list")
