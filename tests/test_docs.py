@@ -130,6 +130,7 @@ ELSEWHERE = {
     "docs/index.md": "test_docs.py",
     "docs/run.md": "test_run_command.py",
     "docs/flower.md": "test_flower.py",
+    "docs/deploy.md": "test_flower_privacy.py",
 }
 PAGES = sorted(
     name

@@ -148,6 +148,7 @@ CASES = {
     "unknown flag": Case("run good.toml --quite", 2, ("--quite", "did you mean --quiet?")),
     "a flag that needs a value": Case("run good.toml --out", 2, ("--out", "expected one argument")),
     "unknown shell": Case("completions bahs", 2, ("'bahs'", "did you mean bash?")),
+    "new: a name that is none": Case("new My.Project", 1, ("'My.Project'", "such as my-project")),
     "compare: unknown problem": Case("compare --problem rigde", 2, ("'rigde'", "did you mean 'ridge'?")),
     "compare: unknown method": Case("compare --methods spam_p", 2, ("spam_p", "did you mean")),
     "compare: impossible cohort": Case("compare --problem ridge --cohort 11", 2, ("11", "10")),

@@ -6,10 +6,10 @@ import sys
 from collections.abc import Sequence
 
 from fedspam import __version__
-from fedspam.commands import compare, completions, lab, measure, methods, report, reproduce, run, theory
+from fedspam.commands import compare, completions, lab, measure, methods, new, report, reproduce, run, theory
 from fedspam.commands._arguments import EXIT_CODES, Parser, dotted
 
-COMMANDS = (reproduce, run, methods, compare, theory, measure, report, lab, completions)
+COMMANDS = (reproduce, run, methods, compare, theory, measure, report, lab, new, completions)
 
 EXAMPLES = """examples:
   fedspam reproduce                           the paper's experiment, in less than a minute

@@ -176,7 +176,7 @@ class Auto:
         slope = _tree.dot(g, step)
         new = AutoState(
             x=x, x_prev=state.x, g=g, k=state.k + 1, error=error, noise=noise,
-            trend=jnp.clip(noise / jnp.maximum(state.noise, tiny), 0.1, 1) ** ((count - 1) / (count + 1)),
+            trend=jnp.clip(noise / jnp.maximum(state.noise, tiny), 0.1, 1) ** min(1, (count - 1) / 3),
             similarity=similarity, step_size=used,
             growth=growth, slope=share * slope, promise=share * slope + share**2 * (move.promise - slope),
             rate=jnp.exp(move.rate), share=share,
@@ -187,7 +187,7 @@ class Auto:
     def _momentum(self, state: AutoState, length: Scalar) -> Scalar:
         """The Kalman gain; where the noise falls from round to round, it is expected to go on falling.
 
-        Of few clients the spread also falls by chance: the fewer they are, the less of the last fall is expected again.
+        Of two or three clients the spread also falls by chance: less of the last fall is expected again.
         """
         predicted = state.error + state.similarity * length / self.cohort_size
         fresh = state.trend * state.noise / self.cohort_size

@@ -209,17 +209,14 @@ class Flower:
     def _ask_sum(self, asked: "_Asked", secure: SecureSum) -> Entry:
         """The mean under a secure sum. If too few stay, all begin anew, with others in place of those that failed."""
         exchange, places = asked.exchange, [int(id) for id in asked.cohort.ids]
-        if len(set(places)) < len(places) or len(places) < secure.least:
-            raise ValueError(
-                f"{exchange.label} asks {len(places)} clients, {len(set(places))} of them different; a secure sum "
-                f"needs at least {secure.least}, all different: raise cohort_size, or leave {exchange.work!r} out"
-            )
+        secure.check(exchange.work, places)
         needed, tried, tally, failed = math.ceil(self._terms.quorum * len(places) - 1e-9), set(places), Tally(), {}
         for attempt in range(self._terms.retries + 1):
             if attempt:
                 missing = [slot for slot, id in enumerate(places) if id in failed]
                 self._substitute(asked, attempt, missing, places, tried)
-            self._directory.refresh()
+            if any(self._directory.node(id) is None for id in places):
+                self._directory.refresh()
             nodes = {id: node for id in places if (node := self._directory.node(id)) is not None}
             sent: list[tuple[mail.Trip, list[tuple[int, int]]]] = []
 
@@ -232,10 +229,9 @@ class Flower:
             for trip, sizes in sent:
                 tally = _added(tally, trip, sizes, exchange)
             tally = sums.charged(tally, done)
-            failed = {id: "it is not connected" for id in places if id not in nodes}
-            for id, failure in sorted(done.failures.items()):
+            failed = {id: mail.Failure("it is not connected") for id in places if id not in nodes} | done.failures
+            for id, failure in sorted(failed.items()):
                 LOG.info("\t> client %d: %s", id, failure.reason)
-                failed[id] = failure.reason
                 if failure.gone:
                     self._directory.forget(id)
             if done.total is not None:
@@ -243,11 +239,8 @@ class Flower:
                     self._held.setdefault(id, {}).update(asked.leaves)
                 return Entry(sums.mean_of(done), tally, done.counted)
         self.tallies[exchange.label] = tally
-        reasons = "; ".join(f"client {id}: {reason}" for id, reason in list(failed.items())[:1])
-        raise VoidError(
-            f"{exchange.label}: too few clients stayed for a secure sum over {len(places)} in "
-            f"{self._terms.retries + 1} attempts; {reasons}"
-        )
+        reasons = "".join(f"; client {id}: {failure.reason}" for id, failure in list(failed.items())[:1])
+        raise VoidError(f"{exchange.label}: too few clients stayed for a secure sum over {len(places)}{reasons}")
 
     def _substitute(
         self, asked: "_Asked", attempt: int, missing: list[int], places: list[int], tried: set[int]

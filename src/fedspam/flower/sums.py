@@ -133,8 +133,9 @@ class Attempt:
 
 
 def charged(tally: Tally, outcome: Outcome) -> Tally:
-    """With what the trips around that of the exchange cost."""
+    """With what the trips around that of the exchange cost; what was masked in vain does not count."""
     return tally._replace(
+        accepted=len(outcome.counted),
         flower_down=tally.flower_down + outcome.bytes_down,
         flower_up=tally.flower_up + outcome.bytes_up,
         seconds=tally.seconds + outcome.seconds,

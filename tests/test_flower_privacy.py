@@ -1,0 +1,221 @@
+"""Differential privacy of the gradient exchange: the noise that is there, and the epsilon that is told."""
+
+import dataclasses
+import importlib.util
+import math
+import re
+from pathlib import Path
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+pytest.importorskip("flwr", reason="needs Flower: pip install 'fedspam[flower]'")
+pytest.importorskip("dp_accounting", reason="needs dp-accounting: pip install 'fedspam[privacy]'")
+
+import dp_accounting as accounting
+
+from fedspam import simulate, spam_pp
+from fedspam.algorithms import mvr
+from fedspam.flower import Federated, LoopbackGrid, client_app, clients_of, to_arrays
+from fedspam.flower.clipping import not_refused, opened
+from fedspam.flower.privacy import Privacy, noise_for
+from fedspam.flower.secure import SecureSum
+from fedspam.population import DataOracle
+from fedspam.problems import quadratics
+from fedspam.prox import Exact
+
+
+def phi(x):
+    return 0.5 * math.erfc(-x / math.sqrt(2))
+
+
+def delta_of(epsilon, z):
+    """The exact delta of one Gaussian mechanism (Balle, Wang 2018, Theorem 5)."""
+    return phi(0.5 / z - epsilon * z) - math.exp(epsilon) * phi(-0.5 / z - epsilon * z)
+
+
+# --- the accountant ---
+
+
+@pytest.mark.parametrize(("z", "times"), [(1.0, 1), (2.0, 4), (5.0, 100)])
+def test_epsilon_is_that_of_the_accountant_and_of_the_exact_formula(z, times):
+    found = Privacy(1.0, z, least=3).epsilon(1e-5, participations=times)
+    accountant = accounting.pld.PLDAccountant()
+    for _ in range(min(times, 4)):  # one by one, where that is few
+        accountant.compose(accounting.GaussianDpEvent(z), 1 if times <= 4 else times // 4)
+    assert found == pytest.approx(accountant.get_epsilon(1e-5), rel=1e-3)
+    # so many Gaussian mechanisms are one with z / sqrt(times); the accountant rounds losses up to multiples of 1e-4
+    assert delta_of(found, z / math.sqrt(times)) <= 1e-5 * (1 + 1e-6)
+    assert delta_of(found - 0.01, z / math.sqrt(times)) > 1e-5
+
+
+def test_epsilon_does_not_depend_on_the_bound_and_grows_with_participations():
+    assert Privacy(1.0, 2.0, 3).epsilon(1e-5, 5) == Privacy(7.0, 2.0, 9).epsilon(1e-5, 5)
+    spent = [Privacy(1.0, 2.0, 3).epsilon(1e-5, count) for count in (1, 2, 8)]
+    assert spent == sorted(spent)
+    assert spent[0] < spent[2]
+
+
+def test_amplification_is_that_of_the_accountant_and_never_the_default():
+    privacy = Privacy(1.0, 4.0, least=10)
+    found = privacy.epsilon_amplified(1e-5, exchanges=50, clients=1000, cohort_size=10)
+    accountant = accounting.rdp.RdpAccountant(neighboring_relation=accounting.NeighboringRelation.REPLACE_ONE)
+    accountant.compose(
+        accounting.SampledWithoutReplacementDpEvent(1000, 10, accounting.GaussianDpEvent(2.0)), 50
+    )  # the sum moves by 2C if a client is replaced
+    assert found == pytest.approx(accountant.get_epsilon(1e-5), rel=1e-9)
+    assert found < privacy.epsilon(1e-5, participations=50)  # for whoever does not know the cohorts
+    assert privacy.report(1e-5, 50)["epsilon"] == privacy.epsilon(1e-5, 50)
+    assert privacy.report(1e-5, 50)["amplification by sampling"] == "not counted"
+
+
+def test_noise_for_a_budget_spends_it():
+    z = noise_for(2.0, 1e-5, participations=10)
+    assert Privacy(1.0, z, 3).epsilon(1e-5, 10) <= 2.0
+    assert Privacy(1.0, 0.99 * z, 3).epsilon(1e-5, 10) > 2.0
+
+
+def test_the_report_says_what_is_not_covered():
+    clear = Privacy(1.0, 2.0, 3, in_clear=("train.prox",)).report(1e-5, 1)
+    assert clear["not covered"] == ["train.prox"]
+    assert not clear["private parameters"]
+    assert Privacy(1.0, 2.0, 3, in_clear=("evaluate",)).report(1e-5, 1)["private parameters"]
+
+
+# --- the noise ---
+
+
+def flat(params, rows):
+    """A loss that does not change."""
+    return 0.0 * jnp.sum(params)
+
+
+def test_the_noise_of_a_sum_has_the_deviation_that_was_promised():
+    """20,000 entries: their deviation is known to 1 in 200 (one standard error); four are allowed."""
+    privacy, count = Privacy(bound=0.5, noise_multiplier=3.0, least=4), 20_000
+    value = np.full(count, 1.0)  # norm 141: clipped to 0.5
+    clipped = 0.5 / math.sqrt(count)
+    total = sum(privacy.protect({"reply": value})["reply"] for _ in range(4))
+    assert np.std(total) == pytest.approx(3.0 * 0.5, rel=4 / math.sqrt(2 * count))
+    assert np.mean(total) == pytest.approx(4 * clipped, abs=4 * 1.5 / math.sqrt(count))
+    more = sum(privacy.protect({"reply": value})["reply"] for _ in range(6))
+    assert np.std(more) == pytest.approx(3.0 * 0.5 * math.sqrt(6 / 4), rel=4 / math.sqrt(2 * count))
+
+
+def test_the_noise_is_fresh_and_all_arrays_are_clipped_together():
+    privacy = Privacy(bound=1.0, noise_multiplier=1e-9, least=3)
+    values = {"reply.a": np.array([3.0], np.float32), "reply.b": np.array([0.0, 4.0])}
+    found = privacy.protect(values)
+    np.testing.assert_allclose(np.concatenate([found["reply.a"], found["reply.b"]]), [0.6, 0.0, 0.8], atol=1e-6)
+    assert found["reply.a"].dtype == np.float32
+    assert privacy.protect(values)["reply.b"][1] != found["reply.b"][1]
+
+
+@pytest.mark.parametrize("secure", [None, SecureSum()], ids=["seen", "secure"])
+def test_a_private_run_spreads_as_its_noise_says(secure):
+    """One round from zero gradients: what moves is the noise alone, whose size in the mean of m is zC/m."""
+    clients, dimension, z = 4, 2000, 2.0
+    method = mvr(clients, step_size=1.0, momentum=1.0, start="zero", first="update")
+    privacy, x = Privacy(bound=1e-3, noise_multiplier=z, least=clients), jnp.zeros(dimension)
+
+    app = client_app(
+        lambda context: DataOracle(jnp.zeros(1), loss=flat), method, x, mods=[privacy.mod()], secure=secure
+    )
+    result = Federated(method, x, secure=secure).start(
+        LoopbackGrid(app, clients), to_arrays(x), num_rounds=1, timeout=9
+    )
+    moved = result.arrays["params"].numpy()
+    assert np.std(moved) == pytest.approx(z * 1e-3 / clients, rel=4 / math.sqrt(2 * dimension))
+
+
+def test_the_prox_client_is_refused_unless_it_is_named():
+    method = spam_pp(4, step_size=0.5, momentum=0.3, solver=Exact())
+    people, x = quadratics(0, clients=5, dimension=3, delta=0.1), jnp.ones(3)
+    for in_clear in ((), ("train.prox",)):
+        seen = []
+
+        def twist(client, message, answer):
+            reply = answer()
+            if message.metadata.message_type == "train.difference":
+                seen.append(opened(reply)[1]["reply"])
+            return [reply]
+
+        privacy = Privacy(bound=0.1, noise_multiplier=1e-6, least=4, in_clear=in_clear)
+        app = client_app(clients_of(people), method, x, mods=[privacy.mod()])
+        strategy = Federated(method, x, patience=1, retries=0)
+        start = lambda: strategy.start(LoopbackGrid(app, 5, twist=twist), to_arrays(x), num_rounds=1, timeout=9)
+        if in_clear:
+            start()
+        else:
+            with pytest.raises(RuntimeError, match=r"does not know how to protect 'train.prox'"):
+                start()
+        assert all(np.linalg.norm(reply) < 0.1001 for reply in seen)
+
+
+def test_settings_without_meaning_are_refused():
+    for wrong in ({"bound": 0.0}, {"noise_multiplier": -1.0}, {"least": 0}, {"works": ("prox",)}, {"works": ()}):
+        with pytest.raises(ValueError, match=r"must|prox"):
+            Privacy(**{"bound": 1.0, "noise_multiplier": 1.0, "least": 3, **wrong})
+    privacy = Privacy(1.0, 1.0, 3)
+    for call in (
+        lambda: privacy.epsilon(0.0, 1),
+        lambda: privacy.epsilon(1e-5, 0),
+        lambda: privacy.epsilon_amplified(1e-5, 1, clients=3, cohort_size=4),
+        lambda: noise_for(0.0, 1e-5, 1),
+    ):
+        with pytest.raises(ValueError, match="must"):
+            call()
+
+
+# --- the guide ---
+
+
+def guide():
+    text = (Path(__file__).parents[1] / "docs" / "deploy.md").read_text()
+    return re.findall(r"^```python\n(.*?)^```$", text, re.DOTALL | re.MULTILINE)
+
+
+def run_code(text, tmp_path):
+    path = tmp_path / "block.py"
+    path.write_text(text)
+    spec = importlib.util.spec_from_file_location("block", path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_the_example_of_the_guide_runs(tmp_path, capsys):
+    example, _ = guide()
+    report = run_code(example, tmp_path).report
+    assert f"{report['epsilon']} True" in capsys.readouterr().out
+    assert report["epsilon"] == Privacy(1.0, 4.0, 5).epsilon(1e-3, 4)
+
+
+def test_the_server_can_be_the_prox_client_on_proxy_data(tmp_path):
+    """Client 0 moves, the others refuse to, and all that they say is masked."""
+    mod = run_code(guide()[1], tmp_path).only_the_proxy_moves
+    secure = SecureSum(in_clear=("train.prox",))
+    people, x = quadratics(0, clients=6, dimension=3, delta=0.1), jnp.ones(3)
+    spam = spam_pp(4, step_size=0.5, momentum=0.3, solver=Exact())
+    delegated, seen = dataclasses.replace(spam, who="delegate"), []
+
+    def twist(client, message, answer):
+        reply = answer()
+        if message.metadata.message_type.startswith("train.") and not_refused(reply):
+            seen.append((client, message.metadata.message_type, *opened(reply)[1]))
+        return [reply]
+
+    def run(method):
+        app = client_app(clients_of(people), method, x, secure=secure, mods=[mod])
+        strategy = Federated(method, x, seed=1, secure=secure, patience=1, retries=0)
+        return strategy.start(LoopbackGrid(app, 6, twist=twist), to_arrays(x), num_rounds=3, timeout=9)
+
+    found = run(delegated).arrays["params"].numpy()
+    np.testing.assert_allclose(found, simulate(delegated, people, x, rounds=3, key=1).params, atol=1e-7)
+    assert {client for client, kind, *_ in seen if kind == "train.prox"} == {0}
+    assert {name for _, kind, *names in seen if kind != "train.prox" for name in names} == {"masked"}
+    other = dataclasses.replace(spam, who="average")  # a server that asks others as well
+    seen.clear()
+    with pytest.raises(RuntimeError, match="only client 0"):
+        run(other)

@@ -1,0 +1,397 @@
+"""The secure sum: its arithmetic, its protocol on clients that come and go, and what it refuses."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+pytest.importorskip("flwr", reason="needs Flower: pip install 'fedspam[flower]'")
+
+from flwr.app import ConfigRecord, Error, Message, RecordDict
+
+from fedspam import simulate, spam_pp
+from fedspam.aggregation import Median
+from fedspam.algorithms import mvr, spam_ppa
+from fedspam.flower import Federated, LoopbackGrid, arrays, client_app, clients_of, masks, to_arrays
+from fedspam.flower.client import RefusedError
+from fedspam.flower.clipping import GRADIENTS, Coverage, clipping_mod, opened
+from fedspam.flower.secure import KEYS, RECORD, SHARES, UNMASK, SecureSum
+from fedspam.problems import quadratics
+from fedspam.prox import Exact
+
+CLIENTS, DIMENSION = 6, 4
+PROX = ("train.prox",)
+
+
+# --- arithmetic ---
+
+
+def a_party(count, length, seed=0):
+    """The words of some clients, and what each sends."""
+    random = np.random.default_rng(seed)
+    values = random.normal(size=(count, length))
+    words = [masks.to_fixed(row, 32, count) for row in values]
+    pairs, seeds = [masks.Pair.fresh() for _ in range(count)], [masks.fresh_seed() for _ in range(count)]
+    publics = {id: pair.public for id, pair in enumerate(pairs)}
+    sent = {id: masks.mask(words[id], id, seeds[id], pairs[id], publics, "session") for id in range(count)}
+    return values, words, pairs, dict(enumerate(seeds)), publics, sent
+
+
+def test_masks_cancel_exactly():
+    _, words, _, seeds, publics, sent = a_party(5, 40)
+    total = masks.unmask(sent, seeds, {}, publics, "session")
+    np.testing.assert_array_equal(total, sum(words[1:], words[0]))
+
+
+@pytest.mark.parametrize("lost", [[0], [4], [1, 3]])
+def test_masks_of_lost_clients_come_off(lost):
+    values, words, pairs, seeds, publics, sent = a_party(5, 40)
+    here = [id for id in range(5) if id not in lost]
+    arrived = {id: sent[id] for id in here}
+    total = masks.unmask(arrived, seeds, {id: pairs[id] for id in lost}, publics, "session")
+    np.testing.assert_array_equal(total, np.sum([words[id] for id in here], axis=0, dtype=np.uint64))
+    np.testing.assert_allclose(masks.to_floats(total, 32), values[here].sum(0), atol=5 * 2.0**-33)
+    without_recovery = masks.unmask(arrived, seeds, {}, publics, "session")
+    assert np.all(without_recovery != total)
+
+
+def test_a_single_masked_vector_looks_uniform():
+    """The largest deviation from the uniform distribution is that of a uniform sample, at the level 1e-4."""
+    _, words, _, _, _, sent = a_party(3, 20_000)
+    words_of_one, clear = sent[1].astype(np.float64) / 2.0**64, words[1]
+    ordered = np.sort(words_of_one)
+    steps = np.arange(len(ordered)) / len(ordered)
+    deviation = max(np.max(ordered - steps), np.max(steps + 1 / len(ordered) - ordered))
+    assert deviation < np.sqrt(-0.5 * np.log(1e-4 / 2) / len(ordered))  # Kolmogorov-Smirnov
+    assert abs(np.corrcoef(words_of_one, masks.to_floats(clear, 32))[0, 1]) < 4 / np.sqrt(len(ordered))
+    # one more of the masks known, the other still hides it
+    far = masks.to_floats(sent[1] - clear, 32)
+    assert np.median(np.abs(far)) > 2.0**28
+
+
+def test_masks_depend_on_the_session_and_on_both_keys():
+    one, two, three = (masks.Pair.fresh() for _ in range(3))
+    assert masks.pair_seed(one, two.public, "a") == masks.pair_seed(two, one.public, "a")
+    assert masks.pair_seed(one, two.public, "a") != masks.pair_seed(one, two.public, "b")
+    assert masks.pair_seed(one, two.public, "a") != masks.pair_seed(one, three.public, "a")
+    assert masks.Pair.of(one.scalar).public == one.public
+
+
+def test_shares_below_the_threshold_tell_nothing():
+    secret = masks.fresh_seed()
+    shares = masks.split(secret, 3, 5)
+    assert masks.join(shares[1:4], 3) == masks.join([shares[4], shares[0], shares[2]], 3) == secret
+    with pytest.raises(ValueError, match="2 shares are there, 3 are needed"):
+        masks.join(shares[:2], 3)
+    from flwr.common.secure_aggregation.crypto.shamir import combine_shares
+
+    try:
+        guessed = combine_shares(shares[:2])
+    except ValueError:
+        guessed = b""
+    assert guessed != secret
+
+
+def test_entries_that_do_not_fit_are_refused():
+    with pytest.raises(ValueError, match="fewer fraction_bits"):
+        masks.to_fixed(np.array([2.0**30]), 32, clients=2)
+    with pytest.raises(ValueError, match="NaN or infinite"):
+        masks.to_fixed(np.array([np.nan]), 32, clients=2)
+    largest = np.full(3, 2.0**28)
+    total = masks.to_fixed(largest, 32, clients=4) * np.uint64(4)
+    np.testing.assert_array_equal(masks.to_floats(total, 32), 4 * largest)
+
+
+# --- on a federation ---
+
+
+def a_world(method, secure, *, twist=None, mods=None, quorum=1.0, clients=CLIENTS, retries=2):
+    people = quadratics(0, clients=clients, dimension=DIMENSION, delta=0.2)
+    x = jnp.ones(DIMENSION)
+    app = client_app(clients_of(people), method, x, secure=secure, mods=mods)
+    grid = LoopbackGrid(app, clients, twist=twist)
+    strategy = Federated(method, x, seed=3, secure=secure, quorum=quorum, retries=retries, patience=1)
+    return people, grid, lambda rounds: strategy.start(grid, to_arrays(x), num_rounds=rounds, timeout=5)
+
+
+def result_of(result):
+    return result.arrays["params"].numpy()
+
+
+@pytest.mark.parametrize(
+    ("method", "secure"),
+    [
+        (spam_pp(4, step_size=0.5, momentum=0.3, solver=Exact()), SecureSum(in_clear=PROX)),
+        (spam_ppa(4, step_size=0.5, momentum=0.3, solver=Exact()), SecureSum((*GRADIENTS, "prox"))),
+        (mvr(4, step_size=0.1, momentum=0.3), SecureSum()),
+    ],
+    ids=["spam_pp", "spam_ppa", "mvr"],
+)
+def test_a_secure_run_ends_where_the_simulation_does(method, secure):
+    people, _, run = a_world(method, secure)
+    expected = simulate(method, people, jnp.ones(DIMENSION), rounds=4, key=3).params
+    # every entry of every sum is rounded to 2^-33 on each of 4 clients; a few rounds enlarge that a little
+    np.testing.assert_allclose(result_of(run(4)), expected, atol=100 * 2.0**-33)
+
+
+def test_the_server_never_sees_a_clear_reply():
+    seen = []
+
+    def twist(client, message, answer):
+        reply = answer()
+        if message.metadata.message_type == "train.difference":
+            seen.append(opened(reply)[1])
+        return [reply]
+
+    _, _, run = a_world(mvr(4, step_size=0.1, momentum=0.3), SecureSum(), twist=twist)
+    run(2)
+    assert len(seen) >= 4
+    assert all(list(values) == ["masked"] for values in seen)
+    assert (
+        min(np.min(np.abs(masks.to_floats(values["masked"], 32))) for values in seen) > 1e3
+    )  # a clear entry is near 1
+
+
+@pytest.mark.parametrize("kind", [KEYS, SHARES, "train.difference", UNMASK])
+def test_a_client_that_drops_out_is_left_out(kind):
+    """Whenever it is lost: the mean is that of the others, or of all if it was lost after its reply."""
+    gone = []
+
+    def twist(client, message, answer):
+        asked = message.metadata.message_type
+        if asked == kind and message.content.config_records[RECORD]["session"].split()[2] == "difference":
+            if not gone:
+                gone.append(client)
+            if client in gone:
+                return [Message(Error(code=5, reason="Node Unavailable"), reply_to=message)]
+        return [answer()]
+
+    method = mvr(CLIENTS, step_size=0.1, momentum=1.0, start="zero", first="update")  # g is the mean gradient
+    people, _, run = a_world(method, SecureSum(), twist=twist, quorum=0.6, retries=0)
+    result = run(1)
+    assert len(gone) == 1
+    counted = [id for id in range(CLIENTS) if kind == UNMASK or id not in gone]
+    x = jnp.ones(DIMENSION)
+    told = np.mean([jax.grad(people.client(jnp.uint32(id)))(x) for id in counted], axis=0)
+    np.testing.assert_allclose(result_of(result), x - 0.1 * told, atol=1e-8)
+    assert result.train_metrics_clientapp[1]["difference.accepted"] == len(counted)
+
+
+def test_with_a_full_quorum_others_stand_in():
+    gone = []
+
+    def twist(client, message, answer):
+        if message.metadata.message_type == "train.difference" and not gone:
+            gone.append(client)
+            return [Message(Error(code=2, reason="out of memory"), reply_to=message)]
+        return [answer()]
+
+    _, grid, run = a_world(mvr(4, step_size=0.1, momentum=0.3), SecureSum(), twist=twist)
+    result = run(2)
+    assert [result.train_metrics_clientapp[k]["void"] for k in (1, 2)] == [0, 0]
+    assert [result.train_metrics_clientapp[k]["difference.accepted"] for k in (1, 2)] == [4, 4]
+    # the first session was given up before any mask came off
+    sessions = [m.content.config_records[RECORD]["session"] for m in grid.messages if m.metadata.message_type == UNMASK]
+    broken = {
+        m.content.config_records[RECORD]["session"]
+        for m in grid.messages
+        if m.metadata.message_type == "train.difference"
+    } - set(sessions)
+    assert len(broken) == 1
+
+
+def test_a_secure_run_is_resumed_to_the_same_bits(tmp_path):
+    method, people = mvr(4, step_size=0.1, momentum=0.3), quadratics(0, clients=5, dimension=DIMENSION, delta=0.2)
+    x, secure = jnp.ones(DIMENSION), SecureSum()
+
+    def run(rounds, folder, resume=False):
+        grid = LoopbackGrid(client_app(clients_of(people), method, x, secure=secure), 5)
+        strategy = Federated(method, x, secure=secure, folder=tmp_path / folder, resume=resume)
+        return result_of(strategy.start(grid, to_arrays(x), num_rounds=rounds, timeout=5))
+
+    whole, first = run(4, "whole"), run(2, "parts")
+    assert not np.array_equal(first, whole)
+    np.testing.assert_array_equal(run(4, "parts", resume=True), whole)
+
+
+def test_too_few_clients_make_the_round_void():
+    def twist(client, message, answer):
+        if message.metadata.message_type == "train.difference" and client != 0:
+            return [Message(Error(code=2, reason="down"), reply_to=message)]
+        return [answer()]
+
+    _, grid, run = a_world(mvr(4, step_size=0.1, momentum=0.3), SecureSum(), twist=twist, quorum=0.1)
+    with pytest.raises(RuntimeError, match="too few clients stayed for a secure sum over 4"):
+        run(1)
+    asked = [m.content.config_records[RECORD]["session"] for m in grid.messages if m.metadata.message_type == UNMASK]
+    assert all("starting_gradient" in session for session in asked)
+
+
+def test_a_sum_that_was_told_is_not_told_again_over_others():
+    """All shares are lost on the way back. Another sum, over other clients, would bare those of the difference."""
+    sessions = set()
+
+    def twist(client, message, answer):
+        reply = answer()
+        session = str(message.content.config_records.get(RECORD, {}).get("session"))
+        if message.metadata.message_type == UNMASK and " difference " in session:
+            sessions.add(session)
+            return [Message(Error(code=2, reason="lost"), reply_to=message)]
+        return [reply]
+
+    _, _, run = a_world(mvr(4, step_size=0.1, momentum=0.3), SecureSum(), twist=twist)
+    with pytest.raises(RuntimeError, match=r"was told already"):
+        run(1)
+    assert len(sessions) == 1
+
+
+# --- refusals ---
+
+
+def a_message(kind, **record):
+    content = RecordDict({RECORD: ConfigRecord(record)} if record else {})
+    return Message(content, 1, kind)
+
+
+def answer_of(app, context, kind, **record):
+    reply = app(a_message(kind, **record), context)
+    refused = reply.content.config_records.get(arrays.HEADER, {}).get("refused")
+    return refused if refused else dict(reply.content.config_records[RECORD])
+
+
+@pytest.fixture
+def three():
+    """Three clients that have exchanged keys, and the record with all keys."""
+    people = quadratics(0, clients=3, dimension=DIMENSION, delta=0.2)
+    app = client_app(clients_of(people), mvr(3, step_size=0.1, momentum=0.3), jnp.ones(DIMENSION), secure=SecureSum())
+    contexts = list(LoopbackGrid(app, 3).contexts.values())
+    keys = [answer_of(app, context, KEYS, session="s") for context in contexts]
+    listed = {"ids": [0, 1, 2], **{name: [key[name] for key in keys] for name in ("sealing", "masking")}}
+    return app, contexts, listed
+
+
+def test_a_client_refuses_keys_that_are_not_in_order(three):
+    app, contexts, listed = three
+    mine = contexts[0]
+    assert "not at step 'keys'" in answer_of(app, mine, SHARES, session="other", **listed)
+    forged = {**listed, "masking": [masks.Pair.fresh().public, *listed["masking"][1:]]}
+    assert "in the place of its own" in answer_of(app, mine, SHARES, session="s", **forged)
+    twice = {**listed, "sealing": [listed["sealing"][0]] * 3}
+    assert "share keys" in answer_of(app, mine, SHARES, session="s", **twice)
+    two = {name: values[:2] for name, values in listed.items()}
+    assert "too few" in answer_of(app, mine, SHARES, session="s", **two)
+    assert len(answer_of(app, mine, SHARES, session="s", **listed)["sealed"]) == 3
+    assert "at 'shared'" in answer_of(app, mine, SHARES, session="s", **listed)
+
+
+def test_a_client_does_not_unmask_what_it_did_not_mask(three):
+    app, contexts, listed = three
+    answer_of(app, contexts[0], SHARES, session="s", **listed)
+    assert "not at step 'masked'" in answer_of(app, contexts[0], UNMASK, session="s", arrived=[0, 1, 2])
+
+
+def test_seed_and_key_of_a_client_are_never_both_told():
+    """Asked twice a client refuses; so does it if the list is too short, or not one of members with itself in it."""
+    refusals = []
+
+    def twist(client, message, answer):
+        if message.metadata.message_type != UNMASK:
+            return [answer()]
+        record = message.content.config_records[RECORD]
+        context = grid.contexts[message.metadata.dst_node_id]
+        arrived = list(record["arrived"])
+        others = [id for id in arrived if id != client]
+        ask = lambda listed: answer_of(grid._app, context, UNMASK, session=record["session"], arrived=listed)
+        refusals.extend(map(ask, ([client, others[0]], others, [*arrived, 7], [client, *arrived])))
+        reply = answer()
+        refusals.append(ask(arrived))
+        return [reply]
+
+    _, grid, run = a_world(mvr(4, step_size=0.1, momentum=0.3), SecureSum(), twist=twist)
+    run(1)
+    assert refusals
+    assert all(isinstance(refused, str) for refused in refusals)
+
+
+def test_a_covered_work_is_never_answered_in_clear():
+    method, people = mvr(4, step_size=0.1, momentum=0.3), quadratics(0, clients=4, dimension=DIMENSION, delta=0.2)
+    app = client_app(clients_of(people), method, jnp.ones(DIMENSION), secure=SecureSum())
+    with pytest.raises(RuntimeError, match="answered under a secure sum only"):
+        Federated(method, jnp.ones(DIMENSION), patience=1, retries=0).start(
+            LoopbackGrid(app, 4), to_arrays(jnp.ones(DIMENSION)), num_rounds=1, timeout=5
+        )
+
+
+def test_what_a_mod_does_not_know_it_refuses():
+    method = spam_pp(4, step_size=0.5, momentum=0.3, solver=Exact())
+    _, _, run = a_world(method, SecureSum())
+    with pytest.raises(RuntimeError, match=r"does not know how to protect 'train.prox'.*in_clear"):
+        run(1)
+    _, _, run = a_world(method, None, mods=[clipping_mod(1.0)])
+    with pytest.raises(RuntimeError, match=r"does not know how to protect 'train.prox'.*in_clear"):
+        run(1)
+    with pytest.raises(RefusedError, match="'evaluate'"):
+        Coverage().covers("evaluate")
+    with pytest.raises(RefusedError, match="'train'"):
+        Coverage().covers("train")
+    with pytest.raises(RefusedError, match=r"'query.gradient'"):
+        Coverage().covers("query.gradient")
+
+
+def test_clients_without_the_sum_are_told_so():
+    method, people = mvr(4, step_size=0.1, momentum=0.3), quadratics(0, clients=4, dimension=DIMENSION, delta=0.2)
+    app = client_app(clients_of(people), method, jnp.ones(DIMENSION))
+    with pytest.raises(RuntimeError, match="secure_keys"):
+        Federated(method, jnp.ones(DIMENSION), patience=1, retries=0, secure=SecureSum()).start(
+            LoopbackGrid(app, 4), to_arrays(jnp.ones(DIMENSION)), num_rounds=1, timeout=5
+        )
+
+
+def test_settings_that_protect_nothing_are_refused():
+    for wrong in (
+        {"threshold": 0.5},
+        {"least": 2},
+        {"fraction_bits": 60},
+        {"works": ()},
+        {"in_clear": ("train.gradient",)},
+    ):
+        with pytest.raises(ValueError, match=r"must|cannot"):
+            SecureSum(**wrong)
+    _, _, run = a_world(mvr(2, step_size=0.1, momentum=0.3), SecureSum())
+    with pytest.raises(ValueError, match=r"asks 2 clients.*raise cohort_size"):
+        run(1)
+    with pytest.raises(ValueError, match="give one of the two"):
+        Federated(mvr(4, step_size=0.1, momentum=0.3), secure=SecureSum(), aggregate=Median())
+
+
+# --- clipping ---
+
+
+def test_replies_are_clipped_to_the_bound_and_small_ones_are_left_alone():
+    norms = []
+
+    def twist(client, message, answer):
+        reply = answer()
+        if message.metadata.message_type in ("train.difference", "train.starting_gradient"):
+            norms.append(np.linalg.norm(opened(reply)[1]["reply"]))
+        return [reply]
+
+    method = mvr(4, step_size=0.1, momentum=0.3)
+    _, _, run = a_world(method, None, twist=twist)
+    plain = result_of(run(3))
+    free, bound = list(norms), float(np.median(norms))
+    norms.clear()
+    _, _, run = a_world(method, None, twist=twist, mods=[clipping_mod(bound)])
+    run(3)
+    assert max(free) > bound
+    assert max(norms) <= bound * (1 + 1e-12)
+    np.testing.assert_allclose(norms[:4], np.minimum(free[:4], bound))  # the start, at the same point
+    _, _, run = a_world(method, None, mods=[clipping_mod(2 * max(free))])
+    np.testing.assert_array_equal(result_of(run(3)), plain)
+
+
+def test_clipping_refuses_points():
+    with pytest.raises(ValueError, match="clip gradients only"):
+        clipping_mod(1.0, works=("prox",))
+    with pytest.raises(ValueError, match="must be greater than 0"):
+        clipping_mod(0.0)

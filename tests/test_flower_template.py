@@ -1,0 +1,122 @@
+"""The starter project: what `fedspam new` makes, and its README's commands as a new user types them."""
+
+import ast
+import importlib.util
+import os
+import re
+import subprocess
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from fedspam.cli import main
+from fedspam.flower import project
+
+_spec = importlib.util.spec_from_file_location("fedspam_processes", Path(__file__).with_name("processes.py"))
+assert _spec is not None
+assert _spec.loader is not None
+processes = importlib.util.module_from_spec(_spec)
+_spec.loader.exec_module(processes)
+
+SCRIPTS = ("certificates", "keys", "superlink", "register", "supernode", "train")
+
+
+def test_a_new_project_is_complete(tmp_path, capsys):
+    folder = tmp_path / "our-trial"
+    assert main(["new", str(folder)]) == 0
+    assert "README.md" in capsys.readouterr().out
+    made = {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()}
+    assert made >= {"pyproject.toml", "README.md", ".gitignore"} | {
+        f"our_trial/{name}.py" for name in ("__init__", "task", "client_app", "server_app")
+    }
+    texts = {path: path.read_text() for path in folder.rglob("*") if path.is_file()}
+    assert not [path for path, text in texts.items() if "@project@" in text or "@package@" in text]
+    for path, text in texts.items():
+        if path.suffix == ".py":
+            ast.parse(text)
+    settings = tomllib.loads(texts[folder / "pyproject.toml"])
+    assert settings["project"]["name"] == "our-trial"
+    assert settings["tool"]["flwr"]["app"]["components"]["serverapp"] == "our_trial.server_app:app"
+    for name in SCRIPTS:
+        script = folder / "deploy" / f"{name}.sh"
+        assert os.access(script, os.X_OK)
+        assert subprocess.run(["sh", "-n", str(script)], check=False).returncode == 0
+        assert f"./{name}.sh" in texts[folder / "README.md"]
+    # what the code reads of the run configuration is there, and nothing else
+    code = "".join(text for path, text in texts.items() if path.suffix == ".py")
+    assert set(re.findall(r'config\["([a-z-]+)"\]', code)) == set(settings["tool"]["flwr"]["app"]["config"])
+
+
+@pytest.mark.parametrize("name", ["My Project", "1st", "class", "fedspam", "a--b", "über"])
+def test_names_that_are_no_packages_are_refused(tmp_path, name):
+    with pytest.raises(ValueError, match="such as my-project"):
+        project.create(tmp_path / name)
+    assert not list(tmp_path.iterdir())
+
+
+def test_nothing_is_overwritten(tmp_path, capsys):
+    (tmp_path / "here").mkdir()
+    assert main(["new", str(tmp_path / "here")]) == 1
+    assert "exists already" in capsys.readouterr().err
+    assert not list((tmp_path / "here").iterdir())
+
+
+def test_certificates_and_keys_are_made_and_kept_from_others(tmp_path):
+    folder = tmp_path / "trial"
+    project.create(folder)
+    deploy, secrets = folder / "deploy", folder / "deploy" / "secrets"
+    run = lambda *command: subprocess.run(command, cwd=deploy, check=True, capture_output=True, text=True).stdout
+    run("./certificates.sh", "federation.example", "10.0.0.7")
+    run("./keys.sh", "2")
+    names = run("openssl", "x509", "-in", "secrets/server.pem", "-noout", "-ext", "subjectAltName")
+    for name in ("DNS:federation.example", "IP Address:10.0.0.7", "IP Address:127.0.0.1"):
+        assert name in names
+    assert "OK" in run("openssl", "verify", "-CAfile", "secrets/ca.crt", "secrets/server.pem")
+    assert {path.stat().st_mode & 0o077 for path in (secrets, *secrets.iterdir())} == {0}
+    before = (secrets / "ca.key").read_bytes(), (secrets / "node0").read_bytes()
+    run("./certificates.sh", "elsewhere.example")
+    run("./keys.sh", "3")
+    assert before == ((secrets / "ca.key").read_bytes(), (secrets / "node0").read_bytes())
+    assert {path.name for path in secrets.glob("node?")} == {"node0", "node1", "node2"}
+
+
+def commands(readme: str, title: str) -> list[str]:
+    """The commands of a section, block by block."""
+    section = readme.split(f"## {title}\n")[1].split("\n## ")[0]
+    return re.findall(r"```sh\n(.*?)```", section, re.DOTALL)
+
+
+@pytest.mark.slow
+def test_the_readme_of_a_fresh_project_holds_what_it_says(tmp_path):
+    """Its simulation, as typed: two shell blocks, the second with a run folder and a report. Then with a secure sum,
+    whose records and memories so travel through Flower's own encoding."""
+    pytest.importorskip("flwr", reason="needs Flower: pip install 'fedspam[flower]'")
+    pytest.importorskip("ray", reason="needs Flower's simulation: pip install 'flwr[simulation]'")
+    with processes.processes(tmp_path) as running:
+        running.run("new", ["sh", "-c", f"{processes.sys.executable} -m fedspam new my-project"], tmp_path, 60)
+        folder = tmp_path / "my-project"
+        blocks = commands((folder / "README.md").read_text(), "In simulation")
+        assert len(blocks) == 2
+        # the second run alone: it is the first with a folder; in one shell, where the first line still holds
+        setting, plain = blocks[0].strip().splitlines()
+        kept, report = blocks[1].strip().splitlines()
+        assert kept.startswith(plain)
+        typed = "\n".join(
+            ["set -e", setting, kept, report.replace("fedspam ", f"{processes.sys.executable} -m fedspam ")]
+        )
+        said = running.run("readme", ["sh", "-c", typed], folder, 170)
+        accuracies = [float(found) for found in re.findall(r"'accuracy': '([0-9.e+-]+)'", said)]
+        assert accuracies[-1] > 0.9  # of three classes; before training it is near one third
+        assert "10: {'accuracy'" in said
+        assert (folder / "report.html").stat().st_size > 10_000
+        assert (folder / "runs" / "first" / "manifest.json").exists()
+
+        task = folder / "my_project" / "task.py"
+        named = [line.removeprefix("#   ") for line in task.read_text().splitlines() if line.startswith("#   ")]
+        task.write_text(task.read_text().replace("SECURE = None\n", "\n".join(named) + "\n", 1))
+        typed = f"{setting}\n{plain} --run-config num-rounds=2"
+        said = running.run("secure", ["sh", "-c", typed], folder, 120)
+        assert "difference 2: unmask: 5 of 5" in said
+        told = [float(found) for found in re.findall(r"'accuracy': '([0-9.e+-]+)'", said)]
+        assert told[-3:] == pytest.approx(accuracies[-11:-8], abs=1e-3)  # the same rounds, up to the rounding of sums
