@@ -284,7 +284,7 @@ def test_the_story_of_the_docs(
     table = Path("visits.csv").read_text().splitlines()
     assert table[: len(head)] == head
     model = blocks("python")[1].partition("def predict")[0].splitlines()[1:]  # without the name of the file
-    assert len(model) - 1 <= 5, "a loss of your own is five lines, as the page says"
+    assert len([line for line in model if line]) <= 5, "a loss of your own is five lines, as the page says"
     lines = [line for block in blocks("sh") for line in block.splitlines() if line.startswith("fedspam run")]
     assert len(lines) >= 7
     printed = {}
