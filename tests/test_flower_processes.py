@@ -291,6 +291,7 @@ def test_a_killed_server_is_resumed_by_a_new_run(world):
         np.testing.assert_array_equal(params, found(undisturbed, "spam_pp")[0])
 
 
+@pytest.mark.thorough  # Flower takes a minute to notice
 def test_a_killed_supernode_is_replaced(world):
     """The last test of this world. Whoever else is there stands in; no round is void."""
     world.until("lost", 1, method="spam_pp", rounds=3, timeout=20.0)
