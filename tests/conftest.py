@@ -30,6 +30,17 @@ def pytest_runtest_teardown():
 
 
 @pytest.fixture(scope="session")
+def data():
+    """The folder of the real data, which the package does not ship."""
+    from fedspam import datasets
+
+    folder = Path(os.environ.get(datasets.FOLDER_VARIABLE) or Path(__file__).parents[2] / "shared" / "data")
+    if not folder.is_dir():
+        pytest.skip(f"no data: {datasets.FOLDER_VARIABLE} is not set and {folder} does not exist")
+    return folder
+
+
+@pytest.fixture(scope="session")
 def play():
     """A few rounds of a method, with the draws of `simulate` at less than half its compile time: no rows, no prices."""
     from fedspam.traced import Traced

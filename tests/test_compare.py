@@ -4,7 +4,6 @@ import csv
 import dataclasses
 import json
 import math
-import os
 import statistics
 from pathlib import Path
 
@@ -21,7 +20,6 @@ from fedspam.compare.measures import MEASURES, Curves, Trial, arrivals, best, be
 from fedspam.prox import Exact
 
 ROOT = Path(__file__).parents[1]
-SHARED = ROOT.parent / "shared" / "data"
 SEEDS, ROUNDS, BUDGET, COHORT, TARGETS = (4, 5), 20, 14, 7, (0.3, 0.05)
 FILES = {"tuning.csv", "curves.csv", "table.csv", "figure.png", "figure.svg", "manifest.json", "command"}
 
@@ -309,11 +307,8 @@ def test_named_quadratics(name):
     assert problem.optimum == pytest.approx(float(problem.population.loss(jnp.asarray(problem.population.minimiser))))
 
 
-def test_named_problem_with_data():
-    folder = Path(os.environ.get(datasets.FOLDER_VARIABLE) or SHARED)
-    if not folder.is_dir():
-        pytest.skip(f"no data: {datasets.FOLDER_VARIABLE} is not set and {folder} does not exist")
-    problem = load("heart", folder)
+def test_named_problem_with_data(data):
+    problem = load("heart", data)
     people = problem.population
     assert problem.clients == people.size == 4
     assert np.diff(np.asarray(people.offsets)).tolist() == [200, 172, 30, 86]

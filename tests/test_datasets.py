@@ -2,8 +2,6 @@
 
 import bz2
 import gzip
-import os
-from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -13,16 +11,6 @@ import scipy.optimize
 
 from fedspam import datasets
 from fedspam.problems import logistic, measure, measured, row_weights, softmax, synthetic_logistic
-
-SHARED = Path(__file__).parents[2] / "shared" / "data"
-
-
-@pytest.fixture(scope="module")
-def data() -> Path:
-    folder = Path(os.environ.get(datasets.FOLDER_VARIABLE) or SHARED)
-    if not folder.is_dir():
-        pytest.skip(f"no data: {datasets.FOLDER_VARIABLE} is not set and {folder} does not exist")
-    return folder
 
 
 @pytest.fixture(scope="module")

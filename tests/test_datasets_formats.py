@@ -3,25 +3,13 @@
 import csv
 import gzip
 import json
-import os
 import struct
-from pathlib import Path
 
 import numpy as np
 import pytest
 
 from fedspam import datasets
 from fedspam.datasets import Federated
-
-SHARED = Path(__file__).parents[2] / "shared" / "data"
-
-
-@pytest.fixture(scope="module")
-def data() -> Path:
-    folder = Path(os.environ.get(datasets.FOLDER_VARIABLE) or SHARED)
-    if not folder.is_dir():
-        pytest.skip(f"no data: {datasets.FOLDER_VARIABLE} is not set and {folder} does not exist")
-    return folder
 
 
 def refused(read, path, message):

@@ -1,7 +1,6 @@
 """Every example runs on a small slice, and the quick ones reach the figures that they state."""
 
 import importlib.util
-import os
 from pathlib import Path
 
 import pytest
@@ -13,11 +12,8 @@ EXAMPLES = sorted(path.stem for path in (ROOT / "examples").glob("*.py"))
 
 
 @pytest.fixture(autouse=True)
-def data(monkeypatch):
-    folder = Path(os.environ.get(datasets.FOLDER_VARIABLE) or ROOT.parent / "shared" / "data")
-    if not folder.is_dir():
-        pytest.skip(f"no data: {datasets.FOLDER_VARIABLE} is not set and {folder} does not exist")
-    monkeypatch.setenv(datasets.FOLDER_VARIABLE, str(folder))
+def examples_find_data(monkeypatch, data):
+    monkeypatch.setenv(datasets.FOLDER_VARIABLE, str(data))
 
 
 def run(name: str, **options):

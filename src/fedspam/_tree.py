@@ -31,19 +31,19 @@ def struct(cls: type[T]) -> type[T]:
     made: Any = dataclasses.dataclass(frozen=True, eq=False)(cls)
     fields = dataclasses.fields(made)
     data = [field.name for field in fields if not field.metadata.get("static")]
-    static = [field.name for field in fields if field.metadata.get("static")]
+    fixed = [field.name for field in fields if field.metadata.get("static")]
 
     # The class is part of what is compared. JAX's own `register_dataclass` leaves it out: structures of different
     # classes with equal fields are equal there (jaxlib 0.10.2), and a compiled function may take one for the other.
     def flatten(tree: Any) -> tuple[list[Any], tuple[Any, ...]]:
-        return [getattr(tree, name) for name in data], (made, *(getattr(tree, name) for name in static))
+        return [getattr(tree, name) for name in data], (made, *(getattr(tree, name) for name in fixed))
 
     def with_keys(tree: Any) -> tuple[list[Any], tuple[Any, ...]]:
         leaves, rest = flatten(tree)
         return list(zip(map(jax.tree_util.GetAttrKey, data), leaves, strict=True)), rest
 
     def unflatten(rest: tuple[Any, ...], leaves: Any) -> Any:
-        return made(**dict(zip(data, leaves, strict=True)), **dict(zip(static, rest[1:], strict=True)))
+        return made(**dict(zip(data, leaves, strict=True)), **dict(zip(fixed, rest[1:], strict=True)))
 
     jax.tree_util.register_pytree_with_keys(made, with_keys, unflatten, flatten)
     return made
