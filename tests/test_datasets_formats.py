@@ -336,6 +336,8 @@ def test_csv_by_client(tmp_path):
         ("c,y,y\n", "more than one column 'y'"),
         ("c,y,x\n1,2,3\n1,2\n", "line 3 has 2 cells, the header 3"),
         ("c,y,x\n1,2,?\n", r"line 2: x is '\?'; a feature must be a finite number"),
+        ("c,y,x\n1,2,3\n1,nan,4\n", r"line 3: y is 'nan'; a label must be there"),
+        ("c,y,x\n1, ,3\n", r"line 2: y is ''; a label must be there"),
         ("c,y,x\n1,2,inf\n", "line 2: x is 'inf'"),
         ('c,y,x\n1,2,"' + "3" * (csv.field_size_limit() + 1), "line 2 is no CSV"),
     ],

@@ -14,6 +14,7 @@ from fedspam.datasets.federated import Federated
 from fedspam.datasets.partition import by_key
 
 ROWS = 1000  # fetched at once from a dataset
+MISSING = frozenset({"", "?", "na", "n/a", "nan", "none", "null"})
 
 
 def read_csv(
@@ -61,7 +62,7 @@ def read_csv(
             if len(cells) != len(names):
                 raise ValueError(f"{path}, line {line} has {len(cells)} cells, the header {len(names)}; correct it")
             owners.append(cells[place[client]])
-            labels.append(cells[place[label]].strip())
+            labels.append(_named(cells[place[label]].strip(), label, path, line))
             numbers.append([_number(cells[place[name]], name, path, line) for name in wanted])
     if not owners:
         raise ValueError(f"{path} has no rows; give a header and at least one line")
@@ -181,6 +182,13 @@ def _number(text: str, name: str, path: Path, line: int) -> float:
             "column out with features="
         )
     return value
+
+
+def _named(text: str, name: str, path: Path, line: int) -> str:
+    """The name of a class; what is written for a missing value would otherwise be a class of its own."""
+    if text.lower() in MISSING:
+        raise ValueError(f"{path}, line {line}: {name} is {text!r}; a label must be there: fill it in, or drop the row")
+    return text
 
 
 def _classes(labels: list[str]) -> np.ndarray:
