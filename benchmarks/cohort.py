@@ -206,7 +206,7 @@ def main():
     parser.add_argument("--out")
     parser.add_argument("--cohorts", nargs="*", type=int, default=[50, 500])
     parser.add_argument("--seconds", type=float, default=3.0, help="of measuring, for each number")
-    parser.add_argument("--limit", type=float, default=120.0, help="seconds after which a part is given up")
+    parser.add_argument("--limit", type=float, default=240.0, help="seconds after which a part is given up")
     parser.add_argument("--small", action="store_true")
     parser.add_argument("--part", choices=list(PARTS), help="one part alone")
     parser.add_argument("--cohort", type=int, default=50)

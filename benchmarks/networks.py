@@ -19,7 +19,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from fedspam import ledger, records, simulate_many, spam_pp, spam_ppa
+from fedspam import ledger, records, simulate_many, spam, spam_pp, spam_ppa
 from fedspam.algorithms import auto, ce_lsgd, fedadam, fedavg, fedprox, mime, scaffold
 from fedspam.datasets import read_femnist, read_har, read_har_windows
 from fedspam.datasets.federated import Federated
@@ -91,6 +91,7 @@ def settings(cohort, race):
         "CE-LSGD": lambda m, rate: ce_lsgd(cohort, m, rate, 0.5, minibatch=True),
         "SPAM-PPA, tuned": lambda m, rate: spam_ppa(cohort, jnp.inf, 0.5, solver=steps(m, rate)),
         "SPAM-PP, tuned": lambda m, rate: spam_pp(cohort, jnp.inf, 0.5, solver=steps(m, rate)),
+        "SPAM, tuned": lambda m, rate: spam(jnp.inf, 0.5, solver=steps(m, rate)),  # one client a round
     }
     return {name: [[make(m, rate) for rate in RATES] for m in (10, 30)] for name, make in makers.items()} | auto_ones
 

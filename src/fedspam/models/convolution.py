@@ -172,8 +172,14 @@ def _forward(inputs: Any, kernel: Any, strides: tuple[int, ...], dilation: tuple
     def _(size: int, batched: Sequence[bool], inputs: Any, kernel: Any) -> tuple[Any, bool]:
         if not batched[1]:  # clients that share the kernel: their rows together
             return _forward(inputs, kernel, strides, dilation), True
-        axes = tuple(0 if yes else None for yes in batched)
-        return jax.vmap(lambda x, k: _by_patches(x, k, strides, dilation), axes)(inputs, kernel), True
+        from fedspam.models import triton  # here, for it takes a while to import, and a CPU has no use for it
+
+        inputs, kernel = _each(size, batched, inputs, kernel)
+        if triton.suits(kernel.shape[1:], strides, dilation, inputs.dtype):
+            rows = inputs.reshape(size, -1, *inputs.shape[-3:])
+            result = triton.convolved(rows, kernel)
+            return result.reshape(*inputs.shape[:-3], *result.shape[-3:]), True
+        return jax.vmap(lambda x, k: _by_patches(x, k, strides, dilation))(inputs, kernel), True
 
     return forward(inputs, kernel)
 
@@ -192,11 +198,25 @@ def _native_backward(strides: Any, dilation: Any, kept: Any, cotangent: Any) -> 
 
     @backward.def_vmap
     def _(size: int, batched: Sequence[bool], *operands: Any) -> tuple[Any, Any]:
+        from fedspam.models import triton
+
         # each client has a gradient of its own, even where they share the kernel
-        axes = tuple(0 if yes else None for yes in batched)
-        return jax.vmap(partial(back, _by_patches), axes)(*operands), (True, True)
+        inputs, kernel, cotangent = _each(size, batched, *operands)
+        if triton.suits(kernel.shape[1:], strides, dilation, inputs.dtype):
+            rows, slopes = (each.reshape(size, -1, *each.shape[-3:]) for each in (inputs, cotangent))
+            found = triton.inputs_gradient(kernel, slopes).reshape(inputs.shape)
+            return (found, triton.kernels_gradient(rows, slopes)), (True, True)
+        return jax.vmap(partial(back, _by_patches))(inputs, kernel, cotangent), (True, True)
 
     return backward(*kept, cotangent)
+
+
+def _each(size: int, batched: Sequence[bool], *operands: Any) -> tuple[Any, ...]:
+    """One for each client, of those too that they share."""
+    return tuple(
+        operand if yes else jnp.broadcast_to(operand, (size, *operand.shape))
+        for operand, yes in zip(operands, batched, strict=True)
+    )
 
 
 _native.defvjp(_native_forward, _native_backward)
