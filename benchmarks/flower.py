@@ -234,15 +234,15 @@ def main() -> None:
                 processes.append(start(node, environment, folder, f"supernode{id}"))
             engine = "simulation under Ray" if asked.simulation else "deployment on 127.0.0.1"
             print(f"{engine}, {asked.nodes} clients, {os.cpu_count()} cores, Python {platform.python_version()}\n")
-            print("| floats | strategy | seconds per exchange | least | most |")
-            print("|---:|---|---:|---:|---:|")
+            print("| floats | strategy | seconds per exchange | median | least | most |")
+            print("|---:|---|---:|---:|---:|---:|")
             for floats in asked.floats:
                 times: dict[str, list[float]] = {strategy: [] for strategy in ROUTES}
                 for strategy in [*ROUTES] * asked.repeats:  # in turns: whatever else the machine does, it does to all
                     times[strategy] += measure(folder, environment, strategy, floats, asked)
                 for strategy, (title, exchanges) in ROUTES.items():
                     seconds = [each / exchanges for each in times[strategy]]
-                    numbers = (statistics.median(seconds), min(seconds), max(seconds))
+                    numbers = (statistics.mean(seconds), statistics.median(seconds), min(seconds), max(seconds))
                     print(
                         f"| {floats:,} | {title} | " + " | ".join(f"{each:.2f}" for each in numbers) + " |", flush=True
                     )

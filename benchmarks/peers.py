@@ -72,6 +72,7 @@ def side(name, model, cohort, folder, seconds):
         else:
             # Flower cannot be stopped from inside a round: a number of them that takes about as long
             sides.flower_rounds(task, folder, 12, lambda: ends.append(time.time()))
+            del ends[0]  # it looks at the model before the first round, too
     except KeyboardInterrupt:
         pass
     # the first round may warm up caches: steady state begins after it
@@ -167,7 +168,7 @@ def main():
             row = best[name]
             table.append({"task": model, "side": name, **row})
             print(f"{what} {row['start']:.1f} | {row['rounds']:.3g} | {row['samples']:.0f} | {row['memory']:.0f} | "
-                  f"{1e3 * row['cpu'] if row['cpu'] else float('nan'):.4g} | "
+                  f"{format(1e3 * row['cpu'], '.4g') if row['cpu'] else '–'} | "
                   f"{row['rounds'] / fastest:.2f} |")  # fmt: skip
     if asked.out:
         Path(asked.out).write_text(json.dumps(table, indent=1))

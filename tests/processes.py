@@ -10,11 +10,13 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import TypeVar
 
 ROOT = Path(__file__).parents[1]
 BIN = Path(sys.executable).parent
 # ends a process if that of the tests ends in a way that runs no clean-up
 TIED = ["setpriv", "--pdeathsig", "TERM"] if shutil.which("setpriv") else []
+P = TypeVar("P", bound="Processes")
 
 
 def free_port() -> int:
@@ -66,6 +68,13 @@ class Processes:
         assert self.finish(name, seconds) == 0, self.logs()
         return self.said(name)
 
+    def kill(self, name: str) -> None:
+        """End one at once, with all of its group."""
+        process = self._started.pop(name)
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait(30)
+
     def said(self, name: str) -> str:
         return (self.folder / f"{name}.log").read_text(errors="replace")
 
@@ -107,9 +116,8 @@ class Processes:
 
 
 @contextlib.contextmanager
-def processes(folder: Path) -> Iterator[Processes]:
-    """Processes that none outlives."""
-    found = Processes(folder)
+def closing(found: P) -> Iterator[P]:
+    """None of these processes outlives the block."""
     try:
         yield found
     finally:

@@ -1,23 +1,16 @@
 """The starter project: what `fedspam new` makes, and its README's commands as a new user types them."""
 
 import ast
-import importlib.util
 import os
 import re
 import subprocess
 import tomllib
-from pathlib import Path
 
 import pytest
 
+import processes
 from fedspam.cli import main
 from fedspam.flower import project
-
-_spec = importlib.util.spec_from_file_location("fedspam_processes", Path(__file__).with_name("processes.py"))
-assert _spec is not None
-assert _spec.loader is not None
-processes = importlib.util.module_from_spec(_spec)
-_spec.loader.exec_module(processes)
 
 SCRIPTS = ("certificates", "keys", "superlink", "register", "supernode", "train")
 
@@ -93,7 +86,7 @@ def test_the_readme_of_a_fresh_project_holds_what_it_says(tmp_path):
     whose records and memories so travel through Flower's own encoding."""
     pytest.importorskip("flwr", reason="needs Flower: pip install 'fedspam[flower]'")
     pytest.importorskip("ray", reason="needs Flower's simulation: pip install 'flwr[simulation]'")
-    with processes.processes(tmp_path) as running:
+    with processes.closing(processes.Processes(tmp_path)) as running:
         running.run("new", ["sh", "-c", f"{processes.sys.executable} -m fedspam new my-project"], tmp_path, 60)
         folder = tmp_path / "my-project"
         blocks = commands((folder / "README.md").read_text(), "In simulation")

@@ -6,7 +6,6 @@ cannot reach. All on 127.0.0.1, bounded in time; nothing is left behind.
 
 import http.client
 import http.server
-import importlib.util
 import re
 import shutil
 import ssl
@@ -15,18 +14,13 @@ from pathlib import Path
 
 import pytest
 
+import processes
 from fedspam.flower import project
 
 pytest.importorskip("flwr", reason="needs Flower: pip install 'fedspam[flower]'")
 pytestmark = pytest.mark.slow
 if not all(map(shutil.which, ("openssl", "ssh-keygen"))):
     pytest.skip("needs openssl and ssh-keygen", allow_module_level=True)
-
-_spec = importlib.util.spec_from_file_location("fedspam_processes", Path(__file__).with_name("processes.py"))
-assert _spec is not None
-assert _spec.loader is not None
-processes = importlib.util.module_from_spec(_spec)
-_spec.loader.exec_module(processes)
 
 LONGEST = 110  # seconds for the run; on two idle cores it takes about 30
 
@@ -102,7 +96,7 @@ def test_registered_nodes_train_and_others_are_refused(tmp_path):
     project.create(tmp_path / "trial")
     deploy, port = tmp_path / "trial" / "deploy", processes.free_port()
     secrets, here = deploy / "secrets", {"SUPERLINK": f"127.0.0.1:{port}"}
-    with processes.processes(tmp_path) as running:
+    with processes.closing(processes.Processes(tmp_path)) as running:
         running.run("certificates", ["./certificates.sh", "localhost"], deploy, 30)
         running.run("keys", ["./keys.sh", "3"], deploy, 30)
         running.start("superlink", ["./superlink.sh"], deploy, here)

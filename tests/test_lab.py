@@ -15,6 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+import browser as pages
 from fedspam import compiled
 from fedspam.cli import main
 from fedspam.config import read
@@ -23,11 +24,6 @@ from fedspam.lab.copying import as_python, as_toml
 from fedspam.population import draw
 from fedspam.simulation import simulate
 
-_spec = importlib.util.spec_from_file_location("fedspam_browser", Path(__file__).with_name("browser.py"))
-assert _spec is not None
-assert _spec.loader is not None
-pages = importlib.util.module_from_spec(_spec)
-_spec.loader.exec_module(pages)
 browser = pages.browser
 
 

@@ -218,9 +218,33 @@ def test_many_step_sizes_and_seeds_in_one_call(people):
     np.testing.assert_allclose(many.params[2, 1], alone.params, rtol=1e-12)
 
 
+@pytest.mark.parametrize("side_by_side", [True, False])
+def test_many_of_a_method_without_numbers(people, side_by_side):
+    @struct
+    class Halving:
+        """Asks nobody, and has no number that could differ."""
+
+        def init(self, params, key, fed):
+            return params
+
+        def round(self, state, key, fed):
+            return state / 2, {}
+
+        def params(self, state):
+            return state
+
+        def client_state(self, params):
+            return ()
+
+    run = simulate_many([Halving()] * 3, people, jnp.ones(4), rounds=2, keys=[0, 1], side_by_side=side_by_side)
+    np.testing.assert_array_equal(run.params, np.full((3, 2, 4), 0.25))
+
+
 def test_methods_of_other_structure_are_not_run_together(people):
     with pytest.raises(ValueError, match="more than numbers"):
         simulate_many([METHOD, spam(0.1, 0.5)], people, jnp.ones(4), rounds=1, keys=[0])
+    with pytest.raises(ValueError, match="give at least one method"):
+        simulate_many([], people, jnp.ones(4), rounds=1, keys=[0])
 
 
 # --- refusals ---

@@ -19,6 +19,7 @@ from urllib.parse import unquote, urldefrag
 
 import pytest
 
+import browser as browsing
 from fedspam.algorithms import METHODS
 
 pytestmark = pytest.mark.slow
@@ -26,11 +27,6 @@ for _package in ("mkdocs", "material", "mkdocstrings", "latex2mathml"):
     if importlib.util.find_spec(_package) is None:
         pytest.skip(f"{_package} is not installed: pip install 'fedspam[docs]'", allow_module_level=True)
 
-_spec = importlib.util.spec_from_file_location("fedspam_browser", Path(__file__).with_name("browser.py"))
-assert _spec is not None
-assert _spec.loader is not None
-browsing = importlib.util.module_from_spec(_spec)
-_spec.loader.exec_module(browsing)
 browser = browsing.browser
 
 ROOT = Path(__file__).parents[1]

@@ -171,10 +171,13 @@ def advance(
 
 @functools.partial(jax.jit, static_argnames=("world", "length", "every", "record", "side_by_side"))
 def many(
-    algorithms: Any, population: Population, params: Params, keys: Any, count: Any, around: Around,
+    algorithms: Any, which: Any, population: Population, params: Params, keys: Any, count: Any, around: Around,
     *, world: World, length: int, every: int, record: Any, side_by_side: bool,
 ) -> tuple[Params, Carry, Any, Any]:  # fmt: skip
-    """Every algorithm with every key: the last parameters and carry, the rows, and the probes, the start first."""
+    """Every algorithm with every key: the last parameters and carry, the rows, and the probes, the start first.
+
+    `which` numbers the algorithms: those without a number in them could not be counted otherwise.
+    """
 
     def run(algorithm: Any, key: Any) -> tuple[Params, Carry, Any, Any]:
         carry, _ = begin(algorithm, population, params, key, around, world)
@@ -187,8 +190,9 @@ def many(
         return algorithm.params(end.carry.state), end.carry, end.rows, seen
 
     if side_by_side:
-        return jax.vmap(jax.vmap(run, (None, 0)), (0, None))(algorithms, keys)
-    return lax.map(lambda algorithm: lax.map(lambda key: run(algorithm, key), keys), algorithms)
+        with_keys = jax.vmap(run, (None, 0))
+        return jax.vmap(lambda algorithm, which: with_keys(algorithm, keys))(algorithms, which)
+    return lax.map(lambda each: lax.map(lambda key: run(each[0], key), keys), (algorithms, which))
 
 
 @jax.jit

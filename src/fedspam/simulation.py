@@ -213,7 +213,7 @@ def simulate_many(
         algorithms: one method, or several that differ in numbers only (step sizes, momenta, ...).
         keys: keys or seeds.
         side_by_side: all runs under ``vmap``, or one after another. By default side by side, unless a coin decides
-            which exchanges a round has: under ``vmap`` both outcomes would be paid for.
+            which exchanges a round has, or clients differ much in size: under ``vmap`` all outcomes would be paid for.
 
     The other arguments are those of `simulate`.
     """
@@ -221,13 +221,17 @@ def simulate_many(
     _check.between("quorum", quorum, 0, 1)
     params = _check.params("params", params)
     algorithms = list(algorithms) if isinstance(algorithms, Sequence) else [algorithms]
+    if not algorithms:
+        raise ValueError("algorithms = [] is empty; give at least one method")
     structures = {jax.tree.structure(algorithm) for algorithm in algorithms}
     if len(structures) != 1:
         raise ValueError("the algorithms differ in more than numbers; run those of one structure together")
     keys = jax.vmap(jax.random.key)(jnp.asarray(keys)) if isinstance(keys, Sequence | range) else keys
     plan = ledger.plan(algorithms[0], params, population, faults=faults, per_client=aggregate is not None)
-    side_by_side = not plan.branches if side_by_side is None else side_by_side
+    if side_by_side is None:
+        side_by_side = not plan.branches and not getattr(population, "capacities", ())
     stacked = jax.tree.map(lambda *leaves: jnp.stack([jnp.asarray(leaf) for leaf in leaves]), *algorithms)
+    which = jnp.arange(len(algorithms))
 
     clock = _Stopwatch()
     count = rounds // every * every
@@ -236,7 +240,8 @@ def simulate_many(
         compiled.many, world=World(chunk, quorum), length=count, every=every, record=record, side_by_side=side_by_side
     )
     final, carry, info, seen = clock.time(
-        lambda count: many(stacked, population, params, keys, jnp.int32(count), around), count
+        lambda count: many(stacked, which, population, params, keys, jnp.int32(count), around),
+        count,
     )
     rows = _priced_many(plan, _numpy(info), count)
     seconds = (clock.compile_seconds, clock.run_seconds)

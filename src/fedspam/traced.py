@@ -29,7 +29,7 @@ from fedspam.federation import (
     sound,
     terms_of,
 )
-from fedspam.population import Ids, MeanOracle, Population
+from fedspam.population import Ids, MeanOracle, Population, Ragged
 
 AXIS = "clients"  # of a mesh of devices
 
@@ -189,7 +189,11 @@ class Traced:
         """The work done once on the mean client; or, where clients go one by one, the plain sum: it then costs the same
         and a client's data is read once for all the points of the work."""
         chunk = self._chunk_for(cohort.size, message)
-        ask = lambda id: work(self._population.client(id), jax.random.fold_in(key, id), **message)
+
+        def ask(id: UInt32[Array, ""]) -> Any:
+            one = lambda fed: work(fed._population.client(id), jax.random.fold_in(key, id), **message)
+            return self._sized(id[None], one)
+
         if self._mesh is None and chunk == 1:
             first = ask(cohort.ids[0])
             total, _ = lax.scan(lambda total, id: (_tree.add(total, ask(id)), None), first, cohort.ids[1:])
@@ -256,7 +260,7 @@ class Traced:
 
     def _sum(self, cohort: Cohort, work: Work, key: Key[Array, ""], message: Mapping[str, Any]) -> tuple[Any, "Heard"]:
         if cohort.size == 1:
-            reply, heard, memory = self._ask(work, key, cohort.ids[0], message)
+            reply, heard, memory = self._sized(cohort.ids, lambda fed: fed._ask(work, key, cohort.ids[0], message))
             self._remember(cohort.ids, jax.tree.map(lambda leaf: leaf[None], memory))
             return reply, jax.tree.map(lambda flag: flag.astype(jnp.int32), heard)
 
@@ -277,16 +281,20 @@ class Traced:
         padding = -size % chunk
         masked = padding > 0 or slots is not None
         slots = jnp.ones(size, bool) if slots is None else slots
+        order = self._by_size(ids) if chunk > 1 else None
+        if order is not None:
+            ids, slots = ids[order], slots[order]
         ids = jnp.concatenate([ids, jnp.repeat(ids[-1:], padding)]).reshape(-1, chunk)
         slots = jnp.concatenate([slots, jnp.zeros(padding, bool)]).reshape(-1, chunk)
 
         def add_chunk(carry: Any, part: Any) -> tuple[Any, Any]:
             ids, slots = part
-            one = lambda id: self._ask(work, key, id, message)
-            if chunk == 1:
-                replies, heard, memory = jax.tree.map(lambda leaf: leaf[None], one(ids[0]))
-            else:
-                replies, heard, memory = jax.vmap(one)(ids)
+
+            def together(fed: "Traced") -> Any:
+                one = lambda id: fed._ask(work, key, id, message)
+                return jax.tree.map(lambda leaf: leaf[None], one(ids[0])) if chunk == 1 else jax.vmap(one)(ids)
+
+            replies, heard, memory = self._sized(ids, together)
             if masked:
                 # padding repeats a client; what it says is not heard twice
                 keep = lambda leaf: jnp.where(slots.reshape(-1, *(1,) * (leaf.ndim - 1)), leaf, jnp.zeros_like(leaf))
@@ -303,7 +311,31 @@ class Traced:
         else:
             (total, heard), memory = lax.scan(add_chunk, start, (ids, slots))
             memory = jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), memory)
-        return total, heard, jax.tree.map(lambda leaf: leaf[:size], memory)
+        memory = jax.tree.map(lambda leaf: leaf[:size], memory)
+        if order is not None:
+            memory = jax.tree.map(lambda leaf: jnp.zeros_like(leaf).at[order].set(leaf), memory)
+        return total, heard, memory
+
+    def _sized(self, ids: Ids, ask: Callable[["Traced"], Any]) -> Any:
+        """What these clients are asked, padded no further than the largest of them needs."""
+        people = self._population
+        if not isinstance(people, Ragged) or not people.capacities:
+            return ask(self)
+
+        def padded(capacity: int) -> Callable[[], Any]:
+            fed = copy.copy(self)
+            fed._population = people.within(capacity)
+            return lambda: ask(fed)
+
+        needed = jnp.max(people.counts(ids))
+        return lax.switch(
+            jnp.searchsorted(jnp.array(people.capacities), needed), [padded(each) for each in people.capacities]
+        )
+
+    def _by_size(self, ids: Ids) -> Any:
+        """The order in which clients of alike sizes share a chunk; None where all are padded alike."""
+        people = self._population
+        return jnp.argsort(people.counts(ids)) if isinstance(people, Ragged) and people.capacities else None
 
     def _remember(self, ids: Ids, memory: PyTree) -> None:
         if jax.tree.leaves(memory):

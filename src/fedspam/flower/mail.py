@@ -13,7 +13,8 @@ from flwr.serverapp import Grid
 
 from fedspam.flower import arrays
 
-SHORTEST, LONGEST = 0.02, 0.5  # seconds between two looks for replies
+SHORTEST, LONGEST = 0.02, 1.0  # seconds between two looks for replies,
+PART = 0.05  # else this part of the time since the last reply: so much is lost at most by looking late
 GONE = (5, 8)  # Flower's codes for a node, or its app, that is lost; 3 and 4 say that a message was too late
 
 
@@ -70,7 +71,7 @@ def trip(
             slots[message.metadata.message_id] = slot
         else:
             done.failures[slot] = Failure("the SuperLink did not take the message", gone=True)
-    waiting, pause = dict(slots), SHORTEST
+    waiting, last = dict(slots), began
     while waiting:
         replies = list(grid.pull_messages(list(waiting)))
         for reply in replies:
@@ -79,11 +80,11 @@ def trip(
                 done.repeated += answered in slots
                 continue
             _settle(done, waiting.pop(answered), reply, judge)
-        left = timeout - (clock() - began)
+        now = clock()
+        last, left = now if replies else last, timeout - (now - began)
         if not waiting or left <= 0:
             break
-        pause = SHORTEST if replies else min(1.5 * pause, LONGEST)
-        sleep(min(pause, left))
+        sleep(min(max(SHORTEST, PART * (now - last)), LONGEST, left))
     for slot in waiting.values():
         done.failures[slot] = Failure(f"no reply within {timeout:g} s", silent=True)
     done.seconds = clock() - began

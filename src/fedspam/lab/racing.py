@@ -272,11 +272,11 @@ def _simulate(
     assert isinstance(problem.population, Quadratics)
     population = Repeated(problem.population, jnp.asarray(setting.cohort, jnp.uint32))
     stacked = jax.tree.map(lambda *leaves: np.stack([np.asarray(leaf) for leaf in leaves]), *algorithms)
-    keys = jax.vmap(jax.random.key)(jnp.asarray(seeds))
+    which, keys = jnp.arange(len(algorithms)), jax.vmap(jax.random.key)(jnp.asarray(seeds))
     times = [time.perf_counter()]
     for count in (0, ROUNDS):  # without a round all is compiled, and nothing is run
         *_, seen = compiled.many(
-            stacked, population, problem.start, keys, jnp.int32(count), Around(probe=problem.look),
+            stacked, which, population, problem.start, keys, jnp.int32(count), Around(probe=problem.look),
             world=World(), length=ROUNDS, every=every, record=(), side_by_side=True,
         )  # fmt: skip
         found = np.asarray(seen["gradient"])

@@ -41,7 +41,8 @@ class Shape(NamedTuple):
 
     @classmethod
     def of(cls, inputs: tuple[int, ...], kernels: tuple[int, ...], interpret: bool = False) -> "Shape":
-        return cls(*inputs, kernels[1], kernels[2], kernels[4], interpret)
+        clients, rows, height, width, channels = inputs
+        return cls(clients, rows, height, width, channels, kernels[1], kernels[2], kernels[4], interpret)
 
     @property
     def down(self) -> int:

@@ -8,8 +8,9 @@ from jax import lax
 from jaxtyping import Array, Bool, Key, UInt32
 
 from fedspam._tree import Params, Scalar, static, struct
+from fedspam.population import reading
 from fedspam.population.protocol import Ids, Population
-from fedspam.population.ragged import RaggedOracle
+from fedspam.population.ragged import Ragged, RaggedOracle
 
 
 @struct
@@ -39,35 +40,57 @@ class MeanOracle:
         size = self.ids.shape[0]
         kept = jnp.ones(size, bool) if self.kept is None else self.kept
         count = size if self.kept is None else jnp.maximum(jnp.sum(kept), 1)
-        if size <= self.chunk:
+        if isinstance(self.population, Ragged) and self.population.capacities:
+            part, parts = self._packed(self.population, kept)
+        elif size <= self.chunk:
             return self._total(params, key, self.ids, kept) / count
-
-        padding = -size % self.chunk
-        ids = jnp.concatenate([self.ids, jnp.repeat(self.ids[-1:], padding)]).reshape(-1, self.chunk)
-        kept = jnp.concatenate([kept, jnp.zeros(padding, bool)]).reshape(-1, self.chunk)
+        else:
+            part, parts = self._chunked(key, kept)
 
         @jax.custom_vjp
         def mean(params: Params) -> Scalar:
-            value = jax.eval_shape(self._total, params, key, ids[0], kept[0])
-            start = jnp.zeros((), value.dtype)
-            total, _ = lax.scan(lambda sum, slot: (sum + self._total(params, key, *slot), None), start, (ids, kept))
-            return total / count
+            return accumulated(part, params) / count
 
         def mean_and_gradient(params: Params) -> tuple[Scalar, Params]:
-            both = jax.value_and_grad(self._total)
-            shapes = jax.eval_shape(both, params, key, ids[0], kept[0])
-            start = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
-
-            def accumulate(sums: Any, slot: Any) -> tuple[Any, None]:
-                return jax.tree.map(jnp.add, sums, both(params, key, *slot)), None
-
-            sums, _ = lax.scan(accumulate, start, (ids, kept))
+            sums = accumulated(jax.value_and_grad(part), params)
             return jax.tree.map(lambda leaf: leaf / jnp.asarray(count, leaf.dtype), sums)
+
+        def accumulated(function: Any, params: Params) -> Any:
+            shapes = jax.eval_shape(function, params, 0)
+            start = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
+            add = lambda index, sums: jax.tree.map(jnp.add, sums, function(params, index))
+            return lax.fori_loop(0, parts, add, start)
 
         mean.defvjp(
             mean_and_gradient, lambda gradient, cotangent: (jax.tree.map(lambda leaf: cotangent * leaf, gradient),)
         )
         return mean(params)
+
+    def _chunked(self, key: Key[Array, ""] | None, kept: Bool[Array, " cohort"]) -> tuple[Any, int]:
+        """The sum over the clients of one chunk, and how many chunks there are."""
+        padding = -self.ids.shape[0] % self.chunk
+        ids = jnp.concatenate([self.ids, jnp.repeat(self.ids[-1:], padding)]).reshape(-1, self.chunk)
+        slots = jnp.concatenate([kept, jnp.zeros(padding, bool)]).reshape(-1, self.chunk)
+        return lambda params, index: self._total(params, key, ids[index], slots[index]), ids.shape[0]
+
+    def _packed(self, people: Ragged, kept: Bool[Array, " cohort"]) -> tuple[Any, Any]:
+        """The sum over one block of rows, and how many blocks there are: the rows of all clients lie end to end in
+        them, without padding between, which clients of unequal sizes would have much of."""
+        counts = jnp.where(kept, people.counts(self.ids), 0)
+        ends = jnp.cumsum(counts)
+        # where a client's rows begin, less where they do in the blocks
+        begins = reading.rows(people.offsets, self.ids) - (ends - counts)
+        share = people.factor(counts) / jnp.maximum(counts, 1)
+        block = self.chunk * people.capacities[0]
+
+        def part(params: Params, index: Any) -> Scalar:
+            place = index * block + jnp.arange(block)
+            inside = jnp.minimum(place, ends[-1] - 1)
+            client = jnp.searchsorted(ends, inside, side="right")
+            losses = people.loss(params, reading.rows(people.examples, begins[client] + inside))
+            return jnp.sum(jnp.where(place < ends[-1], share[client].astype(losses.dtype) * losses, 0))
+
+        return part, (ends[-1] + block - 1) // block
 
     def _total(self, params: Params, key: Key[Array, ""] | None, ids: Ids, kept: Bool[Array, " chunk"]) -> Scalar:
         own_key = lambda id: None if key is None else jax.random.fold_in(key, id)

@@ -1,5 +1,6 @@
 """A finite population on the device, whose clients hold different numbers of examples."""
 
+import dataclasses
 from collections.abc import Sequence
 
 import jax
@@ -9,7 +10,11 @@ from jaxtyping import Array, Bool, Float, Integer, Key, PyTree, UInt32
 
 from fedspam import _check, _random
 from fedspam._tree import Params, Scalar, static, struct
+from fedspam.population import reading
 from fedspam.population.protocol import Ids, Loss, draw
+
+SMALL = 64  # rows of a client: padding to fewer costs next to nothing
+MANY = 0.2  # of the clients are worth a capacity of their own
 
 
 @struct
@@ -23,6 +28,7 @@ class RaggedOracle:
     loss: Loss = static()
     capacity: int = static()
     batch: int | None = static()
+    fetched: bool = static(default=False)  # whether the examples are this client's alone
 
     @property
     def weight(self) -> Scalar:
@@ -30,7 +36,7 @@ class RaggedOracle:
 
     def __call__(self, params: Params, key: Key[Array, ""] | None = None) -> Scalar:
         rows, kept = self._rows(key)
-        losses = self.loss(params, jax.tree.map(lambda leaf: leaf[rows], self.examples))
+        losses = self.loss(params, rows)
         mean = jnp.sum(jnp.where(kept, losses, 0)) / jnp.sum(kept)
         return jnp.asarray(self.factor, mean.dtype) * mean
 
@@ -38,17 +44,28 @@ class RaggedOracle:
         """The rows that a call with this key looks at, and the share of each in the loss; that of padding is 0."""
         rows, kept = self._rows(key)
         shares = jnp.where(kept, self.factor / jnp.sum(kept).astype(jnp.result_type(float)), 0)
-        return jax.tree.map(lambda leaf: leaf[rows], self.examples), shares
+        return rows, shares
 
-    def _rows(self, key: Key[Array, ""] | None) -> tuple[Integer[Array, " rows"], Bool[Array, " rows"]]:
-        if key is None or self.batch is None or self.batch >= self.capacity:
-            position = jnp.arange(self.capacity)
-        else:
+    def fetch(self) -> "RaggedOracle":
+        """The same with all its rows at hand, once for all calls."""
+        total = jax.tree.leaves(self.examples)[0].shape[0]
+        start = jnp.minimum(self.offset, total - self.capacity)
+        near = reading.runs(self.examples, start, self.capacity)
+        own = self.offset - start + jnp.minimum(jnp.arange(self.capacity), self.count - 1)
+        examples = jax.tree.map(lambda leaf: leaf[own], near)
+        return dataclasses.replace(self, examples=examples, offset=jnp.zeros_like(self.offset), fetched=True)
+
+    def _rows(self, key: Key[Array, ""] | None) -> tuple[PyTree[Array], Bool[Array, " rows"]]:
+        position = jnp.arange(self.capacity)
+        if self.fetched:
+            return self.examples, position < self.count
+        if key is not None and self.batch is not None and self.batch < self.capacity:
             # distinct rows of this client; those beyond its own number are masked
             slot = jnp.arange(self.batch, dtype=jnp.uint32)
             shuffled = _random.permuted(key, jnp.minimum(slot, jnp.uint32(self.count - 1)), self.count)
             position = jnp.where(slot < self.count, shuffled.astype(jnp.int32), self.capacity)
-        return self.offset + jnp.minimum(position, self.count - 1), position < self.count
+        places = self.offset + jnp.minimum(position, self.count - 1)
+        return reading.rows(self.examples, places), position < self.count
 
 
 @struct
@@ -73,6 +90,7 @@ class Ragged:
     batch: int | None = static(default=None)
     replace: bool = static(default=False)
     weighted: bool = static(default=False)
+    capacities: tuple[int, ...] = static(default=())  # rows that clients are padded to, where one for all wastes much
 
     @classmethod
     def of(
@@ -145,6 +163,7 @@ class Ragged:
             batch=batch,
             replace=replace,
             weighted=weighted,
+            capacities=_capacities(rows) if batch is None else (),
         )
 
     @property
@@ -154,11 +173,49 @@ class Ragged:
     def sample(self, key: Key[Array, ""], count: int) -> Ids:
         return draw(key, count, self.size, self.replace)
 
-    def client(self, id: UInt32[Array, ""]) -> RaggedOracle:
-        offset, end = self.offsets[id], self.offsets[id + 1]
-        count = end - offset
+    def counts(self, ids: Ids) -> Integer[Array, " cohort"]:
+        """How many rows each of these clients has."""
+        begins_and_ends = reading.runs(self.offsets, ids, 2)
+        return begins_and_ends[:, 1] - begins_and_ends[:, 0]
+
+    def factor(self, count: Integer[Array, "*shape"]) -> Float[Array, "*shape"] | float:
+        """What the loss of a client with so many rows is multiplied by."""
+        if not self.weighted:
+            return 1.0
         total = jax.tree.leaves(self.examples)[0].shape[0]
-        factor = count.astype(jnp.result_type(float)) * (self.size / total) if self.weighted else 1.0
-        return RaggedOracle(
-            self.examples, offset, count, factor, loss=self.loss, capacity=self.capacity, batch=self.batch
+        return count.astype(jnp.result_type(float)) * (self.size / total)
+
+    def within(self, capacity: int) -> "Ragged":
+        """The same for clients that have no more rows than this, padded no further."""
+        return dataclasses.replace(self, capacity=capacity, capacities=())
+
+    def client(self, id: UInt32[Array, ""]) -> RaggedOracle:
+        offset, end = reading.runs(self.offsets, id, 2)
+        count = end - offset
+        oracle = RaggedOracle(
+            self.examples,
+            offset,
+            count,
+            self.factor(count),
+            loss=self.loss,
+            capacity=self.capacity,
+            batch=self.batch,
         )
+        return oracle.fetch() if self.batch is None else oracle
+
+
+def _capacities(sizes: Integer[np.ndarray, " clients"]) -> tuple[int, ...]:
+    """Half the largest size, a quarter, an eighth, and the largest itself: of them those that many clients need.
+
+    Each is compiled for itself, so there are few; and where the largest client is small, there is one.
+    """
+    largest = int(sizes.max())
+    if largest < SMALL:
+        return ()
+    kept, below = [], 0
+    for capacity in (-(-largest // 8), -(-largest // 4), -(-largest // 2), largest):
+        fits = int(np.count_nonzero(sizes <= capacity))
+        if fits - below >= MANY * sizes.size or capacity == largest:
+            kept.append(capacity)
+            below = fits
+    return tuple(kept) if len(kept) > 1 else ()
