@@ -9,10 +9,9 @@ Softmax regression, cohorts of 50, FedAvg with 5 local steps and SPAM-PP with 5.
 - mapped: the same rows lie in a file, and those of the next rounds' clients are fetched while the present rounds run.
 
 Every line is a process of its own. Its memory is what it holds after the runs, pages of mapped files apart, less what
-the smallest generated population takes, and stands beside the bytes that the population stores in memory. Times are of
-one processor, so that other work on the machine hardly counts: the difference between a long and a short run that are
-both compiled already, the least of the repeats. (On two processors the ragged rounds take more of their time together,
-two to three times as much with large populations; docs/data.md has the figures.)
+the smallest generated population takes, and stands beside the bytes that the population stores in memory. Times are
+those of all processors together, so that other work on the machine hardly counts: the difference between a long and a
+short run that are both compiled already, the least of the repeats.
 """
 
 import argparse
@@ -96,7 +95,6 @@ def build(kind: str, size: int, folder: str):
 
 
 def measure(kind: str, size: int, rounds: int, repeats: int) -> None:
-    os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
     with tempfile.TemporaryDirectory() as folder:
         people, stored = build(kind, size, folder)
         best = {}

@@ -30,6 +30,9 @@ class Terms:
     stateful: bool = False
 
 
+WORK_NAMES: set[str] = set()  # of all that was marked so far
+
+
 def on_client(function: Any = None, *, affine: bool = False, stateful: bool = False) -> Any:
     """Mark a method as done on a client: ``work(self, oracle, key, **message) -> reply``.
 
@@ -41,6 +44,7 @@ def on_client(function: Any = None, *, affine: bool = False, stateful: bool = Fa
 
     def mark(function: Any) -> Any:
         function.terms = Terms(affine, stateful)
+        WORK_NAMES.add(function.__name__)
         return function
 
     return mark if function is None else mark(function)

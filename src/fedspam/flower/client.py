@@ -17,17 +17,16 @@ from jaxtyping import PyTree
 
 from fedspam import __version__, wire
 from fedspam._tree import Params, struct
-from fedspam.algorithms import METHODS
-from fedspam.federation import terms_of, works_of
+from fedspam.federation import WORK_NAMES, terms_of, works_of
 from fedspam.flower import arrays
 from fedspam.flower.memory import FOLDER, Held, Memory
 from fedspam.flower.schema import Schema
 from fedspam.ledger import ASK, Exchange
-from fedspam.models import Model
 from fedspam.population import Oracle, Population, Ragged
 
 if TYPE_CHECKING:
     from fedspam.flower.secure import SecureSum
+    from fedspam.models import Model
 
 __all__ = ["client_app", "clients_of", "clients_with"]
 
@@ -55,7 +54,7 @@ def clients_of(population: Population) -> PopulationClients:
 class ModelClients:
     """The oracle of a node: a model, and the rows that belong to the node's partition id."""
 
-    model: Model
+    model: "Model"
     data: Callable[[int], PyTree]
     batch: int | None = None
 
@@ -65,7 +64,7 @@ class ModelClients:
         )
 
 
-def clients_with(model: Model, data: Callable[[int], PyTree], *, batch: int | None = None) -> ModelClients:
+def clients_with(model: "Model", data: Callable[[int], PyTree], *, batch: int | None = None) -> ModelClients:
     """The oracles of a model of `fedspam.models`, which Flax NNX, Equinox and PyTorch modules become by its adapters.
 
     Arguments:
@@ -166,9 +165,12 @@ def _is_function(value: Any) -> bool:
 
 
 def _work_names(algorithm: Any) -> list[str]:
-    """The names of the messages to listen to; those of all methods where it is not known which it will be."""
-    methods = [row.make() for row in METHODS.values()] if _is_function(algorithm) else [algorithm]
-    return sorted({name for method in methods for name in works_of(method)})
+    """The names of the messages to listen to; all that there are where it is not known which method it will be."""
+    if not _is_function(algorithm):
+        return sorted(works_of(algorithm))
+    import fedspam.algorithms  # noqa: F401 its methods name their works
+
+    return sorted(WORK_NAMES)
 
 
 def partition_of(context: Context) -> int:

@@ -14,7 +14,7 @@ from flwr.serverapp import Grid
 from fedspam.flower import arrays
 
 SHORTEST, LONGEST = 0.02, 1.0  # seconds between two looks for replies,
-PART = 0.05  # else this part of the time since the last reply: so much is lost at most by looking late
+PART = 0.1  # else this part of the time since the last reply: so much is lost at most by looking late
 GONE = (5, 8)  # Flower's codes for a node, or its app, that is lost; 3 and 4 say that a message was too late
 
 

@@ -1,10 +1,9 @@
 """The prox by other people's optimizers: Optax, and Optimistix where it is installed."""
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
-import optax
 from jax import lax
 from jaxtyping import Array, Key
 
@@ -12,6 +11,9 @@ from fedspam import _check
 from fedspam._tree import Params, static, struct
 from fedspam.population import Oracle
 from fedspam.prox._certificate import Answer, Certificate, Never, Relative, Stop, Surrogate, certify
+
+if TYPE_CHECKING:
+    import optax
 
 
 @struct
@@ -38,12 +40,14 @@ class Optax:
     True
     """
 
-    optimizer: optax.GradientTransformation = static()
+    optimizer: "optax.GradientTransformation" = static()
     steps: int = static()
     minibatch: bool = static(default=True)
 
     def __post_init__(self) -> None:
         _check.whole("steps", self.steps, 1)
+        import optax  # here, so that those who use none need not wait for it
+
         if not isinstance(self.optimizer, optax.GradientTransformation):
             raise ValueError(f"optimizer = {self.optimizer!r} must be an Optax optimizer, such as optax.adam(1e-3)")
 
@@ -55,6 +59,8 @@ class Optax:
         return certify(self._solve, oracle, key, x=x, g=g, step_size=step_size, **judge)
 
     def _solve(self, phi: Surrogate) -> Answer:
+        import optax
+
         def move(y: Params, slope: Params, memory: Any) -> tuple[Params, Any]:
             updates, memory = self.optimizer.update(slope, memory, y)
             return optax.apply_updates(y, updates), memory  # type: ignore[return-value]
