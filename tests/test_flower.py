@@ -27,7 +27,17 @@ pytest.importorskip("flwr", reason="needs Flower: pip install 'fedspam[flower]'"
 
 from flwr.app import ConfigRecord, Error, Message, MetricRecord, RecordDict
 
-from fedspam.flower import Federated, LoopbackGrid, arrays, client_app, clients_of, clients_with, to_arrays, to_params
+from fedspam.flower import (
+    Federated,
+    LoopbackGrid,
+    arrays,
+    client_app,
+    clients_of,
+    clients_with,
+    mail,
+    to_arrays,
+    to_params,
+)
 from fedspam.flower.client import perform
 from fedspam.flower.schema import Schema
 from fedspam.flower.strategy import with_cohort
@@ -750,3 +760,26 @@ def test_the_example_of_the_guide_works(tmp_path):
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     np.testing.assert_allclose(module.result.arrays["bias"].numpy(), 1, atol=0.05)
+
+
+def test_looks_for_replies_grow_rarer_with_the_wait():
+    now, looks = [0.0], []
+    message = Message(RecordDict(), dst_node_id=1, message_type="train.prox")
+    message.metadata.__dict__["_message_id"] = "asked"
+
+    class Silent:
+        def push_messages(self, messages):
+            return ["asked"]
+
+        def pull_messages(self, ids):
+            looks.append(now[0])
+            return []
+
+    trip = mail.trip(
+        Silent(), {0: message}, lambda slot, reply: reply, 60.0,
+        clock=lambda: now[0], sleep=lambda seconds: now.__setitem__(0, now[0] + seconds),
+    )  # fmt: skip
+    assert trip.failures[0].silent
+    assert looks[-1] == pytest.approx(60.0)
+    pauses = np.diff(looks)
+    np.testing.assert_allclose(pauses[:-1], np.clip(0.1 * np.array(looks[:-2]), 0.02, 1.0))

@@ -231,7 +231,9 @@ def test_a_secure_sum_on_processes(tmp_path):
         world.end()
         params, done = found(world.folder / "secure", "secure")
         assert done == 2
-        np.testing.assert_allclose(params, told("secure", 2).params, atol=100 * 2.0**-33)  # sums are rounded to 2^-33
+        clear = told("secure", 2).params
+        np.testing.assert_allclose(params, clear, rtol=0, atol=100 * 2.0**-33)  # sums are rounded to 2^-33,
+        assert not np.array_equal(params, clear)  # which shows that they were masked
 
 
 def test_flowers_own_simulation_ends_where_ours_does(tmp_path):

@@ -8,10 +8,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from fedspam import Ragged, simulate, simulate_many, spam_pp, spam_ppa
+from fedspam import Faults, Ragged, simulate, simulate_many, spam_pp, spam_ppa
 from fedspam.algorithms import fedavg, scaffold
-from fedspam.population import MeanOracle
-from fedspam.population.ragged import _capacities
+from fedspam.population import MeanOracle, of_unequal_sizes, ragged
 from fedspam.prox import GradientDescent
 from fedspam.traced import Traced
 
@@ -29,7 +28,13 @@ def a_population(**options):
     return Ragged.of_sizes(rows, SIZES, loss, **options)
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(autouse=True)
+def small(monkeypatch):
+    """These clients have few numbers, and are to be told apart all the same."""
+    monkeypatch.setattr(ragged, "SMALL", 320)
+
+
+@pytest.fixture
 def people():
     return a_population()
 
@@ -42,19 +47,22 @@ def plain(people):
 @pytest.mark.parametrize(
     ("sizes", "capacities"),
     [
-        (SIZES, (25, 100, 200)),  # an eighth of the largest for seven, half for three, a quarter for one only
+        (SIZES, (25, 100, 200)),  # an eighth of the largest for seven; a quarter would be for two only, below a fifth
         ([10, 60, 3], ()),  # small: one is enough
         ([100, 101, 110, 90], ()),  # alike
         ([1000] + [10] * 9, (125, 1000)),
     ],
 )
 def test_capacities_are_those_that_many_clients_need(sizes, capacities):
-    assert _capacities(np.array(sizes)) == capacities
+    assert ragged._capacities(np.array(sizes), np.zeros((sum(sizes), 5))) == capacities
 
 
-def test_minibatches_need_no_capacities(people):
+def test_minibatches_and_small_clients_need_no_capacities(people, monkeypatch):
     assert people.capacities == (25, 100, 200)
     assert a_population(batch=8).capacities == ()
+    assert of_unequal_sizes(dataclasses.replace(people, batch=8)) is None
+    monkeypatch.setattr(ragged, "SMALL", 10**4)
+    assert a_population().capacities == ()
 
 
 @pytest.mark.parametrize(("clients", "needed"), [([0], 25), ([0, 7], 25), ([0, 3], 100), ([1], 200), ([2, 9], 200)])
@@ -87,7 +95,8 @@ def test_iterates_do_not_depend_on_the_padding(people, method, chunk):
 @pytest.mark.parametrize("chunk", [2, 5])
 def test_packed_rows_are_the_mean_client(weighted, chunk):
     people = a_population(weighted=weighted)
-    both = jax.jit(lambda oracle, x: (oracle(x), jax.grad(oracle)(x)))
+    along = lambda oracle, x: jax.jvp(jax.grad(oracle), (x,), (jnp.ones(4),))[1]
+    both = jax.jit(lambda oracle, x: (oracle(x), jax.grad(oracle)(x), along(oracle, x)))
     ids, x = jnp.array([4, 1, 0, 8, 3], jnp.uint32), jnp.arange(4.0)
     for kept in (None, jnp.array([True, False, True, True, True]), jnp.zeros(5, bool)):
         packed, padded = (MeanOracle(each, ids, chunk, kept) for each in (people, plain(people)))
@@ -97,6 +106,26 @@ def test_packed_rows_are_the_mean_client(weighted, chunk):
 
 def test_many_runs_of_clients_of_unequal_sizes(people):
     method = spam_pp(5, 0.5, 0.3, solver=SOLVER)
-    many = simulate_many([method], people, jnp.zeros(4), rounds=4, keys=[1, 2])
     alone = simulate(method, people, jnp.zeros(4), rounds=4, key=2)
-    np.testing.assert_allclose(many.params[0, 1], alone.params, rtol=1e-12)
+    for side_by_side in (None, True):
+        many = simulate_many([method], people, jnp.zeros(4), rounds=4, keys=[1, 2], side_by_side=side_by_side)
+        np.testing.assert_allclose(many.params[0, 1], alone.params, rtol=1e-12)
+
+
+@pytest.mark.slow
+def test_lost_replies_and_memories_with_sizes(people):
+    """Void rounds and clients that remember, sorted and padded by size."""
+    method, faults = scaffold(7, 3, 0.05), Faults(dropout=0.4)
+    run, expected = (
+        simulate(method, each, jnp.zeros(4), rounds=8, key=1, chunk=3, faults=faults, quorum=0.5)
+        for each in (people, plain(people))
+    )
+    assert 0 < run.rows["void"].sum() < 8
+    np.testing.assert_array_equal(run.rows["void"], expected.rows["void"])
+    np.testing.assert_allclose(run.params, expected.params, rtol=1e-11, atol=1e-13)
+    jax.tree.map(partial(np.testing.assert_allclose, rtol=1e-11, atol=1e-13), run.memory, expected.memory)
+
+
+def test_a_number_that_nobody_has_is_nobody(people):
+    for each in (people, a_population(batch=8)):
+        assert np.isnan(each.client(jnp.uint32(len(SIZES)))(jnp.zeros(4)))

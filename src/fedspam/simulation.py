@@ -22,7 +22,7 @@ from fedspam.compiled import Around, Carry, Probe, World
 from fedspam.diagnosis import diagnose, diagnose_start
 from fedspam.federation import Contacts, Faults, Replay
 from fedspam.fitting import fitting_chunk
-from fedspam.population import Population
+from fedspam.population import Population, of_unequal_sizes
 from fedspam.stored import lending, segment_of
 from fedspam.watch import Target, Watch
 
@@ -229,7 +229,7 @@ def simulate_many(
     keys = jax.vmap(jax.random.key)(jnp.asarray(keys)) if isinstance(keys, Sequence | range) else keys
     plan = ledger.plan(algorithms[0], params, population, faults=faults, per_client=aggregate is not None)
     if side_by_side is None:
-        side_by_side = not plan.branches and not getattr(population, "capacities", ())
+        side_by_side = not plan.branches and of_unequal_sizes(population) is None
     stacked = jax.tree.map(lambda *leaves: jnp.stack([jnp.asarray(leaf) for leaf in leaves]), *algorithms)
     which = jnp.arange(len(algorithms))
 

@@ -47,7 +47,8 @@ class Shelf:
 class Stored:
     """A finite population whose examples stay on the host; `simulate` sends them to the device ahead of time.
 
-    Build it with `Stored.of`. Results are those of `Ragged` to the bit. Outside of `simulate`, and for a method whose
+    Build it with `Stored.of`. Results are those of `Ragged` to the bit, or, where that pads whole-batch clients of very
+    unequal sizes to several capacities, up to the rounding of sums. Outside of `simulate`, and for a method whose
     draws depend on its state, each client is fetched by a call back to the host instead.
 
     >>> import jax.numpy as jnp
@@ -148,7 +149,8 @@ class Window:
     def client(self, id: UInt32[Array, ""]) -> RaggedOracle:
         slot = jnp.minimum(jnp.searchsorted(self.ids, id), self.ids.shape[0] - 1)
         found = self.ids[slot] == id  # always; were it not, the loss would be NaN, never another client's
-        return self.stored._oracle(self.examples, self.offsets[slot], self.counts[slot], found)
+        oracle = self.stored._oracle(self.examples, self.offsets[slot], self.counts[slot], found)
+        return oracle.fetch() if oracle.batch is None else oracle
 
 
 Lend = Callable[[Carry, int, int], Population]

@@ -29,7 +29,7 @@ from fedspam.federation import (
     sound,
     terms_of,
 )
-from fedspam.population import Ids, MeanOracle, Population, Ragged
+from fedspam.population import Ids, MeanOracle, Population, of_unequal_sizes
 
 AXIS = "clients"  # of a mesh of devices
 
@@ -57,7 +57,9 @@ class Traced:
     """The federation inside a compiled simulation.
 
     A cohort is worked through in chunks: clients of a chunk side by side under ``vmap``, the chunks one after
-    another, carrying only the running sum. Chunking changes no draw, and results by the rounding of sums alone.
+    another, carrying only the running sum. Chunking changes no draw, and results by the rounding of sums alone. Where
+    the clients of a `Ragged` population differ much in size, those of alike sizes share a chunk, and it is padded to
+    one of a few capacities, for each of which the work is compiled.
 
     Arguments:
         population: who there is.
@@ -281,8 +283,9 @@ class Traced:
         padding = -size % chunk
         masked = padding > 0 or slots is not None
         slots = jnp.ones(size, bool) if slots is None else slots
-        order = self._by_size(ids) if chunk > 1 else None
-        if order is not None:
+        people, order = of_unequal_sizes(self._population), None
+        if people is not None and 1 < chunk < size:  # those of alike sizes share a chunk
+            order = jnp.argsort(people.counts(ids))
             ids, slots = ids[order], slots[order]
         ids = jnp.concatenate([ids, jnp.repeat(ids[-1:], padding)]).reshape(-1, chunk)
         slots = jnp.concatenate([slots, jnp.zeros(padding, bool)]).reshape(-1, chunk)
@@ -318,8 +321,8 @@ class Traced:
 
     def _sized(self, ids: Ids, ask: Callable[["Traced"], Any]) -> Any:
         """What these clients are asked, padded no further than the largest of them needs."""
-        people = self._population
-        if not isinstance(people, Ragged) or not people.capacities:
+        people = of_unequal_sizes(self._population)
+        if people is None:
             return ask(self)
 
         def padded(capacity: int) -> Callable[[], Any]:
@@ -331,11 +334,6 @@ class Traced:
         return lax.switch(
             jnp.searchsorted(jnp.array(people.capacities), needed), [padded(each) for each in people.capacities]
         )
-
-    def _by_size(self, ids: Ids) -> Any:
-        """The order in which clients of alike sizes share a chunk; None where all are padded alike."""
-        people = self._population
-        return jnp.argsort(people.counts(ids)) if isinstance(people, Ragged) and people.capacities else None
 
     def _remember(self, ids: Ids, memory: PyTree) -> None:
         if jax.tree.leaves(memory):

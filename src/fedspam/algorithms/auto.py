@@ -83,6 +83,23 @@ class AutoInfo(NamedTuple):
     gradients: Any
 
 
+class Spreads(NamedTuple):
+    """What is known of the clients' spread, and of the error of g."""
+
+    error: Scalar
+    noise: Scalar
+    similarity: Scalar
+
+
+class Pace(NamedTuple):
+    """How far a round goes."""
+
+    step_size: Scalar
+    growth: Scalar
+    share: Scalar
+    ratio: Scalar
+
+
 @struct
 class Auto:
     r"""SPAM that needs no parameters but the size of its cohort. Use `auto` to build it.
@@ -132,9 +149,8 @@ class Auto:
         )  # fmt: skip
 
     def round(self, state: AutoState, key: Key[Array, ""], fed: Federation) -> tuple[AutoState, AutoInfo]:
-        count, first = self.cohort_size, state.k == 0
+        count = self.cohort_size
         length = _tree.squared_norm(_tree.subtract(state.x, state.x_prev))
-        tiny = jnp.finfo(length.dtype).tiny
         p = self._momentum(state, length)  # before the cohort is drawn: otherwise g would be biased
 
         cohort = fed.sample(key, count)
@@ -143,46 +159,28 @@ class Auto:
         )
         g = _tree.axpy(1 - p, state.g, reply.c)
 
-        memory = jnp.minimum(self.memory, 0.2 + 0.05 * state.k).astype(length.dtype)  # at first all falls quickly
-        keep = jnp.where(first, 0.0, memory)
-        noise = jnp.where(first, 0.5, memory) * state.noise
-        noise += jnp.where(first, 0.5, 1 - memory) * _spread(reply.fresh, count)
-        similarity = keep * state.similarity + (1 - keep) * _spread(reply.change, count) / jnp.maximum(length, tiny)
-        error = (1 - p) ** 2 * state.error + _spread(reply.sent, count) / count
-
-        change = state.slope + reply.bend  # of f over the last step, were its gradient g
-        ratio = jnp.where(first, 1.0, change / jnp.where(state.promise < 0, state.promise, -tiny))
-        bad = ~(ratio >= self.bad)  # also where nothing was promised, or nothing can be said
-        growth = jnp.where(bad, jnp.minimum(state.growth, self.grow), state.growth)
-        # only the part of g that is no error is worth following; up to half of it may be, as errors are guessed high
-        worth = jnp.clip(2 - 2 * error / jnp.maximum(_tree.squared_norm(g), tiny), 0.05, 1.0)
-        larger = (ratio >= self.good) & (worth == 1)
-        gamma = state.step_size * jnp.where(bad, 1 / self.shrink, jnp.where(larger, growth, 1.0))
-        gamma = jnp.where(first, 1 / jnp.sqrt(jnp.maximum(similarity, tiny)), gamma)
-        gamma = jnp.minimum(gamma, jnp.finfo(gamma.dtype).max ** 0.5)  # good steps in a row must not end in infinity
-        sampled = (reply.sampled > 0.5) & (self.who == "average")
-        rose = sampled & ~first & ~(change <= 0.5 * jnp.abs(state.promise))
-        gamma = jnp.where(sampled & ~first, state.step_size, gamma)  # whom it does not concern
-        share = jnp.where(sampled, jnp.where(rose, 0.5 * state.share, jnp.minimum(1.0, 1.2 * state.share)), worth)
-        longest = (1 + _tree.norm(state.x)) / jnp.maximum(_tree.norm(g), tiny)
-        rate = jnp.where(first, jnp.minimum(length / jnp.maximum(2 * jnp.abs(reply.bend), tiny), longest), state.rate)
-        reach = jnp.sqrt(noise / jnp.maximum(similarity, tiny)) / 4
+        spreads = self._spreads(state, reply, p, length)
+        pace = self._pace(state, reply, g, spreads)
+        rate = self._rate(state, reply, g, length)
+        reach = jnp.sqrt(spreads.noise / _above(spreads.similarity)) / 4
 
         movers = cohort if self.who == "average" else cohort.one(key)
-        move = fed.mean(movers, self.prox, x=state.x, g=g, step_size=gamma, rate=rate, reach=reach)
-        used = jnp.where(sampled, gamma, move.certificate.step_size)
+        move = fed.mean(movers, self.prox, x=state.x, g=g, step_size=pace.step_size, rate=rate, reach=reach)
+        used = jnp.where(self._sampled(reply), pace.step_size, move.certificate.step_size)
         step = _tree.subtract(move.x, state.x)
-        x = _tree.where(share < 1, _tree.axpy(share, step, state.x), move.x)
+        x = _tree.where(pace.share < 1, _tree.axpy(pace.share, step, state.x), move.x)
         slope = _tree.dot(g, step)
         new = AutoState(
-            x=x, x_prev=state.x, g=g, k=state.k + 1, error=error, noise=noise,
-            trend=jnp.clip(noise / jnp.maximum(state.noise, tiny), 0.1, 1) ** min(1, (count - 1) / 3),
-            similarity=similarity, step_size=used,
-            growth=growth, slope=share * slope, promise=share * slope + share**2 * (move.promise - slope),
-            rate=jnp.exp(move.rate), share=share,
+            x=x, x_prev=state.x, g=g, k=state.k + 1, error=spreads.error, noise=spreads.noise,
+            trend=jnp.clip(spreads.noise / _above(state.noise), 0.1, 1) ** min(1, (count - 1) / 3),
+            similarity=spreads.similarity, step_size=used, growth=pace.growth, slope=pace.share * slope,
+            promise=pace.share * slope + pace.share**2 * (move.promise - slope), rate=jnp.exp(move.rate),
+            share=pace.share,
         )  # fmt: skip
         gradients = 2 * count + movers.size * move.certificate.gradients
-        return new, AutoInfo(used, p, error, noise, similarity, ratio, move.certificate, gradients)
+        return new, AutoInfo(
+            used, p, spreads.error, spreads.noise, spreads.similarity, pace.ratio, move.certificate, gradients
+        )
 
     def _momentum(self, state: AutoState, length: Scalar) -> Scalar:
         """The Kalman gain; where the noise falls from round to round, it is expected to go on falling.
@@ -193,6 +191,44 @@ class Auto:
         fresh = state.trend * state.noise / self.cohort_size
         tiny = jnp.finfo(fresh.dtype).tiny
         return jnp.clip((predicted + tiny) / (predicted + fresh + tiny), 1e-3, 1.0)
+
+    def _spreads(self, state: AutoState, reply: Difference, p: Scalar, length: Scalar) -> Spreads:
+        """What the cohort tells of sigma and delta, and with them of the error of g."""
+        count, first = self.cohort_size, state.k == 0
+        memory = jnp.minimum(self.memory, 0.2 + 0.05 * state.k).astype(length.dtype)  # at first all falls quickly
+        keep = jnp.where(first, 0.0, memory)
+        noise = jnp.where(first, 0.5, memory) * state.noise
+        noise += jnp.where(first, 0.5, 1 - memory) * _spread(reply.fresh, count)
+        similarity = keep * state.similarity + (1 - keep) * _spread(reply.change, count) / _above(length)
+        error = (1 - p) ** 2 * state.error + _spread(reply.sent, count) / count
+        return Spreads(error, noise, similarity)
+
+    def _pace(self, state: AutoState, reply: Difference, g: Params, spreads: Spreads) -> Pace:
+        """The trust region's step size, and the share of the step that is taken."""
+        first, sampled = state.k == 0, self._sampled(reply)
+        change = state.slope + reply.bend  # of f over the last step, were its gradient g
+        tiny = jnp.finfo(change.dtype).tiny
+        ratio = jnp.where(first, 1.0, change / jnp.where(state.promise < 0, state.promise, -tiny))
+        bad = ~(ratio >= self.bad)  # also where nothing was promised, or nothing can be said
+        growth = jnp.where(bad, jnp.minimum(state.growth, self.grow), state.growth)
+        # only the part of g that is no error is worth following; up to half of it may be, as errors are guessed high
+        worth = jnp.clip(2 - 2 * spreads.error / _above(_tree.squared_norm(g)), 0.05, 1.0)
+        larger = (ratio >= self.good) & (worth == 1)
+        gamma = state.step_size * jnp.where(bad, 1 / self.shrink, jnp.where(larger, growth, 1.0))
+        gamma = jnp.where(first, 1 / jnp.sqrt(_above(spreads.similarity)), gamma)
+        gamma = jnp.minimum(gamma, jnp.finfo(gamma.dtype).max ** 0.5)  # good steps in a row must not end in infinity
+        gamma = jnp.where(sampled & ~first, state.step_size, gamma)  # whom it does not concern
+        rose = sampled & ~first & ~(change <= 0.5 * jnp.abs(state.promise))
+        share = jnp.where(sampled, jnp.where(rose, 0.5 * state.share, jnp.minimum(1.0, 1.2 * state.share)), worth)
+        return Pace(gamma, growth, share, ratio)
+
+    def _rate(self, state: AutoState, reply: Difference, g: Params, length: Scalar) -> Scalar:
+        """That of the movers' minibatch steps: the last one's, at first what the curvature along the tiny step says."""
+        longest = (1 + _tree.norm(state.x)) / _above(_tree.norm(g))
+        return jnp.where(state.k == 0, jnp.minimum(length / _above(2 * jnp.abs(reply.bend)), longest), state.rate)
+
+    def _sampled(self, reply: Difference) -> Any:
+        return (reply.sampled > 0.5) & (self.who == "average")
 
     @on_client
     def begin(self, oracle: Oracle, key: Key[Array, ""], *, x: Params, seed: UInt32[Array, " 2"]) -> Start:
@@ -252,6 +288,11 @@ class Auto:
 
     def client_state(self, params: Params) -> tuple[()]:
         return ()
+
+
+def _above(number: Any) -> Scalar:
+    """At least the smallest normal number, so that one can divide by it."""
+    return jnp.maximum(number, jnp.finfo(jnp.result_type(number)).tiny)
 
 
 def _expected(certificate: Certificate) -> Scalar:

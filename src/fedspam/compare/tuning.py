@@ -16,7 +16,7 @@ from fedspam.prox import Exact, GradientDescent
 from fedspam.simulation import Run, simulate_many
 
 BUDGET = 24  # settings that every method tries
-LANES = 12  # settings that run side by side
+LANES = 12  # settings that run in one compiled call
 REACH = 4.0  # a setting near another has every number multiplied by a factor between 1/REACH and REACH
 ATTEMPTS = 50  # draws of a nearby setting, some of which its method may refuse
 
@@ -148,7 +148,7 @@ def build(key: str, setting: Mapping[str, Any], problem: Problem, plan: Plan) ->
 def try_settings(
     key: str, settings: Sequence[Mapping[str, Any]], problem: Problem, plan: Plan, seeds: Sequence[int], *, first: int
 ) -> list[Trial]:
-    """Run settings, those of one structure side by side."""
+    """Run settings, those of one structure in one compiled call."""
     algorithms = [build(key, setting, problem, plan) for setting in settings]
     groups: dict[Any, list[int]] = {}
     for i, algorithm in enumerate(algorithms):

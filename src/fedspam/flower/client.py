@@ -42,7 +42,10 @@ class PopulationClients:
     population: Population
 
     def __call__(self, context: Context) -> Oracle:
-        return self.population.client(jnp.uint32(partition_of(context)))
+        client, size = partition_of(context), self.population.size
+        if size is not None and client >= size:
+            raise RefusedError(f"partition-id = {client} is none of the {size} clients, which are counted from 0")
+        return self.population.client(jnp.uint32(client))
 
 
 def clients_of(population: Population) -> PopulationClients:
@@ -168,7 +171,7 @@ def _work_names(algorithm: Any) -> list[str]:
     """The names of the messages to listen to; all that there are where it is not known which method it will be."""
     if not _is_function(algorithm):
         return sorted(works_of(algorithm))
-    import fedspam.algorithms  # noqa: F401 its methods name their works
+    import fedspam.algorithms  # noqa: F401 its methods name their works; those of one's own are imported with them
 
     return sorted(WORK_NAMES)
 

@@ -13,8 +13,8 @@ from flwr.serverapp import Grid
 
 from fedspam.flower import arrays
 
-SHORTEST, LONGEST = 0.02, 1.0  # seconds between two looks for replies,
-PART = 0.1  # else this part of the time since the last reply: so much is lost at most by looking late
+PART = 0.1  # of the time since the last reply goes by between two looks for more,
+SHORTEST, LONGEST = 0.02, 1.0  # but at least and at most so many seconds
 GONE = (5, 8)  # Flower's codes for a node, or its app, that is lost; 3 and 4 say that a message was too late
 
 

@@ -4,9 +4,9 @@ XLA turns a convolution under ``vmap`` over its kernel into a grouped one, which
 
 - on a CPU, Winograd's minimal filtering for windows of 3 x 3 (four products where nine are due), patches times a matrix
   for all others: matrix products both, whatever ``vmap`` and ``scan`` surround them;
-- on an accelerator, the library's own convolution where all clients share the kernel, patches times a matrix, hence one
-  batched product, where each has its own. There it has no forward-mode
-  derivative of its own (that of a gradient it has).
+- on an accelerator, the library's own convolution where all clients share the kernel; where each has its own, the
+  programs of `fedspam.models.triton`, or, where those do not suit, patches times a matrix, hence one batched product.
+  There it has no forward-mode derivative of its own (that of a gradient it has).
 """
 
 import itertools
@@ -159,7 +159,7 @@ def _winograd(
 def _native(
     inputs: Float[Array, "..."], kernel: Float[Array, "..."], strides: tuple[int, ...], dilation: tuple[int, ...]
 ) -> Float[Array, "..."]:
-    """The device's own convolution, until ``vmap`` gives each client its own kernel: then patches."""
+    """The device's own convolution, until ``vmap`` gives each client its own kernel: then programs, or patches."""
     return _forward(inputs, kernel, strides, dilation)
 
 
@@ -172,10 +172,8 @@ def _forward(inputs: Any, kernel: Any, strides: tuple[int, ...], dilation: tuple
     def _(size: int, batched: Sequence[bool], inputs: Any, kernel: Any) -> tuple[Any, bool]:
         if not batched[1]:  # clients that share the kernel: their rows together
             return _forward(inputs, kernel, strides, dilation), True
-        from fedspam.models import triton  # here, for it takes a while to import, and a CPU has no use for it
-
         inputs, kernel = _each(size, batched, inputs, kernel)
-        if triton.suits(kernel.shape[1:], strides, dilation, inputs.dtype):
+        if (triton := _programs(kernel, strides, dilation)) is not None:
             rows = inputs.reshape(size, -1, *inputs.shape[-3:])
             result = triton.convolved(rows, kernel)
             return result.reshape(*inputs.shape[:-3], *result.shape[-3:]), True
@@ -198,17 +196,24 @@ def _native_backward(strides: Any, dilation: Any, kept: Any, cotangent: Any) -> 
 
     @backward.def_vmap
     def _(size: int, batched: Sequence[bool], *operands: Any) -> tuple[Any, Any]:
-        from fedspam.models import triton
-
         # each client has a gradient of its own, even where they share the kernel
         inputs, kernel, cotangent = _each(size, batched, *operands)
-        if triton.suits(kernel.shape[1:], strides, dilation, inputs.dtype):
+        if (triton := _programs(kernel, strides, dilation)) is not None:
             rows, slopes = (each.reshape(size, -1, *each.shape[-3:]) for each in (inputs, cotangent))
             found = triton.inputs_gradient(kernel, slopes).reshape(inputs.shape)
             return (found, triton.kernels_gradient(rows, slopes)), (True, True)
         return jax.vmap(partial(back, _by_patches))(inputs, kernel, cotangent), (True, True)
 
     return backward(*kept, cotangent)
+
+
+def _programs(kernels: Any, strides: tuple[int, ...], dilation: tuple[int, ...]) -> Any:
+    """The programs for kernels of their own, where they suit them."""
+    try:
+        from fedspam.models import triton  # here, for it takes a while to import, and a CPU has no use for it
+    except ImportError:  # a JAX without Triton
+        return None
+    return triton if triton.suits(kernels, strides, dilation) else None
 
 
 def _each(size: int, batched: Sequence[bool], *operands: Any) -> tuple[Any, ...]:

@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 from jax.experimental import pallas as pl
-from jax.experimental.pallas import triton
+from jax.experimental.pallas import triton as gpu
 from jaxtyping import Array, Float
 
 Inputs = Float[Array, "clients rows height width channels"]
@@ -63,11 +63,21 @@ class Shape(NamedTuple):
         return self.rows * self.height * self.width
 
 
-def suits(kernel: tuple[int, ...], strides: tuple[int, ...], dilation: tuple[int, ...], dtype: Any) -> bool:
-    """Whether these programs can take it: tensor cores want channels and features in powers of two, 16 at least."""
-    powers = all(size in (16, 32, 64, 128) for size in kernel[-2:])
-    plain = len(kernel) == 4 and {*strides, *dilation} == {1} and dtype == jnp.float32
-    return powers and plain and jax.default_backend() != "tpu"
+def suits(kernels: Any, strides: tuple[int, ...], dilation: tuple[int, ...]) -> bool:
+    """Whether these programs can take it: tensor cores want channels and features in powers of two, 16 at least, and
+    the sums of a row of taps must fit into registers."""
+    if kernels.ndim != 5 or kernels.dtype != jnp.float32 or {*strides, *dilation} != {1}:
+        return False
+    _, _, wide, channels, features = kernels.shape
+    powers = all(size in (16, 32, 64, 128) for size in (channels, features))
+    return powers and wide * channels * features <= 2**14 and capable()
+
+
+def capable() -> bool:
+    """Whether there is a GPU that Triton compiles for: NVIDIA's from Ampere on."""
+    device = getattr(jax.config, "jax_default_device", None) or jax.devices()[0]
+    capability = str(getattr(device, "compute_capability", ""))
+    return getattr(device, "platform", "") == "gpu" and capability.split(".")[0].isdigit() and float(capability) >= 8
 
 
 def convolved(inputs: Inputs, kernels: Kernels, interpret: bool = False) -> Outputs:
@@ -105,10 +115,10 @@ def _convolved(shape: Shape, inputs: Inputs, kernels: Kernels) -> Outputs:
         total = jnp.zeros((BLOCK, shape.features), jnp.float32)
         for tap in range(shape.high * shape.wide):
             at = pixel + tap // shape.wide * shape.width + tap % shape.wide
-            rows = triton.load(x.at[client, at[:, None], channel[None, :]], mask=valid[:, None], other=0.0)
-            weights = triton.load(k.at[client, tap, channel[:, None], feature[None, :]])
-            total += _product(rows, weights)
-        triton.store(y.at[client, place[:, None], feature[None, :]], total, mask=valid[:, None])
+            rows = gpu.load(x.at[client, at[:, None], channel[None, :]], mask=valid[:, None], other=0.0)
+            weights = gpu.load(k.at[client, tap, channel[:, None], feature[None, :]])
+            total += jnp.dot(rows, weights)
+        gpu.store(y.at[client, place[:, None], feature[None, :]], total, mask=valid[:, None])
 
     result = _run(convolution, shape, (pl.cdiv(shape.places, BLOCK),), (shape.clients, shape.places, shape.features))(
         _pixels(shape, inputs), _taps(shape, kernels)
@@ -128,10 +138,10 @@ def _inputs_gradient(shape: Shape, kernels: Kernels, cotangent: Outputs) -> Inpu
             up, left = i - tap // shape.wide, j - tap % shape.wide
             inside = valid & (up >= 0) & (up < shape.down) & (left >= 0) & (left < shape.across)
             place = (row * shape.down + up) * shape.across + left
-            rows = triton.load(d.at[client, place[:, None], feature[None, :]], mask=inside[:, None], other=0.0)
-            weights = triton.load(k.at[client, tap, channel[None, :], feature[:, None]])
-            total += _product(rows, weights)
-        triton.store(x.at[client, pixel[:, None], channel[None, :]], total, mask=valid[:, None])
+            rows = gpu.load(d.at[client, place[:, None], feature[None, :]], mask=inside[:, None], other=0.0)
+            weights = gpu.load(k.at[client, tap, channel[None, :], feature[:, None]])
+            total += jnp.dot(rows, weights)
+        gpu.store(x.at[client, pixel[:, None], channel[None, :]], total, mask=valid[:, None])
 
     result = _run(
         back_to_inputs, shape, (pl.cdiv(shape.pixels, BLOCK),), (shape.clients, shape.pixels, shape.channels)
@@ -150,17 +160,17 @@ def _kernels_gradient(shape: Shape, inputs: Inputs, cotangent: Outputs) -> Kerne
         def add(block: Any, totals: tuple[Any, ...]) -> tuple[Any, ...]:
             place = (split * blocks + block) * SUM_BLOCK + jnp.arange(SUM_BLOCK, dtype=jnp.int32)
             valid, pixel = place < shape.places, _pixel(shape, place) + tap_row * shape.width
-            slopes = triton.load(d.at[client, place[:, None], feature[None, :]], mask=valid[:, None], other=0.0)
+            slopes = gpu.load(d.at[client, place[:, None], feature[None, :]], mask=valid[:, None], other=0.0)
             columns = [
-                triton.load(x.at[client, (pixel + tap)[None, :], channel[:, None]], mask=valid[None, :], other=0.0)
+                gpu.load(x.at[client, (pixel + tap)[None, :], channel[:, None]], mask=valid[None, :], other=0.0)
                 for tap in range(shape.wide)
             ]
-            return tuple(total + _product(each, slopes) for total, each in zip(totals, columns, strict=True))
+            return tuple(total + jnp.dot(each, slopes) for total, each in zip(totals, columns, strict=True))
 
         zeros = tuple(jnp.zeros((shape.channels, shape.features), jnp.float32) for _ in range(shape.wide))
         totals = lax.fori_loop(0, blocks, add, zeros)
         for tap, total in enumerate(totals):
-            triton.store(k.at[split, client, tap_row * shape.wide + tap, channel[:, None], feature[None, :]], total)
+            gpu.store(k.at[split, client, tap_row * shape.wide + tap, channel[:, None], feature[None, :]], total)
 
     taps = shape.high * shape.wide
     parts = _run(
@@ -174,13 +184,9 @@ def _run(program: Callable[..., None], shape: Shape, grid: tuple[int, ...], resu
         program,
         grid=(shape.clients, *grid),
         out_shape=jax.ShapeDtypeStruct(result, jnp.float32),
-        compiler_params=triton.CompilerParams(num_warps=WARPS, num_stages=STAGES),
+        compiler_params=gpu.CompilerParams(num_warps=WARPS, num_stages=STAGES),
         interpret=shape.interpret,
     )
-
-
-def _product(a: Any, b: Any) -> Any:
-    return triton.dot(a, b, allow_tf32=True)
 
 
 def _split(number: Any, size: int) -> tuple[Any, Any]:

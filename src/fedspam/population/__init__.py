@@ -13,7 +13,7 @@ from fedspam.population.generated import DataOracle, Generated
 from fedspam.population.hosted import Hosted, HostedOracle
 from fedspam.population.mean import MeanOracle
 from fedspam.population.protocol import Ids, Loss, Oracle, Population, draw
-from fedspam.population.ragged import Ragged, RaggedOracle
+from fedspam.population.ragged import Ragged, RaggedOracle, of_unequal_sizes
 
 __all__ = [
     "DataOracle",
@@ -28,4 +28,5 @@ __all__ = [
     "Ragged",
     "RaggedOracle",
     "draw",
+    "of_unequal_sizes",
 ]

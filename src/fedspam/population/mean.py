@@ -10,7 +10,7 @@ from jaxtyping import Array, Bool, Key, UInt32
 from fedspam._tree import Params, Scalar, static, struct
 from fedspam.population import reading
 from fedspam.population.protocol import Ids, Population
-from fedspam.population.ragged import Ragged, RaggedOracle
+from fedspam.population.ragged import Ragged, RaggedOracle, of_unequal_sizes
 
 
 @struct
@@ -18,7 +18,9 @@ class MeanOracle:
     """The mean client of a cohort: what an affine work is done on once, instead of once per client.
 
     Its loss is the mean of the cohort's losses, so that its gradient costs what a central gradient over
-    the same examples costs. Above `chunk` clients the gradient is accumulated chunk by chunk.
+    the same examples costs. Above `chunk` clients the gradient is accumulated chunk by chunk; where clients differ much
+    in size, over blocks of as many rows as that many small clients have. So accumulated it has gradients, and their
+    derivatives along a direction, and no others.
 
     Arguments:
         population: who the clients are.
@@ -40,8 +42,8 @@ class MeanOracle:
         size = self.ids.shape[0]
         kept = jnp.ones(size, bool) if self.kept is None else self.kept
         count = size if self.kept is None else jnp.maximum(jnp.sum(kept), 1)
-        if isinstance(self.population, Ragged) and self.population.capacities:
-            part, parts = self._packed(self.population, kept)
+        if (unequal := of_unequal_sizes(self.population)) is not None:
+            part, parts = self._packed(unequal, kept)
         elif size <= self.chunk:
             return self._total(params, key, self.ids, kept) / count
         else:

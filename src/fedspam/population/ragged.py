@@ -1,6 +1,7 @@
 """A finite population on the device, whose clients hold different numbers of examples."""
 
 import dataclasses
+import math
 from collections.abc import Sequence
 
 import jax
@@ -11,9 +12,9 @@ from jaxtyping import Array, Bool, Float, Integer, Key, PyTree, UInt32
 from fedspam import _check, _random
 from fedspam._tree import Params, Scalar, static, struct
 from fedspam.population import reading
-from fedspam.population.protocol import Ids, Loss, draw
+from fedspam.population.protocol import Ids, Loss, Population, draw
 
-SMALL = 64  # rows of a client: padding to fewer costs next to nothing
+SMALL = 2**15  # numbers of a client: padding to fewer costs less than what sizes of their own do
 MANY = 0.2  # of the clients are worth a capacity of their own
 
 
@@ -48,24 +49,24 @@ class RaggedOracle:
 
     def fetch(self) -> "RaggedOracle":
         """The same with all its rows at hand, once for all calls."""
-        total = jax.tree.leaves(self.examples)[0].shape[0]
-        start = jnp.minimum(self.offset, total - self.capacity)
-        near = reading.runs(self.examples, start, self.capacity)
-        own = self.offset - start + jnp.minimum(jnp.arange(self.capacity), self.count - 1)
-        examples = jax.tree.map(lambda leaf: leaf[own], near)
-        return dataclasses.replace(self, examples=examples, offset=jnp.zeros_like(self.offset), fetched=True)
+        return dataclasses.replace(self, examples=self._all(), offset=jnp.zeros_like(self.offset), fetched=True)
 
     def _rows(self, key: Key[Array, ""] | None) -> tuple[PyTree[Array], Bool[Array, " rows"]]:
-        position = jnp.arange(self.capacity)
-        if self.fetched:
-            return self.examples, position < self.count
-        if key is not None and self.batch is not None and self.batch < self.capacity:
-            # distinct rows of this client; those beyond its own number are masked
-            slot = jnp.arange(self.batch, dtype=jnp.uint32)
-            shuffled = _random.permuted(key, jnp.minimum(slot, jnp.uint32(self.count - 1)), self.count)
-            position = jnp.where(slot < self.count, shuffled.astype(jnp.int32), self.capacity)
-        places = self.offset + jnp.minimum(position, self.count - 1)
-        return reading.rows(self.examples, places), position < self.count
+        if key is None or self.batch is None or self.batch >= self.capacity:
+            return self.examples if self.fetched else self._all(), jnp.arange(self.capacity) < self.count
+        # distinct rows of this client; those beyond its own number are masked
+        slot = jnp.arange(self.batch, dtype=jnp.uint32)
+        shuffled = _random.permuted(key, jnp.minimum(slot, jnp.uint32(self.count - 1)), self.count)
+        own = jnp.minimum(shuffled.astype(jnp.int32), self.count - 1)
+        return reading.rows(self.examples, self.offset + own), slot < self.count.astype(jnp.uint32)
+
+    def _all(self) -> PyTree[Array]:
+        total = jax.tree.leaves(self.examples)[0].shape[0]
+        length = min(self.capacity, total)
+        start = jnp.minimum(self.offset, total - length)
+        near = reading.runs(self.examples, start, length)
+        own = self.offset - start + jnp.minimum(jnp.arange(self.capacity), self.count - 1)
+        return jax.tree.map(lambda leaf: leaf[own], near)
 
 
 @struct
@@ -163,7 +164,7 @@ class Ragged:
             batch=batch,
             replace=replace,
             weighted=weighted,
-            capacities=_capacities(rows) if batch is None else (),
+            capacities=_capacities(rows, examples) if batch is None else (),
         )
 
     @property
@@ -192,25 +193,27 @@ class Ragged:
     def client(self, id: UInt32[Array, ""]) -> RaggedOracle:
         offset, end = reading.runs(self.offsets, id, 2)
         count = end - offset
+        factor = jnp.where(id < self.size, self.factor(count), jnp.nan)  # nobody is taken for another
         oracle = RaggedOracle(
-            self.examples,
-            offset,
-            count,
-            self.factor(count),
-            loss=self.loss,
-            capacity=self.capacity,
-            batch=self.batch,
+            self.examples, offset, count, factor, loss=self.loss, capacity=self.capacity, batch=self.batch
         )
         return oracle.fetch() if self.batch is None else oracle
 
 
-def _capacities(sizes: Integer[np.ndarray, " clients"]) -> tuple[int, ...]:
+def of_unequal_sizes(population: Population) -> Ragged | None:
+    """The population, if its clients are padded to several capacities."""
+    if not isinstance(population, Ragged) or population.batch is not None or not population.capacities:
+        return None
+    return population
+
+
+def _capacities(sizes: Integer[np.ndarray, " clients"], examples: PyTree) -> tuple[int, ...]:
     """Half the largest size, a quarter, an eighth, and the largest itself: of them those that many clients need.
 
     Each is compiled for itself, so there are few; and where the largest client is small, there is one.
     """
     largest = int(sizes.max())
-    if largest < SMALL:
+    if largest * sum(math.prod(np.shape(leaf)[1:]) for leaf in jax.tree.leaves(examples)) < SMALL:
         return ()
     kept, below = [], 0
     for capacity in (-(-largest // 8), -(-largest // 4), -(-largest // 2), largest):

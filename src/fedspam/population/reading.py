@@ -24,6 +24,7 @@ def runs(arrays: PyTree[Array], starts: Integer[Array, "*starts"], length: int) 
     >>> runs(jnp.arange(6), jnp.array([1, 4]), 2).tolist()
     [[1, 2], [4, 5]]
     """
+    starts = jnp.asarray(starts)
     cut = _cut if jax.default_backend() == "cpu" else _indexed
     return jax.tree.map(lambda array: cut(array, starts, length), arrays)
 
