@@ -160,6 +160,7 @@ def distance(people):
     return lambda x: {"norm": jnp.linalg.norm(people.gradient(x))}
 
 
+@pytest.mark.slow
 def test_the_mean_as_a_rule_is_the_mean(people):
     plain = simulate(METHOD, people, jnp.ones(4), rounds=8, key=2)
     ruled = simulate(METHOD, people, jnp.ones(4), rounds=8, key=2, aggregate=Mean())
@@ -167,6 +168,7 @@ def test_the_mean_as_a_rule_is_the_mean(people):
     np.testing.assert_array_equal(ruled.rows["bytes_up"], plain.rows["bytes_up"])
 
 
+@pytest.mark.slow
 def test_over_bytes_it_is_the_same(people):
     run = simulate(METHOD, people, jnp.ones(4), rounds=4, key=2, aggregate=Median())
     state, fed = loopback.run(METHOD, people, jnp.ones(4), rounds=4, key=2, aggregate=Median())
@@ -175,6 +177,7 @@ def test_over_bytes_it_is_the_same(people):
     assert fed.bytes_up == run.rows["bytes_up"].sum() + start
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("attack", [SignFlip(10.0), Huge(1e4)], ids=lambda attack: type(attack).__name__)
 def test_with_a_rule_it_converges_and_without_it_does_not(people, attack):
     faults = Faults(adversarial=0.2, attack=attack)
@@ -191,6 +194,7 @@ def test_with_a_rule_it_converges_and_without_it_does_not(people, attack):
     assert not np.median(norms[1][-5:]) < 0.3 * first
 
 
+@pytest.mark.slow
 def test_faults_and_quorum_apply_under_a_rule(people):
     faults = Faults(dropout=0.3, nan=0.2)
     run = simulate(METHOD, people, jnp.ones(4), rounds=100, key=2, faults=faults, aggregate=Median(), quorum=0.5)

@@ -33,6 +33,7 @@ def loss(people, params):
     return np.mean([people.client(jnp.uint32(i))(params) for i in range(people.size)])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("who", ["average", "one"])
 def test_scaling_f_changes_nothing(who):
     """The same iterates for f and for 1000 f, up to rounding that the trust ratio's cancellations enlarge."""
@@ -66,6 +67,7 @@ def test_minibatch_clients_train_and_stay_finite(who):
     assert loss(people, run.params) < (0.3 if who == "average" else 0.7) * loss(people, start)
 
 
+@pytest.mark.slow
 def test_gradients_see_all_of_a_minibatch_client():
     """The exchange of gradients is over a client's whole data, whichever minibatch the key would pick."""
     oracle, x = clients().client(jnp.uint32(3)), MODEL.init(0)
@@ -79,6 +81,7 @@ def test_gradients_see_all_of_a_minibatch_client():
 # --- minibatch steps -------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rate", [1e-9, 0.1, 1e9])
 def test_any_rate_finds_its_way(rate):
     """From a rate of 1e-9 or 1e9 the client comes down as far as from a good one."""
@@ -89,6 +92,7 @@ def test_any_rate_finds_its_way(rate):
     assert last < 1e3
 
 
+@pytest.mark.slow
 def test_without_fading_they_are_corrected_steps():
     """With an endless reach and accepted steps: those of `GradientDescent` on minibatches."""
     oracle, x = clients().client(jnp.uint32(3)), MODEL.init(0)

@@ -54,6 +54,7 @@ TINY = Plan(rounds=16, cohort=3, targets=(0.5,), seeds=2, budget=4, exact=True)
 # --- what is written -------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_all_files_are_there(made):
     folder, line = made
     assert {path.name for path in folder.iterdir()} == FILES
@@ -120,6 +121,7 @@ def test_each_number_is_of_the_setting_that_tuning_found_cheapest(made):
             assert row["trial"] == row["median"] == ""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("key", ["mvr", "spam_pp"])
 def test_curves_are_those_of_the_method(made, key):
     """One chosen setting, run by itself: errors from the arrays of the problem, bytes from the ledger."""
@@ -307,6 +309,7 @@ def test_named_quadratics(name):
     assert problem.optimum == pytest.approx(float(problem.population.loss(jnp.asarray(problem.population.minimiser))))
 
 
+@pytest.mark.slow
 def test_named_problem_with_data(data):
     problem = load("heart", data)
     people = problem.population
@@ -361,6 +364,7 @@ def test_quotients_and_verdicts():
     assert sweep.from_csv(sweep.to_csv(rows)) == rows
 
 
+@pytest.mark.slow
 def test_a_tiny_sweep(tmp_path, tiny):
     chosen = [sweep.Case("tiny", f"{n}", lambda: tiny) for n in (1, 2)]
     ticks = []
@@ -432,6 +436,7 @@ def test_what_is_usual_is_filled_in():
     assert asked.ask(problem="har", metric="accuracy").plan.label(0.05) == 0.95
 
 
+@pytest.mark.slow
 def test_quiet_prints_the_folder_alone_and_a_bad_folder_is_one_line(tmp_path, capsys):
     (tmp_path / "file").write_text("")
     line = "compare --methods mvr --rounds 2 --seeds 1 --budget 1 --quiet --out"

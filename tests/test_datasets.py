@@ -293,6 +293,7 @@ def test_closed_forms_are_those_of_the_losses(number):
     assert found == pytest.approx((max(norm(matrix - whole) for matrix in own), norm(whole)), rel=1e-10)
 
 
+@pytest.mark.slow
 def test_measure_ends_where_the_gradient_vanishes():
     for people, shape in regressions():
         found = measure(people, np.zeros(shape))

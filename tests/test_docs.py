@@ -38,6 +38,7 @@ def load(text: str, folder: Path) -> types.ModuleType:
     return module
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("document", ["README.md", "docs/index.md"])
 def test_first_example_prints_what_it_says(document: str, tmp_path: Path) -> None:
     (code,) = blocks(document, "python")

@@ -175,6 +175,7 @@ def test_mars_equals_an_independent_loop(play, people, draws):
 # --- SPAM's estimator, its scale, and the server's step ---
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("build", [spam, spam_pp, spam_ppa])
 def test_a_scale_of_one_is_mvr_bit_for_bit(play, build, people):
     cohort = () if build is spam else (2,)
@@ -297,6 +298,7 @@ def test_the_server_knows_the_mean_of_what_clients_remember_though_replies_are_l
     np.testing.assert_allclose(run.state.estimate.memory, run.memory.mean(0), atol=1e-14)
 
 
+@pytest.mark.slow
 def test_page_with_many_instead_of_all_runs_without_end():
     people = Generated(
         make=lambda key: jax.random.normal(key, (D,)), loss=lambda x, centre: 0.5 * jnp.sum((x - centre) ** 2)

@@ -119,6 +119,7 @@ def test_a_run_ends_where_its_target_is_reached_and_not_before(tmp_path, segment
     np.testing.assert_array_equal(on.params, whole.params)
 
 
+@pytest.mark.slow
 def test_targets_from_below_and_targets_out_of_reach():
     people = PEOPLE.population(squares)
     options = {"key": 0, "rounds": 10, "probe": loss_probe()}
@@ -225,6 +226,7 @@ def test_draws_that_cannot_be_told_ahead_are_recognised(by, depends):
         assert made(carry, 0, 4) is people
 
 
+@pytest.mark.slow
 def test_data_mapped_from_disk_serves_and_is_part_of_the_identity(tmp_path):
     mapped = datasets.write_mapped(iter(PEOPLE), tmp_path / "data")
     run = simulate(METHODS["fedavg"], Stored.of(mapped, squares, window=5), jnp.zeros(3), rounds=7, key=0)

@@ -168,6 +168,7 @@ FAULTS = [
 ]  # fmt: skip
 
 
+@pytest.mark.slow
 def test_the_iterates_rows_and_bytes_are_the_simulators(undisturbed):
     run = simulate(METHOD, PEOPLE, FIRST, rounds=ROUNDS, key=7)
     np.testing.assert_allclose(undisturbed.params, run.params, rtol=1e-12, atol=1e-12)
@@ -196,6 +197,7 @@ def test_a_bad_reply_changes_nothing(fault, silent, undisturbed):
     assert sum(outcome.column("difference.asked")) > 3 * ROUNDS
 
 
+@pytest.mark.slow
 def test_the_substitutes_iterates_are_those_of_the_simulator_with_the_same_clients(silent):
     """Client 2 is silent, others stand in: the simulator, told who took part, agrees."""
     took_part = {"train.difference": [], "train.prox": []}
@@ -300,6 +302,7 @@ def test_a_node_that_comes_back_takes_part_again():
     assert "train.difference" in asked
 
 
+@pytest.mark.slow
 def test_who_lost_what_it_held_is_told_again():
     """A message is whole for a client whose reply to the earlier one never came: it may not hold x."""
 
@@ -421,6 +424,7 @@ def test_a_client_refuses_a_message_of_another_schema(undisturbed):
         assert said in refused if said else "another client" in refused or refused is None
 
 
+@pytest.mark.slow
 def test_the_cohort_size_is_the_servers_business():
     smaller = dataclasses.replace(METHOD, cohort_size=2)
     assert Schema.of(smaller, FIRST).digest == Schema.of(METHOD, FIRST).digest
@@ -686,6 +690,7 @@ def test_modules_of_other_frameworks(make):
         np.testing.assert_allclose(one, other, rtol=1e-6, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_a_rule_takes_the_place_of_the_mean():
     told = simulate(METHOD, PEOPLE, FIRST, rounds=ROUNDS, key=7, aggregate=Median())
     outcome = go(aggregate=Median())

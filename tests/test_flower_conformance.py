@@ -154,6 +154,7 @@ def test_every_fault_is_found(answered):
     assert conformance.main(["check", str(answered)]) == 1
 
 
+@pytest.mark.slow
 def test_the_golden_files_are_what_the_package_says_today(tmp_path):
     pytest.importorskip("flwr", reason="needs Flower: pip install 'fedspam[flower]'")
     remedy = "make it anew: python -m fedspam.flower.conformance record src/fedspam/flower/golden"

@@ -109,11 +109,13 @@ def torch_clients(name, dtype):
     return over_flower(oracle, the_method(name), {"x": jnp.ones(DIMENSION, dtype)})["x"]
 
 
+@pytest.mark.slow
 @every_method
 def test_jax_clients_give_the_simulators_iterates(name, simulated):
     np.testing.assert_allclose(jax_clients(name, "float64"), simulated(name, "float64"), rtol=1e-12, atol=1e-12)
 
 
+@pytest.mark.slow
 @every_method
 def test_torch_clients_give_the_simulators_iterates(name, simulated):
     np.testing.assert_allclose(torch_clients(name, "float64"), simulated(name, "float64"), rtol=1e-12, atol=1e-12)

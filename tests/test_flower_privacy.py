@@ -57,6 +57,7 @@ def test_epsilon_does_not_depend_on_the_bound_and_grows_with_participations():
     assert spent[0] < spent[2]
 
 
+@pytest.mark.slow
 def test_amplification_is_that_of_the_accountant_and_never_the_default():
     privacy = Privacy(1.0, 4.0, least=10)
     found = privacy.epsilon_amplified(1e-5, exchanges=50, clients=1000, cohort_size=10)
@@ -70,6 +71,7 @@ def test_amplification_is_that_of_the_accountant_and_never_the_default():
     assert privacy.report(1e-5, 50)["amplification by sampling"] == "not counted"
 
 
+@pytest.mark.slow
 def test_noise_for_a_budget_spends_it():
     z = noise_for(2.0, 1e-5, participations=10)
     assert Privacy(1.0, z, 3).epsilon(1e-5, 10) <= 2.0
@@ -192,6 +194,7 @@ def test_the_example_of_the_guide_runs(tmp_path, capsys):
     assert report["epsilon"] == Privacy(1.0, 4.0, 5).epsilon(1e-3, 4)
 
 
+@pytest.mark.slow
 def test_the_server_can_be_the_prox_client_on_proxy_data(tmp_path):
     """Client 0 moves, the others refuse to, and all that they say is masked."""
     mod = run_code(guide()[1], tmp_path).only_the_proxy_moves

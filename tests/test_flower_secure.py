@@ -118,6 +118,7 @@ def result_of(result):
     return result.arrays["params"].numpy()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("method", "secure"),
     [

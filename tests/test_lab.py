@@ -30,6 +30,7 @@ browser = pages.browser
 # --- the race --------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_repeated_cohort_has_the_clients_of_the_small_one() -> None:
     keys = jax.vmap(jax.random.key)(jnp.arange(50))
     people = racing.problem_of(0.03, 0).population

@@ -211,6 +211,7 @@ def test_bytes_are_fractions_of_255():
     np.testing.assert_allclose(model.logits(params, images), model.logits(params, images / 255.0), rtol=1e-12)
 
 
+@pytest.mark.slow
 def test_negative_labels_are_padding():
     model = char_lstm(10, hidden=4, layers=1, every=True)
     params, text = model.init(0), TEXT[:2, :6]
@@ -220,6 +221,7 @@ def test_negative_labels_are_padding():
     np.testing.assert_allclose(losses[0], -(scores[0, 0, 1] + scores[0, 1, 2]) / 2, rtol=1e-5)
 
 
+@pytest.mark.slow
 def test_a_transformer_does_not_see_what_comes_after():
     model = char_transformer(10, length=12, width=8, heads=2)
     params = model.init(0)

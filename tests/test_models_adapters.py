@@ -43,6 +43,7 @@ def twins(torch):
     return model, params, from_torch(module), copied(params)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("method", "chunk"),
     [
@@ -63,6 +64,7 @@ def test_a_torch_module_takes_the_steps_of_its_twin(torch, method, chunk):
         np.testing.assert_allclose(theirs[name], leaf, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_a_torch_module_under_vmap_and_its_gradient(torch):
     model, start, other, other_start = twins(torch)
     some = jax.tree.map(jnp.asarray, rows(0, 6))
@@ -88,6 +90,7 @@ def test_parameters_that_a_torch_module_does_not_use_have_no_gradient(torch):
     assert float(jnp.abs(gradient["unused.weight"]).max()) == 0
 
 
+@pytest.mark.slow
 def test_an_equinox_module_trains():
     equinox = pytest.importorskip("equinox", reason="pip install 'fedspam[equinox]'")
     module = equinox.nn.MLP(4, 3, 8, 1, key=jax.random.key(0))
@@ -112,6 +115,7 @@ def flax_convolution(nnx):
     return Tiny
 
 
+@pytest.mark.slow
 def test_a_flax_module_trains_with_our_convolution():
     nnx = pytest.importorskip("flax.nnx", reason="pip install 'fedspam[flax]'")
     tiny = flax_convolution(nnx)

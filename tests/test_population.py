@@ -36,6 +36,7 @@ def test_permuted_is_a_permutation(count):
     assert len(set(ids.tolist())) == sample
 
 
+@pytest.mark.slow
 def test_permuted_is_uniform():
     # every ordered pair of 5 clients, 20 of them, should come up equally often; chi-square with 19 degrees of freedom
     trials = 20_000
@@ -56,6 +57,7 @@ def test_with_replacement_a_cohort_can_repeat():
     assert len(set(np.asarray(draw(jax.random.key(0), 50, 5, True)).tolist())) == 5
 
 
+@pytest.mark.slow
 def test_a_client_is_the_mean_over_its_rows_alone(clients):
     people = Ragged.of(clients, squares)
     x = jnp.array([1.0, -2.0, 0.5])
@@ -102,6 +104,7 @@ def test_a_minibatch_larger_than_the_client_is_the_client():
     np.testing.assert_allclose(oracle(jnp.ones(3), jax.random.key(0)), oracle(jnp.ones(3)), rtol=1e-14)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("chunk", [1, 2, 3, 8])
 def test_the_mean_client_is_the_mean(clients, chunk):
     people = Ragged.of(clients, squares, batch=2)
@@ -121,6 +124,7 @@ def test_generated_clients_are_the_same_every_time():
     assert ids.min() < 0.1 * 2**32
 
 
+@pytest.mark.slow
 def test_an_endless_population_trains():
     people = Generated(
         make=lambda key: 1 + 0.1 * jax.random.normal(key, (3,)), loss=lambda x, c: 0.5 * jnp.sum((x - c) ** 2)
@@ -130,6 +134,7 @@ def test_an_endless_population_trains():
     np.testing.assert_allclose(run.params, 1, atol=0.05)
 
 
+@pytest.mark.slow
 def test_hosted_clients_answer_from_outside(clients):
     def answer(id, x, seed):
         residual = clients[id]["a"] @ x - clients[id]["b"]

@@ -229,6 +229,7 @@ def test_equal_losses_compile_once():
     assert jax.tree.structure(first) == jax.tree.structure(second)
 
 
+@pytest.mark.slow
 def test_heterogeneity_separates_clients():
     def spread(heterogeneity):
         made = synthetic_logistic(0, clients=20, dimension=3, rows=200, heterogeneity=heterogeneity)

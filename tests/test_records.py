@@ -502,6 +502,7 @@ def poisoned(client, at=np.nan):
     return dataclasses.replace(PEOPLE, linears=PEOPLE.linears.at[client].set(at))
 
 
+@pytest.mark.slow
 def test_a_client_that_replies_nan_is_named(tmp_path):
     """Everyone is asked, so that every round meets the client; the mean of all is NaN."""
     method = spam_pp(12, 0.8, 0.3, solver=Exact(), start="zero")
@@ -573,6 +574,7 @@ class Dividing:
         return ()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("segment", [3, 1000])
 def test_the_servers_own_step_is_watched_too(segment):
     run = simulate(Dividing(), PEOPLE, START, rounds=60, key=0, segment=segment)
@@ -608,6 +610,7 @@ def test_divergence_is_seen_in_a_probe():
         simulate(method, people, jnp.ones(1), rounds=2, key=0, probe=loss, watch=Watch(growth=10.0, probe="loss"))
 
 
+@pytest.mark.slow
 def test_good_steps_in_a_row_do_not_end_in_infinity():
     """`auto` lengthens its step after each good one; however fast it does, the range of float32 is not left."""
     people = jax.tree.map(lambda leaf: leaf.astype(jnp.float32), PEOPLE)
@@ -656,6 +659,7 @@ class Draws:
         return ()
 
 
+@pytest.mark.slow
 def test_chunks_change_no_draw():
     runs = [simulate(Draws(), PEOPLE, START, rounds=20, key=3, chunk=chunk, segment=20) for chunk in (1, 7, 11)]
     for run in runs[1:]:

@@ -69,6 +69,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     }  # fmt: skip
 
 
+@pytest.mark.slow
 def test_a_run_is_read_as_it_was_recorded(runs: dict[str, Any]) -> None:
     folder, run = runs["one"]
     source = read(folder)

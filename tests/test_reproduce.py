@@ -70,6 +70,7 @@ def spam_in_numpy(number, ratio, p, steps, rounds):
     return np.array(norms)
 
 
+@pytest.mark.slow
 def test_all_files_are_there(made):
     folder, code = made
     assert {path.name for path in folder.iterdir()} == FILES
@@ -82,6 +83,7 @@ def test_all_files_are_there(made):
     assert "1/(L_\\xi+1/\\gamma)" in facts["reading"]
 
 
+@pytest.mark.slow
 def test_curves_are_those_of_the_printed_algorithm(made):
     rows = read(made[0] / "curves.csv")
     names = ["panel", "gamma_delta", "momentum", "prox", "round", "median", "low", "high", "seed_5", "seed_6"]
@@ -121,6 +123,7 @@ def test_equal_seeds_give_equal_curves_and_progress_is_told(made):
     np.testing.assert_allclose(deltas, [ridge(SEED + 1)[0].delta])
 
 
+@pytest.mark.slow
 def test_float64_is_asked_for_in_the_experiment_alone():
     program = (
         "import jax, jax.numpy as jnp, numpy as np\n"

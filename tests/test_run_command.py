@@ -51,6 +51,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> experiment.Outcome:
     return experiment.run(decode(TINY), tmp_path_factory.mktemp("runs") / "tiny")
 
 
+@pytest.mark.slow
 def test_the_folder_tells_everything(finished: experiment.Outcome) -> None:
     folder, facts = finished.folder, finished.facts
     assert json.loads((folder / "summary.json").read_text()) == facts
@@ -123,6 +124,7 @@ def test_a_target_is_told_and_stops(finished: experiment.Outcome, tmp_path: Path
     assert stopped.facts["rounds"] == first
 
 
+@pytest.mark.slow
 def test_a_run_that_diverges_is_a_failure(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     line = "--data quadratics --data.clients 6 --data.dimension 3 --algorithm fedavg --algorithm.cohort 2 " + (
         "--algorithm.local_steps 5 --algorithm.step_size 50 --run.growth 100"
@@ -159,6 +161,7 @@ def seen(one: experiment.Experiment) -> dict[str, float]:
     return {name: float(value) for name, value in jax.jit(lambda probe, x: probe(x))(one.probe, one.start).items()}
 
 
+@pytest.mark.slow
 def test_csv_by_client(tmp_path: Path) -> None:
     data = {"kind": "csv", "path": str(csv_table(tmp_path)), "client": "site", "label": "y", "features": ["a", "b"]}
     one = made(data, "logistic")
@@ -196,6 +199,7 @@ def test_csv_dealt_out(tmp_path: Path) -> None:
     assert seen(one)["loss"] == pytest.approx(np.log(3), rel=1e-6)
 
 
+@pytest.mark.slow
 def test_npz_and_libsvm(tmp_path: Path) -> None:
     random = np.random.default_rng(0)
     x, y, who = random.normal(size=(40, 5)), random.integers(0, 3, 40), np.arange(40) % 4
@@ -210,6 +214,7 @@ def test_npz_and_libsvm(tmp_path: Path) -> None:
     assert seen(two)["loss"] == pytest.approx(np.log(2))
 
 
+@pytest.mark.slow
 def test_leaf_and_synthetic_and_digits(tmp_path: Path) -> None:
     users = {f"u{i}": {"x": [[i, j, 1.0] for j in range(6)], "y": [j % 2 for j in range(6)]} for i in range(3)}
     text = json.dumps({"users": list(users), "num_samples": [6, 6, 6], "user_data": users})

@@ -119,6 +119,7 @@ def test_two_processes_do_what_one_does():
         assert first[f"{kind} {name}"] == alone[f"{kind} {name}"]  # to the bit that of two devices of one host
 
 
+@pytest.mark.slow
 def test_a_mesh_of_one_device_changes_no_bit():
     people, method = quadratics(0, clients=9, dimension=4), METHODS["spam_pp"]
     run = lambda **devices: (

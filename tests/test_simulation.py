@@ -29,6 +29,7 @@ def norm_of(people):
 # --- faults ---
 
 
+@pytest.mark.slow
 def test_fault_rates_are_those_asked_for(people):
     run = simulate(METHOD, people, jnp.ones(4), rounds=2000, key=0, faults=Faults(dropout=0.2, nan=0.1, late=0.15))
     asked = run.rows["difference.asked"].sum()
@@ -37,6 +38,7 @@ def test_fault_rates_are_those_asked_for(people):
     assert abs(run.rows["difference.accepted"].sum() / asked - 0.55) < 0.02
 
 
+@pytest.mark.slow
 def test_it_converges_through_faults(people):
     faults = Faults(dropout=0.2, nan=0.1)
     run = simulate(METHOD, people, jnp.ones(4), rounds=400, key=0, faults=faults, probe=norm_of(people))
@@ -59,6 +61,7 @@ def test_a_void_round_changes_nothing_and_is_charged(people):
     assert (silent.rows["bytes_up"] == 0).all()
 
 
+@pytest.mark.slow
 def test_a_missed_quorum_is_void(people):
     faults = Faults(dropout=0.5)
     run = simulate(METHOD, people, jnp.ones(4), rounds=200, key=0, faults=faults, quorum=0.8)
@@ -138,6 +141,7 @@ class Coin:
         return ()
 
 
+@pytest.mark.slow
 def test_a_condition_charges_the_branch_that_was_taken(people):
     from fedspam import loopback
 
@@ -156,6 +160,7 @@ def test_a_condition_charges_the_branch_that_was_taken(people):
 # --- disk ---
 
 
+@pytest.mark.slow
 def test_resuming_gives_the_bits_of_the_undisturbed_run(people, tmp_path):
     options = {"key": 5, "segment": 10, "probe": norm_of(people), "every": 5}
     whole = simulate(METHOD, people, jnp.ones(4), rounds=50, **options)
@@ -209,6 +214,7 @@ def test_the_manifest_says_what_was_run(people, tmp_path):
 # --- many ---
 
 
+@pytest.mark.slow
 def test_many_step_sizes_and_seeds_in_one_call(people):
     methods = [spam_pp(5, gamma, 0.3, solver=Exact()) for gamma in (0.2, 0.8, 3.0)]
     many = simulate_many(methods, people, jnp.ones(4), rounds=15, keys=[4, 5], probe=norm_of(people))

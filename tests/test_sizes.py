@@ -91,6 +91,7 @@ def test_iterates_do_not_depend_on_the_padding(people, method, chunk):
     jax.tree.map(close, (run.params, run.memory), (expected.params, expected.memory))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("weighted", [False, True])
 @pytest.mark.parametrize("chunk", [2, 5])
 def test_packed_rows_are_the_mean_client(weighted, chunk):
@@ -104,6 +105,7 @@ def test_packed_rows_are_the_mean_client(weighted, chunk):
         jax.tree.map(partial(np.testing.assert_allclose, rtol=1e-12, atol=1e-14), found, told)
 
 
+@pytest.mark.slow
 def test_many_runs_of_clients_of_unequal_sizes(people):
     method = spam_pp(5, 0.5, 0.3, solver=SOLVER)
     alone = simulate(method, people, jnp.zeros(4), rounds=4, key=2)

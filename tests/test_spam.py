@@ -122,6 +122,7 @@ def test_everyone_asked_and_an_exact_start_keep_the_estimate_exact(people):
     np.testing.assert_allclose(run.state.estimate.g, people.gradient(run.state.x_prev), atol=1e-13)
 
 
+@pytest.mark.slow
 def test_a_cohort_of_one_is_spam(people):
     ids = np.array([2, 7, 7, 0, 5, 3])
     options = {"solver": GradientDescent(steps=4), "start": jnp.arange(5.0)}
@@ -138,6 +139,7 @@ def test_a_cohort_of_one_is_spam(people):
         np.testing.assert_allclose(run.params, alone.params, rtol=1e-13)
 
 
+@pytest.mark.slow
 def test_small_steps_move_like_server_mvr(people):
     # gamma -> 0: x_{k+1} = x_k - gamma g_k + O(gamma^2)
     gap = []
@@ -154,12 +156,14 @@ def test_scaling_the_loss_and_the_step_changes_nothing(people):
     np.testing.assert_allclose(one.params, other.params, rtol=1e-11)
 
 
+@pytest.mark.slow
 def test_constant_schedules_given_as_arrays_are_the_constant_method(people):
     constant = simulate(spam(0.6, 0.25, solver=Exact()), people, jnp.ones(5), rounds=12, key=3)
     arrays = simulate(spam(np.full(12, 0.6), np.full(12, 0.25), solver=Exact()), people, jnp.ones(5), rounds=12, key=3)
     np.testing.assert_allclose(constant.params, arrays.params, rtol=1e-14)
 
 
+@pytest.mark.slow
 def test_a_tight_tolerance_reproduces_the_exact_prox(people):
     from fedspam.prox import LBFGS, Absolute
 
@@ -168,6 +172,7 @@ def test_a_tight_tolerance_reproduces_the_exact_prox(people):
     np.testing.assert_allclose(exact.params, inexact.params, atol=1e-10)
 
 
+@pytest.mark.slow
 def test_the_varying_schedule_goes_below_the_floor_of_the_constant_one():
     people = quadratics(KEY, clients=20, dimension=4, delta=0.5, noise=1.0)
     probe = lambda x: {"norm": jnp.linalg.norm(people.gradient(x))}

@@ -351,6 +351,7 @@ def test_complexity():
         trips_needed(constants, 0.0)
 
 
+@pytest.mark.slow
 def test_traffic_is_what_a_run_is_charged():
     people = quadratics(0, clients=12, dimension=5)
     method = spam_pp(4, 0.5, 0.5, solver=Exact(), start=3)

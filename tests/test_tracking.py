@@ -37,6 +37,7 @@ class Memory:
         self.told.append(status)
 
 
+@pytest.mark.slow
 def test_every_look_becomes_a_point(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     memory = Memory()
     monkeypatch.setattr(tracking, "RECORDERS", {"tensorboard": (lambda: memory, "numpy", "x")})

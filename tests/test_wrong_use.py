@@ -192,6 +192,7 @@ def answer(line: str, capsys: pytest.CaptureFixture[str]) -> tuple[int, str]:
     return code, printed.err
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES)
 def test_a_wrong_use_is_answered_on_one_screen(
     case: Case, world: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
