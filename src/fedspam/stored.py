@@ -115,7 +115,8 @@ class Stored:
     def _oracle(self, examples: PyTree[Array], offset: Any, count: Any, found: Any) -> RaggedOracle:
         factor = count.astype(jnp.result_type(float)) * (self.size / int(self.shelf.offsets[-1]))
         factor = jnp.where(found, factor if self.weighted else jnp.ones_like(factor), jnp.nan)
-        return RaggedOracle(examples, offset, count, factor, loss=self.loss, capacity=self.capacity, batch=self.batch)
+        oracle = RaggedOracle(examples, offset, count, factor, loss=self.loss, capacity=self.capacity, batch=self.batch)
+        return oracle.fetch()
 
     def _fetch(self, id: Any) -> tuple[dict[str, np.ndarray], np.ndarray]:
         ids = np.asarray(id).astype(np.int64)
@@ -149,8 +150,7 @@ class Window:
     def client(self, id: UInt32[Array, ""]) -> RaggedOracle:
         slot = jnp.minimum(jnp.searchsorted(self.ids, id), self.ids.shape[0] - 1)
         found = self.ids[slot] == id  # always; were it not, the loss would be NaN, never another client's
-        oracle = self.stored._oracle(self.examples, self.offsets[slot], self.counts[slot], found)
-        return oracle.fetch() if oracle.batch is None else oracle
+        return self.stored._oracle(self.examples, self.offsets[slot], self.counts[slot], found)
 
 
 Lend = Callable[[Carry, int, int], Population]

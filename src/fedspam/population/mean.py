@@ -82,7 +82,7 @@ class MeanOracle:
         ends = jnp.cumsum(counts)
         # where a client's rows begin, less where they do in the blocks
         begins = reading.rows(people.offsets, self.ids) - (ends - counts)
-        share = people.factor(counts) / jnp.maximum(counts, 1)
+        share = people.factor(self.ids, counts) / jnp.maximum(counts, 1)
         block = self.chunk * people.capacities[0]
 
         def part(params: Params, index: Any) -> Scalar:

@@ -48,7 +48,9 @@ class RaggedOracle:
         return rows, shares
 
     def fetch(self) -> "RaggedOracle":
-        """The same with all its rows at hand, once for all calls."""
+        """The same with all its rows at hand, once for all calls; itself where it looks at minibatches."""
+        if self.batch is not None:
+            return self
         return dataclasses.replace(self, examples=self._all(), offset=jnp.zeros_like(self.offset), fetched=True)
 
     def _rows(self, key: Key[Array, ""] | None) -> tuple[PyTree[Array], Bool[Array, " rows"]]:
@@ -57,8 +59,8 @@ class RaggedOracle:
         # distinct rows of this client; those beyond its own number are masked
         slot = jnp.arange(self.batch, dtype=jnp.uint32)
         shuffled = _random.permuted(key, jnp.minimum(slot, jnp.uint32(self.count - 1)), self.count)
-        own = jnp.minimum(shuffled.astype(jnp.int32), self.count - 1)
-        return reading.rows(self.examples, self.offset + own), slot < self.count.astype(jnp.uint32)
+        places = self.offset + shuffled.astype(jnp.int32)
+        return reading.rows(self.examples, places), slot < self.count.astype(jnp.uint32)
 
     def _all(self) -> PyTree[Array]:
         total = jax.tree.leaves(self.examples)[0].shape[0]
@@ -179,12 +181,11 @@ class Ragged:
         begins_and_ends = reading.runs(self.offsets, ids, 2)
         return begins_and_ends[:, 1] - begins_and_ends[:, 0]
 
-    def factor(self, count: Integer[Array, "*shape"]) -> Float[Array, "*shape"] | float:
-        """What the loss of a client with so many rows is multiplied by."""
-        if not self.weighted:
-            return 1.0
+    def factor(self, ids: UInt32[Array, "*shape"], counts: Integer[Array, "*shape"]) -> Float[Array, "*shape"]:
+        """What the losses of clients with so many rows are multiplied by; that of a number that nobody has is NaN."""
         total = jax.tree.leaves(self.examples)[0].shape[0]
-        return count.astype(jnp.result_type(float)) * (self.size / total)
+        share = counts.astype(jnp.result_type(float)) * (self.size / total) if self.weighted else 1.0
+        return jnp.where(jnp.asarray(ids) < self.size, share, jnp.nan)
 
     def within(self, capacity: int) -> "Ragged":
         """The same for clients that have no more rows than this, padded no further."""
@@ -193,11 +194,11 @@ class Ragged:
     def client(self, id: UInt32[Array, ""]) -> RaggedOracle:
         offset, end = reading.runs(self.offsets, id, 2)
         count = end - offset
-        factor = jnp.where(id < self.size, self.factor(count), jnp.nan)  # nobody is taken for another
+        factor = self.factor(id, count)
         oracle = RaggedOracle(
             self.examples, offset, count, factor, loss=self.loss, capacity=self.capacity, batch=self.batch
         )
-        return oracle.fetch() if self.batch is None else oracle
+        return oracle.fetch()
 
 
 def of_unequal_sizes(population: Population) -> Ragged | None:
