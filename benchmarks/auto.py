@@ -19,12 +19,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from fedspam import Ragged, datasets, records, simulate_many, spam_ppa
-from fedspam.algorithms import auto
-from fedspam.compare.problems import load, of_regression
+from fedspam import Ragged, datasets, simulate_many, spam_ppa
+from fedspam.app.compare.problems import load, of_regression
+from fedspam.methods import auto
+from fedspam.methods.schedules import MomentumOf, Power, effective_cohort
 from fedspam.problems import logistic, quadratics, ridge, synthetic_logistic
-from fedspam.prox import LBFGS, Exact
-from fedspam.schedules import MomentumOf, Power, effective_cohort
+from fedspam.simulation import records
+from fedspam.solvers import LBFGS, Exact
 
 jax.config.update("jax_enable_x64", True)
 TARGETS = (1e-1, 1e-2, 3e-3)

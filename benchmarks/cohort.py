@@ -36,8 +36,8 @@ def central(asked):
     from jax import lax
 
     from fedspam import Ragged, spam_pp
+    from fedspam.federation.traced import Traced
     from fedspam.models import femnist_cnn
-    from fedspam.traced import Traced
 
     model = femnist_cnn(sides.CLASSES, dtype=asked.dtype)
     images, labels, offsets = sides.draw(asked.cohort, equal=asked.images)

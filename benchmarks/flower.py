@@ -49,9 +49,9 @@ told = ""
 TASK = """
 import functools
 import jax, jax.numpy as jnp, numpy as np
-from fedspam.algorithms import fedavg, spam_pp
-from fedspam.population import DataOracle
-from fedspam.prox import GradientDescent
+from fedspam.methods import fedavg, spam_pp
+from fedspam.clients import DataOracle
+from fedspam.solvers import GradientDescent
 
 STEPS, STEP = 2, 0.1
 
@@ -83,7 +83,7 @@ def method(name, nodes):
 CLIENT = """
 from flwr.app import ArrayRecord, Message, MetricRecord, RecordDict
 from fedspam.flower import client_app, to_arrays, to_params
-from fedspam.population import DataOracle
+from fedspam.clients import DataOracle
 from overhead.task import data, first, loss, method, steps
 
 def rows(context):

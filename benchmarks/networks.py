@@ -19,12 +19,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from fedspam import ledger, records, simulate_many, spam, spam_pp, spam_ppa
-from fedspam.algorithms import auto, ce_lsgd, fedadam, fedavg, fedprox, mime, scaffold
+from fedspam import simulate_many, spam, spam_pp, spam_ppa
 from fedspam.datasets import read_femnist, read_har, read_har_windows
 from fedspam.datasets.federated import Federated
+from fedspam.federation import ledger
+from fedspam.methods import auto, ce_lsgd, fedadam, fedavg, fedprox, mime, scaffold
 from fedspam.models import har_cnn, leaf_cnn, mlp, softmax_regression
-from fedspam.prox import GradientDescent
+from fedspam.simulation import records
+from fedspam.solvers import GradientDescent
 
 BATCH = 20
 UNSEEN = (2, 4, 9, 10, 12, 13, 18, 20, 24)  # the persons that UCI tests on

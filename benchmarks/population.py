@@ -29,12 +29,12 @@ import jax.numpy as jnp
 import numpy as np
 
 from fedspam import Ragged, simulate, spam_pp
-from fedspam._tree import static, struct
-from fedspam.algorithms import fedavg
-from fedspam.population import Generated, draw
+from fedspam._internal.trees import static, struct
+from fedspam.clients import Generated, draw
+from fedspam.methods import fedavg
 from fedspam.problems.softmax import SoftmaxLoss
-from fedspam.prox import GradientDescent
-from fedspam.stored import Stored
+from fedspam.simulation.host_data import Stored
+from fedspam.solvers import GradientDescent
 
 COHORT, FEATURES, CLASSES = 50, 8, 4
 LOSS = SoftmaxLoss(0.01)

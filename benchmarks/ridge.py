@@ -17,9 +17,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from fedspam import Generated, records, simulate, simulate_many, spam, spam_pp, spam_ppa
+from fedspam import Generated, simulate, simulate_many, spam, spam_pp, spam_ppa
 from fedspam.problems import ridge
-from fedspam.prox import Exact, GradientDescent
+from fedspam.simulation import records
+from fedspam.solvers import Exact, GradientDescent
 
 COHORT = 5
 MOMENTUM = 0.2

@@ -18,11 +18,11 @@ import jax.numpy as jnp
 import numpy as np
 
 from fedspam import Faults, datasets, simulate_many, spam_pp, spam_ppa
-from fedspam._tree import struct
-from fedspam.aggregation import CentredClipping, Clipped, GeometricMedian, Mean, Median, TrimmedMean
-from fedspam.faults import Attack, Drift, Huge, SignFlip
+from fedspam._internal.trees import struct
+from fedspam.clients.faults import Attack, Drift, Huge, SignFlip
+from fedspam.federation.aggregation import CentredClipping, Clipped, GeometricMedian, Mean, Median, TrimmedMean
 from fedspam.problems import ridge, softmax
-from fedspam.prox import Exact, GradientDescent
+from fedspam.solvers import Exact, GradientDescent
 
 COHORT = 15
 ROWS = 80

@@ -15,7 +15,7 @@ import numpy as np
 
 from fedspam import Ragged, simulate, spam_pp, spam_ppa
 from fedspam.models import softmax_regression
-from fedspam.prox import GradientDescent
+from fedspam.solvers import GradientDescent
 
 
 def main() -> None:

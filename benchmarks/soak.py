@@ -35,8 +35,8 @@ def child(name, folder, rounds):
     import jax.numpy as jnp
 
     from fedspam import METHODS, Ragged, simulate
-    from fedspam.prox import GradientDescent
-    from fedspam.records import Keep
+    from fedspam.simulation.records import Keep
+    from fedspam.solvers import GradientDescent
 
     jax.config.update("jax_enable_x64", True)
     keys = jax.random.split(jax.random.key(0), CLIENTS)
@@ -203,7 +203,7 @@ def main():
     arguments = parser.parse_args()
     if arguments.child:
         return child(arguments.child, arguments.folder, arguments.rounds)
-    from fedspam.algorithms import METHODS as REGISTERED
+    from fedspam.methods import METHODS as REGISTERED
 
     methods = arguments.methods or [name for name in METHODS if name in REGISTERED]
     began, folder = time.time(), tempfile.mkdtemp(prefix="fedspam-soak-")

@@ -16,9 +16,9 @@ ASKED = {
     "import jax": (["-c", "import jax"], None),
     "import fedspam": (["-c", "import fedspam"], 1.5),
     "import fedspam; fedspam.simulate": (["-c", "import fedspam; fedspam.simulate"], 1.5),
-    "fedspam --help": (["-m", "fedspam", "--help"], 0.5),
-    "fedspam run --help": (["-m", "fedspam", "run", "--help"], 0.5),
-    "fedspam --version": (["-m", "fedspam", "--version"], 0.5),
+    "fedspam --help": (["-m", "fedspam.app", "--help"], 0.5),
+    "fedspam run --help": (["-m", "fedspam.app", "run", "--help"], 0.5),
+    "fedspam --version": (["-m", "fedspam.app", "--version"], 0.5),
 }
 
 

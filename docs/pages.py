@@ -16,13 +16,13 @@ from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
 
-from fedspam import catalogue, ledger
-from fedspam.algorithms import METHODS, Method
+from fedspam.federation import ledger
+from fedspam.methods import METHODS, Method, table
 from fedspam.problems import quadratics
 
 log = logging.getLogger("mkdocs.hooks.pages")  # a warning ends a strict build
 ROOT = Path(__file__).parents[1]
-KEYS = catalogue.keys()
+KEYS = table.ordered_keys()
 COPIED = {"CONTRIBUTING.md": "contributing.md", "CHANGELOG.md": "changelog.md"}
 WIDE = ("methods.md", "comparison.md")  # tables that need the room beside them
 CLIENTS, DIMENSION = 40, 100
@@ -103,13 +103,13 @@ def method_page(key: str, people: Any, primary: bool) -> str:
     row = METHODS[key]
     told = {
         "key": f"`{key}`, for `fedspam run`, `fedspam compare` and `METHODS`",
-        "constructor": f"`fedspam.algorithms.{row.build.__name__}`",
+        "constructor": f"`fedspam.methods.{row.build.__name__}`",
         "estimate of the gradient": row.estimator,
         "what a client does": row.oracle,
         "trips to clients in a round": str(row.phases),
         "floats down, a client": f"{row.down}",
         "floats up, a client": f"{row.up}",
-        **{told: catalogue.SIGNS[getattr(row, fact)] for fact, told in FACTS},
+        **{told: table.SIGNS[getattr(row, fact)] for fact, told in FACTS},
         "reference": re.sub(r"arXiv:(\d\S*\d)", r"[arXiv:\1](https://arxiv.org/abs/\1)", row.reference),
     }
     lines = [f"| {name} | {fact} |" for name, fact in told.items()]

@@ -13,7 +13,7 @@ from jax.tree_util import Partial
 
 from fedspam import datasets, simulate, spam_pp
 from fedspam.problems import logistic, measure
-from fedspam.watch import Target
+from fedspam.simulation.stopping import Target
 
 
 def main(clients: int = 20, rounds: int = 200, rows: int = 32561) -> dict[str, float]:

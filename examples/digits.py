@@ -8,12 +8,12 @@ Shows the whole road: rows, a split, examples and clients held out, minibatches,
 import argparse
 
 from fedspam import datasets, simulate, spam_pp
-from fedspam.algorithms import fedavg
 from fedspam.datasets import Federated
-from fedspam.evaluation import Evaluation, Named
+from fedspam.methods import fedavg
 from fedspam.models import mlp
-from fedspam.prox import GradientDescent
-from fedspam.watch import Target
+from fedspam.simulation.evaluation import Evaluation, Named
+from fedspam.simulation.stopping import Target
+from fedspam.solvers import GradientDescent
 
 
 def main(

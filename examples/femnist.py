@@ -9,11 +9,11 @@ letters and fewer digits. A few minutes on a GPU, an hour on two cores.
 import argparse
 
 from fedspam import datasets, simulate, spam_pp
-from fedspam.algorithms import fedadam, fedavg
-from fedspam.evaluation import Evaluation, Named
+from fedspam.methods import fedadam, fedavg
 from fedspam.models import leaf_cnn
-from fedspam.prox import GradientDescent
-from fedspam.watch import Target
+from fedspam.simulation.evaluation import Evaluation, Named
+from fedspam.simulation.stopping import Target
+from fedspam.solvers import GradientDescent
 
 # Each writer works on minibatches of its own images. SPAM-PP's prox client takes 10 steps, as the others' clients do.
 METHODS = {

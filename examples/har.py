@@ -12,10 +12,10 @@ import argparse
 import numpy as np
 
 from fedspam import datasets, simulate, spam_pp
-from fedspam.algorithms import fedavg
 from fedspam.datasets import Federated
-from fedspam.evaluation import Evaluation
+from fedspam.methods import fedavg
 from fedspam.models import har_cnn, softmax_regression
+from fedspam.simulation.evaluation import Evaluation
 
 UNSEEN = [str(person) for person in (2, 4, 9, 10, 12, 13, 18, 20, 24)]  # as the authors of the data chose them
 

@@ -12,8 +12,8 @@ import numpy as np
 
 from fedspam import datasets, simulate, spam_pp
 from fedspam.datasets import Federated
-from fedspam.evaluation import Evaluation
 from fedspam.models import logistic_regression
+from fedspam.simulation.evaluation import Evaluation
 
 
 def main(seeds: int = 20, rounds: int = 40) -> dict[str, float]:

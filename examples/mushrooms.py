@@ -14,7 +14,7 @@ import jax.numpy as jnp
 from jax.tree_util import Partial
 
 from fedspam import datasets, simulate, spam_pp
-from fedspam.algorithms import fedavg
+from fedspam.methods import fedavg
 from fedspam.problems import logistic
 
 OPTIMUM = 0.050301979486

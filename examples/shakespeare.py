@@ -9,9 +9,9 @@ characters right; guessing by frequency alone 0.163. Meant for a GPU.
 import argparse
 
 from fedspam import datasets, simulate
-from fedspam.algorithms import fedavg
-from fedspam.evaluation import Evaluation
+from fedspam.methods import fedavg
 from fedspam.models import char_lstm
+from fedspam.simulation.evaluation import Evaluation
 
 
 def main(

@@ -20,8 +20,11 @@ import numpy as np
 import safetensors
 import safetensors.numpy
 
-from fedspam import _describe, _files, _strict, config, records, wire
+from fedspam._internal import describe, files, strict
+from fedspam.app import config
 from fedspam.datasets import arrays, heart, idx, leaf, libsvm, shakespeare, table, tff
+from fedspam.federation import wire
+from fedspam.simulation import records
 
 LIKE = {
     "@client": jax.ShapeDtypeStruct((), np.uint32),
@@ -83,7 +86,7 @@ def seeds_wire() -> Iterator[bytes]:
 
 
 def run_arrays(data: bytes) -> None:
-    found, _ = _strict.arrays(data, size=2**20, header=2**16)
+    found, _ = strict.arrays(data, size=2**20, header=2**16)
     # whatever is read here, the reference reader must read alike
     reference = dict(safetensors.deserialize(data))
     assert found.keys() == reference.keys()
@@ -93,15 +96,15 @@ def run_arrays(data: bytes) -> None:
 
 
 def seeds_arrays() -> Iterator[bytes]:
-    every = {kind: np.zeros((2, 1), dtype) for kind, dtype in _strict.DTYPES.items()}
+    every = {kind: np.zeros((2, 1), dtype) for kind, dtype in strict.DTYPES.items()}
     yield safetensors.numpy.save(every, metadata={"format": "2", "ü": "é"})
     yield safetensors.numpy.save({"empty": np.zeros((0, 3)), "scalar": np.array(1, np.float32)})
     yield safetensors.numpy.save({})
 
 
 def run_json(data: bytes) -> None:
-    value = _strict.json_object(data, size=2**16, depth=10)
-    assert _strict.json_object(json.dumps(value, allow_nan=False).encode(), size=2**20, depth=10) == value
+    value = strict.json_object(data, size=2**16, depth=10)
+    assert strict.json_object(json.dumps(value, allow_nan=False).encode(), size=2**20, depth=10) == value
 
 
 def seeds_json() -> Iterator[bytes]:
@@ -115,23 +118,23 @@ def seeds_json() -> Iterator[bytes]:
 
 def sealed(data: bytes) -> bytes:
     """The bytes with a hash that fits, so that what comes after the hash is tried as well."""
-    place = data.find(_files.SEAL) + len(_files.SEAL)
-    if place < len(_files.SEAL) or len(data) < place + 64:
+    place = data.find(files.SEAL) + len(files.SEAL)
+    if place < len(files.SEAL) or len(data) < place + 64:
         return data
-    blank = data[:place] + _files.BLANK + data[place + 64 :]
+    blank = data[:place] + files.BLANK + data[place + 64 :]
     return data[:place] + hashlib.sha256(blank).hexdigest().encode() + data[place + 64 :]
 
 
 def run_unpack(data: bytes) -> None:
     with_hash = sealed(data)
-    arrays_found, facts = _files.unpack(with_hash, Path("fuzzed"), size=2**20)
-    assert facts["format"] == str(_files.FORMAT)
+    arrays_found, facts = files.unpack(with_hash, Path("fuzzed"), size=2**20)
+    assert facts["format"] == str(files.FORMAT)
     assert with_hash == data or sum(array.nbytes for array in arrays_found.values()) <= len(data)
 
 
 def seeds_unpack() -> Iterator[bytes]:
-    yield bytes(_files.pack({"0000 x": np.arange(3.0)}, kind="state", run="r", round="10"))
-    yield bytes(_files.pack({}, kind="rows"))
+    yield bytes(files.pack({"0000 x": np.arange(3.0)}, kind="state", run="r", round="10"))
+    yield bytes(files.pack({}, kind="rows"))
 
 
 FOLDER = Path(tempfile.mkdtemp(prefix="fedspam-fuzz-", dir="/dev/shm" if os.path.isdir("/dev/shm") else None))
@@ -146,12 +149,12 @@ def run_folder(data: bytes) -> None:
     """A run folder in which one file, chosen by the first byte, holds the rest of the bytes: it must still load."""
     place = FOLDER / "run"
     shutil.rmtree(place, ignore_errors=True)
-    files, content = files_of_a_run(), data[1:]
-    name = sorted(files)[data[0] % len(files) if data else 0]
+    good_files, content = files_of_a_run(), data[1:]
+    name = sorted(good_files)[data[0] % len(good_files) if data else 0]
     if data and data[0] >= 128:
         content = resealed(content) if name == "manifest.json" else sealed_frames(content)
     place.mkdir()
-    for other, good in files.items():
+    for other, good in good_files.items():
         (place / other).write_bytes(content if other == name else good)
     with records.Store(place, records.Keep(best="norm")) as store:
         saved = store.load(IDENTITY, like=lambda: STATE)
@@ -181,7 +184,7 @@ def files_of_a_run() -> dict[str, bytes]:
 def resealed(data: bytes) -> bytes:
     try:
         facts = json.loads(data)
-        facts["sha256"] = _describe.digest({name: value for name, value in facts.items() if name != "sha256"})
+        facts["sha256"] = describe.digest({name: value for name, value in facts.items() if name != "sha256"})
         return json.dumps(facts).encode()
     except (ValueError, TypeError, RecursionError):
         return data
@@ -318,8 +321,8 @@ def seeds_tff() -> Iterator[bytes]:
 
 TARGETS = {
     "wire": Target(run_wire, (ValueError,), seeds_wire),
-    "arrays": Target(run_arrays, (_strict.MalformedError,), seeds_arrays),
-    "json": Target(run_json, (_strict.MalformedError,), seeds_json),
+    "arrays": Target(run_arrays, (strict.MalformedError,), seeds_arrays),
+    "json": Target(run_json, (strict.MalformedError,), seeds_json),
     "unpack": Target(run_unpack, (records.RecordError,), seeds_unpack),
     "folder": Target(run_folder, (records.RecordError,), seeds_folder),
     "config": Target(run_config, (config.ConfigError,), seeds_config),

@@ -137,9 +137,9 @@ def pictures(images: Path) -> None:
     import tempfile
     import threading
 
-    from fedspam import report
-    from fedspam.cli import main
-    from fedspam.lab import Server
+    from fedspam.app import report
+    from fedspam.app.cli import main
+    from fedspam.app.lab import Server
 
     with tempfile.TemporaryDirectory() as name, chromium() as found:
         folder = Path(name)

@@ -43,7 +43,7 @@ def data():
 @pytest.fixture(scope="session")
 def play():
     """A few rounds of a method, with the draws of `simulate` at less than half its compile time: no rows, no prices."""
-    from fedspam.traced import Traced
+    from fedspam.federation.traced import Traced
 
     @jax.jit
     def begin(method, people, x, key):

@@ -12,12 +12,13 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from scipy import optimize
 
-from fedspam import Faults, loopback, simulate, spam_pp, spam_ppa
-from fedspam.aggregation import CentredClipping, Clipped, GeometricMedian, Mean, Median, TrimmedMean
-from fedspam.algorithms import scaffold
-from fedspam.faults import Drift, Huge, SignFlip
+from fedspam import Faults, simulate, spam_pp, spam_ppa
+from fedspam.clients.faults import Drift, Huge, SignFlip
+from fedspam.federation import loopback
+from fedspam.federation.aggregation import CentredClipping, Clipped, GeometricMedian, Mean, Median, TrimmedMean
+from fedspam.methods import scaffold
 from fedspam.problems import quadratics
-from fedspam.prox import Exact
+from fedspam.solvers import Exact
 
 RULES = [Mean(), Clipped(1.5), TrimmedMean(0.3), Median(), GeometricMedian(40), CentredClipping(0.7, 5)]
 ROBUST = [TrimmedMean(0.4), Median(), GeometricMedian(40), CentredClipping(1.0, 5)]

@@ -7,72 +7,14 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[1]
+import rooms
+from rooms import ROOMS, ROOT
+
 SOURCE = ROOT / "src" / "fedspam"
 FILES = sorted(SOURCE.rglob("*.py"))
 
-# A room may import from the rooms before it, and from itself.
-ROOMS = (
-    "_tree",
-    "_check",
-    "_random",
-    "_strict",
-    "_describe",
-    "_files",
-    "wire",
-    "population",
-    "evaluation",
-    "faults",
-    "federation",
-    "aggregation",
-    "traced",
-    "prox",
-    "schedules",
-    "estimators",
-    "algorithms",
-    "catalogue",
-    "ledger",
-    "compiled",
-    "fitting",
-    "stored",
-    "watch",
-    "diagnosis",
-    "records",
-    "simulation",
-    "loopback",
-    "theory",
-    "problems",
-    "datasets",
-    "models",
-    "flower",
-    "figures",
-    "report",
-    "compare",
-    "reproduce",
-    "tracking",
-    "config",
-    "experiment",
-    "lab",
-    "commands",
-    "cli",
-    "__main__",
-)
-
-# Rooms at the edge, and the only ones that may import them.
-DOORS = {
-    "flower": {"commands"},
-    "figures": {"report", "compare", "reproduce", "lab", "commands"},
-    "report": {"reproduce", "compare", "experiment", "lab", "commands"},
-    "compare": {"experiment", "lab", "commands"},
-    "reproduce": {"commands"},
-    "tracking": {"experiment", "commands"},
-    "config": {"experiment", "lab", "commands"},
-    "experiment": {"lab", "commands"},
-    "lab": {"commands"},
-    "commands": {"cli"},
-    "cli": {"__main__"},
-    "__main__": set(),
-}
+# What only the last room may import: the library needs neither plots nor a terminal.
+ONLY_IN_APP = {"matplotlib", "rich"}
 
 FORBIDDEN_MODULES = {
     "pickle", "_pickle", "pickletools", "copyreg", "cloudpickle", "dill", "joblib", "marshal", "shelve", "yaml",
@@ -88,7 +30,7 @@ FORBIDDEN_ATTRIBUTES = {
 FORBIDDEN_KEYWORDS = {"allow_pickle": False, "shell": False, "weights_only": True}
 IMPORTERS = {
     "__init__.py": ["import_module", "import_module"],
-    "experiment/model.py": ["exec_module"],  # the Python file that a user names for it: model.function
+    "app/experiment/model.py": ["exec_module"],  # the Python file that a user names for it: model.function
 }
 
 
@@ -126,18 +68,22 @@ def rooms_imported(text: str) -> set[str]:
 
 
 def wrong_imports(room: str, imported: set[str]) -> list[str]:
-    """The imports that point the wrong way."""
-    wrong = []
-    for other in sorted(imported - {room}):
-        if room == "__init__":
-            allowed = other not in DOORS
-        elif other == "__version__":  # stated once, at the top of the package, before it imports anything
-            allowed = True
-        else:
-            allowed = other in ROOMS and ROOMS.index(other) < ROOMS.index(room) and room in DOORS.get(other, {room})
-        if not allowed:
-            wrong.append(f"{room} imports {other}")
-    return wrong
+    """The imports that point the wrong way: to a room that is not above."""
+    order = list(ROOMS)
+    above = set(order[: order.index(room)]) if room in ROOMS else set(order)  # the package itself shows every room
+    # the version is stated at the top of the package, before it imports anything
+    return [f"{room} imports {other}" for other in sorted(imported - above - {room, "__version__"})]
+
+
+def outside_imports(text: str) -> set[str]:
+    """The packages of others that a source text imports, at its top or inside a function."""
+    found = set()
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.Import):
+            found |= {alias.name.split(".")[0] for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            found.add((node.module or "").split(".")[0])
+    return found
 
 
 def forbidden(text: str) -> list[str]:
@@ -165,26 +111,21 @@ def _is_harmless(node: ast.keyword) -> bool:
     return isinstance(node.value, ast.Constant) and node.value.value is FORBIDDEN_KEYWORDS.get(str(node.arg))
 
 
-def test_there_is_something_to_check() -> None:
-    assert len(FILES) > 20
-    assert {room_of(path) for path in FILES} >= {
-        "_tree",
-        "population",
-        "federation",
-        "prox",
-        "algorithms",
-        "simulation",
-    }
+def test_the_rooms_are_those_of_the_list() -> None:
+    entries = {path.name for path in SOURCE.iterdir() if path.name != "__pycache__"}
+    assert entries == {*ROOMS, "__init__.py", "py.typed"}
 
 
-def test_every_room_has_its_place_in_the_order() -> None:
-    unknown = {room_of(path) for path in FILES} - {*ROOMS, "__init__"}
-    assert not unknown, f"give {sorted(unknown)} a place in ROOMS: after all that it imports"
+def test_the_map_of_the_readme_is_printed_from_the_list() -> None:
+    assert rooms.printed() in (ROOT / "README.md").read_text(), "print it anew: python tests/rooms.py"
 
 
 @pytest.mark.parametrize("path", FILES, ids=name_of)
-def test_imports_point_upwards(path: Path) -> None:
-    assert wrong_imports(room_of(path), rooms_imported(path.read_text())) == []
+def test_a_room_imports_only_from_those_above_it(path: Path) -> None:
+    text = path.read_text()
+    assert wrong_imports(room_of(path), rooms_imported(text)) == []
+    if room_of(path) != "app":
+        assert not outside_imports(text) & ONLY_IN_APP
 
 
 @pytest.mark.parametrize("path", FILES, ids=name_of)
@@ -199,7 +140,7 @@ def test_files_are_short(path: Path) -> None:
 
 def test_spam_reads_like_its_pseudocode() -> None:
     """The method itself fits on one screen; its documented constructor and its registry rows on another two."""
-    path = SOURCE / "algorithms" / "spam.py"
+    path = SOURCE / "methods" / "spam.py"
     (spam,) = (
         node for node in ast.parse(path.read_text()).body if isinstance(node, ast.ClassDef) and node.name == "Spam"
     )
@@ -211,18 +152,18 @@ def test_spam_reads_like_its_pseudocode() -> None:
 @pytest.mark.parametrize(
     ("room", "text", "wrong"),
     [
-        ("prox", "from fedspam.population import Oracle", []),
-        ("prox", "from fedspam.prox.exact import Exact", []),
-        ("records", "from fedspam import __version__", []),
-        ("population", "from fedspam.federation import Cohort", ["population imports federation"]),
-        ("population", "def f():\n    from fedspam import simulation", ["population imports simulation"]),
-        ("estimators", "import fedspam.algorithms.spam", ["estimators imports algorithms"]),
+        ("solvers", "from fedspam.clients import Oracle", []),
+        ("solvers", "from fedspam.solvers.exact import Exact", []),
+        ("simulation", "from fedspam import __version__", []),
+        ("clients", "from fedspam.federation import Cohort", ["clients imports federation"]),
+        ("clients", "def f():\n    from fedspam import simulation", ["clients imports simulation"]),
+        ("federation", "import fedspam.methods.spam", ["federation imports methods"]),
         ("simulation", "import fedspam", ["simulation imports __init__"]),
         ("simulation", "from fedspam import spam", ["simulation imports spam"]),
-        ("__init__", "from fedspam.figures import ridge", ["__init__ imports figures"]),
-        ("figures", "import fedspam.flower", ["figures imports flower"]),
-        ("reproduce", "from fedspam import figures", []),
-        ("reproduce", "from fedspam.cli import main", ["reproduce imports cli"]),
+        ("theory", "from fedspam.problems import ridge", ["theory imports problems"]),
+        ("problems", "from fedspam.theory import bounds", []),
+        ("flower", "from fedspam.app.cli import main", ["flower imports app"]),
+        ("app", "from fedspam.datasets import read_table", []),
     ],
 )
 def test_the_import_rule_itself(room: str, text: str, wrong: list[str]) -> None:

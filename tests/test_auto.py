@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 
 from fedspam import Ragged, simulate, spam_pp, spam_ppa
-from fedspam.algorithms import auto
+from fedspam.clients import DataOracle
+from fedspam.methods import auto
 from fedspam.models import mlp
-from fedspam.population import DataOracle
 from fedspam.problems import Quadratics, quadratics
-from fedspam.prox import Exact, GradientDescent, SampledSteps
+from fedspam.solvers import Exact, GradientDescent, SampledSteps
 
 PEOPLE = quadratics(0, clients=40, dimension=6, delta=1.0, noise=1.0)
 START = jnp.full(6, 3.0)

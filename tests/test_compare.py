@@ -12,12 +12,13 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from fedspam import datasets, ledger, simulate
-from fedspam.algorithms import METHODS, Scales
-from fedspam.cli import main
-from fedspam.compare import Plan, asked, contest, files, load, problems, sweep, tuning
-from fedspam.compare.measures import MEASURES, Curves, Trial, arrivals, best, best_of_all, cell, percentiles
-from fedspam.prox import Exact
+from fedspam import datasets, simulate
+from fedspam.app.cli import main
+from fedspam.app.compare import Plan, contest, files, load, options, problems, sweep, tuning
+from fedspam.app.compare.measures import MEASURES, Curves, Trial, arrivals, best, best_of_all, cell, percentiles
+from fedspam.federation import ledger
+from fedspam.methods import METHODS, Scales
+from fedspam.solvers import Exact
 
 ROOT = Path(__file__).parents[1]
 SEEDS, ROUNDS, BUDGET, COHORT, TARGETS = (4, 5), 20, 14, 7, (0.3, 0.05)
@@ -236,7 +237,7 @@ def test_a_diverged_setting_is_recorded_and_harms_no_other(tiny, monkeypatch):
 
 
 def test_a_method_of_which_every_setting_diverges_is_a_row_without_numbers(tiny, monkeypatch, tmp_path):
-    from fedspam.compare import compare
+    from fedspam.app.compare import compare
 
     grid = lambda scales: [{"step_size": s, "momentum": 0.5} for s in (1e6, 1e30)]
     monkeypatch.setitem(METHODS, "mvr", dataclasses.replace(METHODS["mvr"], grid=grid))
@@ -427,13 +428,13 @@ def test_wrong_arguments_exit_with_2_and_say_why(arguments, message, capsys):
 
 
 def test_what_is_usual_is_filled_in():
-    usual = asked.ask()
+    usual = options.checked()
     assert (usual.problem, usual.plan.seeds, usual.plan.budget) == ("quadratics", 5, 24)
     assert set(usual.methods) <= set(METHODS)
-    swept = asked.ask(sweep=True, methods=["mvr", "spam_pp"], rounds=7)
+    swept = options.checked(sweep=True, methods=["mvr", "spam_pp"], rounds=7)
     assert (swept.problem, swept.methods, swept.plan.rounds, swept.plan.seeds) == (None, ("mvr",), 7, 10)
-    assert asked.ask(methods=["all"]).methods == tuple(METHODS)
-    assert asked.ask(problem="har", metric="accuracy").plan.label(0.05) == 0.95
+    assert options.checked(methods=["all"]).methods == tuple(METHODS)
+    assert options.checked(problem="har", metric="accuracy").plan.label(0.05) == 0.95
 
 
 @pytest.mark.slow

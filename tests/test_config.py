@@ -12,9 +12,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedspam import _describe, config, prox
-from fedspam.algorithms import METHODS
-from fedspam.config import ConfigError, decode, methods, read, schema, to_toml, words, writing
+from fedspam import solvers
+from fedspam._internal import describe
+from fedspam.app import config
+from fedspam.app.config import ConfigError, decode, methods, read, schema, to_toml, type_text
+from fedspam.app.config.write import tables_of
+from fedspam.methods import METHODS
 
 SMALL = {"data": "ridge", "algorithm": {"name": "spam", "step_size": 0.5, "momentum": 0.2}}
 
@@ -52,14 +55,14 @@ def test_every_method_is_made_from_its_section(name: str) -> None:
     plain = {key: value for key, value in row.example.items() if isinstance(value, bool | int | float | str)}
     plain |= {key: VALUES[key] for key in row.example if key in VALUES and key not in plain}  # schedules
     if "base" in row.example:
-        plain["base"] = writing.tables_of(methods.base_section(row.example["base"]))
+        plain["base"] = tables_of(methods.base_section(row.example["base"]))
     solved = {"prox": "exact"} if methods.takes_prox(name) else {}
     found = decode(with_(algorithm={"name": name, **plain}, **solved))
     assert decode(tomllib.loads(to_toml(found))) == found
     objects = {"base": row.example["base"]} if "base" in row.example else {}
-    objects |= {"solver": prox.Exact()} if solved else {}
+    objects |= {"solver": solvers.Exact()} if solved else {}
     made = methods.method(found.algorithm, found.prox)
-    assert _describe.describe(made) == _describe.describe(row.build(**(plain | objects)))
+    assert describe.describe(made) == describe.describe(row.build(**(plain | objects)))
 
 
 def test_rows_of_one_constructor_begin_with_their_own_option() -> None:
@@ -109,7 +112,7 @@ def test_every_solver_is_made_from_its_section(name: str) -> None:
 
 def test_tolerances() -> None:
     stop = lambda **asked: methods.solver(decode(with_(prox={"name": "lbfgs", **asked})).prox).stop  # type: ignore[union-attr]
-    assert isinstance(stop(), prox.Relative)
+    assert isinstance(stop(), solvers.Relative)
     assert stop(tolerance=0.1).theta == 0.1
     assert stop(epsilon=1e-6).epsilon == 1e-6
 
@@ -237,10 +240,10 @@ def test_differences() -> None:
 
 
 def test_rules_in_words() -> None:
-    assert words.rule(Annotated[float, msgspec.Meta(ge=0, lt=1)]) == "a number of at least 0 and less than 1"
-    assert words.rule(bool) == "true or false"
-    assert words.rule(Literal["a"] | None) == "'a'"
-    assert words.nearest("zzz", ["rounds"]) is None
+    assert type_text.rule(Annotated[float, msgspec.Meta(ge=0, lt=1)]) == "a number of at least 0 and less than 1"
+    assert type_text.rule(bool) == "true or false"
+    assert type_text.rule(Literal["a"] | None) == "'a'"
+    assert type_text.nearest("zzz", ["rounds"]) is None
 
 
 def test_the_list_of_settings_names_every_setting() -> None:
@@ -249,7 +252,7 @@ def test_the_list_of_settings_names_every_setting() -> None:
     for kind in [*kinds, schema.Clients, schema.Run, schema.Evaluate, schema.Track, schema.Function]:
         for field in msgspec.structs.fields(kind):
             assert f"  {field.name} = " in table
-            assert words.about(field.type), f"{kind.__name__}.{field.name} has no line about it"
+            assert type_text.about(field.type), f"{kind.__name__}.{field.name} has no line about it"
     for name, row in METHODS.items():
         (line,) = (line for line in table.splitlines() if line.startswith(f"  {name}: "))
         for argument in inspect.signature(row.build).parameters:

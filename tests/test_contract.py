@@ -7,10 +7,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from fedspam import ledger, loopback, simulate, simulate_many
-from fedspam.algorithms import METHODS
+from fedspam import simulate, simulate_many
+from fedspam.federation import ledger, loopback
+from fedspam.federation.traced import Traced
+from fedspam.methods import METHODS
 from fedspam.problems import quadratics
-from fedspam.traced import Traced
 
 ROUNDS = 6
 everyone = pytest.mark.parametrize("name", METHODS)

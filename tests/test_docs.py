@@ -12,11 +12,11 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-import fedspam.algorithms
-from fedspam import ledger
-from fedspam.algorithms import METHODS
-from fedspam.cli import main
-from fedspam.compare import sweep
+import fedspam.methods
+from fedspam.app.cli import main
+from fedspam.app.compare import sweep
+from fedspam.federation import ledger
+from fedspam.methods import METHODS
 
 ROOT = Path(__file__).parents[1]
 
@@ -82,8 +82,8 @@ def test_skeleton_of_a_method_works(tmp_path: Path) -> None:
 def test_every_method_is_exported() -> None:
     for row in METHODS.values():
         name = row.build.__name__
-        assert name in fedspam.algorithms.__all__
-        assert getattr(fedspam.algorithms, name) is row.build
+        assert name in fedspam.methods.__all__
+        assert getattr(fedspam.methods, name) is row.build
 
 
 def test_the_page_of_methods_is_what_the_command_prints(capsys: pytest.CaptureFixture[str]) -> None:

@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 
 from fedspam import Faults, Generated, simulate, simulate_many, spam, spam_pp, spam_ppa
-from fedspam.algorithms import Factored, Given, meta_storm, mvr, page, rg_saga, rg_svrg, sarah, storm, storm_plus, svrs
-from fedspam.estimators import MVR, CohortGradient, coin
+from fedspam.methods import Factored, Given, meta_storm, mvr, page, rg_saga, rg_svrg, sarah, storm, storm_plus, svrs
+from fedspam.methods.estimators import MVR, CohortGradient, coin
+from fedspam.methods.schedules import Constant, Power, Values
 from fedspam.problems import Quadratics, quadratics
-from fedspam.prox import Exact
-from fedspam.schedules import Constant, Power, Values
+from fedspam.solvers import Exact
 
 ROUNDS, CLIENTS, D = 6, 6, 3
 KEY = jax.random.key(0)

@@ -7,16 +7,17 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from fedspam import _describe, datasets, fitting, simulate, spam_pp, stored
-from fedspam.algorithms import fedavg, saber, scaffold
-from fedspam.compiled import Around, World
+from fedspam import datasets, simulate, spam_pp
+from fedspam._internal import describe
 from fedspam.datasets import Federated
-from fedspam.evaluation import Evaluation, Named
 from fedspam.federation import Cohort, on_client
-from fedspam.prox import GradientDescent
-from fedspam.simulation import restore
-from fedspam.stored import Stored
-from fedspam.watch import Target, Watch
+from fedspam.methods import fedavg, saber, scaffold
+from fedspam.simulation import chunking, host_data, restore
+from fedspam.simulation.engine import Around, World
+from fedspam.simulation.evaluation import Evaluation, Named
+from fedspam.simulation.host_data import Stored
+from fedspam.simulation.stopping import Target, Watch
+from fedspam.solvers import GradientDescent
 
 
 def squares(x, rows):
@@ -177,8 +178,8 @@ def test_a_client_fetched_from_the_host_is_the_same_client():
 def lender(method, window=4):
     people = Stored.of(PEOPLE, squares, window=window)
     key = jax.random.key(0)
-    carry = stored.compiled.begin(method, people, jnp.zeros(3), key, Around(), World())[0]
-    return stored._Lender(method, people, key, Around(), World(), window, 100, None), carry
+    carry = host_data.engine.begin(method, people, jnp.zeros(3), key, Around(), World())[0]
+    return host_data._Lender(method, people, key, Around(), World(), window, 100, None), carry
 
 
 def test_a_window_holds_who_is_asked_and_only_them():
@@ -187,7 +188,7 @@ def test_a_window_holds_who_is_asked_and_only_them():
     window = made._make(8)
     asked = set()
     for k in range(8, 12):
-        fed = stored.compiled.traced(made._stored, World(), (), Around(), k)
+        fed = host_data.engine.traced(made._stored, World(), (), Around(), k)
         asked |= set(np.asarray(fed.sample(jax.random.fold_in(jax.random.key(0), k), 3).ids).tolist())
     assert set(np.asarray(window.ids).tolist()) == asked != set(range(8))
     someone = min(asked)
@@ -218,10 +219,10 @@ class Curious:
 
 @pytest.mark.parametrize(("by", "depends"), [("key", False), ("state", True), ("reply", True)])
 def test_draws_that_cannot_be_told_ahead_are_recognised(by, depends):
-    carry = stored.compiled.Carry({"x": jnp.zeros(3), "k": jnp.int32(0)}, (), jnp.int32(0))
+    carry = host_data.engine.Carry({"x": jnp.zeros(3), "k": jnp.int32(0)}, (), jnp.int32(0))
     people = Stored.of(PEOPLE, squares)
-    made = stored._Lender(Curious(by), people, jax.random.key(0), Around(), World(), 4, 100, None)
-    assert stored._depends_on_state(made._ids_of, carry, jax.random.key(0)) is depends
+    made = host_data._Lender(Curious(by), people, jax.random.key(0), Around(), World(), 4, 100, None)
+    assert host_data._depends_on_state(made._ids_of, carry, jax.random.key(0)) is depends
     if depends:
         assert made(carry, 0, 4) is people
 
@@ -232,7 +233,7 @@ def test_data_mapped_from_disk_serves_and_is_part_of_the_identity(tmp_path):
     run = simulate(METHODS["fedavg"], Stored.of(mapped, squares, window=5), jnp.zeros(3), rounds=7, key=0)
     same = simulate(METHODS["fedavg"], PEOPLE.population(squares), jnp.zeros(3), rounds=7, key=0)
     np.testing.assert_array_equal(run.params, same.params)
-    one, other = (_describe.describe(Stored.of(data, squares)) for data in (PEOPLE, clients(seed=1)))
+    one, other = (describe.describe(Stored.of(data, squares)) for data in (PEOPLE, clients(seed=1)))
     assert one != other
     with pytest.raises(ValueError, match="client 1 has no examples"):
         Stored.of(clients((3, 0)), squares)
@@ -249,7 +250,7 @@ def simulate_chunk(method, people, params) -> int:
     """The chunk that a run takes which asks for one that fits."""
     seen = []
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("fedspam.simulation.World", lambda chunk, *rest: seen.append(chunk) or 1 / 0)
+        patch.setattr("fedspam.simulation.run.World", lambda chunk, *rest: seen.append(chunk) or 1 / 0)
         with pytest.raises(ZeroDivisionError):  # before anything runs
             simulate(method, people, params, rounds=1, key=0, chunk="fit")
     return seen[0]
@@ -259,15 +260,15 @@ def simulate_chunk(method, people, params) -> int:
 def test_the_chunk_that_fits_is_the_largest_that_does():
     people, params = PEOPLE.population(wide), {"w": jnp.ones((3, 4000))}
     method = fedavg(8, 2, 0.1)
-    need = [fitting.round_memory(method, people, params, chunk) for chunk in (1, 4)]
+    need = [chunking.round_memory(method, people, params, chunk) for chunk in (1, 4)]
     assert need[0] < need[1]
-    assert fitting.fitting_chunk(method, people, params) == 8 == simulate_chunk(method, people, params)
-    chunk = fitting.fitting_chunk(method, people, params, memory=need[1])
+    assert chunking.fitting_chunk(method, people, params) == 8 == simulate_chunk(method, people, params)
+    chunk = chunking.fitting_chunk(method, people, params, memory=need[1])
     assert 2 <= chunk <= 4
-    assert fitting.round_memory(method, people, params, chunk) <= need[1]
+    assert chunking.round_memory(method, people, params, chunk) <= need[1]
     with pytest.raises(ValueError, match=r"with one client at a time, .* take a smaller minibatch"):
-        fitting.fitting_chunk(method, people, params, memory=need[0] / 2)
-    assert fitting.free_memory() > 0
+        chunking.fitting_chunk(method, people, params, memory=need[0] / 2)
+    assert chunking.free_memory() > 0
 
 
 @pytest.mark.slow

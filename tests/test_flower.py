@@ -14,33 +14,26 @@ import numpy as np
 import pytest
 import safetensors.numpy
 
-from fedspam import records, simulate, spam, spam_pp, wire
-from fedspam.aggregation import Median
-from fedspam.algorithms import scaffold
+from fedspam import simulate, spam, spam_pp
+from fedspam.clients import DataOracle, Ragged
+from fedspam.federation import wire
+from fedspam.federation.aggregation import Median
+from fedspam.methods import scaffold
 from fedspam.models.adapters import from_equinox, from_flax, from_torch
-from fedspam.population import DataOracle, Ragged
 from fedspam.problems import synthetic_logistic
-from fedspam.prox import GradientDescent
-from fedspam.simulation import restore
+from fedspam.simulation import records, restore
+from fedspam.solvers import GradientDescent
 
 pytest.importorskip("flwr", reason="needs Flower: pip install 'fedspam[flower]'")
 
 from flwr.app import ConfigRecord, Error, Message, MetricRecord, RecordDict
 
-from fedspam.flower import (
-    Federated,
-    LoopbackGrid,
-    arrays,
-    client_app,
-    clients_of,
-    clients_with,
-    mail,
-    to_arrays,
-    to_params,
-)
-from fedspam.flower.client import perform
-from fedspam.flower.schema import Schema
-from fedspam.flower.strategy import with_cohort
+from fedspam.flower import Federated, LoopbackGrid, client_app, clients_of, clients_with, to_arrays, to_params
+from fedspam.flower.client.app import perform
+from fedspam.flower.server import exchange
+from fedspam.flower.server.strategy import with_cohort
+from fedspam.flower.wire import arrays
+from fedspam.flower.wire.schema import Schema
 
 CLIENTS, ROUNDS = 6, 3
 PEOPLE = synthetic_logistic(0, clients=CLIENTS, dimension=4)
@@ -780,7 +773,7 @@ def test_looks_for_replies_grow_rarer_with_the_wait():
             looks.append(now[0])
             return []
 
-    trip = mail.trip(
+    trip = exchange.round_trip(
         Silent(), {0: message}, lambda slot, reply: reply, 60.0,
         clock=lambda: now[0], sleep=lambda seconds: now.__setitem__(0, now[0] + seconds),
     )  # fmt: skip

@@ -7,9 +7,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from fedspam.algorithms import METHODS
+from fedspam.methods import METHODS
 from fedspam.problems import synthetic_logistic
-from fedspam.prox import Exact, GradientDescent
+from fedspam.solvers import Exact, GradientDescent
 
 pytest.importorskip("flwr", reason="needs Flower: pip install 'fedspam[flower]'")
 
@@ -103,7 +103,7 @@ def jax_clients(name, dtype):
 
 def torch_clients(name, dtype):
     pytest.importorskip("torch", reason="needs PyTorch: pip install 'fedspam[torch]'")
-    from fedspam.flower.pytorch import torch_oracle
+    from fedspam.flower.client.pytorch import torch_oracle
 
     oracle = torch_oracle(torch_module(), torch_loss, data_of)
     return over_flower(oracle, the_method(name), {"x": jnp.ones(DIMENSION, dtype)})["x"]

@@ -16,14 +16,14 @@ pytest.importorskip("dp_accounting", reason="needs dp-accounting: pip install 'f
 import dp_accounting as accounting
 
 from fedspam import simulate, spam_pp
-from fedspam.algorithms import mvr
+from fedspam.clients import DataOracle
 from fedspam.flower import Federated, LoopbackGrid, client_app, clients_of, to_arrays
-from fedspam.flower.clipping import not_refused, opened
-from fedspam.flower.privacy import Privacy, noise_for
-from fedspam.flower.secure import SecureSum
-from fedspam.population import DataOracle
+from fedspam.flower.privacy.clipping import not_refused, opened
+from fedspam.flower.privacy.differential import Privacy, noise_for
+from fedspam.flower.privacy.secure_client import SecureSum
+from fedspam.methods import mvr
 from fedspam.problems import quadratics
-from fedspam.prox import Exact
+from fedspam.solvers import Exact
 
 
 def phi(x):

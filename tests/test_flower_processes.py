@@ -13,10 +13,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from fedspam import records, simulate, spam, spam_pp
+from fedspam import simulate, spam, spam_pp
 from fedspam.problems import synthetic_logistic
-from fedspam.prox import GradientDescent
-from fedspam.simulation import restore
+from fedspam.simulation import records, restore
+from fedspam.solvers import GradientDescent
 from processes import Processes, closing, free_port
 
 pytest.importorskip("flwr", reason="needs Flower: pip install 'fedspam[flower]'")
@@ -48,8 +48,8 @@ TASK = """
 import jax.numpy as jnp
 from fedspam import spam, spam_pp
 from fedspam.problems import synthetic_logistic
-from fedspam.flower.secure import SecureSum
-from fedspam.prox import GradientDescent
+from fedspam.flower.privacy.secure_client import SecureSum
+from fedspam.solvers import GradientDescent
 
 secure = None
 people = synthetic_logistic(0, clients=3, dimension=4)

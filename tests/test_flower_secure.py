@@ -10,14 +10,16 @@ pytest.importorskip("flwr", reason="needs Flower: pip install 'fedspam[flower]'"
 from flwr.app import ConfigRecord, Error, Message, RecordDict
 
 from fedspam import simulate, spam_pp
-from fedspam.aggregation import Median
-from fedspam.algorithms import mvr, spam_ppa
-from fedspam.flower import Federated, LoopbackGrid, arrays, client_app, clients_of, masks, to_arrays
-from fedspam.flower.client import RefusedError
-from fedspam.flower.clipping import GRADIENTS, Coverage, clipping_mod, opened
-from fedspam.flower.secure import KEYS, RECORD, SHARES, UNMASK, SecureSum
+from fedspam.federation.aggregation import Median
+from fedspam.flower import Federated, LoopbackGrid, client_app, clients_of, to_arrays
+from fedspam.flower.client.app import RefusedError
+from fedspam.flower.privacy import masks
+from fedspam.flower.privacy.clipping import GRADIENTS, Coverage, clipping_mod, opened
+from fedspam.flower.privacy.secure_client import KEYS, RECORD, SHARES, UNMASK, SecureSum
+from fedspam.flower.wire import arrays
+from fedspam.methods import mvr, spam_ppa
 from fedspam.problems import quadratics
-from fedspam.prox import Exact
+from fedspam.solvers import Exact
 
 CLIENTS, DIMENSION = 6, 4
 PROX = ("train.prox",)

@@ -9,8 +9,8 @@ import tomllib
 import pytest
 
 import processes
-from fedspam.cli import main
-from fedspam.flower import project
+from fedspam.app import new
+from fedspam.app.cli import main
 
 SCRIPTS = ("certificates", "keys", "superlink", "register", "supernode", "train")
 
@@ -44,7 +44,7 @@ def test_a_new_project_is_complete(tmp_path, capsys):
 @pytest.mark.parametrize("name", ["My Project", "1st", "class", "fedspam", "a--b", "über"])
 def test_names_that_are_no_packages_are_refused(tmp_path, name):
     with pytest.raises(ValueError, match="such as my-project"):
-        project.create(tmp_path / name)
+        new.create(tmp_path / name)
     assert not list(tmp_path.iterdir())
 
 
@@ -57,7 +57,7 @@ def test_nothing_is_overwritten(tmp_path, capsys):
 
 def test_certificates_and_keys_are_made_and_kept_from_others(tmp_path):
     folder = tmp_path / "trial"
-    project.create(folder)
+    new.create(folder)
     deploy, secrets = folder / "deploy", folder / "deploy" / "secrets"
     run = lambda *command: subprocess.run(command, cwd=deploy, check=True, capture_output=True, text=True).stdout
     run("./certificates.sh", "federation.example", "10.0.0.7")
@@ -87,7 +87,7 @@ def test_the_readme_of_a_fresh_project_holds_what_it_says(tmp_path):
     pytest.importorskip("flwr", reason="needs Flower: pip install 'fedspam[flower]'")
     pytest.importorskip("ray", reason="needs Flower's simulation: pip install 'flwr[simulation]'")
     with processes.closing(processes.Processes(tmp_path)) as running:
-        running.run("new", ["sh", "-c", f"{processes.sys.executable} -m fedspam new my-project"], tmp_path, 60)
+        running.run("new", ["sh", "-c", f"{processes.sys.executable} -m fedspam.app new my-project"], tmp_path, 60)
         folder = tmp_path / "my-project"
         blocks = commands((folder / "README.md").read_text(), "In simulation")
         assert len(blocks) == 2
@@ -96,7 +96,7 @@ def test_the_readme_of_a_fresh_project_holds_what_it_says(tmp_path):
         kept, report = blocks[1].strip().splitlines()
         assert kept.startswith(plain)
         typed = "\n".join(
-            ["set -e", setting, kept, report.replace("fedspam ", f"{processes.sys.executable} -m fedspam ")]
+            ["set -e", setting, kept, report.replace("fedspam ", f"{processes.sys.executable} -m fedspam.app ")]
         )
         said = running.run("readme", ["sh", "-c", typed], folder, 170)
         accuracies = [float(found) for found in re.findall(r"'accuracy': '([0-9.e+-]+)'", said)]

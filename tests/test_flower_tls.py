@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 import processes
-from fedspam.flower import project
+from fedspam.app import new
 
 pytest.importorskip("flwr", reason="needs Flower: pip install 'fedspam[flower]'")
 pytestmark = pytest.mark.slow
@@ -93,7 +93,7 @@ def answered(port: int, path: str, authority: Path | None) -> int | str:
 
 
 def test_registered_nodes_train_and_others_are_refused(tmp_path):
-    project.create(tmp_path / "trial")
+    new.create(tmp_path / "trial")
     deploy, port = tmp_path / "trial" / "deploy", processes.free_port()
     secrets, here = deploy / "secrets", {"SUPERLINK": f"127.0.0.1:{port}"}
     with processes.closing(processes.Processes(tmp_path)) as running:

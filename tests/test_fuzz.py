@@ -10,7 +10,8 @@ import safetensors.numpy
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from fedspam import _files, _strict, wire
+from fedspam._internal import files, strict
+from fedspam.federation import wire
 
 FUZZ = Path(__file__).parents[1] / "fuzz"
 SPEC = importlib.util.spec_from_file_location("fedspam_fuzz_targets", FUZZ / "targets.py")
@@ -112,17 +113,17 @@ def header(text, body=b""):
     ],
 )
 def test_wrong_arrays_are_refused(data, says):
-    with pytest.raises(_strict.MalformedError, match=says):
-        _strict.arrays(data, size=10**6, header=10**5)
+    with pytest.raises(strict.MalformedError, match=says):
+        strict.arrays(data, size=10**6, header=10**5)
 
 
 def test_sizes_are_limited():
     good = safetensors.numpy.save({"a": np.zeros(1000)})
-    assert _strict.arrays(good, size=len(good), header=1000)[0]["a"].shape == (1000,)
-    with pytest.raises(_strict.MalformedError, match="bytes, at most"):
-        _strict.arrays(good, size=len(good) - 1, header=1000)
-    with pytest.raises(_strict.MalformedError, match="at most 10 are read"):
-        _strict.json_object(b'{"a": 12345}', size=10, depth=3)
+    assert strict.arrays(good, size=len(good), header=1000)[0]["a"].shape == (1000,)
+    with pytest.raises(strict.MalformedError, match="bytes, at most"):
+        strict.arrays(good, size=len(good) - 1, header=1000)
+    with pytest.raises(strict.MalformedError, match="at most 10 are read"):
+        strict.json_object(b'{"a": 12345}', size=10, depth=3)
 
 
 def test_a_message_larger_than_its_schema_is_not_looked_at():
@@ -158,10 +159,10 @@ def test_only_regular_files_of_some_size_are_read(tmp_path):
     import os
 
     os.mkfifo(tmp_path / "pipe")
-    with pytest.raises(_files.DamagedError, match="no regular file"):
-        _files.read(tmp_path / "pipe", size=10)
+    with pytest.raises(files.DamagedError, match="no regular file"):
+        files.read(tmp_path / "pipe", size=10)
     (tmp_path / "large").write_bytes(bytes(11))
-    with pytest.raises(_files.DamagedError, match="11 bytes, at most 10 are read"):
-        _files.read(tmp_path / "large", size=10)
-    with pytest.raises(_files.DamagedError, match="No such file"):
-        _files.read(tmp_path / "none", size=10)
+    with pytest.raises(files.DamagedError, match="11 bytes, at most 10 are read"):
+        files.read(tmp_path / "large", size=10)
+    with pytest.raises(files.DamagedError, match="No such file"):
+        files.read(tmp_path / "none", size=10)

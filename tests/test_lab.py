@@ -16,13 +16,12 @@ import numpy as np
 import pytest
 
 import browser as pages
-from fedspam import compiled
-from fedspam.cli import main
-from fedspam.config import read
-from fedspam.lab import Server, Setting, race, racing, serve, server
-from fedspam.lab.copying import as_python, as_toml
-from fedspam.population import draw
-from fedspam.simulation import simulate
+from fedspam.app.cli import main
+from fedspam.app.config import read
+from fedspam.app.lab import Server, Setting, race, runs, serve, server
+from fedspam.app.lab.export import as_python, as_toml
+from fedspam.clients import draw
+from fedspam.simulation import engine, simulate
 
 browser = pages.browser
 
@@ -33,12 +32,12 @@ browser = pages.browser
 @pytest.mark.slow
 def test_a_repeated_cohort_has_the_clients_of_the_small_one() -> None:
     keys = jax.vmap(jax.random.key)(jnp.arange(50))
-    people = racing.problem_of(0.03, 0).population
-    wide = jax.jit(jax.vmap(lambda people, key: people.sample(key, racing.WIDE), (None, 0)))
-    for cohort in racing.COHORTS:
-        ids = wide(racing.Repeated(people, jnp.uint32(cohort)), keys)
-        small = jax.jit(jax.vmap(lambda key: draw(key, cohort, racing.CLIENTS, replace=False)))(keys)
-        assert np.array_equal(ids, np.tile(small, racing.WIDE // cohort))
+    people = runs.problem_of(0.03, 0).population
+    wide = jax.jit(jax.vmap(lambda people, key: people.sample(key, runs.WIDE), (None, 0)))
+    for cohort in runs.COHORTS:
+        ids = wide(runs.Repeated(people, jnp.uint32(cohort)), keys)
+        small = jax.jit(jax.vmap(lambda key: draw(key, cohort, runs.CLIENTS, replace=False)))(keys)
+        assert np.array_equal(ids, np.tile(small, runs.WIDE // cohort))
 
 
 @pytest.mark.slow
@@ -55,7 +54,7 @@ def test_curves_are_those_of_the_plain_method(setting: Setting) -> None:
     found = race(setting)
     problem = found.problem
     run = simulate(
-        racing.plain(setting, problem), problem.population, problem.start,
+        runs.plain(setting, problem), problem.population, problem.start,
         rounds=40, key=setting.seed, probe=problem.look, record=(),
     )  # fmt: skip
     assert found.every[0, :41] == pytest.approx(run.probes["gradient"], rel=1e-9)
@@ -67,12 +66,12 @@ def test_curves_are_those_of_the_plain_method(setting: Setting) -> None:
 @pytest.mark.slow
 def test_sliders_do_not_compile_anew() -> None:
     race(Setting())
-    before = compiled.many._cache_size()
+    before = engine.many._cache_size()
     for change in (
         {"scale": 0.1}, {"ratio": 2.0}, {"momentum": 0.9}, {"cohort": 32}, {"steps": 20}, {"seed": 7}, {"cohort": 1},
     ):  # fmt: skip
         race(Setting(**change))
-    assert compiled.many._cache_size() == before
+    assert engine.many._cache_size() == before
 
 
 @pytest.mark.parametrize(
@@ -101,7 +100,7 @@ def test_sliders_have_ends(change: dict[str, Any], message: str) -> None:
 def test_the_region_is_that_of_the_theorems() -> None:
     """SPAM with one client: momentum 6/7 at step size 1/(4 delta) is the corner of the proved region."""
     setting = Setting("spam")
-    region = racing.region(setting, racing.problem_of(setting.scale, 0))
+    region = runs.region(setting, runs.problem_of(setting.scale, 0))
     assert (region.limit, region.cohort) == (0.25, 1.0)
     assert np.interp(0.25, region.ratios, region.least) == pytest.approx(6 / 7, rel=1e-3)
     assert (region.repaired < region.least).all()
@@ -110,18 +109,18 @@ def test_the_region_is_that_of_the_theorems() -> None:
 # --- what can be copied ----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("method", racing.RACERS)
-@pytest.mark.parametrize("solver", racing.SOLVERS)
+@pytest.mark.parametrize("method", runs.RACERS)
+@pytest.mark.parametrize("solver", runs.SOLVERS)
 def test_the_toml_is_a_configuration(method: str, solver: str, tmp_path: Path) -> None:
     setting = Setting(method, solver=solver, cohort=4, steps=7, seed=3)
-    problem = racing.problem_of(setting.scale, setting.seed)
+    problem = runs.problem_of(setting.scale, setting.seed)
     path = tmp_path / "experiment.toml"
     path.write_text(as_toml(setting, problem))
     config = read(path)
-    assert (config.data.scale, config.data.seed, config.run.rounds) == (setting.scale, 3, racing.ROUNDS)
-    assert config.algorithm.step_size == racing.numbers(setting, problem)["step_size"]
+    assert (config.data.scale, config.data.seed, config.run.rounds) == (setting.scale, 3, runs.ROUNDS)
+    assert config.algorithm.step_size == runs.numbers(setting, problem)["step_size"]
     assert getattr(config.algorithm, "cohort", 4) == 4
-    assert (config.prox is None) == (racing.RACERS[method] != racing.PROX)
+    assert (config.prox is None) == (runs.RACERS[method] != runs.PROX)
 
 
 @pytest.mark.slow
@@ -307,7 +306,7 @@ def test_a_slider_moves_a_curve(address: str, browser: Any) -> None:
         ready(found)
         drawn = shapes(found)
         assert drawn.keys() == {"SPAM-PP", "MVR", "FedAvg"}
-        assert all(shape.count("L") == racing.ROUNDS for shape in drawn.values())
+        assert all(shape.count("L") == runs.ROUNDS for shape in drawn.values())
 
         def moved(key: str, *names: str) -> dict[str, str]:
             """Press the arrow key on a slider; the named curves must change."""
@@ -332,7 +331,7 @@ def test_a_slider_moves_a_curve(address: str, browser: Any) -> None:
         assert "cohort = 16" in found.locator("#text").inner_text()
 
         pages.eventually(found, "document.querySelectorAll('#map .region').length === 2")
-        cells = len(racing.RATIOS) * len(racing.MOMENTA)
+        cells = len(runs.RATIOS) * len(runs.MOMENTA)
         assert found.evaluate("document.querySelectorAll('#map .cell').length") == cells
         before = shapes(found)["SPAM-PP"]
         box = found.locator("#map svg").bounding_box()

@@ -5,8 +5,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from fedspam import Faults, Ragged, ledger, spam
-from fedspam.algorithms import (
+from fedspam import Faults, Ragged, spam
+from fedspam.clients import DataOracle
+from fedspam.federation import ledger
+from fedspam.federation.traced import Traced
+from fedspam.methods import (
     METHODS,
     Adam,
     Factored,
@@ -32,13 +35,11 @@ from fedspam.algorithms import (
     scaffold,
     spam_ppa,
 )
-from fedspam.algorithms._local import Sarah, descend, until_heads
-from fedspam.estimators import OwnGradient
-from fedspam.population import DataOracle
+from fedspam.methods._local import Sarah, descend, until_heads
+from fedspam.methods.estimators import OwnGradient
+from fedspam.methods.schedules import Constant
 from fedspam.problems import Quadratics, quadratics
-from fedspam.prox import Exact, GradientDescent
-from fedspam.schedules import Constant
-from fedspam.traced import Traced
+from fedspam.solvers import Exact, GradientDescent
 
 pytestmark = pytest.mark.slow  # many compilations
 

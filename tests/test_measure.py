@@ -7,24 +7,19 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from fedspam import Generated, Hosted, ledger
-from fedspam.cli import main
-from fedspam.compare.problems import of_quadratics
+from fedspam import Generated, Hosted
+from fedspam.app.cli import main
+from fedspam.app.compare.problems import of_quadratics
+from fedspam.federation import ledger
+from fedspam.federation.traced import Traced
 from fedspam.problems import Quadratics, quadratics, synthetic_logistic
 from fedspam.problems import measure as solved
 from fedspam.theory import measure
 from fedspam.theory._lanczos import ritz
 from fedspam.theory.curvature import Hessian, MeanSquare, Similarity
-from fedspam.theory.intervals import (
-    mean_interval,
-    missed,
-    root_mean_interval,
-    spread_interval,
-    student,
-)
+from fedspam.theory.intervals import mean_interval, missed, root_mean_interval, spread_interval, student
 from fedspam.theory.measure import hessian_ends, mean_square_root, secant_of, similarity
 from fedspam.theory.spread import Spread, secant_squares, spread_squares
-from fedspam.traced import Traced
 
 TRIALS = 100
 
@@ -273,7 +268,7 @@ def test_an_endless_population_must_be_sampled():
 def small(monkeypatch):
     people = quadratics(1, clients=5, dimension=3, delta=0.5, noise=1.0)
     problem = of_quadratics("ridge", "five small quadratics", people, np.ones(3))
-    monkeypatch.setattr("fedspam.commands._measured.load", lambda name, folder: problem)
+    monkeypatch.setattr("fedspam.app.theory.measured.load", lambda name, folder: problem)
     return people
 
 

@@ -11,7 +11,8 @@ import pytest
 from jax import lax
 
 from fedspam import Ragged, simulate
-from fedspam.algorithms import fedavg
+from fedspam.clients import MeanOracle
+from fedspam.methods import fedavg
 from fedspam.models import (
     char_lstm,
     char_transformer,
@@ -26,7 +27,6 @@ from fedspam.models import (
     softmax_regression,
     triton,
 )
-from fedspam.population import MeanOracle
 
 RNG = np.random.default_rng(0)
 

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from fedspam import Ragged, simulate, spam_pp
-from fedspam.algorithms import fedavg
+from fedspam.methods import fedavg
 from fedspam.models import conv_general_dilated, from_equinox, from_flax, from_torch, mlp
-from fedspam.prox import GradientDescent
+from fedspam.solvers import GradientDescent
 
 
 def rows(seed, count, inputs=4, classes=3):

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import fedspam
-from fedspam.cli import main
+from fedspam.app.cli import main
 
 ROOT = Path(__file__).parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
@@ -43,7 +43,7 @@ def test_help_imports_nothing_heavy() -> None:
     heavy = ("jax", "numpy", "matplotlib", "rich", "msgspec", "optax")
     script = (
         "import sys\n"
-        "from fedspam.cli import main\n"
+        "from fedspam.app.cli import main\n"
         "try:\n    main(['run', '--help'])\nexcept SystemExit:\n    pass\n"
         f"sys.stderr.write(str([name for name in {heavy} if name in sys.modules]))"
     )
@@ -57,7 +57,7 @@ def test_every_extra_that_an_error_names_exists() -> None:
     """`pip install 'fedspam[x]'`, as code and docs advise, must find an extra x."""
     files = [*(ROOT / "src").rglob("*.py"), *(ROOT / "docs").glob("*.md"), ROOT / "README.md"]
     named = {extra for path in files for extra in re.findall(r"fedspam\[(\w+)\]", path.read_text())}
-    from fedspam.tracking import RECORDERS
+    from fedspam.app.tracking import RECORDERS
 
     named |= {extra for _, _, extra in RECORDERS.values()}
     assert named <= PROJECT["optional-dependencies"].keys()

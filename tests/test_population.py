@@ -8,9 +8,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from fedspam import Generated, Hosted, Ragged, _random, simulate, spam_pp
-from fedspam.population import MeanOracle, draw
-from fedspam.prox import GradientDescent
+from fedspam import Generated, Hosted, Ragged, simulate, spam_pp
+from fedspam._internal import prng
+from fedspam.clients import MeanOracle, draw
+from fedspam.solvers import GradientDescent
 
 
 def squares(x, rows):
@@ -31,7 +32,7 @@ def clients():
 @pytest.mark.parametrize("count", [1, 2, 3, 10, 1000, 2**20 + 7])
 def test_permuted_is_a_permutation(count):
     sample = min(count, 2000)
-    ids = np.asarray(_random.permuted(jax.random.key(3), jnp.arange(sample, dtype=jnp.uint32), count))
+    ids = np.asarray(prng.permuted(jax.random.key(3), jnp.arange(sample, dtype=jnp.uint32), count))
     assert ids.max() < count
     assert len(set(ids.tolist())) == sample
 

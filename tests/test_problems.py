@@ -7,7 +7,7 @@ import pytest
 
 from fedspam import simulate, spam
 from fedspam.problems import Quadratics, logistic, logistic_smoothness, quadratics, ridge, synthetic_logistic
-from fedspam.prox import Exact
+from fedspam.solvers import Exact
 
 KEY = jax.random.key(3)
 

@@ -13,10 +13,10 @@ import numpy as np
 import optax
 import pytest
 
-from fedspam import _tree
-from fedspam._tree import struct
-from fedspam.population import DataOracle, Hosted, Ragged
-from fedspam.prox import (
+from fedspam._internal import trees
+from fedspam._internal.trees import struct
+from fedspam.clients import DataOracle, Hosted, Ragged
+from fedspam.solvers import (
     LBFGS,
     Absolute,
     Accelerated,
@@ -57,7 +57,7 @@ class Client:
         return 1.0
 
     def __call__(self, params: Any, key: Any = None) -> Any:
-        x, _ = _tree.vectorize(params)
+        x, _ = trees.vectorize(params)
         logistic, quartic, welsch, cosine = self.factors
         margins = self.rows @ x
         total = 0.5 * x @ self.hessian @ x - self.linear @ x + logistic * jnp.mean(jax.nn.softplus(margins))
@@ -330,7 +330,7 @@ def test_trees_of_float32_alone_and_vectors_of_float64_side_by_side(name: str) -
         }
         assert {value.dtype for value in says} == {jnp.dtype(jnp.float32)}
         # optimistix stops by tolerances of its own, near the rounding of float32
-        np.testing.assert_allclose(_tree.vectorize(y)[0], wide, rtol=1e-2 if name == "optimistix" else 1e-4, atol=1e-4)
+        np.testing.assert_allclose(trees.vectorize(y)[0], wide, rtol=1e-2 if name == "optimistix" else 1e-4, atol=1e-4)
         assert says.step_size == np.float32(certificate["step_size"])
 
 
@@ -342,9 +342,9 @@ def test_a_decrease_below_the_rounding_of_the_loss(name: str) -> None:
         client = dataclasses.replace(CLIENTS[kind], constant=jnp.asarray(1e3, jnp.float64))
         g = 1e-4 * direction(CLIENTS[kind])
         little, x32, g32 = small(client, x, g)
-        x64, g64 = (np.asarray(_tree.vectorize(tree)[0], np.float64) for tree in (x32, g32))
+        x64, g64 = (np.asarray(trees.vectorize(tree)[0], np.float64) for tree in (x32, g32))
         y, says = run(STOPPING[name](), little, x32, g32, jnp.float32(0.25))
-        y64 = np.asarray(_tree.vectorize(y)[0], np.float64)
+        y64 = np.asarray(trees.vectorize(y)[0], np.float64)
         twin = Twin(little)
         twin.c = dataclasses.replace(twin.c, constant=0.0)
         rise, slope = twin.rise(y64, x64, g64, 0.25), np.linalg.norm(twin.slope(y64, x64, g64, 0.25))
@@ -365,8 +365,8 @@ def test_units_do_not_matter(name: str) -> None:
         plain, one = run(SOLVERS[name](), little, x32, g32, jnp.float32(0.3))
         for c in (2.0**-20, 2.0**20):
             scaled = dataclasses.replace(little, scale=little.scale * c, smoothness=little.smoothness * c)
-            y, says = run(SOLVERS[name](), scaled, x32, _tree.scale(c, g32), jnp.float32(0.3 / c))
-            np.testing.assert_allclose(_tree.vectorize(y)[0], _tree.vectorize(plain)[0], rtol=1e-3, atol=1e-5)
+            y, says = run(SOLVERS[name](), scaled, x32, trees.scale(c, g32), jnp.float32(0.3 / c))
+            np.testing.assert_allclose(trees.vectorize(y)[0], trees.vectorize(plain)[0], rtol=1e-3, atol=1e-5)
             assert says.certified == one.certified
             assert says.gradients == one.gradients
 

@@ -5,8 +5,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from fedspam import _random, simulate, simulate_many, spam, spam_pp, spam_ppa
-from fedspam.algorithms import (
+from fedspam import simulate, simulate_many, spam, spam_pp, spam_ppa
+from fedspam._internal import prng
+from fedspam.methods import (
     METHODS,
     Factored,
     Scales,
@@ -29,10 +30,10 @@ from fedspam.algorithms import (
     svrp,
     svrs,
 )
-from fedspam.estimators import SVRG
+from fedspam.methods.estimators import SVRG
+from fedspam.methods.schedules import Constant, Values
 from fedspam.problems import Quadratics, quadratics
-from fedspam.prox import Exact
-from fedspam.schedules import Constant, Values
+from fedspam.solvers import Exact
 
 pytestmark = pytest.mark.slow  # many compilations
 
@@ -122,7 +123,7 @@ def test_dane_is_spam_ppa_with_everyone(play, people):
 def test_an_exact_gradient_and_one_random_client_are_the_same_method_under_three_names(play, people):
     # SPAM-PP with everyone, SABER with p = 1, DANE+: once their random client is the same
     keys = [jax.random.fold_in(jax.random.key(0), k) for k in range(ROUNDS)]
-    movers = [int(_random.index(_random.fold_name(key, "one"), CLIENTS)) for key in keys]
+    movers = [int(prng.index(prng.fold_name(key, "one"), CLIENTS)) for key in keys]
     assert len(set(movers)) > 2
     x = np.ones(D)
     for mover in movers:
@@ -237,7 +238,7 @@ def test_accsvrs_equals_an_independent_loop(play, people):
 
 
 def _flip(k, p):
-    key = _random.fold_name(jax.random.fold_in(jax.random.key(0), k), "coin")
+    key = prng.fold_name(jax.random.fold_in(jax.random.key(0), k), "coin")
     return bool(jax.random.bernoulli(key, p))
 
 

@@ -18,13 +18,14 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from fedspam import Faults, Generated, _describe, _files, on_client, records, simulate, spam, spam_pp
-from fedspam._tree import struct
-from fedspam.algorithms import auto, scaffold
+from fedspam import Faults, Generated, on_client, simulate, spam, spam_pp
+from fedspam._internal import describe, files
+from fedspam._internal.trees import struct
+from fedspam.methods import auto, scaffold
 from fedspam.problems import Quadratics, quadratics
-from fedspam.prox import Exact
-from fedspam.records import Keep, RecordError
-from fedspam.simulation import Watch, restore
+from fedspam.simulation import Watch, records, restore
+from fedspam.simulation.records import Keep, RecordError
+from fedspam.solvers import Exact
 
 METHOD = spam(0.8, 0.3, solver=Exact(), start="zero")
 PEOPLE = quadratics(jax.random.key(0), clients=12, dimension=4, delta=0.2, condition=4.0)
@@ -95,7 +96,7 @@ def test_death_before_the_first_segment_is_done(whole, tmp_path, monkeypatch):
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr("fedspam.simulation._Stopwatch.time", die)
+        patch.setattr("fedspam.simulation.run._Stopwatch.time", die)
         with pytest.raises(KeyboardInterrupt):
             go(folder=tmp_path)
     assert [path.name for path in tmp_path.glob("checkpoint*")] == ["checkpoint-000000000.safetensors"]
@@ -115,7 +116,7 @@ def test_death_at_any_write_of_the_run(whole, tmp_path, monkeypatch, at):
             raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(_files, "_write_all", torn)
+        patch.setattr(files, "_write_all", torn)
         with pytest.raises(KeyboardInterrupt):
             go(folder=tmp_path, keep=Keep(best="norm"))
     left = list(tmp_path.glob(".*.partial"))
@@ -224,12 +225,12 @@ def test_another_format_is_refused_and_left_alone(whole, tmp_path, monkeypatch):
     go(folder=tmp_path)
     with monkeypatch.context() as patch:
         patch.setattr(records, "FORMAT", 3)
-        patch.setattr(_files, "FORMAT", 3)
+        patch.setattr(files, "FORMAT", 3)
         with pytest.raises(RecordError, match="has format 2, this version of fedspam reads 3"):
             go(folder=tmp_path, resume=True)
         path = tmp_path / "checkpoint-000000030.safetensors"
         with pytest.raises(RecordError, match="has format 2, this version of fedspam reads 3"):
-            _files.unpack(path.read_bytes(), path, size=10**6)
+            files.unpack(path.read_bytes(), path, size=10**6)
     assert same_bits(go(folder=tmp_path, resume=True), whole)
 
 
@@ -413,7 +414,7 @@ def scaled(x):
 
 
 def test_functions_are_told_apart_by_what_they_do():
-    same = lambda a, b: _describe.digest(_describe.describe(a)) == _describe.digest(_describe.describe(b))
+    same = lambda a, b: describe.digest(describe.describe(a)) == describe.digest(describe.describe(b))
     assert same(people_of(2.0), people_of(2.0))
     assert not same(people_of(2.0), people_of(2.5))  # a number in a closure
     assert not same(people_of(np.ones(4)), people_of(np.arange(4.0)))  # an array in a closure
@@ -428,21 +429,21 @@ def test_functions_are_told_apart_by_what_they_do():
 
 
 def test_functions_reach_their_globals(monkeypatch):
-    before = _describe.describe(scaled)
+    before = describe.describe(scaled)
     monkeypatch.setitem(globals(), "FACTOR", 2.0)
-    assert list(_describe.changes(before, _describe.describe(scaled))) == ["reaches.FACTOR: 1.0 was, 2.0 is"]
+    assert list(describe.changes(before, describe.describe(scaled))) == ["reaches.FACTOR: 1.0 was, 2.0 is"]
 
 
 def test_descriptions_are_the_same_in_every_process(tmp_path):
     module = tmp_path / "described.py"
     module.write_text(
-        "import jax, jax.numpy as jnp\nfrom fedspam import Generated, _describe, spam\n"
+        "import jax, jax.numpy as jnp\nfrom fedspam import Generated, spam\nfrom fedspam._internal import describe\n"
         "words = {'alpha', 'beta', 'gamma'}\n"
         "people = Generated(lambda key: jax.random.normal(key, (4,)), lambda x, c: jnp.sum((x - c) ** len(words)))\n"
         "inside = lambda x: x in {'delta', 'epsilon', 'zeta'}\n"
-        "print(_describe.digest(_describe.describe([people, spam(0.1, 0.5), inside, object(), float('nan'), words])))\n"
+        "print(describe.digest(describe.describe([people, spam(0.1, 0.5), inside, object(), float('nan'), words])))\n"
     )
-    source = str(Path(records.__file__).parents[1])
+    source = str(Path(records.__file__).parents[2])
     digests = {
         subprocess.run(
             [sys.executable, module], check=True, capture_output=True, text=True,
@@ -473,7 +474,7 @@ def test_a_changed_run_is_refused_and_says_what_changed(tmp_path):
 def resealed(path, **changed):
     facts = {**json.loads(path.read_text()), **changed}
     facts.pop("sha256")
-    path.write_text(json.dumps({"sha256": _describe.digest(facts), **facts}))
+    path.write_text(json.dumps({"sha256": describe.digest(facts), **facts}))
 
 
 def test_another_version_of_jax_is_pointed_out(whole, tmp_path):

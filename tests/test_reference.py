@@ -9,19 +9,8 @@ import numpy as np
 import pytest
 
 from fedspam import Ragged
-from fedspam.algorithms import (
-    Momentum,
-    fedadagrad,
-    fedadam,
-    fedavg,
-    fedavgm,
-    fedprox,
-    fedyogi,
-    mime,
-    mime_lite,
-    scaffold,
-)
-from fedspam.traced import Traced
+from fedspam.federation.traced import Traced
+from fedspam.methods import Momentum, fedadagrad, fedadam, fedavg, fedavgm, fedprox, fedyogi, mime, mime_lite, scaffold
 
 pytestmark = pytest.mark.slow  # many compilations
 

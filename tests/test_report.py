@@ -17,16 +17,18 @@ import numpy as np
 import pytest
 from jax.tree_util import Partial
 
-from fedspam import records, reproduce, simulate, spam_pp
-from fedspam.algorithms import fedavg
-from fedspam.cli import main
-from fedspam.compare import Entry, Plan, files
-from fedspam.compare.measures import Cell, Curves, Trial, arrivals
+from fedspam import simulate, spam_pp
+from fedspam.app import reproduce
+from fedspam.app.cli import main
+from fedspam.app.compare import Entry, Plan, files
+from fedspam.app.compare.measures import Cell, Curves, Trial, arrivals
+from fedspam.app.report import Curve, Paid, Promise, page, read, read_all, tables, targets, write
+from fedspam.app.report.provenance import method_of
+from fedspam.app.report.series import straightened, thin
+from fedspam.app.reproduce.experiment import SETTINGS, SOLVERS
+from fedspam.methods import fedavg
 from fedspam.problems import quadratics
-from fedspam.report import Curve, Paid, Promise, page, read, read_all, tables, targets, write
-from fedspam.report.facts import method_of
-from fedspam.report.series import straightened, thin
-from fedspam.reproduce.experiment import SETTINGS, SOLVERS
+from fedspam.simulation import records
 from fedspam.theory import Constants, inexact_bound
 
 _spec = importlib.util.spec_from_file_location("fedspam_browser", Path(__file__).with_name("browser.py"))
@@ -99,7 +101,7 @@ def test_how_long_it_took_is_recorded_without_compiling(runs: dict[str, Any]) ->
 
 def test_methods_are_known_by_their_parts() -> None:
     """Every row of the registry, described, is told by its name; where two rows are one method, by the first's."""
-    from fedspam.algorithms import METHODS
+    from fedspam.methods import METHODS
 
     names = {row.name for row in METHODS.values()}
     found = {key: method_of(records.identity(row.make(), None, jnp.zeros(2), 0)) for key, row in METHODS.items()}

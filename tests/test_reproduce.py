@@ -11,12 +11,13 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from fedspam import _random, figures, reproduce
-from fedspam.cli import main
+from fedspam._internal import prng
+from fedspam.app import figures, reproduce
+from fedspam.app.cli import main
+from fedspam.app.reproduce import observations
+from fedspam.app.reproduce.experiment import LABELS, READING, SETTINGS, SOLVERS, experiment
+from fedspam.app.reproduce.observations import drift, floor, percentiles, rise, rounds_to, swing
 from fedspam.problems import ridge
-from fedspam.reproduce import observations
-from fedspam.reproduce.experiment import LABELS, READING, SETTINGS, SOLVERS, experiment
-from fedspam.reproduce.observations import drift, floor, percentiles, rise, rounds_to, swing
 
 SEED, SEEDS, ROUNDS = 5, 2, 16
 FILES = {"figure.png", "figure.svg", "curves.csv", "observations.csv", "manifest.json"}
@@ -51,7 +52,7 @@ def spam_in_numpy(number, ratio, p, steps, rounds):
     H, b, start, L, delta = problem(number)
     full_H, full_b, gamma = H.mean(0), b.mean(0), ratio / delta
     key = jax.random.key(number)
-    draw = lambda k: _random.index(_random.fold_name(jax.random.fold_in(key, k), "cohort"), len(H))
+    draw = lambda k: prng.index(prng.fold_name(jax.random.fold_in(key, k), "cohort"), len(H))
     clients = np.asarray(jax.vmap(draw)(jnp.arange(rounds)))
     x = previous = start
     g = full_H @ x - full_b
@@ -127,7 +128,7 @@ def test_equal_seeds_give_equal_curves_and_progress_is_told(made):
 def test_float64_is_asked_for_in_the_experiment_alone():
     program = (
         "import jax, jax.numpy as jnp, numpy as np\n"
-        "from fedspam.reproduce import experiment\n"
+        "from fedspam.app.reproduce import experiment\n"
         "assert not jax.config.jax_enable_x64\n"
         "curves, _ = experiment(1, 8)\n"
         "assert not jax.config.jax_enable_x64 and jnp.ones(1).dtype == jnp.float32\n"
@@ -290,7 +291,7 @@ def test_help_and_version(capsys):
         assert stopped.value.code == 0
         assert expected in capsys.readouterr().out
     answer = subprocess.run(
-        [sys.executable, "-m", "fedspam", "--version"], capture_output=True, text=True, timeout=60, check=True
+        [sys.executable, "-m", "fedspam.app", "--version"], capture_output=True, text=True, timeout=60, check=True
     )
     from fedspam import __version__
 

@@ -16,11 +16,12 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from fedspam import config, experiment, records
-from fedspam.cli import main, parser
-from fedspam.commands._arguments import dotted
-from fedspam.config import ConfigError, decode
-from fedspam.experiment import terminal
+from fedspam.app import config, experiment
+from fedspam.app.cli import main, parser
+from fedspam.app.commands._arguments import dotted
+from fedspam.app.config import ConfigError, decode
+from fedspam.app.experiment import terminal
+from fedspam.simulation import records
 
 ROOT = Path(__file__).parents[1]
 TINY = {
@@ -315,7 +316,7 @@ def test_the_story_of_the_docs(
 
 def test_the_docs_name_every_section_and_kind() -> None:
     text = (ROOT / "docs" / "run.md").read_text()
-    for name in (*config.reading.SECTIONS, *config.schema.DATA, *config.schema.MODELS):
+    for name in (*config.parse.SECTIONS, *config.schema.DATA, *config.schema.MODELS):
         assert f"`{name}`" in text or f"`[{name}]`" in text, name
     schedules = tomllib.loads(blocks("toml")[1])
     decode({"data": "ridge", **schedules})
@@ -341,7 +342,7 @@ def test_an_interrupted_run_says_how_to_go_on(
     def stop(*_: Any, **__: Any) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(experiment.running, "simulate", stop)
+    monkeypatch.setattr(experiment.execute, "simulate", stop)
     assert main(["run", *FLAGS.split(), "--out", str(tmp_path / "run")]) == 130
     assert f"fedspam run --resume --out {tmp_path / 'run'}" in capsys.readouterr().err
 

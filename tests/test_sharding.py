@@ -11,9 +11,10 @@ import jax
 import numpy as np
 import pytest
 
-from fedspam import compiled, simulate
-from fedspam.algorithms import METHODS
+from fedspam import simulate
+from fedspam.methods import METHODS
 from fedspam.problems import quadratics
+from fedspam.simulation import engine
 
 ROOT = Path(__file__).parents[1]
 
@@ -28,7 +29,7 @@ if processes > 1:
 import jax.numpy as jnp
 import numpy as np
 from fedspam import Ragged, simulate
-from fedspam.algorithms import METHODS
+from fedspam.methods import METHODS
 from fedspam.models import softmax_regression
 from fedspam.problems import quadratics
 
@@ -130,4 +131,4 @@ def test_a_mesh_of_one_device_changes_no_bit():
 
 def test_no_devices_are_refused():
     with pytest.raises(ValueError, match=r"devices = \[\] is empty"):
-        compiled.mesh_of([])
+        engine.mesh_of([])

@@ -8,10 +8,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from fedspam import Faults, Generated, on_client, records, simulate, simulate_many, spam, spam_pp, spam_ppa
-from fedspam._tree import struct
+from fedspam import Faults, Generated, on_client, simulate, simulate_many, spam, spam_pp, spam_ppa
+from fedspam._internal.trees import struct
 from fedspam.problems import Quadratics, quadratics
-from fedspam.prox import Exact
+from fedspam.simulation import records
+from fedspam.solvers import Exact
 
 
 @pytest.fixture(scope="module")
@@ -143,7 +144,7 @@ class Coin:
 
 @pytest.mark.slow
 def test_a_condition_charges_the_branch_that_was_taken(people):
-    from fedspam import loopback
+    from fedspam.federation import loopback
 
     run = simulate(Coin(), people, jnp.ones(4), rounds=40, key=0)
     heads = run.rows["heads"]

@@ -20,7 +20,7 @@ from urllib.parse import unquote, urldefrag
 import pytest
 
 import browser as browsing
-from fedspam.algorithms import METHODS
+from fedspam.methods import METHODS
 
 pytestmark = pytest.mark.slow
 for _package in ("mkdocs", "material", "mkdocstrings", "latex2mathml"):

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 from fedspam import Faults, Ragged, simulate, simulate_many, spam_pp, spam_ppa
-from fedspam.algorithms import fedavg, scaffold
-from fedspam.population import MeanOracle, of_unequal_sizes, ragged
-from fedspam.prox import GradientDescent
-from fedspam.traced import Traced
+from fedspam.clients import MeanOracle, of_unequal_sizes, ragged
+from fedspam.federation.traced import Traced
+from fedspam.methods import fedavg, scaffold
+from fedspam.solvers import GradientDescent
 
 SIZES = [3, 200, 9, 30, 14, 90, 11, 25, 5, 120, 40, 17]
 SOLVER = GradientDescent(steps=3, step_size=0.1)

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from fedspam import simulate, spam, spam_pp, spam_ppa
+from fedspam.methods.schedules import cube_root
 from fedspam.problems import Quadratics, quadratics
-from fedspam.prox import Exact, GradientDescent
-from fedspam.schedules import cube_root
+from fedspam.solvers import Exact, GradientDescent
 
 KEY = jax.random.key(0)
 
@@ -165,7 +165,7 @@ def test_constant_schedules_given_as_arrays_are_the_constant_method(people):
 
 @pytest.mark.slow
 def test_a_tight_tolerance_reproduces_the_exact_prox(people):
-    from fedspam.prox import LBFGS, Absolute
+    from fedspam.solvers import LBFGS, Absolute
 
     exact = simulate(spam(0.6, 0.25, solver=Exact()), people, jnp.ones(5), rounds=8, key=3)
     inexact = simulate(spam(0.6, 0.25, solver=LBFGS(stop=Absolute(1e-12))), people, jnp.ones(5), rounds=8, key=3)

@@ -7,13 +7,14 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from fedspam import ledger, simulate, spam, spam_pp
-from fedspam.algorithms import METHODS
-from fedspam.cli import main
-from fedspam.commands import _promises
+from fedspam import simulate, spam, spam_pp
+from fedspam.app.cli import main
+from fedspam.app.theory import promised
+from fedspam.federation import ledger
+from fedspam.methods import METHODS
+from fedspam.methods.schedules import corollary, cube_root, effective_cohort
 from fedspam.problems import quadratics, synthetic_logistic
-from fedspam.prox import Backtracking, Exact, GradientDescent
-from fedspam.schedules import corollary, cube_root, effective_cohort
+from fedspam.solvers import Backtracking, Exact, GradientDescent
 from fedspam.theory import (
     Constants,
     Observed,
@@ -433,10 +434,10 @@ def test_observed_sees_what_a_numpy_loop_sees():
 @pytest.mark.slow
 def test_the_command_writes_the_figure_and_its_numbers(tmp_path, capsys, monkeypatch):
     """With two of the five theorems, as each compiles a method."""
-    all_of = _promises._outcome
+    all_of = promised._outcome
     few = lambda *case: all_of(*case) if case[3] in ("3.2", "4.1") else None
     monkeypatch.setattr(_promises, "_outcome", few)
-    some = _promises.outcomes
+    some = promised.outcomes
     monkeypatch.setattr(_promises, "outcomes", lambda *asked: [one for one in some(*asked) if one is not None])
     words = ["--delta", "0.5", "--sigma", "0.2", "--gap", "2", "--rounds", "12", "--seeds", "2", "--clients", "6"]
     assert main(["theory", *words, "--out", str(tmp_path)]) == 0
@@ -451,7 +452,7 @@ def test_the_command_writes_the_figure_and_its_numbers(tmp_path, capsys, monkeyp
 
 
 def test_the_generated_problem_has_the_constants_asked_for():
-    people, start = _promises.problem(_promises.Asked(delta=0.3, sigma=2.0, gap=5.0, smoothness=6.0))
+    people, start = promised.problem(promised.TheoryOptions(delta=0.3, sigma=2.0, gap=5.0, smoothness=6.0))
     assert people.delta == pytest.approx(0.3)
     assert people.smoothness == pytest.approx(6.0)
     assert float(people.sigma(jnp.asarray(people.minimiser))) == pytest.approx(2.0)

@@ -9,11 +9,11 @@ import pytest
 from jax import lax
 
 from fedspam import simulate, simulate_many, spam, spam_pp
-from fedspam._tree import struct
-from fedspam.population import draw
+from fedspam._internal.trees import struct
+from fedspam.clients import draw
+from fedspam.methods.schedules import Values, constant, cube_root
 from fedspam.problems import Quadratics, quadratics, synthetic_logistic
-from fedspam.prox import LBFGS, Exact, GradientDescent, Relative
-from fedspam.schedules import Values, constant, cube_root
+from fedspam.solvers import LBFGS, Exact, GradientDescent, Relative
 from fedspam.theory import (
     Constants,
     Observed,

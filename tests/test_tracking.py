@@ -8,9 +8,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fedspam import config, experiment, records, tracking
-from fedspam.cli import main
-from fedspam.tracking import Point, Story
+from fedspam.app import config, experiment, tracking
+from fedspam.app.cli import main
+from fedspam.app.tracking import Point, Story
+from fedspam.simulation import records
 
 TINY = {
     "data": {"kind": "quadratics", "clients": 5, "dimension": 2},

@@ -3,7 +3,7 @@
 import jax
 import pytest
 
-from fedspam._tree import static, struct
+from fedspam._internal.trees import static, struct
 
 
 @struct

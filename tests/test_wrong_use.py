@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import pytest
 
-from fedspam.cli import COMMANDS, main
+from fedspam.app.cli import COMMANDS, main
 
 SCREEN = 24, 80  # lines and columns of a small terminal
 

@@ -6,52 +6,73 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from fedspam import algorithms, problems, prox, schedules
-    from fedspam.algorithms import METHODS, spam, spam_pp, spam_ppa
-    from fedspam.federation import Faults, on_client
-    from fedspam.population import Generated, Hosted, Ragged
-    from fedspam.simulation import Run, simulate, simulate_many
+    from fedspam import (
+        app,
+        clients,
+        datasets,
+        federation,
+        flower,
+        methods,
+        models,
+        problems,
+        simulation,
+        solvers,
+        theory,
+    )
+    from fedspam.clients import Faults, Generated, Hosted, Ragged
+    from fedspam.federation import on_client
+    from fedspam.methods import METHODS, auto, fedavg, spam, spam_pp, spam_ppa
+    from fedspam.simulation import Evaluation, Keep, Run, Target, Watch, simulate, simulate_many
 
-# Where each public name lives. They are imported when first used, so that the command line starts at once.
+# Where each public name lives. It is imported when it is first used, so that the command line starts at once.
 _HOMES = {
-    "METHODS": "algorithms",
-    "Faults": "federation",
-    "Generated": "population",
-    "Hosted": "population",
-    "Ragged": "population",
-    "Run": "simulation",
-    "on_client": "federation",
-    "simulate": "simulation",
-    "simulate_many": "simulation",
-    "spam": "algorithms",
-    "spam_pp": "algorithms",
-    "spam_ppa": "algorithms",
+    "clients": ("Faults", "Generated", "Hosted", "Ragged"),
+    "federation": ("on_client",),
+    "methods": ("METHODS", "auto", "fedavg", "spam", "spam_pp", "spam_ppa"),
+    "simulation": ("Evaluation", "Keep", "Run", "Target", "Watch", "simulate", "simulate_many"),
 }
-_ROOMS = ("algorithms", "problems", "prox", "schedules")
+_ROOM_OF = {name: room for room, names in _HOMES.items() for name in names}
+_ROOMS = (
+    "app", "clients", "datasets", "federation", "flower", "methods", "models", "problems", "simulation", "solvers",
+    "theory",
+)  # fmt: skip
 
 __all__ = [
     "METHODS",
+    "Evaluation",
     "Faults",
     "Generated",
     "Hosted",
+    "Keep",
     "Ragged",
     "Run",
-    "algorithms",
+    "Target",
+    "Watch",
+    "app",
+    "auto",
+    "clients",
+    "datasets",
+    "fedavg",
+    "federation",
+    "flower",
+    "methods",
+    "models",
     "on_client",
     "problems",
-    "prox",
-    "schedules",
     "simulate",
     "simulate_many",
+    "simulation",
+    "solvers",
     "spam",
     "spam_pp",
     "spam_ppa",
+    "theory",
 ]
 
 
 def __getattr__(name: str) -> Any:
-    if name in _HOMES:
-        return getattr(importlib.import_module(f"fedspam.{_HOMES[name]}"), name)
+    if name in _ROOM_OF:
+        return getattr(importlib.import_module(f"fedspam.{_ROOM_OF[name]}"), name)
     if name in _ROOMS:
         return importlib.import_module(f"fedspam.{name}")
     raise AttributeError(f"module 'fedspam' has no attribute {name!r}")

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 from jaxtyping import Integer
 
-from fedspam import _check
-from fedspam.population import Loss, Ragged
+from fedspam._internal import checks
+from fedspam.clients import Loss, Ragged
 
 Columns = Mapping[str, np.ndarray]
 
@@ -185,6 +185,6 @@ def _plain(number: Any) -> Any:
 
 
 def _share(share: float) -> None:
-    _check.between("share", share, 0, 1, open_low=True)
+    checks.between("share", share, 0, 1, open_low=True)
     if share == 1:
         raise ValueError("share = 1 leaves nothing to train with; 0.2 is a common choice")

@@ -10,7 +10,7 @@ from typing import IO, NamedTuple
 import numpy as np
 from jaxtyping import Float
 
-from fedspam import _check
+from fedspam._internal import checks
 
 OPENERS = {".gz": gzip.open, ".bz2": bz2.open}
 MOST_FEATURES = 10**6  # a dense row beyond this is more likely a damaged index than data
@@ -45,7 +45,7 @@ def read_libsvm(path: str | Path, *, features: int | None = None) -> Rows:
     """
     path = Path(path)
     if features is not None:
-        _check.whole("features", features, 1)
+        checks.whole("features", features, 1)
     labels: list[float] = []
     rows: list[int] = []
     columns: list[int] = []

@@ -12,7 +12,8 @@ from typing import IO, Any
 
 import numpy as np
 
-from fedspam import _files, _strict
+from fedspam._internal import strict
+from fedspam._internal.files import write
 from fedspam.datasets.arrays import DAMAGE
 from fedspam.datasets.federated import Federated, check_part
 
@@ -68,7 +69,7 @@ def write_mapped(parts: Iterable[tuple[str, Mapping[str, Any]]], folder: str | P
             _write_header(file, first[name], sum(sizes.values()))
     # the index comes last: a folder without it is not whole
     index = {"clients": list(sizes), "sizes": list(sizes.values()), "columns": list(first)}
-    _files.write(folder / INDEX, json.dumps(index).encode())
+    write(folder / INDEX, json.dumps(index).encode())
     return open_mapped(folder)
 
 
@@ -79,7 +80,7 @@ def open_mapped(folder: str | Path) -> Federated:
     if not path.is_file():
         raise FileNotFoundError(f"{path} is missing: {folder} was not written by write_mapped, or not to its end")
     try:
-        index = _strict.json_object(_strict.read(path, MOST_INDEX), size=MOST_INDEX, depth=2)
+        index = strict.json_object(strict.read(path, MOST_INDEX), size=MOST_INDEX, depth=2)
         clients, sizes, columns = (index[name] for name in ("clients", "sizes", "columns"))
         whole = all(type(size) is int and size >= 0 for size in sizes) and len(set(clients)) == len(sizes)
         if not (whole and all(isinstance(name, str) for name in (*clients, *columns))):

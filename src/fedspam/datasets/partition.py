@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Integer
 
-from fedspam import _check
+from fedspam._internal import checks
 
 Owners = Integer[np.ndarray, " rows"]
 ATTEMPTS = 1000
@@ -21,7 +21,7 @@ def iid(rows: int, clients: int, *, seed: int = 0) -> Owners:
     >>> np.bincount(iid(10, 4)).tolist()
     [3, 3, 2, 2]
     """
-    _check.whole("rows", rows, 1)
+    checks.whole("rows", rows, 1)
     _clients(clients, rows)
     return np.random.default_rng(seed).permutation(np.arange(rows) % clients)
 
@@ -49,8 +49,8 @@ def dirichlet(labels: Any, clients: int, alpha: float, *, least: int = 1, seed: 
     """
     labels = _labels(labels)
     _clients(clients, len(labels))
-    _check.positive("alpha", alpha, "1 is a common choice, smaller is less even")
-    _check.whole("least", least, 1)
+    checks.positive("alpha", alpha, "1 is a common choice, smaller is less even")
+    checks.whole("least", least, 1)
     if clients * least > len(labels):
         raise ValueError(
             f"{clients} clients with {least} rows each need {clients * least} rows, there are {len(labels)}"
@@ -94,7 +94,7 @@ def shards(labels: Any, clients: int, each: int = 2, *, seed: int = 0) -> Owners
     True
     """
     labels = _labels(labels)
-    _check.whole("each", each, 1)
+    checks.whole("each", each, 1)
     _clients(clients, len(labels))
     count = clients * each
     if count > len(labels):
@@ -118,6 +118,6 @@ def _labels(labels: Any) -> np.ndarray:
 
 
 def _clients(clients: int, rows: int) -> None:
-    _check.whole("clients", clients, 1)
+    checks.whole("clients", clients, 1)
     if clients > rows:
         raise ValueError(f"clients = {clients} exceeds the {rows} rows; every client needs at least one")

@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from fedspam import _check
+from fedspam._internal import checks
 from fedspam.datasets._open import opened
 from fedspam.datasets.federated import Federated
 from fedspam.datasets.folder import data_path
@@ -48,8 +48,8 @@ def read_shakespeare(
 
     McMahan et al.: Communication-efficient learning of deep networks from decentralized data, 2017, arXiv:1602.05629.
     """
-    _check.between("share", share, 0.01, 0.99)
-    _check.whole("least", least, 10)
+    checks.between("share", share, 0.01, 0.99)
+    checks.whole("least", least, 10)
     train, test = [], []
     for role, text in read_roles(folder).items():
         if len(text) >= least:

@@ -14,10 +14,10 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Key
 
-from fedspam import _check
+from fedspam._internal import checks
+from fedspam.clients import Generated, Loss
 from fedspam.datasets._open import extra
 from fedspam.datasets.federated import Federated
-from fedspam.population import Generated, Loss
 
 LONGEST = 10**5  # rows of one client
 
@@ -51,7 +51,7 @@ def synthetic(
     (5, 60, True)
     """
     _settings(alpha, beta, dimension, classes)
-    _check.whole("clients", clients, 1)
+    checks.whole("clients", clients, 1)
     random = np.random.default_rng(seed)
     sizes = np.minimum(random.lognormal(4, 2, clients).astype(int) + 50, LONGEST)
     deviation = np.arange(1, dimension + 1) ** -0.6
@@ -121,7 +121,7 @@ def endless(
     2.3026
     """
     _settings(alpha, beta, dimension, classes)
-    _check.whole("rows", rows, 1)
+    checks.whole("rows", rows, 1)
     make = SyntheticClient(float(alpha), float(beta), rows, dimension, classes)
     return Generated(make=make, loss=MeanLoss(loss), seed=seed)
 
@@ -140,7 +140,7 @@ def read_digits() -> dict[str, np.ndarray]:
 
 
 def _settings(alpha: float, beta: float, dimension: int, classes: int) -> None:
-    _check.between("alpha", alpha, 0, np.inf)
-    _check.between("beta", beta, 0, np.inf)
-    _check.whole("dimension", dimension, 1)
-    _check.whole("classes", classes, 2)
+    checks.between("alpha", alpha, 0, np.inf)
+    checks.between("beta", beta, 0, np.inf)
+    checks.whole("dimension", dimension, 1)
+    checks.whole("classes", classes, 2)

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Int16, UInt8
 
-from fedspam import _check
+from fedspam._internal import checks
 
 ALPHABET = "\n !\"&'(),-.0123456789:;>?ABCDEFGHIJKLMNOPQRSTUVWXYZ[]abcdefghijklmnopqrstuvwxyz}"
 UNKNOWN = len(ALPHABET)  # the number of every other character
@@ -51,7 +51,7 @@ def sequences(codes: UInt8[np.ndarray, " characters"], length: int) -> dict[str,
     >>> rows["features"].tolist(), rows["label"].tolist()
     ([[0, 1, 2], [3, 4, 1]], [[1, 2, 3], [4, 5, -1]])
     """
-    _check.whole("length", length, 1)
+    checks.whole("length", length, 1)
     if len(codes) < 2:
         raise ValueError(f"a text of {len(codes)} characters has no next one to predict; leave it out")
     count = -(-(len(codes) - 1) // length)

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from fedspam import _check
+from fedspam._internal import checks
 from fedspam.datasets._open import extra
 from fedspam.datasets.federated import Federated
 
@@ -54,7 +54,7 @@ def stream_tff(
     if not path.is_file():
         raise FileNotFoundError(f"{path} is no file; give one of TensorFlow Federated, such as fed_emnist_train.h5")
     if isinstance(clients, int):
-        _check.whole("clients", clients, 1)
+        checks.whole("clients", clients, 1)
     _check_heaps(path)
     try:
         file = h5py.File(path, "r")

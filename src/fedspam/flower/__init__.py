@@ -7,10 +7,10 @@ Needs the extra: ``pip install 'fedspam[flower]'``.
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from fedspam.flower.arrays import to_arrays, to_params
-    from fedspam.flower.client import client_app, clients_of, clients_with
-    from fedspam.flower.grid import LoopbackGrid
-    from fedspam.flower.strategy import Federated
+    from fedspam.flower.client.app import client_app, clients_of, clients_with
+    from fedspam.flower.server.strategy import Federated
+    from fedspam.flower.testing.grid import LoopbackGrid
+    from fedspam.flower.wire.arrays import to_arrays, to_params
 
 __all__ = ["Federated", "LoopbackGrid", "client_app", "clients_of", "clients_with", "to_arrays", "to_params"]
 
@@ -20,11 +20,14 @@ def __getattr__(name: str) -> Any:
     if name not in __all__:
         raise AttributeError(f"module 'fedspam.flower' has no attribute {name!r}")
     try:
-        from fedspam.flower import arrays, client, grid, strategy
+        from fedspam.flower.client import app
+        from fedspam.flower.server import strategy
+        from fedspam.flower.testing import grid
+        from fedspam.flower.wire import arrays
     except ModuleNotFoundError as error:
         if (error.name or "").split(".")[0] != "flwr":
             raise
         raise ModuleNotFoundError(
             f"fedspam.flower.{name} needs Flower, which is not installed: pip install 'fedspam[flower]'", name="flwr"
         ) from error
-    return next(getattr(module, name) for module in (arrays, client, grid, strategy) if name in module.__all__)
+    return next(getattr(module, name) for module in (arrays, app, grid, strategy) if name in module.__all__)

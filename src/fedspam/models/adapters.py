@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Key
 
-from fedspam._tree import Params
+from fedspam._internal.trees import Params
 from fedspam.models.model import Model
 
 

@@ -8,8 +8,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Integer, Key
 
-from fedspam import _check
-from fedspam._tree import Params
+from fedspam._internal import checks
+from fedspam._internal.trees import Params
 
 
 @runtime_checkable
@@ -50,8 +50,8 @@ class Model:
     regularisation: float = 0.0
 
     def __post_init__(self) -> None:
-        _check.one_of("dtype", self.dtype, ("float32", "bfloat16", "float64"))
-        _check.between("regularisation", self.regularisation, 0, float("inf"))
+        checks.one_of("dtype", self.dtype, ("float32", "bfloat16", "float64"))
+        checks.between("regularisation", self.regularisation, 0, float("inf"))
 
     def init(self, key: Key[Array, ""] | int) -> Params:
         """Parameters to start from: float32, or float64 where the model computes in it."""

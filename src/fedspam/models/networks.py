@@ -8,8 +8,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Key
 
-from fedspam import _check
-from fedspam._tree import Params
+from fedspam._internal import checks
+from fedspam._internal.trees import Params
 from fedspam.models.convolution import convolve, max_pool
 
 
@@ -41,8 +41,8 @@ class Linear:
     bias: bool = True
 
     def __post_init__(self) -> None:
-        _check.whole("inputs", self.inputs, 1)
-        _check.whole("classes", self.classes, 1)
+        checks.whole("inputs", self.inputs, 1)
+        checks.whole("classes", self.classes, 1)
 
     def init(self, key: Key[Array, ""]) -> Params:
         kernel = jnp.zeros((self.inputs, self.classes), jnp.float32)
@@ -64,7 +64,7 @@ class Perceptron:
 
     def __post_init__(self) -> None:
         for name, value in (("inputs", self.inputs), ("classes", self.classes), *(("hidden", n) for n in self.hidden)):
-            _check.whole(name, value, 1)
+            checks.whole(name, value, 1)
 
     def init(self, key: Key[Array, ""]) -> Params:
         sizes = (self.inputs, *self.hidden, self.classes)
@@ -101,7 +101,7 @@ class Convolutional:
     padding: str = "VALID"
 
     def __post_init__(self) -> None:
-        _check.one_of("padding", self.padding, ("VALID", "SAME"))
+        checks.one_of("padding", self.padding, ("VALID", "SAME"))
         if len(self.features) != len(self.pools):
             raise ValueError(f"{len(self.features)} convolutions and {len(self.pools)} pools; give one pool for each")
         if len(self.shape) != len(self.window) + 1:

@@ -9,8 +9,8 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Float, Integer, Key
 
-from fedspam import _check
-from fedspam._tree import Params
+from fedspam._internal import checks
+from fedspam._internal.trees import Params
 from fedspam.models.networks import dense, dense_init
 
 
@@ -37,7 +37,7 @@ class Recurrent:
 
     def __post_init__(self) -> None:
         for name in ("alphabet", "embedding", "hidden", "layers"):
-            _check.whole(name, getattr(self, name), 1)
+            checks.whole(name, getattr(self, name), 1)
 
     def init(self, key: Key[Array, ""]) -> Params:
         keys = jax.random.split(key, 2 * self.layers + 2)
@@ -95,7 +95,7 @@ class Transformer:
 
     def __post_init__(self) -> None:
         for name in ("alphabet", "length", "width", "heads", "layers"):
-            _check.whole(name, getattr(self, name), 1)
+            checks.whole(name, getattr(self, name), 1)
         if self.width % self.heads:
             raise ValueError(f"heads = {self.heads} must divide width = {self.width}")
 

@@ -13,8 +13,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Key
 
-from fedspam import _check
-from fedspam.population import Ragged
+from fedspam._internal import checks
+from fedspam.clients import Ragged
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,7 @@ def logistic(
     (2, 0.6931)
     """
     features, labels, clients = np.asarray(features, np.float64), np.asarray(labels), np.asarray(clients)
-    _check.between("regularisation", regularisation, 0, np.inf)
+    checks.between("regularisation", regularisation, 0, np.inf)
     if features.ndim != 2 or len(features) == 0:
         raise ValueError(f"features has shape {features.shape}; give a matrix with one row an example")
     for name, array in (("labels", labels), ("clients", clients)):
@@ -129,12 +129,12 @@ def synthetic_logistic(
     >>> people.size, people.capacity <= 9
     (3, True)
     """
-    _check.whole("clients", clients, 1)
-    _check.whole("dimension", dimension, 1)
-    _check.between("heterogeneity", heterogeneity, 0, np.inf)
+    checks.whole("clients", clients, 1)
+    checks.whole("dimension", dimension, 1)
+    checks.between("heterogeneity", heterogeneity, 0, np.inf)
     low, high = rows if isinstance(rows, tuple) else (rows, rows)
-    _check.whole("rows", low, 1)
-    _check.whole("rows", high, low)
+    checks.whole("rows", low, 1)
+    checks.whole("rows", high, low)
     key = jax.random.key(key) if isinstance(key, int) else key
     random = np.random.default_rng(np.asarray(jax.random.key_data(key)))
     shared = random.standard_normal(dimension)

@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from jaxtyping import Float
 
-from fedspam._tree import Params
-from fedspam.population import Ragged
+from fedspam._internal.trees import Params
+from fedspam.clients import Ragged
 from fedspam.problems.logistic import LogisticLoss
 from fedspam.problems.softmax import SoftmaxLoss
 

@@ -10,9 +10,9 @@ import numpy as np
 from jax import lax
 from jaxtyping import Array, Float, Key, UInt32
 
-from fedspam import _check
-from fedspam._tree import Scalar, static, struct
-from fedspam.population import Ids, draw
+from fedspam._internal import checks
+from fedspam._internal.trees import Scalar, static, struct
+from fedspam.clients import Ids, draw
 
 
 @jax.custom_jvp
@@ -110,7 +110,7 @@ class Quadratics:
 
         Other step sizes still work: they use the eigenvectors, factorised once for all of them.
         """
-        _check.positive("step_size", step_size)
+        checks.positive("step_size", step_size)
         inverse = _float64(self.eigenvectors) / (_float64(self.eigenvalues)[:, None] + 1 / step_size)
         inverses = inverse @ _float64(self.eigenvectors).transpose(0, 2, 1)
         dtype = self.hessians.dtype
@@ -216,13 +216,13 @@ def quadratics(
     >>> round(people.delta, 5), round(people.lowest_curvature, 5), round(people.smoothness, 4)
     (0.5, 1.0, 20.0)
     """
-    _check.whole("clients", clients, 1)
-    _check.whole("dimension", dimension, 1)
+    checks.whole("clients", clients, 1)
+    checks.whole("dimension", dimension, 1)
     for name, value in (("delta", delta), ("noise", noise)):
         if not 0 <= value < np.inf:
             raise ValueError(f"{name} = {value} must be finite and not negative")
-    _check.between("condition", condition, 1, np.inf)
-    _check.positive("curvature", curvature)
+    checks.between("condition", condition, 1, np.inf)
+    checks.positive("curvature", curvature)
     if clients == 1 and (delta > 0 or noise > 0):
         raise ValueError("a single client is the mean client; give delta=0 and noise=0, or more clients")
     if nonconvex and delta <= curvature:

@@ -9,7 +9,7 @@ import jax
 import numpy as np
 from jaxtyping import Array, Float, Key
 
-from fedspam import _check
+from fedspam._internal import checks
 from fedspam.problems.quadratic import Quadratics
 
 Shift = Literal["printed", "none", "flipped"]
@@ -59,12 +59,12 @@ def ridge(
     >>> people.size, start.shape, bool(people.delta < people.client_smoothness.max())
     (4, (6,), True)
     """
-    _check.whole("clients", clients, 1)
-    _check.whole("dimension", dimension, 1)
-    _check.between("regularisation", regularisation, 0, np.inf)
-    _check.between("scale", scale, 0, np.inf)
-    _check.one_of("shift", shift, ("printed", "none", "flipped"))
-    _check.one_of("noise_matrix", noise_matrix, ("gram", "symmetric"))
+    checks.whole("clients", clients, 1)
+    checks.whole("dimension", dimension, 1)
+    checks.between("regularisation", regularisation, 0, np.inf)
+    checks.between("scale", scale, 0, np.inf)
+    checks.one_of("shift", shift, ("printed", "none", "flipped"))
+    checks.one_of("noise_matrix", noise_matrix, ("gram", "symmetric"))
     key = jax.random.key(key) if isinstance(key, int) else key
     random = np.random.default_rng(np.asarray(jax.random.key_data(key)))
 

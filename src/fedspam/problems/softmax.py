@@ -12,8 +12,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from fedspam import _check
-from fedspam.population import Ragged
+from fedspam._internal import checks
+from fedspam.clients import Ragged
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ def softmax(
     (2, 1.0986)
     """
     features, labels, clients = np.asarray(features, np.float64), np.asarray(labels), np.asarray(clients)
-    _check.between("regularisation", regularisation, 0, np.inf)
+    checks.between("regularisation", regularisation, 0, np.inf)
     if features.ndim != 2 or len(features) == 0:
         raise ValueError(f"features has shape {features.shape}; give a matrix with one row an example")
     for name, array in (("labels", labels), ("clients", clients)):

@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from jaxtyping import Float
 
-from fedspam import _check
-from fedspam.schedules import PAPER_FACTOR
+from fedspam._internal import checks
+from fedspam.methods.schedules import PAPER_FACTOR
 from fedspam.theory.constants import (
     APPENDIX,
     MAIN,
@@ -61,7 +61,7 @@ def constant_bound(
     >>> round(float(bound.start[-1]), 4), round(float(bound.noise[-1]), 4)
     (0.128, 0.45)
     """
-    _check.one_of("version", version, VERSIONS)
+    checks.one_of("version", version, VERSIONS)
     p = momentum
     error, noise = {
         "corrected": (32 * MAIN, 64 * MAIN / (2 - p)),
@@ -90,7 +90,7 @@ def varying_bound(
     Printed is 2 for 192, which the proof does not give, and for any :math:`\gamma_k \le 1/(4\delta)`, for which it is
     false.
     """
-    _check.one_of("version", version, VERSIONS)
+    checks.one_of("version", version, VERSIONS)
     gamma, p = sequences(step_sizes, momenta)
     if version == "corrected":
         return _telescoped(constants, gamma, p, 32, APPENDIX, 192 * p * gamma / (2 - p) / cohort)
@@ -121,7 +121,7 @@ def inexact_bound(
     Arguments:
         epsilon: a number, or one a round, such as `Certificates` has them.
     """
-    _check.one_of("version", version, ("corrected", "paper"))
+    checks.one_of("version", version, ("corrected", "paper"))
     gamma, p = sequences(step_sizes, momenta)
     if version == "paper":
         return _telescoped(constants, gamma, p, 40, MAIN, 2 * p * gamma**2 / cohort, epsilon, 1 / 8)
@@ -145,7 +145,7 @@ def partial_bound(
     Arguments:
         cohort: :math:`B_\mathrm{eff}`; B for the printed form.
     """
-    _check.one_of("version", version, ("corrected", "paper"))
+    checks.one_of("version", version, ("corrected", "paper"))
     if version == "corrected":
         return inexact_bound(constants, step_sizes, momenta, epsilon=epsilon, cohort=cohort)
     gamma, p = sequences(step_sizes, momenta)

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from jaxtyping import Float
 
-from fedspam.prox._certificate import RELATIVE
+from fedspam.solvers._certificate import RELATIVE
 
 
 class Certificates(NamedTuple):

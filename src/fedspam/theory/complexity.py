@@ -2,9 +2,9 @@ r"""How many rounds, and how many bytes, until the theorems promise :math:`\math
 
 from typing import NamedTuple
 
-from fedspam import _check
-from fedspam.ledger import Plan
-from fedspam.schedules import Parameters, corollary
+from fedspam._internal import checks
+from fedspam.federation.ledger import Plan
+from fedspam.methods.schedules import Parameters, corollary
 from fedspam.theory.bounds import constant_bound
 from fedspam.theory.constants import Constants, Version
 
@@ -21,7 +21,7 @@ def order(constants: Constants, epsilon: float, *, cohort: float = 1.0, version:
     >>> order(Constants(delta=1.0, sigma=1.0, gap=1.0), 0.01)
     1200.0
     """
-    _check.positive("epsilon", epsilon)
+    checks.positive("epsilon", epsilon)
     speed_up = cohort if version == "corrected" else cohort**0.5
     noise = constants.sigma**2 / cohort + constants.delta * constants.sigma * constants.gap / speed_up / epsilon**0.5
     return (constants.delta * constants.gap + noise) / epsilon
@@ -52,7 +52,7 @@ def promise(constants: Constants, trips: int, *, cohort: float = 1.0) -> Promise
     >>> made.exchanges, made.rounds, made.bound < 1
     (500, 500, True)
     """
-    _check.whole("trips", trips, 2)
+    checks.whole("trips", trips, 2)
     rounds = trips - trips // 2
     exchanges = trips - rounds
     parameters = corollary(constants.delta, constants.sigma, constants.gap, rounds, cohort=cohort)
@@ -72,8 +72,8 @@ def trips_needed(constants: Constants, epsilon: float, *, cohort: float = 1.0) -
     >>> alike < apart / 5
     True
     """
-    _check.positive("epsilon", epsilon)
-    _check.positive("gap", constants.gap, "a start that is already optimal needs no rounds")
+    checks.positive("epsilon", epsilon)
+    checks.positive("gap", constants.gap, "a start that is already optimal needs no rounds")
     high = 2
     while promise(constants, high, cohort=cohort).bound > epsilon:
         high *= 2
@@ -97,7 +97,8 @@ def traffic(plan: Plan, rounds: int) -> Traffic:
     """What a run of a method costs, its start included; exchanges that a coin decides on are counted as if made.
 
     >>> import jax.numpy as jnp
-    >>> from fedspam import ledger, spam
+    >>> from fedspam import spam
+    >>> from fedspam.federation import ledger
     >>> method = spam(step_size=0.1, momentum=0.1)
     >>> traffic(ledger.plan(method, jnp.zeros(7)), rounds=10).up > 10 * 2 * 7 * 4
     True

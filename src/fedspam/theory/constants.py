@@ -5,10 +5,10 @@ from typing import Any, Literal, TypeAlias
 import numpy as np
 from jaxtyping import Float
 
-from fedspam import _check
-from fedspam._tree import struct
-from fedspam.population import Population
-from fedspam.schedules import PAPER_FACTOR, effective_cohort
+from fedspam._internal import checks
+from fedspam._internal.trees import struct
+from fedspam.clients import Population
+from fedspam.methods.schedules import PAPER_FACTOR, effective_cohort
 
 Version: TypeAlias = Literal["corrected", "paper", "appendix"]
 VERSIONS: tuple[Version, ...] = ("corrected", "paper", "appendix")
@@ -40,7 +40,7 @@ class Constants:
 
     def __post_init__(self) -> None:
         for name in ("delta", "sigma", "gap", "error", "smoothness", "weak_convexity"):
-            _check.between(name, getattr(self, name), 0, np.inf)
+            checks.between(name, getattr(self, name), 0, np.inf)
 
 
 def lyapunov_weight(step_size: Any, momentum: Any, factor: float = APPENDIX) -> Any:

@@ -1,7 +1,7 @@
 r"""Methods that measure Hessians: they ask clients for products with vectors, and nothing else.
 
-Each is an algorithm like any other: it runs in `simulate`, over `fedspam.loopback` and in a deployment, its exchanges
-are priced by the ledger, and one round is one step of Lanczos. What they found is read from their state with
+Each is an algorithm like any other: it runs in `simulate`, over `fedspam.federation.loopback` and in a deployment, its
+exchanges are priced by the ledger, and one round is one step of Lanczos. What they found is read from their state with
 `fedspam.theory.measure`.
 """
 
@@ -12,10 +12,10 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Integer, Key, UInt32
 
-from fedspam import _check, _random, _tree
-from fedspam._tree import Params, static, struct
+from fedspam._internal import checks, prng, trees
+from fedspam._internal.trees import Params, static, struct
+from fedspam.clients import Oracle
 from fedspam.federation import Cohort, Federation, on_client
-from fedspam.population import Oracle
 from fedspam.theory import _lanczos
 from fedspam.theory._lanczos import Krylov
 
@@ -45,8 +45,8 @@ def hessian_products(oracle: Oracle, key: Any, x: Params, rows: Rows, secant: bo
     Exactly, by differentiating the gradient; or, for clients outside JAX, by central differences of gradients,
     :math:`(\nabla f(x + hv) - \nabla f(x - hv))/(2h)`.
     """
-    flat, restore = _tree.vectorize(x)
-    slope = lambda y: _tree.vectorize(jax.grad(oracle)(restore(y), key))[0]
+    flat, restore = trees.vectorize(x)
+    slope = lambda y: trees.vectorize(jax.grad(oracle)(restore(y), key))[0]
     if secant:
         reach = jnp.finfo(flat.dtype).eps ** (1 / 3) * jnp.maximum(1, jnp.linalg.norm(flat))
 
@@ -76,7 +76,7 @@ class Hessian:
     minibatch: bool = static(default=False)
 
     def __post_init__(self) -> None:
-        _check.whole("steps", self.steps, 1)
+        checks.whole("steps", self.steps, 1)
 
     def init(self, params: Params, key: Key[Array, ""], fed: Federation) -> LanczosState:
         cohort = _asked(self.clients, key, fed)
@@ -115,7 +115,7 @@ class MeanSquare:
     minibatch: bool = static(default=False)
 
     def __post_init__(self) -> None:
-        _check.whole("steps", self.steps, 1)
+        checks.whole("steps", self.steps, 1)
 
     def init(self, params: Params, key: Key[Array, ""], fed: Federation) -> LanczosState:
         cohort = _asked(self.clients, key, fed)
@@ -166,16 +166,16 @@ class Similarity:
     minibatch: bool = static(default=False)
 
     def __post_init__(self) -> None:
-        _check.whole("steps", self.steps, 1)
-        _check.whole("candidates", self.candidates, 1)
+        checks.whole("steps", self.steps, 1)
+        checks.whole("candidates", self.candidates, 1)
 
     def init(self, params: Params, key: Key[Array, ""], fed: Federation) -> LanczosState:
         cohort = _asked(self.clients, key, fed)
         if cohort.size <= self.candidates:
             return _begin(params, cohort.ids, cohort.ids, key, cohort.size, self.steps)
         m = self.candidates
-        flat, _ = _tree.vectorize(params)
-        rows = jax.random.normal(_random.fold_name(key, "scan"), (2 * m, flat.shape[0]), flat.dtype)
+        flat, _ = trees.vectorize(params)
+        rows = jax.random.normal(prng.fold_name(key, "scan"), (2 * m, flat.shape[0]), flat.dtype)
         most, best = jnp.zeros(cohort.size, flat.dtype), jnp.arange(m)
         for scan in range(SCANS):
             rows = jnp.linalg.qr(rows.T)[0].T
@@ -238,8 +238,8 @@ def _asked(clients: int | None, key: Key[Array, ""], fed: Federation) -> Cohort:
 
 
 def _begin(params: Params, ids: Any, candidates: Any, key: Key[Array, ""], count: int, steps: int) -> LanczosState:
-    flat, _ = _tree.vectorize(params)
-    krylov = _lanczos.begin(_random.fold_name(key, "lanczos"), count, flat, steps)
+    flat, _ = trees.vectorize(params)
+    krylov = _lanczos.begin(prng.fold_name(key, "lanczos"), count, flat, steps)
     return LanczosState(params, ids, candidates, krylov, jnp.zeros((), flat.dtype))
 
 

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from jaxtyping import Float
 
-from fedspam import _check
+from fedspam._internal import checks
 
 Values = Float[np.ndarray, " clients"]
 
@@ -32,7 +32,7 @@ def student(confidence: float, freedom: float) -> float:
     >>> round(student(0.95, 10), 2), round(student(0.95, 1e9), 2)
     (2.23, 1.96)
     """
-    _check.between("confidence", confidence, 0, 1, open_low=True)
+    checks.between("confidence", confidence, 0, 1, open_low=True)
     z = NormalDist().inv_cdf(0.5 + confidence / 2)
     first = (z**3 + z) / 4
     second = (5 * z**5 + 16 * z**3 + 3 * z) / 96

@@ -18,9 +18,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from fedspam import _check, _tree, loopback
-from fedspam._tree import Params
-from fedspam.population import Hosted, Population
+from fedspam._internal import checks, trees
+from fedspam._internal.trees import Params
+from fedspam.clients import Hosted, Population
+from fedspam.federation import loopback
 from fedspam.simulation import simulate
 from fedspam.theory import _lanczos
 from fedspam.theory.complexity import traffic
@@ -71,7 +72,7 @@ def in_simulator(population: Population, params: Params) -> Runner:
 
 
 def over_bytes(population: Population, params: Params) -> Runner:
-    """Run methods over `fedspam.loopback`: every message and every reply is really encoded."""
+    """Run methods over `fedspam.federation.loopback`: every message and every reply is really encoded."""
 
     def run(method: Any, rounds: int, seed: int) -> Ran:
         state, fed = loopback.run(method, population, params, rounds=rounds, key=seed)
@@ -138,18 +139,18 @@ def measure(
     >>> round(found.delta.value, 3), round(found.smoothness.value, 2), found.delta.covers(people.delta)
     (0.5, 10.0, True)
     """
-    _check.between("confidence", confidence, 0.5, 0.999)
-    _check.whole("steps", steps, 2)
+    checks.between("confidence", confidence, 0.5, 0.999)
+    checks.whole("steps", steps, 2)
     if clients is None and population.size is None:
         raise ValueError("clients = None asks everyone, and the population is endless; say how many to ask")
     if clients is not None:
-        _check.whole("clients", clients, 4, "fewer tell nothing of the others")
+        checks.whole("clients", clients, 4, "fewer tell nothing of the others")
         if population.size is not None and clients >= population.size:
             clients = None
     count = population.size if clients is None else clients
     assert count is not None
-    params = _check.params("params", params)
-    dimension = _tree.size(params)
+    params = checks.params("params", params)
+    dimension = trees.size(params)
     steps = min(steps, dimension)
     run = in_simulator(population, params) if run is None else run
     secant = isinstance(population, Hosted) if secant is None else secant

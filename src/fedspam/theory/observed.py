@@ -6,14 +6,14 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Key, PyTree
 
-from fedspam import _tree
-from fedspam._tree import Params, Scalar, static, struct
-from fedspam.algorithms._algorithm import MomentumState
-from fedspam.algorithms._factored import Factored, FactoredState
-from fedspam.algorithms.spam import Spam
-from fedspam.estimators import MVR
+from fedspam._internal import trees
+from fedspam._internal.trees import Params, Scalar, static, struct
+from fedspam.clients import Population
 from fedspam.federation import Federation
-from fedspam.population import Population
+from fedspam.methods._algorithm import MomentumState
+from fedspam.methods._template import Factored, FactoredState
+from fedspam.methods.estimators import MVR
+from fedspam.methods.spam import Spam
 from fedspam.theory.constants import APPENDIX
 from fedspam.theory.lyapunov import lyapunov
 
@@ -29,7 +29,7 @@ class Observed:
     >>> import jax.numpy as jnp
     >>> from fedspam import simulate, spam
     >>> from fedspam.problems import quadratics
-    >>> from fedspam.prox import Exact
+    >>> from fedspam.solvers import Exact
     >>> people = quadratics(0, clients=10, dimension=5)
     >>> method = Observed(spam(step_size=1.0, momentum=0.5, solver=Exact()), people, infimum=people.optimum)
     >>> run = simulate(method, people, jnp.ones(5), rounds=50, key=0)
@@ -66,16 +66,16 @@ class Observed:
 
         value, gradient, _ = self.everywhere(after.x_prev)
         _, slope, spread = self.everywhere(after.x)
-        error = _tree.squared_norm(_tree.subtract(_estimate(after), gradient))
+        error = trees.squared_norm(trees.subtract(_estimate(after), gradient))
         gap = value - self.infimum
         return after, {
             **info._asdict(),
             "lyapunov": lyapunov(gap, error, gamma, p, self.factor),
             "gap": gap,
             "error": error,
-            "slope": _tree.squared_norm(slope),
+            "slope": trees.squared_norm(slope),
             "spread": spread,
-            "step": _tree.squared_norm(_tree.subtract(after.x, after.x_prev)),
+            "step": trees.squared_norm(trees.subtract(after.x, after.x_prev)),
         }
 
     def everywhere(self, x: Params) -> tuple[Scalar, Params, Scalar]:
@@ -84,7 +84,7 @@ class Observed:
         values, gradients = jax.vmap(lambda id: jax.value_and_grad(self.population.client(id))(x))(ids)
         mean = jax.tree.map(lambda leaf: leaf.mean(0), gradients)
         deviations = jax.tree.map(lambda leaf, mean: leaf - mean, gradients, mean)
-        return values.mean(), mean, _tree.squared_norm(deviations) / len(ids)
+        return values.mean(), mean, trees.squared_norm(deviations) / len(ids)
 
     def params(self, state: Any) -> Params:
         return self.method.params(state)

@@ -7,10 +7,10 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Key, UInt32
 
-from fedspam import _check, _tree
-from fedspam._tree import Params, static, struct
+from fedspam._internal import checks, trees
+from fedspam._internal.trees import Params, static, struct
+from fedspam.clients import Oracle
 from fedspam.federation import Cohort, Federation, on_client
-from fedspam.population import Oracle
 from fedspam.theory.curvature import hessian_products
 
 REACH = 1e-2  # how far a secant reaches, relative to max(1, |x|)
@@ -60,11 +60,11 @@ class Spread:
     minibatch: bool = static(default=False)
 
     def __post_init__(self) -> None:
-        _check.positive("reach", self.reach)
+        checks.positive("reach", self.reach)
 
     def init(self, params: Params, key: Key[Array, ""], fed: Federation) -> SpreadState:
         cohort = fed.everyone(key) if self.clients is None else fed.sample(key, self.clients)
-        blank = jnp.zeros(cohort.size, _tree.norm(params).dtype)
+        blank = jnp.zeros(cohort.size, trees.norm(params).dtype)
         zero = jnp.zeros((), blank.dtype)
         return SpreadState(params, Deviations(blank, blank, blank), jnp.zeros(cohort.size, bool), zero, zero)
 
@@ -72,9 +72,9 @@ class Spread:
         x = state.x
         cohort = fed.everyone(key) if self.clients is None else fed.sample(key, self.clients)
         here = fed.mean(cohort, self.slope, x=x)
-        length = jnp.asarray(self.reach, state.length.dtype) * jnp.maximum(1, _tree.norm(x))
-        size = _tree.norm(here)
-        y = _tree.axpy(-length / jnp.where(size > 0, size, 1), here, x)
+        length = jnp.asarray(self.reach, state.length.dtype) * jnp.maximum(1, trees.norm(x))
+        size = trees.norm(here)
+        y = trees.axpy(-length / jnp.where(size > 0, size, 1), here, x)
         there = fed.mean(cohort, self.second_slope, y=y)
         replies, counted = fed.collect(cohort, self.deviation, x=x, y=y, here=here, there=there)
         spent = 4 * cohort.size
@@ -97,9 +97,9 @@ class Spread:
         self, oracle: Oracle, key: Key[Array, ""], *, x: Params, y: Params, here: Params, there: Params
     ) -> Deviations:
         own = key if self.minibatch else None
-        a = _tree.subtract(jax.grad(oracle)(x, own), here)
-        b = _tree.subtract(jax.grad(oracle)(y, own), there)
-        return Deviations(_tree.squared_norm(a), _tree.squared_norm(b), _tree.squared_norm(_tree.subtract(b, a)))
+        a = trees.subtract(jax.grad(oracle)(x, own), here)
+        b = trees.subtract(jax.grad(oracle)(y, own), there)
+        return Deviations(trees.squared_norm(a), trees.squared_norm(b), trees.squared_norm(trees.subtract(b, a)))
 
     def params(self, state: SpreadState) -> Params:
         return state.x

@@ -1,8 +1,0 @@
-"""``python -m fedspam`` is the command `fedspam`."""
-
-import sys
-
-from fedspam.cli import main
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -1,0 +1,1 @@
+"""What every room uses: trees, keys, checks, strict decoding, files, descriptions."""

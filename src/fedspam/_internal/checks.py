@@ -1,0 +1,93 @@
+"""Checks at the boundary: each error names the value, the rule and the remedy."""
+
+import math
+import numbers
+from collections.abc import Iterable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import PyTree
+
+
+def is_number(value: Any) -> bool:
+    """Whether a value can be checked now: a Python or NumPy number, not a tracer or an array."""
+    return isinstance(value, numbers.Real) and not isinstance(value, bool)
+
+
+def positive(name: str, value: Any, remedy: str = "") -> None:
+    if is_number(value) and not value > 0:
+        raise ValueError(_message(name, value, "must be greater than 0", remedy))
+
+
+def between(name: str, value: Any, low: float, high: float, *, open_low: bool = False, remedy: str = "") -> None:
+    if not is_number(value):
+        return
+    inside = (value > low if open_low else value >= low) and value <= high
+    if math.isnan(value) or not inside:
+        bracket = "(" if open_low else "["
+        raise ValueError(_message(name, value, f"must lie in {bracket}{low:g}, {high:g}]", remedy))
+
+
+def whole(name: str, value: Any, at_least: int, remedy: str = "") -> None:
+    if not isinstance(value, numbers.Integral) or isinstance(value, bool) or value < at_least:
+        raise ValueError(_message(name, value, f"must be a whole number of at least {at_least}", remedy))
+
+
+def one_of(name: str, value: Any, allowed: Iterable[str]) -> None:
+    allowed = tuple(allowed)
+    if value not in allowed:
+        import difflib
+
+        near = difflib.get_close_matches(str(value), allowed, n=1)
+        hint = f"did you mean {near[0]!r}?" if near else ""
+        raise ValueError(_message(name, value, f"must be one of {', '.join(map(repr, allowed))}", hint))
+
+
+def params(name: str, value: PyTree) -> PyTree:
+    """A pytree of finite float arrays, as device arrays; anything else is refused."""
+    leaves, treedef = jax.tree.flatten(value)
+    if not leaves:
+        raise ValueError(f"{name} has no arrays; give a pytree with at least one float array, such as jnp.zeros(3)")
+    checked = []
+    for leaf_name, leaf in zip(_names(value), leaves, strict=True):
+        label = f"{name}.{leaf_name}" if leaf_name else name
+        if not isinstance(leaf, jax.Array | np.ndarray | float | int):
+            raise ValueError(f"{label} is a {type(leaf).__name__}; parameters must be arrays of floats")
+        leaf = jnp.asarray(leaf)
+        if not jnp.issubdtype(leaf.dtype, jnp.floating):
+            raise ValueError(f"{label} has dtype {leaf.dtype}; parameters must be floats: use .astype(jnp.float32)")
+        if not bool(jnp.all(jnp.isfinite(leaf))):
+            bad = int(jnp.sum(~jnp.isfinite(leaf)))
+            raise ValueError(
+                f"{label} holds {bad} value{'s' if bad > 1 else ''} that {'are' if bad > 1 else 'is'} NaN or infinite; "
+                "start from finite parameters"
+            )
+        checked.append(leaf)
+    return jax.tree.unflatten(treedef, checked)
+
+
+def same_tree(name: str, value: PyTree, other_name: str, other: PyTree) -> None:
+    """Both trees have the same structure and their leaves the same shapes."""
+    if jax.tree.structure(value) != jax.tree.structure(other):
+        raise ValueError(
+            f"{name} has the structure {jax.tree.structure(value)}, {other_name} has {jax.tree.structure(other)}; "
+            "they must be the same pytree"
+        )
+    for leaf_name, a, b in zip(_names(value), jax.tree.leaves(value), jax.tree.leaves(other), strict=True):
+        if jnp.shape(a) != jnp.shape(b):
+            raise ValueError(
+                f"{name}{'.' + leaf_name if leaf_name else ''} has shape {jnp.shape(a)}, in {other_name} it has "
+                f"{jnp.shape(b)}; they must agree"
+            )
+
+
+def _names(tree: PyTree) -> list[str]:
+    from fedspam._internal import trees
+
+    return trees.names(tree)
+
+
+def _message(name: str, value: Any, rule: str, remedy: str) -> str:
+    return f"{name} = {value!r} {rule}" + (f"; {remedy}" if remedy else "")

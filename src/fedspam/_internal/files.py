@@ -1,0 +1,198 @@
+"""Files that are whole or absent, say of themselves what they are, and are written by one process at a time."""
+
+import contextlib
+import fcntl
+import hashlib
+import os
+import platform
+import warnings
+from collections.abc import Mapping
+from io import FileIO
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import safetensors.numpy
+
+from fedspam._internal import strict
+from fedspam._internal.strict import GIB, MIB
+
+FORMAT = 2  # of all files of a run
+HEADER = 16 * MIB  # the longest header that is read
+FRAME = 1 * GIB  # the longest piece of a file of frames
+BLANK = b"0" * 64  # stands where the hash comes while it is computed
+SEAL = b'"sha256":"'
+
+
+class RecordError(RuntimeError):
+    """A run folder that cannot be used as asked; says what to do instead."""
+
+
+class DamagedError(RecordError):
+    """A file that is not what was written, or not what is expected here."""
+
+
+class Frame(NamedTuple):
+    """One piece of a file of frames, and where it ends."""
+
+    arrays: dict[str, np.ndarray]
+    facts: dict[str, str]
+    end: int
+
+
+def write(path: Path, data: bytes | bytearray) -> None:
+    """Write a file whole or not at all, and have it on the disk before returning."""
+    partial = path.with_name(f".{path.name}.partial")
+    try:
+        with open(partial, "wb", buffering=0) as file:
+            _write_all(file, data)
+            os.fsync(file.fileno())
+        os.replace(partial, path)
+        _sync_folder(path.parent)
+    except OSError as error:
+        _forget(partial)
+        raise _unwritable(path, error) from error
+
+
+def append(path: Path, data: bytes | bytearray, end: int) -> int:
+    """Write a frame behind the first `end` bytes of a file, drop what is beyond, and return where it ends now."""
+    created = not path.exists()
+    try:
+        with open(path, "wb" if created else "r+b", buffering=0) as file:
+            file.truncate(end)
+            file.seek(end)
+            try:
+                _write_all(file, len(data).to_bytes(8, "little"))
+                _write_all(file, data)
+                os.fsync(file.fileno())
+            except OSError:
+                file.truncate(end)
+                raise
+        if created:
+            _sync_folder(path.parent)
+    except OSError as error:
+        raise _unwritable(path, error) from error
+    return end + 8 + len(data)
+
+
+def frames(path: Path) -> tuple[list[Frame], str | None]:
+    """The frames of a file as far as they are good, and what is wrong with the rest, if anything."""
+    found: list[Frame] = []
+    end = 0
+    try:
+        with open(path, "rb") as file:
+            size = os.fstat(file.fileno()).st_size
+            while end < size:
+                length = int.from_bytes(file.read(8), "little")
+                if length > min(size - end - 8, FRAME):
+                    return found, f"{path} is cut off after byte {end}"
+                try:
+                    arrays, facts = unpack(file.read(length), path, size=FRAME)
+                except DamagedError as error:
+                    return found, f"{error} (byte {end})"
+                end += 8 + length
+                found.append(Frame(arrays, facts, end))
+    except OSError as error:
+        return found, f"cannot read {path}: {error.strerror}"
+    return found, None
+
+
+def pack(arrays: Mapping[str, Any], **facts: str) -> bytearray:
+    """Named arrays as safetensors, with facts and a hash of everything in the header."""
+    named = {name: np.asarray(array, order="C") for name, array in arrays.items()}
+    metadata = {"format": str(FORMAT), **facts, "sha256": BLANK.decode()}
+    data = bytearray(safetensors.numpy.save(named, metadata=metadata))
+    place = data.index(SEAL + BLANK) + len(SEAL)
+    data[place : place + 64] = hashlib.sha256(data).hexdigest().encode()
+    return data
+
+
+def unpack(data: bytes, source: Path, *, size: int) -> tuple[dict[str, np.ndarray], dict[str, str]]:
+    """What `pack` made, of at most `size` bytes. Anything else is `DamagedError`."""
+    place = data.find(SEAL, 8, 8 + HEADER) + len(SEAL)
+    view, hashed = memoryview(data), hashlib.sha256()
+    for part in (view[:place], BLANK, view[place + 64 :]):
+        hashed.update(part)
+    if place < len(SEAL) or hashed.hexdigest().encode() != data[place : place + 64]:
+        raise DamagedError(f"{source} is damaged: its hash does not fit its content")
+    try:
+        arrays, facts = strict.arrays(data, size=size, header=HEADER)
+    except strict.MalformedError as error:
+        raise DamagedError(f"{source} is damaged: {error}") from None
+    if facts.get("format") != str(FORMAT):
+        raise DamagedError(f"{source} has format {facts.get('format')}, this version of fedspam reads {FORMAT}")
+    return arrays, facts
+
+
+def read(path: Path, *, size: int) -> bytes:
+    try:
+        return strict.read(path, size)
+    except OSError as error:
+        raise DamagedError(f"cannot read {path}: {error.strerror}") from None
+    except strict.MalformedError as error:
+        raise DamagedError(f"{path} is damaged: {error}") from None
+
+
+def remove(path: Path) -> None:
+    try:
+        path.unlink(missing_ok=True)
+    except OSError as error:
+        raise _unwritable(path, error) from error
+
+
+class Lock:
+    """The right to write into a folder. It ends with the process, however that ends."""
+
+    def __init__(self, folder: Path) -> None:
+        path = folder / ".lock"
+        try:
+            self._file = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+        except OSError as error:
+            raise _unwritable(path, error) from error
+        try:
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            who = os.read(self._file, 200).decode(errors="replace").strip() or "another process"
+            os.close(self._file)
+            raise RecordError(
+                f"{folder} is being written by {who}; wait until it is done, end it, or choose another folder"
+            ) from None
+        except OSError as error:
+            warnings.warn(
+                f"{folder} cannot be locked ({error.strerror}): see to it that no other process writes there",
+                stacklevel=5,
+            )
+        try:
+            os.ftruncate(self._file, 0)
+            os.pwrite(self._file, f"process {os.getpid()} on {platform.node()}\n".encode(), 0)
+        except OSError:
+            pass  # who it is, is for the message alone: a full disk shows where it matters
+
+    def release(self) -> None:
+        os.close(self._file)
+
+
+def _write_all(file: FileIO, data: bytes | bytearray) -> None:
+    rest = memoryview(data)
+    while rest:
+        rest = rest[file.write(rest) :]
+
+
+def _sync_folder(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _forget(path: Path) -> None:
+    with contextlib.suppress(OSError):  # the next run in this folder removes it
+        path.unlink(missing_ok=True)
+
+
+def _unwritable(path: Path, error: OSError) -> RecordError:
+    return RecordError(
+        f"cannot write {path}: {error.strerror}; free space or choose another folder, then resume: "
+        "what was saved before is still good"
+    )

@@ -1,0 +1,131 @@
+"""Vector algebra on pytrees of parameters, and the decorator that makes a dataclass one."""
+
+import dataclasses
+import functools
+from collections.abc import Callable
+from typing import Any, TypeVar, dataclass_transform
+
+import jax
+import jax.numpy as jnp
+from jax.flatten_util import ravel_pytree
+from jaxtyping import Array, Float, PyTree
+
+T = TypeVar("T")
+
+Params = PyTree[Float[Array, "..."]]
+Scalar = Float[Array, ""]
+
+
+def static(**options: Any) -> Any:
+    """A field that is part of a struct's shape: changing it compiles anew."""
+    return dataclasses.field(metadata={"static": True}, **options)
+
+
+@dataclass_transform(frozen_default=True, field_specifiers=(static, dataclasses.field))
+def struct(cls: type[T]) -> type[T]:
+    """A frozen dataclass that is also a pytree; numbers and arrays are leaves, `static` fields are not.
+
+    ``__post_init__`` also runs when JAX rebuilds the struct around tracers, so it may check Python
+    numbers only (see `fedspam._internal.checks`).
+    """
+    made: Any = dataclasses.dataclass(frozen=True, eq=False)(cls)
+    fields = dataclasses.fields(made)
+    data = [field.name for field in fields if not field.metadata.get("static")]
+    fixed = [field.name for field in fields if field.metadata.get("static")]
+
+    # The class is part of what is compared. JAX's own `register_dataclass` leaves it out: structures of different
+    # classes with equal fields are equal there (jaxlib 0.10.2), and a compiled function may take one for the other.
+    def flatten(tree: Any) -> tuple[list[Any], tuple[Any, ...]]:
+        return [getattr(tree, name) for name in data], (made, *(getattr(tree, name) for name in fixed))
+
+    def with_keys(tree: Any) -> tuple[list[Any], tuple[Any, ...]]:
+        leaves, rest = flatten(tree)
+        return list(zip(map(jax.tree_util.GetAttrKey, data), leaves, strict=True)), rest
+
+    def unflatten(rest: tuple[Any, ...], leaves: Any) -> Any:
+        return made(**dict(zip(data, leaves, strict=True)), **dict(zip(fixed, rest[1:], strict=True)))
+
+    jax.tree_util.register_pytree_with_keys(made, with_keys, unflatten, flatten)
+    return made
+
+
+def add(a: Params, b: Params) -> Params:
+    return jax.tree.map(jnp.add, a, b)
+
+
+def subtract(a: Params, b: Params) -> Params:
+    return jax.tree.map(jnp.subtract, a, b)
+
+
+def scale(factor: Any, a: Params) -> Params:
+    """``factor * a``, in the dtype of `a` whatever that of the factor."""
+    return jax.tree.map(lambda leaf: jnp.asarray(factor, leaf.dtype) * leaf, a)
+
+
+def axpy(factor: Any, a: Params, b: Params) -> Params:
+    """``factor * a + b``, in the dtype of `a`."""
+    return jax.tree.map(lambda u, v: jnp.asarray(factor, u.dtype) * u + v, a, b)
+
+
+def divide(a: Params, divisor: Any) -> Params:
+    return jax.tree.map(lambda leaf: leaf / jnp.asarray(divisor, leaf.dtype), a)
+
+
+def zeros_like(a: Params) -> Params:
+    return jax.tree.map(jnp.zeros_like, a)
+
+
+def dot(a: Params, b: Params) -> Scalar:
+    products = jax.tree.map(jnp.vdot, a, b)
+    return jax.tree.reduce(jnp.add, products)
+
+
+def squared_norm(a: Params) -> Scalar:
+    return dot(a, a)
+
+
+def norm(a: Params) -> Scalar:
+    return jnp.sqrt(squared_norm(a))
+
+
+def where(condition: Any, a: PyTree, b: PyTree) -> PyTree:
+    return jax.tree.map(lambda u, v: jnp.where(condition, u, v), a, b)
+
+
+def finite(a: PyTree) -> Any:
+    """Whether every number of the tree, and the sum of their squares, is finite; integers and booleans always are.
+
+    The square catches both NaN and infinity in one dot product, which is cheaper than looking at each number.
+    """
+    floats = [
+        jnp.ravel(leaf) for leaf in map(jnp.asarray, jax.tree.leaves(a)) if jnp.issubdtype(leaf.dtype, jnp.inexact)
+    ]
+    return functools.reduce(jnp.logical_and, [jnp.isfinite(jnp.vdot(leaf, leaf)) for leaf in floats], jnp.array(True))
+
+
+def is_report(part: Any) -> bool:
+    """Whether a part of a reply says of its type ``report = True``: it is recorded and reaches no state."""
+    return getattr(type(part), "report", False)
+
+
+def size(a: PyTree) -> int:
+    """The number of scalars in the tree."""
+    return sum(leaf.size for leaf in jax.tree.leaves(a))
+
+
+def names(a: PyTree) -> list[str]:
+    """A readable name for each leaf: ``layers.0.kernel``, in the order of ``jax.tree.leaves``."""
+    paths, _ = jax.tree_util.tree_flatten_with_path(a)
+    return [".".join(_entry(entry) for entry in path) for path, _ in paths]
+
+
+def _entry(entry: Any) -> str:
+    for attribute in ("key", "name", "idx"):
+        if hasattr(entry, attribute):
+            return str(getattr(entry, attribute))
+    return str(entry)
+
+
+def vectorize(a: Params) -> tuple[Float[Array, " d"], Callable[[Float[Array, " d"]], Params]]:
+    """The tree as one vector, and the way back."""
+    return ravel_pytree(a)

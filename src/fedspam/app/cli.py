@@ -1,0 +1,49 @@
+"""The command `fedspam`: it reads arguments and calls the library, which is imported when it is needed."""
+
+import argparse
+import shlex
+import sys
+from collections.abc import Sequence
+
+from fedspam import __version__
+from fedspam.app.commands import compare, completions, lab, measure, methods, new, report, reproduce, run, theory
+from fedspam.app.commands._arguments import EXIT_CODES, Parser, dotted
+
+COMMANDS = (reproduce, run, methods, compare, theory, measure, report, lab, new, completions)
+
+EXAMPLES = """examples:
+  fedspam reproduce                           the paper's experiment, in less than a minute
+  fedspam run --example > experiment.toml     an experiment of your own:
+  fedspam run experiment.toml --rounds 200
+  fedspam methods                             what there is to run
+  fedspam compare --help"""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run a command line and return its exit code."""
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    options = parser().parse_args(dotted(words) if words[:1] == ["run"] else words)
+    options.line = shlex.join(["fedspam", *words])
+    try:
+        return options.run(options)
+    except KeyboardInterrupt:
+        sys.stderr.write("fedspam: stopped\n")
+        return 130
+    except (ImportError, OSError, RuntimeError, ValueError) as error:
+        sys.stderr.write(f"fedspam: error: {' '.join(str(error).split())}\n")
+        return 1
+
+
+def parser() -> argparse.ArgumentParser:
+    command = Parser(
+        prog="fedspam",
+        description="Federated optimization that benefits from clients being alike: SPAM, its variants, its rivals.",
+        epilog=f"{EXAMPLES}\n\n{EXIT_CODES}",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    command.add_argument("--version", action="version", version=f"fedspam {__version__}")
+    commands = command.add_subparsers(title="commands", metavar="COMMAND", required=True)
+    for each in COMMANDS:
+        each.add(commands)
+    return command

@@ -1,0 +1,61 @@
+"""`fedspam report`: a page about runs, with figures and tables for papers."""
+
+import argparse
+from pathlib import Path
+
+from fedspam.app.commands._arguments import EXIT_CODES, Commands, listed
+
+
+def add(commands: Commands) -> None:
+    command = commands.add_parser(
+        "report",
+        help="an HTML page about one run or several; figures and tables for papers",
+        description=(
+            "Make one HTML page from the folders of `fedspam run`, `simulate(folder=...)`, `fedspam compare` and\n"
+            "`fedspam reproduce`: curves against rounds, bytes, gradients and time, what it took to reach targets,\n"
+            "certificates, clients, configuration, and how to run it again. The page loads nothing from elsewhere."
+        ),
+        epilog=(
+            "examples:\n"
+            "  fedspam report runs/compare-20250101-120000\n"
+            "  fedspam report runs/spam runs/fedavg --out both.html --targets 0.1,0.01\n"
+            "  fedspam report runs/spam --figures paper/figures --csv curves.csv --parquet curves.parquet\n"
+            "  fedspam report runs/spam --bound delta=0.3,sigma=0.1,gap=2      (see `fedspam measure`)\n\n"
+            f"{EXIT_CODES}"
+        ),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    command.add_argument("folders", nargs="+", type=Path, metavar="RUN_FOLDER", help="where a run was recorded")
+    command.add_argument("--out", type=Path, default=Path("report.html"), metavar="FILE", help="the page (report.html)")
+    command.add_argument("--title", metavar="TEXT", help="what stands on top of it (what was run)")
+    command.add_argument("--targets", type=listed(float), default=[], metavar="X,Y,...", help="levels for the table")
+    command.add_argument(
+        "--bound",
+        metavar="delta=D,gap=F,...",
+        help="lay what theory promises over the curves; also sigma, error, cohort, unit, metric (gradient)",
+    )
+    command.add_argument("--figures", type=Path, metavar="FOLDER", help="also the figures, as PNG and PDF")
+    command.add_argument("--csv", type=Path, metavar="FILE", help="also all points of all curves, as CSV")
+    command.add_argument("--parquet", type=Path, metavar="FILE", help="likewise as Parquet (needs pyarrow)")
+    command.add_argument("--quiet", action="store_true", help="print nothing")
+    command.set_defaults(run=run, refuse=command.error)
+
+
+def run(options: argparse.Namespace) -> int:
+    from fedspam.app import report
+
+    try:
+        promise = None if options.bound is None else report.Promise.of(options.bound)
+    except ValueError as error:
+        return options.refuse(f"argument --bound: {error}")
+    names = ("title", "targets", "figures", "csv", "parquet")
+    given = {name: getattr(options, name) for name in names}
+    paths = report.write(options.folders, options.out, promise=promise, **given)
+    if not options.quiet:
+        from rich.console import Console
+
+        console = Console()
+        for path in paths:
+            console.print(str(path), highlight=False, soft_wrap=True, markup=False)
+    return 0

@@ -1,0 +1,219 @@
+"""Methods against each other: the same problem, the same number of settings tried, the same seeds."""
+
+import datetime as dt
+import difflib
+import json
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+
+from fedspam._internal import checks, describe
+from fedspam.app.compare import files
+from fedspam.app.compare.measures import MEASURES, Cell, Trial, best, best_of_all, cell, costs, percentiles
+from fedspam.app.compare.problems import PROBLEMS, Problem, load
+from fedspam.app.compare.tuning import BUDGET, Plan, try_settings, tune, waves
+from fedspam.methods import METHODS
+from fedspam.simulation import records
+
+Curve = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]  # what was paid, median error, low, high
+
+# one of every kind: the estimators with a prox, with local steps and with a step of the server; the two that need a
+# finite population; and the classics
+DEFAULT = (
+    "spam_pp", "spam_ppa", "mvr", "mime_mvr", "ce_lsgd", "saber", "rg_saga", "scaffold", "fedavg", "fedprox",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One number of the table, and the setting that it is of: tuned for this measure and this target."""
+
+    method: str
+    target: float  # as an error
+    measure: str
+    trial: int | None  # None where no setting arrived while tuning
+    cell: Cell
+
+
+@dataclass(frozen=True)
+class Contest:
+    """What a comparison found: every setting that was tried, and the best of them on fresh seeds."""
+
+    problem: Problem
+    plan: Plan
+    trials: Mapping[str, list[Trial]]  # by method, all that were tried
+    finals: Mapping[str, dict[int, Trial]]  # by method and number, those that were chosen, run on the reported seeds
+    entries: list[Entry]
+
+    def entry(self, method: str, target: float, measure: str) -> Entry:
+        return next(
+            entry for entry in self.entries if (entry.method, entry.target, entry.measure) == (method, target, measure)
+        )
+
+    def shown(self, method: str, measure: str) -> Trial:
+        """The run that a figure against a measure shows."""
+        return self.finals[method][best_of_all(self.trials[method], measure, self.plan.errors).number]
+
+
+def check_methods(methods: Sequence[str]) -> list[str]:
+    """The keys, each once; ValueError with the nearest where one is unknown."""
+    if not methods:
+        raise ValueError("there are no methods to compare; name at least one, or 'all'")
+    if list(methods) == ["all"]:
+        return list(METHODS)
+    for key in methods:
+        if key not in METHODS:
+            near = difflib.get_close_matches(key, METHODS, n=1)
+            hint = f"did you mean {near[0]!r}?" if near else f"there are {len(METHODS)}:"
+            raise ValueError(f"there is no method {key!r}; {hint} `fedspam methods` lists all of them")
+    return list(dict.fromkeys(methods))
+
+
+def check_cohort(cohort: int, clients: int, problem: str) -> None:
+    checks.whole("cohort", cohort, 1)
+    if cohort > clients:
+        raise ValueError(
+            f"cohort = {cohort} is larger than the {clients} clients of {problem!r}; ask for at most {clients}"
+        )
+
+
+def contest(
+    problem: Problem, methods: Sequence[str], plan: Plan, progress: Callable[[], None] | None = None
+) -> Contest:
+    """Tune every method with the same budget, and run the best settings on seeds that tuning has not seen.
+
+    A setting is chosen for every target and measure by itself: the one that pays least of it until the median seed
+    arrives. `progress` is called ``len(methods) * (waves(plan.budget) + 1)`` times at most.
+    """
+    methods = check_methods(methods)
+    check_cohort(plan.cohort, problem.clients, problem.name)
+    if plan.metric not in problem.metrics:
+        raise ValueError(f"{problem.name!r} has no test set to take the accuracy on; use the metric 'gradient'")
+    trials: dict[str, list[Trial]] = {}
+    finals: dict[str, dict[int, Trial]] = {}
+    entries: list[Entry] = []
+    for key in methods:
+        tried = trials[key] = tune(key, problem, plan, progress)
+        wanted = {(e, m): best(tried, m, e) for e in plan.errors for m in MEASURES}
+        shown = [best_of_all(tried, m, plan.errors) for m in MEASURES]
+        numbers = sorted({trial.number for trial in (*wanted.values(), *shown) if trial is not None})
+        again = try_settings(key, [tried[n - 1].setting for n in numbers], problem, plan, plan.reported, first=1)
+        finals[key] = {n: replace(trial, number=n) for n, trial in zip(numbers, again, strict=True)}
+        for (error, measure), chosen in wanted.items():
+            values = np.full(plan.seeds, np.inf)
+            if chosen is not None:
+                values = costs(finals[key][chosen.number].curves, measure, error)
+            entries.append(Entry(key, error, measure, None if chosen is None else chosen.number, cell(values)))
+        if progress is not None:
+            progress()
+    return Contest(problem, plan, trials, finals, entries)
+
+
+def compare(
+    problem: Problem,
+    methods: Sequence[str],
+    plan: Plan,
+    folder: str | Path,
+    *,
+    command: str = "",
+    progress: Callable[[], None] | None = None,
+) -> Contest:
+    """Run a contest and write tuning.csv, curves.csv, table.csv, figure.png, figure.svg, manifest.json and command."""
+    from fedspam.app import figures
+
+    folder = make_folder(folder)
+    began = time.perf_counter()
+    found = contest(problem, methods, plan, progress)
+    records.write(folder / "tuning.csv", files.tuning(found.trials, plan).encode())
+    records.write(folder / "curves.csv", files.curves(found.finals, plan).encode())
+    records.write(folder / "table.csv", files.table(found.entries, found.trials, plan).encode())
+    figures.save(figures.draw_comparison(_panels(found), plan.metric, plan.errors[-1], _note(found)), folder, "figure")
+    write_manifest(
+        folder,
+        command,
+        began,
+        problem=facts(problem),
+        plan=describe.describe(plan),
+        seeds=plan.reported,
+        tuned_on=plan.tuned_on,
+        methods=list(found.trials),
+        tried={key: len(tried) for key, tried in found.trials.items()},
+        diverged={key: sum(trial.status == "diverged" for trial in tried) for key, tried in found.trials.items()},
+    )
+    return found
+
+
+def facts(problem: Problem) -> dict[str, object]:
+    """What is known of a problem, for the manifest."""
+    names = ("name", "what", "clients", "delta", "smoothness", "client_smoothness", "optimum")
+    return {name: getattr(problem, name) for name in names}
+
+
+def make_folder(folder: str | Path) -> Path:
+    folder = Path(folder)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise records.RecordError(f"cannot make the folder {folder}: {error.strerror}; choose another") from error
+    return folder
+
+
+def write_manifest(folder: Path, command: str, began: float, **found: object) -> None:
+    """manifest.json, and the command in a file of its own."""
+    finished = dt.datetime.now(dt.UTC).isoformat(timespec="seconds")
+    seconds = round(time.perf_counter() - began, 1)
+    text = json.dumps(
+        records.manifest(command=command, **found, finished=finished, seconds=seconds), indent=1, ensure_ascii=False
+    )
+    records.write(folder / "manifest.json", text.encode())
+    records.write(folder / "command", f"{command}\n".encode())
+
+
+def new_folder(stem: str, parent: str | Path = "runs") -> Path:
+    """A folder name that says when it was made and that nothing has yet."""
+    name = f"{stem}-{dt.datetime.now():%Y%m%d-%H%M%S}"
+    names = (Path(parent) / (name if number == 1 else f"{name}-{number}") for number in range(1, 1000))
+    return next(path for path in names if not path.exists())
+
+
+def _panels(found: Contest) -> dict[str, dict[str, Curve]]:
+    """For every measure and method: what was paid, and the median error with its band."""
+    panels: dict[str, dict[str, Curve]] = {}
+    for measure, label in MEASURES.items():
+        panels[label] = {}
+        for key in found.trials:
+            curves = found.shown(key, measure).curves
+            low, median, high = percentiles(curves.error, (10, 50, 90))
+            panels[label][METHODS[key].name] = np.median(getattr(curves, measure), axis=0), median, low, high
+    return panels
+
+
+def _note(found: Contest) -> tuple[str, ...]:
+    problem, plan = found.problem, found.plan
+    return (
+        f"{problem.what}; cohort {plan.cohort}; measured $\\delta/L$ = {problem.delta / problem.smoothness:.3g}.",
+        f"Each method: best of {plan.budget} settings for this axis and the hardest target reached, on other seeds. "
+        f"Median of {plan.seeds} seeds, band: 10th to 90th percentile.",
+    )
+
+
+__all__ = [
+    "BUDGET",
+    "DEFAULT",
+    "MEASURES",
+    "PROBLEMS",
+    "Contest",
+    "Entry",
+    "Plan",
+    "Problem",
+    "check_cohort",
+    "check_methods",
+    "compare",
+    "contest",
+    "load",
+    "new_folder",
+    "waves",
+]

@@ -1,0 +1,88 @@
+"""A comparison as CSV: what was tried, what was run, what it cost."""
+
+import csv
+import io
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from fedspam._internal import describe
+from fedspam.app.compare.measures import MEASURES, Trial
+from fedspam.app.compare.tuning import Plan
+
+
+def text(header: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
+    """A table as CSV."""
+    out = io.StringIO()
+    table = csv.writer(out, lineterminator="\n")
+    table.writerow(header)
+    table.writerows(rows)
+    return out.getvalue()
+
+
+def number(value: float) -> str:
+    """A number with ten digits; nothing where there is none, as a target that was never reached."""
+    return f"{value:.10g}" if np.isfinite(value) else ""
+
+
+def setting_text(setting: Mapping[str, Any]) -> str:
+    return json.dumps(describe.describe(dict(setting)), sort_keys=True)
+
+
+def tuning(trials: Mapping[str, Sequence[Trial]], plan: Plan) -> str:
+    """Every setting that was tried, in the order of trial, with the median costs on the seeds it was tuned on."""
+    pairs = [(error, measure) for error in plan.errors for measure in MEASURES]
+    header = ["method", "trial", "status", "final_error", *(f"{m}_to_{plan.label(e):g}" for e, m in pairs), "setting"]
+    return text(
+        header,
+        (
+            [
+                trial.method,
+                trial.number,
+                trial.status,
+                number(trial.curves.final),
+                *(number(trial.cost(measure, error)) for error, measure in pairs),
+                setting_text(trial.setting),
+            ]
+            for tried in trials.values()
+            for trial in tried
+        ),
+    )
+
+
+def curves(finals: Mapping[str, Mapping[int, Trial]], plan: Plan) -> str:
+    """Every look at the chosen settings on the reported seeds; a diverged error may be inf or nan."""
+    header = ["method", "trial", "seed", "rounds", "error", "bytes_up", "bytes", "gradients"]
+    return text(
+        header,
+        (
+            [key, chosen, seed, int(k), f"{error:.9e}", int(up), int(both), f"{gradients:.10g}"]
+            for key, runs in finals.items()
+            for chosen, trial in runs.items()
+            for i, seed in enumerate(plan.reported)
+            for error, k, up, both, gradients in zip(*(part[i] for part in trial.curves[:5]), strict=True)
+        ),
+    )
+
+
+def table(entries: Iterable[Any], trials: Mapping[str, Sequence[Trial]], plan: Plan) -> str:
+    """One row a method, target and measure: the median over seeds, its band, and the setting."""
+    header = ["method", "target", "measure", "median", "low", "high", "reached", "seeds", "trial", "setting"]
+    return text(
+        header,
+        (
+            [
+                entry.method,
+                f"{plan.label(entry.target):g}",
+                entry.measure,
+                *(number(value) for value in entry.cell[:3]),
+                entry.cell.reached,
+                entry.cell.seeds,
+                "" if entry.trial is None else entry.trial,
+                "" if entry.trial is None else setting_text(trials[entry.method][entry.trial - 1].setting),
+            ]
+            for entry in entries
+        ),
+    )

@@ -1,0 +1,151 @@
+"""`fedspam compare` as it is seen: a bar while it runs, a table for every target at its end."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Table
+
+from fedspam.app.compare import MEASURES, Contest, compare, load, new_folder, waves
+from fedspam.app.compare import sweep as sweeping
+from fedspam.app.compare.options import Comparison
+from fedspam.methods import METHODS
+
+
+def bar(quiet: bool) -> Progress:
+    return Progress(
+        TextColumn("[progress.description]{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeRemainingColumn(),
+        console=Console(stderr=True),
+        transient=True,
+        disable=quiet,
+    )
+
+
+def show(
+    asked: Comparison,
+    *,
+    data: Path | None = None,
+    folder: Path | None = None,
+    command: str = "",
+    quiet: bool = False,
+    console: Console | None = None,
+) -> int:
+    """Run a comparison or the sweep, print its tables, and return the exit code 0."""
+    console = Console() if console is None else console
+    folder = new_folder("sweep" if asked.problem is None else "compare") if folder is None else folder
+    with bar(quiet) as progress:
+        if asked.problem is None:
+            lines = _sweep(asked, folder, command, progress)
+        else:
+            lines = _compare(asked, asked.problem, data, folder, command, progress)
+    if quiet:
+        console.print(str(folder), highlight=False, soft_wrap=True)
+        return 0
+    for line in lines:
+        console.print(line, highlight=False)
+    names = ", ".join(sorted(path.name for path in folder.iterdir() if not path.name.startswith(".")))
+    console.print(f"{folder}: {names}", highlight=False, soft_wrap=True)
+    return 0
+
+
+def _compare(
+    asked: Comparison, problem: str, data: Path | None, folder: Path, command: str, progress: Progress
+) -> list[Any]:
+    plan = asked.plan
+    task = progress.add_task(f"loading {problem}", total=None)
+    loaded = load(problem, data)
+    progress.update(task, description="compiling and running", total=len(asked.methods) * (waves(plan.budget) + 1))
+    found = compare(loaded, asked.methods, plan, folder, command=command, progress=lambda: progress.advance(task))
+    ratio = loaded.delta / loaded.smoothness
+    head = f"{loaded.what}; delta = {loaded.delta:.3g}, L = {loaded.smoothness:.3g}, delta/L = {ratio:.3g}"
+    return [head, *(table(found, error) for error in plan.errors), *remarks(found)]
+
+
+def _sweep(asked: Comparison, folder: Path, command: str, progress: Progress) -> list[Any]:
+    task = progress.add_task("compiling and running", total=sweeping.steps(len(asked.methods), asked.plan))
+    rows = sweeping.sweep(folder, asked.methods, asked.plan, command=command, progress=lambda: progress.advance(task))
+    tables = [quotients(rows, measure) for measure in sweeping.SHOWN]
+    return [*tables, *standing(rows)]
+
+
+def quotients(rows: Sequence[sweeping.Row], measure: str) -> Table:
+    """How many times what SPAM-PP pays each rival pays; red where SPAM-PP loses."""
+    methods = list(dict.fromkeys(row.method for row in rows if row.method != sweeping.HERO))
+    own = {
+        (row.family, row.case, row.target): row.median
+        for row in rows
+        if (row.method, row.measure) == (sweeping.HERO, measure)
+    }
+    hero = METHODS[sweeping.HERO].name
+    shown = Table(
+        title=f"{MEASURES[measure]}: what {hero} pays, and how many times that each rival does (inf: the rival never "
+        "arrives, 0: it alone does, -: neither)",
+        title_justify="left",
+    )
+    for name in ("problem", "delta/L", "target", hero, *(METHODS[key].name for key in methods)):
+        shown.add_column(name, justify="left" if name == "problem" else "right")
+    for (family, case, target), found in sweeping.quotients(rows, measure).items():
+        cells = [_quotient(found[key]) for key in methods]
+        shown.add_row(family, case, f"{target:g}", amount(own[family, case, target], measure), *cells)
+    return shown
+
+
+def standing(rows: Sequence[sweeping.Row]) -> list[str]:
+    """A line for every rival: how often SPAM-PP wins, ties and loses."""
+    lines = []
+    both = {measure: sweeping.tally(rows, measure) for measure in sweeping.SHOWN}
+    for key in next(iter(both.values())):
+        parts = [
+            f"in {measure} {count[key]['wins']} won, {count[key]['ties']} tied, {count[key]['loses']} lost"
+            for measure, count in both.items()
+        ]
+        lines.append(f"{METHODS[sweeping.HERO].name} against {METHODS[key].name}: {'; '.join(parts)}")
+    return lines
+
+
+def _quotient(ratio: float) -> str:
+    text = "-" if np.isnan(ratio) else f"{ratio:.2g}" if ratio < 10 else f"{ratio:.0f}"
+    return {"loses": f"[red]{text}[/]", "wins": f"[green]{text}[/]"}.get(sweeping.verdict(ratio), text)
+
+
+def table(found: Contest, error: float) -> Table:
+    """What every method pays until the target, each number with the setting that makes it least."""
+    plan = found.plan
+    goal = f"relative gradient {error:g}" if plan.metric == "gradient" else f"accuracy {plan.label(error):g}"
+    shown = Table(
+        title=f"to {goal}: median of {plan.seeds} seeds, each number tuned over {plan.budget} settings",
+        title_justify="left",
+    )
+    shown.add_column("method")
+    for label in MEASURES.values():
+        shown.add_column(label, justify="right")
+    costs = {key: [found.entry(key, error, measure).cell for measure in MEASURES] for key in found.trials}
+    for key in sorted(costs, key=lambda key: costs[key][0].median):
+        cells = [amount(cell.median, measure) for cell, measure in zip(costs[key], MEASURES, strict=True)]
+        shown.add_row(METHODS[key].name, *cells)
+    return shown
+
+
+def remarks(found: Contest) -> list[str]:
+    diverged = {key: sum(trial.status == "diverged" for trial in tried) for key, tried in found.trials.items()}
+    named = [f"{METHODS[key].name} {count}" for key, count in diverged.items() if count]
+    return [f"settings that diverged, of {found.plan.budget} each: {', '.join(named)}"] if named else []
+
+
+def amount(value: float, measure: str) -> str:
+    """A number for a reader: bytes with their unit, others with their thousands."""
+    if not np.isfinite(value):
+        return "-"
+    if measure in ("bytes", "bytes_up"):
+        for unit in ("B", "kB", "MB"):
+            if value < 1000:
+                return f"{value:.3g} {unit}"
+            value /= 1000
+        return f"{value:.3g} GB"
+    return f"{value:,.0f}" if value >= 100 or value == round(value) else f"{value:.1f}"

@@ -1,0 +1,196 @@
+"""Every method tries equally many settings: first those its registry row proposes, then others near the best."""
+
+import dataclasses
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+
+from fedspam._internal import checks
+from fedspam.app.compare.measures import Curves, Trial, best_of_all
+from fedspam.app.compare.problems import Problem
+from fedspam.methods import METHODS
+from fedspam.simulation import Run, simulate_many
+from fedspam.solvers import Exact, GradientDescent
+
+BUDGET = 24  # settings that every method tries
+LANES = 12  # settings that run in one compiled call
+REACH = 4.0  # a setting near another has every number multiplied by a factor between 1/REACH and REACH
+ATTEMPTS = 50  # draws of a nearby setting, some of which its method may refuse
+
+
+@dataclasses.dataclass(frozen=True)
+class Plan:
+    """How a comparison is run.
+
+    Arguments:
+        rounds: of every run.
+        cohort: clients asked in a round, by the methods that may choose.
+        targets: errors to reach.
+        seeds: how many draws of clients; those that settings are tuned on are others than those that are reported.
+        seed: the first of those that are reported.
+        budget: settings that every method tries.
+        metric: 'gradient', the relative gradient norm, or 'accuracy', whose error is 1 - accuracy.
+        exact: whether quadratic clients answer a prox in closed form, which then counts as one gradient.
+    """
+
+    rounds: int
+    cohort: int
+    targets: tuple[float, ...]
+    seeds: int = 5
+    seed: int = 0
+    budget: int = BUDGET
+    metric: str = "gradient"
+    exact: bool = False
+
+    def __post_init__(self) -> None:
+        for name, least in (("rounds", 1), ("cohort", 1), ("seeds", 1), ("seed", 0), ("budget", 1)):
+            checks.whole(name, getattr(self, name), least)
+        if not self.targets:
+            raise ValueError("there are no targets; give at least one, such as 0.01")
+        for target in self.targets:
+            if not 0 < target < 1:
+                raise ValueError(f"target = {target!r} must lie between 0 and 1")
+        checks.one_of("metric", self.metric, ("gradient", "accuracy"))
+
+    @property
+    def errors(self) -> tuple[float, ...]:
+        """The targets as errors, the hardest last."""
+        errors = self.targets if self.metric == "gradient" else tuple(1 - level for level in self.targets)
+        return tuple(sorted(errors, reverse=True))
+
+    def label(self, error: float) -> float:
+        """An error as the user gave it."""
+        return error if self.metric == "gradient" else round(1 - error, 12)
+
+    @property
+    def reported(self) -> list[int]:
+        return list(range(self.seed, self.seed + self.seeds))
+
+    @property
+    def tuned_on(self) -> list[int]:
+        return [2**20 + number for number in self.reported]
+
+
+def tune(key: str, problem: Problem, plan: Plan, progress: Callable[[], None] | None = None) -> list[Trial]:
+    """All settings that a method tries on a problem: as many as the budget says, unless it has no numbers to tune."""
+    proposed = METHODS[key].grid(problem.scales(plan.cohort))
+    chosen = np.unique(np.linspace(0, len(proposed) - 1, min(len(proposed), plan.budget)).round().astype(int))
+    settings = [proposed[i] for i in chosen]
+    trials = try_settings(key, settings, problem, plan, plan.tuned_on, first=1)
+    random = np.random.default_rng(plan.seed)
+    while len(trials) < plan.budget and any(isinstance(value, float) for one in settings for value in one.values()):
+        if progress is not None:
+            progress()
+        # what is cheap in rounds may be dear in bytes: search around the best of both
+        centres = [best_of_all(trials, measure, plan.errors) for measure in ("rounds", "bytes")]
+        count = min(LANES, plan.budget - len(trials))
+        settings = [nearby(key, centres[i % 2].setting, problem, plan, random) for i in range(count)]
+        trials += try_settings(key, settings, problem, plan, plan.tuned_on, first=len(trials) + 1)
+    if progress is not None:
+        progress()
+    return trials
+
+
+def waves(budget: int) -> int:
+    """How often `tune` reports progress at most."""
+    return 1 + -(-max(0, budget - LANES) // LANES)
+
+
+def nearby(
+    key: str, setting: Mapping[str, Any], problem: Problem, plan: Plan, random: np.random.Generator
+) -> Mapping[str, Any]:
+    """A setting whose numbers are those of another times random factors; whole numbers stay.
+
+    Factors that the method refuses, such as a momentum above 1, are drawn again.
+    """
+    for _ in range(ATTEMPTS):
+        drawn = {
+            name: float(value * REACH ** random.uniform(-1, 1)) if isinstance(value, float) else value
+            for name, value in setting.items()
+        }
+        try:
+            build(key, drawn, problem, plan)
+        except ValueError:
+            continue
+        return drawn
+    return dict(setting)
+
+
+def build(key: str, setting: Mapping[str, Any], problem: Problem, plan: Plan) -> Any:
+    """The method with a setting of its grid, on a problem.
+
+    From the registry's example it takes what says which variant the row is of, its local solver where the setting has
+    no local steps, and arguments without which it cannot be built.
+    """
+    method = METHODS[key]
+    arguments = dict(setting)
+    if "cohort_size" in method.example:
+        arguments["cohort_size"] = plan.cohort
+    required = {
+        name
+        for name, part in inspect.signature(method.build).parameters.items()
+        if part.default is inspect.Parameter.empty
+    }
+    for name, value in method.example.items():
+        if name not in arguments and (isinstance(value, str) or name in required):
+            arguments[name] = value
+    solver = method.example.get("solver")
+    if isinstance(solver, GradientDescent) and "solver" not in arguments:
+        arguments["solver"] = dataclasses.replace(solver, smoothness=problem.client_smoothness)
+    elif isinstance(solver, Exact) and problem.exact and plan.exact and "local_steps" not in arguments:
+        arguments["solver"] = solver
+    return method.build(**arguments)
+
+
+def try_settings(
+    key: str, settings: Sequence[Mapping[str, Any]], problem: Problem, plan: Plan, seeds: Sequence[int], *, first: int
+) -> list[Trial]:
+    """Run settings, those of one structure in one compiled call."""
+    algorithms = [build(key, setting, problem, plan) for setting in settings]
+    groups: dict[Any, list[int]] = {}
+    for i, algorithm in enumerate(algorithms):
+        groups.setdefault(jax.tree.structure(algorithm), []).append(i)
+    curves: dict[int, Curves] = {}
+    for members in groups.values():
+        for begin in range(0, len(members), LANES):
+            lanes = members[begin : begin + LANES]
+            # a round on quadratics costs less than to compile for another number of lanes; on data it costs more
+            idle = LANES - len(lanes) if problem.exact else 0
+            padded = [algorithms[i] for i in lanes + [lanes[-1]] * idle]
+            run = simulate_many(
+                padded,
+                problem.population,
+                problem.start,
+                rounds=plan.rounds,
+                keys=list(seeds),
+                probe=problem.look,
+                record=("gradients",),
+            )
+            curves |= {i: _curves(run, lane, plan) for lane, i in enumerate(lanes)}
+    return [
+        Trial(key, first + i, settings[i], curves[i], "diverged" if curves[i].diverged else "fine")
+        for i in range(len(settings))
+    ]
+
+
+def _curves(run: Run, lane: int, plan: Plan) -> Curves:
+    seen = run.probes[plan.metric][lane].astype(np.float64)
+    error = seen if plan.metric == "gradient" else 1 - seen
+    start = {
+        unit: sum(exchange.cohort * getattr(exchange, unit) for exchange in run.plan.start)
+        for unit in ("bytes_up", "bytes_down")
+    }
+    up, down = (_running(run.rows[unit][lane], start[unit]) for unit in ("bytes_up", "bytes_down"))
+    # whoever is asked at the start evaluates one gradient there
+    gradients = _running(run.rows["gradients"][lane], sum(exchange.cohort for exchange in run.plan.start))
+    rounds = np.broadcast_to(np.arange(error.shape[1], dtype=np.float64), error.shape)
+    return Curves(error, rounds, up, up + down, gradients, run.rows["void"][lane].sum(axis=1).astype(np.float64))
+
+
+def _running(each: np.ndarray, start: float) -> np.ndarray:
+    """Sums until every look: what the start cost, then round by round."""
+    first = np.full((each.shape[0], 1), float(start))
+    return np.concatenate([first, start + np.cumsum(each.astype(np.float64), axis=1)], axis=1)

@@ -1,0 +1,110 @@
+"""What the theorems promise above what runs did: one panel a theorem, and the Lyapunov function along a run."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import matplotlib as mpl
+import numpy as np
+from jaxtyping import Float
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import LogLocator
+
+from fedspam.app.figures.style import BLACK, BLUE, GREEN, GREY, ORANGE, STYLE, WIDTH
+
+LINE = 0.14  # inches a line of the note
+Curve = Float[np.ndarray, " rounds"]
+
+
+class BoundPanel(NamedTuple):
+    """One theorem: its running mean over runs, the spread around it, and its right-hand side in two versions."""
+
+    title: str
+    mean: Curve
+    low: Curve
+    high: Curve
+    corrected: Curve
+    printed: Curve
+
+
+class LyapunovPanel(NamedTuple):
+    """The Lyapunov function along the runs, and its two parts."""
+
+    title: str
+    value: Curve
+    gap: Curve
+    error: Curve
+
+
+def draw_bounds(panels: Sequence[BoundPanel], lyapunov: LyapunovPanel, note: Sequence[str]) -> Figure:
+    """The theorems' panels, the Lyapunov function last, a common legend above, a note underneath.
+
+    Arguments:
+        panels: the theorems, on common axes.
+        lyapunov: the last panel, on axes of its own.
+        note: lines that say what was run.
+    """
+    columns = 3
+    rows = -(-(len(panels) + 1) // columns)
+    with mpl.rc_context(STYLE):
+        height = 1.95 * rows + 0.5 + LINE * len(note)
+        figure = Figure(figsize=(WIDTH, height))
+        axes = list(figure.subplots(rows, columns, squeeze=False).flat)
+        for axis, panel in zip(axes, panels, strict=False):
+            _draw_bound(axis, panel)
+        lowest = min(panel.low[panel.low > 0].min() for panel in panels) / 2
+        highest = max(max(panel.corrected.max(), panel.printed.max()) for panel in panels) * 2
+        for number, axis in enumerate(axes[: len(panels)]):
+            axis.set_ylim(lowest, highest)
+            axis.tick_params(labelleft=number % columns == 0)
+        for number in range(0, len(panels), columns):
+            axes[number].set_ylabel(r"mean of $\|\nabla f(x_k)\|^2$")
+        _draw_lyapunov(axes[len(panels)], lyapunov)
+        for axis in axes[len(panels) + 1 :]:
+            axis.set_axis_off()
+        inch = 1 / height
+        handles, labels = axes[0].get_legend_handles_labels()
+        figure.legend(
+            handles, labels, loc="upper center", bbox_to_anchor=(0.5, 1.0), ncols=3, handlelength=2.6,
+            columnspacing=2.4, borderaxespad=0.2,
+        )  # fmt: skip
+        for number, line in enumerate(reversed(note)):
+            figure.text(0.012, (0.08 + LINE * number) * inch, line, fontsize=7.2, color=GREY, va="baseline")
+        bottom = (0.52 + LINE * len(note)) * inch
+        figure.subplots_adjust(left=0.09, right=0.985, wspace=0.2, hspace=0.42, top=1 - 0.52 * inch, bottom=bottom)
+        return figure
+
+
+def _draw_bound(axis: Axes, panel: BoundPanel) -> None:
+    rounds = np.arange(1, len(panel.mean) + 1)
+    axis.fill_between(rounds, panel.low, panel.high, color=BLUE, alpha=0.18, linewidth=0)
+    axis.plot(rounds, panel.mean, color=BLUE, label="what the runs did")
+    axis.plot(rounds, panel.corrected, color=BLACK, label="promised, corrected constants")
+    axis.plot(rounds, panel.printed, color=ORANGE, linestyle=(0, (4, 1.5)), label="promised, as printed")
+    _log(axis, panel.title)
+
+
+def _draw_lyapunov(axis: Axes, panel: LyapunovPanel) -> None:
+    rounds = np.arange(1, len(panel.value) + 1)
+    axis.plot(rounds, panel.value, color=BLACK, linewidth=0.9, label=r"$V_k$")
+    axis.plot(rounds, panel.gap, color=GREEN, linewidth=0.9, label=r"$f(x_k) - \inf f$")
+    axis.plot(
+        rounds,
+        panel.error,
+        color=ORANGE,
+        linewidth=0.9,
+        linestyle=(0, (1, 1)),
+        label=r"$\alpha\|g_k - \nabla f(x_k)\|^2$",
+    )
+    axis.legend(loc="upper right", fontsize=7.2, handlelength=2.2, borderaxespad=0.1, labelspacing=0.25)
+    _log(axis, panel.title)
+
+
+def _log(axis: Axes, title: str) -> None:
+    axis.set_xscale("log")
+    axis.set_yscale("log")
+    axis.yaxis.set_major_locator(LogLocator(numticks=8))
+    axis.yaxis.set_minor_locator(LogLocator(subs=()))
+    axis.set_title(title, pad=4, fontsize=8.8)
+    axis.set_xlabel("rounds $K$", labelpad=1)
+    axis.grid(True)

@@ -1,0 +1,119 @@
+"""Curves of a report for a paper: a panel for each thing that is paid."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import matplotlib as mpl
+import numpy as np
+from jaxtyping import Float
+from matplotlib.artist import Artist
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import EngFormatter, LogLocator, MaxNLocator
+
+from fedspam.app.figures.comparison import look
+from fedspam.app.figures.style import DPI, STYLE, WIDTH
+
+SPREAD = 30.0  # a curve that spans this factor is drawn on a logarithmic axis
+BEYOND = 1e3  # how far above the first value the axis goes: what diverges leaves the figure there
+
+
+class Line(NamedTuple):
+    """A curve against what was paid; `of` names the curve whose colour it shares, as a bound does."""
+
+    name: str
+    paid: Float[np.ndarray, " points"]
+    value: Float[np.ndarray, " points"]
+    low: Float[np.ndarray, " points"] | None
+    high: Float[np.ndarray, " points"] | None
+    of: str
+
+
+def draw_curves(panels: Mapping[str, Sequence[Line]], metric: str) -> Figure:
+    """Panels side by side, three in a row, with a common legend above."""
+    names = list(dict.fromkeys(line.of for lines in panels.values() for line in lines))
+    labels = list(dict.fromkeys(line.name for lines in panels.values() for line in lines))
+    columns = min(3, max(1, len(panels)))
+    rows, legend = -(-len(panels) // columns), -(-len(labels) // 4)
+    with mpl.rc_context(STYLE):
+        height = 2.1 * rows + 0.4 + 0.19 * legend
+        figure = Figure(figsize=(WIDTH, height))
+        axes = figure.subplots(rows, columns, squeeze=False)
+        logarithmic = _is_wide([line for lines in panels.values() for line in lines])
+        handles: dict[str, Artist] = {}
+        for axis, (label, lines) in zip(axes.flat, panels.items(), strict=False):
+            handles |= _draw(axis, label, lines, names, logarithmic)
+        for axis in axes.flat[len(panels) :]:
+            axis.set_axis_off()
+        for row in axes:
+            row[0].set_ylabel(metric)
+        inch = 1 / height
+        figure.legend(
+            list(handles.values()), list(handles), loc="upper center", bbox_to_anchor=(0.5, 1.0),
+            ncols=min(4, len(handles)), handlelength=2.2, columnspacing=1.6, borderaxespad=0.2,
+        )  # fmt: skip
+        figure.subplots_adjust(
+            left=0.09, right=0.985, wspace=0.27, hspace=0.38, top=1 - (0.16 + 0.19 * legend) * inch, bottom=0.45 * inch
+        )
+        return figure
+
+
+def save(figure: Figure, folder: Path, name: str) -> list[Path]:
+    """Write a figure as PNG and PDF; the same figure gives the same bytes."""
+    paths = [folder / f"{name}.png", folder / f"{name}.pdf"]
+    with mpl.rc_context({**STYLE, "pdf.fonttype": 42}):  # letters that a publisher's checks accept
+        figure.savefig(paths[0], dpi=DPI, metadata={"Software": None})
+        figure.savefig(paths[1], metadata={"CreationDate": None, "Creator": None, "Producer": None})
+    return paths
+
+
+def _draw(axis: Axes, label: str, lines: Sequence[Line], names: list[str], logarithmic: bool) -> dict[str, Artist]:
+    handles: dict[str, Artist] = {}
+    if logarithmic:
+        axis.set_yscale("log")
+        axis.yaxis.set_major_locator(LogLocator(numticks=9))
+        axis.yaxis.set_minor_locator(LogLocator(subs=()))
+    for line in lines:
+        style = look(names.index(line.of))
+        if line.name != line.of:
+            style |= {"linestyle": (0, (1, 1.2)), "linewidth": 1.0}
+        value = np.where(np.isfinite(line.value) & ((line.value > 0) | (not logarithmic)), line.value, np.nan)
+        if line.low is not None and line.high is not None:
+            # beyond the axis it does not matter how far, and infinity cannot be drawn
+            low, high = (np.nan_to_num(part, nan=1e300, posinf=1e300) for part in (line.low, line.high))
+            axis.fill_between(line.paid, low, high, color=str(style["color"]), alpha=0.12, linewidth=0)
+        handles[line.name] = axis.plot(line.paid, value, **style)[0]  # pyright: ignore[reportArgumentType]
+    axis.set_ylim(*_limits(lines, logarithmic))
+    axis.set_xlim(left=0)
+    axis.xaxis.set_major_locator(MaxNLocator(4, steps=[1, 2, 5, 10]))
+    if label.startswith("bytes"):
+        axis.xaxis.set_major_formatter(EngFormatter(unit="B", sep="\N{THIN SPACE}"))
+    elif label == "time":
+        axis.xaxis.set_major_formatter(EngFormatter(unit="s", sep="\N{THIN SPACE}"))
+    else:
+        axis.xaxis.set_major_formatter(EngFormatter(sep=""))
+    axis.set_xlabel(label, labelpad=2)
+    axis.grid(True)
+    return handles
+
+
+def _finite(lines: Sequence[Line]) -> np.ndarray:
+    values = np.concatenate([line.value for line in lines]) if lines else np.ones(1)
+    values = values[np.isfinite(values)]
+    return values if len(values) else np.ones(1)
+
+
+def _is_wide(lines: Sequence[Line]) -> bool:
+    values = _finite(lines)
+    return bool(values.min() > 0 and values.max() > SPREAD * values.min())
+
+
+def _limits(lines: Sequence[Line], logarithmic: bool) -> tuple[float, float]:
+    values = _finite(lines)
+    first = max((abs(line.value[0]) for line in lines if len(line.value) and np.isfinite(line.value[0])), default=1.0)
+    low, high = float(values.min()), float(min(values.max(), max(BEYOND * first, values.min())))
+    if logarithmic:
+        return low / 1.6, high * 1.6
+    room = 0.05 * (high - low) or 0.5 * abs(high) or 1.0
+    return low - room, high + room

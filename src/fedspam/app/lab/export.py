@@ -1,0 +1,54 @@
+"""A setting as something to take along: a Python program, or a configuration for `fedspam run`."""
+
+from typing import Any
+
+from fedspam.app.compare.problems import Problem
+from fedspam.app.config import to_toml
+from fedspam.app.lab.runs import CLIENTS, DIMENSION, PROX, RACERS, ROUNDS, Setting, numbers
+
+SOLVERS = {"gradient": "GradientDescent", "exact": "Exact", "lbfgs": "LBFGS"}
+
+
+def as_python(setting: Setting, problem: Problem) -> str:
+    """A program that draws the first of the curves that are shown."""
+    given = [f"{name}={value!r}" for name, value in numbers(setting, problem).items()]
+    imports = [f"from fedspam.methods import {setting.method}", "from fedspam.problems import ridge"]
+    if RACERS[setting.method] == PROX:
+        solver = SOLVERS[setting.solver]
+        given.append(f"solver={solver}({setting.steps if setting.solver == 'gradient' else ''})")
+        imports.append(f"from fedspam.solvers import {solver}")
+    lines = [
+        "import jax",
+        "import jax.numpy as jnp",
+        "from fedspam import simulate",
+        *imports,
+        "",
+        'jax.config.update("jax_enable_x64", True)',
+        f"people, start = ridge({setting.seed}, clients={CLIENTS}, dimension={DIMENSION}, scale={setting.scale!r})",
+        f"# delta = {problem.delta:.4g}, L = {problem.smoothness:.4g}",
+        f"method = {setting.method}({', '.join(given)})",
+        'error = lambda x: {"gradient": jnp.linalg.norm(people.gradient(x))}',
+        f"run = simulate(method, people, jnp.asarray(start), rounds={ROUNDS}, key={setting.seed}, probe=error)",
+        'print(run.probes["gradient"][-1] / run.probes["gradient"][0])',
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def as_toml(setting: Setting, problem: Problem) -> str:
+    """The same as a configuration: ``fedspam run experiment.toml``."""
+    algorithm: dict[str, Any] = {"name": setting.method}
+    for name, value in numbers(setting, problem).items():
+        algorithm["cohort" if name == "cohort_size" else name] = value
+    sections: dict[str, dict[str, Any]] = {
+        "data": {
+            "kind": "random_ridge", "clients": CLIENTS, "dimension": DIMENSION, "scale": setting.scale,
+            "seed": setting.seed,
+        },
+        "algorithm": algorithm,
+    }  # fmt: skip
+    if RACERS[setting.method] == PROX:
+        steps = {"steps": setting.steps} if setting.solver == "gradient" else {}
+        sections["prox"] = {"name": setting.solver, **steps}
+    sections["run"] = {"rounds": ROUNDS, "seed": setting.seed, "precision": "float64"}
+    head = f"From fedspam lab: delta = {problem.delta:.4g}, L = {problem.smoothness:.4g}\nfedspam run experiment.toml"
+    return to_toml(sections, head)

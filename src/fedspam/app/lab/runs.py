@@ -1,0 +1,309 @@
+r"""What the sliders do: one compiled run a method, in which every slider is an argument.
+
+Sizes are static in fedspam, and a new cohort or a new number of local steps compiles anew, for seconds. Here both are
+numbers that compiled code is called with:
+
+- a cohort of B = 1, 2, 4, ..., 32 clients is a cohort of 32 in which each of the B stands 32/B times, so that every
+  mean is the mean over B, and the same clients are drawn and chosen to move (`Repeated`);
+- local steps are a loop whose length is known only as the program runs (`Descent`, `LocalSteps`).
+
+The curves are those of the plain method up to rounding, and a test compares them.
+"""
+
+import dataclasses
+import functools
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+from jaxtyping import Array, Integer, Key, UInt32
+
+from fedspam._internal import checks, prng, trees
+from fedspam._internal.trees import Params, static, struct
+from fedspam.app.compare.problems import Problem, of_quadratics
+from fedspam.clients import Ids, Oracle
+from fedspam.federation import ledger
+from fedspam.methods import METHODS
+from fedspam.methods._local import Trained, descend
+from fedspam.methods.schedules import Schedule
+from fedspam.problems import Quadratics, ridge
+from fedspam.simulation import engine
+from fedspam.simulation.engine import Around, World
+from fedspam.solvers import LBFGS, Answer, Certificate, Exact, GradientDescent, LocalSolver, Never, Surrogate, certify
+from fedspam.theory import constants as theory
+
+CLIENTS, DIMENSION, ROUNDS = 100, 20, 300
+SEEDS = 5  # draws of clients a curve is the median of
+COHORTS = (1, 2, 4, 8, 16, 32)
+WIDE = COHORTS[-1]
+SOLVERS = ("gradient", "exact", "lbfgs")
+PROX, LOCAL, SERVER = "prox", "local", "server"  # what moves: a prox of size gamma, m steps of size eta, one step
+RACERS: Mapping[str, str] = {
+    "spam_pp": PROX,
+    "spam": PROX,
+    "spam_ppa": PROX,
+    "mvr": SERVER,
+    "fedavg": LOCAL,
+    "ce_lsgd": LOCAL,
+    "mime_mvr": LOCAL,
+    "fedprox": PROX,
+}
+WITHOUT_MOMENTUM = ("fedavg", "fedprox")
+WITHOUT_COHORT = ("spam",)
+# of the plane of step sizes and momenta
+RATIOS, MOMENTA = np.geomspace(0.01, 30, 15), np.geomspace(0.01, 1, 10)
+_turn = threading.Lock()  # one run at a time: the machine has more to do than this
+
+
+class Setting(NamedTuple):
+    """Where the sliders stand.
+
+    Arguments:
+        scale: of the clients' own part of the ridge; it makes the similarity delta.
+        ratio: step size times delta, of methods with a prox.
+        local: step size times the largest smoothness of a client, of the others.
+    """
+
+    method: str = "spam_pp"
+    scale: float = 0.03
+    ratio: float = 0.5
+    momentum: float = 0.2
+    cohort: int = 8
+    solver: str = "gradient"
+    steps: int = 5
+    local: float = 0.5
+    seed: int = 0
+
+    def checked(self) -> "Setting":
+        """The setting itself; ValueError where a slider cannot stand there."""
+        for name in ("method", "solver"):
+            if not isinstance(getattr(self, name), str):
+                raise ValueError(f"{name} = {getattr(self, name)!r} must be a word")
+        checks.one_of("method", self.method, RACERS)
+        checks.one_of("solver", self.solver, SOLVERS)
+        for name, low, high in (("scale", 1e-4, 3), ("ratio", 1e-3, 100), ("momentum", 1e-3, 1), ("local", 1e-3, 10)):
+            value = getattr(self, name)
+            if not checks.is_number(value):
+                raise ValueError(f"{name} = {value!r} must be a number")
+            checks.between(name, value, low, high)
+        for name, high in (("cohort", WIDE), ("steps", 100), ("seed", 2**31)):
+            checks.whole(name, getattr(self, name), 0 if name == "seed" else 1)
+            checks.between(name, getattr(self, name), 0, high)
+        if self.cohort not in COHORTS:
+            raise ValueError(f"cohort = {self.cohort} must be one of {', '.join(map(str, COHORTS))}")
+        return self
+
+
+# --- sizes as arguments ----------------------------------------------------------------------------------------------
+
+
+@struct
+class Repeated:
+    """A population whose cohorts consist of `cohort` clients, each as often as it takes to fill the cohort."""
+
+    population: Quadratics
+    cohort: UInt32[Array, ""]
+
+    @property
+    def size(self) -> int:
+        return self.population.size
+
+    def sample(self, key: Key[Array, ""], count: int) -> Ids:
+        if count == 1:
+            return self.population.sample(key, 1)
+        place = jnp.arange(count, dtype=jnp.uint32) % self.cohort
+        return jnp.where(self.cohort == 1, prng.index(key, self.size), prng.permuted(key, place, self.size))
+
+    def client(self, id: UInt32[Array, ""]) -> Oracle:
+        return self.population.client(id)
+
+
+@struct
+class Descent:
+    """`GradientDescent` with a number of steps that is known only as the program runs."""
+
+    steps: Any
+    step_size: Any = None
+    safeguard: bool = static(default=True)
+
+    def __call__(
+        self, oracle: Oracle, key: Key[Array, ""], *, x: Params, g: Params, step_size: Any
+    ) -> tuple[Params, Certificate]:
+        def solve(phi: Surrogate) -> Answer:
+            given = self.step_size
+            smoothness = getattr(oracle, "smoothness", 0.0)
+            local = 1 / (smoothness + 1 / phi.step_size) if given is None else given
+            step = lambda _, point: phi.at(trees.axpy(-local, point.slope, point.y))
+            return Answer(lax.fori_loop(0, self.steps, step, phi.start), self.steps, self.steps)
+
+        return certify(solve, oracle, key, x=x, g=g, step_size=step_size, stop=Never(), safeguard=self.safeguard)
+
+
+@struct
+class LocalSteps:
+    """FedAvg's local training with a number of steps that is known only as the program runs."""
+
+    step_size: Schedule
+    steps: Any
+
+    def numbers(self, k: Integer[Array, ""]) -> dict[str, Any]:
+        return {"local_step_size": self.step_size(k)}
+
+    def __call__(
+        self, oracle: Oracle, key: Key[Array, ""], x: Params, shift: Params | None, numbers: Mapping[str, Any]
+    ) -> Trained:
+        return Trained(descend(oracle, key, x, steps=self.steps, step_size=numbers["local_step_size"], shift=shift))
+
+    def gradients(self, certificate: Any) -> Any:
+        return self.steps
+
+
+# --- methods ---------------------------------------------------------------------------------------------------------
+
+
+def numbers(setting: Setting, problem: Problem) -> dict[str, Any]:
+    """The arguments of the method's constructor that are numbers."""
+    kind = RACERS[setting.method]
+    step_size = setting.ratio / problem.delta if kind == PROX else setting.local / problem.client_smoothness
+    found: dict[str, Any] = {} if setting.method in WITHOUT_COHORT else {"cohort_size": setting.cohort}
+    if kind == LOCAL:
+        found["local_steps"] = setting.steps
+    found["step_size"] = float(f"{step_size:.6g}")  # the digits that are copied are those that are run
+    return found if setting.method in WITHOUT_MOMENTUM else {**found, "momentum": setting.momentum}
+
+
+def plain(setting: Setting, problem: Problem) -> Any:
+    """The method as a user builds it."""
+    solvers: dict[str, LocalSolver] = {"gradient": GradientDescent(setting.steps), "exact": Exact(), "lbfgs": LBFGS()}
+    solver = {"solver": solvers[setting.solver]} if RACERS[setting.method] == PROX else {}
+    return METHODS[setting.method].build(**numbers(setting, problem), **solver)
+
+
+def traced(setting: Setting, problem: Problem) -> Any:
+    """The same method with its cohort and its local steps as arguments of compiled code."""
+    steps = jnp.asarray(setting.steps, jnp.int32)
+    given = numbers(setting, problem)
+    if "cohort_size" in given:
+        given["cohort_size"] = WIDE
+    build: Callable[..., Any] = METHODS[setting.method].build
+    match RACERS[setting.method]:
+        case "prox":
+            solvers: dict[str, Any] = {"gradient": Descent(steps), "exact": Exact(), "lbfgs": LBFGS()}
+            return build(**given, solver=solvers[setting.solver])
+        case "local":
+            algorithm = build(**{**given, "local_steps": 1})
+            if setting.method == "fedavg":
+                return dataclasses.replace(algorithm, training=LocalSteps(algorithm.training.local_step_size, steps))
+            return dataclasses.replace(algorithm, solver=Descent(steps, given["step_size"], safeguard=False))
+        case _:
+            return build(**given)
+
+
+@functools.lru_cache(maxsize=64)
+def problem_of(scale: float, seed: int) -> Problem:
+    """The paper's ridge with 100 clients in 20 dimensions."""
+    people, start = ridge(seed, clients=CLIENTS, dimension=DIMENSION, scale=scale)
+    what = f"the paper's ridge: {CLIENTS} clients, d = {DIMENSION}, scale {scale:g}"
+    return of_quadratics("ridge", what, people, start)
+
+
+@functools.lru_cache(maxsize=256)
+def _prices(setting: Setting) -> dict[str, list[int]]:
+    """What the start and a round cost: bytes up, bytes in both directions."""
+    problem = problem_of(setting.scale, setting.seed)
+    plan = ledger.plan(plain(setting, problem), problem.start, problem.population)
+    total = lambda part, unit: sum(exchange.cohort * getattr(exchange, unit) for exchange in part)
+    up = [total(part, "bytes_up") for part in (plan.start, plan.round)]
+    down = [total(part, "bytes_down") for part in (plan.start, plan.round)]
+    return {"bytes_up": up, "bytes": [a + b for a, b in zip(up, down, strict=True)]}
+
+
+class Raced(NamedTuple):
+    """The curve of one method: the relative gradient norm before every round, and after the last."""
+
+    setting: Setting
+    problem: Problem
+    median: np.ndarray
+    low: np.ndarray
+    high: np.ndarray
+    every: np.ndarray  # of each seed
+    prices: Mapping[str, list[int]]  # of the start and of a round
+    compile_seconds: float
+    run_seconds: float
+
+
+def race(setting: Setting) -> Raced:
+    """Run one method with several seeds, in float64."""
+    setting = setting.checked()
+    with _turn, jax.enable_x64(True):
+        problem = problem_of(setting.scale, setting.seed)
+        seeds = range(setting.seed, setting.seed + SEEDS)
+        seen, seconds = _simulate([traced(setting, problem)], problem, setting, seeds)
+        # of all sliders only the cohort changes what is sent
+        prices = _prices(Setting(setting.method, cohort=setting.cohort, solver=setting.solver))
+    curves = seen[0]
+    ordered = np.sort(np.where(np.isfinite(curves), curves, np.inf), axis=0)
+    low, median, high = ordered[0], ordered[SEEDS // 2], ordered[-1]
+    return Raced(setting, problem, median, low, high, curves, prices, *seconds)
+
+
+def plane(setting: Setting) -> np.ndarray:
+    """How far the method gets at every momentum and step size: the relative gradient at the end."""
+    setting = setting.checked()
+    if setting.method in WITHOUT_MOMENTUM or RACERS[setting.method] != PROX:
+        raise ValueError(f"method = {setting.method!r} has no prox and momentum to make a plane of; take 'spam_pp'")
+    with _turn, jax.enable_x64(True):
+        problem = problem_of(setting.scale, setting.seed)
+        grid = [setting._replace(ratio=float(ratio), momentum=float(p)) for p in MOMENTA for ratio in RATIOS]
+        seen, _ = _simulate([traced(one, problem) for one in grid], problem, setting, [setting.seed], every=ROUNDS)
+    return seen[:, 0, -1].reshape(len(MOMENTA), len(RATIOS))
+
+
+def _simulate(
+    algorithms: Sequence[Any], problem: Problem, setting: Setting, seeds: Sequence[int], every: int = 1
+) -> tuple[np.ndarray, tuple[float, float]]:
+    """Relative gradients by algorithm, seed and look, and the seconds spent compiling and running.
+
+    This is `simulate_many` less its ledger, which would take several times as long as the run.
+    """
+    assert isinstance(problem.population, Quadratics)
+    population = Repeated(problem.population, jnp.asarray(setting.cohort, jnp.uint32))
+    stacked = jax.tree.map(lambda *leaves: np.stack([np.asarray(leaf) for leaf in leaves]), *algorithms)
+    which, keys = jnp.arange(len(algorithms)), jax.vmap(jax.random.key)(jnp.asarray(seeds))
+    times = [time.perf_counter()]
+    for count in (0, ROUNDS):  # without a round all is compiled, and nothing is run
+        *_, seen = engine.many(
+            stacked, which, population, problem.start, keys, jnp.int32(count), Around(probe=problem.look),
+            world=World(), length=ROUNDS, every=every, record=(), side_by_side=True,
+        )  # fmt: skip
+        found = np.asarray(seen["gradient"])
+        times.append(time.perf_counter())
+    return found, (times[1] - times[0], times[2] - times[1])
+
+
+class Region(NamedTuple):
+    """Where the theorems hold: step sizes up to `limit`, momenta from `least` on."""
+
+    ratios: np.ndarray
+    least: np.ndarray  # the paper's constant, 96
+    repaired: np.ndarray  # the least constant for which a proof is known, 17
+    limit: float
+    cohort: float  # effective
+
+
+def region(setting: Setting, problem: Problem) -> Region:
+    cohort = 1 if setting.method in WITHOUT_COHORT else setting.cohort
+    effective = theory.effective_cohort_of(problem.population, cohort)
+    ratios = np.geomspace(RATIOS[0], RATIOS[-1], 120)
+    least, repaired = (
+        np.asarray(theory.least_momentum(ratios, 1.0, effective, factor))
+        for factor in (theory.PAPER_FACTOR, theory.LEAST_FACTOR)
+    )
+    averaged = setting.method == "spam_ppa"  # whose step size f's own curvature bounds
+    limit = 0.25 / (1 + problem.smoothness / problem.delta) if averaged else 0.25
+    return Region(ratios, least, repaired, limit, effective)

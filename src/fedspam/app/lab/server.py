@@ -1,0 +1,249 @@
+"""The page and its answers over HTTP, on this machine alone.
+
+Nothing is kept and nothing is told that a reader of the page could not see, so there is no login. What a web page of
+somebody else could do through the browser is refused: another Host (names that are made to point here), another Origin,
+and anything but JSON, which a foreign page cannot send without being allowed to. What is read, how many connections
+there are and how long they may take is limited, and the server ends by itself when nobody has asked for a while.
+"""
+
+import json
+import math
+import threading
+import time
+from collections.abc import Callable, Mapping
+from http import HTTPStatus
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+import numpy as np
+
+from fedspam._internal import strict
+from fedspam._internal.strict import KIB
+from fedspam.app.lab import runs
+from fedspam.app.lab.export import as_python, as_toml
+from fedspam.app.lab.runs import Setting
+from fedspam.app.report.page import asset, build
+from fedspam.app.report.tables import finite
+from fedspam.methods import METHODS
+from fedspam.theory import premises
+from fedspam.theory.constants import Constants
+
+ADDRESS = "127.0.0.1"
+REQUEST = 4 * KIB  # the longest request that is read
+CONNECTIONS = 16  # at a time
+PATIENCE = 10  # seconds a connection may take to say what it wants
+HEADERS = {
+    "Cache-Control": "no-store",
+    "Content-Security-Policy": "frame-ancestors 'none'",  # the rest stands in the page
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Referrer-Policy": "no-referrer",
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+}
+
+
+def page() -> str:
+    """The page, with the settings it starts from."""
+    data = {
+        "setting": Setting()._asdict(),
+        "methods": [
+            {"key": key, "name": METHODS[key].name, "kind": kind, "momentum": key not in runs.WITHOUT_MOMENTUM}
+            for key, kind in runs.RACERS.items()
+        ],
+        "cohorts": runs.COHORTS,
+        "solvers": runs.SOLVERS,
+        "rounds": runs.ROUNDS,
+        "seeds": runs.SEEDS,
+        "ratios": finite(runs.RATIOS),
+        "momenta": finite(runs.MOMENTA),
+    }
+    own = lambda name: asset(name, "fedspam.app.lab")
+    styles, scripts = [asset("page.css"), own("lab.css")], [asset("chart.js"), own("plane.js"), own("lab.js")]
+    return build(own("lab.html"), "lab", styles, scripts, data, connect="'self'")
+
+
+def answer_race(setting: Setting) -> dict[str, Any]:
+    """The curve of a method, where its step size and momentum lie, and what to copy."""
+    found = runs.race(setting)
+    problem, given = found.problem, runs.numbers(setting, found.problem)
+    inside = runs.RACERS[setting.method] == runs.PROX and "momentum" in given
+    cohort = given.get("cohort_size", 1)
+    constants = Constants(problem.delta, smoothness=problem.smoothness)
+    broken = (
+        premises(
+            constants, given["step_size"], setting.momentum,
+            cohort=runs.theory.effective_cohort_of(problem.population, cohort), averaged=setting.method == "spam_ppa",
+        )
+        if inside
+        else None
+    )  # fmt: skip
+    return {
+        "method": setting.method,
+        "median": finite(found.median),
+        "low": finite(found.low),
+        "high": finite(found.high),
+        "prices": found.prices,
+        "delta": problem.delta,
+        "smoothness": problem.smoothness,
+        "step_size": given["step_size"],
+        "broken": broken,
+        "seconds": {"compile": round(found.compile_seconds, 3), "run": round(found.run_seconds, 3)},
+        "python": as_python(setting, problem),
+        "toml": as_toml(setting, problem),
+    }
+
+
+def answer_plane(setting: Setting) -> dict[str, Any]:
+    """Where the theorems hold in the plane of step size and momentum, and where the method gets there."""
+    found = runs.plane(setting)
+    region = runs.region(setting, runs.problem_of(setting.scale, setting.seed))
+    with np.errstate(divide="ignore", invalid="ignore"):
+        exponents = np.log10(found)
+    return {
+        "exponents": [finite(row) for row in exponents],
+        "region": {
+            "ratios": finite(region.ratios),
+            "least": finite(region.least),
+            "repaired": finite(region.repaired),
+            "limit": region.limit,
+            "cohort": region.cohort if math.isfinite(region.cohort) else None,
+        },
+    }
+
+
+ANSWERS: Mapping[str, Callable[[Setting], dict[str, Any]]] = {"/race": answer_race, "/plane": answer_plane}
+
+
+class RefusedError(Exception):
+    """A request that is not answered, and why."""
+
+    def __init__(self, status: HTTPStatus, why: str) -> None:
+        super().__init__(why)
+        self.status = status
+
+
+class Server(ThreadingHTTPServer):
+    """The server of the lab; `idle` is how many seconds it waits for the next request before it ends."""
+
+    daemon_threads = True
+    allow_reuse_address = True
+    request_queue_size = CONNECTIONS
+
+    def __init__(self, port: int, idle: float) -> None:
+        self._slots = threading.BoundedSemaphore(CONNECTIONS)
+        self._idle = idle
+        self._asked = time.monotonic()
+        self._busy = 0
+        try:
+            super().__init__((ADDRESS, port), Handler)
+        except OSError as error:
+            raise RuntimeError(
+                f"cannot listen on port {port} of {ADDRESS}: {error.strerror}; choose another with --port, or --port 0"
+            ) from error
+        self.page = page().encode()
+
+    @property
+    def url(self) -> str:
+        return f"http://{ADDRESS}:{self.server_port}/"
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        self._asked = time.monotonic()
+        if self._slots.acquire(blocking=False):
+            super().process_request(request, client_address)
+        else:
+            self.shutdown_request(request)  # too many at once
+
+    def process_request_thread(self, request: Any, client_address: Any) -> None:
+        self._busy += 1
+        try:
+            super().process_request_thread(request, client_address)
+        finally:
+            self._busy -= 1
+            self._asked = time.monotonic()
+            self._slots.release()
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        pass  # who hangs up early is no news
+
+    def service_actions(self) -> None:
+        if not self._busy and time.monotonic() - self._asked > self._idle:
+            threading.Thread(target=self.shutdown, daemon=True).start()
+
+
+class Handler(BaseHTTPRequestHandler):
+    """One request."""
+
+    timeout = PATIENCE
+
+    @property
+    def _lab(self) -> Server:
+        assert isinstance(self.server, Server)
+        return self.server
+
+    def do_GET(self) -> None:
+        self._guarded(self._get)
+
+    def do_POST(self) -> None:
+        self._guarded(self._post)
+
+    def _guarded(self, work: Callable[[], None]) -> None:
+        try:
+            self._check_sender()
+            work()
+        except RefusedError as refusal:
+            self._send(refusal.status, {"error": str(refusal)})
+        except (ValueError, RuntimeError) as error:
+            self._send(HTTPStatus.BAD_REQUEST, {"error": " ".join(str(error).split())[:500]})
+
+    def _check_sender(self) -> None:
+        """Whether the browser asks for this page's own sake."""
+        hosts = {f"{name}:{self._lab.server_port}" for name in (ADDRESS, "localhost")}
+        if self.headers.get_all("Host", []) not in [[host] for host in hosts]:
+            raise RefusedError(HTTPStatus.MISDIRECTED_REQUEST, f"this is {self._lab.url}, and answers to no other name")
+        origin = self.headers.get("Origin")
+        if origin is not None and origin not in {f"http://{host}" for host in hosts}:
+            raise RefusedError(HTTPStatus.FORBIDDEN, "other pages may not ask here")
+        site = self.headers.get("Sec-Fetch-Site")
+        if self.command == "POST" and site not in (None, "same-origin"):
+            raise RefusedError(HTTPStatus.FORBIDDEN, "other pages may not ask here")
+
+    def _get(self) -> None:
+        if self.path.split("?")[0] != "/":
+            raise RefusedError(HTTPStatus.NOT_FOUND, "there is nothing here; the lab is at /")
+        self._respond(HTTPStatus.OK, "text/html; charset=utf-8", self._lab.page)
+
+    def _post(self) -> None:
+        answer = ANSWERS.get(self.path)
+        if answer is None:
+            raise RefusedError(HTTPStatus.NOT_FOUND, f"ask one of {', '.join(ANSWERS)}")
+        if self.headers.get_content_type() != "application/json":
+            raise RefusedError(
+                HTTPStatus.UNSUPPORTED_MEDIA_TYPE, "ask in JSON, and say so: Content-Type: application/json"
+            )
+        length = self.headers.get("Content-Length", "")
+        if not (length.isascii() and length.isdigit()):
+            raise RefusedError(HTTPStatus.LENGTH_REQUIRED, "say how long the request is: Content-Length")
+        if len(length) > 9 or int(length) > REQUEST:
+            raise RefusedError(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"at most {REQUEST} bytes are read")
+        asked = strict.json_object(self.rfile.read(int(length)), size=REQUEST, depth=1)
+        unknown = sorted(asked.keys() - set(Setting._fields))
+        if unknown:
+            raise ValueError(f"{unknown[0][:40]!r} is no slider; there are {', '.join(Setting._fields)}")
+        self._send(HTTPStatus.OK, answer(Setting(**asked).checked()))
+
+    def _send(self, status: HTTPStatus, answer: Any) -> None:
+        self._respond(status, "application/json", json.dumps(answer, allow_nan=False).encode())
+
+    def _respond(self, status: HTTPStatus, kind: str, body: bytes) -> None:
+        self.send_response(status)
+        for name, value in {"Content-Type": kind, "Content-Length": str(len(body)), **HEADERS}.items():
+            self.send_header(name, value)
+        self.end_headers()
+        self.wfile.write(body)
+
+    def version_string(self) -> str:
+        return "fedspam"
+
+    def log_message(self, format: str, *args: Any) -> None:
+        pass

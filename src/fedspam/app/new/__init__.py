@@ -1,0 +1,50 @@
+"""The starter project: the files of `template/` under names of one's own. Needs no Flower."""
+
+import keyword
+import re
+from importlib import resources
+from importlib.resources.abc import Traversable
+from pathlib import Path
+
+SUFFIX = ".in"  # of the files of the template, so that nothing takes them for this package's own code
+NAME = re.compile(r"[a-z][a-z0-9]*([-_][a-z0-9]+)*")
+TAKEN = {"fedspam", "flwr", "jax", "numpy", "test", "deploy"}
+
+
+def create(folder: Path) -> list[Path]:
+    """Write the project to a folder that is not there yet, and return its files.
+
+    >>> import tempfile
+    >>> place = Path(tempfile.mkdtemp()) / "my-project"
+    >>> [path.name for path in create(place) if path.parent.name == "my_project"]
+    ['__init__.py', 'client_app.py', 'server_app.py', 'task.py']
+    """
+    project = folder.resolve().name
+    package = project.replace("-", "_")
+    if not NAME.fullmatch(project) or keyword.iskeyword(package) or package in TAKEN:
+        raise ValueError(
+            f"{project!r} cannot be the name of a project and of its Python package; use small letters, digits and "
+            "hyphens, such as my-project, and no name that is taken"
+        )
+    if folder.exists():
+        raise FileExistsError(f"{folder} exists already; choose another name, or remove it")
+    made = []
+    for path, text in sorted(_files(resources.files("fedspam.app.new") / "template", Path())):
+        named = Path(*(part.replace("@package@", package) for part in path.parts))
+        target = folder / named.with_name(named.name.removesuffix(SUFFIX))
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_text(text.replace("@package@", package).replace("@project@", project))
+        if text.startswith("#!"):
+            target.chmod(0o755)
+        made.append(target)
+    return made
+
+
+def _files(folder: Traversable, path: Path) -> list[tuple[Path, str]]:
+    found = []
+    for entry in folder.iterdir():
+        if entry.is_dir():
+            found += _files(entry, path / entry.name)
+        elif entry.name.endswith(SUFFIX):
+            found.append((path / entry.name, entry.read_text(encoding="utf-8")))
+    return found

@@ -1,0 +1,136 @@
+"""A report of runs: one HTML file that needs no network, the same figures for papers, the same numbers as tables."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from fedspam.app.report import page, tables
+from fedspam.app.report.bounds_overlay import Promise, promised
+from fedspam.app.report.series import MEASURES, Curve, Paid, Series, Source
+from fedspam.app.report.sources import read
+from fedspam.simulation import records
+
+__all__ = ["MEASURES", "Curve", "Paid", "Promise", "Series", "Source", "read", "read_all", "write"]
+
+
+def read_all(folders: Sequence[str | Path], promise: Promise | None = None) -> list[Source]:
+    """The folders, read, and their lines named so that no two are called the same.
+
+    Arguments:
+        promise: constants of the problem, to overlay what theory promises.
+    """
+    if not folders:
+        raise ValueError("there is nothing to report on; give the folder of a run")
+    sources = [read(folder) for folder in folders]
+    if promise is not None:
+        sources = [promised(source, promise) for source in sources]
+        if not any(series.bounds for source in sources for series in source.series):
+            raise ValueError(
+                f"no bound can be laid over these runs: it needs the probe {promise.metric!r}, and the step size and "
+                "momentum of SPAM, SPAM-PP or SPAM-PPA in the rows; record=None keeps them"
+            )
+    return _named(sources)
+
+
+def write(
+    folders: Sequence[str | Path],
+    out: str | Path,
+    *,
+    title: str | None = None,
+    targets: Sequence[float] = (),
+    figures: str | Path | None = None,
+    csv: str | Path | None = None,
+    parquet: str | Path | None = None,
+    promise: Promise | None = None,
+) -> list[Path]:
+    """Write the report of some folders, and return the files it consists of.
+
+    Arguments:
+        out: the HTML file.
+        title: what stands on top; by default what was run.
+        targets: levels for the table; by default powers of ten that some run reached.
+        figures: a folder for the figures as PNG and PDF.
+        csv: a file for all points of all curves.
+        parquet: likewise; it needs pyarrow.
+        promise: see `read_all`.
+    """
+    sources = read_all(folders, promise)
+    title = title or _title(sources)
+    paths = [_parent(out)]
+    records.write(paths[0], page.render(sources, title, targets).encode())
+    if figures is not None:
+        from fedspam.app.figures import curves as drawing
+
+        folder = Path(figures)
+        folder.mkdir(parents=True, exist_ok=True)
+        for name, figure in _figures(sources).items():
+            paths += drawing.save(figure, folder, name)
+    for path, save in ((csv, tables.write_csv), (parquet, tables.write_parquet)):
+        if path is not None:
+            paths.append(_parent(path))
+            save(sources, paths[-1])
+    return paths
+
+
+def _figures(sources: Sequence[Source]) -> dict[str, Any]:
+    """One figure a metric: a panel for each thing that is paid."""
+    from fedspam.app.figures import curves as drawing
+
+    series = [one for source in sources for one in source.series]
+    found: dict[str, Any] = {}
+    for metric in dict.fromkeys(name for one in series for name in one.metrics):
+        panels: dict[str, list[drawing.Line]] = {}
+        for measure, label in MEASURES.items():
+            paid = [one for one in series if measure in one.paid and measure in (one.only or MEASURES)]
+            shown = [one for one in paid if metric in one.metrics]
+            lines = [_line(one, metric, measure) for one in shown]
+            bounds = [_line(one, metric, measure, bound=True) for one in shown if metric in one.bounds]
+            if lines:
+                panels[label] = lines + bounds
+        stem = "".join(letter if letter.isascii() and letter.isalnum() else "-" for letter in metric).strip("-")
+        name = f"curves-{stem}" if f"curves-{stem}" not in found else f"curves-{len(found)}"
+        found[name] = drawing.draw_curves(panels, metric)
+    return found
+
+
+def _line(series: Series, metric: str, measure: str, bound: bool = False) -> Any:
+    from fedspam.app.figures import curves as drawing
+
+    curve = series.bounds[metric] if bound else series.metrics[metric]
+    name = f"{series.name}, bound" if bound else series.name
+    return drawing.Line(name, series.paid[measure].after(curve.at), *curve[1:], series.name)
+
+
+def _named(sources: list[Source]) -> list[Source]:
+    """The lines of several folders under names of their own: the method's, and where two have it, the folder's too."""
+    count: dict[str, int] = {}
+    for source in sources:
+        for name in {series.name for series in source.series}:
+            count[name] = count.get(name, 0) + 1
+    seen: dict[str, int] = {}
+    named = []
+    for source in sources:
+        again = seen[source.folder.name] = seen.get(source.folder.name, 0) + 1
+        folder = source.folder.name if again == 1 else f"{source.folder.name} ({again})"
+        call = lambda name: f"{name} · {folder}" if count[name] > 1 else name
+        series = [replace(one, name=call(one.name)) for one in source.series]
+        goals = [replace(goal, series=call(goal.series)) if goal.series in count else goal for goal in source.goals]
+        named.append(replace(source, series=series, goals=goals))
+    return named
+
+
+def _title(sources: Sequence[Source]) -> str:
+    names = list(dict.fromkeys(series.name for source in sources for series in source.series))
+    return ", ".join(names) if len(names) <= 5 else f"{names[0]} and {len(names) - 1} others"
+
+
+def _parent(path: str | Path) -> Path:
+    path = Path(path)
+    if path.is_dir():
+        raise ValueError(f"{path} is a folder; name the file to write, such as {path / 'report.html'}")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise records.RecordError(f"cannot make the folder {path.parent}: {error.strerror}; choose another") from error
+    return path

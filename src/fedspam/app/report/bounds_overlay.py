@@ -1,0 +1,92 @@
+r"""What the theorems promise, laid over what a run did.
+
+A theorem bounds :math:`\frac1{\Gamma_K}\sum_{k<K}\gamma_k\mathrm{E}\|\nabla f(x_{k+1})\|^2`, so the run's curve
+beside it is the root of the same mean of its own squared gradient norms.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from fedspam.app.report.series import Curve, Series, Source
+from fedspam.theory import Constants, inexact_bound
+
+
+@dataclass(frozen=True)
+class Promise:
+    """The constants that a bound is computed from.
+
+    Arguments:
+        constants: of the problem, given or measured (`fedspam measure`).
+        metric: the probe that is the norm of the gradient of f.
+        unit: what the probe was divided by, such as the norm at the start; 1 if it was not.
+        cohort: the effective cohort; the method's cohort size if None.
+    """
+
+    constants: Constants
+    metric: str = "gradient"
+    unit: float = 1.0
+    cohort: float | None = None
+
+    @classmethod
+    def of(cls, text: str) -> "Promise":
+        """From words with commas between them.
+
+        >>> Promise.of("delta=0.5,sigma=0.1,gap=3").constants.delta
+        0.5
+        """
+        given: dict[str, Any] = {}
+        for word in filter(None, map(str.strip, text.split(","))):
+            name, sign, value = (part.strip() for part in word.partition("="))
+            known = ("delta", "sigma", "gap", "error", "unit", "cohort", "metric")
+            if name not in known or not sign:
+                raise ValueError(f"{word!r} must be one of {', '.join(known)}, with its value: delta=0.5")
+            try:
+                given[name] = value if name == "metric" else float(value)
+            except ValueError:
+                raise ValueError(f"{name} = {value!r} must be a number") from None
+        if "delta" not in given or "gap" not in given:
+            raise ValueError("a bound needs at least delta, the similarity, and gap, f(x_0) - inf f: delta=0.5,gap=3")
+        own = {name: given.pop(name) for name in ("unit", "cohort", "metric") if name in given}
+        return cls(Constants(**given), **own)
+
+
+def promised(source: Source, promise: Promise) -> Source:
+    """The folder with the bound on its series, where their step sizes and momenta are known."""
+    return replace(source, series=[_with_bound(series, source.configuration, promise) for series in source.series])
+
+
+def _with_bound(series: Series, configuration: Mapping[str, Any], promise: Promise) -> Series:
+    seen, gamma = series.metrics.get(promise.metric), series.details.get("step_size")
+    momentum = _momentum(series, configuration)
+    if seen is None or gamma is None or momentum is None or not np.isfinite(gamma.value).all():
+        return series
+    rounds = len(gamma.at)
+    cohort = promise.cohort or _number(configuration, "algorithm", "cohort_size") or 1.0
+    epsilons = (series.certificates or {}).get("epsilons")
+    epsilon = epsilons if epsilons is not None and len(epsilons) == rounds else 0.0
+    total = inexact_bound(promise.constants, gamma.value, momentum, epsilon=epsilon, cohort=cohort).total
+    # the mean is over the points after each round, as far as they were looked at
+    later = seen.at >= 1
+    at, weights = seen.at[later], gamma.value[seen.at[later].astype(int) - 1]
+    with np.errstate(over="ignore", invalid="ignore"):
+        mean = np.sqrt(np.cumsum(weights * seen.value[later] ** 2) / np.cumsum(weights))
+    name = f"{promise.metric}, root mean square"
+    bound = Curve(gamma.at, np.sqrt(total) / promise.unit)
+    return replace(series, metrics={**series.metrics, name: Curve(at, mean)}, bounds={**series.bounds, name: bound})
+
+
+def _momentum(series: Series, configuration: Mapping[str, Any]) -> Any:
+    if "momentum" in series.details:
+        return series.details["momentum"].value
+    return _number(configuration, "algorithm", "estimator", "momentum", "value") or _number(
+        configuration, "algorithm", "momentum", "value"
+    )
+
+
+def _number(configuration: Any, *path: str) -> float | None:
+    for name in path:
+        configuration = configuration.get(name) if isinstance(configuration, Mapping) else None
+    return float(configuration) if isinstance(configuration, int | float) else None

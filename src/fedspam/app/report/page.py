@@ -1,0 +1,127 @@
+"""One HTML file that needs nothing else: its own style and script, and data that nothing can break out of."""
+
+import base64
+import hashlib
+import html
+import json
+from collections.abc import Mapping, Sequence
+from importlib.resources import files
+from typing import Any
+
+from fedspam.app.report import provenance, targets
+from fedspam.app.report.series import MEASURES, Curve, Series, Source, rises, straightened, thin
+from fedspam.app.report.tables import finite
+
+# characters that could end the element that holds the data, or that scripts take for ends of lines
+UNSAFE = {"<": "\\u003c", ">": "\\u003e", "&": "\\u0026", "\u2028": "\\u2028", "\u2029": "\\u2029"}
+
+
+def asset(name: str, package: str = "fedspam.app.report") -> str:
+    """A file that comes with the package."""
+    return (files(package) / name).read_text(encoding="utf-8")
+
+
+def build(
+    template: str, title: str, styles: Sequence[str], scripts: Sequence[str], data: Any, connect: str = "'none'"
+) -> str:
+    """The page: a template with its style, script and data inside it, and a policy that lets nothing else run.
+
+    Arguments:
+        connect: where its script may send requests.
+    """
+    style, script = "\n".join(styles), "\n".join(scripts)
+    policy = (
+        f"default-src 'none'; style-src '{_hash(style)}'; script-src '{_hash(script)}'; img-src data:; "
+        f"connect-src {connect}; base-uri 'none'; form-action 'none'"
+    )
+    parts = {
+        "policy": html.escape(policy),
+        "title": html.escape(title),
+        "style": style,
+        "script": script,
+        "data": embedded(data),
+    }
+    # split first: what is put in may itself look like a placeholder
+    pieces = template.split("{{")
+    return pieces[0] + "".join(parts[name] + rest for name, rest in (piece.split("}}", 1) for piece in pieces[1:]))
+
+
+def embedded(data: Any) -> str:
+    r"""JSON that can stand inside a script element.
+
+    >>> embedded({"name": "</script><b>"})
+    '{"name":"\\u003c/script\\u003e\\u003cb\\u003e"}'
+    """
+    text = json.dumps(data, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    return text.translate({ord(character): safe for character, safe in UNSAFE.items()})
+
+
+def _hash(text: str) -> str:
+    return f"sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}"
+
+
+def render(sources: Sequence[Source], title: str, given: Sequence[float] = ()) -> str:
+    """The report of some folders."""
+    scripts = [asset("chart.js"), asset("page.js")]
+    return build(asset("page.html"), title, [asset("page.css")], scripts, content(sources, title, given))
+
+
+def content(sources: Sequence[Source], title: str, given: Sequence[float] = ()) -> dict[str, Any]:
+    """All that the page shows, as plain JSON."""
+    series = [(i, one) for i, source in enumerate(sources) for one in source.series]
+    metrics = dict.fromkeys(name for _, one in series for name in one.metrics)
+    return {
+        "title": title,
+        "measures": MEASURES,
+        "metrics": [{"name": name, "rises": rises(name)} for name in metrics],
+        "series": [_series(one, i) for i, one in series],
+        "targets": [cell._asdict() for cell in targets.cells(sources, given)],
+        "sources": [
+            {
+                "folder": source.folder.name,
+                "kind": source.kind,
+                "status": source.status,
+                "notes": list(source.notes),
+                "again": provenance.again(source),
+            }
+            for source in sources
+        ],
+        "configuration": provenance.table([source.configuration for source in sources]),
+        "manifest": provenance.table([source.facts for source in sources]),
+    }
+
+
+def _series(series: Series, source: int) -> dict[str, Any]:
+    certificates = None
+    if series.certificates is not None:
+        plain = {name: value for name, value in series.certificates.items() if isinstance(value, int | float | None)}
+        curves = {name: _curve(value) for name, value in series.certificates.items() if isinstance(value, Curve)}
+        certificates = {**plain, **curves}
+    return {
+        "name": series.name,
+        "source": source,
+        "only": None if series.only is None else list(series.only),
+        "paid": {name: _paid(straightened(paid)) for name, paid in series.paid.items()},
+        "metrics": _curves(series.metrics),
+        "bounds": _curves(series.bounds),
+        "details": _curves(series.details),
+        "clients": {
+            name: {str(percent): _curve(curve) for percent, curve in levels.items()}
+            for name, levels in series.clients.items()
+        },
+        "certificates": certificates,
+    }
+
+
+def _curves(curves: Mapping[str, Curve]) -> dict[str, Any]:
+    return {name: _curve(curve) for name, curve in curves.items()}
+
+
+def _curve(curve: Curve) -> dict[str, Any]:
+    thinned = thin(curve)
+    band = {} if curve.low is None or curve.high is None else {"low": finite(thinned.low), "high": finite(thinned.high)}
+    return {"at": finite(thinned.at), "value": finite(thinned.value), **band}
+
+
+def _paid(paid: Any) -> dict[str, Any]:
+    return {"at": paid.at.tolist(), "amount": [float(f"{value:.12g}") for value in paid.amount]}

@@ -1,0 +1,290 @@
+"""Folders that a report can be made from: those of `simulate` and `fedspam run`, `compare` and `reproduce`."""
+
+import csv
+import math
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fedspam._internal import files, strict
+from fedspam._internal.strict import MIB
+from fedspam.app.report.provenance import command_of, configuration_file, method_of
+from fedspam.app.report.series import Curve, Goal, Paid, Series, Source
+from fedspam.simulation import records
+from fedspam.theory import certificates
+
+TABLE = 512 * MIB  # the longest CSV that is read
+PERCENTS = (5, 25, 50, 75, 95)  # of the clients' values, where a run recorded those of every client
+QUANTILE = re.compile(r"(.+?)[._](?:q|p)(\d{1,2})")  # a probe that is a quantile: loss.q05, loss_p95
+PRICES = ("floats_up", "floats_down", "bytes_up", "bytes_down", "gradients", "void")
+
+
+def read(folder: str | Path) -> Source:
+    """What a folder holds. RecordError where it is none that fedspam wrote."""
+    try:
+        return _read(Path(folder))
+    except (IndexError, KeyError, TypeError, ValueError) as error:
+        raise records.RecordError(
+            f"{folder} holds files that do not fit together ({type(error).__name__}: {error}); run it again"
+        ) from error
+
+
+def _read(folder: Path) -> Source:
+    if not folder.is_dir():
+        raise records.RecordError(f"{folder} is no folder; give one that `fedspam run` or `fedspam compare` wrote")
+    if (folder / "rows.bin").exists():
+        return _run(folder)
+    if not (folder / "manifest.json").exists():
+        inside = sorted(path.parent.name for path in folder.glob("*/manifest.json"))
+        hint = f"did you mean {folder / inside[0]}?" if inside else "give one that `fedspam run` wrote"
+        raise records.RecordError(f"{folder} holds no manifest.json, so it is no folder of a run; {hint}")
+    if (folder / "curves.csv").exists():
+        header, rows = _table(folder / "curves.csv")
+        if "panel" in header:
+            return _reproduction(folder, rows)
+        if {"method", "trial", "seed", "rounds", "error"} <= set(header):
+            return _comparison(folder, rows)
+    raise records.RecordError(
+        f"{folder} holds neither rows.bin nor a curves.csv that a report can be made from; give a folder of "
+        "`fedspam run`, `fedspam compare` or `fedspam reproduce`"
+    )
+
+
+# --- a run -----------------------------------------------------------------------------------------------------------
+
+
+def _run(folder: Path) -> Source:
+    facts, rows, probes = records.read(folder)
+    identity = facts.pop("identity")
+    rounds = max((len(column) for column in rows.values()), default=0)
+    series = Series(
+        name=method_of(identity) or folder.name,
+        paid={**_paid(rows, rounds), **_seconds(folder)},
+        metrics={name: Curve(at, value) for name, at, value in _probes(probes, identity, rounds, 1)},
+        details={
+            name: Curve(np.arange(1.0, len(column) + 1), _float(column))
+            for name, column in rows.items()
+            if name not in PRICES and _is_plain(column) and not name.startswith("certificate.")
+        },
+        clients=_clients(probes, identity, rounds),
+        certificates=_certificates(rows),
+    )
+    metrics = {name: curve for name, curve in series.metrics.items() if not QUANTILE.fullmatch(name)}
+    series = Series(**{**vars(series), "metrics": metrics})
+    void = int(np.sum(rows.get("void", np.zeros(1))))
+    notes = [f"{void} of {rounds} rounds were void: charged, and without effect"] if void else []
+    return Source(
+        folder, "run", str(facts.pop("status", "unknown")), [series], facts, identity,
+        command=command_of(folder, facts), script=configuration_file(folder), notes=notes,
+    )  # fmt: skip
+
+
+def _paid(rows: Mapping[str, np.ndarray], rounds: int) -> dict[str, Paid]:
+    """Running sums; what the start of the method cost is not part of the rows."""
+    at = np.arange(rounds + 1.0)
+    running = lambda column: Paid(at, np.concatenate([[0.0], np.cumsum(_float(column))]))
+    paid = {"rounds": Paid(at, at)}
+    if "bytes_up" in rows:
+        paid["bytes_up"] = running(rows["bytes_up"])
+        paid["bytes"] = running(rows["bytes_up"] + rows["bytes_down"])
+    if "gradients" in rows:
+        paid["gradients"] = running(rows["gradients"])
+    return paid
+
+
+def _seconds(folder: Path) -> dict[str, Paid]:
+    """How long the rounds took, compiling left out: known where rows were saved, linear in between."""
+    at, amount, total = [], [], 0.0
+    for frame in files.frames(folder / "rows.bin")[0]:
+        try:
+            spent, done = float(frame.facts["seconds"]), int(frame.facts["round"])
+        except (KeyError, ValueError):
+            return {}
+        total += spent if math.isfinite(spent) and spent > 0 else 0.0
+        at.append(float(done))
+        amount.append(total)
+    return {"seconds": Paid(np.array(at), np.array(amount) - amount[0])} if len(at) > 1 else {}
+
+
+def _probes(
+    probes: Mapping[str, np.ndarray], identity: Mapping[str, Any], rounds: int, ndim: int
+) -> Iterable[tuple[str, np.ndarray, np.ndarray]]:
+    """Name, rounds and values of the probes that are numbers, or vectors."""
+    every = identity.get("every")
+    every = every if isinstance(every, int) and every > 0 else 1
+    for name, column in probes.items():
+        if column.ndim == ndim and column.dtype.kind in "fiub":
+            yield name, np.minimum(every * np.arange(float(len(column))), max(rounds, 1)), _float(column)
+
+
+def _clients(probes: Mapping[str, np.ndarray], identity: Mapping[str, Any], rounds: int) -> dict[str, dict[int, Curve]]:
+    """Quantiles over clients: of probes that are vectors with one value a client, or as the probes' names say."""
+    found: dict[str, dict[int, Curve]] = {}
+    for name, at, value in _probes(probes, identity, rounds, 2):
+        levels = _percentiles(value, PERCENTS, axis=1)
+        found[name] = {percent: Curve(at, level) for percent, level in zip(PERCENTS, levels, strict=True)}
+    for name, at, value in _probes(probes, identity, rounds, 1):
+        if match := QUANTILE.fullmatch(name):
+            found.setdefault(match[1], {})[int(match[2])] = Curve(at, value)
+    return {name: dict(sorted(levels.items())) for name, levels in found.items() if len(levels) > 1}
+
+
+def _certificates(rows: Mapping[str, np.ndarray]) -> dict[str, Any] | None:
+    """How many local answers passed their test, over all rounds and along them."""
+    column = lambda name: _float(rows[f"certificate.{name}"])
+    if "certificate.certified" not in rows or not len(rows["certificate.certified"]):
+        return None
+    certified, at = column("certified"), np.arange(1.0, len(rows["certificate.certified"]) + 1)
+    window = max(1, min(50, len(certified) // 10))
+    share = np.convolve(certified, np.ones(window) / window, mode="valid")
+    found: dict[str, Any] = {
+        "share": float(np.mean(certified)),
+        "window": window,
+        "along": Curve(at[window - 1 :], share),
+    }
+    try:
+        judged = certificates(rows)
+    except ValueError:  # not all of a certificate was recorded, or every round is void
+        return found
+    with np.errstate(divide="ignore", invalid="ignore"):
+        ratio = column("stationarity") * column("step_size") / column("distance")
+    return found | {
+        "decreased": judged.decreased,
+        "passed": judged.relative,
+        "floor": judged.floor,
+        "epsilons": judged.epsilons,
+        "relative": Curve(at, ratio),
+        "steps": float(np.mean(column("steps"))) if "certificate.steps" in rows else None,
+    }
+
+
+# --- a comparison ----------------------------------------------------------------------------------------------------
+
+
+def _comparison(folder: Path, rows: Sequence[Mapping[str, str]]) -> Source:
+    facts = _manifest(folder)
+    plan = facts.pop("plan", {})
+    metric = "1 − accuracy" if plan.get("metric") == "accuracy" else "relative gradient norm"
+    goals = list(_goals(folder, metric))
+    shown = _shown(folder)
+    trials: dict[tuple[str, str], dict[str, list[Mapping[str, str]]]] = {}
+    for row in rows:
+        trials.setdefault((row["method"], row["trial"]), {}).setdefault(row["seed"], []).append(row)
+    series = []
+    for (method, trial), seeds in trials.items():
+        column = lambda name: np.array([[_number(row[name]) for row in run] for run in seeds.values()])
+        try:
+            low, value, high = _percentiles(column("error"), (10, 50, 90), axis=0)
+            at = np.median(column("rounds"), axis=0)
+            paid = {name: Paid(at, np.median(column(name), axis=0)) for name in ("bytes_up", "bytes", "gradients")}
+        except (KeyError, ValueError) as error:
+            path = folder / "curves.csv"
+            raise records.RecordError(f"{path} is damaged at {method}, trial {trial}: {error}") from None
+        only = shown.get(method)
+        chosen = None if only is None else tuple(measure for measure, best in only.items() if best == trial)
+        if chosen != ():
+            metrics = {metric: Curve(at, value, low, high)}
+            series.append(Series(_name(method), {"rounds": Paid(at, at), **paid}, metrics, only=chosen))
+    problem = facts.pop("problem", {})
+    notes = [str(problem["what"])] if isinstance(problem, dict) and "what" in problem else []
+    notes.append("Each axis shows every method with the setting that was best for it; bands: 10th to 90th percentile.")
+    configuration = {"problem": problem, "plan": plan, **{name: facts.pop(name, None) for name in ("methods", "seeds")}}
+    return Source(
+        folder, "comparison", "completed", series, facts, configuration,
+        command=command_of(folder, facts), goals=goals, notes=notes,
+    )  # fmt: skip
+
+
+def _shown(folder: Path) -> dict[str, dict[str, str]]:
+    """By method and measure the trial that is shown: the one that table.csv has for the hardest target reached."""
+    found: dict[str, dict[str, str]] = {}
+    if not (folder / "table.csv").exists():
+        return found
+    for row in sorted(_table(folder / "table.csv")[1], key=lambda row: -_number(row.get("target", ""))):
+        if row.get("trial"):
+            found.setdefault(row["method"], {})[row["measure"]] = row["trial"]
+    return found
+
+
+def _goals(folder: Path, metric: str) -> Iterable[Goal]:
+    if not (folder / "table.csv").exists():
+        return
+    for row in _table(folder / "table.csv")[1]:
+        cells = (_number(row.get(name, "")) for name in ("median", "low", "high"))
+        median, low, high = (value if math.isfinite(value) else None for value in cells)
+        yield Goal(_name(row["method"]), metric, _number(row["target"]), row["measure"], median, low, high)
+
+
+def _name(key: str) -> str:
+    from fedspam.methods import METHODS
+
+    return METHODS[key].name if key in METHODS else key
+
+
+# --- the paper's experiment ------------------------------------------------------------------------------------------
+
+
+def _reproduction(folder: Path, rows: Sequence[Mapping[str, str]]) -> Source:
+    facts = _manifest(folder)
+    lines: dict[tuple[str, str], list[Mapping[str, str]]] = {}
+    for row in rows:
+        lines.setdefault((row["panel"], row["prox"]), []).append(row)
+    series = []
+    for (_, prox), line in lines.items():
+        column = lambda name: np.array([_number(row[name]) for row in line])
+        setting = f"γδ = {line[0]['gamma_delta']}, p = {line[0]['momentum']}"
+        solver = "exact prox" if prox == "exact" else f"{prox} local step{'s' if prox != '1' else ''}"
+        at = column("round")
+        curve = Curve(at, column("median"), column("low"), column("high"))
+        series.append(Series(f"{solver}, {setting}", {"rounds": Paid(at, at)}, {"relative gradient norm": curve}))
+    reading = facts.pop("reading", None)
+    names = ("seeds", "rounds", "delta", "dtype", "holds", "fails")
+    return Source(
+        folder, "reproduction", "completed", series, facts, {name: facts.pop(name, None) for name in names},
+        command=command_of(folder, facts), notes=[str(reading)] if reading else [],
+    )  # fmt: skip
+
+
+# --- files -----------------------------------------------------------------------------------------------------------
+
+
+def _manifest(folder: Path) -> dict[str, Any]:
+    path = folder / "manifest.json"
+    try:
+        return strict.json_object(strict.read(path, records.MANIFEST), size=records.MANIFEST, depth=records.DEPTH)
+    except strict.MalformedError as error:
+        raise records.RecordError(f"{path} is damaged: {error}") from None
+
+
+def _table(path: Path) -> tuple[list[str], list[dict[str, str]]]:
+    try:
+        text = strict.read(path, TABLE).decode("utf-8")
+        rows = csv.DictReader(text.splitlines(), strict=True)
+        return list(rows.fieldnames or ()), list(rows)
+    except (strict.MalformedError, UnicodeDecodeError, csv.Error) as error:
+        raise records.RecordError(f"{path} is damaged: {error}") from None
+
+
+def _number(text: str | None) -> float:
+    try:
+        return float(text or "nan")
+    except ValueError:
+        return math.nan
+
+
+def _is_plain(column: np.ndarray) -> bool:
+    return column.ndim == 1 and column.dtype.kind in "fiub"
+
+
+def _float(column: Any) -> np.ndarray:
+    return np.asarray(column, np.float64)
+
+
+def _percentiles(values: np.ndarray, wanted: Sequence[float], axis: int) -> np.ndarray:
+    """Percentiles of values of which some may be infinite; between a finite and an infinite one, infinite."""
+    with np.errstate(invalid="ignore"):
+        found = np.percentile(np.where(np.isnan(values), np.inf, values), wanted, axis=axis)
+    return np.where(np.isnan(found), np.inf, found)

@@ -1,0 +1,66 @@
+"""Everything that a report draws, as one tidy table: a row for each point of each curve, as CSV or Parquet."""
+
+import csv
+import io
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fedspam.app.report.series import MEASURES, Curve, Series, Source
+from fedspam.simulation import records
+
+COLUMNS = ("folder", "series", "kind", "name", *MEASURES, "value", "low", "high")
+
+
+def rows(sources: Sequence[Source]) -> Iterable[list[Any]]:
+    """Folder, series, what kind of curve, its name, what was paid until here, value and band; None where unknown."""
+    for source in sources:
+        for series in source.series:
+            for kind, name, curve in _curves(series):
+                paid = [series.paid[key].after(curve.at) if key in series.paid else None for key in MEASURES]
+                band = [curve.value, curve.low, curve.high]
+                for i in range(len(curve.at)):
+                    numbers = (None if part is None else float(part[i]) for part in (*paid, *band))
+                    yield [source.folder.name, series.name, kind, name, *numbers]
+
+
+def _curves(series: Series) -> Iterable[tuple[str, str, Curve]]:
+    for kind, curves in (("metric", series.metrics), ("bound", series.bounds), ("detail", series.details)):
+        for name, curve in curves.items():
+            yield kind, name, curve
+    for name, levels in series.clients.items():
+        for percent, curve in levels.items():
+            yield "clients", f"{name}.q{percent:02d}", curve
+    for name in ("along", "relative"):
+        if series.certificates and name in series.certificates:
+            yield "certificate", {"along": "share", "relative": "relative"}[name], series.certificates[name]
+
+
+def write_csv(sources: Sequence[Source], path: Path) -> None:
+    out = io.StringIO()
+    table = csv.writer(out, lineterminator="\n")
+    table.writerow(COLUMNS)
+    text = lambda value: "" if value is None else f"{value:.10g}"
+    table.writerows([*row[:4], *map(text, row[4:])] for row in rows(sources))
+    records.write(path, out.getvalue().encode())
+
+
+def write_parquet(sources: Sequence[Source], path: Path) -> None:
+    try:
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+    except ImportError:
+        raise RuntimeError("Parquet needs pyarrow: pip install 'fedspam[parquet]', or write CSV instead") from None
+    columns = list(zip(*rows(sources), strict=True)) or [()] * len(COLUMNS)
+    kinds = [pa.string()] * 4 + [pa.float64()] * (len(COLUMNS) - 4)
+    arrays = [pa.array(column, kind, from_pandas=False) for column, kind in zip(columns, kinds, strict=True)]
+    out = pa.BufferOutputStream()
+    pq.write_table(pa.table(dict(zip(COLUMNS, arrays, strict=True))), out, compression="zstd")
+    records.write(path, out.getvalue().to_pybytes())
+
+
+def finite(values: Any) -> list[float | None]:
+    """Numbers for JSON, which knows neither NaN nor infinity: six digits, None where there is none."""
+    return [float(f"{value:.6g}") if np.isfinite(value) else None for value in np.asarray(values, np.float64)]

@@ -1,0 +1,1 @@
+"""What `fedspam theory` and `fedspam measure` compute."""

@@ -1,0 +1,291 @@
+"""What `fedspam theory` does: runs on generated quadratics, and the theorems' right-hand sides next to them."""
+
+import csv
+import io
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+from rich.console import Console
+from rich.table import Table
+
+from fedspam._internal import describe
+from fedspam.app.compare import make_folder, new_folder, write_manifest
+from fedspam.app.figures.bound import BoundPanel, LyapunovPanel, draw_bounds
+from fedspam.app.figures.style import save
+from fedspam.federation import ledger
+from fedspam.methods import spam, spam_pp, spam_ppa
+from fedspam.methods.schedules import cube_root
+from fedspam.problems import Quadratics, quadratics
+from fedspam.simulation import records, simulate_many
+from fedspam.solvers import Exact, GradientDescent
+from fedspam.theory import bounds
+from fedspam.theory.bounds import Bound
+from fedspam.theory.certificates import Certificates, certificates, table
+from fedspam.theory.complexity import order, traffic, trips_needed
+from fedspam.theory.constants import APPENDIX, Constants, effective_cohort_of, least_momentum, premises
+from fedspam.theory.observed import Observed
+
+CONDITION = 10.0
+
+
+@dataclass(frozen=True)
+class TheoryOptions:
+    """The constants, and how the problem that has them is made and run."""
+
+    delta: float = 1.0
+    sigma: float = 0.5
+    gap: float = 10.0
+    cohort: int = 5
+    rounds: int = 1000
+    smoothness: float | None = None
+    epsilon: float | None = None
+    clients: int = 40
+    dimension: int = 10
+    seeds: int = 20
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if self.cohort > self.clients:
+            raise ValueError(f"cohort = {self.cohort} is larger than the {self.clients} clients; ask for more clients")
+        if self.smoothness is not None and self.smoothness < CONDITION * self.delta:
+            least = f"{CONDITION:g} delta = {CONDITION * self.delta:g}"
+            raise ValueError(f"smoothness = {self.smoothness} must be at least {least}, so that every client is convex")
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """One theorem: what it promises, and what the runs did, for every number of rounds."""
+
+    theorem: str
+    method: str
+    parameters: str
+    corrected: Bound
+    printed: Bound
+    sums: np.ndarray  # running means of squared gradient norms, a row a seed
+    rows: Mapping[str, np.ndarray]
+    known: Constants  # sigma as the largest on the way, the error of g_0 as it was
+    broken: list[str]
+    floats: Any  # the ledger's plan of the method
+
+    @property
+    def did(self) -> float:
+        return float(self.sums[:, -1].mean())
+
+    @property
+    def holds(self) -> bool:
+        return bool((self.sums.mean(0) <= self.corrected.total).all())
+
+    @property
+    def printed_holds(self) -> bool:
+        return bool((self.sums.mean(0) <= self.printed.total).all())
+
+
+def problem(asked: TheoryOptions) -> tuple[Quadratics, jnp.ndarray]:
+    """Quadratics with these constants, and a start at this gap above their minimum."""
+    smoothness = CONDITION * asked.delta if asked.smoothness is None else asked.smoothness
+    people = quadratics(
+        asked.seed, asked.clients, asked.dimension, delta=asked.delta, condition=CONDITION,
+        curvature=smoothness / CONDITION, noise=asked.sigma,
+    )  # fmt: skip
+    away = np.random.default_rng(asked.seed).standard_normal(asked.dimension)
+    hessian = np.asarray(people.hessians, np.float64).mean(0)
+    away *= np.sqrt(2 * asked.gap / (away @ hessian @ away))
+    return people, jnp.asarray(people.minimiser + away, people.hessians.dtype)
+
+
+def outcomes(asked: TheoryOptions, people: Quadratics, start: jnp.ndarray) -> list[Outcome]:
+    """Every theorem with the largest parameters that it allows."""
+    delta, cohort, k = asked.delta, asked.cohort, np.arange(asked.rounds)
+    gamma, effective = 0.25 / delta, effective_cohort_of(people, cohort)
+    alone, together = float(least_momentum(gamma, delta)), float(least_momentum(gamma, delta, effective))
+    together = max(together, 1 / asked.rounds)  # where everyone is asked nothing is left to average
+    falling = cube_root(delta)
+    steps, momenta = np.asarray(falling.step_size(k)), np.asarray(falling.momentum(k))  # type: ignore[arg-type]
+    flat = lambda value: np.full(asked.rounds, value)
+    noisy = min(effective, 1e12)  # infinite where everyone is asked
+    exact = Exact()
+    of = f"γ = {gamma:.3g}, p = {alone:.3g}"
+    cases: list[tuple[str, str, str, Any, np.ndarray, np.ndarray, float]] = [
+        ("3.2", "SPAM", of, spam(gamma, alone, solver=exact), flat(gamma), flat(alone), 1.0),
+        ("3.5", "SPAM, varying", f"γ = {gamma:.3g}/(k+1)^⅓", spam(*falling, solver=exact), steps, momenta, 1.0),
+        ("4.1", "SPAM-inexact, 1 step", of, spam(gamma, alone, solver=GradientDescent(steps=1)), flat(gamma),
+         flat(alone), 1.0),
+        ("5.1", f"SPAM-PP, B = {cohort}", f"γ = {gamma:.3g}, p = {together:.3g}",
+         spam_pp(cohort, gamma, together, solver=exact), flat(gamma), flat(together), noisy),
+        ("D.1", f"SPAM-PPA, B = {cohort}", f"γ = {gamma:.3g}, p = {together:.3g}",
+         spam_ppa(cohort, gamma, together, solver=exact), flat(gamma), flat(together), noisy),
+    ]  # fmt: skip
+    return [_outcome(asked, people, start, *case) for case in cases]
+
+
+def _outcome(
+    asked: TheoryOptions, people: Quadratics, start: Any, theorem: str, name: str, parameters: str, method: Any,
+    steps: np.ndarray, momenta: np.ndarray, cohort: float,
+) -> Outcome:  # fmt: skip
+    watched = Observed(method, people, people.optimum)
+    keys = range(asked.seed, asked.seed + asked.seeds)
+    run = simulate_many(watched, people, start, rounds=asked.rounds, keys=keys)
+    rows = {column: np.asarray(values[0], np.float64) for column, values in run.rows.items()}
+    known = Constants(
+        asked.delta, float(np.sqrt(rows["spread"].max())), asked.gap, float(rows["error"][:, 0].mean()),
+        smoothness=people.smoothness, weak_convexity=0.0,
+    )  # fmt: skip
+    corrected, printed = _bounds(theorem, known, steps, momenta, cohort, asked, _epsilons(rows))
+    broken = premises(known, steps, momenta, cohort=cohort, averaged=theorem == "D.1")
+    sums = np.cumsum(steps * rows["slope"], axis=1) / np.cumsum(steps)
+    return Outcome(theorem, name, parameters, corrected, printed, sums, rows, known, broken, run.plan)
+
+
+def _bounds(
+    theorem: str,
+    known: Constants,
+    steps: np.ndarray,
+    momenta: np.ndarray,
+    cohort: float,
+    asked: TheoryOptions,
+    epsilon: Any,
+) -> tuple[Bound, Bound]:
+    """Corrected and as printed. The printed forms speak of B, and of the spread that the problem was asked to have."""
+    if theorem == "3.2":
+        arguments = (float(steps[0]), float(momenta[0]), len(steps))
+        return bounds.constant_bound(known, *arguments), bounds.constant_bound(known, *arguments, version="paper")
+    if theorem == "3.5":
+        return bounds.varying_bound(known, steps, momenta), bounds.varying_bound(known, steps, momenta, version="paper")
+    if theorem == "4.1":
+        forms = ("corrected", "paper")
+        found = [bounds.inexact_bound(known, steps, momenta, epsilon=epsilon, version=form) for form in forms]
+        return found[0], found[1]
+    bound = bounds.averaged_bound if theorem == "D.1" else bounds.partial_bound
+    return (
+        bound(known, steps, momenta, cohort=cohort, epsilon=epsilon),
+        bound(known, steps, momenta, cohort=asked.cohort, epsilon=epsilon, version="paper"),
+    )
+
+
+def _epsilons(rows: Mapping[str, np.ndarray]) -> np.ndarray:
+    """In mean square over seeds, round by round."""
+    seeds = len(rows["void"])
+    found = [certificates({name: column[seed] for name, column in rows.items()}).epsilons for seed in range(seeds)]
+    return np.sqrt(np.mean(np.square(found), axis=0))
+
+
+def judged(outcome: Outcome) -> Certificates:
+    """All certificates of all seeds together."""
+    return certificates({name: column.reshape(-1) for name, column in outcome.rows.items()})
+
+
+# --- as it is seen ---
+
+
+def show(asked: TheoryOptions, folder: Path | None, *, command: str = "", quiet: bool = False) -> int:
+    """Run, print, draw, write; 0 if every corrected bound holds."""
+    began = time.perf_counter()
+    folder = make_folder(new_folder("theory") if folder is None else folder)
+    people, start = problem(asked)
+    found = outcomes(asked, people, start)
+    console = Console(quiet=quiet)
+    first = found[0]
+    console.print(
+        f"δ = {asked.delta:g}, σ = {asked.sigma:g} at the minimiser and {first.known.sigma:.3g} where it is largest "
+        f"on the way, F = {asked.gap:g}, L = {people.smoothness:.3g}, {asked.clients} clients, B = {asked.cohort}, "
+        f"B_eff = {effective_cohort_of(people, asked.cohort):.3g}, {asked.rounds} rounds, {asked.seeds} runs\n",
+        highlight=False,
+    )
+    console.print(_promised(found))
+    slope = float(np.sum(np.asarray(people.gradient(start), np.float64) ** 2))
+    console.print(_needed(asked, found, 0.01 * slope if asked.epsilon is None else asked.epsilon, people, start))
+    console.print(_worth(next(outcome for outcome in found if outcome.theorem == "4.1")))
+    _write(asked, folder, found)
+    write_manifest(folder, command, began, asked=describe.describe(asked))
+    if quiet:
+        Console().print(str(folder), highlight=False, soft_wrap=True)
+    else:
+        names = ", ".join(sorted(path.name for path in folder.iterdir() if not path.name.startswith(".")))
+        console.print(f"{folder}: {names}", highlight=False, soft_wrap=True)
+    return 0 if all(outcome.holds for outcome in found) else 1
+
+
+def _promised(found: list[Outcome]) -> Table:
+    shown = Table(
+        title="Mean of ‖∇f‖² over all rounds: as promised, printed and corrected, and as it was", title_justify="left"
+    )
+    for name in ("no.", "method"):
+        shown.add_column(name, no_wrap=True)
+    for name in ("printed", "corrected", "did", "ratio"):
+        shown.add_column(name, justify="right", no_wrap=True)
+    shown.add_column("verdict", min_width=7)
+    for one in found:
+        corrected, printed = one.corrected.total[-1], one.printed.total[-1]
+        verdict = "holds" if one.holds else "FAILS"
+        verdict += "" if one.printed_holds else ", printed fails"
+        verdict += "" if not one.broken else f" ({one.broken[0]})"
+        shown.add_row(
+            one.theorem, f"{one.method}\n{one.parameters}", f"{printed:.3g}", f"{corrected:.3g}", f"{one.did:.3g}",
+            f"{one.did / corrected:.2g}", verdict,
+        )  # fmt: skip
+    return shown
+
+
+def _needed(asked: TheoryOptions, found: list[Outcome], epsilon: float, people: Quadratics, start: Any) -> Table:
+    """Corollaries 3.4 and 5.2: trips and bytes until the mean is below epsilon."""
+    shown = Table(title=f"Until the mean of ‖∇f‖² is at most {epsilon:.3g}", title_justify="left")
+    for name in ("method", "order", "trips promised", "bytes promised", "rounds taken", "bytes taken"):
+        shown.add_column(name, justify="left" if name == "method" else "right", no_wrap=name == "method")
+    for one in found:
+        if one.theorem not in ("3.2", "5.1"):
+            continue
+        cohort = 1.0 if one.theorem == "3.2" else min(effective_cohort_of(people, asked.cohort), 1e12)
+        known = replace(one.known, error=0.0)
+        trips = trips_needed(known, epsilon, cohort=cohort)
+        plan = ledger.plan(
+            spam(0.1, 0.1, solver=Exact()) if one.theorem == "3.2" else spam_pp(asked.cohort, 0.1, 0.1, solver=Exact()),
+            start, people,
+        )  # fmt: skip
+        start_bytes, each = sum(traffic(plan, 0)), sum(traffic(plan, 1)) - sum(traffic(plan, 0))
+        arrived = np.flatnonzero(one.sums.mean(0) <= epsilon)
+        took = str(arrived[0] + 1) if len(arrived) else f"> {asked.rounds}"
+        spent = f"{start_bytes + each * (arrived[0] + 1):.3g}" if len(arrived) else "–"
+        promised = start_bytes * (trips // 2) + each * (trips - trips // 2)
+        scale = f"{order(known, epsilon, cohort=cohort):.3g}"
+        shown.add_row(one.method, scale, f"{trips:.3g}", f"{promised:.3g}", took, spent)
+    return shown
+
+
+def _worth(outcome: Outcome) -> Table:
+    shown = Table(title=f"Certificates of {outcome.method}, all runs", title_justify="left", show_header=False)
+    shown.add_column()
+    shown.add_column(justify="right")
+    for words, number in table(judged(outcome)):
+        shown.add_row(words, number)
+    return shown
+
+
+def _write(asked: TheoryOptions, folder: Path, found: list[Outcome]) -> None:
+    text = io.StringIO()
+    lines = csv.writer(text, lineterminator="\n")
+    lines.writerow(["theorem", "rounds", "mean", "low", "high", "corrected", "printed", "lyapunov", "gap", "error"])
+    panels = []
+    for one in found:
+        low, high = np.percentile(one.sums, (10, 90), axis=0)
+        mean, corrected, printed = one.sums.mean(0), one.corrected.total, one.printed.total
+        panels.append(BoundPanel(f"Theorem {one.theorem}: {one.method}", mean, low, high, corrected, printed))
+        lyapunov, gap, error = (one.rows[name].mean(0) for name in ("lyapunov", "gap", "error"))
+        columns = (mean, low, high, corrected, printed, lyapunov, gap, error)
+        for number, line in enumerate(zip(*columns, strict=True)):
+            lines.writerow([one.theorem, number + 1, *(f"{value:.6g}" for value in line)])
+    records.write(folder / "curves.csv", text.getvalue().encode())
+    first = found[0]
+    value, gap = (first.rows[name].mean(0) for name in ("lyapunov", "gap"))
+    watched = LyapunovPanel(f"$V_k$ of SPAM, $c$ = {APPENDIX:g}", value, gap, value - gap)
+    note = (
+        f"Quadratics: $\\delta$ = {asked.delta:g}, $\\sigma$ = {asked.sigma:g} at the minimiser, largest on the way "
+        f"{first.known.sigma:.3g} (which the bounds use), $F$ = {asked.gap:g}, {asked.clients} clients.",
+        f"Mean over {asked.seeds} runs, band: 10th to 90th percentile. Largest step sizes and least momenta that the "
+        "corrected theorems allow.",
+    )
+    save(draw_bounds(panels, watched, note), folder, "bound")

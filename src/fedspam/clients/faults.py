@@ -1,0 +1,103 @@
+"""What goes wrong in a simulation: clients that stay silent, answer late, answer nonsense, or mean harm."""
+
+from collections.abc import Callable
+from typing import Any, Protocol
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Key, PyTree, UInt32
+
+from fedspam._internal import checks, prng, trees
+from fedspam._internal.trees import struct
+
+
+class Attack(Protocol):
+    """What a client that means harm makes of its reply."""
+
+    def __call__(self, reply: PyTree) -> PyTree: ...
+
+
+@struct
+class SignFlip:
+    r"""The reply times :math:`-s`: pulls where the honest reply pushes."""
+
+    scale: float = 1.0
+
+    def __call__(self, reply: PyTree) -> PyTree:
+        return _changed(lambda leaf: jnp.asarray(-self.scale, leaf.dtype) * leaf, reply)
+
+
+@struct
+class Huge:
+    """Every number of the reply is `size`."""
+
+    size: float = 1e6
+
+    def __call__(self, reply: PyTree) -> PyTree:
+        return _changed(lambda leaf: jnp.full_like(leaf, self.size), reply)
+
+
+@struct
+class Drift:
+    """The reply plus a constant in every number: small enough, it looks like any other."""
+
+    by: float = 1.0
+
+    def __call__(self, reply: PyTree) -> PyTree:
+        return _changed(lambda leaf: leaf + jnp.asarray(self.by, leaf.dtype), reply)
+
+
+@struct
+class Faults:
+    """What goes wrong in a simulation.
+
+    Dropouts, NaN and delays strike each client and each exchange independently. Adversaries are always the same
+    clients, chosen by their ids.
+
+    >>> import jax.numpy as jnp
+    >>> faults = Faults(dropout=0.2, adversarial=0.3, attack=SignFlip(5.0))
+    >>> int(faults.is_adversary(jnp.arange(30, dtype=jnp.uint32)).sum())
+    9
+
+    Arguments:
+        dropout: the probability that a client never answers.
+        nan: that it answers with NaN.
+        late: that its answer comes after the deadline; it is paid for and not used.
+        adversarial: the share of the clients that attack.
+        attack: how they do: `SignFlip`, `Huge` or `Drift`.
+    """
+
+    dropout: float = 0.0
+    nan: float = 0.0
+    late: float = 0.0
+    adversarial: float = 0.0
+    attack: Attack = SignFlip()
+
+    def __post_init__(self) -> None:
+        for name in ("dropout", "nan", "late", "adversarial"):
+            checks.between(name, getattr(self, name), 0, 1)
+        if all(map(checks.is_number, (self.dropout, self.nan, self.late))) and self.dropout + self.nan + self.late > 1:
+            raise ValueError(f"dropout + nan + late = {self.dropout + self.nan + self.late} must be at most 1")
+
+    def is_adversary(self, id: UInt32[Array, "*shape"]) -> Bool[Array, "*shape"]:
+        """Whether the client of this id attacks, if it is asked."""
+        # steps of the golden ratio around a circle: any run of ids has the share asked for, up to one or two clients
+        place = (jnp.asarray(id, jnp.uint32) * jnp.uint32(2654435769)).astype(jnp.result_type(float)) * 2.0**-32
+        return place < self.adversarial
+
+    def strike(self, key: Key[Array, ""], id: UInt32[Array, ""], reply: PyTree) -> tuple[PyTree, Any, Any]:
+        """The reply as it arrives, whether it arrives at all, and whether it does in time."""
+        reply = trees.where(self.is_adversary(id), self.attack(reply), reply)
+        luck = jax.random.uniform(prng.fold_name(key, "fault"))
+        lost = luck < self.dropout
+        late = (luck >= self.dropout) & (luck < self.dropout + self.late)
+        broken = (luck >= self.dropout + self.late) & (luck < self.dropout + self.late + self.nan)
+        spoil = lambda leaf: jnp.where(broken, jnp.nan, leaf) if jnp.issubdtype(leaf.dtype, jnp.inexact) else leaf
+        return jax.tree.map(spoil, reply), ~lost, ~late
+
+
+def _changed(change: Callable[[Array], Array], reply: PyTree) -> PyTree:
+    """The reply with all numbers changed that can reach the server's state; reports stay honest."""
+    leaves, structure = jax.tree.flatten(reply, is_leaf=trees.is_report)
+    matters = lambda leaf: not trees.is_report(leaf) and jnp.issubdtype(jnp.result_type(leaf), jnp.inexact)
+    return jax.tree.unflatten(structure, [change(leaf) if matters(leaf) else leaf for leaf in leaves])

@@ -1,0 +1,87 @@
+"""A finite population whose losses and gradients are computed outside JAX."""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, Float, Key, UInt32
+
+from fedspam._internal import checks
+from fedspam._internal.trees import Params, Scalar, static, struct
+from fedspam.clients.protocol import Ids, draw
+
+
+@struct
+class HostedOracle:
+    """A client whose loss and gradient are computed outside JAX, by a call back to the host."""
+
+    id: UInt32[Array, ""]
+    weight: Scalar
+    answer: Callable[..., Any] = static()
+
+    def __call__(self, params: Params, key: Key[Array, ""] | None = None) -> Scalar:
+        seed = jnp.zeros(2, jnp.uint32) if key is None else jax.random.key_data(key).astype(jnp.uint32)[:2]
+        return _hosted(self.answer, self.id, seed, jnp.array(key is not None), params)
+
+
+@struct
+class Hosted:
+    """A finite population whose clients live on the host: PyTorch modules, files, anything.
+
+    Arguments:
+        answer: (id, params, seed) -> (loss, gradient); NumPy in, NumPy out. The seed is None, or two
+            32-bit integers that must pick the minibatch: equal seeds, equal minibatch.
+        count: how many clients there are.
+        weights: the number of examples of each, or None for 1.
+    """
+
+    answer: Callable[[int, Any, tuple[int, int] | None], tuple[Any, Any]] = static()
+    count: int = static()
+    weights: Float[Array, " clients"] | None = None
+    replace: bool = static(default=False)
+
+    def __post_init__(self) -> None:
+        checks.whole("count", self.count, 1)
+
+    @property
+    def size(self) -> int:
+        return self.count
+
+    def sample(self, key: Key[Array, ""], count: int) -> Ids:
+        return draw(key, count, self.size, self.replace)
+
+    def client(self, id: UInt32[Array, ""]) -> HostedOracle:
+        weight = jnp.ones(()) if self.weights is None else self.weights[id]
+        return HostedOracle(id, weight, answer=self.answer)
+
+
+def _hosted(
+    answer: Callable[..., Any],
+    id: UInt32[Array, ""],
+    seed: UInt32[Array, " 2"],
+    seeded: Bool[Array, ""],
+    params: Params,
+) -> Scalar:
+    dtype = jnp.result_type(*jax.tree.leaves(params))
+
+    def on_host(id: Any, seed: Any, seeded: Any, params: Any) -> tuple[Any, Any]:
+        pick = (int(seed[0]), int(seed[1])) if bool(seeded) else None
+        value, gradient = answer(int(id), jax.tree.map(np.asarray, params), pick)
+        gradient = jax.tree.map(lambda got, like: np.asarray(got, like.dtype).reshape(like.shape), gradient, params)
+        return np.asarray(value, dtype), gradient
+
+    def both(params: Params) -> tuple[Scalar, Params]:
+        shapes = (
+            jax.ShapeDtypeStruct((), dtype),
+            jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), params),
+        )
+        return jax.pure_callback(on_host, shapes, id, seed, seeded, params, vmap_method="sequential")
+
+    @jax.custom_vjp
+    def loss(params: Params) -> Scalar:
+        return both(params)[0]
+
+    loss.defvjp(both, lambda gradient, cotangent: (jax.tree.map(lambda leaf: cotangent * leaf, gradient),))
+    return loss(params)

@@ -1,0 +1,118 @@
+"""The mean client of a cohort."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jaxtyping import Array, Bool, Key, UInt32
+
+from fedspam._internal.trees import Params, Scalar, static, struct
+from fedspam.clients import gather
+from fedspam.clients.protocol import Ids, Population
+from fedspam.clients.ragged import Ragged, RaggedOracle, of_unequal_sizes
+
+
+@struct
+class MeanOracle:
+    """The mean client of a cohort: what an affine work is done on once, instead of once per client.
+
+    Its loss is the mean of the cohort's losses, so that its gradient costs what a central gradient over
+    the same examples costs. Above `chunk` clients the gradient is accumulated chunk by chunk; where clients differ much
+    in size, over blocks of as many rows as that many small clients have. So accumulated it has gradients, and their
+    derivatives along a direction, and no others.
+
+    Arguments:
+        population: who the clients are.
+        ids: the cohort.
+        chunk: clients side by side.
+        kept: which of the ids count; None for all.
+    """
+
+    population: Population
+    ids: Ids
+    chunk: int = static()
+    kept: Bool[Array, " cohort"] | None = None
+
+    @property
+    def weight(self) -> float:
+        return 1.0
+
+    def __call__(self, params: Params, key: Key[Array, ""] | None = None) -> Scalar:
+        size = self.ids.shape[0]
+        kept = jnp.ones(size, bool) if self.kept is None else self.kept
+        count = size if self.kept is None else jnp.maximum(jnp.sum(kept), 1)
+        if (unequal := of_unequal_sizes(self.population)) is not None:
+            part, parts = self._packed(unequal, kept)
+        elif size <= self.chunk:
+            return self._total(params, key, self.ids, kept) / count
+        else:
+            part, parts = self._chunked(key, kept)
+
+        @jax.custom_vjp
+        def mean(params: Params) -> Scalar:
+            return accumulated(part, params) / count
+
+        def mean_and_gradient(params: Params) -> tuple[Scalar, Params]:
+            sums = accumulated(jax.value_and_grad(part), params)
+            return jax.tree.map(lambda leaf: leaf / jnp.asarray(count, leaf.dtype), sums)
+
+        def accumulated(function: Any, params: Params) -> Any:
+            shapes = jax.eval_shape(function, params, 0)
+            start = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
+            add = lambda index, sums: jax.tree.map(jnp.add, sums, function(params, index))
+            return lax.fori_loop(0, parts, add, start)
+
+        mean.defvjp(
+            mean_and_gradient, lambda gradient, cotangent: (jax.tree.map(lambda leaf: cotangent * leaf, gradient),)
+        )
+        return mean(params)
+
+    def _chunked(self, key: Key[Array, ""] | None, kept: Bool[Array, " cohort"]) -> tuple[Any, int]:
+        """The sum over the clients of one chunk, and how many chunks there are."""
+        padding = -self.ids.shape[0] % self.chunk
+        ids = jnp.concatenate([self.ids, jnp.repeat(self.ids[-1:], padding)]).reshape(-1, self.chunk)
+        slots = jnp.concatenate([kept, jnp.zeros(padding, bool)]).reshape(-1, self.chunk)
+        return lambda params, index: self._total(params, key, ids[index], slots[index]), ids.shape[0]
+
+    def _packed(self, people: Ragged, kept: Bool[Array, " cohort"]) -> tuple[Any, Any]:
+        """The sum over one block of rows, and how many blocks there are: the rows of all clients lie end to end in
+        them, without padding between, which clients of unequal sizes would have much of."""
+        counts = jnp.where(kept, people.counts(self.ids), 0)
+        ends = jnp.cumsum(counts)
+        # where a client's rows begin, less where they do in the blocks
+        begins = gather.rows(people.offsets, self.ids) - (ends - counts)
+        share = people.factor(self.ids, counts) / jnp.maximum(counts, 1)
+        block = self.chunk * people.capacities[0]
+
+        def part(params: Params, index: Any) -> Scalar:
+            place = index * block + jnp.arange(block)
+            inside = jnp.minimum(place, ends[-1] - 1)
+            client = jnp.searchsorted(ends, inside, side="right")
+            losses = people.loss(params, gather.rows(people.examples, begins[client] + inside))
+            return jnp.sum(jnp.where(place < ends[-1], share[client].astype(losses.dtype) * losses, 0))
+
+        return part, (ends[-1] + block - 1) // block
+
+    def _total(self, params: Params, key: Key[Array, ""] | None, ids: Ids, kept: Bool[Array, " chunk"]) -> Scalar:
+        own_key = lambda id: None if key is None else jax.random.fold_in(key, id)
+        if ids.shape[0] == 1:
+            return self.population.client(ids[0])(params, own_key(ids[0])) * kept[0]
+        first = self.population.client(ids[0])
+        if isinstance(first, RaggedOracle):
+            # the rows of all clients as one batch: a central gradient, with no vmap for the compiler to undo
+            rows, shares = jax.vmap(lambda id: self._picked(id, own_key(id)))(ids)
+            flat = jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), rows)
+            losses = first.loss(params, flat).reshape(shares.shape)
+            shares = jnp.where(kept[:, None], shares, 0).astype(losses.dtype)
+            return jnp.sum(jnp.where(shares > 0, shares * losses, 0))
+
+        def loss(id: UInt32[Array, ""]) -> Scalar:
+            return self.population.client(id)(params, own_key(id))
+
+        return jnp.sum(jnp.where(kept, jax.vmap(loss)(ids), 0))
+
+    def _picked(self, id: UInt32[Array, ""], key: Key[Array, ""] | None) -> Any:
+        oracle = self.population.client(id)
+        assert isinstance(oracle, RaggedOracle)
+        return oracle.picked(key)

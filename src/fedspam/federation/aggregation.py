@@ -1,0 +1,235 @@
+r"""Ways to make one reply of many: the mean, and rules that a few wrong replies cannot drag away.
+
+`fedspam.simulate` uses the rule it is given for every exchange with more than one client. A rule has to see all replies
+at once: memory grows by cohort x reply, and the shortcut of the mean client is not taken. One that is asked alone, such
+as the client of SPAM-PP that computes the prox, cannot be outvoted: against adversaries take a method that averages,
+such as `spam_ppa`.
+
+In the formulas :math:`v_1, \dots, v_n` are the replies that count. The rules that speak of norms take all numbers of a
+reply as one vector. Certificates and other reports are averaged.
+"""
+
+from collections.abc import Callable
+from typing import Any, Protocol
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, PyTree
+
+from fedspam._internal import checks, trees
+from fedspam._internal.trees import static, struct
+
+Replies = PyTree[Float[Array, "cohort ..."]]
+Counts = Bool[Array, " cohort"]
+
+
+class Rule(Protocol):
+    """From the replies of a cohort, stacked, and which of them count, to one reply."""
+
+    def __call__(self, replies: Replies, accepted: Counts) -> PyTree: ...
+
+
+@struct
+class Mean:
+    r"""The mean, :math:`\frac1n\sum_i v_i`; one wrong reply moves it anywhere.
+
+    >>> import jax.numpy as jnp
+    >>> float(Mean()(jnp.array([1.0, 2.0, 3.0, 1e6]), jnp.array([True, True, True, False])))
+    2.0
+    """
+
+    def __call__(self, replies: Replies, accepted: Counts) -> PyTree:
+        return _mean(replies, accepted)
+
+
+@struct
+class Clipped:
+    r"""The mean of clipped replies, :math:`\frac1n\sum_i v_i \min(1, c/\|v_i\|)`.
+
+    For replies that are near zero when all is well, such as gradients and updates; points would be drawn to the origin.
+
+    Arguments:
+        norm: c, the longest that a reply may be.
+    """
+
+    norm: float
+
+    def __post_init__(self) -> None:
+        checks.positive("norm", self.norm)
+
+    def __call__(self, replies: Replies, accepted: Counts) -> PyTree:
+        clip = lambda v: _mean(v * _shrink(_norms(v), self.norm)[:, None], accepted)
+        return _on_vectors(clip, replies, accepted)
+
+
+@struct
+class TrimmedMean:
+    r"""The mean, number by number, without the :math:`\lfloor\beta n\rfloor` largest and as many smallest.
+
+    Yin, Chen, Ramchandran, Bartlett: Byzantine-robust distributed learning, 2018, arXiv:1803.01498.
+
+    Arguments:
+        share: :math:`\beta`, at least the share of wrong replies, below 1/2.
+
+    >>> import jax.numpy as jnp
+    >>> float(TrimmedMean(0.25)(jnp.array([1.0, 2.0, 3.0, 1e6]), jnp.ones(4, bool)))
+    2.5
+    """
+
+    share: float
+
+    def __post_init__(self) -> None:
+        checks.between("share", self.share, 0, 0.5)
+        if checks.is_number(self.share) and self.share == 0.5:
+            raise ValueError("share = 0.5 would trim all replies; use Median")
+
+    def __call__(self, replies: Replies, accepted: Counts) -> PyTree:
+        count = jnp.sum(accepted)
+        cut = jnp.floor(self.share * count).astype(count.dtype)
+        rank = jnp.arange(accepted.shape[0])
+        kept = (rank >= cut) & (rank < count - cut)
+        return _on_numbers(lambda v: _mean(_sorted(v, accepted), kept), replies, accepted)
+
+
+@struct
+class Median:
+    """The median, number by number.
+
+    Yin, Chen, Ramchandran, Bartlett: Byzantine-robust distributed learning, 2018, arXiv:1803.01498.
+
+    >>> import jax.numpy as jnp
+    >>> float(Median()(jnp.array([1.0, 2.0, 3.0, 1e6]), jnp.ones(4, bool)))
+    2.5
+    """
+
+    def __call__(self, replies: Replies, accepted: Counts) -> PyTree:
+        return _on_numbers(lambda v: _median(v, accepted), replies, accepted)
+
+
+@struct
+class GeometricMedian:
+    r"""The point with the least sum of distances, :math:`\arg\min_z \sum_i \|v_i - z\|`, by Weiszfeld's steps.
+
+    .. math:: z \leftarrow \frac{\sum_i w_i v_i}{\sum_i w_i}, \qquad w_i = \frac{1}{\max(\nu, \|v_i - z\|)}
+
+    begins at the median of each number, so that few steps do.
+
+    Pillutla, Kakade, Harchaoui: Robust aggregation for federated learning, 2022, arXiv:1912.13445, Algorithm 2.
+
+    Arguments:
+        iterations: steps.
+        smoothing: :math:`\nu`.
+    """
+
+    iterations: int = static(default=8)
+    smoothing: float = 1e-6
+
+    def __post_init__(self) -> None:
+        checks.whole("iterations", self.iterations, 1)
+        checks.positive("smoothing", self.smoothing)
+
+    def __call__(self, replies: Replies, accepted: Counts) -> PyTree:
+        def settle(v: Float[Array, "cohort d"]) -> Float[Array, " d"]:
+            def step(_: Any, z: Float[Array, " d"]) -> Float[Array, " d"]:
+                weight = jnp.where(accepted, 1 / jnp.maximum(_norms(v - z), jnp.asarray(self.smoothing, v.dtype)), 0)
+                return weight @ v / jnp.maximum(jnp.sum(weight), jnp.finfo(v.dtype).tiny)
+
+            return jax.lax.fori_loop(0, self.iterations, step, _median(v, accepted))
+
+        return _on_vectors(settle, replies, accepted)
+
+
+@struct
+class CentredClipping:
+    r"""Clipping around a centre instead of zero.
+
+    .. math:: z \leftarrow z + \frac1n\sum_i (v_i - z)\min(1, \tau/\|v_i - z\|)
+
+    The paper begins at the aggregate of the round before; a rule here knows only its own exchange and begins at the
+    median of each number.
+
+    Karimireddy, He, Jaggi: Learning from history for Byzantine robust optimization, 2021, arXiv:2012.10333, eq. (CC).
+
+    Arguments:
+        radius: :math:`\tau`, about as far as honest replies lie apart.
+        iterations: steps.
+    """
+
+    radius: float
+    iterations: int = static(default=3)
+
+    def __post_init__(self) -> None:
+        checks.positive("radius", self.radius)
+        checks.whole("iterations", self.iterations, 1)
+
+    def __call__(self, replies: Replies, accepted: Counts) -> PyTree:
+        def settle(v: Float[Array, "cohort d"]) -> Float[Array, " d"]:
+            def step(_: Any, z: Float[Array, " d"]) -> Float[Array, " d"]:
+                away = v - z
+                return z + _mean(away * _shrink(_norms(away), self.radius)[:, None], accepted)
+
+            return jax.lax.fori_loop(0, self.iterations, step, _median(v, accepted))
+
+        return _on_vectors(settle, replies, accepted)
+
+
+# --- how a rule for vectors or numbers is applied to replies of any shape --------------------------------------------
+
+
+def _split(replies: Replies) -> tuple[list[Any], list[bool], Any]:
+    leaves, structure = jax.tree.flatten(replies, is_leaf=trees.is_report)
+    ruled = [not trees.is_report(leaf) and jnp.issubdtype(leaf.dtype, jnp.floating) for leaf in leaves]
+    return leaves, ruled, structure
+
+
+def _on_numbers(rule: Callable[[Any], Any], replies: Replies, accepted: Counts) -> PyTree:
+    """A rule for each number by itself."""
+    leaves, ruled, structure = _split(replies)
+    done = [rule(leaf) if is_ruled else _mean(leaf, accepted) for leaf, is_ruled in zip(leaves, ruled, strict=True)]
+    return jax.tree.unflatten(structure, done)
+
+
+def _on_vectors(rule: Callable[[Any], Any], replies: Replies, accepted: Counts) -> PyTree:
+    """A rule for all numbers of a reply as one vector."""
+    leaves, ruled, structure = _split(replies)
+    parts = [leaf for leaf, is_ruled in zip(leaves, ruled, strict=True) if is_ruled]
+    if not parts:
+        return _mean(replies, accepted)
+    flat = jnp.concatenate([part.reshape(part.shape[0], -1) for part in parts], axis=1)
+    ends = [sum(part[0].size for part in parts[: i + 1]) for i in range(len(parts) - 1)]
+    new = iter(
+        piece.reshape(part.shape[1:]).astype(part.dtype)
+        for piece, part in zip(jnp.split(rule(flat), ends), parts, strict=True)
+    )
+    done = [next(new) if is_ruled else _mean(leaf, accepted) for leaf, is_ruled in zip(leaves, ruled, strict=True)]
+    return jax.tree.unflatten(structure, done)
+
+
+def _mean(replies: Replies, kept: Counts) -> PyTree:
+    total = lambda leaf: jnp.sum(jnp.where(_beside(kept, leaf), leaf, 0), axis=0, dtype=leaf.dtype)
+    return trees.divide(jax.tree.map(total, replies), jnp.maximum(jnp.sum(kept), 1))
+
+
+def _median(v: Float[Array, "cohort ..."], accepted: Counts) -> Float[Array, "..."]:
+    count, ordered = jnp.maximum(jnp.sum(accepted), 1), _sorted(v, accepted)
+    # each half alone, so that the sum of two large numbers does not overflow
+    return 0.5 * ordered[(count - 1) // 2] + 0.5 * ordered[count // 2]
+
+
+def _sorted(v: Float[Array, "cohort ..."], accepted: Counts) -> Float[Array, "cohort ..."]:
+    """Each number's replies in order, those that do not count last."""
+    return jnp.sort(jnp.where(_beside(accepted, v), v, jnp.inf), axis=0)
+
+
+def _norms(v: Float[Array, "cohort d"]) -> Float[Array, " cohort"]:
+    return jnp.sqrt(jnp.sum(v * v, axis=1))
+
+
+def _shrink(norms: Float[Array, " cohort"], limit: Any) -> Float[Array, " cohort"]:
+    """min(1, limit / norm), also where the norm is 0."""
+    limit = jnp.asarray(limit, norms.dtype)
+    return jnp.where(norms > limit, limit / jnp.maximum(norms, limit), 1)
+
+
+def _beside(mask: Counts, leaf: Array) -> Array:
+    return mask.reshape(-1, *(1,) * (leaf.ndim - 1))

@@ -1,0 +1,194 @@
+"""What a method sends: every exchange's message and reply, priced in floats and bytes before anything runs."""
+
+import functools
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, Key, PyTree, UInt32
+
+from fedspam._internal import trees
+from fedspam._internal.trees import Params, Scalar, struct
+from fedspam.clients import Population
+from fedspam.federation import wire
+from fedspam.federation.protocol import Cohort, Faults, Program, Work, cohort_of, everyone_of, is_dynamic, terms_of
+
+# Every message carries who is asked, in which round, and the randomness of the work; every reply, who answers and when.
+ASK = {
+    "@client": jax.ShapeDtypeStruct((), jnp.uint32),
+    "@key": jax.ShapeDtypeStruct((2,), jnp.uint32),
+    "@round": jax.ShapeDtypeStruct((), jnp.uint32),
+}
+ANSWER = {"@client": jax.ShapeDtypeStruct((), jnp.uint32), "@round": jax.ShapeDtypeStruct((), jnp.uint32)}
+
+
+@dataclass(frozen=True)
+class Exchange:
+    """One trip to a cohort and back, as the program of a round contains it."""
+
+    label: str
+    work: str
+    cohort: int
+    message: Mapping[str, PyTree]  # all that the work is called with
+    sent: Mapping[str, PyTree]  # the part of it that the cohort did not hold already
+    reply: PyTree
+    dynamic: bool  # whether the number of contacts depends on the run
+
+    @property
+    def floats_down(self) -> int:
+        return _floats(self.sent)
+
+    @property
+    def floats_up(self) -> int:
+        return _floats(self.reply)
+
+    @functools.cached_property
+    def bytes_down(self) -> int:
+        return wire.length({**ASK, **self.sent})
+
+    @functools.cached_property
+    def bytes_up(self) -> int:
+        return wire.length({**ANSWER, "reply": self.reply})
+
+
+def _floats(tree: PyTree) -> int:
+    """The floats in arrays; lone scalars, such as a momentum, and seeds are not counted (their bytes are)."""
+    is_float = lambda leaf: jnp.issubdtype(leaf.dtype, jnp.floating)
+    return sum(leaf.size for leaf in jax.tree.leaves(tree) if leaf.ndim > 0 and is_float(leaf))
+
+
+@struct
+class StandIn:
+    """A client of which nothing is known but that its loss is a differentiable number."""
+
+    @property
+    def weight(self) -> float:
+        return 1.0
+
+    def __call__(self, params: Params, key: Key[Array, ""] | None = None) -> Scalar:
+        return 0.5 * trees.squared_norm(params)
+
+
+class Null:
+    """The federation under abstract evaluation: nothing is computed, every exchange is noted."""
+
+    def __init__(
+        self,
+        population: Population | None = None,
+        *,
+        faults: Faults | None = None,
+        per_client: bool = False,
+        memory: PyTree = (),
+    ) -> None:
+        self._population = population
+        self._faults = faults
+        self._per_client = per_client or faults is not None
+        self._memory = memory
+        self._program = Program()
+        self._conditional = False
+        self.exchanges: list[Exchange] = []
+        self.branches = False
+        self.accepted = 0
+
+    def sample(self, key: Key[Array, ""], count: int, role: str = "cohort", times: int = 1) -> Cohort:
+        if self._population is None:
+            return Cohort(jnp.zeros(count * times, jnp.uint32), key)
+        return cohort_of(self._population, key, count, role, times, None, 0)
+
+    def everyone(self, key: Key[Array, ""]) -> Cohort:
+        if self._population is None:
+            raise ValueError("this method asks every client; give the population, so that their number is known")
+        return everyone_of(self._population, key)
+
+    def client(self, id: int | UInt32[Array, ""], key: Key[Array, ""]) -> Cohort:
+        return Cohort(jnp.asarray(id, jnp.uint32)[None], key)
+
+    def mean(self, cohort: Cohort, work: Work, **message: Any) -> Any:
+        oracle = StandIn() if self._population is None else self._population.client(cohort.ids[0])
+        if terms_of(work).stateful:
+            reply, _ = work(oracle, cohort.key, self._memory, **message)
+        else:
+            reply = work(oracle, cohort.key, **message)
+        dynamic = is_dynamic(self._conditional, self._faults, self._per_client, terms_of(work), cohort.size)
+        label = self._program.label(work)
+        sent = self._program.unsent(cohort, message)
+        self.exchanges.append(
+            Exchange(label, work.__name__, cohort.size, _shapes(message), _shapes(sent), _shapes(reply), dynamic)
+        )
+        self.accepted = cohort.size
+        return reply
+
+    def collect(self, cohort: Cohort, work: Work, **message: Any) -> tuple[Any, Bool[Array, " cohort"]]:
+        reply = self.mean(cohort, work, **message)
+        stack = lambda leaf: jnp.broadcast_to(leaf, (cohort.size, *leaf.shape))
+        return jax.tree.map(stack, reply), jnp.ones(cohort.size, bool)
+
+    def cond(self, predicate: Bool[Array, ""], yes: Callable[[], Any], no: Callable[[], Any]) -> Any:
+        program, conditional = self._program, self._conditional
+        self._conditional = self.branches = True
+        results = []
+        for inside, body in zip(program.branches(), (yes, no), strict=True):
+            self._program = inside
+            results.append(body())
+        self._program, self._conditional = program, conditional
+        return results[0]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The exchanges of a method: those of its start and those of one round."""
+
+    start: tuple[Exchange, ...]
+    round: tuple[Exchange, ...]
+    branches: bool  # whether a coin decides which exchanges a round has
+
+    def price(self, contacts: Mapping[str, Any], rounds: int) -> dict[str, np.ndarray]:
+        """Floats and bytes per round and direction, from the counted contacts of the dynamic exchanges."""
+        total = {name: np.zeros(rounds, np.int64) for name in ("floats_down", "floats_up", "bytes_down", "bytes_up")}
+        for exchange in self.round:
+            counted = contacts.get(exchange.label)
+            asked = np.full(rounds, exchange.cohort) if counted is None else np.asarray(counted.asked, np.int64)
+            replied = asked if counted is None else np.asarray(counted.replied, np.int64)
+            for unit in ("floats", "bytes"):
+                total[f"{unit}_down"] += asked * getattr(exchange, f"{unit}_down")
+                total[f"{unit}_up"] += replied * getattr(exchange, f"{unit}_up")
+        return total
+
+
+def plan(
+    algorithm: Any,
+    params: Params,
+    population: Population | None = None,
+    *,
+    faults: Faults | None = None,
+    per_client: bool = False,
+) -> Plan:
+    """What `algorithm` will send, learnt without computing or sending anything.
+
+    >>> import jax.numpy as jnp
+    >>> from fedspam import spam
+    >>> exchange, = plan(spam(step_size=0.1, momentum=0.1), jnp.zeros(7)).round
+    >>> exchange.floats_down, exchange.floats_up       # 3d down, 2d up
+    (21, 14)
+    """
+    memory = algorithm.client_state(params)
+    key = jax.random.key(0)
+    found: list[tuple[tuple[Exchange, ...], bool]] = []
+
+    def watched(body: Callable[[Null], Any]) -> Any:
+        fed = Null(population, faults=faults, per_client=per_client, memory=memory)
+        result = body(fed)
+        found.append((tuple(fed.exchanges), fed.branches))
+        return result
+
+    state = jax.eval_shape(lambda params: watched(lambda fed: algorithm.init(params, key, fed)), params)
+    jax.eval_shape(lambda state: watched(lambda fed: algorithm.round(state, key, fed)), state)
+    (start, _), (round, branches) = found
+    return Plan(start, round, branches)
+
+
+def _shapes(tree: PyTree) -> PyTree:
+    return jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(jnp.shape(leaf), jnp.result_type(leaf)), tree)

@@ -1,0 +1,197 @@
+"""The federation over real bytes, inside one process: what keeps every method deployable.
+
+Every message and reply is encoded, travels, and is decoded against the schema that `fedspam.federation.ledger.plan`
+derived; replies arrive in shuffled order. The iterates must be those of the compiled simulation.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, Key, PyTree, UInt32
+
+from fedspam._internal import checks, prng, trees
+from fedspam._internal.trees import Params
+from fedspam.clients import Population
+from fedspam.federation import ledger, wire
+from fedspam.federation.aggregation import Rule
+from fedspam.federation.ledger import ANSWER, ASK, Exchange
+from fedspam.federation.protocol import Cohort, Program, Replay, Work, cohort_of, everyone_of, sound, terms_of, works_of
+
+
+class Client:
+    """One client at the other end of the wire: its memory, and what it was sent earlier in the round."""
+
+    def __init__(self, algorithm: Any, works: Mapping[str, Work], id: int, params: Params) -> None:
+        self._works = works
+        self._id = id
+        self._memory = algorithm.client_state(params)
+        self._held: dict[str, PyTree] = {}
+        self._round = -1
+
+    def answer(self, data: bytes, exchange: Exchange) -> bytes:
+        """Do the work that a message asks for and encode the reply."""
+        message = wire.decode(data, {**ASK, **exchange.sent})
+        if int(message.pop("@client")) != self._id:
+            raise ValueError(f"client {self._id} got a message for another client")
+        round, key = int(message.pop("@round")), jax.random.wrap_key_data(jnp.asarray(message.pop("@key")))
+        if round != self._round:
+            self._round, self._held = round, {}
+        self._held.update(message)
+        fields = {name: self._held[name] for name in exchange.message}
+        reply, self._memory = self._works[exchange.work](jnp.uint32(self._id), key, self._memory, fields)
+        return wire.encode(
+            {"@client": np.uint32(self._id), "@round": np.uint32(round), "reply": _cast(reply, exchange.reply)}
+        )
+
+
+def compiled_works(algorithm: Any, population: Population) -> dict[str, Work]:
+    """Each client work as ``(id, key, memory, message) -> (reply, memory)``, compiled once for all clients."""
+
+    def compiled(work: Work) -> Work:
+        def run(id: Any, key: Any, memory: Any, message: Any) -> tuple[Any, Any]:
+            oracle, own_key = population.client(id), jax.random.fold_in(key, id)
+            if terms_of(work).stateful:
+                return work(oracle, own_key, memory, **message)
+            return work(oracle, own_key, **message), memory
+
+        return jax.jit(run)
+
+    return {name: compiled(work) for name, work in works_of(algorithm).items()}
+
+
+class Loopback:
+    """The handle of a method whose messages travel as bytes. One `Loopback` serves a whole run.
+
+    Arguments:
+        algorithm: the method, as server and clients both know it.
+        population: whose clients are at the other end.
+        params: parameters of the right shapes.
+        seed: in which order replies arrive.
+        replay: ids that replace the draws.
+        aggregate: a rule of `fedspam.federation.aggregation` instead of the mean over several clients.
+    """
+
+    def __init__(
+        self,
+        algorithm: Any,
+        population: Population,
+        params: Params,
+        *,
+        seed: int = 0,
+        replay: Replay | None = None,
+        aggregate: Rule | None = None,
+    ) -> None:
+        self._algorithm, self._population, self._params = algorithm, population, params
+        self._plan = ledger.plan(algorithm, params, population)
+        self._works = compiled_works(algorithm, population)
+        self._aggregate = aggregate
+        self._order = np.random.default_rng(seed)
+        self._replay = replay
+        self._clients: dict[int, Client] = {}
+        self._round = 0
+        self.bytes_down = self.bytes_up = 0
+        self.accepted = 0
+        self.start()
+
+    def start(self) -> None:
+        """Before `init`."""
+        self._program, self._exchanges, self._wire_round = Program(), _by_label(self._plan.start), 0
+
+    def begin(self, round: int) -> None:
+        """Before each round."""
+        self._program, self._exchanges = Program(), _by_label(self._plan.round)
+        self._round, self._wire_round = round, round + 1
+
+    def sample(self, key: Key[Array, ""], count: int, role: str = "cohort", times: int = 1) -> Cohort:
+        return cohort_of(self._population, key, count, role, times, self._replay, self._round)
+
+    def everyone(self, key: Key[Array, ""]) -> Cohort:
+        return everyone_of(self._population, key)
+
+    def client(self, id: int | UInt32[Array, ""], key: Key[Array, ""]) -> Cohort:
+        return Cohort(jnp.asarray(id, jnp.uint32)[None], key)
+
+    def mean(self, cohort: Cohort, work: Work, **message: Any) -> Any:
+        if self._aggregate is not None and cohort.size > 1:
+            return self._aggregate(*self.collect(cohort, work, **message))
+        replies = self._exchange(cohort, work, message)
+        total = replies[0]
+        for reply in replies[1:]:
+            total = trees.add(total, reply)
+        return trees.divide(total, len(replies))
+
+    def collect(self, cohort: Cohort, work: Work, **message: Any) -> tuple[Any, Bool[Array, " cohort"]]:
+        replies = self._exchange(cohort, work, message)
+        return jax.tree.map(lambda *leaves: jnp.stack(leaves), *replies), jnp.ones(cohort.size, bool)
+
+    def cond(self, predicate: Bool[Array, ""], yes: Callable[[], Any], no: Callable[[], Any]) -> Any:
+        program = self._program
+        taken = bool(predicate)
+        self._program = program.branches()[0 if taken else 1]
+        result = yes() if taken else no()
+        self._program = program
+        return result
+
+    def _exchange(self, cohort: Cohort, work: Work, message: Mapping[str, Any]) -> list[PyTree]:
+        exchange = self._exchanges[self._program.label(work)]
+        sent = self._program.unsent(cohort, message)
+        if sent.keys() != exchange.sent.keys():
+            raise AssertionError(f"{exchange.label} sends {sorted(sent)}, its schema says {sorted(exchange.sent)}")
+        key = np.asarray(jax.random.key_data(prng.fold_name(cohort.key, work.__name__)))
+        fields = {"@key": key, "@round": np.uint32(self._wire_round), **_cast(sent, dict(exchange.sent))}
+        arrived: dict[int, PyTree] = {}
+        for slot in self._order.permutation(cohort.size):
+            id = int(cohort.ids[slot])
+            data = wire.encode({"@client": np.uint32(id), **fields})
+            answer = self._client(id).answer(data, exchange)
+            self.bytes_down += len(data)
+            self.bytes_up += len(answer)
+            arrived[int(slot)] = self._accept(answer, exchange, id)
+        self.accepted = cohort.size
+        return [arrived[slot] for slot in range(cohort.size)]
+
+    def _accept(self, answer: bytes, exchange: Exchange, id: int) -> PyTree:
+        reply = wire.decode(answer, {**ANSWER, "reply": exchange.reply})
+        if int(reply["@client"]) != id or int(reply["@round"]) != self._wire_round:
+            raise ValueError(f"a reply of client {int(reply['@client'])} and round {int(reply['@round'])} came unasked")
+        if not bool(sound(reply["reply"])):
+            raise FloatingPointError(f"client {id} replied to {exchange.label} with NaN or infinity")
+        return jax.tree.map(jnp.asarray, reply["reply"])
+
+    def _client(self, id: int) -> Client:
+        if id not in self._clients:
+            self._clients[id] = Client(self._algorithm, self._works, id, self._params)
+        return self._clients[id]
+
+
+def run(
+    algorithm: Any,
+    population: Population,
+    params: Params,
+    *,
+    rounds: int,
+    key: Key[Array, ""] | int,
+    seed: int = 0,
+    replay: Replay | None = None,
+    aggregate: Rule | None = None,
+) -> tuple[Any, Loopback]:
+    """The final state of a run over bytes, with the keys of `fedspam.simulate`, and the handle that counted bytes."""
+    params = checks.params("params", params)
+    key = jax.random.key(key) if isinstance(key, int) else key
+    fed = Loopback(algorithm, population, params, seed=seed, replay=replay, aggregate=aggregate)
+    state = algorithm.init(params, jax.random.fold_in(key, 2**32 - 1), fed)
+    for k in range(rounds):
+        fed.begin(k)
+        state, _ = algorithm.round(state, jax.random.fold_in(key, k), fed)
+    return state, fed
+
+
+def _by_label(exchanges: tuple[Exchange, ...]) -> dict[str, Exchange]:
+    return {exchange.label: exchange for exchange in exchanges}
+
+
+def _cast(tree: PyTree, like: PyTree) -> PyTree:
+    return jax.tree.map(lambda leaf, shape: np.asarray(leaf, shape.dtype), tree, like)

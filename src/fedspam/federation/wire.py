@@ -1,0 +1,54 @@
+"""Trees of arrays as bytes and back: safetensors, so neither pickle nor code ever travels."""
+
+from typing import Any
+
+import jax
+import numpy as np
+import safetensors.numpy
+from jaxtyping import PyTree
+
+from fedspam._internal import strict, trees
+
+# What the header of a message says of one array takes this many bytes at most, besides its name (6 times if escaped).
+ENTRY = 1024
+
+
+def encode(fields: dict[str, PyTree]) -> bytes:
+    """One message: each leaf under the name of its field and its path, ``x.layers.0``."""
+    return safetensors.numpy.save(_flatten(fields))
+
+
+def decode(data: bytes, like: dict[str, PyTree]) -> dict[str, PyTree]:
+    """The fields of a message, which must have exactly the names, shapes and dtypes of `like`.
+
+    Nothing larger than such a message can be is looked at.
+    """
+    expected = _flatten(like, abstract=True)
+    header = ENTRY + sum(ENTRY + 6 * len(name.encode()) for name in expected)
+    size = 8 + header + sum(due.size * due.dtype.itemsize for due in expected.values())
+    try:
+        arrays, _ = strict.arrays(data, size=size, header=header)
+    except strict.MalformedError as error:
+        raise ValueError(f"the message of {len(data)} bytes is not readable: {error}") from None
+    missing, extra = sorted(expected.keys() - arrays.keys()), sorted(arrays.keys() - expected.keys())
+    if missing or extra:
+        raise ValueError(f"the message lacks {missing or 'nothing'} and has unknown {extra or 'nothing'}")
+    for name, due in expected.items():
+        came = arrays[name]
+        if came.shape != due.shape or came.dtype != due.dtype:
+            raise ValueError(f"{name} arrived as {came.dtype}{list(came.shape)}, expected {due.dtype}{list(due.shape)}")
+    return jax.tree.unflatten(jax.tree.structure(like), [arrays[name] for name in expected])
+
+
+def length(fields: dict[str, PyTree]) -> int:
+    """The number of bytes `encode` would make of fields of these shapes."""
+    return len(encode(jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), fields)))
+
+
+def _flatten(fields: dict[str, PyTree], abstract: bool = False) -> dict[str, Any]:
+    names, leaves = trees.names(fields), jax.tree.leaves(fields)
+    if len(set(names)) != len(names):
+        twice = next(name for name in names if names.count(name) > 1)
+        raise ValueError(f"two arrays are called {twice!r}; rename one of them: names must differ on the wire")
+    arrays = leaves if abstract else [np.asarray(leaf, order="C") for leaf in leaves]
+    return dict(zip(names, arrays, strict=True))

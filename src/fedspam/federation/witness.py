@@ -1,0 +1,151 @@
+"""Who it was: one round done again, client by client, to name the reply that is not finite."""
+
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Key, PyTree, UInt32
+
+from fedspam._internal import prng, trees
+from fedspam._internal.trees import Params
+from fedspam.clients import Population
+from fedspam.federation.aggregation import Mean, Rule
+from fedspam.federation.protocol import Cohort, Program, Replay, Work, cohort_of, everyone_of, sound, terms_of
+
+
+class Trouble(NamedTuple):
+    """What is not finite: parts of a client's reply, of the aggregate of replies, or of the server's state."""
+
+    exchange: str | None  # None: the server's own computation
+    client: int | None  # None: all replies were finite, their aggregate is not
+    parts: tuple[str, ...]
+
+    def __str__(self) -> str:
+        names = f" ({', '.join(self.parts)})" if any(self.parts) else ""
+        if self.exchange is None:
+            return f"the server's own step made its state infinite or NaN{names}"
+        if self.client is None:
+            return f"exchange {self.exchange!r}: every reply is finite, their aggregate is not{names}"
+        return f"exchange {self.exchange!r}: client {self.client} replied with infinity or NaN{names}"
+
+
+class Witness:
+    """The federation one client at a time, outside compiled code, remembering every reply that is not finite."""
+
+    def __init__(
+        self,
+        population: Population,
+        memory: PyTree = (),
+        *,
+        replay: Replay | None = None,
+        round: int = 0,
+        aggregate: Rule | None = None,
+    ) -> None:
+        self._population, self._replay, self._round = population, replay, round
+        self._aggregate = aggregate or Mean()
+        self._program = Program()
+        self.memory = memory
+        self.accepted = 0
+        self.troubles: list[Trouble] = []
+
+    def sample(self, key: Key[Array, ""], count: int, role: str = "cohort", times: int = 1) -> Cohort:
+        return cohort_of(self._population, key, count, role, times, self._replay, self._round)
+
+    def everyone(self, key: Key[Array, ""]) -> Cohort:
+        return everyone_of(self._population, key)
+
+    def client(self, id: int | UInt32[Array, ""], key: Key[Array, ""]) -> Cohort:
+        return Cohort(jnp.asarray(id, jnp.uint32)[None], key)
+
+    def mean(self, cohort: Cohort, work: Work, **message: Any) -> Any:
+        replies, accepted, label = self._ask(cohort, work, message)
+        reply = jax.tree.map(lambda leaf: leaf[0], replies) if cohort.size == 1 else self._aggregate(replies, accepted)
+        if not self.troubles and not bool(sound(reply)):
+            self.troubles.append(Trouble(label, None, infinite_parts(reply)))
+        return reply
+
+    def collect(self, cohort: Cohort, work: Work, **message: Any) -> tuple[Any, Bool[Array, " cohort"]]:
+        return self._ask(cohort, work, message)[:2]
+
+    def cond(self, predicate: Bool[Array, ""], yes: Callable[[], Any], no: Callable[[], Any]) -> Any:
+        program, taken = self._program, bool(predicate)
+        self._program = program.branches()[0 if taken else 1]
+        result = yes() if taken else no()
+        self._program = program
+        return result
+
+    def _ask(self, cohort: Cohort, work: Work, message: Mapping[str, Any]) -> tuple[Any, Bool[Array, " cohort"], str]:
+        label, key = self._program.label(work), prng.fold_name(cohort.key, work.__name__)
+        stateful = terms_of(work).stateful
+
+        @jax.jit
+        def one(id: Any, memory: Any, message: Any) -> tuple[Any, Any]:
+            oracle, own_key = self._population.client(id), jax.random.fold_in(key, id)
+            if stateful:
+                return work(oracle, own_key, jax.tree.map(lambda leaf: leaf[id], memory), **message)
+            return work(oracle, own_key, **message), ()
+
+        replies, accepted, found = [], [], []
+        for id in cohort.ids:
+            reply, memory = one(id, self.memory, dict(message))
+            accepted.append(bool(sound(reply)))
+            replies.append(reply)
+            if not accepted[-1]:
+                found.append(Trouble(label, int(id), infinite_parts(reply)))
+            elif stateful:
+                self.memory = jax.tree.map(lambda all, row: all.at[id].set(row), self.memory, memory)
+        if not self.troubles:  # what follows from the first trouble is none of its own
+            self.troubles = found
+        self.accepted = sum(accepted)
+        return jax.tree.map(lambda *leaves: jnp.stack(leaves), *replies), jnp.array(accepted), label
+
+
+def diagnose(
+    algorithm: Any,
+    population: Population,
+    state: Any,
+    memory: PyTree,
+    key: Key[Array, ""],
+    *,
+    round: int,
+    replay: Replay | None = None,
+    aggregate: Rule | None = None,
+) -> list[Trouble]:
+    """What is not finite in a round, in the first exchange where anything is.
+
+    Arguments:
+        state: the server's state before the round.
+        memory: what the clients remember before it.
+        key: that of the run.
+        round: its number.
+    """
+    fed = Witness(population, memory, replay=replay, round=round, aggregate=aggregate)
+    state, _ = algorithm.round(state, jax.random.fold_in(key, round), fed)
+    return fed.troubles or _of_server(state)
+
+
+def diagnose_start(
+    algorithm: Any,
+    population: Population,
+    params: Params,
+    memory: PyTree,
+    key: Key[Array, ""],
+    *,
+    aggregate: Rule | None = None,
+) -> list[Trouble]:
+    """What is not finite in the start of a method, whose own key is given."""
+    fed = Witness(population, memory, aggregate=aggregate)
+    state = algorithm.init(params, key, fed)
+    return fed.troubles or _of_server(state)
+
+
+def infinite_parts(tree: PyTree) -> tuple[str, ...]:
+    """The names of the arrays of a tree that are not finite, or whose squares are not."""
+    named = zip(trees.names(tree), jax.tree.leaves(tree), strict=True)
+    return tuple(name for name, leaf in named if not bool(trees.finite(leaf)))
+
+
+def _of_server(state: Any) -> list[Trouble]:
+    parts = infinite_parts(state)
+    return [Trouble(None, None, parts)] if parts else []

@@ -1,0 +1,1 @@
+"""The client: a Flower `ClientApp` around an oracle."""

@@ -1,0 +1,81 @@
+"""PyTorch clients: autograd answers with losses and gradients, the method's work on them stays the same code."""
+
+import functools
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+from flwr.app import Context
+
+from fedspam.clients import HostedOracle
+from fedspam.flower.client.app import partition_of
+
+__all__ = ["torch_oracle", "torch_params"]
+
+
+def torch_params(module: Any) -> dict[str, Any]:
+    """The parameters of a module that are trained, by name: what `client_app` and `to_arrays` want."""
+    return {name: tensor.detach().numpy() for name, tensor in module.named_parameters() if tensor.requires_grad}
+
+
+@dataclass(frozen=True)
+class TorchAnswer:
+    """(client, params, seed) -> (loss, gradient), with PyTorch. Equal settings are equal: one compilation serves all
+    clients of a process."""
+
+    module: Any
+    loss: Callable[..., Any]
+    data: Callable[[int], tuple[Any, ...]]
+    batch: int | None = None
+
+    def __call__(self, client: int, params: dict[str, Any], seed: tuple[int, int] | None) -> tuple[Any, Any]:
+        import torch
+
+        leaves = {name: torch.tensor(np.asarray(value), requires_grad=True) for name, value in params.items()}
+        dtype = next(iter(leaves.values())).dtype
+        rows = [part.to(dtype) if part.is_floating_point() else part for part in _rows(self.data, client)]
+        count = len(rows[0])
+        if seed is not None and self.batch is not None and self.batch < count:
+            chosen = torch.from_numpy(np.random.default_rng(seed).choice(count, self.batch, replace=False))
+            rows = [part[chosen] for part in rows]
+        predict = lambda *inputs, **named: torch.func.functional_call(self.module, leaves, inputs, named)
+        value = self.loss(predict, *rows)
+        gradients = torch.autograd.grad(value, list(leaves.values()))
+        return value.item(), dict(zip(leaves, (part.numpy() for part in gradients), strict=True))
+
+
+def torch_oracle(
+    module: Any,
+    loss: Callable[..., Any],
+    data: Callable[[int], tuple[Any, ...]],
+    *,
+    batch: int | None = None,
+) -> Callable[[Context], HostedOracle]:
+    """The oracles of PyTorch clients, for `client_app`.
+
+    Arguments:
+        module: the model; its own parameters are not touched.
+        loss: (predict, *rows) -> mean loss, where ``predict`` is the module with the parameters that were received.
+        data: partition id -> the rows of that client, tensors with the rows as first axis; loaded once a process.
+        batch: rows in a minibatch; None for all of them at every call.
+    """
+    return _TorchClients(TorchAnswer(module, loss, data, batch))
+
+
+@functools.cache
+def _rows(data: Callable[[int], tuple[Any, ...]], client: int) -> tuple[Any, ...]:
+    return data(client)
+
+
+@dataclass(frozen=True)
+class _TorchClients:
+    """The oracle of a node."""
+
+    answer: TorchAnswer
+
+    def __call__(self, context: Context) -> HostedOracle:
+        client = partition_of(context)
+        rows = len(_rows(self.answer.data, client)[0])
+        return HostedOracle(jnp.uint32(client), jnp.asarray(rows, jnp.result_type(float)), answer=self.answer)

@@ -1,0 +1,1 @@
+"""Clipping, differential privacy and a secure sum."""

@@ -1,0 +1,162 @@
+r"""Client-level differential privacy of the gradient exchange: clipped replies, Gaussian noise, an accountant.
+
+.. math:: \tilde v_i = \text{clip}_C(v_i) + \mathcal N\bigl(0, z^2C^2/m \cdot I\bigr)
+
+Each client adds its part of the noise, so that a sum over at least m clients holds noise of standard deviation
+:math:`zC` or more, and under a `SecureSum` nobody ever sees less. The noise comes from the operating system's
+randomness: the server knows every key of the run.
+
+What the numbers say: two federations that differ in one client, whose replies to the covered exchanges are all replaced
+by zeros, lead to sums that nobody can tell apart better than :math:`(\varepsilon, \delta)` allows. They say nothing of
+messages that pass in clear. A prox client's answer is made from its data and becomes the next iterate: with one, the
+trained parameters are not private, whatever :math:`\varepsilon` is here. See docs/deploy.md for what remains.
+
+Needs the extra: ``pip install 'fedspam[privacy]'``.
+"""
+
+import math
+import secrets
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from flwr.clientapp.typing import Mod
+
+from fedspam._internal import checks
+from fedspam.flower.privacy.clipping import GRADIENTS, Clipping, Coverage, Values, treated
+
+__all__ = ["Privacy"]
+
+
+@dataclass(frozen=True)
+class Privacy:
+    r"""The Gaussian mechanism on the sum of a cohort's replies.
+
+    Arguments:
+        bound: C, the norm that replies are clipped to.
+        noise_multiplier: z, the noise in the sum over the bound.
+        least: m, the fewest replies that are ever summed: the cohort size times the server's ``quorum``, rounded up.
+        works: the client works that are covered.
+        in_clear: message types that pass as they are, unprotected; all others are refused.
+
+    >>> privacy = Privacy(bound=1.0, noise_multiplier=2.0, least=8)
+    >>> round(privacy.deviation, 3)          # each client's part
+    0.707
+    >>> round(privacy.epsilon(1e-5, participations=4), 2)
+    4.38
+    """
+
+    bound: float
+    noise_multiplier: float
+    least: int
+    works: tuple[str, ...] = GRADIENTS
+    in_clear: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        checks.positive("bound", self.bound)
+        checks.positive("noise_multiplier", self.noise_multiplier)
+        checks.whole("least", self.least, 1)
+        if "prox" in self.works:
+            raise ValueError("works holds 'prox', whose reply is a point and not a bounded step; cover gradients only")
+        _ = self._coverage
+
+    @property
+    def _coverage(self) -> Coverage:
+        return Coverage(tuple(self.works), tuple(self.in_clear))
+
+    @property
+    def deviation(self) -> float:
+        """The standard deviation of the noise that one client adds to every entry."""
+        return self.noise_multiplier * self.bound / math.sqrt(self.least)
+
+    def mod(self) -> Mod:
+        """The mod for ``client_app(..., mods=[privacy.mod()])``: clips, then adds this client's part of the noise."""
+        return treated(self.protect, self._coverage)
+
+    def protect(self, values: Values) -> Values:
+        """What a client sends in place of its values."""
+        random = np.random.default_rng(secrets.randbits(256))
+        clipped = Clipping(self.bound)(values)
+        noisy = lambda value: value.astype(np.float64) + random.normal(0.0, self.deviation, value.shape)
+        return {name: noisy(value).astype(value.dtype) for name, value in clipped.items()}
+
+    def epsilon(self, delta: float, participations: int) -> float:
+        r"""What one client gives away that took part in so many covered exchanges, at this :math:`\delta`.
+
+        This counts on no luck of the draw: it holds against a server that knows whom it asked. Whom it asks does not
+        depend on anybody's data, so the client's own number of participations counts; the number of exchanges, the
+        start included, is always enough.
+        """
+        accounting = _accounting()
+        checks.whole("participations", participations, 1)
+        event = accounting.SelfComposedDpEvent(accounting.GaussianDpEvent(self.noise_multiplier), participations)
+        return _spent(accounting.pld.PLDAccountant(), event, delta)
+
+    def epsilon_amplified(self, delta: float, exchanges: int, clients: int, cohort_size: int) -> float:
+        r"""What one client gives away if nobody who looks knows whom the server asked: amplification by sampling.
+
+        It needs cohorts drawn uniformly with a secret seed, no retries among other clients, and an observer that sees
+        the parameters only. The server itself is no such observer, and neither is anyone who knows ``seed``. In this
+        library's runs the seed is in the run's folder. The neighbour here has one client replaced by another, which
+        moves a sum by up to 2C: so z/2 is what the accountant is told.
+        """
+        accounting = _accounting()
+        checks.whole("exchanges", exchanges, 1)
+        checks.whole("cohort_size", cohort_size, 1)
+        checks.whole("clients", clients, cohort_size, remedy="a cohort is part of the clients")
+        inner = accounting.GaussianDpEvent(self.noise_multiplier / 2)
+        sampled = accounting.SampledWithoutReplacementDpEvent(clients, cohort_size, inner)
+        relation = accounting.NeighboringRelation.REPLACE_ONE
+        accountant = accounting.rdp.RdpAccountant(neighboring_relation=relation)
+        return _spent(accountant, accounting.SelfComposedDpEvent(sampled, exchanges), delta)
+
+    def report(self, delta: float, participations: int) -> dict[str, Any]:
+        """The facts to publish with a model, the uncovered messages by name."""
+        return {
+            "epsilon": self.epsilon(delta, participations),
+            "delta": delta,
+            "neighbours": "one client's covered replies replaced by zeros",
+            "participations": participations,
+            "bound": self.bound,
+            "noise_multiplier": self.noise_multiplier,
+            "covered": list(self.works),
+            "not covered": list(self.in_clear),
+            "private parameters": not any(kind.startswith("train") for kind in self.in_clear),
+            "amplification by sampling": "not counted",
+        }
+
+
+def noise_for(epsilon: float, delta: float, participations: int) -> float:
+    r"""The smallest noise multiplier with which so many participations cost at most :math:`\varepsilon`.
+
+    >>> round(noise_for(1.0, 1e-5, participations=1), 2)
+    3.73
+    """
+    accounting = _accounting()
+    checks.positive("epsilon", epsilon)
+    checks.whole("participations", participations, 1)
+    made = lambda z: accounting.SelfComposedDpEvent(accounting.GaussianDpEvent(z), participations)
+    found = accounting.calibrate_dp_mechanism(accounting.pld.PLDAccountant, made, epsilon, _share(delta), tol=1e-4)
+    return float(found)
+
+
+def _spent(accountant: Any, event: Any, delta: float) -> float:
+    accountant.compose(event)
+    return float(accountant.get_epsilon(_share(delta)))
+
+
+def _share(delta: float) -> float:
+    checks.between("delta", delta, 0, 0.1, open_low=True, remedy="well below one over the number of clients is usual")
+    return delta
+
+
+def _accounting() -> Any:
+    try:
+        import dp_accounting
+    except ModuleNotFoundError as error:
+        if (error.name or "").split(".")[0] != "dp_accounting":
+            raise
+        raise ModuleNotFoundError(
+            "epsilon needs dp-accounting, which is not installed: pip install 'fedspam[privacy]'", name="dp_accounting"
+        ) from error
+    return dp_accounting

@@ -1,0 +1,1 @@
+"""The conformance kit, and a grid inside one process."""

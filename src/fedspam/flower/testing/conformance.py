@@ -1,0 +1,129 @@
+"""The conformance kit: golden messages and replies, for clients in other frameworks and languages.
+
+A client that answers every message of the kit as the golden replies do can take part in a federation. The kit is a
+folder:
+
+- ``problem.safetensors``: the rows of three clients, ``client-<id>.features`` and ``client-<id>.label``;
+- ``kit.json``: the problem and the methods in words, and the cases in the order in which they must be answered;
+- ``<case>/message.json`` and ``<case>/message.safetensors``: the header and the encoded fields of one message;
+- ``<case>/reply.json`` and ``<case>/reply.safetensors``: what the client under test writes.
+
+Write the messages with ``python -m fedspam.flower.testing.conformance make FOLDER``, have the client answer them, and
+check it with ``python -m fedspam.flower.testing.conformance check FOLDER``. Neither needs Flower: the files hold what
+Flower carries. (The golden files themselves are made by ``record``, which lets the clients of this package answer.)
+"""
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from fedspam._internal import files, strict
+from fedspam._internal.strict import MIB
+
+GOLDEN = Path(__file__).parent / "golden"
+SIZE = 16 * MIB  # the longest file that is read
+TOLERANCE = 1e-9  # relative, and absolute
+MESSAGE, REPLY = "message", "reply"
+
+
+class Finding(NamedTuple):
+    """What a case says of the client: fine where there is no complaint."""
+
+    case: str
+    complaint: str | None
+
+
+def check(folder: str | Path) -> list[Finding]:
+    """Every reply in a folder against the golden ones; the first complaint about each."""
+    return [Finding(case, _complaint(Path(folder) / case, GOLDEN / case)) for case in cases()]
+
+
+def make(folder: str | Path) -> None:
+    """Copy the problem and the messages, without the replies, into a folder."""
+    folder = Path(folder)
+    for path in sorted(GOLDEN.rglob("*")):
+        target = folder / path.relative_to(GOLDEN)
+        if path.is_dir():
+            target.mkdir(parents=True, exist_ok=True)
+        elif path.stem != REPLY:
+            target.parent.mkdir(parents=True, exist_ok=True)
+            files.write(target, path.read_bytes())
+
+
+def cases() -> list[str]:
+    """The names of the cases, in their order."""
+    return [str(case["name"]) for case in _json(GOLDEN / "kit.json")["cases"]]
+
+
+def _complaint(answered: Path, golden: Path) -> str | None:
+    try:
+        head, due = _json(answered / "reply.json"), _json(golden / "reply.json")
+        if "refused" in due:
+            return None if head.get("refused") else f"the client must refuse: {due['refused']}"
+        if head.get("refused"):
+            return f"refused: {head['refused']}"
+        for name, value in due.items():
+            if name == "fedspam" and isinstance(head.get(name), str):
+                continue  # the version of the client's own software
+            if head.get(name) != value:
+                return f"reply.json says {name} = {head.get(name)!r}, {value!r} is due"
+        if not (golden / "reply.safetensors").exists():
+            return None
+        fields, expected = _arrays(answered / "reply.safetensors"), _arrays(golden / "reply.safetensors")
+    except (strict.MalformedError, files.DamagedError) as error:
+        return str(error)
+    if fields.keys() != expected.keys():
+        return f"lacks {sorted(expected.keys() - fields.keys())}, has unknown {sorted(fields.keys() - expected.keys())}"
+    for name, value in expected.items():
+        came = fields[name]
+        if came.shape != value.shape or came.dtype != value.dtype:
+            return f"{name} is {came.dtype}{list(came.shape)}, {value.dtype}{list(value.shape)} is due"
+        if not np.allclose(came, value, rtol=TOLERANCE, atol=TOLERANCE):
+            worst = np.max(np.abs(np.asarray(came, np.float64) - np.asarray(value, np.float64)))
+            return f"{name} is off by up to {worst:.3g}"
+    return None
+
+
+def _json(path: Path) -> dict[str, Any]:
+    try:
+        return strict.json_object(files.read(path, size=SIZE), size=SIZE, depth=20)
+    except strict.MalformedError as error:
+        raise strict.MalformedError(f"{path}: {error}") from None
+
+
+def _arrays(path: Path) -> dict[str, np.ndarray]:
+    try:
+        return strict.arrays(files.read(path, size=SIZE), size=SIZE, header=MIB)[0]
+    except strict.MalformedError as error:
+        raise strict.MalformedError(f"{path}: {error}") from None
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The command line; 1 if a reply is not what it should be."""
+    parser = argparse.ArgumentParser(prog="python -m fedspam.flower.testing.conformance", description=__doc__)
+    parser.add_argument("command", choices=("make", "check", "record"))
+    parser.add_argument("folder", type=Path)
+    asked = parser.parse_args(arguments)
+    if asked.command == "make":
+        make(asked.folder)
+        sys.stdout.write(f"{len(cases())} messages in {asked.folder}; answer them in the order of kit.json\n")
+        return 0
+    if asked.command == "record":
+        from fedspam.flower.testing.recording import record
+
+        record(asked.folder)
+        return 0
+    findings = check(asked.folder)
+    for finding in findings:
+        sys.stdout.write(f"{finding.case}: {finding.complaint or 'ok'}\n")
+    bad = sum(finding.complaint is not None for finding in findings)
+    sys.stdout.write(f"{len(findings) - bad} of {len(findings)} replies are as they should be\n")
+    return 1 if bad else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,134 @@
+"""How the golden files of the conformance kit are made: runs over a loopback grid, with everything one client hears."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import safetensors.numpy
+from flwr.app import ConfigRecord, Error, Message, RecordDict
+from flwr.clientapp import ClientApp
+
+from fedspam._internal import files
+from fedspam.flower.client.app import client_app, clients_of
+from fedspam.flower.server.strategy import Federated
+from fedspam.flower.testing.grid import LoopbackGrid
+from fedspam.flower.wire import arrays
+from fedspam.methods import fedavg, scaffold, spam_pp
+from fedspam.problems import synthetic_logistic
+from fedspam.solvers import GradientDescent
+
+CLIENTS, CLIENT, DIMENSION = 3, 1, 4
+REGULARISATION, STEP = 0.1, 0.2
+SEED = 2  # client 1 is the prox client of the first and the last round
+PROBLEM = (
+    "Client i has rows a_j (features) and labels y_j in {-1, 1}. Its loss is f_i(x) = mean_j log(1 + exp(-y_j <a_j, "
+    "x>)) + 0.05 |x|^2 with x in R^4, float64. The client under test is client 1. @key is of no use here: every "
+    "gradient is that of all rows. A reply carries @client and @round of its message, and its parts under 'reply'. "
+    "Fields that a message does not carry, and the work needs, are those that an earlier message of the same run and "
+    "@round carried."
+)
+PROX = (
+    "3 gradient steps y <- y - 0.2 grad phi(y) from y = x, where grad phi(y) = grad f(y) - grad f(x) + g + (y - "
+    "x)/step_size. reply.x is y; reply.certificate says of it: decrease = phi(y) - phi(x) for phi(y) = f(y) + <g - "
+    "grad f(x), y - x> + |y - x|^2/(2 step_size), stationarity = |grad phi(y)|, distance = |y - x|, step_size, steps "
+    "= 3, gradients = 4, and certified = 1 if decrease <= 0 and stationarity <= sqrt(3)/4 * distance/step_size, else "
+    "0"
+)
+WORKS = {
+    "starting_gradient": "reply = grad f(x)",
+    "difference": "reply = grad f(x) - (1 - momentum) grad f(x_prev)",
+    "prox": PROX,
+}
+SCAFFOLD = (
+    "train: the client remembers c, first 0. From y = x twice y <- y - step_size (grad f(y) - c + control); "
+    "reply.moved = y - x; then it remembers c - control - (y - x)/(2 step_size). The header says which memory to "
+    "start from ('memory': the exchange that left it, 0 for the first), what the new one is called ('becomes'), and "
+    "which older one must be kept besides ('settled'); a client that has lost it refuses"
+)
+FEDAVG = "train: from y = x twice y <- y - local_step_size grad f(y); reply.moved = y - x"
+HEADER = (
+    "The header of a reply repeats schema and exchange; to query.whoami a client replies with partition-id, "
+    "num-partitions, the version of its software as 'fedspam', and the schema. A client knows the schema of the "
+    "method that it was written for (the server logs it) and refuses every other, and exchanges that the method does "
+    "not have, with a header 'refused' that says why, and without fields."
+)
+
+
+def record(folder: str | Path) -> None:
+    """Write the kit, replies included."""
+    folder = Path(folder)
+    with jax.enable_x64(True):
+        people = synthetic_logistic(0, clients=CLIENTS, dimension=DIMENSION, rows=(4, 6), regularisation=REGULARISATION)
+        solver = GradientDescent(steps=3, step_size=STEP, safeguard=False)
+        methods = {
+            "spam_pp": spam_pp(CLIENTS, step_size=0.5, momentum=0.3, solver=solver),
+            "scaffold": scaffold(CLIENTS, 2, STEP),
+            "fedavg": fedavg(CLIENTS, 2, STEP),
+        }
+        heard = {name: _heard(people, method) for name, method in methods.items()}
+    cases = []
+    for name, exchanges in heard.items():
+        for number, (message, reply) in enumerate([*exchanges, *_refused(name, exchanges, people, methods[name])]):
+            case = f"{name}-{number:02d}"
+            cases.append({"name": case, "method": name, "type": message.metadata.message_type})
+            _write(folder / case, "message", message)
+            _write(folder / case, "reply", reply)
+    rows = {}
+    for id in range(CLIENTS):
+        begin, end = int(people.offsets[id]), int(people.offsets[id + 1])
+        rows |= {f"client-{id}.{part}": np.array(people.examples[part][begin:end]) for part in ("features", "label")}
+    files.write(folder / "problem.safetensors", safetensors.numpy.save(rows))
+    works = {"spam_pp": WORKS, "scaffold": SCAFFOLD, "fedavg": FEDAVG}
+    kit = {"problem": PROBLEM, "header": HEADER, "works": works, "client": CLIENT, "cases": cases}
+    files.write(folder / "kit.json", json.dumps(kit, indent=1).encode())
+
+
+def _heard(people: Any, method: Any) -> list[tuple[Message, Message]]:
+    """All that the client is asked in a run in which things go wrong, with its answers."""
+    first, exchanges = jnp.ones(DIMENSION), []
+
+    def twist(client: int, message: Message, answer: Any) -> list[Message]:
+        kind, reply = message.metadata.message_type, answer()
+        if client == CLIENT and not reply.has_error():
+            exchanges.append((message, reply))
+        second = not kind.startswith("query") and message.content["config"].get("server-round") == 2
+        if second and (client == CLIENT) == (kind != "train.prox"):
+            return [Message(Error(code=0, reason="lost on its way"), reply_to=message)]
+        return [reply]
+
+    grid = LoopbackGrid(client_app(clients_of(people), method, first), CLIENTS, twist=twist)
+    strategy = Federated(method, first, seed=SEED, min_available_nodes=CLIENTS, quorum=0.5, retries=3)
+    strategy.start(grid, arrays.to_arrays(first), num_rounds=3, timeout=60)
+    return exchanges
+
+
+def _refused(
+    name: str, exchanges: list[tuple[Message, Message]], people: Any, method: Any
+) -> list[tuple[Message, Message]]:
+    """The last message, changed in ways that a client must refuse."""
+    asked, _ = exchanges[-1]
+    with jax.enable_x64(True):
+        app: ClientApp = client_app(clients_of(people), method, jnp.ones(DIMENSION))
+    changed = []
+    for change in ({"schema": "0" * 32}, {"exchange": "nothing"}, {"memory": 77}) if name == "scaffold" else ():
+        head = ConfigRecord({**asked.content.config_records[arrays.HEADER], **change})
+        message = Message(RecordDict({**asked.content, arrays.HEADER: head}), 1, asked.metadata.message_type)
+        grid = LoopbackGrid(app, [{"partition-id": CLIENT, "num-partitions": CLIENTS}])
+        with jax.enable_x64(True):
+            changed.append((message, app(message, next(iter(grid.contexts.values())))))
+    return changed
+
+
+def _write(folder: Path, name: str, message: Message) -> None:
+    """The header as JSON, Flower's type of the message included; the fields as they travel."""
+    folder.mkdir(parents=True, exist_ok=True)
+    head = dict(message.content[arrays.HEADER])
+    head.pop("description", None)
+    if name == "message":
+        head["type"] = message.metadata.message_type
+    files.write(folder / f"{name}.json", json.dumps(head, indent=1).encode())
+    if message.content.array_records:
+        files.write(folder / f"{name}.safetensors", arrays.enclosed(message.content))

@@ -1,0 +1,145 @@
+"""What server and clients must agree on, and a hash of it that every message carries.
+
+The method with its local solver (its cohort size apart, which is the server's business), the names, shapes and dtypes
+of the parameters, and those of every message and reply.
+"""
+
+import functools
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Key, UInt32
+
+from fedspam._internal import describe, trees
+from fedspam._internal.trees import Params, Scalar, static, struct
+from fedspam.clients import Ids, draw
+from fedspam.federation import ledger, terms_of, works_of
+from fedspam.federation.ledger import Exchange, Plan
+
+FORMAT = 1  # of the messages
+
+
+# outside of compiled code, as here, the loop of the draw would be compiled in every round
+_draw = jax.jit(draw, static_argnums=(1, 2, 3))
+
+
+@struct
+class AnyClient:
+    """A client of which nothing is known but what it can be asked: for shapes, never for values."""
+
+    weight: float = 1.0
+    smoothness: float = 1.0
+    lowest_curvature: float = 0.0
+
+    def __call__(self, params: Params, key: Key[Array, ""] | None = None) -> Scalar:
+        return 0.5 * trees.squared_norm(params)
+
+    def shifted_solve(self, g: Params, step_size: Any) -> Params:
+        return trees.scale(step_size, g)
+
+
+@struct
+class Nodes:
+    """The clients of a federation as the server knows them: their number."""
+
+    count: int = static()
+
+    @property
+    def size(self) -> int:
+        return self.count
+
+    def sample(self, key: Key[Array, ""], count: int) -> Ids:
+        return _draw(key, count, self.count, False)
+
+    def client(self, id: UInt32[Array, ""]) -> AnyClient:
+        return AnyClient()
+
+
+@dataclass(frozen=True)
+class Schema:
+    """The exchanges of a method on parameters of certain shapes."""
+
+    plan: Plan
+    description: Mapping[str, Any]
+    stateful: frozenset[str]  # the works whose clients remember
+
+    @classmethod
+    def of(cls, algorithm: Any, params: Params) -> "Schema":
+        """As server and clients both derive it, once a process. Nothing of it depends on the number of clients."""
+        essence = {
+            "format": FORMAT,
+            "algorithm": _essence(describe.without_code(describe.describe(algorithm))),
+            "params": _signature(params),
+        }
+        key = f"{describe.digest(essence)} {jax.tree.structure((algorithm, params))}"
+        if key not in _KNOWN:
+            _KNOWN[key] = cls._derived(algorithm, params, essence)
+        return _KNOWN[key]
+
+    @classmethod
+    def _derived(cls, algorithm: Any, params: Params, essence: dict[str, Any]) -> "Schema":
+        plan = ledger.plan(algorithm, params, Nodes(2**31))
+        description = {
+            **essence,
+            "exchanges": {
+                f"{phase} {exchange.label}": {
+                    "message": _signature(dict(exchange.message)),
+                    "sent": sorted(exchange.sent),
+                    "reply": _signature(exchange.reply),
+                }
+                for phase, exchanges in (("start", plan.start), ("round", plan.round))
+                for exchange in exchanges
+            },
+        }
+        stateful = frozenset(name for name, work in works_of(algorithm).items() if terms_of(work).stateful)
+        return cls(plan, description, stateful)
+
+    @functools.cached_property
+    def digest(self) -> str:
+        return describe.digest(self.description)[:32]
+
+    @functools.cached_property
+    def text(self) -> str:
+        return json.dumps(self.description, allow_nan=False)
+
+    def exchange(self, phase: str, label: str) -> Exchange | None:
+        """The exchange of that label in the start of the method or in its rounds."""
+        exchanges = {"start": self.plan.start, "round": self.plan.round}.get(phase, ())
+        return next((exchange for exchange in exchanges if exchange.label == label), None)
+
+    def differences(self, other: Mapping[str, Any]) -> list[str]:
+        """In what this differs from the description that another has, the weightiest first."""
+        mine = dict(self.description)
+        methods = [description.get("algorithm", {}).get("type") for description in (other, mine)]
+        if methods[0] != methods[1]:
+            return [f"algorithm: {methods[0]} was, {methods[1]} is"]
+        found = [
+            change
+            for part in ("format", "algorithm", "params", "exchanges")
+            for change in describe.changes(other.get(part), mine[part], part)
+        ]
+        return [text for text in found if not text.startswith("exchanges")] or found
+
+    def kept(self, phase: str) -> frozenset[str]:
+        """The fields that some exchange of a round expects its clients to hold from an earlier one."""
+        exchanges = self.plan.start if phase == "start" else self.plan.round
+        return frozenset(name for exchange in exchanges for name in exchange.message.keys() - exchange.sent.keys())
+
+
+_KNOWN: dict[str, Schema] = {}
+
+
+def _essence(description: Any) -> Any:
+    """The description less the cohort's size, which no client's work depends on."""
+    if isinstance(description, dict):
+        return {name: _essence(part) for name, part in description.items() if name != "cohort_size"}
+    return [_essence(part) for part in description] if isinstance(description, list) else description
+
+
+def _signature(tree: Any) -> dict[str, str]:
+    leaves = zip(trees.names(tree), jax.tree.leaves(tree), strict=True)
+    return {name: f"{jnp.result_type(leaf)}{list(jnp.shape(leaf))}" for name, leaf in leaves}

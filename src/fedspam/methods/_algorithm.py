@@ -1,0 +1,101 @@
+"""What a method is: a protocol, and the ways to start g."""
+
+from typing import Any, NamedTuple, Protocol, TypeVar
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Key, PyTree
+
+from fedspam._internal import checks, trees
+from fedspam._internal.trees import Params, static, struct
+from fedspam.clients import Oracle
+from fedspam.federation import Federation, on_client
+
+State = TypeVar("State")
+
+
+class Algorithm(Protocol[State]):
+    """A federated method: a frozen pytree dataclass whose floats are leaves and whose sizes are static."""
+
+    def init(self, params: Params, key: Key[Array, ""], fed: Federation) -> State:
+        """The server's state before the first round; whatever this asks of clients is charged."""
+        ...
+
+    def round(self, state: State, key: Key[Array, ""], fed: Federation) -> tuple[State, Any]:
+        """One round: the new state, and what is worth recording."""
+        ...
+
+    def params(self, state: State) -> Params: ...
+
+    def client_state(self, params: Params) -> PyTree:
+        """What one client remembers before it is first asked; () if clients remember nothing."""
+        ...
+
+
+class Start(Protocol):
+    """How the first estimate g_0 is made."""
+
+    def __call__(self, params: Params, key: Key[Array, ""], fed: Federation) -> Params: ...
+
+
+@struct
+class Given:
+    """g_0 is known, for example the full gradient."""
+
+    g: Params
+
+    def __call__(self, params: Params, key: Key[Array, ""], fed: Federation) -> Params:
+        checks.same_tree("g_0", self.g, "the parameters", params)
+        return jax.tree.map(lambda g, x: jnp.asarray(g, x.dtype), self.g, params)
+
+
+@struct
+class Zero:
+    """g_0 = 0."""
+
+    def __call__(self, params: Params, key: Key[Array, ""], fed: Federation) -> Params:
+        return trees.zeros_like(params)
+
+
+@struct
+class WarmStart:
+    """g_0 is the mean gradient at x_0 over a number of exchanges with fresh cohorts, each of them charged.
+
+    ``WarmStart(1)`` asks one cohort, which for SPAM is one client.
+    """
+
+    exchanges: int = static(default=1)
+    cohort_size: int = static(default=1)
+
+    def __post_init__(self) -> None:
+        checks.whole("exchanges", self.exchanges, 1)
+        checks.whole("cohort_size", self.cohort_size, 1)
+
+    def __call__(self, params: Params, key: Key[Array, ""], fed: Federation) -> Params:
+        cohorts = fed.sample(key, self.cohort_size, role="start", times=self.exchanges)
+        return fed.mean(cohorts, self.starting_gradient, x=params)
+
+    @on_client(affine=True)
+    def starting_gradient(self, oracle: Oracle, key: Key[Array, ""], *, x: Params) -> Params:
+        return jax.grad(oracle)(x, key)
+
+
+def start_from(value: Any, cohort_size: int) -> Start:
+    """What a user may say of the start: 'zero', 'client', 'cohort', a number of exchanges, a gradient, or a `Start`."""
+    if isinstance(value, str):
+        checks.one_of("start", value, ("zero", "client", "cohort"))
+        return {"zero": Zero(), "client": WarmStart(1, 1), "cohort": WarmStart(1, cohort_size)}[value]
+    if isinstance(value, int):
+        return WarmStart(value, cohort_size)
+    if isinstance(value, Given | Zero | WarmStart):
+        return value
+    return Given(value)
+
+
+class MomentumState(NamedTuple):
+    """The server's state of every method with a gradient estimate: three vectors, and nothing on the clients."""
+
+    x: Params
+    x_prev: Params
+    g: Params
+    k: Any  # rounds that counted; the index of the schedules

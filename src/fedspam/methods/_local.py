@@ -1,0 +1,216 @@
+"""What clients do between two exchanges: a number of plain steps, or a prox."""
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple, Protocol
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jaxtyping import Array, Integer, Key
+
+from fedspam._internal import checks, trees
+from fedspam._internal.trees import Params, Scalar, static, struct
+from fedspam.clients import Oracle
+from fedspam.methods.schedules import Schedule, schedule, step_size_schedule
+from fedspam.solvers import Answer, Certificate, GradientDescent, LocalSolver, Never, Surrogate, certify
+
+
+def descend(
+    oracle: Oracle,
+    key: Key[Array, ""],
+    x: Params,
+    *,
+    steps: int | Integer[Array, ""],
+    step_size: Any,
+    shift: Params | None = None,
+    pull: Any = None,
+) -> Params:
+    r"""Plain steps from x, each on a minibatch of its own:
+
+    .. math:: y \leftarrow y - \eta\,(\nabla f_i(y; \zeta_j) + s + \lambda\,(y - x))
+
+    Nothing but the step is computed: no loss, no certificate.
+
+    Arguments:
+        steps: how many; may be known only as the program runs.
+        step_size: :math:`\eta`.
+        shift: s; None for 0.
+        pull: :math:`\lambda`; None for 0.
+    """
+    gradient = jax.grad(oracle)
+
+    def step(j: Any, y: Params) -> Params:
+        direction = gradient(y, jax.random.fold_in(key, j))
+        if shift is not None:
+            direction = trees.add(direction, shift)
+        if pull is not None:
+            direction = trees.axpy(pull, trees.subtract(y, x), direction)
+        return trees.axpy(-step_size, direction, y)
+
+    return lax.fori_loop(0, steps, step, x)
+
+
+class Trained(NamedTuple):
+    """What local training leaves: the client's model, and its certificate, or () where it makes none."""
+
+    y: Params
+    certificate: Any = ()
+
+
+class Training(Protocol):
+    """How a client trains on its own loss, perhaps shifted by a linear term and held near x."""
+
+    def numbers(self, k: Integer[Array, ""]) -> dict[str, Any]:
+        """The numbers of round k, by the names under which they are sent."""
+        ...
+
+    def __call__(
+        self, oracle: Oracle, key: Key[Array, ""], x: Params, shift: Params | None, numbers: Mapping[str, Any]
+    ) -> Trained: ...
+
+    def gradients(self, certificate: Any) -> Any:
+        """How many gradients a client took."""
+        ...
+
+
+@struct
+class Steps:
+    r"""A number of plain SGD steps, each on a minibatch of its own; on the way, no certificate and no fallback.
+
+    Arguments:
+        local_step_size: :math:`\eta_k`.
+        step_size: the :math:`\gamma_k` of a proximal term :math:`\|y - x\|^2/(2\gamma)`; None for none.
+        steps: how many.
+    """
+
+    local_step_size: Schedule
+    step_size: Schedule | None = None
+    steps: int = static(default=1)
+
+    def __post_init__(self) -> None:
+        checks.whole("local_steps", self.steps, 1)
+
+    def numbers(self, k: Integer[Array, ""]) -> dict[str, Any]:
+        local = {"local_step_size": self.local_step_size(k)}
+        return local if self.step_size is None else {**local, "step_size": self.step_size(k)}
+
+    def __call__(
+        self, oracle: Oracle, key: Key[Array, ""], x: Params, shift: Params | None, numbers: Mapping[str, Any]
+    ) -> Trained:
+        eta, pull = numbers["local_step_size"], None if self.step_size is None else 1 / numbers["step_size"]
+        return Trained(descend(oracle, key, x, steps=self.steps, step_size=eta, shift=shift, pull=pull))
+
+    def gradients(self, certificate: Any) -> Any:
+        return self.steps
+
+
+@struct
+class Prox:
+    r"""The prox of the client's own loss, answered by a local solver with its certificate.
+
+    .. math:: \min_y f_i(y) + \langle s, y\rangle + \frac{1}{2\gamma}\|y - x\|^2
+    """
+
+    step_size: Schedule
+    solver: LocalSolver
+
+    def numbers(self, k: Integer[Array, ""]) -> dict[str, Any]:
+        return {"step_size": self.step_size(k)}
+
+    def __call__(
+        self, oracle: Oracle, key: Key[Array, ""], x: Params, shift: Params | None, numbers: Mapping[str, Any]
+    ) -> Trained:
+        # the solver's phi with g = grad f(x) + s
+        g = jax.grad(oracle)(x, key)
+        g = g if shift is None else trees.add(g, shift)
+        return Trained(*self.solver(oracle, key, x=x, g=g, step_size=numbers["step_size"]))
+
+    def gradients(self, certificate: Any) -> Any:
+        return certificate.gradients
+
+
+def training(step_size: Any, local_steps: int | None, local_step_size: Any, solver: LocalSolver | None) -> Training:
+    """What a user may say of a prox that is trained for: the solver that answers it, or steps and their size."""
+    if solver is not None:
+        if local_steps is not None or local_step_size is not None:
+            raise ValueError(
+                "both a solver and local steps are given; a solver makes its own steps: leave out local_steps and "
+                "local_step_size, or the solver"
+            )
+        return Prox(step_size_schedule(step_size), solver)
+    if local_steps is None or local_step_size is None:
+        raise ValueError(
+            f"local_steps = {local_steps!r} and local_step_size = {local_step_size!r} must both be given, or a solver "
+            "such as LBFGS() instead of them"
+        )
+    return Steps(positive_schedule(local_step_size, "local_step_size"), step_size_schedule(step_size), local_steps)
+
+
+@struct
+class Sarah:
+    r"""Recursive steps, each on a minibatch of its own, which see it at the last two points:
+
+    .. math:: w_{j+1} = w_j - \eta v_j, \qquad v_{j+1} = v_j + \nabla f_i(w_{j+1}; \zeta_j) - \nabla f_i(w_j; \zeta_j),
+        \qquad w_0 = x,\ v_0 = g
+
+    With whole gradients the sum telescopes to :math:`v_j = \nabla f_i(w_j) - \nabla f_i(x) + g`: those are the steps of
+    `fedspam.solvers.GradientDescent`. A finite :math:`\gamma` adds :math:`(w_j - x)/\gamma` to the direction.
+
+    Arguments:
+        steps: how many.
+        step_size: :math:`\eta`.
+
+    Nguyen, Liu, Scheinberg, Takáč: SARAH, 2017, arXiv:1703.00102.
+    """
+
+    step_size: float | Scalar
+    steps: int = static()
+
+    def __post_init__(self) -> None:
+        checks.whole("steps", self.steps, 1)
+        checks.positive("step_size", self.step_size)
+
+    def __call__(
+        self, oracle: Oracle, key: Key[Array, ""], *, x: Params, g: Params, step_size: Any
+    ) -> tuple[Params, Certificate]:
+        return certify(self._solve, oracle, key, x=x, g=g, step_size=step_size, stop=Never(), safeguard=False)
+
+    def _solve(self, phi: Surrogate) -> Answer:
+        gradient = jax.grad(phi.oracle)
+
+        def move(w: Params, v: Params) -> Params:
+            slope = trees.add(v, trees.divide(trees.subtract(w, phi.x), phi.step_size))
+            return trees.axpy(-self.step_size, slope, w)
+
+        def step(j: Any, now: tuple[Params, Params]) -> tuple[Params, Params]:
+            w, v = now
+            moved, own_key = move(w, v), jax.random.fold_in(phi.key, j)
+            return moved, trees.add(v, trees.subtract(gradient(moved, own_key), gradient(w, own_key)))
+
+        w, v = lax.fori_loop(0, self.steps - 1, step, (phi.x, phi.g))
+        return Answer(phi.at(move(w, v)), self.steps, 2 * self.steps - 1)
+
+
+def surrogate_steps(steps: int, step_size: Any, minibatch: bool, *, recursive: bool) -> LocalSolver:
+    r"""m steps along :math:`D(y) = \nabla f_i(y) - \nabla f_i(x) + g`: at :math:`\gamma = \infty` those on phi.
+
+    Whole gradients make the anchored and the recursive form the same; minibatches do not.
+    """
+    checks.whole("local_steps", steps, 1)
+    if minibatch and recursive:
+        return Sarah(step_size, steps=steps)
+    return GradientDescent(steps=steps, step_size=step_size, minibatch=minibatch, safeguard=False)
+
+
+def until_heads(key: Key[Array, ""], probability: Any) -> Integer[Array, ""]:
+    """How often a coin is thrown until it first shows heads: 1, 2, 3, ..., on average 1 / probability.
+
+    A method that throws a coin after each local step and communicates when it shows heads may draw the number of local
+    steps at once: then a round is one communication, and only what is sent is charged.
+    """
+    return jax.random.geometric(key, jnp.asarray(probability), dtype=jnp.int32)
+
+
+def positive_schedule(value: Any, name: str) -> Schedule:
+    checks.positive(name, value)
+    return schedule(value, name)

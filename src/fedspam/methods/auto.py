@@ -1,0 +1,379 @@
+"""SPAM-PPA and SPAM-PP whose step size and momentum choose themselves."""
+
+import dataclasses
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Key, UInt32
+
+from fedspam._internal import checks, trees
+from fedspam._internal.trees import Params, Scalar, static, struct
+from fedspam.clients import Oracle
+from fedspam.federation import Federation, on_client
+from fedspam.methods._registry import Cost, Method, register
+from fedspam.solvers import LBFGS, Answer, Certificate, Exact, LocalSolver, Never, SampledSteps, certify
+
+SKETCH = 16  # random projections of a gradient that a client sends along
+
+
+class AutoState(NamedTuple):
+    """What the server keeps between rounds: three vectors and a few numbers."""
+
+    x: Params
+    x_prev: Params
+    g: Params
+    k: Any
+    error: Scalar  # estimate of |g - grad f(x)|^2
+    noise: Scalar  # sigma^2, the spread of the clients' gradients
+    trend: Scalar  # by what the noise is expected to change until the next round, at most 1
+    similarity: Scalar  # delta^2 in mean square along the steps taken
+    step_size: Scalar
+    growth: Scalar  # by what the step size grows while all is well
+    slope: Scalar  # <g, step> of the last step
+    promise: Scalar  # by what the movers expected f to change over it
+    rate: Scalar  # of the movers' minibatch steps
+    share: Scalar  # of the movers' mean step that is taken: below 1 only after f has risen
+
+
+class Moments(NamedTuple):
+    """Mean and mean square over clients of their sketches: sums alone, so a secure aggregation can make them."""
+
+    first: Float[Array, " sketch"]
+    second: Float[Array, " sketch"]
+
+
+class Start(NamedTuple):
+    """A client's answer before the first round."""
+
+    g: Params
+    fresh: Moments
+
+
+class Difference(NamedTuple):
+    """A client's answer to the exchange of gradients."""
+
+    c: Params
+    fresh: Moments  # of grad f_i(x)
+    change: Moments  # of grad f_i(x) - grad f_i(x_prev)
+    sent: Moments  # of c_i
+    bend: Scalar  # f_i(x) - f_i(x_prev) - <grad f_i(x_prev), x - x_prev>
+    sampled: Scalar  # 1 if the client works with minibatches
+
+
+class Move(NamedTuple):
+    """Where a client wants to go, what it expects of that, and the logarithm of its last rate."""
+
+    x: Params
+    promise: Scalar
+    rate: Scalar
+    certificate: Certificate
+
+
+class AutoInfo(NamedTuple):
+    """What a round records."""
+
+    step_size: Any
+    momentum: Any
+    error: Any
+    noise: Any
+    similarity: Any
+    ratio: Any
+    certificate: Certificate
+    gradients: Any
+
+
+class Spreads(NamedTuple):
+    """What is known of the clients' spread, and of the error of g."""
+
+    error: Scalar
+    noise: Scalar
+    similarity: Scalar
+
+
+class Pace(NamedTuple):
+    """How far a round goes."""
+
+    step_size: Scalar
+    growth: Scalar
+    share: Scalar
+    ratio: Scalar
+
+
+@struct
+class Auto:
+    r"""SPAM that needs no parameters but the size of its cohort. Use `auto` to build it.
+
+    **Momentum.** The server's estimate is a filter: its prediction :math:`g_{k-1} + \bar u` has the variance
+    :math:`\hat e + \hat\delta^2\|x_k - x_{k-1}\|^2/B`, the fresh gradient of the cohort the variance
+    :math:`\hat\sigma^2/B`; :math:`p_k` is the Kalman gain of the two. The spreads come from `SKETCH` random
+    projections that each client sends along with their squares, the error from its own recursion.
+
+    **Step size.** After a step, the next cohort tells how f curved over it: :math:`D_f = f(x_{k+1}) - f(x_k) -
+    \langle\nabla f(x_k), x_{k+1} - x_k\rangle`; the movers have told the same of their own losses. The ratio of
+    :math:`\langle g, \Delta\rangle + D_f` to what they promised, :math:`\langle g, \Delta\rangle + D_\xi`, is that of
+    a trust region, free of the noise of g: above `good` the step size grows, below `bad` it shrinks. The first one is
+    :math:`1/\hat\delta` over a tiny step along :math:`-g_0`. Where more than half of :math:`\|g\|^2` is error, only the
+    share :math:`2(1 - \hat e/\|g\|^2)` of the step is taken.
+
+    **Minibatch clients** cannot certify a prox. They take `SampledSteps`, whose rate they find themselves and hand on
+    through the server, and whose correction fades at the reach :math:`\hat\sigma/(4\hat\delta)`: farther from x,
+    clients' gradients differ in other ways than at x. The 4 is there because secants tell too small a :math:`\delta`.
+    If f rises by more than half of what the movers promised that it would fall, half of the next step is taken.
+
+    The rules are unchanged if f is scaled. Nothing is asked of clients beyond the two exchanges of SPAM-PP.
+    """
+
+    solver: LocalSolver
+    sampler: SampledSteps
+    cohort_size: int = static()
+    who: str = static(default="average")
+    memory: float = 0.2  # of the measured spreads, per round, once the first rounds are over
+    good: float = 0.7
+    bad: float = 0.4
+    speed: float = 4.0  # growth until the first bad step ...
+    grow: float = 1.15  # ... and after it
+    shrink: float = 1.5
+
+    def init(self, params: Params, key: Key[Array, ""], fed: Federation) -> AutoState:
+        cohort = fed.sample(key, self.cohort_size, role="start")
+        reply = fed.mean(cohort, self.begin, x=params, seed=jax.random.key_data(key))
+        noise = _spread(reply.fresh, self.cohort_size)
+        zero, tiny = jnp.zeros_like(noise), jnp.finfo(noise.dtype).tiny
+        # a tiny step along -g_0, so that the first round sees how the clients' gradients change
+        reach = 1e-3 * (1 + trees.norm(params)) / jnp.maximum(trees.norm(reply.g), tiny)
+        return AutoState(
+            x=trees.axpy(-reach, reply.g, params), x_prev=params, g=reply.g, k=jnp.zeros((), jnp.int32),
+            error=noise / self.cohort_size, noise=noise, trend=zero + 1, similarity=zero, step_size=zero,
+            growth=zero + self.speed, slope=zero, promise=zero, rate=zero + 1, share=zero + 1,
+        )  # fmt: skip
+
+    def round(self, state: AutoState, key: Key[Array, ""], fed: Federation) -> tuple[AutoState, AutoInfo]:
+        count = self.cohort_size
+        length = trees.squared_norm(trees.subtract(state.x, state.x_prev))
+        p = self._momentum(state, length)  # before the cohort is drawn: otherwise g would be biased
+
+        cohort = fed.sample(key, count)
+        reply = fed.mean(
+            cohort, self.difference, x=state.x, x_prev=state.x_prev, momentum=p, seed=jax.random.key_data(key)
+        )
+        g = trees.axpy(1 - p, state.g, reply.c)
+
+        spreads = self._spreads(state, reply, p, length)
+        pace = self._pace(state, reply, g, spreads)
+        rate = self._rate(state, reply, g, length)
+        reach = jnp.sqrt(spreads.noise / _above(spreads.similarity)) / 4
+
+        movers = cohort if self.who == "average" else cohort.one(key)
+        move = fed.mean(movers, self.prox, x=state.x, g=g, step_size=pace.step_size, rate=rate, reach=reach)
+        used = jnp.where(self._sampled(reply), pace.step_size, move.certificate.step_size)
+        step = trees.subtract(move.x, state.x)
+        x = trees.where(pace.share < 1, trees.axpy(pace.share, step, state.x), move.x)
+        slope = trees.dot(g, step)
+        new = AutoState(
+            x=x, x_prev=state.x, g=g, k=state.k + 1, error=spreads.error, noise=spreads.noise,
+            trend=jnp.clip(spreads.noise / _above(state.noise), 0.1, 1) ** min(1, (count - 1) / 3),
+            similarity=spreads.similarity, step_size=used, growth=pace.growth, slope=pace.share * slope,
+            promise=pace.share * slope + pace.share**2 * (move.promise - slope), rate=jnp.exp(move.rate),
+            share=pace.share,
+        )  # fmt: skip
+        gradients = 2 * count + movers.size * move.certificate.gradients
+        return new, AutoInfo(
+            used, p, spreads.error, spreads.noise, spreads.similarity, pace.ratio, move.certificate, gradients
+        )
+
+    def _momentum(self, state: AutoState, length: Scalar) -> Scalar:
+        """The Kalman gain; where the noise falls from round to round, it is expected to go on falling.
+
+        Of two or three clients the spread also falls by chance: less of the last fall is expected again.
+        """
+        predicted = state.error + state.similarity * length / self.cohort_size
+        fresh = state.trend * state.noise / self.cohort_size
+        tiny = jnp.finfo(fresh.dtype).tiny
+        return jnp.clip((predicted + tiny) / (predicted + fresh + tiny), 1e-3, 1.0)
+
+    def _spreads(self, state: AutoState, reply: Difference, p: Scalar, length: Scalar) -> Spreads:
+        """What the cohort tells of sigma and delta, and with them of the error of g."""
+        count, first = self.cohort_size, state.k == 0
+        memory = jnp.minimum(self.memory, 0.2 + 0.05 * state.k).astype(length.dtype)  # at first all falls quickly
+        keep = jnp.where(first, 0.0, memory)
+        noise = jnp.where(first, 0.5, memory) * state.noise
+        noise += jnp.where(first, 0.5, 1 - memory) * _spread(reply.fresh, count)
+        similarity = keep * state.similarity + (1 - keep) * _spread(reply.change, count) / _above(length)
+        error = (1 - p) ** 2 * state.error + _spread(reply.sent, count) / count
+        return Spreads(error, noise, similarity)
+
+    def _pace(self, state: AutoState, reply: Difference, g: Params, spreads: Spreads) -> Pace:
+        """The trust region's step size, and the share of the step that is taken."""
+        first, sampled = state.k == 0, self._sampled(reply)
+        change = state.slope + reply.bend  # of f over the last step, were its gradient g
+        tiny = jnp.finfo(change.dtype).tiny
+        ratio = jnp.where(first, 1.0, change / jnp.where(state.promise < 0, state.promise, -tiny))
+        bad = ~(ratio >= self.bad)  # also where nothing was promised, or nothing can be said
+        growth = jnp.where(bad, jnp.minimum(state.growth, self.grow), state.growth)
+        # only the part of g that is no error is worth following; up to half of it may be, as errors are guessed high
+        worth = jnp.clip(2 - 2 * spreads.error / _above(trees.squared_norm(g)), 0.05, 1.0)
+        larger = (ratio >= self.good) & (worth == 1)
+        gamma = state.step_size * jnp.where(bad, 1 / self.shrink, jnp.where(larger, growth, 1.0))
+        gamma = jnp.where(first, 1 / jnp.sqrt(_above(spreads.similarity)), gamma)
+        gamma = jnp.minimum(gamma, jnp.finfo(gamma.dtype).max ** 0.5)  # good steps in a row must not end in infinity
+        gamma = jnp.where(sampled & ~first, state.step_size, gamma)  # whom it does not concern
+        rose = sampled & ~first & ~(change <= 0.5 * jnp.abs(state.promise))
+        share = jnp.where(sampled, jnp.where(rose, 0.5 * state.share, jnp.minimum(1.0, 1.2 * state.share)), worth)
+        return Pace(gamma, growth, share, ratio)
+
+    def _rate(self, state: AutoState, reply: Difference, g: Params, length: Scalar) -> Scalar:
+        """That of the movers' minibatch steps: the last one's, at first what the curvature along the tiny step says."""
+        longest = (1 + trees.norm(state.x)) / _above(trees.norm(g))
+        return jnp.where(state.k == 0, jnp.minimum(length / _above(2 * jnp.abs(reply.bend)), longest), state.rate)
+
+    def _sampled(self, reply: Difference) -> Any:
+        return (reply.sampled > 0.5) & (self.who == "average")
+
+    @on_client
+    def begin(self, oracle: Oracle, key: Key[Array, ""], *, x: Params, seed: UInt32[Array, " 2"]) -> Start:
+        g = jax.grad(_whole(oracle))(x, key)
+        return Start(g, _moments(_sketch(g, seed)))
+
+    @on_client
+    def difference(
+        self,
+        oracle: Oracle,
+        key: Key[Array, ""],
+        *,
+        x: Params,
+        x_prev: Params,
+        momentum: Any,
+        seed: UInt32[Array, " 2"],
+    ) -> Difference:
+        both = jax.value_and_grad(_whole(oracle))
+        (value, a), (value_prev, b) = both(x, key), both(x_prev, key)
+        sketch_a, sketch_b = _sketch(a, seed), _sketch(b, seed)
+        step = trees.subtract(x, x_prev)
+        bend = value - value_prev - trees.dot(b, step)
+        # where the rounding of the losses could hide the difference, the gradients tell it
+        doubt = jnp.finfo(bend.dtype).eps ** (2 / 3) * (jnp.abs(value) + jnp.abs(value_prev))
+        bend = jnp.where(jnp.abs(bend) < doubt, 0.5 * trees.dot(trees.subtract(a, b), step), bend)
+        return Difference(
+            c=trees.axpy(momentum - 1, b, a),
+            fresh=_moments(sketch_a),
+            change=_moments(sketch_a - sketch_b),
+            sent=_moments(sketch_a + (momentum - 1) * sketch_b),
+            bend=bend,
+            sampled=jnp.asarray(_samples(oracle), bend.dtype),
+        )
+
+    @on_client
+    def prox(
+        self, oracle: Oracle, key: Key[Array, ""], *, x: Params, g: Params, step_size: Any, rate: Any, reach: Any
+    ) -> Move:
+        if not _samples(oracle):
+            y, certificate = self.solver(oracle, key, x=x, g=g, step_size=step_size)
+            return Move(y, _expected(certificate), jnp.log(jnp.asarray(rate, certificate.decrease.dtype)), certificate)
+        # what several clients do too much in different directions averages out; one client alone needs the prox
+        alone = self.who == "one"
+        step_size = step_size if alone else jnp.inf
+        sampler = dataclasses.replace(self.sampler, rate=rate, reach=jnp.inf if alone else reach)
+        y, last = sampler.walk(oracle, key, x=x, g=g, step_size=step_size)
+        answer = lambda phi: Answer(phi.at(y), self.sampler.steps, 2 * self.sampler.steps + 1)
+        whole = _whole(oracle)
+        _, certificate = certify(
+            answer, whole, key, x=x, g=g, step_size=step_size, stop=Never(), safeguard=False, vectorize=False
+        )
+        promise = _expected(certificate) if alone else whole(y) - whole(x)
+        return Move(y, promise, jnp.log(last), certificate)
+
+    def params(self, state: AutoState) -> Params:
+        return state.x
+
+    def client_state(self, params: Params) -> tuple[()]:
+        return ()
+
+
+def _above(number: Any) -> Scalar:
+    """At least the smallest normal number, so that one can divide by it."""
+    return jnp.maximum(number, jnp.finfo(jnp.result_type(number)).tiny)
+
+
+def _expected(certificate: Certificate) -> Scalar:
+    """What a client that moved expects of f: the decrease of its subproblem without the prox term."""
+    return certificate.decrease - certificate.distance**2 / (2 * certificate.step_size)
+
+
+def _samples(oracle: Oracle) -> bool:
+    """Whether the client sees a minibatch where it is given a key, and all of its data where it is not."""
+    batch, capacity = getattr(oracle, "batch", None), getattr(oracle, "capacity", None)
+    return batch is not None and capacity is not None and batch < capacity
+
+
+@struct
+class Whole:
+    """A client that looks at all of its data, whatever minibatch it is asked for."""
+
+    oracle: Oracle
+
+    @property
+    def weight(self) -> Any:
+        return self.oracle.weight
+
+    def __call__(self, params: Params, key: Key[Array, ""] | None = None) -> Scalar:
+        return self.oracle(params)
+
+
+def _whole(oracle: Oracle) -> Oracle:
+    return Whole(oracle) if _samples(oracle) else oracle
+
+
+def _sketch(vector: Params, seed: UInt32[Array, " 2"]) -> Float[Array, " sketch"]:
+    """Random projections with E|sketch|^2 = |vector|^2: random signs, summed into buckets."""
+    flat, _ = trees.vectorize(vector)
+    bits = jax.random.bits(jax.random.wrap_key_data(seed), flat.shape, jnp.uint8)
+    signed = jnp.where(bits & 1, flat, -flat)
+    return jnp.pad(signed, (0, -flat.size % SKETCH)).reshape(-1, SKETCH).sum(0)
+
+
+def _moments(sketch: Float[Array, " sketch"]) -> Moments:
+    return Moments(sketch, sketch**2)
+
+
+def _spread(moments: Moments, count: int) -> Scalar:
+    """The unbiased spread over clients that the moments of their sketches tell."""
+    return jnp.maximum(jnp.sum(moments.second - moments.first**2), 0) * (count / (count - 1))
+
+
+def auto(cohort_size: int, *, solver: LocalSolver | None = None, who: str = "average") -> Auto:
+    """SPAM-PPA (or SPAM-PP) that chooses its step size and momentum as it goes.
+
+    Clients whose oracle draws minibatches (``Ragged.of(..., batch=20)``) take local steps that choose their own length;
+    all others answer a prox. The page on choosing parameters has the derivation, what it is worth and where it fails.
+
+    Arguments:
+        cohort_size: clients asked a round, at least 2.
+        solver: how a client answers the prox; L-BFGS until the relative certificate holds unless given.
+        who: 'average' moves the whole cohort (5d floats a client), 'one' a single client of it.
+
+    >>> import jax, jax.numpy as jnp
+    >>> from fedspam import simulate
+    >>> from fedspam.methods import auto
+    >>> from fedspam.problems import quadratics
+    >>> people = quadratics(jax.random.key(0), clients=50, dimension=5, delta=0.1)
+    >>> run = simulate(auto(10), people, jnp.ones(5), rounds=20, key=jax.random.key(1))
+    >>> bool(jnp.linalg.norm(people.gradient(run.params)) < 0.1 * jnp.linalg.norm(people.gradient(jnp.ones(5))))
+    True
+    """
+    checks.whole("cohort_size", cohort_size, 2, "a spread needs two clients; with one, give spam() its parameters")
+    checks.one_of("who", who, ("average", "one"))
+    return Auto(
+        solver=LBFGS() if solver is None else solver,
+        sampler=SampledSteps(),
+        cohort_size=cohort_size,
+        who=who,
+        memory=max(0.2, 0.6 / (cohort_size - 1)),  # the fewer clients, the less a round tells of their spread
+    )
+
+
+register("auto", Method(
+    name="SPAM-PPA, auto", build=auto, example={"cohort_size": 4, "solver": Exact()}, similarity="yes", partial="yes",
+    stateless="yes", nonsmooth="yes", nonconvex="no", estimator="MVR", oracle="a-prox, all", phases=2,
+    up=Cost(2, extra=6 * SKETCH), down=Cost(3), reference="this library",
+))  # fmt: skip

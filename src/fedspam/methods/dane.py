@@ -1,0 +1,123 @@
+"""DANE, DANE+ and FedDANE: the prox around a gradient that is forgotten after each round."""
+
+from typing import Any
+
+from fedspam.methods._registry import Cost, Method, register, step_grid
+from fedspam.methods._template import Factored
+from fedspam.methods.estimators import CohortGradient
+from fedspam.methods.schedules import step_size_schedule
+from fedspam.solvers import LBFGS, Exact, LocalSolver
+
+
+def dane(step_size: Any, *, solver: LocalSolver | None = None) -> Factored:
+    r"""DANE: everyone's gradient, everyone's prox, and their average.
+
+    .. math:: x_{k+1} = \frac1n\sum_{i=1}^n \arg\min_y\Bigl\{f_i(y) + \langle\nabla f(x_k) - \nabla f_i(x_k), y\rangle
+        + \tfrac{1}{2\gamma_k}\|y - x_k\|^2\Bigr\}
+
+    2d floats down and 2d up for every client, in two exchanges; no state. The paper's :math:`\mu` is
+    :math:`1/\gamma`, its factor :math:`\eta` on the gradient is 1. With :math:`\gamma \approx 1/\delta` it takes
+    :math:`O((\delta/\mu)\log 1/\epsilon)` rounds on :math:`\mu`-strongly convex f. Averaging needs convexity;
+    `dane_plus` does not.
+
+    Arguments:
+        step_size: :math:`\gamma_k`: a number, one value a round, or a schedule.
+        solver: how clients answer the prox; L-BFGS until the relative certificate holds unless given.
+
+    Shamir, Srebro, Zhang: Communication-efficient distributed optimization using an approximate Newton-type method,
+    2014, arXiv:1312.7853.
+
+    >>> import jax.numpy as jnp
+    >>> from fedspam import simulate
+    >>> from fedspam.problems import quadratics
+    >>> from fedspam.solvers import Exact
+    >>> people = quadratics(0, clients=10, dimension=5, delta=0.1)
+    >>> run = simulate(dane(step_size=10.0, solver=Exact()), people, jnp.ones(5), rounds=10, key=1)
+    >>> bool(jnp.linalg.norm(people.gradient(run.params)) < 0.001 * jnp.linalg.norm(people.gradient(jnp.ones(5))))
+    True
+    """
+    return _dane(None, step_size, solver, "average")
+
+
+def dane_plus(step_size: Any, *, solver: LocalSolver | None = None) -> Factored:
+    r"""DANE+: everyone's gradient, and the prox of one random client.
+
+    .. math:: x_{k+1} \in \text{a-prox}(x_k, \nabla f(x_k), \gamma_k, \xi_k)
+
+    d floats down and d up for every client, then d more each way for the one that moves. The paper lets all clients
+    solve and keeps one random answer; here only that client is asked to, which is the same iterate at less cost.
+    Non-convex f: :math:`O(\delta F/\epsilon)` rounds with :math:`\gamma \approx 1/\delta`.
+
+    Arguments: as `dane`.
+
+    Jiang, Rodomanov, Stich: Federated optimization with doubly regularized drift correction, 2024, arXiv:2404.08447.
+
+    >>> import jax.numpy as jnp
+    >>> from fedspam import simulate
+    >>> from fedspam.problems import quadratics
+    >>> from fedspam.solvers import Exact
+    >>> people = quadratics(0, clients=10, dimension=5, delta=0.1)
+    >>> run = simulate(dane_plus(step_size=10.0, solver=Exact()), people, jnp.ones(5), rounds=10, key=1)
+    >>> bool(jnp.linalg.norm(people.gradient(run.params)) < 0.001 * jnp.linalg.norm(people.gradient(jnp.ones(5))))
+    True
+    """
+    return _dane(None, step_size, solver, "one")
+
+
+def feddane(
+    cohort_size: int, step_size: Any, *, solver: LocalSolver | None = None, second_cohort: bool = True
+) -> Factored:
+    r"""FedDANE: DANE where one cohort gives the gradient and a second one moves.
+
+    .. math:: x_{k+1} = \frac1B\sum_{i\in S'_k} x^i, \qquad x^i \in \text{a-prox}(x_k, \nabla f_{S_k}(x_k), \gamma_k, i)
+
+    d floats down and d up for each client of the first cohort, 2d and d for each of the second; 2d and 2d if it is
+    the same cohort. No memory (momentum 1), hence a floor of the order of the cohort gradient's error.
+
+    Arguments:
+        cohort_size: B, of both cohorts.
+        step_size: :math:`\gamma_k`: a number, one value a round, or a schedule.
+        solver: how clients answer the prox; L-BFGS until the relative certificate holds unless given.
+        second_cohort: whether the clients that move are drawn anew, as in the paper.
+
+    Li, Sahu, Zaheer, Sanjabi, Talwalkar, Smith: FedDANE, 2019, arXiv:2001.01920.
+
+    >>> import jax.numpy as jnp
+    >>> from fedspam import simulate
+    >>> from fedspam.problems import quadratics
+    >>> from fedspam.solvers import Exact
+    >>> people = quadratics(0, clients=20, dimension=5, delta=0.1)
+    >>> run = simulate(feddane(10, step_size=1.0, solver=Exact()), people, jnp.ones(5), rounds=30, key=1)
+    >>> bool(jnp.linalg.norm(people.gradient(run.params)) < 0.1 * jnp.linalg.norm(people.gradient(jnp.ones(5))))
+    True
+    """
+    return _dane(cohort_size, step_size, solver, "second" if second_cohort else "average")
+
+
+def _dane(cohort_size: int | None, step_size: Any, solver: LocalSolver | None, who: str) -> Factored:
+    return Factored(
+        estimator=CohortGradient(),
+        solver=LBFGS() if solver is None else solver,
+        step_size=step_size_schedule(step_size),
+        who=who,
+        cohort_size=cohort_size,
+    )
+
+
+for _key, _name, _build, _oracle, _up, _down, _reference in (
+    ("dane", "DANE", dane, "prox, all", Cost(2), Cost(2), "Shamir, Srebro, Zhang 2014, arXiv:1312.7853"),
+    ("dane_plus", "DANE+", dane_plus, "prox, one client", Cost(1, 1), Cost(1, 1),
+     "Jiang, Rodomanov, Stich 2024, arXiv:2404.08447"),
+):  # fmt: skip
+    register(_key, Method(
+        name=_name, build=_build, example={"step_size": 5.0, "solver": Exact()}, similarity="yes", partial="no",
+        stateless="yes", nonsmooth="yes", nonconvex="yes" if _build is dane_plus else "no", estimator="exact",
+        oracle=_oracle, phases=2, up=_up, down=_down, grid=step_grid, reference=_reference,
+    ))  # fmt: skip
+
+register("feddane", Method(
+    name="FedDANE", build=feddane, example={"cohort_size": 4, "step_size": 0.5, "solver": Exact()},
+    similarity="partly", partial="yes", stateless="yes", nonsmooth="no", nonconvex="yes", estimator="cohort gradient",
+    oracle="a-prox, second cohort", phases=2, up=Cost(2), down=Cost(3), grid=step_grid,
+    reference="Li, Sahu, Zaheer, Sanjabi, Talwalkar, Smith 2019, arXiv:2001.01920",
+))  # fmt: skip

@@ -1,0 +1,376 @@
+r"""How the server's estimate g of the gradient is made: one of the three factors of a method.
+
+An estimator turns one exchange with the round's cohort S into the new g. It knows nothing of what is done with g.
+
+=================  =====================================================================================
+`OwnGradient`      none: whoever moves uses its own gradient
+`CohortGradient`   :math:`\nabla f_S(x_k)`, exact where the cohort is everyone
+`MVR`              :math:`\nabla f_S(x_k) + (1-p)(g_{k-1} - \nabla f_S(x_{k-1}))`
+`PAGE`             :math:`g_{k-1} + \nabla f_S(x_k) - \nabla f_S(x_{k-1})`, now and then exact
+`SVRG`             :math:`\nabla f(w) + \nabla f_S(x_k) - \nabla f_S(w)`, now and then :math:`w = x_k`
+`RecursiveSAGA`    RG around SAGA: clients remember a gradient
+`RecursiveSVRG`    RG around SVRG: an anchor w, now and then moved
+=================  =====================================================================================
+"""
+
+from typing import Any, NamedTuple, Protocol
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Integer, Key, PyTree
+
+from fedspam._internal import checks, prng, trees
+from fedspam._internal.trees import Params, Scalar, static, struct
+from fedspam.clients import Oracle
+from fedspam.federation import Cohort, Federation, on_client
+from fedspam.methods.schedules import Schedule, Values, schedule
+
+
+class Estimate(NamedTuple):
+    """The state of an estimator between rounds."""
+
+    g: Params | None  # None: whoever moves uses its own gradient
+    memory: Any = ()  # what a particular estimator keeps besides g
+
+
+class Anchor(NamedTuple):
+    """A point whose exact gradient is known."""
+
+    x: Params
+    g: Params
+
+
+class Estimator(Protocol):
+    """How g_k is made from the exchange with a cohort."""
+
+    def begin(self, x: Params, g: Params) -> Estimate:
+        """The state before the first round, from x_0 and the g_0 of the method's start."""
+        ...
+
+    def update(
+        self, old: Estimate, cohort: Cohort, fed: Federation, *, k: Integer[Array, ""], x: Params, x_prev: Params
+    ) -> tuple[Estimate, Any]:
+        """The new estimate, and how many client gradients it took."""
+        ...
+
+    def client_state(self, params: Params) -> PyTree:
+        """What one client remembers for this estimator before it is first asked; () if nothing."""
+        ...
+
+
+# --- what clients do, where several estimators ask for the same ---
+
+
+@on_client(affine=True)
+def gradient(self: Any, oracle: Oracle, key: Key[Array, ""], *, x: Params) -> Params:
+    return jax.grad(oracle)(x, key)
+
+
+@on_client(affine=True)
+def change(self: Any, oracle: Oracle, key: Key[Array, ""], *, x: Params, reference: Params) -> Params:
+    """How the gradient differs between two points, on the same minibatch."""
+    return trees.subtract(jax.grad(oracle)(x, key), jax.grad(oracle)(reference, key))
+
+
+# --- without memory ---
+
+
+@struct
+class OwnGradient:
+    """No estimate: whoever moves uses its own gradient, so that the shift of its prox vanishes. Nothing is sent."""
+
+    def begin(self, x: Params, g: Params) -> Estimate:
+        return Estimate(None)
+
+    def update(
+        self, old: Estimate, cohort: Cohort, fed: Federation, *, k: Integer[Array, ""], x: Params, x_prev: Params
+    ) -> tuple[Estimate, Any]:
+        return old, 0
+
+    def client_state(self, params: Params) -> tuple[()]:
+        return ()
+
+
+@struct
+class CohortGradient:
+    r"""The cohort's gradient, forgotten after the round: :math:`g_k = \nabla f_S(x_k)`. That of everyone is exact."""
+
+    def begin(self, x: Params, g: Params) -> Estimate:
+        return Estimate(g)
+
+    def update(
+        self, old: Estimate, cohort: Cohort, fed: Federation, *, k: Integer[Array, ""], x: Params, x_prev: Params
+    ) -> tuple[Estimate, Any]:
+        return Estimate(fed.mean(cohort, self.gradient, x=x)), cohort.size
+
+    gradient = gradient
+
+    def client_state(self, params: Params) -> tuple[()]:
+        return ()
+
+
+# --- momentum ---
+
+
+@struct
+class MVR:
+    r"""Momentum variance reduction (STORM), the estimator of SPAM:
+
+    .. math:: g_k = \nabla f_S(x_k) + (1 - p_k)\,(g_{k-1} - \nabla f_S(x_{k-1}))
+
+    Both gradients are of the same clients on the same minibatch. In the first round :math:`x_{-1} = x_0`;
+    ``first="given"`` keeps :math:`g_0` as it was started, ``first="update"`` follows the printed loop, which replaces
+    it by :math:`p_0\nabla f_S(x_0) + (1-p_0)g_0`.
+
+    With a `scale` s it is the estimator of MARS, which trusts the difference
+    :math:`u = \nabla f_S(x_k) - \nabla f_S(x_{k-1})` only so far; the messages are the same:
+
+    .. math:: g_k = (1 - p_k)\,(g_{k-1} + s\,u) + p_k\nabla f_S(x_k)
+
+    s = 1 is MVR, s = 0 is SGD with momentum; between them it may help where :math:`\delta \gtrsim L`.
+
+    Cutkosky, Orabona 2019, arXiv:1905.10018; the scale: Yuan, Liu, Wu, Zhou, Gu: MARS, 2024, arXiv:2411.10438.
+    """
+
+    momentum: Schedule
+    scale: float | Scalar | None = None
+    first: str = static(default="given")
+
+    def __post_init__(self) -> None:
+        checks.one_of("first", self.first, ("given", "update"))
+        checks.between("scale", self.scale, 0, 1, remedy="1 is MVR, 0 is SGD with momentum")
+
+    def begin(self, x: Params, g: Params) -> Estimate:
+        return Estimate(g)
+
+    def update(
+        self, old: Estimate, cohort: Cohort, fed: Federation, *, k: Integer[Array, ""], x: Params, x_prev: Params
+    ) -> tuple[Estimate, Any]:
+        p = first_momentum(self.momentum, self.first, k)
+        difference = fed.mean(cohort, self.difference, x=x, x_prev=x_prev, momentum=p)
+        return Estimate(trees.axpy(1 - p, old.g, difference)), 2 * cohort.size
+
+    @on_client(affine=True)
+    def difference(self, oracle: Oracle, key: Key[Array, ""], *, x: Params, x_prev: Params, momentum: Any) -> Params:
+        return mvr_difference(oracle, key, x, x_prev, momentum, self.scale)
+
+    def client_state(self, params: Params) -> tuple[()]:
+        return ()
+
+
+def mvr_difference(
+    oracle: Oracle, key: Key[Array, ""], x: Params, x_prev: Params, momentum: Any, scale: Any = None
+) -> Params:
+    r"""A client's part of the estimate, :math:`g_k - (1-p)g_{k-1}`."""
+    here, there = jax.grad(oracle)(x, key), jax.grad(oracle)(x_prev, key)
+    difference = trees.axpy(momentum - 1, there, here)
+    if scale is None:
+        return difference
+    # what the scale adds to MVR: at s = 1 nothing, to the last bit
+    return trees.axpy((scale - 1) * (1 - momentum), trees.subtract(here, there), difference)
+
+
+def first_momentum(momentum: Schedule, first: str, k: Integer[Array, ""]) -> Any:
+    """p_k, where in round 0 p = 0 keeps the given g_0: with x_{-1} = x_0 the two gradients cancel exactly."""
+    p = momentum(k)
+    return jnp.where(k == 0, jnp.zeros_like(p), p) if first == "given" else jnp.asarray(p)
+
+
+# --- a coin decides when the gradient is asked of everyone ---
+
+
+def probability_schedule(value: Any) -> Schedule:
+    """What a user may give as a probability over rounds: a number, a vector with one value a round, or a schedule."""
+    checks.between("probability", value, 0, 1, remedy="it is the chance that a round asks every client")
+    made = schedule(value, "probability")
+    if isinstance(made, Values) and not bool(jnp.all((made.values >= 0) & (made.values <= 1))):
+        raise ValueError("probability holds a value outside [0, 1]")
+    return made
+
+
+def coin(probability: Schedule, key: Key[Array, ""], k: Integer[Array, ""]) -> Bool[Array, ""]:
+    """Whether round k asks everyone: with its probability, and always in round 0, which is how g is started."""
+    return (k == 0) | jax.random.bernoulli(prng.fold_name(key, "coin"), probability(k))
+
+
+def many(fed: Federation, key: Key[Array, ""], count: int | None) -> Cohort:
+    """Everyone; or, where a `count` is given, a cohort that large, drawn apart from the round's own."""
+    return fed.everyone(key) if count is None else fed.sample(key, count, role="many")
+
+
+@struct
+class PAGE:
+    r"""The recursion without momentum, restarted by a coin from the exact gradient:
+
+    .. math:: g_k = \begin{cases} \nabla f(x_k) & \text{with probability } p_k, \text{ and in round } 0 \\
+        g_{k-1} + \nabla f_S(x_k) - \nabla f_S(x_{k-1}) & \text{otherwise} \end{cases}
+
+    Its error never forgets, but without a restart it grows with :math:`\delta` alone:
+    :math:`e_k \le (1-p)(e_{k-1} + \delta^2\|x_k - x_{k-1}\|^2/B)`. A probability of 1 in every m-th round and 0 between
+    them makes it SARAH. With `many` clients instead of all, each restart has an error :math:`\sigma^2/B'`.
+
+    Li, Bao, Zhang, Richtárik 2021, arXiv:2008.10898; Nguyen, Liu, Scheinberg, Takáč 2017, arXiv:1703.00102.
+    """
+
+    probability: Schedule
+    many: int | None = static(default=None)
+
+    def __post_init__(self) -> None:
+        if self.many is not None:
+            checks.whole("many", self.many, 1)
+
+    def begin(self, x: Params, g: Params) -> Estimate:
+        return Estimate(g)
+
+    def update(
+        self, old: Estimate, cohort: Cohort, fed: Federation, *, k: Integer[Array, ""], x: Params, x_prev: Params
+    ) -> tuple[Estimate, Any]:
+        def restart() -> tuple[Estimate, Any]:
+            all = many(fed, cohort.key, self.many)
+            return Estimate(fed.mean(all, self.gradient, x=x)), jnp.asarray(all.size)
+
+        def recur() -> tuple[Estimate, Any]:
+            change = fed.mean(cohort, self.change, x=x, reference=x_prev)
+            return Estimate(trees.add(old.g, change)), jnp.asarray(2 * cohort.size)
+
+        return fed.cond(coin(self.probability, cohort.key, k), restart, recur)
+
+    gradient, change = gradient, change
+
+    def client_state(self, params: Params) -> tuple[()]:
+        return ()
+
+
+@struct
+class SVRG:
+    r"""The difference to an anchor w whose exact gradient is known:
+
+    .. math:: g_k = \nabla f(w) + \nabla f_S(x_k) - \nabla f_S(w), \qquad
+        w = x_k \text{ with probability } p_k, \text{ and in round } 0
+
+    Unbiased given w, with an error of :math:`\delta^2\|x_k - w\|^2/B`. In a round that moves the anchor,
+    :math:`g_k = \nabla f(x_k)` and the cohort is not asked.
+
+    Johnson, Zhang 2013; with a coin instead of epochs: Kovalev, Horváth, Richtárik 2020, arXiv:1901.08689.
+    """
+
+    probability: Schedule
+
+    def begin(self, x: Params, g: Params) -> Estimate:
+        return Estimate(g, Anchor(x, g))
+
+    def update(
+        self, old: Estimate, cohort: Cohort, fed: Federation, *, k: Integer[Array, ""], x: Params, x_prev: Params
+    ) -> tuple[Estimate, Any]:
+        anchor: Anchor = old.memory
+
+        def move() -> tuple[Estimate, Any]:
+            all = fed.everyone(cohort.key)
+            g = fed.mean(all, self.gradient, x=x)
+            return Estimate(g, Anchor(x, g)), jnp.asarray(all.size)
+
+        def stay() -> tuple[Estimate, Any]:
+            change = fed.mean(cohort, self.change, x=x, reference=anchor.x)
+            return Estimate(trees.add(anchor.g, change), anchor), jnp.asarray(2 * cohort.size)
+
+        return fed.cond(coin(self.probability, cohort.key, k), move, stay)
+
+    gradient, change = gradient, change
+
+    def client_state(self, params: Params) -> tuple[()]:
+        return ()
+
+
+# --- recursive gradients around an unbiased estimate G of the last gradient ---
+
+
+@struct
+class RecursiveSAGA:
+    r"""The recursion, pulled towards an unbiased estimate that lives on what clients remember:
+
+    .. math::
+        G_{k-1} &= \nabla f_S(x_{k-1}) - b_S + \bar b \\
+        g_k &= (1 - \beta_k)\,g_{k-1} + \beta_k G_{k-1} + \nabla f_S(x_k) - \nabla f_S(x_{k-1})
+
+    and each client of S then remembers :math:`b_i = \nabla f_i(x_{k-1})`. The server keeps :math:`\bar b`, their mean
+    over all n clients, which moves by (replies that counted)/n times their mean change; so a cohort must not hold a
+    client twice. In round 0, :math:`\beta = 1` and :math:`g_0 = \nabla f_S(x_0) - b_S + \bar b`. Clients remember
+    different points, so even equal Hessians leave an error in G, which vanishes as x settles.
+
+    Jiang, Rodomanov, Stich 2025, arXiv:2512.05327.
+    """
+
+    pull: Schedule  # beta
+
+    def begin(self, x: Params, g: Params) -> Estimate:
+        return Estimate(g, g)  # the start is the mean of what clients remember: 0, or their gradients at x_0
+
+    def update(
+        self, old: Estimate, cohort: Cohort, fed: Federation, *, k: Integer[Array, ""], x: Params, x_prev: Params
+    ) -> tuple[Estimate, Any]:
+        beta = jnp.where(k == 0, 1.0, self.pull(k))
+        news, change = fed.mean(cohort, self.compare, x=x, x_prev=x_prev)
+        G = trees.add(news, old.memory)
+        g = trees.axpy(1 - beta, old.g, trees.axpy(beta, G, change))
+        mean = trees.axpy(fed.accepted, trees.divide(news, fed.everyone(cohort.key).size), old.memory)
+        return Estimate(g, mean), 2 * cohort.size
+
+    @on_client(stateful=True)
+    def compare(
+        self, oracle: Oracle, key: Key[Array, ""], memory: Params, *, x: Params, x_prev: Params
+    ) -> tuple[tuple[Params, Params], Params]:
+        here, there = jax.grad(oracle)(x, key), jax.grad(oracle)(x_prev, key)
+        return (trees.subtract(there, memory), trees.subtract(here, there)), there
+
+    def client_state(self, params: Params) -> Params:
+        return trees.zeros_like(params)
+
+
+@struct
+class RecursiveSVRG:
+    r"""The recursion, pulled towards an unbiased estimate that lives on an anchor:
+
+    .. math::
+        G_{k-1} &= \nabla f_S(x_{k-1}) - \nabla f_S(w) + \nabla f(w) \\
+        g_k &= (1 - \beta_k)\,g_{k-1} + \beta_k G_{k-1} + \nabla f_S(x_k) - \nabla f_S(x_{k-1})
+
+    where a coin, thrown before the cohort is asked, moves the anchor to :math:`w = x_{k-1}`; it does so in round 0,
+    where also :math:`\beta = 1`, so that :math:`g_0 = \nabla f(x_0)`. As :math:`\beta` is known to the clients, each
+    sends one combined vector.
+
+    Jiang, Rodomanov, Stich 2025, arXiv:2512.05327.
+    """
+
+    pull: Schedule  # beta
+    probability: Schedule
+
+    def begin(self, x: Params, g: Params) -> Estimate:
+        return Estimate(g, Anchor(x, g))
+
+    def update(
+        self, old: Estimate, cohort: Cohort, fed: Federation, *, k: Integer[Array, ""], x: Params, x_prev: Params
+    ) -> tuple[Estimate, Any]:
+        def move() -> tuple[Anchor, Any]:
+            all = fed.everyone(cohort.key)
+            return Anchor(x_prev, fed.mean(all, self.gradient, x=x_prev)), jnp.asarray(all.size)
+
+        def stay() -> tuple[Anchor, Any]:
+            return old.memory, jnp.asarray(0)
+
+        beta = jnp.where(k == 0, 1.0, self.pull(k))
+        anchor, spent = fed.cond(coin(self.probability, cohort.key, k), move, stay)
+        reply = fed.mean(cohort, self.recursion, x=x, x_prev=x_prev, anchor=anchor.x, pull=beta)
+        g = trees.axpy(1 - beta, old.g, trees.axpy(beta, anchor.g, reply))
+        return Estimate(g, anchor), spent + 3 * cohort.size
+
+    gradient = gradient
+
+    @on_client(affine=True)
+    def recursion(
+        self, oracle: Oracle, key: Key[Array, ""], *, x: Params, x_prev: Params, anchor: Params, pull: Any
+    ) -> Params:
+        here, there, far = (jax.grad(oracle)(point, key) for point in (x, x_prev, anchor))
+        return trees.axpy(pull, trees.subtract(there, far), trees.subtract(here, there))
+
+    def client_state(self, params: Params) -> tuple[()]:
+        return ()

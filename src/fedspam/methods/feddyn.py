@@ -1,0 +1,141 @@
+"""FedDyn: a prox on each client, shifted by what it remembers of its own gradient."""
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import jax.numpy as jnp
+from jaxtyping import Array, Key
+
+from fedspam._internal import checks, trees
+from fedspam._internal.trees import Params, static, struct
+from fedspam.clients import Oracle
+from fedspam.federation import Federation, on_client
+from fedspam.methods._local import Training, training
+from fedspam.methods._registry import Cost, Method, Scales, register
+from fedspam.solvers import Exact, LocalSolver
+
+
+class FedDynState(NamedTuple):
+    """What the server keeps between rounds."""
+
+    x: Params
+    h: Params  # the mean of what all clients remember
+    k: Any  # rounds that counted; the index of the schedules
+
+
+class FedDynReply(NamedTuple):
+    """How far a client's model moved, and what its solver reached."""
+
+    moved: Params
+    certificate: Any
+
+
+class FedDynInfo(NamedTuple):
+    """What a round of FedDyn records."""
+
+    certificate: Any
+    gradients: Any  # client gradients evaluated in this round
+
+
+@struct
+class FedDyn:
+    """FedDyn. Use `feddyn` to build it."""
+
+    training: Training
+    cohort_size: int = static()
+
+    def __post_init__(self) -> None:
+        checks.whole("cohort_size", self.cohort_size, 1)
+
+    def init(self, params: Params, key: Key[Array, ""], fed: Federation) -> FedDynState:
+        return FedDynState(x=params, h=trees.zeros_like(params), k=jnp.zeros((), jnp.int32))
+
+    def round(self, state: FedDynState, key: Key[Array, ""], fed: Federation) -> tuple[FedDynState, FedDynInfo]:
+        numbers = self.training.numbers(state.k)
+        gamma = numbers["step_size"]
+
+        cohort = fed.sample(key, self.cohort_size)
+        reply = fed.mean(cohort, self.train, x=state.x, **numbers)
+
+        # the sum over the cohort is divided by n, not by B: h stays the mean of all h_i
+        shared = trees.divide(trees.scale(fed.accepted, reply.moved), fed.everyone(key).size)
+        h = trees.axpy(-1 / gamma, shared, state.h)
+        x = trees.axpy(-gamma, h, trees.add(state.x, reply.moved))
+        gradients = cohort.size * self.training.gradients(reply.certificate)
+        return FedDynState(x, h, state.k + 1), FedDynInfo(reply.certificate, gradients)
+
+    @on_client(stateful=True)
+    def train(
+        self, oracle: Oracle, key: Key[Array, ""], memory: Params, *, x: Params, **numbers: Any
+    ) -> tuple[FedDynReply, Params]:
+        shift = trees.scale(-1, memory)
+        y, certificate = self.training(oracle, key, x, shift, numbers)
+        moved = trees.subtract(y, x)
+        return FedDynReply(moved, certificate), trees.axpy(-1 / numbers["step_size"], moved, memory)
+
+    def params(self, state: FedDynState) -> Params:
+        return state.x
+
+    def client_state(self, params: Params) -> Params:
+        return trees.zeros_like(params)
+
+
+def feddyn(
+    cohort_size: int,
+    step_size: Any,
+    *,
+    solver: LocalSolver | None = None,
+    local_steps: int | None = None,
+    local_step_size: Any = None,
+) -> FedDyn:
+    r"""FedDyn: the prox of FedProx with a linear term that grows until the clients agree on the optimum.
+
+    .. math::
+        y_i &\approx \arg\min_y f_i(y) - \langle h_i, y\rangle + \frac{1}{2\gamma}\|y - x_k\|^2, \qquad
+        h_i \leftarrow h_i - (y_i - x_k)/\gamma \\
+        h &\leftarrow h - \frac{1}{\gamma n}\sum_{i\in S_k}(y_i - x_k), \qquad
+        x_{k+1} = \frac1B\sum_{i\in S_k} y_i - \gamma h
+
+    One exchange, d floats down and d up for each client. Each client remembers :math:`h_i`, first 0, which after an
+    exact answer is :math:`\nabla f_i(y_i)`; so the clients must be known and asked again, and the federation is asked
+    how many there are. The paper's :math:`\alpha` is :math:`1/\gamma`. On strongly convex quadratics its fixed point
+    is the optimum. A large :math:`\gamma` with few clients a round makes h explode.
+
+    Arguments:
+        cohort_size: B.
+        step_size: :math:`\gamma_k`: a number, one value a round, or a schedule; about 1/L.
+        solver: how a client answers, for example ``LBFGS()``. In its place:
+        local_steps: m steps :math:`y \leftarrow y - \eta_k(\nabla f_i(y) - h_i + (y - x_k)/\gamma_k)`, each on its own
+            minibatch.
+        local_step_size: their :math:`\eta_k`: a number, one value a round, or a schedule.
+
+    Acar, Zhao, Matas Navarro, Mattina, Whatmough, Saligrama: Federated learning based on dynamic regularization, 2021,
+    arXiv:2111.04263, Algorithm 1; the sum over the cohort is divided by n, as there and in the authors' code.
+
+    >>> import jax.numpy as jnp
+    >>> from fedspam import simulate
+    >>> from fedspam.problems import quadratics
+    >>> from fedspam.solvers import Exact
+    >>> people = quadratics(0, clients=20, dimension=5)
+    >>> run = simulate(feddyn(10, 0.3, solver=Exact()), people, jnp.ones(5), rounds=60, key=1)
+    >>> bool(jnp.linalg.norm(people.gradient(run.params)) < 0.01 * jnp.linalg.norm(people.gradient(jnp.ones(5))))
+    True
+    """
+    return FedDyn(training=training(step_size, local_steps, local_step_size, solver), cohort_size=cohort_size)
+
+
+def _grid(scales: Scales) -> list[Mapping[str, Any]]:
+    settings = []
+    for c in (0.1, 0.3, 1.0, 3.0, 10.0, 30.0):
+        gamma = c / scales.smoothness
+        local = 1 / (scales.smoothness + scales.delta + 1 / gamma)
+        settings += [{"step_size": gamma, "local_step_size": local, "local_steps": m} for m in (5, 20)]
+    return settings
+
+
+register("feddyn", Method(
+    name="FedDyn", build=feddyn, example={"cohort_size": 4, "step_size": 1.0, "solver": Exact()}, similarity="no",
+    partial="yes", stateless="no", nonsmooth="no", nonconvex="yes", estimator="dual", oracle="prox", phases=1,
+    up=Cost(1), down=Cost(1), grid=_grid,
+    reference="Acar, Zhao, Matas Navarro, Mattina, Whatmough, Saligrama 2021, arXiv:2111.04263",
+))  # fmt: skip

@@ -1,0 +1,360 @@
+"""Local training and a server optimiser: FedAvgM, FedAdam, FedYogi, FedAdagrad, and what FedAvg and FedProx share."""
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple, Protocol
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Integer, Key
+
+from fedspam._internal import checks, trees
+from fedspam._internal.trees import Params, Scalar, static, struct
+from fedspam.clients import Oracle
+from fedspam.federation import Federation, on_client
+from fedspam.methods._local import Steps, Training, positive_schedule
+from fedspam.methods._registry import Cost, Method, Scales, register
+from fedspam.methods.schedules import Schedule
+
+
+class FedOptState(NamedTuple):
+    """What the server keeps between rounds."""
+
+    x: Params
+    memory: Any  # of the server optimiser
+    k: Any  # rounds that counted; the index of the schedules
+
+
+class Update(NamedTuple):
+    """What a client sends: how far its model moved, times its weight where that counts, and what its solver reached."""
+
+    moved: Params
+    weight: Any
+    certificate: Any
+
+
+class FedOptInfo(NamedTuple):
+    """What a round records."""
+
+    certificate: Any
+    gradients: Any  # client gradients evaluated in this round
+
+
+class ServerOptimizer(Protocol):
+    r"""What the server does with :math:`\Delta`, the mean move of the clients."""
+
+    def init(self, params: Params) -> Any: ...
+
+    def update(self, x: Params, moved: Params, memory: Any, k: Integer[Array, ""]) -> tuple[Params, Any]: ...
+
+
+@struct
+class FedOpt:
+    r"""Clients train on their own, the server treats their mean move as a gradient. `fedavg`, `fedprox`, `fedadam` and
+    others build it.
+
+    .. math:: \Delta_k = \frac{\sum_{i\in S_k} w_i\,(y_i - x_k)}{\sum_{i\in S_k} w_i}, \qquad
+        x_{k+1} = \mathrm{server}(x_k, \Delta_k)
+
+    Arguments:
+        training: what a client does: `Steps` or `Prox`.
+        server: what the server does with :math:`\Delta_k`: `Average`, `HeavyBall` or `Adaptive`.
+        cohort_size: clients asked in a round.
+        weighted: whether :math:`w_i` is the number of a client's examples, instead of 1. It is a mean of
+            :math:`w_i(y_i - x_k)` and one of :math:`w_i`, divided by the server.
+    """
+
+    training: Training
+    server: ServerOptimizer
+    cohort_size: int = static()
+    weighted: bool = static(default=False)
+
+    def __post_init__(self) -> None:
+        checks.whole("cohort_size", self.cohort_size, 1)
+
+    def init(self, params: Params, key: Key[Array, ""], fed: Federation) -> FedOptState:
+        return FedOptState(x=params, memory=self.server.init(params), k=jnp.zeros((), jnp.int32))
+
+    def round(self, state: FedOptState, key: Key[Array, ""], fed: Federation) -> tuple[FedOptState, FedOptInfo]:
+        cohort = fed.sample(key, self.cohort_size)
+        update = fed.mean(cohort, self.train, x=state.x, **self.training.numbers(state.k))
+        moved = trees.divide(update.moved, update.weight) if self.weighted else update.moved
+
+        x, memory = self.server.update(state.x, moved, state.memory, state.k)
+        gradients = cohort.size * self.training.gradients(update.certificate)
+        return FedOptState(x, memory, state.k + 1), FedOptInfo(update.certificate, gradients)
+
+    @on_client
+    def train(self, oracle: Oracle, key: Key[Array, ""], *, x: Params, **numbers: Any) -> Update:
+        y, certificate = self.training(oracle, key, x, None, numbers)
+        moved = trees.subtract(y, x)
+        if not self.weighted:
+            return Update(moved, (), certificate)
+        weight = jnp.asarray(oracle.weight, jax.tree.leaves(x)[0].dtype)
+        return Update(trees.scale(weight, moved), weight, certificate)
+
+    def params(self, state: FedOptState) -> Params:
+        return state.x
+
+    def client_state(self, params: Params) -> tuple[()]:
+        return ()
+
+
+@struct
+class Average:
+    r""":math:`x + \eta_s\Delta`."""
+
+    step_size: Schedule
+
+    def init(self, params: Params) -> tuple[()]:
+        return ()
+
+    def update(self, x: Params, moved: Params, memory: tuple[()], k: Integer[Array, ""]) -> tuple[Params, tuple[()]]:
+        return trees.axpy(self.step_size(k), moved, x), memory
+
+
+@struct
+class HeavyBall:
+    r""":math:`M \leftarrow \beta M + \Delta`, then :math:`x + \eta_s M`."""
+
+    step_size: Schedule
+    momentum: float | Scalar
+
+    def init(self, params: Params) -> Params:
+        return trees.zeros_like(params)
+
+    def update(self, x: Params, moved: Params, memory: Params, k: Integer[Array, ""]) -> tuple[Params, Params]:
+        memory = trees.axpy(self.momentum, memory, moved)
+        return trees.axpy(self.step_size(k), memory, x), memory
+
+
+class Moments(NamedTuple):
+    """Running means of the moves and of their squares, coordinate by coordinate."""
+
+    first: Params
+    second: Params
+
+
+@struct
+class Adaptive:
+    r"""The adaptive server steps of Adam, Yogi and Adagrad, without bias correction.
+
+    .. math::
+        M &\leftarrow \beta_1 M + (1-\beta_1)\Delta, \qquad M_0 = 0 \\
+        V &\leftarrow V + \Delta^2 && \text{Adagrad} \\
+        V &\leftarrow V - (1-\beta_2)\,\Delta^2\,\mathrm{sign}(V - \Delta^2) && \text{Yogi} \\
+        V &\leftarrow \beta_2 V + (1-\beta_2)\,\Delta^2 && \text{Adam}, \qquad V_0 = \tau^2 \\
+        x &\leftarrow x + \eta_s\,M / (\sqrt V + \tau)
+    """
+
+    step_size: Schedule
+    momentum: float | Scalar
+    square_momentum: float | Scalar
+    adaptivity: float | Scalar
+    rule: str = static()
+
+    def __post_init__(self) -> None:
+        checks.one_of("rule", self.rule, ("adagrad", "yogi", "adam"))
+
+    def init(self, params: Params) -> Moments:
+        second = jax.tree.map(lambda leaf: jnp.full_like(leaf, jnp.asarray(self.adaptivity, leaf.dtype) ** 2), params)
+        return Moments(trees.zeros_like(params), second)
+
+    def update(self, x: Params, moved: Params, memory: Moments, k: Integer[Array, ""]) -> tuple[Params, Moments]:
+        eta = self.step_size(k)
+        first = trees.axpy(self.momentum, memory.first, trees.scale(1 - self.momentum, moved))
+        second = jax.tree.map(self._second, memory.second, moved)
+
+        def step(x: Array, m: Array, v: Array) -> Array:
+            return x + jnp.asarray(eta, x.dtype) * m / (jnp.sqrt(v) + jnp.asarray(self.adaptivity, x.dtype))
+
+        return jax.tree.map(step, x, first, second), Moments(first, second)
+
+    def _second(self, v: Array, moved: Array) -> Array:
+        squared, fresh = moved**2, jnp.asarray(1 - self.square_momentum, v.dtype)
+        if self.rule == "adagrad":
+            return v + squared
+        if self.rule == "yogi":
+            return v - fresh * squared * jnp.sign(v - squared)
+        return jnp.asarray(self.square_momentum, v.dtype) * v + fresh * squared
+
+
+def fedavgm(
+    cohort_size: int,
+    local_steps: int,
+    step_size: Any,
+    *,
+    momentum: float = 0.9,
+    server_step_size: Any = 1.0,
+    weighted: bool = False,
+) -> FedOpt:
+    r"""FedAvg with momentum on the server.
+
+    .. math:: M_k = \beta M_{k-1} + \frac1B\sum_{i\in S_k}(y_i - x_k), \qquad x_{k+1} = x_k + \eta_s M_k
+
+    where :math:`y_i` is :math:`x_k` after m local steps :math:`y \leftarrow y - \eta_k\nabla f_i(y)`. One exchange, d
+    floats down and d up for each client, no state on clients, one vector more on the server.
+
+    Arguments:
+        cohort_size: B.
+        local_steps: m.
+        step_size: the local :math:`\eta_k`: a number, one value a round, or a schedule.
+        momentum: :math:`\beta` in [0, 1].
+        server_step_size: :math:`\eta_s`, likewise a number or a schedule. A move adds up to :math:`1/(1-\beta)` of
+            itself.
+        weighted: average by the number of examples.
+
+    Hsu, Qi, Brown 2019, arXiv:1909.06335; Reddi et al. 2021, arXiv:2003.00295.
+
+    >>> import jax.numpy as jnp
+    >>> from fedspam import simulate
+    >>> from fedspam.problems import quadratics
+    >>> people = quadratics(0, clients=20, dimension=5)
+    >>> run = simulate(fedavgm(10, 5, 0.02), people, jnp.ones(5), rounds=50, key=1)
+    >>> bool(jnp.linalg.norm(people.gradient(run.params)) < 0.1 * jnp.linalg.norm(people.gradient(jnp.ones(5))))
+    True
+    """
+    checks.between("momentum", momentum, 0, 1, remedy="0 is FedAvg, 0.9 is usual")
+    server = HeavyBall(positive_schedule(server_step_size, "server_step_size"), momentum)
+    return local_sgd(cohort_size, local_steps, step_size, server, weighted)
+
+
+def fedadam(
+    cohort_size: int,
+    local_steps: int,
+    step_size: Any,
+    server_step_size: Any,
+    *,
+    momentum: float = 0.9,
+    square_momentum: float = 0.99,
+    adaptivity: float = 1e-3,
+    weighted: bool = False,
+) -> FedOpt:
+    r"""Adam on the server, with the mean move :math:`\Delta_k` of the clients as its gradient.
+
+    .. math::
+        M &\leftarrow \beta_1 M + (1-\beta_1)\Delta_k, \qquad V \leftarrow \beta_2 V + (1-\beta_2)\Delta_k^2 \\
+        x_{k+1} &= x_k + \eta_s\,M/(\sqrt V + \tau), \qquad M_{-1} = 0,\ V_{-1} = \tau^2
+
+    The moves come from m local steps :math:`y \leftarrow y - \eta_k\nabla f_i(y)`. There is no bias correction: the
+    paper's Algorithm 2 has none, and adding it makes another method. One exchange, d floats down and d up for each
+    client, no state on clients, two vectors more on the server.
+
+    Arguments:
+        cohort_size: B.
+        local_steps: m.
+        step_size: the local :math:`\eta_k`: a number, one value a round, or a schedule.
+        server_step_size: :math:`\eta_s`, likewise.
+        momentum: :math:`\beta_1` in [0, 1].
+        square_momentum: :math:`\beta_2` in [0, 1].
+        adaptivity: :math:`\tau`, on the scale of the moves; a large one makes it FedAvg with momentum.
+        weighted: average by the number of examples.
+
+    Reddi, Charles, Zaheer, Garrett, Rush, Konečný, Kumar, McMahan: Adaptive federated optimization, 2021,
+    arXiv:2003.00295, Algorithm 2.
+
+    >>> import jax.numpy as jnp
+    >>> from fedspam import simulate
+    >>> from fedspam.problems import quadratics
+    >>> people = quadratics(0, clients=20, dimension=5)
+    >>> run = simulate(fedadam(10, 5, 0.02, 0.05), people, jnp.ones(5), rounds=100, key=1)
+    >>> bool(jnp.linalg.norm(people.gradient(run.params)) < 0.1 * jnp.linalg.norm(people.gradient(jnp.ones(5))))
+    True
+    """
+    server = _adaptive("adam", server_step_size, momentum, square_momentum, adaptivity)
+    return local_sgd(cohort_size, local_steps, step_size, server, weighted)
+
+
+def fedyogi(
+    cohort_size: int,
+    local_steps: int,
+    step_size: Any,
+    server_step_size: Any,
+    *,
+    momentum: float = 0.9,
+    square_momentum: float = 0.99,
+    adaptivity: float = 1e-3,
+    weighted: bool = False,
+) -> FedOpt:
+    r"""Yogi on the server: as `fedadam`, but V changes by at most :math:`(1-\beta_2)\Delta_k^2`.
+
+    .. math:: V \leftarrow V - (1-\beta_2)\,\Delta_k^2\,\mathrm{sign}(V - \Delta_k^2)
+
+    Arguments and costs: as `fedadam`.
+
+    Reddi et al.: Adaptive federated optimization, 2021, arXiv:2003.00295, Algorithm 2.
+
+    >>> fedyogi(10, 5, 0.02, 0.05).server.rule
+    'yogi'
+    """
+    server = _adaptive("yogi", server_step_size, momentum, square_momentum, adaptivity)
+    return local_sgd(cohort_size, local_steps, step_size, server, weighted)
+
+
+def fedadagrad(
+    cohort_size: int,
+    local_steps: int,
+    step_size: Any,
+    server_step_size: Any,
+    *,
+    momentum: float = 0.0,
+    adaptivity: float = 1e-3,
+    weighted: bool = False,
+) -> FedOpt:
+    r"""Adagrad on the server: as `fedadam`, but V sums up all squares, so that steps shrink over time.
+
+    .. math:: V \leftarrow V + \Delta_k^2
+
+    Arguments and costs: as `fedadam`; the paper runs it without momentum.
+
+    Reddi et al.: Adaptive federated optimization, 2021, arXiv:2003.00295, Algorithm 2.
+
+    >>> fedadagrad(10, 5, 0.02, 0.05).server.rule
+    'adagrad'
+    """
+    server = _adaptive("adagrad", server_step_size, momentum, 0.0, adaptivity)
+    return local_sgd(cohort_size, local_steps, step_size, server, weighted)
+
+
+def local_sgd(cohort_size: int, local_steps: int, step_size: Any, server: ServerOptimizer, weighted: bool) -> FedOpt:
+    """Local SGD and a server optimiser."""
+    steps = Steps(positive_schedule(step_size, "step_size"), steps=local_steps)
+    return FedOpt(training=steps, server=server, cohort_size=cohort_size, weighted=weighted)
+
+
+def _adaptive(rule: str, step_size: Any, momentum: float, square_momentum: float, adaptivity: float) -> Adaptive:
+    checks.between("momentum", momentum, 0, 1)
+    checks.between("square_momentum", square_momentum, 0, 1)
+    checks.positive("adaptivity", adaptivity, "it divides the first move; the paper's is 0.001")
+    step = positive_schedule(step_size, "server_step_size")
+    return Adaptive(step, momentum, square_momentum, adaptivity, rule=rule)
+
+
+def _momentum_grid(scales: Scales) -> list[Mapping[str, Any]]:
+    sizes, steps = (0.03, 0.1, 0.3, 1.0), (1, 5, 20)
+    # a server momentum of 0.9 makes ten moves of one: the server takes a third of it back
+    return [
+        {"step_size": c / scales.smoothness, "local_steps": m, "server_step_size": 0.3} for c in sizes for m in steps
+    ]
+
+
+def _adaptive_grid(scales: Scales) -> list[Mapping[str, Any]]:
+    # what moves x is the server's step, on the scale of x itself: Adam's steps are as long as their size
+    sizes, local = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3), ((0.1, 5), (0.3, 5))
+    return [
+        {"server_step_size": s, "step_size": c / scales.smoothness, "local_steps": m} for s in sizes for c, m in local
+    ]
+
+
+for _key, _name, _build, _more, _grid in (
+    ("fedavgm", "FedAvgM", fedavgm, {"server_step_size": 0.3}, _momentum_grid),
+    ("fedadam", "FedAdam", fedadam, {"server_step_size": 0.03, "adaptivity": 0.03}, _adaptive_grid),
+    ("fedyogi", "FedYogi", fedyogi, {"server_step_size": 0.03, "adaptivity": 0.03}, _adaptive_grid),
+    ("fedadagrad", "FedAdagrad", fedadagrad, {"server_step_size": 0.1, "adaptivity": 0.03}, _adaptive_grid),
+):
+    register(_key, Method(
+        name=_name, build=_build, example={"cohort_size": 4, "local_steps": 3, "step_size": 0.3, **_more},
+        similarity="no", partial="yes", stateless="yes", nonsmooth="no", nonconvex="yes", estimator="–",
+        oracle="m steps", phases=1, up=Cost(1), down=Cost(1), exact=False, grid=_grid,
+        reference="Hsu, Qi, Brown 2019, arXiv:1909.06335" if _build is fedavgm else
+        "Reddi, Charles, Zaheer, Garrett, Rush, Konečný, Kumar, McMahan 2021, arXiv:2003.00295",
+    ))  # fmt: skip

@@ -1,0 +1,76 @@
+"""FedProx: clients minimise their own loss held near the server's point, the server averages."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from fedspam.methods._local import positive_schedule, training
+from fedspam.methods._registry import Cost, Method, Scales, register
+from fedspam.methods.fedopt import Average, FedOpt
+from fedspam.solvers import Exact, LocalSolver
+
+
+def fedprox(
+    cohort_size: int,
+    step_size: Any,
+    *,
+    solver: LocalSolver | None = None,
+    local_steps: int | None = None,
+    local_step_size: Any = None,
+    server_step_size: Any = 1.0,
+    weighted: bool = False,
+) -> FedOpt:
+    r"""FedProx: every client of the cohort approximately answers the prox of its own loss, the server averages.
+
+    .. math:: y_i \approx \arg\min_y f_i(y) + \frac{1}{2\gamma_k}\|y - x_k\|^2, \qquad
+        x_{k+1} = x_k + \eta_s\,\frac1B\sum_{i\in S_k}(y_i - x_k)
+
+    One exchange, d floats down and d up for each client, no state on clients. The paper's :math:`\mu` is
+    :math:`1/\gamma`, and it wants :math:`1/\gamma` large against L and the dissimilarity of the clients. With a
+    constant step size the fixed point is not the optimum of f, but that of the mean Moreau envelope of the clients: on
+    quadratics it solves :math:`\sum_i (H_i + I/\gamma)^{-1}\nabla f_i(x) = 0`.
+
+    Arguments:
+        cohort_size: B.
+        step_size: :math:`\gamma_k`: a number, one value a round, or a schedule.
+        solver: how a client answers, for example ``LBFGS()``. In its place:
+        local_steps: m steps :math:`y \leftarrow y - \eta_k(\nabla f_i(y) + (y - x_k)/\gamma_k)`, each on its own
+            minibatch, as the paper's experiments do.
+        local_step_size: their :math:`\eta_k`: a number, one value a round, or a schedule.
+        server_step_size: :math:`\eta_s`.
+        weighted: average by the number of examples. The paper samples clients by it and averages evenly instead.
+
+    Li, Sahu, Zaheer, Sanjabi, Talwalkar, Smith: Federated optimization in heterogeneous networks, 2020,
+    arXiv:1812.06127, Algorithm 2; without dissimilarity assumptions: Yuan, Li 2022, arXiv:2206.05187.
+
+    >>> import jax.numpy as jnp
+    >>> from fedspam import simulate
+    >>> from fedspam.problems import quadratics
+    >>> people = quadratics(0, clients=20, dimension=5)
+    >>> run = simulate(fedprox(10, 1.0, local_steps=5, local_step_size=0.08), people, jnp.ones(5), rounds=50, key=1)
+    >>> bool(jnp.linalg.norm(people.gradient(run.params)) < 0.1 * jnp.linalg.norm(people.gradient(jnp.ones(5))))
+    True
+    """
+    return FedOpt(
+        training=training(step_size, local_steps, local_step_size, solver),
+        server=Average(positive_schedule(server_step_size, "server_step_size")),
+        cohort_size=cohort_size,
+        weighted=weighted,
+    )
+
+
+def _grid(scales: Scales) -> list[Mapping[str, Any]]:
+    # six gammas from 1/L, where the prox is about a gradient step, upwards; for each, rough and fine answers
+    settings = []
+    for c in (0.1, 0.3, 1.0, 3.0, 10.0, 30.0):
+        gamma = c / scales.smoothness
+        local = 1 / (scales.smoothness + scales.delta + 1 / gamma)
+        settings += [{"step_size": gamma, "local_step_size": local, "local_steps": m} for m in (5, 20)]
+    return settings
+
+
+register("fedprox", Method(
+    name="FedProx", build=fedprox, example={"cohort_size": 4, "step_size": 1.0, "solver": Exact()}, similarity="no",
+    partial="yes", stateless="yes", nonsmooth="yes", nonconvex="yes", estimator="–", oracle="a-prox", phases=1,
+    up=Cost(1), down=Cost(1), exact=False, grid=_grid,
+    reference="Li, Sahu, Zaheer, Sanjabi, Talwalkar, Smith 2020, arXiv:1812.06127",
+))  # fmt: skip

@@ -1,0 +1,150 @@
+"""FedRed: local steps on a doubly regularised surrogate, their number decided by a coin."""
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Integer, Key
+
+from fedspam._internal import checks, prng, trees
+from fedspam._internal.trees import Params, Scalar, static, struct
+from fedspam.clients import Oracle
+from fedspam.federation import Federation, on_client
+from fedspam.methods._local import descend, until_heads
+from fedspam.methods._registry import Cost, Method, Scales, register
+from fedspam.methods.scaffnew import ScaffNew
+
+CONTROLS = ("gradient", "memory")
+MODELS = ("average", "one")
+
+
+class FedRedState(NamedTuple):
+    """What the server keeps between rounds."""
+
+    x: Params
+    k: Any  # rounds that counted
+
+
+class FedRedInfo(NamedTuple):
+    """What a round of FedRed records."""
+
+    steps: Any
+    gradients: Any  # client gradients evaluated in this round
+
+
+@struct
+class FedRed:
+    """FedRed with the gradients at the server's point as controls. Use `fedred` to build it."""
+
+    step_size: float | Scalar
+    regularization: float | Scalar
+    probability: float | Scalar
+    model: str = static(default="average")
+
+    def __post_init__(self) -> None:
+        checks.positive("step_size", self.step_size, "try 1 / L")
+        checks.between("regularization", self.regularization, 0, float("inf"), remedy="try delta")
+        checks.between("probability", self.probability, 0, 1, open_low=True, remedy="try delta / L")
+        checks.one_of("model", self.model, MODELS)
+
+    def init(self, params: Params, key: Key[Array, ""], fed: Federation) -> FedRedState:
+        return FedRedState(x=params, k=jnp.zeros((), jnp.int32))
+
+    def round(self, state: FedRedState, key: Key[Array, ""], fed: Federation) -> tuple[FedRedState, FedRedInfo]:
+        steps = until_heads(prng.fold_name(key, "coin"), self.probability)
+        everyone = fed.everyone(key)
+        g = fed.mean(everyone, self.gradient, x=state.x)
+        movers = everyone if self.model == "average" else everyone.one(key)
+        x = fed.mean(movers, self.train, x=state.x, g=g, steps=steps)
+        return FedRedState(x, state.k + 1), FedRedInfo(steps, everyone.size + movers.size * (1 + steps))
+
+    @on_client(affine=True)
+    def gradient(self, oracle: Oracle, key: Key[Array, ""], *, x: Params) -> Params:
+        return jax.grad(oracle)(x, None)
+
+    @on_client
+    def train(self, oracle: Oracle, key: Key[Array, ""], *, x: Params, g: Params, steps: Integer[Array, ""]) -> Params:
+        eta, pull = self.step_size, self.regularization
+        shift = trees.subtract(g, jax.grad(oracle)(x, None))
+        return descend(oracle, key, x, steps=steps, step_size=eta / (1 + eta * pull), shift=shift, pull=pull)
+
+    def params(self, state: FedRedState) -> Params:
+        return state.x
+
+    def client_state(self, params: Params) -> tuple[()]:
+        return ()
+
+
+def fedred(
+    step_size: float, regularization: float, probability: float, *, control: str = "gradient", model: str = "average"
+) -> FedRed | ScaffNew:
+    r"""FedRed: gradient steps held both near the last local point and near the server's point.
+
+    .. math::
+        y_i &\leftarrow \frac{y_i/\eta + \lambda x_k + h_i - \nabla f_i(y_i)}{1/\eta + \lambda}
+        \quad\text{(from } x_k\text{, until a coin of probability p shows heads)} \\
+        h_i &= \nabla f_i(x_k) - \nabla f(x_k), \qquad x_{k+1} = \frac1n\sum_i y_i
+
+    These are gradient steps on SPAM's surrogate with :math:`1/\gamma = \lambda` and the exact gradient. Two exchanges
+    with all n clients, 2d floats down and 2d up for each, no state on clients. With :math:`\lambda \approx \delta`,
+    :math:`\eta \approx 1/L` and :math:`p \approx \delta/L` it takes :math:`O(\delta F/\epsilon)` communications and
+    :math:`O(LF/\epsilon)` local gradients. As in the authors' code, all clients take the same number of steps and
+    begin them at :math:`x_k`.
+
+    Arguments:
+        step_size: :math:`\eta`.
+        regularization: :math:`\lambda`.
+        probability: p in (0, 1].
+        control: 'gradient' is the above; 'memory' is the second control, :math:`h_i \leftarrow h_i + (p/\eta)(x_{k+1}
+            - y_i)`, first 0: one exchange, d floats down and d up, and 2d numbers on each client. With :math:`\lambda
+            = 0` that is ScaffNew.
+        model: 'average', or the model of 'one' random client, which the theory wants where f is not convex; then only
+            that client moves. For the first control alone.
+
+    Jiang, Rodomanov, Stich: Federated optimization with doubly regularized drift correction, 2024, arXiv:2404.08447.
+
+    >>> import jax.numpy as jnp
+    >>> from fedspam import simulate
+    >>> from fedspam.problems import quadratics
+    >>> people = quadratics(0, clients=20, dimension=5)
+    >>> run = simulate(fedred(0.1, 0.1, 0.1), people, jnp.ones(5), rounds=20, key=1)
+    >>> bool(jnp.linalg.norm(people.gradient(run.params)) < 0.01 * jnp.linalg.norm(people.gradient(jnp.ones(5))))
+    True
+    """
+    checks.one_of("control", control, CONTROLS)
+    if control == "gradient":
+        return FedRed(step_size, regularization, probability, model=model)
+    if model != "average":
+        raise ValueError(f"model = {model!r} needs control='gradient': remembered controls need every client's steps")
+    return ScaffNew(step_size, probability, regularization)
+
+
+def _grid(scales: Scales) -> list[Mapping[str, Any]]:
+    ratio = scales.delta / scales.smoothness
+    return [
+        {"step_size": c / scales.smoothness, "regularization": a * scales.delta, "probability": min(1.0, b * ratio)}
+        for c in (0.5, 0.9)
+        for a in (0.3, 1.0, 3.0)
+        for b in (1.0, 3.0)
+    ]
+
+
+def _memory_grid(scales: Scales) -> list[Mapping[str, Any]]:
+    return [{**setting, "control": "memory"} for setting in _grid(scales)]
+
+
+_EXAMPLE = {"step_size": 0.7, "regularization": 0.1, "probability": 0.3}
+_REFERENCE = "Jiang, Rodomanov, Stich 2024, arXiv:2404.08447"
+
+register("fedred", Method(
+    name="FedRed", build=fedred, example=_EXAMPLE, similarity="yes", partial="no", stateless="yes", nonsmooth="no",
+    nonconvex="yes", estimator="exact", oracle="random m steps", phases=2, up=Cost(2), down=Cost(2), grid=_grid,
+    reference=_REFERENCE,
+))  # fmt: skip
+
+register("fedred_memory", Method(
+    name="FedRed, remembered controls", build=fedred, example={**_EXAMPLE, "control": "memory"}, similarity="yes",
+    partial="no", stateless="no", nonsmooth="no", nonconvex="yes", estimator="dual", oracle="random m steps", phases=1,
+    up=Cost(1), down=Cost(1), grid=_memory_grid, reference=_REFERENCE,
+))  # fmt: skip

@@ -1,0 +1,243 @@
+"""Mime: local steps of a central optimiser whose statistics only the server updates, corrected on each client."""
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jaxtyping import Array, Key
+
+from fedspam._internal import checks, trees
+from fedspam._internal.trees import Params, static, struct
+from fedspam.clients import Oracle
+from fedspam.federation import Federation, on_client
+from fedspam.methods._algorithm import start_from
+from fedspam.methods._central import Adam, Base, Momentum, Plain
+from fedspam.methods._local import positive_schedule, surrogate_steps
+from fedspam.methods._registry import Cost, Method, Scales, register
+from fedspam.methods._template import Factored
+from fedspam.methods.estimators import MVR
+from fedspam.methods.schedules import Constant, Schedule, momentum_schedule
+
+
+class MimeState(NamedTuple):
+    """What the server keeps between rounds."""
+
+    x: Params
+    statistics: Any  # s, of the base optimiser
+    k: Any  # rounds that counted; the index of the schedules
+
+
+class MimeInfo(NamedTuple):
+    """What a round of Mime or MimeLite records."""
+
+    step_size: Any
+    gradients: Any  # client gradients evaluated in this round
+
+
+@struct
+class Mime:
+    """Mime with SGD, momentum or Adam. Use `mime` to build it."""
+
+    base: Base
+    step_size: Schedule
+    server_step_size: Schedule
+    cohort_size: int = static()
+    local_steps: int = static()
+    minibatch: bool = static(default=False)
+
+    def __post_init__(self) -> None:
+        checks.whole("cohort_size", self.cohort_size, 1)
+        checks.whole("local_steps", self.local_steps, 1)
+
+    def init(self, params: Params, key: Key[Array, ""], fed: Federation) -> MimeState:
+        return MimeState(params, self.base.init(params, trees.zeros_like(params)), jnp.zeros((), jnp.int32))
+
+    def round(self, state: MimeState, key: Key[Array, ""], fed: Federation) -> tuple[MimeState, MimeInfo]:
+        x, s, eta = state.x, state.statistics, self.step_size(state.k)
+
+        cohort = fed.sample(key, self.cohort_size)
+        c = fed.mean(cohort, self.gradient, x=x)
+        moved = fed.mean(cohort, self.train, x=x, control=c, statistics=s, step_size=eta)
+
+        s = self.base.update(c, x, s)
+        x = trees.axpy(self.server_step_size(state.k), moved, x)
+        # the first local step needs no gradient, and without minibatches the one at x is that of the first exchange
+        spent = 1 + (2 if self.minibatch else 1) * (self.local_steps - 1)
+        return MimeState(x, s, state.k + 1), MimeInfo(eta, cohort.size * spent)
+
+    @on_client(affine=True)
+    def gradient(self, oracle: Oracle, key: Key[Array, ""], *, x: Params) -> Params:
+        return jax.grad(oracle)(x, None)
+
+    @on_client
+    def train(
+        self, oracle: Oracle, key: Key[Array, ""], *, x: Params, control: Params, statistics: Any, step_size: Any
+    ) -> Params:
+        gradient, whole = jax.grad(oracle), jax.grad(oracle)(x, None)
+
+        def step(j: Any, y: Params) -> Params:
+            own_key = jax.random.fold_in(key, j) if self.minibatch else None
+            at_x = gradient(x, own_key) if self.minibatch else whole
+            corrected = lambda y: trees.add(trees.subtract(gradient(y, own_key), at_x), control)
+            return trees.axpy(-step_size, self.base.direction(corrected, y, statistics), y)
+
+        # at x the two gradients cancel, on every minibatch
+        first = trees.axpy(-step_size, self.base.direction(lambda y: control, x, statistics), x)
+        return trees.subtract(lax.fori_loop(1, self.local_steps, step, first), x)
+
+    def params(self, state: MimeState) -> Params:
+        return state.x
+
+    def client_state(self, params: Params) -> tuple[()]:
+        return ()
+
+
+def mime(
+    cohort_size: int,
+    local_steps: int,
+    step_size: Any,
+    *,
+    base: Base | None = None,
+    server_step_size: Any = 1.0,
+    minibatch: bool = False,
+) -> Mime:
+    r"""Mime: each local step is one that the central optimiser would take, with the cohort's gradient as its control.
+
+    .. math::
+        c &= \frac1B\sum_{i\in S_k}\nabla f_i(x_k) \\
+        y_i &\leftarrow y_i - \eta_k\,U(\nabla f_i(y_i) - \nabla f_i(x_k) + c;\ s) \quad\text{(m times, from } x_k) \\
+        x_{k+1} &= x_k + \eta_s\,\frac1B\sum_{i\in S_k}(y_i - x_k), \qquad s \leftarrow V(c, s)
+
+    The statistics s are frozen during the local steps. Two exchanges: 2d floats and s down, 2d up for each client, no
+    state on clients. With momentum variance reduction it is `mime_mvr`.
+
+    Arguments:
+        cohort_size: B.
+        local_steps: m. One step and :math:`\eta_s = 1` make it the central optimiser on the cohort.
+        step_size: the local :math:`\eta_k`: a number, one value a round, or a schedule.
+        base: the optimiser: `Plain`, `Momentum` or `Adam`; `Plain`, which is SGD, if None.
+        server_step_size: :math:`\eta_s`.
+        minibatch: whether a local step sees one minibatch, the same at :math:`y_i` and :math:`x_k`; c is always made of
+            whole gradients.
+
+    Karimireddy, Jaggi, Kale, Mohri, Reddi, Stich, Suresh: Breaking the centralized barrier for cross-device federated
+    learning (Mime), 2021, arXiv:2008.03606, Algorithm 1 and Table 2.
+
+    >>> import jax.numpy as jnp
+    >>> from fedspam import simulate
+    >>> from fedspam.problems import quadratics
+    >>> people = quadratics(0, clients=20, dimension=5)
+    >>> run = simulate(mime(20, 10, 0.09), people, jnp.ones(5), rounds=50, key=1)
+    >>> bool(jnp.linalg.norm(people.gradient(run.params)) < 1e-3 * jnp.linalg.norm(people.gradient(jnp.ones(5))))
+    True
+    """
+    return Mime(
+        base=Plain() if base is None else base,
+        step_size=positive_schedule(step_size, "step_size"),
+        server_step_size=positive_schedule(server_step_size, "server_step_size"),
+        cohort_size=cohort_size,
+        local_steps=local_steps,
+        minibatch=minibatch,
+    )
+
+
+def mime_mvr(
+    cohort_size: int,
+    local_steps: int,
+    step_size: float,
+    momentum: Any,
+    *,
+    minibatch: bool = False,
+    start: Any = "cohort",
+    first: str = "given",
+) -> Factored:
+    r"""MimeMVR: m local steps along the cohort's variance-reduced estimate, then the average.
+
+    .. math:: y_i \leftarrow y_i - \eta\,(\nabla f_i(y_i) - \nabla f_i(x_k) + g_k), \qquad
+        x_{k+1} = \frac1B\sum_{i\in S_k} y_i
+
+    where :math:`g_k` is the estimate of SPAM-PP. So it is SPAM-PPA with m gradient steps in place of the prox and
+    :math:`\gamma = \infty`, and :math:`m\eta` in the role of :math:`\gamma`. Two exchanges, 3d floats down and 2d up
+    for each client, no state on clients. With :math:`m \ge L/\delta` and :math:`\eta \approx 1/(\delta m)` it takes
+    :math:`O(\delta F/\epsilon + \zeta^2/(B\epsilon) + \delta\zeta F/(\sqrt B\epsilon^{3/2}))` rounds.
+
+    Arguments:
+        cohort_size: B.
+        local_steps: m.
+        step_size: the local :math:`\eta`, a number.
+        momentum: :math:`p_k` in (0, 1], the weight of the fresh gradient: a number, one value a round, or a schedule.
+        minibatch: whether a local step sees one minibatch, the same at :math:`y_i` and :math:`x_k`.
+        start: how :math:`g_0` is made, and
+        first: what round 0 does with it, as in `fedspam.spam_pp`.
+
+    Karimireddy et al.: Mime, 2021, arXiv:2008.03606; the printed s is :math:`(g_{k-1}, x_{k-1})`.
+
+    >>> import jax.numpy as jnp
+    >>> from fedspam import simulate
+    >>> from fedspam.problems import quadratics
+    >>> people = quadratics(0, clients=20, dimension=5)
+    >>> run = simulate(mime_mvr(10, 10, 0.09, 0.2), people, jnp.ones(5), rounds=50, key=1)
+    >>> bool(jnp.linalg.norm(people.gradient(run.params)) < 0.1 * jnp.linalg.norm(people.gradient(jnp.ones(5))))
+    True
+    """
+    return Factored(
+        estimator=MVR(momentum_schedule(momentum), first=first),
+        solver=surrogate_steps(local_steps, step_size, minibatch, recursive=False),
+        step_size=Constant(float("inf")),
+        start=start_from(start, cohort_size),
+        who="average",
+        cohort_size=cohort_size,
+    )
+
+
+def local_grid(scales: Scales) -> list[Mapping[str, Any]]:
+    """Settings for local steps: sizes up to 1/L, and up to L/delta of them, which make up one step of 1/delta."""
+    most = max(4, min(1000, round(scales.smoothness / scales.delta)))
+    sizes, steps = (0.1, 0.3, 0.6, 0.9), (1, max(2, most // 4), most)
+    return [{"step_size": c / scales.smoothness, "local_steps": m} for c in sizes for m in steps]
+
+
+def recursive_grid(scales: Scales) -> list[Mapping[str, Any]]:
+    """As `local_grid`, with momenta from slow to fast."""
+    most = max(4, min(1000, round(scales.smoothness / scales.delta)))
+    return [
+        {"step_size": c / scales.smoothness, "local_steps": m, "momentum": p}
+        for c in (0.3, 0.9)
+        for m in (most // 4, most)
+        for p in (0.1, 0.3, 0.9)
+    ]
+
+
+def _adam_grid(scales: Scales) -> list[Mapping[str, Any]]:
+    # Adam's steps are as long as their size, on the scale of x itself
+    return [
+        {"step_size": c, "local_steps": m, "base": Adam()} for c in (0.001, 0.003, 0.01, 0.03, 0.1, 0.3) for m in (1, 5)
+    ]
+
+
+_REFERENCE = "Karimireddy, Jaggi, Kale, Mohri, Reddi, Stich, Suresh 2021, arXiv:2008.03606"
+_EXAMPLE = {"cohort_size": 4, "local_steps": 5, "step_size": 0.3}
+
+
+def _momentum_grid(scales: Scales) -> list[Mapping[str, Any]]:
+    return [{**setting, "base": Momentum()} for setting in local_grid(scales)]
+
+
+for _key, _name, _base, _down, _grid in (
+    ("mime", "Mime, SGD", {}, Cost(2), local_grid),
+    ("mime_momentum", "Mime, momentum", {"base": Momentum(0.5)}, Cost(3), _momentum_grid),
+    ("mime_adam", "Mime, Adam", {"base": Adam(0.5, 0.9, 0.1), "step_size": 0.03}, Cost(4), _adam_grid),
+):
+    register(_key, Method(
+        name=_name, build=mime, example={**_EXAMPLE, **_base}, similarity="partly", partial="yes", stateless="yes",
+        nonsmooth="no", nonconvex="yes", estimator="cohort gradient", oracle="m steps", phases=2, up=Cost(2),
+        down=_down, grid=_grid, reference=_REFERENCE,
+    ))  # fmt: skip
+
+register("mime_mvr", Method(
+    name="MimeMVR", build=mime_mvr, example={**_EXAMPLE, "momentum": 0.2}, similarity="yes", partial="yes",
+    stateless="yes", nonsmooth="no", nonconvex="yes", estimator="MVR", oracle="m steps", phases=2, up=Cost(2),
+    down=Cost(3), grid=recursive_grid, reference=_REFERENCE,
+))  # fmt: skip

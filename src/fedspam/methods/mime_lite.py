@@ -1,0 +1,155 @@
+"""MimeLite: Mime without the correction on the clients, so that one exchange suffices."""
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jaxtyping import Array, Key
+
+from fedspam._internal import checks, trees
+from fedspam._internal.trees import Params, static, struct
+from fedspam.clients import Oracle
+from fedspam.federation import Federation, on_client
+from fedspam.methods._algorithm import Start, Zero, start_from
+from fedspam.methods._central import Base, Momentum, Plain, Recursive
+from fedspam.methods._local import positive_schedule
+from fedspam.methods._registry import Cost, Method, Scales, register
+from fedspam.methods.mime import MimeInfo, MimeState, local_grid, recursive_grid
+from fedspam.methods.schedules import Schedule
+
+
+class LiteReply(NamedTuple):
+    """How far a client's model moved, and what it observed at the server's point."""
+
+    moved: Params
+    observed: Params
+
+
+@struct
+class MimeLite:
+    """MimeLite. Use `mime_lite` or `mime_lite_mvr` to build it."""
+
+    base: Base
+    step_size: Schedule
+    server_step_size: Schedule
+    start: Start
+    cohort_size: int = static()
+    local_steps: int = static()
+
+    def __post_init__(self) -> None:
+        checks.whole("cohort_size", self.cohort_size, 1)
+        checks.whole("local_steps", self.local_steps, 1)
+
+    def init(self, params: Params, key: Key[Array, ""], fed: Federation) -> MimeState:
+        return MimeState(params, self.base.init(params, self.start(params, key, fed)), jnp.zeros((), jnp.int32))
+
+    def round(self, state: MimeState, key: Key[Array, ""], fed: Federation) -> tuple[MimeState, MimeInfo]:
+        x, s, eta = state.x, state.statistics, self.step_size(state.k)
+
+        cohort = fed.sample(key, self.cohort_size)
+        reply = fed.mean(cohort, self.train, x=x, statistics=s, step_size=eta)
+
+        s = self.base.update(reply.observed, x, s)
+        x = trees.axpy(self.server_step_size(state.k), reply.moved, x)
+        gradients = cohort.size * self.base.points * (self.local_steps + 1)
+        return MimeState(x, s, state.k + 1), MimeInfo(eta, gradients)
+
+    @on_client
+    def train(self, oracle: Oracle, key: Key[Array, ""], *, x: Params, statistics: Any, step_size: Any) -> LiteReply:
+        gradient = jax.grad(oracle)
+
+        def step(j: Any, y: Params) -> Params:
+            own_key = jax.random.fold_in(key, j)
+            direction = self.base.direction(lambda y: gradient(y, own_key), y, statistics)
+            return trees.axpy(-step_size, direction, y)
+
+        moved = trees.subtract(lax.fori_loop(0, self.local_steps, step, x), x)
+        return LiteReply(moved, self.base.observe(lambda x: gradient(x, None), x, statistics))
+
+    def params(self, state: MimeState) -> Params:
+        return state.x
+
+    def client_state(self, params: Params) -> tuple[()]:
+        return ()
+
+
+def mime_lite(
+    cohort_size: int, local_steps: int, step_size: Any, *, base: Base | None = None, server_step_size: Any = 1.0
+) -> MimeLite:
+    r"""MimeLite: Mime without the correction, so that one exchange suffices.
+
+    .. math:: y_i \leftarrow y_i - \eta_k\,U(\nabla f_i(y_i);\ s), \qquad
+        s \leftarrow V\Bigl(\frac1B\sum_{i\in S_k}\nabla f_i(x_k),\ s\Bigr)
+
+    d floats and s down, 2d up for each client, no state on clients. Each local step sees a minibatch of its own. With
+    SGD it is FedAvg; like that it has a biased fixed point for m > 1.
+
+    Arguments: as `mime`.
+
+    Karimireddy et al.: Mime, 2021, arXiv:2008.03606, Algorithm 1.
+
+    >>> mime_lite(10, 5, 0.05, base=Momentum(0.5)).base.momentum
+    0.5
+    """
+    base = Plain() if base is None else base
+    return _lite(cohort_size, local_steps, step_size, base, Zero(), server_step_size)
+
+
+def mime_lite_mvr(
+    cohort_size: int,
+    local_steps: int,
+    step_size: Any,
+    momentum: float,
+    *,
+    server_step_size: Any = 1.0,
+    start: Any = "cohort",
+) -> MimeLite:
+    r"""MimeLite with momentum variance reduction: the old estimate, corrected on each client and at each local step.
+
+    .. math:: y_i \leftarrow y_i - \eta_k\bigl(\nabla f_i(y_i) + (1-p)(g_{k-1} - \nabla f_i(x_{k-1}))\bigr)
+
+    One exchange, 3d floats down (:math:`x_k, x_{k-1}, g_{k-1}`) and 2d up for each client. In round 0
+    :math:`x_{-1} = x_0` and :math:`g_{-1}` is the start.
+
+    Arguments: as `mime_mvr`, but the momentum is one number, and the local step size may be a schedule.
+
+    Karimireddy et al.: Mime, 2021, arXiv:2008.03606.
+
+    >>> mime_lite_mvr(10, 5, 0.05, 0.2).base.momentum
+    0.2
+    """
+    checks.between("momentum", momentum, 0, 1, open_low=True)
+    start = start_from(start, cohort_size)
+    return _lite(cohort_size, local_steps, step_size, Recursive(momentum), start, server_step_size)
+
+
+def _lite(
+    cohort_size: int, local_steps: int, step_size: Any, base: Base, start: Start, server_step_size: Any
+) -> MimeLite:
+    return MimeLite(
+        base=base,
+        step_size=positive_schedule(step_size, "step_size"),
+        server_step_size=positive_schedule(server_step_size, "server_step_size"),
+        start=start,
+        cohort_size=cohort_size,
+        local_steps=local_steps,
+    )
+
+
+def _momentum_grid(scales: Scales) -> list[Mapping[str, Any]]:
+    return [{**setting, "base": Momentum()} for setting in local_grid(scales)]
+
+
+_EXAMPLE = {"cohort_size": 4, "local_steps": 3, "step_size": 0.3}
+for _key, _name, _build, _more, _down, _grid in (
+    ("mime_lite", "MimeLite, momentum", mime_lite, {"base": Momentum(0.5)}, Cost(2), _momentum_grid),
+    ("mime_lite_mvr", "MimeLiteMVR", mime_lite_mvr, {"momentum": 0.2}, Cost(3), recursive_grid),
+):
+    register(_key, Method(
+        name=_name, build=_build, example={**_EXAMPLE, **_more}, similarity="partly", partial="yes", stateless="yes",
+        nonsmooth="no", nonconvex="yes", estimator="server statistics", oracle="m steps", phases=1, up=Cost(2),
+        down=_down, exact=False, grid=_grid,
+        reference="Karimireddy, Jaggi, Kale, Mohri, Reddi, Stich, Suresh 2021, arXiv:2008.03606",
+    ))  # fmt: skip

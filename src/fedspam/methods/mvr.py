@@ -1,0 +1,72 @@
+"""MVR on the server: the estimator of SPAM followed by a plain gradient step."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from fedspam.methods._algorithm import start_from
+from fedspam.methods._registry import Cost, Method, Scales, register
+from fedspam.methods._template import Factored
+from fedspam.methods.estimators import MVR
+from fedspam.methods.schedules import momentum_schedule, step_size_schedule
+
+
+def mvr(
+    cohort_size: int,
+    step_size: Any,
+    momentum: Any,
+    *,
+    start: Any = "cohort",
+    scale: float | None = None,
+    first: str = "given",
+) -> Factored:
+    r"""MVR (STORM with given parameters) on the server: what SPAM-PP is without its prox.
+
+    .. math::
+        g_k &= (1-p_k)\,g_{k-1} + \frac1B\sum_{i\in S_k}\bigl(\nabla f_i(x_k) - (1-p_k)\nabla f_i(x_{k-1})\bigr) \\
+        x_{k+1} &= x_k - \gamma_k g_k
+
+    One exchange a round, 2d floats down and d up for each client of the cohort, no state on clients. With
+    :math:`\gamma \le 1/(L + \delta\sqrt{2/(pB)})` the mean of :math:`\mathbb E\|\nabla f(x_k)\|^2` over K rounds is at
+    most :math:`2F/(\gamma K) + e_0/(pK) + 2p\sigma^2/B`: similarity helps the estimator, and the step still pays for L.
+    (The bound is derived, from descent with weight :math:`\gamma/2p` on the estimator's error; the original theorem
+    assumes smooth :math:`f_\xi` instead of similarity.)
+
+    Arguments:
+        cohort_size: B.
+        step_size: :math:`\gamma_k`: a number, one value a round, or a schedule.
+        momentum: :math:`p_k`, likewise, in (0, 1]. 1 is SGD, towards 0 it is SARAH without restarts.
+        start: how :math:`g_0` is made: 'cohort' (one gradient each), 'client', 'zero', a number of exchanges, or the
+            gradient.
+        scale: s of MARS, in [0, 1]: how far the estimate trusts the gradient difference (see `MVR`); None is s = 1.
+        first: 'given' keeps :math:`g_0` in round 0, 'update' replaces it by
+            :math:`p_0\nabla f_S(x_0) + (1-p_0)g_0`.
+
+    Cutkosky, Orabona: Momentum-based variance reduction in non-convex SGD, 2019, arXiv:1905.10018.
+
+    >>> import jax.numpy as jnp
+    >>> from fedspam import simulate
+    >>> from fedspam.problems import quadratics
+    >>> people = quadratics(0, clients=50, dimension=5, delta=0.1)
+    >>> run = simulate(mvr(10, step_size=0.1, momentum=0.2), people, jnp.ones(5), rounds=100, key=1)
+    >>> bool(jnp.linalg.norm(people.gradient(run.params)) < 0.1 * jnp.linalg.norm(people.gradient(jnp.ones(5))))
+    True
+    """
+    return Factored(
+        estimator=MVR(momentum_schedule(momentum), scale, first=first),
+        solver=None,
+        step_size=step_size_schedule(step_size),
+        start=start_from(start, cohort_size),
+        who="server",
+        cohort_size=cohort_size,
+    )
+
+
+def _grid(scales: Scales) -> list[Mapping[str, Any]]:
+    return [{"step_size": c / scales.smoothness, "momentum": p} for c in (0.1, 0.3, 1.0, 1.8) for p in (0.1, 0.3, 0.9)]
+
+
+register("mvr", Method(
+    name="MVR", build=mvr, example={"cohort_size": 4, "step_size": 0.5, "momentum": 0.2}, similarity="partly",
+    partial="yes", stateless="yes", nonsmooth="no", nonconvex="yes", estimator="MVR", oracle="–",
+    phases=1, up=Cost(1), down=Cost(2), grid=_grid, reference="Cutkosky, Orabona 2019, arXiv:1905.10018",
+))  # fmt: skip

@@ -1,0 +1,111 @@
+"""PAGE and SARAH: gradient steps along a recursion that is restarted from the exact gradient now and then."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import jax.numpy as jnp
+from jaxtyping import Array, Integer
+
+from fedspam._internal import checks
+from fedspam._internal.trees import struct
+from fedspam.methods._registry import Cost, Method, Scales, coin_grid, register
+from fedspam.methods._template import Factored
+from fedspam.methods.estimators import PAGE, probability_schedule
+from fedspam.methods.schedules import step_size_schedule
+
+
+@struct
+class Periodic:
+    """1 in every `period`-th round, from round 0 on, and 0 between them."""
+
+    period: int
+
+    def __call__(self, k: Integer[Array, ""]) -> Any:
+        return jnp.where(k % self.period == 0, 1.0, 0.0)
+
+
+def page(cohort_size: int, step_size: Any, probability: Any, *, many: int | None = None) -> Factored:
+    r"""PAGE: a coin decides whether a round asks everyone or a cohort.
+
+    .. math::
+        g_k &= \begin{cases} \nabla f(x_k) & \text{with probability } p, \text{ and in round } 0 \\
+            g_{k-1} + \nabla f_S(x_k) - \nabla f_S(x_{k-1}) & \text{otherwise} \end{cases} \\
+        x_{k+1} &= x_k - \gamma_k g_k
+
+    A cohort's round: 2d floats down and d up for each of its clients; the others: d and d for everyone. No state on
+    clients. Theory: :math:`\gamma \le 1/(L + \delta\sqrt{(1-p)/(pB)})`, :math:`p = B/(n+B)`; no noise floor.
+
+    Arguments:
+        cohort_size: B.
+        step_size: :math:`\gamma_k`: a number, one value a round, or a schedule.
+        probability: p, likewise, in [0, 1]; 1 is gradient descent.
+        many: how many clients stand for everyone; None for all of them. With fewer, each restart has an error
+            :math:`\sigma^2` / many, and the population may be endless.
+
+    Li, Bao, Zhang, Richtárik: PAGE, 2021, arXiv:2008.10898.
+
+    >>> import jax.numpy as jnp
+    >>> from fedspam import simulate
+    >>> from fedspam.problems import quadratics
+    >>> people = quadratics(0, clients=20, dimension=5, delta=0.1)
+    >>> run = simulate(page(5, step_size=0.1, probability=0.2), people, jnp.ones(5), rounds=100, key=1)
+    >>> bool(jnp.linalg.norm(people.gradient(run.params)) < 0.01 * jnp.linalg.norm(people.gradient(jnp.ones(5))))
+    True
+    """
+    return _recursion(PAGE(probability_schedule(probability), many=many), cohort_size, step_size)
+
+
+def sarah(cohort_size: int, step_size: Any, period: int) -> Factored:
+    r"""SARAH: everyone is asked in every m-th round, a cohort between.
+
+    .. math::
+        g_k &= \begin{cases} \nabla f(x_k) & \text{if } m \text{ divides } k \\
+            g_{k-1} + \nabla f_S(x_k) - \nabla f_S(x_{k-1}) & \text{otherwise} \end{cases} \\
+        x_{k+1} &= x_k - \gamma_k g_k
+
+    The costs are those of `page`. The paper restarts from a random iterate of the last m, for which it has a theory;
+    here, as in practice, it goes on from the last. Theory: :math:`\gamma \le 2/(L(1 + \sqrt{1 + 4m}))`.
+
+    Arguments:
+        cohort_size: B.
+        step_size: :math:`\gamma_k`: a number, one value a round, or a schedule.
+        period: m.
+
+    Nguyen, Liu, Scheinberg, Takáč: SARAH, 2017, arXiv:1703.00102.
+
+    >>> import jax.numpy as jnp
+    >>> from fedspam import simulate
+    >>> from fedspam.problems import quadratics
+    >>> people = quadratics(0, clients=20, dimension=5, delta=0.1)
+    >>> run = simulate(sarah(5, step_size=0.1, period=5), people, jnp.ones(5), rounds=100, key=1)
+    >>> bool(jnp.linalg.norm(people.gradient(run.params)) < 0.01 * jnp.linalg.norm(people.gradient(jnp.ones(5))))
+    True
+    """
+    checks.whole("period", period, 1)
+    return _recursion(PAGE(Periodic(period)), cohort_size, step_size)
+
+
+def _recursion(estimator: PAGE, cohort_size: int, step_size: Any) -> Factored:
+    step = step_size_schedule(step_size)
+    return Factored(estimator=estimator, solver=None, step_size=step, who="server", cohort_size=cohort_size)
+
+
+def _page_grid(scales: Scales) -> list[Mapping[str, Any]]:
+    return coin_grid(scales, 1 / scales.smoothness, (0.1, 0.3, 1.0, 1.8))
+
+
+def _sarah_grid(scales: Scales) -> list[Mapping[str, Any]]:
+    periods = [max(1, round(factor * scales.clients / scales.cohort)) for factor in (0.5, 1, 2)]
+    return [{"step_size": c / scales.smoothness, "period": m} for c in (0.1, 0.3, 1.0, 1.8) for m in periods]
+
+
+for _key, _name, _build, _example, _grid, _reference in (
+    ("page", "PAGE", page, {"probability": 0.3}, _page_grid, "Li, Bao, Zhang, Richtárik 2021, arXiv:2008.10898"),
+    ("sarah", "SARAH", sarah, {"period": 4}, _sarah_grid,
+     "Nguyen, Liu, Scheinberg, Takáč 2017, arXiv:1703.00102"),
+):  # fmt: skip
+    register(_key, Method(
+        name=_name, build=_build, example={"cohort_size": 4, "step_size": 0.5, **_example}, similarity="partly",
+        partial="partly", stateless="yes", nonsmooth="no", nonconvex="yes", estimator=_name,
+        oracle="–", phases=1, up=Cost(1), down=Cost(2), coin="no", grid=_grid, reference=_reference,
+    ))  # fmt: skip

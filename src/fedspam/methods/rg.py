@@ -1,0 +1,157 @@
+"""I-CGM-RG-SAGA and I-CGM-RG-SVRG: recursive gradients, the prox of one fixed client."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+from jaxtyping import Array, Key
+
+from fedspam._internal import checks, trees
+from fedspam._internal.trees import Params, struct
+from fedspam.clients import Oracle
+from fedspam.federation import Federation, on_client
+from fedspam.methods._algorithm import Start, Zero
+from fedspam.methods._registry import Cost, Method, Scales, register
+from fedspam.methods._template import Factored
+from fedspam.methods.estimators import Estimator, RecursiveSAGA, RecursiveSVRG, probability_schedule
+from fedspam.methods.schedules import Schedule, schedule, step_size_schedule
+from fedspam.solvers import LBFGS, Exact, LocalSolver
+
+
+@struct
+class Remembered:
+    """Every client is asked for its gradient at x_0 and remembers it; who does not answer remembers 0.
+
+    The start is the mean over all clients of what they remember.
+    """
+
+    def __call__(self, params: Params, key: Key[Array, ""], fed: Federation) -> Params:
+        everyone = fed.everyone(key)
+        g = fed.mean(everyone, self.remember, x=params)
+        return trees.divide(trees.scale(fed.accepted, g), everyone.size)
+
+    @on_client(stateful=True)
+    def remember(self, oracle: Oracle, key: Key[Array, ""], memory: Params, *, x: Params) -> tuple[Params, Params]:
+        gradient = jax.grad(oracle)(x, key)
+        return gradient, gradient
+
+
+def rg_saga(
+    cohort_size: int, step_size: Any, pull: Any, *, everyone_first: bool = True, solver: LocalSolver | None = None
+) -> Factored:
+    r"""I-CGM-RG-SAGA: clients remember a gradient, the delegate, client 0, moves.
+
+    .. math::
+        g_k &= (1-\beta)\,g_{k-1} + \beta\,\bigl(\nabla f_S(x_{k-1}) - b_S + \bar b\bigr)
+            + \nabla f_S(x_k) - \nabla f_S(x_{k-1}), \qquad b_i \leftarrow \nabla f_i(x_{k-1}),\ i\in S \\
+        x_{k+1} &\in \text{a-prox}(x_k, g_k, \gamma_k, 0)
+
+    2d floats down and 2d up for each client of the cohort, then 2d and d for the delegate; each client keeps one
+    vector. No noise floor and, after the start, never everyone. The paper asks everyone twice at the start, for
+    :math:`g_0` and for the :math:`b_i`; both are the same gradients, so once is enough. Its solver takes a random
+    number of gradient steps on phi; any a-prox satisfies the same two conditions. Theory:
+    :math:`1/\gamma = 3\Delta_1 + 113\sqrt{n/B}\,\delta_B` and :math:`\beta = B/(112n)`, where :math:`\Delta_1` is the
+    similarity of the delegate to f and :math:`\delta_B^2 = \delta^2(n-B)/(B(n-1))`; the authors run
+    :math:`1/\gamma = \sqrt{n/B}\,\delta + \Delta_1` and :math:`\beta = B/n`.
+
+    Arguments:
+        cohort_size: B.
+        step_size: :math:`\gamma_k`, one over the paper's :math:`\lambda`: a number, one value a round, or a schedule.
+        pull: :math:`\beta`, likewise, in [0, 1].
+        everyone_first: whether everyone is asked before the first round; else all :math:`b_i = 0` and
+            :math:`g_0 = \nabla f_S(x_0)`.
+        solver: how the delegate answers the prox; L-BFGS until the relative certificate holds unless given.
+
+    Jiang, Rodomanov, Stich: Non-convex federated optimization under cost-aware client selection, 2025,
+    arXiv:2512.05327.
+
+    >>> import jax.numpy as jnp
+    >>> from fedspam import simulate
+    >>> from fedspam.problems import quadratics
+    >>> from fedspam.solvers import Exact
+    >>> people = quadratics(0, clients=10, dimension=5, delta=0.1)
+    >>> run = simulate(rg_saga(3, step_size=2.0, pull=0.3, solver=Exact()), people, jnp.ones(5), rounds=40, key=1)
+    >>> bool(jnp.linalg.norm(people.gradient(run.params)) < 0.01 * jnp.linalg.norm(people.gradient(jnp.ones(5))))
+    True
+    """
+    start = Remembered() if everyone_first else Zero()
+    return _delegate(RecursiveSAGA(pull_schedule(pull)), cohort_size, step_size, solver, start)
+
+
+def rg_svrg(
+    cohort_size: int, step_size: Any, pull: Any, probability: Any, *, solver: LocalSolver | None = None
+) -> Factored:
+    r"""I-CGM-RG-SVRG: an anchor instead of memories, the delegate, client 0, moves.
+
+    .. math::
+        g_k &= (1-\beta)\,g_{k-1} + \beta\,\bigl(\nabla f_S(x_{k-1}) - \nabla f_S(w) + \nabla f(w)\bigr)
+            + \nabla f_S(x_k) - \nabla f_S(x_{k-1}) \\
+        w &= x_{k-1} \text{ with probability } p, \text{ and in round } 0; \qquad
+            x_{k+1} \in \text{a-prox}(x_k, g_k, \gamma_k, 0)
+
+    3d floats down and d up for each client of the cohort, then 2d and d for the delegate, and d and d for everyone when
+    the anchor moves. No state on clients. The paper counts three gradients up; :math:`\beta` is known to the clients,
+    so they can add them up.
+
+    Arguments:
+        cohort_size: B.
+        step_size: :math:`\gamma_k`, one over the paper's :math:`\lambda`: a number, one value a round, or a schedule.
+        pull: :math:`\beta`, likewise, in [0, 1].
+        probability: p, likewise, in [0, 1].
+        solver: how the delegate answers the prox; L-BFGS until the relative certificate holds unless given.
+
+    Jiang, Rodomanov, Stich: Non-convex federated optimization under cost-aware client selection, 2025,
+    arXiv:2512.05327.
+
+    >>> import jax.numpy as jnp
+    >>> from fedspam import simulate
+    >>> from fedspam.problems import quadratics
+    >>> from fedspam.solvers import Exact
+    >>> people = quadratics(0, clients=10, dimension=5, delta=0.1)
+    >>> method = rg_svrg(3, step_size=2.0, pull=0.3, probability=0.3, solver=Exact())
+    >>> run = simulate(method, people, jnp.ones(5), rounds=40, key=1)
+    >>> bool(jnp.linalg.norm(people.gradient(run.params)) < 0.01 * jnp.linalg.norm(people.gradient(jnp.ones(5))))
+    True
+    """
+    estimator = RecursiveSVRG(pull_schedule(pull), probability_schedule(probability))
+    return _delegate(estimator, cohort_size, step_size, solver, Zero())
+
+
+def pull_schedule(value: Any) -> Schedule:
+    checks.between("pull", value, 0, 1, remedy="0 is SARAH without restarts, B/n is what the authors run")
+    return schedule(value, "pull")
+
+
+def _delegate(
+    estimator: Estimator, cohort_size: int, step_size: Any, solver: LocalSolver | None, start: Start
+) -> Factored:
+    return Factored(
+        estimator=estimator,
+        solver=LBFGS() if solver is None else solver,
+        step_size=step_size_schedule(step_size),
+        start=start,
+        who="delegate",
+        cohort_size=cohort_size,
+    )
+
+
+def _grid(scales: Scales) -> list[Mapping[str, Any]]:
+    pulls = [min(1.0, factor * scales.cohort / scales.clients) for factor in (0.1, 0.3, 1)]
+    return [{"step_size": c / scales.delta, "pull": beta} for c in (0.1, 0.3, 1.0, 3.0) for beta in pulls]
+
+
+def _anchored_grid(scales: Scales) -> list[Mapping[str, Any]]:
+    return [{**setting, "probability": min(1.0, scales.cohort / scales.clients)} for setting in _grid(scales)]
+
+
+for _key, _name, _build, _more, _estimator, _up, _down, _build_grid in (
+    ("rg_saga", "I-CGM-RG-SAGA", rg_saga, {}, "RG-SAGA", Cost(2, 1), Cost(2, 2), _grid),
+    ("rg_svrg", "I-CGM-RG-SVRG", rg_svrg, {"probability": 0.3}, "RG-SVRG", Cost(1, 1), Cost(3, 2), _anchored_grid),
+):
+    register(_key, Method(
+        name=_name, build=_build, example={"cohort_size": 4, "step_size": 2.0, "pull": 0.4, "solver": Exact(), **_more},
+        similarity="yes", partial="yes" if _build is rg_saga else "partly", nonsmooth="no", nonconvex="yes",
+        stateless="no" if _build is rg_saga else "yes", estimator=_estimator,
+        oracle="a-prox, delegate", phases=2, up=_up, down=_down, coin="no" if _build is rg_svrg else "",
+        grid=_build_grid, reference="Jiang, Rodomanov, Stich 2025, arXiv:2512.05327",
+    ))  # fmt: skip

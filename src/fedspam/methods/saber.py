@@ -1,0 +1,110 @@
+"""SABER: the prox of SPAM around the estimate of PAGE."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from fedspam.methods._registry import Cost, Method, Scales, coin_grid, register
+from fedspam.methods._template import Factored
+from fedspam.methods.estimators import PAGE, probability_schedule
+from fedspam.methods.schedules import step_size_schedule
+from fedspam.solvers import LBFGS, Exact, LocalSolver
+
+
+def saber(cohort_size: int, step_size: Any, probability: Any, *, solver: LocalSolver | None = None) -> Factored:
+    r"""SABER as it is analysed: a coin asks everyone or a cohort for the estimate, one client moves.
+
+    .. math::
+        g_k &= \begin{cases} \nabla f(x_k) & \text{with probability } p, \text{ and in round } 0 \\
+            g_{k-1} + \nabla f_S(x_k) - \nabla f_S(x_{k-1}) & \text{otherwise} \end{cases} \\
+        x_{k+1} &\in \text{a-prox}(x_k, g_k, \gamma_k, \xi_k)
+
+    A cohort's round: 2d floats down and d up for each of its clients, then 2d and d for the one that moves; the others:
+    d and d for everyone. No state on clients, no noise floor, but all clients are needed now and then. Theory (derived
+    from descent and PAGE's error, as the paper's own constants are not public):
+    :math:`\gamma \le \min\{1/(4\delta), \sqrt{pB/(24(1-p))}/\delta\}`, :math:`p = B/n`.
+
+    Arguments:
+        cohort_size: B.
+        step_size: :math:`\gamma_k`: a number, one value a round, or a schedule.
+        probability: p, likewise, in [0, 1].
+        solver: how the prox client answers; L-BFGS until the relative certificate holds unless given.
+
+    Mishchenko, Li, Fan, Venieris: Federated learning under second-order data heterogeneity, 2023,
+    OpenReview jkhVrIllKg.
+
+    >>> import jax.numpy as jnp
+    >>> from fedspam import simulate
+    >>> from fedspam.problems import quadratics
+    >>> from fedspam.solvers import Exact
+    >>> people = quadratics(0, clients=20, dimension=5, delta=0.1)
+    >>> run = simulate(saber(5, step_size=1.0, probability=0.25, solver=Exact()), people, jnp.ones(5), rounds=40, key=1)
+    >>> bool(jnp.linalg.norm(people.gradient(run.params)) < 0.01 * jnp.linalg.norm(people.gradient(jnp.ones(5))))
+    True
+    """
+    return _saber(cohort_size, None, step_size, probability, solver, "one")
+
+
+def saber_partial(
+    cohort_size: int, many: int, step_size: Any, probability: Any, *, solver: LocalSolver | None = None
+) -> Factored:
+    r"""SABER as its paper runs it: `many` clients stand for all, and the proxes of the cohort are averaged.
+
+    .. math:: x_{k+1} = \frac1B\sum_{i\in S_k} x^i, \qquad x^i \in \text{a-prox}(x_k, g_k, \gamma_k, i)
+
+    A cohort's round: 4d floats down and 2d up for each of its clients. A heuristic: each restart brings an error
+    :math:`\sigma^2` / many, and the average needs :math:`f(\frac1B\sum x^i) \le \frac1B\sum f(x^i)`.
+
+    Arguments:
+        cohort_size: B.
+        many: how many clients the coin asks instead of everyone.
+        step_size, probability, solver: as `saber`.
+
+    Mishchenko, Li, Fan, Venieris: Federated learning under second-order data heterogeneity, 2023,
+    OpenReview jkhVrIllKg.
+
+    >>> import jax.numpy as jnp
+    >>> from fedspam import simulate
+    >>> from fedspam.problems import quadratics
+    >>> from fedspam.solvers import Exact
+    >>> people = quadratics(0, clients=20, dimension=5, delta=0.1)
+    >>> method = saber_partial(5, 15, step_size=1.0, probability=0.25, solver=Exact())
+    >>> run = simulate(method, people, jnp.ones(5), rounds=40, key=1)
+    >>> bool(jnp.linalg.norm(people.gradient(run.params)) < 0.1 * jnp.linalg.norm(people.gradient(jnp.ones(5))))
+    True
+    """
+    return _saber(cohort_size, many, step_size, probability, solver, "average")
+
+
+def _saber(
+    cohort_size: int, many: int | None, step_size: Any, probability: Any, solver: LocalSolver | None, who: str
+) -> Factored:
+    return Factored(
+        estimator=PAGE(probability_schedule(probability), many=many),
+        solver=LBFGS() if solver is None else solver,
+        step_size=step_size_schedule(step_size),
+        who=who,
+        cohort_size=cohort_size,
+    )
+
+
+def _grid(scales: Scales) -> list[Mapping[str, Any]]:
+    return coin_grid(scales, 1 / scales.delta, (0.1, 0.3, 1.0, 3.0))
+
+
+def _partial_grid(scales: Scales) -> list[Mapping[str, Any]]:
+    many = max(scales.cohort, scales.clients // 2)
+    return [{**setting, "many": many} for setting in _grid(scales)]
+
+
+for _key, _name, _build, _more, _oracle, _up, _down in (
+    ("saber", "SABER", saber, {}, "prox, one client", Cost(1, 1), Cost(2, 2)),
+    ("saber_partial", "SABER, partial", saber_partial, {"many": 8}, "a-prox, all", Cost(2), Cost(4)),
+):
+    register(_key, Method(
+        name=_name, build=_build, similarity="yes", partial="partly" if _build is saber else "yes", stateless="yes",
+        nonsmooth="yes",
+        example={"cohort_size": 4, "step_size": 1.0, "probability": 0.3, "solver": Exact(), **_more},
+        nonconvex="yes" if _build is saber else "partly", estimator="PAGE", oracle=_oracle, phases=2, up=_up,
+        down=_down, coin="no", exact=_build is saber, grid=_grid if _build is saber else _partial_grid,
+        reference="Mishchenko, Li, Fan, Venieris 2023, OpenReview jkhVrIllKg",
+    ))  # fmt: skip

@@ -1,0 +1,234 @@
+r"""Step sizes and momenta over rounds: k -> value.
+
+Schedules are pytrees of numbers, never closures, so one compiled run serves all their values. The pairs at
+the end are those of the paper's theorems; with :math:`r = \gamma\delta` every theorem asks for
+
+.. math:: \gamma_k \le \frac{1}{4\delta}, \qquad p_k \ge \frac{C r_k^2}{C r_k^2 + B_\mathrm{eff}}, \qquad C = 96.
+"""
+
+import math
+import warnings
+from typing import Any, Literal, NamedTuple, Protocol
+
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Integer
+
+from fedspam._internal import checks
+from fedspam._internal.trees import Scalar, struct
+
+PAPER_FACTOR = 96.0  # C of the paper; 24 suffices for its proof with the Lyapunov weight 3 (notes on the paper, item 4)
+
+
+class Schedule(Protocol):
+    """A value for every round k = 0, 1, 2, ..."""
+
+    def __call__(self, k: Integer[Array, ""]) -> Any: ...
+
+
+class Parameters(NamedTuple):
+    """A step size and the momentum that goes with it."""
+
+    step_size: Schedule
+    momentum: Schedule
+
+
+class TheoryWarning(UserWarning):
+    """Parameters outside the range for which the paper proves convergence."""
+
+
+@struct
+class Constant:
+    """The same value in every round."""
+
+    value: float | Scalar
+
+    def __call__(self, k: Integer[Array, ""]) -> Any:
+        return self.value
+
+
+@struct
+class Power:
+    r"""A value that decays like a power of the round: :math:`v\,(k + 1 + s)^{-a}`.
+
+    The paper's schedule divides by :math:`k^{1/3}`, which is undefined at k = 0; we count from k + 1.
+    """
+
+    value: float | Scalar
+    exponent: float | Scalar
+    shift: float | Scalar = 0.0
+
+    def __call__(self, k: Integer[Array, ""]) -> Any:
+        return self.value * (k + 1.0 + self.shift) ** -self.exponent
+
+
+@struct
+class Values:
+    """Explicit values, one a round; the last one holds from then on."""
+
+    values: Float[Array, " rounds"]
+
+    def __call__(self, k: Integer[Array, ""]) -> Any:
+        return self.values[jnp.minimum(k, self.values.shape[0] - 1)]
+
+
+@struct
+class MomentumOf:
+    r"""The theorems' momentum for a step size.
+
+    .. math:: p_k = C\delta^2\gamma_k^2 / (C\delta^2\gamma_k^2 + B_\mathrm{eff})
+    """
+
+    step_size: Schedule
+    delta: float | Scalar
+    cohort: float | Scalar = 1.0
+    factor: float | Scalar = PAPER_FACTOR
+
+    def __call__(self, k: Integer[Array, ""]) -> Any:
+        squared = self.factor * (self.delta * self.step_size(k)) ** 2
+        return squared / (squared + self.cohort)
+
+
+def schedule(value: Any, name: str) -> Schedule:
+    """What a user may give as a schedule: a number, an array of values, or a schedule."""
+    if callable(value):
+        return value
+    if jnp.ndim(value) == 0:
+        return Constant(value)
+    values = jnp.asarray(value)
+    if values.ndim != 1 or values.shape[0] == 0:
+        raise ValueError(
+            f"{name} has shape {values.shape}; give a number, a vector with one value a round, or a schedule"
+        )
+    return Values(values)
+
+
+def step_size_schedule(value: Any) -> Schedule:
+    checks.positive("step_size", value, "try 1 / (4 * delta)")
+    made = schedule(value, "step_size")
+    if isinstance(made, Values) and not bool(jnp.all(made.values > 0)):
+        raise ValueError(f"step_size holds {float(jnp.min(made.values))}; every value must be greater than 0")
+    return made
+
+
+def momentum_schedule(value: Any) -> Schedule:
+    checks.between(
+        "momentum", value, 0, 1, open_low=True, remedy="1 forgets the past, the paper's figure uses 0.1 and 0.9"
+    )
+    made = schedule(value, "momentum")
+    if isinstance(made, Values) and not bool(jnp.all((made.values > 0) & (made.values <= 1))):
+        raise ValueError("momentum holds a value outside (0, 1]")
+    return made
+
+
+def effective_cohort(
+    cohort_size: int, population: int | None = None, *, replace: bool = False, dependent: bool = False
+) -> float:
+    r"""By how much a cohort divides the variance: :math:`B_\mathrm{eff}`.
+
+    B for independent clients, :math:`B(n-1)/(n-B)` without replacement from n (infinite at B = n), and 1 where
+    the clients of a cohort may depend on each other. The paper's B² holds in none of these cases.
+
+    >>> effective_cohort(10), effective_cohort(10, population=100), effective_cohort(10, dependent=True)
+    (10.0, 11.0, 1.0)
+    """
+    checks.whole("cohort_size", cohort_size, 1)
+    if dependent:
+        return 1.0
+    if population is None or replace:
+        return float(cohort_size)
+    if cohort_size > population:
+        raise ValueError(f"cohort_size = {cohort_size} exceeds the population of {population} clients")
+    return math.inf if cohort_size == population else cohort_size * (population - 1) / (population - cohort_size)
+
+
+def constant(delta: float, momentum: float, *, cohort: float = 1.0, factor: float = PAPER_FACTOR) -> Parameters:
+    r"""The largest constant step size that Theorem 1 allows at this momentum.
+
+    .. math:: \gamma = \min\{1/(4\delta),\; \sqrt{p B_\mathrm{eff} / (C (1-p))}/\delta\}
+
+    >>> round(constant(delta=2.0, momentum=0.1).step_size.value, 4)
+    0.017
+    """
+    checks.positive("delta", delta)
+    checks.between("momentum", momentum, 0, 1, open_low=True)
+    limit = math.inf if momentum == 1 else math.sqrt(momentum * cohort / (factor * (1 - momentum)))
+    return Parameters(Constant(min(0.25, limit) / delta), Constant(momentum))
+
+
+def cube_root(delta: float, *, cohort: float = 1.0, factor: float = PAPER_FACTOR) -> Parameters:
+    r"""The schedule without a floor: :math:`\gamma_k = (k+1)^{-1/3}/(4\delta)` and its :math:`p_k` (Corollary 2)."""
+    checks.positive("delta", delta)
+    step_size = Power(0.25 / delta, 1 / 3)
+    return Parameters(step_size, MomentumOf(step_size, delta, cohort, factor))
+
+
+def corollary(
+    delta: float,
+    sigma: float,
+    gap: float,
+    rounds: int,
+    *,
+    cohort: float = 1.0,
+    constants: Literal["safe", "paper"] = "safe",
+) -> Parameters:
+    r"""The constants of the complexity corollary for a run of K rounds, with :math:`F = f(x_0) - \inf f`.
+
+    As printed: :math:`\gamma = \min\{1/\delta, (F/(2\delta^2\sigma^2K))^{1/3}\}` and
+    :math:`p = \max\{\gamma^2\delta^2, 1/K\}`, which leaves the range of the theorem it rests on by up to a factor 4
+    in :math:`\gamma` and 96 in p. The safe form has the same order and stays inside:
+
+    .. math:: \gamma = \min\{1/(4\delta),\; (B^2F/(2\delta^2\sigma^2K))^{1/3}\}, \qquad
+              p = \max\{C r^2/(C r^2 + B),\; 1/K\}.
+
+    Start g from about K/2 exchanges (`fedspam.methods.WarmStart`), as the corollary's proof does.
+    """
+    checks.positive("gap", gap)
+    checks.whole("rounds", rounds, 1)
+    checks.one_of("constants", constants, ("safe", "paper"))
+    if delta < 0 or sigma < 0:
+        raise ValueError(f"delta = {delta} and sigma = {sigma} must not be negative")
+    printed = constants == "paper"
+    noise = 2 * delta**2 * sigma**2 * rounds
+    largest = math.inf if delta == 0 else (1.0 if printed else 0.25) / delta
+    noisy = math.inf if noise == 0 else ((cohort if printed else cohort**2) * gap / noise) ** (1 / 3)
+    step_size = min(largest, noisy)
+    if math.isinf(step_size):
+        raise ValueError(
+            "delta = 0 allows any step size; choose one yourself (one prox with a large one solves the problem)"
+        )
+    squared = (step_size * delta) ** 2
+    needed = squared if printed else PAPER_FACTOR * squared / (PAPER_FACTOR * squared + cohort)
+    return Parameters(Constant(step_size), Constant(min(1.0, max(needed, 1 / rounds))))
+
+
+def warn_outside_theory(parameters: Parameters, delta: float, *, cohort: float = 1.0, rounds: int = 1000) -> list[str]:
+    """Warn for each rule of the theorems that a schedule breaks within the first rounds; returns the rules.
+
+    >>> import warnings
+    >>> with warnings.catch_warnings():
+    ...     warnings.simplefilter("ignore")
+    ...     rules = warn_outside_theory(Parameters(Constant(1.0), Constant(0.9)), delta=1.0)
+    >>> rules[0]
+    'step_size * delta = 1 in round 0 exceeds 1/4'
+    """
+    k = jnp.arange(rounds)
+    gamma = jnp.broadcast_to(jnp.asarray(parameters.step_size(k)), (rounds,))
+    p = jnp.broadcast_to(jnp.asarray(parameters.momentum(k)), (rounds,))
+    ratio = gamma * delta
+    # 17 is the smallest factor for which the repaired proof goes through; rounding gets one part in a million
+    least = 17 * ratio**2 / (17 * ratio**2 + cohort) * (1 - 1e-6)
+    rules = []
+    if bool(jnp.any(ratio > 0.25 * (1 + 1e-6))):
+        first = int(jnp.argmax(ratio > 0.25 * (1 + 1e-6)))
+        rules.append(f"step_size * delta = {float(ratio[first]):.3g} in round {first} exceeds 1/4")
+    if bool(jnp.any(p < least)):
+        first = int(jnp.argmax(p < least))
+        rules.append(
+            f"momentum = {float(p[first]):.3g} in round {first} is below {float(least[first]):.3g}, "
+            "the least that the estimator's error allows at this step size"
+        )
+    if bool(jnp.any(gamma[1:] > gamma[:-1] * (1 + 1e-6))) or bool(jnp.any(gamma[:-1] > 4 * gamma[1:])):
+        rules.append("step_size must not increase, and shrink by at most 4 from one round to the next")
+    for rule in rules:
+        warnings.warn(f"outside the theory: {rule}", TheoryWarning, stacklevel=2)
+    return rules

@@ -1,0 +1,149 @@
+"""SPAM: one client, one exchange, a prox corrected by momentum variance reduction (Algorithm 1)."""
+
+from typing import Any, NamedTuple
+
+import jax.numpy as jnp
+from jaxtyping import Array, Key
+
+from fedspam._internal import checks, trees
+from fedspam._internal.trees import Params, static, struct
+from fedspam.clients import Oracle
+from fedspam.federation import Federation, on_client
+from fedspam.methods._algorithm import MomentumState, Start, start_from
+from fedspam.methods._registry import Cost, Method, prox_grid, register
+from fedspam.methods.estimators import first_momentum, mvr_difference
+from fedspam.methods.schedules import Schedule, cube_root, momentum_schedule, step_size_schedule
+from fedspam.solvers import LBFGS, Certificate, Exact, GradientDescent, LocalSolver
+
+
+class SpamReply(NamedTuple):
+    """What the client sends back: the new point, the new estimate, and what its solver reached."""
+
+    x: Params
+    g: Params
+    certificate: Certificate
+
+
+class SpamInfo(NamedTuple):
+    """What a round of SPAM records."""
+
+    step_size: Any
+    momentum: Any
+    certificate: Certificate
+    gradients: Any  # client gradients evaluated in this round
+
+
+@struct
+class Spam:
+    r"""SPAM and SPAM-inexact (Algorithm 1). Use `spam` to build it.
+
+    .. math::
+        g_k &= \nabla f_{\xi_k}(x_k) + (1-p_k)\,(g_{k-1} - \nabla f_{\xi_k}(x_{k-1})) \\
+        x_{k+1} &= \mathrm{prox}_{\gamma_k f_{\xi_k}}(x_k + \gamma_k(\nabla f_{\xi_k}(x_k) - g_k))
+
+    The printed algorithm sends :math:`x_{k+1}` alone; the next client needs :math:`g_k` too, so it is sent and charged.
+    """
+
+    step_size: Schedule
+    momentum: Schedule
+    solver: LocalSolver
+    start: Start
+    scale: float | None = None
+    first: str = static(default="given")
+
+    def init(self, params: Params, key: Key[Array, ""], fed: Federation) -> MomentumState:
+        g = self.start(params, key, fed)
+        return MomentumState(x=params, x_prev=params, g=g, k=jnp.zeros((), jnp.int32))
+
+    def round(self, state: MomentumState, key: Key[Array, ""], fed: Federation) -> tuple[MomentumState, SpamInfo]:
+        gamma = self.step_size(state.k)
+        p = first_momentum(self.momentum, self.first, state.k)
+
+        client = fed.sample(key, 1)
+        reply = fed.mean(client, self.update, x=state.x, x_prev=state.x_prev, g=state.g, step_size=gamma, momentum=p)
+
+        state = MomentumState(x=reply.x, x_prev=state.x, g=reply.g, k=state.k + 1)
+        return state, SpamInfo(gamma, p, reply.certificate, 2 + reply.certificate.gradients)
+
+    @on_client
+    def update(
+        self,
+        oracle: Oracle,
+        key: Key[Array, ""],
+        *,
+        x: Params,
+        x_prev: Params,
+        g: Params,
+        step_size: Any,
+        momentum: Any,
+    ) -> SpamReply:
+        difference = mvr_difference(oracle, key, x, x_prev, momentum, self.scale)
+        g = trees.axpy(1 - momentum, g, difference)
+        x, certificate = self.solver(oracle, key, x=x, g=g, step_size=step_size)
+        return SpamReply(x, g, certificate)
+
+    def params(self, state: MomentumState) -> Params:
+        return state.x
+
+    def client_state(self, params: Params) -> tuple[()]:
+        return ()
+
+
+def spam(
+    step_size: Any,
+    momentum: Any,
+    *,
+    solver: LocalSolver | None = None,
+    start: Any = "client",
+    scale: float | None = None,
+    first: str = "given",
+) -> Spam:
+    r"""SPAM: the stochastic proximal point method with momentum variance reduction.
+
+    One client a round, 3d floats down and 2d up, no state on clients. An exact solver makes it SPAM, any other
+    SPAM-inexact; a constant or varying step size and momentum are both schedules.
+
+    Arguments:
+        step_size: :math:`\gamma_k`: a number, one value a round, or a schedule. The theorems want
+            :math:`\gamma \le 1/(4\delta)`.
+        momentum: :math:`p_k`, likewise, in (0, 1].
+        solver: how a client answers the prox; L-BFGS until the relative certificate holds unless given.
+        start: how :math:`g_0` is made: 'client' (one gradient), 'zero', a number of exchanges, or the gradient itself.
+        scale: s of MARS, in [0, 1]: how far the estimate trusts the gradient difference (`MVR`); None is s = 1.
+        first: 'given' keeps :math:`g_0` in round 0, 'update' runs the printed loop from there.
+
+    Karagulyan, Shulgin, Sadiev, Richtárik: SPAM, 2024, arXiv:2405.20127, Algorithm 1.
+
+    >>> import jax, jax.numpy as jnp
+    >>> from fedspam import simulate, spam
+    >>> from fedspam.problems import quadratics
+    >>> from fedspam.solvers import Exact
+    >>> people = quadratics(jax.random.key(0), clients=10, dimension=5, delta=0.1)
+    >>> method = spam(step_size=0.5, momentum=0.1, solver=Exact())
+    >>> run = simulate(method, people, jnp.ones(5), rounds=200, key=1)
+    >>> bool(jnp.linalg.norm(people.gradient(run.params)) < 0.1 * jnp.linalg.norm(people.gradient(jnp.ones(5))))
+    True
+    """
+    checks.one_of("first", first, ("given", "update"))
+    checks.between("scale", scale, 0, 1)
+    return Spam(
+        step_size=step_size_schedule(step_size),
+        momentum=momentum_schedule(momentum),
+        solver=LBFGS() if solver is None else solver,
+        start=start_from(start, 1),
+        scale=scale,
+        first=first,
+    )
+
+
+VARYING = cube_root(delta=0.1)
+for _key, _name, _oracle, _example in (
+    ("spam", "SPAM", "prox", {"step_size": 1.0, "momentum": 0.2, "solver": Exact()}),
+    ("spam_varying", "SPAM, varying", "prox", {**VARYING._asdict(), "solver": Exact()}),
+    ("spam_inexact", "SPAM-inexact", "a-prox", {"step_size": 1.0, "momentum": 0.2, "solver": GradientDescent(steps=3)}),
+):
+    register(_key, Method(
+        name=_name, build=spam, example=_example, similarity="yes", partial="yes", stateless="yes", nonsmooth="yes",
+        nonconvex="yes", estimator="MVR", oracle=_oracle, phases=1, up=Cost(2), down=Cost(3), grid=prox_grid,
+        reference="Karagulyan, Shulgin, Sadiev, Richtárik 2024, arXiv:2405.20127",
+    ))  # fmt: skip

@@ -1,0 +1,59 @@
+"""SPPM: the stochastic proximal point method."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from fedspam.methods._registry import Cost, Method, Scales, register
+from fedspam.methods._template import Factored
+from fedspam.methods.estimators import OwnGradient
+from fedspam.methods.schedules import step_size_schedule
+from fedspam.solvers import LBFGS, Exact, LocalSolver
+
+
+def sppm(step_size: Any, *, solver: LocalSolver | None = None) -> Factored:
+    r"""The stochastic proximal point method: SPAM without the shift.
+
+    .. math:: x_{k+1} = \mathrm{prox}_{\gamma_k f_{\xi_k}}(x_k)
+
+    One client a round, d floats down and d up, no state on clients. For :math:`\mu`-strongly convex clients, with
+    :math:`\sigma_*^2 = \mathbb E\|\nabla f_\xi(x_*)\|^2`,
+
+    .. math:: \mathbb E\|x_k - x_*\|^2 \le (1 + \gamma\mu)^{-2k}\|x_0 - x_*\|^2
+        + \frac{\gamma\sigma_*^2}{2\mu + \gamma\mu^2}
+
+    so a constant step size reaches a ball only. (Proof: the prox contracts by :math:`1/(1+\gamma\mu)`, and
+    :math:`x_* = \mathrm{prox}_{\gamma f_\xi}(x_* + \gamma\nabla f_\xi(x_*))`, whose mean is :math:`x_*`.)
+
+    Arguments:
+        step_size: :math:`\gamma_k`: a number, one value a round, or a schedule.
+        solver: how a client answers the prox; L-BFGS until the relative certificate holds unless given.
+
+    Bertsekas 2011; Asi, Duchi 2019; the bound as in Khaled, Jin 2022, arXiv:2209.02257.
+
+    >>> import jax.numpy as jnp
+    >>> from fedspam import simulate
+    >>> from fedspam.problems import quadratics
+    >>> from fedspam.solvers import Exact
+    >>> people = quadratics(0, clients=20, dimension=5, delta=0.1)
+    >>> run = simulate(sppm(step_size=0.3, solver=Exact()), people, jnp.ones(5), rounds=50, key=1)
+    >>> bool(jnp.linalg.norm(people.gradient(run.params)) < 0.1 * jnp.linalg.norm(people.gradient(jnp.ones(5))))
+    True
+    """
+    return Factored(
+        estimator=OwnGradient(),
+        solver=LBFGS() if solver is None else solver,
+        step_size=step_size_schedule(step_size),
+        who="one",
+        cohort_size=1,
+    )
+
+
+def _grid(scales: Scales) -> list[Mapping[str, Any]]:
+    return [{"step_size": 0.01 * 3**i / scales.smoothness} for i in range(12)]
+
+
+register("sppm", Method(
+    name="SPPM", build=sppm, example={"step_size": 0.3, "solver": Exact()}, similarity="no", partial="yes",
+    stateless="yes", nonsmooth="yes", nonconvex="partly", estimator="–", oracle="prox", phases=1, up=Cost(1),
+    down=Cost(1), exact=False, grid=_grid, reference="Bertsekas 2011; Khaled, Jin 2022, arXiv:2209.02257",
+))  # fmt: skip

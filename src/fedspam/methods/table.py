@@ -1,0 +1,73 @@
+"""The table of methods, as the registry has it: for a terminal, for the documents, for programs."""
+
+import dataclasses
+import json
+import re
+from typing import Any
+
+from fedspam.methods import METHODS, Method
+
+FACTS = ("similarity", "partial", "stateless", "nonsmooth", "nonconvex")
+SIGNS = {"yes": "✓", "partly": "(✓)", "no": "–"}
+COLUMNS: tuple[str, ...] = (
+    "key", "method", "constructor", "alike", "partial", "no state", "no L", "non-convex", "estimator", "client",
+    "phases", "floats down", "floats up", "reference",
+)  # fmt: skip
+INTRODUCTION = """\
+# Methods
+
+This page is made by `fedspam methods --markdown > docs/methods.md`.
+
+`d` is the number of parameters. Floats are those of one round for each client that is asked; in brackets what the one
+client that moves alone takes besides. Where a coin decides whether everyone is asked, they are those of the other
+rounds, marked ¢. Phases are trips to clients that must follow each other.
+
+What a method's theory covers: *alike*, it gains from alike Hessians; *partial*, a cohort of some clients; *no L*,
+losses need not be smooth; *non-convex*, nor convex. *No state*: clients remember nothing. (✓): in part.
+"""
+
+
+def ordered_keys() -> list[str]:
+    """All methods: the SPAM family first, the others by the name one types."""
+    return sorted(METHODS, key=lambda key: (not key.startswith("spam"), key))
+
+
+def cells(key: str) -> list[str]:
+    """A method's row of the table."""
+    row = METHODS[key]
+    coin = " ¢" if row.coin else ""
+    facts = (SIGNS[getattr(row, fact)] for fact in FACTS)
+    costs = (f"{row.down}{coin}", f"{row.up}{coin}")
+    return [
+        key,
+        row.name,
+        row.build.__name__,
+        *facts,
+        row.estimator,
+        row.oracle,
+        str(row.phases),
+        *costs,
+        row.reference,
+    ]
+
+
+def markdown() -> str:
+    """The page of the documents that lists the methods."""
+    lines = [f"| {' | '.join(COLUMNS)} |", "|" + "---|" * len(COLUMNS)]
+    for key in ordered_keys():
+        first, name, constructor, *middle, reference = cells(key)
+        link = re.sub(r"arXiv:(\d\S*\d)", r"[arXiv:\1](https://arxiv.org/abs/\1)", reference)
+        lines.append(f"| {' | '.join([f'`{first}`', name, f'`{constructor}`', *middle, link])} |")
+    return INTRODUCTION + "\n" + "\n".join(lines) + "\n"
+
+
+def as_json() -> str:
+    """The rows as JSON, for programs."""
+    left_out = ("build", "example", "grid")  # what is no fact but code
+    fields = [field.name for field in dataclasses.fields(Method) if field.name not in left_out]
+
+    def plain(row: Method) -> dict[str, Any]:
+        found = {name: getattr(row, name) for name in fields}
+        return found | {"constructor": row.build.__name__, "up": row.up._asdict(), "down": row.down._asdict()}
+
+    return json.dumps({key: plain(METHODS[key]) for key in ordered_keys()}, indent=1, ensure_ascii=False)

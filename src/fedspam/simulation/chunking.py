@@ -1,0 +1,86 @@
+"""How many clients fit side by side into the memory there is."""
+
+import os
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from fedspam._internal import checks
+from fedspam._internal.trees import Params
+from fedspam.clients import Population
+from fedspam.federation import ledger
+from fedspam.simulation import engine
+from fedspam.simulation.engine import Around, World
+
+SHARE = 0.8  # of the free memory; the rest is for what the compiler's plan does not tell
+
+
+def fitting_chunk(algorithm: Any, population: Population, params: Params, *, memory: float | None = None) -> int:
+    """The largest chunk of a cohort whose round fits into memory, for the argument `chunk` of `simulate`.
+
+    It is read from the compiler's own plan of a round, so that activations, per-client models and padding count as they
+    are. One compilation where the whole cohort fits, a few otherwise; nothing is run.
+
+    Arguments:
+        algorithm, population, params: as in `simulate`.
+        memory: bytes that a round may take beside the population and the state; None for most of what is free.
+
+    >>> import jax.numpy as jnp
+    >>> from fedspam.methods import fedavg
+    >>> from fedspam.problems import quadratics
+    >>> people = quadratics(0, clients=20, dimension=5)
+    >>> fitting_chunk(fedavg(10, 5, 0.05), people, jnp.ones(5), memory=1e9)
+    10
+    """
+    if memory is not None:
+        checks.positive("memory", memory, "give bytes, such as 8e9")
+    params = checks.params("params", params)
+    room = SHARE * free_memory() if memory is None else memory
+    plan = ledger.plan(algorithm, params, population)
+    cohort = max((exchange.cohort for exchange in plan.round), default=1)
+    most = round_memory(algorithm, population, params, cohort)
+    if most <= room:
+        return cohort
+    least = round_memory(algorithm, population, params, 1)
+    if least > room:
+        raise ValueError(
+            f"a round takes {least:.3g} bytes with one client at a time, {room:.3g} are free; take a smaller minibatch "
+            "or model, or keep the data on the host (fedspam.simulation.host_data.Stored)"
+        )
+    # temporaries grow by about as much with every client
+    chunk = max(1, int(1 + (room - least) * (cohort - 1) / (most - least)))
+    while chunk > 1 and round_memory(algorithm, population, params, chunk) > room:
+        chunk = max(1, int(0.8 * chunk))
+    return chunk
+
+
+def round_memory(algorithm: Any, population: Population, params: Params, chunk: int) -> int:
+    """Bytes that one round takes beside the population and the state, by the compiler's plan."""
+    key, world = jax.random.key(0), World(chunk)
+    carry = jax.eval_shape(lambda x: engine.begin(algorithm, population, x, key, Around(), world)[0], params)
+    lowered = engine.advance.lower(
+        algorithm,
+        population,
+        carry,
+        key,
+        jnp.int32(0),
+        jnp.int32(1),
+        Around(),
+        world=world,
+        length=1,
+        every=1,
+        record=(),
+    )
+    found = lowered.compile().memory_analysis()
+    if found is None:
+        raise ValueError(f"{jax.default_backend()} does not tell what memory it plans; choose the chunk yourself")
+    return int(found.temp_size_in_bytes)
+
+
+def free_memory() -> int:
+    """Bytes free on the device; on a CPU, in the machine."""
+    told = jax.devices()[0].memory_stats() or {}
+    if "bytes_limit" in told:
+        return told["bytes_limit"] - told["bytes_in_use"]
+    return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")

@@ -1,0 +1,296 @@
+"""Clients whose data stays on the host or on disk, and reaches the device as the rounds need it.
+
+A method's draws follow from the key alone, so they can be told before the rounds that make them are run. While the
+device works through one window of rounds, the rows of the next window's clients are gathered and sent there.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.extend.core import ClosedJaxpr, Literal
+from jaxtyping import Array, Bool, Integer, Key, PyTree, UInt32
+
+from fedspam._internal import checks
+from fedspam._internal.trees import static, struct
+from fedspam.clients import Ids, Loss, Population, RaggedOracle, draw
+from fedspam.federation import Cohort, Work
+from fedspam.simulation import engine
+from fedspam.simulation.engine import Around, Carry, World
+
+ROOM = 2  # times what a window needs on average is its buffer, so that later ones fit and nothing is compiled anew
+
+
+@dataclass(frozen=True, eq=False)
+class Shelf:
+    """Rows in the host's memory, or mapped from a file, by client."""
+
+    examples: Mapping[str, np.ndarray]
+    offsets: Integer[np.ndarray, " clients_and_one"]
+
+    @property
+    def size(self) -> int:
+        return len(self.offsets) - 1
+
+    def rows(self, ids: Integer[np.ndarray, " n"]) -> tuple[Integer[np.ndarray, " rows"], Integer[np.ndarray, " n"]]:
+        """Where the rows of these clients lie, end to end, and how many each has."""
+        begins, counts = self.offsets[ids], self.offsets[ids + 1] - self.offsets[ids]
+        within = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
+        return np.repeat(begins, counts) + within, counts
+
+
+@struct
+class Stored:
+    """A finite population whose examples stay on the host; `simulate` sends them to the device ahead of time.
+
+    Build it with `Stored.of`. Results are those of `Ragged` to the bit, or, where that pads whole-batch clients of very
+    unequal sizes to several capacities, up to the rounding of sums. Outside of `simulate`, and for a method whose
+    draws depend on its state, each client is fetched by a call back to the host instead.
+
+    >>> import jax.numpy as jnp
+    >>> from fedspam.datasets import Federated
+    >>> data = Federated.of([("a", {"x": [1.0, 3.0]}), ("b", {"x": [5.0]})])
+    >>> people = Stored.of(data, lambda m, rows: (rows["x"] - m) ** 2)
+    >>> people.size, float(people.client(jnp.uint32(0))(jnp.array(2.0)))
+    (2, 1.0)
+    """
+
+    shelf: Shelf = static()
+    loss: Loss = static()
+    capacity: int = static()
+    batch: int | None = static(default=None)
+    replace: bool = static(default=False)
+    weighted: bool = static(default=False)
+    window: int = static(default=10)
+
+    @classmethod
+    def of(
+        cls,
+        data: Any,
+        loss: Loss,
+        *,
+        batch: int | None = None,
+        replace: bool = False,
+        weighted: bool = False,
+        window: int = 10,
+    ) -> "Stored":
+        """From examples end to end and how many each client has, such as `fedspam.datasets.Federated` holds them.
+
+        Arguments:
+            data: its ``examples`` and ``sizes``; arrays may be mapped from files (`fedspam.datasets.open_mapped`).
+            window: rounds whose clients are on the device together; those of the next window are on their way.
+            loss, batch, replace, weighted: as in `Ragged.of`.
+        """
+        checks.whole("window", window, 1)
+        if batch is not None:
+            checks.whole("batch", batch, 1)
+        sizes = np.asarray(data.sizes, np.int64)
+        empty = np.flatnonzero(sizes < 1)
+        if sizes.size == 0 or empty.size:
+            which = f"client {empty[0]} has no examples" if empty.size else "there are no clients"
+            raise ValueError(f"{which}; every client needs at least one example: leave it out")
+        shelf = Shelf(dict(data.examples), np.concatenate([[0], np.cumsum(sizes)]))
+        return cls(shelf, loss, int(sizes.max()), batch, replace, weighted, window)
+
+    @property
+    def size(self) -> int:
+        return self.shelf.size
+
+    def sample(self, key: Key[Array, ""], count: int) -> Ids:
+        return draw(key, count, self.size, self.replace)
+
+    def client(self, id: UInt32[Array, ""]) -> RaggedOracle:
+        shapes = {
+            name: jax.ShapeDtypeStruct((self.capacity, *column.shape[1:]), jax.dtypes.canonicalize_dtype(column.dtype))
+            for name, column in self.shelf.examples.items()
+        }
+        # the callback itself sees all clients that vmap puts side by side
+        fetched = jax.pure_callback(self._fetch, (shapes, _INT), id, vmap_method="expand_dims")
+        return self._oracle(fetched[0], jnp.int32(0), fetched[1], jnp.array(True))
+
+    def _oracle(self, examples: PyTree[Array], offset: Any, count: Any, found: Any) -> RaggedOracle:
+        factor = count.astype(jnp.result_type(float)) * (self.size / int(self.shelf.offsets[-1]))
+        factor = jnp.where(found, factor if self.weighted else jnp.ones_like(factor), jnp.nan)
+        oracle = RaggedOracle(examples, offset, count, factor, loss=self.loss, capacity=self.capacity, batch=self.batch)
+        return oracle.fetch()
+
+    def _fetch(self, id: Any) -> tuple[dict[str, np.ndarray], np.ndarray]:
+        ids = np.asarray(id).astype(np.int64)
+        begins, counts = self.shelf.offsets[ids], self.shelf.offsets[ids + 1] - self.shelf.offsets[ids]
+        rows = begins[..., None] + np.minimum(np.arange(self.capacity), counts[..., None] - 1)
+        columns = self.shelf.examples.items()
+        kind = jax.dtypes.canonicalize_dtype
+        return {name: np.asarray(c[rows], kind(c.dtype)) for name, c in columns}, counts.astype(np.int32)
+
+
+_INT = jax.ShapeDtypeStruct((), jnp.int32)
+
+
+@struct
+class Window:
+    """Some of the clients of a `Stored` population, on the device."""
+
+    ids: UInt32[Array, " slots"]  # ascending; the last is repeated
+    offsets: Integer[Array, " slots"]
+    counts: Integer[Array, " slots"]
+    examples: PyTree[Array]
+    stored: Stored
+
+    @property
+    def size(self) -> int:
+        return self.stored.size
+
+    def sample(self, key: Key[Array, ""], count: int) -> Ids:
+        return self.stored.sample(key, count)
+
+    def client(self, id: UInt32[Array, ""]) -> RaggedOracle:
+        slot = jnp.minimum(jnp.searchsorted(self.ids, id), self.ids.shape[0] - 1)
+        found = self.ids[slot] == id  # always; were it not, the loss would be NaN, never another client's
+        return self.stored._oracle(self.examples, self.offsets[slot], self.counts[slot], found)
+
+
+Lend = Callable[[Carry, int, int], Population]
+
+
+@contextmanager
+def lending(
+    algorithm: Any, population: Population, key: Key[Array, ""], around: Around, world: World, length: int, rounds: int
+) -> Iterator[Lend]:
+    """Who to run a segment on: the population itself, or the window of a `Stored` one that the segment needs."""
+    if not isinstance(population, Stored):
+        yield lambda carry, start, count: population
+        return
+    with ThreadPoolExecutor(1) as hands:
+        yield _Lender(algorithm, population, key, around, world, length, rounds, hands)
+
+
+def segment_of(population: Population, segment: int) -> int:
+    """Rounds in a segment: as asked, and no more than a window holds."""
+    return min(segment, population.window) if isinstance(population, Stored) else segment
+
+
+class _Lender:
+    """Makes windows, each while the one before it is in use."""
+
+    def __init__(
+        self,
+        algorithm: Any,
+        stored: Stored,
+        key: Key[Array, ""],
+        around: Around,
+        world: World,
+        length: int,
+        rounds: int,
+        hands: ThreadPoolExecutor,
+    ) -> None:
+        self._algorithm, self._stored, self._key, self._world = algorithm, stored, key, world
+        self._around = Around(around.faults, around.replay)
+        self._length, self._rounds, self._hands = length, rounds, hands
+        self._carry: Carry | None = None
+        self._known = False  # whether draws can be told ahead
+        self._next: tuple[int, Future[Window]] | None = None
+        self._rows = 0  # that fit into the buffer
+        one = lambda carry, key, round: self._ids_of(carry, jnp.float32(0), key, round)
+        self._draws = jax.jit(jax.vmap(one, (None, None, 0)))
+
+    def __call__(self, carry: Carry, start: int, count: int) -> Population:
+        if self._carry is None:
+            self._carry = carry
+            self._known = not _depends_on_state(self._ids_of, carry, self._key)
+        if not self._known:
+            return self._stored
+        ready = self._next is not None and self._next[0] == start
+        window = self._next[1].result() if self._next is not None and ready else self._make(start)
+        if start + count < self._rounds:
+            self._next = (start + count, self._hands.submit(self._make, start + count))
+        return window
+
+    def _ids_of(self, carry: Carry, token: Any, key: Any, round: Any) -> Ids:
+        """The clients that a round asks. Nobody is asked here: replies are zeros that depend on the token."""
+        inner = engine.traced(self._stored, self._world, carry.memory, self._around, round)
+        fed = _Listening(inner, token)
+        self._algorithm.round(carry.state, jax.random.fold_in(key, round), fed)
+        return jnp.concatenate(fed.asked)
+
+    def _make(self, start: int) -> Window:
+        assert self._carry is not None
+        rounds = jnp.arange(start, start + self._length)
+        drawn = self._draws(self._carry, self._key, rounds)
+        ids = np.unique(np.asarray(drawn)).astype(np.int64)
+        slots = min(drawn.size, self._stored.size)
+        rows, counts = self._stored.shelf.rows(ids)
+        if len(rows) > self._rows:
+            sizes = np.diff(self._stored.shelf.offsets)
+            most = int(np.sort(sizes)[-slots:].sum())  # no window can need more
+            self._rows = min(ROOM * max(len(rows), int(slots * sizes.mean()) + 1), most)
+        padded = np.resize(np.append(rows, np.zeros(max(0, self._rows - len(rows)), int)), self._rows)
+        examples = {name: jnp.asarray(column[padded]) for name, column in self._stored.shelf.examples.items()}
+        fill = lambda values: np.concatenate([values, np.repeat(values[-1:], slots - len(values))])
+        return Window(
+            jnp.asarray(fill(ids), jnp.uint32),
+            jnp.asarray(fill(np.cumsum(counts) - counts), jnp.int32),
+            jnp.asarray(fill(counts), jnp.int32),
+            examples,
+            self._stored,
+        )
+
+
+class _Listening:
+    """A federation that notes who would be asked, and replies with zeros."""
+
+    def __init__(self, inner: Any, token: Any) -> None:
+        self._inner, self._token = inner, token
+        self.asked: list[Ids] = []
+
+    @property
+    def accepted(self) -> Any:
+        return jnp.int32(1) + self._token.astype(jnp.int32)
+
+    def sample(self, key: Key[Array, ""], count: int, role: str = "cohort", times: int = 1) -> Cohort:
+        return self._inner.sample(key, count, role, times)
+
+    def everyone(self, key: Key[Array, ""]) -> Cohort:
+        return self._inner.everyone(key)
+
+    def client(self, id: Any, key: Key[Array, ""]) -> Cohort:
+        return self._inner.client(id, key)
+
+    def mean(self, cohort: Cohort, work: Work, **message: Any) -> Any:
+        return self._reply(cohort, lambda: self._inner.mean(cohort, work, **message))
+
+    def collect(self, cohort: Cohort, work: Work, **message: Any) -> tuple[Any, Bool[Array, " cohort"]]:
+        return self._reply(cohort, lambda: self._inner.collect(cohort, work, **message))
+
+    def cond(self, predicate: Any, yes: Callable[[], Any], no: Callable[[], Any]) -> Any:
+        # both, so that whoever either would ask is noted
+        return jax.tree.map(lambda a, b: jnp.where(predicate, a, b), yes(), no())
+
+    def _reply(self, cohort: Cohort, ask: Callable[[], Any]) -> Any:
+        self.asked.append(cohort.ids)
+        memory = self._inner.memory
+        shapes = jax.eval_shape(ask)
+        self._inner.memory = memory  # what the dry run left there is of no use
+        blank = lambda leaf: jnp.zeros(leaf.shape, leaf.dtype) + self._token.astype(leaf.dtype)
+        return jax.tree.map(blank, shapes)
+
+
+def _depends_on_state(ids_of: Callable[..., Ids], carry: Carry, key: Any) -> bool:
+    """Whether the clients that a round asks depend on the state or on replies: followed through the program."""
+    token, round = jnp.float32(0), jnp.int32(0)
+    program = jax.make_jaxpr(ids_of)(carry, token, key, round)
+    tainted = len(jax.tree.leaves(carry)) + 1
+    return _reaches(program, tainted)
+
+
+def _reaches(program: ClosedJaxpr, count: int) -> bool:
+    """Whether the first `count` inputs of a program can change what it returns."""
+    reached = set(program.jaxpr.invars[:count])
+    for equation in program.jaxpr.eqns:
+        if any(not isinstance(part, Literal) and part in reached for part in equation.invars):
+            reached.update(equation.outvars)
+    return any(not isinstance(part, Literal) and part in reached for part in program.jaxpr.outvars)

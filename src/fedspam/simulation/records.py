@@ -1,0 +1,377 @@
+"""A run on disk: what was run, its rows, and checkpoints from which it continues to the same bits.
+
+A run folder holds
+
+- ``manifest.json``: the resolved configuration (`identity`), with what and where it was run, and how it ended;
+- ``rows.bin``: one frame a segment, each a safetensors with the rows and probes of its rounds, only ever appended to;
+- ``checkpoint-<round>.safetensors``: the states after the last few segments, ``best.safetensors``: the best one.
+
+Every file but the rows is written whole under another name, flushed, and renamed; rows are flushed before the
+checkpoint that needs them. A process that dies at any moment leaves a folder that resumes. Every file carries a hash of
+itself; what is damaged is named, and the newest good state with a complete past is used. Nothing is ever unpickled.
+"""
+
+import json
+import math
+import warnings
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import PyTree
+
+from fedspam._internal import checks, describe, files, strict, trees
+from fedspam._internal.describe import manifest
+from fedspam._internal.files import FORMAT, DamagedError, RecordError, write
+from fedspam._internal.strict import MIB
+
+__all__ = ["FORMAT", "Keep", "RecordError", "Saved", "Store", "identity", "manifest", "read", "write"]
+
+MANIFEST = 16 * MIB  # the longest manifest that is read
+DEPTH = 100  # and its levels
+ENVIRONMENT = ("fedspam", "jax", "jaxlib", "python", "device")  # what may change the last bits of a result
+
+
+@dataclass(frozen=True)
+class Keep:
+    """Which checkpoints stay.
+
+    Arguments:
+        last: how many of the newest.
+        best: the name of a probe; of the states between two segments the one where it was best stays as well.
+        largest: whether the best is the largest instead of the smallest.
+    """
+
+    last: int = 2
+    best: str | None = None
+    largest: bool = False
+
+    def __post_init__(self) -> None:
+        checks.whole("last", self.last, 1, "a run cannot resume without a checkpoint")
+
+    @property
+    def measure(self) -> str:
+        """What is best, in words; empty if none is kept."""
+        return "" if self.best is None else f"{'largest' if self.largest else 'smallest'} {self.best}"
+
+
+class Saved(NamedTuple):
+    """What a folder holds of a run: the state after `done` rounds, and rows and probes segment by segment."""
+
+    carry: Any
+    done: int
+    rows: list[dict[str, np.ndarray]]
+    probes: list[dict[str, np.ndarray]]
+
+
+def identity(algorithm: Any, population: Any, params: Any, key: Any, **options: Any) -> dict[str, Any]:
+    """All that decides the bits of a run; a resumed run must have the same."""
+    return describe.describe(
+        {
+            "algorithm": algorithm,
+            "population": population,
+            "params": params,
+            "key": key,
+            **options,
+            "x64": jnp.result_type(float) == jnp.float64,
+        }
+    )
+
+
+class Store:
+    """The folder of one run, which nobody else writes while it is open: ``with Store(folder) as store``."""
+
+    def __init__(self, folder: str | Path, keep: Keep | None = None) -> None:
+        self.folder = Path(folder)
+        self.keep = keep or Keep()
+        self._manifest: dict[str, Any] = {}
+        self._run = ""  # the hash of the run's identity, which all its files carry
+        self._end = 0  # of the good part of the rows
+        self._score: float | None = None  # of the best state so far
+
+    def __enter__(self) -> "Store":
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise RecordError(f"cannot make the folder {self.folder}: {error.strerror}; choose another") from error
+        self._lock = files.Lock(self.folder)
+        try:
+            for kind in ("checkpoint-*.safetensors", "best.safetensors", "manifest.json"):
+                for stale in self.folder.glob(f".{kind}.partial"):
+                    files.remove(stale)
+        except RecordError:
+            self._lock.release()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._lock.release()
+
+    def begin(self, identity: Mapping[str, Any], *, over: bool = False) -> None:
+        """Start a run here. A folder that holds something else is refused; with `over`, the same run begins again."""
+        old = [path for path in map(self.folder.joinpath, ("rows.bin", "best.safetensors")) if path.exists()]
+        if not (over and self._manifest):
+            path = self.folder / "manifest.json"
+            if self._numbers():
+                raise RecordError(f"{self.folder} already holds a run; resume it, or choose another folder")
+            if (old or path.exists()) and "identity" not in _loosely(path):
+                raise RecordError(f"{(old or [path])[0]} belongs to something else than a run; choose another folder")
+        for path in [*old, *map(self._path, self._numbers())]:
+            files.remove(path)
+        self._run, self._end, self._score = describe.digest(identity), 0, None
+        self._manifest = {"format": FORMAT, "started": _now(), **manifest(), "status": "running", "identity": identity}
+        self._write_manifest()
+
+    def append(
+        self,
+        done: int,
+        carry: PyTree,
+        rows: Mapping[str, np.ndarray],
+        probes: Mapping[str, np.ndarray],
+        *,
+        probed: bool = True,
+        seconds: float = 0.0,
+    ) -> None:
+        """Save a segment's rows and the state after it; the rows first, so that a state never lacks its past.
+
+        `probed` says whether the last value of each probe is that of this state, `seconds` how long the rounds took.
+        """
+        columns = {f"row.{name}": column for name, column in rows.items()}
+        columns |= {f"probe.{name}": column for name, column in probes.items()}
+        facts = {"run": self._run, "round": str(done)}
+        # how long it took stands with the rows alone: states are equal to the bit
+        frame = files.pack(columns, kind="rows", **facts, seconds=f"{seconds:.6f}")
+        self._end = files.append(self.folder / "rows.bin", frame, self._end)
+        score = self._scored(probes) if probed else None
+        names, leaves = _named(carry)
+        facts |= {"score": str(score), "measure": self.keep.measure}
+        data = files.pack(dict(zip(names, map(_plain, leaves), strict=True)), kind="state", **facts)
+        if score is not None and (self._score is None or score < self._score):
+            write(self.folder / "best.safetensors", data)
+            self._score = score
+        write(self._path(done), data)
+        for old in self._numbers()[: -self.keep.last]:
+            files.remove(self._path(old))
+
+    def finish(self, status: str) -> None:
+        """Note in the manifest how the run ended."""
+        if self._manifest.get("status") != status:
+            self._manifest["status"] = status
+            self._write_manifest()
+
+    def load(self, identity: Mapping[str, Any], like: Callable[[], Any]) -> Saved | None:
+        """The newest good state with all rows before it; None where the run has to start from its beginning."""
+        self._run = describe.digest(identity)
+        numbers = self._numbers()
+        if not self._recognise(identity, numbers):
+            return None
+        shapes = jax.eval_shape(like)
+        frames, trouble = files.frames(self.folder / "rows.bin") if numbers else ([], None)
+        frames = [frame for frame in frames if frame.facts.get("run") == self._run]
+        rounds = [_round(frame.facts) for frame in frames]
+        for done in reversed(numbers):
+            try:
+                carry, _ = self._state(self._path(done), shapes)
+                if done not in rounds:
+                    raise DamagedError(trouble or f"the rows before round {done} are missing in {self.folder}")
+            except DamagedError as error:
+                warnings.warn(f"{error}; going back to the state before it", stacklevel=3)
+                files.remove(self._path(done))  # or it would be taken for newer than what comes now
+                continue
+            past = frames[: rounds.index(done) + 1]
+            self._end = past[-1].end
+            self._score = self._best_score(shapes)
+            return Saved(carry, done, *map(list, zip(*map(_columns, past), strict=True)))
+        if numbers:
+            warnings.warn(f"no good state is left in {self.folder}; the run begins again", stacklevel=3)
+        return None
+
+    def peek(self, shapes: PyTree, best: bool) -> tuple[Any, int]:
+        """The newest good state, or the best, and after how many rounds it was reached; the folder may be in use."""
+        self._run = describe.digest(_manifest(self.folder / "manifest.json")["identity"])
+        trouble = f"{self.folder} holds no {'best' if best else 'good'} state"
+        newest = [self._path(number) for number in reversed(self._numbers())]
+        for path in [self.folder / "best.safetensors"] if best else newest:
+            try:
+                carry, facts = self._state(path, shapes)
+            except DamagedError as error:
+                trouble = str(error)
+                continue
+            return carry, _round(facts)
+        raise RecordError(trouble)
+
+    def _recognise(self, identity: Mapping[str, Any], numbers: list[int]) -> bool:
+        """Whether a run is here to go on with; raises if it is another than asked for."""
+        path = self.folder / "manifest.json"
+        try:
+            self._manifest = _manifest(path)
+        except DamagedError as error:
+            if not numbers and not path.exists():
+                return False
+            if not any(self._is_ours(number) for number in numbers):
+                raise RecordError(
+                    f"{error}, and no checkpoint beside it is of this run, so it is not known what was run here; "
+                    "start in another folder"
+                ) from None
+            warnings.warn(f"{error}; the checkpoints tell that it is this run: it is written anew", stacklevel=4)
+            self._manifest = {"format": FORMAT, **manifest(), "status": "running", "identity": identity}
+            self._write_manifest()
+            return True
+        now, then = manifest(), self._manifest
+        changed = [f"{name} {then[name]} was, {now[name]} is" for name in ENVIRONMENT if then.get(name) != now[name]]
+        same_python = str(then.get("python")).split(".")[:2] == now["python"].split(".")[:2]
+        strip = (lambda value: value) if same_python else describe.without_code
+        differences = list(describe.changes(strip(then["identity"]), strip(json.loads(json.dumps(identity)))))
+        if differences:
+            raise RecordError(
+                f"this is not the run of {self.folder}; it differs in {'; '.join(differences[:8])}. "
+                "Resume with what was, or choose another folder"
+            )
+        if changed:
+            warnings.warn(f"{', '.join(changed)}: the last bits of the results may change from here", stacklevel=4)
+        self._run = describe.digest(then["identity"])
+        return True
+
+    def _is_ours(self, number: int) -> bool:
+        try:
+            path = self._path(number)
+            _, facts = files.unpack(files.read(path, size=files.FRAME), path, size=files.FRAME)
+        except DamagedError:
+            return False
+        return facts.get("run") == self._run
+
+    def _state(self, path: Path, shapes: PyTree) -> tuple[Any, dict[str, str]]:
+        names, leaves = _named(shapes)
+        size = files.HEADER + sum(16 * leaf.size for leaf in leaves)
+        arrays, facts = files.unpack(files.read(path, size=size), path, size=size)
+        if facts.get("run") != self._run or facts.get("kind") != "state":
+            raise DamagedError(f"{path} is of another run")
+        if arrays.keys() != set(names):
+            raise DamagedError(f"{path} does not hold a state of this method")
+        return jax.tree.unflatten(
+            jax.tree.structure(shapes),
+            [_restored(arrays[name], leaf, path) for name, leaf in zip(names, leaves, strict=True)],
+        ), facts
+
+    def _scored(self, probes: Mapping[str, np.ndarray]) -> float | None:
+        """The last value of the probe that decides, turned so that less is better."""
+        if self.keep.best is None:
+            return None
+        if self.keep.best not in probes:
+            raise ValueError(f"best = {self.keep.best!r} is no probe of this run; it has {sorted(probes)}")
+        if not len(probes[self.keep.best]):
+            return None
+        value = float(probes[self.keep.best][-1])
+        return None if not math.isfinite(value) else -value if self.keep.largest else value
+
+    def _best_score(self, shapes: PyTree) -> float | None:
+        path = self.folder / "best.safetensors"
+        if self.keep.best is None or not path.exists():
+            return None
+        try:
+            facts = self._state(path, shapes)[1]
+            if facts.get("measure") != self.keep.measure:
+                raise DamagedError(f"{path} is the {facts.get('measure')}, not the {self.keep.measure}")
+            return float(facts["score"])
+        except (DamagedError, KeyError, ValueError) as error:
+            warnings.warn(
+                f"{error}; it is removed, and the best of the rounds to come will take its place", stacklevel=4
+            )
+            files.remove(path)
+            return None
+
+    def _write_manifest(self) -> None:
+        facts = {name: value for name, value in self._manifest.items() if name != "sha256"}
+        sealed = {"sha256": describe.digest(facts), **facts}
+        write(self.folder / "manifest.json", json.dumps(sealed, indent=1, allow_nan=False).encode())
+
+    def _path(self, number: int) -> Path:
+        return self.folder / f"checkpoint-{number:09d}.safetensors"
+
+    def _numbers(self) -> list[int]:
+        names = [path.stem.removeprefix("checkpoint-") for path in self.folder.glob("checkpoint-*.safetensors")]
+        return sorted(int(name) for name in names if name.isascii() and name.isdigit() and len(name) < 19)
+
+
+def read(folder: str | Path) -> tuple[dict[str, Any], dict[str, np.ndarray], dict[str, np.ndarray]]:
+    """The manifest, the rows and the probes of a run on disk, be it done or still going on."""
+    facts = _manifest(Path(folder) / "manifest.json")
+    frames, trouble = files.frames(Path(folder) / "rows.bin")
+    if trouble is not None and facts.get("status") != "running":  # the last frame may be on its way
+        warnings.warn(f"{trouble}; the rows before it are read", stacklevel=2)
+    parts = list(map(_columns, frames))
+    join = lambda tables: {
+        name: np.concatenate([table[name] for table in tables if name in table])
+        for name in dict.fromkeys(name for table in tables for name in table)
+    }
+    return facts, join([rows for rows, _ in parts]), join([probes for _, probes in parts])
+
+
+def _manifest(path: Path) -> dict[str, Any]:
+    try:
+        facts = strict.json_object(files.read(path, size=MANIFEST), size=MANIFEST, depth=DEPTH)
+    except strict.MalformedError as error:
+        raise DamagedError(f"{path} is damaged: {error}") from None
+    seal = facts.pop("sha256", None)
+    if seal != describe.digest(facts) or not isinstance(facts.get("identity"), dict):
+        raise DamagedError(f"{path} is damaged: its hash does not fit its content")
+    if facts.get("format") != FORMAT:
+        raise RecordError(f"{path} has format {facts.get('format')}, this version of fedspam reads {FORMAT}")
+    return facts
+
+
+def _loosely(path: Path) -> dict[str, Any]:
+    try:
+        return strict.json_object(files.read(path, size=MANIFEST), size=MANIFEST, depth=DEPTH)
+    except (DamagedError, strict.MalformedError):
+        return {}
+
+
+def _columns(frame: files.Frame) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
+    kinds = ("row.", "probe.")
+    rows, probes = (
+        {name.removeprefix(kind): column for name, column in frame.arrays.items() if name.startswith(kind)}
+        for kind in kinds
+    )
+    return rows, probes
+
+
+def _round(facts: Mapping[str, str]) -> int:
+    text = facts.get("round", "")
+    return int(text) if text.isascii() and text.isdigit() and len(text) < 19 else -1
+
+
+def _named(tree: PyTree) -> tuple[list[str], list[Any]]:
+    """Names for leaves that cannot collide: their number and their path."""
+    return [f"{number:04d} {name}" for number, name in enumerate(trees.names(tree))], jax.tree.leaves(tree)
+
+
+def _is_key(leaf: Any) -> bool:
+    return jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
+
+
+def _plain(leaf: Any) -> np.ndarray:
+    return np.asarray(jax.random.key_data(leaf) if _is_key(leaf) else leaf)
+
+
+def _restored(array: np.ndarray, like: Any, path: Path) -> jax.Array:
+    impl: list[Any] = []
+    if _is_key(like):  # which kind of key it is, only a value or a tracer tells
+        jax.eval_shape(lambda key: impl.append(jax.random.key_impl(key)), like)
+    due = jax.eval_shape(jax.random.key_data, like) if impl else like
+    if array.shape != due.shape or array.dtype != due.dtype:
+        raise DamagedError(
+            f"{path} does not hold a state of this method: {array.dtype}{list(array.shape)} where "
+            f"{due.dtype}{list(due.shape)} should be"
+        )
+    whole = jnp.array(array)
+    return jax.random.wrap_key_data(whole, impl=impl[0]) if impl else whole
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="seconds")

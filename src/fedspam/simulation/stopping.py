@@ -1,0 +1,107 @@
+"""When a run ends before its last round: because its numbers go wrong, or because it has reached what was asked."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+
+from fedspam._internal import checks, trees
+from fedspam._internal.trees import Params
+from fedspam.simulation.engine import Bounds, Carry
+
+Probes = Sequence[Mapping[str, np.ndarray]]
+
+
+@dataclass(frozen=True)
+class Watch:
+    """When a run whose numbers go wrong is stopped.
+
+    Arguments:
+        patience: void rounds in a row after which no more are tried; rounds that `Faults` alone made void do not count.
+        growth: how many times its first value the probe may reach; without a probe, how many times max(1, ‖x_0‖) the
+            norm of the parameters may. None does not look.
+        probe: the name of that probe; it should fall when all is well, as a loss does.
+    """
+
+    patience: int = 20
+    growth: float | None = None
+    probe: str | None = None
+
+    def __post_init__(self) -> None:
+        checks.whole("patience", self.patience, 1)
+        if self.growth is not None and not self.growth > 1:
+            raise ValueError(f"growth = {self.growth!r} must be greater than 1; 1e3, say, allows for noise")
+        if self.probe is not None and self.growth is None:
+            raise ValueError(f"probe = {self.probe!r} is watched for its growth; say how much is too much: growth=1e3")
+
+
+@dataclass(frozen=True)
+class Target:
+    """Where a run has done enough: the first time that a probe is looked at and has reached a value.
+
+    Arguments:
+        probe: its name, such as 'accuracy'.
+        at_least: reached once the probe is not below this; for an accuracy.
+        at_most: reached once it is not above this; for a loss. One of the two.
+
+    >>> Target("accuracy", at_least=0.75)
+    Target(probe='accuracy', at_least=0.75, at_most=None)
+    """
+
+    probe: str
+    at_least: float | None = None
+    at_most: float | None = None
+
+    def __post_init__(self) -> None:
+        if (self.at_least is None) == (self.at_most is None):
+            raise ValueError(
+                f"the target for {self.probe!r} has at_least = {self.at_least} and at_most = {self.at_most}; give one "
+                "of them: at_least for an accuracy, at_most for a loss"
+            )
+
+    @property
+    def value(self) -> float:
+        return float(self.at_most if self.at_least is None else self.at_least)  # type: ignore[arg-type]
+
+    def reached(self, probes: Probes) -> str | None:
+        """How the run has ended, if what was looked at last has reached the target."""
+        looks = np.concatenate([part[self.probe] for part in probes])
+        last = float(looks[-1])
+        if not (last >= self.value if self.at_least is not None else last <= self.value):
+            return None
+        return f"reached: {self.probe} = {last:.6g} is {self._sign} {self.value:g}"
+
+    @property
+    def _sign(self) -> str:
+        return "at least" if self.at_least is not None else "at most"
+
+
+def bounds(watch: Watch, until: Target | None, probes: Probes, params: Params) -> Bounds:
+    """What compiled rounds have to look at."""
+    for name, owner in ((watch.probe, "watch.probe"), (until and until.probe, "until.probe")):
+        if name is not None and name not in probes[0]:
+            raise ValueError(f"{owner} = {name!r} is no probe of this run; it has {sorted(probes[0])}")
+    limits: dict[str, Any] = {}
+    if until is not None:
+        limits |= {"goal": until.value, "goal_name": until.probe, "rising": until.at_least is not None}
+    if watch.growth is not None and watch.probe is None:
+        limits |= {"norm": watch.growth * max(1.0, float(trees.norm(params)))}
+    elif watch.growth is not None and watch.probe is not None:
+        limits |= {"probe": watch.growth * float(probes[0][watch.probe][0]), "name": watch.probe}
+    return Bounds(jnp.int32(watch.patience), **limits)
+
+
+def growth_status(
+    watch: Watch, bounds: Bounds, carry: Carry, algorithm: Any, probes: Mapping[str, np.ndarray], at: int, good: int
+) -> str:
+    """How a run stopped that grew beyond its bound."""
+    if watch.probe is None:
+        name, value, bound = "‖x‖", float(trees.norm(algorithm.params(carry.state))), float(bounds.norm)
+    else:
+        name, value, bound = f"the probe {watch.probe!r}", float(probes[watch.probe][-1]), float(bounds.probe)
+    return (
+        f"stopped: after round {at - 1}, {name} = {value:.4g} exceeds {bound:.4g}, {watch.growth:g} times what it was: "
+        f"it diverges. The state after {good} rounds is kept"
+    )

@@ -1,0 +1,90 @@
+"""Descent with a line search: the loop that backtracking, L-BFGS and Newton share."""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax.numpy as jnp
+from jax import lax
+from jaxtyping import Array, Bool, Float, Integer
+
+from fedspam._internal import trees
+from fedspam._internal.trees import Params, Scalar
+from fedspam.solvers._certificate import Answer, Point, Stop, Surrogate
+
+SUFFICIENT = 1e-4
+MOST_REFUSALS = 30
+
+
+class Search(NamedTuple):
+    """Where a search stands."""
+
+    old: Point  # where the last step began; at first the same as `point`
+    point: Point
+    direction: Params
+    length: Float[Array, ""]  # of the last step, or of the next trial if that step was refused, in directions
+    fresh: Bool[Array, ""]  # whether a new direction is due
+    refused: Integer[Array, ""]  # trials refused along this direction
+    steps: Integer[Array, ""]
+    trials: Integer[Array, ""]
+    memory: Any
+
+
+def search(
+    phi: Surrogate, stop: Stop, steps: int, memory: Any, turn: Callable[[Search], tuple[Any, Params]]
+) -> tuple[Answer, Any]:
+    """Steps along directions of descent, each shortened until phi falls by Armijo's rule. Returns the last memory too.
+
+    Every trial is one loss and one gradient, and the trials of all steps form one loop: there is one place in the
+    compiled program where the client is evaluated, and clients side by side wait for each other only once, at the end.
+
+    Arguments:
+        steps: accepted steps, at most.
+        memory: what `turn` remembers, before the first step.
+        turn: search -> (memory, direction). It is called before every trial; unless the search is `fresh` it must
+            return the memory as it is, and its direction is ignored.
+    """
+
+    def unfinished(now: Search) -> Any:
+        return (now.steps < steps) & (now.refused < MOST_REFUSALS) & ~phi.settled(now.point, stop)
+
+    def step(now: Search) -> Search:
+        memory, turned = turn(now)
+        direction = trees.where(now.fresh, turned, now.direction)
+        length = jnp.where(now.fresh, 1, now.length)
+        refused = jnp.where(now.fresh, 0, now.refused)
+
+        trial = phi.at(trees.axpy(length, direction, now.point.y))
+        change = phi.change(now.point, trial)
+        before, after = trees.dot(now.point.slope, direction), trees.dot(trial.slope, direction)
+        accepted = (change <= SUFFICIENT * length * before) & (before < 0) & jnp.isfinite(after)
+        # the minimiser of the parabola with both slopes, within limits that fall from refusal to refusal: where slopes
+        # saturate, as those of logistic losses do, the parabola is too flat, and where they explode it is too steep
+        count = refused.astype(length.dtype)
+        most, least = 0.5 ** (count + 1), jnp.maximum(0.01 * 0.1**count, 1e-8)
+        ratio = jnp.where(after > before, before / (before - after), most)
+        shorter = length * jnp.where(jnp.isfinite(change), jnp.clip(ratio, least, jnp.maximum(most, least)), least)
+        # a step that does not leave its point cannot be shortened
+        stuck = trees.squared_norm(trees.subtract(trial.y, now.point.y)) == 0
+        return Search(
+            old=trees.where(accepted, now.point, now.old),
+            point=trees.where(accepted, trial, now.point),
+            direction=direction,
+            length=jnp.where(accepted, length, shorter).astype(length.dtype),
+            fresh=accepted,
+            refused=jnp.where(accepted, refused, jnp.where(stuck, MOST_REFUSALS, refused + 1)),
+            steps=now.steps + accepted,
+            trials=now.trials + 1,
+            memory=memory,
+        )
+
+    zero, one = jnp.zeros((), jnp.int32), jnp.ones((), phi.value_at_x.dtype)
+    begin = Search(phi.start, phi.start, trees.zeros_like(phi.x), one, jnp.array(True), zero, zero, zero, memory)
+    end = lax.while_loop(unfinished, step, begin)
+    return Answer(end.point, end.steps, end.trials), end.memory
+
+
+def first_length(phi: Surrogate) -> Scalar:
+    """How far to go along -g at first: gamma, the whole way of a client without curvature."""
+    # without a prox term, as far as x is from 0
+    size = (1 + trees.norm(phi.x)) / jnp.maximum(trees.norm(phi.g), jnp.finfo(phi.value_at_x.dtype).tiny)
+    return jnp.where(jnp.isinf(phi.step_size), size, phi.step_size)

@@ -1,0 +1,123 @@
+"""The prox by other people's optimizers: Optax, and Optimistix where it is installed."""
+
+from typing import TYPE_CHECKING, Any
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jaxtyping import Array, Key
+
+from fedspam._internal import checks
+from fedspam._internal.trees import Params, static, struct
+from fedspam.clients import Oracle
+from fedspam.solvers._certificate import Answer, Certificate, Never, Relative, Stop, Surrogate, certify
+
+if TYPE_CHECKING:
+    import optax
+
+
+@struct
+class Optax:
+    r"""A number of steps of any Optax optimizer on phi, begun afresh at x in every round.
+
+    .. math:: \nabla f_\xi(y; \zeta) - \nabla f_\xi(x; \zeta) + g + (y - x)/\gamma
+
+    is the gradient of a step: its minibatch :math:`\zeta` is the same at y and x, so its noise vanishes at x. Optax
+    promises nothing: the answer is certified by one gradient at the end, and is x itself if that is no worse. Since an
+    optimizer may move far whatever g is, :math:`\gamma` is never halved.
+
+    Arguments:
+        optimizer: such as ``optax.adam(1e-3)``. It is part of the compiled program: another one compiles anew.
+        steps: how many.
+        minibatch: whether a step sees one minibatch instead of the client's whole loss.
+
+    >>> import jax, jax.numpy as jnp, optax
+    >>> from fedspam.clients import DataOracle
+    >>> client = DataOracle(jnp.ones(2), loss=lambda x, centre: 0.5 * jnp.sum((x - centre) ** 2))
+    >>> solver = Optax(optax.adam(0.1), steps=20)
+    >>> y, certificate = solver(client, jax.random.key(0), x=jnp.zeros(2), g=jnp.ones(2), step_size=1.0)
+    >>> bool(certificate.decrease < -0.4)
+    True
+    """
+
+    optimizer: "optax.GradientTransformation" = static()
+    steps: int = static()
+    minibatch: bool = static(default=True)
+
+    def __post_init__(self) -> None:
+        checks.whole("steps", self.steps, 1)
+        import optax  # here, so that those who use none need not wait for it
+
+        if not isinstance(self.optimizer, optax.GradientTransformation):
+            raise ValueError(f"optimizer = {self.optimizer!r} must be an Optax optimizer, such as optax.adam(1e-3)")
+
+    def __call__(
+        self, oracle: Oracle, key: Key[Array, ""], *, x: Params, g: Params, step_size: Any
+    ) -> tuple[Params, Certificate]:
+        # optimizers may treat the arrays of a tree differently: it is not made one vector
+        judge = {"stop": Never(), "guard": False, "vectorize": False}
+        return certify(self._solve, oracle, key, x=x, g=g, step_size=step_size, **judge)
+
+    def _solve(self, phi: Surrogate) -> Answer:
+        import optax
+
+        def move(y: Params, slope: Params, memory: Any) -> tuple[Params, Any]:
+            updates, memory = self.optimizer.update(slope, memory, y)
+            return optax.apply_updates(y, updates), memory  # type: ignore[return-value]
+
+        memory = self.optimizer.init(phi.x)
+        if self.minibatch:
+
+            def step(i: Any, now: Any) -> Any:
+                y, memory = now
+                return move(y, phi.minibatch_gradient(y, jax.random.fold_in(phi.key, i)), memory)
+
+            # at x every minibatch gives g, so the first step needs none
+            y, _ = lax.fori_loop(1, self.steps, step, move(phi.x, phi.g, memory))
+            return Answer(phi.at(y), self.steps, 2 * self.steps - 1)
+
+        def whole(_: Any, now: Any) -> Any:
+            point, memory = now
+            y, memory = move(point.y, point.slope, memory)
+            return phi.at(y), memory
+
+        point, _ = lax.fori_loop(0, self.steps, whole, (phi.start, memory))
+        return Answer(point, self.steps, self.steps)
+
+
+@struct
+class Optimistix:
+    """Any minimiser of Optimistix on phi; its own tolerances say when it stops, the certificate what came out.
+
+    Arguments:
+        minimiser: such as ``optimistix.BFGS(rtol=1e-3, atol=1e-3)``. It is part of the compiled program.
+        steps: how many, at most. Each is charged as one gradient, which is what those that use gradients take.
+        stop: the rule by which the answer is certified; it does not stop the minimiser.
+
+    Needs ``pip install 'fedspam[optimistix]'``.
+    """
+
+    minimiser: Any = static()
+    steps: int = static(default=256)
+    stop: Stop = Relative()
+
+    def __post_init__(self) -> None:
+        checks.whole("steps", self.steps, 1)
+
+    def __call__(
+        self, oracle: Oracle, key: Key[Array, ""], *, x: Params, g: Params, step_size: Any
+    ) -> tuple[Params, Certificate]:
+        return certify(self._solve, oracle, key, x=x, g=g, step_size=step_size, stop=self.stop)
+
+    def _solve(self, phi: Surrogate) -> Answer:
+        try:
+            import optimistix
+        except ImportError as error:
+            raise ImportError(
+                "the Optimistix solver needs the package optimistix: pip install 'fedspam[optimistix]'; or use LBFGS()"
+            ) from error
+        found = optimistix.minimise(
+            lambda y, phi: phi(y), self.minimiser, phi.x, args=phi, max_steps=self.steps, throw=False
+        )
+        steps = jnp.asarray(found.stats["num_steps"], jnp.int32)
+        return Answer(phi.at(found.value), steps, steps + 1)

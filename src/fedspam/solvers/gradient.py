@@ -1,0 +1,288 @@
+"""Gradient methods for the prox: a fixed number of steps, or until the certificate holds."""
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jaxtyping import Array, Bool, Integer, Key
+
+from fedspam._internal import checks, trees
+from fedspam._internal.trees import Params, Scalar, static, struct
+from fedspam.clients import Oracle
+from fedspam.solvers._certificate import Absolute, Answer, Certificate, Never, Point, Relative, Stop, Surrogate, certify
+from fedspam.solvers._search import Search, first_length, search
+
+
+def smoothness_of(oracle: Oracle, given: Any) -> Any:
+    """The smoothness constant of a client: the given one, or what the client knows of itself."""
+    if given is not None:
+        return given
+    known = getattr(oracle, "smoothness", None)
+    if known is None:
+        raise ValueError(
+            f"{type(oracle).__name__} does not know its smoothness constant; give smoothness=L or a local step size, "
+            "or use a solver that needs neither: Backtracking(steps=10), AdaptiveDescent(steps=10), LBFGS()"
+        )
+    return known
+
+
+@struct
+class GradientDescent:
+    r"""Gradient steps on phi, the "m local steps" of the paper's figure:
+
+    .. math:: y \leftarrow y - \eta\,\nabla\phi(y), \qquad \eta = 1/(L_\xi + 1/\gamma)
+
+    Arguments:
+        steps: how many, at most.
+        step_size: the local :math:`\eta`; None for :math:`1/(L_\xi + 1/\gamma)`.
+        smoothness: :math:`L_\xi`, where the client does not know its own.
+        stop: `Never` does all steps; `Relative` and `Absolute` stop early.
+        minibatch: whether a step sees one minibatch, the same at y and x, instead of the client's whole loss.
+        safeguard: whether an answer worse than x is replaced by x, and :math:`\gamma` halved where phi is not convex.
+            Local-step methods do neither: they are ``safeguard=False`` with :math:`\gamma = \infty`.
+
+    >>> import jax, jax.numpy as jnp
+    >>> from fedspam.clients import DataOracle
+    >>> client = DataOracle(jnp.ones(2), loss=lambda x, centre: 0.5 * jnp.sum((x - centre) ** 2))
+    >>> solver = GradientDescent(steps=2, step_size=0.5, safeguard=False)
+    >>> y, certificate = solver(client, jax.random.key(0), x=jnp.zeros(2), g=jnp.ones(2), step_size=jnp.inf)
+    >>> y.tolist(), float(certificate.gradients)
+    ([-0.75, -0.75], 3.0)
+    """
+
+    steps: int = static()
+    step_size: float | Scalar | None = None
+    smoothness: float | Scalar | None = None
+    stop: Stop = Never()
+    minibatch: bool = static(default=False)
+    safeguard: bool = static(default=True)
+
+    def __post_init__(self) -> None:
+        checks.whole("steps", self.steps, 1)
+        checks.positive("step_size", self.step_size)
+        checks.positive("smoothness", self.smoothness)
+        if self.minibatch and isinstance(self.stop, Relative | Absolute):
+            raise ValueError(
+                f"stop = {self.stop!r} needs the gradient of the whole loss, which minibatch=True never sees; "
+                "use stop=Never()"
+            )
+
+    def __call__(
+        self, oracle: Oracle, key: Key[Array, ""], *, x: Params, g: Params, step_size: Any
+    ) -> tuple[Params, Certificate]:
+        smoothness = None if self.step_size is not None else smoothness_of(oracle, self.smoothness)
+
+        def solve(phi: Surrogate) -> Answer:
+            return self._descend(phi, self.step_size if smoothness is None else 1 / (smoothness + 1 / phi.step_size))
+
+        safeguard = self.safeguard
+        return certify(solve, oracle, key, x=x, g=g, step_size=step_size, stop=self.stop, safeguard=safeguard)
+
+    def _descend(self, phi: Surrogate, local: Any) -> Answer:
+        def step(point: Point) -> Point:
+            return phi.at(trees.axpy(-local, point.slope, point.y))
+
+        if self.minibatch:
+            # at x every minibatch gives g, so the first step needs none
+            y = lax.fori_loop(
+                1,
+                self.steps,
+                lambda i, y: trees.axpy(-local, phi.minibatch_gradient(y, jax.random.fold_in(phi.key, i)), y),
+                trees.axpy(-local, phi.g, phi.x),
+            )
+            return Answer(phi.at(y), self.steps, 2 * self.steps - 1)
+        if isinstance(self.stop, Never):
+            return Answer(lax.fori_loop(0, self.steps, lambda _, point: step(point), phi.start), self.steps, self.steps)
+
+        def unfinished(now: Any) -> Any:
+            point, taken, still = now
+            return (taken < self.steps) & ~still & ~phi.settled(point, self.stop)
+
+        def further(now: Any) -> Any:
+            point, taken, _ = now
+            new = step(point)
+            return new, taken + 1, _same(new.y, point.y)
+
+        point, taken, _ = lax.while_loop(unfinished, further, (phi.start, jnp.zeros((), jnp.int32), jnp.array(False)))
+        return Answer(point, taken, taken)
+
+
+def _same(a: Params, b: Params) -> Bool[Array, ""]:
+    """Whether a step was lost to rounding: then all further ones would be."""
+    return trees.squared_norm(trees.subtract(a, b)) == 0
+
+
+@struct
+class Backtracking:
+    r"""Gradient steps on phi whose length is found by Armijo's rule, where no smoothness constant is known.
+
+    .. math:: y \leftarrow y - t\,\nabla\phi(y), \qquad
+        \phi(y - t\nabla\phi(y)) \le \phi(y) - 10^{-4}\,t\,\|\nabla\phi(y)\|^2
+
+    The first trial is :math:`t = \gamma`, and later twice the last t if that was not shortened. A refused t is replaced
+    by the minimiser of the parabola with the two slopes.
+
+    Arguments:
+        steps: how many, at most.
+        stop: when the answer is good enough.
+
+    Armijo: Minimization of functions having Lipschitz continuous first partial derivatives, 1966.
+    """
+
+    steps: int = static()
+    stop: Stop = Relative()
+
+    def __post_init__(self) -> None:
+        checks.whole("steps", self.steps, 1)
+
+    def __call__(
+        self, oracle: Oracle, key: Key[Array, ""], *, x: Params, g: Params, step_size: Any
+    ) -> tuple[Params, Certificate]:
+        return certify(self._solve, oracle, key, x=x, g=g, step_size=step_size, stop=self.stop)
+
+    def _solve(self, phi: Surrogate) -> Answer:
+        def turn(now: Search) -> tuple[Scalar, Params]:
+            longer = now.length * now.memory * jnp.where(now.refused == 0, 2, 1)
+            local = jnp.where(now.fresh, longer, now.memory)
+            return local, trees.scale(-local, now.point.slope)
+
+        return search(phi, self.stop, self.steps, first_length(phi) / 2, turn)[0]
+
+
+class _Momentum(NamedTuple):
+    point: Point
+    last: Params  # the last gradient step
+    local: Scalar
+    plain: Bool[Array, ""]  # whether the next step goes without momentum
+    still: Bool[Array, ""]
+    trials: Integer[Array, ""]
+
+
+@struct
+class Accelerated:
+    r"""Nesterov's accelerated gradient for a strongly convex phi, of condition :math:`\kappa = \gamma L_\xi + 1`.
+
+    .. math:: u = y - \eta\nabla\phi(y), \qquad
+        y \leftarrow u + \frac{\sqrt\kappa - 1}{\sqrt\kappa + 1}(u - u_{\text{last}})
+
+    Gradients are taken at the extrapolated points y, and one of them is the answer: so the certificate is about the
+    answer and costs no gradient of its own. A y that is not lower than the one before is thrown away and followed by a
+    step without momentum; if that is not lower either (the client is rougher than it says), :math:`\eta` is halved.
+
+    Arguments:
+        steps: how many, at most; those that are thrown away count.
+        smoothness: :math:`L_\xi`, where the client does not know its own.
+        stop: when the answer is good enough.
+
+    Nesterov: Lectures on convex optimization, 2018, section 2.2; O'Donoghue, Candès: Adaptive restart for accelerated
+    gradient schemes, 2015.
+    """
+
+    steps: int = static()
+    smoothness: float | Scalar | None = None
+    stop: Stop = Relative()
+
+    def __post_init__(self) -> None:
+        checks.whole("steps", self.steps, 1)
+        checks.positive("smoothness", self.smoothness)
+
+    def __call__(
+        self, oracle: Oracle, key: Key[Array, ""], *, x: Params, g: Params, step_size: Any
+    ) -> tuple[Params, Certificate]:
+        smoothness = smoothness_of(oracle, self.smoothness)
+        return certify(
+            lambda phi: self._solve(phi, smoothness), oracle, key, x=x, g=g, step_size=step_size, stop=self.stop
+        )
+
+    def _solve(self, phi: Surrogate, smoothness: Any) -> Answer:
+        local = jnp.asarray(1 / (smoothness + 1 / phi.step_size), phi.value_at_x.dtype)
+        root = jnp.sqrt(local / phi.step_size)  # 1 / sqrt(kappa), and 0 without a prox term
+        momentum = (1 - root) / (1 + root)
+
+        def step(now: _Momentum) -> _Momentum:
+            point = now.point
+            moved = trees.axpy(-now.local, point.slope, point.y)
+            ahead = trees.axpy(jnp.where(now.plain, 0, momentum), trees.subtract(moved, now.last), moved)
+            trial = phi.at(ahead)
+            lower = (phi.change(point, trial) <= 0) & jnp.isfinite(trees.squared_norm(trial.slope))
+            local = jnp.where(now.plain & ~lower, now.local / 2, now.local)
+            still = _same(trial.y, point.y)
+            return _Momentum(trees.where(lower, trial, point), moved, local, ~lower, still, now.trials + 1)
+
+        def unfinished(now: _Momentum) -> Any:
+            return (now.trials < self.steps) & ~now.still & ~phi.settled(now.point, self.stop)
+
+        no = jnp.array(False)
+        end = lax.while_loop(unfinished, step, _Momentum(phi.start, phi.x, local, no, no, jnp.zeros((), jnp.int32)))
+        return Answer(end.point, end.trials, end.trials)
+
+
+class _Adaptive(NamedTuple):
+    point: Point
+    best: Point
+    local: Scalar
+    growth: Scalar  # of the local step size in the last step
+    first: Bool[Array, ""]
+    still: Bool[Array, ""]
+    trials: Integer[Array, ""]
+
+
+@struct
+class AdaptiveDescent:
+    r"""Gradient steps on phi as long as the curvature met on the way allows: no smoothness constant, no line search.
+
+    .. math:: \lambda_j = \min\Bigl\{\sqrt{1 + \theta_{j-1}}\,\lambda_{j-1},\
+        \frac{\|y_j - y_{j-1}\|}{2\|\nabla\phi(y_j) - \nabla\phi(y_{j-1})\|}\Bigr\},
+        \qquad \theta_j = \lambda_j/\lambda_{j-1}
+
+    The first trial is :math:`\lambda_0 = \gamma`, shortened until phi falls; later phi may rise for a while, and the
+    lowest point is the answer.
+
+    Arguments:
+        steps: gradients, at most.
+        stop: when the answer is good enough.
+
+    Malitsky, Mishchenko: Adaptive gradient descent without descent, 2020, arXiv:1910.09529, Algorithm 1.
+    """
+
+    steps: int = static()
+    stop: Stop = Relative()
+
+    def __post_init__(self) -> None:
+        checks.whole("steps", self.steps, 1)
+
+    def __call__(
+        self, oracle: Oracle, key: Key[Array, ""], *, x: Params, g: Params, step_size: Any
+    ) -> tuple[Params, Certificate]:
+        return certify(self._solve, oracle, key, x=x, g=g, step_size=step_size, stop=self.stop)
+
+    def _solve(self, phi: Surrogate) -> Answer:
+        def step(now: _Adaptive) -> _Adaptive:
+            point, local = now.point, now.local
+            trial = phi.at(trees.axpy(-local, point.slope, point.y))
+            moved, turned = trees.subtract(trial.y, point.y), trees.subtract(trial.slope, point.slope)
+            curved = 0.5 * jnp.sqrt(trees.squared_norm(moved) / trees.squared_norm(turned))
+            change = phi.change(now.best, trial)
+            finite = jnp.isfinite(change) & jnp.isfinite(curved)
+            accepted = finite & ((change <= 0) | ~now.first)
+            # the theory may begin with any step and any growth
+            following = jnp.minimum(jnp.sqrt(1 + now.growth) * local, curved)
+            shorter = jnp.where(finite, jnp.clip(curved, 0.01 * local, 0.5 * local), 0.1 * local)
+            return _Adaptive(
+                trees.where(accepted, trial, point),
+                trees.where(finite & (change <= 0), trial, now.best),
+                jnp.where(accepted, following, shorter),
+                jnp.where(accepted, following / local, now.growth),
+                now.first & ~accepted,
+                _same(trial.y, point.y),
+                now.trials + 1,
+            )
+
+        def unfinished(now: _Adaptive) -> Any:
+            return (now.trials < self.steps) & ~now.still & ~phi.settled(now.best, self.stop)
+
+        local = first_length(phi)
+        growth, yes, zero = jnp.full_like(local, 1e6), jnp.array(True), jnp.zeros((), jnp.int32)
+        end = lax.while_loop(unfinished, step, _Adaptive(phi.start, phi.start, local, growth, yes, ~yes, zero))
+        return Answer(end.best, end.trials, end.trials)

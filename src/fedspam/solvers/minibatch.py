@@ -1,0 +1,93 @@
+"""Steps on minibatches that choose their own length: for clients that cannot certify a prox."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jaxtyping import Array, Key
+
+from fedspam._internal import checks, trees
+from fedspam._internal.trees import Params, Scalar, static, struct
+from fedspam.clients import Oracle
+from fedspam.solvers._certificate import Answer, Certificate, Never, Surrogate, certify
+
+
+@struct
+class SampledSteps:
+    r"""Corrected steps on minibatches :math:`\zeta`, whose correction fades as the client moves away from x:
+
+    .. math::
+        y \leftarrow y - \eta\,\bigl(\nabla f_\xi(y;\zeta) + \alpha\,(g - \nabla f_\xi(x;\zeta)) + \tfrac1\gamma(y - x)
+        \bigr), \qquad \alpha = e^{-\|y - x\|^2/(2r^2)}
+
+    At x the direction is g, free of the minibatch's noise and of the client's bias. Beyond the reach r, at which
+    clients' gradients differ in other ways than at x, the correction would only mislead. With r = 0 all steps
+    but the first are FedAvg's, with :math:`r = \infty` those of `GradientDescent` with ``minibatch=True``.
+
+    A step is taken where the minibatch's own surrogate falls by :math:`c\,\eta\|d\|^2` along its direction d; then the
+    next :math:`\eta` is longer by `grow`, otherwise shorter by `shrink`. So :math:`\eta` may start anywhere.
+
+    Arguments:
+        steps: how many are tried; two gradients and a value of a minibatch each.
+        rate: the first :math:`\eta`.
+        reach: r; infinite keeps the whole correction.
+        sufficient: c.
+        grow, shrink: factors of :math:`\eta`.
+
+    Armijo's rule on minibatches: Vaswani, Mishkin, Laradji, Schmidt, Gidel, Lacoste-Julien: Painless stochastic
+    gradient, 2019, arXiv:1905.09997. The fading correction is this library's.
+
+    >>> import jax, jax.numpy as jnp
+    >>> from fedspam.clients import DataOracle
+    >>> client = DataOracle(jnp.ones(2), loss=lambda x, centre: 0.5 * jnp.sum((x - centre) ** 2))
+    >>> solver = SampledSteps(steps=20, rate=100.0, reach=0.0)
+    >>> y, rate = solver.walk(client, jax.random.key(0), x=jnp.zeros(2), g=-jnp.ones(2))
+    >>> bool(jnp.allclose(y, 1.0, atol=0.05)), bool(rate < 2)
+    (True, True)
+    """
+
+    steps: int = static(default=60)
+    rate: float | Scalar = 0.1
+    reach: float | Scalar = jnp.inf
+    sufficient: float | Scalar = 0.1
+    grow: float | Scalar = 1.2
+    shrink: float | Scalar = 2.0
+
+    def __post_init__(self) -> None:
+        checks.whole("steps", self.steps, 1)
+        checks.positive("rate", self.rate)
+
+    def __call__(
+        self, oracle: Oracle, key: Key[Array, ""], *, x: Params, g: Params, step_size: Any
+    ) -> tuple[Params, Certificate]:
+        def solve(phi: Surrogate) -> Answer:
+            y, _ = self.walk(phi.oracle, key, x=phi.x, g=phi.g, step_size=phi.step_size)
+            return Answer(phi.at(y), self.steps, 2 * self.steps + 1)
+
+        return certify(solve, oracle, key, x=x, g=g, step_size=step_size, stop=Never(), safeguard=False)
+
+    def walk(
+        self, oracle: Oracle, key: Key[Array, ""], *, x: Params, g: Params, step_size: Any = jnp.inf
+    ) -> tuple[Params, Scalar]:
+        """Where the steps lead, and the rate that the next one would have."""
+
+        def step(i: Any, now: tuple[Params, Scalar]) -> tuple[Params, Scalar]:
+            y, rate = now
+            sample = jax.random.fold_in(key, i)
+            there = jax.grad(oracle)(x, sample)
+            far = trees.squared_norm(trees.subtract(y, x))
+            fade = jnp.where(far == 0, 1.0, jnp.exp(-far / (2 * self.reach**2))).astype(rate.dtype)
+            tilt = trees.scale(fade, trees.subtract(g, there))
+
+            def surrogate(y: Params) -> Scalar:
+                moved = trees.subtract(y, x)
+                return oracle(y, sample) + trees.dot(tilt, moved) + trees.squared_norm(moved) / (2 * step_size)
+
+            value, direction = jax.value_and_grad(surrogate)(y)
+            new = trees.axpy(-rate, direction, y)
+            enough = surrogate(new) <= value - self.sufficient * rate * trees.squared_norm(direction)
+            return trees.where(enough, new, y), rate * jnp.where(enough, self.grow, 1 / self.shrink).astype(rate.dtype)
+
+        dtype = jax.eval_shape(oracle, x, key).dtype
+        return lax.fori_loop(0, self.steps, step, (x, jnp.asarray(self.rate, dtype)))

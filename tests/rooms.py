@@ -1,0 +1,49 @@
+"""The rooms of `src/fedspam`, in the order of their imports: a room imports only from those above it.
+
+`test_architecture.py` holds the order, and the map in README.md is printed from it:
+
+    python tests/rooms.py
+"""
+
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+ROOMS = {
+    "_internal": "trees, random keys, checks, strict decoding, whole-or-absent files, descriptions",
+    "clients": "who there is to ask: generated, ragged and hosted populations; faults",
+    "federation": "how they are asked: the protocol, its handles, wire, aggregation rules, ledger",
+    "solvers": "what a client does with its subproblem, and the certificate of the answer",
+    "methods": "the methods, one file each; estimators, schedules, the table of methods",
+    "simulation": "simulate: the compiled engine, chunking, host data, stopping rules, records, evaluation",
+    "theory": "bounds, Lyapunov function and certificates; delta, sigma and L measured",
+    "problems": "clients whose constants are known: quadratics, the paper's ridge, regressions",
+    "models": "networks as plain functions; adapters for Flax, Equinox and PyTorch",
+    "datasets": "readers of data files, and the ways to split rows among clients",
+    "flower": "the same methods over a Flower federation: server, client, privacy, wire, testing",
+    "app": "the command line and what only it needs: commands, config, compare, report, figures, lab",
+}
+BESIDE = {
+    "tests/": "what must hold",
+    "benchmarks/": "how fast it is, and what it survives",
+    "examples/": "a short script for each data set",
+    "fuzz/": "bytes that no decoder may fail on",
+    "docs/": "the site",
+}
+BEGIN, END = "<!-- rooms: printed by tests/rooms.py -->\n", "<!-- /rooms -->\n"
+
+
+def printed() -> str:
+    """The map, as README.md shows it."""
+    lines = ["src/fedspam/", *(f"  {name + '/':<15}{purpose}" for name, purpose in ROOMS.items())]
+    lines += [f"{name:<17}{purpose}" for name, purpose in BESIDE.items()]
+    return BEGIN + "```text\n" + "\n".join(lines) + "\n```\n" + END
+
+
+def main() -> None:
+    readme = ROOT / "README.md"
+    before, rest = readme.read_text().split(BEGIN)
+    readme.write_text(before + printed() + rest.split(END)[1])
+
+
+if __name__ == "__main__":
+    main()
