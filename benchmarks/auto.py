@@ -1,11 +1,12 @@
-"""Rounds that `auto` needs, against the best constant or decaying step size and momentum chosen in hindsight.
+"""Rounds that `auto` needs, against the best constant or decaying step size and fresh weight chosen in hindsight.
 
     python benchmarks/auto.py [--problems ridge] [--seeds 5] [--data FOLDER] [--json FILE] [--merge | --again FILE ...]
 
 A target is a relative gradient norm; it is reached when the mean of the squared norm over three rounds is below its
-square. For every problem and every target the hindsight grid has 160 settings of SPAM-PPA: 8 step sizes, 5 momenta, 4
-ways to decay (84 where losses are not quadratic: 7, 4, 3), judged on the seeds they are compared on. Beside it stand
-the theorem's constants with the true delta, and the one pair of step size and momentum that is best over all problems.
+square. For every problem and every target the hindsight grid has 160 settings of SPAM-PPA: 8 step sizes, 5 fresh
+weights, 4 ways to decay (84 where losses are not quadratic: 7, 4, 3), judged on the seeds they are compared on. Beside
+it stand the theorem's constants with the true delta, and the one pair of step size and fresh weight that is best over
+all problems.
 """
 
 import argparse
@@ -22,15 +23,15 @@ import numpy as np
 from fedspam import Ragged, datasets, simulate_many, spam_ppa
 from fedspam.app.compare.problems import load, of_regression
 from fedspam.methods import auto
-from fedspam.methods.schedules import MomentumOf, Power, effective_cohort
+from fedspam.methods.schedules import FreshWeightOf, Power, effective_cohort
 from fedspam.problems import logistic, quadratics, ridge, synthetic_logistic
 from fedspam.simulation import records
 from fedspam.solvers import LBFGS, Exact
 
 jax.config.update("jax_enable_x64", True)
 TARGETS = (1e-1, 1e-2, 3e-3)
-DECAYS = ((0.0, 0.0), (1 / 3, 2 / 3), (0.0, 0.5), (0.0, 1.0))  # of the step size, of the momentum
-MOMENTA = (0.9, 0.5, 0.2, 0.05, 0.01)
+DECAYS = ((0.0, 0.0), (1 / 3, 2 / 3), (0.0, 0.5), (0.0, 1.0))  # of the step size, of the fresh weight
+FRESH_WEIGHTS = (0.9, 0.5, 0.2, 0.05, 0.01)
 NEVER = [math.inf] * len(TARGETS)
 
 
@@ -187,12 +188,12 @@ def measure(problem, seeds):
     delta, cohort = problem.delta, problem.cohort
     middle = round(math.log(1 / delta, 4))  # powers of 4, so that all problems have their step sizes from one grid
     powers = range(middle - 4, middle + (3 if problem.small else 4))
-    momenta = (0.9, 0.5, 0.2, 0.05) if problem.small else MOMENTA
+    fresh_weights = (0.9, 0.5, 0.2, 0.05) if problem.small else FRESH_WEIGHTS
     decays = DECAYS[:3] if problem.small else DECAYS
-    pairs = [(power, p, decay) for power in powers for p in momenta for decay in decays]
+    pairs = [(power, p, decay) for power in powers for p in fresh_weights for decay in decays]
     grid = [spam_ppa(cohort, Power(4.0**power, a), Power(p, b), solver=problem.solver) for power, p, (a, b) in pairs]
     quarter = Power(0.25 / delta, 0.0)
-    theory = spam_ppa(cohort, quarter, MomentumOf(quarter, delta, effective_cohort(cohort)), solver=problem.solver)
+    theory = spam_ppa(cohort, quarter, FreshWeightOf(quarter, delta, effective_cohort(cohort)), solver=problem.solver)
     tried = run(grid, problem, seeds)
     return {
         "hindsight": tried.min(0).tolist(),
@@ -227,7 +228,7 @@ def best_pair(kept):
 
 def summarise(kept):
     pair = best_pair(kept)
-    print(f"\nthe one pair: step size and momentum {pair}")
+    print(f"\nthe one pair: step size and fresh weight {pair}")
     for who in ("auto", "theory", "one pair"):
         own = ratios(kept, lambda found: found["constant"].get(pair, NEVER) if who == "one pair" else found[who])
         finite = own[np.isfinite(own)]

@@ -60,7 +60,7 @@ def central(asked):
     def exchange(people, x, x_prev, key):
         fed = Traced(people, chunk=asked.chunk)
         return fed.mean(
-            fed.sample(key, asked.cohort), estimator.difference, x=x, x_prev=x_prev, momentum=jnp.float32(0.1)
+            fed.sample(key, asked.cohort), estimator.difference, x=x, x_prev=x_prev, fresh_weight=jnp.float32(0.1)
         )
 
     spam = clocked(exchange, asked, people, x, x_prev, key)

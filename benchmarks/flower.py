@@ -5,8 +5,8 @@
     python benchmarks/flower.py --floats 1000 1000000 --rounds 6 --repeats 3
 
 Every client does the same work in all rows: local gradient steps on a softmax regression. FedAvg is Flower's strategy
-with its own records; the other rows are `fedspam.flower.Federated`. The clock runs from the end of one round to the
-end of the next, so that all that a strategy does is in it; the first round, in which clients compile, is left out.
+with its own records; the other rows are `fedspam.flower.FedspamStrategy`. The clock runs from the end of one round to
+the end of the next, so that all that a strategy does is in it; the first round, in which clients compile, is left out.
 SPAM-PP has two exchanges a round, and its seconds are divided by two.
 """
 
@@ -77,7 +77,7 @@ def steps(params, rows):
 
 def method(name, nodes):
     if name == "spam_pp":
-        return spam_pp(nodes, step_size=0.5, momentum=0.3, solver=GradientDescent(steps=STEPS, smoothness=1.0))
+        return spam_pp(nodes, step_size=0.5, fresh_weight=0.3, solver=GradientDescent(steps=STEPS, smoothness=1.0))
     return fedavg(nodes, STEPS, STEP)
 """
 CLIENT = """
@@ -106,7 +106,7 @@ import json, time
 from pathlib import Path
 from flwr.serverapp import ServerApp
 from flwr.serverapp.strategy import FedAvg
-from fedspam.flower import Federated, to_arrays
+from fedspam.flower import FedspamStrategy, to_arrays
 from overhead.task import first, method
 
 app = ServerApp()
@@ -120,7 +120,7 @@ def main(grid, context):
             fraction_train=1.0, fraction_evaluate=0.0, min_train_nodes=nodes, min_available_nodes=nodes
         )
     else:
-        strategy = Federated(method(config["strategy"], nodes), params, min_available_nodes=nodes)
+        strategy = FedspamStrategy(method(config["strategy"], nodes), params, min_available_nodes=nodes)
     clock = []
     strategy.start(
         grid, to_arrays(params), num_rounds=config["rounds"], timeout=300,

@@ -21,7 +21,7 @@ import numpy as np
 
 from fedspam import simulate_many, spam, spam_pp, spam_ppa
 from fedspam.datasets import read_femnist, read_har, read_har_windows
-from fedspam.datasets.federated import Federated
+from fedspam.datasets.federated import FederatedData
 from fedspam.federation import ledger
 from fedspam.methods import auto, ce_lsgd, fedadam, fedavg, fedprox, mime, scaffold
 from fedspam.models import har_cnn, leaf_cnn, mlp, softmax_regression
@@ -37,7 +37,7 @@ RATES = (0.03, 0.1, 0.3, 1.0)
 class Task(NamedTuple):
     """Clients, a model, what it is tested on, and how many clients are asked a round."""
 
-    train: Federated
+    train: FederatedData
     test: dict
     model: object
     cohort: int
@@ -54,7 +54,7 @@ def har(model, targets, signals=False):
         everyone = read_har_windows()
     else:
         data = read_har()
-        everyone = Federated.by(
+        everyone = FederatedData.by(
             {"features": data.features.astype(np.float32), "label": data.labels.astype(np.int32)},
             data.person - 1,
             [str(person) for person in range(1, 31)],
@@ -83,10 +83,10 @@ def settings(cohort, race):
     auto_ones = {"SPAM-PPA, auto": [[auto(cohort)]], "SPAM-PP, auto": [[spam_pp(cohort)]]}
     if not race:
         return {"FedAvg": [[fedavg(cohort, m, rate) for rate in RATES] for m in STEPS], **auto_ones}
-    steps = lambda m, rate: GradientDescent(m, step_size=rate, minibatch=True, safeguard=False)
+    steps = lambda m, rate: GradientDescent(m, local_rate=rate, minibatch=True, safeguard=False)
     makers = {
         "FedAvg": lambda m, rate: fedavg(cohort, m, rate),
-        "FedProx": lambda m, rate: fedprox(cohort, 10.0, local_steps=m, local_step_size=rate),
+        "FedProx": lambda m, rate: fedprox(cohort, 10.0, local_steps=m, local_rate=rate),
         "FedAdam": lambda m, rate: fedadam(cohort, m, rate, 0.01),
         "SCAFFOLD": lambda m, rate: scaffold(cohort, m, rate),
         "MIME": lambda m, rate: mime(cohort, m, rate, minibatch=True),

@@ -39,8 +39,8 @@ from fedspam.solvers import GradientDescent
 COHORT, FEATURES, CLASSES = 50, 8, 4
 LOSS = SoftmaxLoss(0.01)
 METHODS = {
-    "FedAvg": fedavg(COHORT, local_steps=5, step_size=0.1),
-    "SPAM-PP": spam_pp(COHORT, 1.0, 0.2, solver=GradientDescent(steps=5, step_size=0.1)),
+    "FedAvg": fedavg(COHORT, local_steps=5, local_rate=0.1),
+    "SPAM-PP": spam_pp(COHORT, 1.0, 0.2, solver=GradientDescent(steps=5, local_rate=0.1)),
 }
 
 

@@ -35,7 +35,7 @@ def main() -> None:
     }
     model = softmax_regression(784, 62)
     people = Ragged.of_sizes(rows, sizes, model.loss)
-    solver = GradientDescent(steps=20, step_size=0.05)
+    solver = GradientDescent(steps=20, local_rate=0.05)
     print(f"{asked.clients} clients of {sizes.min()} to {sizes.max()} rows, {sizes.mean():.0f} on average; capacities "
           f"{people.capacities}; cohort {asked.cohort}; {jax.devices()[0].device_kind}\n")  # fmt: skip
     print("| method | ms a round, all padded alike | by size | times as fast | compile s, alike | by size |")

@@ -31,8 +31,8 @@ def main(clients: int = 20, rounds: int = 200, rows: int = 32561) -> dict[str, f
     optimum = 0.333340752069 if rows == 32561 else measure(people, jnp.zeros(123)).value
     loss = Partial(lambda rows, x: {"loss": jnp.mean(people.loss(x, rows))}, people.examples)
 
-    # 4. Train. Every client sends gradients, one of them solves its own problem; the rest is momentum, off at 1.
-    method = spam_pp(cohort_size=clients, step_size=100.0, momentum=1.0)
+    # 4. Train. Every client sends gradients, one of them solves its own problem; the rest is fresh_weight, off at 1.
+    method = spam_pp(cohort_size=clients, step_size=100.0, fresh_weight=1.0)
     enough = Target("loss", at_most=(1 + 1e-6) * optimum)
     run = simulate(method, people, jnp.zeros(123), rounds=rounds, key=0, probe=loss, until=enough)
 

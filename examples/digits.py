@@ -8,7 +8,7 @@ Shows the whole road: rows, a split, examples and clients held out, minibatches,
 import argparse
 
 from fedspam import datasets, simulate, spam_pp
-from fedspam.datasets import Federated
+from fedspam.datasets import FederatedData
 from fedspam.methods import fedavg
 from fedspam.models import mlp
 from fedspam.simulation.evaluation import Evaluation, Named
@@ -21,7 +21,7 @@ def main(
 ) -> dict[str, float]:
     # 1. Rows, and whose they are: two shards of the digits in order, for each of 30 clients.
     rows = datasets.read_digits()
-    data = Federated.by(rows, datasets.shards(rows["label"], clients=30, each=2))
+    data = FederatedData.by(rows, datasets.shards(rows["label"], clients=30, each=2))
 
     # 2. Five clients that training never sees; of the others, a fifth of their digits.
     seen, strangers = data.hold_out_clients(1 / 6)
@@ -34,9 +34,9 @@ def main(
 
     # 4. Two methods, each until it has the target.
     known = {
-        "fedavg": fedavg(10, local_steps=10, step_size=0.1),
+        "fedavg": fedavg(10, local_steps=10, local_rate=0.1),
         "spam_pp": spam_pp(
-            10, step_size=2.0, momentum=0.3, solver=GradientDescent(steps=10, step_size=0.1, minibatch=True)
+            10, step_size=2.0, fresh_weight=0.3, solver=GradientDescent(steps=10, local_rate=0.1, minibatch=True)
         ),
     }
     found = {}

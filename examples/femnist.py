@@ -17,10 +17,10 @@ from fedspam.solvers import GradientDescent
 
 # Each writer works on minibatches of its own images. SPAM-PP's prox client takes 10 steps, as the others' clients do.
 METHODS = {
-    "fedavg": lambda cohort: fedavg(cohort, local_steps=10, step_size=0.05),
-    "fedadam": lambda cohort: fedadam(cohort, local_steps=10, step_size=0.03, server_step_size=0.003),
+    "fedavg": lambda cohort: fedavg(cohort, local_steps=10, local_rate=0.05),
+    "fedadam": lambda cohort: fedadam(cohort, local_steps=10, local_rate=0.03, server_step_size=0.003),
     "spam_pp": lambda cohort: spam_pp(
-        cohort, step_size=1.0, momentum=0.3, solver=GradientDescent(steps=10, step_size=0.05, minibatch=True)
+        cohort, step_size=1.0, fresh_weight=0.3, solver=GradientDescent(steps=10, local_rate=0.05, minibatch=True)
     ),
 }
 

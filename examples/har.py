@@ -12,7 +12,7 @@ import argparse
 import numpy as np
 
 from fedspam import datasets, simulate, spam_pp
-from fedspam.datasets import Federated
+from fedspam.datasets import FederatedData
 from fedspam.methods import fedavg
 from fedspam.models import har_cnn, softmax_regression
 from fedspam.simulation.evaluation import Evaluation
@@ -26,7 +26,7 @@ def main(model: str = "linear", rounds: int = 200, every: int = 20) -> dict[str,
         har = datasets.read_har()
         owners, persons = datasets.by_key(har.person)
         rows = {"features": har.features.astype(np.float32), "label": har.labels.astype(np.int32)}
-        windows = Federated.by(rows, owners, persons)
+        windows = FederatedData.by(rows, owners, persons)
     else:
         windows = datasets.read_har_windows()
 
@@ -43,10 +43,10 @@ def main(model: str = "linear", rounds: int = 200, every: int = 20) -> dict[str,
     #    work. The CNN is trained as phones are: ten of them at a time, on minibatches.
     if model == "linear":
         net = softmax_regression(123, 6, regularisation=1 / seen.rows)
-        people, method = seen.population(net.loss, weighted=True), spam_pp(len(seen), step_size=3.0, momentum=1.0)
+        people, method = seen.population(net.loss, weighted=True), spam_pp(len(seen), step_size=3.0, fresh_weight=1.0)
     else:
         net = har_cnn()
-        people, method = seen.population(net.loss, batch=32), fedavg(10, local_steps=10, step_size=0.05)
+        people, method = seen.population(net.loss, batch=32), fedavg(10, local_steps=10, local_rate=0.05)
 
     # 4. Train, and look at the unseen persons along the way.
     judge = Evaluation.of(unseen, net.correct)

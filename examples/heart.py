@@ -11,7 +11,7 @@ import argparse
 import numpy as np
 
 from fedspam import datasets, simulate, spam_pp
-from fedspam.datasets import Federated
+from fedspam.datasets import FederatedData
 from fedspam.models import logistic_regression
 from fedspam.simulation.evaluation import Evaluation
 
@@ -19,7 +19,7 @@ from fedspam.simulation.evaluation import Evaluation
 def main(seeds: int = 20, rounds: int = 40) -> dict[str, float]:
     # 1. Patients by hospital: 13 features each.
     heart = datasets.read_heart()
-    patients = Federated.by({"features": heart.features, "label": heart.labels}, heart.hospital, datasets.HOSPITALS)
+    patients = FederatedData.by({"features": heart.features, "label": heart.labels}, heart.hospital, datasets.HOSPITALS)
     scores = []
     for seed in range(seeds):
         # 2. Hold out a third of every hospital's patients, and scale by what the others show. In a federation each
@@ -35,7 +35,7 @@ def main(seeds: int = 20, rounds: int = 40) -> dict[str, float]:
         judge = Evaluation.of(test, model.correct, block=64)
 
         # 4. Train: all four send gradients, one of them solves its own problem around the others'.
-        run = simulate(spam_pp(4, step_size=2.0, momentum=1.0), people, model.init(0), rounds=rounds, key=seed)
+        run = simulate(spam_pp(4, step_size=2.0, fresh_weight=1.0), people, model.init(0), rounds=rounds, key=seed)
         scores.append([*judge.per_client(run.params)["accuracy"].tolist(), float(judge(run.params)["accuracy"])])
 
     means, deviations = np.mean(scores, axis=0), np.std(scores, axis=0)

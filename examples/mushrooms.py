@@ -40,8 +40,8 @@ def main(clients: int = 20, rounds: int = 300, alpha: float = 1.0) -> dict[str, 
     found = {}
     print("method     rounds      MB up   loss above optimum   accuracy")
     for name, method, share in (
-        ("spam_pp", spam_pp(clients, step_size=30.0, momentum=1.0), 1.0),
-        ("fedavg", fedavg(clients, local_steps=5, step_size=0.6), 1.05),  # one exchange a round: a little more of them
+        ("spam_pp", spam_pp(clients, step_size=30.0, fresh_weight=1.0), 1.0),
+        ("fedavg", fedavg(clients, local_steps=5, local_rate=0.6), 1.05),  # one exchange a round: a little more of them
     ):
         run = simulate(method, people, start, rounds=int(share * rounds), key=0, probe=probe)
         gap, accuracy = float(run.probes["loss"][-1]) / OPTIMUM - 1, float(run.probes["accuracy"][-1])

@@ -35,7 +35,7 @@ def main(
     judge = Evaluation.of(test, model.correct, block=512)
 
     # 3. Train as in the first paper on federated learning: ten roles a round, ten steps each, and their average.
-    method = fedavg(cohort, local_steps=10, step_size=2.0)
+    method = fedavg(cohort, local_steps=10, local_rate=2.0)
     run = simulate(method, people, model.init(0), rounds=rounds, key=0, probe=judge, every=every, record=())
 
     # 4. The curve: of all characters of the test, and of the roles for whom it does worst and best.

@@ -126,9 +126,10 @@ def browser() -> Iterator[Any]:
 
 WORLD = "--data quadratics --data.clients 100 --data.delta 0.1 --data.condition 50 --data.noise 0.02 --run.segment 20"
 RUNS = {
-    "spam_pp": "--algorithm.cohort 10 --algorithm.step_size 3 --algorithm.momentum 0.3 --prox gradient --prox.steps 10",
-    "fedavg": "--algorithm.cohort 10 --algorithm.step_size 0.005 --algorithm.local_steps 5",
-    "saber": "--algorithm.cohort 10 --algorithm.step_size 1 --algorithm.probability 0.2 --prox exact",
+    "spam_pp": "--algorithm.cohort_size 10 --algorithm.step_size 3 --algorithm.fresh_weight 0.3 "
+    "--prox gradient --prox.steps 10",
+    "fedavg": "--algorithm.cohort_size 10 --algorithm.local_rate 0.005 --algorithm.local_steps 5",
+    "saber": "--algorithm.cohort_size 10 --algorithm.step_size 1 --algorithm.probability 0.2 --prox exact",
 }
 
 
@@ -165,7 +166,7 @@ def pictures(images: Path) -> None:
                 with opened(found, server.url, size, dark) as page:
                     eventually(page, "document.querySelectorAll('#chart .curve').length === 3")
                     eventually(page, "document.querySelectorAll('#map .region').length === 2")
-                    page.locator("#slider-momentum").press("ArrowLeft")
+                    page.locator("#slider-fresh_weight").press("ArrowLeft")
                     page.wait_for_timeout(100)
                     eventually(page, "document.querySelector('#status').textContent.startsWith('answered')")
                     page.screenshot(path=images / f"lab{label}.png")

@@ -246,6 +246,6 @@ def test_the_strength_of_a_rule_is_traced(people):
 
 
 def test_methods_with_memory_under_a_rule(people):
-    method = scaffold(10, local_steps=2, step_size=0.3)
+    method = scaffold(10, local_steps=2, local_rate=0.3)
     run = simulate(method, people, jnp.ones(4), rounds=30, key=1, aggregate=GeometricMedian(4), probe=distance(people))
     assert run.probes["norm"][-1] < 0.3 * run.probes["norm"][0]

@@ -47,10 +47,10 @@ def test_the_cohort_size_is_all_it_needs():
     """`spam_pp(B)` and `spam_ppa(B)` are `auto`; half of the parameters is an error that says so."""
     assert spam_pp(5).who == "one"
     assert spam_ppa(5).who == "average"
-    with pytest.raises(ValueError, match="momentum is missing; give both"):
+    with pytest.raises(ValueError, match="fresh_weight is missing; give both"):
         spam_pp(5, 1.0)
     with pytest.raises(ValueError, match="step_size is missing; give both"):
-        spam_ppa(5, momentum=0.1)
+        spam_ppa(5, fresh_weight=0.1)
     with pytest.raises(ValueError, match=r"scale=0\.5 needs a step_size"):
         spam_pp(5, scale=0.5)
     with pytest.raises(ValueError, match="cohort_size = 1"):
@@ -99,7 +99,7 @@ def test_without_fading_they_are_corrected_steps():
     g, key = jax.grad(oracle)(x), jax.random.key(5)
     steps = SampledSteps(steps=3, rate=0.01, sufficient=-jnp.inf, grow=1.0)
     ours, _ = steps.walk(oracle, key, x=x, g=g)
-    plain = GradientDescent(3, step_size=0.01, minibatch=True, safeguard=False)
+    plain = GradientDescent(3, local_rate=0.01, minibatch=True, safeguard=False)
     theirs, _ = plain(oracle, key, x=x, g=g, step_size=jnp.inf)
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=2e-5, atol=1e-7), ours, theirs)
 

@@ -14,7 +14,7 @@ import pytest
 
 from fedspam import datasets, simulate
 from fedspam.app.cli import main
-from fedspam.app.compare import Plan, contest, files, load, options, problems, sweep, tuning
+from fedspam.app.compare import ComparePlan, contest, files, load, options, problems, sweep, tuning
 from fedspam.app.compare.measures import MEASURES, Curves, Trial, arrivals, best, best_of_all, cell, percentiles
 from fedspam.federation import ledger
 from fedspam.methods import METHODS, Scales
@@ -49,7 +49,7 @@ def tiny():
     return problems.of_quadratics("tiny", "tiny quadratics", people, start)
 
 
-TINY = Plan(rounds=16, cohort=3, targets=(0.5,), seeds=2, budget=4, exact=True)
+TINY = ComparePlan(rounds=16, cohort=3, targets=(0.5,), seeds=2, budget=4, exact=True)
 
 
 # --- what is written -------------------------------------------------------------------------------------------------
@@ -225,7 +225,7 @@ def test_what_counts_as_diverged():
 
 
 def test_a_diverged_setting_is_recorded_and_harms_no_other(tiny, monkeypatch):
-    grid = lambda scales: [{"step_size": s / scales.smoothness, "momentum": 0.5} for s in (0.9, 1e3, 1e30)]
+    grid = lambda scales: [{"step_size": s / scales.smoothness, "fresh_weight": 0.5} for s in (0.9, 1e3, 1e30)]
     monkeypatch.setitem(METHODS, "mvr", dataclasses.replace(METHODS["mvr"], grid=grid))
     plan = dataclasses.replace(TINY, budget=3)
     found = contest(tiny, ["mvr"], plan)
@@ -239,7 +239,7 @@ def test_a_diverged_setting_is_recorded_and_harms_no_other(tiny, monkeypatch):
 def test_a_method_of_which_every_setting_diverges_is_a_row_without_numbers(tiny, monkeypatch, tmp_path):
     from fedspam.app.compare import compare
 
-    grid = lambda scales: [{"step_size": s, "momentum": 0.5} for s in (1e6, 1e30)]
+    grid = lambda scales: [{"step_size": s, "fresh_weight": 0.5} for s in (1e6, 1e30)]
     monkeypatch.setitem(METHODS, "mvr", dataclasses.replace(METHODS["mvr"], grid=grid))
     found = compare(tiny, ["mvr"], TINY, tmp_path / "run")
     assert {one.status for one in found.trials["mvr"]} == {"diverged"}
@@ -251,12 +251,12 @@ def test_a_method_of_which_every_setting_diverges_is_a_row_without_numbers(tiny,
 
 def test_settings_near_another_change_numbers_alone(tiny):
     random = np.random.default_rng(0)
-    setting = {"step_size": 0.5, "momentum": 0.9, "local_steps": 3}
+    setting = {"local_rate": 0.5, "fresh_weight": 0.9, "local_steps": 3}
     drawn = [tuning.nearby("ce_lsgd", setting, tiny, TINY, random) for _ in range(50)]
     assert {one["local_steps"] for one in drawn} == {3}
-    sizes, momenta = (np.array([one[name] for one in drawn]) for name in ("step_size", "momentum"))
+    sizes, fresh_weights = (np.array([one[name] for one in drawn]) for name in ("local_rate", "fresh_weight"))
     assert 0.125 <= sizes.min() < 0.2 < 1.2 < sizes.max() <= 2.0
-    assert momenta.max() <= 1  # those above are refused by the method, and drawn again
+    assert fresh_weights.max() <= 1  # those above are refused by the method, and drawn again
     assert len(set(sizes)) == 50
 
 
@@ -323,7 +323,7 @@ def test_named_problem_with_data(data):
     assert float(seen["gradient"]) == pytest.approx(slope(x) / slope(problem.start), rel=1e-10)
     assert 0 <= float(seen["accuracy"]) <= 1
     assert problem.metrics == ("gradient", "accuracy")
-    plan = Plan(rounds=16, cohort=2, targets=(0.6, 0.7), seeds=2, budget=1, metric="accuracy")
+    plan = ComparePlan(rounds=16, cohort=2, targets=(0.6, 0.7), seeds=2, budget=1, metric="accuracy")
     found = contest(problem, ["mvr"], plan)
     assert plan.errors == pytest.approx((0.4, 0.3))
     (run,) = found.finals["mvr"].values()

@@ -19,7 +19,7 @@ from fedspam.app.config import ConfigError, decode, methods, read, schema, to_to
 from fedspam.app.config.write import tables_of
 from fedspam.methods import METHODS
 
-SMALL = {"data": "ridge", "algorithm": {"name": "spam", "step_size": 0.5, "momentum": 0.2}}
+SMALL = {"data": "ridge", "algorithm": {"name": "spam", "step_size": 0.5, "fresh_weight": 0.2}}
 
 
 def with_(**sections: Any) -> dict[str, Any]:
@@ -45,7 +45,15 @@ def test_toml_reads_what_was_written(tables: dict[str, dict[str, Any]]) -> None:
 
 
 # numbers that these arguments may have whatever the method
-VALUES = {"step_size": 0.5, "momentum": 0.25, "local_steps": 2, "many": 8, "period": 4, "pull": 0.4, "probability": 0.3}
+VALUES = {
+    "step_size": 0.5,
+    "fresh_weight": 0.25,
+    "local_steps": 2,
+    "many": 8,
+    "period": 4,
+    "pull": 0.4,
+    "probability": 0.3,
+}
 
 
 @pytest.mark.parametrize("name", METHODS)
@@ -67,7 +75,7 @@ def test_every_method_is_made_from_its_section(name: str) -> None:
 
 def test_rows_of_one_constructor_begin_with_their_own_option() -> None:
     """What is left out is what Python leaves out, but for names that stand for an option."""
-    base = {"name": "mime", "cohort": 2, "local_steps": 1, "step_size": 1.0}
+    base = {"name": "mime", "cohort_size": 2, "local_steps": 1, "local_rate": 1.0}
     made = {
         name: decode(with_(algorithm=base | {"name": name})).algorithm for name in ("mime", "mime_adam", "mime_lite")
     }
@@ -78,24 +86,20 @@ def test_rows_of_one_constructor_begin_with_their_own_option() -> None:
     assert [section.option for section in option] == ["steps", "gradient"]  # type: ignore[attr-defined]
 
 
-def test_cohort_is_cohort_size() -> None:
-    both = [
-        decode(with_(algorithm={"name": "fedavg", key: 3, "local_steps": 1, "step_size": 1}))
-        for key in ("cohort", "cohort_size")
-    ]
-    assert both[0] == both[1]
-    assert methods.method(both[0].algorithm, None).cohort_size == 3
-
-
 def test_schedules() -> None:
     power = {"schedule": "power", "value": 2.0, "exponent": 0.5}
-    asked = {"name": "spam_pp", "cohort": 2, "step_size": power, "momentum": {"schedule": "theorem", "delta": 0.1}}
+    asked = {
+        "name": "spam_pp",
+        "cohort_size": 2,
+        "step_size": power,
+        "fresh_weight": {"schedule": "theorem", "delta": 0.1},
+    }
     made = methods.method(decode(with_(algorithm=asked)).algorithm, None, 5)
     gamma = float(made.step_size(3))
     assert gamma == pytest.approx(1.0)
     effective = 2 * 4 / 3  # B (n - 1) / (n - B)
     squared = 96 * (0.1 * gamma) ** 2
-    assert float(made.estimator.momentum(3)) == pytest.approx(squared / (squared + effective))
+    assert float(made.estimator.fresh_weight(3)) == pytest.approx(squared / (squared + effective))
     listed = methods.method(decode(with_(algorithm=SMALL["algorithm"] | {"step_size": [0.5, 0.25]})).algorithm, None)
     assert [float(listed.step_size(k)) for k in range(3)] == [0.5, 0.25, 0.25]
 
@@ -127,7 +131,7 @@ def test_flags_go_before_the_file(tmp_path: Path) -> None:
     path = write(tmp_path, config.EXAMPLE)
     assert read(path).run.rounds == 100
     flags = [
-        ("algorithm.cohort", "20"),
+        ("algorithm.cohort_size", "20"),
         ("run.rounds", "200"),
         ("evaluate.stop", "true"),
         ("track.name", "7"),  # text, though it looks like a number
@@ -141,19 +145,19 @@ def test_flags_go_before_the_file(tmp_path: Path) -> None:
         read(path, flags)  # step_size is a number in the file
     path = write(tmp_path, config.EXAMPLE.replace("step_size = 0.2", "# "))
     found = read(path, flags)
-    assert (found.algorithm.cohort, found.run.rounds) == (20, 200)  # type: ignore[attr-defined]
+    assert (found.algorithm.cohort_size, found.run.rounds) == (20, 200)  # type: ignore[attr-defined]
     assert (found.evaluate.stop, found.track.name, found.run.record) == (True, "7", ["void"])
     assert found.track.to == ["tensorboard", "wandb"]
-    assert found.algorithm.step_size == methods.Power(value=1.0, exponent=0.5)  # type: ignore[attr-defined]
+    assert found.algorithm.step_size == methods.PowerSetting(value=1.0, exponent=0.5)  # type: ignore[attr-defined]
 
 
 def test_a_word_replaces_a_section(tmp_path: Path) -> None:
     path = write(tmp_path, config.EXAMPLE)
     flags = [
         ("algorithm", "fedavg"),
-        ("algorithm.cohort", "3"),
+        ("algorithm.cohort_size", "3"),
         ("algorithm.local_steps", "2"),
-        ("algorithm.step_size", "0.1"),
+        ("algorithm.local_rate", "0.1"),
     ]
     with pytest.raises(ConfigError, match="fedavg solves no prox; leave the section"):
         read(path, flags)
@@ -193,7 +197,8 @@ def test_paths_of_a_file_are_seen_from_its_folder(tmp_path: Path, monkeypatch: p
         ({"data": "digits"}, "model is missing; name one of logistic"),
         ({"model": "softmax"}, "data of kind 'problem' brings its own loss"),
         ({"algorithm": {"name": "spam"}}, "algorithm.step_size is missing: algorithm of name 'spam' needs it"),
-        ({"algorithm": {"name": "spam", "step_size": "x", "momentum": 1}}, r"a number or a table \{schedule = 'power'"),
+        ({"algorithm": {"name": "spam", "step_size": "x", "fresh_weight": 1}},
+         r"a number or a table \{schedule = 'power'"),
         ({"track": {"to": ["tensorbord"]}}, "'tensorboard'"),
         ({"clients": {"split": "iid"}}, "data of kind 'problem' has clients; leave it out"),
         ({"evaluate": {"metric": "loss"}}, "evaluate.target is missing: how much is the loss to be?"),
@@ -249,17 +254,17 @@ def test_rules_in_words() -> None:
 def test_the_list_of_settings_names_every_setting() -> None:
     table = config.settings_table()
     kinds = [*schema.DATA.values(), *schema.MODELS.values(), *methods.PROX.values()]
-    for kind in [*kinds, schema.Clients, schema.Run, schema.Evaluate, schema.Track, schema.Function]:
+    for kind in [*kinds, schema.Clients, schema.RunSection, schema.Evaluate, schema.Track, schema.Function]:
         for field in msgspec.structs.fields(kind):
             assert f"  {field.name} = " in table
             assert type_text.about(field.type), f"{kind.__name__}.{field.name} has no line about it"
     for name, row in METHODS.items():
         (line,) = (line for line in table.splitlines() if line.startswith(f"  {name}: "))
         for argument in inspect.signature(row.build).parameters:
-            assert argument == "solver" or argument.replace("cohort_size", "cohort") in line
+            assert argument == "solver" or argument in line
 
 
 def test_float_settings_take_whole_numbers() -> None:
-    found = decode(with_(algorithm={"name": "spam", "step_size": 1, "momentum": 1}))
+    found = decode(with_(algorithm={"name": "spam", "step_size": 1, "fresh_weight": 1}))
     assert isinstance(found.algorithm.step_size, float)  # type: ignore[attr-defined]
     assert jax.tree.leaves(methods.method(found.algorithm, None))

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from fedspam import datasets
-from fedspam.datasets import Federated
+from fedspam.datasets import FederatedData
 
 
 def refused(read, path, message):
@@ -22,22 +22,22 @@ def refused(read, path, message):
 # --- clients and their rows -----------------------------------------------------------------------------------------
 
 
-def people(sizes=(3, 1, 4)) -> Federated:
+def people(sizes=(3, 1, 4)) -> FederatedData:
     rows = np.arange(sum(sizes))
-    return Federated.by({"x": rows[:, None] * 1.0, "label": rows % 2}, np.repeat(np.arange(len(sizes)), sizes))
+    return FederatedData.by({"x": rows[:, None] * 1.0, "label": rows % 2}, np.repeat(np.arange(len(sizes)), sizes))
 
 
 def test_rows_keep_their_owner_whatever_order_they_come_in():
     random = np.random.default_rng(0)
     owners = random.integers(0, 5, 40)
-    made = Federated.by({"x": np.arange(40)}, owners, ["a", "b", "c", "d", "e"])
+    made = FederatedData.by({"x": np.arange(40)}, owners, ["a", "b", "c", "d", "e"])
     for number, name in enumerate("abcde"):
         np.testing.assert_array_equal(made[name]["x"], np.flatnonzero(owners == number))
     assert made.rows == 40
     assert [name for name, _ in made] == list("abcde")
-    again = Federated.of(made)
+    again = FederatedData.of(made)
     np.testing.assert_array_equal(again.examples["x"], made.examples["x"])
-    joined = Federated.of([("a", {"x": [1]}), ("b", {"x": [2]}), ("a", {"x": [3]})])  # as LEAF's shards may
+    joined = FederatedData.of([("a", {"x": [1]}), ("b", {"x": [2]}), ("a", {"x": [3]})])  # as LEAF's shards may
     assert (joined.clients, joined["a"]["x"].tolist(), joined.sizes.tolist()) == (("a", "b"), [1, 3], [2, 1])
     taken = made.take(["c", 0])
     assert taken.clients == ("c", "a")
@@ -70,12 +70,15 @@ def test_a_population_has_the_same_clients():
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: Federated.of([]), "no clients"),
-        (lambda: Federated.of([("a", {"x": [1]}), ("b", {"y": [1]})]), "'b' has the columns y, the first client has x"),
-        (lambda: Federated.of([("a", {"x": [1], "y": [1, 2]})]), r"'a' has columns of \[1, 2\] rows"),
-        (lambda: Federated.of([("a", {"x": [[1]]}), ("b", {"x": [[1, 2]]})]), r"rows of 'x' have shape \(2,\)"),
-        (lambda: Federated.by({"x": [1, 2]}, [0]), "'x' has 2 rows, there are 1 owners"),
-        (lambda: Federated.by({"x": [1]}, [-1]), "from 0 on"),
+        (lambda: FederatedData.of([]), "no clients"),
+        (
+            lambda: FederatedData.of([("a", {"x": [1]}), ("b", {"y": [1]})]),
+            "'b' has the columns y, the first client has x",
+        ),
+        (lambda: FederatedData.of([("a", {"x": [1], "y": [1, 2]})]), r"'a' has columns of \[1, 2\] rows"),
+        (lambda: FederatedData.of([("a", {"x": [[1]]}), ("b", {"x": [[1, 2]]})]), r"rows of 'x' have shape \(2,\)"),
+        (lambda: FederatedData.by({"x": [1, 2]}, [0]), "'x' has 2 rows, there are 1 owners"),
+        (lambda: FederatedData.by({"x": [1]}, [-1]), "from 0 on"),
         (lambda: people().hold_out_examples(1.0), "leaves nothing to train with"),
         (lambda: people().hold_out_clients(0.0), r"share = 0.0 must lie in \(0, 1\]"),
         (lambda: people((3,)).hold_out_clients(0.5), "hold out examples instead"),

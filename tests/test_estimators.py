@@ -185,7 +185,7 @@ def test_a_scale_of_one_is_mvr_bit_for_bit(play, build, people):
     assert not np.allclose(one, scaled(0.5), rtol=1e-6)
 
 
-def test_a_scale_of_zero_is_sgd_with_momentum(play, people, draws):
+def test_a_scale_of_zero_is_sgd_with_fresh_weight(play, people, draws):
     p, twin = 0.4, Twin(people)
     run = play(mvr(2, draws["gammas"], p, start="zero", scale=0.0, first="update"), people, cohort=draws["cohorts"])
     x, g = np.ones(D), np.zeros(D)
@@ -353,8 +353,8 @@ def test_adaptive_rules_equal_an_independent_loop(rule, method, people, draws):
     x, gamma, p = numpy_storm(Twin(people), np.ones(D), draws["cohorts"], rule)
     np.testing.assert_allclose(run.params, x, rtol=1e-12)
     np.testing.assert_allclose(run.rows["step_size"][-1], gamma, rtol=1e-12)
-    np.testing.assert_allclose(run.state.momentum, p, rtol=1e-12)
-    assert run.rows["momentum"][0] == 1
+    np.testing.assert_allclose(run.state.fresh_weight, p, rtol=1e-12)
+    assert run.rows["fresh_weight"][0] == 1
 
 
 def test_a_gradient_of_zero_does_not_divide_by_zero(play):

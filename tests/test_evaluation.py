@@ -9,7 +9,7 @@ import pytest
 
 from fedspam import datasets, simulate, spam_pp
 from fedspam._internal import describe
-from fedspam.datasets import Federated
+from fedspam.datasets import FederatedData
 from fedspam.federation import Cohort, on_client
 from fedspam.methods import fedavg, saber, scaffold
 from fedspam.simulation import chunking, host_data, restore
@@ -24,13 +24,13 @@ def squares(x, rows):
     return 0.5 * jnp.sum((rows["x"] - x) ** 2, axis=1)
 
 
-def clients(sizes=(4, 1, 9, 2, 6, 3, 5, 2), seed=0) -> Federated:
+def clients(sizes=(4, 1, 9, 2, 6, 3, 5, 2), seed=0) -> FederatedData:
     random = np.random.default_rng(seed)
-    return Federated.of([(f"c{i}", {"x": i + random.standard_normal((n, 3))}) for i, n in enumerate(sizes)])
+    return FederatedData.of([(f"c{i}", {"x": i + random.standard_normal((n, 3))}) for i, n in enumerate(sizes)])
 
 
 PEOPLE = clients()
-LOCAL = GradientDescent(steps=3, step_size=0.2, minibatch=True)
+LOCAL = GradientDescent(steps=3, local_rate=0.2, minibatch=True)
 
 
 # --- scores ---------------------------------------------------------------------------------------------------------
@@ -59,7 +59,7 @@ def test_scores_are_those_of_a_plain_loop(block):
 
 
 def test_rows_of_many_labels_count_as_often_as_they_have_labels():
-    data = Federated.of(
+    data = FederatedData.of(
         [("a", {"label": np.array([[1, 2, 3], [4, -1, -1]])}), ("b", {"label": np.array([[5, 6, -1]])})]
     )
     share = lambda x, rows: jnp.array([1.0, 0.0, 0.5])[: rows["label"].shape[0]]
@@ -276,7 +276,7 @@ def test_models_train_in_bfloat16():
     from fedspam.models import mlp
 
     data = datasets.synthetic(0.0, 0.0, clients=6, dimension=6, classes=3, iid=True, seed=1)
-    small = Federated.of((name, {part: rows[part][:40] for part in rows}) for name, rows in data)
+    small = FederatedData.of((name, {part: rows[part][:40] for part in rows}) for name, rows in data)
     model = mlp(6, 3, hidden=(16,), dtype="bfloat16")
     people = small.population(model.loss, batch=10)
     judge = Evaluation.of(small, model.correct, quantiles=(0.1,))

@@ -28,7 +28,7 @@ pytest.importorskip("flwr", reason="needs Flower: pip install 'fedspam[flower]'"
 
 from flwr.app import ConfigRecord, Error, Message, MetricRecord, RecordDict
 
-from fedspam.flower import Federated, LoopbackGrid, client_app, clients_of, clients_with, to_arrays, to_params
+from fedspam.flower import FedspamStrategy, LoopbackGrid, client_app, clients_of, clients_with, to_arrays, to_params
 from fedspam.flower.client.app import perform
 from fedspam.flower.server import exchange
 from fedspam.flower.server.strategy import with_cohort
@@ -39,7 +39,7 @@ CLIENTS, ROUNDS = 6, 3
 PEOPLE = synthetic_logistic(0, clients=CLIENTS, dimension=4)
 FIRST = jnp.ones(4)
 SOLVER = GradientDescent(steps=3, smoothness=2.0)
-METHOD = spam_pp(3, step_size=0.5, momentum=0.3, solver=SOLVER)
+METHOD = spam_pp(3, step_size=0.5, fresh_weight=0.3, solver=SOLVER)
 MEMORY = scaffold(3, 2, 0.2)
 
 
@@ -55,7 +55,7 @@ def the_app(method=METHOD):
 
 def go(method=METHOD, *, grid=None, twist=None, rounds=ROUNDS, timeout=5.0, clients=CLIENTS, **options):
     grid = LoopbackGrid(the_app(method), clients, twist=twist) if grid is None else grid
-    result = Federated(method, FIRST, seed=7, **options).start(grid, to_arrays(FIRST), rounds, timeout)
+    result = FedspamStrategy(method, FIRST, seed=7, **options).start(grid, to_arrays(FIRST), rounds, timeout)
     return Outcome(to_params(result.arrays, FIRST), result, grid)
 
 
@@ -216,7 +216,7 @@ def started_like(outcome):
             client = int(safetensors.numpy.load(arrays.enclosed(message.content))["@client"])
             ids += [client] if client != 2 else []
     gradients = [jax.grad(PEOPLE.client(jnp.uint32(id)))(FIRST) for id in ids]
-    return spam_pp(3, step_size=0.5, momentum=0.3, solver=SOLVER, start=sum(gradients) / len(gradients))
+    return spam_pp(3, step_size=0.5, fresh_weight=0.3, solver=SOLVER, start=sum(gradients) / len(gradients))
 
 
 def test_a_reply_that_comes_twice_counts_once(undisturbed):
@@ -380,7 +380,7 @@ def test_retries_are_capped_and_the_error_says_why():
 def test_another_solver_is_refused_and_the_difference_is_named():
     other = client_app(
         clients_of(PEOPLE),
-        spam_pp(3, step_size=0.5, momentum=0.3, solver=GradientDescent(steps=4, smoothness=2.0)),
+        spam_pp(3, step_size=0.5, fresh_weight=0.3, solver=GradientDescent(steps=4, smoothness=2.0)),
         FIRST,
     )
     with pytest.raises(RuntimeError, match=r"do not run the same: algorithm.solver.steps: 3 was, 4 is"):
@@ -390,7 +390,7 @@ def test_another_solver_is_refused_and_the_difference_is_named():
 @pytest.mark.parametrize(
     ("method", "params", "named"),
     [
-        (spam(step_size=0.5, momentum=0.3), FIRST, "algorithm: Factored was, Spam is"),
+        (spam(step_size=0.5, fresh_weight=0.3), FIRST, "algorithm: Factored was, Spam is"),
         (METHOD, jnp.ones(5), r"float64\[5\]"),
         (METHOD, jnp.ones(4, jnp.float32), r"float32\[4\]"),
         (METHOD, {"weights": FIRST}, "params.weights"),
@@ -606,7 +606,7 @@ def test_evaluation_on_the_server_and_on_the_clients(tmp_path):
         seen.append(round)
         return MetricRecord({"norm": float(jnp.linalg.norm(to_params(found, FIRST)))})
 
-    strategy = Federated(METHOD, FIRST, seed=7, fraction_evaluate=1.0, folder=tmp_path)
+    strategy = FedspamStrategy(METHOD, FIRST, seed=7, fraction_evaluate=1.0, folder=tmp_path)
     result = strategy.start(LoopbackGrid(the_app(), CLIENTS), to_arrays(FIRST), 2, evaluate_fn=evaluate)
     assert seen == [0, 1, 2] == list(result.evaluate_metrics_serverapp)
     params = to_params(result.arrays, FIRST)
@@ -618,11 +618,11 @@ def test_evaluation_on_the_server_and_on_the_clients(tmp_path):
 
 
 def test_the_configuration_goes_along_and_may_choose_the_method():
-    methods = {"pp": METHOD, "one": spam(step_size=0.5, momentum=0.3, solver=SOLVER)}
+    methods = {"pp": METHOD, "one": spam(step_size=0.5, fresh_weight=0.3, solver=SOLVER)}
     app = client_app(clients_of(PEOPLE), lambda context: methods[context.run_config["method"]], lambda context: FIRST)
     for name, method in methods.items():
         grid = LoopbackGrid(app, CLIENTS, run_config={"method": name})
-        strategy = Federated(method, FIRST, seed=7, configrecord_key="settings", arrayrecord_key="model")
+        strategy = FedspamStrategy(method, FIRST, seed=7, configrecord_key="settings", arrayrecord_key="model")
         strategy.start(grid, to_arrays(FIRST), 1, train_config=ConfigRecord({"note": 5}))
         last = grid.messages[-1].content
         assert dict(last["settings"]) == {"note": 5, "server-round": 1}
@@ -638,10 +638,10 @@ def test_a_model_of_many_arrays_and_a_loss_over_own_data():
         return DataOracle({"in": random.normal(size=(5, 2)), "out": random.normal(size=(5, 3))}, loss=loss)
 
     first = {"layer": {"kernel": jnp.ones((2, 3))}, "bias": jnp.zeros(3)}
-    method = spam_pp(2, step_size=0.1, momentum=0.3, solver=GradientDescent(steps=2, smoothness=4.0))
+    method = spam_pp(2, step_size=0.1, fresh_weight=0.3, solver=GradientDescent(steps=2, smoothness=4.0))
     grid = LoopbackGrid(client_app(oracle, method, first), 3)
-    nested = Federated(method, first).start(grid, to_arrays(first), 2)
-    flat = Federated(method).start(grid, to_arrays(first), 2)  # the server need not know the structure
+    nested = FedspamStrategy(method, first).start(grid, to_arrays(first), 2)
+    flat = FedspamStrategy(method).start(grid, to_arrays(first), 2)  # the server need not know the structure
     assert list(nested.arrays) == ["bias", "layer.kernel"] == list(flat.arrays)
     for name in nested.arrays:
         np.testing.assert_allclose(nested.arrays[name].numpy(), flat.arrays[name].numpy(), rtol=1e-12)
@@ -673,10 +673,10 @@ def rows_for(client):
 def test_modules_of_other_frameworks(make):
     model = make()
     first = jax.tree.map(jnp.asarray, model.init(0))
-    method = spam_pp(2, step_size=0.5, momentum=0.3, solver=GradientDescent(steps=2, smoothness=1.0))
+    method = spam_pp(2, step_size=0.5, fresh_weight=0.3, solver=GradientDescent(steps=2, smoothness=1.0))
     people = Ragged.of([rows_for(client) for client in range(3)], model.loss)
     grid = LoopbackGrid(client_app(clients_with(model, rows_for), method, first), 3)
-    result = Federated(method, first, seed=7).start(grid, to_arrays(first), 3)
+    result = FedspamStrategy(method, first, seed=7).start(grid, to_arrays(first), 3)
     told = simulate(method, people, first, rounds=3, key=7)
     for one, other in zip(*map(jax.tree.leaves, (to_params(result.arrays, first), told.params)), strict=True):
         assert one.dtype == jnp.float32
@@ -701,7 +701,7 @@ def test_the_log_is_in_flowers_style(caplog):
     go(twist=on_training(an_error), rounds=2)
     text = "\n".join(record.getMessage() for record in caplog.records)
     lines = (
-        "Starting Federated strategy:",
+        "Starting FedspamStrategy strategy:",
         "[ROUND 1/2]",
         "difference: Sampled 3 nodes (out of 6)",
         "difference: Received 2 results and 1 failures",
@@ -725,7 +725,7 @@ def test_the_log_is_in_flowers_style(caplog):
 )
 def test_bad_arguments_are_named(options, said):
     with pytest.raises(ValueError, match=said):
-        Federated(METHOD, FIRST, **options)
+        FedspamStrategy(METHOD, FIRST, **options)
 
 
 def test_arrays_and_parameters():

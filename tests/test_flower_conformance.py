@@ -55,7 +55,7 @@ class NumpyClient:
         return {"reply": self.gradient(told["x"])}
 
     def difference(self, head, told):
-        return {"reply": self.gradient(told["x"]) - (1 - told["momentum"]) * self.gradient(told["x_prev"])}
+        return {"reply": self.gradient(told["x"]) - (1 - told["fresh_weight"]) * self.gradient(told["x_prev"])}
 
     def prox(self, head, told):
         x, g, gamma = told["x"], told["g"], float(told["step_size"])
@@ -78,16 +78,16 @@ class NumpyClient:
             return None
         c, y = memories[head["memory"]], told["x"]
         for _ in range(2):
-            y = y - told["step_size"] * (self.gradient(y) - c + told["control"])
+            y = y - told["local_rate"] * (self.gradient(y) - c + told["control"])
         moved = y - told["x"]
         self.memories = {v: memories[v] for v in (head["memory"], head["settled"]) if v in memories}
-        self.memories[head["becomes"]] = c - told["control"] - moved / (2 * told["step_size"])
+        self.memories[head["becomes"]] = c - told["control"] - moved / (2 * told["local_rate"])
         return {"reply.moved": moved}
 
     def steps(self, head, told):
         y = told["x"]
         for _ in range(2):
-            y = y - told["local_step_size"] * self.gradient(y)
+            y = y - told["local_rate"] * self.gradient(y)
         return {"reply.moved": y - told["x"]}
 
 

@@ -13,7 +13,7 @@ from fedspam.solvers import Exact, GradientDescent
 
 pytest.importorskip("flwr", reason="needs Flower: pip install 'fedspam[flower]'")
 
-from fedspam.flower import Federated, LoopbackGrid, client_app, clients_of, to_arrays, to_params
+from fedspam.flower import FedspamStrategy, LoopbackGrid, client_app, clients_of, to_arrays, to_params
 
 CLIENTS, DIMENSION, ROUNDS = 8, 4, 10
 REGULARISATION = 0.1
@@ -91,7 +91,7 @@ def torch_module():
 
 def over_flower(oracle, method, first):
     grid = LoopbackGrid(client_app(oracle, method, first), CLIENTS)
-    strategy = Federated(method, first, seed=7, min_available_nodes=CLIENTS)
+    strategy = FedspamStrategy(method, first, seed=7, min_available_nodes=CLIENTS)
     result = strategy.start(grid, to_arrays(first), num_rounds=ROUNDS, timeout=60)
     assert not any(metrics["void"] for metrics in result.train_metrics_clientapp.values())
     return to_params(result.arrays, first)

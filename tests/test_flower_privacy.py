@@ -17,7 +17,7 @@ import dp_accounting as accounting
 
 from fedspam import simulate, spam_pp
 from fedspam.clients import DataOracle
-from fedspam.flower import Federated, LoopbackGrid, client_app, clients_of, to_arrays
+from fedspam.flower import FedspamStrategy, LoopbackGrid, client_app, clients_of, to_arrays
 from fedspam.flower.privacy.clipping import not_refused, opened
 from fedspam.flower.privacy.differential import Privacy, noise_for
 from fedspam.flower.privacy.secure_client import SecureSum
@@ -118,13 +118,13 @@ def test_the_noise_is_fresh_and_all_arrays_are_clipped_together():
 def test_a_private_run_spreads_as_its_noise_says(secure):
     """One round from zero gradients: what moves is the noise alone, whose size in the mean of m is zC/m."""
     clients, dimension, z = 4, 2000, 2.0
-    method = mvr(clients, step_size=1.0, momentum=1.0, start="zero", first="update")
+    method = mvr(clients, step_size=1.0, fresh_weight=1.0, start="zero", first="update")
     privacy, x = Privacy(bound=1e-3, noise_multiplier=z, least=clients), jnp.zeros(dimension)
 
     app = client_app(
         lambda context: DataOracle(jnp.zeros(1), loss=flat), method, x, mods=[privacy.mod()], secure=secure
     )
-    result = Federated(method, x, secure=secure).start(
+    result = FedspamStrategy(method, x, secure=secure).start(
         LoopbackGrid(app, clients), to_arrays(x), num_rounds=1, timeout=9
     )
     moved = result.arrays["params"].numpy()
@@ -132,7 +132,7 @@ def test_a_private_run_spreads_as_its_noise_says(secure):
 
 
 def test_the_prox_client_is_refused_unless_it_is_named():
-    method = spam_pp(4, step_size=0.5, momentum=0.3, solver=Exact())
+    method = spam_pp(4, step_size=0.5, fresh_weight=0.3, solver=Exact())
     people, x = quadratics(0, clients=5, dimension=3, delta=0.1), jnp.ones(3)
     for in_clear in ((), ("train.prox",)):
         seen = []
@@ -145,7 +145,7 @@ def test_the_prox_client_is_refused_unless_it_is_named():
 
         privacy = Privacy(bound=0.1, noise_multiplier=1e-6, least=4, in_clear=in_clear)
         app = client_app(clients_of(people), method, x, mods=[privacy.mod()])
-        strategy = Federated(method, x, patience=1, retries=0)
+        strategy = FedspamStrategy(method, x, patience=1, retries=0)
         start = lambda: strategy.start(LoopbackGrid(app, 5, twist=twist), to_arrays(x), num_rounds=1, timeout=9)
         if in_clear:
             start()
@@ -200,7 +200,7 @@ def test_the_server_can_be_the_prox_client_on_proxy_data(tmp_path):
     mod = run_code(guide()[1], tmp_path).only_the_proxy_moves
     secure = SecureSum(in_clear=("train.prox",))
     people, x = quadratics(0, clients=6, dimension=3, delta=0.1), jnp.ones(3)
-    spam = spam_pp(4, step_size=0.5, momentum=0.3, solver=Exact())
+    spam = spam_pp(4, step_size=0.5, fresh_weight=0.3, solver=Exact())
     delegated, seen = dataclasses.replace(spam, who="delegate"), []
 
     def twist(client, message, answer):
@@ -211,7 +211,7 @@ def test_the_server_can_be_the_prox_client_on_proxy_data(tmp_path):
 
     def run(method):
         app = client_app(clients_of(people), method, x, secure=secure, mods=[mod])
-        strategy = Federated(method, x, seed=1, secure=secure, patience=1, retries=0)
+        strategy = FedspamStrategy(method, x, seed=1, secure=secure, patience=1, retries=0)
         return strategy.start(LoopbackGrid(app, 6, twist=twist), to_arrays(x), num_rounds=3, timeout=9)
 
     found = run(delegated).arrays["params"].numpy()

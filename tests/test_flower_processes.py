@@ -56,9 +56,9 @@ people = synthetic_logistic(0, clients=3, dimension=4)
 first = jnp.ones(4)
 solver = GradientDescent(steps=5, smoothness=2.0)
 methods = {
-    "spam": spam(step_size=0.5, momentum=0.3, solver=solver),
-    "spam_pp": spam_pp(2, step_size=0.5, momentum=0.3, solver=solver),
-    "secure": spam_pp(3, step_size=0.5, momentum=0.3, solver=solver),
+    "spam": spam(step_size=0.5, fresh_weight=0.3, solver=solver),
+    "spam_pp": spam_pp(2, step_size=0.5, fresh_weight=0.3, solver=solver),
+    "secure": spam_pp(3, step_size=0.5, fresh_weight=0.3, solver=solver),
 }
 
 def method(context):
@@ -91,8 +91,8 @@ def main(grid, context):
 def a_method(name):
     solver = GradientDescent(steps=5, smoothness=2.0)
     if name == "spam":
-        return spam(step_size=0.5, momentum=0.3, solver=solver)
-    return spam_pp(3 if name == "secure" else 2, step_size=0.5, momentum=0.3, solver=solver)
+        return spam(step_size=0.5, fresh_weight=0.3, solver=solver)
+    return spam_pp(3 if name == "secure" else 2, step_size=0.5, fresh_weight=0.3, solver=solver)
 
 
 class World(Processes):

@@ -11,7 +11,7 @@ from flwr.app import ConfigRecord, Error, Message, RecordDict
 
 from fedspam import simulate, spam_pp
 from fedspam.federation.aggregation import Median
-from fedspam.flower import Federated, LoopbackGrid, client_app, clients_of, to_arrays
+from fedspam.flower import FedspamStrategy, LoopbackGrid, client_app, clients_of, to_arrays
 from fedspam.flower.client.app import RefusedError
 from fedspam.flower.privacy import masks
 from fedspam.flower.privacy.clipping import GRADIENTS, Coverage, clipping_mod, opened
@@ -112,7 +112,7 @@ def a_world(method, secure, *, twist=None, mods=None, quorum=1.0, clients=CLIENT
     x = jnp.ones(DIMENSION)
     app = client_app(clients_of(people), method, x, secure=secure, mods=mods)
     grid = LoopbackGrid(app, clients, twist=twist)
-    strategy = Federated(method, x, seed=3, secure=secure, quorum=quorum, retries=retries, patience=1)
+    strategy = FedspamStrategy(method, x, seed=3, secure=secure, quorum=quorum, retries=retries, patience=1)
     return people, grid, lambda rounds: strategy.start(grid, to_arrays(x), num_rounds=rounds, timeout=5)
 
 
@@ -124,9 +124,9 @@ def result_of(result):
 @pytest.mark.parametrize(
     ("method", "secure"),
     [
-        (spam_pp(4, step_size=0.5, momentum=0.3, solver=Exact()), SecureSum(in_clear=PROX)),
-        (spam_ppa(4, step_size=0.5, momentum=0.3, solver=Exact()), SecureSum((*GRADIENTS, "prox"))),
-        (mvr(4, step_size=0.1, momentum=0.3), SecureSum()),
+        (spam_pp(4, step_size=0.5, fresh_weight=0.3, solver=Exact()), SecureSum(in_clear=PROX)),
+        (spam_ppa(4, step_size=0.5, fresh_weight=0.3, solver=Exact()), SecureSum((*GRADIENTS, "prox"))),
+        (mvr(4, step_size=0.1, fresh_weight=0.3), SecureSum()),
     ],
     ids=["spam_pp", "spam_ppa", "mvr"],
 )
@@ -146,7 +146,7 @@ def test_the_server_never_sees_a_clear_reply():
             seen.append(opened(reply)[1])
         return [reply]
 
-    _, _, run = a_world(mvr(4, step_size=0.1, momentum=0.3), SecureSum(), twist=twist)
+    _, _, run = a_world(mvr(4, step_size=0.1, fresh_weight=0.3), SecureSum(), twist=twist)
     run(2)
     assert len(seen) >= 4
     assert all(list(values) == ["masked"] for values in seen)
@@ -169,7 +169,7 @@ def test_a_client_that_drops_out_is_left_out(kind):
                 return [Message(Error(code=5, reason="Node Unavailable"), reply_to=message)]
         return [answer()]
 
-    method = mvr(CLIENTS, step_size=0.1, momentum=1.0, start="zero", first="update")  # g is the mean gradient
+    method = mvr(CLIENTS, step_size=0.1, fresh_weight=1.0, start="zero", first="update")  # g is the mean gradient
     people, _, run = a_world(method, SecureSum(), twist=twist, quorum=0.6, retries=0)
     result = run(1)
     assert len(gone) == 1
@@ -189,7 +189,7 @@ def test_with_a_full_quorum_others_stand_in():
             return [Message(Error(code=2, reason="out of memory"), reply_to=message)]
         return [answer()]
 
-    _, grid, run = a_world(mvr(4, step_size=0.1, momentum=0.3), SecureSum(), twist=twist)
+    _, grid, run = a_world(mvr(4, step_size=0.1, fresh_weight=0.3), SecureSum(), twist=twist)
     result = run(2)
     assert [result.train_metrics_clientapp[k]["void"] for k in (1, 2)] == [0, 0]
     assert [result.train_metrics_clientapp[k]["difference.accepted"] for k in (1, 2)] == [4, 4]
@@ -204,12 +204,12 @@ def test_with_a_full_quorum_others_stand_in():
 
 
 def test_a_secure_run_is_resumed_to_the_same_bits(tmp_path):
-    method, people = mvr(4, step_size=0.1, momentum=0.3), quadratics(0, clients=5, dimension=DIMENSION, delta=0.2)
+    method, people = mvr(4, step_size=0.1, fresh_weight=0.3), quadratics(0, clients=5, dimension=DIMENSION, delta=0.2)
     x, secure = jnp.ones(DIMENSION), SecureSum()
 
     def run(rounds, folder, resume=False):
         grid = LoopbackGrid(client_app(clients_of(people), method, x, secure=secure), 5)
-        strategy = Federated(method, x, secure=secure, folder=tmp_path / folder, resume=resume)
+        strategy = FedspamStrategy(method, x, secure=secure, folder=tmp_path / folder, resume=resume)
         return result_of(strategy.start(grid, to_arrays(x), num_rounds=rounds, timeout=5))
 
     whole, first = run(4, "whole"), run(2, "parts")
@@ -223,7 +223,7 @@ def test_too_few_clients_make_the_round_void():
             return [Message(Error(code=2, reason="down"), reply_to=message)]
         return [answer()]
 
-    _, grid, run = a_world(mvr(4, step_size=0.1, momentum=0.3), SecureSum(), twist=twist, quorum=0.1)
+    _, grid, run = a_world(mvr(4, step_size=0.1, fresh_weight=0.3), SecureSum(), twist=twist, quorum=0.1)
     with pytest.raises(RuntimeError, match="too few clients stayed for a secure sum over 4"):
         run(1)
     asked = [m.content.config_records[RECORD]["session"] for m in grid.messages if m.metadata.message_type == UNMASK]
@@ -242,7 +242,7 @@ def test_a_sum_that_was_told_is_not_told_again_over_others():
             return [Message(Error(code=2, reason="lost"), reply_to=message)]
         return [reply]
 
-    _, _, run = a_world(mvr(4, step_size=0.1, momentum=0.3), SecureSum(), twist=twist)
+    _, _, run = a_world(mvr(4, step_size=0.1, fresh_weight=0.3), SecureSum(), twist=twist)
     with pytest.raises(RuntimeError, match=r"was told already"):
         run(1)
     assert len(sessions) == 1
@@ -266,7 +266,9 @@ def answer_of(app, context, kind, **record):
 def three():
     """Three clients that have exchanged keys, and the record with all keys."""
     people = quadratics(0, clients=3, dimension=DIMENSION, delta=0.2)
-    app = client_app(clients_of(people), mvr(3, step_size=0.1, momentum=0.3), jnp.ones(DIMENSION), secure=SecureSum())
+    app = client_app(
+        clients_of(people), mvr(3, step_size=0.1, fresh_weight=0.3), jnp.ones(DIMENSION), secure=SecureSum()
+    )
     contexts = list(LoopbackGrid(app, 3).contexts.values())
     keys = [answer_of(app, context, KEYS, session="s") for context in contexts]
     listed = {"ids": [0, 1, 2], **{name: [key[name] for key in keys] for name in ("sealing", "masking")}}
@@ -310,23 +312,23 @@ def test_seed_and_key_of_a_client_are_never_both_told():
         refusals.append(ask(arrived))
         return [reply]
 
-    _, grid, run = a_world(mvr(4, step_size=0.1, momentum=0.3), SecureSum(), twist=twist)
+    _, grid, run = a_world(mvr(4, step_size=0.1, fresh_weight=0.3), SecureSum(), twist=twist)
     run(1)
     assert refusals
     assert all(isinstance(refused, str) for refused in refusals)
 
 
 def test_a_covered_work_is_never_answered_in_clear():
-    method, people = mvr(4, step_size=0.1, momentum=0.3), quadratics(0, clients=4, dimension=DIMENSION, delta=0.2)
+    method, people = mvr(4, step_size=0.1, fresh_weight=0.3), quadratics(0, clients=4, dimension=DIMENSION, delta=0.2)
     app = client_app(clients_of(people), method, jnp.ones(DIMENSION), secure=SecureSum())
     with pytest.raises(RuntimeError, match="answered under a secure sum only"):
-        Federated(method, jnp.ones(DIMENSION), patience=1, retries=0).start(
+        FedspamStrategy(method, jnp.ones(DIMENSION), patience=1, retries=0).start(
             LoopbackGrid(app, 4), to_arrays(jnp.ones(DIMENSION)), num_rounds=1, timeout=5
         )
 
 
 def test_what_a_mod_does_not_know_it_refuses():
-    method = spam_pp(4, step_size=0.5, momentum=0.3, solver=Exact())
+    method = spam_pp(4, step_size=0.5, fresh_weight=0.3, solver=Exact())
     _, _, run = a_world(method, SecureSum())
     with pytest.raises(RuntimeError, match=r"does not know how to protect 'train.prox'.*in_clear"):
         run(1)
@@ -342,10 +344,10 @@ def test_what_a_mod_does_not_know_it_refuses():
 
 
 def test_clients_without_the_sum_are_told_so():
-    method, people = mvr(4, step_size=0.1, momentum=0.3), quadratics(0, clients=4, dimension=DIMENSION, delta=0.2)
+    method, people = mvr(4, step_size=0.1, fresh_weight=0.3), quadratics(0, clients=4, dimension=DIMENSION, delta=0.2)
     app = client_app(clients_of(people), method, jnp.ones(DIMENSION))
     with pytest.raises(RuntimeError, match="secure_keys"):
-        Federated(method, jnp.ones(DIMENSION), patience=1, retries=0, secure=SecureSum()).start(
+        FedspamStrategy(method, jnp.ones(DIMENSION), patience=1, retries=0, secure=SecureSum()).start(
             LoopbackGrid(app, 4), to_arrays(jnp.ones(DIMENSION)), num_rounds=1, timeout=5
         )
 
@@ -360,11 +362,11 @@ def test_settings_that_protect_nothing_are_refused():
     ):
         with pytest.raises(ValueError, match=r"must|cannot"):
             SecureSum(**wrong)
-    _, _, run = a_world(mvr(2, step_size=0.1, momentum=0.3), SecureSum())
+    _, _, run = a_world(mvr(2, step_size=0.1, fresh_weight=0.3), SecureSum())
     with pytest.raises(ValueError, match=r"asks 2 clients.*raise cohort_size"):
         run(1)
     with pytest.raises(ValueError, match="give one of the two"):
-        Federated(mvr(4, step_size=0.1, momentum=0.3), secure=SecureSum(), aggregate=Median())
+        FedspamStrategy(mvr(4, step_size=0.1, fresh_weight=0.3), secure=SecureSum(), aggregate=Median())
 
 
 # --- clipping ---
@@ -379,7 +381,7 @@ def test_replies_are_clipped_to_the_bound_and_small_ones_are_left_alone():
             norms.append(np.linalg.norm(opened(reply)[1]["reply"]))
         return [reply]
 
-    method = mvr(4, step_size=0.1, momentum=0.3)
+    method = mvr(4, step_size=0.1, fresh_weight=0.3)
     _, _, run = a_world(method, None, twist=twist)
     plain = result_of(run(3))
     free, bound = list(norms), float(np.median(norms))

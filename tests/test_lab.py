@@ -18,7 +18,7 @@ import pytest
 import browser as pages
 from fedspam.app.cli import main
 from fedspam.app.config import read
-from fedspam.app.lab import Server, Setting, race, runs, serve, server
+from fedspam.app.lab import LabSetting, Server, race, runs, serve, server
 from fedspam.app.lab.export import as_python, as_toml
 from fedspam.clients import draw
 from fedspam.simulation import engine, simulate
@@ -44,12 +44,12 @@ def test_a_repeated_cohort_has_the_clients_of_the_small_one() -> None:
 @pytest.mark.parametrize(
     "setting",
     [
-        Setting("fedavg", cohort=2, steps=3, seed=2),
-        Setting("ce_lsgd", cohort=8, steps=2, seed=2),
+        LabSetting("fedavg", cohort=2, steps=3, seed=2),
+        LabSetting("ce_lsgd", cohort=8, steps=2, seed=2),
     ],
     ids=lambda setting: setting.method,
 )
-def test_curves_are_those_of_the_plain_method(setting: Setting) -> None:
+def test_curves_are_those_of_the_plain_method(setting: LabSetting) -> None:
     """Cohort and local steps as arguments of compiled code change nothing but the rounding."""
     found = race(setting)
     problem = found.problem
@@ -65,12 +65,13 @@ def test_curves_are_those_of_the_plain_method(setting: Setting) -> None:
 
 @pytest.mark.slow
 def test_sliders_do_not_compile_anew() -> None:
-    race(Setting())
+    race(LabSetting())
     before = engine.many._cache_size()
     for change in (
-        {"scale": 0.1}, {"ratio": 2.0}, {"momentum": 0.9}, {"cohort": 32}, {"steps": 20}, {"seed": 7}, {"cohort": 1},
+        {"scale": 0.1}, {"ratio": 2.0}, {"fresh_weight": 0.9}, {"cohort": 32}, {"steps": 20}, {"seed": 7},
+        {"cohort": 1},
     ):  # fmt: skip
-        race(Setting(**change))
+        race(LabSetting(**change))
     assert engine.many._cache_size() == before
 
 
@@ -83,8 +84,8 @@ def test_sliders_do_not_compile_anew() -> None:
         ({"scale": 0}, r"must lie in \[0.0001, 3\]"),
         ({"ratio": "1"}, "must be a number"),
         ({"ratio": 1e9}, "must lie in"),
-        ({"momentum": float("nan")}, "must lie in"),
-        ({"momentum": True}, "must be a number"),
+        ({"fresh_weight": float("nan")}, "must lie in"),
+        ({"fresh_weight": True}, "must be a number"),
         ({"cohort": 3}, "must be one of 1, 2, 4"),
         ({"cohort": 64}, "must lie in"),
         ({"steps": 10**9}, "must lie in"),
@@ -94,12 +95,12 @@ def test_sliders_do_not_compile_anew() -> None:
 )
 def test_sliders_have_ends(change: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        Setting(**change).checked()
+        LabSetting(**change).checked()
 
 
 def test_the_region_is_that_of_the_theorems() -> None:
-    """SPAM with one client: momentum 6/7 at step size 1/(4 delta) is the corner of the proved region."""
-    setting = Setting("spam")
+    """SPAM with one client: fresh weight 6/7 at step size 1/(4 delta) is the corner of the proved region."""
+    setting = LabSetting("spam")
     region = runs.region(setting, runs.problem_of(setting.scale, 0))
     assert (region.limit, region.cohort) == (0.25, 1.0)
     assert np.interp(0.25, region.ratios, region.least) == pytest.approx(6 / 7, rel=1e-3)
@@ -112,21 +113,23 @@ def test_the_region_is_that_of_the_theorems() -> None:
 @pytest.mark.parametrize("method", runs.RACERS)
 @pytest.mark.parametrize("solver", runs.SOLVERS)
 def test_the_toml_is_a_configuration(method: str, solver: str, tmp_path: Path) -> None:
-    setting = Setting(method, solver=solver, cohort=4, steps=7, seed=3)
+    setting = LabSetting(method, solver=solver, cohort=4, steps=7, seed=3)
     problem = runs.problem_of(setting.scale, setting.seed)
     path = tmp_path / "experiment.toml"
     path.write_text(as_toml(setting, problem))
     config = read(path)
     assert (config.data.scale, config.data.seed, config.run.rounds) == (setting.scale, 3, runs.ROUNDS)
-    assert config.algorithm.step_size == runs.numbers(setting, problem)["step_size"]
-    assert getattr(config.algorithm, "cohort", 4) == 4
+    numbers = runs.numbers(setting, problem)
+    name = "local_rate" if "local_rate" in numbers else "step_size"
+    assert getattr(config.algorithm, name) == numbers[name]
+    assert getattr(config.algorithm, "cohort_size", 4) == 4
     assert (config.prox is None) == (runs.RACERS[method] != runs.PROX)
 
 
 @pytest.mark.slow
 def test_what_is_copied_gives_the_curve_that_is_shown(tmp_path: Path, capsys: Any) -> None:
     """The program prints, and the configuration runs to, the last point of the first seed."""
-    setting = Setting("spam_pp", cohort=2, steps=4, seed=5)
+    setting = LabSetting("spam_pp", cohort=2, steps=4, seed=5)
     found = race(setting)
     path = tmp_path / "copied.py"
     path.write_text(as_python(setting, found.problem))
@@ -328,10 +331,10 @@ def test_a_slider_moves_a_curve(address: str, browser: Any) -> None:
         text = found.locator("#text").inner_text()
         assert "spam_pp(cohort_size=16" in text
         found.get_by_role("button", name="TOML").click()
-        assert "cohort = 16" in found.locator("#text").inner_text()
+        assert "cohort_size = 16" in found.locator("#text").inner_text()
 
         pages.eventually(found, "document.querySelectorAll('#map .region').length === 2")
-        cells = len(runs.RATIOS) * len(runs.MOMENTA)
+        cells = len(runs.RATIOS) * len(runs.FRESH_WEIGHTS)
         assert found.evaluate("document.querySelectorAll('#map .cell').length") == cells
         before = shapes(found)["SPAM-PP"]
         box = found.locator("#map svg").bounding_box()

@@ -160,7 +160,7 @@ def test_server_optimisers_by_hand():
 def test_feddyn_by_hand():
     # one client, f' = x, gamma = 1, x_0 = 2: y = 1, h = 1 = f'(y), x = y - h = 0; then (y - 1) + y = 0, y = 1/2
     client = Quadratics.of([[[1.0]]], [[0.0]])
-    for solver in ({"solver": Exact()}, {"local_steps": 60, "local_step_size": 0.4}):
+    for solver in ({"solver": Exact()}, {"local_steps": 60, "local_rate": 0.4}):
         state, memory, _ = play(feddyn(1, 1.0, **solver), client, np.array([2.0]), 1)
         np.testing.assert_allclose([state.x[0], state.h[0], memory[0, 0]], [0, 1, 1], atol=1e-12)
         state, memory, _ = play(feddyn(1, 1.0, **solver), client, np.array([2.0]), 2)
@@ -214,7 +214,7 @@ def test_feddyn_remembers_right_when_few_are_asked(people):
 
 
 @pytest.mark.parametrize("build", [lambda: scaffold(4, 2, 0.2), lambda: scaffold(4, 2, 0.2, option="gradient"),
-                                   lambda: feddyn(4, 0.8, local_steps=3, local_step_size=0.2)])  # fmt: skip
+                                   lambda: feddyn(4, 0.8, local_steps=3, local_rate=0.2)])  # fmt: skip
 def test_the_server_knows_the_mean_memory_where_replies_are_lost(people, build):
     state, memory, _ = play(build(), people, START, 8, faults=Faults(dropout=0.4))
     server = state.control if hasattr(state, "control") else state.h
@@ -258,7 +258,7 @@ def test_fedred_is_dane_with_as_many_gradient_steps(people, model):
         assert min(np.abs(state.x - y).max() for y in ends) < 1e-13
     else:
         np.testing.assert_allclose(state.x, np.mean(ends, axis=0), rtol=1e-12)
-        solver = GradientDescent(steps=int(info.steps), step_size=eta / (1 + eta * pull), safeguard=False)
+        solver = GradientDescent(steps=int(info.steps), local_rate=eta / (1 + eta * pull), safeguard=False)
         np.testing.assert_allclose(state.x, final(dane(1 / pull, solver=solver), people, rounds=1), rtol=1e-12)
 
 
@@ -404,7 +404,7 @@ def test_mime_lite_with_sgd_is_fedavg(people):
 
 def test_mime_mvr_and_ce_lsgd_are_spam_with_gradient_steps_and_no_prox(people):
     ids = np.array([[2], [5], [5], [0], [3]])
-    steps = GradientDescent(steps=4, step_size=0.2, safeguard=False)
+    steps = GradientDescent(steps=4, local_rate=0.2, safeguard=False)
     options = {"start": jnp.asarray(START)}
     expected = final(spam(np.inf, 0.3, solver=steps, **options), people, cohorts=ids)
     for method in (mime_mvr, ce_lsgd):
@@ -428,7 +428,7 @@ def test_fedprox_is_the_prox_of_the_clients_own_losses(people):
     own = Factored(OwnGradient(), Exact(), Constant(0.7), who="average", cohort_size=2)
     exact = final(fedprox(2, 0.7, solver=Exact()), people, cohorts=COHORTS)
     np.testing.assert_allclose(exact, final(own, people, cohorts=COHORTS), rtol=1e-13)
-    steps = final(fedprox(2, 0.7, local_steps=120, local_step_size=0.25), people, cohorts=COHORTS)
+    steps = final(fedprox(2, 0.7, local_steps=120, local_rate=0.25), people, cohorts=COHORTS)
     np.testing.assert_allclose(steps, exact, rtol=1e-12)
 
 
@@ -698,7 +698,7 @@ def test_bad_arguments_are_refused(build, says):
 def test_local_steps_take_whole_trees_shifts_and_pulls():
     client = DataOracle(2.0, loss=lambda x, a: 0.5 * a * (x["u"] @ x["u"] + x["v"] ** 2))
     x, shift = {"u": jnp.ones(2), "v": jnp.array(3.0)}, {"u": jnp.array([1.0, 0.0]), "v": jnp.array(-1.0)}
-    y = descend(client, jax.random.key(0), x, steps=jnp.int32(2), step_size=0.1, shift=shift, pull=0.5)
+    y = descend(client, jax.random.key(0), x, steps=jnp.int32(2), local_rate=0.1, shift=shift, pull=0.5)
     first = {"u": 1 - 0.1 * (2 + np.array([1.0, 0.0])), "v": 3 - 0.1 * (6 - 1)}
     second = {name: first[name] - 0.1 * (2 * first[name] + shift[name] + 0.5 * (first[name] - x[name])) for name in x}
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-14), y, second)

@@ -48,7 +48,7 @@ def twins(torch):
     ("method", "chunk"),
     [
         (fedavg(3, 2, 0.1), 1),
-        (spam_pp(3, 0.5, 0.3, solver=GradientDescent(steps=3, step_size=0.1)), 3),
+        (spam_pp(3, 0.5, 0.3, solver=GradientDescent(steps=3, local_rate=0.1)), 3),
     ],
     ids=["fedavg", "spam_pp"],
 )

@@ -284,7 +284,7 @@ def test_a_convex_client_may_overshoot() -> None:
     # phi of a linear client falls up to 2 gamma |g| from x, and its minimiser is gamma |g| from x
     client, gamma = CLIENTS["flat"], 0.5
     g = direction(client)
-    y, says = answer(GradientDescent(steps=1, step_size=1.9 * gamma), client, g, gamma)
+    y, says = answer(GradientDescent(steps=1, local_rate=1.9 * gamma), client, g, gamma)
     np.testing.assert_allclose(y, X - 1.9 * gamma * g)
     assert says["step_size"] == gamma
     assert says["decrease"] == pytest.approx((1.9**2 / 2 - 1.9) * gamma * g @ g)
@@ -426,7 +426,7 @@ def test_gradients_of_optimistix_are_counted() -> None:
 def test_gradient_descent_by_hand(gamma: float) -> None:
     client = CLIENTS["logistic"]
     twin, g = Twin(client), direction(client)
-    for solver in (GradientDescent(steps=5), GradientDescent(steps=5, step_size=0.3, safeguard=False)):
+    for solver in (GradientDescent(steps=5), GradientDescent(steps=5, local_rate=0.3, safeguard=False)):
         step = 1 / (float(client.smoothness) + 1 / gamma) if solver.step_size is None else solver.step_size
         by_hand = X
         for _ in range(5):
@@ -440,7 +440,7 @@ def test_gradient_descent_by_hand(gamma: float) -> None:
 def test_without_safeguard_the_answer_is_returned_as_it_is() -> None:
     client = CLIENTS["quadratic"]
     twin, g = Twin(client), direction(client)
-    wild = GradientDescent(steps=6, step_size=3.0, safeguard=False)
+    wild = GradientDescent(steps=6, local_rate=3.0, safeguard=False)
     y, says = answer(wild, client, g, np.inf)
     assert says["decrease"] == pytest.approx(twin.rise(y, X, g, np.inf), rel=1e-9)
     assert says["decrease"] > 0
@@ -467,7 +467,7 @@ def test_minibatches_are_the_same_at_y_and_x(kind: str) -> None:
     if kind == "optax":
         solver = Optax(optax.sgd(local), steps=steps)
     else:
-        solver = GradientDescent(steps=steps, step_size=local, minibatch=True)
+        solver = GradientDescent(steps=steps, local_rate=local, minibatch=True)
     found, says = jax.jit(solver)(client, key, x=x, g=g, step_size=gamma)
     np.testing.assert_allclose(found, y, rtol=1e-9)
     assert says.decrease < 0

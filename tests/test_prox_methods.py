@@ -364,7 +364,7 @@ EXACT = {
     "acc_s_dane": (acc_s_dane(1.0, convexity=1.0, **PROX), 1e-12),
     "rg_saga": (rg_saga(2, 0.5, 0.3, **PROX), 1e-12),
     "rg_svrg": (rg_svrg(2, 0.5, 0.3, 0.3, **PROX), 1e-12),
-    # its steps shrink as squared gradients add up, and its momentum with them
+    # its steps shrink as squared gradients add up, and its fresh weight with them
     "storm_plus": (storm_plus(CLIENTS), 1e-6),
 }
 

@@ -674,7 +674,7 @@ def test_chunks_change_no_draw():
     "method",
     [
         spam_pp(11, 0.8, 0.3, solver=Exact()),
-        scaffold(11, local_steps=2, step_size=0.1),
+        scaffold(11, local_steps=2, local_rate=0.1),
         auto(11, solver=Exact()),
     ],
     ids=["spam_pp", "scaffold", "auto"],

@@ -39,7 +39,7 @@ def averaged(s, size):
 
 def proximal(s, size):
     more = {"server_step_size": s["server_step_size"]} if "server_step_size" in s else {}
-    local = {"local_steps": s["local_steps"], "local_step_size": s["step_size"]}
+    local = {"local_steps": s["local_steps"], "local_rate": s["step_size"]}
     return fedprox(size, 1 / s["penalty"], **local, weighted=s.get("weighted", False), **more)
 
 

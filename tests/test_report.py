@@ -20,9 +20,9 @@ from jax.tree_util import Partial
 from fedspam import simulate, spam_pp
 from fedspam.app import reproduce
 from fedspam.app.cli import main
-from fedspam.app.compare import Entry, Plan, files
-from fedspam.app.compare.measures import Cell, Curves, Trial, arrivals
-from fedspam.app.report import Curve, Paid, Promise, page, read, read_all, tables, targets, write
+from fedspam.app.compare import ComparePlan, Contender, files
+from fedspam.app.compare.measures import CostCell, Curves, Trial, arrivals
+from fedspam.app.report import BoundOverlay, Curve, Paid, page, read, read_all, tables, targets, write
 from fedspam.app.report.provenance import method_of
 from fedspam.app.report.series import straightened, thin
 from fedspam.app.reproduce.experiment import SETTINGS, SOLVERS
@@ -56,8 +56,8 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """Two runs on disk, and what simulate returned."""
     folder = tmp_path_factory.mktemp("runs")
     methods = {
-        "one": spam_pp(4, step_size=1 / (4 * PEOPLE.delta), momentum=0.6),
-        "other": fedavg(4, local_steps=3, step_size=0.02),
+        "one": spam_pp(4, step_size=1 / (4 * PEOPLE.delta), fresh_weight=0.6),
+        "other": fedavg(4, local_steps=3, local_rate=0.02),
     }
     return {
         name: (
@@ -166,7 +166,7 @@ def test_the_bound_is_that_of_the_theorem_and_holds(runs: dict[str, Any]) -> Non
     sigma = float(max(PEOPLE.sigma(start), PEOPLE.sigma(jnp.asarray(PEOPLE.minimiser))))
     error = float(PEOPLE.sigma(start)) ** 2
     constants = Constants(PEOPLE.delta, sigma, gap, error)
-    (source,) = read_all([folder], Promise(constants))
+    (source,) = read_all([folder], BoundOverlay(constants))
     series = source.series[0]
     name = "gradient, root mean square"
     gamma = run.rows["step_size"]
@@ -182,10 +182,10 @@ def test_the_bound_is_that_of_the_theorem_and_holds(runs: dict[str, Any]) -> Non
 
 def test_a_bound_without_its_ingredients_is_refused(runs: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match="needs the probe 'norm'"):
-        read_all([runs["one"][0]], Promise.of("delta=1,gap=1,metric=norm"))
+        read_all([runs["one"][0]], BoundOverlay.of("delta=1,gap=1,metric=norm"))
     for text, message in (("delta", "with its value"), ("gap=1", "at least delta"), ("delta=x,gap=1", "a number")):
         with pytest.raises(ValueError, match=message):
-            Promise.of(text)
+            BoundOverlay.of(text)
 
 
 # --- other folders ---------------------------------------------------------------------------------------------------
@@ -194,7 +194,7 @@ def test_a_bound_without_its_ingredients_is_refused(runs: dict[str, Any]) -> Non
 @pytest.fixture
 def comparison(tmp_path: Path) -> Path:
     """A folder as `fedspam compare` writes it, of made-up runs."""
-    plan = Plan(rounds=20, cohort=2, targets=(0.1, 0.01), seeds=2)
+    plan = ComparePlan(rounds=20, cohort=2, targets=(0.1, 0.01), seeds=2)
     rounds = np.tile(np.arange(21.0), (2, 1))
     trials = {
         (key, number): Trial(
@@ -207,7 +207,7 @@ def comparison(tmp_path: Path) -> Path:
     tried = {"spam_pp": [trials["spam_pp", 1], trials["spam_pp", 2]], "fedavg": [trials["fedavg", 1]]}
     chosen = {"rounds": 1, "bytes_up": 2, "bytes": 2, "gradients": 1}
     entries = [
-        Entry(key, target, measure, number if key == "spam_pp" else 1, Cell(7.0, 6.0, 8.0, 2, 2))
+        Contender(key, target, measure, number if key == "spam_pp" else 1, CostCell(7.0, 6.0, 8.0, 2, 2))
         for key in finals
         for target in plan.errors
         for measure, number in chosen.items()

@@ -87,14 +87,14 @@ def test_all_files_are_there(made):
 @pytest.mark.slow
 def test_curves_are_those_of_the_printed_algorithm(made):
     rows = read(made[0] / "curves.csv")
-    names = ["panel", "gamma_delta", "momentum", "prox", "round", "median", "low", "high", "seed_5", "seed_6"]
+    names = ["panel", "gamma_delta", "fresh_weight", "prox", "round", "median", "low", "high", "seed_5", "seed_6"]
     assert list(rows[0]) == names
     assert len(rows) == 3 * (17 + 17 + 33)
     for name, ratio, p, rounds in (("left", 10, 0.1, 16), ("middle", 10, 0.9, 16), ("right", 0.5, 0.1, 32)):
         for prox, steps in (("exact", None), ("1", 1), ("10", 10)):
             mine = [row for row in rows if (row["panel"], row["prox"]) == (name, prox)]
             assert [int(row["round"]) for row in mine] == list(range(rounds + 1))
-            assert {(float(row["gamma_delta"]), float(row["momentum"])) for row in mine} == {(ratio, p)}
+            assert {(float(row["gamma_delta"]), float(row["fresh_weight"])) for row in mine} == {(ratio, p)}
             got = np.array([[float(row["seed_5"]), float(row["seed_6"])] for row in mine]).T
             # ten digits are written; the unstable curve amplifies rounding from round to round
             np.testing.assert_allclose(got[0], spam_in_numpy(5, ratio, p, steps, rounds), rtol=1e-7)

@@ -26,13 +26,13 @@ from fedspam.simulation import records
 ROOT = Path(__file__).parents[1]
 TINY = {
     "data": {"kind": "quadratics", "clients": 6, "dimension": 3},
-    "algorithm": {"name": "spam_pp", "cohort": 2, "step_size": 1.0, "momentum": 0.3},
+    "algorithm": {"name": "spam_pp", "cohort_size": 2, "step_size": 1.0, "fresh_weight": 0.3},
     "prox": "exact",
     "run": {"rounds": 10, "segment": 4, "precision": "float64"},
     "evaluate": {"every": 2},
 }
-FLAGS = "--data quadratics --data.clients 6 --data.dimension 3 --algorithm spam_pp --algorithm.cohort 2 " + (
-    "--algorithm.step_size 1.0 --algorithm.momentum 0.3 --prox exact --run.segment 4 --run.precision float64 "
+FLAGS = "--data quadratics --data.clients 6 --data.dimension 3 --algorithm spam_pp --algorithm.cohort_size 2 " + (
+    "--algorithm.step_size 1.0 --algorithm.fresh_weight 0.3 --prox exact --run.segment 4 --run.precision float64 "
     "--evaluate.every 2"
 )
 
@@ -48,12 +48,12 @@ def same(one: Path, other: Path) -> bool:
 
 
 @pytest.fixture(scope="module")
-def finished(tmp_path_factory: pytest.TempPathFactory) -> experiment.Outcome:
+def finished(tmp_path_factory: pytest.TempPathFactory) -> experiment.ExperimentOutcome:
     return experiment.run(decode(TINY), tmp_path_factory.mktemp("runs") / "tiny")
 
 
 @pytest.mark.slow
-def test_the_folder_tells_everything(finished: experiment.Outcome) -> None:
+def test_the_folder_tells_everything(finished: experiment.ExperimentOutcome) -> None:
     folder, facts = finished.folder, finished.facts
     assert json.loads((folder / "summary.json").read_text()) == facts
     assert config.read(folder / "config.toml") == decode(TINY)
@@ -68,7 +68,7 @@ def test_the_folder_tells_everything(finished: experiment.Outcome) -> None:
 
 
 def test_the_same_run_from_flags_and_from_its_own_folder(
-    finished: experiment.Outcome, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    finished: experiment.ExperimentOutcome, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["run", *FLAGS.split(), "--rounds", "10", "--out", str(tmp_path / "flags"), "--quiet"]) == 0
     assert capsys.readouterr().out.strip() == str(tmp_path / "flags")
@@ -83,7 +83,9 @@ def test_the_same_run_from_flags_and_from_its_own_folder(
     assert same(tmp_path / "again", finished.folder)
 
 
-def test_a_run_is_continued(finished: experiment.Outcome, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_run_is_continued(
+    finished: experiment.ExperimentOutcome, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     out = str(tmp_path / "part")
     assert main(["run", *FLAGS.split(), "--rounds", "5", "--out", out]) == 0
     shown = capsys.readouterr().out
@@ -93,8 +95,8 @@ def test_a_run_is_continued(finished: experiment.Outcome, tmp_path: Path, capsys
     assert json.loads(capsys.readouterr().out)["rounds"] == 10
     assert same(tmp_path / "part", finished.folder)
     assert config.read(tmp_path / "part" / "config.toml").run.rounds == 10
-    assert main(["run", "--resume", "--out", out, "--algorithm.momentum", "0.5"]) == 2
-    assert "algorithm.momentum: 0.3 was, 0.5 is" in capsys.readouterr().err
+    assert main(["run", "--resume", "--out", out, "--algorithm.fresh_weight", "0.5"]) == 2
+    assert "algorithm.fresh_weight: 0.3 was, 0.5 is" in capsys.readouterr().err
     assert main(["run", *FLAGS.split(), "--out", out]) == 1
     assert "continue it with --resume" in capsys.readouterr().err
 
@@ -110,7 +112,7 @@ def test_the_bar_tells_rounds_loss_bytes_and_time(tmp_path: Path) -> None:
     assert terminal._sent(tmp_path / "nothing") == 0
 
 
-def test_a_target_is_told_and_stops(finished: experiment.Outcome, tmp_path: Path) -> None:
+def test_a_target_is_told_and_stops(finished: experiment.ExperimentOutcome, tmp_path: Path) -> None:
     looks = rows_of(finished.folder)["probe gradient"]
     level = float(looks[2])
     asked = TINY | {"evaluate": {"every": 2, "metric": "gradient", "target": level}}
@@ -127,8 +129,8 @@ def test_a_target_is_told_and_stops(finished: experiment.Outcome, tmp_path: Path
 
 @pytest.mark.slow
 def test_a_run_that_diverges_is_a_failure(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    line = "--data quadratics --data.clients 6 --data.dimension 3 --algorithm fedavg --algorithm.cohort 2 " + (
-        "--algorithm.local_steps 5 --algorithm.step_size 50 --run.growth 100"
+    line = "--data quadratics --data.clients 6 --data.dimension 3 --algorithm fedavg --algorithm.cohort_size 2 " + (
+        "--algorithm.local_steps 5 --algorithm.local_rate 50 --run.growth 100"
     )
     assert main(["run", *line.split(), "--out", str(tmp_path / "run"), "--json"]) == 1
     facts = json.loads(capsys.readouterr().out)
@@ -154,7 +156,7 @@ def csv_table(folder: Path, labels: str = "classes") -> Path:
 
 
 def made(data: Any, model: Any = None, **sections: Any) -> experiment.Experiment:
-    rest = {"algorithm": {"name": "fedavg", "cohort": 2, "local_steps": 1, "step_size": 0.1}, **sections}
+    rest = {"algorithm": {"name": "fedavg", "cohort_size": 2, "local_steps": 1, "local_rate": 0.1}, **sections}
     return experiment.make(decode({"data": data, **({} if model is None else {"model": model}), **rest}))
 
 

@@ -95,7 +95,7 @@ def test_three_devices_do_what_one_does():
     cases = [
         ("quadratics", "spam_pp", {}),  # affine: a central gradient on each device
         ("quadratics", "scaffold", {}),  # clients that remember
-        ("ragged", "fedavg", {"step_size": 0.1}),  # minibatches
+        ("ragged", "fedavg", {"local_rate": 0.1}),  # minibatches
         ("ragged", "spam_ppa", {"solver": None}),
     ]
     (found,) = spawn(cases, devices=3)
@@ -111,7 +111,7 @@ def test_three_devices_do_what_one_does():
 
 @pytest.mark.slow
 def test_two_processes_do_what_one_does():
-    cases = [("quadratics", "spam_pp", {}), ("ragged", "fedavg", {"step_size": 0.1})]
+    cases = [("quadratics", "spam_pp", {}), ("ragged", "fedavg", {"local_rate": 0.1})]
     first, second = spawn(cases, devices=1, processes=2)
     assert (first["devices"], first["local"]) == (2, 1)
     (alone,) = spawn(cases, devices=2)

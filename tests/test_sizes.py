@@ -15,7 +15,7 @@ from fedspam.methods import fedavg, scaffold
 from fedspam.solvers import GradientDescent
 
 SIZES = [3, 200, 9, 30, 14, 90, 11, 25, 5, 120, 40, 17]
-SOLVER = GradientDescent(steps=3, step_size=0.1)
+SOLVER = GradientDescent(steps=3, local_rate=0.1)
 
 
 def loss(x, rows):

@@ -18,12 +18,12 @@ def people():
     return quadratics(KEY, clients=8, dimension=5, delta=0.3)
 
 
-def numpy_spam(people, x, g, gammas, momenta, cohorts, movers, first="given"):
+def numpy_spam(people, x, g, gammas, fresh_weights, cohorts, movers, first="given"):
     """Algorithms 1 to 3 written down once more: movers[k] lists the clients whose proxes are averaged."""
     hessians, linears = np.asarray(people.hessians), np.asarray(people.linears)
     gradient = lambda i, y: hessians[i] @ y - linears[i]
     previous = x
-    for k, (gamma, p) in enumerate(zip(gammas, momenta, strict=True)):
+    for k, (gamma, p) in enumerate(zip(gammas, fresh_weights, strict=True)):
         if k == 0 and first == "given":
             p = 0.0
         g = np.mean([gradient(i, x) + (1 - p) * (g - gradient(i, previous)) for i in cohorts[k]], axis=0)
@@ -38,7 +38,7 @@ def numpy_spam(people, x, g, gammas, momenta, cohorts, movers, first="given"):
 def test_two_rounds_of_spam_by_hand():
     # f_0 = x^2, f_1 = x^2/2 - x, so f' = 2x and x - 1; x_0 = 1, g_0 = 1, gamma = 1, p = 1/2; clients 0, then 1
     people = Quadratics.of([[[2.0]], [[1.0]]], [[0.0], [1.0]])
-    method = spam(step_size=1.0, momentum=0.5, solver=Exact(), start=jnp.array([1.0]))
+    method = spam(step_size=1.0, fresh_weight=0.5, solver=Exact(), start=jnp.array([1.0]))
     run = simulate(method, people, jnp.array([1.0]), rounds=2, key=0, replay={"cohort": [0, 1]})
     # round 0: g = 1; (2 + 1) s = -1, x_1 = 2/3
     # round 1: g = (2/3 - 1) + (1 - (1 - 1))/2 = 1/6; (1 + 1) s = -1/6, x_2 = 2/3 - 1/12 = 7/12
@@ -58,20 +58,24 @@ def test_printed_first_round_by_hand():
 @pytest.mark.parametrize("method", ["spam", "spam_pp", "spam_ppa"])
 def test_replay_equals_an_independent_loop(people, method, first):
     rounds, rng = 7, np.random.default_rng(1)
-    gammas, momenta = rng.uniform(0.2, 2, rounds), rng.uniform(0.1, 1, rounds)
+    gammas, fresh_weights = rng.uniform(0.2, 2, rounds), rng.uniform(0.1, 1, rounds)
     x, g = rng.normal(size=5), rng.normal(size=5)
     width = 1 if method == "spam" else 3
     cohorts = rng.integers(0, 8, (rounds, width))  # duplicates allowed
     prox = rng.integers(0, 8, rounds)  # in SPAM-PP not even of the cohort
     options = {"solver": Exact(), "start": jnp.asarray(g), "first": first}
     if method == "spam":
-        made, movers, replay = spam(gammas, momenta, **options), cohorts, {"cohort": cohorts}
+        made, movers, replay = spam(gammas, fresh_weights, **options), cohorts, {"cohort": cohorts}
     elif method == "spam_pp":
-        made, movers, replay = spam_pp(3, gammas, momenta, **options), prox[:, None], {"cohort": cohorts, "prox": prox}
+        made, movers, replay = (
+            spam_pp(3, gammas, fresh_weights, **options),
+            prox[:, None],
+            {"cohort": cohorts, "prox": prox},
+        )
     else:
-        made, movers, replay = spam_ppa(3, gammas, momenta, **options), cohorts, {"cohort": cohorts}
+        made, movers, replay = spam_ppa(3, gammas, fresh_weights, **options), cohorts, {"cohort": cohorts}
     run = simulate(made, people, jnp.asarray(x), rounds=rounds, key=0, replay=replay)
-    expected_x, expected_g = numpy_spam(people, x, g, gammas, momenta, cohorts, movers, first)
+    expected_x, expected_g = numpy_spam(people, x, g, gammas, fresh_weights, cohorts, movers, first)
     np.testing.assert_allclose(run.params, expected_x, rtol=1e-11, atol=1e-12)
     state = run.state.g if method == "spam" else run.state.estimate.g
     np.testing.assert_allclose(state, expected_g, rtol=1e-11, atol=1e-12)
@@ -108,7 +112,7 @@ def test_equal_hessians_and_a_huge_step_are_solved_in_one_round():
 
 
 def test_equal_hessians_with_no_fresh_gradient_keep_the_estimate_exact():
-    # delta = 0, p -> 0, g_0 exact: g_k = grad f(x_k) for all k (p = 1e-300 stands for 0, which is not a momentum)
+    # delta = 0, p -> 0, g_0 exact: g_k = grad f(x_k) for all k (p = 1e-300 stands for 0, which is not a fresh_weight)
     people = Quadratics.of(np.tile(np.diag([1.0, 2.0, 3.0]), (5, 1, 1)), np.random.default_rng(1).normal(size=(5, 3)))
     start = people.gradient(jnp.ones(3))
     run = simulate(spam_pp(2, 0.3, 1e-300, solver=Exact(), start=start), people, jnp.ones(3), rounds=9, key=0)
@@ -182,7 +186,7 @@ def test_the_varying_schedule_goes_below_the_floor_of_the_constant_one():
     )
     gamma = float(varying.step_size(jnp.int32(0)))
     constant = simulate(
-        spam(gamma, float(varying.momentum(jnp.int32(0))), solver=Exact()),
+        spam(gamma, float(varying.fresh_weight(jnp.int32(0))), solver=Exact()),
         people, jnp.ones(4), rounds=20_000, key=1, probe=probe, every=200, record=(),
     )  # fmt: skip
     late = slice(-20, None)
@@ -196,15 +200,15 @@ def test_the_varying_schedule_goes_below_the_floor_of_the_constant_one():
         ("step_size", 0.0, "greater than 0"),
         ("step_size", float("nan"), "greater than 0"),
         ("step_size", np.array([0.1, -0.1]), "greater than 0"),
-        ("momentum", 0.0, r"\(0, 1\]"),
-        ("momentum", 1.5, r"\(0, 1\]"),
-        ("momentum", float("nan"), r"\(0, 1\]"),
+        ("fresh_weight", 0.0, r"\(0, 1\]"),
+        ("fresh_weight", 1.5, r"\(0, 1\]"),
+        ("fresh_weight", float("nan"), r"\(0, 1\]"),
         ("start", "warm", "must be one of"),
         ("first", "gven", "did you mean 'given'"),
     ],
 )
 def test_bad_arguments_are_refused(argument, value, says):
-    arguments = {"step_size": 0.1, "momentum": 0.5, argument: value}
+    arguments = {"step_size": 0.1, "fresh_weight": 0.5, argument: value}
     with pytest.raises(ValueError, match=says):
         spam(**arguments)
 

@@ -23,7 +23,7 @@ from fedspam.theory import (
     drift,
     effective_cohort_of,
     inexact_bound,
-    least_momentum,
+    least_fresh_weight,
     lyapunov,
     lyapunov_weight,
     order,
@@ -200,7 +200,7 @@ def test_estimation_by_cohorts(kind, cohort):
 @pytest.mark.parametrize("extra", [1.0, 4.0])
 def test_lyapunov_drift(instances, factor, extra):
     """Proposition 3.1 in exact expectation: the main text's constants and the appendix's, each with its own V."""
-    p = np.minimum(1.0, extra * least_momentum(instances.gamma, instances.delta))
+    p = np.minimum(1.0, extra * least_fresh_weight(instances.gamma, instances.delta))
     after = instances.x + instances.prox
     error, spread = instances.expected_error(instances.x, after, p[:, None, None])
     before = lyapunov(instances.value(instances.x), instances.error, instances.gamma, p, factor)
@@ -217,12 +217,12 @@ def test_lyapunov_drift(instances, factor, extra):
 def test_form_is_negative_for_all_parameters_of_the_theorem():
     """Why 15/16 is right although the printed proof needs 17/8. Entries change by less than 1 per unit of r."""
     ratio = np.linspace(5e-4, 0.25, 500)[:, None]
-    p = least_momentum(ratio, 1.0)
+    p = least_fresh_weight(ratio, 1.0)
     p = p + (1 - p) * np.linspace(0, 1, 40)
     largest = np.linalg.eigvalsh(form(ratio, p))[..., -1]
     assert largest.max() < -0.002
     assert np.linalg.eigvalsh(form(ratio, p, 0.92))[..., -1].max() > 0
-    assert np.linalg.eigvalsh(form(0.25, least_momentum(0.25, 1.0, factor=48)))[-1] > 0  # and 96 is needed with it
+    assert np.linalg.eigvalsh(form(0.25, least_fresh_weight(0.25, 1.0, factor=48)))[-1] > 0  # and 96 is needed with it
 
 
 def test_the_printed_proof_needs_a_larger_weight_and_another_condition():
@@ -325,16 +325,19 @@ def test_premises():
     with pytest.raises(ValueError, match="weak_convexity"):
         premises(Constants(2.0), 1 / 8, 1.0, averaged=True)
     k = jnp.arange(5000)
-    step_size, momentum = cube_root(delta=2.0)
-    assert premises(constants, step_size(k), momentum(k)) == []
+    step_size, fresh_weight = cube_root(delta=2.0)
+    assert premises(constants, step_size(k), fresh_weight(k)) == []
     assert "increases in round 1" in premises(constants, [0.01, 0.1], [1.0, 1.0])[0]
     assert "falls too fast in round 1" in premises(constants, [1 / 8, 1e-3], [6 / 7, 6 / 7])[0]
     # the printed corollary leaves the range of the theorem it rests on (note 11); the safe one does not
-    for sigma, rule in ((0.01, "step size 1 in round 0 exceeds"), (10.0, "momentum 0.01 in round 0 is below 0.115")):
+    for sigma, rule in (
+        (0.01, "step size 1 in round 0 exceeds"),
+        (10.0, "fresh_weight 0.01 in round 0 is below 0.115"),
+    ):
         paper, safe = (corollary(1.0, sigma, 1.0, 100, constants=kind) for kind in ("paper", "safe"))
-        (broken,) = premises(Constants(1.0), paper.step_size(0), paper.momentum(0))
+        (broken,) = premises(Constants(1.0), paper.step_size(0), paper.fresh_weight(0))
         assert rule in broken
-        assert premises(Constants(1.0), safe.step_size(0), safe.momentum(0)) == []
+        assert premises(Constants(1.0), safe.step_size(0), safe.fresh_weight(0)) == []
 
 
 def test_complexity():
@@ -344,7 +347,7 @@ def test_complexity():
     trips = trips_needed(constants, 0.1)
     assert promise(constants, trips).bound <= 0.1 < promise(constants, trips - 1).bound
     made = promise(constants, trips)
-    assert premises(constants, made.parameters.step_size(0), made.parameters.momentum(0)) == []
+    assert premises(constants, made.parameters.step_size(0), made.parameters.fresh_weight(0)) == []
     # 8 times the rounds for a quarter of epsilon: epsilon^-3/2
     assert trips_needed(constants, 0.1 / 4) / trips == pytest.approx(8, rel=0.05)
     assert trips_needed(constants, 0.1, cohort=10) < trips / 5

@@ -23,10 +23,10 @@ from fedspam.theory import (
     drift,
     effective_cohort_of,
     inexact_bound,
-    least_momentum,
+    least_fresh_weight,
     partial_bound,
     premises,
-    printed_momentum,
+    printed_fresh_weight,
     varying_bound,
 )
 from fedspam.theory.lemmas import averaged_similarity, estimation
@@ -82,7 +82,7 @@ def gram_delta(people):
 @pytest.mark.slow
 def test_constant_parameters(convex):
     """Theorem 3.2 and the drift of Proposition 3.1 along it, with the main text's Lyapunov function."""
-    gamma, p = float(constant(1.0, momentum=0.5).step_size.value), 0.5
+    gamma, p = float(constant(1.0, fresh_weight=0.5).step_size.value), 0.5
     method = spam(gamma, p, solver=Exact())
     rows, known = observe(method, convex, jnp.ones(4), infimum=convex.optimum, factor=15 / 16)
     assert premises(known, gamma, p) == []
@@ -99,7 +99,7 @@ def test_varying_parameters(convex):
     """Theorem 3.5 with the schedule of its corollary."""
     schedule = cube_root(1.0)
     k = jnp.arange(ROUNDS)
-    gamma, p = np.asarray(schedule.step_size(k)), np.asarray(schedule.momentum(k))
+    gamma, p = np.asarray(schedule.step_size(k)), np.asarray(schedule.fresh_weight(k))
     rows, known = observe(spam(*schedule, solver=Exact()), convex, jnp.ones(4), infimum=convex.optimum)
     assert premises(known, gamma, p) == []
     assert_holds(running_mean(rows["slope"], gamma), varying_bound(known, gamma, p))
@@ -110,7 +110,7 @@ def test_inexact_prox_and_cohorts(convex):
     """Theorems 4.1 and 5.1: one gradient step for a prox, its certificates' epsilons in the bound."""
     cohort, gamma = 4, 0.25
     effective = effective_cohort_of(convex, cohort)
-    p = float(least_momentum(gamma, 1.0, effective))
+    p = float(least_fresh_weight(gamma, 1.0, effective))
     method = spam_pp(cohort, gamma, p, solver=GradientDescent(steps=1))
     rows, known = observe(method, convex, jnp.ones(4), infimum=convex.optimum)
     judged = [certificates({name: column[seed] for name, column in rows.items()}) for seed in range(SEEDS)]
@@ -129,7 +129,7 @@ def test_relative_test_needs_no_floor_on_nonconvex_logistic(people):
     delta, cohort = gram_delta(people), 3
     effective = effective_cohort_of(people, cohort)
     gamma = 0.25 / delta
-    p = float(least_momentum(gamma, delta, effective))
+    p = float(least_fresh_weight(gamma, delta, effective))
     method = spam_pp(cohort, gamma, p, solver=LBFGS(stop=Relative()))
     rows, known = observe(method, people, 3 * jnp.ones(4), seeds=32, rounds=60)
     known = Constants(delta, known.sigma, known.gap, known.error)
@@ -145,7 +145,7 @@ def test_varying_and_inexact_on_nonconvex_logistic(people):
     delta, rounds = gram_delta(people), 60
     schedule = cube_root(delta)
     k = jnp.arange(rounds)
-    gamma, p = np.asarray(schedule.step_size(k)), np.asarray(schedule.momentum(k))
+    gamma, p = np.asarray(schedule.step_size(k)), np.asarray(schedule.fresh_weight(k))
     method = spam(*schedule, solver=GradientDescent(steps=1, smoothness=10 * delta))
     rows, known = observe(method, people, 3 * jnp.ones(4), seeds=32, rounds=rounds)
     known = Constants(delta, known.sigma, known.gap, known.error)
@@ -184,7 +184,7 @@ def test_averaging(convex):
     """Theorem D.1. f is convex, so that gamma <= 1/(4 delta) suffices: weak convexity takes the place of L."""
     cohort, gamma = 4, 0.25
     effective = effective_cohort_of(convex, cohort)
-    p = float(least_momentum(gamma, 1.0, effective))
+    p = float(least_fresh_weight(gamma, 1.0, effective))
     run = jax.vmap(lambda key: averaging(convex, jnp.ones(4), gamma, p, key, cohort=cohort, rounds=ROUNDS))
     rows = run(jax.random.split(jax.random.key(0), 200))
     gap = float(convex.loss(jnp.ones(4))) - convex.optimum
@@ -206,7 +206,7 @@ def test_printed_theorem_on_varying_steps_is_false():
     rounds, curvature = 2_000_000, 1e5
     gamma = np.full(rounds, 1e-4)
     gamma[0] = 0.25
-    p = np.asarray(least_momentum(gamma, 1.0))
+    p = np.asarray(least_fresh_weight(gamma, 1.0))
 
     def round(state, now):
         y, e = state  # y = grad f(x), e = g - grad f(x); f = h x²/2 from its minimiser on, and g_0 is off by 1
@@ -230,7 +230,7 @@ def test_the_same_in_the_library_s_own_spam():
     gamma = np.full(rounds, 1e-4)
     gamma[0] = 0.25
     one = Quadratics.of([[[1e5]]], [[0.0]])
-    method = spam(Values(jnp.asarray(gamma)), least_momentum(gamma, 1.0), solver=Exact(), start=jnp.ones(1))
+    method = spam(Values(jnp.asarray(gamma)), least_fresh_weight(gamma, 1.0), solver=Exact(), start=jnp.ones(1))
     run = simulate(Observed(method, one), one, jnp.zeros(1), rounds=rounds, key=0)
     assert run.rows["slope"][-1] == pytest.approx((1 - 9.6e-7) ** (2 * 1999), rel=1e-3)  # the gradient is -e
     assert run.rows["error"][-1] > 0.99
@@ -239,7 +239,7 @@ def test_the_same_in_the_library_s_own_spam():
 def test_printed_floor_of_inexact_prox_is_false():
     """Note 24. Where |grad f(x_0)| = eps and g_0 is exact, staying put is an a-prox; eps²/8 would not allow it."""
     gamma, rounds, epsilon = 0.25, 4000, 1.0
-    p = float(least_momentum(gamma, 1.0))
+    p = float(least_fresh_weight(gamma, 1.0))
     x, hessian = 1.0, 1.0  # f = x²/2, one client: g_k = grad f(x_0) = 1 in all rounds
     decrease, stationarity = 0.0, abs(hessian * x)
     assert decrease <= 0
@@ -258,7 +258,7 @@ def test_printed_noise_of_inexact_prox_is_false():
     """Note 25. p gamma² sigma² has the wrong units: with a curvature of 1e6 it promises next to nothing."""
     delta, sigma, rounds = 214.0, 1.0, 60
     gamma = 1 / (4 * delta)
-    p = float(least_momentum(gamma, delta))
+    p = float(least_fresh_weight(gamma, delta))
     pair = Quadratics.of([[[1e6]], [[1e6]]], [[sigma], [-sigma]])  # equal Hessians: any delta will do
     method = spam(gamma, p, solver=Exact(), start=jnp.zeros(1))
     rows, found = observe(method, pair, jnp.zeros(1), seeds=100, rounds=rounds)
@@ -333,10 +333,10 @@ def test_printed_theorem_on_cohorts_is_false_for_alike_members():
     ids = np.repeat(random.integers(0, people.size, (rounds, 1)), cohort, axis=1)
     start = jnp.zeros(d)  # the minimiser of f, where g_0 = 0 is exact: V_0 = 0
     known = Constants(delta=1.0, sigma=np.sqrt(d))
-    p = {"printed": printed_momentum(gamma, 1.0, cohort), "corrected": least_momentum(gamma, 1.0, 1.0)}
+    p = {"printed": printed_fresh_weight(gamma, 1.0, cohort), "corrected": least_fresh_weight(gamma, 1.0, 1.0)}
     found = {}
-    for name, momentum in p.items():
-        method = spam_pp(cohort, gamma, momentum, solver=GradientDescent(steps=20, smoothness=1.1), start=start)
+    for name, fresh_weight in p.items():
+        method = spam_pp(cohort, gamma, fresh_weight, solver=GradientDescent(steps=20, smoothness=1.1), start=start)
         run = simulate(
             method, people, start, rounds=rounds, key=0, replay={"cohort": ids, "prox": ids[:, 0]},
             probe=lambda x: {"slope": 1e-4 * x @ x}, record=("certificate.certified",),

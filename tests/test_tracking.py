@@ -10,12 +10,12 @@ import pytest
 
 from fedspam.app import config, experiment, tracking
 from fedspam.app.cli import main
-from fedspam.app.tracking import Point, Story
+from fedspam.app.tracking import Story, TrackedPoint
 from fedspam.simulation import records
 
 TINY = {
     "data": {"kind": "quadratics", "clients": 5, "dimension": 2},
-    "algorithm": {"name": "spam_pp", "cohort": 2, "step_size": 1.0, "momentum": 0.3},
+    "algorithm": {"name": "spam_pp", "cohort_size": 2, "step_size": 1.0, "fresh_weight": 0.3},
     "prox": "exact",
     "run": {"rounds": 6, "segment": 4, "precision": "float64"},
     "evaluate": {"every": 2},
@@ -31,7 +31,7 @@ class Memory:
     def start(self, story: Story) -> None:
         self.told.append(story)
 
-    def write(self, points: Sequence[Point]) -> None:
+    def write(self, points: Sequence[TrackedPoint]) -> None:
         self.told += points
 
     def finish(self, status: str) -> None:
@@ -47,7 +47,7 @@ def test_every_look_becomes_a_point(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     story, *points, status = memory.told
     assert isinstance(story, Story)
     assert (story.name, story.project, status) == ("run", "p", "finished")
-    assert story.settings["algorithm.cohort"] == 2
+    assert story.settings["algorithm.cohort_size"] == 2
     _, rows, probes = records.read(tmp_path / "run")
     assert [point.round for point in points] == [0, 2, 4, 6]  # type: ignore[attr-defined]
     assert [point.values["loss"] for point in points] == probes["loss"].tolist()  # type: ignore[attr-defined]
@@ -68,12 +68,12 @@ def test_recorders_are_finished_whatever_happens() -> None:
 
     def fail() -> None:
         with tracking.tracked([first, second], story) as write:
-            write([Point(1, {"loss": 1.0})])
+            write([TrackedPoint(1, {"loss": 1.0})])
             raise RuntimeError("boom")
 
     with pytest.raises(RuntimeError, match="boom"):
         fail()
-    assert first.told == second.told == [story, Point(1, {"loss": 1.0}), "failed"]
+    assert first.told == second.told == [story, TrackedPoint(1, {"loss": 1.0}), "failed"]
 
 
 def test_a_missing_package_names_its_extra(
@@ -96,7 +96,7 @@ def play(name: str, folder: Path) -> None:
     story = Story("one", "project", folder, {"run.rounds": 3, "algorithm.name": "spam"}, None, f"identity{name}")
     for part in (range(3), range(3, 6)):
         with tracking.tracked([tracking.RECORDERS[name][0]()], story) as write:
-            write([Point(k, {"loss": 1 / (k + 1), "accuracy.q10": 0.1 * k, "bad": float("nan")}) for k in part])
+            write([TrackedPoint(k, {"loss": 1 / (k + 1), "accuracy.q10": 0.1 * k, "bad": float("nan")}) for k in part])
 
 
 LOSSES = [(k, pytest.approx(1 / (k + 1))) for k in range(6)]

@@ -23,7 +23,7 @@ name = "logistic"
 
 [algorithm]
 name = "fedavg"
-cohort = 2
+cohort_size = 2
 local_steps = 1
 step_size = 0.1
 
@@ -32,7 +32,7 @@ rounds = 3
 """
 TABLE = "hospital,age,ill\n" + "".join(f"h{i % 3},{40 + i},{i % 2}\n" for i in range(12))
 MODEL = "def loss(params, rows):\n    return (rows['features'] @ params - rows['label']) ** 2\n"
-RIDGE = "--data ridge --algorithm spam --algorithm.step_size 0.1 --algorithm.momentum 0.2 --prox exact"
+RIDGE = "--data ridge --algorithm spam --algorithm.step_size 0.1 --algorithm.fresh_weight 0.2 --prox exact"
 
 
 class Case(NamedTuple):
@@ -46,7 +46,9 @@ class Case(NamedTuple):
 
 CASES = {
     # the configuration
-    "misspelt key": Case("run good.toml", 2, ("algorithm.cohrt = 2", "did you mean 'cohort'?"), ("cohort", "cohrt")),
+    "misspelt key": Case(
+        "run good.toml", 2, ("algorithm.cohrt_size = 2", "did you mean 'cohort_size'?"), ("cohort", "cohrt")
+    ),
     "misspelt flag of a setting": Case("run good.toml --algorithm.stepsize 1", 2, ("did you mean 'step_size'?",)),
     "unknown section": Case(
         "run good.toml", 2, ("no section [algoritm]", "did you mean [algorithm]?"), ("algorithm", "algoritm")
@@ -60,7 +62,9 @@ CASES = {
         "run good.toml", 2, ("algorithm.step_size = '0.1'", "must be a number"), ("0.1", '"0.1"')
     ),
     "impossible rounds": Case("run good.toml --rounds 0", 2, ("run.rounds = 0", "of at least 1")),
-    "a fraction of a client": Case("run good.toml --algorithm.cohort 2.5", 2, ("cohort = 2.5", "a whole number")),
+    "a fraction of a client": Case(
+        "run good.toml --algorithm.cohort_size 2.5", 2, ("cohort_size = 2.5", "a whole number")
+    ),
     "impossible share": Case("run good.toml --data.test 1.5", 2, ("data.test = 1.5", "less than 1")),
     "unknown choice": Case("run good.toml --run.precision double", 2, ("'float32' or 'float64'",)),
     "malformed TOML": Case("run good.toml", 2, ("is no TOML", "line", "quotes"), ('"csv"', "csv")),
@@ -78,16 +82,18 @@ CASES = {
         "run good.toml --algorithm spam", 2, ("algorithm.step_size is missing", "'spam' needs it")
     ),
     "argument of another method": Case(
-        "run good.toml --algorithm.momentum 0.5", 2, ("momentum = 0.5 is no setting", "'fedavg'")
+        "run good.toml --algorithm.fresh_weight 0.5", 2, ("fresh_weight = 0.5 is no setting", "'fedavg'")
     ),
-    "impossible cohort": Case("run good.toml --algorithm.cohort 20", 2, ("cohort = 20", "3 clients", "at most 3")),
+    "impossible cohort": Case(
+        "run good.toml --algorithm.cohort_size 20", 2, ("cohort_size = 20", "3 clients", "at most 3")
+    ),
     "negative step size": Case("run good.toml --algorithm.step_size -1", 2, ("step_size = -1", "greater than 0")),
-    "momentum above 1": Case(
-        f"run {RIDGE} --algorithm.momentum 2", 2, ("momentum = 2", "must lie in (0, 1]", "1 forgets the past")
+    "fresh_weight above 1": Case(
+        f"run {RIDGE} --algorithm.fresh_weight 2", 2, ("fresh_weight = 2", "must lie in (0, 1]", "1 forgets the past")
     ),
     "unknown option of a method": Case(
-        "run --data ridge --algorithm scaffold --algorithm.cohort 2 --algorithm.local_steps 1 --algorithm.step_size 1 "
-        "--algorithm.option stepps",
+        "run --data ridge --algorithm scaffold --algorithm.cohort_size 2 --algorithm.local_steps 1 "
+        "--algorithm.local_rate 1 --algorithm.option stepps",
         2,
         ("option = 'stepps'", "did you mean 'steps'?"),
     ),
@@ -137,7 +143,9 @@ CASES = {
     ),
     "out is a file": Case(f"run {RIDGE} --rounds 2 --out visits.csv", 1, ("visits.csv", "choose another")),
     "resume of another run": Case(
-        "run --resume --out done --algorithm.momentum 0.9", 2, ("algorithm.momentum: 0.2 was, 0.9 is", "choose another")
+        "run --resume --out done --algorithm.fresh_weight 0.9",
+        2,
+        ("algorithm.fresh_weight: 0.2 was, 0.9 is", "choose another"),
     ),
     "resume of nothing": Case("run --resume --out nowhere", 2, ("holds no run to continue", "another --out")),
     "resume of nowhere": Case("run good.toml --resume", 2, ("--resume needs", "--out FOLDER")),

@@ -1,7 +1,7 @@
 """Data that lies on disk or is made on demand: one file a format, and the ways to split rows among clients."""
 
 from fedspam.datasets.arrays import read_arrays
-from fedspam.datasets.federated import Federated
+from fedspam.datasets.federated import FederatedData
 from fedspam.datasets.femnist import Femnist, read_femnist
 from fedspam.datasets.folder import FOLDER_VARIABLE, data_folder, data_path
 from fedspam.datasets.har import ACTIVITIES, Activity, read_har, read_har_windows
@@ -24,7 +24,7 @@ __all__ = [
     "HOSPITALS",
     "SYMBOLS",
     "Activity",
-    "Federated",
+    "FederatedData",
     "Femnist",
     "Heart",
     "Rows",

@@ -14,15 +14,15 @@ Columns = Mapping[str, np.ndarray]
 
 
 @dataclass(frozen=True)
-class Federated:
-    """Clients and their examples. Build it with a reader, with `Federated.of` or with `Federated.by`.
+class FederatedData:
+    """Clients and their examples. Build it with a reader, with `FederatedData.of` or with `FederatedData.by`.
 
     Arguments:
         clients: their names.
         examples: one array a column; the rows of the first client come first, then those of the second, ...
         sizes: how many rows each client has.
 
-    >>> data = Federated.of([("ann", {"x": [[1.0], [2.0]], "y": [0, 1]}), ("bob", {"x": [[3.0]], "y": [1]})])
+    >>> data = FederatedData.of([("ann", {"x": [[1.0], [2.0]], "y": [0, 1]}), ("bob", {"x": [[3.0]], "y": [1]})])
     >>> data.clients, data.sizes.tolist(), data["bob"]["x"].tolist()
     (('ann', 'bob'), [2, 1], [[3.0]])
     """
@@ -42,7 +42,7 @@ class Federated:
                 raise ValueError(f"the column {name!r} has {len(column)} rows, the sizes add up to {rows}")
 
     @classmethod
-    def of(cls, parts: Iterable[tuple[str, Mapping[str, Any]]]) -> "Federated":
+    def of(cls, parts: Iterable[tuple[str, Mapping[str, Any]]]) -> "FederatedData":
         """From pairs of a client and its columns, one after another; what comes twice for a client is joined."""
         found: dict[str, list[dict[str, np.ndarray]]] = {}
         first: dict[str, np.ndarray] = {}
@@ -60,7 +60,7 @@ class Federated:
         return cls(tuple(found), examples, np.asarray(sizes, np.int64))
 
     @classmethod
-    def by(cls, examples: Mapping[str, Any], owners: Any, names: Sequence[Any] | None = None) -> "Federated":
+    def by(cls, examples: Mapping[str, Any], owners: Any, names: Sequence[Any] | None = None) -> "FederatedData":
         """From rows in any order and whose each is, such as `iid`, `dirichlet`, `shards` and `by_key` tell.
 
         Arguments:
@@ -68,7 +68,7 @@ class Federated:
             owners: the number of its client for every row, from 0 on.
             names: of the clients; None for their numbers.
 
-        >>> Federated.by({"x": [10, 20, 30]}, [1, 0, 1])["1"]["x"].tolist()
+        >>> FederatedData.by({"x": [10, 20, 30]}, [1, 0, 1])["1"]["x"].tolist()
         [10, 30]
         """
         owners = np.asarray(owners)
@@ -104,21 +104,21 @@ class Federated:
         begin = int(self.sizes[:number].sum())
         return {name: column[begin : begin + int(self.sizes[number])] for name, column in self.examples.items()}
 
-    def map(self, function: Callable[[Columns], Mapping[str, Any]]) -> "Federated":
+    def map(self, function: Callable[[Columns], Mapping[str, Any]]) -> "FederatedData":
         """The same clients with other columns: `function` gets all columns at once and returns as many rows."""
         examples = {name: np.asarray(column) for name, column in function(self.examples).items()}
-        return Federated(self.clients, examples, self.sizes)
+        return FederatedData(self.clients, examples, self.sizes)
 
-    def take(self, clients: Iterable[int | str]) -> "Federated":
+    def take(self, clients: Iterable[int | str]) -> "FederatedData":
         """Some of the clients, by number or name, in the order given."""
         place = {client: number for number, client in enumerate(self.clients)}
         wanted = [number if isinstance(number, int) else place[str(number)] for number in map(_plain, clients)]
         begins = np.cumsum(self.sizes) - self.sizes
         rows = np.concatenate([np.arange(begins[i], begins[i] + self.sizes[i]) for i in wanted] or [np.zeros(0, int)])
         examples = {name: column[rows] for name, column in self.examples.items()}
-        return Federated(tuple(self.clients[i] for i in wanted), examples, self.sizes[wanted])
+        return FederatedData(tuple(self.clients[i] for i in wanted), examples, self.sizes[wanted])
 
-    def hold_out_clients(self, share: float = 0.2, *, seed: int = 0) -> tuple["Federated", "Federated"]:
+    def hold_out_clients(self, share: float = 0.2, *, seed: int = 0) -> tuple["FederatedData", "FederatedData"]:
         """Those to train with, and others that training never sees; at least one of each."""
         _share(share)
         if len(self) < 2:
@@ -128,7 +128,7 @@ class Federated:
         chosen = np.isin(np.arange(len(self)), held)
         return self.take(np.flatnonzero(~chosen).tolist()), self.take(np.flatnonzero(chosen).tolist())
 
-    def hold_out_examples(self, share: float = 0.2, *, seed: int | None = 0) -> tuple["Federated", "Federated"]:
+    def hold_out_examples(self, share: float = 0.2, *, seed: int | None = 0) -> tuple["FederatedData", "FederatedData"]:
         """The same share of every client's examples apart, rounded, with at least one left to train with.
 
         A client of few examples may have none held out: it then takes no part in evaluation.
@@ -148,7 +148,7 @@ class Federated:
         halves = []
         for chosen in (~held, held):
             examples = {name: column[chosen] for name, column in self.examples.items()}
-            halves.append(Federated(self.clients, examples, np.bincount(owner[chosen], minlength=len(self))))
+            halves.append(FederatedData(self.clients, examples, np.bincount(owner[chosen], minlength=len(self))))
         return halves[0], halves[1]
 
     def population(

@@ -6,7 +6,7 @@ from typing import NamedTuple
 import numpy as np
 
 from fedspam.datasets.arrays import read_arrays
-from fedspam.datasets.federated import Federated
+from fedspam.datasets.federated import FederatedData
 from fedspam.datasets.folder import data_path
 
 CLASSES = 62  # 0-9, A-Z, a-z
@@ -15,9 +15,9 @@ CLASSES = 62  # 0-9, A-Z, a-z
 class Femnist(NamedTuple):
     """Images as bytes, ink 255 and paper 0, and their classes: 105 writers, and 79 others that training never sees."""
 
-    train: Federated
-    test: Federated  # other images of the same writers
-    unseen: Federated  # images of other writers
+    train: FederatedData
+    test: FederatedData  # other images of the same writers
+    unseen: FederatedData  # images of other writers
 
 
 def read_femnist(folder: str | Path | None = None) -> Femnist:
@@ -44,5 +44,5 @@ def read_femnist(folder: str | Path | None = None) -> Femnist:
             raise ValueError(f"{path}: y_{part} holds {label.max()}; there are the classes 0 to {CLASSES - 1}")
         examples = {"features": 255 - image, "label": label.astype(np.int32)}
         present = np.unique(writer)
-        made.append(Federated.by(examples, np.searchsorted(present, writer), [str(writers[i]) for i in present]))
+        made.append(FederatedData.by(examples, np.searchsorted(present, writer), [str(writers[i]) for i in present]))
     return Femnist(*made)

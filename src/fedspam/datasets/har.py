@@ -7,7 +7,7 @@ import numpy as np
 from jaxtyping import Float, Integer
 
 from fedspam.datasets.arrays import read_arrays
-from fedspam.datasets.federated import Federated
+from fedspam.datasets.federated import FederatedData
 from fedspam.datasets.folder import data_path
 from fedspam.datasets.partition import by_key
 
@@ -37,7 +37,7 @@ def read_har(folder: str | Path | None = None) -> Activity:
     return Activity(features.astype(np.float64), labels.astype(int), person.astype(int), tuple(map(str, names)))
 
 
-def read_har_windows(folder: str | Path | None = None) -> Federated:
+def read_har_windows(folder: str | Path | None = None) -> FederatedData:
     """The same windows as the sensors measured them, by person: ``features`` (128 x 6) and ``label``.
 
     They are 2.56 seconds at 50 Hz of acceleration along three axes in g and rotation about them in rad/s.
@@ -50,7 +50,7 @@ def read_har_windows(folder: str | Path | None = None) -> Federated:
     _check_rows(path, len(windows), labels, person)
     owners, persons = by_key(person)
     features = (windows * scale).astype(np.float32)
-    return Federated.by({"features": features, "label": labels.astype(np.int32)}, owners, persons)
+    return FederatedData.by({"features": features, "label": labels.astype(np.int32)}, owners, persons)
 
 
 def _check_rows(path: Path, rows: int, labels: np.ndarray, person: np.ndarray) -> None:

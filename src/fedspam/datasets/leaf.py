@@ -12,7 +12,7 @@ from typing import IO, Any
 import numpy as np
 
 from fedspam.datasets._open import opened
-from fedspam.datasets.federated import Federated
+from fedspam.datasets.federated import FederatedData
 
 PIECE = 2**20  # characters read at once
 MOST_OF_A_USER = 2**28  # characters; more is damage rather than data
@@ -20,7 +20,7 @@ COLUMNS = {"x": "features", "y": "label"}  # what they are called here
 ENDINGS = ("*.json", "*.json.gz", "*.json.bz2", "*.json.xz")
 
 
-def read_leaf(path: str | Path) -> Federated:
+def read_leaf(path: str | Path) -> FederatedData:
     """All users of one shard, or of all shards in a folder, such as LEAF's ``data/train``.
 
     A user whose examples are spread over shards is joined. ``x`` and ``y`` become the arrays ``features`` and
@@ -34,7 +34,7 @@ def read_leaf(path: str | Path) -> Federated:
 
     Caldas et al.: LEAF: a benchmark for federated settings, 2018, arXiv:1812.01097.
     """
-    return Federated.of(stream_leaf(path))
+    return FederatedData.of(stream_leaf(path))
 
 
 def stream_leaf(path: str | Path) -> Iterator[tuple[str, dict[str, np.ndarray]]]:

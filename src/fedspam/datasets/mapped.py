@@ -15,13 +15,13 @@ import numpy as np
 from fedspam._internal import strict
 from fedspam._internal.files import write
 from fedspam.datasets.arrays import DAMAGE
-from fedspam.datasets.federated import Federated, check_part
+from fedspam.datasets.federated import FederatedData, check_part
 
 INDEX = "clients.json"
 MOST_INDEX = 2**31  # bytes
 
 
-def write_mapped(parts: Iterable[tuple[str, Mapping[str, Any]]], folder: str | Path) -> Federated:
+def write_mapped(parts: Iterable[tuple[str, Mapping[str, Any]]], folder: str | Path) -> FederatedData:
     """Write clients one after another, such as `stream_tff` and `stream_leaf` give them, and open what was written.
 
     Only one client is in memory at a time. All clients need the same columns, shapes and dtypes, of numbers: turn text
@@ -73,7 +73,7 @@ def write_mapped(parts: Iterable[tuple[str, Mapping[str, Any]]], folder: str | P
     return open_mapped(folder)
 
 
-def open_mapped(folder: str | Path) -> Federated:
+def open_mapped(folder: str | Path) -> FederatedData:
     """What `write_mapped` wrote, mapped: rows are read from disk when they are used."""
     folder = Path(folder)
     path = folder / INDEX
@@ -100,7 +100,7 @@ def open_mapped(folder: str | Path) -> Federated:
             raise ValueError(
                 f"{file} has shape {examples[name].shape}, {path} tells {sum(sizes)} rows; write the folder again"
             )
-    return Federated(tuple(clients), examples, np.asarray(sizes, np.int64))
+    return FederatedData(tuple(clients), examples, np.asarray(sizes, np.int64))
 
 
 def _write_header(file: IO[bytes], like: np.ndarray, rows: int) -> None:

@@ -7,7 +7,7 @@ import msgspec
 
 from fedspam._internal import checks
 from fedspam.datasets._open import opened
-from fedspam.datasets.federated import Federated
+from fedspam.datasets.federated import FederatedData
 from fedspam.datasets.folder import data_path
 from fedspam.datasets.text import encode, sequences
 
@@ -17,8 +17,8 @@ MOST_TEXT = 2**28
 class Shakespeare(NamedTuple):
     """Rows of text by role: what each role says first, and the rest of it."""
 
-    train: Federated
-    test: Federated
+    train: FederatedData
+    test: FederatedData
 
 
 def read_roles(folder: str | Path | None = None) -> dict[str, str]:
@@ -57,7 +57,7 @@ def read_shakespeare(
             cut = int(share * len(codes))
             train.append((role, sequences(codes[:cut], length)))
             test.append((role, sequences(codes[cut:], length)))
-    return Shakespeare(Federated.of(train), Federated.of(test))
+    return Shakespeare(FederatedData.of(train), FederatedData.of(test))
 
 
 class _Plays(msgspec.Struct):

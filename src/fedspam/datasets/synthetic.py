@@ -17,7 +17,7 @@ from jaxtyping import Array, Key
 from fedspam._internal import checks
 from fedspam.clients import Generated, Loss
 from fedspam.datasets._open import extra
-from fedspam.datasets.federated import Federated
+from fedspam.datasets.federated import FederatedData
 
 LONGEST = 10**5  # rows of one client
 
@@ -31,7 +31,7 @@ def synthetic(
     classes: int = 10,
     iid: bool = False,
     seed: int = 0,
-) -> Federated:
+) -> FederatedData:
     r"""LEAF's and FedProx's synthetic(α, β): ``features`` and ``label``, 50 rows a client and log-normally more.
 
     As in FedProx's code, α and β are standard deviations; its paper writes them as variances.
@@ -64,7 +64,7 @@ def synthetic(
         features = middle + deviation * random.standard_normal((size, dimension))
         label = np.argmax(features @ model[:-1] + model[-1], axis=1)
         parts.append((str(client), {"features": features, "label": label.astype(np.int32)}))
-    return Federated.of(parts)
+    return FederatedData.of(parts)
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from fedspam.datasets._open import opened
-from fedspam.datasets.federated import Federated
+from fedspam.datasets.federated import FederatedData
 from fedspam.datasets.partition import by_key
 
 ROWS = 1000  # fetched at once from a dataset
@@ -24,7 +24,7 @@ def read_csv(
     *,
     features: Sequence[str] | None = None,
     delimiter: str = ",",
-) -> Federated:
+) -> FederatedData:
     """A CSV file with a header, plain or packed: ``features`` as one matrix and ``label``, by client.
 
     Labels that are whole numbers stay what they are; other texts are numbered in alphabetical order. A cell that is no
@@ -68,12 +68,12 @@ def read_csv(
         raise ValueError(f"{path} has no rows; give a header and at least one line")
     number, values = by_key(owners)
     examples = {"features": np.asarray(numbers).reshape(len(owners), -1), "label": _classes(labels)}
-    return Federated.by(examples, number, values)
+    return FederatedData.by(examples, number, values)
 
 
 def from_table(
     dataset: Any, client: str, *, columns: Sequence[str] | None = None, names: Mapping[str, str] | None = None
-) -> Federated:
+) -> FederatedData:
     """Any dataset with a client column: one of Hugging Face, in memory or streamed, or whatever looks like it.
 
     It needs ``column_names``, and either slices (``dataset[0:1000]`` gives a dict of lists) or rows one by one
@@ -95,12 +95,12 @@ def from_table(
     if not owners:
         raise ValueError("the dataset has no rows; give one with at least one")
     number, values = by_key([str(owner) for owner in owners])
-    return Federated.by(_joined(found, names or {}), number, values)
+    return FederatedData.by(_joined(found, names or {}), number, values)
 
 
 def from_partitions(
     partitioner: Any, *, columns: Sequence[str] | None = None, names: Mapping[str, str] | None = None
-) -> Federated:
+) -> FederatedData:
     """The clients of a partitioner of flwr-datasets, its dataset assigned, or whatever looks like it.
 
     It needs ``num_partitions`` and ``load_partition(i)``. Nothing of Flower is imported.
@@ -122,7 +122,7 @@ def from_partitions(
                 raise ValueError(f"partition {number} has no rows; ask the partitioner for fewer clients")
             yield str(number), _joined(found, names or {})
 
-    return Federated.of(parts())
+    return FederatedData.of(parts())
 
 
 def _columns(dataset: Any, client: str | None, columns: Sequence[str] | None) -> list[str]:

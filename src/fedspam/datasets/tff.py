@@ -15,7 +15,7 @@ import numpy as np
 
 from fedspam._internal import checks
 from fedspam.datasets._open import extra
-from fedspam.datasets.federated import Federated
+from fedspam.datasets.federated import FederatedData
 
 NAMES = {"pixels": "features", "image": "features"}  # what models of this library call them
 MOST_BYTES = 2**32  # of one array
@@ -28,7 +28,7 @@ DAMAGE = (*UNLISTED, ValueError)
 
 def read_tff(
     path: str | Path, *, features: Sequence[str] | None = None, clients: Sequence[str] | int | None = None
-) -> Federated:
+) -> FederatedData:
     """The clients of a file, such as ``fed_emnist_train.h5``; text is text, ``pixels`` and ``image`` are ``features``.
 
     Arguments:
@@ -39,7 +39,7 @@ def read_tff(
 
     Reddi et al.: Adaptive federated optimization, 2020, arXiv:2003.00295, describes the four data sets.
     """
-    return Federated.of(stream_tff(path, features=features, clients=clients))
+    return FederatedData.of(stream_tff(path, features=features, clients=clients))
 
 
 def stream_tff(

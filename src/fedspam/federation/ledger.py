@@ -55,7 +55,7 @@ class Exchange:
 
 
 def _floats(tree: PyTree) -> int:
-    """The floats in arrays; lone scalars, such as a momentum, and seeds are not counted (their bytes are)."""
+    """The floats in arrays; lone scalars, such as a fresh_weight, and seeds are not counted (their bytes are)."""
     is_float = lambda leaf: jnp.issubdtype(leaf.dtype, jnp.floating)
     return sum(leaf.size for leaf in jax.tree.leaves(tree) if leaf.ndim > 0 and is_float(leaf))
 
@@ -170,7 +170,7 @@ def plan(
 
     >>> import jax.numpy as jnp
     >>> from fedspam import spam
-    >>> exchange, = plan(spam(step_size=0.1, momentum=0.1), jnp.zeros(7)).round
+    >>> exchange, = plan(spam(step_size=0.1, fresh_weight=0.1), jnp.zeros(7)).round
     >>> exchange.floats_down, exchange.floats_up       # 3d down, 2d up
     (21, 14)
     """

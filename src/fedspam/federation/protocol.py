@@ -23,7 +23,7 @@ Replay = Mapping[str, Integer[Array, "rounds ..."]]
 
 
 @dataclass(frozen=True)
-class Terms:
+class WorkTerms:
     """What `@on_client` promises about a work."""
 
     affine: bool = False
@@ -43,14 +43,14 @@ def on_client(function: Any = None, *, affine: bool = False, stateful: bool = Fa
     """
 
     def mark(function: Any) -> Any:
-        function.terms = Terms(affine, stateful)
+        function.terms = WorkTerms(affine, stateful)
         WORK_NAMES.add(function.__name__)
         return function
 
     return mark if function is None else mark(function)
 
 
-def terms_of(work: Work) -> Terms:
+def terms_of(work: Work) -> WorkTerms:
     terms = getattr(work, "terms", None)
     if terms is None:
         raise ValueError(f"{getattr(work, '__qualname__', work)} is no client work; decorate it with @on_client")
@@ -184,7 +184,7 @@ def works_of(part: Any) -> dict[str, Work]:
     """Every client work of an algorithm and of the parts it is made of, by name."""
     found: dict[str, Work] = {}
     for name in dir(type(part)):
-        if isinstance(getattr(getattr(type(part), name, None), "terms", None), Terms):
+        if isinstance(getattr(getattr(type(part), name, None), "terms", None), WorkTerms):
             found[name] = getattr(part, name)
     for name in getattr(type(part), "__dataclass_fields__", {}):
         for work_name, work in works_of(getattr(part, name)).items():
@@ -226,7 +226,7 @@ def everyone_of(population: Population, key: Key[Array, ""]) -> Cohort:
     return Cohort(jnp.arange(population.size, dtype=jnp.uint32), key)
 
 
-def is_dynamic(conditional: bool, faults: Faults | None, per_client: bool, terms: Terms, count: int) -> bool:
+def is_dynamic(conditional: bool, faults: Faults | None, per_client: bool, terms: WorkTerms, count: int) -> bool:
     """Whether the contacts of an exchange must be counted as it runs; otherwise all are asked and all answer."""
     on_mean_client = terms.affine and not per_client
     return conditional or faults is not None or (count > 1 and not on_mean_client)

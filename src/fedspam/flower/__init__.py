@@ -1,18 +1,18 @@
 """The methods of this package on a real federation, over Flower: the same definitions, another handle on the clients.
 
-On the server `Federated` takes the place of Flower's ``FedAvg``; on the clients `client_app` makes the ``ClientApp``.
-Needs the extra: ``pip install 'fedspam[flower]'``.
+On the server, `FedspamStrategy` takes the place of Flower's ``FedAvg``. On the clients, `client_app` makes the
+``ClientApp``. Needs the extra: ``pip install 'fedspam[flower]'``.
 """
 
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from fedspam.flower.client.app import client_app, clients_of, clients_with
-    from fedspam.flower.server.strategy import Federated
+    from fedspam.flower.server.strategy import FedspamStrategy
     from fedspam.flower.testing.grid import LoopbackGrid
     from fedspam.flower.wire.arrays import to_arrays, to_params
 
-__all__ = ["Federated", "LoopbackGrid", "client_app", "clients_of", "clients_with", "to_arrays", "to_params"]
+__all__ = ["FedspamStrategy", "LoopbackGrid", "client_app", "clients_of", "clients_with", "to_arrays", "to_params"]
 
 
 def __getattr__(name: str) -> Any:

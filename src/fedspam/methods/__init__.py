@@ -1,6 +1,6 @@
 """The methods, one file each; every file ends with the method's row of the registry."""
 
-from fedspam.methods._algorithm import Algorithm, Given, MomentumState, Start, WarmStart, Zero
+from fedspam.methods._algorithm import Algorithm, EstimateState, Given, Start, WarmStart, Zero
 from fedspam.methods._central import Adam, Momentum, Plain
 from fedspam.methods._registry import METHODS, Cost, Method, Scales, register
 from fedspam.methods._template import Factored
@@ -35,6 +35,7 @@ __all__ = [
     "Algorithm",
     "Auto",
     "Cost",
+    "EstimateState",
     "Factored",
     "FedDyn",
     "FedOpt",
@@ -44,7 +45,6 @@ __all__ = [
     "Mime",
     "MimeLite",
     "Momentum",
-    "MomentumState",
     "Plain",
     "ScaffNew",
     "Scaffold",

@@ -92,7 +92,7 @@ def start_from(value: Any, cohort_size: int) -> Start:
     return Given(value)
 
 
-class MomentumState(NamedTuple):
+class EstimateState(NamedTuple):
     """The server's state of every method with a gradient estimate: three vectors, and nothing on the clients."""
 
     x: Params

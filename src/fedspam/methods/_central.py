@@ -139,19 +139,19 @@ class Recursive:
     """
 
     points = 2
-    momentum: float | Scalar
+    fresh_weight: float | Scalar
 
     def init(self, x: Params, g: Params) -> RecursiveStatistics:
         return RecursiveStatistics(g, x)
 
     def direction(self, gradient: Gradient, y: Params, statistics: RecursiveStatistics) -> Params:
-        return trees.axpy(1 - self.momentum, statistics.g, self.observe(gradient, y, statistics))
+        return trees.axpy(1 - self.fresh_weight, statistics.g, self.observe(gradient, y, statistics))
 
     def observe(self, gradient: Gradient, x: Params, statistics: RecursiveStatistics) -> Params:
-        return trees.axpy(self.momentum - 1, gradient(statistics.x_prev), gradient(x))
+        return trees.axpy(self.fresh_weight - 1, gradient(statistics.x_prev), gradient(x))
 
     def update(self, observed: Params, x: Params, statistics: RecursiveStatistics) -> RecursiveStatistics:
-        return RecursiveStatistics(trees.axpy(1 - self.momentum, statistics.g, observed), x)
+        return RecursiveStatistics(trees.axpy(1 - self.fresh_weight, statistics.g, observed), x)
 
 
 def _mixed(old_share: Any, old: Params, new: Params) -> Params:

@@ -21,7 +21,7 @@ def descend(
     x: Params,
     *,
     steps: int | Integer[Array, ""],
-    step_size: Any,
+    local_rate: Any,
     shift: Params | None = None,
     pull: Any = None,
 ) -> Params:
@@ -33,7 +33,7 @@ def descend(
 
     Arguments:
         steps: how many; may be known only as the program runs.
-        step_size: :math:`\eta`.
+        local_rate: :math:`\eta`.
         shift: s; None for 0.
         pull: :math:`\lambda`; None for 0.
     """
@@ -45,7 +45,7 @@ def descend(
             direction = trees.add(direction, shift)
         if pull is not None:
             direction = trees.axpy(pull, trees.subtract(y, x), direction)
-        return trees.axpy(-step_size, direction, y)
+        return trees.axpy(-local_rate, direction, y)
 
     return lax.fori_loop(0, steps, step, x)
 
@@ -78,12 +78,12 @@ class Steps:
     r"""A number of plain SGD steps, each on a minibatch of its own; on the way, no certificate and no fallback.
 
     Arguments:
-        local_step_size: :math:`\eta_k`.
+        local_rate: :math:`\eta_k`.
         step_size: the :math:`\gamma_k` of a proximal term :math:`\|y - x\|^2/(2\gamma)`; None for none.
         steps: how many.
     """
 
-    local_step_size: Schedule
+    local_rate: Schedule
     step_size: Schedule | None = None
     steps: int = static(default=1)
 
@@ -91,14 +91,14 @@ class Steps:
         checks.whole("local_steps", self.steps, 1)
 
     def numbers(self, k: Integer[Array, ""]) -> dict[str, Any]:
-        local = {"local_step_size": self.local_step_size(k)}
+        local = {"local_rate": self.local_rate(k)}
         return local if self.step_size is None else {**local, "step_size": self.step_size(k)}
 
     def __call__(
         self, oracle: Oracle, key: Key[Array, ""], x: Params, shift: Params | None, numbers: Mapping[str, Any]
     ) -> Trained:
-        eta, pull = numbers["local_step_size"], None if self.step_size is None else 1 / numbers["step_size"]
-        return Trained(descend(oracle, key, x, steps=self.steps, step_size=eta, shift=shift, pull=pull))
+        eta, pull = numbers["local_rate"], None if self.step_size is None else 1 / numbers["step_size"]
+        return Trained(descend(oracle, key, x, steps=self.steps, local_rate=eta, shift=shift, pull=pull))
 
     def gradients(self, certificate: Any) -> Any:
         return self.steps
@@ -129,21 +129,21 @@ class Prox:
         return certificate.gradients
 
 
-def training(step_size: Any, local_steps: int | None, local_step_size: Any, solver: LocalSolver | None) -> Training:
+def training(step_size: Any, local_steps: int | None, local_rate: Any, solver: LocalSolver | None) -> Training:
     """What a user may say of a prox that is trained for: the solver that answers it, or steps and their size."""
     if solver is not None:
-        if local_steps is not None or local_step_size is not None:
+        if local_steps is not None or local_rate is not None:
             raise ValueError(
                 "both a solver and local steps are given; a solver makes its own steps: leave out local_steps and "
-                "local_step_size, or the solver"
+                "local_rate, or the solver"
             )
         return Prox(step_size_schedule(step_size), solver)
-    if local_steps is None or local_step_size is None:
+    if local_steps is None or local_rate is None:
         raise ValueError(
-            f"local_steps = {local_steps!r} and local_step_size = {local_step_size!r} must both be given, or a solver "
+            f"local_steps = {local_steps!r} and local_rate = {local_rate!r} must both be given, or a solver "
             "such as LBFGS() instead of them"
         )
-    return Steps(positive_schedule(local_step_size, "local_step_size"), step_size_schedule(step_size), local_steps)
+    return Steps(positive_schedule(local_rate, "local_rate"), step_size_schedule(step_size), local_steps)
 
 
 @struct
@@ -158,17 +158,17 @@ class Sarah:
 
     Arguments:
         steps: how many.
-        step_size: :math:`\eta`.
+        local_rate: :math:`\eta`.
 
     Nguyen, Liu, Scheinberg, Takáč: SARAH, 2017, arXiv:1703.00102.
     """
 
-    step_size: float | Scalar
+    local_rate: float | Scalar
     steps: int = static()
 
     def __post_init__(self) -> None:
         checks.whole("steps", self.steps, 1)
-        checks.positive("step_size", self.step_size)
+        checks.positive("local_rate", self.local_rate)
 
     def __call__(
         self, oracle: Oracle, key: Key[Array, ""], *, x: Params, g: Params, step_size: Any
@@ -180,7 +180,7 @@ class Sarah:
 
         def move(w: Params, v: Params) -> Params:
             slope = trees.add(v, trees.divide(trees.subtract(w, phi.x), phi.step_size))
-            return trees.axpy(-self.step_size, slope, w)
+            return trees.axpy(-self.local_rate, slope, w)
 
         def step(j: Any, now: tuple[Params, Params]) -> tuple[Params, Params]:
             w, v = now
@@ -191,15 +191,15 @@ class Sarah:
         return Answer(phi.at(move(w, v)), self.steps, 2 * self.steps - 1)
 
 
-def surrogate_steps(steps: int, step_size: Any, minibatch: bool, *, recursive: bool) -> LocalSolver:
+def surrogate_steps(steps: int, local_rate: Any, minibatch: bool, *, recursive: bool) -> LocalSolver:
     r"""m steps along :math:`D(y) = \nabla f_i(y) - \nabla f_i(x) + g`: at :math:`\gamma = \infty` those on phi.
 
     Whole gradients make the anchored and the recursive form the same; minibatches do not.
     """
     checks.whole("local_steps", steps, 1)
     if minibatch and recursive:
-        return Sarah(step_size, steps=steps)
-    return GradientDescent(steps=steps, step_size=step_size, minibatch=minibatch, safeguard=False)
+        return Sarah(local_rate, steps=steps)
+    return GradientDescent(steps=steps, local_rate=local_rate, minibatch=minibatch, safeguard=False)
 
 
 def until_heads(key: Key[Array, ""], probability: Any) -> Integer[Array, ""]:

@@ -90,8 +90,8 @@ METHODS: dict[str, Method] = {}
 
 
 def prox_grid(scales: Scales) -> list[Mapping[str, Any]]:
-    """Settings for a method with a prox and a momentum: step sizes around 1/delta, momenta from slow to fast."""
-    return [{"step_size": c / scales.delta, "momentum": p} for c in (0.1, 0.3, 1.0, 3.0) for p in (0.1, 0.3, 0.9)]
+    """Settings for a method with a prox and a fresh weight: step sizes around 1/delta, three fresh weights."""
+    return [{"step_size": c / scales.delta, "fresh_weight": p} for c in (0.1, 0.3, 1.0, 3.0) for p in (0.1, 0.3, 0.9)]
 
 
 def step_grid(scales: Scales) -> list[Mapping[str, Any]]:

@@ -1,4 +1,4 @@
-"""SPAM-PPA and SPAM-PP whose step size and momentum choose themselves."""
+"""SPAM-PPA and SPAM-PP whose step size and fresh weight choose themselves."""
 
 import dataclasses
 from typing import Any, NamedTuple
@@ -36,32 +36,32 @@ class AutoState(NamedTuple):
     share: Scalar  # of the movers' mean step that is taken: below 1 only after f has risen
 
 
-class Moments(NamedTuple):
+class SketchMoments(NamedTuple):
     """Mean and mean square over clients of their sketches: sums alone, so a secure aggregation can make them."""
 
     first: Float[Array, " sketch"]
     second: Float[Array, " sketch"]
 
 
-class Start(NamedTuple):
+class AutoStart(NamedTuple):
     """A client's answer before the first round."""
 
     g: Params
-    fresh: Moments
+    fresh: SketchMoments
 
 
 class Difference(NamedTuple):
     """A client's answer to the exchange of gradients."""
 
     c: Params
-    fresh: Moments  # of grad f_i(x)
-    change: Moments  # of grad f_i(x) - grad f_i(x_prev)
-    sent: Moments  # of c_i
+    fresh: SketchMoments  # of grad f_i(x)
+    change: SketchMoments  # of grad f_i(x) - grad f_i(x_prev)
+    sent: SketchMoments  # of c_i
     bend: Scalar  # f_i(x) - f_i(x_prev) - <grad f_i(x_prev), x - x_prev>
     sampled: Scalar  # 1 if the client works with minibatches
 
 
-class Move(NamedTuple):
+class AutoMove(NamedTuple):
     """Where a client wants to go, what it expects of that, and the logarithm of its last rate."""
 
     x: Params
@@ -74,7 +74,7 @@ class AutoInfo(NamedTuple):
     """What a round records."""
 
     step_size: Any
-    momentum: Any
+    fresh_weight: Any
     error: Any
     noise: Any
     similarity: Any
@@ -151,11 +151,11 @@ class Auto:
     def round(self, state: AutoState, key: Key[Array, ""], fed: Federation) -> tuple[AutoState, AutoInfo]:
         count = self.cohort_size
         length = trees.squared_norm(trees.subtract(state.x, state.x_prev))
-        p = self._momentum(state, length)  # before the cohort is drawn: otherwise g would be biased
+        p = self._fresh_weight(state, length)  # before the cohort is drawn: otherwise g would be biased
 
         cohort = fed.sample(key, count)
         reply = fed.mean(
-            cohort, self.difference, x=state.x, x_prev=state.x_prev, momentum=p, seed=jax.random.key_data(key)
+            cohort, self.difference, x=state.x, x_prev=state.x_prev, fresh_weight=p, seed=jax.random.key_data(key)
         )
         g = trees.axpy(1 - p, state.g, reply.c)
 
@@ -182,7 +182,7 @@ class Auto:
             used, p, spreads.error, spreads.noise, spreads.similarity, pace.ratio, move.certificate, gradients
         )
 
-    def _momentum(self, state: AutoState, length: Scalar) -> Scalar:
+    def _fresh_weight(self, state: AutoState, length: Scalar) -> Scalar:
         """The Kalman gain; where the noise falls from round to round, it is expected to go on falling.
 
         Of two or three clients the spread also falls by chance: less of the last fall is expected again.
@@ -231,9 +231,9 @@ class Auto:
         return (reply.sampled > 0.5) & (self.who == "average")
 
     @on_client
-    def begin(self, oracle: Oracle, key: Key[Array, ""], *, x: Params, seed: UInt32[Array, " 2"]) -> Start:
+    def begin(self, oracle: Oracle, key: Key[Array, ""], *, x: Params, seed: UInt32[Array, " 2"]) -> AutoStart:
         g = jax.grad(_whole(oracle))(x, key)
-        return Start(g, _moments(_sketch(g, seed)))
+        return AutoStart(g, _moments(_sketch(g, seed)))
 
     @on_client
     def difference(
@@ -243,7 +243,7 @@ class Auto:
         *,
         x: Params,
         x_prev: Params,
-        momentum: Any,
+        fresh_weight: Any,
         seed: UInt32[Array, " 2"],
     ) -> Difference:
         both = jax.value_and_grad(_whole(oracle))
@@ -255,10 +255,10 @@ class Auto:
         doubt = jnp.finfo(bend.dtype).eps ** (2 / 3) * (jnp.abs(value) + jnp.abs(value_prev))
         bend = jnp.where(jnp.abs(bend) < doubt, 0.5 * trees.dot(trees.subtract(a, b), step), bend)
         return Difference(
-            c=trees.axpy(momentum - 1, b, a),
+            c=trees.axpy(fresh_weight - 1, b, a),
             fresh=_moments(sketch_a),
             change=_moments(sketch_a - sketch_b),
-            sent=_moments(sketch_a + (momentum - 1) * sketch_b),
+            sent=_moments(sketch_a + (fresh_weight - 1) * sketch_b),
             bend=bend,
             sampled=jnp.asarray(_samples(oracle), bend.dtype),
         )
@@ -266,10 +266,12 @@ class Auto:
     @on_client
     def prox(
         self, oracle: Oracle, key: Key[Array, ""], *, x: Params, g: Params, step_size: Any, rate: Any, reach: Any
-    ) -> Move:
+    ) -> AutoMove:
         if not _samples(oracle):
             y, certificate = self.solver(oracle, key, x=x, g=g, step_size=step_size)
-            return Move(y, _expected(certificate), jnp.log(jnp.asarray(rate, certificate.decrease.dtype)), certificate)
+            return AutoMove(
+                y, _expected(certificate), jnp.log(jnp.asarray(rate, certificate.decrease.dtype)), certificate
+            )
         # what several clients do too much in different directions averages out; one client alone needs the prox
         alone = self.who == "one"
         step_size = step_size if alone else jnp.inf
@@ -281,7 +283,7 @@ class Auto:
             answer, whole, key, x=x, g=g, step_size=step_size, stop=Never(), safeguard=False, vectorize=False
         )
         promise = _expected(certificate) if alone else whole(y) - whole(x)
-        return Move(y, promise, jnp.log(last), certificate)
+        return AutoMove(y, promise, jnp.log(last), certificate)
 
     def params(self, state: AutoState) -> Params:
         return state.x
@@ -332,17 +334,17 @@ def _sketch(vector: Params, seed: UInt32[Array, " 2"]) -> Float[Array, " sketch"
     return jnp.pad(signed, (0, -flat.size % SKETCH)).reshape(-1, SKETCH).sum(0)
 
 
-def _moments(sketch: Float[Array, " sketch"]) -> Moments:
-    return Moments(sketch, sketch**2)
+def _moments(sketch: Float[Array, " sketch"]) -> SketchMoments:
+    return SketchMoments(sketch, sketch**2)
 
 
-def _spread(moments: Moments, count: int) -> Scalar:
+def _spread(moments: SketchMoments, count: int) -> Scalar:
     """The unbiased spread over clients that the moments of their sketches tell."""
     return jnp.maximum(jnp.sum(moments.second - moments.first**2), 0) * (count / (count - 1))
 
 
 def auto(cohort_size: int, *, solver: LocalSolver | None = None, who: str = "average") -> Auto:
-    """SPAM-PPA (or SPAM-PP) that chooses its step size and momentum as it goes.
+    """SPAM-PPA (or SPAM-PP) that chooses its step size and fresh weight as it goes.
 
     Clients whose oracle draws minibatches (``Ragged.of(..., batch=20)``) take local steps that choose their own length;
     all others answer a prox. The page on choosing parameters has the derivation, what it is worth and where it fails.

@@ -14,7 +14,7 @@ from fedspam.methods._registry import Cost, Method, register
 from fedspam.methods._template import Factored
 from fedspam.methods.estimators import MVR, Estimate
 from fedspam.methods.mime import local_grid, recursive_grid
-from fedspam.methods.schedules import Constant, momentum_schedule
+from fedspam.methods.schedules import Constant, fresh_weight_schedule
 
 
 @struct
@@ -40,8 +40,8 @@ class Snapshot:
 def ce_lsgd(
     cohort_size: int | None,
     local_steps: int,
-    step_size: float,
-    momentum: Any,
+    local_rate: float,
+    fresh_weight: Any,
     *,
     minibatch: bool = False,
     start: Any = "cohort",
@@ -69,8 +69,8 @@ def ce_lsgd(
     Arguments:
         cohort_size: B; None for all clients.
         local_steps: m. One step is server MVR.
-        step_size: the local :math:`\eta`, a number.
-        momentum: :math:`p_k` in (0, 1], the weight of the fresh gradient: a number, one value a round, or a schedule.
+        local_rate: the local :math:`\eta`, a number.
+        fresh_weight: :math:`p_k` in (0, 1], the weight of the fresh gradient: a number, one per round, or a schedule.
         minibatch: whether :math:`v_{j+1}` sees a minibatch, the same at both points, instead of the client's whole
             loss.
         start: how :math:`g_0` is made, and
@@ -89,8 +89,8 @@ def ce_lsgd(
     True
     """
     return Factored(
-        estimator=MVR(momentum_schedule(momentum), first=first),
-        solver=surrogate_steps(local_steps, step_size, minibatch, recursive=True),
+        estimator=MVR(fresh_weight_schedule(fresh_weight), first=first),
+        solver=surrogate_steps(local_steps, local_rate, minibatch, recursive=True),
         step_size=Constant(float("inf")),
         start=start_from(start, 1 if cohort_size is None else cohort_size),
         who="one",
@@ -99,7 +99,7 @@ def ce_lsgd(
 
 
 def bvr_l_sgd(
-    local_steps: int, step_size: float, *, cohort_size: int | None = None, minibatch: bool = False
+    local_steps: int, local_rate: float, *, cohort_size: int | None = None, minibatch: bool = False
 ) -> Factored:
     r"""BVR-L-SGD: the gradient of all clients' whole losses, then m recursive steps on one of them.
 
@@ -114,7 +114,7 @@ def bvr_l_sgd(
 
     Arguments:
         local_steps: m.
-        step_size: the local :math:`\eta`, a number.
+        local_rate: the local :math:`\eta`, a number.
         cohort_size: clients asked for the gradient; None for all, as the theory has it.
         minibatch: whether :math:`v_{j+1}` sees a minibatch, the same at both points, instead of the client's whole
             loss.
@@ -131,7 +131,7 @@ def bvr_l_sgd(
     """
     return Factored(
         estimator=Snapshot(),
-        solver=surrogate_steps(local_steps, step_size, minibatch, recursive=True),
+        solver=surrogate_steps(local_steps, local_rate, minibatch, recursive=True),
         step_size=Constant(float("inf")),
         who="one",
         cohort_size=cohort_size,
@@ -139,14 +139,14 @@ def bvr_l_sgd(
 
 
 register("ce_lsgd", Method(
-    name="CE-LSGD", build=ce_lsgd, example={"cohort_size": 4, "local_steps": 5, "step_size": 0.3, "momentum": 0.2},
+    name="CE-LSGD", build=ce_lsgd, example={"cohort_size": 4, "local_steps": 5, "local_rate": 0.3, "fresh_weight": 0.2},
     similarity="yes", partial="yes", stateless="yes", nonsmooth="no", nonconvex="yes", estimator="MVR",
     oracle="m SARAH steps, one client", phases=2, up=Cost(1, 1), down=Cost(2, 1), grid=recursive_grid,
     reference="Patel, Wang, Woodworth, Bullins, Srebro 2022, NeurIPS",
 ))  # fmt: skip
 
 register("bvr_l_sgd", Method(
-    name="BVR-L-SGD", build=bvr_l_sgd, example={"local_steps": 5, "step_size": 0.3}, similarity="yes", partial="no",
+    name="BVR-L-SGD", build=bvr_l_sgd, example={"local_steps": 5, "local_rate": 0.3}, similarity="yes", partial="no",
     stateless="yes", nonsmooth="no", nonconvex="yes", estimator="big batch", oracle="m SARAH steps, one client",
     phases=2, up=Cost(1, 1), down=Cost(1, 1), grid=local_grid, reference="Murata, Suzuki 2021, arXiv:2102.03198",
 ))  # fmt: skip

@@ -72,7 +72,7 @@ def feddane(
     .. math:: x_{k+1} = \frac1B\sum_{i\in S'_k} x^i, \qquad x^i \in \text{a-prox}(x_k, \nabla f_{S_k}(x_k), \gamma_k, i)
 
     d floats down and d up for each client of the first cohort, 2d and d for each of the second; 2d and 2d if it is
-    the same cohort. No memory (momentum 1), hence a floor of the order of the cohort gradient's error.
+    the same cohort. No memory (fresh weight 1), hence a floor of the order of the cohort gradient's error.
 
     Arguments:
         cohort_size: B, of both cohorts.

@@ -109,7 +109,7 @@ class CohortGradient:
         return ()
 
 
-# --- momentum ---
+# --- fresh_weight ---
 
 
 @struct
@@ -132,13 +132,13 @@ class MVR:
     Cutkosky, Orabona 2019, arXiv:1905.10018; the scale: Yuan, Liu, Wu, Zhou, Gu: MARS, 2024, arXiv:2411.10438.
     """
 
-    momentum: Schedule
+    fresh_weight: Schedule
     scale: float | Scalar | None = None
     first: str = static(default="given")
 
     def __post_init__(self) -> None:
         checks.one_of("first", self.first, ("given", "update"))
-        checks.between("scale", self.scale, 0, 1, remedy="1 is MVR, 0 is SGD with momentum")
+        checks.between("scale", self.scale, 0, 1, remedy="1 is MVR, 0 is SGD with fresh_weight")
 
     def begin(self, x: Params, g: Params) -> Estimate:
         return Estimate(g)
@@ -146,33 +146,35 @@ class MVR:
     def update(
         self, old: Estimate, cohort: Cohort, fed: Federation, *, k: Integer[Array, ""], x: Params, x_prev: Params
     ) -> tuple[Estimate, Any]:
-        p = first_momentum(self.momentum, self.first, k)
-        difference = fed.mean(cohort, self.difference, x=x, x_prev=x_prev, momentum=p)
+        p = first_fresh_weight(self.fresh_weight, self.first, k)
+        difference = fed.mean(cohort, self.difference, x=x, x_prev=x_prev, fresh_weight=p)
         return Estimate(trees.axpy(1 - p, old.g, difference)), 2 * cohort.size
 
     @on_client(affine=True)
-    def difference(self, oracle: Oracle, key: Key[Array, ""], *, x: Params, x_prev: Params, momentum: Any) -> Params:
-        return mvr_difference(oracle, key, x, x_prev, momentum, self.scale)
+    def difference(
+        self, oracle: Oracle, key: Key[Array, ""], *, x: Params, x_prev: Params, fresh_weight: Any
+    ) -> Params:
+        return mvr_difference(oracle, key, x, x_prev, fresh_weight, self.scale)
 
     def client_state(self, params: Params) -> tuple[()]:
         return ()
 
 
 def mvr_difference(
-    oracle: Oracle, key: Key[Array, ""], x: Params, x_prev: Params, momentum: Any, scale: Any = None
+    oracle: Oracle, key: Key[Array, ""], x: Params, x_prev: Params, fresh_weight: Any, scale: Any = None
 ) -> Params:
     r"""A client's part of the estimate, :math:`g_k - (1-p)g_{k-1}`."""
     here, there = jax.grad(oracle)(x, key), jax.grad(oracle)(x_prev, key)
-    difference = trees.axpy(momentum - 1, there, here)
+    difference = trees.axpy(fresh_weight - 1, there, here)
     if scale is None:
         return difference
     # what the scale adds to MVR: at s = 1 nothing, to the last bit
-    return trees.axpy((scale - 1) * (1 - momentum), trees.subtract(here, there), difference)
+    return trees.axpy((scale - 1) * (1 - fresh_weight), trees.subtract(here, there), difference)
 
 
-def first_momentum(momentum: Schedule, first: str, k: Integer[Array, ""]) -> Any:
+def first_fresh_weight(fresh_weight: Schedule, first: str, k: Integer[Array, ""]) -> Any:
     """p_k, where in round 0 p = 0 keeps the given g_0: with x_{-1} = x_0 the two gradients cancel exactly."""
-    p = momentum(k)
+    p = fresh_weight(k)
     return jnp.where(k == 0, jnp.zeros_like(p), p) if first == "given" else jnp.asarray(p)
 
 
@@ -200,7 +202,7 @@ def many(fed: Federation, key: Key[Array, ""], count: int | None) -> Cohort:
 
 @struct
 class PAGE:
-    r"""The recursion without momentum, restarted by a coin from the exact gradient:
+    r"""The recursion without fresh_weight, restarted by a coin from the exact gradient:
 
     .. math:: g_k = \begin{cases} \nabla f(x_k) & \text{with probability } p_k, \text{ and in round } 0 \\
         g_{k-1} + \nabla f_S(x_k) - \nabla f_S(x_{k-1}) & \text{otherwise} \end{cases}

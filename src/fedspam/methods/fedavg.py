@@ -9,7 +9,7 @@ from fedspam.methods.fedopt import Average, FedOpt, local_sgd
 
 
 def fedavg(
-    cohort_size: int, local_steps: int, step_size: Any, *, server_step_size: Any = 1.0, weighted: bool = False
+    cohort_size: int, local_steps: int, local_rate: Any, *, server_step_size: Any = 1.0, weighted: bool = False
 ) -> FedOpt:
     r"""FedAvg: m steps of SGD on each client of the cohort, then the average.
 
@@ -25,7 +25,7 @@ def fedavg(
     Arguments:
         cohort_size: B.
         local_steps: m. One step and :math:`\eta_s = 1` make it SGD on the cohort.
-        step_size: the local :math:`\eta_k`: a number, one value a round, or a schedule.
+        local_rate: the local :math:`\eta_k`: a number, one value a round, or a schedule.
         server_step_size: :math:`\eta_s`, likewise.
         weighted: average by the number of examples, as McMahan et al. do; then f is the mean over examples.
 
@@ -41,15 +41,15 @@ def fedavg(
     True
     """
     server = Average(positive_schedule(server_step_size, "server_step_size"))
-    return local_sgd(cohort_size, local_steps, step_size, server, weighted)
+    return local_sgd(cohort_size, local_steps, local_rate, server, weighted)
 
 
 def _grid(scales: Scales) -> list[Mapping[str, Any]]:
-    return [{"step_size": c / scales.smoothness, "local_steps": m} for c in (0.03, 0.1, 0.3, 1.0) for m in (1, 5, 20)]
+    return [{"local_rate": c / scales.smoothness, "local_steps": m} for c in (0.03, 0.1, 0.3, 1.0) for m in (1, 5, 20)]
 
 
 register("fedavg", Method(
-    name="FedAvg", build=fedavg, example={"cohort_size": 4, "local_steps": 3, "step_size": 0.3}, similarity="no",
+    name="FedAvg", build=fedavg, example={"cohort_size": 4, "local_steps": 3, "local_rate": 0.3}, similarity="no",
     partial="yes", stateless="yes", nonsmooth="no", nonconvex="yes", estimator="–", oracle="m steps", phases=1,
     up=Cost(1), down=Cost(1), exact=False, grid=_grid,
     reference="McMahan, Moore, Ramage, Hampson, Agüera y Arcas 2017, arXiv:1602.05629",

@@ -86,7 +86,7 @@ def feddyn(
     *,
     solver: LocalSolver | None = None,
     local_steps: int | None = None,
-    local_step_size: Any = None,
+    local_rate: Any = None,
 ) -> FedDyn:
     r"""FedDyn: the prox of FedProx with a linear term that grows until the clients agree on the optimum.
 
@@ -107,7 +107,7 @@ def feddyn(
         solver: how a client answers, for example ``LBFGS()``. In its place:
         local_steps: m steps :math:`y \leftarrow y - \eta_k(\nabla f_i(y) - h_i + (y - x_k)/\gamma_k)`, each on its own
             minibatch.
-        local_step_size: their :math:`\eta_k`: a number, one value a round, or a schedule.
+        local_rate: their :math:`\eta_k`: a number, one value a round, or a schedule.
 
     Acar, Zhao, Matas Navarro, Mattina, Whatmough, Saligrama: Federated learning based on dynamic regularization, 2021,
     arXiv:2111.04263, Algorithm 1; the sum over the cohort is divided by n, as there and in the authors' code.
@@ -121,7 +121,7 @@ def feddyn(
     >>> bool(jnp.linalg.norm(people.gradient(run.params)) < 0.01 * jnp.linalg.norm(people.gradient(jnp.ones(5))))
     True
     """
-    return FedDyn(training=training(step_size, local_steps, local_step_size, solver), cohort_size=cohort_size)
+    return FedDyn(training=training(step_size, local_steps, local_rate, solver), cohort_size=cohort_size)
 
 
 def _grid(scales: Scales) -> list[Mapping[str, Any]]:
@@ -129,7 +129,7 @@ def _grid(scales: Scales) -> list[Mapping[str, Any]]:
     for c in (0.1, 0.3, 1.0, 3.0, 10.0, 30.0):
         gamma = c / scales.smoothness
         local = 1 / (scales.smoothness + scales.delta + 1 / gamma)
-        settings += [{"step_size": gamma, "local_step_size": local, "local_steps": m} for m in (5, 20)]
+        settings += [{"step_size": gamma, "local_rate": local, "local_steps": m} for m in (5, 20)]
     return settings
 
 

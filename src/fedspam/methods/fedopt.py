@@ -127,7 +127,7 @@ class HeavyBall:
         return trees.axpy(self.step_size(k), memory, x), memory
 
 
-class Moments(NamedTuple):
+class AdamMoments(NamedTuple):
     """Running means of the moves and of their squares, coordinate by coordinate."""
 
     first: Params
@@ -155,11 +155,13 @@ class Adaptive:
     def __post_init__(self) -> None:
         checks.one_of("rule", self.rule, ("adagrad", "yogi", "adam"))
 
-    def init(self, params: Params) -> Moments:
+    def init(self, params: Params) -> AdamMoments:
         second = jax.tree.map(lambda leaf: jnp.full_like(leaf, jnp.asarray(self.adaptivity, leaf.dtype) ** 2), params)
-        return Moments(trees.zeros_like(params), second)
+        return AdamMoments(trees.zeros_like(params), second)
 
-    def update(self, x: Params, moved: Params, memory: Moments, k: Integer[Array, ""]) -> tuple[Params, Moments]:
+    def update(
+        self, x: Params, moved: Params, memory: AdamMoments, k: Integer[Array, ""]
+    ) -> tuple[Params, AdamMoments]:
         eta = self.step_size(k)
         first = trees.axpy(self.momentum, memory.first, trees.scale(1 - self.momentum, moved))
         second = jax.tree.map(self._second, memory.second, moved)
@@ -167,7 +169,7 @@ class Adaptive:
         def step(x: Array, m: Array, v: Array) -> Array:
             return x + jnp.asarray(eta, x.dtype) * m / (jnp.sqrt(v) + jnp.asarray(self.adaptivity, x.dtype))
 
-        return jax.tree.map(step, x, first, second), Moments(first, second)
+        return jax.tree.map(step, x, first, second), AdamMoments(first, second)
 
     def _second(self, v: Array, moved: Array) -> Array:
         squared, fresh = moved**2, jnp.asarray(1 - self.square_momentum, v.dtype)
@@ -181,7 +183,7 @@ class Adaptive:
 def fedavgm(
     cohort_size: int,
     local_steps: int,
-    step_size: Any,
+    local_rate: Any,
     *,
     momentum: float = 0.9,
     server_step_size: Any = 1.0,
@@ -197,7 +199,7 @@ def fedavgm(
     Arguments:
         cohort_size: B.
         local_steps: m.
-        step_size: the local :math:`\eta_k`: a number, one value a round, or a schedule.
+        local_rate: the local :math:`\eta_k`: a number, one value a round, or a schedule.
         momentum: :math:`\beta` in [0, 1].
         server_step_size: :math:`\eta_s`, likewise a number or a schedule. A move adds up to :math:`1/(1-\beta)` of
             itself.
@@ -215,13 +217,13 @@ def fedavgm(
     """
     checks.between("momentum", momentum, 0, 1, remedy="0 is FedAvg, 0.9 is usual")
     server = HeavyBall(positive_schedule(server_step_size, "server_step_size"), momentum)
-    return local_sgd(cohort_size, local_steps, step_size, server, weighted)
+    return local_sgd(cohort_size, local_steps, local_rate, server, weighted)
 
 
 def fedadam(
     cohort_size: int,
     local_steps: int,
-    step_size: Any,
+    local_rate: Any,
     server_step_size: Any,
     *,
     momentum: float = 0.9,
@@ -242,7 +244,7 @@ def fedadam(
     Arguments:
         cohort_size: B.
         local_steps: m.
-        step_size: the local :math:`\eta_k`: a number, one value a round, or a schedule.
+        local_rate: the local :math:`\eta_k`: a number, one value a round, or a schedule.
         server_step_size: :math:`\eta_s`, likewise.
         momentum: :math:`\beta_1` in [0, 1].
         square_momentum: :math:`\beta_2` in [0, 1].
@@ -261,13 +263,13 @@ def fedadam(
     True
     """
     server = _adaptive("adam", server_step_size, momentum, square_momentum, adaptivity)
-    return local_sgd(cohort_size, local_steps, step_size, server, weighted)
+    return local_sgd(cohort_size, local_steps, local_rate, server, weighted)
 
 
 def fedyogi(
     cohort_size: int,
     local_steps: int,
-    step_size: Any,
+    local_rate: Any,
     server_step_size: Any,
     *,
     momentum: float = 0.9,
@@ -287,13 +289,13 @@ def fedyogi(
     'yogi'
     """
     server = _adaptive("yogi", server_step_size, momentum, square_momentum, adaptivity)
-    return local_sgd(cohort_size, local_steps, step_size, server, weighted)
+    return local_sgd(cohort_size, local_steps, local_rate, server, weighted)
 
 
 def fedadagrad(
     cohort_size: int,
     local_steps: int,
-    step_size: Any,
+    local_rate: Any,
     server_step_size: Any,
     *,
     momentum: float = 0.0,
@@ -312,12 +314,12 @@ def fedadagrad(
     'adagrad'
     """
     server = _adaptive("adagrad", server_step_size, momentum, 0.0, adaptivity)
-    return local_sgd(cohort_size, local_steps, step_size, server, weighted)
+    return local_sgd(cohort_size, local_steps, local_rate, server, weighted)
 
 
-def local_sgd(cohort_size: int, local_steps: int, step_size: Any, server: ServerOptimizer, weighted: bool) -> FedOpt:
+def local_sgd(cohort_size: int, local_steps: int, local_rate: Any, server: ServerOptimizer, weighted: bool) -> FedOpt:
     """Local SGD and a server optimiser."""
-    steps = Steps(positive_schedule(step_size, "step_size"), steps=local_steps)
+    steps = Steps(positive_schedule(local_rate, "local_rate"), steps=local_steps)
     return FedOpt(training=steps, server=server, cohort_size=cohort_size, weighted=weighted)
 
 
@@ -333,7 +335,7 @@ def _momentum_grid(scales: Scales) -> list[Mapping[str, Any]]:
     sizes, steps = (0.03, 0.1, 0.3, 1.0), (1, 5, 20)
     # a server momentum of 0.9 makes ten moves of one: the server takes a third of it back
     return [
-        {"step_size": c / scales.smoothness, "local_steps": m, "server_step_size": 0.3} for c in sizes for m in steps
+        {"local_rate": c / scales.smoothness, "local_steps": m, "server_step_size": 0.3} for c in sizes for m in steps
     ]
 
 
@@ -341,7 +343,7 @@ def _adaptive_grid(scales: Scales) -> list[Mapping[str, Any]]:
     # what moves x is the server's step, on the scale of x itself: Adam's steps are as long as their size
     sizes, local = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3), ((0.1, 5), (0.3, 5))
     return [
-        {"server_step_size": s, "step_size": c / scales.smoothness, "local_steps": m} for s in sizes for c, m in local
+        {"server_step_size": s, "local_rate": c / scales.smoothness, "local_steps": m} for s in sizes for c, m in local
     ]
 
 
@@ -352,7 +354,7 @@ for _key, _name, _build, _more, _grid in (
     ("fedadagrad", "FedAdagrad", fedadagrad, {"server_step_size": 0.1, "adaptivity": 0.03}, _adaptive_grid),
 ):
     register(_key, Method(
-        name=_name, build=_build, example={"cohort_size": 4, "local_steps": 3, "step_size": 0.3, **_more},
+        name=_name, build=_build, example={"cohort_size": 4, "local_steps": 3, "local_rate": 0.3, **_more},
         similarity="no", partial="yes", stateless="yes", nonsmooth="no", nonconvex="yes", estimator="–",
         oracle="m steps", phases=1, up=Cost(1), down=Cost(1), exact=False, grid=_grid,
         reference="Hsu, Qi, Brown 2019, arXiv:1909.06335" if _build is fedavgm else

@@ -15,7 +15,7 @@ def fedprox(
     *,
     solver: LocalSolver | None = None,
     local_steps: int | None = None,
-    local_step_size: Any = None,
+    local_rate: Any = None,
     server_step_size: Any = 1.0,
     weighted: bool = False,
 ) -> FedOpt:
@@ -35,7 +35,7 @@ def fedprox(
         solver: how a client answers, for example ``LBFGS()``. In its place:
         local_steps: m steps :math:`y \leftarrow y - \eta_k(\nabla f_i(y) + (y - x_k)/\gamma_k)`, each on its own
             minibatch, as the paper's experiments do.
-        local_step_size: their :math:`\eta_k`: a number, one value a round, or a schedule.
+        local_rate: their :math:`\eta_k`: a number, one value a round, or a schedule.
         server_step_size: :math:`\eta_s`.
         weighted: average by the number of examples. The paper samples clients by it and averages evenly instead.
 
@@ -46,12 +46,12 @@ def fedprox(
     >>> from fedspam import simulate
     >>> from fedspam.problems import quadratics
     >>> people = quadratics(0, clients=20, dimension=5)
-    >>> run = simulate(fedprox(10, 1.0, local_steps=5, local_step_size=0.08), people, jnp.ones(5), rounds=50, key=1)
+    >>> run = simulate(fedprox(10, 1.0, local_steps=5, local_rate=0.08), people, jnp.ones(5), rounds=50, key=1)
     >>> bool(jnp.linalg.norm(people.gradient(run.params)) < 0.1 * jnp.linalg.norm(people.gradient(jnp.ones(5))))
     True
     """
     return FedOpt(
-        training=training(step_size, local_steps, local_step_size, solver),
+        training=training(step_size, local_steps, local_rate, solver),
         server=Average(positive_schedule(server_step_size, "server_step_size")),
         cohort_size=cohort_size,
         weighted=weighted,
@@ -64,7 +64,7 @@ def _grid(scales: Scales) -> list[Mapping[str, Any]]:
     for c in (0.1, 0.3, 1.0, 3.0, 10.0, 30.0):
         gamma = c / scales.smoothness
         local = 1 / (scales.smoothness + scales.delta + 1 / gamma)
-        settings += [{"step_size": gamma, "local_step_size": local, "local_steps": m} for m in (5, 20)]
+        settings += [{"step_size": gamma, "local_rate": local, "local_steps": m} for m in (5, 20)]
     return settings
 
 

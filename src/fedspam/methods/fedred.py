@@ -37,13 +37,13 @@ class FedRedInfo(NamedTuple):
 class FedRed:
     """FedRed with the gradients at the server's point as controls. Use `fedred` to build it."""
 
-    step_size: float | Scalar
+    local_rate: float | Scalar
     regularization: float | Scalar
     probability: float | Scalar
     model: str = static(default="average")
 
     def __post_init__(self) -> None:
-        checks.positive("step_size", self.step_size, "try 1 / L")
+        checks.positive("local_rate", self.local_rate, "try 1 / L")
         checks.between("regularization", self.regularization, 0, float("inf"), remedy="try delta")
         checks.between("probability", self.probability, 0, 1, open_low=True, remedy="try delta / L")
         checks.one_of("model", self.model, MODELS)
@@ -65,9 +65,9 @@ class FedRed:
 
     @on_client
     def train(self, oracle: Oracle, key: Key[Array, ""], *, x: Params, g: Params, steps: Integer[Array, ""]) -> Params:
-        eta, pull = self.step_size, self.regularization
+        eta, pull = self.local_rate, self.regularization
         shift = trees.subtract(g, jax.grad(oracle)(x, None))
-        return descend(oracle, key, x, steps=steps, step_size=eta / (1 + eta * pull), shift=shift, pull=pull)
+        return descend(oracle, key, x, steps=steps, local_rate=eta / (1 + eta * pull), shift=shift, pull=pull)
 
     def params(self, state: FedRedState) -> Params:
         return state.x
@@ -77,7 +77,7 @@ class FedRed:
 
 
 def fedred(
-    step_size: float, regularization: float, probability: float, *, control: str = "gradient", model: str = "average"
+    local_rate: float, regularization: float, probability: float, *, control: str = "gradient", model: str = "average"
 ) -> FedRed | ScaffNew:
     r"""FedRed: gradient steps held both near the last local point and near the server's point.
 
@@ -93,7 +93,7 @@ def fedred(
     begin them at :math:`x_k`.
 
     Arguments:
-        step_size: :math:`\eta`.
+        local_rate: :math:`\eta`.
         regularization: :math:`\lambda`.
         probability: p in (0, 1].
         control: 'gradient' is the above; 'memory' is the second control, :math:`h_i \leftarrow h_i + (p/\eta)(x_{k+1}
@@ -114,16 +114,16 @@ def fedred(
     """
     checks.one_of("control", control, CONTROLS)
     if control == "gradient":
-        return FedRed(step_size, regularization, probability, model=model)
+        return FedRed(local_rate, regularization, probability, model=model)
     if model != "average":
         raise ValueError(f"model = {model!r} needs control='gradient': remembered controls need every client's steps")
-    return ScaffNew(step_size, probability, regularization)
+    return ScaffNew(local_rate, probability, regularization)
 
 
 def _grid(scales: Scales) -> list[Mapping[str, Any]]:
     ratio = scales.delta / scales.smoothness
     return [
-        {"step_size": c / scales.smoothness, "regularization": a * scales.delta, "probability": min(1.0, b * ratio)}
+        {"local_rate": c / scales.smoothness, "regularization": a * scales.delta, "probability": min(1.0, b * ratio)}
         for c in (0.5, 0.9)
         for a in (0.3, 1.0, 3.0)
         for b in (1.0, 3.0)
@@ -134,7 +134,7 @@ def _memory_grid(scales: Scales) -> list[Mapping[str, Any]]:
     return [{**setting, "control": "memory"} for setting in _grid(scales)]
 
 
-_EXAMPLE = {"step_size": 0.7, "regularization": 0.1, "probability": 0.3}
+_EXAMPLE = {"local_rate": 0.7, "regularization": 0.1, "probability": 0.3}
 _REFERENCE = "Jiang, Rodomanov, Stich 2024, arXiv:2404.08447"
 
 register("fedred", Method(

@@ -18,7 +18,7 @@ from fedspam.methods._local import positive_schedule, surrogate_steps
 from fedspam.methods._registry import Cost, Method, Scales, register
 from fedspam.methods._template import Factored
 from fedspam.methods.estimators import MVR
-from fedspam.methods.schedules import Constant, Schedule, momentum_schedule
+from fedspam.methods.schedules import Constant, Schedule, fresh_weight_schedule
 
 
 class MimeState(NamedTuple):
@@ -32,7 +32,7 @@ class MimeState(NamedTuple):
 class MimeInfo(NamedTuple):
     """What a round of Mime or MimeLite records."""
 
-    step_size: Any
+    local_rate: Any
     gradients: Any  # client gradients evaluated in this round
 
 
@@ -41,7 +41,7 @@ class Mime:
     """Mime with SGD, momentum or Adam. Use `mime` to build it."""
 
     base: Base
-    step_size: Schedule
+    local_rate: Schedule
     server_step_size: Schedule
     cohort_size: int = static()
     local_steps: int = static()
@@ -55,11 +55,11 @@ class Mime:
         return MimeState(params, self.base.init(params, trees.zeros_like(params)), jnp.zeros((), jnp.int32))
 
     def round(self, state: MimeState, key: Key[Array, ""], fed: Federation) -> tuple[MimeState, MimeInfo]:
-        x, s, eta = state.x, state.statistics, self.step_size(state.k)
+        x, s, eta = state.x, state.statistics, self.local_rate(state.k)
 
         cohort = fed.sample(key, self.cohort_size)
         c = fed.mean(cohort, self.gradient, x=x)
-        moved = fed.mean(cohort, self.train, x=x, control=c, statistics=s, step_size=eta)
+        moved = fed.mean(cohort, self.train, x=x, control=c, statistics=s, local_rate=eta)
 
         s = self.base.update(c, x, s)
         x = trees.axpy(self.server_step_size(state.k), moved, x)
@@ -73,7 +73,7 @@ class Mime:
 
     @on_client
     def train(
-        self, oracle: Oracle, key: Key[Array, ""], *, x: Params, control: Params, statistics: Any, step_size: Any
+        self, oracle: Oracle, key: Key[Array, ""], *, x: Params, control: Params, statistics: Any, local_rate: Any
     ) -> Params:
         gradient, whole = jax.grad(oracle), jax.grad(oracle)(x, None)
 
@@ -81,10 +81,10 @@ class Mime:
             own_key = jax.random.fold_in(key, j) if self.minibatch else None
             at_x = gradient(x, own_key) if self.minibatch else whole
             corrected = lambda y: trees.add(trees.subtract(gradient(y, own_key), at_x), control)
-            return trees.axpy(-step_size, self.base.direction(corrected, y, statistics), y)
+            return trees.axpy(-local_rate, self.base.direction(corrected, y, statistics), y)
 
         # at x the two gradients cancel, on every minibatch
-        first = trees.axpy(-step_size, self.base.direction(lambda y: control, x, statistics), x)
+        first = trees.axpy(-local_rate, self.base.direction(lambda y: control, x, statistics), x)
         return trees.subtract(lax.fori_loop(1, self.local_steps, step, first), x)
 
     def params(self, state: MimeState) -> Params:
@@ -97,7 +97,7 @@ class Mime:
 def mime(
     cohort_size: int,
     local_steps: int,
-    step_size: Any,
+    local_rate: Any,
     *,
     base: Base | None = None,
     server_step_size: Any = 1.0,
@@ -116,7 +116,7 @@ def mime(
     Arguments:
         cohort_size: B.
         local_steps: m. One step and :math:`\eta_s = 1` make it the central optimiser on the cohort.
-        step_size: the local :math:`\eta_k`: a number, one value a round, or a schedule.
+        local_rate: the local :math:`\eta_k`: a number, one value a round, or a schedule.
         base: the optimiser: `Plain`, `Momentum` or `Adam`; `Plain`, which is SGD, if None.
         server_step_size: :math:`\eta_s`.
         minibatch: whether a local step sees one minibatch, the same at :math:`y_i` and :math:`x_k`; c is always made of
@@ -135,7 +135,7 @@ def mime(
     """
     return Mime(
         base=Plain() if base is None else base,
-        step_size=positive_schedule(step_size, "step_size"),
+        local_rate=positive_schedule(local_rate, "local_rate"),
         server_step_size=positive_schedule(server_step_size, "server_step_size"),
         cohort_size=cohort_size,
         local_steps=local_steps,
@@ -146,8 +146,8 @@ def mime(
 def mime_mvr(
     cohort_size: int,
     local_steps: int,
-    step_size: float,
-    momentum: Any,
+    local_rate: float,
+    fresh_weight: Any,
     *,
     minibatch: bool = False,
     start: Any = "cohort",
@@ -166,8 +166,8 @@ def mime_mvr(
     Arguments:
         cohort_size: B.
         local_steps: m.
-        step_size: the local :math:`\eta`, a number.
-        momentum: :math:`p_k` in (0, 1], the weight of the fresh gradient: a number, one value a round, or a schedule.
+        local_rate: the local :math:`\eta`, a number.
+        fresh_weight: :math:`p_k` in (0, 1], the weight of the fresh gradient: a number, one per round, or a schedule.
         minibatch: whether a local step sees one minibatch, the same at :math:`y_i` and :math:`x_k`.
         start: how :math:`g_0` is made, and
         first: what round 0 does with it, as in `fedspam.spam_pp`.
@@ -183,8 +183,8 @@ def mime_mvr(
     True
     """
     return Factored(
-        estimator=MVR(momentum_schedule(momentum), first=first),
-        solver=surrogate_steps(local_steps, step_size, minibatch, recursive=False),
+        estimator=MVR(fresh_weight_schedule(fresh_weight), first=first),
+        solver=surrogate_steps(local_steps, local_rate, minibatch, recursive=False),
         step_size=Constant(float("inf")),
         start=start_from(start, cohort_size),
         who="average",
@@ -196,14 +196,14 @@ def local_grid(scales: Scales) -> list[Mapping[str, Any]]:
     """Settings for local steps: sizes up to 1/L, and up to L/delta of them, which make up one step of 1/delta."""
     most = max(4, min(1000, round(scales.smoothness / scales.delta)))
     sizes, steps = (0.1, 0.3, 0.6, 0.9), (1, max(2, most // 4), most)
-    return [{"step_size": c / scales.smoothness, "local_steps": m} for c in sizes for m in steps]
+    return [{"local_rate": c / scales.smoothness, "local_steps": m} for c in sizes for m in steps]
 
 
 def recursive_grid(scales: Scales) -> list[Mapping[str, Any]]:
-    """As `local_grid`, with momenta from slow to fast."""
+    """As `local_grid`, with fresh weights from slow to fast."""
     most = max(4, min(1000, round(scales.smoothness / scales.delta)))
     return [
-        {"step_size": c / scales.smoothness, "local_steps": m, "momentum": p}
+        {"local_rate": c / scales.smoothness, "local_steps": m, "fresh_weight": p}
         for c in (0.3, 0.9)
         for m in (most // 4, most)
         for p in (0.1, 0.3, 0.9)
@@ -213,12 +213,14 @@ def recursive_grid(scales: Scales) -> list[Mapping[str, Any]]:
 def _adam_grid(scales: Scales) -> list[Mapping[str, Any]]:
     # Adam's steps are as long as their size, on the scale of x itself
     return [
-        {"step_size": c, "local_steps": m, "base": Adam()} for c in (0.001, 0.003, 0.01, 0.03, 0.1, 0.3) for m in (1, 5)
+        {"local_rate": c, "local_steps": m, "base": Adam()}
+        for c in (0.001, 0.003, 0.01, 0.03, 0.1, 0.3)
+        for m in (1, 5)
     ]
 
 
 _REFERENCE = "Karimireddy, Jaggi, Kale, Mohri, Reddi, Stich, Suresh 2021, arXiv:2008.03606"
-_EXAMPLE = {"cohort_size": 4, "local_steps": 5, "step_size": 0.3}
+_EXAMPLE = {"cohort_size": 4, "local_steps": 5, "local_rate": 0.3}
 
 
 def _momentum_grid(scales: Scales) -> list[Mapping[str, Any]]:
@@ -228,7 +230,7 @@ def _momentum_grid(scales: Scales) -> list[Mapping[str, Any]]:
 for _key, _name, _base, _down, _grid in (
     ("mime", "Mime, SGD", {}, Cost(2), local_grid),
     ("mime_momentum", "Mime, momentum", {"base": Momentum(0.5)}, Cost(3), _momentum_grid),
-    ("mime_adam", "Mime, Adam", {"base": Adam(0.5, 0.9, 0.1), "step_size": 0.03}, Cost(4), _adam_grid),
+    ("mime_adam", "Mime, Adam", {"base": Adam(0.5, 0.9, 0.1), "local_rate": 0.03}, Cost(4), _adam_grid),
 ):
     register(_key, Method(
         name=_name, build=mime, example={**_EXAMPLE, **_base}, similarity="partly", partial="yes", stateless="yes",
@@ -237,7 +239,7 @@ for _key, _name, _base, _down, _grid in (
     ))  # fmt: skip
 
 register("mime_mvr", Method(
-    name="MimeMVR", build=mime_mvr, example={**_EXAMPLE, "momentum": 0.2}, similarity="yes", partial="yes",
+    name="MimeMVR", build=mime_mvr, example={**_EXAMPLE, "fresh_weight": 0.2}, similarity="yes", partial="yes",
     stateless="yes", nonsmooth="no", nonconvex="yes", estimator="MVR", oracle="m steps", phases=2, up=Cost(2),
     down=Cost(3), grid=recursive_grid, reference=_REFERENCE,
 ))  # fmt: skip

@@ -32,7 +32,7 @@ class MimeLite:
     """MimeLite. Use `mime_lite` or `mime_lite_mvr` to build it."""
 
     base: Base
-    step_size: Schedule
+    local_rate: Schedule
     server_step_size: Schedule
     start: Start
     cohort_size: int = static()
@@ -46,10 +46,10 @@ class MimeLite:
         return MimeState(params, self.base.init(params, self.start(params, key, fed)), jnp.zeros((), jnp.int32))
 
     def round(self, state: MimeState, key: Key[Array, ""], fed: Federation) -> tuple[MimeState, MimeInfo]:
-        x, s, eta = state.x, state.statistics, self.step_size(state.k)
+        x, s, eta = state.x, state.statistics, self.local_rate(state.k)
 
         cohort = fed.sample(key, self.cohort_size)
-        reply = fed.mean(cohort, self.train, x=x, statistics=s, step_size=eta)
+        reply = fed.mean(cohort, self.train, x=x, statistics=s, local_rate=eta)
 
         s = self.base.update(reply.observed, x, s)
         x = trees.axpy(self.server_step_size(state.k), reply.moved, x)
@@ -57,13 +57,13 @@ class MimeLite:
         return MimeState(x, s, state.k + 1), MimeInfo(eta, gradients)
 
     @on_client
-    def train(self, oracle: Oracle, key: Key[Array, ""], *, x: Params, statistics: Any, step_size: Any) -> LiteReply:
+    def train(self, oracle: Oracle, key: Key[Array, ""], *, x: Params, statistics: Any, local_rate: Any) -> LiteReply:
         gradient = jax.grad(oracle)
 
         def step(j: Any, y: Params) -> Params:
             own_key = jax.random.fold_in(key, j)
             direction = self.base.direction(lambda y: gradient(y, own_key), y, statistics)
-            return trees.axpy(-step_size, direction, y)
+            return trees.axpy(-local_rate, direction, y)
 
         moved = trees.subtract(lax.fori_loop(0, self.local_steps, step, x), x)
         return LiteReply(moved, self.base.observe(lambda x: gradient(x, None), x, statistics))
@@ -76,7 +76,7 @@ class MimeLite:
 
 
 def mime_lite(
-    cohort_size: int, local_steps: int, step_size: Any, *, base: Base | None = None, server_step_size: Any = 1.0
+    cohort_size: int, local_steps: int, local_rate: Any, *, base: Base | None = None, server_step_size: Any = 1.0
 ) -> MimeLite:
     r"""MimeLite: Mime without the correction, so that one exchange suffices.
 
@@ -94,14 +94,14 @@ def mime_lite(
     0.5
     """
     base = Plain() if base is None else base
-    return _lite(cohort_size, local_steps, step_size, base, Zero(), server_step_size)
+    return _lite(cohort_size, local_steps, local_rate, base, Zero(), server_step_size)
 
 
 def mime_lite_mvr(
     cohort_size: int,
     local_steps: int,
-    step_size: Any,
-    momentum: float,
+    local_rate: Any,
+    fresh_weight: float,
     *,
     server_step_size: Any = 1.0,
     start: Any = "cohort",
@@ -113,24 +113,24 @@ def mime_lite_mvr(
     One exchange, 3d floats down (:math:`x_k, x_{k-1}, g_{k-1}`) and 2d up for each client. In round 0
     :math:`x_{-1} = x_0` and :math:`g_{-1}` is the start.
 
-    Arguments: as `mime_mvr`, but the momentum is one number, and the local step size may be a schedule.
+    Arguments: as `mime_mvr`, but the fresh weight is one number, and the local step size may be a schedule.
 
     Karimireddy et al.: Mime, 2021, arXiv:2008.03606.
 
-    >>> mime_lite_mvr(10, 5, 0.05, 0.2).base.momentum
+    >>> mime_lite_mvr(10, 5, 0.05, 0.2).base.fresh_weight
     0.2
     """
-    checks.between("momentum", momentum, 0, 1, open_low=True)
+    checks.between("fresh_weight", fresh_weight, 0, 1, open_low=True)
     start = start_from(start, cohort_size)
-    return _lite(cohort_size, local_steps, step_size, Recursive(momentum), start, server_step_size)
+    return _lite(cohort_size, local_steps, local_rate, Recursive(fresh_weight), start, server_step_size)
 
 
 def _lite(
-    cohort_size: int, local_steps: int, step_size: Any, base: Base, start: Start, server_step_size: Any
+    cohort_size: int, local_steps: int, local_rate: Any, base: Base, start: Start, server_step_size: Any
 ) -> MimeLite:
     return MimeLite(
         base=base,
-        step_size=positive_schedule(step_size, "step_size"),
+        local_rate=positive_schedule(local_rate, "local_rate"),
         server_step_size=positive_schedule(server_step_size, "server_step_size"),
         start=start,
         cohort_size=cohort_size,
@@ -142,10 +142,10 @@ def _momentum_grid(scales: Scales) -> list[Mapping[str, Any]]:
     return [{**setting, "base": Momentum()} for setting in local_grid(scales)]
 
 
-_EXAMPLE = {"cohort_size": 4, "local_steps": 3, "step_size": 0.3}
+_EXAMPLE = {"cohort_size": 4, "local_steps": 3, "local_rate": 0.3}
 for _key, _name, _build, _more, _down, _grid in (
     ("mime_lite", "MimeLite, momentum", mime_lite, {"base": Momentum(0.5)}, Cost(2), _momentum_grid),
-    ("mime_lite_mvr", "MimeLiteMVR", mime_lite_mvr, {"momentum": 0.2}, Cost(3), recursive_grid),
+    ("mime_lite_mvr", "MimeLiteMVR", mime_lite_mvr, {"fresh_weight": 0.2}, Cost(3), recursive_grid),
 ):
     register(_key, Method(
         name=_name, build=_build, example={**_EXAMPLE, **_more}, similarity="partly", partial="yes", stateless="yes",

@@ -7,13 +7,13 @@ from fedspam.methods._algorithm import start_from
 from fedspam.methods._registry import Cost, Method, Scales, register
 from fedspam.methods._template import Factored
 from fedspam.methods.estimators import MVR
-from fedspam.methods.schedules import momentum_schedule, step_size_schedule
+from fedspam.methods.schedules import fresh_weight_schedule, step_size_schedule
 
 
 def mvr(
     cohort_size: int,
     step_size: Any,
-    momentum: Any,
+    fresh_weight: Any,
     *,
     start: Any = "cohort",
     scale: float | None = None,
@@ -34,7 +34,7 @@ def mvr(
     Arguments:
         cohort_size: B.
         step_size: :math:`\gamma_k`: a number, one value a round, or a schedule.
-        momentum: :math:`p_k`, likewise, in (0, 1]. 1 is SGD, towards 0 it is SARAH without restarts.
+        fresh_weight: :math:`p_k`, likewise, in (0, 1]. 1 is SGD, towards 0 it is SARAH without restarts.
         start: how :math:`g_0` is made: 'cohort' (one gradient each), 'client', 'zero', a number of exchanges, or the
             gradient.
         scale: s of MARS, in [0, 1]: how far the estimate trusts the gradient difference (see `MVR`); None is s = 1.
@@ -47,12 +47,12 @@ def mvr(
     >>> from fedspam import simulate
     >>> from fedspam.problems import quadratics
     >>> people = quadratics(0, clients=50, dimension=5, delta=0.1)
-    >>> run = simulate(mvr(10, step_size=0.1, momentum=0.2), people, jnp.ones(5), rounds=100, key=1)
+    >>> run = simulate(mvr(10, step_size=0.1, fresh_weight=0.2), people, jnp.ones(5), rounds=100, key=1)
     >>> bool(jnp.linalg.norm(people.gradient(run.params)) < 0.1 * jnp.linalg.norm(people.gradient(jnp.ones(5))))
     True
     """
     return Factored(
-        estimator=MVR(momentum_schedule(momentum), scale, first=first),
+        estimator=MVR(fresh_weight_schedule(fresh_weight), scale, first=first),
         solver=None,
         step_size=step_size_schedule(step_size),
         start=start_from(start, cohort_size),
@@ -62,11 +62,13 @@ def mvr(
 
 
 def _grid(scales: Scales) -> list[Mapping[str, Any]]:
-    return [{"step_size": c / scales.smoothness, "momentum": p} for c in (0.1, 0.3, 1.0, 1.8) for p in (0.1, 0.3, 0.9)]
+    return [
+        {"step_size": c / scales.smoothness, "fresh_weight": p} for c in (0.1, 0.3, 1.0, 1.8) for p in (0.1, 0.3, 0.9)
+    ]
 
 
 register("mvr", Method(
-    name="MVR", build=mvr, example={"cohort_size": 4, "step_size": 0.5, "momentum": 0.2}, similarity="partly",
+    name="MVR", build=mvr, example={"cohort_size": 4, "step_size": 0.5, "fresh_weight": 0.2}, similarity="partly",
     partial="yes", stateless="yes", nonsmooth="no", nonconvex="yes", estimator="MVR", oracle="–",
     phases=1, up=Cost(1), down=Cost(2), grid=_grid, reference="Cutkosky, Orabona 2019, arXiv:1905.10018",
 ))  # fmt: skip

@@ -44,12 +44,12 @@ class ScaffNew:
     learns when it is next asked: then it comes first.
     """
 
-    step_size: float | Scalar
+    local_rate: float | Scalar
     probability: float | Scalar
     regularization: float | Scalar = 0.0
 
     def __post_init__(self) -> None:
-        checks.positive("step_size", self.step_size, "try 1 / L")
+        checks.positive("local_rate", self.local_rate, "try 1 / L")
         checks.between("probability", self.probability, 0, 1, open_low=True, remedy="1 communicates after every step")
         checks.between("regularization", self.regularization, 0, float("inf"))
 
@@ -66,10 +66,10 @@ class ScaffNew:
     def train(
         self, oracle: Oracle, key: Key[Array, ""], memory: ScaffNewMemory, *, x: Params, steps: Integer[Array, ""]
     ) -> tuple[Params, ScaffNewMemory]:
-        eta, pull = self.step_size, self.regularization
+        eta, pull = self.local_rate, self.regularization
         h = trees.axpy(self.probability / eta, trees.subtract(x, memory.y), memory.h)
         shift = trees.scale(-1, h)
-        y = descend(oracle, key, x, steps=steps, step_size=eta / (1 + eta * pull), shift=shift, pull=pull)
+        y = descend(oracle, key, x, steps=steps, local_rate=eta / (1 + eta * pull), shift=shift, pull=pull)
         return y, ScaffNewMemory(y, h)
 
     def params(self, state: ScaffNewState) -> Params:
@@ -79,7 +79,7 @@ class ScaffNew:
         return ScaffNewMemory(y=params, h=trees.zeros_like(params))
 
 
-def scaffnew(step_size: float, probability: float) -> ScaffNew:
+def scaffnew(local_rate: float, probability: float) -> ScaffNew:
     r"""ScaffNew, which is ProxSkip for federated learning: a coin after each local step says whether to average.
 
     .. math::
@@ -94,7 +94,7 @@ def scaffnew(step_size: float, probability: float) -> ScaffNew:
     optimum, with :math:`h_i = \nabla f_i(x^*)`; always :math:`\sum_i h_i = 0`, which lost replies break.
 
     Arguments:
-        step_size: :math:`\eta`.
+        local_rate: :math:`\eta`.
         probability: p in (0, 1]; 1 is gradient descent.
 
     Mishchenko, Malinovsky, Stich, Richtárik: ProxSkip, 2022, arXiv:2202.09357, Algorithm 2.
@@ -107,17 +107,17 @@ def scaffnew(step_size: float, probability: float) -> ScaffNew:
     >>> bool(jnp.linalg.norm(people.gradient(run.params)) < 0.01 * jnp.linalg.norm(people.gradient(jnp.ones(5))))
     True
     """
-    return ScaffNew(step_size=step_size, probability=probability)
+    return ScaffNew(local_rate=local_rate, probability=probability)
 
 
 def _grid(scales: Scales) -> list[Mapping[str, Any]]:
     return [
-        {"step_size": c / scales.smoothness, "probability": p} for c in (0.3, 0.6, 0.9) for p in (0.03, 0.1, 0.3, 1.0)
+        {"local_rate": c / scales.smoothness, "probability": p} for c in (0.3, 0.6, 0.9) for p in (0.03, 0.1, 0.3, 1.0)
     ]
 
 
 register("scaffnew", Method(
-    name="ScaffNew", build=scaffnew, example={"step_size": 0.7, "probability": 0.4}, similarity="no", partial="no",
+    name="ScaffNew", build=scaffnew, example={"local_rate": 0.7, "probability": 0.4}, similarity="no", partial="no",
     stateless="no", nonsmooth="no", nonconvex="no", estimator="dual", oracle="random m steps", phases=1, up=Cost(1),
     down=Cost(1), grid=_grid, reference="Mishchenko, Malinovsky, Stich, Richtárik 2022, arXiv:2202.09357",
 ))  # fmt: skip

@@ -36,7 +36,7 @@ class ScaffoldReply(NamedTuple):
 class ScaffoldInfo(NamedTuple):
     """What a round of SCAFFOLD records."""
 
-    step_size: Any
+    local_rate: Any
     gradients: Any  # client gradients evaluated in this round
 
 
@@ -44,7 +44,7 @@ class ScaffoldInfo(NamedTuple):
 class Scaffold:
     """SCAFFOLD. Use `scaffold` to build it."""
 
-    step_size: Schedule
+    local_rate: Schedule
     server_step_size: Schedule
     cohort_size: int = static()
     local_steps: int = static()
@@ -59,10 +59,10 @@ class Scaffold:
         return ScaffoldState(x=params, control=trees.zeros_like(params), k=jnp.zeros((), jnp.int32))
 
     def round(self, state: ScaffoldState, key: Key[Array, ""], fed: Federation) -> tuple[ScaffoldState, ScaffoldInfo]:
-        x, c, eta = state.x, state.control, self.step_size(state.k)
+        x, c, eta = state.x, state.control, self.local_rate(state.k)
 
         cohort = fed.sample(key, self.cohort_size)
-        reply = fed.mean(cohort, self.train, x=x, control=c, step_size=eta)
+        reply = fed.mean(cohort, self.train, x=x, control=c, local_rate=eta)
         moved = reply.moved
         changed = reply.control if self.option == "gradient" else self._changed(c, moved, eta)
 
@@ -74,19 +74,19 @@ class Scaffold:
 
     @on_client(stateful=True)
     def train(
-        self, oracle: Oracle, key: Key[Array, ""], memory: Params, *, x: Params, control: Params, step_size: Any
+        self, oracle: Oracle, key: Key[Array, ""], memory: Params, *, x: Params, control: Params, local_rate: Any
     ) -> tuple[ScaffoldReply, Params]:
         shift = trees.subtract(control, memory)
-        y = descend(oracle, key, x, steps=self.local_steps, step_size=step_size, shift=shift)
+        y = descend(oracle, key, x, steps=self.local_steps, local_rate=local_rate, shift=shift)
         moved = trees.subtract(y, x)
         if self.option == "gradient":
             new = jax.grad(oracle)(x, None)  # an additional pass over all of the client's data
             return ScaffoldReply(moved, trees.subtract(new, memory)), new
-        return ScaffoldReply(moved, ()), trees.add(memory, self._changed(control, moved, step_size))
+        return ScaffoldReply(moved, ()), trees.add(memory, self._changed(control, moved, local_rate))
 
-    def _changed(self, control: Params, moved: Params, step_size: Any) -> Params:
+    def _changed(self, control: Params, moved: Params, local_rate: Any) -> Params:
         """c_i⁺ - c_i = -c + (x - y_i) / (m eta), and likewise the mean of it over the cohort."""
-        return trees.subtract(trees.scale(-1 / (self.local_steps * step_size), moved), control)
+        return trees.subtract(trees.scale(-1 / (self.local_steps * local_rate), moved), control)
 
     def params(self, state: ScaffoldState) -> Params:
         return state.x
@@ -98,7 +98,7 @@ class Scaffold:
 def scaffold(
     cohort_size: int,
     local_steps: int,
-    step_size: Any,
+    local_rate: Any,
     *,
     server_step_size: Any = 1.0,
     option: str = "steps",
@@ -121,7 +121,7 @@ def scaffold(
     Arguments:
         cohort_size: B.
         local_steps: m.
-        step_size: the local :math:`\eta_k`: a number, one value a round, or a schedule.
+        local_rate: the local :math:`\eta_k`: a number, one value a round, or a schedule.
         server_step_size: :math:`\eta_s`, likewise.
         option: 'gradient' is the paper's option I, a pass over the client's whole data more; 'steps' is its option II.
 
@@ -136,7 +136,7 @@ def scaffold(
     True
     """
     return Scaffold(
-        step_size=positive_schedule(step_size, "step_size"),
+        local_rate=positive_schedule(local_rate, "local_rate"),
         server_step_size=positive_schedule(server_step_size, "server_step_size"),
         cohort_size=cohort_size,
         local_steps=local_steps,
@@ -145,7 +145,7 @@ def scaffold(
 
 
 def _grid(scales: Scales) -> list[Mapping[str, Any]]:
-    return [{"step_size": c / scales.smoothness, "local_steps": m} for c in (0.03, 0.1, 0.3, 1.0) for m in (1, 5, 20)]
+    return [{"local_rate": c / scales.smoothness, "local_steps": m} for c in (0.03, 0.1, 0.3, 1.0) for m in (1, 5, 20)]
 
 
 def _gradient_grid(scales: Scales) -> list[Mapping[str, Any]]:
@@ -157,7 +157,7 @@ for _key, _name, _option, _up, _settings in (
     ("scaffold_gradient", "SCAFFOLD, option I", "gradient", Cost(2), _gradient_grid),
 ):
     register(_key, Method(
-        name=_name, build=scaffold, example={"cohort_size": 4, "local_steps": 3, "step_size": 0.3, "option": _option},
+        name=_name, build=scaffold, example={"cohort_size": 4, "local_steps": 3, "local_rate": 0.3, "option": _option},
         similarity="partly", partial="yes", stateless="no", nonsmooth="no", nonconvex="yes", estimator="SAG",
         oracle="m steps", phases=1, up=_up, down=Cost(2), grid=_settings,
         reference="Karimireddy, Kale, Mohri, Reddi, Stich, Suresh 2020, arXiv:1910.06378",

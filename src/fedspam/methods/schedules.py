@@ -1,4 +1,4 @@
-r"""Step sizes and momenta over rounds: k -> value.
+r"""Step sizes and fresh weights over rounds: k -> value.
 
 Schedules are pytrees of numbers, never closures, so one compiled run serves all their values. The pairs at
 the end are those of the paper's theorems; with :math:`r = \gamma\delta` every theorem asks for
@@ -26,10 +26,10 @@ class Schedule(Protocol):
 
 
 class Parameters(NamedTuple):
-    """A step size and the momentum that goes with it."""
+    """A step size and the fresh weight that goes with it."""
 
     step_size: Schedule
-    momentum: Schedule
+    fresh_weight: Schedule
 
 
 class TheoryWarning(UserWarning):
@@ -72,8 +72,8 @@ class Values:
 
 
 @struct
-class MomentumOf:
-    r"""The theorems' momentum for a step size.
+class FreshWeightOf:
+    r"""The theorems' fresh weight for a step size.
 
     .. math:: p_k = C\delta^2\gamma_k^2 / (C\delta^2\gamma_k^2 + B_\mathrm{eff})
     """
@@ -110,13 +110,13 @@ def step_size_schedule(value: Any) -> Schedule:
     return made
 
 
-def momentum_schedule(value: Any) -> Schedule:
+def fresh_weight_schedule(value: Any) -> Schedule:
     checks.between(
-        "momentum", value, 0, 1, open_low=True, remedy="1 forgets the past, the paper's figure uses 0.1 and 0.9"
+        "fresh_weight", value, 0, 1, open_low=True, remedy="1 forgets the past, the paper's figure uses 0.1 and 0.9"
     )
-    made = schedule(value, "momentum")
+    made = schedule(value, "fresh_weight")
     if isinstance(made, Values) and not bool(jnp.all((made.values > 0) & (made.values <= 1))):
-        raise ValueError("momentum holds a value outside (0, 1]")
+        raise ValueError("fresh_weight holds a value outside (0, 1]")
     return made
 
 
@@ -141,25 +141,25 @@ def effective_cohort(
     return math.inf if cohort_size == population else cohort_size * (population - 1) / (population - cohort_size)
 
 
-def constant(delta: float, momentum: float, *, cohort: float = 1.0, factor: float = PAPER_FACTOR) -> Parameters:
-    r"""The largest constant step size that Theorem 1 allows at this momentum.
+def constant(delta: float, fresh_weight: float, *, cohort: float = 1.0, factor: float = PAPER_FACTOR) -> Parameters:
+    r"""The largest constant step size that Theorem 1 allows at this fresh_weight.
 
     .. math:: \gamma = \min\{1/(4\delta),\; \sqrt{p B_\mathrm{eff} / (C (1-p))}/\delta\}
 
-    >>> round(constant(delta=2.0, momentum=0.1).step_size.value, 4)
+    >>> round(constant(delta=2.0, fresh_weight=0.1).step_size.value, 4)
     0.017
     """
     checks.positive("delta", delta)
-    checks.between("momentum", momentum, 0, 1, open_low=True)
-    limit = math.inf if momentum == 1 else math.sqrt(momentum * cohort / (factor * (1 - momentum)))
-    return Parameters(Constant(min(0.25, limit) / delta), Constant(momentum))
+    checks.between("fresh_weight", fresh_weight, 0, 1, open_low=True)
+    limit = math.inf if fresh_weight == 1 else math.sqrt(fresh_weight * cohort / (factor * (1 - fresh_weight)))
+    return Parameters(Constant(min(0.25, limit) / delta), Constant(fresh_weight))
 
 
 def cube_root(delta: float, *, cohort: float = 1.0, factor: float = PAPER_FACTOR) -> Parameters:
     r"""The schedule without a floor: :math:`\gamma_k = (k+1)^{-1/3}/(4\delta)` and its :math:`p_k` (Corollary 2)."""
     checks.positive("delta", delta)
     step_size = Power(0.25 / delta, 1 / 3)
-    return Parameters(step_size, MomentumOf(step_size, delta, cohort, factor))
+    return Parameters(step_size, FreshWeightOf(step_size, delta, cohort, factor))
 
 
 def corollary(
@@ -213,7 +213,7 @@ def warn_outside_theory(parameters: Parameters, delta: float, *, cohort: float =
     """
     k = jnp.arange(rounds)
     gamma = jnp.broadcast_to(jnp.asarray(parameters.step_size(k)), (rounds,))
-    p = jnp.broadcast_to(jnp.asarray(parameters.momentum(k)), (rounds,))
+    p = jnp.broadcast_to(jnp.asarray(parameters.fresh_weight(k)), (rounds,))
     ratio = gamma * delta
     # 17 is the smallest factor for which the repaired proof goes through; rounding gets one part in a million
     least = 17 * ratio**2 / (17 * ratio**2 + cohort) * (1 - 1e-6)
@@ -224,7 +224,7 @@ def warn_outside_theory(parameters: Parameters, delta: float, *, cohort: float =
     if bool(jnp.any(p < least)):
         first = int(jnp.argmax(p < least))
         rules.append(
-            f"momentum = {float(p[first]):.3g} in round {first} is below {float(least[first]):.3g}, "
+            f"fresh_weight = {float(p[first]):.3g} in round {first} is below {float(least[first]):.3g}, "
             "the least that the estimator's error allows at this step size"
         )
     if bool(jnp.any(gamma[1:] > gamma[:-1] * (1 + 1e-6))) or bool(jnp.any(gamma[:-1] > 4 * gamma[1:])):

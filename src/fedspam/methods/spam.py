@@ -9,10 +9,10 @@ from fedspam._internal import checks, trees
 from fedspam._internal.trees import Params, static, struct
 from fedspam.clients import Oracle
 from fedspam.federation import Federation, on_client
-from fedspam.methods._algorithm import MomentumState, Start, start_from
+from fedspam.methods._algorithm import EstimateState, Start, start_from
 from fedspam.methods._registry import Cost, Method, prox_grid, register
-from fedspam.methods.estimators import first_momentum, mvr_difference
-from fedspam.methods.schedules import Schedule, cube_root, momentum_schedule, step_size_schedule
+from fedspam.methods.estimators import first_fresh_weight, mvr_difference
+from fedspam.methods.schedules import Schedule, cube_root, fresh_weight_schedule, step_size_schedule
 from fedspam.solvers import LBFGS, Certificate, Exact, GradientDescent, LocalSolver
 
 
@@ -28,7 +28,7 @@ class SpamInfo(NamedTuple):
     """What a round of SPAM records."""
 
     step_size: Any
-    momentum: Any
+    fresh_weight: Any
     certificate: Certificate
     gradients: Any  # client gradients evaluated in this round
 
@@ -45,24 +45,26 @@ class Spam:
     """
 
     step_size: Schedule
-    momentum: Schedule
+    fresh_weight: Schedule
     solver: LocalSolver
     start: Start
     scale: float | None = None
     first: str = static(default="given")
 
-    def init(self, params: Params, key: Key[Array, ""], fed: Federation) -> MomentumState:
+    def init(self, params: Params, key: Key[Array, ""], fed: Federation) -> EstimateState:
         g = self.start(params, key, fed)
-        return MomentumState(x=params, x_prev=params, g=g, k=jnp.zeros((), jnp.int32))
+        return EstimateState(x=params, x_prev=params, g=g, k=jnp.zeros((), jnp.int32))
 
-    def round(self, state: MomentumState, key: Key[Array, ""], fed: Federation) -> tuple[MomentumState, SpamInfo]:
+    def round(self, state: EstimateState, key: Key[Array, ""], fed: Federation) -> tuple[EstimateState, SpamInfo]:
         gamma = self.step_size(state.k)
-        p = first_momentum(self.momentum, self.first, state.k)
+        p = first_fresh_weight(self.fresh_weight, self.first, state.k)
 
         client = fed.sample(key, 1)
-        reply = fed.mean(client, self.update, x=state.x, x_prev=state.x_prev, g=state.g, step_size=gamma, momentum=p)
+        reply = fed.mean(
+            client, self.update, x=state.x, x_prev=state.x_prev, g=state.g, step_size=gamma, fresh_weight=p
+        )
 
-        state = MomentumState(x=reply.x, x_prev=state.x, g=reply.g, k=state.k + 1)
+        state = EstimateState(x=reply.x, x_prev=state.x, g=reply.g, k=state.k + 1)
         return state, SpamInfo(gamma, p, reply.certificate, 2 + reply.certificate.gradients)
 
     @on_client
@@ -75,14 +77,14 @@ class Spam:
         x_prev: Params,
         g: Params,
         step_size: Any,
-        momentum: Any,
+        fresh_weight: Any,
     ) -> SpamReply:
-        difference = mvr_difference(oracle, key, x, x_prev, momentum, self.scale)
-        g = trees.axpy(1 - momentum, g, difference)
+        difference = mvr_difference(oracle, key, x, x_prev, fresh_weight, self.scale)
+        g = trees.axpy(1 - fresh_weight, g, difference)
         x, certificate = self.solver(oracle, key, x=x, g=g, step_size=step_size)
         return SpamReply(x, g, certificate)
 
-    def params(self, state: MomentumState) -> Params:
+    def params(self, state: EstimateState) -> Params:
         return state.x
 
     def client_state(self, params: Params) -> tuple[()]:
@@ -91,7 +93,7 @@ class Spam:
 
 def spam(
     step_size: Any,
-    momentum: Any,
+    fresh_weight: Any,
     *,
     solver: LocalSolver | None = None,
     start: Any = "client",
@@ -101,12 +103,12 @@ def spam(
     r"""SPAM: the stochastic proximal point method with momentum variance reduction.
 
     One client a round, 3d floats down and 2d up, no state on clients. An exact solver makes it SPAM, any other
-    SPAM-inexact; a constant or varying step size and momentum are both schedules.
+    SPAM-inexact; a constant or varying step size and fresh weight are both schedules.
 
     Arguments:
         step_size: :math:`\gamma_k`: a number, one value a round, or a schedule. The theorems want
             :math:`\gamma \le 1/(4\delta)`.
-        momentum: :math:`p_k`, likewise, in (0, 1].
+        fresh_weight: :math:`p_k`, likewise, in (0, 1].
         solver: how a client answers the prox; L-BFGS until the relative certificate holds unless given.
         start: how :math:`g_0` is made: 'client' (one gradient), 'zero', a number of exchanges, or the gradient itself.
         scale: s of MARS, in [0, 1]: how far the estimate trusts the gradient difference (`MVR`); None is s = 1.
@@ -119,7 +121,7 @@ def spam(
     >>> from fedspam.problems import quadratics
     >>> from fedspam.solvers import Exact
     >>> people = quadratics(jax.random.key(0), clients=10, dimension=5, delta=0.1)
-    >>> method = spam(step_size=0.5, momentum=0.1, solver=Exact())
+    >>> method = spam(step_size=0.5, fresh_weight=0.1, solver=Exact())
     >>> run = simulate(method, people, jnp.ones(5), rounds=200, key=1)
     >>> bool(jnp.linalg.norm(people.gradient(run.params)) < 0.1 * jnp.linalg.norm(people.gradient(jnp.ones(5))))
     True
@@ -128,7 +130,7 @@ def spam(
     checks.between("scale", scale, 0, 1)
     return Spam(
         step_size=step_size_schedule(step_size),
-        momentum=momentum_schedule(momentum),
+        fresh_weight=fresh_weight_schedule(fresh_weight),
         solver=LBFGS() if solver is None else solver,
         start=start_from(start, 1),
         scale=scale,
@@ -138,9 +140,14 @@ def spam(
 
 VARYING = cube_root(delta=0.1)
 for _key, _name, _oracle, _example in (
-    ("spam", "SPAM", "prox", {"step_size": 1.0, "momentum": 0.2, "solver": Exact()}),
+    ("spam", "SPAM", "prox", {"step_size": 1.0, "fresh_weight": 0.2, "solver": Exact()}),
     ("spam_varying", "SPAM, varying", "prox", {**VARYING._asdict(), "solver": Exact()}),
-    ("spam_inexact", "SPAM-inexact", "a-prox", {"step_size": 1.0, "momentum": 0.2, "solver": GradientDescent(steps=3)}),
+    (
+        "spam_inexact",
+        "SPAM-inexact",
+        "a-prox",
+        {"step_size": 1.0, "fresh_weight": 0.2, "solver": GradientDescent(steps=3)},
+    ),
 ):
     register(_key, Method(
         name=_name, build=spam, example=_example, similarity="yes", partial="yes", stateless="yes", nonsmooth="yes",

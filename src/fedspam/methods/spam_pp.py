@@ -8,14 +8,14 @@ from fedspam.methods._registry import Cost, Method, prox_grid, register
 from fedspam.methods._template import Factored
 from fedspam.methods.auto import Auto, auto
 from fedspam.methods.estimators import MVR
-from fedspam.methods.schedules import momentum_schedule, step_size_schedule
+from fedspam.methods.schedules import fresh_weight_schedule, step_size_schedule
 from fedspam.solvers import LBFGS, Exact, LocalSolver
 
 
 def spam_pp(
     cohort_size: int,
     step_size: Any = None,
-    momentum: Any = None,
+    fresh_weight: Any = None,
     *,
     solver: LocalSolver | None = None,
     prox_client: str = "cohort",
@@ -36,9 +36,9 @@ def spam_pp(
 
     Arguments:
         cohort_size: B.
-        step_size: :math:`\gamma_k`: a number, one value a round, or a schedule. Without it and without a momentum both
-            choose themselves: see `auto`.
-        momentum: :math:`p_k`, likewise, in (0, 1].
+        step_size: :math:`\gamma_k`: a number, one value per round, or a schedule. Without it and without a fresh
+            weight, both choose themselves: see `auto`.
+        fresh_weight: :math:`p_k`, likewise, in (0, 1].
         solver: how the prox client answers; L-BFGS until the relative certificate holds unless given.
         prox_client: 'cohort' picks it from the cohort, as the theorem does; 'fresh' asks another, as the pseudocode
             does.
@@ -53,19 +53,19 @@ def spam_pp(
     >>> from fedspam import simulate, spam_pp
     >>> from fedspam.problems import quadratics
     >>> people = quadratics(jax.random.key(0), clients=50, dimension=5, delta=0.1)
-    >>> run = simulate(spam_pp(10, step_size=1.0, momentum=0.2), people, jnp.ones(5), rounds=60, key=jax.random.key(1))
+    >>> run = simulate(spam_pp(10, step_size=1.0, fresh_weight=0.2), people, jnp.ones(5), rounds=60, key=1)
     >>> bool(jnp.linalg.norm(people.gradient(run.params)) < 0.1 * jnp.linalg.norm(people.gradient(jnp.ones(5))))
     True
     """
     checks.one_of("prox_client", prox_client, ("cohort", "fresh"))
     who = "one" if prox_client == "cohort" else "fresh"
-    return _spam(cohort_size, step_size, momentum, solver, who, start, scale, first)
+    return _spam(cohort_size, step_size, fresh_weight, solver, who, start, scale, first)
 
 
 def spam_ppa(
     cohort_size: int,
     step_size: Any = None,
-    momentum: Any = None,
+    fresh_weight: Any = None,
     *,
     solver: LocalSolver | None = None,
     start: Any = "cohort",
@@ -83,31 +83,33 @@ def spam_ppa(
 
     Karagulyan, Shulgin, Sadiev, Richtárik: SPAM, 2024, arXiv:2405.20127, Algorithm 3.
     """
-    return _spam(cohort_size, step_size, momentum, solver, "average", start, scale, first)
+    return _spam(cohort_size, step_size, fresh_weight, solver, "average", start, scale, first)
 
 
 def _spam(
     cohort_size: int,
     step_size: Any,
-    momentum: Any,
+    fresh_weight: Any,
     solver: LocalSolver | None,
     who: str,
     start: Any,
     scale: float | None,
     first: str,
 ) -> Factored | Auto:
-    if (step_size is None) != (momentum is None):
-        missing = "step_size" if step_size is None else "momentum"
-        raise ValueError(f"{missing} is missing; give both step_size and momentum, or neither: then both are chosen")
+    if (step_size is None) != (fresh_weight is None):
+        missing = "step_size" if step_size is None else "fresh_weight"
+        raise ValueError(
+            f"{missing} is missing; give both step_size and fresh_weight, or neither: then both are chosen"
+        )
     if step_size is None:
         asked = {"prox_client='fresh'": who == "fresh", f"start={start!r}": start != "cohort",
                  f"scale={scale!r}": scale is not None, f"first={first!r}": first != "given"}  # fmt: skip
         if any(asked.values()):
             wrong = ", ".join(name for name, given in asked.items() if given)
-            raise ValueError(f"{wrong} needs a step_size and a momentum; give them, or leave it out")
+            raise ValueError(f"{wrong} needs a step_size and a fresh weight; give them, or leave it out")
         return auto(cohort_size, solver=solver, who=who)
     return Factored(
-        estimator=MVR(momentum_schedule(momentum), scale, first=first),
+        estimator=MVR(fresh_weight_schedule(fresh_weight), scale, first=first),
         solver=LBFGS() if solver is None else solver,
         step_size=step_size_schedule(step_size),
         start=start_from(start, cohort_size),
@@ -121,7 +123,7 @@ for _key, _name, _build, _oracle, _up, _down in (
     ("spam_ppa", "SPAM-PPA", spam_ppa, "a-prox, all", Cost(2), Cost(3)),
 ):
     register(_key, Method(
-        name=_name, build=_build, example={"cohort_size": 4, "step_size": 1.0, "momentum": 0.2, "solver": Exact()},
+        name=_name, build=_build, example={"cohort_size": 4, "step_size": 1.0, "fresh_weight": 0.2, "solver": Exact()},
         similarity="yes", partial="yes", stateless="yes", nonsmooth="no" if _build is spam_ppa else "yes",
         nonconvex="yes", estimator="MVR", oracle=_oracle, phases=2, up=_up, down=_down, grid=prox_grid,
         reference="Karagulyan, Shulgin, Sadiev, Richtárik 2024, arXiv:2405.20127",

@@ -1,4 +1,4 @@
-"""STORM and its adaptive relatives: MVR on the server whose step size and momentum follow from what it sees."""
+"""STORM and its adaptive relatives: MVR on the server whose step size and fresh weight follow from what it sees."""
 
 from collections.abc import Mapping
 from typing import Any, NamedTuple, Protocol
@@ -22,13 +22,13 @@ class Seen(NamedTuple):
     estimate: Scalar  # g_k
 
 
-class Rule(Protocol):
-    """How the step size of a round and the momentum of the next follow from the sums of what was seen."""
+class AdaptiveRule(Protocol):
+    """How the step size of a round and the fresh weight of the next follow from the sums of what was seen."""
 
     def begin(self) -> tuple[float, ...]: ...
 
     def __call__(self, sums: tuple[Scalar, ...], seen: Seen) -> tuple[tuple[Any, ...], Any, Any]:
-        """The new sums, the step size of this round, the momentum of the next."""
+        """The new sums, the step size of this round, the fresh weight of the next."""
         ...
 
 
@@ -61,11 +61,11 @@ class StormPlusRule:
 
     def __call__(self, sums: tuple[Scalar, ...], seen: Seen) -> tuple[tuple[Any, ...], Any, Any]:
         gradients = sums[0] + seen.gradient
-        momentum = jnp.cbrt(1 + gradients) ** -2
-        estimates = sums[1] + seen.estimate / momentum
+        fresh_weight = jnp.cbrt(1 + gradients) ** -2
+        estimates = sums[1] + seen.estimate / fresh_weight
         # g = 0 so far: stay where the gradient vanishes
         step_size = jnp.where(estimates > 0, self.step_size / jnp.cbrt(estimates), 0)
-        return (gradients, estimates), step_size, momentum
+        return (gradients, estimates), step_size, fresh_weight
 
 
 @struct
@@ -83,9 +83,9 @@ class MetaStormRule:
 
     def __call__(self, sums: tuple[Scalar, ...], seen: Seen) -> tuple[tuple[Any, ...], Any, Any]:
         surprises, estimates = sums[0] + seen.surprise, sums[1] + seen.estimate
-        momentum = jnp.cbrt(1 + surprises / self.a) ** -2
-        step_size = self.step_size * momentum ** ((1 - self.exponent) / 2) / (self.b + estimates) ** self.exponent
-        return (surprises, estimates), step_size, momentum
+        fresh_weight = jnp.cbrt(1 + surprises / self.a) ** -2
+        step_size = self.step_size * fresh_weight ** ((1 - self.exponent) / 2) / (self.b + estimates) ** self.exponent
+        return (surprises, estimates), step_size, fresh_weight
 
 
 class StormState(NamedTuple):
@@ -96,7 +96,7 @@ class StormState(NamedTuple):
     g: Params
     gradient: Params  # the last cohort's, at x_prev
     sums: tuple[Scalar, ...]
-    momentum: Scalar  # of the coming round, fixed before its cohort is drawn
+    fresh_weight: Scalar  # of the coming round, fixed before its cohort is drawn
     k: Any
 
 
@@ -104,7 +104,7 @@ class StormInfo(NamedTuple):
     """What a round records."""
 
     step_size: Any
-    momentum: Any
+    fresh_weight: Any
     gradients: Any  # client gradients evaluated in this round
 
 
@@ -119,7 +119,7 @@ class Storm:
     The rules look at the cohort's gradient itself, so each client sends its two gradients apart: 2d floats down, 2d up.
     """
 
-    rule: Rule
+    rule: AdaptiveRule
     cohort_size: int = static()
 
     def __post_init__(self) -> None:
@@ -135,15 +135,15 @@ class Storm:
         cohort = fed.sample(key, self.cohort_size)
         here, there = fed.mean(cohort, self.gradients, x=state.x, x_prev=state.x_prev)
 
-        p = state.momentum
+        p = state.fresh_weight
         g = trees.axpy(1 - p, trees.subtract(state.g, there), here)
         surprise = jnp.where(state.k == 0, 0, trees.squared_norm(trees.subtract(there, state.gradient)))
         seen = Seen(trees.squared_norm(here), surprise, trees.squared_norm(g))
-        sums, gamma, momentum = self.rule(state.sums, seen)
+        sums, gamma, fresh_weight = self.rule(state.sums, seen)
         x = trees.axpy(-gamma, g, state.x)
 
         sums = tuple(new.astype(old.dtype) for new, old in zip(sums, state.sums, strict=True))
-        state = StormState(x, state.x, g, here, sums, momentum.astype(p.dtype), state.k + 1)
+        state = StormState(x, state.x, g, here, sums, fresh_weight.astype(p.dtype), state.k + 1)
         return state, StormInfo(gamma, p, 2 * cohort.size)
 
     @on_client(affine=True)
@@ -158,7 +158,7 @@ class Storm:
 
 
 def storm(cohort_size: int, *, kappa: float = 1.0, w: float = 10.0, c: float = 100.0) -> Storm:
-    r"""STORM as it was published: step size and momentum from the gradients seen so far.
+    r"""STORM as it was published: step size and fresh weight from the gradients seen so far.
 
     .. math:: \gamma_k = \frac{\kappa}{(w + \sum_{i\le k}\|\nabla f_{S_i}(x_i)\|^2)^{1/3}}, \qquad
         p_{k+1} = \min(1, c\gamma_k^2)
@@ -172,7 +172,7 @@ def storm(cohort_size: int, *, kappa: float = 1.0, w: float = 10.0, c: float = 1
         cohort_size: B.
         kappa: :math:`\kappa`, the scale of the steps.
         w: damps the first steps.
-        c: the ratio of momentum to squared step size, of the order of L².
+        c: the ratio of fresh weight to squared step size, of the order of L².
 
     Cutkosky, Orabona: Momentum-based variance reduction in non-convex SGD, 2019, arXiv:1905.10018, Algorithm 1.
 
@@ -218,7 +218,7 @@ def storm_plus(cohort_size: int, *, step_size: float = 1.0) -> Storm:
 def meta_storm(
     cohort_size: int, step_size: float = 1.0, *, a: float = 1.0, b: float = 1.0, exponent: float = 0.5
 ) -> Storm:
-    r"""META-STORM: the momentum follows the variance, which two cohorts at the same point show.
+    r"""META-STORM: the fresh weight follows the variance, which two cohorts at the same point show.
 
     .. math:: p_{k+1} = \Bigl(1 + \frac1a\sum_{i<k}\|\nabla f_{S_i}(x_i) - \nabla f_{S_{i+1}}(x_i)\|^2\Bigr)^{-2/3},
         \qquad \gamma_k = \frac{\gamma\,p_{k+1}^{(1-r)/2}}{(b + \sum_{i\le k}\|g_i\|^2)^r}

@@ -43,8 +43,8 @@ class Evaluation:
     their number, and no client is padded.
 
     >>> import jax.numpy as jnp
-    >>> from fedspam.datasets import Federated
-    >>> data = Federated.of([("a", {"x": [1.0, 3.0]}), ("b", {"x": [-1.0]}), ("c", {"x": [2.0]})])
+    >>> from fedspam.datasets import FederatedData
+    >>> data = FederatedData.of([("a", {"x": [1.0, 3.0]}), ("b", {"x": [-1.0]}), ("c", {"x": [2.0]})])
     >>> right = lambda params, rows: {"accuracy": params * rows["x"] > 0}
     >>> look = Evaluation.of(data, right, quantiles=(0.5,))
     >>> {name: round(float(value), 3) for name, value in look(jnp.array(1.0)).items()}

@@ -53,8 +53,8 @@ class Stored:
     draws depend on its state, each client is fetched by a call back to the host instead.
 
     >>> import jax.numpy as jnp
-    >>> from fedspam.datasets import Federated
-    >>> data = Federated.of([("a", {"x": [1.0, 3.0]}), ("b", {"x": [5.0]})])
+    >>> from fedspam.datasets import FederatedData
+    >>> data = FederatedData.of([("a", {"x": [1.0, 3.0]}), ("b", {"x": [5.0]})])
     >>> people = Stored.of(data, lambda m, rows: (rows["x"] - m) ** 2)
     >>> people.size, float(people.client(jnp.uint32(0))(jnp.array(2.0)))
     (2, 1.0)

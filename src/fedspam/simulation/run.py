@@ -211,7 +211,7 @@ def simulate_many(
     """Every method with every key, in one compiled call; the arrays of the result lead with (algorithms, keys).
 
     Arguments:
-        algorithms: one method, or several that differ in numbers only (step sizes, momenta, ...).
+        algorithms: one method, or several that differ in numbers only (step sizes, fresh_weights, ...).
         keys: keys or seeds.
         side_by_side: all runs under ``vmap``, or one after another. By default side by side, unless a coin decides
             which exchanges a round has, or clients differ much in size: under ``vmap`` all outcomes would be paid for.

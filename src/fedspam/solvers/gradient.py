@@ -35,7 +35,7 @@ class GradientDescent:
 
     Arguments:
         steps: how many, at most.
-        step_size: the local :math:`\eta`; None for :math:`1/(L_\xi + 1/\gamma)`.
+        local_rate: :math:`\eta`; None for :math:`1/(L_\xi + 1/\gamma)`.
         smoothness: :math:`L_\xi`, where the client does not know its own.
         stop: `Never` does all steps; `Relative` and `Absolute` stop early.
         minibatch: whether a step sees one minibatch, the same at y and x, instead of the client's whole loss.
@@ -45,14 +45,14 @@ class GradientDescent:
     >>> import jax, jax.numpy as jnp
     >>> from fedspam.clients import DataOracle
     >>> client = DataOracle(jnp.ones(2), loss=lambda x, centre: 0.5 * jnp.sum((x - centre) ** 2))
-    >>> solver = GradientDescent(steps=2, step_size=0.5, safeguard=False)
+    >>> solver = GradientDescent(steps=2, local_rate=0.5, safeguard=False)
     >>> y, certificate = solver(client, jax.random.key(0), x=jnp.zeros(2), g=jnp.ones(2), step_size=jnp.inf)
     >>> y.tolist(), float(certificate.gradients)
     ([-0.75, -0.75], 3.0)
     """
 
     steps: int = static()
-    step_size: float | Scalar | None = None
+    local_rate: float | Scalar | None = None
     smoothness: float | Scalar | None = None
     stop: Stop = Never()
     minibatch: bool = static(default=False)
@@ -60,7 +60,7 @@ class GradientDescent:
 
     def __post_init__(self) -> None:
         checks.whole("steps", self.steps, 1)
-        checks.positive("step_size", self.step_size)
+        checks.positive("local_rate", self.local_rate)
         checks.positive("smoothness", self.smoothness)
         if self.minibatch and isinstance(self.stop, Relative | Absolute):
             raise ValueError(
@@ -71,10 +71,10 @@ class GradientDescent:
     def __call__(
         self, oracle: Oracle, key: Key[Array, ""], *, x: Params, g: Params, step_size: Any
     ) -> tuple[Params, Certificate]:
-        smoothness = None if self.step_size is not None else smoothness_of(oracle, self.smoothness)
+        smoothness = None if self.local_rate is not None else smoothness_of(oracle, self.smoothness)
 
         def solve(phi: Surrogate) -> Answer:
-            return self._descend(phi, self.step_size if smoothness is None else 1 / (smoothness + 1 / phi.step_size))
+            return self._descend(phi, self.local_rate if smoothness is None else 1 / (smoothness + 1 / phi.step_size))
 
         safeguard = self.safeguard
         return certify(solve, oracle, key, x=x, g=g, step_size=step_size, stop=self.stop, safeguard=safeguard)

@@ -6,23 +6,23 @@ from fedspam.theory.bounds import (
     constant_bound,
     inexact_bound,
     partial_bound,
-    printed_momentum,
+    printed_fresh_weight,
     varying_bound,
 )
 from fedspam.theory.certificates import Certificates, certificates
 from fedspam.theory.complexity import Promise, Traffic, order, promise, traffic, trips_needed
-from fedspam.theory.constants import Constants, effective_cohort_of, least_momentum, lyapunov_weight, premises
-from fedspam.theory.intervals import Estimate
+from fedspam.theory.constants import Constants, effective_cohort_of, least_fresh_weight, lyapunov_weight, premises
+from fedspam.theory.intervals import IntervalEstimate
 from fedspam.theory.lyapunov import drift, lyapunov
-from fedspam.theory.measure import Cost, Measurement, in_simulator, measure, over_bytes
+from fedspam.theory.measure import MeasureCost, Measurement, in_simulator, measure, over_bytes
 from fedspam.theory.observed import Observed
 
 __all__ = [
     "Bound",
     "Certificates",
     "Constants",
-    "Cost",
-    "Estimate",
+    "IntervalEstimate",
+    "MeasureCost",
     "Measurement",
     "Observed",
     "Promise",
@@ -34,7 +34,7 @@ __all__ = [
     "effective_cohort_of",
     "in_simulator",
     "inexact_bound",
-    "least_momentum",
+    "least_fresh_weight",
     "lyapunov",
     "lyapunov_weight",
     "measure",
@@ -42,7 +42,7 @@ __all__ = [
     "over_bytes",
     "partial_bound",
     "premises",
-    "printed_momentum",
+    "printed_fresh_weight",
     "promise",
     "traffic",
     "trips_needed",

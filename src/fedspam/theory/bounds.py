@@ -19,7 +19,7 @@ from fedspam.theory.constants import (
     VERSIONS,
     Constants,
     Version,
-    least_momentum,
+    least_fresh_weight,
     lyapunov_weight,
     sequences,
 )
@@ -32,7 +32,7 @@ class Bound(NamedTuple):
 
     start: Curve  # how far f has to go: falls like 1/K
     estimator: Curve  # the error of g_0: falls like 1/K
-    noise: Curve  # sigma: a floor where the momentum is constant
+    noise: Curve  # sigma: a floor where the fresh weight is constant
     inexactness: Curve  # epsilon: a floor
 
     @property
@@ -43,7 +43,7 @@ class Bound(NamedTuple):
 def constant_bound(
     constants: Constants,
     step_size: float,
-    momentum: float,
+    fresh_weight: float,
     rounds: int,
     *,
     cohort: float = 1.0,
@@ -62,7 +62,7 @@ def constant_bound(
     (0.128, 0.45)
     """
     checks.one_of("version", version, VERSIONS)
-    p = momentum
+    p = fresh_weight
     error, noise = {
         "corrected": (32 * MAIN, 64 * MAIN / (2 - p)),
         "paper": (32.0, 64.0),
@@ -73,13 +73,13 @@ def constant_bound(
     return Bound(
         32 * constants.gap / (step_size * count),
         error * constants.error / (p * (2 - p) * count),
-        np.full(rounds, noise * momentum * constants.sigma**2 / cohort),
+        np.full(rounds, noise * fresh_weight * constants.sigma**2 / cohort),
         np.zeros(rounds),
     )
 
 
 def varying_bound(
-    constants: Constants, step_sizes: Any, momenta: Any, *, cohort: float = 1.0, version: Version = "corrected"
+    constants: Constants, step_sizes: Any, fresh_weights: Any, *, cohort: float = 1.0, version: Version = "corrected"
 ) -> Bound:
     r"""Theorem 3.5 (equation 10), exact prox and parameters that vary slowly (see `premises`).
 
@@ -91,7 +91,7 @@ def varying_bound(
     false.
     """
     checks.one_of("version", version, VERSIONS)
-    gamma, p = sequences(step_sizes, momenta)
+    gamma, p = sequences(step_sizes, fresh_weights)
     if version == "corrected":
         return _telescoped(constants, gamma, p, 32, APPENDIX, 192 * p * gamma / (2 - p) / cohort)
     if version == "paper":
@@ -103,7 +103,7 @@ def varying_bound(
 def inexact_bound(
     constants: Constants,
     step_sizes: Any,
-    momenta: Any,
+    fresh_weights: Any,
     *,
     epsilon: Any = 0.0,
     cohort: float = 1.0,
@@ -122,7 +122,7 @@ def inexact_bound(
         epsilon: a number, or one a round, such as `Certificates` has them.
     """
     checks.one_of("version", version, ("corrected", "paper"))
-    gamma, p = sequences(step_sizes, momenta)
+    gamma, p = sequences(step_sizes, fresh_weights)
     if version == "paper":
         return _telescoped(constants, gamma, p, 40, MAIN, 2 * p * gamma**2 / cohort, epsilon, 1 / 8)
     return _telescoped(constants, gamma, p, 40, APPENDIX, 240 * p * gamma / (2 - p) / cohort, epsilon, 5)
@@ -131,7 +131,7 @@ def inexact_bound(
 def partial_bound(
     constants: Constants,
     step_sizes: Any,
-    momenta: Any,
+    fresh_weights: Any,
     *,
     cohort: float = 1.0,
     epsilon: Any = 0.0,
@@ -139,23 +139,24 @@ def partial_bound(
 ) -> Bound:
     r"""Theorem 5.1, SPAM-PP: `inexact_bound` with a cohort.
 
-    Printed are :math:`240p_k\gamma_k\sigma^2/B` and :math:`7.5\epsilon^2`, for momenta of
-    :math:`96r^2/(96r^2 + B^2)`: those need :math:`B_\mathrm{eff}` in place of :math:`B^2`. `printed_momentum` has them.
+    Printed are :math:`240p_k\gamma_k\sigma^2/B` and :math:`7.5\epsilon^2`, for fresh weights of
+    :math:`96r^2/(96r^2 + B^2)`;
+    those need :math:`B_\mathrm{eff}` in place of :math:`B^2`. They are `printed_fresh_weight`.
 
     Arguments:
         cohort: :math:`B_\mathrm{eff}`; B for the printed form.
     """
     checks.one_of("version", version, ("corrected", "paper"))
     if version == "corrected":
-        return inexact_bound(constants, step_sizes, momenta, epsilon=epsilon, cohort=cohort)
-    gamma, p = sequences(step_sizes, momenta)
+        return inexact_bound(constants, step_sizes, fresh_weights, epsilon=epsilon, cohort=cohort)
+    gamma, p = sequences(step_sizes, fresh_weights)
     return _telescoped(constants, gamma, p, 40, APPENDIX, 240 * p * gamma / cohort, epsilon, 7.5)
 
 
 def averaged_bound(
     constants: Constants,
     step_sizes: Any,
-    momenta: Any,
+    fresh_weights: Any,
     *,
     cohort: float = 1.0,
     epsilon: Any = 0.0,
@@ -167,12 +168,12 @@ def averaged_bound(
     It wants :math:`\gamma \le 1/(4(\delta + L))`; weak convexity of f suffices in place of L
     (``premises(..., averaged=True)``).
     """
-    return partial_bound(constants, step_sizes, momenta, cohort=cohort, epsilon=epsilon, version=version)
+    return partial_bound(constants, step_sizes, fresh_weights, cohort=cohort, epsilon=epsilon, version=version)
 
 
-def printed_momentum(step_size: Any, delta: float, cohort: int = 1) -> Any:
-    r"""The momentum as Theorem 5.1 prints it, :math:`96r^2/(96r^2 + B^2)`: too small for :math:`B \ge 6`."""
-    return least_momentum(step_size, delta, cohort**2, PAPER_FACTOR)
+def printed_fresh_weight(step_size: Any, delta: float, cohort: int = 1) -> Any:
+    r"""The fresh weight as Theorem 5.1 prints it, :math:`96r^2/(96r^2 + B^2)`: too small for :math:`B \ge 6`."""
+    return least_fresh_weight(step_size, delta, cohort**2, PAPER_FACTOR)
 
 
 def _telescoped(

@@ -56,7 +56,7 @@ def promise(constants: Constants, trips: int, *, cohort: float = 1.0) -> Promise
     rounds = trips - trips // 2
     exchanges = trips - rounds
     parameters = corollary(constants.delta, constants.sigma, constants.gap, rounds, cohort=cohort)
-    gamma, p = float(parameters.step_size(0)), float(parameters.momentum(0))  # type: ignore[arg-type]
+    gamma, p = float(parameters.step_size(0)), float(parameters.fresh_weight(0))  # type: ignore[arg-type]
     started = Constants(
         constants.delta, constants.sigma, constants.gap, error=constants.sigma**2 / (cohort * exchanges)
     )
@@ -99,7 +99,7 @@ def traffic(plan: Plan, rounds: int) -> Traffic:
     >>> import jax.numpy as jnp
     >>> from fedspam import spam
     >>> from fedspam.federation import ledger
-    >>> method = spam(step_size=0.1, momentum=0.1)
+    >>> method = spam(step_size=0.1, fresh_weight=0.1)
     >>> traffic(ledger.plan(method, jnp.zeros(7)), rounds=10).up > 10 * 2 * 7 * 4
     True
     """

@@ -1,4 +1,4 @@
-r"""What the theorems know of a problem, and what they demand of step sizes and momenta."""
+r"""What the theorems know of a problem, and what they demand of step sizes and fresh weights."""
 
 from typing import Any, Literal, TypeAlias
 
@@ -43,19 +43,19 @@ class Constants:
             checks.between(name, getattr(self, name), 0, np.inf)
 
 
-def lyapunov_weight(step_size: Any, momentum: Any, factor: float = APPENDIX) -> Any:
+def lyapunov_weight(step_size: Any, fresh_weight: Any, factor: float = APPENDIX) -> Any:
     r""":math:`\alpha = c\gamma/(2p - p^2)`, by which the estimator's error enters :math:`V_k` (equation 8).
 
     >>> round(lyapunov_weight(0.25, 6 / 7), 4)
     0.7656
     """
-    return factor * step_size / (momentum * (2 - momentum))
+    return factor * step_size / (fresh_weight * (2 - fresh_weight))
 
 
-def least_momentum(step_size: Any, delta: float, cohort: float = 1.0, factor: float = PAPER_FACTOR) -> Any:
+def least_fresh_weight(step_size: Any, delta: float, cohort: float = 1.0, factor: float = PAPER_FACTOR) -> Any:
     r"""The least p that the theorems allow, :math:`Cr^2/(Cr^2 + B_\mathrm{eff})` with :math:`r = \gamma\delta`.
 
-    >>> round(least_momentum(0.25, 1.0), 4), round(least_momentum(0.25, 1.0, cohort=10), 4)
+    >>> round(least_fresh_weight(0.25, 1.0), 4), round(least_fresh_weight(0.25, 1.0, cohort=10), 4)
     (0.8571, 0.375)
     """
     squared = factor * (step_size * delta) ** 2
@@ -76,7 +76,7 @@ def effective_cohort_of(population: Population, cohort_size: int, *, dependent: 
 def premises(
     constants: Constants,
     step_sizes: Any,
-    momenta: Any,
+    fresh_weights: Any,
     *,
     cohort: float = 1.0,
     averaged: bool = False,
@@ -92,9 +92,9 @@ def premises(
       :math:`\alpha_{k+1}(1 - p_{k+1})^2 \le \alpha_k - \tfrac{17}{8}\gamma_k`.
 
     >>> premises(Constants(delta=1.0), 0.25, 0.9), premises(Constants(delta=1.0), 0.25, 0.5)
-    ([], ['momentum 0.5 in round 0 is below 0.857'])
+    ([], ['fresh_weight 0.5 in round 0 is below 0.857'])
     """
-    gamma, p = sequences(step_sizes, momenta)
+    gamma, p = sequences(step_sizes, fresh_weights)
     slack = 1 + 1e-9  # rounding
     rho = 0.0
     if averaged:
@@ -108,10 +108,10 @@ def premises(
         k = int(np.argmax(steepest > slack))
         limit = "1/(4(delta + rho))" if averaged else "1/(4 delta)"
         broken.append(f"step size {gamma[k]:.3g} in round {k} exceeds {limit} = {gamma[k] / steepest[k]:.3g}")
-    least = np.asarray(least_momentum(gamma, constants.delta, cohort, factor))
+    least = np.asarray(least_fresh_weight(gamma, constants.delta, cohort, factor))
     if (p * slack < least).any():
         k = int(np.argmax(p * slack < least))
-        broken.append(f"momentum {p[k]:.3g} in round {k} is below {least[k]:.3g}")
+        broken.append(f"fresh_weight {p[k]:.3g} in round {k} is below {least[k]:.3g}")
     if (gamma[1:] > gamma[:-1] * slack).any():
         broken.append(f"the step size increases in round {int(np.argmax(gamma[1:] > gamma[:-1] * slack)) + 1}")
     alpha = lyapunov_weight(gamma, p)
@@ -123,11 +123,11 @@ def premises(
     return broken
 
 
-def sequences(step_sizes: Any, momenta: Any) -> tuple[Float[np.ndarray, " K"], Float[np.ndarray, " K"]]:
+def sequences(step_sizes: Any, fresh_weights: Any) -> tuple[Float[np.ndarray, " K"], Float[np.ndarray, " K"]]:
     """Both as vectors of equal length, in float64."""
-    gamma, p = np.broadcast_arrays(*map(np.atleast_1d, (np.float64(step_sizes), np.float64(momenta))))
+    gamma, p = np.broadcast_arrays(*map(np.atleast_1d, (np.float64(step_sizes), np.float64(fresh_weights))))
     if gamma.ndim != 1 or not ((gamma > 0).all() and (p > 0).all() and (p <= 1).all()):
         raise ValueError(
-            "step sizes must be positive and momenta in (0, 1]: numbers, or vectors with one value a round"
+            "step sizes must be positive and fresh weights in (0, 1]: numbers, or vectors with one value a round"
         )
     return gamma, p

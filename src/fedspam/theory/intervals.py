@@ -12,7 +12,7 @@ from fedspam._internal import checks
 Values = Float[np.ndarray, " clients"]
 
 
-class Estimate(NamedTuple):
+class IntervalEstimate(NamedTuple):
     """A number and the interval that holds the truth with the confidence asked for."""
 
     value: float
@@ -45,7 +45,7 @@ def unseen(count: int, population: int | None) -> float:
     return 1.0 if population is None else max(0.0, (population - count) / max(1, population - 1))
 
 
-def mean_interval(values: Any, confidence: float = 0.95, population: int | None = None) -> Estimate:
+def mean_interval(values: Any, confidence: float = 0.95, population: int | None = None) -> IntervalEstimate:
     """The mean over a population from a cohort's values: Student's interval, 0 wide where everyone was asked."""
     values = np.asarray(values, np.float64)
     count, middle = _count(values, population), float(values.mean())
@@ -53,21 +53,21 @@ def mean_interval(values: Any, confidence: float = 0.95, population: int | None 
     if unseen(count, population) > 0:
         deviation = float(values.std(ddof=1)) * math.sqrt(unseen(count, population) / count)
         width = student(confidence, count - 1) * deviation
-    return Estimate(middle, middle - width, middle + width)
+    return IntervalEstimate(middle, middle - width, middle + width)
 
 
-def root_mean_interval(squares: Any, confidence: float = 0.95, population: int | None = None) -> Estimate:
+def root_mean_interval(squares: Any, confidence: float = 0.95, population: int | None = None) -> IntervalEstimate:
     """The root of the mean of squares; the interval is symmetric for its logarithm, so that it stays positive."""
     squares = np.asarray(squares, np.float64)
     middle, low, high = mean_interval(squares, confidence, population)
     if middle <= 0:
-        return Estimate(0.0, 0.0, math.sqrt(max(0.0, high)))
+        return IntervalEstimate(0.0, 0.0, math.sqrt(max(0.0, high)))
     factor = math.exp((high - low) / (2 * middle) / 2)
     root = math.sqrt(middle)
-    return Estimate(root, root / factor, root * factor)
+    return IntervalEstimate(root, root / factor, root * factor)
 
 
-def spread_interval(squares: Any, confidence: float = 0.95, population: int | None = None) -> Estimate:
+def spread_interval(squares: Any, confidence: float = 0.95, population: int | None = None) -> IntervalEstimate:
     r"""The standard deviation :math:`\sigma` over a population from a cohort's :math:`\|g_i - \bar g\|^2`.
 
     :math:`\hat\sigma^2 = \frac1{B-1}\sum_i\|g_i - \bar g\|^2` is unbiased. Leaving out one client leaves
@@ -81,18 +81,18 @@ def spread_interval(squares: Any, confidence: float = 0.95, population: int | No
     count = _count(squares, population, least=3)
     total = float(squares.sum())
     if population == count:
-        return Estimate(*(math.sqrt(total / count),) * 3)
+        return IntervalEstimate(*(math.sqrt(total / count),) * 3)
     # of a finite population: its own variance has n in the denominator
     bessel = (count - 1) * (1.0 if population is None else population / (population - 1))
     sigma = math.sqrt(total / bessel)
     if total == 0:
-        return Estimate(0.0, 0.0, 0.0)
+        return IntervalEstimate(0.0, 0.0, 0.0)
     # a client whose square is all there is leaves nothing behind
     left = np.maximum(total - count / (count - 1) * squares, 1e-12 * total) / (count - 2)
     logs = np.log(left)
     variance = (count - 1) / count * float(((logs - logs.mean()) ** 2).sum()) * unseen(count, population)
     factor = math.exp(student(confidence, count - 1) * math.sqrt(variance) / 2)
-    return Estimate(sigma, sigma / factor, sigma * factor)
+    return IntervalEstimate(sigma, sigma / factor, sigma * factor)
 
 
 def missed(steps: int, dimension: int, failure: float) -> float:

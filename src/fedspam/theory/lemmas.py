@@ -22,7 +22,7 @@ def descent(value: Any, step: Any, error: Any, step_size: Any) -> Any:
 
 
 def estimation(
-    error: Any, step: Any, momentum: Any, delta: Any, sigma: Any, cohort: Any = 1.0, version: Version = "corrected"
+    error: Any, step: Any, fresh_weight: Any, delta: Any, sigma: Any, cohort: Any = 1.0, version: Version = "corrected"
 ) -> Any:
     r"""Lemma A.2 (equation 13) and its form for cohorts (equation 16): the expected error of the next estimate.
 
@@ -34,8 +34,8 @@ def estimation(
         cohort: :math:`B_\mathrm{eff}`; the printed form wants B itself.
     """
     similar = cohort if version == "corrected" else cohort**2
-    kept = (1 - momentum) ** 2
-    return kept * error + 2 * kept * delta**2 * step / similar + 2 * momentum**2 * sigma**2 / cohort
+    kept = (1 - fresh_weight) ** 2
+    return kept * error + 2 * kept * delta**2 * step / similar + 2 * fresh_weight**2 * sigma**2 / cohort
 
 
 def progress(slope: Any, error: Any, step_size: Any) -> Any:

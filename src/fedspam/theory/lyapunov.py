@@ -14,20 +14,20 @@ from jaxtyping import Float
 from fedspam.theory.constants import APPENDIX, MAIN, Version, lyapunov_weight
 
 
-def lyapunov(gap: Any, error: Any, step_size: Any, momentum: Any, factor: float = APPENDIX) -> Any:
+def lyapunov(gap: Any, error: Any, step_size: Any, fresh_weight: Any, factor: float = APPENDIX) -> Any:
     """V_k from f(x_k) - inf f and the estimator's squared error.
 
-    >>> lyapunov(gap=1.0, error=4.0, step_size=0.5, momentum=1.0, factor=0.5)
+    >>> lyapunov(gap=1.0, error=4.0, step_size=0.5, fresh_weight=1.0, factor=0.5)
     2.0
     """
-    return gap + lyapunov_weight(step_size, momentum, factor) * error
+    return gap + lyapunov_weight(step_size, fresh_weight, factor) * error
 
 
 def drift(
     value: Any,
     slope: Any,
     step_size: Any,
-    momentum: Any,
+    fresh_weight: Any,
     sigma: Any,
     *,
     cohort: Any = 1.0,
@@ -42,12 +42,12 @@ def drift(
     With an `epsilon` (0 for the relative test) 40 takes the place of 32 and :math:`\gamma\epsilon^2/8` is added; that
     needs c = 3. Printed are :math:`2\gamma p\sigma^2` in the main text and :math:`6\gamma p\sigma^2` in the appendix.
     """
-    noise = {"corrected": 2 * factor / (2 - momentum), "paper": 2.0, "appendix": 6.0}[version]
+    noise = {"corrected": 2 * factor / (2 - fresh_weight), "paper": 2.0, "appendix": 6.0}[version]
     rate, floor = (32, 0.0) if epsilon is None else (40, epsilon**2 / 8)
-    return value - step_size * (slope / rate - noise * momentum * sigma**2 / cohort - floor)
+    return value - step_size * (slope / rate - noise * fresh_weight * sigma**2 / cohort - floor)
 
 
-def form(ratio: Any, momentum: Any, factor: float = MAIN) -> Float[np.ndarray, "... 2 2"]:
+def form(ratio: Any, fresh_weight: Any, factor: float = MAIN) -> Float[np.ndarray, "... 2 2"]:
     r"""The quadratic form in :math:`(D/\gamma, \sqrt e)` that bounds the drift without splitting products.
 
     From :math:`f(x_{k+1}) - f(x_k) \le -(1-r)D^2/(2\gamma) + D\sqrt e` and
@@ -57,7 +57,7 @@ def form(ratio: Any, momentum: Any, factor: float = MAIN) -> Float[np.ndarray, "
     >>> bool(np.linalg.eigvalsh(form(0.25, 6 / 7))[-1] < 0), bool(np.linalg.eigvalsh(form(0.25, 6 / 7, 0.9))[-1] < 0)
     (True, False)
     """
-    r, p = np.broadcast_arrays(np.float64(ratio), np.float64(momentum))
+    r, p = np.broadcast_arrays(np.float64(ratio), np.float64(fresh_weight))
     drift_of_error = 2 * factor * (r * (1 - p)) ** 2 / (p * (2 - p))
     corner = -(1 - r) / 2 + drift_of_error + (1 + r) ** 2 / 32
     cross = 0.5 + (1 + r) / 32

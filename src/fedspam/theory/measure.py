@@ -27,14 +27,14 @@ from fedspam.theory import _lanczos
 from fedspam.theory.complexity import traffic
 from fedspam.theory.constants import Constants
 from fedspam.theory.curvature import Hessian, LanczosState, MeanSquare, Similarity
-from fedspam.theory.intervals import Estimate, mean_interval, missed, root_mean_interval, spread_interval
+from fedspam.theory.intervals import IntervalEstimate, mean_interval, missed, root_mean_interval, spread_interval
 from fedspam.theory.spread import Along, Spread, SpreadState
 
 STEPS = 24
 CONFIDENCE = 0.95
 
 
-class Cost(NamedTuple):
+class MeasureCost(NamedTuple):
     """What a measurement took."""
 
     rounds: int = 0
@@ -42,8 +42,8 @@ class Cost(NamedTuple):
     bytes_down: int = 0
     bytes_up: int = 0
 
-    def __add__(self, other: Any) -> "Cost":
-        return Cost(*(a + b for a, b in zip(self, other, strict=True)))
+    def __add__(self, other: Any) -> "MeasureCost":
+        return MeasureCost(*(a + b for a, b in zip(self, other, strict=True)))
 
 
 class Ran(NamedTuple):
@@ -85,21 +85,21 @@ def over_bytes(population: Population, params: Params) -> Runner:
 class Measurement:
     """The constants of a population at a point."""
 
-    delta: Estimate  # max_i |H_i - H| over the clients that were asked
-    delta_rms: Estimate  # in mean square, the worst direction
-    delta_secant: Estimate  # in mean square, along the gradient: from gradients alone
-    sigma: Estimate  # the spread of gradients
-    smoothness: Estimate  # |H|
-    lowest_curvature: Estimate  # the least eigenvalue of H: mu, or minus the weak convexity
+    delta: IntervalEstimate  # max_i |H_i - H| over the clients that were asked
+    delta_rms: IntervalEstimate  # in mean square, the worst direction
+    delta_secant: IntervalEstimate  # in mean square, along the gradient: from gradients alone
+    sigma: IntervalEstimate  # the spread of gradients
+    smoothness: IntervalEstimate  # |H|
+    lowest_curvature: IntervalEstimate  # the least eigenvalue of H: mu, or minus the weak convexity
     clients: int  # how many were asked
     population: int | None  # of how many; None: endless
     worst: int  # the client that deviates most
     confidence: float
-    costs: dict[str, Cost] = field(default_factory=dict)
+    costs: dict[str, MeasureCost] = field(default_factory=dict)
 
     @property
-    def cost(self) -> Cost:
-        return sum(self.costs.values(), Cost())
+    def cost(self) -> MeasureCost:
+        return sum(self.costs.values(), MeasureCost())
 
     def constants(self, gap: float = 0.0, error: float = 0.0) -> Constants:
         """For the theorems: the upper ends of the intervals, so that what they promise is on the safe side."""
@@ -156,11 +156,11 @@ def measure(
     secant = isinstance(population, Hosted) if secant is None else secant
     kind = {"secant": secant, "minibatch": minibatch}
     common = {"steps": steps, "clients": clients, **kind}
-    costs: dict[str, Cost] = {}
+    costs: dict[str, MeasureCost] = {}
 
     def ask(name: str, method: Any, rounds: int, offset: int) -> Any:
         state, down, up = run(method, rounds, seed + offset)
-        costs[name] = costs.get(name, Cost()) + Cost(rounds, int(state.gradients), down, up)
+        costs[name] = costs.get(name, MeasureCost()) + MeasureCost(rounds, int(state.gradients), down, up)
         return state
 
     looked: SpreadState = ask("spread", Spread(clients=clients, minibatch=minibatch), 1, 0)
@@ -206,40 +206,46 @@ def measure(
 # --- what the methods' last states say ---
 
 
-def hessian_ends(state: LanczosState, dimension: int, failure: float = 1 - CONFIDENCE) -> tuple[Estimate, Estimate]:
+def hessian_ends(
+    state: LanczosState, dimension: int, failure: float = 1 - CONFIDENCE
+) -> tuple[IntervalEstimate, IntervalEstimate]:
     """The least and the largest eigenvalue of the mean Hessian of the clients that were asked."""
     return _ends(state, 0, dimension, failure)
 
 
-def similarity(state: LanczosState, dimension: int, failure: float = 1 - CONFIDENCE) -> Estimate:
+def similarity(state: LanczosState, dimension: int, failure: float = 1 - CONFIDENCE) -> IntervalEstimate:
     r""":math:`\delta`: the largest :math:`\|H_i - H\|` of the candidates."""
     count = state.krylov.diagonal.shape[1]
     norms = [_norm(*_ends(state, j, dimension, failure / count)) for j in range(count)]
-    return Estimate(*(max(column) for column in zip(*norms, strict=True)))
+    return IntervalEstimate(*(max(column) for column in zip(*norms, strict=True)))
 
 
 def mean_square_root(
     state: LanczosState, dimension: int, failure: float = 1 - CONFIDENCE, count: int = 1, population: int | None = 1
-) -> Estimate:
+) -> IntervalEstimate:
     r""":math:`\|\frac1n\sum_i(H_i - H)^2\|^{1/2}`; of a sample of `count` clients without its downward bias."""
     found = _lanczos.ritz(state.krylov)
     share = 0.0 if found.exhausted else missed(found.steps, dimension, failure)
     slack = _rounding(state)
     top = max(0.0, found.highest)
     high = math.inf if share >= 1 else top / (1 - share) + slack
-    return Estimate(*(math.sqrt(_bessel(count, population) * value) for value in (top, max(0.0, top - slack), high)))
+    return IntervalEstimate(
+        *(math.sqrt(_bessel(count, population) * value) for value in (top, max(0.0, top - slack), high))
+    )
 
 
-def secant_of(state: SpreadState, confidence: float = CONFIDENCE, population: int | None = None) -> Estimate:
+def secant_of(state: SpreadState, confidence: float = CONFIDENCE, population: int | None = None) -> IntervalEstimate:
     """Similarity in mean square along the gradient, from gradients alone."""
     length = float(state.length)
     if length == 0:  # at a stationary point there is no direction to take
-        return Estimate(math.nan, 0.0, math.inf)
+        return IntervalEstimate(math.nan, 0.0, math.inf)
     squares = np.asarray(state.deviations.secant, np.float64)[np.asarray(state.counted)]
-    return Estimate(*(value / length for value in spread_interval(squares, confidence, population)))
+    return IntervalEstimate(*(value / length for value in spread_interval(squares, confidence, population)))
 
 
-def _ends(state: LanczosState, number: int, dimension: int, failure: float) -> tuple[Estimate, Estimate]:
+def _ends(
+    state: LanczosState, number: int, dimension: int, failure: float
+) -> tuple[IntervalEstimate, IntervalEstimate]:
     """Both extreme eigenvalues: Ritz values lie inside the spectrum, and miss a known share of its width at most."""
     found = _lanczos.ritz(state.krylov, number)
     share = 0.0 if found.exhausted else missed(found.steps, dimension, failure / 2)
@@ -247,15 +253,15 @@ def _ends(state: LanczosState, number: int, dimension: int, failure: float) -> t
     beyond = math.inf if share >= 0.5 else share * width / (1 - 2 * share)
     slack = _rounding(state)
     return (
-        Estimate(found.lowest, found.lowest - beyond - slack, found.lowest + slack),
-        Estimate(found.highest, found.highest - slack, found.highest + beyond + slack),
+        IntervalEstimate(found.lowest, found.lowest - beyond - slack, found.lowest + slack),
+        IntervalEstimate(found.highest, found.highest - slack, found.highest + beyond + slack),
     )
 
 
-def _norm(lowest: Estimate, highest: Estimate) -> Estimate:
+def _norm(lowest: IntervalEstimate, highest: IntervalEstimate) -> IntervalEstimate:
     """The larger absolute value of the two."""
     value = max(-lowest.value, highest.value)
-    return Estimate(value, max(0.0, -lowest.high, highest.low), max(-lowest.low, highest.high))
+    return IntervalEstimate(value, max(0.0, -lowest.high, highest.low), max(-lowest.low, highest.high))
 
 
 def _worst(state: LanczosState) -> int:
@@ -275,12 +281,18 @@ def _rounding(state: LanczosState) -> float:
     return 32 * float(jnp.finfo(krylov.basis.dtype).eps) * float(krylov.scale)
 
 
-def _both(numeric: Estimate, inside: Estimate, fresh: Estimate, *, upward: bool) -> Estimate:
+def _both(
+    numeric: IntervalEstimate, inside: IntervalEstimate, fresh: IntervalEstimate, *, upward: bool
+) -> IntervalEstimate:
     """An extreme eigenvalue from the clients it was chosen on, where it is too extreme, and fresh ones, where too tame.
 
     `upward`: whether it is the largest one.
     """
     value = (numeric.value + fresh.value) / 2
     if upward:
-        return Estimate(value, min(fresh.low, inside.low), max(inside.high, fresh.high) + numeric.high - numeric.value)
-    return Estimate(value, min(inside.low, fresh.low) - (numeric.value - numeric.low), max(fresh.high, inside.high))
+        return IntervalEstimate(
+            value, min(fresh.low, inside.low), max(inside.high, fresh.high) + numeric.high - numeric.value
+        )
+    return IntervalEstimate(
+        value, min(inside.low, fresh.low) - (numeric.value - numeric.low), max(fresh.high, inside.high)
+    )

@@ -10,7 +10,7 @@ from fedspam._internal import trees
 from fedspam._internal.trees import Params, Scalar, static, struct
 from fedspam.clients import Population
 from fedspam.federation import Federation
-from fedspam.methods._algorithm import MomentumState
+from fedspam.methods._algorithm import EstimateState
 from fedspam.methods._template import Factored, FactoredState
 from fedspam.methods.estimators import MVR
 from fedspam.methods.spam import Spam
@@ -31,7 +31,7 @@ class Observed:
     >>> from fedspam.problems import quadratics
     >>> from fedspam.solvers import Exact
     >>> people = quadratics(0, clients=10, dimension=5)
-    >>> method = Observed(spam(step_size=1.0, momentum=0.5, solver=Exact()), people, infimum=people.optimum)
+    >>> method = Observed(spam(step_size=1.0, fresh_weight=0.5, solver=Exact()), people, infimum=people.optimum)
     >>> run = simulate(method, people, jnp.ones(5), rounds=50, key=0)
     >>> bool(run.rows["lyapunov"][-1] < 0.1 * run.rows["lyapunov"][0])
     True
@@ -60,7 +60,7 @@ class Observed:
         return self.method.init(params, key, fed)
 
     def round(self, state: Any, key: Key[Array, ""], fed: Federation) -> tuple[Any, dict[str, Any]]:
-        schedule = self.method.momentum if isinstance(self.method, Spam) else self.method.estimator.momentum
+        schedule = self.method.fresh_weight if isinstance(self.method, Spam) else self.method.estimator.fresh_weight
         gamma, p = self.method.step_size(state.k), schedule(state.k)
         after, info = self.method.round(state, key, fed)
 
@@ -93,6 +93,6 @@ class Observed:
         return self.method.client_state(params)
 
 
-def _estimate(state: MomentumState | FactoredState) -> Params:
+def _estimate(state: EstimateState | FactoredState) -> Params:
     """g_k of a state after round k."""
-    return state.g if isinstance(state, MomentumState) else state.estimate.g
+    return state.g if isinstance(state, EstimateState) else state.estimate.g

@@ -49,8 +49,8 @@ def _nearest(word: str, allowed: Iterable[str]) -> str | None:
 def dotted(words: Sequence[str]) -> list[str]:
     """Flags of the form --section.key VALUE as argparse can read them: --set=section.key=VALUE.
 
-    >>> dotted(["run", "a.toml", "--algorithm.cohort", "20", "--algorithm.weighted", "--out", "x"])
-    ['run', 'a.toml', '--set=algorithm.cohort=20', '--set=algorithm.weighted=true', '--out', 'x']
+    >>> dotted(["run", "a.toml", "--algorithm.cohort_size", "20", "--algorithm.weighted", "--out", "x"])
+    ['run', 'a.toml', '--set=algorithm.cohort_size=20', '--set=algorithm.weighted=true', '--out', 'x']
     """
     found, rest = [], list(words)
     while rest:

@@ -10,7 +10,7 @@ def add(commands: Commands) -> None:
         "lab",
         help="a playground in the browser: sliders, and curves that answer at once",
         description=(
-            "Serve a page on this machine alone: sliders for similarity, step size, momentum, cohort and local\n"
+            "Serve a page on this machine alone: sliders for similarity, step size, fresh_weight, cohort and local\n"
             "work on the paper's ridge; methods race as they move. Copy what you found as Python or TOML.\n"
             "It ends with Ctrl-C, or by itself after an hour without a visit."
         ),

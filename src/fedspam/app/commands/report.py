@@ -46,7 +46,7 @@ def run(options: argparse.Namespace) -> int:
     from fedspam.app import report
 
     try:
-        promise = None if options.bound is None else report.Promise.of(options.bound)
+        promise = None if options.bound is None else report.BoundOverlay.of(options.bound)
     except ValueError as error:
         return options.refuse(f"argument --bound: {error}")
     names = ("title", "targets", "figures", "csv", "parquet")

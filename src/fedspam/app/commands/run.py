@@ -20,9 +20,9 @@ def add(commands: Commands) -> None:
             "examples:\n"
             "  fedspam run --example > experiment.toml          a file to begin with\n"
             "  fedspam run experiment.toml\n"
-            "  fedspam run experiment.toml --algorithm.cohort 20 --rounds 200 --out runs/x\n"
+            "  fedspam run experiment.toml --algorithm.cohort_size 20 --rounds 200 --out runs/x\n"
             "  fedspam run --resume --out runs/x --rounds 500   go on, to 500 rounds in all\n"
-            "  fedspam run --data ridge --algorithm spam --algorithm.step_size 0.1 --algorithm.momentum 0.2\n"
+            "  fedspam run --data ridge --algorithm spam --algorithm.step_size 0.1 --algorithm.fresh_weight 0.2\n"
             "  fedspam run experiment.toml --json | jq .accuracy\n\n"
             "exit codes: 0 done, 1 stopped or failed, 2 wrong arguments or configuration, 130 interrupted"
         ),

@@ -12,9 +12,9 @@ import numpy as np
 
 from fedspam._internal import checks, describe
 from fedspam.app.compare import files
-from fedspam.app.compare.measures import MEASURES, Cell, Trial, best, best_of_all, cell, costs, percentiles
+from fedspam.app.compare.measures import MEASURES, CostCell, Trial, best, best_of_all, cell, costs, percentiles
 from fedspam.app.compare.problems import PROBLEMS, Problem, load
-from fedspam.app.compare.tuning import BUDGET, Plan, try_settings, tune, waves
+from fedspam.app.compare.tuning import BUDGET, ComparePlan, try_settings, tune, waves
 from fedspam.methods import METHODS
 from fedspam.simulation import records
 
@@ -28,14 +28,14 @@ DEFAULT = (
 
 
 @dataclass(frozen=True)
-class Entry:
+class Contender:
     """One number of the table, and the setting that it is of: tuned for this measure and this target."""
 
     method: str
     target: float  # as an error
     measure: str
     trial: int | None  # None where no setting arrived while tuning
-    cell: Cell
+    cell: CostCell
 
 
 @dataclass(frozen=True)
@@ -43,12 +43,12 @@ class Contest:
     """What a comparison found: every setting that was tried, and the best of them on fresh seeds."""
 
     problem: Problem
-    plan: Plan
+    plan: ComparePlan
     trials: Mapping[str, list[Trial]]  # by method, all that were tried
     finals: Mapping[str, dict[int, Trial]]  # by method and number, those that were chosen, run on the reported seeds
-    entries: list[Entry]
+    entries: list[Contender]
 
-    def entry(self, method: str, target: float, measure: str) -> Entry:
+    def entry(self, method: str, target: float, measure: str) -> Contender:
         return next(
             entry for entry in self.entries if (entry.method, entry.target, entry.measure) == (method, target, measure)
         )
@@ -81,7 +81,7 @@ def check_cohort(cohort: int, clients: int, problem: str) -> None:
 
 
 def contest(
-    problem: Problem, methods: Sequence[str], plan: Plan, progress: Callable[[], None] | None = None
+    problem: Problem, methods: Sequence[str], plan: ComparePlan, progress: Callable[[], None] | None = None
 ) -> Contest:
     """Tune every method with the same budget, and run the best settings on seeds that tuning has not seen.
 
@@ -94,7 +94,7 @@ def contest(
         raise ValueError(f"{problem.name!r} has no test set to take the accuracy on; use the metric 'gradient'")
     trials: dict[str, list[Trial]] = {}
     finals: dict[str, dict[int, Trial]] = {}
-    entries: list[Entry] = []
+    entries: list[Contender] = []
     for key in methods:
         tried = trials[key] = tune(key, problem, plan, progress)
         wanted = {(e, m): best(tried, m, e) for e in plan.errors for m in MEASURES}
@@ -106,7 +106,7 @@ def contest(
             values = np.full(plan.seeds, np.inf)
             if chosen is not None:
                 values = costs(finals[key][chosen.number].curves, measure, error)
-            entries.append(Entry(key, error, measure, None if chosen is None else chosen.number, cell(values)))
+            entries.append(Contender(key, error, measure, None if chosen is None else chosen.number, cell(values)))
         if progress is not None:
             progress()
     return Contest(problem, plan, trials, finals, entries)
@@ -115,7 +115,7 @@ def contest(
 def compare(
     problem: Problem,
     methods: Sequence[str],
-    plan: Plan,
+    plan: ComparePlan,
     folder: str | Path,
     *,
     command: str = "",
@@ -205,9 +205,9 @@ __all__ = [
     "DEFAULT",
     "MEASURES",
     "PROBLEMS",
+    "ComparePlan",
+    "Contender",
     "Contest",
-    "Entry",
-    "Plan",
     "Problem",
     "check_cohort",
     "check_methods",

@@ -10,7 +10,7 @@ import numpy as np
 
 from fedspam._internal import describe
 from fedspam.app.compare.measures import MEASURES, Trial
-from fedspam.app.compare.tuning import Plan
+from fedspam.app.compare.tuning import ComparePlan
 
 
 def text(header: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
@@ -31,7 +31,7 @@ def setting_text(setting: Mapping[str, Any]) -> str:
     return json.dumps(describe.describe(dict(setting)), sort_keys=True)
 
 
-def tuning(trials: Mapping[str, Sequence[Trial]], plan: Plan) -> str:
+def tuning(trials: Mapping[str, Sequence[Trial]], plan: ComparePlan) -> str:
     """Every setting that was tried, in the order of trial, with the median costs on the seeds it was tuned on."""
     pairs = [(error, measure) for error in plan.errors for measure in MEASURES]
     header = ["method", "trial", "status", "final_error", *(f"{m}_to_{plan.label(e):g}" for e, m in pairs), "setting"]
@@ -52,7 +52,7 @@ def tuning(trials: Mapping[str, Sequence[Trial]], plan: Plan) -> str:
     )
 
 
-def curves(finals: Mapping[str, Mapping[int, Trial]], plan: Plan) -> str:
+def curves(finals: Mapping[str, Mapping[int, Trial]], plan: ComparePlan) -> str:
     """Every look at the chosen settings on the reported seeds; a diverged error may be inf or nan."""
     header = ["method", "trial", "seed", "rounds", "error", "bytes_up", "bytes", "gradients"]
     return text(
@@ -67,7 +67,7 @@ def curves(finals: Mapping[str, Mapping[int, Trial]], plan: Plan) -> str:
     )
 
 
-def table(entries: Iterable[Any], trials: Mapping[str, Sequence[Trial]], plan: Plan) -> str:
+def table(entries: Iterable[Any], trials: Mapping[str, Sequence[Trial]], plan: ComparePlan) -> str:
     """One row a method, target and measure: the median over seeds, its band, and the setting."""
     header = ["method", "target", "measure", "median", "low", "high", "reached", "seeds", "trial", "setting"]
     return text(

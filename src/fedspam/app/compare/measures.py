@@ -65,7 +65,7 @@ def costs(curves: Curves, measure: str, target: float) -> Float[np.ndarray, " se
     return np.array([paid[i, int(k)] if np.isfinite(k) else np.inf for i, k in enumerate(looks)])
 
 
-class Cell(NamedTuple):
+class CostCell(NamedTuple):
     """A number of the table: the median over seeds and what lies around it, and how many seeds arrived."""
 
     median: float
@@ -75,9 +75,9 @@ class Cell(NamedTuple):
     seeds: int
 
 
-def cell(values: Float[np.ndarray, " seeds"]) -> Cell:
+def cell(values: Float[np.ndarray, " seeds"]) -> CostCell:
     low, median, high = percentiles(values, (10, 50, 90))
-    return Cell(float(median), float(low), float(high), int(np.isfinite(values).sum()), len(values))
+    return CostCell(float(median), float(low), float(high), int(np.isfinite(values).sum()), len(values))
 
 
 def percentiles(values: Float[np.ndarray, "seeds ..."], wanted: Sequence[float]) -> Float[np.ndarray, "..."]:

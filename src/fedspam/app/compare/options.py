@@ -7,7 +7,7 @@ from fedspam._internal import checks
 from fedspam.app.compare import DEFAULT, check_cohort, check_methods
 from fedspam.app.compare.problems import PROBLEMS
 from fedspam.app.compare.sweep import CLIENTS, HERO, PLAN, RIVALS
-from fedspam.app.compare.tuning import Plan
+from fedspam.app.compare.tuning import ComparePlan
 
 USUAL = "quadratics"
 
@@ -18,7 +18,7 @@ class Comparison:
 
     problem: str | None
     methods: tuple[str, ...]
-    plan: Plan
+    plan: ComparePlan
 
 
 def checked(
@@ -60,6 +60,8 @@ def checked(
             raise ValueError(f"{name!r} has no test set to take the accuracy on; those that have one: {tested}")
         targets = usual.accuracies if targets is None else targets
     given = {"rounds": usual.rounds, "cohort": usual.cohort, **given}
-    plan = Plan(targets=tuple(usual.targets if targets is None else targets), metric=metric, exact=exact, **given)
+    plan = ComparePlan(
+        targets=tuple(usual.targets if targets is None else targets), metric=metric, exact=exact, **given
+    )
     check_cohort(plan.cohort, usual.clients, name)
     return Comparison(name, tuple(check_methods(DEFAULT if methods is None else methods)), plan)

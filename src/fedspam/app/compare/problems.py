@@ -53,7 +53,7 @@ class Problem:
 
 
 @struct
-class QuadraticLook:
+class QuadraticCurve:
     """The relative gradient norm of a quadratic f."""
 
     hessian: Float[Array, "d d"]
@@ -89,7 +89,7 @@ def of_quadratics(name: str, what: str, people: Quadratics, start: Any) -> Probl
     """A problem of quadratic clients, all of whose constants are known."""
     start = jnp.asarray(start, people.hessians.dtype)
     hessian, linear = people.hessians.mean(0), people.linears.mean(0)
-    look = QuadraticLook(hessian, linear, jnp.linalg.norm(hessian @ start - linear))
+    look = QuadraticCurve(hessian, linear, jnp.linalg.norm(hessian @ start - linear))
     return Problem(
         name, what, people, start, look, people.delta, people.smoothness, float(people.client_smoothness.max()),
         people.size, people.optimum, exact=True,
@@ -210,7 +210,7 @@ def _standardised(features: np.ndarray, train: np.ndarray) -> np.ndarray:
 
 
 @dataclass(frozen=True)
-class Named:
+class NamedProblem:
     """A problem that can be asked for, and how it is compared on unless one says otherwise."""
 
     build: Callable[[Path | None], Problem]
@@ -221,16 +221,16 @@ class Named:
     accuracies: tuple[float, ...] = ()  # levels to reach on its test set, where it has one
 
 
-PROBLEMS: Mapping[str, Named] = {
-    "ridge": Named(_ridge, 10, 2, 400, (0.1, 0.01, 0.003)),
-    "ridge-similar": Named(_ridge_similar, 200, 10, 300, (0.1, 0.01, 0.002)),
-    "quadratics": Named(_quadratics, 200, 10, 300, (0.1, 0.01, 0.002)),
-    "a9a": Named(_libsvm("a9a", 100, False), 100, 10, 150, (0.1, 0.03, 0.01), (0.83, 0.84, 0.845)),
-    "a9a-nonconvex": Named(_libsvm("a9a", 100, True), 100, 10, 150, (0.1, 0.03, 0.01), (0.83, 0.84, 0.845)),
-    "mushrooms": Named(_libsvm("mushrooms", 50, False), 50, 10, 150, (0.1, 0.03, 0.01)),
-    "mushrooms-nonconvex": Named(_libsvm("mushrooms", 50, True), 50, 10, 150, (0.1, 0.03, 0.01)),
-    "har": Named(_har, 30, 6, 100, (0.1, 0.03, 0.01), (0.9, 0.95, 0.97)),
-    "heart": Named(_heart, 4, 2, 300, (0.1, 0.03, 0.01), (0.75, 0.78)),
+PROBLEMS: Mapping[str, NamedProblem] = {
+    "ridge": NamedProblem(_ridge, 10, 2, 400, (0.1, 0.01, 0.003)),
+    "ridge-similar": NamedProblem(_ridge_similar, 200, 10, 300, (0.1, 0.01, 0.002)),
+    "quadratics": NamedProblem(_quadratics, 200, 10, 300, (0.1, 0.01, 0.002)),
+    "a9a": NamedProblem(_libsvm("a9a", 100, False), 100, 10, 150, (0.1, 0.03, 0.01), (0.83, 0.84, 0.845)),
+    "a9a-nonconvex": NamedProblem(_libsvm("a9a", 100, True), 100, 10, 150, (0.1, 0.03, 0.01), (0.83, 0.84, 0.845)),
+    "mushrooms": NamedProblem(_libsvm("mushrooms", 50, False), 50, 10, 150, (0.1, 0.03, 0.01)),
+    "mushrooms-nonconvex": NamedProblem(_libsvm("mushrooms", 50, True), 50, 10, 150, (0.1, 0.03, 0.01)),
+    "har": NamedProblem(_har, 30, 6, 100, (0.1, 0.03, 0.01), (0.9, 0.95, 0.97)),
+    "heart": NamedProblem(_heart, 4, 2, 300, (0.1, 0.03, 0.01), (0.75, 0.78)),
 }
 
 

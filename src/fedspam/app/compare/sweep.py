@@ -14,7 +14,7 @@ import numpy as np
 from fedspam._internal import describe
 from fedspam.app.compare import check_methods, contest, facts, files, make_folder, waves, write_manifest
 from fedspam.app.compare.problems import Problem, of_quadratics, similar_quadratics
-from fedspam.app.compare.tuning import Plan
+from fedspam.app.compare.tuning import ComparePlan
 from fedspam.methods import METHODS
 from fedspam.problems import ridge
 from fedspam.simulation import records
@@ -27,7 +27,7 @@ RATIOS = (0.01, 0.03, 0.1, 0.3, 1.0)
 SCALES = (0.003, 0.01, 0.03, 0.1, 0.3)  # of the ridge: delta/L from 0.005 to 0.5
 SMALL, LARGE = 0.01, 0.3  # the spread of the clients' gradients at the minimiser, relative to the gradient at the start
 CLIENTS, DIMENSION, MANY = 200, 20, 2000
-PLAN = Plan(rounds=600, cohort=10, targets=(0.01, 0.002), seeds=10, budget=36, exact=True)
+PLAN = ComparePlan(rounds=600, cohort=10, targets=(0.01, 0.002), seeds=10, budget=36, exact=True)
 TIE = 1.25  # within this factor two methods tie
 SHOWN = ("rounds", "bytes")  # the measures that are told
 
@@ -88,7 +88,7 @@ class Row(NamedTuple):
 def sweep(
     folder: str | Path,
     rivals: Sequence[str] = RIVALS,
-    plan: Plan = PLAN,
+    plan: ComparePlan = PLAN,
     *,
     chosen: Sequence[Case] | None = None,
     command: str = "",
@@ -126,11 +126,11 @@ def sweep(
     return rows
 
 
-def steps(rivals: int, plan: Plan = PLAN, problems: int | None = None) -> int:
+def steps(rivals: int, plan: ComparePlan = PLAN, problems: int | None = None) -> int:
     return (len(cases()) if problems is None else problems) * (rivals + 1) * (waves(plan.budget) + 1)
 
 
-def note(plan: Plan) -> tuple[str, ...]:
+def note(plan: ComparePlan) -> tuple[str, ...]:
     return (
         f"{CLIENTS} clients, cohort {plan.cohort}, d = {DIMENSION}; every point: best of {plan.budget} settings for "
         f"this measure and target, tuned on other seeds; median of {plan.seeds} seeds.",

@@ -22,7 +22,7 @@ ATTEMPTS = 50  # draws of a nearby setting, some of which its method may refuse
 
 
 @dataclasses.dataclass(frozen=True)
-class Plan:
+class ComparePlan:
     """How a comparison is run.
 
     Arguments:
@@ -74,7 +74,7 @@ class Plan:
         return [2**20 + number for number in self.reported]
 
 
-def tune(key: str, problem: Problem, plan: Plan, progress: Callable[[], None] | None = None) -> list[Trial]:
+def tune(key: str, problem: Problem, plan: ComparePlan, progress: Callable[[], None] | None = None) -> list[Trial]:
     """All settings that a method tries on a problem: as many as the budget says, unless it has no numbers to tune."""
     proposed = METHODS[key].grid(problem.scales(plan.cohort))
     chosen = np.unique(np.linspace(0, len(proposed) - 1, min(len(proposed), plan.budget)).round().astype(int))
@@ -100,11 +100,11 @@ def waves(budget: int) -> int:
 
 
 def nearby(
-    key: str, setting: Mapping[str, Any], problem: Problem, plan: Plan, random: np.random.Generator
+    key: str, setting: Mapping[str, Any], problem: Problem, plan: ComparePlan, random: np.random.Generator
 ) -> Mapping[str, Any]:
     """A setting whose numbers are those of another times random factors; whole numbers stay.
 
-    Factors that the method refuses, such as a momentum above 1, are drawn again.
+    Factors that the method refuses, such as a fresh weight above 1, are drawn again.
     """
     for _ in range(ATTEMPTS):
         drawn = {
@@ -119,7 +119,7 @@ def nearby(
     return dict(setting)
 
 
-def build(key: str, setting: Mapping[str, Any], problem: Problem, plan: Plan) -> Any:
+def build(key: str, setting: Mapping[str, Any], problem: Problem, plan: ComparePlan) -> Any:
     """The method with a setting of its grid, on a problem.
 
     From the registry's example it takes what says which variant the row is of, its local solver where the setting has
@@ -146,7 +146,13 @@ def build(key: str, setting: Mapping[str, Any], problem: Problem, plan: Plan) ->
 
 
 def try_settings(
-    key: str, settings: Sequence[Mapping[str, Any]], problem: Problem, plan: Plan, seeds: Sequence[int], *, first: int
+    key: str,
+    settings: Sequence[Mapping[str, Any]],
+    problem: Problem,
+    plan: ComparePlan,
+    seeds: Sequence[int],
+    *,
+    first: int,
 ) -> list[Trial]:
     """Run settings, those of one structure in one compiled call."""
     algorithms = [build(key, setting, problem, plan) for setting in settings]
@@ -176,7 +182,7 @@ def try_settings(
     ]
 
 
-def _curves(run: Run, lane: int, plan: Plan) -> Curves:
+def _curves(run: Run, lane: int, plan: ComparePlan) -> Curves:
     seen = run.probes[plan.metric][lane].astype(np.float64)
     error = seen if plan.metric == "gradient" else 1 - seen
     start = {

@@ -12,7 +12,7 @@ from fedspam.app.config.type_text import about, rule
 
 EXAMPLE = """\
 # An experiment of fedspam. Run it:      fedspam run experiment.toml
-# Change a setting for once:             fedspam run experiment.toml --algorithm.cohort 20 --rounds 200
+# Change a setting for once:             fedspam run experiment.toml --algorithm.cohort_size 20 --rounds 200
 # Every setting with its default:        fedspam run --settings
 
 [data]
@@ -37,9 +37,9 @@ regularisation = 0.001
 
 [algorithm]
 name = "spam_pp"          # a key of `fedspam methods`; below it what that method takes
-cohort = 10               # clients asked in a round
+cohort_size = 10               # clients asked in a round
 step_size = 0.2           # a number, a list with one a round, or { schedule = "power", value = 1.0, exponent = 0.33 }
-momentum = 0.3
+fresh_weight = 0.3
 
 [prox]
 name = "lbfgs"            # lbfgs, newton, gradient, backtracking, accelerated, adaptive, adam, exact

@@ -16,10 +16,8 @@ from fedspam import solvers
 from fedspam.app.config.schema import Positive, Whole
 from fedspam.methods import METHODS, Adam, Momentum, Plain, schedules
 
-COHORT = "cohort"  # what the argument cohort_size is called here
 
-
-class Power(Struct, frozen=True, kw_only=True, tag_field="schedule", tag="power"):
+class PowerSetting(Struct, frozen=True, kw_only=True, tag_field="schedule", tag="power"):
     """A value that decays like a power of the round: value * (k + 1 + shift)^-exponent."""
 
     value: Positive
@@ -28,7 +26,7 @@ class Power(Struct, frozen=True, kw_only=True, tag_field="schedule", tag="power"
 
 
 class Theorem(Struct, frozen=True, kw_only=True, tag_field="schedule", tag="theorem"):
-    """The momentum that the theorems ask for at the method's step size and this similarity."""
+    """The fresh weight that the theorems ask for at the method's step size and this similarity."""
 
     delta: Positive
 
@@ -51,17 +49,19 @@ class AdamBase(Struct, frozen=True, kw_only=True, tag_field="name", tag="adam"):
     epsilon: float = 1e-3
 
 
-Value = float | list[float] | Power
+Value = float | list[float] | PowerSetting
 # what `Any` stands for in the constructors, by the argument's name
 TYPES: Mapping[str, Any] = {
-    "momentum": float | list[float] | Power | Theorem,
+    "fresh_weight": float | list[float] | PowerSetting | Theorem,
     "start": Whole | Literal["cohort", "client", "zero"],
     "base": PlainBase | MomentumBase | AdamBase | None,
 }
 ABOUT: Mapping[str, str] = {
-    COHORT: "clients asked in a round",
+    "cohort_size": "clients asked in a round",
     "step_size": "of a step or prox: a number, a list with one a round, or a table",
-    "momentum": "weight of what the cohort says now: likewise",
+    "fresh_weight": "weight of the fresh gradient in the estimate: likewise",
+    "local_rate": "of a client's gradient steps: likewise",
+    "momentum": "weight of the past in the server's step",
     "local_steps": "steps a client takes",
     "server_step_size": "how far the server goes along the mean of the clients' moves",
     "probability": "of a full round, or of communication",
@@ -77,7 +77,7 @@ def algorithm_section(name: str) -> type[Struct]:
     for argument in inspect.signature(method.build).parameters.values():
         if argument.name == "solver":
             continue
-        key = _key(argument.name)
+        key = argument.name
         kind = Annotated[_kind(argument), Meta(description=ABOUT.get(key, f"see fedspam.methods.{name}"))]
         default = _default(name, argument)
         fields.append((key, kind) if default is inspect.Parameter.empty else (key, kind, default))
@@ -86,10 +86,6 @@ def algorithm_section(name: str) -> type[Struct]:
 
 def takes_prox(name: str) -> bool:
     return "solver" in inspect.signature(METHODS[name].build).parameters
-
-
-def _key(argument: str) -> str:
-    return COHORT if argument == "cohort_size" else argument
 
 
 def _default(name: str, argument: inspect.Parameter) -> Any:
@@ -143,7 +139,7 @@ _PAIRS = Annotated[Whole, Meta(description="pairs remembered")]
 PROX: Mapping[str, type[Struct]] = {
     "lbfgs": _solver("lbfgs", *_stopping(200), ("memory", _PAIRS, 10)),
     "newton": _solver("newton", *_stopping(20), ("cg_steps", _CG, 50)),
-    "gradient": _solver("gradient", ("steps", STEPS, 10), ("step_size", _SIZE, None), ("minibatch", _BATCH, False)),
+    "gradient": _solver("gradient", ("steps", STEPS, 10), ("local_rate", _SIZE, None), ("minibatch", _BATCH, False)),
     "backtracking": _solver("backtracking", *_stopping(50)),
     "accelerated": _solver("accelerated", *_stopping(50)),
     "adaptive": _solver("adaptive", *_stopping(50)),
@@ -180,9 +176,7 @@ def method(section: Struct, prox_section: Struct | None, population: int | None 
     """The method that `[algorithm]` and `[prox]` ask for, on a population of that size."""
     settings = msgspec.structs.asdict(section)
     name = name_of(section)
-    cohort = settings.get(COHORT) or population or 1
-    if COHORT in settings:
-        settings["cohort_size"] = settings.pop(COHORT)
+    cohort = settings.get("cohort_size") or population or 1
     step_size = _schedule(settings.get("step_size"))
     made = {key: _schedule(value, step_size, cohort, population) for key, value in settings.items()}
     if prox_section is not None:
@@ -191,12 +185,12 @@ def method(section: Struct, prox_section: Struct | None, population: int | None 
 
 
 def _schedule(value: Any, step_size: Any = None, cohort: int = 1, population: int | None = None) -> Any:
-    if isinstance(value, Power):
+    if isinstance(value, PowerSetting):
         return schedules.Power(value.value, value.exponent, value.shift)
     if isinstance(value, Theorem):
         gamma = schedules.step_size_schedule(step_size)
         size = cohort if population is None else min(cohort, population - 1 if population > 1 else 1)
-        return schedules.MomentumOf(gamma, value.delta, schedules.effective_cohort(size, population))
+        return schedules.FreshWeightOf(gamma, value.delta, schedules.effective_cohort(size, population))
     if isinstance(value, list):
         return jnp.asarray(value)
     if isinstance(value, PlainBase):

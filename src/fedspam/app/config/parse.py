@@ -21,7 +21,7 @@ SECTIONS = ("data", "clients", "model", "algorithm", "prox", "run", "evaluate", 
 SHORT = {"data": "name", "model": "name", "algorithm": "name", "prox": "name"}
 PLAIN: Mapping[str, type[Struct]] = {
     "clients": schema.Clients,
-    "run": schema.Run,
+    "run": schema.RunSection,
     "evaluate": schema.Evaluate,
     "track": schema.Track,
 }
@@ -111,7 +111,7 @@ def absolute(tree: dict[str, Any], folder: Path) -> dict[str, Any]:
 def decode(tree: Mapping[str, Any], texts: Mapping[str, str] | None = None) -> Config:
     """A configuration from plain tables. Everything that is wrong is told at once.
 
-    >>> config = decode({"data": "ridge", "algorithm": {"name": "spam", "step_size": 0.5, "momentum": 0.2}})
+    >>> config = decode({"data": "ridge", "algorithm": {"name": "spam", "step_size": 0.5, "fresh_weight": 0.2}})
     >>> config.data.name, config.run.rounds
     ('ridge', 100)
     """
@@ -136,7 +136,7 @@ def _together(config: Config) -> Iterable[str]:
     method = name_of(config.algorithm)
     if config.prox is not None and not takes_prox(method):
         yield f"prox: {method} solves no prox; leave the section [prox] out"
-    own = isinstance(config.data, schema.Problem | schema.Quadratics | schema.Ridge)
+    own = isinstance(config.data, schema.ProblemSection | schema.QuadraticsSection | schema.RidgeSection)
     kind = name_of(config.data)
     if own and config.model is not None:
         yield f"model: data of kind {kind!r} brings its own loss; leave the section [model] out"
@@ -164,8 +164,6 @@ def _section(section: str, tree: Mapping[str, Any], texts: Mapping[str, str]) ->
         return fill("model", table, schema.Function, texts)
     kind, label = _kind(section, table)
     rest = {key: value for key, value in table.items() if key != label}
-    if section == "algorithm" and "cohort_size" in rest and "cohort" not in rest:  # as it is called in Python
-        rest["cohort"] = rest.pop("cohort_size")
     return fill(section, rest, kind, texts, label)
 
 

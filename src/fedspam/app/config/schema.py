@@ -24,14 +24,14 @@ def _about(text: str) -> Meta:
 # --- [data]: what is read --------------------------------------------------------------------------------------------
 
 
-class Problem(Struct, frozen=True, kw_only=True, tag_field="kind", tag="problem"):
+class ProblemSection(Struct, frozen=True, kw_only=True, tag_field="kind", tag="problem"):
     """A problem of `fedspam compare`, with its clients, its loss and its start."""
 
     name: Annotated[Text, _about("ridge, ridge-similar, quadratics, a9a, mushrooms, har, heart, ...")]
     folder: Annotated[str | None, _about("where the data sets lie; else $FEDSPAM_DATA, ./data")] = None
 
 
-class Quadratics(Struct, frozen=True, kw_only=True, tag_field="kind", tag="quadratics"):
+class QuadraticsSection(Struct, frozen=True, kw_only=True, tag_field="kind", tag="quadratics"):
     """Random quadratic clients with exactly the similarity and noise that are asked for; nothing is read."""
 
     clients: Annotated[Whole, _about("how many")] = 100
@@ -43,7 +43,7 @@ class Quadratics(Struct, frozen=True, kw_only=True, tag_field="kind", tag="quadr
     seed: Annotated[Natural, _about("which draw of clients")] = 0
 
 
-class Ridge(Struct, frozen=True, kw_only=True, tag_field="kind", tag="random_ridge"):
+class RidgeSection(Struct, frozen=True, kw_only=True, tag_field="kind", tag="random_ridge"):
     """The paper's ridge regression, drawn at random; nothing is read."""
 
     clients: Annotated[Whole, _about("how many")] = 10
@@ -53,7 +53,7 @@ class Ridge(Struct, frozen=True, kw_only=True, tag_field="kind", tag="random_rid
     seed: Annotated[Natural, _about("which draw of clients")] = 0
 
 
-class Rows(Struct, frozen=True, kw_only=True):
+class RowsSection(Struct, frozen=True, kw_only=True):
     """What all kinds of data that consist of examples have in common."""
 
     test: Annotated[Share, _about("share of every client's rows that is held out to test on")] = 0.2
@@ -61,7 +61,7 @@ class Rows(Struct, frozen=True, kw_only=True):
     intercept: Annotated[bool, _about("add a feature that is always 1, for a loss of one's own without a bias")] = False
 
 
-class Csv(Rows, frozen=True, kw_only=True, tag_field="kind", tag="csv"):
+class Csv(RowsSection, frozen=True, kw_only=True, tag_field="kind", tag="csv"):
     """A table with a header, of which one column is the label and one tells whose row it is."""
 
     path: Annotated[Text, _about("the file, seen from the configuration's folder")]
@@ -74,7 +74,7 @@ class Csv(Rows, frozen=True, kw_only=True, tag_field="kind", tag="csv"):
     )
 
 
-class Npz(Rows, frozen=True, kw_only=True, tag_field="kind", tag="npz"):
+class Npz(RowsSection, frozen=True, kw_only=True, tag_field="kind", tag="npz"):
     """NumPy's .npz archive: a matrix of features, a vector of labels, and one of clients."""
 
     path: Annotated[Text, _about("the file, seen from the configuration's folder")]
@@ -86,7 +86,7 @@ class Npz(Rows, frozen=True, kw_only=True, tag_field="kind", tag="npz"):
     )
 
 
-class Libsvm(Rows, frozen=True, kw_only=True, tag_field="kind", tag="libsvm"):
+class Libsvm(RowsSection, frozen=True, kw_only=True, tag_field="kind", tag="libsvm"):
     """A file in LIBSVM's format, plain, .gz or .bz2; split it among clients with [clients]."""
 
     path: Annotated[Text, _about("the file, seen from the configuration's folder")]
@@ -97,11 +97,11 @@ class Libsvm(Rows, frozen=True, kw_only=True, tag_field="kind", tag="libsvm"):
     )
 
 
-class Digits(Rows, frozen=True, kw_only=True, tag_field="kind", tag="digits"):
+class Digits(RowsSection, frozen=True, kw_only=True, tag_field="kind", tag="digits"):
     """The 1797 handwritten digits that come with scikit-learn; split them among clients with [clients]."""
 
 
-class Synthetic(Rows, frozen=True, kw_only=True, tag_field="kind", tag="synthetic"):
+class Synthetic(RowsSection, frozen=True, kw_only=True, tag_field="kind", tag="synthetic"):
     """LEAF's synthetic(alpha, beta): classes by a linear model that differs from client to client."""
 
     clients: Annotated[Whole, _about("how many")] = 30
@@ -119,7 +119,7 @@ class Leaf(Struct, frozen=True, kw_only=True, tag_field="kind", tag="leaf"):
     test: Annotated[Share, _about("share of every client's rows that is held out to test on")] = 0.2
 
 
-class Femnist(Struct, frozen=True, kw_only=True, tag_field="kind", tag="femnist"):
+class FemnistSection(Struct, frozen=True, kw_only=True, tag_field="kind", tag="femnist"):
     """Handwritten characters of 184 writers, bytes of 28 x 28, with the test rows that come with them."""
 
     folder: Annotated[str | None, _about("where the data sets lie; else $FEDSPAM_DATA, ./data")] = None
@@ -130,12 +130,12 @@ DATA: Mapping[str, type[Struct]] = {
     "npz": Npz,
     "libsvm": Libsvm,
     "leaf": Leaf,
-    "femnist": Femnist,
+    "femnist": FemnistSection,
     "digits": Digits,
     "synthetic": Synthetic,
-    "quadratics": Quadratics,
-    "random_ridge": Ridge,
-    "problem": Problem,
+    "quadratics": QuadraticsSection,
+    "random_ridge": RidgeSection,
+    "problem": ProblemSection,
 }
 
 
@@ -179,7 +179,7 @@ class Softmax(Struct, frozen=True, kw_only=True, tag_field="name", tag="softmax"
     bias: Annotated[bool, _about("whether there is one")] = True
 
 
-class Linear(Struct, frozen=True, kw_only=True, tag_field="name", tag="linear"):
+class LinearSection(Struct, frozen=True, kw_only=True, tag_field="name", tag="linear"):
     """Least squares: labels that are numbers."""
 
     regularisation: Annotated[NotNegative, _about("weight of the quadratic penalty")] = 1e-3
@@ -205,7 +205,7 @@ class LeafCnn(Struct, frozen=True, kw_only=True, tag_field="name", tag="leaf_cnn
 MODELS: Mapping[str, type[Struct]] = {
     "logistic": Logistic,
     "softmax": Softmax,
-    "linear": Linear,
+    "linear": LinearSection,
     "mlp": Mlp,
     "femnist_cnn": FemnistCnn,
     "leaf_cnn": LeafCnn,
@@ -215,7 +215,7 @@ MODELS: Mapping[str, type[Struct]] = {
 # --- how it is run, looked at and told -------------------------------------------------------------------------------
 
 
-class Run(Struct, frozen=True, kw_only=True):
+class RunSection(Struct, frozen=True, kw_only=True):
     """How long, with which randomness, and what is kept."""
 
     rounds: Annotated[Whole, _about("how many")] = 100
@@ -265,6 +265,6 @@ class Config(Struct, frozen=True, kw_only=True):
     model: Any
     algorithm: Struct
     prox: Struct | None
-    run: Run
+    run: RunSection
     evaluate: Evaluate
     track: Track

@@ -11,7 +11,7 @@ from fedspam.app.compare import problems
 from fedspam.app.config import Config, ConfigError, methods, schema
 from fedspam.app.experiment.data import examples
 from fedspam.app.experiment.model import learner
-from fedspam.app.experiment.probes import ProblemLook, QuadraticLook, evaluation, look_at
+from fedspam.app.experiment.probes import ProblemLook, QuadraticProbe, evaluation, look_at
 from fedspam.clients import Population, Ragged
 from fedspam.problems import Quadratics, quadratics, ridge
 from fedspam.simulation.stopping import Target
@@ -47,7 +47,7 @@ def make(config: Config) -> Experiment:
     cohort = getattr(config.algorithm, "cohort", None)
     if cohort is not None and population.size is not None and cohort > population.size:
         raise ConfigError(
-            f"algorithm.cohort = {cohort} is more than the {population.size} clients that there are; "
+            f"algorithm.cohort_size = {cohort} is more than the {population.size} clients that there are; "
             f"ask for at most {population.size}"
         )
     try:
@@ -70,17 +70,17 @@ def make(config: Config) -> Experiment:
 def _world(config: Config) -> tuple[Population, Params, Any]:
     """Clients, a start and a probe."""
     data = config.data
-    if isinstance(data, schema.Quadratics):
+    if isinstance(data, schema.QuadraticsSection):
         people = quadratics(
             data.seed, data.clients, data.dimension,
             delta=data.delta, condition=data.condition, curvature=data.curvature, noise=data.noise,
         )  # fmt: skip
         return _quadratic(people, jnp.zeros(data.dimension))
-    if isinstance(data, schema.Ridge):
+    if isinstance(data, schema.RidgeSection):
         return _quadratic(
             *ridge(data.seed, data.clients, data.dimension, regularisation=data.regularisation, scale=data.scale)
         )
-    if isinstance(data, schema.Problem):
+    if isinstance(data, schema.ProblemSection):
         try:
             problem = problems.load(data.name, data.folder)
         except (OSError, ValueError) as error:
@@ -99,4 +99,4 @@ def _world(config: Config) -> tuple[Population, Params, Any]:
 def _quadratic(people: Quadratics, start: Any) -> tuple[Population, Params, Any]:
     start = jnp.asarray(start, people.hessians.dtype)
     unit = jnp.linalg.norm(people.gradient(start))
-    return people, start, QuadraticLook(people, unit)
+    return people, start, QuadraticProbe(people, unit)

@@ -15,13 +15,13 @@ from fedspam import datasets
 from fedspam.app.config import schema
 from fedspam.app.config.parse import ConfigError
 from fedspam.app.config.type_text import nearest
-from fedspam.datasets import Federated
+from fedspam.datasets import FederatedData
 
 OPENERS: dict[str, Callable[..., Any]] = {".gz": gzip.open, ".bz2": bz2.open, ".xz": lzma.open}
 
 
 @dataclass(frozen=True)
-class Examples:
+class LoadedExamples:
     """The examples of an experiment.
 
     Arguments:
@@ -30,8 +30,8 @@ class Examples:
         classes: how many there are; 0 where labels are numbers.
     """
 
-    train: Federated
-    test: Federated | None
+    train: FederatedData
+    test: FederatedData | None
     classes: int
 
     @property
@@ -40,7 +40,7 @@ class Examples:
         return self.train.examples["features"].shape[1:]
 
 
-def examples(data: Any, clients: schema.Clients) -> Examples:
+def examples(data: Any, clients: schema.Clients) -> LoadedExamples:
     """What `[data]` and `[clients]` ask for; whatever is wrong with it names the setting."""
     try:
         return _examples(data, clients)
@@ -54,10 +54,10 @@ def examples(data: Any, clients: schema.Clients) -> Examples:
         raise ConfigError(f"data: {error}") from None
 
 
-def _examples(data: Any, clients: schema.Clients) -> Examples:
-    if isinstance(data, schema.Femnist):
+def _examples(data: Any, clients: schema.Clients) -> LoadedExamples:
+    if isinstance(data, schema.FemnistSection):
         read = datasets.read_femnist(data.folder)
-        return Examples(read.train, read.test, int(read.train.examples["label"].max()) + 1)
+        return LoadedExamples(read.train, read.test, int(read.train.examples["label"].max()) + 1)
     whole, numbers = _whole(data, clients)
     _check_columns(whole)
     if not numbers:
@@ -65,12 +65,12 @@ def _examples(data: Any, clients: schema.Clients) -> Examples:
     else:
         classes = 0
     train, test = whole.hold_out_examples(data.test) if data.test > 0 else (whole, None)
-    if isinstance(data, schema.Rows):
+    if isinstance(data, schema.RowsSection):
         train, test = _prepared(train, test, data)
-    return Examples(train, test if test is not None and test.rows else None, classes)
+    return LoadedExamples(train, test if test is not None and test.rows else None, classes)
 
 
-def _whole(data: Any, clients: schema.Clients) -> tuple[Federated, bool]:
+def _whole(data: Any, clients: schema.Clients) -> tuple[FederatedData, bool]:
     """All examples, and whether their labels are numbers instead of classes."""
     if isinstance(data, schema.Synthetic):
         made = datasets.synthetic(
@@ -94,11 +94,11 @@ def _whole(data: Any, clients: schema.Clients) -> tuple[Federated, bool]:
             return _split(columns, clients), numbers
         _refuse_split(clients, f"the array {data.client!r}")
         owners, found = datasets.by_key(arrays[data.client])
-        return Federated.by(columns, owners, found), numbers
+        return FederatedData.by(columns, owners, found), numbers
     return _csv(data, path, clients), numbers
 
 
-def _csv(data: schema.Csv, path: Path, clients: schema.Clients) -> Federated:
+def _csv(data: schema.Csv, path: Path, clients: schema.Clients) -> FederatedData:
     there = _header(path, data.separator)
     asked = [("data.label", data.label), *([("data.client", data.client)] if data.client else [])]
     asked += [("data.features", name) for name in data.features or ()]
@@ -134,7 +134,7 @@ def _header(path: Path, separator: str) -> list[str]:
     return [name.strip() for name in line]
 
 
-def _split(columns: Any, clients: schema.Clients) -> Federated:
+def _split(columns: Any, clients: schema.Clients) -> FederatedData:
     """Rows that nobody owns yet, dealt out as `[clients]` says."""
     labels = np.asarray(columns["label"])
     if clients.split is None:
@@ -152,7 +152,7 @@ def _split(columns: Any, clients: schema.Clients) -> Federated:
             owners = datasets.shards(labels, clients.count, clients.each, seed=clients.seed)
     except ValueError as error:
         raise ConfigError(f"clients: {error}") from None
-    return Federated.by(columns, owners)
+    return FederatedData.by(columns, owners)
 
 
 def _refuse_split(clients: schema.Clients, who: str) -> None:
@@ -170,7 +170,7 @@ def _file(path: str, folder: bool = False) -> Path:
     raise ConfigError(f"data.path = {path!r} is no file; {hint}")
 
 
-def _check_columns(data: Federated) -> None:
+def _check_columns(data: FederatedData) -> None:
     features, labels = data.examples["features"], data.examples["label"]
     if not np.issubdtype(features.dtype, np.number) or features.ndim < 2:
         raise ValueError(f"features have dtype {features.dtype} and shape {features.shape}; rows of numbers are needed")
@@ -178,7 +178,7 @@ def _check_columns(data: Federated) -> None:
         raise ValueError(f"labels have shape {labels.shape}; one label a row is needed")
 
 
-def _numbered(data: Federated) -> tuple[Federated, int]:
+def _numbered(data: FederatedData) -> tuple[FederatedData, int]:
     """Classes as 0, 1, ... in the order of their labels."""
     values, numbers = np.unique(data.examples["label"], return_inverse=True)
     if len(values) < 2:
@@ -191,7 +191,9 @@ def _numbered(data: Federated) -> tuple[Federated, int]:
     return data.map(lambda _: columns), len(values)
 
 
-def _prepared(train: Federated, test: Federated | None, data: schema.Rows) -> tuple[Federated, Federated | None]:
+def _prepared(
+    train: FederatedData, test: FederatedData | None, data: schema.RowsSection
+) -> tuple[FederatedData, FederatedData | None]:
     """Features to mean 0 and deviation 1 over the training rows, and a feature that is always 1, as asked."""
     features = train.examples["features"].astype(np.float64).reshape(train.rows, -1)
     mean, deviation = np.zeros(features.shape[1]), np.ones(features.shape[1])

@@ -32,7 +32,7 @@ Observe = Callable[[int, Mapping[str, np.ndarray], Mapping[str, np.ndarray]], No
 
 
 @dataclass(frozen=True)
-class Outcome:
+class ExperimentOutcome:
     """What came of it: the run, and the facts that are printed and kept in ``summary.json``."""
 
     folder: Path
@@ -51,7 +51,9 @@ def new_folder(stem: str, parent: str | Path = "runs") -> Path:
     return next(path for path in names if not path.exists())
 
 
-def run(config: Config, folder: str | Path, *, resume: bool = False, observe: Observe | None = None) -> Outcome:
+def run(
+    config: Config, folder: str | Path, *, resume: bool = False, observe: Observe | None = None
+) -> ExperimentOutcome:
     """Run an experiment into a folder, or continue the one that is there.
 
     Arguments:
@@ -74,7 +76,7 @@ def run(config: Config, folder: str | Path, *, resume: bool = False, observe: Ob
         went = _simulate(made, folder, resume, observe, past)
     facts = summary(went, folder, config, made.target, made.metrics)
     _write(folder / "summary.json", json.dumps(facts, indent=1, allow_nan=False).encode())
-    return Outcome(folder, went, facts)
+    return ExperimentOutcome(folder, went, facts)
 
 
 def _simulate(
@@ -90,7 +92,13 @@ def _simulate(
         def tell(done: int, rows: Mapping[str, np.ndarray], probes: Mapping[str, np.ndarray]) -> None:
             if write is not None:
                 if points.done == 0:  # what was seen before the first round is on disk alone
-                    write([tracking.Point(0, {name: float(look[0]) for name, look in records.read(folder)[2].items()})])
+                    write(
+                        [
+                            tracking.TrackedPoint(
+                                0, {name: float(look[0]) for name, look in records.read(folder)[2].items()}
+                            )
+                        ]
+                    )
                 write(points(done, rows, probes))
             if observe is not None:
                 observe(done, rows, probes)

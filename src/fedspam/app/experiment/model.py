@@ -18,7 +18,7 @@ from fedspam._internal.trees import Params
 from fedspam.app.config import schema
 from fedspam.app.config.parse import ConfigError
 from fedspam.app.config.type_text import nearest
-from fedspam.app.experiment.data import Examples
+from fedspam.app.experiment.data import LoadedExamples
 from fedspam.clients import Loss
 
 
@@ -48,12 +48,12 @@ class SquaredLoss:
         return 0.5 * (guess - rows["label"]) ** 2 + 0.5 * self.regularisation * trees.squared_norm(params)
 
 
-def learner(model: Any, data: Examples, *, seed: int, precision: str) -> Learner:
+def learner(model: Any, data: LoadedExamples, *, seed: int, precision: str) -> Learner:
     """What `[model]` asks for, on this data."""
     if isinstance(model, schema.Function):
         return _own(model.function, data, seed)
     name, inputs = str(model.__struct_config__.tag), int(jnp.prod(jnp.asarray(data.shape)))
-    if isinstance(model, schema.Linear):
+    if isinstance(model, schema.LinearSection):
         if data.classes:
             raise ConfigError("model.name = 'linear' needs labels that are numbers; say so: data.task = 'numbers'")
         start = {"weights": jnp.zeros(inputs)} | ({"bias": jnp.zeros(())} if model.bias else {})
@@ -93,7 +93,7 @@ class OwnCorrect:
         return (self.predict(params, rows) == rows["label"]).astype(jnp.float32)
 
 
-def _own(place: str, data: Examples, seed: int) -> Learner:
+def _own(place: str, data: LoadedExamples, seed: int) -> Learner:
     """A loss of the user's own: the named function of a file, and beside it `start` and `predict`, if there are any."""
     path, _, name = place.rpartition(":")
     module = load(path)

@@ -11,7 +11,7 @@ from jaxtyping import Array, Float, PyTree
 
 from fedspam._internal import trees
 from fedspam._internal.trees import Params, Scalar, static, struct
-from fedspam.app.experiment.data import Examples
+from fedspam.app.experiment.data import LoadedExamples
 from fedspam.app.experiment.model import Learner
 from fedspam.clients import Loss, Ragged
 from fedspam.problems import Quadratics, row_weights
@@ -49,7 +49,7 @@ class RowsLook:
 
 
 @struct
-class QuadraticLook:
+class QuadraticProbe:
     """f and its relative gradient norm, of quadratic clients."""
 
     people: Quadratics
@@ -102,7 +102,7 @@ def look_at(people: Ragged, start: Params, test: Evaluation | None) -> RowsLook:
     return RowsLook(blocks, weighed, jnp.where(unit > 0, unit, 1), test, loss=people.loss)
 
 
-def evaluation(learner: Learner, data: Examples) -> Evaluation | None:
+def evaluation(learner: Learner, data: LoadedExamples) -> Evaluation | None:
     """The held-out rows of every client, if there are any."""
     if data.test is None:
         return None

@@ -1,11 +1,11 @@
-"""The playground: sliders for step size, momentum, similarity and local work, and curves that answer at once."""
+"""The playground: sliders for step size, fresh_weight, similarity and local work, and curves that answer at once."""
 
 from collections.abc import Callable
 
-from fedspam.app.lab.runs import Setting, plane, race
+from fedspam.app.lab.runs import LabSetting, plane, race
 from fedspam.app.lab.server import Server
 
-__all__ = ["Server", "Setting", "plane", "race", "serve"]
+__all__ = ["LabSetting", "Server", "plane", "race", "serve"]
 
 
 def serve(port: int = 8765, *, idle: float = 3600.0, ready: Callable[[str], None] | None = None) -> None:

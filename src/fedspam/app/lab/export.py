@@ -4,12 +4,12 @@ from typing import Any
 
 from fedspam.app.compare.problems import Problem
 from fedspam.app.config import to_toml
-from fedspam.app.lab.runs import CLIENTS, DIMENSION, PROX, RACERS, ROUNDS, Setting, numbers
+from fedspam.app.lab.runs import CLIENTS, DIMENSION, PROX, RACERS, ROUNDS, LabSetting, numbers
 
 SOLVERS = {"gradient": "GradientDescent", "exact": "Exact", "lbfgs": "LBFGS"}
 
 
-def as_python(setting: Setting, problem: Problem) -> str:
+def as_python(setting: LabSetting, problem: Problem) -> str:
     """A program that draws the first of the curves that are shown."""
     given = [f"{name}={value!r}" for name, value in numbers(setting, problem).items()]
     imports = [f"from fedspam.methods import {setting.method}", "from fedspam.problems import ridge"]
@@ -34,11 +34,9 @@ def as_python(setting: Setting, problem: Problem) -> str:
     return "\n".join(lines) + "\n"
 
 
-def as_toml(setting: Setting, problem: Problem) -> str:
+def as_toml(setting: LabSetting, problem: Problem) -> str:
     """The same as a configuration: ``fedspam run experiment.toml``."""
-    algorithm: dict[str, Any] = {"name": setting.method}
-    for name, value in numbers(setting, problem).items():
-        algorithm["cohort" if name == "cohort_size" else name] = value
+    algorithm: dict[str, Any] = {"name": setting.method, **numbers(setting, problem)}
     sections: dict[str, dict[str, Any]] = {
         "data": {
             "kind": "random_ridge", "clients": CLIENTS, "dimension": DIMENSION, "scale": setting.scale,

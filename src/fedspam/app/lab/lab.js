@@ -26,7 +26,7 @@
     { key: "scale", name: "similarity δ", ...logarithmic(0.001, 1), used: () => true, about: "how much the clients' Hessians differ",
       text: () => { const known = found.values().next().value; return known && known.scale === setting.scale ? `δ/L = ${number(known.delta / known.smoothness)}` : `scale ${number(setting.scale)}`; } },
     { key: "ratio", name: "step size γ", ...logarithmic(data.ratios[0], data.ratios.at(-1)), used: kinds("prox"), about: "of the prox; the theorems want at most 0.25/δ", text: () => `${number(setting.ratio)}/δ` },
-    { key: "momentum", name: "momentum p", ...logarithmic(data.momenta[0], 1), used: () => [...racing].some((key) => method(key).momentum), about: "1 forgets the past", text: () => number(setting.momentum) },
+    { key: "fresh_weight", name: "fresh weight p", ...logarithmic(data.fresh_weights[0], 1), used: () => [...racing].some((key) => method(key).fresh_weight), about: "1 forgets the past", text: () => number(setting.fresh_weight) },
     { key: "cohort", name: "cohort", ...listed(data.cohorts), used: () => [...racing].some((key) => key !== "spam"), about: "clients asked in a round, of 100", text: () => String(setting.cohort) },
     { key: "steps", name: "local steps", ...listed([1, 2, 3, 4, 5, 7, 10, 15, 20, 30, 50, 100]), used: () => kinds("local")() || (kinds("prox")() && setting.solver === "gradient"), about: "gradient steps a client takes", text: () => String(setting.steps) },
     { key: "local", name: "step size η", ...logarithmic(0.01, 3), used: kinds("local", "server"), about: "of methods without a prox", text: () => `${number(setting.local)}/L` },
@@ -114,14 +114,14 @@
 
   async function mapped(mine) {
     const key = setting.method;
-    if (method(key).kind !== "prox" || !method(key).momentum) return;
-    const wanted = { ...setting, ratio: 0.5, momentum: 0.5 };
+    if (method(key).kind !== "prox" || !method(key).fresh_weight) return;
+    const wanted = { ...setting, ratio: 0.5, fresh_weight: 0.5 };
     const name = JSON.stringify(wanted);
     if (name === planeOf) return;
     try {
       const answer = await ask("/plane", wanted);
       planeOf = name;
-      if (mine === generation) map.draw({ ...answer, ratio: setting.ratio, momentum: setting.momentum });
+      if (mine === generation) map.draw({ ...answer, ratio: setting.ratio, fresh_weight: setting.fresh_weight });
     } catch (error) {
       say(error.message);
     }
@@ -132,8 +132,8 @@
   // --- showing ---
 
   const curves = chart(at("chart"), "relative gradient norm of the methods");
-  const map = plane(at("map"), data.ratios, data.momenta, (ratio, momentum) => {
-    Object.assign(setting, { ratio, momentum });
+  const map = plane(at("map"), data.ratios, data.fresh_weights, (ratio, fresh_weight) => {
+    Object.assign(setting, { ratio, fresh_weight });
     for (const slider of SLIDERS) slider.input.value = String(slider.place(setting[slider.key]));
     changed();
   });
@@ -157,7 +157,7 @@
       x: { label: labels[measure], measure, unit: units[measure], log: measure !== "rounds" }, y: { label: "relative gradient norm", log: true },
       lines: [...racing].filter((key) => found.has(key)).map(line), empty: "compiling: this takes some seconds, once",
     });
-    map.draw({ ratio: setting.ratio, momentum: setting.momentum });
+    map.draw({ ratio: setting.ratio, fresh_weight: setting.fresh_weight });
     const answer = racing.has(setting.method) ? found.get(setting.method) : null;
     const verdict = at("verdict");
     verdict.className = "";
@@ -166,7 +166,7 @@
       verdict.className = answer.broken.length ? "outside" : "inside";
       verdict.textContent = answer.broken.length ? `outside the theorems: ${answer.broken[0].replace(" in round 0", "")}` : "inside the theorems";
     }
-    const { name } = method(method(setting.method).kind === "prox" && method(setting.method).momentum ? setting.method : "spam_pp");
+    const { name } = method(method(setting.method).kind === "prox" && method(setting.method).fresh_weight ? setting.method : "spam_pp");
     at("caption").textContent = `${name}: the bluer, the nearer it gets in ${data.rounds} rounds; red diverges. Green: where the theorems hold with the paper's constant; dashed, with the least that can be proved. Drag the dot.`;
     if (answer) at("text").textContent = answer[copied];
   }

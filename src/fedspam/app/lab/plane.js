@@ -1,10 +1,10 @@
 "use strict";
-// The plane of step size and momentum: how far the method gets, where the theorems hold, and a dot to drag.
-fedspam.plane = (host, ratios, momenta, moved) => {
+// The plane of step size and fresh_weight: how far the method gets, where the theorems hold, and a dot to drag.
+fedspam.plane = (host, ratios, fresh_weights, moved) => {
   const { logTicks, power, scale, shape } = fedspam;
-  const svg = shape("svg", { role: "img", "aria-label": "step size and momentum: how far the method gets, and where theory holds" });
+  const svg = shape("svg", { role: "img", "aria-label": "step size and fresh_weight: how far the method gets, and where theory holds" });
   host.append(svg);
-  let model = { exponents: null, region: null, ratio: 1, momentum: 0.5 };
+  let model = { exponents: null, region: null, ratio: 1, fresh_weight: 0.5 };
   let view = null;
 
   const edges = (values) => {
@@ -16,7 +16,7 @@ fedspam.plane = (host, ratios, momenta, moved) => {
     const [width, height] = [Math.max(240, host.clientWidth), Math.max(200, host.clientHeight)];
     const edge = { left: 46, right: 10, top: 8, bottom: 40 };
     const x = scale(ratios[0], ratios.at(-1), edge.left, width - edge.right, true);
-    const y = scale(momenta[0], momenta.at(-1), height - edge.bottom, edge.top, true);
+    const y = scale(fresh_weights[0], fresh_weights.at(-1), height - edge.bottom, edge.top, true);
     view = { x, y, width, height };
     svg.replaceChildren();
     svg.setAttribute("viewBox", `0 0 ${width} ${height}`);
@@ -28,7 +28,7 @@ fedspam.plane = (host, ratios, momenta, moved) => {
     if (model.exponents) {
       const found = model.exponents.flat().filter((value) => value !== null && value <= 0);
       const [best, worst] = [Math.min(-0.5, ...found), Math.min(0, Math.max(...found, -9))];
-      const [columns, rows] = [edges(ratios), edges(momenta)];
+      const [columns, rows] = [edges(ratios), edges(fresh_weights)];
       model.exponents.forEach((row, i) => row.forEach((value, j) => {
         const [left, right] = columns[j].map(x.place);
         const [bottom, top] = rows[i].map(y.place);
@@ -47,7 +47,7 @@ fedspam.plane = (host, ratios, momenta, moved) => {
         if (!points.length) continue;
         const limit = Math.max(ratios[0], model.region.limit);
         points.push([limit, points.at(-1)[1]]);
-        const outline = points.map(([ratio, p]) => `${x.place(ratio).toFixed(1)} ${y.place(Math.max(momenta[0] / 2, p)).toFixed(1)}`);
+        const outline = points.map(([ratio, p]) => `${x.place(ratio).toFixed(1)} ${y.place(Math.max(fresh_weights[0] / 2, p)).toFixed(1)}`);
         inside.append(shape("path", { class: name, d: `M${outline.join("L")}L${x.place(limit).toFixed(1)} ${edge.top}L${x.place(ratios[0] / 2).toFixed(1)} ${edge.top}L${x.place(ratios[0] / 2).toFixed(1)} ${outline[0].split(" ")[1]}Z` }));
       }
       if (model.region.limit > 3 * ratios[0]) inside.append(shape("text", { class: "proved", x: edge.left + 10, y: edge.top + 20 }, "proved"));
@@ -61,7 +61,7 @@ fedspam.plane = (host, ratios, momenta, moved) => {
     svg.append(shape("line", { class: "axis", x1: edge.left, x2: width - edge.right, y1: height - edge.bottom, y2: height - edge.bottom }));
     svg.append(shape("text", { class: "label", x: (edge.left + width - edge.right) / 2, y: height - 5, "text-anchor": "middle" }, "step size γδ"));
     svg.append(shape("text", { class: "label", x: 12, y: edge.top + 14, "text-anchor": "middle" }, "p"));
-    svg.append(shape("circle", { class: "dot", cx: x.place(model.ratio), cy: y.place(model.momentum), r: 8 }));
+    svg.append(shape("circle", { class: "dot", cx: x.place(model.ratio), cy: y.place(model.fresh_weight), r: 8 }));
   }
 
   const follow = (event) => {
@@ -69,8 +69,8 @@ fedspam.plane = (host, ratios, momenta, moved) => {
     const box = svg.getBoundingClientRect();
     const within = (value, values) => Math.max(values[0], Math.min(values.at(-1), value));
     const ratio = within(view.x.back(((event.clientX - box.left) / box.width) * view.width), ratios);
-    const momentum = within(view.y.back(((event.clientY - box.top) / box.height) * view.height), momenta);
-    moved(Number(ratio.toPrecision(3)), Number(momentum.toPrecision(3)));
+    const fresh_weight = within(view.y.back(((event.clientY - box.top) / box.height) * view.height), fresh_weights);
+    moved(Number(ratio.toPrecision(3)), Number(fresh_weight.toPrecision(3)));
   };
   svg.addEventListener("pointerdown", (event) => {
     svg.setPointerCapture(event.pointerId);

@@ -53,14 +53,14 @@ RACERS: Mapping[str, str] = {
     "mime_mvr": LOCAL,
     "fedprox": PROX,
 }
-WITHOUT_MOMENTUM = ("fedavg", "fedprox")
+WITHOUT_FRESH_WEIGHT = ("fedavg", "fedprox")
 WITHOUT_COHORT = ("spam",)
-# of the plane of step sizes and momenta
-RATIOS, MOMENTA = np.geomspace(0.01, 30, 15), np.geomspace(0.01, 1, 10)
+# of the plane of step sizes and fresh weights
+RATIOS, FRESH_WEIGHTS = np.geomspace(0.01, 30, 15), np.geomspace(0.01, 1, 10)
 _turn = threading.Lock()  # one run at a time: the machine has more to do than this
 
 
-class Setting(NamedTuple):
+class LabSetting(NamedTuple):
     """Where the sliders stand.
 
     Arguments:
@@ -72,21 +72,26 @@ class Setting(NamedTuple):
     method: str = "spam_pp"
     scale: float = 0.03
     ratio: float = 0.5
-    momentum: float = 0.2
+    fresh_weight: float = 0.2
     cohort: int = 8
     solver: str = "gradient"
     steps: int = 5
     local: float = 0.5
     seed: int = 0
 
-    def checked(self) -> "Setting":
+    def checked(self) -> "LabSetting":
         """The setting itself; ValueError where a slider cannot stand there."""
         for name in ("method", "solver"):
             if not isinstance(getattr(self, name), str):
                 raise ValueError(f"{name} = {getattr(self, name)!r} must be a word")
         checks.one_of("method", self.method, RACERS)
         checks.one_of("solver", self.solver, SOLVERS)
-        for name, low, high in (("scale", 1e-4, 3), ("ratio", 1e-3, 100), ("momentum", 1e-3, 1), ("local", 1e-3, 10)):
+        for name, low, high in (
+            ("scale", 1e-4, 3),
+            ("ratio", 1e-3, 100),
+            ("fresh_weight", 1e-3, 1),
+            ("local", 1e-3, 10),
+        ):
             value = getattr(self, name)
             if not checks.is_number(value):
                 raise ValueError(f"{name} = {value!r} must be a number")
@@ -152,12 +157,12 @@ class LocalSteps:
     steps: Any
 
     def numbers(self, k: Integer[Array, ""]) -> dict[str, Any]:
-        return {"local_step_size": self.step_size(k)}
+        return {"local_rate": self.step_size(k)}
 
     def __call__(
         self, oracle: Oracle, key: Key[Array, ""], x: Params, shift: Params | None, numbers: Mapping[str, Any]
     ) -> Trained:
-        return Trained(descend(oracle, key, x, steps=self.steps, step_size=numbers["local_step_size"], shift=shift))
+        return Trained(descend(oracle, key, x, steps=self.steps, local_rate=numbers["local_rate"], shift=shift))
 
     def gradients(self, certificate: Any) -> Any:
         return self.steps
@@ -166,25 +171,27 @@ class LocalSteps:
 # --- methods ---------------------------------------------------------------------------------------------------------
 
 
-def numbers(setting: Setting, problem: Problem) -> dict[str, Any]:
+def numbers(setting: LabSetting, problem: Problem) -> dict[str, Any]:
     """The arguments of the method's constructor that are numbers."""
     kind = RACERS[setting.method]
-    step_size = setting.ratio / problem.delta if kind == PROX else setting.local / problem.client_smoothness
+    value = setting.ratio / problem.delta if kind == PROX else setting.local / problem.client_smoothness
     found: dict[str, Any] = {} if setting.method in WITHOUT_COHORT else {"cohort_size": setting.cohort}
     if kind == LOCAL:
         found["local_steps"] = setting.steps
-    found["step_size"] = float(f"{step_size:.6g}")  # the digits that are copied are those that are run
-    return found if setting.method in WITHOUT_MOMENTUM else {**found, "momentum": setting.momentum}
+    found["local_rate" if kind == LOCAL else "step_size"] = float(
+        f"{value:.6g}"
+    )  # the digits that are copied are those that are run
+    return found if setting.method in WITHOUT_FRESH_WEIGHT else {**found, "fresh_weight": setting.fresh_weight}
 
 
-def plain(setting: Setting, problem: Problem) -> Any:
+def plain(setting: LabSetting, problem: Problem) -> Any:
     """The method as a user builds it."""
     solvers: dict[str, LocalSolver] = {"gradient": GradientDescent(setting.steps), "exact": Exact(), "lbfgs": LBFGS()}
     solver = {"solver": solvers[setting.solver]} if RACERS[setting.method] == PROX else {}
     return METHODS[setting.method].build(**numbers(setting, problem), **solver)
 
 
-def traced(setting: Setting, problem: Problem) -> Any:
+def traced(setting: LabSetting, problem: Problem) -> Any:
     """The same method with its cohort and its local steps as arguments of compiled code."""
     steps = jnp.asarray(setting.steps, jnp.int32)
     given = numbers(setting, problem)
@@ -198,8 +205,8 @@ def traced(setting: Setting, problem: Problem) -> Any:
         case "local":
             algorithm = build(**{**given, "local_steps": 1})
             if setting.method == "fedavg":
-                return dataclasses.replace(algorithm, training=LocalSteps(algorithm.training.local_step_size, steps))
-            return dataclasses.replace(algorithm, solver=Descent(steps, given["step_size"], safeguard=False))
+                return dataclasses.replace(algorithm, training=LocalSteps(algorithm.training.local_rate, steps))
+            return dataclasses.replace(algorithm, solver=Descent(steps, given["local_rate"], safeguard=False))
         case _:
             return build(**given)
 
@@ -213,7 +220,7 @@ def problem_of(scale: float, seed: int) -> Problem:
 
 
 @functools.lru_cache(maxsize=256)
-def _prices(setting: Setting) -> dict[str, list[int]]:
+def _prices(setting: LabSetting) -> dict[str, list[int]]:
     """What the start and a round cost: bytes up, bytes in both directions."""
     problem = problem_of(setting.scale, setting.seed)
     plan = ledger.plan(plain(setting, problem), problem.start, problem.population)
@@ -226,7 +233,7 @@ def _prices(setting: Setting) -> dict[str, list[int]]:
 class Raced(NamedTuple):
     """The curve of one method: the relative gradient norm before every round, and after the last."""
 
-    setting: Setting
+    setting: LabSetting
     problem: Problem
     median: np.ndarray
     low: np.ndarray
@@ -237,7 +244,7 @@ class Raced(NamedTuple):
     run_seconds: float
 
 
-def race(setting: Setting) -> Raced:
+def race(setting: LabSetting) -> Raced:
     """Run one method with several seeds, in float64."""
     setting = setting.checked()
     with _turn, jax.enable_x64(True):
@@ -245,27 +252,27 @@ def race(setting: Setting) -> Raced:
         seeds = range(setting.seed, setting.seed + SEEDS)
         seen, seconds = _simulate([traced(setting, problem)], problem, setting, seeds)
         # of all sliders only the cohort changes what is sent
-        prices = _prices(Setting(setting.method, cohort=setting.cohort, solver=setting.solver))
+        prices = _prices(LabSetting(setting.method, cohort=setting.cohort, solver=setting.solver))
     curves = seen[0]
     ordered = np.sort(np.where(np.isfinite(curves), curves, np.inf), axis=0)
     low, median, high = ordered[0], ordered[SEEDS // 2], ordered[-1]
     return Raced(setting, problem, median, low, high, curves, prices, *seconds)
 
 
-def plane(setting: Setting) -> np.ndarray:
-    """How far the method gets at every momentum and step size: the relative gradient at the end."""
+def plane(setting: LabSetting) -> np.ndarray:
+    """How far the method gets at every fresh weight and step size: the relative gradient at the end."""
     setting = setting.checked()
-    if setting.method in WITHOUT_MOMENTUM or RACERS[setting.method] != PROX:
-        raise ValueError(f"method = {setting.method!r} has no prox and momentum to make a plane of; take 'spam_pp'")
+    if setting.method in WITHOUT_FRESH_WEIGHT or RACERS[setting.method] != PROX:
+        raise ValueError(f"method = {setting.method!r} has no prox and fresh weight to make a plane of; take 'spam_pp'")
     with _turn, jax.enable_x64(True):
         problem = problem_of(setting.scale, setting.seed)
-        grid = [setting._replace(ratio=float(ratio), momentum=float(p)) for p in MOMENTA for ratio in RATIOS]
+        grid = [setting._replace(ratio=float(ratio), fresh_weight=float(p)) for p in FRESH_WEIGHTS for ratio in RATIOS]
         seen, _ = _simulate([traced(one, problem) for one in grid], problem, setting, [setting.seed], every=ROUNDS)
-    return seen[:, 0, -1].reshape(len(MOMENTA), len(RATIOS))
+    return seen[:, 0, -1].reshape(len(FRESH_WEIGHTS), len(RATIOS))
 
 
 def _simulate(
-    algorithms: Sequence[Any], problem: Problem, setting: Setting, seeds: Sequence[int], every: int = 1
+    algorithms: Sequence[Any], problem: Problem, setting: LabSetting, seeds: Sequence[int], every: int = 1
 ) -> tuple[np.ndarray, tuple[float, float]]:
     """Relative gradients by algorithm, seed and look, and the seconds spent compiling and running.
 
@@ -287,7 +294,7 @@ def _simulate(
 
 
 class Region(NamedTuple):
-    """Where the theorems hold: step sizes up to `limit`, momenta from `least` on."""
+    """Where the theorems hold: step sizes up to `limit`, fresh_weights from `least` on."""
 
     ratios: np.ndarray
     least: np.ndarray  # the paper's constant, 96
@@ -296,12 +303,12 @@ class Region(NamedTuple):
     cohort: float  # effective
 
 
-def region(setting: Setting, problem: Problem) -> Region:
+def region(setting: LabSetting, problem: Problem) -> Region:
     cohort = 1 if setting.method in WITHOUT_COHORT else setting.cohort
     effective = theory.effective_cohort_of(problem.population, cohort)
     ratios = np.geomspace(RATIOS[0], RATIOS[-1], 120)
     least, repaired = (
-        np.asarray(theory.least_momentum(ratios, 1.0, effective, factor))
+        np.asarray(theory.least_fresh_weight(ratios, 1.0, effective, factor))
         for factor in (theory.PAPER_FACTOR, theory.LEAST_FACTOR)
     )
     averaged = setting.method == "spam_ppa"  # whose step size f's own curvature bounds

@@ -21,7 +21,7 @@ from fedspam._internal import strict
 from fedspam._internal.strict import KIB
 from fedspam.app.lab import runs
 from fedspam.app.lab.export import as_python, as_toml
-from fedspam.app.lab.runs import Setting
+from fedspam.app.lab.runs import LabSetting
 from fedspam.app.report.page import asset, build
 from fedspam.app.report.tables import finite
 from fedspam.methods import METHODS
@@ -46,9 +46,9 @@ HEADERS = {
 def page() -> str:
     """The page, with the settings it starts from."""
     data = {
-        "setting": Setting()._asdict(),
+        "setting": LabSetting()._asdict(),
         "methods": [
-            {"key": key, "name": METHODS[key].name, "kind": kind, "momentum": key not in runs.WITHOUT_MOMENTUM}
+            {"key": key, "name": METHODS[key].name, "kind": kind, "fresh_weight": key not in runs.WITHOUT_FRESH_WEIGHT}
             for key, kind in runs.RACERS.items()
         ],
         "cohorts": runs.COHORTS,
@@ -56,23 +56,23 @@ def page() -> str:
         "rounds": runs.ROUNDS,
         "seeds": runs.SEEDS,
         "ratios": finite(runs.RATIOS),
-        "momenta": finite(runs.MOMENTA),
+        "fresh_weights": finite(runs.FRESH_WEIGHTS),
     }
     own = lambda name: asset(name, "fedspam.app.lab")
     styles, scripts = [asset("page.css"), own("lab.css")], [asset("chart.js"), own("plane.js"), own("lab.js")]
     return build(own("lab.html"), "lab", styles, scripts, data, connect="'self'")
 
 
-def answer_race(setting: Setting) -> dict[str, Any]:
-    """The curve of a method, where its step size and momentum lie, and what to copy."""
+def answer_race(setting: LabSetting) -> dict[str, Any]:
+    """The curve of a method, where its step size and fresh weight lie, and what to copy."""
     found = runs.race(setting)
     problem, given = found.problem, runs.numbers(setting, found.problem)
-    inside = runs.RACERS[setting.method] == runs.PROX and "momentum" in given
+    inside = runs.RACERS[setting.method] == runs.PROX and "fresh_weight" in given
     cohort = given.get("cohort_size", 1)
     constants = Constants(problem.delta, smoothness=problem.smoothness)
     broken = (
         premises(
-            constants, given["step_size"], setting.momentum,
+            constants, given["step_size"], setting.fresh_weight,
             cohort=runs.theory.effective_cohort_of(problem.population, cohort), averaged=setting.method == "spam_ppa",
         )
         if inside
@@ -86,7 +86,7 @@ def answer_race(setting: Setting) -> dict[str, Any]:
         "prices": found.prices,
         "delta": problem.delta,
         "smoothness": problem.smoothness,
-        "step_size": given["step_size"],
+        "step_size": given.get("step_size", given.get("local_rate")),
         "broken": broken,
         "seconds": {"compile": round(found.compile_seconds, 3), "run": round(found.run_seconds, 3)},
         "python": as_python(setting, problem),
@@ -94,8 +94,8 @@ def answer_race(setting: Setting) -> dict[str, Any]:
     }
 
 
-def answer_plane(setting: Setting) -> dict[str, Any]:
-    """Where the theorems hold in the plane of step size and momentum, and where the method gets there."""
+def answer_plane(setting: LabSetting) -> dict[str, Any]:
+    """Where the theorems hold in the plane of step size and fresh_weight, and where the method gets there."""
     found = runs.plane(setting)
     region = runs.region(setting, runs.problem_of(setting.scale, setting.seed))
     with np.errstate(divide="ignore", invalid="ignore"):
@@ -112,10 +112,10 @@ def answer_plane(setting: Setting) -> dict[str, Any]:
     }
 
 
-ANSWERS: Mapping[str, Callable[[Setting], dict[str, Any]]] = {"/race": answer_race, "/plane": answer_plane}
+ANSWERS: Mapping[str, Callable[[LabSetting], dict[str, Any]]] = {"/race": answer_race, "/plane": answer_plane}
 
 
-class RefusedError(Exception):
+class BadRequestError(Exception):
     """A request that is not answered, and why."""
 
     def __init__(self, status: HTTPStatus, why: str) -> None:
@@ -191,7 +191,7 @@ class Handler(BaseHTTPRequestHandler):
         try:
             self._check_sender()
             work()
-        except RefusedError as refusal:
+        except BadRequestError as refusal:
             self._send(refusal.status, {"error": str(refusal)})
         except (ValueError, RuntimeError) as error:
             self._send(HTTPStatus.BAD_REQUEST, {"error": " ".join(str(error).split())[:500]})
@@ -200,37 +200,39 @@ class Handler(BaseHTTPRequestHandler):
         """Whether the browser asks for this page's own sake."""
         hosts = {f"{name}:{self._lab.server_port}" for name in (ADDRESS, "localhost")}
         if self.headers.get_all("Host", []) not in [[host] for host in hosts]:
-            raise RefusedError(HTTPStatus.MISDIRECTED_REQUEST, f"this is {self._lab.url}, and answers to no other name")
+            raise BadRequestError(
+                HTTPStatus.MISDIRECTED_REQUEST, f"this is {self._lab.url}, and answers to no other name"
+            )
         origin = self.headers.get("Origin")
         if origin is not None and origin not in {f"http://{host}" for host in hosts}:
-            raise RefusedError(HTTPStatus.FORBIDDEN, "other pages may not ask here")
+            raise BadRequestError(HTTPStatus.FORBIDDEN, "other pages may not ask here")
         site = self.headers.get("Sec-Fetch-Site")
         if self.command == "POST" and site not in (None, "same-origin"):
-            raise RefusedError(HTTPStatus.FORBIDDEN, "other pages may not ask here")
+            raise BadRequestError(HTTPStatus.FORBIDDEN, "other pages may not ask here")
 
     def _get(self) -> None:
         if self.path.split("?")[0] != "/":
-            raise RefusedError(HTTPStatus.NOT_FOUND, "there is nothing here; the lab is at /")
+            raise BadRequestError(HTTPStatus.NOT_FOUND, "there is nothing here; the lab is at /")
         self._respond(HTTPStatus.OK, "text/html; charset=utf-8", self._lab.page)
 
     def _post(self) -> None:
         answer = ANSWERS.get(self.path)
         if answer is None:
-            raise RefusedError(HTTPStatus.NOT_FOUND, f"ask one of {', '.join(ANSWERS)}")
+            raise BadRequestError(HTTPStatus.NOT_FOUND, f"ask one of {', '.join(ANSWERS)}")
         if self.headers.get_content_type() != "application/json":
-            raise RefusedError(
+            raise BadRequestError(
                 HTTPStatus.UNSUPPORTED_MEDIA_TYPE, "ask in JSON, and say so: Content-Type: application/json"
             )
         length = self.headers.get("Content-Length", "")
         if not (length.isascii() and length.isdigit()):
-            raise RefusedError(HTTPStatus.LENGTH_REQUIRED, "say how long the request is: Content-Length")
+            raise BadRequestError(HTTPStatus.LENGTH_REQUIRED, "say how long the request is: Content-Length")
         if len(length) > 9 or int(length) > REQUEST:
-            raise RefusedError(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"at most {REQUEST} bytes are read")
+            raise BadRequestError(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"at most {REQUEST} bytes are read")
         asked = strict.json_object(self.rfile.read(int(length)), size=REQUEST, depth=1)
-        unknown = sorted(asked.keys() - set(Setting._fields))
+        unknown = sorted(asked.keys() - set(LabSetting._fields))
         if unknown:
-            raise ValueError(f"{unknown[0][:40]!r} is no slider; there are {', '.join(Setting._fields)}")
-        self._send(HTTPStatus.OK, answer(Setting(**asked).checked()))
+            raise ValueError(f"{unknown[0][:40]!r} is no slider; there are {', '.join(LabSetting._fields)}")
+        self._send(HTTPStatus.OK, answer(LabSetting(**asked).checked()))
 
     def _send(self, status: HTTPStatus, answer: Any) -> None:
         self._respond(status, "application/json", json.dumps(answer, allow_nan=False).encode())

@@ -6,15 +6,15 @@ from pathlib import Path
 from typing import Any
 
 from fedspam.app.report import page, tables
-from fedspam.app.report.bounds_overlay import Promise, promised
+from fedspam.app.report.bounds_overlay import BoundOverlay, promised
 from fedspam.app.report.series import MEASURES, Curve, Paid, Series, Source
 from fedspam.app.report.sources import read
 from fedspam.simulation import records
 
-__all__ = ["MEASURES", "Curve", "Paid", "Promise", "Series", "Source", "read", "read_all", "write"]
+__all__ = ["MEASURES", "BoundOverlay", "Curve", "Paid", "Series", "Source", "read", "read_all", "write"]
 
 
-def read_all(folders: Sequence[str | Path], promise: Promise | None = None) -> list[Source]:
+def read_all(folders: Sequence[str | Path], promise: BoundOverlay | None = None) -> list[Source]:
     """The folders, read, and their lines named so that no two are called the same.
 
     Arguments:
@@ -28,7 +28,7 @@ def read_all(folders: Sequence[str | Path], promise: Promise | None = None) -> l
         if not any(series.bounds for source in sources for series in source.series):
             raise ValueError(
                 f"no bound can be laid over these runs: it needs the probe {promise.metric!r}, and the step size and "
-                "momentum of SPAM, SPAM-PP or SPAM-PPA in the rows; record=None keeps them"
+                "fresh weight of SPAM, SPAM-PP or SPAM-PPA in the rows; record=None keeps them"
             )
     return _named(sources)
 
@@ -42,7 +42,7 @@ def write(
     figures: str | Path | None = None,
     csv: str | Path | None = None,
     parquet: str | Path | None = None,
-    promise: Promise | None = None,
+    promise: BoundOverlay | None = None,
 ) -> list[Path]:
     """Write the report of some folders, and return the files it consists of.
 

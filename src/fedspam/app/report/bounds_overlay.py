@@ -15,7 +15,7 @@ from fedspam.theory import Constants, inexact_bound
 
 
 @dataclass(frozen=True)
-class Promise:
+class BoundOverlay:
     """The constants that a bound is computed from.
 
     Arguments:
@@ -31,10 +31,10 @@ class Promise:
     cohort: float | None = None
 
     @classmethod
-    def of(cls, text: str) -> "Promise":
+    def of(cls, text: str) -> "BoundOverlay":
         """From words with commas between them.
 
-        >>> Promise.of("delta=0.5,sigma=0.1,gap=3").constants.delta
+        >>> BoundOverlay.of("delta=0.5,sigma=0.1,gap=3").constants.delta
         0.5
         """
         given: dict[str, Any] = {}
@@ -53,21 +53,21 @@ class Promise:
         return cls(Constants(**given), **own)
 
 
-def promised(source: Source, promise: Promise) -> Source:
-    """The folder with the bound on its series, where their step sizes and momenta are known."""
+def promised(source: Source, promise: BoundOverlay) -> Source:
+    """The folder with the bound on its series, where their step sizes and fresh weights are known."""
     return replace(source, series=[_with_bound(series, source.configuration, promise) for series in source.series])
 
 
-def _with_bound(series: Series, configuration: Mapping[str, Any], promise: Promise) -> Series:
+def _with_bound(series: Series, configuration: Mapping[str, Any], promise: BoundOverlay) -> Series:
     seen, gamma = series.metrics.get(promise.metric), series.details.get("step_size")
-    momentum = _momentum(series, configuration)
-    if seen is None or gamma is None or momentum is None or not np.isfinite(gamma.value).all():
+    fresh_weight = _fresh_weight(series, configuration)
+    if seen is None or gamma is None or fresh_weight is None or not np.isfinite(gamma.value).all():
         return series
     rounds = len(gamma.at)
     cohort = promise.cohort or _number(configuration, "algorithm", "cohort_size") or 1.0
     epsilons = (series.certificates or {}).get("epsilons")
     epsilon = epsilons if epsilons is not None and len(epsilons) == rounds else 0.0
-    total = inexact_bound(promise.constants, gamma.value, momentum, epsilon=epsilon, cohort=cohort).total
+    total = inexact_bound(promise.constants, gamma.value, fresh_weight, epsilon=epsilon, cohort=cohort).total
     # the mean is over the points after each round, as far as they were looked at
     later = seen.at >= 1
     at, weights = seen.at[later], gamma.value[seen.at[later].astype(int) - 1]
@@ -78,11 +78,11 @@ def _with_bound(series: Series, configuration: Mapping[str, Any], promise: Promi
     return replace(series, metrics={**series.metrics, name: Curve(at, mean)}, bounds={**series.bounds, name: bound})
 
 
-def _momentum(series: Series, configuration: Mapping[str, Any]) -> Any:
-    if "momentum" in series.details:
-        return series.details["momentum"].value
-    return _number(configuration, "algorithm", "estimator", "momentum", "value") or _number(
-        configuration, "algorithm", "momentum", "value"
+def _fresh_weight(series: Series, configuration: Mapping[str, Any]) -> Any:
+    if "fresh_weight" in series.details:
+        return series.details["fresh_weight"].value
+    return _number(configuration, "algorithm", "estimator", "fresh_weight", "value") or _number(
+        configuration, "algorithm", "fresh_weight", "value"
     )
 
 

@@ -50,7 +50,7 @@ class Series:
         name: what the legend calls it.
         paid: by measure, what the run had cost.
         metrics: by name, what was looked at: a loss, a gradient norm, an accuracy.
-        details: by name, what the method said of each round: its step size, its momentum.
+        details: by name, what the method said of each round: its step size, its fresh_weight.
         clients: by metric, the quantiles of the clients' own values, by percent.
         certificates: what the local answers were worth, where they came with certificates.
         bounds: by metric, what theory promises.

@@ -235,7 +235,7 @@ def _reproduction(folder: Path, rows: Sequence[Mapping[str, str]]) -> Source:
     series = []
     for (_, prox), line in lines.items():
         column = lambda name: np.array([_number(row[name]) for row in line])
-        setting = f"γδ = {line[0]['gamma_delta']}, p = {line[0]['momentum']}"
+        setting = f"γδ = {line[0]['gamma_delta']}, p = {line[0]['fresh_weight']}"
         solver = "exact prox" if prox == "exact" else f"{prox} local step{'s' if prox != '1' else ''}"
         at = column("round")
         curve = Curve(at, column("median"), column("low"), column("high"))

@@ -13,7 +13,7 @@ MOST = 4  # targets that are chosen where none are given
 LEVELS = (0.5, 0.6, 0.7, 0.8, 0.85, 0.9, 0.95, 0.97, 0.98, 0.99)  # of what rises
 
 
-class Cell(NamedTuple):
+class TargetCell(NamedTuple):
     """What one series paid of one measure until one target; None where it never arrived or the measure is unknown."""
 
     series: str
@@ -68,10 +68,10 @@ def choose(curves: Sequence[Curve], *, up: bool) -> list[float]:
     return [level for level in reached if level in spread | set(common[-1:])]
 
 
-def cells(sources: Sequence[Source], given: Sequence[float] = ()) -> list[Cell]:
+def cells(sources: Sequence[Source], given: Sequence[float] = ()) -> list[TargetCell]:
     """The table to targets: what a comparison tuned for each number, and for runs what their curves say."""
     tuned = [goal for source in sources for goal in source.goals]
-    found = [Cell(g.series, g.metric, g.target, g.measure, g.median, g.low, g.high) for g in tuned]
+    found = [TargetCell(g.series, g.metric, g.target, g.measure, g.median, g.low, g.high) for g in tuned]
     series = [one for source in sources if not source.goals for one in source.series]
     for metric in dict.fromkeys(name for one in series for name in one.metrics if name not in one.bounds):
         up = rises(metric)
@@ -81,9 +81,9 @@ def cells(sources: Sequence[Source], given: Sequence[float] = ()) -> list[Cell]:
     return found
 
 
-def _row(series: Series, metric: str, target: float, up: bool) -> Iterable[Cell]:
+def _row(series: Series, metric: str, target: float, up: bool) -> Iterable[TargetCell]:
     at = arrival(series.metrics[metric], target, up=up)
     for measure in MEASURES:
         if measure in series.paid:
             paid = None if at is None else float(series.paid[measure].after(np.array([at]))[0])
-            yield Cell(series.name, metric, target, measure, None if paid is None or math.isnan(paid) else paid)
+            yield TargetCell(series.name, metric, target, measure, None if paid is None or math.isnan(paid) else paid)

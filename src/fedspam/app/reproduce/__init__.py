@@ -56,7 +56,7 @@ def reproduce(
     records.write(folder / "observations.csv", _observations_csv(found).encode())
     panels = [
         figures.Panel(
-            rf"$\gamma = {setting.ratio:g}/\delta,\quad p = {setting.momentum:g}$",
+            rf"$\gamma = {setting.ratio:g}/\delta,\quad p = {setting.fresh_weight:g}$",
             {label: figures.Band(*_band(curves[setting.name, label])) for label in SOLVERS},
         )
         for setting in SETTINGS
@@ -89,12 +89,12 @@ def _curves_csv(curves: Curves, seed: int) -> str:
     text = io.StringIO()
     table = csv.writer(text, lineterminator="\n")
     count = next(iter(curves.values())).shape[0]
-    header = ["panel", "gamma_delta", "momentum", "prox", "round", "median", "low", "high"]
+    header = ["panel", "gamma_delta", "fresh_weight", "prox", "round", "median", "low", "high"]
     table.writerow([*header, *(f"seed_{number}" for number in range(seed, seed + count))])
     for setting in SETTINGS:
         for label in SOLVERS:
             curve = curves[setting.name, label]
-            name = (setting.name, setting.ratio, setting.momentum, label)
+            name = (setting.name, setting.ratio, setting.fresh_weight, label)
             for k, (values, *around) in enumerate(zip(curve.T, *_band(curve), strict=True)):
                 table.writerow([*name, k, *(f"{value:.9e}" for value in (*around, *values))])
     return text.getvalue()

@@ -19,16 +19,20 @@ SEEDS, ROUNDS = 20, 400
 LEAST_ROUNDS = 8  # the observations look at the last two quarters
 
 
-class Setting(NamedTuple):
+class PaperSetting(NamedTuple):
     """One panel of the figure."""
 
     name: str
     ratio: float  # gamma * delta
-    momentum: float
+    fresh_weight: float
     stretch: int  # how many times the rounds of the others
 
 
-SETTINGS = (Setting("left", 10.0, 0.1, 1), Setting("middle", 10.0, 0.9, 1), Setting("right", 0.5, 0.1, 2))
+SETTINGS = (
+    PaperSetting("left", 10.0, 0.1, 1),
+    PaperSetting("middle", 10.0, 0.9, 1),
+    PaperSetting("right", 0.5, 0.1, 2),
+)
 LONGEST = max(setting.stretch for setting in SETTINGS)
 SOLVERS: Mapping[str, LocalSolver] = {"exact": Exact(), "1": GradientDescent(1), "10": GradientDescent(10)}
 LABELS = {"exact": "exact prox", "1": "1 local step", "10": "10 local steps"}
@@ -82,7 +86,7 @@ def experiment(
             probe = RelativeGradient(population.hessians.mean(0), population.linears.mean(0), jnp.linalg.norm(g))
             for label, solver in SOLVERS.items():
                 run = simulate_many(
-                    [spam(s.ratio / delta, s.momentum, solver=solver, start=g, first="update") for s in SETTINGS],
+                    [spam(s.ratio / delta, s.fresh_weight, solver=solver, start=g, first="update") for s in SETTINGS],
                     population,
                     start,
                     rounds=rounds * LONGEST,  # what the shorter panels do not show is cut off below

@@ -10,7 +10,7 @@ from rich.table import Table
 from fedspam.app.compare import load
 from fedspam.app.compare.problems import PROBLEMS, Problem
 from fedspam.methods.schedules import effective_cohort
-from fedspam.theory import in_simulator, least_momentum, measure, over_bytes
+from fedspam.theory import in_simulator, least_fresh_weight, measure, over_bytes
 from fedspam.theory.measure import Measurement
 
 LABELS = {
@@ -88,6 +88,6 @@ def _advice(name: str, found: Measurement) -> str:
     usual = PROBLEMS[name]
     gamma = 0.25 / found.delta.value if found.delta.value > 0 else float("inf")
     effective = effective_cohort(usual.cohort, found.population)
-    p = least_momentum(gamma, found.delta.value, effective)
+    p = least_fresh_weight(gamma, found.delta.value, effective)
     cohorts = f"cohorts of {usual.cohort} (B_eff = {effective:.3g})"
     return f"The theorems allow γ ≤ {gamma:.4g}, and with it p ≥ {p:.3g} for {cohorts}."

@@ -27,7 +27,7 @@ from fedspam.theory import bounds
 from fedspam.theory.bounds import Bound
 from fedspam.theory.certificates import Certificates, certificates, table
 from fedspam.theory.complexity import order, traffic, trips_needed
-from fedspam.theory.constants import APPENDIX, Constants, effective_cohort_of, least_momentum, premises
+from fedspam.theory.constants import APPENDIX, Constants, effective_cohort_of, least_fresh_weight, premises
 from fedspam.theory.observed import Observed
 
 CONDITION = 10.0
@@ -58,7 +58,7 @@ class TheoryOptions:
 
 
 @dataclass(frozen=True)
-class Outcome:
+class TheoryOutcome:
     """One theorem: what it promises, and what the runs did, for every number of rounds."""
 
     theorem: str
@@ -98,21 +98,21 @@ def problem(asked: TheoryOptions) -> tuple[Quadratics, jnp.ndarray]:
     return people, jnp.asarray(people.minimiser + away, people.hessians.dtype)
 
 
-def outcomes(asked: TheoryOptions, people: Quadratics, start: jnp.ndarray) -> list[Outcome]:
+def outcomes(asked: TheoryOptions, people: Quadratics, start: jnp.ndarray) -> list[TheoryOutcome]:
     """Every theorem with the largest parameters that it allows."""
     delta, cohort, k = asked.delta, asked.cohort, np.arange(asked.rounds)
     gamma, effective = 0.25 / delta, effective_cohort_of(people, cohort)
-    alone, together = float(least_momentum(gamma, delta)), float(least_momentum(gamma, delta, effective))
+    alone, together = float(least_fresh_weight(gamma, delta)), float(least_fresh_weight(gamma, delta, effective))
     together = max(together, 1 / asked.rounds)  # where everyone is asked nothing is left to average
     falling = cube_root(delta)
-    steps, momenta = np.asarray(falling.step_size(k)), np.asarray(falling.momentum(k))  # type: ignore[arg-type]
+    steps, fresh_weights = np.asarray(falling.step_size(k)), np.asarray(falling.fresh_weight(k))  # type: ignore[arg-type]
     flat = lambda value: np.full(asked.rounds, value)
     noisy = min(effective, 1e12)  # infinite where everyone is asked
     exact = Exact()
     of = f"γ = {gamma:.3g}, p = {alone:.3g}"
     cases: list[tuple[str, str, str, Any, np.ndarray, np.ndarray, float]] = [
         ("3.2", "SPAM", of, spam(gamma, alone, solver=exact), flat(gamma), flat(alone), 1.0),
-        ("3.5", "SPAM, varying", f"γ = {gamma:.3g}/(k+1)^⅓", spam(*falling, solver=exact), steps, momenta, 1.0),
+        ("3.5", "SPAM, varying", f"γ = {gamma:.3g}/(k+1)^⅓", spam(*falling, solver=exact), steps, fresh_weights, 1.0),
         ("4.1", "SPAM-inexact, 1 step", of, spam(gamma, alone, solver=GradientDescent(steps=1)), flat(gamma),
          flat(alone), 1.0),
         ("5.1", f"SPAM-PP, B = {cohort}", f"γ = {gamma:.3g}, p = {together:.3g}",
@@ -125,8 +125,8 @@ def outcomes(asked: TheoryOptions, people: Quadratics, start: jnp.ndarray) -> li
 
 def _outcome(
     asked: TheoryOptions, people: Quadratics, start: Any, theorem: str, name: str, parameters: str, method: Any,
-    steps: np.ndarray, momenta: np.ndarray, cohort: float,
-) -> Outcome:  # fmt: skip
+    steps: np.ndarray, fresh_weights: np.ndarray, cohort: float,
+) -> TheoryOutcome:  # fmt: skip
     watched = Observed(method, people, people.optimum)
     keys = range(asked.seed, asked.seed + asked.seeds)
     run = simulate_many(watched, people, start, rounds=asked.rounds, keys=keys)
@@ -135,35 +135,37 @@ def _outcome(
         asked.delta, float(np.sqrt(rows["spread"].max())), asked.gap, float(rows["error"][:, 0].mean()),
         smoothness=people.smoothness, weak_convexity=0.0,
     )  # fmt: skip
-    corrected, printed = _bounds(theorem, known, steps, momenta, cohort, asked, _epsilons(rows))
-    broken = premises(known, steps, momenta, cohort=cohort, averaged=theorem == "D.1")
+    corrected, printed = _bounds(theorem, known, steps, fresh_weights, cohort, asked, _epsilons(rows))
+    broken = premises(known, steps, fresh_weights, cohort=cohort, averaged=theorem == "D.1")
     sums = np.cumsum(steps * rows["slope"], axis=1) / np.cumsum(steps)
-    return Outcome(theorem, name, parameters, corrected, printed, sums, rows, known, broken, run.plan)
+    return TheoryOutcome(theorem, name, parameters, corrected, printed, sums, rows, known, broken, run.plan)
 
 
 def _bounds(
     theorem: str,
     known: Constants,
     steps: np.ndarray,
-    momenta: np.ndarray,
+    fresh_weights: np.ndarray,
     cohort: float,
     asked: TheoryOptions,
     epsilon: Any,
 ) -> tuple[Bound, Bound]:
     """Corrected and as printed. The printed forms speak of B, and of the spread that the problem was asked to have."""
     if theorem == "3.2":
-        arguments = (float(steps[0]), float(momenta[0]), len(steps))
+        arguments = (float(steps[0]), float(fresh_weights[0]), len(steps))
         return bounds.constant_bound(known, *arguments), bounds.constant_bound(known, *arguments, version="paper")
     if theorem == "3.5":
-        return bounds.varying_bound(known, steps, momenta), bounds.varying_bound(known, steps, momenta, version="paper")
+        return bounds.varying_bound(known, steps, fresh_weights), bounds.varying_bound(
+            known, steps, fresh_weights, version="paper"
+        )
     if theorem == "4.1":
         forms = ("corrected", "paper")
-        found = [bounds.inexact_bound(known, steps, momenta, epsilon=epsilon, version=form) for form in forms]
+        found = [bounds.inexact_bound(known, steps, fresh_weights, epsilon=epsilon, version=form) for form in forms]
         return found[0], found[1]
     bound = bounds.averaged_bound if theorem == "D.1" else bounds.partial_bound
     return (
-        bound(known, steps, momenta, cohort=cohort, epsilon=epsilon),
-        bound(known, steps, momenta, cohort=asked.cohort, epsilon=epsilon, version="paper"),
+        bound(known, steps, fresh_weights, cohort=cohort, epsilon=epsilon),
+        bound(known, steps, fresh_weights, cohort=asked.cohort, epsilon=epsilon, version="paper"),
     )
 
 
@@ -174,7 +176,7 @@ def _epsilons(rows: Mapping[str, np.ndarray]) -> np.ndarray:
     return np.sqrt(np.mean(np.square(found), axis=0))
 
 
-def judged(outcome: Outcome) -> Certificates:
+def judged(outcome: TheoryOutcome) -> Certificates:
     """All certificates of all seeds together."""
     return certificates({name: column.reshape(-1) for name, column in outcome.rows.items()})
 
@@ -210,7 +212,7 @@ def show(asked: TheoryOptions, folder: Path | None, *, command: str = "", quiet:
     return 0 if all(outcome.holds for outcome in found) else 1
 
 
-def _promised(found: list[Outcome]) -> Table:
+def _promised(found: list[TheoryOutcome]) -> Table:
     shown = Table(
         title="Mean of ‖∇f‖² over all rounds: as promised, printed and corrected, and as it was", title_justify="left"
     )
@@ -231,7 +233,7 @@ def _promised(found: list[Outcome]) -> Table:
     return shown
 
 
-def _needed(asked: TheoryOptions, found: list[Outcome], epsilon: float, people: Quadratics, start: Any) -> Table:
+def _needed(asked: TheoryOptions, found: list[TheoryOutcome], epsilon: float, people: Quadratics, start: Any) -> Table:
     """Corollaries 3.4 and 5.2: trips and bytes until the mean is below epsilon."""
     shown = Table(title=f"Until the mean of ‖∇f‖² is at most {epsilon:.3g}", title_justify="left")
     for name in ("method", "order", "trips promised", "bytes promised", "rounds taken", "bytes taken"):
@@ -256,7 +258,7 @@ def _needed(asked: TheoryOptions, found: list[Outcome], epsilon: float, people: 
     return shown
 
 
-def _worth(outcome: Outcome) -> Table:
+def _worth(outcome: TheoryOutcome) -> Table:
     shown = Table(title=f"Certificates of {outcome.method}, all runs", title_justify="left", show_header=False)
     shown.add_column()
     shown.add_column(justify="right")
@@ -265,7 +267,7 @@ def _worth(outcome: Outcome) -> Table:
     return shown
 
 
-def _write(asked: TheoryOptions, folder: Path, found: list[Outcome]) -> None:
+def _write(asked: TheoryOptions, folder: Path, found: list[TheoryOutcome]) -> None:
     text = io.StringIO()
     lines = csv.writer(text, lineterminator="\n")
     lines.writerow(["theorem", "rounds", "mean", "low", "high", "corrected", "printed", "lyapunov", "gap", "error"])
@@ -285,7 +287,7 @@ def _write(asked: TheoryOptions, folder: Path, found: list[Outcome]) -> None:
     note = (
         f"Quadratics: $\\delta$ = {asked.delta:g}, $\\sigma$ = {asked.sigma:g} at the minimiser, largest on the way "
         f"{first.known.sigma:.3g} (which the bounds use), $F$ = {asked.gap:g}, {asked.clients} clients.",
-        f"Mean over {asked.seeds} runs, band: 10th to 90th percentile. Largest step sizes and least momenta that the "
-        "corrected theorems allow.",
+        f"Mean over {asked.seeds} runs, band: 10th to 90th percentile. Largest step sizes and least fresh weights that "
+        "the corrected theorems allow.",
     )
     save(draw_bounds(panels, watched, note), folder, "bound")

@@ -1,7 +1,8 @@
 """Curves for TensorBoard, MLflow, W&B and trackio, through one small protocol.
 
-A `Recorder` is told of a run three times: how it `start`s, every new `Point` of its curves, and how it `finish`es. What
-is told is a copy: the run folder holds it all, and needs no recorder. Each recorder imports its package when it starts.
+A `Recorder` is told of a run three times: how it `start`s, every new `TrackedPoint` of its curves, and how it
+`finish`es. What is told is a copy: the run folder holds it all, and needs no recorder. Each recorder imports
+its package when it starts.
 """
 
 import functools
@@ -20,7 +21,7 @@ from fedspam.app.tracking.tensorboard import TensorBoard
 from fedspam.app.tracking.trackio import Trackio
 from fedspam.app.tracking.wandb import Wandb
 
-__all__ = ["RECORDERS", "Point", "Points", "Recorder", "Story", "check", "tracked"]
+__all__ = ["RECORDERS", "Points", "Recorder", "Story", "TrackedPoint", "check", "tracked"]
 
 
 class Story(NamedTuple):
@@ -43,7 +44,7 @@ class Story(NamedTuple):
     identity: str
 
 
-class Point(NamedTuple):
+class TrackedPoint(NamedTuple):
     """What was seen after so many rounds."""
 
     round: int
@@ -55,7 +56,7 @@ class Recorder(Protocol):
 
     def start(self, story: Story) -> None: ...
 
-    def write(self, points: Sequence[Point]) -> None: ...
+    def write(self, points: Sequence[TrackedPoint]) -> None: ...
 
     def finish(self, status: str) -> None: ...
 
@@ -78,7 +79,7 @@ def check(names: Sequence[str]) -> None:
 
 
 @contextmanager
-def tracked(recorders: Sequence[Recorder], story: Story) -> Iterator[Callable[[Sequence[Point]], None]]:
+def tracked(recorders: Sequence[Recorder], story: Story) -> Iterator[Callable[[Sequence[TrackedPoint]], None]]:
     """Recorders that are started, and finished whatever happens; yields what takes points to all of them."""
     started: list[Recorder] = []
     status = "failed"
@@ -95,7 +96,7 @@ def tracked(recorders: Sequence[Recorder], story: Story) -> Iterator[Callable[[S
                 recorder.finish(status)
 
 
-def _tell(recorders: Sequence[Recorder], points: Sequence[Point]) -> None:
+def _tell(recorders: Sequence[Recorder], points: Sequence[TrackedPoint]) -> None:
     for recorder in recorders:
         recorder.write(points)
 
@@ -107,7 +108,7 @@ class Points:
     >>> points = Points(every=2, done=0)
     >>> rows = {"step_size": np.array([0.5, 0.5, 0.4]), "bytes_up": np.array([8, 8, 8])}
     >>> points(3, rows, {"loss": np.array([1.5])})
-    [Point(round=2, values={'loss': 1.5, 'step_size': 0.5, 'bytes_up': 8.0, 'total.bytes_up': 16.0})]
+    [TrackedPoint(round=2, values={'loss': 1.5, 'step_size': 0.5, 'bytes_up': 8.0, 'total.bytes_up': 16.0})]
     """
 
     every: int
@@ -115,7 +116,9 @@ class Points:
     totals: dict[str, float] = field(default_factory=dict)  # what was paid until `done`
     paid: tuple[str, ...] = ("bytes_up", "bytes_down")
 
-    def __call__(self, done: int, rows: Mapping[str, np.ndarray], probes: Mapping[str, np.ndarray]) -> list[Point]:
+    def __call__(
+        self, done: int, rows: Mapping[str, np.ndarray], probes: Mapping[str, np.ndarray]
+    ) -> list[TrackedPoint]:
         first, count = self.done, done - self.done
         flat = {name: column for name, column in rows.items() if np.ndim(column) == 1 and len(column) == count}
         sums = {name: self.totals.get(name, 0.0) + np.cumsum(flat[name]) for name in self.paid if name in flat}
@@ -125,7 +128,7 @@ class Points:
             values = {name: column[number] for name, column in probes.items() if np.ndim(column) == 1}
             values |= {name: column[k - first - 1] for name, column in flat.items()}
             values |= {f"total.{name}": column[k - first - 1] for name, column in sums.items()}
-            points.append(Point(k, {name: float(value) for name, value in values.items()}))
+            points.append(TrackedPoint(k, {name: float(value) for name, value in values.items()}))
         self.totals |= {name: float(column[-1]) for name, column in sums.items() if count}
         self.done = done
         return points

@@ -92,7 +92,7 @@ def client_app(
     mods: list[Mod] | None = None,
     secure: "SecureSum | None" = None,
 ) -> ClientApp:
-    """A ClientApp that answers the server of `Federated`.
+    """A ClientApp that answers the server of `FedspamStrategy`.
 
     Arguments:
         oracle: context -> the loss of this node's client, such as ``DataOracle(data, loss=loss)``: a pytree that is
@@ -108,7 +108,7 @@ def client_app(
     >>> from fedspam.clients import DataOracle
     >>> def loss(x, centre): return 0.5 * jnp.sum((x - centre) ** 2)
     >>> def oracle(context): return DataOracle(jnp.full(3, context.node_config["partition-id"]), loss=loss)
-    >>> app = client_app(oracle, spam_pp(2, step_size=0.5, momentum=0.2), jnp.zeros(3))
+    >>> app = client_app(oracle, spam_pp(2, step_size=0.5, fresh_weight=0.2), jnp.zeros(3))
     """
     app = ClientApp(mods=mods if secure is None else [secure.mod(), *(mods or [])])
     if secure is not None:

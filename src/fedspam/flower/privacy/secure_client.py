@@ -1,7 +1,8 @@
 """A secure sum for the gradient exchange: the server learns the sum over a cohort and no single reply.
 
-`SecureSum` goes to both sides: ``client_app(..., secure=secure)`` and ``Federated(..., secure=secure)``. A covered
-exchange then takes four trips: keys, shares of secrets, masked replies, and the shares that take the masks off. A
+`SecureSum` goes to both sides: ``client_app(..., secure=secure)`` and ``FedspamStrategy(..., secure=secure)``.
+A covered exchange then takes four trips: keys, shares of secrets, masked replies, and the shares that take the
+masks off. A
 client that is lost after the shares is left out of the sum; its masks are recovered from the others' shares.
 
 It protects against a server that follows the protocol and is curious, and against fewer than `threshold` of the clients
@@ -123,8 +124,8 @@ def _asked(message: Message) -> ConfigRecord:
     found = message.content.config_records.get(RECORD)
     if found is None:
         raise RefusedError(
-            f"{message.metadata.message_type} is answered under a secure sum only; give the server's Federated the "
-            "same secure="
+            f"{message.metadata.message_type} is answered under a secure sum only; give the server's FedspamStrategy "
+            "the same secure="
         )
     return found
 

@@ -33,7 +33,7 @@ class Post(Protocol):
 
 
 @dataclass
-class Outcome:
+class SecureOutcome:
     """What came of one attempt: the sum if enough stayed, who is in it, why others are not, and what it cost."""
 
     total: PyTree | None = None
@@ -66,9 +66,9 @@ class Attempt:
     exchange: Exchange
     name: str
 
-    def run(self, post: Post) -> Outcome:
+    def run(self, post: Post) -> SecureOutcome:
         """All four trips, or as many as there are enough clients for."""
-        done, session = Outcome(), f"{self.name} {secrets.token_hex(8)}"
+        done, session = SecureOutcome(), f"{self.name} {secrets.token_hex(8)}"
         told = self._query(done, KEYS, {id: {"session": session} for id in sorted(self.nodes)}, _key_pair)
         enough = max(self.needed, self.secure.needed(len(told)))
         if len(told) < enough:
@@ -109,7 +109,7 @@ class Attempt:
         return done
 
     def _query(
-        self, done: Outcome, kind: str, records: Mapping[int, Mapping[str, Any]], judge: Judge
+        self, done: SecureOutcome, kind: str, records: Mapping[int, Mapping[str, Any]], judge: Judge
     ) -> dict[int, Any]:
         messages = {
             id: Message(RecordDict({RECORD: ConfigRecord(dict(record))}), self.nodes[id], kind, ttl=self.timeout)
@@ -135,7 +135,7 @@ class Attempt:
         return np.array(came["masked"])
 
 
-def charged(tally: Tally, outcome: Outcome) -> Tally:
+def charged(tally: Tally, outcome: SecureOutcome) -> Tally:
     """With what the trips around that of the exchange cost; what was masked in vain does not count."""
     return tally._replace(
         accepted=len(outcome.counted),
@@ -145,7 +145,7 @@ def charged(tally: Tally, outcome: Outcome) -> Tally:
     )
 
 
-def mean_of(outcome: Outcome) -> PyTree:
+def mean_of(outcome: SecureOutcome) -> PyTree:
     """The mean over those that are in the sum."""
     count = len(outcome.counted)
     return jax.tree.map(lambda leaf: leaf / jnp.asarray(count, leaf.dtype), outcome.total)

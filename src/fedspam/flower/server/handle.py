@@ -21,7 +21,7 @@ from fedspam.federation.ledger import ANSWER, Exchange
 from fedspam.flower.privacy import secure_server
 from fedspam.flower.privacy.secure_client import RECORD, SecureSum
 from fedspam.flower.server.exchange import Failure, RejectedError, Trip, round_trip
-from fedspam.flower.server.journal import Entry, Journal, Tally
+from fedspam.flower.server.journal import Journal, JournalEntry, Tally
 from fedspam.flower.server.nodes import Directory
 from fedspam.flower.wire import arrays
 from fedspam.flower.wire.schema import Nodes, Schema
@@ -34,7 +34,7 @@ class VoidError(RuntimeError):
 
 
 @dataclass(frozen=True)
-class Terms:
+class ExchangeLimits:
     """How much an exchange may ask for.
 
     Arguments:
@@ -71,7 +71,7 @@ class Flower:
         grid: Grid,
         directory: Directory,
         schema: Schema,
-        terms: Terms,
+        terms: ExchangeLimits,
         journal: Journal,
         run: str,
         *,
@@ -168,7 +168,7 @@ class Flower:
                 entry = self._ask_sum(asked, self._secure)
             else:
                 replies, tally, answered = self._ask(asked)
-                entry = Entry(combine(replies, exchange.reply), tally, answered)
+                entry = JournalEntry(combine(replies, exchange.reply), tally, answered)
             self._journal.note(label, entry)
         if terms_of(work).stateful:
             self.versions[list(entry.answered)] = self.exchanges
@@ -208,7 +208,7 @@ class Flower:
             f"{self._terms.retries + 1} attempts; client {first[0]}: {first[1]}"
         )
 
-    def _ask_sum(self, asked: "_Asked", secure: SecureSum) -> Entry:
+    def _ask_sum(self, asked: "_Asked", secure: SecureSum) -> JournalEntry:
         """The mean under a secure sum. If too few stay, all begin anew, with others in place of those that failed."""
         exchange, places = asked.exchange, [int(id) for id in asked.cohort.ids]
         secure.check(exchange.work, places)
@@ -241,7 +241,7 @@ class Flower:
             if done.total is not None:
                 for id in done.counted:
                     self._held.setdefault(id, {}).update(asked.leaves)
-                return Entry(secure_server.mean_of(done), tally, done.counted)
+                return JournalEntry(secure_server.mean_of(done), tally, done.counted)
         self.tallies[exchange.label] = tally
         reasons = "".join(f"; client {id}: {failure.reason}" for id, failure in list(failed.items())[:1])
         raise VoidError(f"{exchange.label}: too few clients stayed for a secure sum over {len(places)}{reasons}")

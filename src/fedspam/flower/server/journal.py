@@ -32,7 +32,7 @@ class Tally(NamedTuple):
     seconds: float = 0.0
 
 
-class Entry(NamedTuple):
+class JournalEntry(NamedTuple):
     """One exchange: what it returned, how it went, and whose memories it changed."""
 
     result: PyTree
@@ -66,7 +66,7 @@ class Journal:
         self._past = [frame for frame in self._past if frame.facts.get("round") == str(round)]
         self._round, self._done, self._end = round, 0, 0
 
-    def recall(self, label: str, structure: Any) -> Entry | None:
+    def recall(self, label: str, structure: Any) -> JournalEntry | None:
         """What the next exchange returned when it was done, if it was."""
         if self._done >= len(self._past):
             return None
@@ -78,9 +78,9 @@ class Journal:
         counts = [frame.arrays["tally"][number].item() for number in range(len(Tally._fields))]
         tally = Tally._make([*(round(count) for count in counts[:-1]), counts[-1]])
         answered = tuple(frame.arrays["answered"].tolist())
-        return Entry(jax.tree.unflatten(structure, leaves), tally, answered)
+        return JournalEntry(jax.tree.unflatten(structure, leaves), tally, answered)
 
-    def note(self, label: str, entry: Entry) -> None:
+    def note(self, label: str, entry: JournalEntry) -> None:
         """Have an exchange on disk before anything follows from it."""
         if self._path is None:
             return

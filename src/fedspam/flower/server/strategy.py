@@ -21,7 +21,7 @@ from fedspam._internal.trees import Params
 from fedspam.federation.aggregation import Rule
 from fedspam.flower.privacy.secure_client import SecureSum
 from fedspam.flower.server import exchange
-from fedspam.flower.server.handle import Flower, Terms
+from fedspam.flower.server.handle import ExchangeLimits, Flower
 from fedspam.flower.server.journal import Journal
 from fedspam.flower.server.nodes import Directory
 from fedspam.flower.server.run import Course, Step
@@ -29,21 +29,21 @@ from fedspam.flower.wire import arrays
 from fedspam.flower.wire.schema import Nodes, Schema
 from fedspam.simulation import records
 
-__all__ = ["Federated"]
+__all__ = ["FedspamStrategy"]
 
 LOG = logging.getLogger("flwr")
 PATIENCE = 3  # void rounds in a row; each has asked others already
 Evaluate = Callable[[int, ArrayRecord], MetricRecord | None]
 
 
-class Federated(Strategy):
+class FedspamStrategy(Strategy):
     """A method of this package as a Flower strategy: FedAvg's arguments, `start` and `Result`.
 
     Its clients run the ClientApp of `fedspam.flower.client_app` with the same method. The draws are those of
     `fedspam.simulate` with ``key=seed``, and so are the iterates, up to the rounding of sums.
 
     Arguments:
-        algorithm: the method, such as ``spam_pp(cohort_size=10, step_size=1.0, momentum=0.2)``.
+        algorithm: the method, such as ``spam_pp(cohort_size=10, step_size=1.0, fresh_weight=0.2)``.
         params: a pytree of the structure that the clients use; None where that is a dictionary of arrays by name.
         seed: the randomness of the run.
         fraction_train: the cohort as a share of all clients, in place of the method's own cohort size.
@@ -62,7 +62,7 @@ class Federated(Strategy):
         arrayrecord_key, configrecord_key: the names of the records in a message.
 
     >>> from fedspam import spam_pp
-    >>> strategy = Federated(spam_pp(cohort_size=3, step_size=1.0, momentum=0.2), min_available_nodes=3)
+    >>> strategy = FedspamStrategy(spam_pp(cohort_size=3, step_size=1.0, fresh_weight=0.2), min_available_nodes=3)
     """
 
     def __init__(
@@ -173,7 +173,7 @@ class Federated(Strategy):
             aggregate=self.aggregate,
         )  # fmt: skip
         run = describe.digest(identity)
-        terms = Terms(timeout, self.quorum, self.retries, self.arrayrecord_key, self.configrecord_key)
+        terms = ExchangeLimits(timeout, self.quorum, self.retries, self.arrayrecord_key, self.configrecord_key)
         journal = Journal(self.folder, run)
         fed = Flower(
             grid, directory, schema, terms, journal, run[:16], config=train_config, aggregate=self.aggregate,

@@ -13,7 +13,7 @@ from flwr.clientapp import ClientApp
 
 from fedspam._internal import files
 from fedspam.flower.client.app import client_app, clients_of
-from fedspam.flower.server.strategy import Federated
+from fedspam.flower.server.strategy import FedspamStrategy
 from fedspam.flower.testing.grid import LoopbackGrid
 from fedspam.flower.wire import arrays
 from fedspam.methods import fedavg, scaffold, spam_pp
@@ -39,16 +39,16 @@ PROX = (
 )
 WORKS = {
     "starting_gradient": "reply = grad f(x)",
-    "difference": "reply = grad f(x) - (1 - momentum) grad f(x_prev)",
+    "difference": "reply = grad f(x) - (1 - fresh_weight) grad f(x_prev)",
     "prox": PROX,
 }
 SCAFFOLD = (
-    "train: the client remembers c, first 0. From y = x twice y <- y - step_size (grad f(y) - c + control); "
-    "reply.moved = y - x; then it remembers c - control - (y - x)/(2 step_size). The header says which memory to "
+    "train: the client remembers c, first 0. From y = x twice y <- y - local_rate (grad f(y) - c + control); "
+    "reply.moved = y - x; then it remembers c - control - (y - x)/(2 local_rate). The header says which memory to "
     "start from ('memory': the exchange that left it, 0 for the first), what the new one is called ('becomes'), and "
     "which older one must be kept besides ('settled'); a client that has lost it refuses"
 )
-FEDAVG = "train: from y = x twice y <- y - local_step_size grad f(y); reply.moved = y - x"
+FEDAVG = "train: from y = x twice y <- y - local_rate grad f(y); reply.moved = y - x"
 HEADER = (
     "The header of a reply repeats schema and exchange; to query.whoami a client replies with partition-id, "
     "num-partitions, the version of its software as 'fedspam', and the schema. A client knows the schema of the "
@@ -62,9 +62,9 @@ def record(folder: str | Path) -> None:
     folder = Path(folder)
     with jax.enable_x64(True):
         people = synthetic_logistic(0, clients=CLIENTS, dimension=DIMENSION, rows=(4, 6), regularisation=REGULARISATION)
-        solver = GradientDescent(steps=3, step_size=STEP, safeguard=False)
+        solver = GradientDescent(steps=3, local_rate=STEP, safeguard=False)
         methods = {
-            "spam_pp": spam_pp(CLIENTS, step_size=0.5, momentum=0.3, solver=solver),
+            "spam_pp": spam_pp(CLIENTS, step_size=0.5, fresh_weight=0.3, solver=solver),
             "scaffold": scaffold(CLIENTS, 2, STEP),
             "fedavg": fedavg(CLIENTS, 2, STEP),
         }
@@ -100,7 +100,7 @@ def _heard(people: Any, method: Any) -> list[tuple[Message, Message]]:
         return [reply]
 
     grid = LoopbackGrid(client_app(clients_of(people), method, first), CLIENTS, twist=twist)
-    strategy = Federated(method, first, seed=SEED, min_available_nodes=CLIENTS, quorum=0.5, retries=3)
+    strategy = FedspamStrategy(method, first, seed=SEED, min_available_nodes=CLIENTS, quorum=0.5, retries=3)
     strategy.start(grid, arrays.to_arrays(first), num_rounds=3, timeout=60)
     return exchanges
 
