@@ -38,7 +38,7 @@ NEVER = [math.inf] * len(TARGETS)
 class Problem(NamedTuple):
     """Clients, where to start, how many are asked a round, and what is known of them."""
 
-    people: object
+    population: object
     start: np.ndarray
     cohort: int
     delta: float
@@ -48,9 +48,9 @@ class Problem(NamedTuple):
     small: bool = False  # whether the hindsight grid is the smaller one
 
 
-def exact(people, start, cohort):
-    norm = jax.tree_util.Partial(lambda people, x: jnp.linalg.norm(people.gradient(x)), people)
-    return Problem(people, start, cohort, people.delta, norm, Exact())
+def exact(population, start, cohort):
+    norm = jax.tree_util.Partial(lambda population, x: jnp.linalg.norm(population.gradient(x)), population)
+    return Problem(population, start, cohort, population.delta, norm, Exact())
 
 
 def ridge_problem(seed, scale, clients=100, dimension=40, cohort=10):
@@ -59,8 +59,8 @@ def ridge_problem(seed, scale, clients=100, dimension=40, cohort=10):
 
 def quadratic_problem(seed, *, delta, cohort=10, dimension=30, condition=100.0, noise=1.0, nonconvex=False):
     options = {"delta": delta, "condition": condition, "noise": noise, "nonconvex": nonconvex}
-    people = quadratics(seed, clients=150, dimension=dimension, **options)
-    return exact(people, 3 * np.random.default_rng(seed).normal(size=dimension), cohort)
+    population = quadratics(seed, clients=150, dimension=dimension, **options)
+    return exact(population, 3 * np.random.default_rng(seed).normal(size=dimension), cohort)
 
 
 def real(made, cohort, rounds=150):
@@ -74,22 +74,22 @@ def binary_har(nonconvex, data):
     har = datasets.read_har(data)
     owners, _ = datasets.by_key(har.person)
     features = (har.features - har.features.mean(0)) / har.features.std(0)
-    people = logistic(features, (har.labels < 3).astype(int), owners, regularisation=1e-3, nonconvex=nonconvex)
-    return of_regression("har", "moving or not", people, np.zeros(features.shape[1]))
+    population = logistic(features, (har.labels < 3).astype(int), owners, regularisation=1e-3, nonconvex=nonconvex)
+    return of_regression("har", "moving or not", population, np.zeros(features.shape[1]))
 
 
 def heart_problem(nonconvex, data):
     heart = datasets.read_heart(data)
     features = (heart.features - heart.features.mean(0)) / heart.features.std(0)
-    people = logistic(features, heart.labels, heart.hospital, regularisation=0.01, nonconvex=nonconvex)
-    return of_regression("heart", "heart disease", people, np.zeros(features.shape[1]))
+    population = logistic(features, heart.labels, heart.hospital, regularisation=0.01, nonconvex=nonconvex)
+    return of_regression("heart", "heart disease", population, np.zeros(features.shape[1]))
 
 
 def synthetic(seed, cohort, heterogeneity):
-    people = synthetic_logistic(
+    population = synthetic_logistic(
         seed, clients=60, dimension=15, rows=30, heterogeneity=heterogeneity, regularisation=0.05, nonconvex=True
     )
-    return real(of_regression("synthetic", "", people, np.random.default_rng(seed).normal(size=15)), cohort, 300)
+    return real(of_regression("synthetic", "", population, np.random.default_rng(seed).normal(size=15)), cohort, 300)
 
 
 def welsch(seed, cohort, spread):
@@ -176,7 +176,7 @@ def run(methods, problem, seeds):
     """Median over seeds of the rounds to each target, one row a method."""
     probe = jax.tree_util.Partial(lambda norm, x: {"norm": norm(x) ** 2}, problem.norm)
     many = simulate_many(
-        methods, problem.people, jnp.asarray(problem.start), rounds=problem.rounds, keys=range(seeds), probe=probe,
+        methods, problem.population, jnp.asarray(problem.start), rounds=problem.rounds, keys=range(seeds), probe=probe,
         record=(),
     )  # fmt: skip
     with np.errstate(over="ignore", invalid="ignore"):

@@ -60,16 +60,16 @@ def ours(task, devices=1, chunk=None, every=1):
 
     model = femnist_cnn(CLASSES) if task.model == "cnn" else softmax_regression(PIXELS, CLASSES)
     examples = {"features": task.images, "label": task.labels}
-    people = Ragged.of_sizes(examples, np.diff(task.offsets), model.loss, batch=BATCH)
+    population = Ragged.of_sizes(examples, np.diff(task.offsets), model.loss, batch=BATCH)
     mesh = engine.mesh_of(jax.devices()[:devices]) if devices > 1 else None
     world = engine.World(chunk=chunk, mesh=mesh)
     method, key = fedavg(task.cohort, LOCAL_STEPS, STEP_SIZE), jax.random.key(0)
-    people, params, key = engine.everywhere(mesh, (people, model.init(0), key))
-    carry, _ = engine.begin(method, people, params, key, engine.Around(), world)
+    population, params, key = engine.everywhere(mesh, (population, model.init(0), key))
+    carry, _ = engine.begin(method, population, params, key, engine.Around(), world)
     done = 0
     while True:
         end = engine.advance(
-            method, people, carry, key, jnp.int32(done), jnp.int32(every), engine.Around(),
+            method, population, carry, key, jnp.int32(done), jnp.int32(every), engine.Around(),
             world=world, length=every, every=every, record=(),
         )  # fmt: skip
         carry = jax.block_until_ready(end.carry)
@@ -213,7 +213,7 @@ def pfl_rounds(task, rounds, timed):
 
     model = Module()
     wrapped = PyTorchModel(model, torch.optim.SGD, torch.optim.SGD(model.parameters(), 1.0))
-    people = FederatedDataset(dataset, get_user_sampler("random", list(range(task.clients))))
+    population = FederatedDataset(dataset, get_user_sampler("random", list(range(task.clients))))
     FederatedAveraging().run(
         NNAlgorithmParams(
             central_num_iterations=rounds,
@@ -221,7 +221,7 @@ def pfl_rounds(task, rounds, timed):
             train_cohort_size=task.cohort,
             val_cohort_size=None,
         ),
-        SimulatedBackend(training_data=people, val_data=people),
+        SimulatedBackend(training_data=population, val_data=population),
         wrapped,
         NNTrainHyperParams(
             local_batch_size=BATCH, local_num_epochs=None, local_num_steps=LOCAL_STEPS, local_learning_rate=STEP_SIZE

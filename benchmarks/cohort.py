@@ -41,7 +41,7 @@ def central(asked):
 
     model = femnist_cnn(sides.CLASSES, dtype=asked.dtype)
     images, labels, offsets = sides.draw(asked.cohort, equal=asked.images)
-    people = Ragged.of_sizes({"features": images, "label": labels}, np.diff(offsets), model.loss)
+    clients = Ragged.of_sizes({"features": images, "label": labels}, np.diff(offsets), model.loss)
     x, x_prev, key = model.init(0), model.init(1), jax.random.key(0)
     total = len(images)
 
@@ -57,31 +57,31 @@ def central(asked):
     estimator = spam_pp(asked.cohort, 0.1, 0.1).estimator
 
     @jax.jit
-    def exchange(people, x, x_prev, key):
-        fed = Traced(people, chunk=asked.chunk)
+    def exchange(clients, x, x_prev, key):
+        fed = Traced(clients, chunk=asked.chunk)
         return fed.mean(
             fed.sample(key, asked.cohort), estimator.difference, x=x, x_prev=x_prev, fresh_weight=jnp.float32(0.1)
         )
 
-    spam = clocked(exchange, asked, people, x, x_prev, key)
+    spam = clocked(exchange, asked, clients, x, x_prev, key)
     peak = jax_peak()  # before the central gradient takes more
 
     choices = {}
     for parts in (1, 5):
         if total % parts == 0:
             try:
-                choices[parts] = clocked(jax.jit(lambda x, rows: gradient(x, rows, parts)), asked, x, people.examples)
+                choices[parts] = clocked(jax.jit(lambda x, rows: gradient(x, rows, parts)), asked, x, clients.examples)
             except Exception as error:  # out of memory: other parts may fit
                 print(f"central gradient in {parts} parts: {str(error)[:100]}", file=sys.stderr)
     parts = min(choices, key=lambda parts: choices[parts]["ms"])
     here, there = (
-        jax.jit(gradient, static_argnums=2)(x, people.examples, parts),
-        gradient(x_prev, people.examples, parts),
+        jax.jit(gradient, static_argnums=2)(x, clients.examples, parts),
+        gradient(x_prev, clients.examples, parts),
     )
     expected = jax.tree.map(lambda a, b: a - 0.9 * b, here, there)
     apart, size = (
         float(jnp.sqrt(sum(jnp.sum(leaf**2) for leaf in jax.tree.leaves(tree))))
-        for tree in (jax.tree.map(jnp.subtract, exchange(people, x, x_prev, key), expected), expected)
+        for tree in (jax.tree.map(jnp.subtract, exchange(clients, x, x_prev, key), expected), expected)
     )
     return {
         "central_ms": choices[parts]["ms"], "central_parts": parts, "exchange_ms": spam["ms"],

@@ -100,9 +100,9 @@ def settings(cohort, race):
 
 def curves(task, methods, rounds, seeds):
     """Test accuracy after every round: methods x seeds x rounds."""
-    people = task.train.population(task.model.loss, batch=BATCH)
+    clients = task.train.population(task.model.loss, batch=BATCH)
     probe = jax.tree_util.Partial(lambda test, params: {"accuracy": task.model.accuracy(params, test)}, task.test)
-    many = simulate_many(methods, people, task.model.init(1), rounds=rounds, keys=range(seeds), probe=probe, record=())
+    many = simulate_many(methods, clients, task.model.init(1), rounds=rounds, keys=range(seeds), probe=probe, record=())
     return many.probes["accuracy"]
 
 
@@ -114,8 +114,8 @@ def arrivals(accuracy, targets):
 
 def price(task, method, rounds):
     """Megabytes of that many rounds, both ways, the start included."""
-    people = task.train.population(task.model.loss, batch=BATCH)
-    plan = ledger.plan(method, task.model.init(1), people)
+    clients = task.train.population(task.model.loss, batch=BATCH)
+    plan = ledger.plan(method, task.model.init(1), clients)
     once = plan.price({}, 1)
     start = sum(exchange.cohort * (exchange.bytes_down + exchange.bytes_up) for exchange in plan.start)
     return float(start + rounds * (once["bytes_down"] + once["bytes_up"])[0]) / 1e6

@@ -77,9 +77,9 @@ def build(kind: str, size: int, folder: str):
     if kind == "ragged":
         features = random.standard_normal((rows, FEATURES), np.float32)
         examples = {"features": features, "label": np.argmax(features[:, :CLASSES], axis=1).astype(np.int32)}
-        people = Ragged.of_sizes(examples, sizes, LOSS)
-        stored = sum(leaf.nbytes for leaf in jax.tree.leaves(people))
-        return people, stored
+        clients = Ragged.of_sizes(examples, sizes, LOSS)
+        stored = sum(leaf.nbytes for leaf in jax.tree.leaves(clients))
+        return clients, stored
     examples = {
         name: np.lib.format.open_memmap(Path(folder) / f"{name}.npy", "w+", kind, shape)
         for name, kind, shape in (("features", np.float32, (rows, FEATURES)), ("label", np.int32, (rows,)))
@@ -96,12 +96,12 @@ def build(kind: str, size: int, folder: str):
 
 def measure(kind: str, size: int, rounds: int, repeats: int) -> None:
     with tempfile.TemporaryDirectory() as folder:
-        people, stored = build(kind, size, folder)
+        clients, stored = build(kind, size, folder)
         best = {}
         for name, method in METHODS.items():
             start = jnp.zeros((FEATURES, CLASSES), jnp.float32)
             seconds = lambda rounds: cpu_seconds(
-                lambda: simulate(method, people, start, rounds=rounds, key=0, record=())
+                lambda: simulate(method, clients, start, rounds=rounds, key=0, record=())
             )
             seconds(rounds)  # compiles
             both = [(seconds(rounds), seconds(11 * rounds)) for _ in range(repeats)]

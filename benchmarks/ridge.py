@@ -26,9 +26,9 @@ COHORT = 5
 MOMENTUM = 0.2
 
 
-def numpy_rounds(method, people, inverses, x, rounds, seed=0):
+def numpy_rounds(method, clients, inverses, x, rounds, seed=0):
     """The method as one would write it in NumPy, with the prox (H + I/gamma)^-1 inverted beforehand."""
-    hessians, linears = np.asarray(people.hessians), np.asarray(people.linears)
+    hessians, linears = np.asarray(clients.hessians), np.asarray(clients.linears)
     rng, count = np.random.default_rng(seed), len(hessians)
     keep = np.float32(1 - MOMENTUM)
     previous, g = x, np.zeros_like(x)
@@ -65,20 +65,20 @@ def methods(gamma):
 
 
 def one_run(dimension, rounds, repeats):
-    people, start = ridge(0, dimension=dimension)
-    gamma = 0.5 / people.delta
-    people, x = people.factorised(gamma), jnp.asarray(start, jnp.float32)
-    inverses = np.asarray(people.inverses)
+    clients, start = ridge(0, dimension=dimension)
+    gamma = 0.5 / clients.delta
+    clients, x = clients.factorised(gamma), jnp.asarray(start, jnp.float32)
+    inverses = np.asarray(clients.inverses)
     rows = []
     for name, method in methods(gamma).items():
         bare, recorded, numpy, compile_seconds = [], [], [], []
         for repeat in range(repeats):  # in turn, so that whatever else the machine does falls on all of them
-            run = simulate(method, people, x, rounds=rounds, key=repeat, record=(), segment=rounds)
+            run = simulate(method, clients, x, rounds=rounds, key=repeat, record=(), segment=rounds)
             bare.append(run.run_seconds / rounds * 1e6)
             compile_seconds.append(run.compile_seconds)
-            run = simulate(method, people, x, rounds=rounds, key=repeat, segment=rounds)
+            run = simulate(method, clients, x, rounds=rounds, key=repeat, segment=rounds)
             recorded.append(run.run_seconds / rounds * 1e6)
-            numpy.append(numpy_rounds(name, people, inverses, np.asarray(x), rounds // 4, repeat))
+            numpy.append(numpy_rounds(name, clients, inverses, np.asarray(x), rounds // 4, repeat))
         rows.append(
             {
                 "method": name,
@@ -94,17 +94,17 @@ def one_run(dimension, rounds, repeats):
 
 
 def many_runs(dimension, seeds, rounds, repeats):
-    people, start = ridge(0, dimension=dimension)
-    gamma = 0.5 / people.delta
-    people, x = people.factorised(gamma), jnp.asarray(start, jnp.float32)
-    inverses = np.asarray(people.inverses)
+    clients, start = ridge(0, dimension=dimension)
+    gamma = 0.5 / clients.delta
+    clients, x = clients.factorised(gamma), jnp.asarray(start, jnp.float32)
+    inverses = np.asarray(clients.inverses)
     rows = []
     for name, method in methods(gamma).items():
         ours, numpy = [], []
         for repeat in range(repeats):
-            run = simulate_many(method, people, x, rounds=rounds, keys=range(repeat, repeat + seeds), record=())
+            run = simulate_many(method, clients, x, rounds=rounds, keys=range(repeat, repeat + seeds), record=())
             ours.append(run.run_seconds / rounds / seeds * 1e6)
-            numpy.append(numpy_rounds(name, people, inverses, np.asarray(x), rounds, repeat))
+            numpy.append(numpy_rounds(name, clients, inverses, np.asarray(x), rounds, repeat))
         rows.append(
             {
                 "method": name,
@@ -131,10 +131,10 @@ def client_loss(x, data):
 
 def endless(rounds, cohort):
     """SPAM-PP on clients with ids among 2^32, none of which is stored: memory before and after."""
-    people = Generated(make=make_client, loss=client_loss)
+    clients = Generated(make=make_client, loss=client_loss)
     method = spam_pp(cohort, 0.5, 0.1, solver=GradientDescent(steps=5, smoothness=1.5))
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-    run = simulate(method, people, jnp.zeros(100), rounds=rounds, key=0, record=())
+    run = simulate(method, clients, jnp.zeros(100), rounds=rounds, key=0, record=())
     after = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     return {
         "clients": 2**32,

@@ -50,16 +50,16 @@ RULES = {
 }
 
 
-def gradient_norm(people, honest, x):
+def gradient_norm(clients, honest, x):
     """Of the mean loss of the honest clients."""
-    losses = lambda x: jax.vmap(lambda id: people.client(id)(x))(jnp.arange(people.size, dtype=jnp.uint32))
+    losses = lambda x: jax.vmap(lambda id: clients.client(id)(x))(jnp.arange(clients.size, dtype=jnp.uint32))
     return {"norm": jnp.linalg.norm(jax.grad(lambda x: jnp.mean(losses(x), where=honest))(x))}
 
 
 def ridge_problem():
     """The paper's ridge regression with 30 clients that are more alike than the paper's."""
-    people, start = ridge(0, clients=30, dimension=10, scale=0.1)
-    return people, jnp.asarray(start), 0.5 / people.delta, Exact(), 0.3
+    clients, start = ridge(0, clients=30, dimension=10, scale=0.1)
+    return clients, jnp.asarray(start), 0.5 / clients.delta, Exact(), 0.3
 
 
 def har_problem(folder, rows=None):
@@ -71,16 +71,16 @@ def har_problem(folder, rows=None):
     order = np.random.default_rng(0).permutation(len(scaled))
     if rows is not None:  # so many of each person
         order = np.concatenate([order[activity.person[order] == one][:rows] for one in np.unique(activity.person)])
-    people = softmax(features[order], activity.labels[order], activity.person[order], regularisation=1e-3)
-    return people, jnp.zeros((features.shape[1], 6)), 10.0, GradientDescent(10, smoothness=1.0), 0.02
+    clients = softmax(features[order], activity.labels[order], activity.person[order], regularisation=1e-3)
+    return clients, jnp.zeros((features.shape[1], 6)), 10.0, GradientDescent(10, smoothness=1.0), 0.02
 
 
-def run(method, people, start, arguments, faults=None, rule=None):
-    ids = jnp.arange(people.size, dtype=jnp.uint32)
-    honest = jnp.ones(people.size, bool) if faults is None else ~faults.is_adversary(ids)
-    probe = jax.tree_util.Partial(gradient_norm, people, honest)
+def run(method, clients, start, arguments, faults=None, rule=None):
+    ids = jnp.arange(clients.size, dtype=jnp.uint32)
+    honest = jnp.ones(clients.size, bool) if faults is None else ~faults.is_adversary(ids)
+    probe = jax.tree_util.Partial(gradient_norm, clients, honest)
     return simulate_many(
-        method, people, start, rounds=arguments.rounds, keys=range(arguments.seeds), probe=probe, every=10, record=(),
+        method, clients, start, rounds=arguments.rounds, keys=range(arguments.seeds), probe=probe, every=10, record=(),
         faults=faults, aggregate=rule, side_by_side=False,
     )  # fmt: skip
 
@@ -92,10 +92,10 @@ def left(found):
     return float(np.median(np.median(tail, axis=1) / norms[:, 0]))
 
 
-def faulty(name, people, start, gamma, solver, _, arguments):
+def faulty(name, clients, start, gamma, solver, _, arguments):
     method = spam_pp(COHORT, gamma, 0.2, solver=solver)
     for label, faults in (("none", None), ("20 % lost, 10 % NaN", Faults(dropout=0.2, nan=0.1))):
-        found = run(method, people, start, arguments, faults)
+        found = run(method, clients, start, arguments, faults)
         rows = {key: int(np.sum(column)) for key, column in found.rows.items()}
         rounds = arguments.rounds * arguments.seeds
         asked = rounds * (COHORT + 1)  # the cohort, and the client that computes the prox
@@ -107,17 +107,17 @@ def faulty(name, people, start, gamma, solver, _, arguments):
         )
 
 
-def attacked(name, people, start, gamma, solver, radius, arguments):
+def attacked(name, clients, start, gamma, solver, radius, arguments):
     method = spam_ppa(COHORT, gamma, 0.2, solver=solver)
     for share in (0.1, 0.2):
         for label, attack in ATTACKS.items():
             faults = Faults(adversarial=share, attack=Chosen(attack))
-            count = int(faults.is_adversary(jnp.arange(people.size, dtype=jnp.uint32)).sum())
+            count = int(faults.is_adversary(jnp.arange(clients.size, dtype=jnp.uint32)).sum())
             cells = []
             for rule in RULES.values():
-                rest = left(run(method, people, start, arguments, faults, rule(radius)))
+                rest = left(run(method, clients, start, arguments, faults, rule(radius)))
                 cells.append(f"**{rest:.0e}**" if rest <= 0.1 else f"{rest:.0e}")
-            print(f"| {name} | {count} of {people.size} | {label} | {' | '.join(cells)} |", flush=True)
+            print(f"| {name} | {count} of {clients.size} | {label} | {' | '.join(cells)} |", flush=True)
 
 
 def main():

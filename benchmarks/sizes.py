@@ -34,10 +34,10 @@ def main() -> None:
         "label": random.integers(0, 62, sizes.sum()).astype(np.int32),
     }
     model = softmax_regression(784, 62)
-    people = Ragged.of_sizes(rows, sizes, model.loss)
+    clients = Ragged.of_sizes(rows, sizes, model.loss)
     solver = GradientDescent(steps=20, local_rate=0.05)
     print(f"{asked.clients} clients of {sizes.min()} to {sizes.max()} rows, {sizes.mean():.0f} on average; capacities "
-          f"{people.capacities}; cohort {asked.cohort}; {jax.devices()[0].device_kind}\n")  # fmt: skip
+          f"{clients.capacities}; cohort {asked.cohort}; {jax.devices()[0].device_kind}\n")  # fmt: skip
     print("| method | ms a round, all padded alike | by size | times as fast | compile s, alike | by size |")
     print("|---|---|---|---|---|---|")
     for name, method in (
@@ -46,7 +46,7 @@ def main() -> None:
     ):
         best, compiling = [np.inf, np.inf], [0.0, 0.0]
         for _ in range(asked.turns):
-            for which, each in enumerate((dataclasses.replace(people, capacities=()), people)):
+            for which, each in enumerate((dataclasses.replace(clients, capacities=()), clients)):
                 options = {"rounds": asked.rounds, "record": (), "chunk": asked.chunk}
                 run = simulate(method, each, model.init(0), key=0, **options)
                 compiling[which] = max(compiling[which], run.compile_seconds)

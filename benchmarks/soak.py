@@ -40,13 +40,14 @@ def child(name, folder, rounds):
 
     jax.config.update("jax_enable_x64", True)
     keys = jax.random.split(jax.random.key(0), CLIENTS)
-    people = Ragged.of([jax.random.normal(key, (1 + i % 3, DIMENSION)) for i, key in enumerate(keys)], distance)
+    clients = Ragged.of([jax.random.normal(key, (1 + i % 3, DIMENSION)) for i, key in enumerate(keys)], distance)
     example = {**METHODS[name].example}
     if "solver" in example:
         example["solver"] = GradientDescent(3, smoothness=0.1)
     where = {"folder": folder, "resume": True, "segment": SEGMENT, "keep": Keep(2, best="norm")} if folder else {}
     run = simulate(
-        METHODS[name].build(**example), people, jnp.ones(DIMENSION), rounds=rounds, key=1, probe=norm, every=2, **where,
+        METHODS[name].build(**example), clients, jnp.ones(DIMENSION), rounds=rounds, key=1, probe=norm, every=2,
+        **where,
         progress=lambda done: print("done", done, flush=True),
     )  # fmt: skip
     hashed = hashlib.sha256()

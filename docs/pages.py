@@ -49,11 +49,13 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     """Pages that are made rather than written."""
     for name, page in COPIED.items():
         files.append(File.generated(config, page, content=within((ROOT / name).read_text(), "docs/")))
-    people = quadratics(0, clients=CLIENTS, dimension=DIMENSION)
+    clients = quadratics(0, clients=CLIENTS, dimension=DIMENSION)
     primary: set[str] = set()
     for key in KEYS:
         name = METHODS[key].build.__name__
-        files.append(File.generated(config, f"methods/{key}.md", content=method_page(key, people, name not in primary)))
+        files.append(
+            File.generated(config, f"methods/{key}.md", content=method_page(key, clients, name not in primary))
+        )
         primary.add(name)
     return files
 
@@ -98,7 +100,7 @@ def within(markdown: str, prefix: str) -> str:
     return re.sub(r"(?<!!)\[([^\]\n]*)\]\((?!https?:|#|mailto:)([^)\s]+)\)", link, markdown)
 
 
-def method_page(key: str, people: Any, primary: bool) -> str:
+def method_page(key: str, clients: Any, primary: bool) -> str:
     """One method: its facts, its docstring with the formula, and what the ledger says of a round."""
     row = METHODS[key]
     told = {
@@ -129,7 +131,7 @@ def method_page(key: str, people: Any, primary: bool) -> str:
             "`d` is the number of parameters; in brackets what the one client that moves alone takes besides.",
             "What theory covers: ✓ yes, (✓) in part, – no. [All methods](../methods.md) side by side.",
             "",
-            *cost(row, people),
+            *cost(row, clients),
         ]
     )
 
@@ -172,9 +174,9 @@ def formula_of(row: Method) -> list[str]:
     return docstring(path_of(made), primary=False, members=False)
 
 
-def cost(row: Method, people: Any) -> list[str]:
+def cost(row: Method, clients: Any) -> list[str]:
     """The exchanges of the start and of one round, as the ledger prices them."""
-    plan = ledger.plan(row.make(), jnp.zeros(DIMENSION, jnp.float32), people)
+    plan = ledger.plan(row.make(), jnp.zeros(DIMENSION, jnp.float32), clients)
     lines = [
         "## What a round sends",
         "",

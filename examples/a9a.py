@@ -25,16 +25,16 @@ def main(clients: int = 20, rounds: int = 200, rows: int = 32561) -> dict[str, f
     owners = datasets.iid(len(labels), clients)
 
     # 2. A population: who there is to ask. Weighted, so that f is the mean over rows, as if they lay in one place.
-    people = logistic(features, labels, owners, regularisation=1e-3, weighted=True)
+    population = logistic(features, labels, owners, regularisation=1e-3, weighted=True)
 
     # 3. Where it should end. On all rows the optimum is known; on fewer it is computed here, centrally.
-    optimum = 0.333340752069 if rows == 32561 else measure(people, jnp.zeros(123)).value
-    loss = Partial(lambda rows, x: {"loss": jnp.mean(people.loss(x, rows))}, people.examples)
+    optimum = 0.333340752069 if rows == 32561 else measure(population, jnp.zeros(123)).value
+    loss = Partial(lambda rows, x: {"loss": jnp.mean(population.loss(x, rows))}, population.examples)
 
     # 4. Train. Every client sends gradients, one of them solves its own problem; the rest is fresh_weight, off at 1.
     method = spam_pp(cohort_size=clients, step_size=100.0, fresh_weight=1.0)
     enough = Target("loss", at_most=(1 + 1e-6) * optimum)
-    run = simulate(method, people, jnp.zeros(123), rounds=rounds, key=0, probe=loss, until=enough)
+    run = simulate(method, population, jnp.zeros(123), rounds=rounds, key=0, probe=loss, until=enough)
 
     final = float(run.probes["loss"][-1])
     test = datasets.read_libsvm(datasets.data_path("libsvm/a9a.t"), features=123)

@@ -29,7 +29,7 @@ def main(
 
     # 3. A small network; clients draw minibatches of ten.
     model = mlp(64, 10, hidden=(50,))
-    people = train.population(model.loss, batch=10)
+    clients = train.population(model.loss, batch=10)
     judge = Named({"test": Evaluation.of(test, model.correct), "strangers": Evaluation.of(strangers, model.correct)})
 
     # 4. Two methods, each until it has the target.
@@ -43,7 +43,7 @@ def main(
     print("method    rounds   MB up    test   strangers")
     for name in methods:
         run = simulate(
-            known[name], people, model.init(0), rounds=rounds, key=0, probe=judge, every=every,
+            known[name], clients, model.init(0), rounds=rounds, key=0, probe=judge, every=every,
             until=Target("test.accuracy", at_least=target),
         )  # fmt: skip
         test_accuracy, other = (float(run.probes[f"{part}.accuracy"][-1]) for part in ("test", "strangers"))

@@ -41,7 +41,7 @@ def main(
 
     # 2. The model, and the clients: at every call one draws a minibatch, the same at both points of a difference.
     model = leaf_cnn(hidden=hidden)
-    people = train.population(model.loss, batch=batch)
+    clients = train.population(model.loss, batch=batch)
 
     # 3. Two examinations: on images held out and on writers held out, each with quantiles over writers.
     judge = Named({"images": Evaluation.of(test, model.correct), "writers": Evaluation.of(unseen, model.correct)})
@@ -49,7 +49,7 @@ def main(
     # 4. Train, until the last round or the target.
     until = None if target is None else Target("images.accuracy", at_least=target)
     run = simulate(
-        METHODS[method](cohort), people, model.init(0), rounds=rounds, key=0, probe=judge, every=every, until=until,
+        METHODS[method](cohort), clients, model.init(0), rounds=rounds, key=0, probe=judge, every=every, until=until,
         record=(),
     )  # fmt: skip
 

@@ -43,14 +43,14 @@ def main(model: str = "linear", rounds: int = 200, every: int = 20) -> dict[str,
     #    work. The CNN is trained as phones are: ten of them at a time, on minibatches.
     if model == "linear":
         net = softmax_regression(123, 6, regularisation=1 / seen.rows)
-        people, method = seen.population(net.loss, weighted=True), spam_pp(len(seen), step_size=3.0, fresh_weight=1.0)
+        clients, method = seen.population(net.loss, weighted=True), spam_pp(len(seen), step_size=3.0, fresh_weight=1.0)
     else:
         net = har_cnn()
-        people, method = seen.population(net.loss, batch=32), fedavg(10, local_steps=10, local_rate=0.05)
+        clients, method = seen.population(net.loss, batch=32), fedavg(10, local_steps=10, local_rate=0.05)
 
     # 4. Train, and look at the unseen persons along the way.
     judge = Evaluation.of(unseen, net.correct)
-    run = simulate(method, people, net.init(0), rounds=rounds, key=0, probe=judge, every=every)
+    run = simulate(method, clients, net.init(0), rounds=rounds, key=0, probe=judge, every=every)
     print("round   accuracy   worst tenth of persons   median person")
     for look, accuracy in enumerate(run.probes["accuracy"]):
         tenth, median = (run.probes[f"accuracy.{name}"][look] for name in ("q10", "q50"))

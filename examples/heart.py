@@ -31,11 +31,11 @@ def main(seeds: int = 20, rounds: int = 40) -> dict[str, float]:
 
         # 3. A model, its clients, and how it is judged: over all patients, and hospital by hospital.
         model = logistic_regression(13, regularisation=1 / train.rows)
-        people = train.population(model.loss, weighted=True)
+        clients = train.population(model.loss, weighted=True)
         judge = Evaluation.of(test, model.correct, block=64)
 
         # 4. Train: all four send gradients, one of them solves its own problem around the others'.
-        run = simulate(spam_pp(4, step_size=2.0, fresh_weight=1.0), people, model.init(0), rounds=rounds, key=seed)
+        run = simulate(spam_pp(4, step_size=2.0, fresh_weight=1.0), clients, model.init(0), rounds=rounds, key=seed)
         scores.append([*judge.per_client(run.params)["accuracy"].tolist(), float(judge(run.params)["accuracy"])])
 
     means, deviations = np.mean(scores, axis=0), np.std(scores, axis=0)

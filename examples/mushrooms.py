@@ -27,14 +27,14 @@ def main(clients: int = 20, rounds: int = 300, alpha: float = 1.0) -> dict[str, 
     read = datasets.read_libsvm(datasets.data_path("libsvm/mushrooms"))
     labels = (read.labels == 2).astype(int)
     owners = datasets.dirichlet(labels, clients, alpha)
-    people = logistic(read.features, labels, owners, regularisation=1e-3, weighted=True)
+    population = logistic(read.features, labels, owners, regularisation=1e-3, weighted=True)
 
     # 2. What to look at along the way: the pooled loss, and how many rows are told right.
     def look(rows, x):
         right = rows["label"] * (rows["features"] @ x) > 0
-        return {"loss": jnp.mean(people.loss(x, rows)), "accuracy": jnp.mean(right)}
+        return {"loss": jnp.mean(population.loss(x, rows)), "accuracy": jnp.mean(right)}
 
-    probe, start = Partial(look, people.examples), jnp.zeros(read.features.shape[1])
+    probe, start = Partial(look, population.examples), jnp.zeros(read.features.shape[1])
 
     # 3. Two methods on the same clients. SPAM-PP asks everyone for gradients, and one client to solve its problem.
     found = {}
@@ -43,7 +43,7 @@ def main(clients: int = 20, rounds: int = 300, alpha: float = 1.0) -> dict[str, 
         ("spam_pp", spam_pp(clients, step_size=30.0, fresh_weight=1.0), 1.0),
         ("fedavg", fedavg(clients, local_steps=5, local_rate=0.6), 1.05),  # one exchange a round: a little more of them
     ):
-        run = simulate(method, people, start, rounds=int(share * rounds), key=0, probe=probe)
+        run = simulate(method, population, start, rounds=int(share * rounds), key=0, probe=probe)
         gap, accuracy = float(run.probes["loss"][-1]) / OPTIMUM - 1, float(run.probes["accuracy"][-1])
         print(f"{name:9} {run.rounds:7} {run.rows['bytes_up'].sum() / 1e6:10.1f} {gap:20.1e} {accuracy:10.4f}")
         found |= {f"{name}.gap": gap, f"{name}.accuracy": accuracy}

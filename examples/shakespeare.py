@@ -31,12 +31,12 @@ def main(
 
     # 2. Two LSTMs that guess the next character after every one. A role's minibatch is ten of its rows.
     model = char_lstm(datasets.SYMBOLS, hidden=hidden, every=True)
-    people = train.population(model.loss, batch=batch)
+    clients = train.population(model.loss, batch=batch)
     judge = Evaluation.of(test, model.correct, block=512)
 
     # 3. Train as in the first paper on federated learning: ten roles a round, ten steps each, and their average.
     method = fedavg(cohort, local_steps=10, local_rate=2.0)
-    run = simulate(method, people, model.init(0), rounds=rounds, key=0, probe=judge, every=every, record=())
+    run = simulate(method, clients, model.init(0), rounds=rounds, key=0, probe=judge, every=every, record=())
 
     # 4. The curve: of all characters of the test, and of the roles for whom it does worst and best.
     print("round   accuracy   worst tenth of roles   median role   best tenth")

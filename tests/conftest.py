@@ -46,23 +46,23 @@ def play():
     from fedspam.federation.traced import Traced
 
     @jax.jit
-    def begin(method, people, x, key):
-        rows = lambda leaf: jnp.broadcast_to(leaf, (people.size, *leaf.shape))
-        fed = Traced(people, memory=jax.tree.map(rows, method.client_state(x)))
+    def begin(method, clients, x, key):
+        rows = lambda leaf: jnp.broadcast_to(leaf, (clients.size, *leaf.shape))
+        fed = Traced(clients, memory=jax.tree.map(rows, method.client_state(x)))
         return method.init(x, jax.random.fold_in(key, 2**32 - 1), fed), fed.memory
 
     @jax.jit
-    def step(method, people, state, memory, key, k, replay):
-        fed = Traced(people, memory=memory, round=k, replay=replay)
+    def step(method, clients, state, memory, key, k, replay):
+        fed = Traced(clients, memory=memory, round=k, replay=replay)
         state, _ = method.round(state, jax.random.fold_in(key, k), fed)
         return state, fed.memory
 
-    def play(method, people, rounds=6, *, x=None, key=0, **replay):
-        key, x = jax.random.key(key), jnp.ones(people.dimension) if x is None else jnp.asarray(x)
+    def play(method, clients, rounds=6, *, x=None, key=0, **replay):
+        key, x = jax.random.key(key), jnp.ones(clients.dimension) if x is None else jnp.asarray(x)
         replay = {role: jnp.asarray(ids) for role, ids in replay.items()} or None
-        state, memory = begin(method, people, x, key)
+        state, memory = begin(method, clients, x, key)
         for k in range(rounds):
-            state, memory = step(method, people, state, memory, key, jnp.int32(k), replay)
+            state, memory = step(method, clients, state, memory, key, jnp.int32(k), replay)
         return types.SimpleNamespace(params=method.params(state), state=state, memory=memory)
 
     return play

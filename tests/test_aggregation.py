@@ -150,29 +150,29 @@ def test_impossible_rules_are_refused(make, says):
 
 
 @pytest.fixture(scope="module")
-def people():
+def clients():
     return quadratics(jax.random.key(0), clients=30, dimension=4, delta=0.1, condition=4.0, noise=0.05)
 
 
 METHOD = spam_ppa(15, 0.8, 0.3, solver=Exact(), start="zero")
 
 
-def distance(people):
-    return lambda x: {"norm": jnp.linalg.norm(people.gradient(x))}
+def distance(clients):
+    return lambda x: {"norm": jnp.linalg.norm(clients.gradient(x))}
 
 
 @pytest.mark.slow
-def test_the_mean_as_a_rule_is_the_mean(people):
-    plain = simulate(METHOD, people, jnp.ones(4), rounds=8, key=2)
-    ruled = simulate(METHOD, people, jnp.ones(4), rounds=8, key=2, aggregate=Mean())
+def test_the_mean_as_a_rule_is_the_mean(clients):
+    plain = simulate(METHOD, clients, jnp.ones(4), rounds=8, key=2)
+    ruled = simulate(METHOD, clients, jnp.ones(4), rounds=8, key=2, aggregate=Mean())
     np.testing.assert_allclose(ruled.params, plain.params, rtol=1e-12)
     np.testing.assert_array_equal(ruled.rows["bytes_up"], plain.rows["bytes_up"])
 
 
 @pytest.mark.slow
-def test_over_bytes_it_is_the_same(people):
-    run = simulate(METHOD, people, jnp.ones(4), rounds=4, key=2, aggregate=Median())
-    state, fed = loopback.run(METHOD, people, jnp.ones(4), rounds=4, key=2, aggregate=Median())
+def test_over_bytes_it_is_the_same(clients):
+    run = simulate(METHOD, clients, jnp.ones(4), rounds=4, key=2, aggregate=Median())
+    state, fed = loopback.run(METHOD, clients, jnp.ones(4), rounds=4, key=2, aggregate=Median())
     np.testing.assert_allclose(METHOD.params(state), run.params, rtol=1e-12)
     start = sum(exchange.cohort * exchange.bytes_up for exchange in run.plan.start)
     assert fed.bytes_up == run.rows["bytes_up"].sum() + start
@@ -180,25 +180,25 @@ def test_over_bytes_it_is_the_same(people):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("attack", [SignFlip(10.0), Huge(1e4)], ids=lambda attack: type(attack).__name__)
-def test_with_a_rule_it_converges_and_without_it_does_not(people, attack):
+def test_with_a_rule_it_converges_and_without_it_does_not(clients, attack):
     faults = Faults(adversarial=0.2, attack=attack)
     assert int(faults.is_adversary(jnp.arange(30, dtype=jnp.uint32)).sum()) == 6
     norms = [
         simulate(
-            METHOD, people, jnp.ones(4), rounds=100, key=2, faults=faults, aggregate=rule, probe=distance(people),
+            METHOD, clients, jnp.ones(4), rounds=100, key=2, faults=faults, aggregate=rule, probe=distance(clients),
             every=5, record=(),
         ).probes["norm"]
         for rule in (Median(), None)
     ]  # fmt: skip
-    first = np.linalg.norm(people.gradient(jnp.ones(4)))
+    first = np.linalg.norm(clients.gradient(jnp.ones(4)))
     assert np.median(norms[0][-5:]) < 0.1 * first
     assert not np.median(norms[1][-5:]) < 0.3 * first
 
 
 @pytest.mark.slow
-def test_faults_and_quorum_apply_under_a_rule(people):
+def test_faults_and_quorum_apply_under_a_rule(clients):
     faults = Faults(dropout=0.3, nan=0.2)
-    run = simulate(METHOD, people, jnp.ones(4), rounds=100, key=2, faults=faults, aggregate=Median(), quorum=0.5)
+    run = simulate(METHOD, clients, jnp.ones(4), rounds=100, key=2, faults=faults, aggregate=Median(), quorum=0.5)
     accepted = run.rows["difference.accepted"]
     assert abs(accepted.mean() / 15 - 0.5) < 0.05
     missed = (accepted < 8) | (run.rows["prox.accepted"] < 8)
@@ -207,10 +207,10 @@ def test_faults_and_quorum_apply_under_a_rule(people):
     assert np.isfinite(run.params).all()
 
 
-def test_a_quorum_is_not_raised_by_rounding(people):
+def test_a_quorum_is_not_raised_by_rounding(clients):
     """0.7 x 10 is a little more than 7 in floating point; seven replies are enough all the same."""
     method = spam_pp(10, 0.8, 0.3, solver=Exact(), start="zero")
-    run = simulate(method, people, jnp.ones(4), rounds=60, key=2, faults=Faults(dropout=0.3), quorum=0.7)
+    run = simulate(method, clients, jnp.ones(4), rounds=60, key=2, faults=Faults(dropout=0.3), quorum=0.7)
     seven = run.rows["difference.accepted"] == 7
     assert seven.any()
     np.testing.assert_array_equal(run.rows["void"][seven], run.rows["prox.accepted"][seven] == 0)
@@ -237,7 +237,7 @@ def test_attacks_leave_reports_alone():
         assert (came.about.steps, came.count) == (1, 1)
 
 
-def test_the_strength_of_a_rule_is_traced(people):
+def test_the_strength_of_a_rule_is_traced(clients):
     """One trace serves all radii, as it does all step sizes."""
     rules = [Clipped(1.0), Clipped(2.0)]
     assert jax.tree.structure(rules[0]) == jax.tree.structure(rules[1])
@@ -245,7 +245,9 @@ def test_the_strength_of_a_rule_is_traced(people):
     assert dataclasses.replace(rules[0], norm=2.0).norm == 2.0
 
 
-def test_methods_with_memory_under_a_rule(people):
+def test_methods_with_memory_under_a_rule(clients):
     method = scaffold(10, local_steps=2, local_rate=0.3)
-    run = simulate(method, people, jnp.ones(4), rounds=30, key=1, aggregate=GeometricMedian(4), probe=distance(people))
+    run = simulate(
+        method, clients, jnp.ones(4), rounds=30, key=1, aggregate=GeometricMedian(4), probe=distance(clients)
+    )
     assert run.probes["norm"][-1] < 0.3 * run.probes["norm"][0]

@@ -29,8 +29,8 @@ def clients(batch=4):
     return Ragged.of(parts, MODEL.loss, batch=batch)
 
 
-def loss(people, params):
-    return np.mean([people.client(jnp.uint32(i))(params) for i in range(people.size)])
+def loss(population, params):
+    return np.mean([population.client(jnp.uint32(i))(params) for i in range(population.size)])
 
 
 @pytest.mark.slow
@@ -39,7 +39,7 @@ def test_scaling_f_changes_nothing(who):
     """The same iterates for f and for 1000 f, up to rounding that the trust ratio's cancellations enlarge."""
     scaled = Quadratics.of(1000 * PEOPLE.hessians, 1000 * PEOPLE.linears)
     method = auto(5, solver=Exact(), who=who)
-    ours, theirs = (simulate(method, people, START, rounds=15, key=0).params for people in (PEOPLE, scaled))
+    ours, theirs = (simulate(method, population, START, rounds=15, key=0).params for population in (PEOPLE, scaled))
     np.testing.assert_allclose(ours, theirs, rtol=1e-6)
 
 
@@ -60,11 +60,11 @@ def test_the_cohort_size_is_all_it_needs():
 @pytest.mark.slow
 @pytest.mark.parametrize("who", ["average", "one"])
 def test_minibatch_clients_train_and_stay_finite(who):
-    people, start = clients(), MODEL.init(0)
-    run = simulate(auto(6, who=who), people, start, rounds=40, key=0)
+    population, start = clients(), MODEL.init(0)
+    run = simulate(auto(6, who=who), population, start, rounds=40, key=0)
     assert run.status == "completed"
     assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(run.params))
-    assert loss(people, run.params) < (0.3 if who == "average" else 0.7) * loss(people, start)
+    assert loss(population, run.params) < (0.3 if who == "average" else 0.7) * loss(population, start)
 
 
 @pytest.mark.slow

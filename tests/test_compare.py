@@ -45,8 +45,8 @@ def made(tmp_path_factory):
 @pytest.fixture(scope="module")
 def tiny():
     """A problem on which everything is quick."""
-    people, start = problems.similar_quadratics(0.1, 0.1, clients=8, dimension=3)
-    return problems.of_quadratics("tiny", "tiny quadratics", people, start)
+    clients, start = problems.similar_quadratics(0.1, 0.1, clients=8, dimension=3)
+    return problems.of_quadratics("tiny", "tiny quadratics", clients, start)
 
 
 TINY = ComparePlan(rounds=16, cohort=3, targets=(0.5,), seeds=2, budget=4, exact=True)
@@ -127,12 +127,12 @@ def test_each_number_is_of_the_setting_that_tuning_found_cheapest(made):
 def test_curves_are_those_of_the_method(made, key):
     """One chosen setting, run by itself: errors from the arrays of the problem, bytes from the ledger."""
     problem = load("quadratics")
-    people = problem.population
-    H, b = np.asarray(people.hessians, np.float64).mean(0), np.asarray(people.linears, np.float64).mean(0)
+    clients = problem.population
+    H, b = np.asarray(clients.hessians, np.float64).mean(0), np.asarray(clients.linears, np.float64).mean(0)
     row = next(row for row in read(made[0] / "table.csv") if (row["method"], row["measure"]) == (key, "rounds"))
     more = {"solver": Exact()} if key == "spam_pp" else {}
     method = METHODS[key].build(**json.loads(row["setting"]), cohort_size=COHORT, **more)
-    run = simulate(method, people, jnp.zeros(20), rounds=ROUNDS, key=SEEDS[1], probe=lambda x: {"x": x})
+    run = simulate(method, clients, jnp.zeros(20), rounds=ROUNDS, key=SEEDS[1], probe=lambda x: {"x": x})
     errors = np.linalg.norm(run.probes["x"] @ H - b, axis=1) / np.linalg.norm(b)
     looks = [
         look
@@ -140,7 +140,7 @@ def test_curves_are_those_of_the_method(made, key):
         if (look["method"], look["trial"], look["seed"]) == (key, row["trial"], str(SEEDS[1]))
     ]
     np.testing.assert_allclose([float(look["error"]) for look in looks], errors, rtol=1e-8)
-    plan = ledger.plan(method, jnp.zeros(20), people)
+    plan = ledger.plan(method, jnp.zeros(20), clients)
     up, down, asked_in = (
         [sum(e.cohort * getattr(e, unit) for e in part) for part in (plan.start, plan.round)]
         for unit in ("bytes_up", "bytes_down", "floats_up")
@@ -313,11 +313,11 @@ def test_named_quadratics(name):
 @pytest.mark.slow
 def test_named_problem_with_data(data):
     problem = load("heart", data)
-    people = problem.population
-    assert problem.clients == people.size == 4
-    assert np.diff(np.asarray(people.offsets)).tolist() == [200, 172, 30, 86]
+    clients = problem.population
+    assert problem.clients == clients.size == 4
+    assert np.diff(np.asarray(clients.offsets)).tolist() == [200, 172, 30, 86]
     x = jnp.asarray(np.random.default_rng(0).standard_normal(14))
-    f = lambda x: jnp.mean(jax.vmap(lambda i: people.client(i)(x))(jnp.arange(4, dtype=jnp.uint32)))
+    f = lambda x: jnp.mean(jax.vmap(lambda i: clients.client(i)(x))(jnp.arange(4, dtype=jnp.uint32)))
     slope = lambda x: float(jnp.linalg.norm(jax.grad(f)(x)))
     seen = problem.look(x)
     assert float(seen["gradient"]) == pytest.approx(slope(x) / slope(problem.start), rel=1e-10)
@@ -390,10 +390,10 @@ def test_the_problems_of_the_sweep_are_what_they_say():
     for family, noise in (("quadratics, small noise", sweep.SMALL), ("quadratics, large noise", sweep.LARGE)):
         for case in (by_family[family][0], by_family[family][-1]):
             problem = case.make()
-            people = problem.population
+            clients = problem.population
             assert problem.delta / problem.smoothness == pytest.approx(float(case.label), rel=1e-5)
-            unit = float(jnp.linalg.norm(people.gradient(problem.start)))
-            assert float(people.sigma(jnp.asarray(people.minimiser))) == pytest.approx(noise * unit, rel=1e-5)
+            unit = float(jnp.linalg.norm(clients.gradient(problem.start)))
+            assert float(clients.sigma(jnp.asarray(clients.minimiser))) == pytest.approx(noise * unit, rel=1e-5)
 
 
 # --- the command -----------------------------------------------------------------------------------------------------

@@ -26,18 +26,18 @@ everyone_thoroughly = pytest.mark.parametrize(
 
 
 @pytest.fixture(scope="module")
-def people():
+def clients():
     return quadratics(jax.random.key(0), clients=10, dimension=5, delta=0.1, condition=4.0, curvature=0.25, noise=0.1)
 
 
 @pytest.fixture(scope="module")
-def runs(people):
+def runs(clients):
     """One run of each method, made when first asked for: most tests compare with it."""
     made = {}
 
     def run(name):
         if name not in made:
-            made[name] = simulate(METHODS[name].make(), people, jnp.ones(5), rounds=ROUNDS, key=7)
+            made[name] = simulate(METHODS[name].make(), clients, jnp.ones(5), rounds=ROUNDS, key=7)
         return made[name]
 
     return run
@@ -48,9 +48,9 @@ def bits(tree):
 
 
 @everyone_thoroughly
-def test_iterates_over_bytes_are_those_of_the_simulation(name, people, runs):
+def test_iterates_over_bytes_are_those_of_the_simulation(name, clients, runs):
     method = METHODS[name].make()
-    state, fed = loopback.run(method, people, jnp.ones(5), rounds=ROUNDS, key=7)
+    state, fed = loopback.run(method, clients, jnp.ones(5), rounds=ROUNDS, key=7)
     run = runs(name)
     np.testing.assert_allclose(method.params(state), run.params, rtol=1e-12, atol=1e-12)
     down = run.rows["bytes_down"].sum() + sum(exchange.cohort * exchange.bytes_down for exchange in run.plan.start)
@@ -59,27 +59,27 @@ def test_iterates_over_bytes_are_those_of_the_simulation(name, people, runs):
 
 
 @everyone_thoroughly
-def test_a_rerun_has_the_same_bits(name, people, runs):
-    again = simulate(METHODS[name].make(), people, jnp.ones(5), rounds=ROUNDS, key=7)
+def test_a_rerun_has_the_same_bits(name, clients, runs):
+    again = simulate(METHODS[name].make(), clients, jnp.ones(5), rounds=ROUNDS, key=7)
     assert bits(again.state) == bits(runs(name).state)
     assert bits(again.memory) == bits(runs(name).memory)
 
 
 @everyone_thoroughly
 @pytest.mark.parametrize("chunk", [1, 3])
-def test_chunking_changes_rounding_only(name, chunk, people, runs):
-    run = simulate(METHODS[name].make(), people, jnp.ones(5), rounds=ROUNDS, key=7, chunk=chunk)
+def test_chunking_changes_rounding_only(name, chunk, clients, runs):
+    run = simulate(METHODS[name].make(), clients, jnp.ones(5), rounds=ROUNDS, key=7, chunk=chunk)
     np.testing.assert_allclose(run.params, runs(name).params, rtol=1e-12, atol=1e-12)
 
 
 @everyone_thoroughly
-def test_replies_looked_at_one_by_one_give_the_same(name, people, runs):
-    run = simulate(METHODS[name].make(), people, jnp.ones(5), rounds=ROUNDS, key=7, per_client=True)
+def test_replies_looked_at_one_by_one_give_the_same(name, clients, runs):
+    run = simulate(METHODS[name].make(), clients, jnp.ones(5), rounds=ROUNDS, key=7, per_client=True)
     np.testing.assert_allclose(run.params, runs(name).params, rtol=1e-12, atol=1e-12)
 
 
 @everyone_thoroughly
-def test_one_trace_serves_all_numbers(name, people):
+def test_one_trace_serves_all_numbers(name, clients):
     method = METHODS[name].make()
     other = jax.tree.map(lambda leaf: leaf * 0.75 if isinstance(leaf, float) else leaf, method)
     traced = []
@@ -87,10 +87,10 @@ def test_one_trace_serves_all_numbers(name, people):
     @jax.jit
     def round(method, state):
         traced.append(1)
-        fed = Traced(people, memory=memory)
+        fed = Traced(clients, memory=memory)
         return method.round(state, jax.random.key(1), fed)[0]
 
-    state, memory = simulate(method, people, jnp.ones(5), rounds=1, key=0).state, None
+    state, memory = simulate(method, clients, jnp.ones(5), rounds=1, key=0).state, None
     memory = jax.tree.map(lambda leaf: jnp.stack([jnp.asarray(leaf)] * 10), method.client_state(jnp.ones(5)))
     for each in (method, other, method):
         round(each, state)
@@ -98,18 +98,18 @@ def test_one_trace_serves_all_numbers(name, people):
 
 
 @everyone_thoroughly
-def test_no_tracer_leaks(name, people):
+def test_no_tracer_leaks(name, clients):
     method = METHODS[name].make()
     with jax.checking_leaks():
-        simulate(method, people, jnp.ones(5), rounds=1, key=0, segment=1)
+        simulate(method, clients, jnp.ones(5), rounds=1, key=0, segment=1)
 
 
 @everyone
-def test_costs_are_those_of_its_row(name, people):
+def test_costs_are_those_of_its_row(name, clients):
     row, d = METHODS[name], 5
     # a method that cannot do with a part of the clients asks all of them
-    cohort = row.example.get("cohort_size", people.size if row.partial == "no" else 1)
-    plan = ledger.plan(row.make(), jnp.zeros(d), people)
+    cohort = row.example.get("cohort_size", clients.size if row.partial == "no" else 1)
+    plan = ledger.plan(row.make(), jnp.zeros(d), clients)
     assert plan.branches == (row.coin != "")
     of_row = [exchange for exchange in plan.round if exchange.label.partition("@")[2] in ("", row.coin)]
     for cost, unit in ((row.down, "floats_down"), (row.up, "floats_up")):
@@ -118,17 +118,17 @@ def test_costs_are_those_of_its_row(name, people):
 
 
 @everyone_thoroughly
-def test_seeds_and_numbers_run_together(name, people, runs):
+def test_seeds_and_numbers_run_together(name, clients, runs):
     method = METHODS[name].make()
-    many = simulate_many([method, method], people, jnp.ones(5), rounds=ROUNDS, keys=[3, 7])
+    many = simulate_many([method, method], clients, jnp.ones(5), rounds=ROUNDS, keys=[3, 7])
     assert many.params.shape == (2, 2, 5)
     np.testing.assert_allclose(many.params[1, 1], runs(name).params, rtol=1e-12, atol=1e-12)
     np.testing.assert_array_equal(many.rows["bytes_up"][0, 1], runs(name).rows["bytes_up"])
 
 
 @everyone_thoroughly
-def test_float32_stays_float32(name, people):
-    single = jax.tree.map(lambda leaf: leaf.astype(jnp.float32), people)
+def test_float32_stays_float32(name, clients):
+    single = jax.tree.map(lambda leaf: leaf.astype(jnp.float32), clients)
     run = simulate(METHODS[name].make(), single, jnp.ones(5, jnp.float32), rounds=2, key=0)
     assert {leaf.dtype for leaf in jax.tree.leaves(run.state) if jnp.issubdtype(leaf.dtype, jnp.floating)} <= {
         jnp.dtype("float32")
@@ -136,9 +136,9 @@ def test_float32_stays_float32(name, people):
 
 
 @everyone_thoroughly
-def test_it_descends_on_a_quadratic(name, people):
-    norm = lambda x: {"norm": jnp.linalg.norm(people.gradient(x))}
-    run = simulate(METHODS[name].make(), people, jnp.ones(5), rounds=300, key=1, probe=norm, record=())
+def test_it_descends_on_a_quadratic(name, clients):
+    norm = lambda x: {"norm": jnp.linalg.norm(clients.gradient(x))}
+    run = simulate(METHODS[name].make(), clients, jnp.ones(5), rounds=300, key=1, probe=norm, record=())
     assert np.median(run.probes["norm"][-50:]) < 0.1 * run.probes["norm"][0]
 
 

@@ -275,30 +275,30 @@ def regressions():
 @pytest.mark.parametrize("number", range(6))
 def test_closed_forms_are_those_of_the_losses(number):
     """The value, gradient and Hessians that `measure` uses against automatic derivatives of the clients' losses."""
-    people, shape = list(regressions())[number]
+    population, shape = list(regressions())[number]
     x = jnp.asarray(np.random.default_rng(1).standard_normal(shape))
-    all = lambda x: jax.vmap(lambda i: people.client(i)(x))(jnp.arange(3, dtype=jnp.uint32))
+    all = lambda x: jax.vmap(lambda i: population.client(i)(x))(jnp.arange(3, dtype=jnp.uint32))
     values, slopes, hessians = jax.jit(lambda x: (all(x), jax.jacobian(all)(x), jax.hessian(all)(x)))(x)
-    features, label = np.asarray(people.examples["features"]), np.asarray(people.examples["label"])
-    rows = measured._Rows(features, label, row_weights(people))
-    value, gradient = measured._look(people.loss, np.asarray(x), rows)
+    features, label = np.asarray(population.examples["features"]), np.asarray(population.examples["label"])
+    rows = measured._Rows(features, label, row_weights(population))
+    value, gradient = measured._look(population.loss, np.asarray(x), rows)
     assert value == pytest.approx(float(values.mean()), rel=1e-12)
     np.testing.assert_allclose(gradient, slopes.mean(0), atol=1e-14)
     size = int(np.prod(shape))
     own = np.asarray(hessians).reshape(3, size, size)
     whole = own.mean(0)
-    np.testing.assert_allclose(measured._hessian(people.loss, np.asarray(x), rows), whole, atol=1e-13)
+    np.testing.assert_allclose(measured._hessian(population.loss, np.asarray(x), rows), whole, atol=1e-13)
     norm = lambda matrix: np.linalg.norm(matrix, 2)
-    found = measured._similarity(people.loss, np.asarray(x), rows, np.asarray(people.offsets))
+    found = measured._similarity(population.loss, np.asarray(x), rows, np.asarray(population.offsets))
     assert found == pytest.approx((max(norm(matrix - whole) for matrix in own), norm(whole)), rel=1e-10)
 
 
 @pytest.mark.slow
 def test_measure_ends_where_the_gradient_vanishes():
-    for people, shape in regressions():
-        found = measure(people, np.zeros(shape))
-        weights = jnp.asarray(row_weights(people))
-        slope = jax.grad(lambda x: jnp.vdot(weights, people.loss(x, people.examples)))(jnp.asarray(found.end))
+    for population, shape in regressions():
+        found = measure(population, np.zeros(shape))
+        weights = jnp.asarray(row_weights(population))
+        slope = jax.grad(lambda x: jnp.vdot(weights, population.loss(x, population.examples)))(jnp.asarray(found.end))
         assert float(jnp.linalg.norm(slope)) < 1e-11
     with pytest.raises(ValueError, match="no regression whose Hessian is known"):
         measure(synthetic_logistic(0).of([np.ones((2, 1))], lambda x, rows: rows[:, 0]), np.zeros(1))
@@ -318,8 +318,8 @@ def test_pooled_optima_are_the_reference_ones(name, size, a9a, mushrooms):
     labels = (rows.labels == rows.labels.max()).astype(int)
     owners = datasets.dirichlet(labels, 10, 1.0)
     factor = 1 / len(labels) if size == "1/n" else 1e-3
-    people = logistic(rows.features, labels, owners, regularisation=factor, weighted=True)
-    found = measure(people, np.zeros(rows.features.shape[1]))
+    population = logistic(rows.features, labels, owners, regularisation=factor, weighted=True)
+    found = measure(population, np.zeros(rows.features.shape[1]))
     optimum, norm = told[name, size]
     assert found.value == pytest.approx(optimum, rel=1e-6)
     assert np.linalg.norm(found.end) == pytest.approx(norm, rel=1e-5)

@@ -17,7 +17,7 @@ KEY = jax.random.key(0)
 
 
 @pytest.fixture(scope="module")
-def people():
+def population():
     return quadratics(KEY, clients=CLIENTS, dimension=D, delta=0.4, condition=3.0, noise=1.0)
 
 
@@ -31,8 +31,8 @@ def alike():
 class Twin:
     """The same clients in NumPy."""
 
-    def __init__(self, people):
-        self.hessians, self.linears = np.asarray(people.hessians), np.asarray(people.linears)
+    def __init__(self, population):
+        self.hessians, self.linears = np.asarray(population.hessians), np.asarray(population.linears)
 
     def gradient(self, clients, x):
         """The mean gradient of some clients; of all for None."""
@@ -136,33 +136,37 @@ def numpy_rg_svrg(twin, x, draws, beta):
     return x
 
 
-def test_page_equals_an_independent_loop(play, people, draws):
-    run = play(page(2, draws["gammas"], draws["coins"]), people, cohort=draws["cohorts"])
-    np.testing.assert_allclose(run.params, numpy_page(Twin(people), np.ones(D), draws), rtol=1e-12)
+def test_page_equals_an_independent_loop(play, population, draws):
+    run = play(page(2, draws["gammas"], draws["coins"]), population, cohort=draws["cohorts"])
+    np.testing.assert_allclose(run.params, numpy_page(Twin(population), np.ones(D), draws), rtol=1e-12)
 
 
-def test_svrs_equals_an_independent_loop(play, people, draws):
-    run = play(svrs(2, draws["gammas"], draws["coins"], solver=Exact()), people, cohort=draws["cohorts"])
-    np.testing.assert_allclose(run.params, numpy_svrs(Twin(people), np.ones(D), draws), rtol=1e-12)
+def test_svrs_equals_an_independent_loop(play, population, draws):
+    run = play(svrs(2, draws["gammas"], draws["coins"], solver=Exact()), population, cohort=draws["cohorts"])
+    np.testing.assert_allclose(run.params, numpy_svrs(Twin(population), np.ones(D), draws), rtol=1e-12)
 
 
 @pytest.mark.parametrize("synchronise", [True, False])
-def test_rg_saga_equals_an_independent_loop(play, people, draws, synchronise):
+def test_rg_saga_equals_an_independent_loop(play, population, draws, synchronise):
     run = play(
-        rg_saga(2, draws["gammas"], 0.3, everyone_first=synchronise, solver=Exact()), people, cohort=draws["cohorts"]
+        rg_saga(2, draws["gammas"], 0.3, everyone_first=synchronise, solver=Exact()),
+        population,
+        cohort=draws["cohorts"],
     )
-    np.testing.assert_allclose(run.params, numpy_rg_saga(Twin(people), np.ones(D), draws, 0.3, synchronise), rtol=1e-12)
+    np.testing.assert_allclose(
+        run.params, numpy_rg_saga(Twin(population), np.ones(D), draws, 0.3, synchronise), rtol=1e-12
+    )
 
 
-def test_rg_svrg_equals_an_independent_loop(play, people, draws):
-    run = play(rg_svrg(2, draws["gammas"], 0.3, draws["coins"], solver=Exact()), people, cohort=draws["cohorts"])
-    np.testing.assert_allclose(run.params, numpy_rg_svrg(Twin(people), np.ones(D), draws, 0.3), rtol=1e-12)
+def test_rg_svrg_equals_an_independent_loop(play, population, draws):
+    run = play(rg_svrg(2, draws["gammas"], 0.3, draws["coins"], solver=Exact()), population, cohort=draws["cohorts"])
+    np.testing.assert_allclose(run.params, numpy_rg_svrg(Twin(population), np.ones(D), draws, 0.3), rtol=1e-12)
 
 
-def test_mars_equals_an_independent_loop(play, people, draws):
+def test_mars_equals_an_independent_loop(play, population, draws):
     # g = (1-p) (g + s u) + p grad f_S, u the difference of the cohort's gradients
-    s, p, twin = 0.3, 0.4, Twin(people)
-    run = play(mvr(2, draws["gammas"], p, start=np.ones(D), scale=s), people, cohort=draws["cohorts"])
+    s, p, twin = 0.3, 0.4, Twin(population)
+    run = play(mvr(2, draws["gammas"], p, start=np.ones(D), scale=s), population, cohort=draws["cohorts"])
     x, previous, g = np.ones(D), np.ones(D), np.ones(D)
     for k in range(ROUNDS):
         S = draws["cohorts"][k]
@@ -177,17 +181,17 @@ def test_mars_equals_an_independent_loop(play, people, draws):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("build", [spam, spam_pp, spam_ppa])
-def test_a_scale_of_one_is_mvr_bit_for_bit(play, build, people):
+def test_a_scale_of_one_is_mvr_bit_for_bit(play, build, population):
     cohort = () if build is spam else (2,)
-    scaled = lambda scale: play(build(*cohort, 0.5, 0.3, solver=Exact(), scale=scale), people).params
+    scaled = lambda scale: play(build(*cohort, 0.5, 0.3, solver=Exact(), scale=scale), population).params
     one = np.asarray(scaled(1.0))
     assert one.tobytes() == np.asarray(scaled(None)).tobytes()
     assert not np.allclose(one, scaled(0.5), rtol=1e-6)
 
 
-def test_a_scale_of_zero_is_sgd_with_fresh_weight(play, people, draws):
-    p, twin = 0.4, Twin(people)
-    run = play(mvr(2, draws["gammas"], p, start="zero", scale=0.0, first="update"), people, cohort=draws["cohorts"])
+def test_a_scale_of_zero_is_sgd_with_fresh_weight(play, population, draws):
+    p, twin = 0.4, Twin(population)
+    run = play(mvr(2, draws["gammas"], p, start="zero", scale=0.0, first="update"), population, cohort=draws["cohorts"])
     x, g = np.ones(D), np.zeros(D)
     for k in range(ROUNDS):
         g = (1 - p) * g + p * twin.gradient(draws["cohorts"][k], x)
@@ -195,17 +199,18 @@ def test_a_scale_of_zero_is_sgd_with_fresh_weight(play, people, draws):
     np.testing.assert_allclose(run.params, x, rtol=1e-12)
 
 
-def test_momentum_one_on_the_server_is_sgd(play, people, draws):
-    run = play(mvr(2, draws["gammas"], 1.0, first="update"), people, cohort=draws["cohorts"])
+def test_momentum_one_on_the_server_is_sgd(play, population, draws):
+    run = play(mvr(2, draws["gammas"], 1.0, first="update"), population, cohort=draws["cohorts"])
     sgd = Factored(CohortGradient(), None, Values(jnp.asarray(draws["gammas"])), who="server", cohort_size=2)
-    np.testing.assert_allclose(run.params, play(sgd, people, cohort=draws["cohorts"]).params, rtol=1e-13)
+    np.testing.assert_allclose(run.params, play(sgd, population, cohort=draws["cohorts"]).params, rtol=1e-13)
 
 
-def test_mvr_on_the_server_is_spam_pp_with_small_steps(play, people):
+def test_mvr_on_the_server_is_spam_pp_with_small_steps(play, population):
     gap = []
     for gamma in (1e-3, 1e-4):
         prox, step = (
-            play(method, people, 3).params for method in (spam_pp(2, gamma, 0.3, solver=Exact()), mvr(2, gamma, 0.3))
+            play(method, population, 3).params
+            for method in (spam_pp(2, gamma, 0.3, solver=Exact()), mvr(2, gamma, 0.3))
         )
         gap.append(float(jnp.linalg.norm(prox - step)))
     # equal up to gamma^2
@@ -222,16 +227,16 @@ def test_an_mvr_that_weighs_all_rounds_alike_averages_its_errors(play, alike):
     )
 
 
-def test_the_bound_of_server_mvr_holds(people):
+def test_the_bound_of_server_mvr_holds(population):
     # gamma <= 1/(L + delta sqrt(2/(pB))): mean |grad f|^2 <= 2F/(gamma K) + e_0/(pK) + 2 p sigma^2/B
     B, p, rounds = 2, 0.2, 60
-    gamma = 1 / (people.smoothness + people.delta * np.sqrt(2 / (p * B)))
-    probe = lambda x: {"square": jnp.sum(people.gradient(x) ** 2), "sigma": people.sigma(x)}
-    start = people.gradient(jnp.ones(D))
+    gamma = 1 / (population.smoothness + population.delta * np.sqrt(2 / (p * B)))
+    probe = lambda x: {"square": jnp.sum(population.gradient(x) ** 2), "sigma": population.sigma(x)}
+    start = population.gradient(jnp.ones(D))
     run = simulate_many(
-        mvr(B, gamma, p, start=start), people, jnp.ones(D), rounds=rounds, keys=range(40), probe=probe, record=()
+        mvr(B, gamma, p, start=start), population, jnp.ones(D), rounds=rounds, keys=range(40), probe=probe, record=()
     )
-    gap = float(people.loss(jnp.ones(D))) - people.optimum
+    gap = float(population.loss(jnp.ones(D))) - population.optimum
     bound = 2 * gap / (gamma * rounds) + 2 * p * run.probes["sigma"].max() ** 2 / B
     assert run.probes["square"][..., :-1].mean() <= bound
 
@@ -246,34 +251,34 @@ def test_round_zero_asks_everyone_and_later_rounds_as_often_as_they_should():
     assert abs(float(thrown(1).mean()) - 0.3) < 4 * np.sqrt(0.21 / 4000)
 
 
-def test_sarah_is_page_with_a_regular_coin(play, people):
-    regular = play(page(2, 0.2, np.array([1.0, 0, 0, 1, 0, 0])), people)
-    run = simulate(sarah(2, 0.2, period=3), people, jnp.ones(D), rounds=ROUNDS, key=0)
+def test_sarah_is_page_with_a_regular_coin(play, population):
+    regular = play(page(2, 0.2, np.array([1.0, 0, 0, 1, 0, 0])), population)
+    run = simulate(sarah(2, 0.2, period=3), population, jnp.ones(D), rounds=ROUNDS, key=0)
     np.testing.assert_array_equal(run.params, regular.params)
     np.testing.assert_array_equal(run.rows["floats_up"], D * np.array([CLIENTS, 2, 2, CLIENTS, 2, 2]))
 
 
-def test_without_fresh_gradients_mvr_is_sarah(play, people):
-    start = people.gradient(jnp.ones(D))
+def test_without_fresh_gradients_mvr_is_sarah(play, population):
+    start = population.gradient(jnp.ones(D))
     estimator = MVR(Constant(0.0))
-    run = play(Factored(estimator, None, Constant(0.2), Given(start), who="server", cohort_size=2), people)
-    np.testing.assert_allclose(run.params, play(page(2, 0.2, 0.0), people).params, rtol=1e-13)
+    run = play(Factored(estimator, None, Constant(0.2), Given(start), who="server", cohort_size=2), population)
+    np.testing.assert_allclose(run.params, play(page(2, 0.2, 0.0), population).params, rtol=1e-13)
 
 
-def test_without_a_pull_rg_is_sarah(play, people):
+def test_without_a_pull_rg_is_sarah(play, population):
     made = [rg_saga(2, 0.5, 0.0, solver=Exact()), rg_svrg(2, 0.5, 0.0, 0.4, solver=Exact())]
     plain = Factored(page(2, 1.0, 0.0).estimator, Exact(), Constant(0.5), who="delegate", cohort_size=2)
-    expected = play(plain, people).params
+    expected = play(plain, population).params
     for method in made:
-        np.testing.assert_allclose(play(method, people).params, expected, rtol=1e-12)
+        np.testing.assert_allclose(play(method, population).params, expected, rtol=1e-12)
 
 
-def test_everyone_in_every_round_is_gradient_descent(play, people):
+def test_everyone_in_every_round_is_gradient_descent(play, population):
     x = np.ones(D)
     for _ in range(ROUNDS):
-        x = x - 0.2 * Twin(people).gradient(None, x)
-    for method in (page(1, 0.2, 1.0), sarah(1, 0.2, 1), mvr(CLIENTS, 0.2, 0.3, start=people.gradient(jnp.ones(D)))):
-        np.testing.assert_allclose(play(method, people).params, x, rtol=1e-12)
+        x = x - 0.2 * Twin(population).gradient(None, x)
+    for method in (page(1, 0.2, 1.0), sarah(1, 0.2, 1), mvr(CLIENTS, 0.2, 0.3, start=population.gradient(jnp.ones(D)))):
+        np.testing.assert_allclose(play(method, population).params, x, rtol=1e-12)
 
 
 @pytest.mark.parametrize(
@@ -287,28 +292,28 @@ def test_clients_of_equal_hessians_keep_the_estimate_exact(play, method, alike):
     np.testing.assert_allclose(run.state.estimate.g, alike.gradient(run.state.x_prev), atol=1e-13)
 
 
-def test_rg_with_everyone_is_exact_and_remembers_the_last_gradients(play, people):
-    run = play(rg_saga(CLIENTS, 0.5, 0.3, solver=Exact()), people)
-    np.testing.assert_allclose(run.state.estimate.g, people.gradient(run.state.x_prev), atol=1e-13)
+def test_rg_with_everyone_is_exact_and_remembers_the_last_gradients(play, population):
+    run = play(rg_saga(CLIENTS, 0.5, 0.3, solver=Exact()), population)
+    np.testing.assert_allclose(run.state.estimate.g, population.gradient(run.state.x_prev), atol=1e-13)
 
 
-def test_the_server_knows_the_mean_of_what_clients_remember_though_replies_are_lost(people):
+def test_the_server_knows_the_mean_of_what_clients_remember_though_replies_are_lost(population):
     faults, method = Faults(dropout=0.3), rg_saga(2, 0.3, 0.3, solver=Exact())
-    run = simulate(method, people, jnp.ones(D), rounds=40, key=0, faults=faults, record=())
+    run = simulate(method, population, jnp.ones(D), rounds=40, key=0, faults=faults, record=())
     np.testing.assert_allclose(run.state.estimate.memory, run.memory.mean(0), atol=1e-14)
 
 
 @pytest.mark.slow
 def test_page_with_many_instead_of_all_runs_without_end():
-    people = Generated(
+    population = Generated(
         make=lambda key: jax.random.normal(key, (D,)), loss=lambda x, centre: 0.5 * jnp.sum((x - centre) ** 2)
     )
-    run = simulate(page(2, 0.5, 0.5, many=50), people, jnp.ones(D), rounds=40, key=0)
+    run = simulate(page(2, 0.5, 0.5, many=50), population, jnp.ones(D), rounds=40, key=0)
     # the mean is 0; each restart sees 50 clients
     assert jnp.linalg.norm(run.params) < 0.6
     assert set(run.rows["floats_up"]) == {50 * D, 2 * D}
     with pytest.raises(ValueError, match="endless"):
-        simulate(page(2, 0.5, 0.5), people, jnp.ones(D), rounds=1, key=0)
+        simulate(page(2, 0.5, 0.5), population, jnp.ones(D), rounds=1, key=0)
 
 
 # --- adaptive rules ---
@@ -347,10 +352,10 @@ def numpy_storm(twin, x, cohorts, rule):
         ("meta_storm", meta_storm(2, step_size=0.9, a=0.5, b=1.5, exponent=0.4)),
     ],
 )
-def test_adaptive_rules_equal_an_independent_loop(rule, method, people, draws):
+def test_adaptive_rules_equal_an_independent_loop(rule, method, population, draws):
     replay = {"cohort": draws["cohorts"]}
-    run = simulate(method, people, jnp.ones(D), rounds=ROUNDS, key=0, replay=replay)
-    x, gamma, p = numpy_storm(Twin(people), np.ones(D), draws["cohorts"], rule)
+    run = simulate(method, population, jnp.ones(D), rounds=ROUNDS, key=0, replay=replay)
+    x, gamma, p = numpy_storm(Twin(population), np.ones(D), draws["cohorts"], rule)
     np.testing.assert_allclose(run.params, x, rtol=1e-12)
     np.testing.assert_allclose(run.rows["step_size"][-1], gamma, rtol=1e-12)
     np.testing.assert_allclose(run.state.fresh_weight, p, rtol=1e-12)
@@ -358,8 +363,8 @@ def test_adaptive_rules_equal_an_independent_loop(rule, method, people, draws):
 
 
 def test_a_gradient_of_zero_does_not_divide_by_zero(play):
-    people = Quadratics.of(np.ones((2, 1, 1)), [[1.0], [-1.0]])
-    np.testing.assert_array_equal(play(storm_plus(2), people, 2, x=[0.0]).params, [0.0])
+    population = Quadratics.of(np.ones((2, 1, 1)), [[1.0], [-1.0]])
+    np.testing.assert_array_equal(play(storm_plus(2), population, 2, x=[0.0]).params, [0.0])
 
 
 # --- what is refused ---

@@ -101,38 +101,38 @@ def loss_probe():
 @pytest.mark.slow
 @pytest.mark.parametrize("segment", [4, pytest.param(1000, marks=pytest.mark.thorough)])
 def test_a_run_ends_where_its_target_is_reached_and_not_before(tmp_path, segment):
-    people = PEOPLE.population(squares)
+    population = PEOPLE.population(squares)
     method, options = fedavg(3, 2, 0.1), {"key": 0, "probe": loss_probe(), "every": 2, "segment": segment}
-    whole = simulate(method, people, jnp.zeros(3), rounds=40, **options)
+    whole = simulate(method, population, jnp.zeros(3), rounds=40, **options)
     value = float(np.sort(whole.probes["loss"])[3])
     first = int(np.argmax(whole.probes["loss"] <= value))
     target = Target("loss", at_most=value)
-    run = simulate(method, people, jnp.zeros(3), rounds=40, until=target, folder=tmp_path, **options)
+    run = simulate(method, population, jnp.zeros(3), rounds=40, until=target, folder=tmp_path, **options)
     assert run.status == f"reached: loss = {whole.probes['loss'][first]:.6g} is at most {value:g}"
     assert run.rounds == 2 * first < 40
     np.testing.assert_array_equal(run.probes["loss"], whole.probes["loss"][: first + 1])
-    assert restore(method, people, jnp.zeros(3), tmp_path)[1] == run.rounds
+    assert restore(method, population, jnp.zeros(3), tmp_path)[1] == run.rounds
     # resumed with the same target it stays there; with none it goes on, to the same bits
     resumed = {"folder": tmp_path, "resume": True, **options}
-    again = simulate(method, people, jnp.zeros(3), rounds=40, until=target, **resumed)
+    again = simulate(method, population, jnp.zeros(3), rounds=40, until=target, **resumed)
     assert (again.status, again.rounds) == (run.status, run.rounds)
-    on = simulate(method, people, jnp.zeros(3), rounds=40, **resumed)
+    on = simulate(method, population, jnp.zeros(3), rounds=40, **resumed)
     np.testing.assert_array_equal(on.params, whole.params)
 
 
 @pytest.mark.slow
 def test_targets_from_below_and_targets_out_of_reach():
-    people = PEOPLE.population(squares)
+    population = PEOPLE.population(squares)
     options = {"key": 0, "rounds": 10, "probe": loss_probe()}
-    run = simulate(fedavg(3, 2, 0.1), people, jnp.zeros(3), until=Target("loss", at_least=1e-3), **options)
+    run = simulate(fedavg(3, 2, 0.1), population, jnp.zeros(3), until=Target("loss", at_least=1e-3), **options)
     assert run.rounds == 1  # reached from the first look on, and a run has one round at least
     with pytest.raises(ValueError, match=r"until.probe = 'accuracy' is no probe of this run; it has \['loss', "):
-        simulate(fedavg(3, 2, 0.1), people, jnp.zeros(3), until=Target("accuracy", at_least=1), **options)
+        simulate(fedavg(3, 2, 0.1), population, jnp.zeros(3), until=Target("accuracy", at_least=1), **options)
     # watching for divergence goes on beside it
     watched = {"watch": Watch(growth=10.0, probe="loss"), "until": Target("loss", at_most=-1.0)}
-    run = simulate(fedavg(3, 2, 30.0), people, jnp.zeros(3), **watched, **options)
+    run = simulate(fedavg(3, 2, 30.0), population, jnp.zeros(3), **watched, **options)
     assert "it diverges" in run.status
-    run = simulate(fedavg(3, 2, 0.1), people, jnp.zeros(3), **watched, **options)  # the same trace
+    run = simulate(fedavg(3, 2, 0.1), population, jnp.zeros(3), **watched, **options)  # the same trace
     assert (run.status, run.rounds) == ("completed", 10)
 
 
@@ -165,7 +165,9 @@ def test_a_client_fetched_from_the_host_is_the_same_client():
         there = Stored.of(PEOPLE, squares, weighted=weighted, batch=batch)
         ids = jnp.arange(8, dtype=jnp.uint32)
         look = jax.jit(
-            lambda people, x: jax.vmap(lambda i: jax.value_and_grad(people.client(i))(x, jax.random.key(1)))(ids)
+            lambda population, x: jax.vmap(lambda i: jax.value_and_grad(population.client(i))(x, jax.random.key(1)))(
+                ids
+            )
         )
         for a, b in zip(
             jax.tree.leaves(look(here, jnp.ones(3))), jax.tree.leaves(look(there, jnp.ones(3))), strict=True
@@ -176,10 +178,10 @@ def test_a_client_fetched_from_the_host_is_the_same_client():
 
 
 def lender(method, window=4):
-    people = Stored.of(PEOPLE, squares, window=window)
+    population = Stored.of(PEOPLE, squares, window=window)
     key = jax.random.key(0)
-    carry = host_data.engine.begin(method, people, jnp.zeros(3), key, Around(), World())[0]
-    return host_data._Lender(method, people, key, Around(), World(), window, 100, None), carry
+    carry = host_data.engine.begin(method, population, jnp.zeros(3), key, Around(), World())[0]
+    return host_data._Lender(method, population, key, Around(), World(), window, 100, None), carry
 
 
 def test_a_window_holds_who_is_asked_and_only_them():
@@ -220,11 +222,11 @@ class Curious:
 @pytest.mark.parametrize(("by", "depends"), [("key", False), ("state", True), ("reply", True)])
 def test_draws_that_cannot_be_told_ahead_are_recognised(by, depends):
     carry = host_data.engine.Carry({"x": jnp.zeros(3), "k": jnp.int32(0)}, (), jnp.int32(0))
-    people = Stored.of(PEOPLE, squares)
-    made = host_data._Lender(Curious(by), people, jax.random.key(0), Around(), World(), 4, 100, None)
+    population = Stored.of(PEOPLE, squares)
+    made = host_data._Lender(Curious(by), population, jax.random.key(0), Around(), World(), 4, 100, None)
     assert host_data._depends_on_state(made._ids_of, carry, jax.random.key(0)) is depends
     if depends:
-        assert made(carry, 0, 4) is people
+        assert made(carry, 0, 4) is population
 
 
 @pytest.mark.slow
@@ -246,28 +248,28 @@ def wide(x, rows):
     return 0.5 * jnp.sum((jnp.tanh(rows["x"] @ x["w"]) - 1) ** 2, axis=1)
 
 
-def simulate_chunk(method, people, params) -> int:
+def simulate_chunk(method, population, params) -> int:
     """The chunk that a run takes which asks for one that fits."""
     seen = []
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("fedspam.simulation.run.World", lambda chunk, *rest: seen.append(chunk) or 1 / 0)
         with pytest.raises(ZeroDivisionError):  # before anything runs
-            simulate(method, people, params, rounds=1, key=0, chunk="fit")
+            simulate(method, population, params, rounds=1, key=0, chunk="fit")
     return seen[0]
 
 
 @pytest.mark.slow
 def test_the_chunk_that_fits_is_the_largest_that_does():
-    people, params = PEOPLE.population(wide), {"w": jnp.ones((3, 4000))}
+    population, params = PEOPLE.population(wide), {"w": jnp.ones((3, 4000))}
     method = fedavg(8, 2, 0.1)
-    need = [chunking.round_memory(method, people, params, chunk) for chunk in (1, 4)]
+    need = [chunking.round_memory(method, population, params, chunk) for chunk in (1, 4)]
     assert need[0] < need[1]
-    assert chunking.fitting_chunk(method, people, params) == 8 == simulate_chunk(method, people, params)
-    chunk = chunking.fitting_chunk(method, people, params, memory=need[1])
+    assert chunking.fitting_chunk(method, population, params) == 8 == simulate_chunk(method, population, params)
+    chunk = chunking.fitting_chunk(method, population, params, memory=need[1])
     assert 2 <= chunk <= 4
-    assert chunking.round_memory(method, people, params, chunk) <= need[1]
+    assert chunking.round_memory(method, population, params, chunk) <= need[1]
     with pytest.raises(ValueError, match=r"with one client at a time, .* take a smaller minibatch"):
-        chunking.fitting_chunk(method, people, params, memory=need[0] / 2)
+        chunking.fitting_chunk(method, population, params, memory=need[0] / 2)
     assert chunking.free_memory() > 0
 
 
@@ -278,9 +280,9 @@ def test_models_train_in_bfloat16():
     data = datasets.synthetic(0.0, 0.0, clients=6, dimension=6, classes=3, iid=True, seed=1)
     small = FederatedData.of((name, {part: rows[part][:40] for part in rows}) for name, rows in data)
     model = mlp(6, 3, hidden=(16,), dtype="bfloat16")
-    people = small.population(model.loss, batch=10)
+    population = small.population(model.loss, batch=10)
     judge = Evaluation.of(small, model.correct, quantiles=(0.1,))
-    run = simulate(fedavg(6, 5, 0.3), people, model.init(0), rounds=40, key=0, probe=judge, every=40, record=())
+    run = simulate(fedavg(6, 5, 0.3), population, model.init(0), rounds=40, key=0, probe=judge, every=40, record=())
     assert {leaf.dtype.name for leaf in jax.tree.leaves(run.params)} == {"float32"}
     assert run.probes["accuracy"][-1] > max(0.85, run.probes["accuracy"][0] + 0.1)
     assert run.probes["accuracy.q10"][-1] <= run.probes["accuracy"][-1]

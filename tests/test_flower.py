@@ -674,10 +674,10 @@ def test_modules_of_other_frameworks(make):
     model = make()
     first = jax.tree.map(jnp.asarray, model.init(0))
     method = spam_pp(2, step_size=0.5, fresh_weight=0.3, solver=GradientDescent(steps=2, smoothness=1.0))
-    people = Ragged.of([rows_for(client) for client in range(3)], model.loss)
+    population = Ragged.of([rows_for(client) for client in range(3)], model.loss)
     grid = LoopbackGrid(client_app(clients_with(model, rows_for), method, first), 3)
     result = FedspamStrategy(method, first, seed=7).start(grid, to_arrays(first), 3)
-    told = simulate(method, people, first, rounds=3, key=7)
+    told = simulate(method, population, first, rounds=3, key=7)
     for one, other in zip(*map(jax.tree.leaves, (to_params(result.arrays, first), told.params)), strict=True):
         assert one.dtype == jnp.float32
         np.testing.assert_allclose(one, other, rtol=1e-6, atol=1e-6)

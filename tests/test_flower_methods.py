@@ -34,8 +34,10 @@ every_method_thoroughly = pytest.mark.parametrize(
 
 @functools.cache
 def the_people(dtype):
-    people = synthetic_logistic(3, clients=CLIENTS, dimension=DIMENSION, rows=(5, 9), regularisation=REGULARISATION)
-    return jax.tree.map(lambda leaf: leaf.astype(dtype) if jnp.issubdtype(leaf.dtype, jnp.floating) else leaf, people)
+    population = synthetic_logistic(3, clients=CLIENTS, dimension=DIMENSION, rows=(5, 9), regularisation=REGULARISATION)
+    return jax.tree.map(
+        lambda leaf: leaf.astype(dtype) if jnp.issubdtype(leaf.dtype, jnp.floating) else leaf, population
+    )
 
 
 def the_method(name):
@@ -61,9 +63,9 @@ def data_of(client):
     """The rows of one client for PyTorch."""
     import torch
 
-    people = the_people("float64")
-    begin, end = (int(people.offsets[client + shift]) for shift in (0, 1))
-    parts = (np.array(people.examples[name][begin:end]) for name in ("features", "label"))
+    population = the_people("float64")
+    begin, end = (int(population.offsets[client + shift]) for shift in (0, 1))
+    parts = (np.array(population.examples[name][begin:end]) for name in ("features", "label"))
     return tuple(torch.from_numpy(part) for part in parts)
 
 

@@ -133,7 +133,7 @@ def test_a_private_run_spreads_as_its_noise_says(secure):
 
 def test_the_prox_client_is_refused_unless_it_is_named():
     method = spam_pp(4, step_size=0.5, fresh_weight=0.3, solver=Exact())
-    people, x = quadratics(0, clients=5, dimension=3, delta=0.1), jnp.ones(3)
+    population, x = quadratics(0, clients=5, dimension=3, delta=0.1), jnp.ones(3)
     for in_clear in ((), ("train.prox",)):
         seen = []
 
@@ -144,7 +144,7 @@ def test_the_prox_client_is_refused_unless_it_is_named():
             return [reply]
 
         privacy = Privacy(bound=0.1, noise_multiplier=1e-6, least=4, in_clear=in_clear)
-        app = client_app(clients_of(people), method, x, mods=[privacy.mod()])
+        app = client_app(clients_of(population), method, x, mods=[privacy.mod()])
         strategy = FedspamStrategy(method, x, patience=1, retries=0)
         start = lambda: strategy.start(LoopbackGrid(app, 5, twist=twist), to_arrays(x), num_rounds=1, timeout=9)
         if in_clear:
@@ -199,7 +199,7 @@ def test_the_server_can_be_the_prox_client_on_proxy_data(tmp_path):
     """Client 0 moves, the others refuse to, and all that they say is masked."""
     mod = run_code(guide()[1], tmp_path).only_the_proxy_moves
     secure = SecureSum(in_clear=("train.prox",))
-    people, x = quadratics(0, clients=6, dimension=3, delta=0.1), jnp.ones(3)
+    population, x = quadratics(0, clients=6, dimension=3, delta=0.1), jnp.ones(3)
     spam = spam_pp(4, step_size=0.5, fresh_weight=0.3, solver=Exact())
     delegated, seen = dataclasses.replace(spam, who="delegate"), []
 
@@ -210,12 +210,12 @@ def test_the_server_can_be_the_prox_client_on_proxy_data(tmp_path):
         return [reply]
 
     def run(method):
-        app = client_app(clients_of(people), method, x, secure=secure, mods=[mod])
+        app = client_app(clients_of(population), method, x, secure=secure, mods=[mod])
         strategy = FedspamStrategy(method, x, seed=1, secure=secure, patience=1, retries=0)
         return strategy.start(LoopbackGrid(app, 6, twist=twist), to_arrays(x), num_rounds=3, timeout=9)
 
     found = run(delegated).arrays["params"].numpy()
-    np.testing.assert_allclose(found, simulate(delegated, people, x, rounds=3, key=1).params, atol=1e-7)
+    np.testing.assert_allclose(found, simulate(delegated, population, x, rounds=3, key=1).params, atol=1e-7)
     assert {client for client, kind, *_ in seen if kind == "train.prox"} == {0}
     assert {name for _, kind, *names in seen if kind != "train.prox" for name in names} == {"masked"}
     other = dataclasses.replace(spam, who="average")  # a server that asks others as well

@@ -166,8 +166,8 @@ def world(tmp_path_factory):
 
 
 def told(name: str, rounds: int):
-    people = synthetic_logistic(0, clients=CLIENTS, dimension=4)
-    return simulate(a_method(name), people, jnp.ones(4), rounds=rounds, key=7)
+    clients = synthetic_logistic(0, clients=CLIENTS, dimension=4)
+    return simulate(a_method(name), clients, jnp.ones(4), rounds=rounds, key=7)
 
 
 def found(folder: Path, name: str):

@@ -108,12 +108,12 @@ def test_entries_that_do_not_fit_are_refused():
 
 
 def a_world(method, secure, *, twist=None, mods=None, quorum=1.0, clients=CLIENTS, retries=2):
-    people = quadratics(0, clients=clients, dimension=DIMENSION, delta=0.2)
+    population = quadratics(0, clients=clients, dimension=DIMENSION, delta=0.2)
     x = jnp.ones(DIMENSION)
-    app = client_app(clients_of(people), method, x, secure=secure, mods=mods)
+    app = client_app(clients_of(population), method, x, secure=secure, mods=mods)
     grid = LoopbackGrid(app, clients, twist=twist)
     strategy = FedspamStrategy(method, x, seed=3, secure=secure, quorum=quorum, retries=retries, patience=1)
-    return people, grid, lambda rounds: strategy.start(grid, to_arrays(x), num_rounds=rounds, timeout=5)
+    return population, grid, lambda rounds: strategy.start(grid, to_arrays(x), num_rounds=rounds, timeout=5)
 
 
 def result_of(result):
@@ -131,8 +131,8 @@ def result_of(result):
     ids=["spam_pp", "spam_ppa", "mvr"],
 )
 def test_a_secure_run_ends_where_the_simulation_does(method, secure):
-    people, _, run = a_world(method, secure)
-    expected = simulate(method, people, jnp.ones(DIMENSION), rounds=4, key=3).params
+    population, _, run = a_world(method, secure)
+    expected = simulate(method, population, jnp.ones(DIMENSION), rounds=4, key=3).params
     # every entry of every sum is rounded to 2^-33 on each of 4 clients; a few rounds enlarge that a little
     np.testing.assert_allclose(result_of(run(4)), expected, atol=100 * 2.0**-33)
 
@@ -170,12 +170,12 @@ def test_a_client_that_drops_out_is_left_out(kind):
         return [answer()]
 
     method = mvr(CLIENTS, step_size=0.1, fresh_weight=1.0, start="zero", first="update")  # g is the mean gradient
-    people, _, run = a_world(method, SecureSum(), twist=twist, quorum=0.6, retries=0)
+    population, _, run = a_world(method, SecureSum(), twist=twist, quorum=0.6, retries=0)
     result = run(1)
     assert len(gone) == 1
     counted = [id for id in range(CLIENTS) if kind == UNMASK or id not in gone]
     x = jnp.ones(DIMENSION)
-    told = np.mean([jax.grad(people.client(jnp.uint32(id)))(x) for id in counted], axis=0)
+    told = np.mean([jax.grad(population.client(jnp.uint32(id)))(x) for id in counted], axis=0)
     np.testing.assert_allclose(result_of(result), x - 0.1 * told, atol=1e-8)
     assert result.train_metrics_clientapp[1]["difference.accepted"] == len(counted)
 
@@ -204,11 +204,14 @@ def test_with_a_full_quorum_others_stand_in():
 
 
 def test_a_secure_run_is_resumed_to_the_same_bits(tmp_path):
-    method, people = mvr(4, step_size=0.1, fresh_weight=0.3), quadratics(0, clients=5, dimension=DIMENSION, delta=0.2)
+    method, population = (
+        mvr(4, step_size=0.1, fresh_weight=0.3),
+        quadratics(0, clients=5, dimension=DIMENSION, delta=0.2),
+    )
     x, secure = jnp.ones(DIMENSION), SecureSum()
 
     def run(rounds, folder, resume=False):
-        grid = LoopbackGrid(client_app(clients_of(people), method, x, secure=secure), 5)
+        grid = LoopbackGrid(client_app(clients_of(population), method, x, secure=secure), 5)
         strategy = FedspamStrategy(method, x, secure=secure, folder=tmp_path / folder, resume=resume)
         return result_of(strategy.start(grid, to_arrays(x), num_rounds=rounds, timeout=5))
 
@@ -265,9 +268,9 @@ def answer_of(app, context, kind, **record):
 @pytest.fixture
 def three():
     """Three clients that have exchanged keys, and the record with all keys."""
-    people = quadratics(0, clients=3, dimension=DIMENSION, delta=0.2)
+    population = quadratics(0, clients=3, dimension=DIMENSION, delta=0.2)
     app = client_app(
-        clients_of(people), mvr(3, step_size=0.1, fresh_weight=0.3), jnp.ones(DIMENSION), secure=SecureSum()
+        clients_of(population), mvr(3, step_size=0.1, fresh_weight=0.3), jnp.ones(DIMENSION), secure=SecureSum()
     )
     contexts = list(LoopbackGrid(app, 3).contexts.values())
     keys = [answer_of(app, context, KEYS, session="s") for context in contexts]
@@ -319,8 +322,11 @@ def test_seed_and_key_of_a_client_are_never_both_told():
 
 
 def test_a_covered_work_is_never_answered_in_clear():
-    method, people = mvr(4, step_size=0.1, fresh_weight=0.3), quadratics(0, clients=4, dimension=DIMENSION, delta=0.2)
-    app = client_app(clients_of(people), method, jnp.ones(DIMENSION), secure=SecureSum())
+    method, population = (
+        mvr(4, step_size=0.1, fresh_weight=0.3),
+        quadratics(0, clients=4, dimension=DIMENSION, delta=0.2),
+    )
+    app = client_app(clients_of(population), method, jnp.ones(DIMENSION), secure=SecureSum())
     with pytest.raises(RuntimeError, match="answered under a secure sum only"):
         FedspamStrategy(method, jnp.ones(DIMENSION), patience=1, retries=0).start(
             LoopbackGrid(app, 4), to_arrays(jnp.ones(DIMENSION)), num_rounds=1, timeout=5
@@ -344,8 +350,11 @@ def test_what_a_mod_does_not_know_it_refuses():
 
 
 def test_clients_without_the_sum_are_told_so():
-    method, people = mvr(4, step_size=0.1, fresh_weight=0.3), quadratics(0, clients=4, dimension=DIMENSION, delta=0.2)
-    app = client_app(clients_of(people), method, jnp.ones(DIMENSION))
+    method, population = (
+        mvr(4, step_size=0.1, fresh_weight=0.3),
+        quadratics(0, clients=4, dimension=DIMENSION, delta=0.2),
+    )
+    app = client_app(clients_of(population), method, jnp.ones(DIMENSION))
     with pytest.raises(RuntimeError, match="secure_keys"):
         FedspamStrategy(method, jnp.ones(DIMENSION), patience=1, retries=0, secure=SecureSum()).start(
             LoopbackGrid(app, 4), to_arrays(jnp.ones(DIMENSION)), num_rounds=1, timeout=5

@@ -32,10 +32,10 @@ browser = pages.browser
 @pytest.mark.slow
 def test_a_repeated_cohort_has_the_clients_of_the_small_one() -> None:
     keys = jax.vmap(jax.random.key)(jnp.arange(50))
-    people = runs.problem_of(0.03, 0).population
-    wide = jax.jit(jax.vmap(lambda people, key: people.sample(key, runs.WIDE), (None, 0)))
+    clients = runs.problem_of(0.03, 0).population
+    wide = jax.jit(jax.vmap(lambda clients, key: clients.sample(key, runs.WIDE), (None, 0)))
     for cohort in runs.COHORTS:
-        ids = wide(runs.Repeated(people, jnp.uint32(cohort)), keys)
+        ids = wide(runs.Repeated(clients, jnp.uint32(cohort)), keys)
         small = jax.jit(jax.vmap(lambda key: draw(key, cohort, runs.CLIENTS, replace=False)))(keys)
         assert np.array_equal(ids, np.tile(small, runs.WIDE // cohort))
 

@@ -50,7 +50,7 @@ EVERYONE = np.tile(np.arange(N), (ROUNDS, 1))
 
 
 @pytest.fixture(scope="module")
-def people():
+def population():
     return quadratics(jax.random.key(3), clients=N, dimension=4, delta=0.4, condition=4.0, curvature=0.5, noise=0.5)
 
 
@@ -62,34 +62,34 @@ def twins():
 
 
 @jax.jit
-def one_round(method, people, replay, faults, state, memory, k, key):
-    fed = Traced(people, round=k, memory=memory, replay=replay, faults=faults)
+def one_round(method, population, replay, faults, state, memory, k, key):
+    fed = Traced(population, round=k, memory=memory, replay=replay, faults=faults)
     state, info = method.round(state, key, fed)
     return state, fed.memory, info
 
 
-def play(method, people, x, rounds, cohorts=None, key=0, faults=None):
+def play(method, population, x, rounds, cohorts=None, key=0, faults=None):
     """Some rounds: the last state, what clients remember, the infos. Methods that differ in numbers compile once."""
-    memory = jax.tree.map(lambda leaf: jnp.stack([leaf] * people.size), method.client_state(jnp.asarray(x)))
+    memory = jax.tree.map(lambda leaf: jnp.stack([leaf] * population.size), method.client_state(jnp.asarray(x)))
     replay = cohorts if cohorts is None or isinstance(cohorts, dict) else {"cohort": np.asarray(cohorts)}
-    state, infos = method.init(jnp.asarray(x), jax.random.key(99), Traced(people)), []
+    state, infos = method.init(jnp.asarray(x), jax.random.key(99), Traced(population)), []
     for k in range(rounds):
         key_k = jax.random.fold_in(jax.random.key(key), k)
-        state, memory, info = one_round(method, people, replay, faults, state, memory, k, key_k)
+        state, memory, info = one_round(method, population, replay, faults, state, memory, k, key_k)
         infos.append(info)
     return state, memory, infos
 
 
-def final(method, people, x=START, rounds=ROUNDS, cohorts=None, key=0):
-    state, _, _ = play(method, people, x, rounds, cohorts, key)
+def final(method, population, x=START, rounds=ROUNDS, cohorts=None, key=0):
+    state, _, _ = play(method, population, x, rounds, cohorts, key)
     return np.asarray(method.params(state))
 
 
 class Numpy:
     """The clients once more, in NumPy."""
 
-    def __init__(self, people):
-        self.h, self.b, self.n = np.asarray(people.hessians), np.asarray(people.linears), people.size
+    def __init__(self, population):
+        self.h, self.b, self.n = np.asarray(population.hessians), np.asarray(population.linears), population.size
         self.hessian, self.linear = self.h.mean(0), self.b.mean(0)
 
     def grad(self, i, y):
@@ -110,9 +110,9 @@ TWO = Quadratics.of([[[2.0]], [[1.0]]], [[0.0], [1.0]])
 BOTH = [[0, 1], [0, 1]]
 
 
-def by_hand(method, rounds=2, people=TWO, x=1.0):
-    cohorts = BOTH if people is TWO else [[0], [0]]
-    return final(method, people, np.array([x]), rounds, cohorts)[0]
+def by_hand(method, rounds=2, population=TWO, x=1.0):
+    cohorts = BOTH if population is TWO else [[0], [0]]
+    return final(method, population, np.array([x]), rounds, cohorts)[0]
 
 
 def test_fedavg_by_hand():
@@ -142,19 +142,19 @@ def test_server_optimisers_by_hand():
     client = Quadratics.of([[[1.0]]], [[0.0]])
     numbers = {"momentum": 0.5, "square_momentum": 0.75, "adaptivity": 1.0}
     # M = -1/2, V = 3/4 + 1/4 = 1, x = 2 - 4/2/2 = 1; M = -1/4 - 1/4, V = 3/4 + 1/16
-    x = by_hand(fedadam(1, 1, 0.5, 4.0, **numbers), people=client, x=2.0)
+    x = by_hand(fedadam(1, 1, 0.5, 4.0, **numbers), population=client, x=2.0)
     np.testing.assert_allclose(x, 1 - 2 / (1 + np.sqrt(13 / 16)), rtol=1e-14)
     # V stays 1, as V = Delta^2; then V = 1 - 1/4 * 1/4
-    x = by_hand(fedyogi(1, 1, 0.5, 4.0, **numbers), people=client, x=2.0)
+    x = by_hand(fedyogi(1, 1, 0.5, 4.0, **numbers), population=client, x=2.0)
     np.testing.assert_allclose(x, 1 - 2 / (1 + np.sqrt(15 / 16)), rtol=1e-14)
     # M = Delta: V = 1 + 1, x = 2 - 1/(1 + sqrt 2); Delta = -x/2, V = 2 + x^2/4
     x = 2 - 1 / (1 + np.sqrt(2))
     expected = x - x / 2 / (1 + np.sqrt(2 + x**2 / 4))
     np.testing.assert_allclose(
-        by_hand(fedadagrad(1, 1, 0.5, 1.0, adaptivity=1.0), people=client, x=2.0), expected, rtol=1e-14
+        by_hand(fedadagrad(1, 1, 0.5, 1.0, adaptivity=1.0), population=client, x=2.0), expected, rtol=1e-14
     )
     # M = -1, x = 1; M = -1/4 - 1/2, x = 1/4
-    assert by_hand(fedavgm(1, 1, 0.5, momentum=0.25), people=client, x=2.0) == 1 / 4
+    assert by_hand(fedavgm(1, 1, 0.5, momentum=0.25), population=client, x=2.0) == 1 / 4
 
 
 def test_feddyn_by_hand():
@@ -185,10 +185,10 @@ def numpy_scaffold(c, x, eta, m, eta_s, cohorts, option):
 
 
 @pytest.mark.parametrize("option", ["steps", "gradient"])
-def test_scaffold_remembers_right_when_few_are_asked(people, option):
+def test_scaffold_remembers_right_when_few_are_asked(population, option):
     method = scaffold(2, 3, 0.2, server_step_size=0.7, option=option)
-    state, memory, _ = play(method, people, START, ROUNDS, COHORTS)
-    x, control, own = numpy_scaffold(Numpy(people), START, 0.2, 3, 0.7, COHORTS, option)
+    state, memory, _ = play(method, population, START, ROUNDS, COHORTS)
+    x, control, own = numpy_scaffold(Numpy(population), START, 0.2, 3, 0.7, COHORTS, option)
     np.testing.assert_allclose(state.x, x, rtol=1e-12)
     np.testing.assert_allclose(state.control, control, rtol=1e-12)
     np.testing.assert_allclose(memory, own, rtol=1e-11, atol=1e-14)
@@ -197,9 +197,9 @@ def test_scaffold_remembers_right_when_few_are_asked(people, option):
     assert np.all(np.any(memory[:5], axis=1))
 
 
-def test_feddyn_remembers_right_when_few_are_asked(people):
-    c, gamma = Numpy(people), 0.8
-    state, memory, _ = play(feddyn(2, gamma, solver=Exact()), people, START, ROUNDS, COHORTS)
+def test_feddyn_remembers_right_when_few_are_asked(population):
+    c, gamma = Numpy(population), 0.8
+    state, memory, _ = play(feddyn(2, gamma, solver=Exact()), population, START, ROUNDS, COHORTS)
     x, h, own = START, np.zeros(4), np.zeros((N, 4))
     for cohort in COHORTS:
         answers = [np.linalg.solve(c.h[i] + np.eye(4) / gamma, c.b[i] + own[i] + x / gamma) for i in cohort]
@@ -215,19 +215,19 @@ def test_feddyn_remembers_right_when_few_are_asked(people):
 
 @pytest.mark.parametrize("build", [lambda: scaffold(4, 2, 0.2), lambda: scaffold(4, 2, 0.2, option="gradient"),
                                    lambda: feddyn(4, 0.8, local_steps=3, local_rate=0.2)])  # fmt: skip
-def test_the_server_knows_the_mean_memory_where_replies_are_lost(people, build):
-    state, memory, _ = play(build(), people, START, 8, faults=Faults(dropout=0.4))
+def test_the_server_knows_the_mean_memory_where_replies_are_lost(population, build):
+    state, memory, _ = play(build(), population, START, 8, faults=Faults(dropout=0.4))
     server = state.control if hasattr(state, "control") else state.h
     np.testing.assert_allclose(server, memory.mean(0), atol=1e-14)
     assert np.any(memory)
 
 
 @pytest.mark.parametrize("pull", [0.0, 0.3])
-def test_scaffnew_is_the_printed_loop(people, pull):
+def test_scaffnew_is_the_printed_loop(population, pull):
     """ProxSkip as printed, one coin a step; the coins are those of the run."""
-    c, eta, p = Numpy(people), 0.3, 0.4
+    c, eta, p = Numpy(population), 0.3, 0.4
     method = scaffnew(eta, p) if pull == 0 else fedred(eta, pull, p, control="memory")
-    state, memory, infos = play(method, people, START, ROUNDS)
+    state, memory, infos = play(method, population, START, ROUNDS)
     steps = [int(info.steps) for info in infos]
     assert len(set(steps)) > 1
     y, h, x = np.tile(START, (N, 1)), np.zeros((N, 4)), START
@@ -242,12 +242,12 @@ def test_scaffnew_is_the_printed_loop(people, pull):
 
 
 @pytest.mark.parametrize("model", ["average", "one"])
-def test_fedred_is_dane_with_as_many_gradient_steps(people, model):
+def test_fedred_is_dane_with_as_many_gradient_steps(population, model):
     eta, pull = 0.3, 0.2
     method = fedred(eta, pull, 0.3, model=model)
-    state, _, (info,) = play(method, people, START, 1, key=3)
+    state, _, (info,) = play(method, population, START, 1, key=3)
     assert int(info.steps) > 2
-    c, g = Numpy(people), Numpy(people).full(START)
+    c, g = Numpy(population), Numpy(population).full(START)
     ends = []
     for i in range(N):
         y, h = START, c.grad(i, START) - g
@@ -259,13 +259,13 @@ def test_fedred_is_dane_with_as_many_gradient_steps(people, model):
     else:
         np.testing.assert_allclose(state.x, np.mean(ends, axis=0), rtol=1e-12)
         solver = GradientDescent(steps=int(info.steps), local_rate=eta / (1 + eta * pull), safeguard=False)
-        np.testing.assert_allclose(state.x, final(dane(1 / pull, solver=solver), people, rounds=1), rtol=1e-12)
+        np.testing.assert_allclose(state.x, final(dane(1 / pull, solver=solver), population, rounds=1), rtol=1e-12)
 
 
-def test_fedred_with_many_steps_is_dane(people):
-    state, _, (info,) = play(fedred(0.4, 0.3, 1e-3), people, START, 1)
+def test_fedred_with_many_steps_is_dane(population):
+    state, _, (info,) = play(fedred(0.4, 0.3, 1e-3), population, START, 1)
     assert int(info.steps) > 200
-    np.testing.assert_allclose(state.x, final(dane(1 / 0.3, solver=Exact()), people, rounds=1), atol=1e-12)
+    np.testing.assert_allclose(state.x, final(dane(1 / 0.3, solver=Exact()), population, rounds=1), atol=1e-12)
 
 
 def numpy_mime(c, x, eta, m, eta_s, cohorts, base, lite):
@@ -291,13 +291,13 @@ def numpy_mime(c, x, eta, m, eta_s, cohorts, base, lite):
 @pytest.mark.parametrize(
     ("base", "numbers"), [(Adam(0.6, 0.8, 0.3), (0.6, 0.8, 0.3)), (Momentum(0.6), (0.6, None, 0.0))]
 )
-def test_mime_is_the_printed_loop(people, build, base, numbers):
+def test_mime_is_the_printed_loop(population, build, base, numbers):
     made = build(2, 3, 0.1, base=base, server_step_size=0.8)
-    expected = numpy_mime(Numpy(people), START, 0.1, 3, 0.8, COHORTS, numbers, build is mime_lite)
-    np.testing.assert_allclose(final(made, people, cohorts=COHORTS), expected, rtol=1e-12)
+    expected = numpy_mime(Numpy(population), START, 0.1, 3, 0.8, COHORTS, numbers, build is mime_lite)
+    np.testing.assert_allclose(final(made, population, cohorts=COHORTS), expected, rtol=1e-12)
     if build is mime:  # minibatches of a client without any are the whole
         made = build(2, 3, 0.1, base=base, server_step_size=0.8, minibatch=True)
-        np.testing.assert_allclose(final(made, people, cohorts=COHORTS), expected, rtol=1e-12)
+        np.testing.assert_allclose(final(made, population, cohorts=COHORTS), expected, rtol=1e-12)
 
 
 def numpy_recursive(c, x, g, p, eta, m, cohorts, who):
@@ -322,50 +322,50 @@ def numpy_recursive(c, x, g, p, eta, m, cohorts, who):
     return x
 
 
-def test_recursive_methods_are_the_printed_loops(people):
-    c, g = Numpy(people), np.array([0.3, -0.2, 0.1, 0.4])
+def test_recursive_methods_are_the_printed_loops(population):
+    c, g = Numpy(population), np.array([0.3, -0.2, 0.1, 0.4])
     numbers = (4, 0.15, 0.3)
     start = {"start": jnp.asarray(g)}
     expected = numpy_recursive(c, START, g, 0.3, 0.15, 4, COHORTS, "average")
-    np.testing.assert_allclose(final(mime_mvr(2, *numbers, **start), people, cohorts=COHORTS), expected, rtol=1e-12)
+    np.testing.assert_allclose(final(mime_mvr(2, *numbers, **start), population, cohorts=COHORTS), expected, rtol=1e-12)
     expected = numpy_recursive(c, START, g, 0.3, 0.15, 4, COHORTS, "lite")
     np.testing.assert_allclose(
-        final(mime_lite_mvr(2, *numbers, **start), people, cohorts=COHORTS), expected, rtol=1e-12
+        final(mime_lite_mvr(2, *numbers, **start), population, cohorts=COHORTS), expected, rtol=1e-12
     )
     movers = [0, 1, 2, 1, 3]
     replay = {"cohort": COHORTS, "prox": np.array(movers)}
     expected = numpy_recursive(c, START, g, 0.3, 0.15, 4, COHORTS, movers)
     for minibatch in (False, True):
         method = ce_lsgd(2, *numbers, **start, minibatch=minibatch)
-        np.testing.assert_allclose(final(method, people, cohorts=replay), expected, rtol=1e-12)
+        np.testing.assert_allclose(final(method, population, cohorts=replay), expected, rtol=1e-12)
 
 
 # --- identities ---
 
 
-def test_one_local_step_is_sgd_on_the_cohort(people):
-    c, x = Numpy(people), START
+def test_one_local_step_is_sgd_on_the_cohort(population):
+    c, x = Numpy(population), START
     for cohort in COHORTS:
         x = x - 0.3 * c.full(x, cohort)
     for method in (fedavg(2, 1, 0.3), mime(2, 1, 0.3), mime_lite(2, 1, 0.3), fedavgm(2, 1, 0.3, momentum=0.0)):
-        np.testing.assert_allclose(final(method, people, cohorts=COHORTS), x, rtol=1e-12)
+        np.testing.assert_allclose(final(method, population, cohorts=COHORTS), x, rtol=1e-12)
 
 
 @pytest.mark.parametrize("build", [mime, mime_lite])
-def test_one_local_step_of_mime_is_the_central_optimiser(people, build):
-    c, x, first, second = Numpy(people), START, np.zeros(4), np.full(4, 0.09)
+def test_one_local_step_of_mime_is_the_central_optimiser(population, build):
+    c, x, first, second = Numpy(population), START, np.zeros(4), np.full(4, 0.09)
     for cohort in COHORTS:
         g = c.full(x, cohort)
         first, divisor = 0.6 * first + 0.4 * g, np.sqrt(second) + 0.3
         x, second = x - 0.1 * first / divisor, 0.8 * second + 0.2 * g**2
     made = build(2, 1, 0.1, base=Adam(0.6, 0.8, 0.3))
-    np.testing.assert_allclose(final(made, people, cohorts=COHORTS), x, rtol=1e-12)
+    np.testing.assert_allclose(final(made, population, cohorts=COHORTS), x, rtol=1e-12)
 
 
-def test_with_everyone_and_one_step_scaffold_and_scaffnew_are_gradient_descent(people):
-    x = Numpy(people).descended(START, ROUNDS, 0.3)
+def test_with_everyone_and_one_step_scaffold_and_scaffnew_are_gradient_descent(population):
+    x = Numpy(population).descended(START, ROUNDS, 0.3)
     for method in (scaffold(N, 1, 0.3), scaffold(N, 1, 0.3, option="gradient"), scaffnew(0.3, 1.0), bvr_l_sgd(1, 0.3)):
-        np.testing.assert_allclose(final(method, people), x, rtol=1e-12)
+        np.testing.assert_allclose(final(method, population), x, rtol=1e-12)
 
 
 ONE_CLIENT = {
@@ -394,59 +394,61 @@ def test_identical_clients_make_the_correction_of_mime_needless(twins):
     )
 
 
-def test_mime_lite_with_sgd_is_fedavg(people):
+def test_mime_lite_with_sgd_is_fedavg(population):
     pair = (
-        final(mime_lite(2, 3, 0.2, server_step_size=0.6), people),
-        final(fedavg(2, 3, 0.2, server_step_size=0.6), people),
+        final(mime_lite(2, 3, 0.2, server_step_size=0.6), population),
+        final(fedavg(2, 3, 0.2, server_step_size=0.6), population),
     )
     np.testing.assert_array_equal(*pair)
 
 
-def test_mime_mvr_and_ce_lsgd_are_spam_with_gradient_steps_and_no_prox(people):
+def test_mime_mvr_and_ce_lsgd_are_spam_with_gradient_steps_and_no_prox(population):
     ids = np.array([[2], [5], [5], [0], [3]])
     steps = GradientDescent(steps=4, local_rate=0.2, safeguard=False)
     options = {"start": jnp.asarray(START)}
-    expected = final(spam(np.inf, 0.3, solver=steps, **options), people, cohorts=ids)
+    expected = final(spam(np.inf, 0.3, solver=steps, **options), population, cohorts=ids)
     for method in (mime_mvr, ce_lsgd):
-        np.testing.assert_allclose(final(method(1, 4, 0.2, 0.3, **options), people, cohorts=ids), expected, rtol=1e-13)
-    averaged = final(spam_ppa(2, np.inf, 0.3, solver=steps, **options), people, cohorts=COHORTS)
-    np.testing.assert_array_equal(final(mime_mvr(2, 4, 0.2, 0.3, **options), people, cohorts=COHORTS), averaged)
+        np.testing.assert_allclose(
+            final(method(1, 4, 0.2, 0.3, **options), population, cohorts=ids), expected, rtol=1e-13
+        )
+    averaged = final(spam_ppa(2, np.inf, 0.3, solver=steps, **options), population, cohorts=COHORTS)
+    np.testing.assert_array_equal(final(mime_mvr(2, 4, 0.2, 0.3, **options), population, cohorts=COHORTS), averaged)
 
 
-def test_ce_lsgd_with_one_step_is_server_mvr_and_with_many_the_prox(people):
+def test_ce_lsgd_with_one_step_is_server_mvr_and_with_many_the_prox(population):
     start = {"start": jnp.asarray(START)}
     np.testing.assert_allclose(
-        final(ce_lsgd(2, 1, 0.2, 0.3, **start), people, cohorts=COHORTS),
-        final(mvr(2, 0.2, 0.3, **start), people, cohorts=COHORTS), rtol=1e-13,
+        final(ce_lsgd(2, 1, 0.2, 0.3, **start), population, cohorts=COHORTS),
+        final(mvr(2, 0.2, 0.3, **start), population, cohorts=COHORTS), rtol=1e-13,
     )  # fmt: skip
     method = ce_lsgd(1, 400, 0.4, 0.3, **start)
-    expected = START - np.linalg.solve(people.hessians[4], START)  # gamma = infinity: x - H^-1 g
-    np.testing.assert_allclose(final(method, people, rounds=1, cohorts=[[4]]), expected, rtol=1e-12)
+    expected = START - np.linalg.solve(population.hessians[4], START)  # gamma = infinity: x - H^-1 g
+    np.testing.assert_allclose(final(method, population, rounds=1, cohorts=[[4]]), expected, rtol=1e-12)
 
 
-def test_fedprox_is_the_prox_of_the_clients_own_losses(people):
+def test_fedprox_is_the_prox_of_the_clients_own_losses(population):
     own = Factored(OwnGradient(), Exact(), Constant(0.7), who="average", cohort_size=2)
-    exact = final(fedprox(2, 0.7, solver=Exact()), people, cohorts=COHORTS)
-    np.testing.assert_allclose(exact, final(own, people, cohorts=COHORTS), rtol=1e-13)
-    steps = final(fedprox(2, 0.7, local_steps=120, local_rate=0.25), people, cohorts=COHORTS)
+    exact = final(fedprox(2, 0.7, solver=Exact()), population, cohorts=COHORTS)
+    np.testing.assert_allclose(exact, final(own, population, cohorts=COHORTS), rtol=1e-13)
+    steps = final(fedprox(2, 0.7, local_steps=120, local_rate=0.25), population, cohorts=COHORTS)
     np.testing.assert_allclose(steps, exact, rtol=1e-12)
 
 
-def test_small_proxes_of_fedprox_are_gradient_steps(people):
-    g = Numpy(people).full(START, [0, 3])
+def test_small_proxes_of_fedprox_are_gradient_steps(population):
+    g = Numpy(population).full(START, [0, 3])
     gap = [
-        np.abs((final(fedprox(2, s, solver=Exact()), people, rounds=1, cohorts=COHORTS) - START) / s + g).max()
+        np.abs((final(fedprox(2, s, solver=Exact()), population, rounds=1, cohorts=COHORTS) - START) / s + g).max()
         for s in (1e-3, 1e-4)
     ]
     assert gap[1] < 0.11 * gap[0] < 0.02
 
 
-def test_a_large_tau_makes_fedadam_momentum(people):
+def test_a_large_tau_makes_fedadam_momentum(population):
     # V stays tau^2, so that a move is divided by 2 tau; the running mean is (1 - beta) times the heavy ball
     tau = 1e6
     adam = fedadam(2, 3, 0.2, 0.7 * 2 * tau, momentum=0.6, square_momentum=1.0, adaptivity=tau)
     ball = fedavgm(2, 3, 0.2, momentum=0.6, server_step_size=0.7 * 0.4)
-    pair = (final(method, people, cohorts=COHORTS) for method in (adam, ball))
+    pair = (final(method, population, cohorts=COHORTS) for method in (adam, ball))
     np.testing.assert_allclose(*pair, rtol=1e-12)
 
 
@@ -459,9 +461,9 @@ SCALED = {  # of the sizes of `EXACT`, which are compiled already
 
 
 @pytest.mark.parametrize("name", SCALED)
-def test_scaling_the_loss_and_the_steps_changes_nothing(people, name):
-    larger = Quadratics.of(100 * np.asarray(people.hessians), 100 * np.asarray(people.linears))
-    pair = final(SCALED[name](1.0), people, rounds=3), final(SCALED[name](0.01), larger, rounds=3)
+def test_scaling_the_loss_and_the_steps_changes_nothing(population, name):
+    larger = Quadratics.of(100 * np.asarray(population.hessians), 100 * np.asarray(population.linears))
+    pair = final(SCALED[name](1.0), population, rounds=3), final(SCALED[name](0.01), larger, rounds=3)
     np.testing.assert_allclose(*pair, rtol=1e-11)
 
 
@@ -480,20 +482,20 @@ EXACT = {
 
 
 @pytest.mark.parametrize("name", EXACT)
-def test_with_everyone_it_reaches_the_optimum(people, name):
+def test_with_everyone_it_reaches_the_optimum(population, name):
     method, rounds = EXACT[name]
-    state, memory, _ = play(method, people, START, rounds)
-    np.testing.assert_allclose(method.params(state), people.minimiser, atol=1e-9)
+    state, memory, _ = play(method, population, START, rounds)
+    np.testing.assert_allclose(method.params(state), population.minimiser, atol=1e-9)
     if name in ("scaffold", "scaffold_gradient", "scaffnew", "fedred_memory", "feddyn"):
         remembered = memory.h if name in ("scaffnew", "fedred_memory") else memory
-        gradients = people.hessians @ people.minimiser - people.linears
+        gradients = population.hessians @ population.minimiser - population.linears
         np.testing.assert_allclose(remembered, gradients, atol=1e-8)
 
 
 @pytest.fixture(scope="module")
-def biased(people):
+def biased(population):
     """Where m local steps of size 0.2 stop to move: sum_i (I - (I - eta H_i)^m)(x - x_i) = 0."""
-    c, eta, m = Numpy(people), 0.2, 4
+    c, eta, m = Numpy(population), 0.2, 4
     weights = [np.eye(4) - np.linalg.matrix_power(np.eye(4) - eta * h, m) for h in c.h]
     minimisers = [np.linalg.solve(h, b) for h, b in zip(c.h, c.b, strict=True)]
     return np.linalg.solve(sum(weights), sum(w @ x for w, x in zip(weights, minimisers, strict=True)))
@@ -508,25 +510,25 @@ LOCAL_SGD = {
 
 
 @pytest.mark.parametrize("name", LOCAL_SGD)
-def test_local_sgd_converges_to_its_bias(people, biased, name):
+def test_local_sgd_converges_to_its_bias(population, biased, name):
     method, rounds = LOCAL_SGD[name]
-    np.testing.assert_allclose(final(method, people, rounds=rounds), biased, atol=1e-9)
-    assert np.abs(biased - people.minimiser).max() > 1e-3
+    np.testing.assert_allclose(final(method, population, rounds=rounds), biased, atol=1e-9)
+    assert np.abs(biased - population.minimiser).max() > 1e-3
 
 
-def test_fedprox_converges_to_its_bias(people):
-    c, gamma = Numpy(people), 0.7
+def test_fedprox_converges_to_its_bias(population):
+    c, gamma = Numpy(population), 0.7
     # sum_i (H_i + I/gamma)^-1 (H_i x - b_i) = 0
     inverses = [np.linalg.inv(h + np.eye(4) / gamma) for h in c.h]
     solve = lambda parts: sum(w @ part for w, part in zip(inverses, parts, strict=True))
     bias = np.linalg.solve(solve(c.h), solve(c.b))
-    np.testing.assert_allclose(final(fedprox(N, gamma, solver=Exact()), people, rounds=100), bias, atol=1e-10)
-    assert np.abs(bias - people.minimiser).max() > 1e-3
+    np.testing.assert_allclose(final(fedprox(N, gamma, solver=Exact()), population, rounds=100), bias, atol=1e-10)
+    assert np.abs(bias - population.minimiser).max() > 1e-3
 
 
-def test_scaffold_corrects_what_fedavg_gets_wrong_with_few_clients_too(people):
+def test_scaffold_corrects_what_fedavg_gets_wrong_with_few_clients_too(population):
     method = scaffold(2, 4, 0.1)
-    np.testing.assert_allclose(final(method, people, rounds=600), people.minimiser, atol=1e-7)
+    np.testing.assert_allclose(final(method, population, rounds=600), population.minimiser, atol=1e-7)
 
 
 # --- minibatches, weights, schedules, messages ---
@@ -583,12 +585,12 @@ def test_weights_make_local_sgd_that_of_the_pooled_examples():
     )
 
 
-def test_step_sizes_follow_their_schedules(people):
-    c, x, local, server = Numpy(people), START, np.linspace(0.3, 0.1, ROUNDS), np.linspace(0.5, 1.0, ROUNDS)
+def test_step_sizes_follow_their_schedules(population):
+    c, x, local, server = Numpy(population), START, np.linspace(0.3, 0.1, ROUNDS), np.linspace(0.5, 1.0, ROUNDS)
     for eta, eta_s, cohort in zip(local, server, COHORTS, strict=True):
         x = x + eta_s * np.mean([c.descended(x, 2, eta, lambda y: c.grad(i, y)) - x for i in cohort], axis=0)
     method = fedavg(2, 2, local, server_step_size=server)
-    np.testing.assert_allclose(final(method, people, cohorts=COHORTS), x, rtol=1e-12)
+    np.testing.assert_allclose(final(method, population, cohorts=COHORTS), x, rtol=1e-12)
 
 
 @pytest.mark.parametrize("probability", [1.0, 0.25])
@@ -602,24 +604,24 @@ def test_the_coin_is_thrown_until_it_shows_heads(probability):
         assert abs((counts == 1).mean() - 0.25) < 0.03
 
 
-def floats(method, people):
-    plan = ledger.plan(method, jnp.zeros(4), people)
+def floats(method, population):
+    plan = ledger.plan(method, jnp.zeros(4), population)
     return [(exchange.cohort, exchange.floats_down // 4, exchange.floats_up // 4) for exchange in plan.round]
 
 
-def test_what_is_sent(people):
-    assert floats(fedavg(2, 3, 0.1, weighted=True), people) == [(2, 1, 1)]
-    assert floats(fedprox(2, 1.0, solver=Exact()), people) == [(2, 1, 1)]
-    assert floats(scaffold(2, 3, 0.1), people) == [(2, 2, 1)]
-    assert floats(scaffold(2, 3, 0.1, option="gradient"), people) == [(2, 2, 2)]
-    assert floats(mime(2, 3, 0.1), people) == [(2, 1, 1), (2, 1, 1)]
-    assert floats(mime(2, 3, 0.1, base=Adam()), people) == [(2, 1, 1), (2, 3, 1)]
-    assert floats(mime_lite(2, 3, 0.1, base=Momentum()), people) == [(2, 2, 2)]
-    assert floats(mime_lite_mvr(2, 3, 0.1, 0.3), people) == [(2, 3, 2)]
-    assert floats(ce_lsgd(2, 3, 0.1, 0.3), people) == [(2, 2, 1), (1, 1, 1)]
-    assert floats(bvr_l_sgd(3, 0.1), people) == [(N, 1, 1), (1, 1, 1)]
-    assert floats(fedred(0.1, 0.1, 0.5, model="one"), people) == [(N, 1, 1), (1, 1, 1)]
-    assert floats(scaffnew(0.1, 0.5), people) == [(N, 1, 1)]
+def test_what_is_sent(population):
+    assert floats(fedavg(2, 3, 0.1, weighted=True), population) == [(2, 1, 1)]
+    assert floats(fedprox(2, 1.0, solver=Exact()), population) == [(2, 1, 1)]
+    assert floats(scaffold(2, 3, 0.1), population) == [(2, 2, 1)]
+    assert floats(scaffold(2, 3, 0.1, option="gradient"), population) == [(2, 2, 2)]
+    assert floats(mime(2, 3, 0.1), population) == [(2, 1, 1), (2, 1, 1)]
+    assert floats(mime(2, 3, 0.1, base=Adam()), population) == [(2, 1, 1), (2, 3, 1)]
+    assert floats(mime_lite(2, 3, 0.1, base=Momentum()), population) == [(2, 2, 2)]
+    assert floats(mime_lite_mvr(2, 3, 0.1, 0.3), population) == [(2, 3, 2)]
+    assert floats(ce_lsgd(2, 3, 0.1, 0.3), population) == [(2, 2, 1), (1, 1, 1)]
+    assert floats(bvr_l_sgd(3, 0.1), population) == [(N, 1, 1), (1, 1, 1)]
+    assert floats(fedred(0.1, 0.1, 0.5, model="one"), population) == [(N, 1, 1), (1, 1, 1)]
+    assert floats(scaffnew(0.1, 0.5), population) == [(N, 1, 1)]
 
 
 @pytest.mark.parametrize(
@@ -633,8 +635,8 @@ def test_what_is_sent(people):
         (mime_lite_mvr(2, 4, 0.1, 0.3, start=jnp.zeros(4)), 2 * 2 * (4 + 1)),
     ],
 )
-def test_gradients_are_counted(people, method, per_round):
-    _, _, (info,) = play(method, people, START, 1, COHORTS)
+def test_gradients_are_counted(population, method, per_round):
+    _, _, (info,) = play(method, population, START, 1, COHORTS)
     assert info.gradients == per_round
 
 

@@ -253,14 +253,14 @@ def test_a_softmax_regression_learns_and_its_mean_client_is_central():
     inputs = normal(60, 4)
     rows = {"features": inputs, "label": jnp.argmax(inputs @ truth, 1).astype(jnp.int32)}
     part = lambda a, b: jax.tree.map(lambda leaf: leaf[a:b], rows)
-    people = Ragged.of([part(0, 7), part(7, 30), part(30, 60)], model.loss, weighted=True)
+    population = Ragged.of([part(0, 7), part(7, 30), part(30, 60)], model.loss, weighted=True)
     params = {"kernel": normal(4, 3), "bias": normal(3)}
-    mean = MeanOracle(people, jnp.arange(3, dtype=jnp.uint32), chunk=3)
+    mean = MeanOracle(population, jnp.arange(3, dtype=jnp.uint32), chunk=3)
     found = jax.grad(mean)(params)
     expected = jax.grad(lambda params: jnp.mean(model.loss(params, rows)))(params)
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-10, atol=1e-14), found, expected)
-    some = MeanOracle(people, jnp.arange(3, dtype=jnp.uint32), chunk=2, kept=jnp.array([True, False, True]))
-    each = [people.client(jnp.uint32(id))(params) for id in (0, 2)]
+    some = MeanOracle(population, jnp.arange(3, dtype=jnp.uint32), chunk=2, kept=jnp.array([True, False, True]))
+    each = [population.client(jnp.uint32(id))(params) for id in (0, 2)]
     np.testing.assert_allclose(some(params), np.mean(each), rtol=1e-12)
-    run = simulate(fedavg(3, 5, 0.5), people, model.init(0), rounds=60, key=0, record=())
+    run = simulate(fedavg(3, 5, 0.5), population, model.init(0), rounds=60, key=0, record=())
     assert float(model.accuracy(run.params, rows)) > 0.9

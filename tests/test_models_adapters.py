@@ -98,8 +98,8 @@ def test_an_equinox_module_trains():
     np.testing.assert_allclose(
         model.logits(model.init(0), some["features"]), jax.vmap(module)(some["features"]), atol=1e-6
     )
-    people = Ragged.of([rows(0, 6), rows(1, 5)], model.loss)
-    run = simulate(fedavg(2, 3, 0.3), people, model.init(0), rounds=20, key=0, record=())
+    population = Ragged.of([rows(0, 6), rows(1, 5)], model.loss)
+    run = simulate(fedavg(2, 3, 0.3), population, model.init(0), rounds=20, key=0, record=())
     assert float(jnp.mean(model.loss(run.params, some))) < 0.8 * float(jnp.mean(model.loss(model.init(0), some)))
 
 
@@ -127,8 +127,8 @@ def test_a_flax_module_trains_with_our_convolution():
     params = plain.init(0)
     assert sorted(params) == ["conv", "out"]
     np.testing.assert_allclose(ours.logits(params, images), plain.logits(params, images), atol=1e-6)
-    people = Ragged.of([some, some], ours.loss)
-    run = simulate(fedavg(2, 3, 0.5), people, params, rounds=20, key=0, record=())
+    population = Ragged.of([some, some], ours.loss)
+    run = simulate(fedavg(2, 3, 0.5), population, params, rounds=20, key=0, record=())
     assert float(jnp.mean(ours.loss(run.params, some))) < 0.9 * float(jnp.mean(ours.loss(params, some)))
 
 

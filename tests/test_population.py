@@ -60,10 +60,10 @@ def test_with_replacement_a_cohort_can_repeat():
 
 @pytest.mark.slow
 def test_a_client_is_the_mean_over_its_rows_alone(clients):
-    people = Ragged.of(clients, squares)
+    population = Ragged.of(clients, squares)
     x = jnp.array([1.0, -2.0, 0.5])
     for number, data in enumerate(clients):
-        oracle = people.client(jnp.uint32(number))
+        oracle = population.client(jnp.uint32(number))
         residual = data["a"] @ x - data["b"]
         np.testing.assert_allclose(oracle(x), 0.5 * np.mean(residual**2), rtol=1e-14)
         np.testing.assert_allclose(jax.grad(oracle)(x), data["a"].T @ residual / len(residual), rtol=1e-12)
@@ -78,17 +78,17 @@ def test_nothing_of_another_client_enters(clients):
 
 
 def test_weighted_clients_make_the_pooled_loss(clients):
-    people = Ragged.of(clients, squares, weighted=True)
+    population = Ragged.of(clients, squares, weighted=True)
     x = jnp.array([1.0, -2.0, 0.5])
-    mean = np.mean([float(people.client(jnp.uint32(i))(x)) for i in range(4)])
+    mean = np.mean([float(population.client(jnp.uint32(i))(x)) for i in range(4)])
     pooled = np.concatenate([data["a"] @ x - data["b"] for data in clients])
     np.testing.assert_allclose(mean, 0.5 * np.mean(pooled**2), rtol=1e-13)
 
 
 def test_minibatches_are_distinct_rows_of_the_client_and_follow_the_key():
     rows = {"a": np.eye(6), "b": np.zeros(6)}
-    people = Ragged.of([rows, client(9, dimension=6)], squares, batch=4)
-    oracle = people.client(jnp.uint32(0))
+    population = Ragged.of([rows, client(9, dimension=6)], squares, batch=4)
+    oracle = population.client(jnp.uint32(0))
     gradient = jax.jit(lambda seed: jax.grad(oracle)(jnp.ones(6), jax.random.key(seed)))
     picked = lambda seed: frozenset(np.flatnonzero(np.asarray(gradient(seed))).tolist())
     sets = [picked(seed) for seed in range(40)]
@@ -100,38 +100,38 @@ def test_minibatches_are_distinct_rows_of_the_client_and_follow_the_key():
 
 
 def test_a_minibatch_larger_than_the_client_is_the_client():
-    people = Ragged.of([client(2), client(9, 1)], squares, batch=4)
-    oracle = people.client(jnp.uint32(0))
+    population = Ragged.of([client(2), client(9, 1)], squares, batch=4)
+    oracle = population.client(jnp.uint32(0))
     np.testing.assert_allclose(oracle(jnp.ones(3), jax.random.key(0)), oracle(jnp.ones(3)), rtol=1e-14)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("chunk", [1, 2, 3, 8])
 def test_the_mean_client_is_the_mean(clients, chunk):
-    people = Ragged.of(clients, squares, batch=2)
+    population = Ragged.of(clients, squares, batch=2)
     ids, x, key = jnp.array([3, 0, 2], jnp.uint32), jnp.array([1.0, -2.0, 0.5]), jax.random.key(4)
-    each = [jax.value_and_grad(people.client(id))(x, jax.random.fold_in(key, id)) for id in ids]
-    value, gradient = jax.value_and_grad(MeanOracle(people, ids, chunk))(x, key)
+    each = [jax.value_and_grad(population.client(id))(x, jax.random.fold_in(key, id)) for id in ids]
+    value, gradient = jax.value_and_grad(MeanOracle(population, ids, chunk))(x, key)
     np.testing.assert_allclose(value, np.mean([pair[0] for pair in each]), rtol=1e-13)
     np.testing.assert_allclose(gradient, np.mean([pair[1] for pair in each], axis=0), rtol=1e-12)
 
 
 def test_generated_clients_are_the_same_every_time():
-    people = Generated(make=lambda key: jax.random.normal(key, (3,)), loss=lambda x, c: 0.5 * jnp.sum((x - c) ** 2))
-    id = people.sample(jax.random.key(0), 1)[0]
-    assert float(people.client(id)(jnp.zeros(3))) == float(people.client(id)(jnp.zeros(3)))
-    ids = np.asarray(people.sample(jax.random.key(1), 1000), np.float64)
+    population = Generated(make=lambda key: jax.random.normal(key, (3,)), loss=lambda x, c: 0.5 * jnp.sum((x - c) ** 2))
+    id = population.sample(jax.random.key(0), 1)[0]
+    assert float(population.client(id)(jnp.zeros(3))) == float(population.client(id)(jnp.zeros(3)))
+    ids = np.asarray(population.sample(jax.random.key(1), 1000), np.float64)
     assert ids.max() > 0.9 * 2**32
     assert ids.min() < 0.1 * 2**32
 
 
 @pytest.mark.slow
 def test_an_endless_population_trains():
-    people = Generated(
+    population = Generated(
         make=lambda key: 1 + 0.1 * jax.random.normal(key, (3,)), loss=lambda x, c: 0.5 * jnp.sum((x - c) ** 2)
     )
     method = spam_pp(8, 1.0, 0.1, solver=GradientDescent(steps=5, smoothness=1.0))
-    run = simulate(method, people, jnp.zeros(3), rounds=100, key=0)
+    run = simulate(method, population, jnp.zeros(3), rounds=100, key=0)
     np.testing.assert_allclose(run.params, 1, atol=0.05)
 
 

@@ -457,8 +457,8 @@ def test_without_safeguard_the_answer_is_returned_as_it_is() -> None:
 @pytest.mark.parametrize("kind", ["gradient descent", "optax"])
 def test_minibatches_are_the_same_at_y_and_x(kind: str) -> None:
     rng = np.random.default_rng(3)
-    people = Ragged.of([rng.normal(size=(8, 3))], lambda x, rows: jnp.log1p((rows @ x) ** 2), batch=2)
-    client, key, g = people.client(jnp.uint32(0)), jax.random.key(5), jnp.asarray(rng.normal(size=3))
+    population = Ragged.of([rng.normal(size=(8, 3))], lambda x, rows: jnp.log1p((rows @ x) ** 2), batch=2)
+    client, key, g = population.client(jnp.uint32(0)), jax.random.key(5), jnp.asarray(rng.normal(size=3))
     x, gamma, local, steps = jnp.asarray(rng.normal(size=3)), 0.8, 0.2, 4
     gradient, y = jax.jit(jax.grad(client)), x
     for i in range(steps):

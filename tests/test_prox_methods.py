@@ -43,7 +43,7 @@ PROX = {"solver": Exact()}
 
 
 @pytest.fixture(scope="module")
-def people():
+def population():
     return quadratics(KEY, clients=CLIENTS, dimension=D, delta=0.4, condition=3.0, noise=1.0)
 
 
@@ -54,31 +54,36 @@ def alike():
     return Quadratics.of(np.tile(np.diag([1.0, 2.0, 3.0]), (CLIENTS, 1, 1)), rng.normal(size=(CLIENTS, D)))
 
 
-def gradient(people, x, clients=None):
-    gradients = np.asarray(people.hessians) @ x - np.asarray(people.linears)
+def gradient(population, x, clients=None):
+    gradients = np.asarray(population.hessians) @ x - np.asarray(population.linears)
     return (gradients if clients is None else gradients[clients]).mean(0)
 
 
-def prox(people, client, x, g, gamma):
-    return x - np.linalg.solve(np.asarray(people.hessians[client]) + np.eye(len(x)) / gamma, g)
+def prox(population, client, x, g, gamma):
+    return x - np.linalg.solve(np.asarray(population.hessians[client]) + np.eye(len(x)) / gamma, g)
 
 
 # --- SPPM ---
 
 
-def test_sppm_is_spam_that_forgets_bit_for_bit(play, people):
-    alone = play(sppm(0.7, **PROX), people)
-    forgetful = play(spam(0.7, 1.0, first="update", start="zero", **PROX), people)
+def test_sppm_is_spam_that_forgets_bit_for_bit(play, population):
+    alone = play(sppm(0.7, **PROX), population)
+    forgetful = play(spam(0.7, 1.0, first="update", start="zero", **PROX), population)
     assert np.asarray(alone.params).tobytes() == np.asarray(forgetful.params).tobytes()
 
 
-def test_sppm_stays_below_its_bound(people):
-    gamma, mu = 0.5, float(np.asarray(people.eigenvalues).min())
-    least = jnp.asarray(people.minimiser)
+def test_sppm_stays_below_its_bound(population):
+    gamma, mu = 0.5, float(np.asarray(population.eigenvalues).min())
+    least = jnp.asarray(population.minimiser)
     probe = lambda x: {"square": jnp.sum((x - least) ** 2)}
-    run = simulate_many(sppm(gamma, **PROX), people, jnp.ones(D), rounds=30, keys=range(300), probe=probe, record=())
+    run = simulate_many(
+        sppm(gamma, **PROX), population, jnp.ones(D), rounds=30, keys=range(300), probe=probe, record=()
+    )
     square = run.probes["square"][0]
-    contraction, floor = (1 + gamma * mu) ** -2.0, gamma * float(people.sigma(least)) ** 2 / (2 * mu + gamma * mu**2)
+    contraction, floor = (
+        (1 + gamma * mu) ** -2.0,
+        gamma * float(population.sigma(least)) ** 2 / (2 * mu + gamma * mu**2),
+    )
     bound = contraction ** np.arange(31) * square[0, 0] + floor
     error = square.std(0) / np.sqrt(300)
     assert (square.mean(0) <= bound + 3 * error).all()
@@ -87,10 +92,10 @@ def test_sppm_stays_below_its_bound(people):
 
 
 def test_sppm_contracts_where_all_clients_agree_on_the_optimum():
-    people = quadratics(KEY, clients=5, dimension=D, delta=0.5, condition=3.0, noise=0.0)
-    mu = float(np.asarray(people.eigenvalues).min())
-    probe = lambda x: {"distance": jnp.linalg.norm(x - jnp.asarray(people.minimiser))}
-    run = simulate(sppm(2.0, **PROX), people, jnp.ones(D), rounds=15, key=0, probe=probe)
+    population = quadratics(KEY, clients=5, dimension=D, delta=0.5, condition=3.0, noise=0.0)
+    mu = float(np.asarray(population.eigenvalues).min())
+    probe = lambda x: {"distance": jnp.linalg.norm(x - jnp.asarray(population.minimiser))}
+    run = simulate(sppm(2.0, **PROX), population, jnp.ones(D), rounds=15, key=0, probe=probe)
     distance = run.probes["distance"]
     assert (distance[1:] <= distance[:-1] / (1 + 2.0 * mu) * (1 + 1e-9) + 1e-15).all()
 
@@ -98,72 +103,72 @@ def test_sppm_contracts_where_all_clients_agree_on_the_optimum():
 # --- DANE and its relatives ---
 
 
-def test_feddane_with_one_cohort_is_spam_ppa_that_forgets(play, people):
+def test_feddane_with_one_cohort_is_spam_ppa_that_forgets(play, population):
     rng = np.random.default_rng(3)
     cohorts = np.stack([rng.permutation(CLIENTS)[:3] for _ in range(ROUNDS)])
-    one = play(feddane(3, 0.6, second_cohort=False, **PROX), people, cohort=cohorts)
-    other = play(spam_ppa(3, 0.6, 1.0, first="update", **PROX), people, cohort=cohorts)
+    one = play(feddane(3, 0.6, second_cohort=False, **PROX), population, cohort=cohorts)
+    other = play(spam_ppa(3, 0.6, 1.0, first="update", **PROX), population, cohort=cohorts)
     np.testing.assert_allclose(one.params, other.params, rtol=1e-13)
 
 
-def test_feddane_moves_the_second_cohort(play, people):
-    run = play(feddane(2, 0.6, **PROX), people, 1, cohort=[[0, 1]], second=[[4, 5]])
-    g = gradient(people, np.ones(D), [0, 1])
+def test_feddane_moves_the_second_cohort(play, population):
+    run = play(feddane(2, 0.6, **PROX), population, 1, cohort=[[0, 1]], second=[[4, 5]])
+    g = gradient(population, np.ones(D), [0, 1])
     np.testing.assert_allclose(
-        run.params, np.mean([prox(people, i, np.ones(D), g, 0.6) for i in (4, 5)], axis=0), rtol=1e-13
+        run.params, np.mean([prox(population, i, np.ones(D), g, 0.6) for i in (4, 5)], axis=0), rtol=1e-13
     )
 
 
-def test_dane_is_spam_ppa_with_everyone(play, people):
-    start = people.gradient(jnp.ones(D))
-    everyone = play(spam_ppa(CLIENTS, 0.6, 0.3, start=start, **PROX), people)
-    np.testing.assert_allclose(play(dane(0.6, **PROX), people).params, everyone.params, rtol=1e-12)
+def test_dane_is_spam_ppa_with_everyone(play, population):
+    start = population.gradient(jnp.ones(D))
+    everyone = play(spam_ppa(CLIENTS, 0.6, 0.3, start=start, **PROX), population)
+    np.testing.assert_allclose(play(dane(0.6, **PROX), population).params, everyone.params, rtol=1e-12)
 
 
-def test_an_exact_gradient_and_one_random_client_are_the_same_method_under_three_names(play, people):
+def test_an_exact_gradient_and_one_random_client_are_the_same_method_under_three_names(play, population):
     # SPAM-PP with everyone, SABER with p = 1, DANE+: once their random client is the same
     keys = [jax.random.fold_in(jax.random.key(0), k) for k in range(ROUNDS)]
     movers = [int(prng.index(prng.fold_name(key, "one"), CLIENTS)) for key in keys]
     assert len(set(movers)) > 2
     x = np.ones(D)
     for mover in movers:
-        x = prox(people, mover, x, gradient(people, x), 0.6)
-    start = people.gradient(jnp.ones(D))
+        x = prox(population, mover, x, gradient(population, x), 0.6)
+    start = population.gradient(jnp.ones(D))
     replay = {"cohort": np.tile(np.arange(CLIENTS), (ROUNDS, 1)), "prox": movers}
-    spam_everyone = play(spam_pp(CLIENTS, 0.6, 0.3, start=start, **PROX), people, **replay)
-    saber_full = play(saber(CLIENTS, 0.6, 1.0, **PROX), people, **replay)
-    np.testing.assert_allclose(play(dane_plus(0.6, **PROX), people).params, x, rtol=1e-12)
+    spam_everyone = play(spam_pp(CLIENTS, 0.6, 0.3, start=start, **PROX), population, **replay)
+    saber_full = play(saber(CLIENTS, 0.6, 1.0, **PROX), population, **replay)
+    np.testing.assert_allclose(play(dane_plus(0.6, **PROX), population).params, x, rtol=1e-12)
     np.testing.assert_allclose(spam_everyone.params, x, rtol=1e-12)
     np.testing.assert_allclose(saber_full.params, x, rtol=1e-12)
 
 
-def test_svrp_that_always_moves_its_anchor_is_dane_plus(play, people):
+def test_svrp_that_always_moves_its_anchor_is_dane_plus(play, population):
     movers = [3, 1, 4, 1, 5, 0]
     x = np.ones(D)
     for mover in movers:
-        x = prox(people, mover, x, gradient(people, x), 0.6)
-    np.testing.assert_allclose(play(svrp(0.6, 1.0, **PROX), people, cohort=movers).params, x, rtol=1e-12)
+        x = prox(population, mover, x, gradient(population, x), 0.6)
+    np.testing.assert_allclose(play(svrp(0.6, 1.0, **PROX), population, cohort=movers).params, x, rtol=1e-12)
 
 
 # --- SABER ---
 
 
-def test_saber_equals_an_independent_loop(play, people):
+def test_saber_equals_an_independent_loop(play, population):
     cohorts, movers, many = (
         [[0, 1], [2, 3], [4, 0], [5, 1]],
         [1, 2, 5, 3],
         [[0, 1, 2, 3], [0] * 4, [1, 2, 4, 5], [0] * 4],
     )
     coins, gamma = np.array([1.0, 0, 1, 0]), 0.6
-    full = play(saber(2, gamma, coins, **PROX), people, 4, cohort=cohorts, prox=movers)
-    part = play(saber_partial(2, 4, gamma, coins, **PROX), people, 4, cohort=cohorts, many=many)
+    full = play(saber(2, gamma, coins, **PROX), population, 4, cohort=cohorts, prox=movers)
+    part = play(saber_partial(2, 4, gamma, coins, **PROX), population, 4, cohort=cohorts, many=many)
     for run, partial in ((full, False), (part, True)):
         x, previous, g = np.ones(D), np.ones(D), np.zeros(D)
         for k in range(4):
-            change = gradient(people, x, cohorts[k]) - gradient(people, previous, cohorts[k])
-            g = gradient(people, x, many[k] if partial else None) if coins[k] else g + change
+            change = gradient(population, x, cohorts[k]) - gradient(population, previous, cohorts[k])
+            g = gradient(population, x, many[k] if partial else None) if coins[k] else g + change
             moving = cohorts[k] if partial else movers[k : k + 1]
-            previous, x = x, np.mean([prox(people, i, x, g, gamma) for i in moving], axis=0)
+            previous, x = x, np.mean([prox(population, i, x, g, gamma) for i in moving], axis=0)
         np.testing.assert_allclose(run.params, x, rtol=1e-12)
 
 
@@ -184,18 +189,18 @@ def test_three_rounds_of_svrp_by_hand():
     np.testing.assert_array_equal(run.rows["floats_up"], [3, 1, 3])
 
 
-def test_svrp_is_the_svrg_estimate_of_the_client_that_moves(play, people):
+def test_svrp_is_the_svrg_estimate_of_the_client_that_moves(play, population):
     ids, coins = [3, 1, 4, 1, 5, 0], jnp.array([1.0, 0, 0, 1, 0, 0])
     # two trips instead of one; where the anchor moves, the estimate is exact and so is SVRP's
     two = Factored(SVRG(Values(coins)), Exact(), Constant(0.6), who="one", cohort_size=1)
-    one = play(svrp(0.6, coins, **PROX), people, cohort=ids)
-    np.testing.assert_allclose(play(two, people, cohort=ids).params, one.params, rtol=1e-12)
+    one = play(svrp(0.6, coins, **PROX), population, cohort=ids)
+    np.testing.assert_allclose(play(two, population, cohort=ids).params, one.params, rtol=1e-12)
 
 
-def test_catalyzed_svrp_equals_an_independent_loop(play, people):
+def test_catalyzed_svrp_equals_an_independent_loop(play, population):
     gamma, theta, mu, period = 0.6, 0.5, 0.8, 2
     ids, coins = [3, 1, 4, 1, 5, 0], [0.0, 0, 0, 1, 0, 0]
-    run = play(catalyzed_svrp(gamma, np.array(coins), theta, mu, period, **PROX), people, cohort=ids)
+    run = play(catalyzed_svrp(gamma, np.array(coins), theta, mu, period, **PROX), population, cohort=ids)
     root = np.sqrt(mu / (mu + theta))
     beta = (1 - root) / (1 + root)
     x = centre = outer = np.ones(D)
@@ -205,8 +210,8 @@ def test_catalyzed_svrp_equals_an_independent_loop(play, people):
         if k % period == 0 or coins[k]:
             w = x
         # SVRP on f + theta/2 |x - centre|^2: the control variates of the square cancel
-        H, b = np.asarray(people.hessians[i]), np.asarray(people.linears[i])
-        shift = gradient(people, w) - gradient(people, w, [i])
+        H, b = np.asarray(population.hessians[i]), np.asarray(population.linears[i])
+        shift = gradient(population, w) - gradient(population, w, [i])
         x = np.linalg.solve(H + (theta + 1 / gamma) * np.eye(D), b - shift + theta * centre + x / gamma)
     np.testing.assert_allclose(run.params, x, rtol=1e-12)
 
@@ -214,26 +219,32 @@ def test_catalyzed_svrp_equals_an_independent_loop(play, people):
 # --- SVRS ---
 
 
-def test_accsvrs_without_its_acceleration_is_svrs(play, people):
+def test_accsvrs_without_its_acceleration_is_svrs(play, population):
     # tau = 1, mu = 0, alpha = gamma/p: z is where the epoch ended
-    plain = play(svrs(2, 0.5, 0.4, **PROX), people, 12)
-    restarted = play(acc_svrs(2, 0.5, 0.4, mixing=1.0, convexity=0.0, length=0.5 / 0.4, **PROX), people, 12)
+    plain = play(svrs(2, 0.5, 0.4, **PROX), population, 12)
+    restarted = play(acc_svrs(2, 0.5, 0.4, mixing=1.0, convexity=0.0, length=0.5 / 0.4, **PROX), population, 12)
     np.testing.assert_allclose(restarted.params, plain.params, rtol=1e-12)
 
 
-def test_accsvrs_equals_an_independent_loop(play, people):
+def test_accsvrs_equals_an_independent_loop(play, population):
     gamma, p, tau, mu, cohort = 0.5, 0.5, 0.3, 0.7, [3, 1, 4, 1, 5, 0, 2, 2]
     alpha = gamma / (2 * p * tau)
     coins = [bool(k == 0 or _flip(k, p)) for k in range(8)]
     assert 2 < sum(coins) < 8
-    run = play(acc_svrs(1, gamma, p, tau, mu, **PROX), people, 8, cohort=cohort)
+    run = play(acc_svrs(1, gamma, p, tau, mu, **PROX), population, 8, cohort=cohort)
     x = z = w = np.ones(D)
     for k, i in enumerate(cohort):
         if coins[k]:
             G = p * (w - x) / gamma
             z = (z + 0.5 * mu * alpha * x - alpha * G) / (1 + 0.5 * mu * alpha)
             x = w = tau * z + (1 - tau) * x
-        x = prox(people, 0, x, gradient(people, w) + gradient(people, x, [i]) - gradient(people, w, [i]), gamma)
+        x = prox(
+            population,
+            0,
+            x,
+            gradient(population, w) + gradient(population, x, [i]) - gradient(population, w, [i]),
+            gamma,
+        )
     np.testing.assert_allclose(run.params, x, rtol=1e-12)
 
 
@@ -246,10 +257,10 @@ def _flip(k, p):
 
 
 @pytest.mark.parametrize("accelerated", [False, True])
-def test_s_dane_equals_an_independent_loop(play, people, accelerated):
+def test_s_dane_equals_an_independent_loop(play, population, accelerated):
     gamma, mu, cohorts = 0.6, 0.7, [[0, 1], [2, 3], [4, 0], [5, 1], [0, 3], [2, 4]]
     build = acc_s_dane if accelerated else s_dane
-    run = play(build(gamma, convexity=mu, cohort_size=2, **PROX), people, cohort=cohorts)
+    run = play(build(gamma, convexity=mu, cohort_size=2, **PROX), population, cohort=cohorts)
     # with the A and B of the paper, whose ratio the method keeps
     x = v = np.ones(D)
     A, B = 0.0, 1.0
@@ -259,11 +270,11 @@ def test_s_dane_equals_an_independent_loop(play, people, accelerated):
             centre = (A * x + a * v) / (A + a)
         else:
             A, B, a, centre = 0.0, 1.0, gamma, v
-        g = gradient(people, centre, S)
-        moved = [prox(people, i, centre, g, gamma) for i in S]
+        g = gradient(population, centre, S)
+        moved = [prox(population, i, centre, g, gamma) for i in S]
         x, slope = (
             np.mean(moved, axis=0),
-            np.mean([gradient(people, y, [i]) for i, y in zip(S, moved, strict=True)], axis=0),
+            np.mean([gradient(population, y, [i]) for i, y in zip(S, moved, strict=True)], axis=0),
         )
         v = (mu * a * x + B * v - a * slope) / (mu * a + B)
         A, B = A + a, B + mu * a
@@ -272,11 +283,11 @@ def test_s_dane_equals_an_independent_loop(play, people, accelerated):
 
 
 def test_acceleration_pays_where_the_condition_is_bad(play):
-    people = quadratics(KEY, clients=8, dimension=8, delta=1.0, condition=1000.0, curvature=0.01)
+    population = quadratics(KEY, clients=8, dimension=8, delta=1.0, condition=1000.0, curvature=0.01)
     norm = {}
     for build in (s_dane, acc_s_dane):
-        run = play(build(0.5, convexity=0.01, **PROX), people, 120)
-        norm[build] = float(jnp.linalg.norm(people.gradient(run.params)))
+        run = play(build(0.5, convexity=0.01, **PROX), population, 120)
+        norm[build] = float(jnp.linalg.norm(population.gradient(run.params)))
     assert norm[acc_s_dane] < 0.01 * norm[s_dane]
 
 
@@ -320,12 +331,12 @@ ALONE = {
 
 @pytest.mark.parametrize("name", ALONE)
 def test_one_client_in_total_leaves_the_proximal_point_method_or_gradient_descent(play, name):
-    people = Quadratics.of([np.diag([1.0, 2.0, 0.5])], [[1.0, -1.0, 0.5]])
+    population = Quadratics.of([np.diag([1.0, 2.0, 0.5])], [[1.0, -1.0, 0.5]])
     x = np.ones(D)
     for _ in range(5):
-        g = gradient(people, x)
-        x = x - 0.5 * g if name in ("mvr", "page", "sarah") else prox(people, 0, x, g, 0.5)
-    np.testing.assert_allclose(play(ALONE[name], people, 5).params, x, rtol=1e-12)
+        g = gradient(population, x)
+        x = x - 0.5 * g if name in ("mvr", "page", "sarah") else prox(population, 0, x, g, 0.5)
+    np.testing.assert_allclose(play(ALONE[name], population, 5).params, x, rtol=1e-12)
 
 
 SCALED = {
@@ -342,9 +353,9 @@ SCALED = {
 
 
 @pytest.mark.parametrize("name", SCALED)
-def test_scaling_the_loss_and_the_step_changes_nothing(play, people, name):
-    scaled = Quadratics.of(1000 * np.asarray(people.hessians), 1000 * np.asarray(people.linears))
-    one, other = play(SCALED[name](1.0), people, 8), play(SCALED[name](1000.0), scaled, 8)
+def test_scaling_the_loss_and_the_step_changes_nothing(play, population, name):
+    scaled = Quadratics.of(1000 * np.asarray(population.hessians), 1000 * np.asarray(population.linears))
+    one, other = play(SCALED[name](1.0), population, 8), play(SCALED[name](1000.0), scaled, 8)
     np.testing.assert_allclose(other.params, one.params, rtol=1e-10)
 
 
@@ -370,9 +381,9 @@ EXACT = {
 
 
 @pytest.mark.parametrize("name", EXACT)
-def test_the_optimum_is_found_to_the_last_digits(play, people, name):
+def test_the_optimum_is_found_to_the_last_digits(play, population, name):
     method, tolerance = EXACT[name]
-    np.testing.assert_allclose(play(method, people, 300).params, people.minimiser, atol=tolerance)
+    np.testing.assert_allclose(play(method, population, 300).params, population.minimiser, atol=tolerance)
 
 
 @pytest.mark.parametrize("name", [*EXACT, "sppm", "saber_partial", "storm", "meta_storm"])

@@ -439,9 +439,9 @@ def test_descriptions_are_the_same_in_every_process(tmp_path):
     module.write_text(
         "import jax, jax.numpy as jnp\nfrom fedspam import Generated, spam\nfrom fedspam._internal import describe\n"
         "words = {'alpha', 'beta', 'gamma'}\n"
-        "people = Generated(lambda key: jax.random.normal(key, (4,)), lambda x, c: jnp.sum((x - c) ** len(words)))\n"
+        "clients = Generated(lambda key: jax.random.normal(key, (4,)), lambda x, c: jnp.sum((x - c) ** len(words)))\n"
         "inside = lambda x: x in {'delta', 'epsilon', 'zeta'}\n"
-        "print(describe.digest(describe.describe([people, spam(0.1, 0.5), inside, object(), float('nan'), words])))\n"
+        "print(describe.digest(describe.describe([clients, spam(0.1, 0.5), inside, object(), float('nan'), words])))\n"
     )
     source = str(Path(records.__file__).parents[2])
     digests = {
@@ -456,19 +456,19 @@ def test_descriptions_are_the_same_in_every_process(tmp_path):
 
 def test_a_changed_run_is_refused_and_says_what_changed(tmp_path):
     method = spam(0.1, 0.5, start="zero")
-    run = lambda people, **options: simulate(
-        method, people, START, rounds=4, folder=tmp_path, key=1, resume=True, **options
+    run = lambda clients, **options: simulate(
+        method, clients, START, rounds=4, folder=tmp_path, key=1, resume=True, **options
     )
     run(people_of(2.0))
     run(people_of(2.0))
-    for people, options, says in [
+    for clients, options, says in [
         (people_of(2.5), {}, r"population\.make\.reaches\.scale: 2\.0 was, 2\.5 is"),
         (people_of(2.0), {"quorum": 0.5}, r"world\.quorum: 0\.0 was, 0\.5 is"),
         (people_of(2.0), {"probe": probe}, "probe"),
         (people_of(2.0), {"watch": Watch(growth=2.0)}, r"watch\.growth: null was, 2\.0 is"),
     ]:
         with pytest.raises(RecordError, match=says):
-            run(people, **options)
+            run(clients, **options)
 
 
 def resealed(path, **changed):
@@ -537,7 +537,7 @@ def test_a_start_that_cannot_be_names_the_client():
 def test_what_faults_make_void_is_no_divergence():
     """Silence for longer than the patience does not stop a run; a client that computes NaN does, faults or not."""
     faults = Faults(dropout=0.9)
-    run = lambda people: simulate(METHOD, people, START, rounds=200, key=0, faults=faults, segment=50, record=())
+    run = lambda clients: simulate(METHOD, clients, START, rounds=200, key=0, faults=faults, segment=50, record=())
     silent = run(PEOPLE)
     assert silent.status == "completed"
     assert "1" * 20 in "".join(str(int(void)) for void in silent.rows["void"])
@@ -586,37 +586,37 @@ def test_the_servers_own_step_is_watched_too(segment):
 
 
 def test_divergence_is_seen_in_the_parameters(tmp_path):
-    people = Quadratics.of([[[-1.0]], [[-1.0]]], [[0.0], [0.0]])  # unbounded below
+    clients = Quadratics.of([[[-1.0]], [[-1.0]]], [[0.0], [0.0]])  # unbounded below
     method = spam(1.9, 1.0, solver=Exact(), first="update")
-    run = simulate(method, people, jnp.ones(1), rounds=200, key=0, segment=4, watch=Watch(growth=1e6), folder=tmp_path)
+    run = simulate(method, clients, jnp.ones(1), rounds=200, key=0, segment=4, watch=Watch(growth=1e6), folder=tmp_path)
     assert "‖x‖" in run.status
     assert "it diverges" in run.status
     assert f"after {int(run.state.k)} rounds is kept" in run.status
     assert float(jnp.abs(run.params[0])) < 1e6
-    saved, done = restore(method, people, jnp.ones(1), tmp_path)
+    saved, done = restore(method, clients, jnp.ones(1), tmp_path)
     assert (saved.tobytes(), done) == (run.params.tobytes(), int(run.state.k))
     assert done < run.rounds < done + 5
 
 
 def test_divergence_is_seen_in_a_probe():
-    people = Quadratics.of([[[-1.0]], [[-1.0]]], [[0.0], [0.0]])
+    clients = Quadratics.of([[[-1.0]], [[-1.0]]], [[0.0], [0.0]])
     method = spam(1.9, 1.0, solver=Exact(), first="update")
     loss = lambda x: {"size": jnp.sum(x**2)}
     run = simulate(
-        method, people, jnp.ones(1), rounds=200, key=0, probe=loss, every=2, watch=Watch(growth=100.0, probe="size")
+        method, clients, jnp.ones(1), rounds=200, key=0, probe=loss, every=2, watch=Watch(growth=100.0, probe="size")
     )
     assert "the probe 'size'" in run.status
     assert run.probes["size"][-1] > 100 >= run.probes["size"][:-1].max()
     with pytest.raises(ValueError, match="'loss' is no probe"):
-        simulate(method, people, jnp.ones(1), rounds=2, key=0, probe=loss, watch=Watch(growth=10.0, probe="loss"))
+        simulate(method, clients, jnp.ones(1), rounds=2, key=0, probe=loss, watch=Watch(growth=10.0, probe="loss"))
 
 
 @pytest.mark.slow
 def test_good_steps_in_a_row_do_not_end_in_infinity():
     """`auto` lengthens its step after each good one; however fast it does, the range of float32 is not left."""
-    people = jax.tree.map(lambda leaf: leaf.astype(jnp.float32), PEOPLE)
+    clients = jax.tree.map(lambda leaf: leaf.astype(jnp.float32), PEOPLE)
     method = dataclasses.replace(auto(10, solver=Exact()), speed=1e30)
-    run = simulate(method, people, jnp.ones(4, jnp.float32), rounds=20, key=0)
+    run = simulate(method, clients, jnp.ones(4, jnp.float32), rounds=20, key=0)
     assert run.status == "completed"
     assert run.rows["step_size"].dtype == np.float32
     assert 1e18 < run.rows["step_size"].max() < np.inf

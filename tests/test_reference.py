@@ -20,14 +20,14 @@ PROBLEM = json.loads((FOLDER / "problem.json").read_text())
 
 
 @pytest.fixture(scope="module")
-def people():
+def population():
     clients = [(np.array(c["features"]), np.array(c["targets"])) for c in PROBLEM["clients"]]
     return Ragged.of(clients, lambda x, rows: 0.5 * (rows[0] @ x - rows[1]) ** 2)
 
 
 @jax.jit
-def one_round(method, people, cohorts, state, memory, k):
-    fed = Traced(people, round=k, memory=memory, replay={"cohort": cohorts})
+def one_round(method, population, cohorts, state, memory, k):
+    fed = Traced(population, round=k, memory=memory, replay={"cohort": cohorts})
     state, _ = method.round(state, KEY, fed)
     return state, fed.memory
 
@@ -96,14 +96,14 @@ CASES = [
 @pytest.mark.parametrize(
     ("library", "name", "build", "tolerance"), CASES, ids=lambda value: value if isinstance(value, str) else ""
 )
-def test_iterates_are_those_of_another_library(people, library, name, build, tolerance):
+def test_iterates_are_those_of_another_library(population, library, name, build, tolerance):
     run = json.loads((FOLDER / f"{library}.json").read_text())["runs"][name]
     cohorts, iterates = np.array(run["cohorts"]), np.array(run["iterates"])
     method = build(run["settings"], cohorts.shape[1])
     memory = jax.tree.map(lambda leaf: jnp.stack([leaf] * 4), method.client_state(jnp.zeros(3)))
-    state, got = method.init(jnp.array(PROBLEM["start"]), KEY, Traced(people)), []
+    state, got = method.init(jnp.array(PROBLEM["start"]), KEY, Traced(population)), []
     for k in range(len(cohorts)):
-        state, memory = one_round(method, people, cohorts, state, memory, k)
+        state, memory = one_round(method, population, cohorts, state, memory, k)
         got.append(method.params(state))
     np.testing.assert_allclose(np.stack(got), iterates, rtol=tolerance, atol=tolerance)
     assert np.abs(iterates - np.array(PROBLEM["start"])).max() > 0.1  # the reference moved

@@ -42,11 +42,11 @@ PEOPLE = quadratics(0, clients=12, dimension=4, delta=0.5, noise=0.05)
 EVIL = '</script><script>window.hacked=1</script><img src=x onerror="window.hacked=1">'
 
 
-def look(people: Any, x: Any) -> dict[str, Any]:
-    ids = jnp.arange(people.size, dtype=jnp.uint32)
+def look(clients: Any, x: Any) -> dict[str, Any]:
+    ids = jnp.arange(clients.size, dtype=jnp.uint32)
     return {
-        "gradient": jnp.linalg.norm(people.gradient(x)),
-        "loss": jax.vmap(lambda id: people.client(id)(x))(ids),
+        "gradient": jnp.linalg.norm(clients.gradient(x)),
+        "loss": jax.vmap(lambda id: clients.client(id)(x))(ids),
         f"{EVIL}": jnp.sum(x**2),
     }
 

@@ -63,8 +63,8 @@ def test_the_folder_tells_everything(finished: experiment.ExperimentOutcome) -> 
     assert facts["loss"] == rows["probe loss"][-1] < rows["probe loss"][0]
     assert rows["probe gradient"][0] == pytest.approx(1)
     assert len(rows["probe loss"]) == 6  # the start, and every second round
-    people = experiment.make(decode(TINY)).population
-    assert facts["loss"] == pytest.approx(float(people.loss(finished.run.params)))  # type: ignore[attr-defined]
+    population = experiment.make(decode(TINY)).population
+    assert facts["loss"] == pytest.approx(float(population.loss(finished.run.params)))  # type: ignore[attr-defined]
 
 
 def test_the_same_run_from_flags_and_from_its_own_folder(

@@ -33,7 +33,7 @@ from fedspam.methods import METHODS
 from fedspam.models import softmax_regression
 from fedspam.problems import quadratics
 
-def people(kind):
+def clients(kind):
     if kind == "quadratics":
         return quadratics(0, clients=9, dimension=4), jnp.ones(4)
     rng = np.random.default_rng(0)
@@ -44,7 +44,7 @@ def people(kind):
 found = {"devices": len(jax.devices()), "local": len(jax.local_devices())}
 for kind, name, options in CASES:
     method = METHODS[name]
-    clients, start = people(kind)
+    clients, start = clients(kind)
     run = lambda **devices: simulate(
         method.build(**{**method.example, **options}), clients, start, rounds=4, key=1, **devices
     )
@@ -122,9 +122,9 @@ def test_two_processes_do_what_one_does():
 
 @pytest.mark.slow
 def test_a_mesh_of_one_device_changes_no_bit():
-    people, method = quadratics(0, clients=9, dimension=4), METHODS["spam_pp"]
+    clients, method = quadratics(0, clients=9, dimension=4), METHODS["spam_pp"]
     run = lambda **devices: (
-        simulate(method.build(**method.example), people, np.ones(4), rounds=4, key=1, chunk=2, **devices).params
+        simulate(method.build(**method.example), clients, np.ones(4), rounds=4, key=1, chunk=2, **devices).params
     )
     np.testing.assert_array_equal(run(devices=jax.devices()[:1]), run())
 

@@ -16,23 +16,23 @@ from fedspam.solvers import Exact
 
 
 @pytest.fixture(scope="module")
-def people():
+def clients():
     return quadratics(jax.random.key(0), clients=12, dimension=4, delta=0.2, condition=4.0)
 
 
 METHOD = spam_pp(5, 0.8, 0.3, solver=Exact())
 
 
-def norm_of(people):
-    return lambda x: {"norm": jnp.linalg.norm(people.gradient(x))}
+def norm_of(clients):
+    return lambda x: {"norm": jnp.linalg.norm(clients.gradient(x))}
 
 
 # --- faults ---
 
 
 @pytest.mark.slow
-def test_fault_rates_are_those_asked_for(people):
-    run = simulate(METHOD, people, jnp.ones(4), rounds=2000, key=0, faults=Faults(dropout=0.2, nan=0.1, late=0.15))
+def test_fault_rates_are_those_asked_for(clients):
+    run = simulate(METHOD, clients, jnp.ones(4), rounds=2000, key=0, faults=Faults(dropout=0.2, nan=0.1, late=0.15))
     asked = run.rows["difference.asked"].sum()
     assert asked == 10_000
     assert abs(run.rows["difference.replied"].sum() / asked - 0.8) < 0.015
@@ -40,16 +40,16 @@ def test_fault_rates_are_those_asked_for(people):
 
 
 @pytest.mark.slow
-def test_it_converges_through_faults(people):
+def test_it_converges_through_faults(clients):
     faults = Faults(dropout=0.2, nan=0.1)
-    run = simulate(METHOD, people, jnp.ones(4), rounds=400, key=0, faults=faults, probe=norm_of(people))
+    run = simulate(METHOD, clients, jnp.ones(4), rounds=400, key=0, faults=faults, probe=norm_of(clients))
     assert np.isfinite(run.probes["norm"]).all()
     assert np.median(run.probes["norm"][-50:]) < 0.1 * run.probes["norm"][0]
 
 
-def test_a_void_round_changes_nothing_and_is_charged(people):
+def test_a_void_round_changes_nothing_and_is_charged(clients):
     run = simulate(
-        spam(0.8, 0.3, solver=Exact(), start="zero"), people, jnp.ones(4), rounds=3, key=0, faults=Faults(nan=1.0)
+        spam(0.8, 0.3, solver=Exact(), start="zero"), clients, jnp.ones(4), rounds=3, key=0, faults=Faults(nan=1.0)
     )
     assert run.rows["void"].all()
     np.testing.assert_array_equal(run.params, jnp.ones(4))
@@ -57,35 +57,35 @@ def test_a_void_round_changes_nothing_and_is_charged(people):
     assert (run.rows["bytes_down"] > 0).all()
     assert (run.rows["bytes_up"] > 0).all()
     silent = simulate(
-        spam(0.8, 0.3, solver=Exact(), start="zero"), people, jnp.ones(4), rounds=3, key=0, faults=Faults(dropout=1.0)
+        spam(0.8, 0.3, solver=Exact(), start="zero"), clients, jnp.ones(4), rounds=3, key=0, faults=Faults(dropout=1.0)
     )
     assert (silent.rows["bytes_up"] == 0).all()
 
 
 @pytest.mark.slow
-def test_a_missed_quorum_is_void(people):
+def test_a_missed_quorum_is_void(clients):
     faults = Faults(dropout=0.5)
-    run = simulate(METHOD, people, jnp.ones(4), rounds=200, key=0, faults=faults, quorum=0.8)
+    run = simulate(METHOD, clients, jnp.ones(4), rounds=200, key=0, faults=faults, quorum=0.8)
     missed = run.rows["difference.accepted"] < 4
     assert 0.5 < missed.mean() < 1
     assert run.rows["void"][missed].all()
     assert int(run.state.k) == (~run.rows["void"]).sum()
 
 
-def test_a_client_that_is_lost_vanishes_from_both_gradients(people):
+def test_a_client_that_is_lost_vanishes_from_both_gradients(clients):
     """The mean over those who answered: a round with faults equals the round of the smaller cohort."""
     faults = Faults(dropout=0.4)
-    start = people.gradient(jnp.ones(4))
+    start = clients.gradient(jnp.ones(4))
     method = spam_ppa(5, 0.8, 0.3, solver=Exact(), start=start, first="update")
-    run = simulate(method, people, jnp.ones(4), rounds=1, key=3, faults=faults)
+    run = simulate(method, clients, jnp.ones(4), rounds=1, key=3, faults=faults)
     assert 0 < int(run.rows["difference.accepted"][0]) < 5
     # equal Hessians would hide a mistake; with these, c_i = p grad f_i(x_0), so g lies in their span
     assert np.isfinite(run.params).all()
 
 
-def test_no_usable_start_is_an_error(people):
+def test_no_usable_start_is_an_error(clients):
     with pytest.raises(RuntimeError, match="start of the method"):
-        simulate(METHOD, people, jnp.ones(4), rounds=1, key=0, faults=Faults(nan=1.0))
+        simulate(METHOD, clients, jnp.ones(4), rounds=1, key=0, faults=Faults(nan=1.0))
 
 
 @pytest.mark.parametrize("faults", [{"dropout": -0.1}, {"nan": 1.1}, {"dropout": 0.6, "late": 0.6}])
@@ -95,9 +95,9 @@ def test_impossible_faults_are_refused(faults):
 
 
 def test_divergence_stops_with_the_last_good_state():
-    people = Quadratics.of([[[-1.0]], [[-1.0]]], [[0.0], [0.0]])  # unbounded below
+    clients = Quadratics.of([[[-1.0]], [[-1.0]]], [[0.0], [0.0]])  # unbounded below
     method = spam(1.9, 1.0, solver=Exact(), first="update")
-    run = simulate(method, people, jnp.ones(1), rounds=20_000, key=0, segment=500)
+    run = simulate(method, clients, jnp.ones(1), rounds=20_000, key=0, segment=500)
     assert run.status.startswith("stopped")
     assert np.isfinite(run.params).all()
     assert run.rounds < 20_000
@@ -143,16 +143,16 @@ class Coin:
 
 
 @pytest.mark.slow
-def test_a_condition_charges_the_branch_that_was_taken(people):
+def test_a_condition_charges_the_branch_that_was_taken(clients):
     from fedspam.federation import loopback
 
-    run = simulate(Coin(), people, jnp.ones(4), rounds=40, key=0)
+    run = simulate(Coin(), clients, jnp.ones(4), rounds=40, key=0)
     heads = run.rows["heads"]
     assert 0 < heads.sum() < 40
     np.testing.assert_array_equal(run.rows["gradient@yes.asked"], np.where(heads, 12, 0))
     np.testing.assert_array_equal(run.rows["gradient@no.asked"], np.where(heads, 0, 1))
     np.testing.assert_array_equal(run.rows["floats_up"], np.where(heads, 14 * 4, 3 * 4))
-    state, fed = loopback.run(Coin(), people, jnp.ones(4), rounds=40, key=0)
+    state, fed = loopback.run(Coin(), clients, jnp.ones(4), rounds=40, key=0)
     np.testing.assert_allclose(state.x, run.params, rtol=1e-12)
     assert fed.bytes_down == run.rows["bytes_down"].sum()
     assert run.plan.branches
@@ -162,32 +162,32 @@ def test_a_condition_charges_the_branch_that_was_taken(people):
 
 
 @pytest.mark.slow
-def test_resuming_gives_the_bits_of_the_undisturbed_run(people, tmp_path):
-    options = {"key": 5, "segment": 10, "probe": norm_of(people), "every": 5}
-    whole = simulate(METHOD, people, jnp.ones(4), rounds=50, **options)
-    options["probe"] = norm_of(people)
-    simulate(METHOD, people, jnp.ones(4), rounds=20, folder=tmp_path / "run", **options)
-    resumed = simulate(METHOD, people, jnp.ones(4), rounds=50, folder=tmp_path / "run", resume=True, **options)
+def test_resuming_gives_the_bits_of_the_undisturbed_run(clients, tmp_path):
+    options = {"key": 5, "segment": 10, "probe": norm_of(clients), "every": 5}
+    whole = simulate(METHOD, clients, jnp.ones(4), rounds=50, **options)
+    options["probe"] = norm_of(clients)
+    simulate(METHOD, clients, jnp.ones(4), rounds=20, folder=tmp_path / "run", **options)
+    resumed = simulate(METHOD, clients, jnp.ones(4), rounds=50, folder=tmp_path / "run", resume=True, **options)
     assert np.asarray(resumed.params).tobytes() == np.asarray(whole.params).tobytes()
     for name, column in whole.rows.items():
         np.testing.assert_array_equal(resumed.rows[name], column)
     np.testing.assert_array_equal(resumed.probes["norm"], whole.probes["norm"])
 
 
-def test_another_run_is_not_resumed(people, tmp_path):
-    simulate(METHOD, people, jnp.ones(4), rounds=10, key=5, folder=tmp_path)
+def test_another_run_is_not_resumed(clients, tmp_path):
+    simulate(METHOD, clients, jnp.ones(4), rounds=10, key=5, folder=tmp_path)
     with pytest.raises(records.RecordError, match=r"step_size.*0\.8.*0\.7"):
         simulate(
-            spam_pp(5, 0.7, 0.3, solver=Exact()), people, jnp.ones(4), rounds=20, key=5, folder=tmp_path, resume=True
+            spam_pp(5, 0.7, 0.3, solver=Exact()), clients, jnp.ones(4), rounds=20, key=5, folder=tmp_path, resume=True
         )
     with pytest.raises(records.RecordError, match="already holds a run"):
-        simulate(METHOD, people, jnp.ones(4), rounds=10, key=5, folder=tmp_path)
+        simulate(METHOD, clients, jnp.ones(4), rounds=10, key=5, folder=tmp_path)
 
 
 @pytest.mark.parametrize("damage", ["truncate", "flip", "remove"])
-def test_a_damaged_checkpoint_falls_back_to_the_one_before(people, tmp_path, damage):
+def test_a_damaged_checkpoint_falls_back_to_the_one_before(clients, tmp_path, damage):
     options = {"rounds": 30, "key": 5, "segment": 10, "folder": tmp_path}
-    whole = simulate(METHOD, people, jnp.ones(4), **options)
+    whole = simulate(METHOD, clients, jnp.ones(4), **options)
     newest = sorted(tmp_path.glob("checkpoint-*"))[-1]
     data = newest.read_bytes()
     if damage == "truncate":
@@ -197,16 +197,16 @@ def test_a_damaged_checkpoint_falls_back_to_the_one_before(people, tmp_path, dam
     else:
         newest.unlink()
     if damage == "remove":
-        resumed = simulate(METHOD, people, jnp.ones(4), **options, resume=True)
+        resumed = simulate(METHOD, clients, jnp.ones(4), **options, resume=True)
     else:
         with pytest.warns(UserWarning, match="damaged"):
-            resumed = simulate(METHOD, people, jnp.ones(4), **options, resume=True)
+            resumed = simulate(METHOD, clients, jnp.ones(4), **options, resume=True)
     assert np.asarray(resumed.params).tobytes() == np.asarray(whole.params).tobytes()
     assert resumed.rounds == 30
 
 
-def test_the_manifest_says_what_was_run(people, tmp_path):
-    simulate(METHOD, people, jnp.ones(4), rounds=5, key=5, folder=tmp_path)
+def test_the_manifest_says_what_was_run(clients, tmp_path):
+    simulate(METHOD, clients, jnp.ones(4), rounds=5, key=5, folder=tmp_path)
     manifest = json.loads((tmp_path / "manifest.json").read_text())
     assert manifest["identity"]["algorithm"]["estimator"]["fresh_weight"]["value"] == 0.3
     assert {"fedspam", "jax", "python", "device"} <= manifest.keys()
@@ -216,17 +216,17 @@ def test_the_manifest_says_what_was_run(people, tmp_path):
 
 
 @pytest.mark.slow
-def test_many_step_sizes_and_seeds_in_one_call(people):
+def test_many_step_sizes_and_seeds_in_one_call(clients):
     methods = [spam_pp(5, gamma, 0.3, solver=Exact()) for gamma in (0.2, 0.8, 3.0)]
-    many = simulate_many(methods, people, jnp.ones(4), rounds=15, keys=[4, 5], probe=norm_of(people))
+    many = simulate_many(methods, clients, jnp.ones(4), rounds=15, keys=[4, 5], probe=norm_of(clients))
     assert many.params.shape == (3, 2, 4)
     assert many.probes["norm"].shape == (3, 2, 16)
-    alone = simulate(methods[2], people, jnp.ones(4), rounds=15, key=5)
+    alone = simulate(methods[2], clients, jnp.ones(4), rounds=15, key=5)
     np.testing.assert_allclose(many.params[2, 1], alone.params, rtol=1e-12)
 
 
 @pytest.mark.parametrize("side_by_side", [True, False])
-def test_many_of_a_method_without_numbers(people, side_by_side):
+def test_many_of_a_method_without_numbers(clients, side_by_side):
     @struct
     class Halving:
         """Asks nobody, and has no number that could differ."""
@@ -243,15 +243,15 @@ def test_many_of_a_method_without_numbers(people, side_by_side):
         def client_state(self, params):
             return ()
 
-    run = simulate_many([Halving()] * 3, people, jnp.ones(4), rounds=2, keys=[0, 1], side_by_side=side_by_side)
+    run = simulate_many([Halving()] * 3, clients, jnp.ones(4), rounds=2, keys=[0, 1], side_by_side=side_by_side)
     np.testing.assert_array_equal(run.params, np.full((3, 2, 4), 0.25))
 
 
-def test_methods_of_other_structure_are_not_run_together(people):
+def test_methods_of_other_structure_are_not_run_together(clients):
     with pytest.raises(ValueError, match="more than numbers"):
-        simulate_many([METHOD, spam(0.1, 0.5)], people, jnp.ones(4), rounds=1, keys=[0])
+        simulate_many([METHOD, spam(0.1, 0.5)], clients, jnp.ones(4), rounds=1, keys=[0])
     with pytest.raises(ValueError, match="give at least one method"):
-        simulate_many([], people, jnp.ones(4), rounds=1, keys=[0])
+        simulate_many([], clients, jnp.ones(4), rounds=1, keys=[0])
 
 
 # --- refusals ---
@@ -274,8 +274,8 @@ def test_methods_of_other_structure_are_not_run_together(people):
         ({"replay": {"cohort": np.zeros((3, 4), int)}}, "4 clients a round, the method asks for 5"),
     ],
 )
-def test_bad_input_is_refused(people, change, says):
-    arguments = {"algorithm": METHOD, "population": people, "params": jnp.ones(4), "rounds": 3, "key": 0} | change
+def test_bad_input_is_refused(clients, change, says):
+    arguments = {"algorithm": METHOD, "population": clients, "params": jnp.ones(4), "rounds": 3, "key": 0} | change
     with pytest.raises(ValueError, match=says):
         simulate(arguments.pop("algorithm"), arguments.pop("population"), arguments.pop("params"), **arguments)
 

@@ -35,13 +35,13 @@ def small(monkeypatch):
 
 
 @pytest.fixture
-def people():
+def population():
     return a_population()
 
 
-def plain(people):
+def plain(population):
     """The same population, every client padded to the largest."""
-    return dataclasses.replace(people, capacities=())
+    return dataclasses.replace(population, capacities=())
 
 
 @pytest.mark.parametrize(
@@ -57,17 +57,17 @@ def test_capacities_are_those_that_many_clients_need(sizes, capacities):
     assert ragged._capacities(np.array(sizes), np.zeros((sum(sizes), 5))) == capacities
 
 
-def test_minibatches_and_small_clients_need_no_capacities(people, monkeypatch):
-    assert people.capacities == (25, 100, 200)
+def test_minibatches_and_small_clients_need_no_capacities(population, monkeypatch):
+    assert population.capacities == (25, 100, 200)
     assert a_population(batch=8).capacities == ()
-    assert of_unequal_sizes(dataclasses.replace(people, batch=8)) is None
+    assert of_unequal_sizes(dataclasses.replace(population, batch=8)) is None
     monkeypatch.setattr(ragged, "SMALL", 10**4)
     assert a_population().capacities == ()
 
 
 @pytest.mark.parametrize(("clients", "needed"), [([0], 25), ([0, 7], 25), ([0, 3], 100), ([1], 200), ([2, 9], 200)])
-def test_a_chunk_is_padded_to_what_its_largest_client_needs(people, clients, needed):
-    capacity = lambda ids: Traced(people)._sized(ids, lambda fed: jnp.int32(fed._population.capacity))
+def test_a_chunk_is_padded_to_what_its_largest_client_needs(population, clients, needed):
+    capacity = lambda ids: Traced(population)._sized(ids, lambda fed: jnp.int32(fed._population.capacity))
     assert int(jax.jit(capacity)(jnp.array(clients, jnp.uint32))) == needed
 
 
@@ -83,9 +83,9 @@ def test_a_chunk_is_padded_to_what_its_largest_client_needs(people, clients, nee
     ],
     ids=["SPAM-PP", "SPAM-PPA", "FedAvg", "SCAFFOLD"],
 )
-def test_iterates_do_not_depend_on_the_padding(people, method, chunk):
+def test_iterates_do_not_depend_on_the_padding(population, method, chunk):
     run, expected = (
-        simulate(method, each, jnp.zeros(4), rounds=6, key=1, chunk=chunk) for each in (people, plain(people))
+        simulate(method, each, jnp.zeros(4), rounds=6, key=1, chunk=chunk) for each in (population, plain(population))
     )
     close = lambda found, told: np.testing.assert_allclose(found, told, rtol=1e-11, atol=1e-13)
     jax.tree.map(close, (run.params, run.memory), (expected.params, expected.memory))
@@ -95,32 +95,32 @@ def test_iterates_do_not_depend_on_the_padding(people, method, chunk):
 @pytest.mark.parametrize("weighted", [False, True])
 @pytest.mark.parametrize("chunk", [2, 5])
 def test_packed_rows_are_the_mean_client(weighted, chunk):
-    people = a_population(weighted=weighted)
+    population = a_population(weighted=weighted)
     along = lambda oracle, x: jax.jvp(jax.grad(oracle), (x,), (jnp.ones(4),))[1]
     both = jax.jit(lambda oracle, x: (oracle(x), jax.grad(oracle)(x), along(oracle, x)))
     ids, x = jnp.array([4, 1, 0, 8, 3], jnp.uint32), jnp.arange(4.0)
     for kept in (None, jnp.array([True, False, True, True, True]), jnp.zeros(5, bool)):
-        packed, padded = (MeanOracle(each, ids, chunk, kept) for each in (people, plain(people)))
+        packed, padded = (MeanOracle(each, ids, chunk, kept) for each in (population, plain(population)))
         found, told = (both(each, x) for each in (packed, padded))
         jax.tree.map(partial(np.testing.assert_allclose, rtol=1e-12, atol=1e-14), found, told)
 
 
 @pytest.mark.slow
-def test_many_runs_of_clients_of_unequal_sizes(people):
+def test_many_runs_of_clients_of_unequal_sizes(population):
     method = spam_pp(5, 0.5, 0.3, solver=SOLVER)
-    alone = simulate(method, people, jnp.zeros(4), rounds=4, key=2)
+    alone = simulate(method, population, jnp.zeros(4), rounds=4, key=2)
     for side_by_side in (None, True):
-        many = simulate_many([method], people, jnp.zeros(4), rounds=4, keys=[1, 2], side_by_side=side_by_side)
+        many = simulate_many([method], population, jnp.zeros(4), rounds=4, keys=[1, 2], side_by_side=side_by_side)
         np.testing.assert_allclose(many.params[0, 1], alone.params, rtol=1e-12)
 
 
 @pytest.mark.slow
-def test_lost_replies_and_memories_with_sizes(people):
+def test_lost_replies_and_memories_with_sizes(population):
     """Void rounds and clients that remember, sorted and padded by size."""
     method, faults = scaffold(7, 3, 0.05), Faults(dropout=0.4)
     run, expected = (
         simulate(method, each, jnp.zeros(4), rounds=8, key=1, chunk=3, faults=faults, quorum=0.5)
-        for each in (people, plain(people))
+        for each in (population, plain(population))
     )
     assert 0 < run.rows["void"].sum() < 8
     np.testing.assert_array_equal(run.rows["void"], expected.rows["void"])
@@ -128,6 +128,6 @@ def test_lost_replies_and_memories_with_sizes(people):
     jax.tree.map(partial(np.testing.assert_allclose, rtol=1e-11, atol=1e-13), run.memory, expected.memory)
 
 
-def test_a_number_that_nobody_has_is_nobody(people):
-    for each in (people, a_population(batch=8)):
+def test_a_number_that_nobody_has_is_nobody(population):
+    for each in (population, a_population(batch=8)):
         assert np.isnan(each.client(jnp.uint32(len(SIZES)))(jnp.zeros(4)))

@@ -239,24 +239,24 @@ def test_the_printed_proof_needs_a_larger_weight_and_another_condition():
 # --- logistic regression that is not convex ---
 
 
-def gram_delta(people):
+def gram_delta(clients):
     """An upper bound of δ everywhere: curvatures of the logistic loss lie between 0 and 1/4; the penalty is common."""
-    features, offsets = np.asarray(people.examples["features"]), np.asarray(people.offsets)
+    features, offsets = np.asarray(clients.examples["features"]), np.asarray(clients.offsets)
     grams = np.stack([a.T @ a / (4 * len(a)) for a in np.split(features, offsets[1:-1])])
     return max(np.linalg.eigvalsh(grams).max(), np.linalg.eigvalsh(grams.mean(0)).max())
 
 
 @pytest.fixture(scope="module")
-def people():
+def clients():
     return synthetic_logistic(3, clients=6, dimension=4, rows=12, heterogeneity=1.0, regularisation=0.5, nonconvex=True)
 
 
 @pytest.mark.slow
-def test_lemmas_on_nonconvex_logistic(people):
-    delta = gram_delta(people)
+def test_lemmas_on_nonconvex_logistic(clients):
+    delta = gram_delta(clients)
     gamma, count = 1 / (4 * delta), 300
     solver = Backtracking(steps=3)
-    observer = Observed(spam(gamma, 0.5), people)
+    observer = Observed(spam(gamma, 0.5), clients)
 
     @jax.jit
     @jax.vmap
@@ -266,11 +266,11 @@ def test_lemmas_on_nonconvex_logistic(people):
         value, gradient, _ = observer.everywhere(x)
         g = gradient + 0.3 * e
         p = jax.random.uniform(keys[3])
-        client = people.client(jax.random.randint(keys[2], (), 0, people.size).astype(jnp.uint32))
+        client = clients.client(jax.random.randint(keys[2], (), 0, clients.size).astype(jnp.uint32))
         y, made = solver(client, keys[3], x=x, g=g, step_size=gamma)
         after, slope, spread = observer.everywhere(y)
-        ids = jnp.arange(people.size, dtype=jnp.uint32)
-        both = jax.vmap(lambda id: [jax.grad(people.client(id))(point) for point in (y, x)])(ids)
+        ids = jnp.arange(clients.size, dtype=jnp.uint32)
+        both = jax.vmap(lambda id: [jax.grad(clients.client(id))(point) for point in (y, x)])(ids)
         new = both[0] + (1 - p) * (g - both[1])
         error = jnp.mean(jnp.sum((new - slope) ** 2, axis=1))
         return {"value": value, "after": after, "e": jnp.sum((0.3 * e) ** 2), "D": jnp.sum((y - x) ** 2), "p": p,
@@ -357,10 +357,10 @@ def test_complexity():
 
 @pytest.mark.slow
 def test_traffic_is_what_a_run_is_charged():
-    people = quadratics(0, clients=12, dimension=5)
+    clients = quadratics(0, clients=12, dimension=5)
     method = spam_pp(4, 0.5, 0.5, solver=Exact(), start=3)
-    run = simulate(method, people, jnp.ones(5), rounds=7, key=0)
-    told = traffic(ledger.plan(method, jnp.ones(5), people), 7)
+    run = simulate(method, clients, jnp.ones(5), rounds=7, key=0)
+    told = traffic(ledger.plan(method, jnp.ones(5), clients), 7)
     started = traffic(run.plan, 0)
     assert (told.down - started.down, told.up - started.up) == (
         run.rows["bytes_down"].sum(),
@@ -370,23 +370,23 @@ def test_traffic_is_what_a_run_is_charged():
 
 
 def test_effective_cohort_follows_the_population():
-    people = quadratics(0, clients=20, dimension=2)
+    clients = quadratics(0, clients=20, dimension=2)
     twice = quadratics(0, clients=20, dimension=2, replace=True)
-    assert effective_cohort_of(people, 5) == pytest.approx(5 * 19 / 15)
-    assert effective_cohort_of(people, 20) == np.inf
+    assert effective_cohort_of(clients, 5) == pytest.approx(5 * 19 / 15)
+    assert effective_cohort_of(clients, 20) == np.inf
     assert effective_cohort_of(twice, 5) == 5
-    assert effective_cohort_of(people, 5, dependent=True) == 1
+    assert effective_cohort_of(clients, 5, dependent=True) == 1
 
 
 @pytest.mark.slow
 def test_certificates_of_runs():
-    people = quadratics(1, clients=8, dimension=5, delta=0.5, noise=1.0)
+    clients = quadratics(1, clients=8, dimension=5, delta=0.5, noise=1.0)
     start, key = jnp.ones(5), 3
-    exact = certificates(simulate(spam(0.5, 0.6, solver=Exact()), people, start, rounds=30, key=key).rows)
+    exact = certificates(simulate(spam(0.5, 0.6, solver=Exact()), clients, start, rounds=30, key=key).rows)
     assert (exact.answers, exact.decreased, exact.relative) == (30, 1.0, 1.0)
     assert exact.floor == 0
 
-    rough = simulate(spam(2.0, 0.6, solver=GradientDescent(steps=1)), people, start, rounds=30, key=key).rows
+    rough = simulate(spam(2.0, 0.6, solver=GradientDescent(steps=1)), clients, start, rounds=30, key=key).rows
     judged = certificates(rough, epsilon=1e9)
     assert judged.decreased == 1
     assert judged.relative < 1
@@ -404,22 +404,22 @@ def test_certificates_of_runs():
 
 @pytest.mark.slow
 def test_observed_sees_what_a_numpy_loop_sees():
-    people = quadratics(2, clients=5, dimension=3, delta=0.5, noise=1.0)
+    clients = quadratics(2, clients=5, dimension=3, delta=0.5, noise=1.0)
     draws = np.array([0, 3, 1, 4, 2, 2])
     method = spam(0.4, 0.7, solver=Exact(), start=np.full(3, 0.5))
     run = simulate(
-        Observed(method, people, people.optimum), people, jnp.ones(3), rounds=6, key=0, replay={"cohort": draws}
+        Observed(method, clients, clients.optimum), clients, jnp.ones(3), rounds=6, key=0, replay={"cohort": draws}
     )
-    plain = simulate(method, people, jnp.ones(3), rounds=6, key=0, replay={"cohort": draws})
+    plain = simulate(method, clients, jnp.ones(3), rounds=6, key=0, replay={"cohort": draws})
     assert np.array_equal(run.params, plain.params)
     assert run.rows["bytes_up"].tolist() == plain.rows["bytes_up"].tolist()
-    hessians, linears = np.asarray(people.hessians), np.asarray(people.linears)
+    hessians, linears = np.asarray(clients.hessians), np.asarray(clients.linears)
     mean, pull = hessians.mean(0), linears.mean(0)
     x, old, g = np.ones(3), np.ones(3), np.full(3, 0.5)
     for k, i in enumerate(draws):
         if k > 0:
             g = hessians[i] @ x - linears[i] + 0.3 * (g - (hessians[i] @ old - linears[i]))
-        gap = 0.5 * x @ mean @ x - pull @ x - people.optimum
+        gap = 0.5 * x @ mean @ x - pull @ x - clients.optimum
         error = squares(g - (mean @ x - pull))
         assert run.rows["lyapunov"][k] == pytest.approx(gap + 3 * 0.4 / (1.4 - 0.49) * error)
         old, x = x, x - np.linalg.solve(hessians[i] + np.eye(3) / 0.4, g)
@@ -428,7 +428,7 @@ def test_observed_sees_what_a_numpy_loop_sees():
         assert run.rows["spread"][k] == pytest.approx(squares(gradients - gradients.mean(0)).mean())
         assert run.rows["step"][k] == pytest.approx(squares(x - old))
     with pytest.raises(ValueError, match="MVR"):
-        Observed(METHODS["saber"].make(), people)
+        Observed(METHODS["saber"].make(), clients)
 
 
 # --- the command ---
@@ -455,11 +455,11 @@ def test_the_command_writes_the_figure_and_its_numbers(tmp_path, capsys, monkeyp
 
 
 def test_the_generated_problem_has_the_constants_asked_for():
-    people, start = promised.problem(promised.TheoryOptions(delta=0.3, sigma=2.0, gap=5.0, smoothness=6.0))
-    assert people.delta == pytest.approx(0.3)
-    assert people.smoothness == pytest.approx(6.0)
-    assert float(people.sigma(jnp.asarray(people.minimiser))) == pytest.approx(2.0)
-    assert float(people.loss(start)) - people.optimum == pytest.approx(5.0)
+    clients, start = promised.problem(promised.TheoryOptions(delta=0.3, sigma=2.0, gap=5.0, smoothness=6.0))
+    assert clients.delta == pytest.approx(0.3)
+    assert clients.smoothness == pytest.approx(6.0)
+    assert float(clients.sigma(jnp.asarray(clients.minimiser))) == pytest.approx(2.0)
+    assert float(clients.loss(start)) - clients.optimum == pytest.approx(5.0)
 
 
 @pytest.mark.parametrize("words", [["--delta", "0"], ["--cohort", "99"], ["--smoothness", "1"], ["--sigma", "x"]])

@@ -34,10 +34,10 @@ from fedspam.theory.lemmas import averaged_similarity, estimation
 SEEDS, ROUNDS = 48, 150
 
 
-def observe(method, people, start, *, infimum=0.0, factor=3.0, seeds=SEEDS, rounds=ROUNDS):
+def observe(method, clients, start, *, infimum=0.0, factor=3.0, seeds=SEEDS, rounds=ROUNDS):
     """Rows of many runs, and the constants that they were under: sigma as the largest spread that any of them saw."""
-    watched = Observed(method, people, infimum, factor=factor)
-    rows = simulate_many(watched, people, start, rounds=rounds, keys=range(seeds)).rows
+    watched = Observed(method, clients, infimum, factor=factor)
+    rows = simulate_many(watched, clients, start, rounds=rounds, keys=range(seeds)).rows
     rows = {name: column[0] for name, column in rows.items()}
     gap = float(rows["gap"][0, 0])
     return rows, Constants(
@@ -65,13 +65,13 @@ def convex():
 
 
 @pytest.fixture(scope="module")
-def people():
+def clients():
     return synthetic_logistic(3, clients=8, dimension=4, rows=12, heterogeneity=1.0, regularisation=0.5, nonconvex=True)
 
 
-def gram_delta(people):
+def gram_delta(clients):
     """An upper bound of delta everywhere, as in test_theory."""
-    features, offsets = np.asarray(people.examples["features"]), np.asarray(people.offsets)
+    features, offsets = np.asarray(clients.examples["features"]), np.asarray(clients.offsets)
     grams = np.stack([a.T @ a / (4 * len(a)) for a in np.split(features, offsets[1:-1])])
     return max(np.linalg.eigvalsh(grams).max(), np.linalg.eigvalsh(grams.mean(0)).max())
 
@@ -124,14 +124,14 @@ def test_inexact_prox_and_cohorts(convex):
 
 
 @pytest.mark.slow
-def test_relative_test_needs_no_floor_on_nonconvex_logistic(people):
+def test_relative_test_needs_no_floor_on_nonconvex_logistic(clients):
     """Theorem 5.1 with epsilon = 0 where clients stop by the relative rule; f is bounded below by 0."""
-    delta, cohort = gram_delta(people), 3
-    effective = effective_cohort_of(people, cohort)
+    delta, cohort = gram_delta(clients), 3
+    effective = effective_cohort_of(clients, cohort)
     gamma = 0.25 / delta
     p = float(least_fresh_weight(gamma, delta, effective))
     method = spam_pp(cohort, gamma, p, solver=LBFGS(stop=Relative()))
-    rows, known = observe(method, people, 3 * jnp.ones(4), seeds=32, rounds=60)
+    rows, known = observe(method, clients, 3 * jnp.ones(4), seeds=32, rounds=60)
     known = Constants(delta, known.sigma, known.gap, known.error)
     assert rows["certificate.certified"].min() == 1
     steps = np.full(60, gamma), np.full(60, p)
@@ -140,14 +140,14 @@ def test_relative_test_needs_no_floor_on_nonconvex_logistic(people):
 
 
 @pytest.mark.slow
-def test_varying_and_inexact_on_nonconvex_logistic(people):
+def test_varying_and_inexact_on_nonconvex_logistic(clients):
     """Theorem 4.1 with the cube-root schedule and one gradient step that is far too short."""
-    delta, rounds = gram_delta(people), 60
+    delta, rounds = gram_delta(clients), 60
     schedule = cube_root(delta)
     k = jnp.arange(rounds)
     gamma, p = np.asarray(schedule.step_size(k)), np.asarray(schedule.fresh_weight(k))
     method = spam(*schedule, solver=GradientDescent(steps=1, smoothness=10 * delta))
-    rows, known = observe(method, people, 3 * jnp.ones(4), seeds=32, rounds=rounds)
+    rows, known = observe(method, clients, 3 * jnp.ones(4), seeds=32, rounds=rounds)
     known = Constants(delta, known.sigma, known.gap, known.error)
     judged = [certificates({name: column[seed] for name, column in rows.items()}) for seed in range(32)]
     epsilon = np.sqrt(np.mean([found.epsilons**2 for found in judged], axis=0))
@@ -156,21 +156,21 @@ def test_varying_and_inexact_on_nonconvex_logistic(people):
 
 
 @functools.partial(jax.jit, static_argnames=("cohort", "rounds"))
-def averaging(people, x, gamma, p, key, *, cohort, rounds):
+def averaging(clients, x, gamma, p, key, *, cohort, rounds):
     """SPAM-PPA with exact prox, looked at where its theorem speaks: at the clients' own points."""
-    mean, pull = people.hessians.mean(0), people.linears.mean(0)
+    mean, pull = clients.hessians.mean(0), clients.linears.mean(0)
 
     def round(state, key):
         x, x_prev, g, first = state
-        ids = draw(key, cohort, people.size, replace=False)
-        hessians, linears = people.hessians[ids], people.linears[ids]
+        ids = draw(key, cohort, clients.size, replace=False)
+        hessians, linears = clients.hessians[ids], clients.linears[ids]
         difference = (hessians @ x - linears) - (1 - p) * (hessians @ x_prev - linears)
         g = jnp.where(first, g, difference.mean(0) + (1 - p) * g)
         points = (
             x - jnp.linalg.solve(hessians + jnp.eye(4) / gamma, jnp.broadcast_to(g, (cohort, 4))[..., None])[..., 0]
         )
         new = points.mean(0)
-        gradients = people.hessians @ new - people.linears
+        gradients = clients.hessians @ new - clients.linears
         seen = {
             "slope": jnp.mean(jnp.sum((points @ mean - pull) ** 2, axis=1)),
             "spread": jnp.mean(jnp.sum((gradients - gradients.mean(0)) ** 2, axis=1)),
@@ -329,8 +329,8 @@ def test_printed_theorem_on_cohorts_is_false_for_alike_members():
     cohort, rounds, gamma, d = 64, 3000, 0.25, 8
     random = np.random.default_rng(0)
     bases, signs = np.linalg.qr(random.standard_normal((16, d, d)))[0], random.choice([-1.0, 1.0], (16, d))
-    people = Wavy(jnp.asarray(bases), jnp.asarray(signs))
-    ids = np.repeat(random.integers(0, people.size, (rounds, 1)), cohort, axis=1)
+    clients = Wavy(jnp.asarray(bases), jnp.asarray(signs))
+    ids = np.repeat(random.integers(0, clients.size, (rounds, 1)), cohort, axis=1)
     start = jnp.zeros(d)  # the minimiser of f, where g_0 = 0 is exact: V_0 = 0
     known = Constants(delta=1.0, sigma=np.sqrt(d))
     p = {"printed": printed_fresh_weight(gamma, 1.0, cohort), "corrected": least_fresh_weight(gamma, 1.0, 1.0)}
@@ -338,7 +338,7 @@ def test_printed_theorem_on_cohorts_is_false_for_alike_members():
     for name, fresh_weight in p.items():
         method = spam_pp(cohort, gamma, fresh_weight, solver=GradientDescent(steps=20, smoothness=1.1), start=start)
         run = simulate(
-            method, people, start, rounds=rounds, key=0, replay={"cohort": ids, "prox": ids[:, 0]},
+            method, clients, start, rounds=rounds, key=0, replay={"cohort": ids, "prox": ids[:, 0]},
             probe=lambda x: {"slope": 1e-4 * x @ x}, record=("certificate.certified",),
         )  # fmt: skip
         assert run.rows["certificate.certified"].mean() > 0.99

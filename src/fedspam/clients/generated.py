@@ -34,10 +34,10 @@ class Generated:
     Nothing is stored, so four billion clients cost what one costs.
 
     >>> import jax, jax.numpy as jnp
-    >>> people = Generated(make=lambda key: jax.random.normal(key, (3,)),
+    >>> clients = Generated(make=lambda key: jax.random.normal(key, (3,)),
     ...                    loss=lambda x, centre: 0.5 * jnp.sum((x - centre) ** 2))
-    >>> ids = people.sample(jax.random.key(0), 2)
-    >>> people.client(ids[0])(jnp.zeros(3)).shape
+    >>> ids = clients.sample(jax.random.key(0), 2)
+    >>> clients.client(ids[0])(jnp.zeros(3)).shape
     ()
 
     Arguments:

@@ -75,21 +75,21 @@ class MeanOracle:
         slots = jnp.concatenate([kept, jnp.zeros(padding, bool)]).reshape(-1, self.chunk)
         return lambda params, index: self._total(params, key, ids[index], slots[index]), ids.shape[0]
 
-    def _packed(self, people: Ragged, kept: Bool[Array, " cohort"]) -> tuple[Any, Any]:
+    def _packed(self, clients: Ragged, kept: Bool[Array, " cohort"]) -> tuple[Any, Any]:
         """The sum over one block of rows, and how many blocks there are: the rows of all clients lie end to end in
         them, without padding between, which clients of unequal sizes would have much of."""
-        counts = jnp.where(kept, people.counts(self.ids), 0)
+        counts = jnp.where(kept, clients.counts(self.ids), 0)
         ends = jnp.cumsum(counts)
         # where a client's rows begin, less where they do in the blocks
-        begins = gather.rows(people.offsets, self.ids) - (ends - counts)
-        share = people.factor(self.ids, counts) / jnp.maximum(counts, 1)
-        block = self.chunk * people.capacities[0]
+        begins = gather.rows(clients.offsets, self.ids) - (ends - counts)
+        share = clients.factor(self.ids, counts) / jnp.maximum(counts, 1)
+        block = self.chunk * clients.capacities[0]
 
         def part(params: Params, index: Any) -> Scalar:
             place = index * block + jnp.arange(block)
             inside = jnp.minimum(place, ends[-1] - 1)
             client = jnp.searchsorted(ends, inside, side="right")
-            losses = people.loss(params, gather.rows(people.examples, begins[client] + inside))
+            losses = clients.loss(params, gather.rows(clients.examples, begins[client] + inside))
             return jnp.sum(jnp.where(place < ends[-1], share[client].astype(losses.dtype) * losses, 0))
 
         return part, (ends[-1] + block - 1) // block

@@ -116,8 +116,8 @@ def endless(
 
     >>> import jax, jax.numpy as jnp
     >>> from fedspam.problems.softmax import SoftmaxLoss
-    >>> people = endless(SoftmaxLoss(0.0))
-    >>> round(float(people.client(jnp.uint32(7))(jnp.zeros((60, 10)))), 4)  # log 10
+    >>> clients = endless(SoftmaxLoss(0.0))
+    >>> round(float(clients.client(jnp.uint32(7))(jnp.zeros((60, 10)))), 4)  # log 10
     2.3026
     """
     _settings(alpha, beta, dimension, classes)

@@ -283,9 +283,9 @@ class Traced:
         padding = -size % chunk
         masked = padding > 0 or slots is not None
         slots = jnp.ones(size, bool) if slots is None else slots
-        people, order = of_unequal_sizes(self._population), None
-        if people is not None and 1 < chunk < size:  # those of alike sizes share a chunk
-            order = jnp.argsort(people.counts(ids))
+        clients, order = of_unequal_sizes(self._population), None
+        if clients is not None and 1 < chunk < size:  # those of alike sizes share a chunk
+            order = jnp.argsort(clients.counts(ids))
             ids, slots = ids[order], slots[order]
         ids = jnp.concatenate([ids, jnp.repeat(ids[-1:], padding)]).reshape(-1, chunk)
         slots = jnp.concatenate([slots, jnp.zeros(padding, bool)]).reshape(-1, chunk)
@@ -321,18 +321,18 @@ class Traced:
 
     def _sized(self, ids: Ids, ask: Callable[["Traced"], Any]) -> Any:
         """What these clients are asked, padded no further than the largest of them needs."""
-        people = of_unequal_sizes(self._population)
-        if people is None:
+        clients = of_unequal_sizes(self._population)
+        if clients is None:
             return ask(self)
 
         def padded(capacity: int) -> Callable[[], Any]:
             fed = copy.copy(self)
-            fed._population = people.within(capacity)
+            fed._population = clients.within(capacity)
             return lambda: ask(fed)
 
-        needed = jnp.max(people.counts(ids))
+        needed = jnp.max(clients.counts(ids))
         return lax.switch(
-            jnp.searchsorted(jnp.array(people.capacities), needed), [padded(each) for each in people.capacities]
+            jnp.searchsorted(jnp.array(clients.capacities), needed), [padded(each) for each in clients.capacities]
         )
 
     def _remember(self, ids: Ids, memory: PyTree) -> None:

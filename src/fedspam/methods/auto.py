@@ -358,9 +358,9 @@ def auto(cohort_size: int, *, solver: LocalSolver | None = None, who: str = "ave
     >>> from fedspam import simulate
     >>> from fedspam.methods import auto
     >>> from fedspam.problems import quadratics
-    >>> people = quadratics(jax.random.key(0), clients=50, dimension=5, delta=0.1)
-    >>> run = simulate(auto(10), people, jnp.ones(5), rounds=20, key=jax.random.key(1))
-    >>> bool(jnp.linalg.norm(people.gradient(run.params)) < 0.1 * jnp.linalg.norm(people.gradient(jnp.ones(5))))
+    >>> clients = quadratics(jax.random.key(0), clients=50, dimension=5, delta=0.1)
+    >>> run = simulate(auto(10), clients, jnp.ones(5), rounds=20, key=jax.random.key(1))
+    >>> bool(jnp.linalg.norm(clients.gradient(run.params)) < 0.1 * jnp.linalg.norm(clients.gradient(jnp.ones(5))))
     True
     """
     checks.whole("cohort_size", cohort_size, 2, "a spread needs two clients; with one, give spam() its parameters")

@@ -83,9 +83,9 @@ def ce_lsgd(
     >>> import jax.numpy as jnp
     >>> from fedspam import simulate
     >>> from fedspam.problems import quadratics
-    >>> people = quadratics(0, clients=20, dimension=5)
-    >>> run = simulate(ce_lsgd(10, 10, 0.09, 0.2), people, jnp.ones(5), rounds=50, key=1)
-    >>> bool(jnp.linalg.norm(people.gradient(run.params)) < 0.1 * jnp.linalg.norm(people.gradient(jnp.ones(5))))
+    >>> clients = quadratics(0, clients=20, dimension=5)
+    >>> run = simulate(ce_lsgd(10, 10, 0.09, 0.2), clients, jnp.ones(5), rounds=50, key=1)
+    >>> bool(jnp.linalg.norm(clients.gradient(run.params)) < 0.1 * jnp.linalg.norm(clients.gradient(jnp.ones(5))))
     True
     """
     return Factored(
@@ -124,9 +124,9 @@ def bvr_l_sgd(
     >>> import jax.numpy as jnp
     >>> from fedspam import simulate
     >>> from fedspam.problems import quadratics
-    >>> people = quadratics(0, clients=20, dimension=5)
-    >>> run = simulate(bvr_l_sgd(10, 0.09), people, jnp.ones(5), rounds=30, key=1)
-    >>> bool(jnp.linalg.norm(people.gradient(run.params)) < 1e-3 * jnp.linalg.norm(people.gradient(jnp.ones(5))))
+    >>> clients = quadratics(0, clients=20, dimension=5)
+    >>> run = simulate(bvr_l_sgd(10, 0.09), clients, jnp.ones(5), rounds=30, key=1)
+    >>> bool(jnp.linalg.norm(clients.gradient(run.params)) < 1e-3 * jnp.linalg.norm(clients.gradient(jnp.ones(5))))
     True
     """
     return Factored(

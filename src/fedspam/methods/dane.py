@@ -31,9 +31,9 @@ def dane(step_size: Any, *, solver: LocalSolver | None = None) -> Factored:
     >>> from fedspam import simulate
     >>> from fedspam.problems import quadratics
     >>> from fedspam.solvers import Exact
-    >>> people = quadratics(0, clients=10, dimension=5, delta=0.1)
-    >>> run = simulate(dane(step_size=10.0, solver=Exact()), people, jnp.ones(5), rounds=10, key=1)
-    >>> bool(jnp.linalg.norm(people.gradient(run.params)) < 0.001 * jnp.linalg.norm(people.gradient(jnp.ones(5))))
+    >>> clients = quadratics(0, clients=10, dimension=5, delta=0.1)
+    >>> run = simulate(dane(step_size=10.0, solver=Exact()), clients, jnp.ones(5), rounds=10, key=1)
+    >>> bool(jnp.linalg.norm(clients.gradient(run.params)) < 0.001 * jnp.linalg.norm(clients.gradient(jnp.ones(5))))
     True
     """
     return _dane(None, step_size, solver, "average")
@@ -56,9 +56,9 @@ def dane_plus(step_size: Any, *, solver: LocalSolver | None = None) -> Factored:
     >>> from fedspam import simulate
     >>> from fedspam.problems import quadratics
     >>> from fedspam.solvers import Exact
-    >>> people = quadratics(0, clients=10, dimension=5, delta=0.1)
-    >>> run = simulate(dane_plus(step_size=10.0, solver=Exact()), people, jnp.ones(5), rounds=10, key=1)
-    >>> bool(jnp.linalg.norm(people.gradient(run.params)) < 0.001 * jnp.linalg.norm(people.gradient(jnp.ones(5))))
+    >>> clients = quadratics(0, clients=10, dimension=5, delta=0.1)
+    >>> run = simulate(dane_plus(step_size=10.0, solver=Exact()), clients, jnp.ones(5), rounds=10, key=1)
+    >>> bool(jnp.linalg.norm(clients.gradient(run.params)) < 0.001 * jnp.linalg.norm(clients.gradient(jnp.ones(5))))
     True
     """
     return _dane(None, step_size, solver, "one")
@@ -86,9 +86,9 @@ def feddane(
     >>> from fedspam import simulate
     >>> from fedspam.problems import quadratics
     >>> from fedspam.solvers import Exact
-    >>> people = quadratics(0, clients=20, dimension=5, delta=0.1)
-    >>> run = simulate(feddane(10, step_size=1.0, solver=Exact()), people, jnp.ones(5), rounds=30, key=1)
-    >>> bool(jnp.linalg.norm(people.gradient(run.params)) < 0.1 * jnp.linalg.norm(people.gradient(jnp.ones(5))))
+    >>> clients = quadratics(0, clients=20, dimension=5, delta=0.1)
+    >>> run = simulate(feddane(10, step_size=1.0, solver=Exact()), clients, jnp.ones(5), rounds=30, key=1)
+    >>> bool(jnp.linalg.norm(clients.gradient(run.params)) < 0.1 * jnp.linalg.norm(clients.gradient(jnp.ones(5))))
     True
     """
     return _dane(cohort_size, step_size, solver, "second" if second_cohort else "average")

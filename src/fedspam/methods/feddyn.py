@@ -116,9 +116,9 @@ def feddyn(
     >>> from fedspam import simulate
     >>> from fedspam.problems import quadratics
     >>> from fedspam.solvers import Exact
-    >>> people = quadratics(0, clients=20, dimension=5)
-    >>> run = simulate(feddyn(10, 0.3, solver=Exact()), people, jnp.ones(5), rounds=60, key=1)
-    >>> bool(jnp.linalg.norm(people.gradient(run.params)) < 0.01 * jnp.linalg.norm(people.gradient(jnp.ones(5))))
+    >>> clients = quadratics(0, clients=20, dimension=5)
+    >>> run = simulate(feddyn(10, 0.3, solver=Exact()), clients, jnp.ones(5), rounds=60, key=1)
+    >>> bool(jnp.linalg.norm(clients.gradient(run.params)) < 0.01 * jnp.linalg.norm(clients.gradient(jnp.ones(5))))
     True
     """
     return FedDyn(training=training(step_size, local_steps, local_rate, solver), cohort_size=cohort_size)

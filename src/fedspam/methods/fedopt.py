@@ -210,9 +210,9 @@ def fedavgm(
     >>> import jax.numpy as jnp
     >>> from fedspam import simulate
     >>> from fedspam.problems import quadratics
-    >>> people = quadratics(0, clients=20, dimension=5)
-    >>> run = simulate(fedavgm(10, 5, 0.02), people, jnp.ones(5), rounds=50, key=1)
-    >>> bool(jnp.linalg.norm(people.gradient(run.params)) < 0.1 * jnp.linalg.norm(people.gradient(jnp.ones(5))))
+    >>> clients = quadratics(0, clients=20, dimension=5)
+    >>> run = simulate(fedavgm(10, 5, 0.02), clients, jnp.ones(5), rounds=50, key=1)
+    >>> bool(jnp.linalg.norm(clients.gradient(run.params)) < 0.1 * jnp.linalg.norm(clients.gradient(jnp.ones(5))))
     True
     """
     checks.between("momentum", momentum, 0, 1, remedy="0 is FedAvg, 0.9 is usual")
@@ -257,9 +257,9 @@ def fedadam(
     >>> import jax.numpy as jnp
     >>> from fedspam import simulate
     >>> from fedspam.problems import quadratics
-    >>> people = quadratics(0, clients=20, dimension=5)
-    >>> run = simulate(fedadam(10, 5, 0.02, 0.05), people, jnp.ones(5), rounds=100, key=1)
-    >>> bool(jnp.linalg.norm(people.gradient(run.params)) < 0.1 * jnp.linalg.norm(people.gradient(jnp.ones(5))))
+    >>> clients = quadratics(0, clients=20, dimension=5)
+    >>> run = simulate(fedadam(10, 5, 0.02, 0.05), clients, jnp.ones(5), rounds=100, key=1)
+    >>> bool(jnp.linalg.norm(clients.gradient(run.params)) < 0.1 * jnp.linalg.norm(clients.gradient(jnp.ones(5))))
     True
     """
     server = _adaptive("adam", server_step_size, momentum, square_momentum, adaptivity)

@@ -45,9 +45,9 @@ def fedprox(
     >>> import jax.numpy as jnp
     >>> from fedspam import simulate
     >>> from fedspam.problems import quadratics
-    >>> people = quadratics(0, clients=20, dimension=5)
-    >>> run = simulate(fedprox(10, 1.0, local_steps=5, local_rate=0.08), people, jnp.ones(5), rounds=50, key=1)
-    >>> bool(jnp.linalg.norm(people.gradient(run.params)) < 0.1 * jnp.linalg.norm(people.gradient(jnp.ones(5))))
+    >>> clients = quadratics(0, clients=20, dimension=5)
+    >>> run = simulate(fedprox(10, 1.0, local_steps=5, local_rate=0.08), clients, jnp.ones(5), rounds=50, key=1)
+    >>> bool(jnp.linalg.norm(clients.gradient(run.params)) < 0.1 * jnp.linalg.norm(clients.gradient(jnp.ones(5))))
     True
     """
     return FedOpt(

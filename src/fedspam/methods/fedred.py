@@ -107,9 +107,9 @@ def fedred(
     >>> import jax.numpy as jnp
     >>> from fedspam import simulate
     >>> from fedspam.problems import quadratics
-    >>> people = quadratics(0, clients=20, dimension=5)
-    >>> run = simulate(fedred(0.1, 0.1, 0.1), people, jnp.ones(5), rounds=20, key=1)
-    >>> bool(jnp.linalg.norm(people.gradient(run.params)) < 0.01 * jnp.linalg.norm(people.gradient(jnp.ones(5))))
+    >>> clients = quadratics(0, clients=20, dimension=5)
+    >>> run = simulate(fedred(0.1, 0.1, 0.1), clients, jnp.ones(5), rounds=20, key=1)
+    >>> bool(jnp.linalg.norm(clients.gradient(run.params)) < 0.01 * jnp.linalg.norm(clients.gradient(jnp.ones(5))))
     True
     """
     checks.one_of("control", control, CONTROLS)

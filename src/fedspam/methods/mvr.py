@@ -46,9 +46,9 @@ def mvr(
     >>> import jax.numpy as jnp
     >>> from fedspam import simulate
     >>> from fedspam.problems import quadratics
-    >>> people = quadratics(0, clients=50, dimension=5, delta=0.1)
-    >>> run = simulate(mvr(10, step_size=0.1, fresh_weight=0.2), people, jnp.ones(5), rounds=100, key=1)
-    >>> bool(jnp.linalg.norm(people.gradient(run.params)) < 0.1 * jnp.linalg.norm(people.gradient(jnp.ones(5))))
+    >>> clients = quadratics(0, clients=50, dimension=5, delta=0.1)
+    >>> run = simulate(mvr(10, step_size=0.1, fresh_weight=0.2), clients, jnp.ones(5), rounds=100, key=1)
+    >>> bool(jnp.linalg.norm(clients.gradient(run.params)) < 0.1 * jnp.linalg.norm(clients.gradient(jnp.ones(5))))
     True
     """
     return Factored(

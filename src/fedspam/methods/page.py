@@ -47,9 +47,9 @@ def page(cohort_size: int, step_size: Any, probability: Any, *, many: int | None
     >>> import jax.numpy as jnp
     >>> from fedspam import simulate
     >>> from fedspam.problems import quadratics
-    >>> people = quadratics(0, clients=20, dimension=5, delta=0.1)
-    >>> run = simulate(page(5, step_size=0.1, probability=0.2), people, jnp.ones(5), rounds=100, key=1)
-    >>> bool(jnp.linalg.norm(people.gradient(run.params)) < 0.01 * jnp.linalg.norm(people.gradient(jnp.ones(5))))
+    >>> clients = quadratics(0, clients=20, dimension=5, delta=0.1)
+    >>> run = simulate(page(5, step_size=0.1, probability=0.2), clients, jnp.ones(5), rounds=100, key=1)
+    >>> bool(jnp.linalg.norm(clients.gradient(run.params)) < 0.01 * jnp.linalg.norm(clients.gradient(jnp.ones(5))))
     True
     """
     return _recursion(PAGE(probability_schedule(probability), many=many), cohort_size, step_size)
@@ -76,9 +76,9 @@ def sarah(cohort_size: int, step_size: Any, period: int) -> Factored:
     >>> import jax.numpy as jnp
     >>> from fedspam import simulate
     >>> from fedspam.problems import quadratics
-    >>> people = quadratics(0, clients=20, dimension=5, delta=0.1)
-    >>> run = simulate(sarah(5, step_size=0.1, period=5), people, jnp.ones(5), rounds=100, key=1)
-    >>> bool(jnp.linalg.norm(people.gradient(run.params)) < 0.01 * jnp.linalg.norm(people.gradient(jnp.ones(5))))
+    >>> clients = quadratics(0, clients=20, dimension=5, delta=0.1)
+    >>> run = simulate(sarah(5, step_size=0.1, period=5), clients, jnp.ones(5), rounds=100, key=1)
+    >>> bool(jnp.linalg.norm(clients.gradient(run.params)) < 0.01 * jnp.linalg.norm(clients.gradient(jnp.ones(5))))
     True
     """
     checks.whole("period", period, 1)

@@ -69,9 +69,9 @@ def rg_saga(
     >>> from fedspam import simulate
     >>> from fedspam.problems import quadratics
     >>> from fedspam.solvers import Exact
-    >>> people = quadratics(0, clients=10, dimension=5, delta=0.1)
-    >>> run = simulate(rg_saga(3, step_size=2.0, pull=0.3, solver=Exact()), people, jnp.ones(5), rounds=40, key=1)
-    >>> bool(jnp.linalg.norm(people.gradient(run.params)) < 0.01 * jnp.linalg.norm(people.gradient(jnp.ones(5))))
+    >>> clients = quadratics(0, clients=10, dimension=5, delta=0.1)
+    >>> run = simulate(rg_saga(3, step_size=2.0, pull=0.3, solver=Exact()), clients, jnp.ones(5), rounds=40, key=1)
+    >>> bool(jnp.linalg.norm(clients.gradient(run.params)) < 0.01 * jnp.linalg.norm(clients.gradient(jnp.ones(5))))
     True
     """
     start = Remembered() if everyone_first else Zero()
@@ -107,10 +107,10 @@ def rg_svrg(
     >>> from fedspam import simulate
     >>> from fedspam.problems import quadratics
     >>> from fedspam.solvers import Exact
-    >>> people = quadratics(0, clients=10, dimension=5, delta=0.1)
+    >>> clients = quadratics(0, clients=10, dimension=5, delta=0.1)
     >>> method = rg_svrg(3, step_size=2.0, pull=0.3, probability=0.3, solver=Exact())
-    >>> run = simulate(method, people, jnp.ones(5), rounds=40, key=1)
-    >>> bool(jnp.linalg.norm(people.gradient(run.params)) < 0.01 * jnp.linalg.norm(people.gradient(jnp.ones(5))))
+    >>> run = simulate(method, clients, jnp.ones(5), rounds=40, key=1)
+    >>> bool(jnp.linalg.norm(clients.gradient(run.params)) < 0.01 * jnp.linalg.norm(clients.gradient(jnp.ones(5))))
     True
     """
     estimator = RecursiveSVRG(pull_schedule(pull), probability_schedule(probability))

@@ -120,9 +120,9 @@ def s_dane(
     >>> from fedspam import simulate
     >>> from fedspam.problems import quadratics
     >>> from fedspam.solvers import Exact
-    >>> people = quadratics(0, clients=10, dimension=5, delta=0.1)
-    >>> run = simulate(s_dane(step_size=5.0, solver=Exact()), people, jnp.ones(5), rounds=20, key=1)
-    >>> bool(jnp.linalg.norm(people.gradient(run.params)) < 0.001 * jnp.linalg.norm(people.gradient(jnp.ones(5))))
+    >>> clients = quadratics(0, clients=10, dimension=5, delta=0.1)
+    >>> run = simulate(s_dane(step_size=5.0, solver=Exact()), clients, jnp.ones(5), rounds=20, key=1)
+    >>> bool(jnp.linalg.norm(clients.gradient(run.params)) < 0.001 * jnp.linalg.norm(clients.gradient(jnp.ones(5))))
     True
     """
     return _stable(step_size, convexity, cohort_size, solver, accelerated=False)
@@ -149,9 +149,9 @@ def acc_s_dane(
     >>> from fedspam import simulate
     >>> from fedspam.problems import quadratics
     >>> from fedspam.solvers import Exact
-    >>> people = quadratics(0, clients=10, dimension=5, delta=0.1)
-    >>> run = simulate(acc_s_dane(step_size=5.0, convexity=1.0, solver=Exact()), people, jnp.ones(5), rounds=20, key=1)
-    >>> bool(jnp.linalg.norm(people.gradient(run.params)) < 0.001 * jnp.linalg.norm(people.gradient(jnp.ones(5))))
+    >>> clients = quadratics(0, clients=10, dimension=5, delta=0.1)
+    >>> run = simulate(acc_s_dane(step_size=5.0, convexity=1.0, solver=Exact()), clients, jnp.ones(5), rounds=20, key=1)
+    >>> bool(jnp.linalg.norm(clients.gradient(run.params)) < 0.001 * jnp.linalg.norm(clients.gradient(jnp.ones(5))))
     True
     """
     return _stable(step_size, convexity, cohort_size, solver, accelerated=True)

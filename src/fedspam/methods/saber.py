@@ -36,9 +36,10 @@ def saber(cohort_size: int, step_size: Any, probability: Any, *, solver: LocalSo
     >>> from fedspam import simulate
     >>> from fedspam.problems import quadratics
     >>> from fedspam.solvers import Exact
-    >>> people = quadratics(0, clients=20, dimension=5, delta=0.1)
-    >>> run = simulate(saber(5, step_size=1.0, probability=0.25, solver=Exact()), people, jnp.ones(5), rounds=40, key=1)
-    >>> bool(jnp.linalg.norm(people.gradient(run.params)) < 0.01 * jnp.linalg.norm(people.gradient(jnp.ones(5))))
+    >>> clients = quadratics(0, clients=20, dimension=5, delta=0.1)
+    >>> method = saber(5, step_size=1.0, probability=0.25, solver=Exact())
+    >>> run = simulate(method, clients, jnp.ones(5), rounds=40, key=1)
+    >>> bool(jnp.linalg.norm(clients.gradient(run.params)) < 0.01 * jnp.linalg.norm(clients.gradient(jnp.ones(5))))
     True
     """
     return _saber(cohort_size, None, step_size, probability, solver, "one")
@@ -66,10 +67,10 @@ def saber_partial(
     >>> from fedspam import simulate
     >>> from fedspam.problems import quadratics
     >>> from fedspam.solvers import Exact
-    >>> people = quadratics(0, clients=20, dimension=5, delta=0.1)
+    >>> clients = quadratics(0, clients=20, dimension=5, delta=0.1)
     >>> method = saber_partial(5, 15, step_size=1.0, probability=0.25, solver=Exact())
-    >>> run = simulate(method, people, jnp.ones(5), rounds=40, key=1)
-    >>> bool(jnp.linalg.norm(people.gradient(run.params)) < 0.1 * jnp.linalg.norm(people.gradient(jnp.ones(5))))
+    >>> run = simulate(method, clients, jnp.ones(5), rounds=40, key=1)
+    >>> bool(jnp.linalg.norm(clients.gradient(run.params)) < 0.1 * jnp.linalg.norm(clients.gradient(jnp.ones(5))))
     True
     """
     return _saber(cohort_size, many, step_size, probability, solver, "average")

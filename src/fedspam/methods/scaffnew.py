@@ -102,9 +102,9 @@ def scaffnew(local_rate: float, probability: float) -> ScaffNew:
     >>> import jax.numpy as jnp
     >>> from fedspam import simulate
     >>> from fedspam.problems import quadratics
-    >>> people = quadratics(0, clients=20, dimension=5)
-    >>> run = simulate(scaffnew(0.1, 0.3), people, jnp.ones(5), rounds=50, key=1)
-    >>> bool(jnp.linalg.norm(people.gradient(run.params)) < 0.01 * jnp.linalg.norm(people.gradient(jnp.ones(5))))
+    >>> clients = quadratics(0, clients=20, dimension=5)
+    >>> run = simulate(scaffnew(0.1, 0.3), clients, jnp.ones(5), rounds=50, key=1)
+    >>> bool(jnp.linalg.norm(clients.gradient(run.params)) < 0.01 * jnp.linalg.norm(clients.gradient(jnp.ones(5))))
     True
     """
     return ScaffNew(local_rate=local_rate, probability=probability)

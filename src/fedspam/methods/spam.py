@@ -120,10 +120,10 @@ def spam(
     >>> from fedspam import simulate, spam
     >>> from fedspam.problems import quadratics
     >>> from fedspam.solvers import Exact
-    >>> people = quadratics(jax.random.key(0), clients=10, dimension=5, delta=0.1)
+    >>> clients = quadratics(jax.random.key(0), clients=10, dimension=5, delta=0.1)
     >>> method = spam(step_size=0.5, fresh_weight=0.1, solver=Exact())
-    >>> run = simulate(method, people, jnp.ones(5), rounds=200, key=1)
-    >>> bool(jnp.linalg.norm(people.gradient(run.params)) < 0.1 * jnp.linalg.norm(people.gradient(jnp.ones(5))))
+    >>> run = simulate(method, clients, jnp.ones(5), rounds=200, key=1)
+    >>> bool(jnp.linalg.norm(clients.gradient(run.params)) < 0.1 * jnp.linalg.norm(clients.gradient(jnp.ones(5))))
     True
     """
     checks.one_of("first", first, ("given", "update"))

@@ -52,9 +52,9 @@ def spam_pp(
     >>> import jax, jax.numpy as jnp
     >>> from fedspam import simulate, spam_pp
     >>> from fedspam.problems import quadratics
-    >>> people = quadratics(jax.random.key(0), clients=50, dimension=5, delta=0.1)
-    >>> run = simulate(spam_pp(10, step_size=1.0, fresh_weight=0.2), people, jnp.ones(5), rounds=60, key=1)
-    >>> bool(jnp.linalg.norm(people.gradient(run.params)) < 0.1 * jnp.linalg.norm(people.gradient(jnp.ones(5))))
+    >>> clients = quadratics(jax.random.key(0), clients=50, dimension=5, delta=0.1)
+    >>> run = simulate(spam_pp(10, step_size=1.0, fresh_weight=0.2), clients, jnp.ones(5), rounds=60, key=1)
+    >>> bool(jnp.linalg.norm(clients.gradient(run.params)) < 0.1 * jnp.linalg.norm(clients.gradient(jnp.ones(5))))
     True
     """
     checks.one_of("prox_client", prox_client, ("cohort", "fresh"))

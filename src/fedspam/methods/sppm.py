@@ -34,9 +34,9 @@ def sppm(step_size: Any, *, solver: LocalSolver | None = None) -> Factored:
     >>> from fedspam import simulate
     >>> from fedspam.problems import quadratics
     >>> from fedspam.solvers import Exact
-    >>> people = quadratics(0, clients=20, dimension=5, delta=0.1)
-    >>> run = simulate(sppm(step_size=0.3, solver=Exact()), people, jnp.ones(5), rounds=50, key=1)
-    >>> bool(jnp.linalg.norm(people.gradient(run.params)) < 0.1 * jnp.linalg.norm(people.gradient(jnp.ones(5))))
+    >>> clients = quadratics(0, clients=20, dimension=5, delta=0.1)
+    >>> run = simulate(sppm(step_size=0.3, solver=Exact()), clients, jnp.ones(5), rounds=50, key=1)
+    >>> bool(jnp.linalg.norm(clients.gradient(run.params)) < 0.1 * jnp.linalg.norm(clients.gradient(jnp.ones(5))))
     True
     """
     return Factored(

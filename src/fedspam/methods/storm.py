@@ -179,9 +179,9 @@ def storm(cohort_size: int, *, kappa: float = 1.0, w: float = 10.0, c: float = 1
     >>> import jax.numpy as jnp
     >>> from fedspam import simulate
     >>> from fedspam.problems import quadratics
-    >>> people = quadratics(0, clients=50, dimension=5, delta=0.1)
-    >>> run = simulate(storm(10, kappa=0.5, c=10.0), people, jnp.ones(5), rounds=200, key=1)
-    >>> bool(jnp.linalg.norm(people.gradient(run.params)) < 0.1 * jnp.linalg.norm(people.gradient(jnp.ones(5))))
+    >>> clients = quadratics(0, clients=50, dimension=5, delta=0.1)
+    >>> run = simulate(storm(10, kappa=0.5, c=10.0), clients, jnp.ones(5), rounds=200, key=1)
+    >>> bool(jnp.linalg.norm(clients.gradient(run.params)) < 0.1 * jnp.linalg.norm(clients.gradient(jnp.ones(5))))
     True
     """
     for name, value in (("kappa", kappa), ("w", w), ("c", c)):
@@ -206,9 +206,9 @@ def storm_plus(cohort_size: int, *, step_size: float = 1.0) -> Storm:
     >>> import jax.numpy as jnp
     >>> from fedspam import simulate
     >>> from fedspam.problems import quadratics
-    >>> people = quadratics(0, clients=50, dimension=5, delta=0.1)
-    >>> run = simulate(storm_plus(10), people, jnp.ones(5), rounds=200, key=1)
-    >>> bool(jnp.linalg.norm(people.gradient(run.params)) < 0.1 * jnp.linalg.norm(people.gradient(jnp.ones(5))))
+    >>> clients = quadratics(0, clients=50, dimension=5, delta=0.1)
+    >>> run = simulate(storm_plus(10), clients, jnp.ones(5), rounds=200, key=1)
+    >>> bool(jnp.linalg.norm(clients.gradient(run.params)) < 0.1 * jnp.linalg.norm(clients.gradient(jnp.ones(5))))
     True
     """
     checks.positive("step_size", step_size)
@@ -238,9 +238,9 @@ def meta_storm(
     >>> import jax.numpy as jnp
     >>> from fedspam import simulate
     >>> from fedspam.problems import quadratics
-    >>> people = quadratics(0, clients=50, dimension=5, delta=0.1)
-    >>> run = simulate(meta_storm(10, step_size=0.3), people, jnp.ones(5), rounds=200, key=1)
-    >>> bool(jnp.linalg.norm(people.gradient(run.params)) < 0.1 * jnp.linalg.norm(people.gradient(jnp.ones(5))))
+    >>> clients = quadratics(0, clients=50, dimension=5, delta=0.1)
+    >>> run = simulate(meta_storm(10, step_size=0.3), clients, jnp.ones(5), rounds=200, key=1)
+    >>> bool(jnp.linalg.norm(clients.gradient(run.params)) < 0.1 * jnp.linalg.norm(clients.gradient(jnp.ones(5))))
     True
     """
     for name, value in (("step_size", step_size), ("a", a), ("b", b)):

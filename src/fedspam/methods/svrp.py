@@ -148,9 +148,9 @@ def svrp(step_size: Any, probability: Any, *, solver: LocalSolver | None = None)
     >>> from fedspam import simulate
     >>> from fedspam.problems import quadratics
     >>> from fedspam.solvers import Exact
-    >>> people = quadratics(0, clients=10, dimension=5, delta=0.1)
-    >>> run = simulate(svrp(step_size=2.0, probability=0.1, solver=Exact()), people, jnp.ones(5), rounds=50, key=1)
-    >>> bool(jnp.linalg.norm(people.gradient(run.params)) < 0.001 * jnp.linalg.norm(people.gradient(jnp.ones(5))))
+    >>> clients = quadratics(0, clients=10, dimension=5, delta=0.1)
+    >>> run = simulate(svrp(step_size=2.0, probability=0.1, solver=Exact()), clients, jnp.ones(5), rounds=50, key=1)
+    >>> bool(jnp.linalg.norm(clients.gradient(run.params)) < 0.001 * jnp.linalg.norm(clients.gradient(jnp.ones(5))))
     True
     """
     return Svrp(step_size_schedule(step_size), probability_schedule(probability), LBFGS() if solver is None else solver)
@@ -178,10 +178,10 @@ def catalyzed_svrp(
     >>> from fedspam import simulate
     >>> from fedspam.problems import quadratics
     >>> from fedspam.solvers import Exact
-    >>> people = quadratics(0, clients=10, dimension=5, delta=0.1)
+    >>> clients = quadratics(0, clients=10, dimension=5, delta=0.1)
     >>> method = catalyzed_svrp(step_size=2.0, probability=0.1, pull=0.1, convexity=1.0, period=10, solver=Exact())
-    >>> run = simulate(method, people, jnp.ones(5), rounds=50, key=1)
-    >>> bool(jnp.linalg.norm(people.gradient(run.params)) < 0.001 * jnp.linalg.norm(people.gradient(jnp.ones(5))))
+    >>> run = simulate(method, clients, jnp.ones(5), rounds=50, key=1)
+    >>> bool(jnp.linalg.norm(clients.gradient(run.params)) < 0.001 * jnp.linalg.norm(clients.gradient(jnp.ones(5))))
     True
     """
     for name, value in (("pull", pull), ("convexity", convexity)):

@@ -45,9 +45,9 @@ def svrs(cohort_size: int, step_size: Any, probability: Any, *, solver: LocalSol
     >>> from fedspam import simulate
     >>> from fedspam.problems import quadratics
     >>> from fedspam.solvers import Exact
-    >>> people = quadratics(0, clients=10, dimension=5, delta=0.1)
-    >>> run = simulate(svrs(2, step_size=1.0, probability=0.2, solver=Exact()), people, jnp.ones(5), rounds=40, key=1)
-    >>> bool(jnp.linalg.norm(people.gradient(run.params)) < 0.01 * jnp.linalg.norm(people.gradient(jnp.ones(5))))
+    >>> clients = quadratics(0, clients=10, dimension=5, delta=0.1)
+    >>> run = simulate(svrs(2, step_size=1.0, probability=0.2, solver=Exact()), clients, jnp.ones(5), rounds=40, key=1)
+    >>> bool(jnp.linalg.norm(clients.gradient(run.params)) < 0.01 * jnp.linalg.norm(clients.gradient(jnp.ones(5))))
     True
     """
     return Factored(
@@ -136,10 +136,10 @@ def acc_svrs(
     >>> from fedspam import simulate
     >>> from fedspam.problems import quadratics
     >>> from fedspam.solvers import Exact
-    >>> people = quadratics(0, clients=10, dimension=5, delta=0.1)
+    >>> clients = quadratics(0, clients=10, dimension=5, delta=0.1)
     >>> method = acc_svrs(2, 1.0, 0.2, mixing=0.5, convexity=1.0, solver=Exact())
-    >>> run = simulate(method, people, jnp.ones(5), rounds=60, key=1)
-    >>> bool(jnp.linalg.norm(people.gradient(run.params)) < 0.01 * jnp.linalg.norm(people.gradient(jnp.ones(5))))
+    >>> run = simulate(method, clients, jnp.ones(5), rounds=60, key=1)
+    >>> bool(jnp.linalg.norm(clients.gradient(run.params)) < 0.01 * jnp.linalg.norm(clients.gradient(jnp.ones(5))))
     True
     """
     checks.between("mixing", mixing, 0, 1, open_low=True)

@@ -40,8 +40,8 @@ class Model:
     >>> from fedspam.models import mlp
     >>> model = mlp(4, 3, hidden=(8,))
     >>> rows = {"features": jnp.ones((5, 4)), "label": jnp.zeros(5, jnp.int32)}
-    >>> people = Ragged.of([rows, rows], model.loss, batch=2)
-    >>> people.client(jnp.uint32(0))(model.init(jax.random.key(0))).shape
+    >>> clients = Ragged.of([rows, rows], model.loss, batch=2)
+    >>> clients.client(jnp.uint32(0))(model.init(jax.random.key(0))).shape
     ()
     """
 

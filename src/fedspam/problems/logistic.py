@@ -58,8 +58,8 @@ def logistic(
         batch, replace, weighted: as in `Ragged.of`.
 
     >>> import jax.numpy as jnp
-    >>> people = logistic([[1.0, 0.0], [0.0, 1.0], [1.0, 1.0]], [1, 0, 1], [7, 7, 9])
-    >>> people.size, round(float(people.client(jnp.uint32(1))(jnp.zeros(2))), 4)
+    >>> clients = logistic([[1.0, 0.0], [0.0, 1.0], [1.0, 1.0]], [1, 0, 1], [7, 7, 9])
+    >>> clients.size, round(float(clients.client(jnp.uint32(1))(jnp.zeros(2))), 4)
     (2, 0.6931)
     """
     features, labels, clients = np.asarray(features, np.float64), np.asarray(labels), np.asarray(clients)
@@ -85,22 +85,24 @@ def logistic(
     return Ragged.of_sizes(examples, sizes.tolist(), loss, batch=batch, replace=replace, weighted=weighted)
 
 
-def logistic_smoothness(people: Ragged) -> Float[np.ndarray, " clients"]:
+def logistic_smoothness(population: Ragged) -> Float[np.ndarray, " clients"]:
     r"""For each client the Lipschitz constant of its gradient, attained at x = 0, where all margins vanish.
 
     .. math:: L_i = \lambda_{\max}(A_i^\top A_i)/(4m_i) + \lambda\max R''
 
-    >>> people = logistic([[1.0, 0.0], [0.0, 1.0], [2.0, 0.0]], [1, 0, 1], [0, 0, 1], regularisation=0.5)
-    >>> logistic_smoothness(people).tolist()
+    >>> clients = logistic([[1.0, 0.0], [0.0, 1.0], [2.0, 0.0]], [1, 0, 1], [0, 0, 1], regularisation=0.5)
+    >>> logistic_smoothness(clients).tolist()
     [0.625, 1.5]
     """
-    if not isinstance(people.loss, LogisticLoss):
-        raise ValueError(f"{people.loss} is no logistic loss; give a population made by logistic(...)")
-    features, offsets = np.asarray(people.examples["features"], np.float64), np.asarray(people.offsets)
+    if not isinstance(population.loss, LogisticLoss):
+        raise ValueError(f"{population.loss} is no logistic loss; give a population made by logistic(...)")
+    features, offsets = np.asarray(population.examples["features"], np.float64), np.asarray(population.offsets)
     constants = []
     for begin, end in itertools.pairwise(offsets):
-        curvature = np.linalg.norm(features[begin:end], 2) ** 2 / (4 * (end - begin)) + people.loss.penalty_smoothness
-        constants.append(curvature * ((end - begin) * people.size / offsets[-1] if people.weighted else 1.0))
+        curvature = (
+            np.linalg.norm(features[begin:end], 2) ** 2 / (4 * (end - begin)) + population.loss.penalty_smoothness
+        )
+        constants.append(curvature * ((end - begin) * population.size / offsets[-1] if population.weighted else 1.0))
     return np.array(constants)
 
 
@@ -125,8 +127,8 @@ def synthetic_logistic(
 
     The other arguments are those of `logistic`.
 
-    >>> people = synthetic_logistic(0, clients=3, dimension=4, rows=(5, 9))
-    >>> people.size, people.capacity <= 9
+    >>> clients = synthetic_logistic(0, clients=3, dimension=4, rows=(5, 9))
+    >>> clients.size, clients.capacity <= 9
     (3, True)
     """
     checks.whole("clients", clients, 1)

@@ -39,25 +39,25 @@ class _Rows(NamedTuple):
     weights: Float[np.ndarray, " rows"]
 
 
-def row_weights(people: Ragged) -> Float[np.ndarray, " rows"]:
+def row_weights(population: Ragged) -> Float[np.ndarray, " rows"]:
     """By how much each row's loss enters f, the mean over clients of their mean losses; the weights sum to 1.
 
     >>> from fedspam.problems import logistic
     >>> row_weights(logistic([[1.0], [2.0], [3.0]], [1, 0, 1], [0, 0, 1])).tolist()
     [0.25, 0.25, 0.5]
     """
-    sizes = np.diff(np.asarray(people.offsets)).astype(float)
-    each = np.full(len(sizes), 1 / sizes.sum()) if people.weighted else 1 / (sizes * len(sizes))
+    sizes = np.diff(np.asarray(population.offsets)).astype(float)
+    each = np.full(len(sizes), 1 / sizes.sum()) if population.weighted else 1 / (sizes * len(sizes))
     return np.repeat(each, sizes.astype(int))
 
 
-def measure(people: Ragged, start: Params) -> Measured:
+def measure(population: Ragged, start: Params) -> Measured:
     """Solve a regression to high accuracy and measure its similarity on the way.
 
     Newton's method with a line search, and with eigenvalues replaced by their absolute values where f is not convex.
 
     Arguments:
-        people: made by `logistic` or `softmax`.
+        clients: made by `logistic` or `softmax`.
         start: where a method would start.
 
     >>> import numpy as np
@@ -66,15 +66,15 @@ def measure(people: Ragged, start: Params) -> Measured:
     >>> found.slope <= 1e-12, found.convex, round(found.smoothness, 3)
     (True, True, 0.562)
     """
-    loss = people.loss
+    loss = population.loss
     if not isinstance(loss, LogisticLoss | SoftmaxLoss):
         raise ValueError(f"{loss} is no regression whose Hessian is known; make the clients by logistic or softmax")
-    label = people.examples["label"]
-    rows = _Rows(np.asarray(people.examples["features"], np.float64), np.asarray(label), row_weights(people))
+    label = population.examples["label"]
+    rows = _Rows(np.asarray(population.examples["features"], np.float64), np.asarray(label), row_weights(population))
     start = np.asarray(start, np.float64)
     convex = not getattr(loss, "nonconvex", False)
     end, value, slope = _newton(lambda x: _look(loss, x, rows), lambda x: _hessian(loss, x, rows), start, convex)
-    scales = [_similarity(loss, x, rows, np.asarray(people.offsets)) for x in (start, end)]
+    scales = [_similarity(loss, x, rows, np.asarray(population.offsets)) for x in (start, end)]
     delta, smoothness = (max(pair) for pair in zip(*scales, strict=True))
     return Measured(delta, smoothness, end, value, slope, convex)
 

@@ -48,8 +48,8 @@ def softmax(
         batch, replace, weighted: as in `Ragged.of`.
 
     >>> import jax.numpy as jnp
-    >>> people = softmax([[1.0, 0.0], [0.0, 1.0], [1.0, 1.0]], [0, 1, 2], [7, 7, 9])
-    >>> people.size, round(float(people.client(jnp.uint32(1))(jnp.zeros((2, 3)))), 4)  # log 3
+    >>> clients = softmax([[1.0, 0.0], [0.0, 1.0], [1.0, 1.0]], [0, 1, 2], [7, 7, 9])
+    >>> clients.size, round(float(clients.client(jnp.uint32(1))(jnp.zeros((2, 3)))), 4)  # log 3
     (2, 1.0986)
     """
     features, labels, clients = np.asarray(features, np.float64), np.asarray(labels), np.asarray(clients)

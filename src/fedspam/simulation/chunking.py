@@ -29,8 +29,8 @@ def fitting_chunk(algorithm: Any, population: Population, params: Params, *, mem
     >>> import jax.numpy as jnp
     >>> from fedspam.methods import fedavg
     >>> from fedspam.problems import quadratics
-    >>> people = quadratics(0, clients=20, dimension=5)
-    >>> fitting_chunk(fedavg(10, 5, 0.05), people, jnp.ones(5), memory=1e9)
+    >>> clients = quadratics(0, clients=20, dimension=5)
+    >>> fitting_chunk(fedavg(10, 5, 0.05), clients, jnp.ones(5), memory=1e9)
     10
     """
     if memory is not None:

@@ -55,8 +55,8 @@ class Stored:
     >>> import jax.numpy as jnp
     >>> from fedspam.datasets import FederatedData
     >>> data = FederatedData.of([("a", {"x": [1.0, 3.0]}), ("b", {"x": [5.0]})])
-    >>> people = Stored.of(data, lambda m, rows: (rows["x"] - m) ** 2)
-    >>> people.size, float(people.client(jnp.uint32(0))(jnp.array(2.0)))
+    >>> clients = Stored.of(data, lambda m, rows: (rows["x"] - m) ** 2)
+    >>> clients.size, float(clients.client(jnp.uint32(0))(jnp.array(2.0)))
     (2, 1.0)
     """
 

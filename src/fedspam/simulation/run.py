@@ -153,9 +153,9 @@ def simulate(
         while done < rounds and status is None:
             # after a rest that is no multiple of `every`, first to the next one
             count = min(length, rounds - done, every - done % every if done % every else length)
-            people = lend(carry, done, count)
+            clients = lend(carry, done, count)
             advance = lambda count, careful=False: engine.advance(
-                algorithm, people, carry, key, jnp.int32(done), jnp.int32(count), around,
+                algorithm, clients, carry, key, jnp.int32(done), jnp.int32(count), around,
                 world=world, length=length, every=every, record=record, careful=careful,
             )  # fmt: skip
             end = clock.time(advance, count)

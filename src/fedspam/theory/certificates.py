@@ -37,8 +37,8 @@ def certificates(rows: Mapping[str, np.ndarray], *, epsilon: float | None = None
     >>> import jax.numpy as jnp
     >>> from fedspam import simulate, spam
     >>> from fedspam.problems import quadratics
-    >>> people = quadratics(0, clients=10, dimension=5)
-    >>> run = simulate(spam(step_size=1.0, fresh_weight=0.5), people, jnp.ones(5), rounds=20, key=0)
+    >>> clients = quadratics(0, clients=10, dimension=5)
+    >>> run = simulate(spam(step_size=1.0, fresh_weight=0.5), clients, jnp.ones(5), rounds=20, key=0)
     >>> found = certificates(run.rows)
     >>> found.decreased, found.relative, found.floor
     (1.0, 1.0, 0.0)

@@ -30,9 +30,9 @@ class Observed:
     >>> from fedspam import simulate, spam
     >>> from fedspam.problems import quadratics
     >>> from fedspam.solvers import Exact
-    >>> people = quadratics(0, clients=10, dimension=5)
-    >>> method = Observed(spam(step_size=1.0, fresh_weight=0.5, solver=Exact()), people, infimum=people.optimum)
-    >>> run = simulate(method, people, jnp.ones(5), rounds=50, key=0)
+    >>> clients = quadratics(0, clients=10, dimension=5)
+    >>> method = Observed(spam(step_size=1.0, fresh_weight=0.5, solver=Exact()), clients, infimum=clients.optimum)
+    >>> run = simulate(method, clients, jnp.ones(5), rounds=50, key=0)
     >>> bool(run.rows["lyapunov"][-1] < 0.1 * run.rows["lyapunov"][0])
     True
 

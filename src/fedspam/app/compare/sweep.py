@@ -46,15 +46,15 @@ def cases() -> list[Case]:
 
     def noisy(ratio: float, noise: float, clients: int) -> Callable[[], Problem]:
         def make() -> Problem:
-            people, start = similar_quadratics(ratio, noise, clients=clients, dimension=DIMENSION)
-            return of_quadratics("quadratics", f"quadratics, noise {noise:g} |grad f(0)|", people, start)
+            population, start = similar_quadratics(ratio, noise, clients=clients, dimension=DIMENSION)
+            return of_quadratics("quadratics", f"quadratics, noise {noise:g} |grad f(0)|", population, start)
 
         return make
 
     def scaled(scale: float) -> Callable[[], Problem]:
         def make() -> Problem:
-            people, start = ridge(0, clients=CLIENTS, dimension=DIMENSION, scale=scale)
-            return of_quadratics("ridge", f"ridge, scale {scale:g}", people, start)
+            population, start = ridge(0, clients=CLIENTS, dimension=DIMENSION, scale=scale)
+            return of_quadratics("ridge", f"ridge, scale {scale:g}", population, start)
 
         return make
 

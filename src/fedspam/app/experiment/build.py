@@ -71,11 +71,11 @@ def _world(config: Config) -> tuple[Population, Params, Any]:
     """Clients, a start and a probe."""
     data = config.data
     if isinstance(data, schema.QuadraticsSection):
-        people = quadratics(
+        clients = quadratics(
             data.seed, data.clients, data.dimension,
             delta=data.delta, condition=data.condition, curvature=data.curvature, noise=data.noise,
         )  # fmt: skip
-        return _quadratic(people, jnp.zeros(data.dimension))
+        return _quadratic(clients, jnp.zeros(data.dimension))
     if isinstance(data, schema.RidgeSection):
         return _quadratic(
             *ridge(data.seed, data.clients, data.dimension, regularisation=data.regularisation, scale=data.scale)
@@ -88,15 +88,15 @@ def _world(config: Config) -> tuple[Population, Params, Any]:
         if isinstance(problem.population, Quadratics):
             return _quadratic(problem.population, problem.start)
         assert isinstance(problem.population, Ragged)
-        people, start = problem.population, problem.start
-        return people, start, ProblemLook(look_at(people, start, None), problem.look)
+        clients, start = problem.population, problem.start
+        return clients, start, ProblemLook(look_at(clients, start, None), problem.look)
     found = examples(data, config.clients)
     made = learner(config.model, found, seed=config.run.seed, precision=config.run.precision)
-    people = found.train.population(made.loss, batch=config.clients.batch, weighted=config.clients.weighted)
-    return people, made.start, look_at(people, made.start, evaluation(made, found))
+    clients = found.train.population(made.loss, batch=config.clients.batch, weighted=config.clients.weighted)
+    return clients, made.start, look_at(clients, made.start, evaluation(made, found))
 
 
-def _quadratic(people: Quadratics, start: Any) -> tuple[Population, Params, Any]:
-    start = jnp.asarray(start, people.hessians.dtype)
-    unit = jnp.linalg.norm(people.gradient(start))
-    return people, start, QuadraticProbe(people, unit)
+def _quadratic(clients: Quadratics, start: Any) -> tuple[Population, Params, Any]:
+    start = jnp.asarray(start, clients.hessians.dtype)
+    unit = jnp.linalg.norm(clients.gradient(start))
+    return clients, start, QuadraticProbe(clients, unit)

@@ -52,11 +52,14 @@ class RowsLook:
 class QuadraticProbe:
     """f and its relative gradient norm, of quadratic clients."""
 
-    people: Quadratics
+    clients: Quadratics
     unit: Scalar
 
     def __call__(self, params: Params) -> dict[str, Scalar]:
-        return {"loss": self.people.loss(params), "gradient": jnp.linalg.norm(self.people.gradient(params)) / self.unit}
+        return {
+            "loss": self.clients.loss(params),
+            "gradient": jnp.linalg.norm(self.clients.gradient(params)) / self.unit,
+        }
 
 
 @struct
@@ -82,9 +85,9 @@ class Score:
         return seen if self.correct is None else {"accuracy": self.correct(params, rows), **seen}
 
 
-def look_at(people: Ragged, start: Params, test: Evaluation | None) -> RowsLook:
+def look_at(clients: Ragged, start: Params, test: Evaluation | None) -> RowsLook:
     """The probe of a population of rows."""
-    weights = row_weights(people)
+    weights = row_weights(clients)
     block = min(BLOCK, len(weights))
     filling = -len(weights) % block
 
@@ -94,12 +97,12 @@ def look_at(people: Ragged, start: Params, test: Evaluation | None) -> RowsLook:
         return whole.reshape(-1, block, *column.shape[1:])
 
     weighed = jnp.asarray(np.concatenate([weights, np.zeros(filling)]).reshape(-1, block), jnp.result_type(float))
-    blocks = jax.tree.map(fill, people.examples)
+    blocks = jax.tree.map(fill, clients.examples)
     dtype = jnp.result_type(*jax.tree.leaves(start))
-    blank = RowsLook(blocks, weighed, jnp.ones((), dtype), None, loss=people.loss)
+    blank = RowsLook(blocks, weighed, jnp.ones((), dtype), None, loss=clients.loss)
     unit = jax.jit(RowsLook.__call__)(blank, start)["gradient"]
     # a start where the gradient vanishes is its own unit
-    return RowsLook(blocks, weighed, jnp.where(unit > 0, unit, 1), test, loss=people.loss)
+    return RowsLook(blocks, weighed, jnp.where(unit > 0, unit, 1), test, loss=clients.loss)
 
 
 def evaluation(learner: Learner, data: LoadedExamples) -> Evaluation | None:

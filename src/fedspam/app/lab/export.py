@@ -24,11 +24,11 @@ def as_python(setting: LabSetting, problem: Problem) -> str:
         *imports,
         "",
         'jax.config.update("jax_enable_x64", True)',
-        f"people, start = ridge({setting.seed}, clients={CLIENTS}, dimension={DIMENSION}, scale={setting.scale!r})",
+        f"clients, start = ridge({setting.seed}, clients={CLIENTS}, dimension={DIMENSION}, scale={setting.scale!r})",
         f"# delta = {problem.delta:.4g}, L = {problem.smoothness:.4g}",
         f"method = {setting.method}({', '.join(given)})",
-        'error = lambda x: {"gradient": jnp.linalg.norm(people.gradient(x))}',
-        f"run = simulate(method, people, jnp.asarray(start), rounds={ROUNDS}, key={setting.seed}, probe=error)",
+        'error = lambda x: {"gradient": jnp.linalg.norm(clients.gradient(x))}',
+        f"run = simulate(method, clients, jnp.asarray(start), rounds={ROUNDS}, key={setting.seed}, probe=error)",
         'print(run.probes["gradient"][-1] / run.probes["gradient"][0])',
     ]
     return "\n".join(lines) + "\n"

@@ -214,9 +214,9 @@ def traced(setting: LabSetting, problem: Problem) -> Any:
 @functools.lru_cache(maxsize=64)
 def problem_of(scale: float, seed: int) -> Problem:
     """The paper's ridge with 100 clients in 20 dimensions."""
-    people, start = ridge(seed, clients=CLIENTS, dimension=DIMENSION, scale=scale)
+    clients, start = ridge(seed, clients=CLIENTS, dimension=DIMENSION, scale=scale)
     what = f"the paper's ridge: {CLIENTS} clients, d = {DIMENSION}, scale {scale:g}"
-    return of_quadratics("ridge", what, people, start)
+    return of_quadratics("ridge", what, clients, start)
 
 
 @functools.lru_cache(maxsize=256)

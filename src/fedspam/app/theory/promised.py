@@ -88,20 +88,20 @@ class TheoryOutcome:
 def problem(asked: TheoryOptions) -> tuple[Quadratics, jnp.ndarray]:
     """Quadratics with these constants, and a start at this gap above their minimum."""
     smoothness = CONDITION * asked.delta if asked.smoothness is None else asked.smoothness
-    people = quadratics(
+    population = quadratics(
         asked.seed, asked.clients, asked.dimension, delta=asked.delta, condition=CONDITION,
         curvature=smoothness / CONDITION, noise=asked.sigma,
     )  # fmt: skip
     away = np.random.default_rng(asked.seed).standard_normal(asked.dimension)
-    hessian = np.asarray(people.hessians, np.float64).mean(0)
+    hessian = np.asarray(population.hessians, np.float64).mean(0)
     away *= np.sqrt(2 * asked.gap / (away @ hessian @ away))
-    return people, jnp.asarray(people.minimiser + away, people.hessians.dtype)
+    return population, jnp.asarray(population.minimiser + away, population.hessians.dtype)
 
 
-def outcomes(asked: TheoryOptions, people: Quadratics, start: jnp.ndarray) -> list[TheoryOutcome]:
+def outcomes(asked: TheoryOptions, population: Quadratics, start: jnp.ndarray) -> list[TheoryOutcome]:
     """Every theorem with the largest parameters that it allows."""
     delta, cohort, k = asked.delta, asked.cohort, np.arange(asked.rounds)
-    gamma, effective = 0.25 / delta, effective_cohort_of(people, cohort)
+    gamma, effective = 0.25 / delta, effective_cohort_of(population, cohort)
     alone, together = float(least_fresh_weight(gamma, delta)), float(least_fresh_weight(gamma, delta, effective))
     together = max(together, 1 / asked.rounds)  # where everyone is asked nothing is left to average
     falling = cube_root(delta)
@@ -120,20 +120,20 @@ def outcomes(asked: TheoryOptions, people: Quadratics, start: jnp.ndarray) -> li
         ("D.1", f"SPAM-PPA, B = {cohort}", f"γ = {gamma:.3g}, p = {together:.3g}",
          spam_ppa(cohort, gamma, together, solver=exact), flat(gamma), flat(together), noisy),
     ]  # fmt: skip
-    return [_outcome(asked, people, start, *case) for case in cases]
+    return [_outcome(asked, population, start, *case) for case in cases]
 
 
 def _outcome(
-    asked: TheoryOptions, people: Quadratics, start: Any, theorem: str, name: str, parameters: str, method: Any,
+    asked: TheoryOptions, population: Quadratics, start: Any, theorem: str, name: str, parameters: str, method: Any,
     steps: np.ndarray, fresh_weights: np.ndarray, cohort: float,
 ) -> TheoryOutcome:  # fmt: skip
-    watched = Observed(method, people, people.optimum)
+    watched = Observed(method, population, population.optimum)
     keys = range(asked.seed, asked.seed + asked.seeds)
-    run = simulate_many(watched, people, start, rounds=asked.rounds, keys=keys)
+    run = simulate_many(watched, population, start, rounds=asked.rounds, keys=keys)
     rows = {column: np.asarray(values[0], np.float64) for column, values in run.rows.items()}
     known = Constants(
         asked.delta, float(np.sqrt(rows["spread"].max())), asked.gap, float(rows["error"][:, 0].mean()),
-        smoothness=people.smoothness, weak_convexity=0.0,
+        smoothness=population.smoothness, weak_convexity=0.0,
     )  # fmt: skip
     corrected, printed = _bounds(theorem, known, steps, fresh_weights, cohort, asked, _epsilons(rows))
     broken = premises(known, steps, fresh_weights, cohort=cohort, averaged=theorem == "D.1")
@@ -188,19 +188,19 @@ def show(asked: TheoryOptions, folder: Path | None, *, command: str = "", quiet:
     """Run, print, draw, write; 0 if every corrected bound holds."""
     began = time.perf_counter()
     folder = make_folder(new_folder("theory") if folder is None else folder)
-    people, start = problem(asked)
-    found = outcomes(asked, people, start)
+    population, start = problem(asked)
+    found = outcomes(asked, population, start)
     console = Console(quiet=quiet)
     first = found[0]
     console.print(
         f"δ = {asked.delta:g}, σ = {asked.sigma:g} at the minimiser and {first.known.sigma:.3g} where it is largest "
-        f"on the way, F = {asked.gap:g}, L = {people.smoothness:.3g}, {asked.clients} clients, B = {asked.cohort}, "
-        f"B_eff = {effective_cohort_of(people, asked.cohort):.3g}, {asked.rounds} rounds, {asked.seeds} runs\n",
+        f"on the way, F = {asked.gap:g}, L = {population.smoothness:.3g}, {asked.clients} clients, B = {asked.cohort}, "
+        f"B_eff = {effective_cohort_of(population, asked.cohort):.3g}, {asked.rounds} rounds, {asked.seeds} runs\n",
         highlight=False,
     )
     console.print(_promised(found))
-    slope = float(np.sum(np.asarray(people.gradient(start), np.float64) ** 2))
-    console.print(_needed(asked, found, 0.01 * slope if asked.epsilon is None else asked.epsilon, people, start))
+    slope = float(np.sum(np.asarray(population.gradient(start), np.float64) ** 2))
+    console.print(_needed(asked, found, 0.01 * slope if asked.epsilon is None else asked.epsilon, population, start))
     console.print(_worth(next(outcome for outcome in found if outcome.theorem == "4.1")))
     _write(asked, folder, found)
     write_manifest(folder, command, began, asked=describe.describe(asked))
@@ -233,7 +233,9 @@ def _promised(found: list[TheoryOutcome]) -> Table:
     return shown
 
 
-def _needed(asked: TheoryOptions, found: list[TheoryOutcome], epsilon: float, people: Quadratics, start: Any) -> Table:
+def _needed(
+    asked: TheoryOptions, found: list[TheoryOutcome], epsilon: float, population: Quadratics, start: Any
+) -> Table:
     """Corollaries 3.4 and 5.2: trips and bytes until the mean is below epsilon."""
     shown = Table(title=f"Until the mean of ‖∇f‖² is at most {epsilon:.3g}", title_justify="left")
     for name in ("method", "order", "trips promised", "bytes promised", "rounds taken", "bytes taken"):
@@ -241,12 +243,12 @@ def _needed(asked: TheoryOptions, found: list[TheoryOutcome], epsilon: float, pe
     for one in found:
         if one.theorem not in ("3.2", "5.1"):
             continue
-        cohort = 1.0 if one.theorem == "3.2" else min(effective_cohort_of(people, asked.cohort), 1e12)
+        cohort = 1.0 if one.theorem == "3.2" else min(effective_cohort_of(population, asked.cohort), 1e12)
         known = replace(one.known, error=0.0)
         trips = trips_needed(known, epsilon, cohort=cohort)
         plan = ledger.plan(
             spam(0.1, 0.1, solver=Exact()) if one.theorem == "3.2" else spam_pp(asked.cohort, 0.1, 0.1, solver=Exact()),
-            start, people,
+            start, population,
         )  # fmt: skip
         start_bytes, each = sum(traffic(plan, 0)), sum(traffic(plan, 1)) - sum(traffic(plan, 0))
         arrived = np.flatnonzero(one.sums.mean(0) <= epsilon)

@@ -48,7 +48,7 @@ class Course:
     Arguments:
         algorithm: the method.
         fed: the handle on its clients.
-        people: their number.
+        clients: their number.
         plan: what the method sends.
         params: where it starts.
         key: the randomness.
@@ -57,7 +57,7 @@ class Course:
 
     algorithm: Any
     fed: Flower
-    people: Nodes
+    clients: Nodes
     plan: Plan
     params: Params
     key: Key[Array, ""]
@@ -164,13 +164,13 @@ class Course:
 
     def _info(self) -> Any:
         memory = self.algorithm.client_state(self.params)
-        one = lambda state: self.algorithm.round(state, self.key, Null(self.people, memory=memory))[1]
+        one = lambda state: self.algorithm.round(state, self.key, Null(self.clients, memory=memory))[1]
         return jax.eval_shape(one, self._blank().state)
 
     def _blank(self) -> Carry:
         """A carry of the right shapes."""
         memory = self.algorithm.client_state(self.params)
-        start = lambda params: self.algorithm.init(params, self.key, Null(self.people, memory=memory))
+        start = lambda params: self.algorithm.init(params, self.key, Null(self.clients, memory=memory))
         state = jax.tree.map(_zeros, jax.eval_shape(start, self.params))
         return Carry(state, self._memories(), jnp.int32(0))
 

@@ -163,13 +163,13 @@ class FedspamStrategy(Strategy):
         LOG.info("schema: %s", schema.digest)
         directory = self._directory = Directory(grid, schema, timeout)
         directory.gather(self.min_available_nodes)
-        people = Nodes(directory.clients)
+        clients = Nodes(directory.clients)
         algorithm = self.algorithm
         if self.fraction_train is not None:
-            count = max(math.floor(people.size * self.fraction_train), self.min_train_nodes)
-            algorithm = with_cohort(algorithm, min(count, people.size))
+            count = max(math.floor(clients.size * self.fraction_train), self.min_train_nodes)
+            algorithm = with_cohort(algorithm, min(count, clients.size))
         identity = records.identity(
-            algorithm, people, params, key, world="flower", quorum=self.quorum, retries=self.retries,
+            algorithm, clients, params, key, world="flower", quorum=self.quorum, retries=self.retries,
             aggregate=self.aggregate,
         )  # fmt: skip
         run = describe.digest(identity)
@@ -179,7 +179,7 @@ class FedspamStrategy(Strategy):
             grid, directory, schema, terms, journal, run[:16], config=train_config, aggregate=self.aggregate,
             secure=self.secure,
         )  # fmt: skip
-        course = Course(algorithm, fed, people, schema.plan, params, key, self.patience)
+        course = Course(algorithm, fed, clients, schema.plan, params, key, self.patience)
 
         result = Result(arrays=initial_arrays)
         look = lambda done, params: _numbers(evaluate_fn(done, arrays.to_arrays(params)) if evaluate_fn else None)
@@ -228,10 +228,10 @@ class FedspamStrategy(Strategy):
     ) -> Iterable[Message]:
         """Ask a part of the clients, drawn anew each round, to evaluate the model."""
         assert self._directory is not None, "start() comes first"
-        people = Nodes(self._directory.clients)
-        count = min(people.size, max(math.floor(people.size * self.fraction_evaluate), self.min_evaluate_nodes))
+        clients = Nodes(self._directory.clients)
+        count = min(clients.size, max(math.floor(clients.size * self.fraction_evaluate), self.min_evaluate_nodes))
         key = prng.fold_name(jax.random.fold_in(jax.random.key(self.seed), server_round), "evaluate")
-        nodes = [self._directory.node(int(id)) for id in people.sample(key, count)]
+        nodes = [self._directory.node(int(id)) for id in clients.sample(key, count)]
         record = RecordDict({
             self.arrayrecord_key: arrays,
             self.configrecord_key: ConfigRecord({**config, "server-round": server_round}),

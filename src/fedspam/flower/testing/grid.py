@@ -27,8 +27,8 @@ class LoopbackGrid(Grid):
     >>> from fedspam import spam
     >>> from fedspam.flower import FedspamStrategy, client_app, clients_of, to_arrays
     >>> from fedspam.problems import quadratics
-    >>> people, method = quadratics(0, clients=4, dimension=3), spam(step_size=0.5, fresh_weight=0.3)
-    >>> grid = LoopbackGrid(client_app(clients_of(people), method, jnp.ones(3)), clients=4)
+    >>> clients, method = quadratics(0, clients=4, dimension=3), spam(step_size=0.5, fresh_weight=0.3)
+    >>> grid = LoopbackGrid(client_app(clients_of(clients), method, jnp.ones(3)), clients=4)
     >>> result = FedspamStrategy(method, jnp.ones(3)).start(grid, to_arrays(jnp.ones(3)), num_rounds=2)
     >>> sorted(result.train_metrics_clientapp)
     [1, 2]

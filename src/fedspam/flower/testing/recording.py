@@ -61,32 +61,34 @@ def record(folder: str | Path) -> None:
     """Write the kit, replies included."""
     folder = Path(folder)
     with jax.enable_x64(True):
-        people = synthetic_logistic(0, clients=CLIENTS, dimension=DIMENSION, rows=(4, 6), regularisation=REGULARISATION)
+        clients = synthetic_logistic(
+            0, clients=CLIENTS, dimension=DIMENSION, rows=(4, 6), regularisation=REGULARISATION
+        )
         solver = GradientDescent(steps=3, local_rate=STEP, safeguard=False)
         methods = {
             "spam_pp": spam_pp(CLIENTS, step_size=0.5, fresh_weight=0.3, solver=solver),
             "scaffold": scaffold(CLIENTS, 2, STEP),
             "fedavg": fedavg(CLIENTS, 2, STEP),
         }
-        heard = {name: _heard(people, method) for name, method in methods.items()}
+        heard = {name: _heard(clients, method) for name, method in methods.items()}
     cases = []
     for name, exchanges in heard.items():
-        for number, (message, reply) in enumerate([*exchanges, *_refused(name, exchanges, people, methods[name])]):
+        for number, (message, reply) in enumerate([*exchanges, *_refused(name, exchanges, clients, methods[name])]):
             case = f"{name}-{number:02d}"
             cases.append({"name": case, "method": name, "type": message.metadata.message_type})
             _write(folder / case, "message", message)
             _write(folder / case, "reply", reply)
     rows = {}
     for id in range(CLIENTS):
-        begin, end = int(people.offsets[id]), int(people.offsets[id + 1])
-        rows |= {f"client-{id}.{part}": np.array(people.examples[part][begin:end]) for part in ("features", "label")}
+        begin, end = int(clients.offsets[id]), int(clients.offsets[id + 1])
+        rows |= {f"client-{id}.{part}": np.array(clients.examples[part][begin:end]) for part in ("features", "label")}
     files.write(folder / "problem.safetensors", safetensors.numpy.save(rows))
     works = {"spam_pp": WORKS, "scaffold": SCAFFOLD, "fedavg": FEDAVG}
     kit = {"problem": PROBLEM, "header": HEADER, "works": works, "client": CLIENT, "cases": cases}
     files.write(folder / "kit.json", json.dumps(kit, indent=1).encode())
 
 
-def _heard(people: Any, method: Any) -> list[tuple[Message, Message]]:
+def _heard(clients: Any, method: Any) -> list[tuple[Message, Message]]:
     """All that the client is asked in a run in which things go wrong, with its answers."""
     first, exchanges = jnp.ones(DIMENSION), []
 
@@ -99,19 +101,19 @@ def _heard(people: Any, method: Any) -> list[tuple[Message, Message]]:
             return [Message(Error(code=0, reason="lost on its way"), reply_to=message)]
         return [reply]
 
-    grid = LoopbackGrid(client_app(clients_of(people), method, first), CLIENTS, twist=twist)
+    grid = LoopbackGrid(client_app(clients_of(clients), method, first), CLIENTS, twist=twist)
     strategy = FedspamStrategy(method, first, seed=SEED, min_available_nodes=CLIENTS, quorum=0.5, retries=3)
     strategy.start(grid, arrays.to_arrays(first), num_rounds=3, timeout=60)
     return exchanges
 
 
 def _refused(
-    name: str, exchanges: list[tuple[Message, Message]], people: Any, method: Any
+    name: str, exchanges: list[tuple[Message, Message]], clients: Any, method: Any
 ) -> list[tuple[Message, Message]]:
     """The last message, changed in ways that a client must refuse."""
     asked, _ = exchanges[-1]
     with jax.enable_x64(True):
-        app: ClientApp = client_app(clients_of(people), method, jnp.ones(DIMENSION))
+        app: ClientApp = client_app(clients_of(clients), method, jnp.ones(DIMENSION))
     changed = []
     for change in ({"schema": "0" * 32}, {"exchange": "nothing"}, {"memory": 77}) if name == "scaffold" else ():
         head = ConfigRecord({**asked.content.config_records[arrays.HEADER], **change})
