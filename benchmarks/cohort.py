@@ -23,10 +23,10 @@ import sys
 import time
 from pathlib import Path
 
+import baselines
 import numpy as np
-import sides
 
-IMAGES = sides.LOCAL_STEPS * sides.BATCH  # of a client
+IMAGES = baselines.LOCAL_STEPS * baselines.BATCH  # of a client
 
 
 def central(asked):
@@ -39,8 +39,8 @@ def central(asked):
     from fedspam.federation.traced import Traced
     from fedspam.models import femnist_cnn
 
-    model = femnist_cnn(sides.CLASSES, dtype=asked.dtype)
-    images, labels, offsets = sides.draw(asked.cohort, equal=asked.images)
+    model = femnist_cnn(baselines.CLASSES, dtype=asked.dtype)
+    images, labels, offsets = baselines.draw(asked.cohort, equal=asked.images)
     clients = Ragged.of_sizes({"features": images, "label": labels}, np.diff(offsets), model.loss)
     x, x_prev, key = model.init(0), model.init(1), jax.random.key(0)
     total = len(images)
@@ -91,29 +91,29 @@ def central(asked):
 
 def fedavg(asked):
     """A round of FedAvg here, at the chunk that is chosen unless one is given."""
-    images, labels, offsets = sides.draw(asked.cohort, equal=asked.images)
-    task = sides.Task("cnn", asked.cohort, images, labels, offsets)
-    return {**rounds_of(sides.ours(task, chunk=asked.chunk), asked), "memory_mib": jax_peak()}
+    images, labels, offsets = baselines.draw(asked.cohort, equal=asked.images)
+    task = baselines.Task("cnn", asked.cohort, images, labels, offsets)
+    return {**rounds_of(baselines.ours(task, chunk=asked.chunk), asked), "memory_mib": jax_peak()}
 
 
 def torch_side(asked):
     """A round of FedAvg in PyTorch."""
     import torch
 
-    images, labels, offsets = sides.draw(asked.cohort, equal=asked.images)
+    images, labels, offsets = baselines.draw(asked.cohort, equal=asked.images)
     device = "cuda" if torch.cuda.is_available() else "cpu"
-    task = sides.Task("cnn", asked.cohort, images, labels, offsets, device=device)
-    found = rounds_of(sides.torch_loop(task) if asked.part == "torch-loop" else sides.torch_vmap(task), asked)
+    task = baselines.Task("cnn", asked.cohort, images, labels, offsets, device=device)
+    found = rounds_of(baselines.torch_loop(task) if asked.part == "torch-loop" else baselines.torch_vmap(task), asked)
     peak = torch.cuda.max_memory_allocated() / 2**20 if device == "cuda" else None
     return {**found, "memory_mib": peak}
 
 
 def ragged(asked):
     """Rounds a second over 3,400 clients of log-normal size."""
-    images, labels, offsets = sides.draw(asked.clients)
-    task = sides.Task(asked.model, asked.cohort, images, labels, offsets)
+    images, labels, offsets = baselines.draw(asked.clients)
+    task = baselines.Task(asked.model, asked.cohort, images, labels, offsets)
     many = 50 if asked.model == "softmax" and not asked.small else 1
-    found = rounds_of(sides.ours(task, chunk=asked.chunk, every=many), asked)
+    found = rounds_of(baselines.ours(task, chunk=asked.chunk, every=many), asked)
     return {"ms": found["ms"] / many, "compile_s": found["compile_s"], "memory_mib": jax_peak()}
 
 
@@ -121,11 +121,11 @@ def pfl(asked):
     """The same in one process of pfl."""
     import torch
 
-    images, labels, offsets = sides.draw(asked.clients)
+    images, labels, offsets = baselines.draw(asked.clients)
     device = "cuda" if torch.cuda.is_available() else "cpu"
-    task = sides.Task(asked.model, asked.cohort, images, labels, offsets, device=device)
+    task = baselines.Task(asked.model, asked.cohort, images, labels, offsets, device=device)
     ends = [time.perf_counter()]
-    sides.pfl_rounds(task, 8, lambda: ends.append(time.perf_counter()))
+    baselines.pfl_rounds(task, 8, lambda: ends.append(time.perf_counter()))
     return {"ms": 1e3 * statistics.median(np.diff(ends[2:])), "memory_mib": None}
 
 

@@ -44,12 +44,12 @@ def side(name, model, cohort, folder, seconds):
         flags = f"--xla_force_host_platform_device_count={devices} --xla_cpu_multi_thread_eigen=false"
         os.environ["XLA_FLAGS"] = os.environ.get("XLA_FLAGS", "") + " " + flags
         os.environ["JAX_PLATFORMS"] = "cpu"
+    import baselines
     import numpy as np
-    import sides
 
     arrays = [np.load(f"{folder}/{part}.npy", mmap_mode="r") for part in ("images", "labels")]
     offsets = np.load(f"{folder}/offsets.npy")
-    task = sides.Task(model, cohort, *arrays, offsets, threads=int(name[-1]) if name.startswith("torch") else 1)
+    task = baselines.Task(model, cohort, *arrays, offsets, threads=int(name[-1]) if name.startswith("torch") else 1)
     ends, spent = [], []
 
     def timed():
@@ -62,16 +62,16 @@ def side(name, model, cohort, folder, seconds):
     try:
         if name.startswith("ours"):
             many = 20 if model == "softmax" else 1
-            for _ in sides.ours(task, devices=int(name[-1]), every=many):
+            for _ in baselines.ours(task, devices=int(name[-1]), every=many):
                 timed()
         elif name.startswith("torch"):
-            for _ in sides.torch_loop(task):
+            for _ in baselines.torch_loop(task):
                 timed()
         elif name.startswith("pfl"):
-            sides.pfl_rounds(task, 10**6, timed)
+            baselines.pfl_rounds(task, 10**6, timed)
         else:
             # Flower cannot be stopped from inside a round: a number of them that takes about as long
-            sides.flower_rounds(task, folder, 12, lambda: ends.append(time.time()))
+            baselines.flower_rounds(task, folder, 12, lambda: ends.append(time.time()))
             del ends[0]  # it looks at the model before the first round, too
     except KeyboardInterrupt:
         pass
@@ -128,12 +128,12 @@ def main():
     if asked.side:
         return side(asked.side, asked.model, asked.cohort, asked.folder, asked.seconds)
 
+    import baselines
     import numpy as np
-    import sides
 
     results = {}
     with tempfile.TemporaryDirectory() as folder:
-        for part, array in zip(("images", "labels", "offsets"), sides.draw(asked.clients), strict=True):
+        for part, array in zip(("images", "labels", "offsets"), baselines.draw(asked.clients), strict=True):
             np.save(Path(folder) / f"{part}.npy", array)
         for model in asked.tasks:
             for turn in range(asked.repeats):
