@@ -269,9 +269,9 @@ def test_methods_of_other_structure_are_not_run_together(clients):
         ({"params": ()}, "no arrays"),
         ({"algorithm": spam_pp(13, 0.1, 0.5)}, "larger than the population of 12"),
         ({"record": ("certificat.decrease",)}, "does not report"),
-        ({"replay": {"cohort": np.zeros((2, 5), int)}}, "tells 2 rounds"),
+        ({"replay": {"cohort": np.zeros((2, 5), int)}}, "has 2 rounds, but rounds=3; shorten the run"),
         ({"replay": {"cohort": np.full((3, 5), 99)}}, "names client 99"),
-        ({"replay": {"cohort": np.zeros((3, 4), int)}}, "4 clients a round, the method asks for 5"),
+        ({"replay": {"cohort": np.zeros((3, 4), int)}}, "has 4 clients per round, but the method draws 5"),
     ],
 )
 def test_bad_input_is_refused(clients, change, says):

@@ -8,13 +8,13 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Key, PyTree, UInt32
+from jaxtyping import Array, Bool, Key, PyTree
 
 from fedspam._internal import trees
 from fedspam._internal.trees import Params, Scalar, struct
-from fedspam.clients import Population
+from fedspam.clients import Faults, Population
 from fedspam.federation import wire
-from fedspam.federation.protocol import Cohort, Faults, Program, Work, cohort_of, everyone_of, is_dynamic, terms_of
+from fedspam.federation.protocol import Cohort, Draws, Program, Work, is_dynamic, terms_of
 
 # Every message carries who is asked, in which round, and the randomness of the work; every reply, who answers and when.
 ASK = {
@@ -83,6 +83,8 @@ class Null:
         per_client: bool = False,
         memory: PyTree = (),
     ) -> None:
+        draws = Draws(population)
+        self.sample, self.everyone, self.client = draws.sample, draws.everyone, draws.client
         self._population = population
         self._faults = faults
         self._per_client = per_client or faults is not None
@@ -93,20 +95,7 @@ class Null:
         self.branches = False
         self.accepted = 0
 
-    def sample(self, key: Key[Array, ""], count: int, role: str = "cohort", times: int = 1) -> Cohort:
-        if self._population is None:
-            return Cohort(jnp.zeros(count * times, jnp.uint32), key)
-        return cohort_of(self._population, key, count, role, times, None, 0)
-
-    def everyone(self, key: Key[Array, ""]) -> Cohort:
-        if self._population is None:
-            raise ValueError("this method asks every client; give the population, so that their number is known")
-        return everyone_of(self._population, key)
-
-    def client(self, id: int | UInt32[Array, ""], key: Key[Array, ""]) -> Cohort:
-        return Cohort(jnp.asarray(id, jnp.uint32)[None], key)
-
-    def mean(self, cohort: Cohort, work: Work, **message: Any) -> Any:
+    def mean(self, cohort: Cohort, work: Work, /, **message: Any) -> Any:
         oracle = StandIn() if self._population is None else self._population.client(cohort.ids[0])
         if terms_of(work).stateful:
             reply, _ = work(oracle, cohort.key, self._memory, **message)
@@ -121,7 +110,7 @@ class Null:
         self.accepted = cohort.size
         return reply
 
-    def collect(self, cohort: Cohort, work: Work, **message: Any) -> tuple[Any, Bool[Array, " cohort"]]:
+    def collect(self, cohort: Cohort, work: Work, /, **message: Any) -> tuple[Any, Bool[Array, " cohort"]]:
         reply = self.mean(cohort, work, **message)
         stack = lambda leaf: jnp.broadcast_to(leaf, (cohort.size, *leaf.shape))
         return jax.tree.map(stack, reply), jnp.ones(cohort.size, bool)

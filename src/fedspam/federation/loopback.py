@@ -10,7 +10,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Key, PyTree, UInt32
+from jaxtyping import Array, Bool, Key, PyTree
 
 from fedspam._internal import checks, prng, trees
 from fedspam._internal.trees import Params
@@ -18,7 +18,7 @@ from fedspam.clients import Population
 from fedspam.federation import ledger, wire
 from fedspam.federation.aggregation import Rule
 from fedspam.federation.ledger import ANSWER, ASK, Exchange
-from fedspam.federation.protocol import Cohort, Program, Replay, Work, cohort_of, everyone_of, sound, terms_of, works_of
+from fedspam.federation.protocol import Cohort, Draws, Program, Replay, Work, answer, sound, take_branch, works_of
 
 
 class Client:
@@ -51,13 +51,7 @@ def compiled_works(algorithm: Any, population: Population) -> dict[str, Work]:
     """Each client work as ``(id, key, memory, message) -> (reply, memory)``, compiled once for all clients."""
 
     def compiled(work: Work) -> Work:
-        def run(id: Any, key: Any, memory: Any, message: Any) -> tuple[Any, Any]:
-            oracle, own_key = population.client(id), jax.random.fold_in(key, id)
-            if terms_of(work).stateful:
-                return work(oracle, own_key, memory, **message)
-            return work(oracle, own_key, **message), memory
-
-        return jax.jit(run)
+        return jax.jit(lambda id, key, memory, message: answer(population, work, key, id, memory, message))
 
     return {name: compiled(work) for name, work in works_of(algorithm).items()}
 
@@ -89,32 +83,23 @@ class Loopback:
         self._works = compiled_works(algorithm, population)
         self._aggregate = aggregate
         self._order = np.random.default_rng(seed)
-        self._replay = replay
+        self._draws = Draws(population, replay)
+        self.sample, self.everyone, self.client = self._draws.sample, self._draws.everyone, self._draws.client
         self._clients: dict[int, Client] = {}
-        self._round = 0
         self.bytes_down = self.bytes_up = 0
         self.accepted = 0
         self.start()
 
     def start(self) -> None:
         """Before `init`."""
-        self._program, self._exchanges, self._wire_round = Program(), _by_label(self._plan.start), 0
+        self.program, self._exchanges, self._wire_round = Program(), _by_label(self._plan.start), 0
 
     def begin(self, round: int) -> None:
         """Before each round."""
-        self._program, self._exchanges = Program(), _by_label(self._plan.round)
-        self._round, self._wire_round = round, round + 1
+        self.program, self._exchanges = Program(), _by_label(self._plan.round)
+        self._draws.round, self._wire_round = round, round + 1
 
-    def sample(self, key: Key[Array, ""], count: int, role: str = "cohort", times: int = 1) -> Cohort:
-        return cohort_of(self._population, key, count, role, times, self._replay, self._round)
-
-    def everyone(self, key: Key[Array, ""]) -> Cohort:
-        return everyone_of(self._population, key)
-
-    def client(self, id: int | UInt32[Array, ""], key: Key[Array, ""]) -> Cohort:
-        return Cohort(jnp.asarray(id, jnp.uint32)[None], key)
-
-    def mean(self, cohort: Cohort, work: Work, **message: Any) -> Any:
+    def mean(self, cohort: Cohort, work: Work, /, **message: Any) -> Any:
         if self._aggregate is not None and cohort.size > 1:
             return self._aggregate(*self.collect(cohort, work, **message))
         replies = self._exchange(cohort, work, message)
@@ -123,21 +108,16 @@ class Loopback:
             total = trees.add(total, reply)
         return trees.divide(total, len(replies))
 
-    def collect(self, cohort: Cohort, work: Work, **message: Any) -> tuple[Any, Bool[Array, " cohort"]]:
+    def collect(self, cohort: Cohort, work: Work, /, **message: Any) -> tuple[Any, Bool[Array, " cohort"]]:
         replies = self._exchange(cohort, work, message)
         return jax.tree.map(lambda *leaves: jnp.stack(leaves), *replies), jnp.ones(cohort.size, bool)
 
     def cond(self, predicate: Bool[Array, ""], yes: Callable[[], Any], no: Callable[[], Any]) -> Any:
-        program = self._program
-        taken = bool(predicate)
-        self._program = program.branches()[0 if taken else 1]
-        result = yes() if taken else no()
-        self._program = program
-        return result
+        return take_branch(self, predicate, yes, no)
 
     def _exchange(self, cohort: Cohort, work: Work, message: Mapping[str, Any]) -> list[PyTree]:
-        exchange = self._exchanges[self._program.label(work)]
-        sent = self._program.unsent(cohort, message)
+        exchange = self._exchanges[self.program.label(work)]
+        sent = self.program.unsent(cohort, message)
         if sent.keys() != exchange.sent.keys():
             raise AssertionError(f"{exchange.label} sends {sorted(sent)}, its schema says {sorted(exchange.sent)}")
         key = np.asarray(jax.random.key_data(prng.fold_name(cohort.key, work.__name__)))

@@ -1,17 +1,22 @@
-"""The handle a method holds on its clients: `fed`.
+"""What a method can ask of its clients, and what every handle on them shares.
 
-A method's round is an ordinary function that calls `fed` wherever the pseudocode says that the clients
-send something. Only the handle changes with the world the method runs in: `Traced` here, inside a
-compiled simulation; `Null` in `fedspam.federation.ledger`, which only looks at what would be sent; `Loopback` in
-`fedspam.federation.loopback`, which sends real bytes.
+A method's round is an ordinary function. It calls a handle, `fed`, wherever the pseudocode says that clients send
+something. `Federation` is the protocol of that handle. The handles are composed of the parts below:
+
+- `Draws` makes cohorts, from a population or from a replay;
+- `Program` labels the exchanges of a round and knows which fields a cohort already holds;
+- `answer` lets one client do its work;
+- `take_branch` is the `cond` of handles that run outside compiled code.
 """
 
+import operator
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple, Protocol
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Bool, Integer, Key, PyTree, UInt32
 
 from fedspam._internal import prng, trees
@@ -24,22 +29,22 @@ Replay = Mapping[str, Integer[Array, "rounds ..."]]
 
 @dataclass(frozen=True)
 class WorkTerms:
-    """What `@on_client` promises about a work."""
+    """What `@on_client` declares about a work."""
 
     affine: bool = False
     stateful: bool = False
 
 
-WORK_NAMES: set[str] = set()  # of all that was marked so far
+WORK_NAMES: set[str] = set()  # of every work that has been marked so far
 
 
 def on_client(function: Any = None, *, affine: bool = False, stateful: bool = False) -> Any:
-    """Mark a method as done on a client: ``work(self, oracle, key, **message) -> reply``.
+    """Mark a method as work that runs on a client: ``work(self, oracle, key, **message) -> reply``.
 
     Arguments:
-        affine: the reply is affine in the oracle's gradients, all of them taken with `key` itself. The mean
-            of such replies is the reply of the mean client, which costs one central gradient.
-        stateful: the client remembers; ``work(self, oracle, key, memory, **message) -> (reply, memory)``.
+        affine: the reply is affine in the oracle's gradients, and all of them are taken with `key` itself. The mean of
+            such replies is the reply of the mean client, which costs one central gradient.
+        stateful: the client keeps a memory: ``work(self, oracle, key, memory, **message) -> (reply, memory)``.
     """
 
     def mark(function: Any) -> Any:
@@ -51,27 +56,46 @@ def on_client(function: Any = None, *, affine: bool = False, stateful: bool = Fa
 
 
 def terms_of(work: Work) -> WorkTerms:
+    """What `@on_client` declared about a work."""
     terms = getattr(work, "terms", None)
     if terms is None:
-        raise ValueError(f"{getattr(work, '__qualname__', work)} is no client work; decorate it with @on_client")
+        raise ValueError(f"{getattr(work, '__qualname__', work)} is not a client work; decorate it with @on_client")
     return terms
+
+
+def works_of(part: Any) -> dict[str, Work]:
+    """Every client work of a method and of the parts it is made of, by name."""
+    found: dict[str, Work] = {}
+    for name in dir(type(part)):
+        if isinstance(getattr(getattr(type(part), name, None), "terms", None), WorkTerms):
+            found[name] = getattr(part, name)
+    for name in getattr(type(part), "__dataclass_fields__", {}):
+        for work_name, work in works_of(getattr(part, name)).items():
+            if work_name in found:
+                raise ValueError(
+                    f"two client works are called {work_name!r}; names identify works on the wire: rename one"
+                )
+            found[work_name] = work
+    return found
 
 
 @dataclass(frozen=True)
 class Cohort:
-    """The clients asked together in a round, and the key of that round."""
+    """The clients that take part in an exchange, and the key of the round."""
 
     ids: Ids
     key: Key[Array, ""]
-    chosen: UInt32[Array, ""] | None = None  # what a replay says of `one`
-    origin: object = field(default_factory=object)  # whose members these are: what it was sent, they hold
+    chosen: UInt32[Array, ""] | None = None  # the member that a replay prescribes for `one`
+    fixed: bool = False  # whether no other client can stand in for a member
+    # Identity of the draw: members already hold fields that were sent to it earlier in the round.
+    origin: object = field(default_factory=object)
 
     @property
     def size(self) -> int:
         return self.ids.shape[0]
 
     def one(self, key: Key[Array, ""]) -> "Cohort":
-        """One member, uniformly."""
+        """One member, drawn uniformly."""
         if self.chosen is not None:
             id = self.chosen
         elif self.size == 1:
@@ -86,35 +110,104 @@ class Federation(Protocol):
 
     @property
     def accepted(self) -> Any:
-        """How many replies of the last exchange counted: all of them, unless something went wrong."""
+        """How many replies of the last exchange were accepted: all of them, unless something went wrong."""
         ...
 
     def sample(self, key: Key[Array, ""], count: int, role: str = "cohort", times: int = 1) -> Cohort:
-        """A fresh cohort, or several independent ones together. The role separates the draws of one round, and
-        names them in a replay."""
+        """A fresh cohort, or several independent ones together.
+
+        The role separates the draws of one round, and names them in a replay.
+        """
         ...
 
-    def everyone(self, key: Key[Array, ""]) -> Cohort: ...
+    def everyone(self, key: Key[Array, ""]) -> Cohort:
+        """All clients of a finite population, as one cohort."""
+        ...
 
     def client(self, id: int | UInt32[Array, ""], key: Key[Array, ""]) -> Cohort:
         """The cohort of this one client."""
         ...
 
-    def mean(self, cohort: Cohort, work: Work, **message: Any) -> Any:
-        """Send the message to the cohort, let each do the work, and average the replies."""
+    def mean(self, cohort: Cohort, work: Work, /, **message: Any) -> Any:
+        """Send the message to the cohort, let each member do the work, and average the replies."""
         ...
 
-    def collect(self, cohort: Cohort, work: Work, **message: Any) -> tuple[Any, Bool[Array, " cohort"]]:
-        """The replies, stacked, and which of them count. For small replies."""
+    def collect(self, cohort: Cohort, work: Work, /, **message: Any) -> tuple[Any, Bool[Array, " cohort"]]:
+        """The replies, stacked, and which of them are accepted. For small replies."""
         ...
 
     def cond(self, predicate: Bool[Array, ""], yes: Callable[[], Any], no: Callable[[], Any]) -> Any:
-        """`yes()` or `no()`; either may hold exchanges."""
+        """`yes()` or `no()`; either may contain exchanges."""
         ...
 
 
+class Draws:
+    """Makes the cohorts of a round: from the population, or from a replay that prescribes the ids.
+
+    Arguments:
+        population: the clients; None where only the sizes of cohorts matter.
+        replay: ids by role and round.
+        round: which round of the replay.
+    """
+
+    def __init__(self, population: Population | None, replay: Replay | None = None, round: Any = 0) -> None:
+        self._population, self._replay, self.round = population, replay, round
+
+    def sample(self, key: Key[Array, ""], count: int, role: str = "cohort", times: int = 1) -> Cohort:
+        ids = self._prescribed(role, count * times)
+        if ids is None:
+            ids = self._drawn(prng.fold_name(key, role), count, times)
+        chosen = self._prescribed("prox", 1) if role == "cohort" else None
+        return Cohort(ids, key, None if chosen is None else chosen[0])
+
+    def everyone(self, key: Key[Array, ""]) -> Cohort:
+        if self._population is None:
+            raise ValueError("this method asks every client; give the population, so that their number is known")
+        if self._population.size is None:
+            raise ValueError("this method asks every client, and the population is endless; use a finite one")
+        return Cohort(jnp.arange(self._population.size, dtype=jnp.uint32), key, fixed=True)
+
+    def client(self, id: int | UInt32[Array, ""], key: Key[Array, ""]) -> Cohort:
+        return Cohort(jnp.asarray(id, jnp.uint32)[None], key, fixed=True)
+
+    def _drawn(self, key: Key[Array, ""], count: int, times: int) -> Ids:
+        population = self._population
+        if population is None:
+            return jnp.zeros(count * times, jnp.uint32)
+        if times == 1:
+            return population.sample(key, count)
+        return jax.vmap(lambda key: population.sample(key, count))(jax.random.split(key, times)).reshape(-1)
+
+    def _prescribed(self, role: str, count: int) -> Ids | None:
+        if self._replay is None or role not in self._replay:
+            return None
+        ids = jnp.asarray(self._replay[role], jnp.uint32)
+        ids = ids[:, None] if ids.ndim == 1 else ids
+        if ids.shape[1] != count:
+            raise ValueError(
+                f"replay[{role!r}] has {ids.shape[1]} clients per round, but the method draws {count}; "
+                f"give an array of shape (rounds, {count})"
+            )
+        return ids[self.round]
+
+
+def check_replay(replay: Replay | None, rounds: int, population: Population) -> None:
+    """Refuse a replay that is too short, or that names clients that do not exist."""
+    for role, ids in (replay or {}).items():
+        ids = np.asarray(ids)
+        if ids.shape[0] < rounds:
+            raise ValueError(
+                f"replay[{role!r}] has {ids.shape[0]} rounds, but rounds={rounds}; shorten the run or extend the replay"
+            )
+        if population.size is not None and ids.size and (ids.min() < 0 or ids.max() >= population.size):
+            wrong = ids.min() if ids.min() < 0 else ids.max()
+            raise ValueError(
+                f"replay[{role!r}] names client {wrong}; the population has clients 0 to {population.size - 1}"
+            )
+
+
 class Contacts(NamedTuple):
-    """How an exchange went: clients asked, replies that came back, replies that counted."""
+    """How an exchange went: clients asked, replies that came back, replies that were accepted."""
 
     asked: Any
     replied: Any
@@ -122,25 +215,26 @@ class Contacts(NamedTuple):
 
 
 class Program:
-    """The exchanges of one round in the order of the program: their labels, and what each cohort already holds.
+    """The exchanges of one round in program order: their labels, and the fields that each cohort already holds.
 
-    A field that a cohort was sent earlier in the round is not sent again, so SPAM-PP's prox client, a member
-    of the cohort, receives g_k alone.
+    A field that was sent to a cohort earlier in the round is not sent again. So SPAM-PP's prox client, a member of the
+    cohort, receives g_k alone.
     """
 
     def __init__(self, scope: str = "") -> None:
-        self._scope = scope  # the branches that were entered: '', '@yes', '@no', ...
+        self._scope = scope  # the branches entered so far: '', '@yes', '@no', ...
         self._calls: dict[str, int] = {}
         self._conditions = 0
         self._held: dict[object, dict[str, list[Any]]] = {}
 
     def label(self, work: Work) -> str:
+        """The name of this exchange within the round."""
         name = work.__name__
         self._calls[name] = self._calls.get(name, 0) + 1
         return name + (f".{self._calls[name]}" if self._calls[name] > 1 else "") + self._scope
 
     def branches(self) -> tuple["Program", "Program"]:
-        """The programs inside the two branches of a condition; what they send, nobody holds after it."""
+        """The programs inside the two branches of a condition. Fields sent inside are not held after it."""
         self._conditions += 1
         number = str(self._conditions) if self._conditions > 1 else ""
         return self._inside(f"@yes{number}"), self._inside(f"@no{number}")
@@ -155,6 +249,7 @@ class Program:
         return program
 
     def unsent(self, cohort: Cohort, message: Mapping[str, Any]) -> dict[str, Any]:
+        """The fields of a message that the cohort does not hold yet. They count as sent from now on."""
         held = self._held.setdefault(cohort.origin, {})
         fresh = {}
         for name, value in message.items():
@@ -170,71 +265,41 @@ class Program:
         return fresh
 
 
-def sound(reply: PyTree) -> Any:
-    """Whether a reply is finite in all that can reach the server's state.
+def _same_objects(known: list[Any] | None, leaves: list[Any]) -> bool:
+    return known is not None and len(known) == len(leaves) and all(map(operator.is_, known, leaves))
 
-    Parts whose type says ``report = True``, such as certificates, are only recorded: they are not looked at, so that a
+
+def answer(
+    population: Population, work: Work, key: Key[Array, ""], id: Any, memory: PyTree, message: Mapping[str, Any]
+) -> tuple[Any, PyTree]:
+    """One client does its work: its reply, and its memory after it."""
+    oracle, own_key = population.client(id), jax.random.fold_in(key, id)
+    if terms_of(work).stateful:
+        return work(oracle, own_key, memory, **message)
+    return work(oracle, own_key, **message), memory
+
+
+def take_branch(fed: Any, predicate: Any, yes: Callable[[], Any], no: Callable[[], Any]) -> Any:
+    """`cond` outside compiled code: only the branch that is taken runs."""
+    program, taken = fed.program, bool(predicate)
+    fed.program = program.branches()[0 if taken else 1]
+    try:
+        return yes() if taken else no()
+    finally:
+        fed.program = program
+
+
+def sound(reply: PyTree) -> Any:
+    """Whether a reply is finite in everything that can reach the server's state.
+
+    Parts whose type says ``report = True``, such as certificates, are only recorded. They are not checked, so that a
     simulation that does not record them need not compute them.
     """
     parts = jax.tree.leaves(reply, is_leaf=trees.is_report)
     return trees.finite([part for part in parts if not trees.is_report(part)])
 
 
-def works_of(part: Any) -> dict[str, Work]:
-    """Every client work of an algorithm and of the parts it is made of, by name."""
-    found: dict[str, Work] = {}
-    for name in dir(type(part)):
-        if isinstance(getattr(getattr(type(part), name, None), "terms", None), WorkTerms):
-            found[name] = getattr(part, name)
-    for name in getattr(type(part), "__dataclass_fields__", {}):
-        for work_name, work in works_of(getattr(part, name)).items():
-            if work_name in found:
-                raise ValueError(f"two client works are called {work_name!r}; their names go over the wire: rename one")
-            found[work_name] = work
-    return found
-
-
-def replayed(replay: Replay | None, role: str, round: Any, count: int) -> Ids | None:
-    """The ids that a replay prescribes for this draw, or None."""
-    if replay is None or role not in replay:
-        return None
-    ids = jnp.asarray(replay[role], jnp.uint32)
-    ids = ids[:, None] if ids.ndim == 1 else ids
-    if ids.shape[1] != count:
-        raise ValueError(f"replay[{role!r}] has {ids.shape[1]} clients a round, the method asks for {count}")
-    return ids[round]
-
-
-def cohort_of(
-    population: Population, key: Key[Array, ""], count: int, role: str, times: int, replay: Replay | None, round: Any
-) -> Cohort:
-    """The cohort of a draw: the replay's if it prescribes one, a sample of the population otherwise."""
-    ids = replayed(replay, role, round, count * times)
-    if ids is None:
-        draw_key = prng.fold_name(key, role)
-        if times == 1:
-            ids = population.sample(draw_key, count)
-        else:
-            ids = jax.vmap(lambda key: population.sample(key, count))(jax.random.split(draw_key, times)).reshape(-1)
-    chosen = replayed(replay, "prox", round, 1) if role == "cohort" else None
-    return Cohort(ids, key, None if chosen is None else chosen[0])
-
-
-def everyone_of(population: Population, key: Key[Array, ""]) -> Cohort:
-    if population.size is None:
-        raise ValueError("this method asks every client, and the population is endless; use a finite one")
-    return Cohort(jnp.arange(population.size, dtype=jnp.uint32), key)
-
-
 def is_dynamic(conditional: bool, faults: Faults | None, per_client: bool, terms: WorkTerms, count: int) -> bool:
-    """Whether the contacts of an exchange must be counted as it runs; otherwise all are asked and all answer."""
+    """Whether the contacts of an exchange must be counted as it runs. Otherwise every client replies."""
     on_mean_client = terms.affine and not per_client
     return conditional or faults is not None or (count > 1 and not on_mean_client)
-
-
-def default_chunk(count: int, floats: int) -> int:
-    """Clients side by side. On a CPU the caches decide: tiny models go together, all others one by one (a batched
-    product of five 100 x 100 matrices with vectors took 2.5 times as long as five products). On an accelerator,
-    as many as fit comfortably."""
-    budget = 2**7 if jax.default_backend() == "cpu" else 2**28
-    return max(1, min(count, budget // max(1, floats)))

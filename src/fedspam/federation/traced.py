@@ -14,18 +14,16 @@ from jax.sharding import PartitionSpec as Spread
 from jaxtyping import Array, Bool, Key, PyTree, UInt32
 
 from fedspam._internal import prng, trees
-from fedspam.clients import Ids, MeanOracle, Population, of_unequal_sizes
+from fedspam.clients import Faults, Ids, MeanOracle, Population, of_unequal_sizes
 from fedspam.federation.aggregation import Rule
 from fedspam.federation.protocol import (
     Cohort,
     Contacts,
-    Faults,
+    Draws,
     Program,
     Replay,
     Work,
-    cohort_of,
-    default_chunk,
-    everyone_of,
+    answer,
     is_dynamic,
     sound,
     terms_of,
@@ -94,12 +92,12 @@ class Traced:
         aggregate: Rule | None = None,
         mesh: Mesh | None = None,
     ) -> None:
+        draws = Draws(population, replay, round)
+        self.sample, self.everyone, self.client = draws.sample, draws.everyone, draws.client
         self._population = population
         self._mesh = mesh
-        self._round = round
         self._chunk = chunk
         self._faults = faults
-        self._replay = replay
         self._quorum = quorum
         self._per_client = per_client or faults is not None or aggregate is not None
         self._aggregate = aggregate
@@ -113,16 +111,7 @@ class Traced:
         self.accepted: Any = 0
         self.contacts: dict[str, Contacts] = {}
 
-    def sample(self, key: Key[Array, ""], count: int, role: str = "cohort", times: int = 1) -> Cohort:
-        return cohort_of(self._population, key, count, role, times, self._replay, self._round)
-
-    def everyone(self, key: Key[Array, ""]) -> Cohort:
-        return everyone_of(self._population, key)
-
-    def client(self, id: int | UInt32[Array, ""], key: Key[Array, ""]) -> Cohort:
-        return Cohort(jnp.asarray(id, jnp.uint32)[None], key)
-
-    def mean(self, cohort: Cohort, work: Work, **message: Any) -> Any:
+    def mean(self, cohort: Cohort, work: Work, /, **message: Any) -> Any:
         terms, key = terms_of(work), prng.fold_name(cohort.key, work.__name__)
         if terms.affine and cohort.size > 1 and not self._per_client:
             reply = self._affine_mean(cohort, work, key, message)
@@ -135,7 +124,7 @@ class Traced:
         self._note_heard(work, cohort, heard)
         return total if cohort.size == 1 else trees.divide(total, jnp.maximum(heard.accepted, 1))
 
-    def collect(self, cohort: Cohort, work: Work, **message: Any) -> tuple[Any, Bool[Array, " cohort"]]:
+    def collect(self, cohort: Cohort, work: Work, /, **message: Any) -> tuple[Any, Bool[Array, " cohort"]]:
         key = prng.fold_name(cohort.key, work.__name__)
 
         def some(fed: "Traced", task: Task, ids: Ids, slots: Any) -> tuple[Any, Any]:
@@ -240,21 +229,15 @@ class Traced:
         return total, jax.tree.map(lambda leaf: leaf[: cohort.size], rows)
 
     def _ask(self, work: Work, key: Key[Array, ""], id: UInt32[Array, ""], message: Mapping[str, Any]) -> Any:
-        """One client's reply as it counts (zeros where it does not), how it was heard, what the client remembers."""
-        oracle, own_key = self._population.client(id), jax.random.fold_in(key, id)
-        memory = ()
-        if terms_of(work).stateful:
-            before = jax.tree.map(lambda leaf: leaf[id], self.memory)
-            reply, memory = work(oracle, own_key, before, **message)
-        else:
-            before = ()
-            reply = work(oracle, own_key, **message)
+        """One client's reply (zeros if it is not accepted), its flags, and its memory after the exchange."""
+        before = jax.tree.map(lambda leaf: leaf[id], self.memory) if terms_of(work).stateful else ()
+        reply, memory = answer(self._population, work, key, id, before, message)
         if self._faults is None:
             accepted = sound(reply)
             heard = Heard(jnp.array(True), accepted)
         else:
             broken = ~sound(reply)
-            reply, replied, timely = self._faults.strike(own_key, id, reply)
+            reply, replied, timely = self._faults.strike(jax.random.fold_in(key, id), id, reply)
             accepted = replied & timely & sound(reply)
             heard = Heard(replied, accepted, broken)
         reply = jax.tree.map(lambda leaf: jnp.where(accepted, leaf, jnp.zeros_like(leaf)), reply)
@@ -370,3 +353,13 @@ class Traced:
             return min(self._chunk, size)
         most = default_chunk(size, trees.size(jax.tree.map(jnp.asarray, dict(message))))
         return -(-size // -(-size // most))  # as few chunks, filled evenly: less padding
+
+
+def default_chunk(count: int, floats: int) -> int:
+    """How many clients run side by side.
+
+    On a CPU the caches decide: tiny models run together, all others one by one (a batched product of five 100 x 100
+    matrices with vectors took 2.5 times as long as five products). On an accelerator, as many as fit comfortably.
+    """
+    budget = 2**7 if jax.default_backend() == "cpu" else 2**28
+    return max(1, min(count, budget // max(1, floats)))

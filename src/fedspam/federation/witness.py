@@ -5,13 +5,13 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Key, PyTree, UInt32
+from jaxtyping import Array, Bool, Key, PyTree
 
 from fedspam._internal import prng, trees
 from fedspam._internal.trees import Params
 from fedspam.clients import Population
 from fedspam.federation.aggregation import Mean, Rule
-from fedspam.federation.protocol import Cohort, Program, Replay, Work, cohort_of, everyone_of, sound, terms_of
+from fedspam.federation.protocol import Cohort, Draws, Program, Replay, Work, answer, sound, take_branch, terms_of
 
 
 class Trouble(NamedTuple):
@@ -42,49 +42,36 @@ class Witness:
         round: int = 0,
         aggregate: Rule | None = None,
     ) -> None:
-        self._population, self._replay, self._round = population, replay, round
+        draws = Draws(population, replay, round)
+        self.sample, self.everyone, self.client = draws.sample, draws.everyone, draws.client
+        self._population = population
         self._aggregate = aggregate or Mean()
-        self._program = Program()
+        self.program = Program()
         self.memory = memory
         self.accepted = 0
         self.troubles: list[Trouble] = []
 
-    def sample(self, key: Key[Array, ""], count: int, role: str = "cohort", times: int = 1) -> Cohort:
-        return cohort_of(self._population, key, count, role, times, self._replay, self._round)
-
-    def everyone(self, key: Key[Array, ""]) -> Cohort:
-        return everyone_of(self._population, key)
-
-    def client(self, id: int | UInt32[Array, ""], key: Key[Array, ""]) -> Cohort:
-        return Cohort(jnp.asarray(id, jnp.uint32)[None], key)
-
-    def mean(self, cohort: Cohort, work: Work, **message: Any) -> Any:
+    def mean(self, cohort: Cohort, work: Work, /, **message: Any) -> Any:
         replies, accepted, label = self._ask(cohort, work, message)
         reply = jax.tree.map(lambda leaf: leaf[0], replies) if cohort.size == 1 else self._aggregate(replies, accepted)
         if not self.troubles and not bool(sound(reply)):
             self.troubles.append(Trouble(label, None, infinite_parts(reply)))
         return reply
 
-    def collect(self, cohort: Cohort, work: Work, **message: Any) -> tuple[Any, Bool[Array, " cohort"]]:
+    def collect(self, cohort: Cohort, work: Work, /, **message: Any) -> tuple[Any, Bool[Array, " cohort"]]:
         return self._ask(cohort, work, message)[:2]
 
     def cond(self, predicate: Bool[Array, ""], yes: Callable[[], Any], no: Callable[[], Any]) -> Any:
-        program, taken = self._program, bool(predicate)
-        self._program = program.branches()[0 if taken else 1]
-        result = yes() if taken else no()
-        self._program = program
-        return result
+        return take_branch(self, predicate, yes, no)
 
     def _ask(self, cohort: Cohort, work: Work, message: Mapping[str, Any]) -> tuple[Any, Bool[Array, " cohort"], str]:
-        label, key = self._program.label(work), prng.fold_name(cohort.key, work.__name__)
+        label, key = self.program.label(work), prng.fold_name(cohort.key, work.__name__)
         stateful = terms_of(work).stateful
 
         @jax.jit
         def one(id: Any, memory: Any, message: Any) -> tuple[Any, Any]:
-            oracle, own_key = self._population.client(id), jax.random.fold_in(key, id)
-            if stateful:
-                return work(oracle, own_key, jax.tree.map(lambda leaf: leaf[id], memory), **message)
-            return work(oracle, own_key, **message), ()
+            before = jax.tree.map(lambda leaf: leaf[id], memory) if stateful else ()
+            return answer(self._population, work, key, id, before, message)
 
         replies, accepted, found = [], [], []
         for id in cohort.ids:

@@ -245,25 +245,17 @@ class _Listening:
 
     def __init__(self, inner: Any, token: Any) -> None:
         self._inner, self._token = inner, token
+        self.sample, self.everyone, self.client = inner.sample, inner.everyone, inner.client
         self.asked: list[Ids] = []
 
     @property
     def accepted(self) -> Any:
         return jnp.int32(1) + self._token.astype(jnp.int32)
 
-    def sample(self, key: Key[Array, ""], count: int, role: str = "cohort", times: int = 1) -> Cohort:
-        return self._inner.sample(key, count, role, times)
-
-    def everyone(self, key: Key[Array, ""]) -> Cohort:
-        return self._inner.everyone(key)
-
-    def client(self, id: Any, key: Key[Array, ""]) -> Cohort:
-        return self._inner.client(id, key)
-
-    def mean(self, cohort: Cohort, work: Work, **message: Any) -> Any:
+    def mean(self, cohort: Cohort, work: Work, /, **message: Any) -> Any:
         return self._reply(cohort, lambda: self._inner.mean(cohort, work, **message))
 
-    def collect(self, cohort: Cohort, work: Work, **message: Any) -> tuple[Any, Bool[Array, " cohort"]]:
+    def collect(self, cohort: Cohort, work: Work, /, **message: Any) -> tuple[Any, Bool[Array, " cohort"]]:
         return self._reply(cohort, lambda: self._inner.collect(cohort, work, **message))
 
     def cond(self, predicate: Any, yes: Callable[[], Any], no: Callable[[], Any]) -> Any:

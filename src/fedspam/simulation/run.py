@@ -17,7 +17,7 @@ from jaxtyping import Array, Key, PyTree
 from fedspam._internal import checks
 from fedspam._internal.trees import Params
 from fedspam.clients import Population, of_unequal_sizes
-from fedspam.federation import Contacts, Faults, Replay, ledger
+from fedspam.federation import Contacts, Faults, Replay, check_replay, ledger
 from fedspam.federation.aggregation import Rule
 from fedspam.federation.witness import diagnose, diagnose_start
 from fedspam.simulation import engine, records
@@ -121,7 +121,7 @@ def simulate(
     algorithm, population, params = engine.everywhere(world.mesh, (algorithm, population, params))
     key = engine.everywhere(world.mesh, key)
     around = Around(faults, replay, _as_argument(probe), aggregate)
-    _check_replay(replay, rounds, population)
+    check_replay(replay, rounds, population)
     plan = ledger.plan(algorithm, params, population, faults=faults, per_client=per_client or aggregate is not None)
     begin = lambda attempt=0: engine.begin(algorithm, population, params, key, around, world, jnp.uint32(attempt))
 
@@ -358,14 +358,3 @@ def _priced_many(plan: ledger.Plan, rows: Mapping[str, np.ndarray], rounds: int)
         plan.price(_contacts({n: c[i] for n, c in flat.items()}, plan), rounds) for i in range(flat["void"].shape[0])
     ]
     return {**rows, **{name: np.stack([price[name] for price in prices]).reshape(shape) for name in prices[0]}}
-
-
-def _check_replay(replay: Replay | None, rounds: int, population: Population) -> None:
-    for role, ids in (replay or {}).items():
-        ids = np.asarray(ids)
-        if ids.shape[0] < rounds:
-            raise ValueError(f"replay[{role!r}] tells {ids.shape[0]} rounds, {rounds} are asked for")
-        if population.size is not None and ids.size and (ids.min() < 0 or ids.max() >= population.size):
-            raise ValueError(
-                f"replay[{role!r}] names client {ids.max()}; the population has clients 0 to {population.size - 1}"
-            )

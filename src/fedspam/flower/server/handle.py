@@ -12,10 +12,10 @@ import jax.numpy as jnp
 import numpy as np
 from flwr.app import ConfigRecord, Message, RecordDict
 from flwr.serverapp import Grid
-from jaxtyping import Array, Bool, Key, PyTree, UInt32
+from jaxtyping import Array, Bool, Key, PyTree
 
 from fedspam._internal import prng, trees
-from fedspam.federation import Cohort, Program, Work, cohort_of, everyone_of, sound, terms_of, wire
+from fedspam.federation import Cohort, Draws, Program, Work, sound, take_branch, terms_of, wire
 from fedspam.federation.aggregation import Rule
 from fedspam.federation.ledger import ANSWER, Exchange
 from fedspam.flower.privacy import secure_server
@@ -83,6 +83,8 @@ class Flower:
         self._grid, self._directory, self._schema, self._terms = grid, directory, schema, terms
         self._journal, self._run, self._config, self._aggregate = journal, run, dict(config or {}), aggregate
         self._people = Nodes(directory.clients)
+        draws = Draws(self._people)
+        self.sample, self.everyone, self.client = draws.sample, draws.everyone, draws.client
         self.versions = np.zeros(self._people.size, np.int32)  # of each client's memory: the exchange that left it
         self.exchanges = 0  # done so far
         self.accepted = 0
@@ -97,10 +99,9 @@ class Flower:
         self._begin("round", wire_round=round + 1, journal_round=round)
 
     def _begin(self, phase: str, wire_round: int, journal_round: int) -> None:
-        self._phase, self._wire_round, self._program = phase, wire_round, Program()
+        self._phase, self._wire_round, self.program = phase, wire_round, Program()
         self._settled = self.versions.copy()
         self._held: dict[int, dict[str, list[Any]]] = {}  # what each client was sent in this round and answered to
-        self._fixed: list[object] = []  # the origins of cohorts that no other client can stand in for
         self._members: list[tuple[object, list[int]]] = []
         self.tallies: dict[str, Tally] = {}
         self._journal.begin(journal_round)
@@ -109,37 +110,18 @@ class Flower:
         """The round was void: clients go back to what they remembered before it."""
         self.versions = self._settled
 
-    def sample(self, key: Key[Array, ""], count: int, role: str = "cohort", times: int = 1) -> Cohort:
-        return cohort_of(self._people, key, count, role, times, None, 0)
-
-    def everyone(self, key: Key[Array, ""]) -> Cohort:
-        cohort = everyone_of(self._people, key)
-        self._fixed.append(cohort.origin)
-        return cohort
-
-    def client(self, id: int | UInt32[Array, ""], key: Key[Array, ""]) -> Cohort:
-        cohort = Cohort(jnp.asarray(id, jnp.uint32)[None], key)
-        self._fixed.append(cohort.origin)
-        return cohort
-
-    def mean(self, cohort: Cohort, work: Work, **message: Any) -> Any:
+    def mean(self, cohort: Cohort, work: Work, /, **message: Any) -> Any:
         if self._aggregate is not None and cohort.size > 1:
             return self._aggregate(*self.collect(cohort, work, **message))
         return self._exchange(cohort, work, message, _mean, lambda structure: structure)
 
-    def collect(self, cohort: Cohort, work: Work, **message: Any) -> tuple[Any, Bool[Array, " cohort"]]:
+    def collect(self, cohort: Cohort, work: Work, /, **message: Any) -> tuple[Any, Bool[Array, " cohort"]]:
         leaf = jax.tree.structure(0)
         both = lambda structure: jax.tree_util.treedef_tuple([structure, leaf])
         return self._exchange(cohort, work, message, _stack, both)
 
     def cond(self, predicate: Bool[Array, ""], yes: Callable[[], Any], no: Callable[[], Any]) -> Any:
-        program = self._program
-        taken = bool(predicate)
-        self._program = program.branches()[0 if taken else 1]
-        try:
-            return yes() if taken else no()
-        finally:
-            self._program = program
+        return take_branch(self, predicate, yes, no)
 
     def _exchange(
         self,
@@ -149,9 +131,9 @@ class Flower:
         combine: Callable[..., Any],
         shape: Callable[..., Any],
     ) -> Any:
-        label = self._program.label(work)
+        label = self.program.label(work)
         exchange = self._schema.exchange(self._phase, label)
-        sent = self._program.unsent(cohort, message)
+        sent = self.program.unsent(cohort, message)
         if exchange is None or sent.keys() != exchange.sent.keys():
             raise AssertionError(f"{label} sends {sorted(sent)}, its schema says {exchange and sorted(exchange.sent)}")
         self.exchanges += 1
@@ -252,7 +234,7 @@ class Flower:
         """Others for the missing slots: first of the same cohort, which hold part of the message, then anyone; and
         where nobody else is left or may stand in, the same again."""
         cohort, count = asked.cohort, self._people.size
-        if any(origin is cohort.origin for origin in self._fixed):
+        if cohort.fixed:
             return
         if len(places) == 1:  # one of a cohort, or a lone client
             mates = [id for origin, ids in self._members if origin is cohort.origin for id in ids]
