@@ -17,7 +17,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from fedspam import Generated, simulate, simulate_many, spam, spam_pp, spam_ppa
+from fedspam import Generated, Keep, simulate, simulate_many, spam, spam_pp, spam_ppa
 from fedspam.problems import ridge
 from fedspam.simulation import records
 from fedspam.solvers import Exact, GradientDescent
@@ -73,10 +73,10 @@ def one_run(dimension, rounds, repeats):
     for name, method in methods(gamma).items():
         bare, recorded, numpy, compile_seconds = [], [], [], []
         for repeat in range(repeats):  # in turn, so that whatever else the machine does falls on all of them
-            run = simulate(method, clients, x, rounds=rounds, key=repeat, record=(), segment=rounds)
+            run = simulate(method, clients, x, rounds=rounds, key=repeat, record=(), keep=Keep(every=rounds))
             bare.append(run.run_seconds / rounds * 1e6)
             compile_seconds.append(run.compile_seconds)
-            run = simulate(method, clients, x, rounds=rounds, key=repeat, segment=rounds)
+            run = simulate(method, clients, x, rounds=rounds, key=repeat, keep=Keep(every=rounds))
             recorded.append(run.run_seconds / rounds * 1e6)
             numpy.append(numpy_rounds(name, clients, inverses, np.asarray(x), rounds // 4, repeat))
         rows.append(

@@ -48,7 +48,7 @@ def child(name, folder, rounds):
     run = simulate(
         METHODS[name].build(**example), clients, jnp.ones(DIMENSION), rounds=rounds, key=1, probe=norm, every=2,
         **where,
-        progress=lambda done: print("done", done, flush=True),
+        observe=lambda done, rows, probes: print("done", done, flush=True),
     )  # fmt: skip
     hashed = hashlib.sha256()
     for leaf in jax.tree.leaves((run.params, run.state, run.memory, dict(run.rows), dict(run.probes))):

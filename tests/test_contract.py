@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from fedspam import simulate, simulate_many
+from fedspam import Keep, simulate, simulate_many
 from fedspam.federation import ledger, loopback
 from fedspam.federation.traced import Traced
 from fedspam.methods import METHODS
@@ -101,7 +101,7 @@ def test_one_trace_serves_all_numbers(name, clients):
 def test_no_tracer_leaks(name, clients):
     method = METHODS[name].make()
     with jax.checking_leaks():
-        simulate(method, clients, jnp.ones(5), rounds=1, key=0, segment=1)
+        simulate(method, clients, jnp.ones(5), rounds=1, key=0, keep=Keep(every=1))
 
 
 @everyone

@@ -13,7 +13,7 @@ from fedspam.datasets import FederatedData
 from fedspam.federation import Cohort, on_client
 from fedspam.methods import fedavg, saber, scaffold
 from fedspam.simulation import chunking, host_data, restore
-from fedspam.simulation.engine import Around, World
+from fedspam.simulation.engine import Conditions, Layout
 from fedspam.simulation.evaluation import Evaluation, Named
 from fedspam.simulation.host_data import Stored
 from fedspam.simulation.stopping import Target, Watch
@@ -180,8 +180,8 @@ def test_a_client_fetched_from_the_host_is_the_same_client():
 def lender(method, window=4):
     population = Stored.of(PEOPLE, squares, window=window)
     key = jax.random.key(0)
-    carry = host_data.engine.begin(method, population, jnp.zeros(3), key, Around(), World())[0]
-    return host_data._Lender(method, population, key, Around(), World(), window, 100, None), carry
+    carry = host_data.engine.begin(method, population, jnp.zeros(3), key, Conditions(), Layout())[0]
+    return host_data._Lender(method, population, key, Conditions(), Layout(), window, 100, None), carry
 
 
 def test_a_window_holds_who_is_asked_and_only_them():
@@ -190,7 +190,7 @@ def test_a_window_holds_who_is_asked_and_only_them():
     window = made._make(8)
     asked = set()
     for k in range(8, 12):
-        fed = host_data.engine.traced(made._stored, World(), (), Around(), k)
+        fed = host_data.engine.traced(made._stored, Layout(), (), Conditions(), k)
         asked |= set(np.asarray(fed.sample(jax.random.fold_in(jax.random.key(0), k), 3).ids).tolist())
     assert set(np.asarray(window.ids).tolist()) == asked != set(range(8))
     someone = min(asked)
@@ -223,7 +223,7 @@ class Curious:
 def test_draws_that_cannot_be_told_ahead_are_recognised(by, depends):
     carry = host_data.engine.Carry({"x": jnp.zeros(3), "k": jnp.int32(0)}, (), jnp.int32(0))
     population = Stored.of(PEOPLE, squares)
-    made = host_data._Lender(Curious(by), population, jax.random.key(0), Around(), World(), 4, 100, None)
+    made = host_data._Lender(Curious(by), population, jax.random.key(0), Conditions(), Layout(), 4, 100, None)
     assert host_data._depends_on_state(made._ids_of, carry, jax.random.key(0)) is depends
     if depends:
         assert made(carry, 0, 4) is population
@@ -252,7 +252,7 @@ def simulate_chunk(method, population, params) -> int:
     """The chunk that a run takes which asks for one that fits."""
     seen = []
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("fedspam.simulation.run.World", lambda chunk, *rest: seen.append(chunk) or 1 / 0)
+        patch.setattr("fedspam.simulation.run.Layout", lambda chunk, *rest: seen.append(chunk) or 1 / 0)
         with pytest.raises(ZeroDivisionError):  # before anything runs
             simulate(method, population, params, rounds=1, key=0, chunk="fit")
     return seen[0]

@@ -36,7 +36,7 @@ def probe(x):
     return {"norm": jnp.linalg.norm(x), "first": x[0]}
 
 
-OPTIONS = {"key": 5, "probe": probe, "every": 5, "segment": 10}
+OPTIONS = {"key": 5, "probe": probe, "every": 5, "keep": Keep(every=10)}
 
 
 def go(rounds=30, **options):
@@ -79,8 +79,8 @@ def test_a_run_on_disk_has_the_bits_of_one_in_memory(whole, tmp_path):
 @pytest.mark.parametrize("segments", [(5, 10), (10, 20)])
 def test_the_length_of_segments_changes_no_bit(whole, tmp_path, segments):
     first, second = segments
-    go(rounds=15, segment=first, folder=tmp_path)
-    assert same_bits(go(segment=second, folder=tmp_path, resume=True), whole)
+    go(rounds=15, keep=Keep(every=first), folder=tmp_path)
+    assert same_bits(go(keep=Keep(every=second), folder=tmp_path, resume=True), whole)
 
 
 def test_a_rest_that_is_no_multiple_of_every(whole, tmp_path):
@@ -96,7 +96,7 @@ def test_death_before_the_first_segment_is_done(whole, tmp_path, monkeypatch):
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr("fedspam.simulation.run._Stopwatch.time", die)
+        patch.setattr("fedspam.simulation.run.Stopwatch.time", die)
         with pytest.raises(KeyboardInterrupt):
             go(folder=tmp_path)
     assert [path.name for path in tmp_path.glob("checkpoint*")] == ["checkpoint-000000000.safetensors"]
@@ -118,16 +118,16 @@ def test_death_at_any_write_of_the_run(whole, tmp_path, monkeypatch, at):
     with monkeypatch.context() as patch:
         patch.setattr(files, "_write_all", torn)
         with pytest.raises(KeyboardInterrupt):
-            go(folder=tmp_path, keep=Keep(best="norm"))
+            go(folder=tmp_path, keep=Keep(best="norm", every=10))
     left = list(tmp_path.glob(".*.partial"))
-    assert same_bits(go(folder=tmp_path, resume=True, keep=Keep(best="norm")), whole)
+    assert same_bits(go(folder=tmp_path, resume=True, keep=Keep(best="norm", every=10)), whole)
     assert not list(tmp_path.glob(".*.partial"))
     assert left or at != 1
 
 
 def test_fewer_rounds_than_there_are_is_refused(tmp_path):
     go(folder=tmp_path)
-    with pytest.raises(RecordError, match="holds 30 rounds already"):
+    with pytest.raises(RecordError, match="already holds 30 rounds"):
         go(rounds=10, folder=tmp_path, resume=True)
 
 
@@ -155,9 +155,9 @@ def damage(path, how):
 @pytest.mark.parametrize("how", ["truncated", "flipped", "emptied", "removed"])
 @pytest.mark.parametrize("which", ["checkpoint-000000030.safetensors", "rows.bin", "manifest.json", "best.safetensors"])
 def test_the_last_good_state_is_used(whole, tmp_path, which, how):
-    go(folder=tmp_path, keep=Keep(best="norm"))
+    go(folder=tmp_path, keep=Keep(best="norm", every=10))
     damage(tmp_path / which, how)
-    again = lambda: go(folder=tmp_path, resume=True, keep=Keep(best="norm"))
+    again = lambda: go(folder=tmp_path, resume=True, keep=Keep(best="norm", every=10))
     if how == "removed" and ("best" in which or "checkpoint" in which):  # nothing shows that it was there
         assert same_bits(again(), whole)
     else:
@@ -183,7 +183,7 @@ def test_old_damage_does_not_outlive_new_checkpoints(tmp_path):
     data = (tmp_path / "rows.bin").read_bytes()
     (tmp_path / "rows.bin").write_bytes(data[: len(data) // 2])
     with warned("is damaged"):
-        go(rounds=15, folder=tmp_path, resume=True, segment=5)
+        go(rounds=15, folder=tmp_path, resume=True, keep=Keep(every=5))
     assert sorted(path.name for path in tmp_path.glob("checkpoint*"))[-1] == "checkpoint-000000015.safetensors"
 
 
@@ -252,11 +252,11 @@ def small_disk(tmp_path):
 def test_a_full_disk(whole, small_disk):
     (small_disk / "ballast").write_bytes(bytes(256 * 1024 - 11 * 4096))
     with pytest.raises(RecordError, match=r"cannot write .*No space left on device; free space .* then resume"):
-        go(folder=small_disk / "run", segment=5, keep=Keep(10))
+        go(folder=small_disk / "run", keep=Keep(10, every=5))
     assert list((small_disk / "run").glob("checkpoint*"))
     assert not list((small_disk / "run").glob(".*.partial"))
     (small_disk / "ballast").unlink()
-    assert same_bits(go(folder=small_disk / "run", segment=5, resume=True), whole)
+    assert same_bits(go(folder=small_disk / "run", keep=Keep(every=5), resume=True), whole)
 
 
 def test_a_disk_that_is_full_from_the_start(small_disk):
@@ -327,7 +327,7 @@ def test_where_locks_are_not_to_be_had_it_is_said(tmp_path, monkeypatch):
 
 
 def test_the_last_ones_and_the_best_are_kept(tmp_path):
-    run = go(folder=tmp_path, segment=5, keep=Keep(3, best="first"))
+    run = go(folder=tmp_path, keep=Keep(3, best="first", every=5))
     rounds = [int(path.stem.split("-")[1]) for path in sorted(tmp_path.glob("checkpoint*"))]
     assert rounds == [20, 25, 30]
     params, done = restore(METHOD, PEOPLE, START, tmp_path)
@@ -338,21 +338,21 @@ def test_the_last_ones_and_the_best_are_kept(tmp_path):
 
 
 def test_the_best_may_be_the_largest(tmp_path):
-    run = go(folder=tmp_path, segment=5, keep=Keep(best="first", largest=True))
+    run = go(folder=tmp_path, keep=Keep(best="first", largest=True, every=5))
     assert restore(METHOD, PEOPLE, START, tmp_path, best=True)[1] == 5 * int(np.argmax(run.probes["first"]))
 
 
 def test_only_states_that_were_probed_can_be_best(tmp_path):
     """13 rounds in one segment, a probe every 5: no value belongs to the state after round 13, so the start is kept."""
-    go(rounds=13, segment=1000, folder=tmp_path, keep=Keep(best="first"))
+    go(rounds=13, folder=tmp_path, keep=Keep(best="first", every=1000))
     assert restore(METHOD, PEOPLE, START, tmp_path, best=True)[1] == 0
 
 
 def test_the_best_of_one_kind_is_not_compared_with_that_of_another(tmp_path):
     """The norm is positive and the first number is not: the old score would win against every new one, or lose."""
-    go(rounds=15, folder=tmp_path, segment=5, keep=Keep(best="first", largest=True))
+    go(rounds=15, folder=tmp_path, keep=Keep(best="first", largest=True, every=5))
     with warned("best.safetensors is the largest first, not the smallest norm"):
-        run = go(folder=tmp_path, segment=5, resume=True, keep=Keep(best="norm"))
+        run = go(folder=tmp_path, resume=True, keep=Keep(best="norm", every=5))
     assert restore(METHOD, PEOPLE, START, tmp_path, best=True)[1] == 20 + 5 * int(np.argmin(run.probes["norm"][4:]))
 
 
@@ -360,7 +360,7 @@ def test_keeping_is_checked(tmp_path):
     with pytest.raises(ValueError, match="last = 0"):
         Keep(0)
     with pytest.raises(ValueError, match="'loss' is no probe of this run"):
-        go(folder=tmp_path, keep=Keep(best="loss"))
+        go(folder=tmp_path, keep=Keep(best="loss", every=10))
     go(folder=tmp_path / "run")
     with pytest.raises(RecordError, match="best"):
         restore(METHOD, PEOPLE, START, tmp_path / "run", best=True)
@@ -537,7 +537,9 @@ def test_a_start_that_cannot_be_names_the_client():
 def test_what_faults_make_void_is_no_divergence():
     """Silence for longer than the patience does not stop a run; a client that computes NaN does, faults or not."""
     faults = Faults(dropout=0.9)
-    run = lambda clients: simulate(METHOD, clients, START, rounds=200, key=0, faults=faults, segment=50, record=())
+    run = lambda clients: simulate(
+        METHOD, clients, START, rounds=200, key=0, faults=faults, keep=Keep(every=50), record=()
+    )
     silent = run(PEOPLE)
     assert silent.status == "completed"
     assert "1" * 20 in "".join(str(int(void)) for void in silent.rows["void"])
@@ -578,7 +580,7 @@ class Dividing:
 @pytest.mark.slow
 @pytest.mark.parametrize("segment", [3, 1000])
 def test_the_servers_own_step_is_watched_too(segment):
-    run = simulate(Dividing(), PEOPLE, START, rounds=60, key=0, segment=segment)
+    run = simulate(Dividing(), PEOPLE, START, rounds=60, key=0, keep=Keep(every=segment))
     assert run.status.startswith("stopped: round 5, the server's own step made its state infinite or NaN (x); no round")
     assert run.rounds == 25
     assert int(run.state.k) == 5
@@ -588,7 +590,9 @@ def test_the_servers_own_step_is_watched_too(segment):
 def test_divergence_is_seen_in_the_parameters(tmp_path):
     clients = Quadratics.of([[[-1.0]], [[-1.0]]], [[0.0], [0.0]])  # unbounded below
     method = spam(1.9, 1.0, solver=Exact(), first="update")
-    run = simulate(method, clients, jnp.ones(1), rounds=200, key=0, segment=4, watch=Watch(growth=1e6), folder=tmp_path)
+    run = simulate(
+        method, clients, jnp.ones(1), rounds=200, key=0, keep=Keep(every=4), watch=Watch(growth=1e6), folder=tmp_path
+    )
     assert "‖x‖" in run.status
     assert "it diverges" in run.status
     assert f"after {int(run.state.k)} rounds is kept" in run.status
@@ -662,7 +666,9 @@ class Draws:
 
 @pytest.mark.slow
 def test_chunks_change_no_draw():
-    runs = [simulate(Draws(), PEOPLE, START, rounds=20, key=3, chunk=chunk, segment=20) for chunk in (1, 7, 11)]
+    runs = [
+        simulate(Draws(), PEOPLE, START, rounds=20, key=3, chunk=chunk, keep=Keep(every=20)) for chunk in (1, 7, 11)
+    ]
     for run in runs[1:]:
         for name in ("total", "mixed"):
             np.testing.assert_array_equal(run.rows[name], runs[0].rows[name])
@@ -684,7 +690,9 @@ def test_chunks_change_rounding_alone(method):
 
     What `auto` measures besides, quotients of differences that vanish, feels the rounding of sums more.
     """
-    run = lambda chunk: simulate(method, PEOPLE, START, rounds=20, key=3, chunk=chunk, segment=20, per_client=True)
+    run = lambda chunk: simulate(
+        method, PEOPLE, START, rounds=20, key=3, chunk=chunk, keep=Keep(every=20), per_client=True
+    )
     first = run(1)
     for chunk in (7, 11):
         other = run(chunk)

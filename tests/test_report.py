@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 from jax.tree_util import Partial
 
-from fedspam import simulate, spam_pp
+from fedspam import Keep, simulate, spam_pp
 from fedspam.app import reproduce
 from fedspam.app.cli import main
 from fedspam.app.compare import ComparePlan, Contender, files
@@ -64,7 +64,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
             folder / name,
             simulate(
                 method, PEOPLE, 3 * jnp.ones(4), rounds=60, key=0, probe=Partial(look, PEOPLE), every=2,
-                folder=folder / name, segment=20,
+                folder=folder / name, keep=Keep(every=20),
             ),
         )
         for name, method in methods.items()

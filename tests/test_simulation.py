@@ -8,8 +8,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from fedspam import Faults, Generated, on_client, simulate, simulate_many, spam, spam_pp, spam_ppa
+from fedspam import Faults, Generated, Keep, Ragged, on_client, simulate, simulate_many, spam, spam_pp, spam_ppa
 from fedspam._internal.trees import struct
+from fedspam.methods import mvr
 from fedspam.problems import Quadratics, quadratics
 from fedspam.simulation import records
 from fedspam.solvers import Exact
@@ -97,7 +98,7 @@ def test_impossible_faults_are_refused(faults):
 def test_divergence_stops_with_the_last_good_state():
     clients = Quadratics.of([[[-1.0]], [[-1.0]]], [[0.0], [0.0]])  # unbounded below
     method = spam(1.9, 1.0, solver=Exact(), first="update")
-    run = simulate(method, clients, jnp.ones(1), rounds=20_000, key=0, segment=500)
+    run = simulate(method, clients, jnp.ones(1), rounds=20_000, key=0, keep=Keep(every=500))
     assert run.status.startswith("stopped")
     assert np.isfinite(run.params).all()
     assert run.rounds < 20_000
@@ -163,7 +164,7 @@ def test_a_condition_charges_the_branch_that_was_taken(clients):
 
 @pytest.mark.slow
 def test_resuming_gives_the_bits_of_the_undisturbed_run(clients, tmp_path):
-    options = {"key": 5, "segment": 10, "probe": norm_of(clients), "every": 5}
+    options = {"key": 5, "keep": Keep(every=10), "probe": norm_of(clients), "every": 5}
     whole = simulate(METHOD, clients, jnp.ones(4), rounds=50, **options)
     options["probe"] = norm_of(clients)
     simulate(METHOD, clients, jnp.ones(4), rounds=20, folder=tmp_path / "run", **options)
@@ -186,7 +187,7 @@ def test_another_run_is_not_resumed(clients, tmp_path):
 
 @pytest.mark.parametrize("damage", ["truncate", "flip", "remove"])
 def test_a_damaged_checkpoint_falls_back_to_the_one_before(clients, tmp_path, damage):
-    options = {"rounds": 30, "key": 5, "segment": 10, "folder": tmp_path}
+    options = {"rounds": 30, "key": 5, "keep": Keep(every=10), "folder": tmp_path}
     whole = simulate(METHOD, clients, jnp.ones(4), **options)
     newest = sorted(tmp_path.glob("checkpoint-*"))[-1]
     data = newest.read_bytes()
@@ -272,6 +273,14 @@ def test_methods_of_other_structure_are_not_run_together(clients):
         ({"replay": {"cohort": np.zeros((2, 5), int)}}, "has 2 rounds, but rounds=3; shorten the run"),
         ({"replay": {"cohort": np.full((3, 5), 99)}}, "names client 99"),
         ({"replay": {"cohort": np.zeros((3, 4), int)}}, "has 4 clients per round, but the method draws 5"),
+        (
+            {"replay": {"cohorts": np.zeros((3, 5), int)}},
+            "replay\\['cohorts'\\] is no draw of this method; it draws cohort",
+        ),
+        ({"every": 0}, "every = 0"),
+        ({"key": 2**40}, "key = 1099511627776 must be below"),
+        ({"key": -1}, "key = -1"),
+        ({"key": 0.5}, "key = 0.5"),
     ],
 )
 def test_bad_input_is_refused(clients, change, says):
@@ -284,3 +293,41 @@ def test_everyone_of_an_endless_population_is_refused():
     endless = Generated(make=lambda key: jax.random.normal(key, (4,)), loss=lambda x, c: jnp.sum((x - c) ** 2))
     with pytest.raises(ValueError, match="endless"):
         simulate(Coin(), endless, jnp.ones(4), rounds=1, key=0)
+
+
+@pytest.mark.parametrize("value", ["0.1", -0.1, np.float32(-0.1), jnp.float32(-0.1), np.array(-0.1), jnp.nan])
+def test_a_step_size_that_is_no_positive_number_is_refused(value):
+    with pytest.raises(ValueError, match="step_size"):
+        spam_pp(5, value, 0.3)
+
+
+def test_many_runs_do_all_rounds_that_were_asked_for(clients):
+    run = simulate_many(METHOD, clients, jnp.ones(4), rounds=30, keys=[0, 1], every=7, probe=norm_of(clients))
+    alone = simulate(METHOD, clients, jnp.ones(4), rounds=30, key=1, every=7, probe=norm_of(clients))
+    assert run.rounds == alone.rounds == 30
+    assert run.probes["norm"].shape == (1, 2, 5)  # the start, and after 7, 14, 21 and 28 rounds
+    np.testing.assert_allclose(run.probes["norm"][0, 1], alone.probes["norm"], rtol=1e-12)
+    np.testing.assert_allclose(run.params[0, 1], alone.params, rtol=1e-12)
+    with pytest.raises(ValueError, match="every = 0"):
+        simulate_many(METHOD, clients, jnp.ones(4), rounds=3, keys=[0], every=0)
+
+
+def test_a_run_without_a_valid_round_does_not_say_completed(clients):
+    silent = Faults(dropout=1.0)
+    method = spam_pp(5, 0.8, 0.3, solver=Exact(), start="zero")
+    run = simulate(method, clients, jnp.ones(4), rounds=3, key=0, faults=silent)
+    assert run.status == "stopped: all 3 rounds were void; the first parameters are kept"
+    np.testing.assert_array_equal(run.params, jnp.ones(4))
+    many = simulate_many(method, clients, jnp.ones(4), rounds=3, keys=[0, 1], faults=silent)
+    assert many.status == "stopped: in 2 of 2 runs all rounds were void"
+
+
+def test_void_rounds_without_faults_are_reported():
+    """On the path of the mean client, one client whose loss is NaN voids every round that asks it."""
+    data = {"x": jnp.array([[1.0], [2.0], [jnp.nan], [4.0]])}
+    clients = Ragged.of_sizes(data, [1, 1, 1, 1], lambda x, rows: 0.5 * jnp.sum((x - rows["x"]) ** 2, axis=1))
+    method = mvr(2, step_size=0.1, fresh_weight=0.5, start="zero")
+    with pytest.warns(UserWarning, match="rounds were void, because a reply was not finite.*per_client=True"):
+        run = simulate(method, clients, jnp.zeros(1), rounds=12, key=0)
+    assert 0 < run.rows["void"].sum() < 12
+    assert not simulate(method, clients, jnp.zeros(1), rounds=12, key=0, per_client=True).rows["void"].any()

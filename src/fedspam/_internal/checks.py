@@ -1,6 +1,5 @@
-"""Checks at the boundary: each error names the value, the rule and the remedy."""
+"""Checks of arguments. Every error names the value, the rule and the remedy."""
 
-import math
 import numbers
 from collections.abc import Iterable
 from typing import Any
@@ -8,24 +7,34 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.core import Tracer
 from jaxtyping import PyTree
 
 
 def is_number(value: Any) -> bool:
-    """Whether a value can be checked now: a Python or NumPy number, not a tracer or an array."""
+    """Whether a value is a Python or NumPy number, and no array."""
     return isinstance(value, numbers.Real) and not isinstance(value, bool)
 
 
+def _known(name: str, value: Any) -> Any:
+    """The value as a number that can be checked now; None for tracers, whole arrays, schedules and None."""
+    if isinstance(value, str):
+        raise ValueError(f"{name} = {value!r} is text; it must be a number: leave out the quotes")
+    if is_number(value):
+        return value
+    is_scalar = isinstance(value, jax.Array | np.ndarray) and not isinstance(value, Tracer) and value.ndim == 0
+    return value.item() if is_scalar else None
+
+
 def positive(name: str, value: Any, remedy: str = "") -> None:
-    if is_number(value) and not value > 0:
+    known = _known(name, value)
+    if known is not None and not known > 0:
         raise ValueError(_message(name, value, "must be greater than 0", remedy))
 
 
 def between(name: str, value: Any, low: float, high: float, *, open_low: bool = False, remedy: str = "") -> None:
-    if not is_number(value):
-        return
-    inside = (value > low if open_low else value >= low) and value <= high
-    if math.isnan(value) or not inside:
+    known = _known(name, value)
+    if known is not None and not ((known > low if open_low else known >= low) and known <= high):
         bracket = "(" if open_low else "["
         raise ValueError(_message(name, value, f"must lie in {bracket}{low:g}, {high:g}]", remedy))
 
@@ -72,7 +81,7 @@ def same_tree(name: str, value: PyTree, other_name: str, other: PyTree) -> None:
     """Both trees have the same structure and their leaves the same shapes."""
     if jax.tree.structure(value) != jax.tree.structure(other):
         raise ValueError(
-            f"{name} has the structure {jax.tree.structure(value)}, {other_name} has {jax.tree.structure(other)}; "
+            f"{name} has the structure {jax.tree.structure(value)}, and {other_name} {jax.tree.structure(other)}; "
             "they must be the same pytree"
         )
     for leaf_name, a, b in zip(_names(value), jax.tree.leaves(value), jax.tree.leaves(other), strict=True):

@@ -1,4 +1,4 @@
-"""Keys by name, and distinct ids in time that does not depend on how many there are to choose from."""
+"""Random keys by name, and distinct ids at a cost that does not depend on the size of the population."""
 
 import zlib
 
@@ -7,15 +7,27 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Integer, Key, UInt32
 
+from fedspam._internal import checks
+
 _FEISTEL_ROUNDS = 8
-_STEPS_UNSEEN = 24  # at 3/4 to walk on after each, one in a thousand is still out
+_UNCHECKED_STEPS = 24  # each step leaves at most 3/4 of the walks unfinished, so about one in a thousand remains
+
+
+def key_of(key: Key[Array, ""] | int) -> Key[Array, ""]:
+    """A key from a key or from a seed."""
+    if isinstance(key, jax.Array):
+        return key
+    checks.whole("key", key, 0, "give a seed from 0 to 4294967295, or a key made by jax.random.key")
+    if key >= 2**32:
+        raise ValueError(f"key = {key} must be below 2^32 = {2**32}: JAX drops the bits above; give a smaller seed")
+    return jax.random.key(int(key))
 
 
 def fold_name(key: Key[Array, ""], name: str) -> Key[Array, ""]:
     """A key for a named purpose. The same name gives the same key in every process and version.
 
     The name's hash is added to the words of the key: threefry turns keys that differ at all into unrelated streams,
-    and adding costs nothing where folding in would cost a whole evaluation of it, several times a round.
+    and adding is free, while folding in would evaluate threefry once more, several times per round.
     """
     words = jax.random.key_data(key)
     low, high = zlib.crc32(name.encode()), zlib.adler32(name.encode())
@@ -57,13 +69,13 @@ def permuted(
         return jnp.where(value >= count, network(value), value)
 
     value = network(jnp.asarray(position, jnp.uint32))
-    if jax.default_backend() != "cpu":  # most walks end here, where the host need not look after every step
-        value = lax.fori_loop(0, _STEPS_UNSEEN, lambda _, value: walk(value), value, unroll=True)
+    if jax.default_backend() != "cpu":  # most walks end in this loop, which needs no check by the host after every step
+        value = lax.fori_loop(0, _UNCHECKED_STEPS, lambda _, value: walk(value), value, unroll=True)
     return lax.while_loop(lambda value: jnp.any(value >= count), walk, value)
 
 
 def _mix(value: UInt32[Array, "*shape"]) -> UInt32[Array, "*shape"]:
-    """The finaliser of MurmurHash3: every input bit reaches every output bit."""
+    """The finalizer of MurmurHash3: every input bit reaches every output bit."""
     value = (value ^ (value >> 16)) * jnp.uint32(0x85EBCA6B)
     value = (value ^ (value >> 13)) * jnp.uint32(0xC2B2AE35)
     return value ^ (value >> 16)

@@ -1,4 +1,4 @@
-"""What a method sends: every exchange's message and reply, priced in floats and bytes before anything runs."""
+"""What a method sends: the message and reply of every exchange, priced in floats and bytes before anything runs."""
 
 import functools
 from collections.abc import Callable, Mapping
@@ -16,7 +16,7 @@ from fedspam.clients import Faults, Population
 from fedspam.federation import wire
 from fedspam.federation.protocol import Cohort, Draws, Program, Work, is_dynamic, terms_of
 
-# Every message carries who is asked, in which round, and the randomness of the work; every reply, who answers and when.
+# Every message carries the client, the round and the randomness of the work; every reply, the client and the round.
 ASK = {
     "@client": jax.ShapeDtypeStruct((), jnp.uint32),
     "@key": jax.ShapeDtypeStruct((2,), jnp.uint32),
@@ -27,13 +27,13 @@ ANSWER = {"@client": jax.ShapeDtypeStruct((), jnp.uint32), "@round": jax.ShapeDt
 
 @dataclass(frozen=True)
 class Exchange:
-    """One trip to a cohort and back, as the program of a round contains it."""
+    """One message to a cohort and the replies to it, as they stand in the program of a round."""
 
     label: str
     work: str
     cohort: int
-    message: Mapping[str, PyTree]  # all that the work is called with
-    sent: Mapping[str, PyTree]  # the part of it that the cohort did not hold already
+    message: Mapping[str, PyTree]  # all arguments of the work
+    sent: Mapping[str, PyTree]  # those that the cohort does not hold yet
     reply: PyTree
     dynamic: bool  # whether the number of contacts depends on the run
 
@@ -55,14 +55,14 @@ class Exchange:
 
 
 def _floats(tree: PyTree) -> int:
-    """The floats in arrays; lone scalars, such as a fresh_weight, and seeds are not counted (their bytes are)."""
+    """The number of floats in arrays. Scalars and seeds are not counted here; their bytes are."""
     is_float = lambda leaf: jnp.issubdtype(leaf.dtype, jnp.floating)
     return sum(leaf.size for leaf in jax.tree.leaves(tree) if leaf.ndim > 0 and is_float(leaf))
 
 
 @struct
 class StandIn:
-    """A client of which nothing is known but that its loss is a differentiable number."""
+    """A client of unknown data: its loss is some differentiable number."""
 
     @property
     def weight(self) -> float:
@@ -73,7 +73,7 @@ class StandIn:
 
 
 class Null:
-    """The federation under abstract evaluation: nothing is computed, every exchange is noted."""
+    """The handle for abstract evaluation: it computes nothing and notes every exchange."""
 
     def __init__(
         self,
@@ -83,8 +83,8 @@ class Null:
         per_client: bool = False,
         memory: PyTree = (),
     ) -> None:
-        draws = Draws(population)
-        self.sample, self.everyone, self.client = draws.sample, draws.everyone, draws.client
+        self.draws = Draws(population)
+        self.sample, self.everyone, self.client = self.draws.sample, self.draws.everyone, self.draws.client
         self._population = population
         self._faults = faults
         self._per_client = per_client or faults is not None
@@ -133,6 +133,7 @@ class Plan:
     start: tuple[Exchange, ...]
     round: tuple[Exchange, ...]
     branches: bool  # whether a coin decides which exchanges a round has
+    roles: frozenset[str] = frozenset()  # of the draws, as a replay names them
 
     def price(self, contacts: Mapping[str, Any], rounds: int) -> dict[str, np.ndarray]:
         """Floats and bytes per round and direction, from the counted contacts of the dynamic exchanges."""
@@ -155,7 +156,7 @@ def plan(
     faults: Faults | None = None,
     per_client: bool = False,
 ) -> Plan:
-    """What `algorithm` will send, learnt without computing or sending anything.
+    """The exchanges of a method, found without computing or sending anything.
 
     >>> import jax.numpy as jnp
     >>> from fedspam import spam
@@ -165,18 +166,11 @@ def plan(
     """
     memory = algorithm.client_state(params)
     key = jax.random.key(0)
-    found: list[tuple[tuple[Exchange, ...], bool]] = []
-
-    def watched(body: Callable[[Null], Any]) -> Any:
-        fed = Null(population, faults=faults, per_client=per_client, memory=memory)
-        result = body(fed)
-        found.append((tuple(fed.exchanges), fed.branches))
-        return result
-
-    state = jax.eval_shape(lambda params: watched(lambda fed: algorithm.init(params, key, fed)), params)
-    jax.eval_shape(lambda state: watched(lambda fed: algorithm.round(state, key, fed)), state)
-    (start, _), (round, branches) = found
-    return Plan(start, round, branches)
+    start, round = (Null(population, faults=faults, per_client=per_client, memory=memory) for _ in range(2))
+    state = jax.eval_shape(lambda params: algorithm.init(params, key, start), params)
+    jax.eval_shape(lambda state: algorithm.round(state, key, round), state)
+    roles = frozenset(start.draws.roles | round.draws.roles)
+    return Plan(tuple(start.exchanges), tuple(round.exchanges), round.branches, roles)
 
 
 def _shapes(tree: PyTree) -> PyTree:

@@ -152,8 +152,10 @@ class Draws:
 
     def __init__(self, population: Population | None, replay: Replay | None = None, round: Any = 0) -> None:
         self._population, self._replay, self.round = population, replay, round
+        self.roles: set[str] = set()  # of the draws made so far
 
     def sample(self, key: Key[Array, ""], count: int, role: str = "cohort", times: int = 1) -> Cohort:
+        self.roles.add(role)
         ids = self._prescribed(role, count * times)
         if ids is None:
             ids = self._drawn(prng.fold_name(key, role), count, times)
@@ -191,9 +193,14 @@ class Draws:
         return ids[self.round]
 
 
-def check_replay(replay: Replay | None, rounds: int, population: Population) -> None:
-    """Refuse a replay that is too short, or that names clients that do not exist."""
+def check_replay(replay: Replay | None, rounds: int, population: Population, roles: frozenset[str]) -> None:
+    """Refuse a replay that is too short, or that names clients or draws that do not exist."""
+    known = roles | {"prox"} if "cohort" in roles else roles  # which member of the cohort moves
     for role, ids in (replay or {}).items():
+        if role not in known:
+            raise ValueError(
+                f"replay[{role!r}] is no draw of this method; it draws {', '.join(sorted(known)) or 'none'}"
+            )
         ids = np.asarray(ids)
         if ids.shape[0] < rounds:
             raise ValueError(

@@ -11,7 +11,7 @@ from fedspam._internal.trees import Params
 from fedspam.clients import Population
 from fedspam.federation import ledger
 from fedspam.simulation import engine
-from fedspam.simulation.engine import Around, World
+from fedspam.simulation.engine import Conditions, Layout
 
 SHARE = 0.8  # of the free memory; the rest is for what the compiler's plan does not tell
 
@@ -57,8 +57,8 @@ def fitting_chunk(algorithm: Any, population: Population, params: Params, *, mem
 
 def round_memory(algorithm: Any, population: Population, params: Params, chunk: int) -> int:
     """Bytes that one round takes beside the population and the state, by the compiler's plan."""
-    key, world = jax.random.key(0), World(chunk)
-    carry = jax.eval_shape(lambda x: engine.begin(algorithm, population, x, key, Around(), world)[0], params)
+    key, layout = jax.random.key(0), Layout(chunk)
+    carry = jax.eval_shape(lambda x: engine.begin(algorithm, population, x, key, Conditions(), layout)[0], params)
     lowered = engine.advance.lower(
         algorithm,
         population,
@@ -66,8 +66,8 @@ def round_memory(algorithm: Any, population: Population, params: Params, chunk: 
         key,
         jnp.int32(0),
         jnp.int32(1),
-        Around(),
-        world=world,
+        Conditions(),
+        layout=layout,
         length=1,
         every=1,
         record=(),

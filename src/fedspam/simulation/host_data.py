@@ -21,7 +21,7 @@ from fedspam._internal.trees import static, struct
 from fedspam.clients import Ids, Loss, Population, RaggedOracle, draw
 from fedspam.federation import Cohort, Work
 from fedspam.simulation import engine
-from fedspam.simulation.engine import Around, Carry, World
+from fedspam.simulation.engine import Carry, Conditions, Layout
 
 ROOM = 2  # times what a window needs on average is its buffer, so that later ones fit and nothing is compiled anew
 
@@ -159,14 +159,20 @@ Lend = Callable[[Carry, int, int], Population]
 
 @contextmanager
 def lending(
-    algorithm: Any, population: Population, key: Key[Array, ""], around: Around, world: World, length: int, rounds: int
+    algorithm: Any,
+    population: Population,
+    key: Key[Array, ""],
+    conditions: Conditions,
+    layout: Layout,
+    length: int,
+    rounds: int,
 ) -> Iterator[Lend]:
     """Who to run a segment on: the population itself, or the window of a `Stored` one that the segment needs."""
     if not isinstance(population, Stored):
         yield lambda carry, start, count: population
         return
     with ThreadPoolExecutor(1) as hands:
-        yield _Lender(algorithm, population, key, around, world, length, rounds, hands)
+        yield _Lender(algorithm, population, key, conditions, layout, length, rounds, hands)
 
 
 def segment_of(population: Population, segment: int) -> int:
@@ -182,14 +188,14 @@ class _Lender:
         algorithm: Any,
         stored: Stored,
         key: Key[Array, ""],
-        around: Around,
-        world: World,
+        conditions: Conditions,
+        layout: Layout,
         length: int,
         rounds: int,
         hands: ThreadPoolExecutor,
     ) -> None:
-        self._algorithm, self._stored, self._key, self._world = algorithm, stored, key, world
-        self._around = Around(around.faults, around.replay)
+        self._algorithm, self._stored, self._key, self._world = algorithm, stored, key, layout
+        self._around = Conditions(conditions.faults, conditions.replay)
         self._length, self._rounds, self._hands = length, rounds, hands
         self._carry: Carry | None = None
         self._known = False  # whether draws can be told ahead

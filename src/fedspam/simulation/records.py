@@ -39,19 +39,22 @@ ENVIRONMENT = ("fedspam", "jax", "jaxlib", "python", "device")  # what may chang
 
 @dataclass(frozen=True)
 class Keep:
-    """Which checkpoints stay.
+    """How often checkpoints are written, and which of them stay.
 
     Arguments:
-        last: how many of the newest.
-        best: the name of a probe; of the states between two segments the one where it was best stays as well.
+        last: how many of the newest stay.
+        best: the name of a probe; the checkpoint where it was best stays as well.
         largest: whether the best is the largest instead of the smallest.
+        every: rounds between two checkpoints. It changes no result.
     """
 
     last: int = 2
     best: str | None = None
     largest: bool = False
+    every: int = 1000
 
     def __post_init__(self) -> None:
+        checks.whole("every", self.every, 1)
         checks.whole("last", self.last, 1, "a run cannot resume without a checkpoint")
 
     @property

@@ -96,7 +96,7 @@ def bounds(watch: Watch, until: Target | None, probes: Probes, params: Params) -
 def growth_status(
     watch: Watch, bounds: Bounds, carry: Carry, algorithm: Any, probes: Mapping[str, np.ndarray], at: int, good: int
 ) -> str:
-    """How a run stopped that grew beyond its bound."""
+    """How a run stopped that grew stopped its bound."""
     if watch.probe is None:
         name, value, bound = "‖x‖", float(trees.norm(algorithm.params(carry.state))), float(bounds.norm)
     else:

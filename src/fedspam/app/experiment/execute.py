@@ -109,7 +109,7 @@ def _simulate(
             chunk=asked.chunk, quorum=asked.quorum,
             watch=Watch(growth=asked.growth, probe="gradient") if asked.growth > 0 else None,
             until=made.target if look.stop else None,
-            folder=folder, resume=resume, segment=asked.segment, keep=records.Keep(asked.keep), observe=tell,
+            folder=folder, resume=resume, keep=records.Keep(asked.keep, every=asked.segment), observe=tell,
         )  # fmt: skip
 
 

@@ -33,7 +33,7 @@ from fedspam.methods._local import Trained, descend
 from fedspam.methods.schedules import Schedule
 from fedspam.problems import Quadratics, ridge
 from fedspam.simulation import engine
-from fedspam.simulation.engine import Around, World
+from fedspam.simulation.engine import Conditions, Layout
 from fedspam.solvers import LBFGS, Answer, Certificate, Exact, GradientDescent, LocalSolver, Never, Surrogate, certify
 from fedspam.theory import constants as theory
 
@@ -285,8 +285,8 @@ def _simulate(
     times = [time.perf_counter()]
     for count in (0, ROUNDS):  # without a round all is compiled, and nothing is run
         *_, seen = engine.many(
-            stacked, which, population, problem.start, keys, jnp.int32(count), Around(probe=problem.look),
-            world=World(), length=ROUNDS, every=every, record=(), side_by_side=True,
+            stacked, which, population, problem.start, keys, jnp.int32(count), Conditions(probe=problem.look),
+            layout=Layout(), length=ROUNDS, every=every, record=(), side_by_side=True,
         )  # fmt: skip
         found = np.asarray(seen["gradient"])
         times.append(time.perf_counter())

@@ -131,7 +131,7 @@ class Course:
             if not bool(engine.healthy(state)):
                 raise VoidError("the replies are finite, the state they lead to is not")
         except VoidError as error:
-            streak = int(carry.streak) + 1
+            streak = int(carry.void_streak) + 1
             LOG.warning("\t> round %d is void: %s", number + 1, error)
             if streak >= self.patience:
                 raise RuntimeError(

@@ -1,0 +1,85 @@
+"""Run many settings and seeds of a method in one compiled call."""
+
+import functools
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Key
+
+from fedspam._internal import checks, prng
+from fedspam._internal.trees import Params
+from fedspam.clients import Faults, Population, of_unequal_sizes
+from fedspam.federation import ledger
+from fedspam.federation.aggregation import Rule
+from fedspam.simulation import engine
+from fedspam.simulation.engine import Conditions, Layout, Probe
+from fedspam.simulation.run import Run, Stopwatch, as_argument, priced
+
+if TYPE_CHECKING:
+    from fedspam.methods import Algorithm
+
+
+def simulate_many(
+    algorithms: "Algorithm[Any] | Sequence[Algorithm[Any]]",
+    population: Population,
+    params: Params,
+    *,
+    rounds: int,
+    keys: Key[Array, " seeds"] | Sequence[int],
+    probe: Probe | None = None,
+    every: int = 1,
+    record: Sequence[str] | None = None,
+    chunk: int | None = None,
+    faults: Faults | None = None,
+    quorum: float = 0.0,
+    aggregate: Rule | None = None,
+    side_by_side: bool | None = None,
+) -> Run:
+    """Run every method with every key in one compiled call. Arrays of the result lead with (algorithms, keys).
+
+    Arguments:
+        algorithms: one method, or several that differ in numbers only (step sizes, fresh weights, ...).
+        keys: keys or seeds.
+        side_by_side: whether all runs advance together under ``vmap``, or one after another. By default together,
+            unless a coin decides which exchanges a round has, or clients differ much in size: ``vmap`` would then pay
+            for all outcomes.
+
+    The other arguments are those of `simulate`.
+    """
+    checks.whole("rounds", rounds, 1)
+    checks.whole("every", every, 1)
+    checks.between("quorum", quorum, 0, 1)
+    params = checks.params("params", params)
+    algorithms = list(algorithms) if isinstance(algorithms, Sequence) else [algorithms]
+    if not algorithms:
+        raise ValueError("algorithms = [] is empty; give at least one method")
+    if len({jax.tree.structure(algorithm) for algorithm in algorithms}) != 1:
+        raise ValueError("the algorithms differ in more than numbers; run those of one structure together")
+    keys = jnp.stack([prng.key_of(key) for key in keys]) if isinstance(keys, Sequence | range) else keys
+    plan = ledger.plan(algorithms[0], params, population, faults=faults, per_client=aggregate is not None)
+    if side_by_side is None:
+        side_by_side = not plan.branches and of_unequal_sizes(population) is None
+    stacked = jax.tree.map(lambda *leaves: jnp.stack([jnp.asarray(leaf) for leaf in leaves]), *algorithms)
+    which = jnp.arange(len(algorithms))
+
+    clock = Stopwatch()
+    conditions = Conditions(faults, None, as_argument(probe), aggregate)
+    many = functools.partial(
+        engine.many, layout=Layout(chunk, quorum), length=rounds, every=every,
+        record=None if record is None else tuple(record), side_by_side=side_by_side,
+    )  # fmt: skip
+    final, carry, info, probes = clock.time(
+        lambda count: many(stacked, which, population, params, keys, jnp.int32(count), conditions), rounds
+    )
+    rows = {name: np.asarray(column) for name, column in info.items()}
+    flat = {name: column.reshape(-1, rounds) for name, column in rows.items()}
+    each = [priced(plan, {name: flat[name][i] for name in flat}, rounds) for i in range(flat["void"].shape[0])]
+    rows = {name: np.stack([one[name] for one in each]).reshape(rows["void"].shape) for name in each[0]}
+    lost = int(rows["void"].all(axis=-1).sum())
+    runs = len(each)
+    status = f"stopped: in {lost} of {runs} runs all rounds were void" if lost else "completed"
+    seconds = (clock.compile_seconds, clock.run_seconds)
+    return Run(final, carry.state, carry.memory, rows, jax.tree.map(np.asarray, dict(probes)), plan, status, *seconds)
