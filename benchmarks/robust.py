@@ -20,7 +20,7 @@ import numpy as np
 from fedspam import Faults, datasets, simulate_many, spam_pp, spam_ppa
 from fedspam._internal.trees import struct
 from fedspam.clients.faults import Attack, Drift, Huge, SignFlip
-from fedspam.federation.aggregation import CentredClipping, Clipped, GeometricMedian, Mean, Median, TrimmedMean
+from fedspam.federation.aggregation import CenteredClipping, Clipped, GeometricMedian, Mean, Median, TrimmedMean
 from fedspam.problems import ridge, softmax
 from fedspam.solvers import Exact, GradientDescent
 
@@ -46,7 +46,7 @@ RULES = {
     "trimmed mean": lambda radius: TrimmedMean(0.4),
     "median": lambda radius: Median(),
     "geometric median": lambda radius: GeometricMedian(),
-    "centred clipping": CentredClipping,
+    "centred clipping": CenteredClipping,
 }
 
 

@@ -13,15 +13,16 @@ from hypothesis.extra import numpy as hnp
 from scipy import optimize
 
 from fedspam import Faults, simulate, spam_pp, spam_ppa
+from fedspam._internal import trees
 from fedspam.clients.faults import Drift, Huge, SignFlip
 from fedspam.federation import loopback
-from fedspam.federation.aggregation import CentredClipping, Clipped, GeometricMedian, Mean, Median, TrimmedMean
+from fedspam.federation.aggregation import CenteredClipping, Clipped, GeometricMedian, Mean, Median, TrimmedMean
 from fedspam.methods import scaffold
 from fedspam.problems import quadratics
 from fedspam.solvers import Exact
 
-RULES = [Mean(), Clipped(1.5), TrimmedMean(0.3), Median(), GeometricMedian(40), CentredClipping(0.7, 5)]
-ROBUST = [TrimmedMean(0.4), Median(), GeometricMedian(40), CentredClipping(1.0, 5)]
+RULES = [Mean(), Clipped(1.5), TrimmedMean(0.3), Median(), GeometricMedian(40), CenteredClipping(0.7, 5)]
+ROBUST = [TrimmedMean(0.4), Median(), GeometricMedian(40), CenteredClipping(1.0, 5)]
 every_rule = pytest.mark.parametrize("rule", RULES, ids=lambda rule: type(rule).__name__)
 every_robust_rule = pytest.mark.parametrize("rule", ROBUST, ids=lambda rule: type(rule).__name__)
 
@@ -47,7 +48,7 @@ def numpy_rule(rule, v):
             start = np.median(v, axis=0)
             total = lambda z: np.linalg.norm(v - z, axis=1).sum()
             return optimize.minimize(total, start, method="BFGS", options={"gtol": 1e-9}).x
-        case CentredClipping():
+        case CenteredClipping():
             z = np.median(v, axis=0)
             for _ in range(rule.iterations):
                 z = z + clip(v - z, rule.radius).mean(0)
@@ -92,7 +93,7 @@ def test_one_is_enough_to_drag_the_mean_away():
 
 def test_moving_all_replies_moves_the_result():
     v = points(4)
-    for rule in (Mean(), TrimmedMean(0.2), Median(), GeometricMedian(10), CentredClipping(0.5)):
+    for rule in (Mean(), TrimmedMean(0.2), Median(), GeometricMedian(10), CenteredClipping(0.5)):
         moved = rule(jnp.asarray(v + 100), jnp.ones(9, bool))
         np.testing.assert_allclose(moved, rule(jnp.asarray(v), jnp.ones(9, bool)) + 100, rtol=1e-9)
 
@@ -137,7 +138,7 @@ def test_float32_stays_float32_inside_compiled_code(rule):
         (lambda: TrimmedMean(0.5), "use Median"),
         (lambda: TrimmedMean(-0.1), "share = -0.1"),
         (lambda: GeometricMedian(0), "iterations = 0"),
-        (lambda: CentredClipping(-1.0), "radius = -1.0"),
+        (lambda: CenteredClipping(-1.0), "radius = -1.0"),
         (lambda: Faults(adversarial=1.5), "adversarial = 1.5"),
     ],
 )
@@ -251,3 +252,16 @@ def test_methods_with_memory_under_a_rule(clients):
         method, clients, jnp.ones(4), rounds=30, key=1, aggregate=GeometricMedian(4), probe=distance(clients)
     )
     assert run.probes["norm"][-1] < 0.3 * run.probes["norm"][0]
+
+
+@pytest.mark.parametrize(("wrong", "count"), [(7, 23), (3, 37), (1, 3), (5, 49), (100, 1001)])
+def test_a_share_of_f_over_n_trims_exactly_f(wrong, count):
+    """In floats f / n times n may be slightly below f; rounding down would let a wrong reply through."""
+    replies = jnp.where(jnp.arange(count) < wrong, 1e9, 1.0).astype(jnp.float32)
+    assert float(TrimmedMean(wrong / count)(replies, jnp.ones(count, bool))) == 1.0
+
+
+def test_finite_half_precision_numbers_are_finite():
+    """Their squares overflow in half precision."""
+    assert bool(trees.finite(jnp.full(8, 60_000.0, jnp.float16)))
+    assert not bool(trees.finite(jnp.array([1.0, jnp.inf], jnp.float16)))

@@ -17,7 +17,7 @@ Scalar = Float[Array, ""]
 
 
 def static(**options: Any) -> Any:
-    """A field that is part of a struct's shape: changing it compiles anew."""
+    """A field that belongs to the structure: another value needs another compiled program."""
     return dataclasses.field(metadata={"static": True}, **options)
 
 
@@ -33,8 +33,8 @@ def struct(cls: type[T]) -> type[T]:
     data = [field.name for field in fields if not field.metadata.get("static")]
     fixed = [field.name for field in fields if field.metadata.get("static")]
 
-    # The class is part of what is compared. JAX's own `register_dataclass` leaves it out: structures of different
-    # classes with equal fields are equal there (jaxlib 0.10.2), and a compiled function may take one for the other.
+    # Comparison includes the class. JAX's own `register_dataclass` leaves it out: there, structures of different
+    # classes with equal fields are equal (jaxlib 0.10.2), and a compiled function may take one for the other.
     def flatten(tree: Any) -> tuple[list[Any], tuple[Any, ...]]:
         return [getattr(tree, name) for name in data], (made, *(getattr(tree, name) for name in fixed))
 
@@ -95,16 +95,19 @@ def where(condition: Any, a: PyTree, b: PyTree) -> PyTree:
 def finite(a: PyTree) -> Any:
     """Whether every number of the tree, and the sum of their squares, is finite; integers and booleans always are.
 
-    The square catches both NaN and infinity in one dot product, which is cheaper than looking at each number.
+    The square catches both NaN and infinity in one dot product, which is cheaper than checking each number. Half
+    precision is summed in single precision, where finite numbers cannot overflow.
     """
     floats = [
         jnp.ravel(leaf) for leaf in map(jnp.asarray, jax.tree.leaves(a)) if jnp.issubdtype(leaf.dtype, jnp.inexact)
     ]
-    return functools.reduce(jnp.logical_and, [jnp.isfinite(jnp.vdot(leaf, leaf)) for leaf in floats], jnp.array(True))
+    wide = lambda leaf: jnp.promote_types(leaf.dtype, jnp.float32)
+    dots = [jnp.vdot(leaf, leaf, preferred_element_type=wide(leaf)) for leaf in floats]
+    return functools.reduce(jnp.logical_and, map(jnp.isfinite, dots), jnp.array(True))
 
 
 def is_report(part: Any) -> bool:
-    """Whether a part of a reply says of its type ``report = True``: it is recorded and reaches no state."""
+    """Whether the type of a part says ``report = True``: it is recorded and never reaches the state."""
     return getattr(type(part), "report", False)
 
 
@@ -127,5 +130,5 @@ def _entry(entry: Any) -> str:
 
 
 def vectorize(a: Params) -> tuple[Float[Array, " d"], Callable[[Float[Array, " d"]], Params]]:
-    """The tree as one vector, and the way back."""
+    """The tree as one vector, and the function that restores it."""
     return ravel_pytree(a)

@@ -1,4 +1,4 @@
-r"""Ways to make one reply of many: the mean, and rules that a few wrong replies cannot drag away.
+r"""Rules that combine the replies of a cohort: the mean, and rules that a few wrong replies cannot drag away.
 
 `fedspam.simulate` uses the rule it is given for every exchange with more than one client. A rule has to see all replies
 at once: memory grows by cohort x reply, and the shortcut of the mean client is not taken. One that is asked alone, such
@@ -24,7 +24,7 @@ Counts = Bool[Array, " cohort"]
 
 
 class Rule(Protocol):
-    """From the replies of a cohort, stacked, and which of them count, to one reply."""
+    """Combines the stacked replies of a cohort, of which some are accepted, into one reply."""
 
     def __call__(self, replies: Replies, accepted: Counts) -> PyTree: ...
 
@@ -64,12 +64,13 @@ class Clipped:
 
 @struct
 class TrimmedMean:
-    r"""The mean, number by number, without the :math:`\lfloor\beta n\rfloor` largest and as many smallest.
+    r"""The mean of each number, without the :math:`\lfloor\beta n\rfloor` largest and as many smallest.
 
     Yin, Chen, Ramchandran, Bartlett: Byzantine-robust distributed learning, 2018, arXiv:1803.01498.
 
     Arguments:
-        share: :math:`\beta`, at least the share of wrong replies, below 1/2.
+        share: :math:`\beta`, at least the share of wrong replies, below 1/2. ``f / n`` trims exactly f of n replies on
+            each side.
 
     >>> import jax.numpy as jnp
     >>> float(TrimmedMean(0.25)(jnp.array([1.0, 2.0, 3.0, 1e6]), jnp.ones(4, bool)))
@@ -85,7 +86,8 @@ class TrimmedMean:
 
     def __call__(self, replies: Replies, accepted: Counts) -> PyTree:
         count = jnp.sum(accepted)
-        cut = jnp.floor(self.share * count).astype(count.dtype)
+        # f / n times n may be slightly below f in floats, and one wrong reply would slip through
+        cut = jnp.floor(self.share * count + 1e-3).astype(count.dtype)
         rank = jnp.arange(accepted.shape[0])
         kept = (rank >= cut) & (rank < count - cut)
         return _on_numbers(lambda v: _mean(_sorted(v, accepted), kept), replies, accepted)
@@ -93,7 +95,7 @@ class TrimmedMean:
 
 @struct
 class Median:
-    """The median, number by number.
+    """The median of each number.
 
     Yin, Chen, Ramchandran, Bartlett: Byzantine-robust distributed learning, 2018, arXiv:1803.01498.
 
@@ -140,18 +142,19 @@ class GeometricMedian:
 
 
 @struct
-class CentredClipping:
-    r"""Clipping around a centre instead of zero.
+class CenteredClipping:
+    r"""Clipping around a center instead of zero.
 
     .. math:: z \leftarrow z + \frac1n\sum_i (v_i - z)\min(1, \tau/\|v_i - z\|)
 
-    The paper begins at the aggregate of the round before; a rule here knows only its own exchange and begins at the
-    median of each number.
+    The paper starts at the aggregate of the previous round. A rule here knows only its own exchange and starts at the
+    median of each number. Replies that oppose the honest mean within the radius (sign flips, inner-product attacks)
+    still move it: prefer `TrimmedMean` or `Median` against those.
 
     Karimireddy, He, Jaggi: Learning from history for Byzantine robust optimization, 2021, arXiv:2012.10333, eq. (CC).
 
     Arguments:
-        radius: :math:`\tau`, about as far as honest replies lie apart.
+        radius: :math:`\tau`, about the distance between honest replies.
         iterations: steps.
     """
 
@@ -173,7 +176,7 @@ class CentredClipping:
         return _on_vectors(settle, replies, accepted)
 
 
-# --- how a rule for vectors or numbers is applied to replies of any shape --------------------------------------------
+# --- applying a rule for vectors or numbers to replies of any shape --------------------------------------------
 
 
 def _split(replies: Replies) -> tuple[list[Any], list[bool], Any]:
@@ -183,14 +186,14 @@ def _split(replies: Replies) -> tuple[list[Any], list[bool], Any]:
 
 
 def _on_numbers(rule: Callable[[Any], Any], replies: Replies, accepted: Counts) -> PyTree:
-    """A rule for each number by itself."""
+    """Apply a rule to each number by itself."""
     leaves, ruled, structure = _split(replies)
     done = [rule(leaf) if is_ruled else _mean(leaf, accepted) for leaf, is_ruled in zip(leaves, ruled, strict=True)]
     return jax.tree.unflatten(structure, done)
 
 
 def _on_vectors(rule: Callable[[Any], Any], replies: Replies, accepted: Counts) -> PyTree:
-    """A rule for all numbers of a reply as one vector."""
+    """Apply a rule to all numbers of a reply as one vector."""
     leaves, ruled, structure = _split(replies)
     parts = [leaf for leaf, is_ruled in zip(leaves, ruled, strict=True) if is_ruled]
     if not parts:
@@ -217,7 +220,7 @@ def _median(v: Float[Array, "cohort ..."], accepted: Counts) -> Float[Array, "..
 
 
 def _sorted(v: Float[Array, "cohort ..."], accepted: Counts) -> Float[Array, "cohort ..."]:
-    """Each number's replies in order, those that do not count last."""
+    """The replies of each number in order, with those that are not accepted last."""
     return jnp.sort(jnp.where(_beside(accepted, v), v, jnp.inf), axis=0)
 
 

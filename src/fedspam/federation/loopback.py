@@ -1,4 +1,4 @@
-"""The federation over real bytes, inside one process: what keeps every method deployable.
+"""The handle over real bytes, inside one process. It shows that a method can be deployed.
 
 Every message and reply is encoded, travels, and is decoded against the schema that `fedspam.federation.ledger.plan`
 derived; replies arrive in shuffled order. The iterates must be those of the compiled simulation.
@@ -22,7 +22,7 @@ from fedspam.federation.protocol import Cohort, Draws, Program, Replay, Work, an
 
 
 class Client:
-    """One client at the other end of the wire: its memory, and what it was sent earlier in the round."""
+    """One client at the other end of the wire: its memory, and the fields sent to it earlier in the round."""
 
     def __init__(self, algorithm: Any, works: Mapping[str, Work], id: int, params: Params) -> None:
         self._works = works
@@ -57,7 +57,7 @@ def compiled_works(algorithm: Any, population: Population) -> dict[str, Work]:
 
 
 class Loopback:
-    """The handle of a method whose messages travel as bytes. One `Loopback` serves a whole run.
+    """The handle whose messages travel as bytes. One `Loopback` serves a whole run.
 
     Arguments:
         algorithm: the method, as server and clients both know it.
@@ -136,7 +136,9 @@ class Loopback:
     def _accept(self, answer: bytes, exchange: Exchange, id: int) -> PyTree:
         reply = wire.decode(answer, {**ANSWER, "reply": exchange.reply})
         if int(reply["@client"]) != id or int(reply["@round"]) != self._wire_round:
-            raise ValueError(f"a reply of client {int(reply['@client'])} and round {int(reply['@round'])} came unasked")
+            raise ValueError(
+                f"a reply of client {int(reply['@client'])} and round {int(reply['@round'])} was not expected"
+            )
         if not bool(sound(reply["reply"])):
             raise FloatingPointError(f"client {id} replied to {exchange.label} with NaN or infinity")
         return jax.tree.map(jnp.asarray, reply["reply"])

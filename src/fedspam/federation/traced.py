@@ -1,4 +1,4 @@
-"""The federation inside a compiled simulation."""
+"""The handle inside a compiled simulation: cohorts are worked through in chunks of clients side by side."""
 
 import copy
 import math
@@ -32,19 +32,19 @@ from fedspam.federation.protocol import (
 AXIS = "clients"  # of a mesh of devices
 
 
-class Heard(NamedTuple):
-    """Of one client whether, of several how many: replied, counted, computed what is not finite.
+class Flags(NamedTuple):
+    """Per-client flags, or their counts over a chunk: replied, accepted, non-finite.
 
-    Without faults the last is known from the others; it is then not counted, which would cost a small model time.
+    Without faults the last follows from the others. It is then left out, because counting costs a small model time.
     """
 
     replied: Any
     accepted: Any
-    broken: Any = None
+    non_finite: Any = None
 
 
 class Task(NamedTuple):
-    """What a cohort is asked."""
+    """The work of a cohort: the function, its key and its message."""
 
     work: Work
     key: Any
@@ -52,30 +52,30 @@ class Task(NamedTuple):
 
 
 class Traced:
-    """The federation inside a compiled simulation.
+    """The handle inside a compiled simulation.
 
-    A cohort is worked through in chunks: clients of a chunk side by side under ``vmap``, the chunks one after
-    another, carrying only the running sum. Chunking changes no draw, and results by the rounding of sums alone. Where
-    the clients of a `Ragged` population differ much in size, those of alike sizes share a chunk, and it is padded to
-    one of a few capacities, for each of which the work is compiled.
+    The clients of a chunk run side by side under ``vmap``. The chunks follow each other and carry only the running sum.
+    Chunking changes no draw, and it changes results only by the rounding of sums. If the clients of a `Ragged`
+    population differ much in size, clients of similar size share a chunk. Each chunk is padded to one of a few
+    capacities, and the work is compiled once per capacity.
 
     Arguments:
-        population: who there is.
-        round: the number of the round, where a replay needs it.
-        memory: what the clients remember, stacked over the population; () where they do not.
-        chunk: clients side by side; None to choose by size and device.
-        faults: what goes wrong.
+        population: the clients.
+        round: the number of the round; a replay needs it.
+        memory: the memories of all clients, stacked; () if clients keep none.
+        chunk: how many clients run side by side; None to choose by size and device.
+        faults: clients that stay silent, reply late, or reply nonsense.
         replay: ids by role and round that replace the draws.
-        quorum: the share of a cohort whose replies must count, or the exchange is void; one reply always must.
-        per_client: never use the mean client, so that each reply can be looked at alone.
-        aggregate: the rule of `fedspam.federation.aggregation` that takes the place of the mean over several clients.
-        mesh: devices with an axis `clients`, over which every cohort is spread; None for one device.
+        quorum: the share of a cohort whose replies must be accepted; otherwise the exchange is void. At least one must.
+        per_client: never use the mean client, so that each reply is checked alone.
+        aggregate: a rule of `fedspam.federation.aggregation` that replaces the mean over several clients.
+        mesh: devices with an axis `clients` that every cohort is spread over; None for one device.
 
     Attributes:
-        void: whether an exchange of this round had too few replies that count.
-        broken: whether a client computed what is not finite, faults apart.
-        accepted: how many replies of the last exchange count.
-        contacts: how each exchange went whose counts depend on the run.
+        void: whether too few replies were accepted in an exchange of this round.
+        broken: whether a client computed something that is not finite, faults apart.
+        accepted: how many replies of the last exchange were accepted.
+        contacts: the counts of every exchange whose counts depend on the run.
     """
 
     def __init__(
@@ -103,8 +103,8 @@ class Traced:
         self._aggregate = aggregate
         self._program = Program()
         self._conditional = False
-        self._undo: list[tuple[Ids, PyTree]] = []  # what the clients that were asked remembered before
-        self._entangled = False  # a branch changed memories: then only a copy of all of them can undo it
+        self._undo: list[tuple[Ids, PyTree]] = []  # the memories of a cohort before its exchange
+        self._entangled = False  # a branch changed memories: only a copy of all memories can undo it
         self.memory = memory
         self.void: Any = False
         self.broken: Any = False
@@ -120,9 +120,9 @@ class Traced:
             return reply
         if self._aggregate is not None and cohort.size > 1:
             return self._aggregate(*self.collect(cohort, work, **message))
-        total, heard = self._sum(cohort, work, key, message)
-        self._note_heard(work, cohort, heard)
-        return total if cohort.size == 1 else trees.divide(total, jnp.maximum(heard.accepted, 1))
+        total, flags = self._sum(cohort, work, key, message)
+        self._note_flags(work, cohort, flags)
+        return total if cohort.size == 1 else trees.divide(total, jnp.maximum(flags.accepted, 1))
 
     def collect(self, cohort: Cohort, work: Work, /, **message: Any) -> tuple[Any, Bool[Array, " cohort"]]:
         key = prng.fold_name(cohort.key, work.__name__)
@@ -133,7 +133,7 @@ class Traced:
 
         replies, each, memory = self._spread(some, cohort, Task(work, key, message))[1]
         self._remember(cohort.ids, memory)
-        self._note_heard(work, cohort, jax.tree.map(jnp.sum, each))
+        self._note_flags(work, cohort, jax.tree.map(jnp.sum, each))
         return replies, each.accepted
 
     def cond(self, predicate: Bool[Array, ""], yes: Callable[[], Any], no: Callable[[], Any]) -> Any:
@@ -143,12 +143,12 @@ class Traced:
         def run(which: int, memory: PyTree) -> tuple[Any, PyTree, tuple[Any, Any, Any], dict[str, Contacts]]:
             self._program, self.memory, self._conditional = programs[which].fresh(), memory, True
             self.void, self.broken, self.contacts = jnp.array(False), jnp.array(False), {}
-            self.accepted = outside[4]  # a branch without exchanges leaves the last one what it was
+            self.accepted = outside[4]  # a branch without exchanges leaves it as it was
             try:
                 result = (yes, no)[which]()
                 went = (self.void, self.broken, jnp.asarray(self.accepted, jnp.int32))
                 return result, self.memory, went, self.contacts
-            finally:  # nothing of a branch may stay on the handle
+            finally:  # the handle keeps nothing of a branch
                 leave()
 
         def branch(which: int) -> Callable[[PyTree], Any]:
@@ -169,7 +169,7 @@ class Traced:
             )
 
         zero = jnp.zeros((), jnp.int32)
-        # a dry run of both branches tells their exchanges, so that either can report zeros for the other's
+        # a dry run of both branches finds their exchanges, so that each can report zeros for those of the other
         labels = [label for which in (0, 1) for label in jax.eval_shape(lambda m: run(which, m)[3], self.memory)]
         result, memory, (void, broken, accepted), contacts = lax.cond(predicate, branch(0), branch(1), self.memory)
         self.memory, self.void, self.broken, self.accepted = memory, self.void | void, self.broken | broken, accepted
@@ -177,8 +177,11 @@ class Traced:
         return result
 
     def _affine_mean(self, cohort: Cohort, work: Work, key: Key[Array, ""], message: Mapping[str, Any]) -> Any:
-        """The work done once on the mean client; or, where clients go one by one, the plain sum: it then costs the same
-        and a client's data is read once for all the points of the work."""
+        """The work on the mean client.
+
+        If clients run one by one, the plain sum costs the same, and it reads the data of a client only once for all
+        points of the work.
+        """
         chunk = self._chunk_for(cohort.size, message)
 
         def ask(id: UInt32[Array, ""]) -> Any:
@@ -193,7 +196,7 @@ class Traced:
             return work(MeanOracle(self._population, cohort.ids, chunk), key, **message)
 
         def some(fed: "Traced", task: Task, ids: Ids, slots: Any) -> tuple[Any, Any]:
-            # each device's mean, by its share of the cohort: the work is affine
+            # the work is affine, so the means of the devices are weighted by their shares of the cohort
             oracle = MeanOracle(fed._population, ids, fed._chunk_for(ids.shape[0], task.message), slots)
             return trees.scale(jnp.sum(slots) / cohort.size, task.work(oracle, task.key, **task.message)), ()
 
@@ -202,8 +205,10 @@ class Traced:
     def _spread(
         self, some: Callable[["Traced", "Task", Ids, Any], tuple[Any, Any]], cohort: Cohort, task: "Task"
     ) -> tuple[Any, Any]:
-        """What `some` makes of the cohort's ids: of all at once, or of a share on each device of the mesh. Of the two
-        parts that it returns the first is summed over the devices, the second laid end to end."""
+        """Apply `some` to the ids of the cohort: to all of them, or to a share on each device of the mesh.
+
+        `some` returns two parts. The first is summed over the devices, the second is concatenated.
+        """
         if self._mesh is None:
             return some(self, task, cohort.ids, None)
         padding = -cohort.size % self._mesh.shape[AXIS]
@@ -216,14 +221,14 @@ class Traced:
             fed._mesh, (fed._population, fed.memory, fed._faults) = None, operands[1]
             work = task.work if owner is None else types.MethodType(task.work.__func__, owner)  # pyright: ignore[reportFunctionMemberAccess]
             total, rows = some(fed, Task(work, *operands[2]), ids, slots)
-            # gathered, then added in the devices' order: the bits depend on their number, not on the network
+            # gathered, then added in the order of the devices: bits depend on their number, not on the network
             return jax.tree.map(lambda leaf: jnp.sum(lax.all_gather(leaf, AXIS), axis=0, dtype=leaf.dtype), total), rows
 
         split = Spread(AXIS)
         spread = jax.shard_map(
             share, mesh=self._mesh, in_specs=(Spread(), split, split), out_specs=(Spread(), split), check_vma=False
         )
-        # all that the work needs goes in as arguments: what is closed over belongs to the program outside
+        # the work gets everything as arguments: a closure would belong to the program outside
         operands = (owner, (self._population, self.memory, self._faults), (task.key, dict(task.message)))
         total, rows = spread(operands, ids, slots)
         return total, jax.tree.map(lambda leaf: leaf[: cohort.size], rows)
@@ -234,40 +239,40 @@ class Traced:
         reply, memory = answer(self._population, work, key, id, before, message)
         if self._faults is None:
             accepted = sound(reply)
-            heard = Heard(jnp.array(True), accepted)
+            flags = Flags(jnp.array(True), accepted)
         else:
-            broken = ~sound(reply)
+            non_finite = ~sound(reply)
             reply, replied, timely = self._faults.strike(jax.random.fold_in(key, id), id, reply)
             accepted = replied & timely & sound(reply)
-            heard = Heard(replied, accepted, broken)
+            flags = Flags(replied, accepted, non_finite)
         reply = jax.tree.map(lambda leaf: jnp.where(accepted, leaf, jnp.zeros_like(leaf)), reply)
-        return reply, heard, trees.where(accepted, memory, before)
+        return reply, flags, trees.where(accepted, memory, before)
 
-    def _sum(self, cohort: Cohort, work: Work, key: Key[Array, ""], message: Mapping[str, Any]) -> tuple[Any, "Heard"]:
+    def _sum(self, cohort: Cohort, work: Work, key: Key[Array, ""], message: Mapping[str, Any]) -> tuple[Any, "Flags"]:
         if cohort.size == 1:
-            reply, heard, memory = self._sized(cohort.ids, lambda fed: fed._ask(work, key, cohort.ids[0], message))
+            reply, flags, memory = self._sized(cohort.ids, lambda fed: fed._ask(work, key, cohort.ids[0], message))
             self._remember(cohort.ids, jax.tree.map(lambda leaf: leaf[None], memory))
-            return reply, jax.tree.map(lambda flag: flag.astype(jnp.int32), heard)
+            return reply, jax.tree.map(lambda flag: flag.astype(jnp.int32), flags)
 
         def some(fed: "Traced", task: Task, ids: Ids, slots: Any) -> tuple[Any, Any]:
-            total, heard, memory = fed._chunks(ids, slots, task.work, task.key, task.message)
-            return (total, heard), memory
+            total, flags, memory = fed._chunks(ids, slots, task.work, task.key, task.message)
+            return (total, flags), memory
 
-        (total, heard), memory = self._spread(some, cohort, Task(work, key, message))
+        (total, flags), memory = self._spread(some, cohort, Task(work, key, message))
         self._remember(cohort.ids, memory)
-        return total, heard
+        return total, flags
 
     def _chunks(
         self, ids: Ids, slots: Any, work: Work, key: Key[Array, ""], message: Mapping[str, Any]
-    ) -> tuple[Any, "Heard", PyTree]:
-        """The sum of the replies of those ids whose slots count, how they were heard, what the clients remember."""
+    ) -> tuple[Any, "Flags", PyTree]:
+        """The sum of the replies in valid slots, the counts of their flags, and the memories afterwards."""
         size = ids.shape[0]
         chunk = self._chunk_for(size, message)
         padding = -size % chunk
         masked = padding > 0 or slots is not None
         slots = jnp.ones(size, bool) if slots is None else slots
         clients, order = of_unequal_sizes(self._population), None
-        if clients is not None and 1 < chunk < size:  # those of alike sizes share a chunk
+        if clients is not None and 1 < chunk < size:  # clients of similar size share a chunk
             order = jnp.argsort(clients.counts(ids))
             ids, slots = ids[order], slots[order]
         ids = jnp.concatenate([ids, jnp.repeat(ids[-1:], padding)]).reshape(-1, chunk)
@@ -280,30 +285,30 @@ class Traced:
                 one = lambda id: fed._ask(work, key, id, message)
                 return jax.tree.map(lambda leaf: leaf[None], one(ids[0])) if chunk == 1 else jax.vmap(one)(ids)
 
-            replies, heard, memory = self._sized(ids, together)
+            replies, flags, memory = self._sized(ids, together)
             if masked:
-                # padding repeats a client; what it says is not heard twice
+                # padding repeats a client, whose reply must not be added twice
                 keep = lambda leaf: jnp.where(slots.reshape(-1, *(1,) * (leaf.ndim - 1)), leaf, jnp.zeros_like(leaf))
                 replies = jax.tree.map(keep, replies)
-            counts = jax.tree.map(lambda flags: jnp.sum(flags & slots, dtype=jnp.int32), heard)
+            counts = jax.tree.map(lambda flag: jnp.sum(flag & slots, dtype=jnp.int32), flags)
             total = jax.tree.map(lambda sum, leaf: sum + jnp.sum(leaf, axis=0), carry[0], replies)
             return (total, jax.tree.map(jnp.add, carry[1], counts)), memory
 
-        reply, heard, _ = jax.eval_shape(lambda id: self._ask(work, key, id, message), ids[0, 0])
+        reply, flags, _ = jax.eval_shape(lambda id: self._ask(work, key, id, message), ids[0, 0])
         zeros = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), reply)
-        start = (zeros, jax.tree.map(lambda _: jnp.zeros((), jnp.int32), heard))
+        start = (zeros, jax.tree.map(lambda _: jnp.zeros((), jnp.int32), flags))
         if ids.shape[0] == 1:
-            (total, heard), memory = add_chunk(start, (ids[0], slots[0]))
+            (total, flags), memory = add_chunk(start, (ids[0], slots[0]))
         else:
-            (total, heard), memory = lax.scan(add_chunk, start, (ids, slots))
+            (total, flags), memory = lax.scan(add_chunk, start, (ids, slots))
             memory = jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), memory)
         memory = jax.tree.map(lambda leaf: leaf[:size], memory)
         if order is not None:
             memory = jax.tree.map(lambda leaf: jnp.zeros_like(leaf).at[order].set(leaf), memory)
-        return total, heard, memory
+        return total, flags, memory
 
     def _sized(self, ids: Ids, ask: Callable[["Traced"], Any]) -> Any:
-        """What these clients are asked, padded no further than the largest of them needs."""
+        """Call `ask` with a handle that pads these clients no further than the largest of them needs."""
         clients = of_unequal_sizes(self._population)
         if clients is None:
             return ask(self)
@@ -327,7 +332,7 @@ class Traced:
             self.memory = jax.tree.map(lambda all, rows: all.at[ids].set(rows), self.memory, memory)
 
     def settled(self, memory: PyTree, void: Any) -> PyTree:
-        """What the clients remember after the round; what they did before it (`memory`), if the round is void."""
+        """The memories after the round, or those before it (`memory`) if the round is void."""
         if self._entangled:
             return trees.where(void, memory, self.memory)
         settled = self.memory
@@ -336,12 +341,12 @@ class Traced:
             settled = jax.tree.map(restore, settled, before)
         return settled
 
-    def _note_heard(self, work: Work, cohort: Cohort, heard: "Heard") -> None:
-        broken = heard.accepted < cohort.size if heard.broken is None else heard.broken > 0
-        self._note(work, cohort, Contacts(cohort.size, heard.replied, heard.accepted), heard.accepted, broken)
+    def _note_flags(self, work: Work, cohort: Cohort, flags: "Flags") -> None:
+        broken = flags.accepted < cohort.size if flags.non_finite is None else flags.non_finite > 0
+        self._note(work, cohort, Contacts(cohort.size, flags.replied, flags.accepted), flags.accepted, broken)
 
     def _note(self, work: Work, cohort: Cohort, contacts: Contacts, accepted: Any, broken: Any) -> None:
-        needed = max(1, math.ceil(self._quorum * cohort.size - 1e-9))  # 0.7 x 10 is a little more than 7
+        needed = max(1, math.ceil(self._quorum * cohort.size - 1e-9))  # in floats 0.7 x 10 is slightly above 7
         self.void, self.broken = self.void | (accepted < needed), self.broken | broken
         self.accepted = accepted
         label = self._program.label(work)
@@ -352,7 +357,7 @@ class Traced:
         if self._chunk is not None:
             return min(self._chunk, size)
         most = default_chunk(size, trees.size(jax.tree.map(jnp.asarray, dict(message))))
-        return -(-size // -(-size // most))  # as few chunks, filled evenly: less padding
+        return -(-size // -(-size // most))  # the fewest chunks, filled evenly: less padding
 
 
 def default_chunk(count: int, floats: int) -> int:

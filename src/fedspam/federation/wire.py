@@ -1,4 +1,4 @@
-"""Trees of arrays as bytes and back: safetensors, so neither pickle nor code ever travels."""
+"""Trees of arrays as bytes and back, as safetensors: neither pickle nor code travels."""
 
 from typing import Any
 
@@ -9,7 +9,7 @@ from jaxtyping import PyTree
 
 from fedspam._internal import strict, trees
 
-# What the header of a message says of one array takes this many bytes at most, besides its name (6 times if escaped).
+# The header entry of one array takes at most this many bytes, besides its name (6 times if escaped).
 ENTRY = 1024
 
 

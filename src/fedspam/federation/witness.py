@@ -1,4 +1,4 @@
-"""Who it was: one round done again, client by client, to name the reply that is not finite."""
+"""Repeat one round client by client, to find the reply that is not finite."""
 
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
@@ -31,7 +31,7 @@ class Trouble(NamedTuple):
 
 
 class Witness:
-    """The federation one client at a time, outside compiled code, remembering every reply that is not finite."""
+    """The handle that runs one client at a time, outside compiled code, and notes every reply that is not finite."""
 
     def __init__(
         self,
@@ -82,7 +82,7 @@ class Witness:
                 found.append(Trouble(label, int(id), infinite_parts(reply)))
             elif stateful:
                 self.memory = jax.tree.map(lambda all, row: all.at[id].set(row), self.memory, memory)
-        if not self.troubles:  # what follows from the first trouble is none of its own
+        if not self.troubles:  # later troubles follow from the first
             self.troubles = found
         self.accepted = sum(accepted)
         return jax.tree.map(lambda *leaves: jnp.stack(leaves), *replies), jnp.array(accepted), label
@@ -99,7 +99,7 @@ def diagnose(
     replay: Replay | None = None,
     aggregate: Rule | None = None,
 ) -> list[Trouble]:
-    """What is not finite in a round, in the first exchange where anything is.
+    """What is not finite in the first exchange of a round that has such a reply.
 
     Arguments:
         state: the server's state before the round.
@@ -121,14 +121,14 @@ def diagnose_start(
     *,
     aggregate: Rule | None = None,
 ) -> list[Trouble]:
-    """What is not finite in the start of a method, whose own key is given."""
+    """What is not finite in the start of a method. The key is that of the start."""
     fed = Witness(population, memory, aggregate=aggregate)
     state = algorithm.init(params, key, fed)
     return fed.troubles or _of_server(state)
 
 
 def infinite_parts(tree: PyTree) -> tuple[str, ...]:
-    """The names of the arrays of a tree that are not finite, or whose squares are not."""
+    """The names of the arrays in a tree that are not finite, or whose squares are not."""
     named = zip(trees.names(tree), jax.tree.leaves(tree), strict=True)
     return tuple(name for name, leaf in named if not bool(trees.finite(leaf)))
 

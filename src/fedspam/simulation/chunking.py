@@ -1,4 +1,4 @@
-"""How many clients fit side by side into the memory there is."""
+"""How many clients fit side by side into the free memory."""
 
 import os
 from typing import Any
@@ -13,7 +13,7 @@ from fedspam.federation import ledger
 from fedspam.simulation import engine
 from fedspam.simulation.engine import Conditions, Layout
 
-SHARE = 0.8  # of the free memory; the rest is for what the compiler's plan does not tell
+SHARE = 0.8  # of the free memory; the rest is for what the plan of the compiler leaves out
 
 
 def fitting_chunk(algorithm: Any, population: Population, params: Params, *, memory: float | None = None) -> int:
@@ -46,9 +46,9 @@ def fitting_chunk(algorithm: Any, population: Population, params: Params, *, mem
     if least > room:
         raise ValueError(
             f"a round takes {least:.3g} bytes with one client at a time, {room:.3g} are free; take a smaller minibatch "
-            "or model, or keep the data on the host (fedspam.simulation.host_data.Stored)"
+            "or model, or keep the data on the host (fedspam.simulation.Stored)"
         )
-    # temporaries grow by about as much with every client
+    # temporaries grow about linearly with the number of clients
     chunk = max(1, int(1 + (room - least) * (cohort - 1) / (most - least)))
     while chunk > 1 and round_memory(algorithm, population, params, chunk) > room:
         chunk = max(1, int(0.8 * chunk))
@@ -74,13 +74,13 @@ def round_memory(algorithm: Any, population: Population, params: Params, chunk: 
     )
     found = lowered.compile().memory_analysis()
     if found is None:
-        raise ValueError(f"{jax.default_backend()} does not tell what memory it plans; choose the chunk yourself")
+        raise ValueError(f"{jax.default_backend()} does not report the memory of a program; give chunk= a number")
     return int(found.temp_size_in_bytes)
 
 
 def free_memory() -> int:
     """Bytes free on the device; on a CPU, in the machine."""
-    told = jax.devices()[0].memory_stats() or {}
-    if "bytes_limit" in told:
-        return told["bytes_limit"] - told["bytes_in_use"]
+    stats = jax.devices()[0].memory_stats() or {}
+    if "bytes_limit" in stats:
+        return stats["bytes_limit"] - stats["bytes_in_use"]
     return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")

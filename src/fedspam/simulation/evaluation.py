@@ -1,7 +1,6 @@
-"""How well parameters do on data that training never sees: over all its examples, and over its clients.
+"""Scores of parameters on held-out data, over all examples and over clients.
 
-An `Evaluation` is a probe for `simulate`: it is looked at inside the compiled rounds, and a `Target` can stop a run
-at it.
+An `Evaluation` is a probe for `simulate`: it runs inside the compiled rounds, and a `Target` can stop a run at it.
 """
 
 from collections.abc import Callable, Mapping
@@ -20,7 +19,7 @@ Score = Callable[[Params, Any], Any]
 
 
 class Examples(Protocol):
-    """The examples of all clients end to end, and how many each has; zero is allowed."""
+    """The examples of all clients, concatenated, and how many each client has; zero is allowed."""
 
     @property
     def examples(self) -> Any: ...
@@ -46,13 +45,13 @@ class Evaluation:
     >>> from fedspam.datasets import FederatedData
     >>> data = FederatedData.of([("a", {"x": [1.0, 3.0]}), ("b", {"x": [-1.0]}), ("c", {"x": [2.0]})])
     >>> right = lambda params, rows: {"accuracy": params * rows["x"] > 0}
-    >>> look = Evaluation.of(data, right, quantiles=(0.5,))
-    >>> {name: round(float(value), 3) for name, value in look(jnp.array(1.0)).items()}
+    >>> evaluation = Evaluation.of(data, right, quantiles=(0.5,))
+    >>> {name: round(float(value), 3) for name, value in evaluation(jnp.array(1.0)).items()}
     {'accuracy': 0.75, 'accuracy.clients': 0.667, 'accuracy.q50': 1.0}
     """
 
-    blocks: PyTree[Array]  # examples in blocks of equal size, the last one filled up
-    owner: Integer[Array, "blocks rows"]  # whose each is; those that fill up are nobody's
+    blocks: PyTree[Array]  # examples in blocks of equal size, the last one padded
+    owner: Integer[Array, "blocks rows"]  # the client of each example; padding belongs to no client
     score: Score = static()
     clients: int = static()
     quantiles: tuple[float, ...] = static()
@@ -61,7 +60,7 @@ class Evaluation:
     def of(
         cls, data: Examples, score: Score, *, quantiles: tuple[float, ...] = (0.1, 0.5, 0.9), block: int = 256
     ) -> "Evaluation":
-        """From held-out data, such as that of `Federated.hold_out_clients` and `Federated.hold_out_examples`.
+        """From held-out data, such as that of `FederatedData.hold_out_clients` and its `hold_out_examples`.
 
         Arguments:
             data: its examples and sizes.
@@ -100,7 +99,7 @@ class Evaluation:
         return {score: jnp.where(counts > 0, total / counts, jnp.nan) for score, total in totals.items()}
 
     def _sums(self, params: Params) -> tuple[dict[str, Any], Any]:
-        """For each client the sums of its scores, and how many examples they are over."""
+        """The sums of the scores of each client, and its number of examples."""
 
         def one(part: Any) -> tuple[dict[str, Any], Any]:
             rows, owner = part
@@ -140,7 +139,7 @@ class Named:
 
 
 def _labels(rows: Any, count: int) -> Any:
-    """How often each row counts: once, or as often as it has labels that are no padding."""
+    """The weight of each row: 1, or its number of labels that are not padding."""
     label = rows.get("label") if isinstance(rows, Mapping) else None
     if label is None or label.ndim == 1:
         return jnp.ones(count)

@@ -1,7 +1,7 @@
-"""Clients whose data stays on the host or on disk, and reaches the device as the rounds need it.
+"""Clients whose data stays on the host or on disk and is sent to the device when rounds need it.
 
-A method's draws follow from the key alone, so they can be told before the rounds that make them are run. While the
-device works through one window of rounds, the rows of the next window's clients are gathered and sent there.
+The draws of a method follow from the key alone, so they are known before their rounds run. While the device runs one
+window of rounds, the rows that the next window needs are gathered and sent.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -23,12 +23,12 @@ from fedspam.federation import Cohort, Work
 from fedspam.simulation import engine
 from fedspam.simulation.engine import Carry, Conditions, Layout
 
-ROOM = 2  # times what a window needs on average is its buffer, so that later ones fit and nothing is compiled anew
+ROOM = 2  # size of the buffer in average windows, so that later windows fit and nothing is compiled again
 
 
 @dataclass(frozen=True, eq=False)
 class Shelf:
-    """Rows in the host's memory, or mapped from a file, by client."""
+    """The rows of all clients, in the memory of the host or mapped from a file."""
 
     examples: Mapping[str, np.ndarray]
     offsets: Integer[np.ndarray, " clients_and_one"]
@@ -38,7 +38,7 @@ class Shelf:
         return len(self.offsets) - 1
 
     def rows(self, ids: Integer[np.ndarray, " n"]) -> tuple[Integer[np.ndarray, " rows"], Integer[np.ndarray, " n"]]:
-        """Where the rows of these clients lie, end to end, and how many each has."""
+        """The indices of the rows of these clients, concatenated, and the number of rows of each."""
         begins, counts = self.offsets[ids], self.offsets[ids + 1] - self.offsets[ids]
         within = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
         return np.repeat(begins, counts) + within, counts
@@ -79,7 +79,7 @@ class Stored:
         weighted: bool = False,
         window: int = 10,
     ) -> "Stored":
-        """From examples end to end and how many each client has, such as `fedspam.datasets.Federated` holds them.
+        """From examples end to end and how many each client has, such as `fedspam.datasets.FederatedData` holds them.
 
         Arguments:
             data: its ``examples`` and ``sizes``; arrays may be mapped from files (`fedspam.datasets.open_mapped`).
@@ -109,7 +109,7 @@ class Stored:
             name: jax.ShapeDtypeStruct((self.capacity, *column.shape[1:]), jax.dtypes.canonicalize_dtype(column.dtype))
             for name, column in self.shelf.examples.items()
         }
-        # the callback itself sees all clients that vmap puts side by side
+        # the callback gets all clients that vmap runs side by side at once
         fetched = jax.pure_callback(self._fetch, (shapes, _INT), id, vmap_method="expand_dims")
         return self._oracle(fetched[0], jnp.int32(0), fetched[1], jnp.array(True))
 
@@ -150,7 +150,7 @@ class Window:
 
     def client(self, id: UInt32[Array, ""]) -> RaggedOracle:
         slot = jnp.minimum(jnp.searchsorted(self.ids, id), self.ids.shape[0] - 1)
-        found = self.ids[slot] == id  # always; were it not, the loss would be NaN, never another client's
+        found = self.ids[slot] == id  # always true; otherwise the loss is NaN rather than that of another client
         return self.stored._oracle(self.examples, self.offsets[slot], self.counts[slot], found)
 
 
@@ -167,7 +167,7 @@ def lending(
     length: int,
     rounds: int,
 ) -> Iterator[Lend]:
-    """Who to run a segment on: the population itself, or the window of a `Stored` one that the segment needs."""
+    """Gives each segment its population: the population itself, or the window of a `Stored` one that it needs."""
     if not isinstance(population, Stored):
         yield lambda carry, start, count: population
         return
@@ -176,12 +176,12 @@ def lending(
 
 
 def segment_of(population: Population, segment: int) -> int:
-    """Rounds in a segment: as asked, and no more than a window holds."""
+    """The rounds of a segment: as requested, but at most one window."""
     return min(segment, population.window) if isinstance(population, Stored) else segment
 
 
 class _Lender:
-    """Makes windows, each while the one before it is in use."""
+    """Prepares each window while the previous one is in use."""
 
     def __init__(
         self,
@@ -198,9 +198,9 @@ class _Lender:
         self._around = Conditions(conditions.faults, conditions.replay)
         self._length, self._rounds, self._hands = length, rounds, hands
         self._carry: Carry | None = None
-        self._known = False  # whether draws can be told ahead
+        self._known = False  # whether draws are known ahead
         self._next: tuple[int, Future[Window]] | None = None
-        self._rows = 0  # that fit into the buffer
+        self._rows = 0  # capacity of the buffer
         one = lambda carry, key, round: self._ids_of(carry, jnp.float32(0), key, round)
         self._draws = jax.jit(jax.vmap(one, (None, None, 0)))
 
@@ -217,11 +217,11 @@ class _Lender:
         return window
 
     def _ids_of(self, carry: Carry, token: Any, key: Any, round: Any) -> Ids:
-        """The clients that a round asks. Nobody is asked here: replies are zeros that depend on the token."""
+        """The ids that a round draws. No client works here: replies are zeros that depend on the token."""
         inner = engine.traced(self._stored, self._world, carry.memory, self._around, round)
         fed = _Listening(inner, token)
         self._algorithm.round(carry.state, jax.random.fold_in(key, round), fed)
-        return jnp.concatenate(fed.asked)
+        return jnp.concatenate(fed.ids)
 
     def _make(self, start: int) -> Window:
         assert self._carry is not None
@@ -247,12 +247,12 @@ class _Lender:
 
 
 class _Listening:
-    """A federation that notes who would be asked, and replies with zeros."""
+    """A handle that notes the ids of every exchange and replies with zeros."""
 
     def __init__(self, inner: Any, token: Any) -> None:
         self._inner, self._token = inner, token
         self.sample, self.everyone, self.client = inner.sample, inner.everyone, inner.client
-        self.asked: list[Ids] = []
+        self.ids: list[Ids] = []
 
     @property
     def accepted(self) -> Any:
@@ -265,20 +265,20 @@ class _Listening:
         return self._reply(cohort, lambda: self._inner.collect(cohort, work, **message))
 
     def cond(self, predicate: Any, yes: Callable[[], Any], no: Callable[[], Any]) -> Any:
-        # both, so that whoever either would ask is noted
+        # both branches run, so that the ids of either are noted
         return jax.tree.map(lambda a, b: jnp.where(predicate, a, b), yes(), no())
 
     def _reply(self, cohort: Cohort, ask: Callable[[], Any]) -> Any:
-        self.asked.append(cohort.ids)
+        self.ids.append(cohort.ids)
         memory = self._inner.memory
         shapes = jax.eval_shape(ask)
-        self._inner.memory = memory  # what the dry run left there is of no use
+        self._inner.memory = memory  # the dry run changed it
         blank = lambda leaf: jnp.zeros(leaf.shape, leaf.dtype) + self._token.astype(leaf.dtype)
         return jax.tree.map(blank, shapes)
 
 
 def _depends_on_state(ids_of: Callable[..., Ids], carry: Carry, key: Any) -> bool:
-    """Whether the clients that a round asks depend on the state or on replies: followed through the program."""
+    """Whether the ids that a round draws depend on the state or on replies, by following the program."""
     token, round = jnp.float32(0), jnp.int32(0)
     program = jax.make_jaxpr(ids_of)(carry, token, key, round)
     tainted = len(jax.tree.leaves(carry)) + 1

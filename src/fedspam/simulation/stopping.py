@@ -1,4 +1,4 @@
-"""When a run ends before its last round: because its numbers go wrong, or because it has reached what was asked."""
+"""When a run ends before its last round: because it diverges, or because it has reached its target."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -16,12 +16,12 @@ Probes = Sequence[Mapping[str, np.ndarray]]
 
 @dataclass(frozen=True)
 class Watch:
-    """When a run whose numbers go wrong is stopped.
+    """When a diverging run is stopped.
 
     Arguments:
         patience: void rounds in a row after which no more are tried; rounds that `Faults` alone made void do not count.
         growth: how many times its first value the probe may reach; without a probe, how many times max(1, ‖x_0‖) the
-            norm of the parameters may. None does not look.
+            norm of the parameters may. None for no bound.
         probe: the name of that probe; it should fall when all is well, as a loss does.
     """
 
@@ -39,7 +39,7 @@ class Watch:
 
 @dataclass(frozen=True)
 class Target:
-    """Where a run has done enough: the first time that a probe is looked at and has reached a value.
+    """The value of a probe at which a run ends.
 
     Arguments:
         probe: its name, such as 'accuracy'.
@@ -66,7 +66,7 @@ class Target:
         return float(self.at_most if self.at_least is None else self.at_least)  # type: ignore[arg-type]
 
     def reached(self, probes: Probes) -> str | None:
-        """How the run has ended, if what was looked at last has reached the target."""
+        """The status of the run if the last value of the probe has reached the target."""
         looks = np.concatenate([part[self.probe] for part in probes])
         last = float(looks[-1])
         if not (last >= self.value if self.at_least is not None else last <= self.value):
@@ -79,7 +79,7 @@ class Target:
 
 
 def bounds(watch: Watch, until: Target | None, probes: Probes, params: Params) -> Bounds:
-    """What compiled rounds have to look at."""
+    """The bounds that the compiled rounds check."""
     for name, owner in ((watch.probe, "watch.probe"), (until and until.probe, "until.probe")):
         if name is not None and name not in probes[0]:
             raise ValueError(f"{owner} = {name!r} is no probe of this run; it has {sorted(probes[0])}")
@@ -96,12 +96,12 @@ def bounds(watch: Watch, until: Target | None, probes: Probes, params: Params) -
 def growth_status(
     watch: Watch, bounds: Bounds, carry: Carry, algorithm: Any, probes: Mapping[str, np.ndarray], at: int, good: int
 ) -> str:
-    """How a run stopped that grew stopped its bound."""
+    """The status of a run that grew beyond its bound."""
     if watch.probe is None:
         name, value, bound = "‖x‖", float(trees.norm(algorithm.params(carry.state))), float(bounds.norm)
     else:
         name, value, bound = f"the probe {watch.probe!r}", float(probes[watch.probe][-1]), float(bounds.probe)
     return (
-        f"stopped: after round {at - 1}, {name} = {value:.4g} exceeds {bound:.4g}, {watch.growth:g} times what it was: "
-        f"it diverges. The state after {good} rounds is kept"
+        f"stopped: after round {at - 1}, {name} = {value:.4g} exceeds {bound:.4g}, {watch.growth:g} times its first "
+        f"value: the run diverges. The state after {good} rounds is kept"
     )
