@@ -73,7 +73,7 @@ def on_page_content(content: str, page: Page, config: MkDocsConfig, files: Files
     """Formulas as MathML."""
 
     def mathml(found: re.Match[str]) -> str:
-        text = html.unescape(found[2]).strip()
+        text = " ".join(html.unescape(found[2]).split())  # the converter does not read a space at the end of a line
         for usual, known in SPELLINGS.items():
             text = text.replace(usual, known)
         drawn = convert(text, display="block" if found[1] == "div" else "inline")
@@ -180,7 +180,7 @@ def cost(row: Method, clients: Any) -> list[str]:
     lines = [
         "## What a round sends",
         "",
-        f"As the [ledger](../reference/simulation.md) has it, with d = {DIMENSION} in float32, {CLIENTS} clients and",
+        f"As the [ledger](../reference/federation.md) has it, with d = {DIMENSION} in float32, {CLIENTS} clients and",
         "",
         *call(row),
         "",
