@@ -179,3 +179,8 @@ def test_the_first_page_claims_what_its_pages_say() -> None:
         assert claim in first
         text = " ".join((ROOT / "docs" / f"{page}.md").read_text().split())
         assert found in text, f"{page}.md no longer says {found!r}: correct docs/index.md and docs/choosing.md"
+
+
+def test_the_citation_has_the_version_of_the_package() -> None:
+    found = re.findall(r"^version: (.*)$", (ROOT / "CITATION.cff").read_text(), re.MULTILINE)
+    assert found == [fedspam.__version__]
