@@ -1,4 +1,4 @@
-"""The site: built without a warning, a page for every method, nothing loaded from elsewhere, links that hold."""
+"""The site builds without a warning, has a page per method, loads nothing from other hosts, and its links work."""
 
 import contextlib
 import functools
@@ -33,12 +33,12 @@ browser = browsing.browser
 ROOT = Path(__file__).parents[1]
 LOADED = {"script": "src", "img": "src", "iframe": "src", "source": "src", "video": "src", "object": "data"}
 # relations of <link> that load nothing
-TOLD = {"canonical", "next", "prev", "edit"}
+PASSIVE = {"canonical", "next", "prev", "edit"}
 FOREIGN = re.compile(r"^(?:[a-z]+:)?//", re.IGNORECASE)
 
 
 class Page(HTMLParser):
-    """What a page loads, where its links lead, and what can be linked to in it."""
+    """What a page loads, its links, and its anchors."""
 
     def __init__(self, path: Path) -> None:
         super().__init__()
@@ -54,7 +54,7 @@ class Page(HTMLParser):
         self.anchors |= {found[name] for name in ("id", "name") if name in found}
         if tag in LOADED and LOADED[tag] in found:
             self.loads.append(found[LOADED[tag]])
-        if tag == "link" and not TOLD & set(found.get("rel", "").split()):
+        if tag == "link" and not PASSIVE & set(found.get("rel", "").split()):
             self.loads.append(found["href"])
         if tag == "a" and "href" in found:
             self.links.append(found["href"])
@@ -96,7 +96,7 @@ def test_every_method_has_a_page_with_formula_and_cost(site: Path) -> None:
 
 
 def test_formulas_are_drawn(site: Path) -> None:
-    """None is left as LaTeX, in reST or between dollars."""
+    """No formula is left as LaTeX, in reST or between dollars."""
     for path in site.rglob("*.html"):
         text = re.sub(r"<(code|pre)\b.*?</\1>", "", path.read_text(), flags=re.DOTALL)
         left = re.search(r"arithmatex|:math:|\.\. math::|\$\$|\\(?:frac|nabla|gamma|delta)\b", text)
@@ -165,7 +165,7 @@ def served(folder: Path) -> Iterator[str]:
 
 
 class Quiet(http.server.SimpleHTTPRequestHandler):
-    """A server that does not write down who came."""
+    """A server without a log."""
 
     def log_message(self, format: str, *args: Any) -> None:
         pass
@@ -173,7 +173,7 @@ class Quiet(http.server.SimpleHTTPRequestHandler):
 
 @pytest.mark.parametrize("size", [browsing.LAPTOP, browsing.PHONE], ids=["laptop", "phone"])
 def test_pages_open_in_a_browser(browser: Any, site: Path, size: tuple[int, int]) -> None:
-    """No error, no request to elsewhere, nothing wider than the window, formulas on several lines are drawn so."""
+    """No error, no request to another host, nothing wider than the window; formulas with several lines are drawn so."""
     sideways = "document.documentElement.scrollWidth - document.documentElement.clientWidth"
     with served(site) as address:
         for name in ("index", "tutorial", "paper", "architecture", "methods", "comparison"):
