@@ -1,5 +1,6 @@
 """Docstrings as Markdown: formulas in reST become $...$ and $$...$$, examples become blocks of code."""
 
+import ast
 import re
 from pathlib import Path
 from typing import Any
@@ -53,19 +54,27 @@ class Docstrings(griffe.Extension):
         if obj.docstring is not None:
             obj.docstring.value = to_markdown(obj.docstring.value)
 
+    def on_module_members(self, *, node: Any, mod: griffe.Module, **kwargs: Any) -> None:
+        """A name imported as itself (``from a import B as B``) is public, as type checkers read it."""
+        for statement in node.body if isinstance(node, ast.Module) else ():
+            if isinstance(statement, ast.ImportFrom):
+                for name in statement.names:
+                    if name.name == name.asname:
+                        mod.members[name.name].public = True
+
     def on_class_members(self, *, cls: griffe.Class, **kwargs: Any) -> None:
-        """Fields have comments rather than docstrings: they are shown as they stand in the source."""
+        """Fields have comments rather than docstrings, so their source lines are shown."""
         if cls.docstring is None or not isinstance(cls.filepath, Path):
             return
         source = cls.lines_collection[cls.filepath]
         fields = [member for name, member in cls.members.items() if is_field(name, member)]
         lines = [line[4:] for field in fields for line in source[(field.lineno or 1) - 1 : field.endlineno]]
         if lines:
-            cls.docstring.value += "\n\nFields, as the source has them:\n\n```python\n" + "\n".join(lines) + "\n```"
+            cls.docstring.value += "\n\nFields:\n\n```python\n" + "\n".join(lines) + "\n```"
 
 
 def is_field(name: str, member: Any) -> bool:
-    """Whether it is a field of a dataclass or a named tuple, of which nothing is told elsewhere."""
+    """Whether it is a field of a dataclass or a named tuple, that is documented nowhere else."""
     if member.is_alias or not member.is_attribute or name.startswith("_"):
         return False
     return member.annotation is not None and not member.has_docstring and "instance-attribute" in member.labels

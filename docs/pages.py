@@ -1,7 +1,7 @@
-"""What the site adds to the files of docs/: a page for every method, formulas as MathML, and the files of the root.
+"""Pages that the site adds to the files of docs/: one per method, and CONTRIBUTING and CHANGELOG from the root.
 
-MkDocs calls these functions (see `hooks` in mkdocs.yml). Formulas become MathML as the site is built: browsers draw it
-themselves, so a page needs neither a script nor a font from elsewhere.
+MkDocs calls these functions (see `hooks` in mkdocs.yml). Formulas become MathML when the site is built. Browsers draw
+MathML themselves, so a page needs neither a script nor a font from another host.
 """
 
 import html
@@ -20,25 +20,25 @@ from fedspam.federation import ledger
 from fedspam.methods import METHODS, Method, table
 from fedspam.problems import quadratics
 
-log = logging.getLogger("mkdocs.hooks.pages")  # a warning ends a strict build
+log = logging.getLogger("mkdocs.hooks.pages")  # a warning fails a strict build
 ROOT = Path(__file__).parents[1]
 KEYS = table.ordered_keys()
 COPIED = {"CONTRIBUTING.md": "contributing.md", "CHANGELOG.md": "changelog.md"}
-WIDE = ("methods.md", "comparison.md")  # tables that need the room beside them
+WIDE = ("methods.md", "comparison.md")  # pages with wide tables: without a table of contents beside them
 CLIENTS, DIMENSION = 40, 100
 FACTS = (
-    ("similarity", "gains from alike clients"),
-    ("partial", "a cohort of some clients suffices"),
-    ("stateless", "clients remember nothing"),
+    ("similarity", "gains from similar clients"),
+    ("partial", "works with a cohort of some clients"),
+    ("stateless", "clients keep no state"),
     ("nonsmooth", "losses need not be smooth"),
     ("nonconvex", "losses need not be convex"),
 )
-SPELLINGS = {"{aligned}": "{align*}", r"\arg\min": r"\operatorname{arg}\min"}  # as the converter knows them
+SPELLINGS = {"{aligned}": "{align*}", r"\arg\min": r"\operatorname{arg}\min"}  # as the converter spells them
 FORMULA = re.compile(r'<(span|div) class="arithmatex">\\[(\[](.*?)\\[)\]]</\1>', re.DOTALL)
 
 
 def on_config(config: MkDocsConfig) -> MkDocsConfig:
-    """The methods' pages enter the navigation."""
+    """Add the pages of the methods to the navigation."""
     for entry in config.nav or []:
         if "Methods" in entry:
             entry["Methods"] += [{METHODS[key].name: f"methods/{key}.md"} for key in KEYS]
@@ -46,7 +46,7 @@ def on_config(config: MkDocsConfig) -> MkDocsConfig:
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
-    """Pages that are made rather than written."""
+    """Add the generated pages."""
     for name, page in COPIED.items():
         files.append(File.generated(config, page, content=within((ROOT / name).read_text(), "docs/")))
     clients = quadratics(0, clients=CLIENTS, dimension=DIMENSION)
@@ -61,7 +61,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
-    """Links that are right in the repository become right on the site."""
+    """Rewrite links between files of the repository to links between pages of the site."""
     if page.file.src_uri in WIDE:
         page.meta["hide"] = ["toc"]
     if page.file.src_uri == "methods.md":
@@ -70,22 +70,22 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
 
 
 def on_page_content(content: str, page: Page, config: MkDocsConfig, files: Files) -> str:
-    """Formulas as MathML."""
+    """Convert formulas to MathML."""
 
     def mathml(found: re.Match[str]) -> str:
-        text = html.unescape(found[2]).strip()
+        text = " ".join(html.unescape(found[2]).split())  # the converter does not read a space at the end of a line
         for usual, known in SPELLINGS.items():
             text = text.replace(usual, known)
         drawn = convert(text, display="block" if found[1] == "div" else "inline")
-        if re.search(r"<m[ion]>(&<|[^<]*\\)", drawn):  # what it does not know it shows as it is
-            log.warning(f"{page.file.src_uri}: this formula cannot be drawn: {text}")
+        if re.search(r"<m[ion]>(&<|[^<]*\\)", drawn):  # the converter copies commands that it does not know
+            log.warning(f"{page.file.src_uri}: cannot draw the formula: {text}")
         return f'<{found[1]} class="formula">{drawn}</{found[1]}>'
 
     return FORMULA.sub(mathml, content)
 
 
 def within(markdown: str, prefix: str) -> str:
-    """Links to files of the repository: to their pages on the site, or, where they have none, their text alone."""
+    """Links to files of the repository become links to pages of the site, or plain text where there is no page."""
 
     def link(found: re.Match[str]) -> str:
         text, target = found[1], found[2]
@@ -101,20 +101,20 @@ def within(markdown: str, prefix: str) -> str:
 
 
 def method_page(key: str, clients: Any, primary: bool) -> str:
-    """One method: its facts, its docstring with the formula, and what the ledger says of a round."""
+    """The page of one method: docstring with formula, facts, and the cost of a round from the ledger."""
     row = METHODS[key]
-    told = {
+    facts = {
         "key": f"`{key}`, for `fedspam run`, `fedspam compare` and `METHODS`",
         "constructor": f"`fedspam.methods.{row.build.__name__}`",
         "estimate of the gradient": row.estimator,
         "what a client does": row.oracle,
-        "trips to clients in a round": str(row.phases),
-        "floats down, a client": f"{row.down}",
-        "floats up, a client": f"{row.up}",
-        **{told: table.SIGNS[getattr(row, fact)] for fact, told in FACTS},
+        "trips to clients per round": str(row.phases),
+        "floats down, per client": f"{row.down}",
+        "floats up, per client": f"{row.up}",
+        **{label: table.SIGNS[getattr(row, fact)] for fact, label in FACTS},
         "reference": re.sub(r"arXiv:(\d\S*\d)", r"[arXiv:\1](https://arxiv.org/abs/\1)", row.reference),
     }
-    lines = [f"| {name} | {fact} |" for name, fact in told.items()]
+    lines = [f"| {name} | {fact} |" for name, fact in facts.items()]
     return "\n".join(
         [
             f"# {row.name}",
@@ -128,8 +128,8 @@ def method_page(key: str, clients: Any, primary: bool) -> str:
             "|---|---|",
             *lines,
             "",
-            "`d` is the number of parameters; in brackets what the one client that moves alone takes besides.",
-            "What theory covers: ✓ yes, (✓) in part, – no. [All methods](../methods.md) side by side.",
+            "`d` is the number of parameters. Numbers in brackets are extra floats of the one client that moves.",
+            "Covered by theory: ✓ yes, (✓) partly, – no. Compare [all methods](../methods.md).",
             "",
             *cost(row, clients),
         ]
@@ -137,12 +137,12 @@ def method_page(key: str, clients: Any, primary: bool) -> str:
 
 
 def variant(key: str, row: Method) -> list[str]:
-    """Where several methods share a constructor, what makes this one."""
+    """The call that makes this method, if its constructor makes several."""
     if key == row.build.__name__:
         return []
     shared = [other for other in KEYS if METHODS[other].build is row.build and other != key]
     links = ", ".join(f"[{METHODS[other].name}]({other}.md)" for other in shared)
-    return [f"One setting of `{row.build.__name__}`, which also makes {links}. As it is tested:", "", *call(row), ""]
+    return [f"A setting of `{row.build.__name__}`, which also makes {links}:", "", *call(row), ""]
 
 
 def call(row: Method) -> list[str]:
@@ -151,7 +151,7 @@ def call(row: Method) -> list[str]:
 
 
 def docstring(path: str, primary: bool, members: bool = True) -> list[str]:
-    """The docstring; only one page a constructor is where links to it lead."""
+    """The docstring of a constructor. Links to the constructor lead to its primary page."""
     options = [
         "heading_level: 2",
         "show_symbol_type_heading: false",
@@ -162,12 +162,12 @@ def docstring(path: str, primary: bool, members: bool = True) -> list[str]:
 
 
 def path_of(named: Any) -> str:
-    """Where it is defined; the shorter name of a constructor may be that of its module, too."""
+    """The full path of an object. The short path of a constructor can be the path of its module."""
     return f"{named.__module__}.{named.__qualname__}"
 
 
 def formula_of(row: Method) -> list[str]:
-    """The docstring of the class behind the constructor, where the formula stands there."""
+    """The docstring of the method's class, if it has the formula and the constructor does not."""
     made = type(row.make())
     if ".. math::" in (row.build.__doc__ or "") or "math:" not in (made.__doc__ or ""):
         return []
@@ -175,30 +175,30 @@ def formula_of(row: Method) -> list[str]:
 
 
 def cost(row: Method, clients: Any) -> list[str]:
-    """The exchanges of the start and of one round, as the ledger prices them."""
+    """The exchanges of the start and of one round, with their cost from the ledger."""
     plan = ledger.plan(row.make(), jnp.zeros(DIMENSION, jnp.float32), clients)
     lines = [
         "## What a round sends",
         "",
-        f"As the [ledger](../reference/simulation.md) has it, with d = {DIMENSION} in float32, {CLIENTS} clients and",
+        f"Cost from the [ledger](../reference/federation.md), with d = {DIMENSION} in float32, {CLIENTS} clients and",
         "",
         *call(row),
         "",
-        "| exchange | clients asked | floats down, each | floats up, each | bytes down, each | bytes up, each |",
+        "| exchange | clients | floats down, each | floats up, each | bytes down, each | bytes up, each |",
         "|---|---:|---:|---:|---:|---:|",
     ]
     for where, exchanges in (("start: ", plan.start), ("", plan.round)):
         for one in exchanges:
             label, _, side = one.label.partition("@")
-            coin = {"yes": ", if the coin says so", "no": ", else"}.get(side, "")
+            coin = {"yes": ", in some rounds", "no": ", in the others"}.get(side, "")
             floats = f"{in_d(one.floats_down)} | {in_d(one.floats_up)}"
-            asked = f"all {CLIENTS}" if one.cohort == CLIENTS else str(one.cohort)
-            lines.append(f"| {where}`{label}`{coin} | {asked} | {floats} | {one.bytes_down} | {one.bytes_up} |")
+            count = f"all {CLIENTS}" if one.cohort == CLIENTS else str(one.cohort)
+            lines.append(f"| {where}`{label}`{coin} | {count} | {floats} | {one.bytes_down} | {one.bytes_up} |")
     return [*lines, ""]
 
 
 def in_d(floats: int) -> str:
-    """A number of floats in multiples of d: 196 is d + 96."""
+    """A number of floats as a multiple of d: 196 is d + 96."""
     many, rest = divmod(floats, DIMENSION)
     whole = {0: "", 1: "d"}.get(many, f"{many}d")
     return " + ".join(part for part in (whole, str(rest) if rest else "") if part) or "0"

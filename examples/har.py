@@ -1,27 +1,25 @@
-"""What is its owner doing? Phones of 21 persons learn to tell, and are tried on 9 persons they have never seen.
+"""Human activity recognition: the phones of 21 persons train a model, which is tested on 9 other persons.
 
     python examples/har.py [--model linear] [--rounds 200]
     python examples/har.py --model cnn --rounds 400
 
-Centrally, softmax regression on 123 features of each window tells 0.9556 of the unseen persons' windows right. The CNN
-reads the sensors themselves.
+Central softmax regression on 123 features per window classifies 0.9556 of the other persons' windows correctly. The
+CNN uses the raw signals of the sensors.
 """
 
 import argparse
 
 import numpy as np
 
-from fedspam import datasets, simulate, spam_pp
+from fedspam import Evaluation, datasets, fedavg, simulate, spam_pp
 from fedspam.datasets import FederatedData
-from fedspam.methods import fedavg
 from fedspam.models import har_cnn, softmax_regression
-from fedspam.simulation.evaluation import Evaluation
 
 UNSEEN = [str(person) for person in (2, 4, 9, 10, 12, 13, 18, 20, 24)]  # as the authors of the data chose them
 
 
 def main(model: str = "linear", rounds: int = 200, every: int = 20) -> dict[str, float]:
-    # 1. Windows of 2.56 seconds by person: features of them, or the signals of the six sensors.
+    # 1. Read windows of 2.56 seconds by person: their features, or the signals of the six sensors.
     if model == "linear":
         har = datasets.read_har()
         owners, persons = datasets.by_key(har.person)
@@ -30,7 +28,7 @@ def main(model: str = "linear", rounds: int = 200, every: int = 20) -> dict[str,
     else:
         windows = datasets.read_har_windows()
 
-    # 2. Persons that training never sees, and the scale of what it sees.
+    # 2. Hold out nine persons, and scale all features with the mean and deviation of the others.
     seen, unseen = (
         windows.take([person for person in windows.clients if (person in UNSEEN) == held]) for held in (False, True)
     )
@@ -39,8 +37,8 @@ def main(model: str = "linear", rounds: int = 200, every: int = 20) -> dict[str,
     scale = lambda rows: {"features": (rows["features"] - mean) / deviation, "label": rows["label"]}
     seen, unseen = seen.map(scale), unseen.map(scale)
 
-    # 3. The model and the method. The linear one is solved: everybody sends gradients, one person's phone does the
-    #    work. The CNN is trained as phones are: ten of them at a time, on minibatches.
+    # 3. The model and the method. For the linear model, all phones send gradients and one phone solves its prox.
+    #    The CNN is trained with ten phones per round, on minibatches.
     if model == "linear":
         net = softmax_regression(123, 6, regularisation=1 / seen.rows)
         clients, method = seen.population(net.loss, weighted=True), spam_pp(len(seen), step_size=3.0, fresh_weight=1.0)
@@ -48,13 +46,13 @@ def main(model: str = "linear", rounds: int = 200, every: int = 20) -> dict[str,
         net = har_cnn()
         clients, method = seen.population(net.loss, batch=32), fedavg(10, local_steps=10, local_rate=0.05)
 
-    # 4. Train, and look at the unseen persons along the way.
+    # 4. Train, and evaluate on the held-out persons every few rounds.
     judge = Evaluation.of(unseen, net.correct)
     run = simulate(method, clients, net.init(0), rounds=rounds, key=0, probe=judge, every=every)
     print("round   accuracy   worst tenth of persons   median person")
-    for look, accuracy in enumerate(run.probes["accuracy"]):
-        tenth, median = (run.probes[f"accuracy.{name}"][look] for name in ("q10", "q50"))
-        print(f"{look * every:5} {accuracy:10.4f} {tenth:24.4f} {median:15.4f}")
+    for step, accuracy in enumerate(run.probes["accuracy"]):
+        tenth, median = (run.probes[f"accuracy.{name}"][step] for name in ("q10", "q50"))
+        print(f"{step * every:5} {accuracy:10.4f} {tenth:24.4f} {median:15.4f}")
     return {name: float(values[-1]) for name, values in run.probes.items()}
 
 

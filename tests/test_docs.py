@@ -1,4 +1,4 @@
-"""What the documents say is run: their Python works, their numbers are those it prints, and no method is left out."""
+"""The documents are true: their Python runs, it prints the numbers that they show, and every method is listed."""
 
 import contextlib
 import doctest
@@ -49,8 +49,8 @@ def test_first_example_prints_what_it_says(document: str, tmp_path: Path) -> Non
     number = r"\d+(?:\.\d+)?"
     assert re.split(number, printed.getvalue()) == re.split(number, shown)
     # a local solver may stop a step earlier on another processor, which the third digit shows
-    found, told = (list(map(float, re.findall(number, text))) for text in (printed.getvalue(), shown))
-    assert found == pytest.approx(told, rel=0.15)
+    found, stated = (list(map(float, re.findall(number, text))) for text in (printed.getvalue(), shown))
+    assert found == pytest.approx(stated, rel=0.15)
 
 
 def has_code(path: Path) -> bool:
@@ -88,11 +88,11 @@ def test_every_method_is_exported() -> None:
 
 def test_the_page_of_methods_is_what_the_command_prints(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["methods", "--markdown"]) == 0
-    remedy = "make it anew: fedspam methods --markdown > docs/methods.md"
+    remedy = "print it again: fedspam methods --markdown > docs/methods.md"
     assert (ROOT / "docs" / "methods.md").read_text() == capsys.readouterr().out, remedy
 
 
-def test_the_page_of_methods_tells_every_fact() -> None:
+def test_the_page_of_methods_has_every_fact() -> None:
     """The table against the registry, cell by cell."""
     lines = re.findall(r"^\| `.*$", (ROOT / "docs" / "methods.md").read_text(), re.MULTILINE)
     rows = {
@@ -108,14 +108,14 @@ def test_the_page_of_methods_tells_every_fact() -> None:
             row.estimator,
             row.oracle,
         )
-        told = (row.similarity, row.partial, row.stateless, row.nonsmooth, row.nonconvex)
-        assert facts == [signs[answer] for answer in told]
+        stated = (row.similarity, row.partial, row.stateless, row.nonsmooth, row.nonconvex)
+        assert facts == [signs[answer] for answer in stated]
         coin = " ¢" if row.coin else ""
         assert (phases, down, up) == (str(row.phases), f"{row.down}{coin}", f"{row.up}{coin}")
         assert re.sub(r"\[(.*?)\]\(https://arxiv.org/abs/\S+\)", r"\1", reference) == row.reference
 
 
-def test_the_comparison_tells_what_the_sweep_found() -> None:
+def test_the_comparison_shows_what_the_sweep_found() -> None:
     rows = sweep.from_csv((ROOT / "docs" / "comparison.csv").read_text())
     page = (ROOT / "docs" / "comparison.md").read_text()
     assert sweep.markdown(rows) in page
@@ -124,7 +124,7 @@ def test_the_comparison_tells_what_the_sweep_found() -> None:
     assert (ROOT / "docs" / "images" / "comparison.png").exists()
 
 
-# Pages whose Python is run by a test of its own, which does more with it than run it.
+# Pages whose Python runs in another test, which checks more.
 ELSEWHERE = {
     "README.md": "test_docs.py",
     "CONTRIBUTING.md": "test_docs.py",
@@ -143,7 +143,7 @@ PAGES = sorted(
 @pytest.mark.slow
 @pytest.mark.parametrize("name", [name for name in PAGES if name not in ELSEWHERE])
 def test_python_on_a_page_runs(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Block after block, as someone who reads the page would; one that is not run says why in its first line."""
+    """All blocks of a page run in order. A block that is not run says why in its first line."""
     monkeypatch.chdir(tmp_path)
     runs = [code for code in blocks(name, "python") if not re.match(r"# not run here: \w+", code)]
     assert runs, f"{name} has Python, and none of it is run"
@@ -158,7 +158,7 @@ def test_python_elsewhere_is_run_there() -> None:
 
 
 def test_other_spellings_of_python_do_not_hide_code() -> None:
-    """A block that says `py`, or `python` with more behind it, or nothing at all, would be run by nobody."""
+    """A block marked `py`, `python` with options, or nothing would never run."""
     for name in ("README.md", "CONTRIBUTING.md", *(f"docs/{path.name}" for path in (ROOT / "docs").glob("*.md"))):
         fences = re.findall(r"^ *```+ *(.*)$", (ROOT / name).read_text(), re.MULTILINE)[::2]
         wrong = [fence for fence in fences if re.fullmatch(r"|py|pycon|python.+|\{.*", fence)]
@@ -166,7 +166,7 @@ def test_other_spellings_of_python_do_not_hide_code() -> None:
 
 
 def test_the_first_page_claims_what_its_pages_say() -> None:
-    """Every number that is to make one want it stands in the page where it was measured."""
+    """Every number on the first page is on the page of its measurement."""
     first = " ".join((ROOT / "docs" / "index.md").read_text().split())
     for claim, page, found in (
         ("20 × fewer rounds", "comparison", "20 times fewer rounds where L/δ is 100"),
@@ -179,3 +179,8 @@ def test_the_first_page_claims_what_its_pages_say() -> None:
         assert claim in first
         text = " ".join((ROOT / "docs" / f"{page}.md").read_text().split())
         assert found in text, f"{page}.md no longer says {found!r}: correct docs/index.md and docs/choosing.md"
+
+
+def test_the_citation_has_the_version_of_the_package() -> None:
+    found = re.findall(r"^version: (.*)$", (ROOT / "CITATION.cff").read_text(), re.MULTILINE)
+    assert found == [fedspam.__version__]

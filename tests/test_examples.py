@@ -1,4 +1,4 @@
-"""Every example runs on a small slice, and the quick ones reach the figures that they state."""
+"""Every example runs on a small slice of its data, and the quick examples reach their stated results."""
 
 import importlib.util
 from pathlib import Path
@@ -63,7 +63,7 @@ def test_digits(capsys):
 
 @pytest.mark.slow
 def test_femnist():
-    """One round of two writers: that it runs, and that what it looks at is there."""
+    """One round with two writers: it runs and returns its evaluations."""
     found = run("femnist", rounds=1, cohort=2, batch=2, every=1, writers=2, hidden=8)
     assert {"images.accuracy", "images.accuracy.q10", "writers.accuracy"} <= found.keys()
     assert all(0 <= value <= 1 for value in found.values())
