@@ -131,7 +131,7 @@ def test_targets_from_below_and_targets_out_of_reach():
     # watching for divergence goes on beside it
     watched = {"watch": Watch(growth=10.0, probe="loss"), "until": Target("loss", at_most=-1.0)}
     run = simulate(fedavg(3, 2, 30.0), population, jnp.zeros(3), **watched, **options)
-    assert "it diverges" in run.status
+    assert "the run diverges" in run.status
     run = simulate(fedavg(3, 2, 0.1), population, jnp.zeros(3), **watched, **options)  # the same trace
     assert (run.status, run.rounds) == ("completed", 10)
 

@@ -383,14 +383,16 @@ def test_another_solver_is_refused_and_the_difference_is_named():
         spam_pp(3, step_size=0.5, fresh_weight=0.3, solver=GradientDescent(steps=4, smoothness=2.0)),
         FIRST,
     )
-    with pytest.raises(RuntimeError, match=r"do not run the same: algorithm.solver.steps: 3 was, 4 is"):
+    with pytest.raises(
+        RuntimeError, match=r"do not run the same: algorithm.solver.steps is 3 on the server, 4 on the client"
+    ):
         go(grid=LoopbackGrid(other, CLIENTS))
 
 
 @pytest.mark.parametrize(
     ("method", "params", "named"),
     [
-        (spam(step_size=0.5, fresh_weight=0.3), FIRST, "algorithm: Factored was, Spam is"),
+        (spam(step_size=0.5, fresh_weight=0.3), FIRST, "algorithm is Factored on the server, Spam on the client"),
         (METHOD, jnp.ones(5), r"float64\[5\]"),
         (METHOD, jnp.ones(4, jnp.float32), r"float32\[4\]"),
         (METHOD, {"weights": FIRST}, "params.weights"),
@@ -587,7 +589,7 @@ def test_a_run_folder_is_that_of_the_simulator(tmp_path, undisturbed):
     assert set(told) <= set(rows)
     with pytest.raises(records.RecordError, match="already holds a run"):
         go(folder=tmp_path)
-    with pytest.raises(records.RecordError, match=r"it differs in .*quorum"):
+    with pytest.raises(records.RecordError, match=r"holds another run: .*quorum"):
         go(folder=tmp_path, resume=True, quorum=0.5)
 
 

@@ -192,7 +192,7 @@ def test_nothing_is_known_of_a_folder_without_manifest_and_checkpoint(tmp_path):
     (tmp_path / "manifest.json").write_text("{")
     for path in tmp_path.glob("checkpoint*"):
         damage(path, "flipped")
-    with pytest.raises(RecordError, match="not known what was run here"):
+    with pytest.raises(RecordError, match="cannot be identified"):
         go(folder=tmp_path, resume=True)
 
 
@@ -201,7 +201,7 @@ def test_files_of_another_run_are_not_mixed_in(whole, tmp_path):
     go(folder=tmp_path / "other", key=6)
     name = "checkpoint-000000030.safetensors"
     (tmp_path / "one" / name).write_bytes((tmp_path / "other" / name).read_bytes())
-    with warned("of another run"):
+    with warned("belongs to another run"):
         assert same_bits(go(folder=tmp_path / "one", resume=True), whole)
 
 
@@ -216,7 +216,7 @@ def test_what_belongs_to_others_is_not_overwritten(tmp_path):
     for name in ("best.safetensors", ".theirs.partial"):
         (other / name).write_text("precious")
     for resume in (False, True):
-        with pytest.raises(RecordError, match=r"best.safetensors belongs to something else"):
+        with pytest.raises(RecordError, match=r"best.safetensors does not belong to a run"):
             go(folder=other, resume=resume)
     assert all((other / name).read_text() == "precious" for name in ("best.safetensors", ".theirs.partial"))
 
@@ -431,7 +431,7 @@ def test_functions_are_told_apart_by_what_they_do():
 def test_functions_reach_their_globals(monkeypatch):
     before = describe.describe(scaled)
     monkeypatch.setitem(globals(), "FACTOR", 2.0)
-    assert list(describe.changes(before, describe.describe(scaled))) == ["reaches.FACTOR: 1.0 was, 2.0 is"]
+    assert list(describe.changes(before, describe.describe(scaled))) == ["reaches.FACTOR changed from 1.0 to 2.0"]
 
 
 def test_descriptions_are_the_same_in_every_process(tmp_path):
@@ -462,10 +462,10 @@ def test_a_changed_run_is_refused_and_says_what_changed(tmp_path):
     run(people_of(2.0))
     run(people_of(2.0))
     for clients, options, says in [
-        (people_of(2.5), {}, r"population\.make\.reaches\.scale: 2\.0 was, 2\.5 is"),
-        (people_of(2.0), {"quorum": 0.5}, r"world\.quorum: 0\.0 was, 0\.5 is"),
+        (people_of(2.5), {}, r"population\.make\.reaches\.scale changed from 2\.0 to 2\.5"),
+        (people_of(2.0), {"quorum": 0.5}, r"layout\.quorum changed from 0\.0 to 0\.5"),
         (people_of(2.0), {"probe": probe}, "probe"),
-        (people_of(2.0), {"watch": Watch(growth=2.0)}, r"watch\.growth: null was, 2\.0 is"),
+        (people_of(2.0), {"watch": Watch(growth=2.0)}, r"watch\.growth changed from null to 2\.0"),
     ]:
         with pytest.raises(RecordError, match=says):
             run(clients, **options)
@@ -480,7 +480,7 @@ def resealed(path, **changed):
 def test_another_version_of_jax_is_pointed_out(whole, tmp_path):
     go(rounds=10, folder=tmp_path)
     resealed(tmp_path / "manifest.json", jax="0.0.1")
-    with pytest.warns(UserWarning, match=r"jax 0\.0\.1 was, .* the last bits of the results may change"):
+    with pytest.warns(UserWarning, match=r"jax changed from 0\.0\.1 to .* the last bits of the results may differ"):
         assert same_bits(go(folder=tmp_path, resume=True), whole)
 
 
@@ -492,7 +492,7 @@ def test_code_is_not_compared_across_versions_of_python(whole, tmp_path):
     with pytest.raises(RecordError, match=r"probe\.code"):
         go(folder=tmp_path, resume=True)
     resealed(tmp_path / "manifest.json", python="3.99.0")
-    with warned("python 3.99.0 was"):
+    with warned("python changed from 3.99.0"):
         assert same_bits(go(folder=tmp_path, resume=True), whole)
 
 
@@ -594,7 +594,7 @@ def test_divergence_is_seen_in_the_parameters(tmp_path):
         method, clients, jnp.ones(1), rounds=200, key=0, keep=Keep(every=4), watch=Watch(growth=1e6), folder=tmp_path
     )
     assert "‖x‖" in run.status
-    assert "it diverges" in run.status
+    assert "the run diverges" in run.status
     assert f"after {int(run.state.k)} rounds is kept" in run.status
     assert float(jnp.abs(run.params[0])) < 1e6
     saved, done = restore(method, clients, jnp.ones(1), tmp_path)
@@ -716,3 +716,53 @@ def test_a_slice_of_the_soak(tmp_path):
     counts = soak.soak(tmp_path, 6, ("spam",), damage=0.3, rounds=40, say=lambda line: None)
     assert counts["kills of spam"] == 6
     assert counts["runs"] >= 1
+
+
+LOSSES = {
+    "a function of a module": "import own_helper\nloss = lambda x, c: own_helper.scaled(x) * c",
+    "a number of a module": "import own_helper\nloss = lambda x, c: own_helper.NUMBER * x * c",
+    "a callable object": "class Loss:\n    def __call__(self, x, c):\n        return VALUE * x * c\nloss = Loss()",
+    "the state of a callable object": (
+        "class Loss:\n    def __init__(self, scale):\n        self.scale = scale\n"
+        "    def __call__(self, x, c):\n        return self.scale * x * c\nloss = Loss(VALUE)"
+    ),
+    "a static method": (
+        "class Loss:\n    @staticmethod\n    def scaled(x):\n        return VALUE * x\n"
+        "loss = lambda x, c: Loss.scaled(x) * c"
+    ),
+    "a class method": (
+        "class Loss:\n    @classmethod\n    def scaled(cls, x):\n        return VALUE * x\n"
+        "loss = lambda x, c: Loss.scaled(x) * c"
+    ),
+    "a class attribute": "class Loss:\n    scale = VALUE\nloss = lambda x, c: Loss.scale * x * c",
+    "a base class": (
+        "class Base:\n    def __call__(self, x, c):\n        return VALUE * x * c\n"
+        "class Loss(Base):\n    pass\nloss = Loss()"
+    ),
+    "a method of a dataclass": (
+        "import dataclasses\n@dataclasses.dataclass(frozen=True)\nclass Loss:\n    scale: float = 1.0\n"
+        "    def __call__(self, x, c):\n        return VALUE * self.scale * x * c\nloss = Loss()"
+    ),
+    "a bound method": ("class Loss:\n    def value(self, x, c):\n        return VALUE * x * c\nloss = Loss().value"),
+    "a default": "def loss(x, c, scale=VALUE):\n    return scale * x * c",
+    "a closure": "def make(scale):\n    return lambda x, c: scale * x * c\nloss = make(VALUE)",
+}
+
+
+@pytest.mark.parametrize("kind", LOSSES)
+def test_a_description_notices_every_kind_of_change_to_a_loss(kind, tmp_path):
+    """Two losses that differ in one number have different descriptions; the same loss twice has the same."""
+
+    def described(value, folder):
+        folder.mkdir()
+        (folder / "own_helper.py").write_text(f"NUMBER = {value}\ndef scaled(x):\n    return {value} * x\n")
+        (folder / "own_loss.py").write_text(LOSSES[kind].replace("VALUE", str(value)) + "\n")
+        with pytest.MonkeyPatch.context() as patch:
+            patch.syspath_prepend(folder)
+            for name in ("own_loss", "own_helper"):
+                patch.delitem(sys.modules, name, raising=False)
+            return describe.describe(importlib.import_module("own_loss").loss)
+
+    first, again, other = (described(value, tmp_path / str(i)) for i, value in enumerate((2.0, 2.0, 3.0)))
+    assert first == again
+    assert first != other

@@ -135,7 +135,7 @@ def test_a_run_that_diverges_is_a_failure(tmp_path: Path, capsys: pytest.Capture
     assert main(["run", *line.split(), "--out", str(tmp_path / "run"), "--json"]) == 1
     facts = json.loads(capsys.readouterr().out)
     assert facts["status"].startswith("stopped: after round")
-    assert "it diverges" in facts["status"]
+    assert "the run diverges" in facts["status"]
 
 
 # --- data and models ---

@@ -1,9 +1,9 @@
-"""What something is and what it was made with, as plain JSON, so that a resumed run can say what changed.
+"""Descriptions of values as plain JSON, so that a resumed run can say what changed.
 
-A description follows from the value alone: the same in every process, and different whenever results could be.
-Functions are described by their name, a hash of their compiled code, and all they reach: defaults, closures, globals.
-Functions of installed packages are described by name, since the package's version tells the rest. An object of no known
-kind is described by its type alone.
+A description depends on the value alone: it is the same in every process, and it differs whenever results could. A
+function is described by its name, a hash of its compiled code, and everything it reaches: defaults, closures, globals,
+and what it uses of modules. Classes and callable objects are described by their members. Code of installed packages is
+described by name, since the version of the package determines the rest.
 """
 
 import dataclasses
@@ -46,27 +46,32 @@ def digest(description: Any) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def changes(old: Any, new: Any, where: str = "") -> Iterator[str]:
-    """Where two descriptions differ, in words."""
+def differences(old: Any, new: Any, where: str = "") -> Iterator[tuple[str, str, str]]:
+    """Where two descriptions differ: the path, the old value and the new one, as text."""
     if isinstance(old, dict) and isinstance(new, dict):
         for name in sorted(old.keys() | new.keys()):
-            yield from changes(old.get(name), new.get(name), f"{where}.{name}" if where else name)
+            yield from differences(old.get(name), new.get(name), f"{where}.{name}" if where else name)
     elif isinstance(old, list) and isinstance(new, list) and len(old) == len(new):
         for number, (one, other) in enumerate(zip(old, new, strict=True)):
-            yield from changes(one, other, f"{where}[{number}]")
+            yield from differences(one, other, f"{where}[{number}]")
     elif old != new:
-        yield f"{where}: {_brief(old)} was, {_brief(new)} is"
+        yield where, _brief(old), _brief(new)
+
+
+def changes(old: Any, new: Any) -> list[str]:
+    """Where two descriptions differ, in words."""
+    return [f"{where} changed from {one} to {other}" for where, one, other in differences(old, new)]
 
 
 def without_code(description: Any) -> Any:
-    """The description less the hashes of compiled code, which every version of Python makes differently."""
+    """The description without the hashes of compiled code, which differ between versions of Python."""
     if isinstance(description, dict):
         return {name: without_code(part) for name, part in description.items() if name != "code"}
     return [without_code(part) for part in description] if isinstance(description, list) else description
 
 
 def manifest(**facts: Any) -> dict[str, Any]:
-    """Where and with what something was made."""
+    """The versions, platform, device and commit that something was made with."""
     return {
         "fedspam": __version__,
         "jax": jax.__version__,
@@ -82,14 +87,13 @@ def manifest(**facts: Any) -> dict[str, Any]:
 
 @functools.cache
 def _commit() -> str | None:
+    """The commit of fedspam itself, if it runs from its repository; never that of a repository around it."""
+    root = Path(__file__).parents[3]
+    if not (root / ".git").exists() or not (root / "src" / "fedspam").exists():
+        return None
     try:
         found = subprocess.run(
-            ["git", "rev-parse", "HEAD"],
-            cwd=Path(__file__).parent,
-            capture_output=True,
-            text=True,
-            timeout=5,
-            check=False,
+            ["git", "rev-parse", "HEAD"], cwd=root, capture_output=True, text=True, timeout=5, check=False
         )
     except (OSError, subprocess.TimeoutExpired):
         return None
@@ -98,21 +102,23 @@ def _commit() -> str | None:
 
 
 def _describe(value: Any, depth: int, seen: set[int]) -> Any:
-    """`seen` holds the functions that were described already: a second time, their name is enough."""
+    """`seen` holds the functions and classes described so far: a second time, their name is enough."""
     if depth == 0:
         return "..."
     if value is None or isinstance(value, bool | int | str):
         return value
     if isinstance(value, float | np.floating):
         return _number(float(value))
-    if isinstance(value, type | types.ModuleType):
-        return f"{value.__module__}.{value.__qualname__}" if isinstance(value, type) else value.__name__
+    if isinstance(value, types.ModuleType):
+        return value.__name__
+    if isinstance(value, type):
+        return _class(value, depth, seen)
     each = lambda part: _describe(part, depth - 1, seen)
     if isinstance(value, jax.tree_util.Partial | functools.partial):
         return {"partial": each(value.func), "args": each(value.args), "keywords": each(value.keywords)}
     if dataclasses.is_dataclass(value):
         fields = {field.name: each(getattr(value, field.name)) for field in dataclasses.fields(value)}
-        return {"type": type(value).__qualname__, **fields}
+        return {"type": type(value).__qualname__, **_members(type(value), depth, seen), **fields}
     if isinstance(value, jax.Array) and jnp.issubdtype(value.dtype, jax.dtypes.prng_key):
         return {"key": np.asarray(jax.random.key_data(value)).tolist()}
     if isinstance(value, jax.Array | np.ndarray | np.generic):
@@ -125,9 +131,44 @@ def _describe(value: Any, depth: int, seen: set[int]) -> Any:
         return sorted((each(part) for part in value), key=repr)
     if isinstance(value, bytes):
         return {"bytes": hashlib.sha256(value).hexdigest()[:16]}
-    if callable(value):
+    if isinstance(value, staticmethod | classmethod):
+        return each(value.__func__)
+    if isinstance(value, property):
+        return [each(part) for part in (value.fget, value.fset) if part is not None]
+    if isinstance(value, types.FunctionType | types.MethodType) or hasattr(value, "__wrapped__"):
         return _function(value, depth, seen)
-    return {"type": type(value).__qualname__}
+    if _is_installed(type(value)):  # a built-in function, a compiled one, an object of a library
+        name = f"{getattr(value, '__module__', '')}:{getattr(value, '__qualname__', type(value).__qualname__)}"
+        return name if callable(value) else {"type": type(value).__qualname__}
+    state = getattr(value, "__dict__", {})
+    return {"type": type(value).__qualname__, **_members(type(value), depth, seen), "state": each(state)}
+
+
+def _class(value: type, depth: int, seen: set[int]) -> Any:
+    name = f"{value.__module__}.{value.__qualname__}"
+    members = _members(value, depth, seen)
+    return {"class": name, **members} if members else name
+
+
+def _members(value: type, depth: int, seen: set[int]) -> dict[str, Any]:
+    """What a class of the user's own defines: its functions and constants, also those of its bases."""
+    if _is_installed(value) or id(value) in seen:
+        return {}
+    seen.add(id(value))
+    found: dict[str, Any] = {}
+    for base in reversed(value.__mro__):
+        if not _is_installed(base):
+            found |= {name: part for name, part in vars(base).items() if not _is_made_by_python(name, part)}
+    described = {name: _describe(found[name], depth - 1, seen) for name in sorted(found)}
+    return {"members": described} if described else {}
+
+
+def _is_made_by_python(name: str, part: Any) -> bool:
+    """Whether a member says nothing about behavior: documentation, annotations, slots, what dataclasses generate."""
+    if name in ("__call__", "__post_init__", "__init__", "__getattr__"):
+        code = getattr(part, "__code__", None)
+        return code is None or code.co_filename == "<string>"
+    return name.startswith("__") or isinstance(part, types.MemberDescriptorType | types.GetSetDescriptorType)
 
 
 def _function(value: Any, depth: int, seen: set[int]) -> Any:
@@ -148,17 +189,22 @@ def _function(value: Any, depth: int, seen: set[int]) -> Any:
     reached |= value.__kwdefaults__ or {}
     if value.__defaults__:
         reached["defaults"] = value.__defaults__
-    # modules are told by the code that names them
-    reached = {name: part for name, part in reached.items() if not isinstance(part, types.ModuleType)}
+    for name, module in [(name, part) for name, part in reached.items() if isinstance(part, types.ModuleType)]:
+        del reached[name]
+        if not _is_installed(module):  # what the code uses of it
+            used = {part: getattr(module, part) for part in _names(value.__code__) if hasattr(module, part)}
+            reached |= {f"{name}.{part}": content for part, content in used.items()}
     if reached:
         described["reaches"] = {name: _describe(reached[name], depth - 1, seen) for name in sorted(reached)}
     return described
 
 
-def _is_installed(function: types.FunctionType) -> bool:
-    package = (function.__module__ or "").split(".")[0]
-    file = getattr(sys.modules.get(function.__module__ or ""), "__file__", None) or function.__code__.co_filename
-    return package in ("fedspam", "jax", "numpy") or file.startswith(INSTALLED)
+def _is_installed(value: Any) -> bool:
+    """Whether a function, class or module belongs to Python or to an installed package."""
+    module = value.__name__ if isinstance(value, types.ModuleType) else getattr(value, "__module__", None) or ""
+    code = getattr(value, "__code__", None)
+    file = getattr(sys.modules.get(module), "__file__", None) or getattr(code, "co_filename", "")
+    return module.split(".")[0] in ("fedspam", "jax", "numpy", "builtins") or file.startswith(INSTALLED)
 
 
 def _content(cell: Any) -> Any:
@@ -169,7 +215,7 @@ def _content(cell: Any) -> Any:
 
 
 def _code(code: types.CodeType) -> str:
-    """A hash of what the code does, wherever it stands in its file."""
+    """A hash of what the code does, independent of its place in the file."""
     constants = [_code(part) if isinstance(part, types.CodeType) else _constant(part) for part in code.co_consts]
     signature = (code.co_argcount, code.co_posonlyargcount, code.co_kwonlyargcount, code.co_flags)
     facts = (code.co_code.hex(), constants, code.co_names, code.co_varnames, code.co_freevars, signature)
@@ -197,7 +243,7 @@ def _array(array: np.ndarray) -> Any:
 
 
 def _number(value: float) -> Any:
-    """JSON has no word for what is not finite."""
+    """The number, or its name if it is not finite: JSON has no such numbers."""
     return value if math.isfinite(value) else str(value)
 
 

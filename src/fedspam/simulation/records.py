@@ -1,14 +1,14 @@
-"""A run on disk: what was run, its rows, and checkpoints from which it continues to the same bits.
+"""A run on disk: its configuration, its rows, and checkpoints from which it continues to the same bits.
 
 A run folder holds
 
-- ``manifest.json``: the resolved configuration (`identity`), with what and where it was run, and how it ended;
-- ``rows.bin``: one frame a segment, each a safetensors with the rows and probes of its rounds, only ever appended to;
-- ``checkpoint-<round>.safetensors``: the states after the last few segments, ``best.safetensors``: the best one.
+- ``manifest.json``: the resolved configuration (`identity`), the versions and the machine, and how the run ended;
+- ``rows.bin``: one frame per segment, a safetensors with the rows and probes of its rounds; it is only appended to;
+- ``checkpoint-<round>.safetensors``: the states after the last few segments; ``best.safetensors``: the best one.
 
-Every file but the rows is written whole under another name, flushed, and renamed; rows are flushed before the
-checkpoint that needs them. A process that dies at any moment leaves a folder that resumes. Every file carries a hash of
-itself; what is damaged is named, and the newest good state with a complete past is used. Nothing is ever unpickled.
+Every file but the rows is written under another name, flushed, and renamed. Rows are flushed before the checkpoint that
+needs them. So a process that dies at any moment leaves a folder that resumes. Every file carries a hash of itself. A
+damaged file is named, and the newest good state with a complete past is used. Nothing is ever unpickled.
 """
 
 import json
@@ -44,7 +44,7 @@ class Keep:
     Arguments:
         last: how many of the newest stay.
         best: the name of a probe; the checkpoint where it was best stays as well.
-        largest: whether the best is the largest instead of the smallest.
+        largest: whether the largest value is the best, instead of the smallest.
         every: rounds between two checkpoints. It changes no result.
     """
 
@@ -59,12 +59,12 @@ class Keep:
 
     @property
     def measure(self) -> str:
-        """What is best, in words; empty if none is kept."""
+        """The meaning of best, in words; empty if no best state is kept."""
         return "" if self.best is None else f"{'largest' if self.largest else 'smallest'} {self.best}"
 
 
 class Saved(NamedTuple):
-    """What a folder holds of a run: the state after `done` rounds, and rows and probes segment by segment."""
+    """A run as its folder holds it: the state after `done` rounds, and rows and probes by segment."""
 
     carry: Any
     done: int
@@ -73,7 +73,7 @@ class Saved(NamedTuple):
 
 
 def identity(algorithm: Any, population: Any, params: Any, key: Any, **options: Any) -> dict[str, Any]:
-    """All that decides the bits of a run; a resumed run must have the same."""
+    """Everything that determines the bits of a run. A resumed run must have the same."""
     return describe.describe(
         {
             "algorithm": algorithm,
@@ -87,7 +87,7 @@ def identity(algorithm: Any, population: Any, params: Any, key: Any, **options: 
 
 
 class Store:
-    """The folder of one run, which nobody else writes while it is open: ``with Store(folder) as store``."""
+    """The folder of one run, locked while it is open: ``with Store(folder) as store``."""
 
     def __init__(self, folder: str | Path, keep: Keep | None = None) -> None:
         self.folder = Path(folder)
@@ -123,7 +123,7 @@ class Store:
             if self._numbers():
                 raise RecordError(f"{self.folder} already holds a run; resume it, or choose another folder")
             if (old or path.exists()) and "identity" not in _loosely(path):
-                raise RecordError(f"{(old or [path])[0]} belongs to something else than a run; choose another folder")
+                raise RecordError(f"{(old or [path])[0]} does not belong to a run; choose another folder")
         for path in [*old, *map(self._path, self._numbers())]:
             files.remove(path)
         self._run, self._end, self._score = describe.digest(identity), 0, None
@@ -140,14 +140,14 @@ class Store:
         probed: bool = True,
         seconds: float = 0.0,
     ) -> None:
-        """Save a segment's rows and the state after it; the rows first, so that a state never lacks its past.
+        """Save the rows of a segment, then the state after it, so that a state never lacks its past.
 
-        `probed` says whether the last value of each probe is that of this state, `seconds` how long the rounds took.
+        `probed` says whether the last value of each probe belongs to this state; `seconds` is the time of the rounds.
         """
         columns = {f"row.{name}": column for name, column in rows.items()}
         columns |= {f"probe.{name}": column for name, column in probes.items()}
         facts = {"run": self._run, "round": str(done)}
-        # how long it took stands with the rows alone: states are equal to the bit
+        # the time stands with the rows only, so that states are equal to the bit
         frame = files.pack(columns, kind="rows", **facts, seconds=f"{seconds:.6f}")
         self._end = files.append(self.folder / "rows.bin", frame, self._end)
         score = self._scored(probes) if probed else None
@@ -168,7 +168,7 @@ class Store:
             self._write_manifest()
 
     def load(self, identity: Mapping[str, Any], like: Callable[[], Any]) -> Saved | None:
-        """The newest good state with all rows before it; None where the run has to start from its beginning."""
+        """The newest good state with all rows before it; None if the run has to begin again."""
         self._run = describe.digest(identity)
         numbers = self._numbers()
         if not self._recognise(identity, numbers):
@@ -184,7 +184,7 @@ class Store:
                     raise DamagedError(trouble or f"the rows before round {done} are missing in {self.folder}")
             except DamagedError as error:
                 warnings.warn(f"{error}; going back to the state before it", stacklevel=3)
-                files.remove(self._path(done))  # or it would be taken for newer than what comes now
+                files.remove(self._path(done))  # otherwise it would seem newer than what is written from now on
                 continue
             past = frames[: rounds.index(done) + 1]
             self._end = past[-1].end
@@ -209,7 +209,7 @@ class Store:
         raise RecordError(trouble)
 
     def _recognise(self, identity: Mapping[str, Any], numbers: list[int]) -> bool:
-        """Whether a run is here to go on with; raises if it is another than asked for."""
+        """Whether the folder holds this run; raises if it holds another."""
         path = self.folder / "manifest.json"
         try:
             self._manifest = _manifest(path)
@@ -218,25 +218,25 @@ class Store:
                 return False
             if not any(self._is_ours(number) for number in numbers):
                 raise RecordError(
-                    f"{error}, and no checkpoint beside it is of this run, so it is not known what was run here; "
+                    f"{error}, and no checkpoint beside it is of this run, so the folder cannot be identified; "
                     "start in another folder"
                 ) from None
-            warnings.warn(f"{error}; the checkpoints tell that it is this run: it is written anew", stacklevel=4)
+            warnings.warn(f"{error}; the checkpoints belong to this run, so it is written again", stacklevel=4)
             self._manifest = {"format": FORMAT, **manifest(), "status": "running", "identity": identity}
             self._write_manifest()
             return True
         now, then = manifest(), self._manifest
-        changed = [f"{name} {then[name]} was, {now[name]} is" for name in ENVIRONMENT if then.get(name) != now[name]]
+        changed = [f"{n} changed from {then.get(n)} to {now[n]}" for n in ENVIRONMENT if then.get(n) != now[n]]
         same_python = str(then.get("python")).split(".")[:2] == now["python"].split(".")[:2]
         strip = (lambda value: value) if same_python else describe.without_code
-        differences = list(describe.changes(strip(then["identity"]), strip(json.loads(json.dumps(identity)))))
+        differences = describe.changes(strip(then["identity"]), strip(json.loads(json.dumps(identity))))
         if differences:
             raise RecordError(
-                f"this is not the run of {self.folder}; it differs in {'; '.join(differences[:8])}. "
-                "Resume with what was, or choose another folder"
+                f"{self.folder} holds another run: {'; '.join(differences[:8])} since it began. "
+                "Resume with the same settings, or choose another folder"
             )
         if changed:
-            warnings.warn(f"{', '.join(changed)}: the last bits of the results may change from here", stacklevel=4)
+            warnings.warn(f"{', '.join(changed)}: the last bits of the results may differ from here on", stacklevel=4)
         self._run = describe.digest(then["identity"])
         return True
 
@@ -253,7 +253,7 @@ class Store:
         size = files.HEADER + sum(16 * leaf.size for leaf in leaves)
         arrays, facts = files.unpack(files.read(path, size=size), path, size=size)
         if facts.get("run") != self._run or facts.get("kind") != "state":
-            raise DamagedError(f"{path} is of another run")
+            raise DamagedError(f"{path} belongs to another run")
         if arrays.keys() != set(names):
             raise DamagedError(f"{path} does not hold a state of this method")
         return jax.tree.unflatten(
@@ -262,7 +262,7 @@ class Store:
         ), facts
 
     def _scored(self, probes: Mapping[str, np.ndarray]) -> float | None:
-        """The last value of the probe that decides, turned so that less is better."""
+        """The last value of the probe that decides, with the sign that makes less better."""
         if self.keep.best is None:
             return None
         if self.keep.best not in probes:
@@ -282,9 +282,7 @@ class Store:
                 raise DamagedError(f"{path} is the {facts.get('measure')}, not the {self.keep.measure}")
             return float(facts["score"])
         except (DamagedError, KeyError, ValueError) as error:
-            warnings.warn(
-                f"{error}; it is removed, and the best of the rounds to come will take its place", stacklevel=4
-            )
+            warnings.warn(f"{error}; it is removed, and the best state of the coming rounds replaces it", stacklevel=4)
             files.remove(path)
             return None
 
@@ -302,10 +300,10 @@ class Store:
 
 
 def read(folder: str | Path) -> tuple[dict[str, Any], dict[str, np.ndarray], dict[str, np.ndarray]]:
-    """The manifest, the rows and the probes of a run on disk, be it done or still going on."""
+    """The manifest, the rows and the probes of a run on disk, whether it has ended or not."""
     facts = _manifest(Path(folder) / "manifest.json")
     frames, trouble = files.frames(Path(folder) / "rows.bin")
-    if trouble is not None and facts.get("status") != "running":  # the last frame may be on its way
+    if trouble is not None and facts.get("status") != "running":  # the last frame may be incomplete
         warnings.warn(f"{trouble}; the rows before it are read", stacklevel=2)
     parts = list(map(_columns, frames))
     join = lambda tables: {
@@ -350,7 +348,7 @@ def _round(facts: Mapping[str, str]) -> int:
 
 
 def _named(tree: PyTree) -> tuple[list[str], list[Any]]:
-    """Names for leaves that cannot collide: their number and their path."""
+    """Unique names for leaves: their number and their path."""
     return [f"{number:04d} {name}" for number, name in enumerate(trees.names(tree))], jax.tree.leaves(tree)
 
 
@@ -364,7 +362,7 @@ def _plain(leaf: Any) -> np.ndarray:
 
 def _restored(array: np.ndarray, like: Any, path: Path) -> jax.Array:
     impl: list[Any] = []
-    if _is_key(like):  # which kind of key it is, only a value or a tracer tells
+    if _is_key(like):  # only a value or a tracer knows its kind of key
         jax.eval_shape(lambda key: impl.append(jax.random.key_impl(key)), like)
     due = jax.eval_shape(jax.random.key_data, like) if impl else like
     if array.shape != due.shape or array.dtype != due.dtype:

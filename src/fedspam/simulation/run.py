@@ -138,7 +138,7 @@ def simulate(
     with store_or_none as store, lending(algorithm, population, key, conditions, layout, length, rounds) as lend:
         saved = None
         if store is not None:
-            options = {"world": layout.as_recorded, "faults": faults, "replay": replay, "probe": probe}
+            options = {"layout": layout.as_recorded, "faults": faults, "replay": replay, "probe": probe}
             options |= {"aggregate": aggregate, "watch": watch, "every": every, "record": record}
             identity = records.identity(algorithm, population, params, key, **options)
             if resume:

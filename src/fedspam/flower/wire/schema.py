@@ -116,11 +116,11 @@ class Schema:
         mine = dict(self.description)
         methods = [description.get("algorithm", {}).get("type") for description in (other, mine)]
         if methods[0] != methods[1]:
-            return [f"algorithm: {methods[0]} was, {methods[1]} is"]
+            return [f"algorithm is {methods[0]} on the server, {methods[1]} on the client"]
         found = [
-            change
+            f"{where} is {theirs} on the server, {own} on the client"
             for part in ("format", "algorithm", "params", "exchanges")
-            for change in describe.changes(other.get(part), mine[part], part)
+            for where, theirs, own in describe.differences(other.get(part), mine[part], part)
         ]
         return [text for text in found if not text.startswith("exchanges")] or found
 
