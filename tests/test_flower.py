@@ -675,7 +675,7 @@ def test_modules_of_other_frameworks(make):
     first = jax.tree.map(jnp.asarray, model.init(0))
     method = spam_pp(2, step_size=0.5, fresh_weight=0.3, solver=GradientDescent(steps=2, smoothness=1.0))
     population = Ragged.of([rows_for(client) for client in range(3)], model.loss)
-    grid = LoopbackGrid(client_app(clients_with(model, rows_for), method, first), 3)
+    grid = LoopbackGrid(client_app(clients_with(model.loss, rows_for), method, first), 3)
     result = FedspamStrategy(method, first, seed=7).start(grid, to_arrays(first), 3)
     told = simulate(method, population, first, rounds=3, key=7)
     for one, other in zip(*map(jax.tree.leaves, (to_params(result.arrays, first), told.params)), strict=True):
@@ -758,6 +758,8 @@ def test_the_example_of_the_guide_works(tmp_path):
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     np.testing.assert_allclose(module.result.arrays["bias"].numpy(), 1, atol=0.05)
+    for name, simulated in module.run.params.items():
+        np.testing.assert_allclose(module.result.arrays[name].numpy(), simulated, rtol=1e-12)
 
 
 def test_looks_for_replies_grow_rarer_with_the_wait():

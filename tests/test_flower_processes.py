@@ -72,7 +72,7 @@ app = client_app(clients_of(people), method, first, secure=secure)
 """
 SERVER = """
 from flwr.serverapp import ServerApp
-from fedspam.flower import Federated, to_arrays
+from fedspam.flower import FedspamStrategy, to_arrays
 from trial.task import first, method, secure
 
 app = ServerApp()
@@ -80,7 +80,7 @@ app = ServerApp()
 @app.main()
 def main(grid, context):
     config = context.run_config
-    strategy = Federated(
+    strategy = FedspamStrategy(
         method(context), first, seed=7, min_available_nodes=config["nodes"], retries=config["retries"],
         folder=config["folder"], resume=config["resume"], secure=secure,
     )

@@ -6,11 +6,15 @@ import re
 import subprocess
 import tomllib
 
+import jax
+import jax.numpy as jnp
+import numpy as np
 import pytest
 
 import processes
 from fedspam.app import new
 from fedspam.app.cli import main
+from fedspam.clients import Ragged
 
 SCRIPTS = ("certificates", "keys", "superlink", "register", "supernode", "train")
 
@@ -72,6 +76,28 @@ def test_certificates_and_keys_are_made_and_kept_from_others(tmp_path):
     run("./keys.sh", "3")
     assert before == ((secrets / "ca.key").read_bytes(), (secrets / "node0").read_bytes())
     assert {path.name for path in secrets.glob("node?")} == {"node0", "node1", "node2"}
+
+
+def test_the_template_trains_what_the_simulator_trains(tmp_path, monkeypatch):
+    """Equal losses and gradients for the template's oracle and for a `Ragged` population that pads the same rows."""
+    pytest.importorskip("flwr", reason="needs Flower: pip install 'fedspam[flower]'")
+    new.create(tmp_path / "trial-project")
+    monkeypatch.syspath_prepend(tmp_path / "trial-project")
+    from trial_project import client_app, task
+
+    from fedspam.flower import LoopbackGrid
+
+    double = jax.tree.map(lambda *parts: jnp.concatenate(parts), task.rows_of(2), task.rows_of(3))
+    population = Ragged.of([task.rows_of(0), task.rows_of(1), double], task.loss)
+    assert population.capacity == 400  # clients 0 and 1 have 200 rows
+    grid = LoopbackGrid(client_app.app, clients=2)
+    params = jax.tree.map(lambda leaf: leaf + 0.1, task.first_params())
+    for client, context in enumerate(grid.contexts.values()):
+        padded, own = population.client(jnp.uint32(client)), client_app.oracle(context)
+        assert float(own.weight) == float(padded.weight) == 200
+        for a, b in zip(*(jax.tree.leaves(jax.value_and_grad(each)(params)) for each in (padded, own)), strict=True):
+            np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6)
+        assert client_app.metrics(own, params)["accuracy"] == task.measure(params, task.rows_of(client))["accuracy"]
 
 
 def commands(readme: str, title: str) -> list[str]:

@@ -4,7 +4,6 @@ import functools
 import json
 import types
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import jax
@@ -16,8 +15,8 @@ from flwr.clientapp.typing import Mod
 from jaxtyping import PyTree
 
 from fedspam import __version__
-from fedspam._internal.trees import Params, struct
-from fedspam.clients import Oracle, Population, Ragged
+from fedspam._internal.trees import Params
+from fedspam.clients import Loss, Oracle, Population, Ragged, RaggedOracle
 from fedspam.federation import WORK_NAMES, terms_of, wire, works_of
 from fedspam.federation.ledger import ASK, Exchange
 from fedspam.flower.client.state import FOLDER, Held, Memory
@@ -26,7 +25,6 @@ from fedspam.flower.wire.schema import Schema
 
 if TYPE_CHECKING:
     from fedspam.flower.privacy.secure_client import SecureSum
-    from fedspam.models import Model
 
 __all__ = ["client_app", "clients_of", "clients_with"]
 
@@ -35,51 +33,38 @@ class RefusedError(ValueError):
     """What this client will not do; the server is told why."""
 
 
-@struct
-class PopulationClients:
-    """The oracle of a node: the client of a population whose number is the node's partition id."""
-
-    population: Population
-
-    def __call__(self, context: Context) -> Oracle:
-        client, size = partition_of(context), self.population.size
-        if size is not None and client >= size:
-            raise RefusedError(f"partition-id = {client} is none of the {size} clients, which are counted from 0")
-        return self.population.client(jnp.uint32(client))
-
-
-def clients_of(population: Population) -> PopulationClients:
+def clients_of(population: Population) -> Callable[[Context], Oracle]:
     """The oracles of a whole population, for nodes that hold all data: simulations and tests."""
-    return PopulationClients(population)
+
+    def oracle(context: Context) -> Oracle:
+        client, size = partition_of(context), population.size
+        if size is not None and client >= size:
+            raise RefusedError(f"partition-id = {client} must be below the number of clients, {size}; count from 0")
+        return population.client(jnp.uint32(client))
+
+    return oracle
 
 
-@dataclass(frozen=True)
-class ModelClients:
-    """The oracle of a node: a model, and the rows that belong to the node's partition id."""
+def clients_with(
+    loss: Loss, data: Callable[[int], PyTree], *, batch: int | None = None
+) -> Callable[[Context], RaggedOracle]:
+    """The oracles of nodes that each hold the rows of one client.
 
-    model: "Model"
-    data: Callable[[int], PyTree]
-    batch: int | None = None
-
-    def __call__(self, context: Context) -> Oracle:
-        return Ragged.of([_rows(self.data, partition_of(context))], self.model.loss, batch=self.batch).client(
-            jnp.uint32(0)
-        )
-
-
-def clients_with(model: "Model", data: Callable[[int], PyTree], *, batch: int | None = None) -> ModelClients:
-    """The oracles of a model of `fedspam.models`, which Flax NNX, Equinox and PyTorch modules become by its adapters.
+    A node has the loss, the gradients and the weight of the same client in ``Ragged.of([data(0), data(1), ...], loss)``,
+    so that the federation trains the model that `fedspam.simulate` trains.
 
     Arguments:
-        model: such as ``from_flax(module)``; make it once, at the top level of a module.
-        data: partition id -> the rows of that client, as the model's loss wants them; loaded once a process.
-        batch: rows in a minibatch; None for all of them at every call.
+        loss: (params, rows) -> one loss per row, defined at the top level of a module; ``model.loss`` for a model of
+            `fedspam.models`, which Flax NNX, Equinox and PyTorch modules become by its adapters.
+        data: partition id -> the rows of that client, loaded once per process.
+        batch: rows in a minibatch; None for all rows at every call.
     """
-    return ModelClients(model, data, batch)
+    return lambda context: Ragged.of([rows_of(data, partition_of(context))], loss, batch=batch).client(jnp.uint32(0))
 
 
 @functools.cache
-def _rows(data: Callable[[int], PyTree], client: int) -> PyTree:
+def rows_of(data: Callable[[int], Any], client: int) -> Any:
+    """The rows of a client, loaded once per process."""
     return data(client)
 
 

@@ -1,6 +1,5 @@
 """PyTorch clients: autograd answers with losses and gradients, the method's work on them stays the same code."""
 
-import functools
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -10,7 +9,7 @@ import numpy as np
 from flwr.app import Context
 
 from fedspam.clients import HostedOracle
-from fedspam.flower.client.app import partition_of
+from fedspam.flower.client.app import partition_of, rows_of
 
 __all__ = ["torch_oracle", "torch_params"]
 
@@ -35,7 +34,7 @@ class TorchAnswer:
 
         leaves = {name: torch.tensor(np.asarray(value), requires_grad=True) for name, value in params.items()}
         dtype = next(iter(leaves.values())).dtype
-        rows = [part.to(dtype) if part.is_floating_point() else part for part in _rows(self.data, client)]
+        rows = [part.to(dtype) if part.is_floating_point() else part for part in rows_of(self.data, client)]
         count = len(rows[0])
         if seed is not None and self.batch is not None and self.batch < count:
             chosen = torch.from_numpy(np.random.default_rng(seed).choice(count, self.batch, replace=False))
@@ -61,21 +60,11 @@ def torch_oracle(
         data: partition id -> the rows of that client, tensors with the rows as first axis; loaded once a process.
         batch: rows in a minibatch; None for all of them at every call.
     """
-    return _TorchClients(TorchAnswer(module, loss, data, batch))
+    answer = TorchAnswer(module, loss, data, batch)
 
-
-@functools.cache
-def _rows(data: Callable[[int], tuple[Any, ...]], client: int) -> tuple[Any, ...]:
-    return data(client)
-
-
-@dataclass(frozen=True)
-class _TorchClients:
-    """The oracle of a node."""
-
-    answer: TorchAnswer
-
-    def __call__(self, context: Context) -> HostedOracle:
+    def oracle(context: Context) -> HostedOracle:
         client = partition_of(context)
-        rows = len(_rows(self.answer.data, client)[0])
-        return HostedOracle(jnp.uint32(client), jnp.asarray(rows, jnp.result_type(float)), answer=self.answer)
+        rows = len(rows_of(data, client)[0])
+        return HostedOracle(jnp.uint32(client), jnp.asarray(rows, jnp.result_type(float)), answer=answer)
+
+    return oracle
