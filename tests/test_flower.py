@@ -359,7 +359,7 @@ def test_a_void_round_has_no_effect_and_is_charged(undisturbed):
 
 def test_retries_are_capped_and_the_error_says_why():
     with pytest.raises(
-        RuntimeError, match=r"could not start in 3 attempts; starting_gradient: 0 replies count.*it raised"
+        RuntimeError, match=r"could not start in 3 attempts; starting_gradient: 0 replies were accepted.*it raised"
     ):
         go(
             twist=lambda client, message, answer: (
@@ -370,7 +370,7 @@ def test_retries_are_capped_and_the_error_says_why():
     def later(client, message, answer):
         return an_error(message, answer) if message.metadata.message_type == "train.difference" else [answer()]
 
-    with pytest.raises(RuntimeError, match=r"3 rounds in a row are void, the last of them 3: difference"):
+    with pytest.raises(RuntimeError, match=r"3 rounds in a row are void, the last is round 3: difference"):
         go(twist=later, rounds=9)
 
 
@@ -383,14 +383,14 @@ def test_another_solver_is_refused_and_the_difference_is_named():
         spam_pp(3, step_size=0.5, fresh_weight=0.3, solver=GradientDescent(steps=4, smoothness=2.0)),
         FIRST,
     )
-    with pytest.raises(RuntimeError, match=r"do not run the same: algorithm.solver.steps: 3 was, 4 is"):
+    with pytest.raises(RuntimeError, match=r"client 5 differs from the server.*algorithm.solver.steps.*3.*4"):
         go(grid=LoopbackGrid(other, CLIENTS))
 
 
 @pytest.mark.parametrize(
     ("method", "params", "named"),
     [
-        (spam(step_size=0.5, fresh_weight=0.3), FIRST, "algorithm: Factored was, Spam is"),
+        (spam(step_size=0.5, fresh_weight=0.3), FIRST, "algorithm.*Factored.*Spam"),
         (METHOD, jnp.ones(5), r"float64\[5\]"),
         (METHOD, jnp.ones(4, jnp.float32), r"float32\[4\]"),
         (METHOD, {"weights": FIRST}, "params.weights"),
@@ -542,7 +542,7 @@ def test_memory_that_is_lost_is_missed(tmp_path):
     """Without a folder the clients of a new run remember nothing, and say so instead of starting from nothing."""
     with pytest.raises(KilledError):
         go(MEMORY, grid=Dying(the_app(MEMORY), CLIENTS, "before", 2), folder=tmp_path)
-    with pytest.raises(RuntimeError, match=r"has lost what it remembered after exchange \d.*memory-folder"):
+    with pytest.raises(RuntimeError, match=r"has lost its memory of exchange \d.*memory-folder"):
         go(MEMORY, folder=tmp_path, resume=True, rounds=9)
 
 

@@ -1,4 +1,8 @@
-"""PyTorch clients: autograd answers with losses and gradients, the method's work on them stays the same code."""
+"""PyTorch clients whose loss is written in PyTorch: autograd computes losses and gradients, the method stays the same.
+
+For a classifier with cross entropy, ``clients_with(from_torch(module).loss, data)`` needs no loss: PyTorch then
+computes the scores, and everything else is as for a model in JAX.
+"""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -15,14 +19,14 @@ __all__ = ["torch_oracle", "torch_params"]
 
 
 def torch_params(module: Any) -> dict[str, Any]:
-    """The parameters of a module that are trained, by name: what `client_app` and `to_arrays` want."""
+    """The trained parameters of a module by name, for `client_app` and `to_arrays`."""
     return {name: tensor.detach().numpy() for name, tensor in module.named_parameters() if tensor.requires_grad}
 
 
 @dataclass(frozen=True)
 class TorchAnswer:
-    """(client, params, seed) -> (loss, gradient), with PyTorch. Equal settings are equal: one compilation serves all
-    clients of a process."""
+    """(client, params, seed) -> (loss, gradient) with PyTorch. Answers with equal settings are equal, so that one
+    compilation serves all clients of a process."""
 
     module: Any
     loss: Callable[..., Any]
@@ -55,10 +59,10 @@ def torch_oracle(
     """The oracles of PyTorch clients, for `client_app`.
 
     Arguments:
-        module: the model; its own parameters are not touched.
-        loss: (predict, *rows) -> mean loss, where ``predict`` is the module with the parameters that were received.
-        data: partition id -> the rows of that client, tensors with the rows as first axis; loaded once a process.
-        batch: rows in a minibatch; None for all of them at every call.
+        module: the model; its own parameters are not changed.
+        loss: (predict, *rows) -> mean loss over the rows, where ``predict`` is the module with the received parameters.
+        data: partition id -> the rows of that client, tensors with the rows as first axis; loaded once per process.
+        batch: rows in a minibatch; None for all rows at every call.
     """
     answer = TorchAnswer(module, loss, data, batch)
 

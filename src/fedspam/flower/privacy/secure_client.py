@@ -110,7 +110,7 @@ class SecureSum:
 
         return secure
 
-    def listen(self, app: ClientApp) -> None:
+    def register(self, app: ClientApp) -> None:
         """Have an app hear the messages of the protocol, which the mod answers."""
         for kind in STEPS:
             app.query(kind.removeprefix("query."))(_unheard)
