@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 import processes
+from fedspam import spam_pp
 from fedspam.app import new
 from fedspam.app.cli import main
 from fedspam.clients import Ragged
@@ -85,7 +86,7 @@ def test_the_template_trains_what_the_simulator_trains(tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(tmp_path / "trial-project")
     from trial_project import client_app, task
 
-    from fedspam.flower import LoopbackGrid
+    from fedspam.flower import FedspamStrategy, LoopbackGrid, to_arrays
 
     double = jax.tree.map(lambda *parts: jnp.concatenate(parts), task.rows_of(2), task.rows_of(3))
     population = Ragged.of([task.rows_of(0), task.rows_of(1), double], task.loss)
@@ -98,6 +99,20 @@ def test_the_template_trains_what_the_simulator_trains(tmp_path, monkeypatch):
         for a, b in zip(*(jax.tree.leaves(jax.value_and_grad(each)(params)) for each in (padded, own)), strict=True):
             np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6)
         assert client_app.metrics(own, params)["accuracy"] == task.measure(params, task.rows_of(client))["accuracy"]
+
+    # the code of the README, and the same rounds over Flower's messages
+    (code,) = re.findall(r"```python\n(.*?)```", (tmp_path / "trial-project" / "README.md").read_text(), re.DOTALL)
+    (tmp_path / "simulated.py").write_text(code.replace("rounds=10", "rounds=2"))
+    monkeypatch.syspath_prepend(tmp_path)
+    import simulated
+
+    grid = LoopbackGrid(client_app.app, clients=10, run_config={"step-size": 1.0, "fresh-weight": 0.3})
+    method, first = spam_pp(2, step_size=1.0, fresh_weight=0.3), task.first_params()
+    strategy = FedspamStrategy(method, first, fraction_train=0.5, min_train_nodes=2)
+    result = strategy.start(grid, to_arrays(first), num_rounds=2, timeout=60)
+    for name, leaf in simulated.run.params.items():
+        np.testing.assert_allclose(result.arrays[name].numpy(), leaf, rtol=1e-4, atol=1e-5)
+        assert np.abs(leaf).max() > 0.01
 
 
 def commands(readme: str, title: str) -> list[str]:

@@ -136,7 +136,7 @@ class FedspamStrategy(Strategy):
             grid: Flower's grid.
             initial_arrays: the parameters to start from; `fedspam.flower.to_arrays` makes them from a pytree.
             num_rounds: the number of rounds.
-            timeout: the deadline of one exchange, in seconds.
+            timeout: the deadline of one attempt at an exchange, in seconds; also the time to wait for nodes.
             train_config, evaluate_config: the ConfigRecord of the messages.
             evaluate_fn: (round, arrays) -> metrics, on the server, before the first round and after each.
         """
