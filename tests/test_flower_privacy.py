@@ -1,4 +1,4 @@
-"""Differential privacy of the gradient exchange: the noise that is there, and the epsilon that is told."""
+"""Differential privacy of the gradient exchange: the noise that is there, and the epsilon that is reported."""
 
 import dataclasses
 import importlib.util

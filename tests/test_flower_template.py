@@ -139,10 +139,10 @@ def test_the_readme_of_a_fresh_project_holds_what_it_says(tmp_path):
         typed = "\n".join(
             ["set -e", setting, kept, report.replace("fedspam ", f"{processes.sys.executable} -m fedspam.app ")]
         )
-        said = running.run("readme", ["sh", "-c", typed], folder, 170)
-        accuracies = [float(found) for found in re.findall(r"'accuracy': '([0-9.e+-]+)'", said)]
+        log = running.run("readme", ["sh", "-c", typed], folder, 170)
+        accuracies = [float(found) for found in re.findall(r"'accuracy': '([0-9.e+-]+)'", log)]
         assert accuracies[-1] > 0.9  # of three classes; before training it is near one third
-        assert "10: {'accuracy'" in said
+        assert "10: {'accuracy'" in log
         assert (folder / "report.html").stat().st_size > 10_000
         assert (folder / "runs" / "first" / "manifest.json").exists()
 
@@ -150,7 +150,9 @@ def test_the_readme_of_a_fresh_project_holds_what_it_says(tmp_path):
         named = [line.removeprefix("#   ") for line in task.read_text().splitlines() if line.startswith("#   ")]
         task.write_text(task.read_text().replace("SECURE = None\n", "\n".join(named) + "\n", 1))
         typed = f"{setting}\n{plain} --run-config num-rounds=2"
-        said = running.run("secure", ["sh", "-c", typed], folder, 120)
-        assert "difference 2: unmask: 5 of 5" in said
-        told = [float(found) for found in re.findall(r"'accuracy': '([0-9.e+-]+)'", said)]
-        assert told[-3:] == pytest.approx(accuracies[-11:-8], abs=1e-3)  # the same rounds, up to the rounding of sums
+        log = running.run("secure", ["sh", "-c", typed], folder, 120)
+        assert "difference 2: unmask: 5 of 5" in log
+        secure_accuracies = [float(found) for found in re.findall(r"'accuracy': '([0-9.e+-]+)'", log)]
+        assert secure_accuracies[-3:] == pytest.approx(
+            accuracies[-11:-8], abs=1e-3
+        )  # the same rounds, up to the rounding of sums

@@ -43,10 +43,10 @@ WORKS = {
 }
 SCAFFOLD = (
     "train: the memory of a client is c, at first 0. From y = x do twice y <- y - local_rate (grad f(y) - c + "
-    "control); reply.moved = y - x; the new memory is c - control - (y - x)/(2 local_rate). The header holds "
-    "the version of the memory to start from ('memory': the exchange that left it, 0 for the first), the version of the "
-    "new memory ('becomes'), and the older version that must be kept too ('settled'); a client that has lost its memory "
-    "refuses"
+    "control); reply.moved = y - x; the new memory is c - control - (y - x)/(2 local_rate). The header holds the "
+    "version of the memory to start from ('memory': the exchange that left it, 0 for the first), the version of the "
+    "new memory ('becomes'), and the older version that must be kept too ('settled'); a client that has lost its "
+    "memory refuses"
 )
 FEDAVG = "train: from y = x do twice y <- y - local_rate grad f(y); reply.moved = y - x"
 HEADER = (
