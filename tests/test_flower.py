@@ -94,7 +94,7 @@ def on_training(fault, client=2):
     return twist
 
 
-def altered(reply, **changes):
+def altered(reply, /, **changes):
     """The reply with other arrays in it."""
     fields = safetensors.numpy.load(arrays.enclosed(reply.content))
     for name, change in changes.items():
