@@ -128,7 +128,7 @@ def main(grid, context):
     )
     Path(config["told"]).write_text(json.dumps(clock))
 """
-ROUTES = {"flower": ("Flower's FedAvg", 1), "fedavg": ("ours, FedAvg", 1), "spam_pp": ("ours, SPAM-PP", 2)}
+ROUTES = {"flower": ("Flower's FedAvg", 1), "fedavg": ("fedspam, FedAvg", 1), "spam_pp": ("fedspam, SPAM-PP", 2)}
 
 
 def free_port() -> int:

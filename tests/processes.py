@@ -1,4 +1,4 @@
-"""Processes of a test that end with it, all of them, whatever happens."""
+"""Processes that a test starts, all of which end with the test."""
 
 import contextlib
 import os
@@ -14,7 +14,7 @@ from typing import TypeVar
 
 ROOT = Path(__file__).parents[1]
 BIN = Path(sys.executable).parent
-# ends a process if that of the tests ends in a way that runs no clean-up
+# ends a process if the process of the tests ends without cleanup
 TIED = ["setpriv", "--pdeathsig", "TERM"] if shutil.which("setpriv") else []
 P = TypeVar("P", bound="Processes")
 
@@ -26,7 +26,7 @@ def free_port() -> int:
 
 
 class Processes:
-    """What one test starts, each in a group of its own; known by the folder in their environment."""
+    """The processes of one test, each in its own group; the folder in their environment identifies them."""
 
     def __init__(self, folder: Path) -> None:
         self.folder, self.home = folder, folder / "home"
@@ -55,7 +55,7 @@ class Processes:
             )  # fmt: skip
 
     def finish(self, name: str, seconds: float) -> int:
-        """Wait until it ends by itself, and return its exit code."""
+        """Wait until a process ends by itself, and return its exit code."""
         process = self._started[name]
         self.wait(lambda: process.poll() is not None, seconds, f"{name} to end")
         return process.returncode
@@ -63,19 +63,19 @@ class Processes:
     def run(
         self, name: str, command: Sequence[str], cwd: Path, seconds: float, more: Mapping[str, str] | None = None
     ) -> str:
-        """Run a command to its end, which must be a good one, and return what it said."""
+        """Run a command, which must succeed, and return its output."""
         self.start(name, command, cwd, more)
         assert self.finish(name, seconds) == 0, self.logs()
-        return self.said(name)
+        return self.log(name)
 
     def kill(self, name: str) -> None:
-        """End one at once, with all of its group."""
+        """Kill a process with all of its group."""
         process = self._started.pop(name)
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
         process.wait(30)
 
-    def said(self, name: str) -> str:
+    def log(self, name: str) -> str:
         return (self.folder / f"{name}.log").read_text(errors="replace")
 
     def wait(self, ready: Callable[[], bool], seconds: float, what: str) -> None:
@@ -89,7 +89,7 @@ class Processes:
         return "\n".join(f"{path.name}: {path.read_text(errors='replace')[-2000:]}" for path in paths)
 
     def ours(self) -> list[int]:
-        """All that carry this test's folder in their environment, however they were started."""
+        """All processes with this test's folder in their environment, however they were started."""
         found, mark = [], f"HOME={self.home}".encode()
         for path in Path("/proc").glob("[0-9]*"):
             with contextlib.suppress(OSError):
@@ -102,7 +102,7 @@ class Processes:
             for process in self._started.values():
                 with contextlib.suppress(ProcessLookupError):
                     os.killpg(process.pid, how)
-            for pid in self.ours():  # those that made groups of their own
+            for pid in self.ours():  # those in other groups
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, how)
             for _ in range(patience):

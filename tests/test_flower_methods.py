@@ -16,7 +16,7 @@ pytest.importorskip("flwr", reason="needs Flower: pip install 'fedspam[flower]'"
 from fedspam.flower import FedspamStrategy, LoopbackGrid, client_app, clients_of, to_arrays, to_params
 
 CLIENTS, DIMENSION, ROUNDS = 8, 4, 10
-REGULARISATION = 0.1
+REGULARIZATION = 0.1
 QUICK = ("spam_pp", "scaffold")  # in `make unit`: two exchanges a round, and clients that remember
 
 
@@ -33,8 +33,8 @@ every_method_thoroughly = pytest.mark.parametrize(
 
 
 @functools.cache
-def the_people(dtype):
-    population = synthetic_logistic(3, clients=CLIENTS, dimension=DIMENSION, rows=(5, 9), regularisation=REGULARISATION)
+def the_population(dtype):
+    population = synthetic_logistic(3, clients=CLIENTS, dimension=DIMENSION, rows=(5, 9), regularisation=REGULARIZATION)
     return jax.tree.map(
         lambda leaf: leaf.astype(dtype) if jnp.issubdtype(leaf.dtype, jnp.floating) else leaf, population
     )
@@ -54,7 +54,9 @@ def the_method(name):
 def simulated(play):
     @functools.cache
     def run(name, dtype):
-        return np.asarray(play(the_method(name), the_people(dtype), ROUNDS, x=jnp.ones(DIMENSION, dtype), key=7).params)
+        return np.asarray(
+            play(the_method(name), the_population(dtype), ROUNDS, x=jnp.ones(DIMENSION, dtype), key=7).params
+        )
 
     return run
 
@@ -63,7 +65,7 @@ def data_of(client):
     """The rows of one client for PyTorch."""
     import torch
 
-    population = the_people("float64")
+    population = the_population("float64")
     begin, end = (int(population.offsets[client + shift]) for shift in (0, 1))
     parts = (np.array(population.examples[name][begin:end]) for name in ("features", "label"))
     return tuple(torch.from_numpy(part) for part in parts)
@@ -73,7 +75,7 @@ def torch_loss(predict, features, label):
     import torch
 
     scores, squares = predict(features)
-    return torch.nn.functional.softplus(-label * scores).mean() + 0.5 * REGULARISATION * squares
+    return torch.nn.functional.softplus(-label * scores).mean() + 0.5 * REGULARIZATION * squares
 
 
 @functools.cache
@@ -100,7 +102,7 @@ def over_flower(oracle, method, first):
 
 
 def jax_clients(name, dtype):
-    return over_flower(clients_of(the_people(dtype)), the_method(name), jnp.ones(DIMENSION, dtype))
+    return over_flower(clients_of(the_population(dtype)), the_method(name), jnp.ones(DIMENSION, dtype))
 
 
 def torch_clients(name, dtype):

@@ -1,4 +1,4 @@
-"""Differential privacy of the gradient exchange: the noise that is there, and the epsilon that is told."""
+"""Differential privacy of the gradient exchange: the noise that is there, and the epsilon that is reported."""
 
 import dataclasses
 import importlib.util
@@ -18,8 +18,8 @@ import dp_accounting as accounting
 from fedspam import simulate, spam_pp
 from fedspam.clients import DataOracle
 from fedspam.flower import FedspamStrategy, LoopbackGrid, client_app, clients_of, to_arrays
-from fedspam.flower.privacy.clipping import not_refused, opened
 from fedspam.flower.privacy.differential import Privacy, noise_for
+from fedspam.flower.privacy.mods import not_refused, opened
 from fedspam.flower.privacy.secure_client import SecureSum
 from fedspam.methods import mvr
 from fedspam.problems import quadratics
@@ -150,7 +150,7 @@ def test_the_prox_client_is_refused_unless_it_is_named():
         if in_clear:
             start()
         else:
-            with pytest.raises(RuntimeError, match=r"does not know how to protect 'train.prox'"):
+            with pytest.raises(RuntimeError, match=r"'train.prox' is neither covered nor"):
                 start()
         assert all(np.linalg.norm(reply) < 0.1001 for reply in seen)
 

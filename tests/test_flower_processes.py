@@ -52,7 +52,7 @@ from fedspam.flower.privacy.secure_client import SecureSum
 from fedspam.solvers import GradientDescent
 
 secure = None
-people = synthetic_logistic(0, clients=3, dimension=4)
+clients = synthetic_logistic(0, clients=3, dimension=4)
 first = jnp.ones(4)
 solver = GradientDescent(steps=5, smoothness=2.0)
 methods = {
@@ -66,13 +66,13 @@ def method(context):
 """
 CLIENT = """
 from fedspam.flower import client_app, clients_of
-from trial.task import first, method, people, secure
+from trial.task import first, method, clients, secure
 
-app = client_app(clients_of(people), method, first, secure=secure)
+app = client_app(clients_of(clients), method, first, secure=secure)
 """
 SERVER = """
 from flwr.serverapp import ServerApp
-from fedspam.flower import Federated, to_arrays
+from fedspam.flower import FedspamStrategy, to_arrays
 from trial.task import first, method, secure
 
 app = ServerApp()
@@ -80,7 +80,7 @@ app = ServerApp()
 @app.main()
 def main(grid, context):
     config = context.run_config
-    strategy = Federated(
+    strategy = FedspamStrategy(
         method(context), first, seed=7, min_available_nodes=config["nodes"], retries=config["retries"],
         folder=config["folder"], resume=config["resume"], secure=secure,
     )
@@ -137,8 +137,8 @@ class World(Processes):
     def begin(self, run: str, federation: str = "", **config: object) -> None:
         """`flwr run` with this configuration; its folder is that of the run's name."""
         values = {"folder": str(self.folder / run), **config}
-        told = " ".join(f"{name}={json.dumps(value)}" for name, value in values.items())
-        command = ["flwr", "run", str(self.folder / "app"), "here", "--run-config", told, "--stream"]
+        settings = " ".join(f"{name}={json.dumps(value)}" for name, value in values.items())
+        command = ["flwr", "run", str(self.folder / "app"), "here", "--run-config", settings, "--stream"]
         command += ["--federation-config", federation] if federation else []
         self.start("flwr", command, self.folder)
 
@@ -165,7 +165,7 @@ def world(tmp_path_factory):
         yield world.federation()
 
 
-def told(name: str, rounds: int):
+def simulated(name: str, rounds: int):
     clients = synthetic_logistic(0, clients=CLIENTS, dimension=4)
     return simulate(a_method(name), clients, jnp.ones(4), rounds=rounds, key=7)
 
@@ -175,7 +175,7 @@ def found(folder: Path, name: str):
 
 
 def assert_like_the_simulation(folder: Path, name: str, rounds: int) -> None:
-    run, (params, done) = told(name, rounds), found(folder, name)
+    run, (params, done) = simulated(name, rounds), found(folder, name)
     assert done == rounds
     np.testing.assert_allclose(params, run.params, rtol=1e-12, atol=1e-12)
     _, rows, _ = records.read(folder)
@@ -204,7 +204,7 @@ def test_a_killed_server_is_resumed_by_a_new_run(world):
     world.end()
     params, done = found(world.folder / "killed", "spam_pp")
     assert done == 2
-    np.testing.assert_allclose(params, told("spam_pp", 2).params, rtol=1e-12, atol=1e-12)
+    np.testing.assert_allclose(params, simulated("spam_pp", 2).params, rtol=1e-12, atol=1e-12)
     undisturbed = world.folder / "spam_pp"
     if undisturbed.exists():
         np.testing.assert_array_equal(params, found(undisturbed, "spam_pp")[0])
@@ -231,7 +231,7 @@ def test_a_secure_sum_on_processes(tmp_path):
         world.end()
         params, done = found(world.folder / "secure", "secure")
         assert done == 2
-        clear = told("secure", 2).params
+        clear = simulated("secure", 2).params
         np.testing.assert_allclose(params, clear, rtol=0, atol=100 * 2.0**-33)  # sums are rounded to 2^-33,
         assert not np.array_equal(params, clear)  # which shows that they were masked
 

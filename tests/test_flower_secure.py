@@ -14,7 +14,8 @@ from fedspam.federation.aggregation import Median
 from fedspam.flower import FedspamStrategy, LoopbackGrid, client_app, clients_of, to_arrays
 from fedspam.flower.client.app import RefusedError
 from fedspam.flower.privacy import masks
-from fedspam.flower.privacy.clipping import GRADIENTS, Coverage, clipping_mod, opened
+from fedspam.flower.privacy.clipping import clipping_mod
+from fedspam.flower.privacy.mods import GRADIENTS, Coverage, opened
 from fedspam.flower.privacy.secure_client import KEYS, RECORD, SHARES, UNMASK, SecureSum
 from fedspam.flower.wire import arrays
 from fedspam.methods import mvr, spam_ppa
@@ -79,11 +80,11 @@ def test_masks_depend_on_the_session_and_on_both_keys():
     assert masks.Pair.of(one.scalar).public == one.public
 
 
-def test_shares_below_the_threshold_tell_nothing():
+def test_shares_below_the_threshold_reveal_nothing():
     secret = masks.fresh_seed()
     shares = masks.split(secret, 3, 5)
     assert masks.join(shares[1:4], 3) == masks.join([shares[4], shares[0], shares[2]], 3) == secret
-    with pytest.raises(ValueError, match="2 shares are there, 3 are needed"):
+    with pytest.raises(ValueError, match="2 shares are not enough; 3 are needed"):
         masks.join(shares[:2], 3)
     from flwr.common.secure_aggregation.crypto.shamir import combine_shares
 
@@ -175,8 +176,8 @@ def test_a_client_that_drops_out_is_left_out(kind):
     assert len(gone) == 1
     counted = [id for id in range(CLIENTS) if kind == UNMASK or id not in gone]
     x = jnp.ones(DIMENSION)
-    told = np.mean([jax.grad(population.client(jnp.uint32(id)))(x) for id in counted], axis=0)
-    np.testing.assert_allclose(result_of(result), x - 0.1 * told, atol=1e-8)
+    expected = np.mean([jax.grad(population.client(jnp.uint32(id)))(x) for id in counted], axis=0)
+    np.testing.assert_allclose(result_of(result), x - 0.1 * expected, atol=1e-8)
     assert result.train_metrics_clientapp[1]["difference.accepted"] == len(counted)
 
 
@@ -233,8 +234,8 @@ def test_too_few_clients_make_the_round_void():
     assert all("starting_gradient" in session for session in asked)
 
 
-def test_a_sum_that_was_told_is_not_told_again_over_others():
-    """All shares are lost on the way back. Another sum, over other clients, would bare those of the difference."""
+def test_a_sum_is_not_unmasked_again_over_other_clients():
+    """All shares are lost on the way back. A second sum over other clients would reveal the replies in only one sum."""
     sessions = set()
 
     def twist(client, message, answer):
@@ -246,7 +247,7 @@ def test_a_sum_that_was_told_is_not_told_again_over_others():
         return [reply]
 
     _, _, run = a_world(mvr(4, step_size=0.1, fresh_weight=0.3), SecureSum(), twist=twist)
-    with pytest.raises(RuntimeError, match=r"was told already"):
+    with pytest.raises(RuntimeError, match=r"was unmasked already"):
         run(1)
     assert len(sessions) == 1
 
@@ -283,7 +284,7 @@ def test_a_client_refuses_keys_that_are_not_in_order(three):
     mine = contexts[0]
     assert "not at step 'keys'" in answer_of(app, mine, SHARES, session="other", **listed)
     forged = {**listed, "masking": [masks.Pair.fresh().public, *listed["masking"][1:]]}
-    assert "in the place of its own" in answer_of(app, mine, SHARES, session="s", **forged)
+    assert "in place of its own" in answer_of(app, mine, SHARES, session="s", **forged)
     twice = {**listed, "sealing": [listed["sealing"][0]] * 3}
     assert "share keys" in answer_of(app, mine, SHARES, session="s", **twice)
     two = {name: values[:2] for name, values in listed.items()}
@@ -298,8 +299,8 @@ def test_a_client_does_not_unmask_what_it_did_not_mask(three):
     assert "not at step 'masked'" in answer_of(app, contexts[0], UNMASK, session="s", arrived=[0, 1, 2])
 
 
-def test_seed_and_key_of_a_client_are_never_both_told():
-    """Asked twice a client refuses; so does it if the list is too short, or not one of members with itself in it."""
+def test_seed_and_key_of_a_client_are_never_both_revealed():
+    """A client refuses a second request, and a list that is too short, has unknown members, or lacks the client."""
     refusals = []
 
     def twist(client, message, answer):
@@ -327,19 +328,19 @@ def test_a_covered_work_is_never_answered_in_clear():
         quadratics(0, clients=4, dimension=DIMENSION, delta=0.2),
     )
     app = client_app(clients_of(population), method, jnp.ones(DIMENSION), secure=SecureSum())
-    with pytest.raises(RuntimeError, match="answered under a secure sum only"):
+    with pytest.raises(RuntimeError, match="needs a secure sum"):
         FedspamStrategy(method, jnp.ones(DIMENSION), patience=1, retries=0).start(
             LoopbackGrid(app, 4), to_arrays(jnp.ones(DIMENSION)), num_rounds=1, timeout=5
         )
 
 
-def test_what_a_mod_does_not_know_it_refuses():
+def test_a_mod_refuses_unknown_messages():
     method = spam_pp(4, step_size=0.5, fresh_weight=0.3, solver=Exact())
     _, _, run = a_world(method, SecureSum())
-    with pytest.raises(RuntimeError, match=r"does not know how to protect 'train.prox'.*in_clear"):
+    with pytest.raises(RuntimeError, match=r"'train.prox' is neither covered.*in_clear"):
         run(1)
     _, _, run = a_world(method, None, mods=[clipping_mod(1.0)])
-    with pytest.raises(RuntimeError, match=r"does not know how to protect 'train.prox'.*in_clear"):
+    with pytest.raises(RuntimeError, match=r"'train.prox' is neither covered.*in_clear"):
         run(1)
     with pytest.raises(RefusedError, match="'evaluate'"):
         Coverage().covers("evaluate")
@@ -349,7 +350,7 @@ def test_what_a_mod_does_not_know_it_refuses():
         Coverage().covers("query.gradient")
 
 
-def test_clients_without_the_sum_are_told_so():
+def test_clients_without_the_secure_sum_are_named():
     method, population = (
         mvr(4, step_size=0.1, fresh_weight=0.3),
         quadratics(0, clients=4, dimension=DIMENSION, delta=0.2),
@@ -372,7 +373,7 @@ def test_settings_that_protect_nothing_are_refused():
         with pytest.raises(ValueError, match=r"must|cannot"):
             SecureSum(**wrong)
     _, _, run = a_world(mvr(2, step_size=0.1, fresh_weight=0.3), SecureSum())
-    with pytest.raises(ValueError, match=r"asks 2 clients.*raise cohort_size"):
+    with pytest.raises(ValueError, match=r"has 2 clients.*raise cohort_size"):
         run(1)
     with pytest.raises(ValueError, match="give one of the two"):
         FedspamStrategy(mvr(4, step_size=0.1, fresh_weight=0.3), secure=SecureSum(), aggregate=Median())

@@ -6,11 +6,16 @@ import re
 import subprocess
 import tomllib
 
+import jax
+import jax.numpy as jnp
+import numpy as np
 import pytest
 
 import processes
+from fedspam import spam_pp
 from fedspam.app import new
 from fedspam.app.cli import main
+from fedspam.clients import Ragged
 
 SCRIPTS = ("certificates", "keys", "superlink", "register", "supernode", "train")
 
@@ -74,6 +79,42 @@ def test_certificates_and_keys_are_made_and_kept_from_others(tmp_path):
     assert {path.name for path in secrets.glob("node?")} == {"node0", "node1", "node2"}
 
 
+def test_the_template_trains_what_the_simulator_trains(tmp_path, monkeypatch):
+    """Equal losses and gradients for the template's oracle and for a `Ragged` population that pads the same rows."""
+    pytest.importorskip("flwr", reason="needs Flower: pip install 'fedspam[flower]'")
+    new.create(tmp_path / "trial-project")
+    monkeypatch.syspath_prepend(tmp_path / "trial-project")
+    from trial_project import client_app, task
+
+    from fedspam.flower import FedspamStrategy, LoopbackGrid, to_arrays
+
+    double = jax.tree.map(lambda *parts: jnp.concatenate(parts), task.rows_of(2), task.rows_of(3))
+    population = Ragged.of([task.rows_of(0), task.rows_of(1), double], task.loss)
+    assert population.capacity == 400  # clients 0 and 1 have 200 rows
+    grid = LoopbackGrid(client_app.app, clients=2)
+    params = jax.tree.map(lambda leaf: leaf + 0.1, task.first_params())
+    for client, context in enumerate(grid.contexts.values()):
+        padded, own = population.client(jnp.uint32(client)), client_app.oracle(context)
+        assert float(own.weight) == float(padded.weight) == 200
+        for a, b in zip(*(jax.tree.leaves(jax.value_and_grad(each)(params)) for each in (padded, own)), strict=True):
+            np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6)
+        assert client_app.metrics(own, params)["accuracy"] == task.measure(params, task.rows_of(client))["accuracy"]
+
+    # the code of the README, and the same rounds over Flower's messages
+    (code,) = re.findall(r"```python\n(.*?)```", (tmp_path / "trial-project" / "README.md").read_text(), re.DOTALL)
+    (tmp_path / "simulated.py").write_text(code.replace("rounds=10", "rounds=2"))
+    monkeypatch.syspath_prepend(tmp_path)
+    import simulated
+
+    grid = LoopbackGrid(client_app.app, clients=10, run_config={"step-size": 1.0, "fresh-weight": 0.3})
+    method, first = spam_pp(2, step_size=1.0, fresh_weight=0.3), task.first_params()
+    strategy = FedspamStrategy(method, first, fraction_train=0.5, min_train_nodes=2)
+    result = strategy.start(grid, to_arrays(first), num_rounds=2, timeout=60)
+    for name, leaf in simulated.run.params.items():
+        np.testing.assert_allclose(result.arrays[name].numpy(), leaf, rtol=1e-4, atol=1e-5)
+        assert np.abs(leaf).max() > 0.01
+
+
 def commands(readme: str, title: str) -> list[str]:
     """The commands of a section, block by block."""
     section = readme.split(f"## {title}\n")[1].split("\n## ")[0]
@@ -98,10 +139,10 @@ def test_the_readme_of_a_fresh_project_holds_what_it_says(tmp_path):
         typed = "\n".join(
             ["set -e", setting, kept, report.replace("fedspam ", f"{processes.sys.executable} -m fedspam.app ")]
         )
-        said = running.run("readme", ["sh", "-c", typed], folder, 170)
-        accuracies = [float(found) for found in re.findall(r"'accuracy': '([0-9.e+-]+)'", said)]
+        log = running.run("readme", ["sh", "-c", typed], folder, 170)
+        accuracies = [float(found) for found in re.findall(r"'accuracy': '([0-9.e+-]+)'", log)]
         assert accuracies[-1] > 0.9  # of three classes; before training it is near one third
-        assert "10: {'accuracy'" in said
+        assert "10: {'accuracy'" in log
         assert (folder / "report.html").stat().st_size > 10_000
         assert (folder / "runs" / "first" / "manifest.json").exists()
 
@@ -109,7 +150,9 @@ def test_the_readme_of_a_fresh_project_holds_what_it_says(tmp_path):
         named = [line.removeprefix("#   ") for line in task.read_text().splitlines() if line.startswith("#   ")]
         task.write_text(task.read_text().replace("SECURE = None\n", "\n".join(named) + "\n", 1))
         typed = f"{setting}\n{plain} --run-config num-rounds=2"
-        said = running.run("secure", ["sh", "-c", typed], folder, 120)
-        assert "difference 2: unmask: 5 of 5" in said
-        told = [float(found) for found in re.findall(r"'accuracy': '([0-9.e+-]+)'", said)]
-        assert told[-3:] == pytest.approx(accuracies[-11:-8], abs=1e-3)  # the same rounds, up to the rounding of sums
+        log = running.run("secure", ["sh", "-c", typed], folder, 120)
+        assert "difference 2: unmask: 5 of 5" in log
+        secure_accuracies = [float(found) for found in re.findall(r"'accuracy': '([0-9.e+-]+)'", log)]
+        assert secure_accuracies[-3:] == pytest.approx(
+            accuracies[-11:-8], abs=1e-3
+        )  # the same rounds, up to the rounding of sums

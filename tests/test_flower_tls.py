@@ -26,7 +26,7 @@ LONGEST = 110  # seconds for the run; on two idle cores it takes about 30
 
 
 class Gate(http.server.ThreadingHTTPServer):
-    """What proxy.conf asks of nginx: TLS, `/v1/fleet/` to the SuperLink, 403 for all else."""
+    """The proxy of proxy.conf: TLS, `/v1/fleet/` to the SuperLink, 403 for every other path."""
 
     daemon_threads = True
     block_on_close = False
@@ -117,16 +117,16 @@ def test_registered_nodes_train_and_others_are_refused(tmp_path):
             assert any(path.startswith("/v1/control/") for path in gate.refused)
             # the third has a key and the certificate, and was not registered
             assert running.finish("supernode2", 60) != 0
-            assert "Failed to activate SuperNode" in running.said("supernode2")
-            assert "No SuperNode found with the given public key" in running.said("superlink")
+            assert "Failed to activate SuperNode" in running.log("supernode2")
+            assert "No SuperNode found with the given public key" in running.log("superlink")
 
-            said = running.run("train", ["./train.sh", "num-rounds=1", "min-available-nodes=2"], deploy, LONGEST, here)
+            log = running.run("train", ["./train.sh", "num-rounds=1", "min-available-nodes=2"], deploy, LONGEST, here)
             passed = gate.passed
         finally:
             gate.shutdown()
             gate.server_close()
-        assert "whoami: 2 of 2 clients are connected" in said
-        assert "difference: Received 2 results and 0 failures" in said
-        accuracies = [float(found) for found in re.findall(r"'accuracy': '([0-9.e+-]+)'", said)]
+        assert "whoami: 2 of 2 clients are connected" in log
+        assert "difference: Received 2 results and 0 failures" in log
+        accuracies = [float(found) for found in re.findall(r"'accuracy': '([0-9.e+-]+)'", log)]
         assert accuracies[-1] > 0.6 > accuracies[0]
         assert passed > 20  # all that the nodes did went through the gate

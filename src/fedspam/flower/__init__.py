@@ -1,4 +1,4 @@
-"""The methods of this package on a real federation, over Flower: the same definitions, another handle on the clients.
+"""The methods of this package on a real federation, over Flower.
 
 On the server, `FedspamStrategy` takes the place of Flower's ``FedAvg``. On the clients, `client_app` makes the
 ``ClientApp``. Needs the extra: ``pip install 'fedspam[flower]'``.
@@ -16,7 +16,7 @@ __all__ = ["FedspamStrategy", "LoopbackGrid", "client_app", "clients_of", "clien
 
 
 def __getattr__(name: str) -> Any:
-    """Imported when first used: the conformance kit needs no Flower."""
+    """Import a public name when it is first used, because the conformance kit does not need Flower."""
     if name not in __all__:
         raise AttributeError(f"module 'fedspam.flower' has no attribute {name!r}")
     try:

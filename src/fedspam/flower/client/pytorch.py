@@ -1,6 +1,9 @@
-"""PyTorch clients: autograd answers with losses and gradients, the method's work on them stays the same code."""
+"""PyTorch clients whose loss is written in PyTorch: autograd computes losses and gradients, the method stays the same.
 
-import functools
+For a classifier with cross entropy, ``clients_with(from_torch(module).loss, data)`` needs no loss: PyTorch then
+computes the scores, and everything else is as for a model in JAX.
+"""
+
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -10,20 +13,20 @@ import numpy as np
 from flwr.app import Context
 
 from fedspam.clients import HostedOracle
-from fedspam.flower.client.app import partition_of
+from fedspam.flower.client.app import partition_of, rows_of
 
 __all__ = ["torch_oracle", "torch_params"]
 
 
 def torch_params(module: Any) -> dict[str, Any]:
-    """The parameters of a module that are trained, by name: what `client_app` and `to_arrays` want."""
+    """The trained parameters of a module by name, for `client_app` and `to_arrays`."""
     return {name: tensor.detach().numpy() for name, tensor in module.named_parameters() if tensor.requires_grad}
 
 
 @dataclass(frozen=True)
 class TorchAnswer:
-    """(client, params, seed) -> (loss, gradient), with PyTorch. Equal settings are equal: one compilation serves all
-    clients of a process."""
+    """(client, params, seed) -> (loss, gradient) with PyTorch. Answers with equal settings are equal, so that one
+    compilation serves all clients of a process."""
 
     module: Any
     loss: Callable[..., Any]
@@ -35,7 +38,7 @@ class TorchAnswer:
 
         leaves = {name: torch.tensor(np.asarray(value), requires_grad=True) for name, value in params.items()}
         dtype = next(iter(leaves.values())).dtype
-        rows = [part.to(dtype) if part.is_floating_point() else part for part in _rows(self.data, client)]
+        rows = [part.to(dtype) if part.is_floating_point() else part for part in rows_of(self.data, client)]
         count = len(rows[0])
         if seed is not None and self.batch is not None and self.batch < count:
             chosen = torch.from_numpy(np.random.default_rng(seed).choice(count, self.batch, replace=False))
@@ -56,26 +59,16 @@ def torch_oracle(
     """The oracles of PyTorch clients, for `client_app`.
 
     Arguments:
-        module: the model; its own parameters are not touched.
-        loss: (predict, *rows) -> mean loss, where ``predict`` is the module with the parameters that were received.
-        data: partition id -> the rows of that client, tensors with the rows as first axis; loaded once a process.
-        batch: rows in a minibatch; None for all of them at every call.
+        module: the model; its own parameters are not changed.
+        loss: (predict, *rows) -> mean loss over the rows, where ``predict`` is the module with the received parameters.
+        data: partition id -> the rows of that client, tensors with the rows as first axis; loaded once per process.
+        batch: rows in a minibatch; None for all rows at every call.
     """
-    return _TorchClients(TorchAnswer(module, loss, data, batch))
+    answer = TorchAnswer(module, loss, data, batch)
 
-
-@functools.cache
-def _rows(data: Callable[[int], tuple[Any, ...]], client: int) -> tuple[Any, ...]:
-    return data(client)
-
-
-@dataclass(frozen=True)
-class _TorchClients:
-    """The oracle of a node."""
-
-    answer: TorchAnswer
-
-    def __call__(self, context: Context) -> HostedOracle:
+    def oracle(context: Context) -> HostedOracle:
         client = partition_of(context)
-        rows = len(_rows(self.answer.data, client)[0])
-        return HostedOracle(jnp.uint32(client), jnp.asarray(rows, jnp.result_type(float)), answer=self.answer)
+        rows = len(rows_of(data, client)[0])
+        return HostedOracle(jnp.uint32(client), jnp.asarray(rows, jnp.result_type(float)), answer=answer)
+
+    return oracle

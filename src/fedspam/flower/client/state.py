@@ -1,8 +1,8 @@
-"""What a client remembers between rounds: in Flower's ``Context.state``, and on its disk if it has a folder for it.
+"""What a client keeps between messages: in Flower's ``Context.state``, and on its disk if it has a folder.
 
-The server says with each message which memory the work starts from. A reply may be lost or refused after the client has
-done its work, and a round may be void after replies were accepted; so a client keeps its memory of before, until
-the server has said that it is no longer needed.
+Each message says from which version of the memory the work starts. A reply may be lost or rejected after the client has
+done its work, and a round may be void after replies were accepted. So a client keeps earlier versions until the server
+no longer needs them.
 """
 
 from pathlib import Path
@@ -16,20 +16,22 @@ from jaxtyping import PyTree
 
 from fedspam._internal import files, trees
 from fedspam.federation import wire
+from fedspam.flower.wire import arrays
 
-FIRST = 0  # the memory before anything was asked
-FOLDER = "memory-folder"  # the entry of a node's configuration that names its folder
+FIRST = 0  # the version before the first exchange
+FOLDER = "memory-folder"  # the entry of the node-config that names the folder
 SLOT = "fedspam-memory"
+HELD, HELD_FIELDS = "fedspam-held", "fedspam-held-fields"
 
 
 class Memory:
-    """The memories of one client by version: the number of the exchange that left them.
+    """The memory of one client by version: the number of the exchange that left it.
 
     Arguments:
-        context: where they live while a run lasts.
-        first: what a client remembers before it is first asked.
-        run: names the run, so that no memory of another is taken up.
-        client: the number of the client.
+        context: Flower's context, which keeps the memory during a run.
+        first: the memory before the first exchange.
+        run: identifies the run, so that memories of other runs are not used.
+        client: the id of the client.
     """
 
     def __init__(self, context: Context, first: PyTree, run: str, client: int) -> None:
@@ -38,25 +40,23 @@ class Memory:
         self._path = None if folder is None else Path(str(folder)) / f"client-{client}.safetensors"
 
     def at(self, version: int) -> PyTree | None:
-        """The memory that this exchange left; None if it is lost."""
+        """The memory that this exchange left, or None if it is lost."""
         if version == FIRST or not jax.tree.leaves(self._first):
             return self._first
         data = self._stored().get(version)
         return None if data is None else jax.tree.map(jnp.asarray, wire.decode(data, {"memory": self._first})["memory"])
 
     def keep(self, memory: PyTree, version: int, others: set[int]) -> None:
-        """Remember this, and of what was remembered before only these versions."""
+        """Add this version, and drop all older ones but these others."""
         if not jax.tree.leaves(self._first):
             return
         stored = {number: data for number, data in self._stored().items() if number in others}
-        cast = jax.tree.map(lambda leaf, like: np.asarray(leaf, like.dtype), memory, self._first)
-        stored[version] = wire.encode({"memory": cast})
+        stored[version] = wire.encode({"memory": arrays.cast(memory, self._first)})
         if self._path is not None:
             self._path.parent.mkdir(parents=True, exist_ok=True)
             columns = {str(number): np.frombuffer(data, np.uint8) for number, data in stored.items()}
             files.write(self._path, files.pack(columns, kind="memory", run=self._run))
-        record = ArrayRecord({str(v): Array("uint8", (len(data),), "safetensors", data) for v, data in stored.items()})
-        self._context.state[SLOT] = record
+        self._context.state[SLOT] = ArrayRecord({str(v): arrays.array_of(data) for v, data in stored.items()})
 
     def _stored(self) -> dict[int, bytes]:
         record = self._context.state.array_records.get(SLOT)
@@ -72,32 +72,26 @@ class Memory:
         return {int(v): column.tobytes() for v, column in columns.items()} if facts.get("run") == self._run else {}
 
 
-class Held:
-    """The fields that the client was sent earlier in the round and will need again in it."""
-
-    SLOT = "fedspam-held"
+class HeldFields:
+    """The fields that the client was sent earlier in the round and needs again in it."""
 
     def __init__(self, context: Context) -> None:
-        self._context = context
+        self._state = context.state
 
     def of(self, round: str, like: dict[str, Any]) -> dict[str, Any] | None:
-        """The fields as they were sent in this round; None if they were not."""
-        if not like:
-            return {}
-        head = self._context.state.config_records.get(self.SLOT)
-        record = self._context.state.array_records.get(self.SLOT + "-fields")
-        if head is None or record is None or head.get("round") != round or not like.keys() <= record.keys():
+        """The fields as they were sent in this round, or None if one of them was not."""
+        held = self._fields(round)
+        if not like.keys() <= held.keys():
             return None
-        return {name: wire.decode(record[name].data, {name: shape})[name] for name, shape in like.items()}
+        return {name: wire.decode(held[name].data, {name: shape})[name] for name, shape in like.items()}
 
     def keep(self, round: str, fields: dict[str, Any]) -> None:
         if not fields:
             return
-        head = self._context.state.config_records.get(self.SLOT)
-        before = self._context.state.array_records.get(self.SLOT + "-fields")
-        arrays = dict(before) if before is not None and head is not None and head.get("round") == round else {}
-        for name, value in fields.items():
-            data = wire.encode({name: value})
-            arrays[name] = Array("uint8", (len(data),), "safetensors", data)
-        self._context.state[self.SLOT] = ConfigRecord({"round": round})
-        self._context.state[self.SLOT + "-fields"] = ArrayRecord(arrays)
+        encoded = {name: arrays.array_of(wire.encode({name: value})) for name, value in fields.items()}
+        self._state[HELD_FIELDS] = ArrayRecord(self._fields(round) | encoded)
+        self._state[HELD] = ConfigRecord({"round": round})
+
+    def _fields(self, round: str) -> dict[str, Array]:
+        head, record = self._state.config_records.get(HELD), self._state.array_records.get(HELD_FIELDS)
+        return {} if head is None or record is None or head.get("round") != round else dict(record)

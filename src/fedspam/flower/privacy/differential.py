@@ -2,14 +2,14 @@ r"""Client-level differential privacy of the gradient exchange: clipped replies,
 
 .. math:: \tilde v_i = \text{clip}_C(v_i) + \mathcal N\bigl(0, z^2C^2/m \cdot I\bigr)
 
-Each client adds its part of the noise, so that a sum over at least m clients holds noise of standard deviation
-:math:`zC` or more, and under a `SecureSum` nobody ever sees less. The noise comes from the operating system's
-randomness: the server knows every key of the run.
+Each client adds its part of the noise, so that a sum over at least m clients has noise of standard deviation
+:math:`zC` or more. With a `SecureSum` nobody sees a value with less noise than that. The noise comes from the operating
+system's randomness, because the server knows every random key of the run.
 
-What the numbers say: two federations that differ in one client, whose replies to the covered exchanges are all replaced
-by zeros, lead to sums that nobody can tell apart better than :math:`(\varepsilon, \delta)` allows. They say nothing of
-messages that pass in clear. A prox client's answer is made from its data and becomes the next iterate: with one, the
-trained parameters are not private, whatever :math:`\varepsilon` is here. See docs/deploy.md for what remains.
+The guarantee: two federations that differ in one client, whose replies to the covered exchanges are all replaced by
+zeros, lead to sums that cannot be distinguished better than :math:`(\varepsilon, \delta)` allows. Messages that pass in
+clear are not part of it. The reply of a prox client is made from its data and becomes the next iterate: with a prox
+client the trained parameters are not private, whatever :math:`\varepsilon` is. See docs/deploy.md for what remains.
 
 Needs the extra: ``pip install 'fedspam[privacy]'``.
 """
@@ -23,7 +23,8 @@ import numpy as np
 from flwr.clientapp.typing import Mod
 
 from fedspam._internal import checks
-from fedspam.flower.privacy.clipping import GRADIENTS, Clipping, Coverage, Values, treated
+from fedspam.flower.privacy.clipping import Clipping
+from fedspam.flower.privacy.mods import GRADIENTS, Coverage, Values, treated
 
 __all__ = ["Privacy"]
 
@@ -34,10 +35,10 @@ class Privacy:
 
     Arguments:
         bound: C, the norm that replies are clipped to.
-        noise_multiplier: z, the noise in the sum over the bound.
-        least: m, the fewest replies that are ever summed: the cohort size times the server's ``quorum``, rounded up.
+        noise_multiplier: z, the standard deviation of the noise in the sum, divided by the bound.
+        least: m, the smallest number of replies in a sum: the cohort size times the server's ``quorum``, rounded up.
         works: the client works that are covered.
-        in_clear: message types that pass as they are, unprotected; all others are refused.
+        in_clear: message types that pass unprotected; all others are refused.
 
     >>> privacy = Privacy(bound=1.0, noise_multiplier=2.0, least=8)
     >>> round(privacy.deviation, 3)          # each client's part
@@ -57,7 +58,9 @@ class Privacy:
         checks.positive("noise_multiplier", self.noise_multiplier)
         checks.whole("least", self.least, 1)
         if "prox" in self.works:
-            raise ValueError("works holds 'prox', whose reply is a point and not a bounded step; cover gradients only")
+            raise ValueError(
+                "works must not hold 'prox': its reply is a point, not a bounded step; cover gradients only"
+            )
         _ = self._coverage
 
     @property
@@ -66,7 +69,7 @@ class Privacy:
 
     @property
     def deviation(self) -> float:
-        """The standard deviation of the noise that one client adds to every entry."""
+        """The standard deviation of the noise that one client adds to each entry."""
         return self.noise_multiplier * self.bound / math.sqrt(self.least)
 
     def mod(self) -> Mod:
@@ -74,18 +77,18 @@ class Privacy:
         return treated(self.protect, self._coverage)
 
     def protect(self, values: Values) -> Values:
-        """What a client sends in place of its values."""
+        """The values that a client sends instead of its own."""
         random = np.random.default_rng(secrets.randbits(256))
         clipped = Clipping(self.bound)(values)
         noisy = lambda value: value.astype(np.float64) + random.normal(0.0, self.deviation, value.shape)
         return {name: noisy(value).astype(value.dtype) for name, value in clipped.items()}
 
     def epsilon(self, delta: float, participations: int) -> float:
-        r"""What one client gives away that took part in so many covered exchanges, at this :math:`\delta`.
+        r"""The privacy loss of a client that took part in this many covered exchanges, at this :math:`\delta`.
 
-        This counts on no luck of the draw: it holds against a server that knows whom it asked. Whom it asks does not
-        depend on anybody's data, so the client's own number of participations counts; the number of exchanges, the
-        start included, is always enough.
+        It does not assume that cohorts are secret: it holds against a server that knows who took part. Cohorts do not
+        depend on data, so the client's own number of participations counts. The number of all exchanges, including
+        the start, is an upper bound of it.
         """
         accounting = _accounting()
         checks.whole("participations", participations, 1)
@@ -93,12 +96,12 @@ class Privacy:
         return _spent(accounting.pld.PLDAccountant(), event, delta)
 
     def epsilon_amplified(self, delta: float, exchanges: int, clients: int, cohort_size: int) -> float:
-        r"""What one client gives away if nobody who looks knows whom the server asked: amplification by sampling.
+        r"""The privacy loss of a client towards observers that do not know the cohorts: amplification by sampling.
 
-        It needs cohorts drawn uniformly with a secret seed, no retries among other clients, and an observer that sees
-        the parameters only. The server itself is no such observer, and neither is anyone who knows ``seed``. In this
-        library's runs the seed is in the run's folder. The neighbour here has one client replaced by another, which
-        moves a sum by up to 2C: so z/2 is what the accountant is told.
+        It assumes cohorts drawn uniformly with a secret seed, no retries with other clients, and an observer that sees
+        only the parameters. The server is no such observer, and neither is anyone who knows ``seed``, which the run
+        folder holds. Here neighboring federations differ in one client that is replaced by another, which moves a sum
+        by up to 2C; the accountant therefore uses z/2.
         """
         accounting = _accounting()
         checks.whole("exchanges", exchanges, 1)
@@ -111,11 +114,11 @@ class Privacy:
         return _spent(accountant, accounting.SelfComposedDpEvent(sampled, exchanges), delta)
 
     def report(self, delta: float, participations: int) -> dict[str, Any]:
-        """The facts to publish with a model, the uncovered messages by name."""
+        """The facts to publish with a model, including the message types that are not covered."""
         return {
             "epsilon": self.epsilon(delta, participations),
             "delta": delta,
-            "neighbours": "one client's covered replies replaced by zeros",
+            "neighbors": "one client's covered replies replaced by zeros",
             "participations": participations,
             "bound": self.bound,
             "noise_multiplier": self.noise_multiplier,
@@ -127,7 +130,7 @@ class Privacy:
 
 
 def noise_for(epsilon: float, delta: float, participations: int) -> float:
-    r"""The smallest noise multiplier with which so many participations cost at most :math:`\varepsilon`.
+    r"""The smallest noise multiplier with which this many participations cost at most :math:`\varepsilon`.
 
     >>> round(noise_for(1.0, 1e-5, participations=1), 2)
     3.73

@@ -3,8 +3,8 @@ r"""The arithmetic of the secure sum: whole numbers modulo :math:`2^{64}`, and m
 .. math::
     y_i = x_i + m(b_i) + \sum_{j>i} m(s_{ij}) - \sum_{j<i} m(s_{ij}) \pmod{2^{64}}
 
-Keys, key agreement, sealing and Shamir's shares are Flower's. Its generator of masks is not used: it folds each seed to
-32 bits, few enough to try all. Here m is the key stream of ChaCha20 under the whole seed.
+Keys, key agreement, encryption and Shamir's shares are Flower's. Its generator of masks is not used, because it reduces
+each seed to 32 bits, few enough to try them all. Here m is the key stream of ChaCha20 under the whole seed.
 
 Bonawitz et al.: Practical secure aggregation for privacy-preserving machine learning, CCS 2017.
 """
@@ -22,14 +22,14 @@ from flwr.common.secure_aggregation.crypto.shamir import combine_shares, create_
 from flwr.common.secure_aggregation.crypto.symmetric_encryption import generate_shared_key
 from flwr.supercore.primitives.asymmetric import bytes_to_public_key, public_key_to_bytes
 
-CURVE = ec.SECP384R1()  # as Flower's own keys
+CURVE = ec.SECP384R1()  # the curve of Flower's keys
 SCALAR = 48  # bytes of a private key on it
 WORD = np.dtype("<u8")
 SEED = 32  # bytes
 
 
 def to_fixed(values: np.ndarray, fraction_bits: int, clients: int) -> np.ndarray:
-    """Floats as whole multiples of :math:`2^{-f}`, modulo :math:`2^{64}`; negative ones are the large words.
+    """Floats as whole multiples of :math:`2^{-f}`, modulo :math:`2^{64}`; negative numbers become large words.
 
     >>> to_fixed(np.array([1.5, -0.25]), 2, clients=3).tolist()
     [6, 18446744073709551615]
@@ -37,17 +37,17 @@ def to_fixed(values: np.ndarray, fraction_bits: int, clients: int) -> np.ndarray
     values = np.asarray(values, np.float64)
     largest = 2.0 ** (62 - fraction_bits) / clients
     if not np.all(np.isfinite(values)):
-        raise ValueError("values that are NaN or infinite have no sum")
+        raise ValueError("values that are NaN or infinite cannot be summed")
     if values.size and np.max(np.abs(values)) > largest:
         raise ValueError(
-            f"an entry of size {np.max(np.abs(values)):.3g} would not fit into a sum over {clients} clients with "
-            f"fraction_bits = {fraction_bits}, where {largest:.3g} does; clip, or use fewer fraction_bits"
+            f"an entry of size {np.max(np.abs(values)):.3g} does not fit into a sum over {clients} clients with "
+            f"fraction_bits = {fraction_bits}: at most {largest:.3g} does; clip, or use fewer fraction_bits"
         )
     return np.rint(values * 2.0**fraction_bits).astype(np.int64).view(np.uint64)
 
 
 def to_floats(words: np.ndarray, fraction_bits: int) -> np.ndarray:
-    """The way back, of a sum as well.
+    """The inverse of `to_fixed`, also for sums.
 
     >>> to_floats(to_fixed(np.array([1.5, -0.25]), 2, clients=3), 2).tolist()
     [1.5, -0.25]
@@ -56,7 +56,7 @@ def to_floats(words: np.ndarray, fraction_bits: int) -> np.ndarray:
 
 
 def stream(seed: bytes, length: int) -> np.ndarray:
-    """So many words from a seed; without it they cannot be told from uniform ones."""
+    """Pseudorandom words from a seed; without the seed they look uniform."""
     if len(seed) != SEED:
         raise ValueError(f"a seed has {SEED} bytes, not {len(seed)}")
     encryptor = Cipher(algorithms.ChaCha20(seed, bytes(16)), mode=None).encryptor()
@@ -65,7 +65,7 @@ def stream(seed: bytes, length: int) -> np.ndarray:
 
 @dataclass(frozen=True)
 class Pair:
-    """A private key, and the public one that others know."""
+    """A private key and its public key."""
 
     private: ec.EllipticCurvePrivateKey
 
@@ -86,24 +86,24 @@ class Pair:
         return public_key_to_bytes(self.private.public_key())
 
     def shared(self, public: bytes) -> bytes:
-        """What only the owners of the two private keys can compute."""
+        """The secret that only the owners of the two private keys can compute."""
         return generate_shared_key(self.private, bytes_to_public_key(public))
 
 
 def pair_seed(mine: Pair, public: bytes, session: str) -> bytes:
-    """The seed that two clients have in common, for one session."""
+    """The seed that two clients share in one session."""
     return hmac.new(mine.shared(public), f"mask {session}".encode(), hashlib.sha256).digest()
 
 
 def mask(words: np.ndarray, me: int, own: bytes, mine: Pair, publics: Mapping[int, bytes], session: str) -> np.ndarray:
-    """What a client sends in place of its words.
+    """The masked words, which a client sends instead of its words.
 
     Arguments:
-        me: the client's number.
+        me: the id of the client.
         own: the seed b of its own mask.
         mine: its key pair for masks.
-        publics: the public keys of all that take part, by number.
-        session: names the sum, so that no mask serves twice.
+        publics: the public keys of all clients in the sum, by id.
+        session: identifies the sum, so that no mask is used twice.
     """
     masked = words + stream(own, len(words))
     for other, public in publics.items():
@@ -120,13 +120,13 @@ def unmask(
     publics: Mapping[int, bytes],
     session: str,
 ) -> np.ndarray:
-    """The sum of the words of those whose masked ones arrived.
+    """The sum of the words of the clients whose masked words arrived.
 
     Arguments:
-        masked: what arrived, by number.
-        own: the seed b of each of them.
-        lost: the key pairs of those that took part in the masks and did not arrive.
-        publics: the public keys of all.
+        masked: the masked words that arrived, by id.
+        own: the seed b of each of these clients.
+        lost: the key pairs of clients that are in the masks and whose words did not arrive.
+        publics: the public keys of all clients in the masks.
         session: as in `mask`.
     """
     length = len(next(iter(masked.values())))
@@ -144,13 +144,13 @@ def fresh_seed() -> bytes:
 
 
 def split(secret: bytes, threshold: int, count: int) -> list[bytes]:
-    """Shares of a secret: any `threshold` of them tell it, fewer tell nothing."""
+    """Shares of a secret: any `threshold` of them reveal it, fewer reveal nothing."""
     return create_shares(secret, threshold, count)
 
 
 def join(shares: Iterable[bytes], threshold: int) -> bytes:
-    """The secret of at least `threshold` shares."""
+    """The secret from at least `threshold` of its shares."""
     some = sorted(set(shares))[:threshold]
     if len(some) < threshold:
-        raise ValueError(f"{len(some)} shares are there, {threshold} are needed")
+        raise ValueError(f"{len(some)} shares are not enough; {threshold} are needed")
     return combine_shares(some)

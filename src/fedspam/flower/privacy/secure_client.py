@@ -1,12 +1,11 @@
-"""A secure sum for the gradient exchange: the server learns the sum over a cohort and no single reply.
+"""A secure sum for the gradient exchange: its settings, and the client's part. The server learns only the sum.
 
-`SecureSum` goes to both sides: ``client_app(..., secure=secure)`` and ``FedspamStrategy(..., secure=secure)``.
-A covered exchange then takes four trips: keys, shares of secrets, masked replies, and the shares that take the
-masks off. A
-client that is lost after the shares is left out of the sum; its masks are recovered from the others' shares.
+Give the same `SecureSum` to both sides: ``client_app(..., secure=secure)`` and ``FedspamStrategy(..., secure=secure)``.
+A covered exchange then takes four trips: keys, shares of secrets, masked replies, and the shares that remove the masks.
+A client that is lost after the shares is left out of the sum; its masks are recovered from the others' shares.
 
-It protects against a server that follows the protocol and is curious, and against fewer than `threshold` of the clients
-together with it. It does not protect against a server that sends forged keys: nobody vouches for them.
+It protects against a curious server that follows the protocol, even one that works together with fewer than `threshold`
+of the clients. It does not protect against a server that forges keys, since nobody certifies them.
 
 Bonawitz et al.: Practical secure aggregation for privacy-preserving machine learning, CCS 2017.
 """
@@ -29,28 +28,28 @@ from flwr.common.secure_aggregation.secaggplus_utils import (
 from fedspam._internal import checks
 from fedspam.flower.client.app import RefusedError, partition_of
 from fedspam.flower.privacy import masks
-from fedspam.flower.privacy.clipping import GRADIENTS, Coverage, not_refused, opened, refusal, rewrite
+from fedspam.flower.privacy.mods import GRADIENTS, Coverage, not_refused, opened, refusal, rewrite
 from fedspam.flower.wire import arrays
 
 __all__ = ["SecureSum"]
 
-RECORD = "secure"  # the record of the protocol in a message
-STATE = "fedspam.secure"  # what a client remembers between the trips of one sum
+RECORD = "secure"  # the name of the protocol's record in a message
+STATE = "fedspam.secure"  # the name of the client's record of the session
 KEYS, SHARES, UNMASK = "query.secure_keys", "query.secure_shares", "query.secure_unmask"
-LEAST = 3  # of two, each knows the other's part from the sum
+LEAST = 3  # in a sum of two, each client learns the other's reply
 
 
 @dataclass(frozen=True)
 class SecureSum:
-    """Which exchanges are summed under masks, and how.
+    """Which exchanges are summed under masks, and how exactly.
 
     Arguments:
-        works: the client works whose replies are only ever summed; add ``"prox"`` for SPAM-PPA.
-        in_clear: message types that clients answer as they are; all others are refused.
-        threshold: the share of those that took part in the masks who must stay to take them off; above one half.
-        least: the fewest clients whose sum is told to the server, at least 3.
-        fraction_bits: sums are exact to :math:`2^{-f}` an entry; entries may be as large as
-            :math:`2^{62-f}` over the number of clients.
+        works: the client works whose replies are summed; add ``"prox"`` for SPAM-PPA.
+        in_clear: message types that clients answer unprotected; all others are refused.
+        threshold: the share of the masked clients that must stay until the masks are removed; above one half.
+        least: the smallest number of clients in a sum, at least 3.
+        fraction_bits: f; each entry is rounded to a multiple of :math:`2^{-f}`, and must be at most :math:`2^{62-f}`
+            divided by the number of clients.
 
     >>> secure = SecureSum(in_clear=("train.prox",))
     >>> secure.needed(10)
@@ -65,7 +64,7 @@ class SecureSum:
 
     def __post_init__(self) -> None:
         checks.between("threshold", self.threshold, 0.5, 1, open_low=True)
-        checks.whole("least", self.least, LEAST, remedy="in a sum of two, each client learns the other's part")
+        checks.whole("least", self.least, LEAST, remedy="in a sum of two, each client learns the other's reply")
         checks.whole("fraction_bits", self.fraction_bits, 0)
         checks.between("fraction_bits", self.fraction_bits, 0, 52)
         _ = self.coverage
@@ -75,151 +74,154 @@ class SecureSum:
         return Coverage(tuple(self.works), tuple(self.in_clear))
 
     def needed(self, count: int) -> int:
-        """How many of so many must stay."""
+        """How many of `count` clients must stay."""
         return max(self.least, math.ceil(self.threshold * count - 1e-9), count // 2 + 1)
 
     def check(self, work: str, ids: Sequence[int]) -> None:
-        """Whether a sum over these clients can be made at all."""
+        """Raise an error if these clients cannot have a secure sum."""
         if len(set(ids)) < len(ids) or len(ids) < self.least:
             raise ValueError(
-                f"{work} asks {len(ids)} clients, {len(set(ids))} of them different; a secure sum needs at least "
-                f"{self.least}, all different: raise cohort_size, or leave {work!r} out of its works"
+                f"{work} has {len(ids)} clients, {len(set(ids))} of them different; a secure sum needs at least "
+                f"{self.least}, all different: raise cohort_size, or remove {work!r} from the works of SecureSum"
             )
 
     def mod(self) -> Mod:
-        """The outermost mod of the client's app: what it sends in the covered exchanges is masked."""
+        """The outermost mod of the client's app, which masks the replies of the covered exchanges."""
 
         def secure(message: Message, context: Context, call_next: ClientAppCallable) -> Message:
             kind = message.metadata.message_type
             try:
                 if kind in STEPS:
-                    answer = STEPS[kind](self, _asked(message), context)
+                    answer = STEPS[kind](self, _record(message), context)
                     return Message(RecordDict({RECORD: ConfigRecord(answer)}), reply_to=message)
                 if not self.coverage.covers(kind):
                     return call_next(message, context)
-                asked = _asked(message)
-                secret = _remembered(context, asked, "shared")
+                record = _record(message)
+                state = _session(context, record, "shared")
                 reply = call_next(message, context)
                 if not_refused(reply):
-                    _mask(self, message, reply, context, asked, secret)
+                    _mask(self, message, reply, context, record, state)
             except RefusedError as error:
                 return refusal(error, message)
             except (ValueError, KeyError, TypeError) as error:
-                return refusal(RefusedError(f"the secure sum: {error}"), message)
+                return refusal(RefusedError(f"the secure sum failed: {error}"), message)
             return reply
 
         return secure
 
-    def listen(self, app: ClientApp) -> None:
-        """Have an app hear the messages of the protocol, which the mod answers."""
+    def register(self, app: ClientApp) -> None:
+        """Register the messages of the protocol with an app, so that they reach the mod."""
         for kind in STEPS:
-            app.query(kind.removeprefix("query."))(_unheard)
+            app.query(kind.removeprefix("query."))(_without_mod)
 
 
-def _unheard(message: Message, context: Context) -> Message:
-    raise RefusedError(f"{message.metadata.message_type} is answered by the mod of SecureSum, which this app lacks")
+def _without_mod(message: Message, context: Context) -> Message:
+    raise RefusedError(f"{message.metadata.message_type} needs the mod of SecureSum, which this app does not have")
 
 
-def _asked(message: Message) -> ConfigRecord:
+def _record(message: Message) -> ConfigRecord:
     found = message.content.config_records.get(RECORD)
     if found is None:
         raise RefusedError(
-            f"{message.metadata.message_type} is answered under a secure sum only; give the server's FedspamStrategy "
-            "the same secure="
+            f"{message.metadata.message_type} needs a secure sum; give the server's FedspamStrategy the same secure="
         )
     return found
 
 
-def _remembered(context: Context, asked: ConfigRecord, step: str) -> ConfigRecord:
-    """What this client keeps of the session that is asked about, which must have come as far as `step`."""
+def _session(context: Context, record: ConfigRecord, step: str) -> ConfigRecord:
+    """This client's state of the session of the message, which must be at `step`."""
     found = context.state.config_records.get(STATE)
-    if found is None or found["session"] != asked["session"] or found["step"] != step:
-        came = "nothing" if found is None else found["step"]
-        raise RefusedError(f"the secure sum {asked['session']} is not at step {step!r} here, but at {came!r}")
+    if found is None or found["session"] != record["session"] or found["step"] != step:
+        current = "nothing" if found is None else found["step"]
+        raise RefusedError(f"the secure sum {record['session']} is not at step {step!r} here, but at {current!r}")
     return found
 
 
-def _keys(secure: SecureSum, asked: ConfigRecord, context: Context) -> dict[str, Any]:
-    """Fresh keys: one pair to seal what others shall read, one for the masks."""
+def _keys(secure: SecureSum, record: ConfigRecord, context: Context) -> dict[str, Any]:
+    """Fresh keys: one pair to encrypt shares for other clients, one for the masks."""
     sealing, masking = masks.Pair.fresh(), masks.Pair.fresh()
     before = context.state.config_records.get(STATE, {})
     context.state[STATE] = ConfigRecord({
-        "session": str(asked["session"]), "step": "keys", "told": before.get("told", "nothing"),
+        "session": str(record["session"]), "step": "keys", "unmasked": before.get("unmasked", "nothing"),
         "sealing": sealing.scalar, "masking": masking.scalar,
     })  # fmt: skip
     return {"sealing": sealing.public, "masking": masking.public}
 
 
-def _shares(secure: SecureSum, asked: ConfigRecord, context: Context) -> dict[str, Any]:
-    """Shares of this client's two secrets, one for each of the others, sealed."""
-    secret, me = _remembered(context, asked, "keys"), partition_of(context)
-    ids, sealing, masking = _numbers(asked, "ids"), _bytes(asked, "sealing"), _bytes(asked, "masking")
+def _shares(secure: SecureSum, record: ConfigRecord, context: Context) -> dict[str, Any]:
+    """Shares of this client's two secrets, encrypted, one per client."""
+    state, me = _session(context, record, "keys"), partition_of(context)
+    ids, sealing, masking = _numbers(record, "ids"), _bytes(record, "sealing"), _bytes(record, "masking")
     threshold, count = secure.needed(len(ids)), len(ids)
     if not len(sealing) == len(masking) == count or sorted(set(ids)) != ids or me not in ids:
-        raise RefusedError("the list of keys is not in order")
+        raise RefusedError("the list of keys is not one sealing and one masking key for each client, itself included")
     if count < threshold or len({*sealing, *masking}) != 2 * count:
-        raise RefusedError(f"{count} clients with {len({*sealing, *masking})} keys are too few, or share keys")
-    mine, pair = masks.Pair.of(_one(secret, "sealing")), masks.Pair.of(_one(secret, "masking"))
+        raise RefusedError(
+            f"{count} clients with {len({*sealing, *masking})} different keys are too few, or share keys"
+        )
+    mine, pair = masks.Pair.of(_one(state, "sealing")), masks.Pair.of(_one(state, "masking"))
     if sealing[ids.index(me)] != mine.public or masking[ids.index(me)] != pair.public:
-        raise RefusedError("the list of keys has others in the place of its own")
+        raise RefusedError("the list holds other keys in place of its own")
     own = masks.fresh_seed()
     seeds, keys = (masks.split(part, threshold, count) for part in (own, pair.scalar))
     sealed = [
         encrypt(mine.shared(sealing[place]), share_keys_plaintext_concat(me, other, seeds[place], keys[place]))
         for place, other in enumerate(ids)
-    ]  # the one for itself included: it is kept by the server as those for others are
-    secret.update({"step": "shared", "own": own, "ids": ids, "public": sealing, "publics": masking})
-    context.state[STATE] = secret
+    ]  # including one for itself, which the server keeps like the others
+    state.update({"step": "shared", "own": own, "ids": ids, "public": sealing, "publics": masking})
+    context.state[STATE] = state
     return {"ids": ids, "sealed": sealed}
 
 
 def _mask(
-    secure: SecureSum, message: Message, reply: Message, context: Context, asked: ConfigRecord, secret: ConfigRecord
+    secure: SecureSum, message: Message, reply: Message, context: Context, record: ConfigRecord, state: ConfigRecord
 ) -> None:
-    """Put the masked values into the place of the clear ones."""
+    """Replace the values of a reply by masked values."""
     facts, values = opened(reply)
     head = message.content.config_records[arrays.HEADER]
     name = f"{head.get('run')} {head.get('phase')} {head.get('exchange')} {int(facts['@round'])}"
-    if secret["told"] == name:
-        # two sums of the same replies over different clients would tell those of the difference
-        raise RefusedError(f"the sum of {name} was told already; it is not made a second time")
-    members, sealed, me = _numbers(asked, "ids"), _bytes(asked, "sealed"), partition_of(context)
-    known = dict(zip(_numbers(secret, "ids"), _bytes(secret, "publics"), strict=True))
+    if state["unmasked"] == name:
+        # the difference of two sums over different clients would reveal the replies of the clients in one of them
+        raise RefusedError(f"the sum of {name} was unmasked already; it is not made a second time")
+    members, sealed, me = _numbers(record, "ids"), _bytes(record, "sealed"), partition_of(context)
+    known = dict(zip(_numbers(state, "ids"), _bytes(state, "publics"), strict=True))
     if len(members) != len(sealed) or len(set(members)) != len(members) or not {me, *members} <= known.keys():
-        raise RefusedError("the list of those that take part in the masks is not in order")
+        raise RefusedError(
+            "the list of masked clients is not a list of different clients whose keys are known, itself included"
+        )
     if me not in members or len(members) < secure.needed(len(known)):
-        raise RefusedError(f"{len(members)} clients take part, {secure.needed(len(known))} must")
+        raise RefusedError(f"{len(members)} clients are too few for the masks, {secure.needed(len(known))} are needed")
     flat = np.concatenate([np.ravel(value).astype(np.float64) for value in values.values()])
     words = masks.to_fixed(flat, secure.fraction_bits, len(known))
     publics = {member: known[member] for member in members}
-    pair, session = masks.Pair.of(_one(secret, "masking")), str(secret["session"])
-    masked = masks.mask(words, me, _one(secret, "own"), pair, publics, session)
-    # a second masked reply of the same session could have other members: the step forbids it
-    secret.update({"step": "masked", "name": name, "members": members, "sealed": sealed})
-    context.state[STATE] = secret
+    pair, session = masks.Pair.of(_one(state, "masking")), str(state["session"])
+    masked = masks.mask(words, me, _one(state, "own"), pair, publics, session)
+    # the next step excludes a second masked reply of this session, which could have other members
+    state.update({"step": "masked", "name": name, "members": members, "sealed": sealed})
+    context.state[STATE] = state
     rewrite(reply, {**facts, "masked": masked})
 
 
-def _unmask(secure: SecureSum, asked: ConfigRecord, context: Context) -> dict[str, Any]:
-    """The shares that this client holds: of the seeds of those that arrived, of the keys of those that did not."""
-    secret, me = _remembered(context, asked, "masked"), partition_of(context)
-    arrived, members = _numbers(asked, "arrived"), _numbers(secret, "members")
+def _unmask(secure: SecureSum, record: ConfigRecord, context: Context) -> dict[str, Any]:
+    """The shares that this client holds: of the seeds of clients whose replies arrived, of the keys of the others."""
+    state, me = _session(context, record, "masked"), partition_of(context)
+    arrived, members = _numbers(record, "arrived"), _numbers(state, "members")
     if len(set(arrived)) != len(arrived) or not set(arrived) <= set(members) or me not in arrived:
-        raise RefusedError("those that are said to have arrived are not members of the sum, this client among them")
-    needed = secure.needed(len(_numbers(secret, "ids")))
+        raise RefusedError("the list of arrived replies is not a list of different members of the sum, itself included")
+    needed = secure.needed(len(_numbers(state, "ids")))
     if len(arrived) < needed:
-        raise RefusedError(f"the sum of {len(arrived)} clients is not told, {needed} must be in it")
-    publics = dict(zip(_numbers(secret, "ids"), _bytes(secret, "public"), strict=True))
-    sealed = dict(zip(members, _bytes(secret, "sealed"), strict=True))
-    pair, told = masks.Pair.of(_one(secret, "sealing")), []
+        raise RefusedError(f"a sum of {len(arrived)} clients is not unmasked, {needed} are needed")
+    publics = dict(zip(_numbers(state, "ids"), _bytes(state, "public"), strict=True))
+    sealed = dict(zip(members, _bytes(state, "sealed"), strict=True))
+    pair, shares = masks.Pair.of(_one(state, "sealing")), []
     for member in members:
-        came = decrypt(pair.shared(publics[member]), sealed[member])
-        source, target, seed, key = share_keys_plaintext_separate(came)
+        plain = decrypt(pair.shared(publics[member]), sealed[member])
+        source, target, seed, key = share_keys_plaintext_separate(plain)
         if (source, target) != (member, me):
-            raise RefusedError(f"a share of client {source} for {target} came as one of {member} for {me}")
-        told.append(seed if member in arrived else key)  # never both: they would bare what that client sent
-    context.state[STATE] = ConfigRecord({"session": "none", "step": "told", "told": str(secret["name"])})
-    return {"ids": members, "shares": told}
+            raise RefusedError(f"a share of client {source} for {target} is labeled as one of {member} for {me}")
+        shares.append(seed if member in arrived else key)  # never both, which would reveal what that client sent
+    context.state[STATE] = ConfigRecord({"session": "none", "step": "unmasked", "unmasked": str(state["name"])})
+    return {"ids": members, "shares": shares}
 
 
 STEPS = {KEYS: _keys, SHARES: _shares, UNMASK: _unmask}

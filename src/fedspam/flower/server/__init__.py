@@ -1,1 +1,1 @@
-"""The server: the strategy, its handle on the nodes, its exchanges, and what survives a crash."""
+"""The server: the strategy, its handle on the nodes, the exchanges, and the journal that survives a crash."""

@@ -1,6 +1,6 @@
-"""One trip to some nodes and back over Flower's Grid: bounded in time, every reply attributed and judged.
+"""One trip over Flower's Grid: send messages, collect the replies before a deadline, and check each of them.
 
-Replies are told apart by the message they answer: where a node is lost, Flower itself answers in its place.
+A reply is matched with the message it answers, not with its sender: Flower itself replies for a node that is lost.
 """
 
 import time
@@ -11,20 +11,22 @@ from typing import Any
 from flwr.app import Message
 from flwr.serverapp import Grid
 
+from fedspam.federation import wire
+from fedspam.federation.ledger import ANSWER
 from fedspam.flower.wire import arrays
 
-PART = 0.1  # of the time since the last reply goes by between two looks for more,
-SHORTEST, LONGEST = 0.02, 1.0  # but at least and at most so many seconds
-GONE = (5, 8)  # Flower's codes for a node, or its app, that is lost; 3 and 4 say that a message was too late
+POLL = 0.1  # wait this share of the time since the last reply before looking for more,
+SHORTEST, LONGEST = 0.02, 1.0  # but at least and at most this many seconds
+GONE = (5, 8)  # Flower's error codes for a lost node or app; 3 and 4 mean that a message came too late
 
 
 class RejectedError(ValueError):
-    """A reply that does not count; says why."""
+    """Why a reply is rejected."""
 
 
 @dataclass(frozen=True)
 class Failure:
-    """Why an address gave no reply that counts, and whether the node is lost, or silent."""
+    """Why there is no accepted reply; whether the node is lost, or missed the deadline."""
 
     reason: str
     gone: bool = False
@@ -33,12 +35,12 @@ class Failure:
 
 @dataclass
 class Trip:
-    """What came back: the judged replies by slot, why others have none, and what it cost."""
+    """The accepted replies by slot, the failures of the other slots, and the cost."""
 
     values: dict[Any, Any] = field(default_factory=dict)
     failures: dict[Any, Failure] = field(default_factory=dict)
-    replied: int = 0  # replies with content, those that do not count included
-    repeated: int = 0  # replies to what was answered already
+    replied: int = 0  # replies with content, rejected ones included
+    repeated: int = 0  # further replies to the same message
     bytes_down: int = 0  # of Flower's records
     bytes_up: int = 0
     payload_up: int = 0  # of the arrays in them
@@ -48,63 +50,77 @@ class Trip:
 def round_trip(
     grid: Grid,
     messages: Mapping[Any, Message],
-    judge: Callable[[Any, Message], Any],
+    accept: Callable[[Any, Message], Any],
     timeout: float,
     *,
     clock: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,
 ) -> Trip:
-    """Send every message, wait for the replies until all are there or the time is up, and judge each.
+    """Send every message and wait until all replies are there or the deadline has passed.
 
     Arguments:
-        messages: by slot; slots are what replies are attributed to.
-        judge: (slot, reply) -> value; raises `RejectedError` if the reply does not count.
-        timeout: seconds; what comes later is lost.
+        messages: by slot; the slot identifies the reply.
+        accept: (slot, reply) -> value; raises `RejectedError` to reject the reply.
+        timeout: seconds until the deadline; later replies are lost.
     """
-    began, done = clock(), Trip()
-    done.bytes_down = sum(arrays.size(message.content) for message in messages.values())
-    taken = set(grid.push_messages(list(messages.values())))
+    began, trip = clock(), Trip()
+    trip.bytes_down = sum(arrays.size(message.content) for message in messages.values())
+    pushed = set(grid.push_messages(list(messages.values())))
     slots: dict[str, Any] = {}
     for slot, message in messages.items():
-        # Flower writes the id of a message into it; those it did not take are missing in the answer
-        if message.metadata.message_id in taken:
+        # Flower writes the id into the message and returns the ids of those it accepted
+        if message.metadata.message_id in pushed:
             slots[message.metadata.message_id] = slot
         else:
-            done.failures[slot] = Failure("the SuperLink did not take the message", gone=True)
+            trip.failures[slot] = Failure("the SuperLink did not accept the message", gone=True)
     waiting, last = dict(slots), began
     while waiting:
         replies = list(grid.pull_messages(list(waiting)))
         for reply in replies:
-            answered = reply.metadata.reply_to_message_id
-            if answered not in waiting:
-                done.repeated += answered in slots
+            message_id = reply.metadata.reply_to_message_id
+            if message_id not in waiting:
+                trip.repeated += message_id in slots
                 continue
-            _settle(done, waiting.pop(answered), reply, judge)
+            _settle(trip, waiting.pop(message_id), reply, accept)
         now = clock()
         last, left = now if replies else last, timeout - (now - began)
         if not waiting or left <= 0:
             break
-        sleep(min(max(SHORTEST, PART * (now - last)), LONGEST, left))
+        sleep(min(max(SHORTEST, POLL * (now - last)), LONGEST, left))
     for slot in waiting.values():
-        done.failures[slot] = Failure(f"no reply within {timeout:g} s", silent=True)
-    done.seconds = clock() - began
-    return done
+        trip.failures[slot] = Failure(f"no reply within {timeout:g} s", silent=True)
+    trip.seconds = clock() - began
+    return trip
 
 
-def _settle(done: Trip, slot: Any, reply: Message, judge: Callable[[Any, Message], Any]) -> None:
+def decoded(reply: Message, fields: Mapping[str, Any], client: int) -> dict[str, Any]:
+    """The fields of a reply, which must be encoded as expected and come from this client."""
+    try:
+        found = wire.decode(arrays.enclosed(reply.content), {**ANSWER, **fields})
+    except ValueError as error:
+        raise RejectedError(str(error)) from None
+    if int(found["@client"]) != client:
+        raise RejectedError(f"the reply is of client {int(found['@client'])}, the message was for client {client}")
+    return found
+
+
+def _settle(trip: Trip, slot: Any, reply: Message, accept: Callable[[Any, Message], Any]) -> None:
     if reply.has_error():
         code, reason = reply.error.code, reply.error.reason or "no reason given"
-        done.failures[slot] = Failure(f"error {code}: {_brief(reason)}", gone=code in GONE)
+        trip.failures[slot] = Failure(f"error {code}: {_shortened(reason)}", gone=code in GONE)
         return
-    done.replied += 1
-    done.bytes_up += arrays.size(reply.content)
-    done.payload_up += arrays.payload(reply.content)
+    trip.replied += 1
+    trip.bytes_up += arrays.size(reply.content)
+    trip.payload_up += arrays.payload(reply.content)
+    refused = reply.content.config_records.get(arrays.HEADER, {}).get("refused")
     try:
-        done.values[slot] = judge(slot, reply)
+        if refused:
+            raise RejectedError(f"refused: {refused}")
+        trip.values[slot] = accept(slot, reply)
     except RejectedError as error:
-        done.failures[slot] = Failure(_brief(str(error)))
+        trip.failures[slot] = Failure(_shortened(str(error)))
 
 
-def _brief(reason: str) -> str:
-    """Begin and end of what may be a long traceback."""
+def _shortened(reason: str) -> str:
+    """The beginning and the end of a reason that may hold a long traceback."""
     return reason if len(reason) <= 500 else f"{reason[:200]} ... {reason[-300:]}"

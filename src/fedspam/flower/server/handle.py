@@ -1,9 +1,10 @@
 """The federation over Flower: the handle `fed` of a method whose clients are nodes of a Grid."""
 
+import functools
 import json
 import logging
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -17,31 +18,31 @@ from jaxtyping import Array, Bool, Key, PyTree
 from fedspam._internal import prng, trees
 from fedspam.federation import Cohort, Draws, Program, Work, sound, take_branch, terms_of, wire
 from fedspam.federation.aggregation import Rule
-from fedspam.federation.ledger import ANSWER, Exchange
-from fedspam.flower.privacy import secure_server
+from fedspam.federation.ledger import Exchange
 from fedspam.flower.privacy.secure_client import RECORD, SecureSum
-from fedspam.flower.server.exchange import Failure, RejectedError, Trip, round_trip
+from fedspam.flower.privacy.secure_server import Accept, SecureAttempt
+from fedspam.flower.server.exchange import Failure, RejectedError, Trip, decoded, round_trip
 from fedspam.flower.server.journal import Journal, JournalEntry, Tally
-from fedspam.flower.server.nodes import Directory
+from fedspam.flower.server.nodes import NodeDirectory
 from fedspam.flower.wire import arrays
-from fedspam.flower.wire.schema import Nodes, Schema
+from fedspam.flower.wire.schema import NodePopulation, Schema
 
 LOG = logging.getLogger("flwr")
 
 
 class VoidError(RuntimeError):
-    """An exchange in which too few replies count, whoever was asked instead: the round has no effect."""
+    """An exchange has too few accepted replies after all retries: the round has no effect."""
 
 
 @dataclass(frozen=True)
 class ExchangeLimits:
-    """How much an exchange may ask for.
+    """How an exchange is carried out.
 
     Arguments:
-        timeout: seconds that clients have to reply.
-        quorum: the share of a cohort whose replies must count; one always must.
-        retries: how often others are asked in place of those that failed.
-        arrays_key, config_key: under which names Flower's records travel.
+        timeout: the deadline of the replies, in seconds.
+        quorum: the share of a cohort whose replies must be accepted; at least one always must.
+        retries: how often other clients replace those that failed.
+        arrays_key, config_key: the names of Flower's records in a message.
     """
 
     timeout: float
@@ -52,26 +53,26 @@ class ExchangeLimits:
 
 
 class Flower:
-    """The handle of a method whose messages travel over Flower's Grid. One serves a whole run.
+    """The handle of a method whose messages travel over Flower's Grid. One handle serves a whole run.
 
     Arguments:
-        grid: where to send.
-        directory: which node is which client.
+        grid: Flower's grid.
+        nodes: which node is which client.
         schema: the exchanges of the method.
-        terms: deadline, quorum and retries.
-        journal: where the exchanges of a round are noted.
-        run: names the run to the clients.
-        config: what goes along with every message.
+        limits: deadline, quorum and retries.
+        journal: the record of the exchanges of a round.
+        run: identifies the run to the clients.
+        config: the entries of the ConfigRecord in every message.
         aggregate: a rule of `fedspam.federation.aggregation` instead of the mean over several clients.
-        secure: means over several clients that are made under masks.
+        secure: the works whose mean over several clients is made by a secure sum.
     """
 
     def __init__(
         self,
         grid: Grid,
-        directory: Directory,
+        nodes: NodeDirectory,
         schema: Schema,
-        terms: ExchangeLimits,
+        limits: ExchangeLimits,
         journal: Journal,
         run: str,
         *,
@@ -79,13 +80,13 @@ class Flower:
         aggregate: Rule | None = None,
         secure: SecureSum | None = None,
     ) -> None:
-        self._secure = secure
-        self._grid, self._directory, self._schema, self._terms = grid, directory, schema, terms
-        self._journal, self._run, self._config, self._aggregate = journal, run, dict(config or {}), aggregate
-        self._people = Nodes(directory.clients)
-        draws = Draws(self._people)
+        self._grid, self._nodes, self._schema, self._limits = grid, nodes, schema, limits
+        self._journal, self._run, self._config = journal, run, dict(config or {})
+        self._aggregate, self._secure = aggregate, secure
+        self._population = NodePopulation(nodes.clients)
+        draws = Draws(self._population)
         self.sample, self.everyone, self.client = draws.sample, draws.everyone, draws.client
-        self.versions = np.zeros(self._people.size, np.int32)  # of each client's memory: the exchange that left it
+        self.versions = np.zeros(nodes.clients, np.int32)  # client -> the exchange that left its current memory
         self.exchanges = 0  # done so far
         self.accepted = 0
         self.start(0)
@@ -101,13 +102,13 @@ class Flower:
     def _begin(self, phase: str, wire_round: int, journal_round: int) -> None:
         self._phase, self._wire_round, self.program = phase, wire_round, Program()
         self._settled = self.versions.copy()
-        self._held: dict[int, dict[str, list[Any]]] = {}  # what each client was sent in this round and answered to
+        self._held: dict[int, dict[str, list[Any]]] = {}  # client -> fields it was sent in this round and replied to
         self._members: list[tuple[object, list[int]]] = []
         self.tallies: dict[str, Tally] = {}
         self._journal.begin(journal_round)
 
     def undo(self) -> None:
-        """The round was void: clients go back to what they remembered before it."""
+        """Reset the clients' memories to those before this round, because it is void."""
         self.versions = self._settled
 
     def mean(self, cohort: Cohort, work: Work, /, **message: Any) -> Any:
@@ -140,17 +141,12 @@ class Flower:
         self._members.append((cohort.origin, [int(id) for id in cohort.ids]))
         entry = self._journal.recall(label, shape(jax.tree.structure(exchange.reply)))
         if entry is None:
-            asked = _Asked(exchange, cohort, dict(message), prng.fold_name(cohort.key, work.__name__))
-            if (
-                combine is _mean
-                and cohort.size > 1
-                and self._secure is not None
-                and exchange.work in self._secure.works
-            ):
-                entry = self._ask_sum(asked, self._secure)
+            request = _Request(exchange, cohort, dict(message), prng.fold_name(cohort.key, work.__name__))
+            secure = self._secure
+            if secure is not None and combine is _mean and cohort.size > 1 and exchange.work in secure.works:
+                entry = self._secure_mean(request, secure)
             else:
-                replies, tally, answered = self._ask(asked)
-                entry = JournalEntry(combine(replies, exchange.reply), tally, answered)
+                entry = self._replies(request, combine)
             self._journal.note(label, entry)
         if terms_of(work).stateful:
             self.versions[list(entry.answered)] = self.exchanges
@@ -158,89 +154,81 @@ class Flower:
         self.tallies[label] = entry.tally
         return entry.result
 
-    def _ask(self, asked: "_Asked") -> tuple[list[PyTree | None], Tally, tuple[int, ...]]:
-        """The replies by slot, None where there is none that counts. Others are asked in place of those that failed."""
-        cohort, exchange = asked.cohort, asked.exchange
-        needed = max(1, math.ceil(self._terms.quorum * cohort.size - 1e-9))
-        places = [int(id) for id in cohort.ids]  # who is asked for each slot
-        LOG.info("%s: Sampled %d nodes (out of %d)", exchange.label, cohort.size, self._people.size)
-        tried, replies, tally, failed = set(places), {}, Tally(), {}
-        for attempt in range(self._terms.retries + 1):
-            missing = [slot for slot in range(cohort.size) if slot not in replies]
+    def _replies(self, request: "_Request", combine: Callable[..., Any]) -> JournalEntry:
+        """The combined replies by slot, None where no reply was accepted; failed clients are replaced and retried."""
+        exchange, size = request.exchange, request.cohort.size
+        needed = max(1, math.ceil(self._limits.quorum * size - 1e-9))
+        places = [int(id) for id in request.cohort.ids]  # slot -> client
+        LOG.info("%s: Sampled %d nodes (out of %d)", exchange.label, size, self._population.size)
+        tried, replies, tally, failures = set(places), {}, Tally(), {}
+        for attempt in range(self._limits.retries + 1):
+            missing = [slot for slot in range(size) if slot not in replies]
             if attempt:
-                self._substitute(asked, attempt, missing, places, tried)
-            trip, sizes = self._send(asked, {slot: places[slot] for slot in missing})
-            for slot, reply in trip.values.items():
-                replies[slot] = reply
-                self._held.setdefault(places[slot], {}).update(asked.leaves)
-            tally = _added(tally, trip, sizes, exchange)
+                self._substitute(request, attempt, missing, places, tried)
+            trip, cost = self._send(request, {slot: places[slot] for slot in missing})
+            tally = tally.plus(cost)
+            replies |= trip.values
             LOG.info("%s: Received %d results and %d failures", exchange.label, len(trip.values), len(trip.failures))
-            for slot, failure in sorted(trip.failures.items()):
-                LOG.info("\t> client %d: %s", places[slot], failure.reason)
-                failed[places[slot]] = failure.reason
-                if failure.gone:
-                    self._directory.forget(places[slot])
+            failures = {places[slot]: trip.failures[slot] for slot in sorted(trip.failures)}
+            self._settle(request, [places[slot] for slot in trip.values], failures)
             if len(replies) >= needed:
+                rows = [replies.get(slot) for slot in range(size)]
                 answered = tuple(places[slot] for slot in sorted(replies))
-                return [replies.get(slot) for slot in range(cohort.size)], tally, answered
+                return JournalEntry(combine(rows, exchange.reply), tally, answered)
         self.tallies[exchange.label] = tally
-        first = next(iter(failed.items()))
+        client, failure = next(iter(failures.items()))
         raise VoidError(
-            f"{exchange.label}: {len(replies)} replies count, {needed} of {cohort.size} must, after "
-            f"{self._terms.retries + 1} attempts; client {first[0]}: {first[1]}"
+            f"{exchange.label}: {len(replies)} replies were accepted, {needed} of {size} are needed, after "
+            f"{self._limits.retries + 1} attempts; client {client}: {failure.reason}"
         )
 
-    def _ask_sum(self, asked: "_Asked", secure: SecureSum) -> JournalEntry:
-        """The mean under a secure sum. If too few stay, all begin anew, with others in place of those that failed."""
-        exchange, places = asked.exchange, [int(id) for id in asked.cohort.ids]
+    def _secure_mean(self, request: "_Request", secure: SecureSum) -> JournalEntry:
+        """The mean by a secure sum. If too few clients stay, the sum is repeated with others for those that failed."""
+        exchange, places = request.exchange, [int(id) for id in request.cohort.ids]
         secure.check(exchange.work, places)
-        needed, tried, tally, failed = math.ceil(self._terms.quorum * len(places) - 1e-9), set(places), Tally(), {}
-        for attempt in range(self._terms.retries + 1):
+        needed, tried, tally, failures = math.ceil(self._limits.quorum * len(places) - 1e-9), set(places), Tally(), {}
+
+        def post(records: Mapping[int, ConfigRecord], accept: Accept) -> tuple[Trip, Tally]:
+            return self._send(request, {id: id for id in records}, records, accept)
+
+        for attempt in range(self._limits.retries + 1):
             if attempt:
-                missing = [slot for slot, id in enumerate(places) if id in failed]
-                self._substitute(asked, attempt, missing, places, tried)
-            if any(self._directory.node(id) is None for id in places):
-                self._directory.refresh()
-            nodes = {id: node for id in places if (node := self._directory.node(id)) is not None}
-            sent: list[tuple[Trip, list[tuple[int, int]]]] = []
-
-            def post(records: Mapping[int, ConfigRecord], judge: secure_server.Judge) -> Trip:
-                sent.append(self._send(asked, {id: id for id in records}, records, judge))
-                return sent[-1][0]
-
+                missing = [slot for slot, id in enumerate(places) if id in failures]
+                self._substitute(request, attempt, missing, places, tried)
+            nodes = self._connected(places)
             name = f"{self._run} {self._phase} {exchange.label} {self._wire_round}"
-            done = secure_server.Attempt(secure, self._grid, nodes, self._terms.timeout, needed, exchange, name).run(
-                post
-            )
-            for trip, sizes in sent:
-                tally = _added(tally, trip, sizes, exchange)
-            tally = secure_server.charged(tally, done)
-            failed = {id: Failure("it is not connected") for id in places if id not in nodes} | done.failures
-            for id, failure in sorted(failed.items()):
-                LOG.info("\t> client %d: %s", id, failure.reason)
-                if failure.gone:
-                    self._directory.forget(id)
+            done = SecureAttempt(secure, self._grid, nodes, self._limits.timeout, needed, exchange, name).run(post)
+            tally = tally.plus(done.tally)._replace(accepted=len(done.counted))
+            failures = {id: ABSENT for id in places if id not in nodes} | done.failures
+            self._settle(request, done.counted, failures)
             if done.total is not None:
-                for id in done.counted:
-                    self._held.setdefault(id, {}).update(asked.leaves)
-                return JournalEntry(secure_server.mean_of(done), tally, done.counted)
+                return JournalEntry(trees.divide(done.total, len(done.counted)), tally, done.counted)
         self.tallies[exchange.label] = tally
-        reasons = "".join(f"; client {id}: {failure.reason}" for id, failure in list(failed.items())[:1])
+        reasons = "".join(f"; client {id}: {failure.reason}" for id, failure in list(failures.items())[:1])
         raise VoidError(f"{exchange.label}: too few clients stayed for a secure sum over {len(places)}{reasons}")
 
+    def _settle(self, request: "_Request", answered: Iterable[int], failures: Mapping[int, Failure]) -> None:
+        """Note what clients hold now, log failures, and forget nodes that are lost."""
+        for id in answered:
+            self._held.setdefault(id, {}).update(request.leaves)
+        for id, failure in failures.items():
+            LOG.info("\t> client %d: %s", id, failure.reason)
+            if failure.gone:
+                self._nodes.forget(id)
+
     def _substitute(
-        self, asked: "_Asked", attempt: int, missing: list[int], places: list[int], tried: set[int]
+        self, request: "_Request", attempt: int, missing: list[int], places: list[int], tried: set[int]
     ) -> None:
-        """Others for the missing slots: first of the same cohort, which hold part of the message, then anyone; and
-        where nobody else is left or may stand in, the same again."""
-        cohort, count = asked.cohort, self._people.size
+        """Put other clients into the missing slots: first members of the same cohort, which hold part of the message,
+        then any client. Where no other client is left or may stand in, the same client is asked again."""
+        cohort, count = request.cohort, self._population.size
         if cohort.fixed:
             return
         if len(places) == 1:  # one of a cohort, or a lone client
             mates = [id for origin, ids in self._members if origin is cohort.origin for id in ids]
         else:
             mates = []
-        key = prng.fold_name(cohort.key, f"{asked.exchange.label} again {attempt}")
+        key = prng.fold_name(cohort.key, f"{request.exchange.label} again {attempt}")
         drawn = min(count, len(tried) + len(missing))
         anyone = prng.permuted(key, jnp.arange(drawn, dtype=jnp.uint32), count)
         others = [id for id in dict.fromkeys([*mates, *map(int, anyone)]) if id not in tried]
@@ -248,43 +236,60 @@ class Flower:
             places[slot] = id
             tried.add(id)
 
+    def _connected(self, ids: Iterable[int]) -> dict[int, int]:
+        """The nodes of those of these clients that are connected."""
+        ids = list(ids)
+        if any(self._nodes.node(id) is None for id in ids):
+            self._nodes.refresh()
+        return {id: node for id in ids if (node := self._nodes.node(id)) is not None}
+
     def _send(
         self,
-        asked: "_Asked",
+        request: "_Request",
         places: Mapping[int, int],
         attached: Mapping[int, ConfigRecord] | None = None,
-        judge: Callable[[int, Message], Any] | None = None,
-    ) -> tuple[Trip, list[tuple[int, int]]]:
-        """One trip; with the encoded length and the number of floats of every message that went out."""
-        if any(self._directory.node(id) is None for id in places.values()):
-            self._directory.refresh()
-        messages, sizes, lost, letters = {}, [], {}, {}
+        accept: Accept | None = None,
+    ) -> tuple[Trip, Tally]:
+        """One trip to the clients of these slots, and its cost; with a further record for each slot if `attached`."""
+        nodes = self._connected(places.values())
+        held_fields = request.exchange.message.keys() - request.exchange.sent.keys()
+        messages, encoded, bytes_down, floats_down = {}, {}, 0, 0
         for slot, id in places.items():
-            node = self._directory.node(id)
-            if node is None:
-                lost[slot] = Failure("it is not connected")
+            if id not in nodes:
                 continue
-            known, assumed = self._held.get(id, {}), asked.exchange.message.keys() - asked.exchange.sent.keys()
-            whole = not all(name in known and _same(known[name], asked.leaves[name]) for name in assumed)
-            exchange = replace(asked.exchange, sent=asked.exchange.message) if whole else asked.exchange
-            if whole not in letters:
-                letters[whole] = wire.encode({"@client": np.uint32(id), **self._fields(asked, exchange)})
-            data = _addressed(letters[whole], id)
-            sizes.append((len(data), exchange.floats_down))
-            messages[slot] = self._message(data, exchange, node, id, whole)
+            held = self._held.get(id, {})
+            whole = not all(name in held and _same(held[name], request.leaves[name]) for name in held_fields)
+            exchange = replace(request.exchange, sent=request.exchange.message) if whole else request.exchange
+            if whole not in encoded:
+                encoded[whole] = self._encoded(request, exchange)
+            data = _addressed(encoded[whole], id)
+            bytes_down, floats_down = bytes_down + len(data), floats_down + exchange.floats_down
+            messages[slot] = self._message(data, exchange, nodes[id], id, whole)
             if attached is not None:
                 messages[slot].content[RECORD] = attached[slot]
-        if judge is None:
-            judge = lambda slot, reply: self._judge(places[slot], asked.exchange, reply)
-        trip = round_trip(self._grid, messages, judge, self._terms.timeout) if messages else Trip()
-        trip.failures.update(lost)
-        return trip, sizes
+        if accept is None:
+            accept = lambda slot, reply: self._accept(places[slot], request.exchange, reply)
+        trip = round_trip(self._grid, messages, accept, self._limits.timeout) if messages else Trip()
+        trip.failures.update({slot: ABSENT for slot in places if slot not in messages})
+        return trip, Tally(
+            asked=len(messages),
+            replied=trip.replied,
+            accepted=len(trip.values),
+            floats_down=floats_down,
+            floats_up=trip.replied * request.exchange.floats_up,
+            bytes_down=bytes_down,
+            bytes_up=trip.payload_up,
+            flower_down=trip.bytes_down,
+            flower_up=trip.bytes_up,
+            seconds=trip.seconds,
+        )
 
-    def _fields(self, asked: "_Asked", exchange: Exchange) -> dict[str, Any]:
-        sent = {name: asked.message[name] for name in exchange.sent}
-        cast = jax.tree.map(lambda leaf, shape: np.asarray(leaf, shape.dtype), sent, dict(exchange.sent))
-        key = np.asarray(jax.random.key_data(asked.key))
-        return {"@key": key, "@round": np.uint32(self._wire_round), **cast}
+    def _encoded(self, request: "_Request", exchange: Exchange) -> bytes:
+        sent = {name: request.message[name] for name in exchange.sent}
+        return wire.encode({
+            "@client": np.uint32(0), "@key": np.asarray(jax.random.key_data(request.key)),
+            "@round": np.uint32(self._wire_round), **arrays.cast(sent, dict(exchange.sent)),
+        })  # fmt: skip
 
     def _message(self, data: bytes, exchange: Exchange, node: int, id: int, whole: bool) -> Message:
         version, settled = int(self.versions[id]), int(self._settled[id])
@@ -292,51 +297,49 @@ class Flower:
             "schema": self._schema.digest, "run": self._run, "phase": self._phase, "exchange": exchange.label,
             "whole": whole, "memory": version, "settled": settled, "becomes": self.exchanges,
         }  # fmt: skip
+        limits, round = self._limits, self._wire_round
         records = {
-            self._terms.arrays_key: arrays.enclose(data),
-            self._terms.config_key: ConfigRecord({**self._config, "server-round": self._wire_round}),
+            limits.arrays_key: arrays.enclose(data),
+            limits.config_key: ConfigRecord({**self._config, "server-round": round}),
             arrays.HEADER: ConfigRecord(head),
         }
-        return Message(
-            RecordDict(records), node, f"train.{exchange.work}", ttl=self._terms.timeout, group_id=str(self._wire_round)
-        )
+        return Message(RecordDict(records), node, f"train.{exchange.work}", ttl=limits.timeout, group_id=str(round))
 
-    def _judge(self, id: int, exchange: Exchange, reply: Message) -> PyTree:
-        """The reply, if it is what was asked of this client in this round, and finite."""
+    def _accept(self, id: int, exchange: Exchange, reply: Message) -> PyTree:
+        """The reply, if it is of this client, exchange and round, and finite."""
         head = reply.content.config_records.get(arrays.HEADER, {})
-        if head.get("refused"):
-            raise RejectedError(f"refused: {head['refused']}")
-        try:
-            came = wire.decode(arrays.enclosed(reply.content), {**ANSWER, "reply": exchange.reply})
-        except ValueError as error:
-            raise RejectedError(str(error)) from None
+        found = decoded(reply, {"reply": exchange.reply}, id)
         if head.get("schema") != self._schema.digest or head.get("exchange") != exchange.label:
-            raise RejectedError(f"it answered exchange {head.get('exchange')!r} of schema {head.get('schema')!r}")
-        if int(came["@client"]) != id:
-            raise RejectedError(f"it answered as client {int(came['@client'])}")
-        if int(came["@round"]) != self._wire_round:
-            raise RejectedError(f"it answered round {int(came['@round'])}, {self._wire_round} was asked")
-        if not bool(sound(came["reply"])):
-            raise RejectedError("its reply holds NaN or infinity")
-        return jax.tree.map(jnp.asarray, came["reply"])
+            raise RejectedError(
+                f"the reply is of exchange {head.get('exchange')!r} and schema {head.get('schema')!r}, the message was "
+                f"of {exchange.label!r} and {self._schema.digest!r}"
+            )
+        if int(found["@round"]) != self._wire_round:
+            raise RejectedError(f"the reply is of round {int(found['@round'])}, the message was of {self._wire_round}")
+        if not bool(sound(found["reply"])):
+            raise RejectedError("the reply holds NaN or infinity")
+        return jax.tree.map(jnp.asarray, found["reply"])
+
+
+ABSENT = Failure("the node of this client is not connected")
 
 
 @dataclass(frozen=True)
-class _Asked:
-    """One exchange as it is asked of whomever: its message and the key of its work."""
+class _Request:
+    """The message of one exchange to all of its clients, and the key of its work."""
 
     exchange: Exchange
     cohort: Cohort
     message: dict[str, Any]
     key: Key[Array, ""]
 
-    @property
+    @functools.cached_property
     def leaves(self) -> dict[str, list[Any]]:
         return {name: jax.tree.leaves(value) for name, value in self.message.items()}
 
 
 def _addressed(data: bytes, id: int) -> bytes:
-    """The same encoded fields for another client: with many parameters much cheaper than to encode them again."""
+    """The encoded message with another client id: for many parameters this is much cheaper than to encode it again."""
     start = 8 + int.from_bytes(data[:8], "little")
     place = start + json.loads(data[8:start])["@client"]["data_offsets"][0]
     return b"".join((data[:place], id.to_bytes(4, "little"), data[place + 4 :]))
@@ -346,28 +349,13 @@ def _same(known: list[Any], leaves: list[Any]) -> bool:
     return len(known) == len(leaves) and all(a is b for a, b in zip(known, leaves, strict=True))
 
 
-def _added(tally: Tally, trip: Trip, sizes: list[tuple[int, int]], exchange: Exchange) -> Tally:
-    return Tally(
-        asked=tally.asked + len(sizes),
-        replied=tally.replied + trip.replied,
-        accepted=tally.accepted + len(trip.values),
-        floats_down=tally.floats_down + sum(floats for _, floats in sizes),
-        floats_up=tally.floats_up + trip.replied * exchange.floats_up,
-        bytes_down=tally.bytes_down + sum(length for length, _ in sizes),
-        bytes_up=tally.bytes_up + trip.payload_up,
-        flower_down=tally.flower_down + trip.bytes_down,
-        flower_up=tally.flower_up + trip.bytes_up,
-        seconds=tally.seconds + trip.seconds,
-    )
-
-
 def _mean(replies: list[PyTree | None], like: PyTree) -> PyTree:
-    """The mean over the replies that count, summed in the order of the cohort, whatever that of their arrival."""
-    counted = [reply for reply in replies if reply is not None]
-    total = counted[0]
-    for reply in counted[1:]:
+    """The mean of the accepted replies, summed in the order of the cohort, so that it does not depend on arrival."""
+    accepted = [reply for reply in replies if reply is not None]
+    total = accepted[0]
+    for reply in accepted[1:]:
         total = trees.add(total, reply)
-    return trees.divide(total, len(counted)) if len(replies) > 1 else total
+    return trees.divide(total, len(accepted)) if len(replies) > 1 else total
 
 
 def _stack(replies: list[PyTree | None], like: PyTree) -> tuple[PyTree, Array]:

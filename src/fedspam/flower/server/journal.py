@@ -1,9 +1,10 @@
-"""The exchanges of the round in progress, on disk: what a server that dies in the middle of a round has already heard.
+"""The exchanges of the round in progress, on disk, so that a server can die in the middle of a round and resume.
 
-A method is deterministic given what its exchanges return. So a resumed server runs the round from its beginning, and
-the exchanges that were done return what they returned then; nobody is asked again.
+A method is deterministic given the results of its exchanges. A resumed server therefore runs the round from its
+beginning: exchanges that were complete return their recorded results, and their clients get no message again.
 """
 
+import operator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -18,22 +19,25 @@ FILE = "exchanges.bin"
 
 
 class Tally(NamedTuple):
-    """How an exchange went and what it cost."""
+    """The contacts and the cost of an exchange."""
 
     asked: int = 0
     replied: int = 0
     accepted: int = 0
     floats_down: int = 0
     floats_up: int = 0
-    bytes_down: int = 0  # as encoded: what the ledger prices
+    bytes_down: int = 0  # of the encoded fields, which the ledger prices
     bytes_up: int = 0
-    flower_down: int = 0  # with all of Flower's records
+    flower_down: int = 0  # of all of Flower's records
     flower_up: int = 0
     seconds: float = 0.0
 
+    def plus(self, other: "Tally") -> "Tally":
+        return Tally._make(map(operator.add, self, other))
+
 
 class JournalEntry(NamedTuple):
-    """One exchange: what it returned, how it went, and whose memories it changed."""
+    """One exchange: its result, its tally, and the clients whose replies were accepted."""
 
     result: PyTree
     tally: Tally
@@ -41,10 +45,10 @@ class JournalEntry(NamedTuple):
 
 
 class Journal:
-    """The exchanges of one round, in memory and, with a folder, on disk.
+    """The exchanges of one round.
 
     Arguments:
-        folder: where; None remembers nothing.
+        folder: where they are written; None writes nothing.
         run: the hash of the run's identity.
     """
 
@@ -55,33 +59,32 @@ class Journal:
         self._past: list[files.Frame] = []
 
     def load(self) -> None:
-        """Read what an earlier process left."""
+        """Read the exchanges that an earlier process wrote."""
         if self._path is None or not self._path.exists():
             return
-        frames, _ = files.frames(self._path)  # what is cut off was not finished: it is asked again
+        frames, _ = files.frames(self._path)  # an incomplete frame is of an exchange that has to be repeated
         self._past = [frame for frame in frames if frame.facts.get("run") == self._run]
 
     def begin(self, round: int) -> None:
-        """The exchanges of this round follow; those of another are of no use any more."""
+        """Begin a round; recorded exchanges of other rounds are dropped."""
         self._past = [frame for frame in self._past if frame.facts.get("round") == str(round)]
         self._round, self._done, self._end = round, 0, 0
 
     def recall(self, label: str, structure: Any) -> JournalEntry | None:
-        """What the next exchange returned when it was done, if it was."""
+        """The record of the next exchange, or None if it has to be done."""
         if self._done >= len(self._past):
             return None
         frame = self._past[self._done]
         if frame.facts.get("exchange") != label:
-            raise files.RecordError(f"{self._path} tells of exchange {frame.facts.get('exchange')}, {label} is due")
+            raise files.RecordError(f"{self._path} holds exchange {frame.facts.get('exchange')!r} instead of {label!r}")
         self._done, self._end = self._done + 1, frame.end
         leaves = [jnp.array(frame.arrays[name]) for name in sorted(frame.arrays) if name.startswith("leaf")]
-        counts = [frame.arrays["tally"][number].item() for number in range(len(Tally._fields))]
-        tally = Tally._make([*(round(count) for count in counts[:-1]), counts[-1]])
-        answered = tuple(frame.arrays["answered"].tolist())
-        return JournalEntry(jax.tree.unflatten(structure, leaves), tally, answered)
+        *counts, seconds = frame.arrays["tally"].tolist()
+        tally = Tally._make([*map(round, counts), seconds])
+        return JournalEntry(jax.tree.unflatten(structure, leaves), tally, tuple(frame.arrays["answered"].tolist()))
 
     def note(self, label: str, entry: JournalEntry) -> None:
-        """Have an exchange on disk before anything follows from it."""
+        """Write an exchange to disk before anything depends on it."""
         if self._path is None:
             return
         leaves = {f"leaf{number:06d}": np.asarray(leaf) for number, leaf in enumerate(jax.tree.leaves(entry.result))}

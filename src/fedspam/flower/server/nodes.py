@@ -1,4 +1,4 @@
-"""Which node is which client: asked once, since the numbers of Flower's nodes are drawn anew in every run."""
+"""Which node is which client. Flower draws the ids of nodes anew in every run, so each node is asked once."""
 
 import logging
 import time
@@ -14,27 +14,27 @@ from fedspam.flower.wire import arrays
 from fedspam.flower.wire.schema import Schema
 
 LOG = logging.getLogger("flwr")
-INTRODUCTION = 120.0  # seconds that a node has to say who it is
-REST = 60.0  # seconds before a node that was lost is asked again
-MOST = 2**24  # clients that are believed in
-LOOK = 0.2  # seconds between two looks whether enough nodes are there
+INTRODUCTION = 120.0  # the longest deadline of an introduction, in seconds
+REST = 60.0  # seconds before a node that did not reply is asked again
+MOST = 2**24  # the largest number of clients that a node may report
+POLL = 0.2  # seconds between two looks for new nodes
 
 
-class Directory:
-    """The nodes by their partition id, which is the number of the client.
+class NodeDirectory:
+    """The nodes by their partition id, which is the id of the client.
 
     Arguments:
-        grid: where the nodes are.
-        schema: what every client must agree to; another is refused.
-        timeout: seconds to wait, for nodes to connect and for their answers.
+        grid: Flower's grid.
+        schema: what every client must agree on; a client with another schema refuses.
+        timeout: seconds to wait for nodes to connect, and for their replies.
     """
 
     def __init__(self, grid: Grid, schema: Schema, timeout: float) -> None:
         self._grid, self._schema, self._timeout = grid, schema, timeout
-        self._nodes: dict[int, int] = {}  # partition -> node
-        self._seen: set[int] = set()
-        self._silent: dict[int, float] = {}  # nodes that were lost when they were last asked, and when that was
-        self._partitions: set[int] = set()  # what nodes say of how many there are
+        self._nodes: dict[int, int] = {}  # client -> node
+        self._known: set[int] = set()  # nodes that have replied
+        self._silent: dict[int, float] = {}  # nodes that did not reply -> when they were asked last
+        self._partitions: set[int] = set()  # the values of num-partitions that nodes report
         self.refused: dict[int, str] = {}  # node -> why it cannot take part
 
     def __len__(self) -> int:
@@ -42,20 +42,20 @@ class Directory:
 
     @property
     def clients(self) -> int:
-        """How many clients there are, be they connected or not."""
+        """The number of clients, connected or not."""
         return max(self._partitions | {max(self._nodes, default=-1) + 1})
 
     def node(self, client: int) -> int | None:
         return self._nodes.get(client)
 
     def forget(self, client: int) -> None:
-        """The node of this client is lost; another may come in its place."""
+        """Drop the node of a client because it is lost; another node may replace it."""
         node = self._nodes.pop(client, None)
         if node is not None:
-            self._seen.discard(node)
+            self._known.discard(node)
 
     def gather(self, least: int, clock: Callable[[], float] = time.monotonic) -> None:
-        """Wait until so many nodes are connected and have introduced themselves."""
+        """Wait until at least this many nodes have connected and introduced themselves."""
         began = clock()
         while True:
             self.refresh()
@@ -70,46 +70,50 @@ class Directory:
             if len(self) == 0 and len(self.refused) >= least:
                 node, reason = next(iter(self.refused.items()))
                 raise RuntimeError(f"none of {len(self.refused)} nodes can take part; node {node}: {reason}")
-            time.sleep(LOOK)
+            time.sleep(POLL)
         if len(self._partitions) > 1:
-            raise RuntimeError(f"the nodes disagree on num-partitions: {sorted(self._partitions)}; start them alike")
+            raise RuntimeError(
+                f"the nodes disagree on num-partitions: {sorted(self._partitions)}; start all with the same number"
+            )
         LOG.info("whoami: %d of %d clients are connected", len(self), self.clients)
 
     def refresh(self) -> None:
-        """Ask the nodes that have not been asked yet."""
+        """Ask new nodes for their partition id, and drop nodes that have disconnected."""
         present = set(self._grid.get_node_ids())
         for client in [client for client, node in self._nodes.items() if node not in present]:
             self.forget(client)
         resting = {node for node, when in self._silent.items() if time.monotonic() - when < REST}
-        fresh = sorted(present - self._seen - resting)
-        if not fresh:
+        new = sorted(present - self._known - resting)
+        if not new:
             return
         question = {"schema": self._schema.digest, "description": self._schema.text}
         timeout = min(self._timeout, INTRODUCTION)
-        asked = {
+        messages = {
             node: Message(RecordDict({arrays.HEADER: ConfigRecord(dict(question))}), node, "query.whoami", ttl=timeout)
-            for node in fresh
+            for node in new
         }
-        heard = exchange.round_trip(self._grid, asked, _introduction, timeout)
-        for node, failure in heard.failures.items():
-            LOG.warning("\t> node %s cannot take part: %s", node, failure.reason)
+        trip = exchange.round_trip(self._grid, messages, _introduction, timeout)
+        for node, failure in trip.failures.items():
             if failure.gone or failure.silent:
+                LOG.warning("\t> node %s cannot take part: %s", node, failure.reason)
                 self._silent[node] = time.monotonic()
             else:
-                self.refused[node] = failure.reason
-                self._seen.add(node)
-        for node in sorted(heard.values):
-            self._seen.add(node)
-            self._enter(node, heard.values[node])
+                self._refuse(node, failure.reason)
+        for node in sorted(trip.values):
+            self._enter(node, trip.values[node])
+
+    def _refuse(self, node: int, reason: str) -> None:
+        LOG.warning("\t> node %s cannot take part: %s", node, reason)
+        self.refused[node] = reason
+        self._known.add(node)
 
     def _enter(self, node: int, facts: dict[str, Any]) -> None:
         client = facts["partition-id"]
         if client in self._nodes and self._nodes[client] != node:
-            self.refused[node] = (
-                f"its partition-id = {client} is that of node {self._nodes[client]}; give every SuperNode its own"
-            )
-            LOG.warning("\t> node %s cannot take part: %s", node, self.refused[node])
+            other = self._nodes[client]
+            self._refuse(node, f"partition-id = {client} is taken by node {other}; give every SuperNode its own")
             return
+        self._known.add(node)
         if facts["fedspam"] != __version__:
             LOG.warning("\t> client %d runs fedspam %s, the server %s", client, facts["fedspam"], __version__)
         self._nodes[client] = node
@@ -121,11 +125,9 @@ def _introduction(node: Any, reply: Message) -> dict[str, Any]:
     facts = reply.content.config_records.get(arrays.HEADER)
     if facts is None:
         raise exchange.RejectedError("its ClientApp is not one of fedspam; make it with fedspam.flower.client_app")
-    if facts.get("refused"):
-        raise exchange.RejectedError(str(facts["refused"]))
     kinds = {"partition-id": int, "num-partitions": int, "fedspam": str}
     if any(type(facts.get(name)) is not kind for name, kind in kinds.items()):
-        raise exchange.RejectedError("it did not say who it is: partition-id, num-partitions and fedspam are needed")
+        raise exchange.RejectedError("its introduction must hold partition-id, num-partitions and fedspam")
     client, count = int(str(facts["partition-id"])), int(str(facts["num-partitions"]))
     if not 0 <= client < (count if count > 0 else MOST) or count > MOST:
         raise exchange.RejectedError(

@@ -1,4 +1,4 @@
-"""The course of a run over Flower: start, rounds, rows, checkpoints; with the keys and the rows of the simulator."""
+"""A run over Flower: start, rounds, rows and checkpoints, with the random keys and the columns of the simulator."""
 
 import logging
 from collections.abc import Callable, Iterator, Mapping
@@ -15,85 +15,81 @@ from fedspam._internal.trees import Params
 from fedspam.federation.ledger import Null, Plan
 from fedspam.flower.server.handle import Flower, VoidError
 from fedspam.flower.server.journal import Journal, Tally
-from fedspam.flower.wire.schema import Nodes
+from fedspam.flower.wire.schema import NodePopulation
 from fedspam.simulation import engine, records
 from fedspam.simulation.engine import Carry
 
 LOG = logging.getLogger("flwr")
-Look = Callable[[int, Params], Mapping[str, float]]
+Measure = Callable[[int, Params], Mapping[str, float]]
 COSTS = ("floats_down", "floats_up", "bytes_down", "bytes_up", "flower_down", "flower_up")
 
 
-class Memories(NamedTuple):
-    """What the server knows of its clients' memories: which exchange left them; and how many exchanges there were."""
+class MemoryVersions(NamedTuple):
+    """Per client, the exchange that left its current memory; and the number of exchanges so far."""
 
     versions: Any
     exchanges: Any
 
 
-class Step(NamedTuple):
-    """The parameters after so many rounds, the row of the last, and what was looked at."""
+class RunStep(NamedTuple):
+    """The parameters after `done` rounds, the row of the last round, and the metrics measured on the server."""
 
     done: int
     params: Params
     row: dict[str, Any]
-    seen: dict[str, Any]
-    fresh: bool  # or told by the folder
+    metrics: dict[str, Any]
+    fresh: bool  # False if it was read from the folder
 
 
 @dataclass(frozen=True)
-class Course:
-    """A method, its clients, and how far it may go wrong.
+class FlowerRun:
+    """A method on its clients.
 
     Arguments:
         algorithm: the method.
         fed: the handle on its clients.
-        clients: their number.
-        plan: what the method sends.
-        params: where it starts.
-        key: the randomness.
+        clients: the population, which the server knows by its size alone.
+        plan: the exchanges of the method.
+        params: the parameters to start from.
+        key: the random key of the run.
         patience: void rounds in a row, or void starts, after which the run ends with an error.
     """
 
     algorithm: Any
     fed: Flower
-    clients: Nodes
+    clients: NodePopulation
     plan: Plan
     params: Params
     key: Key[Array, ""]
     patience: int
 
-    def run(
+    def steps(
         self,
         rounds: int,
         store: records.Store | None,
         journal: Journal,
         identity: Mapping[str, Any],
         resume: bool,
-        look: Look,
-    ) -> Iterator[Step]:
-        """Each state in turn, the start first. It is on disk before it is told."""
+        measure: Measure,
+    ) -> Iterator[RunStep]:
+        """Every step of the run, the start first. A step is on disk before it is yielded."""
         saved = None
         if store is not None:
             if resume:
-                saved = store.load(identity, like=self._blank)
+                saved = store.load(identity, like=self._carry)
                 journal.load()
             if saved is None:
                 store.begin(identity, over=resume)
         if saved is None:
-            carry = Carry(self._start(), self._memories(), jnp.int32(0))
-            seen = look(0, self.algorithm.params(carry.state))
-            if store is not None:
-                store.append(0, carry, {}, _columns(seen))
-            saved = records.Saved(carry, 0, [], [])
-            yield Step(0, self.algorithm.params(carry.state), {}, dict(seen), fresh=True)
+            carry, done = Carry(self._start(), self._memories(), jnp.int32(0)), 0
+            yield self._step(store, carry, 0, {}, measure)
         else:
-            LOG.info("Resuming after round %d", saved.done)
+            carry, done = saved.carry, saved.done
+            LOG.info("Resuming after round %d", done)
             yield from self._past(saved)
-        carry, done = saved.carry, saved.done
         if done > rounds:
-            raise records.RecordError(f"the folder holds {done} rounds already; ask for at least as many, not {rounds}")
-        if isinstance(carry.memory, Memories):
+            raise records.RecordError(f"the folder holds {done} rounds; num_rounds = {rounds} must be at least {done}")
+        if isinstance(carry.memory, MemoryVersions):
             self.fed.versions = np.array(carry.memory.versions, np.int32)
             self.fed.exchanges = int(carry.memory.exchanges)
         while done < rounds:
@@ -101,16 +97,22 @@ class Course:
             LOG.info("[ROUND %s/%s]", done + 1, rounds)
             carry, row = self._round(carry, done)
             done += 1
-            params = self.algorithm.params(carry.state)
-            seen = look(done, params)
-            if store is not None:
-                store.append(done, carry, _columns(row), _columns(seen))
-            yield Step(done, params, row, dict(seen), fresh=True)
+            yield self._step(store, carry, done, row, measure)
         if store is not None:
             store.finish("completed")
 
+    def _step(
+        self, store: records.Store | None, carry: Carry, done: int, row: dict[str, Any], measure: Measure
+    ) -> RunStep:
+        params = self.algorithm.params(carry.state)
+        metrics = dict(measure(done, params))
+        if store is not None:
+            columns = ({name: np.asarray(value)[None] for name, value in part.items()} for part in (row, metrics))
+            store.append(done, carry, *columns)
+        return RunStep(done, params, row, metrics, fresh=True)
+
     def _start(self) -> PyTree:
-        trouble = None
+        last = None
         for attempt in range(self.patience):
             self.fed.start(attempt)
             try:
@@ -118,10 +120,10 @@ class Course:
             except VoidError as error:
                 LOG.warning("\t> the start is void: %s", error)
                 self.fed.undo()
-                trouble = error
+                last = error
                 continue
-            return _cast(state, self._blank().state)
-        raise RuntimeError(f"the method could not start in {self.patience} attempts; {trouble}")
+            return _cast(state, jax.eval_shape(self._carry).state)
+        raise RuntimeError(f"the method could not start in {self.patience} attempts; {last}")
 
     def _round(self, carry: Carry, number: int) -> tuple[Carry, dict[str, Any]]:
         self.fed.begin(number)
@@ -129,80 +131,61 @@ class Course:
             state, info = self.algorithm.round(carry.state, jax.random.fold_in(self.key, number), self.fed)
             state = _cast(state, carry.state)
             if not bool(engine.healthy(state)):
-                raise VoidError("the replies are finite, the state they lead to is not")
+                raise VoidError("the new state holds NaN or infinity, although all replies are finite")
         except VoidError as error:
             streak = int(carry.void_streak) + 1
             LOG.warning("\t> round %d is void: %s", number + 1, error)
             if streak >= self.patience:
                 raise RuntimeError(
-                    f"{streak} rounds in a row are void, the last of them {number + 1}: {error}"
+                    f"{streak} rounds in a row are void, the last is round {number + 1}: {error}"
                 ) from None
             self.fed.undo()
-            return Carry(carry.state, self._memories(), jnp.int32(streak)), self._row(None, void=True)
-        return Carry(state, self._memories(), jnp.int32(0)), self._row(info, void=False)
+            return Carry(carry.state, self._memories(), jnp.int32(streak)), self._row(None)
+        return Carry(state, self._memories(), jnp.int32(0)), self._row(info)
 
-    def _row(self, info: Any, void: bool) -> dict[str, Any]:
-        """One round's record under the simulator's names; what the method says of a void round is not known."""
-        blank = info is None
-        if blank:
-            info = self._info()
-        named: dict[str, Any] = {
-            name: np.asarray(jnp.zeros(leaf.shape, leaf.dtype) * jnp.nan if blank else leaf)
-            for name, leaf in zip(trees.names(info), jax.tree.leaves(info), strict=True)
-        }
+    def _row(self, info: Any) -> dict[str, Any]:
+        """The row of a round with the columns of the simulator; what the method reports is NaN if it is void (None)."""
+        void = info is None
+        if void:
+            info = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype) * jnp.nan, jax.eval_shape(self._info))
+        row: dict[str, Any] = dict(zip(trees.names(info), map(np.asarray, jax.tree.leaves(info)), strict=True))
         tallies = {exchange.label: self.fed.tallies.get(exchange.label, Tally()) for exchange in self.plan.round}
         for label, tally in tallies.items():
             for name in ("asked", "replied", "accepted"):
-                named[f"{label}.{name}"] = np.int32(getattr(tally, name))
-            named[f"{label}.seconds"] = np.float64(tally.seconds)
-        named |= {name: np.int64(sum(getattr(tally, name) for tally in tallies.values())) for name in COSTS}
-        return {
-            **named,
-            "seconds": np.float64(sum(tally.seconds for tally in tallies.values())),
-            "void": np.bool_(void),
-        }
+                row[f"{label}.{name}"] = np.int32(getattr(tally, name))
+            row[f"{label}.seconds"] = np.float64(tally.seconds)
+        row |= {name: np.int64(sum(getattr(tally, name) for tally in tallies.values())) for name in COSTS}
+        return {**row, "seconds": np.float64(sum(tally.seconds for tally in tallies.values())), "void": np.bool_(void)}
+
+    def _carry(self) -> Carry:
+        """The carry of a start without clients; only its shapes mean anything."""
+        return Carry(self.algorithm.init(self.params, self.key, self._null()), self._memories(), jnp.int32(0))
 
     def _info(self) -> Any:
-        memory = self.algorithm.client_state(self.params)
-        one = lambda state: self.algorithm.round(state, self.key, Null(self.clients, memory=memory))[1]
-        return jax.eval_shape(one, self._blank().state)
+        """What the method reports of a round without clients; only its shapes mean anything."""
+        return self.algorithm.round(self._carry().state, self.key, self._null())[1]
 
-    def _blank(self) -> Carry:
-        """A carry of the right shapes."""
-        memory = self.algorithm.client_state(self.params)
-        start = lambda params: self.algorithm.init(params, self.key, Null(self.clients, memory=memory))
-        state = jax.tree.map(_zeros, jax.eval_shape(start, self.params))
-        return Carry(state, self._memories(), jnp.int32(0))
+    def _null(self) -> Null:
+        return Null(self.clients, memory=self.algorithm.client_state(self.params))
 
     def _memories(self) -> PyTree:
         if not jax.tree.leaves(self.algorithm.client_state(self.params)):
             return ()
-        return Memories(jnp.asarray(self.fed.versions, jnp.int32), jnp.int32(self.fed.exchanges))
+        return MemoryVersions(jnp.asarray(self.fed.versions, jnp.int32), jnp.int32(self.fed.exchanges))
 
-    def _past(self, saved: records.Saved) -> Iterator[Step]:
-        rows, probes = (_joined(tables) for tables in (saved.rows, saved.probes))
+    def _past(self, saved: records.Saved) -> Iterator[RunStep]:
+        rows, metrics = (_joined(tables) for tables in (saved.rows, saved.probes))
         params = self.algorithm.params(saved.carry.state)
         for done in range(saved.done + 1):
             row = {name: column[done - 1] for name, column in rows.items()} if done else {}
-            seen = {name: column[done] for name, column in probes.items() if len(column) == saved.done + 1}
-            yield Step(done, params, row, seen, fresh=False)
+            measured = {name: column[done] for name, column in metrics.items() if len(column) == saved.done + 1}
+            yield RunStep(done, params, row, measured, fresh=False)
 
 
 def _cast(state: PyTree, like: PyTree) -> PyTree:
-    """In fixed dtypes, so that what a checkpoint gives back computes the same."""
-    return jax.tree.map(lambda leaf, due: jnp.asarray(leaf, due.dtype) if not _is_key(due) else leaf, state, like)
-
-
-def _zeros(leaf: Any) -> Any:
-    return jax.random.key(0) if _is_key(leaf) else jnp.zeros(leaf.shape, leaf.dtype)
-
-
-def _is_key(leaf: Any) -> bool:
-    return jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
-
-
-def _columns(row: Mapping[str, Any]) -> dict[str, np.ndarray]:
-    return {name: np.asarray(value)[None] for name, value in row.items()}
+    """The state in fixed dtypes, so that a state from a checkpoint computes the same; random keys stay as they are."""
+    is_key = lambda leaf: jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
+    return jax.tree.map(lambda leaf, due: leaf if is_key(due) else jnp.asarray(leaf, due.dtype), state, like)
 
 
 def _joined(tables: list[dict[str, np.ndarray]]) -> dict[str, np.ndarray]:

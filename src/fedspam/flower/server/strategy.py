@@ -6,7 +6,7 @@ import math
 import time
 from collections.abc import Callable, Iterable
 from contextlib import nullcontext
-from dataclasses import fields, is_dataclass, replace
+from dataclasses import KW_ONLY, dataclass, field, fields, is_dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -23,97 +23,88 @@ from fedspam.flower.privacy.secure_client import SecureSum
 from fedspam.flower.server import exchange
 from fedspam.flower.server.handle import ExchangeLimits, Flower
 from fedspam.flower.server.journal import Journal
-from fedspam.flower.server.nodes import Directory
-from fedspam.flower.server.run import Course, Step
+from fedspam.flower.server.nodes import NodeDirectory
+from fedspam.flower.server.run import FlowerRun, RunStep
 from fedspam.flower.wire import arrays
-from fedspam.flower.wire.schema import Nodes, Schema
+from fedspam.flower.wire.schema import NodePopulation, Schema
 from fedspam.simulation import records
 
 __all__ = ["FedspamStrategy"]
 
 LOG = logging.getLogger("flwr")
-PATIENCE = 3  # void rounds in a row; each has asked others already
+PATIENCE = 3  # void rounds in a row, each after retries with other clients
 Evaluate = Callable[[int, ArrayRecord], MetricRecord | None]
 
 
+@dataclass(eq=False)
 class FedspamStrategy(Strategy):
-    """A method of this package as a Flower strategy: FedAvg's arguments, `start` and `Result`.
+    """A method of this package as a Flower strategy, with the arguments, `start` and `Result` of Flower's FedAvg.
 
-    Its clients run the ClientApp of `fedspam.flower.client_app` with the same method. The draws are those of
-    `fedspam.simulate` with ``key=seed``, and so are the iterates, up to the rounding of sums.
+    The clients run the ClientApp of `fedspam.flower.client_app` with the same method. The random draws are those of
+    `fedspam.simulate` with ``key=seed``, and the iterates are equal up to the rounding of sums.
 
     Arguments:
         algorithm: the method, such as ``spam_pp(cohort_size=10, step_size=1.0, fresh_weight=0.2)``.
-        params: a pytree of the structure that the clients use; None where that is a dictionary of arrays by name.
-        seed: the randomness of the run.
-        fraction_train: the cohort as a share of all clients, in place of the method's own cohort size.
-        fraction_evaluate: the share of the clients that evaluate after each round; 0 saves that exchange.
+        params: a pytree with the structure that the clients use; None if that is a dictionary of arrays by name.
+        seed: the seed of all random draws.
+        fraction_train: the cohort as a share of all clients, instead of the method's own cohort size.
+        fraction_evaluate: the share of the clients that evaluate the model after each round; 0 saves that exchange.
         min_train_nodes: the smallest cohort that `fraction_train` may give.
-        min_evaluate_nodes: likewise for the evaluation.
-        min_available_nodes: how many nodes to wait for before the start.
-        quorum: the share of a cohort whose replies must count.
-        retries: how often other clients are asked in place of those that failed; then the round is void: charged,
-            and without effect.
-        patience: void rounds in a row after which the run ends with an error.
+        min_evaluate_nodes: the smallest number of clients that `fraction_evaluate` may give.
+        min_available_nodes: the number of nodes to wait for before the start.
+        quorum: the share of a cohort whose replies must be accepted.
+        retries: how often other clients replace those that failed. If the quorum is still not reached, the round is
+            void: it is charged and has no effect.
+        patience: the number of void rounds in a row after which the run ends with an error.
         aggregate: a rule of `fedspam.federation.aggregation` instead of the mean over several clients.
-        secure: sums under masks, as the clients have it: see `fedspam.flower.privacy.secure_client.SecureSum`.
-        folder: where rows and checkpoints go, as from `fedspam.simulate`; None keeps nothing.
-        resume: continue the run of that folder, to the bits of a run that was never interrupted.
+        secure: the secure sum, with the settings of the clients; see `fedspam.flower.privacy.secure_client.SecureSum`.
+        folder: where rows and checkpoints are written, as by `fedspam.simulate`; None writes nothing.
+        resume: continue the run in that folder; the result has the same bits as that of an uninterrupted run.
         arrayrecord_key, configrecord_key: the names of the records in a message.
 
     >>> from fedspam import spam_pp
     >>> strategy = FedspamStrategy(spam_pp(cohort_size=3, step_size=1.0, fresh_weight=0.2), min_available_nodes=3)
     """
 
-    def __init__(
-        self,
-        algorithm: Any,
-        params: Params | None = None,
-        *,
-        seed: int = 0,
-        fraction_train: float | None = None,
-        fraction_evaluate: float = 0.0,
-        min_train_nodes: int = 1,
-        min_evaluate_nodes: int = 1,
-        min_available_nodes: int = 2,
-        quorum: float = 1.0,
-        retries: int = 2,
-        patience: int = PATIENCE,
-        aggregate: Rule | None = None,
-        secure: SecureSum | None = None,
-        folder: str | Path | None = None,
-        resume: bool = False,
-        arrayrecord_key: str = "arrays",
-        configrecord_key: str = "config",
-    ) -> None:
-        checks.whole("seed", seed, 0)
-        checks.whole("min_train_nodes", min_train_nodes, 1)
-        checks.whole("min_evaluate_nodes", min_evaluate_nodes, 1)
-        checks.whole("min_available_nodes", min_available_nodes, 1)
-        checks.whole("retries", retries, 0)
-        checks.whole("patience", patience, 1)
-        checks.between("quorum", quorum, 0, 1)
-        checks.between("fraction_evaluate", fraction_evaluate, 0, 1)
-        if fraction_train is not None:
-            checks.between("fraction_train", fraction_train, 0, 1, open_low=True)
-        if secure is not None and aggregate is not None:
-            raise ValueError("aggregate looks at single replies, which secure hides; give one of the two")
-        if resume and folder is None:
+    algorithm: Any
+    params: Params | None = None
+    _: KW_ONLY
+    seed: int = 0
+    fraction_train: float | None = None
+    fraction_evaluate: float = 0.0
+    min_train_nodes: int = 1
+    min_evaluate_nodes: int = 1
+    min_available_nodes: int = 2
+    quorum: float = 1.0
+    retries: int = 2
+    patience: int = PATIENCE
+    aggregate: Rule | None = None
+    secure: SecureSum | None = None
+    folder: str | Path | None = None
+    resume: bool = False
+    arrayrecord_key: str = "arrays"
+    configrecord_key: str = "config"
+    _nodes: NodeDirectory | None = field(default=None, init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        for name in ("seed", "retries"):
+            checks.whole(name, getattr(self, name), 0)
+        for name in ("min_train_nodes", "min_evaluate_nodes", "min_available_nodes", "patience"):
+            checks.whole(name, getattr(self, name), 1)
+        for name in ("quorum", "fraction_evaluate"):
+            checks.between(name, getattr(self, name), 0, 1)
+        if self.fraction_train is not None:
+            checks.between("fraction_train", self.fraction_train, 0, 1, open_low=True)
+        if self.secure is not None and self.aggregate is not None:
+            raise ValueError("aggregate needs single replies, which secure hides; give one of the two")
+        if self.resume and self.folder is None:
             raise ValueError("resume = True needs the folder of the run")
-        if arrays.HEADER in (arrayrecord_key, configrecord_key) or arrayrecord_key == configrecord_key:
+        names = (self.arrayrecord_key, self.configrecord_key, arrays.HEADER)
+        if len(set(names)) < 3:
             raise ValueError(
-                f"arrayrecord_key = {arrayrecord_key!r} and configrecord_key = {configrecord_key!r} must differ from "
-                f"each other and from {arrays.HEADER!r}"
+                f"arrayrecord_key = {names[0]!r} and configrecord_key = {names[1]!r} must differ from each other and "
+                f"from {names[2]!r}"
             )
-        self.algorithm, self.params, self.seed = algorithm, params, seed
-        self.fraction_train, self.fraction_evaluate = fraction_train, fraction_evaluate
-        self.min_train_nodes, self.min_evaluate_nodes = min_train_nodes, min_evaluate_nodes
-        self.min_available_nodes = min_available_nodes
-        self.quorum, self.retries, self.patience, self.aggregate = quorum, retries, patience, aggregate
-        self.secure = secure
-        self.folder, self.resume = None if folder is None else Path(folder), resume
-        self.arrayrecord_key, self.configrecord_key = arrayrecord_key, configrecord_key
-        self._directory: Directory | None = None
 
     def summary(self) -> None:
         """Log the configuration of the strategy."""
@@ -124,7 +115,7 @@ class FedspamStrategy(Strategy):
         LOG.info("\t│\t├──Seed: %d", self.seed)
         LOG.info("\t│\t└──Minimum available nodes: %d", self.min_available_nodes)
         LOG.info("\t├──> Exchanges: quorum %.2f | retries %d", self.quorum, self.retries)
-        LOG.info("\t├──> Folder: %s", self.folder or "(none: nothing is kept)")
+        LOG.info("\t├──> Folder: %s", self.folder or "(none: nothing is written)")
         LOG.info("\t└──> Keys in records:")
         LOG.info("\t\t├── ArrayRecord key: '%s'", self.arrayrecord_key)
         LOG.info("\t\t└── ConfigRecord key: '%s'", self.configrecord_key)
@@ -143,10 +134,10 @@ class FedspamStrategy(Strategy):
 
         Arguments:
             grid: Flower's grid.
-            initial_arrays: where it starts; `fedspam.flower.to_arrays` makes them of any pytree.
-            num_rounds: how many rounds.
-            timeout: seconds that clients have for one exchange.
-            train_config, evaluate_config: what goes along with the messages.
+            initial_arrays: the parameters to start from; `fedspam.flower.to_arrays` makes them from a pytree.
+            num_rounds: the number of rounds.
+            timeout: the deadline of one attempt at an exchange, in seconds; also the time to wait for nodes.
+            train_config, evaluate_config: the ConfigRecord of the messages.
             evaluate_fn: (round, arrays) -> metrics, on the server, before the first round and after each.
         """
         checks.whole("num_rounds", num_rounds, 1)
@@ -161,10 +152,9 @@ class FedspamStrategy(Strategy):
         params, key = arrays.to_params(initial_arrays, self.params), jax.random.key(self.seed)
         schema = Schema.of(self.algorithm, params)
         LOG.info("schema: %s", schema.digest)
-        directory = self._directory = Directory(grid, schema, timeout)
-        directory.gather(self.min_available_nodes)
-        clients = Nodes(directory.clients)
-        algorithm = self.algorithm
+        nodes = self._nodes = NodeDirectory(grid, schema, timeout)
+        nodes.gather(self.min_available_nodes)
+        clients, algorithm = NodePopulation(nodes.clients), self.algorithm
         if self.fraction_train is not None:
             count = max(math.floor(clients.size * self.fraction_train), self.min_train_nodes)
             algorithm = with_cohort(algorithm, min(count, clients.size))
@@ -172,21 +162,22 @@ class FedspamStrategy(Strategy):
             algorithm, clients, params, key, world="flower", quorum=self.quorum, retries=self.retries,
             aggregate=self.aggregate,
         )  # fmt: skip
-        run = describe.digest(identity)
-        terms = ExchangeLimits(timeout, self.quorum, self.retries, self.arrayrecord_key, self.configrecord_key)
-        journal = Journal(self.folder, run)
+        run_id = describe.digest(identity)
+        limits = ExchangeLimits(timeout, self.quorum, self.retries, self.arrayrecord_key, self.configrecord_key)
+        folder = None if self.folder is None else Path(self.folder)
+        journal = Journal(folder, run_id)
         fed = Flower(
-            grid, directory, schema, terms, journal, run[:16], config=train_config, aggregate=self.aggregate,
+            grid, nodes, schema, limits, journal, run_id[:16], config=train_config, aggregate=self.aggregate,
             secure=self.secure,
         )  # fmt: skip
-        course = Course(algorithm, fed, clients, schema.plan, params, key, self.patience)
+        run = FlowerRun(algorithm, fed, clients, schema.plan, params, key, self.patience)
 
         result = Result(arrays=initial_arrays)
-        look = lambda done, params: _numbers(evaluate_fn(done, arrays.to_arrays(params)) if evaluate_fn else None)
+        measure = lambda done, params: _numbers(evaluate_fn(done, arrays.to_arrays(params)) if evaluate_fn else None)
         config = ConfigRecord() if evaluate_config is None else evaluate_config
-        with records.Store(self.folder) if self.folder is not None else nullcontext() as store:
-            for step in course.run(num_rounds, store, journal, identity, self.resume, look):
-                self._tell(step, result)
+        with records.Store(folder) if folder is not None else nullcontext() as store:
+            for step in run.steps(num_rounds, store, journal, identity, self.resume, measure):
+                _report(step, result)
                 if step.fresh and step.done and self.fraction_evaluate > 0:
                     self._evaluate(step, result, config, grid, timeout)
         LOG.info("")
@@ -197,26 +188,11 @@ class FedspamStrategy(Strategy):
             LOG.info("\t%s", line.strip("\n"))
         return result
 
-    def _tell(self, step: Step, result: Result) -> None:
-        result.arrays = arrays.to_arrays(step.params)
-        if step.seen:
-            result.evaluate_metrics_serverapp[step.done] = MetricRecord(_plain(step.seen))
-            if step.fresh:
-                LOG.info("\t└──> Global evaluation: %s", result.evaluate_metrics_serverapp[step.done])
-        if step.done:
-            result.train_metrics_clientapp[step.done] = MetricRecord(_plain(step.row))
-        if step.fresh and step.done:
-            row = step.row
-            LOG.info(
-                "\t└──> %.3f s in exchanges | %d B down, %d B up (with Flower's records: %d, %d)",
-                row["seconds"], row["bytes_down"], row["bytes_up"], row["flower_down"], row["flower_up"],
-            )  # fmt: skip
-
-    def _evaluate(self, step: Step, result: Result, config: ConfigRecord, grid: Grid, timeout: float) -> None:
+    def _evaluate(self, step: RunStep, result: Result, config: ConfigRecord, grid: Grid, timeout: float) -> None:
         messages = dict(enumerate(self.configure_evaluate(step.done, result.arrays, config, grid)))
         for message in messages.values():
             message.metadata.ttl = timeout
-        trip = exchange.round_trip(grid, messages, _measured, timeout)
+        trip = exchange.round_trip(grid, messages, _evaluation, timeout)
         LOG.info("evaluate: Received %d results and %d failures", len(trip.values), len(trip.failures))
         metrics = self.aggregate_evaluate(step.done, [trip.values[slot] for slot in sorted(trip.values)])
         if metrics is not None:
@@ -226,12 +202,12 @@ class FedspamStrategy(Strategy):
     def configure_evaluate(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
-        """Ask a part of the clients, drawn anew each round, to evaluate the model."""
-        assert self._directory is not None, "start() comes first"
-        clients = Nodes(self._directory.clients)
+        """The messages that ask a random share of the clients, drawn anew each round, to evaluate the model."""
+        assert self._nodes is not None, "start() comes first"
+        clients = NodePopulation(self._nodes.clients)
         count = min(clients.size, max(math.floor(clients.size * self.fraction_evaluate), self.min_evaluate_nodes))
         key = prng.fold_name(jax.random.fold_in(jax.random.key(self.seed), server_round), "evaluate")
-        nodes = [self._directory.node(int(id)) for id in clients.sample(key, count)]
+        nodes = [self._nodes.node(int(id)) for id in clients.sample(key, count)]
         record = RecordDict({
             self.arrayrecord_key: arrays,
             self.configrecord_key: ConfigRecord({**config, "server-round": server_round}),
@@ -248,25 +224,19 @@ class FedspamStrategy(Strategy):
         means = {name: np.average([float(str(metrics[name])) for metrics in found], weights=weights) for name in names}
         return MetricRecord({name: float(means[name]) for name in sorted(means)})
 
-    def configure_train(
-        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
-    ) -> Iterable[Message]:
-        """Not for this strategy: a round may hold several exchanges, so `start` runs it whole."""
+    def configure_train(self, *_: Any, **__: Any) -> Any:
+        """Not used: a round may hold several exchanges, so `start` runs it as a whole."""
         raise NotImplementedError("a round of this strategy may hold several exchanges; use start()")
 
-    def aggregate_train(
-        self, server_round: int, replies: Iterable[Message]
-    ) -> tuple[ArrayRecord | None, MetricRecord | None]:
-        """Not for this strategy: a round may hold several exchanges, so `start` runs it whole."""
-        raise NotImplementedError("a round of this strategy may hold several exchanges; use start()")
+    aggregate_train = configure_train
 
 
 def with_cohort(algorithm: Any, count: int) -> Any:
-    """The same method with another cohort size, in its start as well."""
+    """The same method with another cohort size, also in its start."""
     size = getattr(algorithm, "cohort_size", None)
     if not isinstance(size, int):
         raise ValueError(
-            f"fraction_train was given, and {type(algorithm).__name__} has no cohort size: it asks one client or all; "
+            f"fraction_train needs a method with a cohort size; {type(algorithm).__name__} uses one client or all: "
             "leave fraction_train out"
         )
 
@@ -281,10 +251,27 @@ def with_cohort(algorithm: Any, count: int) -> Any:
     return resized(algorithm)
 
 
-def _measured(slot: Any, reply: Message) -> Message:
+def _report(step: RunStep, result: Result) -> None:
+    """Put a step into Flower's result, and log it if it is new."""
+    result.arrays = arrays.to_arrays(step.params)
+    if step.metrics:
+        result.evaluate_metrics_serverapp[step.done] = MetricRecord(_plain(step.metrics))
+        if step.fresh:
+            LOG.info("\t└──> Global evaluation: %s", result.evaluate_metrics_serverapp[step.done])
+    if step.done:
+        result.train_metrics_clientapp[step.done] = MetricRecord(_plain(step.row))
+    if step.fresh and step.done:
+        row = step.row
+        LOG.info(
+            "\t└──> %.3f s in exchanges | %d B down, %d B up (with Flower's records: %d, %d)",
+            row["seconds"], row["bytes_down"], row["bytes_up"], row["flower_down"], row["flower_up"],
+        )  # fmt: skip
+
+
+def _evaluation(slot: Any, reply: Message) -> Message:
     found = list(reply.content.metric_records.values())
     if len(found) != 1 or "num-examples" not in found[0]:
-        raise exchange.RejectedError("an evaluation is one MetricRecord with 'num-examples'")
+        raise exchange.RejectedError("the reply to an evaluation must hold one MetricRecord with 'num-examples'")
     if any(not isinstance(value, int | float) or not math.isfinite(value) for value in found[0].values()):
         raise exchange.RejectedError("its metrics are not finite numbers")
     return reply
@@ -295,5 +282,5 @@ def _numbers(metrics: MetricRecord | None) -> dict[str, float]:
 
 
 def _plain(row: dict[str, Any]) -> dict[str, Any]:
-    """Flower's records take Python's own numbers only."""
+    """Python's numbers, because Flower's records take no others."""
     return {name: int(value) if np.asarray(value).dtype.kind in "iub" else float(value) for name, value in row.items()}

@@ -1,1 +1,1 @@
-"""The conformance kit, and a grid inside one process."""
+"""For tests: a grid inside one process, and the conformance kit for clients in other languages."""

@@ -1,16 +1,16 @@
 """The conformance kit: golden messages and replies, for clients in other frameworks and languages.
 
-A client that answers every message of the kit as the golden replies do can take part in a federation. The kit is a
+A client whose replies to all messages of the kit equal the golden replies can take part in a federation. The kit is a
 folder:
 
 - ``problem.safetensors``: the rows of three clients, ``client-<id>.features`` and ``client-<id>.label``;
-- ``kit.json``: the problem and the methods in words, and the cases in the order in which they must be answered;
+- ``kit.json``: the problem and the methods in words, and the cases in the order of the messages;
 - ``<case>/message.json`` and ``<case>/message.safetensors``: the header and the encoded fields of one message;
-- ``<case>/reply.json`` and ``<case>/reply.safetensors``: what the client under test writes.
+- ``<case>/reply.json`` and ``<case>/reply.safetensors``: the reply that the client under test writes.
 
-Write the messages with ``python -m fedspam.flower.testing.conformance make FOLDER``, have the client answer them, and
-check it with ``python -m fedspam.flower.testing.conformance check FOLDER``. Neither needs Flower: the files hold what
-Flower carries. (The golden files themselves are made by ``record``, which lets the clients of this package answer.)
+Write the messages with ``python -m fedspam.flower.testing.conformance make FOLDER``, let the client write its replies,
+and check them with ``python -m fedspam.flower.testing.conformance check FOLDER``. Neither needs Flower: the files hold
+the content of Flower's messages. ``record FOLDER`` makes the golden files with this package's own client.
 """
 
 import argparse
@@ -25,20 +25,20 @@ from fedspam._internal import files, strict
 from fedspam._internal.strict import MIB
 
 GOLDEN = Path(__file__).parent / "golden"
-SIZE = 16 * MIB  # the longest file that is read
+SIZE = 16 * MIB  # of the largest file that is read
 TOLERANCE = 1e-9  # relative, and absolute
 MESSAGE, REPLY = "message", "reply"
 
 
 class Finding(NamedTuple):
-    """What a case says of the client: fine where there is no complaint."""
+    """The result of one case; without a complaint the reply is right."""
 
     case: str
     complaint: str | None
 
 
 def check(folder: str | Path) -> list[Finding]:
-    """Every reply in a folder against the golden ones; the first complaint about each."""
+    """Compare every reply in a folder with the golden one; a finding holds the first difference."""
     return [Finding(case, _complaint(Path(folder) / case, GOLDEN / case)) for case in cases()]
 
 
@@ -55,13 +55,13 @@ def make(folder: str | Path) -> None:
 
 
 def cases() -> list[str]:
-    """The names of the cases, in their order."""
+    """The names of the cases in order."""
     return [str(case["name"]) for case in _json(GOLDEN / "kit.json")["cases"]]
 
 
-def _complaint(answered: Path, golden: Path) -> str | None:
+def _complaint(folder: Path, golden: Path) -> str | None:
     try:
-        head, due = _json(answered / "reply.json"), _json(golden / "reply.json")
+        head, due = _json(folder / "reply.json"), _json(golden / "reply.json")
         if "refused" in due:
             return None if head.get("refused") else f"the client must refuse: {due['refused']}"
         if head.get("refused"):
@@ -70,20 +70,20 @@ def _complaint(answered: Path, golden: Path) -> str | None:
             if name == "fedspam" and isinstance(head.get(name), str):
                 continue  # the version of the client's own software
             if head.get(name) != value:
-                return f"reply.json says {name} = {head.get(name)!r}, {value!r} is due"
+                return f"reply.json has {name} = {head.get(name)!r}, expected {value!r}"
         if not (golden / "reply.safetensors").exists():
             return None
-        fields, expected = _arrays(answered / "reply.safetensors"), _arrays(golden / "reply.safetensors")
+        fields, expected = _arrays(folder / "reply.safetensors"), _arrays(golden / "reply.safetensors")
     except (strict.MalformedError, files.DamagedError) as error:
         return str(error)
     if fields.keys() != expected.keys():
         return f"lacks {sorted(expected.keys() - fields.keys())}, has unknown {sorted(fields.keys() - expected.keys())}"
     for name, value in expected.items():
-        came = fields[name]
-        if came.shape != value.shape or came.dtype != value.dtype:
-            return f"{name} is {came.dtype}{list(came.shape)}, {value.dtype}{list(value.shape)} is due"
-        if not np.allclose(came, value, rtol=TOLERANCE, atol=TOLERANCE):
-            worst = np.max(np.abs(np.asarray(came, np.float64) - np.asarray(value, np.float64)))
+        found = fields[name]
+        if found.shape != value.shape or found.dtype != value.dtype:
+            return f"{name} is {found.dtype}{list(found.shape)}, expected {value.dtype}{list(value.shape)}"
+        if not np.allclose(found, value, rtol=TOLERANCE, atol=TOLERANCE):
+            worst = np.max(np.abs(np.asarray(found, np.float64) - np.asarray(value, np.float64)))
             return f"{name} is off by up to {worst:.3g}"
     return None
 
@@ -103,25 +103,25 @@ def _arrays(path: Path) -> dict[str, np.ndarray]:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The command line; 1 if a reply is not what it should be."""
+    """The command line; the exit code is 1 if a reply is wrong."""
     parser = argparse.ArgumentParser(prog="python -m fedspam.flower.testing.conformance", description=__doc__)
     parser.add_argument("command", choices=("make", "check", "record"))
     parser.add_argument("folder", type=Path)
-    asked = parser.parse_args(arguments)
-    if asked.command == "make":
-        make(asked.folder)
-        sys.stdout.write(f"{len(cases())} messages in {asked.folder}; answer them in the order of kit.json\n")
+    options = parser.parse_args(arguments)
+    if options.command == "make":
+        make(options.folder)
+        sys.stdout.write(f"{len(cases())} messages in {options.folder}; reply to them in the order of kit.json\n")
         return 0
-    if asked.command == "record":
+    if options.command == "record":
         from fedspam.flower.testing.recording import record
 
-        record(asked.folder)
+        record(options.folder)
         return 0
-    findings = check(asked.folder)
+    findings = check(options.folder)
     for finding in findings:
         sys.stdout.write(f"{finding.case}: {finding.complaint or 'ok'}\n")
     bad = sum(finding.complaint is not None for finding in findings)
-    sys.stdout.write(f"{len(findings) - bad} of {len(findings)} replies are as they should be\n")
+    sys.stdout.write(f"{len(findings) - bad} of {len(findings)} replies are right\n")
     return 1 if bad else 0
 
 

@@ -1,4 +1,4 @@
-"""A Grid inside one process: a ClientApp, its nodes, nothing in between. For tests, and to try an app in a debugger."""
+"""A Grid inside one process, without a network: for tests, and to try an app in a debugger."""
 
 import itertools
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -14,14 +14,15 @@ Twist = Callable[[int, Message, Callable[[], Message]], list[Message]]
 
 
 class LoopbackGrid(Grid):
-    """Nodes that answer at once, the last one asked first. What a client raises becomes an error reply, as in Flower.
+    """Nodes that reply at once, in reverse order. An exception in a client becomes an error reply, as in Flower.
 
     Arguments:
         app: the ClientApp.
-        clients: how many nodes; or the node configuration of each.
-        run_config: what the app finds as ``context.run_config``.
-        twist: (client, message, answer) -> the replies that arrive: what goes wrong. ``answer()`` asks the client.
-        first: the number of the first node.
+        clients: the number of nodes; or the node configuration of each.
+        run_config: the app's ``context.run_config``.
+        twist: (client, message, answer) -> the replies that arrive, to simulate faults; ``answer()`` is the client's
+            reply.
+        first: the id of the first node.
 
     >>> import jax.numpy as jnp
     >>> from fedspam import spam
@@ -47,7 +48,7 @@ class LoopbackGrid(Grid):
             clients = [{"partition-id": id, "num-partitions": clients} for id in range(clients)]
         self._app, self._twist = app, twist
         _identify()
-        # numbers that are in another order than the partitions, as in a real federation
+        # node ids are in another order than the partitions, as in a real federation
         self.contexts = {
             first + (7 * number) % 1009: Context(
                 1, first + (7 * number) % 1009, dict(config), RecordDict(), dict(run_config or {})
@@ -57,10 +58,10 @@ class LoopbackGrid(Grid):
         self._clients = {node: number for number, node in enumerate(self.contexts)}
         self._replies: dict[str, list[Message]] = {}
         self._numbers = itertools.count()
-        self.messages: list[Message] = []  # all that were sent
+        self.messages: list[Message] = []  # all messages sent so far
 
     def set_run(self, run: Any) -> None:
-        """There is only one."""
+        """Does nothing: there is only one run."""
 
     @property
     def run(self) -> Any:
@@ -73,14 +74,14 @@ class LoopbackGrid(Grid):
         return list(self.contexts)
 
     def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
-        taken = []
+        ids = []
         for message in messages:
             name = f"message {next(self._numbers)}"
             message.metadata.__dict__["_message_id"] = name
             self.messages.append(message)
-            taken.append(name)
-            self._replies[name] = self._answers(message)
-        return taken
+            ids.append(name)
+            self._replies[name] = self._replies_to(message)
+        return ids
 
     def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
         return [reply for name in reversed(list(message_ids)) for reply in self._replies.pop(name, [])]
@@ -88,7 +89,7 @@ class LoopbackGrid(Grid):
     def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> Iterable[Message]:
         return self.pull_messages(self.push_messages(messages))
 
-    def _answers(self, message: Message) -> list[Message]:
+    def _replies_to(self, message: Message) -> list[Message]:
         node = message.metadata.dst_node_id
         if node not in self.contexts:
             return [Message(Error(code=5, reason="Node Unavailable"), reply_to=message)]
@@ -104,7 +105,7 @@ class LoopbackGrid(Grid):
 
 
 def _identify() -> None:
-    """Outside of a Flower process no message can be made: say who sends them. Flower has no public word for it yet."""
+    """Set the ids that Flower needs to make a message outside of its own processes. Flower has no public API for it."""
     from flwr.supercore.task_identity import TaskIdentity
 
     for name in ("task_id", "run_id", "node_id"):

@@ -1,4 +1,4 @@
-"""How the golden files of the conformance kit are made: runs over a loopback grid, with everything one client hears."""
+"""Makes the golden files of the conformance kit: all messages to one client and its replies, in runs with faults."""
 
 import json
 from pathlib import Path
@@ -21,18 +21,17 @@ from fedspam.problems import synthetic_logistic
 from fedspam.solvers import GradientDescent
 
 CLIENTS, CLIENT, DIMENSION = 3, 1, 4
-REGULARISATION, STEP = 0.1, 0.2
-SEED = 2  # client 1 is the prox client of the first and the last round
+REGULARIZATION, STEP = 0.1, 0.2
+SEED = 2  # with it client 1 is the prox client of the first and the last round
 PROBLEM = (
     "Client i has rows a_j (features) and labels y_j in {-1, 1}. Its loss is f_i(x) = mean_j log(1 + exp(-y_j <a_j, "
-    "x>)) + 0.05 |x|^2 with x in R^4, float64. The client under test is client 1. @key is of no use here: every "
-    "gradient is that of all rows. A reply carries @client and @round of its message, and its parts under 'reply'. "
-    "Fields that a message does not carry, and the work needs, are those that an earlier message of the same run and "
-    "@round carried."
+    "x>)) + 0.05 |x|^2 with x in R^4, float64. The client under test is client 1. @key is not used: every gradient "
+    "is over all rows. A reply holds @client and @round of its message, and its parts under 'reply'. Fields that the "
+    "work needs and the message does not hold are those of an earlier message of the same run and @round."
 )
 PROX = (
     "3 gradient steps y <- y - 0.2 grad phi(y) from y = x, where grad phi(y) = grad f(y) - grad f(x) + g + (y - "
-    "x)/step_size. reply.x is y; reply.certificate says of it: decrease = phi(y) - phi(x) for phi(y) = f(y) + <g - "
+    "x)/step_size. reply.x is y; reply.certificate holds decrease = phi(y) - phi(x) for phi(y) = f(y) + <g - "
     "grad f(x), y - x> + |y - x|^2/(2 step_size), stationarity = |grad phi(y)|, distance = |y - x|, step_size, steps "
     "= 3, gradients = 4, and certified = 1 if decrease <= 0 and stationarity <= sqrt(3)/4 * distance/step_size, else "
     "0"
@@ -43,17 +42,18 @@ WORKS = {
     "prox": PROX,
 }
 SCAFFOLD = (
-    "train: the client remembers c, first 0. From y = x twice y <- y - local_rate (grad f(y) - c + control); "
-    "reply.moved = y - x; then it remembers c - control - (y - x)/(2 local_rate). The header says which memory to "
-    "start from ('memory': the exchange that left it, 0 for the first), what the new one is called ('becomes'), and "
-    "which older one must be kept besides ('settled'); a client that has lost it refuses"
+    "train: the memory of a client is c, at first 0. From y = x do twice y <- y - local_rate (grad f(y) - c + "
+    "control); reply.moved = y - x; the new memory is c - control - (y - x)/(2 local_rate). The header holds the "
+    "version of the memory to start from ('memory': the exchange that left it, 0 for the first), the version of the "
+    "new memory ('becomes'), and the older version that must be kept too ('settled'); a client that has lost its "
+    "memory refuses"
 )
-FEDAVG = "train: from y = x twice y <- y - local_rate grad f(y); reply.moved = y - x"
+FEDAVG = "train: from y = x do twice y <- y - local_rate grad f(y); reply.moved = y - x"
 HEADER = (
-    "The header of a reply repeats schema and exchange; to query.whoami a client replies with partition-id, "
-    "num-partitions, the version of its software as 'fedspam', and the schema. A client knows the schema of the "
-    "method that it was written for (the server logs it) and refuses every other, and exchanges that the method does "
-    "not have, with a header 'refused' that says why, and without fields."
+    "The header of a reply repeats schema and exchange. The reply to query.whoami holds partition-id, num-partitions, "
+    "the version of the client's software as 'fedspam', and the schema. A client has the schema of the method that it "
+    "was written for (the server logs it). It refuses messages with another schema, and exchanges that the method does "
+    "not have, by a header 'refused' that holds the reason, and without fields."
 )
 
 
@@ -62,7 +62,7 @@ def record(folder: str | Path) -> None:
     folder = Path(folder)
     with jax.enable_x64(True):
         clients = synthetic_logistic(
-            0, clients=CLIENTS, dimension=DIMENSION, rows=(4, 6), regularisation=REGULARISATION
+            0, clients=CLIENTS, dimension=DIMENSION, rows=(4, 6), regularisation=REGULARIZATION
         )
         solver = GradientDescent(steps=3, local_rate=STEP, safeguard=False)
         methods = {
@@ -70,9 +70,9 @@ def record(folder: str | Path) -> None:
             "scaffold": scaffold(CLIENTS, 2, STEP),
             "fedavg": fedavg(CLIENTS, 2, STEP),
         }
-        heard = {name: _heard(clients, method) for name, method in methods.items()}
+        recorded = {name: _recorded(clients, method) for name, method in methods.items()}
     cases = []
-    for name, exchanges in heard.items():
+    for name, exchanges in recorded.items():
         for number, (message, reply) in enumerate([*exchanges, *_refused(name, exchanges, clients, methods[name])]):
             case = f"{name}-{number:02d}"
             cases.append({"name": case, "method": name, "type": message.metadata.message_type})
@@ -88,8 +88,8 @@ def record(folder: str | Path) -> None:
     files.write(folder / "kit.json", json.dumps(kit, indent=1).encode())
 
 
-def _heard(clients: Any, method: Any) -> list[tuple[Message, Message]]:
-    """All that the client is asked in a run in which things go wrong, with its answers."""
+def _recorded(clients: Any, method: Any) -> list[tuple[Message, Message]]:
+    """All messages to the client with its replies, in a run in which some replies are lost."""
     first, exchanges = jnp.ones(DIMENSION), []
 
     def twist(client: int, message: Message, answer: Any) -> list[Message]:
@@ -110,14 +110,14 @@ def _heard(clients: Any, method: Any) -> list[tuple[Message, Message]]:
 def _refused(
     name: str, exchanges: list[tuple[Message, Message]], clients: Any, method: Any
 ) -> list[tuple[Message, Message]]:
-    """The last message, changed in ways that a client must refuse."""
-    asked, _ = exchanges[-1]
+    """The last message, changed so that a client must refuse it."""
+    last, _ = exchanges[-1]
     with jax.enable_x64(True):
         app: ClientApp = client_app(clients_of(clients), method, jnp.ones(DIMENSION))
     changed = []
     for change in ({"schema": "0" * 32}, {"exchange": "nothing"}, {"memory": 77}) if name == "scaffold" else ():
-        head = ConfigRecord({**asked.content.config_records[arrays.HEADER], **change})
-        message = Message(RecordDict({**asked.content, arrays.HEADER: head}), 1, asked.metadata.message_type)
+        head = ConfigRecord({**last.content.config_records[arrays.HEADER], **change})
+        message = Message(RecordDict({**last.content, arrays.HEADER: head}), 1, last.metadata.message_type)
         grid = LoopbackGrid(app, [{"partition-id": CLIENT, "num-partitions": CLIENTS}])
         with jax.enable_x64(True):
             changed.append((message, app(message, next(iter(grid.contexts.values())))))
@@ -125,7 +125,7 @@ def _refused(
 
 
 def _write(folder: Path, name: str, message: Message) -> None:
-    """The header as JSON, Flower's type of the message included; the fields as they travel."""
+    """Write the header as JSON, with Flower's type of the message, and the encoded fields."""
     folder.mkdir(parents=True, exist_ok=True)
     head = dict(message.content[arrays.HEADER])
     head.pop("description", None)

@@ -1,1 +1,1 @@
-"""What travels between server and clients."""
+"""What travels between server and clients: arrays as Flower's records, and the schema that both sides derive."""

@@ -1,4 +1,4 @@
-"""Parameters as Flower's records, and our bytes inside of them."""
+"""Parameters as Flower's records, and encoded messages inside such records."""
 
 from typing import Any
 
@@ -6,30 +6,33 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from flwr.app import Array, ArrayRecord, RecordDict
+from jaxtyping import PyTree
 
 from fedspam._internal import checks, trees
 from fedspam._internal.trees import Params
 
 __all__ = ["to_arrays", "to_params"]
 
-HEADER = "fedspam"  # the record that says what a message is
-STYPE = "safetensors"  # how the one array of a message is serialised
-LONE = "params"  # the name of parameters that are a single array
+HEADER = "fedspam"  # the name of the record that describes a message
+STYPE = "safetensors"  # the serialization of the one array of a message
+LONE = "params"  # the name of parameters that are a lone array
 
 
 def to_arrays(params: Params) -> ArrayRecord:
-    """Parameters as Flower keeps a model: one array a leaf, under its path, ``layers.0.kernel``.
+    """Parameters as Flower keeps a model: one array per leaf, named by its path, ``layers.0.kernel``.
 
     >>> import jax.numpy as jnp
     >>> list(to_arrays({"bias": jnp.zeros(2), "layers": [jnp.ones((2, 3))]}))
     ['bias', 'layers.0']
     """
     names = [name or LONE for name in trees.names(params)]
-    return ArrayRecord({name: Array(_native(leaf)) for name, leaf in zip(names, jax.tree.leaves(params), strict=True)})
+    return ArrayRecord(
+        {name: Array(np.asarray(leaf, order="C")) for name, leaf in zip(names, jax.tree.leaves(params), strict=True)}
+    )
 
 
 def to_params(arrays: ArrayRecord, like: Params | None = None) -> Params:
-    """The way back: into the structure of `like`, or into a dictionary by name.
+    """The inverse of `to_arrays`: parameters with the structure of `like`, or a dictionary by name.
 
     >>> import jax.numpy as jnp
     >>> to_params(to_arrays(jnp.ones(2)), like=jnp.zeros(2)).tolist()
@@ -49,21 +52,31 @@ def to_params(arrays: ArrayRecord, like: Params | None = None) -> Params:
     return checks.params("arrays", params)
 
 
+def cast(tree: PyTree, like: PyTree) -> PyTree:
+    """NumPy arrays in the dtypes of `like`."""
+    return jax.tree.map(lambda leaf, shape: np.asarray(leaf, shape.dtype), tree, like)
+
+
 def enclose(data: bytes) -> ArrayRecord:
-    """Encoded fields as one array, which Flower cuts into chunks of its own."""
-    return ArrayRecord({"fields": Array("uint8", (len(data),), STYPE, data)})
+    """Encoded fields as one array, which Flower splits into chunks by itself."""
+    return ArrayRecord({"fields": array_of(data)})
+
+
+def array_of(data: bytes) -> Array:
+    """Encoded bytes as an array of Flower."""
+    return Array("uint8", (len(data),), STYPE, data)
 
 
 def enclosed(content: RecordDict) -> bytes:
-    """The encoded fields of a message, of which there must be exactly one array."""
+    """The encoded fields of a message, which must hold exactly one array."""
     found = [array for record in content.array_records.values() for array in record.values()]
     if len(found) != 1 or found[0].stype != STYPE:
-        raise ValueError(f"the message has {len(found)} arrays; there must be one, of type {STYPE!r}")
+        raise ValueError(f"the message has {len(found)} arrays; it must have one, of type {STYPE!r}")
     return found[0].data
 
 
 def size(content: RecordDict) -> int:
-    """The bytes of a message as Flower counts them: all records, whatever they hold."""
+    """The bytes of all records of a message, as Flower counts them."""
     return sum(record.count_bytes() for record in content.values())
 
 
@@ -72,11 +85,7 @@ def payload(content: RecordDict) -> int:
     return sum(len(array.data) for record in content.array_records.values() for array in record.values())
 
 
-def _native(leaf: Any) -> np.ndarray:
-    return np.asarray(leaf, order="C")
-
-
 def _array(array: Array) -> Any:
-    """NumPy's format knows nothing of bfloat16 and gives raw bytes back; the record's own note tells what they are."""
+    """NumPy's file format returns bfloat16 as raw bytes, so the dtype is taken from the record."""
     value = array.numpy()
     return jnp.asarray(value.view(jnp.dtype(array.dtype)) if value.dtype.kind == "V" else value)

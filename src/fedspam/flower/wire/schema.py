@@ -1,7 +1,7 @@
 """What server and clients must agree on, and a hash of it that every message carries.
 
-The method with its local solver (its cohort size apart, which is the server's business), the names, shapes and dtypes
-of the parameters, and those of every message and reply.
+The schema holds the method with its local solver, and the names, shapes and dtypes of the parameters and of every
+message and reply. It leaves out the cohort size, which only the server needs.
 """
 
 import functools
@@ -23,13 +23,13 @@ from fedspam.federation.ledger import Exchange, Plan
 FORMAT = 1  # of the messages
 
 
-# outside of compiled code, as here, the loop of the draw would be compiled in every round
+# without jit the loop of the draw would be compiled again in every round
 _draw = jax.jit(draw, static_argnums=(1, 2, 3))
 
 
 @struct
 class AnyClient:
-    """A client of which nothing is known but what it can be asked: for shapes, never for values."""
+    """A client that can do every work of a method; only the shapes of its replies mean anything."""
 
     weight: float = 1.0
     smoothness: float = 1.0
@@ -43,8 +43,8 @@ class AnyClient:
 
 
 @struct
-class Nodes:
-    """The clients of a federation as the server knows them: their number."""
+class NodePopulation:
+    """The clients of a federation, of which the server knows only the number."""
 
     count: int = static()
 
@@ -65,11 +65,11 @@ class Schema:
 
     plan: Plan
     description: Mapping[str, Any]
-    stateful: frozenset[str]  # the works whose clients remember
+    stateful: frozenset[str]  # the works that change a client's memory
 
     @classmethod
     def of(cls, algorithm: Any, params: Params) -> "Schema":
-        """As server and clients both derive it, once a process. Nothing of it depends on the number of clients."""
+        """The schema, derived once per process on the server and on the clients; it does not depend on their number."""
         essence = {
             "format": FORMAT,
             "algorithm": _essence(describe.without_code(describe.describe(algorithm))),
@@ -82,7 +82,7 @@ class Schema:
 
     @classmethod
     def _derived(cls, algorithm: Any, params: Params, essence: dict[str, Any]) -> "Schema":
-        plan = ledger.plan(algorithm, params, Nodes(2**31))
+        plan = ledger.plan(algorithm, params, NodePopulation(2**31))
         description = {
             **essence,
             "exchanges": {
@@ -112,7 +112,7 @@ class Schema:
         return next((exchange for exchange in exchanges if exchange.label == label), None)
 
     def differences(self, other: Mapping[str, Any]) -> list[str]:
-        """In what this differs from the description that another has, the weightiest first."""
+        """How this schema differs from the description of another, in words, the most important difference first."""
         mine = dict(self.description)
         methods = [description.get("algorithm", {}).get("type") for description in (other, mine)]
         if methods[0] != methods[1]:
@@ -125,7 +125,7 @@ class Schema:
         return [text for text in found if not text.startswith("exchanges")] or found
 
     def kept(self, phase: str) -> frozenset[str]:
-        """The fields that some exchange of a round expects its clients to hold from an earlier one."""
+        """The fields that an exchange expects its clients to hold from an earlier exchange of the same round."""
         exchanges = self.plan.start if phase == "start" else self.plan.round
         return frozenset(name for exchange in exchanges for name in exchange.message.keys() - exchange.sent.keys())
 
@@ -134,7 +134,7 @@ _KNOWN: dict[str, Schema] = {}
 
 
 def _essence(description: Any) -> Any:
-    """The description less the cohort's size, which no client's work depends on."""
+    """The description without the cohort size, on which no work of a client depends."""
     if isinstance(description, dict):
         return {name: _essence(part) for name, part in description.items() if name != "cohort_size"}
     return [_essence(part) for part in description] if isinstance(description, list) else description

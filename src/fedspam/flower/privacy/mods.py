@@ -1,0 +1,105 @@
+"""What the client mods of this folder have in common: the messages they cover, and how they change a reply.
+
+A mod names the works that it covers and the message types that may pass unprotected. It refuses every other message: an
+unknown type would otherwise be sent in clear without anybody noticing.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from flwr.app import ConfigRecord, Context, Message, RecordDict
+from flwr.clientapp.typing import ClientAppCallable, Mod
+
+from fedspam._internal import strict
+from fedspam.federation import wire
+from fedspam.flower.client.app import RefusedError
+from fedspam.flower.wire import arrays
+
+GRADIENTS = ("starting_gradient", "gradient", "difference", "change")  # works whose replies are gradients
+INTRODUCTION = "query.whoami"
+HEADER_BYTES = 2**24  # the longest header of a reply, which has one entry per array
+Values = dict[str, np.ndarray]
+
+
+@dataclass(frozen=True)
+class Coverage:
+    """Which messages a mod covers.
+
+    Arguments:
+        works: the client works whose replies it protects.
+        in_clear: message types that may pass unprotected, such as ``"train.prox"`` or ``"evaluate"``.
+
+    >>> Coverage(("gradient",), in_clear=("train.prox",)).covers("train.gradient")
+    True
+    >>> Coverage(("gradient",)).covers("train.prox")
+    Traceback (most recent call last):
+    fedspam.flower.client.app.RefusedError: 'train.prox' is neither covered nor allowed in clear: ...
+    """
+
+    works: tuple[str, ...] = GRADIENTS
+    in_clear: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if not self.works or isinstance(self.works, str):
+            raise ValueError(f"works = {self.works!r} must be a tuple of at least one name, such as {GRADIENTS!r}")
+        both = {f"train.{work}" for work in self.works} & set(self.in_clear)
+        if both:
+            raise ValueError(
+                f"{sorted(both)} cannot be covered and pass in clear; remove it from works or from in_clear"
+            )
+
+    def covers(self, kind: str) -> bool:
+        """Whether this type of message is covered; False if it may pass in clear. Any other type is refused."""
+        if kind.removeprefix("train.") in self.works and kind.startswith("train."):
+            return True
+        if kind == INTRODUCTION or kind in self.in_clear:
+            return False
+        raise RefusedError(
+            f"{kind!r} is neither covered nor allowed in clear: add its work to works, or let it pass unprotected with "
+            f"in_clear=({kind!r},)"
+        )
+
+
+def treated(treat: Callable[[Values], Values], coverage: Coverage) -> Mod:
+    """A mod that changes the values of covered replies."""
+
+    def mod(message: Message, context: Context, call_next: ClientAppCallable) -> Message:
+        try:
+            covered = coverage.covers(message.metadata.message_type)
+            reply = call_next(message, context)
+            if covered and not_refused(reply):
+                facts, values = opened(reply)
+                rewrite(reply, {**facts, **treat(values)})
+        except RefusedError as error:
+            return refusal(error, message)
+        return reply
+
+    return mod
+
+
+def refusal(error: RefusedError, message: Message) -> Message:
+    """The reply of a client that refuses a message."""
+    if not message.metadata.message_type.startswith(("train.", "query.")):
+        raise error  # Flower turns it into an error reply; the record below would not be read
+    return Message(RecordDict({arrays.HEADER: ConfigRecord({"refused": str(error)})}), reply_to=message)
+
+
+def not_refused(reply: Message) -> bool:
+    """Whether a reply has content and is not a refusal."""
+    return reply.has_content() and "refused" not in reply.content.config_records.get(arrays.HEADER, {})
+
+
+def opened(reply: Message) -> tuple[Values, Values]:
+    """The header fields of a reply, ``@client`` and ``@round``, and its values."""
+    data = arrays.enclosed(reply.content)
+    found, _ = strict.arrays(data, size=len(data), header=HEADER_BYTES)
+    facts = {name: value for name, value in found.items() if name.startswith("@")}
+    return facts, {name: found[name] for name in sorted(found.keys() - facts.keys())}
+
+
+def rewrite(reply: Message, fields: Mapping[str, Any]) -> None:
+    """Replace the fields of a reply."""
+    name = next(iter(reply.content.array_records))
+    reply.content[name] = arrays.enclose(wire.encode(dict(fields)))
