@@ -1,50 +1,36 @@
 """What was run, in words: the method's name, its configuration line by line, and how to run it again."""
 
-import functools
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from fedspam._internal import describe, strict
+from fedspam._internal import strict
 from fedspam._internal.strict import KIB
 from fedspam.app.report.series import Source
 
 SCRIPT = 256 * KIB  # the longest configuration file or command that is shown
 SCRIPTS = ("experiment.toml", "config.toml", "configuration.toml")
 DEEP = 12  # levels of a configuration that are shown line by line
-CHOICES = ("who", "option", "first", "weighted", "accelerated")  # besides types, what makes a method the one it is
-NUMBERS = ("solver", "start", "step_size", "fresh_weight", "cohort_size")
 
 
-def method_of(identity: Mapping[str, Any]) -> str | None:
-    """The name of the registered method whose parts are those of a described algorithm."""
-    algorithm = identity.get("algorithm")
-    return _names().get(_skeleton(algorithm)) if isinstance(algorithm, dict) else None
+def method_name(algorithm: Any) -> str | None:
+    """What a report calls a described algorithm: the name in `METHODS` of its own, else what the manifest holds.
 
+    A wrapper without a name, such as `theory.Observed`, is called what the method inside it is called.
 
-@functools.cache
-def _names() -> dict[str, str]:
+    >>> method_name({"type": "FedAvg", "name": "fedprox"}), method_name({"type": "Observed", "method": {"name": "pp"}})
+    ('FedProx', 'pp')
+    """
     from fedspam.methods import METHODS
 
-    found: dict[str, str] = {}
-    for row in METHODS.values():
-        found.setdefault(_skeleton(describe.describe(row.make())), row.name)
-    return found
-
-
-def _skeleton(described: Any) -> str:
-    """The types that a method is made of and the choices that have a name, without its numbers and its local solver."""
-
-    def part(value: Any) -> Any:
-        if not isinstance(value, dict):
-            return None
-        words = {name: value[name] for name in ("type", *CHOICES) if isinstance(value.get(name), str | bool)}
-        # local steps are a prox whose step size is infinite
-        words["prox"] = not any(text == "inf" for _, text in lines(value.get("step_size"), depth=3))
-        return words | {name: part(inner) for name, inner in value.items() if name not in NUMBERS and part(inner)}
-
-    return json.dumps(part(described), sort_keys=True)
+    if not isinstance(algorithm, dict):
+        return None
+    name = algorithm.get("name")
+    if isinstance(name, str):
+        return METHODS[name].name if name in METHODS else name
+    kind = algorithm.get("type")
+    return method_name(algorithm.get("method")) or (kind if isinstance(kind, str) else None)
 
 
 def lines(value: Any, name: str = "", depth: int = DEEP) -> Iterator[tuple[str, str]]:

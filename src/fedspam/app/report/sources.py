@@ -11,7 +11,7 @@ import numpy as np
 
 from fedspam._internal import files, strict
 from fedspam._internal.strict import MIB
-from fedspam.app.report.provenance import command_of, configuration_file, method_of
+from fedspam.app.report.provenance import command_of, configuration_file, method_name
 from fedspam.app.report.series import Curve, Goal, Paid, Series, Source
 from fedspam.simulation import records
 from fedspam.theory import certificates
@@ -61,7 +61,7 @@ def _run(folder: Path) -> Source:
     identity = facts.pop("identity")
     rounds = max((len(column) for column in rows.values()), default=0)
     series = Series(
-        name=method_of(identity) or folder.name,
+        name=method_name(identity.get("algorithm")) or folder.name,
         paid={**_paid(rows, rounds), **_seconds(folder)},
         metrics={name: Curve(at, value) for name, at, value in _probes(probes, identity, rounds, 1)},
         details={
