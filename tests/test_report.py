@@ -20,9 +20,10 @@ from jax.tree_util import Partial
 from fedspam import simulate, spam_pp
 from fedspam._internal.describe import describe
 from fedspam.app import reproduce
+from fedspam.app.arrival import arrival
 from fedspam.app.cli import main
 from fedspam.app.compare import ComparePlan, Contender, files
-from fedspam.app.compare.measures import CostCell, Curves, Trial, arrivals
+from fedspam.app.compare.measures import CostCell, Curves, Trial
 from fedspam.app.report import BoundOverlay, Curve, Paid, page, read, read_all, tables, targets, write
 from fedspam.app.report.provenance import method_name
 from fedspam.app.report.series import straightened, thin
@@ -125,27 +126,15 @@ def test_two_runs_of_one_method_have_names_of_their_own(runs: dict[str, Any]) ->
     assert names == [f"{ONE} · one", f"{ONE} · one (2)", OTHER]
 
 
-def test_arrivals_are_those_of_a_comparison() -> None:
-    random = np.random.default_rng(0)
-    for _ in range(200):
-        error = np.exp(np.cumsum(random.normal(-0.05, 0.6, size=40)))
-        error[random.random(40) < 0.03] = np.inf
-        for target in (1.0, 0.3, 0.05):
-            (look,) = arrivals(error[None], target)
-            found = targets.arrival(Curve(np.arange(40.0), error), target)
-            assert (np.inf if found is None else found) == look
-
-
 def test_targets_are_levels_that_somebody_reaches() -> None:
     at = np.arange(100.0)
     slow, fast = Curve(at, 5 * 0.93**at), Curve(at, 5 * 0.8**at)
     found = targets.choose([slow, fast], up=False)
     assert found[0] == 1.0
     assert 0.01 in found  # the hardest that both reach
-    assert targets.arrival(slow, found[-1]) is None
-    assert targets.arrival(fast, found[-1]) is not None
+    assert arrival(slow.value, found[-1]) is None
+    assert arrival(fast.value, found[-1]) is not None
     rising = Curve(at, 1 - 0.9**at)
-    assert targets.arrival(rising, 0.9, up=True) == 22.0
     assert targets.choose([rising], up=True)[-1] == 0.99
 
 

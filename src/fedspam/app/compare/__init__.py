@@ -1,8 +1,6 @@
 """Methods against each other: the same problem, the same number of settings tried, the same seeds."""
 
-import datetime as dt
 import difflib
-import json
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -11,10 +9,12 @@ from pathlib import Path
 import numpy as np
 
 from fedspam._internal import checks, describe
+from fedspam.app.arrival import percentiles
 from fedspam.app.compare import files
-from fedspam.app.compare.measures import MEASURES, CostCell, Trial, best, best_of_all, cell, costs, percentiles
+from fedspam.app.compare.measures import MEASURES, CostCell, Trial, best, best_of_all, cell, costs
 from fedspam.app.compare.problems import PROBLEMS, Problem, load
 from fedspam.app.compare.tuning import BUDGET, ComparePlan, try_settings, tune, waves
+from fedspam.app.folders import make_folder, new_folder, write_manifest
 from fedspam.methods import METHODS
 from fedspam.simulation import records
 
@@ -150,33 +150,6 @@ def facts(problem: Problem) -> dict[str, object]:
     """What is known of a problem, for the manifest."""
     names = ("name", "what", "clients", "delta", "smoothness", "client_smoothness", "optimum")
     return {name: getattr(problem, name) for name in names}
-
-
-def make_folder(folder: str | Path) -> Path:
-    folder = Path(folder)
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise records.RecordError(f"cannot make the folder {folder}: {error.strerror}; choose another") from error
-    return folder
-
-
-def write_manifest(folder: Path, command: str, began: float, **found: object) -> None:
-    """manifest.json, and the command in a file of its own."""
-    finished = dt.datetime.now(dt.UTC).isoformat(timespec="seconds")
-    seconds = round(time.perf_counter() - began, 1)
-    text = json.dumps(
-        records.manifest(command=command, **found, finished=finished, seconds=seconds), indent=1, ensure_ascii=False
-    )
-    records.write(folder / "manifest.json", text.encode())
-    records.write(folder / "command", f"{command}\n".encode())
-
-
-def new_folder(stem: str, parent: str | Path = "runs") -> Path:
-    """A folder name that says when it was made and that nothing has yet."""
-    name = f"{stem}-{dt.datetime.now():%Y%m%d-%H%M%S}"
-    names = (Path(parent) / (name if number == 1 else f"{name}-{number}") for number in range(1, 1000))
-    return next(path for path in names if not path.exists())
 
 
 def _panels(found: Contest) -> dict[str, dict[str, Curve]]:

@@ -1,7 +1,5 @@
 """A comparison as CSV: what was tried, what was run, what it cost."""
 
-import csv
-import io
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -11,15 +9,7 @@ import numpy as np
 from fedspam._internal import describe
 from fedspam.app.compare.measures import MEASURES, Trial
 from fedspam.app.compare.tuning import ComparePlan
-
-
-def text(header: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
-    """A table as CSV."""
-    out = io.StringIO()
-    table = csv.writer(out, lineterminator="\n")
-    table.writerow(header)
-    table.writerows(rows)
-    return out.getvalue()
+from fedspam.app.folders import csv_text
 
 
 def number(value: float) -> str:
@@ -35,7 +25,7 @@ def tuning(trials: Mapping[str, Sequence[Trial]], plan: ComparePlan) -> str:
     """Every setting that was tried, in the order of trial, with the median costs on the seeds it was tuned on."""
     pairs = [(error, measure) for error in plan.errors for measure in MEASURES]
     header = ["method", "trial", "status", "final_error", *(f"{m}_to_{plan.label(e):g}" for e, m in pairs), "setting"]
-    return text(
+    return csv_text(
         header,
         (
             [
@@ -55,7 +45,7 @@ def tuning(trials: Mapping[str, Sequence[Trial]], plan: ComparePlan) -> str:
 def curves(finals: Mapping[str, Mapping[int, Trial]], plan: ComparePlan) -> str:
     """Every look at the chosen settings on the reported seeds; a diverged error may be inf or nan."""
     header = ["method", "trial", "seed", "rounds", "error", "bytes_up", "bytes", "gradients"]
-    return text(
+    return csv_text(
         header,
         (
             [key, chosen, seed, int(k), f"{error:.9e}", int(up), int(both), f"{gradients:.10g}"]
@@ -70,7 +60,7 @@ def curves(finals: Mapping[str, Mapping[int, Trial]], plan: ComparePlan) -> str:
 def table(entries: Iterable[Any], trials: Mapping[str, Sequence[Trial]], plan: ComparePlan) -> str:
     """One row a method, target and measure: the median over seeds, its band, and the setting."""
     header = ["method", "target", "measure", "median", "low", "high", "reached", "seeds", "trial", "setting"]
-    return text(
+    return csv_text(
         header,
         (
             [

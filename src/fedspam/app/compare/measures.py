@@ -7,6 +7,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from jaxtyping import Float
 
+from fedspam.app.arrival import WINDOW, arrivals, percentiles
+
 # what is paid, by the name of its column, and what tables and axes call it
 MEASURES: Mapping[str, str] = {
     "rounds": "rounds",
@@ -14,7 +16,6 @@ MEASURES: Mapping[str, str] = {
     "bytes": "bytes in total",
     "gradients": "client gradients",
 }
-WINDOW = 10  # looks over which an error is averaged, so that a lucky dip is no arrival
 DIVERGED = 10.0  # an error this many times that at the start
 
 
@@ -41,23 +42,6 @@ class Curves(NamedTuple):
         return not self.final <= DIVERGED * np.median(self.error[:, 0]) or bool(np.median(self.void) > 0)
 
 
-def arrivals(error: Float[np.ndarray, "seeds looks"], target: float) -> Float[np.ndarray, " seeds"]:
-    """The first look at the target from which the error stays there, in mean square over ten looks; else infinite.
-
-    A run of fewer looks must be there from its first to its last.
-
-    >>> arrivals(np.array([[1.0, 0.05, 0.3] + [0.1] * 10, [1.0] * 13]), 0.1).tolist()
-    [3.0, inf]
-    """
-    window = min(WINDOW, error.shape[1])
-    with np.errstate(over="ignore"):
-        squares = np.where(np.isfinite(error), error, np.inf) ** 2
-        means = np.lib.stride_tricks.sliding_window_view(squares, window, axis=1).mean(axis=2)
-    goal = target * (1 + 1e-12)  # the mean of equal errors must not miss them by rounding
-    reached = (error[:, : means.shape[1]] <= goal) & (np.sqrt(means) <= goal)
-    return np.where(reached.any(axis=1), reached.argmax(axis=1), np.inf)
-
-
 def costs(curves: Curves, measure: str, target: float) -> Float[np.ndarray, " seeds"]:
     """What each seed paid until it arrived; infinite where it did not."""
     looks = arrivals(curves.error, target)
@@ -78,23 +62,6 @@ class CostCell(NamedTuple):
 def cell(values: Float[np.ndarray, " seeds"]) -> CostCell:
     low, median, high = percentiles(values, (10, 50, 90))
     return CostCell(float(median), float(low), float(high), int(np.isfinite(values).sum()), len(values))
-
-
-def percentiles(values: Float[np.ndarray, "seeds ..."], wanted: Sequence[float]) -> Float[np.ndarray, "..."]:
-    """Percentiles over seeds of values of which some may be infinite; between a finite and an infinite one, infinite.
-
-    >>> percentiles(np.array([1.0, 2.0, 3.0, np.inf]), (10, 50, 90)).tolist()
-    [1.3, 2.5, inf]
-    """
-    ordered = np.sort(np.where(np.isnan(values), np.inf, values), axis=0)
-    found = []
-    for percent in wanted:
-        place = percent / 100 * (len(ordered) - 1)
-        below, share = int(place), place - int(place)
-        above = ordered[min(below + 1, len(ordered) - 1)]
-        with np.errstate(invalid="ignore"):
-            found.append(ordered[below] + share * (above - ordered[below]) if share > 0 else ordered[below])
-    return np.where(np.isnan(found), np.inf, found)
 
 
 @dataclass(frozen=True)

@@ -16,6 +16,7 @@ from fedspam._internal.trees import Params, Scalar, static, struct
 from fedspam.clients import Loss, Population, Ragged
 from fedspam.methods import Scales
 from fedspam.problems import Quadratics, SoftmaxLoss, logistic, measure, quadratics, ridge, row_weights, softmax
+from fedspam.problems.quadratic import quadratic
 
 REGULARISATION = 1e-3
 
@@ -53,15 +54,23 @@ class Problem:
 
 
 @struct
-class QuadraticCurve:
-    """The relative gradient norm of a quadratic f."""
+class QuadraticProbe:
+    """f and its relative gradient norm, for quadratic clients."""
 
     hessian: Float[Array, "d d"]
     linear: Float[Array, " d"]
+    constant: Scalar
     unit: Scalar
 
+    @classmethod
+    def of(cls, clients: Quadratics, start: Float[Array, " d"]) -> "QuadraticProbe":
+        """The probe whose gradient norm is 1 at the start."""
+        hessian, linear = clients.hessians.mean(0), clients.linears.mean(0)
+        return cls(hessian, linear, clients.constants.mean(), jnp.linalg.norm(hessian @ start - linear))
+
     def __call__(self, x: Float[Array, " d"]) -> dict[str, Scalar]:
-        return {"gradient": jnp.linalg.norm(self.hessian @ x - self.linear) / self.unit}
+        gradient = jnp.linalg.norm(self.hessian @ x - self.linear) / self.unit
+        return {"loss": quadratic(x, self.hessian, self.linear, self.constant), "gradient": gradient}
 
 
 @struct
@@ -88,8 +97,7 @@ class RegressionLook:
 def of_quadratics(name: str, what: str, people: Quadratics, start: Any) -> Problem:
     """A problem of quadratic clients, all of whose constants are known."""
     start = jnp.asarray(start, people.hessians.dtype)
-    hessian, linear = people.hessians.mean(0), people.linears.mean(0)
-    look = QuadraticCurve(hessian, linear, jnp.linalg.norm(hessian @ start - linear))
+    look = QuadraticProbe.of(people, start)
     return Problem(
         name, what, people, start, look, people.delta, people.smoothness, float(people.client_smoothness.max()),
         people.size, people.optimum, exact=True,

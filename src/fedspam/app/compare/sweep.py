@@ -12,9 +12,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fedspam._internal import describe
-from fedspam.app.compare import check_methods, contest, facts, files, make_folder, waves, write_manifest
+from fedspam.app.compare import check_methods, contest, facts, files, waves
 from fedspam.app.compare.problems import Problem, of_quadratics, similar_quadratics
 from fedspam.app.compare.tuning import ComparePlan
+from fedspam.app.folders import csv_text, make_folder, write_manifest
 from fedspam.methods import METHODS
 from fedspam.problems import ridge
 from fedspam.simulation import records
@@ -145,7 +146,7 @@ def note(plan: ComparePlan) -> tuple[str, ...]:
 
 def to_csv(rows: Iterable[Row]) -> str:
     numbers = {"ratio", "target", "median", "low", "high"}
-    return files.text(
+    return csv_text(
         Row._fields,
         (
             [

@@ -6,25 +6,15 @@ from typing import Any
 
 import numpy as np
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress import Progress
 from rich.table import Table
 
-from fedspam.app.compare import MEASURES, Contest, compare, load, new_folder, waves
+from fedspam.app.compare import MEASURES, Contest, compare, load, waves
 from fedspam.app.compare import sweep as sweeping
 from fedspam.app.compare.options import Comparison
+from fedspam.app.folders import new_folder
+from fedspam.app.terminal import progress_bar
 from fedspam.methods import METHODS
-
-
-def bar(quiet: bool) -> Progress:
-    return Progress(
-        TextColumn("[progress.description]{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeRemainingColumn(),
-        console=Console(stderr=True),
-        transient=True,
-        disable=quiet,
-    )
 
 
 def show(
@@ -39,7 +29,7 @@ def show(
     """Run a comparison or the sweep, print its tables, and return the exit code 0."""
     console = Console() if console is None else console
     folder = new_folder("sweep" if asked.problem is None else "compare") if folder is None else folder
-    with bar(quiet) as progress:
+    with progress_bar(quiet) as progress:
         if asked.problem is None:
             lines = _sweep(asked, folder, command, progress)
         else:

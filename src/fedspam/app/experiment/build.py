@@ -11,7 +11,7 @@ from fedspam.app.compare import problems
 from fedspam.app.config import Config, ConfigError, methods, schema
 from fedspam.app.experiment.data import examples
 from fedspam.app.experiment.model import learner
-from fedspam.app.experiment.probes import ProblemLook, QuadraticProbe, evaluation, look_at
+from fedspam.app.experiment.probes import ProblemLook, evaluation, look_at
 from fedspam.clients import Population, Ragged
 from fedspam.problems import Quadratics, quadratics, ridge
 from fedspam.simulation.stopping import Target
@@ -98,5 +98,4 @@ def _world(config: Config) -> tuple[Population, Params, Any]:
 
 def _quadratic(clients: Quadratics, start: Any) -> tuple[Population, Params, Any]:
     start = jnp.asarray(start, clients.hessians.dtype)
-    unit = jnp.linalg.norm(clients.gradient(start))
-    return clients, start, QuadraticProbe(clients, unit)
+    return clients, start, problems.QuadraticProbe.of(clients, start)

@@ -25,6 +25,7 @@ from jaxtyping import Array, Integer, Key, UInt32
 
 from fedspam._internal import checks, prng, trees
 from fedspam._internal.trees import Params, static, struct
+from fedspam.app.arrival import percentiles
 from fedspam.app.compare.problems import Problem, of_quadratics
 from fedspam.clients import Ids, Oracle
 from fedspam.federation import ledger
@@ -254,8 +255,7 @@ def race(setting: LabSetting) -> Raced:
         # of all sliders only the cohort changes what is sent
         prices = _prices(LabSetting(setting.method, cohort=setting.cohort, solver=setting.solver))
     curves = seen[0]
-    ordered = np.sort(np.where(np.isfinite(curves), curves, np.inf), axis=0)
-    low, median, high = ordered[0], ordered[SEEDS // 2], ordered[-1]
+    low, median, high = percentiles(curves, (0, 50, 100))
     return Raced(setting, problem, median, low, high, curves, prices, *seconds)
 
 

@@ -11,6 +11,7 @@ import numpy as np
 
 from fedspam._internal import files, strict
 from fedspam._internal.strict import MIB
+from fedspam.app.arrival import percentiles
 from fedspam.app.report.provenance import command_of, configuration_file, method_name
 from fedspam.app.report.series import Curve, Goal, Paid, Series, Source
 from fedspam.simulation import records
@@ -124,7 +125,7 @@ def _clients(probes: Mapping[str, np.ndarray], identity: Mapping[str, Any], roun
     """Quantiles over clients: of probes that are vectors with one value a client, or as the probes' names say."""
     found: dict[str, dict[int, Curve]] = {}
     for name, at, value in _probes(probes, identity, rounds, 2):
-        levels = _percentiles(value, PERCENTS, axis=1)
+        levels = percentiles(value, PERCENTS, axis=1)
         found[name] = {percent: Curve(at, level) for percent, level in zip(PERCENTS, levels, strict=True)}
     for name, at, value in _probes(probes, identity, rounds, 1):
         if match := QUANTILE.fullmatch(name):
@@ -177,7 +178,7 @@ def _comparison(folder: Path, rows: Sequence[Mapping[str, str]]) -> Source:
     for (method, trial), seeds in trials.items():
         column = lambda name: np.array([[_number(row[name]) for row in run] for run in seeds.values()])
         try:
-            low, value, high = _percentiles(column("error"), (10, 50, 90), axis=0)
+            low, value, high = percentiles(column("error"), (10, 50, 90))
             at = np.median(column("rounds"), axis=0)
             paid = {name: Paid(at, np.median(column(name), axis=0)) for name in ("bytes_up", "bytes", "gradients")}
         except (KeyError, ValueError) as error:
@@ -281,10 +282,3 @@ def _is_plain(column: np.ndarray) -> bool:
 
 def _float(column: Any) -> np.ndarray:
     return np.asarray(column, np.float64)
-
-
-def _percentiles(values: np.ndarray, wanted: Sequence[float], axis: int) -> np.ndarray:
-    """Percentiles of values of which some may be infinite; between a finite and an infinite one, infinite."""
-    with np.errstate(invalid="ignore"):
-        found = np.percentile(np.where(np.isnan(values), np.inf, values), wanted, axis=axis)
-    return np.where(np.isnan(found), np.inf, found)

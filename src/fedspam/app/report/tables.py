@@ -1,13 +1,12 @@
 """Everything that a report draws, as one tidy table: a row for each point of each curve, as CSV or Parquet."""
 
-import csv
-import io
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from fedspam.app.folders import csv_text
 from fedspam.app.report.series import MEASURES, Curve, Series, Source
 from fedspam.simulation import records
 
@@ -39,12 +38,9 @@ def _curves(series: Series) -> Iterable[tuple[str, str, Curve]]:
 
 
 def write_csv(sources: Sequence[Source], path: Path) -> None:
-    out = io.StringIO()
-    table = csv.writer(out, lineterminator="\n")
-    table.writerow(COLUMNS)
     text = lambda value: "" if value is None else f"{value:.10g}"
-    table.writerows([*row[:4], *map(text, row[4:])] for row in rows(sources))
-    records.write(path, out.getvalue().encode())
+    found = ([*row[:4], *map(text, row[4:])] for row in rows(sources))
+    records.write(path, csv_text(COLUMNS, found).encode())
 
 
 def write_parquet(sources: Sequence[Source], path: Path) -> None:

@@ -6,10 +6,10 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float
+from jaxtyping import Float
 
 from fedspam._internal import checks
-from fedspam._internal.trees import Scalar, struct
+from fedspam.app.compare.problems import QuadraticProbe
 from fedspam.methods import spam
 from fedspam.problems import ridge
 from fedspam.simulation import simulate_many
@@ -50,18 +50,6 @@ READING = (
 Curves = Mapping[tuple[str, str], Float[np.ndarray, "seeds rounds"]]  # by panel and prox
 
 
-@struct
-class RelativeGradient:
-    """The probe: the norm of the gradient of f, relative to that at the start."""
-
-    hessian: Float[Array, "d d"]
-    linear: Float[Array, " d"]
-    unit: Scalar
-
-    def __call__(self, x: Float[Array, " d"]) -> dict[str, Scalar]:
-        return {"relative": jnp.linalg.norm(self.hessian @ x - self.linear) / self.unit}
-
-
 def experiment(
     seeds: int = SEEDS, rounds: int = ROUNDS, seed: int = 0, progress: Callable[[], None] | None = None
 ) -> tuple[Curves, Float[np.ndarray, " seeds"]]:
@@ -83,7 +71,7 @@ def experiment(
             population, start = ridge(number)
             start, delta = jnp.asarray(start), population.delta
             g = population.gradient(start)
-            probe = RelativeGradient(population.hessians.mean(0), population.linears.mean(0), jnp.linalg.norm(g))
+            probe = QuadraticProbe.of(population, start)
             for label, solver in SOLVERS.items():
                 run = simulate_many(
                     [spam(s.ratio / delta, s.fresh_weight, solver=solver, start=g, first="update") for s in SETTINGS],
@@ -95,7 +83,7 @@ def experiment(
                     record=(),
                     side_by_side=False,
                 )
-                for setting, curve in zip(SETTINGS, run.probes["relative"], strict=True):
+                for setting, curve in zip(SETTINGS, run.probes["gradient"], strict=True):
                     runs[setting.name, label].append(curve[0, : rounds * setting.stretch + 1])
                 if progress is not None:
                     progress()

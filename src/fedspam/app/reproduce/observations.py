@@ -1,12 +1,13 @@
 """The paper's "Observations" put to the test: a number and a verdict for each of its sentences."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from jaxtyping import Float
 
+from fedspam.app.arrival import percentiles
 from fedspam.app.reproduce.experiment import LABELS, SOLVERS, Curves
 
 LEVEL = 0.01  # a relative gradient norm that counts as converged: above every floor, far below the start
@@ -60,13 +61,6 @@ def rise(curve: Float[np.ndarray, "seeds rounds"], level: float = LEVEL) -> floa
     arrived = np.pad(lowest[:, :-1] <= level, ((0, 0), (1, 0)))
     with np.errstate(all="ignore"):
         return float(np.where(arrived, 1.0, curve / lowest).max())
-
-
-def percentiles(values: Float[np.ndarray, "..."], wanted: Sequence[float], axis: int) -> Float[np.ndarray, "..."]:
-    """Percentiles of values of which some may be infinite, after an overflow."""
-    largest = np.finfo(float).max
-    found = np.percentile(np.minimum(values, largest), wanted, axis=axis)
-    return np.where(found == largest, np.inf, found)
 
 
 def observations(curves: Curves) -> list[Observation]:

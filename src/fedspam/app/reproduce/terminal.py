@@ -3,11 +3,12 @@
 from pathlib import Path
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 from rich.text import Text
 
-from fedspam.app.reproduce import ROUNDS, SEEDS, SOLVERS, Observation, new_folder, reproduce
+from fedspam.app.folders import new_folder
+from fedspam.app.reproduce import ROUNDS, SEEDS, SOLVERS, Observation, reproduce
+from fedspam.app.terminal import progress_bar
 
 
 def show(
@@ -21,19 +22,10 @@ def show(
 ) -> int:
     """Run the experiment, print what came of it, and return the exit code: 0 if every sentence holds, else 1."""
     console = Console() if console is None else console
-    bar = Progress(
-        TextColumn("[progress.description]{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeRemainingColumn(),
-        console=Console(stderr=True),
-        transient=True,
-        disable=quiet,
-    )
-    with bar:
+    with progress_bar(quiet) as bar:
         task = bar.add_task("compiling and running", total=seeds * len(SOLVERS))
         made = reproduce(
-            new_folder() if folder is None else folder,
+            new_folder("reproduce") if folder is None else folder,
             seeds=seeds,
             rounds=rounds,
             seed=seed,
