@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float
 
-from fedspam.app.arrival import percentiles
+from fedspam.app.arrival import arrivals, percentiles
 from fedspam.app.reproduce.experiment import LABELS, SOLVERS, Curves
 
 LEVEL = 0.01  # a relative gradient norm that counts as converged: above every floor, far below the start
@@ -49,9 +49,8 @@ def swing(curve: Float[np.ndarray, "seeds rounds"]) -> float:
 
 
 def rounds_to(curve: Float[np.ndarray, "seeds rounds"], level: float = LEVEL) -> float:
-    """The first round at or below the level, in the median seed; infinite where that seed never gets there."""
-    reached = curve <= level
-    return float(np.median(np.where(reached.any(axis=1), reached.argmax(axis=1), np.inf)))
+    """The round at which the median seed arrives at the level; infinite if it does not."""
+    return float(np.median(arrivals(curve, level)))
 
 
 def rise(curve: Float[np.ndarray, "seeds rounds"], level: float = LEVEL) -> float:
