@@ -6,7 +6,10 @@ import hashlib
 import importlib.util
 import io
 import json
+import math
+import os
 import re
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,7 +20,7 @@ import numpy as np
 import pytest
 from jax.tree_util import Partial
 
-from fedspam import simulate, spam_pp
+from fedspam import Ragged, auto, simulate, spam_pp
 from fedspam._internal.describe import describe
 from fedspam.app import reproduce
 from fedspam.app.arrival import arrival
@@ -292,6 +295,70 @@ def test_files_that_do_not_fit_together_are_refused(tmp_path: Path) -> None:
         read(tmp_path)
 
 
+def test_numbers_that_are_not_finite_leave_gaps(runs: dict[str, Any]) -> None:
+    """Infinity and NaN in any number of a run: JSON has neither, and the report shows nothing in their place."""
+    source = read(runs["one"][0])
+    (series,) = source.series
+    at = np.arange(3.0)
+    odd = np.array([1.0, np.inf, np.nan])
+    broken = replace(
+        series, paid={"rounds": Paid(at, at), "gradients": Paid(at, odd)}, metrics={"loss": Curve(at, odd)}, clients={},
+        certificates={"share": np.nan, "floor": np.inf, "passed": 0.5, "window": 1, "along": Curve(at, odd)},
+    )  # fmt: skip
+    text = page.render([replace(source, series=[broken], configuration={"growth": math.inf})], "odd")
+    found = json.loads(re.findall(r'id="data">(.*?)</script>', text, re.DOTALL)[0])["series"][0]
+    assert found["paid"]["gradients"]["amount"][-1] is None
+    assert (found["certificates"]["share"], found["certificates"]["floor"]) == (None, None)
+    assert found["metrics"]["loss"]["value"] == [1.0, None, None]
+
+
+def test_auto_with_minibatches_is_reported(tmp_path: Path) -> None:
+    """Its proxes have an infinite step size, so its certificates hold numbers that are not finite."""
+    rows = np.random.default_rng(0).normal(size=(6, 20, 3))
+    clients = Ragged.of(list(rows), lambda x, row: jnp.sum((row - x) ** 2, axis=1), batch=4)
+    simulate(auto(3), clients, jnp.ones(3), rounds=4, key=0, folder=tmp_path / "run")
+    certificates = read(tmp_path / "run").series[0].certificates
+    assert certificates is not None
+    assert not math.isfinite(certificates["floor"])
+    write([tmp_path / "run"], tmp_path / "r.html", csv=tmp_path / "c.csv", figures=tmp_path / "figures")
+
+
+def test_lone_surrogates_are_replaced(runs: dict[str, Any], tmp_path: Path) -> None:
+    """Names of folders may hold bytes that are no text; Python reads them as lone surrogates."""
+    folder = tmp_path / os.fsdecode(b"odd-\xff")
+    try:
+        shutil.copytree(runs["one"][0], folder)
+    except OSError:
+        pytest.skip("this file system takes only names that are text")
+    write([folder, runs["one"][0]], tmp_path / "r.html", csv=tmp_path / "c.csv", figures=tmp_path / "figures")
+    assert "odd-?" in (tmp_path / "r.html").read_text()
+    assert "odd-?" in (tmp_path / "c.csv").read_text()
+
+
+def test_bounds_of_theorems_are_read(tmp_path: Path) -> None:
+    header = "theorem,rounds,mean,low,high,corrected,printed,lyapunov,gap,error\n"
+    (tmp_path / "curves.csv").write_text(
+        header + "3.2,1,5,4,6,9,8,1,1,1\n3.2,2,4,3,5,7,6,1,1,1\n5.1,1,2,1,3,4,4,1,1,1\n"
+    )
+    (tmp_path / "manifest.json").write_text(json.dumps({"asked": {"delta": 1.0}}))
+    source = read(tmp_path)
+    assert [series.name for series in source.series] == ["Theorem 3.2", "Theorem 5.1"]
+    assert source.series[0].metrics["mean squared gradient norm"].value.tolist() == [5, 4]
+    assert source.series[0].bounds["mean squared gradient norm"].value.tolist() == [9, 7]
+    page.render([source], "theory")
+
+
+def test_folders_without_curves_are_left_out_of_a_report_of_several(runs: dict[str, Any], tmp_path: Path) -> None:
+    (tmp_path / "sweep").mkdir()
+    (tmp_path / "sweep" / "manifest.json").write_text("{}")
+    (source,) = read_all([tmp_path / "sweep", runs["one"][0]])
+    assert source.notes == [f"Left out, because they hold no curves: {tmp_path / 'sweep'}"]
+    with pytest.raises(records.RecordError, match=r"neither rows.bin nor"):
+        read_all([tmp_path / "sweep"])
+    with pytest.raises(records.RecordError, match="none of the 2 folders holds curves"):
+        read_all([tmp_path / "sweep"] * 2)
+
+
 # --- what is written -------------------------------------------------------------------------------------------------
 
 
@@ -428,3 +495,22 @@ def test_text_is_readable(report: str, browser: Any, size: tuple[int, int]) -> N
         for card in ("configuration", "manifest"):
             found.locator(f"#{card} summary").click()
         assert pages.unreadable(found) == []
+
+
+@pytest.mark.slow
+def test_many_long_runs_and_odd_names_are_drawn(runs: dict[str, Any], browser: Any, tmp_path: Path) -> None:
+    """A list of 200,000 values is too long for Math.max(...values), and "constructor" is in every plain object."""
+    source = read(runs["one"][0])
+    (series,) = source.series
+    at = np.arange(1000.0)
+    paid = {"rounds": Paid(at, at)}
+    curve = Curve(at, np.geomspace(1, 1e-3, 1000))
+    many = [replace(series, name=f"run {i}", paid=paid, metrics={"gradient": curve}, clients={}) for i in range(200)]
+    odd = replace(series, name="constructor", paid=paid, metrics={"__proto__": curve, "valueOf": curve}, clients={})
+    path = tmp_path / "r.html"
+    path.write_text(page.render([replace(source, series=[*many, odd])], "many"))
+    with pages.opened(browser, path.as_uri()) as found:
+        pages.eventually(found, "document.querySelectorAll('#curves .curve').length === 200")
+        for name in ("__proto__", "valueOf"):
+            found.locator("#curves").get_by_role("button", name=name, exact=True).click()
+            assert shapes(found).keys() == {"constructor"}

@@ -1,8 +1,8 @@
 "use strict";
 // The lab: sliders on the left, curves that follow them, and the setting to take along.
 (() => {
-  const { amount, chart, choice, copyButton, element, number, plane, shape, swatch } = fedspam;
-  const data = JSON.parse(document.getElementById("data").textContent);
+  const { amount, chart, choice, copyButton, element, number, pageData, plane, shape, swatch } = fedspam;
+  const data = pageData();
   const at = (id) => document.getElementById(id);
   const setting = { ...data.setting };
   const racing = new Set(["spam_pp", "mvr", "fedavg"]);

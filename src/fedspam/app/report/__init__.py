@@ -8,7 +8,7 @@ from typing import Any
 from fedspam.app.report import page, tables
 from fedspam.app.report.bounds_overlay import BoundOverlay, promised
 from fedspam.app.report.series import MEASURES, Curve, Paid, Series, Source
-from fedspam.app.report.sources import read
+from fedspam.app.report.sources import NoCurvesError, read
 from fedspam.simulation import records
 
 __all__ = ["MEASURES", "BoundOverlay", "Curve", "Paid", "Series", "Source", "read", "read_all", "write"]
@@ -22,7 +22,19 @@ def read_all(folders: Sequence[str | Path], promise: BoundOverlay | None = None)
     """
     if not folders:
         raise ValueError("there is nothing to report on; give the folder of a run")
-    sources = [read(folder) for folder in folders]
+    sources, left_out = [], []
+    for folder in folders:
+        try:
+            sources.append(read(folder))
+        except NoCurvesError:
+            if len(folders) == 1:
+                raise
+            left_out.append(str(folder))
+    if not sources:
+        raise NoCurvesError(f"none of the {len(folders)} folders holds curves; give the folder of a run")
+    if left_out:
+        note = f"Left out, because they hold no curves: {', '.join(left_out)}"
+        sources[0] = replace(sources[0], notes=[*sources[0].notes, note])
     if promise is not None:
         sources = [promised(source, promise) for source in sources]
         if not any(series.bounds for source in sources for series in source.series):
@@ -90,7 +102,7 @@ def _figures(sources: Sequence[Source]) -> dict[str, Any]:
                 panels[label] = lines + bounds
         stem = "".join(letter if letter.isascii() and letter.isalnum() else "-" for letter in metric).strip("-")
         name = f"curves-{stem}" if f"curves-{stem}" not in found else f"curves-{len(found)}"
-        found[name] = drawing.draw_curves(panels, metric)
+        found[name] = drawing.draw_curves(panels, tables.printable(metric))
     return found
 
 
@@ -113,7 +125,7 @@ def _named(sources: list[Source]) -> list[Source]:
     for source in sources:
         again = seen[source.folder.name] = seen.get(source.folder.name, 0) + 1
         folder = source.folder.name if again == 1 else f"{source.folder.name} ({again})"
-        call = lambda name: f"{name} · {folder}" if count[name] > 1 else name
+        call = lambda name: tables.printable(f"{name} · {folder}" if count[name] > 1 else name)
         series = [replace(one, name=call(one.name)) for one in source.series]
         goals = [replace(goal, series=call(goal.series)) if goal.series in count else goal for goal in source.goals]
         named.append(replace(source, series=series, goals=goals))

@@ -5,6 +5,23 @@ const fedspam = (() => {
   const BEYOND = 1e3; // how far above the first values the axis goes: what diverges leaves the picture there
   const COLOURS = 8;
 
+  // --- data ---
+
+  /** The JSON in the page. Its objects have no prototype: any name, even "constructor", is only a name. */
+  function pageData() {
+    const bare = (_, value) => (value && typeof value === "object" && !Array.isArray(value) ? Object.assign(Object.create(null), value) : value);
+    return JSON.parse(document.getElementById("data").textContent, bare);
+  }
+
+  // a loop, since Math.max(...values) fails for very long lists
+  const range = (values) => values.reduce(([a, b], v) => [Math.min(a, v), Math.max(b, v)], [Infinity, -Infinity]);
+
+  /** Whether a logarithmic axis suits the values: all positive, and the largest over 30 times the smallest. */
+  function spansDecades(values) {
+    const [low, high] = range(values.filter((value) => value !== null));
+    return low > 0 && high > 30 * low;
+  }
+
   // --- elements ---
 
   function element(tag, attributes = {}, ...children) {
@@ -117,7 +134,6 @@ const fedspam = (() => {
       const begin = line.y.find((y) => drawn(y, logY));
       if (begin !== undefined) first = Math.max(first, Math.abs(begin));
     }
-    const range = (values) => values.reduce(([a, b], v) => [Math.min(a, v), Math.max(b, v)], [Infinity, -Infinity]);
     const [left, right] = xs.length ? range(xs) : [logX ? 1 : 0, logX ? 10 : 1];
     let [bottom, top] = ys.length ? range(ys) : [logY ? 0.1 : 0, 1];
     top = Math.min(top, Math.max(BEYOND * first, bottom));
@@ -374,5 +390,5 @@ const fedspam = (() => {
     return button;
   }
 
-  return { amount, chart, choice, colour, copyButton, drawn, element, linearTicks, logTicks, nearest, number, power, scale, shape, swatch };
+  return { amount, chart, choice, colour, copyButton, element, logTicks, number, pageData, power, range, scale, shape, spansDecades, swatch };
 })();

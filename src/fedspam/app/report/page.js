@@ -1,8 +1,8 @@
 "use strict";
 // The report: what the data says, as cards. Everything from run folders enters the page as text, never as markup.
 (() => {
-  const { amount, chart, choice, copyButton, element, number, shape, swatch } = fedspam;
-  const data = JSON.parse(document.getElementById("data").textContent);
+  const { amount, chart, choice, copyButton, element, number, pageData, range, shape, spansDecades, swatch } = fedspam;
+  const data = pageData();
   const page = document.getElementById("page");
   page.replaceChildren();
 
@@ -98,9 +98,8 @@
     const scales = [{ value: "log", label: "log" }, { value: "linear", label: "linear" }];
     const known = (measure) => data.series.some((series) => measure in series.paid);
     const wide = () => {
-      const values = data.series.flatMap((series) => [...(series.metrics[state.metric]?.value ?? []), ...(series.bounds[state.metric]?.value ?? [])]).filter((value) => value !== null);
       const rising = data.metrics.find(({ name }) => name === state.metric).rises;
-      return !rising && values.every((value) => value > 0) && Math.max(...values) > 30 * Math.min(...values);
+      return !rising && spansDecades(data.series.flatMap(({ metrics, bounds }) => [metrics, bounds].flatMap((curves) => curves[state.metric]?.value ?? [])));
     };
     // what theory speaks of comes first; then, a curve that falls by orders of magnitude says more than one that settles
     const promised = data.metrics.find(({ name }) => data.series.some((series) => name in series.bounds));
@@ -191,7 +190,7 @@
       groups.get(key).push(cell);
     }
     for (const cells of groups.values()) {
-      const best = Object.fromEntries(measures.map((m) => [m, Math.min(...cells.filter((c) => c.measure === m && c.paid !== null).map((c) => c.paid))]));
+      const best = Object.fromEntries(measures.map((m) => [m, range(cells.filter((c) => c.measure === m && c.paid !== null).map((c) => c.paid))[0]]));
       const many = new Set(cells.map((cell) => cell.series)).size > 1;
       body.append(element("tr", { class: "group" }, element("td", { colspan: measures.length + 1 }, `until ${cells[0].metric} = ${number(cells[0].target)}`)));
       for (const name of new Set(cells.map((cell) => cell.series))) {
@@ -256,8 +255,7 @@
         const middle = percent === percents[Math.floor(percents.length / 2)];
         lines.push({ name: `${percent} %`, number: numberOf(series.name), x: levels[percent].at, y: levels[percent].value, bandOnly: !middle });
       }
-      const values = Object.values(levels).flatMap((curve) => curve.value).filter((value) => value !== null);
-      const log = values.every((value) => value > 0) && Math.max(...values) > 30 * Math.min(...values);
+      const log = spansDecades(Object.values(levels).flatMap((curve) => curve.value));
       note.textContent = `${metric} of the clients of ${series.name}: quantiles ${percents.join(", ")} %`;
       drawing.draw({ x: { label: "rounds", measure: "rounds", unit: "rounds" }, y: { label: metric, log }, lines });
     };
@@ -281,8 +279,7 @@
     const select = element("select", { "aria-label": "what the method reported" }, ...all.map((name) => element("option", { value: name }, name)));
     const draw = () => {
       const lines = data.series.filter((series) => select.value in series.details).map((series) => line(series, series.details[select.value], "rounds"));
-      const values = lines.flatMap((one) => one.y).filter((value) => value !== null);
-      const log = values.length > 0 && values.every((value) => value > 0) && Math.max(...values) > 30 * Math.min(...values);
+      const log = spansDecades(lines.flatMap((one) => one.y));
       drawing.draw({ x: { label: "rounds", measure: "rounds", unit: "rounds" }, y: { label: select.value, log }, lines });
     };
     select.addEventListener("change", draw);

@@ -4,13 +4,14 @@ import base64
 import hashlib
 import html
 import json
+import math
 from collections.abc import Mapping, Sequence
 from importlib.resources import files
 from typing import Any
 
 from fedspam.app.report import provenance, targets
 from fedspam.app.report.series import MEASURES, Curve, Series, Source, rises, straightened, thin
-from fedspam.app.report.tables import finite
+from fedspam.app.report.tables import finite, printable
 
 # characters that could end the element that holds the data, or that scripts take for ends of lines
 UNSAFE = {"<": "\\u003c", ">": "\\u003e", "&": "\\u0026", "\u2028": "\\u2028", "\u2029": "\\u2029"}
@@ -43,7 +44,8 @@ def build(
     }
     # split first: what is put in may itself look like a placeholder
     pieces = template.split("{{")
-    return pieces[0] + "".join(parts[name] + rest for name, rest in (piece.split("}}", 1) for piece in pieces[1:]))
+    whole = pieces[0] + "".join(parts[name] + rest for name, rest in (piece.split("}}", 1) for piece in pieces[1:]))
+    return printable(whole)
 
 
 def embedded(data: Any) -> str:
@@ -52,8 +54,17 @@ def embedded(data: Any) -> str:
     >>> embedded({"name": "</script><b>"})
     '{"name":"\\u003c/script\\u003e\\u003cb\\u003e"}'
     """
-    text = json.dumps(data, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    text = json.dumps(_plain(data), ensure_ascii=False, allow_nan=False, separators=(",", ":"))
     return text.translate({ord(character): safe for character, safe in UNSAFE.items()})
+
+
+def _plain(data: Any) -> Any:
+    """The same data with None for numbers that are not finite, which JSON does not have."""
+    if isinstance(data, Mapping):
+        return {name: _plain(part) for name, part in data.items()}
+    if isinstance(data, list | tuple):
+        return [_plain(part) for part in data]
+    return None if isinstance(data, float) and not math.isfinite(data) else data
 
 
 def _hash(text: str) -> str:

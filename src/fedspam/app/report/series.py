@@ -85,7 +85,7 @@ class Source:
     """A folder, read.
 
     Arguments:
-        kind: 'run', 'comparison' or 'reproduction'.
+        kind: 'run', 'comparison', 'reproduction' or 'theory'.
         status: how it ended.
         facts: where and with what it was made.
         configuration: what was run.

@@ -1,4 +1,4 @@
-"""Folders that a report can be made from: those of `simulate` and `fedspam run`, `compare` and `reproduce`."""
+"""Folders that a report can be made from: of `simulate`, and of `fedspam run`, `compare`, `reproduce` and `theory`."""
 
 import csv
 import math
@@ -21,6 +21,10 @@ TABLE = 512 * MIB  # the longest CSV that is read
 PERCENTS = (5, 25, 50, 75, 95)  # of the clients' values, where a run recorded those of every client
 QUANTILE = re.compile(r"(.+?)[._](?:q|p)(\d{1,2})")  # a probe that is a quantile: loss.q05, loss_p95
 PRICES = ("floats_up", "floats_down", "bytes_up", "bytes_down", "gradients", "void")
+
+
+class NoCurvesError(records.RecordError):
+    """A result folder without curves, such as that of ``fedspam compare --sweep``."""
 
 
 def read(folder: str | Path) -> Source:
@@ -48,9 +52,11 @@ def _read(folder: Path) -> Source:
             return _reproduction(folder, rows)
         if {"method", "trial", "seed", "rounds", "error"} <= set(header):
             return _comparison(folder, rows)
-    raise records.RecordError(
+        if {"theorem", "corrected"} <= set(header):
+            return _theory(folder, rows)
+    raise NoCurvesError(
         f"{folder} holds neither rows.bin nor a curves.csv that a report can be made from; give a folder of "
-        "`fedspam run`, `fedspam compare` or `fedspam reproduce`"
+        "`fedspam run`, `compare`, `reproduce` or `theory`"
     )
 
 
@@ -146,11 +152,11 @@ def _certificates(rows: Mapping[str, np.ndarray]) -> dict[str, Any] | None:
         "window": window,
         "along": Curve(at[window - 1 :], share),
     }
-    try:
-        judged = certificates(rows)
-    except ValueError:  # not all of a certificate was recorded, or every round is void
-        return found
-    with np.errstate(divide="ignore", invalid="ignore"):
+    with np.errstate(divide="ignore", invalid="ignore"):  # minibatch clients have infinite step sizes
+        try:
+            judged = certificates(rows)
+        except ValueError:  # not all of a certificate was recorded, or every round is void
+            return found
         ratio = column("stationarity") * column("step_size") / column("distance")
     return found | {
         "decreased": judged.decreased,
@@ -247,6 +253,25 @@ def _reproduction(folder: Path, rows: Sequence[Mapping[str, str]]) -> Source:
         folder, "reproduction", "completed", series, facts, {name: facts.pop(name, None) for name in names},
         command=command_of(folder, facts), notes=[str(reading)] if reading else [],
     )  # fmt: skip
+
+
+# --- the bounds of the theorems -------------------------------------------------------------------------------------
+
+
+def _theory(folder: Path, rows: Sequence[Mapping[str, str]]) -> Source:
+    facts = _manifest(folder)
+    theorems: dict[str, list[Mapping[str, str]]] = {}
+    for row in rows:
+        theorems.setdefault(row["theorem"], []).append(row)
+    metric, series = "mean squared gradient norm", []
+    for theorem, line in theorems.items():
+        column = lambda name: np.array([_number(row[name]) for row in line])
+        at = column("rounds")
+        metrics = {metric: Curve(at, column("mean"), column("low"), column("high"))}
+        bounds = {metric: Curve(at, column("corrected"))}
+        series.append(Series(f"Theorem {theorem}", {"rounds": Paid(at, at)}, metrics, bounds=bounds))
+    configuration = facts.pop("asked", {})
+    return Source(folder, "theory", "completed", series, facts, configuration, command=command_of(folder, facts))
 
 
 # --- files -----------------------------------------------------------------------------------------------------------

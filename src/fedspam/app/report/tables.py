@@ -22,7 +22,7 @@ def rows(sources: Sequence[Source]) -> Iterable[list[Any]]:
                 band = [curve.value, curve.low, curve.high]
                 for i in range(len(curve.at)):
                     numbers = (None if part is None else float(part[i]) for part in (*paid, *band))
-                    yield [source.folder.name, series.name, kind, name, *numbers]
+                    yield [*map(printable, (source.folder.name, series.name, kind, name)), *numbers]
 
 
 def _curves(series: Series) -> Iterable[tuple[str, str, Curve]]:
@@ -55,6 +55,11 @@ def write_parquet(sources: Sequence[Source], path: Path) -> None:
     out = pa.BufferOutputStream()
     pq.write_table(pa.table(dict(zip(COLUMNS, arrays, strict=True))), out, compression="zstd")
     records.write(path, out.getvalue().to_pybytes())
+
+
+def printable(text: str) -> str:
+    """The text with "?" for lone surrogates, which no file can hold; names of folders may have them."""
+    return text.encode("utf-8", "replace").decode()
 
 
 def finite(values: Any) -> list[float | None]:
