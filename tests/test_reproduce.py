@@ -22,7 +22,7 @@ from fedspam.app.reproduce.observations import drift, floor, rise, rounds_to, sw
 from fedspam.problems import ridge
 
 SEED, SEEDS, ROUNDS = 5, 2, 16
-FILES = {"figure.png", "figure.svg", "curves.csv", "observations.csv", "manifest.json"}
+FILES = {"figure.png", "figure.svg", "curves.csv", "observations.csv", "manifest.json", "command"}
 
 
 @pytest.fixture(scope="module")

@@ -1,10 +1,17 @@
-"""When a run has arrived at a target, and percentiles over runs of which some never do."""
+"""When a run has arrived at a target, what is counted until then, and percentiles over runs that may never arrive."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 from jaxtyping import Float
 
+# the measures of cost, by the name of their column, and what tables and axes call them
+MEASURES: Mapping[str, str] = {
+    "rounds": "rounds",
+    "bytes_up": "bytes up",
+    "bytes": "bytes in total",
+    "gradients": "client gradients",
+}
 WINDOW = 10  # probes over which an error is averaged, so that one low value is no arrival
 
 

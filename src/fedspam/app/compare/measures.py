@@ -7,15 +7,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from jaxtyping import Float
 
+from fedspam.app.arrival import MEASURES as MEASURES
 from fedspam.app.arrival import WINDOW, arrivals, percentiles
 
-# what is paid, by the name of its column, and what tables and axes call it
-MEASURES: Mapping[str, str] = {
-    "rounds": "rounds",
-    "bytes_up": "bytes up",
-    "bytes": "bytes in total",
-    "gradients": "client gradients",
-}
 DIVERGED = 10.0  # an error this many times that at the start
 
 

@@ -5,6 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from fedspam.app.folders import make_folder
 from fedspam.app.report import page, tables
 from fedspam.app.report.bounds_overlay import BoundOverlay, promised
 from fedspam.app.report.series import MEASURES, Curve, Paid, Series, Source
@@ -72,27 +73,26 @@ def write(
     paths = [_parent(out)]
     records.write(paths[0], page.render(sources, title, targets).encode())
     if figures is not None:
-        from fedspam.app.figures import curves as drawing
+        from fedspam.app.figures import save
 
-        folder = Path(figures)
-        folder.mkdir(parents=True, exist_ok=True)
+        folder = make_folder(figures)
         for name, figure in _figures(sources).items():
-            paths += drawing.save(figure, folder, name)
-    for path, save in ((csv, tables.write_csv), (parquet, tables.write_parquet)):
+            paths += save(figure, folder, name, "pdf")
+    for path, write_table in ((csv, tables.write_csv), (parquet, tables.write_parquet)):
         if path is not None:
             paths.append(_parent(path))
-            save(sources, paths[-1])
+            write_table(sources, paths[-1])
     return paths
 
 
 def _figures(sources: Sequence[Source]) -> dict[str, Any]:
     """One figure a metric: a panel for each thing that is paid."""
-    from fedspam.app.figures import curves as drawing
+    from fedspam.app import figures
 
     series = [one for source in sources for one in source.series]
     found: dict[str, Any] = {}
     for metric in dict.fromkeys(name for one in series for name in one.metrics):
-        panels: dict[str, list[drawing.Line]] = {}
+        panels: dict[str, list[figures.Line]] = {}
         for measure, label in MEASURES.items():
             paid = [one for one in series if measure in one.paid and measure in (one.only or MEASURES)]
             shown = [one for one in paid if metric in one.metrics]
@@ -102,16 +102,16 @@ def _figures(sources: Sequence[Source]) -> dict[str, Any]:
                 panels[label] = lines + bounds
         stem = "".join(letter if letter.isascii() and letter.isalnum() else "-" for letter in metric).strip("-")
         name = f"curves-{stem}" if f"curves-{stem}" not in found else f"curves-{len(found)}"
-        found[name] = drawing.draw_curves(panels, tables.printable(metric))
+        found[name] = figures.draw_curves(panels, tables.printable(metric))
     return found
 
 
 def _line(series: Series, metric: str, measure: str, bound: bool = False) -> Any:
-    from fedspam.app.figures import curves as drawing
+    from fedspam.app import figures
 
     curve = series.bounds[metric] if bound else series.metrics[metric]
     name = f"{series.name}, bound" if bound else series.name
-    return drawing.Line(name, series.paid[measure].after(curve.at), *curve[1:], series.name)
+    return figures.Line(name, series.paid[measure].after(curve.at), *curve[1:], series.name)
 
 
 def _named(sources: list[Source]) -> list[Source]:
@@ -141,8 +141,5 @@ def _parent(path: str | Path) -> Path:
     path = Path(path)
     if path.is_dir():
         raise ValueError(f"{path} is a folder; name the file to write, such as {path / 'report.html'}")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise records.RecordError(f"cannot make the folder {path.parent}: {error.strerror}; choose another") from error
+    make_folder(path.parent)
     return path

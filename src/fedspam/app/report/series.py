@@ -9,14 +9,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from jaxtyping import Float
 
-# what is paid along a run, and what axes and tables call it
-MEASURES: Mapping[str, str] = {
-    "rounds": "rounds",
-    "bytes_up": "bytes up",
-    "bytes": "bytes in total",
-    "gradients": "gradient evaluations",
-    "seconds": "time",
-}
+from fedspam.app import arrival
+
+MEASURES: Mapping[str, str] = {**arrival.MEASURES, "seconds": "time"}
 EARLY = 100  # looks at a curve's beginning that are all kept, as a logarithmic axis spreads them
 PIECES = 300  # stretches of the rest, of which the extremes are kept
 
