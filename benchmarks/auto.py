@@ -65,7 +65,7 @@ def quadratic_problem(seed, *, delta, cohort=10, dimension=30, condition=100.0, 
 
 def real(made, cohort, rounds=150):
     """A regression of `fedspam compare`, its constants measured."""
-    norm = jax.tree_util.Partial(lambda look, x: look(x)["gradient"], made.look)
+    norm = jax.tree_util.Partial(lambda look, x: look(x)["gradient"], made.probe)
     return Problem(made.population, made.start, cohort, made.delta, norm, LBFGS(), rounds, small=True)
 
 

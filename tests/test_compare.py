@@ -15,7 +15,7 @@ import pytest
 from fedspam import datasets, simulate
 from fedspam.app.arrival import arrival, arrivals, percentiles
 from fedspam.app.cli import main
-from fedspam.app.compare import ComparePlan, contest, files, load, options, problems, sweep, tuning
+from fedspam.app.compare import ComparisonPlan, files, load, options, problems, run_comparison, sweep, tuning
 from fedspam.app.compare.measures import MEASURES, Curves, Trial, best, best_of_all, cell
 from fedspam.federation import ledger
 from fedspam.methods import METHODS, Scales
@@ -50,7 +50,7 @@ def tiny():
     return problems.of_quadratics("tiny", "tiny quadratics", clients, start)
 
 
-TINY = ComparePlan(rounds=16, cohort=3, targets=(0.5,), seeds=2, budget=4, exact=True)
+TINY = ComparisonPlan(rounds=16, cohort=3, targets=(0.5,), seeds=2, budget=4, exact=True)
 
 
 # --- what is written -------------------------------------------------------------------------------------------------
@@ -252,7 +252,7 @@ def test_a_diverged_setting_is_recorded_and_harms_no_other(tiny, monkeypatch):
     grid = lambda scales: [{"step_size": s / scales.smoothness, "fresh_weight": 0.5} for s in (0.9, 1e3, 1e30)]
     monkeypatch.setitem(METHODS, "mvr", dataclasses.replace(METHODS["mvr"], grid=grid))
     plan = dataclasses.replace(TINY, budget=3)
-    found = contest(tiny, ["mvr"], plan)
+    found = run_comparison(tiny, ["mvr"], plan)
     assert [one.status for one in found.trials["mvr"]] == ["fine", "diverged", "diverged"]
     assert found.entry("mvr", 0.5, "rounds").trial == 1
     assert math.isfinite(found.entry("mvr", 0.5, "rounds").cell.median)
@@ -329,8 +329,8 @@ def test_every_method_can_be_compared(key, tiny):
 def test_named_quadratics(name):
     problem, named = load(name), problems.PROBLEMS[name]
     assert problem.clients == problem.population.size == named.clients >= named.cohort
-    assert float(problem.look(problem.start)["gradient"]) == pytest.approx(1)
-    assert float(problem.look(jnp.asarray(problem.population.minimiser))["gradient"]) < 1e-9
+    assert float(problem.probe(problem.start)["gradient"]) == pytest.approx(1)
+    assert float(problem.probe(jnp.asarray(problem.population.minimiser))["gradient"]) < 1e-9
     assert problem.optimum == pytest.approx(float(problem.population.loss(jnp.asarray(problem.population.minimiser))))
 
 
@@ -343,15 +343,15 @@ def test_named_problem_with_data(data):
     x = jnp.asarray(np.random.default_rng(0).standard_normal(14))
     f = lambda x: jnp.mean(jax.vmap(lambda i: clients.client(i)(x))(jnp.arange(4, dtype=jnp.uint32)))
     slope = lambda x: float(jnp.linalg.norm(jax.grad(f)(x)))
-    seen = problem.look(x)
+    seen = problem.probe(x)
     assert float(seen["gradient"]) == pytest.approx(slope(x) / slope(problem.start), rel=1e-10)
     assert 0 <= float(seen["accuracy"]) <= 1
     assert problem.metrics == ("gradient", "accuracy")
-    plan = ComparePlan(rounds=16, cohort=2, targets=(0.6, 0.7), seeds=2, budget=1, metric="accuracy")
-    found = contest(problem, ["mvr"], plan)
+    plan = ComparisonPlan(rounds=16, cohort=2, targets=(0.6, 0.7), seeds=2, budget=1, metric="accuracy")
+    found = run_comparison(problem, ["mvr"], plan)
     assert plan.errors == pytest.approx((0.4, 0.3))
     (run,) = found.finals["mvr"].values()
-    assert run.curves.error[:, 0] == pytest.approx(1 - float(problem.look(problem.start)["accuracy"]))
+    assert run.curves.error[:, 0] == pytest.approx(1 - float(problem.probe(problem.start)["accuracy"]))
     assert run.curves.error[:, -1].max() < run.curves.error[0, 0]
 
 
@@ -430,11 +430,11 @@ def test_the_problems_of_the_sweep_are_what_they_say():
         ("--methods ,", "there are no methods to compare"),
         ("--problem mushroom", "problem = 'mushroom' must be one of"),
         ("--problem mushroom", "did you mean 'mushrooms'?"),
-        ("--problem heart --cohort 5", "cohort = 5 is larger than the 4 clients of 'heart'; ask for at most 4"),
+        ("--problem heart --cohort 5", "cohort = 5 is larger than the 4 clients of 'heart'; choose at most 4"),
         ("--sweep --cohort 500", "cohort = 500 is larger than the 200 clients of 'the sweep'"),
-        ("--sweep --problem ridge", "the sweep has problems of its own"),
+        ("--sweep --problem ridge", "cannot be combined with the sweep"),
         ("--sweep --metric accuracy", "have no test set"),
-        ("--problem ridge --metric accuracy", "'ridge' has no test set to take the accuracy on; those that have one"),
+        ("--problem ridge --metric accuracy", "'ridge' has no test set for the accuracy; these problems have one"),
         ("--targets 0.1,2", "target = 2.0 must lie between 0 and 1"),
         ("--targets 0.1;2", "'0.1;2' must be numbers with commas between them"),
         ("--targets ,", "there are no targets"),

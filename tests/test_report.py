@@ -25,8 +25,8 @@ from fedspam._internal.describe import describe
 from fedspam.app import reproduce
 from fedspam.app.arrival import arrival
 from fedspam.app.cli import main
-from fedspam.app.compare import ComparePlan, Contender, files
-from fedspam.app.compare.measures import CostCell, Curves, Trial
+from fedspam.app.compare import ComparisonPlan, TunedCost, files
+from fedspam.app.compare.measures import CostSummary, Curves, Trial
 from fedspam.app.report import BoundOverlay, Curve, Paid, page, read, read_all, tables, targets, write
 from fedspam.app.report.provenance import method_name
 from fedspam.app.report.series import straightened, thin
@@ -195,7 +195,7 @@ def test_a_bound_without_its_ingredients_is_refused(runs: dict[str, Any]) -> Non
 @pytest.fixture
 def comparison(tmp_path: Path) -> Path:
     """A folder as `fedspam compare` writes it, of made-up runs."""
-    plan = ComparePlan(rounds=20, cohort=2, targets=(0.1, 0.01), seeds=2)
+    plan = ComparisonPlan(rounds=20, cohort=2, targets=(0.1, 0.01), seeds=2)
     rounds = np.tile(np.arange(21.0), (2, 1))
     trials = {
         (key, number): Trial(
@@ -208,7 +208,7 @@ def comparison(tmp_path: Path) -> Path:
     tried = {"spam_pp": [trials["spam_pp", 1], trials["spam_pp", 2]], "fedavg": [trials["fedavg", 1]]}
     chosen = {"rounds": 1, "bytes_up": 2, "bytes": 2, "gradients": 1}
     entries = [
-        Contender(key, target, measure, number if key == "spam_pp" else 1, CostCell(7.0, 6.0, 8.0, 2, 2))
+        TunedCost(key, target, measure, number if key == "spam_pp" else 1, CostSummary(7.0, 6.0, 8.0, 2, 2))
         for key in finals
         for target in plan.errors
         for measure, number in chosen.items()

@@ -89,7 +89,7 @@ def _world(config: Config) -> tuple[Population, Params, Any]:
             return _quadratic(problem.population, problem.start)
         assert isinstance(problem.population, Ragged)
         clients, start = problem.population, problem.start
-        return clients, start, ProblemLook(look_at(clients, start, None), problem.look)
+        return clients, start, ProblemLook(look_at(clients, start, None), problem.probe)
     found = examples(data, config.clients)
     made = learner(config.model, found, seed=config.run.seed, precision=config.run.precision)
     clients = found.train.population(made.loss, batch=config.clients.batch, weighted=config.clients.weighted)

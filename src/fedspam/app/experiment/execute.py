@@ -159,7 +159,7 @@ def _past(folder: Path) -> dict[str, np.ndarray]:
         return {}
 
 
-def _story(config: Config, folder: Path) -> tracking.Story:
+def _story(config: Config, folder: Path) -> tracking.RunInfo:
     settings = {
         f"{section}.{key}": value if isinstance(value, bool | int | float | str) else toml_value(value)
         for section, table in tables(config).items()
@@ -167,7 +167,7 @@ def _story(config: Config, folder: Path) -> tracking.Story:
     }
     identity = hashlib.sha256(str(folder.resolve()).encode()).hexdigest()[:16]
     track = config.track
-    return tracking.Story(track.name or folder.name, track.project, folder, settings, track.place, identity)
+    return tracking.RunInfo(track.name or folder.name, track.project, folder, settings, track.place, identity)
 
 
 def _write(path: Path, data: bytes) -> None:

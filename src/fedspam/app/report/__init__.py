@@ -1,4 +1,4 @@
-"""A report of runs: one HTML file that needs no network, the same figures for papers, the same numbers as tables."""
+"""Reports of runs: one HTML file that works offline, figures for papers, and all numbers as tables."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -7,7 +7,7 @@ from typing import Any
 
 from fedspam.app.folders import make_folder
 from fedspam.app.report import page, tables
-from fedspam.app.report.bounds_overlay import BoundOverlay, promised
+from fedspam.app.report.bounds_overlay import BoundOverlay, with_bounds
 from fedspam.app.report.series import MEASURES, Curve, Paid, Series, Source
 from fedspam.app.report.sources import NoCurvesError, read
 from fedspam.simulation import records
@@ -15,14 +15,14 @@ from fedspam.simulation import records
 __all__ = ["MEASURES", "BoundOverlay", "Curve", "Paid", "Series", "Source", "read", "read_all", "write"]
 
 
-def read_all(folders: Sequence[str | Path], promise: BoundOverlay | None = None) -> list[Source]:
-    """The folders, read, and their lines named so that no two are called the same.
+def read_all(folders: Sequence[str | Path], bound: BoundOverlay | None = None) -> list[Source]:
+    """Read folders, and give every series a name of its own.
 
     Arguments:
-        promise: constants of the problem, to overlay what theory promises.
+        bound: constants of the problem, to draw the bound of the theorem over the curves.
     """
     if not folders:
-        raise ValueError("there is nothing to report on; give the folder of a run")
+        raise ValueError("there are no folders to report; give at least one")
     sources, left_out = [], []
     for folder in folders:
         try:
@@ -36,12 +36,12 @@ def read_all(folders: Sequence[str | Path], promise: BoundOverlay | None = None)
     if left_out:
         note = f"Left out, because they hold no curves: {', '.join(left_out)}"
         sources[0] = replace(sources[0], notes=[*sources[0].notes, note])
-    if promise is not None:
-        sources = [promised(source, promise) for source in sources]
+    if bound is not None:
+        sources = [with_bounds(source, bound) for source in sources]
         if not any(series.bounds for source in sources for series in source.series):
             raise ValueError(
-                f"no bound can be laid over these runs: it needs the probe {promise.metric!r}, and the step size and "
-                "fresh weight of SPAM, SPAM-PP or SPAM-PPA in the rows; record=None keeps them"
+                f"these runs have no bound: it needs the probe {bound.metric!r}, and the step size and fresh weight of "
+                "SPAM, SPAM-PP or SPAM-PPA in the rows; record=None keeps them"
             )
     return _named(sources)
 
@@ -55,20 +55,20 @@ def write(
     figures: str | Path | None = None,
     csv: str | Path | None = None,
     parquet: str | Path | None = None,
-    promise: BoundOverlay | None = None,
+    bound: BoundOverlay | None = None,
 ) -> list[Path]:
-    """Write the report of some folders, and return the files it consists of.
+    """Write the report of some folders, and return the paths of its files.
 
     Arguments:
         out: the HTML file.
-        title: what stands on top; by default what was run.
-        targets: levels for the table; by default powers of ten that some run reached.
-        figures: a folder for the figures as PNG and PDF.
-        csv: a file for all points of all curves.
-        parquet: likewise; it needs pyarrow.
-        promise: see `read_all`.
+        title: of the page; by default the names of the methods.
+        targets: for the table of costs; by default powers of ten that some run reaches.
+        figures: a folder for figures as PNG and PDF.
+        csv: a CSV file for all points of all curves.
+        parquet: the same as a Parquet file, which needs pyarrow.
+        bound: see `read_all`.
     """
-    sources = read_all(folders, promise)
+    sources = read_all(folders, bound)
     title = title or _title(sources)
     paths = [_parent(out)]
     records.write(paths[0], page.render(sources, title, targets).encode())
@@ -86,7 +86,7 @@ def write(
 
 
 def _figures(sources: Sequence[Source]) -> dict[str, Any]:
-    """One figure a metric: a panel for each thing that is paid."""
+    """One figure per metric, with one panel per measure of cost."""
     from fedspam.app import figures
 
     series = [one for source in sources for one in source.series]
@@ -115,7 +115,7 @@ def _line(series: Series, metric: str, measure: str, bound: bool = False) -> Any
 
 
 def _named(sources: list[Source]) -> list[Source]:
-    """The lines of several folders under names of their own: the method's, and where two have it, the folder's too."""
+    """Series called by their method, and by their folder too if several have the same method."""
     count: dict[str, int] = {}
     for source in sources:
         for name in {series.name for series in source.series}:

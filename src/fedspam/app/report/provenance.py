@@ -1,4 +1,4 @@
-"""What was run, in words: the method's name, its configuration line by line, and how to run it again."""
+"""What was run: the name of the method, the configuration line by line, and how to run it again."""
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
@@ -9,7 +9,7 @@ from fedspam._internal import strict
 from fedspam._internal.strict import KIB
 from fedspam.app.report.series import Source
 
-SCRIPT = 256 * KIB  # the longest configuration file or command that is shown
+SCRIPT = 256 * KIB  # the largest configuration file or command that is shown
 SCRIPTS = ("experiment.toml", "config.toml", "configuration.toml")
 DEEP = 12  # levels of a configuration that are shown line by line
 
@@ -60,7 +60,7 @@ def lines(value: Any, name: str = "", depth: int = DEEP) -> Iterator[tuple[str, 
 
 
 def table(sources: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Configurations side by side: one row a name, and whether they differ in it."""
+    """Configurations side by side: one row per name, and whether they differ in it."""
     columns = [dict(lines(source)) for source in sources]
     names = dict.fromkeys(name for column in columns for name in column)
     rows = ((name, [column.get(name) for column in columns]) for name in names)
@@ -68,7 +68,7 @@ def table(sources: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
 
 
 def command_of(folder: Path, facts: dict[str, Any]) -> str | None:
-    """The command that made a folder, as it noted it."""
+    """The command that made a folder, if it recorded one."""
     noted = facts.pop("command", None)
     if isinstance(noted, str) and noted.strip():
         return noted.strip()
@@ -80,14 +80,14 @@ def configuration_file(folder: Path) -> str | None:
 
 
 def again(source: Source) -> list[dict[str, str]]:
-    """How to run it again, step by step: what to install, what to run."""
+    """How to run it again, step by step."""
     facts = source.facts
     version, python = facts.get("fedspam", "?"), facts.get("python", "?")
     pins = " ".join(f"{name}=={facts[name]}" for name in ("jax", "jaxlib", "numpy") if isinstance(facts.get(name), str))
     install = f"pip install fedspam=={version} {pins}".strip()
     steps = [{"what": f"The same versions, with Python {python}", "code": install}]
     if isinstance(facts.get("commit"), str):
-        steps.append({"what": "or the very commit", "code": f"git checkout {facts['commit']}"})
+        steps.append({"what": "or the same commit", "code": f"git checkout {facts['commit']}"})
     if source.script:
         steps.append({"what": "Save this as experiment.toml", "code": source.script})
         steps.append({"what": "and run it", "code": source.command or "fedspam run experiment.toml"})
@@ -95,8 +95,8 @@ def again(source: Source) -> list[dict[str, str]]:
         steps.append({"what": "Run", "code": source.command})
     else:
         steps.append({
-            "what": "It was run from Python. Call simulate with what the configuration lists; with the folder and "
-            "resume=True it names everything that differs",
+            "what": "It was run from Python. Call simulate with the configuration below. With this folder and "
+            "resume=True it reports every difference",
             "code": "simulate(algorithm, population, params, rounds=..., key=..., "
             f"folder={str(source.folder)!r}, resume=True)",
         })  # fmt: skip

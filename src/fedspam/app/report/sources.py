@@ -17,8 +17,8 @@ from fedspam.app.report.series import Curve, Goal, Paid, Series, Source
 from fedspam.simulation import records
 from fedspam.theory import certificates
 
-TABLE = 512 * MIB  # the longest CSV that is read
-PERCENTS = (5, 25, 50, 75, 95)  # of the clients' values, where a run recorded those of every client
+TABLE = 512 * MIB  # the largest CSV that is read
+PERCENTS = (5, 25, 50, 75, 95)  # over clients, for probes with one value per client
 QUANTILE = re.compile(r"(.+?)[._](?:q|p)(\d{1,2})")  # a probe that is a quantile: loss.q05, loss_p95
 PRICES = ("floats_up", "floats_down", "bytes_up", "bytes_down", "gradients", "void")
 
@@ -28,7 +28,7 @@ class NoCurvesError(records.RecordError):
 
 
 def read(folder: str | Path) -> Source:
-    """What a folder holds. RecordError where it is none that fedspam wrote."""
+    """Read a result folder; `RecordError` if fedspam did not write it."""
     try:
         return _read(Path(folder))
     except (IndexError, KeyError, TypeError, ValueError) as error:
@@ -82,7 +82,7 @@ def _run(folder: Path) -> Source:
     metrics = {name: curve for name, curve in series.metrics.items() if not QUANTILE.fullmatch(name)}
     series = Series(**{**vars(series), "metrics": metrics})
     void = int(np.sum(rows.get("void", np.zeros(1))))
-    notes = [f"{void} of {rounds} rounds were void: charged, and without effect"] if void else []
+    notes = [f"{void} of {rounds} rounds were void: their bytes count, but they had no effect"] if void else []
     return Source(
         folder, "run", str(facts.pop("status", "unknown")), [series], facts, identity,
         command=command_of(folder, facts), script=configuration_file(folder), notes=notes,
@@ -90,7 +90,7 @@ def _run(folder: Path) -> Source:
 
 
 def _paid(rows: Mapping[str, np.ndarray], rounds: int) -> dict[str, Paid]:
-    """Running sums; what the start of the method cost is not part of the rows."""
+    """Running sums. The rows do not include the cost of the start of the method."""
     at = np.arange(rounds + 1.0)
     running = lambda column: Paid(at, np.concatenate([[0.0], np.cumsum(_float(column))]))
     paid = {"rounds": Paid(at, at)}
@@ -103,7 +103,7 @@ def _paid(rows: Mapping[str, np.ndarray], rounds: int) -> dict[str, Paid]:
 
 
 def _seconds(folder: Path) -> dict[str, Paid]:
-    """How long the rounds took, compiling left out: known where rows were saved, linear in between."""
+    """Seconds of the rounds without compilation: known where rows were saved, linear in between."""
     at, amount, total = [], [], 0.0
     for frame in files.frames(folder / "rows.bin")[0]:
         try:
@@ -128,7 +128,7 @@ def _probes(
 
 
 def _clients(probes: Mapping[str, np.ndarray], identity: Mapping[str, Any], rounds: int) -> dict[str, dict[int, Curve]]:
-    """Quantiles over clients: of probes that are vectors with one value a client, or as the probes' names say."""
+    """Percentiles over clients: of probes with one value per client, and of probes named like loss.q05."""
     found: dict[str, dict[int, Curve]] = {}
     for name, at, value in _probes(probes, identity, rounds, 2):
         levels = percentiles(value, PERCENTS, axis=1)
@@ -140,7 +140,7 @@ def _clients(probes: Mapping[str, np.ndarray], identity: Mapping[str, Any], roun
 
 
 def _certificates(rows: Mapping[str, np.ndarray]) -> dict[str, Any] | None:
-    """How many local answers passed their test, over all rounds and along them."""
+    """How many local solutions passed their test, over all rounds and along them."""
     column = lambda name: _float(rows[f"certificate.{name}"])
     if "certificate.certified" not in rows or not len(rows["certificate.certified"]):
         return None
@@ -197,7 +197,7 @@ def _comparison(folder: Path, rows: Sequence[Mapping[str, str]]) -> Source:
             series.append(Series(_name(method), {"rounds": Paid(at, at), **paid}, metrics, only=chosen))
     problem = facts.pop("problem", {})
     notes = [str(problem["what"])] if isinstance(problem, dict) and "what" in problem else []
-    notes.append("Each axis shows every method with the setting that was best for it; bands: 10th to 90th percentile.")
+    notes.append("Each axis shows every method with its best setting for that axis; bands: 10th to 90th percentile.")
     configuration = {"problem": problem, "plan": plan, **{name: facts.pop(name, None) for name in ("methods", "seeds")}}
     return Source(
         folder, "comparison", "completed", series, facts, configuration,
@@ -206,7 +206,7 @@ def _comparison(folder: Path, rows: Sequence[Mapping[str, str]]) -> Source:
 
 
 def _shown(folder: Path) -> dict[str, dict[str, str]]:
-    """By method and measure the trial that is shown: the one that table.csv has for the hardest target reached."""
+    """By method and measure the trial that is shown: that of the hardest target in table.csv that was reached."""
     found: dict[str, dict[str, str]] = {}
     if not (folder / "table.csv").exists():
         return found
@@ -270,7 +270,7 @@ def _theory(folder: Path, rows: Sequence[Mapping[str, str]]) -> Source:
         metrics = {metric: Curve(at, column("mean"), column("low"), column("high"))}
         bounds = {metric: Curve(at, column("corrected"))}
         series.append(Series(f"Theorem {theorem}", {"rounds": Paid(at, at)}, metrics, bounds=bounds))
-    configuration = facts.pop("asked", {})
+    configuration = next((facts.pop(name) for name in ("options", "asked") if name in facts), {})
     return Source(folder, "theory", "completed", series, facts, configuration, command=command_of(folder, facts))
 
 

@@ -1,4 +1,4 @@
-"""Everything that a report draws, as one tidy table: a row for each point of each curve, as CSV or Parquet."""
+"""Everything that a report draws as one tidy table, CSV or Parquet: one row per point of each curve."""
 
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -14,7 +14,7 @@ COLUMNS = ("folder", "series", "kind", "name", *MEASURES, "value", "low", "high"
 
 
 def rows(sources: Sequence[Source]) -> Iterable[list[Any]]:
-    """Folder, series, what kind of curve, its name, what was paid until here, value and band; None where unknown."""
+    """Folder, series, kind and name of the curve, costs so far, value and band; None where unknown."""
     for source in sources:
         for series in source.series:
             for kind, name, curve in _curves(series):
@@ -63,5 +63,5 @@ def printable(text: str) -> str:
 
 
 def finite(values: Any) -> list[float | None]:
-    """Numbers for JSON, which knows neither NaN nor infinity: six digits, None where there is none."""
+    """Numbers with six digits for JSON; None for NaN and infinity, which JSON does not have."""
     return [float(f"{value:.6g}") if np.isfinite(value) else None for value in np.asarray(values, np.float64)]

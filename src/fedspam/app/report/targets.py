@@ -1,4 +1,4 @@
-"""What each run paid until it reached a level, and stayed there."""
+"""What each run paid until it arrived at a target."""
 
 import math
 from collections.abc import Iterable, Sequence
@@ -9,12 +9,12 @@ import numpy as np
 from fedspam.app.arrival import arrival
 from fedspam.app.report.series import MEASURES, Curve, Series, Source, rises
 
-MOST = 4  # targets that are chosen where none are given
-LEVELS = (0.5, 0.6, 0.7, 0.8, 0.85, 0.9, 0.95, 0.97, 0.98, 0.99)  # of what rises
+MOST = 4  # targets that are chosen if none are given
+LEVELS = (0.5, 0.6, 0.7, 0.8, 0.85, 0.9, 0.95, 0.97, 0.98, 0.99)  # targets of rising metrics
 
 
 class TargetCell(NamedTuple):
-    """What one series paid of one measure until one target; None where it never arrived or the measure is unknown."""
+    """The cost of one series until one target; None if it never arrived or did not record the measure."""
 
     series: str
     metric: str
@@ -26,7 +26,7 @@ class TargetCell(NamedTuple):
 
 
 def choose(curves: Sequence[Curve], *, up: bool) -> list[float]:
-    """Levels worth a column: some curve reaches them, the start does not."""
+    """Targets that some curve reaches, but not at its start."""
     values = [curve.value[np.isfinite(curve.value)] for curve in curves]
     values = [part for part in values if len(part)]
     if not values:
@@ -42,14 +42,14 @@ def choose(curves: Sequence[Curve], *, up: bool) -> list[float]:
     reached = [level for level in wanted if any(arrival(curve.value, level, rising=up) is not None for curve in curves)]
     if len(reached) <= MOST:
         return reached
-    # from the first to the last that somebody reaches, and the hardest that all do
+    # from the easiest to the hardest that some curve reaches, and the hardest that all do
     spread = {reached[i] for i in np.linspace(0, len(reached) - 1, MOST - 1).round().astype(int)}
     common = [level for level in reached if all(arrival(curve.value, level, rising=up) is not None for curve in curves)]
     return [level for level in reached if level in spread | set(common[-1:])]
 
 
 def cells(sources: Sequence[Source], given: Sequence[float] = ()) -> list[TargetCell]:
-    """The table to targets: what a comparison tuned for each number, and for runs what their curves say."""
+    """The table of costs: of a comparison as it was tuned, of runs as their curves show."""
     tuned = [goal for source in sources for goal in source.goals]
     found = [TargetCell(g.series, g.metric, g.target, g.measure, g.median, g.low, g.high) for g in tuned]
     series = [one for source in sources if not source.goals for one in source.series]

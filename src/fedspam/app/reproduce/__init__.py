@@ -1,4 +1,4 @@
-"""The paper's experiment, section 6: its curves, its figure, and its "Observations" put to the test."""
+"""The experiment of the paper's section 6: its curves, its figure, and a test of its "Observations"."""
 
 import time
 from collections.abc import Callable
@@ -17,7 +17,7 @@ from fedspam.simulation import records
 
 
 class Reproduction(NamedTuple):
-    """What `reproduce` leaves behind."""
+    """The result of `reproduce`."""
 
     folder: Path
     curves: Curves
@@ -32,7 +32,7 @@ def reproduce(
     seed: int = 0,
     progress: Callable[[], None] | None = None,
 ) -> Reproduction:
-    """Run the experiment and write figure.png, figure.svg, curves.csv, observations.csv and manifest.json."""
+    """Run the experiment and write figure.png, figure.svg, curves.csv, observations.csv, manifest.json and command."""
     from fedspam.app import figures
 
     folder = make_folder(folder)

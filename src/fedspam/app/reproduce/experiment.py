@@ -16,7 +16,7 @@ from fedspam.simulation import simulate_many
 from fedspam.solvers import Exact, GradientDescent, LocalSolver
 
 SEEDS, ROUNDS = 20, 400
-LEAST_ROUNDS = 8  # the observations look at the last two quarters
+LEAST_ROUNDS = 8  # the observations use the last two quarters
 
 
 class PaperSetting(NamedTuple):
@@ -25,7 +25,7 @@ class PaperSetting(NamedTuple):
     name: str
     ratio: float  # gamma * delta
     fresh_weight: float
-    stretch: int  # how many times the rounds of the others
+    stretch: int  # a factor on the number of rounds
 
 
 SETTINGS = (
@@ -37,7 +37,7 @@ LONGEST = max(setting.stretch for setting in SETTINGS)
 SOLVERS: Mapping[str, LocalSolver] = {"exact": Exact(), "1": GradientDescent(1), "10": GradientDescent(10)}
 LABELS = {"exact": "exact prox", "1": "1 local step", "10": "10 local steps"}
 
-# the lines under the figure: what the paper's text says, and what was put where it is silent
+# the note below the figure: what the paper says, and what was chosen where it says nothing
 READING = (
     r"The paper: $n=10$ clients, one a round; $d=100$; $\lambda=0.1$; $A_\xi=A_0A_0^\top+B_\xi$, plus its least "
     r"eigenvalue times $I$; $p=0.1$ left, $0.9$ middle; $\gamma=0.5/\delta$ and twice the rounds right.",
@@ -56,7 +56,7 @@ def experiment(
     """The relative gradient norms of all panels and proxes, and delta of every problem; in float64.
 
     Arguments:
-        seeds: how many problems, each with its own sampling of clients, which all panels and proxes share.
+        seeds: how many problems. Each has its own cohorts, which all panels and proxes share.
         rounds: of the left and middle panels; the right one has twice as many.
         seed: the first seed; the others follow it.
         progress: called ``len(SOLVERS) * seeds`` times.
@@ -77,7 +77,7 @@ def experiment(
                     [spam(s.ratio / delta, s.fresh_weight, solver=solver, start=g, first="update") for s in SETTINGS],
                     population,
                     start,
-                    rounds=rounds * LONGEST,  # what the shorter panels do not show is cut off below
+                    rounds=rounds * LONGEST,  # the shorter panels are cut below
                     keys=[number],
                     probe=probe,
                     record=(),

@@ -1,4 +1,4 @@
-"""`fedspam reproduce` as it is seen: a bar while it runs, a table of verdicts at its end."""
+"""The output of `fedspam reproduce`: a progress bar while it runs, then a table of verdicts."""
 
 from pathlib import Path
 
@@ -20,7 +20,7 @@ def show(
     quiet: bool = False,
     console: Console | None = None,
 ) -> int:
-    """Run the experiment, print what came of it, and return the exit code: 0 if every sentence holds, else 1."""
+    """Run the experiment, print the verdicts, and return the exit code: 0 if every sentence holds, else 1."""
     console = Console() if console is None else console
     with progress_bar(quiet) as bar:
         task = bar.add_task("compiling and running", total=seeds * len(SOLVERS))
@@ -36,13 +36,13 @@ def show(
     else:
         console.print(table(made.observations, seeds))
         console.print(summary(made.observations))
-        names = "figure.png, figure.svg, curves.csv, observations.csv, manifest.json"
+        names = "figure.png, figure.svg, curves.csv, observations.csv, manifest.json, command"
         console.print(f"{made.folder}: {names}", highlight=False, soft_wrap=True)
     return 0 if all(observation.holds for observation in made.observations) else 1
 
 
 def table(observations: list[Observation], seeds: int) -> Table:
-    """One row a sentence: what the paper says, what was measured and by which rule, and the verdict."""
+    """One row per sentence: what the paper says, what was measured, the rule, and the verdict."""
     title = f"The paper's observations on its figure, measured over {seeds} seed{'s' if seeds > 1 else ''}"
     shown = Table(title=title, title_justify="left", show_lines=True)
     shown.add_column("panel")
