@@ -36,7 +36,7 @@ NEVER = [math.inf] * len(TARGETS)
 
 
 class Problem(NamedTuple):
-    """Clients, where to start, how many are asked a round, and what is known of them."""
+    """Clients, where to start, the cohort size, and what is known of them."""
 
     population: object
     start: np.ndarray
@@ -65,7 +65,7 @@ def quadratic_problem(seed, *, delta, cohort=10, dimension=30, condition=100.0, 
 
 def real(made, cohort, rounds=150):
     """A regression of `fedspam compare`, its constants measured."""
-    norm = jax.tree_util.Partial(lambda look, x: look(x)["gradient"], made.probe)
+    norm = jax.tree_util.Partial(lambda probe, x: probe(x)["gradient"], made.probe)
     return Problem(made.population, made.start, cohort, made.delta, norm, LBFGS(), rounds, small=True)
 
 

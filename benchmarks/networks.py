@@ -2,8 +2,8 @@
 
     python benchmarks/networks.py [--tasks femnist-cnn] [--race] [--methods MIME] [--seeds 3] [--json FILE]
 
-Softmax regression, an MLP and LEAF's CNN on FEMNIST (20 of 105 writers a round), an MLP and a 1-D CNN on HAR (7 of 21
-persons a round; tested on the 9 others). Minibatches of 20. FedAvg's local steps and step size are the best of a grid
+Softmax regression, an MLP and LEAF's CNN on FEMNIST (20 of 105 writers per round), an MLP and a 1-D CNN on HAR (7 of 21
+persons per round; tested on the 9 others). Minibatches of 20. FedAvg's local steps and step size are the best of a grid
 of 12 for each task and target, judged on the very seeds it is compared on. With --race, every method that has
 parameters has a grid of 8.
 `fedspam.app.arrival` says when a run has arrived at an accuracy; the exchange before round 0 counts in bytes alone.
@@ -36,7 +36,7 @@ RATES = (0.03, 0.1, 0.3, 1.0)
 
 
 class Task(NamedTuple):
-    """Clients, a model, what it is tested on, and how many clients are asked a round."""
+    """Clients, a model, what it is tested on, and the cohort size."""
 
     train: FederatedData
     test: dict
@@ -94,7 +94,7 @@ def settings(cohort, race):
         "CE-LSGD": lambda m, rate: ce_lsgd(cohort, m, rate, 0.5, minibatch=True),
         "SPAM-PPA, tuned": lambda m, rate: spam_ppa(cohort, jnp.inf, 0.5, solver=steps(m, rate)),
         "SPAM-PP, tuned": lambda m, rate: spam_pp(cohort, jnp.inf, 0.5, solver=steps(m, rate)),
-        "SPAM, tuned": lambda m, rate: spam(jnp.inf, 0.5, solver=steps(m, rate)),  # one client a round
+        "SPAM, tuned": lambda m, rate: spam(jnp.inf, 0.5, solver=steps(m, rate)),  # one client per round
     }
     return {name: [[make(m, rate) for rate in RATES] for m in (10, 30)] for name, make in makers.items()} | auto_ones
 
