@@ -2,11 +2,10 @@
 
     python benchmarks/auto.py [--problems ridge] [--seeds 5] [--data FOLDER] [--json FILE] [--merge | --again FILE ...]
 
-A target is a relative gradient norm; it is reached when the mean of the squared norm over three rounds is below its
-square. For every problem and every target the hindsight grid has 160 settings of SPAM-PPA: 8 step sizes, 5 fresh
-weights, 4 ways to decay (84 where losses are not quadratic: 7, 4, 3), judged on the seeds they are compared on. Beside
-it stand the theorem's constants with the true delta, and the one pair of step size and fresh weight that is best over
-all problems.
+A target is a relative gradient norm; `fedspam.app.arrival` says when a run has arrived at it. For every problem and
+every target the hindsight grid has 160 settings of SPAM-PPA: 8 step sizes, 5 fresh weights, 4 ways to decay (84 where
+losses are not quadratic: 7, 4, 3), judged on the seeds they are compared on. Beside it stand the theorem's constants
+with the true delta, and the one pair of step size and fresh weight that is best over all problems.
 """
 
 import argparse
@@ -21,6 +20,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from fedspam import Ragged, datasets, simulate_many, spam_ppa
+from fedspam.app.arrival import arrivals
 from fedspam.app.compare.problems import load, of_regression
 from fedspam.methods import auto
 from fedspam.methods.schedules import FreshWeightOf, Power, effective_cohort
@@ -36,7 +36,7 @@ NEVER = [math.inf] * len(TARGETS)
 
 
 class Problem(NamedTuple):
-    """Clients, where to start, how many are asked a round, and what is known of them."""
+    """Clients, where to start, the cohort size, and what is known of them."""
 
     population: object
     start: np.ndarray
@@ -65,7 +65,7 @@ def quadratic_problem(seed, *, delta, cohort=10, dimension=30, condition=100.0, 
 
 def real(made, cohort, rounds=150):
     """A regression of `fedspam compare`, its constants measured."""
-    norm = jax.tree_util.Partial(lambda look, x: look(x)["gradient"], made.look)
+    norm = jax.tree_util.Partial(lambda probe, x: probe(x)["gradient"], made.probe)
     return Problem(made.population, made.start, cohort, made.delta, norm, LBFGS(), rounds, small=True)
 
 
@@ -162,16 +162,6 @@ def problems(data):
     }
 
 
-def rounds_to(squared_norms):
-    """The first round at which the mean over three rounds is below each target; infinity if none."""
-    mean = (squared_norms[..., 2:] + squared_norms[..., 1:-1] + squared_norms[..., :-2]) / 3
-    reached = []
-    for target in TARGETS:
-        below = mean <= target**2 * squared_norms[..., :1]
-        reached.append(np.where(below.any(-1), below.argmax(-1) + 2, np.inf))
-    return np.stack(reached, -1)
-
-
 def run(methods, problem, seeds):
     """Median over seeds of the rounds to each target, one row a method."""
     probe = jax.tree_util.Partial(lambda norm, x: {"norm": norm(x) ** 2}, problem.norm)
@@ -180,7 +170,8 @@ def run(methods, problem, seeds):
         record=(),
     )  # fmt: skip
     with np.errstate(over="ignore", invalid="ignore"):
-        return np.median(rounds_to(many.probes["norm"]), axis=1)
+        relative = np.sqrt(many.probes["norm"] / many.probes["norm"][..., :1])
+    return np.median(np.stack([arrivals(relative, target) for target in TARGETS], -1), axis=1)
 
 
 def measure(problem, seeds):

@@ -16,7 +16,7 @@ CLASSES, PIXELS = 62, 784
 
 @dataclass
 class Task:
-    """A population, a model, and how many clients a round asks."""
+    """A population, a model, and the cohort size."""
 
     model: str  # "softmax" or "cnn"
     cohort: int

@@ -29,7 +29,7 @@ import numpy as np
 IMAGES = baselines.LOCAL_STEPS * baselines.BATCH  # of a client
 
 
-def central(asked):
+def central(flags):
     """One central gradient, and SPAM-PP's exchange, over all images of a cohort."""
     import jax
     import jax.numpy as jnp
@@ -39,8 +39,8 @@ def central(asked):
     from fedspam.federation.traced import Traced
     from fedspam.models import femnist_cnn
 
-    model = femnist_cnn(baselines.CLASSES, dtype=asked.dtype)
-    images, labels, offsets = baselines.draw(asked.cohort, equal=asked.images)
+    model = femnist_cnn(baselines.CLASSES, dtype=flags.dtype)
+    images, labels, offsets = baselines.draw(flags.cohort, equal=flags.images)
     clients = Ragged.of_sizes({"features": images, "label": labels}, np.diff(offsets), model.loss)
     x, x_prev, key = model.init(0), model.init(1), jax.random.key(0)
     total = len(images)
@@ -54,23 +54,23 @@ def central(asked):
         add = lambda sum, rows: (jax.tree.map(jnp.add, sum, jax.grad(loss)(x, rows)), None)
         return lax.scan(add, jax.tree.map(jnp.zeros_like, x), split)[0]
 
-    estimator = spam_pp(asked.cohort, 0.1, 0.1).estimator
+    estimator = spam_pp(flags.cohort, 0.1, 0.1).estimator
 
     @jax.jit
     def exchange(clients, x, x_prev, key):
-        fed = Traced(clients, chunk=asked.chunk)
+        fed = Traced(clients, chunk=flags.chunk)
         return fed.mean(
-            fed.sample(key, asked.cohort), estimator.difference, x=x, x_prev=x_prev, fresh_weight=jnp.float32(0.1)
+            fed.sample(key, flags.cohort), estimator.difference, x=x, x_prev=x_prev, fresh_weight=jnp.float32(0.1)
         )
 
-    spam = clocked(exchange, asked, clients, x, x_prev, key)
+    spam = clocked(exchange, flags, clients, x, x_prev, key)
     peak = jax_peak()  # before the central gradient takes more
 
     choices = {}
     for parts in (1, 5):
         if total % parts == 0:
             try:
-                choices[parts] = clocked(jax.jit(lambda x, rows: gradient(x, rows, parts)), asked, x, clients.examples)
+                choices[parts] = clocked(jax.jit(lambda x, rows: gradient(x, rows, parts)), flags, x, clients.examples)
             except Exception as error:  # out of memory: other parts may fit
                 print(f"central gradient in {parts} parts: {str(error)[:100]}", file=sys.stderr)
     parts = min(choices, key=lambda parts: choices[parts]["ms"])
@@ -89,66 +89,66 @@ def central(asked):
     }  # fmt: skip
 
 
-def fedavg(asked):
+def fedavg(flags):
     """A round of FedAvg here, at the chunk that is chosen unless one is given."""
-    images, labels, offsets = baselines.draw(asked.cohort, equal=asked.images)
-    task = baselines.Task("cnn", asked.cohort, images, labels, offsets)
-    return {**rounds_of(baselines.ours(task, chunk=asked.chunk), asked), "memory_mib": jax_peak()}
+    images, labels, offsets = baselines.draw(flags.cohort, equal=flags.images)
+    task = baselines.Task("cnn", flags.cohort, images, labels, offsets)
+    return {**rounds_of(baselines.ours(task, chunk=flags.chunk), flags), "memory_mib": jax_peak()}
 
 
-def torch_side(asked):
+def torch_side(flags):
     """A round of FedAvg in PyTorch."""
     import torch
 
-    images, labels, offsets = baselines.draw(asked.cohort, equal=asked.images)
+    images, labels, offsets = baselines.draw(flags.cohort, equal=flags.images)
     device = "cuda" if torch.cuda.is_available() else "cpu"
-    task = baselines.Task("cnn", asked.cohort, images, labels, offsets, device=device)
-    found = rounds_of(baselines.torch_loop(task) if asked.part == "torch-loop" else baselines.torch_vmap(task), asked)
+    task = baselines.Task("cnn", flags.cohort, images, labels, offsets, device=device)
+    found = rounds_of(baselines.torch_loop(task) if flags.part == "torch-loop" else baselines.torch_vmap(task), flags)
     peak = torch.cuda.max_memory_allocated() / 2**20 if device == "cuda" else None
     return {**found, "memory_mib": peak}
 
 
-def ragged(asked):
+def ragged(flags):
     """Rounds a second over 3,400 clients of log-normal size."""
-    images, labels, offsets = baselines.draw(asked.clients)
-    task = baselines.Task(asked.model, asked.cohort, images, labels, offsets)
-    many = 50 if asked.model == "softmax" and not asked.small else 1
-    found = rounds_of(baselines.ours(task, chunk=asked.chunk, every=many), asked)
+    images, labels, offsets = baselines.draw(flags.clients)
+    task = baselines.Task(flags.model, flags.cohort, images, labels, offsets)
+    many = 50 if flags.model == "softmax" and not flags.small else 1
+    found = rounds_of(baselines.ours(task, chunk=flags.chunk, every=many), flags)
     return {"ms": found["ms"] / many, "compile_s": found["compile_s"], "memory_mib": jax_peak()}
 
 
-def pfl(asked):
+def pfl(flags):
     """The same in one process of pfl."""
     import torch
 
-    images, labels, offsets = baselines.draw(asked.clients)
+    images, labels, offsets = baselines.draw(flags.clients)
     device = "cuda" if torch.cuda.is_available() else "cpu"
-    task = baselines.Task(asked.model, asked.cohort, images, labels, offsets, device=device)
+    task = baselines.Task(flags.model, flags.cohort, images, labels, offsets, device=device)
     ends = [time.perf_counter()]
     baselines.pfl_rounds(task, 8, lambda: ends.append(time.perf_counter()))
     return {"ms": 1e3 * statistics.median(np.diff(ends[2:])), "memory_mib": None}
 
 
-def clocked(function, asked, *arguments):
+def clocked(function, flags, *arguments):
     """Milliseconds of a compiled call: the median over a few seconds."""
     import jax
 
     began = time.perf_counter()
     jax.block_until_ready(function(*arguments))
     compile_s = time.perf_counter() - began
-    return {"ms": median_ms(lambda: jax.block_until_ready(function(*arguments)), asked), "compile_s": compile_s}
+    return {"ms": median_ms(lambda: jax.block_until_ready(function(*arguments)), flags), "compile_s": compile_s}
 
 
-def rounds_of(rounds, asked):
+def rounds_of(rounds, flags):
     began = time.perf_counter()
     next(rounds)
     compile_s = time.perf_counter() - began
-    return {"ms": median_ms(lambda: next(rounds), asked), "compile_s": compile_s}
+    return {"ms": median_ms(lambda: next(rounds), flags), "compile_s": compile_s}
 
 
-def median_ms(call, asked):
+def median_ms(call, flags):
     spans, began = [], time.perf_counter()
-    while not spans or (time.perf_counter() - began < asked.seconds and len(spans) < 200):
+    while not spans or (time.perf_counter() - began < flags.seconds and len(spans) < 200):
         start = time.perf_counter()
         call()
         spans.append(1e3 * (time.perf_counter() - start))
@@ -158,8 +158,8 @@ def median_ms(call, asked):
 def jax_peak():
     import jax
 
-    told = jax.devices()[0].memory_stats() or {}
-    return told["peak_bytes_in_use"] / 2**20 if "peak_bytes_in_use" in told else None
+    facts = jax.devices()[0].memory_stats() or {}
+    return facts["peak_bytes_in_use"] / 2**20 if "peak_bytes_in_use" in facts else None
 
 
 def device():
@@ -169,23 +169,23 @@ def device():
 
 
 PARTS = {
-    "device": lambda asked: device(), "central": central, "fedavg": fedavg, "torch-loop": torch_side,
+    "device": lambda flags: device(), "central": central, "fedavg": fedavg, "torch-loop": torch_side,
     "torch-vmap": torch_side, "ragged": ragged, "pfl": pfl,
 }  # fmt: skip
 
 
-def ask(part, asked, *options):
+def ask(part, flags, *options):
     """A part in a process of its own; what it measured, or why it failed."""
-    command = [sys.executable, __file__, "--part", part, "--seconds", str(asked.seconds), *map(str, options)]
-    if asked.small:
+    command = [sys.executable, __file__, "--part", part, "--seconds", str(flags.seconds), *map(str, options)]
+    if flags.small:
         command.append("--small")
     environment = {**os.environ, "XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
     try:
         done = subprocess.run(
-            command, capture_output=True, text=True, timeout=asked.limit, env=environment, check=False
+            command, capture_output=True, text=True, timeout=flags.limit, env=environment, check=False
         )
     except subprocess.TimeoutExpired:
-        return {"failed": f"no answer within {asked.limit:g} s"}
+        return {"failed": f"no answer within {flags.limit:g} s"}
     lines = [line for line in done.stdout.splitlines() if line.startswith("{")]
     if lines:
         return json.loads(lines[-1])
@@ -217,22 +217,22 @@ def main():
     parser.add_argument("--model", default="cnn")
     parser.add_argument("--dtype", default="float32")
     parser.add_argument("--chunk", type=int)
-    asked = parser.parse_args()
-    if asked.small:
-        asked.clients, asked.cohorts = 60, [2, 4] if asked.cohorts == [50, 500] else asked.cohorts
-        asked.seconds, asked.limit = min(asked.seconds, 0.5), max(asked.limit, 300)
-    if asked.part:
-        print(json.dumps(PARTS[asked.part](asked)))
+    flags = parser.parse_args()
+    if flags.small:
+        flags.clients, flags.cohorts = 60, [2, 4] if flags.cohorts == [50, 500] else flags.cohorts
+        flags.seconds, flags.limit = min(flags.seconds, 0.5), max(flags.limit, 300)
+    if flags.part:
+        print(json.dumps(PARTS[flags.part](flags)))
         return
 
     began = time.perf_counter()
-    found = {"device": ask("device", asked), "cohorts": {}, "ragged": {}, "date": time.strftime("%Y-%m-%d")}
-    told = found["device"]
-    print(f"{told.get('kind', told)}, jax {told.get('jax')}, {found['date']}\n")
+    found = {"device": ask("device", flags), "cohorts": {}, "ragged": {}, "date": time.strftime("%Y-%m-%d")}
+    facts = found["device"]
+    print(f"{facts.get('kind', facts)}, jax {facts.get('jax')}, {found['date']}\n")
     print("| cohort x images | | ms | of central gradients | peak MiB | compile s |\n|---|---|---|---|---|---|")
-    for cohort in asked.cohorts:
+    for cohort in flags.cohorts:
         here = {
-            part: ask(part, asked, "--cohort", cohort) for part in ("central", "fedavg", "torch-vmap", "torch-loop")
+            part: ask(part, flags, "--cohort", cohort) for part in ("central", "fedavg", "torch-vmap", "torch-loop")
         }
         found["cohorts"][cohort] = here
         one, name = here["central"], f"| {cohort} x {IMAGES} |"
@@ -248,18 +248,18 @@ def main():
                   f"{number(row, 'memory_mib')} | {number(row, 'compile_s', 2)} |", flush=True)  # fmt: skip
         print(f"<!-- relative error of the exchange against the central gradients: {number(one, 'error')} -->")
 
-    cohort = 4 if asked.small else 50
+    cohort = 4 if flags.small else 50
     print(
-        f"\n| cohort {cohort} of {asked.clients} clients, log-normal | ms a round | rounds/s | times pfl | peak MiB |"
+        f"\n| cohort {cohort} of {flags.clients} clients, log-normal | ms per round | rounds/s | times pfl | peak MiB |"
     )
     print("|---|---|---|---|---|")
     for model in ("softmax", "cnn"):
         options = ("--model", model, "--cohort", cohort)
-        chunks = {"": [], ", chunks of 10": ["--chunk", 10]} if model == "cnn" and not asked.small else {"": []}
-        peer = ask("pfl", asked, *options)
+        chunks = {"": [], ", chunks of 10": ["--chunk", 10]} if model == "cnn" and not flags.small else {"": []}
+        peer = ask("pfl", flags, *options)
         found["ragged"][f"{model} pfl"] = peer
         for label, chunk in chunks.items():
-            row = ask("ragged", asked, *options, *chunk)
+            row = ask("ragged", flags, *options, *chunk)
             found["ragged"][model + label] = row
             rate = f"{1e3 / row['ms']:.4g}" if "ms" in row else "–"
             print(f"| {model}{label} | {number(row, 'ms')} | {rate} | {ratio(peer.get('ms'), row.get('ms'))} | "
@@ -268,8 +268,8 @@ def main():
         print(f"| {model}, pfl | {number(peer, 'ms')} | {rate} | 1 | |", flush=True)
     found["seconds"] = time.perf_counter() - began
     print(f"\nin {found['seconds']:.0f} s")
-    if asked.out:
-        Path(asked.out).write_text(json.dumps(found, indent=1))
+    if flags.out:
+        Path(flags.out).write_text(json.dumps(found, indent=1))
 
 
 if __name__ == "__main__":

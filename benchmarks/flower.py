@@ -7,7 +7,7 @@
 Every client does the same work in all rows: local gradient steps on a softmax regression. FedAvg is Flower's strategy
 with its own records; the other rows are `fedspam.flower.FedspamStrategy`. The clock runs from the end of one round to
 the end of the next, so that all that a strategy does is in it; the first round, in which clients compile, is left out.
-SPAM-PP has two exchanges a round, and its seconds are divided by two.
+SPAM-PP has two exchanges per round, and its seconds are divided by two.
 """
 
 import argparse
@@ -180,21 +180,21 @@ def healthy(port: int) -> bool:
 
 
 def measure(
-    folder: Path, environment: dict[str, str], strategy: str, floats: int, asked: argparse.Namespace
+    folder: Path, environment: dict[str, str], strategy: str, floats: int, flags: argparse.Namespace
 ) -> list[float]:
     """The seconds of each round but the first."""
     told = folder / f"{strategy}-{floats}.json"
     config = {
         "strategy": strategy,
         "floats": floats,
-        "rounds": asked.rounds + 1,
-        "nodes": asked.nodes,
+        "rounds": flags.rounds + 1,
+        "nodes": flags.nodes,
         "told": str(told),
     }
     command = ["flwr", "run", "app", "here", "--stream", "--run-config"]
     command.append(" ".join(f"{name}={json.dumps(value)}" for name, value in config.items()))
-    if asked.simulation:
-        command += ["--federation-config", f"num-supernodes={asked.nodes} client-resources-num-cpus=1"]
+    if flags.simulation:
+        command += ["--federation-config", f"num-supernodes={flags.nodes} client-resources-num-cpus=1"]
     process = start(command, environment, folder, "flwr")
     try:
         process.wait(600)
@@ -214,32 +214,32 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=2)
     parser.add_argument("--nodes", type=int, default=3)
     parser.add_argument("--simulation", action="store_true")
-    asked = parser.parse_args()
+    flags = parser.parse_args()
     processes: list[subprocess.Popen] = []
     with tempfile.TemporaryDirectory() as name:
         folder, port = Path(name), free_port()
         environment = prepare(folder, port)
         try:
             link = ["flower-superlink", "--insecure", "--host", "127.0.0.1", "--port", str(port)]
-            link += ["--disable-runtime-dependency-installation", *(["--simulation"] if asked.simulation else [])]
+            link += ["--disable-runtime-dependency-installation", *(["--simulation"] if flags.simulation else [])]
             processes.append(start(link, environment, folder, "superlink"))
             end = time.monotonic() + 60
             while not healthy(port):
                 if time.monotonic() > end:
                     raise SystemExit((folder / "superlink.log").read_text()[-3000:])
                 time.sleep(0.1)
-            for id in range(0 if asked.simulation else asked.nodes):
+            for id in range(0 if flags.simulation else flags.nodes):
                 node = ["flower-supernode", "--insecure", "--superlink", f"127.0.0.1:{port}", "--host", "127.0.0.1"]
-                node += ["--port", str(free_port()), "--node-config", f"partition-id={id} num-partitions={asked.nodes}"]
+                node += ["--port", str(free_port()), "--node-config", f"partition-id={id} num-partitions={flags.nodes}"]
                 processes.append(start(node, environment, folder, f"supernode{id}"))
-            engine = "simulation under Ray" if asked.simulation else "deployment on 127.0.0.1"
-            print(f"{engine}, {asked.nodes} clients, {os.cpu_count()} cores, Python {platform.python_version()}\n")
+            engine = "simulation under Ray" if flags.simulation else "deployment on 127.0.0.1"
+            print(f"{engine}, {flags.nodes} clients, {os.cpu_count()} cores, Python {platform.python_version()}\n")
             print("| floats | strategy | seconds per exchange | median | least | most |")
             print("|---:|---|---:|---:|---:|---:|")
-            for floats in asked.floats:
+            for floats in flags.floats:
                 times: dict[str, list[float]] = {strategy: [] for strategy in ROUTES}
-                for strategy in [*ROUTES] * asked.repeats:  # in turns: whatever else the machine does, it does to all
-                    times[strategy] += measure(folder, environment, strategy, floats, asked)
+                for strategy in [*ROUTES] * flags.repeats:  # in turns: whatever else the machine does, it does to all
+                    times[strategy] += measure(folder, environment, strategy, floats, flags)
                 for strategy, (title, exchanges) in ROUTES.items():
                     seconds = [each / exchanges for each in times[strategy]]
                     numbers = (statistics.mean(seconds), statistics.median(seconds), min(seconds), max(seconds))

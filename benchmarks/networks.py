@@ -2,11 +2,11 @@
 
     python benchmarks/networks.py [--tasks femnist-cnn] [--race] [--methods MIME] [--seeds 3] [--json FILE]
 
-Softmax regression, an MLP and LEAF's CNN on FEMNIST (20 of 105 writers a round), an MLP and a 1-D CNN on HAR (7 of 21
-persons a round; tested on the 9 others). Minibatches of 20. FedAvg's local steps and step size are the best of a grid
+Softmax regression, an MLP and LEAF's CNN on FEMNIST (20 of 105 writers per round), an MLP and a 1-D CNN on HAR (7 of 21
+persons per round; tested on the 9 others). Minibatches of 20. FedAvg's local steps and step size are the best of a grid
 of 12 for each task and target, judged on the very seeds it is compared on. With --race, every method that has
 parameters has a grid of 8.
-A target is reached in the first round whose model has that accuracy; the exchange before round 0 counts in bytes alone.
+`fedspam.app.arrival` says when a run has arrived at an accuracy; the exchange before round 0 counts in bytes alone.
 """
 
 import argparse
@@ -20,6 +20,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from fedspam import simulate_many, spam, spam_pp, spam_ppa
+from fedspam.app.arrival import arrivals
 from fedspam.datasets import read_femnist, read_har, read_har_windows
 from fedspam.datasets.federated import FederatedData
 from fedspam.federation import ledger
@@ -35,7 +36,7 @@ RATES = (0.03, 0.1, 0.3, 1.0)
 
 
 class Task(NamedTuple):
-    """Clients, a model, what it is tested on, and how many clients are asked a round."""
+    """Clients, a model, what it is tested on, and the cohort size."""
 
     train: FederatedData
     test: dict
@@ -93,7 +94,7 @@ def settings(cohort, race):
         "CE-LSGD": lambda m, rate: ce_lsgd(cohort, m, rate, 0.5, minibatch=True),
         "SPAM-PPA, tuned": lambda m, rate: spam_ppa(cohort, jnp.inf, 0.5, solver=steps(m, rate)),
         "SPAM-PP, tuned": lambda m, rate: spam_pp(cohort, jnp.inf, 0.5, solver=steps(m, rate)),
-        "SPAM, tuned": lambda m, rate: spam(jnp.inf, 0.5, solver=steps(m, rate)),  # one client a round
+        "SPAM, tuned": lambda m, rate: spam(jnp.inf, 0.5, solver=steps(m, rate)),  # one client per round
     }
     return {name: [[make(m, rate) for rate in RATES] for m in (10, 30)] for name, make in makers.items()} | auto_ones
 
@@ -104,12 +105,6 @@ def curves(task, methods, rounds, seeds):
     probe = jax.tree_util.Partial(lambda test, params: {"accuracy": task.model.accuracy(params, test)}, task.test)
     many = simulate_many(methods, clients, task.model.init(1), rounds=rounds, keys=range(seeds), probe=probe, record=())
     return many.probes["accuracy"]
-
-
-def arrivals(accuracy, targets):
-    """The round of each target: methods x targets, the median over seeds, infinity where most seeds do not arrive."""
-    reached = [np.where((accuracy >= target).any(-1), (accuracy >= target).argmax(-1), np.inf) for target in targets]
-    return np.median(np.stack(reached, -1), axis=1)
 
 
 def price(task, method, rounds):
@@ -129,7 +124,9 @@ def measure(task, rounds, seeds, race, wanted):
             continue
         began = time.perf_counter()
         runs = [(methods, curves(task, methods, rounds, seeds)) for methods in groups]
-        medians = np.concatenate([arrivals(accuracy, task.targets) for _, accuracy in runs])
+        # methods x targets, the median over seeds
+        rounds_to = lambda accuracy, target: np.median(arrivals(1 - accuracy, 1 - target), axis=1)
+        medians = np.concatenate([np.stack([rounds_to(a, target) for target in task.targets], -1) for _, a in runs])
         methods = list(itertools.chain.from_iterable(methods for methods, _ in runs))
         best = medians.argmin(0)
         found[name] = {

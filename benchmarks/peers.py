@@ -124,24 +124,24 @@ def main():
     parser.add_argument("--model", help=argparse.SUPPRESS)
     parser.add_argument("--cohort", type=int, help=argparse.SUPPRESS)
     parser.add_argument("--folder", help=argparse.SUPPRESS)
-    asked = parser.parse_args()
-    if asked.side:
-        return side(asked.side, asked.model, asked.cohort, asked.folder, asked.seconds)
+    flags = parser.parse_args()
+    if flags.side:
+        return side(flags.side, flags.model, flags.cohort, flags.folder, flags.seconds)
 
     import baselines
     import numpy as np
 
     results = {}
     with tempfile.TemporaryDirectory() as folder:
-        for part, array in zip(("images", "labels", "offsets"), baselines.draw(asked.clients), strict=True):
+        for part, array in zip(("images", "labels", "offsets"), baselines.draw(flags.clients), strict=True):
             np.save(Path(folder) / f"{part}.npy", array)
-        for model in asked.tasks:
-            for turn in range(asked.repeats):
-                for name in asked.sides:
+        for model in flags.tasks:
+            for turn in range(flags.repeats):
+                for name in flags.sides:
                     if turn and "failed" in results[model, name][0]:
                         continue
-                    python = asked.pfl if name.startswith("pfl") else sys.executable
-                    got = ask(python, name, model, TASKS[model], folder, asked.seconds, asked.limit)
+                    python = flags.pfl if name.startswith("pfl") else sys.executable
+                    got = ask(python, name, model, TASKS[model], folder, flags.seconds, flags.limit)
                     results.setdefault((model, name), []).append(got)
                     print(f"  {model} {name} turn {turn + 1}: {got}", file=sys.stderr, flush=True)
     print(f"{platform.processor() or platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}, "
@@ -151,16 +151,16 @@ def main():
         "\n|---|---|---|---|---|---|---|---|"
     )
     table = []
-    for model in asked.tasks:
+    for model in flags.tasks:
         best = {}
-        for name in asked.sides:
+        for name in flags.sides:
             turns = results[model, name]
             good = [turn for turn in turns if "failed" not in turn]
             if good:
                 top = max(good, key=lambda turn: turn["rounds"])
                 best[name] = {**top, "start": statistics.median(turn["start"] for turn in good)}
         fastest = max((best[name]["rounds"] for name in best if name.startswith("ours")), default=float("nan"))
-        for name in asked.sides:
+        for name in flags.sides:
             what = f"| {model}, cohort {TASKS[model]} | {NAMES[name]} |"
             if name not in best:
                 print(f"{what} {results[model, name][0]['failed']} ||||||")
@@ -170,8 +170,8 @@ def main():
             print(f"{what} {row['start']:.1f} | {row['rounds']:.3g} | {row['samples']:.0f} | {row['memory']:.0f} | "
                   f"{format(1e3 * row['cpu'], '.4g') if row['cpu'] else '–'} | "
                   f"{row['rounds'] / fastest:.2f} |")  # fmt: skip
-    if asked.out:
-        Path(asked.out).write_text(json.dumps(table, indent=1))
+    if flags.out:
+        Path(flags.out).write_text(json.dumps(table, indent=1))
     return None
 
 

@@ -4,7 +4,7 @@
 
 Softmax regression, cohorts of 50, FedAvg with 5 local steps and SPAM-PP with 5. Three kinds of population:
 
-- generated: a client's rows are made from its id when it is asked; nothing is stored;
+- generated: a client's rows are made from its id when it is drawn; nothing is stored;
 - ragged: all rows lie in the memory of the device, 1 to 3 a client;
 - mapped: the same rows lie in a file, and those of the next rounds' clients are fetched while the present rounds run.
 
@@ -128,17 +128,17 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=100)
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--one", nargs=2, help=argparse.SUPPRESS)
-    asked = parser.parse_args()
-    if asked.one:
-        measure(asked.one[0], int(asked.one[1]), asked.rounds, asked.repeats)
+    flags = parser.parse_args()
+    if flags.one:
+        measure(flags.one[0], int(flags.one[1]), flags.rounds, flags.repeats)
         return
     print("| population | clients | FedAvg, µs a round | SPAM-PP, µs a round | stored, MB | held beyond it, MB |")
     print("| --- | ---: | ---: | ---: | ---: | ---: |")
     base = None
-    for kind in asked.kinds:
-        for size in asked.sizes:
+    for kind in flags.kinds:
+        for size in flags.sizes:
             command = [sys.executable, __file__, "--one", kind, str(size)]
-            command += ["--rounds", str(asked.rounds), "--repeats", str(asked.repeats)]
+            command += ["--rounds", str(flags.rounds), "--repeats", str(flags.repeats)]
             done = subprocess.run(command, capture_output=True, text=True, check=False, env=os.environ)
             if done.returncode:
                 sys.exit(done.stderr)

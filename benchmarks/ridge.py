@@ -1,4 +1,4 @@
-"""Microseconds a round on the paper's ridge problem, against a plain NumPy loop of the same method in the same run.
+"""Microseconds per round on the paper's ridge problem, against a plain NumPy loop of the same method in the same run.
 
     python benchmarks/ridge.py [--rounds 4000] [--repeats 7]
 

@@ -11,7 +11,7 @@ import subprocess
 import sys
 import time
 
-ASKED = {
+COMMANDS = {
     "python -c pass": (["-c", "pass"], None),
     "import jax": (["-c", "import jax"], None),
     "import fedspam": (["-c", "import fedspam"], 1.5),
@@ -36,12 +36,12 @@ def main() -> int:
     times = parser.parse_args().times
     late = []
     print(f"{'':34}   median  fastest  processor   limit")
-    for name, (arguments, limit) in ASKED.items():
+    for name, (arguments, limit) in COMMANDS.items():
         seconds(arguments)  # so that files are in memory and byte code is compiled
         found, busy = zip(*(seconds(arguments) for _ in range(times)), strict=True)
         median = statistics.median(found)
-        told = "" if limit is None else f"{limit:5.1f} s"
-        print(f"{name:34}  {median:5.2f} s  {min(found):5.2f} s    {statistics.median(busy):5.2f} s  {told}")
+        shown = "" if limit is None else f"{limit:5.1f} s"
+        print(f"{name:34}  {median:5.2f} s  {min(found):5.2f} s    {statistics.median(busy):5.2f} s  {shown}")
         if limit is not None and median > limit:
             late.append(name)
     for name in late:

@@ -13,9 +13,10 @@ import numpy as np
 import pytest
 
 from fedspam import datasets, simulate
+from fedspam.app.arrival import arrival, arrivals, percentiles
 from fedspam.app.cli import main
-from fedspam.app.compare import ComparePlan, contest, files, load, options, problems, sweep, tuning
-from fedspam.app.compare.measures import MEASURES, Curves, Trial, arrivals, best, best_of_all, cell, percentiles
+from fedspam.app.compare import ComparisonPlan, files, load, options, problems, run_comparison, sweep, tuning
+from fedspam.app.compare.measures import MEASURES, Curves, Trial, best, best_of_all, cell
 from fedspam.federation import ledger
 from fedspam.methods import METHODS, Scales
 from fedspam.solvers import Exact
@@ -49,7 +50,7 @@ def tiny():
     return problems.of_quadratics("tiny", "tiny quadratics", clients, start)
 
 
-TINY = ComparePlan(rounds=16, cohort=3, targets=(0.5,), seeds=2, budget=4, exact=True)
+TINY = ComparisonPlan(rounds=16, cohort=3, targets=(0.5,), seeds=2, budget=4, exact=True)
 
 
 # --- what is written -------------------------------------------------------------------------------------------------
@@ -84,7 +85,8 @@ def test_every_method_tries_as_many_settings(made):
 
 
 def test_the_table_follows_from_the_curves(made):
-    """Every number again, by the definition: the first look at the target from which ten are, in mean square."""
+    """Every number again, by the definition: the first probe at the target from which a window is, in mean square."""
+    window = min(10, (ROUNDS + 1) // 4)
     curves = {}
     for row in read(made[0] / "curves.csv"):
         curves.setdefault((row["method"], row["trial"], row["seed"]), []).append(row)
@@ -99,9 +101,9 @@ def test_the_table_follows_from_the_curves(made):
             errors = [float(look["error"]) for look in looks]
             there = [
                 k
-                for k in range(len(errors) - 9)
+                for k in range(len(errors) - window + 1)
                 if errors[k] <= float(row["target"])
-                and math.sqrt(statistics.fmean(error**2 for error in errors[k : k + 10])) <= float(row["target"])
+                and math.sqrt(statistics.fmean(error**2 for error in errors[k : k + window])) <= float(row["target"])
             ]
             costs.append(float(looks[there[0]][row["measure"]]) if there else math.inf)
         median = statistics.median(costs) if costs else math.inf
@@ -159,21 +161,41 @@ def test_curves_are_those_of_the_method(made, key):
 # --- measures --------------------------------------------------------------------------------------------------------
 
 
-def test_arrival_is_no_lucky_dip():
+def test_one_low_error_is_no_arrival():
     there = [0.1] * 10
+    before = [1.0] * 30
     error = np.array(
         [
-            [1.0, 0.01, 0.5, *there, 0.2],  # the dip in round 1 does not count
-            [1.0, 0.5, 0.4, 0.2, *there],  # arrives with its last ten looks
-            [1.0, 0.5, 0.4, 0.2, 0.2, *there[1:]],  # nine are too few
-            [1.0, 1e200, 1e250, *there, 0.3],  # overflows on the way
-            [1.0, np.nan, *there, np.inf, 0.1],
-            [1.0, *there[:5], np.nan, *there[3:]],
+            [*before, 1.0, 0.01, 0.5, *there, 0.2],  # the low error before the end of `before` does not count
+            [*before, 1.0, 0.5, 0.4, 0.2, *there],  # arrives with its last ten errors
+            [*before, 1.0, 0.5, 0.4, 0.2, 0.2, *there[1:]],  # nine are too few
+            [*before, 1.0, 1e200, 1e250, *there, 0.3],  # overflows on the way
+            [*before, 1.0, np.nan, *there, np.inf, 0.1],
+            [*before, 1.0, *there[:5], np.nan, *there[3:]],
         ]
     )
-    assert arrivals(error, 0.1).tolist() == [3, 4, np.inf, 3, 2, np.inf]
-    assert arrivals(np.array([[1.0, *[0.01] * 10]]), 0.5).tolist() == [1]  # though the mean square from 0 is below
-    assert arrivals(error[:, 1:2], 0.5).tolist() == [0, 0, 0, np.inf, np.inf, 0]
+    assert arrivals(error, 0.1).tolist() == [33, 34, np.inf, 33, 32, np.inf]
+    assert arrivals(error[:, 31:32], 0.5).tolist() == [0, 0, 0, np.inf, np.inf, 0]  # the only error there is
+    assert arrivals(error[0], 0.1) == 33
+    # the root mean square from probe 0 on is below the target, but the first error is not
+    assert arrivals(np.array([[1.0, *[0.01] * 50]]), 0.5).tolist() == [1]
+    assert arrivals(np.zeros((2, 0)), 0.1).tolist() == [np.inf, np.inf]
+
+
+def test_few_probes_are_averaged_over_a_quarter_of_them():
+    assert arrivals(np.array([[1.0, 0.1, 0.3, 0.1, 0.1, 0.1, 0.1, 0.1]]), 0.1).tolist() == [3]
+    assert arrivals(np.array([[1.0, 0.5, 0.1, 0.1]]), 0.1).tolist() == [2]
+
+
+def test_arrival_at_negative_losses_and_rising_metrics():
+    loss = np.concatenate([np.linspace(1, -5, 40), np.full(20, -5.0)])
+    assert arrival(loss, 0.5) == int(np.argmax(loss <= 0.5))
+    assert arrival(loss, -4.9) == int(np.argmax(loss <= -4.9))
+    assert arrival(loss, -6.0) is None
+    accuracy = 1 - 0.9 ** np.arange(60.0)
+    assert arrival(accuracy, 0.9, rising=True) == 22
+    assert arrival(10 * accuracy, 9.0, rising=True) == 22
+    assert arrival(accuracy, 1.0, rising=True) is None
 
 
 def test_medians_with_runs_that_never_arrive():
@@ -182,6 +204,8 @@ def test_medians_with_runs_that_never_arrive():
     assert cell(np.array([2.0, 1.0, np.inf, np.inf, 3.0])).reached == 3
     values = np.random.default_rng(0).random((7, 4))
     np.testing.assert_allclose(percentiles(values, (10, 50, 90)), np.percentile(values, (10, 50, 90), axis=0))
+    np.testing.assert_allclose(percentiles(values, (5, 95), axis=1), np.percentile(values, (5, 95), axis=1))
+    assert percentiles(np.array([1.0, np.inf, 2.0]), (0, 50, 100)).tolist() == [1, 2, np.inf]
 
 
 def curves_of(*errors, price=10.0, void=0.0):
@@ -228,7 +252,7 @@ def test_a_diverged_setting_is_recorded_and_harms_no_other(tiny, monkeypatch):
     grid = lambda scales: [{"step_size": s / scales.smoothness, "fresh_weight": 0.5} for s in (0.9, 1e3, 1e30)]
     monkeypatch.setitem(METHODS, "mvr", dataclasses.replace(METHODS["mvr"], grid=grid))
     plan = dataclasses.replace(TINY, budget=3)
-    found = contest(tiny, ["mvr"], plan)
+    found = run_comparison(tiny, ["mvr"], plan)
     assert [one.status for one in found.trials["mvr"]] == ["fine", "diverged", "diverged"]
     assert found.entry("mvr", 0.5, "rounds").trial == 1
     assert math.isfinite(found.entry("mvr", 0.5, "rounds").cell.median)
@@ -305,8 +329,8 @@ def test_every_method_can_be_compared(key, tiny):
 def test_named_quadratics(name):
     problem, named = load(name), problems.PROBLEMS[name]
     assert problem.clients == problem.population.size == named.clients >= named.cohort
-    assert float(problem.look(problem.start)["gradient"]) == pytest.approx(1)
-    assert float(problem.look(jnp.asarray(problem.population.minimiser))["gradient"]) < 1e-9
+    assert float(problem.probe(problem.start)["gradient"]) == pytest.approx(1)
+    assert float(problem.probe(jnp.asarray(problem.population.minimiser))["gradient"]) < 1e-9
     assert problem.optimum == pytest.approx(float(problem.population.loss(jnp.asarray(problem.population.minimiser))))
 
 
@@ -319,15 +343,15 @@ def test_named_problem_with_data(data):
     x = jnp.asarray(np.random.default_rng(0).standard_normal(14))
     f = lambda x: jnp.mean(jax.vmap(lambda i: clients.client(i)(x))(jnp.arange(4, dtype=jnp.uint32)))
     slope = lambda x: float(jnp.linalg.norm(jax.grad(f)(x)))
-    seen = problem.look(x)
+    seen = problem.probe(x)
     assert float(seen["gradient"]) == pytest.approx(slope(x) / slope(problem.start), rel=1e-10)
     assert 0 <= float(seen["accuracy"]) <= 1
     assert problem.metrics == ("gradient", "accuracy")
-    plan = ComparePlan(rounds=16, cohort=2, targets=(0.6, 0.7), seeds=2, budget=1, metric="accuracy")
-    found = contest(problem, ["mvr"], plan)
+    plan = ComparisonPlan(rounds=16, cohort=2, targets=(0.6, 0.7), seeds=2, budget=1, metric="accuracy")
+    found = run_comparison(problem, ["mvr"], plan)
     assert plan.errors == pytest.approx((0.4, 0.3))
     (run,) = found.finals["mvr"].values()
-    assert run.curves.error[:, 0] == pytest.approx(1 - float(problem.look(problem.start)["accuracy"]))
+    assert run.curves.error[:, 0] == pytest.approx(1 - float(problem.probe(problem.start)["accuracy"]))
     assert run.curves.error[:, -1].max() < run.curves.error[0, 0]
 
 
@@ -406,11 +430,11 @@ def test_the_problems_of_the_sweep_are_what_they_say():
         ("--methods ,", "there are no methods to compare"),
         ("--problem mushroom", "problem = 'mushroom' must be one of"),
         ("--problem mushroom", "did you mean 'mushrooms'?"),
-        ("--problem heart --cohort 5", "cohort = 5 is larger than the 4 clients of 'heart'; ask for at most 4"),
+        ("--problem heart --cohort 5", "cohort = 5 is larger than the 4 clients of 'heart'; choose at most 4"),
         ("--sweep --cohort 500", "cohort = 500 is larger than the 200 clients of 'the sweep'"),
-        ("--sweep --problem ridge", "the sweep has problems of its own"),
+        ("--sweep --problem ridge", "cannot be combined with the sweep"),
         ("--sweep --metric accuracy", "have no test set"),
-        ("--problem ridge --metric accuracy", "'ridge' has no test set to take the accuracy on; those that have one"),
+        ("--problem ridge --metric accuracy", "'ridge' has no test set for the accuracy; these problems have one"),
         ("--targets 0.1,2", "target = 2.0 must lie between 0 and 1"),
         ("--targets 0.1;2", "'0.1;2' must be numbers with commas between them"),
         ("--targets ,", "there are no targets"),

@@ -55,7 +55,7 @@ def test_curves_are_those_of_the_plain_method(setting: LabSetting) -> None:
     problem = found.problem
     run = simulate(
         runs.plain(setting, problem), problem.population, problem.start,
-        rounds=40, key=setting.seed, probe=problem.look, record=(),
+        rounds=40, key=setting.seed, probe=problem.probe, record=(),
     )  # fmt: skip
     assert found.every[0, :41] == pytest.approx(run.probes["gradient"], rel=1e-9)
     start, each = found.prices["bytes_up"]
@@ -79,7 +79,7 @@ def test_sliders_do_not_compile_anew() -> None:
     ("change", "message"),
     [
         ({"method": "spma_pp"}, "did you mean 'spam_pp'"),
-        ({"method": 3}, "must be a word"),
+        ({"method": 3}, "must be text"),
         ({"solver": "newton"}, "must be one of 'gradient'"),
         ({"scale": 0}, r"must lie in \[0.0001, 3\]"),
         ({"ratio": "1"}, "must be a number"),

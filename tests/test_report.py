@@ -6,7 +6,10 @@ import hashlib
 import importlib.util
 import io
 import json
+import math
+import os
 import re
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,16 +20,18 @@ import numpy as np
 import pytest
 from jax.tree_util import Partial
 
-from fedspam import Keep, simulate, spam_pp
+from fedspam import Keep, Ragged, auto, simulate, spam_pp
+from fedspam._internal.describe import describe
 from fedspam.app import reproduce
+from fedspam.app.arrival import arrival
 from fedspam.app.cli import main
-from fedspam.app.compare import ComparePlan, Contender, files
-from fedspam.app.compare.measures import CostCell, Curves, Trial, arrivals
+from fedspam.app.compare import ComparisonPlan, TunedCost, files
+from fedspam.app.compare.measures import CostSummary, Curves, Trial
 from fedspam.app.report import BoundOverlay, Curve, Paid, page, read, read_all, tables, targets, write
-from fedspam.app.report.provenance import method_of
+from fedspam.app.report.provenance import method_name
 from fedspam.app.report.series import straightened, thin
 from fedspam.app.reproduce.experiment import SETTINGS, SOLVERS
-from fedspam.methods import fedavg
+from fedspam.methods import METHODS, fedavg
 from fedspam.problems import quadratics
 from fedspam.simulation import records
 from fedspam.theory import Constants, inexact_bound
@@ -38,7 +43,7 @@ pages = importlib.util.module_from_spec(_spec)
 _spec.loader.exec_module(pages)
 browser = pages.browser
 
-PEOPLE = quadratics(0, clients=12, dimension=4, delta=0.5, noise=0.05)
+CLIENTS = quadratics(0, clients=12, dimension=4, delta=0.5, noise=0.05)
 EVIL = '</script><script>window.hacked=1</script><img src=x onerror="window.hacked=1">'
 
 
@@ -51,23 +56,26 @@ def look(clients: Any, x: Any) -> dict[str, Any]:
     }
 
 
+ALGORITHMS = {
+    "one": spam_pp(4, step_size=1 / (4 * CLIENTS.delta), fresh_weight=0.6),
+    "other": fedavg(4, local_steps=3, local_rate=0.02),
+}
+ONE, OTHER = (method_name(describe(algorithm)) for algorithm in ALGORITHMS.values())  # what a report calls them
+
+
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """Two runs on disk, and what simulate returned."""
     folder = tmp_path_factory.mktemp("runs")
-    methods = {
-        "one": spam_pp(4, step_size=1 / (4 * PEOPLE.delta), fresh_weight=0.6),
-        "other": fedavg(4, local_steps=3, local_rate=0.02),
-    }
     return {
         name: (
             folder / name,
             simulate(
-                method, PEOPLE, 3 * jnp.ones(4), rounds=60, key=0, probe=Partial(look, PEOPLE), every=2,
+                method, CLIENTS, 3 * jnp.ones(4), rounds=60, key=0, probe=Partial(look, CLIENTS), every=2,
                 folder=folder / name, keep=Keep(every=20),
             ),
         )
-        for name, method in methods.items()
+        for name, method in ALGORITHMS.items()
     }  # fmt: skip
 
 
@@ -76,7 +84,7 @@ def test_a_run_is_read_as_it_was_recorded(runs: dict[str, Any]) -> None:
     folder, run = runs["one"]
     source = read(folder)
     (series,) = source.series
-    assert (source.kind, source.status, series.name) == ("run", "completed", "SPAM-PP")
+    assert (source.kind, source.status, series.name) == ("run", "completed", ONE)
     curve = series.metrics["gradient"]
     assert curve.at.tolist() == list(range(0, 61, 2))
     assert np.array_equal(curve.value, run.probes["gradient"])
@@ -99,32 +107,26 @@ def test_how_long_it_took_is_recorded_without_compiling(runs: dict[str, Any]) ->
     assert paid.amount[-1] == pytest.approx(run.run_seconds, abs=1e-5)
 
 
-def test_methods_are_known_by_their_parts() -> None:
-    """Every row of the registry, described, is told by its name; where two rows are one method, by the first's."""
-    from fedspam.methods import METHODS
+@pytest.mark.parametrize("key", METHODS)
+def test_a_report_calls_a_method_what_the_table_of_methods_calls_it(key: str) -> None:
+    row = METHODS[key]
+    assert method_name({"type": "Anything", "name": key}) == row.name
+    made = row.make()
+    if hasattr(made, "name"):
+        assert method_name(describe(made)) == row.name
 
-    names = {row.name for row in METHODS.values()}
-    found = {key: method_of(records.identity(row.make(), None, jnp.zeros(2), 0)) for key, row in METHODS.items()}
-    assert set(found.values()) <= names
-    for key in ("spam", "spam_pp", "spam_ppa", "mvr", "ce_lsgd", "mime_mvr", "fedavg", "fedprox", "scaffold", "saber"):
-        assert found[key] == METHODS[key].name
+
+def test_methods_outside_the_table_and_wrappers_have_names() -> None:
+    assert method_name({"type": "Mine", "name": "mine"}) == "mine"
+    assert method_name({"type": "Mine"}) == "Mine"
+    assert method_name({"type": "Observed", "method": {"type": "Spam", "name": "spam_pp"}}) == "SPAM-PP"
+    assert method_name({"type": 3}) is method_name(None) is None
 
 
 def test_two_runs_of_one_method_have_names_of_their_own(runs: dict[str, Any]) -> None:
     folder = runs["one"][0]
     names = [source.series[0].name for source in read_all([folder, folder, runs["other"][0]])]
-    assert names == ["SPAM-PP · one", "SPAM-PP · one (2)", "FedAvg"]
-
-
-def test_arrivals_are_those_of_a_comparison() -> None:
-    random = np.random.default_rng(0)
-    for _ in range(200):
-        error = np.exp(np.cumsum(random.normal(-0.05, 0.6, size=40)))
-        error[random.random(40) < 0.03] = np.inf
-        for target in (1.0, 0.3, 0.05):
-            (look,) = arrivals(error[None], target)
-            found = targets.arrival(Curve(np.arange(40.0), error), target)
-            assert (np.inf if found is None else found) == look
+    assert names == [f"{ONE} · one", f"{ONE} · one (2)", OTHER]
 
 
 def test_targets_are_levels_that_somebody_reaches() -> None:
@@ -133,10 +135,9 @@ def test_targets_are_levels_that_somebody_reaches() -> None:
     found = targets.choose([slow, fast], up=False)
     assert found[0] == 1.0
     assert 0.01 in found  # the hardest that both reach
-    assert targets.arrival(slow, found[-1]) is None
-    assert targets.arrival(fast, found[-1]) is not None
+    assert arrival(slow.value, found[-1]) is None
+    assert arrival(fast.value, found[-1]) is not None
     rising = Curve(at, 1 - 0.9**at)
-    assert targets.arrival(rising, 0.9, up=True) == 22.0
     assert targets.choose([rising], up=True)[-1] == 0.99
 
 
@@ -162,10 +163,10 @@ def test_the_bound_is_that_of_the_theorem_and_holds(runs: dict[str, Any]) -> Non
     """SPAM-PP within the theorem's premises: its root mean square gradient stays below what is promised."""
     folder, run = runs["one"]
     start = 3 * jnp.ones(4)
-    gap = float(PEOPLE.loss(start)) - PEOPLE.optimum
-    sigma = float(max(PEOPLE.sigma(start), PEOPLE.sigma(jnp.asarray(PEOPLE.minimiser))))
-    error = float(PEOPLE.sigma(start)) ** 2
-    constants = Constants(PEOPLE.delta, sigma, gap, error)
+    gap = float(CLIENTS.loss(start)) - CLIENTS.optimum
+    sigma = float(max(CLIENTS.sigma(start), CLIENTS.sigma(jnp.asarray(CLIENTS.minimiser))))
+    error = float(CLIENTS.sigma(start)) ** 2
+    constants = Constants(CLIENTS.delta, sigma, gap, error)
     (source,) = read_all([folder], BoundOverlay(constants))
     series = source.series[0]
     name = "gradient, root mean square"
@@ -194,7 +195,7 @@ def test_a_bound_without_its_ingredients_is_refused(runs: dict[str, Any]) -> Non
 @pytest.fixture
 def comparison(tmp_path: Path) -> Path:
     """A folder as `fedspam compare` writes it, of made-up runs."""
-    plan = ComparePlan(rounds=20, cohort=2, targets=(0.1, 0.01), seeds=2)
+    plan = ComparisonPlan(rounds=20, cohort=2, targets=(0.1, 0.01), seeds=2)
     rounds = np.tile(np.arange(21.0), (2, 1))
     trials = {
         (key, number): Trial(
@@ -207,7 +208,7 @@ def comparison(tmp_path: Path) -> Path:
     tried = {"spam_pp": [trials["spam_pp", 1], trials["spam_pp", 2]], "fedavg": [trials["fedavg", 1]]}
     chosen = {"rounds": 1, "bytes_up": 2, "bytes": 2, "gradients": 1}
     entries = [
-        Contender(key, target, measure, number if key == "spam_pp" else 1, CostCell(7.0, 6.0, 8.0, 2, 2))
+        TunedCost(key, target, measure, number if key == "spam_pp" else 1, CostSummary(7.0, 6.0, 8.0, 2, 2))
         for key in finals
         for target in plan.errors
         for measure, number in chosen.items()
@@ -294,6 +295,70 @@ def test_files_that_do_not_fit_together_are_refused(tmp_path: Path) -> None:
         read(tmp_path)
 
 
+def test_numbers_that_are_not_finite_leave_gaps(runs: dict[str, Any]) -> None:
+    """Infinity and NaN in any number of a run: JSON has neither, and the report shows nothing in their place."""
+    source = read(runs["one"][0])
+    (series,) = source.series
+    at = np.arange(3.0)
+    odd = np.array([1.0, np.inf, np.nan])
+    broken = replace(
+        series, paid={"rounds": Paid(at, at), "gradients": Paid(at, odd)}, metrics={"loss": Curve(at, odd)}, clients={},
+        certificates={"share": np.nan, "floor": np.inf, "passed": 0.5, "window": 1, "along": Curve(at, odd)},
+    )  # fmt: skip
+    text = page.render([replace(source, series=[broken], configuration={"growth": math.inf})], "odd")
+    found = json.loads(re.findall(r'id="data">(.*?)</script>', text, re.DOTALL)[0])["series"][0]
+    assert found["paid"]["gradients"]["amount"][-1] is None
+    assert (found["certificates"]["share"], found["certificates"]["floor"]) == (None, None)
+    assert found["metrics"]["loss"]["value"] == [1.0, None, None]
+
+
+def test_auto_with_minibatches_is_reported(tmp_path: Path) -> None:
+    """Its proxes have an infinite step size, so its certificates hold numbers that are not finite."""
+    rows = np.random.default_rng(0).normal(size=(6, 20, 3))
+    clients = Ragged.of(list(rows), lambda x, row: jnp.sum((row - x) ** 2, axis=1), batch=4)
+    simulate(auto(3), clients, jnp.ones(3), rounds=4, key=0, folder=tmp_path / "run")
+    certificates = read(tmp_path / "run").series[0].certificates
+    assert certificates is not None
+    assert not math.isfinite(certificates["floor"])
+    write([tmp_path / "run"], tmp_path / "r.html", csv=tmp_path / "c.csv", figures=tmp_path / "figures")
+
+
+def test_lone_surrogates_are_replaced(runs: dict[str, Any], tmp_path: Path) -> None:
+    """Names of folders may hold bytes that are no text; Python reads them as lone surrogates."""
+    folder = tmp_path / os.fsdecode(b"odd-\xff")
+    try:
+        shutil.copytree(runs["one"][0], folder)
+    except OSError:
+        pytest.skip("this file system takes only names that are text")
+    write([folder, runs["one"][0]], tmp_path / "r.html", csv=tmp_path / "c.csv", figures=tmp_path / "figures")
+    assert "odd-?" in (tmp_path / "r.html").read_text()
+    assert "odd-?" in (tmp_path / "c.csv").read_text()
+
+
+def test_bounds_of_theorems_are_read(tmp_path: Path) -> None:
+    header = "theorem,rounds,mean,low,high,corrected,printed,lyapunov,gap,error\n"
+    (tmp_path / "curves.csv").write_text(
+        header + "3.2,1,5,4,6,9,8,1,1,1\n3.2,2,4,3,5,7,6,1,1,1\n5.1,1,2,1,3,4,4,1,1,1\n"
+    )
+    (tmp_path / "manifest.json").write_text(json.dumps({"asked": {"delta": 1.0}}))
+    source = read(tmp_path)
+    assert [series.name for series in source.series] == ["Theorem 3.2", "Theorem 5.1"]
+    assert source.series[0].metrics["mean squared gradient norm"].value.tolist() == [5, 4]
+    assert source.series[0].bounds["mean squared gradient norm"].value.tolist() == [9, 7]
+    page.render([source], "theory")
+
+
+def test_folders_without_curves_are_left_out_of_a_report_of_several(runs: dict[str, Any], tmp_path: Path) -> None:
+    (tmp_path / "sweep").mkdir()
+    (tmp_path / "sweep" / "manifest.json").write_text("{}")
+    (source,) = read_all([tmp_path / "sweep", runs["one"][0]])
+    assert source.notes == [f"Left out, because they hold no curves: {tmp_path / 'sweep'}"]
+    with pytest.raises(records.RecordError, match=r"neither rows.bin nor"):
+        read_all([tmp_path / "sweep"])
+    with pytest.raises(records.RecordError, match="none of the 2 folders holds curves"):
+        read_all([tmp_path / "sweep"] * 2)
+
+
 # --- what is written -------------------------------------------------------------------------------------------------
 
 
@@ -378,24 +443,24 @@ def shapes(found: Any) -> dict[str, str]:
 def test_curves_are_drawn_and_answer(report: str, browser: Any) -> None:
     with pages.opened(browser, report) as found:
         drawn = shapes(found)
-        assert drawn.keys() == {"SPAM-PP", "FedAvg"}
+        assert drawn.keys() == {ONE, OTHER}
         assert all(shape.count("L") == 30 for shape in drawn.values())
         press = lambda name: found.locator("#curves").get_by_role("button", name=name, exact=True).click()
         press("bytes up")
         by_bytes = shapes(found)
-        assert by_bytes["FedAvg"] != drawn["FedAvg"]  # which sends less in a round
+        assert by_bytes[OTHER] != drawn[OTHER]  # which sends less in a round
         assert found.locator("#curves text.label").text_content() == "bytes up"
         press("rounds")
         assert shapes(found) == drawn
         found.locator("#curves").get_by_role("group", name="vertical axis").get_by_text("linear").click()
         assert shapes(found) != drawn
         found.locator("#curves").get_by_role("group", name="vertical axis").get_by_text("log").click()
-        press("FedAvg")
-        assert shapes(found).keys() == {"SPAM-PP"}
-        press("FedAvg")
+        press(OTHER)
+        assert shapes(found).keys() == {ONE}
+        press(OTHER)
         found.hover("#curves .chart > svg", position={"x": 400, "y": 100})
         tip = found.locator("#curves .tip").inner_text()
-        assert "SPAM-PP" in tip
+        assert ONE in tip
         assert re.search(r"\d+ rounds", tip)
         for card in ("targets", "certificates", "clients", "details", "again"):
             assert found.locator(f"#{card}").is_visible()
@@ -430,3 +495,22 @@ def test_text_is_readable(report: str, browser: Any, size: tuple[int, int]) -> N
         for card in ("configuration", "manifest"):
             found.locator(f"#{card} summary").click()
         assert pages.unreadable(found) == []
+
+
+@pytest.mark.slow
+def test_many_long_runs_and_odd_names_are_drawn(runs: dict[str, Any], browser: Any, tmp_path: Path) -> None:
+    """A list of 200,000 values is too long for Math.max(...values), and "constructor" is in every plain object."""
+    source = read(runs["one"][0])
+    (series,) = source.series
+    at = np.arange(1000.0)
+    paid = {"rounds": Paid(at, at)}
+    curve = Curve(at, np.geomspace(1, 1e-3, 1000))
+    many = [replace(series, name=f"run {i}", paid=paid, metrics={"gradient": curve}, clients={}) for i in range(200)]
+    odd = replace(series, name="constructor", paid=paid, metrics={"__proto__": curve, "valueOf": curve}, clients={})
+    path = tmp_path / "r.html"
+    path.write_text(page.render([replace(source, series=[*many, odd])], "many"))
+    with pages.opened(browser, path.as_uri()) as found:
+        pages.eventually(found, "document.querySelectorAll('#curves .curve').length === 200")
+        for name in ("__proto__", "valueOf"):
+            found.locator("#curves").get_by_role("button", name=name, exact=True).click()
+            assert shapes(found).keys() == {"constructor"}

@@ -12,15 +12,17 @@ import numpy as np
 import pytest
 
 from fedspam._internal import prng
-from fedspam.app import figures, reproduce
+from fedspam.app import figures
+from fedspam.app.arrival import percentiles
 from fedspam.app.cli import main
+from fedspam.app.folders import new_folder
 from fedspam.app.reproduce import observations
 from fedspam.app.reproduce.experiment import LABELS, READING, SETTINGS, SOLVERS, experiment
-from fedspam.app.reproduce.observations import drift, floor, percentiles, rise, rounds_to, swing
+from fedspam.app.reproduce.observations import drift, floor, rise, rounds_to, swing
 from fedspam.problems import ridge
 
 SEED, SEEDS, ROUNDS = 5, 2, 16
-FILES = {"figure.png", "figure.svg", "curves.csv", "observations.csv", "manifest.json"}
+FILES = {"figure.png", "figure.svg", "curves.csv", "observations.csv", "manifest.json", "command"}
 
 
 @pytest.fixture(scope="module")
@@ -204,7 +206,7 @@ def test_overflow_and_exact_zeros_give_verdicts_not_errors():
     overflow = np.full((3, 401), np.inf)
     overflow[:, 0] = 1
     assert fails(left_exact=overflow) == set()
-    np.testing.assert_array_equal(percentiles(overflow, (10, 90), axis=0)[:, :2], [[1, np.inf], [1, np.inf]])
+    np.testing.assert_array_equal(percentiles(overflow, (10, 90))[:, :2], [[1, np.inf], [1, np.inf]])
     assert len(fails(**{f"right_{label}": np.full((3, 801), np.inf) for label in SOLVERS})) >= 4
     assert fails(middle_exact=np.concatenate([np.ones((3, 1)), np.zeros((3, 400))], axis=1))
 
@@ -276,9 +278,9 @@ def test_a_folder_that_cannot_be_made_is_one_clear_line(tmp_path, capsys):
 
 
 def test_new_folders_do_not_collide(tmp_path):
-    first = reproduce.new_folder(tmp_path)
+    first = new_folder("reproduce", tmp_path)
     first.mkdir()
-    second = reproduce.new_folder(tmp_path)
+    second = new_folder("reproduce", tmp_path)
     assert first.name.startswith("reproduce-")
     assert second != first
     assert not second.exists()

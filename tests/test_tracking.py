@@ -10,7 +10,7 @@ import pytest
 
 from fedspam.app import config, experiment, tracking
 from fedspam.app.cli import main
-from fedspam.app.tracking import Story, TrackedPoint
+from fedspam.app.tracking import RunInfo, TrackedPoint
 from fedspam.simulation import records
 
 TINY = {
@@ -28,8 +28,8 @@ class Memory:
 
     told: list[object] = field(default_factory=list)
 
-    def start(self, story: Story) -> None:
-        self.told.append(story)
+    def start(self, info: RunInfo) -> None:
+        self.told.append(info)
 
     def write(self, points: Sequence[TrackedPoint]) -> None:
         self.told += points
@@ -44,10 +44,10 @@ def test_every_look_becomes_a_point(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(tracking, "RECORDERS", {"tensorboard": (lambda: memory, "numpy", "x")})
     asked = config.decode(TINY | {"track": {"to": ["tensorboard"], "project": "p"}})
     experiment.run(asked, tmp_path / "run")
-    story, *points, status = memory.told
-    assert isinstance(story, Story)
-    assert (story.name, story.project, status) == ("run", "p", "finished")
-    assert story.settings["algorithm.cohort_size"] == 2
+    info, *points, status = memory.told
+    assert isinstance(info, RunInfo)
+    assert (info.name, info.project, status) == ("run", "p", "finished")
+    assert info.settings["algorithm.cohort_size"] == 2
     _, rows, probes = records.read(tmp_path / "run")
     assert [point.round for point in points] == [0, 2, 4, 6]  # type: ignore[attr-defined]
     assert [point.values["loss"] for point in points] == probes["loss"].tolist()  # type: ignore[attr-defined]
@@ -57,23 +57,23 @@ def test_every_look_becomes_a_point(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     memory.told.clear()
     experiment.run(config.read(tmp_path / "run" / "config.toml", [("run.rounds", "8")]), tmp_path / "run", resume=True)
     again, point, _ = memory.told
-    assert again.identity == story.identity  # type: ignore[attr-defined]
+    assert again.identity == info.identity  # type: ignore[attr-defined]
     total = records.read(tmp_path / "run")[1]["bytes_up"].sum()
     assert (point.round, point.values["total.bytes_up"]) == (8, total)  # type: ignore[attr-defined]
 
 
 def test_recorders_are_finished_whatever_happens() -> None:
     first, second = Memory(), Memory()
-    story = Story("n", "p", Path(), {}, None, "i")
+    info = RunInfo("n", "p", Path(), {}, None, "i")
 
     def fail() -> None:
-        with tracking.tracked([first, second], story) as write:
+        with tracking.tracked([first, second], info) as write:
             write([TrackedPoint(1, {"loss": 1.0})])
             raise RuntimeError("boom")
 
     with pytest.raises(RuntimeError, match="boom"):
         fail()
-    assert first.told == second.told == [story, TrackedPoint(1, {"loss": 1.0}), "failed"]
+    assert first.told == second.told == [info, TrackedPoint(1, {"loss": 1.0}), "failed"]
 
 
 def test_a_missing_package_names_its_extra(
@@ -93,9 +93,9 @@ def test_a_missing_package_names_its_extra(
 
 def play(name: str, folder: Path) -> None:
     """A run of three points, continued by three more; one value is not finite."""
-    story = Story("one", "project", folder, {"run.rounds": 3, "algorithm.name": "spam"}, None, f"identity{name}")
+    info = RunInfo("one", "project", folder, {"run.rounds": 3, "algorithm.name": "spam"}, None, f"identity{name}")
     for part in (range(3), range(3, 6)):
-        with tracking.tracked([tracking.RECORDERS[name][0]()], story) as write:
+        with tracking.tracked([tracking.RECORDERS[name][0]()], info) as write:
             write([TrackedPoint(k, {"loss": 1 / (k + 1), "accuracy.q10": 0.1 * k, "bad": float("nan")}) for k in part])
 
 

@@ -46,12 +46,12 @@ def run(options: argparse.Namespace) -> int:
     from fedspam.app import report
 
     try:
-        promise = None if options.bound is None else report.BoundOverlay.of(options.bound)
+        bound = None if options.bound is None else report.BoundOverlay.of(options.bound)
     except ValueError as error:
         return options.refuse(f"argument --bound: {error}")
     names = ("title", "targets", "figures", "csv", "parquet")
     given = {name: getattr(options, name) for name in names}
-    paths = report.write(options.folders, options.out, promise=promise, **given)
+    paths = report.write(options.folders, options.out, bound=bound, **given)
     if not options.quiet:
         from rich.console import Console
 

@@ -60,7 +60,8 @@ def run(options: argparse.Namespace) -> int:
         sys.stdout.write(EXAMPLE if options.example else settings_table())
         return 0
     from fedspam.app.config import ConfigError, read
-    from fedspam.app.experiment import new_folder, terminal
+    from fedspam.app.experiment import terminal
+    from fedspam.app.folders import new_folder
 
     folder = options.out or new_folder("run" if options.file is None else options.file.stem)
     try:

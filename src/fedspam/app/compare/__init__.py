@@ -1,8 +1,6 @@
-"""Methods against each other: the same problem, the same number of settings tried, the same seeds."""
+"""Compare methods on one problem: each tries the same number of settings and runs with the same seeds."""
 
-import datetime as dt
 import difflib
-import json
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -11,55 +9,63 @@ from pathlib import Path
 import numpy as np
 
 from fedspam._internal import checks, describe
+from fedspam.app.arrival import percentiles
 from fedspam.app.compare import files
-from fedspam.app.compare.measures import MEASURES, CostCell, Trial, best, best_of_all, cell, costs, percentiles
-from fedspam.app.compare.problems import PROBLEMS, Problem, load
-from fedspam.app.compare.tuning import BUDGET, ComparePlan, try_settings, tune, waves
+from fedspam.app.compare.measures import MEASURES, CostSummary, Trial, best, best_of_all, cell, costs
+from fedspam.app.compare.problems import PROBLEMS as PROBLEMS
+from fedspam.app.compare.problems import Problem as Problem
+from fedspam.app.compare.problems import load as load
+from fedspam.app.compare.tuning import BUDGET as BUDGET
+from fedspam.app.compare.tuning import ComparisonPlan as ComparisonPlan
+from fedspam.app.compare.tuning import try_settings, tune
+from fedspam.app.compare.tuning import waves as waves
+from fedspam.app.folders import make_folder, write_manifest
+from fedspam.app.folders import new_folder as new_folder
 from fedspam.methods import METHODS
 from fedspam.simulation import records
 
-Curve = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]  # what was paid, median error, low, high
+Curve = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]  # cost, median error, low, high
 
-# one of every kind: the estimators with a prox, with local steps and with a step of the server; the two that need a
-# finite population; and the classics
+# one method of every kind: estimators with a prox, with local steps and with a server step; two methods for finite
+# populations; and the classics
 DEFAULT = (
     "spam_pp", "spam_ppa", "mvr", "mime_mvr", "ce_lsgd", "saber", "rg_saga", "scaffold", "fedavg", "fedprox",
 )  # fmt: skip
 
 
 @dataclass(frozen=True)
-class Contender:
-    """One number of the table, and the setting that it is of: tuned for this measure and this target."""
+class TunedCost:
+    """One number of the table: the cost of a method with the setting tuned for this measure and target."""
 
     method: str
-    target: float  # as an error
+    target: float  # an error
     measure: str
-    trial: int | None  # None where no setting arrived while tuning
-    cell: CostCell
+    trial: int | None  # None if no setting arrived during tuning
+    cell: CostSummary
 
 
 @dataclass(frozen=True)
-class Contest:
-    """What a comparison found: every setting that was tried, and the best of them on fresh seeds."""
+class ComparisonResult:
+    """All settings that were tried, and the best of them on the reported seeds."""
 
     problem: Problem
-    plan: ComparePlan
-    trials: Mapping[str, list[Trial]]  # by method, all that were tried
-    finals: Mapping[str, dict[int, Trial]]  # by method and number, those that were chosen, run on the reported seeds
-    entries: list[Contender]
+    plan: ComparisonPlan
+    trials: Mapping[str, list[Trial]]  # by method
+    finals: Mapping[str, dict[int, Trial]]  # by method and number: the chosen settings on the reported seeds
+    entries: list[TunedCost]
 
-    def entry(self, method: str, target: float, measure: str) -> Contender:
+    def entry(self, method: str, target: float, measure: str) -> TunedCost:
         return next(
             entry for entry in self.entries if (entry.method, entry.target, entry.measure) == (method, target, measure)
         )
 
     def shown(self, method: str, measure: str) -> Trial:
-        """The run that a figure against a measure shows."""
+        """The trial that a figure shows against a measure."""
         return self.finals[method][best_of_all(self.trials[method], measure, self.plan.errors).number]
 
 
 def check_methods(methods: Sequence[str]) -> list[str]:
-    """The keys, each once; ValueError with the nearest where one is unknown."""
+    """The keys without repetition; ValueError with the nearest name if one is unknown."""
     if not methods:
         raise ValueError("there are no methods to compare; name at least one, or 'all'")
     if list(methods) == ["all"]:
@@ -67,8 +73,8 @@ def check_methods(methods: Sequence[str]) -> list[str]:
     for key in methods:
         if key not in METHODS:
             near = difflib.get_close_matches(key, METHODS, n=1)
-            hint = f"did you mean {near[0]!r}?" if near else f"there are {len(METHODS)}:"
-            raise ValueError(f"there is no method {key!r}; {hint} `fedspam methods` lists all of them")
+            hint = f"did you mean {near[0]!r}? " if near else ""
+            raise ValueError(f"there is no method {key!r}; {hint}`fedspam methods` lists all {len(METHODS)}")
     return list(dict.fromkeys(methods))
 
 
@@ -76,25 +82,25 @@ def check_cohort(cohort: int, clients: int, problem: str) -> None:
     checks.whole("cohort", cohort, 1)
     if cohort > clients:
         raise ValueError(
-            f"cohort = {cohort} is larger than the {clients} clients of {problem!r}; ask for at most {clients}"
+            f"cohort = {cohort} is larger than the {clients} clients of {problem!r}; choose at most {clients}"
         )
 
 
-def contest(
-    problem: Problem, methods: Sequence[str], plan: ComparePlan, progress: Callable[[], None] | None = None
-) -> Contest:
-    """Tune every method with the same budget, and run the best settings on seeds that tuning has not seen.
+def run_comparison(
+    problem: Problem, methods: Sequence[str], plan: ComparisonPlan, progress: Callable[[], None] | None = None
+) -> ComparisonResult:
+    """Tune every method with the same budget, then run the best settings on other seeds.
 
-    A setting is chosen for every target and measure by itself: the one that pays least of it until the median seed
-    arrives. `progress` is called ``len(methods) * (waves(plan.budget) + 1)`` times at most.
+    Each target and measure has its own setting: the one with the lowest cost until the median seed arrives.
+    `progress` is called at most ``len(methods) * (waves(plan.budget) + 1)`` times.
     """
     methods = check_methods(methods)
     check_cohort(plan.cohort, problem.clients, problem.name)
     if plan.metric not in problem.metrics:
-        raise ValueError(f"{problem.name!r} has no test set to take the accuracy on; use the metric 'gradient'")
+        raise ValueError(f"{problem.name!r} has no test set for the accuracy; use the metric 'gradient'")
     trials: dict[str, list[Trial]] = {}
     finals: dict[str, dict[int, Trial]] = {}
-    entries: list[Contender] = []
+    entries: list[TunedCost] = []
     for key in methods:
         tried = trials[key] = tune(key, problem, plan, progress)
         wanted = {(e, m): best(tried, m, e) for e in plan.errors for m in MEASURES}
@@ -106,27 +112,27 @@ def contest(
             values = np.full(plan.seeds, np.inf)
             if chosen is not None:
                 values = costs(finals[key][chosen.number].curves, measure, error)
-            entries.append(Contender(key, error, measure, None if chosen is None else chosen.number, cell(values)))
+            entries.append(TunedCost(key, error, measure, None if chosen is None else chosen.number, cell(values)))
         if progress is not None:
             progress()
-    return Contest(problem, plan, trials, finals, entries)
+    return ComparisonResult(problem, plan, trials, finals, entries)
 
 
 def compare(
     problem: Problem,
     methods: Sequence[str],
-    plan: ComparePlan,
+    plan: ComparisonPlan,
     folder: str | Path,
     *,
     command: str = "",
     progress: Callable[[], None] | None = None,
-) -> Contest:
-    """Run a contest and write tuning.csv, curves.csv, table.csv, figure.png, figure.svg, manifest.json and command."""
+) -> ComparisonResult:
+    """Run a comparison; write tuning.csv, curves.csv, table.csv, figure.png, figure.svg, manifest.json and command."""
     from fedspam.app import figures
 
     folder = make_folder(folder)
     began = time.perf_counter()
-    found = contest(problem, methods, plan, progress)
+    found = run_comparison(problem, methods, plan, progress)
     records.write(folder / "tuning.csv", files.tuning(found.trials, plan).encode())
     records.write(folder / "curves.csv", files.curves(found.finals, plan).encode())
     records.write(folder / "table.csv", files.table(found.entries, found.trials, plan).encode())
@@ -147,40 +153,13 @@ def compare(
 
 
 def facts(problem: Problem) -> dict[str, object]:
-    """What is known of a problem, for the manifest."""
+    """The constants of a problem, for the manifest."""
     names = ("name", "what", "clients", "delta", "smoothness", "client_smoothness", "optimum")
     return {name: getattr(problem, name) for name in names}
 
 
-def make_folder(folder: str | Path) -> Path:
-    folder = Path(folder)
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise records.RecordError(f"cannot make the folder {folder}: {error.strerror}; choose another") from error
-    return folder
-
-
-def write_manifest(folder: Path, command: str, began: float, **found: object) -> None:
-    """manifest.json, and the command in a file of its own."""
-    finished = dt.datetime.now(dt.UTC).isoformat(timespec="seconds")
-    seconds = round(time.perf_counter() - began, 1)
-    text = json.dumps(
-        records.manifest(command=command, **found, finished=finished, seconds=seconds), indent=1, ensure_ascii=False
-    )
-    records.write(folder / "manifest.json", text.encode())
-    records.write(folder / "command", f"{command}\n".encode())
-
-
-def new_folder(stem: str, parent: str | Path = "runs") -> Path:
-    """A folder name that says when it was made and that nothing has yet."""
-    name = f"{stem}-{dt.datetime.now():%Y%m%d-%H%M%S}"
-    names = (Path(parent) / (name if number == 1 else f"{name}-{number}") for number in range(1, 1000))
-    return next(path for path in names if not path.exists())
-
-
-def _panels(found: Contest) -> dict[str, dict[str, Curve]]:
-    """For every measure and method: what was paid, and the median error with its band."""
+def _panels(found: ComparisonResult) -> dict[str, dict[str, Curve]]:
+    """For every measure and method: the cost, and the median error with its band."""
     panels: dict[str, dict[str, Curve]] = {}
     for measure, label in MEASURES.items():
         panels[label] = {}
@@ -191,29 +170,11 @@ def _panels(found: Contest) -> dict[str, dict[str, Curve]]:
     return panels
 
 
-def _note(found: Contest) -> tuple[str, ...]:
+def _note(found: ComparisonResult) -> tuple[str, ...]:
     problem, plan = found.problem, found.plan
     return (
         f"{problem.what}; cohort {plan.cohort}; measured $\\delta/L$ = {problem.delta / problem.smoothness:.3g}.",
-        f"Each method: best of {plan.budget} settings for this axis and the hardest target reached, on other seeds. "
+        f"Each method: the best of {plan.budget} settings for this axis and the hardest target it reaches, tuned on "
+        "other seeds. "
         f"Median of {plan.seeds} seeds, band: 10th to 90th percentile.",
     )
-
-
-__all__ = [
-    "BUDGET",
-    "DEFAULT",
-    "MEASURES",
-    "PROBLEMS",
-    "ComparePlan",
-    "Contender",
-    "Contest",
-    "Problem",
-    "check_cohort",
-    "check_methods",
-    "compare",
-    "contest",
-    "load",
-    "new_folder",
-    "waves",
-]

@@ -1,7 +1,5 @@
-"""A comparison as CSV: what was tried, what was run, what it cost."""
+"""The CSV files of a comparison: the settings that were tried, the curves, and the costs."""
 
-import csv
-import io
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -10,20 +8,12 @@ import numpy as np
 
 from fedspam._internal import describe
 from fedspam.app.compare.measures import MEASURES, Trial
-from fedspam.app.compare.tuning import ComparePlan
-
-
-def text(header: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
-    """A table as CSV."""
-    out = io.StringIO()
-    table = csv.writer(out, lineterminator="\n")
-    table.writerow(header)
-    table.writerows(rows)
-    return out.getvalue()
+from fedspam.app.compare.tuning import ComparisonPlan
+from fedspam.app.folders import csv_text
 
 
 def number(value: float) -> str:
-    """A number with ten digits; nothing where there is none, as a target that was never reached."""
+    """A number with ten digits; empty if it is not finite, as the cost of a target that was never reached."""
     return f"{value:.10g}" if np.isfinite(value) else ""
 
 
@@ -31,11 +21,11 @@ def setting_text(setting: Mapping[str, Any]) -> str:
     return json.dumps(describe.describe(dict(setting)), sort_keys=True)
 
 
-def tuning(trials: Mapping[str, Sequence[Trial]], plan: ComparePlan) -> str:
-    """Every setting that was tried, in the order of trial, with the median costs on the seeds it was tuned on."""
+def tuning(trials: Mapping[str, Sequence[Trial]], plan: ComparisonPlan) -> str:
+    """Every setting in the order of trial, with its median costs on the seeds for tuning."""
     pairs = [(error, measure) for error in plan.errors for measure in MEASURES]
     header = ["method", "trial", "status", "final_error", *(f"{m}_to_{plan.label(e):g}" for e, m in pairs), "setting"]
-    return text(
+    return csv_text(
         header,
         (
             [
@@ -52,10 +42,10 @@ def tuning(trials: Mapping[str, Sequence[Trial]], plan: ComparePlan) -> str:
     )
 
 
-def curves(finals: Mapping[str, Mapping[int, Trial]], plan: ComparePlan) -> str:
-    """Every look at the chosen settings on the reported seeds; a diverged error may be inf or nan."""
+def curves(finals: Mapping[str, Mapping[int, Trial]], plan: ComparisonPlan) -> str:
+    """Every probe of the chosen settings on the reported seeds. After divergence an error may be inf or nan."""
     header = ["method", "trial", "seed", "rounds", "error", "bytes_up", "bytes", "gradients"]
-    return text(
+    return csv_text(
         header,
         (
             [key, chosen, seed, int(k), f"{error:.9e}", int(up), int(both), f"{gradients:.10g}"]
@@ -67,10 +57,10 @@ def curves(finals: Mapping[str, Mapping[int, Trial]], plan: ComparePlan) -> str:
     )
 
 
-def table(entries: Iterable[Any], trials: Mapping[str, Sequence[Trial]], plan: ComparePlan) -> str:
-    """One row a method, target and measure: the median over seeds, its band, and the setting."""
+def table(entries: Iterable[Any], trials: Mapping[str, Sequence[Trial]], plan: ComparisonPlan) -> str:
+    """One row per method, target and measure: the median over seeds, its band, and the setting."""
     header = ["method", "target", "measure", "median", "low", "high", "reached", "seeds", "trial", "setting"]
-    return text(
+    return csv_text(
         header,
         (
             [

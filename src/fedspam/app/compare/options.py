@@ -1,4 +1,4 @@
-"""What a user asks of `fedspam compare`, checked before anything is loaded or run."""
+"""The options of `fedspam compare`, checked before anything is loaded or run."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -7,18 +7,18 @@ from fedspam._internal import checks
 from fedspam.app.compare import DEFAULT, check_cohort, check_methods
 from fedspam.app.compare.problems import PROBLEMS
 from fedspam.app.compare.sweep import CLIENTS, HERO, PLAN, RIVALS
-from fedspam.app.compare.tuning import ComparePlan
+from fedspam.app.compare.tuning import ComparisonPlan
 
-USUAL = "quadratics"
+DEFAULT_PROBLEM = "quadratics"
 
 
 @dataclass(frozen=True)
-class Comparison:
-    """A comparison on one problem, or, where there is none, the sweep."""
+class CompareOptions:
+    """A comparison on one problem; the sweep if `problem` is None."""
 
     problem: str | None
     methods: tuple[str, ...]
-    plan: ComparePlan
+    plan: ComparisonPlan
 
 
 def checked(
@@ -34,8 +34,8 @@ def checked(
     targets: Sequence[float] | None = None,
     metric: str = "gradient",
     exact: bool = False,
-) -> Comparison:
-    """Complete what was asked with what is usual for the problem; ValueError where it cannot be.
+) -> CompareOptions:
+    """Options completed by the defaults of the problem; ValueError if they contradict each other.
 
     >>> checked(problem="ridge", methods=["spam_pp", "mvr"]).plan.cohort
     2
@@ -44,24 +44,27 @@ def checked(
     given = {name: value for name, value in numbers.items() if value is not None}
     if sweep:
         if problem is not None:
-            raise ValueError(f"the sweep has problems of its own; leave out problem = {problem!r} or the sweep")
+            raise ValueError(
+                f"problem = {problem!r} cannot be combined with the sweep, which has its own problems; "
+                "leave out one of them"
+            )
         if metric != "gradient":
             raise ValueError("the sweep is over quadratics, which have no test set; use the metric 'gradient'")
         plan = replace(PLAN, **given, **({} if targets is None else {"targets": tuple(targets)}))
         check_cohort(plan.cohort, CLIENTS, "the sweep")
         rivals = check_methods(RIVALS if methods is None else methods)
-        return Comparison(None, tuple(key for key in rivals if key != HERO), plan)
-    name = USUAL if problem is None else problem
+        return CompareOptions(None, tuple(key for key in rivals if key != HERO), plan)
+    name = DEFAULT_PROBLEM if problem is None else problem
     checks.one_of("problem", name, PROBLEMS)
-    usual = PROBLEMS[name]
+    defaults = PROBLEMS[name]
     if metric == "accuracy":
-        if not usual.accuracies:
+        if not defaults.accuracies:
             tested = ", ".join(key for key, other in PROBLEMS.items() if other.accuracies)
-            raise ValueError(f"{name!r} has no test set to take the accuracy on; those that have one: {tested}")
-        targets = usual.accuracies if targets is None else targets
-    given = {"rounds": usual.rounds, "cohort": usual.cohort, **given}
-    plan = ComparePlan(
-        targets=tuple(usual.targets if targets is None else targets), metric=metric, exact=exact, **given
+            raise ValueError(f"{name!r} has no test set for the accuracy; these problems have one: {tested}")
+        targets = defaults.accuracies if targets is None else targets
+    given = {"rounds": defaults.rounds, "cohort": defaults.cohort, **given}
+    plan = ComparisonPlan(
+        targets=tuple(defaults.targets if targets is None else targets), metric=metric, exact=exact, **given
     )
-    check_cohort(plan.cohort, usual.clients, name)
-    return Comparison(name, tuple(check_methods(DEFAULT if methods is None else methods)), plan)
+    check_cohort(plan.cohort, defaults.clients, name)
+    return CompareOptions(name, tuple(check_methods(DEFAULT if methods is None else methods)), plan)

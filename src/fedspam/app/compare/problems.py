@@ -1,7 +1,7 @@
 """The problems that methods are compared on, by name."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,27 +16,28 @@ from fedspam._internal.trees import Params, Scalar, static, struct
 from fedspam.clients import Loss, Population, Ragged
 from fedspam.methods import Scales
 from fedspam.problems import Quadratics, SoftmaxLoss, logistic, measure, quadratics, ridge, row_weights, softmax
+from fedspam.problems.quadratic import quadratic
 
 REGULARISATION = 1e-3
 
 
 @dataclass(frozen=True)
 class Problem:
-    """Clients, a start, what is known of them, and how the distance to the goal is looked at.
+    """Clients, a start, their constants, and the probe that measures the error.
 
     Arguments:
-        what: one line for the reader.
-        look: params -> {'gradient': relative gradient norm} and, where there is a test set, 'accuracy'.
+        what: one line that describes it.
+        probe: params -> {'gradient': relative gradient norm} and, where there is a test set, 'accuracy'.
         client_smoothness: the largest smoothness constant of a client.
-        optimum: the least value of f, where it is known.
-        exact: whether clients can answer a prox in closed form.
+        optimum: the minimum of f, if it is known.
+        exact: whether clients can compute a prox in closed form.
     """
 
     name: str
     what: str
     population: Population
     start: Params
-    look: Any
+    probe: Any
     delta: float
     smoothness: float
     client_smoothness: float
@@ -49,23 +50,31 @@ class Problem:
 
     @property
     def metrics(self) -> tuple[str, ...]:
-        return tuple(self.look(self.start))
+        return tuple(self.probe(self.start))
 
 
 @struct
-class QuadraticCurve:
-    """The relative gradient norm of a quadratic f."""
+class QuadraticProbe:
+    """f and its relative gradient norm, for quadratic clients."""
 
     hessian: Float[Array, "d d"]
     linear: Float[Array, " d"]
+    constant: Scalar
     unit: Scalar
 
+    @classmethod
+    def of(cls, clients: Quadratics, start: Float[Array, " d"]) -> "QuadraticProbe":
+        """The probe whose gradient norm is 1 at the start."""
+        hessian, linear = clients.hessians.mean(0), clients.linears.mean(0)
+        return cls(hessian, linear, clients.constants.mean(), jnp.linalg.norm(hessian @ start - linear))
+
     def __call__(self, x: Float[Array, " d"]) -> dict[str, Scalar]:
-        return {"gradient": jnp.linalg.norm(self.hessian @ x - self.linear) / self.unit}
+        gradient = jnp.linalg.norm(self.hessian @ x - self.linear) / self.unit
+        return {"loss": quadratic(x, self.hessian, self.linear, self.constant), "gradient": gradient}
 
 
 @struct
-class RegressionLook:
+class RegressionProbe:
     """The relative gradient norm of a regression, in one pass over all rows; and the accuracy on a test set."""
 
     examples: dict[str, Array]
@@ -85,29 +94,26 @@ class RegressionLook:
         return seen
 
 
-def of_quadratics(name: str, what: str, people: Quadratics, start: Any) -> Problem:
-    """A problem of quadratic clients, all of whose constants are known."""
-    start = jnp.asarray(start, people.hessians.dtype)
-    hessian, linear = people.hessians.mean(0), people.linears.mean(0)
-    look = QuadraticCurve(hessian, linear, jnp.linalg.norm(hessian @ start - linear))
+def of_quadratics(name: str, what: str, clients: Quadratics, start: Any) -> Problem:
+    """A problem with quadratic clients; all constants are known."""
+    start = jnp.asarray(start, clients.hessians.dtype)
+    probe = QuadraticProbe.of(clients, start)
     return Problem(
-        name, what, people, start, look, people.delta, people.smoothness, float(people.client_smoothness.max()),
-        people.size, people.optimum, exact=True,
+        name, what, clients, start, probe, clients.delta, clients.smoothness, float(clients.client_smoothness.max()),
+        clients.size, clients.optimum, exact=True,
     )  # fmt: skip
 
 
-def of_regression(name: str, what: str, people: Ragged, start: Any, test: tuple[Any, Any] | None = None) -> Problem:
-    """A problem of a regression made by `logistic` or `softmax`; its constants are measured, which takes a while."""
+def of_regression(name: str, what: str, clients: Ragged, start: Any, test: tuple[Any, Any] | None = None) -> Problem:
+    """A regression made by `logistic` or `softmax`. Measuring its constants takes a few seconds."""
     start = jnp.asarray(start)
-    found = measure(people, start)
-    weights, dtype = jnp.asarray(row_weights(people), start.dtype), start.dtype
+    found = measure(clients, start)
+    weights, dtype = jnp.asarray(row_weights(clients), start.dtype), start.dtype
     features, labels = (None, None) if test is None else (jnp.asarray(test[0], dtype), jnp.asarray(test[1], jnp.int32))
-    look = RegressionLook(people.examples, weights, jnp.ones((), dtype), features, labels, loss=people.loss)
-    look = RegressionLook(
-        people.examples, weights, look(start)["gradient"], features, labels, loss=people.loss
-    )  # relative to the start
+    probe = RegressionProbe(clients.examples, weights, jnp.ones((), dtype), features, labels, loss=clients.loss)
+    probe = replace(probe, unit=probe(start)["gradient"])  # relative to the start
     return Problem(
-        name, what, people, start, look, found.delta, found.smoothness, found.smoothness + found.delta, people.size,
+        name, what, clients, start, probe, found.delta, found.smoothness, found.smoothness + found.delta, clients.size,
         float(found.value) if found.convex else None,
     )  # fmt: skip
 
@@ -120,36 +126,38 @@ def similar_quadratics(
 ) -> tuple[Quadratics, Float[np.ndarray, " d"]]:
     r"""Quadratics with L = 1, condition 200 and the given :math:`\delta/L`.
 
-    Clients deviate from f equally in all directions, so that they are not convex, though f is: clients that deviate
-    less where f curves less would be much easier than :math:`\delta` says.
+    Clients deviate from f equally in all directions, so they are not convex, although f is. Clients that deviate
+    less where f has less curvature would be much easier than :math:`\delta` suggests.
 
     Arguments:
         ratio: :math:`\delta/L`, above 0.005.
-        noise: the spread :math:`\sigma` of the clients' gradients at the minimiser, over :math:`\|\nabla f(0)\|`.
+        noise: the spread :math:`\sigma` of the clients' gradients at the minimizer, over :math:`\|\nabla f(0)\|`.
     """
     make = lambda noise: quadratics(
         seed, clients, dimension, delta=ratio, condition=200.0, curvature=0.005, noise=noise, nonconvex=True
     )
     start = np.zeros(dimension)
-    # the noise changes neither the mean Hessian nor the minimiser, so neither the gradient at 0
+    # the noise changes neither the mean Hessian nor the minimizer, so neither the gradient at 0
     unit = float(jnp.linalg.norm(make(0.0).gradient(jnp.asarray(start))))
     return make(noise * unit), start
 
 
 def _ridge(folder: Path | None) -> Problem:
-    people, start = ridge(0)
-    return of_quadratics("ridge", "the paper's ridge regression: 10 clients, d = 100", people, start)
+    clients, start = ridge(0)
+    return of_quadratics("ridge", "the paper's ridge regression: 10 clients, d = 100", clients, start)
 
 
 def _ridge_similar(folder: Path | None) -> Problem:
-    people, start = ridge(0, clients=200, dimension=20, scale=0.01)
-    return of_quadratics("ridge-similar", "the paper's ridge, alike: scale 0.01, 200 clients, d = 20", people, start)
+    clients, start = ridge(0, clients=200, dimension=20, scale=0.01)
+    return of_quadratics(
+        "ridge-similar", "the paper's ridge, similar clients: scale 0.01, 200 clients, d = 20", clients, start
+    )
 
 
 def _quadratics(folder: Path | None) -> Problem:
-    people, start = similar_quadratics(0.03, 0.01)
+    clients, start = similar_quadratics(0.03, 0.01)
     what = "quadratics: 200 clients, d = 20, condition 200, delta/L = 0.03, noise 0.01 |grad f(0)|"
-    return of_quadratics("quadratics", what, people, start)
+    return of_quadratics("quadratics", what, clients, start)
 
 
 def _libsvm(name: str, clients: int, nonconvex: bool) -> Callable[[Path | None], Problem]:
@@ -159,7 +167,7 @@ def _libsvm(name: str, clients: int, nonconvex: bool) -> Callable[[Path | None],
         train = datasets.read_libsvm(datasets.data_path(f"libsvm/{name}", folder, endings=endings), features=width)
         labels = (train.labels == train.labels.max()).astype(int)  # a9a has -1 and 1, mushrooms 1 and 2
         owners = datasets.dirichlet(labels, clients, alpha=1.0, least=20)
-        people = logistic(train.features, labels, owners, regularisation=REGULARISATION, nonconvex=nonconvex)
+        population = logistic(train.features, labels, owners, regularisation=REGULARISATION, nonconvex=nonconvex)
         test = None
         if name == "a9a":
             held = datasets.read_libsvm(datasets.data_path("libsvm/a9a.t", folder, endings=endings), features=width)
@@ -167,7 +175,7 @@ def _libsvm(name: str, clients: int, nonconvex: bool) -> Callable[[Path | None],
         kind = "non-convex logistic" if nonconvex else "logistic"
         what = f"{kind} regression on {name}, {clients} clients by Dirichlet(1), lambda = {REGULARISATION}"
         key = f"{name}-nonconvex" if nonconvex else name
-        return of_regression(key, what, people, np.zeros(width), test)
+        return of_regression(key, what, population, np.zeros(width), test)
 
     return build
 
@@ -176,7 +184,7 @@ def _har(folder: Path | None) -> Problem:
     data = datasets.read_har(folder)
     owners, _ = datasets.by_key(data.person)
     held = _held_out(owners, 0.2)
-    features = _standardised(data.features, ~held)
+    features = _standardized(data.features, ~held)
     train = softmax(features[~held], data.labels[~held], owners[~held], regularisation=REGULARISATION)
     what = f"softmax regression on HAR, 30 persons, a fifth of each held out, lambda = {REGULARISATION}"
     start = np.zeros((features.shape[1], len(datasets.ACTIVITIES)))
@@ -186,14 +194,14 @@ def _har(folder: Path | None) -> Problem:
 def _heart(folder: Path | None) -> Problem:
     data = datasets.read_heart(folder)
     held = _held_out(data.hospital, 0.34)
-    features = _standardised(data.features, ~held)
-    people = logistic(features[~held], data.labels[~held], data.hospital[~held], regularisation=0.01)
+    features = _standardized(data.features, ~held)
+    clients = logistic(features[~held], data.labels[~held], data.hospital[~held], regularisation=0.01)
     what = "logistic regression on heart disease, 4 hospitals, a third of each held out, lambda = 0.01"
-    return of_regression("heart", what, people, np.zeros(features.shape[1]), (features[held], data.labels[held]))
+    return of_regression("heart", what, clients, np.zeros(features.shape[1]), (features[held], data.labels[held]))
 
 
 def _held_out(owners: np.ndarray, share: float) -> np.ndarray:
-    """A share of every client's rows, drawn without regard to anything else."""
+    """A random share of the rows of each client."""
     held = np.zeros(len(owners), bool)
     random = np.random.default_rng(0)
     for owner in np.unique(owners):
@@ -202,7 +210,7 @@ def _held_out(owners: np.ndarray, share: float) -> np.ndarray:
     return held
 
 
-def _standardised(features: np.ndarray, train: np.ndarray) -> np.ndarray:
+def _standardized(features: np.ndarray, train: np.ndarray) -> np.ndarray:
     """Mean 0 and deviation 1 over the training rows, and a column of ones."""
     deviation = features[train].std(0)
     scaled = (features - features[train].mean(0)) / np.where(deviation > 0, deviation, 1)
@@ -211,14 +219,14 @@ def _standardised(features: np.ndarray, train: np.ndarray) -> np.ndarray:
 
 @dataclass(frozen=True)
 class NamedProblem:
-    """A problem that can be asked for, and how it is compared on unless one says otherwise."""
+    """A problem that `load` knows by name, and the defaults for comparisons on it."""
 
     build: Callable[[Path | None], Problem]
     clients: int
     cohort: int
     rounds: int
     targets: tuple[float, ...]
-    accuracies: tuple[float, ...] = ()  # levels to reach on its test set, where it has one
+    accuracies: tuple[float, ...] = ()  # targets on its test set, if it has one
 
 
 PROBLEMS: Mapping[str, NamedProblem] = {

@@ -1,4 +1,4 @@
-r"""The sweep over :math:`\delta/L`: where SPAM-PP wins and where it loses, in rounds and in bytes."""
+r"""The sweep over :math:`\delta/L`: where SPAM-PP needs fewer rounds or bytes than other methods, and where more."""
 
 import csv
 import io
@@ -12,9 +12,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fedspam._internal import describe
-from fedspam.app.compare import check_methods, contest, facts, files, make_folder, waves, write_manifest
+from fedspam.app.compare import check_methods, facts, files, run_comparison, waves
 from fedspam.app.compare.problems import Problem, of_quadratics, similar_quadratics
-from fedspam.app.compare.tuning import ComparePlan
+from fedspam.app.compare.tuning import ComparisonPlan
+from fedspam.app.folders import csv_text, make_folder, write_manifest
 from fedspam.methods import METHODS
 from fedspam.problems import ridge
 from fedspam.simulation import records
@@ -25,16 +26,16 @@ RIVALS = (
 )  # fmt: skip
 RATIOS = (0.01, 0.03, 0.1, 0.3, 1.0)
 SCALES = (0.003, 0.01, 0.03, 0.1, 0.3)  # of the ridge: delta/L from 0.005 to 0.5
-SMALL, LARGE = 0.01, 0.3  # the spread of the clients' gradients at the minimiser, relative to the gradient at the start
+SMALL, LARGE = 0.01, 0.3  # the spread of the clients' gradients at the minimizer, relative to the gradient at the start
 CLIENTS, DIMENSION, MANY = 200, 20, 2000
-PLAN = ComparePlan(rounds=600, cohort=10, targets=(0.01, 0.002), seeds=10, budget=36, exact=True)
+PLAN = ComparisonPlan(rounds=600, cohort=10, targets=(0.01, 0.002), seeds=10, budget=36, exact=True)
 TIE = 1.25  # within this factor two methods tie
-SHOWN = ("rounds", "bytes")  # the measures that are told
+SHOWN = ("rounds", "bytes")  # the measures of the tables and the figure
 
 
 @dataclass(frozen=True)
 class Case:
-    """One problem of the sweep: the family it belongs to, and how it is made."""
+    """One problem of the sweep: its family, and a function that makes it."""
 
     family: str
     label: str
@@ -42,7 +43,7 @@ class Case:
 
 
 def cases() -> list[Case]:
-    """All problems: quadratics with little and with much noise, the paper's ridge, and quadratics of many clients."""
+    """All problems: quadratics with small and with large noise, the paper's ridge, and quadratics with many clients."""
 
     def noisy(ratio: float, noise: float, clients: int) -> Callable[[], Problem]:
         def make() -> Problem:
@@ -68,7 +69,7 @@ def cases() -> list[Case]:
 
 
 class Row(NamedTuple):
-    """One number: what a method paid on a problem until a target."""
+    """One number: the cost of a method on a problem until a target."""
 
     family: str
     case: str
@@ -76,7 +77,7 @@ class Row(NamedTuple):
     target: float
     method: str
     measure: str
-    median: float  # infinite where it did not arrive
+    median: float  # infinite if it did not arrive
     low: float
     high: float
     reached: int
@@ -88,7 +89,7 @@ class Row(NamedTuple):
 def sweep(
     folder: str | Path,
     rivals: Sequence[str] = RIVALS,
-    plan: ComparePlan = PLAN,
+    plan: ComparisonPlan = PLAN,
     *,
     chosen: Sequence[Case] | None = None,
     command: str = "",
@@ -106,7 +107,7 @@ def sweep(
     began, rows, tried, known, head = time.perf_counter(), [], [], [], ""
     for case in chosen:
         problem = case.make()
-        found = contest(problem, methods, plan, progress)
+        found = run_comparison(problem, methods, plan, progress)
         ratio = problem.delta / problem.smoothness
         known.append({"family": case.family, "case": case.label, **facts(problem)})
         for entry in found.entries:
@@ -126,16 +127,16 @@ def sweep(
     return rows
 
 
-def steps(rivals: int, plan: ComparePlan = PLAN, problems: int | None = None) -> int:
+def steps(rivals: int, plan: ComparisonPlan = PLAN, problems: int | None = None) -> int:
     return (len(cases()) if problems is None else problems) * (rivals + 1) * (waves(plan.budget) + 1)
 
 
-def note(plan: ComparePlan) -> tuple[str, ...]:
+def note(plan: ComparisonPlan) -> tuple[str, ...]:
     return (
         f"{CLIENTS} clients, cohort {plan.cohort}, d = {DIMENSION}; every point: best of {plan.budget} settings for "
         f"this measure and target, tuned on other seeds; median of {plan.seeds} seeds.",
-        f"A method that is not drawn did not arrive within {plan.rounds} rounds. Noise, the spread of the clients' "
-        f"gradients at the minimiser:",
+        f"A method without a point did not arrive within {plan.rounds} rounds. Noise, the spread of the clients' "
+        f"gradients at the minimizer:",
         f"{SMALL:g} (small) or {LARGE:g} (large) times the gradient at the start.",
     )
 
@@ -145,7 +146,7 @@ def note(plan: ComparePlan) -> tuple[str, ...]:
 
 def to_csv(rows: Iterable[Row]) -> str:
     numbers = {"ratio", "target", "median", "low", "high"}
-    return files.text(
+    return csv_text(
         Row._fields,
         (
             [
@@ -172,21 +173,21 @@ def from_csv(text: str) -> list[Row]:
 
 
 def quotient(rival: float, hero: float) -> float:
-    """How many times as much the rival pays; infinite where it alone never arrives, 0 where it alone does."""
+    """The rival's cost over that of SPAM-PP; infinite if only SPAM-PP arrives, 0 if only the rival does."""
     if math.isinf(rival) and math.isinf(hero):
         return math.nan
     return rival / hero if math.isfinite(hero) else 0.0
 
 
 def verdict(ratio: float) -> str:
-    """What a quotient means for SPAM-PP."""
+    """Whether SPAM-PP wins at this quotient."""
     if math.isnan(ratio):
         return "neither"
     return "wins" if ratio > TIE else ("loses" if ratio < 1 / TIE else "ties")
 
 
 def quotients(rows: Sequence[Row], measure: str) -> dict[tuple[str, str, float], dict[str, float]]:
-    """By problem and target, for every rival: how many times what SPAM-PP pays it pays."""
+    """By problem and target, for every rival: its cost over that of SPAM-PP."""
     paid: dict[tuple[str, str, float], dict[str, float]] = {}
     for row in rows:
         if row.measure == measure:
@@ -198,7 +199,7 @@ def quotients(rows: Sequence[Row], measure: str) -> dict[tuple[str, str, float],
 
 
 def tally(rows: Sequence[Row], measure: str) -> dict[str, dict[str, int]]:
-    """For every rival how often SPAM-PP wins, ties and loses, and how often neither arrives."""
+    """For every rival: how often SPAM-PP wins, ties and loses, and how often neither arrives."""
     counts: dict[str, dict[str, int]] = {}
     for found in quotients(rows, measure).values():
         for key, ratio in found.items():
@@ -217,7 +218,7 @@ def markdown(rows: Sequence[Row]) -> str:
     for measure, title in (("rounds", "Rounds"), ("bytes", "Bytes, up and down together")):
         own = {(r.family, r.case, r.target): r.median for r in rows if (r.method, r.measure) == (HERO, measure)}
         lines = [
-            f"**{title}**: what {spam} pays, and how many times that each rival pays.",
+            f"**{title}**: the cost of {spam}, and the cost of each rival relative to it.",
             "",
             f"| problem | δ/L | target | {spam} | {' | '.join(names)} |",
             "|---|---|---|" + "---:|" * (len(names) + 1),
@@ -245,7 +246,7 @@ def markdown(rows: Sequence[Row]) -> str:
 
 
 def _ratio(ratio: float) -> str:
-    """A quotient for a reader; bold where SPAM-PP loses."""
+    """A quotient as text; bold if SPAM-PP loses."""
     if math.isnan(ratio):
         return "–"
     text = "∞" if math.isinf(ratio) else ("0" if ratio == 0 else f"{ratio:.2g}" if ratio < 10 else f"{ratio:.0f}")
@@ -259,7 +260,7 @@ def _amount(value: float, measure: str) -> str:
 
 
 def lines_of(rows: Sequence[Row]) -> Mapping[str, Mapping[str, Mapping[str, tuple[np.ndarray, np.ndarray]]]]:
-    """For the figure: by measure, family and method the costs over delta/L, at the hardest target."""
+    """For the figure, by measure, family and method: the costs over delta/L at the hardest target."""
     families = [
         f for f in dict.fromkeys(row.family for row in rows) if len({r.case for r in rows if r.family == f}) > 1
     ]

@@ -1,4 +1,4 @@
-"""`fedspam compare` as it is seen: a bar while it runs, a table for every target at its end."""
+"""The output of `fedspam compare`: a progress bar while it runs, then one table per target."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -6,29 +6,19 @@ from typing import Any
 
 import numpy as np
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress import Progress
 from rich.table import Table
 
-from fedspam.app.compare import MEASURES, Contest, compare, load, new_folder, waves
+from fedspam.app.compare import MEASURES, ComparisonResult, compare, load, waves
 from fedspam.app.compare import sweep as sweeping
-from fedspam.app.compare.options import Comparison
+from fedspam.app.compare.options import CompareOptions
+from fedspam.app.folders import new_folder
+from fedspam.app.terminal import progress_bar
 from fedspam.methods import METHODS
 
 
-def bar(quiet: bool) -> Progress:
-    return Progress(
-        TextColumn("[progress.description]{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeRemainingColumn(),
-        console=Console(stderr=True),
-        transient=True,
-        disable=quiet,
-    )
-
-
 def show(
-    asked: Comparison,
+    options: CompareOptions,
     *,
     data: Path | None = None,
     folder: Path | None = None,
@@ -38,12 +28,12 @@ def show(
 ) -> int:
     """Run a comparison or the sweep, print its tables, and return the exit code 0."""
     console = Console() if console is None else console
-    folder = new_folder("sweep" if asked.problem is None else "compare") if folder is None else folder
-    with bar(quiet) as progress:
-        if asked.problem is None:
-            lines = _sweep(asked, folder, command, progress)
+    folder = new_folder("sweep" if options.problem is None else "compare") if folder is None else folder
+    with progress_bar(quiet) as progress:
+        if options.problem is None:
+            lines = _sweep(options, folder, command, progress)
         else:
-            lines = _compare(asked, asked.problem, data, folder, command, progress)
+            lines = _compare(options, options.problem, data, folder, command, progress)
     if quiet:
         console.print(str(folder), highlight=False, soft_wrap=True)
         return 0
@@ -55,27 +45,29 @@ def show(
 
 
 def _compare(
-    asked: Comparison, problem: str, data: Path | None, folder: Path, command: str, progress: Progress
+    options: CompareOptions, problem: str, data: Path | None, folder: Path, command: str, progress: Progress
 ) -> list[Any]:
-    plan = asked.plan
+    plan = options.plan
     task = progress.add_task(f"loading {problem}", total=None)
     loaded = load(problem, data)
-    progress.update(task, description="compiling and running", total=len(asked.methods) * (waves(plan.budget) + 1))
-    found = compare(loaded, asked.methods, plan, folder, command=command, progress=lambda: progress.advance(task))
+    progress.update(task, description="compiling and running", total=len(options.methods) * (waves(plan.budget) + 1))
+    found = compare(loaded, options.methods, plan, folder, command=command, progress=lambda: progress.advance(task))
     ratio = loaded.delta / loaded.smoothness
     head = f"{loaded.what}; delta = {loaded.delta:.3g}, L = {loaded.smoothness:.3g}, delta/L = {ratio:.3g}"
     return [head, *(table(found, error) for error in plan.errors), *remarks(found)]
 
 
-def _sweep(asked: Comparison, folder: Path, command: str, progress: Progress) -> list[Any]:
-    task = progress.add_task("compiling and running", total=sweeping.steps(len(asked.methods), asked.plan))
-    rows = sweeping.sweep(folder, asked.methods, asked.plan, command=command, progress=lambda: progress.advance(task))
+def _sweep(options: CompareOptions, folder: Path, command: str, progress: Progress) -> list[Any]:
+    task = progress.add_task("compiling and running", total=sweeping.steps(len(options.methods), options.plan))
+    rows = sweeping.sweep(
+        folder, options.methods, options.plan, command=command, progress=lambda: progress.advance(task)
+    )
     tables = [quotients(rows, measure) for measure in sweeping.SHOWN]
     return [*tables, *standing(rows)]
 
 
 def quotients(rows: Sequence[sweeping.Row], measure: str) -> Table:
-    """How many times what SPAM-PP pays each rival pays; red where SPAM-PP loses."""
+    """The cost of each rival relative to SPAM-PP; red if SPAM-PP loses."""
     methods = list(dict.fromkeys(row.method for row in rows if row.method != sweeping.HERO))
     own = {
         (row.family, row.case, row.target): row.median
@@ -84,8 +76,8 @@ def quotients(rows: Sequence[sweeping.Row], measure: str) -> Table:
     }
     hero = METHODS[sweeping.HERO].name
     shown = Table(
-        title=f"{MEASURES[measure]}: what {hero} pays, and how many times that each rival does (inf: the rival never "
-        "arrives, 0: it alone does, -: neither)",
+        title=f"{MEASURES[measure]}: the cost of {hero}, and that of each rival relative to it (inf: only {hero} "
+        "arrives, 0: only the rival does, -: neither)",
         title_justify="left",
     )
     for name in ("problem", "delta/L", "target", hero, *(METHODS[key].name for key in methods)):
@@ -97,7 +89,7 @@ def quotients(rows: Sequence[sweeping.Row], measure: str) -> Table:
 
 
 def standing(rows: Sequence[sweeping.Row]) -> list[str]:
-    """A line for every rival: how often SPAM-PP wins, ties and loses."""
+    """One line per rival: how often SPAM-PP wins, ties and loses."""
     lines = []
     both = {measure: sweeping.tally(rows, measure) for measure in sweeping.SHOWN}
     for key in next(iter(both.values())):
@@ -114,10 +106,10 @@ def _quotient(ratio: float) -> str:
     return {"loses": f"[red]{text}[/]", "wins": f"[green]{text}[/]"}.get(sweeping.verdict(ratio), text)
 
 
-def table(found: Contest, error: float) -> Table:
-    """What every method pays until the target, each number with the setting that makes it least."""
+def table(found: ComparisonResult, error: float) -> Table:
+    """The cost of every method until the target; each number has its own best setting."""
     plan = found.plan
-    goal = f"relative gradient {error:g}" if plan.metric == "gradient" else f"accuracy {plan.label(error):g}"
+    goal = f"relative gradient norm {error:g}" if plan.metric == "gradient" else f"accuracy {plan.label(error):g}"
     shown = Table(
         title=f"to {goal}: median of {plan.seeds} seeds, each number tuned over {plan.budget} settings",
         title_justify="left",
@@ -132,14 +124,14 @@ def table(found: Contest, error: float) -> Table:
     return shown
 
 
-def remarks(found: Contest) -> list[str]:
+def remarks(found: ComparisonResult) -> list[str]:
     diverged = {key: sum(trial.status == "diverged" for trial in tried) for key, tried in found.trials.items()}
     named = [f"{METHODS[key].name} {count}" for key, count in diverged.items() if count]
     return [f"settings that diverged, of {found.plan.budget} each: {', '.join(named)}"] if named else []
 
 
 def amount(value: float, measure: str) -> str:
-    """A number for a reader: bytes with their unit, others with their thousands."""
+    """A number as text: bytes with their unit, others with separators of thousands."""
     if not np.isfinite(value):
         return "-"
     if measure in ("bytes", "bytes_up"):

@@ -1,4 +1,4 @@
-"""Every method tries equally many settings: first those its registry row proposes, then others near the best."""
+"""Tuning: every method tries the same number of settings, first those of its table row, then others near the best."""
 
 import dataclasses
 import inspect
@@ -16,24 +16,24 @@ from fedspam.simulation import Run, simulate_many
 from fedspam.solvers import Exact, GradientDescent
 
 BUDGET = 24  # settings that every method tries
-LANES = 12  # settings that run in one compiled call
-REACH = 4.0  # a setting near another has every number multiplied by a factor between 1/REACH and REACH
-ATTEMPTS = 50  # draws of a nearby setting, some of which its method may refuse
+LANES = 12  # settings that run side by side in one compiled call
+REACH = 4.0  # a nearby setting has every number multiplied by a random factor between 1/REACH and REACH
+ATTEMPTS = 50  # draws of a nearby setting; the method may reject some
 
 
 @dataclasses.dataclass(frozen=True)
-class ComparePlan:
+class ComparisonPlan:
     """How a comparison is run.
 
     Arguments:
         rounds: of every run.
-        cohort: clients asked in a round, by the methods that may choose.
+        cohort: clients per round, for methods with a cohort size.
         targets: errors to reach.
-        seeds: how many draws of clients; those that settings are tuned on are others than those that are reported.
-        seed: the first of those that are reported.
+        seeds: how many seeds are reported. Tuning uses as many others.
+        seed: the first reported seed.
         budget: settings that every method tries.
         metric: 'gradient', the relative gradient norm, or 'accuracy', whose error is 1 - accuracy.
-        exact: whether quadratic clients answer a prox in closed form, which then counts as one gradient.
+        exact: whether quadratic clients compute a prox in closed form, which then counts as one gradient.
     """
 
     rounds: int
@@ -74,8 +74,8 @@ class ComparePlan:
         return [2**20 + number for number in self.reported]
 
 
-def tune(key: str, problem: Problem, plan: ComparePlan, progress: Callable[[], None] | None = None) -> list[Trial]:
-    """All settings that a method tries on a problem: as many as the budget says, unless it has no numbers to tune."""
+def tune(key: str, problem: Problem, plan: ComparisonPlan, progress: Callable[[], None] | None = None) -> list[Trial]:
+    """All settings that a method tries on a problem: as many as the budget, unless it has no numbers to tune."""
     proposed = METHODS[key].grid(problem.scales(plan.cohort))
     chosen = np.unique(np.linspace(0, len(proposed) - 1, min(len(proposed), plan.budget)).round().astype(int))
     settings = [proposed[i] for i in chosen]
@@ -84,7 +84,7 @@ def tune(key: str, problem: Problem, plan: ComparePlan, progress: Callable[[], N
     while len(trials) < plan.budget and any(isinstance(value, float) for one in settings for value in one.values()):
         if progress is not None:
             progress()
-        # what is cheap in rounds may be dear in bytes: search around the best of both
+        # few rounds may mean many bytes: search around the best setting for each
         centres = [best_of_all(trials, measure, plan.errors) for measure in ("rounds", "bytes")]
         count = min(LANES, plan.budget - len(trials))
         settings = [nearby(key, centres[i % 2].setting, problem, plan, random) for i in range(count)]
@@ -95,16 +95,16 @@ def tune(key: str, problem: Problem, plan: ComparePlan, progress: Callable[[], N
 
 
 def waves(budget: int) -> int:
-    """How often `tune` reports progress at most."""
+    """How often `tune` calls `progress` at most."""
     return 1 + -(-max(0, budget - LANES) // LANES)
 
 
 def nearby(
-    key: str, setting: Mapping[str, Any], problem: Problem, plan: ComparePlan, random: np.random.Generator
+    key: str, setting: Mapping[str, Any], problem: Problem, plan: ComparisonPlan, random: np.random.Generator
 ) -> Mapping[str, Any]:
-    """A setting whose numbers are those of another times random factors; whole numbers stay.
+    """A setting with the numbers of another times random factors; whole numbers stay.
 
-    Factors that the method refuses, such as a fresh weight above 1, are drawn again.
+    If the method rejects the numbers, such as a fresh weight above 1, they are drawn again.
     """
     for _ in range(ATTEMPTS):
         drawn = {
@@ -119,11 +119,11 @@ def nearby(
     return dict(setting)
 
 
-def build(key: str, setting: Mapping[str, Any], problem: Problem, plan: ComparePlan) -> Any:
+def build(key: str, setting: Mapping[str, Any], problem: Problem, plan: ComparisonPlan) -> Any:
     """The method with a setting of its grid, on a problem.
 
-    From the registry's example it takes what says which variant the row is of, its local solver where the setting has
-    no local steps, and arguments without which it cannot be built.
+    The example of the table row supplies the choice of the variant, the local solver if the setting has no local
+    steps, and required arguments.
     """
     method = METHODS[key]
     arguments = dict(setting)
@@ -149,7 +149,7 @@ def try_settings(
     key: str,
     settings: Sequence[Mapping[str, Any]],
     problem: Problem,
-    plan: ComparePlan,
+    plan: ComparisonPlan,
     seeds: Sequence[int],
     *,
     first: int,
@@ -163,7 +163,7 @@ def try_settings(
     for members in groups.values():
         for begin in range(0, len(members), LANES):
             lanes = members[begin : begin + LANES]
-            # a round on quadratics costs less than to compile for another number of lanes; on data it costs more
+            # on quadratics idle lanes cost less than compiling for another number of lanes; on data they cost more
             idle = LANES - len(lanes) if problem.exact else 0
             padded = [algorithms[i] for i in lanes + [lanes[-1]] * idle]
             run = simulate_many(
@@ -172,7 +172,7 @@ def try_settings(
                 problem.start,
                 rounds=plan.rounds,
                 keys=list(seeds),
-                probe=problem.look,
+                probe=problem.probe,
                 record=("gradients",),
             )
             curves |= {i: _curves(run, lane, plan) for lane, i in enumerate(lanes)}
@@ -182,7 +182,7 @@ def try_settings(
     ]
 
 
-def _curves(run: Run, lane: int, plan: ComparePlan) -> Curves:
+def _curves(run: Run, lane: int, plan: ComparisonPlan) -> Curves:
     seen = run.probes[plan.metric][lane].astype(np.float64)
     error = seen if plan.metric == "gradient" else 1 - seen
     start = {
@@ -190,13 +190,13 @@ def _curves(run: Run, lane: int, plan: ComparePlan) -> Curves:
         for unit in ("bytes_up", "bytes_down")
     }
     up, down = (_running(run.rows[unit][lane], start[unit]) for unit in ("bytes_up", "bytes_down"))
-    # whoever is asked at the start evaluates one gradient there
+    # every client of the start evaluates one gradient
     gradients = _running(run.rows["gradients"][lane], sum(exchange.cohort for exchange in run.plan.start))
     rounds = np.broadcast_to(np.arange(error.shape[1], dtype=np.float64), error.shape)
     return Curves(error, rounds, up, up + down, gradients, run.rows["void"][lane].sum(axis=1).astype(np.float64))
 
 
 def _running(each: np.ndarray, start: float) -> np.ndarray:
-    """Sums until every look: what the start cost, then round by round."""
+    """The cost until every probe: of the start, then plus every round."""
     first = np.full((each.shape[0], 1), float(start))
     return np.concatenate([first, start + np.cumsum(each.astype(np.float64), axis=1)], axis=1)

@@ -11,7 +11,7 @@ from fedspam.app.compare import problems
 from fedspam.app.config import Config, ConfigError, methods, schema
 from fedspam.app.experiment.data import examples
 from fedspam.app.experiment.model import learner
-from fedspam.app.experiment.probes import ProblemLook, QuadraticProbe, evaluation, look_at
+from fedspam.app.experiment.probes import ProblemLook, evaluation, look_at
 from fedspam.clients import Population, Ragged
 from fedspam.problems import Quadratics, quadratics, ridge
 from fedspam.simulation.stopping import Target
@@ -89,7 +89,7 @@ def _world(config: Config) -> tuple[Population, Params, Any]:
             return _quadratic(problem.population, problem.start)
         assert isinstance(problem.population, Ragged)
         clients, start = problem.population, problem.start
-        return clients, start, ProblemLook(look_at(clients, start, None), problem.look)
+        return clients, start, ProblemLook(look_at(clients, start, None), problem.probe)
     found = examples(data, config.clients)
     made = learner(config.model, found, seed=config.run.seed, precision=config.run.precision)
     clients = found.train.population(made.loss, batch=config.clients.batch, weighted=config.clients.weighted)
@@ -98,5 +98,4 @@ def _world(config: Config) -> tuple[Population, Params, Any]:
 
 def _quadratic(clients: Quadratics, start: Any) -> tuple[Population, Params, Any]:
     start = jnp.asarray(start, clients.hessians.dtype)
-    unit = jnp.linalg.norm(clients.gradient(start))
-    return clients, start, QuadraticProbe(clients, unit)
+    return clients, start, problems.QuadraticProbe.of(clients, start)

@@ -1,6 +1,5 @@
 """An experiment run into a folder, that can be continued: resolved configuration, records, summary."""
 
-import datetime as dt
 import hashlib
 import json
 from collections.abc import Callable, Mapping, Sequence
@@ -13,6 +12,7 @@ import jax
 import numpy as np
 
 from fedspam.app import tracking
+from fedspam.app.arrival import arrival
 from fedspam.app.config import Config, ConfigError, differences, read, tables, to_toml
 from fedspam.app.config.write import toml_value
 from fedspam.app.experiment.build import Experiment, make
@@ -42,13 +42,6 @@ class ExperimentOutcome:
     @property
     def fine(self) -> bool:
         return not self.run.status.startswith("stopped")
-
-
-def new_folder(stem: str, parent: str | Path = "runs") -> Path:
-    """A folder name that says when it was made and that nothing has yet."""
-    name = f"{stem}-{dt.datetime.now():%Y%m%d-%H%M%S}"
-    names = (Path(parent) / (name if number == 1 else f"{name}-{number}") for number in range(1, 1000))
-    return next(path for path in names if not path.exists())
 
 
 def run(
@@ -132,9 +125,10 @@ def summary(run: Run, folder: Path, config: Config, target: Target | None, metri
         "run_seconds": round(run.run_seconds, 3),
     }
     if target is not None:
-        looks = run.probes[target.probe]
-        there = looks >= target.value if target.at_least is not None else looks <= target.value
-        first = int(np.argmax(there)) * every if there.any() else None
+        look = arrival(run.probes[target.probe], target.value, rising=target.at_least is not None)
+        first = None if look is None else look * every
+        if run.status.startswith("reached"):  # it ended at its target
+            first = run.rounds
         paid = {} if first is None else {name: int(run.rows[name][:first].sum()) for name in totals}
         facts["target"] = {"metric": target.probe, "value": target.value, "round": first, **paid}
     return facts
@@ -165,7 +159,7 @@ def _past(folder: Path) -> dict[str, np.ndarray]:
         return {}
 
 
-def _story(config: Config, folder: Path) -> tracking.Story:
+def _story(config: Config, folder: Path) -> tracking.RunInfo:
     settings = {
         f"{section}.{key}": value if isinstance(value, bool | int | float | str) else toml_value(value)
         for section, table in tables(config).items()
@@ -173,7 +167,7 @@ def _story(config: Config, folder: Path) -> tracking.Story:
     }
     identity = hashlib.sha256(str(folder.resolve()).encode()).hexdigest()[:16]
     track = config.track
-    return tracking.Story(track.name or folder.name, track.project, folder, settings, track.place, identity)
+    return tracking.RunInfo(track.name or folder.name, track.project, folder, settings, track.place, identity)
 
 
 def _write(path: Path, data: bytes) -> None:

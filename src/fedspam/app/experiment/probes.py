@@ -14,7 +14,7 @@ from fedspam._internal.trees import Params, Scalar, static, struct
 from fedspam.app.experiment.data import LoadedExamples
 from fedspam.app.experiment.model import Learner
 from fedspam.clients import Loss, Ragged
-from fedspam.problems import Quadratics, row_weights
+from fedspam.problems import row_weights
 from fedspam.simulation.evaluation import Evaluation
 
 BLOCK = 1024  # rows looked at together, so that memory does not grow with their number
@@ -46,20 +46,6 @@ class RowsLook:
         shapes = jax.eval_shape(both, params, *jax.tree.map(lambda leaf: leaf[0], blocks))
         start = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
         return lax.scan(add, start, blocks)[0]
-
-
-@struct
-class QuadraticProbe:
-    """f and its relative gradient norm, of quadratic clients."""
-
-    clients: Quadratics
-    unit: Scalar
-
-    def __call__(self, params: Params) -> dict[str, Scalar]:
-        return {
-            "loss": self.clients.loss(params),
-            "gradient": jnp.linalg.norm(self.clients.gradient(params)) / self.unit,
-        }
 
 
 @struct

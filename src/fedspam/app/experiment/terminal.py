@@ -8,12 +8,13 @@ from typing import Any
 import numpy as np
 from rich.console import Console
 from rich.filesize import decimal
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress import TextColumn
 from rich.table import Table
 from rich.text import Text
 
 from fedspam.app.config import Config
 from fedspam.app.experiment.execute import run
+from fedspam.app.terminal import progress_bar
 from fedspam.simulation import records
 
 
@@ -30,16 +31,7 @@ def show(
     """Run an experiment, print what came of it, and return the exit code: 0 if it ended well, 1 if it was stopped."""
     console = Console() if console is None else console
     errors = Console(stderr=True) if errors is None else errors
-    bar = Progress(
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TextColumn("{task.fields[seen]}"),
-        TimeRemainingColumn(),
-        console=errors,
-        transient=True,
-        disable=quiet or not errors.is_terminal,
-    )
+    bar = progress_bar(quiet or not errors.is_terminal, TextColumn("{task.fields[seen]}"), console=errors)
     sent = _sent(folder) if resume else 0
     with bar:
         task = bar.add_task("reading, compiling", total=config.run.rounds, seen="")

@@ -1,4 +1,4 @@
-"""What the theorems promise above what runs did: one panel a theorem, and the Lyapunov function along a run."""
+"""The figure of `fedspam theory`: one panel per theorem with its bound, and the Lyapunov function along a run."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -8,16 +8,25 @@ import numpy as np
 from jaxtyping import Float
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import LogLocator
 
-from fedspam.app.figures.style import BLACK, BLUE, GREEN, GREY, ORANGE, STYLE, WIDTH
+from fedspam.app.figures.style import (
+    BLACK,
+    BLUE,
+    GREEN,
+    ORANGE,
+    STYLE,
+    WIDTH,
+    arrange,
+    legend_of,
+    log_scale,
+    note_height,
+)
 
-LINE = 0.14  # inches a line of the note
 Curve = Float[np.ndarray, " rounds"]
 
 
 class BoundPanel(NamedTuple):
-    """One theorem: its running mean over runs, the spread around it, and its right-hand side in two versions."""
+    """One theorem: the running mean that it bounds, over several runs, and its bound in two versions."""
 
     title: str
     mean: Curve
@@ -42,12 +51,12 @@ def draw_bounds(panels: Sequence[BoundPanel], lyapunov: LyapunovPanel, note: Seq
     Arguments:
         panels: the theorems, on common axes.
         lyapunov: the last panel, on axes of its own.
-        note: lines that say what was run.
+        note: lines of text below the panels.
     """
     columns = 3
     rows = -(-(len(panels) + 1) // columns)
     with mpl.rc_context(STYLE):
-        height = 1.95 * rows + 0.5 + LINE * len(note)
+        height = 1.95 * rows + 0.5 + note_height(note)
         figure = Figure(figsize=(WIDTH, height))
         axes = list(figure.subplots(rows, columns, squeeze=False).flat)
         for axis, panel in zip(axes, panels, strict=False):
@@ -62,25 +71,19 @@ def draw_bounds(panels: Sequence[BoundPanel], lyapunov: LyapunovPanel, note: Seq
         _draw_lyapunov(axes[len(panels)], lyapunov)
         for axis in axes[len(panels) + 1 :]:
             axis.set_axis_off()
-        inch = 1 / height
-        handles, labels = axes[0].get_legend_handles_labels()
-        figure.legend(
-            handles, labels, loc="upper center", bbox_to_anchor=(0.5, 1.0), ncols=3, handlelength=2.6,
-            columnspacing=2.4, borderaxespad=0.2,
+        arrange(
+            figure, legend_of(axes[0]), note, columns=3, top=0.52, bottom=0.52, left=0.09, right=0.985, wspace=0.2,
+            hspace=0.42,
         )  # fmt: skip
-        for number, line in enumerate(reversed(note)):
-            figure.text(0.012, (0.08 + LINE * number) * inch, line, fontsize=7.2, color=GREY, va="baseline")
-        bottom = (0.52 + LINE * len(note)) * inch
-        figure.subplots_adjust(left=0.09, right=0.985, wspace=0.2, hspace=0.42, top=1 - 0.52 * inch, bottom=bottom)
         return figure
 
 
 def _draw_bound(axis: Axes, panel: BoundPanel) -> None:
     rounds = np.arange(1, len(panel.mean) + 1)
     axis.fill_between(rounds, panel.low, panel.high, color=BLUE, alpha=0.18, linewidth=0)
-    axis.plot(rounds, panel.mean, color=BLUE, label="what the runs did")
-    axis.plot(rounds, panel.corrected, color=BLACK, label="promised, corrected constants")
-    axis.plot(rounds, panel.printed, color=ORANGE, linestyle=(0, (4, 1.5)), label="promised, as printed")
+    axis.plot(rounds, panel.mean, color=BLUE, label="measured")
+    axis.plot(rounds, panel.corrected, color=BLACK, label="bound, corrected constants")
+    axis.plot(rounds, panel.printed, color=ORANGE, linestyle=(0, (4, 1.5)), label="bound, as printed")
     _log(axis, panel.title)
 
 
@@ -102,9 +105,7 @@ def _draw_lyapunov(axis: Axes, panel: LyapunovPanel) -> None:
 
 def _log(axis: Axes, title: str) -> None:
     axis.set_xscale("log")
-    axis.set_yscale("log")
-    axis.yaxis.set_major_locator(LogLocator(numticks=8))
-    axis.yaxis.set_minor_locator(LogLocator(subs=()))
+    log_scale(axis, 8)
     axis.set_title(title, pad=4, fontsize=8.8)
     axis.set_xlabel("rounds $K$", labelpad=1)
     axis.grid(True)

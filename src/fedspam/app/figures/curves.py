@@ -1,7 +1,6 @@
-"""Curves of a report for a paper: a panel for each thing that is paid."""
+"""The figures of a report: one metric, one panel per measure of cost."""
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import NamedTuple
 
 import matplotlib as mpl
@@ -10,20 +9,19 @@ from jaxtyping import Float
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import EngFormatter, LogLocator, MaxNLocator
+from matplotlib.ticker import EngFormatter, MaxNLocator
 
-from fedspam.app.figures.comparison import look
-from fedspam.app.figures.style import DPI, STYLE, WIDTH
+from fedspam.app.figures.style import STYLE, WIDTH, arrange, line_style, log_scale
 
-SPREAD = 30.0  # a curve that spans this factor is drawn on a logarithmic axis
-BEYOND = 1e3  # how far above the first value the axis goes: what diverges leaves the figure there
+SPREAD = 30.0  # curves that span this factor have a logarithmic axis
+BEYOND = 1e3  # the axis ends at this factor above the first value; curves that diverge leave the figure
 
 
 class Line(NamedTuple):
-    """A curve against what was paid; `of` names the curve whose colour it shares, as a bound does."""
+    """A curve against its cost. `of` names the curve whose color it has: a bound has that of its curve."""
 
     name: str
-    paid: Float[np.ndarray, " points"]
+    cost: Float[np.ndarray, " points"]
     value: Float[np.ndarray, " points"]
     low: Float[np.ndarray, " points"] | None
     high: Float[np.ndarray, " points"] | None
@@ -31,7 +29,7 @@ class Line(NamedTuple):
 
 
 def draw_curves(panels: Mapping[str, Sequence[Line]], metric: str) -> Figure:
-    """Panels side by side, three in a row, with a common legend above."""
+    """Panels, three per row, with a common legend above."""
     names = list(dict.fromkeys(line.of for lines in panels.values() for line in lines))
     labels = list(dict.fromkeys(line.name for lines in panels.values() for line in lines))
     columns = min(3, max(1, len(panels)))
@@ -48,42 +46,27 @@ def draw_curves(panels: Mapping[str, Sequence[Line]], metric: str) -> Figure:
             axis.set_axis_off()
         for row in axes:
             row[0].set_ylabel(metric)
-        inch = 1 / height
-        figure.legend(
-            list(handles.values()), list(handles), loc="upper center", bbox_to_anchor=(0.5, 1.0),
-            ncols=min(4, len(handles)), handlelength=2.2, columnspacing=1.6, borderaxespad=0.2,
+        arrange(
+            figure, handles, columns=min(4, len(handles)), top=0.16 + 0.19 * legend, bottom=0.45, left=0.09,
+            right=0.985, wspace=0.27, hspace=0.38,
         )  # fmt: skip
-        figure.subplots_adjust(
-            left=0.09, right=0.985, wspace=0.27, hspace=0.38, top=1 - (0.16 + 0.19 * legend) * inch, bottom=0.45 * inch
-        )
         return figure
-
-
-def save(figure: Figure, folder: Path, name: str) -> list[Path]:
-    """Write a figure as PNG and PDF; the same figure gives the same bytes."""
-    paths = [folder / f"{name}.png", folder / f"{name}.pdf"]
-    with mpl.rc_context({**STYLE, "pdf.fonttype": 42}):  # letters that a publisher's checks accept
-        figure.savefig(paths[0], dpi=DPI, metadata={"Software": None})
-        figure.savefig(paths[1], metadata={"CreationDate": None, "Creator": None, "Producer": None})
-    return paths
 
 
 def _draw(axis: Axes, label: str, lines: Sequence[Line], names: list[str], logarithmic: bool) -> dict[str, Artist]:
     handles: dict[str, Artist] = {}
     if logarithmic:
-        axis.set_yscale("log")
-        axis.yaxis.set_major_locator(LogLocator(numticks=9))
-        axis.yaxis.set_minor_locator(LogLocator(subs=()))
+        log_scale(axis, 9)
     for line in lines:
-        style = look(names.index(line.of))
+        style = line_style(names.index(line.of))
         if line.name != line.of:
             style |= {"linestyle": (0, (1, 1.2)), "linewidth": 1.0}
         value = np.where(np.isfinite(line.value) & ((line.value > 0) | (not logarithmic)), line.value, np.nan)
         if line.low is not None and line.high is not None:
-            # beyond the axis it does not matter how far, and infinity cannot be drawn
+            # infinity cannot be drawn; any value beyond the axis will do
             low, high = (np.nan_to_num(part, nan=1e300, posinf=1e300) for part in (line.low, line.high))
-            axis.fill_between(line.paid, low, high, color=str(style["color"]), alpha=0.12, linewidth=0)
-        handles[line.name] = axis.plot(line.paid, value, **style)[0]  # pyright: ignore[reportArgumentType]
+            axis.fill_between(line.cost, low, high, color=style["color"], alpha=0.12, linewidth=0)
+        handles[line.name] = axis.plot(line.cost, value, **style)[0]
     axis.set_ylim(*_limits(lines, logarithmic))
     axis.set_xlim(left=0)
     axis.xaxis.set_major_locator(MaxNLocator(4, steps=[1, 2, 5, 10]))

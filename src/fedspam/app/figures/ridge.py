@@ -8,17 +8,16 @@ import numpy as np
 from jaxtyping import Float
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import LogLocator, MaxNLocator
+from matplotlib.ticker import MaxNLocator
 
-from fedspam.app.figures.style import BLACK, BLUE, GREY, ORANGE, STYLE, WIDTH
+from fedspam.app.figures.style import BLACK, BLUE, ORANGE, STYLE, WIDTH, arrange, legend_of, log_scale, note_height
 
-TOP = 100.0  # where the axis ends at the latest: what diverges leaves the figure there
+TOP = 100.0  # the largest upper end of the axis; curves that diverge leave the figure
 ROOM = 3.0  # a factor of space below and above the curves
-LINE = 0.14  # inches a line of the note
 
 
 class Band(NamedTuple):
-    """A curve with what lies around it, one value a round."""
+    """A curve and its band, one value per round."""
 
     median: Float[np.ndarray, " rounds"]
     low: Float[np.ndarray, " rounds"]
@@ -26,13 +25,13 @@ class Band(NamedTuple):
 
 
 class Panel(NamedTuple):
-    """One plot: its title and its curves by label."""
+    """One panel: its title, and its curves by label."""
 
     title: str
     bands: Mapping[str, Band]
 
 
-# the exact prox lies underneath, wide and light, as in places the other curves cover it
+# the exact prox is drawn first, wide and light, because other curves cover parts of it
 LINES = {
     "exact": {"color": ORANGE, "linewidth": 2.4, "alpha": 0.7, "linestyle": "-"},
     "1": {"color": BLUE, "linewidth": 1.1, "linestyle": "-"},
@@ -46,10 +45,10 @@ def draw_ridge(panels: Sequence[Panel], labels: Mapping[str, str], note: Sequenc
     Arguments:
         panels: from left to right.
         labels: what the legend calls each curve.
-        note: lines that say how the text of the paper was read.
+        note: lines of text below the panels.
     """
     with mpl.rc_context(STYLE):
-        height = 2.6 + LINE * len(note)
+        height = 2.6 + note_height(note)
         figure = Figure(figsize=(WIDTH, height))
         axes = figure.subplots(1, len(panels), sharey=True, squeeze=False)[0]
         for axis, panel in zip(axes, panels, strict=True):
@@ -58,30 +57,16 @@ def draw_ridge(panels: Sequence[Panel], labels: Mapping[str, str], note: Sequenc
         highest = max(np.max(band.high) for panel in panels for band in panel.bands.values())
         axes[0].set_ylim(values[values > 0].min() / ROOM, min(TOP, ROOM * highest))
         axes[0].set_ylabel(r"$\|\nabla f(x_k)\|\,/\,\|\nabla f(x_0)\|$")
-        handles, keys = axes[0].get_legend_handles_labels()
-        inch = 1 / height
-        figure.legend(
-            handles,
-            [labels[key] for key in keys],
-            loc="upper center",
-            bbox_to_anchor=(0.5, 1.0),
-            ncols=len(keys),
-            handlelength=2.4,
-            columnspacing=2.2,
-            borderaxespad=0.2,
-        )
-        for number, line in enumerate(reversed(note)):
-            figure.text(0.012, (0.08 + LINE * number) * inch, line, fontsize=7.2, color=GREY, va="baseline")
-        bottom = (0.46 + LINE * len(note)) * inch
-        figure.subplots_adjust(left=0.083, right=0.98, wspace=0.09, top=1 - 0.46 * inch, bottom=bottom)
+        curves = {labels[key]: curve for key, curve in legend_of(axes[0]).items()}
+        arrange(figure, curves, note, columns=len(curves), top=0.46, bottom=0.46, left=0.083, right=0.98, wspace=0.09)
         return figure
 
 
 def _draw_panel(axis: Axes, panel: Panel) -> None:
-    axis.set_yscale("log")
+    log_scale(axis)
     for order, (key, band) in enumerate(panel.bands.items()):
         style, rounds = LINES[key], np.arange(len(band.median))
-        # beyond the axis it does not matter how far, and infinity cannot be drawn
+        # infinity cannot be drawn; any value beyond the axis will do
         median, low, high = (np.minimum(part, 10 * TOP) for part in band)
         axis.fill_between(rounds, low, high, color=style["color"], alpha=0.16, linewidth=0, zorder=2)
         axis.plot(rounds, median, label=key, zorder=3 + order, **style)
@@ -91,12 +76,10 @@ def _draw_panel(axis: Axes, panel: Panel) -> None:
     axis.set_xlabel("communication rounds $k$", labelpad=2)
     axis.set_xlim(0, len(next(iter(panel.bands.values())).median) - 1)
     axis.xaxis.set_major_locator(MaxNLocator(4, steps=[1, 2, 5, 10], integer=True))
-    axis.yaxis.set_major_locator(LogLocator(numticks=12))
-    axis.yaxis.set_minor_locator(LogLocator(subs=()))
     axis.grid(True)
 
 
-def _mark_exit(axis: Axes, last: float, colour: str) -> None:
-    """Say where a curve that leaves the figure ends up."""
+def _mark_exit(axis: Axes, last: float, color: str) -> None:
+    """Write where a curve ends that leaves the figure."""
     end = rf"ends at $10^{{{np.log10(last):.0f}}}$" if np.isfinite(last) else "overflows"
-    axis.text(0.98, 0.97, end, transform=axis.transAxes, color=colour, fontsize=8.5, ha="right", va="top")
+    axis.text(0.98, 0.97, end, transform=axis.transAxes, color=color, fontsize=8.5, ha="right", va="top")

@@ -1,22 +1,28 @@
-"""How every figure looks: sizes of a two-column paper, colours that colour-blind readers tell apart."""
+"""The style of all figures: the sizes of a two-column paper, and colors that color-blind readers can tell apart."""
 
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import matplotlib as mpl
+from matplotlib.artist import Artist
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import LogLocator
 
 WIDTH = 7.0  # inches, both columns of a paper
 DPI = 200
 
-# Okabe and Ito: distinct under every common colour blindness, and in print
+# Okabe and Ito: distinct under every common color blindness, and in print
 BLUE, ORANGE, GREEN, SKY, PURPLE, YELLOW, BLACK = (
     "#0072B2", "#D55E00", "#009E73", "#56B4E9", "#CC79A7", "#E69F00", "#000000",
 )  # fmt: skip
 GREY = "#6B6B6B"
+COLORS = (BLACK, ORANGE, BLUE, GREEN, PURPLE, SKY, YELLOW)
+DASHES = ("-", (0, (4, 1.5)), (0, (1, 1)), (0, (4, 1.2, 1, 1.2)))
 
 STYLE: dict[Any, Any] = {
-    "font.family": ["STIXGeneral", "DejaVu Serif"],  # the second for letters that the first lacks
+    "font.family": ["STIXGeneral", "DejaVu Serif"],  # the second has letters that the first lacks
     "mathtext.fontset": "stix",
     "font.size": 9,
     "axes.titlesize": 9.5,
@@ -38,16 +44,70 @@ STYLE: dict[Any, Any] = {
     "legend.fontsize": 9,
     "lines.linewidth": 1.2,
     "lines.solid_capstyle": "round",
-    # letters as outlines look the same everywhere; without a date and with a fixed salt equal figures are equal files
+    # outlines of letters need no fonts; without a date and with a fixed salt, equal figures are equal files
     "svg.fonttype": "path",
     "svg.hashsalt": "fedspam",
 }
 
 
-def save(figure: Figure, folder: Path, name: str) -> list[Path]:
-    """Write a figure as PNG and SVG; the same figure gives the same bytes."""
-    paths = [folder / f"{name}.png", folder / f"{name}.svg"]
-    with mpl.rc_context(STYLE):  # some of the style is only looked up now
+def line_style(number: int) -> dict[str, Any]:
+    """The color and dashes of a curve: first all colors, then other dashes."""
+    return {"color": COLORS[number % len(COLORS)], "linestyle": DASHES[number // len(COLORS) % len(DASHES)]}
+
+
+def log_scale(axis: Axes, ticks: int = 12) -> None:
+    """A logarithmic vertical axis with at most so many ticks."""
+    axis.set_yscale("log")
+    axis.yaxis.set_major_locator(LogLocator(numticks=ticks))
+    axis.yaxis.set_minor_locator(LogLocator(subs=()))
+
+
+def note_height(note: Sequence[str]) -> float:
+    """The inches that the lines of a note take."""
+    return 0.14 * len(note)
+
+
+def arrange(
+    figure: Figure,
+    legend: Mapping[str, Artist],
+    note: Sequence[str] = (),
+    *,
+    columns: int,
+    top: float,
+    bottom: float,
+    **margins: float,
+) -> None:
+    """Put a common legend above the panels and a note below them.
+
+    Arguments:
+        legend: the curves by label.
+        columns: of the legend.
+        top: inches above the panels.
+        bottom: inches below the panels, without the note.
+        margins: of `Figure.subplots_adjust`.
+    """
+    inch = 1 / figure.get_figheight()
+    figure.legend(
+        list(legend.values()), list(legend), loc="upper center", bbox_to_anchor=(0.5, 1.0), ncols=columns,
+        handlelength=2.2, columnspacing=1.4, borderaxespad=0.2,
+    )  # fmt: skip
+    for number, line in enumerate(reversed(note)):
+        place = 0.08 + note_height(note[:number])
+        figure.text(0.012, place * inch, line, fontsize=7.2, color=GREY, va="baseline")
+    figure.subplots_adjust(top=1 - top * inch, bottom=(bottom + note_height(note)) * inch, **margins)
+
+
+def legend_of(axis: Axes) -> dict[str, Artist]:
+    """The curves of an axis by label."""
+    handles, labels = axis.get_legend_handles_labels()
+    return dict(zip(labels, handles, strict=True))
+
+
+def save(figure: Figure, folder: Path, name: str, vector: str = "svg") -> list[Path]:
+    """Write a figure as PNG and as SVG or PDF; the same figure gives the same bytes."""
+    paths = [folder / f"{name}.png", folder / f"{name}.{vector}"]
+    dates = {"svg": ("Date",), "pdf": ("CreationDate", "Creator", "Producer")}[vector]
+    with mpl.rc_context({**STYLE, "pdf.fonttype": 42}):  # fonts that the checks of publishers accept
         figure.savefig(paths[0], dpi=DPI, metadata={"Software": None})
-        figure.savefig(paths[1], metadata={"Date": None})
+        figure.savefig(paths[1], metadata=dict.fromkeys(dates))
     return paths

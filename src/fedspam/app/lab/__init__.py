@@ -1,19 +1,19 @@
-"""The playground: sliders for step size, fresh_weight, similarity and local work, and curves that answer at once."""
+"""`fedspam lab`: a page with sliders for step size, fresh weight, similarity and local work, and curves that follow."""
 
 from collections.abc import Callable
 
-from fedspam.app.lab.runs import LabSetting, plane, race
-from fedspam.app.lab.server import Server
-
-__all__ = ["LabSetting", "Server", "plane", "race", "serve"]
+from fedspam.app.lab.runs import LabSetting as LabSetting
+from fedspam.app.lab.runs import plane as plane
+from fedspam.app.lab.runs import race as race
+from fedspam.app.lab.server import Server as Server
 
 
 def serve(port: int = 8765, *, idle: float = 3600.0, ready: Callable[[str], None] | None = None) -> None:
-    """Serve the lab on this machine until it is interrupted, or nobody has asked for `idle` seconds.
+    """Serve the lab on this machine until it is interrupted or has had no request for `idle` seconds.
 
     Arguments:
-        port: 0 for any that is free.
-        ready: called with the address once it answers.
+        port: 0 for any free port.
+        ready: called with the address once the server is ready.
     """
     with Server(port, idle) as server:
         if ready is not None:

@@ -1,4 +1,4 @@
-"""A setting as something to take along: a Python program, or a configuration for `fedspam run`."""
+"""A setting of the lab as a Python program, or as a configuration for `fedspam run`."""
 
 from typing import Any
 
@@ -10,7 +10,7 @@ SOLVERS = {"gradient": "GradientDescent", "exact": "Exact", "lbfgs": "LBFGS"}
 
 
 def as_python(setting: LabSetting, problem: Problem) -> str:
-    """A program that draws the first of the curves that are shown."""
+    """A program that runs the first seed of the curves."""
     given = [f"{name}={value!r}" for name, value in numbers(setting, problem).items()]
     imports = [f"from fedspam.methods import {setting.method}", "from fedspam.problems import ridge"]
     if RACERS[setting.method] == PROX:

@@ -1,8 +1,8 @@
 "use strict";
-// The lab: sliders on the left, curves that follow them, and the setting to take along.
+// The lab: sliders, curves that follow them, and the setting as a program to copy.
 (() => {
-  const { amount, chart, choice, copyButton, element, number, plane, shape, swatch } = fedspam;
-  const data = JSON.parse(document.getElementById("data").textContent);
+  const { amount, chart, choice, copyButton, element, mark, number, pageData, plane, swatch } = fedspam;
+  const data = pageData();
   const at = (id) => document.getElementById(id);
   const setting = { ...data.setting };
   const racing = new Set(["spam_pp", "mvr", "fedavg"]);
@@ -23,13 +23,13 @@
   const listed = (values) => ({ place: (value) => values.indexOf(value), value: (position) => values[position], most: values.length - 1 });
   const kinds = (...wanted) => () => [...racing].some((key) => wanted.includes(method(key).kind));
   const SLIDERS = [
-    { key: "scale", name: "similarity δ", ...logarithmic(0.001, 1), used: () => true, about: "how much the clients' Hessians differ",
+    { key: "scale", name: "similarity δ", ...logarithmic(0.001, 1), used: () => true, about: "how much the Hessians of the clients differ",
       text: () => { const known = found.values().next().value; return known && known.scale === setting.scale ? `δ/L = ${number(known.delta / known.smoothness)}` : `scale ${number(setting.scale)}`; } },
-    { key: "ratio", name: "step size γ", ...logarithmic(data.ratios[0], data.ratios.at(-1)), used: kinds("prox"), about: "of the prox; the theorems want at most 0.25/δ", text: () => `${number(setting.ratio)}/δ` },
-    { key: "fresh_weight", name: "fresh weight p", ...logarithmic(data.fresh_weights[0], 1), used: () => [...racing].some((key) => method(key).fresh_weight), about: "1 forgets the past", text: () => number(setting.fresh_weight) },
-    { key: "cohort", name: "cohort", ...listed(data.cohorts), used: () => [...racing].some((key) => key !== "spam"), about: "clients asked in a round, of 100", text: () => String(setting.cohort) },
-    { key: "steps", name: "local steps", ...listed([1, 2, 3, 4, 5, 7, 10, 15, 20, 30, 50, 100]), used: () => kinds("local")() || (kinds("prox")() && setting.solver === "gradient"), about: "gradient steps a client takes", text: () => String(setting.steps) },
-    { key: "local", name: "step size η", ...logarithmic(0.01, 3), used: kinds("local", "server"), about: "of methods without a prox", text: () => `${number(setting.local)}/L` },
+    { key: "ratio", name: "step size γ", ...logarithmic(data.ratios[0], data.ratios.at(-1)), used: kinds("prox"), about: "of the prox; the theorems allow at most 0.25/δ", text: () => `${number(setting.ratio)}/δ` },
+    { key: "fresh_weight", name: "fresh weight p", ...logarithmic(data.fresh_weights[0], 1), used: () => [...racing].some((key) => method(key).fresh_weight), about: "of the new gradient; 1 ignores all earlier ones", text: () => number(setting.fresh_weight) },
+    { key: "cohort", name: "cohort", ...listed(data.cohorts), used: () => [...racing].some((key) => key !== "spam"), about: "clients per round, of 100", text: () => String(setting.cohort) },
+    { key: "steps", name: "local steps", ...listed([1, 2, 3, 4, 5, 7, 10, 15, 20, 30, 50, 100]), used: () => kinds("local")() || (kinds("prox")() && setting.solver === "gradient"), about: "gradient steps per client and round", text: () => String(setting.steps) },
+    { key: "local", name: "local rate η", ...logarithmic(0.01, 3), used: kinds("local", "server"), about: "step size of methods without a prox", text: () => `${number(setting.local)}/L` },
   ];
 
   for (const slider of SLIDERS) {
@@ -47,8 +47,8 @@
   const solvers = { gradient: "gradient steps", exact: "exact", lbfgs: "L-BFGS" };
   at("controls").append(element("div", { class: "slider" }, element("label", {}, element("span", {}, "local solver")),
     choice("local solver", data.solvers.map((value) => ({ value, label: solvers[value] })), setting.solver, (value) => { setting.solver = value; changed(); }),
-    element("small", {}, "how a client answers a prox; L-BFGS stops when its certificate holds")));
-  at("controls").append(element("button", { type: "button", class: "wide", onclick: () => { setting.seed += 1; changed(); } }, "Other clients, other draws"));
+    element("small", {}, "how a client solves its prox; L-BFGS stops when its certificate holds")));
+  at("controls").append(element("button", { type: "button", class: "wide", onclick: () => { setting.seed += 1; changed(); } }, "New random clients and cohorts"));
 
   // --- methods ---
 
@@ -70,7 +70,7 @@
     at("methods").replaceChildren(...buttons);
   }
 
-  // --- asking ---
+  // --- requests ---
 
   async function ask(path, wanted) {
     const response = await fetch(path, { method: "POST", headers: { "Content-Type": "application/json" }, body: JSON.stringify(wanted) });
@@ -85,7 +85,7 @@
   function changed() {
     const mine = (generation += 1);
     show();
-    // one request at a time: what was asked is awaited, what has been superseded meanwhile is never asked
+    // one request at a time; settings that changed in the meantime are never requested
     asking = asking.then(async () => {
       await waiting(30);
       const began = performance.now();
@@ -94,20 +94,20 @@
       for (const key of order) {
         if (mine !== generation) return;
         const wanted = { ...setting, method: key };
-        say(found.has(key) ? "computing …" : `compiling ${method(key).name}, once …`);
+        say(found.has(key) ? "computing …" : `compiling ${method(key).name} for the first time …`);
         try {
           const answer = await ask("/race", wanted);
           found.set(key, { ...answer, scale: wanted.scale });
           slowest = Math.max(slowest, answer.seconds.compile);
         } catch (error) {
-          say(error instanceof TypeError ? "the lab has ended: start it again with fedspam lab" : error.message);
+          say(error instanceof TypeError ? "the lab has stopped; start it again with: fedspam lab" : error.message);
           return;
         }
         if (mine === generation) show();
       }
       if (mine !== generation) return;
       const seconds = (performance.now() - began) / 1000;
-      say(slowest > 0.5 ? `ready, ${number(slowest, 2)} s of it to compile` : `answered in ${number(seconds, 2)} s`);
+      say(slowest > 0.5 ? `ready; compilation took ${number(slowest, 2)} s` : `answered in ${number(seconds, 2)} s`);
       await mapped(mine);
     });
   }
@@ -151,11 +151,10 @@
       slider.row.classList.toggle("idle", !slider.used());
     }
     methods();
-    const labels = { rounds: "rounds", bytes_up: "bytes up", bytes: "bytes in total" };
     const units = { rounds: "rounds", bytes_up: "up", bytes: "in total" };
     curves.draw({
-      x: { label: labels[measure], measure, unit: units[measure], log: measure !== "rounds" }, y: { label: "relative gradient norm", log: true },
-      lines: [...racing].filter((key) => found.has(key)).map(line), empty: "compiling: this takes some seconds, once",
+      x: { label: data.measures[measure], measure, unit: units[measure], log: measure !== "rounds" }, y: { label: "relative gradient norm", log: true },
+      lines: [...racing].filter((key) => found.has(key)).map(line), empty: "compiling for the first time, which takes some seconds",
     });
     map.draw({ ratio: setting.ratio, fresh_weight: setting.fresh_weight });
     const answer = racing.has(setting.method) ? found.get(setting.method) : null;
@@ -167,23 +166,14 @@
       verdict.textContent = answer.broken.length ? `outside the theorems: ${answer.broken[0].replace(" in round 0", "")}` : "inside the theorems";
     }
     const { name } = method(method(setting.method).kind === "prox" && method(setting.method).fresh_weight ? setting.method : "spam_pp");
-    at("caption").textContent = `${name}: the bluer, the nearer it gets in ${data.rounds} rounds; red diverges. Green: where the theorems hold with the paper's constant; dashed, with the least that can be proved. Drag the dot.`;
+    at("caption").textContent = `${name}: the darker the blue, the smaller the gradient norm after ${data.rounds} rounds; red diverges. Green: the theorems hold with the paper's constant; dashed: with the smallest constant that is proved. Drag the dot.`;
     if (answer) at("text").textContent = answer[copied];
   }
 
   function head() {
-    for (const y of [5, 12, 19]) {
-      const link = shape("path", { d: `M3.5 ${y}C11 ${y} 12 12 20 12`, fill: "none", "stroke-width": 1.6 });
-      link.style.stroke = "var(--accent)";
-      const dot = shape("circle", { cx: 3.5, cy: y, r: 2.1 });
-      dot.style.fill = "var(--accent)";
-      at("mark").append(link, dot);
-    }
-    const centre = shape("circle", { cx: 20, cy: 12, r: 3.1 });
-    centre.style.fill = "var(--series-1)";
-    at("mark").append(centre);
-    at("problem").textContent = `The paper's ridge regression with 100 clients in 20 dimensions. Median of ${data.seeds} draws, band from the lowest to the highest.`;
-    at("axis").append(choice("horizontal axis", [["rounds", "rounds"], ["bytes_up", "bytes up"], ["bytes", "bytes in total"]].map(([value, label]) => ({ value, label })), measure, (value) => { measure = value; show(); }));
+    at("brand").prepend(mark());
+    at("problem").textContent = `The paper's ridge regression with 100 clients in 20 dimensions. Median of ${data.seeds} seeds; the band is from the lowest to the highest.`;
+    at("axis").append(choice("horizontal axis", Object.entries(data.measures).map(([value, label]) => ({ value, label })), measure, (value) => { measure = value; show(); }));
     at("kinds").append(choice("language", [{ value: "python", label: "Python" }, { value: "toml", label: "TOML" }], copied, (value) => { copied = value; show(); }));
     at("copy").querySelector(".code").append(copyButton(() => at("text").textContent));
   }

@@ -1,8 +1,8 @@
 "use strict";
-// The plane of step size and fresh_weight: how far the method gets, where the theorems hold, and a dot to drag.
+// The plane of step size and fresh weight: the gradient norm at the end, where the theorems hold, and a dot to drag.
 fedspam.plane = (host, ratios, fresh_weights, moved) => {
   const { logTicks, power, scale, shape } = fedspam;
-  const svg = shape("svg", { role: "img", "aria-label": "step size and fresh_weight: how far the method gets, and where theory holds" });
+  const svg = shape("svg", { role: "img", "aria-label": "step size and fresh weight: the gradient norm at the end, and where the theorems hold" });
   host.append(svg);
   let model = { exponents: null, region: null, ratio: 1, fresh_weight: 0.5 };
   let view = null;

@@ -1,13 +1,13 @@
-r"""What the sliders do: one compiled run a method, in which every slider is an argument.
+r"""The runs of the lab: one compiled program per method, with every slider as an argument.
 
-Sizes are static in fedspam, and a new cohort or a new number of local steps compiles anew, for seconds. Here both are
-numbers that compiled code is called with:
+Sizes are static in fedspam: another cohort or another number of local steps would compile again, for seconds. Here
+both are arguments of compiled code:
 
-- a cohort of B = 1, 2, 4, ..., 32 clients is a cohort of 32 in which each of the B stands 32/B times, so that every
-  mean is the mean over B, and the same clients are drawn and chosen to move (`Repeated`);
-- local steps are a loop whose length is known only as the program runs (`Descent`, `LocalSteps`).
+- a cohort of B = 1, 2, 4, ..., 32 clients is a cohort of 32 that holds each of the B clients 32/B times. Every mean is
+  the mean over B, and the same clients are drawn and chosen to move (`Repeated`);
+- local steps are a loop whose length is an argument (`Descent`, `LocalSteps`).
 
-The curves are those of the plain method up to rounding, and a test compares them.
+The curves are those of the plain method up to rounding. A test compares them.
 """
 
 import dataclasses
@@ -25,6 +25,7 @@ from jaxtyping import Array, Integer, Key, UInt32
 
 from fedspam._internal import checks, prng, trees
 from fedspam._internal.trees import Params, static, struct
+from fedspam.app.arrival import percentiles
 from fedspam.app.compare.problems import Problem, of_quadratics
 from fedspam.clients import Ids, Oracle
 from fedspam.federation import ledger
@@ -38,11 +39,15 @@ from fedspam.solvers import LBFGS, Answer, Certificate, Exact, GradientDescent, 
 from fedspam.theory import constants as theory
 
 CLIENTS, DIMENSION, ROUNDS = 100, 20, 300
-SEEDS = 5  # draws of clients a curve is the median of
+SEEDS = 5  # each curve is the median over so many seeds
 COHORTS = (1, 2, 4, 8, 16, 32)
 WIDE = COHORTS[-1]
 SOLVERS = ("gradient", "exact", "lbfgs")
-PROX, LOCAL, SERVER = "prox", "local", "server"  # what moves: a prox of size gamma, m steps of size eta, one step
+PROX, LOCAL, SERVER = (
+    "prox",
+    "local",
+    "server",
+)  # how a method moves: prox, local steps, server step
 RACERS: Mapping[str, str] = {
     "spam_pp": PROX,
     "spam": PROX,
@@ -55,18 +60,18 @@ RACERS: Mapping[str, str] = {
 }
 WITHOUT_FRESH_WEIGHT = ("fedavg", "fedprox")
 WITHOUT_COHORT = ("spam",)
-# of the plane of step sizes and fresh weights
+# the grid of the plane
 RATIOS, FRESH_WEIGHTS = np.geomspace(0.01, 30, 15), np.geomspace(0.01, 1, 10)
-_turn = threading.Lock()  # one run at a time: the machine has more to do than this
+_turn = threading.Lock()  # one run at a time, to leave some of the machine for others
 
 
 class LabSetting(NamedTuple):
-    """Where the sliders stand.
+    """The positions of the sliders.
 
     Arguments:
-        scale: of the clients' own part of the ridge; it makes the similarity delta.
-        ratio: step size times delta, of methods with a prox.
-        local: step size times the largest smoothness of a client, of the others.
+        scale: of the clients' own part of the ridge; the similarity delta grows with it.
+        ratio: step size times delta, for methods with a prox.
+        local: step size times the largest smoothness of a client, for the others.
     """
 
     method: str = "spam_pp"
@@ -80,10 +85,10 @@ class LabSetting(NamedTuple):
     seed: int = 0
 
     def checked(self) -> "LabSetting":
-        """The setting itself; ValueError where a slider cannot stand there."""
+        """The setting itself; ValueError if a number is out of range."""
         for name in ("method", "solver"):
             if not isinstance(getattr(self, name), str):
-                raise ValueError(f"{name} = {getattr(self, name)!r} must be a word")
+                raise ValueError(f"{name} = {getattr(self, name)!r} must be text")
         checks.one_of("method", self.method, RACERS)
         checks.one_of("solver", self.solver, SOLVERS)
         for name, low, high in (
@@ -109,7 +114,7 @@ class LabSetting(NamedTuple):
 
 @struct
 class Repeated:
-    """A population whose cohorts consist of `cohort` clients, each as often as it takes to fill the cohort."""
+    """A population whose cohorts hold `cohort` different clients, repeated to fill the cohort."""
 
     population: Quadratics
     cohort: UInt32[Array, ""]
@@ -130,7 +135,7 @@ class Repeated:
 
 @struct
 class Descent:
-    """`GradientDescent` with a number of steps that is known only as the program runs."""
+    """`GradientDescent` whose number of steps is traced."""
 
     steps: Any
     step_size: Any = None
@@ -151,7 +156,7 @@ class Descent:
 
 @struct
 class LocalSteps:
-    """FedAvg's local training with a number of steps that is known only as the program runs."""
+    """The local training of FedAvg with a traced number of steps."""
 
     step_size: Schedule
     steps: Any
@@ -172,15 +177,14 @@ class LocalSteps:
 
 
 def numbers(setting: LabSetting, problem: Problem) -> dict[str, Any]:
-    """The arguments of the method's constructor that are numbers."""
+    """The numeric arguments of the constructor of the method."""
     kind = RACERS[setting.method]
     value = setting.ratio / problem.delta if kind == PROX else setting.local / problem.client_smoothness
     found: dict[str, Any] = {} if setting.method in WITHOUT_COHORT else {"cohort_size": setting.cohort}
     if kind == LOCAL:
         found["local_steps"] = setting.steps
-    found["local_rate" if kind == LOCAL else "step_size"] = float(
-        f"{value:.6g}"
-    )  # the digits that are copied are those that are run
+    # rounded to the digits of the copied program
+    found["local_rate" if kind == LOCAL else "step_size"] = float(f"{value:.6g}")
     return found if setting.method in WITHOUT_FRESH_WEIGHT else {**found, "fresh_weight": setting.fresh_weight}
 
 
@@ -221,7 +225,7 @@ def problem_of(scale: float, seed: int) -> Problem:
 
 @functools.lru_cache(maxsize=256)
 def _prices(setting: LabSetting) -> dict[str, list[int]]:
-    """What the start and a round cost: bytes up, bytes in both directions."""
+    """Bytes up and bytes in total, of the start and of a round."""
     problem = problem_of(setting.scale, setting.seed)
     plan = ledger.plan(plain(setting, problem), problem.start, problem.population)
     total = lambda part, unit: sum(exchange.cohort * getattr(exchange, unit) for exchange in part)
@@ -251,19 +255,20 @@ def race(setting: LabSetting) -> Raced:
         problem = problem_of(setting.scale, setting.seed)
         seeds = range(setting.seed, setting.seed + SEEDS)
         seen, seconds = _simulate([traced(setting, problem)], problem, setting, seeds)
-        # of all sliders only the cohort changes what is sent
+        # of all sliders only the cohort changes the bytes
         prices = _prices(LabSetting(setting.method, cohort=setting.cohort, solver=setting.solver))
     curves = seen[0]
-    ordered = np.sort(np.where(np.isfinite(curves), curves, np.inf), axis=0)
-    low, median, high = ordered[0], ordered[SEEDS // 2], ordered[-1]
+    low, median, high = percentiles(curves, (0, 50, 100))
     return Raced(setting, problem, median, low, high, curves, prices, *seconds)
 
 
 def plane(setting: LabSetting) -> np.ndarray:
-    """How far the method gets at every fresh weight and step size: the relative gradient at the end."""
+    """The relative gradient norm at the end, for every fresh weight and step size."""
     setting = setting.checked()
     if setting.method in WITHOUT_FRESH_WEIGHT or RACERS[setting.method] != PROX:
-        raise ValueError(f"method = {setting.method!r} has no prox and fresh weight to make a plane of; take 'spam_pp'")
+        raise ValueError(
+            f"method = {setting.method!r} has no prox with a fresh weight, so it has no plane; choose 'spam_pp'"
+        )
     with _turn, jax.enable_x64(True):
         problem = problem_of(setting.scale, setting.seed)
         grid = [setting._replace(ratio=float(ratio), fresh_weight=float(p)) for p in FRESH_WEIGHTS for ratio in RATIOS]
@@ -274,18 +279,18 @@ def plane(setting: LabSetting) -> np.ndarray:
 def _simulate(
     algorithms: Sequence[Any], problem: Problem, setting: LabSetting, seeds: Sequence[int], every: int = 1
 ) -> tuple[np.ndarray, tuple[float, float]]:
-    """Relative gradients by algorithm, seed and look, and the seconds spent compiling and running.
+    """Relative gradient norms by algorithm, seed and probe, and the seconds spent compiling and running.
 
-    This is `simulate_many` less its ledger, which would take several times as long as the run.
+    This is `simulate_many` without its ledger, which would take several times as long as the run.
     """
     assert isinstance(problem.population, Quadratics)
     population = Repeated(problem.population, jnp.asarray(setting.cohort, jnp.uint32))
     stacked = jax.tree.map(lambda *leaves: np.stack([np.asarray(leaf) for leaf in leaves]), *algorithms)
     which, keys = jnp.arange(len(algorithms)), jax.vmap(jax.random.key)(jnp.asarray(seeds))
     times = [time.perf_counter()]
-    for count in (0, ROUNDS):  # without a round all is compiled, and nothing is run
+    for count in (0, ROUNDS):  # with 0 rounds it compiles and runs nothing
         *_, seen = engine.many(
-            stacked, which, population, problem.start, keys, jnp.int32(count), Conditions(probe=problem.look),
+            stacked, which, population, problem.start, keys, jnp.int32(count), Conditions(probe=problem.probe),
             layout=Layout(), length=ROUNDS, every=every, record=(), side_by_side=True,
         )  # fmt: skip
         found = np.asarray(seen["gradient"])
@@ -294,7 +299,7 @@ def _simulate(
 
 
 class Region(NamedTuple):
-    """Where the theorems hold: step sizes up to `limit`, fresh_weights from `least` on."""
+    """Where the theorems hold: for step sizes up to `limit` and fresh weights of at least `least`."""
 
     ratios: np.ndarray
     least: np.ndarray  # the paper's constant, 96

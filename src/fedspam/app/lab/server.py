@@ -1,9 +1,9 @@
-"""The page and its answers over HTTP, on this machine alone.
+"""The HTTP server of the lab, on this machine alone.
 
-Nothing is kept and nothing is told that a reader of the page could not see, so there is no login. What a web page of
-somebody else could do through the browser is refused: another Host (names that are made to point here), another Origin,
-and anything but JSON, which a foreign page cannot send without being allowed to. What is read, how many connections
-there are and how long they may take is limited, and the server ends by itself when nobody has asked for a while.
+It stores nothing and holds no secrets, so there is no login. It refuses what other web pages could send through the
+browser: another Host (DNS rebinding), another Origin, and anything but JSON, which a foreign page cannot send without
+permission. The size of requests, the number of connections and their duration are limited. The server ends by itself
+after a time without requests.
 """
 
 import json
@@ -19,6 +19,7 @@ import numpy as np
 
 from fedspam._internal import strict
 from fedspam._internal.strict import KIB
+from fedspam.app.arrival import MEASURES
 from fedspam.app.lab import runs
 from fedspam.app.lab.export import as_python, as_toml
 from fedspam.app.lab.runs import LabSetting
@@ -29,12 +30,12 @@ from fedspam.theory import premises
 from fedspam.theory.constants import Constants
 
 ADDRESS = "127.0.0.1"
-REQUEST = 4 * KIB  # the longest request that is read
+REQUEST = 4 * KIB  # the largest request that is read
 CONNECTIONS = 16  # at a time
-PATIENCE = 10  # seconds a connection may take to say what it wants
+PATIENCE = 10  # seconds that a connection may take to send its request
 HEADERS = {
     "Cache-Control": "no-store",
-    "Content-Security-Policy": "frame-ancestors 'none'",  # the rest stands in the page
+    "Content-Security-Policy": "frame-ancestors 'none'",  # the page holds the rest of the policy
     "Cross-Origin-Opener-Policy": "same-origin",
     "Cross-Origin-Resource-Policy": "same-origin",
     "Referrer-Policy": "no-referrer",
@@ -44,7 +45,7 @@ HEADERS = {
 
 
 def page() -> str:
-    """The page, with the settings it starts from."""
+    """The page with its first setting."""
     data = {
         "setting": LabSetting()._asdict(),
         "methods": [
@@ -53,6 +54,7 @@ def page() -> str:
         ],
         "cohorts": runs.COHORTS,
         "solvers": runs.SOLVERS,
+        "measures": {name: MEASURES[name] for name in ("rounds", "bytes_up", "bytes")},
         "rounds": runs.ROUNDS,
         "seeds": runs.SEEDS,
         "ratios": finite(runs.RATIOS),
@@ -64,7 +66,7 @@ def page() -> str:
 
 
 def answer_race(setting: LabSetting) -> dict[str, Any]:
-    """The curve of a method, where its step size and fresh weight lie, and what to copy."""
+    """The curve of a method, the premises of the theorems that it breaks, and the texts to copy."""
     found = runs.race(setting)
     problem, given = found.problem, runs.numbers(setting, found.problem)
     inside = runs.RACERS[setting.method] == runs.PROX and "fresh_weight" in given
@@ -95,7 +97,7 @@ def answer_race(setting: LabSetting) -> dict[str, Any]:
 
 
 def answer_plane(setting: LabSetting) -> dict[str, Any]:
-    """Where the theorems hold in the plane of step size and fresh_weight, and where the method gets there."""
+    """The gradient norm at the end over step size and fresh weight, and where the theorems hold."""
     found = runs.plane(setting)
     region = runs.region(setting, runs.problem_of(setting.scale, setting.seed))
     with np.errstate(divide="ignore", invalid="ignore"):
@@ -116,7 +118,7 @@ ANSWERS: Mapping[str, Callable[[LabSetting], dict[str, Any]]] = {"/race": answer
 
 
 class BadRequestError(Exception):
-    """A request that is not answered, and why."""
+    """A request that is refused, and why."""
 
     def __init__(self, status: HTTPStatus, why: str) -> None:
         super().__init__(why)
@@ -124,7 +126,7 @@ class BadRequestError(Exception):
 
 
 class Server(ThreadingHTTPServer):
-    """The server of the lab; `idle` is how many seconds it waits for the next request before it ends."""
+    """The server of the lab; it ends after `idle` seconds without a request."""
 
     daemon_threads = True
     allow_reuse_address = True
@@ -133,7 +135,7 @@ class Server(ThreadingHTTPServer):
     def __init__(self, port: int, idle: float) -> None:
         self._slots = threading.BoundedSemaphore(CONNECTIONS)
         self._idle = idle
-        self._asked = time.monotonic()
+        self._last_request = time.monotonic()
         self._busy = 0
         try:
             super().__init__((ADDRESS, port), Handler)
@@ -148,7 +150,7 @@ class Server(ThreadingHTTPServer):
         return f"http://{ADDRESS}:{self.server_port}/"
 
     def process_request(self, request: Any, client_address: Any) -> None:
-        self._asked = time.monotonic()
+        self._last_request = time.monotonic()
         if self._slots.acquire(blocking=False):
             super().process_request(request, client_address)
         else:
@@ -160,14 +162,14 @@ class Server(ThreadingHTTPServer):
             super().process_request_thread(request, client_address)
         finally:
             self._busy -= 1
-            self._asked = time.monotonic()
+            self._last_request = time.monotonic()
             self._slots.release()
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        pass  # who hangs up early is no news
+        pass  # clients may hang up early
 
     def service_actions(self) -> None:
-        if not self._busy and time.monotonic() - self._asked > self._idle:
+        if not self._busy and time.monotonic() - self._last_request > self._idle:
             threading.Thread(target=self.shutdown, daemon=True).start()
 
 
@@ -197,18 +199,18 @@ class Handler(BaseHTTPRequestHandler):
             self._send(HTTPStatus.BAD_REQUEST, {"error": " ".join(str(error).split())[:500]})
 
     def _check_sender(self) -> None:
-        """Whether the browser asks for this page's own sake."""
+        """Refuse requests that another page or name may have caused."""
         hosts = {f"{name}:{self._lab.server_port}" for name in (ADDRESS, "localhost")}
         if self.headers.get_all("Host", []) not in [[host] for host in hosts]:
             raise BadRequestError(
-                HTTPStatus.MISDIRECTED_REQUEST, f"this is {self._lab.url}, and answers to no other name"
+                HTTPStatus.MISDIRECTED_REQUEST, f"the Host of the request must be that of {self._lab.url}"
             )
         origin = self.headers.get("Origin")
         if origin is not None and origin not in {f"http://{host}" for host in hosts}:
-            raise BadRequestError(HTTPStatus.FORBIDDEN, "other pages may not ask here")
+            raise BadRequestError(HTTPStatus.FORBIDDEN, "requests from other pages are refused")
         site = self.headers.get("Sec-Fetch-Site")
         if self.command == "POST" and site not in (None, "same-origin"):
-            raise BadRequestError(HTTPStatus.FORBIDDEN, "other pages may not ask here")
+            raise BadRequestError(HTTPStatus.FORBIDDEN, "requests from other pages are refused")
 
     def _get(self) -> None:
         if self.path.split("?")[0] != "/":
@@ -218,21 +220,21 @@ class Handler(BaseHTTPRequestHandler):
     def _post(self) -> None:
         answer = ANSWERS.get(self.path)
         if answer is None:
-            raise BadRequestError(HTTPStatus.NOT_FOUND, f"ask one of {', '.join(ANSWERS)}")
+            raise BadRequestError(HTTPStatus.NOT_FOUND, f"send requests to one of {', '.join(ANSWERS)}")
         if self.headers.get_content_type() != "application/json":
             raise BadRequestError(
-                HTTPStatus.UNSUPPORTED_MEDIA_TYPE, "ask in JSON, and say so: Content-Type: application/json"
+                HTTPStatus.UNSUPPORTED_MEDIA_TYPE, "the request must be JSON, with Content-Type: application/json"
             )
         length = self.headers.get("Content-Length", "")
         if not (length.isascii() and length.isdigit()):
-            raise BadRequestError(HTTPStatus.LENGTH_REQUIRED, "say how long the request is: Content-Length")
+            raise BadRequestError(HTTPStatus.LENGTH_REQUIRED, "the request needs the header Content-Length")
         if len(length) > 9 or int(length) > REQUEST:
-            raise BadRequestError(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"at most {REQUEST} bytes are read")
-        asked = strict.json_object(self.rfile.read(int(length)), size=REQUEST, depth=1)
-        unknown = sorted(asked.keys() - set(LabSetting._fields))
+            raise BadRequestError(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"a request may have at most {REQUEST} bytes")
+        request = strict.json_object(self.rfile.read(int(length)), size=REQUEST, depth=1)
+        unknown = sorted(request.keys() - set(LabSetting._fields))
         if unknown:
-            raise ValueError(f"{unknown[0][:40]!r} is no slider; there are {', '.join(LabSetting._fields)}")
-        self._send(HTTPStatus.OK, answer(LabSetting(**asked).checked()))
+            raise ValueError(f"{unknown[0][:40]!r} is no setting; there are {', '.join(LabSetting._fields)}")
+        self._send(HTTPStatus.OK, answer(LabSetting(**request).checked()))
 
     def _send(self, status: HTTPStatus, answer: Any) -> None:
         self._respond(status, "application/json", json.dumps(answer, allow_nan=False).encode())

@@ -1,34 +1,47 @@
-"""A report of runs: one HTML file that needs no network, the same figures for papers, the same numbers as tables."""
+"""Reports of runs: one HTML file that works offline, figures for papers, and all numbers as tables."""
 
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from fedspam.app.folders import make_folder
 from fedspam.app.report import page, tables
-from fedspam.app.report.bounds_overlay import BoundOverlay, promised
+from fedspam.app.report.bounds_overlay import BoundOverlay, with_bounds
 from fedspam.app.report.series import MEASURES, Curve, Paid, Series, Source
-from fedspam.app.report.sources import read
+from fedspam.app.report.sources import NoCurvesError, read
 from fedspam.simulation import records
 
 __all__ = ["MEASURES", "BoundOverlay", "Curve", "Paid", "Series", "Source", "read", "read_all", "write"]
 
 
-def read_all(folders: Sequence[str | Path], promise: BoundOverlay | None = None) -> list[Source]:
-    """The folders, read, and their lines named so that no two are called the same.
+def read_all(folders: Sequence[str | Path], bound: BoundOverlay | None = None) -> list[Source]:
+    """Read folders, and give every series a name of its own.
 
     Arguments:
-        promise: constants of the problem, to overlay what theory promises.
+        bound: constants of the problem, to draw the bound of the theorem over the curves.
     """
     if not folders:
-        raise ValueError("there is nothing to report on; give the folder of a run")
-    sources = [read(folder) for folder in folders]
-    if promise is not None:
-        sources = [promised(source, promise) for source in sources]
+        raise ValueError("there are no folders to report; give at least one")
+    sources, left_out = [], []
+    for folder in folders:
+        try:
+            sources.append(read(folder))
+        except NoCurvesError:
+            if len(folders) == 1:
+                raise
+            left_out.append(str(folder))
+    if not sources:
+        raise NoCurvesError(f"none of the {len(folders)} folders holds curves; give the folder of a run")
+    if left_out:
+        note = f"Left out, because they hold no curves: {', '.join(left_out)}"
+        sources[0] = replace(sources[0], notes=[*sources[0].notes, note])
+    if bound is not None:
+        sources = [with_bounds(source, bound) for source in sources]
         if not any(series.bounds for source in sources for series in source.series):
             raise ValueError(
-                f"no bound can be laid over these runs: it needs the probe {promise.metric!r}, and the step size and "
-                "fresh weight of SPAM, SPAM-PP or SPAM-PPA in the rows; record=None keeps them"
+                f"these runs have no bound: it needs the probe {bound.metric!r}, and the step size and fresh weight of "
+                "SPAM, SPAM-PP or SPAM-PPA in the rows; record=None keeps them"
             )
     return _named(sources)
 
@@ -42,45 +55,44 @@ def write(
     figures: str | Path | None = None,
     csv: str | Path | None = None,
     parquet: str | Path | None = None,
-    promise: BoundOverlay | None = None,
+    bound: BoundOverlay | None = None,
 ) -> list[Path]:
-    """Write the report of some folders, and return the files it consists of.
+    """Write the report of some folders, and return the paths of its files.
 
     Arguments:
         out: the HTML file.
-        title: what stands on top; by default what was run.
-        targets: levels for the table; by default powers of ten that some run reached.
-        figures: a folder for the figures as PNG and PDF.
-        csv: a file for all points of all curves.
-        parquet: likewise; it needs pyarrow.
-        promise: see `read_all`.
+        title: of the page; by default the names of the methods.
+        targets: for the table of costs; by default powers of ten that some run reaches.
+        figures: a folder for figures as PNG and PDF.
+        csv: a CSV file for all points of all curves.
+        parquet: the same as a Parquet file, which needs pyarrow.
+        bound: see `read_all`.
     """
-    sources = read_all(folders, promise)
+    sources = read_all(folders, bound)
     title = title or _title(sources)
     paths = [_parent(out)]
     records.write(paths[0], page.render(sources, title, targets).encode())
     if figures is not None:
-        from fedspam.app.figures import curves as drawing
+        from fedspam.app.figures import save
 
-        folder = Path(figures)
-        folder.mkdir(parents=True, exist_ok=True)
+        folder = make_folder(figures)
         for name, figure in _figures(sources).items():
-            paths += drawing.save(figure, folder, name)
-    for path, save in ((csv, tables.write_csv), (parquet, tables.write_parquet)):
+            paths += save(figure, folder, name, "pdf")
+    for path, write_table in ((csv, tables.write_csv), (parquet, tables.write_parquet)):
         if path is not None:
             paths.append(_parent(path))
-            save(sources, paths[-1])
+            write_table(sources, paths[-1])
     return paths
 
 
 def _figures(sources: Sequence[Source]) -> dict[str, Any]:
-    """One figure a metric: a panel for each thing that is paid."""
-    from fedspam.app.figures import curves as drawing
+    """One figure per metric, with one panel per measure of cost."""
+    from fedspam.app import figures
 
     series = [one for source in sources for one in source.series]
     found: dict[str, Any] = {}
     for metric in dict.fromkeys(name for one in series for name in one.metrics):
-        panels: dict[str, list[drawing.Line]] = {}
+        panels: dict[str, list[figures.Line]] = {}
         for measure, label in MEASURES.items():
             paid = [one for one in series if measure in one.paid and measure in (one.only or MEASURES)]
             shown = [one for one in paid if metric in one.metrics]
@@ -90,20 +102,20 @@ def _figures(sources: Sequence[Source]) -> dict[str, Any]:
                 panels[label] = lines + bounds
         stem = "".join(letter if letter.isascii() and letter.isalnum() else "-" for letter in metric).strip("-")
         name = f"curves-{stem}" if f"curves-{stem}" not in found else f"curves-{len(found)}"
-        found[name] = drawing.draw_curves(panels, metric)
+        found[name] = figures.draw_curves(panels, tables.printable(metric))
     return found
 
 
 def _line(series: Series, metric: str, measure: str, bound: bool = False) -> Any:
-    from fedspam.app.figures import curves as drawing
+    from fedspam.app import figures
 
     curve = series.bounds[metric] if bound else series.metrics[metric]
     name = f"{series.name}, bound" if bound else series.name
-    return drawing.Line(name, series.paid[measure].after(curve.at), *curve[1:], series.name)
+    return figures.Line(name, series.paid[measure].after(curve.at), *curve[1:], series.name)
 
 
 def _named(sources: list[Source]) -> list[Source]:
-    """The lines of several folders under names of their own: the method's, and where two have it, the folder's too."""
+    """Series called by their method, and by their folder too if several have the same method."""
     count: dict[str, int] = {}
     for source in sources:
         for name in {series.name for series in source.series}:
@@ -113,7 +125,7 @@ def _named(sources: list[Source]) -> list[Source]:
     for source in sources:
         again = seen[source.folder.name] = seen.get(source.folder.name, 0) + 1
         folder = source.folder.name if again == 1 else f"{source.folder.name} ({again})"
-        call = lambda name: f"{name} · {folder}" if count[name] > 1 else name
+        call = lambda name: tables.printable(f"{name} · {folder}" if count[name] > 1 else name)
         series = [replace(one, name=call(one.name)) for one in source.series]
         goals = [replace(goal, series=call(goal.series)) if goal.series in count else goal for goal in source.goals]
         named.append(replace(source, series=series, goals=goals))
@@ -129,8 +141,5 @@ def _parent(path: str | Path) -> Path:
     path = Path(path)
     if path.is_dir():
         raise ValueError(f"{path} is a folder; name the file to write, such as {path / 'report.html'}")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise records.RecordError(f"cannot make the folder {path.parent}: {error.strerror}; choose another") from error
+    make_folder(path.parent)
     return path

@@ -1,4 +1,4 @@
-r"""What the theorems promise, laid over what a run did.
+r"""What the theorems bound, laid over what a run did.
 
 A theorem bounds :math:`\frac1{\Gamma_K}\sum_{k<K}\gamma_k\mathrm{E}\|\nabla f(x_{k+1})\|^2`, so the run's curve
 beside it is the root of the same mean of its own squared gradient norms.
@@ -16,13 +16,13 @@ from fedspam.theory import Constants, inexact_bound
 
 @dataclass(frozen=True)
 class BoundOverlay:
-    """The constants that a bound is computed from.
+    """The constants from which a bound is computed.
 
     Arguments:
-        constants: of the problem, given or measured (`fedspam measure`).
-        metric: the probe that is the norm of the gradient of f.
-        unit: what the probe was divided by, such as the norm at the start; 1 if it was not.
-        cohort: the effective cohort; the method's cohort size if None.
+        constants: of the problem, known or measured (`fedspam measure`).
+        metric: the name of the probe that is the norm of the gradient of f.
+        unit: the number by which the probe was divided, such as the norm at the start.
+        cohort: the effective cohort; by default the method's cohort size.
     """
 
     constants: Constants
@@ -32,7 +32,7 @@ class BoundOverlay:
 
     @classmethod
     def of(cls, text: str) -> "BoundOverlay":
-        """From words with commas between them.
+        """From text such as ``delta=0.5,gap=3``.
 
         >>> BoundOverlay.of("delta=0.5,sigma=0.1,gap=3").constants.delta
         0.5
@@ -42,7 +42,7 @@ class BoundOverlay:
             name, sign, value = (part.strip() for part in word.partition("="))
             known = ("delta", "sigma", "gap", "error", "unit", "cohort", "metric")
             if name not in known or not sign:
-                raise ValueError(f"{word!r} must be one of {', '.join(known)}, with its value: delta=0.5")
+                raise ValueError(f"{word!r} must be one of {', '.join(known)} with its value, such as delta=0.5")
             try:
                 given[name] = value if name == "metric" else float(value)
             except ValueError:
@@ -53,28 +53,28 @@ class BoundOverlay:
         return cls(Constants(**given), **own)
 
 
-def promised(source: Source, promise: BoundOverlay) -> Source:
-    """The folder with the bound on its series, where their step sizes and fresh weights are known."""
-    return replace(source, series=[_with_bound(series, source.configuration, promise) for series in source.series])
+def with_bounds(source: Source, overlay: BoundOverlay) -> Source:
+    """The folder with bounds on its series, where their step sizes and fresh weights are known."""
+    return replace(source, series=[_with_bound(series, source.configuration, overlay) for series in source.series])
 
 
-def _with_bound(series: Series, configuration: Mapping[str, Any], promise: BoundOverlay) -> Series:
-    seen, gamma = series.metrics.get(promise.metric), series.details.get("step_size")
+def _with_bound(series: Series, configuration: Mapping[str, Any], overlay: BoundOverlay) -> Series:
+    curve, gamma = series.metrics.get(overlay.metric), series.details.get("step_size")
     fresh_weight = _fresh_weight(series, configuration)
-    if seen is None or gamma is None or fresh_weight is None or not np.isfinite(gamma.value).all():
+    if curve is None or gamma is None or fresh_weight is None or not np.isfinite(gamma.value).all():
         return series
     rounds = len(gamma.at)
-    cohort = promise.cohort or _number(configuration, "algorithm", "cohort_size") or 1.0
+    cohort = overlay.cohort or _number(configuration, "algorithm", "cohort_size") or 1.0
     epsilons = (series.certificates or {}).get("epsilons")
     epsilon = epsilons if epsilons is not None and len(epsilons) == rounds else 0.0
-    total = inexact_bound(promise.constants, gamma.value, fresh_weight, epsilon=epsilon, cohort=cohort).total
-    # the mean is over the points after each round, as far as they were looked at
-    later = seen.at >= 1
-    at, weights = seen.at[later], gamma.value[seen.at[later].astype(int) - 1]
+    total = inexact_bound(overlay.constants, gamma.value, fresh_weight, epsilon=epsilon, cohort=cohort).total
+    # the mean is over the points after each round, as far as they were probed
+    later = curve.at >= 1
+    at, weights = curve.at[later], gamma.value[curve.at[later].astype(int) - 1]
     with np.errstate(over="ignore", invalid="ignore"):
-        mean = np.sqrt(np.cumsum(weights * seen.value[later] ** 2) / np.cumsum(weights))
-    name = f"{promise.metric}, root mean square"
-    bound = Curve(gamma.at, np.sqrt(total) / promise.unit)
+        mean = np.sqrt(np.cumsum(weights * curve.value[later] ** 2) / np.cumsum(weights))
+    name = f"{overlay.metric}, root mean square"
+    bound = Curve(gamma.at, np.sqrt(total) / overlay.unit)
     return replace(series, metrics={**series.metrics, name: Curve(at, mean)}, bounds={**series.bounds, name: bound})
 
 

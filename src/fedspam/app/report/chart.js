@@ -1,9 +1,26 @@
 "use strict";
-// Curves in SVG: logarithmic or linear axes, bands, bounds, and values under the pointer. Text is only ever set as text.
+// Curves in SVG: logarithmic or linear axes, bands, bounds, and values under the pointer. Names enter as text, never as markup.
 const fedspam = (() => {
   const SVG = "http://www.w3.org/2000/svg";
-  const BEYOND = 1e3; // how far above the first values the axis goes: what diverges leaves the picture there
-  const COLOURS = 8;
+  const BEYOND = 1e3; // the axis ends at this factor above the first value; curves that diverge leave the picture
+  const COLORS = 8;
+
+  // --- data ---
+
+  /** The JSON in the page. Its objects have no prototype: any name, even "constructor", is only a name. */
+  function pageData() {
+    const bare = (_, value) => (value && typeof value === "object" && !Array.isArray(value) ? Object.assign(Object.create(null), value) : value);
+    return JSON.parse(document.getElementById("data").textContent, bare);
+  }
+
+  // a loop, since Math.max(...values) fails for very long lists
+  const range = (values) => values.reduce(([a, b], v) => [Math.min(a, v), Math.max(b, v)], [Infinity, -Infinity]);
+
+  /** Whether a logarithmic axis suits the values: all positive, and the largest over 30 times the smallest. */
+  function spansDecades(values) {
+    const [low, high] = range(values.filter((value) => value !== null));
+    return low > 0 && high > 30 * low;
+  }
 
   // --- elements ---
 
@@ -25,8 +42,8 @@ const fedspam = (() => {
     return made;
   }
 
-  const colour = (number) => `var(--series-${number % COLOURS})`;
-  const dashes = (number) => ["", "7 4", "2 3", "8 3 2 3"][Math.floor(number / COLOURS) % 4];
+  const color = (number) => `var(--series-${number % COLORS})`;
+  const dashes = (number) => ["", "7 4", "2 3", "8 3 2 3"][Math.floor(number / COLORS) % 4];
 
   // --- numbers for readers ---
 
@@ -117,7 +134,6 @@ const fedspam = (() => {
       const begin = line.y.find((y) => drawn(y, logY));
       if (begin !== undefined) first = Math.max(first, Math.abs(begin));
     }
-    const range = (values) => values.reduce(([a, b], v) => [Math.min(a, v), Math.max(b, v)], [Infinity, -Infinity]);
     const [left, right] = xs.length ? range(xs) : [logX ? 1 : 0, logX ? 10 : 1];
     let [bottom, top] = ys.length ? range(ys) : [logY ? 0.1 : 0, 1];
     top = Math.min(top, Math.max(BEYOND * first, bottom));
@@ -137,7 +153,7 @@ const fedspam = (() => {
     line.x.forEach((value, i) => {
       const fits = drawn(value, logX) && drawn(line.y[i], logY);
       if (fits) {
-        // far outside it does not matter how far, and browsers do not like huge numbers
+        // browsers draw huge numbers wrongly; any value far outside will do
         const height = Math.max(-1e4, Math.min(1e4, y.place(line.y[i])));
         text += `${pen ? "L" : "M"}${x.place(value).toFixed(1)} ${height.toFixed(1)}`;
       }
@@ -218,21 +234,21 @@ const fedspam = (() => {
       for (const line of model.lines) {
         if (!line.low || !line.high) continue;
         const filled = shape("path", { class: "band", d: band(line, x, y, logX, logY) });
-        filled.style.fill = colour(line.number);
+        filled.style.fill = color(line.number);
         if (line.opacity) filled.style.opacity = line.opacity;
         plot.append(filled);
       }
       for (const line of model.lines) {
         if (line.bandOnly) continue;
         const stroke = shape("path", { class: line.bound ? "curve bound" : "curve", d: path(line, x, y, logX, logY), "data-name": line.name });
-        stroke.style.stroke = colour(line.number);
+        stroke.style.stroke = color(line.number);
         const pattern = line.bound ? "2 4" : dashes(line.number);
         if (pattern) stroke.setAttribute("stroke-dasharray", pattern);
         plot.append(stroke);
       }
       svg.append(plot);
       if (!model.lines.some((line) => line.x.length)) {
-        svg.append(shape("text", { class: "empty", x: width / 2, y: height / 2, "text-anchor": "middle" }, model.empty ?? "nothing is shown"));
+        svg.append(shape("text", { class: "empty", x: width / 2, y: height / 2, "text-anchor": "middle" }, model.empty ?? "no curves"));
       }
       point();
     }
@@ -260,7 +276,7 @@ const fedspam = (() => {
         const height = y.place(line.y[i]);
         if (height < edge.top - 1) continue;
         const dot = shape("circle", { cx: x.place(line.x[i]), cy: height, r: 4 });
-        dot.style.fill = colour(line.number);
+        dot.style.fill = color(line.number);
         group.append(dot);
       }
       svg.append(group);
@@ -327,7 +343,7 @@ const fedspam = (() => {
   function swatch(number, bound = false) {
     const made = shape("svg", { class: "swatch", viewBox: "0 0 22 8", "aria-hidden": "true" });
     const line = shape("line", { x1: 1, x2: 21, y1: 4, y2: 4 });
-    line.style.stroke = colour(number);
+    line.style.stroke = color(number);
     const pattern = bound ? "2 4" : dashes(number);
     if (pattern) line.setAttribute("stroke-dasharray", pattern);
     made.append(line);
@@ -335,6 +351,22 @@ const fedspam = (() => {
   }
 
   // --- small parts that both pages use ---
+
+  /** The logo: clients that send to a server. */
+  function mark() {
+    const svg = shape("svg", { viewBox: "0 0 24 24", "aria-hidden": "true" });
+    for (const y of [5, 12, 19]) {
+      const link = shape("path", { d: `M3.5 ${y}C11 ${y} 12 12 20 12`, fill: "none", "stroke-width": 1.6 });
+      link.style.stroke = "var(--accent)";
+      const dot = shape("circle", { cx: 3.5, cy: y, r: 2.1 });
+      dot.style.fill = "var(--accent)";
+      svg.append(link, dot);
+    }
+    const center = shape("circle", { cx: 20, cy: 12, r: 3.1 });
+    center.style.fill = "var(--series-1)";
+    svg.append(center);
+    return svg;
+  }
 
   /** Buttons of which one is pressed. `options`: [{value, label, title, disabled}]. */
   function choice(name, options, value, changed) {
@@ -360,7 +392,7 @@ const fedspam = (() => {
       try {
         await navigator.clipboard.writeText(wanted);
       } catch {
-        // pages that were opened as files may not have the clipboard
+        // pages that were opened as files may not use the clipboard
         const area = element("textarea", { class: "offscreen", readonly: true });
         area.value = wanted;
         document.body.append(area);
@@ -374,5 +406,5 @@ const fedspam = (() => {
     return button;
   }
 
-  return { amount, chart, choice, colour, copyButton, drawn, element, linearTicks, logTicks, nearest, number, power, scale, shape, swatch };
+  return { amount, chart, choice, color, copyButton, element, logTicks, mark, number, pageData, power, range, scale, shape, spansDecades, swatch };
 })();

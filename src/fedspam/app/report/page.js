@@ -1,8 +1,8 @@
 "use strict";
-// The report: what the data says, as cards. Everything from run folders enters the page as text, never as markup.
+// The report. Everything from run folders enters the page as text, never as markup.
 (() => {
-  const { amount, chart, choice, copyButton, element, number, shape, swatch } = fedspam;
-  const data = JSON.parse(document.getElementById("data").textContent);
+  const { amount, chart, choice, copyButton, element, mark, number, pageData, range, shape, spansDecades, swatch } = fedspam;
+  const data = pageData();
   const page = document.getElementById("page");
   page.replaceChildren();
 
@@ -18,6 +18,7 @@
       while (piece < paid.at.length - 2 && paid.at[piece + 1] < wanted) piece += 1;
       const [a, b] = [paid.at[piece], paid.at[Math.min(piece + 1, paid.at.length - 1)]];
       const [u, v] = [paid.amount[piece], paid.amount[Math.min(piece + 1, paid.at.length - 1)]];
+      if (u === null || v === null) return null;
       return b > a ? u + ((wanted - a) / (b - a)) * (v - u) : u;
     });
   }
@@ -29,24 +30,10 @@
       low: curve.low, high: curve.high, ...more };
   }
 
+  const percent = (share) => (share === null || share === undefined ? "–" : `${number(100 * share)} %`);
   const last = (values) => values.findLast((value) => value !== null) ?? null;
 
   // --- head ---
-
-  function mark() {
-    const svg = shape("svg", { viewBox: "0 0 24 24", "aria-hidden": "true" });
-    for (const [x, y] of [[3.5, 5], [3.5, 12], [3.5, 19]]) {
-      const link = shape("path", { d: `M${x} ${y}C11 ${y} 12 12 20 12`, fill: "none", "stroke-width": 1.6 });
-      link.style.stroke = "var(--accent)";
-      const dot = shape("circle", { cx: x, cy: y, r: 2.1 });
-      dot.style.fill = "var(--accent)";
-      svg.append(link, dot);
-    }
-    const centre = shape("circle", { cx: 20, cy: 12, r: 3.1 });
-    centre.style.fill = "var(--series-1)";
-    svg.append(centre);
-    return svg;
-  }
 
   function head() {
     const fact = (name) => [...new Set((data.manifest.find((row) => row.name === name)?.values ?? []).filter(Boolean))].join(", ");
@@ -74,7 +61,7 @@
       for (const [measure, paid] of Object.entries(series.paid)) {
         tiles.append(tile(data.measures[measure], amount(paid.amount.at(-1), measure)));
       }
-      if (series.certificates) tiles.append(tile("answers certified", `${number(100 * series.certificates.share)} %`));
+      if (series.certificates) tiles.append(tile("solutions certified", percent(series.certificates.share)));
       const { status } = data.sources[series.source];
       tiles.append(tile("status", status, true, status === "completed" ? "" : " stopped"));
       page.append(tiles);
@@ -89,7 +76,7 @@
   function curves() {
     if (!data.metrics.length) {
       page.append(element("section", { class: "card" }, element("h2", {}, "Curves"),
-        element("p", { class: "lead" }, "This run looked at nothing along its way: give simulate a probe, such as one that returns the loss.")));
+        element("p", { class: "lead" }, "This run recorded no metrics: give simulate a probe, such as one that returns the loss.")));
       return;
     }
     const card = element("section", { class: "card", id: "curves" });
@@ -98,13 +85,12 @@
     const scales = [{ value: "log", label: "log" }, { value: "linear", label: "linear" }];
     const known = (measure) => data.series.some((series) => measure in series.paid);
     const wide = () => {
-      const values = data.series.flatMap((series) => [...(series.metrics[state.metric]?.value ?? []), ...(series.bounds[state.metric]?.value ?? [])]).filter((value) => value !== null);
       const rising = data.metrics.find(({ name }) => name === state.metric).rises;
-      return !rising && values.every((value) => value > 0) && Math.max(...values) > 30 * Math.min(...values);
+      return !rising && spansDecades(data.series.flatMap(({ metrics, bounds }) => [metrics, bounds].flatMap((curves) => curves[state.metric]?.value ?? [])));
     };
-    // what theory speaks of comes first; then, a curve that falls by orders of magnitude says more than one that settles
-    const promised = data.metrics.find(({ name }) => data.series.some((series) => name in series.bounds));
-    state.metric = promised?.name ?? data.metrics.map(({ name }) => name).find((name) => { state.metric = name; return wide(); }) ?? data.metrics[0].name;
+    // first a metric with a bound, else one that falls by orders of magnitude
+    const bounded = data.metrics.find(({ name }) => data.series.some((series) => name in series.bounds));
+    state.metric = bounded?.name ?? data.metrics.map(({ name }) => name).find((name) => { state.metric = name; return wide(); }) ?? data.metrics[0].name;
     state.logY = wide();
     let drawing = null;
     let yChoice = null;
@@ -119,7 +105,7 @@
       }
       drawing.draw({
         x: { label: data.measures[state.measure], log: state.logX, measure: state.measure, unit: units[state.measure] },
-        y: { label: state.metric, log: state.logY }, lines, empty: "no series is shown: press one of the names below",
+        y: { label: state.metric, log: state.logY }, lines, empty: "all curves are hidden: press a name below",
       });
     };
 
@@ -142,15 +128,15 @@
     shown.append(yChoice);
     const against = element("div", { class: "bar" }, element("span", { class: "name" }, "against"),
       choice("horizontal axis", Object.entries(data.measures).map(([value, label]) => ({
-        value, label, disabled: !known(value), title: known(value) ? null : "none of these folders recorded it",
+        value, label, disabled: !known(value), title: known(value) ? null : "not recorded in these folders",
       })), state.measure, (value) => { state.measure = value; draw(); }),
       choice("horizontal scale", scales, "linear", (value) => { state.logX = value === "log"; draw(); }));
 
     const legend = element("div", { class: "legend", role: "group", "aria-label": "series" });
     const entries = names.map((name) => ({ key: name, number: numberOf(name), bound: false }));
     if (data.series.some((series) => Object.keys(series.bounds).length)) entries.push({ key: "bounds", number: 7, bound: true });
-    for (const { key, number: look, bound } of entries) {
-      const button = element("button", { type: "button", "aria-pressed": "true" }, swatch(look, bound), bound ? "what theory promises" : key);
+    for (const { key, number: style, bound } of entries) {
+      const button = element("button", { type: "button", "aria-pressed": "true" }, swatch(style, bound), bound ? "theoretical bounds" : key);
       button.addEventListener("click", () => {
         const off = !hidden.delete(key) && hidden.add(key);
         button.setAttribute("aria-pressed", String(!off));
@@ -166,16 +152,16 @@
     return state.metric;
   }
 
-  // --- to targets ---
+  // --- costs ---
 
   function targets(first) {
     if (!data.targets.length) return;
     const known = [...new Set(data.targets.map((cell) => cell.metric))];
     const measures = Object.keys(data.measures).filter((measure) => data.targets.some((cell) => cell.measure === measure));
-    const card = element("section", { class: "card", id: "targets" }, element("h2", {}, "What it took"));
+    const card = element("section", { class: "card", id: "targets" }, element("h2", {}, "Cost to reach a target"));
     const body = element("tbody");
     const table = element("table", {}, element("thead", {}, element("tr", {}, element("th", {}, ""), ...measures.map((m) => element("th", {}, data.measures[m])))), body);
-    card.append(element("p", { class: "lead" }, "Until the value is there to stay, in mean square over ten looks."), element("div", { class: "scroll" }, table));
+    card.append(element("p", { class: "lead" }, "A run arrives at the first value at the target from which ten values are there in mean square."), element("div", { class: "scroll" }, table));
     page.append(card);
     const fill = (metric) => fillTargets(body, measures, data.targets.filter((cell) => cell.metric === metric));
     fill(known.includes(first) ? first : known[0]);
@@ -191,9 +177,9 @@
       groups.get(key).push(cell);
     }
     for (const cells of groups.values()) {
-      const best = Object.fromEntries(measures.map((m) => [m, Math.min(...cells.filter((c) => c.measure === m && c.paid !== null).map((c) => c.paid))]));
+      const best = Object.fromEntries(measures.map((m) => [m, range(cells.filter((c) => c.measure === m && c.paid !== null).map((c) => c.paid))[0]]));
       const many = new Set(cells.map((cell) => cell.series)).size > 1;
-      body.append(element("tr", { class: "group" }, element("td", { colspan: measures.length + 1 }, `until ${cells[0].metric} = ${number(cells[0].target)}`)));
+      body.append(element("tr", { class: "group" }, element("td", { colspan: measures.length + 1 }, `until ${cells[0].metric} ${number(cells[0].target)}`)));
       for (const name of new Set(cells.map((cell) => cell.series))) {
         const row = element("tr", {}, element("td", {}, element("span", { class: "name-cell" }, swatch(Math.max(0, numberOf(name))), element("span", {}, name))));
         for (const measure of measures) {
@@ -214,22 +200,21 @@
     const with_ = data.series.filter((series) => series.certificates);
     if (!with_.length) return null;
     const card = element("section", { class: "card", id: "certificates" }, element("h2", {}, "Certificates"),
-      element("p", { class: "lead" }, "Local answers that passed their solver's test; those that also pass the relative test of the theorems imply no floor."));
+      element("p", { class: "lead" }, "Local solutions that passed the test of their solver. Those that also pass the relative test of the theorems add no error floor."));
     const body = element("tbody");
     for (const series of with_) {
       const { share, passed, floor, steps } = series.certificates;
       const fill = element("i");
       fill.style.width = `${100 * share}%`;
-      fill.style.background = fedspam.colour(numberOf(series.name));
+      fill.style.background = fedspam.color(numberOf(series.name));
       body.append(element("tr", {}, element("td", {}, series.name), element("td", {}, element("div", { class: "meter" }, fill)),
-        element("td", {}, `${number(100 * share)} %`), element("td", {}, passed === undefined ? "–" : `${number(100 * passed)} %`), element("td", {}, floor === undefined ? "–" : number(floor, 2)),
-        element("td", {}, steps === undefined || steps === null ? "–" : number(steps))));
+        element("td", {}, percent(share)), element("td", {}, percent(passed)), element("td", {}, number(floor, 2)), element("td", {}, number(steps))));
     }
     card.append(element("div", { class: "scroll" }, element("table", {}, element("thead", {}, element("tr", {},
-      ...["", "", "certified", "relative test", "floor 5ε²", "local steps"].map((label) => element("th", {}, label)))), body)));
+      ...["", "", "certified", "relative test", "error floor 5ε²", "local steps"].map((label) => element("th", {}, label)))), body)));
     const host = element("div", { class: "low" });
     card.append(host);
-    const drawing = chart(host, "share of certified answers along the rounds");
+    const drawing = chart(host, "share of certified solutions along the rounds");
     queueMicrotask(() => drawing.draw({
       x: { label: "rounds", measure: "rounds", unit: "rounds" }, y: { label: "share", range: [0, 1.02] },
       lines: with_.map((series) => line(series, series.certificates.along, "rounds")),
@@ -256,9 +241,8 @@
         const middle = percent === percents[Math.floor(percents.length / 2)];
         lines.push({ name: `${percent} %`, number: numberOf(series.name), x: levels[percent].at, y: levels[percent].value, bandOnly: !middle });
       }
-      const values = Object.values(levels).flatMap((curve) => curve.value).filter((value) => value !== null);
-      const log = values.every((value) => value > 0) && Math.max(...values) > 30 * Math.min(...values);
-      note.textContent = `${metric} of the clients of ${series.name}: quantiles ${percents.join(", ")} %`;
+      const log = spansDecades(Object.values(levels).flatMap((curve) => curve.value));
+      note.textContent = `${metric} over the clients of ${series.name}: percentiles ${percents.join(", ")}`;
       drawing.draw({ x: { label: "rounds", measure: "rounds", unit: "rounds" }, y: { label: metric, log }, lines });
     };
     if (with_.length > 1) {
@@ -267,27 +251,26 @@
       card.append(element("div", { class: "bar" }, select));
     }
     card.append(note, host);
-    drawing = chart(host, "quantiles over clients");
+    drawing = chart(host, "percentiles over clients");
     queueMicrotask(() => draw(with_[0]));
     return card;
   }
 
   function details() {
-    // what a method says of itself before what is counted of its exchanges
+    // what the method reports comes before the counts of its exchanges
     const all = [...new Set(data.series.flatMap((series) => Object.keys(series.details)))].sort((a, b) => a.includes(".") - b.includes("."));
     if (!all.length) return null;
-    const card = element("section", { class: "card", id: "details" }, element("h2", {}, "What the method did"));
+    const card = element("section", { class: "card", id: "details" }, element("h2", {}, "Per round"));
     const host = element("div", { class: "low" });
-    const select = element("select", { "aria-label": "what the method reported" }, ...all.map((name) => element("option", { value: name }, name)));
+    const select = element("select", { "aria-label": "quantity" }, ...all.map((name) => element("option", { value: name }, name)));
     const draw = () => {
       const lines = data.series.filter((series) => select.value in series.details).map((series) => line(series, series.details[select.value], "rounds"));
-      const values = lines.flatMap((one) => one.y).filter((value) => value !== null);
-      const log = values.length > 0 && values.every((value) => value > 0) && Math.max(...values) > 30 * Math.min(...values);
+      const log = spansDecades(lines.flatMap((one) => one.y));
       drawing.draw({ x: { label: "rounds", measure: "rounds", unit: "rounds" }, y: { label: select.value, log }, lines });
     };
     select.addEventListener("change", draw);
-    card.append(element("div", { class: "bar" }, element("span", { class: "name" }, "by round"), select), host);
-    const drawing = chart(host, "what the method reported of each round");
+    card.append(element("div", { class: "bar" }, element("span", { class: "name" }, "quantity"), select), host);
+    const drawing = chart(host, "quantities that the method reported per round");
     queueMicrotask(draw);
     return card;
   }
@@ -312,7 +295,7 @@
     const step = ({ what, code }) => card.append(element("p", { class: "step" }, what),
       element("div", { class: "code" }, element("pre", { tabindex: "0" }, code), copyButton(code)));
     const [first, ...others] = data.sources.map((source) => source.again.map((one) => JSON.stringify(one)));
-    // the steps that all begin with are told once
+    // steps that all folders share are shown once
     const same = others.length ? first.findIndex((one, i) => others.some((other) => other[i] !== one)) : -1;
     const common = same < 0 ? first.length : same;
     first.slice(0, common).forEach((one) => step(JSON.parse(one)));
@@ -330,8 +313,8 @@
   const cards = [certificates(), clients(), details()].filter(Boolean);
   if (cards.length) page.append(element("div", { class: "pair" }, ...cards));
   again();
-  const differing = data.sources.length > 1 ? "rows that differ are shaded" : "all that decides the bits of the run";
+  const differing = data.sources.length > 1 ? "rows that differ are shaded" : "everything that determines the results";
   facts("Configuration", differing, data.configuration, "configuration");
-  facts("Manifest", "where and with what it was made", data.manifest, "manifest");
-  page.append(element("footer", {}, "Made by fedspam. This file holds all its data and loads nothing from elsewhere."));
+  facts("Manifest", "versions, device and dates", data.manifest, "manifest");
+  page.append(element("footer", {}, "Made by fedspam. This file holds all its data and loads nothing else."));
 })();

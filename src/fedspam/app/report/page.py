@@ -1,33 +1,34 @@
-"""One HTML file that needs nothing else: its own style and script, and data that nothing can break out of."""
+"""The HTML file: it holds its own style, script and data, and the data cannot break out of its element."""
 
 import base64
 import hashlib
 import html
 import json
+import math
 from collections.abc import Mapping, Sequence
 from importlib.resources import files
 from typing import Any
 
 from fedspam.app.report import provenance, targets
 from fedspam.app.report.series import MEASURES, Curve, Series, Source, rises, straightened, thin
-from fedspam.app.report.tables import finite
+from fedspam.app.report.tables import finite, printable
 
-# characters that could end the element that holds the data, or that scripts take for ends of lines
+# characters that could end the element of the data, or that scripts read as ends of lines
 UNSAFE = {"<": "\\u003c", ">": "\\u003e", "&": "\\u0026", "\u2028": "\\u2028", "\u2029": "\\u2029"}
 
 
 def asset(name: str, package: str = "fedspam.app.report") -> str:
-    """A file that comes with the package."""
+    """The text of a file of the package."""
     return (files(package) / name).read_text(encoding="utf-8")
 
 
 def build(
     template: str, title: str, styles: Sequence[str], scripts: Sequence[str], data: Any, connect: str = "'none'"
 ) -> str:
-    """The page: a template with its style, script and data inside it, and a policy that lets nothing else run.
+    """A template filled with style, script and data, and with a policy that allows no other script.
 
     Arguments:
-        connect: where its script may send requests.
+        connect: where the script may send requests.
     """
     style, script = "\n".join(styles), "\n".join(scripts)
     policy = (
@@ -41,33 +42,43 @@ def build(
         "script": script,
         "data": embedded(data),
     }
-    # split first: what is put in may itself look like a placeholder
+    # split first, since the parts themselves may contain placeholders
     pieces = template.split("{{")
-    return pieces[0] + "".join(parts[name] + rest for name, rest in (piece.split("}}", 1) for piece in pieces[1:]))
+    whole = pieces[0] + "".join(parts[name] + rest for name, rest in (piece.split("}}", 1) for piece in pieces[1:]))
+    return printable(whole)
 
 
 def embedded(data: Any) -> str:
-    r"""JSON that can stand inside a script element.
+    r"""JSON for the inside of a script element.
 
     >>> embedded({"name": "</script><b>"})
     '{"name":"\\u003c/script\\u003e\\u003cb\\u003e"}'
     """
-    text = json.dumps(data, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    text = json.dumps(_plain(data), ensure_ascii=False, allow_nan=False, separators=(",", ":"))
     return text.translate({ord(character): safe for character, safe in UNSAFE.items()})
+
+
+def _plain(data: Any) -> Any:
+    """The same data with None for numbers that are not finite, which JSON does not have."""
+    if isinstance(data, Mapping):
+        return {name: _plain(part) for name, part in data.items()}
+    if isinstance(data, list | tuple):
+        return [_plain(part) for part in data]
+    return None if isinstance(data, float) and not math.isfinite(data) else data
 
 
 def _hash(text: str) -> str:
     return f"sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}"
 
 
-def render(sources: Sequence[Source], title: str, given: Sequence[float] = ()) -> str:
+def render(sources: Sequence[Source], title: str, given_targets: Sequence[float] = ()) -> str:
     """The report of some folders."""
     scripts = [asset("chart.js"), asset("page.js")]
-    return build(asset("page.html"), title, [asset("page.css")], scripts, content(sources, title, given))
+    return build(asset("page.html"), title, [asset("page.css")], scripts, content(sources, title, given_targets))
 
 
-def content(sources: Sequence[Source], title: str, given: Sequence[float] = ()) -> dict[str, Any]:
-    """All that the page shows, as plain JSON."""
+def content(sources: Sequence[Source], title: str, given_targets: Sequence[float] = ()) -> dict[str, Any]:
+    """Everything that the page shows, as plain JSON."""
     series = [(i, one) for i, source in enumerate(sources) for one in source.series]
     metrics = dict.fromkeys(name for _, one in series for name in one.metrics)
     return {
@@ -75,7 +86,7 @@ def content(sources: Sequence[Source], title: str, given: Sequence[float] = ()) 
         "measures": MEASURES,
         "metrics": [{"name": name, "rises": rises(name)} for name in metrics],
         "series": [_series(one, i) for i, one in series],
-        "targets": [cell._asdict() for cell in targets.cells(sources, given)],
+        "targets": [cell._asdict() for cell in targets.cells(sources, given_targets)],
         "sources": [
             {
                 "folder": source.folder.name,

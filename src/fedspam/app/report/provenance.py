@@ -1,50 +1,36 @@
-"""What was run, in words: the method's name, its configuration line by line, and how to run it again."""
+"""What was run: the name of the method, the configuration line by line, and how to run it again."""
 
-import functools
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from fedspam._internal import describe, strict
+from fedspam._internal import strict
 from fedspam._internal.strict import KIB
 from fedspam.app.report.series import Source
 
-SCRIPT = 256 * KIB  # the longest configuration file or command that is shown
+SCRIPT = 256 * KIB  # the largest configuration file or command that is shown
 SCRIPTS = ("experiment.toml", "config.toml", "configuration.toml")
 DEEP = 12  # levels of a configuration that are shown line by line
-CHOICES = ("who", "option", "first", "weighted", "accelerated")  # besides types, what makes a method the one it is
-NUMBERS = ("solver", "start", "step_size", "fresh_weight", "cohort_size")
 
 
-def method_of(identity: Mapping[str, Any]) -> str | None:
-    """The name of the registered method whose parts are those of a described algorithm."""
-    algorithm = identity.get("algorithm")
-    return _names().get(_skeleton(algorithm)) if isinstance(algorithm, dict) else None
+def method_name(algorithm: Any) -> str | None:
+    """What a report calls a described algorithm: the name in `METHODS` of its own, else what the manifest holds.
 
+    A wrapper without a name, such as `theory.Observed`, is called what the method inside it is called.
 
-@functools.cache
-def _names() -> dict[str, str]:
+    >>> method_name({"type": "FedAvg", "name": "fedprox"}), method_name({"type": "Observed", "method": {"name": "pp"}})
+    ('FedProx', 'pp')
+    """
     from fedspam.methods import METHODS
 
-    found: dict[str, str] = {}
-    for row in METHODS.values():
-        found.setdefault(_skeleton(describe.describe(row.make())), row.name)
-    return found
-
-
-def _skeleton(described: Any) -> str:
-    """The types that a method is made of and the choices that have a name, without its numbers and its local solver."""
-
-    def part(value: Any) -> Any:
-        if not isinstance(value, dict):
-            return None
-        words = {name: value[name] for name in ("type", *CHOICES) if isinstance(value.get(name), str | bool)}
-        # local steps are a prox whose step size is infinite
-        words["prox"] = not any(text == "inf" for _, text in lines(value.get("step_size"), depth=3))
-        return words | {name: part(inner) for name, inner in value.items() if name not in NUMBERS and part(inner)}
-
-    return json.dumps(part(described), sort_keys=True)
+    if not isinstance(algorithm, dict):
+        return None
+    name = algorithm.get("name")
+    if isinstance(name, str):
+        return METHODS[name].name if name in METHODS else name
+    kind = algorithm.get("type")
+    return method_name(algorithm.get("method")) or (kind if isinstance(kind, str) else None)
 
 
 def lines(value: Any, name: str = "", depth: int = DEEP) -> Iterator[tuple[str, str]]:
@@ -74,7 +60,7 @@ def lines(value: Any, name: str = "", depth: int = DEEP) -> Iterator[tuple[str, 
 
 
 def table(sources: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Configurations side by side: one row a name, and whether they differ in it."""
+    """Configurations side by side: one row per name, and whether they differ in it."""
     columns = [dict(lines(source)) for source in sources]
     names = dict.fromkeys(name for column in columns for name in column)
     rows = ((name, [column.get(name) for column in columns]) for name in names)
@@ -82,7 +68,7 @@ def table(sources: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
 
 
 def command_of(folder: Path, facts: dict[str, Any]) -> str | None:
-    """The command that made a folder, as it noted it."""
+    """The command that made a folder, if it recorded one."""
     noted = facts.pop("command", None)
     if isinstance(noted, str) and noted.strip():
         return noted.strip()
@@ -94,14 +80,14 @@ def configuration_file(folder: Path) -> str | None:
 
 
 def again(source: Source) -> list[dict[str, str]]:
-    """How to run it again, step by step: what to install, what to run."""
+    """How to run it again, step by step."""
     facts = source.facts
     version, python = facts.get("fedspam", "?"), facts.get("python", "?")
     pins = " ".join(f"{name}=={facts[name]}" for name in ("jax", "jaxlib", "numpy") if isinstance(facts.get(name), str))
     install = f"pip install fedspam=={version} {pins}".strip()
     steps = [{"what": f"The same versions, with Python {python}", "code": install}]
     if isinstance(facts.get("commit"), str):
-        steps.append({"what": "or the very commit", "code": f"git checkout {facts['commit']}"})
+        steps.append({"what": "or the same commit", "code": f"git checkout {facts['commit']}"})
     if source.script:
         steps.append({"what": "Save this as experiment.toml", "code": source.script})
         steps.append({"what": "and run it", "code": source.command or "fedspam run experiment.toml"})
@@ -109,8 +95,8 @@ def again(source: Source) -> list[dict[str, str]]:
         steps.append({"what": "Run", "code": source.command})
     else:
         steps.append({
-            "what": "It was run from Python. Call simulate with what the configuration lists; with the folder and "
-            "resume=True it names everything that differs",
+            "what": "It was run from Python. Call simulate with the configuration below. With this folder and "
+            "resume=True it reports every difference",
             "code": "simulate(algorithm, population, params, rounds=..., key=..., "
             f"folder={str(source.folder)!r}, resume=True)",
         })  # fmt: skip

@@ -1,4 +1,4 @@
-"""What a report shows, whatever folder it came from: curves, what was paid along them, and the facts of the run."""
+"""What a report shows, for every kind of folder: curves, their costs, and the facts of the run."""
 
 import itertools
 from collections.abc import Mapping, Sequence
@@ -9,22 +9,17 @@ from typing import Any, NamedTuple
 import numpy as np
 from jaxtyping import Float
 
-# what is paid along a run, and what axes and tables call it
-MEASURES: Mapping[str, str] = {
-    "rounds": "rounds",
-    "bytes_up": "bytes up",
-    "bytes": "bytes in total",
-    "gradients": "gradient evaluations",
-    "seconds": "time",
-}
-EARLY = 100  # looks at a curve's beginning that are all kept, as a logarithmic axis spreads them
-PIECES = 300  # stretches of the rest, of which the extremes are kept
+from fedspam.app import arrival
+
+MEASURES: Mapping[str, str] = {**arrival.MEASURES, "seconds": "time"}
+EARLY = 100  # the first points of a curve, which are all kept, since a logarithmic axis spreads them
+PIECES = 300  # the rest is cut into so many pieces, of which the extremes are kept
 
 Vector = Float[np.ndarray, " points"]
 
 
 class Curve(NamedTuple):
-    """Values along a run: after how many rounds, which, and perhaps what lies around them."""
+    """Values along a run: the rounds, the values, and optionally a band."""
 
     at: Vector
     value: Vector
@@ -33,7 +28,7 @@ class Curve(NamedTuple):
 
 
 class Paid(NamedTuple):
-    """What had been paid after so many rounds; linear between the points."""
+    """The cost after so many rounds; linear between the points."""
 
     at: Vector
     amount: Vector
@@ -44,16 +39,16 @@ class Paid(NamedTuple):
 
 @dataclass(frozen=True)
 class Series:
-    """One line of the report.
+    """One run or setting: one color of the report.
 
     Arguments:
-        name: what the legend calls it.
-        paid: by measure, what the run had cost.
-        metrics: by name, what was looked at: a loss, a gradient norm, an accuracy.
-        details: by name, what the method said of each round: its step size, its fresh_weight.
-        clients: by metric, the quantiles of the clients' own values, by percent.
-        certificates: what the local answers were worth, where they came with certificates.
-        bounds: by metric, what theory promises.
+        name: in the legend.
+        paid: the costs, by measure.
+        metrics: the probes by name: a loss, a gradient norm, an accuracy.
+        details: what the method reported per round, by name: its step size, its fresh weight.
+        clients: by metric, percentiles over clients.
+        certificates: of the local solutions, if they were recorded.
+        bounds: by metric, the theoretical bound.
         only: the measures it is drawn against; None for all.
     """
 
@@ -69,7 +64,7 @@ class Series:
 
 @dataclass(frozen=True)
 class Goal:
-    """A cell of the table to targets that the folder itself brought."""
+    """A cost until a target that the folder itself holds."""
 
     series: str
     metric: str
@@ -82,16 +77,16 @@ class Goal:
 
 @dataclass(frozen=True)
 class Source:
-    """A folder, read.
+    """The contents of a folder.
 
     Arguments:
-        kind: 'run', 'comparison' or 'reproduction'.
+        kind: 'run', 'comparison', 'reproduction' or 'theory'.
         status: how it ended.
-        facts: where and with what it was made.
+        facts: the manifest: versions, device, dates.
         configuration: what was run.
         command: the command that made it, if it is known.
-        goals: ready-made cells of the table to targets.
-        notes: what a reader should know, one line each.
+        goals: costs until targets that a comparison tuned.
+        notes: lines above the curves.
     """
 
     folder: Path
@@ -107,12 +102,12 @@ class Source:
 
 
 def rises(metric: str) -> bool:
-    """Whether more is better: of an accuracy or a reward it is, of everything else less is."""
+    """Whether more is better, as for an accuracy or a reward; for all other metrics less is."""
     return any(word in metric.lower() for word in ("accuracy", "auc", "f1", "recall", "precision", "reward"))
 
 
 def thin(curve: Curve) -> Curve:
-    """The curve with at most about 1300 points: all early ones, then the first and the extremes of each stretch.
+    """The curve with at most about 1300 points: all early ones, then the first and the extremes of each piece.
 
     >>> long = Curve(np.arange(10000.0), np.sin(np.arange(10000.0)))
     >>> len(thin(long).at) < 1400, bool(thin(long).value.max() == long.value.max())
@@ -133,14 +128,14 @@ def thin(curve: Curve) -> Curve:
 
 
 def straightened(paid: Paid) -> Paid:
-    """The same line through fewer points: those between which it is straight are left out.
+    """The same line through fewer points: points within straight pieces are left out.
 
     >>> straightened(Paid(np.arange(5.0), np.array([0.0, 2.0, 4.0, 5.0, 6.0]))).at.tolist()
     [0.0, 2.0, 4.0]
     """
     slope = np.diff(paid.amount) / np.maximum(np.diff(paid.at), 1e-300)
     bends = np.flatnonzero(~np.isclose(slope[1:], slope[:-1], rtol=1e-9, atol=0)) + 1
-    if len(bends) > EARLY + 4 * PIECES:  # where every round costs something else, about as many as a curve has points
+    if len(bends) > EARLY + 4 * PIECES:  # every round has another cost: keep about as many points as a curve has
         bends = bends[np.unique(np.linspace(0, len(bends) - 1, EARLY + 4 * PIECES).astype(int))]
     index = np.concatenate([[0], bends, [len(paid.at) - 1]]) if len(paid.at) > 1 else np.array([0])
     return Paid(paid.at[index], paid.amount[index])

@@ -1,4 +1,4 @@
-"""Folders that a report can be made from: those of `simulate` and `fedspam run`, `compare` and `reproduce`."""
+"""Folders that a report can be made from: of `simulate`, and of `fedspam run`, `compare`, `reproduce` and `theory`."""
 
 import csv
 import math
@@ -11,19 +11,24 @@ import numpy as np
 
 from fedspam._internal import files, strict
 from fedspam._internal.strict import MIB
-from fedspam.app.report.provenance import command_of, configuration_file, method_of
+from fedspam.app.arrival import percentiles
+from fedspam.app.report.provenance import command_of, configuration_file, method_name
 from fedspam.app.report.series import Curve, Goal, Paid, Series, Source
 from fedspam.simulation import records
 from fedspam.theory import certificates
 
-TABLE = 512 * MIB  # the longest CSV that is read
-PERCENTS = (5, 25, 50, 75, 95)  # of the clients' values, where a run recorded those of every client
+TABLE = 512 * MIB  # the largest CSV that is read
+PERCENTS = (5, 25, 50, 75, 95)  # over clients, for probes with one value per client
 QUANTILE = re.compile(r"(.+?)[._](?:q|p)(\d{1,2})")  # a probe that is a quantile: loss.q05, loss_p95
 PRICES = ("floats_up", "floats_down", "bytes_up", "bytes_down", "gradients", "void")
 
 
+class NoCurvesError(records.RecordError):
+    """A result folder without curves, such as that of ``fedspam compare --sweep``."""
+
+
 def read(folder: str | Path) -> Source:
-    """What a folder holds. RecordError where it is none that fedspam wrote."""
+    """Read a result folder; `RecordError` if fedspam did not write it."""
     try:
         return _read(Path(folder))
     except (IndexError, KeyError, TypeError, ValueError) as error:
@@ -47,9 +52,11 @@ def _read(folder: Path) -> Source:
             return _reproduction(folder, rows)
         if {"method", "trial", "seed", "rounds", "error"} <= set(header):
             return _comparison(folder, rows)
-    raise records.RecordError(
+        if {"theorem", "corrected"} <= set(header):
+            return _theory(folder, rows)
+    raise NoCurvesError(
         f"{folder} holds neither rows.bin nor a curves.csv that a report can be made from; give a folder of "
-        "`fedspam run`, `fedspam compare` or `fedspam reproduce`"
+        "`fedspam run`, `compare`, `reproduce` or `theory`"
     )
 
 
@@ -61,7 +68,7 @@ def _run(folder: Path) -> Source:
     identity = facts.pop("identity")
     rounds = max((len(column) for column in rows.values()), default=0)
     series = Series(
-        name=method_of(identity) or folder.name,
+        name=method_name(identity.get("algorithm")) or folder.name,
         paid={**_paid(rows, rounds), **_seconds(folder)},
         metrics={name: Curve(at, value) for name, at, value in _probes(probes, identity, rounds, 1)},
         details={
@@ -75,7 +82,7 @@ def _run(folder: Path) -> Source:
     metrics = {name: curve for name, curve in series.metrics.items() if not QUANTILE.fullmatch(name)}
     series = Series(**{**vars(series), "metrics": metrics})
     void = int(np.sum(rows.get("void", np.zeros(1))))
-    notes = [f"{void} of {rounds} rounds were void: charged, and without effect"] if void else []
+    notes = [f"{void} of {rounds} rounds were void: their bytes count, but they had no effect"] if void else []
     return Source(
         folder, "run", str(facts.pop("status", "unknown")), [series], facts, identity,
         command=command_of(folder, facts), script=configuration_file(folder), notes=notes,
@@ -83,7 +90,7 @@ def _run(folder: Path) -> Source:
 
 
 def _paid(rows: Mapping[str, np.ndarray], rounds: int) -> dict[str, Paid]:
-    """Running sums; what the start of the method cost is not part of the rows."""
+    """Running sums. The rows do not include the cost of the start of the method."""
     at = np.arange(rounds + 1.0)
     running = lambda column: Paid(at, np.concatenate([[0.0], np.cumsum(_float(column))]))
     paid = {"rounds": Paid(at, at)}
@@ -96,7 +103,7 @@ def _paid(rows: Mapping[str, np.ndarray], rounds: int) -> dict[str, Paid]:
 
 
 def _seconds(folder: Path) -> dict[str, Paid]:
-    """How long the rounds took, compiling left out: known where rows were saved, linear in between."""
+    """Seconds of the rounds without compilation: known where rows were saved, linear in between."""
     at, amount, total = [], [], 0.0
     for frame in files.frames(folder / "rows.bin")[0]:
         try:
@@ -121,10 +128,10 @@ def _probes(
 
 
 def _clients(probes: Mapping[str, np.ndarray], identity: Mapping[str, Any], rounds: int) -> dict[str, dict[int, Curve]]:
-    """Quantiles over clients: of probes that are vectors with one value a client, or as the probes' names say."""
+    """Percentiles over clients: of probes with one value per client, and of probes named like loss.q05."""
     found: dict[str, dict[int, Curve]] = {}
     for name, at, value in _probes(probes, identity, rounds, 2):
-        levels = _percentiles(value, PERCENTS, axis=1)
+        levels = percentiles(value, PERCENTS, axis=1)
         found[name] = {percent: Curve(at, level) for percent, level in zip(PERCENTS, levels, strict=True)}
     for name, at, value in _probes(probes, identity, rounds, 1):
         if match := QUANTILE.fullmatch(name):
@@ -133,7 +140,7 @@ def _clients(probes: Mapping[str, np.ndarray], identity: Mapping[str, Any], roun
 
 
 def _certificates(rows: Mapping[str, np.ndarray]) -> dict[str, Any] | None:
-    """How many local answers passed their test, over all rounds and along them."""
+    """How many local solutions passed their test, over all rounds and along them."""
     column = lambda name: _float(rows[f"certificate.{name}"])
     if "certificate.certified" not in rows or not len(rows["certificate.certified"]):
         return None
@@ -145,11 +152,11 @@ def _certificates(rows: Mapping[str, np.ndarray]) -> dict[str, Any] | None:
         "window": window,
         "along": Curve(at[window - 1 :], share),
     }
-    try:
-        judged = certificates(rows)
-    except ValueError:  # not all of a certificate was recorded, or every round is void
-        return found
-    with np.errstate(divide="ignore", invalid="ignore"):
+    with np.errstate(divide="ignore", invalid="ignore"):  # minibatch clients have infinite step sizes
+        try:
+            judged = certificates(rows)
+        except ValueError:  # not all of a certificate was recorded, or every round is void
+            return found
         ratio = column("stationarity") * column("step_size") / column("distance")
     return found | {
         "decreased": judged.decreased,
@@ -177,7 +184,7 @@ def _comparison(folder: Path, rows: Sequence[Mapping[str, str]]) -> Source:
     for (method, trial), seeds in trials.items():
         column = lambda name: np.array([[_number(row[name]) for row in run] for run in seeds.values()])
         try:
-            low, value, high = _percentiles(column("error"), (10, 50, 90), axis=0)
+            low, value, high = percentiles(column("error"), (10, 50, 90))
             at = np.median(column("rounds"), axis=0)
             paid = {name: Paid(at, np.median(column(name), axis=0)) for name in ("bytes_up", "bytes", "gradients")}
         except (KeyError, ValueError) as error:
@@ -190,7 +197,7 @@ def _comparison(folder: Path, rows: Sequence[Mapping[str, str]]) -> Source:
             series.append(Series(_name(method), {"rounds": Paid(at, at), **paid}, metrics, only=chosen))
     problem = facts.pop("problem", {})
     notes = [str(problem["what"])] if isinstance(problem, dict) and "what" in problem else []
-    notes.append("Each axis shows every method with the setting that was best for it; bands: 10th to 90th percentile.")
+    notes.append("Each axis shows every method with its best setting for that axis; bands: 10th to 90th percentile.")
     configuration = {"problem": problem, "plan": plan, **{name: facts.pop(name, None) for name in ("methods", "seeds")}}
     return Source(
         folder, "comparison", "completed", series, facts, configuration,
@@ -199,7 +206,7 @@ def _comparison(folder: Path, rows: Sequence[Mapping[str, str]]) -> Source:
 
 
 def _shown(folder: Path) -> dict[str, dict[str, str]]:
-    """By method and measure the trial that is shown: the one that table.csv has for the hardest target reached."""
+    """By method and measure the trial that is shown: that of the hardest target in table.csv that was reached."""
     found: dict[str, dict[str, str]] = {}
     if not (folder / "table.csv").exists():
         return found
@@ -248,6 +255,25 @@ def _reproduction(folder: Path, rows: Sequence[Mapping[str, str]]) -> Source:
     )  # fmt: skip
 
 
+# --- the bounds of the theorems -------------------------------------------------------------------------------------
+
+
+def _theory(folder: Path, rows: Sequence[Mapping[str, str]]) -> Source:
+    facts = _manifest(folder)
+    theorems: dict[str, list[Mapping[str, str]]] = {}
+    for row in rows:
+        theorems.setdefault(row["theorem"], []).append(row)
+    metric, series = "mean squared gradient norm", []
+    for theorem, line in theorems.items():
+        column = lambda name: np.array([_number(row[name]) for row in line])
+        at = column("rounds")
+        metrics = {metric: Curve(at, column("mean"), column("low"), column("high"))}
+        bounds = {metric: Curve(at, column("corrected"))}
+        series.append(Series(f"Theorem {theorem}", {"rounds": Paid(at, at)}, metrics, bounds=bounds))
+    configuration = next((facts.pop(name) for name in ("options", "asked") if name in facts), {})
+    return Source(folder, "theory", "completed", series, facts, configuration, command=command_of(folder, facts))
+
+
 # --- files -----------------------------------------------------------------------------------------------------------
 
 
@@ -281,10 +307,3 @@ def _is_plain(column: np.ndarray) -> bool:
 
 def _float(column: Any) -> np.ndarray:
     return np.asarray(column, np.float64)
-
-
-def _percentiles(values: np.ndarray, wanted: Sequence[float], axis: int) -> np.ndarray:
-    """Percentiles of values of which some may be infinite; between a finite and an infinite one, infinite."""
-    with np.errstate(invalid="ignore"):
-        found = np.percentile(np.where(np.isnan(values), np.inf, values), wanted, axis=axis)
-    return np.where(np.isnan(found), np.inf, found)

@@ -1,13 +1,12 @@
-"""Everything that a report draws, as one tidy table: a row for each point of each curve, as CSV or Parquet."""
+"""Everything that a report draws as one tidy table, CSV or Parquet: one row per point of each curve."""
 
-import csv
-import io
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from fedspam.app.folders import csv_text
 from fedspam.app.report.series import MEASURES, Curve, Series, Source
 from fedspam.simulation import records
 
@@ -15,7 +14,7 @@ COLUMNS = ("folder", "series", "kind", "name", *MEASURES, "value", "low", "high"
 
 
 def rows(sources: Sequence[Source]) -> Iterable[list[Any]]:
-    """Folder, series, what kind of curve, its name, what was paid until here, value and band; None where unknown."""
+    """Folder, series, kind and name of the curve, costs so far, value and band; None where unknown."""
     for source in sources:
         for series in source.series:
             for kind, name, curve in _curves(series):
@@ -23,7 +22,7 @@ def rows(sources: Sequence[Source]) -> Iterable[list[Any]]:
                 band = [curve.value, curve.low, curve.high]
                 for i in range(len(curve.at)):
                     numbers = (None if part is None else float(part[i]) for part in (*paid, *band))
-                    yield [source.folder.name, series.name, kind, name, *numbers]
+                    yield [*map(printable, (source.folder.name, series.name, kind, name)), *numbers]
 
 
 def _curves(series: Series) -> Iterable[tuple[str, str, Curve]]:
@@ -39,12 +38,9 @@ def _curves(series: Series) -> Iterable[tuple[str, str, Curve]]:
 
 
 def write_csv(sources: Sequence[Source], path: Path) -> None:
-    out = io.StringIO()
-    table = csv.writer(out, lineterminator="\n")
-    table.writerow(COLUMNS)
     text = lambda value: "" if value is None else f"{value:.10g}"
-    table.writerows([*row[:4], *map(text, row[4:])] for row in rows(sources))
-    records.write(path, out.getvalue().encode())
+    found = ([*row[:4], *map(text, row[4:])] for row in rows(sources))
+    records.write(path, csv_text(COLUMNS, found).encode())
 
 
 def write_parquet(sources: Sequence[Source], path: Path) -> None:
@@ -61,6 +57,11 @@ def write_parquet(sources: Sequence[Source], path: Path) -> None:
     records.write(path, out.getvalue().to_pybytes())
 
 
+def printable(text: str) -> str:
+    """The text with "?" for lone surrogates, which no file can hold; names of folders may have them."""
+    return text.encode("utf-8", "replace").decode()
+
+
 def finite(values: Any) -> list[float | None]:
-    """Numbers for JSON, which knows neither NaN nor infinity: six digits, None where there is none."""
+    """Numbers with six digits for JSON; None for NaN and infinity, which JSON does not have."""
     return [float(f"{value:.6g}") if np.isfinite(value) else None for value in np.asarray(values, np.float64)]

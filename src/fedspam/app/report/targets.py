@@ -1,4 +1,4 @@
-"""What each run paid until it reached a level, and stayed there."""
+"""What each run paid until it arrived at a target."""
 
 import math
 from collections.abc import Iterable, Sequence
@@ -6,15 +6,15 @@ from typing import NamedTuple
 
 import numpy as np
 
+from fedspam.app.arrival import arrival
 from fedspam.app.report.series import MEASURES, Curve, Series, Source, rises
 
-WINDOW = 10  # looks over which an error is averaged, so that a lucky dip is no arrival
-MOST = 4  # targets that are chosen where none are given
-LEVELS = (0.5, 0.6, 0.7, 0.8, 0.85, 0.9, 0.95, 0.97, 0.98, 0.99)  # of what rises
+MOST = 4  # targets that are chosen if none are given
+LEVELS = (0.5, 0.6, 0.7, 0.8, 0.85, 0.9, 0.95, 0.97, 0.98, 0.99)  # targets of rising metrics
 
 
 class TargetCell(NamedTuple):
-    """What one series paid of one measure until one target; None where it never arrived or the measure is unknown."""
+    """The cost of one series until one target; None if it never arrived or did not record the measure."""
 
     series: str
     metric: str
@@ -25,28 +25,8 @@ class TargetCell(NamedTuple):
     high: float | None = None
 
 
-def arrival(curve: Curve, target: float, *, up: bool = False) -> float | None:
-    """After how many rounds the curve is at the target and stays there, in mean square over ten looks; else None.
-
-    >>> curve = Curve(np.arange(13.0), np.array([1.0, 0.05, 0.3] + [0.1] * 10))
-    >>> arrival(curve, 0.1)
-    3.0
-    """
-    sign = 1.0 if up else 0.0
-    error, goal = (np.abs(sign - part) for part in (curve.value, np.float64(target)))
-    window = min(WINDOW, len(error))
-    if not window:
-        return None
-    with np.errstate(over="ignore", invalid="ignore"):
-        squares = np.where(np.isfinite(error), error, np.inf) ** 2
-        means = np.lib.stride_tricks.sliding_window_view(squares, window).mean(axis=1)
-    goal = goal * (1 + 1e-12)  # the mean of equal errors must not miss them by rounding
-    reached = (error[: len(means)] <= goal) & (np.sqrt(means) <= goal)
-    return float(curve.at[reached.argmax()]) if reached.any() else None
-
-
 def choose(curves: Sequence[Curve], *, up: bool) -> list[float]:
-    """Levels worth a column: some curve reaches them, the start does not."""
+    """Targets that some curve reaches, but not at its start."""
     values = [curve.value[np.isfinite(curve.value)] for curve in curves]
     values = [part for part in values if len(part)]
     if not values:
@@ -59,17 +39,17 @@ def choose(curves: Sequence[Curve], *, up: bool) -> list[float]:
             return []
         highest = math.ceil(math.log10(start)) - 1
         wanted = [float(f"1e{power}") for power in range(highest, highest - 16, -1)]
-    reached = [level for level in wanted if any(arrival(curve, level, up=up) is not None for curve in curves)]
+    reached = [level for level in wanted if any(arrival(curve.value, level, rising=up) is not None for curve in curves)]
     if len(reached) <= MOST:
         return reached
-    # from the first to the last that somebody reaches, and the hardest that all do
+    # from the easiest to the hardest that some curve reaches, and the hardest that all do
     spread = {reached[i] for i in np.linspace(0, len(reached) - 1, MOST - 1).round().astype(int)}
-    common = [level for level in reached if all(arrival(curve, level, up=up) is not None for curve in curves)]
+    common = [level for level in reached if all(arrival(curve.value, level, rising=up) is not None for curve in curves)]
     return [level for level in reached if level in spread | set(common[-1:])]
 
 
 def cells(sources: Sequence[Source], given: Sequence[float] = ()) -> list[TargetCell]:
-    """The table to targets: what a comparison tuned for each number, and for runs what their curves say."""
+    """The table of costs: of a comparison as it was tuned, of runs as their curves show."""
     tuned = [goal for source in sources for goal in source.goals]
     found = [TargetCell(g.series, g.metric, g.target, g.measure, g.median, g.low, g.high) for g in tuned]
     series = [one for source in sources if not source.goals for one in source.series]
@@ -82,8 +62,9 @@ def cells(sources: Sequence[Source], given: Sequence[float] = ()) -> list[Target
 
 
 def _row(series: Series, metric: str, target: float, up: bool) -> Iterable[TargetCell]:
-    at = arrival(series.metrics[metric], target, up=up)
+    curve = series.metrics[metric]
+    at = arrival(curve.value, target, rising=up)
     for measure in MEASURES:
         if measure in series.paid:
-            paid = None if at is None else float(series.paid[measure].after(np.array([at]))[0])
+            paid = None if at is None else float(series.paid[measure].after(curve.at[at]))
             yield TargetCell(series.name, metric, target, measure, None if paid is None or math.isnan(paid) else paid)

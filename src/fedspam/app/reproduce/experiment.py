@@ -6,17 +6,17 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float
+from jaxtyping import Float
 
 from fedspam._internal import checks
-from fedspam._internal.trees import Scalar, struct
+from fedspam.app.compare.problems import QuadraticProbe
 from fedspam.methods import spam
 from fedspam.problems import ridge
 from fedspam.simulation import simulate_many
 from fedspam.solvers import Exact, GradientDescent, LocalSolver
 
 SEEDS, ROUNDS = 20, 400
-LEAST_ROUNDS = 8  # the observations look at the last two quarters
+LEAST_ROUNDS = 8  # the observations use the last two quarters
 
 
 class PaperSetting(NamedTuple):
@@ -25,7 +25,7 @@ class PaperSetting(NamedTuple):
     name: str
     ratio: float  # gamma * delta
     fresh_weight: float
-    stretch: int  # how many times the rounds of the others
+    stretch: int  # a factor on the number of rounds
 
 
 SETTINGS = (
@@ -37,7 +37,7 @@ LONGEST = max(setting.stretch for setting in SETTINGS)
 SOLVERS: Mapping[str, LocalSolver] = {"exact": Exact(), "1": GradientDescent(1), "10": GradientDescent(10)}
 LABELS = {"exact": "exact prox", "1": "1 local step", "10": "10 local steps"}
 
-# the lines under the figure: what the paper's text says, and what was put where it is silent
+# the note below the figure: what the paper says, and what was chosen where it says nothing
 READING = (
     r"The paper: $n=10$ clients, one a round; $d=100$; $\lambda=0.1$; $A_\xi=A_0A_0^\top+B_\xi$, plus its least "
     r"eigenvalue times $I$; $p=0.1$ left, $0.9$ middle; $\gamma=0.5/\delta$ and twice the rounds right.",
@@ -50,25 +50,13 @@ READING = (
 Curves = Mapping[tuple[str, str], Float[np.ndarray, "seeds rounds"]]  # by panel and prox
 
 
-@struct
-class RelativeGradient:
-    """The probe: the norm of the gradient of f, relative to that at the start."""
-
-    hessian: Float[Array, "d d"]
-    linear: Float[Array, " d"]
-    unit: Scalar
-
-    def __call__(self, x: Float[Array, " d"]) -> dict[str, Scalar]:
-        return {"relative": jnp.linalg.norm(self.hessian @ x - self.linear) / self.unit}
-
-
 def experiment(
     seeds: int = SEEDS, rounds: int = ROUNDS, seed: int = 0, progress: Callable[[], None] | None = None
 ) -> tuple[Curves, Float[np.ndarray, " seeds"]]:
     """The relative gradient norms of all panels and proxes, and delta of every problem; in float64.
 
     Arguments:
-        seeds: how many problems, each with its own sampling of clients, which all panels and proxes share.
+        seeds: how many problems. Each has its own cohorts, which all panels and proxes share.
         rounds: of the left and middle panels; the right one has twice as many.
         seed: the first seed; the others follow it.
         progress: called ``len(SOLVERS) * seeds`` times.
@@ -83,19 +71,19 @@ def experiment(
             population, start = ridge(number)
             start, delta = jnp.asarray(start), population.delta
             g = population.gradient(start)
-            probe = RelativeGradient(population.hessians.mean(0), population.linears.mean(0), jnp.linalg.norm(g))
+            probe = QuadraticProbe.of(population, start)
             for label, solver in SOLVERS.items():
                 run = simulate_many(
                     [spam(s.ratio / delta, s.fresh_weight, solver=solver, start=g, first="update") for s in SETTINGS],
                     population,
                     start,
-                    rounds=rounds * LONGEST,  # what the shorter panels do not show is cut off below
+                    rounds=rounds * LONGEST,  # the shorter panels are cut below
                     keys=[number],
                     probe=probe,
                     record=(),
                     side_by_side=False,
                 )
-                for setting, curve in zip(SETTINGS, run.probes["relative"], strict=True):
+                for setting, curve in zip(SETTINGS, run.probes["gradient"], strict=True):
                     runs[setting.name, label].append(curve[0, : rounds * setting.stretch + 1])
                 if progress is not None:
                     progress()

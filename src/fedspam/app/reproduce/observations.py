@@ -1,19 +1,20 @@
-"""The paper's "Observations" put to the test: a number and a verdict for each of its sentences."""
+"""The paper's "Observations" tested: a number and a verdict for each sentence."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from jaxtyping import Float
 
+from fedspam.app.arrival import arrivals, percentiles
 from fedspam.app.reproduce.experiment import LABELS, SOLVERS, Curves
 
-LEVEL = 0.01  # a relative gradient norm that counts as converged: above every floor, far below the start
-MORE = 1.25  # by what factor "larger", "slower" or "different" must show
-MUCH_MORE = 1.5  # and by what factor "significantly" must
-SAME = 1.1  # within what factor curves are "basically the same"
-UNSTABLE = 10.0  # how far above its start an unstable run goes
+LEVEL = 0.01  # a relative gradient norm that counts as converged: above all floors, far below the start
+MORE = 1.25  # the least factor for "larger", "slower" or "different"
+MUCH_MORE = 1.5  # the least factor for "significantly"
+SAME = 1.1  # the largest factor between curves that are "basically the same"
+UNSTABLE = 10.0  # an unstable run exceeds its start by this factor
 
 
 @dataclass(frozen=True)
@@ -34,7 +35,7 @@ def floor(curve: Float[np.ndarray, "seeds rounds"]) -> float:
 
 
 def drift(curve: Float[np.ndarray, "seeds rounds"]) -> float:
-    """By what factor the last quarter differs from the one before, in the median seed; 1 where a floor is reached."""
+    """The factor between the last two quarters, in the median seed; 1 if a floor is reached."""
     with np.errstate(all="ignore"):
         ratio = float(np.median(_quarter(curve, 4) / _quarter(curve, 3)))
     return max(ratio, 1 / ratio) if ratio > 0 else np.inf
@@ -48,25 +49,16 @@ def swing(curve: Float[np.ndarray, "seeds rounds"]) -> float:
 
 
 def rounds_to(curve: Float[np.ndarray, "seeds rounds"], level: float = LEVEL) -> float:
-    """The first round at or below the level, in the median seed; infinite where that seed never gets there."""
-    reached = curve <= level
-    return float(np.median(np.where(reached.any(axis=1), reached.argmax(axis=1), np.inf)))
+    """The round at which the median seed arrives at the level; infinite if it does not."""
+    return float(np.median(arrivals(curve, level)))
 
 
 def rise(curve: Float[np.ndarray, "seeds rounds"], level: float = LEVEL) -> float:
-    """By what factor any seed ever climbs above its own lowest value before it first reaches the level; 1 if it never
-    turns back on the way down."""
+    """The largest factor by which a seed climbs above its lowest value before it reaches the level; 1 if none does."""
     lowest = np.minimum.accumulate(curve, axis=1)
     arrived = np.pad(lowest[:, :-1] <= level, ((0, 0), (1, 0)))
     with np.errstate(all="ignore"):
         return float(np.where(arrived, 1.0, curve / lowest).max())
-
-
-def percentiles(values: Float[np.ndarray, "..."], wanted: Sequence[float], axis: int) -> Float[np.ndarray, "..."]:
-    """Percentiles of values of which some may be infinite, after an overflow."""
-    largest = np.finfo(float).max
-    found = np.percentile(np.minimum(values, largest), wanted, axis=axis)
-    return np.where(found == largest, np.inf, found)
 
 
 def observations(curves: Curves) -> list[Observation]:
@@ -173,7 +165,7 @@ def _on_middle(curves: Curves) -> list[Observation]:
 def _on_right(curves: Curves) -> list[Observation]:
     needed = {name: rounds_to(curve) for name, curve in curves.items()}
     floors = {name: floor(curve) for name, curve in curves.items()}
-    # the same prox in another panel; one that never arrives there cannot be compared with
+    # the same prox in the other panels, if it arrives there
     pairs = [(panel, label) for panel in ("left", "middle") for label in SOLVERS]
     slower = {pair: _ratio(needed["right", pair[1]], needed[pair]) for pair in pairs if np.isfinite(needed[pair])}
     lower = {pair: _ratio(floors[pair], floors["right", pair[1]]) for pair in pairs}
@@ -233,7 +225,7 @@ def _quarter(curve: Float[np.ndarray, "seeds rounds"], number: int) -> Float[np.
 
 
 def _ratio(a: float, b: float) -> float:
-    """a / b; infinite where a alone is, and 0, which passes no rule, where nothing can be said."""
+    """a / b; infinite if only a is infinite; 0, which passes no rule, if the ratio is undefined."""
     return a / b if np.isfinite(a) and b > 0 else (np.inf if b > 0 and np.isfinite(b) else 0.0)
 
 

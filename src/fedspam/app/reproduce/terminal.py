@@ -1,13 +1,14 @@
-"""`fedspam reproduce` as it is seen: a bar while it runs, a table of verdicts at its end."""
+"""The output of `fedspam reproduce`: a progress bar while it runs, then a table of verdicts."""
 
 from pathlib import Path
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 from rich.text import Text
 
-from fedspam.app.reproduce import ROUNDS, SEEDS, SOLVERS, Observation, new_folder, reproduce
+from fedspam.app.folders import new_folder
+from fedspam.app.reproduce import ROUNDS, SEEDS, SOLVERS, Observation, reproduce
+from fedspam.app.terminal import progress_bar
 
 
 def show(
@@ -19,21 +20,12 @@ def show(
     quiet: bool = False,
     console: Console | None = None,
 ) -> int:
-    """Run the experiment, print what came of it, and return the exit code: 0 if every sentence holds, else 1."""
+    """Run the experiment, print the verdicts, and return the exit code: 0 if every sentence holds, else 1."""
     console = Console() if console is None else console
-    bar = Progress(
-        TextColumn("[progress.description]{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeRemainingColumn(),
-        console=Console(stderr=True),
-        transient=True,
-        disable=quiet,
-    )
-    with bar:
+    with progress_bar(quiet) as bar:
         task = bar.add_task("compiling and running", total=seeds * len(SOLVERS))
         made = reproduce(
-            new_folder() if folder is None else folder,
+            new_folder("reproduce") if folder is None else folder,
             seeds=seeds,
             rounds=rounds,
             seed=seed,
@@ -44,13 +36,13 @@ def show(
     else:
         console.print(table(made.observations, seeds))
         console.print(summary(made.observations))
-        names = "figure.png, figure.svg, curves.csv, observations.csv, manifest.json"
+        names = "figure.png, figure.svg, curves.csv, observations.csv, manifest.json, command"
         console.print(f"{made.folder}: {names}", highlight=False, soft_wrap=True)
     return 0 if all(observation.holds for observation in made.observations) else 1
 
 
 def table(observations: list[Observation], seeds: int) -> Table:
-    """One row a sentence: what the paper says, what was measured and by which rule, and the verdict."""
+    """One row per sentence: what the paper says, what was measured, the rule, and the verdict."""
     title = f"The paper's observations on its figure, measured over {seeds} seed{'s' if seeds > 1 else ''}"
     shown = Table(title=title, title_justify="left", show_lines=True)
     shown.add_column("panel")

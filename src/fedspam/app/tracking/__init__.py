@@ -1,8 +1,8 @@
 """Curves for TensorBoard, MLflow, W&B and trackio, through one small protocol.
 
-A `Recorder` is told of a run three times: how it `start`s, every new `TrackedPoint` of its curves, and how it
-`finish`es. What is told is a copy: the run folder holds it all, and needs no recorder. Each recorder imports
-its package when it starts.
+A `Recorder` has three methods: `start` receives the configuration of a run, `write` receives new points of its curves,
+and `finish` receives its status. Recorders get copies: the run folder holds everything by itself. Each recorder
+imports its package when it starts.
 """
 
 import functools
@@ -21,19 +21,17 @@ from fedspam.app.tracking.tensorboard import TensorBoard
 from fedspam.app.tracking.trackio import Trackio
 from fedspam.app.tracking.wandb import Wandb
 
-__all__ = ["RECORDERS", "Points", "Recorder", "Story", "TrackedPoint", "check", "tracked"]
 
-
-class Story(NamedTuple):
-    """Which run it is.
+class RunInfo(NamedTuple):
+    """The run that is tracked.
 
     Arguments:
-        name: what to call it.
-        project: what it belongs to.
-        folder: where the run itself is kept.
+        name: of the run.
+        project: that the run belongs to.
+        folder: of the run.
         settings: its configuration, as ``section.key`` and value.
-        place: the recorder's own folder or address, or None for its choice.
-        identity: the same for a run that is continued.
+        place: the folder or address of the recorder; None for its default.
+        identity: stays the same if the run is resumed.
     """
 
     name: str
@@ -45,23 +43,23 @@ class Story(NamedTuple):
 
 
 class TrackedPoint(NamedTuple):
-    """What was seen after so many rounds."""
+    """The values after a round."""
 
     round: int
     values: Mapping[str, float]
 
 
 class Recorder(Protocol):
-    """Whoever keeps curves."""
+    """A tool that keeps curves."""
 
-    def start(self, story: Story) -> None: ...
+    def start(self, info: RunInfo) -> None: ...
 
     def write(self, points: Sequence[TrackedPoint]) -> None: ...
 
     def finish(self, status: str) -> None: ...
 
 
-# by the name that a configuration uses: the recorder, the module it imports, and the extra that installs it
+# by the name in a configuration: the recorder, the module it imports, and the extra that installs it
 RECORDERS: Mapping[str, tuple[Callable[[], Recorder], str, str]] = {
     "tensorboard": (TensorBoard, "tensorboardX", "tensorboard"),
     "mlflow": (Mlflow, "mlflow", "mlflow"),
@@ -71,7 +69,7 @@ RECORDERS: Mapping[str, tuple[Callable[[], Recorder], str, str]] = {
 
 
 def check(names: Sequence[str]) -> None:
-    """Whether the packages of these recorders are there; else an ImportError that names the extra."""
+    """Raise an ImportError that names the extra if the package of a recorder is not installed."""
     for name in names:
         _, module, extra = RECORDERS[name]
         if importlib.util.find_spec(module) is None:
@@ -79,16 +77,16 @@ def check(names: Sequence[str]) -> None:
 
 
 @contextmanager
-def tracked(recorders: Sequence[Recorder], story: Story) -> Iterator[Callable[[Sequence[TrackedPoint]], None]]:
-    """Recorders that are started, and finished whatever happens; yields what takes points to all of them."""
+def tracked(recorders: Sequence[Recorder], info: RunInfo) -> Iterator[Callable[[Sequence[TrackedPoint]], None]]:
+    """Start recorders and finish them whatever happens; yields a function that writes points to all of them."""
     started: list[Recorder] = []
     status = "failed"
     try:
-        with redirect_stdout(sys.stderr):  # what they say themselves; our output may be JSON
+        with redirect_stdout(sys.stderr):  # recorders print to stdout, which may hold our JSON
             for recorder in recorders:
-                recorder.start(story)
+                recorder.start(info)
                 started.append(recorder)
-        yield functools.partial(_tell, recorders)
+        yield functools.partial(_write, recorders)
         status = "finished"
     finally:
         with redirect_stdout(sys.stderr):
@@ -96,14 +94,14 @@ def tracked(recorders: Sequence[Recorder], story: Story) -> Iterator[Callable[[S
                 recorder.finish(status)
 
 
-def _tell(recorders: Sequence[Recorder], points: Sequence[TrackedPoint]) -> None:
+def _write(recorders: Sequence[Recorder], points: Sequence[TrackedPoint]) -> None:
     for recorder in recorders:
         recorder.write(points)
 
 
 @dataclass
 class Points:
-    """Makes points of blocks of rows and probes: one for every look, with the last row before it and what was sent.
+    """Turns blocks of rows and probes into points: one per probe, with the last row before it and the total bytes.
 
     >>> points = Points(every=2, done=0)
     >>> rows = {"step_size": np.array([0.5, 0.5, 0.4]), "bytes_up": np.array([8, 8, 8])}
@@ -113,7 +111,7 @@ class Points:
 
     every: int
     done: int
-    totals: dict[str, float] = field(default_factory=dict)  # what was paid until `done`
+    totals: dict[str, float] = field(default_factory=dict)  # of the first `done` rounds
     paid: tuple[str, ...] = ("bytes_up", "bytes_down")
 
     def __call__(
@@ -122,9 +120,9 @@ class Points:
         first, count = self.done, done - self.done
         flat = {name: column for name, column in rows.items() if np.ndim(column) == 1 and len(column) == count}
         sums = {name: self.totals.get(name, 0.0) + np.cumsum(flat[name]) for name in self.paid if name in flat}
-        looks = [k for k in range(first + 1, done + 1) if k % self.every == 0]
+        probed = [k for k in range(first + 1, done + 1) if k % self.every == 0]
         points = []
-        for number, k in enumerate(looks):
+        for number, k in enumerate(probed):
             values = {name: column[number] for name, column in probes.items() if np.ndim(column) == 1}
             values |= {name: column[k - first - 1] for name, column in flat.items()}
             values |= {f"total.{name}": column[k - first - 1] for name, column in sums.items()}

@@ -6,15 +6,15 @@ from typing import Any
 
 
 class TensorBoard:
-    """Scalars in the folder of the run, or below `place`."""
+    """Scalars in the folder of the run, or under `place`."""
 
-    def start(self, story: Any) -> None:
+    def start(self, info: Any) -> None:
         from tensorboardX import SummaryWriter
 
-        folder = story.folder if story.place is None else f"{story.place}/{story.name}"
-        # files are named by the second: a run that is continued within one must not write over its first file
+        folder = info.folder if info.place is None else f"{info.place}/{info.name}"
+        # files are named by the second: a run resumed within a second must not overwrite its first file
         self._writer = SummaryWriter(str(folder), filename_suffix=f".{time.time_ns()}")
-        lines = "\n".join(f"    {name} = {value}" for name, value in story.settings.items())
+        lines = "\n".join(f"    {name} = {value}" for name, value in info.settings.items())
         self._writer.add_text("configuration", lines)
 
     def write(self, points: Any) -> None:

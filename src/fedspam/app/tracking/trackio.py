@@ -7,12 +7,12 @@ from typing import Any
 class Trackio:
     """A run of a project, where trackio keeps them (TRACKIO_DIR)."""
 
-    def start(self, story: Any) -> None:
+    def start(self, info: Any) -> None:
         import trackio  # pyright: ignore[reportMissingImports]
 
         self._trackio = trackio
         self._run = trackio.init(
-            project=story.project, name=story.name, config=dict(story.settings), resume="allow", embed=False,
+            project=info.project, name=info.name, config=dict(info.settings), resume="allow", embed=False,
             auto_log_cpu=False, auto_log_gpu=False,
         )  # fmt: skip
 

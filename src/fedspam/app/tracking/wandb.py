@@ -4,14 +4,14 @@ from typing import Any
 
 
 class Wandb:
-    """A run of a project; one that is continued goes on under the same id."""
+    """A run of a project; a resumed run keeps its id."""
 
-    def start(self, story: Any) -> None:
+    def start(self, info: Any) -> None:
         import wandb  # pyright: ignore[reportMissingImports]
 
-        folder = story.place or str(story.folder)
+        folder = info.place or str(info.folder)
         self._run = wandb.init(
-            project=story.project, name=story.name, config=dict(story.settings), dir=folder, id=story.identity,
+            project=info.project, name=info.name, config=dict(info.settings), dir=folder, id=info.identity,
             resume="allow",
         )  # fmt: skip
 
