@@ -240,7 +240,7 @@ def test_files_that_cannot_be_read(tmp_path: Path) -> None:
 
 def test_differences() -> None:
     one, other = decode(SMALL), decode(with_(run={"rounds": 5, "seed": 3}))
-    assert config.differences(one, other, frozenset({"run.rounds"})) == ["run.seed: 0 was, 3 is"]
+    assert config.differences(one, other, frozenset({"run.rounds"})) == ["run.seed changed from 0 to 3"]
     assert config.differences(one, other, frozenset({"run"})) == []
 
 

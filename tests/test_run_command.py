@@ -96,7 +96,7 @@ def test_a_run_is_continued(
     assert same(tmp_path / "part", finished.folder)
     assert config.read(tmp_path / "part" / "config.toml").run.rounds == 10
     assert main(["run", "--resume", "--out", out, "--algorithm.fresh_weight", "0.5"]) == 2
-    assert "algorithm.fresh_weight: 0.3 was, 0.5 is" in capsys.readouterr().err
+    assert "algorithm.fresh_weight changed from 0.3 to 0.5" in capsys.readouterr().err
     assert main(["run", *FLAGS.split(), "--out", out]) == 1
     assert "continue it with --resume" in capsys.readouterr().err
 
@@ -378,7 +378,7 @@ def test_bash_completes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> N
     def complete(*words: str) -> set[str]:
         line = " ".join(shlex.quote(word) for word in words)
         asked = f"COMP_WORDS=({line}); COMP_CWORD={len(words) - 1}"
-        program = f'source ./fedspam.bash; {asked}; _fedspam; echo "${{COMPREPLY[@]}}"'
+        program = f'source ./fedspam.bash; {asked}; _shtab_fedspam; echo "${{COMPREPLY[@]}}"'
         found = subprocess.run(["bash", "-c", program], cwd=tmp_path, capture_output=True, text=True, check=True)
         return set(found.stdout.split())
 
@@ -387,3 +387,5 @@ def test_bash_completes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> N
     assert complete("fedspam", "completions", "z") == {"zsh"}
     assert complete("fedspam", "run", "fed") == {"fedspam.bash"}
     assert complete("fedspam", "compare", "--metric", "") == {"gradient", "accuracy"}
+    assert complete("fedspam", "run", "--algorithm.fr") == {"--algorithm.fresh_weight"}
+    assert complete("fedspam", "run", "--run.precision", "") == {"float32", "float64"}

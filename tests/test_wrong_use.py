@@ -145,7 +145,7 @@ CASES = {
     "resume of another run": Case(
         "run --resume --out done --algorithm.fresh_weight 0.9",
         2,
-        ("algorithm.fresh_weight: 0.2 was, 0.9 is", "choose another"),
+        ("algorithm.fresh_weight changed from 0.2 to 0.9", "choose another"),
     ),
     "resume of nothing": Case("run --resume --out nowhere", 2, ("holds no run to continue", "another --out")),
     "resume of nowhere": Case("run good.toml --resume", 2, ("--resume needs", "--out FOLDER")),

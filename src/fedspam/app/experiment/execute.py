@@ -14,7 +14,7 @@ import numpy as np
 
 from fedspam.app import tracking
 from fedspam.app.config import Config, ConfigError, differences, read, tables, to_toml
-from fedspam.app.config.write import toml_value
+from fedspam.app.config.write import value_text
 from fedspam.app.experiment.build import Experiment, make
 from fedspam.simulation import Run, records, simulate
 from fedspam.simulation.stopping import Target, Watch
@@ -167,7 +167,7 @@ def _past(folder: Path) -> dict[str, np.ndarray]:
 
 def _story(config: Config, folder: Path) -> tracking.Story:
     settings = {
-        f"{section}.{key}": value if isinstance(value, bool | int | float | str) else toml_value(value)
+        f"{section}.{key}": value if isinstance(value, bool | int | float | str) else value_text(value)
         for section, table in tables(config).items()
         for key, value in table.items()
     }
