@@ -1,4 +1,4 @@
-"""The command `fedspam`: it reads arguments and calls the library, which is imported when it is needed."""
+"""The command `fedspam`. It parses arguments and imports the library only when a command needs it."""
 
 import argparse
 import shlex
@@ -6,6 +6,7 @@ import sys
 from collections.abc import Sequence
 
 from fedspam import __version__
+from fedspam.app import UsageError
 from fedspam.app.commands import compare, completions, lab, measure, methods, new, report, reproduce, run, theory
 from fedspam.app.commands._arguments import EXIT_CODES, Parser, dotted
 
@@ -26,6 +27,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options.line = shlex.join(["fedspam", *words])
     try:
         return options.run(options)
+    except UsageError as error:
+        sys.stderr.write(f"fedspam {words[0]}: error: {error}\n")
+        return 2
     except KeyboardInterrupt:
         sys.stderr.write("fedspam: stopped\n")
         return 130

@@ -2,8 +2,10 @@
 
 import argparse
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import NoReturn, TypeAlias
+
+from fedspam._internal.nearest import nearest
 
 EXIT_CODES = (
     "exit codes: 0 done, 1 something failed or does not hold, 2 wrong arguments or configuration, 130 interrupted"
@@ -23,9 +25,9 @@ class Parser(argparse.ArgumentParser):
         unknown, choice = UNKNOWN.search(message), CHOICE.search(message)
         near = None
         if unknown and unknown[1].startswith("-"):
-            near = _nearest(unknown[1].partition("=")[0], options(self))
+            near = nearest(unknown[1].partition("=")[0], options(self))
         elif choice:
-            near = _nearest(choice[1], [word.strip(" '") for word in choice[2].split(",")])
+            near = nearest(choice[1], [word.strip(" '") for word in choice[2].split(",")])
         super().error(message + (f"; did you mean {near}?" if near else ""))
 
 
@@ -37,13 +39,6 @@ def options(parser: argparse.ArgumentParser) -> list[str]:
         if isinstance(action, argparse._SubParsersAction):
             found += [name for inner in action.choices.values() for name in options(inner)]
     return list(dict.fromkeys(found))
-
-
-def _nearest(word: str, allowed: Iterable[str]) -> str | None:
-    import difflib
-
-    found = difflib.get_close_matches(word, list(allowed), n=1)
-    return found[0] if found else None
 
 
 def dotted(words: Sequence[str]) -> list[str]:
