@@ -96,7 +96,8 @@ def test_a_run_is_continued(
     assert json.loads(capsys.readouterr().out)["rounds"] == 10
     assert same(tmp_path / "part", finished.folder)
     assert config.read(tmp_path / "part" / "config.toml").run.rounds == 10
-    assert main(["run", "--resume", "--out", out, "--algorithm.fresh_weight", "0.5"]) == 2
+    with pytest.raises(SystemExit, match="2"):
+        main(["run", "--resume", "--out", out, "--algorithm.fresh_weight", "0.5"])
     assert "algorithm.fresh_weight changed from 0.3 to 0.5 since this run began" in capsys.readouterr().err
     assert main(["run", *FLAGS.split(), "--out", out]) == 1
     assert "continue it with --resume" in capsys.readouterr().err

@@ -21,7 +21,7 @@ EXAMPLES = """examples:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run a command line and return its exit code."""
+    """Run a command line and return its exit code. Wrong use raises SystemExit with code 2."""
     words = list(sys.argv[1:] if arguments is None else arguments)
     options = parser().parse_args(dotted(words) if words[:1] == ["run"] else words)
     options.line = shlex.join(["fedspam", *words])
@@ -29,7 +29,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return options.run(options)
     except UsageError as error:
         sys.stderr.write(f"fedspam {words[0]}: error: {error}\n")
-        return 2
+        raise SystemExit(2) from None  # as argparse does
     except KeyboardInterrupt:
         sys.stderr.write("fedspam: stopped\n")
         return 130
@@ -43,8 +43,6 @@ def parser() -> argparse.ArgumentParser:
         prog="fedspam",
         description="Federated optimization that benefits from clients being alike: SPAM, its variants, its rivals.",
         epilog=f"{EXAMPLES}\n\n{EXIT_CODES}",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
     )
     command.add_argument("--version", action="version", version=f"fedspam {__version__}")
     commands = command.add_subparsers(title="commands", metavar="COMMAND", required=True)

@@ -3,6 +3,7 @@
 import argparse
 from pathlib import Path
 
+from fedspam.app import UsageError
 from fedspam.app.commands._arguments import EXIT_CODES, Commands, listed, whole
 
 
@@ -26,8 +27,6 @@ def add(commands: Commands) -> None:
             "  fedspam compare --sweep\n\n"
             f"{EXIT_CODES}"
         ),
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
     )
     command.add_argument("--problem", metavar="NAME", help="what to compare on (quadratics)")
     command.add_argument(
@@ -49,7 +48,7 @@ def add(commands: Commands) -> None:
     command.add_argument("--data", type=Path, metavar="FOLDER", help="the data sets ($FEDSPAM_DATA, else ./data)")
     command.add_argument("--out", type=Path, metavar="FOLDER", help="where the results go (runs/compare-<date-time>)")
     command.add_argument("--quiet", action="store_true", help="print the folder and nothing else")
-    command.set_defaults(run=run, refuse=command.error)
+    command.set_defaults(run=run)
 
 
 def run(options: argparse.Namespace) -> int:
@@ -60,5 +59,5 @@ def run(options: argparse.Namespace) -> int:
     try:
         wanted = checked(**{name: getattr(options, name) for name in names})
     except ValueError as error:
-        return options.refuse(str(error))  # which leaves with exit code 2
+        raise UsageError(str(error)) from None
     return terminal.show(wanted, data=options.data, folder=options.out, command=options.line, quiet=options.quiet)

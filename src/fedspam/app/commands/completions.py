@@ -19,8 +19,6 @@ def add(commands: Commands) -> None:
             '  zsh:   fedspam completions zsh > "${fpath[1]}/_fedspam"\n'
             "  fish:  fedspam completions fish > ~/.config/fish/completions/fedspam.fish"
         ),
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
     )
     command.add_argument("shell", choices=SHELLS, help="the shell")
     command.set_defaults(run=run)

@@ -10,7 +10,6 @@ def add(commands: Commands) -> None:
         "methods",
         help="list all methods with their facts and costs",
         description="List all methods: what their theory covers, what they send, and their key for `compare`.",
-        allow_abbrev=False,
     )
     form = command.add_mutually_exclusive_group()
     form.add_argument("--markdown", dest="form", action="store_const", const="markdown", help="docs/methods.md")

@@ -1,8 +1,10 @@
 """`fedspam report`: a page about runs, with figures and tables for papers."""
 
 import argparse
+import sys
 from pathlib import Path
 
+from fedspam.app import UsageError
 from fedspam.app.commands._arguments import EXIT_CODES, Commands, listed
 
 
@@ -23,8 +25,6 @@ def add(commands: Commands) -> None:
             "  fedspam report runs/spam --bound delta=0.3,sigma=0.1,gap=2      (see `fedspam measure`)\n\n"
             f"{EXIT_CODES}"
         ),
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
     )
     command.add_argument("folders", nargs="+", type=Path, metavar="RUN_FOLDER", help="where a run was recorded")
     command.add_argument("--out", type=Path, default=Path("report.html"), metavar="FILE", help="the page (report.html)")
@@ -39,7 +39,7 @@ def add(commands: Commands) -> None:
     command.add_argument("--csv", type=Path, metavar="FILE", help="also all points of all curves, as CSV")
     command.add_argument("--parquet", type=Path, metavar="FILE", help="likewise as Parquet (needs pyarrow)")
     command.add_argument("--quiet", action="store_true", help="print nothing")
-    command.set_defaults(run=run, refuse=command.error)
+    command.set_defaults(run=run)
 
 
 def run(options: argparse.Namespace) -> int:
@@ -48,14 +48,9 @@ def run(options: argparse.Namespace) -> int:
     try:
         promise = None if options.bound is None else report.BoundOverlay.of(options.bound)
     except ValueError as error:
-        return options.refuse(f"argument --bound: {error}")
-    names = ("title", "targets", "figures", "csv", "parquet")
-    given = {name: getattr(options, name) for name in names}
-    paths = report.write(options.folders, options.out, promise=promise, **given)
-    if not options.quiet:
-        from rich.console import Console
-
-        console = Console()
-        for path in paths:
-            console.print(str(path), highlight=False, soft_wrap=True, markup=False)
+        raise UsageError(f"argument --bound: {error}") from None
+    given = {name: getattr(options, name) for name in ("title", "targets", "figures", "csv", "parquet")}
+    for path in report.write(options.folders, options.out, promise=promise, **given):
+        if not options.quiet:
+            sys.stdout.write(f"{path}\n")
     return 0

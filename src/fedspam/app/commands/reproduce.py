@@ -22,8 +22,6 @@ def add(commands: Commands) -> None:
             "  fedspam reproduce --seed 100                   other problems, other draws of clients\n\n"
             "exit codes: 0 every sentence holds, 1 one does not or the run failed, 2 wrong arguments"
         ),
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
     )
     command.add_argument("--seeds", type=whole(1), default=20, metavar="N", help="problems to average over (20)")
     command.add_argument(

@@ -27,8 +27,6 @@ def add(commands: Commands) -> None:
             "  fedspam run experiment.toml --json | jq .accuracy\n\n"
             "exit codes: 0 done, 1 stopped or failed, 2 wrong arguments or configuration, 130 interrupted"
         ),
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
     )
     command.add_argument("file", nargs="?", type=Path, metavar="FILE", help="the configuration, a TOML file")
     command.add_argument(
