@@ -155,6 +155,7 @@ CASES = {
     "unknown command": Case("rum", 2, ("'rum'", "did you mean run?")),
     "unknown flag": Case("run good.toml --quite", 2, ("--quite", "did you mean --quiet?")),
     "a flag that needs a value": Case("run good.toml --out", 2, ("--out", "expected one argument")),
+    "cite: unknown method": Case("cite fedavgg", 2, ("'fedavgg'", "did you mean 'fedavg'?", "fedspam methods")),
     "unknown shell": Case("completions bahs", 2, ("'bahs'", "did you mean bash?")),
     "new: a name that is none": Case("new My.Project", 1, ("'My.Project'", "such as my-project")),
     "compare: unknown problem": Case("compare --problem rigde", 2, ("'rigde'", "did you mean 'ridge'?")),

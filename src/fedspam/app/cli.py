@@ -7,10 +7,10 @@ from collections.abc import Sequence
 
 from fedspam import __version__
 from fedspam.app import UsageError
-from fedspam.app.commands import compare, completions, lab, measure, methods, new, report, reproduce, run, theory
+from fedspam.app.commands import cite, compare, completions, lab, measure, methods, new, report, reproduce, run, theory
 from fedspam.app.commands._arguments import EXIT_CODES, Parser, dotted
 
-COMMANDS = (reproduce, run, methods, compare, theory, measure, report, lab, new, completions)
+COMMANDS = (reproduce, run, methods, compare, theory, measure, report, lab, new, cite, completions)
 
 EXAMPLES = """examples:
   fedspam reproduce                           the paper's experiment, in less than a minute

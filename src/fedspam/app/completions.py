@@ -10,6 +10,7 @@ def script(parser: argparse.ArgumentParser, shell: str) -> str:
     """The completion script for one shell, with the dotted settings of `fedspam run` among its flags."""
     (commands,) = (action for action in parser._actions if isinstance(action, argparse._SubParsersAction))
     _add_settings(commands.choices["run"])
+    _add_methods(commands.choices["cite"])
     for command in commands.choices.values():
         for action in command._actions:
             if action.type is Path:
@@ -22,3 +23,9 @@ def _add_settings(run: argparse.ArgumentParser) -> None:
 
     for name, choices in setting_choices().items():
         run.add_argument(f"--{name}", choices=choices or None)
+
+
+def _add_methods(cite: argparse.ArgumentParser) -> None:
+    from fedspam.methods import METHODS
+
+    cite._positionals._group_actions[0].choices = list(METHODS)

@@ -20,7 +20,7 @@ DOTTED = re.compile(r"--([a-z]+\.[\w.]+)(?:=(.*))?", re.DOTALL)
 
 
 class Parser(argparse.ArgumentParser):
-    """A parser whose errors name the nearest flag or choice. It prints texts as they stand and knows no abbreviations."""
+    """A parser whose errors name the nearest flag or choice. Flags cannot be abbreviated."""
 
     def __init__(self, **options: Any) -> None:
         defaults = {"formatter_class": argparse.RawDescriptionHelpFormatter, "allow_abbrev": False}
