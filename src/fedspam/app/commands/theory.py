@@ -33,7 +33,9 @@ def add(commands: Commands) -> None:
     command.add_argument("--dimension", type=whole(2), default=10, metavar="D", help="number of parameters (10)")
     command.add_argument("--seeds", type=whole(2), default=20, metavar="N", help="runs to average over (20)")
     command.add_argument("--seed", type=whole(0), default=0, metavar="S", help="the first seed (0)")
-    command.add_argument("--out", type=Path, metavar="FOLDER", help="where the results go (runs/theory-<date-time>)")
+    command.add_argument(
+        "--out", type=Path, metavar="FOLDER", help="the folder of the results (runs/theory-<date-time>)"
+    )
     command.add_argument("--quiet", action="store_true", help="print only the folder")
     command.set_defaults(run=run)
 

@@ -152,18 +152,13 @@ class FemnistSection(DataSection, frozen=True, kw_only=True, tag_field="kind", t
     folder: Folder = None
 
 
-DATA: Mapping[str, type[DataSection]] = {
-    "csv": Csv,
-    "npz": Npz,
-    "libsvm": Libsvm,
-    "leaf": Leaf,
-    "femnist": FemnistSection,
-    "digits": Digits,
-    "synthetic": Synthetic,
-    "quadratics": QuadraticsSection,
-    "random_ridge": RidgeSection,
-    "problem": ProblemSection,
-}
+def _by_name(*kinds: type[Struct]) -> dict[str, Any]:
+    return {str(kind.__struct_config__.tag): kind for kind in kinds}
+
+
+DATA: Mapping[str, type[DataSection]] = _by_name(
+    Csv, Npz, Libsvm, Leaf, FemnistSection, Digits, Synthetic, QuadraticsSection, RidgeSection, ProblemSection
+)
 
 
 class Clients(Struct, frozen=True, kw_only=True):
@@ -227,14 +222,7 @@ class LeafCnn(Struct, frozen=True, kw_only=True, tag_field="name", tag="leaf_cnn
     hidden: Annotated[Whole, _about("width of the dense layer")] = 256
 
 
-MODELS: Mapping[str, type[Struct]] = {
-    "logistic": Logistic,
-    "softmax": Softmax,
-    "linear": LinearSection,
-    "mlp": Mlp,
-    "femnist_cnn": FemnistCnn,
-    "leaf_cnn": LeafCnn,
-}
+MODELS: Mapping[str, type[Struct]] = _by_name(Logistic, Softmax, LinearSection, Mlp, FemnistCnn, LeafCnn)
 
 
 # --- [run], [evaluate], [track] --------------------------------------------------------------------------------------
