@@ -19,7 +19,8 @@ def module(monkeypatch: pytest.MonkeyPatch) -> types.ModuleType:
 
     def lookup(name: str) -> Any:
         if name == "Old":
-            return deprecated_name("module_with_old_name.Old", "fedspam.datasets.FederatedData", "0.3")
+            deprecated_name("module_with_old_name.Old", "fedspam.datasets.FederatedData", "0.3")
+            return FederatedData
         raise AttributeError(name)
 
     made.__getattr__ = lookup  # type: ignore[method-assign]

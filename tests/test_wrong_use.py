@@ -172,7 +172,7 @@ CASES = {
     "measure: unknown problem": Case("measure --problem rigde", 2, ("'rigde'", "did you mean 'ridge'?")),
     "measure: too few clients": Case("measure --clients 1", 2, ("'1'", "of at least 4")),
     "theory: negative similarity": Case("theory --delta -1", 2, ("--delta", "-1")),
-    "lab: impossible port": Case("lab --port -1", 2, ("--port", "of at least 0")),
+    "lab: impossible port": Case("lab --port -1", 2, ("--port", "from 0 to 65535")),
     "report: a folder of something else": Case("report .", 1, ("manifest.json",)),
 }
 

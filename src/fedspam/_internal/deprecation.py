@@ -1,17 +1,16 @@
 """Warnings for names that changed. The old name works for one minor release after the release that warns."""
 
 import functools
-import importlib
 import warnings
 from collections.abc import Callable
-from typing import Any, ParamSpec, TypeVar
+from typing import ParamSpec, TypeVar
 
 P = ParamSpec("P")
 R = TypeVar("R")
 
 
-def deprecated_name(old: str, new: str, removed_in: str) -> Any:
-    """Warn that a module's name changed, and return what the new name stands for. For a module's ``__getattr__``.
+def deprecated_name(old: str, new: str, removed_in: str) -> None:
+    """Warn that a name of a module changed. Call it in the module's ``__getattr__``.
 
     Arguments:
         old: the old name with its module.
@@ -19,17 +18,17 @@ def deprecated_name(old: str, new: str, removed_in: str) -> Any:
         removed_in: the version that no longer has the old name.
 
     >>> def __getattr__(name):
-    ...     if name == "squared":
-    ...         return deprecated_name("fedspam.squared", "fedspam._internal.trees.squared_norm", "0.3")
+    ...     if name == "Circle":
+    ...         deprecated_name("shapes.Circle", "shapes.Disk", "0.3")
+    ...         return "the disk"
     ...     raise AttributeError(name)
     >>> with warnings.catch_warnings(record=True, action="always") as caught:
-    ...     function = __getattr__("squared")
-    >>> function.__name__, str(caught[0].message)
-    ('squared_norm', 'fedspam.squared is now fedspam._internal.trees.squared_norm; the old name goes in version 0.3')
+    ...     __getattr__("Circle")
+    'the disk'
+    >>> str(caught[0].message)
+    'shapes.Circle is now shapes.Disk; the old name goes in version 0.3'
     """
     _warn(old, new, removed_in, stacklevel=4)
-    module, _, name = new.rpartition(".")
-    return getattr(importlib.import_module(module), name)
 
 
 def renamed_argument(old: str, new: str, removed_in: str) -> Callable[[Callable[P, R]], Callable[P, R]]:

@@ -1,4 +1,4 @@
-"""The starter project: the files of `template/` under names of one's own. Needs no Flower."""
+"""The starter project: the files of `template/`, renamed for the new project. Needs no Flower."""
 
 import keyword
 import re
@@ -6,13 +6,13 @@ from importlib import resources
 from importlib.resources.abc import Traversable
 from pathlib import Path
 
-SUFFIX = ".in"  # of the files of the template, so that nothing takes them for this package's own code
+SUFFIX = ".in"  # of the template's files, so that no tool takes them for code of this package
 NAME = re.compile(r"[a-z][a-z0-9]*([-_][a-z0-9]+)*")
 TAKEN = {"fedspam", "flwr", "jax", "numpy", "test", "deploy"}
 
 
 def create(folder: Path) -> list[Path]:
-    """Write the project to a folder that is not there yet, and return its files.
+    """Write the project to a new folder, and return its files.
 
     >>> import tempfile
     >>> place = Path(tempfile.mkdtemp()) / "my-project"
@@ -23,11 +23,11 @@ def create(folder: Path) -> list[Path]:
     package = project.replace("-", "_")
     if not NAME.fullmatch(project) or keyword.iskeyword(package) or package in TAKEN:
         raise ValueError(
-            f"{project!r} cannot be the name of a project and of its Python package; use small letters, digits and "
-            "hyphens, such as my-project, and no name that is taken"
+            f"{project!r} cannot be the name of a project and of its Python package; use lowercase letters, digits and "
+            "hyphens, such as my-project, and no name of a known package"
         )
     if folder.exists():
-        raise FileExistsError(f"{folder} exists already; choose another name, or remove it")
+        raise FileExistsError(f"{folder} already exists; choose another name, or remove it")
     made = []
     for path, text in sorted(_files(resources.files("fedspam.app.new") / "template", Path())):
         named = Path(*(part.replace("@package@", package) for part in path.parts))
