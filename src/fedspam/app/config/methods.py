@@ -89,6 +89,8 @@ def takes_prox(name: str) -> bool:
 
 def _default(name: str, argument: inspect.Parameter) -> Any:
     """The constructor's default. A registry row that stands for an option of it, such as mime_adam, has its own."""
+    if argument.default is inspect.Parameter.empty and types.NoneType in typing.get_args(argument.annotation):
+        return None  # TOML cannot write None: leave the setting out instead
     method = METHODS[name]
     own = method.example.get(argument.name)
     if own is None or name == method.build.__name__:
