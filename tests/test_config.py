@@ -14,9 +14,11 @@ from hypothesis import strategies as st
 
 from fedspam import solvers
 from fedspam._internal import describe
+from fedspam._internal.nearest import nearest
 from fedspam.app import config
 from fedspam.app.config import ConfigError, decode, methods, read, schema, to_toml, type_text
 from fedspam.app.config.write import tables_of
+from fedspam.app.experiment import build
 from fedspam.methods import METHODS
 
 SMALL = {"data": "ridge", "algorithm": {"name": "spam", "step_size": 0.5, "fresh_weight": 0.2}}
@@ -28,7 +30,7 @@ def with_(**sections: Any) -> dict[str, Any]:
 
 def test_the_example_is_read_and_written_back() -> None:
     found = decode(tomllib.loads(config.EXAMPLE))
-    assert (found.data.kind if hasattr(found.data, "kind") else methods.name_of(found.data)) == "synthetic"
+    assert schema.name_of(found.data) == "synthetic"
     assert decode(tomllib.loads(to_toml(found, "a head\nof two lines"))) == found
     assert to_toml(found, "a head").startswith("# a head\n")
 
@@ -69,7 +71,8 @@ def test_every_method_is_made_from_its_section(name: str) -> None:
     assert decode(tomllib.loads(to_toml(found))) == found
     objects = {"base": row.example["base"]} if "base" in row.example else {}
     objects |= {"solver": solvers.Exact()} if solved else {}
-    made = methods.method(found.algorithm, found.prox)
+    objects |= {key: None for key, value in row.example.items() if value is None}  # left out of the file
+    made = build.build_method(found.algorithm, found.prox)
     assert describe.describe(made) == describe.describe(row.build(**(plain | objects)))
 
 
@@ -94,13 +97,15 @@ def test_schedules() -> None:
         "step_size": power,
         "fresh_weight": {"schedule": "theorem", "delta": 0.1},
     }
-    made = methods.method(decode(with_(algorithm=asked)).algorithm, None, 5)
+    made = build.build_method(decode(with_(algorithm=asked)).algorithm, None, 5)
     gamma = float(made.step_size(3))
     assert gamma == pytest.approx(1.0)
     effective = 2 * 4 / 3  # B (n - 1) / (n - B)
     squared = 96 * (0.1 * gamma) ** 2
     assert float(made.estimator.fresh_weight(3)) == pytest.approx(squared / (squared + effective))
-    listed = methods.method(decode(with_(algorithm=SMALL["algorithm"] | {"step_size": [0.5, 0.25]})).algorithm, None)
+    listed = build.build_method(
+        decode(with_(algorithm=SMALL["algorithm"] | {"step_size": [0.5, 0.25]})).algorithm, None
+    )
     assert [float(listed.step_size(k)) for k in range(3)] == [0.5, 0.25, 0.25]
 
 
@@ -108,14 +113,14 @@ def test_schedules() -> None:
 def test_every_solver_is_made_from_its_section(name: str) -> None:
     found = decode(with_(prox=name)).prox
     assert isinstance(found, methods.PROX[name])
-    solver = methods.solver(found)
+    solver = build.build_solver(found)
     assert callable(solver)
     if "steps" in found.__struct_fields__:
-        assert methods.solver(decode(with_(prox={"name": name, "steps": 7})).prox).steps == 7  # type: ignore[union-attr]
+        assert build.build_solver(decode(with_(prox={"name": name, "steps": 7})).prox).steps == 7  # type: ignore[union-attr]
 
 
 def test_tolerances() -> None:
-    stop = lambda **asked: methods.solver(decode(with_(prox={"name": "lbfgs", **asked})).prox).stop  # type: ignore[union-attr]
+    stop = lambda **asked: build.build_solver(decode(with_(prox={"name": "lbfgs", **asked})).prox).stop  # type: ignore[union-attr]
     assert isinstance(stop(), solvers.Relative)
     assert stop(tolerance=0.1).theta == 0.1
     assert stop(epsilon=1e-6).epsilon == 1e-6
@@ -141,7 +146,7 @@ def test_flags_go_before_the_file(tmp_path: Path) -> None:
         ("algorithm.step_size.value", "1"),
         ("algorithm.step_size.exponent", "0.5"),
     ]
-    with pytest.raises(ConfigError, match="no table at this place"):
+    with pytest.raises(ConfigError, match="the file has a value here, not a table"):
         read(path, flags)  # step_size is a number in the file
     path = write(tmp_path, config.EXAMPLE.replace("step_size = 0.2", "# "))
     found = read(path, flags)
@@ -159,10 +164,10 @@ def test_a_word_replaces_a_section(tmp_path: Path) -> None:
         ("algorithm.local_steps", "2"),
         ("algorithm.local_rate", "0.1"),
     ]
-    with pytest.raises(ConfigError, match="fedavg solves no prox; leave the section"):
+    with pytest.raises(ConfigError, match="fedavg solves no prox; remove the section"):
         read(path, flags)
     found = read(None, [("data", "ridge"), *flags])
-    assert (found.data.name, methods.name_of(found.algorithm)) == ("ridge", "fedavg")
+    assert (found.data.name, schema.name_of(found.algorithm)) == ("ridge", "fedavg")
     assert read(None, [("data", "digits"), ("model", "softmax"), *flags]).data == schema.Digits()
 
 
@@ -195,13 +200,13 @@ def test_paths_of_a_file_are_seen_from_its_folder(tmp_path: Path, monkeypatch: p
         ({"data": {}}, "data.kind is missing; it must be one of csv"),
         ({"model": "softmaxx", "data": "digits"}, "model.name = 'softmaxx' is unknown; did you mean 'softmax'?"),
         ({"data": "digits"}, "model is missing; name one of logistic"),
-        ({"model": "softmax"}, "data of kind 'problem' brings its own loss"),
+        ({"model": "softmax"}, "data of kind 'problem' has its own loss"),
         ({"algorithm": {"name": "spam"}}, "algorithm.step_size is missing: algorithm of name 'spam' needs it"),
         ({"algorithm": {"name": "spam", "step_size": "x", "fresh_weight": 1}},
          r"a number or a table \{schedule = 'power'"),
         ({"track": {"to": ["tensorbord"]}}, "'tensorboard'"),
-        ({"clients": {"split": "iid"}}, "data of kind 'problem' has clients; leave it out"),
-        ({"evaluate": {"metric": "loss"}}, "evaluate.target is missing: how much is the loss to be?"),
+        ({"clients": {"split": "iid"}}, "data of kind 'problem' has its own clients; remove the setting"),
+        ({"evaluate": {"metric": "loss"}}, "evaluate.target is missing: give the loss to reach"),
     ],
 )  # fmt: skip
 def test_errors_say_what_was_meant(tree: dict[str, Any], told: str) -> None:
@@ -223,7 +228,7 @@ def test_everything_that_is_wrong_is_told_at_once() -> None:
 def test_what_is_no_toml(tmp_path: Path, text: str) -> None:
     path = tmp_path / "bad.toml"
     path.write_bytes(text.encode("utf-8", "surrogatepass"))
-    with pytest.raises(ConfigError, match="is no TOML"):
+    with pytest.raises(ConfigError, match="is not TOML"):
         read(path)
 
 
@@ -240,7 +245,7 @@ def test_files_that_cannot_be_read(tmp_path: Path) -> None:
 
 def test_differences() -> None:
     one, other = decode(SMALL), decode(with_(run={"rounds": 5, "seed": 3}))
-    assert config.differences(one, other, frozenset({"run.rounds"})) == ["run.seed: 0 was, 3 is"]
+    assert config.differences(one, other, frozenset({"run.rounds"})) == ["run.seed changed from 0 to 3"]
     assert config.differences(one, other, frozenset({"run"})) == []
 
 
@@ -248,7 +253,7 @@ def test_rules_in_words() -> None:
     assert type_text.rule(Annotated[float, msgspec.Meta(ge=0, lt=1)]) == "a number of at least 0 and less than 1"
     assert type_text.rule(bool) == "true or false"
     assert type_text.rule(Literal["a"] | None) == "'a'"
-    assert type_text.nearest("zzz", ["rounds"]) is None
+    assert nearest("zzz", ["rounds"]) is None
 
 
 def test_the_list_of_settings_names_every_setting() -> None:
@@ -267,4 +272,4 @@ def test_the_list_of_settings_names_every_setting() -> None:
 def test_float_settings_take_whole_numbers() -> None:
     found = decode(with_(algorithm={"name": "spam", "step_size": 1, "fresh_weight": 1}))
     assert isinstance(found.algorithm.step_size, float)  # type: ignore[attr-defined]
-    assert jax.tree.leaves(methods.method(found.algorithm, None))
+    assert jax.tree.leaves(build.build_method(found.algorithm, None))

@@ -56,7 +56,7 @@ def test_names_that_are_no_packages_are_refused(tmp_path, name):
 def test_nothing_is_overwritten(tmp_path, capsys):
     (tmp_path / "here").mkdir()
     assert main(["new", str(tmp_path / "here")]) == 1
-    assert "exists already" in capsys.readouterr().err
+    assert "already exists" in capsys.readouterr().err
     assert not list((tmp_path / "here").iterdir())
 
 

@@ -268,7 +268,7 @@ def test_an_endless_population_must_be_sampled():
 def small(monkeypatch):
     clients = quadratics(1, clients=5, dimension=3, delta=0.5, noise=1.0)
     problem = of_quadratics("ridge", "five small quadratics", clients, np.ones(3))
-    monkeypatch.setattr("fedspam.app.theory.measured.load", lambda name, folder: problem)
+    monkeypatch.setattr("fedspam.app.theory.measure.load", lambda name, folder: problem)
     return clients
 
 

@@ -12,6 +12,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import msgspec
 import numpy as np
 import pytest
 from rich.console import Console
@@ -95,8 +96,9 @@ def test_a_run_is_continued(
     assert json.loads(capsys.readouterr().out)["rounds"] == 10
     assert same(tmp_path / "part", finished.folder)
     assert config.read(tmp_path / "part" / "config.toml").run.rounds == 10
-    assert main(["run", "--resume", "--out", out, "--algorithm.fresh_weight", "0.5"]) == 2
-    assert "algorithm.fresh_weight: 0.3 was, 0.5 is" in capsys.readouterr().err
+    with pytest.raises(SystemExit, match="2"):
+        main(["run", "--resume", "--out", out, "--algorithm.fresh_weight", "0.5"])
+    assert "algorithm.fresh_weight changed from 0.3 to 0.5 since this run began" in capsys.readouterr().err
     assert main(["run", *FLAGS.split(), "--out", out]) == 1
     assert "continue it with --resume" in capsys.readouterr().err
 
@@ -108,8 +110,8 @@ def test_the_bar_tells_rounds_loss_bytes_and_time(tmp_path: Path) -> None:
     assert re.search(r"rounds .*10/10.*loss -?[\d.]+.*\d+(\.\d+)? (bytes|kB).*\d:\d\d:\d\d", seen.getvalue())
     assert "completed" in printed.getvalue()
     rows = records.read(tmp_path / "run")[1]
-    assert terminal._sent(tmp_path / "run") == rows["bytes_up"].sum() + rows["bytes_down"].sum() > 0
-    assert terminal._sent(tmp_path / "nothing") == 0
+    assert terminal.sent_bytes(tmp_path / "run") == rows["bytes_up"].sum() + rows["bytes_down"].sum() > 0
+    assert terminal.sent_bytes(tmp_path / "nothing") == 0
 
 
 def test_a_target_is_told_and_stops(finished: experiment.ExperimentOutcome, tmp_path: Path) -> None:
@@ -136,6 +138,10 @@ def test_a_run_that_diverges_is_a_failure(tmp_path: Path, capsys: pytest.Capture
     facts = json.loads(capsys.readouterr().out)
     assert facts["status"].startswith("stopped: after round")
     assert "the run diverges" in facts["status"]
+    # the setting says what is watched
+    (growth,) = (field for field in msgspec.structs.fields(config.schema.RunSection) if field.name == "growth")
+    assert "gradient norm" in config.type_text.about(growth.type)
+    assert "gradient" in facts["status"]
 
 
 # --- data and models ---
@@ -257,7 +263,7 @@ def test_a_loss_of_ones_own(tmp_path: Path) -> None:
     ("code", "told"),
     [
         ("def losss(params, rows): ...", "no function 'loss'; did you mean 'losss'?"),
-        ("def loss(params, rows):\n    return jnp.mean(rows['label'] * params[0])", "must give one loss a row"),
+        ("def loss(params, rows):\n    return jnp.mean(rows['label'] * params[0])", "must return one loss per row"),
         ("def loss(params, rows):\n    return rows['lable'] * params[0]", r"failed in line 4: KeyError: 'lable'"),
         ("def loss(params, rows):\n    return params @ rows['features']", r"failed in line 4: TypeError"),
         ("def loss(params, rows)\n", r"the code of .* failed in line 3: SyntaxError"),
@@ -378,7 +384,7 @@ def test_bash_completes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> N
     def complete(*words: str) -> set[str]:
         line = " ".join(shlex.quote(word) for word in words)
         asked = f"COMP_WORDS=({line}); COMP_CWORD={len(words) - 1}"
-        program = f'source ./fedspam.bash; {asked}; _fedspam; echo "${{COMPREPLY[@]}}"'
+        program = f'source ./fedspam.bash; {asked}; _shtab_fedspam; echo "${{COMPREPLY[@]}}"'
         found = subprocess.run(["bash", "-c", program], cwd=tmp_path, capture_output=True, text=True, check=True)
         return set(found.stdout.split())
 
@@ -387,3 +393,6 @@ def test_bash_completes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> N
     assert complete("fedspam", "completions", "z") == {"zsh"}
     assert complete("fedspam", "run", "fed") == {"fedspam.bash"}
     assert complete("fedspam", "compare", "--metric", "") == {"gradient", "accuracy"}
+    assert complete("fedspam", "cite", "scaffo") == {"scaffold", "scaffold_gradient"}
+    assert complete("fedspam", "run", "--algorithm.fr") == {"--algorithm.fresh_weight"}
+    assert complete("fedspam", "run", "--run.precision", "") == {"float32", "float64"}

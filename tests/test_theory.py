@@ -9,7 +9,7 @@ import pytest
 
 from fedspam import simulate, spam, spam_pp
 from fedspam.app.cli import main
-from fedspam.app.theory import promised
+from fedspam.app.theory import bounds as command
 from fedspam.federation import ledger
 from fedspam.methods import METHODS
 from fedspam.methods.schedules import corollary, cube_root, effective_cohort
@@ -437,11 +437,11 @@ def test_observed_sees_what_a_numpy_loop_sees():
 @pytest.mark.slow
 def test_the_command_writes_the_figure_and_its_numbers(tmp_path, capsys, monkeypatch):
     """With two of the five theorems, as each compiles a method."""
-    all_of = promised._outcome
+    all_of = command._outcome
     few = lambda *case: all_of(*case) if case[3] in ("3.2", "4.1") else None
-    monkeypatch.setattr(_promises, "_outcome", few)
-    some = promised.outcomes
-    monkeypatch.setattr(_promises, "outcomes", lambda *asked: [one for one in some(*asked) if one is not None])
+    monkeypatch.setattr(command, "_outcome", few)
+    some = command.outcomes
+    monkeypatch.setattr(command, "outcomes", lambda *options: [one for one in some(*options) if one is not None])
     words = ["--delta", "0.5", "--sigma", "0.2", "--gap", "2", "--rounds", "12", "--seeds", "2", "--clients", "6"]
     assert main(["theory", *words, "--out", str(tmp_path)]) == 0
     printed = capsys.readouterr().out
@@ -455,7 +455,7 @@ def test_the_command_writes_the_figure_and_its_numbers(tmp_path, capsys, monkeyp
 
 
 def test_the_generated_problem_has_the_constants_asked_for():
-    clients, start = promised.problem(promised.TheoryOptions(delta=0.3, sigma=2.0, gap=5.0, smoothness=6.0))
+    clients, start = command.problem(command.TheoryOptions(delta=0.3, sigma=2.0, gap=5.0, smoothness=6.0))
     assert clients.delta == pytest.approx(0.3)
     assert clients.smoothness == pytest.approx(6.0)
     assert float(clients.sigma(jnp.asarray(clients.minimiser))) == pytest.approx(2.0)

@@ -25,7 +25,7 @@ name = "logistic"
 name = "fedavg"
 cohort_size = 2
 local_steps = 1
-step_size = 0.1
+local_rate = 0.1
 
 [run]
 rounds = 3
@@ -49,7 +49,7 @@ CASES = {
     "misspelt key": Case(
         "run good.toml", 2, ("algorithm.cohrt_size = 2", "did you mean 'cohort_size'?"), ("cohort", "cohrt")
     ),
-    "misspelt flag of a setting": Case("run good.toml --algorithm.stepsize 1", 2, ("did you mean 'step_size'?",)),
+    "misspelt flag of a setting": Case("run good.toml --algorithm.localrate 1", 2, ("did you mean 'local_rate'?",)),
     "unknown section": Case(
         "run good.toml", 2, ("no section [algoritm]", "did you mean [algorithm]?"), ("algorithm", "algoritm")
     ),
@@ -59,7 +59,7 @@ CASES = {
     ),
     "wrong type": Case("run good.toml --rounds many", 2, ("run.rounds = 'many'", "a whole number of at least 1")),
     "text for a number": Case(
-        "run good.toml", 2, ("algorithm.step_size = '0.1'", "must be a number"), ("0.1", '"0.1"')
+        "run good.toml", 2, ("algorithm.local_rate = '0.1'", "must be a number"), ("0.1", '"0.1"')
     ),
     "impossible rounds": Case("run good.toml --rounds 0", 2, ("run.rounds = 0", "of at least 1")),
     "a fraction of a client": Case(
@@ -67,8 +67,8 @@ CASES = {
     ),
     "impossible share": Case("run good.toml --data.test 1.5", 2, ("data.test = 1.5", "less than 1")),
     "unknown choice": Case("run good.toml --run.precision double", 2, ("'float32' or 'float64'",)),
-    "malformed TOML": Case("run good.toml", 2, ("is no TOML", "line", "quotes"), ('"csv"', "csv")),
-    "a key twice": Case("run good.toml", 2, ("is no TOML", "overwrite"), ("rounds = 3", "rounds = 3\nrounds = 4")),
+    "malformed TOML": Case("run good.toml", 2, ("is not TOML", "line", "quotes"), ('"csv"', "csv")),
+    "a key twice": Case("run good.toml", 2, ("is not TOML", "overwrite"), ("rounds = 3", "rounds = 3\nrounds = 4")),
     "several at once": Case("run good.toml --rounds 0 --data.test 2", 2, ("run.rounds = 0", "data.test = 2")),
     "missing file": Case("run god.toml", 2, ("there is no file god.toml", "did you mean good.toml?")),
     "a folder for a file": Case("run .", 2, ("cannot be read", "fedspam run --example")),
@@ -87,7 +87,7 @@ CASES = {
     "impossible cohort": Case(
         "run good.toml --algorithm.cohort_size 20", 2, ("cohort_size = 20", "3 clients", "at most 3")
     ),
-    "negative step size": Case("run good.toml --algorithm.step_size -1", 2, ("step_size = -1", "greater than 0")),
+    "negative step size": Case("run good.toml --algorithm.local_rate -1", 2, ("local_rate = -1", "greater than 0")),
     "fresh_weight above 1": Case(
         f"run {RIDGE} --algorithm.fresh_weight 2", 2, ("fresh_weight = 2", "must lie in (0, 1]", "1 forgets the past")
     ),
@@ -97,7 +97,7 @@ CASES = {
         2,
         ("option = 'stepps'", "did you mean 'steps'?"),
     ),
-    "a prox for a method without one": Case("run good.toml --prox lbfgs", 2, ("fedavg solves no prox", "leave")),
+    "a prox for a method without one": Case("run good.toml --prox lbfgs", 2, ("fedavg solves no prox", "remove")),
     "unknown solver": Case(f"run {RIDGE} --prox lbgfs", 2, ("prox.name = 'lbgfs'", "did you mean 'lbfgs'?")),
     "exact prox of what is not quadratic": Case(
         "run good.toml --algorithm sppm --algorithm.step_size 1 --prox exact", 2, ("needs quadratic clients", "'lbfgs'")
@@ -114,7 +114,7 @@ CASES = {
     "no client column": Case(
         "run good.toml", 2, ("data.client is missing", "split = 'iid'"), ('client = "hospital"\n', "")
     ),
-    "two ways to tell clients": Case("run good.toml --clients.split iid", 2, ("leave one of the two out",)),
+    "two ways to tell clients": Case("run good.toml --clients.split iid", 2, ("remove one of the two",)),
     "more clients than rows": Case(
         """run good.toml --clients.split iid --clients.count 99 --data.features '["age"]'""",
         2,
@@ -124,7 +124,7 @@ CASES = {
     "text among the features": Case("run good.toml --data.path words.csv", 2, ("words.csv, line 3", "age is 'old'")),
     "an empty table": Case("run good.toml --data.path empty.csv", 2, ("empty.csv", "label")),
     "three classes for two": Case(
-        "run good.toml --data.path three.csv", 2, ("two classes", "there are 3", "'softmax'")
+        "run good.toml --data.path three.csv", 2, ("two classes", "the data has 3", "'softmax'")
     ),
     "no clients in digits": Case("run good.toml --data digits", 2, ("clients.split is missing", "'dirichlet'")),
     # models
@@ -133,7 +133,7 @@ CASES = {
         "run good.toml --model my_modle.py:loss", 2, ("my_modle.py is no file", "did you mean 'my_model.py'?")
     ),
     "missing function": Case("run good.toml --model my_model.py:los", 2, ("no function 'los'", "did you mean 'loss'?")),
-    "a model for a problem": Case(f"run {RIDGE} --model softmax", 2, ("brings its own loss", "leave")),
+    "a model for a problem": Case(f"run {RIDGE} --model softmax", 2, ("has its own loss", "remove")),
     "accuracy that nobody takes": Case(
         f"run {RIDGE} --evaluate.metric accuracy --evaluate.target 0.9", 2, ("'accuracy'", "needs classes")
     ),
@@ -145,7 +145,7 @@ CASES = {
     "resume of another run": Case(
         "run --resume --out done --algorithm.fresh_weight 0.9",
         2,
-        ("algorithm.fresh_weight: 0.2 was, 0.9 is", "choose another"),
+        ("algorithm.fresh_weight changed from 0.2 to 0.9", "choose another"),
     ),
     "resume of nothing": Case("run --resume --out nowhere", 2, ("holds no run to continue", "another --out")),
     "resume of nowhere": Case("run good.toml --resume", 2, ("--resume needs", "--out FOLDER")),
@@ -155,6 +155,7 @@ CASES = {
     "unknown command": Case("rum", 2, ("'rum'", "did you mean run?")),
     "unknown flag": Case("run good.toml --quite", 2, ("--quite", "did you mean --quiet?")),
     "a flag that needs a value": Case("run good.toml --out", 2, ("--out", "expected one argument")),
+    "cite: unknown method": Case("cite fedavgg", 2, ("'fedavgg'", "did you mean 'fedavg'?", "fedspam methods")),
     "unknown shell": Case("completions bahs", 2, ("'bahs'", "did you mean bash?")),
     "new: a name that is none": Case("new My.Project", 1, ("'My.Project'", "such as my-project")),
     "compare: unknown problem": Case("compare --problem rigde", 2, ("'rigde'", "did you mean 'ridge'?")),
@@ -171,7 +172,7 @@ CASES = {
     "measure: unknown problem": Case("measure --problem rigde", 2, ("'rigde'", "did you mean 'ridge'?")),
     "measure: too few clients": Case("measure --clients 1", 2, ("'1'", "of at least 4")),
     "theory: negative similarity": Case("theory --delta -1", 2, ("--delta", "-1")),
-    "lab: impossible port": Case("lab --port -1", 2, ("--port", "of at least 0")),
+    "lab: impossible port": Case("lab --port -1", 2, ("--port", "from 0 to 65535")),
     "report: a folder of something else": Case("report .", 1, ("manifest.json",)),
 }
 

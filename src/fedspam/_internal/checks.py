@@ -10,6 +10,8 @@ import numpy as np
 from jax.core import Tracer
 from jaxtyping import PyTree
 
+from fedspam._internal.nearest import nearest
+
 
 def is_number(value: Any) -> bool:
     """Whether a value is a Python or NumPy number, and no array."""
@@ -47,10 +49,8 @@ def whole(name: str, value: Any, at_least: int, remedy: str = "") -> None:
 def one_of(name: str, value: Any, allowed: Iterable[str]) -> None:
     allowed = tuple(allowed)
     if value not in allowed:
-        import difflib
-
-        near = difflib.get_close_matches(str(value), allowed, n=1)
-        hint = f"did you mean {near[0]!r}?" if near else ""
+        near = nearest(str(value), allowed)
+        hint = f"did you mean {near!r}?" if near else ""
         raise ValueError(_message(name, value, f"must be one of {', '.join(map(repr, allowed))}", hint))
 
 

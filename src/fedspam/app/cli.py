@@ -1,4 +1,4 @@
-"""The command `fedspam`: it reads arguments and calls the library, which is imported when it is needed."""
+"""The command `fedspam`. It parses arguments and imports the library only when a command needs it."""
 
 import argparse
 import shlex
@@ -6,10 +6,11 @@ import sys
 from collections.abc import Sequence
 
 from fedspam import __version__
-from fedspam.app.commands import compare, completions, lab, measure, methods, new, report, reproduce, run, theory
+from fedspam.app import UsageError
+from fedspam.app.commands import cite, compare, completions, lab, measure, methods, new, report, reproduce, run, theory
 from fedspam.app.commands._arguments import EXIT_CODES, Parser, dotted
 
-COMMANDS = (reproduce, run, methods, compare, theory, measure, report, lab, new, completions)
+COMMANDS = (reproduce, run, methods, compare, theory, measure, report, lab, new, cite, completions)
 
 EXAMPLES = """examples:
   fedspam reproduce                           the paper's experiment, in less than a minute
@@ -20,12 +21,15 @@ EXAMPLES = """examples:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run a command line and return its exit code."""
+    """Run a command line and return its exit code. Wrong use raises SystemExit with code 2."""
     words = list(sys.argv[1:] if arguments is None else arguments)
     options = parser().parse_args(dotted(words) if words[:1] == ["run"] else words)
     options.line = shlex.join(["fedspam", *words])
     try:
         return options.run(options)
+    except UsageError as error:
+        sys.stderr.write(f"fedspam {words[0]}: error: {error}\n")
+        raise SystemExit(2) from None  # as argparse does
     except KeyboardInterrupt:
         sys.stderr.write("fedspam: stopped\n")
         return 130
@@ -39,8 +43,6 @@ def parser() -> argparse.ArgumentParser:
         prog="fedspam",
         description="Federated optimization that benefits from clients being alike: SPAM, its variants, its rivals.",
         epilog=f"{EXAMPLES}\n\n{EXIT_CODES}",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
     )
     command.add_argument("--version", action="version", version=f"fedspam {__version__}")
     commands = command.add_subparsers(title="commands", metavar="COMMAND", required=True)

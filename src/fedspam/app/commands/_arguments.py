@@ -1,9 +1,12 @@
-"""What the commands' arguments have in common."""
+"""The parser of the commands, and types of their arguments."""
 
 import argparse
+import math
 import re
-from collections.abc import Callable, Iterable, Sequence
-from typing import NoReturn, TypeAlias
+from collections.abc import Callable, Sequence
+from typing import Any, NoReturn, TypeAlias
+
+from fedspam._internal.nearest import nearest
 
 EXIT_CODES = (
     "exit codes: 0 done, 1 something failed or does not hold, 2 wrong arguments or configuration, 130 interrupted"
@@ -17,15 +20,19 @@ DOTTED = re.compile(r"--([a-z]+\.[\w.]+)(?:=(.*))?", re.DOTALL)
 
 
 class Parser(argparse.ArgumentParser):
-    """A parser whose errors say what was probably meant."""
+    """A parser whose errors name the nearest flag or choice. Flags cannot be abbreviated."""
+
+    def __init__(self, **options: Any) -> None:
+        defaults = {"formatter_class": argparse.RawDescriptionHelpFormatter, "allow_abbrev": False}
+        super().__init__(**defaults | options)
 
     def error(self, message: str) -> NoReturn:
         unknown, choice = UNKNOWN.search(message), CHOICE.search(message)
         near = None
         if unknown and unknown[1].startswith("-"):
-            near = _nearest(unknown[1].partition("=")[0], options(self))
+            near = nearest(unknown[1].partition("=")[0], options(self))
         elif choice:
-            near = _nearest(choice[1], [word.strip(" '") for word in choice[2].split(",")])
+            near = nearest(choice[1], [word.strip(" '") for word in choice[2].split(",")])
         super().error(message + (f"; did you mean {near}?" if near else ""))
 
 
@@ -39,15 +46,8 @@ def options(parser: argparse.ArgumentParser) -> list[str]:
     return list(dict.fromkeys(found))
 
 
-def _nearest(word: str, allowed: Iterable[str]) -> str | None:
-    import difflib
-
-    found = difflib.get_close_matches(word, list(allowed), n=1)
-    return found[0] if found else None
-
-
 def dotted(words: Sequence[str]) -> list[str]:
-    """Flags of the form --section.key VALUE as argparse can read them: --set=section.key=VALUE.
+    """Flags of the form --section.key VALUE in a form that argparse can parse: --set=section.key=VALUE.
 
     >>> dotted(["run", "a.toml", "--algorithm.cohort_size", "20", "--algorithm.weighted", "--out", "x"])
     ['run', 'a.toml', '--set=algorithm.cohort_size=20', '--set=algorithm.weighted=true', '--out', 'x']
@@ -60,7 +60,7 @@ def dotted(words: Sequence[str]) -> list[str]:
             found.append(word)
             continue
         value = match[2]
-        if value is None:  # a flag without a value says yes
+        if value is None:  # a flag without a value is true
             value = rest.pop(0) if rest and not rest[0].startswith("--") else "true"
         found.append(f"--set={match[1]}={value}")
     return found
@@ -70,12 +70,12 @@ def setting(text: str) -> tuple[str, str]:
     """An argument of the form SECTION.KEY=VALUE."""
     name, equals, value = text.partition("=")
     if not equals or "." not in name:
-        raise argparse.ArgumentTypeError(f"{text!r} must look like SECTION.KEY=VALUE, such as run.rounds=200")
+        raise argparse.ArgumentTypeError(f"{text!r} must have the form SECTION.KEY=VALUE, such as run.rounds=200")
     return name.strip(), value.strip()
 
 
 def listed(kind: Callable[[str], object]) -> Callable[[str], list[object]]:
-    """An argument that is a list with commas."""
+    """The type of an argument that is a list with commas."""
 
     def parse(text: str) -> list[object]:
         try:
@@ -86,16 +86,28 @@ def listed(kind: Callable[[str], object]) -> Callable[[str], list[object]]:
     return parse
 
 
-def whole(least: int) -> Callable[[str], int]:
-    """An argument that must be a whole number of at least `least`."""
+def whole(least: int, most: int | None = None) -> Callable[[str], int]:
+    """The type of an argument that is a whole number between two limits."""
 
     def parse(text: str) -> int:
         try:
             value = int(text)
         except ValueError:
             value = least - 1
-        if value < least:
-            raise argparse.ArgumentTypeError(f"{text!r} must be a whole number of at least {least}")
+        if value < least or (most is not None and value > most):
+            limit = f"of at least {least}" if most is None else f"from {least} to {most}"
+            raise argparse.ArgumentTypeError(f"{text!r} must be a whole number {limit}")
         return value
 
     return parse
+
+
+def positive(text: str) -> float:
+    """The type of an argument that is a number greater than 0."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = 0.0
+    if not 0 < value < math.inf:
+        raise argparse.ArgumentTypeError(f"{text!r} must be a number greater than 0")
+    return value

@@ -3,6 +3,7 @@
 import argparse
 from pathlib import Path
 
+from fedspam.app import UsageError
 from fedspam.app.commands._arguments import EXIT_CODES, Commands, listed, whole
 
 
@@ -12,9 +13,9 @@ def add(commands: Commands) -> None:
         help="several methods on one problem, all tuned equally",
         description=(
             "Run several methods on one problem. Every method tries equally many settings of its own step\n"
-            "sizes; the best for each target is run again on seeds that tuning has not seen. Prints rounds,\n"
+            "sizes; the best setting for each target is run again on seeds not used in tuning. Prints rounds,\n"
             "bytes and client gradients to each target, and draws the curves. With --sweep: where SPAM-PP\n"
-            "wins and where it loses against each rival as clients become less alike."
+            "wins and where it loses against each rival as clients become less similar."
         ),
         epilog=(
             "problems: ridge, ridge-similar, quadratics; with data (see --data): a9a, a9a-nonconvex, mushrooms,\n"
@@ -26,20 +27,21 @@ def add(commands: Commands) -> None:
             "  fedspam compare --sweep\n\n"
             f"{EXIT_CODES}"
         ),
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
     )
-    command.add_argument("--problem", metavar="NAME", help="what to compare on (quadratics)")
+    command.add_argument("--problem", metavar="NAME", help="the problem (quadratics)")
     command.add_argument(
-        "--methods", type=listed(str), metavar="A,B,...", help="keys of `fedspam methods`, or all (ten of them)"
+        "--methods",
+        type=listed(str),
+        metavar="A,B,...",
+        help="keys of `fedspam methods`, or all (default: ten methods)",
     )
     command.add_argument("--sweep", action="store_true", help="the sweep over delta/L instead of one problem")
-    command.add_argument("--seeds", type=whole(1), metavar="N", help="draws of clients (5; sweep: 10)")
-    command.add_argument("--seed", type=whole(0), default=0, metavar="S", help="the first of them (0)")
-    command.add_argument("--rounds", type=whole(1), metavar="N", help="rounds of every run (by problem)")
-    command.add_argument("--cohort", type=whole(1), metavar="B", help="clients asked in a round (by problem)")
-    command.add_argument("--budget", type=whole(1), metavar="N", help="settings each method tries (24; sweep: 36)")
-    command.add_argument("--targets", type=listed(float), metavar="X,Y,...", help="levels to reach (by problem)")
+    command.add_argument("--seeds", type=whole(1), metavar="N", help="number of seeds (5; sweep: 10)")
+    command.add_argument("--seed", type=whole(0), default=0, metavar="S", help="the first seed (0)")
+    command.add_argument("--rounds", type=whole(1), metavar="N", help="rounds per run (by problem)")
+    command.add_argument("--cohort", type=whole(1), metavar="B", help="clients per round (by problem)")
+    command.add_argument("--budget", type=whole(1), metavar="N", help="settings per method (24; sweep: 36)")
+    command.add_argument("--targets", type=listed(float), metavar="X,Y,...", help="values to reach (by problem)")
     command.add_argument(
         "--metric", choices=("gradient", "accuracy"), default="gradient", help="relative gradient norm, or accuracy"
     )
@@ -47,9 +49,11 @@ def add(commands: Commands) -> None:
         "--exact", action="store_true", help="closed-form prox of quadratic clients, counted as one gradient"
     )
     command.add_argument("--data", type=Path, metavar="FOLDER", help="the data sets ($FEDSPAM_DATA, else ./data)")
-    command.add_argument("--out", type=Path, metavar="FOLDER", help="where the results go (runs/compare-<date-time>)")
-    command.add_argument("--quiet", action="store_true", help="print the folder and nothing else")
-    command.set_defaults(run=run, refuse=command.error)
+    command.add_argument(
+        "--out", type=Path, metavar="FOLDER", help="the folder of the results (runs/compare-<date-time>)"
+    )
+    command.add_argument("--quiet", action="store_true", help="print only the folder")
+    command.set_defaults(run=run)
 
 
 def run(options: argparse.Namespace) -> int:
@@ -60,5 +64,5 @@ def run(options: argparse.Namespace) -> int:
     try:
         wanted = checked(**{name: getattr(options, name) for name in names})
     except ValueError as error:
-        return options.refuse(str(error))  # which leaves with exit code 2
+        raise UsageError(str(error)) from None
     return terminal.show(wanted, data=options.data, folder=options.out, command=options.line, quiet=options.quiet)

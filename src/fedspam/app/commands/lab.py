@@ -1,6 +1,7 @@
 """`fedspam lab`: the playground, in the browser."""
 
 import argparse
+import sys
 
 from fedspam.app.commands._arguments import Commands, whole
 
@@ -8,7 +9,7 @@ from fedspam.app.commands._arguments import Commands, whole
 def add(commands: Commands) -> None:
     command = commands.add_parser(
         "lab",
-        help="a playground in the browser: sliders, and curves that answer at once",
+        help="a playground in the browser: sliders and live curves",
         description=(
             "Serve a page on this machine alone: sliders for similarity, step size, fresh_weight, cohort and local\n"
             "work on the paper's ridge; methods race as they move. Copy what you found as Python or TOML.\n"
@@ -20,24 +21,23 @@ def add(commands: Commands) -> None:
             "  fedspam lab --port 0        any free port; the address is printed\n\n"
             "exit codes: 0 it ended by itself, 1 the port is taken, 2 wrong arguments, 130 Ctrl-C"
         ),
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
     )
-    command.add_argument("--port", type=whole(0), default=8765, metavar="N", help="where it listens (8765); 0 for any")
-    command.add_argument("--idle", type=whole(1), default=60, metavar="MINUTES", help="without a visit it ends (60)")
-    command.add_argument("--open", action="store_true", help="open it in the browser")
-    command.set_defaults(run=run, refuse=command.error)
+    command.add_argument(
+        "--port", type=whole(0, 65535), default=8765, metavar="N", help="port (8765); 0 for any free port"
+    )
+    command.add_argument(
+        "--idle", type=whole(1), default=60, metavar="MINUTES", help="end after this time without a visit (60)"
+    )
+    command.add_argument("--open", action="store_true", help="open the page in the browser")
+    command.set_defaults(run=run)
 
 
 def run(options: argparse.Namespace) -> int:
-    if options.port > 65535:
-        return options.refuse(f"argument --port: {options.port} must be at most 65535")
     from fedspam.app import lab
 
     def ready(address: str) -> None:
-        from rich.console import Console
-
-        Console().print(f"fedspam lab: {address}  (Ctrl-C ends it)", highlight=False, soft_wrap=True)
+        sys.stdout.write(f"fedspam lab: {address}  (Ctrl-C ends it)\n")
+        sys.stdout.flush()
         if options.open:
             import webbrowser
 

@@ -1,4 +1,4 @@
-"""`fedspam measure`: the constants of a problem, with intervals, and what they cost to find."""
+"""`fedspam measure`: the constants of a problem, with intervals and the cost of measuring them."""
 
 import argparse
 from pathlib import Path
@@ -11,9 +11,9 @@ def add(commands: Commands) -> None:
         "measure",
         help="delta, sigma, L and mu of a problem, with intervals",
         description=(
-            "Measure how alike the clients of a problem are: delta by Lanczos on Hessian-vector products of\n"
-            "f_i - f, in mean square, and from secants of gradients; sigma, L and the lowest curvature. Each with\n"
-            "a confidence interval, and the client gradients and bytes that it took."
+            "Measure how similar the clients of a problem are: delta by Lanczos on Hessian-vector products of\n"
+            "f_i - f, in mean square, and from secants of gradients; sigma, L and the lowest curvature. Prints a\n"
+            "confidence interval for each, and the client gradients and bytes that it took."
         ),
         epilog=(
             "problems: ridge, ridge-similar, quadratics; with data (see --data): a9a, a9a-nonconvex, mushrooms,\n"
@@ -21,36 +21,29 @@ def add(commands: Commands) -> None:
             "examples:\n"
             "  fedspam measure                                  all clients of the quadratics\n"
             "  fedspam measure --problem a9a --clients 20       from 20 of its 100 clients\n"
-            "  fedspam measure --problem heart --wire           every message really encoded\n\n"
+            "  fedspam measure --problem heart --wire           every message encoded\n\n"
             f"{EXIT_CODES}"
         ),
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
     )
     command.add_argument("--problem", default="quadratics", metavar="NAME", help="what to measure (quadratics)")
-    command.add_argument("--clients", type=whole(4), metavar="N", help="how many are asked (all)")
-    command.add_argument("--steps", type=whole(2), default=24, metavar="N", help="steps of Lanczos (24)")
+    command.add_argument("--clients", type=whole(4), metavar="N", help="number of clients to measure (all)")
+    command.add_argument("--steps", type=whole(2), default=24, metavar="N", help="Lanczos steps (24)")
     command.add_argument(
         "--candidates", type=whole(1), default=16, metavar="M", help="clients compared one by one with the mean (16)"
     )
-    command.add_argument("--confidence", type=float, default=0.95, metavar="C", help="of each interval (0.95)")
-    command.add_argument("--seed", type=whole(0), default=0, metavar="S", help="the randomness (0)")
-    command.add_argument("--wire", action="store_true", help="send real bytes instead of simulating; slower")
+    command.add_argument(
+        "--confidence", type=float, default=0.95, metavar="C", help="confidence of each interval (0.95)"
+    )
+    command.add_argument("--seed", type=whole(0), default=0, metavar="S", help="seed (0)")
+    command.add_argument("--wire", action="store_true", help="encode every message instead of simulating; slower")
     command.add_argument("--data", type=Path, metavar="FOLDER", help="the data sets ($FEDSPAM_DATA, else ./data)")
-    command.add_argument("--json", action="store_true", help="for programs")
-    command.set_defaults(run=run, refuse=command.error)
+    command.add_argument("--json", action="store_true", help="print JSON")
+    command.set_defaults(run=run)
 
 
 def run(options: argparse.Namespace) -> int:
-    from fedspam._internal import checks
-    from fedspam.app.compare import PROBLEMS
-    from fedspam.app.theory import measured
+    from fedspam.app.theory.measure import show
 
-    try:
-        checks.one_of("problem", options.problem, PROBLEMS)
-        checks.between("confidence", options.confidence, 0.5, 0.999)
-    except ValueError as error:
-        return options.refuse(str(error))  # which leaves with exit code 2
-    names = ("clients", "steps", "candidates", "confidence", "seed")
-    asked = {name: getattr(options, name) for name in names}
-    return measured.show(options.problem, options.data, wire=options.wire, as_json=options.json, **asked)
+    names = ("clients", "steps", "candidates", "confidence", "seed", "wire")
+    given = {name: getattr(options, name) for name in names}
+    return show(options.problem, options.data, as_json=options.json, **given)

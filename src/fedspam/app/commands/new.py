@@ -1,6 +1,8 @@
-"""`fedspam new`: a project of one's own, for Flower."""
+"""`fedspam new`: a Flower project to start from."""
 
 import argparse
+import sys
+from pathlib import Path
 
 from fedspam.app.commands._arguments import Commands
 
@@ -19,24 +21,17 @@ def add(commands: Commands) -> None:
             "  cd my-project && flwr run .\n\n"
             "exit codes: 0 done, 1 the folder exists or cannot be written, 2 wrong arguments"
         ),
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
     )
-    command.add_argument("folder", metavar="FOLDER", help="what to make; its last part names the project")
+    command.add_argument(
+        "folder", type=Path, metavar="FOLDER", help="the folder to create; its last part names the project"
+    )
     command.set_defaults(run=run)
 
 
 def run(options: argparse.Namespace) -> int:
-    from pathlib import Path
+    from fedspam.app.new import create
 
-    from rich.console import Console
-
-    from fedspam.app import new
-
-    folder = Path(options.folder)
-    made = new.create(folder)
-    console = Console()
-    for path in made:
-        console.print(f"  {path}", highlight=False, soft_wrap=True)
-    console.print(f"next: cd {folder}, then as its README.md says", highlight=False, soft_wrap=True)
+    for path in create(options.folder):
+        sys.stdout.write(f"  {path}\n")
+    sys.stdout.write(f"next: cd {options.folder}, then follow its README.md\n")
     return 0

@@ -1,8 +1,10 @@
 """`fedspam report`: a page about runs, with figures and tables for papers."""
 
 import argparse
+import sys
 from pathlib import Path
 
+from fedspam.app import UsageError
 from fedspam.app.commands._arguments import EXIT_CODES, Commands, listed
 
 
@@ -12,7 +14,7 @@ def add(commands: Commands) -> None:
         help="an HTML page about one run or several; figures and tables for papers",
         description=(
             "Make one HTML page from the folders of `fedspam run`, `simulate(folder=...)`, `fedspam compare` and\n"
-            "`fedspam reproduce`: curves against rounds, bytes, gradients and time, what it took to reach targets,\n"
+            "`fedspam reproduce`: curves against rounds, bytes, gradients and time, costs to reach targets,\n"
             "certificates, clients, configuration, and how to run it again. The page loads nothing from elsewhere."
         ),
         epilog=(
@@ -23,23 +25,23 @@ def add(commands: Commands) -> None:
             "  fedspam report runs/spam --bound delta=0.3,sigma=0.1,gap=2      (see `fedspam measure`)\n\n"
             f"{EXIT_CODES}"
         ),
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
     )
-    command.add_argument("folders", nargs="+", type=Path, metavar="RUN_FOLDER", help="where a run was recorded")
+    command.add_argument("folders", nargs="+", type=Path, metavar="RUN_FOLDER", help="the folder of a run")
     command.add_argument("--out", type=Path, default=Path("report.html"), metavar="FILE", help="the page (report.html)")
-    command.add_argument("--title", metavar="TEXT", help="what stands on top of it (what was run)")
-    command.add_argument("--targets", type=listed(float), default=[], metavar="X,Y,...", help="levels for the table")
+    command.add_argument("--title", metavar="TEXT", help="the title of the page (the name of the run)")
+    command.add_argument(
+        "--targets", type=listed(float), default=[], metavar="X,Y,...", help="values to reach, for the table"
+    )
     command.add_argument(
         "--bound",
         metavar="delta=D,gap=F,...",
-        help="lay what theory promises over the curves; also sigma, error, cohort, unit, metric (gradient)",
+        help="draw the bound of the theory over the curves; also sigma, error, cohort, unit, metric (gradient)",
     )
-    command.add_argument("--figures", type=Path, metavar="FOLDER", help="also the figures, as PNG and PDF")
-    command.add_argument("--csv", type=Path, metavar="FILE", help="also all points of all curves, as CSV")
-    command.add_argument("--parquet", type=Path, metavar="FILE", help="likewise as Parquet (needs pyarrow)")
+    command.add_argument("--figures", type=Path, metavar="FOLDER", help="also write the figures, as PNG and PDF")
+    command.add_argument("--csv", type=Path, metavar="FILE", help="also write all points of all curves, as CSV")
+    command.add_argument("--parquet", type=Path, metavar="FILE", help="the same as Parquet (needs pyarrow)")
     command.add_argument("--quiet", action="store_true", help="print nothing")
-    command.set_defaults(run=run, refuse=command.error)
+    command.set_defaults(run=run)
 
 
 def run(options: argparse.Namespace) -> int:
@@ -48,14 +50,9 @@ def run(options: argparse.Namespace) -> int:
     try:
         bound = None if options.bound is None else report.BoundOverlay.of(options.bound)
     except ValueError as error:
-        return options.refuse(f"argument --bound: {error}")
-    names = ("title", "targets", "figures", "csv", "parquet")
-    given = {name: getattr(options, name) for name in names}
-    paths = report.write(options.folders, options.out, bound=bound, **given)
-    if not options.quiet:
-        from rich.console import Console
-
-        console = Console()
-        for path in paths:
-            console.print(str(path), highlight=False, soft_wrap=True, markup=False)
+        raise UsageError(f"argument --bound: {error}") from None
+    given = {name: getattr(options, name) for name in ("title", "targets", "figures", "csv", "parquet")}
+    for path in report.write(options.folders, options.out, bound=bound, **given):
+        if not options.quiet:
+            sys.stdout.write(f"{path}\n")
     return 0

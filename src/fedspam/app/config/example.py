@@ -7,12 +7,14 @@ import msgspec
 from msgspec import Struct
 
 from fedspam.app.config import schema
+from fedspam.app.config.methods import METHODS, PROX, algorithm_section
 from fedspam.app.config.parse import PLAIN
-from fedspam.app.config.type_text import about, rule
+from fedspam.app.config.type_text import about, choices, rule
+from fedspam.app.config.write import value_text
 
 EXAMPLE = """\
 # An experiment of fedspam. Run it:      fedspam run experiment.toml
-# Change a setting for once:             fedspam run experiment.toml --algorithm.cohort_size 20 --rounds 200
+# Change a setting for one run:          fedspam run experiment.toml --algorithm.cohort_size 20 --rounds 200
 # Every setting with its default:        fedspam run --settings
 
 [data]
@@ -24,21 +26,21 @@ test = 0.2                # share of every client's rows that is held out
 
 # A table of your own instead:
 # kind = "csv"
-# path = "visits.csv"     # seen from the folder of this file
-# client = "hospital"     # the column that tells whose row it is
+# path = "visits.csv"     # relative to the folder of this file
+# client = "hospital"     # the column that names the client of a row
 # label = "ill"           # the column to predict
 
 [model]
 name = "softmax"          # logistic, softmax, linear, mlp, femnist_cnn, leaf_cnn
-regularisation = 0.001
+regularization = 0.001
 
 # A loss of your own instead:
 # function = "my_model.py:loss"
 
 [algorithm]
-name = "spam_pp"          # a key of `fedspam methods`; below it what that method takes
-cohort_size = 10               # clients asked in a round
-step_size = 0.2           # a number, a list with one a round, or { schedule = "power", value = 1.0, exponent = 0.33 }
+name = "spam_pp"          # a key of `fedspam methods`; below it the arguments of that method
+cohort_size = 10          # clients per round
+step_size = 0.2           # a number, a list with one per round, or { schedule = "power", value = 1.0, exponent = 0.33 }
 fresh_weight = 0.3
 
 [prox]
@@ -51,61 +53,55 @@ seed = 0
 segment = 25              # rounds between two checkpoints
 
 [evaluate]
-every = 5                 # rounds between two looks at loss and accuracy
-target = 0.8              # accuracy; what was paid until it was reached is told
+every = 5                 # rounds between two evaluations of loss and accuracy
+target = 0.8              # accuracy to reach; the summary says in which round and at what cost
 
 [track]
 to = []                   # "tensorboard", "mlflow", "wandb", "trackio"
 """
 
 
-def settings() -> Iterator[tuple[str, str, str, str, str]]:
-    """Every setting of the fixed sections: section and kind, key, rule, default, what it is."""
-    for name, kind in schema.DATA.items():
-        yield from _of(f"[data] kind = {name}", kind)
-    yield from _of("[clients]", schema.Clients)
-    yield from _of("[model]", schema.Function)
-    for name, kind in schema.MODELS.items():
-        yield from _of(f"[model] name = {name}", kind)
-    from fedspam.app.config.methods import PROX
-
-    for name, kind in PROX.items():
-        yield from _of(f"[prox] name = {name}", kind)
-    for name in ("run", "evaluate", "track"):
-        yield from _of(f"[{name}]", PLAIN[name])
+def sections() -> Iterator[tuple[str, str, type[Struct]]]:
+    """Every section except `[algorithm]`: its heading, its name, and the struct with its settings."""
+    yield from ((f"[data] kind = {name}", "data", kind) for name, kind in schema.DATA.items())
+    yield "[clients]", "clients", schema.Clients
+    yield "[model]", "model", schema.Function
+    yield from ((f"[model] name = {name}", "model", kind) for name, kind in schema.MODELS.items())
+    yield from ((f"[prox] name = {name}", "prox", kind) for name, kind in PROX.items())
+    yield from ((f"[{name}]", name, PLAIN[name]) for name in ("run", "evaluate", "track"))
 
 
 def settings_table() -> str:
     """Every setting, section by section, as text."""
-    lines, last = [], ""
-    for section, key, what, default, words in settings():
-        if section != last:
-            lines += ["", section] if lines else [section]
-            last = section
-        lines.append(f"  {key} = {default or '...'}".ljust(34) + f"  # {words} ({what})")
-    lines += ["", "[algorithm] name = one of `fedspam methods`, and its arguments:"]
-    from fedspam.app.config.methods import METHODS, algorithm_section
-
+    lines = []
+    for heading, _, kind in sections():
+        lines.append(heading)
+        for field in msgspec.structs.fields(kind):
+            setting = f"  {field.name} = {_default(field) or '...'}".ljust(34)
+            lines.append(f"{setting}  # {about(field.type)} ({rule(field.type)})")
+        lines.append("")
+    lines.append("[algorithm] name = one of `fedspam methods`, and its arguments:")
     for name in METHODS:
-        found = msgspec.structs.fields(algorithm_section(name))
-        told = ", ".join(field.name if field.required else f"{field.name} = {_default(field)}" for field in found)
-        lines.append(f"  {name}: {told}")
+        fields = msgspec.structs.fields(algorithm_section(name))
+        settings = ", ".join(each.name if each.required else f"{each.name} = {_default(each)}" for each in fields)
+        lines.append(f"  {name}: {settings}")
     return "\n".join(lines) + "\n"
 
 
-def _of(section: str, kind: type[Struct]) -> Iterator[tuple[str, str, str, str, str]]:
-    for field in msgspec.structs.fields(kind):
-        yield section, field.name, rule(field.type), _default(field), about(field.type)
+def setting_choices() -> dict[str, list[str]]:
+    """Every setting by its dotted name, with the words that it accepts, if it accepts any."""
+    found: dict[str, list[str]] = {}
+    structs = [(name, kind) for _, name, kind in sections()]
+    structs += [("algorithm", algorithm_section(name)) for name in METHODS]
+    for name, kind in structs:
+        for field in msgspec.structs.fields(kind):
+            words = found.setdefault(f"{name}.{field.name}", [])
+            words += [word for word in choices(field.type) if word not in words]
+    return found
 
 
 def _default(field: msgspec.structs.FieldInfo) -> str:
-    from fedspam.app.config.write import toml_value
-
-    if field.default_factory is not msgspec.NODEFAULT:
-        return toml_value(field.default_factory())
-    value: Any = field.default
-    if value is msgspec.NODEFAULT:
+    if field.required:
         return ""
-    if isinstance(value, Struct):
-        return str(value.__struct_config__.tag)
-    return "none" if value is None else toml_value(value)
+    value: Any = field.default if field.default_factory is msgspec.NODEFAULT else field.default_factory()
+    return str(value.__struct_config__.tag) if isinstance(value, Struct) else value_text(value)

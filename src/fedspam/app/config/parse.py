@@ -1,4 +1,4 @@
-"""From a TOML file and flags to a configuration, or to errors that name key, value, rule and nearest match."""
+"""From a TOML file and flags to a configuration. Every error names the setting, its value, the rule and a remedy."""
 
 import math
 import tomllib
@@ -10,15 +10,16 @@ import msgspec
 from msgspec import Struct
 
 from fedspam._internal import strict
-from fedspam.app.config import schema
-from fedspam.app.config.schema import Config
-from fedspam.app.config.type_text import choices, nearest, rule
+from fedspam._internal.nearest import nearest
+from fedspam.app import UsageError
+from fedspam.app.config import methods, schema
+from fedspam.app.config.schema import Config, name_of
+from fedspam.app.config.type_text import choices, rule
 
 SIZE = strict.MIB  # the longest file that is read
-MOST = 6  # problems told at once
+MOST = 6  # findings that one error lists
 SECTIONS = ("data", "clients", "model", "algorithm", "prox", "run", "evaluate", "track")
-# sections that one word may stand for, and the key that it is the value of
-SHORT = {"data": "name", "model": "name", "algorithm": "name", "prox": "name"}
+SHORT = ("data", "model", "algorithm", "prox")  # sections that may be given as one word, their name
 PLAIN: Mapping[str, type[Struct]] = {
     "clients": schema.Clients,
     "run": schema.RunSection,
@@ -27,8 +28,8 @@ PLAIN: Mapping[str, type[Struct]] = {
 }
 
 
-class ConfigError(ValueError):
-    """What is wrong with a configuration: one line a finding, each with its remedy."""
+class ConfigError(UsageError):
+    """What is wrong with a configuration: one line per finding, each with its remedy."""
 
     def __init__(self, *findings: str, origin: str = "") -> None:
         self.findings = findings
@@ -39,42 +40,40 @@ class ConfigError(ValueError):
 
 
 def read(path: str | Path | None, settings: Sequence[tuple[str, str]] = ()) -> Config:
-    """The configuration of a file, with settings that go before what the file says: ``[("run.rounds", "200")]``.
+    """The configuration of a file. Settings such as ``[("run.rounds", "200")]`` replace those of the file.
 
-    Paths in the file are seen from its folder, those of settings from here.
+    Paths in the file are relative to its folder, paths in settings to the working directory.
     """
-    origin = "" if path is None else str(path)
     tree = {} if path is None else absolute(load(path), Path(path).parent)
     try:
         texts = overlay(tree, settings)
         return decode(tree, texts)
     except ConfigError as error:
-        raise ConfigError(*error.findings, origin=origin) from None
+        raise ConfigError(*error.findings, origin="" if path is None else str(path)) from None
 
 
 def load(path: str | Path) -> dict[str, Any]:
-    """A TOML file as it stands."""
+    """The tables of a TOML file."""
     path = Path(path)
     try:
-        data = strict.read(path, SIZE)
-        return tomllib.loads(data.decode("utf-8"))
+        return tomllib.loads(strict.read(path, SIZE).decode("utf-8"))
     except FileNotFoundError:
         there = [other.name for other in path.parent.glob("*.toml")] if path.parent.is_dir() else []
         near = nearest(path.name, there)
-        hint = f"did you mean {path.parent / near}?" if near else "make one: fedspam run --example > experiment.toml"
+        hint = f"did you mean {path.parent / near}?" if near else "create one: fedspam run --example > experiment.toml"
         raise ConfigError(f"there is no file {path}; {hint}") from None
     except (OSError, strict.MalformedError) as error:
         reason = error.strerror if isinstance(error, OSError) else error
         raise ConfigError(f"{path} cannot be read ({reason}); give a TOML file, see fedspam run --example") from None
-    except (ValueError, RecursionError) as error:  # no text, no TOML, a number of thousands of digits
+    except (ValueError, RecursionError) as error:  # not UTF-8, not TOML, or a number of thousands of digits
         hint = "text needs quotes, sections look like [run], settings like rounds = 100"
-        raise ConfigError(f"{path} is no TOML: {str(error) or 'nested too deep'}; {hint}") from None
+        raise ConfigError(f"{path} is not TOML: {str(error) or 'nested too deep'}; {hint}") from None
 
 
 def overlay(tree: dict[str, Any], settings: Iterable[tuple[str, str]]) -> dict[str, str]:
-    """Put settings into a tree; returns their texts by name, as what a text means depends on where it belongs."""
+    """Put settings into a tree, whole sections first. Returns their texts, whose meaning depends on the type."""
     texts = {}
-    for name, text in settings:
+    for name, text in sorted(settings, key=lambda setting: "." in setting[0]):
         section, dot, key = name.partition(".")
         if section not in SECTIONS:
             raise ConfigError(_unknown_section(section))
@@ -88,17 +87,19 @@ def overlay(tree: dict[str, Any], settings: Iterable[tuple[str, str]]) -> dict[s
         for part in inner:
             table, key = table.setdefault(key, {}), part
             if not isinstance(table, dict):
-                raise ConfigError(f"--{name} {text}: there is no table at this place; see fedspam run --settings")
+                raise ConfigError(
+                    f"--{name} {text}: the file has a value here, not a table; see fedspam run --settings"
+                )
         table[key] = _value(text)
         texts[name] = text
     return texts
 
 
 def absolute(tree: dict[str, Any], folder: Path) -> dict[str, Any]:
-    """Paths of a file as seen from anywhere."""
+    """The tree with its paths, which are relative to a folder, made absolute."""
+    if isinstance(tree.get("model"), str):
+        tree["model"] = _table("model", tree["model"])
     for section, keys in (("data", ("path", "folder")), ("model", ("function",))):
-        if isinstance(tree.get(section), str) and section == "model" and ".py:" in tree[section]:
-            tree[section] = {"function": tree[section]}
         table = tree.get(section)
         if not isinstance(table, dict):
             continue
@@ -109,7 +110,7 @@ def absolute(tree: dict[str, Any], folder: Path) -> dict[str, Any]:
 
 
 def decode(tree: Mapping[str, Any], texts: Mapping[str, str] | None = None) -> Config:
-    """A configuration from plain tables. Everything that is wrong is told at once.
+    """A configuration from plain tables. One error lists everything that is wrong.
 
     >>> config = decode({"data": "ridge", "algorithm": {"name": "spam", "step_size": 0.5, "fresh_weight": 0.2}})
     >>> config.data.name, config.run.rounds
@@ -123,111 +124,92 @@ def decode(tree: Mapping[str, Any], texts: Mapping[str, str] | None = None) -> C
         except ConfigError as error:
             findings += error.findings
     if not findings:
-        findings += list(_together(Config(**made)))
+        findings += list(_conflicts(Config(**made)))
     if findings:
         raise ConfigError(*findings)
     return Config(**made)
 
 
-def _together(config: Config) -> Iterable[str]:
-    """What each section may be but not all of them at once."""
-    from fedspam.app.config.methods import name_of, takes_prox
-
-    method = name_of(config.algorithm)
-    if config.prox is not None and not takes_prox(method):
-        yield f"prox: {method} solves no prox; leave the section [prox] out"
-    own = isinstance(config.data, schema.ProblemSection | schema.QuadraticsSection | schema.RidgeSection)
-    kind = name_of(config.data)
-    if own and config.model is not None:
-        yield f"model: data of kind {kind!r} brings its own loss; leave the section [model] out"
-    if not own and config.model is None:
+def _conflicts(config: Config) -> Iterable[str]:
+    """Sections that are valid by themselves but not together."""
+    method, data, kind = name_of(config.algorithm), config.data, name_of(config.data)
+    if config.prox is not None and not methods.takes_prox(method):
+        yield f"prox: {method} solves no prox; remove the section [prox]"
+    if data.has_loss and config.model is not None:
+        yield f"model: data of kind {kind!r} has its own loss; remove the section [model]"
+    if not data.has_loss and config.model is None:
         yield f"model is missing; name one of {', '.join(schema.MODELS)}, or a function of your own: my_model.py:loss"
-    if (own or isinstance(config.data, schema.Synthetic)) and config.clients.split:
-        yield f"clients.split = {config.clients.split!r}: data of kind {kind!r} has clients; leave it out"
+    if data.has_clients and config.clients.split:
+        yield f"clients.split = {config.clients.split!r}: data of kind {kind!r} has its own clients; remove the setting"
     if config.evaluate.metric is not None and config.evaluate.target is None:
-        yield f"evaluate.target is missing: how much is the {config.evaluate.metric} to be?"
+        yield f"evaluate.target is missing: give the {config.evaluate.metric} to reach"
 
 
 def _section(section: str, tree: Mapping[str, Any], texts: Mapping[str, str]) -> Any:
     if section not in tree:
         if section in ("model", "prox"):
             return None
-        if section not in PLAIN:
-            needs = {
-                "data": f"kind = one of {', '.join(schema.DATA)}",
-                "algorithm": "name = a key of `fedspam methods`",
-            }
-            raise ConfigError(f"the section [{section}] is missing: {needs[section]}")
-        return PLAIN[section]()
+        if section in PLAIN:
+            return PLAIN[section]()
+        need = f"kind = one of {', '.join(schema.DATA)}" if section == "data" else "name = a key of `fedspam methods`"
+        raise ConfigError(f"the section [{section}] is missing: {need}")
     table = _table(section, tree[section])
     if section == "model" and "function" in table:
-        return fill("model", table, schema.Function, texts)
-    kind, label = _kind(section, table)
-    rest = {key: value for key, value in table.items() if key != label}
-    return fill(section, rest, kind, texts, label)
+        return _fill("model", table, schema.Function, texts)
+    if section in PLAIN:
+        return _fill(section, table, PLAIN[section], texts)
+    label = "kind" if section == "data" else "name"
+    settings = {key: value for key, value in table.items() if key != label}
+    return _fill(section, settings, _kind(section, f"{section}.{label}", table.get(label)), texts, label)
 
 
 def _table(section: str, value: Any) -> dict[str, Any]:
-    """A section as a table; some may be given as one word."""
+    """A section as a table, also where it is given as one word."""
     if isinstance(value, dict):
         return value
-    if isinstance(value, str) and section in SHORT:
-        if section == "model" and ".py:" in value:
-            return {"function": value}
-        known = value in schema.DATA
-        return (
-            ({"kind": value} if known else {"kind": "problem", "name": value}) if section == "data" else {"name": value}
-        )
-    raise ConfigError(f"{section} = {value!r} must be a section: [{section}], and below it its settings")
-
-
-def _kind(section: str, table: Mapping[str, Any]) -> tuple[type[Struct], str | None]:
-    """The struct of a section, and the key whose value decided on it."""
-    if section in PLAIN:
-        return PLAIN[section], None
+    if not isinstance(value, str) or section not in SHORT:
+        raise ConfigError(f"{section} = {value!r} must be a section: [{section}], and below it its settings")
+    if section == "model" and ".py:" in value:
+        return {"function": value}
     if section == "data":
-        return _chosen("data.kind", table.get("kind"), schema.DATA), "kind"
-    if section == "model":
-        extra = "; or a function of your own: function = 'my_model.py:loss'"
-        return _chosen("model.name", table.get("name"), schema.MODELS, extra), "name"
-    from fedspam.app.config import methods
-
-    if section == "prox":
-        return _chosen("prox.name", table.get("name"), methods.PROX), "name"
-    name = table.get("name")
-    _chosen("algorithm.name", name, methods.METHODS, "; `fedspam methods` tells what they are")
-    return methods.algorithm_section(str(name)), "name"
+        return {"kind": value} if value in schema.DATA else {"kind": "problem", "name": value}
+    return {"name": value}
 
 
-def _chosen(where: str, value: Any, allowed: Mapping[str, Any], extra: str = "") -> Any:
-    names = ", ".join(allowed)
-    if value is None:
+def _kind(section: str, where: str, name: Any) -> type[Struct]:
+    """The struct of a section, selected by its name or kind."""
+    kinds, extra = {
+        "data": (schema.DATA, ""),
+        "model": (schema.MODELS, "; or a function of your own: function = 'my_model.py:loss'"),
+        "algorithm": (methods.METHODS, "; `fedspam methods` describes them"),
+        "prox": (methods.PROX, ""),
+    }[section]
+    names = ", ".join(kinds)
+    if name is None:
         raise ConfigError(f"{where} is missing; it must be one of {names}{extra}")
-    if value in allowed if isinstance(value, str) else False:
-        return allowed[value]
-    near = nearest(str(value), allowed)
-    hint = f"did you mean {near!r}? " if near else ""
-    raise ConfigError(f"{where} = {_short(value)} is unknown; {hint}There are {names}{extra}")
+    if not isinstance(name, str) or name not in kinds:
+        near = nearest(str(name), kinds)
+        hint = f"did you mean {near!r}? " if near else ""
+        raise ConfigError(f"{where} = {_short(name)} is unknown; {hint}There are {names}{extra}")
+    return methods.algorithm_section(name) if section == "algorithm" else kinds[name]
 
 
-def fill(
-    section: str, table: Mapping[str, Any], kind: type[Struct], texts: Mapping[str, str], label: str | None = None
+def _fill(
+    section: str, table: Mapping[str, Any], kind: type[Struct], texts: Mapping[str, str], label: str = ""
 ) -> Struct:
-    """A section from its table, each setting by its own type."""
+    """A section from its table, each setting converted to its type."""
     fields = {field.name: field for field in msgspec.structs.fields(kind)}
-    tag = kind.__struct_config__.tag
-    owner = f"{section} of {label} {tag!r}" if label and tag else section
+    owner = f"{section} of {label} {kind.__struct_config__.tag!r}" if label else section
     findings: list[str] = []
     made: dict[str, Any] = {}
-    meant: set[str | None] = set()  # by keys that are misspelt
+    misspelled: set[str | None] = set()
     for key, value in table.items():
         where = f"{section}.{key}"
         if key not in fields:
             near = nearest(key, fields)
-            meant.add(near)
-            hint = f"; did you mean {near!r}?" if near else ""
+            misspelled.add(near)
             known = ", ".join(fields) or "none"
-            findings.append(f"{where} = {_short(value)} is no setting of {owner}, which has {known}{hint}")
+            findings.append(f"{where} = {_short(value)} is no setting of {owner}, which has {known}{_hint(near)}")
             continue
         try:
             if not _finite(value):
@@ -235,10 +217,9 @@ def fill(
             made[key] = _converted(value, fields[key].type, texts.get(where))
         except msgspec.ValidationError:
             near = nearest(str(value), choices(fields[key].type)) if not isinstance(value, list) else None
-            hint = f"; did you mean {near!r}?" if near else ""
-            findings.append(f"{where} = {_short(value)} must be {rule(fields[key].type)}{hint}")
+            findings.append(f"{where} = {_short(value)} must be {rule(fields[key].type)}{_hint(near)}")
     for key, field in fields.items():
-        if field.required and key not in table and key not in meant:
+        if field.required and key not in table and key not in misspelled:
             findings.append(f"{section}.{key} is missing: {owner} needs it, {rule(field.type)}")
     if findings:
         raise ConfigError(*findings)
@@ -246,25 +227,24 @@ def fill(
 
 
 def _converted(value: Any, kind: Any, text: str | None) -> Any:
-    """A value by its type. The text of a flag may also be a word that looks like a number, or a list with commas."""
-    tries = [value] if text is None else [value, text, [part.strip() for part in text.split(",")]]
-    for number, each in enumerate(tries, start=1):
+    """A value of its type. A flag's text may also be a word that looks like a number, or a list with commas."""
+    readings = [value] if text is None else [value, text, [part.strip() for part in text.split(",")]]
+    for reading in readings[:-1]:
         try:
-            return msgspec.convert(each, kind)
+            return msgspec.convert(reading, kind)
         except msgspec.ValidationError:
-            if number == len(tries):
-                raise
-    raise AssertionError
+            continue
+    return msgspec.convert(readings[-1], kind)
 
 
 def _finite(value: Any) -> bool:
-    """Whether all numbers of a value are: what is NaN or infinite is never a setting."""
+    """Whether all numbers in a value are finite."""
     parts = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
     return all(map(_finite, parts)) and not (isinstance(value, float) and not math.isfinite(value))
 
 
 def _value(text: str) -> Any:
-    """The text of a flag as TOML reads it; as it stands where that is no TOML: names and paths."""
+    """The text of a flag read as TOML, or the text itself where it is not TOML: names and paths."""
     try:
         return tomllib.loads(f"value = {text}")["value"]
     except (ValueError, RecursionError):
@@ -274,6 +254,10 @@ def _value(text: str) -> Any:
 def _short(value: Any) -> str:
     text = repr(value)
     return text if len(text) <= 60 else f"{text[:57]}..."
+
+
+def _hint(near: str | None) -> str:
+    return f"; did you mean {near!r}?" if near else ""
 
 
 def _unknown_section(name: str) -> str:

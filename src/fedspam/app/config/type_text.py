@@ -1,24 +1,11 @@
-"""A setting's type in words, as the errors and the list of settings tell it."""
+"""The type of a setting in words, for errors and for the list of settings."""
 
-import difflib
-from collections.abc import Iterable
 from typing import Any
 
 import msgspec
 from msgspec import inspect
 
 LIMITS = (("ge", "of at least {:g}"), ("gt", "greater than {:g}"), ("le", "of at most {:g}"), ("lt", "less than {:g}"))
-
-
-def nearest(word: str, allowed: Iterable[str]) -> str | None:
-    """The allowed word that was probably meant.
-
-    >>> nearest("cohrt", ["cohort", "step_size"])
-    'cohort'
-    """
-    names = {name.lower(): name for name in allowed}
-    found = difflib.get_close_matches(word.lower(), names, n=1, cutoff=0.55)
-    return names[found[0]] if found else None
 
 
 def rule(kind: Any) -> str:
@@ -28,19 +15,19 @@ def rule(kind: Any) -> str:
     >>> rule(Annotated[int, msgspec.Meta(ge=1)] | None)
     'a whole number of at least 1'
     >>> rule(list[Literal["a", "b"]])
-    "a list, each of it 'a' or 'b'"
+    "a list, each item 'a' or 'b'"
     """
-    return _told(inspect.type_info(kind))
+    return _described(inspect.type_info(kind))
 
 
 def about(kind: Any) -> str:
-    """The line that the schema has on a setting."""
+    """The description of a setting in the schema."""
     info = inspect.type_info(kind)
     return (info.extra_json_schema or {}).get("description", "") if isinstance(info, inspect.Metadata) else ""
 
 
 def choices(kind: Any) -> list[str]:
-    """The words that a setting may be, if it may be some words only."""
+    """The words that a setting accepts."""
     info = inspect.type_info(kind)
     return [value for part in _parts(info) for value in _words(part)]
 
@@ -57,7 +44,7 @@ def _parts(info: Any) -> list[Any]:
     return [part for each in info.types for part in _parts(each)] if isinstance(info, inspect.UnionType) else [info]
 
 
-def _told(info: Any) -> str:
+def _described(info: Any) -> str:
     parts = [part for part in _parts(info) if not isinstance(part, inspect.NoneType)]
     return _either([_one(part) for part in parts])
 
@@ -66,7 +53,7 @@ def _one(info: Any) -> str:
     if isinstance(info, inspect.LiteralType):
         return _either([repr(value) for value in info.values])
     if isinstance(info, inspect.ListType):
-        return f"a list, each of it {_told(info.item_type)}"
+        return f"a list, each item {_described(info.item_type)}"
     if isinstance(info, inspect.StructType):
         named = ", ".join(
             f"{each.encode_name} = {'...' if each.required else _value(each.default)}" for each in info.fields

@@ -1,57 +1,25 @@
-"""A configuration as TOML, from which it can be read again."""
+"""A configuration as TOML, from which the same configuration is read again."""
 
 import json
-import re
 from collections.abc import Mapping
 from typing import Any
 
 import msgspec
+import tomli_w
 from msgspec import Struct
 
 from fedspam.app.config.parse import SECTIONS
 from fedspam.app.config.schema import Config
 
-BARE = re.compile(r"[A-Za-z0-9_-]+")
-
 
 def tables(config: Config) -> dict[str, dict[str, Any]]:
-    """The configuration as plain tables; what is None is left out."""
-    found = {section: getattr(config, section) for section in SECTIONS}
-    return {name: tables_of(part) for name, part in found.items() if part is not None}
-
-
-def to_toml(config: Config | Mapping[str, Mapping[str, Any]], head: str = "") -> str:
-    """The configuration as a TOML file, every setting with its value; `head` becomes a comment on top.
-
-    >>> print(to_toml({"run": {"rounds": 3, "record": ["void"]}}))
-    [run]
-    rounds = 3
-    record = ["void"]
-    <BLANKLINE>
-    """
-    sections = tables(config) if isinstance(config, Config) else config
-    lines = [f"# {line}".rstrip() for line in head.splitlines()]
-    for name, table in sections.items():
-        lines += ["", f"[{_key(name)}]"] if lines else [f"[{_key(name)}]"]
-        lines += [f"{_key(key)} = {toml_value(value)}" for key, value in table.items() if value is not None]
-    return "\n".join(lines) + "\n"
-
-
-def differences(old: Config, new: Config, but: frozenset[str] = frozenset()) -> list[str]:
-    """Where two configurations differ, in words; `but` names settings (``run.rounds``) and sections that may."""
-    one, other = tables(old), tables(new)
-    found = []
-    for section in SECTIONS:
-        a, b = one.get(section, {}), other.get(section, {})
-        for key in dict.fromkeys([*a, *b]):
-            name = f"{section}.{key}"
-            if a.get(key) != b.get(key) and not {section, name} & but:
-                found.append(f"{name}: {toml_value(a.get(key, 'nothing'))} was, {toml_value(b.get(key, 'nothing'))} is")
-    return found
+    """The configuration as plain tables, without the settings that are None."""
+    sections = {section: getattr(config, section) for section in SECTIONS}
+    return {name: tables_of(section) for name, section in sections.items() if section is not None}
 
 
 def tables_of(part: Any) -> Any:
-    """A section, or a part of one, as plain tables and values."""
+    """A section, or a value of one, as plain tables and values."""
     if isinstance(part, Struct):
         own = type(part).__struct_config__
         tag = {own.tag_field: own.tag} if own.tag_field else {}
@@ -60,22 +28,37 @@ def tables_of(part: Any) -> Any:
     return [tables_of(item) for item in part] if isinstance(part, list | tuple) else part
 
 
-def _key(name: str) -> str:
-    return name if BARE.fullmatch(name) else _text(name)
+def to_toml(config: Config | Mapping[str, Mapping[str, Any]], head: str = "") -> str:
+    """The configuration as a TOML file with the value of every setting. `head` becomes a comment at its top.
+
+    >>> print(to_toml({"run": {"rounds": 3, "segment": None}}, "An experiment."))
+    # An experiment.
+    <BLANKLINE>
+    [run]
+    rounds = 3
+    <BLANKLINE>
+    """
+    sections = tables(config) if isinstance(config, Config) else config
+    given = {
+        name: {key: value for key, value in table.items() if value is not None} for name, table in sections.items()
+    }
+    comment = "".join(f"# {line}".rstrip() + "\n" for line in head.splitlines())
+    return (comment + "\n" if comment else "") + tomli_w.dumps(given)
 
 
-def toml_value(value: Any) -> str:
-    """A value as TOML writes it."""
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    if isinstance(value, int | float):
-        return repr(value)
-    if isinstance(value, str):
-        return _text(value)
-    if isinstance(value, Mapping):
-        return "{ " + ", ".join(f"{_key(name)} = {toml_value(part)}" for name, part in value.items()) + " }"
-    return "[" + ", ".join(map(toml_value, value)) + "]"
+def differences(old: Config, new: Config, but: frozenset[str] = frozenset()) -> list[str]:
+    """The settings that differ, in words. `but` names settings (``run.rounds``) and sections that may differ."""
+    before, after = tables(old), tables(new)
+    found = []
+    for section in SECTIONS:
+        a, b = before.get(section, {}), after.get(section, {})
+        for key in dict.fromkeys([*a, *b]):
+            name = f"{section}.{key}"
+            if a.get(key) != b.get(key) and not {section, name} & but:
+                found.append(f"{name} changed from {value_text(a.get(key))} to {value_text(b.get(key))}")
+    return found
 
 
-def _text(text: str) -> str:
-    return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")
+def value_text(value: Any) -> str:
+    """A value on one line, as a reader of the configuration knows it."""
+    return "none" if value is None else json.dumps(value, ensure_ascii=False)

@@ -1,6 +1,6 @@
-"""An experiment as a configuration tells it: clients, a method, a start and a probe; run, recorded and summed up."""
+"""An experiment that a configuration describes: built, run, recorded and summarized."""
 
-from fedspam.app.experiment.build import Experiment, make
-from fedspam.app.experiment.execute import ExperimentOutcome, run
-
-__all__ = ["Experiment", "ExperimentOutcome", "make", "run"]
+from fedspam.app.experiment.build import Experiment as Experiment
+from fedspam.app.experiment.build import make as make
+from fedspam.app.experiment.execute import ExperimentOutcome as ExperimentOutcome
+from fedspam.app.experiment.execute import run as run

@@ -1,101 +1,171 @@
-"""From a configuration to what `simulate` takes: clients, a method, a start and a probe."""
+"""From a configuration to the arguments of `simulate`: clients, a method, a start and a probe."""
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+import msgspec
+from msgspec import Struct
 
+from fedspam import solvers
 from fedspam._internal.trees import Params
 from fedspam.app.compare import problems
-from fedspam.app.config import Config, ConfigError, methods, schema
+from fedspam.app.config import Config, ConfigError, schema
+from fedspam.app.config import methods as sections
+from fedspam.app.config.schema import name_of
 from fedspam.app.experiment.data import examples
 from fedspam.app.experiment.model import learner
-from fedspam.app.experiment.probes import ProblemLook, evaluation, look_at
+from fedspam.app.experiment.probes import ProblemProbe, evaluation, rows_probe
 from fedspam.clients import Population, Ragged
+from fedspam.methods import METHODS, Adam, Momentum, Plain, schedules
 from fedspam.problems import Quadratics, quadratics, ridge
 from fedspam.simulation.stopping import Target
 
 RISING = ("accuracy",)  # metrics of which more is better
-FIRST = ("loss", "gradient", "accuracy")  # those that are told first
+FIRST = ("loss", "gradient", "accuracy")  # metrics that are shown first
+
+World = tuple[Population, Params, Any]  # clients, a start and a probe
 
 
 @dataclass(frozen=True)
 class Experiment:
-    """What a configuration asks for, ready to run."""
+    """What a configuration describes, ready to run."""
 
     config: Config
     method: Any
     population: Population
     start: Params
     probe: Any
-    metrics: tuple[str, ...]  # what the probe tells
+    metrics: tuple[str, ...]  # what the probe measures
 
     @property
     def target(self) -> Target | None:
-        """What is to be reached: an accuracy at least, anything else at most."""
-        asked = self.config.evaluate
-        if asked.target is None:
+        """What the run is to reach: an accuracy of at least a value, any other metric of at most one."""
+        options = self.config.evaluate
+        if options.target is None:
             return None
-        metric = asked.metric or ("accuracy" if "accuracy" in self.metrics else "loss")
-        return Target(metric, **{"at_least" if metric in RISING else "at_most": asked.target})
+        metric = options.metric or ("accuracy" if "accuracy" in self.metrics else "loss")
+        return Target(metric, **{"at_least" if metric in RISING else "at_most": options.target})
 
 
 def make(config: Config) -> Experiment:
-    """Read the data and build what a configuration asks for; a `ConfigError` names the setting that is wrong."""
-    population, start, probe = _world(config)
-    cohort = getattr(config.algorithm, "cohort", None)
+    """Read the data and build what a configuration describes. A `ConfigError` names the setting that is wrong."""
+    population, start, probe = WORLDS.get(type(config.data), _examples)(config)
+    cohort = getattr(config.algorithm, "cohort_size", None)
     if cohort is not None and population.size is not None and cohort > population.size:
         raise ConfigError(
-            f"algorithm.cohort_size = {cohort} is more than the {population.size} clients that there are; "
-            f"ask for at most {population.size}"
+            f"algorithm.cohort_size = {cohort} is more than the {population.size} clients of the data; "
+            f"give at most {population.size}"
         )
     try:
-        method = methods.method(config.algorithm, config.prox, population.size)
+        method = build_method(config.algorithm, config.prox, population.size)
     except ValueError as error:
         raise ConfigError(f"algorithm: {error}") from None
-    if config.prox is not None and methods.name_of(config.prox) == "exact" and not isinstance(population, Quadratics):
-        raise ConfigError("prox.name = 'exact' needs quadratic clients; take 'lbfgs' or 'newton'")
-    seen = jax.eval_shape(lambda probe, start: probe(start), probe, start)
-    metrics = tuple(sorted(seen, key=lambda name: (name not in FIRST, FIRST.index(name) if name in FIRST else 0, name)))
-    asked = config.evaluate.metric
-    if asked is not None and asked not in metrics:
+    if config.prox is not None and name_of(config.prox) == "exact" and not isinstance(population, Quadratics):
+        raise ConfigError("prox.name = 'exact' needs quadratic clients; use 'lbfgs' or 'newton'")
+    measured = jax.eval_shape(lambda probe, start: probe(start), probe, start)
+    metrics = (*(name for name in FIRST if name in measured), *sorted(measured.keys() - set(FIRST)))
+    metric = config.evaluate.metric
+    if metric is not None and metric not in metrics:
         raise ConfigError(
-            f"evaluate.metric = {asked!r} is not looked at here, {', '.join(metrics)} are; an accuracy needs classes, "
-            "test rows (data.test) and a model that guesses (predict)"
+            f"evaluate.metric = {metric!r} is not measured here; choose one of {', '.join(metrics)}. An accuracy needs "
+            "classes, test rows (data.test) and a model that predicts (predict)"
         )
     return Experiment(config, method, population, start, probe, metrics)
 
 
-def _world(config: Config) -> tuple[Population, Params, Any]:
-    """Clients, a start and a probe."""
+# --- clients, start and probe ---
+
+
+def _quadratics(config: Config) -> World:
     data = config.data
-    if isinstance(data, schema.QuadraticsSection):
-        clients = quadratics(
-            data.seed, data.clients, data.dimension,
-            delta=data.delta, condition=data.condition, curvature=data.curvature, noise=data.noise,
-        )  # fmt: skip
-        return _quadratic(clients, jnp.zeros(data.dimension))
-    if isinstance(data, schema.RidgeSection):
-        return _quadratic(
-            *ridge(data.seed, data.clients, data.dimension, regularisation=data.regularisation, scale=data.scale)
-        )
-    if isinstance(data, schema.ProblemSection):
-        try:
-            problem = problems.load(data.name, data.folder)
-        except (OSError, ValueError) as error:
-            raise ConfigError(f"data: {error}") from None
-        if isinstance(problem.population, Quadratics):
-            return _quadratic(problem.population, problem.start)
-        assert isinstance(problem.population, Ragged)
-        clients, start = problem.population, problem.start
-        return clients, start, ProblemLook(look_at(clients, start, None), problem.probe)
-    found = examples(data, config.clients)
-    made = learner(config.model, found, seed=config.run.seed, precision=config.run.precision)
-    clients = found.train.population(made.loss, batch=config.clients.batch, weighted=config.clients.weighted)
-    return clients, made.start, look_at(clients, made.start, evaluation(made, found))
+    clients = quadratics(
+        data.seed, data.clients, data.dimension,
+        delta=data.delta, condition=data.condition, curvature=data.curvature, noise=data.noise,
+    )  # fmt: skip
+    return _probed(clients, jnp.zeros(data.dimension))
 
 
-def _quadratic(clients: Quadratics, start: Any) -> tuple[Population, Params, Any]:
+def _ridge(config: Config) -> World:
+    data = config.data
+    return _probed(
+        *ridge(data.seed, data.clients, data.dimension, regularisation=data.regularization, scale=data.scale)
+    )
+
+
+def _problem(config: Config) -> World:
+    try:
+        problem = problems.load(config.data.name, config.data.folder)
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"data: {error}") from None
+    clients, start = problem.population, problem.start
+    if isinstance(clients, Quadratics):
+        return _probed(clients, start)
+    assert isinstance(clients, Ragged)
+    return clients, start, ProblemProbe(rows_probe(clients, start, None), problem.probe)
+
+
+def _examples(config: Config) -> World:
+    data = examples(config.data, config.clients)
+    model = learner(config.model, data, seed=config.run.seed, precision=config.run.precision)
+    clients = data.train.population(model.loss, batch=config.clients.batch, weighted=config.clients.weighted)
+    return clients, model.start, rows_probe(clients, model.start, evaluation(model, data))
+
+
+def _probed(clients: Quadratics, start: Any) -> World:
     start = jnp.asarray(start, clients.hessians.dtype)
     return clients, start, problems.QuadraticProbe.of(clients, start)
+
+
+# kinds of data with clients and a loss of their own; all others are examples, which `[model]` learns from
+WORLDS: Mapping[type[Struct], Callable[[Config], World]] = {
+    schema.QuadraticsSection: _quadratics,
+    schema.RidgeSection: _ridge,
+    schema.ProblemSection: _problem,
+}
+
+
+# --- method and solver ---
+
+
+def build_method(section: Struct, prox: Struct | None, population: int | None = None) -> Any:
+    """The method that `[algorithm]` and `[prox]` describe, for a population of a size."""
+    settings = msgspec.structs.asdict(section)
+    settings |= {name: VALUES[type(value)](value) for name, value in settings.items() if type(value) in VALUES}
+    settings |= {
+        name: _fresh_weight(value, settings, population)
+        for name, value in settings.items()
+        if isinstance(value, sections.Theorem)
+    }
+    if prox is not None:
+        settings["solver"] = build_solver(prox)
+    return METHODS[name_of(section)].build(**settings)
+
+
+def build_solver(section: Struct) -> solvers.LocalSolver:
+    """The local solver that `[prox]` describes."""
+    settings = msgspec.structs.asdict(section)
+    if "tolerance" in settings:
+        theta, epsilon = settings.pop("tolerance"), settings.pop("epsilon")
+        settings["stop"] = solvers.Relative(theta) if epsilon is None else solvers.Absolute(epsilon)
+    return sections.SOLVERS[name_of(section)].build(**settings)
+
+
+VALUES: Mapping[type, Callable[[Any], Any]] = {
+    list: jnp.asarray,
+    sections.PowerSetting: lambda value: schedules.Power(value.value, value.exponent, value.shift),
+    sections.PlainBase: lambda value: Plain(),
+    sections.MomentumBase: lambda value: Momentum(**msgspec.structs.asdict(value)),
+    sections.AdamBase: lambda value: Adam(**msgspec.structs.asdict(value)),
+}
+
+
+def _fresh_weight(value: sections.Theorem, settings: Mapping[str, Any], population: int | None) -> Any:
+    """The fresh weight of the theorems at the method's own step size and cohort."""
+    size = settings.get("cohort_size") or population or 1
+    if population is not None:
+        size = min(size, max(population - 1, 1))
+    gamma = schedules.step_size_schedule(settings.get("step_size"))
+    return schedules.FreshWeightOf(gamma, value.delta, schedules.effective_cohort(size, population))

@@ -1,4 +1,4 @@
-"""An experiment run into a folder, that can be continued: resolved configuration, records, summary."""
+"""An experiment run into a folder, from which it can be resumed: configuration, records, summary."""
 
 import hashlib
 import json
@@ -14,18 +14,20 @@ import numpy as np
 from fedspam.app import tracking
 from fedspam.app.arrival import arrival
 from fedspam.app.config import Config, ConfigError, differences, read, tables, to_toml
-from fedspam.app.config.write import toml_value
+from fedspam.app.config.schema import name_of
+from fedspam.app.config.write import value_text
 from fedspam.app.experiment.build import Experiment, make
+from fedspam.app.folders import make_folder
 from fedspam.simulation import Run, records, simulate
 from fedspam.simulation.stopping import Target, Watch
 
-# what may differ between a run and the one that continues it
+# settings that may change when a run is resumed
 LATER = frozenset(
     {"run.rounds", "run.segment", "run.keep", "evaluate.metric", "evaluate.target", "evaluate.stop", "track"}
 )
 HEAD = """The resolved configuration of this run. Run it again, from anywhere:
   fedspam run {folder}/config.toml --out ANOTHER
-Continue it, to 500 rounds in all:
+Resume it, up to 500 rounds in all:
   fedspam run --resume --out {folder} --rounds 500"""
 
 Observe = Callable[[int, Mapping[str, np.ndarray], Mapping[str, np.ndarray]], None]
@@ -33,7 +35,7 @@ Observe = Callable[[int, Mapping[str, np.ndarray], Mapping[str, np.ndarray]], No
 
 @dataclass(frozen=True)
 class ExperimentOutcome:
-    """What came of it: the run, and the facts that are printed and kept in ``summary.json``."""
+    """The result of an experiment: the run, and the facts that are printed and kept in ``summary.json``."""
 
     folder: Path
     run: Run
@@ -47,14 +49,14 @@ class ExperimentOutcome:
 def run(
     config: Config, folder: str | Path, *, resume: bool = False, observe: Observe | None = None
 ) -> ExperimentOutcome:
-    """Run an experiment into a folder, or continue the one that is there.
+    """Run an experiment into a folder, or resume the one that is there.
 
     Arguments:
         config: what to run.
-        folder: where it goes: ``config.toml``, ``summary.json``, and the records of `fedspam.simulation.records`.
-        resume: go on with the run of that folder, which must be of the same configuration but for its length; where
-            there is none, begin.
-        observe: called with the rounds done, and the rows and probes since the last call.
+        folder: receives ``config.toml``, ``summary.json``, and the records of `fedspam.simulation.records`.
+        resume: continue the run of that folder, which must have the same configuration except for its length. Where
+            there is no run, start one.
+        observe: called with the number of rounds done, and the rows and probes since the last call.
     """
     folder = Path(folder)
     _check_folder(config, folder, resume)
@@ -63,47 +65,67 @@ def run(
     except ImportError as error:
         raise ConfigError(f"track.to: {error}") from None
     with jax.enable_x64(config.run.precision == "float64"):
-        made = make(config)
-        past = _past(folder) if resume else {}
-        _write(folder / "config.toml", to_toml(config, HEAD.format(folder=folder)).encode())
-        went = _simulate(made, folder, resume, observe, past)
-    facts = summary(went, folder, config, made.target, made.metrics)
-    _write(folder / "summary.json", json.dumps(facts, indent=1, allow_nan=False).encode())
+        experiment = make(config)
+        records.write(make_folder(folder) / "config.toml", to_toml(config, HEAD.format(folder=folder)).encode())
+        went = _simulate(experiment, folder, resume, observe)
+    facts = summary(went, folder, config, experiment.target, experiment.metrics)
+    records.write(folder / "summary.json", json.dumps(facts, indent=1, allow_nan=False).encode())
     return ExperimentOutcome(folder, went, facts)
 
 
-def _simulate(
-    made: Experiment, folder: Path, resume: bool, observe: Observe | None, past: Mapping[str, np.ndarray]
-) -> Run:
-    asked, look = made.config.run, made.config.evaluate
-    done = len(next(iter(past.values()))) if past else 0
-    points = tracking.Points(look.every, done)
-    points.totals = {name: float(past[name].sum()) for name in points.paid if name in past}
-    recorders = [tracking.RECORDERS[name][0]() for name in dict.fromkeys(made.config.track.to)]
-    with tracking.tracked(recorders, _story(made.config, folder)) if recorders else nullcontext() as write:
+def _check_folder(config: Config, folder: Path, resume: bool) -> None:
+    """Refuse to write over a run, and to resume one with other settings, before anything is read or written.
 
-        def tell(done: int, rows: Mapping[str, np.ndarray], probes: Mapping[str, np.ndarray]) -> None:
+    Settings are compared here, in the words of the configuration. What settings do not show, such as a changed data
+    file, is for the records to refuse.
+    """
+    if not resume and any((folder / name).exists() for name in ("config.toml", "manifest.json")):
+        raise records.RecordError(
+            f"{folder} already holds a run; continue it with --resume, or choose another folder with --out"
+        )
+    if resume and (folder / "config.toml").exists():
+        changed = differences(read(folder / "config.toml"), config, LATER)
+        if changed:
+            raise ConfigError(
+                f"{'; '.join(changed[:5])} since this run began. Resume it with its own settings "
+                f"(fedspam run --resume --out {folder}), or choose another folder"
+            )
+
+
+def _simulate(experiment: Experiment, folder: Path, resume: bool, observe: Observe | None) -> Run:
+    config = experiment.config
+    options, evaluate = config.run, config.evaluate
+    past = recorded_rows(folder) if resume else {}
+    points = tracking.Points(evaluate.every, len(next(iter(past.values()))) if past else 0)
+    points.totals = {name: float(past[name].sum()) for name in points.paid if name in past}
+    recorders = [tracking.RECORDERS[name][0]() for name in dict.fromkeys(config.track.to)]
+    with tracking.tracked(recorders, _story(config, folder)) if recorders else nullcontext() as write:
+
+        def report(done: int, rows: Mapping[str, np.ndarray], probes: Mapping[str, np.ndarray]) -> None:
             if write is not None:
-                if points.done == 0:  # what was seen before the first round is on disk alone
-                    write(
-                        [
-                            tracking.TrackedPoint(
-                                0, {name: float(look[0]) for name, look in records.read(folder)[2].items()}
-                            )
-                        ]
-                    )
+                if points.done == 0:  # the probes before the first round are on disk alone
+                    first = {name: float(column[0]) for name, column in records.read(folder)[2].items()}
+                    write([tracking.TrackedPoint(0, first)])
                 write(points(done, rows, probes))
             if observe is not None:
                 observe(done, rows, probes)
 
         return simulate(
-            made.method, made.population, made.start,
-            rounds=asked.rounds, key=asked.seed, probe=made.probe, every=look.every, record=asked.record,
-            chunk=asked.chunk, quorum=asked.quorum,
-            watch=Watch(growth=asked.growth, probe="gradient") if asked.growth > 0 else None,
-            until=made.target if look.stop else None,
-            folder=folder, resume=resume, keep=records.Keep(asked.keep, every=asked.segment), observe=tell,
+            experiment.method, experiment.population, experiment.start,
+            rounds=options.rounds, key=options.seed, probe=experiment.probe, every=evaluate.every,
+            record=options.record, chunk=options.chunk, quorum=options.quorum,
+            watch=Watch(growth=options.growth, probe="gradient") if options.growth > 0 else None,
+            until=experiment.target if evaluate.stop else None,
+            folder=folder, resume=resume, keep=records.Keep(options.keep, every=options.segment), observe=report,
         )  # fmt: skip
+
+
+def recorded_rows(folder: Path) -> dict[str, np.ndarray]:
+    """The rows that a folder holds already; none where it holds no run."""
+    try:
+        return records.read(folder)[1]
+    except (OSError, records.RecordError):
+        return {}
 
 
 def summary(run: Run, folder: Path, config: Config, target: Target | None, metrics: Sequence[str]) -> dict[str, Any]:
@@ -115,7 +137,7 @@ def summary(run: Run, folder: Path, config: Config, target: Target | None, metri
     facts: dict[str, Any] = {
         "folder": str(folder),
         "status": run.status,
-        "method": config.algorithm.__struct_config__.tag,
+        "method": name_of(config.algorithm),
         "rounds": run.rounds,
         **last,
         **totals,
@@ -125,8 +147,8 @@ def summary(run: Run, folder: Path, config: Config, target: Target | None, metri
         "run_seconds": round(run.run_seconds, 3),
     }
     if target is not None:
-        look = arrival(run.probes[target.probe], target.value, rising=target.at_least is not None)
-        first = None if look is None else look * every
+        index = arrival(run.probes[target.probe], target.value, rising=target.at_least is not None)
+        first = None if index is None else index * every
         if run.status.startswith("reached"):  # it ended at its target
             first = run.rounds
         paid = {} if first is None else {name: int(run.rows[name][:first].sum()) for name in totals}
@@ -134,34 +156,9 @@ def summary(run: Run, folder: Path, config: Config, target: Target | None, metri
     return facts
 
 
-def _check_folder(config: Config, folder: Path, resume: bool) -> None:
-    there = [name for name in ("config.toml", "manifest.json") if (folder / name).exists()]
-    if not there:
-        return
-    if not resume:
-        raise records.RecordError(
-            f"{folder} already holds a run; continue it with --resume, or choose another folder with --out"
-        )
-    if "config.toml" in there:
-        changed = differences(read(folder / "config.toml"), config, LATER)
-        if changed:
-            raise ConfigError(
-                f"this is not the run of {folder}; it differs in {'; '.join(changed[:5])}. Resume with what was "
-                f"(fedspam run --resume --out {folder}), or choose another folder"
-            )
-
-
-def _past(folder: Path) -> dict[str, np.ndarray]:
-    """The rows that a folder holds already."""
-    try:
-        return records.read(folder)[1]
-    except (OSError, records.RecordError):
-        return {}
-
-
 def _story(config: Config, folder: Path) -> tracking.RunInfo:
     settings = {
-        f"{section}.{key}": value if isinstance(value, bool | int | float | str) else toml_value(value)
+        f"{section}.{key}": value if isinstance(value, bool | int | float | str) else value_text(value)
         for section, table in tables(config).items()
         for key, value in table.items()
     }
@@ -170,14 +167,6 @@ def _story(config: Config, folder: Path) -> tracking.RunInfo:
     return tracking.RunInfo(track.name or folder.name, track.project, folder, settings, track.place, identity)
 
 
-def _write(path: Path, data: bytes) -> None:
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise records.RecordError(f"cannot make the folder {path.parent}: {error.strerror}; choose another") from error
-    records.write(path, data)
-
-
 def _number(value: Any) -> float | str:
-    """JSON has no word for what is not finite."""
+    """A number as JSON can hold it: text where it is not finite."""
     return float(value) if np.isfinite(value) else str(float(value))

@@ -1,7 +1,8 @@
-"""`[model]`: a loss a row, parameters to start from, and which rows are guessed right."""
+"""`[model]`: a loss per row, parameters to start from, and whether a row is classified correctly."""
 
 import importlib.util
 import inspect
+import math
 import traceback
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -11,25 +12,28 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+from msgspec import Struct
 
 from fedspam import models
 from fedspam._internal import trees
+from fedspam._internal.nearest import nearest
 from fedspam._internal.trees import Params
-from fedspam.app.config import schema
-from fedspam.app.config.parse import ConfigError
-from fedspam.app.config.type_text import nearest
-from fedspam.app.experiment.data import LoadedExamples
+from fedspam.app.config import ConfigError, schema
+from fedspam.app.config.schema import name_of
+from fedspam.app.experiment.data import RELATIVE, LoadedExamples
 from fedspam.clients import Loss
+
+PIXELS = 28 * 28  # of the images that the CNNs take
 
 
 @dataclass(frozen=True)
 class Learner:
-    """What is learnt.
+    """A model on some data.
 
     Arguments:
-        loss: (params, rows) -> one loss a row.
-        start: the first parameters.
-        correct: (params, rows) -> of each row whether its class is guessed; None where that is not known.
+        loss: (params, rows) -> one loss per row.
+        start: the initial parameters.
+        correct: (params, rows) -> whether each row is classified correctly; None where that is not known.
     """
 
     loss: Loss
@@ -39,53 +43,77 @@ class Learner:
 
 @dataclass(frozen=True)
 class SquaredLoss:
-    """Least squares with a penalty, one loss a row. Equal settings are equal functions."""
+    """Least squares with a penalty, one loss per row. Equal settings are equal functions."""
 
-    regularisation: float
+    regularization: float
 
     def __call__(self, params: Any, rows: Mapping[str, Any]) -> Any:
-        guess = rows["features"] @ params["weights"] + params.get("bias", 0.0)
-        return 0.5 * (guess - rows["label"]) ** 2 + 0.5 * self.regularisation * trees.squared_norm(params)
+        prediction = rows["features"] @ params["weights"] + params.get("bias", 0.0)
+        return 0.5 * (prediction - rows["label"]) ** 2 + 0.5 * self.regularization * trees.squared_norm(params)
 
 
 def learner(model: Any, data: LoadedExamples, *, seed: int, precision: str) -> Learner:
-    """What `[model]` asks for, on this data."""
+    """The model that `[model]` describes, on this data."""
     if isinstance(model, schema.Function):
         return _own(model.function, data, seed)
-    name, inputs = str(model.__struct_config__.tag), int(jnp.prod(jnp.asarray(data.shape)))
+    name, inputs = name_of(model), math.prod(data.shape)
     if isinstance(model, schema.LinearSection):
         if data.classes:
-            raise ConfigError("model.name = 'linear' needs labels that are numbers; say so: data.task = 'numbers'")
+            raise ConfigError("model.name = 'linear' needs labels that are numbers; set data.task = 'numbers'")
         start = {"weights": jnp.zeros(inputs)} | ({"bias": jnp.zeros(())} if model.bias else {})
-        return Learner(SquaredLoss(model.regularisation), start, None)
+        return Learner(SquaredLoss(model.regularization), start, None)
     if not data.classes:
-        raise ConfigError(f"model.name = {name!r} guesses classes, and data.task is 'numbers'; take 'linear'")
-    options: dict[str, Any] = {"dtype": precision}
-    if isinstance(model, schema.Logistic):
-        if data.classes != 2:
-            raise ConfigError(
-                f"model.name = 'logistic' tells two classes apart, there are {data.classes}; take 'softmax'"
-            )
-        made = models.logistic_regression(inputs, bias=model.bias, regularisation=model.regularisation, **options)
-    elif isinstance(model, schema.Softmax):
-        regularisation = model.regularisation
-        made = models.softmax_regression(
-            inputs, data.classes, bias=model.bias, regularisation=regularisation, **options
-        )
-    elif isinstance(model, schema.Mlp):
-        made = models.mlp(inputs, data.classes, hidden=tuple(model.hidden), **options)
-    elif inputs != 28 * 28:
-        raise ConfigError(f"model.name = {name!r} sees images of 28 x 28, the data has {data.shape}; take 'mlp'")
-    elif isinstance(model, schema.LeafCnn):
-        made = models.leaf_cnn(data.classes, hidden=model.hidden, **options)
-    else:
-        made = models.femnist_cnn(data.classes, **options)
+        raise ConfigError(f"model.name = {name!r} predicts classes, but data.task is 'numbers'; use 'linear'")
+    made = CLASSIFIERS[type(model)](model, inputs, data.classes, precision)
     return Learner(made.loss, made.init(seed), made.correct)
+
+
+def _logistic(model: schema.Logistic, inputs: int, classes: int, dtype: str) -> Any:
+    if classes != 2:
+        raise ConfigError(f"model.name = 'logistic' separates two classes, the data has {classes}; use 'softmax'")
+    return models.logistic_regression(inputs, bias=model.bias, regularisation=model.regularization, dtype=dtype)
+
+
+def _softmax(model: schema.Softmax, inputs: int, classes: int, dtype: str) -> Any:
+    return models.softmax_regression(inputs, classes, bias=model.bias, regularisation=model.regularization, dtype=dtype)
+
+
+def _mlp(model: schema.Mlp, inputs: int, classes: int, dtype: str) -> Any:
+    return models.mlp(inputs, classes, hidden=tuple(model.hidden), dtype=dtype)
+
+
+def _leaf_cnn(model: schema.LeafCnn, inputs: int, classes: int, dtype: str) -> Any:
+    _check_image(model, inputs)
+    return models.leaf_cnn(classes, hidden=model.hidden, dtype=dtype)
+
+
+def _femnist_cnn(model: schema.FemnistCnn, inputs: int, classes: int, dtype: str) -> Any:
+    _check_image(model, inputs)
+    return models.femnist_cnn(classes, dtype=dtype)
+
+
+def _check_image(model: Struct, inputs: int) -> None:
+    if inputs != PIXELS:
+        raise ConfigError(
+            f"model.name = {name_of(model)!r} needs images of 28 x 28, the data has {inputs} features; use 'mlp'"
+        )
+
+
+CLASSIFIERS: Mapping[type[Struct], Callable[[Any, int, int, str], Any]] = {
+    schema.Logistic: _logistic,
+    schema.Softmax: _softmax,
+    schema.Mlp: _mlp,
+    schema.FemnistCnn: _femnist_cnn,
+    schema.LeafCnn: _leaf_cnn,
+}
+
+
+# --- a loss of the user's own ---
 
 
 @dataclass(frozen=True)
 class OwnCorrect:
-    """Whether a user's `predict` names the class of each row."""
+    """Whether a user's `predict` gives the class of each row."""
 
     predict: Callable[..., Any]
 
@@ -94,62 +122,58 @@ class OwnCorrect:
 
 
 def _own(place: str, data: LoadedExamples, seed: int) -> Learner:
-    """A loss of the user's own: the named function of a file, and beside it `start` and `predict`, if there are any."""
+    """The named function of a file, and the file's functions `start` and `predict`, if it has them."""
     path, _, name = place.rpartition(":")
     module = load(path)
     loss = getattr(module, name, None)
     if not callable(loss):
-        there = [key for key, value in vars(module).items() if inspect.isfunction(value)]
-        near = nearest(name, there)
-        hint = f"did you mean {near!r}?" if near else f"it has {', '.join(there) or 'none'}"
+        functions = [key for key, value in vars(module).items() if inspect.isfunction(value)]
+        near = nearest(name, functions)
+        hint = f"did you mean {near!r}?" if near else f"it has {', '.join(functions) or 'none'}"
         raise ConfigError(f"model.function = {place!r}: the file has no function {name!r}; {hint}")
     rows = {key: jnp.asarray(column[:2]) for key, column in data.train.examples.items()}
     begin, predict = getattr(module, "start", None), getattr(module, "predict", None)
-    with _telling(place, "start"):
+    with _reporting(place, "start"):
         start = jnp.zeros(data.shape) if begin is None else begin(rows, jax.random.key(seed))
-    with _telling(place, name):
-        shape = jax.eval_shape(loss, start, rows)
+    with _reporting(place, name):
+        losses = jax.eval_shape(loss, start, rows)
     count = len(rows["label"])
-    if getattr(shape, "shape", None) != (count,):
-        told = getattr(shape, "shape", type(shape).__name__)
+    if getattr(losses, "shape", None) != (count,):
+        found = getattr(losses, "shape", type(losses).__name__)
         raise ConfigError(
-            f"model.function = {place!r}: {name}(params, rows) gave {told} for {count} rows; it must give one loss a "
-            "row: leave the mean over rows out"
+            f"model.function = {place!r}: {name}(params, rows) returned {found} for {count} rows; it must return one "
+            "loss per row: remove the mean over rows"
         )
-    if predict is not None and data.classes:
-        with _telling(place, "predict"):
-            guessed = jax.eval_shape(predict, start, rows)
-        if getattr(guessed, "shape", None) != (count,):
-            raise ConfigError(f"model.function = {place!r}: predict(params, rows) must give one class a row")
-    return Learner(loss, start, OwnCorrect(predict) if predict is not None and data.classes else None)
+    if predict is None or not data.classes:
+        return Learner(loss, start, None)
+    with _reporting(place, "predict"):
+        classes = jax.eval_shape(predict, start, rows)
+    if getattr(classes, "shape", None) != (count,):
+        raise ConfigError(f"model.function = {place!r}: predict(params, rows) must return one class per row")
+    return Learner(loss, start, OwnCorrect(predict))
 
 
 def load(path: str | Path) -> Any:
-    """A user's own Python file as a module. It is run: only for files that the user names for it."""
+    """A user's Python file as a module. It is run: only for files that the user names for it."""
     path = Path(path)
     if not path.is_file():
         there = [other.name for other in path.parent.glob("*.py")] if path.parent.is_dir() else []
         near = nearest(path.name, there)
-        hint = (
-            f"did you mean {near!r}?" if near else "paths in a file are seen from its folder, those of flags from here"
-        )
-        raise ConfigError(f"model.function: {path} is no file; {hint}")
+        raise ConfigError(f"model.function: {path} is no file; {f'did you mean {near!r}?' if near else RELATIVE}")
     spec = importlib.util.spec_from_file_location(path.stem, path)
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
-    with _telling(str(path), "the code"):
+    with _reporting(str(path), "the code"):
         spec.loader.exec_module(module)
     return module
 
 
 @contextmanager
-def _telling(place: str, what: str) -> Iterator[None]:
-    """Whatever a user's code raises, told with the line that did."""
+def _reporting(place: str, what: str) -> Iterator[None]:
+    """Report what a user's code raises, with the line of their file that raised it."""
     try:
         yield
-    except ConfigError:
-        raise
     except Exception as error:
         file = Path(place.rpartition(":")[0] or place)
         frames = traceback.extract_tb(error.__traceback__)

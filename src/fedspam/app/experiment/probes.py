@@ -1,4 +1,4 @@
-"""What is looked at while an experiment runs: the loss and its gradient over all clients, and the test rows."""
+"""What is measured while an experiment runs: the loss and its gradient over all clients, and the test rows."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -17,27 +17,26 @@ from fedspam.clients import Loss, Ragged
 from fedspam.problems import row_weights
 from fedspam.simulation.evaluation import Evaluation
 
-BLOCK = 1024  # rows looked at together, so that memory does not grow with their number
+BLOCK = 1024  # rows per step, so that memory does not grow with their number
 
 
 @struct
-class RowsLook:
-    r"""f and :math:`\|\nabla f(x)\|/\|\nabla f(x_0)\|` over all rows of all clients, and what a test set tells."""
+class RowsProbe:
+    r"""f and :math:`\|\nabla f(x)\|/\|\nabla f(x_0)\|` over all rows of all clients, and the metrics of a test set."""
 
     blocks: PyTree[Array]
-    weights: Float[Array, "blocks rows"]  # zero for the rows that fill up the last block
+    weights: Float[Array, "blocks rows"]  # zero for the padding of the last block
     unit: Scalar
     test: Evaluation | None
     loss: Loss = static()
 
     def __call__(self, params: Params) -> dict[str, Scalar]:
-        value, slope = self._both(params)
-        seen = {"loss": value, "gradient": trees.norm(slope) / self.unit}
-        return seen if self.test is None else {**seen, **self.test(params)}
+        value, gradient = self._both(params)
+        metrics = {"loss": value, "gradient": trees.norm(gradient) / self.unit}
+        return metrics if self.test is None else {**metrics, **self.test(params)}
 
     def _both(self, params: Params) -> tuple[Scalar, Params]:
-        part = lambda params, rows, weights: jnp.vdot(weights, self.loss(params, rows))
-        both = jax.value_and_grad(part)
+        both = jax.value_and_grad(lambda params, rows, weights: jnp.vdot(weights, self.loss(params, rows)))
 
         def add(sums: Any, block: Any) -> tuple[Any, None]:
             return jax.tree.map(jnp.add, sums, both(params, *block)), None
@@ -49,10 +48,10 @@ class RowsLook:
 
 
 @struct
-class ProblemLook:
-    """Rows as always, and the accuracy that a problem of `fedspam compare` knows to take."""
+class ProblemProbe:
+    """The metrics of the rows, and those of a problem of `fedspam compare`, such as an accuracy."""
 
-    rows: RowsLook
+    rows: RowsProbe
     problem: Any
 
     def __call__(self, params: Params) -> dict[str, Scalar]:
@@ -61,34 +60,36 @@ class ProblemLook:
 
 @dataclass(frozen=True)
 class Score:
-    """What a test row is judged by. Equal settings are equal functions."""
+    """The metrics of a test row. Equal settings are equal functions."""
 
     correct: Loss | None
     loss: Loss
 
     def __call__(self, params: Params, rows: Any) -> dict[str, Any]:
-        seen = {"test_loss": self.loss(params, rows)}
-        return seen if self.correct is None else {"accuracy": self.correct(params, rows), **seen}
+        metrics = {"test_loss": self.loss(params, rows)}
+        return metrics if self.correct is None else {"accuracy": self.correct(params, rows), **metrics}
 
 
-def look_at(clients: Ragged, start: Params, test: Evaluation | None) -> RowsLook:
+def rows_probe(clients: Ragged, start: Params, test: Evaluation | None) -> RowsProbe:
     """The probe of a population of rows."""
     weights = row_weights(clients)
     block = min(BLOCK, len(weights))
-    filling = -len(weights) % block
+    padding = -len(weights) % block
 
-    def fill(column: Any) -> Array:
+    def pad(column: Any) -> Array:
         column = jnp.asarray(column)
-        whole = jnp.concatenate([column, jnp.repeat(column[-1:], filling, axis=0)])
+        whole = jnp.concatenate([column, jnp.repeat(column[-1:], padding, axis=0)])
         return whole.reshape(-1, block, *column.shape[1:])
 
-    weighed = jnp.asarray(np.concatenate([weights, np.zeros(filling)]).reshape(-1, block), jnp.result_type(float))
-    blocks = jax.tree.map(fill, clients.examples)
+    padded_weights = jnp.asarray(
+        np.concatenate([weights, np.zeros(padding)]).reshape(-1, block), jnp.result_type(float)
+    )
+    blocks = jax.tree.map(pad, clients.examples)
     dtype = jnp.result_type(*jax.tree.leaves(start))
-    blank = RowsLook(blocks, weighed, jnp.ones((), dtype), None, loss=clients.loss)
-    unit = jax.jit(RowsLook.__call__)(blank, start)["gradient"]
-    # a start where the gradient vanishes is its own unit
-    return RowsLook(blocks, weighed, jnp.where(unit > 0, unit, 1), test, loss=clients.loss)
+    blank = RowsProbe(blocks, padded_weights, jnp.ones((), dtype), None, loss=clients.loss)
+    unit = jax.jit(RowsProbe.__call__)(blank, start)["gradient"]
+    # where the gradient vanishes at the start, the unit is 1
+    return RowsProbe(blocks, padded_weights, jnp.where(unit > 0, unit, 1), test, loss=clients.loss)
 
 
 def evaluation(learner: Learner, data: LoadedExamples) -> Evaluation | None:

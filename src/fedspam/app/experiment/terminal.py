@@ -1,7 +1,8 @@
-"""`fedspam run` as it is seen: a bar while it runs, a few facts at its end, or JSON for scripts."""
+"""`fedspam run` on a terminal: a bar while it runs, a few facts at its end, or JSON for scripts."""
 
 import json
-from collections.abc import Mapping
+import sys
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +13,43 @@ from rich.progress import TextColumn
 from rich.table import Table
 from rich.text import Text
 
-from fedspam.app.config import Config
-from fedspam.app.experiment.execute import run
+from fedspam.app.config import Config, ConfigError, read
+from fedspam.app.experiment.execute import recorded_rows, run
+from fedspam.app.folders import new_folder
 from fedspam.app.terminal import progress_bar
-from fedspam.simulation import records
+
+
+def main(
+    file: Path | None,
+    settings: Sequence[tuple[str, str]],
+    out: Path | None,
+    *,
+    resume: bool,
+    quiet: bool,
+    as_json: bool,
+) -> int:
+    """Read a configuration, run it, and return the exit code.
+
+    Arguments:
+        file: the configuration; without one, that of the run to resume, else the settings alone.
+        settings: name and text of each flag; they replace what the file says.
+        out: the run folder; without one, a new folder below ``runs``.
+    """
+    if resume and out is None:
+        raise ConfigError("--resume needs the folder of the run: --out FOLDER")
+    if file is None and resume:
+        file = Path(out or "") / "config.toml"
+        if not file.is_file():
+            raise ConfigError(f"--resume: {out} holds no run to continue; name a configuration, or another --out")
+    if file is None and not any(name.partition(".")[0] == "data" for name, _ in settings):
+        raise ConfigError("name a configuration: fedspam run FILE; to get one: fedspam run --example > experiment.toml")
+    folder = out or new_folder("run" if file is None else file.stem)
+    config = read(file, settings)
+    try:
+        return show(config, folder, resume=resume, quiet=quiet, as_json=as_json)
+    except KeyboardInterrupt:
+        sys.stderr.write(f"fedspam run: stopped; continue with: fedspam run --resume --out {folder}\n")
+        return 130
 
 
 def show(
@@ -28,35 +62,33 @@ def show(
     console: Console | None = None,
     errors: Console | None = None,
 ) -> int:
-    """Run an experiment, print what came of it, and return the exit code: 0 if it ended well, 1 if it was stopped."""
-    console = Console() if console is None else console
-    errors = Console(stderr=True) if errors is None else errors
-    bar = progress_bar(quiet or not errors.is_terminal, TextColumn("{task.fields[seen]}"), console=errors)
-    sent = _sent(folder) if resume else 0
+    """Run an experiment, print its summary, and return the exit code: 0 if it ended well, 1 if it was stopped."""
+    console = console or Console()
+    errors = errors or Console(stderr=True)
+    bar = progress_bar(quiet or not errors.is_terminal, TextColumn("{task.fields[metrics]}"), console=errors)
+    sent = sent_bytes(folder) if resume else 0
     with bar:
-        task = bar.add_task("reading, compiling", total=config.run.rounds, seen="")
+        task = bar.add_task("reading, compiling", total=config.run.rounds, metrics="")
 
         def observe(done: int, rows: Mapping[str, np.ndarray], probes: Mapping[str, np.ndarray]) -> None:
             nonlocal sent
             sent += int(rows["bytes_up"].sum() + rows["bytes_down"].sum())
-            looks = [f"{name} {probes[name][-1]:.4g}" for name in ("loss", "accuracy") if len(probes.get(name, ()))]
-            bar.update(task, description="rounds", completed=done, seen="  ".join([*looks, decimal(sent)]))
+            metrics = [f"{name} {probes[name][-1]:.4g}" for name in ("loss", "accuracy") if len(probes.get(name, ()))]
+            bar.update(task, description="rounds", completed=done, metrics="  ".join([*metrics, decimal(sent)]))
 
-        made = run(config, folder, resume=resume, observe=observe)
+        outcome = run(config, folder, resume=resume, observe=observe)
     if as_json:
-        console.file.write(json.dumps(made.facts, allow_nan=False) + "\n")
+        console.file.write(json.dumps(outcome.facts, allow_nan=False) + "\n")
     elif quiet:
-        console.print(str(made.folder), highlight=False, soft_wrap=True)
+        console.print(str(folder), highlight=False, soft_wrap=True)
     else:
-        console.print(table(made.facts))
-        console.print(
-            f"{made.folder}: config.toml, summary.json, manifest.json, rows.bin", highlight=False, soft_wrap=True
-        )
-    return 0 if made.fine else 1
+        console.print(table(outcome.facts))
+        console.print(f"{folder}: config.toml, summary.json, manifest.json, rows.bin", highlight=False, soft_wrap=True)
+    return 0 if outcome.fine else 1
 
 
 def table(facts: Mapping[str, Any]) -> Table:
-    """The facts that one looks for first."""
+    """The most important facts of a run."""
     shown = Table(show_header=False, box=None)
     status = Text(str(facts["status"]), style="bold red" if str(facts["status"]).startswith("stopped") else "green")
     shown.add_row(f"{facts['method']}, {facts['rounds']} rounds", status)
@@ -71,19 +103,16 @@ def table(facts: Mapping[str, Any]) -> Table:
     shown.add_row("time", f"{facts['compile_seconds']:.1f} s to compile, {facts['run_seconds']:.1f} s to run")
     target = facts.get("target")
     if target is not None:
-        paid = f"after {target['round']} rounds" if target["round"] is not None else "not reached"
+        cost = f"after {target['round']} rounds" if target["round"] is not None else "not reached"
         if target["round"]:
-            paid += f", {decimal(target['bytes_up'])} up, {decimal(target['bytes_down'])} down"
-        shown.add_row(f"{target['metric']} {target['value']:g}", paid)
+            cost += f", {decimal(target['bytes_up'])} up, {decimal(target['bytes_down'])} down"
+        shown.add_row(f"{target['metric']} {target['value']:g}", cost)
     return shown
 
 
-def _sent(folder: Path) -> int:
-    """Bytes that the run of a folder has sent already."""
-    try:
-        rows = records.read(folder)[1]
-    except (OSError, records.RecordError):
-        return 0
+def sent_bytes(folder: Path) -> int:
+    """The bytes that the run of a folder has sent so far."""
+    rows = recorded_rows(folder)
     return sum(int(rows[name].sum()) for name in ("bytes_up", "bytes_down") if name in rows)
 
 

@@ -27,7 +27,7 @@ def create(folder: Path) -> list[Path]:
             "hyphens, such as my-project, and no name of an existing package"
         )
     if folder.exists():
-        raise FileExistsError(f"{folder} exists already; choose another name, or remove it")
+        raise FileExistsError(f"{folder} already exists; choose another name, or remove it")
     made = []
     for path, text in sorted(_files(resources.files("fedspam.app.new") / "template", Path())):
         named = Path(*(part.replace("@package@", package) for part in path.parts))

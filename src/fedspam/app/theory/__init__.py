@@ -1,1 +1,1 @@
-"""What `fedspam theory` and `fedspam measure` compute."""
+"""The work of `fedspam theory` and `fedspam measure`."""

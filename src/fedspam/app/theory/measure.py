@@ -1,4 +1,4 @@
-"""What `fedspam measure` does."""
+"""`fedspam measure`: the constants of a problem, with intervals and costs."""
 
 import json
 from pathlib import Path
@@ -7,6 +7,8 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+from fedspam._internal import checks
+from fedspam.app import UsageError
 from fedspam.app.compare import load
 from fedspam.app.compare.problems import PROBLEMS, Problem
 from fedspam.methods.schedules import effective_cohort
@@ -30,28 +32,34 @@ def show(
     wire: bool = False,
     as_json: bool = False,
     console: Console | None = None,
-    **asked: Any,
+    confidence: float = 0.95,
+    **options: Any,
 ) -> int:
-    """Measure a named problem at its start and print what was found."""
-    console = Console() if console is None else console
+    """Measure a named problem at its start, print the constants and their costs, and return the exit code 0."""
+    try:
+        checks.one_of("problem", name, PROBLEMS)
+        checks.between("confidence", confidence, 0.5, 0.999)
+    except ValueError as error:
+        raise UsageError(str(error)) from None
+    console = console or Console()
     problem = load(name, data)
     run = (over_bytes if wire else in_simulator)(problem.population, problem.start)
-    found = measure(problem.population, problem.start, run=run, **asked)
+    found = measure(problem.population, problem.start, run=run, confidence=confidence, **options)
     if as_json:
         console.print_json(json.dumps(facts(name, found)))
         return 0
-    asked_of = f"{found.clients} of {found.population} clients" if found.population else f"{found.clients} clients"
-    console.print(f"{problem.what}\nmeasured at its start, from {asked_of}\n", highlight=False, soft_wrap=True)
+    sample = f"{found.clients} of {found.population} clients" if found.population else f"{found.clients} clients"
+    console.print(f"{problem.what}\nmeasured at the start, from {sample}\n", highlight=False, soft_wrap=True)
     console.print(_constants(problem, found))
     if found.clients != found.population:
-        console.print("δ is that of the clients asked: others may deviate more.\n", highlight=False)
+        console.print("δ is that of the measured clients; others may deviate more.\n", highlight=False)
     console.print(_costs(found))
     console.print(_advice(name, found), highlight=False, soft_wrap=True)
     return 0
 
 
 def facts(name: str, found: Measurement) -> dict[str, Any]:
-    """The same for programs."""
+    """The constants and costs as plain JSON."""
     estimates = {label: getattr(found, label)._asdict() for label in LABELS}
     costs = {part: cost._asdict() for part, cost in found.costs.items()}
     return {

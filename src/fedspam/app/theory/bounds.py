@@ -1,7 +1,5 @@
-"""What `fedspam theory` does: runs on generated quadratics, and the theorems' right-hand sides next to them."""
+"""`fedspam theory`: runs on generated quadratics, next to the right-hand sides of the theorems."""
 
-import csv
-import io
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -14,9 +12,10 @@ from rich.console import Console
 from rich.table import Table
 
 from fedspam._internal import describe
-from fedspam.app.compare import make_folder, new_folder, write_manifest
+from fedspam.app import UsageError
 from fedspam.app.figures.bound import BoundPanel, LyapunovPanel, draw_bounds
 from fedspam.app.figures.style import save
+from fedspam.app.folders import csv_text, make_folder, new_folder, write_manifest
 from fedspam.federation import ledger
 from fedspam.methods import spam, spam_pp, spam_ppa
 from fedspam.methods.schedules import cube_root
@@ -35,7 +34,7 @@ CONDITION = 10.0
 
 @dataclass(frozen=True)
 class TheoryOptions:
-    """The constants, and how the problem that has them is made and run."""
+    """The constants of the problem, and how it is generated and run."""
 
     delta: float = 1.0
     sigma: float = 0.5
@@ -51,29 +50,28 @@ class TheoryOptions:
 
     def __post_init__(self) -> None:
         if self.cohort > self.clients:
-            raise ValueError(f"cohort = {self.cohort} is larger than the {self.clients} clients; ask for more clients")
+            raise UsageError(f"cohort = {self.cohort} is larger than the {self.clients} clients; give more clients")
         if self.smoothness is not None and self.smoothness < CONDITION * self.delta:
             least = f"{CONDITION:g} delta = {CONDITION * self.delta:g}"
-            raise ValueError(f"smoothness = {self.smoothness} must be at least {least}, so that every client is convex")
+            raise UsageError(f"smoothness = {self.smoothness} must be at least {least}, so that every client is convex")
 
 
 @dataclass(frozen=True)
 class TheoryOutcome:
-    """One theorem: what it promises, and what the runs did, for every number of rounds."""
+    """One theorem: its bound and what the runs reached, for every number of rounds."""
 
     theorem: str
     method: str
     parameters: str
     corrected: Bound
     printed: Bound
-    sums: np.ndarray  # running means of squared gradient norms, a row a seed
+    sums: np.ndarray  # running means of squared gradient norms, one row per seed
     rows: Mapping[str, np.ndarray]
-    known: Constants  # sigma as the largest on the way, the error of g_0 as it was
-    broken: list[str]
-    floats: Any  # the ledger's plan of the method
+    known: Constants  # sigma is the largest of all rounds, the error of g_0 the measured one
+    broken: list[str]  # premises of the theorem that do not hold
 
     @property
-    def did(self) -> float:
+    def reached(self) -> float:
         return float(self.sums[:, -1].mean())
 
     @property
@@ -85,29 +83,29 @@ class TheoryOutcome:
         return bool((self.sums.mean(0) <= self.printed.total).all())
 
 
-def problem(asked: TheoryOptions) -> tuple[Quadratics, jnp.ndarray]:
-    """Quadratics with these constants, and a start at this gap above their minimum."""
-    smoothness = CONDITION * asked.delta if asked.smoothness is None else asked.smoothness
+def problem(options: TheoryOptions) -> tuple[Quadratics, jnp.ndarray]:
+    """Quadratics with these constants, and a start whose loss is this gap above their minimum."""
+    smoothness = CONDITION * options.delta if options.smoothness is None else options.smoothness
     population = quadratics(
-        asked.seed, asked.clients, asked.dimension, delta=asked.delta, condition=CONDITION,
-        curvature=smoothness / CONDITION, noise=asked.sigma,
+        options.seed, options.clients, options.dimension, delta=options.delta, condition=CONDITION,
+        curvature=smoothness / CONDITION, noise=options.sigma,
     )  # fmt: skip
-    away = np.random.default_rng(asked.seed).standard_normal(asked.dimension)
+    away = np.random.default_rng(options.seed).standard_normal(options.dimension)
     hessian = np.asarray(population.hessians, np.float64).mean(0)
-    away *= np.sqrt(2 * asked.gap / (away @ hessian @ away))
+    away *= np.sqrt(2 * options.gap / (away @ hessian @ away))
     return population, jnp.asarray(population.minimiser + away, population.hessians.dtype)
 
 
-def outcomes(asked: TheoryOptions, population: Quadratics, start: jnp.ndarray) -> list[TheoryOutcome]:
+def outcomes(options: TheoryOptions, population: Quadratics, start: jnp.ndarray) -> list[TheoryOutcome]:
     """Every theorem with the largest parameters that it allows."""
-    delta, cohort, k = asked.delta, asked.cohort, np.arange(asked.rounds)
+    delta, cohort, k = options.delta, options.cohort, np.arange(options.rounds)
     gamma, effective = 0.25 / delta, effective_cohort_of(population, cohort)
     alone, together = float(least_fresh_weight(gamma, delta)), float(least_fresh_weight(gamma, delta, effective))
-    together = max(together, 1 / asked.rounds)  # where everyone is asked nothing is left to average
+    together = max(together, 1 / options.rounds)  # with all clients in the cohort the bound on p is 0
     falling = cube_root(delta)
     steps, fresh_weights = np.asarray(falling.step_size(k)), np.asarray(falling.fresh_weight(k))  # type: ignore[arg-type]
-    flat = lambda value: np.full(asked.rounds, value)
-    noisy = min(effective, 1e12)  # infinite where everyone is asked
+    flat = lambda value: np.full(options.rounds, value)
+    noisy = min(effective, 1e12)  # infinite with all clients in the cohort
     exact = Exact()
     of = f"γ = {gamma:.3g}, p = {alone:.3g}"
     cases: list[tuple[str, str, str, Any, np.ndarray, np.ndarray, float]] = [
@@ -120,90 +118,86 @@ def outcomes(asked: TheoryOptions, population: Quadratics, start: jnp.ndarray) -
         ("D.1", f"SPAM-PPA, B = {cohort}", f"γ = {gamma:.3g}, p = {together:.3g}",
          spam_ppa(cohort, gamma, together, solver=exact), flat(gamma), flat(together), noisy),
     ]  # fmt: skip
-    return [_outcome(asked, population, start, *case) for case in cases]
+    return [_outcome(options, population, start, *case) for case in cases]
 
 
 def _outcome(
-    asked: TheoryOptions, population: Quadratics, start: Any, theorem: str, name: str, parameters: str, method: Any,
+    options: TheoryOptions, population: Quadratics, start: Any, theorem: str, name: str, parameters: str, method: Any,
     steps: np.ndarray, fresh_weights: np.ndarray, cohort: float,
 ) -> TheoryOutcome:  # fmt: skip
     watched = Observed(method, population, population.optimum)
-    keys = range(asked.seed, asked.seed + asked.seeds)
-    run = simulate_many(watched, population, start, rounds=asked.rounds, keys=keys)
+    keys = range(options.seed, options.seed + options.seeds)
+    run = simulate_many(watched, population, start, rounds=options.rounds, keys=keys)
     rows = {column: np.asarray(values[0], np.float64) for column, values in run.rows.items()}
     known = Constants(
-        asked.delta, float(np.sqrt(rows["spread"].max())), asked.gap, float(rows["error"][:, 0].mean()),
+        options.delta, float(np.sqrt(rows["spread"].max())), options.gap, float(rows["error"][:, 0].mean()),
         smoothness=population.smoothness, weak_convexity=0.0,
     )  # fmt: skip
-    corrected, printed = _bounds(theorem, known, steps, fresh_weights, cohort, asked, _epsilons(rows))
+    corrected, printed = _bounds(theorem, known, steps, fresh_weights, cohort, options.cohort, _epsilons(rows))
     broken = premises(known, steps, fresh_weights, cohort=cohort, averaged=theorem == "D.1")
     sums = np.cumsum(steps * rows["slope"], axis=1) / np.cumsum(steps)
-    return TheoryOutcome(theorem, name, parameters, corrected, printed, sums, rows, known, broken, run.plan)
+    return TheoryOutcome(theorem, name, parameters, corrected, printed, sums, rows, known, broken)
 
 
 def _bounds(
-    theorem: str,
-    known: Constants,
-    steps: np.ndarray,
-    fresh_weights: np.ndarray,
-    cohort: float,
-    asked: TheoryOptions,
+    theorem: str, known: Constants, steps: np.ndarray, fresh_weights: np.ndarray, cohort: float, printed_cohort: int,
     epsilon: Any,
-) -> tuple[Bound, Bound]:
-    """Corrected and as printed. The printed forms speak of B, and of the spread that the problem was asked to have."""
-    if theorem == "3.2":
-        arguments = (float(steps[0]), float(fresh_weights[0]), len(steps))
-        return bounds.constant_bound(known, *arguments), bounds.constant_bound(known, *arguments, version="paper")
-    if theorem == "3.5":
-        return bounds.varying_bound(known, steps, fresh_weights), bounds.varying_bound(
-            known, steps, fresh_weights, version="paper"
-        )
-    if theorem == "4.1":
-        forms = ("corrected", "paper")
-        found = [bounds.inexact_bound(known, steps, fresh_weights, epsilon=epsilon, version=form) for form in forms]
-        return found[0], found[1]
-    bound = bounds.averaged_bound if theorem == "D.1" else bounds.partial_bound
-    return (
-        bound(known, steps, fresh_weights, cohort=cohort, epsilon=epsilon),
-        bound(known, steps, fresh_weights, cohort=asked.cohort, epsilon=epsilon, version="paper"),
-    )
+) -> tuple[Bound, Bound]:  # fmt: skip
+    """The bound as corrected and as printed. The printed forms use B where the corrected ones use B_eff."""
+    form = {
+        "3.2": lambda cohort, version: bounds.constant_bound(
+            known, float(steps[0]), float(fresh_weights[0]), len(steps), version=version
+        ),
+        "3.5": lambda cohort, version: bounds.varying_bound(known, steps, fresh_weights, version=version),
+        "4.1": lambda cohort, version: bounds.inexact_bound(
+            known, steps, fresh_weights, epsilon=epsilon, version=version
+        ),
+        "5.1": lambda cohort, version: bounds.partial_bound(
+            known, steps, fresh_weights, cohort=cohort, epsilon=epsilon, version=version
+        ),
+        "D.1": lambda cohort, version: bounds.averaged_bound(
+            known, steps, fresh_weights, cohort=cohort, epsilon=epsilon, version=version
+        ),
+    }[theorem]
+    return form(cohort, "corrected"), form(printed_cohort, "paper")
 
 
 def _epsilons(rows: Mapping[str, np.ndarray]) -> np.ndarray:
-    """In mean square over seeds, round by round."""
+    """The certified errors in mean square over seeds, for every round."""
     seeds = len(rows["void"])
     found = [certificates({name: column[seed] for name, column in rows.items()}).epsilons for seed in range(seeds)]
     return np.sqrt(np.mean(np.square(found), axis=0))
 
 
 def judged(outcome: TheoryOutcome) -> Certificates:
-    """All certificates of all seeds together."""
+    """The certificates of all seeds together."""
     return certificates({name: column.reshape(-1) for name, column in outcome.rows.items()})
 
 
-# --- as it is seen ---
+# --- output ---
 
 
-def show(asked: TheoryOptions, folder: Path | None, *, command: str = "", quiet: bool = False) -> int:
-    """Run, print, draw, write; 0 if every corrected bound holds."""
+def show(options: TheoryOptions, folder: Path | None, *, command: str = "", quiet: bool = False) -> int:
+    """Run, print, draw and write. Returns the exit code: 0 if every corrected bound holds, else 1."""
     began = time.perf_counter()
     folder = make_folder(new_folder("theory") if folder is None else folder)
-    population, start = problem(asked)
-    found = outcomes(asked, population, start)
+    population, start = problem(options)
+    found = outcomes(options, population, start)
     console = Console(quiet=quiet)
     first = found[0]
     console.print(
-        f"δ = {asked.delta:g}, σ = {asked.sigma:g} at the minimiser and {first.known.sigma:.3g} where it is largest "
-        f"on the way, F = {asked.gap:g}, L = {population.smoothness:.3g}, {asked.clients} clients, B = {asked.cohort}, "
-        f"B_eff = {effective_cohort_of(population, asked.cohort):.3g}, {asked.rounds} rounds, {asked.seeds} runs\n",
+        f"δ = {options.delta:g}, σ = {options.sigma:g} at the minimizer, at most {first.known.sigma:.3g} in the runs,"
+        f" F = {options.gap:g}, L = {population.smoothness:.3g}, {options.clients} clients, B = {options.cohort}, "
+        f"B_eff = {effective_cohort_of(population, options.cohort):.3g}, {options.rounds} rounds, "
+        f"{options.seeds} runs\n",
         highlight=False,
     )
-    console.print(_promised(found))
+    console.print(_bounds_table(found))
     slope = float(np.sum(np.asarray(population.gradient(start), np.float64) ** 2))
-    console.print(_needed(asked, found, 0.01 * slope if asked.epsilon is None else asked.epsilon, population, start))
-    console.print(_worth(next(outcome for outcome in found if outcome.theorem == "4.1")))
-    _write(asked, folder, found)
-    write_manifest(folder, command, began, asked=describe.describe(asked))
+    console.print(_rounds_table(options, found, options.epsilon or 0.01 * slope, population, start))
+    console.print(_certificates_table(next(outcome for outcome in found if outcome.theorem == "4.1")))
+    _write(options, folder, found)
+    write_manifest(folder, command, began, options=describe.describe(options))
     if quiet:
         Console().print(str(folder), highlight=False, soft_wrap=True)
     else:
@@ -212,13 +206,14 @@ def show(asked: TheoryOptions, folder: Path | None, *, command: str = "", quiet:
     return 0 if all(outcome.holds for outcome in found) else 1
 
 
-def _promised(found: list[TheoryOutcome]) -> Table:
+def _bounds_table(found: list[TheoryOutcome]) -> Table:
     shown = Table(
-        title="Mean of ‖∇f‖² over all rounds: as promised, printed and corrected, and as it was", title_justify="left"
+        title="Mean of ‖∇f‖² over all rounds: bounds as printed and corrected, and the value reached",
+        title_justify="left",
     )
     for name in ("no.", "method"):
         shown.add_column(name, no_wrap=True)
-    for name in ("printed", "corrected", "did", "ratio"):
+    for name in ("printed", "corrected", "reached", "ratio"):
         shown.add_column(name, justify="right", no_wrap=True)
     shown.add_column("verdict", min_width=7)
     for one in found:
@@ -227,40 +222,39 @@ def _promised(found: list[TheoryOutcome]) -> Table:
         verdict += "" if one.printed_holds else ", printed fails"
         verdict += "" if not one.broken else f" ({one.broken[0]})"
         shown.add_row(
-            one.theorem, f"{one.method}\n{one.parameters}", f"{printed:.3g}", f"{corrected:.3g}", f"{one.did:.3g}",
-            f"{one.did / corrected:.2g}", verdict,
+            one.theorem, f"{one.method}\n{one.parameters}", f"{printed:.3g}", f"{corrected:.3g}", f"{one.reached:.3g}",
+            f"{one.reached / corrected:.2g}", verdict,
         )  # fmt: skip
     return shown
 
 
-def _needed(
-    asked: TheoryOptions, found: list[TheoryOutcome], epsilon: float, population: Quadratics, start: Any
+def _rounds_table(
+    options: TheoryOptions, found: list[TheoryOutcome], epsilon: float, population: Quadratics, start: Any
 ) -> Table:
     """Corollaries 3.4 and 5.2: trips and bytes until the mean is below epsilon."""
     shown = Table(title=f"Until the mean of ‖∇f‖² is at most {epsilon:.3g}", title_justify="left")
-    for name in ("method", "order", "trips promised", "bytes promised", "rounds taken", "bytes taken"):
+    for name in ("method", "order", "trips by theory", "bytes by theory", "rounds used", "bytes used"):
         shown.add_column(name, justify="left" if name == "method" else "right", no_wrap=name == "method")
     for one in found:
         if one.theorem not in ("3.2", "5.1"):
             continue
-        cohort = 1.0 if one.theorem == "3.2" else min(effective_cohort_of(population, asked.cohort), 1e12)
+        cohort = 1.0 if one.theorem == "3.2" else min(effective_cohort_of(population, options.cohort), 1e12)
         known = replace(one.known, error=0.0)
         trips = trips_needed(known, epsilon, cohort=cohort)
-        plan = ledger.plan(
-            spam(0.1, 0.1, solver=Exact()) if one.theorem == "3.2" else spam_pp(asked.cohort, 0.1, 0.1, solver=Exact()),
-            start, population,
-        )  # fmt: skip
+        alone = one.theorem == "3.2"
+        method = spam(0.1, 0.1, solver=Exact()) if alone else spam_pp(options.cohort, 0.1, 0.1, solver=Exact())
+        plan = ledger.plan(method, start, population)
         start_bytes, each = sum(traffic(plan, 0)), sum(traffic(plan, 1)) - sum(traffic(plan, 0))
         arrived = np.flatnonzero(one.sums.mean(0) <= epsilon)
-        took = str(arrived[0] + 1) if len(arrived) else f"> {asked.rounds}"
+        took = str(arrived[0] + 1) if len(arrived) else f"> {options.rounds}"
         spent = f"{start_bytes + each * (arrived[0] + 1):.3g}" if len(arrived) else "–"
-        promised = start_bytes * (trips // 2) + each * (trips - trips // 2)
+        most_bytes = start_bytes * (trips // 2) + each * (trips - trips // 2)
         scale = f"{order(known, epsilon, cohort=cohort):.3g}"
-        shown.add_row(one.method, scale, f"{trips:.3g}", f"{promised:.3g}", took, spent)
+        shown.add_row(one.method, scale, f"{trips:.3g}", f"{most_bytes:.3g}", took, spent)
     return shown
 
 
-def _worth(outcome: TheoryOutcome) -> Table:
+def _certificates_table(outcome: TheoryOutcome) -> Table:
     shown = Table(title=f"Certificates of {outcome.method}, all runs", title_justify="left", show_header=False)
     shown.add_column()
     shown.add_column(justify="right")
@@ -269,10 +263,8 @@ def _worth(outcome: TheoryOutcome) -> Table:
     return shown
 
 
-def _write(asked: TheoryOptions, folder: Path, found: list[TheoryOutcome]) -> None:
-    text = io.StringIO()
-    lines = csv.writer(text, lineterminator="\n")
-    lines.writerow(["theorem", "rounds", "mean", "low", "high", "corrected", "printed", "lyapunov", "gap", "error"])
+def _write(options: TheoryOptions, folder: Path, found: list[TheoryOutcome]) -> None:
+    rows = []
     panels = []
     for one in found:
         low, high = np.percentile(one.sums, (10, 90), axis=0)
@@ -281,15 +273,17 @@ def _write(asked: TheoryOptions, folder: Path, found: list[TheoryOutcome]) -> No
         lyapunov, gap, error = (one.rows[name].mean(0) for name in ("lyapunov", "gap", "error"))
         columns = (mean, low, high, corrected, printed, lyapunov, gap, error)
         for number, line in enumerate(zip(*columns, strict=True)):
-            lines.writerow([one.theorem, number + 1, *(f"{value:.6g}" for value in line)])
-    records.write(folder / "curves.csv", text.getvalue().encode())
+            rows.append([one.theorem, number + 1, *(f"{value:.6g}" for value in line)])
+    header = ["theorem", "rounds", "mean", "low", "high", "corrected", "printed", "lyapunov", "gap", "error"]
+    records.write(folder / "curves.csv", csv_text(header, rows).encode())
     first = found[0]
     value, gap = (first.rows[name].mean(0) for name in ("lyapunov", "gap"))
     watched = LyapunovPanel(f"$V_k$ of SPAM, $c$ = {APPENDIX:g}", value, gap, value - gap)
     note = (
-        f"Quadratics: $\\delta$ = {asked.delta:g}, $\\sigma$ = {asked.sigma:g} at the minimiser, largest on the way "
-        f"{first.known.sigma:.3g} (which the bounds use), $F$ = {asked.gap:g}, {asked.clients} clients.",
-        f"Mean over {asked.seeds} runs, band: 10th to 90th percentile. Largest step sizes and least fresh weights that "
-        "the corrected theorems allow.",
+        f"Quadratics: $\\delta$ = {options.delta:g}, $\\sigma$ = {options.sigma:g} at the minimizer and at most "
+        f"{first.known.sigma:.3g} in the runs (the bounds use the latter), $F$ = {options.gap:g}, "
+        f"{options.clients} clients.",
+        f"Mean over {options.seeds} runs, band: 10th to 90th percentile. Largest step sizes and smallest fresh weights "
+        "that the corrected theorems allow.",
     )
     save(draw_bounds(panels, watched, note), folder, "bound")
