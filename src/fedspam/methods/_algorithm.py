@@ -15,7 +15,10 @@ State = TypeVar("State")
 
 
 class Algorithm(Protocol[State]):
-    """A federated method: a frozen pytree dataclass whose floats are leaves and whose sizes are static."""
+    """A federated method: a frozen pytree dataclass whose floats are leaves and whose sizes are static.
+
+    A registered method also has a static field `name`, its key in `METHODS`, which the records of a run keep.
+    """
 
     def init(self, params: Params, key: Key[Array, ""], fed: Federation) -> State:
         """The server's state before the first round; whatever this asks of clients is charged."""

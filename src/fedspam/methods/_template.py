@@ -54,6 +54,7 @@ class Factored:
         who: which clients move: 'one' of the cohort, a 'fresh' one, a 'second' cohort, the 'average' of the cohort,
             'everyone', or a fixed 'delegate', client 0; or the 'server' itself, :math:`x_{k+1} = x_k - \gamma_k g_k`.
         cohort_size: clients asked for the estimate; None for all of them.
+        name: key of the method in `METHODS`.
     """
 
     estimator: Estimator
@@ -62,6 +63,7 @@ class Factored:
     start: Start = Zero()
     who: str = static(default="one")
     cohort_size: int | None = static(default=1)
+    name: str = static(default="factored")
 
     def __post_init__(self) -> None:
         checks.one_of("who", self.who, WHO)

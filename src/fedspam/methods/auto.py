@@ -134,6 +134,7 @@ class Auto:
     speed: float = 4.0  # growth until the first bad step ...
     grow: float = 1.15  # ... and after it
     shrink: float = 1.5
+    name: str = static(default="auto")
 
     def init(self, params: Params, key: Key[Array, ""], fed: Federation) -> AutoState:
         cohort = fed.sample(key, self.cohort_size, role="start")

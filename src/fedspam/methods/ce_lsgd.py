@@ -95,6 +95,7 @@ def ce_lsgd(
         start=start_from(start, 1 if cohort_size is None else cohort_size),
         who="one",
         cohort_size=cohort_size,
+        name="ce_lsgd",
     )
 
 
@@ -135,6 +136,7 @@ def bvr_l_sgd(
         step_size=Constant(float("inf")),
         who="one",
         cohort_size=cohort_size,
+        name="bvr_l_sgd",
     )
 
 

@@ -36,7 +36,7 @@ def dane(step_size: Any, *, solver: LocalSolver | None = None) -> Factored:
     >>> bool(jnp.linalg.norm(clients.gradient(run.params)) < 0.001 * jnp.linalg.norm(clients.gradient(jnp.ones(5))))
     True
     """
-    return _dane(None, step_size, solver, "average")
+    return _dane("dane", None, step_size, solver, "average")
 
 
 def dane_plus(step_size: Any, *, solver: LocalSolver | None = None) -> Factored:
@@ -61,7 +61,7 @@ def dane_plus(step_size: Any, *, solver: LocalSolver | None = None) -> Factored:
     >>> bool(jnp.linalg.norm(clients.gradient(run.params)) < 0.001 * jnp.linalg.norm(clients.gradient(jnp.ones(5))))
     True
     """
-    return _dane(None, step_size, solver, "one")
+    return _dane("dane_plus", None, step_size, solver, "one")
 
 
 def feddane(
@@ -91,16 +91,17 @@ def feddane(
     >>> bool(jnp.linalg.norm(clients.gradient(run.params)) < 0.1 * jnp.linalg.norm(clients.gradient(jnp.ones(5))))
     True
     """
-    return _dane(cohort_size, step_size, solver, "second" if second_cohort else "average")
+    return _dane("feddane", cohort_size, step_size, solver, "second" if second_cohort else "average")
 
 
-def _dane(cohort_size: int | None, step_size: Any, solver: LocalSolver | None, who: str) -> Factored:
+def _dane(name: str, cohort_size: int | None, step_size: Any, solver: LocalSolver | None, who: str) -> Factored:
     return Factored(
         estimator=CohortGradient(),
         solver=LBFGS() if solver is None else solver,
         step_size=step_size_schedule(step_size),
         who=who,
         cohort_size=cohort_size,
+        name=name,
     )
 
 

@@ -41,7 +41,7 @@ def fedavg(
     True
     """
     server = Average(positive_schedule(server_step_size, "server_step_size"))
-    return local_sgd(cohort_size, local_steps, local_rate, server, weighted)
+    return local_sgd("fedavg", cohort_size, local_steps, local_rate, server, weighted)
 
 
 def _grid(scales: Scales) -> list[Mapping[str, Any]]:

@@ -43,6 +43,7 @@ class FedDyn:
 
     training: Training
     cohort_size: int = static()
+    name: str = static(default="feddyn")
 
     def __post_init__(self) -> None:
         checks.whole("cohort_size", self.cohort_size, 1)

@@ -61,12 +61,14 @@ class FedOpt:
         cohort_size: clients asked in a round.
         weighted: whether :math:`w_i` is the number of a client's examples, instead of 1. It is a mean of
             :math:`w_i(y_i - x_k)` and one of :math:`w_i`, divided by the server.
+        name: key of the method in `METHODS`.
     """
 
     training: Training
     server: ServerOptimizer
     cohort_size: int = static()
     weighted: bool = static(default=False)
+    name: str = static(kw_only=True)
 
     def __post_init__(self) -> None:
         checks.whole("cohort_size", self.cohort_size, 1)
@@ -217,7 +219,7 @@ def fedavgm(
     """
     checks.between("momentum", momentum, 0, 1, remedy="0 is FedAvg, 0.9 is usual")
     server = HeavyBall(positive_schedule(server_step_size, "server_step_size"), momentum)
-    return local_sgd(cohort_size, local_steps, local_rate, server, weighted)
+    return local_sgd("fedavgm", cohort_size, local_steps, local_rate, server, weighted)
 
 
 def fedadam(
@@ -263,7 +265,7 @@ def fedadam(
     True
     """
     server = _adaptive("adam", server_step_size, momentum, square_momentum, adaptivity)
-    return local_sgd(cohort_size, local_steps, local_rate, server, weighted)
+    return local_sgd("fedadam", cohort_size, local_steps, local_rate, server, weighted)
 
 
 def fedyogi(
@@ -289,7 +291,7 @@ def fedyogi(
     'yogi'
     """
     server = _adaptive("yogi", server_step_size, momentum, square_momentum, adaptivity)
-    return local_sgd(cohort_size, local_steps, local_rate, server, weighted)
+    return local_sgd("fedyogi", cohort_size, local_steps, local_rate, server, weighted)
 
 
 def fedadagrad(
@@ -314,13 +316,15 @@ def fedadagrad(
     'adagrad'
     """
     server = _adaptive("adagrad", server_step_size, momentum, 0.0, adaptivity)
-    return local_sgd(cohort_size, local_steps, local_rate, server, weighted)
+    return local_sgd("fedadagrad", cohort_size, local_steps, local_rate, server, weighted)
 
 
-def local_sgd(cohort_size: int, local_steps: int, local_rate: Any, server: ServerOptimizer, weighted: bool) -> FedOpt:
+def local_sgd(
+    name: str, cohort_size: int, local_steps: int, local_rate: Any, server: ServerOptimizer, weighted: bool
+) -> FedOpt:
     """Local SGD and a server optimiser."""
     steps = Steps(positive_schedule(local_rate, "local_rate"), steps=local_steps)
-    return FedOpt(training=steps, server=server, cohort_size=cohort_size, weighted=weighted)
+    return FedOpt(training=steps, server=server, cohort_size=cohort_size, weighted=weighted, name=name)
 
 
 def _adaptive(rule: str, step_size: Any, momentum: float, square_momentum: float, adaptivity: float) -> Adaptive:

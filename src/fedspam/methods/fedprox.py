@@ -55,6 +55,7 @@ def fedprox(
         server=Average(positive_schedule(server_step_size, "server_step_size")),
         cohort_size=cohort_size,
         weighted=weighted,
+        name="fedprox",
     )
 
 

@@ -41,6 +41,7 @@ class FedRed:
     regularization: float | Scalar
     probability: float | Scalar
     model: str = static(default="average")
+    name: str = static(default="fedred")
 
     def __post_init__(self) -> None:
         checks.positive("local_rate", self.local_rate, "try 1 / L")
@@ -117,7 +118,7 @@ def fedred(
         return FedRed(local_rate, regularization, probability, model=model)
     if model != "average":
         raise ValueError(f"model = {model!r} needs control='gradient': remembered controls need every client's steps")
-    return ScaffNew(local_rate, probability, regularization)
+    return ScaffNew(local_rate, probability, regularization, name="fedred_memory")
 
 
 def _grid(scales: Scales) -> list[Mapping[str, Any]]:

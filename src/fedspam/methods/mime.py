@@ -46,6 +46,7 @@ class Mime:
     cohort_size: int = static()
     local_steps: int = static()
     minibatch: bool = static(default=False)
+    name: str = static(default="mime")
 
     def __post_init__(self) -> None:
         checks.whole("cohort_size", self.cohort_size, 1)
@@ -133,13 +134,15 @@ def mime(
     >>> bool(jnp.linalg.norm(clients.gradient(run.params)) < 1e-3 * jnp.linalg.norm(clients.gradient(jnp.ones(5))))
     True
     """
+    base = Plain() if base is None else base
     return Mime(
-        base=Plain() if base is None else base,
+        base=base,
         local_rate=positive_schedule(local_rate, "local_rate"),
         server_step_size=positive_schedule(server_step_size, "server_step_size"),
         cohort_size=cohort_size,
         local_steps=local_steps,
         minibatch=minibatch,
+        name={Momentum: "mime_momentum", Adam: "mime_adam"}.get(type(base), "mime"),
     )
 
 
@@ -189,6 +192,7 @@ def mime_mvr(
         start=start_from(start, cohort_size),
         who="average",
         cohort_size=cohort_size,
+        name="mime_mvr",
     )
 
 

@@ -37,6 +37,7 @@ class MimeLite:
     start: Start
     cohort_size: int = static()
     local_steps: int = static()
+    name: str = static(kw_only=True)
 
     def __post_init__(self) -> None:
         checks.whole("cohort_size", self.cohort_size, 1)
@@ -94,7 +95,7 @@ def mime_lite(
     0.5
     """
     base = Plain() if base is None else base
-    return _lite(cohort_size, local_steps, local_rate, base, Zero(), server_step_size)
+    return _lite("mime_lite", cohort_size, local_steps, local_rate, base, Zero(), server_step_size)
 
 
 def mime_lite_mvr(
@@ -122,11 +123,12 @@ def mime_lite_mvr(
     """
     checks.between("fresh_weight", fresh_weight, 0, 1, open_low=True)
     start = start_from(start, cohort_size)
-    return _lite(cohort_size, local_steps, local_rate, Recursive(fresh_weight), start, server_step_size)
+    base = Recursive(fresh_weight)
+    return _lite("mime_lite_mvr", cohort_size, local_steps, local_rate, base, start, server_step_size)
 
 
 def _lite(
-    cohort_size: int, local_steps: int, local_rate: Any, base: Base, start: Start, server_step_size: Any
+    name: str, cohort_size: int, local_steps: int, local_rate: Any, base: Base, start: Start, server_step_size: Any
 ) -> MimeLite:
     return MimeLite(
         base=base,
@@ -135,6 +137,7 @@ def _lite(
         start=start,
         cohort_size=cohort_size,
         local_steps=local_steps,
+        name=name,
     )
 
 

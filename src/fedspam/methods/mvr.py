@@ -58,6 +58,7 @@ def mvr(
         start=start_from(start, cohort_size),
         who="server",
         cohort_size=cohort_size,
+        name="mvr",
     )
 
 

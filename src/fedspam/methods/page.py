@@ -52,7 +52,7 @@ def page(cohort_size: int, step_size: Any, probability: Any, *, many: int | None
     >>> bool(jnp.linalg.norm(clients.gradient(run.params)) < 0.01 * jnp.linalg.norm(clients.gradient(jnp.ones(5))))
     True
     """
-    return _recursion(PAGE(probability_schedule(probability), many=many), cohort_size, step_size)
+    return _recursion("page", PAGE(probability_schedule(probability), many=many), cohort_size, step_size)
 
 
 def sarah(cohort_size: int, step_size: Any, period: int) -> Factored:
@@ -82,12 +82,12 @@ def sarah(cohort_size: int, step_size: Any, period: int) -> Factored:
     True
     """
     checks.whole("period", period, 1)
-    return _recursion(PAGE(Periodic(period)), cohort_size, step_size)
+    return _recursion("sarah", PAGE(Periodic(period)), cohort_size, step_size)
 
 
-def _recursion(estimator: PAGE, cohort_size: int, step_size: Any) -> Factored:
+def _recursion(name: str, estimator: PAGE, cohort_size: int, step_size: Any) -> Factored:
     step = step_size_schedule(step_size)
-    return Factored(estimator=estimator, solver=None, step_size=step, who="server", cohort_size=cohort_size)
+    return Factored(estimator=estimator, solver=None, step_size=step, who="server", cohort_size=cohort_size, name=name)
 
 
 def _page_grid(scales: Scales) -> list[Mapping[str, Any]]:

@@ -75,7 +75,7 @@ def rg_saga(
     True
     """
     start = Remembered() if everyone_first else Zero()
-    return _delegate(RecursiveSAGA(pull_schedule(pull)), cohort_size, step_size, solver, start)
+    return _delegate("rg_saga", RecursiveSAGA(pull_schedule(pull)), cohort_size, step_size, solver, start)
 
 
 def rg_svrg(
@@ -114,7 +114,7 @@ def rg_svrg(
     True
     """
     estimator = RecursiveSVRG(pull_schedule(pull), probability_schedule(probability))
-    return _delegate(estimator, cohort_size, step_size, solver, Zero())
+    return _delegate("rg_svrg", estimator, cohort_size, step_size, solver, Zero())
 
 
 def pull_schedule(value: Any) -> Schedule:
@@ -123,7 +123,7 @@ def pull_schedule(value: Any) -> Schedule:
 
 
 def _delegate(
-    estimator: Estimator, cohort_size: int, step_size: Any, solver: LocalSolver | None, start: Start
+    name: str, estimator: Estimator, cohort_size: int, step_size: Any, solver: LocalSolver | None, start: Start
 ) -> Factored:
     return Factored(
         estimator=estimator,
@@ -132,6 +132,7 @@ def _delegate(
         start=start,
         who="delegate",
         cohort_size=cohort_size,
+        name=name,
     )
 
 

@@ -50,6 +50,7 @@ class StableDane:
     solver: LocalSolver
     cohort_size: int | None = static()
     accelerated: bool = static()
+    name: str = static(kw_only=True)
 
     def __post_init__(self) -> None:
         if self.cohort_size is not None:
@@ -162,7 +163,12 @@ def _stable(
 ) -> StableDane:
     checks.between("convexity", convexity, 0, jnp.inf)
     return StableDane(
-        step_size_schedule(step_size), convexity, LBFGS() if solver is None else solver, cohort_size, accelerated
+        step_size_schedule(step_size),
+        convexity,
+        LBFGS() if solver is None else solver,
+        cohort_size,
+        accelerated,
+        name="acc_s_dane" if accelerated else "s_dane",
     )
 
 

@@ -42,7 +42,7 @@ def saber(cohort_size: int, step_size: Any, probability: Any, *, solver: LocalSo
     >>> bool(jnp.linalg.norm(clients.gradient(run.params)) < 0.01 * jnp.linalg.norm(clients.gradient(jnp.ones(5))))
     True
     """
-    return _saber(cohort_size, None, step_size, probability, solver, "one")
+    return _saber("saber", cohort_size, None, step_size, probability, solver, "one")
 
 
 def saber_partial(
@@ -73,11 +73,17 @@ def saber_partial(
     >>> bool(jnp.linalg.norm(clients.gradient(run.params)) < 0.1 * jnp.linalg.norm(clients.gradient(jnp.ones(5))))
     True
     """
-    return _saber(cohort_size, many, step_size, probability, solver, "average")
+    return _saber("saber_partial", cohort_size, many, step_size, probability, solver, "average")
 
 
 def _saber(
-    cohort_size: int, many: int | None, step_size: Any, probability: Any, solver: LocalSolver | None, who: str
+    name: str,
+    cohort_size: int,
+    many: int | None,
+    step_size: Any,
+    probability: Any,
+    solver: LocalSolver | None,
+    who: str,
 ) -> Factored:
     return Factored(
         estimator=PAGE(probability_schedule(probability), many=many),
@@ -85,6 +91,7 @@ def _saber(
         step_size=step_size_schedule(step_size),
         who=who,
         cohort_size=cohort_size,
+        name=name,
     )
 
 

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Integer, Key
 
 from fedspam._internal import checks, prng, trees
-from fedspam._internal.trees import Params, Scalar, struct
+from fedspam._internal.trees import Params, Scalar, static, struct
 from fedspam.clients import Oracle
 from fedspam.federation import Federation, on_client
 from fedspam.methods._local import descend, until_heads
@@ -47,6 +47,7 @@ class ScaffNew:
     local_rate: float | Scalar
     probability: float | Scalar
     regularization: float | Scalar = 0.0
+    name: str = static(default="scaffnew")
 
     def __post_init__(self) -> None:
         checks.positive("local_rate", self.local_rate, "try 1 / L")

@@ -49,6 +49,7 @@ class Scaffold:
     cohort_size: int = static()
     local_steps: int = static()
     option: str = static(default="steps")
+    name: str = static(default="scaffold")
 
     def __post_init__(self) -> None:
         checks.whole("cohort_size", self.cohort_size, 1)
@@ -141,6 +142,7 @@ def scaffold(
         cohort_size=cohort_size,
         local_steps=local_steps,
         option=option,
+        name="scaffold_gradient" if option == "gradient" else "scaffold",
     )
 
 

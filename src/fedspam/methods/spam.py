@@ -12,7 +12,7 @@ from fedspam.federation import Federation, on_client
 from fedspam.methods._algorithm import EstimateState, Start, start_from
 from fedspam.methods._registry import Cost, Method, prox_grid, register
 from fedspam.methods.estimators import first_fresh_weight, mvr_difference
-from fedspam.methods.schedules import Schedule, cube_root, fresh_weight_schedule, step_size_schedule
+from fedspam.methods.schedules import Constant, Schedule, cube_root, fresh_weight_schedule, step_size_schedule
 from fedspam.solvers import LBFGS, Certificate, Exact, GradientDescent, LocalSolver
 
 
@@ -50,6 +50,7 @@ class Spam:
     start: Start
     scale: float | None = None
     first: str = static(default="given")
+    name: str = static(default="spam")
 
     def init(self, params: Params, key: Key[Array, ""], fed: Federation) -> EstimateState:
         g = self.start(params, key, fed)
@@ -128,13 +129,16 @@ def spam(
     """
     checks.one_of("first", first, ("given", "update"))
     checks.between("scale", scale, 0, 1)
+    gamma, p = step_size_schedule(step_size), fresh_weight_schedule(fresh_weight)
+    varying = not (isinstance(gamma, Constant) and isinstance(p, Constant))
     return Spam(
-        step_size=step_size_schedule(step_size),
-        fresh_weight=fresh_weight_schedule(fresh_weight),
+        step_size=gamma,
+        fresh_weight=p,
         solver=LBFGS() if solver is None else solver,
         start=start_from(start, 1),
         scale=scale,
         first=first,
+        name="spam_inexact" if not isinstance(solver, Exact) else "spam_varying" if varying else "spam",
     )
 
 

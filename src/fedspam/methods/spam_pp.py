@@ -59,7 +59,7 @@ def spam_pp(
     """
     checks.one_of("prox_client", prox_client, ("cohort", "fresh"))
     who = "one" if prox_client == "cohort" else "fresh"
-    return _spam(cohort_size, step_size, fresh_weight, solver, who, start, scale, first)
+    return _spam("spam_pp", cohort_size, step_size, fresh_weight, solver, who, start, scale, first)
 
 
 def spam_ppa(
@@ -83,10 +83,11 @@ def spam_ppa(
 
     Karagulyan, Shulgin, Sadiev, Richtárik: SPAM, 2024, arXiv:2405.20127, Algorithm 3.
     """
-    return _spam(cohort_size, step_size, fresh_weight, solver, "average", start, scale, first)
+    return _spam("spam_ppa", cohort_size, step_size, fresh_weight, solver, "average", start, scale, first)
 
 
 def _spam(
+    name: str,
     cohort_size: int,
     step_size: Any,
     fresh_weight: Any,
@@ -115,6 +116,7 @@ def _spam(
         start=start_from(start, cohort_size),
         who=who,
         cohort_size=cohort_size,
+        name=name,
     )
 
 

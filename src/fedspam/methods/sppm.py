@@ -45,6 +45,7 @@ def sppm(step_size: Any, *, solver: LocalSolver | None = None) -> Factored:
         step_size=step_size_schedule(step_size),
         who="one",
         cohort_size=1,
+        name="sppm",
     )
 
 

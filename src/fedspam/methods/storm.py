@@ -121,6 +121,7 @@ class Storm:
 
     rule: AdaptiveRule
     cohort_size: int = static()
+    name: str = static(kw_only=True)
 
     def __post_init__(self) -> None:
         checks.whole("cohort_size", self.cohort_size, 1)
@@ -186,7 +187,7 @@ def storm(cohort_size: int, *, kappa: float = 1.0, w: float = 10.0, c: float = 1
     """
     for name, value in (("kappa", kappa), ("w", w), ("c", c)):
         checks.positive(name, value)
-    return Storm(StormRule(kappa, w, c), cohort_size=cohort_size)
+    return Storm(StormRule(kappa, w, c), cohort_size=cohort_size, name="storm")
 
 
 def storm_plus(cohort_size: int, *, step_size: float = 1.0) -> Storm:
@@ -212,7 +213,7 @@ def storm_plus(cohort_size: int, *, step_size: float = 1.0) -> Storm:
     True
     """
     checks.positive("step_size", step_size)
-    return Storm(StormPlusRule(step_size), cohort_size=cohort_size)
+    return Storm(StormPlusRule(step_size), cohort_size=cohort_size, name="storm_plus")
 
 
 def meta_storm(
@@ -246,7 +247,7 @@ def meta_storm(
     for name, value in (("step_size", step_size), ("a", a), ("b", b)):
         checks.positive(name, value)
     checks.between("exponent", exponent, 0, 0.5, open_low=True)
-    return Storm(MetaStormRule(step_size, a, b, exponent), cohort_size=cohort_size)
+    return Storm(MetaStormRule(step_size, a, b, exponent), cohort_size=cohort_size, name="meta_storm")
 
 
 def _storm_grid(scales: Scales) -> list[Mapping[str, Any]]:

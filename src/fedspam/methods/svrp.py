@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Key
 
 from fedspam._internal import checks, trees
-from fedspam._internal.trees import Params, struct
+from fedspam._internal.trees import Params, static, struct
 from fedspam.clients import Oracle
 from fedspam.federation import Federation, on_client
 from fedspam.methods._registry import Cost, Method, Scales, coin_grid, register
@@ -83,6 +83,7 @@ class Svrp:
     probability: Schedule
     solver: LocalSolver
     catalyst: Catalyst | None = None
+    name: str = static(default="svrp")
 
     def init(self, params: Params, key: Key[Array, ""], fed: Federation) -> SvrpState:
         outer = () if self.catalyst is None else Outer(params, params)
@@ -189,7 +190,7 @@ def catalyzed_svrp(
     checks.whole("period", period, 1)
     return Svrp(
         step_size_schedule(step_size), probability_schedule(probability), LBFGS() if solver is None else solver,
-        Catalyst(pull, convexity, period),
+        Catalyst(pull, convexity, period), name="catalyzed_svrp",
     )  # fmt: skip
 
 

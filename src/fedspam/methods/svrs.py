@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Key
 
 from fedspam._internal import checks, trees
-from fedspam._internal.trees import Params, Scalar, struct
+from fedspam._internal.trees import Params, Scalar, static, struct
 from fedspam.federation import Federation
 from fedspam.methods._registry import Cost, Method, Scales, coin_grid, register
 from fedspam.methods._template import Factored, FactoredInfo, FactoredState
@@ -56,6 +56,7 @@ def svrs(cohort_size: int, step_size: Any, probability: Any, *, solver: LocalSol
         step_size=step_size_schedule(step_size),
         who="delegate",
         cohort_size=cohort_size,
+        name="svrs",
     )
 
 
@@ -74,6 +75,7 @@ class AccSvrs:
     mixing: float | Scalar  # tau
     convexity: float | Scalar  # mu
     length: float | Scalar  # alpha
+    name: str = static(default="acc_svrs")
 
     def init(self, params: Params, key: Key[Array, ""], fed: Federation) -> AccSvrsState:
         return AccSvrsState(self.inner.init(params, key, fed), params)
