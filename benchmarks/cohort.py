@@ -54,13 +54,13 @@ def central(asked):
         add = lambda sum, rows: (jax.tree.map(jnp.add, sum, jax.grad(loss)(x, rows)), None)
         return lax.scan(add, jax.tree.map(jnp.zeros_like, x), split)[0]
 
-    estimator = spam_pp(asked.cohort, 0.1, 0.1).estimator
+    method = spam_pp(asked.cohort, 0.1, 0.1)
 
     @jax.jit
     def exchange(clients, x, x_prev, key):
         fed = Traced(clients, chunk=asked.chunk)
         return fed.mean(
-            fed.sample(key, asked.cohort), estimator.difference, x=x, x_prev=x_prev, fresh_weight=jnp.float32(0.1)
+            fed.sample(key, asked.cohort), method.difference, x=x, x_prev=x_prev, fresh_weight=jnp.float32(0.1)
         )
 
     spam = clocked(exchange, asked, clients, x, x_prev, key)

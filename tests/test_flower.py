@@ -390,7 +390,7 @@ def test_another_solver_is_refused_and_the_difference_is_named():
 @pytest.mark.parametrize(
     ("method", "params", "named"),
     [
-        (spam(step_size=0.5, fresh_weight=0.3), FIRST, "algorithm: Factored was, Spam is"),
+        (spam(step_size=0.5, fresh_weight=0.3), FIRST, "algorithm: SpamPP was, Spam is"),
         (METHOD, jnp.ones(5), r"float64\[5\]"),
         (METHOD, jnp.ones(4, jnp.float32), r"float32\[4\]"),
         (METHOD, {"weights": FIRST}, "params.weights"),

@@ -427,7 +427,7 @@ def test_ce_lsgd_with_one_step_is_server_mvr_and_with_many_the_prox(population):
 
 
 def test_fedprox_is_the_prox_of_the_clients_own_losses(population):
-    own = Factored(OwnGradient(), Exact(), Constant(0.7), who="average", cohort_size=2)
+    own = Factored(OwnGradient(), Exact(), Constant(0.7), movers="average", cohort_size=2)
     exact = final(fedprox(2, 0.7, solver=Exact()), population, cohorts=COHORTS)
     np.testing.assert_allclose(exact, final(own, population, cohorts=COHORTS), rtol=1e-13)
     steps = final(fedprox(2, 0.7, local_steps=120, local_rate=0.25), population, cohorts=COHORTS)

@@ -192,7 +192,7 @@ def test_three_rounds_of_svrp_by_hand():
 def test_svrp_is_the_svrg_estimate_of_the_client_that_moves(play, population):
     ids, coins = [3, 1, 4, 1, 5, 0], jnp.array([1.0, 0, 0, 1, 0, 0])
     # two trips instead of one; where the anchor moves, the estimate is exact and so is SVRP's
-    two = Factored(SVRG(Values(coins)), Exact(), Constant(0.6), who="one", cohort_size=1)
+    two = Factored(SVRG(Values(coins)), Exact(), Constant(0.6), movers="one", cohort_size=1)
     one = play(svrp(0.6, coins, **PROX), population, cohort=ids)
     np.testing.assert_allclose(play(two, population, cohort=ids).params, one.params, rtol=1e-12)
 

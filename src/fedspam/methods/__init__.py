@@ -1,6 +1,6 @@
 """The methods, one file each; every file ends with the method's row of the registry."""
 
-from fedspam.methods._algorithm import Algorithm, EstimateState, Given, Start, WarmStart, Zero
+from fedspam.methods._algorithm import Algorithm, Given, Start, WarmStart, Zero
 from fedspam.methods._central import Adam, Momentum, Plain
 from fedspam.methods._registry import METHODS, Cost, Method, Scales, register
 from fedspam.methods._template import Factored
@@ -22,7 +22,7 @@ from fedspam.methods.saber import saber, saber_partial
 from fedspam.methods.scaffnew import ScaffNew, scaffnew
 from fedspam.methods.scaffold import Scaffold, scaffold
 from fedspam.methods.spam import Spam, spam
-from fedspam.methods.spam_pp import spam_pp, spam_ppa
+from fedspam.methods.spam_pp import SpamPP, spam_pp, spam_ppa
 from fedspam.methods.sppm import sppm
 from fedspam.methods.storm import Storm, meta_storm, storm, storm_plus
 from fedspam.methods.svrp import Svrp, catalyzed_svrp, svrp
@@ -35,7 +35,6 @@ __all__ = [
     "Algorithm",
     "Auto",
     "Cost",
-    "EstimateState",
     "Factored",
     "FedDyn",
     "FedOpt",
@@ -50,6 +49,7 @@ __all__ = [
     "Scaffold",
     "Scales",
     "Spam",
+    "SpamPP",
     "StableDane",
     "Start",
     "Storm",

@@ -10,6 +10,7 @@ from fedspam._internal import checks, trees
 from fedspam._internal.trees import Params, static, struct
 from fedspam.clients import Oracle
 from fedspam.federation import Federation, on_client
+from fedspam.solvers import Certificate
 
 State = TypeVar("State")
 
@@ -95,10 +96,16 @@ def start_from(value: Any, cohort_size: int) -> Start:
     return Given(value)
 
 
-class EstimateState(NamedTuple):
-    """The server's state of every method with a gradient estimate: three vectors, and nothing on the clients."""
+class Move(NamedTuple):
+    """Where a client wants to go, and what its solver reached."""
 
     x: Params
-    x_prev: Params
-    g: Params
-    k: Any  # rounds that counted; the index of the schedules
+    certificate: Certificate
+
+
+class ProxInfo(NamedTuple):
+    """What a round of a method with a prox records."""
+
+    step_size: Any
+    certificate: Certificate | None  # None where the server moves
+    gradients: Any  # client gradients evaluated in this round

@@ -1,4 +1,4 @@
-"""The template behind most methods: estimator x client oracle x who."""
+"""The template behind most methods: estimator x client oracle x movers."""
 
 from typing import Any, NamedTuple
 
@@ -10,12 +10,12 @@ from fedspam._internal import checks, trees
 from fedspam._internal.trees import Params, static, struct
 from fedspam.clients import Oracle
 from fedspam.federation import Cohort, Federation, on_client
-from fedspam.methods._algorithm import Start, Zero
+from fedspam.methods._algorithm import Move, ProxInfo, Start, Zero
 from fedspam.methods.estimators import Estimate, Estimator
 from fedspam.methods.schedules import Schedule
-from fedspam.solvers import Certificate, LocalSolver
+from fedspam.solvers import LocalSolver
 
-WHO = ("one", "fresh", "second", "average", "everyone", "delegate", "server")
+MOVERS = ("one", "fresh", "second", "average", "everyone", "delegate", "server")
 
 
 class FactoredState(NamedTuple):
@@ -27,21 +27,6 @@ class FactoredState(NamedTuple):
     k: Any  # rounds that counted; the index of the schedules
 
 
-class Move(NamedTuple):
-    """Where a client wants to go, and what its solver reached."""
-
-    x: Params
-    certificate: Certificate
-
-
-class FactoredInfo(NamedTuple):
-    """What a round of a factored method records."""
-
-    step_size: Any
-    certificate: Certificate | None  # None where the server moves
-    gradients: Any  # client gradients evaluated in this round
-
-
 @struct
 class Factored:
     r"""A method made of three parts.
@@ -51,7 +36,7 @@ class Factored:
         solver: what the moving clients do with phi, given x_k, g_k and the step size; None where the server moves.
         step_size: the gamma_k of phi, or of the server's step.
         start: how g_0 is made.
-        who: which clients move: 'one' of the cohort, a 'fresh' one, a 'second' cohort, the 'average' of the cohort,
+        movers: which clients move: 'one' of the cohort, a 'fresh' one, a 'second' cohort, the 'average' of the cohort,
             'everyone', or a fixed 'delegate', client 0; or the 'server' itself, :math:`x_{k+1} = x_k - \gamma_k g_k`.
         cohort_size: clients asked for the estimate; None for all of them.
         name: key of the method in `METHODS`.
@@ -61,29 +46,31 @@ class Factored:
     solver: LocalSolver | None
     step_size: Schedule
     start: Start = Zero()
-    who: str = static(default="one")
+    movers: str = static(default="one")
     cohort_size: int | None = static(default=1)
     name: str = static(default="factored")
 
     def __post_init__(self) -> None:
-        checks.one_of("who", self.who, WHO)
+        checks.one_of("movers", self.movers, MOVERS)
         if self.cohort_size is not None:
             checks.whole("cohort_size", self.cohort_size, 1)
-        if self.solver is None and self.who != "server":
-            raise ValueError(f"who = {self.who!r} lets clients move and solver is None; give a solver, such as LBFGS()")
+        if self.solver is None and self.movers != "server":
+            raise ValueError(
+                f"movers = {self.movers!r} lets clients move and solver is None; give a solver, such as LBFGS()"
+            )
 
     def init(self, params: Params, key: Key[Array, ""], fed: Federation) -> FactoredState:
         estimate = self.estimator.begin(params, self.start(params, key, fed))
         return FactoredState(x=params, x_prev=params, estimate=estimate, k=jnp.zeros((), jnp.int32))
 
-    def round(self, state: FactoredState, key: Key[Array, ""], fed: Federation) -> tuple[FactoredState, FactoredInfo]:
+    def round(self, state: FactoredState, key: Key[Array, ""], fed: Federation) -> tuple[FactoredState, ProxInfo]:
         gamma = self.step_size(state.k)
 
         cohort = fed.everyone(key) if self.cohort_size is None else fed.sample(key, self.cohort_size)
         estimate, gradients = self.estimator.update(
             state.estimate, cohort, fed, k=state.k, x=state.x, x_prev=state.x_prev
         )
-        if self.who == "server":
+        if self.movers == "server":
             x, certificate = trees.axpy(-gamma, estimate.g, state.x), None
         else:
             movers = self._movers(cohort, key, fed)
@@ -91,7 +78,7 @@ class Factored:
             gradients = gradients + movers.size * certificate.gradients
 
         state = FactoredState(x=x, x_prev=state.x, estimate=estimate, k=state.k + 1)
-        return state, FactoredInfo(gamma, certificate, gradients)
+        return state, ProxInfo(gamma, certificate, gradients)
 
     @on_client
     def prox(self, oracle: Oracle, key: Key[Array, ""], *, x: Params, g: Params | None, step_size: Any) -> Move:
@@ -100,7 +87,7 @@ class Factored:
         return Move(*self.solver(oracle, key, x=x, g=g, step_size=step_size))
 
     def _movers(self, cohort: Cohort, key: Key[Array, ""], fed: Federation) -> Cohort:
-        match self.who:
+        match self.movers:
             case "one":
                 return cohort.one(key)
             case "fresh":

@@ -127,7 +127,7 @@ class Auto:
     solver: LocalSolver
     sampler: SampledSteps
     cohort_size: int = static()
-    who: str = static(default="average")
+    movers: str = static(default="average")
     memory: float = 0.2  # of the measured spreads, per round, once the first rounds are over
     good: float = 0.7
     bad: float = 0.4
@@ -165,7 +165,7 @@ class Auto:
         rate = self._rate(state, reply, g, length)
         reach = jnp.sqrt(spreads.noise / _above(spreads.similarity)) / 4
 
-        movers = cohort if self.who == "average" else cohort.one(key)
+        movers = cohort if self.movers == "average" else cohort.one(key)
         move = fed.mean(movers, self.prox, x=state.x, g=g, step_size=pace.step_size, rate=rate, reach=reach)
         used = jnp.where(self._sampled(reply), pace.step_size, move.certificate.step_size)
         step = trees.subtract(move.x, state.x)
@@ -229,7 +229,7 @@ class Auto:
         return jnp.where(state.k == 0, jnp.minimum(length / _above(2 * jnp.abs(reply.bend)), longest), state.rate)
 
     def _sampled(self, reply: Difference) -> Any:
-        return (reply.sampled > 0.5) & (self.who == "average")
+        return (reply.sampled > 0.5) & (self.movers == "average")
 
     @on_client
     def begin(self, oracle: Oracle, key: Key[Array, ""], *, x: Params, seed: UInt32[Array, " 2"]) -> AutoStart:
@@ -274,7 +274,7 @@ class Auto:
                 y, _expected(certificate), jnp.log(jnp.asarray(rate, certificate.decrease.dtype)), certificate
             )
         # what several clients do too much in different directions averages out; one client alone needs the prox
-        alone = self.who == "one"
+        alone = self.movers == "one"
         step_size = step_size if alone else jnp.inf
         sampler = dataclasses.replace(self.sampler, rate=rate, reach=jnp.inf if alone else reach)
         y, last = sampler.walk(oracle, key, x=x, g=g, step_size=step_size)
@@ -344,7 +344,7 @@ def _spread(moments: SketchMoments, count: int) -> Scalar:
     return jnp.maximum(jnp.sum(moments.second - moments.first**2), 0) * (count / (count - 1))
 
 
-def auto(cohort_size: int, *, solver: LocalSolver | None = None, who: str = "average") -> Auto:
+def auto(cohort_size: int, *, solver: LocalSolver | None = None, movers: str = "average") -> Auto:
     """SPAM-PPA (or SPAM-PP) that chooses its step size and fresh weight as it goes.
 
     Clients whose oracle draws minibatches (``Ragged.of(..., batch=20)``) take local steps that choose their own length;
@@ -353,7 +353,7 @@ def auto(cohort_size: int, *, solver: LocalSolver | None = None, who: str = "ave
     Arguments:
         cohort_size: clients asked a round, at least 2.
         solver: how a client answers the prox; L-BFGS until the relative certificate holds unless given.
-        who: 'average' moves the whole cohort (5d floats a client), 'one' a single client of it.
+        movers: 'average' moves the whole cohort (5d floats a client), 'one' a single client of it.
 
     >>> import jax, jax.numpy as jnp
     >>> from fedspam import simulate
@@ -365,12 +365,12 @@ def auto(cohort_size: int, *, solver: LocalSolver | None = None, who: str = "ave
     True
     """
     checks.whole("cohort_size", cohort_size, 2, "a spread needs two clients; with one, give spam() its parameters")
-    checks.one_of("who", who, ("average", "one"))
+    checks.one_of("movers", movers, ("average", "one"))
     return Auto(
         solver=LBFGS() if solver is None else solver,
         sampler=SampledSteps(),
         cohort_size=cohort_size,
-        who=who,
+        movers=movers,
         memory=max(0.2, 0.6 / (cohort_size - 1)),  # the fewer clients, the less a round tells of their spread
     )
 

@@ -93,7 +93,7 @@ def ce_lsgd(
         solver=surrogate_steps(local_steps, local_rate, minibatch, recursive=True),
         step_size=Constant(float("inf")),
         start=start_from(start, 1 if cohort_size is None else cohort_size),
-        who="one",
+        movers="one",
         cohort_size=cohort_size,
         name="ce_lsgd",
     )
@@ -134,7 +134,7 @@ def bvr_l_sgd(
         estimator=Snapshot(),
         solver=surrogate_steps(local_steps, local_rate, minibatch, recursive=True),
         step_size=Constant(float("inf")),
-        who="one",
+        movers="one",
         cohort_size=cohort_size,
         name="bvr_l_sgd",
     )

@@ -94,12 +94,12 @@ def feddane(
     return _dane("feddane", cohort_size, step_size, solver, "second" if second_cohort else "average")
 
 
-def _dane(name: str, cohort_size: int | None, step_size: Any, solver: LocalSolver | None, who: str) -> Factored:
+def _dane(name: str, cohort_size: int | None, step_size: Any, solver: LocalSolver | None, movers: str) -> Factored:
     return Factored(
         estimator=CohortGradient(),
         solver=LBFGS() if solver is None else solver,
         step_size=step_size_schedule(step_size),
-        who=who,
+        movers=movers,
         cohort_size=cohort_size,
         name=name,
     )

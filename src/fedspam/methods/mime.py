@@ -190,7 +190,7 @@ def mime_mvr(
         solver=surrogate_steps(local_steps, local_rate, minibatch, recursive=False),
         step_size=Constant(float("inf")),
         start=start_from(start, cohort_size),
-        who="average",
+        movers="average",
         cohort_size=cohort_size,
         name="mime_mvr",
     )

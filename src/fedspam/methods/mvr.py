@@ -56,7 +56,7 @@ def mvr(
         solver=None,
         step_size=step_size_schedule(step_size),
         start=start_from(start, cohort_size),
-        who="server",
+        movers="server",
         cohort_size=cohort_size,
         name="mvr",
     )

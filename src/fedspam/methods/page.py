@@ -87,7 +87,9 @@ def sarah(cohort_size: int, step_size: Any, period: int) -> Factored:
 
 def _recursion(name: str, estimator: PAGE, cohort_size: int, step_size: Any) -> Factored:
     step = step_size_schedule(step_size)
-    return Factored(estimator=estimator, solver=None, step_size=step, who="server", cohort_size=cohort_size, name=name)
+    return Factored(
+        estimator=estimator, solver=None, step_size=step, movers="server", cohort_size=cohort_size, name=name
+    )
 
 
 def _page_grid(scales: Scales) -> list[Mapping[str, Any]]:

@@ -130,7 +130,7 @@ def _delegate(
         solver=LBFGS() if solver is None else solver,
         step_size=step_size_schedule(step_size),
         start=start,
-        who="delegate",
+        movers="delegate",
         cohort_size=cohort_size,
         name=name,
     )

@@ -10,6 +10,7 @@ from fedspam._internal import checks, trees
 from fedspam._internal.trees import Params, Scalar, static, struct
 from fedspam.clients import Oracle
 from fedspam.federation import Federation, on_client
+from fedspam.methods._algorithm import ProxInfo
 from fedspam.methods._registry import Cost, Method, register, step_grid
 from fedspam.methods.estimators import gradient
 from fedspam.methods.schedules import Schedule, step_size_schedule
@@ -33,14 +34,6 @@ class StableReply(NamedTuple):
     certificate: Certificate
 
 
-class StableInfo(NamedTuple):
-    """What a round records."""
-
-    step_size: Any
-    certificate: Certificate
-    gradients: Any  # client gradients evaluated in this round
-
-
 @struct
 class StableDane:
     """S-DANE and Acc-S-DANE. Use `s_dane` or `acc_s_dane` to build it."""
@@ -60,7 +53,7 @@ class StableDane:
         weight = jnp.zeros((), jnp.result_type(*jax.tree.leaves(params)))
         return StableState(params, params, weight, jnp.zeros((), jnp.int32))
 
-    def round(self, state: StableState, key: Key[Array, ""], fed: Federation) -> tuple[StableState, StableInfo]:
+    def round(self, state: StableState, key: Key[Array, ""], fed: Federation) -> tuple[StableState, ProxInfo]:
         gamma, mu, weight = self.step_size(state.k), self.convexity, state.weight
         if self.accelerated:
             a = 0.5 * (gamma + jnp.sqrt(gamma**2 + 4 * gamma * weight))  # a^2 / gamma = weight + a
@@ -76,7 +69,7 @@ class StableDane:
         v = trees.divide(v, 1 + mu * a)
         if self.accelerated:
             weight = jnp.asarray((weight + a) / (1 + mu * a), weight.dtype)
-        info = StableInfo(gamma, reply.certificate, cohort.size * (2 + reply.certificate.gradients))
+        info = ProxInfo(gamma, reply.certificate, cohort.size * (2 + reply.certificate.gradients))
         return StableState(reply.x, v, weight, state.k + 1), info
 
     gradient = gradient

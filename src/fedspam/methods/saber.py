@@ -83,13 +83,13 @@ def _saber(
     step_size: Any,
     probability: Any,
     solver: LocalSolver | None,
-    who: str,
+    movers: str,
 ) -> Factored:
     return Factored(
         estimator=PAGE(probability_schedule(probability), many=many),
         solver=LBFGS() if solver is None else solver,
         step_size=step_size_schedule(step_size),
-        who=who,
+        movers=movers,
         cohort_size=cohort_size,
         name=name,
     )

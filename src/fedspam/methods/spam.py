@@ -9,11 +9,20 @@ from fedspam._internal import checks, trees
 from fedspam._internal.trees import Params, static, struct
 from fedspam.clients import Oracle
 from fedspam.federation import Federation, on_client
-from fedspam.methods._algorithm import EstimateState, Start, start_from
+from fedspam.methods._algorithm import Start, start_from
 from fedspam.methods._registry import Cost, Method, prox_grid, register
 from fedspam.methods.estimators import first_fresh_weight, mvr_difference
 from fedspam.methods.schedules import Constant, Schedule, cube_root, fresh_weight_schedule, step_size_schedule
 from fedspam.solvers import LBFGS, Certificate, Exact, GradientDescent, LocalSolver
+
+
+class SpamState(NamedTuple):
+    """What the server of SPAM, SPAM-PP or SPAM-PPA keeps between rounds."""
+
+    x: Params
+    x_prev: Params
+    g: Params
+    k: Any  # rounds that counted; the index of the schedules
 
 
 class SpamReply(NamedTuple):
@@ -52,11 +61,11 @@ class Spam:
     first: str = static(default="given")
     name: str = static(default="spam")
 
-    def init(self, params: Params, key: Key[Array, ""], fed: Federation) -> EstimateState:
+    def init(self, params: Params, key: Key[Array, ""], fed: Federation) -> SpamState:
         g = self.start(params, key, fed)
-        return EstimateState(x=params, x_prev=params, g=g, k=jnp.zeros((), jnp.int32))
+        return SpamState(x=params, x_prev=params, g=g, k=jnp.zeros((), jnp.int32))
 
-    def round(self, state: EstimateState, key: Key[Array, ""], fed: Federation) -> tuple[EstimateState, SpamInfo]:
+    def round(self, state: SpamState, key: Key[Array, ""], fed: Federation) -> tuple[SpamState, SpamInfo]:
         gamma = self.step_size(state.k)
         p = first_fresh_weight(self.fresh_weight, self.first, state.k)
 
@@ -65,7 +74,7 @@ class Spam:
             client, self.update, x=state.x, x_prev=state.x_prev, g=state.g, step_size=gamma, fresh_weight=p
         )
 
-        state = EstimateState(x=reply.x, x_prev=state.x, g=reply.g, k=state.k + 1)
+        state = SpamState(x=reply.x, x_prev=state.x, g=reply.g, k=state.k + 1)
         return state, SpamInfo(gamma, p, reply.certificate, 2 + reply.certificate.gradients)
 
     @on_client
@@ -85,7 +94,7 @@ class Spam:
         x, certificate = self.solver(oracle, key, x=x, g=g, step_size=step_size)
         return SpamReply(x, g, certificate)
 
-    def params(self, state: EstimateState) -> Params:
+    def params(self, state: SpamState) -> Params:
         return state.x
 
     def client_state(self, params: Params) -> tuple[()]:

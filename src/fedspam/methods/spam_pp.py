@@ -2,14 +2,97 @@
 
 from typing import Any
 
-from fedspam._internal import checks
-from fedspam.methods._algorithm import start_from
+import jax.numpy as jnp
+from jaxtyping import Array, Key
+
+from fedspam._internal import checks, trees
+from fedspam._internal.trees import Params, Scalar, static, struct
+from fedspam.clients import Oracle
+from fedspam.federation import Cohort, Federation, on_client
+from fedspam.methods._algorithm import Move, ProxInfo, Start, start_from
 from fedspam.methods._registry import Cost, Method, prox_grid, register
-from fedspam.methods._template import Factored
 from fedspam.methods.auto import Auto, auto
-from fedspam.methods.estimators import MVR
-from fedspam.methods.schedules import fresh_weight_schedule, step_size_schedule
+from fedspam.methods.estimators import first_fresh_weight, mvr_difference
+from fedspam.methods.schedules import Schedule, fresh_weight_schedule, step_size_schedule
+from fedspam.methods.spam import SpamState
 from fedspam.solvers import LBFGS, Exact, LocalSolver
+
+MOVERS = ("one", "fresh", "average", "delegate")
+
+
+@struct
+class SpamPP:
+    r"""SPAM-PP (Algorithm 2) and SPAM-PPA (Algorithm 3). Use `spam_pp` or `spam_ppa` to build it.
+
+    .. math::
+        c_k^i &= \nabla f_i(x_k) - (1-p_k)\nabla f_i(x_{k-1}), \quad i \in S_k, \qquad
+        g_k = (1-p_k)\,g_{k-1} + \frac1B\sum_{i\in S_k} c_k^i \\
+        x_{k+1} &= \frac1{|M_k|}\sum_{i\in M_k} x_{k+1}^i, \qquad x_{k+1}^i \in \text{a-prox}(x_k, g_k, \gamma_k, i)
+
+    The movers :math:`M_k` are 'one' client of the cohort :math:`S_k`, a 'fresh' client drawn apart from it, the whole
+    cohort ('average', which is SPAM-PPA), or a fixed 'delegate', client 0.
+    """
+
+    step_size: Schedule
+    fresh_weight: Schedule
+    solver: LocalSolver
+    start: Start
+    scale: float | Scalar | None = None
+    movers: str = static(default="one")
+    cohort_size: int = static(default=1)
+    first: str = static(default="given")
+    name: str = static(default="spam_pp")
+
+    def __post_init__(self) -> None:
+        checks.whole("cohort_size", self.cohort_size, 1)
+        checks.between("scale", self.scale, 0, 1, remedy="1 is MVR, 0 is SGD with momentum")
+        checks.one_of("movers", self.movers, MOVERS)
+        checks.one_of("first", self.first, ("given", "update"))
+
+    def init(self, params: Params, key: Key[Array, ""], fed: Federation) -> SpamState:
+        g = self.start(params, key, fed)
+        return SpamState(x=params, x_prev=params, g=g, k=jnp.zeros((), jnp.int32))
+
+    def round(self, state: SpamState, key: Key[Array, ""], fed: Federation) -> tuple[SpamState, ProxInfo]:
+        gamma = self.step_size(state.k)
+        p = first_fresh_weight(self.fresh_weight, self.first, state.k)
+
+        cohort = fed.sample(key, self.cohort_size)
+        c = fed.mean(cohort, self.difference, x=state.x, x_prev=state.x_prev, fresh_weight=p)
+        g = trees.axpy(1 - p, state.g, c)
+
+        movers = self._movers(cohort, key, fed)
+        x, certificate = fed.mean(movers, self.prox, x=state.x, g=g, step_size=gamma)
+
+        gradients = 2 * cohort.size + movers.size * certificate.gradients
+        return SpamState(x=x, x_prev=state.x, g=g, k=state.k + 1), ProxInfo(gamma, certificate, gradients)
+
+    @on_client(affine=True)
+    def difference(
+        self, oracle: Oracle, key: Key[Array, ""], *, x: Params, x_prev: Params, fresh_weight: Any
+    ) -> Params:
+        return mvr_difference(oracle, key, x, x_prev, fresh_weight, self.scale)
+
+    @on_client
+    def prox(self, oracle: Oracle, key: Key[Array, ""], *, x: Params, g: Params, step_size: Any) -> Move:
+        return Move(*self.solver(oracle, key, x=x, g=g, step_size=step_size))
+
+    def _movers(self, cohort: Cohort, key: Key[Array, ""], fed: Federation) -> Cohort:
+        match self.movers:
+            case "one":
+                return cohort.one(key)
+            case "fresh":
+                return fed.sample(key, 1, role="prox")
+            case "average":
+                return cohort
+            case _:
+                return fed.client(0, key)
+
+    def params(self, state: SpamState) -> Params:
+        return state.x
+
+    def client_state(self, params: Params) -> tuple[()]:
+        return ()
 
 
 def spam_pp(
@@ -22,7 +105,7 @@ def spam_pp(
     start: Any = "cohort",
     scale: float | None = None,
     first: str = "given",
-) -> Factored | Auto:
+) -> SpamPP | Auto:
     r"""SPAM with partial participation.
 
     .. math::
@@ -58,8 +141,8 @@ def spam_pp(
     True
     """
     checks.one_of("prox_client", prox_client, ("cohort", "fresh"))
-    who = "one" if prox_client == "cohort" else "fresh"
-    return _spam("spam_pp", cohort_size, step_size, fresh_weight, solver, who, start, scale, first)
+    movers = "one" if prox_client == "cohort" else "fresh"
+    return _spam("spam_pp", cohort_size, step_size, fresh_weight, solver, movers, start, scale, first)
 
 
 def spam_ppa(
@@ -71,7 +154,7 @@ def spam_ppa(
     start: Any = "cohort",
     scale: float | None = None,
     first: str = "given",
-) -> Factored | Auto:
+) -> SpamPP | Auto:
     r"""SPAM with partial participation and averaging: every client of the cohort moves, the server averages.
 
     .. math:: x_{k+1} = \frac1B\sum_{i\in S_k} x_{k+1}^i, \qquad x_{k+1}^i \in \text{a-prox}(x_k, g_k, \gamma_k, i)
@@ -92,30 +175,32 @@ def _spam(
     step_size: Any,
     fresh_weight: Any,
     solver: LocalSolver | None,
-    who: str,
+    movers: str,
     start: Any,
     scale: float | None,
     first: str,
-) -> Factored | Auto:
+) -> SpamPP | Auto:
     if (step_size is None) != (fresh_weight is None):
         missing = "step_size" if step_size is None else "fresh_weight"
         raise ValueError(
             f"{missing} is missing; give both step_size and fresh_weight, or neither: then both are chosen"
         )
     if step_size is None:
-        asked = {"prox_client='fresh'": who == "fresh", f"start={start!r}": start != "cohort",
+        asked = {"prox_client='fresh'": movers == "fresh", f"start={start!r}": start != "cohort",
                  f"scale={scale!r}": scale is not None, f"first={first!r}": first != "given"}  # fmt: skip
         if any(asked.values()):
             wrong = ", ".join(name for name, given in asked.items() if given)
             raise ValueError(f"{wrong} needs a step_size and a fresh weight; give them, or leave it out")
-        return auto(cohort_size, solver=solver, who=who)
-    return Factored(
-        estimator=MVR(fresh_weight_schedule(fresh_weight), scale, first=first),
-        solver=LBFGS() if solver is None else solver,
+        return auto(cohort_size, solver=solver, movers=movers)
+    return SpamPP(
         step_size=step_size_schedule(step_size),
+        fresh_weight=fresh_weight_schedule(fresh_weight),
+        solver=LBFGS() if solver is None else solver,
         start=start_from(start, cohort_size),
-        who=who,
+        scale=scale,
+        movers=movers,
         cohort_size=cohort_size,
+        first=first,
         name=name,
     )
 

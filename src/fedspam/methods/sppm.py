@@ -43,7 +43,7 @@ def sppm(step_size: Any, *, solver: LocalSolver | None = None) -> Factored:
         estimator=OwnGradient(),
         solver=LBFGS() if solver is None else solver,
         step_size=step_size_schedule(step_size),
-        who="one",
+        movers="one",
         cohort_size=1,
         name="sppm",
     )

@@ -11,10 +11,11 @@ from fedspam._internal import checks, trees
 from fedspam._internal.trees import Params, static, struct
 from fedspam.clients import Oracle
 from fedspam.federation import Federation, on_client
+from fedspam.methods._algorithm import Move, ProxInfo
 from fedspam.methods._registry import Cost, Method, Scales, coin_grid, register
 from fedspam.methods.estimators import Anchor, coin, gradient, probability_schedule
 from fedspam.methods.schedules import Schedule, step_size_schedule
-from fedspam.solvers import LBFGS, Certificate, Exact, LocalSolver
+from fedspam.solvers import LBFGS, Exact, LocalSolver
 
 
 class Outer(NamedTuple):
@@ -31,21 +32,6 @@ class SvrpState(NamedTuple):
     anchor: Anchor
     outer: Any  # Outer, or () without a catalyst
     k: Any
-
-
-class SvrpReply(NamedTuple):
-    """What the client sends back."""
-
-    x: Params
-    certificate: Certificate
-
-
-class SvrpInfo(NamedTuple):
-    """What a round records."""
-
-    step_size: Any
-    certificate: Certificate
-    gradients: Any  # client gradients evaluated in this round
 
 
 @struct
@@ -89,7 +75,7 @@ class Svrp:
         outer = () if self.catalyst is None else Outer(params, params)
         return SvrpState(params, Anchor(params, trees.zeros_like(params)), outer, jnp.zeros((), jnp.int32))
 
-    def round(self, state: SvrpState, key: Key[Array, ""], fed: Federation) -> tuple[SvrpState, SvrpInfo]:
+    def round(self, state: SvrpState, key: Key[Array, ""], fed: Federation) -> tuple[SvrpState, ProxInfo]:
         x, outer, gamma = state.x, state.outer, self.step_size(state.k)
         full = coin(self.probability, key, state.k)
         centre = x
@@ -106,7 +92,7 @@ class Svrp:
         client = fed.sample(key, 1)
         reply = fed.mean(client, self.step, x=centre, anchor=anchor.x, g=anchor.g, step_size=gamma)
 
-        info = SvrpInfo(gamma, reply.certificate, spent + 2 + reply.certificate.gradients)
+        info = ProxInfo(gamma, reply.certificate, spent + 2 + reply.certificate.gradients)
         return SvrpState(reply.x, anchor, outer, state.k + 1), info
 
     gradient = gradient
@@ -114,11 +100,11 @@ class Svrp:
     @on_client
     def step(
         self, oracle: Oracle, key: Key[Array, ""], *, x: Params, anchor: Params, g: Params, step_size: Any
-    ) -> SvrpReply:
+    ) -> Move:
         # the solver's phi has the slope g at x, so the control variate at the anchor enters as the client's own g
         here, there = jax.grad(oracle)(x, key), jax.grad(oracle)(anchor, key)
         own = trees.add(trees.subtract(here, there), g)
-        return SvrpReply(*self.solver(oracle, key, x=x, g=own, step_size=step_size))
+        return Move(*self.solver(oracle, key, x=x, g=own, step_size=step_size))
 
     def params(self, state: SvrpState) -> Params:
         return state.x

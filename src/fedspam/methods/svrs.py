@@ -9,8 +9,9 @@ from jaxtyping import Array, Key
 from fedspam._internal import checks, trees
 from fedspam._internal.trees import Params, Scalar, static, struct
 from fedspam.federation import Federation
+from fedspam.methods._algorithm import ProxInfo
 from fedspam.methods._registry import Cost, Method, Scales, coin_grid, register
-from fedspam.methods._template import Factored, FactoredInfo, FactoredState
+from fedspam.methods._template import Factored, FactoredState
 from fedspam.methods.estimators import SVRG, Anchor, coin, probability_schedule
 from fedspam.methods.schedules import step_size_schedule
 from fedspam.solvers import LBFGS, Exact, LocalSolver
@@ -54,7 +55,7 @@ def svrs(cohort_size: int, step_size: Any, probability: Any, *, solver: LocalSol
         estimator=SVRG(probability_schedule(probability)),
         solver=LBFGS() if solver is None else solver,
         step_size=step_size_schedule(step_size),
-        who="delegate",
+        movers="delegate",
         cohort_size=cohort_size,
         name="svrs",
     )
@@ -80,7 +81,7 @@ class AccSvrs:
     def init(self, params: Params, key: Key[Array, ""], fed: Federation) -> AccSvrsState:
         return AccSvrsState(self.inner.init(params, key, fed), params)
 
-    def round(self, state: AccSvrsState, key: Key[Array, ""], fed: Federation) -> tuple[AccSvrsState, FactoredInfo]:
+    def round(self, state: AccSvrsState, key: Key[Array, ""], fed: Federation) -> tuple[AccSvrsState, ProxInfo]:
         inner, k, svrg = state.inner, state.inner.k, self.inner.estimator
         assert isinstance(svrg, SVRG)
         anchor: Anchor = inner.estimate.memory

@@ -13,7 +13,7 @@ from fedspam.app.report.series import Source
 SCRIPT = 256 * KIB  # the longest configuration file or command that is shown
 SCRIPTS = ("experiment.toml", "config.toml", "configuration.toml")
 DEEP = 12  # levels of a configuration that are shown line by line
-CHOICES = ("who", "option", "first", "weighted", "accelerated")  # besides types, what makes a method the one it is
+CHOICES = ("movers", "option", "first", "weighted", "accelerated")  # besides types, what makes a method the one it is
 NUMBERS = ("solver", "start", "step_size", "fresh_weight", "cohort_size")
 
 
