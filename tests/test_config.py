@@ -69,6 +69,7 @@ def test_every_method_is_made_from_its_section(name: str) -> None:
     assert decode(tomllib.loads(to_toml(found))) == found
     objects = {"base": row.example["base"]} if "base" in row.example else {}
     objects |= {"solver": solvers.Exact()} if solved else {}
+    objects |= {key: None for key, value in row.example.items() if value is None}  # left out of the file
     made = methods.method(found.algorithm, found.prox)
     assert describe.describe(made) == describe.describe(row.build(**(plain | objects)))
 

@@ -108,7 +108,7 @@ def test_no_tracer_leaks(name, clients):
 def test_costs_are_those_of_its_row(name, clients):
     row, d = METHODS[name], 5
     # a method that cannot do with a part of the clients asks all of them
-    cohort = row.example.get("cohort_size", clients.size if row.partial == "no" else 1)
+    cohort = row.example.get("cohort_size") or (clients.size if row.partial == "no" else 1)
     plan = ledger.plan(row.make(), jnp.zeros(d), clients)
     assert plan.branches == (row.coin != "")
     of_row = [exchange for exchange in plan.round if exchange.label.partition("@")[2] in ("", row.coin)]

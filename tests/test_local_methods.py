@@ -364,7 +364,12 @@ def test_one_local_step_of_mime_is_the_central_optimiser(population, build):
 
 def test_with_everyone_and_one_step_scaffold_and_scaffnew_are_gradient_descent(population):
     x = Numpy(population).descended(START, ROUNDS, 0.3)
-    for method in (scaffold(N, 1, 0.3), scaffold(N, 1, 0.3, option="gradient"), scaffnew(0.3, 1.0), bvr_l_sgd(1, 0.3)):
+    for method in (
+        scaffold(N, 1, 0.3),
+        scaffold(N, 1, 0.3, option="gradient"),
+        scaffnew(0.3, 1.0),
+        bvr_l_sgd(None, 1, 0.3),
+    ):
         np.testing.assert_allclose(final(method, population), x, rtol=1e-12)
 
 
@@ -372,7 +377,8 @@ ONE_CLIENT = {
     "fedavg": fedavg(1, 3, 0.2), "scaffold": scaffold(1, 3, 0.2),
     "scaffold_gradient": scaffold(1, 3, 0.2, option="gradient"),
     "mime": mime(1, 3, 0.2), "mime_lite": mime_lite(1, 3, 0.2), "mime_mvr": mime_mvr(1, 3, 0.2, 0.4),
-    "mime_lite_mvr": mime_lite_mvr(1, 3, 0.2, 0.4), "ce_lsgd": ce_lsgd(1, 3, 0.2, 0.4), "bvr_l_sgd": bvr_l_sgd(3, 0.2),
+    "mime_lite_mvr": mime_lite_mvr(1, 3, 0.2, 0.4), "ce_lsgd": ce_lsgd(1, 3, 0.2, 0.4),
+    "bvr_l_sgd": bvr_l_sgd(None, 3, 0.2),
     "scaffnew": scaffnew(0.2, 0.5), "fedred": fedred(0.2, 0.0, 0.5),
 }  # fmt: skip
 
@@ -477,7 +483,7 @@ EXACT = {
     "mime_momentum": (mime(N, 3, 0.2, base=Momentum(0.5)), 150),
     "mime_adam": (mime(N, 3, 0.05, base=Adam(0.5, 0.9, 0.2)), 300),
     "mime_mvr": (mime_mvr(N, 5, 0.2, 0.5), 80), "ce_lsgd": (ce_lsgd(None, 4, 0.2, 0.5, start=jnp.zeros(4)), 150),
-    "bvr_l_sgd": (bvr_l_sgd(4, 0.2), 120),
+    "bvr_l_sgd": (bvr_l_sgd(None, 4, 0.2), 120),
 }  # fmt: skip
 
 
@@ -545,7 +551,7 @@ def test_every_local_step_sees_a_minibatch_of_its_own():
 
 WHOLE = np.array([0.75, 0.75])  # the gradient of all rows
 OF_MINIBATCHES = {
-    "mime": mime(2, 7, 0.5, minibatch=True), "bvr_l_sgd": bvr_l_sgd(7, 0.5, minibatch=True),
+    "mime": mime(2, 7, 0.5, minibatch=True), "bvr_l_sgd": bvr_l_sgd(None, 7, 0.5, minibatch=True),
     "ce_lsgd": ce_lsgd(2, 7, 0.5, 0.3, start=jnp.asarray(WHOLE), minibatch=True),
     "mime_mvr": mime_mvr(2, 7, 0.5, 0.3, start=jnp.asarray(WHOLE), minibatch=True),
 }  # fmt: skip
@@ -619,7 +625,7 @@ def test_what_is_sent(population):
     assert floats(mime_lite(2, 3, 0.1, base=Momentum()), population) == [(2, 2, 2)]
     assert floats(mime_lite_mvr(2, 3, 0.1, 0.3), population) == [(2, 3, 2)]
     assert floats(ce_lsgd(2, 3, 0.1, 0.3), population) == [(2, 2, 1), (1, 1, 1)]
-    assert floats(bvr_l_sgd(3, 0.1), population) == [(N, 1, 1), (1, 1, 1)]
+    assert floats(bvr_l_sgd(None, 3, 0.1), population) == [(N, 1, 1), (1, 1, 1)]
     assert floats(fedred(0.1, 0.1, 0.5, model="one"), population) == [(N, 1, 1), (1, 1, 1)]
     assert floats(scaffnew(0.1, 0.5), population) == [(N, 1, 1)]
 
@@ -648,7 +654,7 @@ LOCAL = [name for name, row in METHODS.items() if row.build.__module__.split("."
 def test_grids_and_trees(name):
     """Every setting of a grid builds, about twelve of them, and every method takes parameters in any tree."""
     row = METHODS[name]
-    sizes = {"cohort_size": 2} if "cohort_size" in row.example else {}
+    sizes = {"cohort_size": 2} if row.example.get("cohort_size") else {}
     grid = row.grid(Scales(delta=0.1, smoothness=2.0, clients=6, cohort=2))
     assert 10 <= len(grid) <= 14
     built = [row.build(**sizes, **setting) for setting in grid]

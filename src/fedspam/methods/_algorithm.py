@@ -1,6 +1,6 @@
 """What a method is: a protocol, and the ways to start g."""
 
-from typing import Any, NamedTuple, Protocol, TypeVar
+from typing import Any, Literal, NamedTuple, Protocol, TypeAlias, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -40,6 +40,10 @@ class Start(Protocol):
     """How the first estimate g_0 is made."""
 
     def __call__(self, params: Params, key: Key[Array, ""], fed: Federation) -> Params: ...
+
+
+# what a constructor takes for a start: how g_0 is made, a number of exchanges, g_0 itself, or a `Start`
+StartLike: TypeAlias = Literal["zero", "client", "cohort"] | int | Params | Start
 
 
 @struct
@@ -84,7 +88,7 @@ class WarmStart:
         return jax.grad(oracle)(x, key)
 
 
-def start_from(value: Any, cohort_size: int) -> Start:
+def start_from(value: StartLike, cohort_size: int) -> Start:
     """What a user may say of the start: 'zero', 'client', 'cohort', a number of exchanges, a gradient, or a `Start`."""
     if isinstance(value, str):
         checks.one_of("start", value, ("zero", "client", "cohort"))

@@ -11,7 +11,7 @@ from jaxtyping import Array, Integer, Key
 from fedspam._internal import checks, trees
 from fedspam._internal.trees import Params, Scalar, static, struct
 from fedspam.clients import Oracle
-from fedspam.methods.schedules import Schedule, schedule, step_size_schedule
+from fedspam.methods.schedules import Schedule, ScheduleLike, schedule, step_size_schedule
 from fedspam.solvers import Answer, Certificate, GradientDescent, LocalSolver, Never, Surrogate, certify
 
 
@@ -21,9 +21,9 @@ def descend(
     x: Params,
     *,
     steps: int | Integer[Array, ""],
-    local_rate: Any,
+    local_rate: float | Scalar,
     shift: Params | None = None,
-    pull: Any = None,
+    pull: float | Scalar | None = None,
 ) -> Params:
     r"""Plain steps from x, each on a minibatch of its own:
 
@@ -129,7 +129,9 @@ class Prox:
         return certificate.gradients
 
 
-def training(step_size: Any, local_steps: int | None, local_rate: Any, solver: LocalSolver | None) -> Training:
+def training(
+    step_size: ScheduleLike, local_steps: int | None, local_rate: ScheduleLike | None, solver: LocalSolver | None
+) -> Training:
     """What a user may say of a prox that is trained for: the solver that answers it, or steps and their size."""
     if solver is not None:
         if local_steps is not None or local_rate is not None:
@@ -191,7 +193,7 @@ class Sarah:
         return Answer(phi.at(move(w, v)), self.steps, 2 * self.steps - 1)
 
 
-def surrogate_steps(steps: int, local_rate: Any, minibatch: bool, *, recursive: bool) -> LocalSolver:
+def surrogate_steps(steps: int, local_rate: float, minibatch: bool, *, recursive: bool) -> LocalSolver:
     r"""m steps along :math:`D(y) = \nabla f_i(y) - \nabla f_i(x) + g`: at :math:`\gamma = \infty` those on phi.
 
     Whole gradients make the anchored and the recursive form the same; minibatches do not.
@@ -202,7 +204,7 @@ def surrogate_steps(steps: int, local_rate: Any, minibatch: bool, *, recursive: 
     return GradientDescent(steps=steps, local_rate=local_rate, minibatch=minibatch, safeguard=False)
 
 
-def until_heads(key: Key[Array, ""], probability: Any) -> Integer[Array, ""]:
+def until_heads(key: Key[Array, ""], probability: float | Scalar) -> Integer[Array, ""]:
     """How often a coin is thrown until it first shows heads: 1, 2, 3, ..., on average 1 / probability.
 
     A method that throws a coin after each local step and communicates when it shows heads may draw the number of local
@@ -211,6 +213,6 @@ def until_heads(key: Key[Array, ""], probability: Any) -> Integer[Array, ""]:
     return jax.random.geometric(key, jnp.asarray(probability), dtype=jnp.int32)
 
 
-def positive_schedule(value: Any, name: str) -> Schedule:
+def positive_schedule(value: ScheduleLike, name: str) -> Schedule:
     checks.positive(name, value)
     return schedule(value, name)

@@ -344,7 +344,7 @@ def _spread(moments: SketchMoments, count: int) -> Scalar:
     return jnp.maximum(jnp.sum(moments.second - moments.first**2), 0) * (count / (count - 1))
 
 
-def auto(cohort_size: int, *, solver: LocalSolver | None = None, movers: str = "average") -> Auto:
+def auto(cohort_size: int, *, solver: LocalSolver = LBFGS(), movers: str = "average") -> Auto:
     """SPAM-PPA (or SPAM-PP) that chooses its step size and fresh weight as it goes.
 
     Clients whose oracle draws minibatches (``Ragged.of(..., batch=20)``) take local steps that choose their own length;
@@ -352,7 +352,7 @@ def auto(cohort_size: int, *, solver: LocalSolver | None = None, movers: str = "
 
     Arguments:
         cohort_size: clients asked a round, at least 2.
-        solver: how a client answers the prox; L-BFGS until the relative certificate holds unless given.
+        solver: how a client answers the prox.
         movers: 'average' moves the whole cohort (5d floats a client), 'one' a single client of it.
 
     >>> import jax, jax.numpy as jnp
@@ -367,7 +367,7 @@ def auto(cohort_size: int, *, solver: LocalSolver | None = None, movers: str = "
     checks.whole("cohort_size", cohort_size, 2, "a spread needs two clients; with one, give spam() its parameters")
     checks.one_of("movers", movers, ("average", "one"))
     return Auto(
-        solver=LBFGS() if solver is None else solver,
+        solver=solver,
         sampler=SampledSteps(),
         cohort_size=cohort_size,
         movers=movers,

@@ -8,13 +8,13 @@ from jaxtyping import Array, Integer, Key
 from fedspam._internal.trees import Params, struct
 from fedspam.clients import Oracle
 from fedspam.federation import Cohort, Federation, on_client
-from fedspam.methods._algorithm import start_from
+from fedspam.methods._algorithm import StartLike, start_from
 from fedspam.methods._local import surrogate_steps
 from fedspam.methods._registry import Cost, Method, register
 from fedspam.methods._template import Factored
 from fedspam.methods.estimators import MVR, Estimate
 from fedspam.methods.mime import local_grid, recursive_grid
-from fedspam.methods.schedules import Constant, fresh_weight_schedule
+from fedspam.methods.schedules import Constant, ScheduleLike, fresh_weight_schedule
 
 
 @struct
@@ -41,10 +41,10 @@ def ce_lsgd(
     cohort_size: int | None,
     local_steps: int,
     local_rate: float,
-    fresh_weight: Any,
+    fresh_weight: ScheduleLike,
     *,
     minibatch: bool = False,
-    start: Any = "cohort",
+    start: StartLike = "cohort",
     first: str = "given",
 ) -> Factored:
     r"""CE-LSGD: the estimate of SPAM-PP, then m recursive steps on one client of the cohort.
@@ -99,9 +99,7 @@ def ce_lsgd(
     )
 
 
-def bvr_l_sgd(
-    local_steps: int, local_rate: float, *, cohort_size: int | None = None, minibatch: bool = False
-) -> Factored:
+def bvr_l_sgd(cohort_size: int | None, local_steps: int, local_rate: float, *, minibatch: bool = False) -> Factored:
     r"""BVR-L-SGD: the gradient of all clients' whole losses, then m recursive steps on one of them.
 
     .. math:: g_k = \frac1n\sum_i \nabla f_i(x_k), \qquad
@@ -114,9 +112,9 @@ def bvr_l_sgd(
     round takes its own big batch, the whole of the clients' losses.
 
     Arguments:
+        cohort_size: clients asked for the gradient; None for all, as the theory has it.
         local_steps: m.
         local_rate: the local :math:`\eta`, a number.
-        cohort_size: clients asked for the gradient; None for all, as the theory has it.
         minibatch: whether :math:`v_{j+1}` sees a minibatch, the same at both points, instead of the client's whole
             loss.
 
@@ -126,7 +124,7 @@ def bvr_l_sgd(
     >>> from fedspam import simulate
     >>> from fedspam.problems import quadratics
     >>> clients = quadratics(0, clients=20, dimension=5)
-    >>> run = simulate(bvr_l_sgd(10, 0.09), clients, jnp.ones(5), rounds=30, key=1)
+    >>> run = simulate(bvr_l_sgd(None, 10, 0.09), clients, jnp.ones(5), rounds=30, key=1)
     >>> bool(jnp.linalg.norm(clients.gradient(run.params)) < 1e-3 * jnp.linalg.norm(clients.gradient(jnp.ones(5))))
     True
     """
@@ -148,7 +146,8 @@ register("ce_lsgd", Method(
 ))  # fmt: skip
 
 register("bvr_l_sgd", Method(
-    name="BVR-L-SGD", build=bvr_l_sgd, example={"local_steps": 5, "local_rate": 0.3}, similarity="yes", partial="no",
+    name="BVR-L-SGD", build=bvr_l_sgd, example={"cohort_size": None, "local_steps": 5, "local_rate": 0.3},
+    similarity="yes", partial="no",
     stateless="yes", nonsmooth="no", nonconvex="yes", estimator="big batch", oracle="m SARAH steps, one client",
     phases=2, up=Cost(1, 1), down=Cost(1, 1), grid=local_grid, reference="Murata, Suzuki 2021, arXiv:2102.03198",
 ))  # fmt: skip

@@ -1,15 +1,13 @@
 """DANE, DANE+ and FedDANE: the prox around a gradient that is forgotten after each round."""
 
-from typing import Any
-
 from fedspam.methods._registry import Cost, Method, register, step_grid
 from fedspam.methods._template import Factored
 from fedspam.methods.estimators import CohortGradient
-from fedspam.methods.schedules import step_size_schedule
+from fedspam.methods.schedules import ScheduleLike, step_size_schedule
 from fedspam.solvers import LBFGS, Exact, LocalSolver
 
 
-def dane(step_size: Any, *, solver: LocalSolver | None = None) -> Factored:
+def dane(step_size: ScheduleLike, *, solver: LocalSolver = LBFGS()) -> Factored:
     r"""DANE: everyone's gradient, everyone's prox, and their average.
 
     .. math:: x_{k+1} = \frac1n\sum_{i=1}^n \arg\min_y\Bigl\{f_i(y) + \langle\nabla f(x_k) - \nabla f_i(x_k), y\rangle
@@ -22,7 +20,7 @@ def dane(step_size: Any, *, solver: LocalSolver | None = None) -> Factored:
 
     Arguments:
         step_size: :math:`\gamma_k`: a number, one value a round, or a schedule.
-        solver: how clients answer the prox; L-BFGS until the relative certificate holds unless given.
+        solver: how clients answer the prox.
 
     Shamir, Srebro, Zhang: Communication-efficient distributed optimization using an approximate Newton-type method,
     2014, arXiv:1312.7853.
@@ -36,10 +34,11 @@ def dane(step_size: Any, *, solver: LocalSolver | None = None) -> Factored:
     >>> bool(jnp.linalg.norm(clients.gradient(run.params)) < 0.001 * jnp.linalg.norm(clients.gradient(jnp.ones(5))))
     True
     """
-    return _dane("dane", None, step_size, solver, "average")
+    gamma = step_size_schedule(step_size)
+    return Factored(CohortGradient(), solver, gamma, movers="average", cohort_size=None, name="dane")
 
 
-def dane_plus(step_size: Any, *, solver: LocalSolver | None = None) -> Factored:
+def dane_plus(step_size: ScheduleLike, *, solver: LocalSolver = LBFGS()) -> Factored:
     r"""DANE+: everyone's gradient, and the prox of one random client.
 
     .. math:: x_{k+1} \in \text{a-prox}(x_k, \nabla f(x_k), \gamma_k, \xi_k)
@@ -61,11 +60,12 @@ def dane_plus(step_size: Any, *, solver: LocalSolver | None = None) -> Factored:
     >>> bool(jnp.linalg.norm(clients.gradient(run.params)) < 0.001 * jnp.linalg.norm(clients.gradient(jnp.ones(5))))
     True
     """
-    return _dane("dane_plus", None, step_size, solver, "one")
+    gamma = step_size_schedule(step_size)
+    return Factored(CohortGradient(), solver, gamma, movers="one", cohort_size=None, name="dane_plus")
 
 
 def feddane(
-    cohort_size: int, step_size: Any, *, solver: LocalSolver | None = None, second_cohort: bool = True
+    cohort_size: int, step_size: ScheduleLike, *, solver: LocalSolver = LBFGS(), second_cohort: bool = True
 ) -> Factored:
     r"""FedDANE: DANE where one cohort gives the gradient and a second one moves.
 
@@ -77,7 +77,7 @@ def feddane(
     Arguments:
         cohort_size: B, of both cohorts.
         step_size: :math:`\gamma_k`: a number, one value a round, or a schedule.
-        solver: how clients answer the prox; L-BFGS until the relative certificate holds unless given.
+        solver: how clients answer the prox.
         second_cohort: whether the clients that move are drawn anew, as in the paper.
 
     Li, Sahu, Zaheer, Sanjabi, Talwalkar, Smith: FedDANE, 2019, arXiv:2001.01920.
@@ -91,18 +91,8 @@ def feddane(
     >>> bool(jnp.linalg.norm(clients.gradient(run.params)) < 0.1 * jnp.linalg.norm(clients.gradient(jnp.ones(5))))
     True
     """
-    return _dane("feddane", cohort_size, step_size, solver, "second" if second_cohort else "average")
-
-
-def _dane(name: str, cohort_size: int | None, step_size: Any, solver: LocalSolver | None, movers: str) -> Factored:
-    return Factored(
-        estimator=CohortGradient(),
-        solver=LBFGS() if solver is None else solver,
-        step_size=step_size_schedule(step_size),
-        movers=movers,
-        cohort_size=cohort_size,
-        name=name,
-    )
+    gamma, movers = step_size_schedule(step_size), "second" if second_cohort else "average"
+    return Factored(CohortGradient(), solver, gamma, movers=movers, cohort_size=cohort_size, name="feddane")
 
 
 for _key, _name, _build, _oracle, _up, _down, _reference in (

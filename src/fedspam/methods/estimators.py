@@ -23,7 +23,7 @@ from fedspam._internal import checks, prng, trees
 from fedspam._internal.trees import Params, Scalar, static, struct
 from fedspam.clients import Oracle
 from fedspam.federation import Cohort, Federation, on_client
-from fedspam.methods.schedules import Schedule, Values, schedule
+from fedspam.methods.schedules import Schedule, ScheduleLike, Values, schedule
 
 
 class Estimate(NamedTuple):
@@ -181,7 +181,7 @@ def first_fresh_weight(fresh_weight: Schedule, first: str, k: Integer[Array, ""]
 # --- a coin decides when the gradient is asked of everyone ---
 
 
-def probability_schedule(value: Any) -> Schedule:
+def probability_schedule(value: ScheduleLike) -> Schedule:
     """What a user may give as a probability over rounds: a number, a vector with one value a round, or a schedule."""
     checks.between("probability", value, 0, 1, remedy="it is the chance that a round asks every client")
     made = schedule(value, "probability")

@@ -6,10 +6,16 @@ from typing import Any
 from fedspam.methods._local import positive_schedule
 from fedspam.methods._registry import Cost, Method, Scales, register
 from fedspam.methods.fedopt import Average, FedOpt, local_sgd
+from fedspam.methods.schedules import ScheduleLike
 
 
 def fedavg(
-    cohort_size: int, local_steps: int, local_rate: Any, *, server_step_size: Any = 1.0, weighted: bool = False
+    cohort_size: int,
+    local_steps: int,
+    local_rate: ScheduleLike,
+    *,
+    server_step_size: ScheduleLike = 1.0,
+    weighted: bool = False,
 ) -> FedOpt:
     r"""FedAvg: m steps of SGD on each client of the cohort, then the average.
 

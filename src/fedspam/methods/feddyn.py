@@ -12,6 +12,7 @@ from fedspam.clients import Oracle
 from fedspam.federation import Federation, on_client
 from fedspam.methods._local import Training, training
 from fedspam.methods._registry import Cost, Method, Scales, register
+from fedspam.methods.schedules import ScheduleLike
 from fedspam.solvers import Exact, LocalSolver
 
 
@@ -83,11 +84,11 @@ class FedDyn:
 
 def feddyn(
     cohort_size: int,
-    step_size: Any,
+    step_size: ScheduleLike,
     *,
     solver: LocalSolver | None = None,
     local_steps: int | None = None,
-    local_rate: Any = None,
+    local_rate: ScheduleLike | None = None,
 ) -> FedDyn:
     r"""FedDyn: the prox of FedProx with a linear term that grows until the clients agree on the optimum.
 

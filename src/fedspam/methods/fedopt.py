@@ -13,7 +13,7 @@ from fedspam.clients import Oracle
 from fedspam.federation import Federation, on_client
 from fedspam.methods._local import Steps, Training, positive_schedule
 from fedspam.methods._registry import Cost, Method, Scales, register
-from fedspam.methods.schedules import Schedule
+from fedspam.methods.schedules import Schedule, ScheduleLike
 
 
 class FedOptState(NamedTuple):
@@ -185,10 +185,10 @@ class Adaptive:
 def fedavgm(
     cohort_size: int,
     local_steps: int,
-    local_rate: Any,
+    local_rate: ScheduleLike,
     *,
     momentum: float = 0.9,
-    server_step_size: Any = 1.0,
+    server_step_size: ScheduleLike = 1.0,
     weighted: bool = False,
 ) -> FedOpt:
     r"""FedAvg with momentum on the server.
@@ -225,8 +225,8 @@ def fedavgm(
 def fedadam(
     cohort_size: int,
     local_steps: int,
-    local_rate: Any,
-    server_step_size: Any,
+    local_rate: ScheduleLike,
+    server_step_size: ScheduleLike,
     *,
     momentum: float = 0.9,
     square_momentum: float = 0.99,
@@ -271,8 +271,8 @@ def fedadam(
 def fedyogi(
     cohort_size: int,
     local_steps: int,
-    local_rate: Any,
-    server_step_size: Any,
+    local_rate: ScheduleLike,
+    server_step_size: ScheduleLike,
     *,
     momentum: float = 0.9,
     square_momentum: float = 0.99,
@@ -297,8 +297,8 @@ def fedyogi(
 def fedadagrad(
     cohort_size: int,
     local_steps: int,
-    local_rate: Any,
-    server_step_size: Any,
+    local_rate: ScheduleLike,
+    server_step_size: ScheduleLike,
     *,
     momentum: float = 0.0,
     adaptivity: float = 1e-3,
@@ -320,14 +320,16 @@ def fedadagrad(
 
 
 def local_sgd(
-    name: str, cohort_size: int, local_steps: int, local_rate: Any, server: ServerOptimizer, weighted: bool
+    name: str, cohort_size: int, local_steps: int, local_rate: ScheduleLike, server: ServerOptimizer, weighted: bool
 ) -> FedOpt:
     """Local SGD and a server optimiser."""
     steps = Steps(positive_schedule(local_rate, "local_rate"), steps=local_steps)
     return FedOpt(training=steps, server=server, cohort_size=cohort_size, weighted=weighted, name=name)
 
 
-def _adaptive(rule: str, step_size: Any, momentum: float, square_momentum: float, adaptivity: float) -> Adaptive:
+def _adaptive(
+    rule: str, step_size: ScheduleLike, momentum: float, square_momentum: float, adaptivity: float
+) -> Adaptive:
     checks.between("momentum", momentum, 0, 1)
     checks.between("square_momentum", square_momentum, 0, 1)
     checks.positive("adaptivity", adaptivity, "it divides the first move; the paper's is 0.001")

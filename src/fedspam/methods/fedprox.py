@@ -6,17 +6,18 @@ from typing import Any
 from fedspam.methods._local import positive_schedule, training
 from fedspam.methods._registry import Cost, Method, Scales, register
 from fedspam.methods.fedopt import Average, FedOpt
+from fedspam.methods.schedules import ScheduleLike
 from fedspam.solvers import Exact, LocalSolver
 
 
 def fedprox(
     cohort_size: int,
-    step_size: Any,
+    step_size: ScheduleLike,
     *,
     solver: LocalSolver | None = None,
     local_steps: int | None = None,
-    local_rate: Any = None,
-    server_step_size: Any = 1.0,
+    local_rate: ScheduleLike | None = None,
+    server_step_size: ScheduleLike = 1.0,
     weighted: bool = False,
 ) -> FedOpt:
     r"""FedProx: every client of the cohort approximately answers the prox of its own loss, the server averages.

@@ -12,13 +12,13 @@ from fedspam._internal import checks, trees
 from fedspam._internal.trees import Params, static, struct
 from fedspam.clients import Oracle
 from fedspam.federation import Federation, on_client
-from fedspam.methods._algorithm import start_from
+from fedspam.methods._algorithm import StartLike, start_from
 from fedspam.methods._central import Adam, Base, Momentum, Plain
 from fedspam.methods._local import positive_schedule, surrogate_steps
 from fedspam.methods._registry import Cost, Method, Scales, register
 from fedspam.methods._template import Factored
 from fedspam.methods.estimators import MVR
-from fedspam.methods.schedules import Constant, Schedule, fresh_weight_schedule
+from fedspam.methods.schedules import Constant, Schedule, ScheduleLike, fresh_weight_schedule
 
 
 class MimeState(NamedTuple):
@@ -98,10 +98,10 @@ class Mime:
 def mime(
     cohort_size: int,
     local_steps: int,
-    local_rate: Any,
+    local_rate: ScheduleLike,
     *,
     base: Base | None = None,
-    server_step_size: Any = 1.0,
+    server_step_size: ScheduleLike = 1.0,
     minibatch: bool = False,
 ) -> Mime:
     r"""Mime: each local step is one that the central optimiser would take, with the cohort's gradient as its control.
@@ -150,10 +150,10 @@ def mime_mvr(
     cohort_size: int,
     local_steps: int,
     local_rate: float,
-    fresh_weight: Any,
+    fresh_weight: ScheduleLike,
     *,
     minibatch: bool = False,
-    start: Any = "cohort",
+    start: StartLike = "cohort",
     first: str = "given",
 ) -> Factored:
     r"""MimeMVR: m local steps along the cohort's variance-reduced estimate, then the average.

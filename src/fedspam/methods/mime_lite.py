@@ -12,12 +12,12 @@ from fedspam._internal import checks, trees
 from fedspam._internal.trees import Params, static, struct
 from fedspam.clients import Oracle
 from fedspam.federation import Federation, on_client
-from fedspam.methods._algorithm import Start, Zero, start_from
+from fedspam.methods._algorithm import Start, StartLike, Zero, start_from
 from fedspam.methods._central import Base, Momentum, Plain, Recursive
 from fedspam.methods._local import positive_schedule
 from fedspam.methods._registry import Cost, Method, Scales, register
 from fedspam.methods.mime import MimeInfo, MimeState, local_grid, recursive_grid
-from fedspam.methods.schedules import Schedule
+from fedspam.methods.schedules import Schedule, ScheduleLike
 
 
 class LiteReply(NamedTuple):
@@ -77,7 +77,12 @@ class MimeLite:
 
 
 def mime_lite(
-    cohort_size: int, local_steps: int, local_rate: Any, *, base: Base | None = None, server_step_size: Any = 1.0
+    cohort_size: int,
+    local_steps: int,
+    local_rate: ScheduleLike,
+    *,
+    base: Base | None = None,
+    server_step_size: ScheduleLike = 1.0,
 ) -> MimeLite:
     r"""MimeLite: Mime without the correction, so that one exchange suffices.
 
@@ -101,11 +106,11 @@ def mime_lite(
 def mime_lite_mvr(
     cohort_size: int,
     local_steps: int,
-    local_rate: Any,
+    local_rate: ScheduleLike,
     fresh_weight: float,
     *,
-    server_step_size: Any = 1.0,
-    start: Any = "cohort",
+    server_step_size: ScheduleLike = 1.0,
+    start: StartLike = "cohort",
 ) -> MimeLite:
     r"""MimeLite with momentum variance reduction: the old estimate, corrected on each client and at each local step.
 
@@ -128,7 +133,13 @@ def mime_lite_mvr(
 
 
 def _lite(
-    name: str, cohort_size: int, local_steps: int, local_rate: Any, base: Base, start: Start, server_step_size: Any
+    name: str,
+    cohort_size: int,
+    local_steps: int,
+    local_rate: ScheduleLike,
+    base: Base,
+    start: Start,
+    server_step_size: ScheduleLike,
 ) -> MimeLite:
     return MimeLite(
         base=base,

@@ -3,19 +3,19 @@
 from collections.abc import Mapping
 from typing import Any
 
-from fedspam.methods._algorithm import start_from
+from fedspam.methods._algorithm import StartLike, start_from
 from fedspam.methods._registry import Cost, Method, Scales, register
 from fedspam.methods._template import Factored
 from fedspam.methods.estimators import MVR
-from fedspam.methods.schedules import fresh_weight_schedule, step_size_schedule
+from fedspam.methods.schedules import ScheduleLike, fresh_weight_schedule, step_size_schedule
 
 
 def mvr(
     cohort_size: int,
-    step_size: Any,
-    fresh_weight: Any,
+    step_size: ScheduleLike,
+    fresh_weight: ScheduleLike,
     *,
-    start: Any = "cohort",
+    start: StartLike = "cohort",
     scale: float | None = None,
     first: str = "given",
 ) -> Factored:

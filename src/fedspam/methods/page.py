@@ -11,7 +11,7 @@ from fedspam._internal.trees import struct
 from fedspam.methods._registry import Cost, Method, Scales, coin_grid, register
 from fedspam.methods._template import Factored
 from fedspam.methods.estimators import PAGE, probability_schedule
-from fedspam.methods.schedules import step_size_schedule
+from fedspam.methods.schedules import ScheduleLike, step_size_schedule
 
 
 @struct
@@ -24,7 +24,7 @@ class Periodic:
         return jnp.where(k % self.period == 0, 1.0, 0.0)
 
 
-def page(cohort_size: int, step_size: Any, probability: Any, *, many: int | None = None) -> Factored:
+def page(cohort_size: int, step_size: ScheduleLike, probability: ScheduleLike, *, many: int | None = None) -> Factored:
     r"""PAGE: a coin decides whether a round asks everyone or a cohort.
 
     .. math::
@@ -52,10 +52,11 @@ def page(cohort_size: int, step_size: Any, probability: Any, *, many: int | None
     >>> bool(jnp.linalg.norm(clients.gradient(run.params)) < 0.01 * jnp.linalg.norm(clients.gradient(jnp.ones(5))))
     True
     """
-    return _recursion("page", PAGE(probability_schedule(probability), many=many), cohort_size, step_size)
+    estimator, gamma = PAGE(probability_schedule(probability), many=many), step_size_schedule(step_size)
+    return Factored(estimator, None, gamma, movers="server", cohort_size=cohort_size, name="page")
 
 
-def sarah(cohort_size: int, step_size: Any, period: int) -> Factored:
+def sarah(cohort_size: int, step_size: ScheduleLike, period: int) -> Factored:
     r"""SARAH: everyone is asked in every m-th round, a cohort between.
 
     .. math::
@@ -82,14 +83,8 @@ def sarah(cohort_size: int, step_size: Any, period: int) -> Factored:
     True
     """
     checks.whole("period", period, 1)
-    return _recursion("sarah", PAGE(Periodic(period)), cohort_size, step_size)
-
-
-def _recursion(name: str, estimator: PAGE, cohort_size: int, step_size: Any) -> Factored:
-    step = step_size_schedule(step_size)
-    return Factored(
-        estimator=estimator, solver=None, step_size=step, movers="server", cohort_size=cohort_size, name=name
-    )
+    estimator, gamma = PAGE(Periodic(period)), step_size_schedule(step_size)
+    return Factored(estimator, None, gamma, movers="server", cohort_size=cohort_size, name="sarah")
 
 
 def _page_grid(scales: Scales) -> list[Mapping[str, Any]]:

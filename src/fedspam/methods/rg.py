@@ -10,11 +10,11 @@ from fedspam._internal import checks, trees
 from fedspam._internal.trees import Params, struct
 from fedspam.clients import Oracle
 from fedspam.federation import Federation, on_client
-from fedspam.methods._algorithm import Start, Zero
+from fedspam.methods._algorithm import Zero
 from fedspam.methods._registry import Cost, Method, Scales, register
 from fedspam.methods._template import Factored
-from fedspam.methods.estimators import Estimator, RecursiveSAGA, RecursiveSVRG, probability_schedule
-from fedspam.methods.schedules import Schedule, schedule, step_size_schedule
+from fedspam.methods.estimators import RecursiveSAGA, RecursiveSVRG, probability_schedule
+from fedspam.methods.schedules import Schedule, ScheduleLike, schedule, step_size_schedule
 from fedspam.solvers import LBFGS, Exact, LocalSolver
 
 
@@ -37,7 +37,12 @@ class Remembered:
 
 
 def rg_saga(
-    cohort_size: int, step_size: Any, pull: Any, *, everyone_first: bool = True, solver: LocalSolver | None = None
+    cohort_size: int,
+    step_size: ScheduleLike,
+    pull: ScheduleLike,
+    *,
+    everyone_first: bool = True,
+    solver: LocalSolver = LBFGS(),
 ) -> Factored:
     r"""I-CGM-RG-SAGA: clients remember a gradient, the delegate, client 0, moves.
 
@@ -60,7 +65,7 @@ def rg_saga(
         pull: :math:`\beta`, likewise, in [0, 1].
         everyone_first: whether everyone is asked before the first round; else all :math:`b_i = 0` and
             :math:`g_0 = \nabla f_S(x_0)`.
-        solver: how the delegate answers the prox; L-BFGS until the relative certificate holds unless given.
+        solver: how the delegate answers the prox.
 
     Jiang, Rodomanov, Stich: Non-convex federated optimization under cost-aware client selection, 2025,
     arXiv:2512.05327.
@@ -75,11 +80,17 @@ def rg_saga(
     True
     """
     start = Remembered() if everyone_first else Zero()
-    return _delegate("rg_saga", RecursiveSAGA(pull_schedule(pull)), cohort_size, step_size, solver, start)
+    estimator, gamma = RecursiveSAGA(pull_schedule(pull)), step_size_schedule(step_size)
+    return Factored(estimator, solver, gamma, start, movers="delegate", cohort_size=cohort_size, name="rg_saga")
 
 
 def rg_svrg(
-    cohort_size: int, step_size: Any, pull: Any, probability: Any, *, solver: LocalSolver | None = None
+    cohort_size: int,
+    step_size: ScheduleLike,
+    pull: ScheduleLike,
+    probability: ScheduleLike,
+    *,
+    solver: LocalSolver = LBFGS(),
 ) -> Factored:
     r"""I-CGM-RG-SVRG: an anchor instead of memories, the delegate, client 0, moves.
 
@@ -98,7 +109,7 @@ def rg_svrg(
         step_size: :math:`\gamma_k`, one over the paper's :math:`\lambda`: a number, one value a round, or a schedule.
         pull: :math:`\beta`, likewise, in [0, 1].
         probability: p, likewise, in [0, 1].
-        solver: how the delegate answers the prox; L-BFGS until the relative certificate holds unless given.
+        solver: how the delegate answers the prox.
 
     Jiang, Rodomanov, Stich: Non-convex federated optimization under cost-aware client selection, 2025,
     arXiv:2512.05327.
@@ -114,26 +125,13 @@ def rg_svrg(
     True
     """
     estimator = RecursiveSVRG(pull_schedule(pull), probability_schedule(probability))
-    return _delegate("rg_svrg", estimator, cohort_size, step_size, solver, Zero())
+    gamma = step_size_schedule(step_size)
+    return Factored(estimator, solver, gamma, movers="delegate", cohort_size=cohort_size, name="rg_svrg")
 
 
-def pull_schedule(value: Any) -> Schedule:
+def pull_schedule(value: ScheduleLike) -> Schedule:
     checks.between("pull", value, 0, 1, remedy="0 is SARAH without restarts, B/n is what the authors run")
     return schedule(value, "pull")
-
-
-def _delegate(
-    name: str, estimator: Estimator, cohort_size: int, step_size: Any, solver: LocalSolver | None, start: Start
-) -> Factored:
-    return Factored(
-        estimator=estimator,
-        solver=LBFGS() if solver is None else solver,
-        step_size=step_size_schedule(step_size),
-        start=start,
-        movers="delegate",
-        cohort_size=cohort_size,
-        name=name,
-    )
 
 
 def _grid(scales: Scales) -> list[Mapping[str, Any]]:

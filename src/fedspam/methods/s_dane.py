@@ -13,7 +13,7 @@ from fedspam.federation import Federation, on_client
 from fedspam.methods._algorithm import ProxInfo
 from fedspam.methods._registry import Cost, Method, register, step_grid
 from fedspam.methods.estimators import gradient
-from fedspam.methods.schedules import Schedule, step_size_schedule
+from fedspam.methods.schedules import Schedule, ScheduleLike, step_size_schedule
 from fedspam.solvers import LBFGS, Certificate, Exact, LocalSolver
 
 
@@ -48,6 +48,7 @@ class StableDane:
     def __post_init__(self) -> None:
         if self.cohort_size is not None:
             checks.whole("cohort_size", self.cohort_size, 1)
+        checks.between("convexity", self.convexity, 0, jnp.inf)
 
     def init(self, params: Params, key: Key[Array, ""], fed: Federation) -> StableState:
         weight = jnp.zeros((), jnp.result_type(*jax.tree.leaves(params)))
@@ -87,7 +88,7 @@ class StableDane:
 
 
 def s_dane(
-    step_size: Any, *, convexity: float = 0.0, cohort_size: int | None = None, solver: LocalSolver | None = None
+    cohort_size: int | None, step_size: ScheduleLike, *, convexity: float = 0.0, solver: LocalSolver = LBFGS()
 ) -> StableDane:
     r"""S-DANE: as `dane`, but around a centre v that follows the gradients at the clients' answers.
 
@@ -103,10 +104,10 @@ def s_dane(
     :math:`O((\delta/\mu)\log 1/\epsilon)` rounds, plus the sampling variance of a cohort that is not everyone.
 
     Arguments:
-        step_size: :math:`\gamma_k = 1/\lambda`: a number, one value a round, or a schedule.
-        convexity: :math:`\mu`, of f; 0 is always right.
         cohort_size: B; None for everyone.
-        solver: how clients answer the prox; L-BFGS until the relative certificate holds unless given.
+        step_size: :math:`\gamma_k = 1/\lambda`: a number, one value per round, or a schedule.
+        convexity: :math:`\mu`, of f; 0 is always right.
+        solver: how clients answer the prox.
 
     Jiang, Rodomanov, Stich: Stabilized proximal-point methods for federated optimization, 2024, arXiv:2407.07084.
 
@@ -115,15 +116,16 @@ def s_dane(
     >>> from fedspam.problems import quadratics
     >>> from fedspam.solvers import Exact
     >>> clients = quadratics(0, clients=10, dimension=5, delta=0.1)
-    >>> run = simulate(s_dane(step_size=5.0, solver=Exact()), clients, jnp.ones(5), rounds=20, key=1)
+    >>> run = simulate(s_dane(None, step_size=5.0, solver=Exact()), clients, jnp.ones(5), rounds=20, key=1)
     >>> bool(jnp.linalg.norm(clients.gradient(run.params)) < 0.001 * jnp.linalg.norm(clients.gradient(jnp.ones(5))))
     True
     """
-    return _stable(step_size, convexity, cohort_size, solver, accelerated=False)
+    gamma = step_size_schedule(step_size)
+    return StableDane(gamma, convexity, solver, cohort_size=cohort_size, accelerated=False, name="s_dane")
 
 
 def acc_s_dane(
-    step_size: Any, *, convexity: float = 0.0, cohort_size: int | None = None, solver: LocalSolver | None = None
+    cohort_size: int | None, step_size: ScheduleLike, *, convexity: float = 0.0, solver: LocalSolver = LBFGS()
 ) -> StableDane:
     r"""Acc-S-DANE: S-DANE with the centre between x and v.
 
@@ -144,25 +146,13 @@ def acc_s_dane(
     >>> from fedspam.problems import quadratics
     >>> from fedspam.solvers import Exact
     >>> clients = quadratics(0, clients=10, dimension=5, delta=0.1)
-    >>> run = simulate(acc_s_dane(step_size=5.0, convexity=1.0, solver=Exact()), clients, jnp.ones(5), rounds=20, key=1)
+    >>> method = acc_s_dane(None, step_size=5.0, convexity=1.0, solver=Exact())
+    >>> run = simulate(method, clients, jnp.ones(5), rounds=20, key=1)
     >>> bool(jnp.linalg.norm(clients.gradient(run.params)) < 0.001 * jnp.linalg.norm(clients.gradient(jnp.ones(5))))
     True
     """
-    return _stable(step_size, convexity, cohort_size, solver, accelerated=True)
-
-
-def _stable(
-    step_size: Any, convexity: float, cohort_size: int | None, solver: LocalSolver | None, *, accelerated: bool
-) -> StableDane:
-    checks.between("convexity", convexity, 0, jnp.inf)
-    return StableDane(
-        step_size_schedule(step_size),
-        convexity,
-        LBFGS() if solver is None else solver,
-        cohort_size,
-        accelerated,
-        name="acc_s_dane" if accelerated else "s_dane",
-    )
+    gamma = step_size_schedule(step_size)
+    return StableDane(gamma, convexity, solver, cohort_size=cohort_size, accelerated=True, name="acc_s_dane")
 
 
 for _key, _name, _build in (("s_dane", "S-DANE", s_dane), ("acc_s_dane", "Acc-S-DANE", acc_s_dane)):

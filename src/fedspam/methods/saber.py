@@ -6,11 +6,13 @@ from typing import Any
 from fedspam.methods._registry import Cost, Method, Scales, coin_grid, register
 from fedspam.methods._template import Factored
 from fedspam.methods.estimators import PAGE, probability_schedule
-from fedspam.methods.schedules import step_size_schedule
+from fedspam.methods.schedules import ScheduleLike, step_size_schedule
 from fedspam.solvers import LBFGS, Exact, LocalSolver
 
 
-def saber(cohort_size: int, step_size: Any, probability: Any, *, solver: LocalSolver | None = None) -> Factored:
+def saber(
+    cohort_size: int, step_size: ScheduleLike, probability: ScheduleLike, *, solver: LocalSolver = LBFGS()
+) -> Factored:
     r"""SABER as it is analysed: a coin asks everyone or a cohort for the estimate, one client moves.
 
     .. math::
@@ -27,7 +29,7 @@ def saber(cohort_size: int, step_size: Any, probability: Any, *, solver: LocalSo
         cohort_size: B.
         step_size: :math:`\gamma_k`: a number, one value a round, or a schedule.
         probability: p, likewise, in [0, 1].
-        solver: how the prox client answers; L-BFGS until the relative certificate holds unless given.
+        solver: how the prox client answers.
 
     Mishchenko, Li, Fan, Venieris: Federated learning under second-order data heterogeneity, 2023,
     OpenReview jkhVrIllKg.
@@ -42,11 +44,17 @@ def saber(cohort_size: int, step_size: Any, probability: Any, *, solver: LocalSo
     >>> bool(jnp.linalg.norm(clients.gradient(run.params)) < 0.01 * jnp.linalg.norm(clients.gradient(jnp.ones(5))))
     True
     """
-    return _saber("saber", cohort_size, None, step_size, probability, solver, "one")
+    estimator, gamma = PAGE(probability_schedule(probability)), step_size_schedule(step_size)
+    return Factored(estimator, solver, gamma, movers="one", cohort_size=cohort_size, name="saber")
 
 
 def saber_partial(
-    cohort_size: int, many: int, step_size: Any, probability: Any, *, solver: LocalSolver | None = None
+    cohort_size: int,
+    many: int,
+    step_size: ScheduleLike,
+    probability: ScheduleLike,
+    *,
+    solver: LocalSolver = LBFGS(),
 ) -> Factored:
     r"""SABER as its paper runs it: `many` clients stand for all, and the proxes of the cohort are averaged.
 
@@ -73,26 +81,8 @@ def saber_partial(
     >>> bool(jnp.linalg.norm(clients.gradient(run.params)) < 0.1 * jnp.linalg.norm(clients.gradient(jnp.ones(5))))
     True
     """
-    return _saber("saber_partial", cohort_size, many, step_size, probability, solver, "average")
-
-
-def _saber(
-    name: str,
-    cohort_size: int,
-    many: int | None,
-    step_size: Any,
-    probability: Any,
-    solver: LocalSolver | None,
-    movers: str,
-) -> Factored:
-    return Factored(
-        estimator=PAGE(probability_schedule(probability), many=many),
-        solver=LBFGS() if solver is None else solver,
-        step_size=step_size_schedule(step_size),
-        movers=movers,
-        cohort_size=cohort_size,
-        name=name,
-    )
+    estimator, gamma = PAGE(probability_schedule(probability), many=many), step_size_schedule(step_size)
+    return Factored(estimator, solver, gamma, movers="average", cohort_size=cohort_size, name="saber_partial")
 
 
 def _grid(scales: Scales) -> list[Mapping[str, Any]]:

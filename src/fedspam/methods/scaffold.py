@@ -13,7 +13,7 @@ from fedspam.clients import Oracle
 from fedspam.federation import Federation, on_client
 from fedspam.methods._local import descend, positive_schedule
 from fedspam.methods._registry import Cost, Method, Scales, register
-from fedspam.methods.schedules import Schedule
+from fedspam.methods.schedules import Schedule, ScheduleLike
 
 OPTIONS = ("gradient", "steps")
 
@@ -99,9 +99,9 @@ class Scaffold:
 def scaffold(
     cohort_size: int,
     local_steps: int,
-    local_rate: Any,
+    local_rate: ScheduleLike,
     *,
-    server_step_size: Any = 1.0,
+    server_step_size: ScheduleLike = 1.0,
     option: str = "steps",
 ) -> Scaffold:
     r"""SCAFFOLD: m local steps, each corrected by the difference of the server's and the client's control.

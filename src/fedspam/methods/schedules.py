@@ -8,9 +8,12 @@ the end are those of the paper's theorems; with :math:`r = \gamma\delta` every t
 
 import math
 import warnings
-from typing import Any, Literal, NamedTuple, Protocol
+from collections.abc import Sequence
+from typing import Any, Literal, NamedTuple, Protocol, TypeAlias
 
 import jax.numpy as jnp
+import numpy as np
+from jax.typing import ArrayLike
 from jaxtyping import Array, Float, Integer
 
 from fedspam._internal import checks
@@ -23,6 +26,10 @@ class Schedule(Protocol):
     """A value for every round k = 0, 1, 2, ..."""
 
     def __call__(self, k: Integer[Array, ""]) -> Any: ...
+
+
+# what a constructor takes for a schedule: a number, one value per round, or the schedule itself
+ScheduleLike: TypeAlias = ArrayLike | Sequence[float] | Schedule
 
 
 class Parameters(NamedTuple):
@@ -88,12 +95,12 @@ class FreshWeightOf:
         return squared / (squared + self.cohort)
 
 
-def schedule(value: Any, name: str) -> Schedule:
+def schedule(value: ScheduleLike, name: str) -> Schedule:
     """What a user may give as a schedule: a number, an array of values, or a schedule."""
     if callable(value):
         return value
-    if jnp.ndim(value) == 0:
-        return Constant(value)
+    if np.ndim(value) == 0:  # type: ignore[arg-type]
+        return Constant(value)  # type: ignore[arg-type]
     values = jnp.asarray(value)
     if values.ndim != 1 or values.shape[0] == 0:
         raise ValueError(
@@ -102,7 +109,7 @@ def schedule(value: Any, name: str) -> Schedule:
     return Values(values)
 
 
-def step_size_schedule(value: Any) -> Schedule:
+def step_size_schedule(value: ScheduleLike) -> Schedule:
     checks.positive("step_size", value, "try 1 / (4 * delta)")
     made = schedule(value, "step_size")
     if isinstance(made, Values) and not bool(jnp.all(made.values > 0)):
@@ -110,7 +117,7 @@ def step_size_schedule(value: Any) -> Schedule:
     return made
 
 
-def fresh_weight_schedule(value: Any) -> Schedule:
+def fresh_weight_schedule(value: ScheduleLike) -> Schedule:
     checks.between(
         "fresh_weight", value, 0, 1, open_low=True, remedy="1 forgets the past, the paper's figure uses 0.1 and 0.9"
     )

@@ -9,10 +9,17 @@ from fedspam._internal import checks, trees
 from fedspam._internal.trees import Params, static, struct
 from fedspam.clients import Oracle
 from fedspam.federation import Federation, on_client
-from fedspam.methods._algorithm import Start, start_from
+from fedspam.methods._algorithm import Start, StartLike, start_from
 from fedspam.methods._registry import Cost, Method, prox_grid, register
 from fedspam.methods.estimators import first_fresh_weight, mvr_difference
-from fedspam.methods.schedules import Constant, Schedule, cube_root, fresh_weight_schedule, step_size_schedule
+from fedspam.methods.schedules import (
+    Constant,
+    Schedule,
+    ScheduleLike,
+    cube_root,
+    fresh_weight_schedule,
+    step_size_schedule,
+)
 from fedspam.solvers import LBFGS, Certificate, Exact, GradientDescent, LocalSolver
 
 
@@ -102,11 +109,11 @@ class Spam:
 
 
 def spam(
-    step_size: Any,
-    fresh_weight: Any,
+    step_size: ScheduleLike,
+    fresh_weight: ScheduleLike,
     *,
-    solver: LocalSolver | None = None,
-    start: Any = "client",
+    solver: LocalSolver = LBFGS(),
+    start: StartLike = "client",
     scale: float | None = None,
     first: str = "given",
 ) -> Spam:
@@ -119,7 +126,7 @@ def spam(
         step_size: :math:`\gamma_k`: a number, one value a round, or a schedule. The theorems want
             :math:`\gamma \le 1/(4\delta)`.
         fresh_weight: :math:`p_k`, likewise, in (0, 1].
-        solver: how a client answers the prox; L-BFGS until the relative certificate holds unless given.
+        solver: how a client answers the prox.
         start: how :math:`g_0` is made: 'client' (one gradient), 'zero', a number of exchanges, or the gradient itself.
         scale: s of MARS, in [0, 1]: how far the estimate trusts the gradient difference (`MVR`); None is s = 1.
         first: 'given' keeps :math:`g_0` in round 0, 'update' runs the printed loop from there.
@@ -143,7 +150,7 @@ def spam(
     return Spam(
         step_size=gamma,
         fresh_weight=p,
-        solver=LBFGS() if solver is None else solver,
+        solver=solver,
         start=start_from(start, 1),
         scale=scale,
         first=first,

@@ -9,11 +9,11 @@ from fedspam._internal import checks, trees
 from fedspam._internal.trees import Params, Scalar, static, struct
 from fedspam.clients import Oracle
 from fedspam.federation import Cohort, Federation, on_client
-from fedspam.methods._algorithm import Move, ProxInfo, Start, start_from
+from fedspam.methods._algorithm import Move, ProxInfo, Start, StartLike, start_from
 from fedspam.methods._registry import Cost, Method, prox_grid, register
 from fedspam.methods.auto import Auto, auto
 from fedspam.methods.estimators import first_fresh_weight, mvr_difference
-from fedspam.methods.schedules import Schedule, fresh_weight_schedule, step_size_schedule
+from fedspam.methods.schedules import Schedule, ScheduleLike, fresh_weight_schedule, step_size_schedule
 from fedspam.methods.spam import SpamState
 from fedspam.solvers import LBFGS, Exact, LocalSolver
 
@@ -97,12 +97,12 @@ class SpamPP:
 
 def spam_pp(
     cohort_size: int,
-    step_size: Any = None,
-    fresh_weight: Any = None,
+    step_size: ScheduleLike | None = None,
+    fresh_weight: ScheduleLike | None = None,
     *,
-    solver: LocalSolver | None = None,
+    solver: LocalSolver = LBFGS(),
     prox_client: str = "cohort",
-    start: Any = "cohort",
+    start: StartLike = "cohort",
     scale: float | None = None,
     first: str = "given",
 ) -> SpamPP | Auto:
@@ -122,7 +122,7 @@ def spam_pp(
         step_size: :math:`\gamma_k`: a number, one value per round, or a schedule. Without it and without a fresh
             weight, both choose themselves: see `auto`.
         fresh_weight: :math:`p_k`, likewise, in (0, 1].
-        solver: how the prox client answers; L-BFGS until the relative certificate holds unless given.
+        solver: how the prox client answers.
         prox_client: 'cohort' picks it from the cohort, as the theorem does; 'fresh' asks another, as the pseudocode
             does.
         start: how :math:`g_0` is made: 'cohort' (one gradient each), 'client', 'zero', a number of exchanges, or the
@@ -147,11 +147,11 @@ def spam_pp(
 
 def spam_ppa(
     cohort_size: int,
-    step_size: Any = None,
-    fresh_weight: Any = None,
+    step_size: ScheduleLike | None = None,
+    fresh_weight: ScheduleLike | None = None,
     *,
-    solver: LocalSolver | None = None,
-    start: Any = "cohort",
+    solver: LocalSolver = LBFGS(),
+    start: StartLike = "cohort",
     scale: float | None = None,
     first: str = "given",
 ) -> SpamPP | Auto:
@@ -172,30 +172,28 @@ def spam_ppa(
 def _spam(
     name: str,
     cohort_size: int,
-    step_size: Any,
-    fresh_weight: Any,
-    solver: LocalSolver | None,
+    step_size: ScheduleLike | None,
+    fresh_weight: ScheduleLike | None,
+    solver: LocalSolver,
     movers: str,
-    start: Any,
+    start: StartLike,
     scale: float | None,
     first: str,
 ) -> SpamPP | Auto:
-    if (step_size is None) != (fresh_weight is None):
-        missing = "step_size" if step_size is None else "fresh_weight"
-        raise ValueError(
-            f"{missing} is missing; give both step_size and fresh_weight, or neither: then both are chosen"
-        )
-    if step_size is None:
-        asked = {"prox_client='fresh'": movers == "fresh", f"start={start!r}": start != "cohort",
-                 f"scale={scale!r}": scale is not None, f"first={first!r}": first != "given"}  # fmt: skip
-        if any(asked.values()):
-            wrong = ", ".join(name for name, given in asked.items() if given)
-            raise ValueError(f"{wrong} needs a step_size and a fresh weight; give them, or leave it out")
+    if step_size is None and fresh_weight is None:
+        options = {"prox_client='fresh'": movers == "fresh", f"start={start!r}": start != "cohort",
+                   f"scale={scale!r}": scale is not None, f"first={first!r}": first != "given"}  # fmt: skip
+        if any(options.values()):
+            wrong = ", ".join(option for option, given in options.items() if given)
+            raise ValueError(f"{wrong} needs a step_size and a fresh_weight; give both, or leave it out")
         return auto(cohort_size, solver=solver, movers=movers)
+    if step_size is None or fresh_weight is None:
+        missing = "step_size" if step_size is None else "fresh_weight"
+        raise ValueError(f"{missing} is missing; give both step_size and fresh_weight, or neither to have both chosen")
     return SpamPP(
         step_size=step_size_schedule(step_size),
         fresh_weight=fresh_weight_schedule(fresh_weight),
-        solver=LBFGS() if solver is None else solver,
+        solver=solver,
         start=start_from(start, cohort_size),
         scale=scale,
         movers=movers,

@@ -6,11 +6,11 @@ from typing import Any
 from fedspam.methods._registry import Cost, Method, Scales, register
 from fedspam.methods._template import Factored
 from fedspam.methods.estimators import OwnGradient
-from fedspam.methods.schedules import step_size_schedule
+from fedspam.methods.schedules import ScheduleLike, step_size_schedule
 from fedspam.solvers import LBFGS, Exact, LocalSolver
 
 
-def sppm(step_size: Any, *, solver: LocalSolver | None = None) -> Factored:
+def sppm(step_size: ScheduleLike, *, solver: LocalSolver = LBFGS()) -> Factored:
     r"""The stochastic proximal point method: SPAM without the shift.
 
     .. math:: x_{k+1} = \mathrm{prox}_{\gamma_k f_{\xi_k}}(x_k)
@@ -26,7 +26,7 @@ def sppm(step_size: Any, *, solver: LocalSolver | None = None) -> Factored:
 
     Arguments:
         step_size: :math:`\gamma_k`: a number, one value a round, or a schedule.
-        solver: how a client answers the prox; L-BFGS until the relative certificate holds unless given.
+        solver: how a client answers the prox.
 
     Bertsekas 2011; Asi, Duchi 2019; the bound as in Khaled, Jin 2022, arXiv:2209.02257.
 
@@ -41,7 +41,7 @@ def sppm(step_size: Any, *, solver: LocalSolver | None = None) -> Factored:
     """
     return Factored(
         estimator=OwnGradient(),
-        solver=LBFGS() if solver is None else solver,
+        solver=solver,
         step_size=step_size_schedule(step_size),
         movers="one",
         cohort_size=1,

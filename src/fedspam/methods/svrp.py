@@ -14,7 +14,7 @@ from fedspam.federation import Federation, on_client
 from fedspam.methods._algorithm import Move, ProxInfo
 from fedspam.methods._registry import Cost, Method, Scales, coin_grid, register
 from fedspam.methods.estimators import Anchor, coin, gradient, probability_schedule
-from fedspam.methods.schedules import Schedule, step_size_schedule
+from fedspam.methods.schedules import Schedule, ScheduleLike, step_size_schedule
 from fedspam.solvers import LBFGS, Exact, LocalSolver
 
 
@@ -113,7 +113,7 @@ class Svrp:
         return ()
 
 
-def svrp(step_size: Any, probability: Any, *, solver: LocalSolver | None = None) -> Svrp:
+def svrp(step_size: ScheduleLike, probability: ScheduleLike, *, solver: LocalSolver = LBFGS()) -> Svrp:
     r"""SVRP: the prox of a random client, corrected by its gradient at an anchor whose exact gradient is known.
 
     .. math:: x_{k+1} \approx \mathrm{prox}_{\gamma f_\xi}\bigl(x_k - \gamma(\nabla f(w) - \nabla f_\xi(w))\bigr),
@@ -127,7 +127,7 @@ def svrp(step_size: Any, probability: Any, *, solver: LocalSolver | None = None)
     Arguments:
         step_size: :math:`\gamma_k`: a number, one value a round, or a schedule.
         probability: p, likewise, in [0, 1].
-        solver: how a client answers the prox; L-BFGS until the relative certificate holds unless given.
+        solver: how a client answers the prox.
 
     Khaled, Jin: Faster federated optimization under second-order similarity, 2022, arXiv:2209.02257.
 
@@ -140,11 +140,17 @@ def svrp(step_size: Any, probability: Any, *, solver: LocalSolver | None = None)
     >>> bool(jnp.linalg.norm(clients.gradient(run.params)) < 0.001 * jnp.linalg.norm(clients.gradient(jnp.ones(5))))
     True
     """
-    return Svrp(step_size_schedule(step_size), probability_schedule(probability), LBFGS() if solver is None else solver)
+    return Svrp(step_size_schedule(step_size), probability_schedule(probability), solver)
 
 
 def catalyzed_svrp(
-    step_size: Any, probability: Any, pull: float, convexity: float, period: int, *, solver: LocalSolver | None = None
+    step_size: ScheduleLike,
+    probability: ScheduleLike,
+    pull: float,
+    convexity: float,
+    period: int,
+    *,
+    solver: LocalSolver = LBFGS(),
 ) -> Svrp:
     r"""SVRP inside an accelerating outer loop.
 
@@ -175,7 +181,7 @@ def catalyzed_svrp(
         checks.positive(name, value)
     checks.whole("period", period, 1)
     return Svrp(
-        step_size_schedule(step_size), probability_schedule(probability), LBFGS() if solver is None else solver,
+        step_size_schedule(step_size), probability_schedule(probability), solver,
         Catalyst(pull, convexity, period), name="catalyzed_svrp",
     )  # fmt: skip
 

@@ -13,11 +13,13 @@ from fedspam.methods._algorithm import ProxInfo
 from fedspam.methods._registry import Cost, Method, Scales, coin_grid, register
 from fedspam.methods._template import Factored, FactoredState
 from fedspam.methods.estimators import SVRG, Anchor, coin, probability_schedule
-from fedspam.methods.schedules import step_size_schedule
+from fedspam.methods.schedules import ScheduleLike, step_size_schedule
 from fedspam.solvers import LBFGS, Exact, LocalSolver
 
 
-def svrs(cohort_size: int, step_size: Any, probability: Any, *, solver: LocalSolver | None = None) -> Factored:
+def svrs(
+    cohort_size: int, step_size: ScheduleLike, probability: ScheduleLike, *, solver: LocalSolver = LBFGS()
+) -> Factored:
     r"""SVRS: gradients from everywhere, the prox always from the delegate, client 0.
 
     .. math::
@@ -35,7 +37,7 @@ def svrs(cohort_size: int, step_size: Any, probability: Any, *, solver: LocalSol
         cohort_size: B; 1 in the paper.
         step_size: :math:`\gamma_k`, the paper's :math:`\theta`: a number, one value a round, or a schedule.
         probability: p, likewise, in [0, 1].
-        solver: how the delegate answers the prox; L-BFGS until the relative certificate holds unless given. The paper's
+        solver: how the delegate answers the prox. The paper's
             accuracy, :math:`\|\nabla\phi(y)\|^2 \le \frac{\mu}{20\gamma}\|x_k - y_*\|^2`, is tighter where
             :math:`\gamma\mu` is small: ``LBFGS(stop=Relative(...))``.
 
@@ -53,7 +55,7 @@ def svrs(cohort_size: int, step_size: Any, probability: Any, *, solver: LocalSol
     """
     return Factored(
         estimator=SVRG(probability_schedule(probability)),
-        solver=LBFGS() if solver is None else solver,
+        solver=solver,
         step_size=step_size_schedule(step_size),
         movers="delegate",
         cohort_size=cohort_size,
@@ -112,7 +114,7 @@ def acc_svrs(
     convexity: float,
     *,
     length: float | None = None,
-    solver: LocalSolver | None = None,
+    solver: LocalSolver = LBFGS(),
 ) -> AccSvrs:
     r"""AccSVRS: epochs of SVRS, accelerated from the outside as in Katyusha X.
 

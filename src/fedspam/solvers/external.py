@@ -14,6 +14,7 @@ from fedspam.solvers._certificate import Answer, Certificate, Never, Relative, S
 
 if TYPE_CHECKING:
     import optax
+    import optimistix
 
 
 @struct
@@ -87,17 +88,17 @@ class Optax:
 
 @struct
 class Optimistix:
-    """Any minimiser of Optimistix on phi; its own tolerances say when it stops, the certificate what came out.
+    """Any minimizer of Optimistix on phi. Its own tolerances say when it stops; the certificate says what it reached.
 
     Arguments:
-        minimiser: such as ``optimistix.BFGS(rtol=1e-3, atol=1e-3)``. It is part of the compiled program.
+        minimizer: such as ``optimistix.BFGS(rtol=1e-3, atol=1e-3)``. It is part of the compiled program.
         steps: how many, at most. Each is charged as one gradient, which is what those that use gradients take.
-        stop: the rule by which the answer is certified; it does not stop the minimiser.
+        stop: the rule by which the answer is certified; it does not stop the minimizer.
 
     Needs ``pip install 'fedspam[optimistix]'``.
     """
 
-    minimiser: Any = static()
+    minimizer: "optimistix.AbstractMinimiser" = static()
     steps: int = static(default=256)
     stop: Stop = Relative()
 
@@ -117,7 +118,7 @@ class Optimistix:
                 "the Optimistix solver needs the package optimistix: pip install 'fedspam[optimistix]'; or use LBFGS()"
             ) from error
         found = optimistix.minimise(
-            lambda y, phi: phi(y), self.minimiser, phi.x, args=phi, max_steps=self.steps, throw=False
+            lambda y, phi: phi(y), self.minimizer, phi.x, args=phi, max_steps=self.steps, throw=False
         )
         steps = jnp.asarray(found.stats["num_steps"], jnp.int32)
         return Answer(phi.at(found.value), steps, steps + 1)

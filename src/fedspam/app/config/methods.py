@@ -50,7 +50,7 @@ class AdamBase(Struct, frozen=True, kw_only=True, tag_field="name", tag="adam"):
 
 
 Value = float | list[float] | PowerSetting
-# what `Any` stands for in the constructors, by the argument's name
+# the types in a file of arguments that take objects in Python, by the argument's name
 TYPES: Mapping[str, Any] = {
     "fresh_weight": float | list[float] | PowerSetting | Theorem,
     "start": Whole | Literal["cohort", "client", "zero"],
@@ -90,6 +90,8 @@ def takes_prox(name: str) -> bool:
 
 def _default(name: str, argument: inspect.Parameter) -> Any:
     """That of the constructor; rows of the registry that differ from it in an option, as mime_adam, have their own."""
+    if argument.default is inspect.Parameter.empty and types.NoneType in typing.get_args(argument.annotation):
+        return None  # TOML cannot write None: leave the setting out instead
     method = METHODS[name]
     own = method.example.get(argument.name)
     if own is None or name == method.build.__name__:
@@ -107,8 +109,8 @@ def _kind(argument: inspect.Parameter) -> Any:
     if argument.name in TYPES:
         return TYPES[argument.name]
     kind = argument.annotation
-    if kind is Any:
-        return Value if argument.default is not None else Value | None
+    if kind in (schedules.ScheduleLike, schedules.ScheduleLike | None):
+        return Value if kind == schedules.ScheduleLike else Value | None
     bare = [part for part in typing.get_args(kind) if part is not types.NoneType] or [kind]
     whole: Any = Whole if bare[0] is int else bare[0]
     return whole | None if types.NoneType in typing.get_args(kind) else whole
