@@ -9,10 +9,12 @@ from jaxtyping import Array, Key, PyTree
 from fedspam._internal import checks, trees
 from fedspam._internal.trees import Params, static, struct
 from fedspam.clients import Oracle
-from fedspam.federation import Federation, on_client
+from fedspam.federation import Cohort, Federation, on_client
 from fedspam.solvers import Certificate
 
 State = TypeVar("State")
+
+MOVERS = ("one", "fresh", "second", "average", "everyone", "delegate", "server")
 
 
 class Algorithm(Protocol[State]):
@@ -113,3 +115,29 @@ class ProxInfo(NamedTuple):
     step_size: Any
     certificate: Certificate | None  # None where the server moves
     gradients: Any  # client gradients evaluated in this round
+
+
+class SpamState(NamedTuple):
+    """What the server of SPAM, SPAM-PP or SPAM-PPA keeps between rounds."""
+
+    x: Params
+    x_prev: Params
+    g: Params
+    k: Any  # rounds that counted; the index of the schedules
+
+
+def select_movers(movers: str, cohort: Cohort, key: Key[Array, ""], fed: Federation) -> Cohort:
+    """The clients that move in a round whose estimate the cohort has made; `Factored` explains the choices."""
+    match movers:
+        case "one":
+            return cohort.one(key)
+        case "fresh":
+            return fed.sample(key, 1, role="prox")
+        case "second":
+            return fed.sample(key, cohort.size, role="second")
+        case "average":
+            return cohort
+        case "everyone":
+            return fed.everyone(key)
+        case _:
+            return fed.client(0, key)

@@ -57,6 +57,34 @@ class Trained(NamedTuple):
     certificate: Any = ()
 
 
+class TrainingInfo(NamedTuple):
+    """What a round of training on the clients records."""
+
+    certificate: Any
+    gradients: Any  # client gradients evaluated in this round
+
+
+class RateInfo(NamedTuple):
+    """What a round of local steps records."""
+
+    local_rate: Any
+    gradients: Any  # client gradients evaluated in this round
+
+
+class StepsInfo(NamedTuple):
+    """What a round of a random number of local steps records."""
+
+    steps: Any
+    gradients: Any  # client gradients evaluated in this round
+
+
+class PointState(NamedTuple):
+    """What a server keeps that has no estimate of its own."""
+
+    x: Params
+    k: Any  # rounds that counted
+
+
 class Training(Protocol):
     """How a client trains on its own loss, perhaps shifted by a linear term and held near x."""
 

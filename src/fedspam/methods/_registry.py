@@ -89,22 +89,6 @@ class Method:
 METHODS: dict[str, Method] = {}
 
 
-def prox_grid(scales: Scales) -> list[Mapping[str, Any]]:
-    """Settings for a method with a prox and a fresh weight: step sizes around 1/delta, three fresh weights."""
-    return [{"step_size": c / scales.delta, "fresh_weight": p} for c in (0.1, 0.3, 1.0, 3.0) for p in (0.1, 0.3, 0.9)]
-
-
-def step_grid(scales: Scales) -> list[Mapping[str, Any]]:
-    """Settings for a method whose only number is the step size of its prox, up to those of alike clients."""
-    return [{"step_size": 0.01 * 2.5**i / scales.delta} for i in range(12)]
-
-
-def coin_grid(scales: Scales, unit: float, factors: tuple[float, ...]) -> list[Mapping[str, Any]]:
-    """Settings for a method with a coin: multiples of a step size, and chances around cohort / clients."""
-    chances = [min(1.0, factor * scales.cohort / scales.clients) for factor in (0.5, 1, 2)]
-    return [{"step_size": c * unit, "probability": p} for c in factors for p in chances]
-
-
 def register(key: str, method: Method) -> None:
     """Add a row. The key is what a user types."""
     if key in METHODS:

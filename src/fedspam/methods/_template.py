@@ -9,13 +9,11 @@ from jaxtyping import Array, Key, PyTree
 from fedspam._internal import checks, trees
 from fedspam._internal.trees import Params, static, struct
 from fedspam.clients import Oracle
-from fedspam.federation import Cohort, Federation, on_client
-from fedspam.methods._algorithm import Move, ProxInfo, Start, Zero
+from fedspam.federation import Federation, on_client
+from fedspam.methods._algorithm import MOVERS, Move, ProxInfo, Start, Zero, select_movers
 from fedspam.methods.estimators import Estimate, Estimator
 from fedspam.methods.schedules import Schedule
 from fedspam.solvers import LocalSolver
-
-MOVERS = ("one", "fresh", "second", "average", "everyone", "delegate", "server")
 
 
 class FactoredState(NamedTuple):
@@ -73,7 +71,7 @@ class Factored:
         if self.movers == "server":
             x, certificate = trees.axpy(-gamma, estimate.g, state.x), None
         else:
-            movers = self._movers(cohort, key, fed)
+            movers = select_movers(self.movers, cohort, key, fed)
             x, certificate = fed.mean(movers, self.prox, x=state.x, g=estimate.g, step_size=gamma)
             gradients = gradients + movers.size * certificate.gradients
 
@@ -85,21 +83,6 @@ class Factored:
         assert self.solver is not None  # where the server moves, nobody is asked
         g = jax.grad(oracle)(x, key) if g is None else g
         return Move(*self.solver(oracle, key, x=x, g=g, step_size=step_size))
-
-    def _movers(self, cohort: Cohort, key: Key[Array, ""], fed: Federation) -> Cohort:
-        match self.movers:
-            case "one":
-                return cohort.one(key)
-            case "fresh":
-                return fed.sample(key, 1, role="prox")
-            case "second":
-                return fed.sample(key, cohort.size, role="second")
-            case "average":
-                return cohort
-            case "everyone":
-                return fed.everyone(key)
-            case _:
-                return fed.client(0, key)
 
     def params(self, state: FactoredState) -> Params:
         return state.x

@@ -9,11 +9,11 @@ from fedspam._internal.trees import Params, struct
 from fedspam.clients import Oracle
 from fedspam.federation import Cohort, Federation, on_client
 from fedspam.methods._algorithm import StartLike, start_from
+from fedspam.methods._grids import local_grid, recursive_grid
 from fedspam.methods._local import surrogate_steps
 from fedspam.methods._registry import Cost, Method, register
 from fedspam.methods._template import Factored
-from fedspam.methods.estimators import MVR, Estimate
-from fedspam.methods.mime import local_grid, recursive_grid
+from fedspam.methods.estimators import MVR, Estimate, no_memory
 from fedspam.methods.schedules import Constant, ScheduleLike, fresh_weight_schedule
 
 
@@ -33,8 +33,7 @@ class Snapshot:
     def whole_gradient(self, oracle: Oracle, key: Key[Array, ""], *, x: Params) -> Params:
         return jax.grad(oracle)(x, None)
 
-    def client_state(self, params: Params) -> tuple[()]:
-        return ()
+    client_state = no_memory
 
 
 def ce_lsgd(

@@ -1,6 +1,7 @@
 """DANE, DANE+ and FedDANE: the prox around a gradient that is forgotten after each round."""
 
-from fedspam.methods._registry import Cost, Method, register, step_grid
+from fedspam.methods._grids import step_grid
+from fedspam.methods._registry import Cost, Method, register
 from fedspam.methods._template import Factored
 from fedspam.methods.estimators import CohortGradient
 from fedspam.methods.schedules import ScheduleLike, step_size_schedule

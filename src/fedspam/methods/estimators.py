@@ -72,6 +72,11 @@ def change(self: Any, oracle: Oracle, key: Key[Array, ""], *, x: Params, referen
     return trees.subtract(jax.grad(oracle)(x, key), jax.grad(oracle)(reference, key))
 
 
+def no_memory(self: Any, params: Params) -> tuple[()]:
+    """`Estimator.client_state` where clients remember nothing."""
+    return ()
+
+
 # --- without memory ---
 
 
@@ -87,8 +92,7 @@ class OwnGradient:
     ) -> tuple[Estimate, Any]:
         return old, 0
 
-    def client_state(self, params: Params) -> tuple[()]:
-        return ()
+    client_state = no_memory
 
 
 @struct
@@ -105,8 +109,7 @@ class CohortGradient:
 
     gradient = gradient
 
-    def client_state(self, params: Params) -> tuple[()]:
-        return ()
+    client_state = no_memory
 
 
 # --- fresh_weight ---
@@ -156,8 +159,7 @@ class MVR:
     ) -> Params:
         return mvr_difference(oracle, key, x, x_prev, fresh_weight, self.scale)
 
-    def client_state(self, params: Params) -> tuple[()]:
-        return ()
+    client_state = no_memory
 
 
 def mvr_difference(
@@ -239,8 +241,7 @@ class PAGE:
 
     gradient, change = gradient, change
 
-    def client_state(self, params: Params) -> tuple[()]:
-        return ()
+    client_state = no_memory
 
 
 @struct
@@ -279,8 +280,7 @@ class SVRG:
 
     gradient, change = gradient, change
 
-    def client_state(self, params: Params) -> tuple[()]:
-        return ()
+    client_state = no_memory
 
 
 # --- recursive gradients around an unbiased estimate G of the last gradient ---
@@ -374,5 +374,4 @@ class RecursiveSVRG:
         here, there, far = (jax.grad(oracle)(point, key) for point in (x, x_prev, anchor))
         return trees.axpy(pull, trees.subtract(there, far), trees.subtract(here, there))
 
-    def client_state(self, params: Params) -> tuple[()]:
-        return ()
+    client_state = no_memory

@@ -1,10 +1,8 @@
 """FedAvg, or local SGD: clients train on their own, the server averages their models."""
 
-from collections.abc import Mapping
-from typing import Any
-
+from fedspam.methods._grids import few_steps_grid
 from fedspam.methods._local import positive_schedule
-from fedspam.methods._registry import Cost, Method, Scales, register
+from fedspam.methods._registry import Cost, Method, register
 from fedspam.methods.fedopt import Average, FedOpt, local_sgd
 from fedspam.methods.schedules import ScheduleLike
 
@@ -50,13 +48,9 @@ def fedavg(
     return local_sgd("fedavg", cohort_size, local_steps, local_rate, server, weighted)
 
 
-def _grid(scales: Scales) -> list[Mapping[str, Any]]:
-    return [{"local_rate": c / scales.smoothness, "local_steps": m} for c in (0.03, 0.1, 0.3, 1.0) for m in (1, 5, 20)]
-
-
 register("fedavg", Method(
     name="FedAvg", build=fedavg, example={"cohort_size": 4, "local_steps": 3, "local_rate": 0.3}, similarity="no",
     partial="yes", stateless="yes", nonsmooth="no", nonconvex="yes", estimator="–", oracle="m steps", phases=1,
-    up=Cost(1), down=Cost(1), exact=False, grid=_grid,
+    up=Cost(1), down=Cost(1), exact=False, grid=few_steps_grid,
     reference="McMahan, Moore, Ramage, Hampson, Agüera y Arcas 2017, arXiv:1602.05629",
 ))  # fmt: skip

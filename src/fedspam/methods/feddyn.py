@@ -1,6 +1,5 @@
 """FedDyn: a prox on each client, shifted by what it remembers of its own gradient."""
 
-from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import jax.numpy as jnp
@@ -10,8 +9,9 @@ from fedspam._internal import checks, trees
 from fedspam._internal.trees import Params, static, struct
 from fedspam.clients import Oracle
 from fedspam.federation import Federation, on_client
-from fedspam.methods._local import Training, training
-from fedspam.methods._registry import Cost, Method, Scales, register
+from fedspam.methods._grids import prox_steps_grid
+from fedspam.methods._local import Training, TrainingInfo, training
+from fedspam.methods._registry import Cost, Method, register
 from fedspam.methods.schedules import ScheduleLike
 from fedspam.solvers import Exact, LocalSolver
 
@@ -31,13 +31,6 @@ class FedDynReply(NamedTuple):
     certificate: Any
 
 
-class FedDynInfo(NamedTuple):
-    """What a round of FedDyn records."""
-
-    certificate: Any
-    gradients: Any  # client gradients evaluated in this round
-
-
 @struct
 class FedDyn:
     """FedDyn. Use `feddyn` to build it."""
@@ -52,7 +45,7 @@ class FedDyn:
     def init(self, params: Params, key: Key[Array, ""], fed: Federation) -> FedDynState:
         return FedDynState(x=params, h=trees.zeros_like(params), k=jnp.zeros((), jnp.int32))
 
-    def round(self, state: FedDynState, key: Key[Array, ""], fed: Federation) -> tuple[FedDynState, FedDynInfo]:
+    def round(self, state: FedDynState, key: Key[Array, ""], fed: Federation) -> tuple[FedDynState, TrainingInfo]:
         numbers = self.training.numbers(state.k)
         gamma = numbers["step_size"]
 
@@ -64,7 +57,7 @@ class FedDyn:
         h = trees.axpy(-1 / gamma, shared, state.h)
         x = trees.axpy(-gamma, h, trees.add(state.x, reply.moved))
         gradients = cohort.size * self.training.gradients(reply.certificate)
-        return FedDynState(x, h, state.k + 1), FedDynInfo(reply.certificate, gradients)
+        return FedDynState(x, h, state.k + 1), TrainingInfo(reply.certificate, gradients)
 
     @on_client(stateful=True)
     def train(
@@ -126,18 +119,9 @@ def feddyn(
     return FedDyn(training=training(step_size, local_steps, local_rate, solver), cohort_size=cohort_size)
 
 
-def _grid(scales: Scales) -> list[Mapping[str, Any]]:
-    settings = []
-    for c in (0.1, 0.3, 1.0, 3.0, 10.0, 30.0):
-        gamma = c / scales.smoothness
-        local = 1 / (scales.smoothness + scales.delta + 1 / gamma)
-        settings += [{"step_size": gamma, "local_rate": local, "local_steps": m} for m in (5, 20)]
-    return settings
-
-
 register("feddyn", Method(
     name="FedDyn", build=feddyn, example={"cohort_size": 4, "step_size": 1.0, "solver": Exact()}, similarity="no",
     partial="yes", stateless="no", nonsmooth="no", nonconvex="yes", estimator="dual", oracle="prox", phases=1,
-    up=Cost(1), down=Cost(1), grid=_grid,
+    up=Cost(1), down=Cost(1), grid=prox_steps_grid,
     reference="Acar, Zhao, Matas Navarro, Mattina, Whatmough, Saligrama 2021, arXiv:2111.04263",
 ))  # fmt: skip

@@ -11,7 +11,7 @@ from fedspam._internal import checks, trees
 from fedspam._internal.trees import Params, Scalar, static, struct
 from fedspam.clients import Oracle
 from fedspam.federation import Federation, on_client
-from fedspam.methods._local import Steps, Training, positive_schedule
+from fedspam.methods._local import Steps, Training, TrainingInfo, positive_schedule
 from fedspam.methods._registry import Cost, Method, Scales, register
 from fedspam.methods.schedules import Schedule, ScheduleLike
 
@@ -30,13 +30,6 @@ class Update(NamedTuple):
     moved: Params
     weight: Any
     certificate: Any
-
-
-class FedOptInfo(NamedTuple):
-    """What a round records."""
-
-    certificate: Any
-    gradients: Any  # client gradients evaluated in this round
 
 
 class ServerOptimizer(Protocol):
@@ -76,14 +69,14 @@ class FedOpt:
     def init(self, params: Params, key: Key[Array, ""], fed: Federation) -> FedOptState:
         return FedOptState(x=params, memory=self.server.init(params), k=jnp.zeros((), jnp.int32))
 
-    def round(self, state: FedOptState, key: Key[Array, ""], fed: Federation) -> tuple[FedOptState, FedOptInfo]:
+    def round(self, state: FedOptState, key: Key[Array, ""], fed: Federation) -> tuple[FedOptState, TrainingInfo]:
         cohort = fed.sample(key, self.cohort_size)
         update = fed.mean(cohort, self.train, x=state.x, **self.training.numbers(state.k))
         moved = trees.divide(update.moved, update.weight) if self.weighted else update.moved
 
         x, memory = self.server.update(state.x, moved, state.memory, state.k)
         gradients = cohort.size * self.training.gradients(update.certificate)
-        return FedOptState(x, memory, state.k + 1), FedOptInfo(update.certificate, gradients)
+        return FedOptState(x, memory, state.k + 1), TrainingInfo(update.certificate, gradients)
 
     @on_client
     def train(self, oracle: Oracle, key: Key[Array, ""], *, x: Params, **numbers: Any) -> Update:

@@ -1,10 +1,8 @@
 """FedProx: clients minimise their own loss held near the server's point, the server averages."""
 
-from collections.abc import Mapping
-from typing import Any
-
+from fedspam.methods._grids import prox_steps_grid
 from fedspam.methods._local import positive_schedule, training
-from fedspam.methods._registry import Cost, Method, Scales, register
+from fedspam.methods._registry import Cost, Method, register
 from fedspam.methods.fedopt import Average, FedOpt
 from fedspam.methods.schedules import ScheduleLike
 from fedspam.solvers import Exact, LocalSolver
@@ -60,19 +58,9 @@ def fedprox(
     )
 
 
-def _grid(scales: Scales) -> list[Mapping[str, Any]]:
-    # six gammas from 1/L, where the prox is about a gradient step, upwards; for each, rough and fine answers
-    settings = []
-    for c in (0.1, 0.3, 1.0, 3.0, 10.0, 30.0):
-        gamma = c / scales.smoothness
-        local = 1 / (scales.smoothness + scales.delta + 1 / gamma)
-        settings += [{"step_size": gamma, "local_rate": local, "local_steps": m} for m in (5, 20)]
-    return settings
-
-
 register("fedprox", Method(
     name="FedProx", build=fedprox, example={"cohort_size": 4, "step_size": 1.0, "solver": Exact()}, similarity="no",
     partial="yes", stateless="yes", nonsmooth="yes", nonconvex="yes", estimator="–", oracle="a-prox", phases=1,
-    up=Cost(1), down=Cost(1), exact=False, grid=_grid,
+    up=Cost(1), down=Cost(1), exact=False, grid=prox_steps_grid,
     reference="Li, Sahu, Zaheer, Sanjabi, Talwalkar, Smith 2020, arXiv:1812.06127",
 ))  # fmt: skip

@@ -14,7 +14,8 @@ from fedspam.clients import Oracle
 from fedspam.federation import Federation, on_client
 from fedspam.methods._algorithm import StartLike, start_from
 from fedspam.methods._central import Adam, Base, Momentum, Plain
-from fedspam.methods._local import positive_schedule, surrogate_steps
+from fedspam.methods._grids import local_grid, recursive_grid, with_fixed
+from fedspam.methods._local import RateInfo, positive_schedule, surrogate_steps
 from fedspam.methods._registry import Cost, Method, Scales, register
 from fedspam.methods._template import Factored
 from fedspam.methods.estimators import MVR
@@ -27,13 +28,6 @@ class MimeState(NamedTuple):
     x: Params
     statistics: Any  # s, of the base optimiser
     k: Any  # rounds that counted; the index of the schedules
-
-
-class MimeInfo(NamedTuple):
-    """What a round of Mime or MimeLite records."""
-
-    local_rate: Any
-    gradients: Any  # client gradients evaluated in this round
 
 
 @struct
@@ -55,7 +49,7 @@ class Mime:
     def init(self, params: Params, key: Key[Array, ""], fed: Federation) -> MimeState:
         return MimeState(params, self.base.init(params, trees.zeros_like(params)), jnp.zeros((), jnp.int32))
 
-    def round(self, state: MimeState, key: Key[Array, ""], fed: Federation) -> tuple[MimeState, MimeInfo]:
+    def round(self, state: MimeState, key: Key[Array, ""], fed: Federation) -> tuple[MimeState, RateInfo]:
         x, s, eta = state.x, state.statistics, self.local_rate(state.k)
 
         cohort = fed.sample(key, self.cohort_size)
@@ -66,7 +60,7 @@ class Mime:
         x = trees.axpy(self.server_step_size(state.k), moved, x)
         # the first local step needs no gradient, and without minibatches the one at x is that of the first exchange
         spent = 1 + (2 if self.minibatch else 1) * (self.local_steps - 1)
-        return MimeState(x, s, state.k + 1), MimeInfo(eta, cohort.size * spent)
+        return MimeState(x, s, state.k + 1), RateInfo(eta, cohort.size * spent)
 
     @on_client(affine=True)
     def gradient(self, oracle: Oracle, key: Key[Array, ""], *, x: Params) -> Params:
@@ -196,24 +190,6 @@ def mime_mvr(
     )
 
 
-def local_grid(scales: Scales) -> list[Mapping[str, Any]]:
-    """Settings for local steps: sizes up to 1/L, and up to L/delta of them, which make up one step of 1/delta."""
-    most = max(4, min(1000, round(scales.smoothness / scales.delta)))
-    sizes, steps = (0.1, 0.3, 0.6, 0.9), (1, max(2, most // 4), most)
-    return [{"local_rate": c / scales.smoothness, "local_steps": m} for c in sizes for m in steps]
-
-
-def recursive_grid(scales: Scales) -> list[Mapping[str, Any]]:
-    """As `local_grid`, with fresh weights from slow to fast."""
-    most = max(4, min(1000, round(scales.smoothness / scales.delta)))
-    return [
-        {"local_rate": c / scales.smoothness, "local_steps": m, "fresh_weight": p}
-        for c in (0.3, 0.9)
-        for m in (most // 4, most)
-        for p in (0.1, 0.3, 0.9)
-    ]
-
-
 def _adam_grid(scales: Scales) -> list[Mapping[str, Any]]:
     # Adam's steps are as long as their size, on the scale of x itself
     return [
@@ -227,13 +203,9 @@ _REFERENCE = "Karimireddy, Jaggi, Kale, Mohri, Reddi, Stich, Suresh 2021, arXiv:
 _EXAMPLE = {"cohort_size": 4, "local_steps": 5, "local_rate": 0.3}
 
 
-def _momentum_grid(scales: Scales) -> list[Mapping[str, Any]]:
-    return [{**setting, "base": Momentum()} for setting in local_grid(scales)]
-
-
 for _key, _name, _base, _down, _grid in (
     ("mime", "Mime, SGD", {}, Cost(2), local_grid),
-    ("mime_momentum", "Mime, momentum", {"base": Momentum(0.5)}, Cost(3), _momentum_grid),
+    ("mime_momentum", "Mime, momentum", {"base": Momentum(0.5)}, Cost(3), with_fixed(local_grid, base=Momentum())),
     ("mime_adam", "Mime, Adam", {"base": Adam(0.5, 0.9, 0.1), "local_rate": 0.03}, Cost(4), _adam_grid),
 ):
     register(_key, Method(

@@ -8,7 +8,8 @@ from jaxtyping import Array, Integer
 
 from fedspam._internal import checks
 from fedspam._internal.trees import struct
-from fedspam.methods._registry import Cost, Method, Scales, coin_grid, register
+from fedspam.methods._grids import coin_grid
+from fedspam.methods._registry import Cost, Method, Scales, register
 from fedspam.methods._template import Factored
 from fedspam.methods.estimators import PAGE, probability_schedule
 from fedspam.methods.schedules import ScheduleLike, step_size_schedule

@@ -11,7 +11,8 @@ from fedspam._internal.trees import Params, Scalar, static, struct
 from fedspam.clients import Oracle
 from fedspam.federation import Federation, on_client
 from fedspam.methods._algorithm import ProxInfo
-from fedspam.methods._registry import Cost, Method, register, step_grid
+from fedspam.methods._grids import step_grid
+from fedspam.methods._registry import Cost, Method, register
 from fedspam.methods.estimators import gradient
 from fedspam.methods.schedules import Schedule, ScheduleLike, step_size_schedule
 from fedspam.solvers import LBFGS, Certificate, Exact, LocalSolver

@@ -3,7 +3,8 @@
 from collections.abc import Mapping
 from typing import Any
 
-from fedspam.methods._registry import Cost, Method, Scales, coin_grid, register
+from fedspam.methods._grids import coin_grid
+from fedspam.methods._registry import Cost, Method, Scales, register
 from fedspam.methods._template import Factored
 from fedspam.methods.estimators import PAGE, probability_schedule
 from fedspam.methods.schedules import ScheduleLike, step_size_schedule
@@ -86,7 +87,7 @@ def saber_partial(
 
 
 def _grid(scales: Scales) -> list[Mapping[str, Any]]:
-    return coin_grid(scales, 1 / scales.delta, (0.1, 0.3, 1.0, 3.0))
+    return coin_grid(scales, 1 / scales.delta)
 
 
 def _partial_grid(scales: Scales) -> list[Mapping[str, Any]]:

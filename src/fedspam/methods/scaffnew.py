@@ -10,15 +10,8 @@ from fedspam._internal import checks, prng, trees
 from fedspam._internal.trees import Params, Scalar, static, struct
 from fedspam.clients import Oracle
 from fedspam.federation import Federation, on_client
-from fedspam.methods._local import descend, until_heads
+from fedspam.methods._local import PointState, StepsInfo, descend, until_heads
 from fedspam.methods._registry import Cost, Method, Scales, register
-
-
-class ScaffNewState(NamedTuple):
-    """What the server keeps between rounds."""
-
-    x: Params
-    k: Any  # rounds that counted
 
 
 class ScaffNewMemory(NamedTuple):
@@ -26,13 +19,6 @@ class ScaffNewMemory(NamedTuple):
 
     y: Params
     h: Params
-
-
-class ScaffNewInfo(NamedTuple):
-    """What a round of ScaffNew records."""
-
-    steps: Any
-    gradients: Any  # client gradients evaluated in this round
 
 
 @struct
@@ -54,14 +40,14 @@ class ScaffNew:
         checks.between("probability", self.probability, 0, 1, open_low=True, remedy="1 communicates after every step")
         checks.between("regularization", self.regularization, 0, float("inf"))
 
-    def init(self, params: Params, key: Key[Array, ""], fed: Federation) -> ScaffNewState:
-        return ScaffNewState(x=params, k=jnp.zeros((), jnp.int32))
+    def init(self, params: Params, key: Key[Array, ""], fed: Federation) -> PointState:
+        return PointState(x=params, k=jnp.zeros((), jnp.int32))
 
-    def round(self, state: ScaffNewState, key: Key[Array, ""], fed: Federation) -> tuple[ScaffNewState, ScaffNewInfo]:
+    def round(self, state: PointState, key: Key[Array, ""], fed: Federation) -> tuple[PointState, StepsInfo]:
         steps = until_heads(prng.fold_name(key, "coin"), self.probability)
         everyone = fed.everyone(key)
         x = fed.mean(everyone, self.train, x=state.x, steps=steps)
-        return ScaffNewState(x, state.k + 1), ScaffNewInfo(steps, everyone.size * steps)
+        return PointState(x, state.k + 1), StepsInfo(steps, everyone.size * steps)
 
     @on_client(stateful=True)
     def train(
@@ -73,7 +59,7 @@ class ScaffNew:
         y = descend(oracle, key, x, steps=steps, local_rate=eta / (1 + eta * pull), shift=shift, pull=pull)
         return y, ScaffNewMemory(y, h)
 
-    def params(self, state: ScaffNewState) -> Params:
+    def params(self, state: PointState) -> Params:
         return state.x
 
     def client_state(self, params: Params) -> ScaffNewMemory:

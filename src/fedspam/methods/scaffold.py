@@ -1,6 +1,5 @@
 """SCAFFOLD: local steps corrected by what each client remembers of its own gradient."""
 
-from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import jax
@@ -11,8 +10,9 @@ from fedspam._internal import checks, trees
 from fedspam._internal.trees import Params, static, struct
 from fedspam.clients import Oracle
 from fedspam.federation import Federation, on_client
-from fedspam.methods._local import descend, positive_schedule
-from fedspam.methods._registry import Cost, Method, Scales, register
+from fedspam.methods._grids import few_steps_grid, with_fixed
+from fedspam.methods._local import RateInfo, descend, positive_schedule
+from fedspam.methods._registry import Cost, Method, register
 from fedspam.methods.schedules import Schedule, ScheduleLike
 
 OPTIONS = ("gradient", "steps")
@@ -31,13 +31,6 @@ class ScaffoldReply(NamedTuple):
 
     moved: Params
     control: Any
-
-
-class ScaffoldInfo(NamedTuple):
-    """What a round of SCAFFOLD records."""
-
-    local_rate: Any
-    gradients: Any  # client gradients evaluated in this round
 
 
 @struct
@@ -59,7 +52,7 @@ class Scaffold:
     def init(self, params: Params, key: Key[Array, ""], fed: Federation) -> ScaffoldState:
         return ScaffoldState(x=params, control=trees.zeros_like(params), k=jnp.zeros((), jnp.int32))
 
-    def round(self, state: ScaffoldState, key: Key[Array, ""], fed: Federation) -> tuple[ScaffoldState, ScaffoldInfo]:
+    def round(self, state: ScaffoldState, key: Key[Array, ""], fed: Federation) -> tuple[ScaffoldState, RateInfo]:
         x, c, eta = state.x, state.control, self.local_rate(state.k)
 
         cohort = fed.sample(key, self.cohort_size)
@@ -71,7 +64,7 @@ class Scaffold:
         c = trees.add(c, trees.divide(trees.scale(fed.accepted, changed), fed.everyone(key).size))
         x = trees.axpy(self.server_step_size(state.k), moved, x)
         gradients = cohort.size * (self.local_steps + (self.option == "gradient"))
-        return ScaffoldState(x, c, state.k + 1), ScaffoldInfo(eta, gradients)
+        return ScaffoldState(x, c, state.k + 1), RateInfo(eta, gradients)
 
     @on_client(stateful=True)
     def train(
@@ -146,17 +139,9 @@ def scaffold(
     )
 
 
-def _grid(scales: Scales) -> list[Mapping[str, Any]]:
-    return [{"local_rate": c / scales.smoothness, "local_steps": m} for c in (0.03, 0.1, 0.3, 1.0) for m in (1, 5, 20)]
-
-
-def _gradient_grid(scales: Scales) -> list[Mapping[str, Any]]:
-    return [{**setting, "option": "gradient"} for setting in _grid(scales)]
-
-
 for _key, _name, _option, _up, _settings in (
-    ("scaffold", "SCAFFOLD", "steps", Cost(1), _grid),
-    ("scaffold_gradient", "SCAFFOLD, option I", "gradient", Cost(2), _gradient_grid),
+    ("scaffold", "SCAFFOLD", "steps", Cost(1), few_steps_grid),
+    ("scaffold_gradient", "SCAFFOLD, option I", "gradient", Cost(2), with_fixed(few_steps_grid, option="gradient")),
 ):
     register(_key, Method(
         name=_name, build=scaffold, example={"cohort_size": 4, "local_steps": 3, "local_rate": 0.3, "option": _option},

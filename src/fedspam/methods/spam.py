@@ -9,8 +9,9 @@ from fedspam._internal import checks, trees
 from fedspam._internal.trees import Params, static, struct
 from fedspam.clients import Oracle
 from fedspam.federation import Federation, on_client
-from fedspam.methods._algorithm import Start, StartLike, start_from
-from fedspam.methods._registry import Cost, Method, prox_grid, register
+from fedspam.methods._algorithm import SpamState, Start, StartLike, start_from
+from fedspam.methods._grids import prox_grid
+from fedspam.methods._registry import Cost, Method, register
 from fedspam.methods.estimators import first_fresh_weight, mvr_difference
 from fedspam.methods.schedules import (
     Constant,
@@ -21,15 +22,6 @@ from fedspam.methods.schedules import (
     step_size_schedule,
 )
 from fedspam.solvers import LBFGS, Certificate, Exact, GradientDescent, LocalSolver
-
-
-class SpamState(NamedTuple):
-    """What the server of SPAM, SPAM-PP or SPAM-PPA keeps between rounds."""
-
-    x: Params
-    x_prev: Params
-    g: Params
-    k: Any  # rounds that counted; the index of the schedules
 
 
 class SpamReply(NamedTuple):
@@ -146,29 +138,17 @@ def spam(
     checks.one_of("first", first, ("given", "update"))
     checks.between("scale", scale, 0, 1)
     gamma, p = step_size_schedule(step_size), fresh_weight_schedule(fresh_weight)
-    varying = not (isinstance(gamma, Constant) and isinstance(p, Constant))
-    return Spam(
-        step_size=gamma,
-        fresh_weight=p,
-        solver=solver,
-        start=start_from(start, 1),
-        scale=scale,
-        first=first,
-        name="spam_inexact" if not isinstance(solver, Exact) else "spam_varying" if varying else "spam",
-    )
+    constant = isinstance(gamma, Constant) and isinstance(p, Constant)
+    name = ("spam" if constant else "spam_varying") if isinstance(solver, Exact) else "spam_inexact"
+    return Spam(gamma, p, solver, start_from(start, 1), scale, first=first, name=name)
 
 
-VARYING = cube_root(delta=0.1)
 for _key, _name, _oracle, _example in (
     ("spam", "SPAM", "prox", {"step_size": 1.0, "fresh_weight": 0.2, "solver": Exact()}),
-    ("spam_varying", "SPAM, varying", "prox", {**VARYING._asdict(), "solver": Exact()}),
-    (
-        "spam_inexact",
-        "SPAM-inexact",
-        "a-prox",
-        {"step_size": 1.0, "fresh_weight": 0.2, "solver": GradientDescent(steps=3)},
-    ),
-):
+    ("spam_varying", "SPAM, varying", "prox", {**cube_root(delta=0.1)._asdict(), "solver": Exact()}),
+    ("spam_inexact", "SPAM-inexact", "a-prox",
+     {"step_size": 1.0, "fresh_weight": 0.2, "solver": GradientDescent(steps=3)}),
+):  # fmt: skip
     register(_key, Method(
         name=_name, build=spam, example=_example, similarity="yes", partial="yes", stateless="yes", nonsmooth="yes",
         nonconvex="yes", estimator="MVR", oracle=_oracle, phases=1, up=Cost(2), down=Cost(3), grid=prox_grid,

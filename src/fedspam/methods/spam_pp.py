@@ -8,16 +8,14 @@ from jaxtyping import Array, Key
 from fedspam._internal import checks, trees
 from fedspam._internal.trees import Params, Scalar, static, struct
 from fedspam.clients import Oracle
-from fedspam.federation import Cohort, Federation, on_client
-from fedspam.methods._algorithm import Move, ProxInfo, Start, StartLike, start_from
-from fedspam.methods._registry import Cost, Method, prox_grid, register
+from fedspam.federation import Federation, on_client
+from fedspam.methods._algorithm import MOVERS, Move, ProxInfo, SpamState, Start, StartLike, select_movers, start_from
+from fedspam.methods._grids import prox_grid
+from fedspam.methods._registry import Cost, Method, register
 from fedspam.methods.auto import Auto, auto
 from fedspam.methods.estimators import first_fresh_weight, mvr_difference
 from fedspam.methods.schedules import Schedule, ScheduleLike, fresh_weight_schedule, step_size_schedule
-from fedspam.methods.spam import SpamState
 from fedspam.solvers import LBFGS, Exact, LocalSolver
-
-MOVERS = ("one", "fresh", "average", "delegate")
 
 
 @struct
@@ -29,8 +27,8 @@ class SpamPP:
         g_k = (1-p_k)\,g_{k-1} + \frac1B\sum_{i\in S_k} c_k^i \\
         x_{k+1} &= \frac1{|M_k|}\sum_{i\in M_k} x_{k+1}^i, \qquad x_{k+1}^i \in \text{a-prox}(x_k, g_k, \gamma_k, i)
 
-    The movers :math:`M_k` are 'one' client of the cohort :math:`S_k`, a 'fresh' client drawn apart from it, the whole
-    cohort ('average', which is SPAM-PPA), or a fixed 'delegate', client 0.
+    The movers :math:`M_k` are 'one' client of the cohort :math:`S_k`, a 'fresh' client drawn apart from it, or the
+    whole cohort ('average', which is SPAM-PPA). `Factored` lists more choices.
     """
 
     step_size: Schedule
@@ -61,7 +59,7 @@ class SpamPP:
         c = fed.mean(cohort, self.difference, x=state.x, x_prev=state.x_prev, fresh_weight=p)
         g = trees.axpy(1 - p, state.g, c)
 
-        movers = self._movers(cohort, key, fed)
+        movers = select_movers(self.movers, cohort, key, fed)
         x, certificate = fed.mean(movers, self.prox, x=state.x, g=g, step_size=gamma)
 
         gradients = 2 * cohort.size + movers.size * certificate.gradients
@@ -76,17 +74,6 @@ class SpamPP:
     @on_client
     def prox(self, oracle: Oracle, key: Key[Array, ""], *, x: Params, g: Params, step_size: Any) -> Move:
         return Move(*self.solver(oracle, key, x=x, g=g, step_size=step_size))
-
-    def _movers(self, cohort: Cohort, key: Key[Array, ""], fed: Federation) -> Cohort:
-        match self.movers:
-            case "one":
-                return cohort.one(key)
-            case "fresh":
-                return fed.sample(key, 1, role="prox")
-            case "average":
-                return cohort
-            case _:
-                return fed.client(0, key)
 
     def params(self, state: SpamState) -> Params:
         return state.x

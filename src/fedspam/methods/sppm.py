@@ -1,9 +1,7 @@
 """SPPM: the stochastic proximal point method."""
 
-from collections.abc import Mapping
-from typing import Any
-
-from fedspam.methods._registry import Cost, Method, Scales, register
+from fedspam.methods._grids import server_step_grid
+from fedspam.methods._registry import Cost, Method, register
 from fedspam.methods._template import Factored
 from fedspam.methods.estimators import OwnGradient
 from fedspam.methods.schedules import ScheduleLike, step_size_schedule
@@ -49,12 +47,8 @@ def sppm(step_size: ScheduleLike, *, solver: LocalSolver = LBFGS()) -> Factored:
     )
 
 
-def _grid(scales: Scales) -> list[Mapping[str, Any]]:
-    return [{"step_size": 0.01 * 3**i / scales.smoothness} for i in range(12)]
-
-
 register("sppm", Method(
     name="SPPM", build=sppm, example={"step_size": 0.3, "solver": Exact()}, similarity="no", partial="yes",
     stateless="yes", nonsmooth="yes", nonconvex="partly", estimator="–", oracle="prox", phases=1, up=Cost(1),
-    down=Cost(1), exact=False, grid=_grid, reference="Bertsekas 2011; Khaled, Jin 2022, arXiv:2209.02257",
+    down=Cost(1), exact=False, grid=server_step_grid, reference="Bertsekas 2011; Khaled, Jin 2022, arXiv:2209.02257",
 ))  # fmt: skip

@@ -11,6 +11,7 @@ from fedspam._internal import checks, trees
 from fedspam._internal.trees import Params, Scalar, static, struct
 from fedspam.clients import Oracle
 from fedspam.federation import Federation, on_client
+from fedspam.methods._grids import server_step_grid
 from fedspam.methods._registry import Cost, Method, Scales, register
 
 
@@ -255,14 +256,10 @@ def _storm_grid(scales: Scales) -> list[Mapping[str, Any]]:
     return [{"kappa": kappa / L, "c": c * L**2} for kappa in (0.1, 0.3, 1.0, 3.0) for c in (0.3, 3.0, 30.0)]
 
 
-def _steps_grid(scales: Scales) -> list[Mapping[str, Any]]:
-    return [{"step_size": 0.01 * 3**i / scales.smoothness} for i in range(12)]
-
-
 for _key, _name, _build, _example, _grid, _reference in (
     ("storm", "STORM", storm, {"kappa": 0.5, "c": 1.0}, _storm_grid, "Cutkosky, Orabona 2019, arXiv:1905.10018"),
-    ("storm_plus", "STORM+", storm_plus, {}, _steps_grid, "Levy, Kavis, Cevher 2021, arXiv:2111.01040"),
-    ("meta_storm", "META-STORM", meta_storm, {}, _steps_grid,
+    ("storm_plus", "STORM+", storm_plus, {}, server_step_grid, "Levy, Kavis, Cevher 2021, arXiv:2111.01040"),
+    ("meta_storm", "META-STORM", meta_storm, {}, server_step_grid,
      "Liu, Nguyen, Nguyen, Ene, Nguyen 2022, arXiv:2209.14853"),
 ):  # fmt: skip
     register(_key, Method(

@@ -12,7 +12,8 @@ from fedspam._internal.trees import Params, static, struct
 from fedspam.clients import Oracle
 from fedspam.federation import Federation, on_client
 from fedspam.methods._algorithm import Move, ProxInfo
-from fedspam.methods._registry import Cost, Method, Scales, coin_grid, register
+from fedspam.methods._grids import coin_grid
+from fedspam.methods._registry import Cost, Method, Scales, register
 from fedspam.methods.estimators import Anchor, coin, gradient, probability_schedule
 from fedspam.methods.schedules import Schedule, ScheduleLike, step_size_schedule
 from fedspam.solvers import LBFGS, Exact, LocalSolver
@@ -187,7 +188,7 @@ def catalyzed_svrp(
 
 
 def _grid(scales: Scales) -> list[Mapping[str, Any]]:
-    return coin_grid(scales._replace(cohort=1), 1 / scales.delta, (0.1, 0.3, 1.0, 3.0))
+    return coin_grid(scales._replace(cohort=1), 1 / scales.delta)
 
 
 def _catalyzed_grid(scales: Scales) -> list[Mapping[str, Any]]:

@@ -10,7 +10,8 @@ from fedspam._internal import checks, trees
 from fedspam._internal.trees import Params, Scalar, static, struct
 from fedspam.federation import Federation
 from fedspam.methods._algorithm import ProxInfo
-from fedspam.methods._registry import Cost, Method, Scales, coin_grid, register
+from fedspam.methods._grids import coin_grid
+from fedspam.methods._registry import Cost, Method, Scales, register
 from fedspam.methods._template import Factored, FactoredState
 from fedspam.methods.estimators import SVRG, Anchor, coin, probability_schedule
 from fedspam.methods.schedules import ScheduleLike, step_size_schedule
@@ -155,7 +156,7 @@ def acc_svrs(
 
 
 def _grid(scales: Scales) -> list[Mapping[str, Any]]:
-    return coin_grid(scales, 1 / scales.delta, (0.1, 0.3, 1.0, 3.0))
+    return coin_grid(scales, 1 / scales.delta)
 
 
 def _accelerated_grid(scales: Scales) -> list[Mapping[str, Any]]:

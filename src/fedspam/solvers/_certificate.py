@@ -288,6 +288,13 @@ def certify(
     return restore(y), certificate
 
 
+def solve_until_stop(
+    self: Any, oracle: Oracle, key: Key[Array, ""], *, x: Params, g: Params, step_size: Any
+) -> tuple[Params, Certificate]:
+    """`LocalSolver.__call__` of a solver that has a stopping rule `stop` and a loop `_solve`."""
+    return certify(self._solve, oracle, key, x=x, g=g, step_size=step_size, stop=self.stop)
+
+
 def _no_worse(
     x: Params, g: Params, y: Params, certificate: Certificate, good: Any, test: Stop
 ) -> tuple[Params, Certificate]:

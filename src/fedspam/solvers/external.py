@@ -10,7 +10,16 @@ from jaxtyping import Array, Key
 from fedspam._internal import checks
 from fedspam._internal.trees import Params, static, struct
 from fedspam.clients import Oracle
-from fedspam.solvers._certificate import Answer, Certificate, Never, Relative, Stop, Surrogate, certify
+from fedspam.solvers._certificate import (
+    Answer,
+    Certificate,
+    Never,
+    Relative,
+    Stop,
+    Surrogate,
+    certify,
+    solve_until_stop,
+)
 
 if TYPE_CHECKING:
     import optax
@@ -105,10 +114,7 @@ class Optimistix:
     def __post_init__(self) -> None:
         checks.whole("steps", self.steps, 1)
 
-    def __call__(
-        self, oracle: Oracle, key: Key[Array, ""], *, x: Params, g: Params, step_size: Any
-    ) -> tuple[Params, Certificate]:
-        return certify(self._solve, oracle, key, x=x, g=g, step_size=step_size, stop=self.stop)
+    __call__ = solve_until_stop
 
     def _solve(self, phi: Surrogate) -> Answer:
         try:

@@ -10,7 +10,18 @@ from jaxtyping import Array, Bool, Integer, Key
 from fedspam._internal import checks, trees
 from fedspam._internal.trees import Params, Scalar, static, struct
 from fedspam.clients import Oracle
-from fedspam.solvers._certificate import Absolute, Answer, Certificate, Never, Point, Relative, Stop, Surrogate, certify
+from fedspam.solvers._certificate import (
+    Absolute,
+    Answer,
+    Certificate,
+    Never,
+    Point,
+    Relative,
+    Stop,
+    Surrogate,
+    certify,
+    solve_until_stop,
+)
 from fedspam.solvers._search import Search, first_length, search
 
 
@@ -136,10 +147,7 @@ class Backtracking:
     def __post_init__(self) -> None:
         checks.whole("steps", self.steps, 1)
 
-    def __call__(
-        self, oracle: Oracle, key: Key[Array, ""], *, x: Params, g: Params, step_size: Any
-    ) -> tuple[Params, Certificate]:
-        return certify(self._solve, oracle, key, x=x, g=g, step_size=step_size, stop=self.stop)
+    __call__ = solve_until_stop
 
     def _solve(self, phi: Surrogate) -> Answer:
         def turn(now: Search) -> tuple[Scalar, Params]:
@@ -252,10 +260,7 @@ class AdaptiveDescent:
     def __post_init__(self) -> None:
         checks.whole("steps", self.steps, 1)
 
-    def __call__(
-        self, oracle: Oracle, key: Key[Array, ""], *, x: Params, g: Params, step_size: Any
-    ) -> tuple[Params, Certificate]:
-        return certify(self._solve, oracle, key, x=x, g=g, step_size=step_size, stop=self.stop)
+    __call__ = solve_until_stop
 
     def _solve(self, phi: Surrogate) -> Answer:
         def step(now: _Adaptive) -> _Adaptive:

@@ -5,12 +5,18 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 from jax import lax
-from jaxtyping import Array, Bool, Integer, Key
+from jaxtyping import Array, Bool, Integer
 
 from fedspam._internal import checks, trees
 from fedspam._internal.trees import Params, static, struct
-from fedspam.clients import Oracle
-from fedspam.solvers._certificate import Answer, Certificate, Point, Relative, Stop, Surrogate, certify
+from fedspam.solvers._certificate import (
+    Answer,
+    Point,
+    Relative,
+    Stop,
+    Surrogate,
+    solve_until_stop,
+)
 from fedspam.solvers._search import Search, first_length, search
 
 
@@ -49,10 +55,7 @@ class NewtonCG:
         checks.whole("steps", self.steps, 1)
         checks.whole("cg_steps", self.cg_steps, 1)
 
-    def __call__(
-        self, oracle: Oracle, key: Key[Array, ""], *, x: Params, g: Params, step_size: Any
-    ) -> tuple[Params, Certificate]:
-        return certify(self._solve, oracle, key, x=x, g=g, step_size=step_size, stop=self.stop)
+    __call__ = solve_until_stop
 
     def _solve(self, phi: Surrogate) -> Answer:
         def turn(now: Search) -> tuple[Any, Params]:

@@ -10,9 +10,10 @@ from fedspam._internal import trees
 from fedspam._internal.trees import Params, Scalar, static, struct
 from fedspam.clients import Population
 from fedspam.federation import Federation
+from fedspam.methods._algorithm import SpamState
 from fedspam.methods._template import Factored, FactoredState
 from fedspam.methods.estimators import MVR
-from fedspam.methods.spam import Spam, SpamState
+from fedspam.methods.spam import Spam
 from fedspam.methods.spam_pp import SpamPP
 from fedspam.theory.constants import APPENDIX
 from fedspam.theory.lyapunov import lyapunov
