@@ -685,7 +685,7 @@ def test_grids_and_trees(name):
         (lambda: fedavg(2, 1, 0.1, server_step_size=0.0), "server_step_size"),
         (lambda: fedavgm(2, 1, 0.1, momentum=1.5), "momentum"),
         (lambda: fedadam(2, 1, 0.1, 0.1, adaptivity=0.0), "adaptivity"),
-        (lambda: fedprox(2, 1.0), "must both be given"),
+        (lambda: fedprox(2, 1.0), "give both, or a solver"),
         (lambda: fedprox(2, 1.0, solver=Exact(), local_steps=3), "leave out"),
         (lambda: feddyn(2, -1.0, solver=Exact()), "step_size"),
         (lambda: scaffold(2, 1, 0.1, option="gradients"), "did you mean 'gradient'"),

@@ -1,4 +1,4 @@
-"""What a method is: a protocol, and the ways to start g."""
+"""The protocol of a method, and what several methods share: starts of g, the clients that move, records."""
 
 from typing import Any, Literal, NamedTuple, Protocol, TypeAlias, TypeVar
 
@@ -24,17 +24,17 @@ class Algorithm(Protocol[State]):
     """
 
     def init(self, params: Params, key: Key[Array, ""], fed: Federation) -> State:
-        """The server's state before the first round; whatever this asks of clients is charged."""
+        """The server's state before the first round. Exchanges made here are charged."""
         ...
 
     def round(self, state: State, key: Key[Array, ""], fed: Federation) -> tuple[State, Any]:
-        """One round: the new state, and what is worth recording."""
+        """One round: the new state, and the row that is recorded."""
         ...
 
     def params(self, state: State) -> Params: ...
 
     def client_state(self, params: Params) -> PyTree:
-        """What one client remembers before it is first asked; () if clients remember nothing."""
+        """A client's memory before its first exchange; () if clients keep no state."""
         ...
 
 
@@ -44,7 +44,8 @@ class Start(Protocol):
     def __call__(self, params: Params, key: Key[Array, ""], fed: Federation) -> Params: ...
 
 
-# what a constructor takes for a start: how g_0 is made, a number of exchanges, g_0 itself, or a `Start`
+# An argument `start`: g_0 = 0, one gradient of a client, one of each client of a cohort, a number of exchanges,
+# g_0 itself, or a `Start`.
 StartLike: TypeAlias = Literal["zero", "client", "cohort"] | int | Params | Start
 
 
@@ -71,7 +72,7 @@ class Zero:
 class WarmStart:
     """g_0 is the mean gradient at x_0 over a number of exchanges with fresh cohorts, each of them charged.
 
-    ``WarmStart(1)`` asks one cohort, which for SPAM is one client.
+    ``WarmStart(1)`` is one exchange with one client.
     """
 
     exchanges: int = static(default=1)
@@ -91,7 +92,7 @@ class WarmStart:
 
 
 def start_from(value: StartLike, cohort_size: int) -> Start:
-    """What a user may say of the start: 'zero', 'client', 'cohort', a number of exchanges, a gradient, or a `Start`."""
+    """The `Start` that an argument `start` means."""
     if isinstance(value, str):
         checks.one_of("start", value, ("zero", "client", "cohort"))
         return {"zero": Zero(), "client": WarmStart(1, 1), "cohort": WarmStart(1, cohort_size)}[value]

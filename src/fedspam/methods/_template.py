@@ -1,4 +1,4 @@
-"""The template behind most methods: estimator x client oracle x movers."""
+"""The template of most methods: estimator x local solver x movers."""
 
 from typing import Any, NamedTuple
 
@@ -30,8 +30,8 @@ class Factored:
     r"""A method made of three parts.
 
     Arguments:
-        estimator: how the server's g_k is made from an exchange with the cohort.
-        solver: what the moving clients do with phi, given x_k, g_k and the step size; None where the server moves.
+        estimator: how the server makes g_k from an exchange with the cohort.
+        solver: how the movers minimize phi, given x_k, g_k and the step size; None where the server moves.
         step_size: the gamma_k of phi, or of the server's step.
         start: how g_0 is made.
         movers: which clients move: 'one' of the cohort, a 'fresh' one, a 'second' cohort, the 'average' of the cohort,
@@ -53,9 +53,7 @@ class Factored:
         if self.cohort_size is not None:
             checks.whole("cohort_size", self.cohort_size, 1)
         if self.solver is None and self.movers != "server":
-            raise ValueError(
-                f"movers = {self.movers!r} lets clients move and solver is None; give a solver, such as LBFGS()"
-            )
+            raise ValueError(f"movers = {self.movers!r} needs a solver, but solver is None; give one, such as LBFGS()")
 
     def init(self, params: Params, key: Key[Array, ""], fed: Federation) -> FactoredState:
         estimate = self.estimator.begin(params, self.start(params, key, fed))
@@ -80,7 +78,7 @@ class Factored:
 
     @on_client
     def prox(self, oracle: Oracle, key: Key[Array, ""], *, x: Params, g: Params | None, step_size: Any) -> Move:
-        assert self.solver is not None  # where the server moves, nobody is asked
+        assert self.solver is not None  # where the server moves, no client does this work
         g = jax.grad(oracle)(x, key) if g is None else g
         return Move(*self.solver(oracle, key, x=x, g=g, step_size=step_size))
 

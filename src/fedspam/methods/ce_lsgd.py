@@ -1,4 +1,4 @@
-"""CE-LSGD and BVR-L-SGD: an estimate made by many clients, followed by recursive steps on one of them."""
+"""CE-LSGD and BVR-L-SGD: many clients make the estimate, one of them takes recursive steps."""
 
 from typing import Any
 
@@ -19,7 +19,7 @@ from fedspam.methods.schedules import Constant, ScheduleLike, fresh_weight_sched
 
 @struct
 class Snapshot:
-    """The gradient of the cohort's whole losses, where others see a minibatch; forgotten after the round."""
+    """The gradient of the cohort's whole losses, also where clients draw minibatches. No memory of past rounds."""
 
     def begin(self, x: Params, g: Params) -> Estimate:
         return Estimate(g)
@@ -59,11 +59,11 @@ def ce_lsgd(
     \lesssim \min\{1/L, 1/(m\delta)\}` and :math:`m \approx L/\delta` it takes :math:`O(\delta F/\epsilon +
     \zeta^2/(B\epsilon) + \delta\zeta F/(B\epsilon^{3/2}))` rounds, the order of the lower bound.
 
-    Both versions of the paper are here. Partial participation: a fresh cohort every round, whole local gradients. Full
-    participation: ``cohort_size=None`` for all clients, and ``minibatch=True`` for clients that sample from their
-    data; the estimate sees minibatches wherever the population has them. The pseudocode was not at hand: that one
-    client, drawn from the cohort, takes the local steps is our reading, which the published rate and number of local
-    steps agree with.
+    Both versions of the paper are available. Partial participation: a fresh cohort every round, whole local gradients.
+    Full participation: ``cohort_size=None`` for all clients, and ``minibatch=True`` for clients that sample from their
+    data; the estimate sees minibatches wherever the population has them. The pseudocode was not available to us. That
+    one client of the cohort takes the local steps is our reading; the published rate and number of local steps agree
+    with it.
 
     Arguments:
         cohort_size: B; None for all clients.
@@ -72,9 +72,8 @@ def ce_lsgd(
         fresh_weight: :math:`p_k` in (0, 1], the weight of the fresh gradient: a number, one per round, or a schedule.
         minibatch: whether :math:`v_{j+1}` sees a minibatch, the same at both points, instead of the client's whole
             loss.
-        start: how :math:`g_0` is made, and
-        first: what round 0 does with it, as in `fedspam.spam_pp`. Without a cohort size give a number of exchanges with
-            one client each, or the gradient.
+        start, first: as in `fedspam.spam_pp`. Where cohort_size is None, the exchanges of the start have one client
+            each.
 
     Patel, Wang, Woodworth, Bullins, Srebro: Towards optimal communication complexity in distributed non-convex
     optimization, 2022, NeurIPS.
@@ -105,13 +104,13 @@ def bvr_l_sgd(cohort_size: int | None, local_steps: int, local_rate: float, *, m
         w_{j+1} = w_j - \eta v_j, \quad v_{j+1} = v_j + \nabla f_\xi(w_{j+1}) - \nabla f_\xi(w_j), \quad
         w_0 = x_k,\ v_0 = g_k, \qquad x_{k+1} = w_m
 
-    In the paper all workers take local steps and the model of a random one is kept. Whose does not depend on the
-    models, so only that one steps here: the same iterates, with d floats down and d up for each client and d and d for
-    the one that moves, where the paper's form takes 2d and 2d for each. Two exchanges, no state on clients. Here every
-    round takes its own big batch, the whole of the clients' losses.
+    In the paper all workers take local steps and the model of a random one is kept. The choice does not depend on the
+    models, so only that client steps here: the same iterates, with d floats down and d up for each client and d and d
+    for the one that moves, where the paper's form takes 2d and 2d for each. Two exchanges, no state on clients. Here
+    the big batch of every round is the whole of the clients' losses.
 
     Arguments:
-        cohort_size: clients asked for the gradient; None for all, as the theory has it.
+        cohort_size: clients asked for the gradient; None for all, as in the theory.
         local_steps: m.
         local_rate: the local :math:`\eta`, a number.
         minibatch: whether :math:`v_{j+1}` sees a minibatch, the same at both points, instead of the client's whole

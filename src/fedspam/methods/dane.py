@@ -1,4 +1,4 @@
-"""DANE, DANE+ and FedDANE: the prox around a gradient that is forgotten after each round."""
+"""DANE, DANE+ and FedDANE: the prox around a gradient of the current round only."""
 
 from fedspam.methods._grids import step_grid
 from fedspam.methods._registry import Cost, Method, register
@@ -20,7 +20,7 @@ def dane(step_size: ScheduleLike, *, solver: LocalSolver = LBFGS()) -> Factored:
     `dane_plus` does not.
 
     Arguments:
-        step_size: :math:`\gamma_k`: a number, one value a round, or a schedule.
+        step_size: :math:`\gamma_k`: a number, one value per round, or a schedule.
         solver: how clients answer the prox.
 
     Shamir, Srebro, Zhang: Communication-efficient distributed optimization using an approximate Newton-type method,
@@ -45,7 +45,7 @@ def dane_plus(step_size: ScheduleLike, *, solver: LocalSolver = LBFGS()) -> Fact
     .. math:: x_{k+1} \in \text{a-prox}(x_k, \nabla f(x_k), \gamma_k, \xi_k)
 
     d floats down and d up for every client, then d more each way for the one that moves. The paper lets all clients
-    solve and keeps one random answer; here only that client is asked to, which is the same iterate at less cost.
+    solve and keeps one random answer; here only that client solves: the same iterates at less cost.
     Non-convex f: :math:`O(\delta F/\epsilon)` rounds with :math:`\gamma \approx 1/\delta`.
 
     Arguments: as `dane`.
@@ -73,13 +73,14 @@ def feddane(
     .. math:: x_{k+1} = \frac1B\sum_{i\in S'_k} x^i, \qquad x^i \in \text{a-prox}(x_k, \nabla f_{S_k}(x_k), \gamma_k, i)
 
     d floats down and d up for each client of the first cohort, 2d and d for each of the second; 2d and 2d if it is
-    the same cohort. No memory (fresh weight 1), hence a floor of the order of the cohort gradient's error.
+    the same cohort. There is no memory (the fresh weight is 1), hence a floor of the order of the cohort gradient's
+    error.
 
     Arguments:
         cohort_size: B, of both cohorts.
-        step_size: :math:`\gamma_k`: a number, one value a round, or a schedule.
+        step_size: :math:`\gamma_k`: a number, one value per round, or a schedule.
         solver: how clients answer the prox.
-        second_cohort: whether the clients that move are drawn anew, as in the paper.
+        second_cohort: whether the movers are a second cohort, as in the paper.
 
     Li, Sahu, Zaheer, Sanjabi, Talwalkar, Smith: FedDANE, 2019, arXiv:2001.01920.
 

@@ -1,4 +1,4 @@
-"""FedAvg, or local SGD: clients train on their own, the server averages their models."""
+"""FedAvg, or local SGD: clients train on their own loss, the server averages their models."""
 
 from fedspam.methods._grids import few_steps_grid
 from fedspam.methods._local import positive_schedule
@@ -24,12 +24,12 @@ def fedavg(
     it takes :math:`O(LF\zeta^2/(B\epsilon^2) + LF\zeta/\epsilon^{3/2} + LF/\epsilon)` rounds to :math:`E\|\nabla f\|^2
     \le \epsilon`. For m > 1 and a constant step size its fixed point is not the optimum, even if all clients take
     part: on quadratics it solves :math:`\sum_i (I - (I - \eta H_i)^m)(x - x_i^*) = 0`, with :math:`x_i^*` the
-    minimiser of client i.
+    minimizer of client i.
 
     Arguments:
         cohort_size: B.
         local_steps: m. One step and :math:`\eta_s = 1` make it SGD on the cohort.
-        local_rate: the local :math:`\eta_k`: a number, one value a round, or a schedule.
+        local_rate: the local :math:`\eta_k`: a number, one value per round, or a schedule.
         server_step_size: :math:`\eta_s`, likewise.
         weighted: average by the number of examples, as McMahan et al. do; then f is the mean over examples.
 

@@ -1,4 +1,4 @@
-"""FedDyn: a prox on each client, shifted by what it remembers of its own gradient."""
+"""FedDyn: a prox on each client, shifted by the gradient that the client remembers."""
 
 from typing import Any, NamedTuple
 
@@ -20,7 +20,7 @@ class FedDynState(NamedTuple):
     """What the server keeps between rounds."""
 
     x: Params
-    h: Params  # the mean of what all clients remember
+    h: Params  # the mean of all clients' h_i
     k: Any  # rounds that counted; the index of the schedules
 
 
@@ -92,17 +92,17 @@ def feddyn(
         x_{k+1} = \frac1B\sum_{i\in S_k} y_i - \gamma h
 
     One exchange, d floats down and d up for each client. Each client remembers :math:`h_i`, first 0, which after an
-    exact answer is :math:`\nabla f_i(y_i)`; so the clients must be known and asked again, and the federation is asked
-    how many there are. The paper's :math:`\alpha` is :math:`1/\gamma`. On strongly convex quadratics its fixed point
-    is the optimum. A large :math:`\gamma` with few clients a round makes h explode.
+    exact answer is :math:`\nabla f_i(y_i)`; so the clients must be identifiable and take part again, and their
+    number n must be known. The paper's :math:`\alpha` is :math:`1/\gamma`. On strongly convex quadratics its fixed
+    point is the optimum. A large :math:`\gamma` with few clients per round makes h explode.
 
     Arguments:
         cohort_size: B.
-        step_size: :math:`\gamma_k`: a number, one value a round, or a schedule; about 1/L.
-        solver: how a client answers, for example ``LBFGS()``. In its place:
+        step_size: :math:`\gamma_k`: a number, one value per round, or a schedule; about 1/L.
+        solver: how a client answers the prox, for example ``LBFGS()``. Or give, in its place,
         local_steps: m steps :math:`y \leftarrow y - \eta_k(\nabla f_i(y) - h_i + (y - x_k)/\gamma_k)`, each on its own
             minibatch.
-        local_rate: their :math:`\eta_k`: a number, one value a round, or a schedule.
+        local_rate: their :math:`\eta_k`: a number, one value per round, or a schedule.
 
     Acar, Zhao, Matas Navarro, Mattina, Whatmough, Saligrama: Federated learning based on dynamic regularization, 2021,
     arXiv:2111.04263, Algorithm 1; the sum over the cohort is divided by n, as there and in the authors' code.

@@ -1,4 +1,4 @@
-"""Local training and a server optimiser: FedAvgM, FedAdam, FedYogi, FedAdagrad, and what FedAvg and FedProx share."""
+"""Local training and a server optimizer: FedAvgM, FedAdam, FedYogi, FedAdagrad, and what FedAvg and FedProx share."""
 
 from collections.abc import Mapping
 from typing import Any, NamedTuple, Protocol
@@ -20,12 +20,12 @@ class FedOptState(NamedTuple):
     """What the server keeps between rounds."""
 
     x: Params
-    memory: Any  # of the server optimiser
+    memory: Any  # of the server optimizer
     k: Any  # rounds that counted; the index of the schedules
 
 
 class Update(NamedTuple):
-    """What a client sends: how far its model moved, times its weight where that counts, and what its solver reached."""
+    """What a client sends: the move of its model, times its weight where moves are weighted, and the certificate."""
 
     moved: Params
     weight: Any
@@ -42,8 +42,8 @@ class ServerOptimizer(Protocol):
 
 @struct
 class FedOpt:
-    r"""Clients train on their own, the server treats their mean move as a gradient. `fedavg`, `fedprox`, `fedadam` and
-    others build it.
+    r"""Clients train on their own loss, the server treats their mean move as a gradient. `fedavg`, `fedprox`, `fedadam`
+    and others build it.
 
     .. math:: \Delta_k = \frac{\sum_{i\in S_k} w_i\,(y_i - x_k)}{\sum_{i\in S_k} w_i}, \qquad
         x_{k+1} = \mathrm{server}(x_k, \Delta_k)
@@ -51,9 +51,9 @@ class FedOpt:
     Arguments:
         training: what a client does: `Steps` or `Prox`.
         server: what the server does with :math:`\Delta_k`: `Average`, `HeavyBall` or `Adaptive`.
-        cohort_size: clients asked in a round.
-        weighted: whether :math:`w_i` is the number of a client's examples, instead of 1. It is a mean of
-            :math:`w_i(y_i - x_k)` and one of :math:`w_i`, divided by the server.
+        cohort_size: clients per round.
+        weighted: whether :math:`w_i` is the number of a client's examples, instead of 1. Clients then send
+            :math:`w_i(y_i - x_k)` and :math:`w_i`, and the server divides the means.
         name: key of the method in `METHODS`.
     """
 
@@ -194,10 +194,10 @@ def fedavgm(
     Arguments:
         cohort_size: B.
         local_steps: m.
-        local_rate: the local :math:`\eta_k`: a number, one value a round, or a schedule.
+        local_rate: the local :math:`\eta_k`: a number, one value per round, or a schedule.
         momentum: :math:`\beta` in [0, 1].
-        server_step_size: :math:`\eta_s`, likewise a number or a schedule. A move adds up to :math:`1/(1-\beta)` of
-            itself.
+        server_step_size: :math:`\eta_s`, likewise a number or a schedule. In total a move counts
+            :math:`1/(1-\beta)` times.
         weighted: average by the number of examples.
 
     Hsu, Qi, Brown 2019, arXiv:1909.06335; Reddi et al. 2021, arXiv:2003.00295.
@@ -210,7 +210,7 @@ def fedavgm(
     >>> bool(jnp.linalg.norm(clients.gradient(run.params)) < 0.1 * jnp.linalg.norm(clients.gradient(jnp.ones(5))))
     True
     """
-    checks.between("momentum", momentum, 0, 1, remedy="0 is FedAvg, 0.9 is usual")
+    checks.between("momentum", momentum, 0, 1, remedy="0 is FedAvg, 0.9 is common")
     server = HeavyBall(positive_schedule(server_step_size, "server_step_size"), momentum)
     return local_sgd("fedavgm", cohort_size, local_steps, local_rate, server, weighted)
 
@@ -233,13 +233,13 @@ def fedadam(
         x_{k+1} &= x_k + \eta_s\,M/(\sqrt V + \tau), \qquad M_{-1} = 0,\ V_{-1} = \tau^2
 
     The moves come from m local steps :math:`y \leftarrow y - \eta_k\nabla f_i(y)`. There is no bias correction: the
-    paper's Algorithm 2 has none, and adding it makes another method. One exchange, d floats down and d up for each
-    client, no state on clients, two vectors more on the server.
+    paper's Algorithm 2 has none, and a correction would make another method. One exchange, d floats down and d up for
+    each client, no state on clients, two vectors more on the server.
 
     Arguments:
         cohort_size: B.
         local_steps: m.
-        local_rate: the local :math:`\eta_k`: a number, one value a round, or a schedule.
+        local_rate: the local :math:`\eta_k`: a number, one value per round, or a schedule.
         server_step_size: :math:`\eta_s`, likewise.
         momentum: :math:`\beta_1` in [0, 1].
         square_momentum: :math:`\beta_2` in [0, 1].
@@ -315,7 +315,7 @@ def fedadagrad(
 def local_sgd(
     name: str, cohort_size: int, local_steps: int, local_rate: ScheduleLike, server: ServerOptimizer, weighted: bool
 ) -> FedOpt:
-    """Local SGD and a server optimiser."""
+    """Local SGD and a server optimizer."""
     steps = Steps(positive_schedule(local_rate, "local_rate"), steps=local_steps)
     return FedOpt(training=steps, server=server, cohort_size=cohort_size, weighted=weighted, name=name)
 
@@ -332,14 +332,14 @@ def _adaptive(
 
 def _momentum_grid(scales: Scales) -> list[Mapping[str, Any]]:
     sizes, steps = (0.03, 0.1, 0.3, 1.0), (1, 5, 20)
-    # a server momentum of 0.9 makes ten moves of one: the server takes a third of it back
+    # with a server momentum of 0.9 a move counts ten times; a smaller server step makes up for part of it
     return [
         {"local_rate": c / scales.smoothness, "local_steps": m, "server_step_size": 0.3} for c in sizes for m in steps
     ]
 
 
 def _adaptive_grid(scales: Scales) -> list[Mapping[str, Any]]:
-    # what moves x is the server's step, on the scale of x itself: Adam's steps are as long as their size
+    # the server's step size is on the scale of x itself: the length of Adam's steps is their step size
     sizes, local = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3), ((0.1, 5), (0.3, 5))
     return [
         {"server_step_size": s, "local_rate": c / scales.smoothness, "local_steps": m} for s in sizes for c, m in local

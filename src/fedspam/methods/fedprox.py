@@ -1,4 +1,4 @@
-"""FedProx: clients minimise their own loss held near the server's point, the server averages."""
+"""FedProx: clients minimize their own loss plus a proximal term, the server averages."""
 
 from fedspam.methods._grids import prox_steps_grid
 from fedspam.methods._local import positive_schedule, training
@@ -24,17 +24,17 @@ def fedprox(
         x_{k+1} = x_k + \eta_s\,\frac1B\sum_{i\in S_k}(y_i - x_k)
 
     One exchange, d floats down and d up for each client, no state on clients. The paper's :math:`\mu` is
-    :math:`1/\gamma`, and it wants :math:`1/\gamma` large against L and the dissimilarity of the clients. With a
+    :math:`1/\gamma`, and it needs :math:`1/\gamma` large against L and the dissimilarity of the clients. With a
     constant step size the fixed point is not the optimum of f, but that of the mean Moreau envelope of the clients: on
     quadratics it solves :math:`\sum_i (H_i + I/\gamma)^{-1}\nabla f_i(x) = 0`.
 
     Arguments:
         cohort_size: B.
-        step_size: :math:`\gamma_k`: a number, one value a round, or a schedule.
-        solver: how a client answers, for example ``LBFGS()``. In its place:
+        step_size: :math:`\gamma_k`: a number, one value per round, or a schedule.
+        solver: how a client answers the prox, for example ``LBFGS()``. Or give, in its place,
         local_steps: m steps :math:`y \leftarrow y - \eta_k(\nabla f_i(y) + (y - x_k)/\gamma_k)`, each on its own
             minibatch, as the paper's experiments do.
-        local_rate: their :math:`\eta_k`: a number, one value a round, or a schedule.
+        local_rate: their :math:`\eta_k`: a number, one value per round, or a schedule.
         server_step_size: :math:`\eta_s`.
         weighted: average by the number of examples. The paper samples clients by it and averages evenly instead.
 

@@ -1,4 +1,4 @@
-"""FedRed: local steps on a doubly regularised surrogate, their number decided by a coin."""
+"""FedRed: local steps on a doubly regularized surrogate, their number decided by a coin."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -67,7 +67,7 @@ class FedRed:
 def fedred(
     local_rate: float, regularization: float, probability: float, *, control: str = "gradient", model: str = "average"
 ) -> FedRed | ScaffNew:
-    r"""FedRed: gradient steps held both near the last local point and near the server's point.
+    r"""FedRed: gradient steps regularized both to the last local point and to the server's point.
 
     .. math::
         y_i &\leftarrow \frac{y_i/\eta + \lambda x_k + h_i - \nabla f_i(y_i)}{1/\eta + \lambda}
@@ -84,11 +84,11 @@ def fedred(
         local_rate: :math:`\eta`.
         regularization: :math:`\lambda`.
         probability: p in (0, 1].
-        control: 'gradient' is the above; 'memory' is the second control, :math:`h_i \leftarrow h_i + (p/\eta)(x_{k+1}
-            - y_i)`, first 0: one exchange, d floats down and d up, and 2d numbers on each client. With :math:`\lambda
-            = 0` that is ScaffNew.
-        model: 'average', or the model of 'one' random client, which the theory wants where f is not convex; then only
-            that client moves. For the first control alone.
+        control: 'gradient' is the above; 'memory' is the paper's second control, :math:`h_i \leftarrow h_i +
+            (p/\eta)(x_{k+1} - y_i)`, first 0: one exchange, d floats down and d up, and 2d numbers on each client. With
+            :math:`\lambda = 0` that is ScaffNew.
+        model: 'average', or the model of 'one' random client, which the theory needs where f is not convex; then only
+            that client moves. It needs control='gradient'.
 
     Jiang, Rodomanov, Stich: Federated optimization with doubly regularized drift correction, 2024, arXiv:2404.08447.
 

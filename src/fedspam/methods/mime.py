@@ -1,4 +1,4 @@
-"""Mime: local steps of a central optimiser whose statistics only the server updates, corrected on each client."""
+"""Mime: local steps of a central optimizer whose statistics only the server updates, corrected on each client."""
 
 from collections.abc import Mapping
 from typing import Any, NamedTuple
@@ -26,7 +26,7 @@ class MimeState(NamedTuple):
     """What the server keeps between rounds."""
 
     x: Params
-    statistics: Any  # s, of the base optimiser
+    statistics: Any  # s, of the base optimizer
     k: Any  # rounds that counted; the index of the schedules
 
 
@@ -98,7 +98,7 @@ def mime(
     server_step_size: ScheduleLike = 1.0,
     minibatch: bool = False,
 ) -> Mime:
-    r"""Mime: each local step is one that the central optimiser would take, with the cohort's gradient as its control.
+    r"""Mime: local steps imitate those of the central optimizer, with the cohort's gradient as control.
 
     .. math::
         c &= \frac1B\sum_{i\in S_k}\nabla f_i(x_k) \\
@@ -110,9 +110,9 @@ def mime(
 
     Arguments:
         cohort_size: B.
-        local_steps: m. One step and :math:`\eta_s = 1` make it the central optimiser on the cohort.
-        local_rate: the local :math:`\eta_k`: a number, one value a round, or a schedule.
-        base: the optimiser: `Plain`, `Momentum` or `Adam`; `Plain`, which is SGD, if None.
+        local_steps: m. One step and :math:`\eta_s = 1` make it the central optimizer on the cohort.
+        local_rate: the local :math:`\eta_k`: a number, one value per round, or a schedule.
+        base: the optimizer: `Plain`, `Momentum` or `Adam`; `Plain`, which is SGD, if None.
         server_step_size: :math:`\eta_s`.
         minibatch: whether a local step sees one minibatch, the same at :math:`y_i` and :math:`x_k`; c is always made of
             whole gradients.
@@ -166,8 +166,7 @@ def mime_mvr(
         local_rate: the local :math:`\eta`, a number.
         fresh_weight: :math:`p_k` in (0, 1], the weight of the fresh gradient: a number, one per round, or a schedule.
         minibatch: whether a local step sees one minibatch, the same at :math:`y_i` and :math:`x_k`.
-        start: how :math:`g_0` is made, and
-        first: what round 0 does with it, as in `fedspam.spam_pp`.
+        start, first: as in `fedspam.spam_pp`.
 
     Karimireddy et al.: Mime, 2021, arXiv:2008.03606; the printed s is :math:`(g_{k-1}, x_{k-1})`.
 
@@ -191,7 +190,7 @@ def mime_mvr(
 
 
 def _adam_grid(scales: Scales) -> list[Mapping[str, Any]]:
-    # Adam's steps are as long as their size, on the scale of x itself
+    # the length of Adam's steps is their rate, on the scale of x itself
     return [
         {"local_rate": c, "local_steps": m, "base": Adam()}
         for c in (0.001, 0.003, 0.01, 0.03, 0.1, 0.3)

@@ -22,7 +22,7 @@ from fedspam.methods.schedules import Schedule, ScheduleLike
 
 
 class LiteReply(NamedTuple):
-    """How far a client's model moved, and what it observed at the server's point."""
+    """The move of a client's model, and what it observed at the server's point."""
 
     moved: Params
     observed: Params
@@ -91,7 +91,7 @@ def mime_lite(
         s \leftarrow V\Bigl(\frac1B\sum_{i\in S_k}\nabla f_i(x_k),\ s\Bigr)
 
     d floats and s down, 2d up for each client, no state on clients. Each local step sees a minibatch of its own. With
-    SGD it is FedAvg; like that it has a biased fixed point for m > 1.
+    SGD it is FedAvg, and like FedAvg it has a biased fixed point for m > 1.
 
     Arguments: as `mime`.
 
@@ -127,7 +127,7 @@ def mime_lite_mvr(
     One exchange, 3d floats down (:math:`x_k, x_{k-1}, g_{k-1}`) and 2d up for each client. In round 0
     :math:`x_{-1} = x_0` and :math:`g_{-1}` is the start.
 
-    Arguments: as `mime_mvr`, but the fresh weight is one number, and the local step size may be a schedule.
+    Arguments: as `mime_mvr`, but the fresh weight is one number, and the local rate may be a schedule.
 
     Karimireddy et al.: Mime, 2021, arXiv:2008.03606.
 

@@ -1,4 +1,4 @@
-"""PAGE and SARAH: gradient steps along a recursion that is restarted from the exact gradient now and then."""
+"""PAGE and SARAH: gradient steps along a recursion that some rounds restart from the exact gradient."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -33,15 +33,15 @@ def page(cohort_size: int, step_size: ScheduleLike, probability: ScheduleLike, *
             g_{k-1} + \nabla f_S(x_k) - \nabla f_S(x_{k-1}) & \text{otherwise} \end{cases} \\
         x_{k+1} &= x_k - \gamma_k g_k
 
-    A cohort's round: 2d floats down and d up for each of its clients; the others: d and d for everyone. No state on
-    clients. Theory: :math:`\gamma \le 1/(L + \delta\sqrt{(1-p)/(pB)})`, :math:`p = B/(n+B)`; no noise floor.
+    A round with a cohort: 2d floats down and d up for each of its clients. A round with everyone: d and d for each. No
+    state on clients. Theory: :math:`\gamma \le 1/(L + \delta\sqrt{(1-p)/(pB)})`, :math:`p = B/(n+B)`; no noise floor.
 
     Arguments:
         cohort_size: B.
-        step_size: :math:`\gamma_k`: a number, one value a round, or a schedule.
+        step_size: :math:`\gamma_k`: a number, one value per round, or a schedule.
         probability: p, likewise, in [0, 1]; 1 is gradient descent.
-        many: how many clients stand for everyone; None for all of them. With fewer, each restart has an error
-            :math:`\sigma^2` / many, and the population may be endless.
+        many: number of clients that stand for everyone; None for all. With fewer, each restart has an error
+            :math:`\sigma^2` / many, and the population may be infinite.
 
     Li, Bao, Zhang, Richtárik: PAGE, 2021, arXiv:2008.10898.
 
@@ -58,19 +58,19 @@ def page(cohort_size: int, step_size: ScheduleLike, probability: ScheduleLike, *
 
 
 def sarah(cohort_size: int, step_size: ScheduleLike, period: int) -> Factored:
-    r"""SARAH: everyone is asked in every m-th round, a cohort between.
+    r"""SARAH: every m-th round asks everyone, the others a cohort.
 
     .. math::
         g_k &= \begin{cases} \nabla f(x_k) & \text{if } m \text{ divides } k \\
             g_{k-1} + \nabla f_S(x_k) - \nabla f_S(x_{k-1}) & \text{otherwise} \end{cases} \\
         x_{k+1} &= x_k - \gamma_k g_k
 
-    The costs are those of `page`. The paper restarts from a random iterate of the last m, for which it has a theory;
-    here, as in practice, it goes on from the last. Theory: :math:`\gamma \le 2/(L(1 + \sqrt{1 + 4m}))`.
+    The costs are those of `page`. The paper's theory restarts from a random iterate of the last m; here, as
+    in practice, the method continues from the last one. Theory: :math:`\gamma \le 2/(L(1 + \sqrt{1 + 4m}))`.
 
     Arguments:
         cohort_size: B.
-        step_size: :math:`\gamma_k`: a number, one value a round, or a schedule.
+        step_size: :math:`\gamma_k`: a number, one value per round, or a schedule.
         period: m.
 
     Nguyen, Liu, Scheinberg, Takáč: SARAH, 2017, arXiv:1703.00102.

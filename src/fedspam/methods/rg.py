@@ -20,7 +20,7 @@ from fedspam.solvers import LBFGS, Exact, LocalSolver
 
 @struct
 class Remembered:
-    """Every client is asked for its gradient at x_0 and remembers it; who does not answer remembers 0.
+    """Every client sends its gradient at x_0 and remembers it. A client that does not reply remembers 0.
 
     The start is the mean over all clients of what they remember.
     """
@@ -52,8 +52,8 @@ def rg_saga(
         x_{k+1} &\in \text{a-prox}(x_k, g_k, \gamma_k, 0)
 
     2d floats down and 2d up for each client of the cohort, then 2d and d for the delegate; each client keeps one
-    vector. No noise floor and, after the start, never everyone. The paper asks everyone twice at the start, for
-    :math:`g_0` and for the :math:`b_i`; both are the same gradients, so once is enough. Its solver takes a random
+    vector. No noise floor, and no exchange with everyone after the start. The paper asks everyone twice at the start,
+    for :math:`g_0` and for the :math:`b_i`; both are the same gradients, so once is enough. Its solver takes a random
     number of gradient steps on phi; any a-prox satisfies the same two conditions. Theory:
     :math:`1/\gamma = 3\Delta_1 + 113\sqrt{n/B}\,\delta_B` and :math:`\beta = B/(112n)`, where :math:`\Delta_1` is the
     similarity of the delegate to f and :math:`\delta_B^2 = \delta^2(n-B)/(B(n-1))`; the authors run
@@ -61,9 +61,9 @@ def rg_saga(
 
     Arguments:
         cohort_size: B.
-        step_size: :math:`\gamma_k`, one over the paper's :math:`\lambda`: a number, one value a round, or a schedule.
+        step_size: :math:`\gamma_k`, one over the paper's :math:`\lambda`: a number, one value per round, or a schedule.
         pull: :math:`\beta`, likewise, in [0, 1].
-        everyone_first: whether everyone is asked before the first round; else all :math:`b_i = 0` and
+        everyone_first: whether all clients send a gradient before the first round; else all :math:`b_i = 0` and
             :math:`g_0 = \nabla f_S(x_0)`.
         solver: how the delegate answers the prox.
 
@@ -101,12 +101,12 @@ def rg_svrg(
             x_{k+1} \in \text{a-prox}(x_k, g_k, \gamma_k, 0)
 
     3d floats down and d up for each client of the cohort, then 2d and d for the delegate, and d and d for everyone when
-    the anchor moves. No state on clients. The paper counts three gradients up; :math:`\beta` is known to the clients,
-    so they can add them up.
+    the anchor moves. No state on clients. The paper counts three gradients up. Here clients know :math:`\beta`
+    and send one combined vector.
 
     Arguments:
         cohort_size: B.
-        step_size: :math:`\gamma_k`, one over the paper's :math:`\lambda`: a number, one value a round, or a schedule.
+        step_size: :math:`\gamma_k`, one over the paper's :math:`\lambda`: a number, one value per round, or a schedule.
         pull: :math:`\beta`, likewise, in [0, 1].
         probability: p, likewise, in [0, 1].
         solver: how the delegate answers the prox.

@@ -1,4 +1,4 @@
-"""S-DANE and Acc-S-DANE: DANE around a centre that a gradient sequence keeps stable."""
+"""S-DANE and Acc-S-DANE: DANE around a center that a gradient sequence keeps stable."""
 
 from typing import Any, NamedTuple
 
@@ -23,7 +23,7 @@ class StableState(NamedTuple):
 
     x: Params
     v: Params
-    weight: Scalar  # A/B of the paper: how much x counts against v in the centre; 0 without acceleration
+    weight: Scalar  # A/B of the paper: how much x counts against v in the center; 0 without acceleration
     k: Any
 
 
@@ -59,13 +59,13 @@ class StableDane:
         gamma, mu, weight = self.step_size(state.k), self.convexity, state.weight
         if self.accelerated:
             a = 0.5 * (gamma + jnp.sqrt(gamma**2 + 4 * gamma * weight))  # a^2 / gamma = weight + a
-            centre = trees.axpy(weight / (weight + a), state.x, trees.scale(a / (weight + a), state.v))
+            center = trees.axpy(weight / (weight + a), state.x, trees.scale(a / (weight + a), state.v))
         else:
-            a, centre = gamma, state.v
+            a, center = gamma, state.v
 
         cohort = fed.everyone(key) if self.cohort_size is None else fed.sample(key, self.cohort_size)
-        g = fed.mean(cohort, self.gradient, x=centre)
-        reply = fed.mean(cohort, self.prox, x=centre, g=g, step_size=gamma)
+        g = fed.mean(cohort, self.gradient, x=center)
+        reply = fed.mean(cohort, self.prox, x=center, g=g, step_size=gamma)
 
         v = trees.axpy(mu * a, reply.x, trees.axpy(-a, reply.gradient, state.v))
         v = trees.divide(v, 1 + mu * a)
@@ -91,7 +91,7 @@ class StableDane:
 def s_dane(
     cohort_size: int | None, step_size: ScheduleLike, *, convexity: float = 0.0, solver: LocalSolver = LBFGS()
 ) -> StableDane:
-    r"""S-DANE: as `dane`, but around a centre v that follows the gradients at the clients' answers.
+    r"""S-DANE: as `dane`, but around a center v that follows the gradients at the clients' answers.
 
     .. math::
         x^i &\approx \arg\min_y f_i(y) + \langle\nabla f_S(v_k) - \nabla f_i(v_k), y\rangle
@@ -100,14 +100,14 @@ def s_dane(
             \bar g = \tfrac1B\sum_{i\in S}\nabla f_i(x^i)
 
     2d floats down and 3d up for each client, in two exchanges; no state. Unlike DANE it needs only a constant local
-    accuracy, :math:`\|\nabla\phi(x^i)\| \le \frac{1}{2\gamma}\|x^i - v\|`, which the default solver's
-    certificate is tighter than. Convex f: :math:`\gamma \approx 1/(2\delta)`,
+    accuracy, :math:`\|\nabla\phi(x^i)\| \le \frac{1}{2\gamma}\|x^i - v\|`; the default solver's certificate
+    is tighter. Convex f: :math:`\gamma \approx 1/(2\delta)`,
     :math:`O((\delta/\mu)\log 1/\epsilon)` rounds, plus the sampling variance of a cohort that is not everyone.
 
     Arguments:
         cohort_size: B; None for everyone.
         step_size: :math:`\gamma_k = 1/\lambda`: a number, one value per round, or a schedule.
-        convexity: :math:`\mu`, of f; 0 is always right.
+        convexity: :math:`\mu`, of f; 0 is always valid.
         solver: how clients answer the prox.
 
     Jiang, Rodomanov, Stich: Stabilized proximal-point methods for federated optimization, 2024, arXiv:2407.07084.
@@ -128,7 +128,7 @@ def s_dane(
 def acc_s_dane(
     cohort_size: int | None, step_size: ScheduleLike, *, convexity: float = 0.0, solver: LocalSolver = LBFGS()
 ) -> StableDane:
-    r"""Acc-S-DANE: S-DANE with the centre between x and v.
+    r"""Acc-S-DANE: S-DANE with the center between x and v.
 
     .. math::
         \tfrac1\gamma a^2 &= A_k + a, \qquad c_k = \frac{A_kx_k + a v_k}{A_k + a}, \qquad A_0 = 0 \\

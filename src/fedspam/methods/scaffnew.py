@@ -26,8 +26,8 @@ class ScaffNew:
     r"""ScaffNew, and with a regularization :math:`\lambda` FedRed with remembered controls. Use `scaffnew` or `fedred`
     to build it.
 
-    A round is what lies between two communications. The update of :math:`h_i` needs the average, which the client
-    learns when it is next asked: then it comes first.
+    A round is one communication and the local steps before it. The update of :math:`h_i` needs the average, which the
+    client receives with its next task; so that task begins with the update.
     """
 
     local_rate: float | Scalar
@@ -67,7 +67,7 @@ class ScaffNew:
 
 
 def scaffnew(local_rate: float, probability: float) -> ScaffNew:
-    r"""ScaffNew, which is ProxSkip for federated learning: a coin after each local step says whether to average.
+    r"""ScaffNew, which is ProxSkip for federated learning: a coin after each local step decides whether to average.
 
     .. math::
         \hat y_i &= y_i - \eta\,(\nabla f_i(y_i) - h_i) \\
@@ -75,10 +75,10 @@ def scaffnew(local_rate: float, probability: float) -> ScaffNew:
         \quad\text{with probability p}, \qquad y_i = \hat y_i \quad\text{else}
 
     A round here is one communication: the number of steps before it is drawn at once, geometric with mean 1/p, and
-    told to all clients. One exchange, d floats down and d up for each of all n clients, who remember 2d numbers. With
+    sent to all clients. One exchange, d floats down and d up for each of all n clients, which remember 2d numbers. With
     :math:`\eta = 1/L` and :math:`p = 1/\sqrt\kappa` it takes :math:`O(\sqrt\kappa\log 1/\epsilon)` communications for
     strongly convex f. No theory without strong convexity, and none for a sample of the clients. Its fixed point is the
-    optimum, with :math:`h_i = \nabla f_i(x^*)`; always :math:`\sum_i h_i = 0`, which lost replies break.
+    optimum, with :math:`h_i = \nabla f_i(x^*)`; always :math:`\sum_i h_i = 0`, unless replies are lost.
 
     Arguments:
         local_rate: :math:`\eta`.

@@ -1,4 +1,4 @@
-"""SCAFFOLD: local steps corrected by what each client remembers of its own gradient."""
+"""SCAFFOLD: local steps corrected by a control vector that each client remembers."""
 
 from typing import Any, NamedTuple
 
@@ -22,12 +22,12 @@ class ScaffoldState(NamedTuple):
     """What the server keeps between rounds."""
 
     x: Params
-    control: Params  # c, the mean of what all clients remember
+    control: Params  # c, the mean of all clients' c_i
     k: Any  # rounds that counted; the index of the schedules
 
 
 class ScaffoldReply(NamedTuple):
-    """How far a client's model moved; with option I also how far its control did, which otherwise follows from it."""
+    """The move of a client's model, and with option I that of its control, which the server derives with option II."""
 
     moved: Params
     control: Any
@@ -106,8 +106,8 @@ def scaffold(
         x_{k+1} &= x_k + \eta_s\,\frac1B\sum_{i\in S_k}(y_i - x_k), \qquad
         c \leftarrow c + \frac1n\sum_{i\in S_k}(c_i^+ - c_i)
 
-    One exchange. Each client remembers :math:`c_i`, first 0, so the clients must be known and asked again; the
-    federation is asked how many there are. 2d floats down for each client of the cohort; up 2d with option I, and d
+    One exchange. Each client remembers :math:`c_i`, first 0, so the clients must be identifiable and take part again,
+    and their number n must be known. 2d floats down for each client of the cohort; up 2d with option I, and d
     with option II, where :math:`c_i^+ - c_i = -c - (y_i - x_k)/(m\eta_k)` is known to the server (the paper sends it).
     :math:`O((n/B)^{2/3}LF/\epsilon)` rounds with :math:`m\eta\eta_s \lesssim (B/n)^{2/3}/L`; on quadratics with all
     clients L becomes :math:`\delta + L/m`. Its fixed point is the optimum, with :math:`c_i = \nabla f_i(x^*)`.
@@ -115,9 +115,9 @@ def scaffold(
     Arguments:
         cohort_size: B.
         local_steps: m.
-        local_rate: the local :math:`\eta_k`: a number, one value a round, or a schedule.
+        local_rate: the local :math:`\eta_k`: a number, one value per round, or a schedule.
         server_step_size: :math:`\eta_s`, likewise.
-        option: 'gradient' is the paper's option I, a pass over the client's whole data more; 'steps' is its option II.
+        option: 'gradient' is the paper's option I, one more pass over the client's data; 'steps' is its option II.
 
     Karimireddy, Kale, Mohri, Reddi, Stich, Suresh: SCAFFOLD, 2020, arXiv:1910.06378, Algorithm 1.
 

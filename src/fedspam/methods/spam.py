@@ -111,16 +111,16 @@ def spam(
 ) -> Spam:
     r"""SPAM: the stochastic proximal point method with momentum variance reduction.
 
-    One client a round, 3d floats down and 2d up, no state on clients. An exact solver makes it SPAM, any other
-    SPAM-inexact; a constant or varying step size and fresh weight are both schedules.
+    One client per round, 3d floats down and 2d up, no state on clients. With an exact solver it is SPAM, with any
+    other SPAM-inexact. Step size and fresh weight may be constant or vary.
 
     Arguments:
-        step_size: :math:`\gamma_k`: a number, one value a round, or a schedule. The theorems want
+        step_size: :math:`\gamma_k`: a number, one value per round, or a schedule. The theorems need
             :math:`\gamma \le 1/(4\delta)`.
         fresh_weight: :math:`p_k`, likewise, in (0, 1].
         solver: how a client answers the prox.
         start: how :math:`g_0` is made: 'client' (one gradient), 'zero', a number of exchanges, or the gradient itself.
-        scale: s of MARS, in [0, 1]: how far the estimate trusts the gradient difference (`MVR`); None is s = 1.
+        scale: s of MARS, in [0, 1]: weight of the gradient difference in the estimate (see `MVR`); None is s = 1.
         first: 'given' keeps :math:`g_0` in round 0, 'update' runs the printed loop from there.
 
     Karagulyan, Shulgin, Sadiev, Richtárik: SPAM, 2024, arXiv:2405.20127, Algorithm 1.

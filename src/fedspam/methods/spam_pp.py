@@ -99,22 +99,22 @@ def spam_pp(
         g_k &= (1-p_k)\,g_{k-1} + \frac1B\sum_{i\in S_k}\bigl(\nabla f_i(x_k) - (1-p_k)\nabla f_i(x_{k-1})\bigr) \\
         x_{k+1} &\in \text{a-prox}(x_k, g_k, \gamma_k, \xi_k)
 
-    Two exchanges a round: 2d floats down and d up for each client of the cohort, then d more down and d up for the
+    Two exchanges per round: 2d floats down and d up for each client of the cohort, then d more down and d up for the
     prox client (2d down if it is fresh). Corrected theory: :math:`\gamma \le 1/(4\delta)`,
     :math:`p \ge 96r^2/(96r^2 + B)`, :math:`r = \gamma\delta`; the printed :math:`B^2` needs clients that the paper does
     not assume.
 
     Arguments:
         cohort_size: B.
-        step_size: :math:`\gamma_k`: a number, one value per round, or a schedule. Without it and without a fresh
-            weight, both choose themselves: see `auto`.
+        step_size: :math:`\gamma_k`: a number, one value per round, or a schedule. Leave out both this and the fresh
+            weight to have them chosen: see `auto`.
         fresh_weight: :math:`p_k`, likewise, in (0, 1].
         solver: how the prox client answers.
-        prox_client: 'cohort' picks it from the cohort, as the theorem does; 'fresh' asks another, as the pseudocode
+        prox_client: 'cohort' picks it from the cohort, as the theorem does; 'fresh' draws another, as the pseudocode
             does.
         start: how :math:`g_0` is made: 'cohort' (one gradient each), 'client', 'zero', a number of exchanges, or the
             gradient.
-        scale: s of MARS, in [0, 1]: how far the estimate trusts the gradient difference (see `MVR`); None is s = 1.
+        scale: s of MARS, in [0, 1]: weight of the gradient difference in the estimate (see `MVR`); None is s = 1.
         first: 'given' keeps :math:`g_0` in round 0, 'update' runs the printed loop from there.
 
     Karagulyan, Shulgin, Sadiev, Richtárik: SPAM, 2024, arXiv:2405.20127, Algorithm 2.

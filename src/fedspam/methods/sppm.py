@@ -13,7 +13,7 @@ def sppm(step_size: ScheduleLike, *, solver: LocalSolver = LBFGS()) -> Factored:
 
     .. math:: x_{k+1} = \mathrm{prox}_{\gamma_k f_{\xi_k}}(x_k)
 
-    One client a round, d floats down and d up, no state on clients. For :math:`\mu`-strongly convex clients, with
+    One client per round, d floats down and d up, no state on clients. For :math:`\mu`-strongly convex clients, with
     :math:`\sigma_*^2 = \mathbb E\|\nabla f_\xi(x_*)\|^2`,
 
     .. math:: \mathbb E\|x_k - x_*\|^2 \le (1 + \gamma\mu)^{-2k}\|x_0 - x_*\|^2
@@ -23,7 +23,7 @@ def sppm(step_size: ScheduleLike, *, solver: LocalSolver = LBFGS()) -> Factored:
     :math:`x_* = \mathrm{prox}_{\gamma f_\xi}(x_* + \gamma\nabla f_\xi(x_*))`, whose mean is :math:`x_*`.)
 
     Arguments:
-        step_size: :math:`\gamma_k`: a number, one value a round, or a schedule.
+        step_size: :math:`\gamma_k`: a number, one value per round, or a schedule.
         solver: how a client answers the prox.
 
     Bertsekas 2011; Asi, Duchi 2019; the bound as in Khaled, Jin 2022, arXiv:2209.02257.

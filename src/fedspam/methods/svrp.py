@@ -20,9 +20,9 @@ from fedspam.solvers import LBFGS, Exact, LocalSolver
 
 
 class Outer(NamedTuple):
-    """Catalyst's slow sequences: the centre y_t of the present problem, and x_t, where it began."""
+    """Catalyst's slow sequences: the center y_t of the present problem, and x_t, where it began."""
 
-    centre: Params
+    center: Params
     x: Params
 
 
@@ -53,13 +53,13 @@ class Catalyst:
         """The outer sequences in round k, and whether the next outer problem begins in it."""
         begins = (k > 0) & (k % self.period == 0)
         root = jnp.sqrt(self.convexity / (self.convexity + self.pull))
-        centre = trees.axpy((1 - root) / (1 + root), trees.subtract(x, outer.x), x)
-        return trees.where(begins, Outer(centre, x), outer), begins
+        center = trees.axpy((1 - root) / (1 + root), trees.subtract(x, outer.x), x)
+        return trees.where(begins, Outer(center, x), outer), begins
 
     def joint(self, outer: Outer, x: Params, step_size: Any) -> tuple[Params, Any]:
         """The prox of f_xi + theta/2 |. - y|^2 at x as one of f_xi: its point, between x and y, and its step size."""
         shorter = 1 / (1 / step_size + self.pull)
-        return trees.axpy(shorter / step_size, x, trees.scale(shorter * self.pull, outer.centre)), shorter
+        return trees.axpy(shorter / step_size, x, trees.scale(shorter * self.pull, outer.center)), shorter
 
 
 @struct
@@ -79,10 +79,10 @@ class Svrp:
     def round(self, state: SvrpState, key: Key[Array, ""], fed: Federation) -> tuple[SvrpState, ProxInfo]:
         x, outer, gamma = state.x, state.outer, self.step_size(state.k)
         full = coin(self.probability, key, state.k)
-        centre = x
+        center = x
         if self.catalyst is not None:
             outer, begins = self.catalyst.advance(outer, x, state.k)
-            centre, gamma = self.catalyst.joint(outer, x, gamma)
+            center, gamma = self.catalyst.joint(outer, x, gamma)
             full = full | begins
 
         def move() -> tuple[Anchor, Any]:
@@ -91,7 +91,7 @@ class Svrp:
 
         anchor, spent = fed.cond(full, move, lambda: (state.anchor, jnp.asarray(0)))
         client = fed.sample(key, 1)
-        reply = fed.mean(client, self.step, x=centre, anchor=anchor.x, g=anchor.g, step_size=gamma)
+        reply = fed.mean(client, self.step, x=center, anchor=anchor.x, g=anchor.g, step_size=gamma)
 
         info = ProxInfo(gamma, reply.certificate, spent + 2 + reply.certificate.gradients)
         return SvrpState(reply.x, anchor, outer, state.k + 1), info
@@ -120,13 +120,13 @@ def svrp(step_size: ScheduleLike, probability: ScheduleLike, *, solver: LocalSol
     .. math:: x_{k+1} \approx \mathrm{prox}_{\gamma f_\xi}\bigl(x_k - \gamma(\nabla f(w) - \nabla f_\xi(w))\bigr),
         \qquad w = x_k \text{ with probability } p, \text{ and in round } 0
 
-    3d floats down and d up for one client a round, and d and d for everyone when the anchor moves. No state on clients.
-    The paper throws its coin after the step, for the next round; here it is thrown before the step, which is the same.
-    Theory, for :math:`\mu`-strongly convex clients: :math:`\gamma = \mu/(2\delta^2)`, :math:`p = 1/n`,
-    :math:`O((n + \delta^2/\mu^2)\log 1/\epsilon)` rounds; nothing is known for non-convex ones.
+    3d floats down and d up for one client per round, and d and d for everyone when the anchor moves. No state on
+    clients. The paper throws its coin after the step, for the next round. Here it is thrown before the step: the same
+    method. Theory, for :math:`\mu`-strongly convex clients: :math:`\gamma = \mu/(2\delta^2)`, :math:`p = 1/n`,
+    :math:`O((n + \delta^2/\mu^2)\log 1/\epsilon)` rounds; there is no theory for non-convex ones.
 
     Arguments:
-        step_size: :math:`\gamma_k`: a number, one value a round, or a schedule.
+        step_size: :math:`\gamma_k`: a number, one value per round, or a schedule.
         probability: p, likewise, in [0, 1].
         solver: how a client answers the prox.
 
@@ -157,7 +157,7 @@ def catalyzed_svrp(
 
     For `period` rounds SVRP works on :math:`f + \frac\theta2\|\cdot - y_t\|^2`, from the last point and with a fresh
     anchor; then :math:`y_{t+1} = x_{t+1} + \beta(x_{t+1} - x_t)`. The costs are those of `svrp`: the quadratic is known
-    to the server, which sends the centre and the step size of the joint prox. Theory:
+    to the server, which sends the center and the step size of the joint prox. Theory:
     :math:`\mu + \theta = \delta/\sqrt n`, :math:`O((n + n^{3/4}\sqrt{\delta/\mu})\log 1/\epsilon)` rounds.
 
     Arguments:

@@ -21,22 +21,22 @@ from fedspam.solvers import LBFGS, Exact, LocalSolver
 def svrs(
     cohort_size: int, step_size: ScheduleLike, probability: ScheduleLike, *, solver: LocalSolver = LBFGS()
 ) -> Factored:
-    r"""SVRS: gradients from everywhere, the prox always from the delegate, client 0.
+    r"""SVRS: gradients from all clients, the prox always from the delegate, client 0.
 
     .. math::
         g_k &= \nabla f(w) + \nabla f_S(x_k) - \nabla f_S(w), \qquad
             w = x_k \text{ with probability } p, \text{ and in round } 0 \\
         x_{k+1} &\approx \arg\min_y f_0(y) + \langle g_k - \nabla f_0(x_k), y\rangle + \tfrac{1}{2\gamma}\|y - x_k\|^2
 
-    A cohort's round: 2d floats down and d up for each of its clients, then 2d and d for the delegate; when the anchor
-    moves, d and d for everyone instead of the cohort. The delegate stands for the paper's server with data of its own,
-    where those 3d floats would not travel. The paper's epochs of geometric length, each from where the last
-    ended, are these coins. Theory, for :math:`\mu`-strongly convex f whose clients may be non-convex:
-    :math:`\gamma = 1/(2\sqrt n\delta)`, :math:`p = 1/n`, B = 1, :math:`O((n + \sqrt n\delta/\mu)\log 1/\epsilon)`.
+    A round with a cohort: 2d floats down and d up for each of its clients, then 2d and d for the delegate; when the
+    anchor moves, d and d for everyone instead of the cohort. The delegate stands for the paper's server with data of
+    its own, where those 3d floats would not travel. The paper's epochs of geometric length, each from where the last
+    ended, are these coins. Theory, for :math:`\mu`-strongly convex f whose clients may be non-convex: :math:`\gamma =
+    1/(2\sqrt n\delta)`, :math:`p = 1/n`, B = 1, :math:`O((n + \sqrt n\delta/\mu)\log 1/\epsilon)`.
 
     Arguments:
         cohort_size: B; 1 in the paper.
-        step_size: :math:`\gamma_k`, the paper's :math:`\theta`: a number, one value a round, or a schedule.
+        step_size: :math:`\gamma_k`, the paper's :math:`\theta`: a number, one value per round, or a schedule.
         probability: p, likewise, in [0, 1].
         solver: how the delegate answers the prox. The paper's
             accuracy, :math:`\|\nabla\phi(y)\|^2 \le \frac{\mu}{20\gamma}\|x_k - y_*\|^2`, is tighter where

@@ -14,7 +14,7 @@ from fedspam.solvers._search import Search, first_length, search
 
 
 class Pairs(NamedTuple):
-    """The last steps and the changes of slope along them, oldest first; rows that are still empty have weight 0."""
+    """The last steps and the changes of slope along them, oldest first. Empty rows have weight 0."""
 
     steps: Params  # [memory, ...]
     changes: Params  # [memory, ...]
@@ -24,15 +24,15 @@ class Pairs(NamedTuple):
 
 @struct
 class LBFGS:
-    r"""L-BFGS with a backtracking line search, until the certificate holds. The solver to use where nothing is known.
+    r"""L-BFGS with a backtracking line search, until the certificate holds. The default solver: it needs no constant.
 
     A pair of a step s and its change of slope v enters the memory only if
     :math:`\langle s, v\rangle \ge \|s\|^2/(10\gamma)`, as it does for every convex client; so all directions are of
     descent, also where the client is not convex.
 
     Arguments:
-        steps: at most so many.
-        memory: pairs kept; the client needs twice this many times its parameters of memory, while it solves.
+        steps: largest number of steps.
+        memory: number of pairs kept. While it solves, the client stores twice this many vectors of parameters.
         stop: when the answer is good enough.
 
     Liu, Nocedal: On the limited memory BFGS method for large scale optimization, 1989; Li, Fukushima: On the global
@@ -60,7 +60,7 @@ class LBFGS:
         def turn(now: Search) -> tuple[Pairs, Params]:
             pairs, slope = _remember(now.memory, now, phi.step_size), now.point.slope
             direction = trees.scale(-1, _times_inverse_hessian(pairs, slope))
-            # rounding can spoil a direction; then forget, and start again from the steepest
+            # rounding can spoil a direction; then drop all pairs and restart from the steepest descent
             descent = trees.dot(direction, slope) < 0
             pairs = pairs._replace(weights=jnp.where(descent | ~now.fresh, pairs.weights, 0))
             return pairs, trees.where(descent, direction, trees.scale(-pairs.scale, slope))
