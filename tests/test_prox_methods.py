@@ -260,7 +260,7 @@ def _flip(k, p):
 def test_s_dane_equals_an_independent_loop(play, population, accelerated):
     gamma, mu, cohorts = 0.6, 0.7, [[0, 1], [2, 3], [4, 0], [5, 1], [0, 3], [2, 4]]
     build = acc_s_dane if accelerated else s_dane
-    run = play(build(gamma, convexity=mu, cohort_size=2, **PROX), population, cohort=cohorts)
+    run = play(build(2, gamma, convexity=mu, **PROX), population, cohort=cohorts)
     # with the A and B of the paper, whose ratio the method keeps
     x = v = np.ones(D)
     A, B = 0.0, 1.0
@@ -286,7 +286,7 @@ def test_acceleration_pays_where_the_condition_is_bad(play):
     population = quadratics(KEY, clients=8, dimension=8, delta=1.0, condition=1000.0, curvature=0.01)
     norm = {}
     for build in (s_dane, acc_s_dane):
-        run = play(build(0.5, convexity=0.01, **PROX), population, 120)
+        run = play(build(None, 0.5, convexity=0.01, **PROX), population, 120)
         norm[build] = float(jnp.linalg.norm(population.gradient(run.params)))
     assert norm[acc_s_dane] < 0.01 * norm[s_dane]
 

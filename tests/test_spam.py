@@ -1,5 +1,7 @@
 """The SPAM family against hand-worked rounds, an independent NumPy loop, and the identities it must satisfy."""
 
+import dataclasses
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -236,3 +238,8 @@ def test_spam_pp_is_the_factored_method_with_mvr(clients, movers, first):
     for a, b in zip(*map(jax.tree.leaves, ((own.state, own.rows), (template.state, template.rows))), strict=True):
         np.testing.assert_array_equal(a, b)
     assert ledger.plan(method, jnp.ones(5)) == ledger.plan(factored, jnp.ones(5))
+
+
+def test_the_server_cannot_be_the_mover_of_spam_pp():
+    with pytest.raises(ValueError, match="movers = 'server'"):
+        dataclasses.replace(spam_pp(3, 1.0, 0.5), movers="server")

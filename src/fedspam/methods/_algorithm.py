@@ -14,7 +14,7 @@ from fedspam.solvers import Certificate
 
 State = TypeVar("State")
 
-MOVERS = ("one", "fresh", "second", "average", "everyone", "delegate", "server")
+MOVERS = ("one", "fresh", "second", "average", "everyone", "delegate")
 
 
 class Algorithm(Protocol[State]):

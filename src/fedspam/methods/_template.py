@@ -49,7 +49,7 @@ class Factored:
     name: str = static(default="factored")
 
     def __post_init__(self) -> None:
-        checks.one_of("movers", self.movers, MOVERS)
+        checks.one_of("movers", self.movers, (*MOVERS, "server"))
         if self.cohort_size is not None:
             checks.whole("cohort_size", self.cohort_size, 1)
         if self.solver is None and self.movers != "server":
