@@ -654,7 +654,7 @@ LOCAL = [name for name, row in METHODS.items() if row.build.__module__.split("."
 def test_grids_and_trees(name):
     """Every setting of a grid builds, about twelve of them, and every method takes parameters in any tree."""
     row = METHODS[name]
-    sizes = {"cohort_size": 2} if row.example.get("cohort_size") else {}
+    sizes = {"cohort_size": 2} if "cohort_size" in row.example else {}
     grid = row.grid(Scales(delta=0.1, smoothness=2.0, clients=6, cohort=2))
     assert 10 <= len(grid) <= 14
     built = [row.build(**sizes, **setting) for setting in grid]
@@ -681,7 +681,7 @@ def test_grids_and_trees(name):
     [
         (lambda: fedavg(0, 1, 0.1), "cohort_size"),
         (lambda: fedavg(2, 0, 0.1), "local_steps"),
-        (lambda: fedavg(2, 1, -0.1), "step_size"),
+        (lambda: fedavg(2, 1, -0.1), "local_rate"),
         (lambda: fedavg(2, 1, 0.1, server_step_size=0.0), "server_step_size"),
         (lambda: fedavgm(2, 1, 0.1, momentum=1.5), "momentum"),
         (lambda: fedadam(2, 1, 0.1, 0.1, adaptivity=0.0), "adaptivity"),
@@ -693,7 +693,7 @@ def test_grids_and_trees(name):
         (lambda: fedred(0.1, -1.0, 0.5), "regularization"),
         (lambda: fedred(0.1, 0.1, 0.5, control="memory", model="one"), "control='gradient'"),
         (lambda: mime(2, 0, 0.1), "local_steps"),
-        (lambda: mime_mvr(2, 3, 0.1, 0.0), "momentum"),
+        (lambda: mime_mvr(2, 3, 0.1, 0.0), "fresh_weight"),
         (lambda: ce_lsgd(2, 0, 0.1, 0.5), "local_steps"),
         (lambda: Momentum(2.0), "momentum"),
     ],

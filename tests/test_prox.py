@@ -427,7 +427,7 @@ def test_gradient_descent_by_hand(gamma: float) -> None:
     client = CLIENTS["logistic"]
     twin, g = Twin(client), direction(client)
     for solver in (GradientDescent(steps=5), GradientDescent(steps=5, local_rate=0.3, safeguard=False)):
-        step = 1 / (float(client.smoothness) + 1 / gamma) if solver.step_size is None else solver.step_size
+        step = 1 / (float(client.smoothness) + 1 / gamma) if solver.local_rate is None else solver.local_rate
         by_hand = X
         for _ in range(5):
             by_hand = by_hand - step * twin.slope(by_hand, X, g, gamma)
