@@ -54,13 +54,13 @@ def central(flags):
         add = lambda sum, rows: (jax.tree.map(jnp.add, sum, jax.grad(loss)(x, rows)), None)
         return lax.scan(add, jax.tree.map(jnp.zeros_like, x), split)[0]
 
-    estimator = spam_pp(flags.cohort, 0.1, 0.1).estimator
+    method = spam_pp(flags.cohort, 0.1, 0.1)
 
     @jax.jit
     def exchange(clients, x, x_prev, key):
         fed = Traced(clients, chunk=flags.chunk)
         return fed.mean(
-            fed.sample(key, flags.cohort), estimator.difference, x=x, x_prev=x_prev, fresh_weight=jnp.float32(0.1)
+            fed.sample(key, flags.cohort), method.difference, x=x, x_prev=x_prev, fresh_weight=jnp.float32(0.1)
         )
 
     spam = clocked(exchange, flags, clients, x, x_prev, key)

@@ -34,19 +34,19 @@ def loss(population, params):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("who", ["average", "one"])
-def test_scaling_f_changes_nothing(who):
+@pytest.mark.parametrize("movers", ["average", "one"])
+def test_scaling_f_changes_nothing(movers):
     """The same iterates for f and for 1000 f, up to rounding that the trust ratio's cancellations enlarge."""
     scaled = Quadratics.of(1000 * PEOPLE.hessians, 1000 * PEOPLE.linears)
-    method = auto(5, solver=Exact(), who=who)
+    method = auto(5, solver=Exact(), movers=movers)
     ours, theirs = (simulate(method, population, START, rounds=15, key=0).params for population in (PEOPLE, scaled))
     np.testing.assert_allclose(ours, theirs, rtol=1e-6)
 
 
 def test_the_cohort_size_is_all_it_needs():
     """`spam_pp(B)` and `spam_ppa(B)` are `auto`; half of the parameters is an error that says so."""
-    assert spam_pp(5).who == "one"
-    assert spam_ppa(5).who == "average"
+    assert spam_pp(5).movers == "one"
+    assert spam_ppa(5).movers == "average"
     with pytest.raises(ValueError, match="fresh_weight is missing; give both"):
         spam_pp(5, 1.0)
     with pytest.raises(ValueError, match="step_size is missing; give both"):
@@ -58,13 +58,13 @@ def test_the_cohort_size_is_all_it_needs():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("who", ["average", "one"])
-def test_minibatch_clients_train_and_stay_finite(who):
+@pytest.mark.parametrize("movers", ["average", "one"])
+def test_minibatch_clients_train_and_stay_finite(movers):
     population, start = clients(), MODEL.init(0)
-    run = simulate(auto(6, who=who), population, start, rounds=40, key=0)
+    run = simulate(auto(6, movers=movers), population, start, rounds=40, key=0)
     assert run.status == "completed"
     assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(run.params))
-    assert loss(population, run.params) < (0.3 if who == "average" else 0.7) * loss(population, start)
+    assert loss(population, run.params) < (0.3 if movers == "average" else 0.7) * loss(population, start)
 
 
 @pytest.mark.slow

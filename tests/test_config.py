@@ -102,7 +102,7 @@ def test_schedules() -> None:
     assert gamma == pytest.approx(1.0)
     effective = 2 * 4 / 3  # B (n - 1) / (n - B)
     squared = 96 * (0.1 * gamma) ** 2
-    assert float(made.estimator.fresh_weight(3)) == pytest.approx(squared / (squared + effective))
+    assert float(made.fresh_weight(3)) == pytest.approx(squared / (squared + effective))
     listed = build.build_method(
         decode(with_(algorithm=SMALL["algorithm"] | {"step_size": [0.5, 0.25]})).algorithm, None
     )

@@ -10,7 +10,7 @@ import pytest
 from fedspam import Keep, simulate, simulate_many
 from fedspam.federation import ledger, loopback
 from fedspam.federation.traced import Traced
-from fedspam.methods import METHODS
+from fedspam.methods import METHODS, Momentum, fedred, mime, spam
 from fedspam.problems import quadratics
 
 ROUNDS = 6
@@ -108,7 +108,7 @@ def test_no_tracer_leaks(name, clients):
 def test_costs_are_those_of_its_row(name, clients):
     row, d = METHODS[name], 5
     # a method that cannot do with a part of the clients asks all of them
-    cohort = row.example.get("cohort_size", clients.size if row.partial == "no" else 1)
+    cohort = row.example.get("cohort_size") or (clients.size if row.partial == "no" else 1)
     plan = ledger.plan(row.make(), jnp.zeros(d), clients)
     assert plan.branches == (row.coin != "")
     of_row = [exchange for exchange in plan.round if exchange.label.partition("@")[2] in ("", row.coin)]
@@ -156,3 +156,18 @@ def test_it_is_a_frozen_pytree(name):
 def test_clients_remember_only_where_the_row_says_so(name):
     remembers = bool(jax.tree.leaves(METHODS[name].make().client_state(jnp.ones(5))))
     assert remembers == (METHODS[name].stateless == "no")
+
+
+@everyone
+def test_a_method_knows_its_own_name(name):
+    assert METHODS[name].make().name == name
+
+
+def test_a_name_depends_on_no_number():
+    """Sweeps need one tree structure for all values."""
+    for build in (
+        lambda c: spam(c, c),
+        lambda c: mime(4, 3, c, base=Momentum(c)),
+        lambda c: fedred(c, c, c, control="memory"),
+    ):
+        assert jax.tree.structure(build(0.1)) == jax.tree.structure(build(1.0))

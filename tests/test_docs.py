@@ -81,9 +81,7 @@ def test_skeleton_of_a_method_works(tmp_path: Path) -> None:
 
 def test_every_method_is_exported() -> None:
     for row in METHODS.values():
-        name = row.build.__name__
-        assert name in fedspam.methods.__all__
-        assert getattr(fedspam.methods, name) is row.build
+        assert getattr(fedspam.methods, row.build.__name__) is row.build
 
 
 def test_the_page_of_methods_is_what_the_command_prints(capsys: pytest.CaptureFixture[str]) -> None:

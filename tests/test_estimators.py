@@ -201,7 +201,7 @@ def test_a_scale_of_zero_is_sgd_with_fresh_weight(play, population, draws):
 
 def test_momentum_one_on_the_server_is_sgd(play, population, draws):
     run = play(mvr(2, draws["gammas"], 1.0, first="update"), population, cohort=draws["cohorts"])
-    sgd = Factored(CohortGradient(), None, Values(jnp.asarray(draws["gammas"])), who="server", cohort_size=2)
+    sgd = Factored(CohortGradient(), None, Values(jnp.asarray(draws["gammas"])), movers="server", cohort_size=2)
     np.testing.assert_allclose(run.params, play(sgd, population, cohort=draws["cohorts"]).params, rtol=1e-13)
 
 
@@ -261,13 +261,13 @@ def test_sarah_is_page_with_a_regular_coin(play, population):
 def test_without_fresh_gradients_mvr_is_sarah(play, population):
     start = population.gradient(jnp.ones(D))
     estimator = MVR(Constant(0.0))
-    run = play(Factored(estimator, None, Constant(0.2), Given(start), who="server", cohort_size=2), population)
+    run = play(Factored(estimator, None, Constant(0.2), Given(start), movers="server", cohort_size=2), population)
     np.testing.assert_allclose(run.params, play(page(2, 0.2, 0.0), population).params, rtol=1e-13)
 
 
 def test_without_a_pull_rg_is_sarah(play, population):
     made = [rg_saga(2, 0.5, 0.0, solver=Exact()), rg_svrg(2, 0.5, 0.0, 0.4, solver=Exact())]
-    plain = Factored(page(2, 1.0, 0.0).estimator, Exact(), Constant(0.5), who="delegate", cohort_size=2)
+    plain = Factored(page(2, 1.0, 0.0).estimator, Exact(), Constant(0.5), movers="delegate", cohort_size=2)
     expected = play(plain, population).params
     for method in made:
         np.testing.assert_allclose(play(method, population).params, expected, rtol=1e-12)
@@ -382,8 +382,8 @@ def test_a_gradient_of_zero_does_not_divide_by_zero(play):
         (lambda: rg_saga(2, 0.1, 2.0), "pull = 2.0"),
         (lambda: storm(2, kappa=0.0), "kappa = 0.0"),
         (lambda: meta_storm(2, exponent=0.8), "exponent = 0.8"),
-        (lambda: Factored(CohortGradient(), None, Constant(0.1), who="one"), "solver is None"),
-        (lambda: Factored(CohortGradient(), None, Constant(0.1), who="sever"), "did you mean 'server'"),
+        (lambda: Factored(CohortGradient(), None, Constant(0.1), movers="one"), "solver is None"),
+        (lambda: Factored(CohortGradient(), None, Constant(0.1), movers="sever"), "did you mean 'server'"),
     ],
 )
 def test_bad_arguments_are_refused(build, says):

@@ -393,7 +393,7 @@ def test_another_solver_is_refused_and_the_difference_is_named():
 @pytest.mark.parametrize(
     ("method", "params", "named"),
     [
-        (spam(step_size=0.5, fresh_weight=0.3), FIRST, "algorithm is Factored on the server, Spam on the client"),
+        (spam(step_size=0.5, fresh_weight=0.3), FIRST, "algorithm is SpamPP on the server, Spam on the client"),
         (METHOD, jnp.ones(5), r"float64\[5\]"),
         (METHOD, jnp.ones(4, jnp.float32), r"float32\[4\]"),
         (METHOD, {"weights": FIRST}, "params.weights"),

@@ -201,7 +201,7 @@ def test_the_server_can_be_the_prox_client_on_proxy_data(tmp_path):
     secure = SecureSum(in_clear=("train.prox",))
     population, x = quadratics(0, clients=6, dimension=3, delta=0.1), jnp.ones(3)
     spam = spam_pp(4, step_size=0.5, fresh_weight=0.3, solver=Exact())
-    delegated, seen = dataclasses.replace(spam, who="delegate"), []
+    delegated, seen = dataclasses.replace(spam, movers="delegate"), []
 
     def twist(client, message, answer):
         reply = answer()
@@ -218,7 +218,7 @@ def test_the_server_can_be_the_prox_client_on_proxy_data(tmp_path):
     np.testing.assert_allclose(found, simulate(delegated, population, x, rounds=3, key=1).params, atol=1e-7)
     assert {client for client, kind, *_ in seen if kind == "train.prox"} == {0}
     assert {name for _, kind, *names in seen if kind != "train.prox" for name in names} == {"masked"}
-    other = dataclasses.replace(spam, who="average")  # a server that asks others as well
+    other = dataclasses.replace(spam, movers="average")  # a server that asks others as well
     seen.clear()
     with pytest.raises(RuntimeError, match="only client 0"):
         run(other)

@@ -364,7 +364,12 @@ def test_one_local_step_of_mime_is_the_central_optimiser(population, build):
 
 def test_with_everyone_and_one_step_scaffold_and_scaffnew_are_gradient_descent(population):
     x = Numpy(population).descended(START, ROUNDS, 0.3)
-    for method in (scaffold(N, 1, 0.3), scaffold(N, 1, 0.3, option="gradient"), scaffnew(0.3, 1.0), bvr_l_sgd(1, 0.3)):
+    for method in (
+        scaffold(N, 1, 0.3),
+        scaffold(N, 1, 0.3, option="gradient"),
+        scaffnew(0.3, 1.0),
+        bvr_l_sgd(None, 1, 0.3),
+    ):
         np.testing.assert_allclose(final(method, population), x, rtol=1e-12)
 
 
@@ -372,7 +377,8 @@ ONE_CLIENT = {
     "fedavg": fedavg(1, 3, 0.2), "scaffold": scaffold(1, 3, 0.2),
     "scaffold_gradient": scaffold(1, 3, 0.2, option="gradient"),
     "mime": mime(1, 3, 0.2), "mime_lite": mime_lite(1, 3, 0.2), "mime_mvr": mime_mvr(1, 3, 0.2, 0.4),
-    "mime_lite_mvr": mime_lite_mvr(1, 3, 0.2, 0.4), "ce_lsgd": ce_lsgd(1, 3, 0.2, 0.4), "bvr_l_sgd": bvr_l_sgd(3, 0.2),
+    "mime_lite_mvr": mime_lite_mvr(1, 3, 0.2, 0.4), "ce_lsgd": ce_lsgd(1, 3, 0.2, 0.4),
+    "bvr_l_sgd": bvr_l_sgd(None, 3, 0.2),
     "scaffnew": scaffnew(0.2, 0.5), "fedred": fedred(0.2, 0.0, 0.5),
 }  # fmt: skip
 
@@ -427,7 +433,7 @@ def test_ce_lsgd_with_one_step_is_server_mvr_and_with_many_the_prox(population):
 
 
 def test_fedprox_is_the_prox_of_the_clients_own_losses(population):
-    own = Factored(OwnGradient(), Exact(), Constant(0.7), who="average", cohort_size=2)
+    own = Factored(OwnGradient(), Exact(), Constant(0.7), movers="average", cohort_size=2)
     exact = final(fedprox(2, 0.7, solver=Exact()), population, cohorts=COHORTS)
     np.testing.assert_allclose(exact, final(own, population, cohorts=COHORTS), rtol=1e-13)
     steps = final(fedprox(2, 0.7, local_steps=120, local_rate=0.25), population, cohorts=COHORTS)
@@ -477,7 +483,7 @@ EXACT = {
     "mime_momentum": (mime(N, 3, 0.2, base=Momentum(0.5)), 150),
     "mime_adam": (mime(N, 3, 0.05, base=Adam(0.5, 0.9, 0.2)), 300),
     "mime_mvr": (mime_mvr(N, 5, 0.2, 0.5), 80), "ce_lsgd": (ce_lsgd(None, 4, 0.2, 0.5, start=jnp.zeros(4)), 150),
-    "bvr_l_sgd": (bvr_l_sgd(4, 0.2), 120),
+    "bvr_l_sgd": (bvr_l_sgd(None, 4, 0.2), 120),
 }  # fmt: skip
 
 
@@ -545,7 +551,7 @@ def test_every_local_step_sees_a_minibatch_of_its_own():
 
 WHOLE = np.array([0.75, 0.75])  # the gradient of all rows
 OF_MINIBATCHES = {
-    "mime": mime(2, 7, 0.5, minibatch=True), "bvr_l_sgd": bvr_l_sgd(7, 0.5, minibatch=True),
+    "mime": mime(2, 7, 0.5, minibatch=True), "bvr_l_sgd": bvr_l_sgd(None, 7, 0.5, minibatch=True),
     "ce_lsgd": ce_lsgd(2, 7, 0.5, 0.3, start=jnp.asarray(WHOLE), minibatch=True),
     "mime_mvr": mime_mvr(2, 7, 0.5, 0.3, start=jnp.asarray(WHOLE), minibatch=True),
 }  # fmt: skip
@@ -619,7 +625,7 @@ def test_what_is_sent(population):
     assert floats(mime_lite(2, 3, 0.1, base=Momentum()), population) == [(2, 2, 2)]
     assert floats(mime_lite_mvr(2, 3, 0.1, 0.3), population) == [(2, 3, 2)]
     assert floats(ce_lsgd(2, 3, 0.1, 0.3), population) == [(2, 2, 1), (1, 1, 1)]
-    assert floats(bvr_l_sgd(3, 0.1), population) == [(N, 1, 1), (1, 1, 1)]
+    assert floats(bvr_l_sgd(None, 3, 0.1), population) == [(N, 1, 1), (1, 1, 1)]
     assert floats(fedred(0.1, 0.1, 0.5, model="one"), population) == [(N, 1, 1), (1, 1, 1)]
     assert floats(scaffnew(0.1, 0.5), population) == [(N, 1, 1)]
 
@@ -675,11 +681,11 @@ def test_grids_and_trees(name):
     [
         (lambda: fedavg(0, 1, 0.1), "cohort_size"),
         (lambda: fedavg(2, 0, 0.1), "local_steps"),
-        (lambda: fedavg(2, 1, -0.1), "step_size"),
+        (lambda: fedavg(2, 1, -0.1), "local_rate"),
         (lambda: fedavg(2, 1, 0.1, server_step_size=0.0), "server_step_size"),
         (lambda: fedavgm(2, 1, 0.1, momentum=1.5), "momentum"),
         (lambda: fedadam(2, 1, 0.1, 0.1, adaptivity=0.0), "adaptivity"),
-        (lambda: fedprox(2, 1.0), "must both be given"),
+        (lambda: fedprox(2, 1.0), "give both, or a solver"),
         (lambda: fedprox(2, 1.0, solver=Exact(), local_steps=3), "leave out"),
         (lambda: feddyn(2, -1.0, solver=Exact()), "step_size"),
         (lambda: scaffold(2, 1, 0.1, option="gradients"), "did you mean 'gradient'"),
@@ -687,7 +693,7 @@ def test_grids_and_trees(name):
         (lambda: fedred(0.1, -1.0, 0.5), "regularization"),
         (lambda: fedred(0.1, 0.1, 0.5, control="memory", model="one"), "control='gradient'"),
         (lambda: mime(2, 0, 0.1), "local_steps"),
-        (lambda: mime_mvr(2, 3, 0.1, 0.0), "momentum"),
+        (lambda: mime_mvr(2, 3, 0.1, 0.0), "fresh_weight"),
         (lambda: ce_lsgd(2, 0, 0.1, 0.5), "local_steps"),
         (lambda: Momentum(2.0), "momentum"),
     ],

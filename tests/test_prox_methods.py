@@ -192,7 +192,7 @@ def test_three_rounds_of_svrp_by_hand():
 def test_svrp_is_the_svrg_estimate_of_the_client_that_moves(play, population):
     ids, coins = [3, 1, 4, 1, 5, 0], jnp.array([1.0, 0, 0, 1, 0, 0])
     # two trips instead of one; where the anchor moves, the estimate is exact and so is SVRP's
-    two = Factored(SVRG(Values(coins)), Exact(), Constant(0.6), who="one", cohort_size=1)
+    two = Factored(SVRG(Values(coins)), Exact(), Constant(0.6), movers="one", cohort_size=1)
     one = play(svrp(0.6, coins, **PROX), population, cohort=ids)
     np.testing.assert_allclose(play(two, population, cohort=ids).params, one.params, rtol=1e-12)
 
@@ -260,7 +260,7 @@ def _flip(k, p):
 def test_s_dane_equals_an_independent_loop(play, population, accelerated):
     gamma, mu, cohorts = 0.6, 0.7, [[0, 1], [2, 3], [4, 0], [5, 1], [0, 3], [2, 4]]
     build = acc_s_dane if accelerated else s_dane
-    run = play(build(gamma, convexity=mu, cohort_size=2, **PROX), population, cohort=cohorts)
+    run = play(build(2, gamma, convexity=mu, **PROX), population, cohort=cohorts)
     # with the A and B of the paper, whose ratio the method keeps
     x = v = np.ones(D)
     A, B = 0.0, 1.0
@@ -286,7 +286,7 @@ def test_acceleration_pays_where_the_condition_is_bad(play):
     population = quadratics(KEY, clients=8, dimension=8, delta=1.0, condition=1000.0, curvature=0.01)
     norm = {}
     for build in (s_dane, acc_s_dane):
-        run = play(build(0.5, convexity=0.01, **PROX), population, 120)
+        run = play(build(None, 0.5, convexity=0.01, **PROX), population, 120)
         norm[build] = float(jnp.linalg.norm(population.gradient(run.params)))
     assert norm[acc_s_dane] < 0.01 * norm[s_dane]
 
@@ -299,7 +299,7 @@ ONE_ROUND = {
     "saber": saber(2, 1e12, 0.0, **PROX),
     "svrp": svrp(1e12, 0.0, **PROX),
     "svrs": svrs(2, 1e12, 0.0, **PROX),
-    "s_dane": s_dane(1e12, **PROX),
+    "s_dane": s_dane(None, 1e12, **PROX),
     "rg_saga": rg_saga(2, 1e12, 0.3, **PROX),
     "rg_svrg": rg_svrg(2, 1e12, 0.3, 0.0, **PROX),
 }
@@ -320,7 +320,7 @@ ALONE = {
     "saber_partial": saber_partial(1, 1, 0.5, 0.3, **PROX),
     "svrp": svrp(0.5, 0.3, **PROX),
     "svrs": svrs(1, 0.5, 0.3, **PROX),
-    "s_dane": s_dane(0.5, **PROX),
+    "s_dane": s_dane(None, 0.5, **PROX),
     "rg_saga": rg_saga(1, 0.5, 0.3, **PROX),
     "rg_svrg": rg_svrg(1, 0.5, 0.3, 0.3, **PROX),
     "mvr": mvr(1, 0.5, 0.3),
@@ -345,7 +345,7 @@ SCALED = {
     "saber": lambda c: saber(2, 0.5 / c, 0.3, **PROX),
     "catalyzed_svrp": lambda c: catalyzed_svrp(0.5 / c, 0.3, 0.4 * c, 0.6 * c, 3, **PROX),
     "acc_svrs": lambda c: acc_svrs(2, 0.5 / c, 0.3, 0.5, 0.6 * c, **PROX),
-    "acc_s_dane": lambda c: acc_s_dane(0.5 / c, convexity=0.6 * c, cohort_size=2, **PROX),
+    "acc_s_dane": lambda c: acc_s_dane(2, 0.5 / c, convexity=0.6 * c, **PROX),
     "rg_saga": lambda c: rg_saga(2, 0.5 / c, 0.3, **PROX),
     "rg_svrg": lambda c: rg_svrg(2, 0.5 / c, 0.3, 0.3, **PROX),
     "page": lambda c: page(2, 0.2 / c, 0.3),
@@ -371,8 +371,8 @@ EXACT = {
     "catalyzed_svrp": (catalyzed_svrp(0.5, 0.3, 0.2, 1.0, 6, **PROX), 1e-12),
     "svrs": (svrs(2, 0.5, 0.3, **PROX), 1e-12),
     "acc_svrs": (acc_svrs(2, 0.5, 0.3, 0.5, 1.0, **PROX), 1e-12),
-    "s_dane": (s_dane(1.0, convexity=1.0, **PROX), 1e-12),
-    "acc_s_dane": (acc_s_dane(1.0, convexity=1.0, **PROX), 1e-12),
+    "s_dane": (s_dane(None, 1.0, convexity=1.0, **PROX), 1e-12),
+    "acc_s_dane": (acc_s_dane(None, 1.0, convexity=1.0, **PROX), 1e-12),
     "rg_saga": (rg_saga(2, 0.5, 0.3, **PROX), 1e-12),
     "rg_svrg": (rg_svrg(2, 0.5, 0.3, 0.3, **PROX), 1e-12),
     # its steps shrink as squared gradients add up, and its fresh weight with them
@@ -395,7 +395,7 @@ def test_a_grid_proposes_twelve_different_settings(name):
     assert len(built) == len(grid) == 12
 
 
-@pytest.mark.parametrize("build", [lambda: s_dane(0.5, convexity=-1.0), lambda: acc_svrs(2, 0.5, 0.0, 0.5, 0.1)])
+@pytest.mark.parametrize("build", [lambda: s_dane(None, 0.5, convexity=-1.0), lambda: acc_svrs(2, 0.5, 0.0, 0.5, 0.1)])
 def test_bad_arguments_are_refused(build):
     with pytest.raises(ValueError, match="must lie in"):
         build()

@@ -15,6 +15,7 @@ from fedspam import simulate
 from fedspam.methods import METHODS
 from fedspam.problems import quadratics
 from fedspam.simulation import engine
+from fedspam.solvers import LBFGS
 
 ROOT = Path(__file__).parents[1]
 
@@ -32,6 +33,7 @@ from fedspam import Ragged, simulate
 from fedspam.methods import METHODS
 from fedspam.models import softmax_regression
 from fedspam.problems import quadratics
+from fedspam.solvers import LBFGS, Relative
 
 def clients(kind):
     if kind == "quadratics":
@@ -96,7 +98,7 @@ def test_three_devices_do_what_one_does():
         ("quadratics", "spam_pp", {}),  # affine: a central gradient on each device
         ("quadratics", "scaffold", {}),  # clients that remember
         ("ragged", "fedavg", {"local_rate": 0.1}),  # minibatches
-        ("ragged", "spam_ppa", {"solver": None}),
+        ("ragged", "spam_ppa", {"solver": LBFGS()}),
     ]
     (found,) = spawn(cases, devices=3)
     assert found["devices"] == 3

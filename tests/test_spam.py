@@ -1,11 +1,16 @@
 """The SPAM family against hand-worked rounds, an independent NumPy loop, and the identities it must satisfy."""
 
+import dataclasses
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from fedspam import simulate, spam, spam_pp, spam_ppa
+from fedspam.federation import ledger
+from fedspam.methods import Factored
+from fedspam.methods.estimators import MVR
 from fedspam.methods.schedules import cube_root
 from fedspam.problems import Quadratics, quadratics
 from fedspam.solvers import Exact, GradientDescent
@@ -77,8 +82,7 @@ def test_replay_equals_an_independent_loop(clients, method, first):
     run = simulate(made, clients, jnp.asarray(x), rounds=rounds, key=0, replay=replay)
     expected_x, expected_g = numpy_spam(clients, x, g, gammas, fresh_weights, cohorts, movers, first)
     np.testing.assert_allclose(run.params, expected_x, rtol=1e-11, atol=1e-12)
-    state = run.state.g if method == "spam" else run.state.estimate.g
-    np.testing.assert_allclose(state, expected_g, rtol=1e-11, atol=1e-12)
+    np.testing.assert_allclose(run.state.g, expected_g, rtol=1e-11, atol=1e-12)
 
 
 def test_momentum_one_is_the_stochastic_proximal_point_method(clients):
@@ -116,14 +120,14 @@ def test_equal_hessians_with_no_fresh_gradient_keep_the_estimate_exact():
     clients = Quadratics.of(np.tile(np.diag([1.0, 2.0, 3.0]), (5, 1, 1)), np.random.default_rng(1).normal(size=(5, 3)))
     start = clients.gradient(jnp.ones(3))
     run = simulate(spam_pp(2, 0.3, 1e-300, solver=Exact(), start=start), clients, jnp.ones(3), rounds=9, key=0)
-    np.testing.assert_allclose(run.state.estimate.g, clients.gradient(run.state.x_prev), atol=1e-13)
+    np.testing.assert_allclose(run.state.g, clients.gradient(run.state.x_prev), atol=1e-13)
 
 
 def test_everyone_asked_and_an_exact_start_keep_the_estimate_exact(clients):
     run = simulate(
         spam_pp(8, 0.5, 0.4, solver=Exact(), start=clients.gradient(jnp.ones(5))), clients, jnp.ones(5), rounds=9, key=0
     )
-    np.testing.assert_allclose(run.state.estimate.g, clients.gradient(run.state.x_prev), atol=1e-13)
+    np.testing.assert_allclose(run.state.g, clients.gradient(run.state.x_prev), atol=1e-13)
 
 
 @pytest.mark.slow
@@ -149,7 +153,7 @@ def test_small_steps_move_like_server_mvr(clients):
     gap = []
     for gamma in (1e-3, 1e-4):
         run = simulate(spam_pp(4, gamma, 0.3, solver=Exact()), clients, jnp.ones(5), rounds=1, key=0)
-        gap.append(float(jnp.linalg.norm((run.params - 1.0) / gamma + run.state.estimate.g)))
+        gap.append(float(jnp.linalg.norm((run.params - 1.0) / gamma + run.state.g)))
     assert gap[1] < 0.11 * gap[0]
 
 
@@ -216,3 +220,26 @@ def test_bad_arguments_are_refused(argument, value, says):
 def test_a_start_of_another_shape_is_refused(clients):
     with pytest.raises(ValueError, match="g_0"):
         simulate(spam(0.1, 0.5, start=jnp.ones(4)), clients, jnp.ones(5), rounds=1, key=0)
+
+
+@pytest.mark.parametrize("first", ["given", "update"])
+@pytest.mark.parametrize("movers", ["one", "fresh", "average"])
+def test_spam_pp_is_the_factored_method_with_mvr(clients, movers, first):
+    """The same bits and the same messages as the template with these parts."""
+    options = {"solver": GradientDescent(steps=3, local_rate=0.1), "scale": 0.5, "first": first}
+    if movers == "average":
+        method = spam_ppa(3, *cube_root(delta=0.3), **options)
+    else:
+        method = spam_pp(3, *cube_root(delta=0.3), prox_client="fresh" if movers == "fresh" else "cohort", **options)
+    estimator = MVR(method.fresh_weight, 0.5, first=first)
+    factored = Factored(estimator, options["solver"], method.step_size, method.start, movers=movers, cohort_size=3)
+    own, template = (simulate(made, clients, jnp.ones(5), rounds=5, key=3) for made in (method, factored))
+    assert own.rows.keys() == template.rows.keys()
+    for a, b in zip(*map(jax.tree.leaves, ((own.state, own.rows), (template.state, template.rows))), strict=True):
+        np.testing.assert_array_equal(a, b)
+    assert ledger.plan(method, jnp.ones(5)) == ledger.plan(factored, jnp.ones(5))
+
+
+def test_the_server_cannot_be_the_mover_of_spam_pp():
+    with pytest.raises(ValueError, match="movers = 'server'"):
+        dataclasses.replace(spam_pp(3, 1.0, 0.5), movers="server")

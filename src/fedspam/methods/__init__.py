@@ -1,100 +1,72 @@
 """The methods, one file each; every file ends with the method's row of the registry."""
 
-from fedspam.methods._algorithm import Algorithm, EstimateState, Given, Start, WarmStart, Zero
-from fedspam.methods._central import Adam, Momentum, Plain
-from fedspam.methods._registry import METHODS, Cost, Method, Scales, register
-from fedspam.methods._template import Factored
-from fedspam.methods.auto import Auto, auto
-from fedspam.methods.ce_lsgd import bvr_l_sgd, ce_lsgd
-from fedspam.methods.dane import dane, dane_plus, feddane
-from fedspam.methods.fedavg import fedavg
-from fedspam.methods.feddyn import FedDyn, feddyn
-from fedspam.methods.fedopt import FedOpt, fedadagrad, fedadam, fedavgm, fedyogi
-from fedspam.methods.fedprox import fedprox
-from fedspam.methods.fedred import FedRed, fedred
-from fedspam.methods.mime import Mime, mime, mime_mvr
-from fedspam.methods.mime_lite import MimeLite, mime_lite, mime_lite_mvr
-from fedspam.methods.mvr import mvr
-from fedspam.methods.page import page, sarah
-from fedspam.methods.rg import rg_saga, rg_svrg
-from fedspam.methods.s_dane import StableDane, acc_s_dane, s_dane
-from fedspam.methods.saber import saber, saber_partial
-from fedspam.methods.scaffnew import ScaffNew, scaffnew
-from fedspam.methods.scaffold import Scaffold, scaffold
-from fedspam.methods.spam import Spam, spam
-from fedspam.methods.spam_pp import spam_pp, spam_ppa
-from fedspam.methods.sppm import sppm
-from fedspam.methods.storm import Storm, meta_storm, storm, storm_plus
-from fedspam.methods.svrp import Svrp, catalyzed_svrp, svrp
-from fedspam.methods.svrs import AccSvrs, acc_svrs, svrs
-
-__all__ = [
-    "METHODS",
-    "AccSvrs",
-    "Adam",
-    "Algorithm",
-    "Auto",
-    "Cost",
-    "EstimateState",
-    "Factored",
-    "FedDyn",
-    "FedOpt",
-    "FedRed",
-    "Given",
-    "Method",
-    "Mime",
-    "MimeLite",
-    "Momentum",
-    "Plain",
-    "ScaffNew",
-    "Scaffold",
-    "Scales",
-    "Spam",
-    "StableDane",
-    "Start",
-    "Storm",
-    "Svrp",
-    "WarmStart",
-    "Zero",
-    "acc_s_dane",
-    "acc_svrs",
-    "auto",
-    "bvr_l_sgd",
-    "catalyzed_svrp",
-    "ce_lsgd",
-    "dane",
-    "dane_plus",
-    "fedadagrad",
-    "fedadam",
-    "fedavg",
-    "fedavgm",
-    "feddane",
-    "feddyn",
-    "fedprox",
-    "fedred",
-    "fedyogi",
-    "meta_storm",
-    "mime",
-    "mime_lite",
-    "mime_lite_mvr",
-    "mime_mvr",
-    "mvr",
-    "page",
-    "register",
-    "rg_saga",
-    "rg_svrg",
-    "s_dane",
-    "saber",
-    "saber_partial",
-    "sarah",
-    "scaffnew",
-    "scaffold",
-    "spam",
-    "spam_pp",
-    "spam_ppa",
-    "sppm",
-    "storm",
-    "storm_plus",
-    "svrp",
-    "svrs",
-]
+from fedspam.methods._algorithm import Algorithm as Algorithm
+from fedspam.methods._algorithm import Given as Given
+from fedspam.methods._algorithm import Start as Start
+from fedspam.methods._algorithm import StartLike as StartLike
+from fedspam.methods._algorithm import WarmStart as WarmStart
+from fedspam.methods._algorithm import Zero as Zero
+from fedspam.methods._central import Adam as Adam
+from fedspam.methods._central import Momentum as Momentum
+from fedspam.methods._central import Plain as Plain
+from fedspam.methods._registry import METHODS as METHODS
+from fedspam.methods._registry import Cost as Cost
+from fedspam.methods._registry import Method as Method
+from fedspam.methods._registry import Scales as Scales
+from fedspam.methods._registry import register as register
+from fedspam.methods._template import Factored as Factored
+from fedspam.methods.auto import Auto as Auto
+from fedspam.methods.auto import auto as auto
+from fedspam.methods.ce_lsgd import bvr_l_sgd as bvr_l_sgd
+from fedspam.methods.ce_lsgd import ce_lsgd as ce_lsgd
+from fedspam.methods.dane import dane as dane
+from fedspam.methods.dane import dane_plus as dane_plus
+from fedspam.methods.dane import feddane as feddane
+from fedspam.methods.fedavg import fedavg as fedavg
+from fedspam.methods.feddyn import FedDyn as FedDyn
+from fedspam.methods.feddyn import feddyn as feddyn
+from fedspam.methods.fedopt import FedOpt as FedOpt
+from fedspam.methods.fedopt import fedadagrad as fedadagrad
+from fedspam.methods.fedopt import fedadam as fedadam
+from fedspam.methods.fedopt import fedavgm as fedavgm
+from fedspam.methods.fedopt import fedyogi as fedyogi
+from fedspam.methods.fedprox import fedprox as fedprox
+from fedspam.methods.fedred import FedRed as FedRed
+from fedspam.methods.fedred import fedred as fedred
+from fedspam.methods.mime import Mime as Mime
+from fedspam.methods.mime import mime as mime
+from fedspam.methods.mime import mime_mvr as mime_mvr
+from fedspam.methods.mime_lite import MimeLite as MimeLite
+from fedspam.methods.mime_lite import mime_lite as mime_lite
+from fedspam.methods.mime_lite import mime_lite_mvr as mime_lite_mvr
+from fedspam.methods.mvr import mvr as mvr
+from fedspam.methods.page import page as page
+from fedspam.methods.page import sarah as sarah
+from fedspam.methods.rg import rg_saga as rg_saga
+from fedspam.methods.rg import rg_svrg as rg_svrg
+from fedspam.methods.s_dane import StableDane as StableDane
+from fedspam.methods.s_dane import acc_s_dane as acc_s_dane
+from fedspam.methods.s_dane import s_dane as s_dane
+from fedspam.methods.saber import saber as saber
+from fedspam.methods.saber import saber_partial as saber_partial
+from fedspam.methods.scaffnew import ScaffNew as ScaffNew
+from fedspam.methods.scaffnew import scaffnew as scaffnew
+from fedspam.methods.scaffold import Scaffold as Scaffold
+from fedspam.methods.scaffold import scaffold as scaffold
+from fedspam.methods.schedules import ScheduleLike as ScheduleLike
+from fedspam.methods.spam import Spam as Spam
+from fedspam.methods.spam import spam as spam
+from fedspam.methods.spam_pp import SpamPP as SpamPP
+from fedspam.methods.spam_pp import spam_pp as spam_pp
+from fedspam.methods.spam_pp import spam_ppa as spam_ppa
+from fedspam.methods.sppm import sppm as sppm
+from fedspam.methods.storm import Storm as Storm
+from fedspam.methods.storm import meta_storm as meta_storm
+from fedspam.methods.storm import storm as storm
+from fedspam.methods.storm import storm_plus as storm_plus
+from fedspam.methods.svrp import Svrp as Svrp
+from fedspam.methods.svrp import catalyzed_svrp as catalyzed_svrp
+from fedspam.methods.svrp import svrp as svrp
+from fedspam.methods.svrs import AccSvrs as AccSvrs
+from fedspam.methods.svrs import acc_svrs as acc_svrs
+from fedspam.methods.svrs import svrs as svrs

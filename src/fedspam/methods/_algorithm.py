@@ -1,6 +1,6 @@
-"""What a method is: a protocol, and the ways to start g."""
+"""The protocol of a method, and what several methods share: starts of g, the clients that move, records."""
 
-from typing import Any, NamedTuple, Protocol, TypeVar
+from typing import Any, Literal, NamedTuple, Protocol, TypeAlias, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -9,26 +9,32 @@ from jaxtyping import Array, Key, PyTree
 from fedspam._internal import checks, trees
 from fedspam._internal.trees import Params, static, struct
 from fedspam.clients import Oracle
-from fedspam.federation import Federation, on_client
+from fedspam.federation import Cohort, Federation, on_client
+from fedspam.solvers import Certificate
 
 State = TypeVar("State")
 
+MOVERS = ("one", "fresh", "second", "average", "everyone", "delegate")
+
 
 class Algorithm(Protocol[State]):
-    """A federated method: a frozen pytree dataclass whose floats are leaves and whose sizes are static."""
+    """A federated method: a frozen pytree dataclass whose floats are leaves and whose sizes are static.
+
+    A registered method also has a static field `name`, its key in `METHODS`, which the records of a run keep.
+    """
 
     def init(self, params: Params, key: Key[Array, ""], fed: Federation) -> State:
-        """The server's state before the first round; whatever this asks of clients is charged."""
+        """The server's state before the first round. Exchanges made here are charged."""
         ...
 
     def round(self, state: State, key: Key[Array, ""], fed: Federation) -> tuple[State, Any]:
-        """One round: the new state, and what is worth recording."""
+        """One round: the new state, and the row that is recorded."""
         ...
 
     def params(self, state: State) -> Params: ...
 
     def client_state(self, params: Params) -> PyTree:
-        """What one client remembers before it is first asked; () if clients remember nothing."""
+        """A client's memory before its first exchange; () if clients keep no state."""
         ...
 
 
@@ -36,6 +42,11 @@ class Start(Protocol):
     """How the first estimate g_0 is made."""
 
     def __call__(self, params: Params, key: Key[Array, ""], fed: Federation) -> Params: ...
+
+
+# An argument `start`: g_0 = 0, one gradient of a client, one of each client of a cohort, a number of exchanges,
+# g_0 itself, or a `Start`.
+StartLike: TypeAlias = Literal["zero", "client", "cohort"] | int | Params | Start
 
 
 @struct
@@ -61,7 +72,7 @@ class Zero:
 class WarmStart:
     """g_0 is the mean gradient at x_0 over a number of exchanges with fresh cohorts, each of them charged.
 
-    ``WarmStart(1)`` asks one cohort, which for SPAM is one client.
+    ``WarmStart(1)`` is one exchange with one client.
     """
 
     exchanges: int = static(default=1)
@@ -80,8 +91,8 @@ class WarmStart:
         return jax.grad(oracle)(x, key)
 
 
-def start_from(value: Any, cohort_size: int) -> Start:
-    """What a user may say of the start: 'zero', 'client', 'cohort', a number of exchanges, a gradient, or a `Start`."""
+def start_from(value: StartLike, cohort_size: int) -> Start:
+    """The `Start` that an argument `start` means."""
     if isinstance(value, str):
         checks.one_of("start", value, ("zero", "client", "cohort"))
         return {"zero": Zero(), "client": WarmStart(1, 1), "cohort": WarmStart(1, cohort_size)}[value]
@@ -92,10 +103,42 @@ def start_from(value: Any, cohort_size: int) -> Start:
     return Given(value)
 
 
-class EstimateState(NamedTuple):
-    """The server's state of every method with a gradient estimate: three vectors, and nothing on the clients."""
+class Move(NamedTuple):
+    """Where a client wants to go, and what its solver reached."""
+
+    x: Params
+    certificate: Certificate
+
+
+class ProxInfo(NamedTuple):
+    """What a round of a method with a prox records."""
+
+    step_size: Any
+    certificate: Certificate | None  # None where the server moves
+    gradients: Any  # client gradients evaluated in this round
+
+
+class SpamState(NamedTuple):
+    """What the server of SPAM, SPAM-PP or SPAM-PPA keeps between rounds."""
 
     x: Params
     x_prev: Params
     g: Params
     k: Any  # rounds that counted; the index of the schedules
+
+
+def select_movers(movers: str, cohort: Cohort, key: Key[Array, ""], fed: Federation) -> Cohort:
+    """The clients that move in a round whose estimate the cohort has made; `Factored` explains the choices."""
+    match movers:
+        case "one":
+            return cohort.one(key)
+        case "fresh":
+            return fed.sample(key, 1, role="prox")
+        case "second":
+            return fed.sample(key, cohort.size, role="second")
+        case "average":
+            return cohort
+        case "everyone":
+            return fed.everyone(key)
+        case _:
+            return fed.client(0, key)

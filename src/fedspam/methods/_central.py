@@ -1,4 +1,4 @@
-"""Central optimisers, split as Mime needs them: a direction for frozen statistics, and the update of these."""
+"""Central optimizers, split as Mime needs them: a direction for frozen statistics, and the update of the statistics."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple, Protocol
@@ -13,11 +13,11 @@ Gradient = Callable[[Params], Params]
 
 
 class Base(Protocol):
-    """A central optimiser, split as Mime needs it: a direction for frozen statistics, and their update."""
+    """A central optimizer: a direction for frozen statistics, and the update of the statistics."""
 
     @property
     def points(self) -> int:
-        """How many gradients a direction takes."""
+        """Gradients per direction."""
         ...
 
     def init(self, x: Params, g: Params) -> Any:
@@ -25,11 +25,11 @@ class Base(Protocol):
         ...
 
     def direction(self, gradient: Gradient, y: Params, statistics: Any) -> Params:
-        """U: which way a client goes from y, given its (corrected) gradient as a function."""
+        """U: the direction of a client's step from y, given its (corrected) gradient as a function."""
         ...
 
     def observe(self, gradient: Gradient, x: Params, statistics: Any) -> Params:
-        """What a client tells the server about x; affine in its gradients."""
+        """What a client sends about x; affine in its gradients."""
         ...
 
     def update(self, observed: Params, x: Params, statistics: Any) -> Any:

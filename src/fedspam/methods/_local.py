@@ -1,4 +1,4 @@
-"""What clients do between two exchanges: a number of plain steps, or a prox."""
+"""What clients do between two exchanges: plain gradient steps, or a prox."""
 
 from collections.abc import Mapping
 from typing import Any, NamedTuple, Protocol
@@ -11,7 +11,7 @@ from jaxtyping import Array, Integer, Key
 from fedspam._internal import checks, trees
 from fedspam._internal.trees import Params, Scalar, static, struct
 from fedspam.clients import Oracle
-from fedspam.methods.schedules import Schedule, schedule, step_size_schedule
+from fedspam.methods.schedules import Schedule, ScheduleLike, schedule, step_size_schedule
 from fedspam.solvers import Answer, Certificate, GradientDescent, LocalSolver, Never, Surrogate, certify
 
 
@@ -21,18 +21,16 @@ def descend(
     x: Params,
     *,
     steps: int | Integer[Array, ""],
-    local_rate: Any,
+    local_rate: float | Scalar,
     shift: Params | None = None,
-    pull: Any = None,
+    pull: float | Scalar | None = None,
 ) -> Params:
     r"""Plain steps from x, each on a minibatch of its own:
 
     .. math:: y \leftarrow y - \eta\,(\nabla f_i(y; \zeta_j) + s + \lambda\,(y - x))
 
-    Nothing but the step is computed: no loss, no certificate.
-
     Arguments:
-        steps: how many; may be known only as the program runs.
+        steps: number of steps; may be traced.
         local_rate: :math:`\eta`.
         shift: s; None for 0.
         pull: :math:`\lambda`; None for 0.
@@ -51,10 +49,38 @@ def descend(
 
 
 class Trained(NamedTuple):
-    """What local training leaves: the client's model, and its certificate, or () where it makes none."""
+    """The client's model after local training, and its certificate, or () where there is none."""
 
     y: Params
     certificate: Any = ()
+
+
+class TrainingInfo(NamedTuple):
+    """What a round of training on the clients records."""
+
+    certificate: Any
+    gradients: Any  # client gradients evaluated in this round
+
+
+class RateInfo(NamedTuple):
+    """What a round of local steps records."""
+
+    local_rate: Any
+    gradients: Any  # client gradients evaluated in this round
+
+
+class StepsInfo(NamedTuple):
+    """What a round of a random number of local steps records."""
+
+    steps: Any
+    gradients: Any  # client gradients evaluated in this round
+
+
+class PointState(NamedTuple):
+    """What a server keeps that has no estimate of its own."""
+
+    x: Params
+    k: Any  # rounds that counted
 
 
 class Training(Protocol):
@@ -69,18 +95,18 @@ class Training(Protocol):
     ) -> Trained: ...
 
     def gradients(self, certificate: Any) -> Any:
-        """How many gradients a client took."""
+        """Gradients per client."""
         ...
 
 
 @struct
 class Steps:
-    r"""A number of plain SGD steps, each on a minibatch of its own; on the way, no certificate and no fallback.
+    r"""A number of plain SGD steps, each on a minibatch of its own, without a certificate and without a fallback.
 
     Arguments:
         local_rate: :math:`\eta_k`.
         step_size: the :math:`\gamma_k` of a proximal term :math:`\|y - x\|^2/(2\gamma)`; None for none.
-        steps: how many.
+        steps: number of steps.
     """
 
     local_rate: Schedule
@@ -129,26 +155,28 @@ class Prox:
         return certificate.gradients
 
 
-def training(step_size: Any, local_steps: int | None, local_rate: Any, solver: LocalSolver | None) -> Training:
-    """What a user may say of a prox that is trained for: the solver that answers it, or steps and their size."""
+def training(
+    step_size: ScheduleLike, local_steps: int | None, local_rate: ScheduleLike | None, solver: LocalSolver | None
+) -> Training:
+    """The training of a method with a prox: by a solver, or by a number of steps of a given rate."""
     if solver is not None:
         if local_steps is not None or local_rate is not None:
             raise ValueError(
-                "both a solver and local steps are given; a solver makes its own steps: leave out local_steps and "
-                "local_rate, or the solver"
+                "a solver is given together with local_steps or local_rate, but a solver makes its own steps; leave "
+                "out local_steps and local_rate, or the solver"
             )
         return Prox(step_size_schedule(step_size), solver)
     if local_steps is None or local_rate is None:
         raise ValueError(
-            f"local_steps = {local_steps!r} and local_rate = {local_rate!r} must both be given, or a solver "
-            "such as LBFGS() instead of them"
+            f"local_steps = {local_steps!r} and local_rate = {local_rate!r}: give both, or a solver such as LBFGS() "
+            "instead of them"
         )
     return Steps(positive_schedule(local_rate, "local_rate"), step_size_schedule(step_size), local_steps)
 
 
 @struct
 class Sarah:
-    r"""Recursive steps, each on a minibatch of its own, which see it at the last two points:
+    r"""Recursive steps. Each evaluates a minibatch of its own at the last two points:
 
     .. math:: w_{j+1} = w_j - \eta v_j, \qquad v_{j+1} = v_j + \nabla f_i(w_{j+1}; \zeta_j) - \nabla f_i(w_j; \zeta_j),
         \qquad w_0 = x,\ v_0 = g
@@ -157,7 +185,7 @@ class Sarah:
     `fedspam.solvers.GradientDescent`. A finite :math:`\gamma` adds :math:`(w_j - x)/\gamma` to the direction.
 
     Arguments:
-        steps: how many.
+        steps: number of steps.
         local_rate: :math:`\eta`.
 
     Nguyen, Liu, Scheinberg, Takáč: SARAH, 2017, arXiv:1703.00102.
@@ -191,10 +219,10 @@ class Sarah:
         return Answer(phi.at(move(w, v)), self.steps, 2 * self.steps - 1)
 
 
-def surrogate_steps(steps: int, local_rate: Any, minibatch: bool, *, recursive: bool) -> LocalSolver:
-    r"""m steps along :math:`D(y) = \nabla f_i(y) - \nabla f_i(x) + g`: at :math:`\gamma = \infty` those on phi.
+def surrogate_steps(steps: int, local_rate: float, minibatch: bool, *, recursive: bool) -> LocalSolver:
+    r"""m steps along :math:`D(y) = \nabla f_i(y) - \nabla f_i(x) + g`, the gradient of phi at :math:`\gamma = \infty`.
 
-    Whole gradients make the anchored and the recursive form the same; minibatches do not.
+    The anchored and the recursive form are the same with whole gradients, and differ with minibatches.
     """
     checks.whole("local_steps", steps, 1)
     if minibatch and recursive:
@@ -202,15 +230,15 @@ def surrogate_steps(steps: int, local_rate: Any, minibatch: bool, *, recursive: 
     return GradientDescent(steps=steps, local_rate=local_rate, minibatch=minibatch, safeguard=False)
 
 
-def until_heads(key: Key[Array, ""], probability: Any) -> Integer[Array, ""]:
-    """How often a coin is thrown until it first shows heads: 1, 2, 3, ..., on average 1 / probability.
+def until_heads(key: Key[Array, ""], probability: float | Scalar) -> Integer[Array, ""]:
+    """The number of throws of a coin until the first heads: 1, 2, 3, ..., on average 1 / probability.
 
-    A method that throws a coin after each local step and communicates when it shows heads may draw the number of local
-    steps at once: then a round is one communication, and only what is sent is charged.
+    A method that throws a coin after each local step, and communicates on heads, can draw the number of local steps at
+    once. A round is then one communication, and only what is sent is charged.
     """
     return jax.random.geometric(key, jnp.asarray(probability), dtype=jnp.int32)
 
 
-def positive_schedule(value: Any, name: str) -> Schedule:
+def positive_schedule(value: ScheduleLike, name: str) -> Schedule:
     checks.positive(name, value)
     return schedule(value, name)

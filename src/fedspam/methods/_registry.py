@@ -1,4 +1,4 @@
-"""One row for every method: its facts, a small example, and what may be tuned.
+"""One row per method: its facts, a small example, and the settings to tune.
 
 The table of methods, the documentation and every contract test are made from these rows.
 """
@@ -13,9 +13,9 @@ Answer = Literal["yes", "no", "partly"]
 
 
 class Cost(NamedTuple):
-    """Model-sized vectors that travel in a round: for each client of the cohort, and for the one that moves alone.
+    """Model-sized vectors that travel in a round: per client of the cohort, and for a client that moves alone.
 
-    `extra` counts the floats in small arrays that a client of the cohort sends besides.
+    `extra` counts the floats in small arrays that each client of the cohort also sends.
     """
 
     cohort: int
@@ -29,7 +29,7 @@ class Cost(NamedTuple):
 
 
 class Scales(NamedTuple):
-    """What is known of a problem when step sizes are proposed: similarity, smoothness, clients, cohort."""
+    """The constants of a problem from which a grid makes its settings."""
 
     delta: float
     smoothness: float
@@ -42,25 +42,25 @@ class Method:
     """A row of the table of methods.
 
     Arguments:
-        name: as its paper writes it.
+        name: the name in its paper.
         build: the constructor.
         example: arguments of `build` with which the method converges on a small, well-conditioned quadratic
-            (10 clients, delta = 0.1, L = 1); every contract test runs it.
-        similarity: whether its theory gains from alike Hessians.
+            (10 clients, delta = 0.1, L = 1). Every contract test runs it.
+        similarity: whether its theory gains from similar Hessians.
         partial: whether its theory allows a cohort of some clients.
-        stateless: whether clients remember nothing.
+        stateless: whether clients keep no state between rounds.
         nonsmooth: whether its theory needs no smoothness.
         nonconvex: whether its theory covers non-convex losses.
         estimator: how g is made.
         oracle: what a client does.
-        phases: trips to clients that must follow each other in a round.
+        phases: exchanges per round that must follow each other.
         up: model-sized vectors from a client to the server.
-        down: and from the server to a client.
-        coin: where a coin decides which clients a round asks, the side of it that `up` and `down` are of; on the other
-            side everyone is asked. '' where there is no coin.
+        down: model-sized vectors from the server to a client.
+        coin: the outcome for which `up` and `down` hold, where a coin decides whether a round asks a cohort or
+            everyone; '' where there is no coin.
         reference: paper, year, arXiv number.
-        exact: whether it converges to the optimum on quadratics with a constant step size and all clients asked.
-        grid: proposes settings to try on a problem, all of them the method's own step sizes.
+        exact: whether it converges to the optimum on quadratics with a constant step size and full participation.
+        grid: the settings that a comparison tries on a problem.
     """
 
     name: str
@@ -89,24 +89,8 @@ class Method:
 METHODS: dict[str, Method] = {}
 
 
-def prox_grid(scales: Scales) -> list[Mapping[str, Any]]:
-    """Settings for a method with a prox and a fresh weight: step sizes around 1/delta, three fresh weights."""
-    return [{"step_size": c / scales.delta, "fresh_weight": p} for c in (0.1, 0.3, 1.0, 3.0) for p in (0.1, 0.3, 0.9)]
-
-
-def step_grid(scales: Scales) -> list[Mapping[str, Any]]:
-    """Settings for a method whose only number is the step size of its prox, up to those of alike clients."""
-    return [{"step_size": 0.01 * 2.5**i / scales.delta} for i in range(12)]
-
-
-def coin_grid(scales: Scales, unit: float, factors: tuple[float, ...]) -> list[Mapping[str, Any]]:
-    """Settings for a method with a coin: multiples of a step size, and chances around cohort / clients."""
-    chances = [min(1.0, factor * scales.cohort / scales.clients) for factor in (0.5, 1, 2)]
-    return [{"step_size": c * unit, "probability": p} for c in factors for p in chances]
-
-
 def register(key: str, method: Method) -> None:
     """Add a row. The key is what a user types."""
     if key in METHODS:
-        raise ValueError(f"there already is a method {key!r}")
+        raise ValueError(f"method {key!r} is registered already; choose another key")
     METHODS[key] = method

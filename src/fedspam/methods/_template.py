@@ -1,4 +1,4 @@
-"""The template behind most methods: estimator x client oracle x who."""
+"""The template of most methods: estimator x local solver x movers."""
 
 from typing import Any, NamedTuple
 
@@ -9,13 +9,11 @@ from jaxtyping import Array, Key, PyTree
 from fedspam._internal import checks, trees
 from fedspam._internal.trees import Params, static, struct
 from fedspam.clients import Oracle
-from fedspam.federation import Cohort, Federation, on_client
-from fedspam.methods._algorithm import Start, Zero
+from fedspam.federation import Federation, on_client
+from fedspam.methods._algorithm import MOVERS, Move, ProxInfo, Start, Zero, select_movers
 from fedspam.methods.estimators import Estimate, Estimator
 from fedspam.methods.schedules import Schedule
-from fedspam.solvers import Certificate, LocalSolver
-
-WHO = ("one", "fresh", "second", "average", "everyone", "delegate", "server")
+from fedspam.solvers import LocalSolver
 
 
 class FactoredState(NamedTuple):
@@ -27,90 +25,62 @@ class FactoredState(NamedTuple):
     k: Any  # rounds that counted; the index of the schedules
 
 
-class Move(NamedTuple):
-    """Where a client wants to go, and what its solver reached."""
-
-    x: Params
-    certificate: Certificate
-
-
-class FactoredInfo(NamedTuple):
-    """What a round of a factored method records."""
-
-    step_size: Any
-    certificate: Certificate | None  # None where the server moves
-    gradients: Any  # client gradients evaluated in this round
-
-
 @struct
 class Factored:
     r"""A method made of three parts.
 
     Arguments:
-        estimator: how the server's g_k is made from an exchange with the cohort.
-        solver: what the moving clients do with phi, given x_k, g_k and the step size; None where the server moves.
+        estimator: how the server makes g_k from an exchange with the cohort.
+        solver: how the movers minimize phi, given x_k, g_k and the step size; None where the server moves.
         step_size: the gamma_k of phi, or of the server's step.
         start: how g_0 is made.
-        who: which clients move: 'one' of the cohort, a 'fresh' one, a 'second' cohort, the 'average' of the cohort,
+        movers: which clients move: 'one' of the cohort, a 'fresh' one, a 'second' cohort, the 'average' of the cohort,
             'everyone', or a fixed 'delegate', client 0; or the 'server' itself, :math:`x_{k+1} = x_k - \gamma_k g_k`.
         cohort_size: clients asked for the estimate; None for all of them.
+        name: key of the method in `METHODS`.
     """
 
     estimator: Estimator
     solver: LocalSolver | None
     step_size: Schedule
     start: Start = Zero()
-    who: str = static(default="one")
+    movers: str = static(default="one")
     cohort_size: int | None = static(default=1)
+    name: str = static(default="factored")
 
     def __post_init__(self) -> None:
-        checks.one_of("who", self.who, WHO)
+        checks.one_of("movers", self.movers, (*MOVERS, "server"))
         if self.cohort_size is not None:
             checks.whole("cohort_size", self.cohort_size, 1)
-        if self.solver is None and self.who != "server":
-            raise ValueError(f"who = {self.who!r} lets clients move and solver is None; give a solver, such as LBFGS()")
+        if self.solver is None and self.movers != "server":
+            raise ValueError(f"movers = {self.movers!r} needs a solver, but solver is None; give one, such as LBFGS()")
 
     def init(self, params: Params, key: Key[Array, ""], fed: Federation) -> FactoredState:
         estimate = self.estimator.begin(params, self.start(params, key, fed))
         return FactoredState(x=params, x_prev=params, estimate=estimate, k=jnp.zeros((), jnp.int32))
 
-    def round(self, state: FactoredState, key: Key[Array, ""], fed: Federation) -> tuple[FactoredState, FactoredInfo]:
+    def round(self, state: FactoredState, key: Key[Array, ""], fed: Federation) -> tuple[FactoredState, ProxInfo]:
         gamma = self.step_size(state.k)
 
         cohort = fed.everyone(key) if self.cohort_size is None else fed.sample(key, self.cohort_size)
         estimate, gradients = self.estimator.update(
             state.estimate, cohort, fed, k=state.k, x=state.x, x_prev=state.x_prev
         )
-        if self.who == "server":
+        if self.movers == "server":
             x, certificate = trees.axpy(-gamma, estimate.g, state.x), None
         else:
-            movers = self._movers(cohort, key, fed)
+            movers = select_movers(self.movers, cohort, key, fed)
             x, certificate = fed.mean(movers, self.prox, x=state.x, g=estimate.g, step_size=gamma)
             gradients = gradients + movers.size * certificate.gradients
 
         state = FactoredState(x=x, x_prev=state.x, estimate=estimate, k=state.k + 1)
-        return state, FactoredInfo(gamma, certificate, gradients)
+        return state, ProxInfo(gamma, certificate, gradients)
 
     @on_client
     def prox(self, oracle: Oracle, key: Key[Array, ""], *, x: Params, g: Params | None, step_size: Any) -> Move:
-        assert self.solver is not None  # where the server moves, nobody is asked
+        assert self.solver is not None  # where the server moves, no client does this work
         g = jax.grad(oracle)(x, key) if g is None else g
         return Move(*self.solver(oracle, key, x=x, g=g, step_size=step_size))
-
-    def _movers(self, cohort: Cohort, key: Key[Array, ""], fed: Federation) -> Cohort:
-        match self.who:
-            case "one":
-                return cohort.one(key)
-            case "fresh":
-                return fed.sample(key, 1, role="prox")
-            case "second":
-                return fed.sample(key, cohort.size, role="second")
-            case "average":
-                return cohort
-            case "everyone":
-                return fed.everyone(key)
-            case _:
-                return fed.client(0, key)
 
     def params(self, state: FactoredState) -> Params:
         return state.x

@@ -1,4 +1,4 @@
-"""SPAM-PPA and SPAM-PP whose step size and fresh weight choose themselves."""
+"""SPAM-PPA and SPAM-PP that choose their own step size and fresh weight."""
 
 import dataclasses
 from typing import Any, NamedTuple
@@ -26,32 +26,32 @@ class AutoState(NamedTuple):
     k: Any
     error: Scalar  # estimate of |g - grad f(x)|^2
     noise: Scalar  # sigma^2, the spread of the clients' gradients
-    trend: Scalar  # by what the noise is expected to change until the next round, at most 1
+    trend: Scalar  # expected ratio of the next noise to this one, at most 1
     similarity: Scalar  # delta^2 in mean square along the steps taken
     step_size: Scalar
-    growth: Scalar  # by what the step size grows while all is well
+    growth: Scalar  # factor of the step size after a good step
     slope: Scalar  # <g, step> of the last step
-    promise: Scalar  # by what the movers expected f to change over it
+    promise: Scalar  # change of f over it that the movers expected
     rate: Scalar  # of the movers' minibatch steps
     share: Scalar  # of the movers' mean step that is taken: below 1 only after f has risen
 
 
 class SketchMoments(NamedTuple):
-    """Mean and mean square over clients of their sketches: sums alone, so a secure aggregation can make them."""
+    """Mean and mean square of the clients' sketches. Both are sums, so a secure aggregation can make them."""
 
     first: Float[Array, " sketch"]
     second: Float[Array, " sketch"]
 
 
 class AutoStart(NamedTuple):
-    """A client's answer before the first round."""
+    """A client's reply before the first round."""
 
     g: Params
     fresh: SketchMoments
 
 
 class Difference(NamedTuple):
-    """A client's answer to the exchange of gradients."""
+    """A client's reply to the exchange of gradients."""
 
     c: Params
     fresh: SketchMoments  # of grad f_i(x)
@@ -62,7 +62,7 @@ class Difference(NamedTuple):
 
 
 class AutoMove(NamedTuple):
-    """Where a client wants to go, what it expects of that, and the logarithm of its last rate."""
+    """The point a client proposes, the change of f it expects there, and the logarithm of its last rate."""
 
     x: Params
     promise: Scalar
@@ -84,7 +84,7 @@ class AutoInfo(NamedTuple):
 
 
 class Spreads(NamedTuple):
-    """What is known of the clients' spread, and of the error of g."""
+    """Estimates of the clients' spread, and of the error of g."""
 
     error: Scalar
     noise: Scalar
@@ -92,7 +92,7 @@ class Spreads(NamedTuple):
 
 
 class Pace(NamedTuple):
-    """How far a round goes."""
+    """The step of a round."""
 
     step_size: Scalar
     growth: Scalar
@@ -104,36 +104,37 @@ class Pace(NamedTuple):
 class Auto:
     r"""SPAM that needs no parameters but the size of its cohort. Use `auto` to build it.
 
-    **Momentum.** The server's estimate is a filter: its prediction :math:`g_{k-1} + \bar u` has the variance
+    **Fresh weight.** The server's estimate is a filter: its prediction :math:`g_{k-1} + \bar u` has the variance
     :math:`\hat e + \hat\delta^2\|x_k - x_{k-1}\|^2/B`, the fresh gradient of the cohort the variance
     :math:`\hat\sigma^2/B`; :math:`p_k` is the Kalman gain of the two. The spreads come from `SKETCH` random
-    projections that each client sends along with their squares, the error from its own recursion.
+    projections that each client sends along with their squares. The error follows its own recursion.
 
-    **Step size.** After a step, the next cohort tells how f curved over it: :math:`D_f = f(x_{k+1}) - f(x_k) -
-    \langle\nabla f(x_k), x_{k+1} - x_k\rangle`; the movers have told the same of their own losses. The ratio of
+    **Step size.** After a step, the next cohort measures how f curved over it: :math:`D_f = f(x_{k+1}) - f(x_k) -
+    \langle\nabla f(x_k), x_{k+1} - x_k\rangle`; the movers have sent the same for their own losses. The ratio of
     :math:`\langle g, \Delta\rangle + D_f` to what they promised, :math:`\langle g, \Delta\rangle + D_\xi`, is that of
     a trust region, free of the noise of g: above `good` the step size grows, below `bad` it shrinks. The first one is
     :math:`1/\hat\delta` over a tiny step along :math:`-g_0`. Where more than half of :math:`\|g\|^2` is error, only the
     share :math:`2(1 - \hat e/\|g\|^2)` of the step is taken.
 
-    **Minibatch clients** cannot certify a prox. They take `SampledSteps`, whose rate they find themselves and hand on
-    through the server, and whose correction fades at the reach :math:`\hat\sigma/(4\hat\delta)`: farther from x,
-    clients' gradients differ in other ways than at x. The 4 is there because secants tell too small a :math:`\delta`.
+    **Minibatch clients** cannot certify a prox. They take `SampledSteps`. They find the rate themselves, and the server
+    passes it on. The correction fades at the reach :math:`\hat\sigma/(4\hat\delta)`: farther from x,
+    clients' gradients differ in other ways than at x. The 4 makes up for secants, which underestimate :math:`\delta`.
     If f rises by more than half of what the movers promised that it would fall, half of the next step is taken.
 
-    The rules are unchanged if f is scaled. Nothing is asked of clients beyond the two exchanges of SPAM-PP.
+    The rules are unchanged if f is scaled. There are no exchanges besides the two of SPAM-PP.
     """
 
     solver: LocalSolver
     sampler: SampledSteps
     cohort_size: int = static()
-    who: str = static(default="average")
+    movers: str = static(default="average")
     memory: float = 0.2  # of the measured spreads, per round, once the first rounds are over
     good: float = 0.7
     bad: float = 0.4
     speed: float = 4.0  # growth until the first bad step ...
     grow: float = 1.15  # ... and after it
     shrink: float = 1.5
+    name: str = static(default="auto")
 
     def init(self, params: Params, key: Key[Array, ""], fed: Federation) -> AutoState:
         cohort = fed.sample(key, self.cohort_size, role="start")
@@ -164,7 +165,7 @@ class Auto:
         rate = self._rate(state, reply, g, length)
         reach = jnp.sqrt(spreads.noise / _above(spreads.similarity)) / 4
 
-        movers = cohort if self.who == "average" else cohort.one(key)
+        movers = cohort if self.movers == "average" else cohort.one(key)
         move = fed.mean(movers, self.prox, x=state.x, g=g, step_size=pace.step_size, rate=rate, reach=reach)
         used = jnp.where(self._sampled(reply), pace.step_size, move.certificate.step_size)
         step = trees.subtract(move.x, state.x)
@@ -193,9 +194,9 @@ class Auto:
         return jnp.clip((predicted + tiny) / (predicted + fresh + tiny), 1e-3, 1.0)
 
     def _spreads(self, state: AutoState, reply: Difference, p: Scalar, length: Scalar) -> Spreads:
-        """What the cohort tells of sigma and delta, and with them of the error of g."""
+        """Estimates of sigma and delta from the cohort, and with them of the error of g."""
         count, first = self.cohort_size, state.k == 0
-        memory = jnp.minimum(self.memory, 0.2 + 0.05 * state.k).astype(length.dtype)  # at first all falls quickly
+        memory = jnp.minimum(self.memory, 0.2 + 0.05 * state.k).astype(length.dtype)  # the first rounds change fast
         keep = jnp.where(first, 0.0, memory)
         noise = jnp.where(first, 0.5, memory) * state.noise
         noise += jnp.where(first, 0.5, 1 - memory) * _spread(reply.fresh, count)
@@ -209,26 +210,26 @@ class Auto:
         change = state.slope + reply.bend  # of f over the last step, were its gradient g
         tiny = jnp.finfo(change.dtype).tiny
         ratio = jnp.where(first, 1.0, change / jnp.where(state.promise < 0, state.promise, -tiny))
-        bad = ~(ratio >= self.bad)  # also where nothing was promised, or nothing can be said
+        bad = ~(ratio >= self.bad)  # also where no decrease was promised, or the ratio is not a number
         growth = jnp.where(bad, jnp.minimum(state.growth, self.grow), state.growth)
-        # only the part of g that is no error is worth following; up to half of it may be, as errors are guessed high
+        # follow only the part of g that is no error; up to half may be error, since errors are overestimated
         worth = jnp.clip(2 - 2 * spreads.error / _above(trees.squared_norm(g)), 0.05, 1.0)
         larger = (ratio >= self.good) & (worth == 1)
         gamma = state.step_size * jnp.where(bad, 1 / self.shrink, jnp.where(larger, growth, 1.0))
         gamma = jnp.where(first, 1 / jnp.sqrt(_above(spreads.similarity)), gamma)
         gamma = jnp.minimum(gamma, jnp.finfo(gamma.dtype).max ** 0.5)  # good steps in a row must not end in infinity
-        gamma = jnp.where(sampled & ~first, state.step_size, gamma)  # whom it does not concern
+        gamma = jnp.where(sampled & ~first, state.step_size, gamma)  # minibatch clients do not use the step size
         rose = sampled & ~first & ~(change <= 0.5 * jnp.abs(state.promise))
         share = jnp.where(sampled, jnp.where(rose, 0.5 * state.share, jnp.minimum(1.0, 1.2 * state.share)), worth)
         return Pace(gamma, growth, share, ratio)
 
     def _rate(self, state: AutoState, reply: Difference, g: Params, length: Scalar) -> Scalar:
-        """That of the movers' minibatch steps: the last one's, at first what the curvature along the tiny step says."""
+        """The rate of the movers' minibatch steps: the last one, at first from the curvature along the tiny step."""
         longest = (1 + trees.norm(state.x)) / _above(trees.norm(g))
         return jnp.where(state.k == 0, jnp.minimum(length / _above(2 * jnp.abs(reply.bend)), longest), state.rate)
 
     def _sampled(self, reply: Difference) -> Any:
-        return (reply.sampled > 0.5) & (self.who == "average")
+        return (reply.sampled > 0.5) & (self.movers == "average")
 
     @on_client
     def begin(self, oracle: Oracle, key: Key[Array, ""], *, x: Params, seed: UInt32[Array, " 2"]) -> AutoStart:
@@ -251,7 +252,7 @@ class Auto:
         sketch_a, sketch_b = _sketch(a, seed), _sketch(b, seed)
         step = trees.subtract(x, x_prev)
         bend = value - value_prev - trees.dot(b, step)
-        # where the rounding of the losses could hide the difference, the gradients tell it
+        # where rounding of the losses could hide the difference, take it from the gradients
         doubt = jnp.finfo(bend.dtype).eps ** (2 / 3) * (jnp.abs(value) + jnp.abs(value_prev))
         bend = jnp.where(jnp.abs(bend) < doubt, 0.5 * trees.dot(trees.subtract(a, b), step), bend)
         return Difference(
@@ -272,8 +273,8 @@ class Auto:
             return AutoMove(
                 y, _expected(certificate), jnp.log(jnp.asarray(rate, certificate.decrease.dtype)), certificate
             )
-        # what several clients do too much in different directions averages out; one client alone needs the prox
-        alone = self.who == "one"
+        # steps too far in different directions average out over several clients; one client alone needs the prox
+        alone = self.movers == "one"
         step_size = step_size if alone else jnp.inf
         sampler = dataclasses.replace(self.sampler, rate=rate, reach=jnp.inf if alone else reach)
         y, last = sampler.walk(oracle, key, x=x, g=g, step_size=step_size)
@@ -298,19 +299,19 @@ def _above(number: Any) -> Scalar:
 
 
 def _expected(certificate: Certificate) -> Scalar:
-    """What a client that moved expects of f: the decrease of its subproblem without the prox term."""
+    """The change of f that a mover expects: the decrease of its subproblem without the prox term."""
     return certificate.decrease - certificate.distance**2 / (2 * certificate.step_size)
 
 
 def _samples(oracle: Oracle) -> bool:
-    """Whether the client sees a minibatch where it is given a key, and all of its data where it is not."""
+    """Whether the client draws minibatches: one with a key, and all of its data without."""
     batch, capacity = getattr(oracle, "batch", None), getattr(oracle, "capacity", None)
     return batch is not None and capacity is not None and batch < capacity
 
 
 @struct
 class Whole:
-    """A client that looks at all of its data, whatever minibatch it is asked for."""
+    """A client that always uses all of its data, even with the key of a minibatch."""
 
     oracle: Oracle
 
@@ -339,20 +340,20 @@ def _moments(sketch: Float[Array, " sketch"]) -> SketchMoments:
 
 
 def _spread(moments: SketchMoments, count: int) -> Scalar:
-    """The unbiased spread over clients that the moments of their sketches tell."""
+    """The unbiased estimate of the clients' spread from the moments of their sketches."""
     return jnp.maximum(jnp.sum(moments.second - moments.first**2), 0) * (count / (count - 1))
 
 
-def auto(cohort_size: int, *, solver: LocalSolver | None = None, who: str = "average") -> Auto:
+def auto(cohort_size: int, *, solver: LocalSolver = LBFGS(), movers: str = "average") -> Auto:
     """SPAM-PPA (or SPAM-PP) that chooses its step size and fresh weight as it goes.
 
-    Clients whose oracle draws minibatches (``Ragged.of(..., batch=20)``) take local steps that choose their own length;
-    all others answer a prox. The page on choosing parameters has the derivation, what it is worth and where it fails.
+    Clients whose oracle draws minibatches (``Ragged.of(..., batch=20)``) take local steps that choose their own length.
+    All others answer a prox. The page on choosing parameters derives the rules, and shows where they work and fail.
 
     Arguments:
-        cohort_size: clients asked a round, at least 2.
-        solver: how a client answers the prox; L-BFGS until the relative certificate holds unless given.
-        who: 'average' moves the whole cohort (5d floats a client), 'one' a single client of it.
+        cohort_size: clients asked per round, at least 2.
+        solver: how a client answers the prox.
+        movers: 'average' moves the whole cohort (5d floats per client), 'one' a single client of it.
 
     >>> import jax, jax.numpy as jnp
     >>> from fedspam import simulate
@@ -364,13 +365,13 @@ def auto(cohort_size: int, *, solver: LocalSolver | None = None, who: str = "ave
     True
     """
     checks.whole("cohort_size", cohort_size, 2, "a spread needs two clients; with one, give spam() its parameters")
-    checks.one_of("who", who, ("average", "one"))
+    checks.one_of("movers", movers, ("average", "one"))
     return Auto(
-        solver=LBFGS() if solver is None else solver,
+        solver=solver,
         sampler=SampledSteps(),
         cohort_size=cohort_size,
-        who=who,
-        memory=max(0.2, 0.6 / (cohort_size - 1)),  # the fewer clients, the less a round tells of their spread
+        movers=movers,
+        memory=max(0.2, 0.6 / (cohort_size - 1)),  # fewer clients give noisier spreads
     )
 
 

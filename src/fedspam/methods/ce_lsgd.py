@@ -1,4 +1,4 @@
-"""CE-LSGD and BVR-L-SGD: an estimate made by many clients, followed by recursive steps on one of them."""
+"""CE-LSGD and BVR-L-SGD: many clients make the estimate, one of them takes recursive steps."""
 
 from typing import Any
 
@@ -8,18 +8,18 @@ from jaxtyping import Array, Integer, Key
 from fedspam._internal.trees import Params, struct
 from fedspam.clients import Oracle
 from fedspam.federation import Cohort, Federation, on_client
-from fedspam.methods._algorithm import start_from
+from fedspam.methods._algorithm import StartLike, start_from
+from fedspam.methods._grids import local_grid, recursive_grid
 from fedspam.methods._local import surrogate_steps
 from fedspam.methods._registry import Cost, Method, register
 from fedspam.methods._template import Factored
-from fedspam.methods.estimators import MVR, Estimate
-from fedspam.methods.mime import local_grid, recursive_grid
-from fedspam.methods.schedules import Constant, fresh_weight_schedule
+from fedspam.methods.estimators import MVR, Estimate, no_memory
+from fedspam.methods.schedules import Constant, ScheduleLike, fresh_weight_schedule
 
 
 @struct
 class Snapshot:
-    """The gradient of the cohort's whole losses, where others see a minibatch; forgotten after the round."""
+    """The gradient of the cohort's whole losses, also where clients draw minibatches. No memory of past rounds."""
 
     def begin(self, x: Params, g: Params) -> Estimate:
         return Estimate(g)
@@ -33,18 +33,17 @@ class Snapshot:
     def whole_gradient(self, oracle: Oracle, key: Key[Array, ""], *, x: Params) -> Params:
         return jax.grad(oracle)(x, None)
 
-    def client_state(self, params: Params) -> tuple[()]:
-        return ()
+    client_state = no_memory
 
 
 def ce_lsgd(
     cohort_size: int | None,
     local_steps: int,
     local_rate: float,
-    fresh_weight: Any,
+    fresh_weight: ScheduleLike,
     *,
     minibatch: bool = False,
-    start: Any = "cohort",
+    start: StartLike = "cohort",
     first: str = "given",
 ) -> Factored:
     r"""CE-LSGD: the estimate of SPAM-PP, then m recursive steps on one client of the cohort.
@@ -60,11 +59,11 @@ def ce_lsgd(
     \lesssim \min\{1/L, 1/(m\delta)\}` and :math:`m \approx L/\delta` it takes :math:`O(\delta F/\epsilon +
     \zeta^2/(B\epsilon) + \delta\zeta F/(B\epsilon^{3/2}))` rounds, the order of the lower bound.
 
-    Both versions of the paper are here. Partial participation: a fresh cohort every round, whole local gradients. Full
-    participation: ``cohort_size=None`` for all clients, and ``minibatch=True`` for clients that sample from their
-    data; the estimate sees minibatches wherever the population has them. The pseudocode was not at hand: that one
-    client, drawn from the cohort, takes the local steps is our reading, which the published rate and number of local
-    steps agree with.
+    Both versions of the paper are available. Partial participation: a fresh cohort every round, whole local gradients.
+    Full participation: ``cohort_size=None`` for all clients, and ``minibatch=True`` for clients that sample from their
+    data; the estimate sees minibatches wherever the population has them. The pseudocode was not available to us. That
+    one client of the cohort takes the local steps is our reading; the published rate and number of local steps agree
+    with it.
 
     Arguments:
         cohort_size: B; None for all clients.
@@ -73,9 +72,8 @@ def ce_lsgd(
         fresh_weight: :math:`p_k` in (0, 1], the weight of the fresh gradient: a number, one per round, or a schedule.
         minibatch: whether :math:`v_{j+1}` sees a minibatch, the same at both points, instead of the client's whole
             loss.
-        start: how :math:`g_0` is made, and
-        first: what round 0 does with it, as in `fedspam.spam_pp`. Without a cohort size give a number of exchanges with
-            one client each, or the gradient.
+        start, first: as in `fedspam.spam_pp`. Where cohort_size is None, the exchanges of the start have one client
+            each.
 
     Patel, Wang, Woodworth, Bullins, Srebro: Towards optimal communication complexity in distributed non-convex
     optimization, 2022, NeurIPS.
@@ -93,29 +91,28 @@ def ce_lsgd(
         solver=surrogate_steps(local_steps, local_rate, minibatch, recursive=True),
         step_size=Constant(float("inf")),
         start=start_from(start, 1 if cohort_size is None else cohort_size),
-        who="one",
+        movers="one",
         cohort_size=cohort_size,
+        name="ce_lsgd",
     )
 
 
-def bvr_l_sgd(
-    local_steps: int, local_rate: float, *, cohort_size: int | None = None, minibatch: bool = False
-) -> Factored:
+def bvr_l_sgd(cohort_size: int | None, local_steps: int, local_rate: float, *, minibatch: bool = False) -> Factored:
     r"""BVR-L-SGD: the gradient of all clients' whole losses, then m recursive steps on one of them.
 
     .. math:: g_k = \frac1n\sum_i \nabla f_i(x_k), \qquad
         w_{j+1} = w_j - \eta v_j, \quad v_{j+1} = v_j + \nabla f_\xi(w_{j+1}) - \nabla f_\xi(w_j), \quad
         w_0 = x_k,\ v_0 = g_k, \qquad x_{k+1} = w_m
 
-    In the paper all workers take local steps and the model of a random one is kept. Whose does not depend on the
-    models, so only that one steps here: the same iterates, with d floats down and d up for each client and d and d for
-    the one that moves, where the paper's form takes 2d and 2d for each. Two exchanges, no state on clients. Here every
-    round takes its own big batch, the whole of the clients' losses.
+    In the paper all workers take local steps and the model of a random one is kept. The choice does not depend on the
+    models, so only that client steps here: the same iterates, with d floats down and d up for each client and d and d
+    for the one that moves, where the paper's form takes 2d and 2d for each. Two exchanges, no state on clients. Here
+    the big batch of every round is the whole of the clients' losses.
 
     Arguments:
+        cohort_size: clients asked for the gradient; None for all, as in the theory.
         local_steps: m.
         local_rate: the local :math:`\eta`, a number.
-        cohort_size: clients asked for the gradient; None for all, as the theory has it.
         minibatch: whether :math:`v_{j+1}` sees a minibatch, the same at both points, instead of the client's whole
             loss.
 
@@ -125,7 +122,7 @@ def bvr_l_sgd(
     >>> from fedspam import simulate
     >>> from fedspam.problems import quadratics
     >>> clients = quadratics(0, clients=20, dimension=5)
-    >>> run = simulate(bvr_l_sgd(10, 0.09), clients, jnp.ones(5), rounds=30, key=1)
+    >>> run = simulate(bvr_l_sgd(None, 10, 0.09), clients, jnp.ones(5), rounds=30, key=1)
     >>> bool(jnp.linalg.norm(clients.gradient(run.params)) < 1e-3 * jnp.linalg.norm(clients.gradient(jnp.ones(5))))
     True
     """
@@ -133,8 +130,9 @@ def bvr_l_sgd(
         estimator=Snapshot(),
         solver=surrogate_steps(local_steps, local_rate, minibatch, recursive=True),
         step_size=Constant(float("inf")),
-        who="one",
+        movers="one",
         cohort_size=cohort_size,
+        name="bvr_l_sgd",
     )
 
 
@@ -146,7 +144,8 @@ register("ce_lsgd", Method(
 ))  # fmt: skip
 
 register("bvr_l_sgd", Method(
-    name="BVR-L-SGD", build=bvr_l_sgd, example={"local_steps": 5, "local_rate": 0.3}, similarity="yes", partial="no",
+    name="BVR-L-SGD", build=bvr_l_sgd, example={"cohort_size": None, "local_steps": 5, "local_rate": 0.3},
+    similarity="yes", partial="no",
     stateless="yes", nonsmooth="no", nonconvex="yes", estimator="big batch", oracle="m SARAH steps, one client",
     phases=2, up=Cost(1, 1), down=Cost(1, 1), grid=local_grid, reference="Murata, Suzuki 2021, arXiv:2102.03198",
 ))  # fmt: skip

@@ -1,15 +1,14 @@
-"""DANE, DANE+ and FedDANE: the prox around a gradient that is forgotten after each round."""
+"""DANE, DANE+ and FedDANE: the prox around a gradient of the current round only."""
 
-from typing import Any
-
-from fedspam.methods._registry import Cost, Method, register, step_grid
+from fedspam.methods._grids import step_grid
+from fedspam.methods._registry import Cost, Method, register
 from fedspam.methods._template import Factored
 from fedspam.methods.estimators import CohortGradient
-from fedspam.methods.schedules import step_size_schedule
+from fedspam.methods.schedules import ScheduleLike, step_size_schedule
 from fedspam.solvers import LBFGS, Exact, LocalSolver
 
 
-def dane(step_size: Any, *, solver: LocalSolver | None = None) -> Factored:
+def dane(step_size: ScheduleLike, *, solver: LocalSolver = LBFGS()) -> Factored:
     r"""DANE: everyone's gradient, everyone's prox, and their average.
 
     .. math:: x_{k+1} = \frac1n\sum_{i=1}^n \arg\min_y\Bigl\{f_i(y) + \langle\nabla f(x_k) - \nabla f_i(x_k), y\rangle
@@ -21,8 +20,8 @@ def dane(step_size: Any, *, solver: LocalSolver | None = None) -> Factored:
     `dane_plus` does not.
 
     Arguments:
-        step_size: :math:`\gamma_k`: a number, one value a round, or a schedule.
-        solver: how clients answer the prox; L-BFGS until the relative certificate holds unless given.
+        step_size: :math:`\gamma_k`: a number, one value per round, or a schedule.
+        solver: how clients answer the prox.
 
     Shamir, Srebro, Zhang: Communication-efficient distributed optimization using an approximate Newton-type method,
     2014, arXiv:1312.7853.
@@ -36,16 +35,17 @@ def dane(step_size: Any, *, solver: LocalSolver | None = None) -> Factored:
     >>> bool(jnp.linalg.norm(clients.gradient(run.params)) < 0.001 * jnp.linalg.norm(clients.gradient(jnp.ones(5))))
     True
     """
-    return _dane(None, step_size, solver, "average")
+    gamma = step_size_schedule(step_size)
+    return Factored(CohortGradient(), solver, gamma, movers="average", cohort_size=None, name="dane")
 
 
-def dane_plus(step_size: Any, *, solver: LocalSolver | None = None) -> Factored:
+def dane_plus(step_size: ScheduleLike, *, solver: LocalSolver = LBFGS()) -> Factored:
     r"""DANE+: everyone's gradient, and the prox of one random client.
 
     .. math:: x_{k+1} \in \text{a-prox}(x_k, \nabla f(x_k), \gamma_k, \xi_k)
 
     d floats down and d up for every client, then d more each way for the one that moves. The paper lets all clients
-    solve and keeps one random answer; here only that client is asked to, which is the same iterate at less cost.
+    solve and keeps one random answer; here only that client solves: the same iterates at less cost.
     Non-convex f: :math:`O(\delta F/\epsilon)` rounds with :math:`\gamma \approx 1/\delta`.
 
     Arguments: as `dane`.
@@ -61,24 +61,26 @@ def dane_plus(step_size: Any, *, solver: LocalSolver | None = None) -> Factored:
     >>> bool(jnp.linalg.norm(clients.gradient(run.params)) < 0.001 * jnp.linalg.norm(clients.gradient(jnp.ones(5))))
     True
     """
-    return _dane(None, step_size, solver, "one")
+    gamma = step_size_schedule(step_size)
+    return Factored(CohortGradient(), solver, gamma, movers="one", cohort_size=None, name="dane_plus")
 
 
 def feddane(
-    cohort_size: int, step_size: Any, *, solver: LocalSolver | None = None, second_cohort: bool = True
+    cohort_size: int, step_size: ScheduleLike, *, solver: LocalSolver = LBFGS(), second_cohort: bool = True
 ) -> Factored:
     r"""FedDANE: DANE where one cohort gives the gradient and a second one moves.
 
     .. math:: x_{k+1} = \frac1B\sum_{i\in S'_k} x^i, \qquad x^i \in \text{a-prox}(x_k, \nabla f_{S_k}(x_k), \gamma_k, i)
 
     d floats down and d up for each client of the first cohort, 2d and d for each of the second; 2d and 2d if it is
-    the same cohort. No memory (fresh weight 1), hence a floor of the order of the cohort gradient's error.
+    the same cohort. There is no memory (the fresh weight is 1), hence a floor of the order of the cohort gradient's
+    error.
 
     Arguments:
         cohort_size: B, of both cohorts.
-        step_size: :math:`\gamma_k`: a number, one value a round, or a schedule.
-        solver: how clients answer the prox; L-BFGS until the relative certificate holds unless given.
-        second_cohort: whether the clients that move are drawn anew, as in the paper.
+        step_size: :math:`\gamma_k`: a number, one value per round, or a schedule.
+        solver: how clients answer the prox.
+        second_cohort: whether the movers are a second cohort, as in the paper.
 
     Li, Sahu, Zaheer, Sanjabi, Talwalkar, Smith: FedDANE, 2019, arXiv:2001.01920.
 
@@ -91,17 +93,8 @@ def feddane(
     >>> bool(jnp.linalg.norm(clients.gradient(run.params)) < 0.1 * jnp.linalg.norm(clients.gradient(jnp.ones(5))))
     True
     """
-    return _dane(cohort_size, step_size, solver, "second" if second_cohort else "average")
-
-
-def _dane(cohort_size: int | None, step_size: Any, solver: LocalSolver | None, who: str) -> Factored:
-    return Factored(
-        estimator=CohortGradient(),
-        solver=LBFGS() if solver is None else solver,
-        step_size=step_size_schedule(step_size),
-        who=who,
-        cohort_size=cohort_size,
-    )
+    gamma, movers = step_size_schedule(step_size), "second" if second_cohort else "average"
+    return Factored(CohortGradient(), solver, gamma, movers=movers, cohort_size=cohort_size, name="feddane")
 
 
 for _key, _name, _build, _oracle, _up, _down, _reference in (

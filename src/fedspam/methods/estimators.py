@@ -1,15 +1,15 @@
 r"""How the server's estimate g of the gradient is made: one of the three factors of a method.
 
-An estimator turns one exchange with the round's cohort S into the new g. It knows nothing of what is done with g.
+An estimator turns one exchange with the round's cohort S into the new g. It does not depend on how g is used.
 
 =================  =====================================================================================
-`OwnGradient`      none: whoever moves uses its own gradient
+`OwnGradient`      none: each mover uses its own gradient
 `CohortGradient`   :math:`\nabla f_S(x_k)`, exact where the cohort is everyone
 `MVR`              :math:`\nabla f_S(x_k) + (1-p)(g_{k-1} - \nabla f_S(x_{k-1}))`
-`PAGE`             :math:`g_{k-1} + \nabla f_S(x_k) - \nabla f_S(x_{k-1})`, now and then exact
-`SVRG`             :math:`\nabla f(w) + \nabla f_S(x_k) - \nabla f_S(w)`, now and then :math:`w = x_k`
+`PAGE`             :math:`g_{k-1} + \nabla f_S(x_k) - \nabla f_S(x_{k-1})`, with a coin exact
+`SVRG`             :math:`\nabla f(w) + \nabla f_S(x_k) - \nabla f_S(w)`, with a coin :math:`w = x_k`
 `RecursiveSAGA`    RG around SAGA: clients remember a gradient
-`RecursiveSVRG`    RG around SVRG: an anchor w, now and then moved
+`RecursiveSVRG`    RG around SVRG: an anchor w that a coin moves
 =================  =====================================================================================
 """
 
@@ -23,13 +23,13 @@ from fedspam._internal import checks, prng, trees
 from fedspam._internal.trees import Params, Scalar, static, struct
 from fedspam.clients import Oracle
 from fedspam.federation import Cohort, Federation, on_client
-from fedspam.methods.schedules import Schedule, Values, schedule
+from fedspam.methods.schedules import Schedule, ScheduleLike, Values, schedule
 
 
 class Estimate(NamedTuple):
     """The state of an estimator between rounds."""
 
-    g: Params | None  # None: whoever moves uses its own gradient
+    g: Params | None  # None: each mover uses its own gradient
     memory: Any = ()  # what a particular estimator keeps besides g
 
 
@@ -54,11 +54,11 @@ class Estimator(Protocol):
         ...
 
     def client_state(self, params: Params) -> PyTree:
-        """What one client remembers for this estimator before it is first asked; () if nothing."""
+        """A client's memory for this estimator before its first exchange; () if it keeps none."""
         ...
 
 
-# --- what clients do, where several estimators ask for the same ---
+# --- works that several estimators share ---
 
 
 @on_client(affine=True)
@@ -72,12 +72,17 @@ def change(self: Any, oracle: Oracle, key: Key[Array, ""], *, x: Params, referen
     return trees.subtract(jax.grad(oracle)(x, key), jax.grad(oracle)(reference, key))
 
 
+def no_memory(self: Any, params: Params) -> tuple[()]:
+    """`Estimator.client_state` where clients remember nothing."""
+    return ()
+
+
 # --- without memory ---
 
 
 @struct
 class OwnGradient:
-    """No estimate: whoever moves uses its own gradient, so that the shift of its prox vanishes. Nothing is sent."""
+    """No estimate: each mover uses its own gradient, so that the shift of its prox vanishes. Nothing is sent."""
 
     def begin(self, x: Params, g: Params) -> Estimate:
         return Estimate(None)
@@ -87,13 +92,12 @@ class OwnGradient:
     ) -> tuple[Estimate, Any]:
         return old, 0
 
-    def client_state(self, params: Params) -> tuple[()]:
-        return ()
+    client_state = no_memory
 
 
 @struct
 class CohortGradient:
-    r"""The cohort's gradient, forgotten after the round: :math:`g_k = \nabla f_S(x_k)`. That of everyone is exact."""
+    r"""The cohort's gradient, without memory: :math:`g_k = \nabla f_S(x_k)`. That of everyone is exact."""
 
     def begin(self, x: Params, g: Params) -> Estimate:
         return Estimate(g)
@@ -105,11 +109,10 @@ class CohortGradient:
 
     gradient = gradient
 
-    def client_state(self, params: Params) -> tuple[()]:
-        return ()
+    client_state = no_memory
 
 
-# --- fresh_weight ---
+# --- the recursion of SPAM ---
 
 
 @struct
@@ -119,11 +122,11 @@ class MVR:
     .. math:: g_k = \nabla f_S(x_k) + (1 - p_k)\,(g_{k-1} - \nabla f_S(x_{k-1}))
 
     Both gradients are of the same clients on the same minibatch. In the first round :math:`x_{-1} = x_0`;
-    ``first="given"`` keeps :math:`g_0` as it was started, ``first="update"`` follows the printed loop, which replaces
+    ``first="given"`` keeps the :math:`g_0` of the start, ``first="update"`` follows the printed loop, which replaces
     it by :math:`p_0\nabla f_S(x_0) + (1-p_0)g_0`.
 
-    With a `scale` s it is the estimator of MARS, which trusts the difference
-    :math:`u = \nabla f_S(x_k) - \nabla f_S(x_{k-1})` only so far; the messages are the same:
+    With a `scale` s it is the estimator of MARS, which scales down the difference
+    :math:`u = \nabla f_S(x_k) - \nabla f_S(x_{k-1})`; the messages are the same:
 
     .. math:: g_k = (1 - p_k)\,(g_{k-1} + s\,u) + p_k\nabla f_S(x_k)
 
@@ -138,7 +141,7 @@ class MVR:
 
     def __post_init__(self) -> None:
         checks.one_of("first", self.first, ("given", "update"))
-        checks.between("scale", self.scale, 0, 1, remedy="1 is MVR, 0 is SGD with fresh_weight")
+        checks.between("scale", self.scale, 0, 1, remedy="1 is MVR, 0 is SGD with momentum")
 
     def begin(self, x: Params, g: Params) -> Estimate:
         return Estimate(g)
@@ -156,8 +159,7 @@ class MVR:
     ) -> Params:
         return mvr_difference(oracle, key, x, x_prev, fresh_weight, self.scale)
 
-    def client_state(self, params: Params) -> tuple[()]:
-        return ()
+    client_state = no_memory
 
 
 def mvr_difference(
@@ -168,7 +170,7 @@ def mvr_difference(
     difference = trees.axpy(fresh_weight - 1, there, here)
     if scale is None:
         return difference
-    # what the scale adds to MVR: at s = 1 nothing, to the last bit
+    # what the scale adds to MVR: exactly 0 at s = 1
     return trees.axpy((scale - 1) * (1 - fresh_weight), trees.subtract(here, there), difference)
 
 
@@ -178,38 +180,38 @@ def first_fresh_weight(fresh_weight: Schedule, first: str, k: Integer[Array, ""]
     return jnp.where(k == 0, jnp.zeros_like(p), p) if first == "given" else jnp.asarray(p)
 
 
-# --- a coin decides when the gradient is asked of everyone ---
+# --- a coin decides which rounds ask everyone for the gradient ---
 
 
-def probability_schedule(value: Any) -> Schedule:
-    """What a user may give as a probability over rounds: a number, a vector with one value a round, or a schedule."""
-    checks.between("probability", value, 0, 1, remedy="it is the chance that a round asks every client")
+def probability_schedule(value: ScheduleLike) -> Schedule:
+    """The schedule of a probability."""
+    checks.between("probability", value, 0, 1, remedy="it is the probability that a round asks every client")
     made = schedule(value, "probability")
     if isinstance(made, Values) and not bool(jnp.all((made.values >= 0) & (made.values <= 1))):
-        raise ValueError("probability holds a value outside [0, 1]")
+        raise ValueError("probability has a value outside [0, 1]; every value must lie in [0, 1]")
     return made
 
 
 def coin(probability: Schedule, key: Key[Array, ""], k: Integer[Array, ""]) -> Bool[Array, ""]:
-    """Whether round k asks everyone: with its probability, and always in round 0, which is how g is started."""
+    """Whether round k asks everyone: with its probability, and always in round 0, which starts g."""
     return (k == 0) | jax.random.bernoulli(prng.fold_name(key, "coin"), probability(k))
 
 
 def many(fed: Federation, key: Key[Array, ""], count: int | None) -> Cohort:
-    """Everyone; or, where a `count` is given, a cohort that large, drawn apart from the round's own."""
+    """Everyone; or, where a `count` is given, a cohort of that size, drawn apart from the round's own."""
     return fed.everyone(key) if count is None else fed.sample(key, count, role="many")
 
 
 @struct
 class PAGE:
-    r"""The recursion without fresh_weight, restarted by a coin from the exact gradient:
+    r"""The recursion with a fresh weight of 0, restarted by a coin from the exact gradient:
 
     .. math:: g_k = \begin{cases} \nabla f(x_k) & \text{with probability } p_k, \text{ and in round } 0 \\
         g_{k-1} + \nabla f_S(x_k) - \nabla f_S(x_{k-1}) & \text{otherwise} \end{cases}
 
-    Its error never forgets, but without a restart it grows with :math:`\delta` alone:
+    Its error does not fade between restarts, but it grows with :math:`\delta` alone:
     :math:`e_k \le (1-p)(e_{k-1} + \delta^2\|x_k - x_{k-1}\|^2/B)`. A probability of 1 in every m-th round and 0 between
-    them makes it SARAH. With `many` clients instead of all, each restart has an error :math:`\sigma^2/B'`.
+    them makes it SARAH. With `many` clients in place of all, each restart has an error :math:`\sigma^2/B'`.
 
     Li, Bao, Zhang, Richtárik 2021, arXiv:2008.10898; Nguyen, Liu, Scheinberg, Takáč 2017, arXiv:1703.00102.
     """
@@ -239,8 +241,7 @@ class PAGE:
 
     gradient, change = gradient, change
 
-    def client_state(self, params: Params) -> tuple[()]:
-        return ()
+    client_state = no_memory
 
 
 @struct
@@ -251,7 +252,7 @@ class SVRG:
         w = x_k \text{ with probability } p_k, \text{ and in round } 0
 
     Unbiased given w, with an error of :math:`\delta^2\|x_k - w\|^2/B`. In a round that moves the anchor,
-    :math:`g_k = \nabla f(x_k)` and the cohort is not asked.
+    :math:`g_k = \nabla f(x_k)` and there is no exchange with the cohort.
 
     Johnson, Zhang 2013; with a coin instead of epochs: Kovalev, Horváth, Richtárik 2020, arXiv:1901.08689.
     """
@@ -279,8 +280,7 @@ class SVRG:
 
     gradient, change = gradient, change
 
-    def client_state(self, params: Params) -> tuple[()]:
-        return ()
+    client_state = no_memory
 
 
 # --- recursive gradients around an unbiased estimate G of the last gradient ---
@@ -288,14 +288,14 @@ class SVRG:
 
 @struct
 class RecursiveSAGA:
-    r"""The recursion, pulled towards an unbiased estimate that lives on what clients remember:
+    r"""The recursion, pulled towards an unbiased estimate made from the gradients that clients remember:
 
     .. math::
         G_{k-1} &= \nabla f_S(x_{k-1}) - b_S + \bar b \\
         g_k &= (1 - \beta_k)\,g_{k-1} + \beta_k G_{k-1} + \nabla f_S(x_k) - \nabla f_S(x_{k-1})
 
     and each client of S then remembers :math:`b_i = \nabla f_i(x_{k-1})`. The server keeps :math:`\bar b`, their mean
-    over all n clients, which moves by (replies that counted)/n times their mean change; so a cohort must not hold a
+    over all n clients, which moves by (accepted replies)/n times their mean change. So a cohort must not contain a
     client twice. In round 0, :math:`\beta = 1` and :math:`g_0 = \nabla f_S(x_0) - b_S + \bar b`. Clients remember
     different points, so even equal Hessians leave an error in G, which vanishes as x settles.
 
@@ -311,10 +311,10 @@ class RecursiveSAGA:
         self, old: Estimate, cohort: Cohort, fed: Federation, *, k: Integer[Array, ""], x: Params, x_prev: Params
     ) -> tuple[Estimate, Any]:
         beta = jnp.where(k == 0, 1.0, self.pull(k))
-        news, change = fed.mean(cohort, self.compare, x=x, x_prev=x_prev)
-        G = trees.add(news, old.memory)
+        difference, change = fed.mean(cohort, self.compare, x=x, x_prev=x_prev)
+        G = trees.add(difference, old.memory)
         g = trees.axpy(1 - beta, old.g, trees.axpy(beta, G, change))
-        mean = trees.axpy(fed.accepted, trees.divide(news, fed.everyone(cohort.key).size), old.memory)
+        mean = trees.axpy(fed.accepted, trees.divide(difference, fed.everyone(cohort.key).size), old.memory)
         return Estimate(g, mean), 2 * cohort.size
 
     @on_client(stateful=True)
@@ -330,15 +330,15 @@ class RecursiveSAGA:
 
 @struct
 class RecursiveSVRG:
-    r"""The recursion, pulled towards an unbiased estimate that lives on an anchor:
+    r"""The recursion, pulled towards an unbiased estimate made from an anchor:
 
     .. math::
         G_{k-1} &= \nabla f_S(x_{k-1}) - \nabla f_S(w) + \nabla f(w) \\
         g_k &= (1 - \beta_k)\,g_{k-1} + \beta_k G_{k-1} + \nabla f_S(x_k) - \nabla f_S(x_{k-1})
 
-    where a coin, thrown before the cohort is asked, moves the anchor to :math:`w = x_{k-1}`; it does so in round 0,
-    where also :math:`\beta = 1`, so that :math:`g_0 = \nabla f(x_0)`. As :math:`\beta` is known to the clients, each
-    sends one combined vector.
+    where a coin, thrown before the exchange with the cohort, moves the anchor to :math:`w = x_{k-1}`; it does so in
+    round 0, where also :math:`\beta = 1`, so that :math:`g_0 = \nabla f(x_0)`. As :math:`\beta` is known to the
+    clients, each sends one combined vector.
 
     Jiang, Rodomanov, Stich 2025, arXiv:2512.05327.
     """
@@ -374,5 +374,4 @@ class RecursiveSVRG:
         here, there, far = (jax.grad(oracle)(point, key) for point in (x, x_prev, anchor))
         return trees.axpy(pull, trees.subtract(there, far), trees.subtract(here, there))
 
-    def client_state(self, params: Params) -> tuple[()]:
-        return ()
+    client_state = no_memory

@@ -1,15 +1,19 @@
-"""FedAvg, or local SGD: clients train on their own, the server averages their models."""
+"""FedAvg, or local SGD: clients train on their own loss, the server averages their models."""
 
-from collections.abc import Mapping
-from typing import Any
-
+from fedspam.methods._grids import few_steps_grid
 from fedspam.methods._local import positive_schedule
-from fedspam.methods._registry import Cost, Method, Scales, register
+from fedspam.methods._registry import Cost, Method, register
 from fedspam.methods.fedopt import Average, FedOpt, local_sgd
+from fedspam.methods.schedules import ScheduleLike
 
 
 def fedavg(
-    cohort_size: int, local_steps: int, local_rate: Any, *, server_step_size: Any = 1.0, weighted: bool = False
+    cohort_size: int,
+    local_steps: int,
+    local_rate: ScheduleLike,
+    *,
+    server_step_size: ScheduleLike = 1.0,
+    weighted: bool = False,
 ) -> FedOpt:
     r"""FedAvg: m steps of SGD on each client of the cohort, then the average.
 
@@ -20,12 +24,12 @@ def fedavg(
     it takes :math:`O(LF\zeta^2/(B\epsilon^2) + LF\zeta/\epsilon^{3/2} + LF/\epsilon)` rounds to :math:`E\|\nabla f\|^2
     \le \epsilon`. For m > 1 and a constant step size its fixed point is not the optimum, even if all clients take
     part: on quadratics it solves :math:`\sum_i (I - (I - \eta H_i)^m)(x - x_i^*) = 0`, with :math:`x_i^*` the
-    minimiser of client i.
+    minimizer of client i.
 
     Arguments:
         cohort_size: B.
         local_steps: m. One step and :math:`\eta_s = 1` make it SGD on the cohort.
-        local_rate: the local :math:`\eta_k`: a number, one value a round, or a schedule.
+        local_rate: the local :math:`\eta_k`: a number, one value per round, or a schedule.
         server_step_size: :math:`\eta_s`, likewise.
         weighted: average by the number of examples, as McMahan et al. do; then f is the mean over examples.
 
@@ -41,16 +45,12 @@ def fedavg(
     True
     """
     server = Average(positive_schedule(server_step_size, "server_step_size"))
-    return local_sgd(cohort_size, local_steps, local_rate, server, weighted)
-
-
-def _grid(scales: Scales) -> list[Mapping[str, Any]]:
-    return [{"local_rate": c / scales.smoothness, "local_steps": m} for c in (0.03, 0.1, 0.3, 1.0) for m in (1, 5, 20)]
+    return local_sgd("fedavg", cohort_size, local_steps, local_rate, server, weighted)
 
 
 register("fedavg", Method(
     name="FedAvg", build=fedavg, example={"cohort_size": 4, "local_steps": 3, "local_rate": 0.3}, similarity="no",
     partial="yes", stateless="yes", nonsmooth="no", nonconvex="yes", estimator="–", oracle="m steps", phases=1,
-    up=Cost(1), down=Cost(1), exact=False, grid=_grid,
+    up=Cost(1), down=Cost(1), exact=False, grid=few_steps_grid,
     reference="McMahan, Moore, Ramage, Hampson, Agüera y Arcas 2017, arXiv:1602.05629",
 ))  # fmt: skip

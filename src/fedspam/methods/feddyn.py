@@ -1,6 +1,5 @@
-"""FedDyn: a prox on each client, shifted by what it remembers of its own gradient."""
+"""FedDyn: a prox on each client, shifted by the gradient that the client remembers."""
 
-from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import jax.numpy as jnp
@@ -10,8 +9,10 @@ from fedspam._internal import checks, trees
 from fedspam._internal.trees import Params, static, struct
 from fedspam.clients import Oracle
 from fedspam.federation import Federation, on_client
-from fedspam.methods._local import Training, training
-from fedspam.methods._registry import Cost, Method, Scales, register
+from fedspam.methods._grids import prox_steps_grid
+from fedspam.methods._local import Training, TrainingInfo, training
+from fedspam.methods._registry import Cost, Method, register
+from fedspam.methods.schedules import ScheduleLike
 from fedspam.solvers import Exact, LocalSolver
 
 
@@ -19,7 +20,7 @@ class FedDynState(NamedTuple):
     """What the server keeps between rounds."""
 
     x: Params
-    h: Params  # the mean of what all clients remember
+    h: Params  # the mean of all clients' h_i
     k: Any  # rounds that counted; the index of the schedules
 
 
@@ -30,19 +31,13 @@ class FedDynReply(NamedTuple):
     certificate: Any
 
 
-class FedDynInfo(NamedTuple):
-    """What a round of FedDyn records."""
-
-    certificate: Any
-    gradients: Any  # client gradients evaluated in this round
-
-
 @struct
 class FedDyn:
     """FedDyn. Use `feddyn` to build it."""
 
     training: Training
     cohort_size: int = static()
+    name: str = static(default="feddyn")
 
     def __post_init__(self) -> None:
         checks.whole("cohort_size", self.cohort_size, 1)
@@ -50,7 +45,7 @@ class FedDyn:
     def init(self, params: Params, key: Key[Array, ""], fed: Federation) -> FedDynState:
         return FedDynState(x=params, h=trees.zeros_like(params), k=jnp.zeros((), jnp.int32))
 
-    def round(self, state: FedDynState, key: Key[Array, ""], fed: Federation) -> tuple[FedDynState, FedDynInfo]:
+    def round(self, state: FedDynState, key: Key[Array, ""], fed: Federation) -> tuple[FedDynState, TrainingInfo]:
         numbers = self.training.numbers(state.k)
         gamma = numbers["step_size"]
 
@@ -62,7 +57,7 @@ class FedDyn:
         h = trees.axpy(-1 / gamma, shared, state.h)
         x = trees.axpy(-gamma, h, trees.add(state.x, reply.moved))
         gradients = cohort.size * self.training.gradients(reply.certificate)
-        return FedDynState(x, h, state.k + 1), FedDynInfo(reply.certificate, gradients)
+        return FedDynState(x, h, state.k + 1), TrainingInfo(reply.certificate, gradients)
 
     @on_client(stateful=True)
     def train(
@@ -82,11 +77,11 @@ class FedDyn:
 
 def feddyn(
     cohort_size: int,
-    step_size: Any,
+    step_size: ScheduleLike,
     *,
     solver: LocalSolver | None = None,
     local_steps: int | None = None,
-    local_rate: Any = None,
+    local_rate: ScheduleLike | None = None,
 ) -> FedDyn:
     r"""FedDyn: the prox of FedProx with a linear term that grows until the clients agree on the optimum.
 
@@ -97,17 +92,17 @@ def feddyn(
         x_{k+1} = \frac1B\sum_{i\in S_k} y_i - \gamma h
 
     One exchange, d floats down and d up for each client. Each client remembers :math:`h_i`, first 0, which after an
-    exact answer is :math:`\nabla f_i(y_i)`; so the clients must be known and asked again, and the federation is asked
-    how many there are. The paper's :math:`\alpha` is :math:`1/\gamma`. On strongly convex quadratics its fixed point
-    is the optimum. A large :math:`\gamma` with few clients a round makes h explode.
+    exact answer is :math:`\nabla f_i(y_i)`; so the clients must be identifiable and take part again, and their
+    number n must be known. The paper's :math:`\alpha` is :math:`1/\gamma`. On strongly convex quadratics its fixed
+    point is the optimum. A large :math:`\gamma` with few clients per round makes h explode.
 
     Arguments:
         cohort_size: B.
-        step_size: :math:`\gamma_k`: a number, one value a round, or a schedule; about 1/L.
-        solver: how a client answers, for example ``LBFGS()``. In its place:
+        step_size: :math:`\gamma_k`: a number, one value per round, or a schedule; about 1/L.
+        solver: how a client answers the prox, for example ``LBFGS()``. Or give, in its place,
         local_steps: m steps :math:`y \leftarrow y - \eta_k(\nabla f_i(y) - h_i + (y - x_k)/\gamma_k)`, each on its own
             minibatch.
-        local_rate: their :math:`\eta_k`: a number, one value a round, or a schedule.
+        local_rate: their :math:`\eta_k`: a number, one value per round, or a schedule.
 
     Acar, Zhao, Matas Navarro, Mattina, Whatmough, Saligrama: Federated learning based on dynamic regularization, 2021,
     arXiv:2111.04263, Algorithm 1; the sum over the cohort is divided by n, as there and in the authors' code.
@@ -124,18 +119,9 @@ def feddyn(
     return FedDyn(training=training(step_size, local_steps, local_rate, solver), cohort_size=cohort_size)
 
 
-def _grid(scales: Scales) -> list[Mapping[str, Any]]:
-    settings = []
-    for c in (0.1, 0.3, 1.0, 3.0, 10.0, 30.0):
-        gamma = c / scales.smoothness
-        local = 1 / (scales.smoothness + scales.delta + 1 / gamma)
-        settings += [{"step_size": gamma, "local_rate": local, "local_steps": m} for m in (5, 20)]
-    return settings
-
-
 register("feddyn", Method(
     name="FedDyn", build=feddyn, example={"cohort_size": 4, "step_size": 1.0, "solver": Exact()}, similarity="no",
     partial="yes", stateless="no", nonsmooth="no", nonconvex="yes", estimator="dual", oracle="prox", phases=1,
-    up=Cost(1), down=Cost(1), grid=_grid,
+    up=Cost(1), down=Cost(1), grid=prox_steps_grid,
     reference="Acar, Zhao, Matas Navarro, Mattina, Whatmough, Saligrama 2021, arXiv:2111.04263",
 ))  # fmt: skip

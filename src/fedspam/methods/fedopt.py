@@ -1,4 +1,4 @@
-"""Local training and a server optimiser: FedAvgM, FedAdam, FedYogi, FedAdagrad, and what FedAvg and FedProx share."""
+"""Local training and a server optimizer: FedAvgM, FedAdam, FedYogi, FedAdagrad, and what FedAvg and FedProx share."""
 
 from collections.abc import Mapping
 from typing import Any, NamedTuple, Protocol
@@ -11,32 +11,25 @@ from fedspam._internal import checks, trees
 from fedspam._internal.trees import Params, Scalar, static, struct
 from fedspam.clients import Oracle
 from fedspam.federation import Federation, on_client
-from fedspam.methods._local import Steps, Training, positive_schedule
+from fedspam.methods._local import Steps, Training, TrainingInfo, positive_schedule
 from fedspam.methods._registry import Cost, Method, Scales, register
-from fedspam.methods.schedules import Schedule
+from fedspam.methods.schedules import Schedule, ScheduleLike
 
 
 class FedOptState(NamedTuple):
     """What the server keeps between rounds."""
 
     x: Params
-    memory: Any  # of the server optimiser
+    memory: Any  # of the server optimizer
     k: Any  # rounds that counted; the index of the schedules
 
 
 class Update(NamedTuple):
-    """What a client sends: how far its model moved, times its weight where that counts, and what its solver reached."""
+    """What a client sends: the move of its model, times its weight where moves are weighted, and the certificate."""
 
     moved: Params
     weight: Any
     certificate: Any
-
-
-class FedOptInfo(NamedTuple):
-    """What a round records."""
-
-    certificate: Any
-    gradients: Any  # client gradients evaluated in this round
 
 
 class ServerOptimizer(Protocol):
@@ -49,8 +42,8 @@ class ServerOptimizer(Protocol):
 
 @struct
 class FedOpt:
-    r"""Clients train on their own, the server treats their mean move as a gradient. `fedavg`, `fedprox`, `fedadam` and
-    others build it.
+    r"""Clients train on their own loss, the server treats their mean move as a gradient. `fedavg`, `fedprox`, `fedadam`
+    and others build it.
 
     .. math:: \Delta_k = \frac{\sum_{i\in S_k} w_i\,(y_i - x_k)}{\sum_{i\in S_k} w_i}, \qquad
         x_{k+1} = \mathrm{server}(x_k, \Delta_k)
@@ -58,15 +51,17 @@ class FedOpt:
     Arguments:
         training: what a client does: `Steps` or `Prox`.
         server: what the server does with :math:`\Delta_k`: `Average`, `HeavyBall` or `Adaptive`.
-        cohort_size: clients asked in a round.
-        weighted: whether :math:`w_i` is the number of a client's examples, instead of 1. It is a mean of
-            :math:`w_i(y_i - x_k)` and one of :math:`w_i`, divided by the server.
+        cohort_size: clients per round.
+        weighted: whether :math:`w_i` is the number of a client's examples, instead of 1. Clients then send
+            :math:`w_i(y_i - x_k)` and :math:`w_i`, and the server divides the means.
+        name: key of the method in `METHODS`.
     """
 
     training: Training
     server: ServerOptimizer
     cohort_size: int = static()
     weighted: bool = static(default=False)
+    name: str = static(kw_only=True)
 
     def __post_init__(self) -> None:
         checks.whole("cohort_size", self.cohort_size, 1)
@@ -74,14 +69,14 @@ class FedOpt:
     def init(self, params: Params, key: Key[Array, ""], fed: Federation) -> FedOptState:
         return FedOptState(x=params, memory=self.server.init(params), k=jnp.zeros((), jnp.int32))
 
-    def round(self, state: FedOptState, key: Key[Array, ""], fed: Federation) -> tuple[FedOptState, FedOptInfo]:
+    def round(self, state: FedOptState, key: Key[Array, ""], fed: Federation) -> tuple[FedOptState, TrainingInfo]:
         cohort = fed.sample(key, self.cohort_size)
         update = fed.mean(cohort, self.train, x=state.x, **self.training.numbers(state.k))
         moved = trees.divide(update.moved, update.weight) if self.weighted else update.moved
 
         x, memory = self.server.update(state.x, moved, state.memory, state.k)
         gradients = cohort.size * self.training.gradients(update.certificate)
-        return FedOptState(x, memory, state.k + 1), FedOptInfo(update.certificate, gradients)
+        return FedOptState(x, memory, state.k + 1), TrainingInfo(update.certificate, gradients)
 
     @on_client
     def train(self, oracle: Oracle, key: Key[Array, ""], *, x: Params, **numbers: Any) -> Update:
@@ -183,10 +178,10 @@ class Adaptive:
 def fedavgm(
     cohort_size: int,
     local_steps: int,
-    local_rate: Any,
+    local_rate: ScheduleLike,
     *,
     momentum: float = 0.9,
-    server_step_size: Any = 1.0,
+    server_step_size: ScheduleLike = 1.0,
     weighted: bool = False,
 ) -> FedOpt:
     r"""FedAvg with momentum on the server.
@@ -199,10 +194,10 @@ def fedavgm(
     Arguments:
         cohort_size: B.
         local_steps: m.
-        local_rate: the local :math:`\eta_k`: a number, one value a round, or a schedule.
+        local_rate: the local :math:`\eta_k`: a number, one value per round, or a schedule.
         momentum: :math:`\beta` in [0, 1].
-        server_step_size: :math:`\eta_s`, likewise a number or a schedule. A move adds up to :math:`1/(1-\beta)` of
-            itself.
+        server_step_size: :math:`\eta_s`, likewise a number or a schedule. In total a move counts
+            :math:`1/(1-\beta)` times.
         weighted: average by the number of examples.
 
     Hsu, Qi, Brown 2019, arXiv:1909.06335; Reddi et al. 2021, arXiv:2003.00295.
@@ -215,16 +210,16 @@ def fedavgm(
     >>> bool(jnp.linalg.norm(clients.gradient(run.params)) < 0.1 * jnp.linalg.norm(clients.gradient(jnp.ones(5))))
     True
     """
-    checks.between("momentum", momentum, 0, 1, remedy="0 is FedAvg, 0.9 is usual")
+    checks.between("momentum", momentum, 0, 1, remedy="0 is FedAvg, 0.9 is common")
     server = HeavyBall(positive_schedule(server_step_size, "server_step_size"), momentum)
-    return local_sgd(cohort_size, local_steps, local_rate, server, weighted)
+    return local_sgd("fedavgm", cohort_size, local_steps, local_rate, server, weighted)
 
 
 def fedadam(
     cohort_size: int,
     local_steps: int,
-    local_rate: Any,
-    server_step_size: Any,
+    local_rate: ScheduleLike,
+    server_step_size: ScheduleLike,
     *,
     momentum: float = 0.9,
     square_momentum: float = 0.99,
@@ -238,13 +233,13 @@ def fedadam(
         x_{k+1} &= x_k + \eta_s\,M/(\sqrt V + \tau), \qquad M_{-1} = 0,\ V_{-1} = \tau^2
 
     The moves come from m local steps :math:`y \leftarrow y - \eta_k\nabla f_i(y)`. There is no bias correction: the
-    paper's Algorithm 2 has none, and adding it makes another method. One exchange, d floats down and d up for each
-    client, no state on clients, two vectors more on the server.
+    paper's Algorithm 2 has none, and a correction would make another method. One exchange, d floats down and d up for
+    each client, no state on clients, two vectors more on the server.
 
     Arguments:
         cohort_size: B.
         local_steps: m.
-        local_rate: the local :math:`\eta_k`: a number, one value a round, or a schedule.
+        local_rate: the local :math:`\eta_k`: a number, one value per round, or a schedule.
         server_step_size: :math:`\eta_s`, likewise.
         momentum: :math:`\beta_1` in [0, 1].
         square_momentum: :math:`\beta_2` in [0, 1].
@@ -263,14 +258,14 @@ def fedadam(
     True
     """
     server = _adaptive("adam", server_step_size, momentum, square_momentum, adaptivity)
-    return local_sgd(cohort_size, local_steps, local_rate, server, weighted)
+    return local_sgd("fedadam", cohort_size, local_steps, local_rate, server, weighted)
 
 
 def fedyogi(
     cohort_size: int,
     local_steps: int,
-    local_rate: Any,
-    server_step_size: Any,
+    local_rate: ScheduleLike,
+    server_step_size: ScheduleLike,
     *,
     momentum: float = 0.9,
     square_momentum: float = 0.99,
@@ -289,14 +284,14 @@ def fedyogi(
     'yogi'
     """
     server = _adaptive("yogi", server_step_size, momentum, square_momentum, adaptivity)
-    return local_sgd(cohort_size, local_steps, local_rate, server, weighted)
+    return local_sgd("fedyogi", cohort_size, local_steps, local_rate, server, weighted)
 
 
 def fedadagrad(
     cohort_size: int,
     local_steps: int,
-    local_rate: Any,
-    server_step_size: Any,
+    local_rate: ScheduleLike,
+    server_step_size: ScheduleLike,
     *,
     momentum: float = 0.0,
     adaptivity: float = 1e-3,
@@ -314,16 +309,20 @@ def fedadagrad(
     'adagrad'
     """
     server = _adaptive("adagrad", server_step_size, momentum, 0.0, adaptivity)
-    return local_sgd(cohort_size, local_steps, local_rate, server, weighted)
+    return local_sgd("fedadagrad", cohort_size, local_steps, local_rate, server, weighted)
 
 
-def local_sgd(cohort_size: int, local_steps: int, local_rate: Any, server: ServerOptimizer, weighted: bool) -> FedOpt:
-    """Local SGD and a server optimiser."""
+def local_sgd(
+    name: str, cohort_size: int, local_steps: int, local_rate: ScheduleLike, server: ServerOptimizer, weighted: bool
+) -> FedOpt:
+    """Local SGD and a server optimizer."""
     steps = Steps(positive_schedule(local_rate, "local_rate"), steps=local_steps)
-    return FedOpt(training=steps, server=server, cohort_size=cohort_size, weighted=weighted)
+    return FedOpt(training=steps, server=server, cohort_size=cohort_size, weighted=weighted, name=name)
 
 
-def _adaptive(rule: str, step_size: Any, momentum: float, square_momentum: float, adaptivity: float) -> Adaptive:
+def _adaptive(
+    rule: str, step_size: ScheduleLike, momentum: float, square_momentum: float, adaptivity: float
+) -> Adaptive:
     checks.between("momentum", momentum, 0, 1)
     checks.between("square_momentum", square_momentum, 0, 1)
     checks.positive("adaptivity", adaptivity, "it divides the first move; the paper's is 0.001")
@@ -333,14 +332,14 @@ def _adaptive(rule: str, step_size: Any, momentum: float, square_momentum: float
 
 def _momentum_grid(scales: Scales) -> list[Mapping[str, Any]]:
     sizes, steps = (0.03, 0.1, 0.3, 1.0), (1, 5, 20)
-    # a server momentum of 0.9 makes ten moves of one: the server takes a third of it back
+    # with a server momentum of 0.9 a move counts ten times; a smaller server step makes up for part of it
     return [
         {"local_rate": c / scales.smoothness, "local_steps": m, "server_step_size": 0.3} for c in sizes for m in steps
     ]
 
 
 def _adaptive_grid(scales: Scales) -> list[Mapping[str, Any]]:
-    # what moves x is the server's step, on the scale of x itself: Adam's steps are as long as their size
+    # the server's step size is on the scale of x itself: the length of Adam's steps is their step size
     sizes, local = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3), ((0.1, 5), (0.3, 5))
     return [
         {"server_step_size": s, "local_rate": c / scales.smoothness, "local_steps": m} for s in sizes for c, m in local

@@ -1,22 +1,21 @@
-"""FedProx: clients minimise their own loss held near the server's point, the server averages."""
+"""FedProx: clients minimize their own loss plus a proximal term, the server averages."""
 
-from collections.abc import Mapping
-from typing import Any
-
+from fedspam.methods._grids import prox_steps_grid
 from fedspam.methods._local import positive_schedule, training
-from fedspam.methods._registry import Cost, Method, Scales, register
+from fedspam.methods._registry import Cost, Method, register
 from fedspam.methods.fedopt import Average, FedOpt
+from fedspam.methods.schedules import ScheduleLike
 from fedspam.solvers import Exact, LocalSolver
 
 
 def fedprox(
     cohort_size: int,
-    step_size: Any,
+    step_size: ScheduleLike,
     *,
     solver: LocalSolver | None = None,
     local_steps: int | None = None,
-    local_rate: Any = None,
-    server_step_size: Any = 1.0,
+    local_rate: ScheduleLike | None = None,
+    server_step_size: ScheduleLike = 1.0,
     weighted: bool = False,
 ) -> FedOpt:
     r"""FedProx: every client of the cohort approximately answers the prox of its own loss, the server averages.
@@ -25,17 +24,17 @@ def fedprox(
         x_{k+1} = x_k + \eta_s\,\frac1B\sum_{i\in S_k}(y_i - x_k)
 
     One exchange, d floats down and d up for each client, no state on clients. The paper's :math:`\mu` is
-    :math:`1/\gamma`, and it wants :math:`1/\gamma` large against L and the dissimilarity of the clients. With a
+    :math:`1/\gamma`, and it needs :math:`1/\gamma` large against L and the dissimilarity of the clients. With a
     constant step size the fixed point is not the optimum of f, but that of the mean Moreau envelope of the clients: on
     quadratics it solves :math:`\sum_i (H_i + I/\gamma)^{-1}\nabla f_i(x) = 0`.
 
     Arguments:
         cohort_size: B.
-        step_size: :math:`\gamma_k`: a number, one value a round, or a schedule.
-        solver: how a client answers, for example ``LBFGS()``. In its place:
+        step_size: :math:`\gamma_k`: a number, one value per round, or a schedule.
+        solver: how a client answers the prox, for example ``LBFGS()``. Or give, in its place,
         local_steps: m steps :math:`y \leftarrow y - \eta_k(\nabla f_i(y) + (y - x_k)/\gamma_k)`, each on its own
             minibatch, as the paper's experiments do.
-        local_rate: their :math:`\eta_k`: a number, one value a round, or a schedule.
+        local_rate: their :math:`\eta_k`: a number, one value per round, or a schedule.
         server_step_size: :math:`\eta_s`.
         weighted: average by the number of examples. The paper samples clients by it and averages evenly instead.
 
@@ -55,22 +54,13 @@ def fedprox(
         server=Average(positive_schedule(server_step_size, "server_step_size")),
         cohort_size=cohort_size,
         weighted=weighted,
+        name="fedprox",
     )
-
-
-def _grid(scales: Scales) -> list[Mapping[str, Any]]:
-    # six gammas from 1/L, where the prox is about a gradient step, upwards; for each, rough and fine answers
-    settings = []
-    for c in (0.1, 0.3, 1.0, 3.0, 10.0, 30.0):
-        gamma = c / scales.smoothness
-        local = 1 / (scales.smoothness + scales.delta + 1 / gamma)
-        settings += [{"step_size": gamma, "local_rate": local, "local_steps": m} for m in (5, 20)]
-    return settings
 
 
 register("fedprox", Method(
     name="FedProx", build=fedprox, example={"cohort_size": 4, "step_size": 1.0, "solver": Exact()}, similarity="no",
     partial="yes", stateless="yes", nonsmooth="yes", nonconvex="yes", estimator="–", oracle="a-prox", phases=1,
-    up=Cost(1), down=Cost(1), exact=False, grid=_grid,
+    up=Cost(1), down=Cost(1), exact=False, grid=prox_steps_grid,
     reference="Li, Sahu, Zaheer, Sanjabi, Talwalkar, Smith 2020, arXiv:1812.06127",
 ))  # fmt: skip

@@ -1,7 +1,7 @@
-"""FedRed: local steps on a doubly regularised surrogate, their number decided by a coin."""
+"""FedRed: local steps on a doubly regularized surrogate, their number decided by a coin."""
 
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -11,26 +11,13 @@ from fedspam._internal import checks, prng, trees
 from fedspam._internal.trees import Params, Scalar, static, struct
 from fedspam.clients import Oracle
 from fedspam.federation import Federation, on_client
-from fedspam.methods._local import descend, until_heads
+from fedspam.methods._grids import with_fixed
+from fedspam.methods._local import PointState, StepsInfo, descend, until_heads
 from fedspam.methods._registry import Cost, Method, Scales, register
 from fedspam.methods.scaffnew import ScaffNew
 
 CONTROLS = ("gradient", "memory")
 MODELS = ("average", "one")
-
-
-class FedRedState(NamedTuple):
-    """What the server keeps between rounds."""
-
-    x: Params
-    k: Any  # rounds that counted
-
-
-class FedRedInfo(NamedTuple):
-    """What a round of FedRed records."""
-
-    steps: Any
-    gradients: Any  # client gradients evaluated in this round
 
 
 @struct
@@ -41,6 +28,7 @@ class FedRed:
     regularization: float | Scalar
     probability: float | Scalar
     model: str = static(default="average")
+    name: str = static(default="fedred")
 
     def __post_init__(self) -> None:
         checks.positive("local_rate", self.local_rate, "try 1 / L")
@@ -48,16 +36,16 @@ class FedRed:
         checks.between("probability", self.probability, 0, 1, open_low=True, remedy="try delta / L")
         checks.one_of("model", self.model, MODELS)
 
-    def init(self, params: Params, key: Key[Array, ""], fed: Federation) -> FedRedState:
-        return FedRedState(x=params, k=jnp.zeros((), jnp.int32))
+    def init(self, params: Params, key: Key[Array, ""], fed: Federation) -> PointState:
+        return PointState(x=params, k=jnp.zeros((), jnp.int32))
 
-    def round(self, state: FedRedState, key: Key[Array, ""], fed: Federation) -> tuple[FedRedState, FedRedInfo]:
+    def round(self, state: PointState, key: Key[Array, ""], fed: Federation) -> tuple[PointState, StepsInfo]:
         steps = until_heads(prng.fold_name(key, "coin"), self.probability)
         everyone = fed.everyone(key)
         g = fed.mean(everyone, self.gradient, x=state.x)
         movers = everyone if self.model == "average" else everyone.one(key)
         x = fed.mean(movers, self.train, x=state.x, g=g, steps=steps)
-        return FedRedState(x, state.k + 1), FedRedInfo(steps, everyone.size + movers.size * (1 + steps))
+        return PointState(x, state.k + 1), StepsInfo(steps, everyone.size + movers.size * (1 + steps))
 
     @on_client(affine=True)
     def gradient(self, oracle: Oracle, key: Key[Array, ""], *, x: Params) -> Params:
@@ -69,7 +57,7 @@ class FedRed:
         shift = trees.subtract(g, jax.grad(oracle)(x, None))
         return descend(oracle, key, x, steps=steps, local_rate=eta / (1 + eta * pull), shift=shift, pull=pull)
 
-    def params(self, state: FedRedState) -> Params:
+    def params(self, state: PointState) -> Params:
         return state.x
 
     def client_state(self, params: Params) -> tuple[()]:
@@ -79,7 +67,7 @@ class FedRed:
 def fedred(
     local_rate: float, regularization: float, probability: float, *, control: str = "gradient", model: str = "average"
 ) -> FedRed | ScaffNew:
-    r"""FedRed: gradient steps held both near the last local point and near the server's point.
+    r"""FedRed: gradient steps regularized both to the last local point and to the server's point.
 
     .. math::
         y_i &\leftarrow \frac{y_i/\eta + \lambda x_k + h_i - \nabla f_i(y_i)}{1/\eta + \lambda}
@@ -96,11 +84,11 @@ def fedred(
         local_rate: :math:`\eta`.
         regularization: :math:`\lambda`.
         probability: p in (0, 1].
-        control: 'gradient' is the above; 'memory' is the second control, :math:`h_i \leftarrow h_i + (p/\eta)(x_{k+1}
-            - y_i)`, first 0: one exchange, d floats down and d up, and 2d numbers on each client. With :math:`\lambda
-            = 0` that is ScaffNew.
-        model: 'average', or the model of 'one' random client, which the theory wants where f is not convex; then only
-            that client moves. For the first control alone.
+        control: 'gradient' is the above; 'memory' is the paper's second control, :math:`h_i \leftarrow h_i +
+            (p/\eta)(x_{k+1} - y_i)`, first 0: one exchange, d floats down and d up, and 2d numbers on each client. With
+            :math:`\lambda = 0` that is ScaffNew.
+        model: 'average', or the model of 'one' random client, which the theory needs where f is not convex; then only
+            that client moves. It needs control='gradient'.
 
     Jiang, Rodomanov, Stich: Federated optimization with doubly regularized drift correction, 2024, arXiv:2404.08447.
 
@@ -117,7 +105,7 @@ def fedred(
         return FedRed(local_rate, regularization, probability, model=model)
     if model != "average":
         raise ValueError(f"model = {model!r} needs control='gradient': remembered controls need every client's steps")
-    return ScaffNew(local_rate, probability, regularization)
+    return ScaffNew(local_rate, probability, regularization, name="fedred_memory")
 
 
 def _grid(scales: Scales) -> list[Mapping[str, Any]]:
@@ -128,10 +116,6 @@ def _grid(scales: Scales) -> list[Mapping[str, Any]]:
         for a in (0.3, 1.0, 3.0)
         for b in (1.0, 3.0)
     ]
-
-
-def _memory_grid(scales: Scales) -> list[Mapping[str, Any]]:
-    return [{**setting, "control": "memory"} for setting in _grid(scales)]
 
 
 _EXAMPLE = {"local_rate": 0.7, "regularization": 0.1, "probability": 0.3}
@@ -146,5 +130,5 @@ register("fedred", Method(
 register("fedred_memory", Method(
     name="FedRed, remembered controls", build=fedred, example={**_EXAMPLE, "control": "memory"}, similarity="yes",
     partial="no", stateless="no", nonsmooth="no", nonconvex="yes", estimator="dual", oracle="random m steps", phases=1,
-    up=Cost(1), down=Cost(1), grid=_memory_grid, reference=_REFERENCE,
+    up=Cost(1), down=Cost(1), grid=with_fixed(_grid, control="memory"), reference=_REFERENCE,
 ))  # fmt: skip

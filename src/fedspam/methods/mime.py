@@ -1,4 +1,4 @@
-"""Mime: local steps of a central optimiser whose statistics only the server updates, corrected on each client."""
+"""Mime: local steps of a central optimizer whose statistics only the server updates, corrected on each client."""
 
 from collections.abc import Mapping
 from typing import Any, NamedTuple
@@ -12,28 +12,22 @@ from fedspam._internal import checks, trees
 from fedspam._internal.trees import Params, static, struct
 from fedspam.clients import Oracle
 from fedspam.federation import Federation, on_client
-from fedspam.methods._algorithm import start_from
+from fedspam.methods._algorithm import StartLike, start_from
 from fedspam.methods._central import Adam, Base, Momentum, Plain
-from fedspam.methods._local import positive_schedule, surrogate_steps
+from fedspam.methods._grids import local_grid, recursive_grid, with_fixed
+from fedspam.methods._local import RateInfo, positive_schedule, surrogate_steps
 from fedspam.methods._registry import Cost, Method, Scales, register
 from fedspam.methods._template import Factored
 from fedspam.methods.estimators import MVR
-from fedspam.methods.schedules import Constant, Schedule, fresh_weight_schedule
+from fedspam.methods.schedules import Constant, Schedule, ScheduleLike, fresh_weight_schedule
 
 
 class MimeState(NamedTuple):
     """What the server keeps between rounds."""
 
     x: Params
-    statistics: Any  # s, of the base optimiser
+    statistics: Any  # s, of the base optimizer
     k: Any  # rounds that counted; the index of the schedules
-
-
-class MimeInfo(NamedTuple):
-    """What a round of Mime or MimeLite records."""
-
-    local_rate: Any
-    gradients: Any  # client gradients evaluated in this round
 
 
 @struct
@@ -46,6 +40,7 @@ class Mime:
     cohort_size: int = static()
     local_steps: int = static()
     minibatch: bool = static(default=False)
+    name: str = static(default="mime")
 
     def __post_init__(self) -> None:
         checks.whole("cohort_size", self.cohort_size, 1)
@@ -54,7 +49,7 @@ class Mime:
     def init(self, params: Params, key: Key[Array, ""], fed: Federation) -> MimeState:
         return MimeState(params, self.base.init(params, trees.zeros_like(params)), jnp.zeros((), jnp.int32))
 
-    def round(self, state: MimeState, key: Key[Array, ""], fed: Federation) -> tuple[MimeState, MimeInfo]:
+    def round(self, state: MimeState, key: Key[Array, ""], fed: Federation) -> tuple[MimeState, RateInfo]:
         x, s, eta = state.x, state.statistics, self.local_rate(state.k)
 
         cohort = fed.sample(key, self.cohort_size)
@@ -65,7 +60,7 @@ class Mime:
         x = trees.axpy(self.server_step_size(state.k), moved, x)
         # the first local step needs no gradient, and without minibatches the one at x is that of the first exchange
         spent = 1 + (2 if self.minibatch else 1) * (self.local_steps - 1)
-        return MimeState(x, s, state.k + 1), MimeInfo(eta, cohort.size * spent)
+        return MimeState(x, s, state.k + 1), RateInfo(eta, cohort.size * spent)
 
     @on_client(affine=True)
     def gradient(self, oracle: Oracle, key: Key[Array, ""], *, x: Params) -> Params:
@@ -97,13 +92,13 @@ class Mime:
 def mime(
     cohort_size: int,
     local_steps: int,
-    local_rate: Any,
+    local_rate: ScheduleLike,
     *,
     base: Base | None = None,
-    server_step_size: Any = 1.0,
+    server_step_size: ScheduleLike = 1.0,
     minibatch: bool = False,
 ) -> Mime:
-    r"""Mime: each local step is one that the central optimiser would take, with the cohort's gradient as its control.
+    r"""Mime: local steps imitate those of the central optimizer, with the cohort's gradient as control.
 
     .. math::
         c &= \frac1B\sum_{i\in S_k}\nabla f_i(x_k) \\
@@ -115,9 +110,9 @@ def mime(
 
     Arguments:
         cohort_size: B.
-        local_steps: m. One step and :math:`\eta_s = 1` make it the central optimiser on the cohort.
-        local_rate: the local :math:`\eta_k`: a number, one value a round, or a schedule.
-        base: the optimiser: `Plain`, `Momentum` or `Adam`; `Plain`, which is SGD, if None.
+        local_steps: m. One step and :math:`\eta_s = 1` make it the central optimizer on the cohort.
+        local_rate: the local :math:`\eta_k`: a number, one value per round, or a schedule.
+        base: the optimizer: `Plain`, `Momentum` or `Adam`; `Plain`, which is SGD, if None.
         server_step_size: :math:`\eta_s`.
         minibatch: whether a local step sees one minibatch, the same at :math:`y_i` and :math:`x_k`; c is always made of
             whole gradients.
@@ -133,13 +128,15 @@ def mime(
     >>> bool(jnp.linalg.norm(clients.gradient(run.params)) < 1e-3 * jnp.linalg.norm(clients.gradient(jnp.ones(5))))
     True
     """
+    base = Plain() if base is None else base
     return Mime(
-        base=Plain() if base is None else base,
+        base=base,
         local_rate=positive_schedule(local_rate, "local_rate"),
         server_step_size=positive_schedule(server_step_size, "server_step_size"),
         cohort_size=cohort_size,
         local_steps=local_steps,
         minibatch=minibatch,
+        name={Momentum: "mime_momentum", Adam: "mime_adam"}.get(type(base), "mime"),
     )
 
 
@@ -147,10 +144,10 @@ def mime_mvr(
     cohort_size: int,
     local_steps: int,
     local_rate: float,
-    fresh_weight: Any,
+    fresh_weight: ScheduleLike,
     *,
     minibatch: bool = False,
-    start: Any = "cohort",
+    start: StartLike = "cohort",
     first: str = "given",
 ) -> Factored:
     r"""MimeMVR: m local steps along the cohort's variance-reduced estimate, then the average.
@@ -169,8 +166,7 @@ def mime_mvr(
         local_rate: the local :math:`\eta`, a number.
         fresh_weight: :math:`p_k` in (0, 1], the weight of the fresh gradient: a number, one per round, or a schedule.
         minibatch: whether a local step sees one minibatch, the same at :math:`y_i` and :math:`x_k`.
-        start: how :math:`g_0` is made, and
-        first: what round 0 does with it, as in `fedspam.spam_pp`.
+        start, first: as in `fedspam.spam_pp`.
 
     Karimireddy et al.: Mime, 2021, arXiv:2008.03606; the printed s is :math:`(g_{k-1}, x_{k-1})`.
 
@@ -187,31 +183,14 @@ def mime_mvr(
         solver=surrogate_steps(local_steps, local_rate, minibatch, recursive=False),
         step_size=Constant(float("inf")),
         start=start_from(start, cohort_size),
-        who="average",
+        movers="average",
         cohort_size=cohort_size,
+        name="mime_mvr",
     )
 
 
-def local_grid(scales: Scales) -> list[Mapping[str, Any]]:
-    """Settings for local steps: sizes up to 1/L, and up to L/delta of them, which make up one step of 1/delta."""
-    most = max(4, min(1000, round(scales.smoothness / scales.delta)))
-    sizes, steps = (0.1, 0.3, 0.6, 0.9), (1, max(2, most // 4), most)
-    return [{"local_rate": c / scales.smoothness, "local_steps": m} for c in sizes for m in steps]
-
-
-def recursive_grid(scales: Scales) -> list[Mapping[str, Any]]:
-    """As `local_grid`, with fresh weights from slow to fast."""
-    most = max(4, min(1000, round(scales.smoothness / scales.delta)))
-    return [
-        {"local_rate": c / scales.smoothness, "local_steps": m, "fresh_weight": p}
-        for c in (0.3, 0.9)
-        for m in (most // 4, most)
-        for p in (0.1, 0.3, 0.9)
-    ]
-
-
 def _adam_grid(scales: Scales) -> list[Mapping[str, Any]]:
-    # Adam's steps are as long as their size, on the scale of x itself
+    # the length of Adam's steps is their rate, on the scale of x itself
     return [
         {"local_rate": c, "local_steps": m, "base": Adam()}
         for c in (0.001, 0.003, 0.01, 0.03, 0.1, 0.3)
@@ -223,13 +202,9 @@ _REFERENCE = "Karimireddy, Jaggi, Kale, Mohri, Reddi, Stich, Suresh 2021, arXiv:
 _EXAMPLE = {"cohort_size": 4, "local_steps": 5, "local_rate": 0.3}
 
 
-def _momentum_grid(scales: Scales) -> list[Mapping[str, Any]]:
-    return [{**setting, "base": Momentum()} for setting in local_grid(scales)]
-
-
 for _key, _name, _base, _down, _grid in (
     ("mime", "Mime, SGD", {}, Cost(2), local_grid),
-    ("mime_momentum", "Mime, momentum", {"base": Momentum(0.5)}, Cost(3), _momentum_grid),
+    ("mime_momentum", "Mime, momentum", {"base": Momentum(0.5)}, Cost(3), with_fixed(local_grid, base=Momentum())),
     ("mime_adam", "Mime, Adam", {"base": Adam(0.5, 0.9, 0.1), "local_rate": 0.03}, Cost(4), _adam_grid),
 ):
     register(_key, Method(

@@ -1,6 +1,6 @@
 """MimeLite: Mime without the correction on the clients, so that one exchange suffices."""
 
-from collections.abc import Mapping
+import dataclasses
 from typing import Any, NamedTuple
 
 import jax
@@ -12,16 +12,17 @@ from fedspam._internal import checks, trees
 from fedspam._internal.trees import Params, static, struct
 from fedspam.clients import Oracle
 from fedspam.federation import Federation, on_client
-from fedspam.methods._algorithm import Start, Zero, start_from
+from fedspam.methods._algorithm import Start, StartLike, Zero, start_from
 from fedspam.methods._central import Base, Momentum, Plain, Recursive
-from fedspam.methods._local import positive_schedule
-from fedspam.methods._registry import Cost, Method, Scales, register
-from fedspam.methods.mime import MimeInfo, MimeState, local_grid, recursive_grid
-from fedspam.methods.schedules import Schedule
+from fedspam.methods._grids import local_grid, recursive_grid, with_fixed
+from fedspam.methods._local import RateInfo, positive_schedule
+from fedspam.methods._registry import Cost, Method, register
+from fedspam.methods.mime import MimeState
+from fedspam.methods.schedules import Schedule, ScheduleLike
 
 
 class LiteReply(NamedTuple):
-    """How far a client's model moved, and what it observed at the server's point."""
+    """The move of a client's model, and what it observed at the server's point."""
 
     moved: Params
     observed: Params
@@ -37,6 +38,7 @@ class MimeLite:
     start: Start
     cohort_size: int = static()
     local_steps: int = static()
+    name: str = static(kw_only=True)
 
     def __post_init__(self) -> None:
         checks.whole("cohort_size", self.cohort_size, 1)
@@ -45,7 +47,7 @@ class MimeLite:
     def init(self, params: Params, key: Key[Array, ""], fed: Federation) -> MimeState:
         return MimeState(params, self.base.init(params, self.start(params, key, fed)), jnp.zeros((), jnp.int32))
 
-    def round(self, state: MimeState, key: Key[Array, ""], fed: Federation) -> tuple[MimeState, MimeInfo]:
+    def round(self, state: MimeState, key: Key[Array, ""], fed: Federation) -> tuple[MimeState, RateInfo]:
         x, s, eta = state.x, state.statistics, self.local_rate(state.k)
 
         cohort = fed.sample(key, self.cohort_size)
@@ -54,7 +56,7 @@ class MimeLite:
         s = self.base.update(reply.observed, x, s)
         x = trees.axpy(self.server_step_size(state.k), reply.moved, x)
         gradients = cohort.size * self.base.points * (self.local_steps + 1)
-        return MimeState(x, s, state.k + 1), MimeInfo(eta, gradients)
+        return MimeState(x, s, state.k + 1), RateInfo(eta, gradients)
 
     @on_client
     def train(self, oracle: Oracle, key: Key[Array, ""], *, x: Params, statistics: Any, local_rate: Any) -> LiteReply:
@@ -76,7 +78,12 @@ class MimeLite:
 
 
 def mime_lite(
-    cohort_size: int, local_steps: int, local_rate: Any, *, base: Base | None = None, server_step_size: Any = 1.0
+    cohort_size: int,
+    local_steps: int,
+    local_rate: ScheduleLike,
+    *,
+    base: Base | None = None,
+    server_step_size: ScheduleLike = 1.0,
 ) -> MimeLite:
     r"""MimeLite: Mime without the correction, so that one exchange suffices.
 
@@ -84,7 +91,7 @@ def mime_lite(
         s \leftarrow V\Bigl(\frac1B\sum_{i\in S_k}\nabla f_i(x_k),\ s\Bigr)
 
     d floats and s down, 2d up for each client, no state on clients. Each local step sees a minibatch of its own. With
-    SGD it is FedAvg; like that it has a biased fixed point for m > 1.
+    SGD it is FedAvg, and like FedAvg it has a biased fixed point for m > 1.
 
     Arguments: as `mime`.
 
@@ -93,18 +100,25 @@ def mime_lite(
     >>> mime_lite(10, 5, 0.05, base=Momentum(0.5)).base.momentum
     0.5
     """
-    base = Plain() if base is None else base
-    return _lite(cohort_size, local_steps, local_rate, base, Zero(), server_step_size)
+    return MimeLite(
+        base=Plain() if base is None else base,
+        local_rate=positive_schedule(local_rate, "local_rate"),
+        server_step_size=positive_schedule(server_step_size, "server_step_size"),
+        start=Zero(),
+        cohort_size=cohort_size,
+        local_steps=local_steps,
+        name="mime_lite",
+    )
 
 
 def mime_lite_mvr(
     cohort_size: int,
     local_steps: int,
-    local_rate: Any,
+    local_rate: ScheduleLike,
     fresh_weight: float,
     *,
-    server_step_size: Any = 1.0,
-    start: Any = "cohort",
+    server_step_size: ScheduleLike = 1.0,
+    start: StartLike = "cohort",
 ) -> MimeLite:
     r"""MimeLite with momentum variance reduction: the old estimate, corrected on each client and at each local step.
 
@@ -113,7 +127,7 @@ def mime_lite_mvr(
     One exchange, 3d floats down (:math:`x_k, x_{k-1}, g_{k-1}`) and 2d up for each client. In round 0
     :math:`x_{-1} = x_0` and :math:`g_{-1}` is the start.
 
-    Arguments: as `mime_mvr`, but the fresh weight is one number, and the local step size may be a schedule.
+    Arguments: as `mime_mvr`, but the fresh weight is one number, and the local rate may be a schedule.
 
     Karimireddy et al.: Mime, 2021, arXiv:2008.03606.
 
@@ -121,32 +135,17 @@ def mime_lite_mvr(
     0.2
     """
     checks.between("fresh_weight", fresh_weight, 0, 1, open_low=True)
+    plain = mime_lite(cohort_size, local_steps, local_rate, server_step_size=server_step_size)
     start = start_from(start, cohort_size)
-    return _lite(cohort_size, local_steps, local_rate, Recursive(fresh_weight), start, server_step_size)
-
-
-def _lite(
-    cohort_size: int, local_steps: int, local_rate: Any, base: Base, start: Start, server_step_size: Any
-) -> MimeLite:
-    return MimeLite(
-        base=base,
-        local_rate=positive_schedule(local_rate, "local_rate"),
-        server_step_size=positive_schedule(server_step_size, "server_step_size"),
-        start=start,
-        cohort_size=cohort_size,
-        local_steps=local_steps,
-    )
-
-
-def _momentum_grid(scales: Scales) -> list[Mapping[str, Any]]:
-    return [{**setting, "base": Momentum()} for setting in local_grid(scales)]
+    return dataclasses.replace(plain, base=Recursive(fresh_weight), start=start, name="mime_lite_mvr")
 
 
 _EXAMPLE = {"cohort_size": 4, "local_steps": 3, "local_rate": 0.3}
 for _key, _name, _build, _more, _down, _grid in (
-    ("mime_lite", "MimeLite, momentum", mime_lite, {"base": Momentum(0.5)}, Cost(2), _momentum_grid),
+    ("mime_lite", "MimeLite, momentum", mime_lite, {"base": Momentum(0.5)}, Cost(2),
+     with_fixed(local_grid, base=Momentum())),
     ("mime_lite_mvr", "MimeLiteMVR", mime_lite_mvr, {"fresh_weight": 0.2}, Cost(3), recursive_grid),
-):
+):  # fmt: skip
     register(_key, Method(
         name=_name, build=_build, example={**_EXAMPLE, **_more}, similarity="partly", partial="yes", stateless="yes",
         nonsmooth="no", nonconvex="yes", estimator="server statistics", oracle="m steps", phases=1, up=Cost(2),

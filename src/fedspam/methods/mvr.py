@@ -3,19 +3,19 @@
 from collections.abc import Mapping
 from typing import Any
 
-from fedspam.methods._algorithm import start_from
+from fedspam.methods._algorithm import StartLike, start_from
 from fedspam.methods._registry import Cost, Method, Scales, register
 from fedspam.methods._template import Factored
 from fedspam.methods.estimators import MVR
-from fedspam.methods.schedules import fresh_weight_schedule, step_size_schedule
+from fedspam.methods.schedules import ScheduleLike, fresh_weight_schedule, step_size_schedule
 
 
 def mvr(
     cohort_size: int,
-    step_size: Any,
-    fresh_weight: Any,
+    step_size: ScheduleLike,
+    fresh_weight: ScheduleLike,
     *,
-    start: Any = "cohort",
+    start: StartLike = "cohort",
     scale: float | None = None,
     first: str = "given",
 ) -> Factored:
@@ -25,19 +25,19 @@ def mvr(
         g_k &= (1-p_k)\,g_{k-1} + \frac1B\sum_{i\in S_k}\bigl(\nabla f_i(x_k) - (1-p_k)\nabla f_i(x_{k-1})\bigr) \\
         x_{k+1} &= x_k - \gamma_k g_k
 
-    One exchange a round, 2d floats down and d up for each client of the cohort, no state on clients. With
+    One exchange per round: 2d floats down and d up for each client of the cohort, no state on clients. With
     :math:`\gamma \le 1/(L + \delta\sqrt{2/(pB)})` the mean of :math:`\mathbb E\|\nabla f(x_k)\|^2` over K rounds is at
-    most :math:`2F/(\gamma K) + e_0/(pK) + 2p\sigma^2/B`: similarity helps the estimator, and the step still pays for L.
-    (The bound is derived, from descent with weight :math:`\gamma/2p` on the estimator's error; the original theorem
-    assumes smooth :math:`f_\xi` instead of similarity.)
+    most :math:`2F/(\gamma K) + e_0/(pK) + 2p\sigma^2/B`: similarity helps the estimator, but the step size is still
+    limited by L. (The bound is derived, from descent with weight :math:`\gamma/2p` on the estimator's error; the
+    original theorem assumes smooth :math:`f_\xi` instead of similarity.)
 
     Arguments:
         cohort_size: B.
-        step_size: :math:`\gamma_k`: a number, one value a round, or a schedule.
+        step_size: :math:`\gamma_k`: a number, one value per round, or a schedule.
         fresh_weight: :math:`p_k`, likewise, in (0, 1]. 1 is SGD, towards 0 it is SARAH without restarts.
         start: how :math:`g_0` is made: 'cohort' (one gradient each), 'client', 'zero', a number of exchanges, or the
             gradient.
-        scale: s of MARS, in [0, 1]: how far the estimate trusts the gradient difference (see `MVR`); None is s = 1.
+        scale: s of MARS, in [0, 1]: weight of the gradient difference in the estimate (see `MVR`); None is s = 1.
         first: 'given' keeps :math:`g_0` in round 0, 'update' replaces it by
             :math:`p_0\nabla f_S(x_0) + (1-p_0)g_0`.
 
@@ -56,8 +56,9 @@ def mvr(
         solver=None,
         step_size=step_size_schedule(step_size),
         start=start_from(start, cohort_size),
-        who="server",
+        movers="server",
         cohort_size=cohort_size,
+        name="mvr",
     )
 
 

@@ -1,4 +1,4 @@
-"""PAGE and SARAH: gradient steps along a recursion that is restarted from the exact gradient now and then."""
+"""PAGE and SARAH: gradient steps along a recursion that some rounds restart from the exact gradient."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -8,10 +8,11 @@ from jaxtyping import Array, Integer
 
 from fedspam._internal import checks
 from fedspam._internal.trees import struct
-from fedspam.methods._registry import Cost, Method, Scales, coin_grid, register
+from fedspam.methods._grids import coin_grid
+from fedspam.methods._registry import Cost, Method, Scales, register
 from fedspam.methods._template import Factored
 from fedspam.methods.estimators import PAGE, probability_schedule
-from fedspam.methods.schedules import step_size_schedule
+from fedspam.methods.schedules import ScheduleLike, step_size_schedule
 
 
 @struct
@@ -24,7 +25,7 @@ class Periodic:
         return jnp.where(k % self.period == 0, 1.0, 0.0)
 
 
-def page(cohort_size: int, step_size: Any, probability: Any, *, many: int | None = None) -> Factored:
+def page(cohort_size: int, step_size: ScheduleLike, probability: ScheduleLike, *, many: int | None = None) -> Factored:
     r"""PAGE: a coin decides whether a round asks everyone or a cohort.
 
     .. math::
@@ -32,15 +33,15 @@ def page(cohort_size: int, step_size: Any, probability: Any, *, many: int | None
             g_{k-1} + \nabla f_S(x_k) - \nabla f_S(x_{k-1}) & \text{otherwise} \end{cases} \\
         x_{k+1} &= x_k - \gamma_k g_k
 
-    A cohort's round: 2d floats down and d up for each of its clients; the others: d and d for everyone. No state on
-    clients. Theory: :math:`\gamma \le 1/(L + \delta\sqrt{(1-p)/(pB)})`, :math:`p = B/(n+B)`; no noise floor.
+    A round with a cohort: 2d floats down and d up for each of its clients. A round with everyone: d and d for each. No
+    state on clients. Theory: :math:`\gamma \le 1/(L + \delta\sqrt{(1-p)/(pB)})`, :math:`p = B/(n+B)`; no noise floor.
 
     Arguments:
         cohort_size: B.
-        step_size: :math:`\gamma_k`: a number, one value a round, or a schedule.
+        step_size: :math:`\gamma_k`: a number, one value per round, or a schedule.
         probability: p, likewise, in [0, 1]; 1 is gradient descent.
-        many: how many clients stand for everyone; None for all of them. With fewer, each restart has an error
-            :math:`\sigma^2` / many, and the population may be endless.
+        many: number of clients that stand for everyone; None for all. With fewer, each restart has an error
+            :math:`\sigma^2` / many, and the population may be infinite.
 
     Li, Bao, Zhang, Richtárik: PAGE, 2021, arXiv:2008.10898.
 
@@ -52,23 +53,24 @@ def page(cohort_size: int, step_size: Any, probability: Any, *, many: int | None
     >>> bool(jnp.linalg.norm(clients.gradient(run.params)) < 0.01 * jnp.linalg.norm(clients.gradient(jnp.ones(5))))
     True
     """
-    return _recursion(PAGE(probability_schedule(probability), many=many), cohort_size, step_size)
+    estimator, gamma = PAGE(probability_schedule(probability), many=many), step_size_schedule(step_size)
+    return Factored(estimator, None, gamma, movers="server", cohort_size=cohort_size, name="page")
 
 
-def sarah(cohort_size: int, step_size: Any, period: int) -> Factored:
-    r"""SARAH: everyone is asked in every m-th round, a cohort between.
+def sarah(cohort_size: int, step_size: ScheduleLike, period: int) -> Factored:
+    r"""SARAH: every m-th round asks everyone, the others a cohort.
 
     .. math::
         g_k &= \begin{cases} \nabla f(x_k) & \text{if } m \text{ divides } k \\
             g_{k-1} + \nabla f_S(x_k) - \nabla f_S(x_{k-1}) & \text{otherwise} \end{cases} \\
         x_{k+1} &= x_k - \gamma_k g_k
 
-    The costs are those of `page`. The paper restarts from a random iterate of the last m, for which it has a theory;
-    here, as in practice, it goes on from the last. Theory: :math:`\gamma \le 2/(L(1 + \sqrt{1 + 4m}))`.
+    The costs are those of `page`. The paper's theory restarts from a random iterate of the last m; here, as
+    in practice, the method continues from the last one. Theory: :math:`\gamma \le 2/(L(1 + \sqrt{1 + 4m}))`.
 
     Arguments:
         cohort_size: B.
-        step_size: :math:`\gamma_k`: a number, one value a round, or a schedule.
+        step_size: :math:`\gamma_k`: a number, one value per round, or a schedule.
         period: m.
 
     Nguyen, Liu, Scheinberg, Takáč: SARAH, 2017, arXiv:1703.00102.
@@ -82,12 +84,8 @@ def sarah(cohort_size: int, step_size: Any, period: int) -> Factored:
     True
     """
     checks.whole("period", period, 1)
-    return _recursion(PAGE(Periodic(period)), cohort_size, step_size)
-
-
-def _recursion(estimator: PAGE, cohort_size: int, step_size: Any) -> Factored:
-    step = step_size_schedule(step_size)
-    return Factored(estimator=estimator, solver=None, step_size=step, who="server", cohort_size=cohort_size)
+    estimator, gamma = PAGE(Periodic(period)), step_size_schedule(step_size)
+    return Factored(estimator, None, gamma, movers="server", cohort_size=cohort_size, name="sarah")
 
 
 def _page_grid(scales: Scales) -> list[Mapping[str, Any]]:

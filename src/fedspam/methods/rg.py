@@ -10,17 +10,17 @@ from fedspam._internal import checks, trees
 from fedspam._internal.trees import Params, struct
 from fedspam.clients import Oracle
 from fedspam.federation import Federation, on_client
-from fedspam.methods._algorithm import Start, Zero
+from fedspam.methods._algorithm import Zero
 from fedspam.methods._registry import Cost, Method, Scales, register
 from fedspam.methods._template import Factored
-from fedspam.methods.estimators import Estimator, RecursiveSAGA, RecursiveSVRG, probability_schedule
-from fedspam.methods.schedules import Schedule, schedule, step_size_schedule
+from fedspam.methods.estimators import RecursiveSAGA, RecursiveSVRG, probability_schedule
+from fedspam.methods.schedules import Schedule, ScheduleLike, schedule, step_size_schedule
 from fedspam.solvers import LBFGS, Exact, LocalSolver
 
 
 @struct
 class Remembered:
-    """Every client is asked for its gradient at x_0 and remembers it; who does not answer remembers 0.
+    """Every client sends its gradient at x_0 and remembers it. A client that does not reply remembers 0.
 
     The start is the mean over all clients of what they remember.
     """
@@ -37,7 +37,12 @@ class Remembered:
 
 
 def rg_saga(
-    cohort_size: int, step_size: Any, pull: Any, *, everyone_first: bool = True, solver: LocalSolver | None = None
+    cohort_size: int,
+    step_size: ScheduleLike,
+    pull: ScheduleLike,
+    *,
+    everyone_first: bool = True,
+    solver: LocalSolver = LBFGS(),
 ) -> Factored:
     r"""I-CGM-RG-SAGA: clients remember a gradient, the delegate, client 0, moves.
 
@@ -47,8 +52,8 @@ def rg_saga(
         x_{k+1} &\in \text{a-prox}(x_k, g_k, \gamma_k, 0)
 
     2d floats down and 2d up for each client of the cohort, then 2d and d for the delegate; each client keeps one
-    vector. No noise floor and, after the start, never everyone. The paper asks everyone twice at the start, for
-    :math:`g_0` and for the :math:`b_i`; both are the same gradients, so once is enough. Its solver takes a random
+    vector. No noise floor, and no exchange with everyone after the start. The paper asks everyone twice at the start,
+    for :math:`g_0` and for the :math:`b_i`; both are the same gradients, so once is enough. Its solver takes a random
     number of gradient steps on phi; any a-prox satisfies the same two conditions. Theory:
     :math:`1/\gamma = 3\Delta_1 + 113\sqrt{n/B}\,\delta_B` and :math:`\beta = B/(112n)`, where :math:`\Delta_1` is the
     similarity of the delegate to f and :math:`\delta_B^2 = \delta^2(n-B)/(B(n-1))`; the authors run
@@ -56,11 +61,11 @@ def rg_saga(
 
     Arguments:
         cohort_size: B.
-        step_size: :math:`\gamma_k`, one over the paper's :math:`\lambda`: a number, one value a round, or a schedule.
+        step_size: :math:`\gamma_k`, one over the paper's :math:`\lambda`: a number, one value per round, or a schedule.
         pull: :math:`\beta`, likewise, in [0, 1].
-        everyone_first: whether everyone is asked before the first round; else all :math:`b_i = 0` and
+        everyone_first: whether all clients send a gradient before the first round; else all :math:`b_i = 0` and
             :math:`g_0 = \nabla f_S(x_0)`.
-        solver: how the delegate answers the prox; L-BFGS until the relative certificate holds unless given.
+        solver: how the delegate answers the prox.
 
     Jiang, Rodomanov, Stich: Non-convex federated optimization under cost-aware client selection, 2025,
     arXiv:2512.05327.
@@ -75,11 +80,17 @@ def rg_saga(
     True
     """
     start = Remembered() if everyone_first else Zero()
-    return _delegate(RecursiveSAGA(pull_schedule(pull)), cohort_size, step_size, solver, start)
+    estimator, gamma = RecursiveSAGA(pull_schedule(pull)), step_size_schedule(step_size)
+    return Factored(estimator, solver, gamma, start, movers="delegate", cohort_size=cohort_size, name="rg_saga")
 
 
 def rg_svrg(
-    cohort_size: int, step_size: Any, pull: Any, probability: Any, *, solver: LocalSolver | None = None
+    cohort_size: int,
+    step_size: ScheduleLike,
+    pull: ScheduleLike,
+    probability: ScheduleLike,
+    *,
+    solver: LocalSolver = LBFGS(),
 ) -> Factored:
     r"""I-CGM-RG-SVRG: an anchor instead of memories, the delegate, client 0, moves.
 
@@ -90,15 +101,15 @@ def rg_svrg(
             x_{k+1} \in \text{a-prox}(x_k, g_k, \gamma_k, 0)
 
     3d floats down and d up for each client of the cohort, then 2d and d for the delegate, and d and d for everyone when
-    the anchor moves. No state on clients. The paper counts three gradients up; :math:`\beta` is known to the clients,
-    so they can add them up.
+    the anchor moves. No state on clients. The paper counts three gradients up. Here clients know :math:`\beta`
+    and send one combined vector.
 
     Arguments:
         cohort_size: B.
-        step_size: :math:`\gamma_k`, one over the paper's :math:`\lambda`: a number, one value a round, or a schedule.
+        step_size: :math:`\gamma_k`, one over the paper's :math:`\lambda`: a number, one value per round, or a schedule.
         pull: :math:`\beta`, likewise, in [0, 1].
         probability: p, likewise, in [0, 1].
-        solver: how the delegate answers the prox; L-BFGS until the relative certificate holds unless given.
+        solver: how the delegate answers the prox.
 
     Jiang, Rodomanov, Stich: Non-convex federated optimization under cost-aware client selection, 2025,
     arXiv:2512.05327.
@@ -114,25 +125,13 @@ def rg_svrg(
     True
     """
     estimator = RecursiveSVRG(pull_schedule(pull), probability_schedule(probability))
-    return _delegate(estimator, cohort_size, step_size, solver, Zero())
+    gamma = step_size_schedule(step_size)
+    return Factored(estimator, solver, gamma, movers="delegate", cohort_size=cohort_size, name="rg_svrg")
 
 
-def pull_schedule(value: Any) -> Schedule:
+def pull_schedule(value: ScheduleLike) -> Schedule:
     checks.between("pull", value, 0, 1, remedy="0 is SARAH without restarts, B/n is what the authors run")
     return schedule(value, "pull")
-
-
-def _delegate(
-    estimator: Estimator, cohort_size: int, step_size: Any, solver: LocalSolver | None, start: Start
-) -> Factored:
-    return Factored(
-        estimator=estimator,
-        solver=LBFGS() if solver is None else solver,
-        step_size=step_size_schedule(step_size),
-        start=start,
-        who="delegate",
-        cohort_size=cohort_size,
-    )
 
 
 def _grid(scales: Scales) -> list[Mapping[str, Any]]:

@@ -1,4 +1,4 @@
-"""S-DANE and Acc-S-DANE: DANE around a centre that a gradient sequence keeps stable."""
+"""S-DANE and Acc-S-DANE: DANE around a center that a gradient sequence keeps stable."""
 
 from typing import Any, NamedTuple
 
@@ -10,9 +10,11 @@ from fedspam._internal import checks, trees
 from fedspam._internal.trees import Params, Scalar, static, struct
 from fedspam.clients import Oracle
 from fedspam.federation import Federation, on_client
-from fedspam.methods._registry import Cost, Method, register, step_grid
+from fedspam.methods._algorithm import ProxInfo
+from fedspam.methods._grids import step_grid
+from fedspam.methods._registry import Cost, Method, register
 from fedspam.methods.estimators import gradient
-from fedspam.methods.schedules import Schedule, step_size_schedule
+from fedspam.methods.schedules import Schedule, ScheduleLike, step_size_schedule
 from fedspam.solvers import LBFGS, Certificate, Exact, LocalSolver
 
 
@@ -21,7 +23,7 @@ class StableState(NamedTuple):
 
     x: Params
     v: Params
-    weight: Scalar  # A/B of the paper: how much x counts against v in the centre; 0 without acceleration
+    weight: Scalar  # A/B of the paper: how much x counts against v in the center; 0 without acceleration
     k: Any
 
 
@@ -33,14 +35,6 @@ class StableReply(NamedTuple):
     certificate: Certificate
 
 
-class StableInfo(NamedTuple):
-    """What a round records."""
-
-    step_size: Any
-    certificate: Certificate
-    gradients: Any  # client gradients evaluated in this round
-
-
 @struct
 class StableDane:
     """S-DANE and Acc-S-DANE. Use `s_dane` or `acc_s_dane` to build it."""
@@ -50,32 +44,34 @@ class StableDane:
     solver: LocalSolver
     cohort_size: int | None = static()
     accelerated: bool = static()
+    name: str = static(kw_only=True)
 
     def __post_init__(self) -> None:
         if self.cohort_size is not None:
             checks.whole("cohort_size", self.cohort_size, 1)
+        checks.between("convexity", self.convexity, 0, jnp.inf)
 
     def init(self, params: Params, key: Key[Array, ""], fed: Federation) -> StableState:
         weight = jnp.zeros((), jnp.result_type(*jax.tree.leaves(params)))
         return StableState(params, params, weight, jnp.zeros((), jnp.int32))
 
-    def round(self, state: StableState, key: Key[Array, ""], fed: Federation) -> tuple[StableState, StableInfo]:
+    def round(self, state: StableState, key: Key[Array, ""], fed: Federation) -> tuple[StableState, ProxInfo]:
         gamma, mu, weight = self.step_size(state.k), self.convexity, state.weight
         if self.accelerated:
             a = 0.5 * (gamma + jnp.sqrt(gamma**2 + 4 * gamma * weight))  # a^2 / gamma = weight + a
-            centre = trees.axpy(weight / (weight + a), state.x, trees.scale(a / (weight + a), state.v))
+            center = trees.axpy(weight / (weight + a), state.x, trees.scale(a / (weight + a), state.v))
         else:
-            a, centre = gamma, state.v
+            a, center = gamma, state.v
 
         cohort = fed.everyone(key) if self.cohort_size is None else fed.sample(key, self.cohort_size)
-        g = fed.mean(cohort, self.gradient, x=centre)
-        reply = fed.mean(cohort, self.prox, x=centre, g=g, step_size=gamma)
+        g = fed.mean(cohort, self.gradient, x=center)
+        reply = fed.mean(cohort, self.prox, x=center, g=g, step_size=gamma)
 
         v = trees.axpy(mu * a, reply.x, trees.axpy(-a, reply.gradient, state.v))
         v = trees.divide(v, 1 + mu * a)
         if self.accelerated:
             weight = jnp.asarray((weight + a) / (1 + mu * a), weight.dtype)
-        info = StableInfo(gamma, reply.certificate, cohort.size * (2 + reply.certificate.gradients))
+        info = ProxInfo(gamma, reply.certificate, cohort.size * (2 + reply.certificate.gradients))
         return StableState(reply.x, v, weight, state.k + 1), info
 
     gradient = gradient
@@ -93,9 +89,9 @@ class StableDane:
 
 
 def s_dane(
-    step_size: Any, *, convexity: float = 0.0, cohort_size: int | None = None, solver: LocalSolver | None = None
+    cohort_size: int | None, step_size: ScheduleLike, *, convexity: float = 0.0, solver: LocalSolver = LBFGS()
 ) -> StableDane:
-    r"""S-DANE: as `dane`, but around a centre v that follows the gradients at the clients' answers.
+    r"""S-DANE: as `dane`, but around a center v that follows the gradients at the clients' answers.
 
     .. math::
         x^i &\approx \arg\min_y f_i(y) + \langle\nabla f_S(v_k) - \nabla f_i(v_k), y\rangle
@@ -104,15 +100,15 @@ def s_dane(
             \bar g = \tfrac1B\sum_{i\in S}\nabla f_i(x^i)
 
     2d floats down and 3d up for each client, in two exchanges; no state. Unlike DANE it needs only a constant local
-    accuracy, :math:`\|\nabla\phi(x^i)\| \le \frac{1}{2\gamma}\|x^i - v\|`, which the default solver's
-    certificate is tighter than. Convex f: :math:`\gamma \approx 1/(2\delta)`,
+    accuracy, :math:`\|\nabla\phi(x^i)\| \le \frac{1}{2\gamma}\|x^i - v\|`; the default solver's certificate
+    is tighter. Convex f: :math:`\gamma \approx 1/(2\delta)`,
     :math:`O((\delta/\mu)\log 1/\epsilon)` rounds, plus the sampling variance of a cohort that is not everyone.
 
     Arguments:
-        step_size: :math:`\gamma_k = 1/\lambda`: a number, one value a round, or a schedule.
-        convexity: :math:`\mu`, of f; 0 is always right.
         cohort_size: B; None for everyone.
-        solver: how clients answer the prox; L-BFGS until the relative certificate holds unless given.
+        step_size: :math:`\gamma_k = 1/\lambda`: a number, one value per round, or a schedule.
+        convexity: :math:`\mu`, of f; 0 is always valid.
+        solver: how clients answer the prox.
 
     Jiang, Rodomanov, Stich: Stabilized proximal-point methods for federated optimization, 2024, arXiv:2407.07084.
 
@@ -121,17 +117,18 @@ def s_dane(
     >>> from fedspam.problems import quadratics
     >>> from fedspam.solvers import Exact
     >>> clients = quadratics(0, clients=10, dimension=5, delta=0.1)
-    >>> run = simulate(s_dane(step_size=5.0, solver=Exact()), clients, jnp.ones(5), rounds=20, key=1)
+    >>> run = simulate(s_dane(None, step_size=5.0, solver=Exact()), clients, jnp.ones(5), rounds=20, key=1)
     >>> bool(jnp.linalg.norm(clients.gradient(run.params)) < 0.001 * jnp.linalg.norm(clients.gradient(jnp.ones(5))))
     True
     """
-    return _stable(step_size, convexity, cohort_size, solver, accelerated=False)
+    gamma = step_size_schedule(step_size)
+    return StableDane(gamma, convexity, solver, cohort_size=cohort_size, accelerated=False, name="s_dane")
 
 
 def acc_s_dane(
-    step_size: Any, *, convexity: float = 0.0, cohort_size: int | None = None, solver: LocalSolver | None = None
+    cohort_size: int | None, step_size: ScheduleLike, *, convexity: float = 0.0, solver: LocalSolver = LBFGS()
 ) -> StableDane:
-    r"""Acc-S-DANE: S-DANE with the centre between x and v.
+    r"""Acc-S-DANE: S-DANE with the center between x and v.
 
     .. math::
         \tfrac1\gamma a^2 &= A_k + a, \qquad c_k = \frac{A_kx_k + a v_k}{A_k + a}, \qquad A_0 = 0 \\
@@ -150,20 +147,13 @@ def acc_s_dane(
     >>> from fedspam.problems import quadratics
     >>> from fedspam.solvers import Exact
     >>> clients = quadratics(0, clients=10, dimension=5, delta=0.1)
-    >>> run = simulate(acc_s_dane(step_size=5.0, convexity=1.0, solver=Exact()), clients, jnp.ones(5), rounds=20, key=1)
+    >>> method = acc_s_dane(None, step_size=5.0, convexity=1.0, solver=Exact())
+    >>> run = simulate(method, clients, jnp.ones(5), rounds=20, key=1)
     >>> bool(jnp.linalg.norm(clients.gradient(run.params)) < 0.001 * jnp.linalg.norm(clients.gradient(jnp.ones(5))))
     True
     """
-    return _stable(step_size, convexity, cohort_size, solver, accelerated=True)
-
-
-def _stable(
-    step_size: Any, convexity: float, cohort_size: int | None, solver: LocalSolver | None, *, accelerated: bool
-) -> StableDane:
-    checks.between("convexity", convexity, 0, jnp.inf)
-    return StableDane(
-        step_size_schedule(step_size), convexity, LBFGS() if solver is None else solver, cohort_size, accelerated
-    )
+    gamma = step_size_schedule(step_size)
+    return StableDane(gamma, convexity, solver, cohort_size=cohort_size, accelerated=True, name="acc_s_dane")
 
 
 for _key, _name, _build in (("s_dane", "S-DANE", s_dane), ("acc_s_dane", "Acc-S-DANE", acc_s_dane)):

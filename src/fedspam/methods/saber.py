@@ -3,31 +3,34 @@
 from collections.abc import Mapping
 from typing import Any
 
-from fedspam.methods._registry import Cost, Method, Scales, coin_grid, register
+from fedspam.methods._grids import coin_grid
+from fedspam.methods._registry import Cost, Method, Scales, register
 from fedspam.methods._template import Factored
 from fedspam.methods.estimators import PAGE, probability_schedule
-from fedspam.methods.schedules import step_size_schedule
+from fedspam.methods.schedules import ScheduleLike, step_size_schedule
 from fedspam.solvers import LBFGS, Exact, LocalSolver
 
 
-def saber(cohort_size: int, step_size: Any, probability: Any, *, solver: LocalSolver | None = None) -> Factored:
-    r"""SABER as it is analysed: a coin asks everyone or a cohort for the estimate, one client moves.
+def saber(
+    cohort_size: int, step_size: ScheduleLike, probability: ScheduleLike, *, solver: LocalSolver = LBFGS()
+) -> Factored:
+    r"""SABER as it is analyzed: a coin asks everyone or a cohort for the estimate, one client moves.
 
     .. math::
         g_k &= \begin{cases} \nabla f(x_k) & \text{with probability } p, \text{ and in round } 0 \\
             g_{k-1} + \nabla f_S(x_k) - \nabla f_S(x_{k-1}) & \text{otherwise} \end{cases} \\
         x_{k+1} &\in \text{a-prox}(x_k, g_k, \gamma_k, \xi_k)
 
-    A cohort's round: 2d floats down and d up for each of its clients, then 2d and d for the one that moves; the others:
-    d and d for everyone. No state on clients, no noise floor, but all clients are needed now and then. Theory (derived
-    from descent and PAGE's error, as the paper's own constants are not public):
-    :math:`\gamma \le \min\{1/(4\delta), \sqrt{pB/(24(1-p))}/\delta\}`, :math:`p = B/n`.
+    A round with a cohort: 2d floats down and d up for each of its clients, then 2d and d for the one that moves. A
+    round with everyone: d and d for each. No state on clients, no noise floor, but some rounds need all clients. Theory
+    (derived from descent and PAGE's error, as the paper's own constants are not public): :math:`\gamma \le
+    \min\{1/(4\delta), \sqrt{pB/(24(1-p))}/\delta\}`, :math:`p = B/n`.
 
     Arguments:
         cohort_size: B.
-        step_size: :math:`\gamma_k`: a number, one value a round, or a schedule.
+        step_size: :math:`\gamma_k`: a number, one value per round, or a schedule.
         probability: p, likewise, in [0, 1].
-        solver: how the prox client answers; L-BFGS until the relative certificate holds unless given.
+        solver: how the prox client answers.
 
     Mishchenko, Li, Fan, Venieris: Federated learning under second-order data heterogeneity, 2023,
     OpenReview jkhVrIllKg.
@@ -42,22 +45,28 @@ def saber(cohort_size: int, step_size: Any, probability: Any, *, solver: LocalSo
     >>> bool(jnp.linalg.norm(clients.gradient(run.params)) < 0.01 * jnp.linalg.norm(clients.gradient(jnp.ones(5))))
     True
     """
-    return _saber(cohort_size, None, step_size, probability, solver, "one")
+    estimator, gamma = PAGE(probability_schedule(probability)), step_size_schedule(step_size)
+    return Factored(estimator, solver, gamma, movers="one", cohort_size=cohort_size, name="saber")
 
 
 def saber_partial(
-    cohort_size: int, many: int, step_size: Any, probability: Any, *, solver: LocalSolver | None = None
+    cohort_size: int,
+    many: int,
+    step_size: ScheduleLike,
+    probability: ScheduleLike,
+    *,
+    solver: LocalSolver = LBFGS(),
 ) -> Factored:
     r"""SABER as its paper runs it: `many` clients stand for all, and the proxes of the cohort are averaged.
 
     .. math:: x_{k+1} = \frac1B\sum_{i\in S_k} x^i, \qquad x^i \in \text{a-prox}(x_k, g_k, \gamma_k, i)
 
-    A cohort's round: 4d floats down and 2d up for each of its clients. A heuristic: each restart brings an error
+    A round with a cohort: 4d floats down and 2d up for each of its clients. A heuristic: each restart brings an error
     :math:`\sigma^2` / many, and the average needs :math:`f(\frac1B\sum x^i) \le \frac1B\sum f(x^i)`.
 
     Arguments:
         cohort_size: B.
-        many: how many clients the coin asks instead of everyone.
+        many: number of clients that stand for everyone.
         step_size, probability, solver: as `saber`.
 
     Mishchenko, Li, Fan, Venieris: Federated learning under second-order data heterogeneity, 2023,
@@ -73,23 +82,12 @@ def saber_partial(
     >>> bool(jnp.linalg.norm(clients.gradient(run.params)) < 0.1 * jnp.linalg.norm(clients.gradient(jnp.ones(5))))
     True
     """
-    return _saber(cohort_size, many, step_size, probability, solver, "average")
-
-
-def _saber(
-    cohort_size: int, many: int | None, step_size: Any, probability: Any, solver: LocalSolver | None, who: str
-) -> Factored:
-    return Factored(
-        estimator=PAGE(probability_schedule(probability), many=many),
-        solver=LBFGS() if solver is None else solver,
-        step_size=step_size_schedule(step_size),
-        who=who,
-        cohort_size=cohort_size,
-    )
+    estimator, gamma = PAGE(probability_schedule(probability), many=many), step_size_schedule(step_size)
+    return Factored(estimator, solver, gamma, movers="average", cohort_size=cohort_size, name="saber_partial")
 
 
 def _grid(scales: Scales) -> list[Mapping[str, Any]]:
-    return coin_grid(scales, 1 / scales.delta, (0.1, 0.3, 1.0, 3.0))
+    return coin_grid(scales, 1 / scales.delta)
 
 
 def _partial_grid(scales: Scales) -> list[Mapping[str, Any]]:

@@ -7,18 +7,11 @@ import jax.numpy as jnp
 from jaxtyping import Array, Integer, Key
 
 from fedspam._internal import checks, prng, trees
-from fedspam._internal.trees import Params, Scalar, struct
+from fedspam._internal.trees import Params, Scalar, static, struct
 from fedspam.clients import Oracle
 from fedspam.federation import Federation, on_client
-from fedspam.methods._local import descend, until_heads
+from fedspam.methods._local import PointState, StepsInfo, descend, until_heads
 from fedspam.methods._registry import Cost, Method, Scales, register
-
-
-class ScaffNewState(NamedTuple):
-    """What the server keeps between rounds."""
-
-    x: Params
-    k: Any  # rounds that counted
 
 
 class ScaffNewMemory(NamedTuple):
@@ -28,39 +21,33 @@ class ScaffNewMemory(NamedTuple):
     h: Params
 
 
-class ScaffNewInfo(NamedTuple):
-    """What a round of ScaffNew records."""
-
-    steps: Any
-    gradients: Any  # client gradients evaluated in this round
-
-
 @struct
 class ScaffNew:
     r"""ScaffNew, and with a regularization :math:`\lambda` FedRed with remembered controls. Use `scaffnew` or `fedred`
     to build it.
 
-    A round is what lies between two communications. The update of :math:`h_i` needs the average, which the client
-    learns when it is next asked: then it comes first.
+    A round is one communication and the local steps before it. The update of :math:`h_i` needs the average, which the
+    client receives with its next task; so that task begins with the update.
     """
 
     local_rate: float | Scalar
     probability: float | Scalar
     regularization: float | Scalar = 0.0
+    name: str = static(default="scaffnew")
 
     def __post_init__(self) -> None:
         checks.positive("local_rate", self.local_rate, "try 1 / L")
         checks.between("probability", self.probability, 0, 1, open_low=True, remedy="1 communicates after every step")
         checks.between("regularization", self.regularization, 0, float("inf"))
 
-    def init(self, params: Params, key: Key[Array, ""], fed: Federation) -> ScaffNewState:
-        return ScaffNewState(x=params, k=jnp.zeros((), jnp.int32))
+    def init(self, params: Params, key: Key[Array, ""], fed: Federation) -> PointState:
+        return PointState(x=params, k=jnp.zeros((), jnp.int32))
 
-    def round(self, state: ScaffNewState, key: Key[Array, ""], fed: Federation) -> tuple[ScaffNewState, ScaffNewInfo]:
+    def round(self, state: PointState, key: Key[Array, ""], fed: Federation) -> tuple[PointState, StepsInfo]:
         steps = until_heads(prng.fold_name(key, "coin"), self.probability)
         everyone = fed.everyone(key)
         x = fed.mean(everyone, self.train, x=state.x, steps=steps)
-        return ScaffNewState(x, state.k + 1), ScaffNewInfo(steps, everyone.size * steps)
+        return PointState(x, state.k + 1), StepsInfo(steps, everyone.size * steps)
 
     @on_client(stateful=True)
     def train(
@@ -72,7 +59,7 @@ class ScaffNew:
         y = descend(oracle, key, x, steps=steps, local_rate=eta / (1 + eta * pull), shift=shift, pull=pull)
         return y, ScaffNewMemory(y, h)
 
-    def params(self, state: ScaffNewState) -> Params:
+    def params(self, state: PointState) -> Params:
         return state.x
 
     def client_state(self, params: Params) -> ScaffNewMemory:
@@ -80,7 +67,7 @@ class ScaffNew:
 
 
 def scaffnew(local_rate: float, probability: float) -> ScaffNew:
-    r"""ScaffNew, which is ProxSkip for federated learning: a coin after each local step says whether to average.
+    r"""ScaffNew, which is ProxSkip for federated learning: a coin after each local step decides whether to average.
 
     .. math::
         \hat y_i &= y_i - \eta\,(\nabla f_i(y_i) - h_i) \\
@@ -88,10 +75,10 @@ def scaffnew(local_rate: float, probability: float) -> ScaffNew:
         \quad\text{with probability p}, \qquad y_i = \hat y_i \quad\text{else}
 
     A round here is one communication: the number of steps before it is drawn at once, geometric with mean 1/p, and
-    told to all clients. One exchange, d floats down and d up for each of all n clients, who remember 2d numbers. With
+    sent to all clients. One exchange, d floats down and d up for each of all n clients, which remember 2d numbers. With
     :math:`\eta = 1/L` and :math:`p = 1/\sqrt\kappa` it takes :math:`O(\sqrt\kappa\log 1/\epsilon)` communications for
     strongly convex f. No theory without strong convexity, and none for a sample of the clients. Its fixed point is the
-    optimum, with :math:`h_i = \nabla f_i(x^*)`; always :math:`\sum_i h_i = 0`, which lost replies break.
+    optimum, with :math:`h_i = \nabla f_i(x^*)`; always :math:`\sum_i h_i = 0`, unless replies are lost.
 
     Arguments:
         local_rate: :math:`\eta`.

@@ -1,6 +1,5 @@
-"""SCAFFOLD: local steps corrected by what each client remembers of its own gradient."""
+"""SCAFFOLD: local steps corrected by a control vector that each client remembers."""
 
-from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import jax
@@ -11,9 +10,10 @@ from fedspam._internal import checks, trees
 from fedspam._internal.trees import Params, static, struct
 from fedspam.clients import Oracle
 from fedspam.federation import Federation, on_client
-from fedspam.methods._local import descend, positive_schedule
-from fedspam.methods._registry import Cost, Method, Scales, register
-from fedspam.methods.schedules import Schedule
+from fedspam.methods._grids import few_steps_grid, with_fixed
+from fedspam.methods._local import RateInfo, descend, positive_schedule
+from fedspam.methods._registry import Cost, Method, register
+from fedspam.methods.schedules import Schedule, ScheduleLike
 
 OPTIONS = ("gradient", "steps")
 
@@ -22,22 +22,15 @@ class ScaffoldState(NamedTuple):
     """What the server keeps between rounds."""
 
     x: Params
-    control: Params  # c, the mean of what all clients remember
+    control: Params  # c, the mean of all clients' c_i
     k: Any  # rounds that counted; the index of the schedules
 
 
 class ScaffoldReply(NamedTuple):
-    """How far a client's model moved; with option I also how far its control did, which otherwise follows from it."""
+    """The move of a client's model, and with option I that of its control, which the server derives with option II."""
 
     moved: Params
     control: Any
-
-
-class ScaffoldInfo(NamedTuple):
-    """What a round of SCAFFOLD records."""
-
-    local_rate: Any
-    gradients: Any  # client gradients evaluated in this round
 
 
 @struct
@@ -49,6 +42,7 @@ class Scaffold:
     cohort_size: int = static()
     local_steps: int = static()
     option: str = static(default="steps")
+    name: str = static(default="scaffold")
 
     def __post_init__(self) -> None:
         checks.whole("cohort_size", self.cohort_size, 1)
@@ -58,7 +52,7 @@ class Scaffold:
     def init(self, params: Params, key: Key[Array, ""], fed: Federation) -> ScaffoldState:
         return ScaffoldState(x=params, control=trees.zeros_like(params), k=jnp.zeros((), jnp.int32))
 
-    def round(self, state: ScaffoldState, key: Key[Array, ""], fed: Federation) -> tuple[ScaffoldState, ScaffoldInfo]:
+    def round(self, state: ScaffoldState, key: Key[Array, ""], fed: Federation) -> tuple[ScaffoldState, RateInfo]:
         x, c, eta = state.x, state.control, self.local_rate(state.k)
 
         cohort = fed.sample(key, self.cohort_size)
@@ -70,7 +64,7 @@ class Scaffold:
         c = trees.add(c, trees.divide(trees.scale(fed.accepted, changed), fed.everyone(key).size))
         x = trees.axpy(self.server_step_size(state.k), moved, x)
         gradients = cohort.size * (self.local_steps + (self.option == "gradient"))
-        return ScaffoldState(x, c, state.k + 1), ScaffoldInfo(eta, gradients)
+        return ScaffoldState(x, c, state.k + 1), RateInfo(eta, gradients)
 
     @on_client(stateful=True)
     def train(
@@ -98,9 +92,9 @@ class Scaffold:
 def scaffold(
     cohort_size: int,
     local_steps: int,
-    local_rate: Any,
+    local_rate: ScheduleLike,
     *,
-    server_step_size: Any = 1.0,
+    server_step_size: ScheduleLike = 1.0,
     option: str = "steps",
 ) -> Scaffold:
     r"""SCAFFOLD: m local steps, each corrected by the difference of the server's and the client's control.
@@ -112,8 +106,8 @@ def scaffold(
         x_{k+1} &= x_k + \eta_s\,\frac1B\sum_{i\in S_k}(y_i - x_k), \qquad
         c \leftarrow c + \frac1n\sum_{i\in S_k}(c_i^+ - c_i)
 
-    One exchange. Each client remembers :math:`c_i`, first 0, so the clients must be known and asked again; the
-    federation is asked how many there are. 2d floats down for each client of the cohort; up 2d with option I, and d
+    One exchange. Each client remembers :math:`c_i`, first 0, so the clients must be identifiable and take part again,
+    and their number n must be known. 2d floats down for each client of the cohort; up 2d with option I, and d
     with option II, where :math:`c_i^+ - c_i = -c - (y_i - x_k)/(m\eta_k)` is known to the server (the paper sends it).
     :math:`O((n/B)^{2/3}LF/\epsilon)` rounds with :math:`m\eta\eta_s \lesssim (B/n)^{2/3}/L`; on quadratics with all
     clients L becomes :math:`\delta + L/m`. Its fixed point is the optimum, with :math:`c_i = \nabla f_i(x^*)`.
@@ -121,9 +115,9 @@ def scaffold(
     Arguments:
         cohort_size: B.
         local_steps: m.
-        local_rate: the local :math:`\eta_k`: a number, one value a round, or a schedule.
+        local_rate: the local :math:`\eta_k`: a number, one value per round, or a schedule.
         server_step_size: :math:`\eta_s`, likewise.
-        option: 'gradient' is the paper's option I, a pass over the client's whole data more; 'steps' is its option II.
+        option: 'gradient' is the paper's option I, one more pass over the client's data; 'steps' is its option II.
 
     Karimireddy, Kale, Mohri, Reddi, Stich, Suresh: SCAFFOLD, 2020, arXiv:1910.06378, Algorithm 1.
 
@@ -141,20 +135,13 @@ def scaffold(
         cohort_size=cohort_size,
         local_steps=local_steps,
         option=option,
+        name="scaffold_gradient" if option == "gradient" else "scaffold",
     )
 
 
-def _grid(scales: Scales) -> list[Mapping[str, Any]]:
-    return [{"local_rate": c / scales.smoothness, "local_steps": m} for c in (0.03, 0.1, 0.3, 1.0) for m in (1, 5, 20)]
-
-
-def _gradient_grid(scales: Scales) -> list[Mapping[str, Any]]:
-    return [{**setting, "option": "gradient"} for setting in _grid(scales)]
-
-
 for _key, _name, _option, _up, _settings in (
-    ("scaffold", "SCAFFOLD", "steps", Cost(1), _grid),
-    ("scaffold_gradient", "SCAFFOLD, option I", "gradient", Cost(2), _gradient_grid),
+    ("scaffold", "SCAFFOLD", "steps", Cost(1), few_steps_grid),
+    ("scaffold_gradient", "SCAFFOLD, option I", "gradient", Cost(2), with_fixed(few_steps_grid, option="gradient")),
 ):
     register(_key, Method(
         name=_name, build=scaffold, example={"cohort_size": 4, "local_steps": 3, "local_rate": 0.3, "option": _option},

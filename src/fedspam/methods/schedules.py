@@ -1,16 +1,19 @@
 r"""Step sizes and fresh weights over rounds: k -> value.
 
 Schedules are pytrees of numbers, never closures, so one compiled run serves all their values. The pairs at
-the end are those of the paper's theorems; with :math:`r = \gamma\delta` every theorem asks for
+the end are those of the paper's theorems; with :math:`r = \gamma\delta` every theorem requires
 
 .. math:: \gamma_k \le \frac{1}{4\delta}, \qquad p_k \ge \frac{C r_k^2}{C r_k^2 + B_\mathrm{eff}}, \qquad C = 96.
 """
 
 import math
 import warnings
-from typing import Any, Literal, NamedTuple, Protocol
+from collections.abc import Sequence
+from typing import Any, Literal, NamedTuple, Protocol, TypeAlias
 
 import jax.numpy as jnp
+import numpy as np
+from jax.typing import ArrayLike
 from jaxtyping import Array, Float, Integer
 
 from fedspam._internal import checks
@@ -23,6 +26,10 @@ class Schedule(Protocol):
     """A value for every round k = 0, 1, 2, ..."""
 
     def __call__(self, k: Integer[Array, ""]) -> Any: ...
+
+
+# An argument that may vary over rounds: a number, one value per round, or a schedule.
+ScheduleLike: TypeAlias = ArrayLike | Sequence[float] | Schedule
 
 
 class Parameters(NamedTuple):
@@ -63,7 +70,7 @@ class Power:
 
 @struct
 class Values:
-    """Explicit values, one a round; the last one holds from then on."""
+    """Explicit values, one per round; later rounds use the last one."""
 
     values: Float[Array, " rounds"]
 
@@ -88,35 +95,40 @@ class FreshWeightOf:
         return squared / (squared + self.cohort)
 
 
-def schedule(value: Any, name: str) -> Schedule:
-    """What a user may give as a schedule: a number, an array of values, or a schedule."""
+def schedule(value: ScheduleLike, name: str) -> Schedule:
+    """The schedule that a number, a vector with one value per round, or a schedule means."""
     if callable(value):
         return value
-    if jnp.ndim(value) == 0:
-        return Constant(value)
+    if np.ndim(value) == 0:  # type: ignore[arg-type]
+        return Constant(value)  # type: ignore[arg-type]
     values = jnp.asarray(value)
     if values.ndim != 1 or values.shape[0] == 0:
         raise ValueError(
-            f"{name} has shape {values.shape}; give a number, a vector with one value a round, or a schedule"
+            f"{name} has shape {values.shape}; give a number, a vector with one value per round, or a schedule"
         )
     return Values(values)
 
 
-def step_size_schedule(value: Any) -> Schedule:
+def step_size_schedule(value: ScheduleLike) -> Schedule:
     checks.positive("step_size", value, "try 1 / (4 * delta)")
     made = schedule(value, "step_size")
     if isinstance(made, Values) and not bool(jnp.all(made.values > 0)):
-        raise ValueError(f"step_size holds {float(jnp.min(made.values))}; every value must be greater than 0")
+        raise ValueError(f"step_size has the value {float(jnp.min(made.values))}; every value must be greater than 0")
     return made
 
 
-def fresh_weight_schedule(value: Any) -> Schedule:
+def fresh_weight_schedule(value: ScheduleLike) -> Schedule:
     checks.between(
-        "fresh_weight", value, 0, 1, open_low=True, remedy="1 forgets the past, the paper's figure uses 0.1 and 0.9"
+        "fresh_weight",
+        value,
+        0,
+        1,
+        open_low=True,
+        remedy="1 is SGD without memory, the paper's figure uses 0.1 and 0.9",
     )
     made = schedule(value, "fresh_weight")
     if isinstance(made, Values) and not bool(jnp.all((made.values > 0) & (made.values <= 1))):
-        raise ValueError("fresh_weight holds a value outside (0, 1]")
+        raise ValueError("fresh_weight has a value outside (0, 1]; every value must lie in (0, 1]")
     return made
 
 
@@ -126,7 +138,7 @@ def effective_cohort(
     r"""By how much a cohort divides the variance: :math:`B_\mathrm{eff}`.
 
     B for independent clients, :math:`B(n-1)/(n-B)` without replacement from n (infinite at B = n), and 1 where
-    the clients of a cohort may depend on each other. The paper's B² holds in none of these cases.
+    the clients of a cohort may depend on each other. The paper's B² is right in none of these cases.
 
     >>> effective_cohort(10), effective_cohort(10, population=100), effective_cohort(10, dependent=True)
     (10.0, 11.0, 1.0)
@@ -137,12 +149,14 @@ def effective_cohort(
     if population is None or replace:
         return float(cohort_size)
     if cohort_size > population:
-        raise ValueError(f"cohort_size = {cohort_size} exceeds the population of {population} clients")
+        raise ValueError(
+            f"cohort_size = {cohort_size} exceeds the population of {population} clients; give at most that many"
+        )
     return math.inf if cohort_size == population else cohort_size * (population - 1) / (population - cohort_size)
 
 
 def constant(delta: float, fresh_weight: float, *, cohort: float = 1.0, factor: float = PAPER_FACTOR) -> Parameters:
-    r"""The largest constant step size that Theorem 1 allows at this fresh_weight.
+    r"""The largest constant step size that Theorem 1 allows at this fresh weight.
 
     .. math:: \gamma = \min\{1/(4\delta),\; \sqrt{p B_\mathrm{eff} / (C (1-p))}/\delta\}
 
@@ -194,7 +208,7 @@ def corollary(
     step_size = min(largest, noisy)
     if math.isinf(step_size):
         raise ValueError(
-            "delta = 0 allows any step size; choose one yourself (one prox with a large one solves the problem)"
+            "delta = 0 allows any step size; give your own (one prox with a large step size solves the problem)"
         )
     squared = (step_size * delta) ** 2
     needed = squared if printed else PAPER_FACTOR * squared / (PAPER_FACTOR * squared + cohort)

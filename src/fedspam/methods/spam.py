@@ -9,10 +9,18 @@ from fedspam._internal import checks, trees
 from fedspam._internal.trees import Params, static, struct
 from fedspam.clients import Oracle
 from fedspam.federation import Federation, on_client
-from fedspam.methods._algorithm import EstimateState, Start, start_from
-from fedspam.methods._registry import Cost, Method, prox_grid, register
+from fedspam.methods._algorithm import SpamState, Start, StartLike, start_from
+from fedspam.methods._grids import prox_grid
+from fedspam.methods._registry import Cost, Method, register
 from fedspam.methods.estimators import first_fresh_weight, mvr_difference
-from fedspam.methods.schedules import Schedule, cube_root, fresh_weight_schedule, step_size_schedule
+from fedspam.methods.schedules import (
+    Constant,
+    Schedule,
+    ScheduleLike,
+    cube_root,
+    fresh_weight_schedule,
+    step_size_schedule,
+)
 from fedspam.solvers import LBFGS, Certificate, Exact, GradientDescent, LocalSolver
 
 
@@ -50,12 +58,13 @@ class Spam:
     start: Start
     scale: float | None = None
     first: str = static(default="given")
+    name: str = static(default="spam")
 
-    def init(self, params: Params, key: Key[Array, ""], fed: Federation) -> EstimateState:
+    def init(self, params: Params, key: Key[Array, ""], fed: Federation) -> SpamState:
         g = self.start(params, key, fed)
-        return EstimateState(x=params, x_prev=params, g=g, k=jnp.zeros((), jnp.int32))
+        return SpamState(x=params, x_prev=params, g=g, k=jnp.zeros((), jnp.int32))
 
-    def round(self, state: EstimateState, key: Key[Array, ""], fed: Federation) -> tuple[EstimateState, SpamInfo]:
+    def round(self, state: SpamState, key: Key[Array, ""], fed: Federation) -> tuple[SpamState, SpamInfo]:
         gamma = self.step_size(state.k)
         p = first_fresh_weight(self.fresh_weight, self.first, state.k)
 
@@ -64,7 +73,7 @@ class Spam:
             client, self.update, x=state.x, x_prev=state.x_prev, g=state.g, step_size=gamma, fresh_weight=p
         )
 
-        state = EstimateState(x=reply.x, x_prev=state.x, g=reply.g, k=state.k + 1)
+        state = SpamState(x=reply.x, x_prev=state.x, g=reply.g, k=state.k + 1)
         return state, SpamInfo(gamma, p, reply.certificate, 2 + reply.certificate.gradients)
 
     @on_client
@@ -84,7 +93,7 @@ class Spam:
         x, certificate = self.solver(oracle, key, x=x, g=g, step_size=step_size)
         return SpamReply(x, g, certificate)
 
-    def params(self, state: EstimateState) -> Params:
+    def params(self, state: SpamState) -> Params:
         return state.x
 
     def client_state(self, params: Params) -> tuple[()]:
@@ -92,26 +101,26 @@ class Spam:
 
 
 def spam(
-    step_size: Any,
-    fresh_weight: Any,
+    step_size: ScheduleLike,
+    fresh_weight: ScheduleLike,
     *,
-    solver: LocalSolver | None = None,
-    start: Any = "client",
+    solver: LocalSolver = LBFGS(),
+    start: StartLike = "client",
     scale: float | None = None,
     first: str = "given",
 ) -> Spam:
     r"""SPAM: the stochastic proximal point method with momentum variance reduction.
 
-    One client a round, 3d floats down and 2d up, no state on clients. An exact solver makes it SPAM, any other
-    SPAM-inexact; a constant or varying step size and fresh weight are both schedules.
+    One client per round, 3d floats down and 2d up, no state on clients. With an exact solver it is SPAM, with any
+    other SPAM-inexact. Step size and fresh weight may be constant or vary.
 
     Arguments:
-        step_size: :math:`\gamma_k`: a number, one value a round, or a schedule. The theorems want
+        step_size: :math:`\gamma_k`: a number, one value per round, or a schedule. The theorems need
             :math:`\gamma \le 1/(4\delta)`.
         fresh_weight: :math:`p_k`, likewise, in (0, 1].
-        solver: how a client answers the prox; L-BFGS until the relative certificate holds unless given.
+        solver: how a client answers the prox.
         start: how :math:`g_0` is made: 'client' (one gradient), 'zero', a number of exchanges, or the gradient itself.
-        scale: s of MARS, in [0, 1]: how far the estimate trusts the gradient difference (`MVR`); None is s = 1.
+        scale: s of MARS, in [0, 1]: weight of the gradient difference in the estimate (see `MVR`); None is s = 1.
         first: 'given' keeps :math:`g_0` in round 0, 'update' runs the printed loop from there.
 
     Karagulyan, Shulgin, Sadiev, Richtárik: SPAM, 2024, arXiv:2405.20127, Algorithm 1.
@@ -128,27 +137,18 @@ def spam(
     """
     checks.one_of("first", first, ("given", "update"))
     checks.between("scale", scale, 0, 1)
-    return Spam(
-        step_size=step_size_schedule(step_size),
-        fresh_weight=fresh_weight_schedule(fresh_weight),
-        solver=LBFGS() if solver is None else solver,
-        start=start_from(start, 1),
-        scale=scale,
-        first=first,
-    )
+    gamma, p = step_size_schedule(step_size), fresh_weight_schedule(fresh_weight)
+    constant = isinstance(gamma, Constant) and isinstance(p, Constant)
+    name = ("spam" if constant else "spam_varying") if isinstance(solver, Exact) else "spam_inexact"
+    return Spam(gamma, p, solver, start_from(start, 1), scale, first=first, name=name)
 
 
-VARYING = cube_root(delta=0.1)
 for _key, _name, _oracle, _example in (
     ("spam", "SPAM", "prox", {"step_size": 1.0, "fresh_weight": 0.2, "solver": Exact()}),
-    ("spam_varying", "SPAM, varying", "prox", {**VARYING._asdict(), "solver": Exact()}),
-    (
-        "spam_inexact",
-        "SPAM-inexact",
-        "a-prox",
-        {"step_size": 1.0, "fresh_weight": 0.2, "solver": GradientDescent(steps=3)},
-    ),
-):
+    ("spam_varying", "SPAM, varying", "prox", {**cube_root(delta=0.1)._asdict(), "solver": Exact()}),
+    ("spam_inexact", "SPAM-inexact", "a-prox",
+     {"step_size": 1.0, "fresh_weight": 0.2, "solver": GradientDescent(steps=3)}),
+):  # fmt: skip
     register(_key, Method(
         name=_name, build=spam, example=_example, similarity="yes", partial="yes", stateless="yes", nonsmooth="yes",
         nonconvex="yes", estimator="MVR", oracle=_oracle, phases=1, up=Cost(2), down=Cost(3), grid=prox_grid,

@@ -2,49 +2,119 @@
 
 from typing import Any
 
-from fedspam._internal import checks
-from fedspam.methods._algorithm import start_from
-from fedspam.methods._registry import Cost, Method, prox_grid, register
-from fedspam.methods._template import Factored
+import jax.numpy as jnp
+from jaxtyping import Array, Key
+
+from fedspam._internal import checks, trees
+from fedspam._internal.trees import Params, Scalar, static, struct
+from fedspam.clients import Oracle
+from fedspam.federation import Federation, on_client
+from fedspam.methods._algorithm import MOVERS, Move, ProxInfo, SpamState, Start, StartLike, select_movers, start_from
+from fedspam.methods._grids import prox_grid
+from fedspam.methods._registry import Cost, Method, register
 from fedspam.methods.auto import Auto, auto
-from fedspam.methods.estimators import MVR
-from fedspam.methods.schedules import fresh_weight_schedule, step_size_schedule
+from fedspam.methods.estimators import first_fresh_weight, mvr_difference
+from fedspam.methods.schedules import Schedule, ScheduleLike, fresh_weight_schedule, step_size_schedule
 from fedspam.solvers import LBFGS, Exact, LocalSolver
+
+
+@struct
+class SpamPP:
+    r"""SPAM-PP (Algorithm 2) and SPAM-PPA (Algorithm 3). Use `spam_pp` or `spam_ppa` to build it.
+
+    .. math::
+        c_k^i &= \nabla f_i(x_k) - (1-p_k)\nabla f_i(x_{k-1}), \quad i \in S_k, \qquad
+        g_k = (1-p_k)\,g_{k-1} + \frac1B\sum_{i\in S_k} c_k^i \\
+        x_{k+1} &= \frac1{|M_k|}\sum_{i\in M_k} x_{k+1}^i, \qquad x_{k+1}^i \in \text{a-prox}(x_k, g_k, \gamma_k, i)
+
+    The movers :math:`M_k` are 'one' client of the cohort :math:`S_k`, a 'fresh' client drawn apart from it, or the
+    whole cohort ('average', which is SPAM-PPA). `Factored` lists more choices.
+    """
+
+    step_size: Schedule
+    fresh_weight: Schedule
+    solver: LocalSolver
+    start: Start
+    scale: float | Scalar | None = None
+    movers: str = static(default="one")
+    cohort_size: int = static(default=1)
+    first: str = static(default="given")
+    name: str = static(default="spam_pp")
+
+    def __post_init__(self) -> None:
+        checks.whole("cohort_size", self.cohort_size, 1)
+        checks.between("scale", self.scale, 0, 1, remedy="1 is MVR, 0 is SGD with momentum")
+        checks.one_of("movers", self.movers, MOVERS)
+        checks.one_of("first", self.first, ("given", "update"))
+
+    def init(self, params: Params, key: Key[Array, ""], fed: Federation) -> SpamState:
+        g = self.start(params, key, fed)
+        return SpamState(x=params, x_prev=params, g=g, k=jnp.zeros((), jnp.int32))
+
+    def round(self, state: SpamState, key: Key[Array, ""], fed: Federation) -> tuple[SpamState, ProxInfo]:
+        gamma = self.step_size(state.k)
+        p = first_fresh_weight(self.fresh_weight, self.first, state.k)
+
+        cohort = fed.sample(key, self.cohort_size)
+        c = fed.mean(cohort, self.difference, x=state.x, x_prev=state.x_prev, fresh_weight=p)
+        g = trees.axpy(1 - p, state.g, c)
+
+        movers = select_movers(self.movers, cohort, key, fed)
+        x, certificate = fed.mean(movers, self.prox, x=state.x, g=g, step_size=gamma)
+
+        gradients = 2 * cohort.size + movers.size * certificate.gradients
+        return SpamState(x=x, x_prev=state.x, g=g, k=state.k + 1), ProxInfo(gamma, certificate, gradients)
+
+    @on_client(affine=True)
+    def difference(
+        self, oracle: Oracle, key: Key[Array, ""], *, x: Params, x_prev: Params, fresh_weight: Any
+    ) -> Params:
+        return mvr_difference(oracle, key, x, x_prev, fresh_weight, self.scale)
+
+    @on_client
+    def prox(self, oracle: Oracle, key: Key[Array, ""], *, x: Params, g: Params, step_size: Any) -> Move:
+        return Move(*self.solver(oracle, key, x=x, g=g, step_size=step_size))
+
+    def params(self, state: SpamState) -> Params:
+        return state.x
+
+    def client_state(self, params: Params) -> tuple[()]:
+        return ()
 
 
 def spam_pp(
     cohort_size: int,
-    step_size: Any = None,
-    fresh_weight: Any = None,
+    step_size: ScheduleLike | None = None,
+    fresh_weight: ScheduleLike | None = None,
     *,
-    solver: LocalSolver | None = None,
+    solver: LocalSolver = LBFGS(),
     prox_client: str = "cohort",
-    start: Any = "cohort",
+    start: StartLike = "cohort",
     scale: float | None = None,
     first: str = "given",
-) -> Factored | Auto:
+) -> SpamPP | Auto:
     r"""SPAM with partial participation.
 
     .. math::
         g_k &= (1-p_k)\,g_{k-1} + \frac1B\sum_{i\in S_k}\bigl(\nabla f_i(x_k) - (1-p_k)\nabla f_i(x_{k-1})\bigr) \\
         x_{k+1} &\in \text{a-prox}(x_k, g_k, \gamma_k, \xi_k)
 
-    Two exchanges a round: 2d floats down and d up for each client of the cohort, then d more down and d up for the
+    Two exchanges per round: 2d floats down and d up for each client of the cohort, then d more down and d up for the
     prox client (2d down if it is fresh). Corrected theory: :math:`\gamma \le 1/(4\delta)`,
     :math:`p \ge 96r^2/(96r^2 + B)`, :math:`r = \gamma\delta`; the printed :math:`B^2` needs clients that the paper does
     not assume.
 
     Arguments:
         cohort_size: B.
-        step_size: :math:`\gamma_k`: a number, one value per round, or a schedule. Without it and without a fresh
-            weight, both choose themselves: see `auto`.
+        step_size: :math:`\gamma_k`: a number, one value per round, or a schedule. Leave out both this and the fresh
+            weight to have them chosen: see `auto`.
         fresh_weight: :math:`p_k`, likewise, in (0, 1].
-        solver: how the prox client answers; L-BFGS until the relative certificate holds unless given.
-        prox_client: 'cohort' picks it from the cohort, as the theorem does; 'fresh' asks another, as the pseudocode
+        solver: how the prox client answers.
+        prox_client: 'cohort' picks it from the cohort, as the theorem does; 'fresh' draws another, as the pseudocode
             does.
         start: how :math:`g_0` is made: 'cohort' (one gradient each), 'client', 'zero', a number of exchanges, or the
             gradient.
-        scale: s of MARS, in [0, 1]: how far the estimate trusts the gradient difference (see `MVR`); None is s = 1.
+        scale: s of MARS, in [0, 1]: weight of the gradient difference in the estimate (see `MVR`); None is s = 1.
         first: 'given' keeps :math:`g_0` in round 0, 'update' runs the printed loop from there.
 
     Karagulyan, Shulgin, Sadiev, Richtárik: SPAM, 2024, arXiv:2405.20127, Algorithm 2.
@@ -58,20 +128,20 @@ def spam_pp(
     True
     """
     checks.one_of("prox_client", prox_client, ("cohort", "fresh"))
-    who = "one" if prox_client == "cohort" else "fresh"
-    return _spam(cohort_size, step_size, fresh_weight, solver, who, start, scale, first)
+    movers = "one" if prox_client == "cohort" else "fresh"
+    return _spam("spam_pp", cohort_size, step_size, fresh_weight, solver, movers, start, scale, first)
 
 
 def spam_ppa(
     cohort_size: int,
-    step_size: Any = None,
-    fresh_weight: Any = None,
+    step_size: ScheduleLike | None = None,
+    fresh_weight: ScheduleLike | None = None,
     *,
-    solver: LocalSolver | None = None,
-    start: Any = "cohort",
+    solver: LocalSolver = LBFGS(),
+    start: StartLike = "cohort",
     scale: float | None = None,
     first: str = "given",
-) -> Factored | Auto:
+) -> SpamPP | Auto:
     r"""SPAM with partial participation and averaging: every client of the cohort moves, the server averages.
 
     .. math:: x_{k+1} = \frac1B\sum_{i\in S_k} x_{k+1}^i, \qquad x_{k+1}^i \in \text{a-prox}(x_k, g_k, \gamma_k, i)
@@ -83,38 +153,40 @@ def spam_ppa(
 
     Karagulyan, Shulgin, Sadiev, Richtárik: SPAM, 2024, arXiv:2405.20127, Algorithm 3.
     """
-    return _spam(cohort_size, step_size, fresh_weight, solver, "average", start, scale, first)
+    return _spam("spam_ppa", cohort_size, step_size, fresh_weight, solver, "average", start, scale, first)
 
 
 def _spam(
+    name: str,
     cohort_size: int,
-    step_size: Any,
-    fresh_weight: Any,
-    solver: LocalSolver | None,
-    who: str,
-    start: Any,
+    step_size: ScheduleLike | None,
+    fresh_weight: ScheduleLike | None,
+    solver: LocalSolver,
+    movers: str,
+    start: StartLike,
     scale: float | None,
     first: str,
-) -> Factored | Auto:
-    if (step_size is None) != (fresh_weight is None):
+) -> SpamPP | Auto:
+    if step_size is None and fresh_weight is None:
+        options = {"prox_client='fresh'": movers == "fresh", f"start={start!r}": start != "cohort",
+                   f"scale={scale!r}": scale is not None, f"first={first!r}": first != "given"}  # fmt: skip
+        if any(options.values()):
+            wrong = ", ".join(option for option, given in options.items() if given)
+            raise ValueError(f"{wrong} needs a step_size and a fresh_weight; give both, or leave it out")
+        return auto(cohort_size, solver=solver, movers=movers)
+    if step_size is None or fresh_weight is None:
         missing = "step_size" if step_size is None else "fresh_weight"
-        raise ValueError(
-            f"{missing} is missing; give both step_size and fresh_weight, or neither: then both are chosen"
-        )
-    if step_size is None:
-        asked = {"prox_client='fresh'": who == "fresh", f"start={start!r}": start != "cohort",
-                 f"scale={scale!r}": scale is not None, f"first={first!r}": first != "given"}  # fmt: skip
-        if any(asked.values()):
-            wrong = ", ".join(name for name, given in asked.items() if given)
-            raise ValueError(f"{wrong} needs a step_size and a fresh weight; give them, or leave it out")
-        return auto(cohort_size, solver=solver, who=who)
-    return Factored(
-        estimator=MVR(fresh_weight_schedule(fresh_weight), scale, first=first),
-        solver=LBFGS() if solver is None else solver,
+        raise ValueError(f"{missing} is missing; give both step_size and fresh_weight, or neither to have both chosen")
+    return SpamPP(
         step_size=step_size_schedule(step_size),
+        fresh_weight=fresh_weight_schedule(fresh_weight),
+        solver=solver,
         start=start_from(start, cohort_size),
-        who=who,
+        scale=scale,
+        movers=movers,
         cohort_size=cohort_size,
+        first=first,
+        name=name,
     )
 
 

@@ -1,21 +1,19 @@
 """SPPM: the stochastic proximal point method."""
 
-from collections.abc import Mapping
-from typing import Any
-
-from fedspam.methods._registry import Cost, Method, Scales, register
+from fedspam.methods._grids import server_step_grid
+from fedspam.methods._registry import Cost, Method, register
 from fedspam.methods._template import Factored
 from fedspam.methods.estimators import OwnGradient
-from fedspam.methods.schedules import step_size_schedule
+from fedspam.methods.schedules import ScheduleLike, step_size_schedule
 from fedspam.solvers import LBFGS, Exact, LocalSolver
 
 
-def sppm(step_size: Any, *, solver: LocalSolver | None = None) -> Factored:
+def sppm(step_size: ScheduleLike, *, solver: LocalSolver = LBFGS()) -> Factored:
     r"""The stochastic proximal point method: SPAM without the shift.
 
     .. math:: x_{k+1} = \mathrm{prox}_{\gamma_k f_{\xi_k}}(x_k)
 
-    One client a round, d floats down and d up, no state on clients. For :math:`\mu`-strongly convex clients, with
+    One client per round, d floats down and d up, no state on clients. For :math:`\mu`-strongly convex clients, with
     :math:`\sigma_*^2 = \mathbb E\|\nabla f_\xi(x_*)\|^2`,
 
     .. math:: \mathbb E\|x_k - x_*\|^2 \le (1 + \gamma\mu)^{-2k}\|x_0 - x_*\|^2
@@ -25,8 +23,8 @@ def sppm(step_size: Any, *, solver: LocalSolver | None = None) -> Factored:
     :math:`x_* = \mathrm{prox}_{\gamma f_\xi}(x_* + \gamma\nabla f_\xi(x_*))`, whose mean is :math:`x_*`.)
 
     Arguments:
-        step_size: :math:`\gamma_k`: a number, one value a round, or a schedule.
-        solver: how a client answers the prox; L-BFGS until the relative certificate holds unless given.
+        step_size: :math:`\gamma_k`: a number, one value per round, or a schedule.
+        solver: how a client answers the prox.
 
     Bertsekas 2011; Asi, Duchi 2019; the bound as in Khaled, Jin 2022, arXiv:2209.02257.
 
@@ -41,19 +39,16 @@ def sppm(step_size: Any, *, solver: LocalSolver | None = None) -> Factored:
     """
     return Factored(
         estimator=OwnGradient(),
-        solver=LBFGS() if solver is None else solver,
+        solver=solver,
         step_size=step_size_schedule(step_size),
-        who="one",
+        movers="one",
         cohort_size=1,
+        name="sppm",
     )
-
-
-def _grid(scales: Scales) -> list[Mapping[str, Any]]:
-    return [{"step_size": 0.01 * 3**i / scales.smoothness} for i in range(12)]
 
 
 register("sppm", Method(
     name="SPPM", build=sppm, example={"step_size": 0.3, "solver": Exact()}, similarity="no", partial="yes",
     stateless="yes", nonsmooth="yes", nonconvex="partly", estimator="–", oracle="prox", phases=1, up=Cost(1),
-    down=Cost(1), exact=False, grid=_grid, reference="Bertsekas 2011; Khaled, Jin 2022, arXiv:2209.02257",
+    down=Cost(1), exact=False, grid=server_step_grid, reference="Bertsekas 2011; Khaled, Jin 2022, arXiv:2209.02257",
 ))  # fmt: skip

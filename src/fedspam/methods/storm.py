@@ -1,4 +1,4 @@
-"""STORM and its adaptive relatives: MVR on the server whose step size and fresh weight follow from what it sees."""
+"""STORM, STORM+ and META-STORM: MVR on the server with a step size and fresh weight that adapt to the gradients."""
 
 from collections.abc import Mapping
 from typing import Any, NamedTuple, Protocol
@@ -11,11 +11,12 @@ from fedspam._internal import checks, trees
 from fedspam._internal.trees import Params, Scalar, static, struct
 from fedspam.clients import Oracle
 from fedspam.federation import Federation, on_client
+from fedspam.methods._grids import server_step_grid
 from fedspam.methods._registry import Cost, Method, Scales, register
 
 
 class Seen(NamedTuple):
-    """What a rule learns in a round: squared lengths of three vectors that the server has anyway."""
+    """What a rule observes in a round: squared norms of three vectors that the server has."""
 
     gradient: Scalar  # the cohort's gradient at x_k
     surprise: Scalar  # this cohort's gradient at x_{k-1} less the last cohort's; 0 in round 0
@@ -23,7 +24,7 @@ class Seen(NamedTuple):
 
 
 class AdaptiveRule(Protocol):
-    """How the step size of a round and the fresh weight of the next follow from the sums of what was seen."""
+    """The step size of a round and the fresh weight of the next, from sums over the past."""
 
     def begin(self) -> tuple[float, ...]: ...
 
@@ -63,7 +64,7 @@ class StormPlusRule:
         gradients = sums[0] + seen.gradient
         fresh_weight = jnp.cbrt(1 + gradients) ** -2
         estimates = sums[1] + seen.estimate / fresh_weight
-        # g = 0 so far: stay where the gradient vanishes
+        # all g = 0 so far: do not move
         step_size = jnp.where(estimates > 0, self.step_size / jnp.cbrt(estimates), 0)
         return (gradients, estimates), step_size, fresh_weight
 
@@ -116,11 +117,13 @@ class Storm:
         g_k &= \nabla f_S(x_k) + (1-p_k)\,(g_{k-1} - \nabla f_S(x_{k-1})), \qquad p_0 = 1 \\
         x_{k+1} &= x_k - \gamma_k g_k
 
-    The rules look at the cohort's gradient itself, so each client sends its two gradients apart: 2d floats down, 2d up.
+    The rules need the cohort's gradient itself, so each client sends its two gradients separately: 2d floats down, 2d
+    up.
     """
 
     rule: AdaptiveRule
     cohort_size: int = static()
+    name: str = static(kw_only=True)
 
     def __post_init__(self) -> None:
         checks.whole("cohort_size", self.cohort_size, 1)
@@ -158,7 +161,7 @@ class Storm:
 
 
 def storm(cohort_size: int, *, kappa: float = 1.0, w: float = 10.0, c: float = 100.0) -> Storm:
-    r"""STORM as it was published: step size and fresh weight from the gradients seen so far.
+    r"""STORM as published: step size and fresh weight from the gradients so far.
 
     .. math:: \gamma_k = \frac{\kappa}{(w + \sum_{i\le k}\|\nabla f_{S_i}(x_i)\|^2)^{1/3}}, \qquad
         p_{k+1} = \min(1, c\gamma_k^2)
@@ -186,7 +189,7 @@ def storm(cohort_size: int, *, kappa: float = 1.0, w: float = 10.0, c: float = 1
     """
     for name, value in (("kappa", kappa), ("w", w), ("c", c)):
         checks.positive(name, value)
-    return Storm(StormRule(kappa, w, c), cohort_size=cohort_size)
+    return Storm(StormRule(kappa, w, c), cohort_size=cohort_size, name="storm")
 
 
 def storm_plus(cohort_size: int, *, step_size: float = 1.0) -> Storm:
@@ -212,24 +215,25 @@ def storm_plus(cohort_size: int, *, step_size: float = 1.0) -> Storm:
     True
     """
     checks.positive("step_size", step_size)
-    return Storm(StormPlusRule(step_size), cohort_size=cohort_size)
+    return Storm(StormPlusRule(step_size), cohort_size=cohort_size, name="storm_plus")
 
 
 def meta_storm(
     cohort_size: int, step_size: float = 1.0, *, a: float = 1.0, b: float = 1.0, exponent: float = 0.5
 ) -> Storm:
-    r"""META-STORM: the fresh weight follows the variance, which two cohorts at the same point show.
+    r"""META-STORM: the fresh weight follows the variance, measured by two cohorts at the same point.
 
     .. math:: p_{k+1} = \Bigl(1 + \frac1a\sum_{i<k}\|\nabla f_{S_i}(x_i) - \nabla f_{S_{i+1}}(x_i)\|^2\Bigr)^{-2/3},
         \qquad \gamma_k = \frac{\gamma\,p_{k+1}^{(1-r)/2}}{(b + \sum_{i\le k}\|g_i\|^2)^r}
 
     2d floats down and 2d up for each client of the cohort, one exchange. The sum for :math:`p_{k+1}` ends at
-    i = k - 1, the last point that two cohorts have seen, so that it is fixed before the cohort of round k + 1 is drawn.
+    i = k - 1, the last point at which two cohorts have sent gradients, so that it is fixed before the cohort of round k
+    + 1 is drawn.
 
     Arguments:
         cohort_size: B.
         step_size: :math:`\gamma`.
-        a: what the variance is measured against.
+        a: scale of the variance.
         b: damps the first steps.
         exponent: r in (0, 1/2]; the paper's pair of exponents adds up as :math:`r + 2q = 1`.
 
@@ -246,7 +250,7 @@ def meta_storm(
     for name, value in (("step_size", step_size), ("a", a), ("b", b)):
         checks.positive(name, value)
     checks.between("exponent", exponent, 0, 0.5, open_low=True)
-    return Storm(MetaStormRule(step_size, a, b, exponent), cohort_size=cohort_size)
+    return Storm(MetaStormRule(step_size, a, b, exponent), cohort_size=cohort_size, name="meta_storm")
 
 
 def _storm_grid(scales: Scales) -> list[Mapping[str, Any]]:
@@ -254,14 +258,10 @@ def _storm_grid(scales: Scales) -> list[Mapping[str, Any]]:
     return [{"kappa": kappa / L, "c": c * L**2} for kappa in (0.1, 0.3, 1.0, 3.0) for c in (0.3, 3.0, 30.0)]
 
 
-def _steps_grid(scales: Scales) -> list[Mapping[str, Any]]:
-    return [{"step_size": 0.01 * 3**i / scales.smoothness} for i in range(12)]
-
-
 for _key, _name, _build, _example, _grid, _reference in (
     ("storm", "STORM", storm, {"kappa": 0.5, "c": 1.0}, _storm_grid, "Cutkosky, Orabona 2019, arXiv:1905.10018"),
-    ("storm_plus", "STORM+", storm_plus, {}, _steps_grid, "Levy, Kavis, Cevher 2021, arXiv:2111.01040"),
-    ("meta_storm", "META-STORM", meta_storm, {}, _steps_grid,
+    ("storm_plus", "STORM+", storm_plus, {}, server_step_grid, "Levy, Kavis, Cevher 2021, arXiv:2111.01040"),
+    ("meta_storm", "META-STORM", meta_storm, {}, server_step_grid,
      "Liu, Nguyen, Nguyen, Ene, Nguyen 2022, arXiv:2209.14853"),
 ):  # fmt: skip
     register(_key, Method(

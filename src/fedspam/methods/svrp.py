@@ -8,19 +8,21 @@ import jax.numpy as jnp
 from jaxtyping import Array, Key
 
 from fedspam._internal import checks, trees
-from fedspam._internal.trees import Params, struct
+from fedspam._internal.trees import Params, static, struct
 from fedspam.clients import Oracle
 from fedspam.federation import Federation, on_client
-from fedspam.methods._registry import Cost, Method, Scales, coin_grid, register
+from fedspam.methods._algorithm import Move, ProxInfo
+from fedspam.methods._grids import coin_grid
+from fedspam.methods._registry import Cost, Method, Scales, register
 from fedspam.methods.estimators import Anchor, coin, gradient, probability_schedule
-from fedspam.methods.schedules import Schedule, step_size_schedule
-from fedspam.solvers import LBFGS, Certificate, Exact, LocalSolver
+from fedspam.methods.schedules import Schedule, ScheduleLike, step_size_schedule
+from fedspam.solvers import LBFGS, Exact, LocalSolver
 
 
 class Outer(NamedTuple):
-    """Catalyst's slow sequences: the centre y_t of the present problem, and x_t, where it began."""
+    """Catalyst's slow sequences: the center y_t of the present problem, and x_t, where it began."""
 
-    centre: Params
+    center: Params
     x: Params
 
 
@@ -31,21 +33,6 @@ class SvrpState(NamedTuple):
     anchor: Anchor
     outer: Any  # Outer, or () without a catalyst
     k: Any
-
-
-class SvrpReply(NamedTuple):
-    """What the client sends back."""
-
-    x: Params
-    certificate: Certificate
-
-
-class SvrpInfo(NamedTuple):
-    """What a round records."""
-
-    step_size: Any
-    certificate: Certificate
-    gradients: Any  # client gradients evaluated in this round
 
 
 @struct
@@ -66,13 +53,13 @@ class Catalyst:
         """The outer sequences in round k, and whether the next outer problem begins in it."""
         begins = (k > 0) & (k % self.period == 0)
         root = jnp.sqrt(self.convexity / (self.convexity + self.pull))
-        centre = trees.axpy((1 - root) / (1 + root), trees.subtract(x, outer.x), x)
-        return trees.where(begins, Outer(centre, x), outer), begins
+        center = trees.axpy((1 - root) / (1 + root), trees.subtract(x, outer.x), x)
+        return trees.where(begins, Outer(center, x), outer), begins
 
     def joint(self, outer: Outer, x: Params, step_size: Any) -> tuple[Params, Any]:
         """The prox of f_xi + theta/2 |. - y|^2 at x as one of f_xi: its point, between x and y, and its step size."""
         shorter = 1 / (1 / step_size + self.pull)
-        return trees.axpy(shorter / step_size, x, trees.scale(shorter * self.pull, outer.centre)), shorter
+        return trees.axpy(shorter / step_size, x, trees.scale(shorter * self.pull, outer.center)), shorter
 
 
 @struct
@@ -83,18 +70,19 @@ class Svrp:
     probability: Schedule
     solver: LocalSolver
     catalyst: Catalyst | None = None
+    name: str = static(default="svrp")
 
     def init(self, params: Params, key: Key[Array, ""], fed: Federation) -> SvrpState:
         outer = () if self.catalyst is None else Outer(params, params)
         return SvrpState(params, Anchor(params, trees.zeros_like(params)), outer, jnp.zeros((), jnp.int32))
 
-    def round(self, state: SvrpState, key: Key[Array, ""], fed: Federation) -> tuple[SvrpState, SvrpInfo]:
+    def round(self, state: SvrpState, key: Key[Array, ""], fed: Federation) -> tuple[SvrpState, ProxInfo]:
         x, outer, gamma = state.x, state.outer, self.step_size(state.k)
         full = coin(self.probability, key, state.k)
-        centre = x
+        center = x
         if self.catalyst is not None:
             outer, begins = self.catalyst.advance(outer, x, state.k)
-            centre, gamma = self.catalyst.joint(outer, x, gamma)
+            center, gamma = self.catalyst.joint(outer, x, gamma)
             full = full | begins
 
         def move() -> tuple[Anchor, Any]:
@@ -103,9 +91,9 @@ class Svrp:
 
         anchor, spent = fed.cond(full, move, lambda: (state.anchor, jnp.asarray(0)))
         client = fed.sample(key, 1)
-        reply = fed.mean(client, self.step, x=centre, anchor=anchor.x, g=anchor.g, step_size=gamma)
+        reply = fed.mean(client, self.step, x=center, anchor=anchor.x, g=anchor.g, step_size=gamma)
 
-        info = SvrpInfo(gamma, reply.certificate, spent + 2 + reply.certificate.gradients)
+        info = ProxInfo(gamma, reply.certificate, spent + 2 + reply.certificate.gradients)
         return SvrpState(reply.x, anchor, outer, state.k + 1), info
 
     gradient = gradient
@@ -113,11 +101,11 @@ class Svrp:
     @on_client
     def step(
         self, oracle: Oracle, key: Key[Array, ""], *, x: Params, anchor: Params, g: Params, step_size: Any
-    ) -> SvrpReply:
+    ) -> Move:
         # the solver's phi has the slope g at x, so the control variate at the anchor enters as the client's own g
         here, there = jax.grad(oracle)(x, key), jax.grad(oracle)(anchor, key)
         own = trees.add(trees.subtract(here, there), g)
-        return SvrpReply(*self.solver(oracle, key, x=x, g=own, step_size=step_size))
+        return Move(*self.solver(oracle, key, x=x, g=own, step_size=step_size))
 
     def params(self, state: SvrpState) -> Params:
         return state.x
@@ -126,21 +114,21 @@ class Svrp:
         return ()
 
 
-def svrp(step_size: Any, probability: Any, *, solver: LocalSolver | None = None) -> Svrp:
+def svrp(step_size: ScheduleLike, probability: ScheduleLike, *, solver: LocalSolver = LBFGS()) -> Svrp:
     r"""SVRP: the prox of a random client, corrected by its gradient at an anchor whose exact gradient is known.
 
     .. math:: x_{k+1} \approx \mathrm{prox}_{\gamma f_\xi}\bigl(x_k - \gamma(\nabla f(w) - \nabla f_\xi(w))\bigr),
         \qquad w = x_k \text{ with probability } p, \text{ and in round } 0
 
-    3d floats down and d up for one client a round, and d and d for everyone when the anchor moves. No state on clients.
-    The paper throws its coin after the step, for the next round; here it is thrown before the step, which is the same.
-    Theory, for :math:`\mu`-strongly convex clients: :math:`\gamma = \mu/(2\delta^2)`, :math:`p = 1/n`,
-    :math:`O((n + \delta^2/\mu^2)\log 1/\epsilon)` rounds; nothing is known for non-convex ones.
+    3d floats down and d up for one client per round, and d and d for everyone when the anchor moves. No state on
+    clients. The paper throws its coin after the step, for the next round. Here it is thrown before the step: the same
+    method. Theory, for :math:`\mu`-strongly convex clients: :math:`\gamma = \mu/(2\delta^2)`, :math:`p = 1/n`,
+    :math:`O((n + \delta^2/\mu^2)\log 1/\epsilon)` rounds; there is no theory for non-convex ones.
 
     Arguments:
-        step_size: :math:`\gamma_k`: a number, one value a round, or a schedule.
+        step_size: :math:`\gamma_k`: a number, one value per round, or a schedule.
         probability: p, likewise, in [0, 1].
-        solver: how a client answers the prox; L-BFGS until the relative certificate holds unless given.
+        solver: how a client answers the prox.
 
     Khaled, Jin: Faster federated optimization under second-order similarity, 2022, arXiv:2209.02257.
 
@@ -153,17 +141,23 @@ def svrp(step_size: Any, probability: Any, *, solver: LocalSolver | None = None)
     >>> bool(jnp.linalg.norm(clients.gradient(run.params)) < 0.001 * jnp.linalg.norm(clients.gradient(jnp.ones(5))))
     True
     """
-    return Svrp(step_size_schedule(step_size), probability_schedule(probability), LBFGS() if solver is None else solver)
+    return Svrp(step_size_schedule(step_size), probability_schedule(probability), solver)
 
 
 def catalyzed_svrp(
-    step_size: Any, probability: Any, pull: float, convexity: float, period: int, *, solver: LocalSolver | None = None
+    step_size: ScheduleLike,
+    probability: ScheduleLike,
+    pull: float,
+    convexity: float,
+    period: int,
+    *,
+    solver: LocalSolver = LBFGS(),
 ) -> Svrp:
     r"""SVRP inside an accelerating outer loop.
 
     For `period` rounds SVRP works on :math:`f + \frac\theta2\|\cdot - y_t\|^2`, from the last point and with a fresh
     anchor; then :math:`y_{t+1} = x_{t+1} + \beta(x_{t+1} - x_t)`. The costs are those of `svrp`: the quadratic is known
-    to the server, which sends the centre and the step size of the joint prox. Theory:
+    to the server, which sends the center and the step size of the joint prox. Theory:
     :math:`\mu + \theta = \delta/\sqrt n`, :math:`O((n + n^{3/4}\sqrt{\delta/\mu})\log 1/\epsilon)` rounds.
 
     Arguments:
@@ -188,13 +182,13 @@ def catalyzed_svrp(
         checks.positive(name, value)
     checks.whole("period", period, 1)
     return Svrp(
-        step_size_schedule(step_size), probability_schedule(probability), LBFGS() if solver is None else solver,
-        Catalyst(pull, convexity, period),
+        step_size_schedule(step_size), probability_schedule(probability), solver,
+        Catalyst(pull, convexity, period), name="catalyzed_svrp",
     )  # fmt: skip
 
 
 def _grid(scales: Scales) -> list[Mapping[str, Any]]:
-    return coin_grid(scales._replace(cohort=1), 1 / scales.delta, (0.1, 0.3, 1.0, 3.0))
+    return coin_grid(scales._replace(cohort=1), 1 / scales.delta)
 
 
 def _catalyzed_grid(scales: Scales) -> list[Mapping[str, Any]]:

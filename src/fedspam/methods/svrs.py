@@ -7,34 +7,38 @@ import jax.numpy as jnp
 from jaxtyping import Array, Key
 
 from fedspam._internal import checks, trees
-from fedspam._internal.trees import Params, Scalar, struct
+from fedspam._internal.trees import Params, Scalar, static, struct
 from fedspam.federation import Federation
-from fedspam.methods._registry import Cost, Method, Scales, coin_grid, register
-from fedspam.methods._template import Factored, FactoredInfo, FactoredState
+from fedspam.methods._algorithm import ProxInfo
+from fedspam.methods._grids import coin_grid
+from fedspam.methods._registry import Cost, Method, Scales, register
+from fedspam.methods._template import Factored, FactoredState
 from fedspam.methods.estimators import SVRG, Anchor, coin, probability_schedule
-from fedspam.methods.schedules import step_size_schedule
+from fedspam.methods.schedules import ScheduleLike, step_size_schedule
 from fedspam.solvers import LBFGS, Exact, LocalSolver
 
 
-def svrs(cohort_size: int, step_size: Any, probability: Any, *, solver: LocalSolver | None = None) -> Factored:
-    r"""SVRS: gradients from everywhere, the prox always from the delegate, client 0.
+def svrs(
+    cohort_size: int, step_size: ScheduleLike, probability: ScheduleLike, *, solver: LocalSolver = LBFGS()
+) -> Factored:
+    r"""SVRS: gradients from all clients, the prox always from the delegate, client 0.
 
     .. math::
         g_k &= \nabla f(w) + \nabla f_S(x_k) - \nabla f_S(w), \qquad
             w = x_k \text{ with probability } p, \text{ and in round } 0 \\
         x_{k+1} &\approx \arg\min_y f_0(y) + \langle g_k - \nabla f_0(x_k), y\rangle + \tfrac{1}{2\gamma}\|y - x_k\|^2
 
-    A cohort's round: 2d floats down and d up for each of its clients, then 2d and d for the delegate; when the anchor
-    moves, d and d for everyone instead of the cohort. The delegate stands for the paper's server with data of its own,
-    where those 3d floats would not travel. The paper's epochs of geometric length, each from where the last
-    ended, are these coins. Theory, for :math:`\mu`-strongly convex f whose clients may be non-convex:
-    :math:`\gamma = 1/(2\sqrt n\delta)`, :math:`p = 1/n`, B = 1, :math:`O((n + \sqrt n\delta/\mu)\log 1/\epsilon)`.
+    A round with a cohort: 2d floats down and d up for each of its clients, then 2d and d for the delegate; when the
+    anchor moves, d and d for everyone instead of the cohort. The delegate stands for the paper's server with data of
+    its own, where those 3d floats would not travel. The paper's epochs of geometric length, each from where the last
+    ended, are these coins. Theory, for :math:`\mu`-strongly convex f whose clients may be non-convex: :math:`\gamma =
+    1/(2\sqrt n\delta)`, :math:`p = 1/n`, B = 1, :math:`O((n + \sqrt n\delta/\mu)\log 1/\epsilon)`.
 
     Arguments:
         cohort_size: B; 1 in the paper.
-        step_size: :math:`\gamma_k`, the paper's :math:`\theta`: a number, one value a round, or a schedule.
+        step_size: :math:`\gamma_k`, the paper's :math:`\theta`: a number, one value per round, or a schedule.
         probability: p, likewise, in [0, 1].
-        solver: how the delegate answers the prox; L-BFGS until the relative certificate holds unless given. The paper's
+        solver: how the delegate answers the prox. The paper's
             accuracy, :math:`\|\nabla\phi(y)\|^2 \le \frac{\mu}{20\gamma}\|x_k - y_*\|^2`, is tighter where
             :math:`\gamma\mu` is small: ``LBFGS(stop=Relative(...))``.
 
@@ -52,10 +56,11 @@ def svrs(cohort_size: int, step_size: Any, probability: Any, *, solver: LocalSol
     """
     return Factored(
         estimator=SVRG(probability_schedule(probability)),
-        solver=LBFGS() if solver is None else solver,
+        solver=solver,
         step_size=step_size_schedule(step_size),
-        who="delegate",
+        movers="delegate",
         cohort_size=cohort_size,
+        name="svrs",
     )
 
 
@@ -74,11 +79,12 @@ class AccSvrs:
     mixing: float | Scalar  # tau
     convexity: float | Scalar  # mu
     length: float | Scalar  # alpha
+    name: str = static(default="acc_svrs")
 
     def init(self, params: Params, key: Key[Array, ""], fed: Federation) -> AccSvrsState:
         return AccSvrsState(self.inner.init(params, key, fed), params)
 
-    def round(self, state: AccSvrsState, key: Key[Array, ""], fed: Federation) -> tuple[AccSvrsState, FactoredInfo]:
+    def round(self, state: AccSvrsState, key: Key[Array, ""], fed: Federation) -> tuple[AccSvrsState, ProxInfo]:
         inner, k, svrg = state.inner, state.inner.k, self.inner.estimator
         assert isinstance(svrg, SVRG)
         anchor: Anchor = inner.estimate.memory
@@ -109,7 +115,7 @@ def acc_svrs(
     convexity: float,
     *,
     length: float | None = None,
-    solver: LocalSolver | None = None,
+    solver: LocalSolver = LBFGS(),
 ) -> AccSvrs:
     r"""AccSVRS: epochs of SVRS, accelerated from the outside as in Katyusha X.
 
@@ -150,7 +156,7 @@ def acc_svrs(
 
 
 def _grid(scales: Scales) -> list[Mapping[str, Any]]:
-    return coin_grid(scales, 1 / scales.delta, (0.1, 0.3, 1.0, 3.0))
+    return coin_grid(scales, 1 / scales.delta)
 
 
 def _accelerated_grid(scales: Scales) -> list[Mapping[str, Any]]:

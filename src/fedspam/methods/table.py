@@ -1,4 +1,4 @@
-"""The table of methods, as the registry has it: for a terminal, for the documents, for programs."""
+"""The table of methods, made from the registry: for the terminal, the documentation and programs."""
 
 import dataclasses
 import json
@@ -18,17 +18,18 @@ INTRODUCTION = """\
 
 This page is made by `fedspam methods --markdown > docs/methods.md`.
 
-`d` is the number of parameters. Floats are those of one round for each client that is asked; in brackets what the one
-client that moves alone takes besides. Where a coin decides whether everyone is asked, they are those of the other
-rounds, marked ¢. Phases are trips to clients that must follow each other.
+`d` is the number of parameters. Floats are per round and client of the cohort; brackets hold those of a client that
+moves alone. ¢: a coin decides whether a round asks everyone, and the floats are those of the other rounds. Phases are
+the exchanges of a round that must follow each other.
 
-What a method's theory covers: *alike*, it gains from alike Hessians; *partial*, a cohort of some clients; *no L*,
-losses need not be smooth; *non-convex*, nor convex. *No state*: clients remember nothing. (✓): in part.
+What the theory of a method covers: *alike*, it gains from similar Hessians; *partial*, a cohort of some clients; *no
+L*, losses need not be smooth; *non-convex*, losses need not be convex. *No state*: clients keep nothing between rounds.
+(✓): in part.
 """
 
 
 def ordered_keys() -> list[str]:
-    """All methods: the SPAM family first, the others by the name one types."""
+    """The keys of all methods: the SPAM family first, the others by their key."""
     return sorted(METHODS, key=lambda key: (not key.startswith("spam"), key))
 
 
@@ -52,7 +53,7 @@ def cells(key: str) -> list[str]:
 
 
 def markdown() -> str:
-    """The page of the documents that lists the methods."""
+    """The page of the documentation that lists the methods."""
     lines = [f"| {' | '.join(COLUMNS)} |", "|" + "---|" * len(COLUMNS)]
     for key in ordered_keys():
         first, name, constructor, *middle, reference = cells(key)
@@ -63,7 +64,7 @@ def markdown() -> str:
 
 def as_json() -> str:
     """The rows as JSON, for programs."""
-    left_out = ("build", "example", "grid")  # what is no fact but code
+    left_out = ("build", "example", "grid")  # code, not facts
     fields = [field.name for field in dataclasses.fields(Method) if field.name not in left_out]
 
     def plain(row: Method) -> dict[str, Any]:

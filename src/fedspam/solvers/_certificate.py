@@ -1,10 +1,10 @@
-r"""The client's subproblem, and the certificate that an answer to it deserves.
+r"""The client's subproblem, and the certificate of an answer to it.
 
 .. math:: \phi(y) = f_\xi(y) + \langle g - \nabla f_\xi(x), y - x\rangle + \frac{1}{2\gamma}\|y - x\|^2
 
 An approximate prox (the paper's a-prox) must satisfy :math:`\phi(y) \le \phi(x)` and
-:math:`\|\nabla\phi(y)\| \le \epsilon`. Whoever solves the subproblem, these two numbers are computed here, at the point
-that is returned.
+:math:`\|\nabla\phi(y)\| \le \epsilon`. Whatever solver is used, these two numbers are computed here, at the point that
+is returned.
 """
 
 import math
@@ -32,9 +32,9 @@ class Certificate(NamedTuple):
     decrease: Scalar  # phi(y) - phi(x), never positive: a solver returns its best point, x included
     stationarity: Scalar  # |grad phi(y)|
     distance: Scalar  # |y - x|
-    step_size: Scalar  # the gamma that was used: the given one, or half of it, or a quarter, ...
+    step_size: Scalar  # the gamma that was used: the given one, possibly halved several times
     steps: Scalar  # iterations of the solver
-    gradients: Scalar  # gradients of the client's loss spent, the one at x included
+    gradients: Scalar  # gradients of the client's loss evaluated, including the one at x
     certified: Scalar  # 1 if the answer passes the solver's own test, else 0
 
 
@@ -84,14 +84,14 @@ class Absolute:
 
 @struct
 class Never:
-    """Do all steps; the certificate is still judged by the relative rule."""
+    """Take all steps. The certificate still applies the relative rule."""
 
     def bound(self, distance: Scalar, step_size: Any) -> Any:
         return -jnp.ones_like(distance)
 
 
 class Point(NamedTuple):
-    """A place where the client has evaluated its loss and gradient. It costs one gradient."""
+    """A point where the client has evaluated its loss and gradient, which costs one gradient."""
 
     y: Params
     value: Scalar  # f(y), not phi(y)
@@ -112,7 +112,7 @@ class Surrogate:
 
     @property
     def start(self) -> Point:
-        """x, whose slope is g and costs nothing."""
+        """x, where the gradient of phi is g and costs nothing."""
         return Point(self.x, self.value_at_x, self.g)
 
     def at(self, y: Params) -> Point:
@@ -120,7 +120,7 @@ class Surrogate:
         return Point(y, value, self._correct(gradient, self.gradient_at_x, y))
 
     def __call__(self, y: Params) -> Scalar:
-        """phi(y) - phi(x), differentiable. It rounds like f; `rise` is for small steps."""
+        """phi(y) - phi(x), differentiable. It has the rounding error of f; use `rise` for small steps."""
         step = trees.subtract(y, self.x)
         tilt = trees.dot(trees.subtract(self.g, self.gradient_at_x), step)
         return self.oracle(y, self.key) - self.value_at_x + tilt + trees.squared_norm(step) / (2 * self.step_size)
@@ -143,9 +143,9 @@ class Surrogate:
     def change(self, a: Point, b: Point) -> Scalar:
         """phi(b) - phi(a), without the cancellation of two nearly equal losses.
 
-        A change that the rounding of the losses could hide is taken from the gradients instead, by the trapezoid rule:
-        it is exact for quadratics, and for steps that small its error is far below that rounding, which also limits it.
-        How losses round is not known; eps^(2/3) of their size leaves room for cancellation inside of them.
+        Where rounding of the losses could hide the change, it comes from the gradients instead, by the trapezoid rule.
+        That is exact for quadratics, and its error for such small steps is far below the rounding, which also bounds
+        it. The rounding of the losses is not known; eps^(2/3) of their size leaves room for cancellation inside them.
         """
         step = trees.subtract(b.y, a.y)
         # phi without f is quadratic: its change is its gradient in the middle times the step
@@ -161,18 +161,18 @@ class Surrogate:
         return jnp.where(hidden, jnp.clip(trapezoid, change - doubt, change + doubt), change)
 
     def settled(self, point: Point, stop: Stop) -> Bool[Array, ""]:
-        """Whether the stopping rule holds here, or nothing more is to be had at this gamma."""
+        """Whether the stopping rule holds here, or no further progress is possible at this gamma."""
         return (trees.norm(point.slope) <= stop.bound(self.distance(point), self.step_size)) | self.concave(point)
 
     def distance(self, point: Point) -> Scalar:
         return trees.norm(trees.subtract(point.y, self.x))
 
     def concave(self, point: Point) -> Bool[Array, ""]:
-        r"""Whether the client shows here that it is not convex on the scale 1/gamma.
+        r"""Whether this point shows that the client is not convex on the scale 1/gamma.
 
         That is: the step is longer than :math:`1.5\gamma\|g\|`, and the curvature of f along it is below
-        :math:`-1/(3\gamma)`. Where phi is stationary the second follows from the first; elsewhere it spares convex
-        clients, which move by at most :math:`\gamma\|g\|` to the minimiser, but by up to twice that to a point that is
+        :math:`-1/(3\gamma)`. Where phi is stationary the second follows from the first. Elsewhere it excludes convex
+        clients, which move by at most :math:`\gamma\|g\|` to the minimizer, but by up to twice that to a point that is
         merely lower than x.
         """
         step = trees.subtract(point.y, self.x)
@@ -209,11 +209,11 @@ class Vectorized:
 
 
 class Answer(NamedTuple):
-    """What a solver's own loop returns: a point it has evaluated, so that the certificate costs no gradient more."""
+    """What a solver's loop returns: a point it has evaluated, so that the certificate needs no further gradient."""
 
     point: Point
     steps: Any
-    gradients: Any  # spent by the loop, the one at the point included
+    gradients: Any  # evaluated by the loop, including the one at the point
 
 
 def certify(
@@ -229,16 +229,16 @@ def certify(
     safeguard: bool = True,
     vectorize: bool = True,
 ) -> tuple[Params, Certificate]:
-    r"""Run a solver on phi, judge its answer, and fall back where it is not good.
+    r"""Run a solver on phi, certify its answer, and fall back where it is not good.
 
     Arguments:
         solve: phi -> answer.
-        stop: the rule the answer is judged by; `Never` is judged as `Relative`.
-        guard: an answer that is not finite, or too far from x for a client that is convex at the scale :math:`1/\gamma`
-            (see `Surrogate.concave`), makes the client halve :math:`\gamma` and solve again.
-        safeguard: an answer worse than x is replaced by x itself. Without it the answer is returned as it is.
-        vectorize: whether the solver sees all parameters as one vector. It makes the compiled program smaller, the
-            more so the more arrays there are.
+        stop: the rule that certifies the answer; for `Never` it is `Relative`.
+        guard: whether to halve :math:`\gamma` and solve again where the answer is not finite, or too far from x for a
+            client that is convex at the scale :math:`1/\gamma` (see `Surrogate.concave`).
+        safeguard: whether to replace an answer worse than x by x itself.
+        vectorize: whether the solver sees all parameters as one vector. It makes the compiled program smaller, most of
+            all where there are many arrays.
     """
     if vectorize:
         x, restore = trees.vectorize(x)
@@ -286,6 +286,13 @@ def certify(
     if safeguard:
         y, certificate = _no_worse(x, g, y, certificate, good, test)
     return restore(y), certificate
+
+
+def solve_until_stop(
+    self: Any, oracle: Oracle, key: Key[Array, ""], *, x: Params, g: Params, step_size: Any
+) -> tuple[Params, Certificate]:
+    """`LocalSolver.__call__` of a solver that has a stopping rule `stop` and a loop `_solve`."""
+    return certify(self._solve, oracle, key, x=x, g=g, step_size=step_size, stop=self.stop)
 
 
 def _no_worse(

@@ -16,7 +16,7 @@ MOST_REFUSALS = 30
 
 
 class Search(NamedTuple):
-    """Where a search stands."""
+    """The state of a search."""
 
     old: Point  # where the last step began; at first the same as `point`
     point: Point
@@ -32,14 +32,14 @@ class Search(NamedTuple):
 def search(
     phi: Surrogate, stop: Stop, steps: int, memory: Any, turn: Callable[[Search], tuple[Any, Params]]
 ) -> tuple[Answer, Any]:
-    """Steps along directions of descent, each shortened until phi falls by Armijo's rule. Returns the last memory too.
+    """Steps along directions of descent, each shortened until phi falls by Armijo's rule. Also returns the last memory.
 
-    Every trial is one loss and one gradient, and the trials of all steps form one loop: there is one place in the
-    compiled program where the client is evaluated, and clients side by side wait for each other only once, at the end.
+    Every trial is one loss and one gradient. The trials of all steps form one loop, so the compiled program evaluates
+    the client in one place, and vectorized clients wait for each other only once, at the end.
 
     Arguments:
-        steps: accepted steps, at most.
-        memory: what `turn` remembers, before the first step.
+        steps: largest number of accepted steps.
+        memory: the memory of `turn` before the first step.
         turn: search -> (memory, direction). It is called before every trial; unless the search is `fresh` it must
             return the memory as it is, and its direction is ignored.
     """
@@ -57,7 +57,7 @@ def search(
         change = phi.change(now.point, trial)
         before, after = trees.dot(now.point.slope, direction), trees.dot(trial.slope, direction)
         accepted = (change <= SUFFICIENT * length * before) & (before < 0) & jnp.isfinite(after)
-        # the minimiser of the parabola with both slopes, within limits that fall from refusal to refusal: where slopes
+        # the minimizer of the parabola with both slopes, within limits that tighten with each refusal: where slopes
         # saturate, as those of logistic losses do, the parabola is too flat, and where they explode it is too steep
         count = refused.astype(length.dtype)
         most, least = 0.5 ** (count + 1), jnp.maximum(0.01 * 0.1**count, 1e-8)

@@ -1,4 +1,4 @@
-"""The prox in closed form, for clients that know how to solve their own quadratic."""
+"""The prox in closed form, for clients with a quadratic loss."""
 
 from typing import Any
 
@@ -16,9 +16,9 @@ from fedspam.solvers._certificate import Certificate
 class Exact:
     r"""The exact prox of a quadratic client: :math:`y = x - (H_\xi + I/\gamma)^{-1} g`.
 
-    The client must offer ``shifted_solve(g, step_size)``, which uses a factorisation of :math:`H_\xi` made once, and
-    ``lowest_curvature``, the least eigenvalue of :math:`H_\xi`. Where phi has no minimiser, :math:`\gamma` is halved
-    until it has.
+    The client must have ``shifted_solve(g, step_size)``, which uses a factorization of :math:`H_\xi` made once, and
+    ``lowest_curvature``, the least eigenvalue of :math:`H_\xi`. Where phi has no minimizer, :math:`\gamma` is halved
+    until it has one.
 
     >>> import jax, jax.numpy as jnp
     >>> from fedspam.problems import quadratics
@@ -34,11 +34,11 @@ class Exact:
     ) -> tuple[Params, Certificate]:
         if not hasattr(oracle, "shifted_solve"):
             raise ValueError(
-                f"Exact needs a quadratic client with shifted_solve, {type(oracle).__name__} has none; "
+                f"Exact needs a quadratic client with shifted_solve, but {type(oracle).__name__} has none; "
                 "use a solver such as LBFGS() or GradientDescent(steps=10)"
             )
         dtype = g.dtype
-        # the least number of halvings that makes H + I/gamma positive definite
+        # the smallest number of halvings that makes H + I/gamma positive definite
         ratio = -oracle.lowest_curvature * jnp.asarray(step_size, dtype)  # type: ignore[attr-defined]
         halvings = jnp.where(ratio < 1, 0, jnp.floor(jnp.log2(jnp.maximum(ratio, 1))) + 1)
         step_size = jnp.asarray(step_size, dtype) * 2.0**-halvings

@@ -1,4 +1,4 @@
-"""The prox by other people's optimizers: Optax, and Optimistix where it is installed."""
+"""The prox by the optimizers of other libraries: Optax, and Optimistix where it is installed."""
 
 from typing import TYPE_CHECKING, Any
 
@@ -10,10 +10,20 @@ from jaxtyping import Array, Key
 from fedspam._internal import checks
 from fedspam._internal.trees import Params, static, struct
 from fedspam.clients import Oracle
-from fedspam.solvers._certificate import Answer, Certificate, Never, Relative, Stop, Surrogate, certify
+from fedspam.solvers._certificate import (
+    Answer,
+    Certificate,
+    Never,
+    Relative,
+    Stop,
+    Surrogate,
+    certify,
+    solve_until_stop,
+)
 
 if TYPE_CHECKING:
     import optax
+    import optimistix
 
 
 @struct
@@ -22,18 +32,18 @@ class Optax:
 
     .. math:: \nabla f_\xi(y; \zeta) - \nabla f_\xi(x; \zeta) + g + (y - x)/\gamma
 
-    is the gradient of a step: its minibatch :math:`\zeta` is the same at y and x, so its noise vanishes at x. Optax
-    promises nothing: the answer is certified by one gradient at the end, and is x itself if that is no worse. Since an
-    optimizer may move far whatever g is, :math:`\gamma` is never halved.
+    is the gradient of a step: its minibatch :math:`\zeta` is the same at y and x, so its noise vanishes at x. One
+    gradient at the end certifies the answer, which is x itself where the steps made phi worse. Since an optimizer may
+    move far for any g, :math:`\gamma` is never halved.
 
     Arguments:
-        optimizer: such as ``optax.adam(1e-3)``. It is part of the compiled program: another one compiles anew.
-        steps: how many.
+        optimizer: such as ``optax.adam(1e-3)``. It is part of the compiled program, so another one recompiles.
+        steps: number of steps.
         minibatch: whether a step sees one minibatch instead of the client's whole loss.
 
     >>> import jax, jax.numpy as jnp, optax
     >>> from fedspam.clients import DataOracle
-    >>> client = DataOracle(jnp.ones(2), loss=lambda x, centre: 0.5 * jnp.sum((x - centre) ** 2))
+    >>> client = DataOracle(jnp.ones(2), loss=lambda x, center: 0.5 * jnp.sum((x - center) ** 2))
     >>> solver = Optax(optax.adam(0.1), steps=20)
     >>> y, certificate = solver(client, jax.random.key(0), x=jnp.zeros(2), g=jnp.ones(2), step_size=1.0)
     >>> bool(certificate.decrease < -0.4)
@@ -46,7 +56,7 @@ class Optax:
 
     def __post_init__(self) -> None:
         checks.whole("steps", self.steps, 1)
-        import optax  # here, so that those who use none need not wait for it
+        import optax  # here, since its import is slow and only this solver needs it
 
         if not isinstance(self.optimizer, optax.GradientTransformation):
             raise ValueError(f"optimizer = {self.optimizer!r} must be an Optax optimizer, such as optax.adam(1e-3)")
@@ -54,7 +64,7 @@ class Optax:
     def __call__(
         self, oracle: Oracle, key: Key[Array, ""], *, x: Params, g: Params, step_size: Any
     ) -> tuple[Params, Certificate]:
-        # optimizers may treat the arrays of a tree differently: it is not made one vector
+        # optimizers may treat the arrays of a tree differently, so it does not become one vector
         judge = {"stop": Never(), "guard": False, "vectorize": False}
         return certify(self._solve, oracle, key, x=x, g=g, step_size=step_size, **judge)
 
@@ -87,27 +97,24 @@ class Optax:
 
 @struct
 class Optimistix:
-    """Any minimiser of Optimistix on phi; its own tolerances say when it stops, the certificate what came out.
+    """Any minimizer of Optimistix on phi. Its own tolerances say when it stops; the certificate says what it reached.
 
     Arguments:
-        minimiser: such as ``optimistix.BFGS(rtol=1e-3, atol=1e-3)``. It is part of the compiled program.
-        steps: how many, at most. Each is charged as one gradient, which is what those that use gradients take.
-        stop: the rule by which the answer is certified; it does not stop the minimiser.
+        minimizer: such as ``optimistix.BFGS(rtol=1e-3, atol=1e-3)``. It is part of the compiled program.
+        steps: largest number of steps. Each is counted as one gradient, which holds for gradient methods.
+        stop: the rule by which the answer is certified; it does not stop the minimizer.
 
     Needs ``pip install 'fedspam[optimistix]'``.
     """
 
-    minimiser: Any = static()
+    minimizer: "optimistix.AbstractMinimiser" = static()
     steps: int = static(default=256)
     stop: Stop = Relative()
 
     def __post_init__(self) -> None:
         checks.whole("steps", self.steps, 1)
 
-    def __call__(
-        self, oracle: Oracle, key: Key[Array, ""], *, x: Params, g: Params, step_size: Any
-    ) -> tuple[Params, Certificate]:
-        return certify(self._solve, oracle, key, x=x, g=g, step_size=step_size, stop=self.stop)
+    __call__ = solve_until_stop
 
     def _solve(self, phi: Surrogate) -> Answer:
         try:
@@ -117,7 +124,7 @@ class Optimistix:
                 "the Optimistix solver needs the package optimistix: pip install 'fedspam[optimistix]'; or use LBFGS()"
             ) from error
         found = optimistix.minimise(
-            lambda y, phi: phi(y), self.minimiser, phi.x, args=phi, max_steps=self.steps, throw=False
+            lambda y, phi: phi(y), self.minimizer, phi.x, args=phi, max_steps=self.steps, throw=False
         )
         steps = jnp.asarray(found.stats["num_steps"], jnp.int32)
         return Answer(phi.at(found.value), steps, steps + 1)

@@ -10,18 +10,29 @@ from jaxtyping import Array, Bool, Integer, Key
 from fedspam._internal import checks, trees
 from fedspam._internal.trees import Params, Scalar, static, struct
 from fedspam.clients import Oracle
-from fedspam.solvers._certificate import Absolute, Answer, Certificate, Never, Point, Relative, Stop, Surrogate, certify
+from fedspam.solvers._certificate import (
+    Absolute,
+    Answer,
+    Certificate,
+    Never,
+    Point,
+    Relative,
+    Stop,
+    Surrogate,
+    certify,
+    solve_until_stop,
+)
 from fedspam.solvers._search import Search, first_length, search
 
 
 def smoothness_of(oracle: Oracle, given: Any) -> Any:
-    """The smoothness constant of a client: the given one, or what the client knows of itself."""
+    """The smoothness constant of a client: the given one, or the client's own attribute `smoothness`."""
     if given is not None:
         return given
     known = getattr(oracle, "smoothness", None)
     if known is None:
         raise ValueError(
-            f"{type(oracle).__name__} does not know its smoothness constant; give smoothness=L or a local step size, "
+            f"{type(oracle).__name__} has no smoothness constant; give the solver smoothness=L or a local_rate, "
             "or use a solver that needs neither: Backtracking(steps=10), AdaptiveDescent(steps=10), LBFGS()"
         )
     return known
@@ -34,17 +45,17 @@ class GradientDescent:
     .. math:: y \leftarrow y - \eta\,\nabla\phi(y), \qquad \eta = 1/(L_\xi + 1/\gamma)
 
     Arguments:
-        steps: how many, at most.
+        steps: largest number of steps.
         local_rate: :math:`\eta`; None for :math:`1/(L_\xi + 1/\gamma)`.
-        smoothness: :math:`L_\xi`, where the client does not know its own.
-        stop: `Never` does all steps; `Relative` and `Absolute` stop early.
+        smoothness: :math:`L_\xi`, where the client has none of its own.
+        stop: `Never` takes all steps; `Relative` and `Absolute` stop early.
         minibatch: whether a step sees one minibatch, the same at y and x, instead of the client's whole loss.
         safeguard: whether an answer worse than x is replaced by x, and :math:`\gamma` halved where phi is not convex.
-            Local-step methods do neither: they are ``safeguard=False`` with :math:`\gamma = \infty`.
+            Methods with local steps use ``safeguard=False`` and :math:`\gamma = \infty`.
 
     >>> import jax, jax.numpy as jnp
     >>> from fedspam.clients import DataOracle
-    >>> client = DataOracle(jnp.ones(2), loss=lambda x, centre: 0.5 * jnp.sum((x - centre) ** 2))
+    >>> client = DataOracle(jnp.ones(2), loss=lambda x, center: 0.5 * jnp.sum((x - center) ** 2))
     >>> solver = GradientDescent(steps=2, local_rate=0.5, safeguard=False)
     >>> y, certificate = solver(client, jax.random.key(0), x=jnp.zeros(2), g=jnp.ones(2), step_size=jnp.inf)
     >>> y.tolist(), float(certificate.gradients)
@@ -64,7 +75,7 @@ class GradientDescent:
         checks.positive("smoothness", self.smoothness)
         if self.minibatch and isinstance(self.stop, Relative | Absolute):
             raise ValueError(
-                f"stop = {self.stop!r} needs the gradient of the whole loss, which minibatch=True never sees; "
+                f"stop = {self.stop!r} needs the gradient of the whole loss, but minibatch=True never evaluates it; "
                 "use stop=Never()"
             )
 
@@ -109,7 +120,7 @@ class GradientDescent:
 
 
 def _same(a: Params, b: Params) -> Bool[Array, ""]:
-    """Whether a step was lost to rounding: then all further ones would be."""
+    """Whether rounding cancelled a step, and so would cancel all further ones."""
     return trees.squared_norm(trees.subtract(a, b)) == 0
 
 
@@ -121,10 +132,10 @@ class Backtracking:
         \phi(y - t\nabla\phi(y)) \le \phi(y) - 10^{-4}\,t\,\|\nabla\phi(y)\|^2
 
     The first trial is :math:`t = \gamma`, and later twice the last t if that was not shortened. A refused t is replaced
-    by the minimiser of the parabola with the two slopes.
+    by the minimizer of the parabola with the two slopes.
 
     Arguments:
-        steps: how many, at most.
+        steps: largest number of steps.
         stop: when the answer is good enough.
 
     Armijo: Minimization of functions having Lipschitz continuous first partial derivatives, 1966.
@@ -136,10 +147,7 @@ class Backtracking:
     def __post_init__(self) -> None:
         checks.whole("steps", self.steps, 1)
 
-    def __call__(
-        self, oracle: Oracle, key: Key[Array, ""], *, x: Params, g: Params, step_size: Any
-    ) -> tuple[Params, Certificate]:
-        return certify(self._solve, oracle, key, x=x, g=g, step_size=step_size, stop=self.stop)
+    __call__ = solve_until_stop
 
     def _solve(self, phi: Surrogate) -> Answer:
         def turn(now: Search) -> tuple[Scalar, Params]:
@@ -167,12 +175,12 @@ class Accelerated:
         y \leftarrow u + \frac{\sqrt\kappa - 1}{\sqrt\kappa + 1}(u - u_{\text{last}})
 
     Gradients are taken at the extrapolated points y, and one of them is the answer: so the certificate is about the
-    answer and costs no gradient of its own. A y that is not lower than the one before is thrown away and followed by a
-    step without momentum; if that is not lower either (the client is rougher than it says), :math:`\eta` is halved.
+    answer and costs no gradient of its own. A y where phi is not lower than before is rejected and followed by a
+    step without momentum. If phi is not lower there either (the given smoothness is too small), :math:`\eta` is halved.
 
     Arguments:
-        steps: how many, at most; those that are thrown away count.
-        smoothness: :math:`L_\xi`, where the client does not know its own.
+        steps: largest number of steps, including rejected ones.
+        smoothness: :math:`L_\xi`, where the client has none of its own.
         stop: when the answer is good enough.
 
     Nesterov: Lectures on convex optimization, 2018, section 2.2; O'Donoghue, Candès: Adaptive restart for accelerated
@@ -240,7 +248,7 @@ class AdaptiveDescent:
     lowest point is the answer.
 
     Arguments:
-        steps: gradients, at most.
+        steps: largest number of gradients.
         stop: when the answer is good enough.
 
     Malitsky, Mishchenko: Adaptive gradient descent without descent, 2020, arXiv:1910.09529, Algorithm 1.
@@ -252,10 +260,7 @@ class AdaptiveDescent:
     def __post_init__(self) -> None:
         checks.whole("steps", self.steps, 1)
 
-    def __call__(
-        self, oracle: Oracle, key: Key[Array, ""], *, x: Params, g: Params, step_size: Any
-    ) -> tuple[Params, Certificate]:
-        return certify(self._solve, oracle, key, x=x, g=g, step_size=step_size, stop=self.stop)
+    __call__ = solve_until_stop
 
     def _solve(self, phi: Surrogate) -> Answer:
         def step(now: _Adaptive) -> _Adaptive:

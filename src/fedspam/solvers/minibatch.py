@@ -1,4 +1,4 @@
-"""Steps on minibatches that choose their own length: for clients that cannot certify a prox."""
+"""Minibatch steps that choose their own length, for clients that cannot certify a prox."""
 
 from typing import Any
 
@@ -29,18 +29,18 @@ class SampledSteps:
     next :math:`\eta` is longer by `grow`, otherwise shorter by `shrink`. So :math:`\eta` may start anywhere.
 
     Arguments:
-        steps: how many are tried; two gradients and a value of a minibatch each.
+        steps: number of trials; each takes two gradients and one loss of a minibatch.
         rate: the first :math:`\eta`.
         reach: r; infinite keeps the whole correction.
         sufficient: c.
         grow, shrink: factors of :math:`\eta`.
 
     Armijo's rule on minibatches: Vaswani, Mishkin, Laradji, Schmidt, Gidel, Lacoste-Julien: Painless stochastic
-    gradient, 2019, arXiv:1905.09997. The fading correction is this library's.
+    gradient, 2019, arXiv:1905.09997. The fading correction is new here.
 
     >>> import jax, jax.numpy as jnp
     >>> from fedspam.clients import DataOracle
-    >>> client = DataOracle(jnp.ones(2), loss=lambda x, centre: 0.5 * jnp.sum((x - centre) ** 2))
+    >>> client = DataOracle(jnp.ones(2), loss=lambda x, center: 0.5 * jnp.sum((x - center) ** 2))
     >>> solver = SampledSteps(steps=20, rate=100.0, reach=0.0)
     >>> y, rate = solver.walk(client, jax.random.key(0), x=jnp.zeros(2), g=-jnp.ones(2))
     >>> bool(jnp.allclose(y, 1.0, atol=0.05)), bool(rate < 2)
@@ -70,7 +70,7 @@ class SampledSteps:
     def walk(
         self, oracle: Oracle, key: Key[Array, ""], *, x: Params, g: Params, step_size: Any = jnp.inf
     ) -> tuple[Params, Scalar]:
-        """Where the steps lead, and the rate that the next one would have."""
+        """The point after the steps, and the rate of the next one."""
 
         def step(i: Any, now: tuple[Params, Scalar]) -> tuple[Params, Scalar]:
             y, rate = now

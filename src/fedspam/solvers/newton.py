@@ -5,12 +5,18 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 from jax import lax
-from jaxtyping import Array, Bool, Integer, Key
+from jaxtyping import Array, Bool, Integer
 
 from fedspam._internal import checks, trees
 from fedspam._internal.trees import Params, static, struct
-from fedspam.clients import Oracle
-from fedspam.solvers._certificate import Answer, Certificate, Point, Relative, Stop, Surrogate, certify
+from fedspam.solvers._certificate import (
+    Answer,
+    Point,
+    Relative,
+    Stop,
+    Surrogate,
+    solve_until_stop,
+)
 from fedspam.solvers._search import Search, first_length, search
 
 
@@ -20,15 +26,15 @@ class NewtonCG:
 
     .. math:: (\nabla^2 f_\xi(y) + I/\gamma)\,d \approx -\nabla\phi(y), \qquad y \leftarrow y + t\,d
 
-    Conjugate gradients stop once the linear model promises half of what the stopping rule asks for, or a residual of a
-    hundredth. On a direction of negative curvature they stop with what they have, which still is one of descent.
+    Conjugate gradients stop once the linear model predicts half of the bound of the stopping rule, or at a residual of
+    a hundredth. On negative curvature they stop with the direction so far, which is one of descent.
 
     Arguments:
-        steps: Newton steps, at most.
-        cg_steps: products with the Hessian for each, at most. A product is charged as two gradients.
+        steps: largest number of Newton steps.
+        cg_steps: largest number of products with the Hessian per step. A product is counted as two gradients.
         stop: when the answer is good enough.
 
-    The client's loss must be twice differentiable by JAX; one that is computed outside of it is not.
+    JAX must be able to differentiate the client's loss twice, so a loss computed outside JAX does not work.
 
     Nocedal, Wright: Numerical optimization, 2006, Algorithm 7.1; Steihaug: The conjugate gradient method and trust
     regions in large scale optimization, 1983.
@@ -49,10 +55,7 @@ class NewtonCG:
         checks.whole("steps", self.steps, 1)
         checks.whole("cg_steps", self.cg_steps, 1)
 
-    def __call__(
-        self, oracle: Oracle, key: Key[Array, ""], *, x: Params, g: Params, step_size: Any
-    ) -> tuple[Params, Certificate]:
-        return certify(self._solve, oracle, key, x=x, g=g, step_size=step_size, stop=self.stop)
+    __call__ = solve_until_stop
 
     def _solve(self, phi: Surrogate) -> Answer:
         def turn(now: Search) -> tuple[Any, Params]:
@@ -63,9 +66,9 @@ class NewtonCG:
         return answer._replace(gradients=answer.gradients + 2 * products)
 
     def _direction(self, phi: Surrogate, point: Point, due: Bool[Array, ""]) -> tuple[Params, Integer[Array, ""]]:
-        """The truncated Newton direction, and the products with the Hessian it took: none where it is not due."""
+        """The truncated Newton direction, and its number of products with the Hessian: 0 where no direction is due."""
         size = trees.norm(point.slope)
-        # for a slope of length 1, since the squares of short ones vanish in float32
+        # solve for a slope of length 1, since squares of short ones vanish in float32
         unit = trees.divide(point.slope, jnp.where(size > 0, size, 1))
 
         def step(now: _Conjugate) -> _Conjugate:

@@ -5,17 +5,16 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 from jax import lax
-from jaxtyping import Array, Float, Key
+from jaxtyping import Array, Float
 
 from fedspam._internal import checks, trees
 from fedspam._internal.trees import Params, Scalar, static, struct
-from fedspam.clients import Oracle
-from fedspam.solvers._certificate import Answer, Certificate, Relative, Stop, Surrogate, certify
+from fedspam.solvers._certificate import Answer, Relative, Stop, Surrogate, solve_until_stop
 from fedspam.solvers._search import Search, first_length, search
 
 
 class Pairs(NamedTuple):
-    """The last steps and the changes of slope along them, oldest first; rows that are still empty have weight 0."""
+    """The last steps and the changes of slope along them, oldest first. Empty rows have weight 0."""
 
     steps: Params  # [memory, ...]
     changes: Params  # [memory, ...]
@@ -25,15 +24,15 @@ class Pairs(NamedTuple):
 
 @struct
 class LBFGS:
-    r"""L-BFGS with a backtracking line search, until the certificate holds. The solver to use where nothing is known.
+    r"""L-BFGS with a backtracking line search, until the certificate holds. The default solver: it needs no constant.
 
     A pair of a step s and its change of slope v enters the memory only if
     :math:`\langle s, v\rangle \ge \|s\|^2/(10\gamma)`, as it does for every convex client; so all directions are of
     descent, also where the client is not convex.
 
     Arguments:
-        steps: at most so many.
-        memory: pairs kept; the client needs twice this many times its parameters of memory, while it solves.
+        steps: largest number of steps.
+        memory: number of pairs kept. While it solves, the client stores twice this many vectors of parameters.
         stop: when the answer is good enough.
 
     Liu, Nocedal: On the limited memory BFGS method for large scale optimization, 1989; Li, Fukushima: On the global
@@ -55,16 +54,13 @@ class LBFGS:
         checks.whole("steps", self.steps, 1)
         checks.whole("memory", self.memory, 1)
 
-    def __call__(
-        self, oracle: Oracle, key: Key[Array, ""], *, x: Params, g: Params, step_size: Any
-    ) -> tuple[Params, Certificate]:
-        return certify(self._solve, oracle, key, x=x, g=g, step_size=step_size, stop=self.stop)
+    __call__ = solve_until_stop
 
     def _solve(self, phi: Surrogate) -> Answer:
         def turn(now: Search) -> tuple[Pairs, Params]:
             pairs, slope = _remember(now.memory, now, phi.step_size), now.point.slope
             direction = trees.scale(-1, _times_inverse_hessian(pairs, slope))
-            # rounding can spoil a direction; then forget, and start again from the steepest
+            # rounding can spoil a direction; then drop all pairs and restart from the steepest descent
             descent = trees.dot(direction, slope) < 0
             pairs = pairs._replace(weights=jnp.where(descent | ~now.fresh, pairs.weights, 0))
             return pairs, trees.where(descent, direction, trees.scale(-pairs.scale, slope))

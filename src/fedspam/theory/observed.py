@@ -10,10 +10,11 @@ from fedspam._internal import trees
 from fedspam._internal.trees import Params, Scalar, static, struct
 from fedspam.clients import Population
 from fedspam.federation import Federation
-from fedspam.methods._algorithm import EstimateState
+from fedspam.methods._algorithm import SpamState
 from fedspam.methods._template import Factored, FactoredState
 from fedspam.methods.estimators import MVR
 from fedspam.methods.spam import Spam
+from fedspam.methods.spam_pp import SpamPP
 from fedspam.theory.constants import APPENDIX
 from fedspam.theory.lyapunov import lyapunov
 
@@ -51,7 +52,7 @@ class Observed:
     def __post_init__(self) -> None:
         if isinstance(self.method, Factored) and not isinstance(self.method.estimator, MVR):
             raise ValueError("Observed watches methods of the SPAM family; this one has another estimator than MVR")
-        if not isinstance(self.method, Spam | Factored):
+        if not isinstance(self.method, Spam | SpamPP | Factored):
             return  # what JAX puts in the place of a method while it flattens
         if getattr(self.population, "size", 1) is None:
             raise ValueError("Observed asks all clients, and the population is endless; use a finite one")
@@ -60,8 +61,8 @@ class Observed:
         return self.method.init(params, key, fed)
 
     def round(self, state: Any, key: Key[Array, ""], fed: Federation) -> tuple[Any, dict[str, Any]]:
-        schedule = self.method.fresh_weight if isinstance(self.method, Spam) else self.method.estimator.fresh_weight
-        gamma, p = self.method.step_size(state.k), schedule(state.k)
+        factors: Any = self.method.estimator if isinstance(self.method, Factored) else self.method
+        gamma, p = self.method.step_size(state.k), factors.fresh_weight(state.k)
         after, info = self.method.round(state, key, fed)
 
         value, gradient, _ = self.everywhere(after.x_prev)
@@ -93,6 +94,6 @@ class Observed:
         return self.method.client_state(params)
 
 
-def _estimate(state: EstimateState | FactoredState) -> Params:
+def _estimate(state: SpamState | FactoredState) -> Params:
     """g_k of a state after round k."""
-    return state.g if isinstance(state, EstimateState) else state.estimate.g
+    return state.estimate.g if isinstance(state, FactoredState) else state.g

@@ -127,7 +127,7 @@ def build(key: str, setting: Mapping[str, Any], problem: Problem, plan: Comparis
     """
     method = METHODS[key]
     arguments = dict(setting)
-    if "cohort_size" in method.example:
+    if method.example.get("cohort_size") is not None:
         arguments["cohort_size"] = plan.cohort
     required = {
         name

@@ -167,5 +167,5 @@ def _fresh_weight(value: sections.Theorem, settings: Mapping[str, Any], populati
     size = settings.get("cohort_size") or population or 1
     if population is not None:
         size = min(size, max(population - 1, 1))
-    gamma = schedules.step_size_schedule(settings.get("step_size"))
+    gamma = schedules.step_size_schedule(settings["step_size"])
     return schedules.FreshWeightOf(gamma, value.delta, schedules.effective_cohort(size, population))
