@@ -12,7 +12,7 @@ import jax.numpy as jnp
 from jax.tree_util import Partial
 
 from fedspam import datasets, simulate, spam_pp
-from fedspam.problems import logistic, measure
+from fedspam.problems import logistic, solve
 from fedspam.simulation.stopping import Target
 
 
@@ -25,10 +25,10 @@ def main(clients: int = 20, rounds: int = 200, rows: int = 32561) -> dict[str, f
     owners = datasets.iid(len(labels), clients)
 
     # 2. A population: who there is to ask. Weighted, so that f is the mean over rows, as if they lay in one place.
-    population = logistic(features, labels, owners, regularisation=1e-3, weighted=True)
+    population = logistic(features, labels, owners, regularization=1e-3, weighted=True)
 
     # 3. Where it should end. On all rows the optimum is known; on fewer it is computed here, centrally.
-    optimum = 0.333340752069 if rows == 32561 else measure(population, jnp.zeros(123)).value
+    optimum = 0.333340752069 if rows == 32561 else solve(population, jnp.zeros(123)).value
     loss = Partial(lambda rows, x: {"loss": jnp.mean(population.loss(x, rows))}, population.examples)
 
     # 4. Train. Every client sends gradients, one of them solves its own problem; the rest is fresh_weight, off at 1.

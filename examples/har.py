@@ -42,7 +42,7 @@ def main(model: str = "linear", rounds: int = 200, every: int = 20) -> dict[str,
     # 3. The model and the method. The linear one is solved: everybody sends gradients, one person's phone does the
     #    work. The CNN is trained as phones are: ten of them at a time, on minibatches.
     if model == "linear":
-        net = softmax_regression(123, 6, regularisation=1 / seen.rows)
+        net = softmax_regression(123, 6, regularization=1 / seen.rows)
         clients, method = seen.population(net.loss, weighted=True), spam_pp(len(seen), step_size=3.0, fresh_weight=1.0)
     else:
         net = har_cnn()

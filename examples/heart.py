@@ -30,7 +30,7 @@ def main(seeds: int = 20, rounds: int = 40) -> dict[str, float]:
         train, test = train.map(scale), test.map(scale)
 
         # 3. A model, its clients, and how it is judged: over all patients, and hospital by hospital.
-        model = logistic_regression(13, regularisation=1 / train.rows)
+        model = logistic_regression(13, regularization=1 / train.rows)
         clients = train.population(model.loss, weighted=True)
         judge = Evaluation.of(test, model.correct, block=64)
 

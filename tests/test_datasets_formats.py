@@ -507,7 +507,7 @@ def test_endless_clients_are_those_of_their_ids():
     import jax
     import jax.numpy as jnp
 
-    from fedspam.problems.softmax import SoftmaxLoss
+    from fedspam.problems import SoftmaxLoss
 
     made = datasets.endless(SoftmaxLoss(0.0), 0.0, 2.0, rows=30, dimension=5, classes=3, seed=1)
     of = jax.jit(jax.vmap(lambda id: made.client(id).data))

@@ -16,7 +16,7 @@ pytest.importorskip("flwr", reason="needs Flower: pip install 'fedspam[flower]'"
 from fedspam.flower import FedspamStrategy, LoopbackGrid, client_app, clients_of, to_arrays, to_params
 
 CLIENTS, DIMENSION, ROUNDS = 8, 4, 10
-REGULARISATION = 0.1
+REGULARIZATION = 0.1
 QUICK = ("spam_pp", "scaffold")  # in `make unit`: two exchanges a round, and clients that remember
 
 
@@ -34,7 +34,7 @@ every_method_thoroughly = pytest.mark.parametrize(
 
 @functools.cache
 def the_people(dtype):
-    population = synthetic_logistic(3, clients=CLIENTS, dimension=DIMENSION, rows=(5, 9), regularisation=REGULARISATION)
+    population = synthetic_logistic(3, clients=CLIENTS, dimension=DIMENSION, rows=(5, 9), regularization=REGULARIZATION)
     return jax.tree.map(
         lambda leaf: leaf.astype(dtype) if jnp.issubdtype(leaf.dtype, jnp.floating) else leaf, population
     )
@@ -73,7 +73,7 @@ def torch_loss(predict, features, label):
     import torch
 
     scores, squares = predict(features)
-    return torch.nn.functional.softplus(-label * scores).mean() + 0.5 * REGULARISATION * squares
+    return torch.nn.functional.softplus(-label * scores).mean() + 0.5 * REGULARIZATION * squares
 
 
 @functools.cache

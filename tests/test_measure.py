@@ -12,8 +12,7 @@ from fedspam.app.cli import main
 from fedspam.app.compare.problems import of_quadratics
 from fedspam.federation import ledger
 from fedspam.federation.traced import Traced
-from fedspam.problems import Quadratics, quadratics, synthetic_logistic
-from fedspam.problems import measure as solved
+from fedspam.problems import Quadratics, quadratics, solve, synthetic_logistic
 from fedspam.theory import measure
 from fedspam.theory._lanczos import ritz
 from fedspam.theory.curvature import Hessian, MeanSquare, Similarity
@@ -126,7 +125,7 @@ def test_intervals_from_samples_cover_extreme_eigenvalues():
 @pytest.mark.slow
 def test_logistic_regression_as_its_closed_form_has_it():
     clients = synthetic_logistic(0, clients=7, dimension=5, nonconvex=True)
-    start, known = jnp.zeros(5), solved(clients, np.zeros(5))
+    start, known = jnp.zeros(5), solve(clients, np.zeros(5))
     ids = jnp.arange(7, dtype=jnp.uint32)
     hessians = np.asarray(jax.vmap(lambda id: jax.hessian(clients.client(id))(start))(ids))
     truth = np.abs(np.linalg.eigvalsh(hessians - hessians.mean(0))).max()

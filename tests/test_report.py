@@ -163,7 +163,7 @@ def test_the_bound_is_that_of_the_theorem_and_holds(runs: dict[str, Any]) -> Non
     folder, run = runs["one"]
     start = 3 * jnp.ones(4)
     gap = float(PEOPLE.loss(start)) - PEOPLE.optimum
-    sigma = float(max(PEOPLE.sigma(start), PEOPLE.sigma(jnp.asarray(PEOPLE.minimiser))))
+    sigma = float(max(PEOPLE.sigma(start), PEOPLE.sigma(jnp.asarray(PEOPLE.minimizer))))
     error = float(PEOPLE.sigma(start)) ** 2
     constants = Constants(PEOPLE.delta, sigma, gap, error)
     (source,) = read_all([folder], BoundOverlay(constants))

@@ -4,11 +4,22 @@ import zlib
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 from jaxtyping import Array, Integer, Key, UInt32
 
 _FEISTEL_ROUNDS = 8
 _STEPS_UNSEEN = 24  # at 3/4 to walk on after each, one in a thousand is still out
+
+
+def as_key(key: Key[Array, ""] | int) -> Key[Array, ""]:
+    """The key itself, or the key of a seed."""
+    return jax.random.key(key) if isinstance(key, int) else key
+
+
+def numpy_generator(key: Key[Array, ""] | int) -> np.random.Generator:
+    """NumPy's generator seeded with a key, for draws outside compiled code."""
+    return np.random.default_rng(np.asarray(jax.random.key_data(as_key(key))))
 
 
 def fold_name(key: Key[Array, ""], name: str) -> Key[Array, ""]:

@@ -115,7 +115,7 @@ def endless(
         rows: of each client.
 
     >>> import jax, jax.numpy as jnp
-    >>> from fedspam.problems.softmax import SoftmaxLoss
+    >>> from fedspam.problems import SoftmaxLoss
     >>> clients = endless(SoftmaxLoss(0.0))
     >>> round(float(clients.client(jnp.uint32(7))(jnp.zeros((60, 10)))), 4)  # log 10
     2.3026

@@ -1,4 +1,4 @@
-"""FedRed: local steps on a doubly regularised surrogate, their number decided by a coin."""
+"""FedRed: local steps on a doubly regularized surrogate, their number decided by a coin."""
 
 from collections.abc import Mapping
 from typing import Any, NamedTuple

@@ -33,7 +33,7 @@ class Adapted:
         return self.scores(params, inputs)
 
 
-def from_equinox(module: Any, *, dtype: str = "float32", regularisation: float = 0.0) -> Model:
+def from_equinox(module: Any, *, dtype: str = "float32", regularization: float = 0.0) -> Model:
     """An Equinox module of one example as a model of many; its parameters are its arrays of floats.
 
     >>> import equinox, jax
@@ -49,10 +49,10 @@ def from_equinox(module: Any, *, dtype: str = "float32", regularisation: float =
     parts = jax.tree.leaves(module, is_leaf=lambda part: isinstance(part, equinox.nn.BatchNorm))
     _refuse_batch_norm(part for part in parts if isinstance(part, equinox.nn.BatchNorm))
     params, rest = equinox.partition(equinox.nn.inference_mode(module), equinox.is_inexact_array)
-    return Model(Adapted(params, lambda params, x: jax.vmap(equinox.combine(params, rest))(x)), dtype, regularisation)
+    return Model(Adapted(params, lambda params, x: jax.vmap(equinox.combine(params, rest))(x)), dtype, regularization)
 
 
-def from_flax(module: Any, *, dtype: str = "float32", regularisation: float = 0.0) -> Model:
+def from_flax(module: Any, *, dtype: str = "float32", regularization: float = 0.0) -> Model:
     """A Flax NNX module as a model; its parameters are a dict of its ``nnx.Param``.
 
     Its convolutions become fast under ``vmap`` if they are made with
@@ -80,10 +80,10 @@ def from_flax(module: Any, *, dtype: str = "float32", regularisation: float = 0.
         merged.eval()
         return merged(inputs)
 
-    return Model(Adapted(first, scores), dtype, regularisation)
+    return Model(Adapted(first, scores), dtype, regularization)
 
 
-def from_torch(module: Any, *, regularisation: float = 0.0) -> Model:
+def from_torch(module: Any, *, regularization: float = 0.0) -> Model:
     """A PyTorch module as a model: scores and gradients are computed by PyTorch, in a call back to the host.
 
     Its parameters are a dict by PyTorch's names. Everything else stays as it is: the draws, the loss, the method, so
@@ -106,7 +106,7 @@ def from_torch(module: Any, *, regularisation: float = 0.0) -> Model:
     if len(kinds) != 1:
         raise ValueError(f"the module has parameters of {sorted(map(str, kinds))}; convert it to one, as in .float()")
     host = _OnHost(torch, module)
-    return Model(Adapted(first, lambda params, x: _called(host, params, x)), str(kinds.pop()), regularisation)
+    return Model(Adapted(first, lambda params, x: _called(host, params, x)), str(kinds.pop()), regularization)
 
 
 @dataclass(frozen=True, eq=False)

@@ -6,7 +6,7 @@ from fedspam.models.sequences import Recurrent, Transformer
 
 
 def softmax_regression(
-    inputs: int, classes: int, *, bias: bool = True, regularisation: float = 0.0, dtype: str = "float32"
+    inputs: int, classes: int, *, bias: bool = True, regularization: float = 0.0, dtype: str = "float32"
 ) -> Model:
     """Multinomial logistic regression; it starts at zero.
 
@@ -15,14 +15,14 @@ def softmax_regression(
     >>> params["kernel"].shape, params["bias"].shape
     ((784, 62), (62,))
     """
-    return Model(Linear(inputs, classes, bias), dtype, regularisation)
+    return Model(Linear(inputs, classes, bias), dtype, regularization)
 
 
 def logistic_regression(
-    inputs: int, *, bias: bool = True, regularisation: float = 0.0, dtype: str = "float32"
+    inputs: int, *, bias: bool = True, regularization: float = 0.0, dtype: str = "float32"
 ) -> Model:
     """Logistic regression: one score, labels 0 (or -1) and 1; it starts at zero."""
-    return Model(Linear(inputs, 1, bias), dtype, regularisation)
+    return Model(Linear(inputs, 1, bias), dtype, regularization)
 
 
 def mlp(inputs: int, classes: int, *, hidden: tuple[int, ...] = (200, 200), dtype: str = "float32") -> Model:

@@ -8,8 +8,9 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Integer, Key
 
-from fedspam._internal import checks
+from fedspam._internal import checks, prng
 from fedspam._internal.trees import Params
+from fedspam.problems import cross_entropy
 
 
 @runtime_checkable
@@ -33,7 +34,7 @@ class Model:
         network: the architecture.
         dtype: what it computes in: 'float32', 'bfloat16' or 'float64'. Under bfloat16 parameters, their gradients and
             the loss stay float32: the differences that variance reduction lives on are smaller than bfloat16 resolves.
-        regularisation: :math:`\lambda` of :math:`\tfrac\lambda2\|x\|^2`, added to every row's loss.
+        regularization: :math:`\lambda` of :math:`\tfrac\lambda2\|x\|^2`, added to every row's loss.
 
     >>> import jax, jax.numpy as jnp
     >>> from fedspam import Ragged
@@ -47,17 +48,16 @@ class Model:
 
     network: Network
     dtype: str = "float32"
-    regularisation: float = 0.0
+    regularization: float = 0.0
 
     def __post_init__(self) -> None:
         checks.one_of("dtype", self.dtype, ("float32", "bfloat16", "float64"))
-        checks.between("regularisation", self.regularisation, 0, float("inf"))
+        checks.between("regularization", self.regularization, 0, float("inf"))
 
     def init(self, key: Key[Array, ""] | int) -> Params:
         """Parameters to start from: float32, or float64 where the model computes in it."""
-        key = jax.random.key(key) if isinstance(key, int) else key
-        kept = jnp.float64 if self.dtype == "float64" else jnp.float32
-        return jax.tree.map(lambda leaf: leaf.astype(kept), self.network.init(key))
+        dtype = jnp.float64 if self.dtype == "float64" else jnp.float32
+        return jax.tree.map(lambda leaf: leaf.astype(dtype), self.network.init(prng.as_key(key)))
 
     def logits(self, params: Params, inputs: Any) -> Float[Array, "rows ... classes"]:
         """The score of every class, in float32 at least."""
@@ -91,16 +91,10 @@ class RowLoss:
 
     def __call__(self, params: Params, rows: Mapping[str, Any]) -> Float[Array, " rows"]:
         scores, labels = self.model.logits(params, rows["features"]), rows["label"]
-        if scores.ndim == labels.ndim:
-            # one score for two classes, 0 (or -1) and 1
-            losses = jnp.logaddexp(0, jnp.where(labels > 0, -scores, scores))
-        else:
-            own = jnp.take_along_axis(scores, jnp.maximum(labels, 0)[..., None], axis=-1)[..., 0]
-            losses = jax.nn.logsumexp(scores, axis=-1) - own
-        losses = _over_labels(losses, labels)
-        if self.model.regularisation:
+        losses = _over_labels(cross_entropy(scores, labels), labels)
+        if self.model.regularization:
             squares = jax.tree.reduce(jnp.add, jax.tree.map(lambda leaf: jnp.sum(leaf**2), params))
-            losses += 0.5 * self.model.regularisation * squares.astype(losses.dtype)
+            losses += 0.5 * self.model.regularization * squares.astype(losses.dtype)
         return losses
 
 

@@ -30,7 +30,7 @@ test = 0.2                # share of every client's rows that is held out
 
 [model]
 name = "softmax"          # logistic, softmax, linear, mlp, femnist_cnn, leaf_cnn
-regularisation = 0.001
+regularization = 0.001
 
 # A loss of your own instead:
 # function = "my_model.py:loss"

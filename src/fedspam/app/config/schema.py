@@ -49,7 +49,7 @@ class RidgeSection(Struct, frozen=True, kw_only=True, tag_field="kind", tag="ran
     clients: Annotated[Whole, _about("how many")] = 10
     dimension: Annotated[Whole, _about("of the parameters")] = 100
     scale: Annotated[NotNegative, _about("of the clients' own part, which makes their similarity")] = 1.0
-    regularisation: Annotated[NotNegative, _about("weight of the quadratic penalty")] = 0.1
+    regularization: Annotated[NotNegative, _about("weight of the quadratic penalty")] = 0.1
     seed: Annotated[Natural, _about("which draw of clients")] = 0
 
 
@@ -168,21 +168,21 @@ class Function(Struct, frozen=True, kw_only=True):
 class Logistic(Struct, frozen=True, kw_only=True, tag_field="name", tag="logistic"):
     """Logistic regression: labels of two values."""
 
-    regularisation: Annotated[NotNegative, _about("weight of the quadratic penalty")] = 1e-3
+    regularization: Annotated[NotNegative, _about("weight of the quadratic penalty")] = 1e-3
     bias: Annotated[bool, _about("whether there is one")] = True
 
 
 class Softmax(Struct, frozen=True, kw_only=True, tag_field="name", tag="softmax"):
     """Softmax regression: any number of classes."""
 
-    regularisation: Annotated[NotNegative, _about("weight of the quadratic penalty")] = 1e-3
+    regularization: Annotated[NotNegative, _about("weight of the quadratic penalty")] = 1e-3
     bias: Annotated[bool, _about("whether there is one")] = True
 
 
 class LinearSection(Struct, frozen=True, kw_only=True, tag_field="name", tag="linear"):
     """Least squares: labels that are numbers."""
 
-    regularisation: Annotated[NotNegative, _about("weight of the quadratic penalty")] = 1e-3
+    regularization: Annotated[NotNegative, _about("weight of the quadratic penalty")] = 1e-3
     bias: Annotated[bool, _about("whether there is one")] = True
 
 

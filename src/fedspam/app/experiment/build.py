@@ -78,7 +78,7 @@ def _world(config: Config) -> tuple[Population, Params, Any]:
         return _quadratic(clients, jnp.zeros(data.dimension))
     if isinstance(data, schema.RidgeSection):
         return _quadratic(
-            *ridge(data.seed, data.clients, data.dimension, regularisation=data.regularisation, scale=data.scale)
+            *ridge(data.seed, data.clients, data.dimension, regularization=data.regularization, scale=data.scale)
         )
     if isinstance(data, schema.ProblemSection):
         try:

@@ -41,11 +41,11 @@ class Learner:
 class SquaredLoss:
     """Least squares with a penalty, one loss a row. Equal settings are equal functions."""
 
-    regularisation: float
+    regularization: float
 
     def __call__(self, params: Any, rows: Mapping[str, Any]) -> Any:
         guess = rows["features"] @ params["weights"] + params.get("bias", 0.0)
-        return 0.5 * (guess - rows["label"]) ** 2 + 0.5 * self.regularisation * trees.squared_norm(params)
+        return 0.5 * (guess - rows["label"]) ** 2 + 0.5 * self.regularization * trees.squared_norm(params)
 
 
 def learner(model: Any, data: LoadedExamples, *, seed: int, precision: str) -> Learner:
@@ -57,7 +57,7 @@ def learner(model: Any, data: LoadedExamples, *, seed: int, precision: str) -> L
         if data.classes:
             raise ConfigError("model.name = 'linear' needs labels that are numbers; say so: data.task = 'numbers'")
         start = {"weights": jnp.zeros(inputs)} | ({"bias": jnp.zeros(())} if model.bias else {})
-        return Learner(SquaredLoss(model.regularisation), start, None)
+        return Learner(SquaredLoss(model.regularization), start, None)
     if not data.classes:
         raise ConfigError(f"model.name = {name!r} guesses classes, and data.task is 'numbers'; take 'linear'")
     options: dict[str, Any] = {"dtype": precision}
@@ -66,11 +66,11 @@ def learner(model: Any, data: LoadedExamples, *, seed: int, precision: str) -> L
             raise ConfigError(
                 f"model.name = 'logistic' tells two classes apart, there are {data.classes}; take 'softmax'"
             )
-        made = models.logistic_regression(inputs, bias=model.bias, regularisation=model.regularisation, **options)
+        made = models.logistic_regression(inputs, bias=model.bias, regularization=model.regularization, **options)
     elif isinstance(model, schema.Softmax):
-        regularisation = model.regularisation
+        regularization = model.regularization
         made = models.softmax_regression(
-            inputs, data.classes, bias=model.bias, regularisation=regularisation, **options
+            inputs, data.classes, bias=model.bias, regularization=regularization, **options
         )
     elif isinstance(model, schema.Mlp):
         made = models.mlp(inputs, data.classes, hidden=tuple(model.hidden), **options)

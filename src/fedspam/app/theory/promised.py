@@ -95,7 +95,7 @@ def problem(asked: TheoryOptions) -> tuple[Quadratics, jnp.ndarray]:
     away = np.random.default_rng(asked.seed).standard_normal(asked.dimension)
     hessian = np.asarray(population.hessians, np.float64).mean(0)
     away *= np.sqrt(2 * asked.gap / (away @ hessian @ away))
-    return population, jnp.asarray(population.minimiser + away, population.hessians.dtype)
+    return population, jnp.asarray(population.minimizer + away, population.hessians.dtype)
 
 
 def outcomes(asked: TheoryOptions, population: Quadratics, start: jnp.ndarray) -> list[TheoryOutcome]:
