@@ -2,6 +2,7 @@
 
 import bz2
 import gzip
+import lzma
 
 import jax
 import jax.numpy as jnp
@@ -49,7 +50,7 @@ def test_what_is_missing_is_named(tmp_path, monkeypatch):
         datasets.data_folder()
     (tmp_path / "here").mkdir()
     (tmp_path / "here" / "har").mkdir()
-    with pytest.raises(FileNotFoundError, match=r"libsvm/a9a is missing .*nor with .gz or .bz2.*there is: har"):
+    with pytest.raises(FileNotFoundError, match=r"libsvm/a9a is missing .*nor with .gz or .bz2.*the folder holds: har"):
         datasets.data_path("libsvm/a9a", tmp_path / "here", endings=("", ".gz", ".bz2"))
     (tmp_path / "here" / "rows.bz2").write_bytes(bz2.compress(b"1 1:2\n"))
     found = datasets.data_path("rows", tmp_path / "here", endings=("", ".gz", ".bz2"))
@@ -61,7 +62,9 @@ def test_what_is_missing_is_named(tmp_path, monkeypatch):
 GOOD = b"+1 1:0.5 4:-2e1  # a comment\n\n-1\r\n2 2:1\n"
 
 
-@pytest.mark.parametrize(("ending", "pack"), [("", bytes), (".gz", gzip.compress), (".bz2", bz2.compress)])
+@pytest.mark.parametrize(
+    ("ending", "pack"), [("", bytes), (".gz", gzip.compress), (".bz2", bz2.compress), (".xz", lzma.compress)]
+)
 def test_libsvm_is_read_packed_or_not(tmp_path, ending, pack):
     path = tmp_path / f"rows{ending}"
     path.write_bytes(pack(GOOD))
