@@ -1,10 +1,10 @@
-"""Who there is to ask: the distribution D of the paper, and what one client can answer.
+"""Populations of clients: the distribution D of the paper, and the loss of each client.
 
 Three kinds of population serve the same protocol:
 
-- `Generated`: endless. A client's id is 32 random bits and its data is made from them on demand.
-- `Ragged`: finite, on the device. The examples of all clients lie end to end in one array.
-- `Hosted`: finite, computed by Python code of any framework outside JAX.
+- `Generated`: endless. A client's id is 32 random bits, and its data is made from them on demand.
+- `Ragged`: finite, on the device. The examples of all clients are concatenated into one array.
+- `Hosted`: finite, computed outside JAX by Python code of any framework.
 
 All of them are pytrees, so that their data enters a compiled function as an argument.
 """
@@ -22,4 +22,4 @@ from fedspam.clients.protocol import Population as Population
 from fedspam.clients.protocol import draw as draw
 from fedspam.clients.ragged import Ragged as Ragged
 from fedspam.clients.ragged import RaggedOracle as RaggedOracle
-from fedspam.clients.ragged import of_unequal_sizes as of_unequal_sizes
+from fedspam.clients.ragged import with_several_capacities as with_several_capacities
