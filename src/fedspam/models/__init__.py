@@ -1,4 +1,4 @@
-"""Models as plain functions over pytrees, and adapters for those of Flax NNX, Equinox and PyTorch."""
+"""Models as plain functions over pytrees, and adapters for Flax NNX, Equinox and PyTorch modules."""
 
 from fedspam.models.adapters import from_equinox as from_equinox
 from fedspam.models.adapters import from_flax as from_flax

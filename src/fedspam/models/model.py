@@ -1,4 +1,4 @@
-"""What a model is to this library: parameters from a key, scores from parameters and inputs, a loss for every row."""
+"""A model: parameters from a key, scores from parameters and inputs, and one loss per row."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -24,16 +24,16 @@ class Network(Protocol):
 
 @dataclass(frozen=True)
 class Model:
-    r"""A network, the precision it computes in, and its loss: one number a row, as `Ragged.of` wants it.
+    r"""A network, the precision it computes in, and its loss: one number per row, for `Ragged.of`.
 
-    Rows are dicts: ``features`` (whatever the network takes; images of bytes count as fractions of 255) and ``label``,
-    whole numbers from 0 on. Where a row has many labels (every next character of a text), its loss is their mean, and
-    negative labels are padding.
+    Rows are dicts: ``features`` (whatever the network takes; bytes are divided by 255) and ``label``, whole numbers
+    from 0 on. If a row has many labels (every next character of a text), its loss is their mean, and negative labels
+    are padding.
 
     Arguments:
         network: the architecture.
-        dtype: what it computes in: 'float32', 'bfloat16' or 'float64'. Under bfloat16 parameters, their gradients and
-            the loss stay float32: the differences that variance reduction lives on are smaller than bfloat16 resolves.
+        dtype: of the computation: 'float32', 'bfloat16' or 'float64'. With bfloat16 the parameters, their gradients and
+            the loss stay float32, because variance reduction takes differences that bfloat16 cannot resolve.
         regularization: :math:`\lambda` of :math:`\tfrac\lambda2\|x\|^2`, added to every row's loss.
 
     >>> import jax, jax.numpy as jnp
@@ -55,37 +55,37 @@ class Model:
         checks.between("regularization", self.regularization, 0, float("inf"))
 
     def init(self, key: Key[Array, ""] | int) -> Params:
-        """Parameters to start from: float32, or float64 where the model computes in it."""
+        """Initial parameters: float64 if the model computes in it, else float32."""
         dtype = jnp.float64 if self.dtype == "float64" else jnp.float32
         return jax.tree.map(lambda leaf: leaf.astype(dtype), self.network.init(prng.as_key(key)))
 
     def logits(self, params: Params, inputs: Any) -> Float[Array, "rows ... classes"]:
-        """The score of every class, in float32 at least."""
-        low = jnp.dtype(self.dtype)
-        params = jax.tree.map(lambda leaf: leaf.astype(low), params)
-        scores = self.network(params, _as_floats(inputs, low))
+        """The score of every class, at least in float32."""
+        dtype = jnp.dtype(self.dtype)
+        params = jax.tree.map(lambda leaf: leaf.astype(dtype), params)
+        scores = self.network(params, _as_floats(inputs, dtype))
         return scores.astype(jnp.promote_types(scores.dtype, jnp.float32))
 
     @property
     def loss(self) -> "RowLoss":
-        """(params, rows) -> one loss a row."""
+        """(params, rows) -> one loss per row."""
         return RowLoss(self)
 
     def correct(self, params: Params, rows: Mapping[str, Any]) -> Float[Array, " rows"]:
-        """Of each row whether its class is guessed: 1 or 0; the share of its labels where it has many."""
+        """For each row 1 if its class is predicted, else 0; if it has many labels, the share of those predicted."""
         scores, labels = self.logits(params, rows["features"]), rows["label"]
         one = scores.ndim == labels.ndim  # one score: the classes are 0 and 1
         right = (scores > 0) == (labels > 0) if one else jnp.argmax(scores, axis=-1) == labels
         return _over_labels(right.astype(jnp.float32), labels)
 
     def accuracy(self, params: Params, rows: Mapping[str, Any]) -> Float[Array, ""]:
-        """The share of rows whose class is guessed."""
+        """The share of rows whose class is predicted."""
         return jnp.mean(self.correct(params, rows))
 
 
 @dataclass(frozen=True)
 class RowLoss:
-    """The cross entropy of a model, one number a row. Equal models have equal losses: nothing is compiled twice."""
+    """The cross entropy of a model, one number per row. Equal models have equal losses, so nothing compiles twice."""
 
     model: Model
 
@@ -107,7 +107,7 @@ def _over_labels(values: Float[Array, "rows ..."], labels: Integer[Array, "rows 
 
 
 def _as_floats(inputs: Any, dtype: Any) -> Any:
-    """Bytes as fractions, floats in the precision of the model; tokens (other whole numbers) as they are."""
+    """Bytes divided by 255, floats in the precision of the model, other whole numbers (tokens) unchanged."""
 
     def convert(leaf: Any) -> Any:
         leaf = jnp.asarray(leaf)
