@@ -16,7 +16,7 @@ from fedspam.federation.traced import Traced
 from fedspam.problems import Quadratics, quadratics, solve, synthetic_logistic
 from fedspam.theory import measure
 from fedspam.theory._lanczos import ritz
-from fedspam.theory.curvature import Hessian, MeanSquare, Similarity
+from fedspam.theory.curvature import Hessian, Similarity
 from fedspam.theory.intervals import mean_interval, missed, root_mean_interval, spread_interval
 from fedspam.theory.measure import hessian_ends, mean_square_root, secant_of, similarity
 from fedspam.theory.spread import Spread, secant_squares, spread_squares
@@ -70,7 +70,7 @@ def test_extreme_curvatures_are_covered(clients):
 
 @pytest.mark.slow
 def test_delta_in_mean_square_is_within_five_percent_and_covered(clients):
-    found = states(MeanSquare(steps=8), clients, 8)
+    found = states(Hessian(steps=8, mean_square=True), clients, 8)
     estimates = [mean_square_root(state, 12, 0.05, 60, 60) for state in found]
     assert all(abs(each.value / clients.delta_rms - 1) < 0.05 for each in estimates)
     assert sum(each.covers(clients.delta_rms) for each in estimates) >= 90
@@ -162,7 +162,7 @@ def test_cost_is_what_the_methods_say():
     point = jnp.zeros(4)
     (exchange,) = ledger.plan(Hessian(), point, clients).round
     assert (exchange.cohort, exchange.floats_down, exchange.floats_up) == (6, 8, 4)
-    _, second = ledger.plan(MeanSquare(), point, clients).round
+    _, second = ledger.plan(Hessian(mean_square=True), point, clients).round
     assert (second.floats_down, second.floats_up) == (4, 4)  # x and the direction are there already
     (only,) = ledger.plan(Similarity(candidates=8), point, clients).round
     assert (only.cohort, only.floats_up) == (6, 6 * 4)

@@ -60,19 +60,26 @@ def hessian_products(oracle: Oracle, key: Any, x: Params, rows: Rows, secant: bo
 
 @struct
 class Hessian:
-    r"""Lanczos on :math:`\nabla^2 f(x)`: L, and :math:`\mu` or the weak convexity. One exchange per round.
+    r"""Lanczos on :math:`H = \nabla^2 f(x)`, for L, and :math:`\mu` or the weak convexity. One exchange per round.
+
+    With `mean_square`, Lanczos on :math:`\frac1n\sum_i(H_i - H)^2`, whose largest eigenvalue is :math:`\delta^2` in
+    mean square. That takes two exchanges per round: the cohort's mean product :math:`u = Hv`, then the mean of
+    :math:`H_i(H_iv - u) = (H_i - H)^2v + H(H_iv - u)`, whose last part has mean zero over the same clients. So no
+    difference of two large means is taken.
 
     Arguments:
         steps: of Lanczos; run as many rounds.
         clients: how many take part, the same ones in all rounds; None for everyone.
         secant: products from differences of gradients, for clients outside JAX.
         minibatch: measure the losses of minibatches instead of those of all of a client's data.
+        mean_square: which of the two matrices.
     """
 
     steps: int = static(default=24)
     clients: int | None = static(default=None)
     secant: bool = static(default=False)
     minibatch: bool = static(default=False)
+    mean_square: bool = static(default=False)
 
     def __post_init__(self) -> None:
         checks.whole("steps", self.steps, 1)
@@ -83,48 +90,10 @@ class Hessian:
 
     def round(self, state: LanczosState, key: Key[Array, ""], fed: Federation) -> tuple[LanczosState, LanczosInfo]:
         rows, cohort = _lanczos.rows(state.krylov), Cohort(state.ids, key)
-        image = fed.mean(cohort, self.product, x=state.x, rows=rows)
-        return _advance(state, image, _largest_norm(image), 2 * cohort.size)
-
-    @on_client
-    def product(self, oracle: Oracle, key: Key[Array, ""], *, x: Params, rows: Rows) -> Rows:
-        return hessian_products(oracle, key if self.minibatch else None, x, rows, self.secant)
-
-    def params(self, state: LanczosState) -> Params:
-        return state.x
-
-    def client_state(self, params: Params) -> tuple[()]:
-        return ()
-
-
-@struct
-class MeanSquare:
-    r"""Lanczos on :math:`\frac1n\sum_i(H_i - H)^2`, whose largest eigenvalue is :math:`\delta^2` in mean square.
-
-    Two exchanges per round: the cohort's mean product :math:`u = Hv`, then the mean of
-    :math:`H_i(H_iv - u) = (H_i - H)^2v + H(H_iv - u)`, whose last part has mean zero over the same clients. So no
-    difference of two large means is taken.
-
-    Arguments: as `Hessian`.
-    """
-
-    steps: int = static(default=24)
-    clients: int | None = static(default=None)
-    secant: bool = static(default=False)
-    minibatch: bool = static(default=False)
-
-    def __post_init__(self) -> None:
-        checks.whole("steps", self.steps, 1)
-
-    def init(self, params: Params, key: Key[Array, ""], fed: Federation) -> LanczosState:
-        cohort = _cohort(self.clients, key, fed)
-        return _initial(params, cohort.ids, cohort.ids[:0], key, 1, self.steps)
-
-    def round(self, state: LanczosState, key: Key[Array, ""], fed: Federation) -> tuple[LanczosState, LanczosInfo]:
-        rows, cohort = _lanczos.rows(state.krylov), Cohort(state.ids, key)
-        mean = fed.mean(cohort, self.product, x=state.x, rows=rows)
-        image = fed.mean(cohort, self.square, x=state.x, rows=rows, mean=mean)
-        return _advance(state, image, _largest_norm(image), 6 * cohort.size)
+        image, spent = fed.mean(cohort, self.product, x=state.x, rows=rows), 2 * cohort.size
+        if self.mean_square:
+            image, spent = fed.mean(cohort, self.square, x=state.x, rows=rows, mean=image), 6 * cohort.size
+        return _advance(state, image, _largest_norm(image), spent)
 
     @on_client
     def product(self, oracle: Oracle, key: Key[Array, ""], *, x: Params, rows: Rows) -> Rows:

@@ -26,7 +26,7 @@ from fedspam.simulation import simulate
 from fedspam.theory import _lanczos
 from fedspam.theory.complexity import traffic
 from fedspam.theory.constants import Constants
-from fedspam.theory.curvature import Hessian, LanczosState, MeanSquare, Similarity
+from fedspam.theory.curvature import Hessian, LanczosState, Similarity
 from fedspam.theory.intervals import IntervalEstimate, mean_interval, missed, root_mean_interval, spread_interval
 from fedspam.theory.spread import Directions, Spread, SpreadState
 
@@ -165,7 +165,7 @@ def measure(
 
     spread: SpreadState = run_part("spread", Spread(clients=clients, minibatch=minibatch), 1, 0)
     hessian: LanczosState = run_part("hessian", Hessian(**common), steps, 1)
-    mean_square: LanczosState = run_part("delta in mean square", MeanSquare(**common), steps, 2)
+    mean_square: LanczosState = run_part("delta in mean square", Hessian(mean_square=True, **common), steps, 2)
     deviations: LanczosState = run_part("delta", Similarity(candidates=candidates, **common), steps, 3)
 
     # a sample with replacement is never the whole population
