@@ -74,20 +74,20 @@ def binary_har(nonconvex, data):
     har = datasets.read_har(data)
     owners, _ = datasets.by_key(har.person)
     features = (har.features - har.features.mean(0)) / har.features.std(0)
-    population = logistic(features, (har.labels < 3).astype(int), owners, regularisation=1e-3, nonconvex=nonconvex)
+    population = logistic(features, (har.labels < 3).astype(int), owners, regularization=1e-3, nonconvex=nonconvex)
     return of_regression("har", "moving or not", population, np.zeros(features.shape[1]))
 
 
 def heart_problem(nonconvex, data):
     heart = datasets.read_heart(data)
     features = (heart.features - heart.features.mean(0)) / heart.features.std(0)
-    population = logistic(features, heart.labels, heart.hospital, regularisation=0.01, nonconvex=nonconvex)
+    population = logistic(features, heart.labels, heart.hospital, regularization=0.01, nonconvex=nonconvex)
     return of_regression("heart", "heart disease", population, np.zeros(features.shape[1]))
 
 
 def synthetic(seed, cohort, heterogeneity):
     population = synthetic_logistic(
-        seed, clients=60, dimension=15, rows=30, heterogeneity=heterogeneity, regularisation=0.05, nonconvex=True
+        seed, clients=60, dimension=15, rows=30, heterogeneity=heterogeneity, regularization=0.05, nonconvex=True
     )
     return real(of_regression("synthetic", "", population, np.random.default_rng(seed).normal(size=15)), cohort, 300)
 

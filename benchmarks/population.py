@@ -32,7 +32,7 @@ from fedspam import Ragged, simulate, spam_pp
 from fedspam._internal.trees import static, struct
 from fedspam.clients import Generated, draw
 from fedspam.methods import fedavg
-from fedspam.problems.softmax import SoftmaxLoss
+from fedspam.problems import SoftmaxLoss
 from fedspam.simulation.host_data import Stored
 from fedspam.solvers import GradientDescent
 

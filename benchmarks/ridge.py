@@ -2,7 +2,7 @@
 
     python benchmarks/ridge.py [--rounds 4000] [--repeats 7]
 
-Both sides compute in float32 and have the prox factorised for the step size beforehand. Ours is timed without and with
+Both sides compute in float32 and have the prox factorized for the step size beforehand. Ours is timed without and with
 the certificate of every prox, which NumPy does not compute at all. Compilation is reported apart. The last part runs
 SPAM-PP on an endless population and prints the memory it takes.
 """
@@ -67,7 +67,7 @@ def methods(gamma):
 def one_run(dimension, rounds, repeats):
     clients, start = ridge(0, dimension=dimension)
     gamma = 0.5 / clients.delta
-    clients, x = clients.factorised(gamma), jnp.asarray(start, jnp.float32)
+    clients, x = clients.factorized(gamma), jnp.asarray(start, jnp.float32)
     inverses = np.asarray(clients.inverses)
     rows = []
     for name, method in methods(gamma).items():
@@ -96,7 +96,7 @@ def one_run(dimension, rounds, repeats):
 def many_runs(dimension, seeds, rounds, repeats):
     clients, start = ridge(0, dimension=dimension)
     gamma = 0.5 / clients.delta
-    clients, x = clients.factorised(gamma), jnp.asarray(start, jnp.float32)
+    clients, x = clients.factorized(gamma), jnp.asarray(start, jnp.float32)
     inverses = np.asarray(clients.inverses)
     rows = []
     for name, method in methods(gamma).items():

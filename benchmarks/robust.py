@@ -71,7 +71,7 @@ def har_problem(folder, rows=None):
     order = np.random.default_rng(0).permutation(len(scaled))
     if rows is not None:  # so many of each person
         order = np.concatenate([order[activity.person[order] == one][:rows] for one in np.unique(activity.person)])
-    clients = softmax(features[order], activity.labels[order], activity.person[order], regularisation=1e-3)
+    clients = softmax(features[order], activity.labels[order], activity.person[order], regularization=1e-3)
     return clients, jnp.zeros((features.shape[1], 6)), 10.0, GradientDescent(10, smoothness=1.0), 0.02
 
 

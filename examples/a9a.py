@@ -12,7 +12,7 @@ import jax.numpy as jnp
 from jax.tree_util import Partial
 
 from fedspam import Target, datasets, simulate, spam_pp
-from fedspam.problems import logistic, measure
+from fedspam.problems import logistic, solve
 
 
 def main(clients: int = 20, rounds: int = 200, rows: int = 32561) -> dict[str, float]:
@@ -24,10 +24,10 @@ def main(clients: int = 20, rounds: int = 200, rows: int = 32561) -> dict[str, f
     owners = datasets.iid(len(labels), clients)
 
     # 2. Make the population of clients. It is weighted, so that f is the mean over all rows.
-    population = logistic(features, labels, owners, regularisation=1e-3, weighted=True)
+    population = logistic(features, labels, owners, regularization=1e-3, weighted=True)
 
     # 3. The optimal loss. It is known for all rows; for fewer rows it is computed here, centrally.
-    optimum = 0.333340752069 if rows == 32561 else measure(population, jnp.zeros(123)).value
+    optimum = 0.333340752069 if rows == 32561 else solve(population, jnp.zeros(123)).value
     loss = Partial(lambda rows, x: {"loss": jnp.mean(population.loss(x, rows))}, population.examples)
 
     # 4. Train. All clients send gradients, and one of them solves its prox. With fresh_weight 1 the past is not used.

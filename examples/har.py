@@ -40,7 +40,7 @@ def main(model: str = "linear", rounds: int = 200, every: int = 20) -> dict[str,
     # 3. The model and the method. For the linear model, all phones send gradients and one phone solves its prox.
     #    The CNN is trained with ten phones per round, on minibatches.
     if model == "linear":
-        net = softmax_regression(123, 6, regularisation=1 / seen.rows)
+        net = softmax_regression(123, 6, regularization=1 / seen.rows)
         clients, method = seen.population(net.loss, weighted=True), spam_pp(len(seen), step_size=3.0, fresh_weight=1.0)
     else:
         net = har_cnn()

@@ -33,7 +33,7 @@ def main(seeds: int = 20, rounds: int = 40) -> dict[str, float]:
         train, test = train.map(scale), test.map(scale)
 
         # 3. The model, the clients, and the evaluation over all patients and per hospital.
-        model = logistic_regression(13, regularisation=1 / train.rows)
+        model = logistic_regression(13, regularization=1 / train.rows)
         clients = train.population(model.loss, weighted=True)
         judge = Evaluation.of(test, model.correct, block=64)
 

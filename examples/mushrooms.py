@@ -26,7 +26,7 @@ def main(clients: int = 20, rounds: int = 300, alpha: float = 1.0) -> dict[str, 
     read = datasets.read_libsvm(datasets.data_path("libsvm/mushrooms"))
     labels = (read.labels == 2).astype(int)
     owners = datasets.dirichlet(labels, clients, alpha)
-    population = logistic(read.features, labels, owners, regularisation=1e-3, weighted=True)
+    population = logistic(read.features, labels, owners, regularization=1e-3, weighted=True)
 
     # 2. The probe: the loss over all rows, and the share of rows that are classified correctly.
     def evaluate(rows, x):

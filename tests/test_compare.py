@@ -330,8 +330,8 @@ def test_named_quadratics(name):
     problem, named = load(name), problems.PROBLEMS[name]
     assert problem.clients == problem.population.size == named.clients >= named.cohort
     assert float(problem.probe(problem.start)["gradient"]) == pytest.approx(1)
-    assert float(problem.probe(jnp.asarray(problem.population.minimiser))["gradient"]) < 1e-9
-    assert problem.optimum == pytest.approx(float(problem.population.loss(jnp.asarray(problem.population.minimiser))))
+    assert float(problem.probe(jnp.asarray(problem.population.minimizer))["gradient"]) < 1e-9
+    assert problem.optimum == pytest.approx(float(problem.population.loss(jnp.asarray(problem.population.minimizer))))
 
 
 @pytest.mark.slow
@@ -417,7 +417,7 @@ def test_the_problems_of_the_sweep_are_what_they_say():
             clients = problem.population
             assert problem.delta / problem.smoothness == pytest.approx(float(case.label), rel=1e-5)
             unit = float(jnp.linalg.norm(clients.gradient(problem.start)))
-            assert float(clients.sigma(jnp.asarray(clients.minimiser))) == pytest.approx(noise * unit, rel=1e-5)
+            assert float(clients.sigma(jnp.asarray(clients.minimizer))) == pytest.approx(noise * unit, rel=1e-5)
 
 
 # --- the command -----------------------------------------------------------------------------------------------------

@@ -2,6 +2,7 @@
 
 import bz2
 import gzip
+import lzma
 
 import jax
 import jax.numpy as jnp
@@ -10,7 +11,7 @@ import pytest
 import scipy.optimize
 
 from fedspam import datasets
-from fedspam.problems import logistic, measure, measured, row_weights, softmax, synthetic_logistic
+from fedspam.problems import logistic, row_weights, softmax, solution, solve, synthetic_logistic
 
 
 @pytest.fixture(scope="module")
@@ -49,7 +50,7 @@ def test_what_is_missing_is_named(tmp_path, monkeypatch):
         datasets.data_folder()
     (tmp_path / "here").mkdir()
     (tmp_path / "here" / "har").mkdir()
-    with pytest.raises(FileNotFoundError, match=r"libsvm/a9a is missing .*nor with .gz or .bz2.*there is: har"):
+    with pytest.raises(FileNotFoundError, match=r"libsvm/a9a is missing .*nor with .gz or .bz2.*the folder holds: har"):
         datasets.data_path("libsvm/a9a", tmp_path / "here", endings=("", ".gz", ".bz2"))
     (tmp_path / "here" / "rows.bz2").write_bytes(bz2.compress(b"1 1:2\n"))
     found = datasets.data_path("rows", tmp_path / "here", endings=("", ".gz", ".bz2"))
@@ -61,7 +62,9 @@ def test_what_is_missing_is_named(tmp_path, monkeypatch):
 GOOD = b"+1 1:0.5 4:-2e1  # a comment\n\n-1\r\n2 2:1\n"
 
 
-@pytest.mark.parametrize(("ending", "pack"), [("", bytes), (".gz", gzip.compress), (".bz2", bz2.compress)])
+@pytest.mark.parametrize(
+    ("ending", "pack"), [("", bytes), (".gz", gzip.compress), (".bz2", bz2.compress), (".xz", lzma.compress)]
+)
 def test_libsvm_is_read_packed_or_not(tmp_path, ending, pack):
     path = tmp_path / f"rows{ending}"
     path.write_bytes(pack(GOOD))
@@ -266,48 +269,48 @@ def regressions():
     features, owners = random.standard_normal((40, 4)), np.repeat([0, 1, 2], [5, 15, 20])
     labels = random.integers(0, 3, 40)
     for weighted in (False, True):
-        yield softmax(features, labels, owners, regularisation=0.03, weighted=weighted), (4, 3)
+        yield softmax(features, labels, owners, regularization=0.03, weighted=weighted), (4, 3)
         for nonconvex in (False, True):
-            two = logistic(features, labels % 2, owners, regularisation=0.3, nonconvex=nonconvex, weighted=weighted)
+            two = logistic(features, labels % 2, owners, regularization=0.3, nonconvex=nonconvex, weighted=weighted)
             yield two, (4,)
 
 
 @pytest.mark.parametrize("number", range(6))
 def test_closed_forms_are_those_of_the_losses(number):
-    """The value, gradient and Hessians that `measure` uses against automatic derivatives of the clients' losses."""
+    """The value, gradient and Hessians that `solve` uses against automatic derivatives of the clients' losses."""
     population, shape = list(regressions())[number]
     x = jnp.asarray(np.random.default_rng(1).standard_normal(shape))
     all = lambda x: jax.vmap(lambda i: population.client(i)(x))(jnp.arange(3, dtype=jnp.uint32))
     values, slopes, hessians = jax.jit(lambda x: (all(x), jax.jacobian(all)(x), jax.hessian(all)(x)))(x)
     features, label = np.asarray(population.examples["features"]), np.asarray(population.examples["label"])
-    rows = measured._Rows(features, label, row_weights(population))
-    value, gradient = measured._look(population.loss, np.asarray(x), rows)
+    rows = solution._Rows(features, label, row_weights(population))
+    value, gradient = solution._value_and_gradient(population.loss, np.asarray(x), rows)
     assert value == pytest.approx(float(values.mean()), rel=1e-12)
     np.testing.assert_allclose(gradient, slopes.mean(0), atol=1e-14)
     size = int(np.prod(shape))
     own = np.asarray(hessians).reshape(3, size, size)
     whole = own.mean(0)
-    np.testing.assert_allclose(measured._hessian(population.loss, np.asarray(x), rows), whole, atol=1e-13)
+    np.testing.assert_allclose(solution._hessian(population.loss, np.asarray(x), rows), whole, atol=1e-13)
     norm = lambda matrix: np.linalg.norm(matrix, 2)
-    found = measured._similarity(population.loss, np.asarray(x), rows, np.asarray(population.offsets))
+    found = solution._similarity_and_smoothness(population.loss, np.asarray(x), rows, np.asarray(population.offsets))
     assert found == pytest.approx((max(norm(matrix - whole) for matrix in own), norm(whole)), rel=1e-10)
 
 
 @pytest.mark.slow
-def test_measure_ends_where_the_gradient_vanishes():
+def test_solve_ends_where_the_gradient_vanishes():
     for population, shape in regressions():
-        found = measure(population, np.zeros(shape))
+        found = solve(population, np.zeros(shape))
         weights = jnp.asarray(row_weights(population))
-        slope = jax.grad(lambda x: jnp.vdot(weights, population.loss(x, population.examples)))(jnp.asarray(found.end))
+        slope = jax.grad(lambda x: jnp.vdot(weights, population.loss(x, population.examples)))(jnp.asarray(found.point))
         assert float(jnp.linalg.norm(slope)) < 1e-11
     with pytest.raises(ValueError, match="no regression whose Hessian is known"):
-        measure(synthetic_logistic(0).of([np.ones((2, 1))], lambda x, rows: rows[:, 0]), np.zeros(1))
+        solve(synthetic_logistic(0).of([np.ones((2, 1))], lambda x, rows: rows[:, 0]), np.zeros(1))
 
 
 @pytest.mark.parametrize("size", ["1/n", "0.001"])
 @pytest.mark.parametrize("name", ["a9a", "mushrooms"])
 def test_pooled_optima_are_the_reference_ones(name, size, a9a, mushrooms):
-    """Optima and norms of their minimisers, computed elsewhere to a gradient of 1e-12."""
+    """Optima and norms of their minimizers, computed elsewhere to a gradient of 1e-12."""
     told = {
         ("a9a", "1/n"): (0.323379582465, 6.222226),
         ("a9a", "0.001"): (0.333340752069, 3.988335),
@@ -318,12 +321,12 @@ def test_pooled_optima_are_the_reference_ones(name, size, a9a, mushrooms):
     labels = (rows.labels == rows.labels.max()).astype(int)
     owners = datasets.dirichlet(labels, 10, 1.0)
     factor = 1 / len(labels) if size == "1/n" else 1e-3
-    population = logistic(rows.features, labels, owners, regularisation=factor, weighted=True)
-    found = measure(population, np.zeros(rows.features.shape[1]))
+    population = logistic(rows.features, labels, owners, regularization=factor, weighted=True)
+    found = solve(population, np.zeros(rows.features.shape[1]))
     optimum, norm = told[name, size]
     assert found.value == pytest.approx(optimum, rel=1e-6)
-    assert np.linalg.norm(found.end) == pytest.approx(norm, rel=1e-5)
-    assert found.slope <= 1e-11
+    assert np.linalg.norm(found.point) == pytest.approx(norm, rel=1e-5)
+    assert found.gradient_norm <= 1e-11
 
 
 def test_heart_disease_is_predicted_as_well_as_elsewhere(data):
@@ -338,8 +341,8 @@ def test_heart_disease_is_predicted_as_well_as_elsewhere(data):
             train[rows[: round(0.66 * len(rows))]] = True
         scaled = (heart.features - heart.features[train].mean(0)) / heart.features[train].std(0)
         scaled = np.c_[scaled, np.ones(len(scaled))]
-        pooled = logistic(scaled[train], heart.labels[train], np.zeros(train.sum()), regularisation=1 / train.sum())
-        guess = scaled[~train] @ measure(pooled, np.zeros(14)).end > 0
+        pooled = logistic(scaled[train], heart.labels[train], np.zeros(train.sum()), regularization=1 / train.sum())
+        guess = scaled[~train] @ solve(pooled, np.zeros(14)).point > 0
         scores.append(np.mean(guess == heart.labels[~train]))
     assert np.mean(scores) == pytest.approx(0.796, abs=0.01)  # other splits than those of the reference
     assert np.std(scores) == pytest.approx(0.021, abs=0.01)
@@ -351,7 +354,7 @@ def test_activities_are_recognised_as_well_as_elsewhere(data):
     unseen = np.isin(har.person, (2, 4, 9, 10, 12, 13, 18, 20, 24))
     scaled = (har.features - har.features[~unseen].mean(0)) / har.features[~unseen].std(0)
     scaled = np.c_[scaled, np.ones(len(scaled))]
-    train = softmax(scaled[~unseen], har.labels[~unseen], np.zeros((~unseen).sum()), regularisation=1 / (~unseen).sum())
+    train = softmax(scaled[~unseen], har.labels[~unseen], np.zeros((~unseen).sum()), regularization=1 / (~unseen).sum())
     look = jax.jit(jax.value_and_grad(lambda x, rows: jnp.mean(train.loss(x.reshape(124, 6), rows))))
     rows = train.examples
     fit = scipy.optimize.minimize(

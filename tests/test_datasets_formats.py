@@ -59,6 +59,20 @@ def test_held_out_clients_and_examples_are_apart_and_complete():
     assert len(made.hold_out_clients(0.01)[1]) == 1
 
 
+def test_features_are_scaled_by_the_training_rows_alone():
+    random = np.random.default_rng(0)
+    train, test = random.normal(3.0, 2.0, (50, 4)), random.normal(3.0, 2.0, (7, 4))
+    train[:, 2] = test[:, 2] = 5.0  # a feature that never varies
+    scale = datasets.Standardizer.of(train)
+    scaled = scale(train)
+    np.testing.assert_allclose(scaled.mean(0), 0, atol=1e-12)
+    np.testing.assert_allclose(scaled.std(0), [1, 1, 0, 1], atol=1e-12)
+    np.testing.assert_allclose(scale(test), (test - train.mean(0)) / np.where(train.std(0) > 0, train.std(0), 1))
+    assert (scale(test, intercept=True)[:, -1] == 1).all()
+    windows = random.normal(1.0, 2.0, (20, 8, 3))  # per place and channel
+    np.testing.assert_allclose(datasets.Standardizer.of(windows)(windows).std(0), np.ones((8, 3)))
+
+
 def test_a_population_has_the_same_clients():
     made = people()
     population = made.population(lambda x, rows: (rows["x"][:, 0] - x) ** 2, weighted=True)
@@ -155,7 +169,7 @@ def test_leaf_refuses_damaged_files_and_empty_folders(tmp_path):
     path.write_bytes(gzip.compress(shard(ONE).encode() * 100)[:-9])
     refused(datasets.read_leaf, path, "damaged|cut short|character")
     path.write_bytes(b'{"users')
-    refused(datasets.read_leaf, path, "not packed as its name says")
+    refused(datasets.read_leaf, path, "not compressed as its name says")
     (tmp_path / "empty").mkdir()
     with pytest.raises(FileNotFoundError, match="holds no shard of LEAF"):
         datasets.read_leaf(tmp_path / "empty")
@@ -246,7 +260,7 @@ def test_what_is_no_tff_file_is_refused(tmp_path):
     refused(datasets.read_tff, path, "has no group 'examples'")
     with h5py.File(path, "w") as file:  # a link to another file must not be followed
         file.create_group("examples/f0")["x"] = h5py.ExternalLink("elsewhere.h5", "/x")
-    refused(datasets.read_tff, path, "no array of this file|has no 'x'")
+    refused(datasets.read_tff, path, "no array stored in this file|has no 'x'")
     with pytest.raises(FileNotFoundError, match="is no file"):
         datasets.read_tff(tmp_path / "none.h5")
 
@@ -302,7 +316,7 @@ def test_what_is_no_idx_is_refused_with_its_place(tmp_path, text, message):
 def test_images_and_labels_must_belong_together(tmp_path):
     (tmp_path / "i").write_bytes(idx(8, (2, 1, 1), b"ab"))
     (tmp_path / "l").write_bytes(idx(8, (3,), b"\0\1\2"))
-    refused(lambda p: datasets.read_labelled(p, tmp_path / "l"), tmp_path / "i", "of one set")
+    refused(lambda p: datasets.read_labeled(p, tmp_path / "l"), tmp_path / "i", "of one set")
     cut = tmp_path / "cut.gz"
     cut.write_bytes(gzip.compress(idx(8, (1000,), bytes(range(250)) * 4))[:-12])
     refused(datasets.read_idx, cut, "damaged")
@@ -310,7 +324,7 @@ def test_images_and_labels_must_belong_together(tmp_path):
 
 def test_fashion_mnist_is_as_its_description_says(data):
     folder = data / "fashion_mnist"
-    read = datasets.read_labelled(folder / "t10k-images-idx3-ubyte.gz", folder / "t10k-labels-idx1-ubyte.gz")
+    read = datasets.read_labeled(folder / "t10k-images-idx3-ubyte.gz", folder / "t10k-labels-idx1-ubyte.gz")
     assert read["features"].shape == (10000, 28, 28)
     assert np.bincount(read["label"]).tolist() == [1000] * 10
 
@@ -322,6 +336,7 @@ def test_csv_by_client(tmp_path):
     path = tmp_path / "rows.csv.gz"
     text = 'who,age,"blood, mean",sort\nb,63,1e1,ill\na,50,2,well\n\nb,41,3,well\n'
     path.write_bytes(gzip.compress(text.encode()))
+    assert datasets.csv_columns(path) == ["who", "age", "blood, mean", "sort"]
     made = datasets.read_csv(path, client="who", label="sort")
     assert made.clients == ("a", "b")
     assert made["b"]["features"].tolist() == [[63, 10], [41, 3]]
@@ -339,8 +354,8 @@ def test_csv_by_client(tmp_path):
         ("c,y,y\n", "more than one column 'y'"),
         ("c,y,x\n1,2,3\n1,2\n", "line 3 has 2 cells, the header 3"),
         ("c,y,x\n1,2,?\n", r"line 2: x is '\?'; a feature must be a finite number"),
-        ("c,y,x\n1,2,3\n1,nan,4\n", r"line 3: y is 'nan'; a label must be there"),
-        ("c,y,x\n1, ,3\n", r"line 2: y is ''; a label must be there"),
+        ("c,y,x\n1,2,3\n1,nan,4\n", r"line 3: y is 'nan'; a label must not be missing"),
+        ("c,y,x\n1, ,3\n", r"line 2: y is ''; a label must not be missing"),
         ("c,y,x\n1,2,inf\n", "line 2: x is 'inf'"),
         ('c,y,x\n1,2,"' + "3" * (csv.field_size_limit() + 1), "line 2 is no CSV"),
     ],
@@ -458,7 +473,7 @@ def test_text_becomes_numbers_and_back():
     kept = rows["label"] >= 0
     assert datasets.decode(rows["features"][kept]) == "to be or not to b"
     assert datasets.decode(rows["label"][kept]) == "o be or not to be"
-    with pytest.raises(ValueError, match="no next one to predict"):
+    with pytest.raises(ValueError, match="no next character to predict"):
         datasets.sequences(datasets.encode("a"), 5)
 
 
@@ -507,7 +522,7 @@ def test_endless_clients_are_those_of_their_ids():
     import jax
     import jax.numpy as jnp
 
-    from fedspam.problems.softmax import SoftmaxLoss
+    from fedspam.problems import SoftmaxLoss
 
     made = datasets.endless(SoftmaxLoss(0.0), 0.0, 2.0, rows=30, dimension=5, classes=3, seed=1)
     of = jax.jit(jax.vmap(lambda id: made.client(id).data))
@@ -548,7 +563,7 @@ def test_mapped_data_that_is_not_whole_is_refused(tmp_path):
     parts = [("a", {"x": np.ones((5, 2))}), ("b", {"x": np.ones((3, 2), np.float32)})]
     with pytest.raises(ValueError, match="'b': 'x' holds float32, the first client's float64"):
         datasets.write_mapped(parts, tmp_path / "kinds")
-    with pytest.raises(FileNotFoundError, match="not to its end"):
+    with pytest.raises(FileNotFoundError, match="not completely"):
         datasets.open_mapped(tmp_path / "kinds")
     with pytest.raises(ValueError, match="'a' comes twice"):
         datasets.write_mapped([parts[0], parts[0]], tmp_path / "twice")
@@ -561,6 +576,6 @@ def test_mapped_data_that_is_not_whole_is_refused(tmp_path):
     refused(lambda _: datasets.open_mapped(tmp_path / "data"), column, "damaged or cut short")
     column.write_bytes(whole)
     index.write_text(index.read_text().replace("[5]", "[4]"))
-    refused(lambda _: datasets.open_mapped(tmp_path / "data"), column, "tells 4 rows")
+    refused(lambda _: datasets.open_mapped(tmp_path / "data"), column, "says 4 rows")
     index.write_text("{")
     refused(lambda _: datasets.open_mapped(tmp_path / "data"), index, "damaged")

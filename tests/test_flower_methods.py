@@ -34,7 +34,7 @@ every_method_thoroughly = pytest.mark.parametrize(
 
 @functools.cache
 def the_population(dtype):
-    population = synthetic_logistic(3, clients=CLIENTS, dimension=DIMENSION, rows=(5, 9), regularisation=REGULARIZATION)
+    population = synthetic_logistic(3, clients=CLIENTS, dimension=DIMENSION, rows=(5, 9), regularization=REGULARIZATION)
     return jax.tree.map(
         lambda leaf: leaf.astype(dtype) if jnp.issubdtype(leaf.dtype, jnp.floating) else leaf, population
     )

@@ -116,7 +116,7 @@ def by_hand(method, rounds=2, population=TWO, x=1.0):
 
 
 def test_fedavg_by_hand():
-    # client 0: 1, 1/2, 1/4; client 1 is at its minimiser; mean 5/8, moved by -3/8, of which half: 13/16
+    # client 0: 1, 1/2, 1/4; client 1 is at its minimizer; mean 5/8, moved by -3/8, of which half: 13/16
     assert by_hand(fedavg(2, 2, 0.25, server_step_size=0.5), 1) == 13 / 16
 
 
@@ -491,10 +491,10 @@ EXACT = {
 def test_with_everyone_it_reaches_the_optimum(population, name):
     method, rounds = EXACT[name]
     state, memory, _ = play(method, population, START, rounds)
-    np.testing.assert_allclose(method.params(state), population.minimiser, atol=1e-9)
+    np.testing.assert_allclose(method.params(state), population.minimizer, atol=1e-9)
     if name in ("scaffold", "scaffold_gradient", "scaffnew", "fedred_memory", "feddyn"):
         remembered = memory.h if name in ("scaffnew", "fedred_memory") else memory
-        gradients = population.hessians @ population.minimiser - population.linears
+        gradients = population.hessians @ population.minimizer - population.linears
         np.testing.assert_allclose(remembered, gradients, atol=1e-8)
 
 
@@ -503,8 +503,8 @@ def biased(population):
     """Where m local steps of size 0.2 stop to move: sum_i (I - (I - eta H_i)^m)(x - x_i) = 0."""
     c, eta, m = Numpy(population), 0.2, 4
     weights = [np.eye(4) - np.linalg.matrix_power(np.eye(4) - eta * h, m) for h in c.h]
-    minimisers = [np.linalg.solve(h, b) for h, b in zip(c.h, c.b, strict=True)]
-    return np.linalg.solve(sum(weights), sum(w @ x for w, x in zip(weights, minimisers, strict=True)))
+    minimizers = [np.linalg.solve(h, b) for h, b in zip(c.h, c.b, strict=True)]
+    return np.linalg.solve(sum(weights), sum(w @ x for w, x in zip(weights, minimizers, strict=True)))
 
 
 LOCAL_SGD = {
@@ -519,7 +519,7 @@ LOCAL_SGD = {
 def test_local_sgd_converges_to_its_bias(population, biased, name):
     method, rounds = LOCAL_SGD[name]
     np.testing.assert_allclose(final(method, population, rounds=rounds), biased, atol=1e-9)
-    assert np.abs(biased - population.minimiser).max() > 1e-3
+    assert np.abs(biased - population.minimizer).max() > 1e-3
 
 
 def test_fedprox_converges_to_its_bias(population):
@@ -529,12 +529,12 @@ def test_fedprox_converges_to_its_bias(population):
     solve = lambda parts: sum(w @ part for w, part in zip(inverses, parts, strict=True))
     bias = np.linalg.solve(solve(c.h), solve(c.b))
     np.testing.assert_allclose(final(fedprox(N, gamma, solver=Exact()), population, rounds=100), bias, atol=1e-10)
-    assert np.abs(bias - population.minimiser).max() > 1e-3
+    assert np.abs(bias - population.minimizer).max() > 1e-3
 
 
 def test_scaffold_corrects_what_fedavg_gets_wrong_with_few_clients_too(population):
     method = scaffold(2, 4, 0.1)
-    np.testing.assert_allclose(final(method, population, rounds=600), population.minimiser, atol=1e-7)
+    np.testing.assert_allclose(final(method, population, rounds=600), population.minimizer, atol=1e-7)
 
 
 # --- minibatches, weights, schedules, messages ---

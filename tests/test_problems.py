@@ -53,8 +53,8 @@ def test_constants_are_spectral_norms(people):
     assert min(np.linalg.eigvalsh(h)[0] for h in H) < 0  # or the test would miss the sign of a curvature
 
 
-def test_the_minimiser_is_one(people):
-    x, random = people.minimiser, np.random.default_rng(1)
+def test_the_minimizer_is_one(people):
+    x, random = people.minimizer, np.random.default_rng(1)
     H, b, c = arrays(people)
     f = lambda x: sum(client_value(H[i], b[i], c[i], x) for i in range(5)) / 5
     np.testing.assert_allclose(people.optimum, f(x), rtol=1e-12)
@@ -62,16 +62,16 @@ def test_the_minimiser_is_one(people):
     assert all(f(x + 1e-3 * random.standard_normal(4)) > people.optimum for _ in range(20))
 
 
-def test_a_concave_direction_has_no_minimiser():
-    with pytest.raises(ValueError, match=r"curvature -1.*no single minimiser"):
-        _ = Quadratics.of([np.diag([-1.0, 2.0])], [np.zeros(2)]).minimiser
+def test_a_concave_direction_has_no_minimizer():
+    with pytest.raises(ValueError, match=r"curvature -1.*no single minimizer"):
+        _ = Quadratics.of([np.diag([-1.0, 2.0])], [np.zeros(2)]).minimizer
 
 
 def test_constants_do_not_depend_on_the_float_type(people):
     narrow = jax.tree.map(lambda leaf: leaf.astype(jnp.float32), people)
     np.testing.assert_allclose(narrow.delta, people.delta, rtol=1e-6)
     assert isinstance(narrow.delta, float)
-    assert narrow.minimiser.dtype == np.float64
+    assert narrow.minimizer.dtype == np.float64
 
 
 @pytest.mark.parametrize("diagonal", [False, True])
@@ -128,7 +128,7 @@ def test_bad_quadratics_are_refused(options, message):
 @pytest.mark.parametrize(
     ("hessians", "linears", "message"),
     [
-        (np.ones((2, 3)), np.ones((2, 3)), "one square matrix a client"),
+        (np.ones((2, 3)), np.ones((2, 3)), "one square matrix per client"),
         (np.ones((2, 3, 3)), np.ones((2, 4)), r"it must be \(2, 3\)"),
         (np.full((1, 2, 2), np.nan), np.ones((1, 2)), "hessians holds NaN"),
         (np.array([[[1.0, 2.0], [0.0, 1.0]]]), np.ones((1, 2)), "must be symmetric"),
@@ -146,7 +146,7 @@ def test_bad_arrays_are_refused(hessians, linears, message):
 @pytest.mark.parametrize("shift", ["printed", "none", "flipped"])
 def test_ridge_is_the_printed_loss_under_every_reading(shift, noise_matrix):
     n, d, scale, strength = 3, 5, 0.7, 0.1
-    population, start = ridge(11, n, d, regularisation=strength, scale=scale, shift=shift, noise_matrix=noise_matrix)
+    population, start = ridge(11, n, d, regularization=strength, scale=scale, shift=shift, noise_matrix=noise_matrix)
     random = np.random.default_rng(np.asarray(jax.random.key_data(jax.random.key(11))))
     A0, B0 = random.standard_normal((d, d)), random.standard_normal((n, d, d))
     y, x0 = random.standard_normal((n, d)), random.standard_normal(d)
@@ -188,7 +188,7 @@ def test_logistic_gradient(nonconvex, coding):
     features, owners = random.standard_normal((9, 3)), np.array([4, 2, 2, 4, 7, 7, 7, 2, 4])
     signs = random.choice([-1, 1], 9)
     made = logistic(
-        features, np.where(signs == 1, coding[1], coding[0]), owners, regularisation=0.3, nonconvex=nonconvex
+        features, np.where(signs == 1, coding[1], coding[0]), owners, regularization=0.3, nonconvex=nonconvex
     )
     x = random.standard_normal(3)
     for number, owner in enumerate((2, 4, 7)):
@@ -206,10 +206,10 @@ def test_logistic_gradient(nonconvex, coding):
 @pytest.mark.parametrize("weighted", [False, True])
 @pytest.mark.parametrize("nonconvex", [False, True])
 def test_logistic_smoothness_is_the_curvature_at_zero_and_nowhere_exceeded(nonconvex, weighted):
-    drawn = synthetic_logistic(1, clients=3, dimension=4, rows=(3, 8), regularisation=0.2, nonconvex=nonconvex)
+    drawn = synthetic_logistic(1, clients=3, dimension=4, rows=(3, 8), regularization=0.2, nonconvex=nonconvex)
     owners = np.repeat(np.arange(3), np.diff(drawn.offsets))
     rows = drawn.examples
-    made = logistic(rows["features"], rows["label"], owners, regularisation=0.2, nonconvex=nonconvex, weighted=weighted)
+    made = logistic(rows["features"], rows["label"], owners, regularization=0.2, nonconvex=nonconvex, weighted=weighted)
     known = logistic_smoothness(made)
     curvature = jax.jit(lambda i, x: jnp.max(jnp.abs(jnp.linalg.eigvalsh(jax.hessian(made.client(i))(x)))))
     for i in range(3):
@@ -219,7 +219,7 @@ def test_logistic_smoothness_is_the_curvature_at_zero_and_nowhere_exceeded(nonco
 
 
 def test_large_margins_do_not_overflow():
-    client = logistic([[1000.0]], [1], [0], regularisation=0.0).client(jnp.uint32(0))
+    client = logistic([[1000.0]], [1], [0], regularization=0.0).client(jnp.uint32(0))
     assert float(client(jnp.array([-5.0]))) == 5000.0
     assert float(jax.grad(client)(jnp.array([-5.0]))[0]) == -1000.0
 
@@ -242,7 +242,7 @@ def test_heterogeneity_separates_clients():
 @pytest.mark.parametrize(
     ("features", "labels", "clients", "message"),
     [
-        ([1.0], [1], [0], "one row an example"),
+        ([1.0], [1], [0], "one row per example"),
         ([[1.0]], [1, 0], [0], r"labels has shape \(2,\)"),
         ([[1.0]], [1], [0, 1], r"clients has shape \(2,\)"),
         ([[np.inf]], [1], [0], "NaN or infinite"),
@@ -254,7 +254,7 @@ def test_bad_rows_are_refused(features, labels, clients, message):
         logistic(features, labels, clients)
 
 
-def test_spam_finds_the_minimiser_of_clients_that_agree():
+def test_spam_finds_the_minimizer_of_clients_that_agree():
     made = quadratics(KEY, 5, 4, delta=0.2, noise=0.0)
     run = simulate(spam(1.0, 0.5, solver=Exact()), made, jnp.zeros(4), rounds=200, key=0)
-    np.testing.assert_allclose(run.params, made.minimiser, atol=1e-8)
+    np.testing.assert_allclose(run.params, made.minimizer, atol=1e-8)

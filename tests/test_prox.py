@@ -268,7 +268,7 @@ def test_an_unbounded_phi_halves_the_step_size(name: str) -> None:
         assert says["certified"] == 1
         assert says["decrease"] < 0
         assert twin.rise(y, X, g, says["step_size"]) == pytest.approx(says["decrease"], rel=1e-6)
-    # along it the minimiser is g gamma / (1 - gamma) away, more than 1.5 gamma g until gamma is 1/3
+    # along it the minimizer is g gamma / (1 - gamma) away, more than 1.5 gamma g until gamma is 1/3
     assert says["step_size"] == 0.25 or says["distance"] <= 1.5 * 0.5 * 1e-3
 
 
@@ -281,7 +281,7 @@ def test_convex_clients_never_halve(name: str) -> None:
 
 
 def test_a_convex_client_may_overshoot() -> None:
-    # phi of a linear client falls up to 2 gamma |g| from x, and its minimiser is gamma |g| from x
+    # phi of a linear client falls up to 2 gamma |g| from x, and its minimizer is gamma |g| from x
     client, gamma = CLIENTS["flat"], 0.5
     g = direction(client)
     y, says = answer(GradientDescent(steps=1, local_rate=1.9 * gamma), client, g, gamma)
@@ -552,7 +552,7 @@ def test_the_exact_prox() -> None:
     hessian = np.asarray(CLIENTS["saddle"].hessian)
     client = Quadratics.of(hessian[None], np.zeros((1, DIMENSION))).client(jnp.uint32(0))
     twin, g = Twin(dataclasses.replace(CLIENTS["saddle"], linear=jnp.zeros(DIMENSION))), np.ones(DIMENSION)
-    for gamma, used in ((0.4, 0.4), (4.8, 0.6)):  # curvature -1: phi has a minimiser for gamma < 1
+    for gamma, used in ((0.4, 0.4), (4.8, 0.6)):  # curvature -1: phi has a minimizer for gamma < 1
         y, says = answer(Exact(), client, g, gamma)
         assert says["step_size"] == pytest.approx(used)
         np.testing.assert_allclose(y, X - np.linalg.solve(hessian + np.eye(DIMENSION) / used, g), rtol=1e-9)

@@ -74,7 +74,7 @@ def test_sppm_is_spam_that_forgets_bit_for_bit(play, population):
 
 def test_sppm_stays_below_its_bound(population):
     gamma, mu = 0.5, float(np.asarray(population.eigenvalues).min())
-    least = jnp.asarray(population.minimiser)
+    least = jnp.asarray(population.minimizer)
     probe = lambda x: {"square": jnp.sum((x - least) ** 2)}
     run = simulate_many(
         sppm(gamma, **PROX), population, jnp.ones(D), rounds=30, keys=range(300), probe=probe, record=()
@@ -94,7 +94,7 @@ def test_sppm_stays_below_its_bound(population):
 def test_sppm_contracts_where_all_clients_agree_on_the_optimum():
     population = quadratics(KEY, clients=5, dimension=D, delta=0.5, condition=3.0, noise=0.0)
     mu = float(np.asarray(population.eigenvalues).min())
-    probe = lambda x: {"distance": jnp.linalg.norm(x - jnp.asarray(population.minimiser))}
+    probe = lambda x: {"distance": jnp.linalg.norm(x - jnp.asarray(population.minimizer))}
     run = simulate(sppm(2.0, **PROX), population, jnp.ones(D), rounds=15, key=0, probe=probe)
     distance = run.probes["distance"]
     assert (distance[1:] <= distance[:-1] / (1 + 2.0 * mu) * (1 + 1e-9) + 1e-15).all()
@@ -383,7 +383,7 @@ EXACT = {
 @pytest.mark.parametrize("name", EXACT)
 def test_the_optimum_is_found_to_the_last_digits(play, population, name):
     method, tolerance = EXACT[name]
-    np.testing.assert_allclose(play(method, population, 300).params, population.minimiser, atol=tolerance)
+    np.testing.assert_allclose(play(method, population, 300).params, population.minimizer, atol=tolerance)
 
 
 @pytest.mark.parametrize("name", [*EXACT, "sppm", "saber_partial", "storm", "meta_storm"])

@@ -164,7 +164,7 @@ def test_the_bound_is_that_of_the_theorem_and_holds(runs: dict[str, Any]) -> Non
     folder, run = runs["one"]
     start = 3 * jnp.ones(4)
     gap = float(CLIENTS.loss(start)) - CLIENTS.optimum
-    sigma = float(max(CLIENTS.sigma(start), CLIENTS.sigma(jnp.asarray(CLIENTS.minimiser))))
+    sigma = float(max(CLIENTS.sigma(start), CLIENTS.sigma(jnp.asarray(CLIENTS.minimizer))))
     error = float(CLIENTS.sigma(start)) ** 2
     constants = Constants(CLIENTS.delta, sigma, gap, error)
     (source,) = read_all([folder], BoundOverlay(constants))

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from fedspam import Faults, Ragged, simulate, simulate_many, spam_pp, spam_ppa
-from fedspam.clients import MeanOracle, of_unequal_sizes, ragged
+from fedspam.clients import MeanOracle, ragged, with_several_capacities
 from fedspam.federation.traced import Traced
 from fedspam.methods import fedavg, scaffold
 from fedspam.solvers import GradientDescent
@@ -31,7 +31,7 @@ def a_population(**options):
 @pytest.fixture(autouse=True)
 def small(monkeypatch):
     """These clients have few numbers, and are to be told apart all the same."""
-    monkeypatch.setattr(ragged, "SMALL", 320)
+    monkeypatch.setattr(ragged, "SMALL_CLIENT", 320)
 
 
 @pytest.fixture
@@ -60,8 +60,8 @@ def test_capacities_are_those_that_many_clients_need(sizes, capacities):
 def test_minibatches_and_small_clients_need_no_capacities(population, monkeypatch):
     assert population.capacities == (25, 100, 200)
     assert a_population(batch=8).capacities == ()
-    assert of_unequal_sizes(dataclasses.replace(population, batch=8)) is None
-    monkeypatch.setattr(ragged, "SMALL", 10**4)
+    assert with_several_capacities(dataclasses.replace(population, batch=8)) is None
+    monkeypatch.setattr(ragged, "SMALL_CLIENT", 10**4)
     assert a_population().capacities == ()
 
 
@@ -106,7 +106,7 @@ def test_packed_rows_are_the_mean_client(weighted, chunk):
 
 
 @pytest.mark.slow
-def test_many_runs_of_clients_of_unequal_sizes(population):
+def test_many_runs_of_clients_with_several_capacities(population):
     method = spam_pp(5, 0.5, 0.3, solver=SOLVER)
     alone = simulate(method, population, jnp.zeros(4), rounds=4, key=2)
     for side_by_side in (None, True):

@@ -57,7 +57,7 @@ class Instances:
         deviations -= deviations.mean(1, keepdims=True)
         deviations *= delta / np.abs(np.linalg.eigvalsh(deviations)).max((1, 2))[:, None, None, None]
         basis = np.linalg.qr(draw(D, D))[0]
-        # curvatures from well below zero, as far as phi still has a minimiser for every client, to far above
+        # curvatures from well below zero, as far as phi still has a minimizer for every client, to far above
         floor = -0.5 * (1 / self.gamma - delta)
         spectrum = floor[:, None] + np.exp(random.uniform(-3, 3, (INSTANCES, D))) * delta
         self.hessian = np.einsum("kij,kj,klj->kil", basis, spectrum, basis)
@@ -248,7 +248,7 @@ def gram_delta(clients):
 
 @pytest.fixture(scope="module")
 def clients():
-    return synthetic_logistic(3, clients=6, dimension=4, rows=12, heterogeneity=1.0, regularisation=0.5, nonconvex=True)
+    return synthetic_logistic(3, clients=6, dimension=4, rows=12, heterogeneity=1.0, regularization=0.5, nonconvex=True)
 
 
 @pytest.mark.slow
@@ -458,7 +458,7 @@ def test_the_generated_problem_has_the_constants_asked_for():
     clients, start = command.problem(command.TheoryOptions(delta=0.3, sigma=2.0, gap=5.0, smoothness=6.0))
     assert clients.delta == pytest.approx(0.3)
     assert clients.smoothness == pytest.approx(6.0)
-    assert float(clients.sigma(jnp.asarray(clients.minimiser))) == pytest.approx(2.0)
+    assert float(clients.sigma(jnp.asarray(clients.minimizer))) == pytest.approx(2.0)
     assert float(clients.loss(start)) - clients.optimum == pytest.approx(5.0)
 
 

@@ -66,7 +66,7 @@ def convex():
 
 @pytest.fixture(scope="module")
 def clients():
-    return synthetic_logistic(3, clients=8, dimension=4, rows=12, heterogeneity=1.0, regularisation=0.5, nonconvex=True)
+    return synthetic_logistic(3, clients=8, dimension=4, rows=12, heterogeneity=1.0, regularization=0.5, nonconvex=True)
 
 
 def gram_delta(clients):
@@ -209,7 +209,7 @@ def test_printed_theorem_on_varying_steps_is_false():
     p = np.asarray(least_fresh_weight(gamma, 1.0))
 
     def round(state, now):
-        y, e = state  # y = grad f(x), e = g - grad f(x); f = h x²/2 from its minimiser on, and g_0 is off by 1
+        y, e = state  # y = grad f(x), e = g - grad f(x); f = h x²/2 from its minimizer on, and g_0 is off by 1
         gamma, p, first = now
         e = jnp.where(first, e, (1 - p) * e)
         y = y - gamma * curvature / (1 + gamma * curvature) * (y + e)
@@ -331,7 +331,7 @@ def test_printed_theorem_on_cohorts_is_false_for_alike_members():
     bases, signs = np.linalg.qr(random.standard_normal((16, d, d)))[0], random.choice([-1.0, 1.0], (16, d))
     clients = Wavy(jnp.asarray(bases), jnp.asarray(signs))
     ids = np.repeat(random.integers(0, clients.size, (rounds, 1)), cohort, axis=1)
-    start = jnp.zeros(d)  # the minimiser of f, where g_0 = 0 is exact: V_0 = 0
+    start = jnp.zeros(d)  # the minimizer of f, where g_0 = 0 is exact: V_0 = 0
     known = Constants(delta=1.0, sigma=np.sqrt(d))
     p = {"printed": printed_fresh_weight(gamma, 1.0, cohort), "corrected": least_fresh_weight(gamma, 1.0, 1.0)}
     found = {}

@@ -4,6 +4,7 @@ import zlib
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 from jaxtyping import Array, Integer, Key, UInt32
 
@@ -21,6 +22,16 @@ def key_of(key: Key[Array, ""] | int) -> Key[Array, ""]:
     if key >= 2**32:
         raise ValueError(f"key = {key} must be below 2^32 = {2**32}: JAX drops the bits above; give a smaller seed")
     return jax.random.key(int(key))
+
+
+def as_key(key: Key[Array, ""] | int) -> Key[Array, ""]:
+    """The key itself, or the key of a seed."""
+    return jax.random.key(key) if isinstance(key, int) else key
+
+
+def numpy_generator(key: Key[Array, ""] | int) -> np.random.Generator:
+    """NumPy's generator seeded with a key, for draws outside compiled code."""
+    return np.random.default_rng(np.asarray(jax.random.key_data(as_key(key))))
 
 
 def fold_name(key: Key[Array, ""], name: str) -> Key[Array, ""]:

@@ -1,34 +1,25 @@
-"""Who there is to ask: the distribution D of the paper, and what one client can answer.
+"""Populations of clients: the distribution D of the paper, and the loss of each client.
 
 Three kinds of population serve the same protocol:
 
-- `Generated`: endless. A client's id is 32 random bits and its data is made from them on demand.
-- `Ragged`: finite, on the device. The examples of all clients lie end to end in one array.
-- `Hosted`: finite, computed by Python code of any framework outside JAX.
+- `Generated`: endless. A client's id is 32 random bits, and its data is made from them on demand.
+- `Ragged`: finite, on the device. The examples of all clients are concatenated into one array.
+- `Hosted`: finite, computed outside JAX by Python code of any framework.
 
 All of them are pytrees, so that their data enters a compiled function as an argument.
 """
 
-from fedspam.clients.faults import Faults
-from fedspam.clients.generated import DataOracle, Generated
-from fedspam.clients.hosted import Hosted, HostedOracle
-from fedspam.clients.mean import MeanOracle
-from fedspam.clients.protocol import Ids, Loss, Oracle, Population, draw
-from fedspam.clients.ragged import Ragged, RaggedOracle, of_unequal_sizes
-
-__all__ = [
-    "DataOracle",
-    "Faults",
-    "Generated",
-    "Hosted",
-    "HostedOracle",
-    "Ids",
-    "Loss",
-    "MeanOracle",
-    "Oracle",
-    "Population",
-    "Ragged",
-    "RaggedOracle",
-    "draw",
-    "of_unequal_sizes",
-]
+from fedspam.clients.faults import Faults as Faults
+from fedspam.clients.generated import DataOracle as DataOracle
+from fedspam.clients.generated import Generated as Generated
+from fedspam.clients.hosted import Hosted as Hosted
+from fedspam.clients.hosted import HostedOracle as HostedOracle
+from fedspam.clients.mean import MeanOracle as MeanOracle
+from fedspam.clients.protocol import Ids as Ids
+from fedspam.clients.protocol import Loss as Loss
+from fedspam.clients.protocol import Oracle as Oracle
+from fedspam.clients.protocol import Population as Population
+from fedspam.clients.protocol import draw as draw
+from fedspam.clients.ragged import Ragged as Ragged
+from fedspam.clients.ragged import RaggedOracle as RaggedOracle
+from fedspam.clients.ragged import with_several_capacities as with_several_capacities

@@ -1,4 +1,4 @@
-"""What goes wrong in a simulation: clients that stay silent, answer late, answer nonsense, or mean harm."""
+"""Faults of a simulation: clients that do not reply, reply late, reply NaN, or attack."""
 
 from collections.abc import Callable
 from typing import Any, Protocol
@@ -12,14 +12,14 @@ from fedspam._internal.trees import struct
 
 
 class Attack(Protocol):
-    """What a client that means harm makes of its reply."""
+    """How an adversary changes its reply."""
 
     def __call__(self, reply: PyTree) -> PyTree: ...
 
 
 @struct
 class SignFlip:
-    r"""The reply times :math:`-s`: pulls where the honest reply pushes."""
+    r"""The reply times :math:`-s`."""
 
     scale: float = 1.0
 
@@ -39,7 +39,7 @@ class Huge:
 
 @struct
 class Drift:
-    """The reply plus a constant in every number: small enough, it looks like any other."""
+    """The reply plus a constant in every number: if small, it is hard to tell from honest replies."""
 
     by: float = 1.0
 
@@ -49,10 +49,10 @@ class Drift:
 
 @struct
 class Faults:
-    """What goes wrong in a simulation.
+    """The faults of a simulation.
 
-    Dropouts, NaN and delays strike each client and each exchange independently. Adversaries are always the same
-    clients, chosen by their ids.
+    Dropouts, NaN and delays are independent for each client and exchange. Adversaries are always the same clients,
+    chosen by their ids.
 
     >>> import jax.numpy as jnp
     >>> faults = Faults(dropout=0.2, adversarial=0.3, attack=SignFlip(5.0))
@@ -60,11 +60,11 @@ class Faults:
     9
 
     Arguments:
-        dropout: the probability that a client never answers.
-        nan: that it answers with NaN.
-        late: that its answer comes after the deadline; it is paid for and not used.
-        adversarial: the share of the clients that attack.
-        attack: how they do: `SignFlip`, `Huge` or `Drift`.
+        dropout: the probability that a client does not reply.
+        nan: the probability that it replies with NaN.
+        late: the probability that its reply comes after the deadline; its bytes count, but it is not used.
+        adversarial: the share of clients that attack.
+        attack: `SignFlip`, `Huge` or `Drift`.
     """
 
     dropout: float = 0.0
@@ -77,16 +77,18 @@ class Faults:
         for name in ("dropout", "nan", "late", "adversarial"):
             checks.between(name, getattr(self, name), 0, 1)
         if all(map(checks.is_number, (self.dropout, self.nan, self.late))) and self.dropout + self.nan + self.late > 1:
-            raise ValueError(f"dropout + nan + late = {self.dropout + self.nan + self.late} must be at most 1")
+            raise ValueError(
+                f"dropout + nan + late = {self.dropout + self.nan + self.late} must be at most 1; lower one of them"
+            )
 
     def is_adversary(self, id: UInt32[Array, "*shape"]) -> Bool[Array, "*shape"]:
-        """Whether the client of this id attacks, if it is asked."""
-        # steps of the golden ratio around a circle: any run of ids has the share asked for, up to one or two clients
+        """Whether the client of this id attacks."""
+        # steps of the golden ratio around a circle: any range of ids has this share, up to one or two clients
         place = (jnp.asarray(id, jnp.uint32) * jnp.uint32(2654435769)).astype(jnp.result_type(float)) * 2.0**-32
         return place < self.adversarial
 
     def strike(self, key: Key[Array, ""], id: UInt32[Array, ""], reply: PyTree) -> tuple[PyTree, Any, Any]:
-        """The reply as it arrives, whether it arrives at all, and whether it does in time."""
+        """The reply as it arrives, whether it arrives at all, and whether it arrives in time."""
         reply = trees.where(self.is_adversary(id), self.attack(reply), reply)
         luck = jax.random.uniform(prng.fold_name(key, "fault"))
         lost = luck < self.dropout
@@ -97,7 +99,7 @@ class Faults:
 
 
 def _changed(change: Callable[[Array], Array], reply: PyTree) -> PyTree:
-    """The reply with all numbers changed that can reach the server's state; reports stay honest."""
+    """The reply with its numbers changed, except for reports, which do not reach the server's state."""
     leaves, structure = jax.tree.flatten(reply, is_leaf=trees.is_report)
-    matters = lambda leaf: not trees.is_report(leaf) and jnp.issubdtype(jnp.result_type(leaf), jnp.inexact)
-    return jax.tree.unflatten(structure, [change(leaf) if matters(leaf) else leaf for leaf in leaves])
+    attacked = lambda leaf: not trees.is_report(leaf) and jnp.issubdtype(jnp.result_type(leaf), jnp.inexact)
+    return jax.tree.unflatten(structure, [change(leaf) if attacked(leaf) else leaf for leaf in leaves])

@@ -1,8 +1,8 @@
-"""Rows of large arrays, at a cost that does not depend on how large they are.
+"""Rows of large arrays, at a cost independent of the size of the arrays.
 
-XLA takes indexing that is fused with other work for a reading of the whole array, and has all threads of a CPU share in
-it: with three million small clients a round took three times as long as with a thousand. Slices it takes for what they
-are. ``vmap`` would turn slices into indexing; so here they are cut out one by one.
+On a CPU, XLA estimates the cost of indexing that is fused with other work by the size of the whole array, and splits it
+among all threads: with three million small clients a round took three times as long as with a thousand. Slices are
+estimated correctly. ``vmap`` would turn slices into indexing, so here they are taken one by one.
 """
 
 from collections.abc import Sequence
@@ -14,11 +14,11 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Integer, PyTree
 
-FEW = 4  # slices are cut out side by side, more in a loop
+UNROLLED = 4  # at most so many slices are taken without a loop
 
 
 def runs(arrays: PyTree[Array], starts: Integer[Array, "*starts"], length: int) -> PyTree[Array]:
-    """``array[start : start + length]`` for every start, of every array; a run must lie within it.
+    """``array[start : start + length]`` for every start, of every array; the slice must lie within it.
 
     >>> import jax.numpy as jnp
     >>> runs(jnp.arange(6), jnp.array([1, 4]), 2).tolist()
@@ -48,14 +48,14 @@ def _cut(array: Array, starts: Integer[Array, "*starts"], length: int) -> Array:
     def cut(array: Any, starts: Any) -> Any:
         one = partial(lax.dynamic_slice_in_dim, array, slice_size=length)
         flat = starts.reshape(-1)
-        few = flat.size <= FEW
-        result = jnp.stack([one(flat[i]) for i in range(flat.size)]) if few else lax.map(one, flat)
+        unrolled = flat.size <= UNROLLED
+        result = jnp.stack([one(flat[i]) for i in range(flat.size)]) if unrolled else lax.map(one, flat)
         return result.reshape(*starts.shape, *result.shape[1:])
 
     @cut.def_vmap
     def _(size: int, batched: Sequence[bool], array: Any, starts: Any) -> tuple[Any, bool]:
-        if batched[0]:  # arrays of their own: nobody has large ones many times
-            axes = tuple(0 if yes else None for yes in batched)
+        if batched[0]:  # one array per element of the batch: these are small
+            axes = tuple(0 if each else None for each in batched)
             return jax.vmap(lambda array, starts: _indexed(array, starts, length), axes)(array, starts), True
         return cut(array, starts), True
 

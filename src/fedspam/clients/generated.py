@@ -13,7 +13,7 @@ from fedspam.clients.protocol import Ids, Loss
 
 @struct
 class DataOracle:
-    """A loss closed over one client's data."""
+    """A loss of one client's data."""
 
     data: PyTree
     loss: Loss = static()
@@ -29,22 +29,22 @@ class DataOracle:
 
 @struct
 class Generated:
-    """An endless population: client `id` owns ``make(key)`` where the key follows from seed and id.
+    """An endless population: client `id` has the data ``make(key)``, with a key made from seed and id.
 
-    Nothing is stored, so four billion clients cost what one costs.
+    Nothing is stored, so four billion clients cost as much as one.
 
     >>> import jax, jax.numpy as jnp
     >>> clients = Generated(make=lambda key: jax.random.normal(key, (3,)),
-    ...                    loss=lambda x, centre: 0.5 * jnp.sum((x - centre) ** 2))
+    ...                    loss=lambda x, center: 0.5 * jnp.sum((x - center) ** 2))
     >>> ids = clients.sample(jax.random.key(0), 2)
     >>> clients.client(ids[0])(jnp.zeros(3)).shape
     ()
 
     Arguments:
-        make: key -> data of one client, traceable.
+        make: key -> the data of one client; traceable.
         loss: (params, data) -> scalar; with `minibatch`, (params, data, key) -> scalar.
-        seed: which endless population.
-        minibatch: whether the loss takes a key and draws from the data.
+        seed: of the population; another seed gives other clients.
+        minibatch: whether the loss takes a key, to draw a minibatch from the data.
     """
 
     make: Callable[[Key[Array, ""]], PyTree] = static()

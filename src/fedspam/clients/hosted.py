@@ -15,7 +15,7 @@ from fedspam.clients.protocol import Ids, draw
 
 @struct
 class HostedOracle:
-    """A client whose loss and gradient are computed outside JAX, by a call back to the host."""
+    """A client whose loss and gradient are computed outside JAX, by a callback to the host."""
 
     id: UInt32[Array, ""]
     weight: Scalar
@@ -28,13 +28,14 @@ class HostedOracle:
 
 @struct
 class Hosted:
-    """A finite population whose clients live on the host: PyTorch modules, files, anything.
+    """A finite population whose clients are computed on the host: PyTorch modules, files, anything.
 
     Arguments:
         answer: (id, params, seed) -> (loss, gradient); NumPy in, NumPy out. The seed is None, or two
-            32-bit integers that must pick the minibatch: equal seeds, equal minibatch.
+            32-bit integers that determine the minibatch: equal seeds must give equal minibatches.
         count: how many clients there are.
-        weights: the number of examples of each, or None for 1.
+        weights: the number of examples per client, or None for 1.
+        replace: whether a cohort may hold a client twice.
     """
 
     answer: Callable[[int, Any, tuple[int, int] | None], tuple[Any, Any]] = static()
@@ -67,9 +68,9 @@ def _hosted(
     dtype = jnp.result_type(*jax.tree.leaves(params))
 
     def on_host(id: Any, seed: Any, seeded: Any, params: Any) -> tuple[Any, Any]:
-        pick = (int(seed[0]), int(seed[1])) if bool(seeded) else None
-        value, gradient = answer(int(id), jax.tree.map(np.asarray, params), pick)
-        gradient = jax.tree.map(lambda got, like: np.asarray(got, like.dtype).reshape(like.shape), gradient, params)
+        minibatch = (int(seed[0]), int(seed[1])) if bool(seeded) else None
+        value, gradient = answer(int(id), jax.tree.map(np.asarray, params), minibatch)
+        gradient = jax.tree.map(lambda leaf, like: np.asarray(leaf, like.dtype).reshape(like.shape), gradient, params)
         return np.asarray(value, dtype), gradient
 
     def both(params: Params) -> tuple[Scalar, Params]:

@@ -10,22 +10,22 @@ from jaxtyping import Array, Bool, Key, UInt32
 from fedspam._internal.trees import Params, Scalar, static, struct
 from fedspam.clients import gather
 from fedspam.clients.protocol import Ids, Population
-from fedspam.clients.ragged import Ragged, RaggedOracle, of_unequal_sizes
+from fedspam.clients.ragged import Ragged, RaggedOracle, with_several_capacities
 
 
 @struct
 class MeanOracle:
-    """The mean client of a cohort: what an affine work is done on once, instead of once per client.
+    """The mean client of a cohort: affine client work is done once on it, instead of once per client.
 
-    Its loss is the mean of the cohort's losses, so that its gradient costs what a central gradient over
-    the same examples costs. Above `chunk` clients the gradient is accumulated chunk by chunk; where clients differ much
-    in size, over blocks of as many rows as that many small clients have. So accumulated it has gradients, and their
-    derivatives along a direction, and no others.
+    Its loss is the mean of the cohort's losses, so its gradient costs as much as a central gradient over the same
+    examples. Above `chunk` clients the gradient is accumulated chunk by chunk; if clients differ much in size, over
+    blocks with as many rows as `chunk` small clients have. An accumulated loss has gradients and their directional
+    derivatives, no other derivatives.
 
     Arguments:
-        population: who the clients are.
+        population: all clients.
         ids: the cohort.
-        chunk: clients side by side.
+        chunk: clients computed side by side.
         kept: which of the ids count; None for all.
     """
 
@@ -42,7 +42,7 @@ class MeanOracle:
         size = self.ids.shape[0]
         kept = jnp.ones(size, bool) if self.kept is None else self.kept
         count = size if self.kept is None else jnp.maximum(jnp.sum(kept), 1)
-        if (unequal := of_unequal_sizes(self.population)) is not None:
+        if (unequal := with_several_capacities(self.population)) is not None:
             part, parts = self._packed(unequal, kept)
         elif size <= self.chunk:
             return self._total(params, key, self.ids, kept) / count
@@ -76,12 +76,12 @@ class MeanOracle:
         return lambda params, index: self._total(params, key, ids[index], slots[index]), ids.shape[0]
 
     def _packed(self, clients: Ragged, kept: Bool[Array, " cohort"]) -> tuple[Any, Any]:
-        """The sum over one block of rows, and how many blocks there are: the rows of all clients lie end to end in
-        them, without padding between, which clients of unequal sizes would have much of."""
+        """The sum over one block of rows, and how many blocks there are. The blocks hold the rows of all clients end to
+        end, without the padding that clients of unequal sizes would need."""
         counts = jnp.where(kept, clients.counts(self.ids), 0)
         ends = jnp.cumsum(counts)
-        # where a client's rows begin, less where they do in the blocks
-        begins = gather.rows(clients.offsets, self.ids) - (ends - counts)
+        # from a row's place in the blocks to its place in the population's arrays
+        shifts = gather.rows(clients.offsets, self.ids) - (ends - counts)
         share = clients.factor(self.ids, counts) / jnp.maximum(counts, 1)
         block = self.chunk * clients.capacities[0]
 
@@ -89,7 +89,7 @@ class MeanOracle:
             place = index * block + jnp.arange(block)
             inside = jnp.minimum(place, ends[-1] - 1)
             client = jnp.searchsorted(ends, inside, side="right")
-            losses = clients.loss(params, gather.rows(clients.examples, begins[client] + inside))
+            losses = clients.loss(params, gather.rows(clients.examples, shifts[client] + inside))
             return jnp.sum(jnp.where(place < ends[-1], share[client].astype(losses.dtype) * losses, 0))
 
         return part, (ends[-1] + block - 1) // block
@@ -100,8 +100,8 @@ class MeanOracle:
             return self.population.client(ids[0])(params, own_key(ids[0])) * kept[0]
         first = self.population.client(ids[0])
         if isinstance(first, RaggedOracle):
-            # the rows of all clients as one batch: a central gradient, with no vmap for the compiler to undo
-            rows, shares = jax.vmap(lambda id: self._picked(id, own_key(id)))(ids)
+            # the rows of all clients as one batch: faster than vmap over clients
+            rows, shares = jax.vmap(lambda id: self._rows_and_shares(id, own_key(id)))(ids)
             flat = jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), rows)
             losses = first.loss(params, flat).reshape(shares.shape)
             shares = jnp.where(kept[:, None], shares, 0).astype(losses.dtype)
@@ -112,7 +112,7 @@ class MeanOracle:
 
         return jnp.sum(jnp.where(kept, jax.vmap(loss)(ids), 0))
 
-    def _picked(self, id: UInt32[Array, ""], key: Key[Array, ""] | None) -> Any:
+    def _rows_and_shares(self, id: UInt32[Array, ""], key: Key[Array, ""] | None) -> Any:
         oracle = self.population.client(id)
         assert isinstance(oracle, RaggedOracle)
-        return oracle.picked(key)
+        return oracle.rows_and_shares(key)

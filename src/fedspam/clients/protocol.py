@@ -1,4 +1,4 @@
-"""What a client can answer, who there is to ask, and how ids are drawn."""
+"""The protocols of a client and a population, and how ids are drawn."""
 
 from collections.abc import Callable
 from typing import Any, Protocol
@@ -15,22 +15,22 @@ Loss = Callable[..., Any]
 
 
 class Oracle(Protocol):
-    """One client's loss f_xi: differentiable in its parameters; the key, if any, picks the minibatch."""
+    """One client's loss f_xi, differentiable in the parameters; the key, if given, chooses the minibatch."""
 
     @property
     def weight(self) -> Any:
-        """The number of its examples, or 1."""
+        """The number of the client's examples, or 1."""
         ...
 
     def __call__(self, params: Params, key: Key[Array, ""] | None = None) -> Scalar: ...
 
 
 class Population(Protocol):
-    """A distribution over clients: draw ids, and build the client of an id on demand."""
+    """A distribution over clients: it draws ids, and makes the client of an id on demand."""
 
     @property
     def size(self) -> int | None:
-        """How many clients there are; None where they never end."""
+        """How many clients there are; None if endless."""
         ...
 
     def sample(self, key: Key[Array, ""], count: int) -> Ids: ...
@@ -46,7 +46,7 @@ def draw(key: Key[Array, ""], count: int, size: int, replace: bool) -> Ids:
     if count > size:
         raise ValueError(
             f"cohort size = {count} is larger than the population of {size} clients; "
-            f"ask for at most {size}, or sample with replace=True"
+            f"draw at most {size}, or sample with replace=True"
         )
     if count == 1:
         return prng.index(key, size)[None]

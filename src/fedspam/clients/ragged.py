@@ -1,4 +1,4 @@
-"""A finite population on the device, whose clients hold different numbers of examples."""
+"""A finite population on the device, whose clients have different numbers of examples."""
 
 import dataclasses
 import math
@@ -14,13 +14,14 @@ from fedspam._internal.trees import Params, Scalar, static, struct
 from fedspam.clients import gather
 from fedspam.clients.protocol import Ids, Loss, Population, draw
 
-SMALL = 2**15  # numbers of a client: padding to fewer costs less than what sizes of their own do
-MANY = 0.2  # of the clients are worth a capacity of their own
+# one program is compiled per capacity, and more capacities compile longer than they save:
+SMALL_CLIENT = 2**15  # numbers; if the largest client has fewer, one capacity serves all
+LEAST_SHARE = 0.2  # of the clients, for a capacity of their own
 
 
 @struct
 class RaggedOracle:
-    """The mean loss over one client's rows; the padding beyond them repeats its last row and weighs nothing."""
+    """The mean loss over one client's rows; padding repeats the last row and has weight 0."""
 
     examples: PyTree[Array]
     offset: Integer[Array, ""]
@@ -29,7 +30,7 @@ class RaggedOracle:
     loss: Loss = static()
     capacity: int = static()
     batch: int | None = static()
-    fetched: bool = static(default=False)  # whether the examples are this client's alone
+    fetched: bool = static(default=False)  # whether `examples` holds only this client's rows
 
     @property
     def weight(self) -> Scalar:
@@ -41,14 +42,14 @@ class RaggedOracle:
         mean = jnp.sum(jnp.where(kept, losses, 0)) / jnp.sum(kept)
         return jnp.asarray(self.factor, mean.dtype) * mean
 
-    def picked(self, key: Key[Array, ""] | None = None) -> tuple[PyTree[Array], Float[Array, " rows"]]:
-        """The rows that a call with this key looks at, and the share of each in the loss; that of padding is 0."""
+    def rows_and_shares(self, key: Key[Array, ""] | None = None) -> tuple[PyTree[Array], Float[Array, " rows"]]:
+        """The rows that a call with this key uses, and the share of each in the loss; 0 for padding."""
         rows, kept = self._rows(key)
         shares = jnp.where(kept, self.factor / jnp.sum(kept).astype(jnp.result_type(float)), 0)
         return rows, shares
 
     def fetch(self) -> "RaggedOracle":
-        """The same with all its rows at hand, once for all calls; itself where it looks at minibatches."""
+        """The same client with its rows gathered once for all calls; itself if it uses minibatches."""
         if self.batch is not None:
             return self
         return dataclasses.replace(self, examples=self._all(), offset=jnp.zeros_like(self.offset), fetched=True)
@@ -56,7 +57,7 @@ class RaggedOracle:
     def _rows(self, key: Key[Array, ""] | None) -> tuple[PyTree[Array], Bool[Array, " rows"]]:
         if key is None or self.batch is None or self.batch >= self.capacity:
             return self.examples if self.fetched else self._all(), jnp.arange(self.capacity) < self.count
-        # distinct rows of this client; those beyond its own number are masked
+        # distinct rows of this client; slots beyond its number of rows are masked
         slot = jnp.arange(self.batch, dtype=jnp.uint32)
         shuffled = prng.permuted(key, jnp.minimum(slot, jnp.uint32(self.count - 1)), self.count)
         places = self.offset + shuffled.astype(jnp.int32)
@@ -73,16 +74,15 @@ class RaggedOracle:
 
 @struct
 class Ragged:
-    """A finite population whose clients hold different numbers of examples.
+    """A finite population whose clients have different numbers of examples. Build it with `Ragged.of`.
 
-    Build it with `Ragged.of`. The objective is the unweighted mean over clients of each client's mean
-    loss; with ``weighted=True`` a client's loss is scaled by its share of the examples, so that the same
-    unweighted mean is the pooled loss.
+    The objective is the mean over clients of each client's mean loss. With ``weighted=True`` a client's loss is scaled
+    by its number of examples, so that the objective is the mean over all examples.
 
     >>> import jax.numpy as jnp
     >>> mean = lambda x, rows: 0.5 * jnp.sum((rows - x) ** 2, axis=1)
-    >>> people = Ragged.of([jnp.ones((2, 3)), jnp.zeros((5, 3))], mean)
-    >>> people.size, people.capacity, float(people.client(jnp.uint32(0))(jnp.zeros(3)))
+    >>> clients = Ragged.of([jnp.ones((2, 3)), jnp.zeros((5, 3))], mean)
+    >>> clients.size, clients.capacity, float(clients.client(jnp.uint32(0))(jnp.zeros(3)))
     (2, 5, 1.5)
     """
 
@@ -93,7 +93,7 @@ class Ragged:
     batch: int | None = static(default=None)
     replace: bool = static(default=False)
     weighted: bool = static(default=False)
-    capacities: tuple[int, ...] = static(default=())  # rows that clients are padded to, where one for all wastes much
+    capacities: tuple[int, ...] = static(default=())  # numbers of rows to pad to, if one for all wastes much
 
     @classmethod
     def of(
@@ -105,14 +105,14 @@ class Ragged:
         replace: bool = False,
         weighted: bool = False,
     ) -> "Ragged":
-        """From one pytree of arrays per client, all with the rows as first axis.
+        """From one pytree of arrays per client; the first axis of every array is that of the rows.
 
         Arguments:
             clients: the examples of each client.
             loss: (params, rows) -> one loss per row.
-            batch: rows in a minibatch; None for all of a client's rows at every call.
+            batch: rows in a minibatch; None to use all of a client's rows in every call.
             replace: whether a cohort may hold a client twice.
-            weighted: whether f is the mean over examples instead of the mean over clients.
+            weighted: whether the objective is the mean over examples instead of over clients.
         """
         if not clients:
             raise ValueError("the population has no clients; give at least one")
@@ -143,7 +143,7 @@ class Ragged:
         replace: bool = False,
         weighted: bool = False,
     ) -> "Ragged":
-        """From the examples of all clients end to end, and how many each client has."""
+        """From the concatenated examples of all clients, and the number of each client's."""
         rows = np.asarray(sizes, np.int64)
         if rows.size == 0:
             raise ValueError("the population has no clients; give at least one")
@@ -182,13 +182,13 @@ class Ragged:
         return begins_and_ends[:, 1] - begins_and_ends[:, 0]
 
     def factor(self, ids: UInt32[Array, "*shape"], counts: Integer[Array, "*shape"]) -> Float[Array, "*shape"]:
-        """What the losses of clients with so many rows are multiplied by; that of a number that nobody has is NaN."""
+        """The factor on the loss of clients with these numbers of rows; NaN for ids outside the population."""
         total = jax.tree.leaves(self.examples)[0].shape[0]
         share = counts.astype(jnp.result_type(float)) * (self.size / total) if self.weighted else 1.0
         return jnp.where(jnp.asarray(ids) < self.size, share, jnp.nan)
 
     def within(self, capacity: int) -> "Ragged":
-        """The same for clients that have no more rows than this, padded no further."""
+        """The same population padded to this number of rows, for clients that have at most so many."""
         return dataclasses.replace(self, capacity=capacity, capacities=())
 
     def client(self, id: UInt32[Array, ""]) -> RaggedOracle:
@@ -201,25 +201,22 @@ class Ragged:
         return oracle.fetch()
 
 
-def of_unequal_sizes(population: Population) -> Ragged | None:
-    """The population, if its clients are padded to several capacities."""
+def with_several_capacities(population: Population) -> Ragged | None:
+    """The population if its clients are padded to several capacities, else None."""
     if not isinstance(population, Ragged) or population.batch is not None or not population.capacities:
         return None
     return population
 
 
 def _capacities(sizes: Integer[np.ndarray, " clients"], examples: PyTree) -> tuple[int, ...]:
-    """Half the largest size, a quarter, an eighth, and the largest itself: of them those that many clients need.
-
-    Each is compiled for itself, so there are few; and where the largest client is small, there is one.
-    """
+    """Which of an eighth, a quarter, a half and all of the largest size enough clients need; () for one capacity."""
     largest = int(sizes.max())
-    if largest * sum(math.prod(np.shape(leaf)[1:]) for leaf in jax.tree.leaves(examples)) < SMALL:
+    if largest * sum(math.prod(np.shape(leaf)[1:]) for leaf in jax.tree.leaves(examples)) < SMALL_CLIENT:
         return ()
     kept, below = [], 0
     for capacity in (-(-largest // 8), -(-largest // 4), -(-largest // 2), largest):
-        fits = int(np.count_nonzero(sizes <= capacity))
-        if fits - below >= MANY * sizes.size or capacity == largest:
+        fitting = int(np.count_nonzero(sizes <= capacity))
+        if fitting - below >= LEAST_SHARE * sizes.size or capacity == largest:
             kept.append(capacity)
-            below = fits
+            below = fitting
     return tuple(kept) if len(kept) > 1 else ()

@@ -1,63 +1,46 @@
-"""Data that lies on disk or is made on demand: one file a format, and the ways to split rows among clients."""
+"""Readers of data files, one module per format, and ways to split rows among clients."""
 
-from fedspam.datasets.arrays import read_arrays
-from fedspam.datasets.federated import FederatedData
-from fedspam.datasets.femnist import Femnist, read_femnist
-from fedspam.datasets.folder import FOLDER_VARIABLE, data_folder, data_path
-from fedspam.datasets.har import ACTIVITIES, Activity, read_har, read_har_windows
-from fedspam.datasets.heart import HOSPITALS, Heart, read_heart
-from fedspam.datasets.idx import read_idx, read_labelled
-from fedspam.datasets.leaf import read_leaf, stream_leaf
-from fedspam.datasets.libsvm import Rows, read_libsvm
-from fedspam.datasets.mapped import open_mapped, write_mapped
-from fedspam.datasets.partition import by_key, dirichlet, iid, shards
-from fedspam.datasets.shakespeare import Shakespeare, read_roles, read_shakespeare
-from fedspam.datasets.synthetic import endless, read_digits, synthetic
-from fedspam.datasets.table import from_partitions, from_table, read_csv
-from fedspam.datasets.text import ALPHABET, SYMBOLS, decode, encode, sequences
-from fedspam.datasets.tff import read_tff, stream_tff
-
-__all__ = [
-    "ACTIVITIES",
-    "ALPHABET",
-    "FOLDER_VARIABLE",
-    "HOSPITALS",
-    "SYMBOLS",
-    "Activity",
-    "FederatedData",
-    "Femnist",
-    "Heart",
-    "Rows",
-    "Shakespeare",
-    "by_key",
-    "data_folder",
-    "data_path",
-    "decode",
-    "dirichlet",
-    "encode",
-    "endless",
-    "from_partitions",
-    "from_table",
-    "iid",
-    "open_mapped",
-    "read_arrays",
-    "read_csv",
-    "read_digits",
-    "read_femnist",
-    "read_har",
-    "read_har_windows",
-    "read_heart",
-    "read_idx",
-    "read_labelled",
-    "read_leaf",
-    "read_libsvm",
-    "read_roles",
-    "read_shakespeare",
-    "read_tff",
-    "sequences",
-    "shards",
-    "stream_leaf",
-    "stream_tff",
-    "synthetic",
-    "write_mapped",
-]
+from fedspam.datasets.arrays import read_arrays as read_arrays
+from fedspam.datasets.federated import FederatedData as FederatedData
+from fedspam.datasets.femnist import Femnist as Femnist
+from fedspam.datasets.femnist import read_femnist as read_femnist
+from fedspam.datasets.folder import FOLDER_VARIABLE as FOLDER_VARIABLE
+from fedspam.datasets.folder import data_folder as data_folder
+from fedspam.datasets.folder import data_path as data_path
+from fedspam.datasets.har import ACTIVITIES as ACTIVITIES
+from fedspam.datasets.har import Activity as Activity
+from fedspam.datasets.har import read_har as read_har
+from fedspam.datasets.har import read_har_windows as read_har_windows
+from fedspam.datasets.heart import HOSPITALS as HOSPITALS
+from fedspam.datasets.heart import Heart as Heart
+from fedspam.datasets.heart import read_heart as read_heart
+from fedspam.datasets.idx import read_idx as read_idx
+from fedspam.datasets.idx import read_labeled as read_labeled
+from fedspam.datasets.leaf import read_leaf as read_leaf
+from fedspam.datasets.leaf import stream_leaf as stream_leaf
+from fedspam.datasets.libsvm import Rows as Rows
+from fedspam.datasets.libsvm import read_libsvm as read_libsvm
+from fedspam.datasets.mapped import open_mapped as open_mapped
+from fedspam.datasets.mapped import write_mapped as write_mapped
+from fedspam.datasets.partition import by_key as by_key
+from fedspam.datasets.partition import dirichlet as dirichlet
+from fedspam.datasets.partition import iid as iid
+from fedspam.datasets.partition import shards as shards
+from fedspam.datasets.shakespeare import Shakespeare as Shakespeare
+from fedspam.datasets.shakespeare import read_roles as read_roles
+from fedspam.datasets.shakespeare import read_shakespeare as read_shakespeare
+from fedspam.datasets.standardizer import Standardizer as Standardizer
+from fedspam.datasets.synthetic import endless as endless
+from fedspam.datasets.synthetic import read_digits as read_digits
+from fedspam.datasets.synthetic import synthetic as synthetic
+from fedspam.datasets.table import csv_columns as csv_columns
+from fedspam.datasets.table import from_partitions as from_partitions
+from fedspam.datasets.table import from_table as from_table
+from fedspam.datasets.table import read_csv as read_csv
+from fedspam.datasets.text import ALPHABET as ALPHABET
+from fedspam.datasets.text import SYMBOLS as SYMBOLS
+from fedspam.datasets.text import decode as decode
+from fedspam.datasets.text import encode as encode
+from fedspam.datasets.text import sequences as sequences
+from fedspam.datasets.tff import read_tff as read_tff
+from fedspam.datasets.tff import stream_tff as stream_tff

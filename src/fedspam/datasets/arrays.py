@@ -1,4 +1,4 @@
-"""NumPy's .npz archives, of which nothing is ever unpickled."""
+"""NumPy's .npz archives; nothing in them is ever unpickled."""
 
 import math
 import struct
@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
-# what zipfile, zlib and NumPy raise on bytes that are not as they should be
+# what zipfile, zlib and NumPy raise on damaged bytes
 DAMAGE = (
     ValueError, zipfile.BadZipFile, zlib.error, struct.error, tokenize.TokenError, EOFError, KeyError, SyntaxError,
     OverflowError, NotImplementedError, RuntimeError, TypeError, OSError,
@@ -23,7 +23,7 @@ def read_arrays(path: str | Path, names: Sequence[str]) -> Mapping[str, np.ndarr
 
     Arguments:
         path: the file.
-        names: the arrays wanted; each must be there.
+        names: of the arrays to read.
 
     >>> import tempfile, pathlib
     >>> path = pathlib.Path(tempfile.mkdtemp()) / "tiny.npz"
@@ -57,7 +57,7 @@ def _plain(archive: np.lib.npyio.NpzFile, name: str, path: Path) -> np.ndarray:
         _check_size(archive, name)
         array = archive[name]
     except DAMAGE as error:
-        # objects would have to be unpickled, which can run any code
+        # Python objects would have to be unpickled, which can run any code
         raise ValueError(f"{path}: the array {name!r} cannot be read ({error}); store plain numbers or text") from None
     if np.issubdtype(array.dtype, np.floating) and not np.isfinite(array).all():
         raise ValueError(f"{path}: the array {name!r} holds NaN or infinite values; every number must be finite")
@@ -65,17 +65,17 @@ def _plain(archive: np.lib.npyio.NpzFile, name: str, path: Path) -> np.ndarray:
 
 
 def _check_size(archive: np.lib.npyio.NpzFile, name: str) -> None:
-    """Refuse an array whose header promises other than the archive holds, before memory is taken for it."""
+    """Refuse an array whose header and stored size disagree, before memory is allocated for it."""
     files = archive.zip
-    assert files is not None  # it is while the archive is open
+    assert files is not None  # None only once the archive is closed
     stored = name if name in files.namelist() else f"{name}.npy"
     with files.open(stored) as file:
         version = np.lib.format.read_magic(file)
         read_header = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
         shape, _, dtype = read_header(file)
-        held = files.getinfo(stored).file_size - file.tell()
-    promised = math.prod(shape) * dtype.itemsize
+        stored_bytes = files.getinfo(stored).file_size - file.tell()
+    expected = math.prod(shape) * dtype.itemsize
     if dtype.hasobject:
-        raise ValueError("it holds objects of Python")
-    if promised != held or held > MOST_BYTES:
-        raise ValueError(f"{promised} bytes are promised and {held} held, at most {MOST_BYTES} are read")
+        raise ValueError("it holds Python objects")
+    if expected != stored_bytes or stored_bytes > MOST_BYTES:
+        raise ValueError(f"its header says {expected} bytes, {stored_bytes} are stored, at most {MOST_BYTES} are read")

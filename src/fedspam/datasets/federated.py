@@ -1,4 +1,4 @@
-"""Examples by client, end to end in one array a column: what every reader of federated data returns."""
+"""Examples by client, concatenated into one array per column: what every reader of federated data returns."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -19,7 +19,7 @@ class FederatedData:
 
     Arguments:
         clients: their names.
-        examples: one array a column; the rows of the first client come first, then those of the second, ...
+        examples: one array per column; the rows of the first client come first, then those of the second, ...
         sizes: how many rows each client has.
 
     >>> data = FederatedData.of([("ann", {"x": [[1.0], [2.0]], "y": [0, 1]}), ("bob", {"x": [[3.0]], "y": [1]})])
@@ -35,7 +35,9 @@ class FederatedData:
         if not self.clients:
             raise ValueError("there are no clients; give at least one")
         if len(self.clients) != len(self.sizes):
-            raise ValueError(f"there are {len(self.clients)} clients and {len(self.sizes)} sizes; give one for each")
+            raise ValueError(
+                f"there are {len(self.clients)} clients and {len(self.sizes)} sizes; give one size per client"
+            )
         rows = int(np.sum(self.sizes))
         for name, column in self.examples.items():
             if len(column) != rows:
@@ -43,7 +45,7 @@ class FederatedData:
 
     @classmethod
     def of(cls, parts: Iterable[tuple[str, Mapping[str, Any]]]) -> "FederatedData":
-        """From pairs of a client and its columns, one after another; what comes twice for a client is joined."""
+        """From pairs of a client and its columns; several parts of one client are joined."""
         found: dict[str, list[dict[str, np.ndarray]]] = {}
         first: dict[str, np.ndarray] = {}
         for client, columns in parts:
@@ -61,11 +63,11 @@ class FederatedData:
 
     @classmethod
     def by(cls, examples: Mapping[str, Any], owners: Any, names: Sequence[Any] | None = None) -> "FederatedData":
-        """From rows in any order and whose each is, such as `iid`, `dirichlet`, `shards` and `by_key` tell.
+        """From rows in any order and the client of each, as `iid`, `dirichlet`, `shards` and `by_key` return it.
 
         Arguments:
-            examples: one array a column.
-            owners: the number of its client for every row, from 0 on.
+            examples: one array per column.
+            owners: for every row the number of its client, from 0 on.
             names: of the clients; None for their numbers.
 
         >>> FederatedData.by({"x": [10, 20, 30]}, [1, 0, 1])["1"]["x"].tolist()
@@ -73,7 +75,7 @@ class FederatedData:
         """
         owners = np.asarray(owners)
         if owners.ndim != 1 or not np.issubdtype(owners.dtype, np.integer) or (owners.size and owners.min() < 0):
-            raise ValueError("owners must be one whole number a row, from 0 on; see fedspam.datasets.by_key")
+            raise ValueError("owners must be one whole number per row, from 0 on; see fedspam.datasets.by_key")
         sizes = np.bincount(owners, minlength=0 if names is None else len(names))
         named = range(len(sizes)) if names is None else names
         order = np.argsort(owners, kind="stable")
@@ -92,7 +94,7 @@ class FederatedData:
 
     def __getitem__(self, client: str) -> dict[str, np.ndarray]:
         if client not in self.clients:
-            raise KeyError(f"there is no client {client!r}; there is {', '.join(self.clients[:5])}, ...")
+            raise KeyError(f"there is no client {client!r}; the first are {', '.join(self.clients[:5])}")
         return self._rows(self.clients.index(client))
 
     @property
@@ -105,21 +107,21 @@ class FederatedData:
         return {name: column[begin : begin + int(self.sizes[number])] for name, column in self.examples.items()}
 
     def map(self, function: Callable[[Columns], Mapping[str, Any]]) -> "FederatedData":
-        """The same clients with other columns: `function` gets all columns at once and returns as many rows."""
+        """The same clients with other columns: `function` gets all columns at once and keeps the number of rows."""
         examples = {name: np.asarray(column) for name, column in function(self.examples).items()}
         return FederatedData(self.clients, examples, self.sizes)
 
     def take(self, clients: Iterable[int | str]) -> "FederatedData":
         """Some of the clients, by number or name, in the order given."""
         place = {client: number for number, client in enumerate(self.clients)}
-        wanted = [number if isinstance(number, int) else place[str(number)] for number in map(_plain, clients)]
+        wanted = [int(who) if isinstance(who, int | np.integer) else place[who] for who in clients]
         begins = np.cumsum(self.sizes) - self.sizes
         rows = np.concatenate([np.arange(begins[i], begins[i] + self.sizes[i]) for i in wanted] or [np.zeros(0, int)])
         examples = {name: column[rows] for name, column in self.examples.items()}
         return FederatedData(tuple(self.clients[i] for i in wanted), examples, self.sizes[wanted])
 
     def hold_out_clients(self, share: float = 0.2, *, seed: int = 0) -> tuple["FederatedData", "FederatedData"]:
-        """Those to train with, and others that training never sees; at least one of each."""
+        """Clients to train with, and others that training never sees; at least one of each."""
         _share(share)
         if len(self) < 2:
             raise ValueError("there is one client only; hold out examples instead: hold_out_examples")
@@ -129,13 +131,14 @@ class FederatedData:
         return self.take(np.flatnonzero(~chosen).tolist()), self.take(np.flatnonzero(chosen).tolist())
 
     def hold_out_examples(self, share: float = 0.2, *, seed: int | None = 0) -> tuple["FederatedData", "FederatedData"]:
-        """The same share of every client's examples apart, rounded, with at least one left to train with.
+        """Examples to train with, and a share of every client's that training never sees.
 
-        A client of few examples may have none held out: it then takes no part in evaluation.
+        The share is rounded, and at least one example stays for training. A client with few examples may have none
+        held out; it then has no part in the evaluation.
 
         Arguments:
-            share: of each client's rows that is held out.
-            seed: which rows; None for the last ones, where the order means something, as in a text.
+            share: of each client's rows to hold out.
+            seed: of the random choice; None holds out the last rows, for data with an order, such as text.
         """
         _share(share)
         held = np.zeros(self.rows, bool)
@@ -161,7 +164,7 @@ class FederatedData:
 
 
 def check_part(client: str, rows: dict[str, np.ndarray], like: dict[str, np.ndarray]) -> None:
-    """A client's columns are those of the first client, of one length, and in the same shapes."""
+    """Check that a client has the columns and row shapes of the first client, and as many rows in every column."""
     if rows.keys() != like.keys():
         raise ValueError(
             f"client {client!r} has the columns {', '.join(rows)}, the first client has {', '.join(like)}; "
@@ -178,10 +181,6 @@ def check_part(client: str, rows: dict[str, np.ndarray], like: dict[str, np.ndar
                 f"client {client!r}: the rows of {name!r} have shape {column.shape[1:]}, those of the first client "
                 f"{like[name].shape[1:]}; they must agree"
             )
-
-
-def _plain(number: Any) -> Any:
-    return int(number) if isinstance(number, np.integer) else number
 
 
 def _share(share: float) -> None:

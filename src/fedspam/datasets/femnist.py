@@ -13,7 +13,7 @@ CLASSES = 62  # 0-9, A-Z, a-z
 
 
 class Femnist(NamedTuple):
-    """Images as bytes, ink 255 and paper 0, and their classes: 105 writers, and 79 others that training never sees."""
+    """Images as bytes, ink 255 and paper 0, and their classes, of 105 writers; and of 79 others that never train."""
 
     train: FederatedData
     test: FederatedData  # other images of the same writers
@@ -37,11 +37,9 @@ def read_femnist(folder: str | Path | None = None) -> Femnist:
         if image.shape[1:] != (28, 28) or image.dtype != np.uint8 or label.shape != image.shape[:1]:
             raise ValueError(f"{path}: x_{part} has shape {image.shape} and dtype {image.dtype}; fetch it again")
         if writer.shape != label.shape or writer.min() < 0 or writer.max() >= len(writers):
-            raise ValueError(
-                f"{path}: writer_{part} names writers that are not among the {len(writers)}; fetch it again"
-            )
+            raise ValueError(f"{path}: writer_{part} has numbers outside the {len(writers)} writers; fetch it again")
         if label.min() < 0 or label.max() >= CLASSES:
-            raise ValueError(f"{path}: y_{part} holds {label.max()}; there are the classes 0 to {CLASSES - 1}")
+            raise ValueError(f"{path}: y_{part} holds {label.max()}; classes are 0 to {CLASSES - 1}: fetch it again")
         examples = {"features": 255 - image, "label": label.astype(np.int32)}
         present = np.unique(writer)
         made.append(FederatedData.by(examples, np.searchsorted(present, writer), [str(writers[i]) for i in present]))

@@ -1,17 +1,17 @@
-"""Where the data lies."""
+"""The folder of the data sets, and files in it."""
 
 import os
 from collections.abc import Sequence
 from pathlib import Path
 
 FOLDER_VARIABLE = "FEDSPAM_DATA"
-PLACES = ("data", "../shared/data")  # looked at, in this order, from where the program runs
+PLACES = ("data", "../shared/data")  # tried in this order, relative to the working directory
 
 
 def data_folder(folder: str | Path | None = None) -> Path:
     """The folder of all data sets: the given one, else that of FEDSPAM_DATA, else ./data or ../shared/data.
 
-    A folder that was named, by argument or variable, must exist; the other places are tried in turn.
+    A folder given by argument or variable must exist.
     """
     named = [("the folder", folder), (FOLDER_VARIABLE, os.environ.get(FOLDER_VARIABLE) or None)]
     for origin, value in named:
@@ -34,7 +34,7 @@ def data_path(name: str, folder: str | Path | None = None, *, endings: Sequence[
     Arguments:
         name: relative to the data folder.
         folder: as in `data_folder`.
-        endings: what the file's name may end with besides, the first that exists is taken: ("", ".gz", ".bz2").
+        endings: tried in turn after the name, such as ("", ".gz", ".bz2"); the first file that exists is taken.
     """
     root = data_folder(folder)
     tried = [root / f"{name}{ending}" for ending in endings]
@@ -44,5 +44,5 @@ def data_path(name: str, folder: str | Path | None = None, *, endings: Sequence[
     also = f", nor with {' or '.join(ending for ending in endings if ending)}" if any(endings) else ""
     raise FileNotFoundError(
         f"{name} is missing in the data folder {root}{also}; put it there, or name another folder with "
-        f"{FOLDER_VARIABLE} (there is: {', '.join(sorted(path.name for path in root.iterdir())) or 'nothing'})"
+        f"{FOLDER_VARIABLE} (the folder holds: {', '.join(sorted(path.name for path in root.iterdir())) or 'nothing'})"
     )

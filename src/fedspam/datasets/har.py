@@ -1,4 +1,4 @@
-"""Human activities recognised from a phone's sensors: windows of 30 persons, as features and as signals."""
+"""Human activities from a phone's sensors: windows of 30 persons, as features and as signals."""
 
 from pathlib import Path
 from typing import NamedTuple
@@ -15,7 +15,7 @@ ACTIVITIES = ("walking", "upstairs", "downstairs", "sitting", "standing", "layin
 
 
 class Activity(NamedTuple):
-    """Windows of 2.56 seconds: their features, which of `ACTIVITIES` they show, and whose they are."""
+    """Windows of 2.56 seconds: their features, the activity (an index of `ACTIVITIES`), and the person."""
 
     features: Float[np.ndarray, "rows features"]
     labels: Integer[np.ndarray, " rows"]
@@ -38,9 +38,9 @@ def read_har(folder: str | Path | None = None) -> Activity:
 
 
 def read_har_windows(folder: str | Path | None = None) -> FederatedData:
-    """The same windows as the sensors measured them, by person: ``features`` (128 x 6) and ``label``.
+    """The same windows as raw signals, by person: ``features`` (128 x 6) and ``label``.
 
-    They are 2.56 seconds at 50 Hz of acceleration along three axes in g and rotation about them in rad/s.
+    Each has 2.56 seconds at 50 Hz of acceleration along three axes in g and rotation about them in rad/s.
     """
     path = data_path("har/har_windows.npz", folder)
     arrays = read_arrays(path, ("x", "y", "subject", "scale"))
@@ -56,6 +56,6 @@ def read_har_windows(folder: str | Path | None = None) -> FederatedData:
 def _check_rows(path: Path, rows: int, labels: np.ndarray, person: np.ndarray) -> None:
     for name, array in (("y", labels), ("subject", person)):
         if array.shape != (rows,) or not np.issubdtype(array.dtype, np.integer):
-            raise ValueError(f"{path}: {name} must be one whole number a row of x; fetch it again")
+            raise ValueError(f"{path}: {name} must be one whole number per row of x; fetch it again")
     if labels.min() < 0 or labels.max() >= len(ACTIVITIES):
-        raise ValueError(f"{path}: y holds {labels.max()}; there are the activities 0 to {len(ACTIVITIES) - 1}")
+        raise ValueError(f"{path}: y holds {labels.max()}; activities are 0 to {len(ACTIVITIES) - 1}: fetch it again")

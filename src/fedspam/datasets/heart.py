@@ -1,13 +1,12 @@
-"""UCI heart disease, of four hospitals, prepared by the rule of FLamby."""
+"""UCI heart disease: the patients of four hospitals, prepared as in FLamby."""
 
-import csv
-from collections.abc import Iterator
 from pathlib import Path
-from typing import IO, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from jaxtyping import Float, Integer
 
+from fedspam.datasets._reading import csv_rows, finite, opened
 from fedspam.datasets.folder import data_path
 
 HOSPITALS = ("cleveland", "hungarian", "switzerland", "va")
@@ -20,7 +19,7 @@ CATEGORIES = {"cp": (1.0, 2.0, 3.0, 4.0), "restecg": (0.0, 1.0, 2.0)}
 
 
 class Heart(NamedTuple):
-    """Patients without missing entries: their features, whether they are ill, and the number of their hospital."""
+    """Patients without missing entries: their features, whether each is ill, and the number of their hospital."""
 
     features: Float[np.ndarray, "rows 13"]
     labels: Integer[np.ndarray, " rows"]
@@ -31,8 +30,8 @@ class Heart(NamedTuple):
 def read_heart(folder: str | Path | None = None) -> Heart:
     """The four hospitals' patients: 303, 261, 46 and 130 of them, 13 features each.
 
-    FLamby's rule: leave out slope, ca and thal, then every row with a missing entry; turn cp and restecg into
-    indicators without the first level; a patient is ill where num > 0. Features are not scaled.
+    As in FLamby: slope, ca and thal are left out, then every row with a missing entry; cp and restecg become
+    indicators without the first level; a patient is ill if num > 0. Features are not scaled.
 
     Janosi, Steinbrunn, Pfisterer, Detrano: Heart Disease, UCI, 1988; Ogier du Terrail et al.: FLamby, 2022,
     arXiv:2210.04620.
@@ -59,10 +58,8 @@ def read_heart(folder: str | Path | None = None) -> Heart:
 
 def _read_hospital(path: Path) -> list[list[float]]:
     rows = []
-    with path.open(encoding="ascii", newline="") as file:
-        for number, cells in enumerate(_lines(file, path), start=1):
-            if not cells:
-                continue
+    with opened(path, "rt", "the 'processed' file of UCI", encoding="ascii", newline="") as file:
+        for number, cells in csv_rows(file, path):
             if len(cells) != len(COLUMNS):
                 raise ValueError(
                     f"{path}, line {number} has {len(cells)} columns instead of {len(COLUMNS)} ({', '.join(COLUMNS)}); "
@@ -73,21 +70,11 @@ def _read_hospital(path: Path) -> list[list[float]]:
     return rows
 
 
-def _lines(file: IO[str], path: Path) -> Iterator[list[str]]:
-    try:
-        yield from csv.reader(file)
-    except csv.Error as error:
-        raise ValueError(f"{path} is no table of numbers ({error}); give the 'processed' file of UCI") from None
-
-
 def _cell(name: str, text: str, path: Path, line: int) -> float:
     if text.strip() == "?":
         return np.nan
-    try:
-        value = float(text)
-    except ValueError:
-        value = np.inf
-    if not np.isfinite(value):
+    value = finite(text)
+    if value is None:
         raise ValueError(f"{path}, line {line}: {name} is {text!r}; it must be a number, or ? where it is missing")
     if name in CATEGORIES and value not in CATEGORIES[name]:
         allowed = ", ".join(f"{level:g}" for level in CATEGORIES[name])

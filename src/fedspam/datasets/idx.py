@@ -1,11 +1,11 @@
-"""IDX, the format of MNIST and its kin: a magic number, the sizes of the axes, and the numbers, all big-endian."""
+"""IDX, the format of MNIST: a magic number, the sizes of the axes, and the numbers, all big-endian."""
 
 import math
 from pathlib import Path
 
 import numpy as np
 
-from fedspam.datasets._open import opened
+from fedspam.datasets._reading import opened
 
 DTYPES = {0x08: "u1", 0x09: "i1", 0x0B: ">i2", 0x0C: ">i4", 0x0D: ">f4", 0x0E: ">f8"}
 MOST_BYTES = 2**32
@@ -13,7 +13,7 @@ PIECE = 2**24
 
 
 def read_idx(path: str | Path) -> np.ndarray:
-    """The array of an IDX file, plain or packed (``.gz``).
+    """The array of an IDX file, plain or compressed (``.gz``, ``.bz2``, ``.xz``).
 
     >>> import tempfile, pathlib
     >>> path = pathlib.Path(tempfile.mkdtemp()) / "labels-idx1-ubyte"
@@ -35,24 +35,24 @@ def read_idx(path: str | Path) -> np.ndarray:
             raise ValueError(f"{path}, byte {4 + len(header)}: it ends within its header; fetch it again")
         shape = np.frombuffer(header, ">u4").tolist()
         dtype = np.dtype(DTYPES[magic[2]])
-        promised = math.prod(shape) * dtype.itemsize
-        if promised > MOST_BYTES:
-            raise ValueError(f"{path}: the header promises {promised} bytes; at most {MOST_BYTES} are read")
+        expected = math.prod(shape) * dtype.itemsize
+        if expected > MOST_BYTES:
+            raise ValueError(f"{path}: the header says {expected} bytes; at most {MOST_BYTES} are read")
         body = bytearray()
-        # a byte more than promised, to see whether there is one; in pieces, as a promise may be false
-        while len(body) <= promised and (piece := file.read(min(PIECE, promised + 1 - len(body)))):
+        # one byte more than the header says, to notice a surplus; in pieces, since the header may be wrong
+        while len(body) <= expected and (piece := file.read(min(PIECE, expected + 1 - len(body)))):
             body += piece
-    if len(body) != promised:
-        more = "more" if len(body) > promised else len(body)
+    if len(body) != expected:
+        more = "more" if len(body) > expected else len(body)
         raise ValueError(
-            f"{path}, byte {4 + len(header) + min(len(body), promised)}: shape {tuple(shape)} needs {promised} bytes "
+            f"{path}, byte {4 + len(header) + min(len(body), expected)}: shape {tuple(shape)} needs {expected} bytes "
             f"after the header, there are {more}; fetch it again"
         )
     array = np.frombuffer(body, dtype).reshape(shape)
     return array.astype(dtype.newbyteorder("="))
 
 
-def read_labelled(images: str | Path, labels: str | Path) -> dict[str, np.ndarray]:
+def read_labeled(images: str | Path, labels: str | Path) -> dict[str, np.ndarray]:
     """Images and their labels, from two IDX files: ``{"features": [n, rows, columns], "label": [n]}``."""
     image, label = read_idx(images), read_idx(labels)
     if label.ndim != 1 or image.shape[:1] != label.shape:

@@ -1,7 +1,7 @@
 """LEAF's JSON: ``{"users": [...], "num_samples": [...], "user_data": {user: {"x": [...], "y": [...]}}}``.
 
-Shards are read a piece at a time and a user at a time, so that memory holds one user's text and the arrays, never a
-whole shard as Python objects.
+Shards are read piece by piece and user by user: memory holds the text of one user and the arrays, never a whole shard
+as Python objects.
 """
 
 import json
@@ -11,19 +11,19 @@ from typing import IO, Any
 
 import numpy as np
 
-from fedspam.datasets._open import opened
+from fedspam.datasets._reading import opened
 from fedspam.datasets.federated import FederatedData
 
 PIECE = 2**20  # characters read at once
 MOST_OF_A_USER = 2**28  # characters; more is damage rather than data
-COLUMNS = {"x": "features", "y": "label"}  # what they are called here
+COLUMNS = {"x": "features", "y": "label"}  # their names in this library
 ENDINGS = ("*.json", "*.json.gz", "*.json.bz2", "*.json.xz")
 
 
 def read_leaf(path: str | Path) -> FederatedData:
     """All users of one shard, or of all shards in a folder, such as LEAF's ``data/train``.
 
-    A user whose examples are spread over shards is joined. ``x`` and ``y`` become the arrays ``features`` and
+    The examples of a user in several shards are joined. ``x`` and ``y`` become the arrays ``features`` and
     ``label``: numbers stay numbers, text stays text (see `fedspam.datasets.encode`).
 
     >>> import tempfile, pathlib
@@ -49,11 +49,11 @@ def stream_leaf(path: str | Path) -> Iterator[tuple[str, dict[str, np.ndarray]]]
 
 
 def _users(text: "_Text") -> Iterator[tuple[str, dict[str, np.ndarray]]]:
-    told: dict[str, Any] = {}
+    header: dict[str, Any] = {}
     sizes: dict[str, int] = {}
     for name in text.members():
         if name != "user_data":
-            told[name] = text.value()
+            header[name] = text.value()
             continue
         for user in text.members():
             if user in sizes:
@@ -63,7 +63,7 @@ def _users(text: "_Text") -> Iterator[tuple[str, dict[str, np.ndarray]]]:
             yield user, columns
     if "user_data" not in text.seen:
         raise text.wrong("there is no 'user_data'", "give a shard of LEAF: users, num_samples, user_data")
-    users, counts = told.get("users"), told.get("num_samples")
+    users, counts = header.get("users"), header.get("num_samples")
     if users is not None and (not isinstance(users, list) or set(map(str, users)) != sizes.keys()):
         raise text.wrong("'users' and 'user_data' name different users", "fetch the shard again")
     if users is not None and isinstance(counts, list):
@@ -95,16 +95,16 @@ def _columns(text: "_Text", user: str, data: Any) -> dict[str, np.ndarray]:
 
 
 class _Text:
-    """JSON read a piece at a time: the members of an object one by one, values whole."""
+    """JSON read piece by piece: the members of an object one by one, each value as a whole."""
 
     def __init__(self, file: IO[str], path: Path) -> None:
         self._file, self._path = file, path
         self._buffer, self._at, self._gone = "", 0, 0
         self._decoder = json.JSONDecoder(object_pairs_hook=self._object, parse_constant=self._constant)
-        self.seen: set[str] = set()  # names of members that were met
+        self.seen: set[str] = set()  # names of the members read so far
 
     def members(self) -> Iterator[str]:
-        """The names of an object's members; the value of each must be read before the next is asked for."""
+        """The names of an object's members; read the value of each before the next name."""
         self._expect("{", "an object")
         if self._peek() == "}":
             self._at += 1
@@ -126,7 +126,7 @@ class _Text:
         while True:
             try:
                 value, end = self._decoder.raw_decode(self._buffer, self._at)
-                # a number that reaches the end of what was read may go on
+                # a number at the end of the buffer may continue in the file
                 if end < len(self._buffer) or not self._more():
                     self._at = end
                     return value
@@ -163,7 +163,7 @@ class _Text:
                 return ""
 
     def _more(self) -> bool:
-        # as much again as is waiting: what is tried anew then costs a constant factor
+        # the buffer doubles, so that decoding it again costs a constant factor
         piece = self._file.read(max(PIECE, len(self._buffer) - self._at))
         self._gone += self._at
         self._buffer, self._at = self._buffer[self._at :] + piece, 0

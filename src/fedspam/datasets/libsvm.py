@@ -1,9 +1,5 @@
-"""LIBSVM's text format: ``label index:value index:value ...``, one example a line, indices from 1."""
+"""LIBSVM's text format: ``label index:value index:value ...``, one example per line, indices from 1."""
 
-import bz2
-import gzip
-import math
-import zlib
 from pathlib import Path
 from typing import IO, NamedTuple
 
@@ -11,11 +7,12 @@ import numpy as np
 from jaxtyping import Float
 
 from fedspam._internal import checks
+from fedspam.datasets._reading import finite, opened
 
-OPENERS = {".gz": gzip.open, ".bz2": bz2.open}
-MOST_FEATURES = 10**6  # a dense row beyond this is more likely a damaged index than data
-MOST_NUMBERS = 2**29  # and so is a table beyond this,
-LONGEST_LINE, MOST_TEXT = 2**24, 2**30  # and a line or a text, which may have been compressed to very little
+# what exceeds these limits is more likely damage than data; a short compressed file can hold a long text
+MOST_FEATURES = 10**6
+MOST_NUMBERS = 2**29
+LONGEST_LINE, MOST_TEXT = 2**24, 2**30
 
 
 class Rows(NamedTuple):
@@ -26,7 +23,7 @@ class Rows(NamedTuple):
 
 
 def read_libsvm(path: str | Path, *, features: int | None = None) -> Rows:
-    """Read a file in LIBSVM's format, plain, ``.gz`` or ``.bz2``, into dense arrays.
+    """Read a file in LIBSVM's format, plain or compressed (``.gz``, ``.bz2``, ``.xz``), into dense arrays.
 
     Blank lines and what follows a ``#`` are skipped. Anything else that is not of the format is refused with the line's
     number: an index below 1 or not above the one before, a value or label that is not a finite number.
@@ -46,20 +43,8 @@ def read_libsvm(path: str | Path, *, features: int | None = None) -> Rows:
     path = Path(path)
     if features is not None:
         checks.whole("features", features, 1)
-    labels: list[float] = []
-    rows: list[int] = []
-    columns: list[int] = []
-    values: list[float] = []
-    opener = OPENERS.get(path.suffix, open)
-    try:
-        with opener(path, "rt", encoding="ascii", newline=None) as file:
-            _read_lines(file, path, labels, rows, columns, values)
-    except UnicodeDecodeError as error:
-        raise ValueError(f"{path} is no text ({error.reason}); give a file in LIBSVM's format") from None
-    except (EOFError, OSError, zlib.error) as error:
-        if isinstance(error, OSError) and error.errno is not None:  # the file, not what is in it
-            raise
-        raise ValueError(f"{path} is damaged or not compressed as its name says ({error}); fetch it again") from None
+    with opened(path, "rt", "a file in LIBSVM's format", encoding="ascii", newline=None) as file:
+        labels, rows, columns, values = _read_lines(file, path)
     if not labels:
         raise ValueError(f"{path} holds no examples; give a file with at least one line 'label index:value ...'")
     largest = max(columns, default=0)
@@ -82,9 +67,12 @@ def read_libsvm(path: str | Path, *, features: int | None = None) -> Rows:
     return Rows(dense, np.asarray(labels))
 
 
-def _read_lines(
-    file: IO[str], path: Path, labels: list[float], rows: list[int], columns: list[int], values: list[float]
-) -> None:
+def _read_lines(file: IO[str], path: Path) -> tuple[list[float], list[int], list[int], list[float]]:
+    """All labels, and of each value its row, its index and itself."""
+    labels: list[float] = []
+    rows: list[int] = []
+    columns: list[int] = []
+    values: list[float] = []
     read = 0
     for number, line in enumerate(iter(lambda: file.readline(LONGEST_LINE), ""), start=1):
         read += len(line)
@@ -112,13 +100,11 @@ def _read_lines(
             columns.append(position)
             values.append(_number(value, f"value of index {position}", path, number))
             previous = position
+    return labels, rows, columns, values
 
 
 def _number(text: str, what: str, path: Path, line: int) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        value = math.nan
-    if not math.isfinite(value):
+    value = finite(text)
+    if value is None:
         raise ValueError(f"{path}, line {line}: the {what} is {text!r}; it must be a finite number: correct the line")
     return value

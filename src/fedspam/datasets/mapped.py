@@ -1,7 +1,7 @@
-"""Federated data larger than memory: written once client by client, then mapped from disk.
+"""Federated data larger than memory: written once, client by client, then memory-mapped.
 
 A folder holds ``<column>.npy`` for each column, the rows of all clients end to end, and ``clients.json`` with the
-names, sizes and columns. Mapped columns are read as they are needed, and take no memory of their own.
+names, sizes and columns. Mapped columns are read from disk when they are used.
 """
 
 import json
@@ -22,14 +22,14 @@ MOST_INDEX = 2**31  # bytes
 
 
 def write_mapped(parts: Iterable[tuple[str, Mapping[str, Any]]], folder: str | Path) -> FederatedData:
-    """Write clients one after another, such as `stream_tff` and `stream_leaf` give them, and open what was written.
+    """Write clients one after another, as `stream_tff` and `stream_leaf` yield them, and open the folder.
 
-    Only one client is in memory at a time. All clients need the same columns, shapes and dtypes, of numbers: turn text
-    into numbers first, with `fedspam.datasets.encode`.
+    Only one client is in memory at a time. All clients need the same columns of numbers, with the same shapes and
+    dtypes: turn text into numbers first, with `fedspam.datasets.encode`.
 
     Arguments:
-        parts: pairs of a client and its columns; every client once.
-        folder: a new one.
+        parts: pairs of a client and its columns, one pair per client.
+        folder: a new or empty one.
 
     >>> import tempfile
     >>> made = write_mapped(((str(i), {"x": np.full((i + 1, 2), i)}) for i in range(3)), tempfile.mkdtemp() + "/data")
@@ -67,18 +67,18 @@ def write_mapped(parts: Iterable[tuple[str, Mapping[str, Any]]], folder: str | P
         for name, file in files.items():  # now that the number of rows is known
             file.seek(0)
             _write_header(file, first[name], sum(sizes.values()))
-    # the index comes last: a folder without it is not whole
+    # the index comes last: a folder without it is incomplete
     index = {"clients": list(sizes), "sizes": list(sizes.values()), "columns": list(first)}
     write(folder / INDEX, json.dumps(index).encode())
     return open_mapped(folder)
 
 
 def open_mapped(folder: str | Path) -> FederatedData:
-    """What `write_mapped` wrote, mapped: rows are read from disk when they are used."""
+    """Open what `write_mapped` wrote; rows are read from disk when they are used."""
     folder = Path(folder)
     path = folder / INDEX
     if not path.is_file():
-        raise FileNotFoundError(f"{path} is missing: {folder} was not written by write_mapped, or not to its end")
+        raise FileNotFoundError(f"{path} is missing: {folder} was not written by write_mapped, or not completely")
     try:
         index = strict.json_object(strict.read(path, MOST_INDEX), size=MOST_INDEX, depth=2)
         clients, sizes, columns = (index[name] for name in ("clients", "sizes", "columns"))
@@ -98,13 +98,13 @@ def open_mapped(folder: str | Path) -> FederatedData:
             raise ValueError(f"{file} is damaged or cut short ({error}); write the folder again") from None
         if examples[name].ndim < 1 or len(examples[name]) != sum(sizes):
             raise ValueError(
-                f"{file} has shape {examples[name].shape}, {path} tells {sum(sizes)} rows; write the folder again"
+                f"{file} has shape {examples[name].shape}, {path} says {sum(sizes)} rows; write the folder again"
             )
     return FederatedData(tuple(clients), examples, np.asarray(sizes, np.int64))
 
 
 def _write_header(file: IO[bytes], like: np.ndarray, rows: int) -> None:
-    # NumPy leaves room in it for the number of rows to grow
+    # NumPy leaves room in the header for a larger number of rows
     shape = (rows, *like.shape[1:])
     np.lib.format.write_array_header_1_0(file, {"descr": like.dtype.str, "fortran_order": False, "shape": shape})
 

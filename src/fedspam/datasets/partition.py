@@ -1,7 +1,7 @@
-"""Whose row is whose: ways to split examples among clients.
+"""Ways to split examples among clients.
 
-Each returns the number of its client for every row, from 0 on, as `fedspam.problems.logistic` takes it. Equal seeds
-give equal splits on every machine.
+Each returns for every row the number of its client, from 0 on, for `FederatedData.by`. Equal seeds give equal splits
+on every machine.
 """
 
 from typing import Any
@@ -16,7 +16,7 @@ ATTEMPTS = 1000
 
 
 def iid(rows: int, clients: int, *, seed: int = 0) -> Owners:
-    """Shuffled, and dealt out evenly: sizes differ by one at most.
+    """A random even split: sizes differ by at most one.
 
     >>> np.bincount(iid(10, 4)).tolist()
     [3, 3, 2, 2]
@@ -29,14 +29,14 @@ def iid(rows: int, clients: int, *, seed: int = 0) -> Owners:
 def dirichlet(labels: Any, clients: int, alpha: float, *, least: int = 1, seed: int = 0) -> Owners:
     r"""Every class is split among the clients by shares drawn from Dirichlet(:math:`\alpha, \dots, \alpha`).
 
-    The smaller alpha, the more a client's labels, and its number of rows, differ from the others'. It is drawn anew
-    until every client has `least` rows.
+    The smaller alpha, the more the clients differ in labels and numbers of rows. Splits are drawn until every client
+    has `least` rows.
 
     Arguments:
         labels: the class of each row.
         clients: how many.
         alpha: concentration; 100 is nearly even, 0.1 leaves most clients with one class.
-        least: rows that every client must have.
+        least: the fewest rows per client.
         seed: which split.
 
     Hsu, Qi, Brown: Measuring the effects of non-identical data distribution, 2019, arXiv:1909.06335; class by class as
@@ -71,7 +71,7 @@ def dirichlet(labels: Any, clients: int, alpha: float, *, least: int = 1, seed: 
 
 
 def by_key(keys: Any) -> tuple[Owners, list[Any]]:
-    """One client for each value that occurs, and the values in the order of the clients: persons, writers, hospitals.
+    """One client per distinct key, such as a person, writer or hospital; and the keys in the order of the clients.
 
     >>> by_key(["b", "a", "b"])
     (array([1, 0, 1]), ['a', 'b'])
@@ -82,9 +82,8 @@ def by_key(keys: Any) -> tuple[Owners, list[Any]]:
 
 
 def shards(labels: Any, clients: int, each: int = 2, *, seed: int = 0) -> Owners:
-    """The pathological split: rows sorted by label, cut into equal shards, and `each` of them dealt to every client.
-
-    So a client sees about `each` classes.
+    """The pathological split: rows sorted by label, cut into equal shards, and `each` of them given to every
+    client, which then sees about `each` classes.
 
     McMahan et al.: Communication-efficient learning of deep networks from decentralized data, 2017, arXiv:1602.05629.
 
@@ -100,13 +99,13 @@ def shards(labels: Any, clients: int, each: int = 2, *, seed: int = 0) -> Owners
     if count > len(labels):
         raise ValueError(f"{clients} clients with {each} shards each need {count} rows, there are {len(labels)}")
     random = np.random.default_rng(seed)
-    # rows of one class in random order, so that which of them share a shard is chance
+    # shuffled first, so that the rows of one class are in random order
     shuffled = random.permutation(len(labels))
     order = shuffled[np.argsort(labels[shuffled], kind="stable")]
-    dealt = random.permutation(np.arange(count) % clients)
+    owner_of_shard = random.permutation(np.arange(count) % clients)
     owners = np.empty(len(labels), int)
     for shard, rows in enumerate(np.array_split(order, count)):
-        owners[rows] = dealt[shard]
+        owners[rows] = owner_of_shard[shard]
     return owners
 
 

@@ -1,4 +1,4 @@
-"""Shakespeare's plays by speaking role, to predict the next character from."""
+"""Shakespeare's plays by speaking role, for predicting the next character."""
 
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from fedspam._internal import checks
-from fedspam.datasets._open import opened
+from fedspam.datasets._reading import opened
 from fedspam.datasets.federated import FederatedData
 from fedspam.datasets.folder import data_path
 from fedspam.datasets.text import encode, sequences
@@ -15,7 +15,7 @@ MOST_TEXT = 2**28
 
 
 class Shakespeare(NamedTuple):
-    """Rows of text by role: what each role says first, and the rest of it."""
+    """Rows of text by role: the first part of what each role says, and the rest."""
 
     train: FederatedData
     test: FederatedData
@@ -43,7 +43,7 @@ def read_shakespeare(
     Arguments:
         folder: as in `data_folder`.
         length: characters in a row.
-        share: of each role's characters, the first ones, that are trained with; the rest is the test.
+        share: of each role's characters, from the first on, for training; the others are the test.
         least: roles with fewer characters are left out.
 
     McMahan et al.: Communication-efficient learning of deep networks from decentralized data, 2017, arXiv:1602.05629.
@@ -61,6 +61,6 @@ def read_shakespeare(
 
 
 class _Plays(msgspec.Struct):
-    """The layout of the file; what else is in it is skipped."""
+    """The layout of the file; other members are skipped."""
 
     clients: dict[str, list[str]]

@@ -3,7 +3,7 @@ r"""Data that needs no download: LEAF's synthetic(α, β), and the digits that c
 .. math:: u_k \sim N(0, \alpha^2),\ B_k \sim N(0, \beta^2),\quad W_k, b_k \sim N(u_k, 1),\ v_k \sim N(B_k, 1),\quad
           x \sim N(v_k, \Sigma),\ \Sigma_{jj} = j^{-1.2},\quad y = \arg\max(x W_k + b_k)
 
-α says how much the clients' models differ, β how much their features do.
+α sets how much the clients' models differ, β how much their features do.
 """
 
 from dataclasses import dataclass
@@ -16,10 +16,10 @@ from jaxtyping import Array, Key
 
 from fedspam._internal import checks
 from fedspam.clients import Generated, Loss
-from fedspam.datasets._open import extra
+from fedspam.datasets._reading import missing
 from fedspam.datasets.federated import FederatedData
 
-LONGEST = 10**5  # rows of one client
+MOST_ROWS = 10**5  # of one client
 
 
 def synthetic(
@@ -32,7 +32,8 @@ def synthetic(
     iid: bool = False,
     seed: int = 0,
 ) -> FederatedData:
-    r"""LEAF's and FedProx's synthetic(α, β): ``features`` and ``label``, 50 rows a client and log-normally more.
+    r"""LEAF's and FedProx's synthetic(α, β): ``features`` and ``label``, at least 50 rows per client, log-normally
+    distributed.
 
     As in FedProx's code, α and β are standard deviations; its paper writes them as variances.
 
@@ -40,7 +41,7 @@ def synthetic(
         alpha, beta: how much models and features differ between clients.
         clients: how many.
         dimension, classes: of the rows.
-        iid: one model for all clients, and features centred at zero.
+        iid: one model for all clients, and features centered at zero.
         seed: which data.
 
     Li, Sahu, Zaheer, Sanjabi, Talwalkar, Smith: Federated optimization in heterogeneous networks, 2018,
@@ -53,14 +54,14 @@ def synthetic(
     _settings(alpha, beta, dimension, classes)
     checks.whole("clients", clients, 1)
     random = np.random.default_rng(seed)
-    sizes = np.minimum(random.lognormal(4, 2, clients).astype(int) + 50, LONGEST)
+    sizes = np.minimum(random.lognormal(4, 2, clients).astype(int) + 50, MOST_ROWS)
     deviation = np.arange(1, dimension + 1) ** -0.6
     shared = random.standard_normal((dimension + 1, classes))
     parts = []
     for client, size in enumerate(sizes):
-        mean, centre = random.normal(0, alpha), random.normal(0, beta)
+        mean, center = random.normal(0, alpha), random.normal(0, beta)
         model = shared if iid else mean + random.standard_normal((dimension + 1, classes))
-        middle = np.zeros(dimension) if iid else centre + random.standard_normal(dimension)
+        middle = np.zeros(dimension) if iid else center + random.standard_normal(dimension)
         features = middle + deviation * random.standard_normal((size, dimension))
         label = np.argmax(features @ model[:-1] + model[-1], axis=1)
         parts.append((str(client), {"features": features, "label": label.astype(np.int32)}))
@@ -79,9 +80,9 @@ class SyntheticClient:
 
     def __call__(self, key: Key[Array, ""]) -> dict[str, Array]:
         means, models, middles, noise = jax.random.split(key, 4)
-        mean, centre = jax.random.normal(means, (2,)) * jnp.array([self.alpha, self.beta])
+        mean, center = jax.random.normal(means, (2,)) * jnp.array([self.alpha, self.beta])
         model = mean + jax.random.normal(models, (self.dimension + 1, self.classes))
-        middle = centre + jax.random.normal(middles, (self.dimension,))
+        middle = center + jax.random.normal(middles, (self.dimension,))
         deviation = jnp.arange(1, self.dimension + 1) ** -0.6
         features = middle + deviation * jax.random.normal(noise, (self.rows, self.dimension))
         return {"features": features, "label": jnp.argmax(features @ model[:-1] + model[-1], axis=1)}
@@ -89,7 +90,7 @@ class SyntheticClient:
 
 @dataclass(frozen=True)
 class MeanLoss:
-    """The mean of a loss that gives one number a row."""
+    """The mean over rows of a loss that gives one number per row."""
 
     loss: Loss
 
@@ -107,15 +108,15 @@ def endless(
     classes: int = 10,
     seed: int = 0,
 ) -> Generated:
-    """An endless population whose clients follow synthetic(α, β), each with the same number of rows, made on demand.
+    """An endless population whose clients follow synthetic(α, β), made on demand, all with the same number of rows.
 
     Arguments:
-        loss: (params, rows) -> one loss a row, such as that of a model.
+        loss: (params, rows) -> one loss per row, such as ``model.loss``.
         alpha, beta, dimension, classes, seed: as in `synthetic`.
-        rows: of each client.
+        rows: examples per client.
 
     >>> import jax, jax.numpy as jnp
-    >>> from fedspam.problems.softmax import SoftmaxLoss
+    >>> from fedspam.problems import SoftmaxLoss
     >>> clients = endless(SoftmaxLoss(0.0))
     >>> round(float(clients.client(jnp.uint32(7))(jnp.zeros((60, 10)))), 4)  # log 10
     2.3026
@@ -127,14 +128,15 @@ def endless(
 
 
 def read_digits() -> dict[str, np.ndarray]:
-    """The 1,797 digits that come with scikit-learn: ``features`` (64 numbers from 0 to 1) and ``label``. Split them.
+    """The 1,797 digits that come with scikit-learn: ``features`` (64 numbers from 0 to 1) and ``label``. Split them
+    among clients with `iid`, `dirichlet` or `shards`.
 
     Alpaydin, Kaynak: Optical recognition of handwritten digits, UCI, 1998.
     """
     try:
         from sklearn.datasets import load_digits
     except ImportError:
-        raise extra("scikit-learn") from None
+        raise missing("scikit-learn") from None
     digits: Any = load_digits()
     return {"features": (digits.data / 16).astype(np.float32), "label": digits.target.astype(np.int32)}
 

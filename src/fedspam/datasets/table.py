@@ -1,19 +1,18 @@
-"""Tables with a column that says whose a row is: CSV files, and whatever looks like a Hugging Face dataset."""
+"""Tables with a client column: CSV files, Hugging Face datasets, partitions of flwr-datasets."""
 
-import csv
 import itertools
-import math
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from fedspam.datasets._open import opened
+from fedspam.datasets._reading import csv_rows, finite, opened
 from fedspam.datasets.federated import FederatedData
 from fedspam.datasets.partition import by_key
 
-ROWS = 1000  # fetched at once from a dataset
+ROWS = 1000  # fetched from a dataset at once
+CSV = "a table as CSV"
 MISSING = frozenset({"", "?", "na", "n/a", "nan", "none", "null"})
 
 
@@ -25,17 +24,17 @@ def read_csv(
     features: Sequence[str] | None = None,
     delimiter: str = ",",
 ) -> FederatedData:
-    """A CSV file with a header, plain or packed: ``features`` as one matrix and ``label``, by client.
+    """A CSV file with a header, plain or compressed: ``features`` as one matrix and ``label``, by client.
 
-    Labels that are whole numbers stay what they are; other texts are numbered in alphabetical order. A cell that is no
-    finite number is refused with its line: fill or drop missing values first.
+    Labels that are whole numbers stay as they are; texts are numbered in alphabetical order. A feature that is no
+    finite number is refused with its line: fill in or drop missing values first.
 
     Arguments:
         path: the file.
-        client: the column that says whose a row is.
-        label: the column to be predicted.
+        client: the column with the client of each row.
+        label: the column to predict.
         features: the columns to predict it from, all of numbers; None for all others.
-        delimiter: what stands between two cells.
+        delimiter: the character between two cells.
 
     >>> import tempfile, pathlib
     >>> path = pathlib.Path(tempfile.mkdtemp()) / "rows.csv"
@@ -48,10 +47,9 @@ def read_csv(
     owners: list[str] = []
     labels: list[str] = []
     numbers: list[list[float]] = []
-    with opened(path, "rt", "a table as CSV", encoding="utf-8-sig", newline="") as file:
-        lines = _lines(csv.reader(file, delimiter=delimiter), path)
-        _, header = next(lines, (0, []))
-        names = [name.strip() for name in header]
+    with opened(path, "rt", CSV, encoding="utf-8-sig", newline="") as file:
+        lines = csv_rows(file, path, delimiter)
+        names = _header(lines)
         wanted = [name for name in names if name not in (client, label)] if features is None else list(features)
         for name in (client, label, *wanted):
             if names.count(name) != 1:
@@ -71,19 +69,26 @@ def read_csv(
     return FederatedData.by(examples, number, values)
 
 
+def csv_columns(path: str | Path, *, delimiter: str = ",") -> list[str]:
+    """The column names of a CSV file, plain or compressed."""
+    path = Path(path)
+    with opened(path, "rt", CSV, encoding="utf-8-sig", newline="") as file:
+        return _header(csv_rows(file, path, delimiter))
+
+
 def from_table(
     dataset: Any, client: str, *, columns: Sequence[str] | None = None, names: Mapping[str, str] | None = None
 ) -> FederatedData:
-    """Any dataset with a client column: one of Hugging Face, in memory or streamed, or whatever looks like it.
+    """A dataset with a client column: one of Hugging Face, in memory or streamed, or any object with its interface.
 
-    It needs ``column_names``, and either slices (``dataset[0:1000]`` gives a dict of lists) or rows one by one
-    (iterating gives dicts). Images become arrays. Nothing of Hugging Face is imported.
+    That is ``column_names``, and either slices (``dataset[0:1000]`` gives a dict of lists) or iteration over rows
+    (dicts). Images become arrays. Hugging Face is not imported.
 
     Arguments:
-        dataset: the dataset, one split of it.
-        client: the column that says whose a row is, such as 'writer_id'.
+        dataset: one split of a dataset.
+        client: the column with the client of each row, such as 'writer_id'.
         columns: the other columns to keep; None for all.
-        names: what to call them instead: {'character': 'label'}.
+        names: new names for columns: {'character': 'label'}.
     """
     kept, parts = _columns(dataset, client, columns), _pieces(dataset)
     owners: list[Any] = []
@@ -101,9 +106,9 @@ def from_table(
 def from_partitions(
     partitioner: Any, *, columns: Sequence[str] | None = None, names: Mapping[str, str] | None = None
 ) -> FederatedData:
-    """The clients of a partitioner of flwr-datasets, its dataset assigned, or whatever looks like it.
+    """The clients of a partitioner of flwr-datasets that has its dataset, or of any object with its interface.
 
-    It needs ``num_partitions`` and ``load_partition(i)``. Nothing of Flower is imported.
+    That is ``num_partitions`` and ``load_partition(i)``. Flower is not imported.
 
     Arguments:
         partitioner: such as ``DirichletPartitioner``.
@@ -119,7 +124,7 @@ def from_partitions(
                 for name in kept:
                     found[name].append(_array(piece[name], name))
             if not any(found.values()):
-                raise ValueError(f"partition {number} has no rows; ask the partitioner for fewer clients")
+                raise ValueError(f"partition {number} has no rows; partition into fewer clients")
             yield str(number), _joined(found, names or {})
 
     return FederatedData.of(parts())
@@ -162,21 +167,14 @@ def _joined(found: Mapping[str, list[Any]], names: Mapping[str, str]) -> dict[st
     return {names.get(name, name): np.concatenate(pieces) for name, pieces in found.items()}
 
 
-def _lines(rows: Any, path: Path) -> Iterator[tuple[int, list[str]]]:
-    try:
-        for cells in rows:
-            if cells:
-                yield rows.line_num, cells
-    except csv.Error as error:
-        raise ValueError(f"{path}, line {rows.line_num} is no CSV ({error}); correct it") from None
+def _header(lines: Iterator[tuple[int, list[str]]]) -> list[str]:
+    _, cells = next(lines, (0, []))
+    return [name.strip() for name in cells]
 
 
 def _number(text: str, name: str, path: Path, line: int) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        value = math.nan
-    if not math.isfinite(value):
+    value = finite(text)
+    if value is None:
         raise ValueError(
             f"{path}, line {line}: {name} is {text!r}; a feature must be a finite number: correct it, or leave the "
             "column out with features="
@@ -185,9 +183,11 @@ def _number(text: str, name: str, path: Path, line: int) -> float:
 
 
 def _named(text: str, name: str, path: Path, line: int) -> str:
-    """The name of a class; what is written for a missing value would otherwise be a class of its own."""
+    """The name of a class. A missing value is refused: it would become a class of its own."""
     if text.lower() in MISSING:
-        raise ValueError(f"{path}, line {line}: {name} is {text!r}; a label must be there: fill it in, or drop the row")
+        raise ValueError(
+            f"{path}, line {line}: {name} is {text!r}; a label must not be missing: fill it in, or drop the row"
+        )
     return text
 
 

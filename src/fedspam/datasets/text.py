@@ -1,4 +1,4 @@
-"""Text as numbers: LEAF's alphabet of 80 characters, and the rows that a model of the next character learns from."""
+"""Text as numbers: LEAF's alphabet of 80 characters, and rows for models of the next character."""
 
 from typing import Any
 
@@ -9,7 +9,7 @@ from fedspam._internal import checks
 
 ALPHABET = "\n !\"&'(),-.0123456789:;>?ABCDEFGHIJKLMNOPQRSTUVWXYZ[]abcdefghijklmnopqrstuvwxyz}"
 UNKNOWN = len(ALPHABET)  # the number of every other character
-SYMBOLS = UNKNOWN + 1  # how many numbers there are: what a model needs to know
+SYMBOLS = UNKNOWN + 1  # how many different numbers there are: the alphabet size of a model
 _CODES = np.full(128, UNKNOWN, np.uint8)
 _CODES[[ord(sign) for sign in ALPHABET]] = np.arange(len(ALPHABET))
 
@@ -25,15 +25,13 @@ def encode(texts: Any) -> UInt8[np.ndarray, "..."]:
     texts = np.asarray(texts, dtype=str)
     width = texts.dtype.itemsize // 4
     points = np.ascontiguousarray(texts).reshape(-1).view(np.uint32).reshape(*texts.shape, width)
-    if (points == 0).any():  # NumPy fills shorter texts so
-        raise ValueError(
-            f"the texts are up to {width} characters long and not all of them so; give texts of one length"
-        )
+    if (points == 0).any():  # NumPy pads shorter texts with zeros
+        raise ValueError(f"the longest text has {width} characters, others have fewer; give texts of one length")
     return np.where(points < 128, _CODES[np.minimum(points, 127)], np.uint8(UNKNOWN))
 
 
 def decode(codes: Any) -> str:
-    """The text of some numbers; what is not in the alphabet becomes a question mark in a box.
+    """The text of `encode`d numbers; characters outside the alphabet become U+FFFD.
 
     >>> decode(encode("To be"))
     'To be'
@@ -44,8 +42,8 @@ def decode(codes: Any) -> str:
 def sequences(codes: UInt8[np.ndarray, " characters"], length: int) -> dict[str, Int16[np.ndarray, "rows length"]]:
     """A text cut into rows: ``features`` are `length` characters, ``label`` the ones that follow each.
 
-    Rows do not overlap, and together they predict every character but the first. The last row is filled up with spaces
-    whose labels are -1: they weigh nothing.
+    Rows do not overlap, and together they predict every character but the first. The last row is padded with spaces
+    whose labels are -1, which the loss ignores.
 
     >>> rows = sequences(np.arange(6, dtype=np.uint8), 3)
     >>> rows["features"].tolist(), rows["label"].tolist()
@@ -53,7 +51,7 @@ def sequences(codes: UInt8[np.ndarray, " characters"], length: int) -> dict[str,
     """
     checks.whole("length", length, 1)
     if len(codes) < 2:
-        raise ValueError(f"a text of {len(codes)} characters has no next one to predict; leave it out")
+        raise ValueError(f"a text of {len(codes)} characters has no next character to predict; leave it out")
     count = -(-(len(codes) - 1) // length)
     filled = lambda part, filling: np.concatenate(
         [part, np.full(count * length - len(part), filling)], dtype=np.int16, casting="unsafe"

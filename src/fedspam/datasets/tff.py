@@ -1,7 +1,8 @@
-"""TensorFlow Federated's HDF5 files: ``examples/<client>/<feature>``, one array a feature.
+"""TensorFlow Federated's HDF5 files: ``examples/<client>/<feature>``, one array per feature.
 
-So come EMNIST (``pixels``, ``label``), Shakespeare (``snippets``), CIFAR-100 (``image``, ``label``, ``coarse_label``)
-and StackOverflow (``tokens``, ``title``, ``tags``, ``type``, ``score``, ``creation_date``). Reading them needs h5py.
+The format of EMNIST (``pixels``, ``label``), Shakespeare (``snippets``), CIFAR-100 (``image``, ``label``,
+``coarse_label``) and StackOverflow (``tokens``, ``title``, ``tags``, ``type``, ``score``, ``creation_date``). Reading
+them needs h5py.
 """
 
 import itertools
@@ -14,14 +15,14 @@ from typing import Any
 import numpy as np
 
 from fedspam._internal import checks
-from fedspam.datasets._open import extra
+from fedspam.datasets._reading import missing
 from fedspam.datasets.federated import FederatedData
 
-NAMES = {"pixels": "features", "image": "features"}  # what models of this library call them
+NAMES = {"pixels": "features", "image": "features"}  # their names in this library
 MOST_BYTES = 2**32  # of one array
-MOST_CHECKED = 2**30  # bytes of a file whose heaps are looked through
+MOST_CHECKED = 2**30  # bytes; the heaps of larger files are not checked
 SIGNATURE, HEAP = b"\x89HDF\r\n\x1a\n", b"GCOL\x01"
-PACKING = 1100  # bytes that one packed byte can stand for at most: deflate, the best of the usual filters, reaches 1032
+COMPRESSION = 1100  # bytes per compressed byte at most: deflate, the best of the usual filters, reaches 1032
 UNLISTED = (OSError, KeyError, RuntimeError, TypeError, OverflowError, MemoryError)  # a group that cannot be listed
 DAMAGE = (*UNLISTED, ValueError)
 
@@ -29,13 +30,13 @@ DAMAGE = (*UNLISTED, ValueError)
 def read_tff(
     path: str | Path, *, features: Sequence[str] | None = None, clients: Sequence[str] | int | None = None
 ) -> FederatedData:
-    """The clients of a file, such as ``fed_emnist_train.h5``; text is text, ``pixels`` and ``image`` are ``features``.
+    """The clients of a file, such as ``fed_emnist_train.h5``; ``pixels`` and ``image`` become ``features``.
 
     Arguments:
         path: the file.
         features: the columns to read, by their names in the file; None for all that the first client has.
-        clients: their names, or how many from the first on; None for all. StackOverflow's 342,477 are more than most
-            memories hold: take some, or read them one at a time with `stream_tff`.
+        clients: their names, or how many from the first on; None for all. StackOverflow's 342,477 do not fit
+            into most memories: read some, or all one by one with `stream_tff`.
 
     Reddi et al.: Adaptive federated optimization, 2020, arXiv:2003.00295, describes the four data sets.
     """
@@ -49,7 +50,7 @@ def stream_tff(
     try:
         import h5py
     except ImportError:
-        raise extra("h5py") from None
+        raise missing("h5py") from None
     path = Path(path)
     if not path.is_file():
         raise FileNotFoundError(f"{path} is no file; give one of TensorFlow Federated, such as fed_emnist_train.h5")
@@ -76,15 +77,13 @@ def stream_tff(
 
 
 def _check_heaps(path: Path) -> None:
-    """Text lies in heaps whose lengths libhdf5 believes: a wrong one makes it hang, or take all the memory there is.
-
-    Files beyond `MOST_CHECKED` are not looked through.
-    """
+    """Check the lengths of the heaps that hold text: libhdf5 trusts them, and a wrong one makes it hang or exhaust
+    memory. Files larger than `MOST_CHECKED` are not checked."""
     if not len(SIGNATURE) + 8 <= path.stat().st_size <= MOST_CHECKED:
         return
     with open(path, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
         number = lambda begin, end: int.from_bytes(data[begin:end], "little")
-        sizes = 13 if data[8] < 2 else 9  # where the superblock tells the bytes of an offset and of a length
+        sizes = 13 if data[8] < 2 else 9  # where the superblock has the sizes of an offset and of a length
         if data[:8] != SIGNATURE or (data[sizes], data[sizes + 1]) != (8, 8):
             raise ValueError(f"{path} is no HDF5 file with offsets and lengths of 8 bytes; fetch it again")
         heap = data.find(HEAP)
@@ -92,7 +91,7 @@ def _check_heaps(path: Path) -> None:
             at, end = heap + 16, heap + number(heap + 8, heap + 16)
             while at + 16 <= end <= len(data):
                 length = number(at + 8, at + 16)
-                taken = 16 + -(-length // 8) * 8 if number(at, at + 2) else length  # the first: free space
+                taken = 16 + -(-length // 8) * 8 if number(at, at + 2) else length  # object 0 is free space
                 if not 16 <= taken <= end - at:
                     break
                 at += taken
@@ -103,7 +102,7 @@ def _check_heaps(path: Path) -> None:
 
 def _group(h5py: Any, parent: Any, name: str, where: str) -> Any:
     try:
-        # a soft or external link would lead elsewhere, to other files even
+        # a soft or external link can lead to other files
         plain = isinstance(parent.get(name, getlink=True), h5py.HardLink)
         group = parent[name] if plain else None
     except DAMAGE as error:
@@ -120,9 +119,9 @@ def _column(h5py: Any, client: Any, feature: str, where: str) -> np.ndarray:
         plain = isinstance(client.get(feature, getlink=True), h5py.HardLink)
         stored: Any = client[feature] if plain else None
         if not isinstance(stored, h5py.Dataset) or stored.external or stored.is_virtual:
-            raise ValueError("it is no array of this file")
-        # a header may promise anything; what is read must fit into the file, packed as well as can be
-        most = min(MOST_BYTES, PACKING * os.path.getsize(stored.file.filename))
+            raise ValueError("it is no array stored in this file")
+        # the header may be wrong: an array cannot be larger than the file decompressed
+        most = min(MOST_BYTES, COMPRESSION * os.path.getsize(stored.file.filename))
         if stored.size is None or stored.ndim < 1 or stored.size * stored.dtype.itemsize > most:
             raise ValueError(f"shape {stored.shape}: at least one axis and at most {most} bytes are read")
         return _plain(np.asarray(stored[()]))

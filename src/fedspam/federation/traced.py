@@ -14,7 +14,7 @@ from jax.sharding import PartitionSpec as Spread
 from jaxtyping import Array, Bool, Key, PyTree, UInt32
 
 from fedspam._internal import prng, trees
-from fedspam.clients import Faults, Ids, MeanOracle, Population, of_unequal_sizes
+from fedspam.clients import Faults, Ids, MeanOracle, Population, with_several_capacities
 from fedspam.federation.aggregation import Rule
 from fedspam.federation.protocol import (
     Cohort,
@@ -271,7 +271,7 @@ class Traced:
         padding = -size % chunk
         masked = padding > 0 or slots is not None
         slots = jnp.ones(size, bool) if slots is None else slots
-        clients, order = of_unequal_sizes(self._population), None
+        clients, order = with_several_capacities(self._population), None
         if clients is not None and 1 < chunk < size:  # clients of similar size share a chunk
             order = jnp.argsort(clients.counts(ids))
             ids, slots = ids[order], slots[order]
@@ -309,7 +309,7 @@ class Traced:
 
     def _sized(self, ids: Ids, ask: Callable[["Traced"], Any]) -> Any:
         """Call `ask` with a handle that pads these clients no further than the largest of them needs."""
-        clients = of_unequal_sizes(self._population)
+        clients = with_several_capacities(self._population)
         if clients is None:
             return ask(self)
 

@@ -1,7 +1,7 @@
-"""Modules of Equinox, Flax NNX and PyTorch as models: frameworks supply scores and gradients, never algorithms.
+"""Modules of Equinox, Flax NNX and PyTorch as models. They supply scores and gradients, never the method.
 
-A module comes with its parameters, so that ``model.init(key)`` gives back those, whatever the key. Dropout is off: the
-loss of a client must be the same function at both points of a difference.
+A module has its parameters already: ``model.init(key)`` returns them for every key. Dropout is off, because a
+difference of two gradients needs the same loss at both points.
 """
 
 import copy
@@ -21,7 +21,7 @@ from fedspam.models.model import Model
 
 @dataclass(frozen=True, eq=False)
 class Adapted:
-    """A network of another framework: its first parameters, and how they and inputs make scores."""
+    """A network of another framework: its initial parameters, and its scores."""
 
     first: Params
     scores: Callable[[Params, Any], Any]
@@ -33,8 +33,8 @@ class Adapted:
         return self.scores(params, inputs)
 
 
-def from_equinox(module: Any, *, dtype: str = "float32", regularisation: float = 0.0) -> Model:
-    """An Equinox module of one example as a model of many; its parameters are its arrays of floats.
+def from_equinox(module: Any, *, dtype: str = "float32", regularization: float = 0.0) -> Model:
+    """An Equinox module, which takes one example, as a model of rows; its float arrays are the parameters.
 
     >>> import equinox, jax
     >>> module = equinox.nn.MLP(4, 3, 8, 1, key=jax.random.key(0))
@@ -49,13 +49,13 @@ def from_equinox(module: Any, *, dtype: str = "float32", regularisation: float =
     parts = jax.tree.leaves(module, is_leaf=lambda part: isinstance(part, equinox.nn.BatchNorm))
     _refuse_batch_norm(part for part in parts if isinstance(part, equinox.nn.BatchNorm))
     params, rest = equinox.partition(equinox.nn.inference_mode(module), equinox.is_inexact_array)
-    return Model(Adapted(params, lambda params, x: jax.vmap(equinox.combine(params, rest))(x)), dtype, regularisation)
+    return Model(Adapted(params, lambda params, x: jax.vmap(equinox.combine(params, rest))(x)), dtype, regularization)
 
 
-def from_flax(module: Any, *, dtype: str = "float32", regularisation: float = 0.0) -> Model:
-    """A Flax NNX module as a model; its parameters are a dict of its ``nnx.Param``.
+def from_flax(module: Any, *, dtype: str = "float32", regularization: float = 0.0) -> Model:
+    """A Flax NNX module as a model; the parameters are a dict of its ``nnx.Param``.
 
-    Its convolutions become fast under ``vmap`` if they are made with
+    Its convolutions are fast with one kernel per client if they are made with
     ``nnx.Conv(..., conv_general_dilated=fedspam.models.conv_general_dilated)``.
 
     >>> import jax
@@ -80,14 +80,14 @@ def from_flax(module: Any, *, dtype: str = "float32", regularisation: float = 0.
         merged.eval()
         return merged(inputs)
 
-    return Model(Adapted(first, scores), dtype, regularisation)
+    return Model(Adapted(first, scores), dtype, regularization)
 
 
-def from_torch(module: Any, *, regularisation: float = 0.0) -> Model:
-    """A PyTorch module as a model: scores and gradients are computed by PyTorch, in a call back to the host.
+def from_torch(module: Any, *, regularization: float = 0.0) -> Model:
+    """A PyTorch module as a model: PyTorch computes scores and gradients, in a callback to the host.
 
-    Its parameters are a dict by PyTorch's names. Everything else stays as it is: the draws, the loss, the method, so
-    that a run follows the same iterates as that of the same network written in JAX. Clients go one after another.
+    The parameters are a dict with PyTorch's names. The draws, the loss and the method stay in JAX, so a run has the
+    same iterates as one of the same network written in JAX. Clients are computed one after another.
 
     >>> import jax, torch
     >>> model = from_torch(torch.nn.Linear(4, 3))
@@ -104,14 +104,16 @@ def from_torch(module: Any, *, regularisation: float = 0.0) -> Model:
     first = {name: jnp.asarray(leaf.detach().numpy()) for name, leaf in module.named_parameters()}
     kinds = {leaf.dtype for leaf in first.values()}
     if len(kinds) != 1:
-        raise ValueError(f"the module has parameters of {sorted(map(str, kinds))}; convert it to one, as in .float()")
+        raise ValueError(
+            f"the module has parameters of {sorted(map(str, kinds))}; convert it to one dtype, as with .float()"
+        )
     host = _OnHost(torch, module)
-    return Model(Adapted(first, lambda params, x: _called(host, params, x)), str(kinds.pop()), regularisation)
+    return Model(Adapted(first, lambda params, x: _called(host, params, x)), str(kinds.pop()), regularization)
 
 
 @dataclass(frozen=True, eq=False)
 class _OnHost:
-    """A PyTorch module that answers in NumPy."""
+    """A PyTorch module that takes and returns NumPy arrays."""
 
     torch: ModuleType
     module: Any
@@ -134,7 +136,7 @@ class _OnHost:
         }
 
     def _tensors(self, params: dict[str, np.ndarray]) -> dict[str, Any]:
-        # copies: JAX lends its arrays for reading alone
+        # copies, because JAX's arrays are read-only
         return {name: self.torch.from_numpy(np.array(leaf)) for name, leaf in params.items()}
 
     def _run(self, params: dict[str, Any], inputs: np.ndarray) -> Any:
@@ -150,13 +152,13 @@ def _called(host: _OnHost, params: Params, inputs: Any) -> Any:
 
     @jax.custom_vjp
     def scores(params: Params) -> Any:
-        ask = lambda params, x: host.scores(numpy(params), np.asarray(x)).astype(like.dtype)
-        return jax.pure_callback(ask, like, params, inputs, vmap_method="sequential")
+        call = lambda params, x: host.scores(numpy(params), np.asarray(x)).astype(like.dtype)
+        return jax.pure_callback(call, like, params, inputs, vmap_method="sequential")
 
     def back(params: Params, cotangent: Any) -> tuple[Params]:
-        ask = lambda params, x, along: host.pullback(numpy(params), np.asarray(x), np.asarray(along))
+        call = lambda params, x, along: host.pullback(numpy(params), np.asarray(x), np.asarray(along))
         shapes = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), params)
-        return (jax.pure_callback(ask, shapes, params, inputs, cotangent, vmap_method="sequential"),)
+        return (jax.pure_callback(call, shapes, params, inputs, cotangent, vmap_method="sequential"),)
 
     scores.defvjp(lambda params: (scores(params), params), back)
     return scores(params)
@@ -165,8 +167,8 @@ def _called(host: _OnHost, params: Params, inputs: Any) -> Any:
 def _refuse_batch_norm(found: Iterable[Any]) -> None:
     for part in found:
         raise ValueError(
-            f"the module holds a {type(part).__name__}, whose statistics mix the examples of a batch and are no "
-            "parameters: averaged over clients they mean nothing. Use GroupNorm or LayerNorm instead"
+            f"the module holds a {type(part).__name__}, whose statistics depend on the whole batch and are no "
+            "parameters, so clients cannot be averaged; use GroupNorm or LayerNorm instead"
         )
 
 

@@ -1,4 +1,4 @@
-"""The models that federated papers train, by name."""
+"""The models that papers on federated learning train."""
 
 from fedspam.models.model import Model
 from fedspam.models.networks import Convolutional, Linear, Perceptron
@@ -6,7 +6,7 @@ from fedspam.models.sequences import Recurrent, Transformer
 
 
 def softmax_regression(
-    inputs: int, classes: int, *, bias: bool = True, regularisation: float = 0.0, dtype: str = "float32"
+    inputs: int, classes: int, *, bias: bool = True, regularization: float = 0.0, dtype: str = "float32"
 ) -> Model:
     """Multinomial logistic regression; it starts at zero.
 
@@ -15,23 +15,23 @@ def softmax_regression(
     >>> params["kernel"].shape, params["bias"].shape
     ((784, 62), (62,))
     """
-    return Model(Linear(inputs, classes, bias), dtype, regularisation)
+    return Model(Linear(inputs, classes, bias), dtype, regularization)
 
 
 def logistic_regression(
-    inputs: int, *, bias: bool = True, regularisation: float = 0.0, dtype: str = "float32"
+    inputs: int, *, bias: bool = True, regularization: float = 0.0, dtype: str = "float32"
 ) -> Model:
     """Logistic regression: one score, labels 0 (or -1) and 1; it starts at zero."""
-    return Model(Linear(inputs, 1, bias), dtype, regularisation)
+    return Model(Linear(inputs, 1, bias), dtype, regularization)
 
 
 def mlp(inputs: int, classes: int, *, hidden: tuple[int, ...] = (200, 200), dtype: str = "float32") -> Model:
-    """Dense layers with ReLU; as given, the "2NN" of McMahan et al. 2017."""
+    """Dense layers with ReLU; the default is the "2NN" of McMahan et al. 2017."""
     return Model(Perceptron(inputs, classes, tuple(hidden)), dtype)
 
 
 def femnist_cnn(classes: int = 62, *, dtype: str = "float32") -> Model:
-    """The CNN for EMNIST of Reddi et al. 2021 without its dropout: 3x3x32, 3x3x64, pool, 128; 1.2 million parameters.
+    """The CNN of Reddi et al. 2021 for EMNIST, without dropout: 3x3x32, 3x3x64, pool, 128; 1.2 million parameters.
 
     Reddi, Charles, Zaheer, Garrett, Rush, Konečný, Kumar, McMahan: Adaptive federated optimization, 2021,
     arXiv:2003.00295.
@@ -62,10 +62,10 @@ def char_lstm(
     alphabet: int = 80, *, embedding: int = 8, hidden: int = 256, layers: int = 2, every: bool = False,
     dtype: str = "float32",
 ) -> Model:  # fmt: skip
-    """The next character after a text, as LEAF asks it: two LSTMs of 256 over an embedding of 8.
+    """The character model of LEAF: two LSTMs of width 256 over an embedding of width 8 predict the next character.
 
     Arguments:
-        every: score every next character (``label`` then has one for each place), not the last alone.
+        every: predict the next character at every place (``label`` has one per place), not only at the last.
 
     McMahan et al. 2017, arXiv:1602.05629; Caldas et al. 2018, arXiv:1812.01097.
     """
@@ -76,5 +76,5 @@ def char_transformer(
     alphabet: int = 80, *, length: int = 80, width: int = 128, heads: int = 4, layers: int = 2, every: bool = True,
     dtype: str = "float32",
 ) -> Model:  # fmt: skip
-    """A small causal transformer over characters; by default it scores every next character."""
+    """A small causal transformer over characters; by default it predicts the next character at every place."""
     return Model(Transformer(alphabet, length, width, heads, layers, every), dtype)

@@ -1,12 +1,13 @@
-"""A convolution that stays fast where every client has weights of its own.
+"""Convolutions that are fast if every client has its own kernel.
 
-XLA turns a convolution under ``vmap`` over its kernel into a grouped one, which is slow on every device. So here it is
+XLA turns a convolution under ``vmap`` over its kernel into a grouped one, which is slow on every device. Here it is
+computed
 
-- on a CPU, Winograd's minimal filtering for windows of 3 x 3 (four products where nine are due), patches times a matrix
-  for all others: matrix products both, whatever ``vmap`` and ``scan`` surround them;
-- on an accelerator, the library's own convolution where all clients share the kernel; where each has its own, the
-  programs of `fedspam.models.triton`, or, where those do not suit, patches times a matrix, hence one batched product.
-  There it has no forward-mode derivative of its own (that of a gradient it has).
+- on a CPU, by Winograd's minimal filtering for windows of 3 x 3 (four products instead of nine), and by patches times a
+  matrix for all others: both are matrix products under any ``vmap`` and ``scan``;
+- on an accelerator, by XLA's convolution if all clients share the kernel; if each has its own, by the GPU programs of
+  `fedspam.models.triton`, or, where those do not apply, by patches times a matrix, which is one batched product. On an
+  accelerator it has no forward-mode derivative, but its gradient has one.
 """
 
 import itertools
@@ -20,7 +21,7 @@ from jax import lax
 from jaxtyping import Array, Float
 
 Padding = str | Sequence[tuple[int, int]]
-WINOGRAD_CHANNELS = 8  # fewer are convolved by patches
+WINOGRAD_CHANNELS = 8  # with fewer, patches are faster
 
 
 def conv2d(
@@ -30,7 +31,7 @@ def conv2d(
     strides: tuple[int, int] = (1, 1),
     padding: Padding = "VALID",
 ) -> Float[Array, "*batch height_out width_out features"]:
-    """Two-dimensional convolution, channels last, whose products are matrix products.
+    """Two-dimensional convolution, channels last, computed by matrix products.
 
     >>> import jax.numpy as jnp
     >>> conv2d(jnp.ones((4, 28, 28, 1)), jnp.ones((3, 3, 1, 8))).shape
@@ -46,7 +47,7 @@ def conv1d(
     stride: int = 1,
     padding: Padding = "VALID",
 ) -> Float[Array, "*batch length_out features"]:
-    """One-dimensional convolution, channels last, whose products are matrix products.
+    """One-dimensional convolution, channels last, computed by matrix products.
 
     >>> import jax.numpy as jnp
     >>> conv1d(jnp.ones((4, 128, 6)), jnp.ones((9, 6, 8)), stride=2).shape
@@ -63,14 +64,14 @@ def convolve(
     padding: Padding = "VALID",
     dilation: Sequence[int] | None = None,
 ) -> Float[Array, "..."]:
-    """Convolution over as many axes as the kernel has beside its two of channels; the channels come last.
+    """Convolution over all axes of the kernel but its last two, channels and features; channels last.
 
     Arguments:
-        inputs: any leading axes, the axes convolved over, channels.
+        inputs: any leading axes, the axes to convolve, channels.
         kernel: the window's axes, channels, features.
-        strides: how far the window moves, for each axis.
-        padding: 'VALID', 'SAME' (as TensorFlow, LEAF and Flax mean it), or (before, after) for each axis.
-        dilation: how far apart the taps of the window lie, for each axis; None for 1.
+        strides: of the window, for each axis.
+        padding: 'VALID', 'SAME' (as in TensorFlow, LEAF and Flax), or (before, after) for each axis.
+        dilation: the distance between the taps of the window, for each axis; None for 1.
     """
     window, axes = kernel.shape[:-2], kernel.ndim - 2
     if inputs.ndim <= axes or inputs.shape[-1] != kernel.shape[-2]:
@@ -90,10 +91,10 @@ def convolve(
 
 
 def _method(kernel: tuple[int, ...], strides: tuple[int, ...], dilation: tuple[int, ...]) -> str:
-    """What is fastest on the device at hand."""
+    """The fastest way on the default device."""
     if jax.default_backend() != "cpu":
         return "native"
-    # few channels leave nothing to save: the transforms then cost more than the products
+    # with few channels the transforms cost more than the products they save
     if kernel[:-2] == (3, 3) and kernel[-2] >= WINOGRAD_CHANNELS and {*strides, *dilation} == {1}:
         return "winograd"
     return "patches"
@@ -107,8 +108,8 @@ def _by_patches(
 
 
 def _times(rows: Float[Array, "*batch i"], matrix: Float[Array, "i o"]) -> Float[Array, "*batch o"]:
-    """``rows @ matrix`` as a product of two matrices: its derivatives then are such, which sum over one axis, not many
-    (a CPU takes half as long again for the latter)."""
+    """``rows @ matrix`` as a product of two matrices, so that its derivatives are such too: on a CPU those of the
+    unreshaped product take 1.5 times as long."""
     flat = rows.reshape(-1, rows.shape[-1]) @ matrix
     return flat.reshape(*rows.shape[:-1], matrix.shape[-1])
 
@@ -127,7 +128,7 @@ def _winograd(
     *batch, height, width, channels = inputs.shape
     high, wide = height - 2, width - 2
     inputs = inputs.reshape(-1, height, width, channels)
-    if high % 2 or wide % 2:  # one more row or column of outputs, left out at the end
+    if high % 2 or wide % 2:  # one more row or column of outputs, dropped at the end
         inputs = jnp.pad(inputs, ((0, 0), (0, high % 2), (0, wide % 2), (0, 0)))
     rows, columns = (high + 1) // 2, (wide + 1) // 2
 
@@ -148,7 +149,7 @@ def _winograd(
     data = [blocks([part[:, :, b : b + 2 * columns - 1 : 2] for b in range(4)]) for part in down]
     filters = [weights([part[b] for b in range(3)]) for part in weights([kernel[a] for a in range(3)])]
     products = [[_times(data[a][b], filters[a][b]) for b in range(4)] for a in range(4)]
-    across = [outputs(part) for part in products]  # [4][2]: the columns of a block are done
+    across = [outputs(part) for part in products]  # [4][2]: transformed along the columns of a block
     whole = [outputs([across[a][j] for a in range(4)]) for j in range(2)]  # [column][row]
     result = jnp.stack([jnp.stack([whole[0][i], whole[1][i]], axis=3) for i in range(2)], axis=2)
     result = result.reshape(-1, 2 * rows, 2 * columns, kernel.shape[-1])
@@ -159,7 +160,7 @@ def _winograd(
 def _native(
     inputs: Float[Array, "..."], kernel: Float[Array, "..."], strides: tuple[int, ...], dilation: tuple[int, ...]
 ) -> Float[Array, "..."]:
-    """The device's own convolution, until ``vmap`` gives each client its own kernel: then programs, or patches."""
+    """XLA's convolution; under ``vmap`` over the kernel, GPU programs or patches."""
     return _forward(inputs, kernel, strides, dilation)
 
 
@@ -170,7 +171,7 @@ def _forward(inputs: Any, kernel: Any, strides: tuple[int, ...], dilation: tuple
 
     @forward.def_vmap
     def _(size: int, batched: Sequence[bool], inputs: Any, kernel: Any) -> tuple[Any, bool]:
-        if not batched[1]:  # clients that share the kernel: their rows together
+        if not batched[1]:  # clients share the kernel: convolve their rows together
             return _forward(inputs, kernel, strides, dilation), True
         inputs, kernel = _each(size, batched, inputs, kernel)
         if (triton := _programs(kernel, strides, dilation)) is not None:
@@ -196,7 +197,7 @@ def _native_backward(strides: Any, dilation: Any, kept: Any, cotangent: Any) -> 
 
     @backward.def_vmap
     def _(size: int, batched: Sequence[bool], *operands: Any) -> tuple[Any, Any]:
-        # each client has a gradient of its own, even where they share the kernel
+        # each client has its own gradient, even if they share the kernel
         inputs, kernel, cotangent = _each(size, batched, *operands)
         if (triton := _programs(kernel, strides, dilation)) is not None:
             rows, slopes = (each.reshape(size, -1, *each.shape[-3:]) for each in (inputs, cotangent))
@@ -208,19 +209,19 @@ def _native_backward(strides: Any, dilation: Any, kept: Any, cotangent: Any) -> 
 
 
 def _programs(kernels: Any, strides: tuple[int, ...], dilation: tuple[int, ...]) -> Any:
-    """The programs for kernels of their own, where they suit them."""
+    """The GPU programs for one kernel per client, if they apply."""
     try:
-        from fedspam.models import triton  # here, for it takes a while to import, and a CPU has no use for it
+        from fedspam.models import triton  # here, because it is slow to import and a CPU does not need it
     except ImportError:  # a JAX without Triton
         return None
     return triton if triton.suits(kernels, strides, dilation) else None
 
 
 def _each(size: int, batched: Sequence[bool], *operands: Any) -> tuple[Any, ...]:
-    """One for each client, of those too that they share."""
+    """The operands with an axis of clients; shared ones are broadcast."""
     return tuple(
-        operand if yes else jnp.broadcast_to(operand, (size, *operand.shape))
-        for operand, yes in zip(operands, batched, strict=True)
+        operand if own else jnp.broadcast_to(operand, (size, *operand.shape))
+        for operand, own in zip(operands, batched, strict=True)
     )
 
 
@@ -239,7 +240,7 @@ def _library(inputs: Any, kernel: Any, strides: tuple[int, ...], dilation: tuple
 def patches(
     inputs: Float[Array, "..."], window: Sequence[int], strides: Sequence[int], dilation: Sequence[int]
 ) -> Float[Array, "..."]:
-    """Every window of the inputs as one row, in the order of a kernel's leading axes: slices laid side by side."""
+    """Every window of the inputs as one row, in the order of a kernel's leading axes: concatenated slices."""
     lead = inputs.ndim - len(window) - 1
     sizes = inputs.shape[lead:-1]
     reach = [(size - 1) * step + 1 for size, step in zip(window, dilation, strict=True)]
@@ -259,9 +260,9 @@ def patches(
 
 
 def max_pool(inputs: Float[Array, "..."], window: Sequence[int]) -> Float[Array, "..."]:
-    """The largest of each block of the last axes before the channels; what does not fill a block is left out.
+    """The maximum of each block of the last axes before the channels; an incomplete last block is dropped.
 
-    A maximum over a reshaped axis: unlike ``reduce_window`` it batches well, and its gradient needs no scatter.
+    It reduces a reshaped axis: unlike ``reduce_window`` this batches well, and its gradient needs no scatter.
     """
     lead = inputs.ndim - len(window) - 1
     sizes = [size // block * block for size, block in zip(inputs.shape[lead:-1], window, strict=True)]
@@ -283,9 +284,9 @@ def conv_general_dilated(
     batch_group_count: int = 1,
     **options: Any,
 ) -> Any:
-    """``jax.lax.conv_general_dilated`` as above: for ``flax.nnx.Conv(..., conv_general_dilated=...)``.
+    """A replacement of ``jax.lax.conv_general_dilated``, for ``flax.nnx.Conv(..., conv_general_dilated=...)``.
 
-    Grouped, transposed and channels-first convolutions are handed on to ``jax.lax``.
+    Grouped, transposed and channels-first convolutions are passed on to ``jax.lax``.
     """
     spec = lax.conv_dimension_numbers(lhs.shape, rhs.shape, dimension_numbers)
     axes = rhs.ndim - 2

@@ -1,4 +1,4 @@
-"""What a model is to this library: parameters from a key, scores from parameters and inputs, a loss for every row."""
+"""A model: parameters from a key, scores from parameters and inputs, and one loss per row."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -8,8 +8,9 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Integer, Key
 
-from fedspam._internal import checks
+from fedspam._internal import checks, prng
 from fedspam._internal.trees import Params
+from fedspam.problems import cross_entropy
 
 
 @runtime_checkable
@@ -23,17 +24,17 @@ class Network(Protocol):
 
 @dataclass(frozen=True)
 class Model:
-    r"""A network, the precision it computes in, and its loss: one number a row, as `Ragged.of` wants it.
+    r"""A network, the precision it computes in, and its loss: one number per row, for `Ragged.of`.
 
-    Rows are dicts: ``features`` (whatever the network takes; images of bytes count as fractions of 255) and ``label``,
-    whole numbers from 0 on. Where a row has many labels (every next character of a text), its loss is their mean, and
-    negative labels are padding.
+    Rows are dicts: ``features`` (whatever the network takes; bytes are divided by 255) and ``label``, whole numbers
+    from 0 on. If a row has many labels (every next character of a text), its loss is their mean, and negative labels
+    are padding.
 
     Arguments:
         network: the architecture.
-        dtype: what it computes in: 'float32', 'bfloat16' or 'float64'. Under bfloat16 parameters, their gradients and
-            the loss stay float32: the differences that variance reduction lives on are smaller than bfloat16 resolves.
-        regularisation: :math:`\lambda` of :math:`\tfrac\lambda2\|x\|^2`, added to every row's loss.
+        dtype: of the computation: 'float32', 'bfloat16' or 'float64'. With bfloat16 the parameters, their gradients and
+            the loss stay float32, because variance reduction takes differences that bfloat16 cannot resolve.
+        regularization: :math:`\lambda` of :math:`\tfrac\lambda2\|x\|^2`, added to every row's loss.
 
     >>> import jax, jax.numpy as jnp
     >>> from fedspam import Ragged
@@ -47,60 +48,53 @@ class Model:
 
     network: Network
     dtype: str = "float32"
-    regularisation: float = 0.0
+    regularization: float = 0.0
 
     def __post_init__(self) -> None:
         checks.one_of("dtype", self.dtype, ("float32", "bfloat16", "float64"))
-        checks.between("regularisation", self.regularisation, 0, float("inf"))
+        checks.between("regularization", self.regularization, 0, float("inf"))
 
     def init(self, key: Key[Array, ""] | int) -> Params:
-        """Parameters to start from: float32, or float64 where the model computes in it."""
-        key = jax.random.key(key) if isinstance(key, int) else key
-        kept = jnp.float64 if self.dtype == "float64" else jnp.float32
-        return jax.tree.map(lambda leaf: leaf.astype(kept), self.network.init(key))
+        """Initial parameters: float64 if the model computes in it, else float32."""
+        dtype = jnp.float64 if self.dtype == "float64" else jnp.float32
+        return jax.tree.map(lambda leaf: leaf.astype(dtype), self.network.init(prng.as_key(key)))
 
     def logits(self, params: Params, inputs: Any) -> Float[Array, "rows ... classes"]:
-        """The score of every class, in float32 at least."""
-        low = jnp.dtype(self.dtype)
-        params = jax.tree.map(lambda leaf: leaf.astype(low), params)
-        scores = self.network(params, _as_floats(inputs, low))
+        """The score of every class, at least in float32."""
+        dtype = jnp.dtype(self.dtype)
+        params = jax.tree.map(lambda leaf: leaf.astype(dtype), params)
+        scores = self.network(params, _as_floats(inputs, dtype))
         return scores.astype(jnp.promote_types(scores.dtype, jnp.float32))
 
     @property
     def loss(self) -> "RowLoss":
-        """(params, rows) -> one loss a row."""
+        """(params, rows) -> one loss per row."""
         return RowLoss(self)
 
     def correct(self, params: Params, rows: Mapping[str, Any]) -> Float[Array, " rows"]:
-        """Of each row whether its class is guessed: 1 or 0; the share of its labels where it has many."""
+        """For each row 1 if its class is predicted, else 0; if it has many labels, the share of those predicted."""
         scores, labels = self.logits(params, rows["features"]), rows["label"]
         one = scores.ndim == labels.ndim  # one score: the classes are 0 and 1
         right = (scores > 0) == (labels > 0) if one else jnp.argmax(scores, axis=-1) == labels
         return _over_labels(right.astype(jnp.float32), labels)
 
     def accuracy(self, params: Params, rows: Mapping[str, Any]) -> Float[Array, ""]:
-        """The share of rows whose class is guessed."""
+        """The share of rows whose class is predicted."""
         return jnp.mean(self.correct(params, rows))
 
 
 @dataclass(frozen=True)
 class RowLoss:
-    """The cross entropy of a model, one number a row. Equal models have equal losses: nothing is compiled twice."""
+    """The cross entropy of a model, one number per row. Equal models have equal losses, so nothing compiles twice."""
 
     model: Model
 
     def __call__(self, params: Params, rows: Mapping[str, Any]) -> Float[Array, " rows"]:
         scores, labels = self.model.logits(params, rows["features"]), rows["label"]
-        if scores.ndim == labels.ndim:
-            # one score for two classes, 0 (or -1) and 1
-            losses = jnp.logaddexp(0, jnp.where(labels > 0, -scores, scores))
-        else:
-            own = jnp.take_along_axis(scores, jnp.maximum(labels, 0)[..., None], axis=-1)[..., 0]
-            losses = jax.nn.logsumexp(scores, axis=-1) - own
-        losses = _over_labels(losses, labels)
-        if self.model.regularisation:
+        losses = _over_labels(cross_entropy(scores, labels), labels)
+        if self.model.regularization:
             squares = jax.tree.reduce(jnp.add, jax.tree.map(lambda leaf: jnp.sum(leaf**2), params))
-            losses += 0.5 * self.model.regularisation * squares.astype(losses.dtype)
+            losses += 0.5 * self.model.regularization * squares.astype(losses.dtype)
         return losses
 
 
@@ -113,7 +107,7 @@ def _over_labels(values: Float[Array, "rows ..."], labels: Integer[Array, "rows 
 
 
 def _as_floats(inputs: Any, dtype: Any) -> Any:
-    """Bytes as fractions, floats in the precision of the model; tokens (other whole numbers) as they are."""
+    """Bytes divided by 255, floats in the precision of the model, other whole numbers (tokens) unchanged."""
 
     def convert(leaf: Any) -> Any:
         leaf = jnp.asarray(leaf)

@@ -14,7 +14,7 @@ from fedspam.models.convolution import convolve, max_pool
 
 
 def dense_init(key: Key[Array, ""], inputs: int, outputs: int) -> Params:
-    """Glorot's uniform weights and no bias."""
+    """Glorot's uniform weights and a bias of zero."""
     reach = math.sqrt(6 / (inputs + outputs))
     kernel = jax.random.uniform(key, (inputs, outputs), jnp.float32, -reach, reach)
     return {"bias": jnp.zeros(outputs, jnp.float32), "kernel": kernel}
@@ -25,7 +25,7 @@ def dense(params: Params, inputs: Float[Array, "... i"]) -> Float[Array, "... o"
 
 
 def conv_init(key: Key[Array, ""], window: tuple[int, ...], channels: int, features: int) -> Params:
-    """Glorot's uniform weights and no bias."""
+    """Glorot's uniform weights and a bias of zero."""
     taps = math.prod(window)
     reach = math.sqrt(6 / (taps * (channels + features)))
     kernel = jax.random.uniform(key, (*window, channels, features), jnp.float32, -reach, reach)
@@ -34,7 +34,7 @@ def conv_init(key: Key[Array, ""], window: tuple[int, ...], channels: int, featu
 
 @dataclass(frozen=True)
 class Linear:
-    """Scores that are linear in the inputs; they start at zero. One class means one score: logistic regression."""
+    """Scores that are linear in the inputs, initially zero. One class means one score: logistic regression."""
 
     inputs: int
     classes: int
@@ -83,7 +83,7 @@ class Convolutional:
     """Convolutions with ReLU, some followed by a max pool, then dense layers.
 
     Arguments:
-        shape: of one input: its axes, then its channels; rows without the axis of a single channel may come too.
+        shape: of one input: its axes, then its channels; inputs of one channel may lack that axis.
         classes: how many.
         features: of each convolution.
         window: of the convolutions, for each axis.
@@ -110,7 +110,7 @@ class Convolutional:
             raise ValueError(f"shape = {self.shape} is too small for these convolutions and pools; take fewer pools")
 
     def _inner(self, layers: int) -> tuple[int, ...]:
-        """The axes after so many convolutions and their pools."""
+        """The sizes of the axes after this many convolutions and pools."""
         sizes = self.shape[:-1]
         for pool in self.pools[:layers]:
             if self.padding == "VALID":
@@ -138,7 +138,7 @@ class Convolutional:
             hidden = hidden + weights["bias"]
             if pool > 1:
                 hidden = max_pool(hidden, (pool,) * len(self.window))
-            hidden = jax.nn.relu(hidden)  # after the pool, which it commutes with: on fewer numbers
+            hidden = jax.nn.relu(hidden)  # it commutes with the pool, after which there are fewer numbers
         hidden = hidden.reshape(inputs.shape[0], -1)
         for layer in range(len(self.hidden)):
             hidden = jax.nn.relu(dense(params[f"dense{layer}"], hidden))

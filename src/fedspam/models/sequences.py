@@ -1,4 +1,4 @@
-"""Networks that read text: a character LSTM and a small transformer."""
+"""Networks for text: a character LSTM and a small transformer."""
 
 import math
 from dataclasses import dataclass
@@ -22,11 +22,11 @@ class Recurrent:
         c_t = \sigma(f)\,c_{t-1} + \sigma(i)\tanh g, \quad h_t = \sigma(o)\tanh c_t
 
     Arguments:
-        alphabet: how many characters there are; the scores are over them as well.
+        alphabet: the number of characters, of the inputs and of the scores.
         embedding: width of a character's vector.
         hidden: width of each LSTM.
         layers: how many of them.
-        every: whether to score the next character at every place, or at the last alone, as LEAF does.
+        every: whether to predict the next character at every place, or only at the last, as LEAF does.
     """
 
     alphabet: int
@@ -75,15 +75,15 @@ class Recurrent:
 
 @dataclass(frozen=True)
 class Transformer:
-    """A causal transformer over characters, layer norm before each part, learned places.
+    """A causal transformer over characters with layer norm before each part and learned positions.
 
     Arguments:
-        alphabet: how many characters there are; the scores are over them as well.
+        alphabet: the number of characters, of the inputs and of the scores.
         length: the longest text.
-        width: of the stream.
+        width: of the residual stream.
         heads: of attention; they divide the width.
         layers: how many blocks.
-        every: whether to score the next character at every place, or at the last alone.
+        every: whether to predict the next character at every place, or only at the last.
     """
 
     alphabet: int
@@ -137,16 +137,16 @@ class Transformer:
         query, key, value = (split[:, :, part] for part in range(3))
         scores = jnp.einsum("rqhd,rkhd->rhqk", query, key) / math.sqrt(width // self.heads)
         past = jnp.tril(jnp.ones((length, length), bool))
-        # the softmax in float32 whatever the rest is in
+        # the softmax is at least in float32
         shares = jax.nn.softmax(jnp.where(past, scores, -jnp.inf).astype(jnp.promote_types(scores.dtype, jnp.float32)))
         return jnp.einsum("rhqk,rkhd->rqhd", shares.astype(value.dtype), value).reshape(rows, length, width)
 
 
 def layer_norm(params: Params, inputs: Float[Array, "... width"]) -> Float[Array, "... width"]:
-    """Each row to mean 0 and variance 1, then scaled and shifted: no statistic is shared between examples."""
+    """Each row to mean 0 and variance 1, then scaled and shifted."""
     wide = inputs.astype(jnp.promote_types(inputs.dtype, jnp.float32))
-    centred = wide - jnp.mean(wide, axis=-1, keepdims=True)
-    scaled = centred * jax.lax.rsqrt(jnp.mean(centred**2, axis=-1, keepdims=True) + 1e-5)
+    centered = wide - jnp.mean(wide, axis=-1, keepdims=True)
+    scaled = centered * jax.lax.rsqrt(jnp.mean(centered**2, axis=-1, keepdims=True) + 1e-5)
     return scaled.astype(inputs.dtype) * params["scale"] + params["shift"]
 
 

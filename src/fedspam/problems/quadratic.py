@@ -10,7 +10,7 @@ import numpy as np
 from jax import lax
 from jaxtyping import Array, Float, Key, UInt32
 
-from fedspam._internal import checks
+from fedspam._internal import checks, prng
 from fedspam._internal.trees import Scalar, static, struct
 from fedspam.clients import Ids, draw
 
@@ -32,7 +32,7 @@ def _(primals: Any, tangents: Any) -> Any:
 
 @struct
 class QuadraticOracle:
-    """One quadratic client. It reads its rows of the population's arrays when they are needed, and only then."""
+    """One quadratic client. It reads its rows of the population's arrays only when they are needed."""
 
     population: "Quadratics"
     id: UInt32[Array, ""]
@@ -50,21 +50,21 @@ class QuadraticOracle:
         return self.population.eigenvalues[self.id, 0]
 
     def __call__(self, params: Float[Array, " d"], key: Key[Array, ""] | None = None) -> Scalar:
-        people, id = self.population, self.id
-        return quadratic(params, people.hessians[id], people.linears[id], people.constants[id])
+        clients, id = self.population, self.id
+        return quadratic(params, clients.hessians[id], clients.linears[id], clients.constants[id])
 
     def shifted_solve(self, g: Float[Array, " d"], step_size: Any) -> Float[Array, " d"]:
-        """(H + I / step_size)^-1 g: one product where the population was factorised for this step size, else two."""
-        people, id = self.population, self.id
+        """(H + I / step_size)^-1 g: one product if the population is `factorized` for this step size, else two."""
+        clients, id = self.population, self.id
 
         def spectral() -> Float[Array, " d"]:
-            vectors = people.eigenvectors[id]
-            return vectors @ ((g @ vectors) / (people.eigenvalues[id] + 1 / step_size))
+            vectors = clients.eigenvectors[id]
+            return vectors @ ((g @ vectors) / (clients.eigenvalues[id] + 1 / step_size))
 
-        inverses = people.inverses
+        inverses = clients.inverses
         if inverses is None:
             return spectral()
-        return lax.cond(step_size == people.inverted_at, lambda: inverses[id] @ g, spectral)
+        return lax.cond(step_size == clients.inverted_at, lambda: inverses[id] @ g, spectral)
 
 
 @struct
@@ -82,7 +82,7 @@ class Quadratics:
 
     @classmethod
     def of(cls, hessians: Any, linears: Any, constants: Any = None, *, replace: bool = False) -> "Quadratics":
-        """From arrays, one row a client; they are kept in JAX's default float type, factorised in float64."""
+        """From arrays with one row per client. They are factorized in float64 and kept in JAX's default float type."""
         hessians, linears = np.asarray(hessians, np.float64), np.asarray(linears, np.float64)
         constants = np.zeros(len(hessians)) if constants is None else np.asarray(constants, np.float64)
         _check_arrays(hessians, linears, constants)
@@ -105,10 +105,10 @@ class Quadratics:
     def client(self, id: UInt32[Array, ""]) -> QuadraticOracle:
         return QuadraticOracle(self, id)
 
-    def factorised(self, step_size: float) -> "Quadratics":
-        """The same clients with their prox factorised for one step size, which halves its cost there.
+    def factorized(self, step_size: float) -> "Quadratics":
+        """The same clients with the inverses of their prox stored for one step size, which halves its cost.
 
-        Other step sizes still work: they use the eigenvectors, factorised once for all of them.
+        Other step sizes still work, through the eigenvectors.
         """
         checks.positive("step_size", step_size)
         inverse = _float64(self.eigenvectors) / (_float64(self.eigenvalues)[:, None] + 1 / step_size)
@@ -136,11 +136,11 @@ class Quadratics:
     # --- constants, in float64 outside compiled code ---
 
     @cached_property
-    def minimiser(self) -> Float[np.ndarray, " d"]:
+    def minimizer(self) -> Float[np.ndarray, " d"]:
         """The x at which f is least."""
         if self.lowest_curvature <= 0:
             raise ValueError(
-                f"f has curvature {self.lowest_curvature:.3g} in some direction, so it has no single minimiser; "
+                f"f has curvature {self.lowest_curvature:.3g} in some direction, so it has no single minimizer; "
                 "it needs a positive definite mean Hessian: add a multiple of the identity"
             )
         return np.linalg.solve(self._hessian, _float64(self.linears).mean(0))
@@ -148,7 +148,7 @@ class Quadratics:
     @cached_property
     def optimum(self) -> float:
         """The least value of f."""
-        return float(_float64(self.constants).mean() - 0.5 * _float64(self.linears).mean(0) @ self.minimiser)
+        return float(_float64(self.constants).mean() - 0.5 * _float64(self.linears).mean(0) @ self.minimizer)
 
     @cached_property
     def delta(self) -> float:
@@ -173,7 +173,7 @@ class Quadratics:
 
     @cached_property
     def lowest_curvature(self) -> float:
-        """The least eigenvalue of the mean Hessian; where it is positive, f is that strongly convex."""
+        """The least eigenvalue of the mean Hessian: the strong convexity of f where it is positive."""
         return float(np.linalg.eigvalsh(self._hessian)[0])
 
     @cached_property
@@ -194,11 +194,11 @@ def quadratics(
     diagonal: bool = False,
     replace: bool = False,
 ) -> Quadratics:
-    r"""Random quadratic clients whose similarity, condition and noise are exactly those asked for.
+    r"""Random quadratic clients with exactly the given similarity, condition and noise.
 
     The mean Hessian H has eigenvalues from `curvature` to ``curvature * condition``, spaced evenly on a log scale.
     Clients deviate from it by :math:`H_i - H \propto H^{1/2}E_iH^{1/2}` with random :math:`E_i` that sum to zero, which
-    keeps them convex where `delta` exceeds the least curvature too. The minimiser is standard normal.
+    keeps them convex even where `delta` exceeds the least curvature. The minimizer is standard normal.
 
     Arguments:
         key: the randomness, a key or a seed.
@@ -207,13 +207,13 @@ def quadratics(
         delta: :math:`\max_i \|H_i - H\|`.
         condition: largest over least eigenvalue of H.
         curvature: least eigenvalue of H.
-        noise: :math:`\sigma` at the minimiser. With `delta` > 0 it grows away from it.
-        nonconvex: f stays convex, and a client has the curvature ``curvature - delta`` < 0 in one direction.
-        diagonal: all Hessians are diagonal.
+        noise: :math:`\sigma` at the minimizer. With `delta` > 0 it is larger elsewhere.
+        nonconvex: whether one client has curvature ``curvature - delta`` < 0 in one direction; f stays convex.
+        diagonal: whether all Hessians are diagonal.
         replace: whether a cohort may hold a client twice.
 
-    >>> people = quadratics(0, clients=8, dimension=6, delta=0.5, condition=20.0)
-    >>> round(people.delta, 5), round(people.lowest_curvature, 5), round(people.smoothness, 4)
+    >>> clients = quadratics(0, clients=8, dimension=6, delta=0.5, condition=20.0)
+    >>> round(clients.delta, 5), round(clients.lowest_curvature, 5), round(clients.smoothness, 4)
     (0.5, 1.0, 20.0)
     """
     checks.whole("clients", clients, 1)
@@ -230,7 +230,7 @@ def quadratics(
             f"delta = {delta} keeps every client convex, as f has curvature {curvature} everywhere; "
             "give a delta above it, or nonconvex=False"
         )
-    random = np.random.default_rng(np.asarray(jax.random.key_data(_as_key(key))))
+    random = prng.numpy_generator(key)
 
     spectrum = curvature * np.geomspace(1, condition, dimension) if dimension > 1 else np.array([curvature])
     basis = np.eye(dimension) if diagonal else np.linalg.qr(random.standard_normal((dimension, dimension)))[0]
@@ -253,11 +253,11 @@ def quadratics(
     hessians = basis @ (np.diag(spectrum) + deviations) @ basis.T
     hessians = (hessians + hessians.transpose(0, 2, 1)) / 2
 
-    minimiser = random.standard_normal(dimension)
+    minimizer = random.standard_normal(dimension)
     pulls = random.standard_normal((clients, dimension))
     pulls -= pulls.mean(0)
     pulls *= noise / max(np.sqrt((pulls**2).sum(1).mean()), np.finfo(float).tiny)
-    return Quadratics.of(hessians, hessians @ minimiser - pulls, replace=replace)
+    return Quadratics.of(hessians, hessians @ minimizer - pulls, replace=replace)
 
 
 def _deviations(
@@ -270,9 +270,9 @@ def _deviations(
 
 
 def _nonconvex(deviations: Float[np.ndarray, "n d d"], delta: float) -> Float[np.ndarray, "n d d"]:
-    """Deviations of norm delta of which the first is -delta along the direction in which f curves least.
+    """Deviations of norm delta; the first client's is -delta along the direction in which f curves least.
 
-    That direction is split off, so that the norm is the larger of the two parts' norms.
+    That direction is decoupled from the others, so the norm is the larger of the two parts' norms.
     """
     clients = len(deviations)
     rest = deviations.copy()
@@ -280,13 +280,9 @@ def _nonconvex(deviations: Float[np.ndarray, "n d d"], delta: float) -> Float[np
     largest = np.abs(np.linalg.eigvalsh(rest)).max()
     rest *= delta / largest if largest > 0 else 0
     signs = np.resize([-1.0, 1.0], clients)
-    signs[clients - clients % 2 :] = 0  # an odd one out does not deviate
+    signs[clients - clients % 2 :] = 0  # with an odd number of clients the last does not deviate
     rest[:, 0, 0] = delta * signs
     return rest
-
-
-def _as_key(key: Key[Array, ""] | int) -> Key[Array, ""]:
-    return jax.random.key(key) if isinstance(key, int) else key
 
 
 def _float64(array: Any) -> np.ndarray:
@@ -296,7 +292,7 @@ def _float64(array: Any) -> np.ndarray:
 def _check_arrays(hessians: np.ndarray, linears: np.ndarray, constants: np.ndarray) -> None:
     clients, dimension = (*hessians.shape, 0, 0)[:2]
     if hessians.ndim != 3 or hessians.shape[1] != hessians.shape[2] or 0 in hessians.shape:
-        raise ValueError(f"hessians has shape {hessians.shape}; give one square matrix a client: (clients, d, d)")
+        raise ValueError(f"hessians has shape {hessians.shape}; give one square matrix per client: (clients, d, d)")
     for name, array, shape in (("linears", linears, (clients, dimension)), ("constants", constants, (clients,))):
         if array.shape != shape:
             raise ValueError(f"{name} has shape {array.shape}; with these hessians it must be {shape}")
@@ -304,7 +300,7 @@ def _check_arrays(hessians: np.ndarray, linears: np.ndarray, constants: np.ndarr
         if not np.isfinite(array).all():
             raise ValueError(f"{name} holds NaN or infinite values; every number must be finite")
     skew = np.abs(hessians - hessians.transpose(0, 2, 1)).max()
-    # rounding of a product such as A'A in float32 is symmetric to 1e-6; anything above is another matrix
+    # a product such as A'A in float32 is symmetric up to a relative 1e-6; a larger difference is not rounding
     if skew > 1e-5 * np.abs(hessians).max():
         raise ValueError(
             f"hessians differ from their transposes by {skew:.3g}; they must be symmetric: give (H + H.T) / 2"

@@ -3,13 +3,12 @@ r"""The ridge regression of the paper's experiments, with a name for every way t
 .. math:: f(x) = \mathbb{E}_\xi \|A_\xi x - y_\xi\|^2 + \tfrac\lambda2\|x\|^2
 """
 
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
-import jax
 import numpy as np
 from jaxtyping import Array, Float, Key
 
-from fedspam._internal import checks
+from fedspam._internal import checks, prng
 from fedspam.problems.quadratic import Quadratics
 
 Shift = Literal["printed", "none", "flipped"]
@@ -28,7 +27,7 @@ def ridge(
     clients: int = 10,
     dimension: int = 100,
     *,
-    regularisation: float = 0.1,
+    regularization: float = 0.1,
     scale: float = 1.0,
     shift: Shift = "printed",
     noise_matrix: NoiseMatrix = "gram",
@@ -45,7 +44,7 @@ def ridge(
         key: the randomness, a key or a seed.
         clients: n; the paper has 10.
         dimension: d; the paper has 100.
-        regularisation: :math:`\lambda`.
+        regularization: :math:`\lambda`.
         scale: s. It controls the similarity :math:`\delta`; 0 makes all clients' Hessians equal.
         shift: 'printed' adds the least eigenvalue of :math:`A'_\xi` times the identity, as the text has it; 'flipped'
             subtracts it, which is what makes an indefinite matrix positive semidefinite; 'none' leaves it out.
@@ -55,18 +54,17 @@ def ridge(
 
     Karagulyan, Shulgin, Sadiev, Richtárik: SPAM, 2024, arXiv:2405.20127, Appendix "Experimental details".
 
-    >>> people, start = ridge(0, clients=4, dimension=6)
-    >>> people.size, start.shape, bool(people.delta < people.client_smoothness.max())
+    >>> clients, start = ridge(0, clients=4, dimension=6)
+    >>> clients.size, start.shape, bool(clients.delta < clients.client_smoothness.max())
     (4, (6,), True)
     """
     checks.whole("clients", clients, 1)
     checks.whole("dimension", dimension, 1)
-    checks.between("regularisation", regularisation, 0, np.inf)
+    checks.between("regularization", regularization, 0, np.inf)
     checks.between("scale", scale, 0, np.inf)
     checks.one_of("shift", shift, ("printed", "none", "flipped"))
     checks.one_of("noise_matrix", noise_matrix, ("gram", "symmetric"))
-    key = jax.random.key(key) if isinstance(key, int) else key
-    random = np.random.default_rng(np.asarray(jax.random.key_data(key)))
+    random = prng.numpy_generator(key)
 
     identity = np.eye(dimension)
     root = random.standard_normal((dimension, dimension))
@@ -74,17 +72,13 @@ def ridge(
     targets = random.standard_normal((clients, dimension))
     start = random.standard_normal(dimension)
 
-    noise = roots @ _transposed(roots) if noise_matrix == "gram" else (roots + _transposed(roots)) / 2
+    noise = roots @ roots.mT if noise_matrix == "gram" else (roots + roots.mT) / 2
     matrices = root @ root.T + scale * noise
     sign = {"printed": 1.0, "none": 0.0, "flipped": -1.0}[shift]
     matrices = matrices + sign * np.linalg.eigvalsh(matrices)[:, :1, None] * identity
 
-    hessians = 2 * matrices @ matrices + regularisation * identity  # the matrices are symmetric
+    hessians = 2 * matrices @ matrices + regularization * identity  # the matrices are symmetric
     linears = 2 * (matrices @ targets[:, :, None])[:, :, 0]
     constants = (targets**2).sum(1)
-    symmetric = (hessians + _transposed(hessians)) / 2
+    symmetric = (hessians + hessians.mT) / 2
     return Ridge(Quadratics.of(symmetric, linears, constants, replace=replace), start)
-
-
-def _transposed(stack: Any) -> Any:
-    return stack.transpose(0, 2, 1)

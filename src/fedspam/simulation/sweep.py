@@ -11,7 +11,7 @@ from jaxtyping import Array, Key
 
 from fedspam._internal import checks, prng
 from fedspam._internal.trees import Params
-from fedspam.clients import Faults, Population, of_unequal_sizes
+from fedspam.clients import Faults, Population, with_several_capacities
 from fedspam.federation import ledger
 from fedspam.federation.aggregation import Rule
 from fedspam.simulation import engine
@@ -61,7 +61,7 @@ def simulate_many(
     keys = jnp.stack([prng.key_of(key) for key in keys]) if isinstance(keys, Sequence | range) else keys
     plan = ledger.plan(algorithms[0], params, population, faults=faults, per_client=aggregate is not None)
     if side_by_side is None:
-        side_by_side = not plan.branches and of_unequal_sizes(population) is None
+        side_by_side = not plan.branches and with_several_capacities(population) is None
     stacked = jax.tree.map(lambda *leaves: jnp.stack([jnp.asarray(leaf) for leaf in leaves]), *algorithms)
     which = jnp.arange(len(algorithms))
 

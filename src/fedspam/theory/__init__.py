@@ -1,50 +1,31 @@
-"""The theory as code: what the theorems promise, what their constants are on given clients, what a run was worth."""
+"""The theory as code: the bounds of the theorems, their constants on given clients, and the certificates of a run."""
 
-from fedspam.theory.bounds import (
-    Bound,
-    averaged_bound,
-    constant_bound,
-    inexact_bound,
-    partial_bound,
-    printed_fresh_weight,
-    varying_bound,
-)
-from fedspam.theory.certificates import Certificates, certificates
-from fedspam.theory.complexity import Promise, Traffic, order, promise, traffic, trips_needed
-from fedspam.theory.constants import Constants, effective_cohort_of, least_fresh_weight, lyapunov_weight, premises
-from fedspam.theory.intervals import IntervalEstimate
-from fedspam.theory.lyapunov import drift, lyapunov
-from fedspam.theory.measure import MeasureCost, Measurement, in_simulator, measure, over_bytes
-from fedspam.theory.observed import Observed
-
-__all__ = [
-    "Bound",
-    "Certificates",
-    "Constants",
-    "IntervalEstimate",
-    "MeasureCost",
-    "Measurement",
-    "Observed",
-    "Promise",
-    "Traffic",
-    "averaged_bound",
-    "certificates",
-    "constant_bound",
-    "drift",
-    "effective_cohort_of",
-    "in_simulator",
-    "inexact_bound",
-    "least_fresh_weight",
-    "lyapunov",
-    "lyapunov_weight",
-    "measure",
-    "order",
-    "over_bytes",
-    "partial_bound",
-    "premises",
-    "printed_fresh_weight",
-    "promise",
-    "traffic",
-    "trips_needed",
-    "varying_bound",
-]
+from fedspam.theory.bounds import Bound as Bound
+from fedspam.theory.bounds import averaged_bound as averaged_bound
+from fedspam.theory.bounds import constant_bound as constant_bound
+from fedspam.theory.bounds import inexact_bound as inexact_bound
+from fedspam.theory.bounds import partial_bound as partial_bound
+from fedspam.theory.bounds import printed_fresh_weight as printed_fresh_weight
+from fedspam.theory.bounds import varying_bound as varying_bound
+from fedspam.theory.certificates import Certificates as Certificates
+from fedspam.theory.certificates import certificates as certificates
+from fedspam.theory.complexity import Promise as Promise
+from fedspam.theory.complexity import Traffic as Traffic
+from fedspam.theory.complexity import order as order
+from fedspam.theory.complexity import promise as promise
+from fedspam.theory.complexity import traffic as traffic
+from fedspam.theory.complexity import trips_needed as trips_needed
+from fedspam.theory.constants import Constants as Constants
+from fedspam.theory.constants import effective_cohort_of as effective_cohort_of
+from fedspam.theory.constants import least_fresh_weight as least_fresh_weight
+from fedspam.theory.constants import lyapunov_weight as lyapunov_weight
+from fedspam.theory.constants import premises as premises
+from fedspam.theory.intervals import IntervalEstimate as IntervalEstimate
+from fedspam.theory.lyapunov import drift as drift
+from fedspam.theory.lyapunov import lyapunov as lyapunov
+from fedspam.theory.measure import MeasureCost as MeasureCost
+from fedspam.theory.measure import Measurement as Measurement
+from fedspam.theory.measure import in_simulator as in_simulator
+from fedspam.theory.measure import measure as measure
+from fedspam.theory.measure import over_bytes as over_bytes
+from fedspam.theory.observed import Observed as Observed

@@ -2,7 +2,7 @@ r"""The right-hand sides of the theorems, for every number of rounds at once.
 
 Each theorem bounds a weighted mean of squared gradient norms,
 :math:`\frac1{\Gamma_K}\sum_{k<K}\gamma_k\mathrm{E}\|\nabla f(x_{k+1})\|^2` with :math:`\Gamma_K = \sum_{k<K}\gamma_k`,
-by a sum of four parts. The `version` says whose constants: 'corrected' (what is proved), 'paper' (the main text) or
+by a sum of four parts. The `version` chooses the constants: 'corrected' (proved), 'paper' (the main text) or
 'appendix'.
 """
 
@@ -28,11 +28,11 @@ Curve = Float[np.ndarray, " K"]
 
 
 class Bound(NamedTuple):
-    """A theorem's right-hand side by what causes it; entry K - 1 of each is for K rounds."""
+    """A theorem's right-hand side, one part per cause; entry K - 1 of each is for K rounds."""
 
-    start: Curve  # how far f has to go: falls like 1/K
+    start: Curve  # f(x_0) - inf f: falls like 1/K
     estimator: Curve  # the error of g_0: falls like 1/K
-    noise: Curve  # sigma: a floor where the fresh weight is constant
+    noise: Curve  # sigma: a floor if the fresh weight is constant
     inexactness: Curve  # epsilon: a floor
 
     @property
@@ -54,8 +54,8 @@ def constant_bound(
     .. math:: \frac1K\sum_{k=1}^K \mathrm{E}\|\nabla f(x_k)\|^2 \le \frac{32F}{\gamma K}
               + \frac{30\,e_0}{(2p-p^2)K} + \frac{60}{2-p}\,p\frac{\sigma^2}{B_\mathrm{eff}}
 
-    The main text prints 32, 32 and 64, which is looser and true; the appendix 32, 30 and 192. The point drawn is among
-    :math:`x_1, \dots, x_K`, not :math:`x_{K+1}`.
+    The main text prints 32, 32 and 64, which is looser but true; the appendix prints 32, 30 and 192. The random
+    iterate is one of :math:`x_1, \dots, x_K`, not :math:`x_{K+1}`.
 
     >>> bound = constant_bound(Constants(delta=1.0, sigma=0.1, gap=1.0), 0.25, 6 / 7, rounds=1000)
     >>> round(float(bound.start[-1]), 4), round(float(bound.noise[-1]), 4)
@@ -87,8 +87,8 @@ def varying_bound(
               + \frac{192}{\Gamma_K}\sum_{k<K}\frac{p_k\gamma_k}{2-p_k}\frac{\sigma^2}{B_\mathrm{eff}},
               \qquad c = 3 \text{ in } V_0
 
-    Printed is 2 for 192, which the proof does not give, and for any :math:`\gamma_k \le 1/(4\delta)`, for which it is
-    false.
+    The paper prints 2 instead of 192, which the proof does not give; and it allows any
+    :math:`\gamma_k \le 1/(4\delta)`, for which the theorem is false.
     """
     checks.one_of("version", version, VERSIONS)
     gamma, p = sequences(step_sizes, fresh_weights)
@@ -115,11 +115,11 @@ def inexact_bound(
               + \frac{240}{\Gamma_K}\sum_{k<K}\frac{p_k\gamma_k}{2-p_k}\frac{\sigma^2}{B_\mathrm{eff}}
               + \frac{5}{\Gamma_K}\sum_{k<K}\gamma_k\epsilon_k^2, \qquad c = 3 \text{ in } V_0
 
-    Printed are :math:`2p_k\gamma_k^2\sigma^2`, whose units are wrong, and :math:`\epsilon^2/8`; both are false. Answers
-    that pass the relative test count with :math:`\epsilon_k = 0`.
+    The paper prints :math:`2p_k\gamma_k^2\sigma^2`, whose units are wrong, and :math:`\epsilon^2/8`; both are false.
+    Answers that pass the relative test have :math:`\epsilon_k = 0`.
 
     Arguments:
-        epsilon: a number, or one a round, such as `Certificates` has them.
+        epsilon: a number, or one per round, as in `Certificates.epsilons`.
     """
     checks.one_of("version", version, ("corrected", "paper"))
     gamma, p = sequences(step_sizes, fresh_weights)
@@ -139,9 +139,8 @@ def partial_bound(
 ) -> Bound:
     r"""Theorem 5.1, SPAM-PP: `inexact_bound` with a cohort.
 
-    Printed are :math:`240p_k\gamma_k\sigma^2/B` and :math:`7.5\epsilon^2`, for fresh weights of
-    :math:`96r^2/(96r^2 + B^2)`;
-    those need :math:`B_\mathrm{eff}` in place of :math:`B^2`. They are `printed_fresh_weight`.
+    The paper prints :math:`240p_k\gamma_k\sigma^2/B` and :math:`7.5\epsilon^2`, for the fresh weights
+    :math:`96r^2/(96r^2 + B^2)` (`printed_fresh_weight`), which need :math:`B_\mathrm{eff}` in place of :math:`B^2`.
 
     Arguments:
         cohort: :math:`B_\mathrm{eff}`; B for the printed form.
@@ -165,7 +164,7 @@ def averaged_bound(
     r"""Theorem D.1, SPAM-PPA: the bound of SPAM-PP, on the gradients at the clients' own points
     :math:`x_{k+1}^\xi`, not at the server's mean.
 
-    It wants :math:`\gamma \le 1/(4(\delta + L))`; weak convexity of f suffices in place of L
+    It needs :math:`\gamma \le 1/(4(\delta + L))`, where the weak convexity of f may replace L
     (``premises(..., averaged=True)``).
     """
     return partial_bound(constants, step_sizes, fresh_weights, cohort=cohort, epsilon=epsilon, version=version)
@@ -186,7 +185,7 @@ def _telescoped(
     epsilon: Any = 0.0,
     floor: float = 0.0,
 ) -> Bound:
-    """rate * V_0 over the sum of step sizes, and the means of what each round adds."""
+    """rate * V_0 over the sum of step sizes, plus the weighted means of what each round adds."""
     total = np.cumsum(gamma)
     inexact = np.cumsum(gamma * np.float64(epsilon) ** 2)
     weight = lyapunov_weight(gamma[0], p[0], factor)

@@ -1,4 +1,4 @@
-r"""What the certificates of a run are worth: how many of its a-prox answers were good, and the floor they imply."""
+"""A summary of a run's certificates: how many a-prox answers pass which test, and the floor that they imply."""
 
 from collections.abc import Mapping
 from typing import Any, NamedTuple
@@ -12,27 +12,27 @@ from fedspam.solvers._certificate import RELATIVE
 class Certificates(NamedTuple):
     r"""The a-prox answers of a run (Definition 4.1).
 
-    The floors are what `inexact_bound` adds for answers that are not exact,
-    :math:`\frac{c}{\Gamma_K}\sum\gamma_k\epsilon_k^2`, where answers that pass the relative test count as exact.
+    The floors are what `inexact_bound` adds for inexact answers, :math:`\frac{c}{\Gamma_K}\sum\gamma_k\epsilon_k^2`;
+    answers that pass the relative test count as exact.
     """
 
     answers: int  # rounds in which a client moved
     decreased: float  # the share with phi(y) <= phi(x)
-    relative: float  # the share with |grad phi(y)| <= sqrt(3)/4 |y - x| / gamma: these imply no floor
-    absolute: float | None  # the share with |grad phi(y)| <= epsilon, where an epsilon was given
+    relative: float  # the share with |grad phi(y)| <= sqrt(3)/4 |y - x| / gamma: they imply no floor
+    absolute: float | None  # the share with |grad phi(y)| <= epsilon; None without an epsilon
     shrunk: float  # the share whose client had to use a smaller gamma
     certified: float  # the share that passed the solver's own test
     stationarity: Float[np.ndarray, " answers"]  # |grad phi(y)|
     epsilons: Float[np.ndarray, " answers"]  # the same, 0 where the relative test holds
-    floor: float  # 5 eps^2, what is proved
-    printed_floor: float  # eps^2/8, as Theorem 4.1 prints it, of all answers
-    printed_partial_floor: float  # 7.5 eps^2, as Theorem 5.1 prints it, of all answers
+    floor: float  # 5 eps^2, which is proved
+    printed_floor: float  # eps^2/8 over all answers, as Theorem 4.1 prints it
+    printed_partial_floor: float  # 7.5 eps^2 over all answers, as Theorem 5.1 prints it
 
 
 def certificates(rows: Mapping[str, np.ndarray], *, epsilon: float | None = None) -> Certificates:
-    """Judge the answers of a run by its rows (`Run.rows`), which must hold its certificates.
+    """Summarize the certificates in the rows of a run (`Run.rows`).
 
-    Where several clients move in a round (SPAM-PPA) its certificate is their mean, and the shares are of rounds.
+    Where several clients move per round (SPAM-PPA), a round's certificate is their mean, and the shares are of rounds.
 
     >>> import jax.numpy as jnp
     >>> from fedspam import simulate, spam
@@ -44,23 +44,23 @@ def certificates(rows: Mapping[str, np.ndarray], *, epsilon: float | None = None
     (1.0, 1.0, 0.0)
 
     Arguments:
-        epsilon: the precision that was asked for, if one was.
+        epsilon: the required precision, if any.
     """
     names = ("decrease", "stationarity", "distance", "step_size", "certified")
     missing = [name for name in names if f"certificate.{name}" not in rows]
     if missing:
         raise ValueError(
-            f"the rows hold no certificate.{missing[0]}; run a method whose clients answer a prox, "
+            f"the rows hold no certificate.{missing[0]}; run a method whose clients solve a prox, "
             "and record its certificates (record=None keeps all)"
         )
     counted = ~np.asarray(rows["void"], bool) if "void" in rows else np.ones(rows["certificate.decrease"].shape, bool)
     if not counted.any():
-        raise ValueError("every round of this run is void; there are no answers to judge")
+        raise ValueError("every round of this run is void; there are no answers")
     decrease, stationarity, distance, used, certified = (
         np.asarray(rows[f"certificate.{name}"], np.float64)[counted] for name in names
     )
     given = np.asarray(rows["step_size"], np.float64)[counted] if "step_size" in rows else used
-    # both sides were rounded in the precision of the run
+    # both sides have rounding errors of the run's precision
     rounding = 1 + 8 * np.finfo(rows["certificate.stationarity"].dtype).eps
     relative = stationarity <= RELATIVE * distance / used * rounding
     epsilons = np.where(relative, 0.0, stationarity)
@@ -82,7 +82,7 @@ def certificates(rows: Mapping[str, np.ndarray], *, epsilon: float | None = None
 
 
 def table(found: Certificates) -> list[tuple[str, str]]:
-    """The same as words and numbers, for a reader."""
+    """The summary as pairs of a label and a text."""
     percent = lambda share: f"{100 * share:.1f} %"
     lines: list[tuple[str, Any]] = [
         ("a-prox answers", str(found.answers)),
@@ -94,5 +94,5 @@ def table(found: Certificates) -> list[tuple[str, str]]:
         ("floor as printed, eps²/8", f"{found.printed_floor:.3g}"),
     ]
     if found.absolute is not None:
-        lines.insert(3, ("reach the epsilon asked for", percent(found.absolute)))
+        lines.insert(3, ("reach the given epsilon", percent(found.absolute)))
     return lines

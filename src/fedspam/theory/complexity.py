@@ -1,4 +1,4 @@
-r"""How many rounds, and how many bytes, until the theorems promise :math:`\mathrm{E}\|\nabla f\|^2 \le \varepsilon`."""
+r"""Rounds and bytes after which the theorems guarantee :math:`\mathrm{E}\|\nabla f\|^2 \le \varepsilon`."""
 
 from typing import NamedTuple
 
@@ -12,11 +12,11 @@ MOST_ROUNDS = 2**60
 
 
 def order(constants: Constants, epsilon: float, *, cohort: float = 1.0, version: Version = "corrected") -> float:
-    r"""Corollaries 3.4 and 5.2: the order of the number of rounds, its constant left out.
+    r"""Corollaries 3.4 and 5.2: the order of the number of rounds, without its constant.
 
     .. math:: \frac{\delta F}{\varepsilon} + \frac{\sigma^2}{B\varepsilon} + \frac{\delta\sigma F}{B\varepsilon^{3/2}}
 
-    Printed is :math:`\sqrt B` in the last term, because its :math:`p = \gamma^2\delta^2` does not know B.
+    The paper prints :math:`\sqrt B` in the last term, because its :math:`p = \gamma^2\delta^2` does not depend on B.
 
     >>> order(Constants(delta=1.0, sigma=1.0, gap=1.0), 0.01)
     1200.0
@@ -28,25 +28,25 @@ def order(constants: Constants, epsilon: float, *, cohort: float = 1.0, version:
 
 
 def printed_varying_order(epsilon: float) -> float:
-    r"""Corollary 3.6 as printed: :math:`K = O(\varepsilon^{3/2})` rounds, fewer the more is asked for.
+    r"""Corollary 3.6 as printed: :math:`K = O(\varepsilon^{3/2})` rounds, fewer for a higher accuracy.
 
-    What is meant is :math:`\varepsilon^{-3/2}`; what holds has a logarithm besides, as
+    It means :math:`\varepsilon^{-3/2}`; the true order has an additional logarithm, as
     :math:`\sum p_k\gamma_k \sim \sum 1/k`.
     """
     return epsilon**1.5
 
 
 class Promise(NamedTuple):
-    """A run of `exchanges` for the start and `rounds` after it, and what is promised of it."""
+    """A run of `exchanges` for the start and `rounds` after it, and its guaranteed bound."""
 
-    exchanges: int  # cohorts asked for gradients at x_0, whose mean is g_0
+    exchanges: int  # cohorts that send gradients at x_0; their mean is g_0
     rounds: int
     parameters: Parameters
     bound: float
 
 
 def promise(constants: Constants, trips: int, *, cohort: float = 1.0) -> Promise:
-    """The corrected Theorem 3.2 with the safe parameters of the corollary, half of all trips spent on g_0.
+    """The bound of the corrected Theorem 3.2 with the corollary's parameters; half of all trips estimate g_0.
 
     >>> made = promise(Constants(delta=1.0, sigma=0.1, gap=1.0), 1000)
     >>> made.exchanges, made.rounds, made.bound < 1
@@ -78,7 +78,7 @@ def trips_needed(constants: Constants, epsilon: float, *, cohort: float = 1.0) -
     while promise(constants, high, cohort=cohort).bound > epsilon:
         high *= 2
         if high > MOST_ROUNDS:
-            raise ValueError(f"epsilon = {epsilon} needs more than 2^60 trips; ask for less")
+            raise ValueError(f"epsilon = {epsilon} needs more than 2^60 trips; give a larger epsilon")
     low = high // 2
     while high - low > 1:
         middle = (low + high) // 2
@@ -94,7 +94,7 @@ class Traffic(NamedTuple):
 
 
 def traffic(plan: Plan, rounds: int) -> Traffic:
-    """What a run of a method costs, its start included; exchanges that a coin decides on are counted as if made.
+    """The bytes of a run, including its start; exchanges that happen with some probability count in full.
 
     >>> import jax.numpy as jnp
     >>> from fedspam import spam

@@ -1,4 +1,4 @@
-r"""What the theorems know of a problem, and what they demand of step sizes and fresh weights."""
+"""The constants of a problem, and the conditions of the theorems on step sizes and fresh weights."""
 
 from typing import Any, Literal, TypeAlias
 
@@ -13,8 +13,8 @@ from fedspam.methods.schedules import PAPER_FACTOR, effective_cohort
 Version: TypeAlias = Literal["corrected", "paper", "appendix"]
 VERSIONS: tuple[Version, ...] = ("corrected", "paper", "appendix")
 
-MAIN = 15 / 16  # c of the Lyapunov function as the main text prints it: enough for constant parameters
-APPENDIX = 3.0  # c as the appendix prints it: the printed proof needs 17/8, and it telescopes where parameters vary
+MAIN = 15 / 16  # c of the Lyapunov function in the main text: enough for constant parameters
+APPENDIX = 3.0  # c in the appendix: its proof needs 17/8, and also covers varying parameters
 LEAST_FACTOR = 17.0  # the smallest C of p >= C r^2/(C r^2 + B) for which the proof with c = 3 goes through
 
 
@@ -24,11 +24,11 @@ class Constants:
 
     Arguments:
         delta: :math:`\delta` of Assumption 2, the similarity of the clients' Hessians.
-        sigma: :math:`\sigma` of Assumption 1; where it is not bounded everywhere, its largest value on the way.
+        sigma: :math:`\sigma` of Assumption 1; where it is unbounded, its largest value along the run.
         gap: :math:`F = f(x_0) - f_{\inf}`.
         error: :math:`\|g_0 - \nabla f(x_0)\|^2`, expected.
-        smoothness: L of f, for SPAM-PPA alone.
-        weak_convexity: :math:`\rho` with :math:`\nabla^2 f \succeq -\rho I`, which takes the place of L there.
+        smoothness: L of f; only SPAM-PPA needs it.
+        weak_convexity: :math:`\rho` with :math:`\nabla^2 f \succeq -\rho I`, used instead of L if given.
     """
 
     delta: float
@@ -63,7 +63,7 @@ def least_fresh_weight(step_size: Any, delta: float, cohort: float = 1.0, factor
 
 
 def effective_cohort_of(population: Population, cohort_size: int, *, dependent: bool = False) -> float:
-    """B_eff of cohorts as a population draws them: with or without replacement, or endless (`effective_cohort`).
+    """B_eff of the cohorts that a population draws: with or without replacement, or endless (`effective_cohort`).
 
     >>> from fedspam.problems import quadratics
     >>> effective_cohort_of(quadratics(0, clients=100, dimension=2), 10)
@@ -82,12 +82,12 @@ def premises(
     averaged: bool = False,
     factor: float = PAPER_FACTOR,
 ) -> list[str]:
-    r"""The rules of the corrected theorems that a choice of :math:`\gamma_k` and :math:`p_k` breaks; [] if none.
+    r"""The conditions of the corrected theorems that :math:`\gamma_k` and :math:`p_k` violate; [] if none.
 
     - :math:`\gamma_k \le 1/(4\delta)`; for SPAM-PPA (`averaged`) :math:`1/(4(\delta + \rho))`, where :math:`\rho` is
       the weak convexity of f, or L;
     - :math:`p_k \ge Cr_k^2/(Cr_k^2 + B_\mathrm{eff})`; C = 96 is the paper's, 17 the least for which c = 3 works;
-    - what the paper leaves out: :math:`\gamma_k` must not increase, and where it falls it must do so slowly,
+    - not in the paper: :math:`\gamma_k` must not increase, and it must decrease slowly,
       :math:`\gamma_k \le 4\gamma_{k+1}` and
       :math:`\alpha_{k+1}(1 - p_{k+1})^2 \le \alpha_k - \tfrac{17}{8}\gamma_k`.
 
@@ -124,10 +124,10 @@ def premises(
 
 
 def sequences(step_sizes: Any, fresh_weights: Any) -> tuple[Float[np.ndarray, " K"], Float[np.ndarray, " K"]]:
-    """Both as vectors of equal length, in float64."""
+    """Both as float64 vectors of equal length."""
     gamma, p = np.broadcast_arrays(*map(np.atleast_1d, (np.float64(step_sizes), np.float64(fresh_weights))))
     if gamma.ndim != 1 or not ((gamma > 0).all() and (p > 0).all() and (p <= 1).all()):
         raise ValueError(
-            "step sizes must be positive and fresh weights in (0, 1]: numbers, or vectors with one value a round"
+            "step sizes must be positive and fresh weights in (0, 1]: numbers, or vectors with one value per round"
         )
     return gamma, p

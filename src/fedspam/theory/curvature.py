@@ -1,8 +1,7 @@
-r"""Methods that measure Hessians: they ask clients for products with vectors, and nothing else.
+r"""Methods that measure Hessians from clients' Hessian-vector products alone.
 
-Each is an algorithm like any other: it runs in `simulate`, over `fedspam.federation.loopback` and in a deployment, its
-exchanges are priced by the ledger, and one round is one step of Lanczos. What they found is read from their state with
-`fedspam.theory.measure`.
+Each is a method like any other: it runs in `simulate`, over `fedspam.federation.loopback` and in a deployment, and the
+ledger counts its bytes. One round is one step of Lanczos. `fedspam.theory.measure` reads the results from their states.
 """
 
 import dataclasses
@@ -10,7 +9,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Integer, Key, UInt32
+from jaxtyping import Array, Float, Key, UInt32
 
 from fedspam._internal import checks, prng, trees
 from fedspam._internal.trees import Params, static, struct
@@ -20,17 +19,17 @@ from fedspam.theory import _lanczos
 from fedspam.theory._lanczos import Krylov
 
 Rows = Float[Array, "m d"]
-SCANS = 3  # looks at everyone before the candidates are chosen
+SCANS = 3  # of all clients, before the candidates are chosen
 
 
 class LanczosState(NamedTuple):
-    """Where it is measured, whom it asks, and how far it is."""
+    """The point, the clients, and the progress of Lanczos."""
 
     x: Params
     ids: UInt32[Array, " clients"]  # the same clients in every round
-    candidates: UInt32[Array, " m"]  # those whose own Hessians are measured
+    candidates: UInt32[Array, " m"]  # clients whose own Hessians are measured
     krylov: Krylov
-    gradients: Float[Array, ""]  # client gradients so far; a product costs two
+    gradients: Float[Array, ""]  # client gradients so far; a product counts as two
 
 
 class LanczosInfo(NamedTuple):
@@ -61,71 +60,40 @@ def hessian_products(oracle: Oracle, key: Any, x: Params, rows: Rows, secant: bo
 
 @struct
 class Hessian:
-    r"""Lanczos on :math:`\nabla^2 f(x)`: L, and :math:`\mu` or the weak convexity. One exchange a round.
+    r"""Lanczos on :math:`H = \nabla^2 f(x)`, for L, and :math:`\mu` or the weak convexity. One exchange per round.
+
+    With `mean_square`, Lanczos on :math:`\frac1n\sum_i(H_i - H)^2`, whose largest eigenvalue is :math:`\delta^2` in
+    mean square. That takes two exchanges per round: the cohort's mean product :math:`u = Hv`, then the mean of
+    :math:`H_i(H_iv - u) = (H_i - H)^2v + H(H_iv - u)`, whose last part has mean zero over the same clients. So no
+    difference of two large means is taken.
 
     Arguments:
         steps: of Lanczos; run as many rounds.
-        clients: how many are asked, the same ones in all rounds; None for everyone.
+        clients: how many take part, the same ones in all rounds; None for everyone.
         secant: products from differences of gradients, for clients outside JAX.
-        minibatch: measure the losses of minibatches instead of those of all a client's data.
+        minibatch: measure the losses of minibatches instead of those of all of a client's data.
+        mean_square: which of the two matrices.
     """
 
     steps: int = static(default=24)
     clients: int | None = static(default=None)
     secant: bool = static(default=False)
     minibatch: bool = static(default=False)
+    mean_square: bool = static(default=False)
 
     def __post_init__(self) -> None:
         checks.whole("steps", self.steps, 1)
 
     def init(self, params: Params, key: Key[Array, ""], fed: Federation) -> LanczosState:
-        cohort = _asked(self.clients, key, fed)
-        return _begin(params, cohort.ids, cohort.ids[:0], key, 1, self.steps)
+        cohort = _cohort(self.clients, key, fed)
+        return _initial(params, cohort.ids, cohort.ids[:0], key, 1, self.steps)
 
     def round(self, state: LanczosState, key: Key[Array, ""], fed: Federation) -> tuple[LanczosState, LanczosInfo]:
         rows, cohort = _lanczos.rows(state.krylov), Cohort(state.ids, key)
-        image = fed.mean(cohort, self.product, x=state.x, rows=rows)
-        return _advance(state, image, _size(image), 2 * cohort.size)
-
-    @on_client
-    def product(self, oracle: Oracle, key: Key[Array, ""], *, x: Params, rows: Rows) -> Rows:
-        return hessian_products(oracle, key if self.minibatch else None, x, rows, self.secant)
-
-    def params(self, state: LanczosState) -> Params:
-        return state.x
-
-    def client_state(self, params: Params) -> tuple[()]:
-        return ()
-
-
-@struct
-class MeanSquare:
-    r"""Lanczos on :math:`\frac1n\sum_i(H_i - H)^2`, whose largest eigenvalue is :math:`\delta^2` in mean square.
-
-    Two exchanges a round: the cohort's mean product :math:`u = Hv`, then the mean of
-    :math:`H_i(H_iv - u) = (H_i - H)^2v + H(H_iv - u)`, whose last part is zero in the mean over the same clients. No
-    difference of two large means is taken.
-
-    Arguments: as `Hessian`.
-    """
-
-    steps: int = static(default=24)
-    clients: int | None = static(default=None)
-    secant: bool = static(default=False)
-    minibatch: bool = static(default=False)
-
-    def __post_init__(self) -> None:
-        checks.whole("steps", self.steps, 1)
-
-    def init(self, params: Params, key: Key[Array, ""], fed: Federation) -> LanczosState:
-        cohort = _asked(self.clients, key, fed)
-        return _begin(params, cohort.ids, cohort.ids[:0], key, 1, self.steps)
-
-    def round(self, state: LanczosState, key: Key[Array, ""], fed: Federation) -> tuple[LanczosState, LanczosInfo]:
-        rows, cohort = _lanczos.rows(state.krylov), Cohort(state.ids, key)
-        mean = fed.mean(cohort, self.product, x=state.x, rows=rows)
-        image = fed.mean(cohort, self.square, x=state.x, rows=rows, mean=mean)
-        return _advance(state, image, _size(image), 6 * cohort.size)
+        image, spent = fed.mean(cohort, self.product, x=state.x, rows=rows), 2 * cohort.size
+        if self.mean_square:
+            image, spent = fed.mean(cohort, self.square, x=state.x, rows=rows, mean=image), 6 * cohort.size
+        return _advance(state, image, _largest_norm(image), spent)
 
     @on_client
     def product(self, oracle: Oracle, key: Key[Array, ""], *, x: Params, rows: Rows) -> Rows:
@@ -148,11 +116,11 @@ class MeanSquare:
 class Similarity:
     r"""Lanczos on :math:`H_i - H` of several clients i at once; the largest :math:`\|H_i - H\|` is :math:`\delta`.
 
-    Where more clients are asked than there is room for, the candidates are found in three scans at the start: everyone
-    tells by how much it deviates within a block of directions, at first 2m random ones, then those in which the m
-    clients that deviate most do so. An outlier in one direction, smaller than what all deviate by in many, can be
-    missed. A round then sends m vectors to everyone asked, who return the mean of their
-    products, and lets the m candidates return theirs.
+    With more than m clients, three scans at the start choose the m candidates: every client reports how much it
+    deviates within a block of directions, at first 2m random ones, then those in which the m clients with the largest
+    deviations so far deviate most. A client that deviates in a single direction, by less than all others do in many,
+    can be missed. A round then sends m vectors to all clients, for the mean of their products, and collects those of
+    the m candidates.
 
     Arguments:
         candidates: m, the clients whose own Hessians are measured.
@@ -170,9 +138,9 @@ class Similarity:
         checks.whole("candidates", self.candidates, 1)
 
     def init(self, params: Params, key: Key[Array, ""], fed: Federation) -> LanczosState:
-        cohort = _asked(self.clients, key, fed)
+        cohort = _cohort(self.clients, key, fed)
         if cohort.size <= self.candidates:
-            return _begin(params, cohort.ids, cohort.ids, key, cohort.size, self.steps)
+            return _initial(params, cohort.ids, cohort.ids, key, cohort.size, self.steps)
         m = self.candidates
         flat, _ = trees.vectorize(params)
         rows = jax.random.normal(prng.fold_name(key, "scan"), (2 * m, flat.shape[0]), flat.dtype)
@@ -186,7 +154,7 @@ class Similarity:
             if scan < SCANS - 1:
                 chosen = dataclasses.replace(cohort, ids=cohort.ids[best])
                 rows, _ = fed.collect(chosen, self.direction, x=params, rows=rows, mean=mean)
-        state = _begin(params, cohort.ids, cohort.ids[best], key, m, self.steps)
+        state = _initial(params, cohort.ids, cohort.ids[best], key, m, self.steps)
         widths = [min(2 * m, flat.shape[0])] + [min(m, flat.shape[0])] * (SCANS - 1)
         spent = 4 * cohort.size * sum(widths) + 2 * m * sum(widths[:-1])
         return state._replace(gradients=state.gradients + spent)
@@ -194,7 +162,7 @@ class Similarity:
     def round(self, state: LanczosState, key: Key[Array, ""], fed: Federation) -> tuple[LanczosState, LanczosInfo]:
         rows, cohort = _lanczos.rows(state.krylov), Cohort(state.ids, key)
         m = rows.shape[0]
-        if cohort.size == m:  # everyone's own product is among those whose mean is wanted
+        if cohort.size == m:  # every client is a candidate, so one exchange gives the mean as well
             products, _ = fed.collect(cohort, self.product, x=state.x, rows=rows)
             mean, spent = products.mean(0), 2 * m * m
         else:
@@ -203,7 +171,7 @@ class Similarity:
             products, _ = fed.collect(chosen, self.product, x=state.x, rows=rows)
             spent = 2 * m * (cohort.size + m)
         own = products[jnp.arange(m), jnp.arange(m)]
-        return _advance(state, own - mean, _size(own), spent)
+        return _advance(state, own - mean, _largest_norm(own), spent)
 
     @on_client
     def product(self, oracle: Oracle, key: Key[Array, ""], *, x: Params, rows: Rows) -> Rows:
@@ -211,18 +179,18 @@ class Similarity:
 
     @on_client
     def deviation(self, oracle: Oracle, key: Key[Array, ""], *, x: Params, rows: Rows, mean: Rows) -> Any:
-        """By how much the client deviates within the span of the rows."""
+        """How much the client deviates within the span of the rows."""
         return self._leading(oracle, key, x, rows, mean)[0]
 
     @on_client
     def direction(self, oracle: Oracle, key: Key[Array, ""], *, x: Params, rows: Rows, mean: Rows) -> Any:
-        """Where it does so: one step of the power method from the best direction in that span."""
+        """The direction of that deviation: one step of the power method from the best direction in the span."""
         return self._leading(oracle, key, x, rows, mean)[1]
 
     def _leading(self, oracle: Oracle, key: Any, x: Params, rows: Rows, mean: Rows) -> tuple[Any, Any]:
-        apart = hessian_products(oracle, key if self.minibatch else None, x, rows, self.secant) - mean
-        values, vectors = jnp.linalg.eigh(apart @ apart.T)
-        image = vectors[:, -1] @ apart
+        deviation = hessian_products(oracle, key if self.minibatch else None, x, rows, self.secant) - mean
+        values, vectors = jnp.linalg.eigh(deviation @ deviation.T)
+        image = vectors[:, -1] @ deviation
         score = jnp.sqrt(jnp.maximum(values[-1], 0))
         return score, image / jnp.where(score > 0, score, 1)
 
@@ -233,11 +201,11 @@ class Similarity:
         return ()
 
 
-def _asked(clients: int | None, key: Key[Array, ""], fed: Federation) -> Cohort:
+def _cohort(clients: int | None, key: Key[Array, ""], fed: Federation) -> Cohort:
     return fed.everyone(key) if clients is None else fed.sample(key, clients, role="measured")
 
 
-def _begin(params: Params, ids: Any, candidates: Any, key: Key[Array, ""], count: int, steps: int) -> LanczosState:
+def _initial(params: Params, ids: Any, candidates: Any, key: Key[Array, ""], count: int, steps: int) -> LanczosState:
     flat, _ = trees.vectorize(params)
     krylov = _lanczos.begin(prng.fold_name(key, "lanczos"), count, flat, steps)
     return LanczosState(params, ids, candidates, krylov, jnp.zeros((), flat.dtype))
@@ -249,5 +217,5 @@ def _advance(state: LanczosState, image: Rows, scale: Any, spent: int) -> tuple[
     return state, LanczosInfo(jnp.asarray(spent, jnp.int32))
 
 
-def _size(rows: Rows) -> Integer[Array, ""]:
+def _largest_norm(rows: Rows) -> Float[Array, ""]:
     return jnp.max(jnp.linalg.norm(rows, axis=1))

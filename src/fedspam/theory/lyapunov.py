@@ -1,9 +1,9 @@
-r"""The Lyapunov function, its drift, and why the main text's constants are true.
+r"""The Lyapunov function, its drift, and why the constants of the main text are right.
 
 .. math:: V_k = f(x_k) - f_{\inf} + \frac{c\gamma_k}{2p_k - p_k^2}\|g_k - \nabla f(x_k)\|^2
 
 The main text prints c = 15/16 (equation 8), the appendix c = 3. The printed proof needs c of at least 17/8. With
-constant parameters 15/16 is nevertheless right: `form` is the quadratic form that shows it.
+constant parameters 15/16 is nevertheless enough, as the quadratic form `form` shows.
 """
 
 from typing import Any
@@ -35,12 +35,12 @@ def drift(
     factor: float = APPENDIX,
     version: Version = "corrected",
 ) -> Any:
-    r"""Proposition 3.1: what :math:`\mathrm{E}V_{k+1}` is at most, for constant parameters.
+    r"""Proposition 3.1: an upper bound of :math:`\mathrm{E}V_{k+1}`, for constant parameters.
 
     .. math:: V_k - \frac{\gamma}{32}\|\nabla f(x_{k+1})\|^2 + \frac{2c}{2-p}\gamma p\frac{\sigma^2}{B_\mathrm{eff}}
 
     With an `epsilon` (0 for the relative test) 40 takes the place of 32 and :math:`\gamma\epsilon^2/8` is added; that
-    needs c = 3. Printed are :math:`2\gamma p\sigma^2` in the main text and :math:`6\gamma p\sigma^2` in the appendix.
+    needs c = 3. The main text prints :math:`2\gamma p\sigma^2`, the appendix :math:`6\gamma p\sigma^2`.
     """
     noise = {"corrected": 2 * factor / (2 - fresh_weight), "paper": 2.0, "appendix": 6.0}[version]
     rate, floor = (32, 0.0) if epsilon is None else (40, epsilon**2 / 8)
@@ -50,7 +50,7 @@ def drift(
 def form(ratio: Any, fresh_weight: Any, factor: float = MAIN) -> Float[np.ndarray, "... 2 2"]:
     r"""The quadratic form in :math:`(D/\gamma, \sqrt e)` that bounds the drift without splitting products.
 
-    From :math:`f(x_{k+1}) - f(x_k) \le -(1-r)D^2/(2\gamma) + D\sqrt e` and
+    It follows from :math:`f(x_{k+1}) - f(x_k) \le -(1-r)D^2/(2\gamma) + D\sqrt e` and
     :math:`\|\nabla f(x_{k+1})\| \le (1+r)D/\gamma + \sqrt e`, with :math:`r = \gamma\delta`: where its largest
     eigenvalue is negative, Proposition 3.1 holds with this c.
 

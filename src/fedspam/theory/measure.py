@@ -1,12 +1,11 @@
-r""":math:`\delta`, :math:`\sigma`, L and :math:`\mu` of a population at a point, with confidence intervals and cost.
+r""":math:`\delta`, :math:`\sigma`, L and :math:`\mu` of a population at a point, with confidence intervals and costs.
 
-`measure` runs the methods of `fedspam.theory.curvature` and `fedspam.theory.spread`, in the simulator unless it is
-given another way to run a method. Two kinds of doubt enter the intervals: Lanczos starts at random and takes few steps,
-which bounds what it can have missed; and where a sample of the clients was asked, others might have answered
-differently. For the latter extreme eigenvalues are looked at twice: on the clients for whom their directions were
-chosen, where they are too large, and on fresh ones, where they are too small; the interval reaches from the lower end
-of the one to the upper end of the other. The interval of :math:`\delta` is about the candidates alone: clients that
-nobody compared with the mean may deviate more.
+`measure` runs the methods of `fedspam.theory.curvature` and `fedspam.theory.spread`, by default in the simulator. Two
+errors enter the intervals. Lanczos starts at random and takes few steps, which bounds what it can have missed. And a
+sample of the clients is not all of them: an extreme eigenvalue is too extreme on the clients on which its direction was
+chosen, and not extreme enough on others. So it is measured on both, and its interval reaches from the lower end of the
+one to the upper end of the other. The interval of :math:`\delta` covers only the candidates: other clients may deviate
+more.
 """
 
 import math
@@ -22,20 +21,21 @@ from fedspam._internal import checks, trees
 from fedspam._internal.trees import Params
 from fedspam.clients import Hosted, Population
 from fedspam.federation import loopback
+from fedspam.methods import Algorithm
 from fedspam.simulation import simulate
 from fedspam.theory import _lanczos
 from fedspam.theory.complexity import traffic
 from fedspam.theory.constants import Constants
-from fedspam.theory.curvature import Hessian, LanczosState, MeanSquare, Similarity
+from fedspam.theory.curvature import Hessian, LanczosState, Similarity
 from fedspam.theory.intervals import IntervalEstimate, mean_interval, missed, root_mean_interval, spread_interval
-from fedspam.theory.spread import Along, Spread, SpreadState
+from fedspam.theory.spread import Directions, Spread, SpreadState
 
 STEPS = 24
 CONFIDENCE = 0.95
 
 
 class MeasureCost(NamedTuple):
-    """What a measurement took."""
+    """The cost of a measurement."""
 
     rounds: int = 0
     gradients: int = 0  # of clients; a Hessian-vector product counts as two
@@ -46,37 +46,37 @@ class MeasureCost(NamedTuple):
         return MeasureCost(*(a + b for a, b in zip(self, other, strict=True)))
 
 
-class Ran(NamedTuple):
-    """A method that was run: its last state, and the bytes that it sent."""
+class MethodRun(NamedTuple):
+    """The last state of a method, and the bytes of its run."""
 
     state: Any
     bytes_down: int
     bytes_up: int
 
 
-Runner: TypeAlias = Callable[[Any, int, int], Ran]  # (method, rounds, seed) -> Ran
+Runner: TypeAlias = Callable[[Algorithm[Any], int, int], MethodRun]  # (method, rounds, seed) -> MethodRun
 
 
 def in_simulator(population: Population, params: Params) -> Runner:
     """Run methods in the compiled simulation."""
 
-    def run(method: Any, rounds: int, seed: int) -> Ran:
+    def run(method: Algorithm[Any], rounds: int, seed: int) -> MethodRun:
         done = simulate(method, population, params, rounds=rounds, key=seed)
         if done.status != "completed":
-            raise RuntimeError(f"the measurement {done.status}")
-        started = traffic(done.plan, 0)
+            raise RuntimeError(f"the measurement did not complete: {done.status}")
+        start = traffic(done.plan, 0)
         down, up = (int(done.rows[name].sum()) for name in ("bytes_down", "bytes_up"))
-        return Ran(done.state, started.down + down, started.up + up)
+        return MethodRun(done.state, start.down + down, start.up + up)
 
     return run
 
 
 def over_bytes(population: Population, params: Params) -> Runner:
-    """Run methods over `fedspam.federation.loopback`: every message and every reply is really encoded."""
+    """Run methods over `fedspam.federation.loopback`: every message and reply is encoded to bytes."""
 
-    def run(method: Any, rounds: int, seed: int) -> Ran:
+    def run(method: Algorithm[Any], rounds: int, seed: int) -> MethodRun:
         state, fed = loopback.run(method, population, params, rounds=rounds, key=seed)
-        return Ran(state, fed.bytes_down, fed.bytes_up)
+        return MethodRun(state, fed.bytes_down, fed.bytes_up)
 
     return run
 
@@ -85,14 +85,14 @@ def over_bytes(population: Population, params: Params) -> Runner:
 class Measurement:
     """The constants of a population at a point."""
 
-    delta: IntervalEstimate  # max_i |H_i - H| over the clients that were asked
+    delta: IntervalEstimate  # max_i |H_i - H| over the candidates
     delta_rms: IntervalEstimate  # in mean square, the worst direction
     delta_secant: IntervalEstimate  # in mean square, along the gradient: from gradients alone
     sigma: IntervalEstimate  # the spread of gradients
     smoothness: IntervalEstimate  # |H|
     lowest_curvature: IntervalEstimate  # the least eigenvalue of H: mu, or minus the weak convexity
-    clients: int  # how many were asked
-    population: int | None  # of how many; None: endless
+    clients: int  # how many took part
+    population: int | None  # out of how many; None if endless
     worst: int  # the client that deviates most
     confidence: float
     costs: dict[str, MeasureCost] = field(default_factory=dict)
@@ -102,7 +102,7 @@ class Measurement:
         return sum(self.costs.values(), MeasureCost())
 
     def constants(self, gap: float = 0.0, error: float = 0.0) -> Constants:
-        """For the theorems: the upper ends of the intervals, so that what they promise is on the safe side."""
+        """The upper ends of the intervals, for bounds on the safe side."""
         return Constants(
             self.delta.high, self.sigma.high, gap, error, self.smoothness.high, max(0.0, -self.lowest_curvature.low)
         )
@@ -125,26 +125,26 @@ def measure(
 
     Arguments:
         params: the point.
-        clients: how many are asked; None for everyone.
+        clients: how many take part; None for everyone.
         steps: of Lanczos.
         candidates: clients whose own Hessians are compared with the mean.
         confidence: of each interval.
-        secant: Hessian products from differences of gradients; by default for clients outside JAX alone.
-        minibatch: measure minibatches instead of all of a client's data.
-        run: how a method is run; in the simulator unless given.
+        secant: Hessian products from differences of gradients; by default only for clients outside JAX.
+        minibatch: measure the losses of minibatches instead of those of all of a client's data.
+        run: runs a method: `in_simulator` (the default) or `over_bytes` of the population and point.
 
     >>> from fedspam.problems import quadratics
-    >>> people = quadratics(0, clients=6, dimension=4, delta=0.5)
-    >>> found = measure(people, jnp.zeros(4))
-    >>> round(found.delta.value, 3), round(found.smoothness.value, 2), found.delta.covers(people.delta)
+    >>> clients = quadratics(0, clients=6, dimension=4, delta=0.5)
+    >>> found = measure(clients, jnp.zeros(4))
+    >>> round(found.delta.value, 3), round(found.smoothness.value, 2), found.delta.covers(clients.delta)
     (0.5, 10.0, True)
     """
     checks.between("confidence", confidence, 0.5, 0.999)
     checks.whole("steps", steps, 2)
     if clients is None and population.size is None:
-        raise ValueError("clients = None asks everyone, and the population is endless; say how many to ask")
+        raise ValueError("clients = None means everyone, and the population is endless; give a number of clients")
     if clients is not None:
-        checks.whole("clients", clients, 4, "fewer tell nothing of the others")
+        checks.whole("clients", clients, 4, "an interval needs several clients")
         if population.size is not None and clients >= population.size:
             clients = None
     count = population.size if clients is None else clients
@@ -158,58 +158,62 @@ def measure(
     common = {"steps": steps, "clients": clients, **kind}
     costs: dict[str, MeasureCost] = {}
 
-    def ask(name: str, method: Any, rounds: int, offset: int) -> Any:
+    def run_part(name: str, method: Algorithm[Any], rounds: int, offset: int) -> Any:
         state, down, up = run(method, rounds, seed + offset)
         costs[name] = costs.get(name, MeasureCost()) + MeasureCost(rounds, int(state.gradients), down, up)
         return state
 
-    looked: SpreadState = ask("spread", Spread(clients=clients, minibatch=minibatch), 1, 0)
-    bent: LanczosState = ask("hessian", Hessian(**common), steps, 1)
-    square: LanczosState = ask("delta in mean square", MeanSquare(**common), steps, 2)
-    apart: LanczosState = ask("delta", Similarity(candidates=candidates, **common), steps, 3)
+    spread: SpreadState = run_part("spread", Spread(clients=clients, minibatch=minibatch), 1, 0)
+    hessian: LanczosState = run_part("hessian", Hessian(**common), steps, 1)
+    mean_square: LanczosState = run_part("delta in mean square", Hessian(mean_square=True, **common), steps, 2)
+    deviations: LanczosState = run_part("delta", Similarity(candidates=candidates, **common), steps, 3)
 
-    # a population that may be drawn twice, or is endless, is never seen whole
-    seen_of = None if getattr(population, "replace", False) and clients is not None else population.size
+    # a sample with replacement is never the whole population
+    finite = None if getattr(population, "replace", False) and clients is not None else population.size
     failure = 1 - confidence
-    lowest, highest = hessian_ends(bent, dimension, failure)
-    rms = mean_square_root(square, dimension, failure, count, seen_of if clients is not None else count)
+    lowest, highest = hessian_ends(hessian, dimension, failure)
+    rms = mean_square_root(mean_square, dimension, failure, count, finite if clients is not None else count)
     if clients is not None:
-        rows = np.stack([_lanczos.ritz(bent.krylov).lowest_vector, _lanczos.ritz(bent.krylov).highest_vector])
-        main = _lanczos.ritz(square.krylov).highest_vector
-        dtype = jnp.result_type(*jax.tree.leaves(params))
-        told = [
-            ask("doubt", Along(jnp.asarray(np.vstack([rows, main]), dtype), ids, clients, **kind), 1, offset)
-            for ids, offset in ((bent.ids, 4), (None, 5), (square.ids, 6))
-        ]
-        bends = [np.asarray(told[j].curvatures) for j in (0, 1)]
-        lowest, highest = (
-            _both(e, *(mean_interval(bend[:, j], confidence, seen_of) for bend in bends), upward=j == 1)
-            for j, e in enumerate((lowest, highest))
+        bend, square = _lanczos.ritz(hessian.krylov), _lanczos.ritz(mean_square.krylov)
+        rows = jnp.asarray(
+            np.stack([bend.lowest_vector, bend.highest_vector, square.highest_vector]),
+            jnp.result_type(*jax.tree.leaves(params)),
         )
-        squares = [np.asarray(told[j].squares)[:, 2] * _bessel(count, seen_of) for j in (2, 1)]
-        rms = _both(rms, *(root_mean_interval(each, confidence, seen_of) for each in squares), upward=True)
+        # along the same directions: the clients they were chosen on, and fresh ones
+        hessian_clients, fresh, square_clients = (
+            run_part("sampling error", Directions(rows, ids, clients, **kind), 1, offset)
+            for ids, offset in ((hessian.ids, 4), (None, 5), (mean_square.ids, 6))
+        )
+        curvatures = [np.asarray(part.curvatures) for part in (hessian_clients, fresh)]
+        lowest, highest = (
+            _widened(end, *(mean_interval(part[:, j], confidence, finite) for part in curvatures), upward=j == 1)
+            for j, end in enumerate((lowest, highest))
+        )
+        squares = [np.asarray(part.squares)[:, 2] * _bessel(count, finite) for part in (square_clients, fresh)]
+        rms = _widened(rms, *(root_mean_interval(part, confidence, finite) for part in squares), upward=True)
+    own = np.asarray(spread.deviations.here)[np.asarray(spread.counted)]
     return Measurement(
-        delta=similarity(apart, dimension, failure),
+        delta=similarity(deviations, dimension, failure),
         delta_rms=rms,
-        delta_secant=secant_of(looked, confidence, seen_of),
-        sigma=spread_interval(np.asarray(looked.deviations.here)[np.asarray(looked.counted)], confidence, seen_of),
+        delta_secant=secant_of(spread, confidence, finite),
+        sigma=spread_interval(own, confidence, finite),
         smoothness=_norm(lowest, highest),
         lowest_curvature=lowest,
         clients=count,
         population=population.size,
-        worst=int(apart.candidates[_worst(apart)]),
+        worst=int(deviations.candidates[_worst(deviations)]),
         confidence=confidence,
         costs=costs,
     )
 
 
-# --- what the methods' last states say ---
+# --- estimates from the methods' last states ---
 
 
 def hessian_ends(
     state: LanczosState, dimension: int, failure: float = 1 - CONFIDENCE
 ) -> tuple[IntervalEstimate, IntervalEstimate]:
-    """The least and the largest eigenvalue of the mean Hessian of the clients that were asked."""
+    """The least and the largest eigenvalue of the mean Hessian of the clients that took part."""
     return _ends(state, 0, dimension, failure)
 
 
@@ -223,7 +227,7 @@ def similarity(state: LanczosState, dimension: int, failure: float = 1 - CONFIDE
 def mean_square_root(
     state: LanczosState, dimension: int, failure: float = 1 - CONFIDENCE, count: int = 1, population: int | None = 1
 ) -> IntervalEstimate:
-    r""":math:`\|\frac1n\sum_i(H_i - H)^2\|^{1/2}`; of a sample of `count` clients without its downward bias."""
+    r""":math:`\|\frac1n\sum_i(H_i - H)^2\|^{1/2}`; corrected for the downward bias of a sample of `count` clients."""
     found = _lanczos.ritz(state.krylov)
     share = 0.0 if found.exhausted else missed(found.steps, dimension, failure)
     slack = _rounding(state)
@@ -237,7 +241,7 @@ def mean_square_root(
 def secant_of(state: SpreadState, confidence: float = CONFIDENCE, population: int | None = None) -> IntervalEstimate:
     """Similarity in mean square along the gradient, from gradients alone."""
     length = float(state.length)
-    if length == 0:  # at a stationary point there is no direction to take
+    if length == 0:  # a stationary point has no gradient direction
         return IntervalEstimate(math.nan, 0.0, math.inf)
     squares = np.asarray(state.deviations.secant, np.float64)[np.asarray(state.counted)]
     return IntervalEstimate(*(value / length for value in spread_interval(squares, confidence, population)))
@@ -246,7 +250,7 @@ def secant_of(state: SpreadState, confidence: float = CONFIDENCE, population: in
 def _ends(
     state: LanczosState, number: int, dimension: int, failure: float
 ) -> tuple[IntervalEstimate, IntervalEstimate]:
-    """Both extreme eigenvalues: Ritz values lie inside the spectrum, and miss a known share of its width at most."""
+    """Both extreme eigenvalues: Ritz values lie inside the spectrum, and miss at most a known share of its width."""
     found = _lanczos.ritz(state.krylov, number)
     share = 0.0 if found.exhausted else missed(found.steps, dimension, failure / 2)
     width = found.highest - found.lowest
@@ -259,7 +263,7 @@ def _ends(
 
 
 def _norm(lowest: IntervalEstimate, highest: IntervalEstimate) -> IntervalEstimate:
-    """The larger absolute value of the two."""
+    """The larger absolute value of the two eigenvalues."""
     value = max(-lowest.value, highest.value)
     return IntervalEstimate(value, max(0.0, -lowest.high, highest.low), max(-lowest.low, highest.high))
 
@@ -270,7 +274,7 @@ def _worst(state: LanczosState) -> int:
 
 
 def _bessel(count: int, population: int | None) -> float:
-    """By how much a sample's own variance is too small for that of the population it was drawn from."""
+    """The factor from a sample's variance to an unbiased estimate of the population's."""
     if population == count:
         return 1.0
     return count / (count - 1) * (1.0 if population is None else (population - 1) / population)
@@ -281,12 +285,12 @@ def _rounding(state: LanczosState) -> float:
     return 32 * float(jnp.finfo(krylov.basis.dtype).eps) * float(krylov.scale)
 
 
-def _both(
+def _widened(
     numeric: IntervalEstimate, inside: IntervalEstimate, fresh: IntervalEstimate, *, upward: bool
 ) -> IntervalEstimate:
-    """An extreme eigenvalue from the clients it was chosen on, where it is too extreme, and fresh ones, where too tame.
+    """An extreme eigenvalue, from the clients its direction was chosen on (too extreme) and fresh ones (not enough).
 
-    `upward`: whether it is the largest one.
+    `upward`: whether it is the largest eigenvalue.
     """
     value = (numeric.value + fresh.value) / 2
     if upward:

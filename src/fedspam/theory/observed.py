@@ -1,4 +1,4 @@
-r"""A method whose every round also records what the theorems speak of: :math:`V_k`, :math:`e_k`, :math:`\sigma`."""
+r"""Record in every round of a method the quantities of the theorems: :math:`V_k`, :math:`e_k`, :math:`\sigma`."""
 
 from typing import Any
 
@@ -21,11 +21,11 @@ from fedspam.theory.lyapunov import lyapunov
 
 @struct
 class Observed:
-    r"""SPAM, SPAM-PP or SPAM-PPA, watched by somebody who knows all clients; for simulations of finite populations.
+    r"""SPAM, SPAM-PP or SPAM-PPA with records that need all clients; for simulations of finite populations.
 
     Rows gain `lyapunov` (:math:`V_k`), `error` (:math:`e_k = \|g_k - \nabla f(x_k)\|^2`), `gap`
     (:math:`f(x_k) - f_{\inf}`), `slope` (:math:`\|\nabla f(x_{k+1})\|^2`), `spread` (:math:`\sigma^2(x_{k+1})`, the
-    spread of all clients' gradients) and `step` (:math:`\|x_{k+1} - x_k\|^2`). Nothing of it is sent or charged.
+    spread of all clients' gradients) and `step` (:math:`\|x_{k+1} - x_k\|^2`). None of it is sent.
 
     >>> import jax.numpy as jnp
     >>> from fedspam import simulate, spam
@@ -38,24 +38,24 @@ class Observed:
     True
 
     Arguments:
-        method: what `spam`, `spam_pp` or `spam_ppa` made.
+        method: made by `spam`, `spam_pp` or `spam_ppa`.
         population: all clients, whose mean is f.
         infimum: :math:`f_{\inf}`, or anything below it.
         factor: c of the Lyapunov function.
     """
 
-    method: Any
+    method: Spam | Factored
     population: Population
     infimum: float | Scalar = 0.0
     factor: float = static(default=APPENDIX)
 
     def __post_init__(self) -> None:
         if isinstance(self.method, Factored) and not isinstance(self.method.estimator, MVR):
-            raise ValueError("Observed watches methods of the SPAM family; this one has another estimator than MVR")
+            raise ValueError("Observed records methods of the SPAM family; this one has another estimator than MVR")
         if not isinstance(self.method, Spam | SpamPP | Factored):
-            return  # what JAX puts in the place of a method while it flattens
+            return  # a placeholder, while JAX flattens or unflattens this struct
         if getattr(self.population, "size", 1) is None:
-            raise ValueError("Observed asks all clients, and the population is endless; use a finite one")
+            raise ValueError("Observed needs all clients, and the population is endless; use a finite one")
 
     def init(self, params: Params, key: Key[Array, ""], fed: Federation) -> Any:
         return self.method.init(params, key, fed)

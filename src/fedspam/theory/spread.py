@@ -1,4 +1,4 @@
-r"""Methods that measure how a cohort's answers spread: :math:`\sigma^2(x)`, secants, and Hessians along directions."""
+r"""Methods that measure the spread of a cohort: of gradients, :math:`\sigma^2(x)`; of secants; of curvatures."""
 
 from typing import Any, NamedTuple
 
@@ -13,11 +13,11 @@ from fedspam.clients import Oracle
 from fedspam.federation import Cohort, Federation, on_client
 from fedspam.theory.curvature import hessian_products
 
-REACH = 1e-2  # how far a secant reaches, relative to max(1, |x|)
+REACH = 1e-2  # the length of a secant, relative to max(1, |x|)
 
 
 class Deviations(NamedTuple):
-    """What one client tells of itself once it knows the cohort's means: three numbers."""
+    """What one client reports once it has the cohort's means: three numbers."""
 
     here: Any  # |grad f_i(x) - mean|^2
     there: Any  # the same at y
@@ -47,12 +47,12 @@ class Spread:
     r"""The spread of a cohort's gradients at x, and of their change over a short step along the mean gradient.
 
     Three exchanges: the mean gradient at x; the mean gradient at y, a step down along it; then three numbers from each
-    client. A server keeps no client's gradient. Every round asks a new cohort.
+    client. The server stores no client's gradient. Every round draws a new cohort.
 
     Arguments:
-        clients: how many are asked; None for everyone.
+        clients: the size of the cohort; None for everyone.
         reach: the length of the secant, relative to max(1, |x|).
-        minibatch: measure the losses of minibatches instead of those of all a client's data.
+        minibatch: measure the losses of minibatches instead of those of all of a client's data.
     """
 
     clients: int | None = static(default=None)
@@ -108,7 +108,7 @@ class Spread:
         return ()
 
 
-class AlongState(NamedTuple):
+class DirectionsState(NamedTuple):
     """Clients' curvatures and squared deviations along the directions."""
 
     x: Params
@@ -118,19 +118,19 @@ class AlongState(NamedTuple):
     gradients: Any
 
 
-class AlongInfo(NamedTuple):
+class DirectionsInfo(NamedTuple):
     """What a round records."""
 
     gradients: Any
 
 
 @struct
-class Along:
-    """What each client's Hessian does along given directions: from it, the doubt about what a cohort told of all.
+class Directions:
+    """Each client's curvature along given directions, for the sampling error of what a cohort says of all clients.
 
     Arguments:
-        rows: the directions, one a row.
-        ids: whom to ask; None for a fresh cohort.
+        rows: the directions, one per row.
+        ids: the clients; None for a fresh cohort.
         clients: the size of that cohort.
         secant, minibatch: as `fedspam.theory.curvature.Hessian`.
     """
@@ -141,20 +141,22 @@ class Along:
     secant: bool = static(default=False)
     minibatch: bool = static(default=False)
 
-    def init(self, params: Params, key: Key[Array, ""], fed: Federation) -> AlongState:
+    def init(self, params: Params, key: Key[Array, ""], fed: Federation) -> DirectionsState:
         count = self.clients if self.ids is None else self.ids.shape[0]
         dtype = self.rows.dtype
         blank = jnp.zeros((count, self.rows.shape[0]), dtype)
-        return AlongState(params, blank, blank, jnp.zeros(count, bool), jnp.zeros((), dtype))
+        return DirectionsState(params, blank, blank, jnp.zeros(count, bool), jnp.zeros((), dtype))
 
-    def round(self, state: AlongState, key: Key[Array, ""], fed: Federation) -> tuple[AlongState, AlongInfo]:
+    def round(
+        self, state: DirectionsState, key: Key[Array, ""], fed: Federation
+    ) -> tuple[DirectionsState, DirectionsInfo]:
         cohort = fed.sample(key, self.clients, role="fresh") if self.ids is None else Cohort(self.ids, key)
         mean = fed.mean(cohort, self.product, x=state.x, rows=self.rows)
         replies, counted = fed.collect(cohort, self.along, x=state.x, rows=self.rows, mean=mean)
         spent = 4 * cohort.size * self.rows.shape[0]
         curvatures, squares = replies
-        state = AlongState(state.x, curvatures, squares, counted, state.gradients + spent)
-        return state, AlongInfo(jnp.int32(spent))
+        state = DirectionsState(state.x, curvatures, squares, counted, state.gradients + spent)
+        return state, DirectionsInfo(jnp.int32(spent))
 
     @on_client
     def product(self, oracle: Oracle, key: Key[Array, ""], *, x: Params, rows: Any) -> Any:
@@ -165,14 +167,14 @@ class Along:
         own = hessian_products(oracle, key if self.minibatch else None, x, rows, self.secant)
         return jnp.sum(own * rows, axis=1), jnp.sum((own - mean) ** 2, axis=1)
 
-    def params(self, state: AlongState) -> Params:
+    def params(self, state: DirectionsState) -> Params:
         return state.x
 
     def client_state(self, params: Params) -> tuple[()]:
         return ()
 
 
-# --- from gradients that somebody already has ---
+# --- from gradients at hand ---
 
 
 def spread_squares(gradients: Any) -> Float[np.ndarray, " clients"]:
@@ -190,8 +192,8 @@ def spread_squares(gradients: Any) -> Float[np.ndarray, " clients"]:
 def secant_squares(here: Any, there: Any, step: Params) -> Float[np.ndarray, " clients"]:
     r""":math:`\|u_i - \bar u\|^2/\|x_k - x_{k-1}\|^2` with :math:`u_i = \nabla f_i(x_k) - \nabla f_i(x_{k-1})`.
 
-    Their mean is the similarity in mean square along the step, the number that the error of SPAM's estimate really
-    contains; the root of their largest is a lower bound of :math:`\delta`, on the paper's ridge 0.3 to 0.7 of it.
+    Their mean is the squared similarity along the step, which the error of SPAM's estimate depends on. The root of
+    the largest is a lower bound of :math:`\delta`; on the paper's ridge it is 0.3 to 0.7 of it.
 
     >>> secant_squares(np.array([[1.0], [3.0]]), np.array([[0.0], [0.0]]), np.array([0.5])).tolist()
     [4.0, 4.0]

@@ -15,10 +15,10 @@ from fedspam._internal import checks
 from fedspam._internal.trees import Params, Scalar, static, struct
 from fedspam.clients import Loss, Population, Ragged
 from fedspam.methods import Scales
-from fedspam.problems import Quadratics, SoftmaxLoss, logistic, measure, quadratics, ridge, row_weights, softmax
+from fedspam.problems import Quadratics, SoftmaxLoss, logistic, quadratics, ridge, row_weights, softmax, solve
 from fedspam.problems.quadratic import quadratic
 
-REGULARISATION = 1e-3
+REGULARIZATION = 1e-3
 
 
 @dataclass(frozen=True)
@@ -107,7 +107,7 @@ def of_quadratics(name: str, what: str, clients: Quadratics, start: Any) -> Prob
 def of_regression(name: str, what: str, clients: Ragged, start: Any, test: tuple[Any, Any] | None = None) -> Problem:
     """A regression made by `logistic` or `softmax`. Measuring its constants takes a few seconds."""
     start = jnp.asarray(start)
-    found = measure(clients, start)
+    found = solve(clients, start)
     weights, dtype = jnp.asarray(row_weights(clients), start.dtype), start.dtype
     features, labels = (None, None) if test is None else (jnp.asarray(test[0], dtype), jnp.asarray(test[1], jnp.int32))
     probe = RegressionProbe(clients.examples, weights, jnp.ones((), dtype), features, labels, loss=clients.loss)
@@ -167,13 +167,13 @@ def _libsvm(name: str, clients: int, nonconvex: bool) -> Callable[[Path | None],
         train = datasets.read_libsvm(datasets.data_path(f"libsvm/{name}", folder, endings=endings), features=width)
         labels = (train.labels == train.labels.max()).astype(int)  # a9a has -1 and 1, mushrooms 1 and 2
         owners = datasets.dirichlet(labels, clients, alpha=1.0, least=20)
-        population = logistic(train.features, labels, owners, regularisation=REGULARISATION, nonconvex=nonconvex)
+        population = logistic(train.features, labels, owners, regularization=REGULARIZATION, nonconvex=nonconvex)
         test = None
         if name == "a9a":
             held = datasets.read_libsvm(datasets.data_path("libsvm/a9a.t", folder, endings=endings), features=width)
             test = held.features, held.labels == held.labels.max()
         kind = "non-convex logistic" if nonconvex else "logistic"
-        what = f"{kind} regression on {name}, {clients} clients by Dirichlet(1), lambda = {REGULARISATION}"
+        what = f"{kind} regression on {name}, {clients} clients by Dirichlet(1), lambda = {REGULARIZATION}"
         key = f"{name}-nonconvex" if nonconvex else name
         return of_regression(key, what, population, np.zeros(width), test)
 
@@ -185,8 +185,8 @@ def _har(folder: Path | None) -> Problem:
     owners, _ = datasets.by_key(data.person)
     held = _held_out(owners, 0.2)
     features = _standardized(data.features, ~held)
-    train = softmax(features[~held], data.labels[~held], owners[~held], regularisation=REGULARISATION)
-    what = f"softmax regression on HAR, 30 persons, a fifth of each held out, lambda = {REGULARISATION}"
+    train = softmax(features[~held], data.labels[~held], owners[~held], regularization=REGULARIZATION)
+    what = f"softmax regression on HAR, 30 persons, a fifth of each held out, lambda = {REGULARIZATION}"
     start = np.zeros((features.shape[1], len(datasets.ACTIVITIES)))
     return of_regression("har", what, train, start, (features[held], data.labels[held]))
 
@@ -195,7 +195,7 @@ def _heart(folder: Path | None) -> Problem:
     data = datasets.read_heart(folder)
     held = _held_out(data.hospital, 0.34)
     features = _standardized(data.features, ~held)
-    clients = logistic(features[~held], data.labels[~held], data.hospital[~held], regularisation=0.01)
+    clients = logistic(features[~held], data.labels[~held], data.hospital[~held], regularization=0.01)
     what = "logistic regression on heart disease, 4 hospitals, a third of each held out, lambda = 0.01"
     return of_regression("heart", what, clients, np.zeros(features.shape[1]), (features[held], data.labels[held]))
 

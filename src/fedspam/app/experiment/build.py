@@ -91,7 +91,7 @@ def _quadratics(config: Config) -> World:
 def _ridge(config: Config) -> World:
     data = config.data
     return _probed(
-        *ridge(data.seed, data.clients, data.dimension, regularisation=data.regularization, scale=data.scale)
+        *ridge(data.seed, data.clients, data.dimension, regularization=data.regularization, scale=data.scale)
     )
 
 

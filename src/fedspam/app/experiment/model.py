@@ -71,11 +71,11 @@ def learner(model: Any, data: LoadedExamples, *, seed: int, precision: str) -> L
 def _logistic(model: schema.Logistic, inputs: int, classes: int, dtype: str) -> Any:
     if classes != 2:
         raise ConfigError(f"model.name = 'logistic' separates two classes, the data has {classes}; use 'softmax'")
-    return models.logistic_regression(inputs, bias=model.bias, regularisation=model.regularization, dtype=dtype)
+    return models.logistic_regression(inputs, bias=model.bias, regularization=model.regularization, dtype=dtype)
 
 
 def _softmax(model: schema.Softmax, inputs: int, classes: int, dtype: str) -> Any:
-    return models.softmax_regression(inputs, classes, bias=model.bias, regularisation=model.regularization, dtype=dtype)
+    return models.softmax_regression(inputs, classes, bias=model.bias, regularization=model.regularization, dtype=dtype)
 
 
 def _mlp(model: schema.Mlp, inputs: int, classes: int, dtype: str) -> Any:

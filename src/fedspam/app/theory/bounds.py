@@ -93,7 +93,7 @@ def problem(options: TheoryOptions) -> tuple[Quadratics, jnp.ndarray]:
     away = np.random.default_rng(options.seed).standard_normal(options.dimension)
     hessian = np.asarray(population.hessians, np.float64).mean(0)
     away *= np.sqrt(2 * options.gap / (away @ hessian @ away))
-    return population, jnp.asarray(population.minimiser + away, population.hessians.dtype)
+    return population, jnp.asarray(population.minimizer + away, population.hessians.dtype)
 
 
 def outcomes(options: TheoryOptions, population: Quadratics, start: jnp.ndarray) -> list[TheoryOutcome]:

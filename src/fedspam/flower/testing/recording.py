@@ -62,7 +62,7 @@ def record(folder: str | Path) -> None:
     folder = Path(folder)
     with jax.enable_x64(True):
         clients = synthetic_logistic(
-            0, clients=CLIENTS, dimension=DIMENSION, rows=(4, 6), regularisation=REGULARIZATION
+            0, clients=CLIENTS, dimension=DIMENSION, rows=(4, 6), regularization=REGULARIZATION
         )
         solver = GradientDescent(steps=3, local_rate=STEP, safeguard=False)
         methods = {
