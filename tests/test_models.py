@@ -1,8 +1,6 @@
 """Models: convolutions against the library's own, shapes, precisions, padding labels, and what they are fed."""
 
 import dataclasses
-from functools import partial
-from types import SimpleNamespace
 
 import jax
 import jax.numpy as jnp
@@ -25,7 +23,6 @@ from fedspam.models import (
     max_pool,
     mlp,
     softmax_regression,
-    triton,
 )
 
 RNG = np.random.default_rng(0)
@@ -67,70 +64,6 @@ def test_every_convolution_is_the_librarys_with_its_derivatives(way, shape):
         return found
 
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-10), *look(x, kernel))
-
-
-@pytest.mark.slow
-def test_programs_for_a_gpu_are_the_librarys_convolution_with_its_derivatives():
-    # the programs themselves, run step by step; a window that does not fill their blocks, three clients
-    x, kernel, slope = (
-        jnp.float32(normal(*shape)) for shape in ((3, 2, 9, 7, 16), (3, 3, 2, 16, 32), (3, 2, 7, 6, 32))
-    )
-    clients = jax.vmap(library)
-    close = partial(np.testing.assert_allclose, rtol=1e-4, atol=1e-4)  # float32, sums of a hundred numbers
-    value, back = jax.vjp(clients, x, kernel)
-    close(triton.convolved(x, kernel, interpret=True), value)
-    close(triton.inputs_gradient(kernel, slope, interpret=True), back(slope)[0])
-    close(triton.kernels_gradient(x, slope, interpret=True), back(slope)[1])
-    along = (jnp.cos(x), jnp.sin(kernel))
-    close(
-        jax.jvp(partial(triton.convolved, interpret=True), (x, kernel), along)[1],
-        jax.jvp(clients, (x, kernel), along)[1],
-    )
-
-
-def test_programs_for_a_gpu_take_what_tensor_cores_take(monkeypatch):
-    def suits(kernel, strides=(1, 1), dtype=jnp.float32):
-        ones = (1,) * len(strides)
-        return triton.suits(jax.ShapeDtypeStruct((5, *kernel), dtype), strides, ones)
-
-    assert not suits((5, 5, 32, 64))  # no GPU
-    monkeypatch.setattr(triton, "capable", lambda: True)
-    assert suits((5, 5, 32, 64))
-    assert not suits((3, 3, 1, 32))
-    assert not suits((3, 3, 24, 32))
-    assert not suits((3, 3, 128, 128))
-    assert not suits((3, 3, 32, 64), strides=(2, 1))
-    assert not suits((9, 32, 64), strides=(1,))
-    assert not suits((3, 3, 32, 64), dtype=jnp.float64)
-
-
-@pytest.mark.parametrize(
-    ("platform", "capability", "capable"),
-    [("gpu", "9.0", True), ("gpu", "8.0", True), ("gpu", "7.5", False), ("gpu", "gfx90a", False), ("tpu", "", False)],
-)
-def test_programs_are_for_gpus_that_triton_compiles_for(monkeypatch, platform, capability, capable):
-    device = SimpleNamespace(platform=platform, compute_capability=capability)
-    monkeypatch.setattr(jax, "devices", lambda: [device])
-    assert triton.capable() == capable
-
-
-@pytest.mark.slow
-def test_clients_with_kernels_of_their_own_are_convolved_by_these_programs(monkeypatch):
-    monkeypatch.setattr(triton, "capable", lambda: True)
-    for name in ("convolved", "inputs_gradient", "kernels_gradient"):
-        monkeypatch.setattr(triton, name, partial(getattr(triton, name), interpret=True))
-    x, kernels = jnp.float32(normal(2, 3, 6, 6, 16)), jnp.float32(normal(2, 3, 3, 16, 16)) / 12
-    bent = lambda convolve: lambda x, k: jnp.sum(jnp.sin(convolve(x, k)))
-
-    def look(convolve):
-        both = jax.vmap(jax.grad(bent(convolve), (0, 1)))
-        second = jax.jvp(lambda k: both(x, k), (kernels,), (jnp.cos(kernels),))[1]  # as Newton's products need it
-        seeds = jax.vmap(jax.vmap(convolve), (None, 0))(x, jnp.stack([kernels, -kernels]))  # clients of several runs
-        return jax.vmap(convolve)(x, kernels), both(x, kernels), second, seeds
-
-    assert "pallas_call" in str(jax.make_jaxpr(lambda: look(WAYS["native"]))())
-    close = partial(np.testing.assert_allclose, rtol=1e-3, atol=1e-3)
-    jax.tree.map(close, look(WAYS["native"]), look(library))
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 from jaxtyping import Integer
+from numpy.typing import ArrayLike
 
 from fedspam._internal import checks
 from fedspam.clients import Loss, Ragged
@@ -44,7 +45,7 @@ class FederatedData:
                 raise ValueError(f"the column {name!r} has {len(column)} rows, the sizes add up to {rows}")
 
     @classmethod
-    def of(cls, parts: Iterable[tuple[str, Mapping[str, Any]]]) -> "FederatedData":
+    def of(cls, parts: Iterable[tuple[str, Mapping[str, ArrayLike]]]) -> "FederatedData":
         """From pairs of a client and its columns; several parts of one client are joined."""
         found: dict[str, list[dict[str, np.ndarray]]] = {}
         first: dict[str, np.ndarray] = {}
@@ -62,7 +63,9 @@ class FederatedData:
         return cls(tuple(found), examples, np.asarray(sizes, np.int64))
 
     @classmethod
-    def by(cls, examples: Mapping[str, Any], owners: Any, names: Sequence[Any] | None = None) -> "FederatedData":
+    def by(
+        cls, examples: Mapping[str, ArrayLike], owners: ArrayLike, names: Sequence[Any] | None = None
+    ) -> "FederatedData":
         """From rows in any order and the client of each, as `iid`, `dirichlet`, `shards` and `by_key` return it.
 
         Arguments:

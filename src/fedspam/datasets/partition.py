@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 from jaxtyping import Integer
+from numpy.typing import ArrayLike
 
 from fedspam._internal import checks
 
@@ -26,7 +27,7 @@ def iid(rows: int, clients: int, *, seed: int = 0) -> Owners:
     return np.random.default_rng(seed).permutation(np.arange(rows) % clients)
 
 
-def dirichlet(labels: Any, clients: int, alpha: float, *, least: int = 1, seed: int = 0) -> Owners:
+def dirichlet(labels: ArrayLike, clients: int, alpha: float, *, least: int = 1, seed: int = 0) -> Owners:
     r"""Every class is split among the clients by shares drawn from Dirichlet(:math:`\alpha, \dots, \alpha`).
 
     The smaller alpha, the more the clients differ in labels and numbers of rows. Splits are drawn until every client
@@ -70,7 +71,7 @@ def dirichlet(labels: Any, clients: int, alpha: float, *, least: int = 1, seed: 
     )
 
 
-def by_key(keys: Any) -> tuple[Owners, list[Any]]:
+def by_key(keys: ArrayLike) -> tuple[Owners, list[Any]]:
     """One client per distinct key, such as a person, writer or hospital; and the keys in the order of the clients.
 
     >>> by_key(["b", "a", "b"])
@@ -81,7 +82,7 @@ def by_key(keys: Any) -> tuple[Owners, list[Any]]:
     return owners, values.tolist()
 
 
-def shards(labels: Any, clients: int, each: int = 2, *, seed: int = 0) -> Owners:
+def shards(labels: ArrayLike, clients: int, each: int = 2, *, seed: int = 0) -> Owners:
     """The pathological split: rows sorted by label, cut into equal shards, and `each` of them given to every
     client, which then sees about `each` classes.
 
@@ -109,7 +110,7 @@ def shards(labels: Any, clients: int, each: int = 2, *, seed: int = 0) -> Owners
     return owners
 
 
-def _labels(labels: Any) -> np.ndarray:
+def _labels(labels: ArrayLike) -> np.ndarray:
     labels = np.asarray(labels)
     if labels.ndim != 1 or labels.size == 0:
         raise ValueError(f"the labels have shape {labels.shape}; give one for each row")

@@ -1,9 +1,8 @@
 """Text as numbers: LEAF's alphabet of 80 characters, and rows for models of the next character."""
 
-from typing import Any
-
 import numpy as np
 from jaxtyping import Int16, UInt8
+from numpy.typing import ArrayLike
 
 from fedspam._internal import checks
 
@@ -14,7 +13,7 @@ _CODES = np.full(128, UNKNOWN, np.uint8)
 _CODES[[ord(sign) for sign in ALPHABET]] = np.arange(len(ALPHABET))
 
 
-def encode(texts: Any) -> UInt8[np.ndarray, "..."]:
+def encode(texts: ArrayLike) -> UInt8[np.ndarray, "..."]:
     """One text, or an array of texts of equal length, as numbers: the place of each character in `ALPHABET`.
 
     >>> encode("To be").tolist()
@@ -30,7 +29,7 @@ def encode(texts: Any) -> UInt8[np.ndarray, "..."]:
     return np.where(points < 128, _CODES[np.minimum(points, 127)], np.uint8(UNKNOWN))
 
 
-def decode(codes: Any) -> str:
+def decode(codes: ArrayLike) -> str:
     """The text of `encode`d numbers; characters outside the alphabet become U+FFFD.
 
     >>> decode(encode("To be"))

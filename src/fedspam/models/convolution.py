@@ -5,9 +5,8 @@ computed
 
 - on a CPU, by Winograd's minimal filtering for windows of 3 x 3 (four products instead of nine), and by patches times a
   matrix for all others: both are matrix products under any ``vmap`` and ``scan``;
-- on an accelerator, by XLA's convolution if all clients share the kernel; if each has its own, by the GPU programs of
-  `fedspam.models.triton`, or, where those do not apply, by patches times a matrix, which is one batched product. On an
-  accelerator it has no forward-mode derivative, but its gradient has one.
+- on an accelerator, by XLA's convolution if all clients share the kernel; if each has its own, by patches times a
+  matrix, which is one batched product. There it has no forward-mode derivative, but its gradient has one.
 """
 
 import itertools
@@ -160,7 +159,7 @@ def _winograd(
 def _native(
     inputs: Float[Array, "..."], kernel: Float[Array, "..."], strides: tuple[int, ...], dilation: tuple[int, ...]
 ) -> Float[Array, "..."]:
-    """XLA's convolution; under ``vmap`` over the kernel, GPU programs or patches."""
+    """XLA's convolution; under ``vmap`` over the kernel, patches."""
     return _forward(inputs, kernel, strides, dilation)
 
 
@@ -174,10 +173,6 @@ def _forward(inputs: Any, kernel: Any, strides: tuple[int, ...], dilation: tuple
         if not batched[1]:  # clients share the kernel: convolve their rows together
             return _forward(inputs, kernel, strides, dilation), True
         inputs, kernel = _each(size, batched, inputs, kernel)
-        if (triton := _programs(kernel, strides, dilation)) is not None:
-            rows = inputs.reshape(size, -1, *inputs.shape[-3:])
-            result = triton.convolved(rows, kernel)
-            return result.reshape(*inputs.shape[:-3], *result.shape[-3:]), True
         return jax.vmap(lambda x, k: _by_patches(x, k, strides, dilation))(inputs, kernel), True
 
     return forward(inputs, kernel)
@@ -199,22 +194,9 @@ def _native_backward(strides: Any, dilation: Any, kept: Any, cotangent: Any) -> 
     def _(size: int, batched: Sequence[bool], *operands: Any) -> tuple[Any, Any]:
         # each client has its own gradient, even if they share the kernel
         inputs, kernel, cotangent = _each(size, batched, *operands)
-        if (triton := _programs(kernel, strides, dilation)) is not None:
-            rows, slopes = (each.reshape(size, -1, *each.shape[-3:]) for each in (inputs, cotangent))
-            found = triton.inputs_gradient(kernel, slopes).reshape(inputs.shape)
-            return (found, triton.kernels_gradient(rows, slopes)), (True, True)
         return jax.vmap(partial(back, _by_patches))(inputs, kernel, cotangent), (True, True)
 
     return backward(*kept, cotangent)
-
-
-def _programs(kernels: Any, strides: tuple[int, ...], dilation: tuple[int, ...]) -> Any:
-    """The GPU programs for one kernel per client, if they apply."""
-    try:
-        from fedspam.models import triton  # here, because it is slow to import and a CPU does not need it
-    except ImportError:  # a JAX without Triton
-        return None
-    return triton if triton.suits(kernels, strides, dilation) else None
 
 
 def _each(size: int, batched: Sequence[bool], *operands: Any) -> tuple[Any, ...]:

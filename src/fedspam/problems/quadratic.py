@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 from jaxtyping import Array, Float, Key, UInt32
+from numpy.typing import ArrayLike
 
 from fedspam._internal import checks, prng
 from fedspam._internal.trees import Scalar, static, struct
@@ -81,7 +82,9 @@ class Quadratics:
     replace: bool = static(default=False)
 
     @classmethod
-    def of(cls, hessians: Any, linears: Any, constants: Any = None, *, replace: bool = False) -> "Quadratics":
+    def of(
+        cls, hessians: ArrayLike, linears: ArrayLike, constants: ArrayLike | None = None, *, replace: bool = False
+    ) -> "Quadratics":
         """From arrays with one row per client. They are factorized in float64 and kept in JAX's default float type."""
         hessians, linears = np.asarray(hessians, np.float64), np.asarray(linears, np.float64)
         constants = np.zeros(len(hessians)) if constants is None else np.asarray(constants, np.float64)
