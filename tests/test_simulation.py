@@ -209,7 +209,8 @@ def test_a_damaged_checkpoint_falls_back_to_the_one_before(clients, tmp_path, da
 def test_the_manifest_says_what_was_run(clients, tmp_path):
     simulate(METHOD, clients, jnp.ones(4), rounds=5, key=5, folder=tmp_path)
     manifest = json.loads((tmp_path / "manifest.json").read_text())
-    assert manifest["identity"]["algorithm"]["estimator"]["fresh_weight"]["value"] == 0.3
+    assert manifest["identity"]["algorithm"]["fresh_weight"]["value"] == 0.3
+    assert manifest["identity"]["algorithm"]["name"] == "spam_pp"
     assert {"fedspam", "jax", "python", "device"} <= manifest.keys()
 
 

@@ -1,5 +1,6 @@
 """SPAM-PP and SPAM-PPA: a cohort makes the estimate, one client or the whole cohort moves (Algorithms 2 and 3)."""
 
+import dataclasses
 from typing import Any
 
 import jax.numpy as jnp
@@ -129,7 +130,26 @@ def spam_pp(
     """
     checks.one_of("prox_client", prox_client, ("cohort", "fresh"))
     movers = "one" if prox_client == "cohort" else "fresh"
-    return _spam("spam_pp", cohort_size, step_size, fresh_weight, solver, movers, start, scale, first)
+    if step_size is None and fresh_weight is None:
+        options = {"prox_client='fresh'": movers == "fresh", f"start={start!r}": start != "cohort",
+                   f"scale={scale!r}": scale is not None, f"first={first!r}": first != "given"}  # fmt: skip
+        if any(options.values()):
+            wrong = ", ".join(option for option, given in options.items() if given)
+            raise ValueError(f"{wrong} needs a step_size and a fresh_weight; give both, or leave it out")
+        return auto(cohort_size, solver=solver, movers=movers)
+    if step_size is None or fresh_weight is None:
+        missing = "step_size" if step_size is None else "fresh_weight"
+        raise ValueError(f"{missing} is missing; give both step_size and fresh_weight, or neither to have both chosen")
+    return SpamPP(
+        step_size=step_size_schedule(step_size),
+        fresh_weight=fresh_weight_schedule(fresh_weight),
+        solver=solver,
+        start=start_from(start, cohort_size),
+        scale=scale,
+        movers=movers,
+        cohort_size=cohort_size,
+        first=first,
+    )
 
 
 def spam_ppa(
@@ -153,41 +173,9 @@ def spam_ppa(
 
     Karagulyan, Shulgin, Sadiev, Richtárik: SPAM, 2024, arXiv:2405.20127, Algorithm 3.
     """
-    return _spam("spam_ppa", cohort_size, step_size, fresh_weight, solver, "average", start, scale, first)
-
-
-def _spam(
-    name: str,
-    cohort_size: int,
-    step_size: ScheduleLike | None,
-    fresh_weight: ScheduleLike | None,
-    solver: LocalSolver,
-    movers: str,
-    start: StartLike,
-    scale: float | None,
-    first: str,
-) -> SpamPP | Auto:
-    if step_size is None and fresh_weight is None:
-        options = {"prox_client='fresh'": movers == "fresh", f"start={start!r}": start != "cohort",
-                   f"scale={scale!r}": scale is not None, f"first={first!r}": first != "given"}  # fmt: skip
-        if any(options.values()):
-            wrong = ", ".join(option for option, given in options.items() if given)
-            raise ValueError(f"{wrong} needs a step_size and a fresh_weight; give both, or leave it out")
-        return auto(cohort_size, solver=solver, movers=movers)
-    if step_size is None or fresh_weight is None:
-        missing = "step_size" if step_size is None else "fresh_weight"
-        raise ValueError(f"{missing} is missing; give both step_size and fresh_weight, or neither to have both chosen")
-    return SpamPP(
-        step_size=step_size_schedule(step_size),
-        fresh_weight=fresh_weight_schedule(fresh_weight),
-        solver=solver,
-        start=start_from(start, cohort_size),
-        scale=scale,
-        movers=movers,
-        cohort_size=cohort_size,
-        first=first,
-        name=name,
-    )
+    method = spam_pp(cohort_size, step_size, fresh_weight, solver=solver, start=start, scale=scale, first=first)
+    name = "spam_ppa" if isinstance(method, SpamPP) else method.name
+    return dataclasses.replace(method, movers="average", name=name)
 
 
 for _key, _name, _build, _oracle, _up, _down in (
