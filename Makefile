@@ -7,12 +7,15 @@ FITS := import sys, venv, ensurepip; sys.exit(not (3, 11) <= sys.version_info[:2
 PYTHON ?= $(shell for python in python3 python3.13 python3.12 python3.11; do \
 	$$python -c '$(FITS)' >/dev/null 2>&1 && { echo $$python; break; }; done)
 
+NEWEST := .venv-newest
+NEWEST_PYTHON ?= $(shell python3.13 -c 'import venv' >/dev/null 2>&1 && echo python3.13)
+
 # The build of the package is pinned as well: older versions of pip read the first variable for it, newer the second.
 PIP := PIP_CONSTRAINT=constraints.txt PIP_BUILD_CONSTRAINT=constraints.txt PIP_DISABLE_PIP_VERSION_CHECK=1 \
 	$(BIN)/python -m pip --quiet --quiet
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check unit full docs soak fuzz audit package format constraints clean
+.PHONY: help demo test check unit full docs soak fuzz test-newest package format constraints clean
 
 help:
 	@echo "make demo         run the paper's experiment: figure, table and data"
@@ -24,7 +27,7 @@ help:
 	@echo "make package      build wheel and sdist, and try each in an empty environment"
 	@echo "make soak         kill runs at 200 random moments: each must resume to the same bits (20 to 40 minutes)"
 	@echo "make fuzz         fuzz every decoder, a minute each"
-	@echo "make audit        look up the pinned versions among known vulnerabilities"
+	@echo "make test-newest  the quick tests with the newest JAX, on Python 3.13, in an environment of its own"
 	@echo "make format       format the code and repair what can be repaired"
 	@echo "make constraints  renew the pinned versions"
 	@echo "make clean        remove the environment and the caches"
@@ -60,9 +63,14 @@ fuzz: $(READY)
 	@$(PIP) install 'atheris>=3,<4'
 	@$(BIN)/python fuzz/run.py
 
-audit: $(READY)
-	@$(PIP) install safety-db || true
-	@$(BIN)/python .ci/audit.py
+# The environment of test-newest has no pins, and neither Flower nor PyTorch: their tests are left out there.
+test-newest:
+	@$(if $(strip $(NEWEST_PYTHON)),:,echo "test-newest: there is no python3.13 on the PATH; name one: make test-newest NEWEST_PYTHON=/path/to/python3.13" >&2; false)
+	@$(NEWEST)/bin/python -c 'import pip' 2>/dev/null || $(NEWEST_PYTHON) -m venv --clear $(NEWEST)
+	@$(NEWEST)/bin/python -m pip --quiet --quiet install --upgrade --upgrade-strategy eager \
+		--editable '.[data,equinox,flax,optimistix,parquet]' hypothesis pytest pytest-xdist
+	@$(NEWEST)/bin/python -c 'import jax, sys; print("jax", jax.__version__, "on Python", sys.version.split()[0])'
+	@$(NEWEST)/bin/python -m pytest -n 2 -q -m "not slow and not thorough"
 
 format: $(READY)
 	@$(BIN)/ruff check --fix
@@ -90,4 +98,4 @@ constraints:
 	@touch $(READY)
 
 clean:
-	@rm -rf .venv .pytest_cache .ruff_cache .hypothesis dist site
+	@rm -rf .venv .venv-newest .pytest_cache .ruff_cache .hypothesis dist site

@@ -15,14 +15,8 @@ from fedspam.problems import quadratics
 
 ROUNDS = 6
 everyone = pytest.mark.parametrize("name", METHODS)
-# the SPAM family in `make test`, the others in `make full`
-everyone_thoroughly = pytest.mark.parametrize(
-    "name",
-    [
-        pytest.param(name, marks=pytest.mark.slow if name.startswith("spam") else pytest.mark.thorough)
-        for name in METHODS
-    ],
-)
+# what compiles the method is slow: `make test` runs it for every method, `make unit` does not
+everyone_compiled = lambda test: pytest.mark.slow(everyone(test))
 
 
 @pytest.fixture(scope="module")
@@ -47,7 +41,7 @@ def bits(tree):
     return [np.asarray(leaf).tobytes() for leaf in jax.tree.leaves(tree)]
 
 
-@everyone_thoroughly
+@everyone_compiled
 def test_iterates_over_bytes_are_those_of_the_simulation(name, clients, runs):
     method = METHODS[name].make()
     state, fed = loopback.run(method, clients, jnp.ones(5), rounds=ROUNDS, key=7)
@@ -58,27 +52,27 @@ def test_iterates_over_bytes_are_those_of_the_simulation(name, clients, runs):
     assert (fed.bytes_down, fed.bytes_up) == (down, up)
 
 
-@everyone_thoroughly
+@everyone_compiled
 def test_a_rerun_has_the_same_bits(name, clients, runs):
     again = simulate(METHODS[name].make(), clients, jnp.ones(5), rounds=ROUNDS, key=7)
     assert bits(again.state) == bits(runs(name).state)
     assert bits(again.memory) == bits(runs(name).memory)
 
 
-@everyone_thoroughly
-@pytest.mark.parametrize("chunk", [1, 3])
-def test_chunking_changes_rounding_only(name, chunk, clients, runs):
-    run = simulate(METHODS[name].make(), clients, jnp.ones(5), rounds=ROUNDS, key=7, chunk=chunk)
+@everyone_compiled
+def test_chunking_changes_rounding_only(name, clients, runs):
+    """Three does not divide most cohorts, so that the last chunk is padded."""
+    run = simulate(METHODS[name].make(), clients, jnp.ones(5), rounds=ROUNDS, key=7, chunk=3)
     np.testing.assert_allclose(run.params, runs(name).params, rtol=1e-12, atol=1e-12)
 
 
-@everyone_thoroughly
+@everyone_compiled
 def test_replies_looked_at_one_by_one_give_the_same(name, clients, runs):
     run = simulate(METHODS[name].make(), clients, jnp.ones(5), rounds=ROUNDS, key=7, per_client=True)
     np.testing.assert_allclose(run.params, runs(name).params, rtol=1e-12, atol=1e-12)
 
 
-@everyone_thoroughly
+@everyone_compiled
 def test_one_trace_serves_all_numbers(name, clients):
     method = METHODS[name].make()
     other = jax.tree.map(lambda leaf: leaf * 0.75 if isinstance(leaf, float) else leaf, method)
@@ -97,7 +91,7 @@ def test_one_trace_serves_all_numbers(name, clients):
     assert len(traced) == 1
 
 
-@everyone_thoroughly
+@everyone_compiled
 def test_no_tracer_leaks(name, clients):
     method = METHODS[name].make()
     with jax.checking_leaks():
@@ -117,7 +111,7 @@ def test_costs_are_those_of_its_row(name, clients):
         assert counted == (cost.cohort * cohort + cost.alone) * d + cost.extra * cohort, unit
 
 
-@everyone_thoroughly
+@everyone_compiled
 def test_seeds_and_numbers_run_together(name, clients, runs):
     method = METHODS[name].make()
     many = simulate_many([method, method], clients, jnp.ones(5), rounds=ROUNDS, keys=[3, 7])
@@ -126,7 +120,7 @@ def test_seeds_and_numbers_run_together(name, clients, runs):
     np.testing.assert_array_equal(many.rows["bytes_up"][0, 1], runs(name).rows["bytes_up"])
 
 
-@everyone_thoroughly
+@everyone_compiled
 def test_float32_stays_float32(name, clients):
     single = jax.tree.map(lambda leaf: leaf.astype(jnp.float32), clients)
     run = simulate(METHODS[name].make(), single, jnp.ones(5, jnp.float32), rounds=2, key=0)
@@ -135,11 +129,12 @@ def test_float32_stays_float32(name, clients):
     }
 
 
-@everyone_thoroughly
+@everyone_compiled
 def test_it_descends_on_a_quadratic(name, clients):
-    norm = lambda x: {"norm": jnp.linalg.norm(clients.gradient(x))}
-    run = simulate(METHODS[name].make(), clients, jnp.ones(5), rounds=300, key=1, probe=norm, record=())
-    assert np.median(run.probes["norm"][-50:]) < 0.1 * run.probes["norm"][0]
+    norm = lambda x: float(jnp.linalg.norm(clients.gradient(x)))
+    # the program of `runs` again: only numbers differ
+    ends = [simulate(METHODS[name].make(), clients, jnp.ones(5), rounds=300, key=key).params for key in range(5)]
+    assert np.median([norm(end) for end in ends]) < 0.1 * norm(jnp.ones(5))
 
 
 @everyone

@@ -169,6 +169,8 @@ def plan(
     start, round = (Null(population, faults=faults, per_client=per_client, memory=memory) for _ in range(2))
     state = jax.eval_shape(lambda params: algorithm.init(params, key, start), params)
     jax.eval_shape(lambda state: algorithm.round(state, key, round), state)
+    for exchange in (*start.exchanges, *round.exchanges):
+        _ = exchange.bytes_down, exchange.bytes_up  # priced once, before any round
     roles = frozenset(start.draws.roles | round.draws.roles)
     return Plan(tuple(start.exchanges), tuple(round.exchanges), round.branches, roles)
 
