@@ -1,27 +1,21 @@
-"""`fedspam completions`: a script that lets a shell complete commands, flags and settings."""
+"""`fedspam completions`: print a script that lets a shell complete commands and flags.
+
+Print a script that lets a shell complete commands, flags, settings and their values.
+
+examples:
+  bash:  fedspam completions bash > ~/.local/share/bash-completion/completions/fedspam
+  zsh:   fedspam completions zsh > "${fpath[1]}/_fedspam"
+  fish:  fedspam completions fish > ~/.config/fish/completions/fedspam.fish
+"""
 
 import argparse
 import sys
 
-from fedspam.app.commands._arguments import Commands
-
 SHELLS = ("bash", "zsh", "fish")
 
 
-def add(commands: Commands) -> None:
-    command = commands.add_parser(
-        "completions",
-        help="print a script that lets a shell complete commands and flags",
-        description="Print a script that lets a shell complete commands, flags, settings and their values.",
-        epilog=(
-            "examples:\n"
-            "  bash:  fedspam completions bash > ~/.local/share/bash-completion/completions/fedspam\n"
-            '  zsh:   fedspam completions zsh > "${fpath[1]}/_fedspam"\n'
-            "  fish:  fedspam completions fish > ~/.config/fish/completions/fedspam.fish"
-        ),
-    )
+def add(command: argparse.ArgumentParser) -> None:
     command.add_argument("shell", choices=SHELLS, help="the shell")
-    command.set_defaults(run=run)
 
 
 def run(options: argparse.Namespace) -> int:
