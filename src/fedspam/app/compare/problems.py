@@ -14,6 +14,7 @@ from fedspam import datasets
 from fedspam._internal import checks
 from fedspam._internal.trees import Params, Scalar, static, struct
 from fedspam.clients import Loss, Population, Ragged
+from fedspam.datasets import FederatedData
 from fedspam.methods import Scales
 from fedspam.problems import Quadratics, SoftmaxLoss, logistic, quadratics, ridge, row_weights, softmax, solve
 from fedspam.problems.quadratic import quadratic
@@ -183,38 +184,25 @@ def _libsvm(name: str, clients: int, nonconvex: bool) -> Callable[[Path | None],
 def _har(folder: Path | None) -> Problem:
     data = datasets.read_har(folder)
     owners, _ = datasets.by_key(data.person)
-    held = _held_out(owners, 0.2)
-    features = _standardized(data.features, ~held)
-    train = softmax(features[~held], data.labels[~held], owners[~held], regularization=REGULARIZATION)
+    train, test = _prepared(data.features, data.labels, owners, 0.2)
     what = f"softmax regression on HAR, 30 persons, a fifth of each held out, lambda = {REGULARIZATION}"
-    start = np.zeros((features.shape[1], len(datasets.ACTIVITIES)))
-    return of_regression("har", what, train, start, (features[held], data.labels[held]))
+    start = np.zeros((train[0].shape[1], len(datasets.ACTIVITIES)))
+    return of_regression("har", what, softmax(*train, regularization=REGULARIZATION), start, test[:2])
 
 
 def _heart(folder: Path | None) -> Problem:
-    data = datasets.read_heart(folder)
-    held = _held_out(data.hospital, 0.34)
-    features = _standardized(data.features, ~held)
-    clients = logistic(features[~held], data.labels[~held], data.hospital[~held], regularization=0.01)
+    train, test = _prepared(*datasets.read_heart(folder)[:3], 0.34)
     what = "logistic regression on heart disease, 4 hospitals, a third of each held out, lambda = 0.01"
-    return of_regression("heart", what, clients, np.zeros(features.shape[1]), (features[held], data.labels[held]))
+    start = np.zeros(train[0].shape[1])
+    return of_regression("heart", what, logistic(*train, regularization=0.01), start, test[:2])
 
 
-def _held_out(owners: np.ndarray, share: float) -> np.ndarray:
-    """A random share of the rows of each client."""
-    held = np.zeros(len(owners), bool)
-    random = np.random.default_rng(0)
-    for owner in np.unique(owners):
-        rows = np.flatnonzero(owners == owner)
-        held[random.permutation(rows)[: round(share * len(rows))]] = True
-    return held
-
-
-def _standardized(features: np.ndarray, train: np.ndarray) -> np.ndarray:
-    """Mean 0 and deviation 1 over the training rows, and a column of ones."""
-    deviation = features[train].std(0)
-    scaled = (features - features[train].mean(0)) / np.where(deviation > 0, deviation, 1)
-    return np.concatenate([scaled, np.ones((len(features), 1))], axis=1)
+def _prepared(features: Any, labels: Any, owners: Any, share: float) -> Any:
+    """Training and test rows of every client: features, standardized and with a column of ones, labels and owners."""
+    rows = FederatedData.by({"features": features, "label": labels, "owner": owners}, owners)
+    parts = [part.examples for part in rows.hold_out_examples(share)]
+    scale = datasets.Standardizer.of(parts[0]["features"])
+    return [(scale(part["features"], intercept=True), part["label"], part["owner"]) for part in parts]
 
 
 @dataclass(frozen=True)

@@ -1,9 +1,5 @@
 """`[data]` and `[clients]`: the examples of every client, for training and for testing."""
 
-import bz2
-import csv
-import gzip
-import lzma
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,9 +10,8 @@ import numpy as np
 from fedspam import datasets
 from fedspam._internal.nearest import nearest
 from fedspam.app.config import ConfigError, schema
-from fedspam.datasets import FederatedData
+from fedspam.datasets import FederatedData, Standardizer
 
-OPENERS: dict[str, Callable[..., Any]] = {".gz": gzip.open, ".bz2": bz2.open, ".xz": lzma.open}
 RELATIVE = "paths in a file are relative to its folder, paths in flags to the working directory"
 
 
@@ -62,9 +57,13 @@ def _examples(data: Any, clients: schema.Clients) -> LoadedExamples:
     if data.task == "classes":
         rows, classes = _numbered(rows)
     train, test = rows.hold_out_examples(data.test) if data.test > 0 else (rows, None)
+    test = test if test is not None and test.rows else None
     if isinstance(data, schema.RowsSection):
-        train, test = _prepared(train, test, data)
-    return LoadedExamples(train, test if test is not None and test.rows else None, classes)
+        flat = lambda columns: np.asarray(columns["features"], np.float64).reshape(len(columns["features"]), -1)
+        scale = Standardizer.of(flat(train.examples)) if data.standardize else Standardizer(np.zeros(()), np.ones(()))
+        prepare = lambda columns: {**columns, "features": scale(flat(columns), intercept=data.intercept)}
+        train, test = train.map(prepare), test and test.map(prepare)
+    return LoadedExamples(train, test, classes)
 
 
 # --- one reader per kind of data ---
@@ -102,7 +101,7 @@ def _npz(data: schema.Npz, clients: schema.Clients) -> FederatedData:
 
 def _csv(data: schema.Csv, clients: schema.Clients) -> FederatedData:
     path = _file(data.path)
-    header = _header(path, data.separator)
+    header = datasets.csv_columns(path, delimiter=data.separator)
     columns = [("data.label", data.label), *([("data.client", data.client)] if data.client else [])]
     columns += [("data.features", name) for name in data.features or ()]
     for where, name in columns:
@@ -142,12 +141,6 @@ READERS: Mapping[type[schema.DataSection], Callable[[Any, schema.Clients], Feder
 
 
 # --- what they share ---
-
-
-def _header(path: Path, separator: str) -> list[str]:
-    with OPENERS.get(path.suffix, open)(path, "rt", encoding="utf-8-sig", newline="") as file:
-        line = next(csv.reader(file, delimiter=separator), [])
-    return [name.strip() for name in line]
 
 
 def _split(columns: Any, clients: schema.Clients) -> FederatedData:
@@ -208,23 +201,3 @@ def _numbered(data: FederatedData) -> tuple[FederatedData, int]:
         )
     columns = dict(data.examples) | {"label": numbers.astype(np.int32)}
     return data.map(lambda _: columns), len(values)
-
-
-def _prepared(
-    train: FederatedData, test: FederatedData | None, data: schema.RowsSection
-) -> tuple[FederatedData, FederatedData | None]:
-    """Features standardized over the training rows, and with a feature that is always 1, if `data` says so."""
-    features = train.examples["features"].astype(np.float64).reshape(train.rows, -1)
-    mean, deviation = np.zeros(features.shape[1]), np.ones(features.shape[1])
-    if data.standardize:
-        mean, deviation = features.mean(0), features.std(0)
-        deviation[deviation == 0] = 1
-
-    def change(columns: Any) -> dict[str, np.ndarray]:
-        rows = np.asarray(columns["features"], np.float64).reshape(len(columns["features"]), -1)
-        rows = (rows - mean) / deviation
-        if data.intercept:
-            rows = np.concatenate([rows, np.ones((len(rows), 1))], axis=1)
-        return {"features": rows, "label": columns["label"]}
-
-    return train.map(change), None if test is None else test.map(change)
