@@ -36,7 +36,7 @@ class Parser(argparse.ArgumentParser):
         super().error(message + (f"; did you mean {near}?" if near else ""))
 
 
-def add_command(commands: "argparse._SubParsersAction[argparse.ArgumentParser]", module: ModuleType) -> None:
+def add_command(commands: "argparse._SubParsersAction[Parser]", module: ModuleType) -> None:
     """Add the command of a module. The module's docstring is its help; the first line is for the list of commands."""
     head, _, text = (module.__doc__ or "").strip().partition("\n\n")
     description, _, epilog = text.partition("\n\n")

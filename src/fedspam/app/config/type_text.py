@@ -28,14 +28,8 @@ def about(kind: Any) -> str:
 
 def choices(kind: Any) -> list[str]:
     """The words that a setting accepts."""
-    info = inspect.type_info(kind)
-    return [value for part in _parts(info) for value in _words(part)]
-
-
-def _words(info: Any) -> list[str]:
-    if isinstance(info, inspect.ListType):
-        return [value for part in _parts(info.item_type) for value in _words(part)]
-    return list(map(str, info.values)) if isinstance(info, inspect.LiteralType) else []
+    parts = [inner for part in _parts(inspect.type_info(kind)) for inner in _parts(getattr(part, "item_type", part))]
+    return [str(value) for part in parts if isinstance(part, inspect.LiteralType) for value in part.values]
 
 
 def _parts(info: Any) -> list[Any]:

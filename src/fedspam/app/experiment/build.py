@@ -19,7 +19,7 @@ from fedspam.app.experiment.data import examples
 from fedspam.app.experiment.model import learner
 from fedspam.app.experiment.probes import ProblemProbe, evaluation, rows_probe
 from fedspam.clients import Population, Ragged
-from fedspam.methods import METHODS, Adam, Momentum, Plain, schedules
+from fedspam.methods import METHODS, schedules
 from fedspam.problems import Quadratics, quadratics, ridge
 from fedspam.simulation.stopping import Target
 
@@ -150,15 +150,16 @@ def build_solver(section: Struct) -> solvers.LocalSolver:
     if "tolerance" in settings:
         theta, epsilon = settings.pop("tolerance"), settings.pop("epsilon")
         settings["stop"] = solvers.Relative(theta) if epsilon is None else solvers.Absolute(epsilon)
-    return sections.SOLVERS[name_of(section)].build(**settings)
+    return sections.SOLVERS[name_of(section)][0](**settings)
 
 
 VALUES: Mapping[type, Callable[[Any], Any]] = {
     list: jnp.asarray,
     sections.PowerSetting: lambda value: schedules.Power(value.value, value.exponent, value.shift),
-    sections.PlainBase: lambda value: Plain(),
-    sections.MomentumBase: lambda value: Momentum(**msgspec.structs.asdict(value)),
-    sections.AdamBase: lambda value: Adam(**msgspec.structs.asdict(value)),
+    **{
+        section: lambda value, base=base: base(**msgspec.structs.asdict(value))
+        for base, section in sections.BASES.items()
+    },
 }
 
 

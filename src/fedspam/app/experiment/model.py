@@ -12,7 +12,6 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from msgspec import Struct
 
 from fedspam import models
 from fedspam._internal import trees
@@ -64,47 +63,24 @@ def learner(model: Any, data: LoadedExamples, *, seed: int, precision: str) -> L
         return Learner(SquaredLoss(model.regularization), start, None)
     if not data.classes:
         raise ConfigError(f"model.name = {name!r} predicts classes, but data.task is 'numbers'; use 'linear'")
-    made = CLASSIFIERS[type(model)](model, inputs, data.classes, precision)
+    if name == "logistic" and data.classes != 2:
+        raise ConfigError(f"model.name = 'logistic' separates two classes, the data has {data.classes}; use 'softmax'")
+    if name.endswith("_cnn") and inputs != PIXELS:
+        raise ConfigError(f"model.name = {name!r} needs images of 28 x 28, the data has {inputs} features; use 'mlp'")
+    made = CLASSIFIERS[name](model, inputs, data.classes, precision)
     return Learner(made.loss, made.init(seed), made.correct)
 
 
-def _logistic(model: schema.Logistic, inputs: int, classes: int, dtype: str) -> Any:
-    if classes != 2:
-        raise ConfigError(f"model.name = 'logistic' separates two classes, the data has {classes}; use 'softmax'")
-    return models.logistic_regression(inputs, bias=model.bias, regularization=model.regularization, dtype=dtype)
-
-
-def _softmax(model: schema.Softmax, inputs: int, classes: int, dtype: str) -> Any:
-    return models.softmax_regression(inputs, classes, bias=model.bias, regularization=model.regularization, dtype=dtype)
-
-
-def _mlp(model: schema.Mlp, inputs: int, classes: int, dtype: str) -> Any:
-    return models.mlp(inputs, classes, hidden=tuple(model.hidden), dtype=dtype)
-
-
-def _leaf_cnn(model: schema.LeafCnn, inputs: int, classes: int, dtype: str) -> Any:
-    _check_image(model, inputs)
-    return models.leaf_cnn(classes, hidden=model.hidden, dtype=dtype)
-
-
-def _femnist_cnn(model: schema.FemnistCnn, inputs: int, classes: int, dtype: str) -> Any:
-    _check_image(model, inputs)
-    return models.femnist_cnn(classes, dtype=dtype)
-
-
-def _check_image(model: Struct, inputs: int) -> None:
-    if inputs != PIXELS:
-        raise ConfigError(
-            f"model.name = {name_of(model)!r} needs images of 28 x 28, the data has {inputs} features; use 'mlp'"
-        )
-
-
-CLASSIFIERS: Mapping[type[Struct], Callable[[Any, int, int, str], Any]] = {
-    schema.Logistic: _logistic,
-    schema.Softmax: _softmax,
-    schema.Mlp: _mlp,
-    schema.FemnistCnn: _femnist_cnn,
-    schema.LeafCnn: _leaf_cnn,
+CLASSIFIERS: Mapping[str, Callable[[Any, int, int, str], Any]] = {
+    "logistic": lambda model, inputs, classes, dtype: models.logistic_regression(
+        inputs, bias=model.bias, regularization=model.regularization, dtype=dtype
+    ),
+    "softmax": lambda model, inputs, classes, dtype: models.softmax_regression(
+        inputs, classes, bias=model.bias, regularization=model.regularization, dtype=dtype
+    ),
+    "mlp": lambda model, inputs, classes, dtype: models.mlp(inputs, classes, hidden=tuple(model.hidden), dtype=dtype),
+    "femnist_cnn": lambda model, inputs, classes, dtype: models.femnist_cnn(classes, dtype=dtype),
+    "leaf_cnn": lambda model, inputs, classes, dtype: models.leaf_cnn(classes, hidden=model.hidden, dtype=dtype),
 }
 
 
