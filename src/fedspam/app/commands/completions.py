@@ -10,17 +10,28 @@ examples:
 
 import argparse
 import sys
-
-SHELLS = ("bash", "zsh", "fish")
+from pathlib import Path
 
 
 def add(command: argparse.ArgumentParser) -> None:
-    command.add_argument("shell", choices=SHELLS, help="the shell")
+    command.add_argument("shell", choices=("bash", "zsh", "fish"), help="the shell")
 
 
 def run(options: argparse.Namespace) -> int:
-    from fedspam.app.cli import parser
-    from fedspam.app.completions import script
+    import shtab
 
-    sys.stdout.write(script(parser(), options.shell))
+    from fedspam.app.cli import parser
+    from fedspam.app.config import setting_choices
+    from fedspam.methods import METHODS
+
+    whole = parser()
+    (commands,) = (action for action in whole._actions if isinstance(action, argparse._SubParsersAction))
+    for name, choices in setting_choices().items():  # the dotted settings are no flags of the parser
+        commands.choices["run"].add_argument(f"--{name}", choices=choices or None)
+    commands.choices["cite"]._positionals._group_actions[0].choices = list(METHODS)
+    for command in commands.choices.values():
+        for action in command._actions:
+            if action.type is Path:
+                action.complete = shtab.FILE
+    sys.stdout.write(shtab.complete(whole, options.shell))
     return 0

@@ -17,7 +17,6 @@ exit codes: 0 done, 1 stopped or failed, 2 wrong arguments or configuration, 130
 
 import argparse
 import sys
-from functools import partial
 from pathlib import Path
 
 from fedspam.app.commands._arguments import setting
@@ -37,9 +36,8 @@ def add(command: argparse.ArgumentParser) -> None:
         ("--rounds", "run.rounds", "N", "the same as --run.rounds"),
         ("--seed", "run.seed", "S", "the same as --run.seed"),
     ):
-        command.add_argument(
-            flag, dest="settings", action="append", type=partial(_named, name), metavar=metavar, help=words
-        )
+        named = lambda text, name=name: (name, text)
+        command.add_argument(flag, dest="settings", action="append", type=named, metavar=metavar, help=words)
     command.add_argument("--out", type=Path, metavar="FOLDER", help="the run folder (runs/<file>-<date-time>)")
     command.add_argument("--resume", action="store_true", help="continue the run of --out, or start it")
     command.add_argument("--quiet", action="store_true", help="print only the folder, and no progress bar")
@@ -47,10 +45,6 @@ def add(command: argparse.ArgumentParser) -> None:
     text = command.add_mutually_exclusive_group()
     text.add_argument("--example", action="store_true", help="print a commented configuration, and run nothing")
     text.add_argument("--settings", dest="list", action="store_true", help="print every setting, and run nothing")
-
-
-def _named(name: str, text: str) -> tuple[str, str]:
-    return name, text
 
 
 def run(options: argparse.Namespace) -> int:

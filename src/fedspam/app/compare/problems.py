@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,27 +25,19 @@ REGULARIZATION = 1e-3
 
 @dataclass(frozen=True)
 class Problem:
-    """Clients, a start, their constants, and the probe that measures the error.
-
-    Arguments:
-        what: one line that describes it.
-        probe: params -> {'gradient': relative gradient norm} and, where there is a test set, 'accuracy'.
-        client_smoothness: the largest smoothness constant of a client.
-        optimum: the minimum of f, if it is known.
-        exact: whether clients can compute a prox in closed form.
-    """
+    """Clients, a start, their constants, and the probe that measures the error."""
 
     name: str
-    what: str
+    what: str  # one line that describes it
     population: Population
     start: Params
-    probe: Any
+    probe: Any  # params -> {'gradient': relative gradient norm} and, where there is a test set, 'accuracy'
     delta: float
     smoothness: float
-    client_smoothness: float
+    client_smoothness: float  # the largest smoothness constant of a client
     clients: int
-    optimum: float | None = None
-    exact: bool = False
+    optimum: float | None = None  # the minimum of f, if it is known
+    exact: bool = False  # whether clients can compute a prox in closed form
 
     def scales(self, cohort: int) -> Scales:
         return Scales(self.delta, self.smoothness, self.clients, cohort)
@@ -161,24 +154,21 @@ def _quadratics(folder: Path | None) -> Problem:
     return of_quadratics("quadratics", what, clients, start)
 
 
-def _libsvm(name: str, clients: int, nonconvex: bool) -> Callable[[Path | None], Problem]:
-    def build(folder: Path | None) -> Problem:
-        endings = ("", ".gz", ".bz2")
-        width = {"a9a": 123, "mushrooms": 112}[name]
-        train = datasets.read_libsvm(datasets.data_path(f"libsvm/{name}", folder, endings=endings), features=width)
-        labels = (train.labels == train.labels.max()).astype(int)  # a9a has -1 and 1, mushrooms 1 and 2
-        owners = datasets.dirichlet(labels, clients, alpha=1.0, least=20)
-        population = logistic(train.features, labels, owners, regularization=REGULARIZATION, nonconvex=nonconvex)
-        test = None
-        if name == "a9a":
-            held = datasets.read_libsvm(datasets.data_path("libsvm/a9a.t", folder, endings=endings), features=width)
-            test = held.features, held.labels == held.labels.max()
-        kind = "non-convex logistic" if nonconvex else "logistic"
-        what = f"{kind} regression on {name}, {clients} clients by Dirichlet(1), lambda = {REGULARIZATION}"
-        key = f"{name}-nonconvex" if nonconvex else name
-        return of_regression(key, what, population, np.zeros(width), test)
-
-    return build
+def _libsvm(name: str, clients: int, nonconvex: bool, folder: Path | None) -> Problem:
+    endings = ("", ".gz", ".bz2")
+    width = {"a9a": 123, "mushrooms": 112}[name]
+    train = datasets.read_libsvm(datasets.data_path(f"libsvm/{name}", folder, endings=endings), features=width)
+    labels = (train.labels == train.labels.max()).astype(int)  # a9a has -1 and 1, mushrooms 1 and 2
+    owners = datasets.dirichlet(labels, clients, alpha=1.0, least=20)
+    population = logistic(train.features, labels, owners, regularization=REGULARIZATION, nonconvex=nonconvex)
+    test = None
+    if name == "a9a":
+        held = datasets.read_libsvm(datasets.data_path("libsvm/a9a.t", folder, endings=endings), features=width)
+        test = held.features, held.labels == held.labels.max()
+    kind = "non-convex logistic" if nonconvex else "logistic"
+    what = f"{kind} regression on {name}, {clients} clients by Dirichlet(1), lambda = {REGULARIZATION}"
+    key = f"{name}-nonconvex" if nonconvex else name
+    return of_regression(key, what, population, np.zeros(width), test)
 
 
 def _har(folder: Path | None) -> Problem:
@@ -221,10 +211,12 @@ PROBLEMS: Mapping[str, NamedProblem] = {
     "ridge": NamedProblem(_ridge, 10, 2, 400, (0.1, 0.01, 0.003)),
     "ridge-similar": NamedProblem(_ridge_similar, 200, 10, 300, (0.1, 0.01, 0.002)),
     "quadratics": NamedProblem(_quadratics, 200, 10, 300, (0.1, 0.01, 0.002)),
-    "a9a": NamedProblem(_libsvm("a9a", 100, False), 100, 10, 150, (0.1, 0.03, 0.01), (0.83, 0.84, 0.845)),
-    "a9a-nonconvex": NamedProblem(_libsvm("a9a", 100, True), 100, 10, 150, (0.1, 0.03, 0.01), (0.83, 0.84, 0.845)),
-    "mushrooms": NamedProblem(_libsvm("mushrooms", 50, False), 50, 10, 150, (0.1, 0.03, 0.01)),
-    "mushrooms-nonconvex": NamedProblem(_libsvm("mushrooms", 50, True), 50, 10, 150, (0.1, 0.03, 0.01)),
+    "a9a": NamedProblem(partial(_libsvm, "a9a", 100, False), 100, 10, 150, (0.1, 0.03, 0.01), (0.83, 0.84, 0.845)),
+    "a9a-nonconvex": NamedProblem(
+        partial(_libsvm, "a9a", 100, True), 100, 10, 150, (0.1, 0.03, 0.01), (0.83, 0.84, 0.845)
+    ),
+    "mushrooms": NamedProblem(partial(_libsvm, "mushrooms", 50, False), 50, 10, 150, (0.1, 0.03, 0.01)),
+    "mushrooms-nonconvex": NamedProblem(partial(_libsvm, "mushrooms", 50, True), 50, 10, 150, (0.1, 0.03, 0.01)),
     "har": NamedProblem(_har, 30, 6, 100, (0.1, 0.03, 0.01), (0.9, 0.95, 0.97)),
     "heart": NamedProblem(_heart, 4, 2, 300, (0.1, 0.03, 0.01), (0.75, 0.78)),
 }

@@ -3,6 +3,7 @@
 import math
 import tomllib
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -229,12 +230,10 @@ def _fill(
 def _converted(value: Any, kind: Any, text: str | None) -> Any:
     """A value of its type. A flag's text may also be a word that looks like a number, or a list with commas."""
     readings = [value] if text is None else [value, text, [part.strip() for part in text.split(",")]]
-    for reading in readings[:-1]:
-        try:
+    for reading in readings:
+        with suppress(msgspec.ValidationError):
             return msgspec.convert(reading, kind)
-        except msgspec.ValidationError:
-            continue
-    return msgspec.convert(readings[-1], kind)
+    raise msgspec.ValidationError
 
 
 def _finite(value: Any) -> bool:

@@ -17,17 +17,11 @@ RELATIVE = "paths in a file are relative to its folder, paths in flags to the wo
 
 @dataclass(frozen=True)
 class LoadedExamples:
-    """The examples of an experiment.
-
-    Arguments:
-        train: the examples that clients learn from.
-        test: the examples that they are tested on, or None.
-        classes: the number of classes; 0 where labels are numbers.
-    """
+    """The examples of an experiment."""
 
     train: FederatedData
     test: FederatedData | None
-    classes: int
+    classes: int  # 0 where labels are numbers
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -67,25 +61,6 @@ def _examples(data: Any, clients: schema.Clients) -> LoadedExamples:
 
 
 # --- one reader per kind of data ---
-
-
-def _synthetic(data: schema.Synthetic, clients: schema.Clients) -> FederatedData:
-    return datasets.synthetic(
-        data.alpha, data.beta, data.clients, dimension=data.dimension, classes=data.classes, seed=data.seed
-    )
-
-
-def _leaf(data: schema.Leaf, clients: schema.Clients) -> FederatedData:
-    return datasets.read_leaf(_file(data.path, folder=True))
-
-
-def _digits(data: schema.Digits, clients: schema.Clients) -> FederatedData:
-    return _split(datasets.read_digits(), clients)
-
-
-def _libsvm(data: schema.Libsvm, clients: schema.Clients) -> FederatedData:
-    rows = datasets.read_libsvm(_file(data.path), features=data.width)
-    return _split({"features": rows.features, "label": rows.labels}, clients)
 
 
 def _npz(data: schema.Npz, clients: schema.Clients) -> FederatedData:
@@ -130,13 +105,20 @@ def _csv(data: schema.Csv, clients: schema.Clients) -> FederatedData:
     return read if data.client is not None else _split(read.examples, clients)
 
 
+def _libsvm(data: schema.Libsvm, clients: schema.Clients) -> FederatedData:
+    rows = datasets.read_libsvm(_file(data.path), features=data.width)
+    return _split({"features": rows.features, "label": rows.labels}, clients)
+
+
 READERS: Mapping[type[schema.DataSection], Callable[[Any, schema.Clients], FederatedData]] = {
     schema.Csv: _csv,
     schema.Npz: _npz,
     schema.Libsvm: _libsvm,
-    schema.Leaf: _leaf,
-    schema.Digits: _digits,
-    schema.Synthetic: _synthetic,
+    schema.Leaf: lambda data, _: datasets.read_leaf(_file(data.path, folder=True)),
+    schema.Digits: lambda _, clients: _split(datasets.read_digits(), clients),
+    schema.Synthetic: lambda data, _: datasets.synthetic(
+        data.alpha, data.beta, data.clients, dimension=data.dimension, classes=data.classes, seed=data.seed
+    ),
 }
 
 
@@ -171,13 +153,18 @@ def _refuse_split(clients: schema.Clients, column: str) -> None:
         )
 
 
-def _file(path: str, folder: bool = False) -> Path:
+def existing(what: str, path: str, folder: bool = False) -> Path:
+    """The path of a file that a setting names, or a `ConfigError` with the name that was probably meant."""
     found = Path(path)
     if found.is_file() or (folder and found.is_dir()):
         return found
     there = sorted(other.name for other in found.parent.iterdir()) if found.parent.is_dir() else []
     near = nearest(found.name, there)
-    raise ConfigError(f"data.path = {path!r} is no file; {f'did you mean {near!r}?' if near else RELATIVE}")
+    raise ConfigError(f"{what} is no file; {f'did you mean {near!r}?' if near else RELATIVE}")
+
+
+def _file(path: str, folder: bool = False) -> Path:
+    return existing(f"data.path = {path!r}", path, folder)
 
 
 def _check_columns(data: FederatedData) -> None:

@@ -19,7 +19,7 @@ from fedspam._internal.nearest import nearest
 from fedspam._internal.trees import Params
 from fedspam.app.config import ConfigError, schema
 from fedspam.app.config.schema import name_of
-from fedspam.app.experiment.data import RELATIVE, LoadedExamples
+from fedspam.app.experiment.data import LoadedExamples, existing
 from fedspam.clients import Loss
 
 PIXELS = 28 * 28  # of the images that the CNNs take
@@ -27,17 +27,11 @@ PIXELS = 28 * 28  # of the images that the CNNs take
 
 @dataclass(frozen=True)
 class Learner:
-    """A model on some data.
+    """A model on some data."""
 
-    Arguments:
-        loss: (params, rows) -> one loss per row.
-        start: the initial parameters.
-        correct: (params, rows) -> whether each row is classified correctly; None where that is not known.
-    """
-
-    loss: Loss
+    loss: Loss  # (params, rows) -> one loss per row
     start: Params
-    correct: Loss | None
+    correct: Loss | None  # (params, rows) -> whether each row is classified correctly; None where that is not known
 
 
 @dataclass(frozen=True)
@@ -87,16 +81,6 @@ CLASSIFIERS: Mapping[str, Callable[[Any, int, int, str], Any]] = {
 # --- a loss of the user's own ---
 
 
-@dataclass(frozen=True)
-class OwnCorrect:
-    """Whether a user's `predict` gives the class of each row."""
-
-    predict: Callable[..., Any]
-
-    def __call__(self, params: Any, rows: Mapping[str, Any]) -> Any:
-        return (self.predict(params, rows) == rows["label"]).astype(jnp.float32)
-
-
 def _own(place: str, data: LoadedExamples, seed: int) -> Learner:
     """The named function of a file, and the file's functions `start` and `predict`, if it has them."""
     path, _, name = place.rpartition(":")
@@ -126,16 +110,12 @@ def _own(place: str, data: LoadedExamples, seed: int) -> Learner:
         classes = jax.eval_shape(predict, start, rows)
     if getattr(classes, "shape", None) != (count,):
         raise ConfigError(f"model.function = {place!r}: predict(params, rows) must return one class per row")
-    return Learner(loss, start, OwnCorrect(predict))
+    return Learner(loss, start, lambda params, rows: (predict(params, rows) == rows["label"]).astype(jnp.float32))
 
 
 def load(path: str | Path) -> Any:
     """A user's Python file as a module. It is run: only for files that the user names for it."""
-    path = Path(path)
-    if not path.is_file():
-        there = [other.name for other in path.parent.glob("*.py")] if path.parent.is_dir() else []
-        near = nearest(path.name, there)
-        raise ConfigError(f"model.function: {path} is no file; {f'did you mean {near!r}?' if near else RELATIVE}")
+    path = existing(f"model.function: {path}", str(path))
     spec = importlib.util.spec_from_file_location(path.stem, path)
     assert spec is not None
     assert spec.loader is not None
