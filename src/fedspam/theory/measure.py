@@ -284,10 +284,7 @@ def _rounding(state: LanczosState) -> float:
 def _widened(
     numeric: IntervalEstimate, inside: IntervalEstimate, fresh: IntervalEstimate, *, upward: bool
 ) -> IntervalEstimate:
-    """An extreme eigenvalue, from the clients its direction was chosen on (too extreme) and fresh ones (not enough).
-
-    `upward`: whether it is the largest eigenvalue.
-    """
+    """The largest eigenvalue (`upward`) or the least, from the clients its direction was chosen on and fresh ones."""
     value = (numeric.value + fresh.value) / 2
     low, high = min(inside.low, fresh.low), max(inside.high, fresh.high)
     if upward:

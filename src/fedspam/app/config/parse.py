@@ -47,8 +47,7 @@ def read(path: str | Path | None, settings: Sequence[tuple[str, str]] = ()) -> C
     """
     tree = {} if path is None else absolute(load(path), Path(path).parent)
     try:
-        texts = overlay(tree, settings)
-        return decode(tree, texts)
+        return decode(tree, overlay(tree, settings))
     except ConfigError as error:
         raise ConfigError(*error.findings, origin="" if path is None else str(path)) from None
 

@@ -1,8 +1,8 @@
 """The type of a setting in words, for errors and for the list of settings."""
 
+import json
 from typing import Any
 
-import msgspec
 from msgspec import inspect
 
 LIMITS = (("ge", "of at least {:g}"), ("gt", "greater than {:g}"), ("le", "of at most {:g}"), ("lt", "less than {:g}"))
@@ -50,7 +50,7 @@ def _one(info: Any) -> str:
         return f"a list, each item {_described(info.item_type)}"
     if isinstance(info, inspect.StructType):
         named = ", ".join(
-            f"{each.encode_name} = {'...' if each.required else _value(each.default)}" for each in info.fields
+            f"{each.encode_name} = {'...' if each.required else json.dumps(each.default)}" for each in info.fields
         )
         tag = f"{info.tag_field} = {info.tag!r}, " if info.tag_field else ""
         return f"a table {{{tag}{named}}}"
@@ -62,10 +62,6 @@ def _one(info: Any) -> str:
     words = "a whole number" if isinstance(info, inspect.IntType) else "a number"
     limits = [text.format(value) for name, text in LIMITS if (value := getattr(info, name, None)) is not None]
     return " ".join([words, " and ".join(limits)]).strip()
-
-
-def _value(value: Any) -> str:
-    return "..." if value is msgspec.NODEFAULT else str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def _either(words: list[str]) -> str:

@@ -46,7 +46,13 @@ def _examples(data: Any, clients: schema.Clients) -> LoadedExamples:
         femnist = datasets.read_femnist(data.folder)
         return LoadedExamples(femnist.train, femnist.test, int(femnist.train.examples["label"].max()) + 1)
     rows = READERS[type(data)](data, clients)
-    _check_columns(rows)
+    features, labels = rows.examples["features"], rows.examples["label"]
+    if not np.issubdtype(features.dtype, np.number) or features.ndim < 2:
+        raise ValueError(
+            f"features have dtype {features.dtype} and shape {features.shape}; they must be rows of numbers"
+        )
+    if labels.ndim != 1:
+        raise ValueError(f"labels have shape {labels.shape}; there must be one label per row")
     classes = 0
     if data.task == "classes":
         rows, classes = _numbered(rows)
@@ -165,16 +171,6 @@ def existing(what: str, path: str, folder: bool = False) -> Path:
 
 def _file(path: str, folder: bool = False) -> Path:
     return existing(f"data.path = {path!r}", path, folder)
-
-
-def _check_columns(data: FederatedData) -> None:
-    features, labels = data.examples["features"], data.examples["label"]
-    if not np.issubdtype(features.dtype, np.number) or features.ndim < 2:
-        raise ValueError(
-            f"features have dtype {features.dtype} and shape {features.shape}; they must be rows of numbers"
-        )
-    if labels.ndim != 1:
-        raise ValueError(f"labels have shape {labels.shape}; there must be one label per row")
 
 
 def _numbered(data: FederatedData) -> tuple[FederatedData, int]:
