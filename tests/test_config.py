@@ -19,7 +19,7 @@ from fedspam.app import config
 from fedspam.app.config import ConfigError, decode, methods, read, schema, to_toml, type_text
 from fedspam.app.config.write import tables_of
 from fedspam.app.experiment import build
-from fedspam.methods import METHODS
+from fedspam.methods import METHODS, Adam
 
 SMALL = {"data": "ridge", "algorithm": {"name": "spam", "step_size": 0.5, "fresh_weight": 0.2}}
 
@@ -84,7 +84,7 @@ def test_rows_of_one_constructor_begin_with_their_own_option() -> None:
     }
     assert made["mime"].base is None  # type: ignore[attr-defined]
     assert made["mime_lite"].base is None  # type: ignore[attr-defined]
-    assert isinstance(made["mime_adam"].base, methods.AdamBase)  # type: ignore[attr-defined]
+    assert isinstance(made["mime_adam"].base, methods.BASES[Adam])  # type: ignore[attr-defined]
     option = [decode(with_(algorithm=base | {"name": name})).algorithm for name in ("scaffold", "scaffold_gradient")]
     assert [section.option for section in option] == ["steps", "gradient"]  # type: ignore[attr-defined]
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from fedspam import __version__
 from fedspam.app import UsageError
 from fedspam.app.commands import cite, compare, completions, lab, measure, methods, new, report, reproduce, run, theory
-from fedspam.app.commands._arguments import EXIT_CODES, Parser, dotted
+from fedspam.app.commands._arguments import EXIT_CODES, Parser, add_command, dotted
 
 COMMANDS = (reproduce, run, methods, compare, theory, measure, report, lab, new, cite, completions)
 
@@ -47,5 +47,5 @@ def parser() -> argparse.ArgumentParser:
     command.add_argument("--version", action="version", version=f"fedspam {__version__}")
     commands = command.add_subparsers(title="commands", metavar="COMMAND", required=True)
     for each in COMMANDS:
-        each.add(commands)
+        add_command(commands, each)
     return command

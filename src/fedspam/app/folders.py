@@ -30,11 +30,7 @@ def make_folder(folder: str | Path) -> Path:
 
 
 def write_manifest(folder: Path, command: str, began: float, **facts: object) -> None:
-    """Write manifest.json, and the command to a file of its own.
-
-    Arguments:
-        began: `time.perf_counter()` at the start.
-    """
+    """Write manifest.json, and the command to a file of its own. It began at this `time.perf_counter()`."""
     finished = dt.datetime.now(dt.UTC).isoformat(timespec="seconds")
     seconds = round(time.perf_counter() - began, 1)
     manifest = records.manifest(command=command, **facts, finished=finished, seconds=seconds)

@@ -237,7 +237,10 @@ def quadratics(
 
     spectrum = curvature * np.geomspace(1, condition, dimension) if dimension > 1 else np.array([curvature])
     basis = np.eye(dimension) if diagonal else np.linalg.qr(random.standard_normal((dimension, dimension)))[0]
-    deviations = _deviations(random, clients, dimension, diagonal)
+    # random symmetric matrices that sum to zero
+    deviations = random.standard_normal((clients, dimension, dimension))
+    deviations = deviations * np.eye(dimension) if diagonal else deviations + deviations.transpose(0, 2, 1)
+    deviations -= deviations.mean(0)
     if nonconvex:
         deviations = _nonconvex(deviations, delta)
     elif delta > 0:
@@ -261,15 +264,6 @@ def quadratics(
     pulls -= pulls.mean(0)
     pulls *= noise / max(np.sqrt((pulls**2).sum(1).mean()), np.finfo(float).tiny)
     return Quadratics.of(hessians, hessians @ minimizer - pulls, replace=replace)
-
-
-def _deviations(
-    random: np.random.Generator, clients: int, dimension: int, diagonal: bool
-) -> Float[np.ndarray, "n d d"]:
-    """Random symmetric matrices that sum to zero."""
-    drawn = random.standard_normal((clients, dimension, dimension))
-    drawn = drawn * np.eye(dimension) if diagonal else drawn + drawn.transpose(0, 2, 1)
-    return drawn - drawn.mean(0)
 
 
 def _nonconvex(deviations: Float[np.ndarray, "n d d"], delta: float) -> Float[np.ndarray, "n d d"]:

@@ -50,11 +50,6 @@ class LogisticLoss:
         penalty = jnp.sum(squares / (1 + squares)) if self.nonconvex else 0.5 * jnp.sum(squares)
         return cross_entropy(rows["features"] @ params, rows["label"]) + self.regularization * penalty
 
-    @property
-    def penalty_smoothness(self) -> float:
-        """The largest curvature of the penalty: (2 - 6x²)/(1 + x²)³ is 2 at 0, and -1/2 at its least."""
-        return self.regularization * (2.0 if self.nonconvex else 1.0)
-
 
 @dataclass(frozen=True)
 class SoftmaxLoss:
@@ -98,7 +93,7 @@ def logistic(
     if not (np.isin(labels, (0, 1)).all() or np.isin(labels, (-1, 1)).all()):
         raise ValueError(f"labels hold {np.unique(labels)[:5].tolist()}; they must be 0 and 1, or -1 and 1")
     signs = jnp.asarray(np.where(labels == 1, 1.0, -1.0), jnp.result_type(float))
-    loss = LogisticLoss(_regularization(regularization), nonconvex)
+    loss = LogisticLoss(float(regularization), nonconvex)
     return _population(features, signs, clients, loss, batch=batch, replace=replace, weighted=weighted)
 
 
@@ -127,7 +122,7 @@ def softmax(
     labels = np.asarray(labels)
     if not np.issubdtype(labels.dtype, np.integer) or labels.min(initial=0) < 0:
         raise ValueError(f"labels hold {np.unique(labels)[:5].tolist()}; they must be whole numbers from 0 on")
-    loss = SoftmaxLoss(_regularization(regularization))
+    loss = SoftmaxLoss(float(regularization))
     classes = jnp.asarray(labels, jnp.int32)
     return _population(features, classes, clients, loss, batch=batch, replace=replace, weighted=weighted)
 
@@ -144,11 +139,13 @@ def logistic_smoothness(population: Ragged) -> Float[np.ndarray, " clients"]:
     if not isinstance(population.loss, LogisticLoss):
         raise ValueError(f"{population.loss} is no logistic loss; give a population made by logistic(...)")
     features, offsets = np.asarray(population.examples["features"], np.float64), np.asarray(population.offsets)
+    # the curvature of the non-convex penalty, (2 - 6x²)/(1 + x²)³, is 2 at 0, and -1/2 at its least
+    penalty = population.loss.regularization * (2.0 if population.loss.nonconvex else 1.0)
     constants = []
     for begin, end in itertools.pairwise(offsets):
         curvature = np.linalg.norm(features[begin:end], 2) ** 2 / (4 * (end - begin))
         share = (end - begin) * population.size / offsets[-1] if population.weighted else 1.0
-        constants.append((curvature + population.loss.penalty_smoothness) * share)
+        constants.append((curvature + penalty) * share)
     return np.array(constants)
 
 
@@ -204,15 +201,11 @@ def synthetic_logistic(
     )
 
 
-def _regularization(value: float) -> float:
-    checks.between("regularization", value, 0, np.inf)
-    return float(value)
-
-
 def _population(
     features: Any, labels: Shaped[Array, " rows"], clients: Any, loss: LogisticLoss | SoftmaxLoss, **options: Any
 ) -> Ragged:
     """The rows sorted by client."""
+    checks.between("regularization", loss.regularization, 0, np.inf)
     features, clients = np.asarray(features, np.float64), np.asarray(clients)
     if features.ndim != 2 or len(features) == 0:
         raise ValueError(f"features has shape {features.shape}; give a matrix with one row per example")

@@ -5,7 +5,6 @@ curvature matrix C of its scores. For estimates on any clients, with confidence 
 """
 
 import itertools
-from collections.abc import Callable
 from typing import NamedTuple, TypeAlias
 
 import numpy as np
@@ -72,9 +71,7 @@ def solve(population: Ragged, start: Params) -> Solution:
     label = population.examples["label"]
     rows = _Rows(np.asarray(population.examples["features"], np.float64), np.asarray(label), row_weights(population))
     start = np.asarray(start, np.float64)
-    point, value, gradient_norm = _newton(
-        lambda x: _value_and_gradient(loss, x, rows), lambda x: _hessian(loss, x, rows), start, not loss.nonconvex
-    )
+    point, value, gradient_norm = _newton(loss, start, rows)
     constants = [_similarity_and_smoothness(loss, x, rows, np.asarray(population.offsets)) for x in (start, point)]
     delta, smoothness = (max(pair) for pair in zip(*constants, strict=True))
     return Solution(delta, smoothness, point, value, gradient_norm, not loss.nonconvex)
@@ -98,26 +95,21 @@ def _spectral_norm(matrix: Float[np.ndarray, "n n"]) -> float:
     return float(max(-values[0], values[-1]))
 
 
-def _newton(
-    value_and_gradient: Callable[[np.ndarray], tuple[float, np.ndarray]],
-    hessian: Callable[[np.ndarray], np.ndarray],
-    x: np.ndarray,
-    convex: bool,
-) -> tuple[np.ndarray, float, float]:
-    value, gradient = value_and_gradient(x)
+def _newton(loss: RegressionLoss, x: np.ndarray, rows: _Rows) -> tuple[np.ndarray, float, float]:
+    value, gradient = _value_and_gradient(loss, x, rows)
     for _ in range(STEPS):
         norm = float(np.linalg.norm(gradient))
         if norm <= STATIONARY:
             break
-        matrix = hessian(x)
-        if convex:
+        matrix = _hessian(loss, x, rows)
+        if not loss.nonconvex:
             step = -np.linalg.solve(matrix, gradient.ravel())
         else:
             values, vectors = np.linalg.eigh(matrix)
             step = -vectors @ ((gradient.ravel() @ vectors) / np.maximum(np.abs(values), 1e-8 * np.abs(values).max()))
         step, length = step.reshape(x.shape), 1.0
         while length > 1e-10:
-            new_value, new_gradient = value_and_gradient(x + length * step)
+            new_value, new_gradient = _value_and_gradient(loss, x + length * step, rows)
             # near the solution rounding hides the decrease of the value, but not that of the gradient
             if new_value <= value + 1e-4 * length * np.vdot(gradient, step) or np.linalg.norm(new_gradient) < norm / 2:
                 break

@@ -41,11 +41,6 @@ def begin(key: Key[Array, ""], count: int, like: Float[Array, " d"], steps: int)
     return Krylov(basis, zeros, zeros, jnp.zeros((), jnp.int32), jnp.zeros((), like.dtype))
 
 
-def rows(krylov: Krylov) -> Float[Array, "m d"]:
-    """The vectors to multiply next."""
-    return krylov.basis[krylov.k]
-
-
 def step(krylov: Krylov, products: Float[Array, "m d"], scale: Any) -> Krylov:
     """One more step; where a basis is exhausted its next vectors are zero."""
     basis, diagonal, off_diagonal, k, largest = krylov
@@ -76,9 +71,5 @@ def ritz(krylov: Krylov, number: int = 0) -> Ritz:
     count = int(ends[0]) + 1 if len(ends) else done
     beside = off_diagonal[: count - 1]
     values, vectors = np.linalg.eigh(np.diag(diagonal[:count]) + np.diag(beside, 1) + np.diag(beside, -1))
-    lowest, highest = (_unit(vectors[:, j] @ basis[:count]) for j in (0, -1))
+    lowest, highest = (vector / np.linalg.norm(vector) for vector in (vectors[:, j] @ basis[:count] for j in (0, -1)))
     return Ritz(float(values[0]), float(values[-1]), lowest, highest, count, bool(len(ends)))
-
-
-def _unit(vector: np.ndarray) -> np.ndarray:
-    return vector / np.linalg.norm(vector)

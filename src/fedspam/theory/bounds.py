@@ -152,22 +152,14 @@ def partial_bound(
     return _telescoped(constants, gamma, p, 40, APPENDIX, 240 * p * gamma / cohort, epsilon, 7.5)
 
 
-def averaged_bound(
-    constants: Constants,
-    step_sizes: Any,
-    fresh_weights: Any,
-    *,
-    cohort: float = 1.0,
-    epsilon: Any = 0.0,
-    version: Version = "corrected",
-) -> Bound:
+def averaged_bound(constants: Constants, step_sizes: Any, fresh_weights: Any, **options: Any) -> Bound:
     r"""Theorem D.1, SPAM-PPA: the bound of SPAM-PP, on the gradients at the clients' own points
     :math:`x_{k+1}^\xi`, not at the server's mean.
 
     It needs :math:`\gamma \le 1/(4(\delta + L))`, where the weak convexity of f may replace L
-    (``premises(..., averaged=True)``).
+    (``premises(..., averaged=True)``). The options are those of `partial_bound`.
     """
-    return partial_bound(constants, step_sizes, fresh_weights, cohort=cohort, epsilon=epsilon, version=version)
+    return partial_bound(constants, step_sizes, fresh_weights, **options)
 
 
 def printed_fresh_weight(step_size: Any, delta: float, cohort: int = 1) -> Any:

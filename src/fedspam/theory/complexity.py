@@ -1,5 +1,6 @@
 r"""Rounds and bytes after which the theorems guarantee :math:`\mathrm{E}\|\nabla f\|^2 \le \varepsilon`."""
 
+from dataclasses import replace
 from typing import NamedTuple
 
 from fedspam._internal import checks
@@ -57,9 +58,7 @@ def promise(constants: Constants, trips: int, *, cohort: float = 1.0) -> Promise
     exchanges = trips - rounds
     parameters = corollary(constants.delta, constants.sigma, constants.gap, rounds, cohort=cohort)
     gamma, p = float(parameters.step_size(0)), float(parameters.fresh_weight(0))  # type: ignore[arg-type]
-    started = Constants(
-        constants.delta, constants.sigma, constants.gap, error=constants.sigma**2 / (cohort * exchanges)
-    )
+    started = replace(constants, error=constants.sigma**2 / (cohort * exchanges))
     start, estimator, noise, _ = constant_bound(started, gamma, p, 1, cohort=cohort)
     bound = (start[0] + estimator[0]) / rounds + noise[0]
     return Promise(exchanges, rounds, parameters, float(bound))

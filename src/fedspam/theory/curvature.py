@@ -89,11 +89,11 @@ class Hessian:
         return _initial(params, cohort.ids, cohort.ids[:0], key, 1, self.steps)
 
     def round(self, state: LanczosState, key: Key[Array, ""], fed: Federation) -> tuple[LanczosState, LanczosInfo]:
-        rows, cohort = _lanczos.rows(state.krylov), Cohort(state.ids, key)
+        rows, cohort = state.krylov.basis[state.krylov.k], Cohort(state.ids, key)
         image, spent = fed.mean(cohort, self.product, x=state.x, rows=rows), 2 * cohort.size
         if self.mean_square:
             image, spent = fed.mean(cohort, self.square, x=state.x, rows=rows, mean=image), 6 * cohort.size
-        return _advance(state, image, _largest_norm(image), spent)
+        return _advance(state, image, image, spent)
 
     @on_client
     def product(self, oracle: Oracle, key: Key[Array, ""], *, x: Params, rows: Rows) -> Rows:
@@ -160,7 +160,7 @@ class Similarity:
         return state._replace(gradients=state.gradients + spent)
 
     def round(self, state: LanczosState, key: Key[Array, ""], fed: Federation) -> tuple[LanczosState, LanczosInfo]:
-        rows, cohort = _lanczos.rows(state.krylov), Cohort(state.ids, key)
+        rows, cohort = state.krylov.basis[state.krylov.k], Cohort(state.ids, key)
         m = rows.shape[0]
         if cohort.size == m:  # every client is a candidate, so one exchange gives the mean as well
             products, _ = fed.collect(cohort, self.product, x=state.x, rows=rows)
@@ -171,7 +171,7 @@ class Similarity:
             products, _ = fed.collect(chosen, self.product, x=state.x, rows=rows)
             spent = 2 * m * (cohort.size + m)
         own = products[jnp.arange(m), jnp.arange(m)]
-        return _advance(state, own - mean, _largest_norm(own), spent)
+        return _advance(state, own - mean, own, spent)
 
     @on_client
     def product(self, oracle: Oracle, key: Key[Array, ""], *, x: Params, rows: Rows) -> Rows:
@@ -211,11 +211,7 @@ def _initial(params: Params, ids: Any, candidates: Any, key: Key[Array, ""], cou
     return LanczosState(params, ids, candidates, krylov, jnp.zeros((), flat.dtype))
 
 
-def _advance(state: LanczosState, image: Rows, scale: Any, spent: int) -> tuple[LanczosState, LanczosInfo]:
-    krylov = _lanczos.step(state.krylov, image, scale)
+def _advance(state: LanczosState, image: Rows, products: Rows, spent: int) -> tuple[LanczosState, LanczosInfo]:
+    krylov = _lanczos.step(state.krylov, image, jnp.max(jnp.linalg.norm(products, axis=1)))
     state = state._replace(krylov=krylov, gradients=state.gradients + spent)
     return state, LanczosInfo(jnp.asarray(spent, jnp.int32))
-
-
-def _largest_norm(rows: Rows) -> Float[Array, ""]:
-    return jnp.max(jnp.linalg.norm(rows, axis=1))

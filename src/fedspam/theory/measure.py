@@ -211,16 +211,27 @@ def measure(
 
 
 def hessian_ends(
-    state: LanczosState, dimension: int, failure: float = 1 - CONFIDENCE
+    state: LanczosState, dimension: int, failure: float = 1 - CONFIDENCE, number: int = 0
 ) -> tuple[IntervalEstimate, IntervalEstimate]:
-    """The least and the largest eigenvalue of the mean Hessian of the clients that took part."""
-    return _ends(state, 0, dimension, failure)
+    """The least and the largest eigenvalue of the matrix of that number; of `Hessian` it is the clients' mean Hessian.
+
+    Ritz values lie inside the spectrum, and miss at most a known share of its width.
+    """
+    found = _lanczos.ritz(state.krylov, number)
+    share = 0.0 if found.exhausted else missed(found.steps, dimension, failure / 2)
+    width = found.highest - found.lowest
+    beyond = math.inf if share >= 0.5 else share * width / (1 - 2 * share)
+    slack = _rounding(state)
+    return (
+        IntervalEstimate(found.lowest, found.lowest - beyond - slack, found.lowest + slack),
+        IntervalEstimate(found.highest, found.highest - slack, found.highest + beyond + slack),
+    )
 
 
 def similarity(state: LanczosState, dimension: int, failure: float = 1 - CONFIDENCE) -> IntervalEstimate:
     r""":math:`\delta`: the largest :math:`\|H_i - H\|` of the candidates."""
     count = state.krylov.diagonal.shape[1]
-    norms = [_norm(*_ends(state, j, dimension, failure / count)) for j in range(count)]
+    norms = [_norm(*hessian_ends(state, dimension, failure / count, j)) for j in range(count)]
     return IntervalEstimate(*(max(column) for column in zip(*norms, strict=True)))
 
 
@@ -247,21 +258,6 @@ def secant_of(state: SpreadState, confidence: float = CONFIDENCE, population: in
     return IntervalEstimate(*(value / length for value in spread_interval(squares, confidence, population)))
 
 
-def _ends(
-    state: LanczosState, number: int, dimension: int, failure: float
-) -> tuple[IntervalEstimate, IntervalEstimate]:
-    """Both extreme eigenvalues: Ritz values lie inside the spectrum, and miss at most a known share of its width."""
-    found = _lanczos.ritz(state.krylov, number)
-    share = 0.0 if found.exhausted else missed(found.steps, dimension, failure / 2)
-    width = found.highest - found.lowest
-    beyond = math.inf if share >= 0.5 else share * width / (1 - 2 * share)
-    slack = _rounding(state)
-    return (
-        IntervalEstimate(found.lowest, found.lowest - beyond - slack, found.lowest + slack),
-        IntervalEstimate(found.highest, found.highest - slack, found.highest + beyond + slack),
-    )
-
-
 def _norm(lowest: IntervalEstimate, highest: IntervalEstimate) -> IntervalEstimate:
     """The larger absolute value of the two eigenvalues."""
     value = max(-lowest.value, highest.value)
@@ -269,7 +265,7 @@ def _norm(lowest: IntervalEstimate, highest: IntervalEstimate) -> IntervalEstima
 
 
 def _worst(state: LanczosState) -> int:
-    norms = [_norm(*_ends(state, j, 2, 0.5)).value for j in range(state.krylov.diagonal.shape[1])]
+    norms = [_norm(*hessian_ends(state, 2, 0.5, j)).value for j in range(state.krylov.diagonal.shape[1])]
     return int(np.argmax(norms))
 
 
@@ -288,15 +284,9 @@ def _rounding(state: LanczosState) -> float:
 def _widened(
     numeric: IntervalEstimate, inside: IntervalEstimate, fresh: IntervalEstimate, *, upward: bool
 ) -> IntervalEstimate:
-    """An extreme eigenvalue, from the clients its direction was chosen on (too extreme) and fresh ones (not enough).
-
-    `upward`: whether it is the largest eigenvalue.
-    """
+    """The largest eigenvalue (`upward`) or the least, from the clients its direction was chosen on and fresh ones."""
     value = (numeric.value + fresh.value) / 2
+    low, high = min(inside.low, fresh.low), max(inside.high, fresh.high)
     if upward:
-        return IntervalEstimate(
-            value, min(fresh.low, inside.low), max(inside.high, fresh.high) + numeric.high - numeric.value
-        )
-    return IntervalEstimate(
-        value, min(inside.low, fresh.low) - (numeric.value - numeric.low), max(fresh.high, inside.high)
-    )
+        return IntervalEstimate(value, low, high + numeric.high - numeric.value)
+    return IntervalEstimate(value, low - (numeric.value - numeric.low), high)

@@ -10,7 +10,6 @@ from fedspam._internal import trees
 from fedspam._internal.trees import Params, Scalar, static, struct
 from fedspam.clients import Population
 from fedspam.federation import Federation
-from fedspam.methods._algorithm import SpamState
 from fedspam.methods._template import Factored, FactoredState
 from fedspam.methods.estimators import MVR
 from fedspam.methods.spam import Spam
@@ -67,7 +66,8 @@ class Observed:
 
         value, gradient, _ = self.everywhere(after.x_prev)
         _, slope, spread = self.everywhere(after.x)
-        error = trees.squared_norm(trees.subtract(_estimate(after), gradient))
+        estimate = after.estimate.g if isinstance(after, FactoredState) else after.g
+        error = trees.squared_norm(trees.subtract(estimate, gradient))
         gap = value - self.infimum
         return after, {
             **info._asdict(),
@@ -92,8 +92,3 @@ class Observed:
 
     def client_state(self, params: Params) -> PyTree:
         return self.method.client_state(params)
-
-
-def _estimate(state: SpamState | FactoredState) -> Params:
-    """g_k of a state after round k."""
-    return state.estimate.g if isinstance(state, FactoredState) else state.g

@@ -11,7 +11,7 @@ from fedspam._internal import checks, trees
 from fedspam._internal.trees import Params, static, struct
 from fedspam.clients import Oracle
 from fedspam.federation import Cohort, Federation, on_client
-from fedspam.theory.curvature import hessian_products
+from fedspam.theory.curvature import LanczosInfo, hessian_products
 
 REACH = 1e-2  # the length of a secant, relative to max(1, |x|)
 
@@ -118,12 +118,6 @@ class DirectionsState(NamedTuple):
     gradients: Any
 
 
-class DirectionsInfo(NamedTuple):
-    """What a round records."""
-
-    gradients: Any
-
-
 @struct
 class Directions:
     """Each client's curvature along given directions, for the sampling error of what a cohort says of all clients.
@@ -149,14 +143,14 @@ class Directions:
 
     def round(
         self, state: DirectionsState, key: Key[Array, ""], fed: Federation
-    ) -> tuple[DirectionsState, DirectionsInfo]:
+    ) -> tuple[DirectionsState, LanczosInfo]:
         cohort = fed.sample(key, self.clients, role="fresh") if self.ids is None else Cohort(self.ids, key)
         mean = fed.mean(cohort, self.product, x=state.x, rows=self.rows)
         replies, counted = fed.collect(cohort, self.along, x=state.x, rows=self.rows, mean=mean)
         spent = 4 * cohort.size * self.rows.shape[0]
         curvatures, squares = replies
         state = DirectionsState(state.x, curvatures, squares, counted, state.gradients + spent)
-        return state, DirectionsInfo(jnp.int32(spent))
+        return state, LanczosInfo(jnp.int32(spent))
 
     @on_client
     def product(self, oracle: Oracle, key: Key[Array, ""], *, x: Params, rows: Any) -> Any:

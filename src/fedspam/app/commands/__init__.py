@@ -1,1 +1,1 @@
-"""The commands of `fedspam`, a file each: `add` declares its arguments, `run` calls the library, imported only then."""
+"""The commands of `fedspam`, a file each. `add` declares the arguments, `run` calls the library, imported only then."""

@@ -1,18 +1,18 @@
-"""The parser of the commands, and types of their arguments."""
+"""The parser of the commands, arguments that several of them have, and types of arguments."""
 
 import argparse
 import math
 import re
 from collections.abc import Callable, Sequence
-from typing import Any, NoReturn, TypeAlias
+from pathlib import Path
+from types import ModuleType
+from typing import Any, NoReturn
 
 from fedspam._internal.nearest import nearest
 
 EXIT_CODES = (
     "exit codes: 0 done, 1 something failed or does not hold, 2 wrong arguments or configuration, 130 interrupted"
 )
-
-Commands: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
 
 UNKNOWN = re.compile(r"unrecognized arguments: (\S+)")
 CHOICE = re.compile(r"invalid choice: '(.*?)' \(choose from (.*)\)")
@@ -34,6 +34,30 @@ class Parser(argparse.ArgumentParser):
         elif choice:
             near = nearest(choice[1], [word.strip(" '") for word in choice[2].split(",")])
         super().error(message + (f"; did you mean {near}?" if near else ""))
+
+
+def add_command(commands: "argparse._SubParsersAction[Parser]", module: ModuleType) -> None:
+    """Add the command of a module. The module's docstring is its help; the first line is for the list of commands."""
+    head, _, text = (module.__doc__ or "").strip().partition("\n\n")
+    description, _, epilog = text.partition("\n\n")
+    if "exit codes:" not in epilog:
+        epilog = f"{epilog}\n\n{EXIT_CODES}".lstrip()
+    name, words = module.__name__.rpartition(".")[2], head.partition(": ")[2].rstrip(".")
+    command = commands.add_parser(name, help=words, description=description, epilog=epilog)
+    module.add(command)
+    command.set_defaults(run=module.run)
+
+
+def add_output(command: argparse.ArgumentParser) -> None:
+    """Add the arguments of a command that writes its results to a folder."""
+    default = f"runs/{command.prog.split()[-1]}-<date-time>"
+    command.add_argument("--out", type=Path, metavar="FOLDER", help=f"the folder of the results ({default})")
+    command.add_argument("--quiet", action="store_true", help="print only the folder")
+
+
+def add_data(command: argparse.ArgumentParser) -> None:
+    """Add the argument of a command that reads data sets by name."""
+    command.add_argument("--data", type=Path, metavar="FOLDER", help="the data sets ($FEDSPAM_DATA, else ./data)")
 
 
 def options(parser: argparse.ArgumentParser) -> list[str]:

@@ -1,33 +1,27 @@
-"""`fedspam compare`: several methods on one problem."""
+"""`fedspam compare`: several methods on one problem, all tuned equally.
+
+Run several methods on one problem. Every method tries equally many settings of its own step
+sizes; the best setting for each target is run again on seeds not used in tuning. Prints rounds,
+bytes and client gradients to each target, and draws the curves. With --sweep: where SPAM-PP
+wins and where it loses against each rival as clients become less similar.
+
+problems: ridge, ridge-similar, quadratics; with data (see --data): a9a, a9a-nonconvex, mushrooms,
+  mushrooms-nonconvex, har, heart
+
+examples:
+  fedspam compare                                        ten methods on similar quadratics
+  fedspam compare --problem ridge --methods spam_pp,mvr  two of them on the paper's ridge
+  fedspam compare --problem har --metric accuracy --targets 0.9,0.95
+  fedspam compare --sweep
+"""
 
 import argparse
-from pathlib import Path
 
 from fedspam.app import UsageError
-from fedspam.app.commands._arguments import EXIT_CODES, Commands, listed, whole
+from fedspam.app.commands._arguments import add_data, add_output, listed, whole
 
 
-def add(commands: Commands) -> None:
-    command = commands.add_parser(
-        "compare",
-        help="several methods on one problem, all tuned equally",
-        description=(
-            "Run several methods on one problem. Every method tries equally many settings of its own step\n"
-            "sizes; the best setting for each target is run again on seeds not used in tuning. Prints rounds,\n"
-            "bytes and client gradients to each target, and draws the curves. With --sweep: where SPAM-PP\n"
-            "wins and where it loses against each rival as clients become less similar."
-        ),
-        epilog=(
-            "problems: ridge, ridge-similar, quadratics; with data (see --data): a9a, a9a-nonconvex, mushrooms,\n"
-            "  mushrooms-nonconvex, har, heart\n\n"
-            "examples:\n"
-            "  fedspam compare                                        ten methods on similar quadratics\n"
-            "  fedspam compare --problem ridge --methods spam_pp,mvr  two of them on the paper's ridge\n"
-            "  fedspam compare --problem har --metric accuracy --targets 0.9,0.95\n"
-            "  fedspam compare --sweep\n\n"
-            f"{EXIT_CODES}"
-        ),
-    )
+def add(command: argparse.ArgumentParser) -> None:
     command.add_argument("--problem", metavar="NAME", help="the problem (quadratics)")
     command.add_argument(
         "--methods",
@@ -48,12 +42,8 @@ def add(commands: Commands) -> None:
     command.add_argument(
         "--exact", action="store_true", help="closed-form prox of quadratic clients, counted as one gradient"
     )
-    command.add_argument("--data", type=Path, metavar="FOLDER", help="the data sets ($FEDSPAM_DATA, else ./data)")
-    command.add_argument(
-        "--out", type=Path, metavar="FOLDER", help="the folder of the results (runs/compare-<date-time>)"
-    )
-    command.add_argument("--quiet", action="store_true", help="print only the folder")
-    command.set_defaults(run=run)
+    add_data(command)
+    add_output(command)
 
 
 def run(options: argparse.Namespace) -> int:

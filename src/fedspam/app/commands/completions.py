@@ -1,32 +1,37 @@
-"""`fedspam completions`: a script that lets a shell complete commands, flags and settings."""
+"""`fedspam completions`: print a script that lets a shell complete commands and flags.
+
+Print a script that lets a shell complete commands, flags, settings and their values.
+
+examples:
+  bash:  fedspam completions bash > ~/.local/share/bash-completion/completions/fedspam
+  zsh:   fedspam completions zsh > "${fpath[1]}/_fedspam"
+  fish:  fedspam completions fish > ~/.config/fish/completions/fedspam.fish
+"""
 
 import argparse
 import sys
-
-from fedspam.app.commands._arguments import Commands
-
-SHELLS = ("bash", "zsh", "fish")
+from pathlib import Path
 
 
-def add(commands: Commands) -> None:
-    command = commands.add_parser(
-        "completions",
-        help="print a script that lets a shell complete commands and flags",
-        description="Print a script that lets a shell complete commands, flags, settings and their values.",
-        epilog=(
-            "examples:\n"
-            "  bash:  fedspam completions bash > ~/.local/share/bash-completion/completions/fedspam\n"
-            '  zsh:   fedspam completions zsh > "${fpath[1]}/_fedspam"\n'
-            "  fish:  fedspam completions fish > ~/.config/fish/completions/fedspam.fish"
-        ),
-    )
-    command.add_argument("shell", choices=SHELLS, help="the shell")
-    command.set_defaults(run=run)
+def add(command: argparse.ArgumentParser) -> None:
+    command.add_argument("shell", choices=("bash", "zsh", "fish"), help="the shell")
 
 
 def run(options: argparse.Namespace) -> int:
-    from fedspam.app.cli import parser
-    from fedspam.app.completions import script
+    import shtab
 
-    sys.stdout.write(script(parser(), options.shell))
+    from fedspam.app.cli import parser
+    from fedspam.app.config import setting_choices
+    from fedspam.methods import METHODS
+
+    whole = parser()
+    (commands,) = (action for action in whole._actions if isinstance(action, argparse._SubParsersAction))
+    for name, choices in setting_choices().items():  # the dotted settings are no flags of the parser
+        commands.choices["run"].add_argument(f"--{name}", choices=choices or None)
+    commands.choices["cite"]._positionals._group_actions[0].choices = list(METHODS)
+    for command in commands.choices.values():
+        for action in command._actions:
+            if action.type is Path:
+                action.complete = shtab.FILE
+    sys.stdout.write(shtab.complete(whole, options.shell))
     return 0

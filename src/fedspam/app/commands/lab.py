@@ -1,27 +1,23 @@
-"""`fedspam lab`: the playground, in the browser."""
+"""`fedspam lab`: a playground in the browser: sliders and live curves.
+
+Serve a page on this machine alone: sliders for similarity, step size, fresh_weight, cohort and local
+work on the paper's ridge; methods race as they move. Copy what you found as Python or TOML.
+It ends with Ctrl-C, or by itself after an hour without a visit.
+
+examples:
+  fedspam lab --open
+  fedspam lab --port 0        any free port; the address is printed
+
+exit codes: 0 it ended by itself, 1 the port is taken, 2 wrong arguments, 130 Ctrl-C
+"""
 
 import argparse
 import sys
 
-from fedspam.app.commands._arguments import Commands, whole
+from fedspam.app.commands._arguments import whole
 
 
-def add(commands: Commands) -> None:
-    command = commands.add_parser(
-        "lab",
-        help="a playground in the browser: sliders and live curves",
-        description=(
-            "Serve a page on this machine alone: sliders for similarity, step size, fresh_weight, cohort and local\n"
-            "work on the paper's ridge; methods race as they move. Copy what you found as Python or TOML.\n"
-            "It ends with Ctrl-C, or by itself after an hour without a visit."
-        ),
-        epilog=(
-            "examples:\n"
-            "  fedspam lab --open\n"
-            "  fedspam lab --port 0        any free port; the address is printed\n\n"
-            "exit codes: 0 it ended by itself, 1 the port is taken, 2 wrong arguments, 130 Ctrl-C"
-        ),
-    )
+def add(command: argparse.ArgumentParser) -> None:
     command.add_argument(
         "--port", type=whole(0, 65535), default=8765, metavar="N", help="port (8765); 0 for any free port"
     )
@@ -29,7 +25,6 @@ def add(commands: Commands) -> None:
         "--idle", type=whole(1), default=60, metavar="MINUTES", help="end after this time without a visit (60)"
     )
     command.add_argument("--open", action="store_true", help="open the page in the browser")
-    command.set_defaults(run=run)
 
 
 def run(options: argparse.Namespace) -> int:

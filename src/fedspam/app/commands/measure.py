@@ -1,30 +1,24 @@
-"""`fedspam measure`: the constants of a problem, with intervals and the cost of measuring them."""
+"""`fedspam measure`: delta, sigma, L and mu of a problem, with intervals.
+
+Measure how similar the clients of a problem are: delta by Lanczos on Hessian-vector products of
+f_i - f, in mean square, and from secants of gradients; sigma, L and the lowest curvature. Prints a
+confidence interval for each, and the client gradients and bytes that it took.
+
+problems: ridge, ridge-similar, quadratics; with data (see --data): a9a, a9a-nonconvex, mushrooms,
+  mushrooms-nonconvex, har, heart
+
+examples:
+  fedspam measure                                  all clients of the quadratics
+  fedspam measure --problem a9a --clients 20       from 20 of its 100 clients
+  fedspam measure --problem heart --wire           every message encoded
+"""
 
 import argparse
-from pathlib import Path
 
-from fedspam.app.commands._arguments import EXIT_CODES, Commands, whole
+from fedspam.app.commands._arguments import add_data, whole
 
 
-def add(commands: Commands) -> None:
-    command = commands.add_parser(
-        "measure",
-        help="delta, sigma, L and mu of a problem, with intervals",
-        description=(
-            "Measure how similar the clients of a problem are: delta by Lanczos on Hessian-vector products of\n"
-            "f_i - f, in mean square, and from secants of gradients; sigma, L and the lowest curvature. Prints a\n"
-            "confidence interval for each, and the client gradients and bytes that it took."
-        ),
-        epilog=(
-            "problems: ridge, ridge-similar, quadratics; with data (see --data): a9a, a9a-nonconvex, mushrooms,\n"
-            "  mushrooms-nonconvex, har, heart\n\n"
-            "examples:\n"
-            "  fedspam measure                                  all clients of the quadratics\n"
-            "  fedspam measure --problem a9a --clients 20       from 20 of its 100 clients\n"
-            "  fedspam measure --problem heart --wire           every message encoded\n\n"
-            f"{EXIT_CODES}"
-        ),
-    )
+def add(command: argparse.ArgumentParser) -> None:
     command.add_argument("--problem", default="quadratics", metavar="NAME", help="what to measure (quadratics)")
     command.add_argument("--clients", type=whole(4), metavar="N", help="number of clients to measure (all)")
     command.add_argument("--steps", type=whole(2), default=24, metavar="N", help="Lanczos steps (24)")
@@ -36,9 +30,8 @@ def add(commands: Commands) -> None:
     )
     command.add_argument("--seed", type=whole(0), default=0, metavar="S", help="seed (0)")
     command.add_argument("--wire", action="store_true", help="encode every message instead of simulating; slower")
-    command.add_argument("--data", type=Path, metavar="FOLDER", help="the data sets ($FEDSPAM_DATA, else ./data)")
+    add_data(command)
     command.add_argument("--json", action="store_true", help="print JSON")
-    command.set_defaults(run=run)
 
 
 def run(options: argparse.Namespace) -> int:

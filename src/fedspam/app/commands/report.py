@@ -1,31 +1,25 @@
-"""`fedspam report`: a page about runs, with figures and tables for papers."""
+"""`fedspam report`: an HTML page about one run or several; figures and tables for papers.
+
+Make one HTML page from the folders of `fedspam run`, `simulate(folder=...)`, `fedspam compare` and
+`fedspam reproduce`: curves against rounds, bytes, gradients and time, costs to reach targets,
+certificates, clients, configuration, and how to run it again. The page loads nothing from elsewhere.
+
+examples:
+  fedspam report runs/compare-20250101-120000
+  fedspam report runs/spam runs/fedavg --out both.html --targets 0.1,0.01
+  fedspam report runs/spam --figures paper/figures --csv curves.csv --parquet curves.parquet
+  fedspam report runs/spam --bound delta=0.3,sigma=0.1,gap=2      (see `fedspam measure`)
+"""
 
 import argparse
 import sys
 from pathlib import Path
 
 from fedspam.app import UsageError
-from fedspam.app.commands._arguments import EXIT_CODES, Commands, listed
+from fedspam.app.commands._arguments import listed
 
 
-def add(commands: Commands) -> None:
-    command = commands.add_parser(
-        "report",
-        help="an HTML page about one run or several; figures and tables for papers",
-        description=(
-            "Make one HTML page from the folders of `fedspam run`, `simulate(folder=...)`, `fedspam compare` and\n"
-            "`fedspam reproduce`: curves against rounds, bytes, gradients and time, costs to reach targets,\n"
-            "certificates, clients, configuration, and how to run it again. The page loads nothing from elsewhere."
-        ),
-        epilog=(
-            "examples:\n"
-            "  fedspam report runs/compare-20250101-120000\n"
-            "  fedspam report runs/spam runs/fedavg --out both.html --targets 0.1,0.01\n"
-            "  fedspam report runs/spam --figures paper/figures --csv curves.csv --parquet curves.parquet\n"
-            "  fedspam report runs/spam --bound delta=0.3,sigma=0.1,gap=2      (see `fedspam measure`)\n\n"
-            f"{EXIT_CODES}"
-        ),
-    )
+def add(command: argparse.ArgumentParser) -> None:
     command.add_argument("folders", nargs="+", type=Path, metavar="RUN_FOLDER", help="the folder of a run")
     command.add_argument("--out", type=Path, default=Path("report.html"), metavar="FILE", help="the page (report.html)")
     command.add_argument("--title", metavar="TEXT", help="the title of the page (the name of the run)")
@@ -41,7 +35,6 @@ def add(commands: Commands) -> None:
     command.add_argument("--csv", type=Path, metavar="FILE", help="also write all points of all curves, as CSV")
     command.add_argument("--parquet", type=Path, metavar="FILE", help="the same as Parquet (needs pyarrow)")
     command.add_argument("--quiet", action="store_true", help="print nothing")
-    command.set_defaults(run=run)
 
 
 def run(options: argparse.Namespace) -> int:

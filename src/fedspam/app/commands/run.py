@@ -1,33 +1,28 @@
-"""`fedspam run`: an experiment that a TOML file and flags describe."""
+"""`fedspam run`: run an experiment of your own: a TOML file, and flags that change it.
+
+Run an experiment: data, model, method. A TOML file describes it; a flag --section.key VALUE replaces
+a setting of the file. The run folder holds the resolved configuration, the rows of all rounds,
+checkpoints and a summary. A run can be resumed.
+
+examples:
+  fedspam run --example > experiment.toml          a file to begin with
+  fedspam run experiment.toml
+  fedspam run experiment.toml --algorithm.cohort_size 20 --rounds 200 --out runs/x
+  fedspam run --resume --out runs/x --rounds 500   continue it, up to 500 rounds in all
+  fedspam run --data ridge --algorithm spam --algorithm.step_size 0.1 --algorithm.fresh_weight 0.2
+  fedspam run experiment.toml --json | jq .accuracy
+
+exit codes: 0 done, 1 stopped or failed, 2 wrong arguments or configuration, 130 interrupted
+"""
 
 import argparse
 import sys
-from functools import partial
 from pathlib import Path
 
-from fedspam.app.commands._arguments import Commands, setting
+from fedspam.app.commands._arguments import setting
 
 
-def add(commands: Commands) -> None:
-    command = commands.add_parser(
-        "run",
-        help="run an experiment of your own: a TOML file, and flags that change it",
-        description=(
-            "Run an experiment: data, model, method. A TOML file describes it; a flag --section.key VALUE replaces\n"
-            "a setting of the file. The run folder holds the resolved configuration, the rows of all rounds,\n"
-            "checkpoints and a summary. A run can be resumed."
-        ),
-        epilog=(
-            "examples:\n"
-            "  fedspam run --example > experiment.toml          a file to begin with\n"
-            "  fedspam run experiment.toml\n"
-            "  fedspam run experiment.toml --algorithm.cohort_size 20 --rounds 200 --out runs/x\n"
-            "  fedspam run --resume --out runs/x --rounds 500   continue it, up to 500 rounds in all\n"
-            "  fedspam run --data ridge --algorithm spam --algorithm.step_size 0.1 --algorithm.fresh_weight 0.2\n"
-            "  fedspam run experiment.toml --json | jq .accuracy\n\n"
-            "exit codes: 0 done, 1 stopped or failed, 2 wrong arguments or configuration, 130 interrupted"
-        ),
-    )
+def add(command: argparse.ArgumentParser) -> None:
     command.add_argument("file", nargs="?", type=Path, metavar="FILE", help="the configuration, a TOML file")
     command.add_argument(
         "--set", dest="settings", action="append", type=setting, default=[], metavar="SECTION.KEY=VALUE",
@@ -41,9 +36,8 @@ def add(commands: Commands) -> None:
         ("--rounds", "run.rounds", "N", "the same as --run.rounds"),
         ("--seed", "run.seed", "S", "the same as --run.seed"),
     ):
-        command.add_argument(
-            flag, dest="settings", action="append", type=partial(_named, name), metavar=metavar, help=words
-        )
+        named = lambda text, name=name: (name, text)
+        command.add_argument(flag, dest="settings", action="append", type=named, metavar=metavar, help=words)
     command.add_argument("--out", type=Path, metavar="FOLDER", help="the run folder (runs/<file>-<date-time>)")
     command.add_argument("--resume", action="store_true", help="continue the run of --out, or start it")
     command.add_argument("--quiet", action="store_true", help="print only the folder, and no progress bar")
@@ -51,11 +45,6 @@ def add(commands: Commands) -> None:
     text = command.add_mutually_exclusive_group()
     text.add_argument("--example", action="store_true", help="print a commented configuration, and run nothing")
     text.add_argument("--settings", dest="list", action="store_true", help="print every setting, and run nothing")
-    command.set_defaults(run=run)
-
-
-def _named(name: str, text: str) -> tuple[str, str]:
-    return name, text
 
 
 def run(options: argparse.Namespace) -> int:

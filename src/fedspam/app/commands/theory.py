@@ -1,27 +1,20 @@
-"""`fedspam theory`: the bounds of the theorems next to runs."""
+"""`fedspam theory`: the bounds of the theorems next to what runs reach.
+
+For given constants, evaluate every theorem of the paper, as printed and corrected, and run the
+theorem's method on generated quadratics that have these constants. Prints both, the rounds and bytes
+that a target needs, and statistics of the certificates of inexact answers; draws the figure.
+
+examples:
+  fedspam theory                                         delta 1, sigma 0.5, F 10, cohorts of 5
+  fedspam theory --delta 0.1 --sigma 2 --rounds 2000     similar and noisy clients
+"""
 
 import argparse
-from pathlib import Path
 
-from fedspam.app.commands._arguments import EXIT_CODES, Commands, positive, whole
+from fedspam.app.commands._arguments import add_output, positive, whole
 
 
-def add(commands: Commands) -> None:
-    command = commands.add_parser(
-        "theory",
-        help="the bounds of the theorems next to what runs reach",
-        description=(
-            "For given constants, evaluate every theorem of the paper, as printed and corrected, and run the\n"
-            "theorem's method on generated quadratics that have these constants. Prints both, the rounds and bytes\n"
-            "that a target needs, and statistics of the certificates of inexact answers; draws the figure."
-        ),
-        epilog=(
-            "examples:\n"
-            "  fedspam theory                                         delta 1, sigma 0.5, F 10, cohorts of 5\n"
-            "  fedspam theory --delta 0.1 --sigma 2 --rounds 2000     similar and noisy clients\n\n"
-            f"{EXIT_CODES}"
-        ),
-    )
+def add(command: argparse.ArgumentParser) -> None:
     command.add_argument("--delta", type=positive, default=1.0, metavar="X", help="similarity of Hessians (1)")
     command.add_argument("--sigma", type=positive, default=0.5, metavar="X", help="spread of gradients (0.5)")
     command.add_argument("--gap", type=positive, default=10.0, metavar="F", help="f(x_0) - inf f (10)")
@@ -33,11 +26,7 @@ def add(commands: Commands) -> None:
     command.add_argument("--dimension", type=whole(2), default=10, metavar="D", help="number of parameters (10)")
     command.add_argument("--seeds", type=whole(2), default=20, metavar="N", help="runs to average over (20)")
     command.add_argument("--seed", type=whole(0), default=0, metavar="S", help="the first seed (0)")
-    command.add_argument(
-        "--out", type=Path, metavar="FOLDER", help="the folder of the results (runs/theory-<date-time>)"
-    )
-    command.add_argument("--quiet", action="store_true", help="print only the folder")
-    command.set_defaults(run=run)
+    add_output(command)
 
 
 def run(options: argparse.Namespace) -> int:

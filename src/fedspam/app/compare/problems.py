@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from fedspam import datasets
 from fedspam._internal import checks
 from fedspam._internal.trees import Params, Scalar, static, struct
 from fedspam.clients import Loss, Population, Ragged
+from fedspam.datasets import FederatedData
 from fedspam.methods import Scales
 from fedspam.problems import Quadratics, SoftmaxLoss, logistic, quadratics, ridge, row_weights, softmax, solve
 from fedspam.problems.quadratic import quadratic
@@ -23,27 +25,19 @@ REGULARIZATION = 1e-3
 
 @dataclass(frozen=True)
 class Problem:
-    """Clients, a start, their constants, and the probe that measures the error.
-
-    Arguments:
-        what: one line that describes it.
-        probe: params -> {'gradient': relative gradient norm} and, where there is a test set, 'accuracy'.
-        client_smoothness: the largest smoothness constant of a client.
-        optimum: the minimum of f, if it is known.
-        exact: whether clients can compute a prox in closed form.
-    """
+    """Clients, a start, their constants, and the probe that measures the error."""
 
     name: str
-    what: str
+    what: str  # one line that describes it
     population: Population
     start: Params
-    probe: Any
+    probe: Any  # params -> {'gradient': relative gradient norm} and, where there is a test set, 'accuracy'
     delta: float
     smoothness: float
-    client_smoothness: float
+    client_smoothness: float  # the largest smoothness constant of a client
     clients: int
-    optimum: float | None = None
-    exact: bool = False
+    optimum: float | None = None  # the minimum of f, if it is known
+    exact: bool = False  # whether clients can compute a prox in closed form
 
     def scales(self, cohort: int) -> Scales:
         return Scales(self.delta, self.smoothness, self.clients, cohort)
@@ -160,61 +154,45 @@ def _quadratics(folder: Path | None) -> Problem:
     return of_quadratics("quadratics", what, clients, start)
 
 
-def _libsvm(name: str, clients: int, nonconvex: bool) -> Callable[[Path | None], Problem]:
-    def build(folder: Path | None) -> Problem:
-        endings = ("", ".gz", ".bz2")
-        width = {"a9a": 123, "mushrooms": 112}[name]
-        train = datasets.read_libsvm(datasets.data_path(f"libsvm/{name}", folder, endings=endings), features=width)
-        labels = (train.labels == train.labels.max()).astype(int)  # a9a has -1 and 1, mushrooms 1 and 2
-        owners = datasets.dirichlet(labels, clients, alpha=1.0, least=20)
-        population = logistic(train.features, labels, owners, regularization=REGULARIZATION, nonconvex=nonconvex)
-        test = None
-        if name == "a9a":
-            held = datasets.read_libsvm(datasets.data_path("libsvm/a9a.t", folder, endings=endings), features=width)
-            test = held.features, held.labels == held.labels.max()
-        kind = "non-convex logistic" if nonconvex else "logistic"
-        what = f"{kind} regression on {name}, {clients} clients by Dirichlet(1), lambda = {REGULARIZATION}"
-        key = f"{name}-nonconvex" if nonconvex else name
-        return of_regression(key, what, population, np.zeros(width), test)
-
-    return build
+def _libsvm(name: str, clients: int, nonconvex: bool, folder: Path | None) -> Problem:
+    endings = ("", ".gz", ".bz2")
+    width = {"a9a": 123, "mushrooms": 112}[name]
+    train = datasets.read_libsvm(datasets.data_path(f"libsvm/{name}", folder, endings=endings), features=width)
+    labels = (train.labels == train.labels.max()).astype(int)  # a9a has -1 and 1, mushrooms 1 and 2
+    owners = datasets.dirichlet(labels, clients, alpha=1.0, least=20)
+    population = logistic(train.features, labels, owners, regularization=REGULARIZATION, nonconvex=nonconvex)
+    test = None
+    if name == "a9a":
+        held = datasets.read_libsvm(datasets.data_path("libsvm/a9a.t", folder, endings=endings), features=width)
+        test = held.features, held.labels == held.labels.max()
+    kind = "non-convex logistic" if nonconvex else "logistic"
+    what = f"{kind} regression on {name}, {clients} clients by Dirichlet(1), lambda = {REGULARIZATION}"
+    key = f"{name}-nonconvex" if nonconvex else name
+    return of_regression(key, what, population, np.zeros(width), test)
 
 
 def _har(folder: Path | None) -> Problem:
     data = datasets.read_har(folder)
     owners, _ = datasets.by_key(data.person)
-    held = _held_out(owners, 0.2)
-    features = _standardized(data.features, ~held)
-    train = softmax(features[~held], data.labels[~held], owners[~held], regularization=REGULARIZATION)
+    train, test = _prepared(data.features, data.labels, owners, 0.2)
     what = f"softmax regression on HAR, 30 persons, a fifth of each held out, lambda = {REGULARIZATION}"
-    start = np.zeros((features.shape[1], len(datasets.ACTIVITIES)))
-    return of_regression("har", what, train, start, (features[held], data.labels[held]))
+    start = np.zeros((train[0].shape[1], len(datasets.ACTIVITIES)))
+    return of_regression("har", what, softmax(*train, regularization=REGULARIZATION), start, test[:2])
 
 
 def _heart(folder: Path | None) -> Problem:
-    data = datasets.read_heart(folder)
-    held = _held_out(data.hospital, 0.34)
-    features = _standardized(data.features, ~held)
-    clients = logistic(features[~held], data.labels[~held], data.hospital[~held], regularization=0.01)
+    train, test = _prepared(*datasets.read_heart(folder)[:3], 0.34)
     what = "logistic regression on heart disease, 4 hospitals, a third of each held out, lambda = 0.01"
-    return of_regression("heart", what, clients, np.zeros(features.shape[1]), (features[held], data.labels[held]))
+    start = np.zeros(train[0].shape[1])
+    return of_regression("heart", what, logistic(*train, regularization=0.01), start, test[:2])
 
 
-def _held_out(owners: np.ndarray, share: float) -> np.ndarray:
-    """A random share of the rows of each client."""
-    held = np.zeros(len(owners), bool)
-    random = np.random.default_rng(0)
-    for owner in np.unique(owners):
-        rows = np.flatnonzero(owners == owner)
-        held[random.permutation(rows)[: round(share * len(rows))]] = True
-    return held
-
-
-def _standardized(features: np.ndarray, train: np.ndarray) -> np.ndarray:
-    """Mean 0 and deviation 1 over the training rows, and a column of ones."""
-    deviation = features[train].std(0)
-    scaled = (features - features[train].mean(0)) / np.where(deviation > 0, deviation, 1)
-    return np.concatenate([scaled, np.ones((len(features), 1))], axis=1)
+def _prepared(features: Any, labels: Any, owners: Any, share: float) -> Any:
+    """Training and test rows of every client: features, standardized and with a column of ones, labels and owners."""
+    rows = FederatedData.by({"features": features, "label": labels, "owner": owners}, owners)
+    parts = [part.examples for part in rows.hold_out_examples(share)]
+    scale = datasets.Standardizer.of(parts[0]["features"])
+    return [(scale(part["features"], intercept=True), part["label"], part["owner"]) for part in parts]
 
 
 @dataclass(frozen=True)
@@ -233,10 +211,12 @@ PROBLEMS: Mapping[str, NamedProblem] = {
     "ridge": NamedProblem(_ridge, 10, 2, 400, (0.1, 0.01, 0.003)),
     "ridge-similar": NamedProblem(_ridge_similar, 200, 10, 300, (0.1, 0.01, 0.002)),
     "quadratics": NamedProblem(_quadratics, 200, 10, 300, (0.1, 0.01, 0.002)),
-    "a9a": NamedProblem(_libsvm("a9a", 100, False), 100, 10, 150, (0.1, 0.03, 0.01), (0.83, 0.84, 0.845)),
-    "a9a-nonconvex": NamedProblem(_libsvm("a9a", 100, True), 100, 10, 150, (0.1, 0.03, 0.01), (0.83, 0.84, 0.845)),
-    "mushrooms": NamedProblem(_libsvm("mushrooms", 50, False), 50, 10, 150, (0.1, 0.03, 0.01)),
-    "mushrooms-nonconvex": NamedProblem(_libsvm("mushrooms", 50, True), 50, 10, 150, (0.1, 0.03, 0.01)),
+    "a9a": NamedProblem(partial(_libsvm, "a9a", 100, False), 100, 10, 150, (0.1, 0.03, 0.01), (0.83, 0.84, 0.845)),
+    "a9a-nonconvex": NamedProblem(
+        partial(_libsvm, "a9a", 100, True), 100, 10, 150, (0.1, 0.03, 0.01), (0.83, 0.84, 0.845)
+    ),
+    "mushrooms": NamedProblem(partial(_libsvm, "mushrooms", 50, False), 50, 10, 150, (0.1, 0.03, 0.01)),
+    "mushrooms-nonconvex": NamedProblem(partial(_libsvm, "mushrooms", 50, True), 50, 10, 150, (0.1, 0.03, 0.01)),
     "har": NamedProblem(_har, 30, 6, 100, (0.1, 0.03, 0.01), (0.9, 0.95, 0.97)),
     "heart": NamedProblem(_heart, 4, 2, 300, (0.1, 0.03, 0.01), (0.75, 0.78)),
 }

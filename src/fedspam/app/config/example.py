@@ -1,6 +1,7 @@
 """An example of a configuration, and the list of all settings."""
 
 from collections.abc import Iterator
+from importlib import resources
 from typing import Any
 
 import msgspec
@@ -12,53 +13,7 @@ from fedspam.app.config.parse import PLAIN
 from fedspam.app.config.type_text import about, choices, rule
 from fedspam.app.config.write import value_text
 
-EXAMPLE = """\
-# An experiment of fedspam. Run it:      fedspam run experiment.toml
-# Change a setting for one run:          fedspam run experiment.toml --algorithm.cohort_size 20 --rounds 200
-# Every setting with its default:        fedspam run --settings
-
-[data]
-kind = "synthetic"        # csv, npz, libsvm, leaf, femnist, digits, synthetic, quadratics, random_ridge, problem
-clients = 30
-alpha = 0.5               # how much the clients' models differ
-beta = 0.5                # how much their features differ
-test = 0.2                # share of every client's rows that is held out
-
-# A table of your own instead:
-# kind = "csv"
-# path = "visits.csv"     # relative to the folder of this file
-# client = "hospital"     # the column that names the client of a row
-# label = "ill"           # the column to predict
-
-[model]
-name = "softmax"          # logistic, softmax, linear, mlp, femnist_cnn, leaf_cnn
-regularization = 0.001
-
-# A loss of your own instead:
-# function = "my_model.py:loss"
-
-[algorithm]
-name = "spam_pp"          # a key of `fedspam methods`; below it the arguments of that method
-cohort_size = 10          # clients per round
-step_size = 0.2           # a number, a list with one per round, or { schedule = "power", value = 1.0, exponent = 0.33 }
-fresh_weight = 0.3
-
-[prox]
-name = "lbfgs"            # lbfgs, newton, gradient, backtracking, accelerated, adaptive, adam, exact
-steps = 20
-
-[run]
-rounds = 100
-seed = 0
-segment = 25              # rounds between two checkpoints
-
-[evaluate]
-every = 5                 # rounds between two evaluations of loss and accuracy
-target = 0.8              # accuracy to reach; the summary says in which round and at what cost
-
-[track]
-to = []                   # "tensorboard", "mlflow", "wandb", "trackio"
-"""
+EXAMPLE = (resources.files("fedspam.app.config") / "example.toml").read_text(encoding="utf-8")
 
 
 def sections() -> Iterator[tuple[str, str, type[Struct]]]:

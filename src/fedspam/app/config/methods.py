@@ -1,11 +1,12 @@
 """The sections `[algorithm]` and `[prox]`. Their settings follow from the constructors of methods and solvers."""
 
+import dataclasses
 import functools
 import inspect
 import types
 import typing
-from collections.abc import Callable, Mapping
-from typing import Annotated, Any, Literal, NamedTuple
+from collections.abc import Callable, Iterable, Mapping
+from typing import Annotated, Any, Literal, Union
 
 import msgspec
 import optax
@@ -13,7 +14,7 @@ from msgspec import Meta, Struct
 
 from fedspam import solvers
 from fedspam.app.config.schema import Positive, Whole
-from fedspam.methods import METHODS
+from fedspam.methods import METHODS, Adam, Momentum, Plain
 
 
 class PowerSetting(Struct, frozen=True, kw_only=True, tag_field="schedule", tag="power"):
@@ -30,30 +31,25 @@ class Theorem(Struct, frozen=True, kw_only=True, tag_field="schedule", tag="theo
     delta: Positive
 
 
-class PlainBase(Struct, frozen=True, kw_only=True, tag_field="name", tag="plain"):
-    """Mime's server optimizer: plain steps."""
+def _tagged(name: str, fields: Iterable[Any]) -> type[Struct]:
+    return msgspec.defstruct(name, fields, frozen=True, kw_only=True, tag_field="name", tag=name)
 
 
-class MomentumBase(Struct, frozen=True, kw_only=True, tag_field="name", tag="momentum"):
-    """Mime's server optimizer: heavy-ball momentum."""
-
-    momentum: float = 0.9
+def _described(kind: Any, about: str) -> Any:
+    return Annotated[kind, Meta(description=about)]
 
 
-class AdamBase(Struct, frozen=True, kw_only=True, tag_field="name", tag="adam"):
-    """Mime's server optimizer: Adam."""
-
-    momentum: float = 0.9
-    square_momentum: float = 0.99
-    epsilon: float = 1e-3
-
-
+# Mime's server optimizers, each with its settings
+BASES: Mapping[type, type[Struct]] = {
+    base: _tagged(base.__name__.lower(), [(each.name, float, each.default) for each in dataclasses.fields(base)])
+    for base in (Plain, Momentum, Adam)
+}
 Value = float | list[float] | PowerSetting
 # the settings' types for arguments that the constructors annotate more loosely, by the argument's name
 TYPES: Mapping[str, Any] = {
     "fresh_weight": Value | Theorem,
     "start": Whole | Literal["cohort", "client", "zero"],
-    "base": PlainBase | MomentumBase | AdamBase | None,
+    "base": Union[*BASES.values(), None],
 }
 PLAIN_TYPES: Mapping[Any, Any] = {int: Whole, float: float, bool: bool, str: str}
 ABOUT: Mapping[str, str] = {
@@ -76,11 +72,11 @@ def algorithm_section(name: str) -> type[Struct]:
     for argument in inspect.signature(METHODS[name].build).parameters.values():
         if argument.name == "solver":
             continue
-        about = Meta(description=ABOUT.get(argument.name, f"see fedspam.methods.{name}"))
-        field = argument.name, Annotated[_type(argument), about]
+        about = ABOUT.get(argument.name, f"see fedspam.methods.{name}")
+        field = argument.name, _described(_type(argument), about)
         default = _default(name, argument)
         fields.append(field if default is inspect.Parameter.empty else (*field, default))
-    return msgspec.defstruct(name, fields, frozen=True, kw_only=True, tag_field="name", tag=name)
+    return _tagged(name, fields)
 
 
 def takes_prox(name: str) -> bool:
@@ -102,8 +98,7 @@ def _default(name: str, argument: inspect.Parameter) -> Any:
 
 def base_section(base: Any) -> Struct:
     """Mime's server optimizer as a section."""
-    settings = {field: getattr(base, field) for field in base.__dataclass_fields__}
-    return msgspec.convert({"name": type(base).__name__.lower(), **settings}, TYPES["base"])
+    return BASES[type(base)](**{field: getattr(base, field) for field in base.__dataclass_fields__})
 
 
 def _type(argument: inspect.Parameter) -> Any:
@@ -121,64 +116,36 @@ def _type(argument: inspect.Parameter) -> Any:
 # --- [prox] ----------------------------------------------------------------------------------------------------------
 
 
-class Solver(NamedTuple):
-    """A local solver: its constructor, and the section with the constructor's arguments.
-
-    The settings `tolerance` and `epsilon` together are the argument `stop`.
-    """
-
-    build: Callable[..., solvers.LocalSolver]
-    section: type[Struct]
-
-
-def _setting(kind: Any, default: Any, about: str) -> tuple[Any, Any]:
-    return Annotated[kind, Meta(description=about)], default
-
-
-def _solver(name: str, build: Callable[..., solvers.LocalSolver], **settings: tuple[Any, Any]) -> Solver:
-    fields = [(key, kind, default) for key, (kind, default) in settings.items()]
-    return Solver(build, msgspec.defstruct(name, fields, frozen=True, kw_only=True, tag_field="name", tag=name))
-
-
-def _steps(most: int) -> tuple[Any, Any]:
-    return _setting(Whole, most, "at most")
-
-
-_TOLERANCE = Annotated[float, Meta(gt=0, le=1)]
-_STOP = {
-    "tolerance": _setting(_TOLERANCE, solvers.Relative().theta, "relative: gradient of phi over distance / step size"),
-    "epsilon": _setting(Positive | None, None, "stop at a gradient of phi this small, instead of the tolerance"),
+# the settings `tolerance` and `epsilon` together are the solvers' argument `stop`
+SETTINGS: Mapping[str, Any] = {
+    "steps": _described(Whole, "at most"),
+    "tolerance": _described(Annotated[float, Meta(gt=0, le=1)], "relative: gradient of phi over distance / step size"),
+    "epsilon": _described(Positive | None, "stop at a gradient of phi this small, instead of the tolerance"),
+    "memory": _described(Whole, "pairs remembered"),
+    "cg_steps": _described(Whole, "most products with the Hessian per step"),
+    "minibatch": _described(bool, "whether a step uses one minibatch instead of all rows"),
+    "local_rate": _described(Positive | None, "of a local step; default chosen by the client's smoothness"),
+    "learning_rate": _described(Positive, "Adam's learning rate"),
 }
-
-
-def _minibatch(default: bool) -> tuple[Any, Any]:
-    return _setting(bool, default, "whether a step uses one minibatch instead of all rows")
+STOP: Mapping[str, Any] = {"tolerance": solvers.Relative().theta, "epsilon": None}
 
 
 def _adam(steps: int, learning_rate: float, minibatch: bool) -> solvers.LocalSolver:
     return solvers.Optax(optax.adam(learning_rate), steps, minibatch)
 
 
-SOLVERS: Mapping[str, Solver] = {
-    solver.section.__name__: solver
-    for solver in (
-        _solver("lbfgs", solvers.LBFGS, steps=_steps(200), **_STOP, memory=_setting(Whole, 10, "pairs remembered")),
-        _solver(
-            "newton", solvers.NewtonCG, steps=_steps(20), **_STOP,
-            cg_steps=_setting(Whole, 50, "most products with the Hessian per step"),
-        ),
-        _solver(
-            "gradient", solvers.GradientDescent, steps=_steps(10), minibatch=_minibatch(False),
-            local_rate=_setting(Positive | None, None, "of a local step; default chosen by the client's smoothness"),
-        ),
-        _solver("backtracking", solvers.Backtracking, steps=_steps(50), **_STOP),
-        _solver("accelerated", solvers.Accelerated, steps=_steps(50), **_STOP),
-        _solver("adaptive", solvers.AdaptiveDescent, steps=_steps(50), **_STOP),
-        _solver(
-            "adam", _adam, steps=_steps(10), minibatch=_minibatch(True),
-            learning_rate=_setting(Positive, 1e-3, "Adam's learning rate"),
-        ),
-        _solver("exact", solvers.Exact),
-    )
-}  # fmt: skip
-PROX: Mapping[str, type[Struct]] = {name: solver.section for name, solver in SOLVERS.items()}
+# the local solvers: their constructors, and the defaults of their settings
+SOLVERS: Mapping[str, tuple[Callable[..., solvers.LocalSolver], Mapping[str, Any]]] = {
+    "lbfgs": (solvers.LBFGS, {"steps": 200, **STOP, "memory": 10}),
+    "newton": (solvers.NewtonCG, {"steps": 20, **STOP, "cg_steps": 50}),
+    "gradient": (solvers.GradientDescent, {"steps": 10, "minibatch": False, "local_rate": None}),
+    "backtracking": (solvers.Backtracking, {"steps": 50, **STOP}),
+    "accelerated": (solvers.Accelerated, {"steps": 50, **STOP}),
+    "adaptive": (solvers.AdaptiveDescent, {"steps": 50, **STOP}),
+    "adam": (_adam, {"steps": 10, "minibatch": True, "learning_rate": 1e-3}),
+    "exact": (solvers.Exact, {}),
+}
+PROX: Mapping[str, type[Struct]] = {
+    name: _tagged(name, [(key, SETTINGS[key], default) for key, default in defaults.items()])
+    for name, (_, defaults) in SOLVERS.items()
+}

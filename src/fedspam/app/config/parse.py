@@ -3,6 +3,7 @@
 import math
 import tomllib
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -46,8 +47,7 @@ def read(path: str | Path | None, settings: Sequence[tuple[str, str]] = ()) -> C
     """
     tree = {} if path is None else absolute(load(path), Path(path).parent)
     try:
-        texts = overlay(tree, settings)
-        return decode(tree, texts)
+        return decode(tree, overlay(tree, settings))
     except ConfigError as error:
         raise ConfigError(*error.findings, origin="" if path is None else str(path)) from None
 
@@ -229,12 +229,10 @@ def _fill(
 def _converted(value: Any, kind: Any, text: str | None) -> Any:
     """A value of its type. A flag's text may also be a word that looks like a number, or a list with commas."""
     readings = [value] if text is None else [value, text, [part.strip() for part in text.split(",")]]
-    for reading in readings[:-1]:
-        try:
+    for reading in readings:
+        with suppress(msgspec.ValidationError):
             return msgspec.convert(reading, kind)
-        except msgspec.ValidationError:
-            continue
-    return msgspec.convert(readings[-1], kind)
+    raise msgspec.ValidationError
 
 
 def _finite(value: Any) -> bool:

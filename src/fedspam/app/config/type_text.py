@@ -1,8 +1,8 @@
 """The type of a setting in words, for errors and for the list of settings."""
 
+import json
 from typing import Any
 
-import msgspec
 from msgspec import inspect
 
 LIMITS = (("ge", "of at least {:g}"), ("gt", "greater than {:g}"), ("le", "of at most {:g}"), ("lt", "less than {:g}"))
@@ -28,14 +28,8 @@ def about(kind: Any) -> str:
 
 def choices(kind: Any) -> list[str]:
     """The words that a setting accepts."""
-    info = inspect.type_info(kind)
-    return [value for part in _parts(info) for value in _words(part)]
-
-
-def _words(info: Any) -> list[str]:
-    if isinstance(info, inspect.ListType):
-        return [value for part in _parts(info.item_type) for value in _words(part)]
-    return list(map(str, info.values)) if isinstance(info, inspect.LiteralType) else []
+    parts = [inner for part in _parts(inspect.type_info(kind)) for inner in _parts(getattr(part, "item_type", part))]
+    return [str(value) for part in parts if isinstance(part, inspect.LiteralType) for value in part.values]
 
 
 def _parts(info: Any) -> list[Any]:
@@ -56,7 +50,7 @@ def _one(info: Any) -> str:
         return f"a list, each item {_described(info.item_type)}"
     if isinstance(info, inspect.StructType):
         named = ", ".join(
-            f"{each.encode_name} = {'...' if each.required else _value(each.default)}" for each in info.fields
+            f"{each.encode_name} = {'...' if each.required else json.dumps(each.default)}" for each in info.fields
         )
         tag = f"{info.tag_field} = {info.tag!r}, " if info.tag_field else ""
         return f"a table {{{tag}{named}}}"
@@ -68,10 +62,6 @@ def _one(info: Any) -> str:
     words = "a whole number" if isinstance(info, inspect.IntType) else "a number"
     limits = [text.format(value) for name, text in LIMITS if (value := getattr(info, name, None)) is not None]
     return " ".join([words, " and ".join(limits)]).strip()
-
-
-def _value(value: Any) -> str:
-    return "..." if value is msgspec.NODEFAULT else str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def _either(words: list[str]) -> str:

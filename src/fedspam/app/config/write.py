@@ -18,14 +18,9 @@ def tables(config: Config) -> dict[str, dict[str, Any]]:
     return {name: tables_of(section) for name, section in sections.items() if section is not None}
 
 
-def tables_of(part: Any) -> Any:
-    """A section, or a value of one, as plain tables and values."""
-    if isinstance(part, Struct):
-        own = type(part).__struct_config__
-        tag = {own.tag_field: own.tag} if own.tag_field else {}
-        values = {name: tables_of(value) for name, value in msgspec.structs.asdict(part).items()}
-        return tag | {name: value for name, value in values.items() if value is not None}
-    return [tables_of(item) for item in part] if isinstance(part, list | tuple) else part
+def tables_of(section: Struct) -> dict[str, Any]:
+    """A section as a plain table, without the settings that are None."""
+    return {name: value for name, value in msgspec.to_builtins(section).items() if value is not None}
 
 
 def to_toml(config: Config | Mapping[str, Mapping[str, Any]], head: str = "") -> str:

@@ -17,10 +17,11 @@ from fedspam.app.config import methods as sections
 from fedspam.app.config.schema import name_of
 from fedspam.app.experiment.data import examples
 from fedspam.app.experiment.model import learner
-from fedspam.app.experiment.probes import ProblemProbe, evaluation, rows_probe
+from fedspam.app.experiment.probes import ProblemProbe, Score, rows_probe
 from fedspam.clients import Population, Ragged
-from fedspam.methods import METHODS, Adam, Momentum, Plain, schedules
+from fedspam.methods import METHODS, schedules
 from fedspam.problems import Quadratics, quadratics, ridge
+from fedspam.simulation.evaluation import Evaluation
 from fedspam.simulation.stopping import Target
 
 RISING = ("accuracy",)  # metrics of which more is better
@@ -80,19 +81,13 @@ def make(config: Config) -> Experiment:
 
 
 def _quadratics(config: Config) -> World:
-    data = config.data
-    clients = quadratics(
-        data.seed, data.clients, data.dimension,
-        delta=data.delta, condition=data.condition, curvature=data.curvature, noise=data.noise,
-    )  # fmt: skip
-    return _probed(clients, jnp.zeros(data.dimension))
+    settings = msgspec.structs.asdict(config.data)
+    return _probed(quadratics(settings.pop("seed"), **settings), jnp.zeros(config.data.dimension))
 
 
 def _ridge(config: Config) -> World:
-    data = config.data
-    return _probed(
-        *ridge(data.seed, data.clients, data.dimension, regularization=data.regularization, scale=data.scale)
-    )
+    settings = msgspec.structs.asdict(config.data)
+    return _probed(*ridge(settings.pop("seed"), **settings))
 
 
 def _problem(config: Config) -> World:
@@ -111,7 +106,8 @@ def _examples(config: Config) -> World:
     data = examples(config.data, config.clients)
     model = learner(config.model, data, seed=config.run.seed, precision=config.run.precision)
     clients = data.train.population(model.loss, batch=config.clients.batch, weighted=config.clients.weighted)
-    return clients, model.start, rows_probe(clients, model.start, evaluation(model, data))
+    test = None if data.test is None else Evaluation.of(data.test, Score(model.correct, model.loss))
+    return clients, model.start, rows_probe(clients, model.start, test)
 
 
 def _probed(clients: Quadratics, start: Any) -> World:
@@ -150,15 +146,16 @@ def build_solver(section: Struct) -> solvers.LocalSolver:
     if "tolerance" in settings:
         theta, epsilon = settings.pop("tolerance"), settings.pop("epsilon")
         settings["stop"] = solvers.Relative(theta) if epsilon is None else solvers.Absolute(epsilon)
-    return sections.SOLVERS[name_of(section)].build(**settings)
+    return sections.SOLVERS[name_of(section)][0](**settings)
 
 
 VALUES: Mapping[type, Callable[[Any], Any]] = {
     list: jnp.asarray,
     sections.PowerSetting: lambda value: schedules.Power(value.value, value.exponent, value.shift),
-    sections.PlainBase: lambda value: Plain(),
-    sections.MomentumBase: lambda value: Momentum(**msgspec.structs.asdict(value)),
-    sections.AdamBase: lambda value: Adam(**msgspec.structs.asdict(value)),
+    **{
+        section: lambda value, base=base: base(**msgspec.structs.asdict(value))
+        for base, section in sections.BASES.items()
+    },
 }
 
 

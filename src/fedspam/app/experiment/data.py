@@ -1,9 +1,5 @@
 """`[data]` and `[clients]`: the examples of every client, for training and for testing."""
 
-import bz2
-import csv
-import gzip
-import lzma
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,25 +10,18 @@ import numpy as np
 from fedspam import datasets
 from fedspam._internal.nearest import nearest
 from fedspam.app.config import ConfigError, schema
-from fedspam.datasets import FederatedData
+from fedspam.datasets import FederatedData, Standardizer
 
-OPENERS: dict[str, Callable[..., Any]] = {".gz": gzip.open, ".bz2": bz2.open, ".xz": lzma.open}
 RELATIVE = "paths in a file are relative to its folder, paths in flags to the working directory"
 
 
 @dataclass(frozen=True)
 class LoadedExamples:
-    """The examples of an experiment.
-
-    Arguments:
-        train: the examples that clients learn from.
-        test: the examples that they are tested on, or None.
-        classes: the number of classes; 0 where labels are numbers.
-    """
+    """The examples of an experiment."""
 
     train: FederatedData
     test: FederatedData | None
-    classes: int
+    classes: int  # 0 where labels are numbers
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -57,36 +46,27 @@ def _examples(data: Any, clients: schema.Clients) -> LoadedExamples:
         femnist = datasets.read_femnist(data.folder)
         return LoadedExamples(femnist.train, femnist.test, int(femnist.train.examples["label"].max()) + 1)
     rows = READERS[type(data)](data, clients)
-    _check_columns(rows)
+    features, labels = rows.examples["features"], rows.examples["label"]
+    if not np.issubdtype(features.dtype, np.number) or features.ndim < 2:
+        raise ValueError(
+            f"features have dtype {features.dtype} and shape {features.shape}; they must be rows of numbers"
+        )
+    if labels.ndim != 1:
+        raise ValueError(f"labels have shape {labels.shape}; there must be one label per row")
     classes = 0
     if data.task == "classes":
         rows, classes = _numbered(rows)
     train, test = rows.hold_out_examples(data.test) if data.test > 0 else (rows, None)
+    test = test if test is not None and test.rows else None
     if isinstance(data, schema.RowsSection):
-        train, test = _prepared(train, test, data)
-    return LoadedExamples(train, test if test is not None and test.rows else None, classes)
+        flat = lambda columns: np.asarray(columns["features"], np.float64).reshape(len(columns["features"]), -1)
+        scale = Standardizer.of(flat(train.examples)) if data.standardize else Standardizer(np.zeros(()), np.ones(()))
+        prepare = lambda columns: {**columns, "features": scale(flat(columns), intercept=data.intercept)}
+        train, test = train.map(prepare), test and test.map(prepare)
+    return LoadedExamples(train, test, classes)
 
 
 # --- one reader per kind of data ---
-
-
-def _synthetic(data: schema.Synthetic, clients: schema.Clients) -> FederatedData:
-    return datasets.synthetic(
-        data.alpha, data.beta, data.clients, dimension=data.dimension, classes=data.classes, seed=data.seed
-    )
-
-
-def _leaf(data: schema.Leaf, clients: schema.Clients) -> FederatedData:
-    return datasets.read_leaf(_file(data.path, folder=True))
-
-
-def _digits(data: schema.Digits, clients: schema.Clients) -> FederatedData:
-    return _split(datasets.read_digits(), clients)
-
-
-def _libsvm(data: schema.Libsvm, clients: schema.Clients) -> FederatedData:
-    rows = datasets.read_libsvm(_file(data.path), features=data.width)
-    return _split({"features": rows.features, "label": rows.labels}, clients)
 
 
 def _npz(data: schema.Npz, clients: schema.Clients) -> FederatedData:
@@ -102,7 +82,7 @@ def _npz(data: schema.Npz, clients: schema.Clients) -> FederatedData:
 
 def _csv(data: schema.Csv, clients: schema.Clients) -> FederatedData:
     path = _file(data.path)
-    header = _header(path, data.separator)
+    header = datasets.csv_columns(path, delimiter=data.separator)
     columns = [("data.label", data.label), *([("data.client", data.client)] if data.client else [])]
     columns += [("data.features", name) for name in data.features or ()]
     for where, name in columns:
@@ -131,23 +111,24 @@ def _csv(data: schema.Csv, clients: schema.Clients) -> FederatedData:
     return read if data.client is not None else _split(read.examples, clients)
 
 
+def _libsvm(data: schema.Libsvm, clients: schema.Clients) -> FederatedData:
+    rows = datasets.read_libsvm(_file(data.path), features=data.width)
+    return _split({"features": rows.features, "label": rows.labels}, clients)
+
+
 READERS: Mapping[type[schema.DataSection], Callable[[Any, schema.Clients], FederatedData]] = {
     schema.Csv: _csv,
     schema.Npz: _npz,
     schema.Libsvm: _libsvm,
-    schema.Leaf: _leaf,
-    schema.Digits: _digits,
-    schema.Synthetic: _synthetic,
+    schema.Leaf: lambda data, _: datasets.read_leaf(_file(data.path, folder=True)),
+    schema.Digits: lambda _, clients: _split(datasets.read_digits(), clients),
+    schema.Synthetic: lambda data, _: datasets.synthetic(
+        data.alpha, data.beta, data.clients, dimension=data.dimension, classes=data.classes, seed=data.seed
+    ),
 }
 
 
 # --- what they share ---
-
-
-def _header(path: Path, separator: str) -> list[str]:
-    with OPENERS.get(path.suffix, open)(path, "rt", encoding="utf-8-sig", newline="") as file:
-        line = next(csv.reader(file, delimiter=separator), [])
-    return [name.strip() for name in line]
 
 
 def _split(columns: Any, clients: schema.Clients) -> FederatedData:
@@ -178,23 +159,18 @@ def _refuse_split(clients: schema.Clients, column: str) -> None:
         )
 
 
-def _file(path: str, folder: bool = False) -> Path:
+def existing(what: str, path: str, folder: bool = False) -> Path:
+    """The path of a file that a setting names, or a `ConfigError` with the name that was probably meant."""
     found = Path(path)
     if found.is_file() or (folder and found.is_dir()):
         return found
     there = sorted(other.name for other in found.parent.iterdir()) if found.parent.is_dir() else []
     near = nearest(found.name, there)
-    raise ConfigError(f"data.path = {path!r} is no file; {f'did you mean {near!r}?' if near else RELATIVE}")
+    raise ConfigError(f"{what} is no file; {f'did you mean {near!r}?' if near else RELATIVE}")
 
 
-def _check_columns(data: FederatedData) -> None:
-    features, labels = data.examples["features"], data.examples["label"]
-    if not np.issubdtype(features.dtype, np.number) or features.ndim < 2:
-        raise ValueError(
-            f"features have dtype {features.dtype} and shape {features.shape}; they must be rows of numbers"
-        )
-    if labels.ndim != 1:
-        raise ValueError(f"labels have shape {labels.shape}; there must be one label per row")
+def _file(path: str, folder: bool = False) -> Path:
+    return existing(f"data.path = {path!r}", path, folder)
 
 
 def _numbered(data: FederatedData) -> tuple[FederatedData, int]:
@@ -208,23 +184,3 @@ def _numbered(data: FederatedData) -> tuple[FederatedData, int]:
         )
     columns = dict(data.examples) | {"label": numbers.astype(np.int32)}
     return data.map(lambda _: columns), len(values)
-
-
-def _prepared(
-    train: FederatedData, test: FederatedData | None, data: schema.RowsSection
-) -> tuple[FederatedData, FederatedData | None]:
-    """Features standardized over the training rows, and with a feature that is always 1, if `data` says so."""
-    features = train.examples["features"].astype(np.float64).reshape(train.rows, -1)
-    mean, deviation = np.zeros(features.shape[1]), np.ones(features.shape[1])
-    if data.standardize:
-        mean, deviation = features.mean(0), features.std(0)
-        deviation[deviation == 0] = 1
-
-    def change(columns: Any) -> dict[str, np.ndarray]:
-        rows = np.asarray(columns["features"], np.float64).reshape(len(columns["features"]), -1)
-        rows = (rows - mean) / deviation
-        if data.intercept:
-            rows = np.concatenate([rows, np.ones((len(rows), 1))], axis=1)
-        return {"features": rows, "label": columns["label"]}
-
-    return train.map(change), None if test is None else test.map(change)

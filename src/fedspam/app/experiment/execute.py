@@ -74,11 +74,7 @@ def run(
 
 
 def _check_folder(config: Config, folder: Path, resume: bool) -> None:
-    """Refuse to write over a run, and to resume one with other settings, before anything is read or written.
-
-    Settings are compared here, in the words of the configuration. What settings do not show, such as a changed data
-    file, is for the records to refuse.
-    """
+    """Refuse to write over a run, and to resume one with other settings. The records refuse changed data."""
     if not resume and any((folder / name).exists() for name in ("config.toml", "manifest.json")):
         raise records.RecordError(
             f"{folder} already holds a run; continue it with --resume, or choose another folder with --out"

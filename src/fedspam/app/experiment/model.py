@@ -12,7 +12,6 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from msgspec import Struct
 
 from fedspam import models
 from fedspam._internal import trees
@@ -20,7 +19,7 @@ from fedspam._internal.nearest import nearest
 from fedspam._internal.trees import Params
 from fedspam.app.config import ConfigError, schema
 from fedspam.app.config.schema import name_of
-from fedspam.app.experiment.data import RELATIVE, LoadedExamples
+from fedspam.app.experiment.data import LoadedExamples, existing
 from fedspam.clients import Loss
 
 PIXELS = 28 * 28  # of the images that the CNNs take
@@ -28,17 +27,11 @@ PIXELS = 28 * 28  # of the images that the CNNs take
 
 @dataclass(frozen=True)
 class Learner:
-    """A model on some data.
+    """A model on some data."""
 
-    Arguments:
-        loss: (params, rows) -> one loss per row.
-        start: the initial parameters.
-        correct: (params, rows) -> whether each row is classified correctly; None where that is not known.
-    """
-
-    loss: Loss
+    loss: Loss  # (params, rows) -> one loss per row
     start: Params
-    correct: Loss | None
+    correct: Loss | None  # (params, rows) -> whether each row is classified correctly; None where that is not known
 
 
 @dataclass(frozen=True)
@@ -64,61 +57,28 @@ def learner(model: Any, data: LoadedExamples, *, seed: int, precision: str) -> L
         return Learner(SquaredLoss(model.regularization), start, None)
     if not data.classes:
         raise ConfigError(f"model.name = {name!r} predicts classes, but data.task is 'numbers'; use 'linear'")
-    made = CLASSIFIERS[type(model)](model, inputs, data.classes, precision)
+    if name == "logistic" and data.classes != 2:
+        raise ConfigError(f"model.name = 'logistic' separates two classes, the data has {data.classes}; use 'softmax'")
+    if name.endswith("_cnn") and inputs != PIXELS:
+        raise ConfigError(f"model.name = {name!r} needs images of 28 x 28, the data has {inputs} features; use 'mlp'")
+    made = CLASSIFIERS[name](model, inputs, data.classes, precision)
     return Learner(made.loss, made.init(seed), made.correct)
 
 
-def _logistic(model: schema.Logistic, inputs: int, classes: int, dtype: str) -> Any:
-    if classes != 2:
-        raise ConfigError(f"model.name = 'logistic' separates two classes, the data has {classes}; use 'softmax'")
-    return models.logistic_regression(inputs, bias=model.bias, regularization=model.regularization, dtype=dtype)
-
-
-def _softmax(model: schema.Softmax, inputs: int, classes: int, dtype: str) -> Any:
-    return models.softmax_regression(inputs, classes, bias=model.bias, regularization=model.regularization, dtype=dtype)
-
-
-def _mlp(model: schema.Mlp, inputs: int, classes: int, dtype: str) -> Any:
-    return models.mlp(inputs, classes, hidden=tuple(model.hidden), dtype=dtype)
-
-
-def _leaf_cnn(model: schema.LeafCnn, inputs: int, classes: int, dtype: str) -> Any:
-    _check_image(model, inputs)
-    return models.leaf_cnn(classes, hidden=model.hidden, dtype=dtype)
-
-
-def _femnist_cnn(model: schema.FemnistCnn, inputs: int, classes: int, dtype: str) -> Any:
-    _check_image(model, inputs)
-    return models.femnist_cnn(classes, dtype=dtype)
-
-
-def _check_image(model: Struct, inputs: int) -> None:
-    if inputs != PIXELS:
-        raise ConfigError(
-            f"model.name = {name_of(model)!r} needs images of 28 x 28, the data has {inputs} features; use 'mlp'"
-        )
-
-
-CLASSIFIERS: Mapping[type[Struct], Callable[[Any, int, int, str], Any]] = {
-    schema.Logistic: _logistic,
-    schema.Softmax: _softmax,
-    schema.Mlp: _mlp,
-    schema.FemnistCnn: _femnist_cnn,
-    schema.LeafCnn: _leaf_cnn,
+CLASSIFIERS: Mapping[str, Callable[[Any, int, int, str], Any]] = {
+    "logistic": lambda model, inputs, classes, dtype: models.logistic_regression(
+        inputs, bias=model.bias, regularization=model.regularization, dtype=dtype
+    ),
+    "softmax": lambda model, inputs, classes, dtype: models.softmax_regression(
+        inputs, classes, bias=model.bias, regularization=model.regularization, dtype=dtype
+    ),
+    "mlp": lambda model, inputs, classes, dtype: models.mlp(inputs, classes, hidden=tuple(model.hidden), dtype=dtype),
+    "femnist_cnn": lambda model, inputs, classes, dtype: models.femnist_cnn(classes, dtype=dtype),
+    "leaf_cnn": lambda model, inputs, classes, dtype: models.leaf_cnn(classes, hidden=model.hidden, dtype=dtype),
 }
 
 
 # --- a loss of the user's own ---
-
-
-@dataclass(frozen=True)
-class OwnCorrect:
-    """Whether a user's `predict` gives the class of each row."""
-
-    predict: Callable[..., Any]
-
-    def __call__(self, params: Any, rows: Mapping[str, Any]) -> Any:
-        return (self.predict(params, rows) == rows["label"]).astype(jnp.float32)
 
 
 def _own(place: str, data: LoadedExamples, seed: int) -> Learner:
@@ -150,16 +110,12 @@ def _own(place: str, data: LoadedExamples, seed: int) -> Learner:
         classes = jax.eval_shape(predict, start, rows)
     if getattr(classes, "shape", None) != (count,):
         raise ConfigError(f"model.function = {place!r}: predict(params, rows) must return one class per row")
-    return Learner(loss, start, OwnCorrect(predict))
+    return Learner(loss, start, lambda params, rows: (predict(params, rows) == rows["label"]).astype(jnp.float32))
 
 
 def load(path: str | Path) -> Any:
     """A user's Python file as a module. It is run: only for files that the user names for it."""
-    path = Path(path)
-    if not path.is_file():
-        there = [other.name for other in path.parent.glob("*.py")] if path.parent.is_dir() else []
-        near = nearest(path.name, there)
-        raise ConfigError(f"model.function: {path} is no file; {f'did you mean {near!r}?' if near else RELATIVE}")
+    path = existing(f"model.function: {path}", str(path))
     spec = importlib.util.spec_from_file_location(path.stem, path)
     assert spec is not None
     assert spec.loader is not None

@@ -11,8 +11,6 @@ from jaxtyping import Array, Float, PyTree
 
 from fedspam._internal import trees
 from fedspam._internal.trees import Params, Scalar, static, struct
-from fedspam.app.experiment.data import LoadedExamples
-from fedspam.app.experiment.model import Learner
 from fedspam.clients import Loss, Ragged
 from fedspam.problems import row_weights
 from fedspam.simulation.evaluation import Evaluation
@@ -31,11 +29,6 @@ class RowsProbe:
     loss: Loss = static()
 
     def __call__(self, params: Params) -> dict[str, Scalar]:
-        value, gradient = self._both(params)
-        metrics = {"loss": value, "gradient": trees.norm(gradient) / self.unit}
-        return metrics if self.test is None else {**metrics, **self.test(params)}
-
-    def _both(self, params: Params) -> tuple[Scalar, Params]:
         both = jax.value_and_grad(lambda params, rows, weights: jnp.vdot(weights, self.loss(params, rows)))
 
         def add(sums: Any, block: Any) -> tuple[Any, None]:
@@ -44,7 +37,9 @@ class RowsProbe:
         blocks = (self.blocks, self.weights)
         shapes = jax.eval_shape(both, params, *jax.tree.map(lambda leaf: leaf[0], blocks))
         start = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
-        return lax.scan(add, start, blocks)[0]
+        value, gradient = lax.scan(add, start, blocks)[0]
+        metrics = {"loss": value, "gradient": trees.norm(gradient) / self.unit}
+        return metrics if self.test is None else {**metrics, **self.test(params)}
 
 
 @struct
@@ -90,10 +85,3 @@ def rows_probe(clients: Ragged, start: Params, test: Evaluation | None) -> RowsP
     unit = jax.jit(RowsProbe.__call__)(blank, start)["gradient"]
     # where the gradient vanishes at the start, the unit is 1
     return RowsProbe(blocks, padded_weights, jnp.where(unit > 0, unit, 1), test, loss=clients.loss)
-
-
-def evaluation(learner: Learner, data: LoadedExamples) -> Evaluation | None:
-    """The held-out rows of every client, if there are any."""
-    if data.test is None:
-        return None
-    return Evaluation.of(data.test, Score(learner.correct, learner.loss))

@@ -28,13 +28,7 @@ def main(
     quiet: bool,
     as_json: bool,
 ) -> int:
-    """Read a configuration, run it, and return the exit code.
-
-    Arguments:
-        file: the configuration; without one, that of the run to resume, else the settings alone.
-        settings: name and text of each flag; they replace what the file says.
-        out: the run folder; without one, a new folder below ``runs``.
-    """
+    """Read a configuration, replace the settings that flags name, run it, and return the exit code."""
     if resume and out is None:
         raise ConfigError("--resume needs the folder of the run: --out FOLDER")
     if file is None and resume:

@@ -2,10 +2,9 @@
 
 import keyword
 import re
-from importlib import resources
-from importlib.resources.abc import Traversable
 from pathlib import Path
 
+TEMPLATE = Path(__file__).parent / "template"
 SUFFIX = ".in"  # of template files, so that tools do not take them for code of this package
 NAME = re.compile(r"[a-z][a-z0-9]*([-_][a-z0-9]+)*")
 TAKEN = {"fedspam", "flwr", "jax", "numpy", "test", "deploy"}
@@ -29,22 +28,12 @@ def create(folder: Path) -> list[Path]:
     if folder.exists():
         raise FileExistsError(f"{folder} already exists; choose another name, or remove it")
     made = []
-    for path, text in sorted(_files(resources.files("fedspam.app.new") / "template", Path())):
-        named = Path(*(part.replace("@package@", package) for part in path.parts))
-        target = folder / named.with_name(named.name.removesuffix(SUFFIX))
+    for path in sorted(TEMPLATE.rglob(f"*{SUFFIX}")):
+        text = path.read_text(encoding="utf-8")
+        target = folder / str(path.relative_to(TEMPLATE)).removesuffix(SUFFIX).replace("@package@", package)
         target.parent.mkdir(parents=True, exist_ok=True)
         target.write_text(text.replace("@package@", package).replace("@project@", project))
         if text.startswith("#!"):
             target.chmod(0o755)
         made.append(target)
     return made
-
-
-def _files(folder: Traversable, path: Path) -> list[tuple[Path, str]]:
-    found = []
-    for entry in folder.iterdir():
-        if entry.is_dir():
-            found += _files(entry, path / entry.name)
-        elif entry.name.endswith(SUFFIX):
-            found.append((path / entry.name, entry.read_text(encoding="utf-8")))
-    return found

@@ -1,8 +1,9 @@
 """`fedspam theory`: runs on generated quadratics, next to the right-hand sides of the theorems."""
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,12 +25,21 @@ from fedspam.simulation import records, simulate_many
 from fedspam.solvers import Exact, GradientDescent
 from fedspam.theory import bounds
 from fedspam.theory.bounds import Bound
-from fedspam.theory.certificates import Certificates, certificates, table
+from fedspam.theory.certificates import certificates, table
 from fedspam.theory.complexity import order, traffic, trips_needed
 from fedspam.theory.constants import APPENDIX, Constants, effective_cohort_of, least_fresh_weight, premises
 from fedspam.theory.observed import Observed
 
 CONDITION = 10.0
+FORMS: Mapping[str, Callable[..., Bound]] = {
+    "3.2": lambda known, steps, fresh_weights, **options: bounds.constant_bound(
+        known, float(steps[0]), float(fresh_weights[0]), len(steps), **options
+    ),
+    "3.5": bounds.varying_bound,
+    "4.1": bounds.inexact_bound,
+    "5.1": bounds.partial_bound,
+    "D.1": bounds.averaged_bound,
+}
 
 
 @dataclass(frozen=True)
@@ -133,33 +143,15 @@ def _outcome(
         options.delta, float(np.sqrt(rows["spread"].max())), options.gap, float(rows["error"][:, 0].mean()),
         smoothness=population.smoothness, weak_convexity=0.0,
     )  # fmt: skip
-    corrected, printed = _bounds(theorem, known, steps, fresh_weights, cohort, options.cohort, _epsilons(rows))
+    bound = partial(FORMS[theorem], known, steps, fresh_weights)
+    if theorem in ("4.1", "5.1", "D.1"):
+        bound = partial(bound, epsilon=_epsilons(rows))
+    corrected = bound(cohort=cohort)
+    # the printed forms have B where the corrected ones have B_eff
+    printed = bound(cohort=options.cohort if theorem in ("5.1", "D.1") else cohort, version="paper")
     broken = premises(known, steps, fresh_weights, cohort=cohort, averaged=theorem == "D.1")
     sums = np.cumsum(steps * rows["slope"], axis=1) / np.cumsum(steps)
     return TheoryOutcome(theorem, name, parameters, corrected, printed, sums, rows, known, broken)
-
-
-def _bounds(
-    theorem: str, known: Constants, steps: np.ndarray, fresh_weights: np.ndarray, cohort: float, printed_cohort: int,
-    epsilon: Any,
-) -> tuple[Bound, Bound]:  # fmt: skip
-    """The bound as corrected and as printed. The printed forms use B where the corrected ones use B_eff."""
-    form = {
-        "3.2": lambda cohort, version: bounds.constant_bound(
-            known, float(steps[0]), float(fresh_weights[0]), len(steps), version=version
-        ),
-        "3.5": lambda cohort, version: bounds.varying_bound(known, steps, fresh_weights, version=version),
-        "4.1": lambda cohort, version: bounds.inexact_bound(
-            known, steps, fresh_weights, epsilon=epsilon, version=version
-        ),
-        "5.1": lambda cohort, version: bounds.partial_bound(
-            known, steps, fresh_weights, cohort=cohort, epsilon=epsilon, version=version
-        ),
-        "D.1": lambda cohort, version: bounds.averaged_bound(
-            known, steps, fresh_weights, cohort=cohort, epsilon=epsilon, version=version
-        ),
-    }[theorem]
-    return form(cohort, "corrected"), form(printed_cohort, "paper")
 
 
 def _epsilons(rows: Mapping[str, np.ndarray]) -> np.ndarray:
@@ -167,11 +159,6 @@ def _epsilons(rows: Mapping[str, np.ndarray]) -> np.ndarray:
     seeds = len(rows["void"])
     found = [certificates({name: column[seed] for name, column in rows.items()}).epsilons for seed in range(seeds)]
     return np.sqrt(np.mean(np.square(found), axis=0))
-
-
-def judged(outcome: TheoryOutcome) -> Certificates:
-    """The certificates of all seeds together."""
-    return certificates({name: column.reshape(-1) for name, column in outcome.rows.items()})
 
 
 # --- output ---
@@ -258,8 +245,8 @@ def _certificates_table(outcome: TheoryOutcome) -> Table:
     shown = Table(title=f"Certificates of {outcome.method}, all runs", title_justify="left", show_header=False)
     shown.add_column()
     shown.add_column(justify="right")
-    for words, number in table(judged(outcome)):
-        shown.add_row(words, number)
+    for line in table(certificates({name: column.reshape(-1) for name, column in outcome.rows.items()})):
+        shown.add_row(*line)
     return shown
 
 
