@@ -127,7 +127,7 @@ def _named(sources: list[Source]) -> list[Source]:
         folder = source.folder.name if again == 1 else f"{source.folder.name} ({again})"
         call = lambda name: tables.printable(f"{name} · {folder}" if count[name] > 1 else name)
         series = [replace(one, name=call(one.name)) for one in source.series]
-        goals = [replace(goal, series=call(goal.series)) if goal.series in count else goal for goal in source.goals]
+        goals = [goal._replace(series=call(goal.series)) if goal.series in count else goal for goal in source.goals]
         named.append(replace(source, series=series, goals=goals))
     return named
 
