@@ -69,11 +69,6 @@ def _sweep(options: CompareOptions, folder: Path, command: str, progress: Progre
 def quotients(rows: Sequence[sweeping.Row], measure: str) -> Table:
     """The cost of each rival relative to SPAM-PP; red if SPAM-PP loses."""
     methods = list(dict.fromkeys(row.method for row in rows if row.method != sweeping.HERO))
-    own = {
-        (row.family, row.case, row.target): row.median
-        for row in rows
-        if (row.method, row.measure) == (sweeping.HERO, measure)
-    }
     hero = METHODS[sweeping.HERO].name
     shown = Table(
         title=f"{MEASURES[measure]}: the cost of {hero}, and that of each rival relative to it (inf: only {hero} "
@@ -82,9 +77,9 @@ def quotients(rows: Sequence[sweeping.Row], measure: str) -> Table:
     )
     for name in ("problem", "delta/L", "target", hero, *(METHODS[key].name for key in methods)):
         shown.add_column(name, justify="left" if name == "problem" else "right")
-    for (family, case, target), found in sweeping.quotients(rows, measure).items():
-        cells = [_quotient(found[key]) for key in methods]
-        shown.add_row(family, case, f"{target:g}", amount(own[family, case, target], measure), *cells)
+    for own, found in sweeping.quotients(rows, measure).items():
+        cells = [amount(own.median, measure), *(_quotient(found[key]) for key in methods)]
+        shown.add_row(own.family, own.case, f"{own.target:g}", *cells)
     return shown
 
 

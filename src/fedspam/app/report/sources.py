@@ -15,6 +15,7 @@ from fedspam._internal.strict import MIB
 from fedspam.app.arrival import percentiles
 from fedspam.app.report.provenance import command_of, configuration_file, method_name
 from fedspam.app.report.series import Curve, Paid, Series, Source, TargetCell
+from fedspam.methods import METHODS
 from fedspam.simulation import records
 from fedspam.theory import certificates
 
@@ -211,8 +212,6 @@ def _costs(folder: Path, metric: str) -> tuple[list[TargetCell], dict[str, dict[
 
 
 def _name(key: str) -> str:
-    from fedspam.methods import METHODS
-
     return METHODS[key].name if key in METHODS else key
 
 

@@ -1,12 +1,13 @@
 """What each run paid until it arrived at a target."""
 
+import itertools
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
 from fedspam.app.arrival import arrival
-from fedspam.app.report.series import MEASURES, Curve, Series, Source, TargetCell, rises
+from fedspam.app.report.series import MEASURES, Curve, Source, TargetCell, rises
 
 MOST = 4  # targets that are chosen if none are given
 LEVELS = (0.5, 0.6, 0.7, 0.8, 0.85, 0.9, 0.95, 0.97, 0.98, 0.99)  # targets of rising metrics
@@ -43,14 +44,10 @@ def cells(sources: Sequence[Source], given: Sequence[float] = ()) -> list[Target
         up = rises(metric)
         have = [one for one in series if metric in one.metrics]
         targets = list(given) or choose([one.metrics[metric] for one in have], up=up)
-        found += [cell for target in targets for one in have for cell in _row(one, metric, target, up)]
+        for target, one in itertools.product(targets, have):
+            curve = one.metrics[metric]
+            at = arrival(curve.value, target, rising=up)
+            for measure in (name for name in MEASURES if name in one.paid):
+                paid = math.nan if at is None else float(one.paid[measure].after(curve.at[at]))
+                found.append(TargetCell(one.name, metric, target, measure, None if math.isnan(paid) else paid))
     return found
-
-
-def _row(series: Series, metric: str, target: float, up: bool) -> Iterable[TargetCell]:
-    curve = series.metrics[metric]
-    at = arrival(curve.value, target, rising=up)
-    for measure in MEASURES:
-        if measure in series.paid:
-            paid = None if at is None else float(series.paid[measure].after(curve.at[at]))
-            yield TargetCell(series.name, metric, target, measure, None if paid is None or math.isnan(paid) else paid)
