@@ -1,5 +1,6 @@
 """Compare methods on one problem: each tries the same number of settings and runs with the same seeds."""
 
+import itertools
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -56,6 +57,11 @@ class ComparisonResult:
     def entry(self, method: str, target: float, measure: str) -> TunedCost:
         wanted = (method, target, measure)
         return next(entry for entry in self.entries if (entry.method, entry.target, entry.measure) == wanted)
+
+    @property
+    def diverged(self) -> dict[str, int]:
+        """How many settings of each method diverged."""
+        return {key: sum(trial.status == "diverged" for trial in tried) for key, tried in self.trials.items()}
 
     def shown(self, method: str, measure: str) -> Trial:
         """The trial that a figure shows against a measure."""
@@ -149,7 +155,7 @@ def compare(
         tuned_on=plan.tuned_on,
         methods=list(found.trials),
         tried={key: len(tried) for key, tried in found.trials.items()},
-        diverged={key: sum(trial.status == "diverged" for trial in tried) for key, tried in found.trials.items()},
+        diverged=found.diverged,
     )
     return found
 
@@ -162,11 +168,9 @@ def facts(problem: Problem) -> dict[str, object]:
 
 def _panels(found: ComparisonResult) -> dict[str, dict[str, Any]]:
     """For every measure and method: the cost, and the median error with its band."""
-    panels: dict[str, dict[str, Any]] = {}
-    for measure, label in MEASURES.items():
-        panels[label] = {}
-        for key in found.trials:
-            curves = found.shown(key, measure).curves
-            low, median, high = percentiles(curves.error, (10, 50, 90))
-            panels[label][METHODS[key].name] = np.median(getattr(curves, measure), axis=0), median, low, high
+    panels: dict[str, dict[str, Any]] = {label: {} for label in MEASURES.values()}
+    for (measure, label), key in itertools.product(MEASURES.items(), found.trials):
+        curves = found.shown(key, measure).curves
+        band = percentiles(curves.error, (50, 10, 90))
+        panels[label][METHODS[key].name] = (np.median(getattr(curves, measure), axis=0), *band)
     return panels

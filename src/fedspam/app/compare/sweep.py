@@ -193,9 +193,8 @@ def markdown(rows: Sequence[Row]) -> str:
     spam = METHODS[HERO].name
     parts = []
     for measure, title in (("rounds", "Rounds"), ("bytes", "Bytes, up and down together")):
+        parts.append(f"**{title}**: the cost of {spam}, and the cost of each rival relative to it.")
         lines = [
-            f"**{title}**: the cost of {spam}, and the cost of each rival relative to it.",
-            "",
             f"| problem | δ/L | target | {spam} | {' | '.join(names)} |",
             "|---|---|---|" + "---:|" * (len(names) + 1),
         ]
@@ -204,9 +203,8 @@ def markdown(rows: Sequence[Row]) -> str:
             place = f"{own.family}, {own.case}" if own.family == "ridge" else own.family
             lines.append(f"| {place} | {own.ratio:.2g} | {own.target:g} | {cells} |")
         parts.append("\n".join(lines))
+    parts.append(f"**How often {spam} wins, ties and loses** (ties: within a factor {TIE:g}).")
     lines = [
-        f"**How often {spam} wins, ties and loses** (ties: within a factor {TIE:g}).",
-        "",
         "| rival | rounds: wins | ties | loses | bytes: wins | ties | loses | neither arrives |",
         "|---|" + "---:|" * 7,
     ]

@@ -43,7 +43,10 @@ def show(
             found = compare(problem, methods, plan, folder, command=command, progress=advance)
             ratio = problem.delta / problem.smoothness
             head = f"{problem.what}; delta = {problem.delta:.3g}, L = {problem.smoothness:.3g}, delta/L = {ratio:.3g}"
-            lines = [head, *(table(found, error) for error in plan.errors), *remarks(found)]
+            lines = [head, *(table(found, error) for error in plan.errors)]
+            diverged = [f"{METHODS[key].name} {count}" for key, count in found.diverged.items() if count]
+            if diverged:
+                lines.append(f"settings that diverged, of {plan.budget} each: {', '.join(diverged)}")
     if quiet:
         console.print(str(folder), highlight=False, soft_wrap=True)
         return 0
@@ -70,12 +73,6 @@ def table(found: ComparisonResult, error: float) -> Table:
         cells = [amount(cell.median, measure) for cell, measure in zip(costs[key], MEASURES, strict=True)]
         shown.add_row(METHODS[key].name, *cells)
     return shown
-
-
-def remarks(found: ComparisonResult) -> list[str]:
-    diverged = {key: sum(trial.status == "diverged" for trial in tried) for key, tried in found.trials.items()}
-    named = [f"{METHODS[key].name} {count}" for key, count in diverged.items() if count]
-    return [f"settings that diverged, of {found.plan.budget} each: {', '.join(named)}"] if named else []
 
 
 def amount(value: float, measure: str) -> str:

@@ -153,11 +153,10 @@ def try_settings(
 ) -> list[Trial]:
     """Run settings, those of one structure in one compiled call."""
     algorithms = [build(key, setting, problem, plan) for setting in settings]
-    groups: dict[Any, list[int]] = {}
-    for i, algorithm in enumerate(algorithms):
-        groups.setdefault(jax.tree.structure(algorithm), []).append(i)
+    structures = [jax.tree.structure(algorithm) for algorithm in algorithms]
     curves: dict[int, Curves] = {}
-    for members in groups.values():
+    for structure in dict.fromkeys(structures):
+        members = [i for i, each in enumerate(structures) if each == structure]
         for begin in range(0, len(members), LANES):
             lanes = members[begin : begin + LANES]
             # on quadratics idle lanes cost less than compiling for another number of lanes; on data they cost more
