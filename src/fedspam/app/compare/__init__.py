@@ -1,14 +1,16 @@
 """Compare methods on one problem: each tries the same number of settings and runs with the same seeds."""
 
-import difflib
+import itertools
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from fedspam._internal import checks, describe
+from fedspam._internal.nearest import nearest
 from fedspam.app.arrival import percentiles
 from fedspam.app.compare import files
 from fedspam.app.compare.measures import MEASURES, CostSummary, Trial, best, best_of_all, cell, costs
@@ -23,8 +25,6 @@ from fedspam.app.folders import make_folder, write_manifest
 from fedspam.app.folders import new_folder as new_folder
 from fedspam.methods import METHODS
 from fedspam.simulation import records
-
-Curve = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]  # cost, median error, low, high
 
 # one method of every kind: estimators with a prox, with local steps and with a server step; two methods for finite
 # populations; and the classics
@@ -55,9 +55,13 @@ class ComparisonResult:
     entries: list[TunedCost]
 
     def entry(self, method: str, target: float, measure: str) -> TunedCost:
-        return next(
-            entry for entry in self.entries if (entry.method, entry.target, entry.measure) == (method, target, measure)
-        )
+        wanted = (method, target, measure)
+        return next(entry for entry in self.entries if (entry.method, entry.target, entry.measure) == wanted)
+
+    @property
+    def diverged(self) -> dict[str, int]:
+        """How many settings of each method diverged."""
+        return {key: sum(trial.status == "diverged" for trial in tried) for key, tried in self.trials.items()}
 
     def shown(self, method: str, measure: str) -> Trial:
         """The trial that a figure shows against a measure."""
@@ -72,8 +76,8 @@ def check_methods(methods: Sequence[str]) -> list[str]:
         return list(METHODS)
     for key in methods:
         if key not in METHODS:
-            near = difflib.get_close_matches(key, METHODS, n=1)
-            hint = f"did you mean {near[0]!r}? " if near else ""
+            near = nearest(key, METHODS)
+            hint = f"did you mean {near!r}? " if near else ""
             raise ValueError(f"there is no method {key!r}; {hint}`fedspam methods` lists all {len(METHODS)}")
     return list(dict.fromkeys(methods))
 
@@ -94,7 +98,7 @@ def run_comparison(
     Each target and measure has its own setting: the one with the lowest cost until the median seed arrives.
     `progress` is called at most ``len(methods) * (waves(plan.budget) + 1)`` times.
     """
-    methods = check_methods(methods)
+    methods, progress = check_methods(methods), progress or (lambda: None)
     check_cohort(plan.cohort, problem.clients, problem.name)
     if plan.metric not in problem.metrics:
         raise ValueError(f"{problem.name!r} has no test set for the accuracy; use the metric 'gradient'")
@@ -109,12 +113,11 @@ def run_comparison(
         again = try_settings(key, [tried[n - 1].setting for n in numbers], problem, plan, plan.reported, first=1)
         finals[key] = {n: replace(trial, number=n) for n, trial in zip(numbers, again, strict=True)}
         for (error, measure), chosen in wanted.items():
-            values = np.full(plan.seeds, np.inf)
+            number, values = None, np.full(plan.seeds, np.inf)
             if chosen is not None:
-                values = costs(finals[key][chosen.number].curves, measure, error)
-            entries.append(TunedCost(key, error, measure, None if chosen is None else chosen.number, cell(values)))
-        if progress is not None:
-            progress()
+                number, values = chosen.number, costs(finals[key][chosen.number].curves, measure, error)
+            entries.append(TunedCost(key, error, measure, number, cell(values)))
+        progress()
     return ComparisonResult(problem, plan, trials, finals, entries)
 
 
@@ -136,7 +139,12 @@ def compare(
     records.write(folder / "tuning.csv", files.tuning(found.trials, plan).encode())
     records.write(folder / "curves.csv", files.curves(found.finals, plan).encode())
     records.write(folder / "table.csv", files.table(found.entries, found.trials, plan).encode())
-    figures.save(figures.draw_comparison(_panels(found), plan.metric, plan.errors[-1], _note(found)), folder, "figure")
+    note = (
+        f"{problem.what}; cohort {plan.cohort}; measured $\\delta/L$ = {problem.delta / problem.smoothness:.3g}.",
+        f"Each method: the best of {plan.budget} settings for this axis and the hardest target it reaches, tuned on "
+        f"other seeds. Median of {plan.seeds} seeds, band: 10th to 90th percentile.",
+    )
+    figures.save(figures.draw_comparison(_panels(found), plan.metric, plan.errors[-1], note), folder, "figure")
     write_manifest(
         folder,
         command,
@@ -147,7 +155,7 @@ def compare(
         tuned_on=plan.tuned_on,
         methods=list(found.trials),
         tried={key: len(tried) for key, tried in found.trials.items()},
-        diverged={key: sum(trial.status == "diverged" for trial in tried) for key, tried in found.trials.items()},
+        diverged=found.diverged,
     )
     return found
 
@@ -158,23 +166,11 @@ def facts(problem: Problem) -> dict[str, object]:
     return {name: getattr(problem, name) for name in names}
 
 
-def _panels(found: ComparisonResult) -> dict[str, dict[str, Curve]]:
+def _panels(found: ComparisonResult) -> dict[str, dict[str, Any]]:
     """For every measure and method: the cost, and the median error with its band."""
-    panels: dict[str, dict[str, Curve]] = {}
-    for measure, label in MEASURES.items():
-        panels[label] = {}
-        for key in found.trials:
-            curves = found.shown(key, measure).curves
-            low, median, high = percentiles(curves.error, (10, 50, 90))
-            panels[label][METHODS[key].name] = np.median(getattr(curves, measure), axis=0), median, low, high
+    panels: dict[str, dict[str, Any]] = {label: {} for label in MEASURES.values()}
+    for (measure, label), key in itertools.product(MEASURES.items(), found.trials):
+        curves = found.shown(key, measure).curves
+        band = percentiles(curves.error, (50, 10, 90))
+        panels[label][METHODS[key].name] = (np.median(getattr(curves, measure), axis=0), *band)
     return panels
-
-
-def _note(found: ComparisonResult) -> tuple[str, ...]:
-    problem, plan = found.problem, found.plan
-    return (
-        f"{problem.what}; cohort {plan.cohort}; measured $\\delta/L$ = {problem.delta / problem.smoothness:.3g}.",
-        f"Each method: the best of {plan.budget} settings for this axis and the hardest target it reaches, tuned on "
-        "other seeds. "
-        f"Median of {plan.seeds} seeds, band: 10th to 90th percentile.",
-    )

@@ -1,5 +1,6 @@
 """The CSV files of a comparison: the settings that were tried, the curves, and the costs."""
 
+import itertools
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -21,58 +22,40 @@ def setting_text(setting: Mapping[str, Any]) -> str:
     return json.dumps(describe.describe(dict(setting)), sort_keys=True)
 
 
+def chosen(entry: Any, trials: Mapping[str, Sequence[Trial]]) -> tuple[int | None, str]:
+    """The trial of an entry and its setting; None and no text if no setting arrived."""
+    return entry.trial, "" if entry.trial is None else setting_text(trials[entry.method][entry.trial - 1].setting)
+
+
 def tuning(trials: Mapping[str, Sequence[Trial]], plan: ComparisonPlan) -> str:
     """Every setting in the order of trial, with its median costs on the seeds for tuning."""
     pairs = [(error, measure) for error in plan.errors for measure in MEASURES]
     header = ["method", "trial", "status", "final_error", *(f"{m}_to_{plan.label(e):g}" for e, m in pairs), "setting"]
-    return csv_text(
-        header,
-        (
-            [
-                trial.method,
-                trial.number,
-                trial.status,
-                number(trial.curves.final),
-                *(number(trial.cost(measure, error)) for error, measure in pairs),
-                setting_text(trial.setting),
-            ]
-            for tried in trials.values()
-            for trial in tried
-        ),
-    )
+    rows = []
+    for trial in itertools.chain(*trials.values()):
+        numbers = (trial.curves.final, *(trial.cost(measure, error) for error, measure in pairs))
+        rows.append([trial.method, trial.number, trial.status, *map(number, numbers), setting_text(trial.setting)])
+    return csv_text(header, rows)
 
 
 def curves(finals: Mapping[str, Mapping[int, Trial]], plan: ComparisonPlan) -> str:
     """Every probe of the chosen settings on the reported seeds. After divergence an error may be inf or nan."""
     header = ["method", "trial", "seed", "rounds", "error", "bytes_up", "bytes", "gradients"]
-    return csv_text(
-        header,
-        (
-            [key, chosen, seed, int(k), f"{error:.9e}", int(up), int(both), f"{gradients:.10g}"]
-            for key, runs in finals.items()
-            for chosen, trial in runs.items()
-            for i, seed in enumerate(plan.reported)
-            for error, k, up, both, gradients in zip(*(part[i] for part in trial.curves[:5]), strict=True)
-        ),
+    rows = (
+        [key, chosen, seed, int(k), f"{error:.9e}", int(up), int(both), f"{gradients:.10g}"]
+        for key, runs in finals.items()
+        for chosen, trial in runs.items()
+        for i, seed in enumerate(plan.reported)
+        for error, k, up, both, gradients in zip(*(part[i] for part in trial.curves[:5]), strict=True)
     )
+    return csv_text(header, rows)
 
 
 def table(entries: Iterable[Any], trials: Mapping[str, Sequence[Trial]], plan: ComparisonPlan) -> str:
     """One row per method, target and measure: the median over seeds, its band, and the setting."""
     header = ["method", "target", "measure", "median", "low", "high", "reached", "seeds", "trial", "setting"]
-    return csv_text(
-        header,
-        (
-            [
-                entry.method,
-                f"{plan.label(entry.target):g}",
-                entry.measure,
-                *(number(value) for value in entry.cell[:3]),
-                entry.cell.reached,
-                entry.cell.seeds,
-                "" if entry.trial is None else entry.trial,
-                "" if entry.trial is None else setting_text(trials[entry.method][entry.trial - 1].setting),
-            ]
-            for entry in entries
-        ),
-    )
+    rows = []
+    for entry in entries:
+        where = (entry.method, f"{plan.label(entry.target):g}", entry.measure)
+        rows.append([*where, *map(number, entry.cell[:3]), *entry.cell[3:], *chosen(entry, trials)])
+    return csv_text(header, rows)

@@ -40,8 +40,9 @@ def checked(
     >>> checked(problem="ridge", methods=["spam_pp", "mvr"]).plan.cohort
     2
     """
-    numbers = {"seeds": seeds, "seed": seed, "rounds": rounds, "cohort": cohort, "budget": budget}
-    given = {name: value for name, value in numbers.items() if value is not None}
+    options = {"seeds": seeds, "seed": seed, "rounds": rounds, "cohort": cohort, "budget": budget}
+    options["targets"] = None if targets is None else tuple(targets)
+    given = {name: value for name, value in options.items() if value is not None}
     if sweep:
         if problem is not None:
             raise ValueError(
@@ -50,21 +51,18 @@ def checked(
             )
         if metric != "gradient":
             raise ValueError("the sweep is over quadratics, which have no test set; use the metric 'gradient'")
-        plan = replace(PLAN, **given, **({} if targets is None else {"targets": tuple(targets)}))
+        plan = replace(PLAN, **given)
         check_cohort(plan.cohort, CLIENTS, "the sweep")
         rivals = check_methods(RIVALS if methods is None else methods)
         return CompareOptions(None, tuple(key for key in rivals if key != HERO), plan)
     name = DEFAULT_PROBLEM if problem is None else problem
     checks.one_of("problem", name, PROBLEMS)
     defaults = PROBLEMS[name]
-    if metric == "accuracy":
-        if not defaults.accuracies:
-            tested = ", ".join(key for key, other in PROBLEMS.items() if other.accuracies)
-            raise ValueError(f"{name!r} has no test set for the accuracy; these problems have one: {tested}")
-        targets = defaults.accuracies if targets is None else targets
-    given = {"rounds": defaults.rounds, "cohort": defaults.cohort, **given}
-    plan = ComparisonPlan(
-        targets=tuple(defaults.targets if targets is None else targets), metric=metric, exact=exact, **given
-    )
+    if metric == "accuracy" and not defaults.accuracies:
+        tested = ", ".join(key for key, other in PROBLEMS.items() if other.accuracies)
+        raise ValueError(f"{name!r} has no test set for the accuracy; these problems have one: {tested}")
+    usual = defaults.accuracies if metric == "accuracy" else defaults.targets
+    given = {"rounds": defaults.rounds, "cohort": defaults.cohort, "targets": usual, **given}
+    plan = ComparisonPlan(metric=metric, exact=exact, **given)
     check_cohort(plan.cohort, defaults.clients, name)
     return CompareOptions(name, tuple(check_methods(DEFAULT if methods is None else methods)), plan)

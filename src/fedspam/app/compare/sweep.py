@@ -6,9 +6,11 @@ import math
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
+import msgspec
 import numpy as np
 
 from fedspam._internal import describe
@@ -45,27 +47,21 @@ class Case:
 def cases() -> list[Case]:
     """All problems: quadratics with small and with large noise, the paper's ridge, and quadratics with many clients."""
 
-    def noisy(ratio: float, noise: float, clients: int) -> Callable[[], Problem]:
-        def make() -> Problem:
-            population, start = similar_quadratics(ratio, noise, clients=clients, dimension=DIMENSION)
-            return of_quadratics("quadratics", f"quadratics, noise {noise:g} |grad f(0)|", population, start)
+    def noisy(ratio: float, noise: float, clients: int = CLIENTS) -> Problem:
+        made = similar_quadratics(ratio, noise, clients=clients, dimension=DIMENSION)
+        return of_quadratics("quadratics", f"quadratics, noise {noise:g} |grad f(0)|", *made)
 
-        return make
-
-    def scaled(scale: float) -> Callable[[], Problem]:
-        def make() -> Problem:
-            population, start = ridge(0, clients=CLIENTS, dimension=DIMENSION, scale=scale)
-            return of_quadratics("ridge", f"ridge, scale {scale:g}", population, start)
-
-        return make
+    def scaled(scale: float) -> Problem:
+        made = ridge(0, clients=CLIENTS, dimension=DIMENSION, scale=scale)
+        return of_quadratics("ridge", f"ridge, scale {scale:g}", *made)
 
     found = [
-        Case(family, f"{ratio:g}", noisy(ratio, noise, CLIENTS))
+        Case(family, f"{ratio:g}", partial(noisy, ratio, noise))
         for family, noise in (("quadratics, small noise", SMALL), ("quadratics, large noise", LARGE))
         for ratio in RATIOS
     ]
-    found += [Case("ridge", f"scale {scale:g}", scaled(scale)) for scale in SCALES]
-    return [*found, Case("quadratics, large noise, 2,000 clients", "0.03", noisy(0.03, LARGE, MANY))]
+    found += [Case("ridge", f"scale {scale:g}", partial(scaled, scale)) for scale in SCALES]
+    return [*found, Case("quadratics, large noise, 2,000 clients", "0.03", partial(noisy, 0.03, LARGE, MANY))]
 
 
 class Row(NamedTuple):
@@ -111,10 +107,8 @@ def sweep(
         ratio = problem.delta / problem.smoothness
         known.append({"family": case.family, "case": case.label, **facts(problem)})
         for entry in found.entries:
-            trial = None if entry.trial is None else found.trials[entry.method][entry.trial - 1]
-            setting = "" if trial is None else files.setting_text(trial.setting)
             where = (case.family, case.label, ratio, entry.target, entry.method, entry.measure)
-            rows.append(Row(*where, **entry.cell._asdict(), trial=entry.trial, setting=setting))
+            rows.append(Row(*where, *entry.cell, *files.chosen(entry, found.trials)))
         # one header, then the settings of all problems
         header, *lines = files.tuning(found.trials, plan).splitlines()
         tried += [f'"{case.family}","{case.label}",{line}' for line in lines]
@@ -145,31 +139,16 @@ def note(plan: ComparisonPlan) -> tuple[str, ...]:
 
 
 def to_csv(rows: Iterable[Row]) -> str:
-    numbers = {"ratio", "target", "median", "low", "high"}
-    return csv_text(
-        Row._fields,
-        (
-            [
-                files.number(value) if name in numbers else ("" if value is None else value)
-                for name, value in row._asdict().items()
-            ]
-            for row in rows
-        ),
-    )
+    text = lambda value: files.number(value) if isinstance(value, float) else value
+    return csv_text(Row._fields, ([text(value) for value in row] for row in rows))
 
 
 def from_csv(text: str) -> list[Row]:
     """The rows that `to_csv` wrote."""
-    rows = []
-    for line in csv.DictReader(io.StringIO(text)):
-        values: dict[str, Any] = dict(line)
-        for name in ("ratio", "target", "median", "low", "high"):
-            values[name] = float(values[name]) if values[name] else math.inf
-        for name in ("reached", "seeds"):
-            values[name] = int(values[name])
-        values["trial"] = int(values["trial"]) if values["trial"] else None
-        rows.append(Row(**values))
-    return rows
+    empty = {"trial": "null", "setting": ""}  # every other empty cell is a cost that is infinite
+    lines = csv.DictReader(io.StringIO(text))
+    filled = [[value or empty.get(name, "inf") for name, value in line.items()] for line in lines]
+    return msgspec.convert(filled, list[Row], strict=False)
 
 
 def quotient(rival: float, hero: float) -> float:
@@ -186,16 +165,15 @@ def verdict(ratio: float) -> str:
     return "wins" if ratio > TIE else ("loses" if ratio < 1 / TIE else "ties")
 
 
-def quotients(rows: Sequence[Row], measure: str) -> dict[tuple[str, str, float], dict[str, float]]:
-    """By problem and target, for every rival: its cost over that of SPAM-PP."""
-    paid: dict[tuple[str, str, float], dict[str, float]] = {}
-    for row in rows:
-        if row.measure == measure:
-            paid.setdefault((row.family, row.case, row.target), {})[row.method] = row.median
-    return {
-        where: {key: quotient(value, costs[HERO]) for key, value in costs.items() if key != HERO}
-        for where, costs in paid.items()
-    }
+def quotients(rows: Sequence[Row], measure: str) -> dict[Row, dict[str, float]]:
+    """By the row of SPAM-PP for each problem and target: the cost of every rival over that of SPAM-PP."""
+    place = lambda row: (row.family, row.case, row.target)
+    chosen = [row for row in rows if row.measure == measure]
+    found: dict[Row, dict[str, float]] = {}
+    for own in (row for row in chosen if row.method == HERO):
+        rivals = (row for row in chosen if row.method != HERO and place(row) == place(own))
+        found[own] = {row.method: quotient(row.median, own.median) for row in rivals}
+    return found
 
 
 def tally(rows: Sequence[Row], measure: str) -> dict[str, dict[str, int]]:
@@ -213,27 +191,20 @@ def markdown(rows: Sequence[Row]) -> str:
     methods = list(dict.fromkeys(row.method for row in rows if row.method != HERO))
     names = [METHODS[key].name for key in methods]
     spam = METHODS[HERO].name
-    ratios = {(row.family, row.case): row.ratio for row in rows}
     parts = []
     for measure, title in (("rounds", "Rounds"), ("bytes", "Bytes, up and down together")):
-        own = {(r.family, r.case, r.target): r.median for r in rows if (r.method, r.measure) == (HERO, measure)}
+        parts.append(f"**{title}**: the cost of {spam}, and the cost of each rival relative to it.")
         lines = [
-            f"**{title}**: the cost of {spam}, and the cost of each rival relative to it.",
-            "",
             f"| problem | δ/L | target | {spam} | {' | '.join(names)} |",
             "|---|---|---|" + "---:|" * (len(names) + 1),
         ]
-        for where, found in quotients(rows, measure).items():
-            family, case, target = where
-            cells = " | ".join(_ratio(found[key]) for key in methods)
-            place = f"{family}, {case}" if family == "ridge" else family
-            lines.append(
-                f"| {place} | {ratios[family, case]:.2g} | {target:g} | {_amount(own[where], measure)} | {cells} |"
-            )
+        for own, found in quotients(rows, measure).items():
+            cells = " | ".join((_amount(own.median, measure), *(_ratio(found[key]) for key in methods)))
+            place = f"{own.family}, {own.case}" if own.family == "ridge" else own.family
+            lines.append(f"| {place} | {own.ratio:.2g} | {own.target:g} | {cells} |")
         parts.append("\n".join(lines))
+    parts.append(f"**How often {spam} wins, ties and loses** (ties: within a factor {TIE:g}).")
     lines = [
-        f"**How often {spam} wins, ties and loses** (ties: within a factor {TIE:g}).",
-        "",
         "| rival | rounds: wins | ties | loses | bytes: wins | ties | loses | neither arrives |",
         "|---|" + "---:|" * 7,
     ]
@@ -247,9 +218,8 @@ def markdown(rows: Sequence[Row]) -> str:
 
 def _ratio(ratio: float) -> str:
     """A quotient as text; bold if SPAM-PP loses."""
-    if math.isnan(ratio):
-        return "–"
-    text = "∞" if math.isinf(ratio) else ("0" if ratio == 0 else f"{ratio:.2g}" if ratio < 10 else f"{ratio:.0f}")
+    text = f"{ratio:.2g}" if ratio < 10 else f"{ratio:.0f}"
+    text = {"nan": "–", "inf": "∞"}.get(text, text)
     return f"**{text}**" if verdict(ratio) == "loses" else text
 
 
@@ -261,21 +231,16 @@ def _amount(value: float, measure: str) -> str:
 
 def lines_of(rows: Sequence[Row]) -> Mapping[str, Mapping[str, Mapping[str, tuple[np.ndarray, np.ndarray]]]]:
     """For the figure, by measure, family and method: the costs over delta/L at the hardest target."""
-    families = [
-        f for f in dict.fromkeys(row.family for row in rows) if len({r.case for r in rows if r.family == f}) > 1
-    ]
-    hardest = min(row.target for row in rows)
-    found: dict[str, dict[str, dict[str, tuple[np.ndarray, np.ndarray]]]] = {}
-    for measure in SHOWN:
-        for family in families:
-            target = max(row.target for row in rows) if "large" in family else hardest
-            name = f"{family}, to {target:g}"
-            for key in dict.fromkeys(row.method for row in rows):
-                points = [
-                    (row.ratio, row.median)
-                    for row in rows
-                    if (row.measure, row.family, row.target, row.method) == (measure, family, target, key)
-                ]
-                x, y = (np.array(part) for part in zip(*sorted(points), strict=True))
-                found.setdefault(measure, {}).setdefault(name, {})[METHODS[key].name] = x, y
+    targets = [row.target for row in rows]
+    points: dict[tuple[str, str, str], list[tuple[float, float]]] = {}
+    for row in rows:
+        target = max(targets) if "large" in row.family else min(targets)
+        if row.target == target:
+            place = (row.measure, f"{row.family}, to {target:g}", METHODS[row.method].name)
+            points.setdefault(place, []).append((row.ratio, row.median))
+    found: dict[str, dict[str, dict[str, tuple[np.ndarray, np.ndarray]]]] = {measure: {} for measure in SHOWN}
+    for (measure, family, name), line in points.items():
+        if measure in SHOWN and len(line) > 1:  # a family of one problem has no line
+            x, y = (np.array(part) for part in zip(*sorted(line), strict=True))
+            found[measure].setdefault(family, {})[name] = x, y
     return found

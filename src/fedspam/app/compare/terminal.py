@@ -1,12 +1,10 @@
 """The output of `fedspam compare`: a progress bar while it runs, then one table per target."""
 
-from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from rich.console import Console
-from rich.progress import Progress
+from rich.markdown import Markdown
 from rich.table import Table
 
 from fedspam.app.compare import MEASURES, ComparisonResult, compare, load, waves
@@ -29,11 +27,26 @@ def show(
     """Run a comparison or the sweep, print its tables, and return the exit code 0."""
     console = Console() if console is None else console
     folder = new_folder("sweep" if options.problem is None else "compare") if folder is None else folder
-    with progress_bar(quiet) as progress:
+    plan, methods = options.plan, options.methods
+    with progress_bar(quiet) as bar:
+        task = bar.add_task(f"loading {options.problem or 'the sweep'}", total=None)
+        begin = lambda steps: bar.update(task, description="compiling and running", total=steps)
+        advance = lambda: bar.advance(task)
         if options.problem is None:
-            lines = _sweep(options, folder, command, progress)
+            begin(sweeping.steps(len(methods), plan))
+            rows = sweeping.sweep(folder, methods, plan, command=command, progress=advance)
+            hero = METHODS[sweeping.HERO].name
+            lines = [Markdown(sweeping.markdown(rows)), f"∞: only {hero} arrives, 0: only the rival does, –: neither"]
         else:
-            lines = _compare(options, options.problem, data, folder, command, progress)
+            problem = load(options.problem, data)
+            begin(len(methods) * (waves(plan.budget) + 1))
+            found = compare(problem, methods, plan, folder, command=command, progress=advance)
+            ratio = problem.delta / problem.smoothness
+            head = f"{problem.what}; delta = {problem.delta:.3g}, L = {problem.smoothness:.3g}, delta/L = {ratio:.3g}"
+            lines = [head, *(table(found, error) for error in plan.errors)]
+            diverged = [f"{METHODS[key].name} {count}" for key, count in found.diverged.items() if count]
+            if diverged:
+                lines.append(f"settings that diverged, of {plan.budget} each: {', '.join(diverged)}")
     if quiet:
         console.print(str(folder), highlight=False, soft_wrap=True)
         return 0
@@ -42,68 +55,6 @@ def show(
     names = ", ".join(sorted(path.name for path in folder.iterdir() if not path.name.startswith(".")))
     console.print(f"{folder}: {names}", highlight=False, soft_wrap=True)
     return 0
-
-
-def _compare(
-    options: CompareOptions, problem: str, data: Path | None, folder: Path, command: str, progress: Progress
-) -> list[Any]:
-    plan = options.plan
-    task = progress.add_task(f"loading {problem}", total=None)
-    loaded = load(problem, data)
-    progress.update(task, description="compiling and running", total=len(options.methods) * (waves(plan.budget) + 1))
-    found = compare(loaded, options.methods, plan, folder, command=command, progress=lambda: progress.advance(task))
-    ratio = loaded.delta / loaded.smoothness
-    head = f"{loaded.what}; delta = {loaded.delta:.3g}, L = {loaded.smoothness:.3g}, delta/L = {ratio:.3g}"
-    return [head, *(table(found, error) for error in plan.errors), *remarks(found)]
-
-
-def _sweep(options: CompareOptions, folder: Path, command: str, progress: Progress) -> list[Any]:
-    task = progress.add_task("compiling and running", total=sweeping.steps(len(options.methods), options.plan))
-    rows = sweeping.sweep(
-        folder, options.methods, options.plan, command=command, progress=lambda: progress.advance(task)
-    )
-    tables = [quotients(rows, measure) for measure in sweeping.SHOWN]
-    return [*tables, *standing(rows)]
-
-
-def quotients(rows: Sequence[sweeping.Row], measure: str) -> Table:
-    """The cost of each rival relative to SPAM-PP; red if SPAM-PP loses."""
-    methods = list(dict.fromkeys(row.method for row in rows if row.method != sweeping.HERO))
-    own = {
-        (row.family, row.case, row.target): row.median
-        for row in rows
-        if (row.method, row.measure) == (sweeping.HERO, measure)
-    }
-    hero = METHODS[sweeping.HERO].name
-    shown = Table(
-        title=f"{MEASURES[measure]}: the cost of {hero}, and that of each rival relative to it (inf: only {hero} "
-        "arrives, 0: only the rival does, -: neither)",
-        title_justify="left",
-    )
-    for name in ("problem", "delta/L", "target", hero, *(METHODS[key].name for key in methods)):
-        shown.add_column(name, justify="left" if name == "problem" else "right")
-    for (family, case, target), found in sweeping.quotients(rows, measure).items():
-        cells = [_quotient(found[key]) for key in methods]
-        shown.add_row(family, case, f"{target:g}", amount(own[family, case, target], measure), *cells)
-    return shown
-
-
-def standing(rows: Sequence[sweeping.Row]) -> list[str]:
-    """One line per rival: how often SPAM-PP wins, ties and loses."""
-    lines = []
-    both = {measure: sweeping.tally(rows, measure) for measure in sweeping.SHOWN}
-    for key in next(iter(both.values())):
-        parts = [
-            f"in {measure} {count[key]['wins']} won, {count[key]['ties']} tied, {count[key]['loses']} lost"
-            for measure, count in both.items()
-        ]
-        lines.append(f"{METHODS[sweeping.HERO].name} against {METHODS[key].name}: {'; '.join(parts)}")
-    return lines
-
-
-def _quotient(ratio: float) -> str:
-    text = "-" if np.isnan(ratio) else f"{ratio:.2g}" if ratio < 10 else f"{ratio:.0f}"
-    return {"loses": f"[red]{text}[/]", "wins": f"[green]{text}[/]"}.get(sweeping.verdict(ratio), text)
 
 
 def table(found: ComparisonResult, error: float) -> Table:
@@ -122,12 +73,6 @@ def table(found: ComparisonResult, error: float) -> Table:
         cells = [amount(cell.median, measure) for cell, measure in zip(costs[key], MEASURES, strict=True)]
         shown.add_row(METHODS[key].name, *cells)
     return shown
-
-
-def remarks(found: ComparisonResult) -> list[str]:
-    diverged = {key: sum(trial.status == "diverged" for trial in tried) for key, tried in found.trials.items()}
-    named = [f"{METHODS[key].name} {count}" for key, count in diverged.items() if count]
-    return [f"settings that diverged, of {found.plan.budget} each: {', '.join(named)}"] if named else []
 
 
 def amount(value: float, measure: str) -> str:

@@ -74,7 +74,9 @@ class ComparisonPlan:
         return [2**20 + number for number in self.reported]
 
 
-def tune(key: str, problem: Problem, plan: ComparisonPlan, progress: Callable[[], None] | None = None) -> list[Trial]:
+def tune(
+    key: str, problem: Problem, plan: ComparisonPlan, progress: Callable[[], object] = lambda: None
+) -> list[Trial]:
     """All settings that a method tries on a problem: as many as the budget, unless it has no numbers to tune."""
     proposed = METHODS[key].grid(problem.scales(plan.cohort))
     chosen = np.unique(np.linspace(0, len(proposed) - 1, min(len(proposed), plan.budget)).round().astype(int))
@@ -82,15 +84,13 @@ def tune(key: str, problem: Problem, plan: ComparisonPlan, progress: Callable[[]
     trials = try_settings(key, settings, problem, plan, plan.tuned_on, first=1)
     random = np.random.default_rng(plan.seed)
     while len(trials) < plan.budget and any(isinstance(value, float) for one in settings for value in one.values()):
-        if progress is not None:
-            progress()
+        progress()
         # few rounds may mean many bytes: search around the best setting for each
         centres = [best_of_all(trials, measure, plan.errors) for measure in ("rounds", "bytes")]
         count = min(LANES, plan.budget - len(trials))
         settings = [nearby(key, centres[i % 2].setting, problem, plan, random) for i in range(count)]
         trials += try_settings(key, settings, problem, plan, plan.tuned_on, first=len(trials) + 1)
-    if progress is not None:
-        progress()
+    progress()
     return trials
 
 
@@ -129,13 +129,10 @@ def build(key: str, setting: Mapping[str, Any], problem: Problem, plan: Comparis
     arguments = dict(setting)
     if method.example.get("cohort_size") is not None:
         arguments["cohort_size"] = plan.cohort
-    required = {
-        name
-        for name, part in inspect.signature(method.build).parameters.items()
-        if part.default is inspect.Parameter.empty
-    }
+    parameters = inspect.signature(method.build).parameters
     for name, value in method.example.items():
-        if name not in arguments and (isinstance(value, str) or name in required):
+        required = name in parameters and parameters[name].default is inspect.Parameter.empty
+        if name not in arguments and (isinstance(value, str) or required):
             arguments[name] = value
     solver = method.example.get("solver")
     if isinstance(solver, GradientDescent) and "solver" not in arguments:
@@ -156,25 +153,19 @@ def try_settings(
 ) -> list[Trial]:
     """Run settings, those of one structure in one compiled call."""
     algorithms = [build(key, setting, problem, plan) for setting in settings]
-    groups: dict[Any, list[int]] = {}
-    for i, algorithm in enumerate(algorithms):
-        groups.setdefault(jax.tree.structure(algorithm), []).append(i)
+    structures = [jax.tree.structure(algorithm) for algorithm in algorithms]
     curves: dict[int, Curves] = {}
-    for members in groups.values():
+    for structure in dict.fromkeys(structures):
+        members = [i for i, each in enumerate(structures) if each == structure]
         for begin in range(0, len(members), LANES):
             lanes = members[begin : begin + LANES]
             # on quadratics idle lanes cost less than compiling for another number of lanes; on data they cost more
             idle = LANES - len(lanes) if problem.exact else 0
             padded = [algorithms[i] for i in lanes + [lanes[-1]] * idle]
             run = simulate_many(
-                padded,
-                problem.population,
-                problem.start,
-                rounds=plan.rounds,
-                keys=list(seeds),
-                probe=problem.probe,
+                padded, problem.population, problem.start, rounds=plan.rounds, keys=list(seeds), probe=problem.probe,
                 record=("gradients",),
-            )
+            )  # fmt: skip
             curves |= {i: _curves(run, lane, plan) for lane, i in enumerate(lanes)}
     return [
         Trial(key, first + i, settings[i], curves[i], "diverged" if curves[i].diverged else "fine")
@@ -185,13 +176,12 @@ def try_settings(
 def _curves(run: Run, lane: int, plan: ComparisonPlan) -> Curves:
     seen = run.probes[plan.metric][lane].astype(np.float64)
     error = seen if plan.metric == "gradient" else 1 - seen
-    start = {
-        unit: sum(exchange.cohort * getattr(exchange, unit) for exchange in run.plan.start)
+    up, down = (
+        _running(run.rows[unit][lane], sum(part.cohort * getattr(part, unit) for part in run.plan.start))
         for unit in ("bytes_up", "bytes_down")
-    }
-    up, down = (_running(run.rows[unit][lane], start[unit]) for unit in ("bytes_up", "bytes_down"))
+    )
     # every client of the start evaluates one gradient
-    gradients = _running(run.rows["gradients"][lane], sum(exchange.cohort for exchange in run.plan.start))
+    gradients = _running(run.rows["gradients"][lane], sum(part.cohort for part in run.plan.start))
     rounds = np.broadcast_to(np.arange(error.shape[1], dtype=np.float64), error.shape)
     return Curves(error, rounds, up, up + down, gradients, run.rows["void"][lane].sum(axis=1).astype(np.float64))
 

@@ -45,37 +45,30 @@ class LyapunovPanel(NamedTuple):
     error: Curve
 
 
+@mpl.rc_context(STYLE)
 def draw_bounds(panels: Sequence[BoundPanel], lyapunov: LyapunovPanel, note: Sequence[str]) -> Figure:
-    """The theorems' panels, the Lyapunov function last, a common legend above, a note underneath.
-
-    Arguments:
-        panels: the theorems, on common axes.
-        lyapunov: the last panel, on axes of its own.
-        note: lines of text below the panels.
-    """
+    """The theorems on common axes, the Lyapunov function last on its own, a legend above, a note underneath."""
     columns = 3
     rows = -(-(len(panels) + 1) // columns)
-    with mpl.rc_context(STYLE):
-        height = 1.95 * rows + 0.5 + note_height(note)
-        figure = Figure(figsize=(WIDTH, height))
-        axes = list(figure.subplots(rows, columns, squeeze=False).flat)
-        for axis, panel in zip(axes, panels, strict=False):
-            _draw_bound(axis, panel)
-        lowest = min(panel.low[panel.low > 0].min() for panel in panels) / 2
-        highest = max(max(panel.corrected.max(), panel.printed.max()) for panel in panels) * 2
-        for number, axis in enumerate(axes[: len(panels)]):
-            axis.set_ylim(lowest, highest)
-            axis.tick_params(labelleft=number % columns == 0)
-        for number in range(0, len(panels), columns):
-            axes[number].set_ylabel(r"mean of $\|\nabla f(x_k)\|^2$")
-        _draw_lyapunov(axes[len(panels)], lyapunov)
-        for axis in axes[len(panels) + 1 :]:
-            axis.set_axis_off()
-        arrange(
-            figure, legend_of(axes[0]), note, columns=3, top=0.52, bottom=0.52, left=0.09, right=0.985, wspace=0.2,
-            hspace=0.42,
-        )  # fmt: skip
-        return figure
+    figure = Figure(figsize=(WIDTH, 1.95 * rows + 0.5 + note_height(note)))
+    axes = list(figure.subplots(rows, columns, squeeze=False).flat)
+    for axis, panel in zip(axes, panels, strict=False):
+        _draw_bound(axis, panel)
+    lowest = min(panel.low[panel.low > 0].min() for panel in panels) / 2
+    highest = max(max(panel.corrected.max(), panel.printed.max()) for panel in panels) * 2
+    for number, axis in enumerate(axes[: len(panels)]):
+        axis.set_ylim(lowest, highest)
+        axis.tick_params(labelleft=number % columns == 0)
+    for number in range(0, len(panels), columns):
+        axes[number].set_ylabel(r"mean of $\|\nabla f(x_k)\|^2$")
+    _draw_lyapunov(axes[len(panels)], lyapunov)
+    for axis in axes[len(panels) + 1 :]:
+        axis.set_axis_off()
+    arrange(
+        figure, legend_of(axes[0]), note, columns=3, top=0.52, bottom=0.52, left=0.09, right=0.985, wspace=0.2,
+        hspace=0.42,
+    )  # fmt: skip
+    return figure
 
 
 def _draw_bound(axis: Axes, panel: BoundPanel) -> None:
@@ -89,16 +82,12 @@ def _draw_bound(axis: Axes, panel: BoundPanel) -> None:
 
 def _draw_lyapunov(axis: Axes, panel: LyapunovPanel) -> None:
     rounds = np.arange(1, len(panel.value) + 1)
-    axis.plot(rounds, panel.value, color=BLACK, linewidth=0.9, label=r"$V_k$")
-    axis.plot(rounds, panel.gap, color=GREEN, linewidth=0.9, label=r"$f(x_k) - \inf f$")
-    axis.plot(
-        rounds,
-        panel.error,
-        color=ORANGE,
-        linewidth=0.9,
-        linestyle=(0, (1, 1)),
-        label=r"$\alpha\|g_k - \nabla f(x_k)\|^2$",
-    )
+    for values, label, color, dashes in (
+        (panel.value, r"$V_k$", BLACK, "-"),
+        (panel.gap, r"$f(x_k) - \inf f$", GREEN, "-"),
+        (panel.error, r"$\alpha\|g_k - \nabla f(x_k)\|^2$", ORANGE, (0, (1, 1))),
+    ):
+        axis.plot(rounds, values, color=color, linewidth=0.9, linestyle=dashes, label=label)
     axis.legend(loc="upper right", fontsize=7.2, handlelength=2.2, borderaxespad=0.1, labelspacing=0.25)
     _log(axis, panel.title)
 

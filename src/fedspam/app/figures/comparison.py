@@ -14,6 +14,7 @@ TOP = 3.0  # the upper end of the axis of relative gradient norms; curves that d
 Curve = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]  # cost, median, low, high
 
 
+@mpl.rc_context(STYLE)
 def draw_comparison(
     panels: Mapping[str, Mapping[str, Curve]], metric: str, hardest: float, note: Sequence[str]
 ) -> Figure:
@@ -27,23 +28,21 @@ def draw_comparison(
     """
     names = list(next(iter(panels.values())))
     rows = -(-len(names) // 5)
-    with mpl.rc_context(STYLE):
-        height = 4.9 + note_height(note) + 0.19 * rows
-        figure = Figure(figsize=(WIDTH, height))
-        axes = figure.subplots(2, -(-len(panels) // 2), sharey=True, squeeze=False)
-        for axis, (label, curves) in zip(axes.flat, panels.items(), strict=False):
-            _draw_panel(axis, label, curves)
-        lows = np.concatenate([curve[2] for curves in panels.values() for curve in curves.values()])
-        lows = lows[np.isfinite(lows) & (lows > 0)]
-        axes[0, 0].set_ylim(max(lows.min(initial=1.0) / 1.5, hardest / 30), TOP if metric == "gradient" else 1.0)
-        name = r"$\|\nabla f(x_k)\|\,/\,\|\nabla f(x_0)\|$" if metric == "gradient" else "1 − accuracy"
-        for row in axes:
-            row[0].set_ylabel(name)
-        arrange(
-            figure, legend_of(axes[0, 0]), note, columns=min(5, len(names)), top=0.16 + 0.19 * rows, bottom=0.5,
-            left=0.095, right=0.98, wspace=0.1, hspace=0.28,
-        )  # fmt: skip
-        return figure
+    figure = Figure(figsize=(WIDTH, 4.9 + note_height(note) + 0.19 * rows))
+    axes = figure.subplots(2, -(-len(panels) // 2), sharey=True, squeeze=False)
+    for axis, (label, curves) in zip(axes.flat, panels.items(), strict=False):
+        _draw_panel(axis, label, curves)
+    lows = np.concatenate([curve[2] for curves in panels.values() for curve in curves.values()])
+    lows = lows[np.isfinite(lows) & (lows > 0)]
+    axes[0, 0].set_ylim(max(lows.min(initial=1.0) / 1.5, hardest / 30), TOP if metric == "gradient" else 1.0)
+    name = r"$\|\nabla f(x_k)\|\,/\,\|\nabla f(x_0)\|$" if metric == "gradient" else "1 − accuracy"
+    for row in axes:
+        row[0].set_ylabel(name)
+    arrange(
+        figure, legend_of(axes[0, 0]), note, columns=min(5, len(names)), top=0.16 + 0.19 * rows, bottom=0.5,
+        left=0.095, right=0.98, wspace=0.1, hspace=0.28,
+    )  # fmt: skip
+    return figure
 
 
 def _draw_panel(axis: Axes, label: str, curves: Mapping[str, Curve]) -> None:

@@ -11,7 +11,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import EngFormatter, MaxNLocator
 
-from fedspam.app.figures.style import STYLE, WIDTH, arrange, line_style, log_scale
+from fedspam.app.figures.style import STYLE, WIDTH, arrange, legend_of, line_style, log_scale
 
 SPREAD = 30.0  # curves that span this factor have a logarithmic axis
 BEYOND = 1e3  # the axis ends at this factor above the first value; curves that diverge leave the figure
@@ -28,33 +28,33 @@ class Line(NamedTuple):
     of: str
 
 
+@mpl.rc_context(STYLE)
 def draw_curves(panels: Mapping[str, Sequence[Line]], metric: str) -> Figure:
     """Panels, three per row, with a common legend above."""
-    names = list(dict.fromkeys(line.of for lines in panels.values() for line in lines))
-    labels = list(dict.fromkeys(line.name for lines in panels.values() for line in lines))
+    every = [line for lines in panels.values() for line in lines]
+    names = list(dict.fromkeys(line.of for line in every))
+    values = _finite(every)
+    logarithmic = bool(values.min() > 0 and values.max() > SPREAD * values.min())
     columns = min(3, max(1, len(panels)))
-    rows, legend = -(-len(panels) // columns), -(-len(labels) // 4)
-    with mpl.rc_context(STYLE):
-        height = 2.1 * rows + 0.4 + 0.19 * legend
-        figure = Figure(figsize=(WIDTH, height))
-        axes = figure.subplots(rows, columns, squeeze=False)
-        logarithmic = _is_wide([line for lines in panels.values() for line in lines])
-        handles: dict[str, Artist] = {}
-        for axis, (label, lines) in zip(axes.flat, panels.items(), strict=False):
-            handles |= _draw(axis, label, lines, names, logarithmic)
-        for axis in axes.flat[len(panels) :]:
-            axis.set_axis_off()
-        for row in axes:
-            row[0].set_ylabel(metric)
-        arrange(
-            figure, handles, columns=min(4, len(handles)), top=0.16 + 0.19 * legend, bottom=0.45, left=0.09,
-            right=0.985, wspace=0.27, hspace=0.38,
-        )  # fmt: skip
-        return figure
-
-
-def _draw(axis: Axes, label: str, lines: Sequence[Line], names: list[str], logarithmic: bool) -> dict[str, Artist]:
+    rows, legend = -(-len(panels) // columns), -(-len({line.name for line in every}) // 4)
+    figure = Figure(figsize=(WIDTH, 2.1 * rows + 0.4 + 0.19 * legend))
+    axes = figure.subplots(rows, columns, squeeze=False)
     handles: dict[str, Artist] = {}
+    for axis, (label, lines) in zip(axes.flat, panels.items(), strict=False):
+        _draw(axis, label, lines, names, logarithmic)
+        handles |= legend_of(axis)
+    for axis in axes.flat[len(panels) :]:
+        axis.set_axis_off()
+    for row in axes:
+        row[0].set_ylabel(metric)
+    arrange(
+        figure, handles, columns=min(4, len(handles)), top=0.16 + 0.19 * legend, bottom=0.45, left=0.09,
+        right=0.985, wspace=0.27, hspace=0.38,
+    )  # fmt: skip
+    return figure
+
+
+def _draw(axis: Axes, label: str, lines: Sequence[Line], names: list[str], logarithmic: bool) -> None:
     if logarithmic:
         log_scale(axis, 9)
     for line in lines:
@@ -66,30 +66,20 @@ def _draw(axis: Axes, label: str, lines: Sequence[Line], names: list[str], logar
             # infinity cannot be drawn; any value beyond the axis will do
             low, high = (np.nan_to_num(part, nan=1e300, posinf=1e300) for part in (line.low, line.high))
             axis.fill_between(line.cost, low, high, color=style["color"], alpha=0.12, linewidth=0)
-        handles[line.name] = axis.plot(line.cost, value, **style)[0]
+        axis.plot(line.cost, value, label=line.name, **style)
     axis.set_ylim(*_limits(lines, logarithmic))
     axis.set_xlim(left=0)
     axis.xaxis.set_major_locator(MaxNLocator(4, steps=[1, 2, 5, 10]))
-    if label.startswith("bytes"):
-        axis.xaxis.set_major_formatter(EngFormatter(unit="B", sep="\N{THIN SPACE}"))
-    elif label == "time":
-        axis.xaxis.set_major_formatter(EngFormatter(unit="s", sep="\N{THIN SPACE}"))
-    else:
-        axis.xaxis.set_major_formatter(EngFormatter(sep=""))
+    unit = "B" if label.startswith("bytes") else "s" if label == "time" else ""
+    axis.xaxis.set_major_formatter(EngFormatter(unit=unit, sep="\N{THIN SPACE}" if unit else ""))
     axis.set_xlabel(label, labelpad=2)
     axis.grid(True)
-    return handles
 
 
 def _finite(lines: Sequence[Line]) -> np.ndarray:
     values = np.concatenate([line.value for line in lines]) if lines else np.ones(1)
     values = values[np.isfinite(values)]
     return values if len(values) else np.ones(1)
-
-
-def _is_wide(lines: Sequence[Line]) -> bool:
-    values = _finite(lines)
-    return bool(values.min() > 0 and values.max() > SPREAD * values.min())
 
 
 def _limits(lines: Sequence[Line], logarithmic: bool) -> tuple[float, float]:

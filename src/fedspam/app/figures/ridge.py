@@ -39,27 +39,20 @@ LINES = {
 }
 
 
+@mpl.rc_context(STYLE)
 def draw_ridge(panels: Sequence[Panel], labels: Mapping[str, str], note: Sequence[str]) -> Figure:
-    """The panels side by side on one vertical axis, their common legend above, the note underneath.
-
-    Arguments:
-        panels: from left to right.
-        labels: what the legend calls each curve.
-        note: lines of text below the panels.
-    """
-    with mpl.rc_context(STYLE):
-        height = 2.6 + note_height(note)
-        figure = Figure(figsize=(WIDTH, height))
-        axes = figure.subplots(1, len(panels), sharey=True, squeeze=False)[0]
-        for axis, panel in zip(axes, panels, strict=True):
-            _draw_panel(axis, panel)
-        values = np.concatenate([band.low for panel in panels for band in panel.bands.values()])
-        highest = max(np.max(band.high) for panel in panels for band in panel.bands.values())
-        axes[0].set_ylim(values[values > 0].min() / ROOM, min(TOP, ROOM * highest))
-        axes[0].set_ylabel(r"$\|\nabla f(x_k)\|\,/\,\|\nabla f(x_0)\|$")
-        curves = {labels[key]: curve for key, curve in legend_of(axes[0]).items()}
-        arrange(figure, curves, note, columns=len(curves), top=0.46, bottom=0.46, left=0.083, right=0.98, wspace=0.09)
-        return figure
+    """The panels side by side on one vertical axis, a legend with the labels above, the lines of a note underneath."""
+    figure = Figure(figsize=(WIDTH, 2.6 + note_height(note)))
+    axes = figure.subplots(1, len(panels), sharey=True, squeeze=False)[0]
+    for axis, panel in zip(axes, panels, strict=True):
+        _draw_panel(axis, panel)
+    values = np.concatenate([band.low for panel in panels for band in panel.bands.values()])
+    highest = max(np.max(band.high) for panel in panels for band in panel.bands.values())
+    axes[0].set_ylim(values[values > 0].min() / ROOM, min(TOP, ROOM * highest))
+    axes[0].set_ylabel(r"$\|\nabla f(x_k)\|\,/\,\|\nabla f(x_0)\|$")
+    curves = {labels[key]: curve for key, curve in legend_of(axes[0]).items()}
+    arrange(figure, curves, note, columns=len(curves), top=0.46, bottom=0.46, left=0.083, right=0.98, wspace=0.09)
+    return figure
 
 
 def _draw_panel(axis: Axes, panel: Panel) -> None:
@@ -71,15 +64,13 @@ def _draw_panel(axis: Axes, panel: Panel) -> None:
         axis.fill_between(rounds, low, high, color=style["color"], alpha=0.16, linewidth=0, zorder=2)
         axis.plot(rounds, median, label=key, zorder=3 + order, **style)
         if band.median[-1] > TOP:
-            _mark_exit(axis, band.median[-1], style["color"])
+            # where a curve ends that leaves the figure
+            last = band.median[-1]
+            end = rf"ends at $10^{{{np.log10(last):.0f}}}$" if np.isfinite(last) else "overflows"
+            place = {"transform": axis.transAxes, "ha": "right", "va": "top"}
+            axis.text(0.98, 0.97, end, color=style["color"], fontsize=8.5, **place)
     axis.set_title(panel.title, pad=5)
     axis.set_xlabel("communication rounds $k$", labelpad=2)
     axis.set_xlim(0, len(next(iter(panel.bands.values())).median) - 1)
     axis.xaxis.set_major_locator(MaxNLocator(4, steps=[1, 2, 5, 10], integer=True))
     axis.grid(True)
-
-
-def _mark_exit(axis: Axes, last: float, color: str) -> None:
-    """Write where a curve ends that leaves the figure."""
-    end = rf"ends at $10^{{{np.log10(last):.0f}}}$" if np.isfinite(last) else "overflows"
-    axis.text(0.98, 0.97, end, transform=axis.transAxes, color=color, fontsize=8.5, ha="right", va="top")

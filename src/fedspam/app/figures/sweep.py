@@ -13,6 +13,7 @@ from fedspam.app.figures.style import STYLE, WIDTH, arrange, legend_of, line_sty
 Points = tuple[np.ndarray, np.ndarray]
 
 
+@mpl.rc_context(STYLE)
 def draw_sweep(panels: Mapping[str, Mapping[str, Mapping[str, Points]]], note: Sequence[str]) -> Figure:
     """A row for each measure, a column for each family of problems, a line for each method.
 
@@ -23,30 +24,28 @@ def draw_sweep(panels: Mapping[str, Mapping[str, Mapping[str, Points]]], note: S
     measures, families = list(panels), list(next(iter(panels.values())))
     names = list(panels[measures[0]][families[0]])
     rows = -(-len(names) // 6)
-    with mpl.rc_context(STYLE):
-        height = 4.6 + note_height(note) + 0.19 * rows
-        figure = Figure(figsize=(WIDTH, height))
-        axes = figure.subplots(len(measures), len(families), sharey="row", sharex="col", squeeze=False)
-        for i, measure in enumerate(measures):
-            for j, family in enumerate(families):
-                axis = axes[i, j]
-                axis.set_xscale("log")
-                log_scale(axis)
-                for number, name in enumerate(names):
-                    ratios, paid = panels[measure][family][name]
-                    # a line breaks where the method did not arrive
-                    shown = np.where(np.isfinite(paid), paid, np.nan)
-                    order = {"zorder": 3 + len(names) - number, "markersize": 3.0, "marker": "o"}
-                    axis.plot(ratios, shown, label=name, **order, **line_style(number))
-                axis.grid(True)
-                axis.xaxis.set_minor_formatter(NullFormatter())
-                if i == 0:
-                    axis.set_title(family, pad=5)
-            axes[i, 0].set_ylabel(MEASURES[measure])
-        for axis in axes[-1]:
-            axis.set_xlabel(r"$\delta / L$", labelpad=2)
-        arrange(
-            figure, legend_of(axes[0, 0]), note, columns=min(6, len(names)), top=0.3 + 0.19 * rows, bottom=0.48,
-            left=0.085, right=0.985, wspace=0.08, hspace=0.12,
-        )  # fmt: skip
-        return figure
+    figure = Figure(figsize=(WIDTH, 4.6 + note_height(note) + 0.19 * rows))
+    axes = figure.subplots(len(measures), len(families), sharey="row", sharex="col", squeeze=False)
+    for i, measure in enumerate(measures):
+        for j, family in enumerate(families):
+            axis = axes[i, j]
+            axis.set_xscale("log")
+            log_scale(axis)
+            for number, name in enumerate(names):
+                ratios, paid = panels[measure][family][name]
+                # a line breaks where the method did not arrive
+                shown = np.where(np.isfinite(paid), paid, np.nan)
+                order = {"zorder": 3 + len(names) - number, "markersize": 3.0, "marker": "o"}
+                axis.plot(ratios, shown, label=name, **order, **line_style(number))
+            axis.grid(True)
+            axis.xaxis.set_minor_formatter(NullFormatter())
+            if i == 0:
+                axis.set_title(family, pad=5)
+        axes[i, 0].set_ylabel(MEASURES[measure])
+    for axis in axes[-1]:
+        axis.set_xlabel(r"$\delta / L$", labelpad=2)
+    arrange(
+        figure, legend_of(axes[0, 0]), note, columns=min(6, len(names)), top=0.3 + 0.19 * rows, bottom=0.48,
+        left=0.085, right=0.985, wspace=0.08, hspace=0.12,
+    )  # fmt: skip
+    return figure

@@ -4,9 +4,7 @@ from typing import Any
 
 from fedspam.app.compare.problems import Problem
 from fedspam.app.config import to_toml
-from fedspam.app.lab.runs import CLIENTS, DIMENSION, PROX, RACERS, ROUNDS, LabSetting, numbers
-
-SOLVERS = {"gradient": "GradientDescent", "exact": "Exact", "lbfgs": "LBFGS"}
+from fedspam.app.lab.runs import CLIENTS, DIMENSION, PROX, RACERS, ROUNDS, SOLVERS, LabSetting, numbers
 
 
 def as_python(setting: LabSetting, problem: Problem) -> str:
@@ -14,7 +12,7 @@ def as_python(setting: LabSetting, problem: Problem) -> str:
     given = [f"{name}={value!r}" for name, value in numbers(setting, problem).items()]
     imports = [f"from fedspam.methods import {setting.method}", "from fedspam.problems import ridge"]
     if RACERS[setting.method] == PROX:
-        solver = SOLVERS[setting.solver]
+        solver = SOLVERS[setting.solver].__name__
         given.append(f"solver={solver}({setting.steps if setting.solver == 'gradient' else ''})")
         imports.append(f"from fedspam.solvers import {solver}")
     lines = [
@@ -36,14 +34,11 @@ def as_python(setting: LabSetting, problem: Problem) -> str:
 
 def as_toml(setting: LabSetting, problem: Problem) -> str:
     """The same as a configuration: ``fedspam run experiment.toml``."""
-    algorithm: dict[str, Any] = {"name": setting.method, **numbers(setting, problem)}
+    sizes = {"clients": CLIENTS, "dimension": DIMENSION, "scale": setting.scale, "seed": setting.seed}
     sections: dict[str, dict[str, Any]] = {
-        "data": {
-            "kind": "random_ridge", "clients": CLIENTS, "dimension": DIMENSION, "scale": setting.scale,
-            "seed": setting.seed,
-        },
-        "algorithm": algorithm,
-    }  # fmt: skip
+        "data": {"kind": "random_ridge", **sizes},
+        "algorithm": {"name": setting.method, **numbers(setting, problem)},
+    }
     if RACERS[setting.method] == PROX:
         steps = {"steps": setting.steps} if setting.solver == "gradient" else {}
         sections["prox"] = {"name": setting.solver, **steps}

@@ -42,12 +42,8 @@ CLIENTS, DIMENSION, ROUNDS = 100, 20, 300
 SEEDS = 5  # each curve is the median over so many seeds
 COHORTS = (1, 2, 4, 8, 16, 32)
 WIDE = COHORTS[-1]
-SOLVERS = ("gradient", "exact", "lbfgs")
-PROX, LOCAL, SERVER = (
-    "prox",
-    "local",
-    "server",
-)  # how a method moves: prox, local steps, server step
+SOLVERS: Mapping[str, Callable[..., LocalSolver]] = {"gradient": GradientDescent, "exact": Exact, "lbfgs": LBFGS}
+PROX, LOCAL, SERVER = "prox", "local", "server"  # how a method moves: by a prox, local steps, or a server step
 RACERS: Mapping[str, str] = {
     "spam_pp": PROX,
     "spam": PROX,
@@ -60,6 +56,7 @@ RACERS: Mapping[str, str] = {
 }
 WITHOUT_FRESH_WEIGHT = ("fedavg", "fedprox")
 WITHOUT_COHORT = ("spam",)
+NUMBERS = {"scale": (1e-4, 3), "ratio": (1e-3, 100), "fresh_weight": (1e-3, 1), "local": (1e-3, 10)}  # their ranges
 # the grid of the plane
 RATIOS, FRESH_WEIGHTS = np.geomspace(0.01, 30, 15), np.geomspace(0.01, 1, 10)
 _turn = threading.Lock()  # one run at a time, to leave some of the machine for others
@@ -86,24 +83,18 @@ class LabSetting(NamedTuple):
 
     def checked(self) -> "LabSetting":
         """The setting itself; ValueError if a number is out of range."""
-        for name in ("method", "solver"):
-            if not isinstance(getattr(self, name), str):
-                raise ValueError(f"{name} = {getattr(self, name)!r} must be text")
-        checks.one_of("method", self.method, RACERS)
-        checks.one_of("solver", self.solver, SOLVERS)
-        for name, low, high in (
-            ("scale", 1e-4, 3),
-            ("ratio", 1e-3, 100),
-            ("fresh_weight", 1e-3, 1),
-            ("local", 1e-3, 10),
-        ):
-            value = getattr(self, name)
-            if not checks.is_number(value):
-                raise ValueError(f"{name} = {value!r} must be a number")
-            checks.between(name, value, low, high)
-        for name, high in (("cohort", WIDE), ("steps", 100), ("seed", 2**31)):
-            checks.whole(name, getattr(self, name), 0 if name == "seed" else 1)
-            checks.between(name, getattr(self, name), 0, high)
+        values = self._asdict()
+        for name, allowed in (("method", RACERS), ("solver", SOLVERS)):
+            if not isinstance(values[name], str):
+                raise ValueError(f"{name} = {values[name]!r} must be text")
+            checks.one_of(name, values[name], allowed)
+        for name, (low, high) in NUMBERS.items():
+            if not checks.is_number(values[name]):
+                raise ValueError(f"{name} = {values[name]!r} must be a number")
+            checks.between(name, values[name], low, high)
+        for name, low, high in (("cohort", 1, WIDE), ("steps", 1, 100), ("seed", 0, 2**31)):
+            checks.whole(name, values[name], low)
+            checks.between(name, values[name], 0, high)
         if self.cohort not in COHORTS:
             raise ValueError(f"cohort = {self.cohort} must be one of {', '.join(map(str, COHORTS))}")
         return self
@@ -145,9 +136,8 @@ class Descent:
         self, oracle: Oracle, key: Key[Array, ""], *, x: Params, g: Params, step_size: Any
     ) -> tuple[Params, Certificate]:
         def solve(phi: Surrogate) -> Answer:
-            given = self.step_size
-            smoothness = getattr(oracle, "smoothness", 0.0)
-            local = 1 / (smoothness + 1 / phi.step_size) if given is None else given
+            usual = 1 / (getattr(oracle, "smoothness", 0.0) + 1 / phi.step_size)
+            local = usual if self.step_size is None else self.step_size
             step = lambda _, point: phi.at(trees.axpy(-local, point.slope, point.y))
             return Answer(lax.fori_loop(0, self.steps, step, phi.start), self.steps, self.steps)
 
@@ -190,8 +180,8 @@ def numbers(setting: LabSetting, problem: Problem) -> dict[str, Any]:
 
 def plain(setting: LabSetting, problem: Problem) -> Any:
     """The method as a user builds it."""
-    solvers: dict[str, LocalSolver] = {"gradient": GradientDescent(setting.steps), "exact": Exact(), "lbfgs": LBFGS()}
-    solver = {"solver": solvers[setting.solver]} if RACERS[setting.method] == PROX else {}
+    steps = [setting.steps] if setting.solver == "gradient" else []
+    solver = {"solver": SOLVERS[setting.solver](*steps)} if RACERS[setting.method] == PROX else {}
     return METHODS[setting.method].build(**numbers(setting, problem), **solver)
 
 
@@ -201,18 +191,16 @@ def traced(setting: LabSetting, problem: Problem) -> Any:
     given = numbers(setting, problem)
     if "cohort_size" in given:
         given["cohort_size"] = WIDE
+    kind = RACERS[setting.method]
     build: Callable[..., Any] = METHODS[setting.method].build
-    match RACERS[setting.method]:
-        case "prox":
-            solvers: dict[str, Any] = {"gradient": Descent(steps), "exact": Exact(), "lbfgs": LBFGS()}
-            return build(**given, solver=solvers[setting.solver])
-        case "local":
-            algorithm = build(**{**given, "local_steps": 1})
-            if setting.method == "fedavg":
-                return dataclasses.replace(algorithm, training=LocalSteps(algorithm.training.local_rate, steps))
-            return dataclasses.replace(algorithm, solver=Descent(steps, given["local_rate"], safeguard=False))
-        case _:
-            return build(**given)
+    if kind == PROX:
+        return build(**given, solver=Descent(steps) if setting.solver == "gradient" else SOLVERS[setting.solver]())
+    if kind == SERVER:
+        return build(**given)
+    algorithm = build(**{**given, "local_steps": 1})
+    if setting.method == "fedavg":
+        return dataclasses.replace(algorithm, training=LocalSteps(algorithm.training.local_rate, steps))
+    return dataclasses.replace(algorithm, solver=Descent(steps, given["local_rate"], safeguard=False))
 
 
 @functools.lru_cache(maxsize=64)
@@ -257,9 +245,8 @@ def race(setting: LabSetting) -> Raced:
         seen, seconds = _simulate([traced(setting, problem)], problem, setting, seeds)
         # of all sliders only the cohort changes the bytes
         prices = _prices(LabSetting(setting.method, cohort=setting.cohort, solver=setting.solver))
-    curves = seen[0]
-    low, median, high = percentiles(curves, (0, 50, 100))
-    return Raced(setting, problem, median, low, high, curves, prices, *seconds)
+    low, median, high = percentiles(seen[0], (0, 50, 100))
+    return Raced(setting, problem, median, low, high, seen[0], prices, *seconds)
 
 
 def plane(setting: LabSetting) -> np.ndarray:

@@ -53,7 +53,7 @@ def page() -> str:
             for key, kind in runs.RACERS.items()
         ],
         "cohorts": runs.COHORTS,
-        "solvers": runs.SOLVERS,
+        "solvers": list(runs.SOLVERS),
         "measures": {name: MEASURES[name] for name in ("rounds", "bytes_up", "bytes")},
         "rounds": runs.ROUNDS,
         "seeds": runs.SEEDS,
@@ -69,22 +69,14 @@ def answer_race(setting: LabSetting) -> dict[str, Any]:
     """The curve of a method, the premises of the theorems that it breaks, and the texts to copy."""
     found = runs.race(setting)
     problem, given = found.problem, runs.numbers(setting, found.problem)
-    inside = runs.RACERS[setting.method] == runs.PROX and "fresh_weight" in given
-    cohort = given.get("cohort_size", 1)
-    constants = Constants(problem.delta, smoothness=problem.smoothness)
-    broken = (
-        premises(
-            constants, given["step_size"], setting.fresh_weight,
-            cohort=runs.theory.effective_cohort_of(problem.population, cohort), averaged=setting.method == "spam_ppa",
-        )
-        if inside
-        else None
-    )  # fmt: skip
+    broken = None
+    if runs.RACERS[setting.method] == runs.PROX and "fresh_weight" in given:
+        constants = Constants(problem.delta, smoothness=problem.smoothness)
+        cohort, averaged = runs.region(setting, problem).cohort, setting.method == "spam_ppa"
+        broken = premises(constants, given["step_size"], setting.fresh_weight, cohort=cohort, averaged=averaged)
     return {
         "method": setting.method,
-        "median": finite(found.median),
-        "low": finite(found.low),
-        "high": finite(found.high),
+        **{name: finite(getattr(found, name)) for name in ("median", "low", "high")},
         "prices": found.prices,
         "delta": problem.delta,
         "smoothness": problem.smoothness,
@@ -105,9 +97,7 @@ def answer_plane(setting: LabSetting) -> dict[str, Any]:
     return {
         "exponents": [finite(row) for row in exponents],
         "region": {
-            "ratios": finite(region.ratios),
-            "least": finite(region.least),
-            "repaired": finite(region.repaired),
+            **{name: finite(getattr(region, name)) for name in ("ratios", "least", "repaired")},
             "limit": region.limit,
             "cohort": region.cohort if math.isfinite(region.cohort) else None,
         },
@@ -184,19 +174,19 @@ class Handler(BaseHTTPRequestHandler):
         return self.server
 
     def do_GET(self) -> None:
-        self._guarded(self._get)
-
-    def do_POST(self) -> None:
-        self._guarded(self._post)
-
-    def _guarded(self, work: Callable[[], None]) -> None:
         try:
             self._check_sender()
-            work()
+            if self.command == "POST":
+                self._post()
+            else:
+                self._get()
         except BadRequestError as refusal:
             self._send(refusal.status, {"error": str(refusal)})
         except (ValueError, RuntimeError) as error:
             self._send(HTTPStatus.BAD_REQUEST, {"error": " ".join(str(error).split())[:500]})
+
+    def do_POST(self) -> None:
+        self.do_GET()
 
     def _check_sender(self) -> None:
         """Refuse requests that another page or name may have caused."""
@@ -205,11 +195,8 @@ class Handler(BaseHTTPRequestHandler):
             raise BadRequestError(
                 HTTPStatus.MISDIRECTED_REQUEST, f"the Host of the request must be that of {self._lab.url}"
             )
-        origin = self.headers.get("Origin")
-        if origin is not None and origin not in {f"http://{host}" for host in hosts}:
-            raise BadRequestError(HTTPStatus.FORBIDDEN, "requests from other pages are refused")
-        site = self.headers.get("Sec-Fetch-Site")
-        if self.command == "POST" and site not in (None, "same-origin"):
+        foreign = self.headers.get("Origin") not in (None, *(f"http://{host}" for host in hosts))
+        if foreign or (self.command == "POST" and self.headers.get("Sec-Fetch-Site") not in (None, "same-origin")):
             raise BadRequestError(HTTPStatus.FORBIDDEN, "requests from other pages are refused")
 
     def _get(self) -> None:

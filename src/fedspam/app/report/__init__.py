@@ -1,5 +1,6 @@
 """Reports of runs: one HTML file that works offline, figures for papers, and all numbers as tables."""
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -95,39 +96,29 @@ def _figures(sources: Sequence[Source]) -> dict[str, Any]:
         panels: dict[str, list[figures.Line]] = {}
         for measure, label in MEASURES.items():
             paid = [one for one in series if measure in one.paid and measure in (one.only or MEASURES)]
-            shown = [one for one in paid if metric in one.metrics]
-            lines = [_line(one, metric, measure) for one in shown]
-            bounds = [_line(one, metric, measure, bound=True) for one in shown if metric in one.bounds]
+            drawn = [(one, one.name, one.metrics[metric]) for one in paid if metric in one.metrics]
+            drawn += [(one, f"{one.name}, bound", one.bounds[metric]) for one in paid if metric in one.bounds]
+            lines = [figures.Line(name, one.paid[measure].after(c.at), *c[1:], one.name) for one, name, c in drawn]
             if lines:
-                panels[label] = lines + bounds
+                panels[label] = lines
         stem = "".join(letter if letter.isascii() and letter.isalnum() else "-" for letter in metric).strip("-")
         name = f"curves-{stem}" if f"curves-{stem}" not in found else f"curves-{len(found)}"
         found[name] = figures.draw_curves(panels, tables.printable(metric))
     return found
 
 
-def _line(series: Series, metric: str, measure: str, bound: bool = False) -> Any:
-    from fedspam.app import figures
-
-    curve = series.bounds[metric] if bound else series.metrics[metric]
-    name = f"{series.name}, bound" if bound else series.name
-    return figures.Line(name, series.paid[measure].after(curve.at), *curve[1:], series.name)
-
-
 def _named(sources: list[Source]) -> list[Source]:
     """Series called by their method, and by their folder too if several have the same method."""
-    count: dict[str, int] = {}
-    for source in sources:
-        for name in {series.name for series in source.series}:
-            count[name] = count.get(name, 0) + 1
-    seen: dict[str, int] = {}
+    count = Counter(name for source in sources for name in {series.name for series in source.series})
+    seen: Counter[str] = Counter()
     named = []
     for source in sources:
-        again = seen[source.folder.name] = seen.get(source.folder.name, 0) + 1
-        folder = source.folder.name if again == 1 else f"{source.folder.name} ({again})"
+        folder = source.folder.name
+        seen[folder] += 1
+        folder = folder if seen[folder] == 1 else f"{folder} ({seen[folder]})"
         call = lambda name: tables.printable(f"{name} · {folder}" if count[name] > 1 else name)
         series = [replace(one, name=call(one.name)) for one in source.series]
-        goals = [replace(goal, series=call(goal.series)) if goal.series in count else goal for goal in source.goals]
+        goals = [goal._replace(series=call(goal.series)) if goal.series in count else goal for goal in source.goals]
         named.append(replace(source, series=series, goals=goals))
     return named
 

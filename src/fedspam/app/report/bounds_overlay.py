@@ -4,6 +4,7 @@ A theorem bounds :math:`\frac1{\Gamma_K}\sum_{k<K}\gamma_k\mathrm{E}\|\nabla f(x
 beside it is the root of the same mean of its own squared gradient norms.
 """
 
+import functools
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -60,11 +61,14 @@ def with_bounds(source: Source, overlay: BoundOverlay) -> Source:
 
 def _with_bound(series: Series, configuration: Mapping[str, Any], overlay: BoundOverlay) -> Series:
     curve, gamma = series.metrics.get(overlay.metric), series.details.get("step_size")
-    fresh_weight = _fresh_weight(series, configuration)
+    number = functools.partial(_number, configuration.get("algorithm"))
+    fresh_weight = number("estimator", "fresh_weight", "value") or number("fresh_weight", "value")
+    if "fresh_weight" in series.details:
+        fresh_weight = series.details["fresh_weight"].value
     if curve is None or gamma is None or fresh_weight is None or not np.isfinite(gamma.value).all():
         return series
     rounds = len(gamma.at)
-    cohort = overlay.cohort or _number(configuration, "algorithm", "cohort_size") or 1.0
+    cohort = overlay.cohort or number("cohort_size") or 1.0
     epsilons = (series.certificates or {}).get("epsilons")
     epsilon = epsilons if epsilons is not None and len(epsilons) == rounds else 0.0
     total = inexact_bound(overlay.constants, gamma.value, fresh_weight, epsilon=epsilon, cohort=cohort).total
@@ -76,14 +80,6 @@ def _with_bound(series: Series, configuration: Mapping[str, Any], overlay: Bound
     name = f"{overlay.metric}, root mean square"
     bound = Curve(gamma.at, np.sqrt(total) / overlay.unit)
     return replace(series, metrics={**series.metrics, name: Curve(at, mean)}, bounds={**series.bounds, name: bound})
-
-
-def _fresh_weight(series: Series, configuration: Mapping[str, Any]) -> Any:
-    if "fresh_weight" in series.details:
-        return series.details["fresh_weight"].value
-    return _number(configuration, "algorithm", "estimator", "fresh_weight", "value") or _number(
-        configuration, "algorithm", "fresh_weight", "value"
-    )
 
 
 def _number(configuration: Any, *path: str) -> float | None:

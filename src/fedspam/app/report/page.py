@@ -9,6 +9,8 @@ from collections.abc import Mapping, Sequence
 from importlib.resources import files
 from typing import Any
 
+import numpy as np
+
 from fedspam.app.report import provenance, targets
 from fedspam.app.report.series import MEASURES, Curve, Series, Source, rises, straightened, thin
 from fedspam.app.report.tables import finite, printable
@@ -103,35 +105,23 @@ def content(sources: Sequence[Source], title: str, given_targets: Sequence[float
 
 
 def _series(series: Series, source: int) -> dict[str, Any]:
-    certificates = None
-    if series.certificates is not None:
-        plain = {name: value for name, value in series.certificates.items() if isinstance(value, int | float | None)}
-        curves = {name: _curve(value) for name, value in series.certificates.items() if isinstance(value, Curve)}
-        certificates = {**plain, **curves}
+    shown = ("metrics", "bounds", "details", "clients", "certificates")
     return {
         "name": series.name,
         "source": source,
         "only": None if series.only is None else list(series.only),
         "paid": {name: _paid(straightened(paid)) for name, paid in series.paid.items()},
-        "metrics": _curves(series.metrics),
-        "bounds": _curves(series.bounds),
-        "details": _curves(series.details),
-        "clients": {
-            name: {str(percent): _curve(curve) for percent, curve in levels.items()}
-            for name, levels in series.clients.items()
-        },
-        "certificates": certificates,
+        **{name: _shown(getattr(series, name)) for name in shown},
     }
 
 
-def _curves(curves: Mapping[str, Curve]) -> dict[str, Any]:
-    return {name: _curve(curve) for name, curve in curves.items()}
-
-
-def _curve(curve: Curve) -> dict[str, Any]:
-    thinned = thin(curve)
-    band = {} if curve.low is None or curve.high is None else {"low": finite(thinned.low), "high": finite(thinned.high)}
-    return {"at": finite(thinned.at), "value": finite(thinned.value), **band}
+def _shown(part: Any) -> Any:
+    """Curves as lists of numbers, at any depth; arrays are not shown."""
+    if isinstance(part, Mapping):
+        return {str(name): _shown(inner) for name, inner in part.items() if not isinstance(inner, np.ndarray)}
+    if isinstance(part, Curve):
+        return {name: finite(values) for name, values in thin(part)._asdict().items() if values is not None}
+    return part
 
 
 def _paid(paid: Any) -> dict[str, Any]:

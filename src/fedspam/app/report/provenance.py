@@ -8,6 +8,7 @@ from typing import Any
 from fedspam._internal import strict
 from fedspam._internal.strict import KIB
 from fedspam.app.report.series import Source
+from fedspam.methods import METHODS
 
 SCRIPT = 256 * KIB  # the largest configuration file or command that is shown
 SCRIPTS = ("experiment.toml", "config.toml", "configuration.toml")
@@ -22,8 +23,6 @@ def method_name(algorithm: Any) -> str | None:
     >>> method_name({"type": "FedAvg", "name": "fedprox"}), method_name({"type": "Observed", "method": {"name": "pp"}})
     ('FedProx', 'pp')
     """
-    from fedspam.methods import METHODS
-
     if not isinstance(algorithm, dict):
         return None
     name = algorithm.get("name")
@@ -85,22 +84,21 @@ def again(source: Source) -> list[dict[str, str]]:
     version, python = facts.get("fedspam", "?"), facts.get("python", "?")
     pins = " ".join(f"{name}=={facts[name]}" for name in ("jax", "jaxlib", "numpy") if isinstance(facts.get(name), str))
     install = f"pip install fedspam=={version} {pins}".strip()
-    steps = [{"what": f"The same versions, with Python {python}", "code": install}]
+    steps = {f"The same versions, with Python {python}": install}
     if isinstance(facts.get("commit"), str):
-        steps.append({"what": "or the same commit", "code": f"git checkout {facts['commit']}"})
+        steps["or the same commit"] = f"git checkout {facts['commit']}"
     if source.script:
-        steps.append({"what": "Save this as experiment.toml", "code": source.script})
-        steps.append({"what": "and run it", "code": source.command or "fedspam run experiment.toml"})
+        steps["Save this as experiment.toml"] = source.script
+        steps["and run it"] = source.command or "fedspam run experiment.toml"
     elif source.command:
-        steps.append({"what": "Run", "code": source.command})
+        steps["Run"] = source.command
     else:
-        steps.append({
-            "what": "It was run from Python. Call simulate with the configuration below. With this folder and "
-            "resume=True it reports every difference",
-            "code": "simulate(algorithm, population, params, rounds=..., key=..., "
-            f"folder={str(source.folder)!r}, resume=True)",
-        })  # fmt: skip
-    return steps
+        call = "simulate(algorithm, population, params, rounds=..., key=..., "
+        steps[
+            "It was run from Python. Call simulate with the configuration below. With this folder and resume=True it "
+            "reports every difference"
+        ] = f"{call}folder={str(source.folder)!r}, resume=True)"
+    return [{"what": what, "code": code} for what, code in steps.items()]
 
 
 def _text(path: Path) -> str | None:

@@ -62,17 +62,16 @@ class Series:
     only: tuple[str, ...] | None = None
 
 
-@dataclass(frozen=True)
-class Goal:
-    """A cost until a target that the folder itself holds."""
+class TargetCell(NamedTuple):
+    """The cost of one series until one target; None if it never arrived or did not record the measure."""
 
     series: str
     metric: str
     target: float
     measure: str
-    median: float | None
-    low: float | None
-    high: float | None
+    paid: float | None
+    low: float | None = None
+    high: float | None = None
 
 
 @dataclass(frozen=True)
@@ -93,11 +92,11 @@ class Source:
     kind: str
     status: str
     series: Sequence[Series]
-    facts: Mapping[str, Any]
+    facts: dict[str, Any]
     configuration: Mapping[str, Any]
     command: str | None = None
     script: str | None = None  # a configuration file that `fedspam run` takes
-    goals: Sequence[Goal] = ()
+    goals: Sequence[TargetCell] = ()
     notes: Sequence[str] = ()
 
 

@@ -4,6 +4,7 @@ import csv
 import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,13 +14,15 @@ from fedspam._internal import files, strict
 from fedspam._internal.strict import MIB
 from fedspam.app.arrival import percentiles
 from fedspam.app.report.provenance import command_of, configuration_file, method_name
-from fedspam.app.report.series import Curve, Goal, Paid, Series, Source
+from fedspam.app.report.series import Curve, Paid, Series, Source, TargetCell
+from fedspam.methods import METHODS
 from fedspam.simulation import records
 from fedspam.theory import certificates
 
 TABLE = 512 * MIB  # the largest CSV that is read
 PERCENTS = (5, 25, 50, 75, 95)  # over clients, for probes with one value per client
 QUANTILE = re.compile(r"(.+?)[._](?:q|p)(\d{1,2})")  # a probe that is a quantile: loss.q05, loss_p95
+Row = Mapping[str, str]  # of a CSV file
 PRICES = ("floats_up", "floats_down", "bytes_up", "bytes_down", "gradients", "void")
 
 
@@ -30,7 +33,8 @@ class NoCurvesError(records.RecordError):
 def read(folder: str | Path) -> Source:
     """Read a result folder; `RecordError` if fedspam did not write it."""
     try:
-        return _read(Path(folder))
+        source = _read(Path(folder))
+        return replace(source, command=command_of(source.folder, source.facts))
     except (IndexError, KeyError, TypeError, ValueError) as error:
         raise records.RecordError(
             f"{folder} holds files that do not fit together ({type(error).__name__}: {error}); run it again"
@@ -67,26 +71,23 @@ def _run(folder: Path) -> Source:
     facts, rows, probes = records.read(folder)
     identity = facts.pop("identity")
     rounds = max((len(column) for column in rows.values()), default=0)
+    numbers = _probes(probes, identity, rounds, 1)
     series = Series(
         name=method_name(identity.get("algorithm")) or folder.name,
         paid={**_paid(rows, rounds), **_seconds(folder)},
-        metrics={name: Curve(at, value) for name, at, value in _probes(probes, identity, rounds, 1)},
+        metrics={name: Curve(at, value) for name, at, value in numbers if not QUANTILE.fullmatch(name)},
         details={
             name: Curve(np.arange(1.0, len(column) + 1), _float(column))
             for name, column in rows.items()
-            if name not in PRICES and _is_plain(column) and not name.startswith("certificate.")
+            if name not in PRICES and _has_numbers(column, 1) and not name.startswith("certificate.")
         },
         clients=_clients(probes, identity, rounds),
         certificates=_certificates(rows),
     )
-    metrics = {name: curve for name, curve in series.metrics.items() if not QUANTILE.fullmatch(name)}
-    series = Series(**{**vars(series), "metrics": metrics})
     void = int(np.sum(rows.get("void", np.zeros(1))))
     notes = [f"{void} of {rounds} rounds were void: their bytes count, but they had no effect"] if void else []
-    return Source(
-        folder, "run", str(facts.pop("status", "unknown")), [series], facts, identity,
-        command=command_of(folder, facts), script=configuration_file(folder), notes=notes,
-    )  # fmt: skip
+    status = str(facts.pop("status", "unknown"))
+    return Source(folder, "run", status, [series], facts, identity, script=configuration_file(folder), notes=notes)
 
 
 def _paid(rows: Mapping[str, np.ndarray], rounds: int) -> dict[str, Paid]:
@@ -123,7 +124,7 @@ def _probes(
     every = identity.get("every")
     every = every if isinstance(every, int) and every > 0 else 1
     for name, column in probes.items():
-        if column.ndim == ndim and column.dtype.kind in "fiub":
+        if _has_numbers(column, ndim):
             yield name, np.minimum(every * np.arange(float(len(column))), max(rounds, 1)), _float(column)
 
 
@@ -147,11 +148,8 @@ def _certificates(rows: Mapping[str, np.ndarray]) -> dict[str, Any] | None:
     certified, at = column("certified"), np.arange(1.0, len(rows["certificate.certified"]) + 1)
     window = max(1, min(50, len(certified) // 10))
     share = np.convolve(certified, np.ones(window) / window, mode="valid")
-    found: dict[str, Any] = {
-        "share": float(np.mean(certified)),
-        "window": window,
-        "along": Curve(at[window - 1 :], share),
-    }
+    along = Curve(at[window - 1 :], share)
+    found: dict[str, Any] = {"share": float(np.mean(certified)), "window": window, "along": along}
     with np.errstate(divide="ignore", invalid="ignore"):  # minibatch clients have infinite step sizes
         try:
             judged = certificates(rows)
@@ -171,18 +169,14 @@ def _certificates(rows: Mapping[str, np.ndarray]) -> dict[str, Any] | None:
 # --- a comparison ----------------------------------------------------------------------------------------------------
 
 
-def _comparison(folder: Path, rows: Sequence[Mapping[str, str]]) -> Source:
+def _comparison(folder: Path, rows: Sequence[Row]) -> Source:
     facts = _manifest(folder)
     plan = facts.pop("plan", {})
     metric = "1 − accuracy" if plan.get("metric") == "accuracy" else "relative gradient norm"
-    goals = list(_goals(folder, metric))
-    shown = _shown(folder)
-    trials: dict[tuple[str, str], dict[str, list[Mapping[str, str]]]] = {}
-    for row in rows:
-        trials.setdefault((row["method"], row["trial"]), {}).setdefault(row["seed"], []).append(row)
+    goals, shown = _costs(folder, metric)
     series = []
-    for (method, trial), seeds in trials.items():
-        column = lambda name: np.array([[_number(row[name]) for row in run] for run in seeds.values()])
+    for (method, trial), tried in _grouped(rows, "method", "trial"):
+        column = lambda name: np.array([_column(run, name) for _, run in _grouped(tried, "seed")])
         try:
             low, value, high = percentiles(column("error"), (10, 50, 90))
             at = np.median(column("rounds"), axis=0)
@@ -199,79 +193,59 @@ def _comparison(folder: Path, rows: Sequence[Mapping[str, str]]) -> Source:
     notes = [str(problem["what"])] if isinstance(problem, dict) and "what" in problem else []
     notes.append("Each axis shows every method with its best setting for that axis; bands: 10th to 90th percentile.")
     configuration = {"problem": problem, "plan": plan, **{name: facts.pop(name, None) for name in ("methods", "seeds")}}
-    return Source(
-        folder, "comparison", "completed", series, facts, configuration,
-        command=command_of(folder, facts), goals=goals, notes=notes,
-    )  # fmt: skip
+    return Source(folder, "comparison", "completed", series, facts, configuration, goals=goals, notes=notes)
 
 
-def _shown(folder: Path) -> dict[str, dict[str, str]]:
-    """By method and measure the trial that is shown: that of the hardest target in table.csv that was reached."""
-    found: dict[str, dict[str, str]] = {}
-    if not (folder / "table.csv").exists():
-        return found
-    for row in sorted(_table(folder / "table.csv")[1], key=lambda row: -_number(row.get("target", ""))):
+def _costs(folder: Path, metric: str) -> tuple[list[TargetCell], dict[str, dict[str, str]]]:
+    """The costs in table.csv, and by method and measure the trial of the hardest target that was reached."""
+    rows = _table(folder / "table.csv")[1] if (folder / "table.csv").exists() else []
+    goals = []
+    for row in rows:
+        cells = (_number(row.get(name)) for name in ("median", "low", "high"))
+        band = (value if math.isfinite(value) else None for value in cells)
+        goals.append(TargetCell(_name(row["method"]), metric, _number(row["target"]), row["measure"], *band))
+    shown: dict[str, dict[str, str]] = {}
+    for row in sorted(rows, key=lambda row: -_number(row.get("target"))):
         if row.get("trial"):
-            found.setdefault(row["method"], {})[row["measure"]] = row["trial"]
-    return found
-
-
-def _goals(folder: Path, metric: str) -> Iterable[Goal]:
-    if not (folder / "table.csv").exists():
-        return
-    for row in _table(folder / "table.csv")[1]:
-        cells = (_number(row.get(name, "")) for name in ("median", "low", "high"))
-        median, low, high = (value if math.isfinite(value) else None for value in cells)
-        yield Goal(_name(row["method"]), metric, _number(row["target"]), row["measure"], median, low, high)
+            shown.setdefault(row["method"], {})[row["measure"]] = row["trial"]
+    return goals, shown
 
 
 def _name(key: str) -> str:
-    from fedspam.methods import METHODS
-
     return METHODS[key].name if key in METHODS else key
 
 
 # --- the paper's experiment ------------------------------------------------------------------------------------------
 
 
-def _reproduction(folder: Path, rows: Sequence[Mapping[str, str]]) -> Source:
+def _reproduction(folder: Path, rows: Sequence[Row]) -> Source:
     facts = _manifest(folder)
-    lines: dict[tuple[str, str], list[Mapping[str, str]]] = {}
-    for row in rows:
-        lines.setdefault((row["panel"], row["prox"]), []).append(row)
     series = []
-    for (_, prox), line in lines.items():
-        column = lambda name: np.array([_number(row[name]) for row in line])
+    for (_, prox), line in _grouped(rows, "panel", "prox"):
         setting = f"γδ = {line[0]['gamma_delta']}, p = {line[0]['fresh_weight']}"
         solver = "exact prox" if prox == "exact" else f"{prox} local step{'s' if prox != '1' else ''}"
-        at = column("round")
-        curve = Curve(at, column("median"), column("low"), column("high"))
+        at, *band = (_column(line, name) for name in ("round", "median", "low", "high"))
+        curve = Curve(at, *band)
         series.append(Series(f"{solver}, {setting}", {"rounds": Paid(at, at)}, {"relative gradient norm": curve}))
     reading = facts.pop("reading", None)
     names = ("seeds", "rounds", "delta", "dtype", "holds", "fails")
-    return Source(
-        folder, "reproduction", "completed", series, facts, {name: facts.pop(name, None) for name in names},
-        command=command_of(folder, facts), notes=[str(reading)] if reading else [],
-    )  # fmt: skip
+    configuration = {name: facts.pop(name, None) for name in names}
+    notes = [str(reading)] if reading else []
+    return Source(folder, "reproduction", "completed", series, facts, configuration, notes=notes)
 
 
 # --- the bounds of the theorems -------------------------------------------------------------------------------------
 
 
-def _theory(folder: Path, rows: Sequence[Mapping[str, str]]) -> Source:
+def _theory(folder: Path, rows: Sequence[Row]) -> Source:
     facts = _manifest(folder)
-    theorems: dict[str, list[Mapping[str, str]]] = {}
-    for row in rows:
-        theorems.setdefault(row["theorem"], []).append(row)
     metric, series = "mean squared gradient norm", []
-    for theorem, line in theorems.items():
-        column = lambda name: np.array([_number(row[name]) for row in line])
-        at = column("rounds")
-        metrics = {metric: Curve(at, column("mean"), column("low"), column("high"))}
-        bounds = {metric: Curve(at, column("corrected"))}
+    for (theorem,), line in _grouped(rows, "theorem"):
+        at, bound, *band = (_column(line, name) for name in ("rounds", "corrected", "mean", "low", "high"))
+        metrics, bounds = {metric: Curve(at, *band)}, {metric: Curve(at, bound)}
         series.append(Series(f"Theorem {theorem}", {"rounds": Paid(at, at)}, metrics, bounds=bounds))
     configuration = next((facts.pop(name) for name in ("options", "asked") if name in facts), {})
-    return Source(folder, "theory", "completed", series, facts, configuration, command=command_of(folder, facts))
+    return Source(folder, "theory", "completed", series, facts, configuration)
 
 
 # --- files -----------------------------------------------------------------------------------------------------------
@@ -294,6 +268,18 @@ def _table(path: Path) -> tuple[list[str], list[dict[str, str]]]:
         raise records.RecordError(f"{path} is damaged: {error}") from None
 
 
+def _grouped(rows: Iterable[Row], *names: str) -> Iterable[tuple[tuple[str, ...], list[Row]]]:
+    """The rows with equal values in some columns, in order of appearance."""
+    groups: dict[tuple[str, ...], list[Row]] = {}
+    for row in rows:
+        groups.setdefault(tuple(row[name] for name in names), []).append(row)
+    return groups.items()
+
+
+def _column(rows: Iterable[Row], name: str) -> np.ndarray:
+    return np.array([_number(row[name]) for row in rows])
+
+
 def _number(text: str | None) -> float:
     try:
         return float(text or "nan")
@@ -301,8 +287,8 @@ def _number(text: str | None) -> float:
         return math.nan
 
 
-def _is_plain(column: np.ndarray) -> bool:
-    return column.ndim == 1 and column.dtype.kind in "fiub"
+def _has_numbers(column: np.ndarray, ndim: int) -> bool:
+    return column.ndim == ndim and column.dtype.kind in "fiub"
 
 
 def _float(column: Any) -> np.ndarray:

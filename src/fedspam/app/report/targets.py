@@ -1,28 +1,16 @@
 """What each run paid until it arrived at a target."""
 
+import itertools
 import math
-from collections.abc import Iterable, Sequence
-from typing import NamedTuple
+from collections.abc import Sequence
 
 import numpy as np
 
 from fedspam.app.arrival import arrival
-from fedspam.app.report.series import MEASURES, Curve, Series, Source, rises
+from fedspam.app.report.series import MEASURES, Curve, Source, TargetCell, rises
 
 MOST = 4  # targets that are chosen if none are given
 LEVELS = (0.5, 0.6, 0.7, 0.8, 0.85, 0.9, 0.95, 0.97, 0.98, 0.99)  # targets of rising metrics
-
-
-class TargetCell(NamedTuple):
-    """The cost of one series until one target; None if it never arrived or did not record the measure."""
-
-    series: str
-    metric: str
-    target: float
-    measure: str
-    paid: float | None
-    low: float | None = None
-    high: float | None = None
 
 
 def choose(curves: Sequence[Curve], *, up: bool) -> list[float]:
@@ -50,21 +38,16 @@ def choose(curves: Sequence[Curve], *, up: bool) -> list[float]:
 
 def cells(sources: Sequence[Source], given: Sequence[float] = ()) -> list[TargetCell]:
     """The table of costs: of a comparison as it was tuned, of runs as their curves show."""
-    tuned = [goal for source in sources for goal in source.goals]
-    found = [TargetCell(g.series, g.metric, g.target, g.measure, g.median, g.low, g.high) for g in tuned]
+    found = [goal for source in sources for goal in source.goals]
     series = [one for source in sources if not source.goals for one in source.series]
     for metric in dict.fromkeys(name for one in series for name in one.metrics if name not in one.bounds):
         up = rises(metric)
         have = [one for one in series if metric in one.metrics]
         targets = list(given) or choose([one.metrics[metric] for one in have], up=up)
-        found += [cell for target in targets for one in have for cell in _row(one, metric, target, up)]
+        for target, one in itertools.product(targets, have):
+            curve = one.metrics[metric]
+            at = arrival(curve.value, target, rising=up)
+            for measure in (name for name in MEASURES if name in one.paid):
+                paid = math.nan if at is None else float(one.paid[measure].after(curve.at[at]))
+                found.append(TargetCell(one.name, metric, target, measure, None if math.isnan(paid) else paid))
     return found
-
-
-def _row(series: Series, metric: str, target: float, up: bool) -> Iterable[TargetCell]:
-    curve = series.metrics[metric]
-    at = arrival(curve.value, target, rising=up)
-    for measure in MEASURES:
-        if measure in series.paid:
-            paid = None if at is None else float(series.paid[measure].after(curve.at[at]))
-            yield TargetCell(series.name, metric, target, measure, None if paid is None or math.isnan(paid) else paid)

@@ -67,9 +67,9 @@ def reproduce(
     return Reproduction(folder, curves, found)
 
 
-def _band(curve: Float[np.ndarray, "seeds rounds"]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    low, median, high = percentiles(curve, (10, 50, 90))
-    return median, low, high
+def _band(curve: Float[np.ndarray, "seeds rounds"]) -> Float[np.ndarray, "3 rounds"]:
+    """Median, 10th and 90th percentile."""
+    return percentiles(curve, (50, 10, 90))
 
 
 def _curves_csv(curves: Curves, seed: int) -> str:
@@ -77,11 +77,9 @@ def _curves_csv(curves: Curves, seed: int) -> str:
     count = next(iter(curves.values())).shape[0]
     header = ["panel", "gamma_delta", "fresh_weight", "prox", "round", "median", "low", "high"]
     rows = (
-        [setting.name, setting.ratio, setting.fresh_weight, label, k, *(f"{value:.9e}" for value in (*band, *values))]
+        [setting.name, setting.ratio, setting.fresh_weight, label, k, *(f"{value:.9e}" for value in values)]
         for setting in SETTINGS
         for label in SOLVERS
-        for k, (values, *band) in enumerate(
-            zip(curves[setting.name, label].T, *_band(curves[setting.name, label]), strict=True)
-        )
+        for k, values in enumerate(np.concatenate([_band(curves[setting.name, label]), curves[setting.name, label]]).T)
     )
     return csv_text([*header, *(f"seed_{number}" for number in range(seed, seed + count))], rows)

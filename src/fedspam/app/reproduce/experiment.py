@@ -73,16 +73,14 @@ def experiment(
             g = population.gradient(start)
             probe = QuadraticProbe.of(population, start)
             for label, solver in SOLVERS.items():
+                methods = [
+                    spam(s.ratio / delta, s.fresh_weight, solver=solver, start=g, first="update") for s in SETTINGS
+                ]
+                # the shorter panels are cut below
                 run = simulate_many(
-                    [spam(s.ratio / delta, s.fresh_weight, solver=solver, start=g, first="update") for s in SETTINGS],
-                    population,
-                    start,
-                    rounds=rounds * LONGEST,  # the shorter panels are cut below
-                    keys=[number],
-                    probe=probe,
-                    record=(),
+                    methods, population, start, rounds=rounds * LONGEST, keys=[number], probe=probe, record=(),
                     side_by_side=False,
-                )
+                )  # fmt: skip
                 for setting, curve in zip(SETTINGS, run.probes["gradient"], strict=True):
                     runs[setting.name, label].append(curve[0, : rounds * setting.stretch + 1])
                 if progress is not None:

@@ -35,7 +35,9 @@ def show(
         console.print(str(made.folder), highlight=False, soft_wrap=True)
     else:
         console.print(table(made.observations, seeds))
-        console.print(summary(made.observations))
+        holding, count = sum(observation.holds for observation in made.observations), len(made.observations)
+        style = "bold green" if holding == count else "bold red"
+        console.print(Text(f"{holding} of {count} sentences hold", style=style))
         names = "figure.png, figure.svg, curves.csv, observations.csv, manifest.json, command"
         console.print(f"{made.folder}: {names}", highlight=False, soft_wrap=True)
     return 0 if all(observation.holds for observation in made.observations) else 1
@@ -45,19 +47,11 @@ def table(observations: list[Observation], seeds: int) -> Table:
     """One row per sentence: what the paper says, what was measured, the rule, and the verdict."""
     title = f"The paper's observations on its figure, measured over {seeds} seed{'s' if seeds > 1 else ''}"
     shown = Table(title=title, title_justify="left", show_lines=True)
-    shown.add_column("panel")
-    shown.add_column("the paper says", ratio=2)
-    shown.add_column("measured", ratio=3)
-    shown.add_column("verdict")
+    for name, ratio in (("panel", None), ("the paper says", 2), ("measured", 3), ("verdict", None)):
+        shown.add_column(name, ratio=ratio)
     for observation in observations:
         measured = Text(observation.measured)
         measured.append(f"\nholds if: {observation.rule}", style="dim")
         verdict = Text("holds", style="green") if observation.holds else Text("fails", style="bold red")
         shown.add_row(observation.panel, observation.sentence, measured, verdict)
     return shown
-
-
-def summary(observations: list[Observation]) -> Text:
-    holding = sum(observation.holds for observation in observations)
-    whole = holding == len(observations)
-    return Text(f"{holding} of {len(observations)} sentences hold", style="bold green" if whole else "bold red")

@@ -5,7 +5,6 @@ and `finish` receives its status. Recorders get copies: the run folder holds eve
 imports its package when it starts.
 """
 
-import functools
 import importlib.util
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -16,10 +15,7 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
-from fedspam.app.tracking.mlflow import Mlflow
-from fedspam.app.tracking.tensorboard import TensorBoard
-from fedspam.app.tracking.trackio import Trackio
-from fedspam.app.tracking.wandb import Wandb
+from fedspam.app.tracking.recorders import Mlflow, TensorBoard, Trackio, Wandb
 
 
 class RunInfo(NamedTuple):
@@ -81,22 +77,22 @@ def tracked(recorders: Sequence[Recorder], info: RunInfo) -> Iterator[Callable[[
     """Start recorders and finish them whatever happens; yields a function that writes points to all of them."""
     started: list[Recorder] = []
     status = "failed"
+
+    def write(points: Sequence[TrackedPoint]) -> None:
+        for recorder in recorders:
+            recorder.write(points)
+
     try:
         with redirect_stdout(sys.stderr):  # recorders print to stdout, which may hold our JSON
             for recorder in recorders:
                 recorder.start(info)
                 started.append(recorder)
-        yield functools.partial(_write, recorders)
+        yield write
         status = "finished"
     finally:
         with redirect_stdout(sys.stderr):
             for recorder in started:
                 recorder.finish(status)
-
-
-def _write(recorders: Sequence[Recorder], points: Sequence[TrackedPoint]) -> None:
-    for recorder in recorders:
-        recorder.write(points)
 
 
 @dataclass
