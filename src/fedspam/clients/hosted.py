@@ -8,9 +8,9 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Key, UInt32
 
-from fedspam._internal import checks
+from fedspam._internal import checks, prng
 from fedspam._internal.trees import Params, Scalar, static, struct
-from fedspam.clients.protocol import Ids, draw
+from fedspam.clients.protocol import Ids
 
 
 @struct
@@ -51,7 +51,7 @@ class Hosted:
         return self.count
 
     def sample(self, key: Key[Array, ""], count: int) -> Ids:
-        return draw(key, count, self.size, self.replace)
+        return prng.draw(key, count, self.size, self.replace)
 
     def client(self, id: UInt32[Array, ""]) -> HostedOracle:
         weight = jnp.ones(()) if self.weights is None else self.weights[id]

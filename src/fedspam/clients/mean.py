@@ -8,9 +8,8 @@ from jax import lax
 from jaxtyping import Array, Bool, Key, UInt32
 
 from fedspam._internal.trees import Params, Scalar, static, struct
-from fedspam.clients import gather
 from fedspam.clients.protocol import Ids, Population
-from fedspam.clients.ragged import Ragged, RaggedOracle, with_several_capacities
+from fedspam.clients.ragged import Ragged, RaggedOracle, take_rows, with_several_capacities
 
 
 @struct
@@ -81,7 +80,7 @@ class MeanOracle:
         counts = jnp.where(kept, clients.counts(self.ids), 0)
         ends = jnp.cumsum(counts)
         # from a row's place in the blocks to its place in the population's arrays
-        shifts = gather.rows(clients.offsets, self.ids) - (ends - counts)
+        shifts = take_rows(clients.offsets, self.ids) - (ends - counts)
         share = clients.factor(self.ids, counts) / jnp.maximum(counts, 1)
         block = self.chunk * clients.capacities[0]
 
@@ -89,7 +88,7 @@ class MeanOracle:
             place = index * block + jnp.arange(block)
             inside = jnp.minimum(place, ends[-1] - 1)
             client = jnp.searchsorted(ends, inside, side="right")
-            losses = clients.loss(params, gather.rows(clients.examples, shifts[client] + inside))
+            losses = clients.loss(params, take_rows(clients.examples, shifts[client] + inside))
             return jnp.sum(jnp.where(place < ends[-1], share[client].astype(losses.dtype) * losses, 0))
 
         return part, (ends[-1] + block - 1) // block

@@ -214,7 +214,7 @@ def _answer(
     reply, after = perform(algorithm, oracle(context), np.uint32(client), key, before, fields, name=exchange.work)
     if exchange.work in schema.stateful:
         memory.keep(after, becomes, {version, settled})
-    answer = {"@client": np.uint32(client), "@round": np.uint32(round), "reply": arrays.cast(reply, exchange.reply)}
+    answer = {"@client": np.uint32(client), "@round": np.uint32(round), "reply": wire.cast(reply, exchange.reply)}
     return RecordDict({
         "arrays": arrays.enclose(wire.encode(answer)),
         arrays.HEADER: ConfigRecord({"schema": schema.digest, "exchange": label}),

@@ -51,7 +51,7 @@ class Memory:
         if not jax.tree.leaves(self._first):
             return
         stored = {number: data for number, data in self._stored().items() if number in others}
-        stored[version] = wire.encode({"memory": arrays.cast(memory, self._first)})
+        stored[version] = wire.encode({"memory": wire.cast(memory, self._first)})
         if self._path is not None:
             self._path.parent.mkdir(parents=True, exist_ok=True)
             columns = {str(number): np.frombuffer(data, np.uint8) for number, data in stored.items()}

@@ -288,7 +288,7 @@ class Flower:
         sent = {name: request.message[name] for name in exchange.sent}
         return wire.encode({
             "@client": np.uint32(0), "@key": np.asarray(jax.random.key_data(request.key)),
-            "@round": np.uint32(self._wire_round), **arrays.cast(sent, dict(exchange.sent)),
+            "@round": np.uint32(self._wire_round), **wire.cast(sent, dict(exchange.sent)),
         })  # fmt: skip
 
     def _message(self, data: bytes, exchange: Exchange, node: int, id: int, whole: bool) -> Message:

@@ -174,7 +174,7 @@ class FlowerRun:
         return MemoryVersions(jnp.asarray(self.fed.versions, jnp.int32), jnp.int32(self.fed.exchanges))
 
     def _past(self, saved: records.Saved) -> Iterator[RunStep]:
-        rows, metrics = (_joined(tables) for tables in (saved.rows, saved.probes))
+        rows, metrics = (records.joined(tables) for tables in (saved.rows, saved.probes))
         params = self.algorithm.params(saved.carry.state)
         for done in range(saved.done + 1):
             row = {name: column[done - 1] for name, column in rows.items()} if done else {}
@@ -186,8 +186,3 @@ def _cast(state: PyTree, like: PyTree) -> PyTree:
     """The state in fixed dtypes, so that a state from a checkpoint computes the same; random keys stay as they are."""
     is_key = lambda leaf: jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
     return jax.tree.map(lambda leaf, due: leaf if is_key(due) else jnp.asarray(leaf, due.dtype), state, like)
-
-
-def _joined(tables: list[dict[str, np.ndarray]]) -> dict[str, np.ndarray]:
-    names = dict.fromkeys(name for table in tables for name in table)
-    return {name: np.concatenate([table[name] for table in tables if name in table]) for name in names}

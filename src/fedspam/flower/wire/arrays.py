@@ -6,7 +6,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from flwr.app import Array, ArrayRecord, RecordDict
-from jaxtyping import PyTree
 
 from fedspam._internal import checks, trees
 from fedspam._internal.trees import Params
@@ -50,11 +49,6 @@ def to_params(arrays: ArrayRecord, like: Params | None = None) -> Params:
     params = jax.tree.unflatten(jax.tree.structure(like), [_array(arrays[name]) for name in names])
     checks.same_tree("arrays", params, "params", like)
     return checks.params("arrays", params)
-
-
-def cast(tree: PyTree, like: PyTree) -> PyTree:
-    """NumPy arrays in the dtypes of `like`."""
-    return jax.tree.map(lambda leaf, shape: np.asarray(leaf, shape.dtype), tree, like)
 
 
 def enclose(data: bytes) -> ArrayRecord:

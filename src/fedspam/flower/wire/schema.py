@@ -14,9 +14,9 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Key, UInt32
 
-from fedspam._internal import describe, trees
+from fedspam._internal import describe, prng, trees
 from fedspam._internal.trees import Params, Scalar, static, struct
-from fedspam.clients import Ids, draw
+from fedspam.clients import Ids
 from fedspam.federation import ledger, terms_of, works_of
 from fedspam.federation.ledger import Exchange, Plan
 
@@ -24,7 +24,7 @@ FORMAT = 1  # of the messages
 
 
 # without jit the loop of the draw would be compiled again in every round
-_draw = jax.jit(draw, static_argnums=(1, 2, 3))
+_draw = jax.jit(prng.draw, static_argnums=(1, 2, 3))
 
 
 @struct
