@@ -1,4 +1,4 @@
-"""What the readers share: opening files that may be compressed, rows of CSV, finite numbers, missing packages."""
+"""What the readers share: opening files that may be compressed, rows of CSV, numbers, missing packages."""
 
 import bz2
 import csv
@@ -47,13 +47,15 @@ def csv_rows(file: IO[str], path: Path, delimiter: str = ",") -> Iterator[tuple[
         raise ValueError(f"{path}, line {rows.line_num} is no CSV ({error}); correct it") from None
 
 
-def finite(text: str) -> float | None:
-    """The number that a text writes, or None if it is no finite number."""
+def number(text: str, path: Path, line: int, name: str, rule: str) -> float:
+    """The finite number that a text writes; anything else is refused with its place and this rule."""
     try:
         value = float(text)
     except ValueError:
-        return None
-    return value if math.isfinite(value) else None
+        value = math.nan
+    if not math.isfinite(value):
+        raise ValueError(f"{path}, line {line}: {name} is {text!r}; {rule}")
+    return value
 
 
 def missing(package: str) -> ImportError:
