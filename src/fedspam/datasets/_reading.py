@@ -16,14 +16,7 @@ OPENERS = {".gz": gzip.open, ".bz2": bz2.open, ".xz": lzma.open}
 
 @contextmanager
 def opened(path: Path, mode: str, kind: str, **options: Any) -> Iterator[IO[Any]]:
-    """The file, decompressed as its ending says. Damage is a ValueError that names the file.
-
-    Arguments:
-        path: the file.
-        mode: 'rb' or 'rt'.
-        kind: what it should be, for the error message: 'a shard of LEAF'.
-        options: of `open`, such as encoding.
-    """
+    """The file, decompressed as its ending says. Damage is a ValueError that names the file and what it should be."""
     opener = OPENERS.get(path.suffix, open)
     try:
         with opener(path, mode, **options) as file:

@@ -61,7 +61,12 @@ def read_csv(
             if len(cells) != len(names):
                 raise ValueError(f"{path}, line {line} has {len(cells)} cells, the header {len(names)}; correct it")
             owners.append(cells[place[client]])
-            labels.append(_named(cells[place[label]].strip(), label, path, line))
+            labels.append(cells[place[label]].strip())
+            if labels[-1].lower() in MISSING:  # it would become a class of its own
+                raise ValueError(
+                    f"{path}, line {line}: {label} is {labels[-1]!r}; a label must not be missing: fill it in, or drop "
+                    "the row"
+                )
             numbers.append([number(cells[place[name]], path, line, name, RULE) for name in wanted])
     if not owners:
         raise ValueError(f"{path} has no rows; give a header and at least one line")
@@ -158,15 +163,6 @@ def _array(cells: Sequence[Any], name: str) -> np.ndarray:
     if array.dtype == object:
         raise ValueError(f"{name!r} holds objects or missing values; leave it out: columns=")
     return array
-
-
-def _named(text: str, name: str, path: Path, line: int) -> str:
-    """The name of a class. A missing value is refused: it would become a class of its own."""
-    if text.lower() in MISSING:
-        raise ValueError(
-            f"{path}, line {line}: {name} is {text!r}; a label must not be missing: fill it in, or drop the row"
-        )
-    return text
 
 
 def _classes(labels: list[str]) -> np.ndarray:

@@ -5,8 +5,8 @@ difference of two gradients needs the same loss at both points.
 """
 
 import copy
-import importlib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -42,7 +42,8 @@ def from_equinox(module: Any, *, dtype: str = "float32", regularization: float =
     >>> model.logits(model.init(0), jax.numpy.ones((5, 4))).shape
     (5, 3)
     """
-    equinox = _imported("equinox")
+    with _needs("equinox"):
+        import equinox
     parts = jax.tree.leaves(module, is_leaf=lambda part: isinstance(part, equinox.nn.BatchNorm))
     _refuse_batch_norm(part for part in parts if isinstance(part, equinox.nn.BatchNorm))
     params, rest = equinox.partition(equinox.nn.inference_mode(module), equinox.is_inexact_array)
@@ -61,9 +62,8 @@ def from_flax(module: Any, *, dtype: str = "float32", regularization: float = 0.
     >>> model.logits(model.init(0), jax.numpy.ones((5, 4))).shape
     (5, 3)
     """
-    _imported("flax")
-    from flax import nnx
-
+    with _needs("flax"):
+        from flax import nnx
     _refuse_batch_norm(part for _, part in nnx.iter_graph(module) if isinstance(part, nnx.BatchNorm))
     graph, state, rest = nnx.split(module, nnx.Param, ...)
     first = nnx.to_pure_dict(state)
@@ -89,7 +89,8 @@ def from_torch(module: Any, *, regularization: float = 0.0) -> Model:
     >>> model.logits(model.init(0), jax.numpy.ones((5, 4))).shape
     (5, 3)
     """
-    torch = _imported("torch")
+    with _needs("torch"):
+        import torch
     module = copy.deepcopy(module).eval()
     norms = torch.nn.modules.batchnorm._BatchNorm
     _refuse_batch_norm(part for part in module.modules() if isinstance(part, norms))
@@ -155,8 +156,9 @@ def _refuse_batch_norm(found: Iterable[Any]) -> None:
         )
 
 
-def _imported(name: str) -> Any:
+@contextmanager
+def _needs(name: str) -> Iterator[None]:
     try:
-        return importlib.import_module(name)
+        yield
     except ImportError:
         raise ImportError(f"{name} is not installed; install it with: pip install 'fedspam[{name}]'") from None

@@ -79,25 +79,15 @@ class Perceptron:
 
 @dataclass(frozen=True)
 class Convolutional:
-    """Convolutions with ReLU, some followed by a max pool, then dense layers.
+    """Convolutions with ReLU, some followed by a max pool, then dense layers."""
 
-    Arguments:
-        shape: of one input: its axes, then its channels; inputs of one channel may lack that axis.
-        classes: how many.
-        features: of each convolution.
-        window: of the convolutions, for each axis.
-        pools: the block of the pool after each convolution; 1 for none.
-        hidden: widths of the dense layers.
-        padding: 'VALID' or 'SAME'.
-    """
-
-    shape: tuple[int, ...]
-    classes: int
-    features: tuple[int, ...]
-    window: tuple[int, ...]
-    pools: tuple[int, ...]
-    hidden: tuple[int, ...]
-    padding: str = "VALID"
+    shape: tuple[int, ...]  # of one input: its axes, then its channels; inputs of one channel may lack that axis
+    classes: int  # how many
+    features: tuple[int, ...]  # of each convolution
+    window: tuple[int, ...]  # of the convolutions, for each axis
+    pools: tuple[int, ...]  # the block of the pool after each convolution; 1 for none
+    hidden: tuple[int, ...]  # widths of the dense layers
+    padding: str = "VALID"  # 'VALID' or 'SAME'
 
     def __post_init__(self) -> None:
         checks.one_of("padding", self.padding, ("VALID", "SAME"))
@@ -105,13 +95,14 @@ class Convolutional:
             raise ValueError(f"{len(self.features)} convolutions and {len(self.pools)} pools; give one pool for each")
         if len(self.shape) != len(self.window) + 1:
             raise ValueError(f"shape = {self.shape} must have the window's {len(self.window)} axes and the channels")
-        if min(self._inner(len(self.features))) < 1:
+        if min(self._inner) < 1:
             raise ValueError(f"shape = {self.shape} is too small for these convolutions and pools; take fewer pools")
 
-    def _inner(self, layers: int) -> tuple[int, ...]:
-        """The sizes of the axes after this many convolutions and pools."""
+    @property
+    def _inner(self) -> tuple[int, ...]:
+        """The sizes of the axes after all convolutions and pools."""
         sizes = self.shape[:-1]
-        for pool in self.pools[:layers]:
+        for pool in self.pools:
             if self.padding == "VALID":
                 sizes = tuple(size - far + 1 for size, far in zip(sizes, self.window, strict=True))
             sizes = tuple(size // pool for size in sizes)
@@ -119,7 +110,7 @@ class Convolutional:
 
     def init(self, key: Key[Array, ""]) -> Params:
         count, channels = len(self.features), (self.shape[-1], *self.features)
-        flat = math.prod(self._inner(count)) * channels[-1]
+        flat = math.prod(self._inner) * channels[-1]
         sizes = (flat, *self.hidden, self.classes)
         keys = jax.random.split(key, count + len(sizes) - 1)
         convolutions = {f"conv{i}": dense_init(keys[i], *channels[i : i + 2], window=self.window) for i in range(count)}

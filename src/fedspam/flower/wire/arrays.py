@@ -10,8 +10,6 @@ from flwr.app import Array, ArrayRecord, RecordDict
 from fedspam._internal import checks, trees
 from fedspam._internal.trees import Params
 
-__all__ = ["to_arrays", "to_params"]
-
 HEADER = "fedspam"  # the name of the record that describes a message
 STYPE = "safetensors"  # the serialization of the one array of a message
 LONE = "params"  # the name of parameters that are a lone array

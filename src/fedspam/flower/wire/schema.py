@@ -5,7 +5,6 @@ message and reply. It leaves out the cohort size, which only the server needs.
 """
 
 import functools
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -77,15 +76,8 @@ class Schema:
         }
         key = f"{describe.digest(essence)} {jax.tree.structure((algorithm, params))}"
         if key not in _KNOWN:
-            _KNOWN[key] = cls._derived(algorithm, params, essence)
-        return _KNOWN[key]
-
-    @classmethod
-    def _derived(cls, algorithm: Any, params: Params, essence: dict[str, Any]) -> "Schema":
-        plan = ledger.plan(algorithm, params, NodePopulation(2**31))
-        description = {
-            **essence,
-            "exchanges": {
+            plan = ledger.plan(algorithm, params, NodePopulation(2**31))
+            exchanges = {
                 f"{phase} {exchange.label}": {
                     "message": _signature(dict(exchange.message)),
                     "sent": sorted(exchange.sent),
@@ -93,18 +85,14 @@ class Schema:
                 }
                 for phase, exchanges in (("start", plan.start), ("round", plan.round))
                 for exchange in exchanges
-            },
-        }
-        stateful = frozenset(name for name, work in works_of(algorithm).items() if terms_of(work).stateful)
-        return cls(plan, description, stateful)
+            }
+            stateful = frozenset(name for name, work in works_of(algorithm).items() if terms_of(work).stateful)
+            _KNOWN[key] = cls(plan, {**essence, "exchanges": exchanges}, stateful)
+        return _KNOWN[key]
 
     @functools.cached_property
     def digest(self) -> str:
         return describe.digest(self.description)[:32]
-
-    @functools.cached_property
-    def text(self) -> str:
-        return json.dumps(self.description, allow_nan=False)
 
     def exchange(self, phase: str, label: str) -> Exchange | None:
         """The exchange of that label in the start of the method or in its rounds."""
