@@ -1,5 +1,7 @@
 """The secure sum: its arithmetic, its protocol on clients that come and go, and what it refuses."""
 
+import secrets
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -8,6 +10,7 @@ import pytest
 pytest.importorskip("flwr", reason="needs Flower: pip install 'fedspam[flower]'")
 
 from flwr.app import ConfigRecord, Error, Message, RecordDict
+from flwr.common.secure_aggregation.crypto.shamir import create_shares
 
 from fedspam import simulate, spam_pp
 from fedspam.federation.aggregation import Median
@@ -34,7 +37,7 @@ def a_party(count, length, seed=0):
     random = np.random.default_rng(seed)
     values = random.normal(size=(count, length))
     words = [masks.to_fixed(row, 32, count) for row in values]
-    pairs, seeds = [masks.Pair.fresh() for _ in range(count)], [masks.fresh_seed() for _ in range(count)]
+    pairs, seeds = [masks.Pair.fresh() for _ in range(count)], [secrets.token_bytes(masks.SEED) for _ in range(count)]
     publics = {id: pair.public for id, pair in enumerate(pairs)}
     sent = {id: masks.mask(words[id], id, seeds[id], pairs[id], publics, "session") for id in range(count)}
     return values, words, pairs, dict(enumerate(seeds)), publics, sent
@@ -81,8 +84,8 @@ def test_masks_depend_on_the_session_and_on_both_keys():
 
 
 def test_shares_below_the_threshold_reveal_nothing():
-    secret = masks.fresh_seed()
-    shares = masks.split(secret, 3, 5)
+    secret = secrets.token_bytes(masks.SEED)
+    shares = create_shares(secret, 3, 5)
     assert masks.join(shares[1:4], 3) == masks.join([shares[4], shares[0], shares[2]], 3) == secret
     with pytest.raises(ValueError, match="2 shares are not enough; 3 are needed"):
         masks.join(shares[:2], 3)

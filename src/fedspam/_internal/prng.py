@@ -85,6 +85,21 @@ def permuted(
     return lax.while_loop(lambda value: jnp.any(value >= count), walk, value)
 
 
+def draw(key: Key[Array, ""], count: int, size: int, replace: bool) -> UInt32[Array, " count"]:
+    """`count` uniform ids below `size`: distinct unless `replace`, at a cost that grows with `count` alone."""
+    checks.whole("cohort size", count, 1)
+    if replace:
+        return jax.random.bits(key, (count,), jnp.uint32) % jnp.uint32(size)
+    if count > size:
+        raise ValueError(
+            f"cohort size = {count} is larger than the population of {size} clients; "
+            f"draw at most {size}, or sample with replace=True"
+        )
+    if count == 1:
+        return index(key, size)[None]
+    return permuted(key, jnp.arange(count, dtype=jnp.uint32), size)
+
+
 def _mix(value: UInt32[Array, "*shape"]) -> UInt32[Array, "*shape"]:
     """The finalizer of MurmurHash3: every input bit reaches every output bit."""
     value = (value ^ (value >> 16)) * jnp.uint32(0x85EBCA6B)

@@ -9,6 +9,7 @@ Three kinds of population serve the same protocol:
 All of them are pytrees, so that their data enters a compiled function as an argument.
 """
 
+from fedspam._internal.prng import draw as draw
 from fedspam.clients.faults import Faults as Faults
 from fedspam.clients.generated import DataOracle as DataOracle
 from fedspam.clients.generated import Generated as Generated
@@ -19,7 +20,6 @@ from fedspam.clients.protocol import Ids as Ids
 from fedspam.clients.protocol import Loss as Loss
 from fedspam.clients.protocol import Oracle as Oracle
 from fedspam.clients.protocol import Population as Population
-from fedspam.clients.protocol import draw as draw
 from fedspam.clients.ragged import Ragged as Ragged
 from fedspam.clients.ragged import RaggedOracle as RaggedOracle
 from fedspam.clients.ragged import with_several_capacities as with_several_capacities

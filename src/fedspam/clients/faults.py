@@ -1,7 +1,7 @@
 """Faults of a simulation: clients that do not reply, reply late, reply NaN, or attack."""
 
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -10,11 +10,7 @@ from jaxtyping import Array, Bool, Key, PyTree, UInt32
 from fedspam._internal import checks, prng, trees
 from fedspam._internal.trees import struct
 
-
-class Attack(Protocol):
-    """How an adversary changes its reply."""
-
-    def __call__(self, reply: PyTree) -> PyTree: ...
+Attack = Callable[[PyTree], PyTree]  # how an adversary changes its reply
 
 
 @struct

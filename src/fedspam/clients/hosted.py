@@ -6,11 +6,11 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float, Key, UInt32
+from jaxtyping import Array, Float, Key, UInt32
 
-from fedspam._internal import checks
+from fedspam._internal import checks, prng
 from fedspam._internal.trees import Params, Scalar, static, struct
-from fedspam.clients.protocol import Ids, draw
+from fedspam.clients.protocol import Ids
 
 
 @struct
@@ -23,7 +23,25 @@ class HostedOracle:
 
     def __call__(self, params: Params, key: Key[Array, ""] | None = None) -> Scalar:
         seed = jnp.zeros(2, jnp.uint32) if key is None else jax.random.key_data(key).astype(jnp.uint32)[:2]
-        return _hosted(self.answer, self.id, seed, jnp.array(key is not None), params)
+        dtype, seeded = jnp.result_type(*jax.tree.leaves(params)), key is not None
+
+        def on_host(id: Any, seed: Any, params: Any) -> tuple[Any, Any]:
+            minibatch = (int(seed[0]), int(seed[1])) if seeded else None
+            value, gradient = self.answer(int(id), jax.tree.map(np.asarray, params), minibatch)
+            fitted = lambda leaf, like: np.asarray(leaf, like.dtype).reshape(like.shape)
+            return np.asarray(value, dtype), jax.tree.map(fitted, gradient, params)
+
+        def both(params: Params) -> tuple[Scalar, Params]:
+            shapes = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), params)
+            like = (jax.ShapeDtypeStruct((), dtype), shapes)
+            return jax.pure_callback(on_host, like, self.id, seed, params, vmap_method="sequential")
+
+        @jax.custom_vjp
+        def loss(params: Params) -> Scalar:
+            return both(params)[0]
+
+        loss.defvjp(both, lambda gradient, cotangent: (jax.tree.map(lambda leaf: cotangent * leaf, gradient),))
+        return loss(params)
 
 
 @struct
@@ -51,38 +69,8 @@ class Hosted:
         return self.count
 
     def sample(self, key: Key[Array, ""], count: int) -> Ids:
-        return draw(key, count, self.size, self.replace)
+        return prng.draw(key, count, self.size, self.replace)
 
     def client(self, id: UInt32[Array, ""]) -> HostedOracle:
         weight = jnp.ones(()) if self.weights is None else self.weights[id]
         return HostedOracle(id, weight, answer=self.answer)
-
-
-def _hosted(
-    answer: Callable[..., Any],
-    id: UInt32[Array, ""],
-    seed: UInt32[Array, " 2"],
-    seeded: Bool[Array, ""],
-    params: Params,
-) -> Scalar:
-    dtype = jnp.result_type(*jax.tree.leaves(params))
-
-    def on_host(id: Any, seed: Any, seeded: Any, params: Any) -> tuple[Any, Any]:
-        minibatch = (int(seed[0]), int(seed[1])) if bool(seeded) else None
-        value, gradient = answer(int(id), jax.tree.map(np.asarray, params), minibatch)
-        gradient = jax.tree.map(lambda leaf, like: np.asarray(leaf, like.dtype).reshape(like.shape), gradient, params)
-        return np.asarray(value, dtype), gradient
-
-    def both(params: Params) -> tuple[Scalar, Params]:
-        shapes = (
-            jax.ShapeDtypeStruct((), dtype),
-            jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), params),
-        )
-        return jax.pure_callback(on_host, shapes, id, seed, seeded, params, vmap_method="sequential")
-
-    @jax.custom_vjp
-    def loss(params: Params) -> Scalar:
-        return both(params)[0]
-
-    loss.defvjp(both, lambda gradient, cotangent: (jax.tree.map(lambda leaf: cotangent * leaf, gradient),))
-    return loss(params)

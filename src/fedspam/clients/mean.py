@@ -5,12 +5,11 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from jax import lax
-from jaxtyping import Array, Bool, Key, UInt32
+from jaxtyping import Array, Bool, Key
 
 from fedspam._internal.trees import Params, Scalar, static, struct
-from fedspam.clients import gather
 from fedspam.clients.protocol import Ids, Population
-from fedspam.clients.ragged import Ragged, RaggedOracle, with_several_capacities
+from fedspam.clients.ragged import Ragged, RaggedOracle, take_rows, with_several_capacities
 
 
 @struct
@@ -81,7 +80,7 @@ class MeanOracle:
         counts = jnp.where(kept, clients.counts(self.ids), 0)
         ends = jnp.cumsum(counts)
         # from a row's place in the blocks to its place in the population's arrays
-        shifts = gather.rows(clients.offsets, self.ids) - (ends - counts)
+        shifts = take_rows(clients.offsets, self.ids) - (ends - counts)
         share = clients.factor(self.ids, counts) / jnp.maximum(counts, 1)
         block = self.chunk * clients.capacities[0]
 
@@ -89,30 +88,22 @@ class MeanOracle:
             place = index * block + jnp.arange(block)
             inside = jnp.minimum(place, ends[-1] - 1)
             client = jnp.searchsorted(ends, inside, side="right")
-            losses = clients.loss(params, gather.rows(clients.examples, shifts[client] + inside))
+            losses = clients.loss(params, take_rows(clients.examples, shifts[client] + inside))
             return jnp.sum(jnp.where(place < ends[-1], share[client].astype(losses.dtype) * losses, 0))
 
         return part, (ends[-1] + block - 1) // block
 
     def _total(self, params: Params, key: Key[Array, ""] | None, ids: Ids, kept: Bool[Array, " chunk"]) -> Scalar:
         own_key = lambda id: None if key is None else jax.random.fold_in(key, id)
+        client: Any = self.population.client
         if ids.shape[0] == 1:
-            return self.population.client(ids[0])(params, own_key(ids[0])) * kept[0]
-        first = self.population.client(ids[0])
-        if isinstance(first, RaggedOracle):
+            return client(ids[0])(params, own_key(ids[0])) * kept[0]
+        if isinstance(first := client(ids[0]), RaggedOracle):
             # the rows of all clients as one batch: faster than vmap over clients
-            rows, shares = jax.vmap(lambda id: self._rows_and_shares(id, own_key(id)))(ids)
+            rows, shares = jax.vmap(lambda id: client(id).rows_and_shares(own_key(id)))(ids)
             flat = jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), rows)
             losses = first.loss(params, flat).reshape(shares.shape)
             shares = jnp.where(kept[:, None], shares, 0).astype(losses.dtype)
             return jnp.sum(jnp.where(shares > 0, shares * losses, 0))
-
-        def loss(id: UInt32[Array, ""]) -> Scalar:
-            return self.population.client(id)(params, own_key(id))
-
-        return jnp.sum(jnp.where(kept, jax.vmap(loss)(ids), 0))
-
-    def _rows_and_shares(self, id: UInt32[Array, ""], key: Key[Array, ""] | None) -> Any:
-        oracle = self.population.client(id)
-        assert isinstance(oracle, RaggedOracle)
-        return oracle.rows_and_shares(key)
+        losses = jax.vmap(lambda id: client(id)(params, own_key(id)))(ids)
+        return jnp.sum(jnp.where(kept, losses, 0))

@@ -1,13 +1,10 @@
-"""The protocols of a client and a population, and how ids are drawn."""
+"""The protocols of a client and a population."""
 
 from collections.abc import Callable
 from typing import Any, Protocol
 
-import jax
-import jax.numpy as jnp
 from jaxtyping import Array, Key, UInt32
 
-from fedspam._internal import checks, prng
 from fedspam._internal.trees import Params, Scalar
 
 Ids = UInt32[Array, " cohort"]
@@ -36,18 +33,3 @@ class Population(Protocol):
     def sample(self, key: Key[Array, ""], count: int) -> Ids: ...
 
     def client(self, id: UInt32[Array, ""]) -> Oracle: ...
-
-
-def draw(key: Key[Array, ""], count: int, size: int, replace: bool) -> Ids:
-    """`count` uniform ids below `size`: distinct unless `replace`, at a cost that grows with `count` alone."""
-    checks.whole("cohort size", count, 1)
-    if replace:
-        return jax.random.bits(key, (count,), jnp.uint32) % jnp.uint32(size)
-    if count > size:
-        raise ValueError(
-            f"cohort size = {count} is larger than the population of {size} clients; "
-            f"draw at most {size}, or sample with replace=True"
-        )
-    if count == 1:
-        return prng.index(key, size)[None]
-    return prng.permuted(key, jnp.arange(count, dtype=jnp.uint32), size)

@@ -1,4 +1,4 @@
-"""What the readers share: opening files that may be compressed, rows of CSV, finite numbers, missing packages."""
+"""What the readers share: opening files that may be compressed, rows of CSV, numbers, missing packages."""
 
 import bz2
 import csv
@@ -16,14 +16,7 @@ OPENERS = {".gz": gzip.open, ".bz2": bz2.open, ".xz": lzma.open}
 
 @contextmanager
 def opened(path: Path, mode: str, kind: str, **options: Any) -> Iterator[IO[Any]]:
-    """The file, decompressed as its ending says. Damage is a ValueError that names the file.
-
-    Arguments:
-        path: the file.
-        mode: 'rb' or 'rt'.
-        kind: what it should be, for the error message: 'a shard of LEAF'.
-        options: of `open`, such as encoding.
-    """
+    """The file, decompressed as its ending says. Damage is a ValueError that names the file and what it should be."""
     opener = OPENERS.get(path.suffix, open)
     try:
         with opener(path, mode, **options) as file:
@@ -47,13 +40,15 @@ def csv_rows(file: IO[str], path: Path, delimiter: str = ",") -> Iterator[tuple[
         raise ValueError(f"{path}, line {rows.line_num} is no CSV ({error}); correct it") from None
 
 
-def finite(text: str) -> float | None:
-    """The number that a text writes, or None if it is no finite number."""
+def number(text: str, path: Path, line: int, name: str, rule: str) -> float:
+    """The finite number that a text writes; anything else is refused with its place and this rule."""
     try:
         value = float(text)
     except ValueError:
-        return None
-    return value if math.isfinite(value) else None
+        value = math.nan
+    if not math.isfinite(value):
+        raise ValueError(f"{path}, line {line}: {name} is {text!r}; {rule}")
+    return value
 
 
 def missing(package: str) -> ImportError:

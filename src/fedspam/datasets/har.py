@@ -29,8 +29,7 @@ def read_har(folder: str | Path | None = None) -> Activity:
     Reyes-Ortiz, Oneto, Samà, Parra, Anguita: Transition-aware human activity recognition using smartphones, 2016.
     """
     path = data_path("har/har_features.npz", folder)
-    arrays = read_arrays(path, ("x", "y", "subject", "feature_names"))
-    features, labels, person, names = (arrays[name] for name in ("x", "y", "subject", "feature_names"))
+    features, labels, person, names = read_arrays(path, ("x", "y", "subject", "feature_names")).values()
     if features.ndim != 2 or features.shape[1:] != names.shape:
         raise ValueError(f"{path}: x has shape {features.shape} and {names.size} feature names; fetch it again")
     _check_rows(path, len(features), labels, person)
@@ -43,8 +42,7 @@ def read_har_windows(folder: str | Path | None = None) -> FederatedData:
     Each has 2.56 seconds at 50 Hz of acceleration along three axes in g and rotation about them in rad/s.
     """
     path = data_path("har/har_windows.npz", folder)
-    arrays = read_arrays(path, ("x", "y", "subject", "scale"))
-    windows, labels, person, scale = (arrays[name] for name in ("x", "y", "subject", "scale"))
+    windows, labels, person, scale = read_arrays(path, ("x", "y", "subject", "scale")).values()
     if windows.ndim != 3 or windows.shape[1:] != (128, 6) or scale.shape != (6,):
         raise ValueError(f"{path}: x has shape {windows.shape} and scale {scale.shape}; fetch it again")
     _check_rows(path, len(windows), labels, person)

@@ -6,7 +6,7 @@ from typing import NamedTuple
 import numpy as np
 from jaxtyping import Float, Integer
 
-from fedspam.datasets._reading import csv_rows, finite, opened
+from fedspam.datasets._reading import csv_rows, number, opened
 from fedspam.datasets.folder import data_path
 
 HOSPITALS = ("cleveland", "hungarian", "switzerland", "va")
@@ -59,23 +59,21 @@ def read_heart(folder: str | Path | None = None) -> Heart:
 def _read_hospital(path: Path) -> list[list[float]]:
     rows = []
     with opened(path, "rt", "the 'processed' file of UCI", encoding="ascii", newline="") as file:
-        for number, cells in csv_rows(file, path):
+        for line, cells in csv_rows(file, path):
             if len(cells) != len(COLUMNS):
                 raise ValueError(
-                    f"{path}, line {number} has {len(cells)} columns instead of {len(COLUMNS)} ({', '.join(COLUMNS)}); "
+                    f"{path}, line {line} has {len(cells)} columns instead of {len(COLUMNS)} ({', '.join(COLUMNS)}); "
                     "give the 'processed' file of UCI, without a header"
                 )
             named = dict(zip(COLUMNS, cells, strict=True))
-            rows.append([_cell(name, text, path, number) for name, text in named.items() if name not in DROPPED])
+            rows.append([_cell(name, text, path, line) for name, text in named.items() if name not in DROPPED])
     return rows
 
 
 def _cell(name: str, text: str, path: Path, line: int) -> float:
     if text.strip() == "?":
         return np.nan
-    value = finite(text)
-    if value is None:
-        raise ValueError(f"{path}, line {line}: {name} is {text!r}; it must be a number, or ? where it is missing")
+    value = number(text, path, line, name, "it must be a number, or ? where it is missing")
     if name in CATEGORIES and value not in CATEGORIES[name]:
         allowed = ", ".join(f"{level:g}" for level in CATEGORIES[name])
         raise ValueError(f"{path}, line {line}: {name} is {text!r}; it must be one of {allowed}, or ?")

@@ -7,12 +7,13 @@ import numpy as np
 from jaxtyping import Float
 
 from fedspam._internal import checks
-from fedspam.datasets._reading import finite, opened
+from fedspam.datasets._reading import number, opened
 
 # what exceeds these limits is more likely damage than data; a short compressed file can hold a long text
 MOST_FEATURES = 10**6
 MOST_NUMBERS = 2**29
 LONGEST_LINE, MOST_TEXT = 2**24, 2**30
+RULE = "it must be a finite number: correct the line"
 
 
 class Rows(NamedTuple):
@@ -74,37 +75,30 @@ def _read_lines(file: IO[str], path: Path) -> tuple[list[float], list[int], list
     columns: list[int] = []
     values: list[float] = []
     read = 0
-    for number, line in enumerate(iter(lambda: file.readline(LONGEST_LINE), ""), start=1):
+    for at, line in enumerate(iter(lambda: file.readline(LONGEST_LINE), ""), start=1):
         read += len(line)
         if len(line) == LONGEST_LINE or read > MOST_TEXT:
             raise ValueError(
-                f"{path}, line {number}: a line has at most {LONGEST_LINE} characters, a file {MOST_TEXT}; split it"
+                f"{path}, line {at}: a line has at most {LONGEST_LINE} characters, a file {MOST_TEXT}; split it"
             )
         parts = line.split("#", 1)[0].split()
         if not parts:
             continue
-        labels.append(_number(parts[0], "label", path, number))
+        labels.append(number(parts[0], path, at, "the label", RULE))
         previous = 0
         for part in parts[1:]:
             index, colon, value = part.partition(":")
             if not colon or not (index.isascii() and index.isdigit()):
                 raise ValueError(
-                    f"{path}, line {number}: {part!r} is no index:value; write one such as 3:0.5, with indices from 1"
+                    f"{path}, line {at}: {part!r} is no index:value; write one such as 3:0.5, with indices from 1"
                 )
             position = int(index)
             if position <= previous:
                 rule = "indices begin at 1" if position < 1 else f"it must be above the one before it, {previous}"
                 remedy = "add 1 to every index" if position < 1 else "sort the line and drop repeated indices"
-                raise ValueError(f"{path}, line {number}: index {position} in {part!r}: {rule}; {remedy}")
+                raise ValueError(f"{path}, line {at}: index {position} in {part!r}: {rule}; {remedy}")
             rows.append(len(labels) - 1)
             columns.append(position)
-            values.append(_number(value, f"value of index {position}", path, number))
+            values.append(number(value, path, at, f"the value of index {position}", RULE))
             previous = position
     return labels, rows, columns, values
-
-
-def _number(text: str, what: str, path: Path, line: int) -> float:
-    value = finite(text)
-    if value is None:
-        raise ValueError(f"{path}, line {line}: the {what} is {text!r}; it must be a finite number: correct the line")
-    return value

@@ -7,12 +7,13 @@ from typing import Any
 
 import numpy as np
 
-from fedspam.datasets._reading import csv_rows, finite, opened
+from fedspam.datasets._reading import csv_rows, number, opened
 from fedspam.datasets.federated import FederatedData
 from fedspam.datasets.partition import by_key
 
 ROWS = 1000  # fetched from a dataset at once
 CSV = "a table as CSV"
+RULE = "a feature must be a finite number: correct it, or leave the column out with features="
 MISSING = frozenset({"", "?", "na", "n/a", "nan", "none", "null"})
 
 
@@ -49,7 +50,7 @@ def read_csv(
     numbers: list[list[float]] = []
     with opened(path, "rt", CSV, encoding="utf-8-sig", newline="") as file:
         lines = csv_rows(file, path, delimiter)
-        names = _header(lines)
+        names = [name.strip() for name in next(lines, (0, []))[1]]
         wanted = [name for name in names if name not in (client, label)] if features is None else list(features)
         for name in (client, label, *wanted):
             if names.count(name) != 1:
@@ -60,20 +61,24 @@ def read_csv(
             if len(cells) != len(names):
                 raise ValueError(f"{path}, line {line} has {len(cells)} cells, the header {len(names)}; correct it")
             owners.append(cells[place[client]])
-            labels.append(_named(cells[place[label]].strip(), label, path, line))
-            numbers.append([_number(cells[place[name]], name, path, line) for name in wanted])
+            labels.append(cells[place[label]].strip())
+            if labels[-1].lower() in MISSING:  # it would become a class of its own
+                raise ValueError(
+                    f"{path}, line {line}: {label} is {labels[-1]!r}; a label must not be missing: fill it in, or drop "
+                    "the row"
+                )
+            numbers.append([number(cells[place[name]], path, line, name, RULE) for name in wanted])
     if not owners:
         raise ValueError(f"{path} has no rows; give a header and at least one line")
-    number, values = by_key(owners)
     examples = {"features": np.asarray(numbers).reshape(len(owners), -1), "label": _classes(labels)}
-    return FederatedData.by(examples, number, values)
+    return FederatedData.by(examples, *by_key(owners))
 
 
 def csv_columns(path: str | Path, *, delimiter: str = ",") -> list[str]:
     """The column names of a CSV file, plain or compressed."""
     path = Path(path)
     with opened(path, "rt", CSV, encoding="utf-8-sig", newline="") as file:
-        return _header(csv_rows(file, path, delimiter))
+        return [name.strip() for name in next(csv_rows(file, path, delimiter), (0, []))[1]]
 
 
 def from_table(
@@ -90,17 +95,10 @@ def from_table(
         columns: the other columns to keep; None for all.
         names: new names for columns: {'character': 'label'}.
     """
-    kept, parts = _columns(dataset, client, columns), _pieces(dataset)
-    owners: list[Any] = []
-    found: dict[str, list[Any]] = {name: [] for name in kept}
-    for piece in parts:
-        owners.extend(piece[client])
-        for name in kept:
-            found[name].append(_array(piece[name], name))
+    examples, owners = _read(dataset, client, columns, names or {})
     if not owners:
         raise ValueError("the dataset has no rows; give one with at least one")
-    number, values = by_key([str(owner) for owner in owners])
-    return FederatedData.by(_joined(found, names or {}), number, values)
+    return FederatedData.by(examples, *by_key([str(owner) for owner in owners]))
 
 
 def from_partitions(
@@ -116,27 +114,31 @@ def from_partitions(
     """
 
     def parts() -> Iterator[tuple[str, dict[str, Any]]]:
-        for number in range(int(partitioner.num_partitions)):
-            dataset = partitioner.load_partition(number)
-            kept = _columns(dataset, None, columns)
-            found: dict[str, list[Any]] = {name: [] for name in kept}
-            for piece in _pieces(dataset):
-                for name in kept:
-                    found[name].append(_array(piece[name], name))
-            if not any(found.values()):
-                raise ValueError(f"partition {number} has no rows; partition into fewer clients")
-            yield str(number), _joined(found, names or {})
+        for client in range(int(partitioner.num_partitions)):
+            examples, _ = _read(partitioner.load_partition(client), None, columns, names or {})
+            if not examples:
+                raise ValueError(f"partition {client} has no rows; partition into fewer clients")
+            yield str(client), examples
 
     return FederatedData.of(parts())
 
 
-def _columns(dataset: Any, client: str | None, columns: Sequence[str] | None) -> list[str]:
+def _read(
+    dataset: Any, client: str | None, columns: Sequence[str] | None, names: Mapping[str, str]
+) -> tuple[dict[str, np.ndarray], list[Any]]:
+    """The columns of a dataset under their new names, and the client of each row if it has a client column."""
     there: list[str] = list(dataset.column_names or ())
     kept = [name for name in there if name != client] if columns is None else list(columns)
     for name in kept if client is None else [client, *kept]:
         if name not in there:
             raise ValueError(f"the dataset has no column {name!r}, it has {', '.join(there)}; name one of them")
-    return kept
+    owners: list[Any] = []
+    found: dict[str, list[np.ndarray]] = {}
+    for piece in _pieces(dataset):
+        owners.extend(() if client is None else piece[client])
+        for name in kept:
+            found.setdefault(name, []).append(_array(piece[name], name))
+    return {names.get(name, name): np.concatenate(pieces) for name, pieces in found.items()}, owners
 
 
 def _pieces(dataset: Any) -> Iterator[Mapping[str, Sequence[Any]]]:
@@ -161,34 +163,6 @@ def _array(cells: Sequence[Any], name: str) -> np.ndarray:
     if array.dtype == object:
         raise ValueError(f"{name!r} holds objects or missing values; leave it out: columns=")
     return array
-
-
-def _joined(found: Mapping[str, list[Any]], names: Mapping[str, str]) -> dict[str, np.ndarray]:
-    return {names.get(name, name): np.concatenate(pieces) for name, pieces in found.items()}
-
-
-def _header(lines: Iterator[tuple[int, list[str]]]) -> list[str]:
-    _, cells = next(lines, (0, []))
-    return [name.strip() for name in cells]
-
-
-def _number(text: str, name: str, path: Path, line: int) -> float:
-    value = finite(text)
-    if value is None:
-        raise ValueError(
-            f"{path}, line {line}: {name} is {text!r}; a feature must be a finite number: correct it, or leave the "
-            "column out with features="
-        )
-    return value
-
-
-def _named(text: str, name: str, path: Path, line: int) -> str:
-    """The name of a class. A missing value is refused: it would become a class of its own."""
-    if text.lower() in MISSING:
-        raise ValueError(
-            f"{path}, line {line}: {name} is {text!r}; a label must not be missing: fill it in, or drop the row"
-        )
-    return text
 
 
 def _classes(labels: list[str]) -> np.ndarray:

@@ -43,7 +43,7 @@ class Client:
         fields = {name: self._held[name] for name in exchange.message}
         reply, self._memory = self._works[exchange.work](jnp.uint32(self._id), key, self._memory, fields)
         return wire.encode(
-            {"@client": np.uint32(self._id), "@round": np.uint32(round), "reply": _cast(reply, exchange.reply)}
+            {"@client": np.uint32(self._id), "@round": np.uint32(round), "reply": wire.cast(reply, exchange.reply)}
         )
 
 
@@ -121,7 +121,7 @@ class Loopback:
         if sent.keys() != exchange.sent.keys():
             raise AssertionError(f"{exchange.label} sends {sorted(sent)}, its schema says {sorted(exchange.sent)}")
         key = np.asarray(jax.random.key_data(prng.fold_name(cohort.key, work.__name__)))
-        fields = {"@key": key, "@round": np.uint32(self._wire_round), **_cast(sent, dict(exchange.sent))}
+        fields = {"@key": key, "@round": np.uint32(self._wire_round), **wire.cast(sent, dict(exchange.sent))}
         arrived: dict[int, PyTree] = {}
         for slot in self._order.permutation(cohort.size):
             id = int(cohort.ids[slot])
@@ -173,7 +173,3 @@ def run(
 
 def _by_label(exchanges: tuple[Exchange, ...]) -> dict[str, Exchange]:
     return {exchange.label: exchange for exchange in exchanges}
-
-
-def _cast(tree: PyTree, like: PyTree) -> PyTree:
-    return jax.tree.map(lambda leaf, shape: np.asarray(leaf, shape.dtype), tree, like)

@@ -40,6 +40,11 @@ def decode(data: bytes, like: dict[str, PyTree]) -> dict[str, PyTree]:
     return jax.tree.unflatten(jax.tree.structure(like), [arrays[name] for name in expected])
 
 
+def cast(tree: PyTree, like: PyTree) -> PyTree:
+    """NumPy arrays in the dtypes of `like`."""
+    return jax.tree.map(lambda leaf, shape: np.asarray(leaf, shape.dtype), tree, like)
+
+
 def length(fields: dict[str, PyTree]) -> int:
     """The number of bytes `encode` would make of fields of these shapes."""
     return len(encode(jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), fields)))

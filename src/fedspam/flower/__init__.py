@@ -30,4 +30,4 @@ def __getattr__(name: str) -> Any:
         raise ModuleNotFoundError(
             f"fedspam.flower.{name} needs Flower, which is not installed: pip install 'fedspam[flower]'", name="flwr"
         ) from error
-    return next(getattr(module, name) for module in (arrays, app, grid, strategy) if name in module.__all__)
+    return next(getattr(module, name) for module in (arrays, app, grid, strategy) if hasattr(module, name))

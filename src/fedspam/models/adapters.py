@@ -5,9 +5,9 @@ difference of two gradients needs the same loss at both points.
 """
 
 import copy
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
-from types import ModuleType
 from typing import Any
 
 import jax
@@ -42,10 +42,8 @@ def from_equinox(module: Any, *, dtype: str = "float32", regularization: float =
     >>> model.logits(model.init(0), jax.numpy.ones((5, 4))).shape
     (5, 3)
     """
-    try:
+    with _needs("equinox"):
         import equinox
-    except ImportError:
-        raise _missing("equinox") from None
     parts = jax.tree.leaves(module, is_leaf=lambda part: isinstance(part, equinox.nn.BatchNorm))
     _refuse_batch_norm(part for part in parts if isinstance(part, equinox.nn.BatchNorm))
     params, rest = equinox.partition(equinox.nn.inference_mode(module), equinox.is_inexact_array)
@@ -64,11 +62,8 @@ def from_flax(module: Any, *, dtype: str = "float32", regularization: float = 0.
     >>> model.logits(model.init(0), jax.numpy.ones((5, 4))).shape
     (5, 3)
     """
-    try:
+    with _needs("flax"):
         from flax import nnx
-    except ImportError:
-        raise _missing("flax") from None
-
     _refuse_batch_norm(part for _, part in nnx.iter_graph(module) if isinstance(part, nnx.BatchNorm))
     graph, state, rest = nnx.split(module, nnx.Param, ...)
     first = nnx.to_pure_dict(state)
@@ -94,10 +89,8 @@ def from_torch(module: Any, *, regularization: float = 0.0) -> Model:
     >>> model.logits(model.init(0), jax.numpy.ones((5, 4))).shape
     (5, 3)
     """
-    try:
+    with _needs("torch"):
         import torch
-    except ImportError:
-        raise _missing("torch") from None
     module = copy.deepcopy(module).eval()
     norms = torch.nn.modules.batchnorm._BatchNorm
     _refuse_batch_norm(part for part in module.modules() if isinstance(part, norms))
@@ -107,61 +100,52 @@ def from_torch(module: Any, *, regularization: float = 0.0) -> Model:
         raise ValueError(
             f"the module has parameters of {sorted(map(str, kinds))}; convert it to one dtype, as with .float()"
         )
-    host = _OnHost(torch, module)
-    return Model(Adapted(first, lambda params, x: _called(host, params, x)), str(kinds.pop()), regularization)
+    return Model(Adapted(first, _OnHost(torch, module)), str(kinds.pop()), regularization)
 
 
 @dataclass(frozen=True, eq=False)
 class _OnHost:
-    """A PyTorch module that takes and returns NumPy arrays."""
+    """The scores of a PyTorch module, by callbacks to the host."""
 
-    torch: ModuleType
+    torch: Any
     module: Any
 
-    def scores(self, params: dict[str, np.ndarray], inputs: np.ndarray) -> np.ndarray:
+    def __call__(self, params: Params, inputs: Any) -> Any:
         with self.torch.no_grad():
-            return self._run(self._tensors(params), inputs).numpy()
+            blank = self.torch.zeros(inputs.shape, dtype=getattr(self.torch, str(inputs.dtype)))
+            shape = tuple(self.module(blank).shape)
+        like = jax.ShapeDtypeStruct(shape, jax.tree.leaves(params)[0].dtype)
 
-    def pullback(
-        self, params: dict[str, np.ndarray], inputs: np.ndarray, cotangent: np.ndarray
-    ) -> dict[str, np.ndarray]:
-        leaves = {name: leaf.requires_grad_() for name, leaf in self._tensors(params).items()}
+        @jax.custom_vjp
+        def scores(params: Params) -> Any:
+            call = lambda params, x: self._scores(params, x).astype(like.dtype)
+            return jax.pure_callback(call, like, params, inputs, vmap_method="sequential")
+
+        def back(params: Params, cotangent: Any) -> tuple[Params]:
+            shapes = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), params)
+            return (jax.pure_callback(self._pullback, shapes, params, inputs, cotangent, vmap_method="sequential"),)
+
+        scores.defvjp(lambda params: (scores(params), params), back)
+        return scores(params)
+
+    def _scores(self, params: dict[str, Any], inputs: Any) -> np.ndarray:
+        with self.torch.no_grad():
+            return self._run({name: self._tensor(leaf) for name, leaf in params.items()}, inputs).numpy()
+
+    def _pullback(self, params: dict[str, Any], inputs: Any, cotangent: Any) -> dict[str, np.ndarray]:
+        leaves = {name: self._tensor(leaf).requires_grad_() for name, leaf in params.items()}
         with self.torch.enable_grad():
             scores = self._run(leaves, inputs)
-        along = self.torch.from_numpy(np.array(cotangent))
-        found = self.torch.autograd.grad(scores, list(leaves.values()), along, allow_unused=True)
-        return {
-            name: np.zeros_like(params[name]) if gradient is None else gradient.numpy()
-            for name, gradient in zip(leaves, found, strict=True)
-        }
+        found = self.torch.autograd.grad(
+            scores, list(leaves.values()), self._tensor(cotangent), allow_unused=True, materialize_grads=True
+        )
+        return {name: gradient.numpy() for name, gradient in zip(leaves, found, strict=True)}
 
-    def _tensors(self, params: dict[str, np.ndarray]) -> dict[str, Any]:
-        # copies, because JAX's arrays are read-only
-        return {name: self.torch.from_numpy(np.array(leaf)) for name, leaf in params.items()}
+    def _tensor(self, array: Any) -> Any:
+        return self.torch.from_numpy(np.array(array))  # a copy, because JAX's arrays are read-only
 
-    def _run(self, params: dict[str, Any], inputs: np.ndarray) -> Any:
-        return self.torch.func.functional_call(self.module, params, (self.torch.from_numpy(np.array(inputs)),))
-
-
-def _called(host: _OnHost, params: Params, inputs: Any) -> Any:
-    numpy = lambda tree: jax.tree.map(np.asarray, tree)
-    with host.torch.no_grad():
-        blank = host.torch.zeros(inputs.shape, dtype=getattr(host.torch, str(inputs.dtype)))
-        shape = tuple(host.module(blank).shape)
-    like = jax.ShapeDtypeStruct(shape, jax.tree.leaves(params)[0].dtype)
-
-    @jax.custom_vjp
-    def scores(params: Params) -> Any:
-        call = lambda params, x: host.scores(numpy(params), np.asarray(x)).astype(like.dtype)
-        return jax.pure_callback(call, like, params, inputs, vmap_method="sequential")
-
-    def back(params: Params, cotangent: Any) -> tuple[Params]:
-        call = lambda params, x, along: host.pullback(numpy(params), np.asarray(x), np.asarray(along))
-        shapes = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), params)
-        return (jax.pure_callback(call, shapes, params, inputs, cotangent, vmap_method="sequential"),)
-
-    scores.defvjp(lambda params: (scores(params), params), back)
-    return scores(params)
+    def _run(self, params: dict[str, Any], inputs: Any) -> Any:
+        return self.torch.func.functional_call(self.module, params, (self._tensor(inputs),))
 
 
 def _refuse_batch_norm(found: Iterable[Any]) -> None:
@@ -172,5 +156,9 @@ def _refuse_batch_norm(found: Iterable[Any]) -> None:
         )
 
 
-def _missing(name: str) -> ImportError:
-    return ImportError(f"{name} is not installed; install it with: pip install 'fedspam[{name}]'")
+@contextmanager
+def _needs(name: str) -> Iterator[None]:
+    try:
+        yield
+    except ImportError:
+        raise ImportError(f"{name} is not installed; install it with: pip install 'fedspam[{name}]'") from None

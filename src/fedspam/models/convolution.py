@@ -80,23 +80,17 @@ def convolve(
         )
     dilation = (1,) * axes if dilation is None else tuple(dilation)
     reach = tuple((size - 1) * step + 1 for size, step in zip(window, dilation, strict=True))
-    inputs = _padded(inputs, reach, tuple(strides), padding)
-    method = _method(kernel.shape, tuple(strides), dilation)
-    if method == "winograd":
-        return _winograd(inputs, kernel)
-    if method == "native":
-        return _native(inputs, kernel, tuple(strides), dilation)
-    return _by_patches(inputs, kernel, tuple(strides), dilation)
-
-
-def _method(kernel: tuple[int, ...], strides: tuple[int, ...], dilation: tuple[int, ...]) -> str:
-    """The fastest way on the default device."""
+    lead = inputs.ndim - axes - 1
+    pads = lax.padtype_to_pads(inputs.shape[lead:-1], reach, strides, padding) if isinstance(padding, str) else padding
+    if any(side for pad in pads for side in pad):
+        config = [(0, 0, 0)] * lead + [(low, high, 0) for low, high in pads] + [(0, 0, 0)]
+        inputs = lax.pad(inputs, jnp.zeros((), inputs.dtype), config)
     if jax.default_backend() != "cpu":
-        return "native"
+        return _native(inputs, kernel, tuple(strides), dilation)
     # with few channels the transforms cost more than the products they save
-    if kernel[:-2] == (3, 3) and kernel[-2] >= WINOGRAD_CHANNELS and {*strides, *dilation} == {1}:
-        return "winograd"
-    return "patches"
+    if window == (3, 3) and kernel.shape[-2] >= WINOGRAD_CHANNELS and {*strides, *dilation} == {1}:
+        return _winograd(inputs, kernel)
+    return _by_patches(inputs, kernel, tuple(strides), dilation)
 
 
 def _by_patches(
@@ -155,15 +149,9 @@ def _winograd(
     return result[:, :high, :wide].reshape(*batch, high, wide, kernel.shape[-1])
 
 
-@partial(jax.custom_vjp, nondiff_argnums=(2, 3))
-def _native(
-    inputs: Float[Array, "..."], kernel: Float[Array, "..."], strides: tuple[int, ...], dilation: tuple[int, ...]
-) -> Float[Array, "..."]:
-    """XLA's convolution; under ``vmap`` over the kernel, patches."""
-    return _forward(inputs, kernel, strides, dilation)
-
-
 def _forward(inputs: Any, kernel: Any, strides: tuple[int, ...], dilation: tuple[int, ...]) -> Any:
+    """XLA's convolution; under ``vmap`` over the kernel, patches."""
+
     @jax.custom_batching.custom_vmap
     def forward(inputs: Any, kernel: Any) -> Any:
         return _library(inputs, kernel, strides, dilation)
@@ -178,11 +166,7 @@ def _forward(inputs: Any, kernel: Any, strides: tuple[int, ...], dilation: tuple
     return forward(inputs, kernel)
 
 
-def _native_forward(inputs: Any, kernel: Any, strides: Any, dilation: Any) -> tuple[Any, Any]:
-    return _forward(inputs, kernel, strides, dilation), (inputs, kernel)
-
-
-def _native_backward(strides: Any, dilation: Any, kept: Any, cotangent: Any) -> tuple[Any, Any]:
+def _backward(strides: Any, dilation: Any, kept: Any, cotangent: Any) -> tuple[Any, Any]:
     def back(method: Any, inputs: Any, kernel: Any, cotangent: Any) -> tuple[Any, Any]:
         return jax.vjp(lambda x, k: method(x, k, strides, dilation), inputs, kernel)[1](cotangent)
 
@@ -207,7 +191,8 @@ def _each(size: int, batched: Sequence[bool], *operands: Any) -> tuple[Any, ...]
     )
 
 
-_native.defvjp(_native_forward, _native_backward)
+_native = jax.custom_vjp(_forward, nondiff_argnums=(2, 3))
+_native.defvjp(lambda inputs, kernel, *rest: (_forward(inputs, kernel, *rest), (inputs, kernel)), _backward)
 
 
 def _library(inputs: Any, kernel: Any, strides: tuple[int, ...], dilation: tuple[int, ...]) -> Any:
@@ -285,14 +270,3 @@ def conv_general_dilated(
             batch_group_count, **options,
         )  # fmt: skip
     return convolve(lhs, rhs, strides=window_strides, padding=padding, dilation=rhs_dilation)
-
-
-def _padded(
-    inputs: Float[Array, "..."], reach: tuple[int, ...], strides: tuple[int, ...], padding: Padding
-) -> Float[Array, "..."]:
-    lead = inputs.ndim - len(reach) - 1
-    pads = lax.padtype_to_pads(inputs.shape[lead:-1], reach, strides, padding) if isinstance(padding, str) else padding
-    if not any(side for pad in pads for side in pad):
-        return inputs
-    config = [(0, 0, 0)] * lead + [(low, high, 0) for low, high in pads] + [(0, 0, 0)]
-    return lax.pad(inputs, jnp.zeros((), inputs.dtype), config)

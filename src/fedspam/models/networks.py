@@ -13,10 +13,10 @@ from fedspam._internal.trees import Params
 from fedspam.models.convolution import convolve, max_pool
 
 
-def dense_init(key: Key[Array, ""], inputs: int, outputs: int) -> Params:
-    """Glorot's uniform weights and a bias of zero."""
-    reach = math.sqrt(6 / (inputs + outputs))
-    kernel = jax.random.uniform(key, (inputs, outputs), jnp.float32, -reach, reach)
+def dense_init(key: Key[Array, ""], inputs: int, outputs: int, *, window: tuple[int, ...] = ()) -> Params:
+    """Glorot's uniform weights, for each tap of the window of a convolution, and a bias of zero."""
+    reach = math.sqrt(6 / (math.prod(window) * (inputs + outputs)))
+    kernel = jax.random.uniform(key, (*window, inputs, outputs), jnp.float32, -reach, reach)
     return {"bias": jnp.zeros(outputs, jnp.float32), "kernel": kernel}
 
 
@@ -24,12 +24,15 @@ def dense(params: Params, inputs: Float[Array, "... i"]) -> Float[Array, "... o"
     return inputs @ params["kernel"] + params["bias"]
 
 
-def conv_init(key: Key[Array, ""], window: tuple[int, ...], channels: int, features: int) -> Params:
-    """Glorot's uniform weights and a bias of zero."""
-    taps = math.prod(window)
-    reach = math.sqrt(6 / (taps * (channels + features)))
-    kernel = jax.random.uniform(key, (*window, channels, features), jnp.float32, -reach, reach)
-    return {"bias": jnp.zeros(features, jnp.float32), "kernel": kernel}
+def dense_layers_init(keys: Key[Array, " layers"], sizes: tuple[int, ...]) -> dict[str, Params]:
+    return {f"dense{i}": dense_init(keys[i], *sizes[i : i + 2]) for i in range(len(sizes) - 1)}
+
+
+def dense_layers(params: Params, inputs: Float[Array, "rows i"], layers: int) -> Float[Array, "rows o"]:
+    """Dense layers with ReLU between them, the last after `layers` others."""
+    for layer in range(layers):
+        inputs = jax.nn.relu(dense(params[f"dense{layer}"], inputs))
+    return dense(params[f"dense{layers}"], inputs)
 
 
 @dataclass(frozen=True)
@@ -68,37 +71,23 @@ class Perceptron:
 
     def init(self, key: Key[Array, ""]) -> Params:
         sizes = (self.inputs, *self.hidden, self.classes)
-        keys = jax.random.split(key, len(sizes) - 1)
-        return {f"dense{i}": dense_init(keys[i], *sizes[i : i + 2]) for i in range(len(sizes) - 1)}
+        return dense_layers_init(jax.random.split(key, len(sizes) - 1), sizes)
 
     def __call__(self, params: Params, inputs: Any) -> Float[Array, "rows classes"]:
-        hidden = inputs.reshape(inputs.shape[0], -1)
-        for layer in range(len(self.hidden)):
-            hidden = jax.nn.relu(dense(params[f"dense{layer}"], hidden))
-        return dense(params[f"dense{len(self.hidden)}"], hidden)
+        return dense_layers(params, inputs.reshape(inputs.shape[0], -1), len(self.hidden))
 
 
 @dataclass(frozen=True)
 class Convolutional:
-    """Convolutions with ReLU, some followed by a max pool, then dense layers.
+    """Convolutions with ReLU, some followed by a max pool, then dense layers."""
 
-    Arguments:
-        shape: of one input: its axes, then its channels; inputs of one channel may lack that axis.
-        classes: how many.
-        features: of each convolution.
-        window: of the convolutions, for each axis.
-        pools: the block of the pool after each convolution; 1 for none.
-        hidden: widths of the dense layers.
-        padding: 'VALID' or 'SAME'.
-    """
-
-    shape: tuple[int, ...]
-    classes: int
-    features: tuple[int, ...]
-    window: tuple[int, ...]
-    pools: tuple[int, ...]
-    hidden: tuple[int, ...]
-    padding: str = "VALID"
+    shape: tuple[int, ...]  # of one input: its axes, then its channels; inputs of one channel may lack that axis
+    classes: int  # how many
+    features: tuple[int, ...]  # of each convolution
+    window: tuple[int, ...]  # of the convolutions, for each axis
+    pools: tuple[int, ...]  # the block of the pool after each convolution; 1 for none
+    hidden: tuple[int, ...]  # widths of the dense layers
+    padding: str = "VALID"  # 'VALID' or 'SAME'
 
     def __post_init__(self) -> None:
         checks.one_of("padding", self.padding, ("VALID", "SAME"))
@@ -106,29 +95,26 @@ class Convolutional:
             raise ValueError(f"{len(self.features)} convolutions and {len(self.pools)} pools; give one pool for each")
         if len(self.shape) != len(self.window) + 1:
             raise ValueError(f"shape = {self.shape} must have the window's {len(self.window)} axes and the channels")
-        if min(self._inner(len(self.features))) < 1:
+        if min(self._inner) < 1:
             raise ValueError(f"shape = {self.shape} is too small for these convolutions and pools; take fewer pools")
 
-    def _inner(self, layers: int) -> tuple[int, ...]:
-        """The sizes of the axes after this many convolutions and pools."""
+    @property
+    def _inner(self) -> tuple[int, ...]:
+        """The sizes of the axes after all convolutions and pools."""
         sizes = self.shape[:-1]
-        for pool in self.pools[:layers]:
+        for pool in self.pools:
             if self.padding == "VALID":
                 sizes = tuple(size - far + 1 for size, far in zip(sizes, self.window, strict=True))
             sizes = tuple(size // pool for size in sizes)
         return sizes
 
     def init(self, key: Key[Array, ""]) -> Params:
-        channels = (self.shape[-1], *self.features)
-        flat = math.prod(self._inner(len(self.features))) * channels[-1]
+        count, channels = len(self.features), (self.shape[-1], *self.features)
+        flat = math.prod(self._inner) * channels[-1]
         sizes = (flat, *self.hidden, self.classes)
-        keys = jax.random.split(key, len(self.features) + len(sizes) - 1)
-        params = {
-            f"conv{i}": conv_init(keys[i], self.window, channels[i], channels[i + 1]) for i in range(len(self.features))
-        }
-        for i in range(len(sizes) - 1):
-            params[f"dense{i}"] = dense_init(keys[len(self.features) + i], *sizes[i : i + 2])
-        return params
+        keys = jax.random.split(key, count + len(sizes) - 1)
+        convolutions = {f"conv{i}": dense_init(keys[i], *channels[i : i + 2], window=self.window) for i in range(count)}
+        return convolutions | dense_layers_init(keys[count:], sizes)
 
     def __call__(self, params: Params, inputs: Any) -> Float[Array, "rows classes"]:
         hidden = inputs.reshape(inputs.shape[0], *self.shape)
@@ -139,7 +125,4 @@ class Convolutional:
             if pool > 1:
                 hidden = max_pool(hidden, (pool,) * len(self.window))
             hidden = jax.nn.relu(hidden)  # it commutes with the pool, after which there are fewer numbers
-        hidden = hidden.reshape(inputs.shape[0], -1)
-        for layer in range(len(self.hidden)):
-            hidden = jax.nn.relu(dense(params[f"dense{layer}"], hidden))
-        return dense(params[f"dense{len(self.hidden)}"], hidden)
+        return dense_layers(params, hidden.reshape(inputs.shape[0], -1), len(self.hidden))

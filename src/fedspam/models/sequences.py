@@ -20,20 +20,13 @@ class Recurrent:
 
     .. math:: (i, f, g, o) = x_t W + h_{t-1} U + b, \quad
         c_t = \sigma(f)\,c_{t-1} + \sigma(i)\tanh g, \quad h_t = \sigma(o)\tanh c_t
-
-    Arguments:
-        alphabet: the number of characters, of the inputs and of the scores.
-        embedding: width of a character's vector.
-        hidden: width of each LSTM.
-        layers: how many of them.
-        every: whether to predict the next character at every place, or only at the last, as LEAF does.
     """
 
-    alphabet: int
-    embedding: int
-    hidden: int
-    layers: int
-    every: bool
+    alphabet: int  # the number of characters, of the inputs and of the scores
+    embedding: int  # width of a character's vector
+    hidden: int  # width of each LSTM
+    layers: int  # how many of them
+    every: bool  # whether to predict the next character at every place, or only at the last, as LEAF does
 
     def __post_init__(self) -> None:
         for name in ("alphabet", "embedding", "hidden", "layers"):
@@ -75,23 +68,14 @@ class Recurrent:
 
 @dataclass(frozen=True)
 class Transformer:
-    """A causal transformer over characters with layer norm before each part and learned positions.
+    """A causal transformer over characters with layer norm before each part and learned positions."""
 
-    Arguments:
-        alphabet: the number of characters, of the inputs and of the scores.
-        length: the longest text.
-        width: of the residual stream.
-        heads: of attention; they divide the width.
-        layers: how many blocks.
-        every: whether to predict the next character at every place, or only at the last.
-    """
-
-    alphabet: int
-    length: int
-    width: int
-    heads: int
-    layers: int
-    every: bool
+    alphabet: int  # the number of characters, of the inputs and of the scores
+    length: int  # the longest text
+    width: int  # of the residual stream
+    heads: int  # of attention; they divide the width
+    layers: int  # how many blocks
+    every: bool  # whether to predict the next character at every place, or only at the last
 
     def __post_init__(self) -> None:
         for name in ("alphabet", "length", "width", "heads", "layers"):

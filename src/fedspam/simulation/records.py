@@ -14,7 +14,7 @@ damaged file is named, and the newest good state with a complete past is used. N
 import json
 import math
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -306,11 +306,13 @@ def read(folder: str | Path) -> tuple[dict[str, Any], dict[str, np.ndarray], dic
     if trouble is not None and facts.get("status") != "running":  # the last frame may be incomplete
         warnings.warn(f"{trouble}; the rows before it are read", stacklevel=2)
     parts = list(map(_columns, frames))
-    join = lambda tables: {
-        name: np.concatenate([table[name] for table in tables if name in table])
-        for name in dict.fromkeys(name for table in tables for name in table)
-    }
-    return facts, join([rows for rows, _ in parts]), join([probes for _, probes in parts])
+    return facts, joined([rows for rows, _ in parts]), joined([probes for _, probes in parts])
+
+
+def joined(tables: Sequence[Mapping[str, np.ndarray]]) -> dict[str, np.ndarray]:
+    """Tables one after another; a column may be missing in some of them."""
+    names = dict.fromkeys(name for table in tables for name in table)
+    return {name: np.concatenate([table[name] for table in tables if name in table]) for name in names}
 
 
 def _manifest(path: Path) -> dict[str, Any]:

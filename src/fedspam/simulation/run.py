@@ -191,7 +191,7 @@ def simulate(
             if observe is not None:
                 observe(done, row, probes[-1])
             status = ended()
-        all_rows, all_probes = _joined([part for part in rows if part]), _joined(probes)
+        all_rows, all_probes = records.joined(rows), records.joined(probes)
         status = status or _final_status(all_rows["void"], faults)
         if store is not None:
             store.finish(status)
@@ -313,7 +313,3 @@ def priced(plan: ledger.Plan, rows: Columns, rounds: int) -> dict[str, np.ndarra
 
 def _numpy(tree: Mapping[str, Any]) -> dict[str, np.ndarray]:
     return {name: np.asarray(value) for name, value in tree.items()}
-
-
-def _joined(parts: list[dict[str, np.ndarray]]) -> dict[str, np.ndarray]:
-    return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}

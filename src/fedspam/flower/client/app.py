@@ -26,11 +26,16 @@ from fedspam.flower.wire.schema import Schema
 if TYPE_CHECKING:
     from fedspam.flower.privacy.secure_client import SecureSum
 
-__all__ = ["client_app", "clients_of", "clients_with"]
-
 
 class RefusedError(ValueError):
     """Why a client refuses a message; the server receives the reason."""
+
+
+def refusal(error: RefusedError, message: Message) -> Message:
+    """The reply of a client that refuses a message."""
+    if not message.metadata.message_type.startswith(("train.", "query.")):
+        raise error  # Flower turns it into an error reply; the record below would not be read
+    return Message(RecordDict({arrays.HEADER: ConfigRecord({"refused": str(error)})}), reply_to=message)
 
 
 def clients_of(population: Population) -> Callable[[Context], Oracle]:
@@ -97,21 +102,23 @@ def client_app(
     app = ClientApp(mods=mods if secure is None else [secure.mod(), *(mods or [])])
     if secure is not None:
         secure.register(app)
-    setting = functools.partial(_setting, algorithm, params)
 
-    @app.query("whoami")
-    def whoami(message: Message, context: Context) -> Message:
-        return Message(RecordDict({arrays.HEADER: _introduce(message, context, setting)}), reply_to=message)
+    def setting(context: Context) -> tuple[Any, Params]:
+        method, like = (value(context) if _is_function(value) else value for value in (algorithm, params))
+        return method, jax.tree.map(jnp.asarray, like)
 
-    def train(message: Message, context: Context) -> Message:
-        try:
-            content = _answer(message, context, oracle, *setting(context))
-        except RefusedError as refusal:
-            content = RecordDict({arrays.HEADER: ConfigRecord({"refused": str(refusal)})})
-        return Message(content, reply_to=message)
+    def answering(content: Callable[..., RecordDict]) -> Callable[[Message, Context], Message]:
+        def answer(message: Message, context: Context) -> Message:
+            try:
+                return Message(content(message, context, oracle, *setting(context)), reply_to=message)
+            except RefusedError as error:
+                return refusal(error, message)
 
+        return answer
+
+    app.query("whoami")(answering(_introduce))
     for name in _work_names(algorithm):
-        app.train(name)(train)
+        app.train(name)(answering(_answer))
 
     @app.evaluate()
     def evaluate(message: Message, context: Context) -> Message:
@@ -141,11 +148,6 @@ def _loss(oracle: Oracle, params: Params) -> Any:
     return oracle(params)
 
 
-def _setting(algorithm: Any, params: Any, context: Context) -> tuple[Any, Params]:
-    method, like = (value(context) if _is_function(value) else value for value in (algorithm, params))
-    return method, jax.tree.map(jnp.asarray, like)
-
-
 def _is_function(value: Any) -> bool:
     """Whether a value is made from the context. Being callable is not enough: models are callable too."""
     return isinstance(value, types.FunctionType | types.MethodType | functools.partial)
@@ -171,21 +173,20 @@ def partition_of(context: Context) -> int:
     return found
 
 
-def _introduce(message: Message, context: Context, setting: Callable[[Context], tuple[Any, Params]]) -> ConfigRecord:
+def _introduce(
+    message: Message, context: Context, oracle: Callable[[Context], Oracle], algorithm: Any, params: Params
+) -> RecordDict:
     server = message.content.config_records[arrays.HEADER]
-    try:
-        client, schema = partition_of(context), Schema.of(*setting(context))
-        if server["schema"] != schema.digest:
-            differences = schema.differences(json.loads(str(server["description"])))
-            raise RefusedError(
-                f"client {client} differs from the server: {'; '.join(differences[:4])}. "
-                "Give both the same method, solver and parameters"
-            )
-    except RefusedError as refusal:
-        return ConfigRecord({"refused": str(refusal)})
-    count = context.node_config.get("num-partitions", 0)
-    facts = {"partition-id": client, "num-partitions": int(count), "fedspam": __version__, "schema": schema.digest}
-    return ConfigRecord(facts)
+    client, schema = partition_of(context), Schema.of(algorithm, params)
+    if server["schema"] != schema.digest:
+        differences = schema.differences(json.loads(str(server["description"])))
+        raise RefusedError(
+            f"client {client} differs from the server: {'; '.join(differences[:4])}. "
+            "Give both the same method, solver and parameters"
+        )
+    count = int(context.node_config.get("num-partitions", 0))
+    facts = {"partition-id": client, "num-partitions": count, "fedspam": __version__, "schema": schema.digest}
+    return RecordDict({arrays.HEADER: ConfigRecord(facts)})
 
 
 def _answer(
@@ -214,7 +215,7 @@ def _answer(
     reply, after = perform(algorithm, oracle(context), np.uint32(client), key, before, fields, name=exchange.work)
     if exchange.work in schema.stateful:
         memory.keep(after, becomes, {version, settled})
-    answer = {"@client": np.uint32(client), "@round": np.uint32(round), "reply": arrays.cast(reply, exchange.reply)}
+    answer = {"@client": np.uint32(client), "@round": np.uint32(round), "reply": wire.cast(reply, exchange.reply)}
     return RecordDict({
         "arrays": arrays.enclose(wire.encode(answer)),
         arrays.HEADER: ConfigRecord({"schema": schema.digest, "exchange": label}),

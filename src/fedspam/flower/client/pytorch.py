@@ -15,8 +15,6 @@ from flwr.app import Context
 from fedspam.clients import HostedOracle
 from fedspam.flower.client.app import partition_of, rows_of
 
-__all__ = ["torch_oracle", "torch_params"]
-
 
 def torch_params(module: Any) -> dict[str, Any]:
     """The trained parameters of a module by name, for `client_app` and `to_arrays`."""

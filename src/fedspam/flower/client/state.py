@@ -25,14 +25,7 @@ HELD, HELD_FIELDS = "fedspam-held", "fedspam-held-fields"
 
 
 class Memory:
-    """The memory of one client by version: the number of the exchange that left it.
-
-    Arguments:
-        context: Flower's context, which keeps the memory during a run.
-        first: the memory before the first exchange.
-        run: identifies the run, so that memories of other runs are not used.
-        client: the id of the client.
-    """
+    """The memory of one client by version: the number of the exchange that left it."""
 
     def __init__(self, context: Context, first: PyTree, run: str, client: int) -> None:
         self._context, self._first, self._run = context, jax.tree.map(jnp.asarray, first), run
@@ -51,7 +44,7 @@ class Memory:
         if not jax.tree.leaves(self._first):
             return
         stored = {number: data for number, data in self._stored().items() if number in others}
-        stored[version] = wire.encode({"memory": arrays.cast(memory, self._first)})
+        stored[version] = wire.encode({"memory": wire.cast(memory, self._first)})
         if self._path is not None:
             self._path.parent.mkdir(parents=True, exist_ok=True)
             columns = {str(number): np.frombuffer(data, np.uint8) for number, data in stored.items()}

@@ -12,8 +12,6 @@ from fedspam._internal import checks
 from fedspam.flower.client.app import RefusedError
 from fedspam.flower.privacy.mods import GRADIENTS, Coverage, Values, treated
 
-__all__ = ["Clipping", "clipping_mod"]
-
 
 @dataclass(frozen=True)
 class Clipping:

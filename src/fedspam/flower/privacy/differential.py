@@ -26,8 +26,6 @@ from fedspam._internal import checks
 from fedspam.flower.privacy.clipping import Clipping
 from fedspam.flower.privacy.mods import GRADIENTS, Coverage, Values, treated
 
-__all__ = ["Privacy"]
-
 
 @dataclass(frozen=True)
 class Privacy:

@@ -11,14 +11,13 @@ Bonawitz et al.: Practical secure aggregation for privacy-preserving machine lea
 
 import hashlib
 import hmac
-import secrets
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms
-from flwr.common.secure_aggregation.crypto.shamir import combine_shares, create_shares
+from flwr.common.secure_aggregation.crypto.shamir import combine_shares
 from flwr.common.secure_aggregation.crypto.symmetric_encryption import generate_shared_key
 from flwr.supercore.primitives.asymmetric import bytes_to_public_key, public_key_to_bytes
 
@@ -96,15 +95,8 @@ def pair_seed(mine: Pair, public: bytes, session: str) -> bytes:
 
 
 def mask(words: np.ndarray, me: int, own: bytes, mine: Pair, publics: Mapping[int, bytes], session: str) -> np.ndarray:
-    """The masked words, which a client sends instead of its words.
-
-    Arguments:
-        me: the id of the client.
-        own: the seed b of its own mask.
-        mine: its key pair for masks.
-        publics: the public keys of all clients in the sum, by id.
-        session: identifies the sum, so that no mask is used twice.
-    """
+    """The masked words that client `me` sends: under its own seed b, its key pair for masks, and the public keys of all
+    clients in the sum. The session identifies the sum, so that no mask is used twice."""
     masked = words + stream(own, len(words))
     for other, public in publics.items():
         if other != me:
@@ -120,15 +112,8 @@ def unmask(
     publics: Mapping[int, bytes],
     session: str,
 ) -> np.ndarray:
-    """The sum of the words of the clients whose masked words arrived.
-
-    Arguments:
-        masked: the masked words that arrived, by id.
-        own: the seed b of each of these clients.
-        lost: the key pairs of clients that are in the masks and whose words did not arrive.
-        publics: the public keys of all clients in the masks.
-        session: as in `mask`.
-    """
+    """The sum of the words of the clients whose masked words arrived, from their own seeds b, and from the key pairs of
+    the clients in the masks whose words are lost."""
     length = len(next(iter(masked.values())))
     total = np.zeros(length, np.uint64)
     for me, words in masked.items():
@@ -137,15 +122,6 @@ def unmask(
             shared = stream(pair_seed(pair, publics[me], session), length)
             total = total - shared if me < other else total + shared
     return total
-
-
-def fresh_seed() -> bytes:
-    return secrets.token_bytes(SEED)
-
-
-def split(secret: bytes, threshold: int, count: int) -> list[bytes]:
-    """Shares of a secret: any `threshold` of them reveal it, fewer reveal nothing."""
-    return create_shares(secret, threshold, count)
 
 
 def join(shares: Iterable[bytes], threshold: int) -> bytes:

@@ -9,12 +9,12 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from flwr.app import ConfigRecord, Context, Message, RecordDict
+from flwr.app import Context, Message
 from flwr.clientapp.typing import ClientAppCallable, Mod
 
 from fedspam._internal import strict
 from fedspam.federation import wire
-from fedspam.flower.client.app import RefusedError
+from fedspam.flower.client.app import RefusedError, refusal
 from fedspam.flower.wire import arrays
 
 GRADIENTS = ("starting_gradient", "gradient", "difference", "change")  # works whose replies are gradients
@@ -27,10 +27,6 @@ Values = dict[str, np.ndarray]
 class Coverage:
     """Which messages a mod covers.
 
-    Arguments:
-        works: the client works whose replies it protects.
-        in_clear: message types that may pass unprotected, such as ``"train.prox"`` or ``"evaluate"``.
-
     >>> Coverage(("gradient",), in_clear=("train.prox",)).covers("train.gradient")
     True
     >>> Coverage(("gradient",)).covers("train.prox")
@@ -38,8 +34,8 @@ class Coverage:
     fedspam.flower.client.app.RefusedError: 'train.prox' is neither covered nor allowed in clear: ...
     """
 
-    works: tuple[str, ...] = GRADIENTS
-    in_clear: tuple[str, ...] = ()
+    works: tuple[str, ...] = GRADIENTS  # whose replies it protects
+    in_clear: tuple[str, ...] = ()  # message types that may pass unprotected, such as "train.prox" or "evaluate"
 
     def __post_init__(self) -> None:
         if not self.works or isinstance(self.works, str):
@@ -77,13 +73,6 @@ def treated(treat: Callable[[Values], Values], coverage: Coverage) -> Mod:
         return reply
 
     return mod
-
-
-def refusal(error: RefusedError, message: Message) -> Message:
-    """The reply of a client that refuses a message."""
-    if not message.metadata.message_type.startswith(("train.", "query.")):
-        raise error  # Flower turns it into an error reply; the record below would not be read
-    return Message(RecordDict({arrays.HEADER: ConfigRecord({"refused": str(error)})}), reply_to=message)
 
 
 def not_refused(reply: Message) -> bool:

@@ -11,6 +11,7 @@ Bonawitz et al.: Practical secure aggregation for privacy-preserving machine lea
 """
 
 import math
+import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, cast
@@ -19,6 +20,7 @@ import numpy as np
 from flwr.app import ConfigRecord, Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.clientapp.typing import ClientAppCallable, Mod
+from flwr.common.secure_aggregation.crypto.shamir import create_shares
 from flwr.common.secure_aggregation.crypto.symmetric_encryption import decrypt, encrypt
 from flwr.common.secure_aggregation.secaggplus_utils import (
     share_keys_plaintext_concat,
@@ -26,12 +28,10 @@ from flwr.common.secure_aggregation.secaggplus_utils import (
 )
 
 from fedspam._internal import checks
-from fedspam.flower.client.app import RefusedError, partition_of
+from fedspam.flower.client.app import RefusedError, partition_of, refusal
 from fedspam.flower.privacy import masks
-from fedspam.flower.privacy.mods import GRADIENTS, Coverage, not_refused, opened, refusal, rewrite
+from fedspam.flower.privacy.mods import Coverage, not_refused, opened, rewrite
 from fedspam.flower.wire import arrays
-
-__all__ = ["SecureSum"]
 
 RECORD = "secure"  # the name of the protocol's record in a message
 STATE = "fedspam.secure"  # the name of the client's record of the session
@@ -40,7 +40,7 @@ LEAST = 3  # in a sum of two, each client learns the other's reply
 
 
 @dataclass(frozen=True)
-class SecureSum:
+class SecureSum(Coverage):
     """Which exchanges are summed under masks, and how exactly.
 
     Arguments:
@@ -56,22 +56,16 @@ class SecureSum:
     7
     """
 
-    works: tuple[str, ...] = GRADIENTS
-    in_clear: tuple[str, ...] = ()
     threshold: float = 2 / 3
     least: int = LEAST
     fraction_bits: int = 32
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         checks.between("threshold", self.threshold, 0.5, 1, open_low=True)
         checks.whole("least", self.least, LEAST, remedy="in a sum of two, each client learns the other's reply")
         checks.whole("fraction_bits", self.fraction_bits, 0)
         checks.between("fraction_bits", self.fraction_bits, 0, 52)
-        _ = self.coverage
-
-    @property
-    def coverage(self) -> Coverage:
-        return Coverage(tuple(self.works), tuple(self.in_clear))
 
     def needed(self, count: int) -> int:
         """How many of `count` clients must stay."""
@@ -94,7 +88,7 @@ class SecureSum:
                 if kind in STEPS:
                     answer = STEPS[kind](self, _record(message), context)
                     return Message(RecordDict({RECORD: ConfigRecord(answer)}), reply_to=message)
-                if not self.coverage.covers(kind):
+                if not self.covers(kind):
                     return call_next(message, context)
                 record = _record(message)
                 state = _session(context, record, "shared")
@@ -162,8 +156,9 @@ def _shares(secure: SecureSum, record: ConfigRecord, context: Context) -> dict[s
     mine, pair = masks.Pair.of(_one(state, "sealing")), masks.Pair.of(_one(state, "masking"))
     if sealing[ids.index(me)] != mine.public or masking[ids.index(me)] != pair.public:
         raise RefusedError("the list holds other keys in place of its own")
-    own = masks.fresh_seed()
-    seeds, keys = (masks.split(part, threshold, count) for part in (own, pair.scalar))
+    own = secrets.token_bytes(masks.SEED)
+    # any `threshold` of the shares reveal their secret, fewer reveal nothing
+    seeds, keys = (create_shares(part, threshold, count) for part in (own, pair.scalar))
     sealed = [
         encrypt(mine.shared(sealing[place]), share_keys_plaintext_concat(me, other, seeds[place], keys[place]))
         for place, other in enumerate(ids)

@@ -1,4 +1,4 @@
-"""The server's part of the secure sum: four trips to a cohort, which reveal the sum and the clients in it."""
+"""The server's part of the secure sum: four trips to a cohort, which reveal the mean and the clients in it."""
 
 import logging
 import secrets
@@ -23,14 +23,14 @@ from fedspam.flower.server.journal import Tally
 LOG = logging.getLogger("flwr")
 Accept = Callable[[int, Message], Any]
 # how the handle sends the message of an exchange, with one record per client in addition
-Post = Callable[[Mapping[int, ConfigRecord], Accept], tuple[Trip, Tally]]
+Post = Callable[[Mapping[int, ConfigRecord], Accept], Trip]
 
 
 @dataclass
-class SecureOutcome:
-    """The result of one attempt: the sum if enough clients stayed, the clients in it, the failures and the cost."""
+class Outcome:
+    """The result of one attempt if enough clients stayed, the clients in it, the failures and the cost."""
 
-    total: PyTree | None = None
+    result: PyTree | None = None
     counted: tuple[int, ...] = ()
     failures: dict[int, Failure] = field(default_factory=dict)
     tally: Tally = field(default_factory=Tally)
@@ -38,29 +38,19 @@ class SecureOutcome:
 
 @dataclass(frozen=True)
 class SecureAttempt:
-    """One session of the protocol.
-
-    Arguments:
-        secure: the settings, the same as on the clients.
-        grid: Flower's grid.
-        nodes: the nodes by client.
-        timeout: the deadline of each trip, in seconds.
-        needed: the number of clients that must be in the sum; the protocol may need more.
-        exchange: the exchange whose replies are summed.
-        name: identifies the exchange in the log and in the session.
-    """
+    """One session of the protocol."""
 
     secure: SecureSum
     grid: Grid
-    nodes: Mapping[int, int]
-    timeout: float
-    needed: int
+    nodes: Mapping[int, int]  # by client
+    timeout: float  # of each trip, in seconds
+    needed: int  # clients that must be in the sum; the protocol may need more
     exchange: Exchange
-    name: str
+    name: str  # of the exchange, in the log and in the session
 
-    def run(self, post: Post) -> SecureOutcome:
+    def run(self, post: Post) -> Outcome:
         """All four trips; it ends early if too few clients stay."""
-        done, session = SecureOutcome(), f"{self.name} {secrets.token_hex(8)}"
+        done, session = Outcome(), f"{self.name} {secrets.token_hex(8)}"
         publics = self._query(done, KEYS, {id: {"session": session} for id in sorted(self.nodes)}, _key_pair)
         ids = sorted(publics)
         enough = max(self.needed, self.secure.needed(len(ids)))
@@ -78,8 +68,8 @@ class SecureAttempt:
             id: ConfigRecord({"session": session, "ids": members, "sealed": [sealed[from_][id] for from_ in members]})
             for id in members
         }
-        trip, cost = post(records, self._masked)
-        done.tally = done.tally.plus(cost)
+        trip = post(records, self._masked)
+        done.tally = done.tally.plus(trip.tally)
         done.failures.update(trip.failures)
         if len(trip.values) < enough:
             return done
@@ -97,12 +87,13 @@ class SecureAttempt:
         if wrong:
             raise RuntimeError(f"{self.name}: the shares of client {wrong[0]}'s key do not combine to that key")
         words = masks.unmask(trip.values, {id: secret[id] for id in arrived}, pairs, mask_keys, session)
-        done.total = _unflattened(masks.to_floats(words, self.secure.fraction_bits), self.exchange.reply)
+        total = _unflattened(masks.to_floats(words, self.secure.fraction_bits), self.exchange.reply)
+        done.result = trees.divide(total, len(arrived))
         done.counted = tuple(arrived)
         return done
 
     def _query(
-        self, done: SecureOutcome, kind: str, records: Mapping[int, Mapping[str, Any]], accept: Accept
+        self, done: Outcome, kind: str, records: Mapping[int, Mapping[str, Any]], accept: Accept
     ) -> dict[int, Any]:
         messages = {
             id: Message(RecordDict({RECORD: ConfigRecord(dict(record))}), self.nodes[id], kind, ttl=self.timeout)
@@ -110,8 +101,7 @@ class SecureAttempt:
         }
         trip = round_trip(self.grid, messages, accept, self.timeout)
         done.failures.update(trip.failures)
-        cost = Tally(flower_down=trip.bytes_down, flower_up=trip.bytes_up, seconds=trip.seconds)
-        done.tally = done.tally.plus(cost)
+        done.tally = done.tally.plus(trip.tally._replace(asked=0, replied=0, accepted=0, bytes_up=0))
         LOG.info("%s: %s: %d of %d", self.name, kind.removeprefix("query.secure_"), len(trip.values), len(messages))
         return trip.values
 

@@ -13,6 +13,7 @@ from flwr.serverapp import Grid
 
 from fedspam.federation import wire
 from fedspam.federation.ledger import ANSWER
+from fedspam.flower.server.journal import Tally
 from fedspam.flower.wire import arrays
 
 POLL = 0.1  # wait this share of the time since the last reply before looking for more,
@@ -39,12 +40,7 @@ class Trip:
 
     values: dict[Any, Any] = field(default_factory=dict)
     failures: dict[Any, Failure] = field(default_factory=dict)
-    replied: int = 0  # replies with content, rejected ones included
-    repeated: int = 0  # further replies to the same message
-    bytes_down: int = 0  # of Flower's records
-    bytes_up: int = 0
-    payload_up: int = 0  # of the arrays in them
-    seconds: float = 0.0
+    tally: Tally = field(default_factory=Tally)
 
 
 def round_trip(
@@ -56,32 +52,26 @@ def round_trip(
     clock: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,
 ) -> Trip:
-    """Send every message and wait until all replies are there or the deadline has passed.
+    """Send every message, by slot, and wait until all replies are there or `timeout` seconds have passed.
 
-    Arguments:
-        messages: by slot; the slot identifies the reply.
-        accept: (slot, reply) -> value; raises `RejectedError` to reject the reply.
-        timeout: seconds until the deadline; later replies are lost.
+    ``accept(slot, reply)`` returns the value of a reply, or raises `RejectedError` to reject it.
     """
     began, trip = clock(), Trip()
-    trip.bytes_down = sum(arrays.size(message.content) for message in messages.values())
+    sent = sum(arrays.size(message.content) for message in messages.values())
     pushed = set(grid.push_messages(list(messages.values())))
-    slots: dict[str, Any] = {}
+    waiting: dict[str, Any] = {}
     for slot, message in messages.items():
         # Flower writes the id into the message and returns the ids of those it accepted
         if message.metadata.message_id in pushed:
-            slots[message.metadata.message_id] = slot
+            waiting[message.metadata.message_id] = slot
         else:
             trip.failures[slot] = Failure("the SuperLink did not accept the message", gone=True)
-    waiting, last = dict(slots), began
+    last = began
     while waiting:
         replies = list(grid.pull_messages(list(waiting)))
         for reply in replies:
-            message_id = reply.metadata.reply_to_message_id
-            if message_id not in waiting:
-                trip.repeated += message_id in slots
-                continue
-            _settle(trip, waiting.pop(message_id), reply, accept)
+            if reply.metadata.reply_to_message_id in waiting:  # only the first reply to a message counts
+                _settle(trip, waiting.pop(reply.metadata.reply_to_message_id), reply, accept)
         now = clock()
         last, left = now if replies else last, timeout - (now - began)
         if not waiting or left <= 0:
@@ -89,7 +79,8 @@ def round_trip(
         sleep(min(max(SHORTEST, POLL * (now - last)), LONGEST, left))
     for slot in waiting.values():
         trip.failures[slot] = Failure(f"no reply within {timeout:g} s", silent=True)
-    trip.seconds = clock() - began
+    counts = {"asked": len(messages), "accepted": len(trip.values), "flower_down": sent}
+    trip.tally = trip.tally._replace(**counts, seconds=clock() - began)
     return trip
 
 
@@ -109,9 +100,8 @@ def _settle(trip: Trip, slot: Any, reply: Message, accept: Callable[[Any, Messag
         code, reason = reply.error.code, reply.error.reason or "no reason given"
         trip.failures[slot] = Failure(f"error {code}: {_shortened(reason)}", gone=code in GONE)
         return
-    trip.replied += 1
-    trip.bytes_up += arrays.size(reply.content)
-    trip.payload_up += arrays.payload(reply.content)
+    bytes_up, flower_up = arrays.payload(reply.content), arrays.size(reply.content)
+    trip.tally = trip.tally.plus(Tally(replied=1, bytes_up=bytes_up, flower_up=flower_up))
     refused = reply.content.config_records.get(arrays.HEADER, {}).get("refused")
     try:
         if refused:

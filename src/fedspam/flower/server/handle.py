@@ -20,7 +20,7 @@ from fedspam.federation import Cohort, Draws, Program, Work, sound, take_branch,
 from fedspam.federation.aggregation import Rule
 from fedspam.federation.ledger import Exchange
 from fedspam.flower.privacy.secure_client import RECORD, SecureSum
-from fedspam.flower.privacy.secure_server import Accept, SecureAttempt
+from fedspam.flower.privacy.secure_server import Accept, Outcome, SecureAttempt
 from fedspam.flower.server.exchange import Failure, RejectedError, Trip, decoded, round_trip
 from fedspam.flower.server.journal import Journal, JournalEntry, Tally
 from fedspam.flower.server.nodes import NodeDirectory
@@ -34,120 +34,76 @@ class VoidError(RuntimeError):
     """An exchange has too few accepted replies after all retries: the round has no effect."""
 
 
-@dataclass(frozen=True)
-class ExchangeLimits:
-    """How an exchange is carried out.
-
-    Arguments:
-        timeout: the deadline of the replies, in seconds.
-        quorum: the share of a cohort whose replies must be accepted; at least one always must.
-        retries: how often other clients replace those that failed.
-        arrays_key, config_key: the names of Flower's records in a message.
-    """
-
-    timeout: float
-    quorum: float = 1.0
-    retries: int = 2
-    arrays_key: str = "arrays"
-    config_key: str = "config"
-
-
+@dataclass(eq=False)
 class Flower:
-    """The handle of a method whose messages travel over Flower's Grid. One handle serves a whole run.
+    """The handle of a method whose messages travel over Flower's Grid. One handle serves a whole run."""
 
-    Arguments:
-        grid: Flower's grid.
-        nodes: which node is which client.
-        schema: the exchanges of the method.
-        limits: deadline, quorum and retries.
-        journal: the record of the exchanges of a round.
-        run: identifies the run to the clients.
-        config: the entries of the ConfigRecord in every message.
-        aggregate: a rule of `fedspam.federation.aggregation` instead of the mean over several clients.
-        secure: the works whose mean over several clients is made by a secure sum.
-    """
+    grid: Grid
+    nodes: NodeDirectory  # which node is which client
+    schema: Schema  # the exchanges of the method
+    journal: Journal  # the record of the exchanges of a round
+    run: str  # identifies the run to the clients
+    timeout: float  # the deadline of the replies, in seconds
+    quorum: float  # the share of a cohort whose replies must be accepted; at least one always must
+    retries: int  # how often other clients replace those that failed
+    aggregate: Rule | None  # a rule of `fedspam.federation.aggregation` instead of the mean over several clients
+    secure: SecureSum | None  # the works whose mean over several clients is made by a secure sum
+    config: Mapping[str, Any]  # the entries of the ConfigRecord in every message
+    arrays_key: str  # the names of Flower's records in a message
+    config_key: str
 
-    def __init__(
-        self,
-        grid: Grid,
-        nodes: NodeDirectory,
-        schema: Schema,
-        limits: ExchangeLimits,
-        journal: Journal,
-        run: str,
-        *,
-        config: Mapping[str, Any] | None = None,
-        aggregate: Rule | None = None,
-        secure: SecureSum | None = None,
-    ) -> None:
-        self._grid, self._nodes, self._schema, self._limits = grid, nodes, schema, limits
-        self._journal, self._run, self._config = journal, run, dict(config or {})
-        self._aggregate, self._secure = aggregate, secure
-        self._population = NodePopulation(nodes.clients)
-        draws = Draws(self._population)
+    def __post_init__(self) -> None:
+        self.population = NodePopulation(self.nodes.clients)
+        draws = Draws(self.population)
         self.sample, self.everyone, self.client = draws.sample, draws.everyone, draws.client
-        self.versions = np.zeros(nodes.clients, np.int32)  # client -> the exchange that left its current memory
+        self.versions = np.zeros(self.nodes.clients, np.int32)  # client -> the exchange that left its current memory
         self.exchanges = 0  # done so far
         self.accepted = 0
-        self.start(0)
+        self.begin(-1)
 
-    def start(self, attempt: int) -> None:
-        """Before `init`."""
-        self._begin("start", wire_round=0, journal_round=-1 - attempt)
-
-    def begin(self, round: int) -> None:
-        """Before each round."""
-        self._begin("round", wire_round=round + 1, journal_round=round)
-
-    def _begin(self, phase: str, wire_round: int, journal_round: int) -> None:
-        self._phase, self._wire_round, self.program = phase, wire_round, Program()
+    def begin(self, round: int, attempt: int = 0) -> None:
+        """Before each round; before each attempt of `init` with round = -1."""
+        self._phase, self._wire_round, self.program = "start" if round < 0 else "round", round + 1, Program()
         self._settled = self.versions.copy()
         self._held: dict[int, dict[str, list[Any]]] = {}  # client -> fields it was sent in this round and replied to
         self._members: list[tuple[object, list[int]]] = []
         self.tallies: dict[str, Tally] = {}
-        self._journal.begin(journal_round)
+        self.journal.begin(round - attempt)
 
     def undo(self) -> None:
         """Reset the clients' memories to those before this round, because it is void."""
         self.versions = self._settled
 
     def mean(self, cohort: Cohort, work: Work, /, **message: Any) -> Any:
-        if self._aggregate is not None and cohort.size > 1:
-            return self._aggregate(*self.collect(cohort, work, **message))
-        return self._exchange(cohort, work, message, _mean, lambda structure: structure)
+        if self.aggregate is not None and cohort.size > 1:
+            return self.aggregate(*self.collect(cohort, work, **message))
+        return self._exchange(cohort, work, message, _mean)
 
     def collect(self, cohort: Cohort, work: Work, /, **message: Any) -> tuple[Any, Bool[Array, " cohort"]]:
-        leaf = jax.tree.structure(0)
-        both = lambda structure: jax.tree_util.treedef_tuple([structure, leaf])
-        return self._exchange(cohort, work, message, _stack, both)
+        return self._exchange(cohort, work, message, _stack)
 
     def cond(self, predicate: Bool[Array, ""], yes: Callable[[], Any], no: Callable[[], Any]) -> Any:
         return take_branch(self, predicate, yes, no)
 
-    def _exchange(
-        self,
-        cohort: Cohort,
-        work: Work,
-        message: Mapping[str, Any],
-        combine: Callable[..., Any],
-        shape: Callable[..., Any],
-    ) -> Any:
+    def _exchange(self, cohort: Cohort, work: Work, message: Mapping[str, Any], combine: Callable[..., Any]) -> Any:
         label = self.program.label(work)
-        exchange = self._schema.exchange(self._phase, label)
+        exchange = self.schema.exchange(self._phase, label)
         sent = self.program.unsent(cohort, message)
         if exchange is None or sent.keys() != exchange.sent.keys():
             raise AssertionError(f"{label} sends {sorted(sent)}, its schema says {exchange and sorted(exchange.sent)}")
         self.exchanges += 1
         self._members.append((cohort.origin, [int(id) for id in cohort.ids]))
-        entry = self._journal.recall(label, shape(jax.tree.structure(exchange.reply)))
+        reply = jax.tree.structure(exchange.reply)
+        both = jax.tree_util.treedef_tuple([reply, jax.tree.structure(0)])  # the replies, and which are accepted
+        entry = self.journal.recall(label, both if combine is _stack else reply)
         if entry is None:
             request = _Request(exchange, cohort, dict(message), prng.fold_name(cohort.key, work.__name__))
-            secure = self._secure
+            secure = self.secure
             if secure is not None and combine is _mean and cohort.size > 1 and exchange.work in secure.works:
                 entry = self._secure_mean(request, secure)
             else:
                 entry = self._replies(request, combine)
-            self._journal.note(label, entry)
+            self.journal.note(label, entry)
         if terms_of(work).stateful:
             self.versions[list(entry.answered)] = self.exchanges
         self.accepted = entry.tally.accepted
@@ -157,55 +113,59 @@ class Flower:
     def _replies(self, request: "_Request", combine: Callable[..., Any]) -> JournalEntry:
         """The combined replies by slot, None where no reply was accepted; failed clients are replaced and retried."""
         exchange, size = request.exchange, request.cohort.size
-        needed = max(1, math.ceil(self._limits.quorum * size - 1e-9))
-        places = [int(id) for id in request.cohort.ids]  # slot -> client
-        LOG.info("%s: Sampled %d nodes (out of %d)", exchange.label, size, self._population.size)
-        tried, replies, tally, failures = set(places), {}, Tally(), {}
-        for attempt in range(self._limits.retries + 1):
-            missing = [slot for slot in range(size) if slot not in replies]
-            if attempt:
-                self._substitute(request, attempt, missing, places, tried)
-            trip, cost = self._send(request, {slot: places[slot] for slot in missing})
-            tally = tally.plus(cost)
-            replies |= trip.values
+        needed, replies = max(1, math.ceil(self.quorum * size - 1e-9)), {}
+        LOG.info("%s: Sampled %d nodes (out of %d)", exchange.label, size, self.population.size)
+
+        def attempt(places: list[int], missing: list[int]) -> Outcome:
+            trip = self._send(request, {slot: places[slot] for slot in missing})
+            replies.update(trip.values)
             LOG.info("%s: Received %d results and %d failures", exchange.label, len(trip.values), len(trip.failures))
             failures = {places[slot]: trip.failures[slot] for slot in sorted(trip.failures)}
-            self._settle(request, [places[slot] for slot in trip.values], failures)
-            if len(replies) >= needed:
-                rows = [replies.get(slot) for slot in range(size)]
-                answered = tuple(places[slot] for slot in sorted(replies))
-                return JournalEntry(combine(rows, exchange.reply), tally, answered)
-        self.tallies[exchange.label] = tally
-        client, failure = next(iter(failures.items()))
-        raise VoidError(
-            f"{exchange.label}: {len(replies)} replies were accepted, {needed} of {size} are needed, after "
-            f"{self._limits.retries + 1} attempts; client {client}: {failure.reason}"
+            rows = [replies.get(slot) for slot in range(size)]
+            result = combine(rows, exchange.reply) if len(replies) >= needed else None
+            return Outcome(result, tuple(places[slot] for slot in sorted(replies)), failures, trip.tally)
+
+        shortage = lambda: (
+            f"{len(replies)} replies were accepted, {needed} of {size} are needed, after {self.retries + 1} attempts"
         )
+        return self._attempts(request, attempt, shortage)
 
     def _secure_mean(self, request: "_Request", secure: SecureSum) -> JournalEntry:
         """The mean by a secure sum. If too few clients stay, the sum is repeated with others for those that failed."""
-        exchange, places = request.exchange, [int(id) for id in request.cohort.ids]
-        secure.check(exchange.work, places)
-        needed, tried, tally, failures = math.ceil(self._limits.quorum * len(places) - 1e-9), set(places), Tally(), {}
+        exchange, ids = request.exchange, [int(id) for id in request.cohort.ids]
+        secure.check(exchange.work, ids)
+        needed = math.ceil(self.quorum * len(ids) - 1e-9)
+        name = f"{self.run} {self._phase} {exchange.label} {self._wire_round}"
 
-        def post(records: Mapping[int, ConfigRecord], accept: Accept) -> tuple[Trip, Tally]:
+        def post(records: Mapping[int, ConfigRecord], accept: Accept) -> Trip:
             return self._send(request, {id: id for id in records}, records, accept)
 
-        for attempt in range(self._limits.retries + 1):
-            if attempt:
-                missing = [slot for slot, id in enumerate(places) if id in failures]
-                self._substitute(request, attempt, missing, places, tried)
+        def attempt(places: list[int], missing: list[int]) -> Outcome:
             nodes = self._connected(places)
-            name = f"{self._run} {self._phase} {exchange.label} {self._wire_round}"
-            done = SecureAttempt(secure, self._grid, nodes, self._limits.timeout, needed, exchange, name).run(post)
-            tally = tally.plus(done.tally)._replace(accepted=len(done.counted))
-            failures = {id: ABSENT for id in places if id not in nodes} | done.failures
+            done = SecureAttempt(secure, self.grid, nodes, self.timeout, needed, exchange, name).run(post)
+            done.failures = {id: ABSENT for id in places if id not in nodes} | done.failures
+            return done
+
+        return self._attempts(request, attempt, lambda: f"too few clients stayed for a secure sum over {len(ids)}")
+
+    def _attempts(
+        self, request: "_Request", attempt: Callable[[list[int], list[int]], Outcome], shortage: Callable[[], str]
+    ) -> JournalEntry:
+        """The first attempt that has a result; in each further one, others replace the clients that failed."""
+        places = [int(id) for id in request.cohort.ids]  # slot -> client
+        missing, tried, tally, failures = list(range(len(places))), set(places), Tally(), {}
+        for number in range(self.retries + 1):
+            if number:
+                missing = [slot for slot, id in enumerate(places) if id in failures]
+                self._substitute(request, number, missing, places, tried)
+            done = attempt(places, missing)
+            tally, failures = tally.plus(done.tally)._replace(accepted=len(done.counted)), done.failures
             self._settle(request, done.counted, failures)
-            if done.total is not None:
-                return JournalEntry(trees.divide(done.total, len(done.counted)), tally, done.counted)
-        self.tallies[exchange.label] = tally
+            if done.result is not None:
+                return JournalEntry(done.result, tally, done.counted)
+        self.tallies[request.exchange.label] = tally
         reasons = "".join(f"; client {id}: {failure.reason}" for id, failure in list(failures.items())[:1])
-        raise VoidError(f"{exchange.label}: too few clients stayed for a secure sum over {len(places)}{reasons}")
+        raise VoidError(f"{request.exchange.label}: {shortage()}{reasons}")
 
     def _settle(self, request: "_Request", answered: Iterable[int], failures: Mapping[int, Failure]) -> None:
         """Note what clients hold now, log failures, and forget nodes that are lost."""
@@ -214,14 +174,14 @@ class Flower:
         for id, failure in failures.items():
             LOG.info("\t> client %d: %s", id, failure.reason)
             if failure.gone:
-                self._nodes.forget(id)
+                self.nodes.forget(id)
 
     def _substitute(
         self, request: "_Request", attempt: int, missing: list[int], places: list[int], tried: set[int]
     ) -> None:
         """Put other clients into the missing slots: first members of the same cohort, which hold part of the message,
         then any client. Where no other client is left or may stand in, the same client is asked again."""
-        cohort, count = request.cohort, self._population.size
+        cohort, count = request.cohort, self.population.size
         if cohort.fixed:
             return
         if len(places) == 1:  # one of a cohort, or a lone client
@@ -239,9 +199,9 @@ class Flower:
     def _connected(self, ids: Iterable[int]) -> dict[int, int]:
         """The nodes of those of these clients that are connected."""
         ids = list(ids)
-        if any(self._nodes.node(id) is None for id in ids):
-            self._nodes.refresh()
-        return {id: node for id in ids if (node := self._nodes.node(id)) is not None}
+        if any(self.nodes.node(id) is None for id in ids):
+            self.nodes.refresh()
+        return {id: node for id in ids if (node := self.nodes.node(id)) is not None}
 
     def _send(
         self,
@@ -249,8 +209,8 @@ class Flower:
         places: Mapping[int, int],
         attached: Mapping[int, ConfigRecord] | None = None,
         accept: Accept | None = None,
-    ) -> tuple[Trip, Tally]:
-        """One trip to the clients of these slots, and its cost; with a further record for each slot if `attached`."""
+    ) -> Trip:
+        """One trip to the clients of these slots; with a further record for each slot if `attached`."""
         nodes = self._connected(places.values())
         held_fields = request.exchange.message.keys() - request.exchange.sent.keys()
         messages, encoded, bytes_down, floats_down = {}, {}, 0, 0
@@ -261,7 +221,11 @@ class Flower:
             whole = not all(name in held and _same(held[name], request.leaves[name]) for name in held_fields)
             exchange = replace(request.exchange, sent=request.exchange.message) if whole else request.exchange
             if whole not in encoded:
-                encoded[whole] = self._encoded(request, exchange)
+                sent = {name: request.message[name] for name in exchange.sent}
+                encoded[whole] = wire.encode({
+                    "@client": np.uint32(0), "@key": np.asarray(jax.random.key_data(request.key)),
+                    "@round": np.uint32(self._wire_round), **wire.cast(sent, dict(exchange.sent)),
+                })  # fmt: skip
             data = _addressed(encoded[whole], id)
             bytes_down, floats_down = bytes_down + len(data), floats_down + exchange.floats_down
             messages[slot] = self._message(data, exchange, nodes[id], id, whole)
@@ -269,50 +233,34 @@ class Flower:
                 messages[slot].content[RECORD] = attached[slot]
         if accept is None:
             accept = lambda slot, reply: self._accept(places[slot], request.exchange, reply)
-        trip = round_trip(self._grid, messages, accept, self._limits.timeout) if messages else Trip()
+        trip = round_trip(self.grid, messages, accept, self.timeout) if messages else Trip()
         trip.failures.update({slot: ABSENT for slot in places if slot not in messages})
-        return trip, Tally(
-            asked=len(messages),
-            replied=trip.replied,
-            accepted=len(trip.values),
-            floats_down=floats_down,
-            floats_up=trip.replied * request.exchange.floats_up,
-            bytes_down=bytes_down,
-            bytes_up=trip.payload_up,
-            flower_down=trip.bytes_down,
-            flower_up=trip.bytes_up,
-            seconds=trip.seconds,
-        )
-
-    def _encoded(self, request: "_Request", exchange: Exchange) -> bytes:
-        sent = {name: request.message[name] for name in exchange.sent}
-        return wire.encode({
-            "@client": np.uint32(0), "@key": np.asarray(jax.random.key_data(request.key)),
-            "@round": np.uint32(self._wire_round), **arrays.cast(sent, dict(exchange.sent)),
-        })  # fmt: skip
+        floats_up = trip.tally.replied * request.exchange.floats_up
+        trip.tally = trip.tally._replace(floats_down=floats_down, floats_up=floats_up, bytes_down=bytes_down)
+        return trip
 
     def _message(self, data: bytes, exchange: Exchange, node: int, id: int, whole: bool) -> Message:
         version, settled = int(self.versions[id]), int(self._settled[id])
         head = {
-            "schema": self._schema.digest, "run": self._run, "phase": self._phase, "exchange": exchange.label,
+            "schema": self.schema.digest, "run": self.run, "phase": self._phase, "exchange": exchange.label,
             "whole": whole, "memory": version, "settled": settled, "becomes": self.exchanges,
         }  # fmt: skip
-        limits, round = self._limits, self._wire_round
+        round = self._wire_round
         records = {
-            limits.arrays_key: arrays.enclose(data),
-            limits.config_key: ConfigRecord({**self._config, "server-round": round}),
+            self.arrays_key: arrays.enclose(data),
+            self.config_key: ConfigRecord({**self.config, "server-round": round}),
             arrays.HEADER: ConfigRecord(head),
         }
-        return Message(RecordDict(records), node, f"train.{exchange.work}", ttl=limits.timeout, group_id=str(round))
+        return Message(RecordDict(records), node, f"train.{exchange.work}", ttl=self.timeout, group_id=str(round))
 
     def _accept(self, id: int, exchange: Exchange, reply: Message) -> PyTree:
         """The reply, if it is of this client, exchange and round, and finite."""
         head = reply.content.config_records.get(arrays.HEADER, {})
         found = decoded(reply, {"reply": exchange.reply}, id)
-        if head.get("schema") != self._schema.digest or head.get("exchange") != exchange.label:
+        if head.get("schema") != self.schema.digest or head.get("exchange") != exchange.label:
             raise RejectedError(
                 f"the reply is of exchange {head.get('exchange')!r} and schema {head.get('schema')!r}, the message was "
-                f"of {exchange.label!r} and {self._schema.digest!r}"
+                f"of {exchange.label!r} and {self.schema.digest!r}"
             )
         if int(found["@round"]) != self._wire_round:
             raise RejectedError(f"the reply is of round {int(found['@round'])}, the message was of {self._wire_round}")

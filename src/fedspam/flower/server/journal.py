@@ -45,15 +45,10 @@ class JournalEntry(NamedTuple):
 
 
 class Journal:
-    """The exchanges of one round.
-
-    Arguments:
-        folder: where they are written; None writes nothing.
-        run: the hash of the run's identity.
-    """
+    """The exchanges of one round."""
 
     def __init__(self, folder: Path | None, run: str) -> None:
-        self._path = None if folder is None else folder / FILE
+        self._path = None if folder is None else folder / FILE  # None writes nothing
         self._run = run
         self._round, self._done, self._end = -1, 0, 0
         self._past: list[files.Frame] = []

@@ -1,5 +1,6 @@
 """Which node is which client. Flower draws the ids of nodes anew in every run, so each node is asked once."""
 
+import json
 import logging
 import time
 from collections.abc import Callable
@@ -21,13 +22,7 @@ POLL = 0.2  # seconds between two looks for new nodes
 
 
 class NodeDirectory:
-    """The nodes by their partition id, which is the id of the client.
-
-    Arguments:
-        grid: Flower's grid.
-        schema: what every client must agree on; a client with another schema refuses.
-        timeout: seconds to wait for nodes to connect, and for their replies.
-    """
+    """The nodes by their partition id, which is the id of the client; timeouts in seconds."""
 
     def __init__(self, grid: Grid, schema: Schema, timeout: float) -> None:
         self._grid, self._schema, self._timeout = grid, schema, timeout
@@ -86,7 +81,7 @@ class NodeDirectory:
         new = sorted(present - self._known - resting)
         if not new:
             return
-        question = {"schema": self._schema.digest, "description": self._schema.text}
+        question = {"schema": self._schema.digest, "description": json.dumps(self._schema.description, allow_nan=False)}
         timeout = min(self._timeout, INTRODUCTION)
         messages = {
             node: Message(RecordDict({arrays.HEADER: ConfigRecord(dict(question))}), node, "query.whoami", ttl=timeout)

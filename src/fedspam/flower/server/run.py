@@ -12,10 +12,9 @@ from jaxtyping import Array, Key, PyTree
 
 from fedspam._internal import trees
 from fedspam._internal.trees import Params
-from fedspam.federation.ledger import Null, Plan
+from fedspam.federation.ledger import Null
 from fedspam.flower.server.handle import Flower, VoidError
-from fedspam.flower.server.journal import Journal, Tally
-from fedspam.flower.wire.schema import NodePopulation
+from fedspam.flower.server.journal import Tally
 from fedspam.simulation import engine, records
 from fedspam.simulation.engine import Carry
 
@@ -43,46 +42,42 @@ class RunStep(NamedTuple):
 
 @dataclass(frozen=True)
 class FlowerRun:
-    """A method on its clients.
-
-    Arguments:
-        algorithm: the method.
-        fed: the handle on its clients.
-        clients: the population, which the server knows by its size alone.
-        plan: the exchanges of the method.
-        params: the parameters to start from.
-        key: the random key of the run.
-        patience: void rounds in a row, or void starts, after which the run ends with an error.
-    """
+    """A method on its clients."""
 
     algorithm: Any
     fed: Flower
-    clients: NodePopulation
-    plan: Plan
     params: Params
     key: Key[Array, ""]
-    patience: int
+    patience: int  # void rounds in a row, or void starts, after which the run ends with an error
 
     def steps(
         self,
         rounds: int,
         store: records.Store | None,
-        journal: Journal,
         identity: Mapping[str, Any],
         resume: bool,
         measure: Measure,
     ) -> Iterator[RunStep]:
         """Every step of the run, the start first. A step is on disk before it is yielded."""
+
+        def step(row: dict[str, Any]) -> RunStep:
+            params = self.algorithm.params(carry.state)
+            metrics = dict(measure(done, params))
+            if store is not None:
+                columns = ({name: np.asarray(value)[None] for name, value in part.items()} for part in (row, metrics))
+                store.append(done, carry, *columns)
+            return RunStep(done, params, row, metrics, fresh=True)
+
         saved = None
         if store is not None:
             if resume:
                 saved = store.load(identity, like=self._carry)
-                journal.load()
+                self.fed.journal.load()
             if saved is None:
                 store.begin(identity, over=resume)
         if saved is None:
             carry, done = Carry(self._start(), self._memories(), jnp.int32(0)), 0
-            yield self._step(store, carry, 0, {}, measure)
+            yield step({})
         else:
             carry, done = saved.carry, saved.done
             LOG.info("Resuming after round %d", done)
@@ -97,24 +92,14 @@ class FlowerRun:
             LOG.info("[ROUND %s/%s]", done + 1, rounds)
             carry, row = self._round(carry, done)
             done += 1
-            yield self._step(store, carry, done, row, measure)
+            yield step(row)
         if store is not None:
             store.finish("completed")
-
-    def _step(
-        self, store: records.Store | None, carry: Carry, done: int, row: dict[str, Any], measure: Measure
-    ) -> RunStep:
-        params = self.algorithm.params(carry.state)
-        metrics = dict(measure(done, params))
-        if store is not None:
-            columns = ({name: np.asarray(value)[None] for name, value in part.items()} for part in (row, metrics))
-            store.append(done, carry, *columns)
-        return RunStep(done, params, row, metrics, fresh=True)
 
     def _start(self) -> PyTree:
         last = None
         for attempt in range(self.patience):
-            self.fed.start(attempt)
+            self.fed.begin(-1, attempt)
             try:
                 state = self.algorithm.init(self.params, engine.start_key(self.key, attempt), self.fed)
             except VoidError as error:
@@ -147,9 +132,12 @@ class FlowerRun:
         """The row of a round with the columns of the simulator; what the method reports is NaN if it is void (None)."""
         void = info is None
         if void:
-            info = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype) * jnp.nan, jax.eval_shape(self._info))
+            like = jax.eval_shape(lambda: self.algorithm.round(self._carry().state, self.key, self._null())[1])
+            info = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype) * jnp.nan, like)
         row: dict[str, Any] = dict(zip(trees.names(info), map(np.asarray, jax.tree.leaves(info)), strict=True))
-        tallies = {exchange.label: self.fed.tallies.get(exchange.label, Tally()) for exchange in self.plan.round}
+        tallies = {
+            exchange.label: self.fed.tallies.get(exchange.label, Tally()) for exchange in self.fed.schema.plan.round
+        }
         for label, tally in tallies.items():
             for name in ("asked", "replied", "accepted"):
                 row[f"{label}.{name}"] = np.int32(getattr(tally, name))
@@ -161,12 +149,8 @@ class FlowerRun:
         """The carry of a start without clients; only its shapes mean anything."""
         return Carry(self.algorithm.init(self.params, self.key, self._null()), self._memories(), jnp.int32(0))
 
-    def _info(self) -> Any:
-        """What the method reports of a round without clients; only its shapes mean anything."""
-        return self.algorithm.round(self._carry().state, self.key, self._null())[1]
-
     def _null(self) -> Null:
-        return Null(self.clients, memory=self.algorithm.client_state(self.params))
+        return Null(self.fed.population, memory=self.algorithm.client_state(self.params))
 
     def _memories(self) -> PyTree:
         if not jax.tree.leaves(self.algorithm.client_state(self.params)):
@@ -174,7 +158,7 @@ class FlowerRun:
         return MemoryVersions(jnp.asarray(self.fed.versions, jnp.int32), jnp.int32(self.fed.exchanges))
 
     def _past(self, saved: records.Saved) -> Iterator[RunStep]:
-        rows, metrics = (_joined(tables) for tables in (saved.rows, saved.probes))
+        rows, metrics = (records.joined(tables) for tables in (saved.rows, saved.probes))
         params = self.algorithm.params(saved.carry.state)
         for done in range(saved.done + 1):
             row = {name: column[done - 1] for name, column in rows.items()} if done else {}
@@ -186,8 +170,3 @@ def _cast(state: PyTree, like: PyTree) -> PyTree:
     """The state in fixed dtypes, so that a state from a checkpoint computes the same; random keys stay as they are."""
     is_key = lambda leaf: jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
     return jax.tree.map(lambda leaf, due: leaf if is_key(due) else jnp.asarray(leaf, due.dtype), state, like)
-
-
-def _joined(tables: list[dict[str, np.ndarray]]) -> dict[str, np.ndarray]:
-    names = dict.fromkeys(name for table in tables for name in table)
-    return {name: np.concatenate([table[name] for table in tables if name in table]) for name in names}

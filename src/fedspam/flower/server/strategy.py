@@ -21,15 +21,13 @@ from fedspam._internal.trees import Params
 from fedspam.federation.aggregation import Rule
 from fedspam.flower.privacy.secure_client import SecureSum
 from fedspam.flower.server import exchange
-from fedspam.flower.server.handle import ExchangeLimits, Flower
+from fedspam.flower.server.handle import Flower
 from fedspam.flower.server.journal import Journal
 from fedspam.flower.server.nodes import NodeDirectory
 from fedspam.flower.server.run import FlowerRun, RunStep
 from fedspam.flower.wire import arrays
 from fedspam.flower.wire.schema import NodePopulation, Schema
 from fedspam.simulation import records
-
-__all__ = ["FedspamStrategy"]
 
 LOG = logging.getLogger("flwr")
 PATIENCE = 3  # void rounds in a row, each after retries with other clients
@@ -163,20 +161,22 @@ class FedspamStrategy(Strategy):
             aggregate=self.aggregate,
         )  # fmt: skip
         run_id = describe.digest(identity)
-        limits = ExchangeLimits(timeout, self.quorum, self.retries, self.arrayrecord_key, self.configrecord_key)
         folder = None if self.folder is None else Path(self.folder)
-        journal = Journal(folder, run_id)
         fed = Flower(
-            grid, nodes, schema, limits, journal, run_id[:16], config=train_config, aggregate=self.aggregate,
-            secure=self.secure,
+            grid, nodes, schema, Journal(folder, run_id), run_id[:16], timeout, self.quorum, self.retries,
+            self.aggregate, self.secure, dict(train_config or {}), self.arrayrecord_key, self.configrecord_key,
         )  # fmt: skip
-        run = FlowerRun(algorithm, fed, clients, schema.plan, params, key, self.patience)
+        run = FlowerRun(algorithm, fed, params, key, self.patience)
 
         result = Result(arrays=initial_arrays)
-        measure = lambda done, params: _numbers(evaluate_fn(done, arrays.to_arrays(params)) if evaluate_fn else None)
+
+        def measure(done: int, params: Params) -> dict[str, float]:
+            found = evaluate_fn(done, arrays.to_arrays(params)) if evaluate_fn else None
+            return {name: float(value) for name, value in (found or {}).items() if isinstance(value, int | float)}
+
         config = ConfigRecord() if evaluate_config is None else evaluate_config
         with records.Store(folder) if folder is not None else nullcontext() as store:
-            for step in run.steps(num_rounds, store, journal, identity, self.resume, measure):
+            for step in run.steps(num_rounds, store, identity, self.resume, measure):
                 _report(step, result)
                 if step.fresh and step.done and self.fraction_evaluate > 0:
                     self._evaluate(step, result, config, grid, timeout)
@@ -275,10 +275,6 @@ def _evaluation(slot: Any, reply: Message) -> Message:
     if any(not isinstance(value, int | float) or not math.isfinite(value) for value in found[0].values()):
         raise exchange.RejectedError("its metrics are not finite numbers")
     return reply
-
-
-def _numbers(metrics: MetricRecord | None) -> dict[str, float]:
-    return {name: float(value) for name, value in (metrics or {}).items() if isinstance(value, int | float)}
 
 
 def _plain(row: dict[str, Any]) -> dict[str, Any]:

@@ -14,8 +14,9 @@ the content of Flower's messages. ``record FOLDER`` makes the golden files with 
 """
 
 import argparse
+import shutil
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -27,7 +28,6 @@ from fedspam._internal.strict import MIB
 GOLDEN = Path(__file__).parent / "golden"
 SIZE = 16 * MIB  # of the largest file that is read
 TOLERANCE = 1e-9  # relative, and absolute
-MESSAGE, REPLY = "message", "reply"
 
 
 class Finding(NamedTuple):
@@ -44,14 +44,7 @@ def check(folder: str | Path) -> list[Finding]:
 
 def make(folder: str | Path) -> None:
     """Copy the problem and the messages, without the replies, into a folder."""
-    folder = Path(folder)
-    for path in sorted(GOLDEN.rglob("*")):
-        target = folder / path.relative_to(GOLDEN)
-        if path.is_dir():
-            target.mkdir(parents=True, exist_ok=True)
-        elif path.stem != REPLY:
-            target.parent.mkdir(parents=True, exist_ok=True)
-            files.write(target, path.read_bytes())
+    shutil.copytree(GOLDEN, folder, ignore=shutil.ignore_patterns("reply.*"), dirs_exist_ok=True)
 
 
 def cases() -> list[str]:
@@ -89,15 +82,16 @@ def _complaint(folder: Path, golden: Path) -> str | None:
 
 
 def _json(path: Path) -> dict[str, Any]:
-    try:
-        return strict.json_object(files.read(path, size=SIZE), size=SIZE, depth=20)
-    except strict.MalformedError as error:
-        raise strict.MalformedError(f"{path}: {error}") from None
+    return _read(path, lambda data: strict.json_object(data, size=SIZE, depth=20))
 
 
 def _arrays(path: Path) -> dict[str, np.ndarray]:
+    return _read(path, lambda data: strict.arrays(data, size=SIZE, header=MIB)[0])
+
+
+def _read(path: Path, decode: Callable[[bytes], Any]) -> Any:
     try:
-        return strict.arrays(files.read(path, size=SIZE), size=SIZE, header=MIB)[0]
+        return decode(files.read(path, size=SIZE))
     except strict.MalformedError as error:
         raise strict.MalformedError(f"{path}: {error}") from None
 

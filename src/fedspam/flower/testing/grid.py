@@ -8,8 +8,6 @@ from flwr.app import Context, Error, Message, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid
 
-__all__ = ["LoopbackGrid"]
-
 Twist = Callable[[int, Message, Callable[[], Message]], list[Message]]
 
 
@@ -49,11 +47,10 @@ class LoopbackGrid(Grid):
         self._app, self._twist = app, twist
         _identify()
         # node ids are in another order than the partitions, as in a real federation
+        nodes = [first + (7 * number) % 1009 for number in range(len(clients))]
         self.contexts = {
-            first + (7 * number) % 1009: Context(
-                1, first + (7 * number) % 1009, dict(config), RecordDict(), dict(run_config or {})
-            )
-            for number, config in enumerate(clients)
+            node: Context(1, node, dict(config), RecordDict(), dict(run_config or {}))
+            for node, config in zip(nodes, clients, strict=True)
         }
         self._clients = {node: number for number, node in enumerate(self.contexts)}
         self._replies: dict[str, list[Message]] = {}

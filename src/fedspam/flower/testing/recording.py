@@ -9,7 +9,6 @@ import jax.numpy as jnp
 import numpy as np
 import safetensors.numpy
 from flwr.app import ConfigRecord, Error, Message, RecordDict
-from flwr.clientapp import ClientApp
 
 from fedspam._internal import files
 from fedspam.flower.client.app import client_app, clients_of
@@ -71,9 +70,10 @@ def record(folder: str | Path) -> None:
             "fedavg": fedavg(CLIENTS, 2, STEP),
         }
         recorded = {name: _recorded(clients, method) for name, method in methods.items()}
+        recorded["scaffold"] += _refused(recorded["scaffold"][-1][0], clients, methods["scaffold"])
     cases = []
     for name, exchanges in recorded.items():
-        for number, (message, reply) in enumerate([*exchanges, *_refused(name, exchanges, clients, methods[name])]):
+        for number, (message, reply) in enumerate(exchanges):
             case = f"{name}-{number:02d}"
             cases.append({"name": case, "method": name, "type": message.metadata.message_type})
             _write(folder / case, "message", message)
@@ -107,20 +107,15 @@ def _recorded(clients: Any, method: Any) -> list[tuple[Message, Message]]:
     return exchanges
 
 
-def _refused(
-    name: str, exchanges: list[tuple[Message, Message]], clients: Any, method: Any
-) -> list[tuple[Message, Message]]:
+def _refused(last: Message, clients: Any, method: Any) -> list[tuple[Message, Message]]:
     """The last message, changed so that a client must refuse it."""
-    last, _ = exchanges[-1]
-    with jax.enable_x64(True):
-        app: ClientApp = client_app(clients_of(clients), method, jnp.ones(DIMENSION))
+    app = client_app(clients_of(clients), method, jnp.ones(DIMENSION))
     changed = []
-    for change in ({"schema": "0" * 32}, {"exchange": "nothing"}, {"memory": 77}) if name == "scaffold" else ():
+    for change in ({"schema": "0" * 32}, {"exchange": "nothing"}, {"memory": 77}):
         head = ConfigRecord({**last.content.config_records[arrays.HEADER], **change})
         message = Message(RecordDict({**last.content, arrays.HEADER: head}), 1, last.metadata.message_type)
         grid = LoopbackGrid(app, [{"partition-id": CLIENT, "num-partitions": CLIENTS}])
-        with jax.enable_x64(True):
-            changed.append((message, app(message, next(iter(grid.contexts.values())))))
+        changed.append((message, app(message, next(iter(grid.contexts.values())))))
     return changed
 
 

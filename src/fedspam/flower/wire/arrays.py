@@ -6,12 +6,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from flwr.app import Array, ArrayRecord, RecordDict
-from jaxtyping import PyTree
 
 from fedspam._internal import checks, trees
 from fedspam._internal.trees import Params
-
-__all__ = ["to_arrays", "to_params"]
 
 HEADER = "fedspam"  # the name of the record that describes a message
 STYPE = "safetensors"  # the serialization of the one array of a message
@@ -50,11 +47,6 @@ def to_params(arrays: ArrayRecord, like: Params | None = None) -> Params:
     params = jax.tree.unflatten(jax.tree.structure(like), [_array(arrays[name]) for name in names])
     checks.same_tree("arrays", params, "params", like)
     return checks.params("arrays", params)
-
-
-def cast(tree: PyTree, like: PyTree) -> PyTree:
-    """NumPy arrays in the dtypes of `like`."""
-    return jax.tree.map(lambda leaf, shape: np.asarray(leaf, shape.dtype), tree, like)
 
 
 def enclose(data: bytes) -> ArrayRecord:

@@ -5,7 +5,6 @@ message and reply. It leaves out the cohort size, which only the server needs.
 """
 
 import functools
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -14,9 +13,9 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Key, UInt32
 
-from fedspam._internal import describe, trees
+from fedspam._internal import describe, prng, trees
 from fedspam._internal.trees import Params, Scalar, static, struct
-from fedspam.clients import Ids, draw
+from fedspam.clients import Ids
 from fedspam.federation import ledger, terms_of, works_of
 from fedspam.federation.ledger import Exchange, Plan
 
@@ -24,7 +23,7 @@ FORMAT = 1  # of the messages
 
 
 # without jit the loop of the draw would be compiled again in every round
-_draw = jax.jit(draw, static_argnums=(1, 2, 3))
+_draw = jax.jit(prng.draw, static_argnums=(1, 2, 3))
 
 
 @struct
@@ -77,15 +76,8 @@ class Schema:
         }
         key = f"{describe.digest(essence)} {jax.tree.structure((algorithm, params))}"
         if key not in _KNOWN:
-            _KNOWN[key] = cls._derived(algorithm, params, essence)
-        return _KNOWN[key]
-
-    @classmethod
-    def _derived(cls, algorithm: Any, params: Params, essence: dict[str, Any]) -> "Schema":
-        plan = ledger.plan(algorithm, params, NodePopulation(2**31))
-        description = {
-            **essence,
-            "exchanges": {
+            plan = ledger.plan(algorithm, params, NodePopulation(2**31))
+            exchanges = {
                 f"{phase} {exchange.label}": {
                     "message": _signature(dict(exchange.message)),
                     "sent": sorted(exchange.sent),
@@ -93,18 +85,14 @@ class Schema:
                 }
                 for phase, exchanges in (("start", plan.start), ("round", plan.round))
                 for exchange in exchanges
-            },
-        }
-        stateful = frozenset(name for name, work in works_of(algorithm).items() if terms_of(work).stateful)
-        return cls(plan, description, stateful)
+            }
+            stateful = frozenset(name for name, work in works_of(algorithm).items() if terms_of(work).stateful)
+            _KNOWN[key] = cls(plan, {**essence, "exchanges": exchanges}, stateful)
+        return _KNOWN[key]
 
     @functools.cached_property
     def digest(self) -> str:
         return describe.digest(self.description)[:32]
-
-    @functools.cached_property
-    def text(self) -> str:
-        return json.dumps(self.description, allow_nan=False)
 
     def exchange(self, phase: str, label: str) -> Exchange | None:
         """The exchange of that label in the start of the method or in its rounds."""
