@@ -38,6 +38,16 @@ class Algorithm(Protocol[State]):
         ...
 
 
+def current_x(self: Any, state: Any) -> Params:
+    """`Algorithm.params` where the state holds them as `x`."""
+    return state.x
+
+
+def no_memory(self: Any, params: Params) -> tuple[()]:
+    """`client_state` where clients remember nothing."""
+    return ()
+
+
 class Start(Protocol):
     """How the first estimate g_0 is made."""
 

@@ -10,7 +10,7 @@ from fedspam._internal import checks, trees
 from fedspam._internal.trees import Params, static, struct
 from fedspam.clients import Oracle
 from fedspam.federation import Federation, on_client
-from fedspam.methods._algorithm import MOVERS, Move, ProxInfo, Start, Zero, select_movers
+from fedspam.methods._algorithm import MOVERS, Move, ProxInfo, Start, Zero, current_x, select_movers
 from fedspam.methods.estimators import Estimate, Estimator
 from fedspam.methods.schedules import Schedule
 from fedspam.solvers import LocalSolver
@@ -82,8 +82,7 @@ class Factored:
         g = jax.grad(oracle)(x, key) if g is None else g
         return Move(*self.solver(oracle, key, x=x, g=g, step_size=step_size))
 
-    def params(self, state: FactoredState) -> Params:
-        return state.x
+    params = current_x
 
     def client_state(self, params: Params) -> PyTree:
         return self.estimator.client_state(params)

@@ -11,6 +11,7 @@ from fedspam._internal import checks, trees
 from fedspam._internal.trees import Params, Scalar, static, struct
 from fedspam.clients import Oracle
 from fedspam.federation import Federation, on_client
+from fedspam.methods._algorithm import current_x, no_memory
 from fedspam.methods._registry import Cost, Method, register
 from fedspam.solvers import LBFGS, Answer, Certificate, Exact, LocalSolver, Never, SampledSteps, certify
 
@@ -286,11 +287,7 @@ class Auto:
         promise = _expected(certificate) if alone else whole(y) - whole(x)
         return AutoMove(y, promise, jnp.log(last), certificate)
 
-    def params(self, state: AutoState) -> Params:
-        return state.x
-
-    def client_state(self, params: Params) -> tuple[()]:
-        return ()
+    params, client_state = current_x, no_memory
 
 
 def _above(number: Any) -> Scalar:
@@ -355,13 +352,8 @@ def auto(cohort_size: int, *, solver: LocalSolver = LBFGS(), movers: str = "aver
         solver: how a client answers the prox.
         movers: 'average' moves the whole cohort (5d floats per client), 'one' a single client of it.
 
-    >>> import jax, jax.numpy as jnp
-    >>> from fedspam import simulate
-    >>> from fedspam.methods import auto
-    >>> from fedspam.problems import quadratics
-    >>> clients = quadratics(jax.random.key(0), clients=50, dimension=5, delta=0.1)
-    >>> run = simulate(auto(10), clients, jnp.ones(5), rounds=20, key=jax.random.key(1))
-    >>> bool(jnp.linalg.norm(clients.gradient(run.params)) < 0.1 * jnp.linalg.norm(clients.gradient(jnp.ones(5))))
+    >>> from fedspam.problems import progress
+    >>> progress(auto(10), rounds=20, clients=50) < 0.1
     True
     """
     checks.whole("cohort_size", cohort_size, 2, "a spread needs two clients; with one, give spam() its parameters")
@@ -376,7 +368,7 @@ def auto(cohort_size: int, *, solver: LocalSolver = LBFGS(), movers: str = "aver
 
 
 register("auto", Method(
-    name="SPAM-PPA, auto", build=auto, example={"cohort_size": 4, "solver": Exact()}, similarity="yes", partial="yes",
-    stateless="yes", nonsmooth="yes", nonconvex="no", estimator="MVR", oracle="a-prox, all", phases=2,
-    up=Cost(2, extra=6 * SKETCH), down=Cost(3), reference="this library",
+    name="SPAM-PPA, auto", build=auto, example={"cohort_size": 4, "solver": Exact()}, similarity="yes", nonsmooth="yes",
+    nonconvex="no", estimator="MVR", oracle="a-prox, all", phases=2, up=Cost(2, extra=6 * SKETCH), down=Cost(3),
+    reference="this library",
 ))  # fmt: skip

@@ -23,7 +23,8 @@ from fedspam._internal import checks, prng, trees
 from fedspam._internal.trees import Params, Scalar, static, struct
 from fedspam.clients import Oracle
 from fedspam.federation import Cohort, Federation, on_client
-from fedspam.methods.schedules import Schedule, ScheduleLike, Values, schedule
+from fedspam.methods._algorithm import no_memory
+from fedspam.methods.schedules import Schedule, ScheduleLike, unit_schedule
 
 
 class Estimate(NamedTuple):
@@ -70,11 +71,6 @@ def gradient(self: Any, oracle: Oracle, key: Key[Array, ""], *, x: Params) -> Pa
 def change(self: Any, oracle: Oracle, key: Key[Array, ""], *, x: Params, reference: Params) -> Params:
     """How the gradient differs between two points, on the same minibatch."""
     return trees.subtract(jax.grad(oracle)(x, key), jax.grad(oracle)(reference, key))
-
-
-def no_memory(self: Any, params: Params) -> tuple[()]:
-    """`Estimator.client_state` where clients remember nothing."""
-    return ()
 
 
 # --- without memory ---
@@ -184,12 +180,7 @@ def first_fresh_weight(fresh_weight: Schedule, first: str, k: Integer[Array, ""]
 
 
 def probability_schedule(value: ScheduleLike) -> Schedule:
-    """The schedule of a probability."""
-    checks.between("probability", value, 0, 1, remedy="it is the probability that a round asks every client")
-    made = schedule(value, "probability")
-    if isinstance(made, Values) and not bool(jnp.all((made.values >= 0) & (made.values <= 1))):
-        raise ValueError("probability has a value outside [0, 1]; every value must lie in [0, 1]")
-    return made
+    return unit_schedule(value, "probability", "it is the probability that a round asks every client")
 
 
 def coin(probability: Schedule, key: Key[Array, ""], k: Integer[Array, ""]) -> Bool[Array, ""]:

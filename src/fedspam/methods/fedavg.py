@@ -2,7 +2,7 @@
 
 from fedspam.methods._grids import few_steps_grid
 from fedspam.methods._local import positive_schedule
-from fedspam.methods._registry import Cost, Method, register
+from fedspam.methods._registry import Method, register
 from fedspam.methods.fedopt import Average, FedOpt, local_sgd
 from fedspam.methods.schedules import ScheduleLike
 
@@ -49,8 +49,7 @@ def fedavg(
 
 
 register("fedavg", Method(
-    name="FedAvg", build=fedavg, example={"cohort_size": 4, "local_steps": 3, "local_rate": 0.3}, similarity="no",
-    partial="yes", stateless="yes", nonsmooth="no", nonconvex="yes", estimator="–", oracle="m steps", phases=1,
-    up=Cost(1), down=Cost(1), exact=False, grid=few_steps_grid,
+    name="FedAvg", build=fedavg, example={"cohort_size": 4, "local_steps": 3, "local_rate": 0.3}, oracle="m steps",
+    exact=False, grid=few_steps_grid,
     reference="McMahan, Moore, Ramage, Hampson, Agüera y Arcas 2017, arXiv:1602.05629",
 ))  # fmt: skip

@@ -11,6 +11,7 @@ from fedspam._internal import checks, prng, trees
 from fedspam._internal.trees import Params, Scalar, static, struct
 from fedspam.clients import Oracle
 from fedspam.federation import Federation, on_client
+from fedspam.methods._algorithm import current_x, no_memory
 from fedspam.methods._grids import with_fixed
 from fedspam.methods._local import PointState, StepsInfo, descend, until_heads
 from fedspam.methods._registry import Cost, Method, Scales, register
@@ -57,11 +58,7 @@ class FedRed:
         shift = trees.subtract(g, jax.grad(oracle)(x, None))
         return descend(oracle, key, x, steps=steps, local_rate=eta / (1 + eta * pull), shift=shift, pull=pull)
 
-    def params(self, state: PointState) -> Params:
-        return state.x
-
-    def client_state(self, params: Params) -> tuple[()]:
-        return ()
+    params, client_state = current_x, no_memory
 
 
 def fedred(
@@ -92,12 +89,8 @@ def fedred(
 
     Jiang, Rodomanov, Stich: Federated optimization with doubly regularized drift correction, 2024, arXiv:2404.08447.
 
-    >>> import jax.numpy as jnp
-    >>> from fedspam import simulate
-    >>> from fedspam.problems import quadratics
-    >>> clients = quadratics(0, clients=20, dimension=5)
-    >>> run = simulate(fedred(0.1, 0.1, 0.1), clients, jnp.ones(5), rounds=20, key=1)
-    >>> bool(jnp.linalg.norm(clients.gradient(run.params)) < 0.01 * jnp.linalg.norm(clients.gradient(jnp.ones(5))))
+    >>> from fedspam.problems import progress
+    >>> progress(fedred(0.1, 0.1, 0.1), rounds=20) < 0.01
     True
     """
     checks.one_of("control", control, CONTROLS)
@@ -122,13 +115,12 @@ _EXAMPLE = {"local_rate": 0.7, "regularization": 0.1, "probability": 0.3}
 _REFERENCE = "Jiang, Rodomanov, Stich 2024, arXiv:2404.08447"
 
 register("fedred", Method(
-    name="FedRed", build=fedred, example=_EXAMPLE, similarity="yes", partial="no", stateless="yes", nonsmooth="no",
-    nonconvex="yes", estimator="exact", oracle="random m steps", phases=2, up=Cost(2), down=Cost(2), grid=_grid,
-    reference=_REFERENCE,
+    name="FedRed", build=fedred, example=_EXAMPLE, similarity="yes", partial="no", estimator="exact",
+    oracle="random m steps", phases=2, up=Cost(2), down=Cost(2), grid=_grid, reference=_REFERENCE,
 ))  # fmt: skip
 
 register("fedred_memory", Method(
     name="FedRed, remembered controls", build=fedred, example={**_EXAMPLE, "control": "memory"}, similarity="yes",
-    partial="no", stateless="no", nonsmooth="no", nonconvex="yes", estimator="dual", oracle="random m steps", phases=1,
-    up=Cost(1), down=Cost(1), grid=with_fixed(_grid, control="memory"), reference=_REFERENCE,
+    partial="no", stateless="no", estimator="dual", oracle="random m steps", grid=with_fixed(_grid, control="memory"),
+    reference=_REFERENCE,
 ))  # fmt: skip

@@ -12,7 +12,7 @@ from fedspam._internal import checks, trees
 from fedspam._internal.trees import Params, static, struct
 from fedspam.clients import Oracle
 from fedspam.federation import Federation, on_client
-from fedspam.methods._algorithm import Start, StartLike, Zero, start_from
+from fedspam.methods._algorithm import Start, StartLike, Zero, current_x, no_memory, start_from
 from fedspam.methods._central import Base, Momentum, Plain, Recursive
 from fedspam.methods._grids import local_grid, recursive_grid, with_fixed
 from fedspam.methods._local import RateInfo, positive_schedule
@@ -70,11 +70,7 @@ class MimeLite:
         moved = trees.subtract(lax.fori_loop(0, self.local_steps, step, x), x)
         return LiteReply(moved, self.base.observe(lambda x: gradient(x, None), x, statistics))
 
-    def params(self, state: MimeState) -> Params:
-        return state.x
-
-    def client_state(self, params: Params) -> tuple[()]:
-        return ()
+    params, client_state = current_x, no_memory
 
 
 def mime_lite(
@@ -147,8 +143,7 @@ for _key, _name, _build, _more, _down, _grid in (
     ("mime_lite_mvr", "MimeLiteMVR", mime_lite_mvr, {"fresh_weight": 0.2}, Cost(3), recursive_grid),
 ):  # fmt: skip
     register(_key, Method(
-        name=_name, build=_build, example={**_EXAMPLE, **_more}, similarity="partly", partial="yes", stateless="yes",
-        nonsmooth="no", nonconvex="yes", estimator="server statistics", oracle="m steps", phases=1, up=Cost(2),
-        down=_down, exact=False, grid=_grid,
+        name=_name, build=_build, example={**_EXAMPLE, **_more}, similarity="partly", estimator="server statistics",
+        oracle="m steps", up=Cost(2), down=_down, exact=False, grid=_grid,
         reference="Karimireddy, Jaggi, Kale, Mohri, Reddi, Stich, Suresh 2021, arXiv:2008.03606",
     ))  # fmt: skip

@@ -10,7 +10,7 @@ from fedspam._internal import checks, trees
 from fedspam._internal.trees import Params, Scalar, static, struct
 from fedspam.clients import Oracle
 from fedspam.federation import Federation, on_client
-from fedspam.methods._algorithm import ProxInfo
+from fedspam.methods._algorithm import ProxInfo, current_x, no_memory
 from fedspam.methods._grids import step_grid
 from fedspam.methods._registry import Cost, Method, register
 from fedspam.methods.estimators import gradient
@@ -81,11 +81,7 @@ class StableDane:
         y, certificate = self.solver(oracle, key, x=x, g=g, step_size=step_size)
         return StableReply(y, jax.grad(oracle)(y, key), certificate)
 
-    def params(self, state: StableState) -> Params:
-        return state.x
-
-    def client_state(self, params: Params) -> tuple[()]:
-        return ()
+    params, client_state = current_x, no_memory
 
 
 def s_dane(
@@ -112,13 +108,8 @@ def s_dane(
 
     Jiang, Rodomanov, Stich: Stabilized proximal-point methods for federated optimization, 2024, arXiv:2407.07084.
 
-    >>> import jax.numpy as jnp
-    >>> from fedspam import simulate
-    >>> from fedspam.problems import quadratics
-    >>> from fedspam.solvers import Exact
-    >>> clients = quadratics(0, clients=10, dimension=5, delta=0.1)
-    >>> run = simulate(s_dane(None, step_size=5.0, solver=Exact()), clients, jnp.ones(5), rounds=20, key=1)
-    >>> bool(jnp.linalg.norm(clients.gradient(run.params)) < 0.001 * jnp.linalg.norm(clients.gradient(jnp.ones(5))))
+    >>> from fedspam.problems import progress
+    >>> progress(s_dane(None, step_size=5.0, solver=Exact()), rounds=20, clients=10) < 0.001
     True
     """
     gamma = step_size_schedule(step_size)
@@ -142,14 +133,8 @@ def acc_s_dane(
 
     Jiang, Rodomanov, Stich: Stabilized proximal-point methods for federated optimization, 2024, arXiv:2407.07084.
 
-    >>> import jax.numpy as jnp
-    >>> from fedspam import simulate
-    >>> from fedspam.problems import quadratics
-    >>> from fedspam.solvers import Exact
-    >>> clients = quadratics(0, clients=10, dimension=5, delta=0.1)
-    >>> method = acc_s_dane(None, step_size=5.0, convexity=1.0, solver=Exact())
-    >>> run = simulate(method, clients, jnp.ones(5), rounds=20, key=1)
-    >>> bool(jnp.linalg.norm(clients.gradient(run.params)) < 0.001 * jnp.linalg.norm(clients.gradient(jnp.ones(5))))
+    >>> from fedspam.problems import progress
+    >>> progress(acc_s_dane(None, step_size=5.0, convexity=1.0, solver=Exact()), rounds=20, clients=10) < 0.001
     True
     """
     gamma = step_size_schedule(step_size)
@@ -159,7 +144,7 @@ def acc_s_dane(
 for _key, _name, _build in (("s_dane", "S-DANE", s_dane), ("acc_s_dane", "Acc-S-DANE", acc_s_dane)):
     register(_key, Method(
         name=_name, build=_build, example={"cohort_size": 4, "step_size": 0.5, "convexity": 0.25, "solver": Exact()},
-        similarity="yes", partial="partly", stateless="yes", nonsmooth="yes", nonconvex="no",
-        estimator="cohort gradient", oracle="a-prox, all", phases=2, up=Cost(3), down=Cost(2), grid=step_grid,
+        similarity="yes", partial="partly", nonsmooth="yes", nonconvex="no", estimator="cohort gradient",
+        oracle="a-prox, all", phases=2, up=Cost(3), down=Cost(2), grid=step_grid,
         reference="Jiang, Rodomanov, Stich 2024, arXiv:2407.07084",
     ))  # fmt: skip

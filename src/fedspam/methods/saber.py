@@ -35,14 +35,8 @@ def saber(
     Mishchenko, Li, Fan, Venieris: Federated learning under second-order data heterogeneity, 2023,
     OpenReview jkhVrIllKg.
 
-    >>> import jax.numpy as jnp
-    >>> from fedspam import simulate
-    >>> from fedspam.problems import quadratics
-    >>> from fedspam.solvers import Exact
-    >>> clients = quadratics(0, clients=20, dimension=5, delta=0.1)
-    >>> method = saber(5, step_size=1.0, probability=0.25, solver=Exact())
-    >>> run = simulate(method, clients, jnp.ones(5), rounds=40, key=1)
-    >>> bool(jnp.linalg.norm(clients.gradient(run.params)) < 0.01 * jnp.linalg.norm(clients.gradient(jnp.ones(5))))
+    >>> from fedspam.problems import progress
+    >>> progress(saber(5, step_size=1.0, probability=0.25, solver=Exact()), rounds=40) < 0.01
     True
     """
     estimator, gamma = PAGE(probability_schedule(probability)), step_size_schedule(step_size)
@@ -72,14 +66,8 @@ def saber_partial(
     Mishchenko, Li, Fan, Venieris: Federated learning under second-order data heterogeneity, 2023,
     OpenReview jkhVrIllKg.
 
-    >>> import jax.numpy as jnp
-    >>> from fedspam import simulate
-    >>> from fedspam.problems import quadratics
-    >>> from fedspam.solvers import Exact
-    >>> clients = quadratics(0, clients=20, dimension=5, delta=0.1)
-    >>> method = saber_partial(5, 15, step_size=1.0, probability=0.25, solver=Exact())
-    >>> run = simulate(method, clients, jnp.ones(5), rounds=40, key=1)
-    >>> bool(jnp.linalg.norm(clients.gradient(run.params)) < 0.1 * jnp.linalg.norm(clients.gradient(jnp.ones(5))))
+    >>> from fedspam.problems import progress
+    >>> progress(saber_partial(5, 15, step_size=1.0, probability=0.25, solver=Exact()), rounds=40) < 0.1
     True
     """
     estimator, gamma = PAGE(probability_schedule(probability), many=many), step_size_schedule(step_size)
@@ -100,8 +88,7 @@ for _key, _name, _build, _more, _oracle, _up, _down in (
     ("saber_partial", "SABER, partial", saber_partial, {"many": 8}, "a-prox, all", Cost(2), Cost(4)),
 ):
     register(_key, Method(
-        name=_name, build=_build, similarity="yes", partial="partly" if _build is saber else "yes", stateless="yes",
-        nonsmooth="yes",
+        name=_name, build=_build, similarity="yes", partial="partly" if _build is saber else "yes", nonsmooth="yes",
         example={"cohort_size": 4, "step_size": 1.0, "probability": 0.3, "solver": Exact(), **_more},
         nonconvex="yes" if _build is saber else "partly", estimator="PAGE", oracle=_oracle, phases=2, up=_up,
         down=_down, coin="no", exact=_build is saber, grid=_grid if _build is saber else _partial_grid,

@@ -9,7 +9,7 @@ from fedspam._internal import checks, trees
 from fedspam._internal.trees import Params, static, struct
 from fedspam.clients import Oracle
 from fedspam.federation import Federation, on_client
-from fedspam.methods._algorithm import SpamState, Start, StartLike, start_from
+from fedspam.methods._algorithm import SpamState, Start, StartLike, current_x, no_memory, start_from
 from fedspam.methods._grids import prox_grid
 from fedspam.methods._registry import Cost, Method, register
 from fedspam.methods.estimators import first_fresh_weight, mvr_difference
@@ -93,11 +93,7 @@ class Spam:
         x, certificate = self.solver(oracle, key, x=x, g=g, step_size=step_size)
         return SpamReply(x, g, certificate)
 
-    def params(self, state: SpamState) -> Params:
-        return state.x
-
-    def client_state(self, params: Params) -> tuple[()]:
-        return ()
+    params, client_state = current_x, no_memory
 
 
 def spam(
@@ -150,7 +146,7 @@ for _key, _name, _oracle, _example in (
      {"step_size": 1.0, "fresh_weight": 0.2, "solver": GradientDescent(steps=3)}),
 ):  # fmt: skip
     register(_key, Method(
-        name=_name, build=spam, example=_example, similarity="yes", partial="yes", stateless="yes", nonsmooth="yes",
-        nonconvex="yes", estimator="MVR", oracle=_oracle, phases=1, up=Cost(2), down=Cost(3), grid=prox_grid,
+        name=_name, build=spam, example=_example, similarity="yes", nonsmooth="yes", estimator="MVR", oracle=_oracle,
+        up=Cost(2), down=Cost(3), grid=prox_grid,
         reference="Karagulyan, Shulgin, Sadiev, Richtárik 2024, arXiv:2405.20127",
     ))  # fmt: skip

@@ -10,7 +10,18 @@ from fedspam._internal import checks, trees
 from fedspam._internal.trees import Params, Scalar, static, struct
 from fedspam.clients import Oracle
 from fedspam.federation import Federation, on_client
-from fedspam.methods._algorithm import MOVERS, Move, ProxInfo, SpamState, Start, StartLike, select_movers, start_from
+from fedspam.methods._algorithm import (
+    MOVERS,
+    Move,
+    ProxInfo,
+    SpamState,
+    Start,
+    StartLike,
+    current_x,
+    no_memory,
+    select_movers,
+    start_from,
+)
 from fedspam.methods._grids import prox_grid
 from fedspam.methods._registry import Cost, Method, register
 from fedspam.methods.auto import Auto, auto
@@ -76,11 +87,7 @@ class SpamPP:
     def prox(self, oracle: Oracle, key: Key[Array, ""], *, x: Params, g: Params, step_size: Any) -> Move:
         return Move(*self.solver(oracle, key, x=x, g=g, step_size=step_size))
 
-    def params(self, state: SpamState) -> Params:
-        return state.x
-
-    def client_state(self, params: Params) -> tuple[()]:
-        return ()
+    params, client_state = current_x, no_memory
 
 
 def spam_pp(
@@ -184,7 +191,6 @@ for _key, _name, _build, _oracle, _up, _down in (
 ):
     register(_key, Method(
         name=_name, build=_build, example={"cohort_size": 4, "step_size": 1.0, "fresh_weight": 0.2, "solver": Exact()},
-        similarity="yes", partial="yes", stateless="yes", nonsmooth="no" if _build is spam_ppa else "yes",
-        nonconvex="yes", estimator="MVR", oracle=_oracle, phases=2, up=_up, down=_down, grid=prox_grid,
-        reference="Karagulyan, Shulgin, Sadiev, Richtárik 2024, arXiv:2405.20127",
+        similarity="yes", nonsmooth="no" if _build is spam_ppa else "yes", estimator="MVR", oracle=_oracle, phases=2,
+        up=_up, down=_down, grid=prox_grid, reference="Karagulyan, Shulgin, Sadiev, Richtárik 2024, arXiv:2405.20127",
     ))  # fmt: skip

@@ -11,6 +11,7 @@ from fedspam._internal import checks, trees
 from fedspam._internal.trees import Params, Scalar, static, struct
 from fedspam.clients import Oracle
 from fedspam.federation import Federation, on_client
+from fedspam.methods._algorithm import current_x, no_memory
 from fedspam.methods._grids import server_step_grid
 from fedspam.methods._registry import Cost, Method, Scales, register
 
@@ -153,11 +154,7 @@ class Storm:
     def gradients(self, oracle: Oracle, key: Key[Array, ""], *, x: Params, x_prev: Params) -> tuple[Params, Params]:
         return jax.grad(oracle)(x, key), jax.grad(oracle)(x_prev, key)
 
-    def params(self, state: StormState) -> Params:
-        return state.x
-
-    def client_state(self, params: Params) -> tuple[()]:
-        return ()
+    params, client_state = current_x, no_memory
 
 
 def storm(cohort_size: int, *, kappa: float = 1.0, w: float = 10.0, c: float = 100.0) -> Storm:
@@ -179,12 +176,8 @@ def storm(cohort_size: int, *, kappa: float = 1.0, w: float = 10.0, c: float = 1
 
     Cutkosky, Orabona: Momentum-based variance reduction in non-convex SGD, 2019, arXiv:1905.10018, Algorithm 1.
 
-    >>> import jax.numpy as jnp
-    >>> from fedspam import simulate
-    >>> from fedspam.problems import quadratics
-    >>> clients = quadratics(0, clients=50, dimension=5, delta=0.1)
-    >>> run = simulate(storm(10, kappa=0.5, c=10.0), clients, jnp.ones(5), rounds=200, key=1)
-    >>> bool(jnp.linalg.norm(clients.gradient(run.params)) < 0.1 * jnp.linalg.norm(clients.gradient(jnp.ones(5))))
+    >>> from fedspam.problems import progress
+    >>> progress(storm(10, kappa=0.5, c=10.0), rounds=200, clients=50) < 0.1
     True
     """
     for name, value in (("kappa", kappa), ("w", w), ("c", c)):
@@ -206,12 +199,8 @@ def storm_plus(cohort_size: int, *, step_size: float = 1.0) -> Storm:
 
     Levy, Kavis, Cevher: STORM+, 2021, arXiv:2111.01040.
 
-    >>> import jax.numpy as jnp
-    >>> from fedspam import simulate
-    >>> from fedspam.problems import quadratics
-    >>> clients = quadratics(0, clients=50, dimension=5, delta=0.1)
-    >>> run = simulate(storm_plus(10), clients, jnp.ones(5), rounds=200, key=1)
-    >>> bool(jnp.linalg.norm(clients.gradient(run.params)) < 0.1 * jnp.linalg.norm(clients.gradient(jnp.ones(5))))
+    >>> from fedspam.problems import progress
+    >>> progress(storm_plus(10), rounds=200, clients=50) < 0.1
     True
     """
     checks.positive("step_size", step_size)
@@ -239,12 +228,8 @@ def meta_storm(
 
     Liu, Nguyen, Nguyen, Ene, Nguyen: META-STORM, 2022, arXiv:2209.14853.
 
-    >>> import jax.numpy as jnp
-    >>> from fedspam import simulate
-    >>> from fedspam.problems import quadratics
-    >>> clients = quadratics(0, clients=50, dimension=5, delta=0.1)
-    >>> run = simulate(meta_storm(10, step_size=0.3), clients, jnp.ones(5), rounds=200, key=1)
-    >>> bool(jnp.linalg.norm(clients.gradient(run.params)) < 0.1 * jnp.linalg.norm(clients.gradient(jnp.ones(5))))
+    >>> from fedspam.problems import progress
+    >>> progress(meta_storm(10, step_size=0.3), rounds=200, clients=50) < 0.1
     True
     """
     for name, value in (("step_size", step_size), ("a", a), ("b", b)):
@@ -265,7 +250,6 @@ for _key, _name, _build, _example, _grid, _reference in (
      "Liu, Nguyen, Nguyen, Ene, Nguyen 2022, arXiv:2209.14853"),
 ):  # fmt: skip
     register(_key, Method(
-        name=_name, build=_build, example={"cohort_size": 4, **_example}, similarity="no", partial="yes",
-        stateless="yes", nonsmooth="no", nonconvex="yes", estimator="MVR, adaptive", oracle="–",
-        phases=1, up=Cost(2), down=Cost(2), grid=_grid, reference=_reference,
+        name=_name, build=_build, example={"cohort_size": 4, **_example}, estimator="MVR, adaptive", up=Cost(2),
+        down=Cost(2), grid=_grid, reference=_reference,
     ))  # fmt: skip

@@ -11,7 +11,7 @@ from fedspam._internal import checks, trees
 from fedspam._internal.trees import Params, static, struct
 from fedspam.clients import Oracle
 from fedspam.federation import Federation, on_client
-from fedspam.methods._algorithm import Move, ProxInfo
+from fedspam.methods._algorithm import Move, ProxInfo, current_x, no_memory
 from fedspam.methods._grids import coin_grid
 from fedspam.methods._registry import Cost, Method, Scales, register
 from fedspam.methods.estimators import Anchor, coin, gradient, probability_schedule
@@ -107,11 +107,7 @@ class Svrp:
         own = trees.add(trees.subtract(here, there), g)
         return Move(*self.solver(oracle, key, x=x, g=own, step_size=step_size))
 
-    def params(self, state: SvrpState) -> Params:
-        return state.x
-
-    def client_state(self, params: Params) -> tuple[()]:
-        return ()
+    params, client_state = current_x, no_memory
 
 
 def svrp(step_size: ScheduleLike, probability: ScheduleLike, *, solver: LocalSolver = LBFGS()) -> Svrp:
@@ -132,13 +128,8 @@ def svrp(step_size: ScheduleLike, probability: ScheduleLike, *, solver: LocalSol
 
     Khaled, Jin: Faster federated optimization under second-order similarity, 2022, arXiv:2209.02257.
 
-    >>> import jax.numpy as jnp
-    >>> from fedspam import simulate
-    >>> from fedspam.problems import quadratics
-    >>> from fedspam.solvers import Exact
-    >>> clients = quadratics(0, clients=10, dimension=5, delta=0.1)
-    >>> run = simulate(svrp(step_size=2.0, probability=0.1, solver=Exact()), clients, jnp.ones(5), rounds=50, key=1)
-    >>> bool(jnp.linalg.norm(clients.gradient(run.params)) < 0.001 * jnp.linalg.norm(clients.gradient(jnp.ones(5))))
+    >>> from fedspam.problems import progress
+    >>> progress(svrp(step_size=2.0, probability=0.1, solver=Exact()), clients=10) < 0.001
     True
     """
     return Svrp(step_size_schedule(step_size), probability_schedule(probability), solver)
@@ -168,14 +159,8 @@ def catalyzed_svrp(
 
     Khaled, Jin: Faster federated optimization under second-order similarity, 2022, arXiv:2209.02257.
 
-    >>> import jax.numpy as jnp
-    >>> from fedspam import simulate
-    >>> from fedspam.problems import quadratics
-    >>> from fedspam.solvers import Exact
-    >>> clients = quadratics(0, clients=10, dimension=5, delta=0.1)
-    >>> method = catalyzed_svrp(step_size=2.0, probability=0.1, pull=0.1, convexity=1.0, period=10, solver=Exact())
-    >>> run = simulate(method, clients, jnp.ones(5), rounds=50, key=1)
-    >>> bool(jnp.linalg.norm(clients.gradient(run.params)) < 0.001 * jnp.linalg.norm(clients.gradient(jnp.ones(5))))
+    >>> from fedspam.problems import progress
+    >>> progress(catalyzed_svrp(2.0, 0.1, pull=0.1, convexity=1.0, period=10, solver=Exact()), clients=10) < 0.001
     True
     """
     for name, value in (("pull", pull), ("convexity", convexity)):
@@ -207,7 +192,6 @@ for _key, _name, _build, _more, _build_grid in (
 ):  # fmt: skip
     register(_key, Method(
         name=_name, build=_build, example={"step_size": 2.0, "probability": 0.1, "solver": Exact(), **_more},
-        similarity="yes", partial="partly", stateless="yes", nonsmooth="yes", nonconvex="no", estimator="SVRG",
-        oracle="prox", phases=1, up=Cost(1), down=Cost(3), coin="no", grid=_build_grid,
-        reference="Khaled, Jin 2022, arXiv:2209.02257",
+        similarity="yes", partial="partly", nonsmooth="yes", nonconvex="no", estimator="SVRG", oracle="prox",
+        down=Cost(3), coin="no", grid=_build_grid, reference="Khaled, Jin 2022, arXiv:2209.02257",
     ))  # fmt: skip
