@@ -82,15 +82,10 @@ def ce_lsgd(
     >>> progress(ce_lsgd(10, 10, 0.09, 0.2)) < 0.1
     True
     """
-    return Factored(
-        estimator=MVR(fresh_weight_schedule(fresh_weight), first=first),
-        solver=surrogate_steps(local_steps, local_rate, minibatch, recursive=True),
-        step_size=Constant(float("inf")),
-        start=start_from(start, 1 if cohort_size is None else cohort_size),
-        movers="one",
-        cohort_size=cohort_size,
-        name="ce_lsgd",
-    )
+    estimator = MVR(fresh_weight_schedule(fresh_weight), first=first)
+    solver = surrogate_steps(local_steps, local_rate, minibatch, recursive=True)
+    start = start_from(start, 1 if cohort_size is None else cohort_size)
+    return Factored(estimator, solver, Constant(float("inf")), start, cohort_size=cohort_size, name="ce_lsgd")
 
 
 def bvr_l_sgd(cohort_size: int | None, local_steps: int, local_rate: float, *, minibatch: bool = False) -> Factored:
@@ -107,10 +102,7 @@ def bvr_l_sgd(cohort_size: int | None, local_steps: int, local_rate: float, *, m
 
     Arguments:
         cohort_size: clients asked for the gradient; None for all, as in the theory.
-        local_steps: m.
-        local_rate: the local :math:`\eta`, a number.
-        minibatch: whether :math:`v_{j+1}` sees a minibatch, the same at both points, instead of the client's whole
-            loss.
+        local_steps, local_rate, minibatch: as `ce_lsgd`.
 
     Murata, Suzuki: Bias-variance reduced local SGD for less heterogeneous federated learning, 2021, arXiv:2102.03198.
 
@@ -118,14 +110,8 @@ def bvr_l_sgd(cohort_size: int | None, local_steps: int, local_rate: float, *, m
     >>> progress(bvr_l_sgd(None, 10, 0.09), rounds=30) < 1e-3
     True
     """
-    return Factored(
-        estimator=Snapshot(),
-        solver=surrogate_steps(local_steps, local_rate, minibatch, recursive=True),
-        step_size=Constant(float("inf")),
-        movers="one",
-        cohort_size=cohort_size,
-        name="bvr_l_sgd",
-    )
+    solver = surrogate_steps(local_steps, local_rate, minibatch, recursive=True)
+    return Factored(Snapshot(), solver, Constant(float("inf")), cohort_size=cohort_size, name="bvr_l_sgd")
 
 
 register("ce_lsgd", Method(

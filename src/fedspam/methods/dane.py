@@ -68,8 +68,7 @@ def feddane(
 
     Arguments:
         cohort_size: B, of both cohorts.
-        step_size: :math:`\gamma_k`: a number, one value per round, or a schedule.
-        solver: how clients answer the prox.
+        step_size, solver: as `dane`.
         second_cohort: whether the movers are a second cohort, as in the paper.
 
     Li, Sahu, Zaheer, Sanjabi, Talwalkar, Smith: FedDANE, 2019, arXiv:2001.01920.

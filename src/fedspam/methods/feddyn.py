@@ -99,10 +99,8 @@ def feddyn(
     Arguments:
         cohort_size: B.
         step_size: :math:`\gamma_k`: a number, one value per round, or a schedule; about 1/L.
-        solver: how a client answers the prox, for example ``LBFGS()``. Or give, in its place,
-        local_steps: m steps :math:`y \leftarrow y - \eta_k(\nabla f_i(y) - h_i + (y - x_k)/\gamma_k)`, each on its own
-            minibatch.
-        local_rate: their :math:`\eta_k`: a number, one value per round, or a schedule.
+        solver, local_steps, local_rate: as `fedprox`, but the steps go along
+            :math:`\nabla f_i(y) - h_i + (y - x_k)/\gamma_k`.
 
     Acar, Zhao, Matas Navarro, Mattina, Whatmough, Saligrama: Federated learning based on dynamic regularization, 2021,
     arXiv:2111.04263, Algorithm 1; the sum over the cohort is divided by n, as there and in the authors' code.

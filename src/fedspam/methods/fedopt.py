@@ -12,6 +12,7 @@ from fedspam._internal.trees import Params, Scalar, static, struct
 from fedspam.clients import Oracle
 from fedspam.federation import Federation, on_client
 from fedspam.methods._algorithm import current_x, no_memory
+from fedspam.methods._grids import few_steps_grid, settings
 from fedspam.methods._local import Steps, Training, TrainingInfo, positive_schedule
 from fedspam.methods._registry import Method, Scales, register
 from fedspam.methods.schedules import Schedule, ScheduleLike
@@ -128,15 +129,7 @@ class AdamMoments(NamedTuple):
 
 @struct
 class Adaptive:
-    r"""The adaptive server steps of Adam, Yogi and Adagrad, without bias correction.
-
-    .. math::
-        M &\leftarrow \beta_1 M + (1-\beta_1)\Delta, \qquad M_0 = 0 \\
-        V &\leftarrow V + \Delta^2 && \text{Adagrad} \\
-        V &\leftarrow V - (1-\beta_2)\,\Delta^2\,\mathrm{sign}(V - \Delta^2) && \text{Yogi} \\
-        V &\leftarrow \beta_2 V + (1-\beta_2)\,\Delta^2 && \text{Adam}, \qquad V_0 = \tau^2 \\
-        x &\leftarrow x + \eta_s\,M / (\sqrt V + \tau)
-    """
+    """The adaptive server steps of `fedadam`, `fedyogi` and `fedadagrad`, without bias correction."""
 
     step_size: Schedule
     momentum: float | Scalar
@@ -189,13 +182,9 @@ def fedavgm(
     floats down and d up for each client, no state on clients, one vector more on the server.
 
     Arguments:
-        cohort_size: B.
-        local_steps: m.
-        local_rate: the local :math:`\eta_k`: a number, one value per round, or a schedule.
+        cohort_size, local_steps, local_rate, weighted: as `fedavg`.
         momentum: :math:`\beta` in [0, 1].
-        server_step_size: :math:`\eta_s`, likewise a number or a schedule. In total a move counts
-            :math:`1/(1-\beta)` times.
-        weighted: average by the number of examples.
+        server_step_size: :math:`\eta_s`, a number or a schedule. In total a move counts :math:`1/(1-\beta)` times.
 
     Hsu, Qi, Brown 2019, arXiv:1909.06335; Reddi et al. 2021, arXiv:2003.00295.
 
@@ -230,14 +219,10 @@ def fedadam(
     each client, no state on clients, two vectors more on the server.
 
     Arguments:
-        cohort_size: B.
-        local_steps: m.
-        local_rate: the local :math:`\eta_k`: a number, one value per round, or a schedule.
-        server_step_size: :math:`\eta_s`, likewise.
+        cohort_size, local_steps, local_rate, server_step_size, weighted: as `fedavg`.
         momentum: :math:`\beta_1` in [0, 1].
         square_momentum: :math:`\beta_2` in [0, 1].
         adaptivity: :math:`\tau`, on the scale of the moves; a large one makes it FedAvg with momentum.
-        weighted: average by the number of examples.
 
     Reddi, Charles, Zaheer, Garrett, Rush, Konečný, Kumar, McMahan: Adaptive federated optimization, 2021,
     arXiv:2003.00295, Algorithm 2.
@@ -320,19 +305,14 @@ def _adaptive(
 
 
 def _momentum_grid(scales: Scales) -> list[Mapping[str, Any]]:
-    sizes, steps = (0.03, 0.1, 0.3, 1.0), (1, 5, 20)
     # with a server momentum of 0.9 a move counts ten times; a smaller server step makes up for part of it
-    return [
-        {"local_rate": c / scales.smoothness, "local_steps": m, "server_step_size": 0.3} for c in sizes for m in steps
-    ]
+    return [{**setting, "server_step_size": 0.3} for setting in few_steps_grid(scales)]
 
 
 def _adaptive_grid(scales: Scales) -> list[Mapping[str, Any]]:
     # the server's step size is on the scale of x itself: the length of Adam's steps is their step size
-    sizes, local = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3), ((0.1, 5), (0.3, 5))
-    return [
-        {"server_step_size": s, "local_rate": c / scales.smoothness, "local_steps": m} for s in sizes for c, m in local
-    ]
+    sizes, rates = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3), [c / scales.smoothness for c in (0.1, 0.3)]
+    return settings(server_step_size=sizes, local_rate=rates, local_steps=(5,))
 
 
 for _key, _name, _build, _more, _grid in (

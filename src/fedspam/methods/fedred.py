@@ -12,7 +12,7 @@ from fedspam._internal.trees import Params, Scalar, static, struct
 from fedspam.clients import Oracle
 from fedspam.federation import Federation, on_client
 from fedspam.methods._algorithm import current_x, no_memory
-from fedspam.methods._grids import with_fixed
+from fedspam.methods._grids import settings, with_fixed
 from fedspam.methods._local import PointState, StepsInfo, descend, until_heads
 from fedspam.methods._registry import Cost, Method, Scales, register
 from fedspam.methods.scaffnew import ScaffNew
@@ -103,12 +103,11 @@ def fedred(
 
 def _grid(scales: Scales) -> list[Mapping[str, Any]]:
     ratio = scales.delta / scales.smoothness
-    return [
-        {"local_rate": c / scales.smoothness, "regularization": a * scales.delta, "probability": min(1.0, b * ratio)}
-        for c in (0.5, 0.9)
-        for a in (0.3, 1.0, 3.0)
-        for b in (1.0, 3.0)
-    ]
+    return settings(
+        local_rate=[c / scales.smoothness for c in (0.5, 0.9)],
+        regularization=[a * scales.delta for a in (0.3, 1.0, 3.0)],
+        probability=[min(1.0, b * ratio) for b in (1.0, 3.0)],
+    )
 
 
 _EXAMPLE = {"local_rate": 0.7, "regularization": 0.1, "probability": 0.3}

@@ -14,7 +14,7 @@ from fedspam.clients import Oracle
 from fedspam.federation import Federation, on_client
 from fedspam.methods._algorithm import StartLike, current_x, no_memory, start_from
 from fedspam.methods._central import Adam, Base, Momentum, Plain
-from fedspam.methods._grids import local_grid, recursive_grid, with_fixed
+from fedspam.methods._grids import local_grid, recursive_grid, settings, with_fixed
 from fedspam.methods._local import RateInfo, positive_schedule, surrogate_steps
 from fedspam.methods._registry import Cost, Method, Scales, register
 from fedspam.methods._template import Factored
@@ -153,11 +153,9 @@ def mime_mvr(
     :math:`O(\delta F/\epsilon + \zeta^2/(B\epsilon) + \delta\zeta F/(\sqrt B\epsilon^{3/2}))` rounds.
 
     Arguments:
-        cohort_size: B.
-        local_steps: m.
+        cohort_size, local_steps, minibatch: as `mime`.
         local_rate: the local :math:`\eta`, a number.
         fresh_weight: :math:`p_k` in (0, 1], the weight of the fresh gradient: a number, one per round, or a schedule.
-        minibatch: whether a local step sees one minibatch, the same at :math:`y_i` and :math:`x_k`.
         start, first: as in `fedspam.spam_pp`.
 
     Karimireddy et al.: Mime, 2021, arXiv:2008.03606; the printed s is :math:`(g_{k-1}, x_{k-1})`.
@@ -166,24 +164,15 @@ def mime_mvr(
     >>> progress(mime_mvr(10, 10, 0.09, 0.2)) < 0.1
     True
     """
-    return Factored(
-        estimator=MVR(fresh_weight_schedule(fresh_weight), first=first),
-        solver=surrogate_steps(local_steps, local_rate, minibatch, recursive=False),
-        step_size=Constant(float("inf")),
-        start=start_from(start, cohort_size),
-        movers="average",
-        cohort_size=cohort_size,
-        name="mime_mvr",
-    )
+    estimator, gamma = MVR(fresh_weight_schedule(fresh_weight), first=first), Constant(float("inf"))
+    solver = surrogate_steps(local_steps, local_rate, minibatch, recursive=False)
+    start = start_from(start, cohort_size)
+    return Factored(estimator, solver, gamma, start, movers="average", cohort_size=cohort_size, name="mime_mvr")
 
 
 def _adam_grid(scales: Scales) -> list[Mapping[str, Any]]:
     # the length of Adam's steps is their rate, on the scale of x itself
-    return [
-        {"local_rate": c, "local_steps": m, "base": Adam()}
-        for c in (0.001, 0.003, 0.01, 0.03, 0.1, 0.3)
-        for m in (1, 5)
-    ]
+    return settings(local_rate=(0.001, 0.003, 0.01, 0.03, 0.1, 0.3), local_steps=(1, 5), base=(Adam(),))
 
 
 _REFERENCE = "Karimireddy, Jaggi, Kale, Mohri, Reddi, Stich, Suresh 2021, arXiv:2008.03606"

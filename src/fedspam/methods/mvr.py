@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from fedspam.methods._algorithm import StartLike, start_from
+from fedspam.methods._grids import settings
 from fedspam.methods._registry import Cost, Method, Scales, register
 from fedspam.methods._template import Factored
 from fedspam.methods.estimators import MVR
@@ -35,11 +36,7 @@ def mvr(
         cohort_size: B.
         step_size: :math:`\gamma_k`: a number, one value per round, or a schedule.
         fresh_weight: :math:`p_k`, likewise, in (0, 1]. 1 is SGD, towards 0 it is SARAH without restarts.
-        start: how :math:`g_0` is made: 'cohort' (one gradient each), 'client', 'zero', a number of exchanges, or the
-            gradient.
-        scale: s of MARS, in [0, 1]: weight of the gradient difference in the estimate (see `MVR`); None is s = 1.
-        first: 'given' keeps :math:`g_0` in round 0, 'update' replaces it by
-            :math:`p_0\nabla f_S(x_0) + (1-p_0)g_0`.
+        start, scale, first: as `spam_pp`.
 
     Cutkosky, Orabona: Momentum-based variance reduction in non-convex SGD, 2019, arXiv:1905.10018.
 
@@ -47,21 +44,13 @@ def mvr(
     >>> progress(mvr(10, step_size=0.1, fresh_weight=0.2), rounds=100, clients=50) < 0.1
     True
     """
-    return Factored(
-        estimator=MVR(fresh_weight_schedule(fresh_weight), scale, first=first),
-        solver=None,
-        step_size=step_size_schedule(step_size),
-        start=start_from(start, cohort_size),
-        movers="server",
-        cohort_size=cohort_size,
-        name="mvr",
-    )
+    estimator, gamma = MVR(fresh_weight_schedule(fresh_weight), scale, first=first), step_size_schedule(step_size)
+    start = start_from(start, cohort_size)
+    return Factored(estimator, None, gamma, start, movers="server", cohort_size=cohort_size, name="mvr")
 
 
 def _grid(scales: Scales) -> list[Mapping[str, Any]]:
-    return [
-        {"step_size": c / scales.smoothness, "fresh_weight": p} for c in (0.1, 0.3, 1.0, 1.8) for p in (0.1, 0.3, 0.9)
-    ]
+    return settings(step_size=[c / scales.smoothness for c in (0.1, 0.3, 1.0, 1.8)], fresh_weight=(0.1, 0.3, 0.9))
 
 
 register("mvr", Method(

@@ -8,7 +8,7 @@ from jaxtyping import Array, Integer
 
 from fedspam._internal import checks
 from fedspam._internal.trees import struct
-from fedspam.methods._grids import coin_grid
+from fedspam.methods._grids import coin_chances, settings
 from fedspam.methods._registry import Cost, Method, Scales, register
 from fedspam.methods._template import Factored
 from fedspam.methods.estimators import PAGE, probability_schedule
@@ -65,8 +65,7 @@ def sarah(cohort_size: int, step_size: ScheduleLike, period: int) -> Factored:
     in practice, the method continues from the last one. Theory: :math:`\gamma \le 2/(L(1 + \sqrt{1 + 4m}))`.
 
     Arguments:
-        cohort_size: B.
-        step_size: :math:`\gamma_k`: a number, one value per round, or a schedule.
+        cohort_size, step_size: as `page`.
         period: m.
 
     Nguyen, Liu, Scheinberg, Takáč: SARAH, 2017, arXiv:1703.00102.
@@ -81,7 +80,8 @@ def sarah(cohort_size: int, step_size: ScheduleLike, period: int) -> Factored:
 
 
 def _page_grid(scales: Scales) -> list[Mapping[str, Any]]:
-    return coin_grid(scales, 1 / scales.smoothness, (0.1, 0.3, 1.0, 1.8))
+    unit = 1 / scales.smoothness
+    return settings(step_size=[c * unit for c in (0.1, 0.3, 1.0, 1.8)], probability=coin_chances(scales))
 
 
 def _sarah_grid(scales: Scales) -> list[Mapping[str, Any]]:

@@ -100,14 +100,10 @@ def rg_svrg(
     and send one combined vector.
 
     Arguments:
-        cohort_size: B.
-        step_size: :math:`\gamma_k`, one over the paper's :math:`\lambda`: a number, one value per round, or a schedule.
-        pull: :math:`\beta`, likewise, in [0, 1].
-        probability: p, likewise, in [0, 1].
-        solver: how the delegate answers the prox.
+        cohort_size, step_size, pull, solver: as `rg_saga`.
+        probability: p, a number, one value per round, or a schedule, in [0, 1].
 
-    Jiang, Rodomanov, Stich: Non-convex federated optimization under cost-aware client selection, 2025,
-    arXiv:2512.05327.
+    Jiang, Rodomanov, Stich 2025, arXiv:2512.05327.
 
     >>> from fedspam.problems import progress
     >>> progress(rg_svrg(3, step_size=2.0, pull=0.3, probability=0.3, solver=Exact()), rounds=40, clients=10) < 0.01

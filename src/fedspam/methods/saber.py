@@ -63,8 +63,7 @@ def saber_partial(
         many: number of clients that stand for everyone.
         step_size, probability, solver: as `saber`.
 
-    Mishchenko, Li, Fan, Venieris: Federated learning under second-order data heterogeneity, 2023,
-    OpenReview jkhVrIllKg.
+    Mishchenko, Li, Fan, Venieris 2023, OpenReview jkhVrIllKg.
 
     >>> from fedspam.problems import progress
     >>> progress(saber_partial(5, 15, step_size=1.0, probability=0.25, solver=Exact()), rounds=40) < 0.1
@@ -74,13 +73,9 @@ def saber_partial(
     return Factored(estimator, solver, gamma, movers="average", cohort_size=cohort_size, name="saber_partial")
 
 
-def _grid(scales: Scales) -> list[Mapping[str, Any]]:
-    return coin_grid(scales, 1 / scales.delta)
-
-
 def _partial_grid(scales: Scales) -> list[Mapping[str, Any]]:
     many = max(scales.cohort, scales.clients // 2)
-    return [{**setting, "many": many} for setting in _grid(scales)]
+    return [{**setting, "many": many} for setting in coin_grid(scales)]
 
 
 for _key, _name, _build, _more, _oracle, _up, _down in (
@@ -91,6 +86,6 @@ for _key, _name, _build, _more, _oracle, _up, _down in (
         name=_name, build=_build, similarity="yes", partial="partly" if _build is saber else "yes", nonsmooth="yes",
         example={"cohort_size": 4, "step_size": 1.0, "probability": 0.3, "solver": Exact(), **_more},
         nonconvex="yes" if _build is saber else "partly", estimator="PAGE", oracle=_oracle, phases=2, up=_up,
-        down=_down, coin="no", exact=_build is saber, grid=_grid if _build is saber else _partial_grid,
+        down=_down, coin="no", exact=_build is saber, grid=coin_grid if _build is saber else _partial_grid,
         reference="Mishchenko, Li, Fan, Venieris 2023, OpenReview jkhVrIllKg",
     ))  # fmt: skip

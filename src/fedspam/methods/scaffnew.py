@@ -11,6 +11,7 @@ from fedspam._internal.trees import Params, Scalar, static, struct
 from fedspam.clients import Oracle
 from fedspam.federation import Federation, on_client
 from fedspam.methods._algorithm import current_x
+from fedspam.methods._grids import settings
 from fedspam.methods._local import PointState, StepsInfo, descend, until_heads
 from fedspam.methods._registry import Method, Scales, register
 
@@ -94,9 +95,7 @@ def scaffnew(local_rate: float, probability: float) -> ScaffNew:
 
 
 def _grid(scales: Scales) -> list[Mapping[str, Any]]:
-    return [
-        {"local_rate": c / scales.smoothness, "probability": p} for c in (0.3, 0.6, 0.9) for p in (0.03, 0.1, 0.3, 1.0)
-    ]
+    return settings(local_rate=[c / scales.smoothness for c in (0.3, 0.6, 0.9)], probability=(0.03, 0.1, 0.3, 1.0))
 
 
 register("scaffnew", Method(

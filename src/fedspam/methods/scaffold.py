@@ -113,10 +113,7 @@ def scaffold(
     clients L becomes :math:`\delta + L/m`. Its fixed point is the optimum, with :math:`c_i = \nabla f_i(x^*)`.
 
     Arguments:
-        cohort_size: B.
-        local_steps: m.
-        local_rate: the local :math:`\eta_k`: a number, one value per round, or a schedule.
-        server_step_size: :math:`\eta_s`, likewise.
+        cohort_size, local_steps, local_rate, server_step_size: as `fedavg`.
         option: 'gradient' is the paper's option I, one more pass over the client's data; 'steps' is its option II.
 
     Karimireddy, Kale, Mohri, Reddi, Stich, Suresh: SCAFFOLD, 2020, arXiv:1910.06378, Algorithm 1.

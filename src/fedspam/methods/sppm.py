@@ -32,14 +32,7 @@ def sppm(step_size: ScheduleLike, *, solver: LocalSolver = LBFGS()) -> Factored:
     >>> progress(sppm(step_size=0.3, solver=Exact())) < 0.1
     True
     """
-    return Factored(
-        estimator=OwnGradient(),
-        solver=solver,
-        step_size=step_size_schedule(step_size),
-        movers="one",
-        cohort_size=1,
-        name="sppm",
-    )
+    return Factored(OwnGradient(), solver, step_size_schedule(step_size), name="sppm")
 
 
 register("sppm", Method(

@@ -27,7 +27,10 @@ class Seen(NamedTuple):
 class AdaptiveRule(Protocol):
     """The step size of a round and the fresh weight of the next, from sums over the past."""
 
-    def begin(self) -> tuple[float, ...]: ...
+    @property
+    def kept(self) -> int:
+        """Number of sums."""
+        ...
 
     def __call__(self, sums: tuple[Scalar, ...], seen: Seen) -> tuple[tuple[Any, ...], Any, Any]:
         """The new sums, the step size of this round, the fresh weight of the next."""
@@ -36,14 +39,12 @@ class AdaptiveRule(Protocol):
 
 @struct
 class StormRule:
-    r""":math:`\gamma_k = \kappa/(w + \sum_{i\le k} G_i^2)^{1/3}`, :math:`p_{k+1} = \min(1, c\gamma_k^2)`."""
+    """The rule of `storm`."""
 
+    kept = 1
     kappa: float
     w: float
     c: float
-
-    def begin(self) -> tuple[float, ...]:
-        return (0.0,)
 
     def __call__(self, sums: tuple[Scalar, ...], seen: Seen) -> tuple[tuple[Any, ...], Any, Any]:
         total = sums[0] + seen.gradient
@@ -53,13 +54,10 @@ class StormRule:
 
 @struct
 class StormPlusRule:
-    r""":math:`p_{k+1} = (1 + \sum_{i\le k} G_i^2)^{-2/3}`,
-    :math:`\gamma_k = \gamma(\sum_{i\le k}\|g_i\|^2/p_{i+1})^{-1/3}`."""
+    """The rule of `storm_plus`."""
 
+    kept = 2
     step_size: float
-
-    def begin(self) -> tuple[float, ...]:
-        return (0.0, 0.0)
 
     def __call__(self, sums: tuple[Scalar, ...], seen: Seen) -> tuple[tuple[Any, ...], Any, Any]:
         gradients = sums[0] + seen.gradient
@@ -72,16 +70,13 @@ class StormPlusRule:
 
 @struct
 class MetaStormRule:
-    r""":math:`p_{k+1} = (1 + \sum_{i<k}\|\nabla f_{S_i}(x_i) - \nabla f_{S_{i+1}}(x_i)\|^2/a)^{-2/3}`,
-    :math:`\gamma_k = \gamma\,p_{k+1}^{(1-r)/2}/(b + \sum_{i\le k}\|g_i\|^2)^r`."""
+    """The rule of `meta_storm`."""
 
+    kept = 2
     step_size: float
     a: float
     b: float
     exponent: float  # r
-
-    def begin(self) -> tuple[float, ...]:
-        return (0.0, 0.0)
 
     def __call__(self, sums: tuple[Scalar, ...], seen: Seen) -> tuple[tuple[Any, ...], Any, Any]:
         surprises, estimates = sums[0] + seen.surprise, sums[1] + seen.estimate
@@ -132,7 +127,7 @@ class Storm:
     def init(self, params: Params, key: Key[Array, ""], fed: Federation) -> StormState:
         dtype = jnp.result_type(*jax.tree.leaves(params))
         zero = trees.zeros_like(params)
-        sums = tuple(jnp.asarray(value, dtype) for value in self.rule.begin())
+        sums = (jnp.zeros((), dtype),) * self.rule.kept
         return StormState(params, params, zero, zero, sums, jnp.ones((), dtype), jnp.zeros((), jnp.int32))
 
     def round(self, state: StormState, key: Key[Array, ""], fed: Federation) -> tuple[StormState, StormInfo]:

@@ -1,5 +1,6 @@
 """SVRP: the stochastic proximal point method with a control variate at an anchor, plain and catalyzed."""
 
+import dataclasses
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
@@ -12,7 +13,7 @@ from fedspam._internal.trees import Params, static, struct
 from fedspam.clients import Oracle
 from fedspam.federation import Federation, on_client
 from fedspam.methods._algorithm import Move, ProxInfo, current_x, no_memory
-from fedspam.methods._grids import coin_grid
+from fedspam.methods._grids import coin_grid, settings
 from fedspam.methods._registry import Cost, Method, Scales, register
 from fedspam.methods.estimators import Anchor, coin, gradient, probability_schedule
 from fedspam.methods.schedules import Schedule, ScheduleLike, step_size_schedule
@@ -157,7 +158,7 @@ def catalyzed_svrp(
         convexity: :math:`\mu`.
         period: rounds for each outer step.
 
-    Khaled, Jin: Faster federated optimization under second-order similarity, 2022, arXiv:2209.02257.
+    Khaled, Jin 2022, arXiv:2209.02257.
 
     >>> from fedspam.problems import progress
     >>> progress(catalyzed_svrp(2.0, 0.1, pull=0.1, convexity=1.0, period=10, solver=Exact()), clients=10) < 0.001
@@ -166,23 +167,18 @@ def catalyzed_svrp(
     for name, value in (("pull", pull), ("convexity", convexity)):
         checks.positive(name, value)
     checks.whole("period", period, 1)
-    return Svrp(
-        step_size_schedule(step_size), probability_schedule(probability), solver,
-        Catalyst(pull, convexity, period), name="catalyzed_svrp",
-    )  # fmt: skip
+    plain = svrp(step_size, probability, solver=solver)
+    return dataclasses.replace(plain, catalyst=Catalyst(pull, convexity, period), name="catalyzed_svrp")
 
 
 def _grid(scales: Scales) -> list[Mapping[str, Any]]:
-    return coin_grid(scales._replace(cohort=1), 1 / scales.delta)
+    return coin_grid(scales._replace(cohort=1))
 
 
 def _catalyzed_grid(scales: Scales) -> list[Mapping[str, Any]]:
     theta, n = scales.delta / scales.clients**0.5, scales.clients
-    return [
-        {"step_size": c / scales.delta, "probability": 1 / n, "pull": theta, "convexity": theta * q, "period": 2 * n}
-        for c in (0.1, 0.3, 1.0, 3.0)
-        for q in (0.01, 0.1, 1.0)
-    ]
+    sizes, convexities = [c / scales.delta for c in (0.1, 0.3, 1.0, 3.0)], [theta * q for q in (0.01, 0.1, 1.0)]
+    return settings(step_size=sizes, probability=(1 / n,), pull=(theta,), convexity=convexities, period=(2 * n,))
 
 
 for _key, _name, _build, _more, _build_grid in (

@@ -10,7 +10,7 @@ from fedspam._internal import checks, trees
 from fedspam._internal.trees import Params, Scalar, static, struct
 from fedspam.federation import Federation
 from fedspam.methods._algorithm import ProxInfo, no_memory
-from fedspam.methods._grids import coin_grid
+from fedspam.methods._grids import coin_grid, settings
 from fedspam.methods._registry import Cost, Method, Scales, register
 from fedspam.methods._template import Factored, FactoredState
 from fedspam.methods.estimators import SVRG, Anchor, coin, probability_schedule
@@ -49,14 +49,8 @@ def svrs(
     >>> progress(svrs(2, step_size=1.0, probability=0.2, solver=Exact()), rounds=40, clients=10) < 0.01
     True
     """
-    return Factored(
-        estimator=SVRG(probability_schedule(probability)),
-        solver=solver,
-        step_size=step_size_schedule(step_size),
-        movers="delegate",
-        cohort_size=cohort_size,
-        name="svrs",
-    )
+    estimator, gamma = SVRG(probability_schedule(probability)), step_size_schedule(step_size)
+    return Factored(estimator, solver, gamma, movers="delegate", cohort_size=cohort_size, name="svrs")
 
 
 class AccSvrsState(NamedTuple):
@@ -129,8 +123,7 @@ def acc_svrs(
         convexity: :math:`\mu`, of f; may be 0.
         length: :math:`\alpha`; None for :math:`\gamma/(2p\tau)`.
 
-    Lin, Han, Ye, Zhang: Stochastic distributed optimization under average second-order similarity, 2023,
-    arXiv:2304.07504.
+    Lin, Han, Ye, Zhang 2023, arXiv:2304.07504.
 
     >>> from fedspam.problems import progress
     >>> progress(acc_svrs(2, 1.0, 0.2, mixing=0.5, convexity=1.0, solver=Exact()), rounds=60, clients=10) < 0.01
@@ -143,21 +136,13 @@ def acc_svrs(
     return AccSvrs(inner, mixing, convexity, step_size / (2 * probability * mixing) if length is None else length)
 
 
-def _grid(scales: Scales) -> list[Mapping[str, Any]]:
-    return coin_grid(scales, 1 / scales.delta)
-
-
 def _accelerated_grid(scales: Scales) -> list[Mapping[str, Any]]:
-    p = min(1.0, scales.cohort / scales.clients)
-    return [
-        {"step_size": c / scales.delta, "probability": p, "mixing": tau, "convexity": 0.0}
-        for c in (0.1, 0.3, 1.0, 3.0)
-        for tau in (0.1, 0.3, 0.9)
-    ]
+    sizes, p = [c / scales.delta for c in (0.1, 0.3, 1.0, 3.0)], min(1.0, scales.cohort / scales.clients)
+    return settings(step_size=sizes, probability=(p,), mixing=(0.1, 0.3, 0.9), convexity=(0.0,))
 
 
 for _key, _name, _build, _more, _build_grid in (
-    ("svrs", "SVRS", svrs, {}, _grid),
+    ("svrs", "SVRS", svrs, {}, coin_grid),
     ("acc_svrs", "AccSVRS", acc_svrs, {"mixing": 0.5, "convexity": 0.25}, _accelerated_grid),
 ):
     register(_key, Method(
