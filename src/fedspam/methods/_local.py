@@ -12,7 +12,7 @@ from fedspam._internal import checks, trees
 from fedspam._internal.trees import Params, Scalar, static, struct
 from fedspam.clients import Oracle
 from fedspam.methods.schedules import Schedule, ScheduleLike, schedule, step_size_schedule
-from fedspam.solvers import Answer, Certificate, GradientDescent, LocalSolver, Never, Surrogate, certify
+from fedspam.solvers import Answer, GradientDescent, LocalSolver, Never, Surrogate, certified
 
 
 def descend(
@@ -198,10 +198,7 @@ class Sarah:
         checks.whole("steps", self.steps, 1)
         checks.positive("local_rate", self.local_rate)
 
-    def __call__(
-        self, oracle: Oracle, key: Key[Array, ""], *, x: Params, g: Params, step_size: Any
-    ) -> tuple[Params, Certificate]:
-        return certify(self._solve, oracle, key, x=x, g=g, step_size=step_size, stop=Never(), safeguard=False)
+    __call__ = certified(Never(), safeguard=False)
 
     def _solve(self, phi: Surrogate) -> Answer:
         gradient = jax.grad(phi.oracle)

@@ -2,7 +2,6 @@
 
 from typing import Any, NamedTuple
 
-import jax
 import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Bool, Integer, Key
@@ -19,10 +18,10 @@ from fedspam.solvers._certificate import (
     Relative,
     Stop,
     Surrogate,
+    certified,
     certify,
-    solve_until_stop,
 )
-from fedspam.solvers._search import Search, first_length, search
+from fedspam.solvers._search import Search, all_steps, first_length, search
 
 
 def smoothness_of(oracle: Oracle, given: Any) -> Any:
@@ -91,20 +90,9 @@ class GradientDescent:
         return certify(solve, oracle, key, x=x, g=g, step_size=step_size, stop=self.stop, safeguard=safeguard)
 
     def _descend(self, phi: Surrogate, local: Any) -> Answer:
-        def step(point: Point) -> Point:
-            return phi.at(trees.axpy(-local, point.slope, point.y))
-
-        if self.minibatch:
-            # at x every minibatch gives g, so the first step needs none
-            y = lax.fori_loop(
-                1,
-                self.steps,
-                lambda i, y: trees.axpy(-local, phi.minibatch_gradient(y, jax.random.fold_in(phi.key, i)), y),
-                trees.axpy(-local, phi.g, phi.x),
-            )
-            return Answer(phi.at(y), self.steps, 2 * self.steps - 1)
-        if isinstance(self.stop, Never):
-            return Answer(lax.fori_loop(0, self.steps, lambda _, point: step(point), phi.start), self.steps, self.steps)
+        if self.minibatch or isinstance(self.stop, Never):
+            move = lambda y, slope, _: (trees.axpy(-local, slope, y), ())
+            return all_steps(phi, self.steps, move, (), minibatch=self.minibatch)
 
         def unfinished(now: Any) -> Any:
             point, taken, still = now
@@ -112,7 +100,7 @@ class GradientDescent:
 
         def further(now: Any) -> Any:
             point, taken, _ = now
-            new = step(point)
+            new = phi.at(trees.axpy(-local, point.slope, point.y))
             return new, taken + 1, _same(new.y, point.y)
 
         point, taken, _ = lax.while_loop(unfinished, further, (phi.start, jnp.zeros((), jnp.int32), jnp.array(False)))
@@ -147,7 +135,7 @@ class Backtracking:
     def __post_init__(self) -> None:
         checks.whole("steps", self.steps, 1)
 
-    __call__ = solve_until_stop
+    __call__ = certified()
 
     def _solve(self, phi: Surrogate) -> Answer:
         def turn(now: Search) -> tuple[Scalar, Params]:
@@ -260,7 +248,7 @@ class AdaptiveDescent:
     def __post_init__(self) -> None:
         checks.whole("steps", self.steps, 1)
 
-    __call__ = solve_until_stop
+    __call__ = certified()
 
     def _solve(self, phi: Surrogate) -> Answer:
         def step(now: _Adaptive) -> _Adaptive:
