@@ -120,6 +120,13 @@ class Move(NamedTuple):
     certificate: Certificate
 
 
+@on_client
+def prox(self: Any, oracle: Oracle, key: Key[Array, ""], *, x: Params, g: Params | None, step_size: Any) -> Move:
+    """The work of a mover; without g it uses its own gradient."""
+    g = jax.grad(oracle)(x, key) if g is None else g
+    return Move(*self.solver(oracle, key, x=x, g=g, step_size=step_size))
+
+
 class ProxInfo(NamedTuple):
     """What a round of a method with a prox records."""
 

@@ -11,6 +11,7 @@ from jaxtyping import Array, Integer, Key
 from fedspam._internal import checks, trees
 from fedspam._internal.trees import Params, Scalar, static, struct
 from fedspam.clients import Oracle
+from fedspam.federation import on_client
 from fedspam.methods.schedules import Schedule, ScheduleLike, schedule, step_size_schedule
 from fedspam.solvers import Answer, GradientDescent, LocalSolver, Never, Surrogate, certified
 
@@ -46,6 +47,12 @@ def descend(
         return trees.axpy(-local_rate, direction, y)
 
     return lax.fori_loop(0, steps, step, x)
+
+
+@on_client(affine=True)
+def gradient(self: Any, oracle: Oracle, key: Key[Array, ""], *, x: Params) -> Params:
+    """The gradient of the client's whole loss, also where it draws minibatches."""
+    return jax.grad(oracle)(x, None)
 
 
 class Trained(NamedTuple):

@@ -13,7 +13,7 @@ from fedspam.methods._grids import local_grid, recursive_grid
 from fedspam.methods._local import surrogate_steps
 from fedspam.methods._registry import Cost, Method, register
 from fedspam.methods._template import Factored
-from fedspam.methods.estimators import MVR, Estimate
+from fedspam.methods.estimators import MVR, Estimate, begin_with_g
 from fedspam.methods.schedules import Constant, ScheduleLike, fresh_weight_schedule
 
 
@@ -21,8 +21,7 @@ from fedspam.methods.schedules import Constant, ScheduleLike, fresh_weight_sched
 class Snapshot:
     """The gradient of the cohort's whole losses, also where clients draw minibatches. No memory of past rounds."""
 
-    def begin(self, x: Params, g: Params) -> Estimate:
-        return Estimate(g)
+    begin = begin_with_g
 
     def update(
         self, old: Estimate, cohort: Cohort, fed: Federation, *, k: Integer[Array, ""], x: Params, x_prev: Params

@@ -73,6 +73,18 @@ def change(self: Any, oracle: Oracle, key: Key[Array, ""], *, x: Params, referen
     return trees.subtract(jax.grad(oracle)(x, key), jax.grad(oracle)(reference, key))
 
 
+@on_client(affine=True)
+def difference(
+    self: Any, oracle: Oracle, key: Key[Array, ""], *, x: Params, x_prev: Params, fresh_weight: Any
+) -> Params:
+    return mvr_difference(oracle, key, x, x_prev, fresh_weight, self.scale)
+
+
+def begin_with_g(self: Any, x: Params, g: Params) -> Estimate:
+    """`Estimator.begin` of an estimator that keeps g alone."""
+    return Estimate(g)
+
+
 # --- without memory ---
 
 
@@ -95,8 +107,7 @@ class OwnGradient:
 class CohortGradient:
     r"""The cohort's gradient, without memory: :math:`g_k = \nabla f_S(x_k)`. That of everyone is exact."""
 
-    def begin(self, x: Params, g: Params) -> Estimate:
-        return Estimate(g)
+    begin = begin_with_g
 
     def update(
         self, old: Estimate, cohort: Cohort, fed: Federation, *, k: Integer[Array, ""], x: Params, x_prev: Params
@@ -139,8 +150,7 @@ class MVR:
         checks.one_of("first", self.first, ("given", "update"))
         checks.between("scale", self.scale, 0, 1, remedy="1 is MVR, 0 is SGD with momentum")
 
-    def begin(self, x: Params, g: Params) -> Estimate:
-        return Estimate(g)
+    begin = begin_with_g
 
     def update(
         self, old: Estimate, cohort: Cohort, fed: Federation, *, k: Integer[Array, ""], x: Params, x_prev: Params
@@ -149,11 +159,7 @@ class MVR:
         difference = fed.mean(cohort, self.difference, x=x, x_prev=x_prev, fresh_weight=p)
         return Estimate(trees.axpy(1 - p, old.g, difference)), 2 * cohort.size
 
-    @on_client(affine=True)
-    def difference(
-        self, oracle: Oracle, key: Key[Array, ""], *, x: Params, x_prev: Params, fresh_weight: Any
-    ) -> Params:
-        return mvr_difference(oracle, key, x, x_prev, fresh_weight, self.scale)
+    difference = difference
 
     client_state = no_memory
 
@@ -188,17 +194,9 @@ def coin(probability: Schedule, key: Key[Array, ""], k: Integer[Array, ""]) -> B
     return (k == 0) | jax.random.bernoulli(prng.fold_name(key, "coin"), probability(k))
 
 
-def many(fed: Federation, key: Key[Array, ""], count: int | None) -> Cohort:
-    """Everyone; or, where a `count` is given, a cohort of that size, drawn apart from the round's own."""
-    return fed.everyone(key) if count is None else fed.sample(key, count, role="many")
-
-
 @struct
 class PAGE:
-    r"""The recursion with a fresh weight of 0, restarted by a coin from the exact gradient:
-
-    .. math:: g_k = \begin{cases} \nabla f(x_k) & \text{with probability } p_k, \text{ and in round } 0 \\
-        g_{k-1} + \nabla f_S(x_k) - \nabla f_S(x_{k-1}) & \text{otherwise} \end{cases}
+    r"""The recursion with a fresh weight of 0, restarted by a coin from the exact gradient; see `page`.
 
     Its error does not fade between restarts, but it grows with :math:`\delta` alone:
     :math:`e_k \le (1-p)(e_{k-1} + \delta^2\|x_k - x_{k-1}\|^2/B)`. A probability of 1 in every m-th round and 0 between
@@ -214,14 +212,14 @@ class PAGE:
         if self.many is not None:
             checks.whole("many", self.many, 1)
 
-    def begin(self, x: Params, g: Params) -> Estimate:
-        return Estimate(g)
+    begin = begin_with_g
 
     def update(
         self, old: Estimate, cohort: Cohort, fed: Federation, *, k: Integer[Array, ""], x: Params, x_prev: Params
     ) -> tuple[Estimate, Any]:
         def restart() -> tuple[Estimate, Any]:
-            all = many(fed, cohort.key, self.many)
+            key, many = cohort.key, self.many
+            all = fed.everyone(key) if many is None else fed.sample(key, many, role="many")
             return Estimate(fed.mean(all, self.gradient, x=x)), jnp.asarray(all.size)
 
         def recur() -> tuple[Estimate, Any]:
@@ -237,10 +235,7 @@ class PAGE:
 
 @struct
 class SVRG:
-    r"""The difference to an anchor w whose exact gradient is known:
-
-    .. math:: g_k = \nabla f(w) + \nabla f_S(x_k) - \nabla f_S(w), \qquad
-        w = x_k \text{ with probability } p_k, \text{ and in round } 0
+    r"""The difference to an anchor w whose exact gradient is known; see `svrs`.
 
     Unbiased given w, with an error of :math:`\delta^2\|x_k - w\|^2/B`. In a round that moves the anchor,
     :math:`g_k = \nabla f(x_k)` and there is no exchange with the cohort.
@@ -279,16 +274,12 @@ class SVRG:
 
 @struct
 class RecursiveSAGA:
-    r"""The recursion, pulled towards an unbiased estimate made from the gradients that clients remember:
+    r"""The recursion, pulled towards an unbiased estimate G from the gradients that clients remember; see `rg_saga`.
 
-    .. math::
-        G_{k-1} &= \nabla f_S(x_{k-1}) - b_S + \bar b \\
-        g_k &= (1 - \beta_k)\,g_{k-1} + \beta_k G_{k-1} + \nabla f_S(x_k) - \nabla f_S(x_{k-1})
-
-    and each client of S then remembers :math:`b_i = \nabla f_i(x_{k-1})`. The server keeps :math:`\bar b`, their mean
-    over all n clients, which moves by (accepted replies)/n times their mean change. So a cohort must not contain a
-    client twice. In round 0, :math:`\beta = 1` and :math:`g_0 = \nabla f_S(x_0) - b_S + \bar b`. Clients remember
-    different points, so even equal Hessians leave an error in G, which vanishes as x settles.
+    The server keeps :math:`\bar b`, the mean of what all n clients remember, which moves by (accepted replies)/n
+    times their mean change. So a cohort must not contain a client twice. In round 0, :math:`\beta = 1` and
+    :math:`g_0 = \nabla f_S(x_0) - b_S + \bar b`. Clients remember different points, so even equal Hessians leave an
+    error in G, which vanishes as x settles.
 
     Jiang, Rodomanov, Stich 2025, arXiv:2512.05327.
     """
@@ -321,15 +312,11 @@ class RecursiveSAGA:
 
 @struct
 class RecursiveSVRG:
-    r"""The recursion, pulled towards an unbiased estimate made from an anchor:
+    r"""The recursion, pulled towards an unbiased estimate made from an anchor w; see `rg_svrg`.
 
-    .. math::
-        G_{k-1} &= \nabla f_S(x_{k-1}) - \nabla f_S(w) + \nabla f(w) \\
-        g_k &= (1 - \beta_k)\,g_{k-1} + \beta_k G_{k-1} + \nabla f_S(x_k) - \nabla f_S(x_{k-1})
-
-    where a coin, thrown before the exchange with the cohort, moves the anchor to :math:`w = x_{k-1}`; it does so in
-    round 0, where also :math:`\beta = 1`, so that :math:`g_0 = \nabla f(x_0)`. As :math:`\beta` is known to the
-    clients, each sends one combined vector.
+    A coin, thrown before the exchange with the cohort, moves the anchor to :math:`w = x_{k-1}`; it does so in round
+    0, where also :math:`\beta = 1`, so that :math:`g_0 = \nabla f(x_0)`. As :math:`\beta` is known to the clients,
+    each sends one combined vector.
 
     Jiang, Rodomanov, Stich 2025, arXiv:2512.05327.
     """

@@ -16,15 +16,12 @@ def saber(
 ) -> Factored:
     r"""SABER as it is analyzed: a coin asks everyone or a cohort for the estimate, one client moves.
 
-    .. math::
-        g_k &= \begin{cases} \nabla f(x_k) & \text{with probability } p, \text{ and in round } 0 \\
-            g_{k-1} + \nabla f_S(x_k) - \nabla f_S(x_{k-1}) & \text{otherwise} \end{cases} \\
-        x_{k+1} &\in \text{a-prox}(x_k, g_k, \gamma_k, \xi_k)
+    .. math:: x_{k+1} \in \text{a-prox}(x_k, g_k, \gamma_k, \xi_k)
 
-    A round with a cohort: 2d floats down and d up for each of its clients, then 2d and d for the one that moves. A
-    round with everyone: d and d for each. No state on clients, no noise floor, but some rounds need all clients. Theory
-    (derived from descent and PAGE's error, as the paper's own constants are not public): :math:`\gamma \le
-    \min\{1/(4\delta), \sqrt{pB/(24(1-p))}/\delta\}`, :math:`p = B/n`.
+    where :math:`g_k` is the estimate of `page`. A round with a cohort: 2d floats down and d up for each of its
+    clients, then 2d and d for the one that moves. A round with everyone: d and d for each. No state on clients, no
+    noise floor, but some rounds need all clients. Theory (derived from descent and PAGE's error, as the paper's own
+    constants are not public): :math:`\gamma \le \min\{1/(4\delta), \sqrt{pB/(24(1-p))}/\delta\}`, :math:`p = B/n`.
 
     Arguments:
         cohort_size: B.
