@@ -80,6 +80,12 @@ def difference(
     return mvr_difference(oracle, key, x, x_prev, fresh_weight, self.scale)
 
 
+def anchor_at(x: Params, work: Any, key: Key[Array, ""], fed: Federation) -> tuple[Anchor, Any]:
+    """An anchor at x, whose gradient everyone is asked for, and the number of gradients."""
+    all = fed.everyone(key)
+    return Anchor(x, fed.mean(all, work, x=x)), jnp.asarray(all.size)
+
+
 def begin_with_g(self: Any, x: Params, g: Params) -> Estimate:
     """`Estimator.begin` of an estimator that keeps g alone."""
     return Estimate(g)
@@ -254,9 +260,8 @@ class SVRG:
         anchor: Anchor = old.memory
 
         def move() -> tuple[Estimate, Any]:
-            all = fed.everyone(cohort.key)
-            g = fed.mean(all, self.gradient, x=x)
-            return Estimate(g, Anchor(x, g)), jnp.asarray(all.size)
+            anchor, spent = anchor_at(x, self.gradient, cohort.key, fed)
+            return Estimate(anchor.g, anchor), spent
 
         def stay() -> tuple[Estimate, Any]:
             change = fed.mean(cohort, self.change, x=x, reference=anchor.x)
@@ -330,13 +335,8 @@ class RecursiveSVRG:
     def update(
         self, old: Estimate, cohort: Cohort, fed: Federation, *, k: Integer[Array, ""], x: Params, x_prev: Params
     ) -> tuple[Estimate, Any]:
-        def move() -> tuple[Anchor, Any]:
-            all = fed.everyone(cohort.key)
-            return Anchor(x_prev, fed.mean(all, self.gradient, x=x_prev)), jnp.asarray(all.size)
-
-        def stay() -> tuple[Anchor, Any]:
-            return old.memory, jnp.asarray(0)
-
+        move = lambda: anchor_at(x_prev, self.gradient, cohort.key, fed)
+        stay = lambda: (old.memory, jnp.asarray(0))
         beta = jnp.where(k == 0, 1.0, self.pull(k))
         anchor, spent = fed.cond(coin(self.probability, cohort.key, k), move, stay)
         reply = fed.mean(cohort, self.recursion, x=x, x_prev=x_prev, anchor=anchor.x, pull=beta)

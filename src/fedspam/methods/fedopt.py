@@ -140,6 +140,9 @@ class Adaptive:
 
     def __post_init__(self) -> None:
         checks.one_of("rule", self.rule, ("adagrad", "yogi", "adam"))
+        checks.between("momentum", self.momentum, 0, 1)
+        checks.between("square_momentum", self.square_momentum, 0, 1)
+        checks.positive("adaptivity", self.adaptivity, "it divides the first move; the paper's is 0.001")
 
     def init(self, params: Params) -> AdamMoments:
         second = jax.tree.map(lambda leaf: jnp.full_like(leaf, jnp.asarray(self.adaptivity, leaf.dtype) ** 2), params)
@@ -232,7 +235,8 @@ def fedadam(
     >>> progress(fedadam(10, 5, 0.02, 0.05), rounds=100) < 0.1
     True
     """
-    server = _adaptive("adam", server_step_size, momentum, square_momentum, adaptivity)
+    step_size = positive_schedule(server_step_size, "server_step_size")
+    server = Adaptive(step_size, momentum, square_momentum, adaptivity, rule="adam")
     return local_sgd("fedadam", cohort_size, local_steps, local_rate, server, weighted)
 
 
@@ -258,7 +262,8 @@ def fedyogi(
     >>> fedyogi(10, 5, 0.02, 0.05).server.rule
     'yogi'
     """
-    server = _adaptive("yogi", server_step_size, momentum, square_momentum, adaptivity)
+    step_size = positive_schedule(server_step_size, "server_step_size")
+    server = Adaptive(step_size, momentum, square_momentum, adaptivity, rule="yogi")
     return local_sgd("fedyogi", cohort_size, local_steps, local_rate, server, weighted)
 
 
@@ -283,7 +288,8 @@ def fedadagrad(
     >>> fedadagrad(10, 5, 0.02, 0.05).server.rule
     'adagrad'
     """
-    server = _adaptive("adagrad", server_step_size, momentum, 0.0, adaptivity)
+    step_size = positive_schedule(server_step_size, "server_step_size")
+    server = Adaptive(step_size, momentum, 0.0, adaptivity, rule="adagrad")
     return local_sgd("fedadagrad", cohort_size, local_steps, local_rate, server, weighted)
 
 
@@ -293,16 +299,6 @@ def local_sgd(
     """Local SGD and a server optimizer."""
     steps = Steps(positive_schedule(local_rate, "local_rate"), steps=local_steps)
     return FedOpt(training=steps, server=server, cohort_size=cohort_size, weighted=weighted, name=name)
-
-
-def _adaptive(
-    rule: str, step_size: ScheduleLike, momentum: float, square_momentum: float, adaptivity: float
-) -> Adaptive:
-    checks.between("momentum", momentum, 0, 1)
-    checks.between("square_momentum", square_momentum, 0, 1)
-    checks.positive("adaptivity", adaptivity, "it divides the first move; the paper's is 0.001")
-    step = positive_schedule(step_size, "server_step_size")
-    return Adaptive(step, momentum, square_momentum, adaptivity, rule=rule)
 
 
 def fedprox(

@@ -109,8 +109,7 @@ def spam_pp(
             does.
         start: how :math:`g_0` is made: 'cohort' (one gradient each), 'client', 'zero', a number of exchanges, or the
             gradient.
-        scale: s of MARS, in [0, 1]: weight of the gradient difference in the estimate (see `MVR`); None is s = 1.
-        first: 'given' keeps :math:`g_0` in round 0, 'update' runs the printed loop from there.
+        scale, first: as `spam`.
 
     Karagulyan, Shulgin, Sadiev, Richtárik: SPAM, 2024, arXiv:2405.20127, Algorithm 2.
 

@@ -16,7 +16,7 @@ from fedspam.methods._algorithm import Move, ProxInfo, current_x, no_memory
 from fedspam.methods._grids import coin_grid, settings
 from fedspam.methods._registry import Cost, Method, Scales, register
 from fedspam.methods._template import Factored, FactoredState
-from fedspam.methods.estimators import SVRG, Anchor, coin, gradient, probability_schedule
+from fedspam.methods.estimators import SVRG, Anchor, anchor_at, coin, gradient, probability_schedule
 from fedspam.methods.schedules import Schedule, ScheduleLike, step_size_schedule
 from fedspam.solvers import LBFGS, Exact, LocalSolver
 
@@ -87,11 +87,8 @@ class Svrp:
             center, gamma = self.catalyst.joint(outer, x, gamma)
             full = full | begins
 
-        def move() -> tuple[Anchor, Any]:
-            all = fed.everyone(key)
-            return Anchor(x, fed.mean(all, self.gradient, x=x)), jnp.asarray(all.size)
-
-        anchor, spent = fed.cond(full, move, lambda: (state.anchor, jnp.asarray(0)))
+        move, stay = lambda: anchor_at(x, self.gradient, key, fed), lambda: (state.anchor, jnp.asarray(0))
+        anchor, spent = fed.cond(full, move, stay)
         client = fed.sample(key, 1)
         reply = fed.mean(client, self.step, x=center, anchor=anchor.x, g=anchor.g, step_size=gamma)
 
