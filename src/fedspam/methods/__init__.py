@@ -41,11 +41,11 @@ from fedspam.methods.mime import mime_lite as mime_lite
 from fedspam.methods.mime import mime_lite_mvr as mime_lite_mvr
 from fedspam.methods.mime import mime_mvr as mime_mvr
 from fedspam.methods.page import page as page
+from fedspam.methods.page import saber as saber
+from fedspam.methods.page import saber_partial as saber_partial
 from fedspam.methods.page import sarah as sarah
 from fedspam.methods.rg import rg_saga as rg_saga
 from fedspam.methods.rg import rg_svrg as rg_svrg
-from fedspam.methods.saber import saber as saber
-from fedspam.methods.saber import saber_partial as saber_partial
 from fedspam.methods.scaffnew import FedRed as FedRed
 from fedspam.methods.scaffnew import ScaffNew as ScaffNew
 from fedspam.methods.scaffnew import fedred as fedred
@@ -55,10 +55,10 @@ from fedspam.methods.scaffold import scaffold as scaffold
 from fedspam.methods.schedules import ScheduleLike as ScheduleLike
 from fedspam.methods.spam import Spam as Spam
 from fedspam.methods.spam import spam as spam
+from fedspam.methods.spam import sppm as sppm
 from fedspam.methods.spam_pp import SpamPP as SpamPP
 from fedspam.methods.spam_pp import spam_pp as spam_pp
 from fedspam.methods.spam_pp import spam_ppa as spam_ppa
-from fedspam.methods.sppm import sppm as sppm
 from fedspam.methods.storm import Storm as Storm
 from fedspam.methods.storm import meta_storm as meta_storm
 from fedspam.methods.storm import mvr as mvr
