@@ -25,12 +25,12 @@ from fedspam.methods.dane import dane as dane
 from fedspam.methods.dane import dane_plus as dane_plus
 from fedspam.methods.dane import feddane as feddane
 from fedspam.methods.dane import s_dane as s_dane
-from fedspam.methods.fedavg import fedavg as fedavg
 from fedspam.methods.feddyn import FedDyn as FedDyn
 from fedspam.methods.feddyn import feddyn as feddyn
 from fedspam.methods.fedopt import FedOpt as FedOpt
 from fedspam.methods.fedopt import fedadagrad as fedadagrad
 from fedspam.methods.fedopt import fedadam as fedadam
+from fedspam.methods.fedopt import fedavg as fedavg
 from fedspam.methods.fedopt import fedavgm as fedavgm
 from fedspam.methods.fedopt import fedprox as fedprox
 from fedspam.methods.fedopt import fedyogi as fedyogi

@@ -288,22 +288,9 @@ def _samples(oracle: Oracle) -> bool:
     return batch is not None and capacity is not None and batch < capacity
 
 
-@struct
-class Whole:
-    """A client that always uses all of its data, even with the key of a minibatch."""
-
-    oracle: Oracle
-
-    @property
-    def weight(self) -> Any:
-        return self.oracle.weight
-
-    def __call__(self, params: Params, key: Key[Array, ""] | None = None) -> Scalar:
-        return self.oracle(params)
-
-
-def _whole(oracle: Oracle) -> Oracle:
-    return Whole(oracle) if _samples(oracle) else oracle
+def _whole(oracle: Oracle) -> Any:
+    """The client's loss on all of its data, even with the key of a minibatch."""
+    return (lambda params, key=None: oracle(params)) if _samples(oracle) else oracle
 
 
 def _sketch(vector: Params, seed: UInt32[Array, " 2"]) -> Float[Array, " sketch"]:
