@@ -38,6 +38,16 @@ class Algorithm(Protocol[State]):
         ...
 
 
+def current_x(self: Any, state: Any) -> Params:
+    """`Algorithm.params` where the state holds them as `x`."""
+    return state.x
+
+
+def no_memory(self: Any, params: Params) -> tuple[()]:
+    """`client_state` where clients remember nothing."""
+    return ()
+
+
 class Start(Protocol):
     """How the first estimate g_0 is made."""
 
@@ -108,6 +118,13 @@ class Move(NamedTuple):
 
     x: Params
     certificate: Certificate
+
+
+@on_client
+def prox(self: Any, oracle: Oracle, key: Key[Array, ""], *, x: Params, g: Params | None, step_size: Any) -> Move:
+    """The work of a mover; without g it uses its own gradient."""
+    g = jax.grad(oracle)(x, key) if g is None else g
+    return Move(*self.solver(oracle, key, x=x, g=g, step_size=step_size))
 
 
 class ProxInfo(NamedTuple):

@@ -37,6 +37,11 @@ class Base(Protocol):
         ...
 
 
+def gradient_at_x(self: Any, gradient: Gradient, x: Params, statistics: Any) -> Params:
+    """`Base.observe` of an optimizer that needs one gradient."""
+    return gradient(x)
+
+
 @struct
 class Plain:
     """SGD: no statistics."""
@@ -49,8 +54,7 @@ class Plain:
     def direction(self, gradient: Gradient, y: Params, statistics: tuple[()]) -> Params:
         return gradient(y)
 
-    def observe(self, gradient: Gradient, x: Params, statistics: tuple[()]) -> Params:
-        return gradient(x)
+    observe = gradient_at_x
 
     def update(self, observed: Params, x: Params, statistics: tuple[()]) -> tuple[()]:
         return ()
@@ -72,8 +76,7 @@ class Momentum:
     def direction(self, gradient: Gradient, y: Params, statistics: Params) -> Params:
         return _mixed(self.momentum, statistics, gradient(y))
 
-    def observe(self, gradient: Gradient, x: Params, statistics: Params) -> Params:
-        return gradient(x)
+    observe = gradient_at_x
 
     def update(self, observed: Params, x: Params, statistics: Params) -> Params:
         return _mixed(self.momentum, statistics, observed)
@@ -113,8 +116,7 @@ class Adam:
         scaled = lambda u, v: u / (jnp.sqrt(v) + jnp.asarray(self.epsilon, v.dtype))
         return jax.tree.map(scaled, _mixed(self.momentum, statistics.m, gradient(y)), statistics.v)
 
-    def observe(self, gradient: Gradient, x: Params, statistics: AdamStatistics) -> Params:
-        return gradient(x)
+    observe = gradient_at_x
 
     def update(self, observed: Params, x: Params, statistics: AdamStatistics) -> AdamStatistics:
         squares = jax.tree.map(jnp.square, observed)

@@ -1,11 +1,17 @@
 """Settings that a comparison tries for a method on a problem of known scales."""
 
-from collections.abc import Callable, Mapping
+import itertools
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from fedspam.methods._registry import Scales
 
 Grid = Callable[[Scales], list[Mapping[str, Any]]]
+
+
+def settings(**values: Iterable[Any]) -> list[Mapping[str, Any]]:
+    """All combinations of the arguments' values; the last argument varies fastest."""
+    return [dict(zip(values, combination, strict=True)) for combination in itertools.product(*values.values())]
 
 
 def with_fixed(grid: Grid, **fixed: Any) -> Grid:
@@ -23,12 +29,14 @@ def step_grid(scales: Scales) -> list[Mapping[str, Any]]:
     return [{"step_size": 0.01 * 2.5**i / scales.delta} for i in range(12)]
 
 
-def coin_grid(
-    scales: Scales, unit: float, factors: tuple[float, ...] = (0.1, 0.3, 1.0, 3.0)
-) -> list[Mapping[str, Any]]:
-    """Settings for a method with a coin: multiples of a step size, and chances around cohort / clients."""
-    chances = [min(1.0, factor * scales.cohort / scales.clients) for factor in (0.5, 1, 2)]
-    return [{"step_size": c * unit, "probability": p} for c in factors for p in chances]
+def coin_grid(scales: Scales) -> list[Mapping[str, Any]]:
+    """Settings for a method with a prox and a coin: step sizes around 1/delta, chances around cohort / clients."""
+    unit = 1 / scales.delta
+    return settings(step_size=[c * unit for c in (0.1, 0.3, 1.0, 3.0)], probability=coin_chances(scales))
+
+
+def coin_chances(scales: Scales) -> list[float]:
+    return [min(1.0, factor * scales.cohort / scales.clients) for factor in (0.5, 1, 2)]
 
 
 def server_step_grid(scales: Scales) -> list[Mapping[str, Any]]:
@@ -64,9 +72,5 @@ def local_grid(scales: Scales) -> list[Mapping[str, Any]]:
 def recursive_grid(scales: Scales) -> list[Mapping[str, Any]]:
     """As `local_grid`, with fresh weights from slow to fast."""
     most = max(4, min(1000, round(scales.smoothness / scales.delta)))
-    return [
-        {"local_rate": c / scales.smoothness, "local_steps": m, "fresh_weight": p}
-        for c in (0.3, 0.9)
-        for m in (most // 4, most)
-        for p in (0.1, 0.3, 0.9)
-    ]
+    rates = [c / scales.smoothness for c in (0.3, 0.9)]
+    return settings(local_rate=rates, local_steps=(most // 4, most), fresh_weight=(0.1, 0.3, 0.9))

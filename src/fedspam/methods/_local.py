@@ -11,8 +11,9 @@ from jaxtyping import Array, Integer, Key
 from fedspam._internal import checks, trees
 from fedspam._internal.trees import Params, Scalar, static, struct
 from fedspam.clients import Oracle
+from fedspam.federation import on_client
 from fedspam.methods.schedules import Schedule, ScheduleLike, schedule, step_size_schedule
-from fedspam.solvers import Answer, Certificate, GradientDescent, LocalSolver, Never, Surrogate, certify
+from fedspam.solvers import Answer, GradientDescent, LocalSolver, Never, Surrogate, certified
 
 
 def descend(
@@ -46,6 +47,12 @@ def descend(
         return trees.axpy(-local_rate, direction, y)
 
     return lax.fori_loop(0, steps, step, x)
+
+
+@on_client(affine=True)
+def gradient(self: Any, oracle: Oracle, key: Key[Array, ""], *, x: Params) -> Params:
+    """The gradient of the client's whole loss, also where it draws minibatches."""
+    return jax.grad(oracle)(x, None)
 
 
 class Trained(NamedTuple):
@@ -198,10 +205,7 @@ class Sarah:
         checks.whole("steps", self.steps, 1)
         checks.positive("local_rate", self.local_rate)
 
-    def __call__(
-        self, oracle: Oracle, key: Key[Array, ""], *, x: Params, g: Params, step_size: Any
-    ) -> tuple[Params, Certificate]:
-        return certify(self._solve, oracle, key, x=x, g=g, step_size=step_size, stop=Never(), safeguard=False)
+    __call__ = certified(Never(), safeguard=False)
 
     def _solve(self, phi: Surrogate) -> Answer:
         gradient = jax.grad(phi.oracle)

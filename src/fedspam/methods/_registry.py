@@ -37,9 +37,9 @@ class Scales(NamedTuple):
     cohort: int
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Method:
-    """A row of the table of methods.
+    """A row of the table of methods. The defaults are those of a plain method: one exchange, d floats each way.
 
     Arguments:
         name: the name in its paper.
@@ -66,16 +66,16 @@ class Method:
     name: str
     build: Callable[..., Algorithm[Any]]
     example: Mapping[str, Any]
-    similarity: Answer
-    partial: Answer
-    stateless: Answer
-    nonsmooth: Answer
-    nonconvex: Answer
-    estimator: str
-    oracle: str
-    phases: int
-    up: Cost
-    down: Cost
+    similarity: Answer = "no"
+    partial: Answer = "yes"
+    stateless: Answer = "yes"
+    nonsmooth: Answer = "no"
+    nonconvex: Answer = "yes"
+    estimator: str = "–"
+    oracle: str = "–"
+    phases: int = 1
+    up: Cost = field(default=Cost(1))
+    down: Cost = field(default=Cost(1))
     reference: str
     coin: Literal["", "yes", "no"] = ""
     exact: bool = True

@@ -2,15 +2,13 @@
 
 from typing import Any, NamedTuple
 
-import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Key, PyTree
 
 from fedspam._internal import checks, trees
 from fedspam._internal.trees import Params, static, struct
-from fedspam.clients import Oracle
-from fedspam.federation import Federation, on_client
-from fedspam.methods._algorithm import MOVERS, Move, ProxInfo, Start, Zero, select_movers
+from fedspam.federation import Federation
+from fedspam.methods._algorithm import MOVERS, ProxInfo, Start, Zero, current_x, prox, select_movers
 from fedspam.methods.estimators import Estimate, Estimator
 from fedspam.methods.schedules import Schedule
 from fedspam.solvers import LocalSolver
@@ -76,14 +74,9 @@ class Factored:
         state = FactoredState(x=x, x_prev=state.x, estimate=estimate, k=state.k + 1)
         return state, ProxInfo(gamma, certificate, gradients)
 
-    @on_client
-    def prox(self, oracle: Oracle, key: Key[Array, ""], *, x: Params, g: Params | None, step_size: Any) -> Move:
-        assert self.solver is not None  # where the server moves, no client does this work
-        g = jax.grad(oracle)(x, key) if g is None else g
-        return Move(*self.solver(oracle, key, x=x, g=g, step_size=step_size))
+    prox = prox
 
-    def params(self, state: FactoredState) -> Params:
-        return state.x
+    params = current_x
 
     def client_state(self, params: Params) -> PyTree:
         return self.estimator.client_state(params)

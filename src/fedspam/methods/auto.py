@@ -11,6 +11,7 @@ from fedspam._internal import checks, trees
 from fedspam._internal.trees import Params, Scalar, static, struct
 from fedspam.clients import Oracle
 from fedspam.federation import Federation, on_client
+from fedspam.methods._algorithm import current_x, no_memory
 from fedspam.methods._registry import Cost, Method, register
 from fedspam.solvers import LBFGS, Answer, Certificate, Exact, LocalSolver, Never, SampledSteps, certify
 
@@ -83,23 +84,6 @@ class AutoInfo(NamedTuple):
     gradients: Any
 
 
-class Spreads(NamedTuple):
-    """Estimates of the clients' spread, and of the error of g."""
-
-    error: Scalar
-    noise: Scalar
-    similarity: Scalar
-
-
-class Pace(NamedTuple):
-    """The step of a round."""
-
-    step_size: Scalar
-    growth: Scalar
-    share: Scalar
-    ratio: Scalar
-
-
 @struct
 class Auto:
     r"""SPAM that needs no parameters but the size of its cohort. Use `auto` to build it.
@@ -160,28 +144,25 @@ class Auto:
         )
         g = trees.axpy(1 - p, state.g, reply.c)
 
-        spreads = self._spreads(state, reply, p, length)
-        pace = self._pace(state, reply, g, spreads)
+        error, noise, similarity = self._spreads(state, reply, p, length)
+        gamma, growth, share, ratio = self._pace(state, reply, g, error, similarity)
         rate = self._rate(state, reply, g, length)
-        reach = jnp.sqrt(spreads.noise / _above(spreads.similarity)) / 4
+        reach = jnp.sqrt(noise / _above(similarity)) / 4
 
         movers = cohort if self.movers == "average" else cohort.one(key)
-        move = fed.mean(movers, self.prox, x=state.x, g=g, step_size=pace.step_size, rate=rate, reach=reach)
-        used = jnp.where(self._sampled(reply), pace.step_size, move.certificate.step_size)
+        move = fed.mean(movers, self.prox, x=state.x, g=g, step_size=gamma, rate=rate, reach=reach)
+        used = jnp.where(self._sampled(reply), gamma, move.certificate.step_size)
         step = trees.subtract(move.x, state.x)
-        x = trees.where(pace.share < 1, trees.axpy(pace.share, step, state.x), move.x)
+        x = trees.where(share < 1, trees.axpy(share, step, state.x), move.x)
         slope = trees.dot(g, step)
         new = AutoState(
-            x=x, x_prev=state.x, g=g, k=state.k + 1, error=spreads.error, noise=spreads.noise,
-            trend=jnp.clip(spreads.noise / _above(state.noise), 0.1, 1) ** min(1, (count - 1) / 3),
-            similarity=spreads.similarity, step_size=used, growth=pace.growth, slope=pace.share * slope,
-            promise=pace.share * slope + pace.share**2 * (move.promise - slope), rate=jnp.exp(move.rate),
-            share=pace.share,
+            x=x, x_prev=state.x, g=g, k=state.k + 1, error=error, noise=noise,
+            trend=jnp.clip(noise / _above(state.noise), 0.1, 1) ** min(1, (count - 1) / 3),
+            similarity=similarity, step_size=used, growth=growth, slope=share * slope,
+            promise=share * slope + share**2 * (move.promise - slope), rate=jnp.exp(move.rate), share=share,
         )  # fmt: skip
         gradients = 2 * count + movers.size * move.certificate.gradients
-        return new, AutoInfo(
-            used, p, spreads.error, spreads.noise, spreads.similarity, pace.ratio, move.certificate, gradients
-        )
+        return new, AutoInfo(used, p, error, noise, similarity, ratio, move.certificate, gradients)
 
     def _fresh_weight(self, state: AutoState, length: Scalar) -> Scalar:
         """The Kalman gain; where the noise falls from round to round, it is expected to go on falling.
@@ -193,8 +174,8 @@ class Auto:
         tiny = jnp.finfo(fresh.dtype).tiny
         return jnp.clip((predicted + tiny) / (predicted + fresh + tiny), 1e-3, 1.0)
 
-    def _spreads(self, state: AutoState, reply: Difference, p: Scalar, length: Scalar) -> Spreads:
-        """Estimates of sigma and delta from the cohort, and with them of the error of g."""
+    def _spreads(self, state: AutoState, reply: Difference, p: Scalar, length: Scalar) -> tuple[Scalar, ...]:
+        """Estimates of the squares of the error of g, of sigma and of delta."""
         count, first = self.cohort_size, state.k == 0
         memory = jnp.minimum(self.memory, 0.2 + 0.05 * state.k).astype(length.dtype)  # the first rounds change fast
         keep = jnp.where(first, 0.0, memory)
@@ -202,10 +183,12 @@ class Auto:
         noise += jnp.where(first, 0.5, 1 - memory) * _spread(reply.fresh, count)
         similarity = keep * state.similarity + (1 - keep) * _spread(reply.change, count) / _above(length)
         error = (1 - p) ** 2 * state.error + _spread(reply.sent, count) / count
-        return Spreads(error, noise, similarity)
+        return error, noise, similarity
 
-    def _pace(self, state: AutoState, reply: Difference, g: Params, spreads: Spreads) -> Pace:
-        """The trust region's step size, and the share of the step that is taken."""
+    def _pace(
+        self, state: AutoState, reply: Difference, g: Params, error: Scalar, similarity: Scalar
+    ) -> tuple[Scalar, ...]:
+        """The trust region's step size and its growth, the share of the step that is taken, and the ratio."""
         first, sampled = state.k == 0, self._sampled(reply)
         change = state.slope + reply.bend  # of f over the last step, were its gradient g
         tiny = jnp.finfo(change.dtype).tiny
@@ -213,15 +196,15 @@ class Auto:
         bad = ~(ratio >= self.bad)  # also where no decrease was promised, or the ratio is not a number
         growth = jnp.where(bad, jnp.minimum(state.growth, self.grow), state.growth)
         # follow only the part of g that is no error; up to half may be error, since errors are overestimated
-        worth = jnp.clip(2 - 2 * spreads.error / _above(trees.squared_norm(g)), 0.05, 1.0)
+        worth = jnp.clip(2 - 2 * error / _above(trees.squared_norm(g)), 0.05, 1.0)
         larger = (ratio >= self.good) & (worth == 1)
         gamma = state.step_size * jnp.where(bad, 1 / self.shrink, jnp.where(larger, growth, 1.0))
-        gamma = jnp.where(first, 1 / jnp.sqrt(_above(spreads.similarity)), gamma)
+        gamma = jnp.where(first, 1 / jnp.sqrt(_above(similarity)), gamma)
         gamma = jnp.minimum(gamma, jnp.finfo(gamma.dtype).max ** 0.5)  # good steps in a row must not end in infinity
         gamma = jnp.where(sampled & ~first, state.step_size, gamma)  # minibatch clients do not use the step size
         rose = sampled & ~first & ~(change <= 0.5 * jnp.abs(state.promise))
         share = jnp.where(sampled, jnp.where(rose, 0.5 * state.share, jnp.minimum(1.0, 1.2 * state.share)), worth)
-        return Pace(gamma, growth, share, ratio)
+        return gamma, growth, share, ratio
 
     def _rate(self, state: AutoState, reply: Difference, g: Params, length: Scalar) -> Scalar:
         """The rate of the movers' minibatch steps: the last one, at first from the curvature along the tiny step."""
@@ -286,11 +269,7 @@ class Auto:
         promise = _expected(certificate) if alone else whole(y) - whole(x)
         return AutoMove(y, promise, jnp.log(last), certificate)
 
-    def params(self, state: AutoState) -> Params:
-        return state.x
-
-    def client_state(self, params: Params) -> tuple[()]:
-        return ()
+    params, client_state = current_x, no_memory
 
 
 def _above(number: Any) -> Scalar:
@@ -309,22 +288,9 @@ def _samples(oracle: Oracle) -> bool:
     return batch is not None and capacity is not None and batch < capacity
 
 
-@struct
-class Whole:
-    """A client that always uses all of its data, even with the key of a minibatch."""
-
-    oracle: Oracle
-
-    @property
-    def weight(self) -> Any:
-        return self.oracle.weight
-
-    def __call__(self, params: Params, key: Key[Array, ""] | None = None) -> Scalar:
-        return self.oracle(params)
-
-
-def _whole(oracle: Oracle) -> Oracle:
-    return Whole(oracle) if _samples(oracle) else oracle
+def _whole(oracle: Oracle) -> Any:
+    """The client's loss on all of its data, even with the key of a minibatch."""
+    return (lambda params, key=None: oracle(params)) if _samples(oracle) else oracle
 
 
 def _sketch(vector: Params, seed: UInt32[Array, " 2"]) -> Float[Array, " sketch"]:
@@ -355,13 +321,8 @@ def auto(cohort_size: int, *, solver: LocalSolver = LBFGS(), movers: str = "aver
         solver: how a client answers the prox.
         movers: 'average' moves the whole cohort (5d floats per client), 'one' a single client of it.
 
-    >>> import jax, jax.numpy as jnp
-    >>> from fedspam import simulate
-    >>> from fedspam.methods import auto
-    >>> from fedspam.problems import quadratics
-    >>> clients = quadratics(jax.random.key(0), clients=50, dimension=5, delta=0.1)
-    >>> run = simulate(auto(10), clients, jnp.ones(5), rounds=20, key=jax.random.key(1))
-    >>> bool(jnp.linalg.norm(clients.gradient(run.params)) < 0.1 * jnp.linalg.norm(clients.gradient(jnp.ones(5))))
+    >>> from fedspam.problems import progress
+    >>> progress(auto(10), rounds=20, clients=50) < 0.1
     True
     """
     checks.whole("cohort_size", cohort_size, 2, "a spread needs two clients; with one, give spam() its parameters")
@@ -376,7 +337,7 @@ def auto(cohort_size: int, *, solver: LocalSolver = LBFGS(), movers: str = "aver
 
 
 register("auto", Method(
-    name="SPAM-PPA, auto", build=auto, example={"cohort_size": 4, "solver": Exact()}, similarity="yes", partial="yes",
-    stateless="yes", nonsmooth="yes", nonconvex="no", estimator="MVR", oracle="a-prox, all", phases=2,
-    up=Cost(2, extra=6 * SKETCH), down=Cost(3), reference="this library",
+    name="SPAM-PPA, auto", build=auto, example={"cohort_size": 4, "solver": Exact()}, similarity="yes", nonsmooth="yes",
+    nonconvex="no", estimator="MVR", oracle="a-prox, all", phases=2, up=Cost(2, extra=6 * SKETCH), down=Cost(3),
+    reference="this library",
 ))  # fmt: skip

@@ -23,7 +23,8 @@ from fedspam._internal import checks, prng, trees
 from fedspam._internal.trees import Params, Scalar, static, struct
 from fedspam.clients import Oracle
 from fedspam.federation import Cohort, Federation, on_client
-from fedspam.methods.schedules import Schedule, ScheduleLike, Values, schedule
+from fedspam.methods._algorithm import no_memory
+from fedspam.methods.schedules import Schedule, ScheduleLike, unit_schedule
 
 
 class Estimate(NamedTuple):
@@ -72,9 +73,22 @@ def change(self: Any, oracle: Oracle, key: Key[Array, ""], *, x: Params, referen
     return trees.subtract(jax.grad(oracle)(x, key), jax.grad(oracle)(reference, key))
 
 
-def no_memory(self: Any, params: Params) -> tuple[()]:
-    """`Estimator.client_state` where clients remember nothing."""
-    return ()
+@on_client(affine=True)
+def difference(
+    self: Any, oracle: Oracle, key: Key[Array, ""], *, x: Params, x_prev: Params, fresh_weight: Any
+) -> Params:
+    return mvr_difference(oracle, key, x, x_prev, fresh_weight, self.scale)
+
+
+def anchor_at(x: Params, work: Any, key: Key[Array, ""], fed: Federation) -> tuple[Anchor, Any]:
+    """An anchor at x, whose gradient everyone is asked for, and the number of gradients."""
+    all = fed.everyone(key)
+    return Anchor(x, fed.mean(all, work, x=x)), jnp.asarray(all.size)
+
+
+def begin_with_g(self: Any, x: Params, g: Params) -> Estimate:
+    """`Estimator.begin` of an estimator that keeps g alone."""
+    return Estimate(g)
 
 
 # --- without memory ---
@@ -99,8 +113,7 @@ class OwnGradient:
 class CohortGradient:
     r"""The cohort's gradient, without memory: :math:`g_k = \nabla f_S(x_k)`. That of everyone is exact."""
 
-    def begin(self, x: Params, g: Params) -> Estimate:
-        return Estimate(g)
+    begin = begin_with_g
 
     def update(
         self, old: Estimate, cohort: Cohort, fed: Federation, *, k: Integer[Array, ""], x: Params, x_prev: Params
@@ -143,8 +156,7 @@ class MVR:
         checks.one_of("first", self.first, ("given", "update"))
         checks.between("scale", self.scale, 0, 1, remedy="1 is MVR, 0 is SGD with momentum")
 
-    def begin(self, x: Params, g: Params) -> Estimate:
-        return Estimate(g)
+    begin = begin_with_g
 
     def update(
         self, old: Estimate, cohort: Cohort, fed: Federation, *, k: Integer[Array, ""], x: Params, x_prev: Params
@@ -153,11 +165,7 @@ class MVR:
         difference = fed.mean(cohort, self.difference, x=x, x_prev=x_prev, fresh_weight=p)
         return Estimate(trees.axpy(1 - p, old.g, difference)), 2 * cohort.size
 
-    @on_client(affine=True)
-    def difference(
-        self, oracle: Oracle, key: Key[Array, ""], *, x: Params, x_prev: Params, fresh_weight: Any
-    ) -> Params:
-        return mvr_difference(oracle, key, x, x_prev, fresh_weight, self.scale)
+    difference = difference
 
     client_state = no_memory
 
@@ -184,12 +192,7 @@ def first_fresh_weight(fresh_weight: Schedule, first: str, k: Integer[Array, ""]
 
 
 def probability_schedule(value: ScheduleLike) -> Schedule:
-    """The schedule of a probability."""
-    checks.between("probability", value, 0, 1, remedy="it is the probability that a round asks every client")
-    made = schedule(value, "probability")
-    if isinstance(made, Values) and not bool(jnp.all((made.values >= 0) & (made.values <= 1))):
-        raise ValueError("probability has a value outside [0, 1]; every value must lie in [0, 1]")
-    return made
+    return unit_schedule(value, "probability", "it is the probability that a round asks every client")
 
 
 def coin(probability: Schedule, key: Key[Array, ""], k: Integer[Array, ""]) -> Bool[Array, ""]:
@@ -197,17 +200,9 @@ def coin(probability: Schedule, key: Key[Array, ""], k: Integer[Array, ""]) -> B
     return (k == 0) | jax.random.bernoulli(prng.fold_name(key, "coin"), probability(k))
 
 
-def many(fed: Federation, key: Key[Array, ""], count: int | None) -> Cohort:
-    """Everyone; or, where a `count` is given, a cohort of that size, drawn apart from the round's own."""
-    return fed.everyone(key) if count is None else fed.sample(key, count, role="many")
-
-
 @struct
 class PAGE:
-    r"""The recursion with a fresh weight of 0, restarted by a coin from the exact gradient:
-
-    .. math:: g_k = \begin{cases} \nabla f(x_k) & \text{with probability } p_k, \text{ and in round } 0 \\
-        g_{k-1} + \nabla f_S(x_k) - \nabla f_S(x_{k-1}) & \text{otherwise} \end{cases}
+    r"""The recursion with a fresh weight of 0, restarted by a coin from the exact gradient; see `page`.
 
     Its error does not fade between restarts, but it grows with :math:`\delta` alone:
     :math:`e_k \le (1-p)(e_{k-1} + \delta^2\|x_k - x_{k-1}\|^2/B)`. A probability of 1 in every m-th round and 0 between
@@ -223,14 +218,14 @@ class PAGE:
         if self.many is not None:
             checks.whole("many", self.many, 1)
 
-    def begin(self, x: Params, g: Params) -> Estimate:
-        return Estimate(g)
+    begin = begin_with_g
 
     def update(
         self, old: Estimate, cohort: Cohort, fed: Federation, *, k: Integer[Array, ""], x: Params, x_prev: Params
     ) -> tuple[Estimate, Any]:
         def restart() -> tuple[Estimate, Any]:
-            all = many(fed, cohort.key, self.many)
+            key, many = cohort.key, self.many
+            all = fed.everyone(key) if many is None else fed.sample(key, many, role="many")
             return Estimate(fed.mean(all, self.gradient, x=x)), jnp.asarray(all.size)
 
         def recur() -> tuple[Estimate, Any]:
@@ -246,10 +241,7 @@ class PAGE:
 
 @struct
 class SVRG:
-    r"""The difference to an anchor w whose exact gradient is known:
-
-    .. math:: g_k = \nabla f(w) + \nabla f_S(x_k) - \nabla f_S(w), \qquad
-        w = x_k \text{ with probability } p_k, \text{ and in round } 0
+    r"""The difference to an anchor w whose exact gradient is known; see `svrs`.
 
     Unbiased given w, with an error of :math:`\delta^2\|x_k - w\|^2/B`. In a round that moves the anchor,
     :math:`g_k = \nabla f(x_k)` and there is no exchange with the cohort.
@@ -268,9 +260,8 @@ class SVRG:
         anchor: Anchor = old.memory
 
         def move() -> tuple[Estimate, Any]:
-            all = fed.everyone(cohort.key)
-            g = fed.mean(all, self.gradient, x=x)
-            return Estimate(g, Anchor(x, g)), jnp.asarray(all.size)
+            anchor, spent = anchor_at(x, self.gradient, cohort.key, fed)
+            return Estimate(anchor.g, anchor), spent
 
         def stay() -> tuple[Estimate, Any]:
             change = fed.mean(cohort, self.change, x=x, reference=anchor.x)
@@ -288,16 +279,12 @@ class SVRG:
 
 @struct
 class RecursiveSAGA:
-    r"""The recursion, pulled towards an unbiased estimate made from the gradients that clients remember:
+    r"""The recursion, pulled towards an unbiased estimate G from the gradients that clients remember; see `rg_saga`.
 
-    .. math::
-        G_{k-1} &= \nabla f_S(x_{k-1}) - b_S + \bar b \\
-        g_k &= (1 - \beta_k)\,g_{k-1} + \beta_k G_{k-1} + \nabla f_S(x_k) - \nabla f_S(x_{k-1})
-
-    and each client of S then remembers :math:`b_i = \nabla f_i(x_{k-1})`. The server keeps :math:`\bar b`, their mean
-    over all n clients, which moves by (accepted replies)/n times their mean change. So a cohort must not contain a
-    client twice. In round 0, :math:`\beta = 1` and :math:`g_0 = \nabla f_S(x_0) - b_S + \bar b`. Clients remember
-    different points, so even equal Hessians leave an error in G, which vanishes as x settles.
+    The server keeps :math:`\bar b`, the mean of what all n clients remember, which moves by (accepted replies)/n
+    times their mean change. So a cohort must not contain a client twice. In round 0, :math:`\beta = 1` and
+    :math:`g_0 = \nabla f_S(x_0) - b_S + \bar b`. Clients remember different points, so even equal Hessians leave an
+    error in G, which vanishes as x settles.
 
     Jiang, Rodomanov, Stich 2025, arXiv:2512.05327.
     """
@@ -330,15 +317,11 @@ class RecursiveSAGA:
 
 @struct
 class RecursiveSVRG:
-    r"""The recursion, pulled towards an unbiased estimate made from an anchor:
+    r"""The recursion, pulled towards an unbiased estimate made from an anchor w; see `rg_svrg`.
 
-    .. math::
-        G_{k-1} &= \nabla f_S(x_{k-1}) - \nabla f_S(w) + \nabla f(w) \\
-        g_k &= (1 - \beta_k)\,g_{k-1} + \beta_k G_{k-1} + \nabla f_S(x_k) - \nabla f_S(x_{k-1})
-
-    where a coin, thrown before the exchange with the cohort, moves the anchor to :math:`w = x_{k-1}`; it does so in
-    round 0, where also :math:`\beta = 1`, so that :math:`g_0 = \nabla f(x_0)`. As :math:`\beta` is known to the
-    clients, each sends one combined vector.
+    A coin, thrown before the exchange with the cohort, moves the anchor to :math:`w = x_{k-1}`; it does so in round
+    0, where also :math:`\beta = 1`, so that :math:`g_0 = \nabla f(x_0)`. As :math:`\beta` is known to the clients,
+    each sends one combined vector.
 
     Jiang, Rodomanov, Stich 2025, arXiv:2512.05327.
     """
@@ -352,13 +335,8 @@ class RecursiveSVRG:
     def update(
         self, old: Estimate, cohort: Cohort, fed: Federation, *, k: Integer[Array, ""], x: Params, x_prev: Params
     ) -> tuple[Estimate, Any]:
-        def move() -> tuple[Anchor, Any]:
-            all = fed.everyone(cohort.key)
-            return Anchor(x_prev, fed.mean(all, self.gradient, x=x_prev)), jnp.asarray(all.size)
-
-        def stay() -> tuple[Anchor, Any]:
-            return old.memory, jnp.asarray(0)
-
+        move = lambda: anchor_at(x_prev, self.gradient, cohort.key, fed)
+        stay = lambda: (old.memory, jnp.asarray(0))
         beta = jnp.where(k == 0, 1.0, self.pull(k))
         anchor, spent = fed.cond(coin(self.probability, cohort.key, k), move, stay)
         reply = fed.mean(cohort, self.recursion, x=x, x_prev=x_prev, anchor=anchor.x, pull=beta)

@@ -9,9 +9,10 @@ from fedspam._internal import checks, trees
 from fedspam._internal.trees import Params, static, struct
 from fedspam.clients import Oracle
 from fedspam.federation import Federation, on_client
+from fedspam.methods._algorithm import current_x
 from fedspam.methods._grids import prox_steps_grid
 from fedspam.methods._local import Training, TrainingInfo, training
-from fedspam.methods._registry import Cost, Method, register
+from fedspam.methods._registry import Method, register
 from fedspam.methods.schedules import ScheduleLike
 from fedspam.solvers import Exact, LocalSolver
 
@@ -68,8 +69,7 @@ class FedDyn:
         moved = trees.subtract(y, x)
         return FedDynReply(moved, certificate), trees.axpy(-1 / numbers["step_size"], moved, memory)
 
-    def params(self, state: FedDynState) -> Params:
-        return state.x
+    params = current_x
 
     def client_state(self, params: Params) -> Params:
         return trees.zeros_like(params)
@@ -99,29 +99,21 @@ def feddyn(
     Arguments:
         cohort_size: B.
         step_size: :math:`\gamma_k`: a number, one value per round, or a schedule; about 1/L.
-        solver: how a client answers the prox, for example ``LBFGS()``. Or give, in its place,
-        local_steps: m steps :math:`y \leftarrow y - \eta_k(\nabla f_i(y) - h_i + (y - x_k)/\gamma_k)`, each on its own
-            minibatch.
-        local_rate: their :math:`\eta_k`: a number, one value per round, or a schedule.
+        solver, local_steps, local_rate: as `fedprox`, but the steps go along
+            :math:`\nabla f_i(y) - h_i + (y - x_k)/\gamma_k`.
 
     Acar, Zhao, Matas Navarro, Mattina, Whatmough, Saligrama: Federated learning based on dynamic regularization, 2021,
     arXiv:2111.04263, Algorithm 1; the sum over the cohort is divided by n, as there and in the authors' code.
 
-    >>> import jax.numpy as jnp
-    >>> from fedspam import simulate
-    >>> from fedspam.problems import quadratics
-    >>> from fedspam.solvers import Exact
-    >>> clients = quadratics(0, clients=20, dimension=5)
-    >>> run = simulate(feddyn(10, 0.3, solver=Exact()), clients, jnp.ones(5), rounds=60, key=1)
-    >>> bool(jnp.linalg.norm(clients.gradient(run.params)) < 0.01 * jnp.linalg.norm(clients.gradient(jnp.ones(5))))
+    >>> from fedspam.problems import progress
+    >>> progress(feddyn(10, 0.3, solver=Exact()), rounds=60) < 0.01
     True
     """
     return FedDyn(training=training(step_size, local_steps, local_rate, solver), cohort_size=cohort_size)
 
 
 register("feddyn", Method(
-    name="FedDyn", build=feddyn, example={"cohort_size": 4, "step_size": 1.0, "solver": Exact()}, similarity="no",
-    partial="yes", stateless="no", nonsmooth="no", nonconvex="yes", estimator="dual", oracle="prox", phases=1,
-    up=Cost(1), down=Cost(1), grid=prox_steps_grid,
+    name="FedDyn", build=feddyn, example={"cohort_size": 4, "step_size": 1.0, "solver": Exact()}, stateless="no",
+    estimator="dual", oracle="prox", grid=prox_steps_grid,
     reference="Acar, Zhao, Matas Navarro, Mattina, Whatmough, Saligrama 2021, arXiv:2111.04263",
 ))  # fmt: skip

@@ -1,4 +1,4 @@
-"""Local training and a server optimizer: FedAvgM, FedAdam, FedYogi, FedAdagrad, and what FedAvg and FedProx share."""
+"""Local training and a server optimizer: FedAvg, FedProx, FedAvgM, FedAdam, FedYogi and FedAdagrad."""
 
 from collections.abc import Mapping
 from typing import Any, NamedTuple, Protocol
@@ -11,9 +11,12 @@ from fedspam._internal import checks, trees
 from fedspam._internal.trees import Params, Scalar, static, struct
 from fedspam.clients import Oracle
 from fedspam.federation import Federation, on_client
-from fedspam.methods._local import Steps, Training, TrainingInfo, positive_schedule
-from fedspam.methods._registry import Cost, Method, Scales, register
+from fedspam.methods._algorithm import current_x, no_memory
+from fedspam.methods._grids import few_steps_grid, prox_steps_grid, settings
+from fedspam.methods._local import Steps, Training, TrainingInfo, positive_schedule, training
+from fedspam.methods._registry import Method, Scales, register
 from fedspam.methods.schedules import Schedule, ScheduleLike
+from fedspam.solvers import Exact, LocalSolver
 
 
 class FedOptState(NamedTuple):
@@ -87,11 +90,7 @@ class FedOpt:
         weight = jnp.asarray(oracle.weight, jax.tree.leaves(x)[0].dtype)
         return Update(trees.scale(weight, moved), weight, certificate)
 
-    def params(self, state: FedOptState) -> Params:
-        return state.x
-
-    def client_state(self, params: Params) -> tuple[()]:
-        return ()
+    params, client_state = current_x, no_memory
 
 
 @struct
@@ -131,15 +130,7 @@ class AdamMoments(NamedTuple):
 
 @struct
 class Adaptive:
-    r"""The adaptive server steps of Adam, Yogi and Adagrad, without bias correction.
-
-    .. math::
-        M &\leftarrow \beta_1 M + (1-\beta_1)\Delta, \qquad M_0 = 0 \\
-        V &\leftarrow V + \Delta^2 && \text{Adagrad} \\
-        V &\leftarrow V - (1-\beta_2)\,\Delta^2\,\mathrm{sign}(V - \Delta^2) && \text{Yogi} \\
-        V &\leftarrow \beta_2 V + (1-\beta_2)\,\Delta^2 && \text{Adam}, \qquad V_0 = \tau^2 \\
-        x &\leftarrow x + \eta_s\,M / (\sqrt V + \tau)
-    """
+    """The adaptive server steps of `fedadam`, `fedyogi` and `fedadagrad`, without bias correction."""
 
     step_size: Schedule
     momentum: float | Scalar
@@ -149,6 +140,9 @@ class Adaptive:
 
     def __post_init__(self) -> None:
         checks.one_of("rule", self.rule, ("adagrad", "yogi", "adam"))
+        checks.between("momentum", self.momentum, 0, 1)
+        checks.between("square_momentum", self.square_momentum, 0, 1)
+        checks.positive("adaptivity", self.adaptivity, "it divides the first move; the paper's is 0.001")
 
     def init(self, params: Params) -> AdamMoments:
         second = jax.tree.map(lambda leaf: jnp.full_like(leaf, jnp.asarray(self.adaptivity, leaf.dtype) ** 2), params)
@@ -192,22 +186,14 @@ def fedavgm(
     floats down and d up for each client, no state on clients, one vector more on the server.
 
     Arguments:
-        cohort_size: B.
-        local_steps: m.
-        local_rate: the local :math:`\eta_k`: a number, one value per round, or a schedule.
+        cohort_size, local_steps, local_rate, weighted: as `fedavg`.
         momentum: :math:`\beta` in [0, 1].
-        server_step_size: :math:`\eta_s`, likewise a number or a schedule. In total a move counts
-            :math:`1/(1-\beta)` times.
-        weighted: average by the number of examples.
+        server_step_size: :math:`\eta_s`, a number or a schedule. In total a move counts :math:`1/(1-\beta)` times.
 
     Hsu, Qi, Brown 2019, arXiv:1909.06335; Reddi et al. 2021, arXiv:2003.00295.
 
-    >>> import jax.numpy as jnp
-    >>> from fedspam import simulate
-    >>> from fedspam.problems import quadratics
-    >>> clients = quadratics(0, clients=20, dimension=5)
-    >>> run = simulate(fedavgm(10, 5, 0.02), clients, jnp.ones(5), rounds=50, key=1)
-    >>> bool(jnp.linalg.norm(clients.gradient(run.params)) < 0.1 * jnp.linalg.norm(clients.gradient(jnp.ones(5))))
+    >>> from fedspam.problems import progress
+    >>> progress(fedavgm(10, 5, 0.02)) < 0.1
     True
     """
     checks.between("momentum", momentum, 0, 1, remedy="0 is FedAvg, 0.9 is common")
@@ -237,27 +223,20 @@ def fedadam(
     each client, no state on clients, two vectors more on the server.
 
     Arguments:
-        cohort_size: B.
-        local_steps: m.
-        local_rate: the local :math:`\eta_k`: a number, one value per round, or a schedule.
-        server_step_size: :math:`\eta_s`, likewise.
+        cohort_size, local_steps, local_rate, server_step_size, weighted: as `fedavg`.
         momentum: :math:`\beta_1` in [0, 1].
         square_momentum: :math:`\beta_2` in [0, 1].
         adaptivity: :math:`\tau`, on the scale of the moves; a large one makes it FedAvg with momentum.
-        weighted: average by the number of examples.
 
     Reddi, Charles, Zaheer, Garrett, Rush, Konečný, Kumar, McMahan: Adaptive federated optimization, 2021,
     arXiv:2003.00295, Algorithm 2.
 
-    >>> import jax.numpy as jnp
-    >>> from fedspam import simulate
-    >>> from fedspam.problems import quadratics
-    >>> clients = quadratics(0, clients=20, dimension=5)
-    >>> run = simulate(fedadam(10, 5, 0.02, 0.05), clients, jnp.ones(5), rounds=100, key=1)
-    >>> bool(jnp.linalg.norm(clients.gradient(run.params)) < 0.1 * jnp.linalg.norm(clients.gradient(jnp.ones(5))))
+    >>> from fedspam.problems import progress
+    >>> progress(fedadam(10, 5, 0.02, 0.05), rounds=100) < 0.1
     True
     """
-    server = _adaptive("adam", server_step_size, momentum, square_momentum, adaptivity)
+    step_size = positive_schedule(server_step_size, "server_step_size")
+    server = Adaptive(step_size, momentum, square_momentum, adaptivity, rule="adam")
     return local_sgd("fedadam", cohort_size, local_steps, local_rate, server, weighted)
 
 
@@ -283,7 +262,8 @@ def fedyogi(
     >>> fedyogi(10, 5, 0.02, 0.05).server.rule
     'yogi'
     """
-    server = _adaptive("yogi", server_step_size, momentum, square_momentum, adaptivity)
+    step_size = positive_schedule(server_step_size, "server_step_size")
+    server = Adaptive(step_size, momentum, square_momentum, adaptivity, rule="yogi")
     return local_sgd("fedyogi", cohort_size, local_steps, local_rate, server, weighted)
 
 
@@ -308,7 +288,8 @@ def fedadagrad(
     >>> fedadagrad(10, 5, 0.02, 0.05).server.rule
     'adagrad'
     """
-    server = _adaptive("adagrad", server_step_size, momentum, 0.0, adaptivity)
+    step_size = positive_schedule(server_step_size, "server_step_size")
+    server = Adaptive(step_size, momentum, 0.0, adaptivity, rule="adagrad")
     return local_sgd("fedadagrad", cohort_size, local_steps, local_rate, server, weighted)
 
 
@@ -320,30 +301,102 @@ def local_sgd(
     return FedOpt(training=steps, server=server, cohort_size=cohort_size, weighted=weighted, name=name)
 
 
-def _adaptive(
-    rule: str, step_size: ScheduleLike, momentum: float, square_momentum: float, adaptivity: float
-) -> Adaptive:
-    checks.between("momentum", momentum, 0, 1)
-    checks.between("square_momentum", square_momentum, 0, 1)
-    checks.positive("adaptivity", adaptivity, "it divides the first move; the paper's is 0.001")
-    step = positive_schedule(step_size, "server_step_size")
-    return Adaptive(step, momentum, square_momentum, adaptivity, rule=rule)
+def fedprox(
+    cohort_size: int,
+    step_size: ScheduleLike,
+    *,
+    solver: LocalSolver | None = None,
+    local_steps: int | None = None,
+    local_rate: ScheduleLike | None = None,
+    server_step_size: ScheduleLike = 1.0,
+    weighted: bool = False,
+) -> FedOpt:
+    r"""FedProx: every client of the cohort approximately answers the prox of its own loss, the server averages.
+
+    .. math:: y_i \approx \arg\min_y f_i(y) + \frac{1}{2\gamma_k}\|y - x_k\|^2, \qquad
+        x_{k+1} = x_k + \eta_s\,\frac1B\sum_{i\in S_k}(y_i - x_k)
+
+    One exchange, d floats down and d up for each client, no state on clients. The paper's :math:`\mu` is
+    :math:`1/\gamma`, and it needs :math:`1/\gamma` large against L and the dissimilarity of the clients. With a
+    constant step size the fixed point is not the optimum of f, but that of the mean Moreau envelope of the clients: on
+    quadratics it solves :math:`\sum_i (H_i + I/\gamma)^{-1}\nabla f_i(x) = 0`.
+
+    Arguments:
+        cohort_size: B.
+        step_size: :math:`\gamma_k`: a number, one value per round, or a schedule.
+        solver: how a client answers the prox, for example ``LBFGS()``. Or give, in its place,
+        local_steps: m steps :math:`y \leftarrow y - \eta_k(\nabla f_i(y) + (y - x_k)/\gamma_k)`, each on its own
+            minibatch, as the paper's experiments do.
+        local_rate: their :math:`\eta_k`: a number, one value per round, or a schedule.
+        server_step_size: :math:`\eta_s`.
+        weighted: average by the number of examples. The paper samples clients by it and averages evenly instead.
+
+    Li, Sahu, Zaheer, Sanjabi, Talwalkar, Smith: Federated optimization in heterogeneous networks, 2020,
+    arXiv:1812.06127, Algorithm 2; without dissimilarity assumptions: Yuan, Li 2022, arXiv:2206.05187.
+
+    >>> from fedspam.problems import progress
+    >>> progress(fedprox(10, 1.0, local_steps=5, local_rate=0.08)) < 0.1
+    True
+    """
+    return FedOpt(
+        training=training(step_size, local_steps, local_rate, solver),
+        server=Average(positive_schedule(server_step_size, "server_step_size")),
+        cohort_size=cohort_size,
+        weighted=weighted,
+        name="fedprox",
+    )
+
+
+def fedavg(
+    cohort_size: int,
+    local_steps: int,
+    local_rate: ScheduleLike,
+    *,
+    server_step_size: ScheduleLike = 1.0,
+    weighted: bool = False,
+) -> FedOpt:
+    r"""FedAvg: m steps of SGD on each client of the cohort, then the average.
+
+    .. math:: y_i \leftarrow y_i - \eta_k\nabla f_i(y_i)\ \text{(m times, from } x_k), \qquad
+        x_{k+1} = x_k + \eta_s\,\frac1B\sum_{i\in S_k}(y_i - x_k)
+
+    One exchange, d floats down and d up for each client, no state on clients. With :math:`\eta_s m\eta \lesssim 1/L`
+    it takes :math:`O(LF\zeta^2/(B\epsilon^2) + LF\zeta/\epsilon^{3/2} + LF/\epsilon)` rounds to :math:`E\|\nabla f\|^2
+    \le \epsilon`. For m > 1 and a constant step size its fixed point is not the optimum, even if all clients take
+    part: on quadratics it solves :math:`\sum_i (I - (I - \eta H_i)^m)(x - x_i^*) = 0`, with :math:`x_i^*` the
+    minimizer of client i.
+
+    Arguments:
+        cohort_size: B.
+        local_steps: m. One step and :math:`\eta_s = 1` make it SGD on the cohort.
+        local_rate: the local :math:`\eta_k`: a number, one value per round, or a schedule.
+        server_step_size: :math:`\eta_s`, likewise.
+        weighted: average by the number of examples, as McMahan et al. do; then f is the mean over examples.
+
+    McMahan, Moore, Ramage, Hampson, Agüera y Arcas: Communication-efficient learning of deep networks from
+    decentralized data, 2017, arXiv:1602.05629; the server's step size is that of Karimireddy et al. 2020.
+
+    >>> import jax.numpy as jnp
+    >>> from fedspam import simulate
+    >>> from fedspam.problems import quadratics
+    >>> clients = quadratics(0, clients=20, dimension=5)
+    >>> run = simulate(fedavg(10, 5, 0.05), clients, jnp.ones(5), rounds=50, key=1)
+    >>> bool(jnp.linalg.norm(clients.gradient(run.params)) < 0.1 * jnp.linalg.norm(clients.gradient(jnp.ones(5))))
+    True
+    """
+    server = Average(positive_schedule(server_step_size, "server_step_size"))
+    return local_sgd("fedavg", cohort_size, local_steps, local_rate, server, weighted)
 
 
 def _momentum_grid(scales: Scales) -> list[Mapping[str, Any]]:
-    sizes, steps = (0.03, 0.1, 0.3, 1.0), (1, 5, 20)
     # with a server momentum of 0.9 a move counts ten times; a smaller server step makes up for part of it
-    return [
-        {"local_rate": c / scales.smoothness, "local_steps": m, "server_step_size": 0.3} for c in sizes for m in steps
-    ]
+    return [{**setting, "server_step_size": 0.3} for setting in few_steps_grid(scales)]
 
 
 def _adaptive_grid(scales: Scales) -> list[Mapping[str, Any]]:
     # the server's step size is on the scale of x itself: the length of Adam's steps is their step size
-    sizes, local = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3), ((0.1, 5), (0.3, 5))
-    return [
-        {"server_step_size": s, "local_rate": c / scales.smoothness, "local_steps": m} for s in sizes for c, m in local
-    ]
+    sizes, rates = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3), [c / scales.smoothness for c in (0.1, 0.3)]
+    return settings(server_step_size=sizes, local_rate=rates, local_steps=(5,))
 
 
 for _key, _name, _build, _more, _grid in (
@@ -354,8 +407,21 @@ for _key, _name, _build, _more, _grid in (
 ):
     register(_key, Method(
         name=_name, build=_build, example={"cohort_size": 4, "local_steps": 3, "local_rate": 0.3, **_more},
-        similarity="no", partial="yes", stateless="yes", nonsmooth="no", nonconvex="yes", estimator="–",
-        oracle="m steps", phases=1, up=Cost(1), down=Cost(1), exact=False, grid=_grid,
+        oracle="m steps", exact=False, grid=_grid,
         reference="Hsu, Qi, Brown 2019, arXiv:1909.06335" if _build is fedavgm else
         "Reddi, Charles, Zaheer, Garrett, Rush, Konečný, Kumar, McMahan 2021, arXiv:2003.00295",
     ))  # fmt: skip
+
+
+register("fedprox", Method(
+    name="FedProx", build=fedprox, example={"cohort_size": 4, "step_size": 1.0, "solver": Exact()}, nonsmooth="yes",
+    oracle="a-prox", exact=False, grid=prox_steps_grid,
+    reference="Li, Sahu, Zaheer, Sanjabi, Talwalkar, Smith 2020, arXiv:1812.06127",
+))  # fmt: skip
+
+
+register("fedavg", Method(
+    name="FedAvg", build=fedavg, example={"cohort_size": 4, "local_steps": 3, "local_rate": 0.3}, oracle="m steps",
+    exact=False, grid=few_steps_grid,
+    reference="McMahan, Moore, Ramage, Hampson, Agüera y Arcas 2017, arXiv:1602.05629",
+))  # fmt: skip

@@ -6,7 +6,7 @@ from typing import Any
 import jax
 from jaxtyping import Array, Key
 
-from fedspam._internal import checks, trees
+from fedspam._internal import trees
 from fedspam._internal.trees import Params, struct
 from fedspam.clients import Oracle
 from fedspam.federation import Federation, on_client
@@ -14,7 +14,7 @@ from fedspam.methods._algorithm import Zero
 from fedspam.methods._registry import Cost, Method, Scales, register
 from fedspam.methods._template import Factored
 from fedspam.methods.estimators import RecursiveSAGA, RecursiveSVRG, probability_schedule
-from fedspam.methods.schedules import Schedule, ScheduleLike, schedule, step_size_schedule
+from fedspam.methods.schedules import Schedule, ScheduleLike, step_size_schedule, unit_schedule
 from fedspam.solvers import LBFGS, Exact, LocalSolver
 
 
@@ -70,13 +70,8 @@ def rg_saga(
     Jiang, Rodomanov, Stich: Non-convex federated optimization under cost-aware client selection, 2025,
     arXiv:2512.05327.
 
-    >>> import jax.numpy as jnp
-    >>> from fedspam import simulate
-    >>> from fedspam.problems import quadratics
-    >>> from fedspam.solvers import Exact
-    >>> clients = quadratics(0, clients=10, dimension=5, delta=0.1)
-    >>> run = simulate(rg_saga(3, step_size=2.0, pull=0.3, solver=Exact()), clients, jnp.ones(5), rounds=40, key=1)
-    >>> bool(jnp.linalg.norm(clients.gradient(run.params)) < 0.01 * jnp.linalg.norm(clients.gradient(jnp.ones(5))))
+    >>> from fedspam.problems import progress
+    >>> progress(rg_saga(3, step_size=2.0, pull=0.3, solver=Exact()), rounds=40, clients=10) < 0.01
     True
     """
     start = Remembered() if everyone_first else Zero()
@@ -105,23 +100,13 @@ def rg_svrg(
     and send one combined vector.
 
     Arguments:
-        cohort_size: B.
-        step_size: :math:`\gamma_k`, one over the paper's :math:`\lambda`: a number, one value per round, or a schedule.
-        pull: :math:`\beta`, likewise, in [0, 1].
-        probability: p, likewise, in [0, 1].
-        solver: how the delegate answers the prox.
+        cohort_size, step_size, pull, solver: as `rg_saga`.
+        probability: p, a number, one value per round, or a schedule, in [0, 1].
 
-    Jiang, Rodomanov, Stich: Non-convex federated optimization under cost-aware client selection, 2025,
-    arXiv:2512.05327.
+    Jiang, Rodomanov, Stich 2025, arXiv:2512.05327.
 
-    >>> import jax.numpy as jnp
-    >>> from fedspam import simulate
-    >>> from fedspam.problems import quadratics
-    >>> from fedspam.solvers import Exact
-    >>> clients = quadratics(0, clients=10, dimension=5, delta=0.1)
-    >>> method = rg_svrg(3, step_size=2.0, pull=0.3, probability=0.3, solver=Exact())
-    >>> run = simulate(method, clients, jnp.ones(5), rounds=40, key=1)
-    >>> bool(jnp.linalg.norm(clients.gradient(run.params)) < 0.01 * jnp.linalg.norm(clients.gradient(jnp.ones(5))))
+    >>> from fedspam.problems import progress
+    >>> progress(rg_svrg(3, step_size=2.0, pull=0.3, probability=0.3, solver=Exact()), rounds=40, clients=10) < 0.01
     True
     """
     estimator = RecursiveSVRG(pull_schedule(pull), probability_schedule(probability))
@@ -130,8 +115,7 @@ def rg_svrg(
 
 
 def pull_schedule(value: ScheduleLike) -> Schedule:
-    checks.between("pull", value, 0, 1, remedy="0 is SARAH without restarts, B/n is what the authors run")
-    return schedule(value, "pull")
+    return unit_schedule(value, "pull", "0 is SARAH without restarts, B/n is what the authors run")
 
 
 def _grid(scales: Scales) -> list[Mapping[str, Any]]:
@@ -149,8 +133,8 @@ for _key, _name, _build, _more, _estimator, _up, _down, _build_grid in (
 ):
     register(_key, Method(
         name=_name, build=_build, example={"cohort_size": 4, "step_size": 2.0, "pull": 0.4, "solver": Exact(), **_more},
-        similarity="yes", partial="yes" if _build is rg_saga else "partly", nonsmooth="no", nonconvex="yes",
-        stateless="no" if _build is rg_saga else "yes", estimator=_estimator,
-        oracle="a-prox, delegate", phases=2, up=_up, down=_down, coin="no" if _build is rg_svrg else "",
-        grid=_build_grid, reference="Jiang, Rodomanov, Stich 2025, arXiv:2512.05327",
+        similarity="yes", partial="yes" if _build is rg_saga else "partly",
+        stateless="no" if _build is rg_saga else "yes", estimator=_estimator, oracle="a-prox, delegate", phases=2,
+        up=_up, down=_down, coin="no" if _build is rg_svrg else "", grid=_build_grid,
+        reference="Jiang, Rodomanov, Stich 2025, arXiv:2512.05327",
     ))  # fmt: skip

@@ -7,7 +7,6 @@ the end are those of the paper's theorems; with :math:`r = \gamma\delta` every t
 """
 
 import math
-import warnings
 from collections.abc import Sequence
 from typing import Any, Literal, NamedTuple, Protocol, TypeAlias
 
@@ -37,10 +36,6 @@ class Parameters(NamedTuple):
 
     step_size: Schedule
     fresh_weight: Schedule
-
-
-class TheoryWarning(UserWarning):
-    """Parameters outside the range for which the paper proves convergence."""
 
 
 @struct
@@ -118,17 +113,19 @@ def step_size_schedule(value: ScheduleLike) -> Schedule:
 
 
 def fresh_weight_schedule(value: ScheduleLike) -> Schedule:
-    checks.between(
-        "fresh_weight",
-        value,
-        0,
-        1,
-        open_low=True,
-        remedy="1 is SGD without memory, the paper's figure uses 0.1 and 0.9",
-    )
-    made = schedule(value, "fresh_weight")
-    if isinstance(made, Values) and not bool(jnp.all((made.values > 0) & (made.values <= 1))):
-        raise ValueError("fresh_weight has a value outside (0, 1]; every value must lie in (0, 1]")
+    remedy = "1 is SGD without memory, the paper's figure uses 0.1 and 0.9"
+    return unit_schedule(value, "fresh_weight", remedy, open_low=True)
+
+
+def unit_schedule(value: ScheduleLike, name: str, remedy: str, *, open_low: bool = False) -> Schedule:
+    """The schedule of a number from 0 to 1."""
+    checks.between(name, value, 0, 1, open_low=open_low, remedy=remedy)
+    made = schedule(value, name)
+    if isinstance(made, Values):
+        above = made.values > 0 if open_low else made.values >= 0
+        if not bool(jnp.all(above & (made.values <= 1))):
+            interval = "(0, 1]" if open_low else "[0, 1]"
+            raise ValueError(f"{name} has a value outside {interval}; every value must lie in {interval}")
     return made
 
 
@@ -213,36 +210,3 @@ def corollary(
     squared = (step_size * delta) ** 2
     needed = squared if printed else PAPER_FACTOR * squared / (PAPER_FACTOR * squared + cohort)
     return Parameters(Constant(step_size), Constant(min(1.0, max(needed, 1 / rounds))))
-
-
-def warn_outside_theory(parameters: Parameters, delta: float, *, cohort: float = 1.0, rounds: int = 1000) -> list[str]:
-    """Warn for each rule of the theorems that a schedule breaks within the first rounds; returns the rules.
-
-    >>> import warnings
-    >>> with warnings.catch_warnings():
-    ...     warnings.simplefilter("ignore")
-    ...     rules = warn_outside_theory(Parameters(Constant(1.0), Constant(0.9)), delta=1.0)
-    >>> rules[0]
-    'step_size * delta = 1 in round 0 exceeds 1/4'
-    """
-    k = jnp.arange(rounds)
-    gamma = jnp.broadcast_to(jnp.asarray(parameters.step_size(k)), (rounds,))
-    p = jnp.broadcast_to(jnp.asarray(parameters.fresh_weight(k)), (rounds,))
-    ratio = gamma * delta
-    # 17 is the smallest factor for which the repaired proof goes through; rounding gets one part in a million
-    least = 17 * ratio**2 / (17 * ratio**2 + cohort) * (1 - 1e-6)
-    rules = []
-    if bool(jnp.any(ratio > 0.25 * (1 + 1e-6))):
-        first = int(jnp.argmax(ratio > 0.25 * (1 + 1e-6)))
-        rules.append(f"step_size * delta = {float(ratio[first]):.3g} in round {first} exceeds 1/4")
-    if bool(jnp.any(p < least)):
-        first = int(jnp.argmax(p < least))
-        rules.append(
-            f"fresh_weight = {float(p[first]):.3g} in round {first} is below {float(least[first]):.3g}, "
-            "the least that the estimator's error allows at this step size"
-        )
-    if bool(jnp.any(gamma[1:] > gamma[:-1] * (1 + 1e-6))) or bool(jnp.any(gamma[:-1] > 4 * gamma[1:])):
-        rules.append("step_size must not increase, and shrink by at most 4 from one round to the next")
-    for rule in rules:
-        warnings.warn(f"outside the theory: {rule}", TheoryWarning, stacklevel=2)
-    return rules

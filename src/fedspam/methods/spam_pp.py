@@ -1,20 +1,29 @@
 """SPAM-PP and SPAM-PPA: a cohort makes the estimate, one client or the whole cohort moves (Algorithms 2 and 3)."""
 
 import dataclasses
-from typing import Any
 
 import jax.numpy as jnp
 from jaxtyping import Array, Key
 
 from fedspam._internal import checks, trees
 from fedspam._internal.trees import Params, Scalar, static, struct
-from fedspam.clients import Oracle
-from fedspam.federation import Federation, on_client
-from fedspam.methods._algorithm import MOVERS, Move, ProxInfo, SpamState, Start, StartLike, select_movers, start_from
+from fedspam.federation import Federation
+from fedspam.methods._algorithm import (
+    MOVERS,
+    ProxInfo,
+    SpamState,
+    Start,
+    StartLike,
+    current_x,
+    no_memory,
+    prox,
+    select_movers,
+    start_from,
+)
 from fedspam.methods._grids import prox_grid
 from fedspam.methods._registry import Cost, Method, register
 from fedspam.methods.auto import Auto, auto
-from fedspam.methods.estimators import first_fresh_weight, mvr_difference
+from fedspam.methods.estimators import difference, first_fresh_weight
 from fedspam.methods.schedules import Schedule, ScheduleLike, fresh_weight_schedule, step_size_schedule
 from fedspam.solvers import LBFGS, Exact, LocalSolver
 
@@ -23,13 +32,8 @@ from fedspam.solvers import LBFGS, Exact, LocalSolver
 class SpamPP:
     r"""SPAM-PP (Algorithm 2) and SPAM-PPA (Algorithm 3). Use `spam_pp` or `spam_ppa` to build it.
 
-    .. math::
-        c_k^i &= \nabla f_i(x_k) - (1-p_k)\nabla f_i(x_{k-1}), \quad i \in S_k, \qquad
-        g_k = (1-p_k)\,g_{k-1} + \frac1B\sum_{i\in S_k} c_k^i \\
-        x_{k+1} &= \frac1{|M_k|}\sum_{i\in M_k} x_{k+1}^i, \qquad x_{k+1}^i \in \text{a-prox}(x_k, g_k, \gamma_k, i)
-
-    The movers :math:`M_k` are 'one' client of the cohort :math:`S_k`, a 'fresh' client drawn apart from it, or the
-    whole cohort ('average', which is SPAM-PPA). `Factored` lists more choices.
+    The movers, who take the prox and whose answers are averaged, are 'one' client of the cohort, a 'fresh' client drawn
+    apart from it, or the whole cohort ('average', which is SPAM-PPA). `Factored` lists more choices.
     """
 
     step_size: Schedule
@@ -66,21 +70,11 @@ class SpamPP:
         gradients = 2 * cohort.size + movers.size * certificate.gradients
         return SpamState(x=x, x_prev=state.x, g=g, k=state.k + 1), ProxInfo(gamma, certificate, gradients)
 
-    @on_client(affine=True)
-    def difference(
-        self, oracle: Oracle, key: Key[Array, ""], *, x: Params, x_prev: Params, fresh_weight: Any
-    ) -> Params:
-        return mvr_difference(oracle, key, x, x_prev, fresh_weight, self.scale)
+    difference = difference
 
-    @on_client
-    def prox(self, oracle: Oracle, key: Key[Array, ""], *, x: Params, g: Params, step_size: Any) -> Move:
-        return Move(*self.solver(oracle, key, x=x, g=g, step_size=step_size))
+    prox = prox
 
-    def params(self, state: SpamState) -> Params:
-        return state.x
-
-    def client_state(self, params: Params) -> tuple[()]:
-        return ()
+    params, client_state = current_x, no_memory
 
 
 def spam_pp(
@@ -115,8 +109,7 @@ def spam_pp(
             does.
         start: how :math:`g_0` is made: 'cohort' (one gradient each), 'client', 'zero', a number of exchanges, or the
             gradient.
-        scale: s of MARS, in [0, 1]: weight of the gradient difference in the estimate (see `MVR`); None is s = 1.
-        first: 'given' keeps :math:`g_0` in round 0, 'update' runs the printed loop from there.
+        scale, first: as `spam`.
 
     Karagulyan, Shulgin, Sadiev, Richtárik: SPAM, 2024, arXiv:2405.20127, Algorithm 2.
 
@@ -184,7 +177,6 @@ for _key, _name, _build, _oracle, _up, _down in (
 ):
     register(_key, Method(
         name=_name, build=_build, example={"cohort_size": 4, "step_size": 1.0, "fresh_weight": 0.2, "solver": Exact()},
-        similarity="yes", partial="yes", stateless="yes", nonsmooth="no" if _build is spam_ppa else "yes",
-        nonconvex="yes", estimator="MVR", oracle=_oracle, phases=2, up=_up, down=_down, grid=prox_grid,
-        reference="Karagulyan, Shulgin, Sadiev, Richtárik 2024, arXiv:2405.20127",
+        similarity="yes", nonsmooth="no" if _build is spam_ppa else "yes", estimator="MVR", oracle=_oracle, phases=2,
+        up=_up, down=_down, grid=prox_grid, reference="Karagulyan, Shulgin, Sadiev, Richtárik 2024, arXiv:2405.20127",
     ))  # fmt: skip

@@ -1,4 +1,4 @@
-"""STORM, STORM+ and META-STORM: MVR on the server with a step size and fresh weight that adapt to the gradients."""
+"""MVR on the server, and STORM, STORM+ and META-STORM, whose step size and fresh weight adapt to the gradients."""
 
 from collections.abc import Mapping
 from typing import Any, NamedTuple, Protocol
@@ -11,8 +11,12 @@ from fedspam._internal import checks, trees
 from fedspam._internal.trees import Params, Scalar, static, struct
 from fedspam.clients import Oracle
 from fedspam.federation import Federation, on_client
-from fedspam.methods._grids import server_step_grid
+from fedspam.methods._algorithm import StartLike, current_x, no_memory, start_from
+from fedspam.methods._grids import server_step_grid, settings
 from fedspam.methods._registry import Cost, Method, Scales, register
+from fedspam.methods._template import Factored
+from fedspam.methods.estimators import MVR
+from fedspam.methods.schedules import ScheduleLike, fresh_weight_schedule, step_size_schedule
 
 
 class Seen(NamedTuple):
@@ -26,7 +30,10 @@ class Seen(NamedTuple):
 class AdaptiveRule(Protocol):
     """The step size of a round and the fresh weight of the next, from sums over the past."""
 
-    def begin(self) -> tuple[float, ...]: ...
+    @property
+    def kept(self) -> int:
+        """Number of sums."""
+        ...
 
     def __call__(self, sums: tuple[Scalar, ...], seen: Seen) -> tuple[tuple[Any, ...], Any, Any]:
         """The new sums, the step size of this round, the fresh weight of the next."""
@@ -35,14 +42,12 @@ class AdaptiveRule(Protocol):
 
 @struct
 class StormRule:
-    r""":math:`\gamma_k = \kappa/(w + \sum_{i\le k} G_i^2)^{1/3}`, :math:`p_{k+1} = \min(1, c\gamma_k^2)`."""
+    """The rule of `storm`."""
 
+    kept = 1
     kappa: float
     w: float
     c: float
-
-    def begin(self) -> tuple[float, ...]:
-        return (0.0,)
 
     def __call__(self, sums: tuple[Scalar, ...], seen: Seen) -> tuple[tuple[Any, ...], Any, Any]:
         total = sums[0] + seen.gradient
@@ -52,13 +57,10 @@ class StormRule:
 
 @struct
 class StormPlusRule:
-    r""":math:`p_{k+1} = (1 + \sum_{i\le k} G_i^2)^{-2/3}`,
-    :math:`\gamma_k = \gamma(\sum_{i\le k}\|g_i\|^2/p_{i+1})^{-1/3}`."""
+    """The rule of `storm_plus`."""
 
+    kept = 2
     step_size: float
-
-    def begin(self) -> tuple[float, ...]:
-        return (0.0, 0.0)
 
     def __call__(self, sums: tuple[Scalar, ...], seen: Seen) -> tuple[tuple[Any, ...], Any, Any]:
         gradients = sums[0] + seen.gradient
@@ -71,16 +73,13 @@ class StormPlusRule:
 
 @struct
 class MetaStormRule:
-    r""":math:`p_{k+1} = (1 + \sum_{i<k}\|\nabla f_{S_i}(x_i) - \nabla f_{S_{i+1}}(x_i)\|^2/a)^{-2/3}`,
-    :math:`\gamma_k = \gamma\,p_{k+1}^{(1-r)/2}/(b + \sum_{i\le k}\|g_i\|^2)^r`."""
+    """The rule of `meta_storm`."""
 
+    kept = 2
     step_size: float
     a: float
     b: float
     exponent: float  # r
-
-    def begin(self) -> tuple[float, ...]:
-        return (0.0, 0.0)
 
     def __call__(self, sums: tuple[Scalar, ...], seen: Seen) -> tuple[tuple[Any, ...], Any, Any]:
         surprises, estimates = sums[0] + seen.surprise, sums[1] + seen.estimate
@@ -131,7 +130,7 @@ class Storm:
     def init(self, params: Params, key: Key[Array, ""], fed: Federation) -> StormState:
         dtype = jnp.result_type(*jax.tree.leaves(params))
         zero = trees.zeros_like(params)
-        sums = tuple(jnp.asarray(value, dtype) for value in self.rule.begin())
+        sums = (jnp.zeros((), dtype),) * self.rule.kept
         return StormState(params, params, zero, zero, sums, jnp.ones((), dtype), jnp.zeros((), jnp.int32))
 
     def round(self, state: StormState, key: Key[Array, ""], fed: Federation) -> tuple[StormState, StormInfo]:
@@ -153,11 +152,7 @@ class Storm:
     def gradients(self, oracle: Oracle, key: Key[Array, ""], *, x: Params, x_prev: Params) -> tuple[Params, Params]:
         return jax.grad(oracle)(x, key), jax.grad(oracle)(x_prev, key)
 
-    def params(self, state: StormState) -> Params:
-        return state.x
-
-    def client_state(self, params: Params) -> tuple[()]:
-        return ()
+    params, client_state = current_x, no_memory
 
 
 def storm(cohort_size: int, *, kappa: float = 1.0, w: float = 10.0, c: float = 100.0) -> Storm:
@@ -179,12 +174,8 @@ def storm(cohort_size: int, *, kappa: float = 1.0, w: float = 10.0, c: float = 1
 
     Cutkosky, Orabona: Momentum-based variance reduction in non-convex SGD, 2019, arXiv:1905.10018, Algorithm 1.
 
-    >>> import jax.numpy as jnp
-    >>> from fedspam import simulate
-    >>> from fedspam.problems import quadratics
-    >>> clients = quadratics(0, clients=50, dimension=5, delta=0.1)
-    >>> run = simulate(storm(10, kappa=0.5, c=10.0), clients, jnp.ones(5), rounds=200, key=1)
-    >>> bool(jnp.linalg.norm(clients.gradient(run.params)) < 0.1 * jnp.linalg.norm(clients.gradient(jnp.ones(5))))
+    >>> from fedspam.problems import progress
+    >>> progress(storm(10, kappa=0.5, c=10.0), rounds=200, clients=50) < 0.1
     True
     """
     for name, value in (("kappa", kappa), ("w", w), ("c", c)):
@@ -206,12 +197,8 @@ def storm_plus(cohort_size: int, *, step_size: float = 1.0) -> Storm:
 
     Levy, Kavis, Cevher: STORM+, 2021, arXiv:2111.01040.
 
-    >>> import jax.numpy as jnp
-    >>> from fedspam import simulate
-    >>> from fedspam.problems import quadratics
-    >>> clients = quadratics(0, clients=50, dimension=5, delta=0.1)
-    >>> run = simulate(storm_plus(10), clients, jnp.ones(5), rounds=200, key=1)
-    >>> bool(jnp.linalg.norm(clients.gradient(run.params)) < 0.1 * jnp.linalg.norm(clients.gradient(jnp.ones(5))))
+    >>> from fedspam.problems import progress
+    >>> progress(storm_plus(10), rounds=200, clients=50) < 0.1
     True
     """
     checks.positive("step_size", step_size)
@@ -239,18 +226,52 @@ def meta_storm(
 
     Liu, Nguyen, Nguyen, Ene, Nguyen: META-STORM, 2022, arXiv:2209.14853.
 
-    >>> import jax.numpy as jnp
-    >>> from fedspam import simulate
-    >>> from fedspam.problems import quadratics
-    >>> clients = quadratics(0, clients=50, dimension=5, delta=0.1)
-    >>> run = simulate(meta_storm(10, step_size=0.3), clients, jnp.ones(5), rounds=200, key=1)
-    >>> bool(jnp.linalg.norm(clients.gradient(run.params)) < 0.1 * jnp.linalg.norm(clients.gradient(jnp.ones(5))))
+    >>> from fedspam.problems import progress
+    >>> progress(meta_storm(10, step_size=0.3), rounds=200, clients=50) < 0.1
     True
     """
     for name, value in (("step_size", step_size), ("a", a), ("b", b)):
         checks.positive(name, value)
     checks.between("exponent", exponent, 0, 0.5, open_low=True)
     return Storm(MetaStormRule(step_size, a, b, exponent), cohort_size=cohort_size, name="meta_storm")
+
+
+def mvr(
+    cohort_size: int,
+    step_size: ScheduleLike,
+    fresh_weight: ScheduleLike,
+    *,
+    start: StartLike = "cohort",
+    scale: float | None = None,
+    first: str = "given",
+) -> Factored:
+    r"""MVR (STORM with given parameters) on the server: what SPAM-PP is without its prox.
+
+    .. math::
+        g_k &= (1-p_k)\,g_{k-1} + \frac1B\sum_{i\in S_k}\bigl(\nabla f_i(x_k) - (1-p_k)\nabla f_i(x_{k-1})\bigr) \\
+        x_{k+1} &= x_k - \gamma_k g_k
+
+    One exchange per round: 2d floats down and d up for each client of the cohort, no state on clients. With
+    :math:`\gamma \le 1/(L + \delta\sqrt{2/(pB)})` the mean of :math:`\mathbb E\|\nabla f(x_k)\|^2` over K rounds is at
+    most :math:`2F/(\gamma K) + e_0/(pK) + 2p\sigma^2/B`: similarity helps the estimator, but the step size is still
+    limited by L. (The bound is derived, from descent with weight :math:`\gamma/2p` on the estimator's error; the
+    original theorem assumes smooth :math:`f_\xi` instead of similarity.)
+
+    Arguments:
+        cohort_size: B.
+        step_size: :math:`\gamma_k`: a number, one value per round, or a schedule.
+        fresh_weight: :math:`p_k`, likewise, in (0, 1]. 1 is SGD, towards 0 it is SARAH without restarts.
+        start, scale, first: as `spam_pp`.
+
+    Cutkosky, Orabona: Momentum-based variance reduction in non-convex SGD, 2019, arXiv:1905.10018.
+
+    >>> from fedspam.problems import progress
+    >>> progress(mvr(10, step_size=0.1, fresh_weight=0.2), rounds=100, clients=50) < 0.1
+    True
+    """
+    estimator, gamma = MVR(fresh_weight_schedule(fresh_weight), scale, first=first), step_size_schedule(step_size)
+    start = start_from(start, cohort_size)
+    return Factored(estimator, None, gamma, start, movers="server", cohort_size=cohort_size, name="mvr")
 
 
 def _storm_grid(scales: Scales) -> list[Mapping[str, Any]]:
@@ -265,7 +286,16 @@ for _key, _name, _build, _example, _grid, _reference in (
      "Liu, Nguyen, Nguyen, Ene, Nguyen 2022, arXiv:2209.14853"),
 ):  # fmt: skip
     register(_key, Method(
-        name=_name, build=_build, example={"cohort_size": 4, **_example}, similarity="no", partial="yes",
-        stateless="yes", nonsmooth="no", nonconvex="yes", estimator="MVR, adaptive", oracle="–",
-        phases=1, up=Cost(2), down=Cost(2), grid=_grid, reference=_reference,
+        name=_name, build=_build, example={"cohort_size": 4, **_example}, estimator="MVR, adaptive", up=Cost(2),
+        down=Cost(2), grid=_grid, reference=_reference,
     ))  # fmt: skip
+
+
+def _mvr_grid(scales: Scales) -> list[Mapping[str, Any]]:
+    return settings(step_size=[c / scales.smoothness for c in (0.1, 0.3, 1.0, 1.8)], fresh_weight=(0.1, 0.3, 0.9))
+
+
+register("mvr", Method(
+    name="MVR", build=mvr, example={"cohort_size": 4, "step_size": 0.5, "fresh_weight": 0.2}, similarity="partly",
+    estimator="MVR", down=Cost(2), grid=_mvr_grid, reference="Cutkosky, Orabona 2019, arXiv:1905.10018",
+))  # fmt: skip

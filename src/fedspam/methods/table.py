@@ -38,18 +38,8 @@ def cells(key: str) -> list[str]:
     row = METHODS[key]
     coin = " ¢" if row.coin else ""
     facts = (SIGNS[getattr(row, fact)] for fact in FACTS)
-    costs = (f"{row.down}{coin}", f"{row.up}{coin}")
-    return [
-        key,
-        row.name,
-        row.build.__name__,
-        *facts,
-        row.estimator,
-        row.oracle,
-        str(row.phases),
-        *costs,
-        row.reference,
-    ]
+    work = (row.estimator, row.oracle, str(row.phases), f"{row.down}{coin}", f"{row.up}{coin}")
+    return [key, row.name, row.build.__name__, *facts, *work, row.reference]
 
 
 def markdown() -> str:

@@ -2,6 +2,7 @@
 
 from fedspam.problems.quadratic import QuadraticOracle as QuadraticOracle
 from fedspam.problems.quadratic import Quadratics as Quadratics
+from fedspam.problems.quadratic import progress as progress
 from fedspam.problems.quadratic import quadratics as quadratics
 from fedspam.problems.regression import LogisticLoss as LogisticLoss
 from fedspam.problems.regression import SoftmaxLoss as SoftmaxLoss

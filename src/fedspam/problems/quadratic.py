@@ -14,6 +14,8 @@ from numpy.typing import ArrayLike
 from fedspam._internal import checks, prng
 from fedspam._internal.trees import Scalar, static, struct
 from fedspam.clients import Ids, draw
+from fedspam.methods import Algorithm
+from fedspam.simulation import simulate
 
 
 @jax.custom_jvp
@@ -264,6 +266,18 @@ def quadratics(
     pulls -= pulls.mean(0)
     pulls *= noise / max(np.sqrt((pulls**2).sum(1).mean()), np.finfo(float).tiny)
     return Quadratics.of(hessians, hessians @ minimizer - pulls, replace=replace)
+
+
+def progress(method: Algorithm[Any], rounds: int = 50, clients: int = 20) -> float:
+    """The gradient norm after a run of a method on small `quadratics`, relative to the one at the start.
+
+    >>> from fedspam import fedavg
+    >>> progress(fedavg(10, 5, 0.05)) < 0.1
+    True
+    """
+    population, start = quadratics(0, clients, dimension=5), jnp.ones(5)
+    end = simulate(method, population, start, rounds=rounds, key=1).params
+    return float(jnp.linalg.norm(population.gradient(end)) / jnp.linalg.norm(population.gradient(start)))
 
 
 def _nonconvex(deviations: Float[np.ndarray, "n d d"], delta: float) -> Float[np.ndarray, "n d d"]:

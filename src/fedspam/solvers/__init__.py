@@ -9,6 +9,7 @@ from fedspam.solvers._certificate import Point as Point
 from fedspam.solvers._certificate import Relative as Relative
 from fedspam.solvers._certificate import Stop as Stop
 from fedspam.solvers._certificate import Surrogate as Surrogate
+from fedspam.solvers._certificate import certified as certified
 from fedspam.solvers._certificate import certify as certify
 from fedspam.solvers.exact import Exact as Exact
 from fedspam.solvers.external import Optax as Optax

@@ -182,15 +182,10 @@ class Surrogate:
         return far & bent
 
     def _correct(self, gradient: Params, at_x: Params, y: Params) -> Params:
-        step_size = self.step_size
-        return jax.tree.map(
-            lambda here, there, g, y, x: here - there + g + (y - x) / jnp.asarray(step_size, y.dtype),
-            gradient,
-            at_x,
-            self.g,
-            y,
-            self.x,
-        )
+        def correct(here: Array, there: Array, g: Array, y: Array, x: Array) -> Array:
+            return here - there + g + (y - x) / jnp.asarray(self.step_size, y.dtype)
+
+        return jax.tree.map(correct, gradient, at_x, self.g, y, self.x)
 
 
 @struct
@@ -284,23 +279,21 @@ def certify(
         good = (certificate.decrease <= 0) & jnp.isfinite(certificate.stationarity)
     certificate = certificate._replace(gradients=certificate.gradients + 1)
     if safeguard:
-        y, certificate = _no_worse(x, g, y, certificate, good, test)
+        # otherwise x, which has no decrease and the slope g
+        zero, length = jnp.zeros((), dtype), trees.norm(g).astype(dtype)
+        passes = (length <= test.bound(zero, certificate.step_size)).astype(dtype)
+        stay = certificate._replace(decrease=zero, stationarity=length, distance=zero, certified=passes)
+        y, certificate = trees.where(good, y, x), trees.where(good, certificate, stay)
     return restore(y), certificate
 
 
-def solve_until_stop(
-    self: Any, oracle: Oracle, key: Key[Array, ""], *, x: Params, g: Params, step_size: Any
-) -> tuple[Params, Certificate]:
-    """`LocalSolver.__call__` of a solver that has a stopping rule `stop` and a loop `_solve`."""
-    return certify(self._solve, oracle, key, x=x, g=g, step_size=step_size, stop=self.stop)
+def certified(stop: Stop | None = None, **options: bool) -> Any:
+    """`LocalSolver.__call__` of a solver with a loop `_solve`, certified by `stop` or the solver's own rule `stop`."""
 
+    def call(
+        self: Any, oracle: Oracle, key: Key[Array, ""], *, x: Params, g: Params, step_size: Any
+    ) -> tuple[Params, Certificate]:
+        rule = self.stop if stop is None else stop
+        return certify(self._solve, oracle, key, x=x, g=g, step_size=step_size, stop=rule, **options)
 
-def _no_worse(
-    x: Params, g: Params, y: Params, certificate: Certificate, good: Any, test: Stop
-) -> tuple[Params, Certificate]:
-    """y with its certificate where it is good, else x with the certificate of x: no decrease, slope g."""
-    zero = jnp.zeros_like(certificate.distance)
-    length = trees.norm(g).astype(zero.dtype)
-    certified = (length <= test.bound(zero, certificate.step_size)).astype(zero.dtype)
-    stay = certificate._replace(decrease=zero, stationarity=length, distance=zero, certified=certified)
-    return trees.where(good, y, x), trees.where(good, certificate, stay)
+    return call

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+import jax
 import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Bool, Float, Integer
@@ -81,6 +82,26 @@ def search(
     begin = Search(phi.start, phi.start, trees.zeros_like(phi.x), one, jnp.array(True), zero, zero, zero, memory)
     end = lax.while_loop(unfinished, step, begin)
     return Answer(end.point, end.steps, end.trials), end.memory
+
+
+def all_steps(phi: Surrogate, steps: int, move: Callable[..., Any], memory: Any, *, minibatch: bool) -> Answer:
+    """A fixed number of steps ``move(y, slope, memory) -> (y, memory)``, each on one minibatch or on the whole loss."""
+
+    def sampled(i: Any, now: Any) -> Any:
+        y, memory = now
+        return move(y, phi.minibatch_gradient(y, jax.random.fold_in(phi.key, i)), memory)
+
+    def whole(_: Any, now: Any) -> Any:
+        point, memory = now
+        y, memory = move(point.y, point.slope, memory)
+        return phi.at(y), memory
+
+    if minibatch:
+        # at x every minibatch gives g, so the first step needs none
+        y, _ = lax.fori_loop(1, steps, sampled, move(phi.x, phi.g, memory))
+        return Answer(phi.at(y), steps, 2 * steps - 1)
+    point, _ = lax.fori_loop(0, steps, whole, (phi.start, memory))
+    return Answer(point, steps, steps)
 
 
 def first_length(phi: Surrogate) -> Scalar:

@@ -2,24 +2,12 @@
 
 from typing import TYPE_CHECKING, Any
 
-import jax
 import jax.numpy as jnp
-from jax import lax
-from jaxtyping import Array, Key
 
 from fedspam._internal import checks
 from fedspam._internal.trees import Params, static, struct
-from fedspam.clients import Oracle
-from fedspam.solvers._certificate import (
-    Answer,
-    Certificate,
-    Never,
-    Relative,
-    Stop,
-    Surrogate,
-    certify,
-    solve_until_stop,
-)
+from fedspam.solvers._certificate import Answer, Never, Relative, Stop, Surrogate, certified
+from fedspam.solvers._search import all_steps
 
 if TYPE_CHECKING:
     import optax
@@ -61,12 +49,8 @@ class Optax:
         if not isinstance(self.optimizer, optax.GradientTransformation):
             raise ValueError(f"optimizer = {self.optimizer!r} must be an Optax optimizer, such as optax.adam(1e-3)")
 
-    def __call__(
-        self, oracle: Oracle, key: Key[Array, ""], *, x: Params, g: Params, step_size: Any
-    ) -> tuple[Params, Certificate]:
-        # optimizers may treat the arrays of a tree differently, so it does not become one vector
-        judge = {"stop": Never(), "guard": False, "vectorize": False}
-        return certify(self._solve, oracle, key, x=x, g=g, step_size=step_size, **judge)
+    # optimizers may treat the arrays of a tree differently, so it does not become one vector
+    __call__ = certified(Never(), guard=False, vectorize=False)
 
     def _solve(self, phi: Surrogate) -> Answer:
         import optax
@@ -75,24 +59,7 @@ class Optax:
             updates, memory = self.optimizer.update(slope, memory, y)
             return optax.apply_updates(y, updates), memory  # type: ignore[return-value]
 
-        memory = self.optimizer.init(phi.x)
-        if self.minibatch:
-
-            def step(i: Any, now: Any) -> Any:
-                y, memory = now
-                return move(y, phi.minibatch_gradient(y, jax.random.fold_in(phi.key, i)), memory)
-
-            # at x every minibatch gives g, so the first step needs none
-            y, _ = lax.fori_loop(1, self.steps, step, move(phi.x, phi.g, memory))
-            return Answer(phi.at(y), self.steps, 2 * self.steps - 1)
-
-        def whole(_: Any, now: Any) -> Any:
-            point, memory = now
-            y, memory = move(point.y, point.slope, memory)
-            return phi.at(y), memory
-
-        point, _ = lax.fori_loop(0, self.steps, whole, (phi.start, memory))
-        return Answer(point, self.steps, self.steps)
+        return all_steps(phi, self.steps, move, self.optimizer.init(phi.x), minibatch=self.minibatch)
 
 
 @struct
@@ -114,7 +81,7 @@ class Optimistix:
     def __post_init__(self) -> None:
         checks.whole("steps", self.steps, 1)
 
-    __call__ = solve_until_stop
+    __call__ = certified()
 
     def _solve(self, phi: Surrogate) -> Answer:
         try:

@@ -1,8 +1,8 @@
 """Gradient methods for the prox: a fixed number of steps, or until the certificate holds."""
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
-import jax
 import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Bool, Integer, Key
@@ -19,23 +19,23 @@ from fedspam.solvers._certificate import (
     Relative,
     Stop,
     Surrogate,
+    Vectorized,
+    certified,
     certify,
-    solve_until_stop,
 )
-from fedspam.solvers._search import Search, first_length, search
+from fedspam.solvers._search import Search, all_steps, first_length, search
 
 
-def smoothness_of(oracle: Oracle, given: Any) -> Any:
-    """The smoothness constant of a client: the given one, or the client's own attribute `smoothness`."""
-    if given is not None:
-        return given
-    known = getattr(oracle, "smoothness", None)
-    if known is None:
+def smooth_rate(phi: Surrogate, given: Any) -> Any:
+    """1/(L + 1/gamma), where L is the given smoothness constant, or the client's own attribute `smoothness`."""
+    oracle = phi.oracle.oracle if isinstance(phi.oracle, Vectorized) else phi.oracle
+    smoothness = getattr(oracle, "smoothness", None) if given is None else given
+    if smoothness is None:
         raise ValueError(
             f"{type(oracle).__name__} has no smoothness constant; give the solver smoothness=L or a local_rate, "
             "or use a solver that needs neither: Backtracking(steps=10), AdaptiveDescent(steps=10), LBFGS()"
         )
-    return known
+    return 1 / (smoothness + 1 / phi.step_size)
 
 
 @struct
@@ -82,41 +82,34 @@ class GradientDescent:
     def __call__(
         self, oracle: Oracle, key: Key[Array, ""], *, x: Params, g: Params, step_size: Any
     ) -> tuple[Params, Certificate]:
-        smoothness = None if self.local_rate is not None else smoothness_of(oracle, self.smoothness)
+        options = {"stop": self.stop, "safeguard": self.safeguard}
+        return certify(self._solve, oracle, key, x=x, g=g, step_size=step_size, **options)
 
-        def solve(phi: Surrogate) -> Answer:
-            return self._descend(phi, self.local_rate if smoothness is None else 1 / (smoothness + 1 / phi.step_size))
+    def _solve(self, phi: Surrogate) -> Answer:
+        local = smooth_rate(phi, self.smoothness) if self.local_rate is None else self.local_rate
+        if self.minibatch or isinstance(self.stop, Never):
+            move = lambda y, slope, _: (trees.axpy(-local, slope, y), ())
+            return all_steps(phi, self.steps, move, (), minibatch=self.minibatch)
 
-        safeguard = self.safeguard
-        return certify(solve, oracle, key, x=x, g=g, step_size=step_size, stop=self.stop, safeguard=safeguard)
+        def step(now: _Descent) -> _Descent:
+            new = phi.at(trees.axpy(-local, now.best.slope, now.best.y))
+            return _Descent(new, _same(new.y, now.best.y), now.trials + 1)
 
-    def _descend(self, phi: Surrogate, local: Any) -> Answer:
-        def step(point: Point) -> Point:
-            return phi.at(trees.axpy(-local, point.slope, point.y))
+        begin = _Descent(phi.start, jnp.array(False), jnp.zeros((), jnp.int32))
+        return _until_settled(phi, self, step, begin)
 
-        if self.minibatch:
-            # at x every minibatch gives g, so the first step needs none
-            y = lax.fori_loop(
-                1,
-                self.steps,
-                lambda i, y: trees.axpy(-local, phi.minibatch_gradient(y, jax.random.fold_in(phi.key, i)), y),
-                trees.axpy(-local, phi.g, phi.x),
-            )
-            return Answer(phi.at(y), self.steps, 2 * self.steps - 1)
-        if isinstance(self.stop, Never):
-            return Answer(lax.fori_loop(0, self.steps, lambda _, point: step(point), phi.start), self.steps, self.steps)
 
-        def unfinished(now: Any) -> Any:
-            point, taken, still = now
-            return (taken < self.steps) & ~still & ~phi.settled(point, self.stop)
+class _Descent(NamedTuple):
+    best: Point
+    still: Bool[Array, ""]
+    trials: Integer[Array, ""]
 
-        def further(now: Any) -> Any:
-            point, taken, _ = now
-            new = step(point)
-            return new, taken + 1, _same(new.y, point.y)
 
-        point, taken, _ = lax.while_loop(unfinished, further, (phi.start, jnp.zeros((), jnp.int32), jnp.array(False)))
-        return Answer(point, taken, taken)
+def _until_settled(phi: Surrogate, solver: Any, step: Callable[[Any], Any], begin: Any) -> Answer:
+    """Step until `best` passes the stopping rule, nothing moves any more, or the trials are used up."""
+    unfinished = lambda now: (now.trials < solver.steps) & ~now.still & ~phi.settled(now.best, solver.stop)
+    end = lax.while_loop(unfinished, step, begin)
+    return Answer(end.best, end.trials, end.trials)
 
 
 def _same(a: Params, b: Params) -> Bool[Array, ""]:
@@ -147,7 +140,7 @@ class Backtracking:
     def __post_init__(self) -> None:
         checks.whole("steps", self.steps, 1)
 
-    __call__ = solve_until_stop
+    __call__ = certified()
 
     def _solve(self, phi: Surrogate) -> Answer:
         def turn(now: Search) -> tuple[Scalar, Params]:
@@ -159,7 +152,7 @@ class Backtracking:
 
 
 class _Momentum(NamedTuple):
-    point: Point
+    best: Point
     last: Params  # the last gradient step
     local: Scalar
     plain: Bool[Array, ""]  # whether the next step goes without momentum
@@ -195,21 +188,15 @@ class Accelerated:
         checks.whole("steps", self.steps, 1)
         checks.positive("smoothness", self.smoothness)
 
-    def __call__(
-        self, oracle: Oracle, key: Key[Array, ""], *, x: Params, g: Params, step_size: Any
-    ) -> tuple[Params, Certificate]:
-        smoothness = smoothness_of(oracle, self.smoothness)
-        return certify(
-            lambda phi: self._solve(phi, smoothness), oracle, key, x=x, g=g, step_size=step_size, stop=self.stop
-        )
+    __call__ = certified()
 
-    def _solve(self, phi: Surrogate, smoothness: Any) -> Answer:
-        local = jnp.asarray(1 / (smoothness + 1 / phi.step_size), phi.value_at_x.dtype)
+    def _solve(self, phi: Surrogate) -> Answer:
+        local = jnp.asarray(smooth_rate(phi, self.smoothness), phi.value_at_x.dtype)
         root = jnp.sqrt(local / phi.step_size)  # 1 / sqrt(kappa), and 0 without a prox term
         momentum = (1 - root) / (1 + root)
 
         def step(now: _Momentum) -> _Momentum:
-            point = now.point
+            point = now.best
             moved = trees.axpy(-now.local, point.slope, point.y)
             ahead = trees.axpy(jnp.where(now.plain, 0, momentum), trees.subtract(moved, now.last), moved)
             trial = phi.at(ahead)
@@ -218,12 +205,9 @@ class Accelerated:
             still = _same(trial.y, point.y)
             return _Momentum(trees.where(lower, trial, point), moved, local, ~lower, still, now.trials + 1)
 
-        def unfinished(now: _Momentum) -> Any:
-            return (now.trials < self.steps) & ~now.still & ~phi.settled(now.point, self.stop)
-
         no = jnp.array(False)
-        end = lax.while_loop(unfinished, step, _Momentum(phi.start, phi.x, local, no, no, jnp.zeros((), jnp.int32)))
-        return Answer(end.point, end.trials, end.trials)
+        begin = _Momentum(phi.start, phi.x, local, no, no, jnp.zeros((), jnp.int32))
+        return _until_settled(phi, self, step, begin)
 
 
 class _Adaptive(NamedTuple):
@@ -260,7 +244,7 @@ class AdaptiveDescent:
     def __post_init__(self) -> None:
         checks.whole("steps", self.steps, 1)
 
-    __call__ = solve_until_stop
+    __call__ = certified()
 
     def _solve(self, phi: Surrogate) -> Answer:
         def step(now: _Adaptive) -> _Adaptive:
@@ -284,10 +268,6 @@ class AdaptiveDescent:
                 now.trials + 1,
             )
 
-        def unfinished(now: _Adaptive) -> Any:
-            return (now.trials < self.steps) & ~now.still & ~phi.settled(now.best, self.stop)
-
         local = first_length(phi)
         growth, yes, zero = jnp.full_like(local, 1e6), jnp.array(True), jnp.zeros((), jnp.int32)
-        end = lax.while_loop(unfinished, step, _Adaptive(phi.start, phi.start, local, growth, yes, ~yes, zero))
-        return Answer(end.best, end.trials, end.trials)
+        return _until_settled(phi, self, step, _Adaptive(phi.start, phi.start, local, growth, yes, ~yes, zero))

@@ -10,7 +10,7 @@ from jaxtyping import Array, Key
 from fedspam._internal import checks, trees
 from fedspam._internal.trees import Params, Scalar, static, struct
 from fedspam.clients import Oracle
-from fedspam.solvers._certificate import Answer, Certificate, Never, Surrogate, certify
+from fedspam.solvers._certificate import Answer, Never, Surrogate, certified
 
 
 @struct
@@ -58,14 +58,11 @@ class SampledSteps:
         checks.whole("steps", self.steps, 1)
         checks.positive("rate", self.rate)
 
-    def __call__(
-        self, oracle: Oracle, key: Key[Array, ""], *, x: Params, g: Params, step_size: Any
-    ) -> tuple[Params, Certificate]:
-        def solve(phi: Surrogate) -> Answer:
-            y, _ = self.walk(phi.oracle, key, x=phi.x, g=phi.g, step_size=phi.step_size)
-            return Answer(phi.at(y), self.steps, 2 * self.steps + 1)
+    __call__ = certified(Never(), safeguard=False)
 
-        return certify(solve, oracle, key, x=x, g=g, step_size=step_size, stop=Never(), safeguard=False)
+    def _solve(self, phi: Surrogate) -> Answer:
+        y, _ = self.walk(phi.oracle, phi.key, x=phi.x, g=phi.g, step_size=phi.step_size)
+        return Answer(phi.at(y), self.steps, 2 * self.steps + 1)
 
     def walk(
         self, oracle: Oracle, key: Key[Array, ""], *, x: Params, g: Params, step_size: Any = jnp.inf

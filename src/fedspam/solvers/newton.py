@@ -9,14 +9,7 @@ from jaxtyping import Array, Bool, Integer
 
 from fedspam._internal import checks, trees
 from fedspam._internal.trees import Params, static, struct
-from fedspam.solvers._certificate import (
-    Answer,
-    Point,
-    Relative,
-    Stop,
-    Surrogate,
-    solve_until_stop,
-)
+from fedspam.solvers._certificate import Answer, Point, Relative, Stop, Surrogate, certified
 from fedspam.solvers._search import Search, first_length, search
 
 
@@ -55,7 +48,7 @@ class NewtonCG:
         checks.whole("steps", self.steps, 1)
         checks.whole("cg_steps", self.cg_steps, 1)
 
-    __call__ = solve_until_stop
+    __call__ = certified()
 
     def _solve(self, phi: Surrogate) -> Answer:
         def turn(now: Search) -> tuple[Any, Params]:

@@ -9,7 +9,7 @@ from jaxtyping import Array, Float
 
 from fedspam._internal import checks, trees
 from fedspam._internal.trees import Params, Scalar, static, struct
-from fedspam.solvers._certificate import Answer, Relative, Stop, Surrogate, solve_until_stop
+from fedspam.solvers._certificate import Answer, Relative, Stop, Surrogate, certified
 from fedspam.solvers._search import Search, first_length, search
 
 
@@ -54,7 +54,7 @@ class LBFGS:
         checks.whole("steps", self.steps, 1)
         checks.whole("memory", self.memory, 1)
 
-    __call__ = solve_until_stop
+    __call__ = certified()
 
     def _solve(self, phi: Surrogate) -> Answer:
         def turn(now: Search) -> tuple[Pairs, Params]:
