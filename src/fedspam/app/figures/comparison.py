@@ -24,7 +24,6 @@ def draw_comparison(
         panels: by measure of cost, then by method: cost, median error, low, high.
         metric: 'gradient' or 'accuracy'. The error of an accuracy is 1 - accuracy.
         hardest: the smallest target. The axis ends somewhat below it.
-        note: lines of text below the panels.
     """
     names = list(next(iter(panels.values())))
     rows = -(-len(names) // 5)

@@ -19,7 +19,6 @@ def draw_sweep(panels: Mapping[str, Mapping[str, Mapping[str, Points]]], note: S
 
     Arguments:
         panels: by measure, family and method: delta / L, and the cost; infinite where the method did not arrive.
-        note: lines of text below the panels.
     """
     measures, families = list(panels), list(next(iter(panels.values())))
     names = list(panels[measures[0]][families[0]])
@@ -27,8 +26,7 @@ def draw_sweep(panels: Mapping[str, Mapping[str, Mapping[str, Points]]], note: S
     figure = Figure(figsize=(WIDTH, 4.6 + note_height(note) + 0.19 * rows))
     axes = figure.subplots(len(measures), len(families), sharey="row", sharex="col", squeeze=False)
     for i, measure in enumerate(measures):
-        for j, family in enumerate(families):
-            axis = axes[i, j]
+        for axis, family in zip(axes[i], families, strict=True):
             axis.set_xscale("log")
             log_scale(axis)
             for number, name in enumerate(names):

@@ -178,8 +178,10 @@ class Handler(BaseHTTPRequestHandler):
             self._check_sender()
             if self.command == "POST":
                 self._post()
+            elif self.path.split("?")[0] == "/":
+                self._respond(HTTPStatus.OK, "text/html; charset=utf-8", self._lab.page)
             else:
-                self._get()
+                raise BadRequestError(HTTPStatus.NOT_FOUND, "there is nothing here; the lab is at /")
         except BadRequestError as refusal:
             self._send(refusal.status, {"error": str(refusal)})
         except (ValueError, RuntimeError) as error:
@@ -198,11 +200,6 @@ class Handler(BaseHTTPRequestHandler):
         foreign = self.headers.get("Origin") not in (None, *(f"http://{host}" for host in hosts))
         if foreign or (self.command == "POST" and self.headers.get("Sec-Fetch-Site") not in (None, "same-origin")):
             raise BadRequestError(HTTPStatus.FORBIDDEN, "requests from other pages are refused")
-
-    def _get(self) -> None:
-        if self.path.split("?")[0] != "/":
-            raise BadRequestError(HTTPStatus.NOT_FOUND, "there is nothing here; the lab is at /")
-        self._respond(HTTPStatus.OK, "text/html; charset=utf-8", self._lab.page)
 
     def _post(self) -> None:
         answer = ANSWERS.get(self.path)

@@ -94,13 +94,10 @@ def _paid(rows: Mapping[str, np.ndarray], rounds: int) -> dict[str, Paid]:
     """Running sums. The rows do not include the cost of the start of the method."""
     at = np.arange(rounds + 1.0)
     running = lambda column: Paid(at, np.concatenate([[0.0], np.cumsum(_float(column))]))
-    paid = {"rounds": Paid(at, at)}
+    columns = {name: rows[name] for name in ("bytes_up", "gradients") if name in rows}
     if "bytes_up" in rows:
-        paid["bytes_up"] = running(rows["bytes_up"])
-        paid["bytes"] = running(rows["bytes_up"] + rows["bytes_down"])
-    if "gradients" in rows:
-        paid["gradients"] = running(rows["gradients"])
-    return paid
+        columns["bytes"] = rows["bytes_up"] + rows["bytes_down"]
+    return {"rounds": Paid(at, at), **{name: running(column) for name, column in columns.items()}}
 
 
 def _seconds(folder: Path) -> dict[str, Paid]:

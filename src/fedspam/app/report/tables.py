@@ -32,9 +32,9 @@ def _curves(series: Series) -> Iterable[tuple[str, str, Curve]]:
     for name, levels in series.clients.items():
         for percent, curve in levels.items():
             yield "clients", f"{name}.q{percent:02d}", curve
-    for name in ("along", "relative"):
-        if series.certificates and name in series.certificates:
-            yield "certificate", {"along": "share", "relative": "relative"}[name], series.certificates[name]
+    for part, name in (("along", "share"), ("relative", "relative")):
+        if series.certificates and part in series.certificates:
+            yield "certificate", name, series.certificates[part]
 
 
 def write_csv(sources: Sequence[Source], path: Path) -> None:
