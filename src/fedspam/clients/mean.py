@@ -45,8 +45,11 @@ class MeanOracle:
             part, parts = self._packed(unequal, kept)
         elif size <= self.chunk:
             return self._total(params, key, self.ids, kept) / count
-        else:
-            part, parts = self._chunked(key, kept)
+        else:  # one chunk of clients, and how many chunks there are
+            padding = -size % self.chunk
+            ids = jnp.concatenate([self.ids, jnp.repeat(self.ids[-1:], padding)]).reshape(-1, self.chunk)
+            slots = jnp.concatenate([kept, jnp.zeros(padding, bool)]).reshape(-1, self.chunk)
+            part, parts = lambda params, index: self._total(params, key, ids[index], slots[index]), ids.shape[0]
 
         @jax.custom_vjp
         def mean(params: Params) -> Scalar:
@@ -66,13 +69,6 @@ class MeanOracle:
             mean_and_gradient, lambda gradient, cotangent: (jax.tree.map(lambda leaf: cotangent * leaf, gradient),)
         )
         return mean(params)
-
-    def _chunked(self, key: Key[Array, ""] | None, kept: Bool[Array, " cohort"]) -> tuple[Any, int]:
-        """The sum over the clients of one chunk, and how many chunks there are."""
-        padding = -self.ids.shape[0] % self.chunk
-        ids = jnp.concatenate([self.ids, jnp.repeat(self.ids[-1:], padding)]).reshape(-1, self.chunk)
-        slots = jnp.concatenate([kept, jnp.zeros(padding, bool)]).reshape(-1, self.chunk)
-        return lambda params, index: self._total(params, key, ids[index], slots[index]), ids.shape[0]
 
     def _packed(self, clients: Ragged, kept: Bool[Array, " cohort"]) -> tuple[Any, Any]:
         """The sum over one block of rows, and how many blocks there are. The blocks hold the rows of all clients end to

@@ -41,8 +41,7 @@ def read_arrays(path: str | Path, names: Sequence[str]) -> Mapping[str, np.ndarr
             archive = np.load(file, allow_pickle=False)
         except DAMAGE as error:
             raise ValueError(f"{path} is no .npz archive, or a damaged one ({error}); fetch it again") from None
-        if not isinstance(archive, np.lib.npyio.NpzFile):
-            raise ValueError(f"{path} is no .npz archive; give one with the arrays {', '.join(names)}")
+        assert isinstance(archive, np.lib.npyio.NpzFile)  # a single array was refused above, pickles by NumPy
         missing = [name for name in names if name not in archive.files]
         if missing:
             raise ValueError(

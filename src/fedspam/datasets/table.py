@@ -70,7 +70,11 @@ def read_csv(
             numbers.append([number(cells[place[name]], path, line, name, RULE) for name in wanted])
     if not owners:
         raise ValueError(f"{path} has no rows; give a header and at least one line")
-    examples = {"features": np.asarray(numbers).reshape(len(owners), -1), "label": _classes(labels)}
+    try:
+        classes = np.asarray([int(label) for label in labels], np.int32)
+    except (ValueError, OverflowError):
+        classes = by_key(labels)[0].astype(np.int32)
+    examples = {"features": np.asarray(numbers).reshape(len(owners), -1), "label": classes}
     return FederatedData.by(examples, *by_key(owners))
 
 
@@ -163,10 +167,3 @@ def _array(cells: Sequence[Any], name: str) -> np.ndarray:
     if array.dtype == object:
         raise ValueError(f"{name!r} holds objects or missing values; leave it out: columns=")
     return array
-
-
-def _classes(labels: list[str]) -> np.ndarray:
-    try:
-        return np.asarray([int(label) for label in labels], np.int32)
-    except (ValueError, OverflowError):
-        return by_key(labels)[0].astype(np.int32)

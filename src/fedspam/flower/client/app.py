@@ -117,7 +117,9 @@ def client_app(
         return answer
 
     app.query("whoami")(answering(_introduce))
-    for name in _work_names(algorithm):
+    if _is_function(algorithm):  # its works are not known yet: register every known name
+        import fedspam.methods  # noqa: F401 importing methods registers the names of their works
+    for name in sorted(WORK_NAMES if _is_function(algorithm) else works_of(algorithm)):
         app.train(name)(answering(_answer))
 
     @app.evaluate()
@@ -143,23 +145,12 @@ def perform(
     return work(oracle, own_key, **message), memory
 
 
-@jax.jit
-def _loss(oracle: Oracle, params: Params) -> Any:
-    return oracle(params)
+_loss = jax.jit(lambda oracle, params: oracle(params))
 
 
 def _is_function(value: Any) -> bool:
     """Whether a value is made from the context. Being callable is not enough: models are callable too."""
     return isinstance(value, types.FunctionType | types.MethodType | functools.partial)
-
-
-def _work_names(algorithm: Any) -> list[str]:
-    """The names of the works to register; every known name if the method depends on the context."""
-    if not _is_function(algorithm):
-        return sorted(works_of(algorithm))
-    import fedspam.methods  # noqa: F401 importing methods registers the names of their works
-
-    return sorted(WORK_NAMES)
 
 
 def partition_of(context: Context) -> int:

@@ -91,7 +91,7 @@ class Privacy:
         accounting = _accounting()
         checks.whole("participations", participations, 1)
         event = accounting.SelfComposedDpEvent(accounting.GaussianDpEvent(self.noise_multiplier), participations)
-        return _spent(accounting.pld.PLDAccountant(), event, delta)
+        return float(accounting.pld.PLDAccountant().compose(event).get_epsilon(_share(delta)))
 
     def epsilon_amplified(self, delta: float, exchanges: int, clients: int, cohort_size: int) -> float:
         r"""The privacy loss of a client towards observers that do not know the cohorts: amplification by sampling.
@@ -109,7 +109,8 @@ class Privacy:
         sampled = accounting.SampledWithoutReplacementDpEvent(clients, cohort_size, inner)
         relation = accounting.NeighboringRelation.REPLACE_ONE
         accountant = accounting.rdp.RdpAccountant(neighboring_relation=relation)
-        return _spent(accountant, accounting.SelfComposedDpEvent(sampled, exchanges), delta)
+        event = accounting.SelfComposedDpEvent(sampled, exchanges)
+        return float(accountant.compose(event).get_epsilon(_share(delta)))
 
     def report(self, delta: float, participations: int) -> dict[str, Any]:
         """The facts to publish with a model, including the message types that are not covered."""
@@ -139,11 +140,6 @@ def noise_for(epsilon: float, delta: float, participations: int) -> float:
     made = lambda z: accounting.SelfComposedDpEvent(accounting.GaussianDpEvent(z), participations)
     found = accounting.calibrate_dp_mechanism(accounting.pld.PLDAccountant, made, epsilon, _share(delta), tol=1e-4)
     return float(found)
-
-
-def _spent(accountant: Any, event: Any, delta: float) -> float:
-    accountant.compose(event)
-    return float(accountant.get_epsilon(_share(delta)))
 
 
 def _share(delta: float) -> float:

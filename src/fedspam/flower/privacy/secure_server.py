@@ -68,7 +68,8 @@ class SecureAttempt:
             id: ConfigRecord({"session": session, "ids": members, "sealed": [sealed[from_][id] for from_ in members]})
             for id in members
         }
-        trip = post(records, self._masked)
+        words = {"masked": jax.ShapeDtypeStruct((trees.size(self.exchange.reply),), np.dtype(np.uint64))}
+        trip = post(records, lambda id, reply: np.array(decoded(reply, words, id)["masked"]))
         done.tally = done.tally.plus(trip.tally)
         done.failures.update(trip.failures)
         if len(trip.values) < enough:
@@ -86,9 +87,9 @@ class SecureAttempt:
         wrong = [id for id, pair in pairs.items() if pair.public != mask_keys[id]]
         if wrong:
             raise RuntimeError(f"{self.name}: the shares of client {wrong[0]}'s key do not combine to that key")
-        words = masks.unmask(trip.values, {id: secret[id] for id in arrived}, pairs, mask_keys, session)
-        total = _unflattened(masks.to_floats(words, self.secure.fraction_bits), self.exchange.reply)
-        done.result = trees.divide(total, len(arrived))
+        total = masks.unmask(trip.values, {id: secret[id] for id in arrived}, pairs, mask_keys, session)
+        floats = masks.to_floats(total, self.secure.fraction_bits)
+        done.result = trees.divide(_unflattened(floats, self.exchange.reply), len(arrived))
         done.counted = tuple(arrived)
         return done
 
@@ -104,10 +105,6 @@ class SecureAttempt:
         done.tally = done.tally.plus(trip.tally._replace(asked=0, replied=0, accepted=0, bytes_up=0))
         LOG.info("%s: %s: %d of %d", self.name, kind.removeprefix("query.secure_"), len(trip.values), len(messages))
         return trip.values
-
-    def _masked(self, id: int, reply: Message) -> np.ndarray:
-        words = jax.ShapeDtypeStruct((trees.size(self.exchange.reply),), np.dtype(np.uint64))
-        return np.array(decoded(reply, {"masked": words}, id)["masked"])
 
 
 def _unflattened(flat: np.ndarray, like: PyTree) -> PyTree:

@@ -20,7 +20,7 @@ from fedspam.problems import synthetic_logistic
 from fedspam.solvers import GradientDescent
 
 CLIENTS, CLIENT, DIMENSION = 3, 1, 4
-REGULARIZATION, STEP = 0.1, 0.2
+STEP = 0.2
 SEED = 2  # with it client 1 is the prox client of the first and the last round
 PROBLEM = (
     "Client i has rows a_j (features) and labels y_j in {-1, 1}. Its loss is f_i(x) = mean_j log(1 + exp(-y_j <a_j, "
@@ -60,9 +60,7 @@ def record(folder: str | Path) -> None:
     """Write the kit, replies included."""
     folder = Path(folder)
     with jax.enable_x64(True):
-        clients = synthetic_logistic(
-            0, clients=CLIENTS, dimension=DIMENSION, rows=(4, 6), regularization=REGULARIZATION
-        )
+        clients = synthetic_logistic(0, clients=CLIENTS, dimension=DIMENSION, rows=(4, 6), regularization=0.1)
         solver = GradientDescent(steps=3, local_rate=STEP, safeguard=False)
         methods = {
             "spam_pp": spam_pp(CLIENTS, step_size=0.5, fresh_weight=0.3, solver=solver),
