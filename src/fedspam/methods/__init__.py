@@ -6,9 +6,6 @@ from fedspam.methods._algorithm import Start as Start
 from fedspam.methods._algorithm import StartLike as StartLike
 from fedspam.methods._algorithm import WarmStart as WarmStart
 from fedspam.methods._algorithm import Zero as Zero
-from fedspam.methods._central import Adam as Adam
-from fedspam.methods._central import Momentum as Momentum
-from fedspam.methods._central import Plain as Plain
 from fedspam.methods._registry import METHODS as METHODS
 from fedspam.methods._registry import Cost as Cost
 from fedspam.methods._registry import Method as Method
@@ -34,8 +31,11 @@ from fedspam.methods.fedopt import fedavg as fedavg
 from fedspam.methods.fedopt import fedavgm as fedavgm
 from fedspam.methods.fedopt import fedprox as fedprox
 from fedspam.methods.fedopt import fedyogi as fedyogi
+from fedspam.methods.mime import Adam as Adam
 from fedspam.methods.mime import Mime as Mime
 from fedspam.methods.mime import MimeLite as MimeLite
+from fedspam.methods.mime import Momentum as Momentum
+from fedspam.methods.mime import Plain as Plain
 from fedspam.methods.mime import mime as mime
 from fedspam.methods.mime import mime_lite as mime_lite
 from fedspam.methods.mime import mime_lite_mvr as mime_lite_mvr

@@ -50,16 +50,10 @@ def few_steps_grid(scales: Scales) -> list[Mapping[str, Any]]:
 
 
 def prox_steps_grid(scales: Scales) -> list[Mapping[str, Any]]:
-    """Settings for a prox of the client's own loss: from 1/L, where it is about a gradient step, upwards.
-
-    Each step size is tried with a rough and a fine answer.
-    """
-    settings = []
-    for c in (0.1, 0.3, 1.0, 3.0, 10.0, 30.0):
-        gamma = c / scales.smoothness
-        rate = 1 / (scales.smoothness + scales.delta + 1 / gamma)
-        settings += [{"step_size": gamma, "local_rate": rate, "local_steps": m} for m in (5, 20)]
-    return settings
+    """Settings for a prox of the client's own loss: from 1/L, about a gradient step, up; rough and fine answers."""
+    sizes = [c / scales.smoothness for c in (0.1, 0.3, 1.0, 3.0, 10.0, 30.0)]
+    rate = lambda gamma: 1 / (scales.smoothness + scales.delta + 1 / gamma)
+    return [{"step_size": gamma, "local_rate": rate(gamma), "local_steps": m} for gamma in sizes for m in (5, 20)]
 
 
 def local_grid(scales: Scales) -> list[Mapping[str, Any]]:

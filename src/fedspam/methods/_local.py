@@ -26,15 +26,9 @@ def descend(
     shift: Params | None = None,
     pull: float | Scalar | None = None,
 ) -> Params:
-    r"""Plain steps from x, each on a minibatch of its own:
+    r"""Plain steps from x, each on a minibatch of its own, with the shift s and the pull :math:`\lambda`:
 
     .. math:: y \leftarrow y - \eta\,(\nabla f_i(y; \zeta_j) + s + \lambda\,(y - x))
-
-    Arguments:
-        steps: number of steps; may be traced.
-        local_rate: :math:`\eta`.
-        shift: s; None for 0.
-        pull: :math:`\lambda`; None for 0.
     """
     gradient = jax.grad(oracle)
 
@@ -108,16 +102,10 @@ class Training(Protocol):
 
 @struct
 class Steps:
-    r"""A number of plain SGD steps, each on a minibatch of its own, without a certificate and without a fallback.
-
-    Arguments:
-        local_rate: :math:`\eta_k`.
-        step_size: the :math:`\gamma_k` of a proximal term :math:`\|y - x\|^2/(2\gamma)`; None for none.
-        steps: number of steps.
-    """
+    """A number of plain SGD steps, each on a minibatch of its own, without a certificate and without a fallback."""
 
     local_rate: Schedule
-    step_size: Schedule | None = None
+    step_size: Schedule | None = None  # gamma of a proximal term |y - x|^2 / (2 gamma)
     steps: int = static(default=1)
 
     def __post_init__(self) -> None:
@@ -191,10 +179,6 @@ class Sarah:
     With whole gradients the sum telescopes to :math:`v_j = \nabla f_i(w_j) - \nabla f_i(x) + g`: those are the steps of
     `fedspam.solvers.GradientDescent`. A finite :math:`\gamma` adds :math:`(w_j - x)/\gamma` to the direction.
 
-    Arguments:
-        steps: number of steps.
-        local_rate: :math:`\eta`.
-
     Nguyen, Liu, Scheinberg, Takáč: SARAH, 2017, arXiv:1703.00102.
     """
 
@@ -235,11 +219,7 @@ def surrogate_steps(steps: int, local_rate: float, minibatch: bool, *, recursive
 
 
 def until_heads(key: Key[Array, ""], probability: float | Scalar) -> Integer[Array, ""]:
-    """The number of throws of a coin until the first heads: 1, 2, 3, ..., on average 1 / probability.
-
-    A method that throws a coin after each local step, and communicates on heads, can draw the number of local steps at
-    once. A round is then one communication, and only what is sent is charged.
-    """
+    """The number of local steps before a coin shows heads, drawn at once, so that a round is one communication."""
     return jax.random.geometric(key, jnp.asarray(probability), dtype=jnp.int32)
 
 

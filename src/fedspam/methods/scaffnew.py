@@ -95,10 +95,6 @@ def scaffnew(local_rate: float, probability: float) -> ScaffNew:
     return ScaffNew(local_rate=local_rate, probability=probability)
 
 
-CONTROLS = ("gradient", "memory")
-MODELS = ("average", "one")
-
-
 @struct
 class FedRed:
     """FedRed with the gradients at the server's point as controls. Use `fedred` to build it."""
@@ -113,7 +109,7 @@ class FedRed:
         checks.positive("local_rate", self.local_rate, "try 1 / L")
         checks.between("regularization", self.regularization, 0, float("inf"), remedy="try delta")
         checks.between("probability", self.probability, 0, 1, open_low=True, remedy="try delta / L")
-        checks.one_of("model", self.model, MODELS)
+        checks.one_of("model", self.model, ("average", "one"))
 
     def init(self, params: Params, key: Key[Array, ""], fed: Federation) -> PointState:
         return PointState(x=params, k=jnp.zeros((), jnp.int32))
@@ -169,7 +165,7 @@ def fedred(
     >>> progress(fedred(0.1, 0.1, 0.1), rounds=20) < 0.01
     True
     """
-    checks.one_of("control", control, CONTROLS)
+    checks.one_of("control", control, ("gradient", "memory"))
     if control == "gradient":
         return FedRed(local_rate, regularization, probability, model=model)
     if model != "average":

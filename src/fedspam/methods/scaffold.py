@@ -16,8 +16,6 @@ from fedspam.methods._local import RateInfo, descend, positive_schedule
 from fedspam.methods._registry import Cost, Method, register
 from fedspam.methods.schedules import Schedule, ScheduleLike
 
-OPTIONS = ("gradient", "steps")
-
 
 class ScaffoldState(NamedTuple):
     """What the server keeps between rounds."""
@@ -48,7 +46,7 @@ class Scaffold:
     def __post_init__(self) -> None:
         checks.whole("cohort_size", self.cohort_size, 1)
         checks.whole("local_steps", self.local_steps, 1)
-        checks.one_of("option", self.option, OPTIONS)
+        checks.one_of("option", self.option, ("gradient", "steps"))
 
     def init(self, params: Params, key: Key[Array, ""], fed: Federation) -> ScaffoldState:
         return ScaffoldState(x=params, control=trees.zeros_like(params), k=jnp.zeros((), jnp.int32))
