@@ -1,13 +1,16 @@
 """The shape of the code base: who may import whom, what may not be used, how long a file may grow."""
 
 import ast
+import inspect
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import rooms
+from fedspam.methods import METHODS
 from rooms import ROOMS, ROOT
 
 SOURCE = ROOT / "src" / "fedspam"
@@ -126,6 +129,24 @@ def test_a_room_imports_only_from_those_above_it(path: Path) -> None:
     assert wrong_imports(room_of(path), rooms_imported(text)) == []
     if room_of(path) != "app":
         assert not outside_imports(text) & ONLY_IN_APP
+
+
+def test_no_public_class_name_stands_for_two_things() -> None:
+    homes: dict[str, list[str]] = {}
+    for path in FILES:
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                homes.setdefault(node.name, []).append(name_of(path))
+    assert {name: places for name, places in homes.items() if len(places) > 1} == {}
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_the_constructor_of_a_method_has_types(name: str) -> None:
+    arguments = inspect.signature(METHODS[name].build).parameters
+    assert [argument for argument, kind in arguments.items() if kind.annotation in (Any, inspect.Parameter.empty)] == []
+    if "cohort_size" in arguments:
+        assert next(iter(arguments)) == "cohort_size"
+        assert arguments["cohort_size"].kind == inspect.Parameter.POSITIONAL_OR_KEYWORD
 
 
 @pytest.mark.parametrize("path", FILES, ids=name_of)

@@ -10,7 +10,7 @@ import fedspam
 from fedspam import simulate, spam_pp
 from fedspam.problems import synthetic_logistic
 from fedspam.simulation import engine
-from fedspam.solvers import GradientDescent
+from fedspam.solvers import Accelerated
 
 SOURCE = Path(fedspam.__file__).parent
 PAGE = Path(__file__).parents[1] / "docs" / "architecture.md"
@@ -19,7 +19,7 @@ PAGE = Path(__file__).parents[1] / "docs" / "architecture.md"
 def files_of_a_round(folder: Path) -> set[str]:
     """The files whose functions run from the first compiled round to the record on disk."""
     clients = synthetic_logistic(0, clients=8, dimension=200)
-    method = spam_pp(3, step_size=1.0, fresh_weight=0.3, solver=GradientDescent(steps=2, local_rate=0.1))
+    method = spam_pp(3, step_size=1.0, fresh_weight=0.3, solver=Accelerated(steps=2, smoothness=1.0))
     seen: set[str] = set()
     inside = False
 

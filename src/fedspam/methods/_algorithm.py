@@ -159,3 +159,15 @@ def select_movers(movers: str, cohort: Cohort, key: Key[Array, ""], fed: Federat
             return fed.everyone(key)
         case _:
             return fed.client(0, key)
+
+
+def mvr_difference(
+    oracle: Oracle, key: Key[Array, ""], x: Params, x_prev: Params, fresh_weight: Any, scale: Any = None
+) -> Params:
+    r"""A client's part of the estimate, :math:`g_k - (1-p)g_{k-1}`."""
+    here, there = jax.grad(oracle)(x, key), jax.grad(oracle)(x_prev, key)
+    difference = trees.axpy(fresh_weight - 1, there, here)
+    if scale is None:
+        return difference
+    # what the scale adds to MVR: exactly 0 at s = 1
+    return trees.axpy((scale - 1) * (1 - fresh_weight), trees.subtract(here, there), difference)

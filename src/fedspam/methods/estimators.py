@@ -23,8 +23,8 @@ from fedspam._internal import checks, prng, trees
 from fedspam._internal.trees import Params, Scalar, static, struct
 from fedspam.clients import Oracle
 from fedspam.federation import Cohort, Federation, on_client
-from fedspam.methods._algorithm import no_memory
-from fedspam.methods.schedules import Schedule, ScheduleLike, unit_schedule
+from fedspam.methods._algorithm import mvr_difference, no_memory
+from fedspam.methods.schedules import Schedule, ScheduleLike, first_fresh_weight, unit_schedule
 
 
 class Estimate(NamedTuple):
@@ -71,13 +71,6 @@ def gradient(self: Any, oracle: Oracle, key: Key[Array, ""], *, x: Params) -> Pa
 def change(self: Any, oracle: Oracle, key: Key[Array, ""], *, x: Params, reference: Params) -> Params:
     """How the gradient differs between two points, on the same minibatch."""
     return trees.subtract(jax.grad(oracle)(x, key), jax.grad(oracle)(reference, key))
-
-
-@on_client(affine=True)
-def difference(
-    self: Any, oracle: Oracle, key: Key[Array, ""], *, x: Params, x_prev: Params, fresh_weight: Any
-) -> Params:
-    return mvr_difference(oracle, key, x, x_prev, fresh_weight, self.scale)
 
 
 def anchor_at(x: Params, work: Any, key: Key[Array, ""], fed: Federation) -> tuple[Anchor, Any]:
@@ -165,27 +158,13 @@ class MVR:
         difference = fed.mean(cohort, self.difference, x=x, x_prev=x_prev, fresh_weight=p)
         return Estimate(trees.axpy(1 - p, old.g, difference)), 2 * cohort.size
 
-    difference = difference
+    @on_client(affine=True)
+    def difference(
+        self, oracle: Oracle, key: Key[Array, ""], *, x: Params, x_prev: Params, fresh_weight: Any
+    ) -> Params:
+        return mvr_difference(oracle, key, x, x_prev, fresh_weight, self.scale)
 
     client_state = no_memory
-
-
-def mvr_difference(
-    oracle: Oracle, key: Key[Array, ""], x: Params, x_prev: Params, fresh_weight: Any, scale: Any = None
-) -> Params:
-    r"""A client's part of the estimate, :math:`g_k - (1-p)g_{k-1}`."""
-    here, there = jax.grad(oracle)(x, key), jax.grad(oracle)(x_prev, key)
-    difference = trees.axpy(fresh_weight - 1, there, here)
-    if scale is None:
-        return difference
-    # what the scale adds to MVR: exactly 0 at s = 1
-    return trees.axpy((scale - 1) * (1 - fresh_weight), trees.subtract(here, there), difference)
-
-
-def first_fresh_weight(fresh_weight: Schedule, first: str, k: Integer[Array, ""]) -> Any:
-    """p_k, where in round 0 p = 0 keeps the given g_0: with x_{-1} = x_0 the two gradients cancel exactly."""
-    p = fresh_weight(k)
-    return jnp.where(k == 0, jnp.zeros_like(p), p) if first == "given" else jnp.asarray(p)
 
 
 # --- a coin decides which rounds ask everyone for the gradient ---

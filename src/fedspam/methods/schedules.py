@@ -210,3 +210,9 @@ def corollary(
     squared = (step_size * delta) ** 2
     needed = squared if printed else PAPER_FACTOR * squared / (PAPER_FACTOR * squared + cohort)
     return Parameters(Constant(step_size), Constant(min(1.0, max(needed, 1 / rounds))))
+
+
+def first_fresh_weight(fresh_weight: Schedule, first: str, k: Integer[Array, ""]) -> Any:
+    """p_k, where in round 0 p = 0 keeps the given g_0: with x_{-1} = x_0 the two gradients cancel exactly."""
+    p = fresh_weight(k)
+    return jnp.where(k == 0, jnp.zeros_like(p), p) if first == "given" else jnp.asarray(p)

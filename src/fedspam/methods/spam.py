@@ -9,16 +9,17 @@ from fedspam._internal import checks, trees
 from fedspam._internal.trees import Params, static, struct
 from fedspam.clients import Oracle
 from fedspam.federation import Federation, on_client
-from fedspam.methods._algorithm import SpamState, Start, StartLike, current_x, no_memory, start_from
+from fedspam.methods._algorithm import SpamState, Start, StartLike, current_x, mvr_difference, no_memory, start_from
 from fedspam.methods._grids import prox_grid, server_step_grid
 from fedspam.methods._registry import Cost, Method, register
 from fedspam.methods._template import Factored
-from fedspam.methods.estimators import OwnGradient, first_fresh_weight, mvr_difference
+from fedspam.methods.estimators import OwnGradient
 from fedspam.methods.schedules import (
     Constant,
     Schedule,
     ScheduleLike,
     cube_root,
+    first_fresh_weight,
     fresh_weight_schedule,
     step_size_schedule,
 )

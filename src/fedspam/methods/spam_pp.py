@@ -1,30 +1,38 @@
 """SPAM-PP and SPAM-PPA: a cohort makes the estimate, one client or the whole cohort moves (Algorithms 2 and 3)."""
 
 import dataclasses
+from typing import Any
 
 import jax.numpy as jnp
 from jaxtyping import Array, Key
 
 from fedspam._internal import checks, trees
 from fedspam._internal.trees import Params, Scalar, static, struct
-from fedspam.federation import Federation
+from fedspam.clients import Oracle
+from fedspam.federation import Federation, on_client
 from fedspam.methods._algorithm import (
     MOVERS,
+    Move,
     ProxInfo,
     SpamState,
     Start,
     StartLike,
     current_x,
+    mvr_difference,
     no_memory,
-    prox,
     select_movers,
     start_from,
 )
 from fedspam.methods._grids import prox_grid
 from fedspam.methods._registry import Cost, Method, register
 from fedspam.methods.auto import Auto, auto
-from fedspam.methods.estimators import difference, first_fresh_weight
-from fedspam.methods.schedules import Schedule, ScheduleLike, fresh_weight_schedule, step_size_schedule
+from fedspam.methods.schedules import (
+    Schedule,
+    ScheduleLike,
+    first_fresh_weight,
+    fresh_weight_schedule,
+    step_size_schedule,
+)
 from fedspam.solvers import LBFGS, Exact, LocalSolver
 
 
@@ -70,9 +78,15 @@ class SpamPP:
         gradients = 2 * cohort.size + movers.size * certificate.gradients
         return SpamState(x=x, x_prev=state.x, g=g, k=state.k + 1), ProxInfo(gamma, certificate, gradients)
 
-    difference = difference
+    @on_client(affine=True)
+    def difference(
+        self, oracle: Oracle, key: Key[Array, ""], *, x: Params, x_prev: Params, fresh_weight: Any
+    ) -> Params:
+        return mvr_difference(oracle, key, x, x_prev, fresh_weight, self.scale)
 
-    prox = prox
+    @on_client
+    def prox(self, oracle: Oracle, key: Key[Array, ""], *, x: Params, g: Params, step_size: Any) -> Move:
+        return Move(*self.solver(oracle, key, x=x, g=g, step_size=step_size))
 
     params, client_state = current_x, no_memory
 
