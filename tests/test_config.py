@@ -9,8 +9,7 @@ from typing import Annotated, Any, Literal
 import jax
 import msgspec
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from fedspam import solvers
 from fedspam._internal import describe

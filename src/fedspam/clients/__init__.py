@@ -11,15 +11,12 @@ All of them are pytrees, so that their data enters a compiled function as an arg
 
 from fedspam._internal.prng import draw as draw
 from fedspam.clients.faults import Faults as Faults
-from fedspam.clients.generated import DataOracle as DataOracle
-from fedspam.clients.generated import Generated as Generated
-from fedspam.clients.hosted import Hosted as Hosted
-from fedspam.clients.hosted import HostedOracle as HostedOracle
+from fedspam.clients.generated import DataOracle as DataOracle, Generated as Generated
+from fedspam.clients.hosted import Hosted as Hosted, HostedOracle as HostedOracle
 from fedspam.clients.mean import MeanOracle as MeanOracle
-from fedspam.clients.protocol import Ids as Ids
-from fedspam.clients.protocol import Loss as Loss
-from fedspam.clients.protocol import Oracle as Oracle
-from fedspam.clients.protocol import Population as Population
-from fedspam.clients.ragged import Ragged as Ragged
-from fedspam.clients.ragged import RaggedOracle as RaggedOracle
-from fedspam.clients.ragged import with_several_capacities as with_several_capacities
+from fedspam.clients.protocol import Ids as Ids, Loss as Loss, Oracle as Oracle, Population as Population
+from fedspam.clients.ragged import (
+    Ragged as Ragged,
+    RaggedOracle as RaggedOracle,
+    with_several_capacities as with_several_capacities,
+)

@@ -2,45 +2,42 @@
 
 from fedspam.datasets.arrays import read_arrays as read_arrays
 from fedspam.datasets.federated import FederatedData as FederatedData
-from fedspam.datasets.femnist import Femnist as Femnist
-from fedspam.datasets.femnist import read_femnist as read_femnist
-from fedspam.datasets.folder import FOLDER_VARIABLE as FOLDER_VARIABLE
-from fedspam.datasets.folder import data_folder as data_folder
-from fedspam.datasets.folder import data_path as data_path
-from fedspam.datasets.har import ACTIVITIES as ACTIVITIES
-from fedspam.datasets.har import Activity as Activity
-from fedspam.datasets.har import read_har as read_har
-from fedspam.datasets.har import read_har_windows as read_har_windows
-from fedspam.datasets.heart import HOSPITALS as HOSPITALS
-from fedspam.datasets.heart import Heart as Heart
-from fedspam.datasets.heart import read_heart as read_heart
-from fedspam.datasets.idx import read_idx as read_idx
-from fedspam.datasets.idx import read_labeled as read_labeled
-from fedspam.datasets.leaf import read_leaf as read_leaf
-from fedspam.datasets.leaf import stream_leaf as stream_leaf
-from fedspam.datasets.libsvm import Rows as Rows
-from fedspam.datasets.libsvm import read_libsvm as read_libsvm
-from fedspam.datasets.mapped import open_mapped as open_mapped
-from fedspam.datasets.mapped import write_mapped as write_mapped
-from fedspam.datasets.partition import by_key as by_key
-from fedspam.datasets.partition import dirichlet as dirichlet
-from fedspam.datasets.partition import iid as iid
-from fedspam.datasets.partition import shards as shards
-from fedspam.datasets.shakespeare import Shakespeare as Shakespeare
-from fedspam.datasets.shakespeare import read_roles as read_roles
-from fedspam.datasets.shakespeare import read_shakespeare as read_shakespeare
+from fedspam.datasets.femnist import Femnist as Femnist, read_femnist as read_femnist
+from fedspam.datasets.folder import (
+    FOLDER_VARIABLE as FOLDER_VARIABLE,
+    data_folder as data_folder,
+    data_path as data_path,
+)
+from fedspam.datasets.har import (
+    ACTIVITIES as ACTIVITIES,
+    Activity as Activity,
+    read_har as read_har,
+    read_har_windows as read_har_windows,
+)
+from fedspam.datasets.heart import HOSPITALS as HOSPITALS, Heart as Heart, read_heart as read_heart
+from fedspam.datasets.idx import read_idx as read_idx, read_labeled as read_labeled
+from fedspam.datasets.leaf import read_leaf as read_leaf, stream_leaf as stream_leaf
+from fedspam.datasets.libsvm import Rows as Rows, read_libsvm as read_libsvm
+from fedspam.datasets.mapped import open_mapped as open_mapped, write_mapped as write_mapped
+from fedspam.datasets.partition import by_key as by_key, dirichlet as dirichlet, iid as iid, shards as shards
+from fedspam.datasets.shakespeare import (
+    Shakespeare as Shakespeare,
+    read_roles as read_roles,
+    read_shakespeare as read_shakespeare,
+)
 from fedspam.datasets.standardizer import Standardizer as Standardizer
-from fedspam.datasets.synthetic import endless as endless
-from fedspam.datasets.synthetic import read_digits as read_digits
-from fedspam.datasets.synthetic import synthetic as synthetic
-from fedspam.datasets.table import csv_columns as csv_columns
-from fedspam.datasets.table import from_partitions as from_partitions
-from fedspam.datasets.table import from_table as from_table
-from fedspam.datasets.table import read_csv as read_csv
-from fedspam.datasets.text import ALPHABET as ALPHABET
-from fedspam.datasets.text import SYMBOLS as SYMBOLS
-from fedspam.datasets.text import decode as decode
-from fedspam.datasets.text import encode as encode
-from fedspam.datasets.text import sequences as sequences
-from fedspam.datasets.tff import read_tff as read_tff
-from fedspam.datasets.tff import stream_tff as stream_tff
+from fedspam.datasets.synthetic import endless as endless, read_digits as read_digits, synthetic as synthetic
+from fedspam.datasets.table import (
+    csv_columns as csv_columns,
+    from_partitions as from_partitions,
+    from_table as from_table,
+    read_csv as read_csv,
+)
+from fedspam.datasets.text import (
+    ALPHABET as ALPHABET,
+    SYMBOLS as SYMBOLS,
+    decode as decode,
+    encode as encode,
+    sequences as sequences,
+)
+from fedspam.datasets.tff import read_tff as read_tff, stream_tff as stream_tff

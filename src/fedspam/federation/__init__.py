@@ -6,19 +6,21 @@ name a reply that is not finite), `Null` (shapes only, for the ledger), and the 
 """
 
 from fedspam.clients.faults import Faults as Faults
-from fedspam.federation.protocol import WORK_NAMES as WORK_NAMES
-from fedspam.federation.protocol import Cohort as Cohort
-from fedspam.federation.protocol import Contacts as Contacts
-from fedspam.federation.protocol import Draws as Draws
-from fedspam.federation.protocol import Federation as Federation
-from fedspam.federation.protocol import Program as Program
-from fedspam.federation.protocol import Replay as Replay
-from fedspam.federation.protocol import Work as Work
-from fedspam.federation.protocol import WorkTerms as WorkTerms
-from fedspam.federation.protocol import answer as answer
-from fedspam.federation.protocol import check_replay as check_replay
-from fedspam.federation.protocol import on_client as on_client
-from fedspam.federation.protocol import sound as sound
-from fedspam.federation.protocol import take_branch as take_branch
-from fedspam.federation.protocol import terms_of as terms_of
-from fedspam.federation.protocol import works_of as works_of
+from fedspam.federation.protocol import (
+    WORK_NAMES as WORK_NAMES,
+    Cohort as Cohort,
+    Contacts as Contacts,
+    Draws as Draws,
+    Federation as Federation,
+    Program as Program,
+    Replay as Replay,
+    Work as Work,
+    WorkTerms as WorkTerms,
+    answer as answer,
+    check_replay as check_replay,
+    on_client as on_client,
+    sound as sound,
+    take_branch as take_branch,
+    terms_of as terms_of,
+    works_of as works_of,
+)

@@ -1,72 +1,49 @@
-"""The methods, one file per family; every file ends with their rows of the registry."""
+"""The methods, one file each; every file ends with the rows of its methods in the registry."""
 
-from fedspam.methods._algorithm import Algorithm as Algorithm
-from fedspam.methods._algorithm import Given as Given
-from fedspam.methods._algorithm import Start as Start
-from fedspam.methods._algorithm import StartLike as StartLike
-from fedspam.methods._algorithm import WarmStart as WarmStart
-from fedspam.methods._algorithm import Zero as Zero
-from fedspam.methods._registry import METHODS as METHODS
-from fedspam.methods._registry import Cost as Cost
-from fedspam.methods._registry import Method as Method
-from fedspam.methods._registry import Scales as Scales
-from fedspam.methods._registry import register as register
+from fedspam.methods._algorithm import (
+    Algorithm as Algorithm,
+    Given as Given,
+    Start as Start,
+    StartLike as StartLike,
+    WarmStart as WarmStart,
+    Zero as Zero,
+)
+from fedspam.methods._central import Adam as Adam, Momentum as Momentum, Plain as Plain
+from fedspam.methods._registry import (
+    METHODS as METHODS,
+    Cost as Cost,
+    Method as Method,
+    Scales as Scales,
+    register as register,
+)
 from fedspam.methods._template import Factored as Factored
-from fedspam.methods.auto import Auto as Auto
-from fedspam.methods.auto import auto as auto
-from fedspam.methods.ce_lsgd import bvr_l_sgd as bvr_l_sgd
-from fedspam.methods.ce_lsgd import ce_lsgd as ce_lsgd
-from fedspam.methods.dane import StableDane as StableDane
-from fedspam.methods.dane import acc_s_dane as acc_s_dane
-from fedspam.methods.dane import dane as dane
-from fedspam.methods.dane import dane_plus as dane_plus
-from fedspam.methods.dane import feddane as feddane
-from fedspam.methods.dane import s_dane as s_dane
-from fedspam.methods.feddyn import FedDyn as FedDyn
-from fedspam.methods.feddyn import feddyn as feddyn
-from fedspam.methods.fedopt import FedOpt as FedOpt
-from fedspam.methods.fedopt import fedadagrad as fedadagrad
-from fedspam.methods.fedopt import fedadam as fedadam
-from fedspam.methods.fedopt import fedavg as fedavg
-from fedspam.methods.fedopt import fedavgm as fedavgm
-from fedspam.methods.fedopt import fedprox as fedprox
-from fedspam.methods.fedopt import fedyogi as fedyogi
-from fedspam.methods.mime import Adam as Adam
-from fedspam.methods.mime import Mime as Mime
-from fedspam.methods.mime import MimeLite as MimeLite
-from fedspam.methods.mime import Momentum as Momentum
-from fedspam.methods.mime import Plain as Plain
-from fedspam.methods.mime import mime as mime
-from fedspam.methods.mime import mime_lite as mime_lite
-from fedspam.methods.mime import mime_lite_mvr as mime_lite_mvr
-from fedspam.methods.mime import mime_mvr as mime_mvr
-from fedspam.methods.page import page as page
-from fedspam.methods.page import saber as saber
-from fedspam.methods.page import saber_partial as saber_partial
-from fedspam.methods.page import sarah as sarah
-from fedspam.methods.rg import rg_saga as rg_saga
-from fedspam.methods.rg import rg_svrg as rg_svrg
-from fedspam.methods.scaffnew import FedRed as FedRed
-from fedspam.methods.scaffnew import ScaffNew as ScaffNew
-from fedspam.methods.scaffnew import fedred as fedred
-from fedspam.methods.scaffnew import scaffnew as scaffnew
-from fedspam.methods.scaffold import Scaffold as Scaffold
-from fedspam.methods.scaffold import scaffold as scaffold
+from fedspam.methods.auto import Auto as Auto, auto as auto
+from fedspam.methods.ce_lsgd import bvr_l_sgd as bvr_l_sgd, ce_lsgd as ce_lsgd
+from fedspam.methods.dane import dane as dane, dane_plus as dane_plus, feddane as feddane
+from fedspam.methods.fedavg import fedavg as fedavg
+from fedspam.methods.feddyn import FedDyn as FedDyn, feddyn as feddyn
+from fedspam.methods.fedopt import (
+    FedOpt as FedOpt,
+    fedadagrad as fedadagrad,
+    fedadam as fedadam,
+    fedavgm as fedavgm,
+    fedyogi as fedyogi,
+)
+from fedspam.methods.fedprox import fedprox as fedprox
+from fedspam.methods.fedred import FedRed as FedRed, fedred as fedred
+from fedspam.methods.mime import Mime as Mime, mime as mime, mime_mvr as mime_mvr
+from fedspam.methods.mime_lite import MimeLite as MimeLite, mime_lite as mime_lite, mime_lite_mvr as mime_lite_mvr
+from fedspam.methods.mvr import mvr as mvr
+from fedspam.methods.page import page as page, sarah as sarah
+from fedspam.methods.rg import rg_saga as rg_saga, rg_svrg as rg_svrg
+from fedspam.methods.s_dane import StableDane as StableDane, acc_s_dane as acc_s_dane, s_dane as s_dane
+from fedspam.methods.saber import saber as saber, saber_partial as saber_partial
+from fedspam.methods.scaffnew import ScaffNew as ScaffNew, scaffnew as scaffnew
+from fedspam.methods.scaffold import Scaffold as Scaffold, scaffold as scaffold
 from fedspam.methods.schedules import ScheduleLike as ScheduleLike
-from fedspam.methods.spam import Spam as Spam
-from fedspam.methods.spam import spam as spam
-from fedspam.methods.spam import sppm as sppm
-from fedspam.methods.spam_pp import SpamPP as SpamPP
-from fedspam.methods.spam_pp import spam_pp as spam_pp
-from fedspam.methods.spam_pp import spam_ppa as spam_ppa
-from fedspam.methods.storm import Storm as Storm
-from fedspam.methods.storm import meta_storm as meta_storm
-from fedspam.methods.storm import mvr as mvr
-from fedspam.methods.storm import storm as storm
-from fedspam.methods.storm import storm_plus as storm_plus
-from fedspam.methods.svrp import AccSvrs as AccSvrs
-from fedspam.methods.svrp import Svrp as Svrp
-from fedspam.methods.svrp import acc_svrs as acc_svrs
-from fedspam.methods.svrp import catalyzed_svrp as catalyzed_svrp
-from fedspam.methods.svrp import svrp as svrp
-from fedspam.methods.svrp import svrs as svrs
+from fedspam.methods.spam import Spam as Spam, spam as spam
+from fedspam.methods.spam_pp import SpamPP as SpamPP, spam_pp as spam_pp, spam_ppa as spam_ppa
+from fedspam.methods.sppm import sppm as sppm
+from fedspam.methods.storm import Storm as Storm, meta_storm as meta_storm, storm as storm, storm_plus as storm_plus
+from fedspam.methods.svrp import Svrp as Svrp, catalyzed_svrp as catalyzed_svrp, svrp as svrp
+from fedspam.methods.svrs import AccSvrs as AccSvrs, acc_svrs as acc_svrs, svrs as svrs

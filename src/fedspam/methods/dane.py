@@ -1,22 +1,11 @@
-"""DANE, DANE+ and FedDANE: the prox around a gradient of the current round; S-DANE and Acc-S-DANE: a stable center."""
+"""DANE, DANE+ and FedDANE: the prox around a fresh gradient, without memory."""
 
-from typing import Any, NamedTuple
-
-import jax
-import jax.numpy as jnp
-from jaxtyping import Array, Key
-
-from fedspam._internal import checks, trees
-from fedspam._internal.trees import Params, Scalar, static, struct
-from fedspam.clients import Oracle
-from fedspam.federation import Federation, on_client
-from fedspam.methods._algorithm import ProxInfo, current_x, no_memory
 from fedspam.methods._grids import step_grid
 from fedspam.methods._registry import Cost, Method, register
 from fedspam.methods._template import Factored
-from fedspam.methods.estimators import CohortGradient, gradient
-from fedspam.methods.schedules import Schedule, ScheduleLike, step_size_schedule
-from fedspam.solvers import LBFGS, Certificate, Exact, LocalSolver
+from fedspam.methods.estimators import CohortGradient
+from fedspam.methods.schedules import ScheduleLike, step_size_schedule
+from fedspam.solvers import LBFGS, Exact, LocalSolver
 
 
 def dane(step_size: ScheduleLike, *, solver: LocalSolver = LBFGS()) -> Factored:
@@ -92,129 +81,6 @@ def feddane(
     return Factored(CohortGradient(), solver, gamma, movers=movers, cohort_size=cohort_size, name="feddane")
 
 
-class StableState(NamedTuple):
-    """What the server keeps between rounds."""
-
-    x: Params
-    v: Params
-    weight: Scalar  # A/B of the paper: how much x counts against v in the center; 0 without acceleration
-    k: Any
-
-
-class StableReply(NamedTuple):
-    """What a client sends after its prox: its point, its gradient there, and what its solver reached."""
-
-    x: Params
-    gradient: Params
-    certificate: Certificate
-
-
-@struct
-class StableDane:
-    """S-DANE and Acc-S-DANE. Use `s_dane` or `acc_s_dane` to build it."""
-
-    step_size: Schedule
-    convexity: float | Scalar
-    solver: LocalSolver
-    cohort_size: int | None = static()
-    accelerated: bool = static()
-    name: str = static(kw_only=True)
-
-    def __post_init__(self) -> None:
-        if self.cohort_size is not None:
-            checks.whole("cohort_size", self.cohort_size, 1)
-        checks.between("convexity", self.convexity, 0, jnp.inf)
-
-    def init(self, params: Params, key: Key[Array, ""], fed: Federation) -> StableState:
-        weight = jnp.zeros((), jnp.result_type(*jax.tree.leaves(params)))
-        return StableState(params, params, weight, jnp.zeros((), jnp.int32))
-
-    def round(self, state: StableState, key: Key[Array, ""], fed: Federation) -> tuple[StableState, ProxInfo]:
-        gamma, mu, weight = self.step_size(state.k), self.convexity, state.weight
-        if self.accelerated:
-            a = 0.5 * (gamma + jnp.sqrt(gamma**2 + 4 * gamma * weight))  # a^2 / gamma = weight + a
-            center = trees.axpy(weight / (weight + a), state.x, trees.scale(a / (weight + a), state.v))
-        else:
-            a, center = gamma, state.v
-
-        cohort = fed.everyone(key) if self.cohort_size is None else fed.sample(key, self.cohort_size)
-        g = fed.mean(cohort, self.gradient, x=center)
-        reply = fed.mean(cohort, self.prox, x=center, g=g, step_size=gamma)
-
-        v = trees.axpy(mu * a, reply.x, trees.axpy(-a, reply.gradient, state.v))
-        v = trees.divide(v, 1 + mu * a)
-        if self.accelerated:
-            weight = jnp.asarray((weight + a) / (1 + mu * a), weight.dtype)
-        info = ProxInfo(gamma, reply.certificate, cohort.size * (2 + reply.certificate.gradients))
-        return StableState(reply.x, v, weight, state.k + 1), info
-
-    gradient = gradient
-
-    @on_client
-    def prox(self, oracle: Oracle, key: Key[Array, ""], *, x: Params, g: Params, step_size: Any) -> StableReply:
-        y, certificate = self.solver(oracle, key, x=x, g=g, step_size=step_size)
-        return StableReply(y, jax.grad(oracle)(y, key), certificate)
-
-    params, client_state = current_x, no_memory
-
-
-def s_dane(
-    cohort_size: int | None, step_size: ScheduleLike, *, convexity: float = 0.0, solver: LocalSolver = LBFGS()
-) -> StableDane:
-    r"""S-DANE: as `dane`, but around a center v that follows the gradients at the clients' answers.
-
-    .. math::
-        x^i &\approx \arg\min_y f_i(y) + \langle\nabla f_S(v_k) - \nabla f_i(v_k), y\rangle
-            + \tfrac{1}{2\gamma}\|y - v_k\|^2, \qquad x_{k+1} = \tfrac1B\sum_{i\in S} x^i \\
-        v_{k+1} &= \frac{\mu\gamma\,x_{k+1} + v_k - \gamma\bar g}{1 + \mu\gamma}, \qquad
-            \bar g = \tfrac1B\sum_{i\in S}\nabla f_i(x^i)
-
-    2d floats down and 3d up for each client, in two exchanges; no state. Unlike DANE it needs only a constant local
-    accuracy, :math:`\|\nabla\phi(x^i)\| \le \frac{1}{2\gamma}\|x^i - v\|`; the default solver's certificate
-    is tighter. Convex f: :math:`\gamma \approx 1/(2\delta)`,
-    :math:`O((\delta/\mu)\log 1/\epsilon)` rounds, plus the sampling variance of a cohort that is not everyone.
-
-    Arguments:
-        cohort_size: B; None for everyone.
-        step_size: :math:`\gamma_k = 1/\lambda`: a number, one value per round, or a schedule.
-        convexity: :math:`\mu`, of f; 0 is always valid.
-        solver: how clients answer the prox.
-
-    Jiang, Rodomanov, Stich: Stabilized proximal-point methods for federated optimization, 2024, arXiv:2407.07084.
-
-    >>> from fedspam.problems import progress
-    >>> progress(s_dane(None, step_size=5.0, solver=Exact()), rounds=20, clients=10) < 0.001
-    True
-    """
-    gamma = step_size_schedule(step_size)
-    return StableDane(gamma, convexity, solver, cohort_size=cohort_size, accelerated=False, name="s_dane")
-
-
-def acc_s_dane(
-    cohort_size: int | None, step_size: ScheduleLike, *, convexity: float = 0.0, solver: LocalSolver = LBFGS()
-) -> StableDane:
-    r"""Acc-S-DANE: S-DANE with the center between x and v.
-
-    .. math::
-        \tfrac1\gamma a^2 &= A_k + a, \qquad c_k = \frac{A_kx_k + a v_k}{A_k + a}, \qquad A_0 = 0 \\
-        v_{k+1} &= \frac{\mu a\,x_{k+1} + v_k - a\bar g}{1 + \mu a}, \qquad A_{k+1} = \frac{A_k + a}{1 + \mu a}
-
-    where the clients' problems are those of `s_dane` around :math:`c_k`. The paper's A and B grow without bound where
-    :math:`\mu > 0`; only their ratio matters, which is the A here. Costs as `s_dane`;
-    :math:`O(\sqrt{\delta/\mu}\log 1/\epsilon)` rounds.
-
-    Arguments: as `s_dane`.
-
-    Jiang, Rodomanov, Stich: Stabilized proximal-point methods for federated optimization, 2024, arXiv:2407.07084.
-
-    >>> from fedspam.problems import progress
-    >>> progress(acc_s_dane(None, step_size=5.0, convexity=1.0, solver=Exact()), rounds=20, clients=10) < 0.001
-    True
-    """
-    gamma = step_size_schedule(step_size)
-    return StableDane(gamma, convexity, solver, cohort_size=cohort_size, accelerated=True, name="acc_s_dane")
-
-
 for _key, _name, _build, _oracle, _up, _down, _reference in (
     ("dane", "DANE", dane, "prox, all", Cost(2), Cost(2), "Shamir, Srebro, Zhang 2014, arXiv:1312.7853"),
     ("dane_plus", "DANE+", dane_plus, "prox, one client", Cost(1, 1), Cost(1, 1),
@@ -231,12 +97,3 @@ register("feddane", Method(
     estimator="cohort gradient", oracle="a-prox, second cohort", phases=2, up=Cost(2), down=Cost(3), grid=step_grid,
     reference="Li, Sahu, Zaheer, Sanjabi, Talwalkar, Smith 2019, arXiv:2001.01920",
 ))  # fmt: skip
-
-
-for _key, _name, _build in (("s_dane", "S-DANE", s_dane), ("acc_s_dane", "Acc-S-DANE", acc_s_dane)):
-    register(_key, Method(
-        name=_name, build=_build, example={"cohort_size": 4, "step_size": 0.5, "convexity": 0.25, "solver": Exact()},
-        similarity="yes", partial="partly", nonsmooth="yes", nonconvex="no", estimator="cohort gradient",
-        oracle="a-prox, all", phases=2, up=Cost(3), down=Cost(2), grid=step_grid,
-        reference="Jiang, Rodomanov, Stich 2024, arXiv:2407.07084",
-    ))  # fmt: skip

@@ -1,4 +1,4 @@
-"""Local training and a server optimizer: FedAvg, FedProx, FedAvgM, FedAdam, FedYogi and FedAdagrad."""
+"""Local training and a server optimizer: FedAvgM, FedAdam, FedYogi and FedAdagrad; the base of FedAvg and FedProx."""
 
 from collections.abc import Mapping
 from typing import Any, NamedTuple, Protocol
@@ -12,11 +12,10 @@ from fedspam._internal.trees import Params, Scalar, static, struct
 from fedspam.clients import Oracle
 from fedspam.federation import Federation, on_client
 from fedspam.methods._algorithm import current_x, no_memory
-from fedspam.methods._grids import few_steps_grid, prox_steps_grid, settings
-from fedspam.methods._local import Steps, Training, TrainingInfo, positive_schedule, training
+from fedspam.methods._grids import few_steps_grid, settings
+from fedspam.methods._local import Steps, Training, TrainingInfo, positive_schedule
 from fedspam.methods._registry import Method, Scales, register
 from fedspam.methods.schedules import Schedule, ScheduleLike
-from fedspam.solvers import Exact, LocalSolver
 
 
 class FedOptState(NamedTuple):
@@ -301,93 +300,6 @@ def local_sgd(
     return FedOpt(training=steps, server=server, cohort_size=cohort_size, weighted=weighted, name=name)
 
 
-def fedprox(
-    cohort_size: int,
-    step_size: ScheduleLike,
-    *,
-    solver: LocalSolver | None = None,
-    local_steps: int | None = None,
-    local_rate: ScheduleLike | None = None,
-    server_step_size: ScheduleLike = 1.0,
-    weighted: bool = False,
-) -> FedOpt:
-    r"""FedProx: every client of the cohort approximately answers the prox of its own loss, the server averages.
-
-    .. math:: y_i \approx \arg\min_y f_i(y) + \frac{1}{2\gamma_k}\|y - x_k\|^2, \qquad
-        x_{k+1} = x_k + \eta_s\,\frac1B\sum_{i\in S_k}(y_i - x_k)
-
-    One exchange, d floats down and d up for each client, no state on clients. The paper's :math:`\mu` is
-    :math:`1/\gamma`, and it needs :math:`1/\gamma` large against L and the dissimilarity of the clients. With a
-    constant step size the fixed point is not the optimum of f, but that of the mean Moreau envelope of the clients: on
-    quadratics it solves :math:`\sum_i (H_i + I/\gamma)^{-1}\nabla f_i(x) = 0`.
-
-    Arguments:
-        cohort_size: B.
-        step_size: :math:`\gamma_k`: a number, one value per round, or a schedule.
-        solver: how a client answers the prox, for example ``LBFGS()``. Or give, in its place,
-        local_steps: m steps :math:`y \leftarrow y - \eta_k(\nabla f_i(y) + (y - x_k)/\gamma_k)`, each on its own
-            minibatch, as the paper's experiments do.
-        local_rate: their :math:`\eta_k`: a number, one value per round, or a schedule.
-        server_step_size: :math:`\eta_s`.
-        weighted: average by the number of examples. The paper samples clients by it and averages evenly instead.
-
-    Li, Sahu, Zaheer, Sanjabi, Talwalkar, Smith: Federated optimization in heterogeneous networks, 2020,
-    arXiv:1812.06127, Algorithm 2; without dissimilarity assumptions: Yuan, Li 2022, arXiv:2206.05187.
-
-    >>> from fedspam.problems import progress
-    >>> progress(fedprox(10, 1.0, local_steps=5, local_rate=0.08)) < 0.1
-    True
-    """
-    return FedOpt(
-        training=training(step_size, local_steps, local_rate, solver),
-        server=Average(positive_schedule(server_step_size, "server_step_size")),
-        cohort_size=cohort_size,
-        weighted=weighted,
-        name="fedprox",
-    )
-
-
-def fedavg(
-    cohort_size: int,
-    local_steps: int,
-    local_rate: ScheduleLike,
-    *,
-    server_step_size: ScheduleLike = 1.0,
-    weighted: bool = False,
-) -> FedOpt:
-    r"""FedAvg: m steps of SGD on each client of the cohort, then the average.
-
-    .. math:: y_i \leftarrow y_i - \eta_k\nabla f_i(y_i)\ \text{(m times, from } x_k), \qquad
-        x_{k+1} = x_k + \eta_s\,\frac1B\sum_{i\in S_k}(y_i - x_k)
-
-    One exchange, d floats down and d up for each client, no state on clients. With :math:`\eta_s m\eta \lesssim 1/L`
-    it takes :math:`O(LF\zeta^2/(B\epsilon^2) + LF\zeta/\epsilon^{3/2} + LF/\epsilon)` rounds to :math:`E\|\nabla f\|^2
-    \le \epsilon`. For m > 1 and a constant step size its fixed point is not the optimum, even if all clients take
-    part: on quadratics it solves :math:`\sum_i (I - (I - \eta H_i)^m)(x - x_i^*) = 0`, with :math:`x_i^*` the
-    minimizer of client i.
-
-    Arguments:
-        cohort_size: B.
-        local_steps: m. One step and :math:`\eta_s = 1` make it SGD on the cohort.
-        local_rate: the local :math:`\eta_k`: a number, one value per round, or a schedule.
-        server_step_size: :math:`\eta_s`, likewise.
-        weighted: average by the number of examples, as McMahan et al. do; then f is the mean over examples.
-
-    McMahan, Moore, Ramage, Hampson, Agüera y Arcas: Communication-efficient learning of deep networks from
-    decentralized data, 2017, arXiv:1602.05629; the server's step size is that of Karimireddy et al. 2020.
-
-    >>> import jax.numpy as jnp
-    >>> from fedspam import simulate
-    >>> from fedspam.problems import quadratics
-    >>> clients = quadratics(0, clients=20, dimension=5)
-    >>> run = simulate(fedavg(10, 5, 0.05), clients, jnp.ones(5), rounds=50, key=1)
-    >>> bool(jnp.linalg.norm(clients.gradient(run.params)) < 0.1 * jnp.linalg.norm(clients.gradient(jnp.ones(5))))
-    True
-    """
-    server = Average(positive_schedule(server_step_size, "server_step_size"))
-    return local_sgd("fedavg", cohort_size, local_steps, local_rate, server, weighted)
-
-
 def _momentum_grid(scales: Scales) -> list[Mapping[str, Any]]:
     # with a server momentum of 0.9 a move counts ten times; a smaller server step makes up for part of it
     return [{**setting, "server_step_size": 0.3} for setting in few_steps_grid(scales)]
@@ -411,17 +323,3 @@ for _key, _name, _build, _more, _grid in (
         reference="Hsu, Qi, Brown 2019, arXiv:1909.06335" if _build is fedavgm else
         "Reddi, Charles, Zaheer, Garrett, Rush, Konečný, Kumar, McMahan 2021, arXiv:2003.00295",
     ))  # fmt: skip
-
-
-register("fedprox", Method(
-    name="FedProx", build=fedprox, example={"cohort_size": 4, "step_size": 1.0, "solver": Exact()}, nonsmooth="yes",
-    oracle="a-prox", exact=False, grid=prox_steps_grid,
-    reference="Li, Sahu, Zaheer, Sanjabi, Talwalkar, Smith 2020, arXiv:1812.06127",
-))  # fmt: skip
-
-
-register("fedavg", Method(
-    name="FedAvg", build=fedavg, example={"cohort_size": 4, "local_steps": 3, "local_rate": 0.3}, oracle="m steps",
-    exact=False, grid=few_steps_grid,
-    reference="McMahan, Moore, Ramage, Hampson, Agüera y Arcas 2017, arXiv:1602.05629",
-))  # fmt: skip

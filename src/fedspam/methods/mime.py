@@ -1,8 +1,7 @@
-"""Mime and MimeLite: local steps of a central optimizer whose statistics only the server updates."""
+"""Mime: local steps of a central optimizer whose statistics the server keeps, with control variates; MimeMVR."""
 
-import dataclasses
-from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple, Protocol
+from collections.abc import Mapping
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -10,166 +9,17 @@ from jax import lax
 from jaxtyping import Array, Key
 
 from fedspam._internal import checks, trees
-from fedspam._internal.trees import Params, Scalar, static, struct
+from fedspam._internal.trees import Params, static, struct
 from fedspam.clients import Oracle
 from fedspam.federation import Federation, on_client
-from fedspam.methods._algorithm import Start, StartLike, Zero, current_x, no_memory, start_from
+from fedspam.methods._algorithm import StartLike, current_x, no_memory, start_from
+from fedspam.methods._central import Adam, Base, Momentum, Plain
 from fedspam.methods._grids import local_grid, recursive_grid, settings, with_fixed
 from fedspam.methods._local import RateInfo, gradient, positive_schedule, surrogate_steps
 from fedspam.methods._registry import Cost, Method, Scales, register
 from fedspam.methods._template import Factored
 from fedspam.methods.estimators import MVR
 from fedspam.methods.schedules import Constant, Schedule, ScheduleLike, fresh_weight_schedule
-
-Gradient = Callable[[Params], Params]
-
-
-class Base(Protocol):
-    """A central optimizer: a direction for frozen statistics, and the update of the statistics."""
-
-    @property
-    def points(self) -> int:
-        """Gradients per direction."""
-        ...
-
-    def init(self, x: Params, g: Params) -> Any:
-        """The statistics before the first round, where g is the start's gradient."""
-        ...
-
-    def direction(self, gradient: Gradient, y: Params, statistics: Any) -> Params:
-        """U: the direction of a client's step from y, given its (corrected) gradient as a function."""
-        ...
-
-    def observe(self, gradient: Gradient, x: Params, statistics: Any) -> Params:
-        """What a client sends about x; affine in its gradients."""
-        ...
-
-    def update(self, observed: Params, x: Params, statistics: Any) -> Any:
-        """V: the statistics after the mean of what the cohort observed at x."""
-        ...
-
-
-def gradient_at_x(self: Any, gradient: Gradient, x: Params, statistics: Any) -> Params:
-    """`Base.observe` of an optimizer that needs one gradient."""
-    return gradient(x)
-
-
-@struct
-class Plain:
-    """SGD: no statistics."""
-
-    points = 1
-
-    def init(self, x: Params, g: Params) -> tuple[()]:
-        return ()
-
-    def direction(self, gradient: Gradient, y: Params, statistics: tuple[()]) -> Params:
-        return gradient(y)
-
-    observe = gradient_at_x
-
-    def update(self, observed: Params, x: Params, statistics: tuple[()]) -> tuple[()]:
-        return ()
-
-
-@struct
-class Momentum:
-    r"""Momentum: :math:`U = V = (1-\beta)g + \beta m`, with :math:`m_0 = 0`."""
-
-    points = 1
-    momentum: float | Scalar = 0.9
-
-    def __post_init__(self) -> None:
-        checks.between("momentum", self.momentum, 0, 1)
-
-    def init(self, x: Params, g: Params) -> Params:
-        return trees.zeros_like(x)
-
-    def direction(self, gradient: Gradient, y: Params, statistics: Params) -> Params:
-        return _mixed(self.momentum, statistics, gradient(y))
-
-    observe = gradient_at_x
-
-    def update(self, observed: Params, x: Params, statistics: Params) -> Params:
-        return _mixed(self.momentum, statistics, observed)
-
-
-class AdamStatistics(NamedTuple):
-    """Running means of the gradient and of its square, coordinate by coordinate."""
-
-    m: Params
-    v: Params
-
-
-@struct
-class Adam:
-    r"""Adam: :math:`U = ((1-\beta_1)g + \beta_1 m)/(\sqrt v + \epsilon)`, where V updates m and v.
-
-    No bias correction, and v stays as it was during the local steps. The paper leaves :math:`v_0` open; with 0 the
-    first round would divide by :math:`\epsilon` alone, so we begin as FedAdam does, at :math:`m_0 = 0` and :math:`v_0
-    = \epsilon^2`.
-    """
-
-    points = 1
-    momentum: float | Scalar = 0.9
-    square_momentum: float | Scalar = 0.99
-    epsilon: float | Scalar = 1e-3
-
-    def __post_init__(self) -> None:
-        checks.between("momentum", self.momentum, 0, 1)
-        checks.between("square_momentum", self.square_momentum, 0, 1)
-        checks.positive("epsilon", self.epsilon)
-
-    def init(self, x: Params, g: Params) -> AdamStatistics:
-        v = jax.tree.map(lambda leaf: jnp.full_like(leaf, jnp.asarray(self.epsilon, leaf.dtype) ** 2), x)
-        return AdamStatistics(trees.zeros_like(x), v)
-
-    def direction(self, gradient: Gradient, y: Params, statistics: AdamStatistics) -> Params:
-        scaled = lambda u, v: u / (jnp.sqrt(v) + jnp.asarray(self.epsilon, v.dtype))
-        return jax.tree.map(scaled, _mixed(self.momentum, statistics.m, gradient(y)), statistics.v)
-
-    observe = gradient_at_x
-
-    def update(self, observed: Params, x: Params, statistics: AdamStatistics) -> AdamStatistics:
-        squares = jax.tree.map(jnp.square, observed)
-        return AdamStatistics(
-            _mixed(self.momentum, statistics.m, observed), _mixed(self.square_momentum, statistics.v, squares)
-        )
-
-
-class RecursiveStatistics(NamedTuple):
-    """The last estimate and the point it belongs to."""
-
-    g: Params
-    x_prev: Params
-
-
-@struct
-class Recursive:
-    r"""Momentum variance reduction for MimeLite: :math:`U = \nabla f_i(y) + (1-p)(g_{k-1} - \nabla f_i(x_{k-1}))`.
-
-    V is the estimator of SPAM, :math:`g_k = \nabla f_S(x_k) + (1-p)(g_{k-1} - \nabla f_S(x_{k-1}))`, whose client part
-    :math:`\nabla f_i(x_k) - (1-p)\nabla f_i(x_{k-1})` is what is observed. In the first round :math:`x_{-1} = x_0`.
-    """
-
-    points = 2
-    fresh_weight: float | Scalar
-
-    def init(self, x: Params, g: Params) -> RecursiveStatistics:
-        return RecursiveStatistics(g, x)
-
-    def direction(self, gradient: Gradient, y: Params, statistics: RecursiveStatistics) -> Params:
-        return trees.axpy(1 - self.fresh_weight, statistics.g, self.observe(gradient, y, statistics))
-
-    def observe(self, gradient: Gradient, x: Params, statistics: RecursiveStatistics) -> Params:
-        return trees.axpy(self.fresh_weight - 1, gradient(statistics.x_prev), gradient(x))
-
-    def update(self, observed: Params, x: Params, statistics: RecursiveStatistics) -> RecursiveStatistics:
-        return RecursiveStatistics(trees.axpy(1 - self.fresh_weight, statistics.g, observed), x)
-
-
-def _mixed(old_share: Any, old: Params, new: Params) -> Params:
-    return trees.axpy(old_share, old, trees.scale(1 - old_share, new))
 
 
 class MimeState(NamedTuple):
@@ -318,121 +168,6 @@ def mime_mvr(
     return Factored(estimator, solver, gamma, start, movers="average", cohort_size=cohort_size, name="mime_mvr")
 
 
-class LiteReply(NamedTuple):
-    """The move of a client's model, and what it observed at the server's point."""
-
-    moved: Params
-    observed: Params
-
-
-@struct
-class MimeLite:
-    """MimeLite. Use `mime_lite` or `mime_lite_mvr` to build it."""
-
-    base: Base
-    local_rate: Schedule
-    server_step_size: Schedule
-    start: Start
-    cohort_size: int = static()
-    local_steps: int = static()
-    name: str = static(kw_only=True)
-
-    def __post_init__(self) -> None:
-        checks.whole("cohort_size", self.cohort_size, 1)
-        checks.whole("local_steps", self.local_steps, 1)
-
-    def init(self, params: Params, key: Key[Array, ""], fed: Federation) -> MimeState:
-        return MimeState(params, self.base.init(params, self.start(params, key, fed)), jnp.zeros((), jnp.int32))
-
-    def round(self, state: MimeState, key: Key[Array, ""], fed: Federation) -> tuple[MimeState, RateInfo]:
-        x, s, eta = state.x, state.statistics, self.local_rate(state.k)
-
-        cohort = fed.sample(key, self.cohort_size)
-        reply = fed.mean(cohort, self.train, x=x, statistics=s, local_rate=eta)
-
-        s = self.base.update(reply.observed, x, s)
-        x = trees.axpy(self.server_step_size(state.k), reply.moved, x)
-        gradients = cohort.size * self.base.points * (self.local_steps + 1)
-        return MimeState(x, s, state.k + 1), RateInfo(eta, gradients)
-
-    @on_client
-    def train(self, oracle: Oracle, key: Key[Array, ""], *, x: Params, statistics: Any, local_rate: Any) -> LiteReply:
-        gradient = jax.grad(oracle)
-
-        def step(j: Any, y: Params) -> Params:
-            own_key = jax.random.fold_in(key, j)
-            direction = self.base.direction(lambda y: gradient(y, own_key), y, statistics)
-            return trees.axpy(-local_rate, direction, y)
-
-        moved = trees.subtract(lax.fori_loop(0, self.local_steps, step, x), x)
-        return LiteReply(moved, self.base.observe(lambda x: gradient(x, None), x, statistics))
-
-    params, client_state = current_x, no_memory
-
-
-def mime_lite(
-    cohort_size: int,
-    local_steps: int,
-    local_rate: ScheduleLike,
-    *,
-    base: Base | None = None,
-    server_step_size: ScheduleLike = 1.0,
-) -> MimeLite:
-    r"""MimeLite: Mime without the correction, so that one exchange suffices.
-
-    .. math:: y_i \leftarrow y_i - \eta_k\,U(\nabla f_i(y_i);\ s), \qquad
-        s \leftarrow V\Bigl(\frac1B\sum_{i\in S_k}\nabla f_i(x_k),\ s\Bigr)
-
-    d floats and s down, 2d up for each client, no state on clients. Each local step sees a minibatch of its own. With
-    SGD it is FedAvg, and like FedAvg it has a biased fixed point for m > 1.
-
-    Arguments: as `mime`.
-
-    Karimireddy et al.: Mime, 2021, arXiv:2008.03606, Algorithm 1.
-
-    >>> mime_lite(10, 5, 0.05, base=Momentum(0.5)).base.momentum
-    0.5
-    """
-    return MimeLite(
-        base=Plain() if base is None else base,
-        local_rate=positive_schedule(local_rate, "local_rate"),
-        server_step_size=positive_schedule(server_step_size, "server_step_size"),
-        start=Zero(),
-        cohort_size=cohort_size,
-        local_steps=local_steps,
-        name="mime_lite",
-    )
-
-
-def mime_lite_mvr(
-    cohort_size: int,
-    local_steps: int,
-    local_rate: ScheduleLike,
-    fresh_weight: float,
-    *,
-    server_step_size: ScheduleLike = 1.0,
-    start: StartLike = "cohort",
-) -> MimeLite:
-    r"""MimeLite with momentum variance reduction: the old estimate, corrected on each client and at each local step.
-
-    .. math:: y_i \leftarrow y_i - \eta_k\bigl(\nabla f_i(y_i) + (1-p)(g_{k-1} - \nabla f_i(x_{k-1}))\bigr)
-
-    One exchange, 3d floats down (:math:`x_k, x_{k-1}, g_{k-1}`) and 2d up for each client. In round 0
-    :math:`x_{-1} = x_0` and :math:`g_{-1}` is the start.
-
-    Arguments: as `mime_mvr`, but the fresh weight is one number, and the local rate may be a schedule.
-
-    Karimireddy et al.: Mime, 2021, arXiv:2008.03606.
-
-    >>> mime_lite_mvr(10, 5, 0.05, 0.2).base.fresh_weight
-    0.2
-    """
-    checks.between("fresh_weight", fresh_weight, 0, 1, open_low=True)
-    plain = mime_lite(cohort_size, local_steps, local_rate, server_step_size=server_step_size)
-    start = start_from(start, cohort_size)
-    return dataclasses.replace(plain, base=Recursive(fresh_weight), start=start, name="mime_lite_mvr")
-
-
 def _adam_grid(scales: Scales) -> list[Mapping[str, Any]]:
     # the length of Adam's steps is their rate, on the scale of x itself
     return settings(local_rate=(0.001, 0.003, 0.01, 0.03, 0.1, 0.3), local_steps=(1, 5), base=(Adam(),))
@@ -456,14 +191,3 @@ register("mime_mvr", Method(
     name="MimeMVR", build=mime_mvr, example={**_EXAMPLE, "fresh_weight": 0.2}, similarity="yes", estimator="MVR",
     oracle="m steps", phases=2, up=Cost(2), down=Cost(3), grid=recursive_grid, reference=_REFERENCE,
 ))  # fmt: skip
-
-
-for _key, _name, _build, _more, _down, _grid in (
-    ("mime_lite", "MimeLite, momentum", mime_lite, {"base": Momentum(0.5)}, Cost(2),
-     with_fixed(local_grid, base=Momentum())),
-    ("mime_lite_mvr", "MimeLiteMVR", mime_lite_mvr, {"fresh_weight": 0.2}, Cost(3), recursive_grid),
-):  # fmt: skip
-    register(_key, Method(
-        name=_name, build=_build, example={**_EXAMPLE, "local_steps": 3, **_more}, similarity="partly", up=Cost(2),
-        down=_down, estimator="server statistics", oracle="m steps", exact=False, grid=_grid, reference=_REFERENCE,
-    ))  # fmt: skip

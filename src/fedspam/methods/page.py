@@ -1,4 +1,4 @@
-"""PAGE and SARAH: steps along a recursion that some rounds restart from the exact gradient; SABER: a prox around it."""
+"""PAGE and SARAH: server steps along a recursion that some rounds restart from the exact gradient."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -8,12 +8,11 @@ from jaxtyping import Array, Integer
 
 from fedspam._internal import checks
 from fedspam._internal.trees import struct
-from fedspam.methods._grids import coin_chances, coin_grid, settings
+from fedspam.methods._grids import coin_chances, settings
 from fedspam.methods._registry import Cost, Method, Scales, register
 from fedspam.methods._template import Factored
 from fedspam.methods.estimators import PAGE, probability_schedule
 from fedspam.methods.schedules import ScheduleLike, step_size_schedule
-from fedspam.solvers import LBFGS, Exact, LocalSolver
 
 
 @struct
@@ -80,65 +79,6 @@ def sarah(cohort_size: int, step_size: ScheduleLike, period: int) -> Factored:
     return Factored(estimator, None, gamma, movers="server", cohort_size=cohort_size, name="sarah")
 
 
-def saber(
-    cohort_size: int, step_size: ScheduleLike, probability: ScheduleLike, *, solver: LocalSolver = LBFGS()
-) -> Factored:
-    r"""SABER as it is analyzed: a coin asks everyone or a cohort for the estimate, one client moves.
-
-    .. math:: x_{k+1} \in \text{a-prox}(x_k, g_k, \gamma_k, \xi_k)
-
-    where :math:`g_k` is the estimate of `page`. A round with a cohort: 2d floats down and d up for each of its
-    clients, then 2d and d for the one that moves. A round with everyone: d and d for each. No state on clients, no
-    noise floor, but some rounds need all clients. Theory (derived from descent and PAGE's error, as the paper's own
-    constants are not public): :math:`\gamma \le \min\{1/(4\delta), \sqrt{pB/(24(1-p))}/\delta\}`, :math:`p = B/n`.
-
-    Arguments:
-        cohort_size: B.
-        step_size: :math:`\gamma_k`: a number, one value per round, or a schedule.
-        probability: p, likewise, in [0, 1].
-        solver: how the prox client answers.
-
-    Mishchenko, Li, Fan, Venieris: Federated learning under second-order data heterogeneity, 2023,
-    OpenReview jkhVrIllKg.
-
-    >>> from fedspam.problems import progress
-    >>> progress(saber(5, step_size=1.0, probability=0.25, solver=Exact()), rounds=40) < 0.01
-    True
-    """
-    estimator, gamma = PAGE(probability_schedule(probability)), step_size_schedule(step_size)
-    return Factored(estimator, solver, gamma, movers="one", cohort_size=cohort_size, name="saber")
-
-
-def saber_partial(
-    cohort_size: int,
-    many: int,
-    step_size: ScheduleLike,
-    probability: ScheduleLike,
-    *,
-    solver: LocalSolver = LBFGS(),
-) -> Factored:
-    r"""SABER as its paper runs it: `many` clients stand for all, and the proxes of the cohort are averaged.
-
-    .. math:: x_{k+1} = \frac1B\sum_{i\in S_k} x^i, \qquad x^i \in \text{a-prox}(x_k, g_k, \gamma_k, i)
-
-    A round with a cohort: 4d floats down and 2d up for each of its clients. A heuristic: each restart brings an error
-    :math:`\sigma^2` / many, and the average needs :math:`f(\frac1B\sum x^i) \le \frac1B\sum f(x^i)`.
-
-    Arguments:
-        cohort_size: B.
-        many: number of clients that stand for everyone.
-        step_size, probability, solver: as `saber`.
-
-    Mishchenko, Li, Fan, Venieris 2023, OpenReview jkhVrIllKg.
-
-    >>> from fedspam.problems import progress
-    >>> progress(saber_partial(5, 15, step_size=1.0, probability=0.25, solver=Exact()), rounds=40) < 0.1
-    True
-    """
-    estimator, gamma = PAGE(probability_schedule(probability), many=many), step_size_schedule(step_size)
-    return Factored(estimator, solver, gamma, movers="average", cohort_size=cohort_size, name="saber_partial")
-
-
 def _page_grid(scales: Scales) -> list[Mapping[str, Any]]:
     unit = 1 / scales.smoothness
     return settings(step_size=[c * unit for c in (0.1, 0.3, 1.0, 1.8)], probability=coin_chances(scales))
@@ -157,22 +97,4 @@ for _key, _name, _build, _example, _grid, _reference in (
     register(_key, Method(
         name=_name, build=_build, example={"cohort_size": 4, "step_size": 0.5, **_example}, similarity="partly",
         partial="partly", estimator=_name, down=Cost(2), coin="no", grid=_grid, reference=_reference,
-    ))  # fmt: skip
-
-
-def _partial_grid(scales: Scales) -> list[Mapping[str, Any]]:
-    many = max(scales.cohort, scales.clients // 2)
-    return [{**setting, "many": many} for setting in coin_grid(scales)]
-
-
-for _key, _name, _build, _more, _oracle, _up, _down in (
-    ("saber", "SABER", saber, {}, "prox, one client", Cost(1, 1), Cost(2, 2)),
-    ("saber_partial", "SABER, partial", saber_partial, {"many": 8}, "a-prox, all", Cost(2), Cost(4)),
-):
-    register(_key, Method(
-        name=_name, build=_build, similarity="yes", partial="partly" if _build is saber else "yes", nonsmooth="yes",
-        example={"cohort_size": 4, "step_size": 1.0, "probability": 0.3, "solver": Exact(), **_more},
-        nonconvex="yes" if _build is saber else "partly", estimator="PAGE", oracle=_oracle, phases=2, up=_up,
-        down=_down, coin="no", exact=_build is saber, grid=coin_grid if _build is saber else _partial_grid,
-        reference="Mishchenko, Li, Fan, Venieris 2023, OpenReview jkhVrIllKg",
     ))  # fmt: skip

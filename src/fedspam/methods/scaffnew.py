@@ -1,9 +1,8 @@
-"""ScaffNew (ProxSkip) and FedRed: local steps whose number a coin decides, corrected on each client."""
+"""ScaffNew (ProxSkip): local steps whose number a coin decides."""
 
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Integer, Key
 
@@ -11,10 +10,10 @@ from fedspam._internal import checks, prng, trees
 from fedspam._internal.trees import Params, Scalar, static, struct
 from fedspam.clients import Oracle
 from fedspam.federation import Federation, on_client
-from fedspam.methods._algorithm import current_x, no_memory
-from fedspam.methods._grids import settings, with_fixed
-from fedspam.methods._local import PointState, StepsInfo, descend, gradient, until_heads
-from fedspam.methods._registry import Cost, Method, Scales, register
+from fedspam.methods._algorithm import current_x
+from fedspam.methods._grids import settings
+from fedspam.methods._local import PointState, StepsInfo, descend, until_heads
+from fedspam.methods._registry import Method, Scales, register
 
 
 class ScaffNewMemory(NamedTuple):
@@ -95,84 +94,6 @@ def scaffnew(local_rate: float, probability: float) -> ScaffNew:
     return ScaffNew(local_rate=local_rate, probability=probability)
 
 
-@struct
-class FedRed:
-    """FedRed with the gradients at the server's point as controls. Use `fedred` to build it."""
-
-    local_rate: float | Scalar
-    regularization: float | Scalar
-    probability: float | Scalar
-    model: str = static(default="average")
-    name: str = static(default="fedred")
-
-    def __post_init__(self) -> None:
-        checks.positive("local_rate", self.local_rate, "try 1 / L")
-        checks.between("regularization", self.regularization, 0, float("inf"), remedy="try delta")
-        checks.between("probability", self.probability, 0, 1, open_low=True, remedy="try delta / L")
-        checks.one_of("model", self.model, ("average", "one"))
-
-    def init(self, params: Params, key: Key[Array, ""], fed: Federation) -> PointState:
-        return PointState(x=params, k=jnp.zeros((), jnp.int32))
-
-    def round(self, state: PointState, key: Key[Array, ""], fed: Federation) -> tuple[PointState, StepsInfo]:
-        steps = until_heads(prng.fold_name(key, "coin"), self.probability)
-        everyone = fed.everyone(key)
-        g = fed.mean(everyone, self.gradient, x=state.x)
-        movers = everyone if self.model == "average" else everyone.one(key)
-        x = fed.mean(movers, self.train, x=state.x, g=g, steps=steps)
-        return PointState(x, state.k + 1), StepsInfo(steps, everyone.size + movers.size * (1 + steps))
-
-    gradient = gradient
-
-    @on_client
-    def train(self, oracle: Oracle, key: Key[Array, ""], *, x: Params, g: Params, steps: Integer[Array, ""]) -> Params:
-        eta, pull = self.local_rate, self.regularization
-        shift = trees.subtract(g, jax.grad(oracle)(x, None))
-        return descend(oracle, key, x, steps=steps, local_rate=eta / (1 + eta * pull), shift=shift, pull=pull)
-
-    params, client_state = current_x, no_memory
-
-
-def fedred(
-    local_rate: float, regularization: float, probability: float, *, control: str = "gradient", model: str = "average"
-) -> FedRed | ScaffNew:
-    r"""FedRed: gradient steps regularized both to the last local point and to the server's point.
-
-    .. math::
-        y_i &\leftarrow \frac{y_i/\eta + \lambda x_k + h_i - \nabla f_i(y_i)}{1/\eta + \lambda}
-        \quad\text{(from } x_k\text{, until a coin of probability p shows heads)} \\
-        h_i &= \nabla f_i(x_k) - \nabla f(x_k), \qquad x_{k+1} = \frac1n\sum_i y_i
-
-    These are gradient steps on SPAM's surrogate with :math:`1/\gamma = \lambda` and the exact gradient. Two exchanges
-    with all n clients, 2d floats down and 2d up for each, no state on clients. With :math:`\lambda \approx \delta`,
-    :math:`\eta \approx 1/L` and :math:`p \approx \delta/L` it takes :math:`O(\delta F/\epsilon)` communications and
-    :math:`O(LF/\epsilon)` local gradients. As in the authors' code, all clients take the same number of steps and
-    begin them at :math:`x_k`.
-
-    Arguments:
-        local_rate: :math:`\eta`.
-        regularization: :math:`\lambda`.
-        probability: p in (0, 1].
-        control: 'gradient' is the above; 'memory' is the paper's second control, :math:`h_i \leftarrow h_i +
-            (p/\eta)(x_{k+1} - y_i)`, first 0: one exchange, d floats down and d up, and 2d numbers on each client. With
-            :math:`\lambda = 0` that is ScaffNew.
-        model: 'average', or the model of 'one' random client, which the theory needs where f is not convex; then only
-            that client moves. It needs control='gradient'.
-
-    Jiang, Rodomanov, Stich: Federated optimization with doubly regularized drift correction, 2024, arXiv:2404.08447.
-
-    >>> from fedspam.problems import progress
-    >>> progress(fedred(0.1, 0.1, 0.1), rounds=20) < 0.01
-    True
-    """
-    checks.one_of("control", control, ("gradient", "memory"))
-    if control == "gradient":
-        return FedRed(local_rate, regularization, probability, model=model)
-    if model != "average":
-        raise ValueError(f"model = {model!r} needs control='gradient': remembered controls need every client's steps")
-    return ScaffNew(local_rate, probability, regularization, name="fedred_memory")
-
-
 def _grid(scales: Scales) -> list[Mapping[str, Any]]:
     return settings(local_rate=[c / scales.smoothness for c in (0.3, 0.6, 0.9)], probability=(0.03, 0.1, 0.3, 1.0))
 
@@ -181,28 +102,4 @@ register("scaffnew", Method(
     name="ScaffNew", build=scaffnew, example={"local_rate": 0.7, "probability": 0.4}, partial="no", stateless="no",
     nonconvex="no", estimator="dual", oracle="random m steps", grid=_grid,
     reference="Mishchenko, Malinovsky, Stich, Richtárik 2022, arXiv:2202.09357",
-))  # fmt: skip
-
-
-def _fedred_grid(scales: Scales) -> list[Mapping[str, Any]]:
-    ratio = scales.delta / scales.smoothness
-    return settings(
-        local_rate=[c / scales.smoothness for c in (0.5, 0.9)],
-        regularization=[a * scales.delta for a in (0.3, 1.0, 3.0)],
-        probability=[min(1.0, b * ratio) for b in (1.0, 3.0)],
-    )
-
-
-_EXAMPLE = {"local_rate": 0.7, "regularization": 0.1, "probability": 0.3}
-_REFERENCE = "Jiang, Rodomanov, Stich 2024, arXiv:2404.08447"
-
-register("fedred", Method(
-    name="FedRed", build=fedred, example=_EXAMPLE, similarity="yes", partial="no", estimator="exact",
-    oracle="random m steps", phases=2, up=Cost(2), down=Cost(2), grid=_fedred_grid, reference=_REFERENCE,
-))  # fmt: skip
-
-register("fedred_memory", Method(
-    name="FedRed, remembered controls", build=fedred, example={**_EXAMPLE, "control": "memory"}, similarity="yes",
-    partial="no", stateless="no", estimator="dual", oracle="random m steps", reference=_REFERENCE,
-    grid=with_fixed(_fedred_grid, control="memory"),
 ))  # fmt: skip

@@ -1,4 +1,4 @@
-"""MVR on the server, and STORM, STORM+ and META-STORM, whose step size and fresh weight adapt to the gradients."""
+"""STORM, STORM+ and META-STORM: MVR on the server, whose step size and fresh weight follow from what it observes."""
 
 from collections.abc import Mapping
 from typing import Any, NamedTuple, Protocol
@@ -11,12 +11,9 @@ from fedspam._internal import checks, trees
 from fedspam._internal.trees import Params, Scalar, static, struct
 from fedspam.clients import Oracle
 from fedspam.federation import Federation, on_client
-from fedspam.methods._algorithm import StartLike, current_x, no_memory, start_from
-from fedspam.methods._grids import server_step_grid, settings
+from fedspam.methods._algorithm import current_x, no_memory
+from fedspam.methods._grids import server_step_grid
 from fedspam.methods._registry import Cost, Method, Scales, register
-from fedspam.methods._template import Factored
-from fedspam.methods.estimators import MVR
-from fedspam.methods.schedules import ScheduleLike, fresh_weight_schedule, step_size_schedule
 
 
 class Seen(NamedTuple):
@@ -236,44 +233,6 @@ def meta_storm(
     return Storm(MetaStormRule(step_size, a, b, exponent), cohort_size=cohort_size, name="meta_storm")
 
 
-def mvr(
-    cohort_size: int,
-    step_size: ScheduleLike,
-    fresh_weight: ScheduleLike,
-    *,
-    start: StartLike = "cohort",
-    scale: float | None = None,
-    first: str = "given",
-) -> Factored:
-    r"""MVR (STORM with given parameters) on the server: what SPAM-PP is without its prox.
-
-    .. math::
-        g_k &= (1-p_k)\,g_{k-1} + \frac1B\sum_{i\in S_k}\bigl(\nabla f_i(x_k) - (1-p_k)\nabla f_i(x_{k-1})\bigr) \\
-        x_{k+1} &= x_k - \gamma_k g_k
-
-    One exchange per round: 2d floats down and d up for each client of the cohort, no state on clients. With
-    :math:`\gamma \le 1/(L + \delta\sqrt{2/(pB)})` the mean of :math:`\mathbb E\|\nabla f(x_k)\|^2` over K rounds is at
-    most :math:`2F/(\gamma K) + e_0/(pK) + 2p\sigma^2/B`: similarity helps the estimator, but the step size is still
-    limited by L. (The bound is derived, from descent with weight :math:`\gamma/2p` on the estimator's error; the
-    original theorem assumes smooth :math:`f_\xi` instead of similarity.)
-
-    Arguments:
-        cohort_size: B.
-        step_size: :math:`\gamma_k`: a number, one value per round, or a schedule.
-        fresh_weight: :math:`p_k`, likewise, in (0, 1]. 1 is SGD, towards 0 it is SARAH without restarts.
-        start, scale, first: as `spam_pp`.
-
-    Cutkosky, Orabona: Momentum-based variance reduction in non-convex SGD, 2019, arXiv:1905.10018.
-
-    >>> from fedspam.problems import progress
-    >>> progress(mvr(10, step_size=0.1, fresh_weight=0.2), rounds=100, clients=50) < 0.1
-    True
-    """
-    estimator, gamma = MVR(fresh_weight_schedule(fresh_weight), scale, first=first), step_size_schedule(step_size)
-    start = start_from(start, cohort_size)
-    return Factored(estimator, None, gamma, start, movers="server", cohort_size=cohort_size, name="mvr")
-
-
 def _storm_grid(scales: Scales) -> list[Mapping[str, Any]]:
     L = scales.smoothness
     return [{"kappa": kappa / L, "c": c * L**2} for kappa in (0.1, 0.3, 1.0, 3.0) for c in (0.3, 3.0, 30.0)]
@@ -289,13 +248,3 @@ for _key, _name, _build, _example, _grid, _reference in (
         name=_name, build=_build, example={"cohort_size": 4, **_example}, estimator="MVR, adaptive", up=Cost(2),
         down=Cost(2), grid=_grid, reference=_reference,
     ))  # fmt: skip
-
-
-def _mvr_grid(scales: Scales) -> list[Mapping[str, Any]]:
-    return settings(step_size=[c / scales.smoothness for c in (0.1, 0.3, 1.0, 1.8)], fresh_weight=(0.1, 0.3, 0.9))
-
-
-register("mvr", Method(
-    name="MVR", build=mvr, example={"cohort_size": 4, "step_size": 0.5, "fresh_weight": 0.2}, similarity="partly",
-    estimator="MVR", down=Cost(2), grid=_mvr_grid, reference="Cutkosky, Orabona 2019, arXiv:1905.10018",
-))  # fmt: skip

@@ -1,4 +1,4 @@
-"""SVRP, SVRS and AccSVRS: a prox corrected at an anchor whose exact gradient is known, plain and accelerated."""
+"""SVRP and its Catalyst form: a prox corrected at an anchor whose exact gradient a coin renews."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -9,14 +9,13 @@ import jax.numpy as jnp
 from jaxtyping import Array, Key
 
 from fedspam._internal import checks, trees
-from fedspam._internal.trees import Params, Scalar, static, struct
+from fedspam._internal.trees import Params, static, struct
 from fedspam.clients import Oracle
 from fedspam.federation import Federation, on_client
 from fedspam.methods._algorithm import Move, ProxInfo, current_x, no_memory
 from fedspam.methods._grids import coin_grid, settings
 from fedspam.methods._registry import Cost, Method, Scales, register
-from fedspam.methods._template import Factored, FactoredState
-from fedspam.methods.estimators import SVRG, Anchor, anchor_at, coin, gradient, probability_schedule
+from fedspam.methods.estimators import Anchor, anchor_at, coin, gradient, probability_schedule
 from fedspam.methods.schedules import Schedule, ScheduleLike, step_size_schedule
 from fedspam.solvers import LBFGS, Exact, LocalSolver
 
@@ -169,124 +168,6 @@ def catalyzed_svrp(
     return dataclasses.replace(plain, catalyst=Catalyst(pull, convexity, period), name="catalyzed_svrp")
 
 
-def svrs(
-    cohort_size: int, step_size: ScheduleLike, probability: ScheduleLike, *, solver: LocalSolver = LBFGS()
-) -> Factored:
-    r"""SVRS: gradients from all clients, the prox always from the delegate, client 0.
-
-    .. math::
-        g_k &= \nabla f(w) + \nabla f_S(x_k) - \nabla f_S(w), \qquad
-            w = x_k \text{ with probability } p, \text{ and in round } 0 \\
-        x_{k+1} &\approx \arg\min_y f_0(y) + \langle g_k - \nabla f_0(x_k), y\rangle + \tfrac{1}{2\gamma}\|y - x_k\|^2
-
-    A round with a cohort: 2d floats down and d up for each of its clients, then 2d and d for the delegate; when the
-    anchor moves, d and d for everyone instead of the cohort. The delegate stands for the paper's server with data of
-    its own, where those 3d floats would not travel. The paper's epochs of geometric length, each from where the last
-    ended, are these coins. Theory, for :math:`\mu`-strongly convex f whose clients may be non-convex: :math:`\gamma =
-    1/(2\sqrt n\delta)`, :math:`p = 1/n`, B = 1, :math:`O((n + \sqrt n\delta/\mu)\log 1/\epsilon)`.
-
-    Arguments:
-        cohort_size: B; 1 in the paper.
-        step_size: :math:`\gamma_k`, the paper's :math:`\theta`: a number, one value per round, or a schedule.
-        probability: p, likewise, in [0, 1].
-        solver: how the delegate answers the prox. The paper's
-            accuracy, :math:`\|\nabla\phi(y)\|^2 \le \frac{\mu}{20\gamma}\|x_k - y_*\|^2`, is tighter where
-            :math:`\gamma\mu` is small: ``LBFGS(stop=Relative(...))``.
-
-    Lin, Han, Ye, Zhang: Stochastic distributed optimization under average second-order similarity, 2023,
-    arXiv:2304.07504.
-
-    >>> from fedspam.problems import progress
-    >>> progress(svrs(2, step_size=1.0, probability=0.2, solver=Exact()), rounds=40, clients=10) < 0.01
-    True
-    """
-    estimator, gamma = SVRG(probability_schedule(probability)), step_size_schedule(step_size)
-    return Factored(estimator, solver, gamma, movers="delegate", cohort_size=cohort_size, name="svrs")
-
-
-class AccSvrsState(NamedTuple):
-    """What the server keeps: the state of SVRS, and the slow sequence z."""
-
-    inner: FactoredState
-    z: Params
-
-
-@struct
-class AccSvrs:
-    """AccSVRS. Use `acc_svrs` to build it."""
-
-    inner: Factored
-    mixing: float | Scalar  # tau
-    convexity: float | Scalar  # mu
-    length: float | Scalar  # alpha
-    name: str = static(default="acc_svrs")
-
-    def init(self, params: Params, key: Key[Array, ""], fed: Federation) -> AccSvrsState:
-        return AccSvrsState(self.inner.init(params, key, fed), params)
-
-    def round(self, state: AccSvrsState, key: Key[Array, ""], fed: Federation) -> tuple[AccSvrsState, ProxInfo]:
-        inner, k, svrg = state.inner, state.inner.k, self.inner.estimator
-        assert isinstance(svrg, SVRG)
-        anchor: Anchor = inner.estimate.memory
-        p, gamma = svrg.probability(k), self.inner.step_size(k)
-
-        # the coin that SVRG is about to throw: heads ends an epoch, whose last point is y
-        ends, y, bend = coin(svrg.probability, key, k), inner.x, 0.5 * self.convexity * self.length
-        slope = trees.scale(p / gamma, trees.subtract(anchor.x, y))
-        z = trees.axpy(bend, y, trees.axpy(-self.length, slope, state.z))
-        z = trees.where(ends, trees.divide(z, 1 + bend), state.z)
-        x = trees.where(ends, trees.axpy(self.mixing, z, trees.scale(1 - self.mixing, y)), y)
-
-        inner, info = self.inner.round(inner._replace(x=x), key, fed)
-        return AccSvrsState(inner, z), info
-
-    def params(self, state: AccSvrsState) -> Params:
-        return state.inner.x
-
-    client_state = no_memory
-
-
-def acc_svrs(
-    cohort_size: int,
-    step_size: float,
-    probability: float,
-    mixing: float,
-    convexity: float,
-    *,
-    length: float | None = None,
-    solver: LocalSolver = LBFGS(),
-) -> AccSvrs:
-    r"""AccSVRS: epochs of SVRS, accelerated from the outside as in Katyusha X.
-
-    .. math::
-        w_{t+1} &= \tau z_t + (1-\tau)\,y_t, \qquad y_{t+1} = \text{an epoch of SVRS from } w_{t+1} \\
-        G_{t+1} &= \tfrac{p}{\gamma}(w_{t+1} - y_{t+1}), \qquad
-            z_{t+1} = \frac{z_t + \frac12\mu\alpha\,y_{t+1} - \alpha G_{t+1}}{1 + \frac12\mu\alpha}
-
-    The costs are those of `svrs`. Theory: :math:`\gamma = 1/(2\sqrt n\delta)`, :math:`p = 1/n`,
-    :math:`\tau = \frac14 n^{1/4}\sqrt{\mu/\delta}`, :math:`O((n + n^{3/4}\sqrt{\delta/\mu})\log 1/\epsilon)` contacts.
-    The paper's :math:`\alpha` could not be checked; :math:`\alpha = \gamma/(2p\tau)` follows from matching Katyusha X,
-    where an epoch is one step of length :math:`\gamma/p`.
-
-    Arguments:
-        cohort_size, step_size, probability, solver: as `svrs`.
-        mixing: :math:`\tau` in (0, 1].
-        convexity: :math:`\mu`, of f; may be 0.
-        length: :math:`\alpha`; None for :math:`\gamma/(2p\tau)`.
-
-    Lin, Han, Ye, Zhang 2023, arXiv:2304.07504.
-
-    >>> from fedspam.problems import progress
-    >>> progress(acc_svrs(2, 1.0, 0.2, mixing=0.5, convexity=1.0, solver=Exact()), rounds=60, clients=10) < 0.01
-    True
-    """
-    checks.between("mixing", mixing, 0, 1, open_low=True)
-    checks.between("convexity", convexity, 0, jnp.inf)
-    checks.between("probability", probability, 0, 1, open_low=True)
-    inner = svrs(cohort_size, step_size, probability, solver=solver)
-    return AccSvrs(inner, mixing, convexity, step_size / (2 * probability * mixing) if length is None else length)
-
-
 def _grid(scales: Scales) -> list[Mapping[str, Any]]:
     return coin_grid(scales._replace(cohort=1))
 
@@ -306,21 +187,4 @@ for _key, _name, _build, _more, _build_grid in (
         name=_name, build=_build, example={"step_size": 2.0, "probability": 0.1, "solver": Exact(), **_more},
         similarity="yes", partial="partly", nonsmooth="yes", nonconvex="no", estimator="SVRG", oracle="prox",
         down=Cost(3), coin="no", grid=_build_grid, reference="Khaled, Jin 2022, arXiv:2209.02257",
-    ))  # fmt: skip
-
-
-def _accelerated_grid(scales: Scales) -> list[Mapping[str, Any]]:
-    sizes, p = [c / scales.delta for c in (0.1, 0.3, 1.0, 3.0)], min(1.0, scales.cohort / scales.clients)
-    return settings(step_size=sizes, probability=(p,), mixing=(0.1, 0.3, 0.9), convexity=(0.0,))
-
-
-for _key, _name, _build, _more, _build_grid in (
-    ("svrs", "SVRS", svrs, {}, coin_grid),
-    ("acc_svrs", "AccSVRS", acc_svrs, {"mixing": 0.5, "convexity": 0.25}, _accelerated_grid),
-):
-    register(_key, Method(
-        name=_name, build=_build, similarity="yes", partial="partly", nonsmooth="yes", nonconvex="no",
-        example={"cohort_size": 2, "step_size": 2.0, "probability": 0.2, "solver": Exact(), **_more}, estimator="SVRG",
-        oracle="prox, delegate", phases=2, up=Cost(1, 1), down=Cost(2, 2), coin="no", grid=_build_grid,
-        reference="Lin, Han, Ye, Zhang 2023, arXiv:2304.07504",
     ))  # fmt: skip

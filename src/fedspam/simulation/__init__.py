@@ -1,12 +1,8 @@
 """Simulations: any number of rounds, seeds and step sizes in one compiled program, recorded and resumable."""
 
-from fedspam.simulation.evaluation import Evaluation as Evaluation
-from fedspam.simulation.evaluation import Named as Named
+from fedspam.simulation.evaluation import Evaluation as Evaluation, Named as Named
 from fedspam.simulation.host_data import Stored as Stored
 from fedspam.simulation.records import Keep as Keep
-from fedspam.simulation.run import Run as Run
-from fedspam.simulation.run import restore as restore
-from fedspam.simulation.run import simulate as simulate
-from fedspam.simulation.stopping import Target as Target
-from fedspam.simulation.stopping import Watch as Watch
+from fedspam.simulation.run import Run as Run, restore as restore, simulate as simulate
+from fedspam.simulation.stopping import Target as Target, Watch as Watch
 from fedspam.simulation.sweep import simulate_many as simulate_many

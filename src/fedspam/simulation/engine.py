@@ -10,8 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
-from jax.sharding import Mesh, NamedSharding
-from jax.sharding import PartitionSpec as Spread
+from jax.sharding import Mesh, NamedSharding, PartitionSpec as Spread
 from jaxtyping import PyTree
 
 from fedspam._internal import trees

@@ -1,31 +1,37 @@
 """The theory as code: the bounds of the theorems, their constants on given clients, and the certificates of a run."""
 
-from fedspam.theory.bounds import Bound as Bound
-from fedspam.theory.bounds import averaged_bound as averaged_bound
-from fedspam.theory.bounds import constant_bound as constant_bound
-from fedspam.theory.bounds import inexact_bound as inexact_bound
-from fedspam.theory.bounds import partial_bound as partial_bound
-from fedspam.theory.bounds import printed_fresh_weight as printed_fresh_weight
-from fedspam.theory.bounds import varying_bound as varying_bound
-from fedspam.theory.certificates import Certificates as Certificates
-from fedspam.theory.certificates import certificates as certificates
-from fedspam.theory.complexity import Promise as Promise
-from fedspam.theory.complexity import Traffic as Traffic
-from fedspam.theory.complexity import order as order
-from fedspam.theory.complexity import promise as promise
-from fedspam.theory.complexity import traffic as traffic
-from fedspam.theory.complexity import trips_needed as trips_needed
-from fedspam.theory.constants import Constants as Constants
-from fedspam.theory.constants import effective_cohort_of as effective_cohort_of
-from fedspam.theory.constants import least_fresh_weight as least_fresh_weight
-from fedspam.theory.constants import lyapunov_weight as lyapunov_weight
-from fedspam.theory.constants import premises as premises
+from fedspam.theory.bounds import (
+    Bound as Bound,
+    averaged_bound as averaged_bound,
+    constant_bound as constant_bound,
+    inexact_bound as inexact_bound,
+    partial_bound as partial_bound,
+    printed_fresh_weight as printed_fresh_weight,
+    varying_bound as varying_bound,
+)
+from fedspam.theory.certificates import Certificates as Certificates, certificates as certificates
+from fedspam.theory.complexity import (
+    Promise as Promise,
+    Traffic as Traffic,
+    order as order,
+    promise as promise,
+    traffic as traffic,
+    trips_needed as trips_needed,
+)
+from fedspam.theory.constants import (
+    Constants as Constants,
+    effective_cohort_of as effective_cohort_of,
+    least_fresh_weight as least_fresh_weight,
+    lyapunov_weight as lyapunov_weight,
+    premises as premises,
+)
 from fedspam.theory.intervals import IntervalEstimate as IntervalEstimate
-from fedspam.theory.lyapunov import drift as drift
-from fedspam.theory.lyapunov import lyapunov as lyapunov
-from fedspam.theory.measure import MeasureCost as MeasureCost
-from fedspam.theory.measure import Measurement as Measurement
-from fedspam.theory.measure import in_simulator as in_simulator
-from fedspam.theory.measure import measure as measure
-from fedspam.theory.measure import over_bytes as over_bytes
+from fedspam.theory.lyapunov import drift as drift, lyapunov as lyapunov
+from fedspam.theory.measure import (
+    MeasureCost as MeasureCost,
+    Measurement as Measurement,
+    in_simulator as in_simulator,
+    measure as measure,
+    over_bytes as over_bytes,
+)
 from fedspam.theory.observed import Observed as Observed

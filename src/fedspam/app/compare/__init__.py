@@ -14,15 +14,15 @@ from fedspam._internal.nearest import nearest
 from fedspam.app.arrival import percentiles
 from fedspam.app.compare import files
 from fedspam.app.compare.measures import MEASURES, CostSummary, Trial, best, best_of_all, cell, costs
-from fedspam.app.compare.problems import PROBLEMS as PROBLEMS
-from fedspam.app.compare.problems import Problem as Problem
-from fedspam.app.compare.problems import load as load
-from fedspam.app.compare.tuning import BUDGET as BUDGET
-from fedspam.app.compare.tuning import ComparisonPlan as ComparisonPlan
-from fedspam.app.compare.tuning import try_settings, tune
-from fedspam.app.compare.tuning import waves as waves
-from fedspam.app.folders import make_folder, write_manifest
-from fedspam.app.folders import new_folder as new_folder
+from fedspam.app.compare.problems import PROBLEMS as PROBLEMS, Problem as Problem, load as load
+from fedspam.app.compare.tuning import (
+    BUDGET as BUDGET,
+    ComparisonPlan as ComparisonPlan,
+    try_settings,
+    tune,
+    waves as waves,
+)
+from fedspam.app.folders import make_folder, new_folder as new_folder, write_manifest
 from fedspam.methods import METHODS
 from fedspam.simulation import records
 

@@ -7,8 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from jaxtyping import Float
 
-from fedspam.app.arrival import MEASURES as MEASURES
-from fedspam.app.arrival import WINDOW, arrivals, percentiles
+from fedspam.app.arrival import MEASURES as MEASURES, WINDOW, arrivals, percentiles
 
 DIVERGED = 10.0  # a run has diverged if its error ends this many times above its start
 

@@ -7,8 +7,7 @@ from rich.console import Console
 from rich.markdown import Markdown
 from rich.table import Table
 
-from fedspam.app.compare import MEASURES, ComparisonResult, compare, load, waves
-from fedspam.app.compare import sweep as sweeping
+from fedspam.app.compare import MEASURES, ComparisonResult, compare, load, sweep as sweeping, waves
 from fedspam.app.compare.options import CompareOptions
 from fedspam.app.folders import new_folder
 from fedspam.app.terminal import progress_bar

@@ -12,8 +12,7 @@ from msgspec import Struct
 from fedspam import solvers
 from fedspam._internal.trees import Params
 from fedspam.app.compare import problems
-from fedspam.app.config import Config, ConfigError, schema
-from fedspam.app.config import methods as sections
+from fedspam.app.config import Config, ConfigError, methods as sections, schema
 from fedspam.app.config.schema import name_of
 from fedspam.app.experiment.data import examples
 from fedspam.app.experiment.model import learner

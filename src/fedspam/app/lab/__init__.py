@@ -2,9 +2,7 @@
 
 from collections.abc import Callable
 
-from fedspam.app.lab.runs import LabSetting as LabSetting
-from fedspam.app.lab.runs import plane as plane
-from fedspam.app.lab.runs import race as race
+from fedspam.app.lab.runs import LabSetting as LabSetting, plane as plane, race as race
 from fedspam.app.lab.server import Server as Server
 
 

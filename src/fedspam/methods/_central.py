@@ -1,0 +1,160 @@
+"""Central optimizers, split as Mime needs them: a direction for frozen statistics, and the update of the statistics."""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple, Protocol
+
+import jax
+import jax.numpy as jnp
+
+from fedspam._internal import checks, trees
+from fedspam._internal.trees import Params, Scalar, struct
+
+Gradient = Callable[[Params], Params]
+
+
+class Base(Protocol):
+    """A central optimizer: a direction for frozen statistics, and the update of the statistics."""
+
+    @property
+    def points(self) -> int:
+        """Gradients per direction."""
+        ...
+
+    def init(self, x: Params, g: Params) -> Any:
+        """The statistics before the first round, where g is the start's gradient."""
+        ...
+
+    def direction(self, gradient: Gradient, y: Params, statistics: Any) -> Params:
+        """U: the direction of a client's step from y, given its (corrected) gradient as a function."""
+        ...
+
+    def observe(self, gradient: Gradient, x: Params, statistics: Any) -> Params:
+        """What a client sends about x; affine in its gradients."""
+        ...
+
+    def update(self, observed: Params, x: Params, statistics: Any) -> Any:
+        """V: the statistics after the mean of what the cohort observed at x."""
+        ...
+
+
+def gradient_at_x(self: Any, gradient: Gradient, x: Params, statistics: Any) -> Params:
+    """`Base.observe` of an optimizer that needs one gradient."""
+    return gradient(x)
+
+
+@struct
+class Plain:
+    """SGD: no statistics."""
+
+    points = 1
+
+    def init(self, x: Params, g: Params) -> tuple[()]:
+        return ()
+
+    def direction(self, gradient: Gradient, y: Params, statistics: tuple[()]) -> Params:
+        return gradient(y)
+
+    observe = gradient_at_x
+
+    def update(self, observed: Params, x: Params, statistics: tuple[()]) -> tuple[()]:
+        return ()
+
+
+@struct
+class Momentum:
+    r"""Momentum: :math:`U = V = (1-\beta)g + \beta m`, with :math:`m_0 = 0`."""
+
+    points = 1
+    momentum: float | Scalar = 0.9
+
+    def __post_init__(self) -> None:
+        checks.between("momentum", self.momentum, 0, 1)
+
+    def init(self, x: Params, g: Params) -> Params:
+        return trees.zeros_like(x)
+
+    def direction(self, gradient: Gradient, y: Params, statistics: Params) -> Params:
+        return _mixed(self.momentum, statistics, gradient(y))
+
+    observe = gradient_at_x
+
+    def update(self, observed: Params, x: Params, statistics: Params) -> Params:
+        return _mixed(self.momentum, statistics, observed)
+
+
+class AdamStatistics(NamedTuple):
+    """Running means of the gradient and of its square, coordinate by coordinate."""
+
+    m: Params
+    v: Params
+
+
+@struct
+class Adam:
+    r"""Adam: :math:`U = ((1-\beta_1)g + \beta_1 m)/(\sqrt v + \epsilon)`, where V updates m and v.
+
+    No bias correction, and v stays as it was during the local steps. The paper leaves :math:`v_0` open; with 0 the
+    first round would divide by :math:`\epsilon` alone, so we begin as FedAdam does, at :math:`m_0 = 0` and :math:`v_0
+    = \epsilon^2`.
+    """
+
+    points = 1
+    momentum: float | Scalar = 0.9
+    square_momentum: float | Scalar = 0.99
+    epsilon: float | Scalar = 1e-3
+
+    def __post_init__(self) -> None:
+        checks.between("momentum", self.momentum, 0, 1)
+        checks.between("square_momentum", self.square_momentum, 0, 1)
+        checks.positive("epsilon", self.epsilon)
+
+    def init(self, x: Params, g: Params) -> AdamStatistics:
+        v = jax.tree.map(lambda leaf: jnp.full_like(leaf, jnp.asarray(self.epsilon, leaf.dtype) ** 2), x)
+        return AdamStatistics(trees.zeros_like(x), v)
+
+    def direction(self, gradient: Gradient, y: Params, statistics: AdamStatistics) -> Params:
+        scaled = lambda u, v: u / (jnp.sqrt(v) + jnp.asarray(self.epsilon, v.dtype))
+        return jax.tree.map(scaled, _mixed(self.momentum, statistics.m, gradient(y)), statistics.v)
+
+    observe = gradient_at_x
+
+    def update(self, observed: Params, x: Params, statistics: AdamStatistics) -> AdamStatistics:
+        squares = jax.tree.map(jnp.square, observed)
+        return AdamStatistics(
+            _mixed(self.momentum, statistics.m, observed), _mixed(self.square_momentum, statistics.v, squares)
+        )
+
+
+class RecursiveStatistics(NamedTuple):
+    """The last estimate and the point it belongs to."""
+
+    g: Params
+    x_prev: Params
+
+
+@struct
+class Recursive:
+    r"""Momentum variance reduction for MimeLite: :math:`U = \nabla f_i(y) + (1-p)(g_{k-1} - \nabla f_i(x_{k-1}))`.
+
+    V is the estimator of SPAM, :math:`g_k = \nabla f_S(x_k) + (1-p)(g_{k-1} - \nabla f_S(x_{k-1}))`, whose client part
+    :math:`\nabla f_i(x_k) - (1-p)\nabla f_i(x_{k-1})` is what is observed. In the first round :math:`x_{-1} = x_0`.
+    """
+
+    points = 2
+    fresh_weight: float | Scalar
+
+    def init(self, x: Params, g: Params) -> RecursiveStatistics:
+        return RecursiveStatistics(g, x)
+
+    def direction(self, gradient: Gradient, y: Params, statistics: RecursiveStatistics) -> Params:
+        return trees.axpy(1 - self.fresh_weight, statistics.g, self.observe(gradient, y, statistics))
+
+    def observe(self, gradient: Gradient, x: Params, statistics: RecursiveStatistics) -> Params:
+        return trees.axpy(self.fresh_weight - 1, gradient(statistics.x_prev), gradient(x))
+
+    def update(self, observed: Params, x: Params, statistics: RecursiveStatistics) -> RecursiveStatistics:
+        return RecursiveStatistics(trees.axpy(1 - self.fresh_weight, statistics.g, observed), x)
+
+
+def _mixed(old_share: Any, old: Params, new: Params) -> Params:
+    return trees.axpy(old_share, old, trees.scale(1 - old_share, new))

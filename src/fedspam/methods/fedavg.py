@@ -1,0 +1,55 @@
+"""FedAvg, or local SGD: clients train on their own loss, the server averages their models."""
+
+from fedspam.methods._grids import few_steps_grid
+from fedspam.methods._local import positive_schedule
+from fedspam.methods._registry import Method, register
+from fedspam.methods.fedopt import Average, FedOpt, local_sgd
+from fedspam.methods.schedules import ScheduleLike
+
+
+def fedavg(
+    cohort_size: int,
+    local_steps: int,
+    local_rate: ScheduleLike,
+    *,
+    server_step_size: ScheduleLike = 1.0,
+    weighted: bool = False,
+) -> FedOpt:
+    r"""FedAvg: m steps of SGD on each client of the cohort, then the average.
+
+    .. math:: y_i \leftarrow y_i - \eta_k\nabla f_i(y_i)\ \text{(m times, from } x_k), \qquad
+        x_{k+1} = x_k + \eta_s\,\frac1B\sum_{i\in S_k}(y_i - x_k)
+
+    One exchange, d floats down and d up for each client, no state on clients. With :math:`\eta_s m\eta \lesssim 1/L`
+    it takes :math:`O(LF\zeta^2/(B\epsilon^2) + LF\zeta/\epsilon^{3/2} + LF/\epsilon)` rounds to :math:`E\|\nabla f\|^2
+    \le \epsilon`. For m > 1 and a constant step size its fixed point is not the optimum, even if all clients take
+    part: on quadratics it solves :math:`\sum_i (I - (I - \eta H_i)^m)(x - x_i^*) = 0`, with :math:`x_i^*` the
+    minimizer of client i.
+
+    Arguments:
+        cohort_size: B.
+        local_steps: m. One step and :math:`\eta_s = 1` make it SGD on the cohort.
+        local_rate: the local :math:`\eta_k`: a number, one value per round, or a schedule.
+        server_step_size: :math:`\eta_s`, likewise.
+        weighted: average by the number of examples, as McMahan et al. do; then f is the mean over examples.
+
+    McMahan, Moore, Ramage, Hampson, Agüera y Arcas: Communication-efficient learning of deep networks from
+    decentralized data, 2017, arXiv:1602.05629; the server's step size is that of Karimireddy et al. 2020.
+
+    >>> import jax.numpy as jnp
+    >>> from fedspam import simulate
+    >>> from fedspam.problems import quadratics
+    >>> clients = quadratics(0, clients=20, dimension=5)
+    >>> run = simulate(fedavg(10, 5, 0.05), clients, jnp.ones(5), rounds=50, key=1)
+    >>> bool(jnp.linalg.norm(clients.gradient(run.params)) < 0.1 * jnp.linalg.norm(clients.gradient(jnp.ones(5))))
+    True
+    """
+    server = Average(positive_schedule(server_step_size, "server_step_size"))
+    return local_sgd("fedavg", cohort_size, local_steps, local_rate, server, weighted)
+
+
+register("fedavg", Method(
+    name="FedAvg", build=fedavg, example={"cohort_size": 4, "local_steps": 3, "local_rate": 0.3}, oracle="m steps",
+    exact=False, grid=few_steps_grid,
+    reference="McMahan, Moore, Ramage, Hampson, Agüera y Arcas 2017, arXiv:1602.05629",
+))  # fmt: skip
