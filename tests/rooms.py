@@ -13,7 +13,7 @@ ROOMS = {
     "clients": "who there is to ask: generated, ragged and hosted populations; faults",
     "federation": "how they are asked: the protocol, its handles, wire, aggregation rules, ledger",
     "solvers": "what a client does with its subproblem, and the certificate of the answer",
-    "methods": "the methods, one file per family; estimators, schedules, the table of methods",
+    "methods": "the methods, one file each; estimators, schedules, the table of methods",
     "simulation": "simulate: the compiled engine, chunking, host data, stopping rules, records, evaluation",
     "theory": "bounds, Lyapunov function and certificates; delta, sigma and L measured",
     "problems": "clients whose constants are known: quadratics, the paper's ridge, regressions",
