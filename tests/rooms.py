@@ -11,10 +11,10 @@ ROOT = Path(__file__).parents[1]
 ROOMS = {
     "_internal": "trees, random keys, checks, strict decoding, whole-or-absent files, descriptions",
     "clients": "who there is to ask: generated, ragged and hosted populations; faults",
-    "federation": "how they are asked: the protocol, its handles, wire, aggregation rules, ledger",
+    "federation": "how they are asked: cohorts, handles, a witness of NaN, wire, aggregation, ledger",
     "solvers": "what a client does with its subproblem, and the certificate of the answer",
     "methods": "the methods, one file each; estimators, schedules, the table of methods",
-    "simulation": "simulate: the compiled engine, chunking, host data, stopping rules, records, evaluation",
+    "simulation": "simulate: engine, sweeps, host data, stopping rules, checkpoints (records), evaluation",
     "theory": "bounds, Lyapunov function and certificates; delta, sigma and L measured",
     "problems": "clients whose constants are known: quadratics, the paper's ridge, regressions",
     "models": "networks as plain functions; adapters for Flax, Equinox and PyTorch",
