@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from fedspam import Generated, Hosted, Ragged, simulate, spam_pp
+from fedspam import Generated, Hosted, Ragged, fedavg, simulate, spam_pp
 from fedspam._internal import prng
 from fedspam.clients import MeanOracle, draw
 from fedspam.solvers import GradientDescent
@@ -164,3 +164,13 @@ def test_hosted_clients_answer_from_outside(clients):
 def test_bad_populations_are_refused(make, says):
     with pytest.raises(ValueError, match=says):
         make()
+
+
+@pytest.mark.parametrize("batch", [None, 2])
+@pytest.mark.parametrize("method", [spam_pp(2, 0.1, 0.5), fedavg(2, 2, 0.1)])
+def test_a_loss_that_is_already_a_mean_is_refused(batch, method):
+    """It would count the padding of small clients, and train differently from a Flower client with the same rows."""
+    rows = [jnp.ones((2, 3)), jnp.zeros((5, 3)), jnp.ones((4, 3))]
+    clients = Ragged.of(rows, lambda x, rows: jnp.mean((rows - x) ** 2), batch=batch)
+    with pytest.raises(ValueError, match=r"the loss has shape \(\) for \d+ rows; it must return one loss per row"):
+        simulate(method, clients, jnp.zeros(3), rounds=2, key=0)

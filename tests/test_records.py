@@ -766,3 +766,23 @@ def test_a_description_notices_every_kind_of_change_to_a_loss(kind, tmp_path):
     first, again, other = (described(value, tmp_path / str(i)) for i, value in enumerate((2.0, 2.0, 3.0)))
     assert first == again
     assert first != other
+
+
+@pytest.mark.parametrize(
+    "name", [".lock", "rows.bin", ".manifest.json.partial", ".checkpoint-000000000.safetensors.partial"]
+)
+def test_no_link_is_followed(name, tmp_path):
+    """A link in the run folder must not lead to another file being overwritten."""
+    treasure, folder = tmp_path / "treasure", tmp_path / "run"
+    treasure.write_text("precious")
+    folder.mkdir()
+    (folder / name).symlink_to(treasure)
+    with contextlib.suppress(records.RecordError):  # refused, or the stale link itself is removed
+        go(rounds=5, folder=folder)
+    assert treasure.read_text() == "precious"
+
+
+def test_a_single_name_is_a_record():
+    run = go(rounds=5, record="step_size")
+    assert "step_size" in run.rows
+    assert go(rounds=5, record=["step_size"]).rows.keys() == run.rows.keys()

@@ -1,6 +1,7 @@
-"""Files that are whole or absent, say of themselves what they are, and are written by one process at a time."""
+"""Files that are whole or absent, carry their own hash, follow no links, and are written by one process at a time."""
 
 import contextlib
+import errno
 import fcntl
 import hashlib
 import os
@@ -44,7 +45,7 @@ def write(path: Path, data: bytes | bytearray) -> None:
     """Write a file whole or not at all, and have it on the disk before returning."""
     partial = path.with_name(f".{path.name}.partial")
     try:
-        with open(partial, "wb", buffering=0) as file:
+        with open(partial, "wb", buffering=0, opener=_open_no_link) as file:
             _write_all(file, data)
             os.fsync(file.fileno())
         os.replace(partial, path)
@@ -56,9 +57,9 @@ def write(path: Path, data: bytes | bytearray) -> None:
 
 def append(path: Path, data: bytes | bytearray, end: int) -> int:
     """Write a frame behind the first `end` bytes of a file, drop what is beyond, and return where it ends now."""
-    created = not path.exists()
+    created = not os.path.lexists(path)
     try:
-        with open(path, "wb" if created else "r+b", buffering=0) as file:
+        with open(path, "wb" if created else "r+b", buffering=0, opener=_open_no_link) as file:
             file.truncate(end)
             file.seek(end)
             try:
@@ -146,7 +147,7 @@ class Lock:
     def __init__(self, folder: Path) -> None:
         path = folder / ".lock"
         try:
-            self._file = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+            self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o644)
         except OSError as error:
             raise _unwritable(path, error) from error
         try:
@@ -159,17 +160,22 @@ class Lock:
             ) from None
         except OSError as error:
             warnings.warn(
-                f"{folder} cannot be locked ({error.strerror}): see to it that no other process writes there",
+                f"{folder} cannot be locked ({error.strerror}): make sure that no other process writes there",
                 stacklevel=5,
             )
         try:
             os.ftruncate(self._file, 0)
             os.pwrite(self._file, f"process {os.getpid()} on {platform.node()}\n".encode(), 0)
         except OSError:
-            pass  # who it is, is for the message alone: a full disk shows where it matters
+            pass  # the owner is only named in messages; a full disk shows where it matters
 
     def release(self) -> None:
         os.close(self._file)
+
+
+def _open_no_link(path: str, flags: int) -> int:
+    """Open a file, but never the file behind a link: somebody may have planted one in the folder."""
+    return os.open(path, flags | os.O_NOFOLLOW, 0o644)
 
 
 def _write_all(file: FileIO, data: bytes | bytearray) -> None:
@@ -192,6 +198,8 @@ def _forget(path: Path) -> None:
 
 
 def _unwritable(path: Path, error: OSError) -> RecordError:
+    if error.errno == errno.ELOOP:
+        return RecordError(f"cannot write {path}: it is a link, and links are not followed; remove it")
     return RecordError(
         f"cannot write {path}: {error.strerror}; free space or choose another folder, then resume: "
         "what was saved before is still good"

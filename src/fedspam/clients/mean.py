@@ -9,7 +9,7 @@ from jaxtyping import Array, Bool, Key
 
 from fedspam._internal.trees import Params, Scalar, static, struct
 from fedspam.clients.protocol import Ids, Population
-from fedspam.clients.ragged import Ragged, RaggedOracle, take_rows, with_several_capacities
+from fedspam.clients.ragged import Ragged, RaggedOracle, per_row, take_rows, with_several_capacities
 
 
 @struct
@@ -84,7 +84,7 @@ class MeanOracle:
             place = index * block + jnp.arange(block)
             inside = jnp.minimum(place, ends[-1] - 1)
             client = jnp.searchsorted(ends, inside, side="right")
-            losses = clients.loss(params, take_rows(clients.examples, shifts[client] + inside))
+            losses = per_row(clients.loss(params, take_rows(clients.examples, shifts[client] + inside)), place.shape[0])
             return jnp.sum(jnp.where(place < ends[-1], share[client].astype(losses.dtype) * losses, 0))
 
         return part, (ends[-1] + block - 1) // block
@@ -98,7 +98,7 @@ class MeanOracle:
             # the rows of all clients as one batch: faster than vmap over clients
             rows, shares = jax.vmap(lambda id: client(id).rows_and_shares(own_key(id)))(ids)
             flat = jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), rows)
-            losses = first.loss(params, flat).reshape(shares.shape)
+            losses = per_row(first.loss(params, flat), shares.size).reshape(shares.shape)
             shares = jnp.where(kept[:, None], shares, 0).astype(losses.dtype)
             return jnp.sum(jnp.where(shares > 0, shares * losses, 0))
         losses = jax.vmap(lambda id: client(id)(params, own_key(id)))(ids)

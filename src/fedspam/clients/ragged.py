@@ -41,7 +41,7 @@ class RaggedOracle:
 
     def __call__(self, params: Params, key: Key[Array, ""] | None = None) -> Scalar:
         rows, kept = self._rows(key)
-        losses = self.loss(params, rows)
+        losses = per_row(self.loss(params, rows), kept.shape[0])
         mean = jnp.sum(jnp.where(kept, losses, 0)) / jnp.sum(kept)
         return jnp.asarray(self.factor, mean.dtype) * mean
 
@@ -73,6 +73,15 @@ class RaggedOracle:
         near = take_runs(self.examples, start, length)
         own = self.offset - start + jnp.minimum(jnp.arange(self.capacity), self.count - 1)
         return jax.tree.map(lambda leaf: leaf[own], near)
+
+
+def per_row(losses: Any, rows: int) -> Any:
+    """The losses, checked: a loss that is already a mean would count the padding too."""
+    if jnp.shape(losses) != (rows,):
+        raise ValueError(
+            f"the loss has shape {jnp.shape(losses)} for {rows} rows; it must return one loss per row, without a mean"
+        )
+    return losses
 
 
 @struct

@@ -123,7 +123,7 @@ def simulate(
     params = checks.params("params", params)
     key = prng.key_of(key)
     watch, keep = watch or Watch(), keep or Keep()
-    record = None if record is None else tuple(record)
+    record = (record,) if isinstance(record, str) else None if record is None else tuple(record)
     chunk = fitting_chunk(algorithm, population, params) if chunk == "fit" else chunk
     layout = Layout(chunk, quorum, per_client, engine.mesh_of(devices))
     algorithm, population, params, key = engine.everywhere(layout.mesh, (algorithm, population, params, key))

@@ -67,8 +67,7 @@ class Target:
 
     def reached(self, probes: Probes) -> str | None:
         """The status of the run if the last value of the probe has reached the target."""
-        looks = np.concatenate([part[self.probe] for part in probes])
-        last = float(looks[-1])
+        last = float(np.concatenate([part[self.probe] for part in probes])[-1])
         if not (last >= self.value if self.at_least is not None else last <= self.value):
             return None
         return f"reached: {self.probe} = {last:.6g} is {self._sign} {self.value:g}"
