@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from fedspam import datasets, simulate, spam_pp
+from fedspam import Keep, datasets, simulate, spam_pp
 from fedspam._internal import describe
 from fedspam.datasets import FederatedData
 from fedspam.federation import Cohort, on_client
@@ -102,7 +102,7 @@ def loss_probe():
 @pytest.mark.parametrize("segment", [4, pytest.param(1000, marks=pytest.mark.thorough)])
 def test_a_run_ends_where_its_target_is_reached_and_not_before(tmp_path, segment):
     population = PEOPLE.population(squares)
-    method, options = fedavg(3, 2, 0.1), {"key": 0, "probe": loss_probe(), "every": 2, "segment": segment}
+    method, options = fedavg(3, 2, 0.1), {"key": 0, "probe": loss_probe(), "every": 2, "keep": Keep(every=segment)}
     whole = simulate(method, population, jnp.zeros(3), rounds=40, **options)
     value = float(np.sort(whole.probes["loss"])[3])
     first = int(np.argmax(whole.probes["loss"] <= value))

@@ -18,7 +18,7 @@ from fedspam import simulate, spam, spam_pp
 from fedspam.clients import DataOracle, Ragged
 from fedspam.federation import wire
 from fedspam.federation.aggregation import Median
-from fedspam.methods import scaffold
+from fedspam.methods import dane, scaffold
 from fedspam.models.adapters import from_equinox, from_flax, from_torch
 from fedspam.problems import synthetic_logistic
 from fedspam.simulation import records, restore
@@ -429,7 +429,7 @@ def test_the_cohort_size_is_not_part_of_the_schema():
     expected = simulate(with_cohort(METHOD, 2), POPULATION, FIRST, rounds=ROUNDS, key=7)
     np.testing.assert_allclose(outcome.params, expected.params, rtol=1e-12, atol=1e-12)
     with pytest.raises(ValueError, match="leave fraction_train out"):
-        with_cohort(dataclasses.replace(METHOD, cohort_size=None), 2)
+        with_cohort(dane(1.0), 2)
 
 
 @pytest.mark.parametrize(

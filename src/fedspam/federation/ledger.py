@@ -166,13 +166,20 @@ def plan(
     """
     memory = algorithm.client_state(params)
     key = jax.random.key(0)
-    start, round = (Null(population, faults=faults, per_client=per_client, memory=memory) for _ in range(2))
-    state = jax.eval_shape(lambda params: algorithm.init(params, key, start), params)
-    jax.eval_shape(lambda state: algorithm.round(state, key, round), state)
-    for exchange in (*start.exchanges, *round.exchanges):
+    found: list[tuple[tuple[Exchange, ...], bool, set[str]]] = []
+
+    def watched(body: Callable[[Null], Any]) -> Any:
+        fed = Null(population, faults=faults, per_client=per_client, memory=memory)  # in here: it holds tracers
+        result = body(fed)
+        found.append((tuple(fed.exchanges), fed.branches, fed.draws.roles))
+        return result
+
+    state = jax.eval_shape(lambda params: watched(lambda fed: algorithm.init(params, key, fed)), params)
+    jax.eval_shape(lambda state: watched(lambda fed: algorithm.round(state, key, fed)), state)
+    (start, _, start_roles), (round, branches, roles) = found
+    for exchange in (*start, *round):
         _ = exchange.bytes_down, exchange.bytes_up  # priced once, before any round
-    roles = frozenset(start.draws.roles | round.draws.roles)
-    return Plan(tuple(start.exchanges), tuple(round.exchanges), round.branches, roles)
+    return Plan(start, round, branches, frozenset(start_roles | roles))
 
 
 def _shapes(tree: PyTree) -> PyTree:
