@@ -44,7 +44,7 @@ def child(name, folder, rounds):
     example = {**METHODS[name].example}
     if "solver" in example:
         example["solver"] = GradientDescent(3, smoothness=0.1)
-    where = {"folder": folder, "resume": True, "segment": SEGMENT, "keep": Keep(2, best="norm")} if folder else {}
+    where = {"folder": folder, "resume": True, "keep": Keep(2, best="norm", every=SEGMENT)} if folder else {}
     run = simulate(
         METHODS[name].build(**example), clients, jnp.ones(DIMENSION), rounds=rounds, key=1, probe=norm, every=2,
         **where,

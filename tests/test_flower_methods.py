@@ -15,7 +15,7 @@ pytest.importorskip("flwr", reason="needs Flower: pip install 'fedspam[flower]'"
 
 from fedspam.flower import FedspamStrategy, LoopbackGrid, client_app, clients_of, to_arrays, to_params
 
-CLIENTS, DIMENSION, ROUNDS = 8, 4, 10
+CLIENTS, DIMENSION, ROUNDS = 8, 4, 4
 REGULARIZATION = 0.1
 QUICK = ("spam_pp", "scaffold")  # in `make unit`: two exchanges a round, and clients that remember
 

@@ -509,8 +509,8 @@ def test_a_client_that_replies_nan_is_named(tmp_path):
     method = spam_pp(12, 0.8, 0.3, solver=Exact(), start="zero")
     run = simulate(method, poisoned(7), START, rounds=100, key=0, folder=tmp_path)
     assert run.status == (
-        "stopped: round 0, exchange 'difference': client 7 replied with infinity or NaN; no round has counted since, "
-        "up to round 19. The state before round 0 is kept"
+        "stopped: round 0, exchange 'difference': client 7 replied with infinity or NaN; every round since then "
+        "was void, up to round 19. The state before round 0 is kept"
     )
     assert run.rounds == 20
     np.testing.assert_array_equal(run.params, START)
@@ -581,7 +581,9 @@ class Dividing:
 @pytest.mark.parametrize("segment", [3, 1000])
 def test_the_servers_own_step_is_watched_too(segment):
     run = simulate(Dividing(), PEOPLE, START, rounds=60, key=0, keep=Keep(every=segment))
-    assert run.status.startswith("stopped: round 5, the server's own step made its state infinite or NaN (x); no round")
+    assert run.status.startswith(
+        "stopped: round 5, the server's own step made its state infinite or NaN (x); every round"
+    )
     assert run.rounds == 25
     assert int(run.state.k) == 5
     np.testing.assert_array_equal(run.params, simulate(Dividing(), PEOPLE, START, rounds=5, key=0).params)
