@@ -24,14 +24,9 @@ def key_of(key: Key[Array, ""] | int) -> Key[Array, ""]:
     return jax.random.key(int(key))
 
 
-def as_key(key: Key[Array, ""] | int) -> Key[Array, ""]:
-    """The key itself, or the key of a seed."""
-    return jax.random.key(key) if isinstance(key, int) else key
-
-
 def numpy_generator(key: Key[Array, ""] | int) -> np.random.Generator:
     """NumPy's generator seeded with a key, for draws outside compiled code."""
-    return np.random.default_rng(np.asarray(jax.random.key_data(as_key(key))))
+    return np.random.default_rng(np.asarray(jax.random.key_data(key_of(key))))
 
 
 def fold_name(key: Key[Array, ""], name: str) -> Key[Array, ""]:

@@ -162,7 +162,7 @@ def run(
 ) -> tuple[Any, Loopback]:
     """The final state of a run over bytes, with the keys of `fedspam.simulate`, and the handle that counted bytes."""
     params = checks.params("params", params)
-    key = jax.random.key(key) if isinstance(key, int) else key
+    key = prng.key_of(key)
     fed = Loopback(algorithm, population, params, seed=seed, replay=replay, aggregate=aggregate)
     state = algorithm.init(params, jax.random.fold_in(key, 2**32 - 1), fed)
     for k in range(rounds):

@@ -261,18 +261,14 @@ class Program:
         fresh = {}
         for name, value in message.items():
             leaves = jax.tree.leaves(value)
-            known = held.get(name)
-            if (
-                known is None
-                or len(known) != len(leaves)
-                or any(a is not b for a, b in zip(known, leaves, strict=True))
-            ):
+            if not same_objects(held.get(name), leaves):
                 fresh[name] = value
                 held[name] = leaves
         return fresh
 
 
-def _same_objects(known: list[Any] | None, leaves: list[Any]) -> bool:
+def same_objects(known: list[Any] | None, leaves: list[Any]) -> bool:
+    """Whether a field holds the very arrays that were sent before."""
     return known is not None and len(known) == len(leaves) and all(map(operator.is_, known, leaves))
 
 

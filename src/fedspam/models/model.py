@@ -57,7 +57,7 @@ class Model:
     def init(self, key: Key[Array, ""] | int) -> Params:
         """Initial parameters: float64 if the model computes in it, else float32."""
         dtype = jnp.float64 if self.dtype == "float64" else jnp.float32
-        return jax.tree.map(lambda leaf: leaf.astype(dtype), self.network.init(prng.as_key(key)))
+        return jax.tree.map(lambda leaf: leaf.astype(dtype), self.network.init(prng.key_of(key)))
 
     def logits(self, params: Params, inputs: Any) -> Float[Array, "rows ... classes"]:
         """The score of every class, at least in float32."""

@@ -19,6 +19,7 @@ from fedspam._internal import prng, trees
 from fedspam.federation import Cohort, Draws, Program, Work, sound, take_branch, terms_of, wire
 from fedspam.federation.aggregation import Rule
 from fedspam.federation.ledger import Exchange
+from fedspam.federation.protocol import same_objects
 from fedspam.flower.privacy.secure_client import RECORD, SecureSum
 from fedspam.flower.privacy.secure_server import Accept, Outcome, SecureAttempt
 from fedspam.flower.server.exchange import Failure, RejectedError, Trip, decoded, round_trip
@@ -218,7 +219,7 @@ class Flower:
             if id not in nodes:
                 continue
             held = self._held.get(id, {})
-            whole = not all(name in held and _same(held[name], request.leaves[name]) for name in held_fields)
+            whole = not all(name in held and same_objects(held[name], request.leaves[name]) for name in held_fields)
             exchange = replace(request.exchange, sent=request.exchange.message) if whole else request.exchange
             if whole not in encoded:
                 sent = {name: request.message[name] for name in exchange.sent}
@@ -291,10 +292,6 @@ def _addressed(data: bytes, id: int) -> bytes:
     start = 8 + int.from_bytes(data[:8], "little")
     place = start + json.loads(data[8:start])["@client"]["data_offsets"][0]
     return b"".join((data[:place], id.to_bytes(4, "little"), data[place + 4 :]))
-
-
-def _same(known: list[Any], leaves: list[Any]) -> bool:
-    return len(known) == len(leaves) and all(a is b for a, b in zip(known, leaves, strict=True))
 
 
 def _mean(replies: list[PyTree | None], like: PyTree) -> PyTree:
