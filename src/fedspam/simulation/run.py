@@ -154,7 +154,7 @@ def simulate(
         carry, done, rows, probes = saved
         if done > rounds:
             raise records.RecordError(
-                f"{folder} already holds {done} rounds, more than rounds = {rounds}; ask for more"
+                f"{folder} already holds {done} rounds, more than rounds = {rounds}; ask for at least {done}"
             )
         bounds = stopping.bounds(watch, until, probes, params)
         conditions = Conditions(faults, replay, conditions.probe, aggregate, bounds)

@@ -12,6 +12,7 @@ def rule(kind: Any) -> str:
     """What a value of this type must be.
 
     >>> from typing import Annotated, Literal
+    >>> import msgspec
     >>> rule(Annotated[int, msgspec.Meta(ge=1)] | None)
     'a whole number of at least 1'
     >>> rule(list[Literal["a", "b"]])
