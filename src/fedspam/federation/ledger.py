@@ -14,7 +14,7 @@ from fedspam._internal import trees
 from fedspam._internal.trees import Params, Scalar, struct
 from fedspam.clients import Faults, Population
 from fedspam.federation import wire
-from fedspam.federation.protocol import Cohort, Draws, Program, Work, is_dynamic, terms_of
+from fedspam.federation.protocol import Cohort, Draws, Program, Work, fitted, is_dynamic, terms_of
 
 # Every message carries the client, the round and the randomness of the work; every reply, the client and the round.
 ASK = {
@@ -164,6 +164,7 @@ def plan(
     >>> exchange.floats_down, exchange.floats_up       # 3d down, 2d up
     (21, 14)
     """
+    algorithm = fitted(algorithm, population)
     memory = algorithm.client_state(params)
     key = jax.random.key(0)
     found: list[tuple[tuple[Exchange, ...], bool, set[str]]] = []

@@ -105,6 +105,12 @@ class Cohort:
         return replace(self, ids=jnp.asarray(id, jnp.uint32)[None])
 
 
+def fitted(method: Any, population: Population | None) -> Any:
+    """The form of a method that fits these clients. Only a method with `for_clients` has more than one form."""
+    choose = getattr(method, "for_clients", None)
+    return method if choose is None or population is None else choose(population)
+
+
 class Federation(Protocol):
     """What a method can ask of its clients."""
 

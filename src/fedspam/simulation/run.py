@@ -17,7 +17,7 @@ from jaxtyping import Array, Key, PyTree
 from fedspam._internal import checks, prng
 from fedspam._internal.trees import Params
 from fedspam.clients import Faults, Population
-from fedspam.federation import Contacts, Replay, check_replay, ledger
+from fedspam.federation import Contacts, Replay, check_replay, fitted, ledger
 from fedspam.federation.aggregation import Rule
 from fedspam.federation.witness import diagnose, diagnose_start
 from fedspam.simulation import engine, records, stopping
@@ -121,7 +121,7 @@ def simulate(
     if resume and folder is None:
         raise ValueError("resume = True needs the folder of the run")
     params = checks.params("params", params)
-    key = prng.key_of(key)
+    key, algorithm = prng.key_of(key), fitted(algorithm, population)
     watch, keep = watch or Watch(), keep or Keep()
     record = (record,) if isinstance(record, str) else None if record is None else tuple(record)
     chunk = fitting_chunk(algorithm, population, params) if chunk == "fit" else chunk
@@ -205,6 +205,7 @@ def restore(
     algorithm: "Algorithm[Any]", population: Population, params: Params, folder: str | Path, *, best: bool = False
 ) -> tuple[Params, int]:
     """The last parameters in a run folder, or the best ones, and the number of rounds that led to them."""
+    algorithm = fitted(algorithm, population)
     blank = lambda: engine.begin(algorithm, population, params, jax.random.key(0), Conditions(), Layout())[0]
     carry, done = records.Store(folder).peek(jax.eval_shape(blank), best)
     return engine.finish(algorithm, carry), done

@@ -12,7 +12,7 @@ from jaxtyping import Array, Key
 from fedspam._internal import checks, prng
 from fedspam._internal.trees import Params
 from fedspam.clients import Faults, Population, with_several_capacities
-from fedspam.federation import ledger
+from fedspam.federation import fitted, ledger
 from fedspam.federation.aggregation import Rule
 from fedspam.simulation import engine
 from fedspam.simulation.engine import Conditions, Layout, Probe
@@ -54,6 +54,7 @@ def simulate_many(
     checks.between("quorum", quorum, 0, 1)
     params = checks.params("params", params)
     algorithms = list(algorithms) if isinstance(algorithms, Sequence) else [algorithms]
+    algorithms = [fitted(algorithm, population) for algorithm in algorithms]
     if not algorithms:
         raise ValueError("algorithms = [] is empty; give at least one method")
     if len({jax.tree.structure(algorithm) for algorithm in algorithms}) != 1:
