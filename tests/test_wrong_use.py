@@ -89,7 +89,9 @@ CASES = {
     ),
     "negative step size": Case("run good.toml --algorithm.local_rate -1", 2, ("local_rate = -1", "greater than 0")),
     "fresh_weight above 1": Case(
-        f"run {RIDGE} --algorithm.fresh_weight 2", 2, ("fresh_weight = 2", "must lie in (0, 1]", "1 is SGD without memory")
+        f"run {RIDGE} --algorithm.fresh_weight 2",
+        2,
+        ("fresh_weight = 2", "must lie in (0, 1]", "1 is SGD without memory"),
     ),
     "unknown option of a method": Case(
         "run --data ridge --algorithm scaffold --algorithm.cohort_size 2 --algorithm.local_steps 1 "
@@ -151,6 +153,9 @@ CASES = {
     "resume of nowhere": Case("run good.toml --resume", 2, ("--resume needs", "--out FOLDER")),
     "fewer rounds than there are": Case("run --resume --out done --rounds 1", 1, ("holds 2 rounds", "at least")),
     # other commands
+    "predict: no model": Case("predict nowhere visits.csv", 1, ("no nowhere", "run folder")),
+    "predict: no rows": Case("predict done nowhere.csv", 2, ("no file nowhere.csv",)),
+    "export: unknown format": Case("export done --to tourch", 2, ("'tourch'", "did you mean torch?")),
     "no command": Case("", 2, ("required", "COMMAND")),
     "unknown command": Case("rum", 2, ("'rum'", "did you mean run?")),
     "unknown flag": Case("run good.toml --quite", 2, ("--quite", "did you mean --quiet?")),
