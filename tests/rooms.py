@@ -17,8 +17,8 @@ ROOMS = {
     "simulation": "simulate: engine, sweeps, host data, stopping rules, checkpoints (records), evaluation",
     "theory": "bounds, Lyapunov function and certificates; delta, sigma and L measured",
     "problems": "clients whose constants are known: quadratics, the paper's ridge, regressions",
-    "models": "networks as plain functions; adapters for Flax, Equinox and PyTorch",
-    "datasets": "readers of data files, and the ways to split rows among clients",
+    "datasets": "readers of data files and tables, preprocessing, and the ways to split rows among clients",
+    "models": "networks as plain functions; adapters for Flax, Equinox and PyTorch; trained models as files",
     "flower": "the same methods over a Flower federation: server, client, privacy, wire, testing",
     "app": "the command line and what only it needs: commands, config, compare, report, figures, lab",
 }

@@ -14,9 +14,10 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Key, PyTree
 
-from fedspam._internal import checks, prng
+from fedspam._internal import checks, describe, prng
+from fedspam._internal.model_file import FILE, write_model
 from fedspam._internal.trees import Params
-from fedspam.clients import Faults, Population
+from fedspam.clients import Faults, Population, Ragged
 from fedspam.federation import Contacts, Replay, check_replay, fitted, ledger
 from fedspam.federation.aggregation import Rule
 from fedspam.federation.codecs import Codecs, CodecsLike
@@ -112,7 +113,8 @@ def simulate(
         chunk: clients of a cohort that run side by side; None for the fastest, 'fit' for as many as memory holds.
         devices: the devices that every cohort is spread over, such as jax.devices(), also of other hosts; None for one.
 
-        folder: where rows and checkpoints are written; None keeps them in memory.
+        folder: where rows, checkpoints and the trained model are written (`fedspam.load` reads it); None keeps them in
+            memory.
         resume: continue the run of that folder, to the bits of a run that was never interrupted.
         keep: how often checkpoints are written, and which of them stay.
         observe: called after every segment with the rounds done, and the rows and probes since the last call.
@@ -200,10 +202,13 @@ def simulate(
             status = ended()
         all_rows, all_probes = records.joined(rows), records.joined(probes)
         status = status or _final_status(all_rows["void"], faults)
+        final = engine.finish(algorithm, carry)
         if store is not None:
             store.finish(status)
+            # whoever knows more about the model, such as `fedspam run`, writes the file again
+            loss = describe.describe(population.loss) if isinstance(population, Ragged) else None
+            write_model(store.folder / FILE, final, {"loss": loss, "rounds": done, "status": status})
 
-    final = engine.finish(algorithm, carry)
     seconds = (clock.compile_seconds, clock.run_seconds)
     return Run(final, carry.state, carry.memory, all_rows, all_probes, plan, status, *seconds)
 
