@@ -1,11 +1,13 @@
 """What a test accuracy costs: `auto`, given nothing but the cohort size, against methods tuned in hindsight.
 
-    python benchmarks/networks.py [--tasks femnist-cnn] [--race] [--methods MIME] [--seeds 5] [--json FILE]
+    python benchmarks/networks.py [--tasks femnist-cnn] [--race] [--methods MIME] [--seeds 5] [--bits 8] [--json FILE]
 
 Softmax regression, an MLP and LEAF's CNN on FEMNIST (20 of 105 writers per round), an MLP and a 1-D CNN on HAR (7 of 21
 persons per round; tested on the 9 others), an MLP on Fashion-MNIST (10 of 100 clients, Dirichlet 0.3). Minibatches of
 20. FedAvg's and FedAvgM's local steps and rate are the best of a grid of 12 for each task and target, judged on the
 very seeds they are compared on. With --race, every method that has parameters has a grid of 8.
+
+With --bits, every method sends its vectors in so many bits per number, up and down.
 
 A row shows, for each target, rounds / exchanges / megabytes both ways / thousand client gradients, of the setting with
 the fewest rounds. Exchanges and megabytes include those before the first round. `fedspam.app.arrival` says when a run
@@ -27,6 +29,7 @@ from fedspam.app.arrival import arrivals
 from fedspam.datasets import data_folder, dirichlet, read_femnist, read_har, read_har_windows, read_idx
 from fedspam.datasets.federated import FederatedData
 from fedspam.federation import ledger
+from fedspam.federation.codecs import Codecs, Quantize
 from fedspam.methods import auto, ce_lsgd, fedadam, fedavg, fedavgm, fedprox, mime, scaffold
 from fedspam.models import har_cnn, leaf_cnn, mlp, softmax_regression
 from fedspam.simulation import records
@@ -123,18 +126,20 @@ def settings(cohort, race):
     )
 
 
-def curves(task, methods, rounds, seeds):
+def curves(task, methods, rounds, seeds, codecs):
     """Test accuracy after every round: methods x seeds x rounds."""
     clients = task.train.population(task.model.loss, batch=BATCH)
     probe = jax.tree_util.Partial(lambda test, params: {"accuracy": task.model.accuracy(params, test)}, task.test)
-    many = simulate_many(methods, clients, task.model.init(1), rounds=rounds, keys=range(seeds), probe=probe, record=())
+    many = simulate_many(
+        methods, clients, task.model.init(1), rounds=rounds, keys=range(seeds), probe=probe, record=(), codecs=codecs
+    )
     return many.probes["accuracy"]
 
 
-def costs(task, method, rounds):
-    """Exchanges, megabytes both ways, and thousand client gradients of that many rounds, the start included."""
+def costs(task, method, rounds, codecs):
+    """Exchanges, and megabytes both ways, of that many rounds, the start included."""
     clients = task.train.population(task.model.loss, batch=BATCH)
-    plan = ledger.plan(method, task.model.init(1), clients)
+    plan = ledger.plan(method, task.model.init(1), clients, codecs=Codecs.of(codecs))
     once = plan.price({}, 1)
     start = sum(exchange.cohort * (exchange.bytes_down + exchange.bytes_up) for exchange in plan.start)
     megabytes = (start + rounds * (once["bytes_down"] + once["bytes_up"])[0]) / 1e6
@@ -148,14 +153,14 @@ def work(task, method):
     return float(run.rows["gradients"][0])
 
 
-def measure(task, rounds, seeds, race, wanted):
+def measure(task, rounds, seeds, race, wanted, codecs):
     """Of every method what each target costs, and the best accuracy."""
     found = {}
     for name, groups in settings(task.cohort, race).items():
         if wanted and name not in wanted:
             continue
         began = time.perf_counter()
-        runs = [(methods, curves(task, methods, rounds, seeds)) for methods in groups]
+        runs = [(methods, curves(task, methods, rounds, seeds, codecs)) for methods in groups]
         # methods x targets, the median over seeds
         rounds_to = lambda accuracy, target: np.median(arrivals(1 - accuracy, 1 - target), axis=1)
         medians = np.concatenate([np.stack([rounds_to(a, target) for target in task.targets], -1) for _, a in runs])
@@ -164,7 +169,7 @@ def measure(task, rounds, seeds, race, wanted):
         cells = []
         for target, i in enumerate(best):
             count = float(medians[i, target])
-            exchanges, megabytes = costs(task, methods[i], count) if np.isfinite(count) else (np.inf, np.inf)
+            exchanges, megabytes = costs(task, methods[i], count, codecs) if np.isfinite(count) else (np.inf, np.inf)
             gradients = count * work(task, methods[i]) / 1e3 if np.isfinite(count) else np.inf
             cells.append({"rounds": count, "exchanges": exchanges, "megabytes": megabytes, "gradients": gradients})
         found[name] = {
@@ -195,8 +200,10 @@ def main():
     parser.add_argument("--methods", default="", help="only these, with semicolons between them")
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--rounds", type=int, default=60)
+    parser.add_argument("--bits", type=int, help="bits per number on the wire, both ways; all 32 if not given")
     parser.add_argument("--json", help="also write the numbers here")
     options = parser.parse_args()
+    codecs = None if options.bits is None else {"up": Quantize(options.bits), "down": Quantize(options.bits)}
     kept, wanted = {}, [name for name in options.methods.split(";") if name]
     for name, make in TASKS.items():
         if options.tasks not in name:
@@ -204,7 +211,8 @@ def main():
         task = make()
         print(f"| {name} | " + " | ".join(f"{target:g}" for target in task.targets) + " |", flush=True)
         print("|---" * (1 + len(task.targets)) + "|", flush=True)
-        kept[name] = {"targets": task.targets, **measure(task, options.rounds, options.seeds, options.race, wanted)}
+        found = measure(task, options.rounds, options.seeds, options.race, wanted, codecs)
+        kept[name] = {"accuracies": task.targets, **found}
     if options.json:
         with open(options.json, "w") as file:
             json.dump({"manifest": records.manifest(), "tasks": kept}, file, indent=1)
