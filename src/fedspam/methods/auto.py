@@ -25,6 +25,7 @@ class AutoState(NamedTuple):
     x_prev: Params
     g: Params
     k: Any
+    left: Scalar  # of the variance of a cohort's mean: less than 1 if the cohort is much of the population
     error: Scalar  # estimate of |g - grad f(x)|^2
     noise: Scalar  # sigma^2, the spread of the clients' gradients
     trend: Scalar  # expected ratio of the next noise to this one, at most 1
@@ -49,6 +50,7 @@ class AutoStart(NamedTuple):
 
     g: Params
     fresh: SketchMoments
+    sampled: Scalar  # 1 if the client works with minibatches
 
 
 class Difference(NamedTuple):
@@ -124,13 +126,14 @@ class Auto:
         cohort = fed.sample(key, self.cohort_size, role="start")
         reply = fed.mean(cohort, self.begin, x=params, seed=jax.random.key_data(key))
         noise = _spread(reply.fresh, self.cohort_size)
+        left = jnp.where(reply.sampled > 0.5, 1.0, self._left(fed)).astype(noise.dtype)
         zero, tiny = jnp.zeros_like(noise), jnp.finfo(noise.dtype).tiny
         # a tiny step along -g_0, so that the first round sees how the clients' gradients change
         reach = 1e-3 * (1 + trees.norm(params)) / jnp.maximum(trees.norm(reply.g), tiny)
         return AutoState(
             x=trees.axpy(-reach, reply.g, params), x_prev=params, g=reply.g, k=jnp.zeros((), jnp.int32),
-            error=noise / self.cohort_size, noise=noise, trend=zero + 1, similarity=zero, step_size=zero,
-            growth=zero + self.speed, slope=zero, promise=zero, rate=zero + 1, share=zero + 1,
+            left=left, error=left * noise / self.cohort_size, noise=noise, trend=zero + 1, similarity=zero,
+            step_size=zero, growth=zero + self.speed, slope=zero, promise=zero, rate=zero + 1, share=zero + 1,
         )  # fmt: skip
 
     def round(self, state: AutoState, key: Key[Array, ""], fed: Federation) -> tuple[AutoState, AutoInfo]:
@@ -156,7 +159,7 @@ class Auto:
         x = trees.where(share < 1, trees.axpy(share, step, state.x), move.x)
         slope = trees.dot(g, step)
         new = AutoState(
-            x=x, x_prev=state.x, g=g, k=state.k + 1, error=error, noise=noise,
+            x=x, x_prev=state.x, g=g, k=state.k + 1, left=state.left, error=error, noise=noise,
             trend=jnp.clip(noise / _above(state.noise), 0.1, 1) ** min(1, (count - 1) / 3),
             similarity=similarity, step_size=used, growth=growth, slope=share * slope,
             promise=share * slope + share**2 * (move.promise - slope), rate=jnp.exp(move.rate), share=share,
@@ -164,13 +167,18 @@ class Auto:
         gradients = 2 * count + movers.size * move.certificate.gradients
         return new, AutoInfo(used, p, error, noise, similarity, ratio, move.certificate, gradients)
 
+    def _left(self, fed: Federation) -> float:
+        """The share of the variance that is left where no client is drawn twice: none if the cohort is everyone."""
+        size = fed.population_size
+        return 1.0 if size is None else (size - self.cohort_size) / max(1, size - 1)
+
     def _fresh_weight(self, state: AutoState, length: Scalar) -> Scalar:
         """The Kalman gain; where the noise falls from round to round, it is expected to go on falling.
 
         Of two or three clients the spread also falls by chance: less of the last fall is expected again.
         """
-        predicted = state.error + state.similarity * length / self.cohort_size
-        fresh = state.trend * state.noise / self.cohort_size
+        predicted = state.error + state.left * state.similarity * length / self.cohort_size
+        fresh = state.left * state.trend * state.noise / self.cohort_size
         tiny = jnp.finfo(fresh.dtype).tiny
         return jnp.clip((predicted + tiny) / (predicted + fresh + tiny), 1e-3, 1.0)
 
@@ -182,7 +190,7 @@ class Auto:
         noise = jnp.where(first, 0.5, memory) * state.noise
         noise += jnp.where(first, 0.5, 1 - memory) * _spread(reply.fresh, count)
         similarity = keep * state.similarity + (1 - keep) * _spread(reply.change, count) / _above(length)
-        error = (1 - p) ** 2 * state.error + _spread(reply.sent, count) / count
+        error = (1 - p) ** 2 * state.error + state.left * _spread(reply.sent, count) / count
         return error, noise, similarity
 
     def _pace(
@@ -217,7 +225,8 @@ class Auto:
     @on_client
     def begin(self, oracle: Oracle, key: Key[Array, ""], *, x: Params, seed: UInt32[Array, " 2"]) -> AutoStart:
         g = jax.grad(_whole(oracle))(x, key)
-        return AutoStart(g, _moments(_sketch(g, seed)))
+        moments = _moments(_sketch(g, seed))
+        return AutoStart(g, moments, jnp.asarray(_samples(oracle), moments.first.dtype))
 
     @on_client
     def difference(
