@@ -69,6 +69,25 @@ def test_a_cohort_of_everyone_has_no_noise():
     assert Traced(Quadratics.of(eight.hessians, eight.linears, replace=True)).population_size is None
 
 
+def counting():
+    """Poisson regression: far from the optimum, losses explode, and soon they are not even finite."""
+    random = np.random.default_rng(0)
+    truth = 4 * random.normal(size=3)
+    parts = []
+    for _ in range(10):
+        inputs = random.normal(size=(12, 3)) + random.normal(size=3)
+        parts.append((inputs, random.poisson(np.exp(np.minimum(inputs @ truth, 3.0))).astype(float)))
+    return Ragged.of(parts, lambda x, rows: jnp.exp(rows[0] @ x) - rows[1] * (rows[0] @ x))
+
+
+def test_a_step_that_raises_f_is_taken_back():
+    """Losses explode beyond some steps; without going back, the run ends in infinity."""
+    population, start = counting(), jnp.zeros(3)
+    run = simulate(auto(5), population, start, rounds=30, key=0)
+    assert run.status == "completed"
+    assert loss(population, run.params) < loss(population, start) - 0.3
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("movers", ["average", "one"])
 def test_minibatch_clients_train_and_stay_finite(movers):
