@@ -97,6 +97,7 @@ class Null:
     ) -> None:
         self.draws = Draws(population)
         self.sample, self.everyone, self.client = self.draws.sample, self.draws.everyone, self.draws.client
+        self.population_size = self.draws.population_size
         self._population = population
         self._faults = faults
         self._per_client = per_client or faults is not None

@@ -90,6 +90,7 @@ class Loopback:
         self._order = np.random.default_rng(seed)
         self._draws = Draws(population, replay)
         self.sample, self.everyone, self.client = self._draws.sample, self._draws.everyone, self._draws.client
+        self.population_size = self._draws.population_size
         self._clients: dict[int, Client] = {}
         self.bytes_down = self.bytes_up = 0
         self.accepted = 0

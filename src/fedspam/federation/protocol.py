@@ -120,6 +120,11 @@ class Federation(Protocol):
         """How many replies of the last exchange were accepted: all of them, unless something went wrong."""
         ...
 
+    @property
+    def population_size(self) -> int | None:
+        """How many clients a cohort is drawn from, none of them twice; None if endless, unknown, or with repetition."""
+        ...
+
     def sample(self, key: Key[Array, ""], count: int, role: str = "cohort", times: int = 1) -> Cohort:
         """A fresh cohort, or several independent ones together.
 
@@ -160,6 +165,11 @@ class Draws:
     def __init__(self, population: Population | None, replay: Replay | None = None, round: Any = 0) -> None:
         self._population, self._replay, self.round = population, replay, round
         self.roles: set[str] = set()  # of the draws made so far
+
+    @property
+    def population_size(self) -> int | None:
+        """How many clients a cohort is drawn from, none of them twice; None if endless, unknown, or with repetition."""
+        return None if getattr(self._population, "replace", False) else getattr(self._population, "size", None)
 
     def sample(self, key: Key[Array, ""], count: int, role: str = "cohort", times: int = 1) -> Cohort:
         self.roles.add(role)

@@ -96,6 +96,7 @@ class Traced:
     ) -> None:
         draws = Draws(population, replay, round)
         self.sample, self.everyone, self.client = draws.sample, draws.everyone, draws.client
+        self.population_size = draws.population_size
         self._population = population
         self._mesh = mesh
         self._chunk = chunk

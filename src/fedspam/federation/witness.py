@@ -46,6 +46,7 @@ class Witness:
     ) -> None:
         draws = Draws(population, replay, round)
         self.sample, self.everyone, self.client = draws.sample, draws.everyone, draws.client
+        self.population_size = draws.population_size
         self._population = population
         self._aggregate = aggregate or Mean()
         self._codecs = codecs

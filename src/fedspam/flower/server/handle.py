@@ -57,6 +57,7 @@ class Flower:
         self.population = NodePopulation(self.nodes.clients)
         draws = Draws(self.population)
         self.sample, self.everyone, self.client = draws.sample, draws.everyone, draws.client
+        self.population_size = draws.population_size
         self.versions = np.zeros(self.nodes.clients, np.int32)  # client -> the exchange that left its current memory
         self.exchanges = 0  # done so far
         self.accepted = 0
