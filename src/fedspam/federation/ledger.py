@@ -192,10 +192,11 @@ def plan(
     state = jax.eval_shape(lambda params: watched(lambda fed: algorithm.init(params, key, fed)), params)
     jax.eval_shape(lambda state: watched(lambda fed: algorithm.round(state, key, fed)), state)
     (start, _, start_roles), (round, branches, roles) = found
-    codecs.check((*start, *round))
     for exchange in (*start, *round):
         _ = exchange.bytes_down, exchange.bytes_up  # priced once, before any round
-    return Plan(start, round, branches, frozenset(start_roles | roles))
+    made = Plan(start, round, branches, frozenset(start_roles | roles))
+    codecs.check_names(made)
+    return made
 
 
 def _shapes(tree: PyTree) -> PyTree:

@@ -71,7 +71,7 @@ def simulate(
     replay: Replay | None = None,
     quorum: float = 0.0,
     aggregate: Rule | None = None,
-    codecs: CodecsLike | None = None,
+    codecs: Codecs | CodecsLike | None = None,
     per_client: bool = False,
     chunk: int | Literal["fit"] | None = None,
     devices: Sequence[jax.Device] | None = None,  # pyright: ignore[reportInvalidTypeForm]

@@ -47,7 +47,8 @@ class Codecs:
 
     Arguments:
         named: "up" for all replies, "down" for all messages; or the name of a field of a message, of a part of a
-            reply, or of a client work (for its replies), which goes before the general names. None sends as it is.
+            reply, or of a client work (for its replies), which goes before the general names. None, or the text
+            "none", sends as it is.
 
     >>> codecs = Codecs.of({"up": "quantize-4", "x": None})
     >>> codecs.of_reply("difference", {}).codec("").bits
@@ -63,7 +64,8 @@ class Codecs:
             return given
         named = {}
         for name, codec in (given or {}).items():
-            named[str(name)] = codec = payload.parse(codec) if isinstance(codec, str) else codec
+            codec = None if codec == "none" else payload.parse(codec) if isinstance(codec, str) else codec
+            named[str(name)] = codec
             if codec is not None and not hasattr(codec, "layout"):
                 raise ValueError(
                     f"codecs[{name!r}] = {codec!r} is no codec; give Quantize(4), 'quantize-4' or another of "
@@ -74,10 +76,10 @@ class Codecs:
     def __bool__(self) -> bool:
         return bool(self.named)
 
-    def check(self, exchanges: Any) -> None:
-        """Refuse names that no exchange of a method has."""
+    def check_names(self, plan: Any) -> None:
+        """Refuse names that no exchange of a method's plan has."""
         known = {"up", "down"}
-        for exchange in exchanges:
+        for exchange in (*plan.start, *plan.round):
             known |= {exchange.work, *exchange.message}
             known |= {name.split(".")[0] for name in trees.names(exchange.reply)} - {""}
         for name in self.named:
