@@ -350,6 +350,47 @@ def test_a_held_field_is_the_one_that_arrived_and_differences_are_fine():
     assert np.all(run.rows["small"] < 1e-12)
 
 
+@struct
+class Constant:
+    """Clients reply with the same vector in every round, and remember nothing of their own but a number."""
+
+    def init(self, params, key, fed):
+        return params, jnp.zeros(D)
+
+    def round(self, state, key, fed):
+        x, total = state
+        return (x, total + fed.mean(fed.everyone(key), self.report, x=x)), {}
+
+    @on_client(stateful=True)
+    def report(self, oracle, key, memory, *, x):
+        return x, memory + 1
+
+    params = staticmethod(lambda state: state[0])
+    client_state = staticmethod(lambda params: jnp.zeros(()))
+
+
+def test_feedback_loses_nothing_for_ever():
+    """With a fifth of the numbers per round, the sum of what arrived lacks only what the clients still remember."""
+    x = jnp.linspace(0.5, 1.0, D)
+    codecs = {"up": "feedback-topk-0.2"}
+    run = simulate(Constant(), CLIENTS, x, rounds=40, key=0, codecs=codecs)
+    errors = run.memory.errors["report"][""]
+    np.testing.assert_allclose(run.state[1] + errors.mean(axis=0), 40 * x, rtol=1e-9)
+    assert float(jnp.abs(errors).max()) < 15
+    assert run.memory.own.tolist() == [40] * 6
+    state, _ = loopback.run(Constant(), CLIENTS, x, rounds=40, key=0, codecs=codecs)
+    np.testing.assert_allclose(state[1], run.state[1], rtol=1e-9)
+    plain = simulate(Constant(), CLIENTS, x, rounds=40, key=0, codecs={"up": "topk-0.2"})
+    assert float(plain.state[1].min()) == 0
+
+
+def test_feedback_needs_a_memory_and_is_for_replies():
+    with pytest.raises(ValueError, match="needs clients with a memory"):
+        simulate(METHODS["fedavg"], CLIENTS, FIRST, rounds=1, key=0, codecs={"up": "feedback-topk-0.2"})
+    with pytest.raises(ValueError, match="the server keeps no memory"):
+        simulate(METHODS["scaffold"], CLIENTS, FIRST, rounds=1, key=0, codecs={"down": "feedback-topk-0.2"})
+
+
 def test_a_reply_with_the_name_of_a_field_travels_as_a_difference():
     """The prox of SPAM-PP returns an x close to the one it was sent: 4 bits of the move are better than 8 of x."""
     codecs, far = Codecs.of({"up": "quantize-4"}), jnp.full(D, 100.0)

@@ -10,7 +10,7 @@ import safetensors.numpy
 
 from fedspam import simulate, spam_pp
 from fedspam.federation.codecs import Quantize
-from fedspam.methods import fedavg
+from fedspam.methods import fedavg, scaffold
 from fedspam.problems import quadratics
 from fedspam.simulation import records
 from fedspam.solvers import GradientDescent
@@ -52,6 +52,15 @@ def go(method, codecs=BOTH, theirs=None, *, rounds=ROUNDS, twist=None, mods=None
 @functools.cache
 def simulated(name):
     return simulate(METHODS[name], POPULATION, FIRST, rounds=ROUNDS, key=7, codecs=BOTH)
+
+
+def test_clients_remember_the_errors_of_their_codec():
+    method, codecs = scaffold(3, 2, 0.02), {"up": "feedback-topk-0.2"}
+    params, _ = go(method, codecs, retries=0)
+    run = simulate(method, POPULATION, FIRST, rounds=ROUNDS, key=7, codecs=codecs)
+    np.testing.assert_allclose(params, run.params, rtol=1e-12, atol=1e-12)
+    plain = simulate(method, POPULATION, FIRST, rounds=ROUNDS, key=7, codecs={"up": "topk-0.2"})
+    assert float(jnp.abs(run.params - plain.params).max()) > 1e-3
 
 
 @pytest.mark.parametrize("name", METHODS)

@@ -209,10 +209,20 @@ def simulate(
 
 
 def restore(
-    algorithm: "Algorithm[Any]", population: Population, params: Params, folder: str | Path, *, best: bool = False
+    algorithm: "Algorithm[Any]",
+    population: Population,
+    params: Params,
+    folder: str | Path,
+    *,
+    best: bool = False,
+    codecs: Codecs | CodecsLike | None = None,
 ) -> tuple[Params, int]:
-    """The last parameters in a run folder, or the best ones, and the number of rounds that led to them."""
-    blank = lambda: engine.begin(algorithm, population, params, jax.random.key(0), Conditions(), Layout())[0]
+    """The last parameters in a run folder, or the best ones, and the number of rounds that led to them.
+
+    The codecs matter only where clients remember errors (`Feedback`).
+    """
+    around = Conditions(codecs=Codecs.of(codecs))
+    blank = lambda: engine.begin(algorithm, population, params, jax.random.key(0), around, Layout())[0]
     carry, done = records.Store(folder).peek(jax.eval_shape(blank), best)
     return engine.finish(algorithm, carry), done
 

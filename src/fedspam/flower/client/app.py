@@ -17,8 +17,8 @@ from jaxtyping import PyTree
 from fedspam import __version__
 from fedspam._internal.trees import Params
 from fedspam.clients import Loss, Oracle, Population, Ragged, RaggedOracle
-from fedspam.federation import WORK_NAMES, terms_of, wire, works_of
-from fedspam.federation.codecs import Codecs, CodecsLike
+from fedspam.federation import WORK_NAMES, protocol, wire, works_of
+from fedspam.federation.codecs import NO_CODECS, Codecs, CodecsLike
 from fedspam.federation.codecs.fields import signed, verified
 from fedspam.federation.ledger import Exchange
 from fedspam.flower.client.state import FOLDER, HeldFields, Memory
@@ -140,14 +140,20 @@ def client_app(
 
 @functools.partial(jax.jit, static_argnames="name")
 def perform(
-    algorithm: Any, oracle: Oracle, client: Any, key: Any, memory: PyTree, message: dict[str, Any], *, name: str
+    algorithm: Any,
+    oracle: Oracle,
+    client: Any,
+    key: Any,
+    memory: PyTree,
+    message: dict[str, Any],
+    codecs: Codecs = NO_CODECS,
+    *,
+    name: str,
 ) -> tuple[Any, PyTree]:
     """A client's work. It is not a closure, so that it is compiled once per process even where apps are unpickled for
     every message, as under Ray."""
-    work, own_key = works_of(algorithm)[name], jax.random.fold_in(key, client)
-    if terms_of(work).stateful:
-        return work(oracle, own_key, memory, **message)
-    return work(oracle, own_key, **message), memory
+    own_key = jax.random.fold_in(key, client)
+    return protocol.perform(works_of(algorithm)[name], oracle, own_key, memory, message, codecs)
 
 
 _loss = jax.jit(lambda oracle, params: oracle(params))
@@ -210,7 +216,8 @@ def _answer(
         raise RefusedError(f"the method has no exchange {label!r} of type {message.metadata.message_type!r}")
     fields, round, key = _read(message, head, exchange, client, HeldFields(context), schema.kept(phase))
 
-    memory = Memory(context, algorithm.client_state(params), f"{schema.digest} {head['run']}", client)
+    first = codecs.memory(algorithm.client_state(params), schema.plan)
+    memory = Memory(context, first, f"{schema.digest} {head['run']}", client)
     version, settled, becomes = (int(str(head[name])) for name in ("memory", "settled", "becomes"))
     before = memory.at(version)
     if before is None:
@@ -218,7 +225,8 @@ def _answer(
             f"client {client} has lost its memory of exchange {version}, which the method needs; to keep memories "
             f"after a run, start its SuperNode with --node-config '{FOLDER}=\"/some/folder\"'"
         )
-    reply, after = perform(algorithm, oracle(context), np.uint32(client), key, before, fields, name=exchange.work)
+    name, me = exchange.work, np.uint32(client)
+    reply, after = perform(algorithm, oracle(context), me, key, before, fields, codecs, name=name)
     if exchange.work in schema.stateful:
         memory.keep(after, becomes, {version, settled})
     coded, due = codecs.answered(jax.random.fold_in(key, client), exchange.work, reply, fields), exchange.answer
