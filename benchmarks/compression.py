@@ -1,12 +1,13 @@
 """What compression costs and saves: rounds, exchanges and bytes to a target at 32, 8 and 4 bits.
 
-    python benchmarks/compression.py [--problems a9a har] [--seeds 3] [--rounds 150] [--json FILE]
+    python benchmarks/compression.py [--problems a9a har] [--methods spam_pp] [--ways "8 up"] [--seeds 3] [--json FILE]
 
 FedAvg and SPAM-PP on two problems of `fedspam compare`: logistic regression on a9a (123 numbers, 10 of 100 clients per
 round) and softmax regression on HAR (744 numbers, 6 of 30 persons per round). Each method has the best of its own
 grid of 12 settings at 32 bits, judged on the very seeds by the rounds to the tightest target that it reaches. The other
-rows have the same setting, so that nothing is tuned for a codec. Targets are relative gradient norms, `fedspam.app.arrival` says when
-a run arrives, and a cell is the median over the seeds. The start is counted in bytes and exchanges, not in rounds.
+rows have the same setting, so that nothing is tuned for a codec. Targets are relative gradient norms; the module
+`fedspam.app.arrival` says when a run arrives. A cell is the median over the seeds. The start is counted in bytes and
+exchanges, not in rounds.
 
 At last, three rounds of both methods run over Flower's grid in this process, and the bytes of its arrays are compared
 with the ledger's.
@@ -116,6 +117,8 @@ def shown(value, unit=1.0, form="{:.0f}"):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--problems", nargs="+", default=["a9a", "har"])
+    parser.add_argument("--methods", nargs="+", default=list(NAMES), choices=list(NAMES))
+    parser.add_argument("--ways", nargs="+", default=list(WAYS), choices=list(WAYS))
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--rounds", type=int, default=150)
     parser.add_argument("--json")
@@ -124,13 +127,13 @@ def main():
     for title in options.problems:
         problem, known = load(title), PROBLEMS[title]
         targets = known.targets
-        for name in NAMES:
+        for name in options.methods:
             method, setting = tuned(name, problem, known.cohort, options.rounds, options.seeds, targets)
             print(f"\n{title}, {NAMES[name]} {setting}", flush=True)
             print("| bits | rounds | exchanges | kB up | kB down | client gradients | last |")
             print("|---|---|---|---|---|---|---|")
-            for label, codecs in WAYS.items():
-                found = measure(name, method, problem, options.rounds, options.seeds, targets, codecs)
+            for label in options.ways:
+                found = measure(name, method, problem, options.rounds, options.seeds, targets, WAYS[label])
                 results[f"{title} {name} {label}"] = found
                 line = lambda key, unit=1.0, found=found: " / ".join(shown(cell[key], unit) for cell in found["cells"])
                 columns = (line("rounds"), line("exchanges"), line("up", 1e3), line("down", 1e3), line("gradients"))

@@ -93,9 +93,10 @@ def test_a_biased_codec_contracts_by_alpha(codec, x):
 
 
 OTHERS = [(codec, dtype) for codec in (Quantize(4), TopK(0.3), Cast("float16")) for dtype in ("float64", "bfloat16")]
+OTHERS = [pytest.param(codec, dtype, marks=pytest.mark.slow) for codec, dtype in OTHERS]
 
 
-@pytest.mark.parametrize(("codec", "dtype"), [*((codec, "float32") for codec in ALL), *OTHERS], ids=str)
+@pytest.mark.parametrize(("codec", "dtype"), [*((codec, "float32") for codec in ALL), *OTHERS])
 def test_what_is_decoded_is_what_a_simulation_uses(codec, dtype):
     """To the bit, and in as many bytes as stated. Only a product of matrices may round otherwise."""
     x = jnp.asarray(np.random.default_rng(2).normal(size=SHAPE), dtype)
@@ -234,7 +235,10 @@ def simulated(name):
     return simulate(METHODS[name], CLIENTS, FIRST, rounds=4, key=1, codecs=BOTH)
 
 
-@pytest.mark.parametrize("name", METHODS)
+LONG = ("spam_pp", "scaffold")  # to compile; test_flower_codecs.py has SPAM-PP, too
+
+
+@pytest.mark.parametrize("name", [pytest.param(n, marks=pytest.mark.slow if n in LONG else ()) for n in METHODS])
 def test_simulation_and_bytes_agree_and_the_ledger_counts_them(name):
     """With a branch (PAGE), with memories (SCAFFOLD), with fields that a cohort holds already (SPAM-PP)."""
     run = simulated(name)
@@ -257,6 +261,7 @@ def test_the_ledger_counts_the_bytes_of_every_codec(codec):
     assert exchange.bytes_down == len(wire.encode({**raw, **rest, "x": sent.payload}))
 
 
+@pytest.mark.slow
 def test_float32_of_float32_leaves_every_bit():
     """A codec that would make nothing smaller is not used: not even the shortcuts of a simulation change."""
     first = FIRST.astype(jnp.float32)
@@ -268,6 +273,7 @@ def test_float32_of_float32_leaves_every_bit():
     assert all(np.array_equal(plain.rows[name], same.rows[name]) for name in plain.rows)
 
 
+@pytest.mark.slow
 def test_many_seeds_are_those_of_single_runs():
     many = simulate_many(METHODS["fedavg"], CLIENTS, FIRST, rounds=4, keys=[2, 1], codecs=BOTH)
     one = simulated("fedavg")

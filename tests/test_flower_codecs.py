@@ -54,6 +54,7 @@ def simulated(name):
     return simulate(METHODS[name], POPULATION, FIRST, rounds=ROUNDS, key=7, codecs=BOTH)
 
 
+@pytest.mark.slow
 def test_clients_remember_the_errors_of_their_codec():
     method, codecs = scaffold(3, 2, 0.02), {"up": "feedback-topk-0.2"}
     params, _ = go(method, codecs, retries=0)
@@ -112,6 +113,7 @@ def test_codes_are_neither_summed_securely_nor_clipped(logs):
         go(METHODS["fedavg"], mods=[clipping_mod(1.0, works=("train",))], rounds=1, patience=1, retries=0)
 
 
+@pytest.mark.slow
 def test_clients_in_pytorch_compress_alike():
     torch = pytest.importorskip("torch")
     module = torch.nn.Linear(40, 2).to(torch.float64)

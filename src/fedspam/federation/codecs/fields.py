@@ -279,9 +279,9 @@ def in_order(names: Any) -> list[str]:
 
 
 def checksum(fields: PyTree) -> np.uint32:
-    """The CRC-32 of all arrays of a message or reply, so that no damage to codes goes unnoticed."""
+    """The CRC-32 of all arrays of a message or reply, by name, so that no damage to codes goes unnoticed."""
     found = 0
-    for leaf in jax.tree.leaves(fields):
+    for _, leaf in sorted(_by_name(fields).items()):
         found = zlib.crc32(np.ascontiguousarray(leaf).reshape(-1).view(np.uint8).data, found)
     return np.uint32(found)
 
