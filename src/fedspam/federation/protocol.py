@@ -22,7 +22,8 @@ from jaxtyping import Array, Bool, Integer, Key, PyTree, UInt32
 from fedspam._internal import prng, trees
 from fedspam.clients import Ids, Population
 from fedspam.clients.faults import Faults
-from fedspam.federation.codecs.fields import in_order
+from fedspam.federation.codecs.feedback import Remembered
+from fedspam.federation.codecs.fields import NO_CODECS, Codecs, in_order
 
 Work = Callable[..., Any]
 Replay = Mapping[str, Integer[Array, "rounds ..."]]
@@ -301,13 +302,29 @@ def same_objects(known: list[Any] | None, leaves: list[Any]) -> bool:
 
 
 def answer(
-    population: Population, work: Work, key: Key[Array, ""], id: Any, memory: PyTree, message: Mapping[str, Any]
+    population: Population,
+    work: Work,
+    key: Key[Array, ""],
+    id: Any,
+    memory: PyTree,
+    message: Mapping[str, Any],
+    codecs: Codecs = NO_CODECS,
 ) -> tuple[Any, PyTree]:
     """One client does its work: its reply, and its memory after it."""
-    oracle, own_key = population.client(id), jax.random.fold_in(key, id)
-    if terms_of(work).stateful:
+    return perform(work, population.client(id), jax.random.fold_in(key, id), memory, message, codecs)
+
+
+def perform(
+    work: Work, oracle: Any, own_key: Key[Array, ""], memory: PyTree, message: Mapping[str, Any], codecs: Codecs
+) -> tuple[Any, PyTree]:
+    """The work of a client on its oracle, with its own key; with error feedback, the reply that is to arrive."""
+    if not terms_of(work).stateful:
+        return work(oracle, own_key, **message), memory
+    if not isinstance(memory, Remembered):
         return work(oracle, own_key, memory, **message)
-    return work(oracle, own_key, **message), memory
+    reply, own = work(oracle, own_key, memory.own, **message)
+    reply, errors = codecs.corrected(own_key, work.__name__, reply, memory.errors, message)
+    return reply, Remembered(own, errors)
 
 
 def take_branch(fed: Any, predicate: Any, yes: Callable[[], Any], no: Callable[[], Any]) -> Any:

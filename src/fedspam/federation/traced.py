@@ -257,7 +257,7 @@ class Traced:
     def _ask(self, work: Work, key: Key[Array, ""], id: UInt32[Array, ""], message: Mapping[str, Any]) -> Any:
         """One client's reply (zeros if it is not accepted), its flags, and its memory after the exchange."""
         before = jax.tree.map(lambda leaf: leaf[id], self.memory) if terms_of(work).stateful else ()
-        reply, memory = answer(self._population, work, key, id, before, message)
+        reply, memory = answer(self._population, work, key, id, before, message, self._codecs)
         if self._codecs.named:
             reply = self._codecs.replied(jax.random.fold_in(key, id), work.__name__, reply, message)
         if self._faults is None:

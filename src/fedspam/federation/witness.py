@@ -76,7 +76,7 @@ class Witness:
         @jax.jit
         def one(id: Any, memory: Any, message: Any) -> tuple[Any, Any]:
             before = jax.tree.map(lambda leaf: leaf[id], memory) if stateful else ()
-            reply, memory = answer(self._population, work, key, id, before, message)
+            reply, memory = answer(self._population, work, key, id, before, message, self._codecs)
             return self._codecs.replied(jax.random.fold_in(key, id), work.__name__, reply, message), memory
 
         replies, accepted, found = [], [], []

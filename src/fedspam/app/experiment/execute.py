@@ -112,7 +112,7 @@ def _simulate(experiment: Experiment, folder: Path, resume: bool, observe: Obser
         return simulate(
             experiment.method, experiment.population, experiment.start,
             rounds=options.rounds, key=options.seed, probe=experiment.probe, every=evaluate.every,
-            record=options.record, chunk=options.chunk, quorum=options.quorum,
+            record=options.record, chunk=options.chunk, quorum=options.quorum, codecs=experiment.codecs,
             watch=Watch(growth=options.growth, probe="gradient") if options.growth > 0 else None,
             until=experiment.target if evaluate.stop else None,
             folder=folder, resume=resume, keep=records.Keep(options.keep, every=options.segment), observe=report,
