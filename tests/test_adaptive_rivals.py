@@ -5,8 +5,21 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from fedspam import simulate
 from fedspam.federation.traced import Traced
-from fedspam.methods import delta_sgd, fedacg, fedavg, fedexp, fedexprox, fedprox, fedsps
+from fedspam.methods import (
+    acc_s_dane,
+    adaptive_acc_s_dane,
+    adaptive_s_dane,
+    delta_sgd,
+    fedacg,
+    fedavg,
+    fedexp,
+    fedexprox,
+    fedprox,
+    fedsps,
+    s_dane,
+)
 from fedspam.problems import Quadratics, quadratics
 from fedspam.solvers import Exact
 
@@ -200,6 +213,63 @@ def test_fedsps_stays_where_the_loss_is_below_its_bound(population):
     same(play(fedsps(2, 3, 0.4, lower_bound=1e9), population)[0], START)
 
 
+# --- S-DANE and Acc-S-DANE with a line search ---
+
+SEARCHING = pytest.mark.parametrize(
+    ("searching", "plain"), [(adaptive_s_dane, s_dane), (adaptive_acc_s_dane, acc_s_dane)]
+)
+
+
+def numpy_search(c, x, gamma, mu, rounds, accelerated):
+    """The printed loop with the A and B of the paper; also the step sizes, and which of them passed the test."""
+    everyone, v, A, B, tried = range(len(c.h)), x, 0.0, 1.0, []
+    full = lambda y: np.mean([c.grad(i, y) for i in everyone], axis=0)
+    for _ in range(rounds):
+        a = (B + np.sqrt(B**2 + 4 * A * B / gamma)) * gamma / 2 if accelerated else gamma
+        center = (A * x + a * v) / (A + a) if accelerated else v
+        g = full(center)
+        ends = [center - np.linalg.solve(c.h[i] + np.eye(len(x)) / gamma, g) for i in everyone]
+        mean, slope = np.mean(ends, axis=0), np.mean([c.grad(i, ends[i]) for i in everyone], axis=0)
+        gained = np.mean([
+            (c.grad(i, ends[i]) - c.grad(i, mean) + full(mean)) @ (center - ends[i]) for i in everyone
+        ])  # fmt: skip
+        passed = gained >= gamma / 2 * slope @ slope
+        tried.append((gamma, passed))
+        if passed:
+            weight = B if accelerated else 1.0
+            x, v = mean, (mu * a * mean + weight * v - a * slope) / (mu * a + weight)
+            A, B = (A + a, B + mu * a) if accelerated else (A, B)
+        gamma = 2 * gamma if passed else gamma / 2
+    return x, v, tried
+
+
+@SEARCHING
+def test_the_line_search_is_the_printed_loop(population, searching, plain):
+    unlike = Quadratics.of(
+        population.hessians + np.diag([0.0, 0.0, 0.0, 3.0]) * np.arange(6)[:, None, None], population.linears
+    )
+    run = simulate(searching(64.0, convexity=0.3, solver=Exact()), unlike, START, rounds=9, key=0)
+    x, v, tried = numpy_search(Clients(unlike), START, 64.0, 0.3, 9, searching is adaptive_acc_s_dane)
+    assert {passed for _, passed in tried} == {True, False}
+    same(run.rows["step_size"], [gamma for gamma, _ in tried])
+    same(run.rows["passed"], [passed for _, passed in tried])
+    np.testing.assert_allclose(run.params, x, rtol=1e-9)
+    np.testing.assert_allclose(run.state.v, v, rtol=1e-9)
+    np.testing.assert_array_equal(run.rows["gradients"], 6 * (3 + run.rows["certificate.gradients"]))
+
+    # the rounds that moved are those of the plain method with these step sizes
+    moved = [gamma for gamma, passed in tried if passed]
+    again = simulate(plain(None, moved, convexity=0.3, solver=Exact()), unlike, START, rounds=len(moved), key=0)
+    np.testing.assert_allclose(again.params, run.params, rtol=1e-9)
+
+
+def test_at_the_optimum_the_search_stands_still(population):
+    """Rounding decides the test there: the step size neither grows nor shrinks without bound."""
+    run = simulate(adaptive_s_dane(1.0, solver=Exact()), population, START, rounds=400, key=0)
+    np.testing.assert_allclose(run.params, population.minimizer, atol=1e-12)
+    assert 1e-3 < run.rows["step_size"][-200:].min() <= run.rows["step_size"][-200:].max() < 1e3
+
+
 @pytest.mark.parametrize(
     ("build", "says"),
     [
@@ -213,6 +283,8 @@ def test_fedsps_stays_where_the_loss_is_below_its_bound(population):
         (lambda: delta_sgd(2, 1, growth=-0.1), "growth"),
         (lambda: fedsps(2, 1, scale=0.0), "scale"),
         (lambda: fedsps(2, 1, 0.0), "local_rate"),
+        (lambda: adaptive_s_dane(0.0), "step_size"),
+        (lambda: adaptive_acc_s_dane(convexity=-1.0), "convexity"),
     ],
 )
 def test_bad_arguments_are_refused(build, says):

@@ -17,6 +17,11 @@ from fedspam.methods._registry import (
     register as register,
 )
 from fedspam.methods._template import Factored as Factored
+from fedspam.methods.adaptive_s_dane import (
+    SearchingDane as SearchingDane,
+    adaptive_acc_s_dane as adaptive_acc_s_dane,
+    adaptive_s_dane as adaptive_s_dane,
+)
 from fedspam.methods.auto import Auto as Auto, auto as auto
 from fedspam.methods.ce_lsgd import bvr_l_sgd as bvr_l_sgd, ce_lsgd as ce_lsgd
 from fedspam.methods.dane import dane as dane, dane_plus as dane_plus, feddane as feddane
