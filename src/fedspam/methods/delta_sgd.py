@@ -90,7 +90,7 @@ def delta_sgd(
         weighted: as `fedavg`.
 
     Kim, Toghani, Uribe, Kyrillidis: Adaptive federated learning with auto-tuned clients, 2024, arXiv:2306.11201,
-    Algorithm 1, equation 6.
+    Algorithm 1.
 
     >>> from fedspam.problems import progress
     >>> progress(delta_sgd(10, 5, 0.02)) < 0.1

@@ -102,7 +102,7 @@ def fedexp(cohort_size: int, local_steps: int, local_rate: ScheduleLike, *, damp
         damping: :math:`\epsilon`, on the scale of squared moves; the paper tunes it between 0.001 and 0.1.
 
     Jhunjhunwala, Wang, Joshi: FedExP: Speeding up federated averaging via extrapolation, 2023, arXiv:2301.09604,
-    Algorithm 1, equation 6.
+    Algorithm 1.
 
     >>> from fedspam.problems import progress
     >>> progress(fedexp(10, 5, 0.08, damping=0.1)) < 0.1

@@ -77,7 +77,7 @@ def fedsps(
         lower_bound: :math:`\ell`, of the losses; 0 for losses that are not negative.
         weighted: as `fedavg`.
 
-    Mukherjee, Loizou, Stich: Locally adaptive federated learning, 2024, arXiv:2307.06306, Algorithm 1, equation 5.
+    Mukherjee, Loizou, Stich: Locally adaptive federated learning, 2024, arXiv:2307.06306, Algorithm 1.
 
     >>> from fedspam.problems import progress
     >>> progress(fedsps(10, 5, 0.05, lower_bound=-100.0)) < 0.1
