@@ -11,14 +11,14 @@ ROOT = Path(__file__).parents[1]
 ROOMS = {
     "_internal": "trees, random keys, checks, strict decoding, whole-or-absent files, descriptions",
     "clients": "who there is to ask: generated, ragged and hosted populations; faults",
-    "federation": "how they are asked: cohorts, handles, a witness of NaN, wire, aggregation, ledger",
+    "federation": "how they are asked: cohorts, handles, a witness of NaN, wire, codecs, aggregation, ledger",
     "solvers": "what a client does with its subproblem, and the certificate of the answer",
     "methods": "the methods, one file each; estimators, schedules, the table of methods",
     "simulation": "simulate: engine, sweeps, host data, stopping rules, checkpoints (records), evaluation",
     "theory": "bounds, Lyapunov function and certificates; delta, sigma and L measured",
     "problems": "clients whose constants are known: quadratics, the paper's ridge, regressions",
-    "models": "networks as plain functions; adapters for Flax, Equinox and PyTorch",
-    "datasets": "readers of data files, and the ways to split rows among clients",
+    "datasets": "readers of data files and tables, preprocessing, and the ways to split rows among clients",
+    "models": "networks as plain functions; adapters for Flax, Equinox and PyTorch; trained models as files",
     "flower": "the same methods over a Flower federation: server, client, privacy, wire, testing",
     "app": "the command line and what only it needs: commands, config, compare, report, figures, lab",
 }

@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+import fedspam
 import processes
 from fedspam import spam_pp
 from fedspam.app import new
@@ -86,7 +87,7 @@ def test_the_template_trains_what_the_simulator_trains(tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(tmp_path / "trial-project")
     from trial_project import client_app, task
 
-    from fedspam.flower import FedspamStrategy, LoopbackGrid, to_arrays
+    from fedspam.flower import FedspamStrategy, LoopbackGrid, to_arrays, to_params
 
     double = jax.tree.map(lambda *parts: jnp.concatenate(parts), task.rows_of(2), task.rows_of(3))
     population = Ragged.of([task.rows_of(0), task.rows_of(1), double], task.loss)
@@ -113,6 +114,17 @@ def test_the_template_trains_what_the_simulator_trains(tmp_path, monkeypatch):
     for name, leaf in simulated.run.params.items():
         np.testing.assert_allclose(result.arrays[name].numpy(), leaf, rtol=1e-4, atol=1e-5)
         assert np.abs(leaf).max() > 0.01
+
+    # the server keeps the result in a file that needs no project to predict
+    from trial_project import server_app
+
+    path = server_app.keep(to_params(result.arrays, first), tmp_path / "models")
+    rows = task.test_rows()
+    found = fedspam.load(path).predict(np.asarray(rows["features"]))
+    numbers = [task.CLASSES.index(name) for name in found]
+    accuracy = np.mean(np.asarray(numbers) == np.asarray(rows["label"]))
+    assert accuracy == pytest.approx(float(task.measure(to_params(result.arrays, first), rows)["accuracy"]))
+    assert accuracy > 0.8
 
 
 def commands(readme: str, title: str) -> list[str]:
@@ -145,6 +157,8 @@ def test_the_readme_of_a_fresh_project_holds_what_it_says(tmp_path):
         assert "10: {'accuracy'" in log
         assert (folder / "report.html").stat().st_size > 10_000
         assert (folder / "runs" / "first" / "manifest.json").exists()
+        (kept_model,) = (running.home / "my-project-models").glob("*.safetensors")
+        assert fedspam.load(kept_model).classes == ("first", "second", "third")
 
         task = folder / "my_project" / "task.py"
         named = [line.removeprefix("#   ") for line in task.read_text().splitlines() if line.startswith("#   ")]

@@ -153,6 +153,9 @@ CASES = {
     "resume of nowhere": Case("run good.toml --resume", 2, ("--resume needs", "--out FOLDER")),
     "fewer rounds than there are": Case("run --resume --out done --rounds 1", 1, ("holds 2 rounds", "at least")),
     # other commands
+    "predict: no model": Case("predict nowhere visits.csv", 1, ("no nowhere", "run folder")),
+    "predict: no rows": Case("predict done nowhere.csv", 2, ("no file nowhere.csv",)),
+    "export: unknown format": Case("export done --to tourch", 2, ("'tourch'", "did you mean torch?")),
     "no command": Case("", 2, ("required", "COMMAND")),
     "unknown command": Case("rum", 2, ("'rum'", "did you mean run?")),
     "unknown flag": Case("run good.toml --quite", 2, ("--quite", "did you mean --quiet?")),

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from fedspam.clients import Faults, Generated, Hosted, Ragged
     from fedspam.federation import on_client
     from fedspam.methods import METHODS, auto, fedavg, spam, spam_pp, spam_ppa
+    from fedspam.models import load
     from fedspam.simulation import Evaluation, Keep, Run, Target, Watch, simulate, simulate_many
 
 # Where each public name lives. It is imported when it is first used, so that the command line starts at once.
@@ -29,6 +30,7 @@ _HOMES = {
     "clients": ("Faults", "Generated", "Hosted", "Ragged"),
     "federation": ("on_client",),
     "methods": ("METHODS", "auto", "fedavg", "spam", "spam_pp", "spam_ppa"),
+    "models": ("load",),
     "simulation": ("Evaluation", "Keep", "Run", "Target", "Watch", "simulate", "simulate_many"),
 }
 _ROOM_OF = {name: room for room, names in _HOMES.items() for name in names}
@@ -55,6 +57,7 @@ __all__ = [
     "fedavg",
     "federation",
     "flower",
+    "load",
     "methods",
     "models",
     "on_client",

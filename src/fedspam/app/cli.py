@@ -7,15 +7,30 @@ from collections.abc import Sequence
 
 from fedspam import __version__
 from fedspam.app import UsageError
-from fedspam.app.commands import cite, compare, completions, lab, measure, methods, new, report, reproduce, run, theory
+from fedspam.app.commands import (
+    cite,
+    compare,
+    completions,
+    export,
+    lab,
+    measure,
+    methods,
+    new,
+    predict,
+    report,
+    reproduce,
+    run,
+    theory,
+)
 from fedspam.app.commands._arguments import EXIT_CODES, Parser, add_command, dotted
 
-COMMANDS = (reproduce, run, methods, compare, theory, measure, report, lab, new, cite, completions)
+COMMANDS = (reproduce, run, predict, export, methods, compare, theory, measure, report, lab, new, cite, completions)
 
 EXAMPLES = """examples:
   fedspam reproduce                           the paper's experiment, in less than a minute
   fedspam run --example > experiment.toml     an experiment of your own:
   fedspam run experiment.toml --rounds 200
+  fedspam predict runs/first new.csv          use the model of a run
   fedspam methods                             what there is to run
   fedspam compare --help"""
 

@@ -1,6 +1,8 @@
 """Readers of data files, one module per format, and ways to split rows among clients."""
 
 from fedspam.datasets.arrays import read_arrays as read_arrays
+from fedspam.datasets.columns import Table as Table, open_table as open_table, read_table as read_table
+from fedspam.datasets.encoder import CategoryColumn as CategoryColumn, Encoder as Encoder, NumberColumn as NumberColumn
 from fedspam.datasets.federated import FederatedData as FederatedData
 from fedspam.datasets.femnist import Femnist as Femnist, read_femnist as read_femnist
 from fedspam.datasets.folder import (

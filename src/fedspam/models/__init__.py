@@ -1,4 +1,4 @@
-"""Models as plain functions over pytrees, and adapters for Flax NNX, Equinox and PyTorch modules."""
+"""Models as plain functions over pytrees, adapters for Flax NNX, Equinox and PyTorch modules, and trained models."""
 
 from fedspam.models.adapters import from_equinox as from_equinox, from_flax as from_flax, from_torch as from_torch
 from fedspam.models.catalogue import (
@@ -17,4 +17,10 @@ from fedspam.models.convolution import (
     conv_general_dilated as conv_general_dilated,
     max_pool as max_pool,
 )
-from fedspam.models.model import Model as Model, Network as Network, RowLoss as RowLoss
+from fedspam.models.model import (
+    Model as Model,
+    Network as Network,
+    RowLoss as RowLoss,
+    SquaredLoss as SquaredLoss,
+)
+from fedspam.models.trained import TrainedModel as TrainedModel, load as load, save as save

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Integer, Key
 
-from fedspam._internal import checks, prng
+from fedspam._internal import checks, prng, trees
 from fedspam._internal.trees import Params
 from fedspam.problems import cross_entropy
 
@@ -96,6 +96,21 @@ class RowLoss:
             squares = jax.tree.reduce(jnp.add, jax.tree.map(lambda leaf: jnp.sum(leaf**2), params))
             losses += 0.5 * self.model.regularization * squares.astype(losses.dtype)
         return losses
+
+
+@dataclass(frozen=True)
+class SquaredLoss:
+    """Least squares with a penalty, one loss per row. Equal settings are equal functions."""
+
+    regularization: float
+
+    def __call__(self, params: Any, rows: Mapping[str, Any]) -> Any:
+        prediction = self.scores(params, rows["features"])
+        return 0.5 * (prediction - rows["label"]) ** 2 + 0.5 * self.regularization * trees.squared_norm(params)
+
+    def scores(self, params: Any, features: Any) -> Any:
+        """The predicted numbers."""
+        return features @ params["weights"] + params.get("bias", 0.0)
 
 
 def _over_labels(values: Float[Array, "rows ..."], labels: Integer[Array, "rows ..."]) -> Float[Array, " rows"]:

@@ -95,11 +95,11 @@ class Convolutional:
             raise ValueError(f"{len(self.features)} convolutions and {len(self.pools)} pools; give one pool for each")
         if len(self.shape) != len(self.window) + 1:
             raise ValueError(f"shape = {self.shape} must have the window's {len(self.window)} axes and the channels")
-        if min(self._inner) < 1:
+        if min(self.inner) < 1:
             raise ValueError(f"shape = {self.shape} is too small for these convolutions and pools; take fewer pools")
 
     @property
-    def _inner(self) -> tuple[int, ...]:
+    def inner(self) -> tuple[int, ...]:
         """The sizes of the axes after all convolutions and pools."""
         sizes = self.shape[:-1]
         for pool in self.pools:
@@ -110,7 +110,7 @@ class Convolutional:
 
     def init(self, key: Key[Array, ""]) -> Params:
         count, channels = len(self.features), (self.shape[-1], *self.features)
-        flat = math.prod(self._inner) * channels[-1]
+        flat = math.prod(self.inner) * channels[-1]
         sizes = (flat, *self.hidden, self.classes)
         keys = jax.random.split(key, count + len(sizes) - 1)
         convolutions = {f"conv{i}": dense_init(keys[i], *channels[i : i + 2], window=self.window) for i in range(count)}

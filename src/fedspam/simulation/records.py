@@ -4,7 +4,8 @@ A run folder holds
 
 - ``manifest.json``: the resolved configuration (`identity`), the versions and the machine, and how the run ended;
 - ``rows.bin``: one frame per segment, a safetensors with the rows and probes of its rounds; it is only appended to;
-- ``checkpoint-<round>.safetensors``: the states after the last few segments; ``best.safetensors``: the best one.
+- ``checkpoint-<round>.safetensors``: the states after the last few segments; ``best.safetensors``: the best one;
+- ``model.safetensors``: the trained parameters by plain names, once the run has ended; `fedspam.load` reads it.
 
 Every file but the rows is written under another name, flushed, and renamed. Rows are flushed before the checkpoint that
 needs them. So a process that dies at any moment leaves a folder that resumes. Every file carries a hash of itself. A

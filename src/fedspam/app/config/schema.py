@@ -88,14 +88,23 @@ class RowsSection(DataSection, frozen=True, kw_only=True):
 
 
 class Csv(RowsSection, frozen=True, kw_only=True, tag_field="kind", tag="csv"):
-    """A table with a header. One column is the label, and one may name the client of each row."""
+    """A table with a header. One column is the label, and one may name the client of each row. Text becomes
+    categories, missing values are filled in."""
 
     path: File
     label: Annotated[Text, _about("the column to predict")]
     client: Annotated[Text | None, _about("the column that names the client of a row; without it see [clients]")] = None
     features: Annotated[list[Text] | None, _about("the columns to predict from; default all others")] = None
+    drop: Annotated[list[Text], _about("columns to leave out")] = field(default_factory=list)
+    categories: Annotated[list[Text], _about("columns of numbers that are codes: one feature per value")] = field(
+        default_factory=list
+    )
     separator: Annotated[str, Meta(min_length=1, max_length=1), _about("between two cells")] = ","
     task: Task = "classes"
+
+
+class TableSection(Csv, frozen=True, kw_only=True, tag_field="kind", tag="table"):
+    """The same as csv, for a file of Parquet (.parquet) or Arrow (.arrow, .feather), which needs pyarrow; or CSV."""
 
 
 class Npz(RowsSection, frozen=True, kw_only=True, tag_field="kind", tag="npz"):
@@ -157,7 +166,17 @@ def _by_name(*kinds: type[Struct]) -> dict[str, Any]:
 
 
 DATA: Mapping[str, type[DataSection]] = _by_name(
-    Csv, Npz, Libsvm, Leaf, FemnistSection, Digits, Synthetic, QuadraticsSection, RidgeSection, ProblemSection
+    Csv,
+    TableSection,
+    Npz,
+    Libsvm,
+    Leaf,
+    FemnistSection,
+    Digits,
+    Synthetic,
+    QuadraticsSection,
+    RidgeSection,
+    ProblemSection,
 )
 
 

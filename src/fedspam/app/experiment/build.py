@@ -14,7 +14,7 @@ from fedspam._internal.trees import Params
 from fedspam.app.compare import problems
 from fedspam.app.config import Config, ConfigError, methods as sections, schema
 from fedspam.app.config.schema import name_of
-from fedspam.app.experiment.data import examples
+from fedspam.app.experiment.data import LoadedExamples, examples
 from fedspam.app.experiment.model import learner
 from fedspam.app.experiment.probes import ProblemProbe, Score, rows_probe
 from fedspam.clients import Population, Ragged
@@ -26,7 +26,7 @@ from fedspam.simulation.stopping import Target
 RISING = ("accuracy",)  # metrics of which more is better
 FIRST = ("loss", "gradient", "accuracy")  # metrics that are shown first
 
-World = tuple[Population, Params, Any]  # clients, a start and a probe
+World = tuple[Population, Params, Any, LoadedExamples | None]  # clients, a start, a probe, and examples if any
 
 
 @dataclass(frozen=True)
@@ -39,6 +39,7 @@ class Experiment:
     start: Params
     probe: Any
     metrics: tuple[str, ...]  # what the probe measures
+    examples: LoadedExamples | None = None  # None where the data is no rows
 
     @property
     def target(self) -> Target | None:
@@ -52,7 +53,7 @@ class Experiment:
 
 def make(config: Config) -> Experiment:
     """Read the data and build what a configuration describes. A `ConfigError` names the setting that is wrong."""
-    population, start, probe = WORLDS.get(type(config.data), _examples)(config)
+    population, start, probe, rows = WORLDS.get(type(config.data), _examples)(config)
     cohort = getattr(config.algorithm, "cohort_size", None)
     if cohort is not None and population.size is not None and cohort > population.size:
         raise ConfigError(
@@ -73,7 +74,7 @@ def make(config: Config) -> Experiment:
             f"evaluate.metric = {metric!r} is not measured here; choose one of {', '.join(metrics)}. An accuracy needs "
             "classes, test rows (data.test) and a model that predicts (predict)"
         )
-    return Experiment(config, method, population, start, probe, metrics)
+    return Experiment(config, method, population, start, probe, metrics, rows)
 
 
 # --- clients, start and probe ---
@@ -98,7 +99,7 @@ def _problem(config: Config) -> World:
     if isinstance(clients, Quadratics):
         return _probed(clients, start)
     assert isinstance(clients, Ragged)
-    return clients, start, ProblemProbe(rows_probe(clients, start, None), problem.probe)
+    return clients, start, ProblemProbe(rows_probe(clients, start, None), problem.probe), None
 
 
 def _examples(config: Config) -> World:
@@ -106,12 +107,12 @@ def _examples(config: Config) -> World:
     model = learner(config.model, data, seed=config.run.seed, precision=config.run.precision)
     clients = data.train.population(model.loss, batch=config.clients.batch, weighted=config.clients.weighted)
     test = None if data.test is None else Evaluation.of(data.test, Score(model.correct, model.loss))
-    return clients, model.start, rows_probe(clients, model.start, test)
+    return clients, model.start, rows_probe(clients, model.start, test), data
 
 
 def _probed(clients: Quadratics, start: Any) -> World:
     start = jnp.asarray(start, clients.hessians.dtype)
-    return clients, start, problems.QuadraticProbe.of(clients, start)
+    return clients, start, problems.QuadraticProbe.of(clients, start), None
 
 
 # kinds of data with clients and a loss of their own; all others are examples, which `[model]` learns from

@@ -1,16 +1,16 @@
 """`[data]` and `[clients]`: the examples of every client, for training and for testing."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from fedspam import datasets
 from fedspam._internal.nearest import nearest
 from fedspam.app.config import ConfigError, schema
-from fedspam.datasets import FederatedData, Standardizer
+from fedspam.datasets import Encoder, FederatedData
 
 RELATIVE = "paths in a file are relative to its folder, paths in flags to the working directory"
 
@@ -21,7 +21,13 @@ class LoadedExamples:
 
     train: FederatedData
     test: FederatedData | None
-    classes: int  # 0 where labels are numbers
+    names: tuple[str, ...]  # of the classes; () where labels are numbers
+    encoder: Encoder | None = None  # None where features are taken as they are
+
+    @property
+    def classes(self) -> int:
+        """The number of classes; 0 where labels are numbers."""
+        return len(self.names)
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -44,29 +50,42 @@ def examples(data: Any, clients: schema.Clients) -> LoadedExamples:
 def _examples(data: Any, clients: schema.Clients) -> LoadedExamples:
     if isinstance(data, schema.FemnistSection):  # the only kind with test rows of its own
         femnist = datasets.read_femnist(data.folder)
-        return LoadedExamples(femnist.train, femnist.test, int(femnist.train.examples["label"].max()) + 1)
-    rows = READERS[type(data)](data, clients)
-    features, labels = rows.examples["features"], rows.examples["label"]
-    if not np.issubdtype(features.dtype, np.number) or features.ndim < 2:
-        raise ValueError(
-            f"features have dtype {features.dtype} and shape {features.shape}; they must be rows of numbers"
-        )
+        count = int(femnist.train.examples["label"].max()) + 1
+        return LoadedExamples(femnist.train, femnist.test, tuple(map(str, range(count))))
+    rows, texts = READERS[type(data)](data, clients)
+    labels = rows.examples["label"]
     if labels.ndim != 1:
         raise ValueError(f"labels have shape {labels.shape}; there must be one label per row")
-    classes = 0
+    names: tuple[str, ...] = ()
     if data.task == "classes":
-        rows, classes = _numbered(rows)
+        rows, values = _numbered(rows)
+        names = tuple(texts[int(value)] if texts else _class_name(value) for value in values)
     train, test = rows.hold_out_examples(data.test) if data.test > 0 else (rows, None)
     test = test if test is not None and test.rows else None
-    if isinstance(data, schema.RowsSection):
-        flat = lambda columns: np.asarray(columns["features"], np.float64).reshape(len(columns["features"]), -1)
-        scale = Standardizer.of(flat(train.examples)) if data.standardize else Standardizer(np.zeros(()), np.ones(()))
-        prepare = lambda columns: {**columns, "features": scale(flat(columns), intercept=data.intercept)}
-        train, test = train.map(prepare), test and test.map(prepare)
-    return LoadedExamples(train, test, classes)
+    if not isinstance(data, schema.RowsSection):
+        return LoadedExamples(train, test, names)
+    encoder = _encoder(data, train, names)
+    source = lambda columns: columns if encoder.columns is not None else columns["features"]
+    prepare = lambda columns: {"features": encoder(source(columns)), "label": columns["label"]}
+    return LoadedExamples(train.map(prepare), test and test.map(prepare), names, encoder)
+
+
+def _encoder(data: schema.RowsSection, train: FederatedData, names: tuple[str, ...]) -> Encoder:
+    """The preprocessing, learned on the training rows."""
+    options = {"standardize": data.standardize, "intercept": data.intercept, "classes": names}
+    if isinstance(data, schema.Csv):
+        return Encoder.of_table(train, label=data.label, **options)
+    return Encoder.of_arrays(train.examples["features"], **options)
 
 
 # --- one reader per kind of data ---
+
+
+class ReadRows(NamedTuple):
+    """The rows of a file by client, and the texts that its labels number; () where labels are numbers themselves."""
+
+    rows: FederatedData
+    texts: Sequence[str] = ()
 
 
 def _npz(data: schema.Npz, clients: schema.Clients) -> FederatedData:
@@ -80,11 +99,13 @@ def _npz(data: schema.Npz, clients: schema.Clients) -> FederatedData:
     return FederatedData.by(columns, owners, found)
 
 
-def _csv(data: schema.Csv, clients: schema.Clients) -> FederatedData:
+def _table(data: schema.Csv, clients: schema.Clients) -> ReadRows:
     path = _file(data.path)
-    header = datasets.csv_columns(path, delimiter=data.separator)
+    table = datasets.open_table(path, delimiter=data.separator)
+    header = table.names
     columns = [("data.label", data.label), *([("data.client", data.client)] if data.client else [])]
-    columns += [("data.features", name) for name in data.features or ()]
+    lists = {"data.features": data.features or (), "data.drop": data.drop, "data.categories": data.categories}
+    columns += [(where, name) for where, names in lists.items() for name in names]
     for where, name in columns:
         if name not in header:
             near = nearest(name, header)
@@ -97,18 +118,32 @@ def _csv(data: schema.Csv, clients: schema.Clients) -> FederatedData:
             f"data.client is missing: name the column with the client of each row ({', '.join(header)}), or split the "
             "rows: [clients] split = 'iid', count = 10"
         )
-    features = list(data.features or (name for name in header if name not in (data.label, data.client)))
+    left_out = {data.label, data.client, *data.drop}
+    features = list(data.features or (name for name in header if name not in left_out))
     if not features:
         raise ConfigError(f"data.features: {path} has no column besides label and client; add at least one feature")
-    # without a client column the label takes its place until the rows are split
-    owner = data.client or data.label
+    if "label" in features:
+        raise ConfigError("data.features: a feature is named 'label', the name of what is predicted; rename the column")
+    cells = {name: table.texts(name) if name in data.categories else table.column(name) for name in features}
+    labels = table.present(data.label, "label")
+    texts: Sequence[str] = ()
     if data.task == "numbers":
-        read = datasets.read_csv(path, owner, owner, features=[*features, data.label], delimiter=data.separator)
-        matrix = read.examples["features"]
-        read = read.map(lambda _: {"features": matrix[:, :-1], "label": matrix[:, -1]})
+        cells["label"] = table.numbers(data.label)
     else:
-        read = datasets.read_csv(path, owner, data.label, features=features, delimiter=data.separator)
-    return read if data.client is not None else _split(read.examples, clients)
+        cells["label"], texts = _whole_or_numbered(labels)
+    # without a client column the label takes its place until the rows are split
+    owners = labels if data.client is None else table.present(data.client, "client")
+    rows = FederatedData.by(cells, *datasets.by_key(owners))
+    return ReadRows(rows if data.client is not None else _split(rows.examples, clients), texts)
+
+
+def _whole_or_numbered(labels: Sequence[str]) -> tuple[np.ndarray, Sequence[str]]:
+    """Labels that are whole numbers as they are; texts numbered in alphabetical order, and the texts."""
+    try:
+        return np.asarray([int(label) for label in labels], np.int32), ()
+    except (ValueError, OverflowError):
+        numbers, texts = datasets.by_key(labels)
+        return numbers.astype(np.int32), texts
 
 
 def _libsvm(data: schema.Libsvm, clients: schema.Clients) -> FederatedData:
@@ -116,19 +151,32 @@ def _libsvm(data: schema.Libsvm, clients: schema.Clients) -> FederatedData:
     return _split({"features": rows.features, "label": rows.labels}, clients)
 
 
-READERS: Mapping[type[schema.DataSection], Callable[[Any, schema.Clients], FederatedData]] = {
-    schema.Csv: _csv,
-    schema.Npz: _npz,
-    schema.Libsvm: _libsvm,
-    schema.Leaf: lambda data, _: datasets.read_leaf(_file(data.path, folder=True)),
-    schema.Digits: lambda _, clients: _split(datasets.read_digits(), clients),
-    schema.Synthetic: lambda data, _: datasets.synthetic(
-        data.alpha, data.beta, data.clients, dimension=data.dimension, classes=data.classes, seed=data.seed
+READERS: Mapping[type[schema.DataSection], Callable[[Any, schema.Clients], ReadRows]] = {
+    schema.Csv: _table,
+    schema.TableSection: _table,
+    schema.Npz: lambda data, clients: _arrays(_npz(data, clients)),
+    schema.Libsvm: lambda data, clients: _arrays(_libsvm(data, clients)),
+    schema.Leaf: lambda data, _: _arrays(datasets.read_leaf(_file(data.path, folder=True))),
+    schema.Digits: lambda _, clients: _arrays(_split(datasets.read_digits(), clients)),
+    schema.Synthetic: lambda data, _: _arrays(
+        datasets.synthetic(
+            data.alpha, data.beta, data.clients, dimension=data.dimension, classes=data.classes, seed=data.seed
+        )
     ),
 }
 
 
 # --- what they share ---
+
+
+def _arrays(rows: FederatedData) -> ReadRows:
+    """Rows whose features are one array of numbers."""
+    features = rows.examples["features"]
+    if not np.issubdtype(features.dtype, np.number) or features.ndim < 2:
+        raise ValueError(
+            f"features have dtype {features.dtype} and shape {features.shape}; they must be rows of numbers"
+        )
+    return ReadRows(rows)
 
 
 def _split(columns: Any, clients: schema.Clients) -> FederatedData:
@@ -173,8 +221,8 @@ def _file(path: str, folder: bool = False) -> Path:
     return existing(f"data.path = {path!r}", path, folder)
 
 
-def _numbered(data: FederatedData) -> tuple[FederatedData, int]:
-    """Labels as 0, 1, ... in their order, and the number of classes."""
+def _numbered(data: FederatedData) -> tuple[FederatedData, np.ndarray]:
+    """Labels as 0, 1, ... in their order, and the values that they had."""
     values, numbers = np.unique(data.examples["label"], return_inverse=True)
     if len(values) < 2:
         raise ValueError(f"every label is {values[0]}; classification needs two classes: name another column")
@@ -183,4 +231,8 @@ def _numbered(data: FederatedData) -> tuple[FederatedData, int]:
             f"there are {len(values)} classes for {data.rows} rows; if labels are numbers, set task = 'numbers'"
         )
     columns = dict(data.examples) | {"label": numbers.astype(np.int32)}
-    return data.map(lambda _: columns), len(values)
+    return data.map(lambda _: columns), values
+
+
+def _class_name(value: Any) -> str:
+    return f"{value:g}" if isinstance(value, np.floating) else str(value)

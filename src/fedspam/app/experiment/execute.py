@@ -11,6 +11,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from fedspam import models
 from fedspam.app import tracking
 from fedspam.app.arrival import arrival
 from fedspam.app.config import Config, ConfigError, differences, read, tables, to_toml
@@ -18,6 +19,7 @@ from fedspam.app.config.schema import name_of
 from fedspam.app.config.write import value_text
 from fedspam.app.experiment.build import Experiment, make
 from fedspam.app.folders import make_folder
+from fedspam.clients import Ragged
 from fedspam.simulation import Run, records, simulate
 from fedspam.simulation.stopping import Target, Watch
 
@@ -68,6 +70,7 @@ def run(
         experiment = make(config)
         records.write(make_folder(folder) / "config.toml", to_toml(config, HEAD.format(folder=folder)).encode())
         went = _simulate(experiment, folder, resume, observe)
+        _save_model(experiment, went, folder)
     facts = summary(went, folder, config, experiment.target, experiment.metrics)
     records.write(folder / "summary.json", json.dumps(facts, indent=1, allow_nan=False).encode())
     return ExperimentOutcome(folder, went, facts)
@@ -114,6 +117,24 @@ def _simulate(experiment: Experiment, folder: Path, resume: bool, observe: Obser
             until=experiment.target if evaluate.stop else None,
             folder=folder, resume=resume, keep=records.Keep(options.keep, every=options.segment), observe=report,
         )  # fmt: skip
+
+
+def _save_model(experiment: Experiment, went: Run, folder: Path) -> None:
+    """Write the trained model with its preprocessing, names and configuration, where there is one."""
+    config, rows = experiment.config, experiment.examples
+    if rows is None:  # a problem without rows of its own keeps the parameters that `simulate` wrote
+        return
+    assert isinstance(experiment.population, Ragged)
+    facts = {
+        "task": getattr(config.data, "task", "classes"),
+        "config": tables(config),
+        "method": name_of(config.algorithm),
+        "rounds": went.rounds,
+        "status": went.status,
+    }
+    models.save(
+        folder, went.params, model=experiment.population.loss, encoder=rows.encoder, classes=rows.names, **facts
+    )
 
 
 def recorded_rows(folder: Path) -> dict[str, np.ndarray]:

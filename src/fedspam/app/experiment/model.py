@@ -14,7 +14,6 @@ import jax
 import jax.numpy as jnp
 
 from fedspam import models
-from fedspam._internal import trees
 from fedspam._internal.nearest import nearest
 from fedspam._internal.trees import Params
 from fedspam.app.config import ConfigError, schema
@@ -34,17 +33,6 @@ class Learner:
     correct: Loss | None  # (params, rows) -> whether each row is classified correctly; None where that is not known
 
 
-@dataclass(frozen=True)
-class SquaredLoss:
-    """Least squares with a penalty, one loss per row. Equal settings are equal functions."""
-
-    regularization: float
-
-    def __call__(self, params: Any, rows: Mapping[str, Any]) -> Any:
-        prediction = rows["features"] @ params["weights"] + params.get("bias", 0.0)
-        return 0.5 * (prediction - rows["label"]) ** 2 + 0.5 * self.regularization * trees.squared_norm(params)
-
-
 def learner(model: Any, data: LoadedExamples, *, seed: int, precision: str) -> Learner:
     """The model that `[model]` describes, on this data."""
     if isinstance(model, schema.Function):
@@ -54,7 +42,7 @@ def learner(model: Any, data: LoadedExamples, *, seed: int, precision: str) -> L
         if data.classes:
             raise ConfigError("model.name = 'linear' needs labels that are numbers; set data.task = 'numbers'")
         start = {"weights": jnp.zeros(inputs)} | ({"bias": jnp.zeros(())} if model.bias else {})
-        return Learner(SquaredLoss(model.regularization), start, None)
+        return Learner(models.SquaredLoss(model.regularization), start, None)
     if not data.classes:
         raise ConfigError(f"model.name = {name!r} predicts classes, but data.task is 'numbers'; use 'linear'")
     if name == "logistic" and data.classes != 2:

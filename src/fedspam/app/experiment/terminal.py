@@ -77,7 +77,10 @@ def show(
         console.print(str(folder), highlight=False, soft_wrap=True)
     else:
         console.print(table(outcome.facts))
-        console.print(f"{folder}: config.toml, summary.json, manifest.json, rows.bin", highlight=False, soft_wrap=True)
+        files = "model.safetensors, config.toml, summary.json, manifest.json, rows.bin"
+        console.print(f"{folder}: {files}", highlight=False, soft_wrap=True)
+        if not config.data.has_loss:
+            console.print(f"use it: fedspam predict {folder} NEW_ROWS", highlight=False, soft_wrap=True)
     return 0 if outcome.fine else 1
 
 

@@ -17,6 +17,7 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result, Strategy
 
 from fedspam._internal import checks, describe, prng
+from fedspam._internal.model_file import FILE, write_model
 from fedspam._internal.trees import Params
 from fedspam.federation.aggregation import Rule
 from fedspam.flower.privacy.secure_client import SecureSum
@@ -56,7 +57,8 @@ class FedspamStrategy(Strategy):
         patience: the number of void rounds in a row after which the run ends with an error.
         aggregate: a rule of `fedspam.federation.aggregation` instead of the mean over several clients.
         secure: the secure sum, with the settings of the clients; see `fedspam.flower.privacy.secure_client.SecureSum`.
-        folder: where rows and checkpoints are written, as by `fedspam.simulate`; None writes nothing.
+        folder: where rows, checkpoints and the trained parameters are written, as by `fedspam.simulate`; None writes
+            nothing.
         resume: continue the run in that folder; the result has the same bits as that of an uninterrupted run.
         arrayrecord_key, configrecord_key: the names of the records in a message.
 
@@ -180,6 +182,11 @@ class FedspamStrategy(Strategy):
                 _report(step, result)
                 if step.fresh and step.done and self.fraction_evaluate > 0:
                     self._evaluate(step, result, config, grid, timeout)
+            if folder is not None:
+                facts = {"rounds": num_rounds, "status": "completed", "method": type(algorithm).__name__}
+                trained = arrays.to_params(result.arrays, self.params)
+                write_model(folder / FILE, trained, {"loss": None, **facts})
+                LOG.info("Trained model: %s", folder / FILE)
         LOG.info("")
         LOG.info("Strategy execution finished in %.2fs", time.monotonic() - began)
         LOG.info("")

@@ -1,0 +1,159 @@
+"""`fedspam predict` and `fedspam export`: a trained model on new rows, and for other frameworks."""
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import safetensors.numpy
+
+from fedspam import datasets, models
+from fedspam.app import UsageError
+from fedspam.app.experiment import model as own
+from fedspam.app.folders import csv_text, make_folder
+from fedspam.datasets.columns import Table, cells_by_row
+from fedspam.models.export import flax_tree, torch_state
+from fedspam.models.trained import TrainedModel
+from fedspam.simulation import records
+
+
+def show(
+    folder: Path,
+    rows: Path,
+    out: Path | None,
+    *,
+    probabilities: bool = False,
+    function: str | None = None,
+    separator: str | None = None,
+) -> int:
+    """Predict the rows of a file, write them as CSV with their predictions, and return the exit code 0."""
+    trained = _load(folder, function)
+    if str(trained.facts.get("status", "")).startswith("stopped"):
+        _say(f"the run was stopped before its end ({trained.facts['status']}); these are its last good parameters")
+    data = trained.facts.get("config", {}).get("data", {})
+    if not rows.is_file():
+        raise UsageError(f"there is no file {rows}; name the new rows")
+    header: list[str] = []
+    copied: list[list[Any]]
+    if trained.features:
+        table = datasets.open_table(rows, delimiter=separator or data.get("separator", ","))
+        for note in trained.notes(table):
+            _say(note)
+        scores = trained.raw_scores(trained.encode(table))
+        header, copied = table.names, list(cells_by_row(table))
+    else:
+        table = None
+        scores = trained.raw_scores(trained.encode(_array(rows, data)))
+        header, copied = ["row"], [[number] for number in range(1, len(scores) + 1)]
+    found = trained.named(scores)
+    label = data.get("label", "label")
+    header = [*header, f"predicted_{label}"]
+    written = [[*cells, _plain(value)] for cells, value in zip(copied, found.tolist(), strict=True)]
+    if probabilities:
+        try:
+            shares = trained.shares(scores)
+        except ValueError as error:
+            raise UsageError(f"--probabilities: {error}") from None
+        header += [f"probability_{name}" for name in trained.classes or range(shares.shape[1])]
+        written = [[*cells, *(f"{share:.6g}" for share in row)] for cells, row in zip(written, shares, strict=True)]
+    text = csv_text(header, written)
+    if out is None:
+        sys.stdout.write(text)
+    else:
+        records.write(out, text.encode())
+        _say(f"{len(written)} rows in {out}")
+    if table is not None and label in table.cells:
+        _say(_score(trained, table, label, found))
+    return 0
+
+
+def export(folder: Path, form: str, out: Path) -> int:
+    """Write the parameters for another framework and a description beside them, and return the exit code 0."""
+    trained = models.load(folder)
+    out = make_folder(out)
+    if form == "torch":
+        state, code = torch_state(trained)
+        path = out / "model.pt"
+        _save_torch(state, path)
+        sys.stdout.write(f"{path}: a state dict, load it with torch.load(path, weights_only=True); it belongs to\n")
+        sys.stdout.write(f"  {code}\n")
+    elif form == "flax":
+        path = out / "model.msgpack"
+        records.write(path, _flax_bytes(trained))
+        sys.stdout.write(f"{path}: nested parameters, read them with flax.serialization.msgpack_restore\n")
+    else:
+        path = out / "model.safetensors"
+        arrays = {name: np.array(array, order="C") for name, array in trained.arrays.items()}
+        records.write(path, safetensors.numpy.save(arrays))
+        sys.stdout.write(f"{path}: {', '.join(arrays)}\n")
+    facts = {name: value for name, value in trained.facts.items() if name not in ("structure", "loss")}
+    facts["features"] = trained.encoder.names if trained.encoder is not None else []
+    records.write(out / "model.json", json.dumps(facts, indent=1, ensure_ascii=False).encode())
+    sys.stdout.write(f"{out / 'model.json'}: features and their scales, classes, configuration\n")
+    return 0
+
+
+def _load(folder: Path, function: str | None) -> TrainedModel:
+    trained = models.load(folder)
+    place = trained.facts.get("config", {}).get("model", {}).get("function")
+    if function is None:
+        if place is not None:
+            raise UsageError(
+                f"the model is a loss of your own; name its file, which is then run: --model {Path(place).name}"
+            )
+        return trained
+    if place is None:
+        raise UsageError(f"--model {function}: the model of {folder} is known; leave the flag out")
+    path = function.rpartition(":")[0] or function
+    predict = getattr(own.load(path), "predict", None)
+    if not callable(predict):
+        raise UsageError(f"--model {function}: the file has no function predict(params, rows) -> one class per row")
+    return models.load(folder, predict=predict)
+
+
+def _array(path: Path, data: dict[str, Any]) -> np.ndarray:
+    """The features of a file, for a model that was trained on arrays."""
+    if path.suffix == ".npz":
+        name = data.get("features", "x")
+        return datasets.read_arrays(path, [name])[name]
+    if data.get("kind") == "libsvm":
+        return datasets.read_libsvm(path, features=data.get("width")).features
+    raise UsageError(f"the model was trained on arrays of numbers, without names of columns; give {path.stem}.npz")
+
+
+def _score(trained: TrainedModel, table: Table, label: str, found: np.ndarray) -> str:
+    """How well the predictions agree with the labels of the table, as far as it has them."""
+    if trained.numeric:
+        truth = table.numbers(label)
+        known = ~np.isnan(truth)
+        error = np.sqrt(np.mean((truth[known] - found[known]) ** 2)) if known.any() else np.nan
+        return f"root mean square error of {int(known.sum())} rows with {label}: {error:.4g}"
+    truth = table.texts(label)
+    known = truth != ""
+    right = int(np.sum(truth[known] == found[known]))
+    return f"{right} of {int(known.sum())} rows with {label} are predicted as they are"
+
+
+def _save_torch(state: dict[str, np.ndarray], path: Path) -> None:
+    try:
+        import torch
+    except ImportError:
+        raise ImportError("--to torch needs PyTorch, which is not installed; pip install 'fedspam[torch]'") from None
+    torch.save({name: torch.from_numpy(array) for name, array in state.items()}, path)
+
+
+def _flax_bytes(trained: TrainedModel) -> bytes:
+    try:
+        from flax import serialization
+    except ImportError:
+        raise ImportError("--to flax needs Flax, which is not installed; pip install 'fedspam[flax]'") from None
+    return serialization.msgpack_serialize(flax_tree(trained))
+
+
+def _plain(value: Any) -> Any:
+    return f"{value:.9g}" if isinstance(value, float) else value
+
+
+def _say(text: str) -> None:
+    sys.stderr.write(f"fedspam predict: {text}\n")

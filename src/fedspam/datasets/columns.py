@@ -1,0 +1,255 @@
+"""Tables by column, as people have them: text among numbers, cells without a value, files or data frames."""
+
+import math
+import numbers
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fedspam._internal.nearest import nearest
+from fedspam.datasets._reading import csv_rows, opened
+from fedspam.datasets.federated import FederatedData
+from fedspam.datasets.partition import by_key
+
+CSV = "a table as CSV, or one as .parquet, .arrow or .feather"
+MISSING = frozenset({"", "?", "na", "n/a", "nan", "none", "null"})
+ARROW = (".parquet", ".arrow", ".feather")
+
+
+@dataclass(frozen=True)
+class Table:
+    """Columns of cells. Build it with `open_table`.
+
+    Arguments:
+        source: the name of the table, for errors.
+        cells: the cells of each column: text, numbers, booleans, or None.
+        lines: the line of each row in its file; None where there is no file of lines.
+    """
+
+    source: str
+    cells: Mapping[str, Sequence[Any]]
+    lines: Sequence[int] | None = None
+
+    def __len__(self) -> int:
+        return len(next(iter(self.cells.values()), ()))
+
+    @property
+    def names(self) -> list[str]:
+        """The names of the columns."""
+        return list(self.cells)
+
+    def place(self, row: int) -> str:
+        """Where a row stands, for errors."""
+        return f"{self.source}, {f'row {row + 1}' if self.lines is None else f'line {self.lines[row]}'}"
+
+    def check(self, wanted: Iterable[str]) -> None:
+        """Refuse a column that the table does not have."""
+        for name in wanted:
+            if name not in self.cells:
+                near = nearest(name, self.names)
+                hint = f"did you mean {near!r}?" if near else "add it, or name another table"
+                raise ValueError(f"{self.source} has no column {name!r}, it has {', '.join(self.names)}; {hint}")
+
+    def column(self, name: str) -> np.ndarray:
+        """A column as numbers where they are numbers, else as text.
+
+        A few texts among numbers are probably mistakes: such a column is refused with the place of the first.
+        """
+        known = [cell for cell in self.cells[name] if not _is_missing(cell)]
+        count = sum(_number(cell) is not None for cell in known)
+        return self.numbers(name) if 2 * count >= len(known) else self.texts(name)
+
+    def numbers(self, name: str) -> np.ndarray:
+        """A column as numbers, NaN where a cell has no value."""
+        found = np.full(len(self), np.nan)
+        for row, cell in enumerate(self.cells[name]):
+            if _is_missing(cell):
+                continue
+            value = _number(cell)
+            if value is None or not math.isfinite(value):
+                raise ValueError(
+                    f"{self.place(row)}: {name} is {cell!r}; it must be a finite number: correct it, leave it empty "
+                    "where it is missing, or take the column as text (categories) or not at all (drop)"
+                )
+            found[row] = value
+        return found
+
+    def texts(self, name: str) -> np.ndarray:
+        """A column as text without spaces around it, '' where a cell has no value."""
+        found = np.full(len(self), "", object)
+        for row, cell in enumerate(self.cells[name]):
+            if not _is_missing(cell):
+                found[row] = _text(cell, self.place(row), name)
+        return found
+
+    def present(self, name: str, what: str) -> list[str]:
+        """A column of text in which no value may be missing."""
+        texts = self.texts(name)
+        for row in np.flatnonzero(texts == "").tolist():
+            cell = self.cells[name][row]
+            shown = repr(cell.strip() if isinstance(cell, str) else cell)
+            raise ValueError(
+                f"{self.place(row)}: {name} is {shown}; a {what} must not be missing: fill it in, or drop the row"
+            )
+        return texts.tolist()
+
+
+def open_table(source: Any, *, delimiter: str = ",") -> Table:
+    """A table from a CSV file (plain or compressed), a Parquet or Arrow file, a data frame, or a dict of columns.
+
+    A data frame is one of pandas, polars or pyarrow, or any object with columns by name; none of them is imported.
+    Parquet and Arrow files need pyarrow.
+
+    Arguments:
+        source: the path, the frame or the dict.
+        delimiter: the character between two cells of a CSV file.
+
+    >>> table = open_table({"age": [63, None], "city": ["Bonn", "?"]})
+    >>> table.column("age").tolist(), table.column("city").tolist()
+    ([63.0, nan], ['Bonn', ''])
+    """
+    if not isinstance(source, str | Path):
+        return _of_frame(source)
+    path = Path(source)
+    table = _of_arrow(path) if path.suffix in ARROW else _of_csv(path, delimiter)
+    if not len(table):
+        raise ValueError(f"{path} has no rows; give a header and at least one line")
+    return table
+
+
+def read_table(
+    source: Any,
+    *,
+    client: str,
+    label: str,
+    features: Sequence[str] | None = None,
+    categories: Sequence[str] = (),
+    delimiter: str = ",",
+) -> FederatedData:
+    """A table with a client column, by client: one array per feature, and the array ``label`` of texts.
+
+    Numbers may be missing (NaN), and so may texts (''). `Encoder.of_table` learns from the training rows how they
+    become one matrix.
+
+    Arguments:
+        source: as in `open_table`.
+        client: the column with the client of each row.
+        label: the column to predict.
+        features: the columns to predict from; None for all others.
+        categories: columns of numbers that are names of something, such as codes: they are taken as text.
+        delimiter: as in `open_table`.
+
+    >>> table = {"site": ["b", "a", "b"], "age": [63, None, 41], "city": ["Bonn", "Rome", ""], "ill": [1, 0, 0]}
+    >>> data = read_table(table, client="site", label="ill")
+    >>> data.clients, data["b"]["age"].tolist(), data["b"]["city"].tolist(), data["b"]["label"].tolist()
+    (('a', 'b'), [63.0, 41.0], ['Bonn', ''], ['1', '0'])
+    """
+    table = open_table(source, delimiter=delimiter)
+    names = [name for name in table.names if name not in (client, label)] if features is None else list(features)
+    table.check([client, label, *names, *categories])
+    if "label" in names:
+        raise ValueError("a feature is named 'label', which is the name for what is predicted; rename the column")
+    columns = {name: table.texts(name) if name in categories else table.column(name) for name in names}
+    columns["label"] = np.asarray(table.present(label, "label"), object)
+    return FederatedData.by(columns, *by_key(table.present(client, "client")))
+
+
+def _of_csv(path: Path, delimiter: str) -> Table:
+    lines: list[int] = []
+    rows: list[list[str]] = []
+    with opened(path, "rt", CSV, encoding="utf-8-sig", newline="") as file:
+        parts = csv_rows(file, path, delimiter)
+        names = [name.strip() for name in next(parts, (0, []))[1]]
+        for name in names:
+            if names.count(name) > 1:
+                raise ValueError(f"{path}, line 1 has more than one column {name!r}; rename all but one")
+        for line, cells in parts:
+            if len(cells) != len(names):
+                raise ValueError(f"{path}, line {line} has {len(cells)} cells, the header {len(names)}; correct it")
+            lines.append(line)
+            rows.append(cells)
+    if not names:
+        raise ValueError(f"{path} is empty; give a header with client, label and features, and at least one row")
+    columns = list(zip(*rows, strict=True)) if rows else [()] * len(names)
+    return Table(str(path), dict(zip(names, columns, strict=True)), lines)
+
+
+def _of_arrow(path: Path) -> Table:
+    try:
+        import pyarrow as pa
+        from pyarrow import feather, parquet
+    except ImportError:
+        raise ImportError(f"{path} needs pyarrow, which is not installed; pip install 'fedspam[parquet]'") from None
+    try:
+        found = parquet.read_table(path) if path.suffix == ".parquet" else feather.read_table(path)
+    except (pa.ArrowException, ValueError, OSError) as error:
+        if isinstance(error, FileNotFoundError):
+            raise
+        raise ValueError(f"{path} is damaged or no {path.suffix} file ({error}); write it again") from None
+    return Table(str(path), {name: found.column(name).to_pylist() for name in found.column_names})
+
+
+def _of_frame(frame: Any) -> Table:
+    """Columns of pandas have `tolist`, those of polars `to_list`, those of pyarrow `to_pylist`."""
+    if isinstance(frame, Table):
+        return frame
+    names = (
+        frame if isinstance(frame, Mapping) else getattr(frame, "column_names", None) or getattr(frame, "columns", None)
+    )
+    if names is None:
+        raise ValueError(
+            f"{type(frame).__name__} is no table; give a path, a data frame of pandas, polars or pyarrow, or a dict of "
+            "columns"
+        )
+    cells = {str(name): list(_listed(frame[name])) for name in names}
+    if len(set(map(len, cells.values()))) > 1:
+        raise ValueError(f"the columns have {sorted({len(column) for column in cells.values()})} rows; make them equal")
+    table = Table("the table", cells)
+    if not len(table):
+        raise ValueError("the table has no rows; give at least one")
+    return table
+
+
+def _listed(column: Any) -> Any:
+    for name in ("to_pylist", "to_list", "tolist"):
+        if hasattr(column, name):
+            return getattr(column, name)()
+    return column
+
+
+def _is_missing(cell: Any) -> bool:
+    if isinstance(cell, str):
+        return cell.strip().lower() in MISSING
+    return cell is None or cell != cell or type(cell).__name__ == "NAType"  # NaN and NaT differ from themselves
+
+
+def _number(cell: Any) -> float | None:
+    """The number that a cell holds or writes; None if there is none. Booleans are names, not numbers."""
+    if isinstance(cell, str):
+        try:
+            return float(cell)
+        except ValueError:
+            return None
+    return float(cell) if isinstance(cell, numbers.Real) and not isinstance(cell, bool | np.bool_) else None
+
+
+def _text(cell: Any, place: str, name: str) -> str:
+    if isinstance(cell, str):
+        return cell.strip()
+    value = _number(cell)
+    if value is not None:  # a column with missing values holds 1 as 1.0
+        return str(int(value)) if value.is_integer() else repr(value)
+    if isinstance(cell, bool | np.bool_):
+        return str(bool(cell))
+    raise ValueError(
+        f"{place}: {name} holds {type(cell).__name__}; a cell must be text or a number: convert the column, or "
+        "leave it out"
+    )
+
+
+def cells_by_row(table: Table) -> Iterator[list[Any]]:
+    """The rows of a table, as they were read."""
+    yield from (list(row) for row in zip(*table.cells.values(), strict=True))
