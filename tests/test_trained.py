@@ -1,6 +1,7 @@
 """From a messy table to a model in use: the file that a run leaves, predictions, exports, and what is refused."""
 
 import csv
+import dataclasses
 import io
 import json
 from pathlib import Path
@@ -16,6 +17,7 @@ from fedspam import datasets, fedavg, models, simulate
 from fedspam._internal.files import RecordError
 from fedspam.app.cli import main
 from fedspam.datasets import Encoder, open_table, read_table
+from fedspam.methods import Scales
 
 CONFIG = """
 [data]
@@ -375,3 +377,40 @@ def test_frames_parquet_and_arrow_are_tables(tmp_path: Path) -> None:
         open_table(3)
     with pytest.raises(ValueError, match="has no column 'z', it has who"):
         datasets.read_table(table, client="who", label="z")
+
+
+# --- the whole way, as a person types it ---
+
+
+@pytest.mark.slow
+def test_from_a_messy_table_to_predictions(world: Path, tmp_path: Path, monkeypatch, capsys) -> None:
+    """run -> report -> compare on the same file -> predict on unseen rows, labels by name."""
+    monkeypatch.chdir(world)
+    out = str(tmp_path)
+    assert main(["report", "run", "--out", f"{out}/report.html", "--quiet"]) == 0
+    assert "accuracy" in (tmp_path / "report.html").read_text()
+    line = "compare experiment.toml --methods auto,fedavg --metric accuracy --targets 0.5 --budget 2 --rounds 3"
+    assert main([*line.split(), "--run.seed", "0,3", "--out", f"{out}/compared"]) == 0
+    shown = capsys.readouterr().out
+    assert "median of 2 seeds, each number tuned over 2 settings" in shown
+    assert "FedAvg" in shown
+    assert "(nothing to tune)" in shown  # auto tried one setting, and the table says so
+    with (tmp_path / "compared" / "tuning.csv").open() as file:
+        tried = [row["method"] for row in csv.DictReader(file)]
+    assert tried == ["auto", "fedavg", "fedavg"]
+    with (tmp_path / "compared" / "curves.csv").open() as file:
+        assert {row["seed"] for row in csv.DictReader(file)} == {"0", "3"}
+    found = predicted(world, "new.csv", "--out", "out.csv")
+    assert {row["predicted_state"] for row in found} <= {"ill", "unclear", "well"}
+
+
+def test_a_method_without_a_grid_is_no_rival(monkeypatch: pytest.MonkeyPatch) -> None:
+    from fedspam.app.compare import tuning
+    from fedspam.methods import METHODS
+
+    ungridded = dataclasses.replace(METHODS["fedavg"], grid=lambda scales: [{}])
+    monkeypatch.setitem(METHODS, "ungridded", ungridded)
+    with pytest.raises(ValueError, match="ungridded has no settings to try for local_steps, local_rate"):
+        tuning.check_grid("ungridded", ungridded.grid(None))  # type: ignore[arg-type]
+    for key in METHODS.keys() - {"ungridded"}:
+        tuning.check_grid(key, METHODS[key].grid(Scales(0.1, 1.0, 20, 4)))

@@ -165,6 +165,23 @@ CASES = {
     "new: a name that is none": Case("new My.Project", 1, ("'My.Project'", "such as my-project")),
     "compare: unknown problem": Case("compare --problem rigde", 2, ("'rigde'", "did you mean 'ridge'?")),
     "compare: unknown method": Case("compare --methods spam_p", 2, ("spam_p", "did you mean")),
+    "compare: your own data, unknown method": Case(
+        "compare good.toml --methods fedavgg", 2, ("did you mean 'fedavg'",)
+    ),
+    "compare: your own data, no targets": Case(
+        "compare good.toml --metric loss", 2, ("no targets for the loss", "--targets")
+    ),
+    "compare: your own data, impossible cohort": Case(
+        "compare good.toml --cohort 9", 2, ("the 3 clients", "at most 3")
+    ),
+    "compare: a file and a problem": Case("compare good.toml --problem ridge", 2, ("--problem", "leave it out")),
+    "compare: seeds that are none": Case("compare good.toml --run.seed 0,x", 2, ("run.seed = '0,x'", "whole numbers")),
+    "compare: seeds twice": Case("compare good.toml --run.seed 0,1 --seeds 2", 2, ("already lists the seeds",)),
+    "compare: settings of no file": Case("compare --run.rounds 3", 2, ("name it: fedspam compare FILE",)),
+    "measure: your own data, bad column": Case(
+        "measure good.toml --data.label il", 2, ("no column", "did you mean 'ill'?")
+    ),
+    "measure: settings of no file": Case("measure --data.label il", 2, ("name it: fedspam measure FILE",)),
     "compare: impossible cohort": Case("compare --problem ridge --cohort 11", 2, ("11", "10")),
     "compare: accuracy without a test set": Case(
         "compare --problem ridge --metric accuracy", 2, ("no test set", "har")
