@@ -36,7 +36,7 @@ demo: $(READY)
 	@$(BIN)/fedspam reproduce
 
 test: check
-	@$(BIN)/python -m pytest -n 2 -q -m "not thorough" --durations 10
+	@$(BIN)/python -m pytest -n 2 --dist loadgroup -q -m "not thorough" --durations 10
 
 check: $(READY)
 	@$(BIN)/ruff format --check
@@ -44,10 +44,10 @@ check: $(READY)
 	@$(BIN)/basedpyright
 
 unit: $(READY)
-	@$(BIN)/python -m pytest -n 2 -q -m "not slow and not thorough"
+	@$(BIN)/python -m pytest -n 2 --dist loadgroup -q -m "not slow and not thorough"
 
 full: $(READY)
-	@$(BIN)/python -m pytest -n 2 -q
+	@$(BIN)/python -m pytest -n 2 --dist loadgroup -q
 
 docs: $(READY)
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
@@ -70,7 +70,7 @@ test-newest:
 	@$(NEWEST)/bin/python -m pip --quiet --quiet install --upgrade --upgrade-strategy eager \
 		--editable '.[data,equinox,flax,optimistix,parquet]' hypothesis pytest pytest-xdist
 	@$(NEWEST)/bin/python -c 'import jax, sys; print("jax", jax.__version__, "on Python", sys.version.split()[0])'
-	@$(NEWEST)/bin/python -m pytest -n 2 -q -m "not slow and not thorough" \
+	@$(NEWEST)/bin/python -m pytest -n 2 --dist loadgroup -q -m "not slow and not thorough" \
 		--ignore src/fedspam/flower --ignore src/fedspam/models/adapters.py
 
 format: $(READY)

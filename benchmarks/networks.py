@@ -1,12 +1,17 @@
-"""Rounds and bytes to a test accuracy: `auto`, given nothing but the cohort size, against methods tuned in hindsight.
+"""What a test accuracy costs: `auto`, given nothing but the cohort size, against methods tuned in hindsight.
 
-    python benchmarks/networks.py [--tasks femnist-cnn] [--race] [--methods MIME] [--seeds 3] [--json FILE]
+    python benchmarks/networks.py [--tasks femnist-cnn] [--race] [--methods MIME] [--seeds 5] [--bits 8] [--json FILE]
 
 Softmax regression, an MLP and LEAF's CNN on FEMNIST (20 of 105 writers per round), an MLP and a 1-D CNN on HAR (7 of 21
-persons per round; tested on the 9 others). Minibatches of 20. FedAvg's local steps and step size are the best of a grid
-of 12 for each task and target, judged on the very seeds it is compared on. With --race, every method that has
-parameters has a grid of 8.
-`fedspam.app.arrival` says when a run has arrived at an accuracy; the exchange before round 0 counts in bytes alone.
+persons per round; tested on the 9 others), an MLP on Fashion-MNIST (10 of 100 clients, Dirichlet 0.3). Minibatches of
+20. FedAvg's and FedAvgM's local steps and rate are the best of a grid of 12 for each task and target, judged on the
+very seeds they are compared on. With --race, every method that has parameters has a grid of 8.
+
+With --bits, every method sends its vectors in so many bits per number, up and down.
+
+A row shows, for each target, rounds / exchanges / megabytes both ways / thousand client gradients, of the setting with
+the fewest rounds. Exchanges and megabytes include those before the first round. `fedspam.app.arrival` says when a run
+has arrived at an accuracy.
 """
 
 import argparse
@@ -19,12 +24,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from fedspam import simulate_many, spam, spam_pp, spam_ppa
+from fedspam import simulate, simulate_many, spam, spam_pp, spam_ppa
 from fedspam.app.arrival import arrivals
-from fedspam.datasets import read_femnist, read_har, read_har_windows
+from fedspam.datasets import data_folder, dirichlet, read_femnist, read_har, read_har_windows, read_idx
 from fedspam.datasets.federated import FederatedData
 from fedspam.federation import ledger
-from fedspam.methods import auto, ce_lsgd, fedadam, fedavg, fedprox, mime, scaffold
+from fedspam.federation.codecs import Codecs, Quantize
+from fedspam.methods import auto, ce_lsgd, fedadam, fedavg, fedavgm, fedprox, mime, scaffold
 from fedspam.models import har_cnn, leaf_cnn, mlp, softmax_regression
 from fedspam.simulation import records
 from fedspam.solvers import GradientDescent
@@ -70,20 +76,37 @@ def har(model, targets, signals=False):
     return Task(train.map(standard), jax.tree.map(jnp.asarray, dict(test.map(standard).examples)), model, 7, targets)
 
 
+def fashion(model, targets, clients=100, alpha=0.3):
+    place = data_folder() / "fashion_mnist"
+    images, labels = (read_idx(place / f"train-{name}-ubyte.gz") for name in ("images-idx3", "labels-idx1"))
+    unseen, truth = (read_idx(place / f"t10k-{name}-ubyte.gz") for name in ("images-idx3", "labels-idx1"))
+    rows = lambda images, labels: {
+        "features": (images.reshape(len(images), -1) / 255).astype(np.float32), "label": labels.astype(np.int32)
+    }  # fmt: skip
+    owners = dirichlet(labels, clients, alpha, seed=0)
+    train = FederatedData.by(rows(images, labels), owners, [str(client) for client in range(clients)])
+    return Task(train, jax.tree.map(jnp.asarray, rows(unseen, truth)), model, 10, targets)
+
+
 TASKS = {
     "femnist-softmax": lambda: femnist(softmax_regression(784, 62), (0.6, 0.65, 0.7)),
     "femnist-mlp": lambda: femnist(mlp(784, 62, hidden=(200,)), (0.6, 0.7, 0.75)),
     "femnist-cnn": lambda: femnist(leaf_cnn(), (0.6, 0.7, 0.75, 0.8)),
     "har-mlp": lambda: har(mlp(123, 6, hidden=(100,)), (0.9, 0.93, 0.945)),
     "har-cnn": lambda: har(har_cnn(), (0.8, 0.85, 0.9), signals=True),
+    "fashion-mlp": lambda: fashion(mlp(784, 10, hidden=(200,)), (0.7, 0.75, 0.8, 0.82)),
 }
 
 
 def settings(cohort, race):
     """Of every method the settings it may choose from: those that differ in numbers only stand together."""
-    auto_ones = {"SPAM-PPA, auto": [[auto(cohort)]], "SPAM-PP, auto": [[spam_pp(cohort)]]}
+    ours = {"auto": [[auto(cohort)]]}
     if not race:
-        return {"FedAvg": [[fedavg(cohort, m, rate) for rate in RATES] for m in STEPS], **auto_ones}
+        grid = lambda make: [[make(m, rate) for rate in RATES] for m in STEPS]
+        return ours | {
+            "FedAvg": grid(lambda m, rate: fedavg(cohort, m, rate)),
+            "FedAvgM": grid(lambda m, rate: fedavgm(cohort, m, rate, momentum=0.7)),
+        }
     steps = lambda m, rate: GradientDescent(m, local_rate=rate, minibatch=True, safeguard=False)
     makers = {
         "FedAvg": lambda m, rate: fedavg(cohort, m, rate),
@@ -96,54 +119,78 @@ def settings(cohort, race):
         "SPAM-PP, tuned": lambda m, rate: spam_pp(cohort, jnp.inf, 0.5, solver=steps(m, rate)),
         "SPAM, tuned": lambda m, rate: spam(jnp.inf, 0.5, solver=steps(m, rate)),  # one client per round
     }
-    return {name: [[make(m, rate) for rate in RATES] for m in (10, 30)] for name, make in makers.items()} | auto_ones
+    return (
+        {name: [[make(m, rate) for rate in RATES] for m in (10, 30)] for name, make in makers.items()}
+        | ours
+        | {"SPAM-PP, auto": [[spam_pp(cohort)]]}
+    )
 
 
-def curves(task, methods, rounds, seeds):
+def curves(task, methods, rounds, seeds, codecs):
     """Test accuracy after every round: methods x seeds x rounds."""
     clients = task.train.population(task.model.loss, batch=BATCH)
     probe = jax.tree_util.Partial(lambda test, params: {"accuracy": task.model.accuracy(params, test)}, task.test)
-    many = simulate_many(methods, clients, task.model.init(1), rounds=rounds, keys=range(seeds), probe=probe, record=())
+    many = simulate_many(
+        methods, clients, task.model.init(1), rounds=rounds, keys=range(seeds), probe=probe, record=(), codecs=codecs
+    )
     return many.probes["accuracy"]
 
 
-def price(task, method, rounds):
-    """Megabytes of that many rounds, both ways, the start included."""
+def costs(task, method, rounds, codecs):
+    """Exchanges, and megabytes both ways, of that many rounds, the start included."""
     clients = task.train.population(task.model.loss, batch=BATCH)
-    plan = ledger.plan(method, task.model.init(1), clients)
+    plan = ledger.plan(method, task.model.init(1), clients, codecs=Codecs.of(codecs))
     once = plan.price({}, 1)
     start = sum(exchange.cohort * (exchange.bytes_down + exchange.bytes_up) for exchange in plan.start)
-    return float(start + rounds * (once["bytes_down"] + once["bytes_up"])[0]) / 1e6
+    megabytes = (start + rounds * (once["bytes_down"] + once["bytes_up"])[0]) / 1e6
+    return len(plan.start) + rounds * len(plan.round), float(megabytes)
 
 
-def measure(task, rounds, seeds, race, wanted):
-    """Of every method the least rounds to each target, the megabytes there, and whether a run ended in NaN."""
+def work(task, method):
+    """Client gradients per round."""
+    clients = task.train.population(task.model.loss, batch=BATCH)
+    run = simulate(method, clients, task.model.init(1), rounds=1, key=0, record="gradients")
+    return float(run.rows["gradients"][0])
+
+
+def measure(task, rounds, seeds, race, wanted, codecs):
+    """Of every method what each target costs, and the best accuracy."""
     found = {}
     for name, groups in settings(task.cohort, race).items():
         if wanted and name not in wanted:
             continue
         began = time.perf_counter()
-        runs = [(methods, curves(task, methods, rounds, seeds)) for methods in groups]
+        runs = [(methods, curves(task, methods, rounds, seeds, codecs)) for methods in groups]
         # methods x targets, the median over seeds
         rounds_to = lambda accuracy, target: np.median(arrivals(1 - accuracy, 1 - target), axis=1)
         medians = np.concatenate([np.stack([rounds_to(a, target) for target in task.targets], -1) for _, a in runs])
         methods = list(itertools.chain.from_iterable(methods for methods, _ in runs))
         best = medians.argmin(0)
+        cells = []
+        for target, i in enumerate(best):
+            count = float(medians[i, target])
+            exchanges, megabytes = costs(task, methods[i], count, codecs) if np.isfinite(count) else (np.inf, np.inf)
+            gradients = count * work(task, methods[i]) / 1e3 if np.isfinite(count) else np.inf
+            cells.append({"rounds": count, "exchanges": exchanges, "megabytes": megabytes, "gradients": gradients})
         found[name] = {
-            "rounds": medians.min(0).tolist(),
-            "megabytes": [price(task, methods[i], medians[i, j]) for j, i in enumerate(best)],
-            "best accuracy": float(max(np.nanmax(accuracy.mean(1)) for _, accuracy in runs)),
+            "targets": cells,
             "settings": len(methods),
+            "best accuracy": float(max(np.nanmax(accuracy.mean(1)) for _, accuracy in runs)),
+            "not a number": bool(any(np.isnan(accuracy).any() for _, accuracy in runs)),
             "seconds": time.perf_counter() - began,
         }
-        cells = " ".join("-" if np.isinf(r) else f"{r:.0f}" for r in found[name]["rounds"])
-        sizes = " ".join("-" if np.isinf(r) else f"{r:.0f}" for r in found[name]["megabytes"])
-        print(
-            f"  {name:18}{len(methods):4} settings   rounds {cells:16} MB {sizes:24} "
-            f"best {found[name]['best accuracy']:.3f}   {found[name]['seconds']:.0f} s",
-            flush=True,
-        )
+        print(row(name, found[name]), flush=True)
     return found
+
+
+def row(name, cost):
+    """One row of the table."""
+    show = lambda cell: (
+        "–"
+        if np.isinf(cell["rounds"])
+        else f"{cell['rounds']:g} / {cell['exchanges']:g} / {cell['megabytes']:.3g} / {cell['gradients']:.3g}"
+    )
+    return f"| {name} ({cost['settings']}) | " + " | ".join(map(show, cost["targets"])) + " |"
 
 
 def main():
@@ -151,21 +198,21 @@ def main():
     parser.add_argument("--tasks", default="", help="only those whose name holds this")
     parser.add_argument("--race", action="store_true", help="more rivals than FedAvg")
     parser.add_argument("--methods", default="", help="only these, with semicolons between them")
-    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--rounds", type=int, default=60)
+    parser.add_argument("--bits", type=int, help="bits per number on the wire, both ways; all 32 if not given")
     parser.add_argument("--json", help="also write the numbers here")
     options = parser.parse_args()
+    codecs = None if options.bits is None else {"up": Quantize(options.bits), "down": Quantize(options.bits)}
     kept, wanted = {}, [name for name in options.methods.split(";") if name]
     for name, make in TASKS.items():
         if options.tasks not in name:
             continue
         task = make()
-        print(f"{name}: rounds to {', '.join(f'{target:g}' for target in task.targets)}", flush=True)
-        kept[name] = {"targets": task.targets, **measure(task, options.rounds, options.seeds, options.race, wanted)}
-        if {"FedAvg", "SPAM-PPA, auto"} <= kept[name].keys():
-            pairs = zip(kept[name]["SPAM-PPA, auto"]["rounds"], kept[name]["FedAvg"]["rounds"], strict=True)
-            ratios = [f"{ours / theirs:.2f}" if np.isfinite(theirs) else "-" for ours, theirs in pairs]
-            print(f"  auto over FedAvg: {' '.join(ratios)}", flush=True)
+        print(f"| {name} | " + " | ".join(f"{target:g}" for target in task.targets) + " |", flush=True)
+        print("|---" * (1 + len(task.targets)) + "|", flush=True)
+        found = measure(task, options.rounds, options.seeds, options.race, wanted, codecs)
+        kept[name] = {"accuracies": task.targets, **found}
     if options.json:
         with open(options.json, "w") as file:
             json.dump({"manifest": records.manifest(), "tasks": kept}, file, indent=1)

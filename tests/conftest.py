@@ -25,6 +25,14 @@ MAPS = Path("/proc/self/maps")
 tests_run = 0
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items):
+    """The tests of a file share a process, and with it fixtures and compiled programs, unless they say otherwise."""
+    for item in items:
+        if item.get_closest_marker("xdist_group") is None:
+            item.add_marker(pytest.mark.xdist_group(item.path.name))
+
+
 def pytest_runtest_teardown():
     """Every compiled program holds memory maps, of which Linux gives a process 65,530: forget them in time."""
     global tests_run

@@ -11,7 +11,7 @@ ROOT = Path(__file__).parents[1]
 ROOMS = {
     "_internal": "trees, random keys, checks, strict decoding, whole-or-absent files, descriptions",
     "clients": "who there is to ask: generated, ragged and hosted populations; faults",
-    "federation": "how they are asked: cohorts, handles, a witness of NaN, wire, aggregation, ledger",
+    "federation": "how they are asked: cohorts, handles, a witness of NaN, wire, codecs, aggregation, ledger",
     "solvers": "what a client does with its subproblem, and the certificate of the answer",
     "methods": "the methods, one file each; estimators, schedules, the table of methods",
     "simulation": "simulate: engine, sweeps, host data, stopping rules, checkpoints (records), evaluation",

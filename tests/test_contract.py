@@ -14,7 +14,10 @@ from fedspam.methods import METHODS, Momentum, fedred, mime, spam
 from fedspam.problems import quadratics
 
 ROUNDS = 6
-everyone = pytest.mark.parametrize("name", METHODS)
+# the tests of one method share a process, and with it the programs that are compiled already
+everyone = pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.xdist_group(name)) for name in METHODS]
+)
 # what compiles the method is slow: `make test` runs it for every method, `make unit` does not
 everyone_compiled = lambda test: pytest.mark.slow(everyone(test))
 
@@ -60,15 +63,9 @@ def test_a_rerun_has_the_same_bits(name, clients, runs):
 
 
 @everyone_compiled
-def test_chunking_changes_rounding_only(name, clients, runs):
+def test_chunks_and_replies_checked_one_by_one_change_rounding_only(name, clients, runs):
     """Three does not divide most cohorts, so that the last chunk is padded."""
-    run = simulate(METHODS[name].make(), clients, jnp.ones(5), rounds=ROUNDS, key=7, chunk=3)
-    np.testing.assert_allclose(run.params, runs(name).params, rtol=1e-12, atol=1e-12)
-
-
-@everyone_compiled
-def test_replies_looked_at_one_by_one_give_the_same(name, clients, runs):
-    run = simulate(METHODS[name].make(), clients, jnp.ones(5), rounds=ROUNDS, key=7, per_client=True)
+    run = simulate(METHODS[name].make(), clients, jnp.ones(5), rounds=ROUNDS, key=7, chunk=3, per_client=True)
     np.testing.assert_allclose(run.params, runs(name).params, rtol=1e-12, atol=1e-12)
 
 
@@ -89,13 +86,6 @@ def test_one_trace_serves_all_numbers(name, clients):
     for each in (method, other, method):
         round(each, state)
     assert len(traced) == 1
-
-
-@everyone_compiled
-def test_no_tracer_leaks(name, clients):
-    method = METHODS[name].make()
-    with jax.checking_leaks():
-        simulate(method, clients, jnp.ones(5), rounds=1, key=0, keep=Keep(every=1))
 
 
 @everyone
@@ -121,9 +111,10 @@ def test_seeds_and_numbers_run_together(name, clients, runs):
 
 
 @everyone_compiled
-def test_float32_stays_float32(name, clients):
-    single = jax.tree.map(lambda leaf: leaf.astype(jnp.float32), clients)
-    run = simulate(METHODS[name].make(), single, jnp.ones(5, jnp.float32), rounds=2, key=0)
+def test_float32_stays_float32_and_no_tracer_leaks(name, clients):
+    method, single = METHODS[name].make(), jax.tree.map(lambda leaf: leaf.astype(jnp.float32), clients)
+    with jax.checking_leaks():
+        run = simulate(method, single, jnp.ones(5, jnp.float32), rounds=2, key=0, keep=Keep(every=1))
     assert {leaf.dtype for leaf in jax.tree.leaves(run.state) if jnp.issubdtype(leaf.dtype, jnp.floating)} <= {
         jnp.dtype("float32")
     }

@@ -1,6 +1,7 @@
 """Random keys by name, and distinct ids at a cost that does not depend on the size of the population."""
 
 import zlib
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -68,7 +69,7 @@ def permuted(
     def network(value: UInt32[Array, "*shape"]) -> UInt32[Array, "*shape"]:
         left, right = value >> half, value & mask
         for step in range(_FEISTEL_ROUNDS):
-            left, right = right, left ^ (_mix(right ^ round_keys[step]) & mask)
+            left, right = right, left ^ (mix(right ^ round_keys[step]) & mask)
         return (left << half) | right
 
     def walk(value: UInt32[Array, "*shape"]) -> UInt32[Array, "*shape"]:
@@ -95,8 +96,8 @@ def draw(key: Key[Array, ""], count: int, size: int, replace: bool) -> UInt32[Ar
     return permuted(key, jnp.arange(count, dtype=jnp.uint32), size)
 
 
-def _mix(value: UInt32[Array, "*shape"]) -> UInt32[Array, "*shape"]:
-    """The finalizer of MurmurHash3: every input bit reaches every output bit."""
-    value = (value ^ (value >> 16)) * jnp.uint32(0x85EBCA6B)
-    value = (value ^ (value >> 13)) * jnp.uint32(0xC2B2AE35)
+def mix(value: Any) -> Any:
+    """The finalizer of MurmurHash3 on uint32, in JAX or NumPy: every input bit reaches every output bit."""
+    value = (value ^ (value >> 16)) * np.uint32(0x85EBCA6B)
+    value = (value ^ (value >> 13)) * np.uint32(0xC2B2AE35)
     return value ^ (value >> 16)

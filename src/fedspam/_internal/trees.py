@@ -119,7 +119,12 @@ def size(a: PyTree) -> int:
 def names(a: PyTree) -> list[str]:
     """A readable name for each leaf: ``layers.0.kernel``, in the order of ``jax.tree.leaves``."""
     paths, _ = jax.tree_util.tree_flatten_with_path(a)
-    return [".".join(_entry(entry) for entry in path) for path, _ in paths]
+    return [path_name(path) for path, _ in paths]
+
+
+def path_name(path: Any) -> str:
+    """The name of one leaf, from its path."""
+    return ".".join(_entry(entry) for entry in path)
 
 
 def _entry(entry: Any) -> str:

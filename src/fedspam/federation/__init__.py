@@ -18,6 +18,7 @@ from fedspam.federation.protocol import (
     WorkTerms as WorkTerms,
     answer as answer,
     check_replay as check_replay,
+    fitted as fitted,
     on_client as on_client,
     sound as sound,
     take_branch as take_branch,

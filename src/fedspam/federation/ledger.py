@@ -14,7 +14,8 @@ from fedspam._internal import trees
 from fedspam._internal.trees import Params, Scalar, struct
 from fedspam.clients import Faults, Population
 from fedspam.federation import wire
-from fedspam.federation.protocol import Cohort, Draws, Program, Work, is_dynamic, terms_of
+from fedspam.federation.codecs import NO_CODECS, Codecs
+from fedspam.federation.protocol import Cohort, Draws, Program, Work, fitted, is_dynamic, terms_of
 
 # Every message carries the client, the round and the randomness of the work; every reply, the client and the round.
 ASK = {
@@ -36,6 +37,16 @@ class Exchange:
     sent: Mapping[str, PyTree]  # those that the cohort does not hold yet
     reply: PyTree
     dynamic: bool  # whether the number of contacts depends on the run
+    codecs: Codecs = NO_CODECS
+
+    def ask(self, whole: bool = False) -> dict[str, PyTree]:
+        """The fields of the message on the wire: those that the cohort does not hold yet, or the whole message."""
+        return {**ASK, **self.codecs.shapes_of_fields(self.message if whole else self.sent)}
+
+    @property
+    def answer(self) -> dict[str, PyTree]:
+        """The fields of a reply on the wire."""
+        return {**ANSWER, **self.codecs.shapes_of_reply(self.work, self.reply)}
 
     @property
     def floats_down(self) -> int:
@@ -47,11 +58,11 @@ class Exchange:
 
     @functools.cached_property
     def bytes_down(self) -> int:
-        return wire.length({**ASK, **self.sent})
+        return wire.length(self.ask())
 
     @functools.cached_property
     def bytes_up(self) -> int:
-        return wire.length({**ANSWER, "reply": self.reply})
+        return wire.length(self.answer)
 
 
 def _floats(tree: PyTree) -> int:
@@ -82,6 +93,7 @@ class Null:
         faults: Faults | None = None,
         per_client: bool = False,
         memory: PyTree = (),
+        codecs: Codecs = NO_CODECS,
     ) -> None:
         self.draws = Draws(population)
         self.sample, self.everyone, self.client = self.draws.sample, self.draws.everyone, self.draws.client
@@ -89,6 +101,7 @@ class Null:
         self._faults = faults
         self._per_client = per_client or faults is not None
         self._memory = memory
+        self._codecs = codecs
         self._program = Program()
         self._conditional = False
         self.exchanges: list[Exchange] = []
@@ -101,12 +114,12 @@ class Null:
             reply, _ = work(oracle, cohort.key, self._memory, **message)
         else:
             reply = work(oracle, cohort.key, **message)
-        dynamic = is_dynamic(self._conditional, self._faults, self._per_client, terms_of(work), cohort.size)
+        alone = self._per_client or self._codecs.codes_reply(work.__name__, reply)
+        dynamic = is_dynamic(self._conditional, self._faults, alone, terms_of(work), cohort.size)
         label = self._program.label(work)
         sent = self._program.unsent(cohort, message)
-        self.exchanges.append(
-            Exchange(label, work.__name__, cohort.size, _shapes(message), _shapes(sent), _shapes(reply), dynamic)
-        )
+        shapes = _shapes(message), _shapes(sent), _shapes(reply)
+        self.exchanges.append(Exchange(label, work.__name__, cohort.size, *shapes, dynamic, self._codecs))
         self.accepted = cohort.size
         return reply
 
@@ -155,6 +168,7 @@ def plan(
     *,
     faults: Faults | None = None,
     per_client: bool = False,
+    codecs: Codecs = NO_CODECS,
 ) -> Plan:
     """The exchanges of a method, found without computing or sending anything.
 
@@ -164,12 +178,14 @@ def plan(
     >>> exchange.floats_down, exchange.floats_up       # 3d down, 2d up
     (21, 14)
     """
+    algorithm = fitted(algorithm, population)
     memory = algorithm.client_state(params)
     key = jax.random.key(0)
     found: list[tuple[tuple[Exchange, ...], bool, set[str]]] = []
 
     def watched(body: Callable[[Null], Any]) -> Any:
-        fed = Null(population, faults=faults, per_client=per_client, memory=memory)  # in here: it holds tracers
+        # made in here: it holds tracers
+        fed = Null(population, faults=faults, per_client=per_client, memory=memory, codecs=codecs)
         result = body(fed)
         found.append((tuple(fed.exchanges), fed.branches, fed.draws.roles))
         return result
@@ -177,6 +193,7 @@ def plan(
     state = jax.eval_shape(lambda params: watched(lambda fed: algorithm.init(params, key, fed)), params)
     jax.eval_shape(lambda state: watched(lambda fed: algorithm.round(state, key, fed)), state)
     (start, _, start_roles), (round, branches, roles) = found
+    codecs.check((*start, *round))
     for exchange in (*start, *round):
         _ = exchange.bytes_down, exchange.bytes_up  # priced once, before any round
     return Plan(start, round, branches, frozenset(start_roles | roles))

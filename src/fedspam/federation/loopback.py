@@ -17,7 +17,9 @@ from fedspam._internal.trees import Params
 from fedspam.clients import Population
 from fedspam.federation import ledger, wire
 from fedspam.federation.aggregation import Rule
-from fedspam.federation.ledger import ANSWER, ASK, Exchange
+from fedspam.federation.codecs import Codecs, CodecsLike
+from fedspam.federation.codecs.fields import signed, verified
+from fedspam.federation.ledger import Exchange
 from fedspam.federation.protocol import Cohort, Draws, Program, Replay, Work, answer, sound, take_branch, works_of
 
 
@@ -33,18 +35,19 @@ class Client:
 
     def answer(self, data: bytes, exchange: Exchange) -> bytes:
         """Do the work that a message asks for and encode the reply."""
-        message = wire.decode(data, {**ASK, **exchange.sent})
+        message = verified(wire.decode(data, exchange.ask()))
         if int(message.pop("@client")) != self._id:
             raise ValueError(f"client {self._id} got a message for another client")
         round, key = int(message.pop("@round")), jax.random.wrap_key_data(jnp.asarray(message.pop("@key")))
         if round != self._round:
             self._round, self._held = round, {}
-        self._held.update(message)
+        self._held.update(exchange.codecs.received(message, exchange.message, self._held))
         fields = {name: self._held[name] for name in exchange.message}
         reply, self._memory = self._works[exchange.work](jnp.uint32(self._id), key, self._memory, fields)
-        return wire.encode(
-            {"@client": np.uint32(self._id), "@round": np.uint32(round), "reply": wire.cast(reply, exchange.reply)}
-        )
+        own_key, due = jax.random.fold_in(key, self._id), exchange.answer
+        coded = exchange.codecs.answered(own_key, exchange.work, reply, fields)
+        answer = signed({"reply": wire.cast(coded, due["reply"])}, due)
+        return wire.encode({"@client": np.uint32(self._id), "@round": np.uint32(round), **answer})
 
 
 def compiled_works(algorithm: Any, population: Population) -> dict[str, Work]:
@@ -66,6 +69,7 @@ class Loopback:
         seed: in which order replies arrive.
         replay: ids that replace the draws.
         aggregate: a rule of `fedspam.federation.aggregation` instead of the mean over several clients.
+        codecs: the codecs of messages and replies.
     """
 
     def __init__(
@@ -77,9 +81,10 @@ class Loopback:
         seed: int = 0,
         replay: Replay | None = None,
         aggregate: Rule | None = None,
+        codecs: Codecs | CodecsLike | None = None,
     ) -> None:
         self._algorithm, self._population, self._params = algorithm, population, params
-        self._plan = ledger.plan(algorithm, params, population)
+        self._plan = ledger.plan(algorithm, params, population, codecs=Codecs.of(codecs))
         self._works = compiled_works(algorithm, population)
         self._aggregate = aggregate
         self._order = np.random.default_rng(seed)
@@ -117,11 +122,14 @@ class Loopback:
 
     def _exchange(self, cohort: Cohort, work: Work, message: Mapping[str, Any]) -> list[PyTree]:
         exchange = self._exchanges[self.program.label(work)]
-        sent = self.program.unsent(cohort, message)
+        work_key = prng.fold_name(cohort.key, work.__name__)
+        sent, at_clients = self.program.deliver(cohort, message, exchange.codecs.sent(work_key, message))
         if sent.keys() != exchange.sent.keys():
             raise AssertionError(f"{exchange.label} sends {sorted(sent)}, its schema says {sorted(exchange.sent)}")
-        key = np.asarray(jax.random.key_data(prng.fold_name(cohort.key, work.__name__)))
-        fields = {"@key": key, "@round": np.uint32(self._wire_round), **wire.cast(sent, dict(exchange.sent))}
+        key, due = np.asarray(jax.random.key_data(work_key)), exchange.ask()
+        coded = {name: wire.cast(at_clients[name].payload, due[name]) for name in sent}
+        fields = {"@key": key, "@round": np.uint32(self._wire_round), **signed(coded, due)}
+        known = {name: field.value for name, field in at_clients.items()}
         arrived: dict[int, PyTree] = {}
         for slot in self._order.permutation(cohort.size):
             id = int(cohort.ids[slot])
@@ -129,19 +137,20 @@ class Loopback:
             answer = self._client(id).answer(data, exchange)
             self.bytes_down += len(data)
             self.bytes_up += len(answer)
-            arrived[int(slot)] = self._accept(answer, exchange, id)
+            arrived[int(slot)] = self._accept(answer, exchange, id, known)
         self.accepted = cohort.size
         return [arrived[slot] for slot in range(cohort.size)]
 
-    def _accept(self, answer: bytes, exchange: Exchange, id: int) -> PyTree:
-        reply = wire.decode(answer, {**ANSWER, "reply": exchange.reply})
+    def _accept(self, answer: bytes, exchange: Exchange, id: int, message: Mapping[str, Any]) -> PyTree:
+        reply = verified(wire.decode(answer, exchange.answer))
         if int(reply["@client"]) != id or int(reply["@round"]) != self._wire_round:
             raise ValueError(
                 f"a reply of client {int(reply['@client'])} and round {int(reply['@round'])} was not expected"
             )
-        if not bool(sound(reply["reply"])):
+        value = exchange.codecs.accepted(exchange.work, reply["reply"], exchange.reply, message)
+        if not bool(sound(value)):
             raise FloatingPointError(f"client {id} replied to {exchange.label} with NaN or infinity")
-        return jax.tree.map(jnp.asarray, reply["reply"])
+        return jax.tree.map(jnp.asarray, value)
 
     def _client(self, id: int) -> Client:
         if id not in self._clients:
@@ -159,11 +168,12 @@ def run(
     seed: int = 0,
     replay: Replay | None = None,
     aggregate: Rule | None = None,
+    codecs: Codecs | CodecsLike | None = None,
 ) -> tuple[Any, Loopback]:
     """The final state of a run over bytes, with the keys of `fedspam.simulate`, and the handle that counted bytes."""
     params = checks.params("params", params)
     key = prng.key_of(key)
-    fed = Loopback(algorithm, population, params, seed=seed, replay=replay, aggregate=aggregate)
+    fed = Loopback(algorithm, population, params, seed=seed, replay=replay, aggregate=aggregate, codecs=codecs)
     state = algorithm.init(params, jax.random.fold_in(key, 2**32 - 1), fed)
     for k in range(rounds):
         fed.begin(k)

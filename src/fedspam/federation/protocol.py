@@ -22,6 +22,7 @@ from jaxtyping import Array, Bool, Integer, Key, PyTree, UInt32
 from fedspam._internal import prng, trees
 from fedspam.clients import Ids, Population
 from fedspam.clients.faults import Faults
+from fedspam.federation.codecs.fields import in_order
 
 Work = Callable[..., Any]
 Replay = Mapping[str, Integer[Array, "rounds ..."]]
@@ -103,6 +104,12 @@ class Cohort:
         else:
             id = self.ids[prng.index(prng.fold_name(key, "one"), self.size)]
         return replace(self, ids=jnp.asarray(id, jnp.uint32)[None])
+
+
+def fitted(method: Any, population: Population | None) -> Any:
+    """The form of a method that fits these clients. Only a method with `for_clients` has more than one form."""
+    choose = getattr(method, "for_clients", None)
+    return method if choose is None or population is None else choose(population)
 
 
 class Federation(Protocol):
@@ -232,7 +239,7 @@ class Program:
         self._scope = scope  # the branches entered so far: '', '@yes', '@no', ...
         self._calls: dict[str, int] = {}
         self._conditions = 0
-        self._held: dict[object, dict[str, list[Any]]] = {}
+        self._held: dict[object, dict[str, tuple[list[Any], Any]]] = {}  # the arrays as sent, and as they arrived
 
     def label(self, work: Work) -> str:
         """The name of this exchange within the round."""
@@ -257,14 +264,25 @@ class Program:
 
     def unsent(self, cohort: Cohort, message: Mapping[str, Any]) -> dict[str, Any]:
         """The fields of a message that the cohort does not hold yet. They count as sent from now on."""
+        return self.deliver(cohort, message, lambda name, arrived: message[name])[0]
+
+    def deliver(
+        self, cohort: Cohort, message: Mapping[str, Any], send: Callable[[str, dict[str, Any]], Any]
+    ) -> tuple[dict[str, Any], dict[str, Any]]:
+        """The fields that the cohort does not hold yet, and all fields as they arrived when they were sent.
+
+        ``send(name, arrived)`` returns how a field arrives, beside those that have arrived. It is called only
+        for fields that are sent now: of the others, clients keep what they have.
+        """
         held = self._held.setdefault(cohort.origin, {})
-        fresh = {}
-        for name, value in message.items():
-            leaves = jax.tree.leaves(value)
-            if not same_objects(held.get(name), leaves):
-                fresh[name] = value
-                held[name] = leaves
-        return fresh
+        fresh, arrived = {}, {}
+        for name in in_order(message):
+            leaves = jax.tree.leaves(message[name])
+            if name not in held or not same_objects(held[name][0], leaves):
+                fresh[name] = message[name]
+                held[name] = (leaves, send(name, arrived))
+            arrived[name] = held[name][1]
+        return {name: fresh[name] for name in message if name in fresh}, {name: arrived[name] for name in message}
 
 
 def same_objects(known: list[Any] | None, leaves: list[Any]) -> bool:

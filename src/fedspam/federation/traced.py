@@ -15,6 +15,7 @@ from jaxtyping import Array, Bool, Key, PyTree, UInt32
 from fedspam._internal import prng, trees
 from fedspam.clients import Faults, Ids, MeanOracle, Population, with_several_capacities
 from fedspam.federation.aggregation import Rule
+from fedspam.federation.codecs import NO_CODECS, Codecs
 from fedspam.federation.protocol import (
     Cohort,
     Contacts,
@@ -68,6 +69,7 @@ class Traced:
         quorum: the share of a cohort whose replies must be accepted; otherwise the exchange is void. At least one must.
         per_client: never use the mean client, so that each reply is checked alone.
         aggregate: a rule of `fedspam.federation.aggregation` that replaces the mean over several clients.
+        codecs: the codecs of messages and replies.
         mesh: devices with an axis `clients` that every cohort is spread over; None for one device.
 
     Attributes:
@@ -89,6 +91,7 @@ class Traced:
         quorum: float = 0.0,
         per_client: bool = False,
         aggregate: Rule | None = None,
+        codecs: Codecs = NO_CODECS,
         mesh: Mesh | None = None,
     ) -> None:
         draws = Draws(population, replay, round)
@@ -100,6 +103,8 @@ class Traced:
         self._quorum = quorum
         self._per_client = per_client or faults is not None or aggregate is not None
         self._aggregate = aggregate
+        self._codecs = codecs
+        self._coded: set[str] = set()  # the works whose replies are coded
         self._program = Program()
         self._conditional = False
         self._undo: list[tuple[Ids, PyTree]] = []  # the memories of a cohort before its exchange
@@ -111,20 +116,22 @@ class Traced:
         self.contacts: dict[str, Contacts] = {}
 
     def mean(self, cohort: Cohort, work: Work, /, **message: Any) -> Any:
+        if self._aggregate is not None and cohort.size > 1:
+            return self._aggregate(*self.collect(cohort, work, **message))
         terms, key = terms_of(work), prng.fold_name(cohort.key, work.__name__)
-        if terms.affine and cohort.size > 1 and not self._per_client:
+        message = self._delivered(cohort, work, key, message)
+        if terms.affine and cohort.size > 1 and not self._is_alone(work):
             reply = self._affine_mean(cohort, work, key, message)
             accepted = jnp.where(sound(reply), cohort.size, 0)
             self._note(work, cohort, Contacts(cohort.size, cohort.size, cohort.size), accepted, accepted == 0)
             return reply
-        if self._aggregate is not None and cohort.size > 1:
-            return self._aggregate(*self.collect(cohort, work, **message))
         total, flags = self._sum(cohort, work, key, message)
         self._note_flags(work, cohort, flags)
         return total if cohort.size == 1 else trees.divide(total, jnp.maximum(flags.accepted, 1))
 
     def collect(self, cohort: Cohort, work: Work, /, **message: Any) -> tuple[Any, Bool[Array, " cohort"]]:
         key = prng.fold_name(cohort.key, work.__name__)
+        message = self._delivered(cohort, work, key, message)
 
         def some(fed: "Traced", task: Task, ids: Ids, slots: Any) -> tuple[Any, Any]:
             chunk = fed._chunk_for(ids.shape[0], task.message)
@@ -174,6 +181,20 @@ class Traced:
         self.memory, self.void, self.broken, self.accepted = memory, self.void | void, self.broken | broken, accepted
         self.contacts = {**self.contacts, **contacts}
         return result
+
+    def _delivered(self, cohort: Cohort, work: Work, key: Key[Array, ""], message: Mapping[str, Any]) -> dict[str, Any]:
+        """The message as the clients decode it."""
+        if not self._codecs.named:
+            return dict(message)
+        message = self._program.deliver(cohort, message, self._codecs.arriving(key, message))[1]
+        ask = lambda id: self._ask(work, key, id, message)[0]
+        if self._codecs.codes_reply(work.__name__, jax.eval_shape(ask, cohort.ids[0])):
+            self._coded.add(work.__name__)
+        return message
+
+    def _is_alone(self, work: Work) -> bool:
+        """Whether each client does the work by itself: always where replies are coded one by one."""
+        return self._per_client or work.__name__ in self._coded
 
     def _affine_mean(self, cohort: Cohort, work: Work, key: Key[Array, ""], message: Mapping[str, Any]) -> Any:
         """The work on the mean client.
@@ -236,6 +257,8 @@ class Traced:
         """One client's reply (zeros if it is not accepted), its flags, and its memory after the exchange."""
         before = jax.tree.map(lambda leaf: leaf[id], self.memory) if terms_of(work).stateful else ()
         reply, memory = answer(self._population, work, key, id, before, message)
+        if self._codecs.named:
+            reply = self._codecs.replied(jax.random.fold_in(key, id), work.__name__, reply, message)
         if self._faults is None:
             accepted = sound(reply)
             flags = Flags(jnp.array(True), accepted)
@@ -349,7 +372,7 @@ class Traced:
         self.void, self.broken = self.void | (accepted < needed), self.broken | broken
         self.accepted = accepted
         label = self._program.label(work)
-        if is_dynamic(self._conditional, self._faults, self._per_client, terms_of(work), cohort.size):
+        if is_dynamic(self._conditional, self._faults, self._is_alone(work), terms_of(work), cohort.size):
             self.contacts[label] = Contacts(*(jnp.asarray(count, jnp.int32) for count in contacts))
 
     def _chunk_for(self, size: int, message: Mapping[str, Any]) -> int:

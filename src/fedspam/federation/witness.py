@@ -11,6 +11,7 @@ from fedspam._internal import prng, trees
 from fedspam._internal.trees import Params
 from fedspam.clients import Population
 from fedspam.federation.aggregation import Mean, Rule
+from fedspam.federation.codecs import NO_CODECS, Codecs
 from fedspam.federation.protocol import Cohort, Draws, Program, Replay, Work, answer, sound, take_branch, terms_of
 
 
@@ -41,11 +42,13 @@ class Witness:
         replay: Replay | None = None,
         round: int = 0,
         aggregate: Rule | None = None,
+        codecs: Codecs = NO_CODECS,
     ) -> None:
         draws = Draws(population, replay, round)
         self.sample, self.everyone, self.client = draws.sample, draws.everyone, draws.client
         self._population = population
         self._aggregate = aggregate or Mean()
+        self._codecs = codecs
         self.program = Program()
         self.memory = memory
         self.accepted = 0
@@ -67,11 +70,13 @@ class Witness:
     def _ask(self, cohort: Cohort, work: Work, message: Mapping[str, Any]) -> tuple[Any, Bool[Array, " cohort"], str]:
         label, key = self.program.label(work), prng.fold_name(cohort.key, work.__name__)
         stateful = terms_of(work).stateful
+        message = self.program.deliver(cohort, message, self._codecs.arriving(key, message))[1]
 
         @jax.jit
         def one(id: Any, memory: Any, message: Any) -> tuple[Any, Any]:
             before = jax.tree.map(lambda leaf: leaf[id], memory) if stateful else ()
-            return answer(self._population, work, key, id, before, message)
+            reply, memory = answer(self._population, work, key, id, before, message)
+            return self._codecs.replied(jax.random.fold_in(key, id), work.__name__, reply, message), memory
 
         replies, accepted, found = [], [], []
         for id in cohort.ids:
@@ -98,6 +103,7 @@ def diagnose(
     round: int,
     replay: Replay | None = None,
     aggregate: Rule | None = None,
+    codecs: Codecs = NO_CODECS,
 ) -> list[Trouble]:
     """What is not finite in the first exchange of a round that has such a reply.
 
@@ -107,7 +113,7 @@ def diagnose(
         key: that of the run.
         round: its number.
     """
-    fed = Witness(population, memory, replay=replay, round=round, aggregate=aggregate)
+    fed = Witness(population, memory, replay=replay, round=round, aggregate=aggregate, codecs=codecs)
     state, _ = algorithm.round(state, jax.random.fold_in(key, round), fed)
     return fed.troubles or _of_server(state)
 
@@ -120,9 +126,10 @@ def diagnose_start(
     key: Key[Array, ""],
     *,
     aggregate: Rule | None = None,
+    codecs: Codecs = NO_CODECS,
 ) -> list[Trouble]:
     """What is not finite in the start of a method. The key is that of the start."""
-    fed = Witness(population, memory, aggregate=aggregate)
+    fed = Witness(population, memory, aggregate=aggregate, codecs=codecs)
     state = algorithm.init(params, key, fed)
     return fed.troubles or _of_server(state)
 

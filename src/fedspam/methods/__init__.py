@@ -18,6 +18,7 @@ from fedspam.methods._registry import (
 )
 from fedspam.methods._template import Factored as Factored
 from fedspam.methods.auto import Auto as Auto, auto as auto
+from fedspam.methods.auto_steps import AutoSteps as AutoSteps, auto_steps as auto_steps
 from fedspam.methods.ce_lsgd import bvr_l_sgd as bvr_l_sgd, ce_lsgd as ce_lsgd
 from fedspam.methods.dane import dane as dane, dane_plus as dane_plus, feddane as feddane
 from fedspam.methods.fedavg import fedavg as fedavg

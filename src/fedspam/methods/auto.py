@@ -9,10 +9,11 @@ from jaxtyping import Array, Float, Key, UInt32
 
 from fedspam._internal import checks, trees
 from fedspam._internal.trees import Params, Scalar, static, struct
-from fedspam.clients import Oracle
+from fedspam.clients import Oracle, Population
 from fedspam.federation import Federation, on_client
 from fedspam.methods._algorithm import current_x, no_memory
 from fedspam.methods._registry import Cost, Method, register
+from fedspam.methods.auto_steps import AutoSteps, auto_steps
 from fedspam.solvers import LBFGS, Answer, Certificate, Exact, LocalSolver, Never, SampledSteps, certify
 
 SKETCH = 16  # random projections of a gradient that a client sends along
@@ -110,6 +111,7 @@ class Auto:
 
     solver: LocalSolver
     sampler: SampledSteps
+    steps: AutoSteps  # for clients that draw minibatches
     cohort_size: int = static()
     movers: str = static(default="average")
     memory: float = 0.2  # of the measured spreads, per round, once the first rounds are over
@@ -119,6 +121,10 @@ class Auto:
     grow: float = 1.15  # ... and after it
     shrink: float = 1.5
     name: str = static(default="auto")
+
+    def for_clients(self, population: Population) -> "Auto | AutoSteps":
+        """Local steps where clients draw minibatches, and this method elsewhere."""
+        return self.steps if self.movers == "average" and _samples(population) else self
 
     def init(self, params: Params, key: Key[Array, ""], fed: Federation) -> AutoState:
         cohort = fed.sample(key, self.cohort_size, role="start")
@@ -282,9 +288,9 @@ def _expected(certificate: Certificate) -> Scalar:
     return certificate.decrease - certificate.distance**2 / (2 * certificate.step_size)
 
 
-def _samples(oracle: Oracle) -> bool:
-    """Whether the client draws minibatches: one with a key, and all of its data without."""
-    batch, capacity = getattr(oracle, "batch", None), getattr(oracle, "capacity", None)
+def _samples(clients: Oracle | Population) -> bool:
+    """Whether a client draws minibatches: one with a key, and all of its data without."""
+    batch, capacity = getattr(clients, "batch", None), getattr(clients, "capacity", None)
     return batch is not None and capacity is not None and batch < capacity
 
 
@@ -310,7 +316,9 @@ def _spread(moments: SketchMoments, count: int) -> Scalar:
     return jnp.maximum(jnp.sum(moments.second - moments.first**2), 0) * (count / (count - 1))
 
 
-def auto(cohort_size: int, *, solver: LocalSolver = LBFGS(), movers: str = "average") -> Auto:
+def auto(
+    cohort_size: int, *, solver: LocalSolver = LBFGS(), movers: str = "average", minibatches: bool | None = None
+) -> Auto | AutoSteps:
     """SPAM-PPA (or SPAM-PP) that chooses its step size and fresh weight as it goes.
 
     Clients whose oracle draws minibatches (``Ragged.of(..., batch=20)``) take local steps that choose their own length.
@@ -320,6 +328,8 @@ def auto(cohort_size: int, *, solver: LocalSolver = LBFGS(), movers: str = "aver
         cohort_size: clients asked per round, at least 2.
         solver: how a client answers the prox.
         movers: 'average' moves the whole cohort (5d floats per client), 'one' a single client of it.
+        minibatches: whether clients draw minibatches; None to see it from the population. A server of a real federation
+            does not see its clients: there None means no.
 
     >>> from fedspam.problems import progress
     >>> progress(auto(10), rounds=20, clients=50) < 0.1
@@ -327,9 +337,13 @@ def auto(cohort_size: int, *, solver: LocalSolver = LBFGS(), movers: str = "aver
     """
     checks.whole("cohort_size", cohort_size, 2, "a spread needs two clients; with one, give spam() its parameters")
     checks.one_of("movers", movers, ("average", "one"))
+    steps = auto_steps(cohort_size)
+    if minibatches and movers == "average":
+        return steps
     return Auto(
         solver=solver,
         sampler=SampledSteps(),
+        steps=steps,
         cohort_size=cohort_size,
         movers=movers,
         memory=max(0.2, 0.6 / (cohort_size - 1)),  # fewer clients give noisier spreads

@@ -26,6 +26,7 @@ from fedspam.methods._algorithm import (
 from fedspam.methods._grids import prox_grid
 from fedspam.methods._registry import Cost, Method, register
 from fedspam.methods.auto import Auto, auto
+from fedspam.methods.auto_steps import AutoSteps
 from fedspam.methods.schedules import (
     Schedule,
     ScheduleLike,
@@ -101,7 +102,7 @@ def spam_pp(
     start: StartLike = "cohort",
     scale: float | None = None,
     first: str = "given",
-) -> SpamPP | Auto:
+) -> SpamPP | Auto | AutoSteps:
     r"""SPAM with partial participation.
 
     .. math::
@@ -168,7 +169,7 @@ def spam_ppa(
     start: StartLike = "cohort",
     scale: float | None = None,
     first: str = "given",
-) -> SpamPP | Auto:
+) -> SpamPP | Auto | AutoSteps:
     r"""SPAM with partial participation and averaging: every client of the cohort moves, the server averages.
 
     .. math:: x_{k+1} = \frac1B\sum_{i\in S_k} x_{k+1}^i, \qquad x_{k+1}^i \in \text{a-prox}(x_k, g_k, \gamma_k, i)

@@ -17,6 +17,7 @@ from fedspam._internal import trees
 from fedspam._internal.trees import Params, static, struct
 from fedspam.clients import Population
 from fedspam.federation import Contacts
+from fedspam.federation.codecs import NO_CODECS, Codecs
 from fedspam.federation.traced import AXIS, Traced
 
 Probe = Callable[[Params], Any]
@@ -61,13 +62,14 @@ class Bounds:
 
 @struct
 class Conditions:
-    """What a method runs under: faults, prescribed draws, a probe, an aggregation rule, and bounds."""
+    """What a method runs under: faults, prescribed draws, a probe, an aggregation rule, bounds, and codecs."""
 
     faults: Any = None
     replay: Any = None
     probe: Any = None
     aggregate: Any = None
     bounds: Bounds = Bounds()
+    codecs: Codecs = NO_CODECS
 
 
 class Progress(NamedTuple):
@@ -238,6 +240,7 @@ def traced(population: Population, layout: Layout, memory: PyTree, conditions: C
         quorum=layout.quorum,
         per_client=layout.per_client,
         aggregate=conditions.aggregate,
+        codecs=conditions.codecs,
         mesh=layout.mesh,
     )
 

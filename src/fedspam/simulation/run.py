@@ -18,8 +18,9 @@ from fedspam._internal import checks, describe, prng
 from fedspam._internal.model_file import FILE, write_model
 from fedspam._internal.trees import Params
 from fedspam.clients import Faults, Population, Ragged
-from fedspam.federation import Contacts, Replay, check_replay, ledger
+from fedspam.federation import Contacts, Replay, check_replay, fitted, ledger
 from fedspam.federation.aggregation import Rule
+from fedspam.federation.codecs import Codecs, CodecsLike
 from fedspam.federation.witness import diagnose, diagnose_start
 from fedspam.simulation import engine, records, stopping
 from fedspam.simulation.chunking import fitting_chunk
@@ -71,6 +72,7 @@ def simulate(
     replay: Replay | None = None,
     quorum: float = 0.0,
     aggregate: Rule | None = None,
+    codecs: CodecsLike | None = None,
     per_client: bool = False,
     chunk: int | Literal["fit"] | None = None,
     devices: Sequence[jax.Device] | None = None,  # pyright: ignore[reportInvalidTypeForm]
@@ -104,6 +106,8 @@ def simulate(
         quorum: the share of a cohort whose replies must be accepted; otherwise the round is void: its cost is charged,
             and it has no effect.
         aggregate: a rule of `fedspam.federation.aggregation` instead of the mean over several clients.
+        codecs: how messages and replies are compressed: ``{"up": Quantize(4), "down": "float16"}``, or by the name of
+            a field; see `fedspam.federation.codecs.Codecs`.
         per_client: check each reply alone even where the mean client would do.
 
         chunk: clients of a cohort that run side by side; None for the fastest, 'fit' for as many as memory holds.
@@ -123,14 +127,16 @@ def simulate(
     if resume and folder is None:
         raise ValueError("resume = True needs the folder of the run")
     params = checks.params("params", params)
-    key = prng.key_of(key)
+    key, algorithm = prng.key_of(key), fitted(algorithm, population)
     watch, keep = watch or Watch(), keep or Keep()
     record = (record,) if isinstance(record, str) else None if record is None else tuple(record)
     chunk = fitting_chunk(algorithm, population, params) if chunk == "fit" else chunk
     layout = Layout(chunk, quorum, per_client, engine.mesh_of(devices))
     algorithm, population, params, key = engine.everywhere(layout.mesh, (algorithm, population, params, key))
-    conditions = Conditions(faults, replay, as_argument(probe), aggregate)
-    plan = ledger.plan(algorithm, params, population, faults=faults, per_client=per_client or aggregate is not None)
+    coded = Codecs.of(codecs)
+    conditions = Conditions(faults, replay, as_argument(probe), aggregate, codecs=coded)
+    alone = per_client or aggregate is not None
+    plan = ledger.plan(algorithm, params, population, faults=faults, per_client=alone, codecs=coded)
     check_replay(replay, rounds, population, plan.roles)
     begin = lambda attempt=0: engine.begin(algorithm, population, params, key, conditions, layout, jnp.uint32(attempt))
 
@@ -142,6 +148,7 @@ def simulate(
         if store is not None:
             options = {"layout": layout.as_recorded, "faults": faults, "replay": replay, "probe": probe}
             options |= {"aggregate": aggregate, "watch": watch, "every": every, "record": record}
+            options |= {"codecs": coded} if coded else {}  # without any, folders of earlier versions can be resumed
             identity = records.identity(algorithm, population, params, key, **options)
             if resume:
                 saved = store.load(identity, like=lambda: begin()[0])
@@ -159,7 +166,7 @@ def simulate(
                 f"{folder} already holds {done} rounds, more than rounds = {rounds}; ask for at least {done}"
             )
         bounds = stopping.bounds(watch, until, probes, params)
-        conditions = Conditions(faults, replay, conditions.probe, aggregate, bounds)
+        conditions = Conditions(faults, replay, conditions.probe, aggregate, bounds, coded)
 
         def ended() -> str | None:
             reached = until.reached(probes) if until is not None and done else None
@@ -210,6 +217,7 @@ def restore(
     algorithm: "Algorithm[Any]", population: Population, params: Params, folder: str | Path, *, best: bool = False
 ) -> tuple[Params, int]:
     """The last parameters in a run folder, or the best ones, and the number of rounds that led to them."""
+    algorithm = fitted(algorithm, population)
     blank = lambda: engine.begin(algorithm, population, params, jax.random.key(0), Conditions(), Layout())[0]
     carry, done = records.Store(folder).peek(jax.eval_shape(blank), best)
     return engine.finish(algorithm, carry), done
@@ -230,7 +238,9 @@ def _start(
             return carry
         carry, void = begin(attempt)
     start_key = engine.start_key(key, 0)
-    found = diagnose_start(algorithm, population, params, carry.memory, start_key, aggregate=conditions.aggregate)
+    found = diagnose_start(
+        algorithm, population, params, carry.memory, start_key, aggregate=conditions.aggregate, codecs=conditions.codecs
+    )
     raise RuntimeError(
         f"no client gave a usable reply to the start of the method in {STARTS} attempts"
         + (f" ({found[0]})" if found else "")
@@ -256,7 +266,7 @@ def _void_status(
     for round in range(first, done):
         found = diagnose(
             algorithm, population, carry.state, carry.memory, key,
-            round=round, replay=conditions.replay, aggregate=conditions.aggregate,
+            round=round, replay=conditions.replay, aggregate=conditions.aggregate, codecs=conditions.codecs,
         )  # fmt: skip
         if found:
             others = f" (and {len(found) - 1} more clients)" if len(found) > 1 else ""

@@ -12,8 +12,9 @@ from jaxtyping import Array, Key
 from fedspam._internal import checks, prng
 from fedspam._internal.trees import Params
 from fedspam.clients import Faults, Population, with_several_capacities
-from fedspam.federation import ledger
+from fedspam.federation import fitted, ledger
 from fedspam.federation.aggregation import Rule
+from fedspam.federation.codecs import Codecs, CodecsLike
 from fedspam.simulation import engine
 from fedspam.simulation.engine import Conditions, Layout, Probe
 from fedspam.simulation.run import Run, Stopwatch, as_argument, priced
@@ -36,6 +37,7 @@ def simulate_many(
     faults: Faults | None = None,
     quorum: float = 0.0,
     aggregate: Rule | None = None,
+    codecs: CodecsLike | None = None,
     side_by_side: bool | None = None,
 ) -> Run:
     """Run every method with every key in one compiled call. Arrays of the result lead with (algorithms, keys).
@@ -54,19 +56,21 @@ def simulate_many(
     checks.between("quorum", quorum, 0, 1)
     params = checks.params("params", params)
     algorithms = list(algorithms) if isinstance(algorithms, Sequence) else [algorithms]
+    algorithms = [fitted(algorithm, population) for algorithm in algorithms]
     if not algorithms:
         raise ValueError("algorithms = [] is empty; give at least one method")
     if len({jax.tree.structure(algorithm) for algorithm in algorithms}) != 1:
         raise ValueError("the algorithms differ in more than numbers; run those of one structure together")
     keys = jnp.stack([prng.key_of(key) for key in keys]) if isinstance(keys, Sequence | range) else keys
-    plan = ledger.plan(algorithms[0], params, population, faults=faults, per_client=aggregate is not None)
+    coded, alone = Codecs.of(codecs), aggregate is not None
+    plan = ledger.plan(algorithms[0], params, population, faults=faults, per_client=alone, codecs=coded)
     if side_by_side is None:
         side_by_side = not plan.branches and with_several_capacities(population) is None
     stacked = jax.tree.map(lambda *leaves: jnp.stack([jnp.asarray(leaf) for leaf in leaves]), *algorithms)
     which = jnp.arange(len(algorithms))
 
     clock = Stopwatch()
-    conditions = Conditions(faults, None, as_argument(probe), aggregate)
+    conditions = Conditions(faults, None, as_argument(probe), aggregate, codecs=coded)
     many = functools.partial(
         engine.many, layout=Layout(chunk, quorum), length=rounds, every=every,
         record=None if record is None else tuple(record), side_by_side=side_by_side,

@@ -1,0 +1,286 @@
+"""Which fields of messages and replies travel as codes, and what both sides do with them.
+
+Coded are arrays of floats with at least 64 numbers whose payload is shorter than the array. Scalars, small arrays,
+whole numbers, keys, and the reports of a reply travel as they are.
+
+Small differences cost fewer bits than large numbers, so two kinds of fields travel as differences from what the other
+side already holds: a part of a reply that has the name of a field of its message (the x of a prox, from the x it
+began at), and a field ``x_prev`` of a message (from the field x beside it). The differences of x_prev are those before
+coding, so that both fields arrive with the same error, and gradients at both hardly differ by it.
+"""
+
+import zlib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Key, PyTree
+
+from fedspam._internal import prng, trees
+from fedspam._internal.nearest import nearest
+from fedspam._internal.strict import MalformedError
+from fedspam._internal.trees import struct
+from fedspam.federation.codecs import payload
+from fedspam.federation.codecs.payload import Codec
+
+LEAST = 64  # numbers in the smallest array that is coded
+CHECKSUM = "@crc32"  # the field with the checksum of a coded message or reply
+BEFORE = "_prev"  # the end of the name of a field that is close to another
+
+Send = Callable[[str, Any], Any]  # the name of a field, and those that arrived before it -> how it arrives
+CodecsLike = Mapping[str, "Codec | str | None"]
+
+
+class SentField(NamedTuple):
+    """A field as it travels, and as it arrives."""
+
+    payload: PyTree
+    value: PyTree
+
+
+@struct
+class Codecs:
+    """The codec of every field, by name; empty for none.
+
+    Arguments:
+        named: "up" for all replies, "down" for all messages; or the name of a field of a message, of a part of a
+            reply, or of a client work (for its replies), which goes before the general names. None sends as it is.
+
+    >>> codecs = Codecs.of({"up": "quantize-4", "x": None})
+    >>> codecs.of_reply("difference", {}).codec("").bits
+    4
+    """
+
+    named: Mapping[str, Codec | None]
+
+    @classmethod
+    def of(cls, given: "Codecs | CodecsLike | None") -> "Codecs":
+        """The codecs that a user gave, as codecs or as text."""
+        if isinstance(given, Codecs):
+            return given
+        named = {}
+        for name, codec in (given or {}).items():
+            named[str(name)] = codec = payload.parse(codec) if isinstance(codec, str) else codec
+            if codec is not None and not hasattr(codec, "layout"):
+                raise ValueError(
+                    f"codecs[{name!r}] = {codec!r} is no codec; give Quantize(4), 'quantize-4' or another of "
+                    f"{', '.join(sorted(payload.CODECS))}"
+                )
+        return cls(named)
+
+    def __bool__(self) -> bool:
+        return bool(self.named)
+
+    def check(self, exchanges: Any) -> None:
+        """Refuse names that no exchange of a method has."""
+        known = {"up", "down"}
+        for exchange in exchanges:
+            known |= {exchange.work, *exchange.message}
+            known |= {name.split(".")[0] for name in trees.names(exchange.reply)} - {""}
+        for name in self.named:
+            if name not in known:
+                near = nearest(name, known)
+                hint = f"did you mean {near!r}?" if near else f"the names are {', '.join(sorted(known))}"
+                raise ValueError(f"codecs[{name!r}] is no field, reply or work of this method; {hint}")
+
+    def codes_reply(self, work: str, reply: PyTree) -> bool:
+        """Whether any part of a reply to this work is coded."""
+        return any(codec is not None for _, _, codec, _ in self.of_reply(work, {}).leaves(reply)[0])
+
+    def of_field(self, name: str, message: Mapping[str, PyTree], arrived: Mapping[str, PyTree]) -> "Coding":
+        """How a field of a message travels, beside the other fields as they are and as they arrived."""
+        near = name.removesuffix(BEFORE) if name.endswith(BEFORE) else "@none"
+        beside = (_by_name({name: fields[near]}) if near in fields else {} for fields in (message, arrived))
+        codec = self.named.get(name, self.named.get("down"))
+        return Coding(lambda _: codec, *beside)
+
+    def of_reply(self, work: str, message: Mapping[str, PyTree]) -> "Coding":
+        """How the reply to a message travels, which arrived as `message`."""
+        general = self.named.get(work, self.named.get("up"))
+        beside = _by_name(dict(message))
+        return Coding(lambda leaf: self.named.get(leaf.split(".")[0], general), beside, beside)
+
+    # --- in a simulation ---
+
+    def arriving(self, key: Key[Array, ""], message: Mapping[str, PyTree]) -> "Send":
+        """Fields of a message as the clients of an exchange decode them; the key is that of the exchange."""
+
+        def send(name: str, arrived: Mapping[str, PyTree]) -> PyTree:
+            field = {name: message[name]}
+            return self.of_field(name, message, arrived).rounded(_down(key, name), field)[name] if self else field[name]
+
+        return send
+
+    def replied(self, key: Key[Array, ""], work: str, reply: PyTree, message: Mapping[str, PyTree]) -> PyTree:
+        """A reply as the server decodes it; the key is the client's own."""
+        return self.of_reply(work, message).rounded(prng.fold_name(key, "up"), reply) if self else reply
+
+    # --- on the wire ---
+
+    def sent(self, key: Key[Array, ""], message: Mapping[str, PyTree]) -> "Send":
+        """Fields of a message as they travel, and as their clients decode them."""
+
+        def send(name: str, arrived: Mapping[str, SentField]) -> SentField:
+            if not self:
+                return SentField(message[name], message[name])
+            coding = self.of_field(name, message, {other: field.value for other, field in arrived.items()})
+            encoded = coding.encoded(_down(key, name), {name: message[name]})
+            return SentField(encoded[name], coding.decoded(encoded, {name: message[name]})[name])
+
+        return send
+
+    def received(self, fields: Mapping[str, PyTree], like: Mapping[str, PyTree], held: Mapping[str, PyTree]) -> dict:
+        """The fields of a message, decoded; `held` are those that the client already has."""
+        arrived = dict(held)
+        for name in in_order(fields):
+            coding = self.of_field(name, like, arrived)
+            arrived[name] = coding.decoded({name: fields[name]}, {name: like[name]})[name] if self else fields[name]
+        return {name: arrived[name] for name in fields}
+
+    def answered(self, key: Key[Array, ""], work: str, reply: PyTree, message: Mapping[str, PyTree]) -> PyTree:
+        """A reply as it travels; the key is the client's own."""
+        return self.of_reply(work, message).encoded(prng.fold_name(key, "up"), reply) if self else reply
+
+    def accepted(self, work: str, found: PyTree, like: PyTree, message: Mapping[str, PyTree]) -> PyTree:
+        """A reply, decoded."""
+        return self.of_reply(work, message).decoded(found, like) if self else found
+
+    def shapes_of_fields(self, fields: Mapping[str, PyTree]) -> dict[str, PyTree]:
+        """The shapes of fields of a message on the wire, with a checksum if any of them is coded."""
+        return _checked(
+            fields, {name: self.of_field(name, {}, {}).shapes({name: fields[name]})[name] for name in fields}
+        )
+
+    def shapes_of_reply(self, work: str, reply: PyTree) -> dict[str, PyTree]:
+        """The shapes of a reply on the wire, likewise."""
+        return _checked({"reply": reply}, {"reply": self.of_reply(work, {}).shapes(reply)})
+
+
+NO_CODECS = Codecs({})
+
+
+@dataclass(frozen=True)
+class Coding:
+    """The codecs of the arrays of one tree, and the arrays from which they travel as differences, by name.
+
+    A neighbor is the array that is subtracted, and what of it the other side holds and adds.
+    """
+
+    codec: Callable[[str], Codec | None]
+    taken: Mapping[str, Any]
+    added: Mapping[str, Any]
+
+    def leaves(self, tree: PyTree) -> tuple[list[tuple[str, Any, Codec | None, tuple[Any, Any] | None]], Any]:
+        """Name, array, codec and neighbor of each leaf, and the structure. A report is one leaf, without a codec."""
+        paths, structure = jax.tree_util.tree_flatten_with_path(tree, is_leaf=trees.is_report)
+        found = []
+        for path, leaf in paths:
+            name = trees.path_name(path)
+            codec = None if trees.is_report(leaf) else self.codec(name)
+            if codec is None or not _is_coded(codec, leaf):
+                found.append((name, leaf, None, None))
+                continue
+            near = (self.taken[name], self.added[name]) if name in self.taken and name in self.added else None
+            found.append((name, leaf, codec, near if near and _like(near[1]) == _like(leaf) else None))
+        return found, structure
+
+    def rounded(self, key: Key[Array, ""], tree: PyTree) -> PyTree:
+        def arrive(name: str, leaf: Any, codec: Codec | None, near: Any) -> Any:
+            if codec is None:
+                return leaf
+            own = prng.fold_name(key, name)
+            if near is None:
+                return payload.rounded(codec, own, leaf)
+            return near[1] + payload.rounded(codec, own, leaf - near[0])
+
+        return self._each(tree, arrive)
+
+    def encoded(self, key: Key[Array, ""], tree: PyTree) -> PyTree:
+        def encode(name: str, leaf: Any, codec: Codec | None, near: Any) -> Any:
+            if codec is None:
+                return leaf
+            leaf = jnp.asarray(leaf)
+            return payload.encode(codec, prng.fold_name(key, name), leaf if near is None else leaf - near[0])
+
+        return self._each(tree, encode)
+
+    def decoded(self, found: PyTree, like: PyTree) -> PyTree:
+        leaves, structure = self.leaves(like)
+        parts = structure.flatten_up_to(found)
+        values = []
+        for part, (name, leaf, codec, near) in zip(parts, leaves, strict=True):
+            if codec is None:
+                values.append(part)
+                continue
+            try:
+                value = payload.decode(codec, part, leaf)
+            except MalformedError as error:
+                raise MalformedError(f"{name or 'the array'}: {error}") from None
+            values.append(value if near is None else np.asarray(near[1]) + value)
+        return jax.tree.unflatten(structure, values)
+
+    def shapes(self, tree: PyTree) -> PyTree:
+        def shape(name: str, leaf: Any, codec: Codec | None, near: Any) -> Any:
+            return leaf if codec is None else jax.ShapeDtypeStruct((payload.size(codec, leaf),), jnp.uint8)
+
+        return self._each(tree, shape)
+
+    def _each(self, tree: PyTree, function: Callable[..., Any]) -> PyTree:
+        leaves, structure = self.leaves(tree)
+        return jax.tree.unflatten(structure, [function(*leaf) for leaf in leaves])
+
+
+def in_order(names: Any) -> list[str]:
+    """The names of fields in the order in which they are coded: those that travel as differences last."""
+    return sorted(names, key=lambda name: name.endswith(BEFORE))
+
+
+def checksum(fields: PyTree) -> np.uint32:
+    """The CRC-32 of all arrays of a message or reply, so that no damage to codes goes unnoticed."""
+    found = 0
+    for leaf in jax.tree.leaves(fields):
+        found = zlib.crc32(np.ascontiguousarray(leaf).reshape(-1).view(np.uint8).data, found)
+    return np.uint32(found)
+
+
+def signed(fields: Mapping[str, PyTree], due: Mapping[str, PyTree]) -> dict[str, PyTree]:
+    """The fields with their checksum, if their schema has one."""
+    return {**fields, CHECKSUM: checksum(fields)} if CHECKSUM in due else dict(fields)
+
+
+def verified(fields: Mapping[str, PyTree]) -> dict[str, PyTree]:
+    """The fields without their checksum, which must be right if there is one."""
+    rest = {name: value for name, value in fields.items() if name != CHECKSUM}
+    if CHECKSUM in fields and int(fields[CHECKSUM]) != int(checksum({n: v for n, v in rest.items() if n[0] != "@"})):
+        raise MalformedError("the checksum of the codes is wrong: they were damaged on their way")
+    return rest
+
+
+def _is_coded(codec: Codec, leaf: Any) -> bool:
+    like = _like(leaf)
+    if not jnp.issubdtype(like.dtype, jnp.floating) or like.size < LEAST:
+        return False
+    return payload.size(codec, like) < like.size * like.dtype.itemsize
+
+
+def _like(leaf: Any) -> jax.ShapeDtypeStruct:
+    """The shape and dtype of an array, of a number, or of what only has these."""
+    if hasattr(leaf, "dtype"):
+        return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype)
+    return jax.ShapeDtypeStruct((), jnp.result_type(leaf))
+
+
+def _checked(raw: Mapping[str, PyTree], shapes: dict[str, PyTree]) -> dict[str, PyTree]:
+    coded = jax.tree.leaves(shapes) != jax.tree.leaves(dict(raw))
+    return {**shapes, CHECKSUM: jax.ShapeDtypeStruct((), jnp.uint32)} if coded else shapes
+
+
+def _by_name(tree: PyTree) -> dict[str, Any]:
+    return dict(zip(trees.names(tree), jax.tree.leaves(tree), strict=True))
+
+
+def _down(key: Key[Array, ""], name: str) -> Key[Array, ""]:
+    return prng.fold_name(key, f"down {name}")

@@ -1,0 +1,110 @@
+"""Local steps that need no parameters: one round by hand, units, weights, zero directions, and when `auto` is them."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from fedspam import Ragged, simulate
+from fedspam.clients import DataOracle
+from fedspam.federation import fitted, ledger
+from fedspam.methods import Auto, AutoSteps, auto, auto_steps
+from fedspam.problems import quadratics
+
+CLIENTS = quadratics(0, clients=4, dimension=3, delta=0.5, noise=1.0)
+START = jnp.array([3.0, -1.0, 2.0])
+
+
+def walked(hessian, linear, z, rate, damping, trials):
+    """What a client does, in NumPy: the loss is x'Hx/2 - l'x."""
+    loss = lambda y: 0.5 * y @ hessian @ y - linear @ y
+    slope = lambda y: hessian @ y - linear
+    if rate == 0:
+        d = slope(z)
+        rate = (1 + np.linalg.norm(z)) / np.linalg.norm(d)
+        while loss(z - rate * d) > loss(z) - 0.1 * rate * d @ d:
+            rate /= 2
+    y = z
+    for _ in range(trials):
+        d = slope(y)
+        enough = loss(y - rate * d) <= loss(y) - 0.1 * rate * d @ d
+        y, rate = (y - damping * rate * d, 1.2 * rate) if enough else (y, rate / 2)
+    return y - z, np.log(rate)
+
+
+def test_three_rounds_by_hand():
+    run = simulate(auto_steps(4, trials=5), CLIENTS, START, rounds=3, key=0)
+    x = average = np.asarray(START)
+    velocity, rate, damping = np.zeros(3), 0.0, 1.0
+    hessians, linears = np.asarray(CLIENTS.hessians), np.asarray(CLIENTS.linears)
+    for k in range(3):
+        replies = [walked(*own, x + 0.7 * velocity, rate, damping, 5) for own in zip(hessians, linears, strict=True)]
+        move, rate = np.mean([m for m, _ in replies], 0), np.exp(np.mean([r for _, r in replies]))
+        np.testing.assert_allclose(run.rows["damping"][k], damping, rtol=1e-9)
+        if k:
+            cosine = move @ velocity / np.linalg.norm(move) / np.linalg.norm(velocity)
+            damping = min(1, damping * np.exp((cosine - 0.1) / 2))
+        velocity = 0.7 * velocity + move
+        x = x + velocity
+        average = average + 9 / (k + 9) * (x - average)
+        np.testing.assert_allclose(run.rows["local_rate"][k], rate, rtol=1e-9)
+    np.testing.assert_allclose(run.params, average, rtol=1e-9)
+
+
+def walk(loss, x, rate, dtype=jnp.float32):
+    client = DataOracle(jnp.zeros(()), loss=lambda y, _: loss(y))
+    start = jnp.asarray(x, dtype)
+    reply = jax.jit(auto_steps(2).walk)(client, jax.random.key(0), x=start, rate=dtype(rate), damping=dtype(1))
+    return start + reply.move, float(jnp.exp(reply.rate))
+
+
+@pytest.mark.parametrize("rate", [0.0, 0.5, 1e6])
+def test_a_zero_direction_leaves_the_rate_alone(rate):
+    y, last = walk(lambda y: 0.0 * jnp.sum(y) + 1.0, [1.0, 2.0], rate)
+    np.testing.assert_array_equal(y, [1.0, 2.0])
+    np.testing.assert_allclose(last, rate or 1.0, rtol=1e-5)
+
+
+def test_rounding_cannot_mislead_the_rate():
+    """At the optimum of a loss of size 1, float32 hides every fall: the rate neither explodes nor vanishes."""
+    y, last = walk(lambda y: 1.0 + 0.5 * jnp.sum(y**2), [1e-3, 0.0], 1.0)
+    assert np.abs(y).max() <= 1e-3
+    assert 0.1 < last < 10
+
+
+def test_a_step_into_nothing_is_not_taken():
+    y, _ = walk(lambda y: jnp.sum(y - jnp.log(1 - y)), [0.5], 0.0)
+    assert np.isfinite(y).all()
+    assert (y < 1).all()
+
+
+@pytest.mark.slow
+def test_units_do_not_matter():
+    """The same iterates for f and for 1024 f."""
+    scaled = jax.tree.map(lambda leaf: 1024 * leaf, CLIENTS)
+    ours, theirs = (simulate(auto_steps(2), each, START, rounds=5, key=0).params for each in (CLIENTS, scaled))
+    np.testing.assert_allclose(ours, theirs, rtol=1e-9)
+
+
+def ragged(**options):
+    """Two clients who pull to 0 and to 1; the second has three times the rows."""
+    loss = lambda x, rows: 0.5 * jnp.sum((rows - x) ** 2, axis=1)
+    return Ragged.of([jnp.zeros((4, 2)), jnp.ones((12, 2))], loss, **options)
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+def test_examples_weigh_where_the_objective_says_so(weighted):
+    run = simulate(auto(2), ragged(batch=2, weighted=weighted), jnp.full(2, 5.0), rounds=8, key=0)
+    np.testing.assert_allclose(run.params, 0.75 if weighted else 0.5, atol=0.05)
+
+
+def test_auto_is_these_steps_where_clients_draw_minibatches():
+    sampled, whole = ragged(batch=2), ragged()
+    assert isinstance(fitted(auto(2), sampled), AutoSteps)
+    assert isinstance(fitted(auto(2), whole), Auto)
+    assert isinstance(fitted(auto(2), ragged(batch=12)), Auto)  # every minibatch is all of the rows
+    assert isinstance(fitted(auto(2, movers="one"), sampled), Auto)
+    assert isinstance(auto(2, minibatches=True), AutoSteps)
+    (only,) = ledger.plan(auto(2), jnp.zeros(2), sampled).round
+    assert (only.floats_down, only.floats_up) == (2, 2)
+    assert len(ledger.plan(auto(2), jnp.zeros(2), whole).round) == 2
