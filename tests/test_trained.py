@@ -379,6 +379,45 @@ def test_frames_parquet_and_arrow_are_tables(tmp_path: Path) -> None:
         datasets.read_table(table, client="who", label="z")
 
 
+# --- how good it is ---
+
+
+def test_the_scores_are_those_of_scikit_learn() -> None:
+    metrics = pytest.importorskip("sklearn.metrics")
+    from fedspam.app.experiment.scores import classification, regression
+
+    random = np.random.default_rng(0)
+    labels = random.integers(0, 3, 200)
+    scores = np.round(np.eye(3)[labels] + random.normal(size=(200, 3)), 1)  # rounded, so that there are ties
+    shares = np.exp(scores) / np.exp(scores).sum(1, keepdims=True)
+    predicted = shares.argmax(1)
+    found = classification(labels, predicted, shares, 3)
+    assert found["f1"] == pytest.approx(metrics.f1_score(labels, predicted, average="macro"))
+    assert found["auc"] == pytest.approx(metrics.roc_auc_score(labels, shares, multi_class="ovr"))
+    assert found["confusion"] == metrics.confusion_matrix(labels, predicted).tolist()
+    # a class without test rows has no part in the means
+    assert classification(labels, predicted, shares, 4)["f1"] == found["f1"]
+    numbers = random.normal(size=50)
+    guess = numbers + 0.3 * random.normal(size=50)
+    told = regression(numbers, guess)
+    assert told["r2"] == pytest.approx(metrics.r2_score(numbers, guess))
+    assert told["rmse"] ** 2 == pytest.approx(metrics.mean_squared_error(numbers, guess))
+
+
+def test_the_run_tells_how_good_it_is_for_every_client(world: Path) -> None:
+    facts = json.loads((world / "run" / "summary.json").read_text())
+    confusion = np.asarray(facts["confusion"])
+    assert np.diag(confusion).sum() / confusion.sum() == pytest.approx(facts["accuracy"])
+    assert 0 < facts["f1"] <= 1
+    assert 0 < facts["auc"] <= 1
+    with (world / "run" / "clients.csv").open() as file:
+        clients = list(csv.DictReader(file))
+    assert [row["client"] for row in clients] == [f"h{number}" for number in range(5)]
+    assert sum(int(row["train_rows"]) + int(row["test_rows"]) for row in clients) == 160
+    right = sum(float(row["accuracy"]) * int(row["test_rows"]) for row in clients)
+    assert right / confusion.sum() == pytest.approx(facts["accuracy"])
+
+
 # --- the whole way, as a person types it ---
 
 

@@ -124,6 +124,14 @@ CASES = {
         ('client = "hospital"\n', ""),
     ),
     "text among the features": Case("run good.toml --data.path words.csv", 2, ("words.csv, line 3", "age is 'old'")),
+    "nothing left to train with": Case(
+        "run good.toml --data.test 0.999", 2, ("data.test = 0.999 leaves 3 of 12 rows", "0.2")
+    ),
+    "a list shorter than the run": Case(
+        "run good.toml --algorithm.local_rate [0.1,0.2]",
+        2,
+        ("local_rate has 2 values for run.rounds = 3", "one per round"),
+    ),
     "an empty table": Case("run good.toml --data.path empty.csv", 2, ("empty.csv", "label")),
     "three classes for two": Case(
         "run good.toml --data.path three.csv", 2, ("two classes", "the data has 3", "'softmax'")

@@ -29,8 +29,8 @@ def show(
 ) -> int:
     """Predict the rows of a file, write them as CSV with their predictions, and return the exit code 0."""
     trained = _load(folder, function)
-    if str(trained.facts.get("status", "")).startswith("stopped"):
-        _say(f"the run was stopped before its end ({trained.facts['status']}); these are its last good parameters")
+    if str(trained.facts.get("status", "")).startswith(("stopped", "failed")):
+        _say(f"the run did not end well ({trained.facts['status']}); these are its last parameters")
     data = trained.facts.get("config", {}).get("data", {})
     if not rows.is_file():
         raise UsageError(f"there is no file {rows}; name the new rows")
