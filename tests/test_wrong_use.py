@@ -161,8 +161,9 @@ CASES = {
     "resume of nowhere": Case("run good.toml --resume", 2, ("--resume needs", "--out FOLDER")),
     "fewer rounds than there are": Case("run --resume --out done --rounds 1", 1, ("holds 2 rounds", "at least")),
     # other commands
-    "predict: no model": Case("predict nowhere visits.csv", 1, ("no nowhere", "run folder")),
+    "predict: no model": Case("predict nowhere visits.csv", 2, ("no nowhere", "run folder")),
     "predict: no rows": Case("predict done nowhere.csv", 2, ("no file nowhere.csv",)),
+    "export: no model": Case("export nowhere", 2, ("no nowhere", "run folder")),
     "export: unknown format": Case("export done --to tourch", 2, ("'tourch'", "did you mean torch?")),
     "no command": Case("", 2, ("required", "COMMAND")),
     "unknown command": Case("rum", 2, ("'rum'", "did you mean run?")),
@@ -170,7 +171,7 @@ CASES = {
     "a flag that needs a value": Case("run good.toml --out", 2, ("--out", "expected one argument")),
     "cite: unknown method": Case("cite fedavgg", 2, ("'fedavgg'", "did you mean 'fedavg'?", "fedspam methods")),
     "unknown shell": Case("completions bahs", 2, ("'bahs'", "did you mean bash?")),
-    "new: a name that is none": Case("new My.Project", 1, ("'My.Project'", "such as my-project")),
+    "new: a name that is none": Case("new My.Project", 2, ("'My.Project'", "such as my-project")),
     "compare: unknown problem": Case("compare --problem rigde", 2, ("'rigde'", "did you mean 'ridge'?")),
     "compare: unknown method": Case("compare --methods spam_p", 2, ("spam_p", "did you mean")),
     "compare: your own data, unknown method": Case(
@@ -198,7 +199,7 @@ CASES = {
     "reproduce: impossible seeds": Case("reproduce --seeds 0", 2, ("'0'", "of at least 1")),
     "reproduce: out is a file": Case("reproduce --out visits.csv --quiet", 1, ("visits.csv", "choose another")),
     "methods: two forms": Case("methods --json --markdown", 2, ("not allowed with",)),
-    "report: no folder": Case("report nowhere", 1, ("nowhere",)),
+    "report: no folder": Case("report nowhere", 2, ("nowhere",)),
     "measure: unknown problem": Case("measure --problem rigde", 2, ("'rigde'", "did you mean 'ridge'?")),
     "measure: too few clients": Case("measure --clients 1", 2, ("'1'", "of at least 4")),
     "theory: negative similarity": Case("theory --delta -1", 2, ("--delta", "-1")),
