@@ -32,7 +32,7 @@ FORBIDDEN_ATTRIBUTES = {
 # words that make a harmless call dangerous, and the only value that they may have
 FORBIDDEN_KEYWORDS = {"allow_pickle": False, "shell": False, "weights_only": True}
 IMPORTERS = {
-    "__init__.py": ["import_module", "import_module"],
+    "__init__.py": ["import_module"] * 3,
     "app/experiment/model.py": ["exec_module"],  # the Python file that a user names for it: model.function
 }
 

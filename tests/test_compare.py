@@ -440,7 +440,8 @@ def test_the_problems_of_the_sweep_are_what_they_say():
         ("--targets ,", "there are no targets"),
         ("--seeds 0", "--seeds: '0' must be a whole number of at least 1"),
         ("--rounds none", "--rounds: 'none' must be a whole number"),
-        ("--metric loss", "invalid choice: 'loss'"),
+        ("--metric loss", "fedspam compare experiment.toml --metric loss"),
+        ("--metric time", "invalid choice: 'time'"),
         ("--round 3", "unrecognized arguments: --round 3"),
     ],
 )

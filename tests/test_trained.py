@@ -1,6 +1,7 @@
 """From a messy table to a model in use: the file that a run leaves, predictions, exports, and what is refused."""
 
 import csv
+import dataclasses
 import io
 import json
 from pathlib import Path
@@ -16,6 +17,7 @@ from fedspam import datasets, fedavg, models, simulate
 from fedspam._internal.files import RecordError
 from fedspam.app.cli import main
 from fedspam.datasets import Encoder, open_table, read_table
+from fedspam.methods import Scales
 
 CONFIG = """
 [data]
@@ -375,3 +377,79 @@ def test_frames_parquet_and_arrow_are_tables(tmp_path: Path) -> None:
         open_table(3)
     with pytest.raises(ValueError, match="has no column 'z', it has who"):
         datasets.read_table(table, client="who", label="z")
+
+
+# --- how good it is ---
+
+
+def test_the_scores_are_those_of_scikit_learn() -> None:
+    metrics = pytest.importorskip("sklearn.metrics")
+    from fedspam.app.experiment.scores import classification, regression
+
+    random = np.random.default_rng(0)
+    labels = random.integers(0, 3, 200)
+    scores = np.round(np.eye(3)[labels] + random.normal(size=(200, 3)), 1)  # rounded, so that there are ties
+    shares = np.exp(scores) / np.exp(scores).sum(1, keepdims=True)
+    predicted = shares.argmax(1)
+    found = classification(labels, predicted, shares, 3)
+    assert found["f1"] == pytest.approx(metrics.f1_score(labels, predicted, average="macro"))
+    assert found["auc"] == pytest.approx(metrics.roc_auc_score(labels, shares, multi_class="ovr"))
+    assert found["confusion"] == metrics.confusion_matrix(labels, predicted).tolist()
+    # a class without test rows has no part in the means
+    assert classification(labels, predicted, shares, 4)["f1"] == found["f1"]
+    numbers = random.normal(size=50)
+    guess = numbers + 0.3 * random.normal(size=50)
+    told = regression(numbers, guess)
+    assert told["r2"] == pytest.approx(metrics.r2_score(numbers, guess))
+    assert told["rmse"] ** 2 == pytest.approx(metrics.mean_squared_error(numbers, guess))
+
+
+def test_the_run_tells_how_good_it_is_for_every_client(world: Path) -> None:
+    facts = json.loads((world / "run" / "summary.json").read_text())
+    confusion = np.asarray(facts["confusion"])
+    assert np.diag(confusion).sum() / confusion.sum() == pytest.approx(facts["accuracy"])
+    assert 0 < facts["f1"] <= 1
+    assert 0 < facts["auc"] <= 1
+    with (world / "run" / "clients.csv").open() as file:
+        clients = list(csv.DictReader(file))
+    assert [row["client"] for row in clients] == [f"h{number}" for number in range(5)]
+    assert sum(int(row["train_rows"]) + int(row["test_rows"]) for row in clients) == 160
+    right = sum(float(row["accuracy"]) * int(row["test_rows"]) for row in clients)
+    assert right / confusion.sum() == pytest.approx(facts["accuracy"])
+
+
+# --- the whole way, as a person types it ---
+
+
+@pytest.mark.slow
+def test_from_a_messy_table_to_predictions(world: Path, tmp_path: Path, monkeypatch, capsys) -> None:
+    """run -> report -> compare on the same file -> predict on unseen rows, labels by name."""
+    monkeypatch.chdir(world)
+    out = str(tmp_path)
+    assert main(["report", "run", "--out", f"{out}/report.html", "--quiet"]) == 0
+    assert "accuracy" in (tmp_path / "report.html").read_text()
+    line = "compare experiment.toml --methods auto,fedavg --metric accuracy --targets 0.5 --budget 2 --rounds 3"
+    assert main([*line.split(), "--run.seed", "0,3", "--out", f"{out}/compared"]) == 0
+    shown = capsys.readouterr().out
+    assert "median of 2 seeds, each number tuned over 2 settings" in shown
+    assert "FedAvg" in shown
+    assert "(nothing to tune)" in shown  # auto tried one setting, and the table says so
+    with (tmp_path / "compared" / "tuning.csv").open() as file:
+        tried = [row["method"] for row in csv.DictReader(file)]
+    assert tried == ["auto", "fedavg", "fedavg"]
+    with (tmp_path / "compared" / "curves.csv").open() as file:
+        assert {row["seed"] for row in csv.DictReader(file)} == {"0", "3"}
+    found = predicted(world, "new.csv", "--out", "out.csv")
+    assert {row["predicted_state"] for row in found} <= {"ill", "unclear", "well"}
+
+
+def test_a_method_without_a_grid_is_no_rival(monkeypatch: pytest.MonkeyPatch) -> None:
+    from fedspam.app.compare import tuning
+    from fedspam.methods import METHODS
+
+    ungridded = dataclasses.replace(METHODS["fedavg"], grid=lambda scales: [{}])
+    monkeypatch.setitem(METHODS, "ungridded", ungridded)
+    with pytest.raises(ValueError, match="ungridded has no settings to try for local_steps, local_rate"):
+        tuning.check_grid("ungridded", ungridded.grid(None))  # type: ignore[arg-type]
+    for key in METHODS.keys() - {"ungridded"}:
+        tuning.check_grid(key, METHODS[key].grid(Scales(0.1, 1.0, 20, 4)))

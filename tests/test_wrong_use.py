@@ -124,6 +124,14 @@ CASES = {
         ('client = "hospital"\n', ""),
     ),
     "text among the features": Case("run good.toml --data.path words.csv", 2, ("words.csv, line 3", "age is 'old'")),
+    "nothing left to train with": Case(
+        "run good.toml --data.test 0.999", 2, ("data.test = 0.999 leaves 3 of 12 rows", "0.2")
+    ),
+    "a list shorter than the run": Case(
+        "run good.toml --algorithm.local_rate [0.1,0.2]",
+        2,
+        ("local_rate has 2 values for run.rounds = 3", "one per round"),
+    ),
     "an empty table": Case("run good.toml --data.path empty.csv", 2, ("empty.csv", "label")),
     "three classes for two": Case(
         "run good.toml --data.path three.csv", 2, ("two classes", "the data has 3", "'softmax'")
@@ -153,8 +161,9 @@ CASES = {
     "resume of nowhere": Case("run good.toml --resume", 2, ("--resume needs", "--out FOLDER")),
     "fewer rounds than there are": Case("run --resume --out done --rounds 1", 1, ("holds 2 rounds", "at least")),
     # other commands
-    "predict: no model": Case("predict nowhere visits.csv", 1, ("no nowhere", "run folder")),
+    "predict: no model": Case("predict nowhere visits.csv", 2, ("no nowhere", "run folder")),
     "predict: no rows": Case("predict done nowhere.csv", 2, ("no file nowhere.csv",)),
+    "export: no model": Case("export nowhere", 2, ("no nowhere", "run folder")),
     "export: unknown format": Case("export done --to tourch", 2, ("'tourch'", "did you mean torch?")),
     "no command": Case("", 2, ("required", "COMMAND")),
     "unknown command": Case("rum", 2, ("'rum'", "did you mean run?")),
@@ -162,9 +171,26 @@ CASES = {
     "a flag that needs a value": Case("run good.toml --out", 2, ("--out", "expected one argument")),
     "cite: unknown method": Case("cite fedavgg", 2, ("'fedavgg'", "did you mean 'fedavg'?", "fedspam methods")),
     "unknown shell": Case("completions bahs", 2, ("'bahs'", "did you mean bash?")),
-    "new: a name that is none": Case("new My.Project", 1, ("'My.Project'", "such as my-project")),
+    "new: a name that is none": Case("new My.Project", 2, ("'My.Project'", "such as my-project")),
     "compare: unknown problem": Case("compare --problem rigde", 2, ("'rigde'", "did you mean 'ridge'?")),
     "compare: unknown method": Case("compare --methods spam_p", 2, ("spam_p", "did you mean")),
+    "compare: your own data, unknown method": Case(
+        "compare good.toml --methods fedavgg", 2, ("did you mean 'fedavg'",)
+    ),
+    "compare: your own data, no targets": Case(
+        "compare good.toml --metric loss", 2, ("no targets for the loss", "--targets")
+    ),
+    "compare: your own data, impossible cohort": Case(
+        "compare good.toml --cohort 9", 2, ("the 3 clients", "at most 3")
+    ),
+    "compare: a file and a problem": Case("compare good.toml --problem ridge", 2, ("--problem", "leave it out")),
+    "compare: seeds that are none": Case("compare good.toml --run.seed 0,x", 2, ("run.seed = '0,x'", "whole numbers")),
+    "compare: seeds twice": Case("compare good.toml --run.seed 0,1 --seeds 2", 2, ("already lists the seeds",)),
+    "compare: settings of no file": Case("compare --run.rounds 3", 2, ("name it: fedspam compare FILE",)),
+    "measure: your own data, bad column": Case(
+        "measure good.toml --data.label il", 2, ("no column", "did you mean 'ill'?")
+    ),
+    "measure: settings of no file": Case("measure --data.label il", 2, ("name it: fedspam measure FILE",)),
     "compare: impossible cohort": Case("compare --problem ridge --cohort 11", 2, ("11", "10")),
     "compare: accuracy without a test set": Case(
         "compare --problem ridge --metric accuracy", 2, ("no test set", "har")
@@ -173,7 +199,7 @@ CASES = {
     "reproduce: impossible seeds": Case("reproduce --seeds 0", 2, ("'0'", "of at least 1")),
     "reproduce: out is a file": Case("reproduce --out visits.csv --quiet", 1, ("visits.csv", "choose another")),
     "methods: two forms": Case("methods --json --markdown", 2, ("not allowed with",)),
-    "report: no folder": Case("report nowhere", 1, ("nowhere",)),
+    "report: no folder": Case("report nowhere", 2, ("nowhere",)),
     "measure: unknown problem": Case("measure --problem rigde", 2, ("'rigde'", "did you mean 'ridge'?")),
     "measure: too few clients": Case("measure --clients 1", 2, ("'1'", "of at least 4")),
     "theory: negative similarity": Case("theory --delta -1", 2, ("--delta", "-1")),

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from fedspam.federation import on_client
     from fedspam.methods import METHODS, auto, fedavg, spam, spam_pp, spam_ppa
     from fedspam.models import load
-    from fedspam.simulation import Evaluation, Keep, Run, Target, Watch, simulate, simulate_many
+    from fedspam.simulation import Evaluation, Keep, Patience, Run, Target, Watch, simulate, simulate_many
 
 # Where each public name lives. It is imported when it is first used, so that the command line starts at once.
 _HOMES = {
@@ -31,7 +31,7 @@ _HOMES = {
     "federation": ("on_client",),
     "methods": ("METHODS", "auto", "fedavg", "spam", "spam_pp", "spam_ppa"),
     "models": ("load",),
-    "simulation": ("Evaluation", "Keep", "Run", "Target", "Watch", "simulate", "simulate_many"),
+    "simulation": ("Evaluation", "Keep", "Patience", "Run", "Target", "Watch", "simulate", "simulate_many"),
 }
 _ROOM_OF = {name: room for room, names in _HOMES.items() for name in names}
 _ROOMS = (
@@ -46,6 +46,7 @@ __all__ = [
     "Generated",
     "Hosted",
     "Keep",
+    "Patience",
     "Ragged",
     "Run",
     "Target",
@@ -78,6 +79,10 @@ def __getattr__(name: str) -> Any:
         return getattr(importlib.import_module(f"fedspam.{_ROOM_OF[name]}"), name)
     if name in _ROOMS:
         return importlib.import_module(f"fedspam.{name}")
+    if not name.startswith("_"):  # the constructor of any method, which lives in fedspam.methods
+        for method in importlib.import_module("fedspam.methods").METHODS.values():
+            if method.build.__name__ == name:
+                return method.build
     raise AttributeError(f"module 'fedspam' has no attribute {name!r}")
 
 

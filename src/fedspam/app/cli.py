@@ -26,6 +26,8 @@ from fedspam.app.commands._arguments import EXIT_CODES, Parser, add_command, dot
 
 COMMANDS = (reproduce, run, predict, export, methods, compare, theory, measure, report, lab, new, cite, completions)
 
+DOTTED = ("run", "compare", "measure")  # commands with flags of the form --section.key VALUE
+
 EXAMPLES = """examples:
   fedspam reproduce                           the paper's experiment, in less than a minute
   fedspam run --example > experiment.toml     an experiment of your own:
@@ -38,7 +40,7 @@ EXAMPLES = """examples:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command line and return its exit code. Wrong use raises SystemExit with code 2."""
     words = list(sys.argv[1:] if arguments is None else arguments)
-    options = parser().parse_args(dotted(words) if words[:1] == ["run"] else words)
+    options = parser().parse_args(dotted(words) if words[:1] and words[0] in DOTTED else words)
     options.line = shlex.join(["fedspam", *words])
     try:
         return options.run(options)

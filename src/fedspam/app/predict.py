@@ -29,8 +29,8 @@ def show(
 ) -> int:
     """Predict the rows of a file, write them as CSV with their predictions, and return the exit code 0."""
     trained = _load(folder, function)
-    if str(trained.facts.get("status", "")).startswith("stopped"):
-        _say(f"the run was stopped before its end ({trained.facts['status']}); these are its last good parameters")
+    if str(trained.facts.get("status", "")).startswith(("stopped", "failed")):
+        _say(f"the run did not end well ({trained.facts['status']}); these are its last parameters")
     data = trained.facts.get("config", {}).get("data", {})
     if not rows.is_file():
         raise UsageError(f"there is no file {rows}; name the new rows")
@@ -70,6 +70,8 @@ def show(
 
 def export(folder: Path, form: str, out: Path) -> int:
     """Write the parameters for another framework and a description beside them, and return the exit code 0."""
+    if not folder.exists():
+        raise UsageError(f"there is no {folder}; name a run folder, or its model.safetensors")
     trained = models.load(folder)
     out = make_folder(out)
     if form == "torch":
@@ -95,6 +97,8 @@ def export(folder: Path, form: str, out: Path) -> int:
 
 
 def _load(folder: Path, function: str | None) -> TrainedModel:
+    if not folder.exists():
+        raise UsageError(f"there is no {folder}; name a run folder, or its model.safetensors")
     trained = models.load(folder)
     place = trained.facts.get("config", {}).get("model", {}).get("function")
     if function is None:

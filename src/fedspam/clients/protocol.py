@@ -1,7 +1,7 @@
 """The protocols of a client and a population."""
 
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from jaxtyping import Array, Key, UInt32
 
@@ -9,6 +9,17 @@ from fedspam._internal.trees import Params, Scalar
 
 Ids = UInt32[Array, " cohort"]
 Loss = Callable[..., Any]
+
+
+@runtime_checkable
+class RowsCheckingLoss(Protocol):
+    """A loss that knows which rows it cannot take, such as that of a model with two outputs for three classes."""
+
+    def check(self, examples: Any) -> None:
+        """Raise ValueError for rows that the loss would take and treat wrongly."""
+        ...
+
+    def __call__(self, params: Params, rows: Any) -> Any: ...
 
 
 class Oracle(Protocol):

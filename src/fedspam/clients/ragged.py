@@ -14,7 +14,7 @@ from jaxtyping import Array, Bool, Float, Integer, Key, PyTree, UInt32
 
 from fedspam._internal import checks, prng
 from fedspam._internal.trees import Params, Scalar, static, struct
-from fedspam.clients.protocol import Ids, Loss, Population
+from fedspam.clients.protocol import Ids, Loss, Population, RowsCheckingLoss
 
 # one program is compiled per capacity, and more capacities compile longer than they save:
 SMALL_CLIENT = 2**15  # numbers; if the largest client has fewer, one capacity serves all
@@ -169,6 +169,8 @@ class Ragged:
             raise ValueError(f"the sizes add up to {rows.sum()} rows, the arrays have {sorted(total)}; they must agree")
         if batch is not None:
             checks.whole("batch", batch, 1)
+        if isinstance(loss, RowsCheckingLoss):
+            loss.check(examples)
         offsets = jnp.asarray(np.concatenate([[0], np.cumsum(rows)]), jnp.int32)
         return cls(
             jax.tree.map(jnp.asarray, examples),

@@ -10,6 +10,7 @@ import math
 from collections.abc import Sequence
 from typing import Any, Literal, NamedTuple, Protocol, TypeAlias
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.typing import ArrayLike
@@ -102,6 +103,17 @@ def schedule(value: ScheduleLike, name: str) -> Schedule:
             f"{name} has shape {values.shape}; give a number, a vector with one value per round, or a schedule"
         )
     return Values(values)
+
+
+def shortest_list(method: Any) -> int | None:
+    """The fewest values that a method was given for its rounds; None if it was given no lists.
+
+    >>> from fedspam.methods import spam
+    >>> shortest_list(spam([0.5, 0.4, 0.3], 0.2)), shortest_list(spam(0.5, 0.2))
+    (3, None)
+    """
+    parts = jax.tree.leaves(method, is_leaf=lambda part: isinstance(part, Values))
+    return min((part.values.shape[0] for part in parts if isinstance(part, Values)), default=None)
 
 
 def step_size_schedule(value: ScheduleLike) -> Schedule:

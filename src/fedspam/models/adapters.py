@@ -5,6 +5,7 @@ difference of two gradients needs the same loss at both points.
 """
 
 import copy
+import warnings
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -46,6 +47,8 @@ def from_equinox(module: Any, *, dtype: str = "float32", regularization: float =
         import equinox
     parts = jax.tree.leaves(module, is_leaf=lambda part: isinstance(part, equinox.nn.BatchNorm))
     _refuse_batch_norm(part for part in parts if isinstance(part, equinox.nn.BatchNorm))
+    drops = jax.tree.leaves(module, is_leaf=lambda part: isinstance(part, equinox.nn.Dropout))
+    _warn_of_dropout(part.p for part in drops if isinstance(part, equinox.nn.Dropout))
     params, rest = equinox.partition(equinox.nn.inference_mode(module), equinox.is_inexact_array)
     return Model(Adapted(params, lambda params, x: jax.vmap(equinox.combine(params, rest))(x)), dtype, regularization)
 
@@ -65,6 +68,7 @@ def from_flax(module: Any, *, dtype: str = "float32", regularization: float = 0.
     with _needs("flax"):
         from flax import nnx
     _refuse_batch_norm(part for _, part in nnx.iter_graph(module) if isinstance(part, nnx.BatchNorm))
+    _warn_of_dropout(part.rate for _, part in nnx.iter_graph(module) if isinstance(part, nnx.Dropout))
     graph, state, rest = nnx.split(module, nnx.Param, ...)
     first = nnx.to_pure_dict(state)
 
@@ -94,6 +98,8 @@ def from_torch(module: Any, *, regularization: float = 0.0) -> Model:
     module = copy.deepcopy(module).eval()
     norms = torch.nn.modules.batchnorm._BatchNorm
     _refuse_batch_norm(part for part in module.modules() if isinstance(part, norms))
+    drops = torch.nn.modules.dropout._DropoutNd
+    _warn_of_dropout(part.p for part in module.modules() if isinstance(part, drops))
     first = {name: jnp.asarray(leaf.detach().numpy()) for name, leaf in module.named_parameters()}
     kinds = {leaf.dtype for leaf in first.values()}
     if len(kinds) != 1:
@@ -153,6 +159,15 @@ def _refuse_batch_norm(found: Iterable[Any]) -> None:
         raise ValueError(
             f"the module holds a {type(part).__name__}, whose statistics depend on the whole batch and are no "
             "parameters, so clients cannot be averaged; use GroupNorm or LayerNorm instead"
+        )
+
+
+def _warn_of_dropout(rates: Iterable[Any]) -> None:
+    if any(rate > 0 for rate in rates):
+        warnings.warn(
+            "the module holds Dropout, which stays off, because a difference of two gradients needs the same loss at "
+            "both points; remove it from the module to say so yourself, or use regularization= instead",
+            stacklevel=3,
         )
 
 

@@ -1,11 +1,13 @@
 """A model: parameters from a key, scores from parameters and inputs, and one loss per row."""
 
+import functools
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float, Integer, Key
 
 from fedspam._internal import checks, prng, trees
@@ -89,6 +91,29 @@ class RowLoss:
 
     model: Model
 
+    def check(self, examples: Any) -> None:
+        """Refuse rows of another width than the model takes, and labels that its outputs cannot tell apart."""
+        if not isinstance(examples, Mapping) or not {"features", "label"} <= examples.keys():
+            return
+        features, labels = examples["features"], np.asarray(examples["label"])
+        if not isinstance(features, np.ndarray | jax.Array) or not labels.size:
+            return
+        outputs = _outputs(self.model, tuple(features.shape[1:]), str(features.dtype))
+        if len(outputs) == labels.ndim - 1:  # one score per label
+            count, least = 2, -1
+        else:
+            count, least = outputs[-1], -1 if labels.ndim > 1 else 0  # negative labels are padding of many
+        if count == 1:
+            raise ValueError(
+                "the model has one output of shape (rows, 1), so every row has the same class; give it one output per "
+                "class, or return scores of shape (rows,) for two classes: outputs.squeeze(-1)"
+            )
+        if labels.max() >= count or labels.min() < least:
+            raise ValueError(
+                f"labels reach from {labels.min()} to {labels.max()}, but the model has {count} classes; number the "
+                f"classes from 0 on, and give the model {max(int(labels.max()) + 1, 2)} outputs"
+            )
+
     def __call__(self, params: Params, rows: Mapping[str, Any]) -> Float[Array, " rows"]:
         scores, labels = self.model.logits(params, rows["features"]), rows["label"]
         losses = _over_labels(cross_entropy(scores, labels), labels)
@@ -96,6 +121,20 @@ class RowLoss:
             squares = jax.tree.reduce(jnp.add, jax.tree.map(lambda leaf: jnp.sum(leaf**2), params))
             losses += 0.5 * self.model.regularization * squares.astype(losses.dtype)
         return losses
+
+
+@functools.lru_cache(maxsize=64)
+def _outputs(model: Model, shape: tuple[int, ...], dtype: str) -> tuple[int, ...]:
+    """The shape of the scores of one row."""
+    try:
+        params = jax.eval_shape(lambda: model.init(0))
+        found = jax.eval_shape(model.logits, params, jax.ShapeDtypeStruct((2, *shape), jnp.dtype(dtype)))
+    except (TypeError, ValueError, RuntimeError) as error:
+        why = str(error).strip().splitlines()[0]
+        raise ValueError(
+            f"the model cannot take rows of shape {shape} ({why}); make it for as many inputs as the rows have features"
+        ) from None
+    return tuple(found.shape[1:])
 
 
 @dataclass(frozen=True)

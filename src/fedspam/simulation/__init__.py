@@ -4,5 +4,5 @@ from fedspam.simulation.evaluation import Evaluation as Evaluation, Named as Nam
 from fedspam.simulation.host_data import Stored as Stored
 from fedspam.simulation.records import Keep as Keep
 from fedspam.simulation.run import Run as Run, restore as restore, simulate as simulate
-from fedspam.simulation.stopping import Target as Target, Watch as Watch
+from fedspam.simulation.stopping import Patience as Patience, Target as Target, Watch as Watch
 from fedspam.simulation.sweep import simulate_many as simulate_many

@@ -253,6 +253,10 @@ def mesh_of(devices: Sequence[Any] | None) -> Mesh | None:
         return None
     if not devices:
         raise ValueError("devices = [] is empty; give some of jax.devices(), or None for one device")
+    if isinstance(devices, str) or not all(isinstance(device, jax.Device) for device in devices):
+        raise ValueError(
+            f"devices = {devices!r} must be a list of devices, such as jax.devices() or jax.devices('gpu')"
+        )
     return Mesh(np.array(devices), (AXIS,))
 
 

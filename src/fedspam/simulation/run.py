@@ -22,12 +22,14 @@ from fedspam.federation import Contacts, Replay, check_replay, fitted, ledger
 from fedspam.federation.aggregation import Rule
 from fedspam.federation.codecs import Codecs, CodecsLike
 from fedspam.federation.witness import diagnose, diagnose_start
+from fedspam.methods.schedules import shortest_list
 from fedspam.simulation import engine, records, stopping
 from fedspam.simulation.chunking import fitting_chunk
 from fedspam.simulation.engine import Carry, Conditions, Layout, Probe
 from fedspam.simulation.host_data import lending, segment_of
+from fedspam.simulation.progress import ProgressBar
 from fedspam.simulation.records import Keep
-from fedspam.simulation.stopping import Target, Watch
+from fedspam.simulation.stopping import Patience, Target, Watch
 
 if TYPE_CHECKING:
     from fedspam.methods import Algorithm
@@ -66,7 +68,7 @@ def simulate(
     probe: Probe | None = None,
     every: int = 1,
     record: Sequence[str] | None = None,
-    until: Target | None = None,
+    until: Target | Patience | None = None,
     watch: Watch | None = None,
     faults: Faults | None = None,
     replay: Replay | None = None,
@@ -79,7 +81,7 @@ def simulate(
     folder: str | Path | None = None,
     resume: bool = False,
     keep: Keep | None = None,
-    observe: Callable[[int, Columns, Columns], None] | None = None,
+    observe: Callable[[int, Columns, Columns], None] | Literal["bar"] | None = None,
 ) -> Run:
     """Run `rounds` rounds of a method.
 
@@ -98,7 +100,8 @@ def simulate(
         every: rounds between two evaluations of the probe.
         record: names of the info to keep, such as 'certificate.decrease'; None for all, () for none.
 
-        until: the run ends, as "reached: ...", once a probe has reached this target.
+        until: the run ends, as "reached: ...", once a probe has reached this `Target`, or has not improved for a while
+            (`Patience`).
         watch: when a diverging run is stopped; its parameters are then the last good ones.
 
         faults: clients that stay silent, reply late, or reply nonsense.
@@ -117,10 +120,12 @@ def simulate(
             memory.
         resume: continue the run of that folder, to the bits of a run that was never interrupted.
         keep: how often checkpoints are written, and which of them stay.
-        observe: called after every segment with the rounds done, and the rows and probes since the last call.
+        observe: called after every segment with the rounds done, and the rows and probes since the last call; 'bar'
+            for a progress bar on stderr with the time remaining.
     """
     checks.whole("rounds", rounds, 1)
     checks.whole("every", every, 1)
+    _check_method(algorithm, rounds)
     checks.between("quorum", quorum, 0, 1)
     if chunk is not None and chunk != "fit":
         checks.whole("chunk", chunk, 1)
@@ -129,7 +134,7 @@ def simulate(
     params = checks.params("params", params)
     key, algorithm = prng.key_of(key), fitted(algorithm, population)
     watch, keep = watch or Watch(), keep or Keep()
-    record = (record,) if isinstance(record, str) else None if record is None else tuple(record)
+    record = _recorded(record)
     chunk = fitting_chunk(algorithm, population, params) if chunk == "fit" else chunk
     layout = Layout(chunk, quorum, per_client, engine.mesh_of(devices))
     algorithm, population, params, key = engine.everywhere(layout.mesh, (algorithm, population, params, key))
@@ -140,7 +145,14 @@ def simulate(
     check_replay(replay, rounds, population, plan.roles)
     begin = lambda attempt=0: engine.begin(algorithm, population, params, key, conditions, layout, jnp.uint32(attempt))
 
-    length = max(every, segment_of(population, keep.every) // every * every)
+    if isinstance(observe, str):
+        checks.one_of("observe", observe, ("bar",))
+    bar = ProgressBar(rounds) if observe == "bar" else None
+    seen = bar if isinstance(observe, str) else observe
+    asked = min(keep.every, bar.segment) if bar is not None else keep.every
+    # a run that may end after any evaluation stops after each; where segments end changes no result
+    asked = every if isinstance(until, Patience) else asked
+    length = max(every, segment_of(population, asked) // every * every)
     clock = Stopwatch()
     store_or_none = records.Store(folder, keep) if folder is not None else nullcontext()
     with store_or_none as store, lending(algorithm, population, key, conditions, layout, length, rounds) as lend:
@@ -197,9 +209,11 @@ def simulate(
             carry, done = end.carry, done + went
             if store is not None:
                 store.append(done, carry, row, probes[-1], probed=done % every == 0, seconds=clock.last)
-            if observe is not None:
-                observe(done, row, probes[-1])
+            if seen is not None:
+                seen(done, row, probes[-1])
             status = ended()
+        if bar is not None:
+            bar.close()
         all_rows, all_probes = records.joined(rows), records.joined(probes)
         status = status or _final_status(all_rows["void"], faults)
         final = engine.finish(algorithm, carry)
@@ -211,6 +225,30 @@ def simulate(
 
     seconds = (clock.compile_seconds, clock.run_seconds)
     return Run(final, carry.state, carry.memory, all_rows, all_probes, plan, status, *seconds)
+
+
+def _check_method(algorithm: Any, rounds: int) -> None:
+    """Refuse a constructor in place of a method, and warn of a list that ends before the run."""
+    if isinstance(algorithm, type | types.FunctionType | str):
+        name = algorithm if isinstance(algorithm, str) else algorithm.__name__
+        raise ValueError(f"algorithm = {name} is no method yet; call its constructor: {name}(cohort_size=10, ...)")
+    given = shortest_list(algorithm)
+    if given is not None and given < rounds:
+        warnings.warn(
+            f"a step size or weight has {given} values for {rounds} rounds; later rounds use the last one. Give one "
+            "value per round, or a schedule such as fedspam.methods.schedules.Power",
+            stacklevel=3,
+        )
+
+
+def _recorded(record: Sequence[str] | None) -> tuple[str, ...] | None:
+    names = (record,) if isinstance(record, str) else None if record is None else tuple(record)
+    wrong = next((name for name in names or () if not isinstance(name, str)), None)
+    if wrong is not None:
+        raise ValueError(
+            f"record holds {wrong!r}; it must be names of columns, such as record=['certificate.decrease']"
+        )
+    return names
 
 
 def restore(

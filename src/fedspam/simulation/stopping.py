@@ -1,4 +1,4 @@
-"""When a run ends before its last round: because it diverges, or because it has reached its target."""
+"""When a run ends before its last round: it diverges, has reached its target, or has not improved for a while."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -77,13 +77,49 @@ class Target:
         return "at least" if self.at_least is not None else "at most"
 
 
-def bounds(watch: Watch, until: Target | None, probes: Probes, params: Params) -> Bounds:
+@dataclass(frozen=True)
+class Patience:
+    """A run ends once a probe has not improved for a while.
+
+    Arguments:
+        probe: its name, such as 'accuracy'.
+        evaluations: without improvement, after which the run ends.
+        largest: whether the largest value is the best, instead of the smallest.
+        least: the least improvement that counts.
+
+    >>> values = np.array([0.5, 0.6, 0.6, 0.59])
+    >>> Patience("accuracy", 2, largest=True).reached([{"accuracy": values}])
+    'reached: accuracy has not improved on 0.6 for 2 evaluations'
+    """
+
+    probe: str
+    evaluations: int
+    largest: bool = False
+    least: float = 0.0
+
+    def __post_init__(self) -> None:
+        checks.whole("evaluations", self.evaluations, 1)
+        checks.between("least", self.least, 0, float("inf"))
+
+    def reached(self, probes: Probes) -> str | None:
+        """The status of the run if the probe has not improved for as many evaluations."""
+        values = np.concatenate([part[self.probe] for part in probes]).astype(np.float64)
+        best, since = values[0], 0
+        for value in values[1:]:
+            gain = value - best if self.largest else best - value
+            best, since = (value, 0) if gain > self.least else (best, since + 1)
+        if since < self.evaluations:
+            return None
+        return f"reached: {self.probe} has not improved on {best:.6g} for {since} evaluations"
+
+
+def bounds(watch: Watch, until: Target | Patience | None, probes: Probes, params: Params) -> Bounds:
     """The bounds that the compiled rounds check."""
     for name, owner in ((watch.probe, "watch.probe"), (until and until.probe, "until.probe")):
         if name is not None and name not in probes[0]:
             raise ValueError(f"{owner} = {name!r} is no probe of this run; it has {sorted(probes[0])}")
     limits: dict[str, Any] = {}
-    if until is not None:
+    if isinstance(until, Target):
         limits |= {"goal": until.value, "goal_name": until.probe, "rising": until.at_least is not None}
     if watch.growth is not None and watch.probe is None:
         limits |= {"norm": watch.growth * max(1.0, float(trees.norm(params)))}

@@ -55,6 +55,17 @@ def add_output(command: argparse.ArgumentParser) -> None:
     command.add_argument("--quiet", action="store_true", help="print only the folder")
 
 
+def add_configuration(command: argparse.ArgumentParser) -> None:
+    """Add the arguments of a command that takes the configuration of `fedspam run` instead of a problem by name."""
+    command.add_argument(
+        "file", nargs="?", type=Path, metavar="FILE", help="your own data: a TOML file of `fedspam run`"
+    )
+    command.add_argument(
+        "--set", dest="settings", action="append", type=setting, default=[], metavar="SECTION.KEY=VALUE",
+        help="a setting of the file; the same as --SECTION.KEY VALUE",
+    )  # fmt: skip
+
+
 def add_data(command: argparse.ArgumentParser) -> None:
     """Add the argument of a command that reads data sets by name."""
     command.add_argument("--data", type=Path, metavar="FOLDER", help="the data sets ($FEDSPAM_DATA, else ./data)")

@@ -1,9 +1,10 @@
-"""`fedspam compare`: several methods on one problem, all tuned equally.
+"""`fedspam compare`: several methods on one problem or on your own data, all tuned equally.
 
-Run several methods on one problem. Every method tries equally many settings of its own step
-sizes; the best setting for each target is run again on seeds not used in tuning. Prints rounds,
-bytes and client gradients to each target, and draws the curves. With --sweep: where SPAM-PP
-wins and where it loses against each rival as clients become less similar.
+Run several methods on one problem, or on the data and model of a TOML file of `fedspam run`. Every
+method tries equally many settings of its own step sizes; the best setting for each target is run again
+on seeds not used in tuning. Prints rounds, bytes and client gradients to each target, and draws the
+curves. With --sweep: where SPAM-PP wins and where it loses against each rival as clients become less
+similar.
 
 problems: ridge, ridge-similar, quadratics; with data (see --data): a9a, a9a-nonconvex, mushrooms,
   mushrooms-nonconvex, har, heart
@@ -11,6 +12,8 @@ problems: ridge, ridge-similar, quadratics; with data (see --data): a9a, a9a-non
 examples:
   fedspam compare                                        ten methods on similar quadratics
   fedspam compare --problem ridge --methods spam_pp,mvr  two of them on the paper's ridge
+  fedspam compare experiment.toml --methods auto,fedavg,spam_pp --metric accuracy --targets 0.8,0.85
+  fedspam compare experiment.toml --metric loss --targets 0.3 --run.seed 0,1,2
   fedspam compare --problem har --metric accuracy --targets 0.9,0.95
   fedspam compare --sweep
 """
@@ -18,10 +21,11 @@ examples:
 import argparse
 
 from fedspam.app import UsageError
-from fedspam.app.commands._arguments import add_data, add_output, listed, whole
+from fedspam.app.commands._arguments import add_configuration, add_data, add_output, listed, whole
 
 
 def add(command: argparse.ArgumentParser) -> None:
+    add_configuration(command)
     command.add_argument("--problem", metavar="NAME", help="the problem (quadratics)")
     command.add_argument(
         "--methods",
@@ -30,15 +34,16 @@ def add(command: argparse.ArgumentParser) -> None:
         help="keys of `fedspam methods`, or all (default: ten methods)",
     )
     command.add_argument("--sweep", action="store_true", help="the sweep over delta/L instead of one problem")
-    command.add_argument("--seeds", type=whole(1), metavar="N", help="number of seeds (5; sweep: 10)")
-    command.add_argument("--seed", type=whole(0), default=0, metavar="S", help="the first seed (0)")
+    command.add_argument("--seeds", type=whole(1), metavar="N", help="number of seeds (5; sweep: 10; FILE: 3)")
+    command.add_argument("--seed", type=whole(0), metavar="S", help="the first seed (0)")
     command.add_argument("--rounds", type=whole(1), metavar="N", help="rounds per run (by problem)")
     command.add_argument("--cohort", type=whole(1), metavar="B", help="clients per round (by problem)")
     command.add_argument("--budget", type=whole(1), metavar="N", help="settings per method (24; sweep: 36)")
     command.add_argument("--targets", type=listed(float), metavar="X,Y,...", help="values to reach (by problem)")
     command.add_argument(
-        "--metric", choices=("gradient", "accuracy"), default="gradient", help="relative gradient norm, or accuracy"
-    )
+        "--metric", choices=("gradient", "accuracy", "loss"),
+        help="relative gradient norm (default), accuracy, or with FILE the loss; FILE: that of evaluate.target",
+    )  # fmt: skip
     command.add_argument(
         "--exact", action="store_true", help="closed-form prox of quadratic clients, counted as one gradient"
     )
@@ -49,10 +54,18 @@ def add(command: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     from fedspam.app.compare import terminal
     from fedspam.app.compare.options import checked
+    from fedspam.app.compare.own import checked_own
 
-    names = ("problem", "methods", "sweep", "seeds", "seed", "rounds", "cohort", "budget", "targets", "metric", "exact")
+    names = ["methods", "seeds", "seed", "rounds", "cohort", "budget", "targets", "metric"]
+    alone = ["problem", "sweep", "exact"]
+    if options.file is None and options.settings:
+        raise UsageError("settings belong to a configuration; name it: fedspam compare FILE --SECTION.KEY VALUE")
+    for name in alone if options.file is not None else []:
+        if getattr(options, name):
+            raise UsageError(f"--{name} is for problems by name; leave it out, or leave out {options.file}")
+    given = {name: getattr(options, name) for name in (names if options.file is not None else names + alone)}
     try:
-        wanted = checked(**{name: getattr(options, name) for name in names})
+        wanted = checked(**given) if options.file is None else checked_own(options.file, options.settings, **given)
     except ValueError as error:
         raise UsageError(str(error)) from None
     return terminal.show(wanted, data=options.data, folder=options.out, command=options.line, quiet=options.quiet)

@@ -1,25 +1,28 @@
-"""`fedspam measure`: delta, sigma, L and mu of a problem, with intervals.
+"""`fedspam measure`: delta, sigma, L and mu of a problem or of your own data, with intervals.
 
-Measure how similar the clients of a problem are: delta by Lanczos on Hessian-vector products of
-f_i - f, in mean square, and from secants of gradients; sigma, L and the lowest curvature. Prints a
-confidence interval for each, and the client gradients and bytes that it took.
+Measure how similar the clients of a problem, or of a TOML file of `fedspam run`, are: delta by Lanczos on
+Hessian-vector products of f_i - f, in mean square, and from secants of gradients; sigma, L and the lowest
+curvature. Prints a confidence interval for each, and the client gradients and bytes that it took.
 
 problems: ridge, ridge-similar, quadratics; with data (see --data): a9a, a9a-nonconvex, mushrooms,
   mushrooms-nonconvex, har, heart
 
 examples:
   fedspam measure                                  all clients of the quadratics
+  fedspam measure experiment.toml                  your own data and model
   fedspam measure --problem a9a --clients 20       from 20 of its 100 clients
   fedspam measure --problem heart --wire           every message encoded
 """
 
 import argparse
 
-from fedspam.app.commands._arguments import add_data, whole
+from fedspam.app import UsageError
+from fedspam.app.commands._arguments import add_configuration, add_data, whole
 
 
 def add(command: argparse.ArgumentParser) -> None:
-    command.add_argument("--problem", default="quadratics", metavar="NAME", help="what to measure (quadratics)")
+    add_configuration(command)
+    command.add_argument("--problem", metavar="NAME", help="what to measure (quadratics)")
     command.add_argument("--clients", type=whole(4), metavar="N", help="number of clients to measure (all)")
     command.add_argument("--steps", type=whole(2), default=24, metavar="N", help="Lanczos steps (24)")
     command.add_argument(
@@ -35,8 +38,14 @@ def add(command: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    from fedspam.app.theory.measure import show
+    from fedspam.app.theory.measure import show, show_own
 
     names = ("clients", "steps", "candidates", "confidence", "seed", "wire")
     given = {name: getattr(options, name) for name in names}
-    return show(options.problem, options.data, as_json=options.json, **given)
+    if options.file is None:
+        if options.settings:
+            raise UsageError("settings belong to a configuration; name it: fedspam measure FILE --SECTION.KEY VALUE")
+        return show(options.problem or "quadratics", options.data, as_json=options.json, **given)
+    if options.problem is not None:
+        raise UsageError(f"--problem is for problems by name; leave it out, or leave out {options.file}")
+    return show_own(options.file, options.settings, as_json=options.json, **given)

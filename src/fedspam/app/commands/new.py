@@ -14,6 +14,8 @@ import argparse
 import sys
 from pathlib import Path
 
+from fedspam.app import UsageError
+
 
 def add(command: argparse.ArgumentParser) -> None:
     command.add_argument(
@@ -22,8 +24,12 @@ def add(command: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    from fedspam.app.new import create
+    from fedspam.app.new import check_name, create
 
+    try:
+        check_name(options.folder)
+    except ValueError as error:
+        raise UsageError(str(error)) from None
     for path in create(options.folder):
         sys.stdout.write(f"  {path}\n")
     sys.stdout.write(f"next: cd {options.folder}, then follow its README.md\n")

@@ -44,6 +44,9 @@ def run(options: argparse.Namespace) -> int:
         bound = None if options.bound is None else report.BoundOverlay.of(options.bound)
     except ValueError as error:
         raise UsageError(f"argument --bound: {error}") from None
+    for folder in options.folders:
+        if not folder.is_dir():
+            raise UsageError(f"there is no folder {folder}; name the folder of a run")
     given = {name: getattr(options, name) for name in ("title", "targets", "figures", "csv", "parquet")}
     for path in report.write(options.folders, options.out, bound=bound, **given):
         if not options.quiet:

@@ -59,6 +59,11 @@ class ComparisonResult:
         return next(entry for entry in self.entries if (entry.method, entry.target, entry.measure) == wanted)
 
     @property
+    def untuned(self) -> list[str]:
+        """The methods that have nothing to tune: they tried one setting, and the others as many as the budget."""
+        return [key for key, tried in self.trials.items() if len(tried) < min(2, self.plan.budget)]
+
+    @property
     def diverged(self) -> dict[str, int]:
         """How many settings of each method diverged."""
         return {key: sum(trial.status == "diverged" for trial in tried) for key, tried in self.trials.items()}
@@ -101,7 +106,7 @@ def run_comparison(
     methods, progress = check_methods(methods), progress or (lambda: None)
     check_cohort(plan.cohort, problem.clients, problem.name)
     if plan.metric not in problem.metrics:
-        raise ValueError(f"{problem.name!r} has no test set for the accuracy; use the metric 'gradient'")
+        raise ValueError(f"{problem.name!r} has no {plan.metric} to reach; it has {', '.join(problem.metrics)}")
     trials: dict[str, list[Trial]] = {}
     finals: dict[str, dict[int, Trial]] = {}
     entries: list[TunedCost] = []
@@ -142,7 +147,7 @@ def compare(
     note = (
         f"{problem.what}; cohort {plan.cohort}; measured $\\delta/L$ = {problem.delta / problem.smoothness:.3g}.",
         f"Each method: the best of {plan.budget} settings for this axis and the hardest target it reaches, tuned on "
-        f"other seeds. Median of {plan.seeds} seeds, band: 10th to 90th percentile.",
+        f"other seeds. Median of {plan.seeds} seeds, band: 10th to 90th percentile.{_untuned(found)}",
     )
     figures.save(figures.draw_comparison(_panels(found), plan.metric, plan.errors[-1], note), folder, "figure")
     write_manifest(
@@ -158,6 +163,11 @@ def compare(
         diverged=found.diverged,
     )
     return found
+
+
+def _untuned(found: ComparisonResult) -> str:
+    names = ", ".join(METHODS[key].name for key in found.untuned)
+    return f" Nothing to tune in {names}." if names else ""
 
 
 def facts(problem: Problem) -> dict[str, object]:

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from fedspam._internal import checks
 from fedspam.app.compare import DEFAULT, check_cohort, check_methods
@@ -19,6 +20,7 @@ class CompareOptions:
     problem: str | None
     methods: tuple[str, ...]
     plan: ComparisonPlan
+    own: Any = None  # an `OwnProblem`, where a configuration was given
 
 
 def checked(
@@ -27,12 +29,12 @@ def checked(
     methods: Sequence[str] | None = None,
     sweep: bool = False,
     seeds: int | None = None,
-    seed: int = 0,
+    seed: int | None = None,
     rounds: int | None = None,
     cohort: int | None = None,
     budget: int | None = None,
     targets: Sequence[float] | None = None,
-    metric: str = "gradient",
+    metric: str | None = None,
     exact: bool = False,
 ) -> CompareOptions:
     """Options completed by the defaults of the problem; ValueError if they contradict each other.
@@ -40,7 +42,8 @@ def checked(
     >>> checked(problem="ridge", methods=["spam_pp", "mvr"]).plan.cohort
     2
     """
-    options = {"seeds": seeds, "seed": seed, "rounds": rounds, "cohort": cohort, "budget": budget}
+    metric = metric or "gradient"
+    options: dict[str, Any] = {"seeds": seeds, "seed": seed, "rounds": rounds, "cohort": cohort, "budget": budget}
     options["targets"] = None if targets is None else tuple(targets)
     given = {name: value for name, value in options.items() if value is not None}
     if sweep:
@@ -58,6 +61,8 @@ def checked(
     name = DEFAULT_PROBLEM if problem is None else problem
     checks.one_of("problem", name, PROBLEMS)
     defaults = PROBLEMS[name]
+    if metric == "loss":
+        raise ValueError("a loss can be the target on data of your own: fedspam compare experiment.toml --metric loss")
     if metric == "accuracy" and not defaults.accuracies:
         tested = ", ".join(key for key, other in PROBLEMS.items() if other.accuracies)
         raise ValueError(f"{name!r} has no test set for the accuracy; these problems have one: {tested}")

@@ -38,6 +38,7 @@ class Problem:
     clients: int
     optimum: float | None = None  # the minimum of f, if it is known
     exact: bool = False  # whether clients can compute a prox in closed form
+    solver: Any = None  # the local solver of every prox; None for the one of each method
 
     def scales(self, cohort: int) -> Scales:
         return Scales(self.delta, self.smoothness, self.clients, cohort)

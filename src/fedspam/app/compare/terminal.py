@@ -1,7 +1,9 @@
 """The output of `fedspam compare`: a progress bar while it runs, then one table per target."""
 
+from contextlib import nullcontext
 from pathlib import Path
 
+import jax
 import numpy as np
 from rich.console import Console
 from rich.markdown import Markdown
@@ -9,6 +11,7 @@ from rich.table import Table
 
 from fedspam.app.compare import MEASURES, ComparisonResult, compare, load, sweep as sweeping, waves
 from fedspam.app.compare.options import CompareOptions
+from fedspam.app.compare.own import problem_of
 from fedspam.app.folders import new_folder
 from fedspam.app.terminal import progress_bar
 from fedspam.methods import METHODS
@@ -26,8 +29,8 @@ def show(
     """Run a comparison or the sweep, print its tables, and return the exit code 0."""
     console = Console() if console is None else console
     folder = new_folder("sweep" if options.problem is None else "compare") if folder is None else folder
-    plan, methods = options.plan, options.methods
-    with progress_bar(quiet) as bar:
+    plan, methods, own = options.plan, options.methods, options.own
+    with progress_bar(quiet) as bar, jax.enable_x64(True) if own is not None and own.double else nullcontext():
         task = bar.add_task(f"loading {options.problem or 'the sweep'}", total=None)
         begin = lambda steps: bar.update(task, description="compiling and running", total=steps)
         advance = lambda: bar.advance(task)
@@ -37,7 +40,9 @@ def show(
             hero = METHODS[sweeping.HERO].name
             lines = [Markdown(sweeping.markdown(rows)), f"∞: only {hero} arrives, 0: only the rival does, –: neither"]
         else:
-            problem = load(options.problem, data)
+            if own is not None:
+                bar.update(task, description="measuring delta and L")
+            problem = load(options.problem, data) if own is None else problem_of(own)
             begin(len(methods) * (waves(plan.budget) + 1))
             found = compare(problem, methods, plan, folder, command=command, progress=advance)
             ratio = problem.delta / problem.smoothness
@@ -59,7 +64,7 @@ def show(
 def table(found: ComparisonResult, error: float) -> Table:
     """The cost of every method until the target; each number has its own best setting."""
     plan = found.plan
-    goal = f"relative gradient norm {error:g}" if plan.metric == "gradient" else f"accuracy {plan.label(error):g}"
+    goal = f"{'relative gradient norm' if plan.metric == 'gradient' else plan.metric} {plan.label(error):g}"
     shown = Table(
         title=f"to {goal}: median of {plan.seeds} seeds, each number tuned over {plan.budget} settings",
         title_justify="left",
@@ -70,7 +75,8 @@ def table(found: ComparisonResult, error: float) -> Table:
     costs = {key: [found.entry(key, error, measure).cell for measure in MEASURES] for key in found.trials}
     for key in sorted(costs, key=lambda key: costs[key][0].median):
         cells = [amount(cell.median, measure) for cell, measure in zip(costs[key], MEASURES, strict=True)]
-        shown.add_row(METHODS[key].name, *cells)
+        name = METHODS[key].name + (" (nothing to tune)" if key in found.untuned else "")
+        shown.add_row(name, *cells)
     return shown
 
 

@@ -15,6 +15,7 @@ from fedspam.methods import METHODS
 from fedspam.simulation import Run, simulate_many
 from fedspam.solvers import Exact, GradientDescent
 
+METRICS = ("gradient", "accuracy", "loss")
 BUDGET = 24  # settings that every method tries
 LANES = 12  # settings that run side by side in one compiled call
 REACH = 4.0  # a nearby setting has every number multiplied by a random factor between 1/REACH and REACH
@@ -32,8 +33,9 @@ class ComparisonPlan:
         seeds: how many seeds are reported. Tuning uses as many others.
         seed: the first reported seed.
         budget: settings that every method tries.
-        metric: 'gradient', the relative gradient norm, or 'accuracy', whose error is 1 - accuracy.
+        metric: 'gradient', the relative gradient norm; 'accuracy', whose error is 1 - accuracy; or 'loss'.
         exact: whether quadratic clients compute a prox in closed form, which then counts as one gradient.
+        seed_list: the reported seeds, where they do not follow each other; () for `seeds` of them from `seed` on.
     """
 
     rounds: int
@@ -44,30 +46,31 @@ class ComparisonPlan:
     budget: int = BUDGET
     metric: str = "gradient"
     exact: bool = False
+    seed_list: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         for name, least in (("rounds", 1), ("cohort", 1), ("seeds", 1), ("seed", 0), ("budget", 1)):
             checks.whole(name, getattr(self, name), least)
         if not self.targets:
             raise ValueError("there are no targets; give at least one, such as 0.01")
+        checks.one_of("metric", self.metric, METRICS)
         for target in self.targets:
-            if not 0 < target < 1:
+            if not (0 < target < 1 or (self.metric == "loss" and target > 0)):
                 raise ValueError(f"target = {target!r} must lie between 0 and 1")
-        checks.one_of("metric", self.metric, ("gradient", "accuracy"))
 
     @property
     def errors(self) -> tuple[float, ...]:
         """The targets as errors, the hardest last."""
-        errors = self.targets if self.metric == "gradient" else tuple(1 - level for level in self.targets)
+        errors = tuple(1 - level for level in self.targets) if self.metric == "accuracy" else self.targets
         return tuple(sorted(errors, reverse=True))
 
     def label(self, error: float) -> float:
         """An error as the user gave it."""
-        return error if self.metric == "gradient" else round(1 - error, 12)
+        return round(1 - error, 12) if self.metric == "accuracy" else error
 
     @property
     def reported(self) -> list[int]:
-        return list(range(self.seed, self.seed + self.seeds))
+        return list(self.seed_list or range(self.seed, self.seed + self.seeds))
 
     @property
     def tuned_on(self) -> list[int]:
@@ -79,6 +82,7 @@ def tune(
 ) -> list[Trial]:
     """All settings that a method tries on a problem: as many as the budget, unless it has no numbers to tune."""
     proposed = METHODS[key].grid(problem.scales(plan.cohort))
+    check_grid(key, proposed)
     chosen = np.unique(np.linspace(0, len(proposed) - 1, min(len(proposed), plan.budget)).round().astype(int))
     settings = [proposed[i] for i in chosen]
     trials = try_settings(key, settings, problem, plan, plan.tuned_on, first=1)
@@ -92,6 +96,17 @@ def tune(
         trials += try_settings(key, settings, problem, plan, plan.tuned_on, first=len(trials) + 1)
     progress()
     return trials
+
+
+def check_grid(key: str, proposed: Sequence[Mapping[str, Any]]) -> None:
+    """Refuse a method with numbers to tune and no grid for them: one setting against the budget of others is unfair."""
+    chosen = {"cohort_size", "solver", "movers"}
+    numbers = [name for name in inspect.signature(METHODS[key].build).parameters if name not in chosen]
+    if not any(proposed) and numbers:
+        raise ValueError(
+            f"{key} has no settings to try for {', '.join(numbers)}, so it cannot be tuned as the others are; give its "
+            "row of the table of methods a grid, or leave it out"
+        )
 
 
 def waves(budget: int) -> int:
@@ -135,7 +150,9 @@ def build(key: str, setting: Mapping[str, Any], problem: Problem, plan: Comparis
         if name not in arguments and (isinstance(value, str) or required):
             arguments[name] = value
     solver = method.example.get("solver")
-    if isinstance(solver, GradientDescent) and "solver" not in arguments:
+    if problem.solver is not None and "solver" in parameters and not {"solver", "local_steps"} & arguments.keys():
+        arguments["solver"] = problem.solver
+    elif isinstance(solver, GradientDescent) and "solver" not in arguments:
         arguments["solver"] = dataclasses.replace(solver, smoothness=problem.client_smoothness)
     elif isinstance(solver, Exact) and problem.exact and plan.exact and "local_steps" not in arguments:
         arguments["solver"] = solver
@@ -175,7 +192,7 @@ def try_settings(
 
 def _curves(run: Run, lane: int, plan: ComparisonPlan) -> Curves:
     seen = run.probes[plan.metric][lane].astype(np.float64)
-    error = seen if plan.metric == "gradient" else 1 - seen
+    error = 1 - seen if plan.metric == "accuracy" else seen
     up, down = (
         _running(run.rows[unit][lane], sum(part.cohort * getattr(part, unit) for part in run.plan.start))
         for unit in ("bytes_up", "bytes_down")

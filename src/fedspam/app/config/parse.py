@@ -142,7 +142,15 @@ def _conflicts(config: Config) -> Iterable[str]:
         yield f"model is missing; name one of {', '.join(schema.MODELS)}, or a function of your own: my_model.py:loss"
     if data.has_clients and config.clients.split:
         yield f"clients.split = {config.clients.split!r}: data of kind {kind!r} has its own clients; remove the setting"
-    if config.evaluate.metric is not None and config.evaluate.target is None:
+    for name, value in msgspec.structs.asdict(config.algorithm).items():
+        if isinstance(value, list) and len(value) < config.run.rounds:
+            yield (
+                f"algorithm.{name} has {len(value)} values for run.rounds = {config.run.rounds}; give one per round, "
+                'or a table: { schedule = "power", value = 1.0, exponent = 0.33 }'
+            )
+    if config.evaluate.stop and config.evaluate.patience is not None:
+        yield "evaluate.stop and evaluate.patience both end the run; give one of the two"
+    if config.evaluate.metric is not None and config.evaluate.target is None and config.evaluate.patience is None:
         yield f"evaluate.target is missing: give the {config.evaluate.metric} to reach"
 
 

@@ -279,12 +279,13 @@ class Evaluate(Struct, frozen=True, kw_only=True):
     every: Annotated[Whole, _about("rounds between two evaluations, each a pass over all rows")] = 1
     metric: Annotated[
         Literal["loss", "gradient", "accuracy"] | None,
-        _about("metric of the target; default accuracy if there is one, else loss"),
+        _about("metric of target and patience; default accuracy if there is one, else loss"),
     ] = None
     target: Annotated[float | None, _about("value to reach; the summary says when it was reached and at what cost")] = (
         None
     )
     stop: Annotated[bool, _about("end the run when the target is reached")] = False
+    patience: Annotated[Whole | None, _about("end the run after this many evaluations without improvement")] = None
 
 
 class Track(Struct, frozen=True, kw_only=True):

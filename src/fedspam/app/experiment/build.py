@@ -23,12 +23,13 @@ from fedspam.federation.codecs import NO_CODECS, Codecs
 from fedspam.methods import METHODS, schedules
 from fedspam.problems import Quadratics, quadratics, ridge
 from fedspam.simulation.evaluation import Evaluation
-from fedspam.simulation.stopping import Target
+from fedspam.simulation.stopping import Patience, Target
 
 RISING = ("accuracy",)  # metrics of which more is better
 FIRST = ("loss", "gradient", "accuracy")  # metrics that are shown first
 
-World = tuple[Population, Params, Any, LoadedExamples | None]  # clients, a start, a probe, and examples if any
+# clients, a start and a probe; examples, and the function of the user's own that predicts them, if there are any
+World = tuple[Population, Params, Any, LoadedExamples | None, Callable[..., Any] | None]
 
 
 @dataclass(frozen=True)
@@ -43,6 +44,7 @@ class Experiment:
     metrics: tuple[str, ...]  # what the probe measures
     examples: LoadedExamples | None = None  # None where the data is no rows
     codecs: Codecs = NO_CODECS
+    predict: Callable[..., Any] | None = None  # of a file of the user's
 
     @property
     def target(self) -> Target | None:
@@ -50,13 +52,25 @@ class Experiment:
         options = self.config.evaluate
         if options.target is None:
             return None
-        metric = options.metric or ("accuracy" if "accuracy" in self.metrics else "loss")
-        return Target(metric, **{"at_least" if metric in RISING else "at_most": options.target})
+        return Target(self.metric, **{"at_least" if self.metric in RISING else "at_most": options.target})
+
+    @property
+    def metric(self) -> str:
+        """The metric of the target and of the patience."""
+        return self.config.evaluate.metric or ("accuracy" if "accuracy" in self.metrics else "loss")
+
+    @property
+    def until(self) -> Target | Patience | None:
+        """What ends the run before its last round."""
+        options = self.config.evaluate
+        if options.patience is not None:
+            return Patience(self.metric, options.patience, largest=self.metric in RISING)
+        return self.target if options.stop else None
 
 
 def make(config: Config) -> Experiment:
     """Read the data and build what a configuration describes. A `ConfigError` names the setting that is wrong."""
-    population, start, probe, rows = WORLDS.get(type(config.data), _examples)(config)
+    population, start, probe, rows, predict = WORLDS.get(type(config.data), _examples)(config)
     cohort = getattr(config.algorithm, "cohort_size", None)
     if cohort is not None and population.size is not None and cohort > population.size:
         raise ConfigError(
@@ -83,7 +97,7 @@ def make(config: Config) -> Experiment:
             codecs.check_names(ledger.plan(method, start, population))
     except ValueError as error:
         raise ConfigError(f"codecs: {error}") from None
-    return Experiment(config, method, population, start, probe, metrics, rows, codecs)
+    return Experiment(config, method, population, start, probe, metrics, rows, codecs, predict)
 
 
 # --- clients, start and probe ---
@@ -108,7 +122,7 @@ def _problem(config: Config) -> World:
     if isinstance(clients, Quadratics):
         return _probed(clients, start)
     assert isinstance(clients, Ragged)
-    return clients, start, ProblemProbe(rows_probe(clients, start, None), problem.probe), None
+    return clients, start, ProblemProbe(rows_probe(clients, start, None), problem.probe), None, None
 
 
 def _examples(config: Config) -> World:
@@ -116,12 +130,12 @@ def _examples(config: Config) -> World:
     model = learner(config.model, data, seed=config.run.seed, precision=config.run.precision)
     clients = data.train.population(model.loss, batch=config.clients.batch, weighted=config.clients.weighted)
     test = None if data.test is None else Evaluation.of(data.test, Score(model.correct, model.loss))
-    return clients, model.start, rows_probe(clients, model.start, test), data
+    return clients, model.start, rows_probe(clients, model.start, test), data, model.predict
 
 
 def _probed(clients: Quadratics, start: Any) -> World:
     start = jnp.asarray(start, clients.hessians.dtype)
-    return clients, start, problems.QuadraticProbe.of(clients, start), None
+    return clients, start, problems.QuadraticProbe.of(clients, start), None, None
 
 
 # kinds of data with clients and a loss of their own; all others are examples, which `[model]` learns from

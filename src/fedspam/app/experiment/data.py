@@ -12,6 +12,7 @@ from fedspam._internal.nearest import nearest
 from fedspam.app.config import ConfigError, schema
 from fedspam.datasets import Encoder, FederatedData
 
+MOST_TEST = 0.9  # the share of rows above which too few are left to train with
 RELATIVE = "paths in a file are relative to its folder, paths in flags to the working directory"
 
 
@@ -61,6 +62,10 @@ def _examples(data: Any, clients: schema.Clients) -> LoadedExamples:
         rows, values = _numbered(rows)
         names = tuple(texts[int(value)] if texts else _class_name(value) for value in values)
     train, test = rows.hold_out_examples(data.test) if data.test > 0 else (rows, None)
+    if data.test > MOST_TEST:
+        raise ConfigError(
+            f"data.test = {data.test:g} leaves {train.rows} of {rows.rows} rows to train with; hold out less: 0.2, say"
+        )
     test = test if test is not None and test.rows else None
     if not isinstance(data, schema.RowsSection):
         return LoadedExamples(train, test, names)

@@ -4,7 +4,7 @@ import hashlib
 import json
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,19 +18,24 @@ from fedspam.app.config import Config, ConfigError, differences, read, tables, t
 from fedspam.app.config.schema import name_of
 from fedspam.app.config.write import value_text
 from fedspam.app.experiment.build import Experiment, make
-from fedspam.app.folders import make_folder
+from fedspam.app.experiment.scores import scores_on_test
+from fedspam.app.folders import csv_text, make_folder
 from fedspam.clients import Ragged
 from fedspam.simulation import Run, records, simulate
 from fedspam.simulation.stopping import Target, Watch
 
 # settings that may change when a run is resumed
-LATER = frozenset(
-    {"run.rounds", "run.segment", "run.keep", "evaluate.metric", "evaluate.target", "evaluate.stop", "track"}
-)
+LATER = frozenset({f"run.{name}" for name in ("rounds", "segment", "keep")}) | {
+    *(f"evaluate.{name}" for name in ("metric", "target", "stop", "patience")),
+    "track",
+}
 HEAD = """The resolved configuration of this run. Run it again, from anywhere:
   fedspam run {folder}/config.toml --out ANOTHER
 Resume it, up to 500 rounds in all:
   fedspam run --resume --out {folder} --rounds 500"""
+
+GROWN = 1e3  # times the loss of the start, above which a run has failed
+TINY = 1e-6  # a loss of zero at the start cannot be multiplied
 
 Observe = Callable[[int, Mapping[str, np.ndarray], Mapping[str, np.ndarray]], None]
 
@@ -42,10 +47,12 @@ class ExperimentOutcome:
     folder: Path
     run: Run
     facts: Mapping[str, Any]
+    clients: list[dict[str, Any]]  # one row per client; empty without test rows
+    classes: tuple[str, ...] = ()  # their names
 
     @property
     def fine(self) -> bool:
-        return not self.run.status.startswith("stopped")
+        return not self.run.status.startswith(("stopped", "failed"))
 
 
 def run(
@@ -69,11 +76,16 @@ def run(
     with jax.enable_x64(config.run.precision == "float64"):
         experiment = make(config)
         records.write(make_folder(folder) / "config.toml", to_toml(config, HEAD.format(folder=folder)).encode())
-        went = _simulate(experiment, folder, resume, observe)
+        went = _judged(_simulate(experiment, folder, resume, observe), folder)
         _save_model(experiment, went, folder)
-    facts = summary(went, folder, config, experiment.target, experiment.metrics)
+        tested, clients = _tested(experiment, folder)
+    facts = summary(went, folder, config, experiment.target, experiment.metrics) | tested
+    if clients:
+        rows = [["" if value is None else value for value in row.values()] for row in clients]
+        records.write(folder / "clients.csv", csv_text(list(clients[0]), rows).encode())
     records.write(folder / "summary.json", json.dumps(facts, indent=1, allow_nan=False).encode())
-    return ExperimentOutcome(folder, went, facts)
+    names = () if experiment.examples is None else experiment.examples.names
+    return ExperimentOutcome(folder, went, facts, clients, names)
 
 
 def _check_folder(config: Config, folder: Path, resume: bool) -> None:
@@ -114,9 +126,25 @@ def _simulate(experiment: Experiment, folder: Path, resume: bool, observe: Obser
             rounds=options.rounds, key=options.seed, probe=experiment.probe, every=evaluate.every,
             record=options.record, chunk=options.chunk, quorum=options.quorum, codecs=experiment.codecs,
             watch=Watch(growth=options.growth, probe="gradient") if options.growth > 0 else None,
-            until=experiment.target if evaluate.stop else None,
+            until=experiment.until,
             folder=folder, resume=resume, keep=records.Keep(options.keep, every=options.segment), observe=report,
         )  # fmt: skip
+
+
+def _judged(went: Run, folder: Path) -> Run:
+    """The run, as failed if its loss is not finite or a thousand times that of the start: it must not pass for done."""
+    losses = went.probes.get("loss", np.zeros(0))
+    if not len(losses) or went.status.startswith("stopped"):
+        return went
+    first, last = float(losses[0]), float(losses[-1])
+    if np.isfinite(last) and not last > GROWN * max(abs(first), TINY):
+        return went
+    status = (
+        f"failed: the loss went from {first:.4g} to {last:.4g}; lower the step size (local_rate, step_size), or let "
+        "the method choose it: --algorithm auto"
+    )
+    records.note_status(folder, status)
+    return replace(went, status=status)
 
 
 def _save_model(experiment: Experiment, went: Run, folder: Path) -> None:
@@ -135,6 +163,13 @@ def _save_model(experiment: Experiment, went: Run, folder: Path) -> None:
     models.save(
         folder, went.params, model=experiment.population.loss, encoder=rows.encoder, classes=rows.names, **facts
     )
+
+
+def _tested(experiment: Experiment, folder: Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    """The metrics of the test rows by the model that is now in the folder, and of every client."""
+    if experiment.examples is None:
+        return {}, []
+    return scores_on_test(models.load(folder, predict=experiment.predict), experiment.examples)
 
 
 def recorded_rows(folder: Path) -> dict[str, np.ndarray]:

@@ -31,6 +31,7 @@ class Learner:
     loss: Loss  # (params, rows) -> one loss per row
     start: Params
     correct: Loss | None  # (params, rows) -> whether each row is classified correctly; None where that is not known
+    predict: Callable[..., Any] | None = None  # (params, rows) -> the class of each row, of a file of the user's
 
 
 def learner(model: Any, data: LoadedExamples, *, seed: int, precision: str) -> Learner:
@@ -95,10 +96,11 @@ def _own(place: str, data: LoadedExamples, seed: int) -> Learner:
     if predict is None or not data.classes:
         return Learner(loss, start, None)
     with _reporting(place, "predict"):
-        classes = jax.eval_shape(predict, start, rows)
+        classes = jax.eval_shape(predict, start, {"features": rows["features"]})  # new rows have no label
     if getattr(classes, "shape", None) != (count,):
         raise ConfigError(f"model.function = {place!r}: predict(params, rows) must return one class per row")
-    return Learner(loss, start, lambda params, rows: (predict(params, rows) == rows["label"]).astype(jnp.float32))
+    right = lambda params, rows: (predict(params, rows) == rows["label"]).astype(jnp.float32)
+    return Learner(loss, start, right, predict)
 
 
 def load(path: str | Path) -> Any:

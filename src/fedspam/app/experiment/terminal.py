@@ -15,6 +15,7 @@ from rich.text import Text
 
 from fedspam.app.config import Config, ConfigError, read
 from fedspam.app.experiment.execute import recorded_rows, run
+from fedspam.app.experiment.scores import worst_clients
 from fedspam.app.folders import new_folder
 from fedspam.app.terminal import progress_bar
 
@@ -77,23 +78,64 @@ def show(
         console.print(str(folder), highlight=False, soft_wrap=True)
     else:
         console.print(table(outcome.facts))
-        files = "model.safetensors, config.toml, summary.json, manifest.json, rows.bin"
+        if outcome.clients:
+            names = outcome.classes
+            if "confusion" in outcome.facts and len(names) <= MOST_CLASSES:
+                console.print(confusion(outcome.facts, names))
+            console.print(client_table(outcome.clients))
+            count = len(outcome.clients)
+            if count > WORST:
+                console.print(f"These are the {WORST} worst of {count} clients; clients.csv has all.", highlight=False)
+        table_of_clients = "clients.csv, " if outcome.clients else ""
+        files = f"model.safetensors, summary.json, {table_of_clients} config.toml, manifest.json, rows.bin"
         console.print(f"{folder}: {files}", highlight=False, soft_wrap=True)
         if not config.data.has_loss:
-            console.print(f"use it: fedspam predict {folder} NEW_ROWS", highlight=False, soft_wrap=True)
+            own = getattr(config.model, "function", None)
+            more = "" if own is None else f" --model {own}"
+            console.print(f"use it: fedspam predict {folder} NEW_ROWS{more}", highlight=False, soft_wrap=True)
     return 0 if outcome.fine else 1
 
 
+BAD = ("stopped", "failed")  # how the status of a run begins that did not end well
+TESTED = {"f1": "F1", "auc": "AUC", "calibration_error": "calibration error", "rmse": "test RMSE", "r2": "R²"}
+MOST_CLASSES = 10  # of a confusion matrix on the terminal
+WORST = 5  # clients that are listed
+
+
+def confusion(facts: Mapping[str, Any], names: Sequence[str]) -> Table:
+    """How many test rows of each class were predicted as which."""
+    shown = Table()
+    shown.add_column("true \\ predicted")
+    for name in names:
+        shown.add_column(name, justify="right")
+    for name, row in zip(names, facts["confusion"], strict=True):
+        shown.add_row(name, *map(str, row))
+    return shown
+
+
+def client_table(clients: list[dict[str, Any]]) -> Table:
+    """The clients that the model serves worst."""
+    shown = Table()
+    for name in clients[0]:
+        shown.add_column(name.replace("_", " "), justify="left" if name == "client" else "right")
+    for row in worst_clients(clients, WORST):
+        shown.add_row(*(_value(value) for value in row.values()))
+    return shown
+
+
 def table(facts: Mapping[str, Any]) -> Table:
-    """The most important facts of a run."""
+    """The most important facts of a run, how good the model is first."""
     shown = Table(show_header=False, box=None)
-    status = Text(str(facts["status"]), style="bold red" if str(facts["status"]).startswith("stopped") else "green")
+    status = Text(str(facts["status"]), style="bold red" if str(facts["status"]).startswith(BAD) else "green")
     shown.add_row(f"{facts['method']}, {facts['rounds']} rounds", status)
-    shown.add_row("loss", _value(facts.get("loss")))
-    shown.add_row("gradient, relative", _value(facts.get("gradient")))
     if "accuracy" in facts:
         worst = f" (a tenth of the clients below {_value(facts['accuracy.q10'])})" if "accuracy.q10" in facts else ""
         shown.add_row("test accuracy", _value(facts["accuracy"]) + worst)
+    for name, label in TESTED.items():
+        if facts.get(name) is not None:
+            shown.add_row(label, _value(facts[name]))
+    shown.add_row("loss", _value(facts.get("loss")))
+    shown.add_row("gradient, relative", _value(facts.get("gradient")))
     shown.add_row("sent", f"{decimal(facts['bytes_up'])} up, {decimal(facts['bytes_down'])} down")
     if facts["client_gradients"] is not None:
         shown.add_row("client gradients", f"{facts['client_gradients']:g}")

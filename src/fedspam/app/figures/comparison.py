@@ -11,6 +11,7 @@ from matplotlib.ticker import MaxNLocator
 from fedspam.app.figures.style import STYLE, WIDTH, arrange, legend_of, line_style, log_scale, note_height
 
 TOP = 3.0  # the upper end of the axis of relative gradient norms; curves that diverge leave the figure
+NAMES = {"gradient": r"$\|\nabla f(x_k)\|\,/\,\|\nabla f(x_0)\|$", "accuracy": "1 − accuracy", "loss": "loss"}
 Curve = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]  # cost, median, low, high
 
 
@@ -22,7 +23,7 @@ def draw_comparison(
 
     Arguments:
         panels: by measure of cost, then by method: cost, median error, low, high.
-        metric: 'gradient' or 'accuracy'. The error of an accuracy is 1 - accuracy.
+        metric: 'gradient', 'accuracy' or 'loss'. The error of an accuracy is 1 - accuracy.
         hardest: the smallest target. The axis ends somewhat below it.
     """
     names = list(next(iter(panels.values())))
@@ -33,8 +34,10 @@ def draw_comparison(
         _draw_panel(axis, label, curves)
     lows = np.concatenate([curve[2] for curves in panels.values() for curve in curves.values()])
     lows = lows[np.isfinite(lows) & (lows > 0)]
-    axes[0, 0].set_ylim(max(lows.min(initial=1.0) / 1.5, hardest / 30), TOP if metric == "gradient" else 1.0)
-    name = r"$\|\nabla f(x_k)\|\,/\,\|\nabla f(x_0)\|$" if metric == "gradient" else "1 − accuracy"
+    starts = [curve[1][0] for curves in panels.values() for curve in curves.values()]
+    top = {"gradient": TOP, "accuracy": 1.0, "loss": TOP * max(starts)}[metric]
+    axes[0, 0].set_ylim(max(lows.min(initial=1.0) / 1.5, hardest / 30), top)
+    name = NAMES[metric]
     for row in axes:
         row[0].set_ylabel(name)
     arrange(

@@ -18,13 +18,7 @@ def create(folder: Path) -> list[Path]:
     >>> [path.name for path in create(place) if path.parent.name == "my_project"]
     ['__init__.py', 'client_app.py', 'server_app.py', 'task.py']
     """
-    project = folder.resolve().name
-    package = project.replace("-", "_")
-    if not NAME.fullmatch(project) or keyword.iskeyword(package) or package in TAKEN:
-        raise ValueError(
-            f"{project!r} cannot be the name of a project and its Python package; use lowercase letters, digits and "
-            "hyphens, such as my-project, and no name of an existing package"
-        )
+    project, package = check_name(folder)
     if folder.exists():
         raise FileExistsError(f"{folder} already exists; choose another name, or remove it")
     made = []
@@ -37,3 +31,15 @@ def create(folder: Path) -> list[Path]:
             target.chmod(0o755)
         made.append(target)
     return made
+
+
+def check_name(folder: Path) -> tuple[str, str]:
+    """The names of the project and of its package; ValueError if the folder's name cannot be one."""
+    project = folder.resolve().name
+    package = project.replace("-", "_")
+    if not NAME.fullmatch(project) or keyword.iskeyword(package) or package in TAKEN:
+        raise ValueError(
+            f"{project!r} cannot be the name of a project and its Python package; use lowercase letters, digits and "
+            "hyphens, such as my-project, and no name of an existing package"
+        )
+    return project, package

@@ -169,7 +169,7 @@ def _certificates(rows: Mapping[str, np.ndarray]) -> dict[str, Any] | None:
 def _comparison(folder: Path, rows: Sequence[Row]) -> Source:
     facts = _manifest(folder)
     plan = facts.pop("plan", {})
-    metric = "1 − accuracy" if plan.get("metric") == "accuracy" else "relative gradient norm"
+    metric = {"accuracy": "1 − accuracy", "loss": "loss"}.get(str(plan.get("metric")), "relative gradient norm")
     goals, shown = _costs(folder, metric)
     series = []
     for (method, trial), tried in _grouped(rows, "method", "trial"):

@@ -1,19 +1,24 @@
 """`fedspam measure`: the constants of a problem, with intervals and costs."""
 
 import json
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
+import jax
 from rich.console import Console
 from rich.table import Table
 
 from fedspam._internal import checks
+from fedspam._internal.trees import Params
 from fedspam.app import UsageError
 from fedspam.app.compare import load
-from fedspam.app.compare.problems import PROBLEMS, Problem
+from fedspam.app.compare.own import load_own
+from fedspam.app.compare.problems import PROBLEMS
+from fedspam.clients import Population
 from fedspam.methods.schedules import effective_cohort
 from fedspam.theory import in_simulator, least_fresh_weight, measure, over_bytes
-from fedspam.theory.measure import Measurement
+from fedspam.theory.measure import CONFIDENCE, Measurement
 
 LABELS = {
     "delta": "δ = max ‖H_i − H‖",
@@ -25,36 +30,63 @@ LABELS = {
 }
 
 
-def show(
-    name: str,
-    data: Path | None,
-    *,
-    wire: bool = False,
-    as_json: bool = False,
-    console: Console | None = None,
-    confidence: float = 0.95,
-    **options: Any,
-) -> int:
+class Subject(NamedTuple):
+    """What is measured, and what is known of it already."""
+
+    name: str
+    what: str
+    population: Population
+    start: Params
+    cohort: int  # for the advice
+    known: Mapping[str, float]  # constants in closed form
+
+
+def show(name: str, data: Path | None, **options: Any) -> int:
     """Measure a named problem at its start, print the constants and their costs, and return the exit code 0."""
     try:
         checks.one_of("problem", name, PROBLEMS)
-        checks.between("confidence", confidence, 0.5, 0.999)
+        _check_confidence(options)
     except ValueError as error:
         raise UsageError(str(error)) from None
-    console = console or Console()
     problem = load(name, data)
-    run = (over_bytes if wire else in_simulator)(problem.population, problem.start)
-    found = measure(problem.population, problem.start, run=run, confidence=confidence, **options)
+    known = {"delta": problem.delta, "smoothness": problem.smoothness}
+    return _show(
+        Subject(name, problem.what, problem.population, problem.start, PROBLEMS[name].cohort, known), **options
+    )
+
+
+def show_own(file: Path, settings: Sequence[tuple[str, str]], **options: Any) -> int:
+    """The same for the data and model of a configuration."""
+    try:
+        _check_confidence(options)
+    except ValueError as error:
+        raise UsageError(str(error)) from None
+    own = load_own(file, settings)
+    with jax.enable_x64(own.double):
+        made = own.experiment
+        return _show(Subject(own.name, own.what, made.population, made.start, own.cohort, {}), **options)
+
+
+def _check_confidence(options: Mapping[str, Any]) -> None:
+    checks.between("confidence", options.get("confidence", CONFIDENCE), 0.5, 0.999)
+
+
+def _show(
+    subject: Subject, *, wire: bool = False, as_json: bool = False, console: Console | None = None, **options: Any
+) -> int:
+    console = console or Console()
+    run = (over_bytes if wire else in_simulator)(subject.population, subject.start)
+    found = measure(subject.population, subject.start, run=run, **options)
     if as_json:
-        console.print_json(json.dumps(facts(name, found)))
+        console.print_json(json.dumps(facts(subject.name, found)))
         return 0
     sample = f"{found.clients} of {found.population} clients" if found.population else f"{found.clients} clients"
-    console.print(f"{problem.what}\nmeasured at the start, from {sample}\n", highlight=False, soft_wrap=True)
-    console.print(_constants(problem, found))
+    console.print(f"{subject.what}\nmeasured at the start, from {sample}\n", highlight=False, soft_wrap=True)
+    console.print(_constants(subject.known, found))
     if found.clients != found.population:
         console.print("δ is that of the measured clients; others may deviate more.\n", highlight=False)
     console.print(_costs(found))
-    console.print(_advice(name, found), highlight=False, soft_wrap=True)
+    console.print(_advice(subject.cohort, found), highlight=False, soft_wrap=True)
     return 0
 
 
@@ -68,17 +100,16 @@ def facts(name: str, found: Measurement) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _constants(problem: Problem, found: Measurement) -> Table:
-    known = {"delta": problem.delta, "smoothness": problem.smoothness}
+def _constants(known: Mapping[str, float], found: Measurement) -> Table:
     shown = Table()
     shown.add_column("constant")
-    for name in ("measured", f"{100 * found.confidence:g} % interval", "closed form"):
+    for name in ("measured", f"{100 * found.confidence:g} % interval", *(["closed form"] if known else [])):
         shown.add_column(name, justify="right")
     for name, label in LABELS.items():
         estimate = getattr(found, name)
-        truth = f"{known[name]:.4g}" if name in known else ""
+        truth = [f"{known[name]:.4g}" if name in known else ""] if known else []
         label += f" (client {found.worst})" if name == "delta" else ""
-        shown.add_row(label, f"{estimate.value:.4g}", f"{estimate.low:.4g} to {estimate.high:.4g}", truth)
+        shown.add_row(label, f"{estimate.value:.4g}", f"{estimate.low:.4g} to {estimate.high:.4g}", *truth)
     return shown
 
 
@@ -92,10 +123,9 @@ def _costs(found: Measurement) -> Table:
     return shown
 
 
-def _advice(name: str, found: Measurement) -> str:
-    usual = PROBLEMS[name]
+def _advice(cohort: int, found: Measurement) -> str:
     gamma = 0.25 / found.delta.value if found.delta.value > 0 else float("inf")
-    effective = effective_cohort(usual.cohort, found.population)
+    effective = effective_cohort(cohort, found.population)
     p = least_fresh_weight(gamma, found.delta.value, effective)
-    cohorts = f"cohorts of {usual.cohort} (B_eff = {effective:.3g})"
+    cohorts = f"cohorts of {cohort} (B_eff = {effective:.3g})"
     return f"The theorems allow γ ≤ {gamma:.4g}, and with it p ≥ {p:.3g} for {cohorts}."

@@ -1,0 +1,135 @@
+"""A comparison on data of one's own: the problem that a configuration of `fedspam run` describes."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import jax
+
+from fedspam._internal import checks
+from fedspam.app.compare import DEFAULT, check_cohort, check_methods
+from fedspam.app.compare.options import CompareOptions
+from fedspam.app.compare.problems import Problem
+from fedspam.app.compare.tuning import METRICS, ComparisonPlan
+from fedspam.app.config import Config, ConfigError, read
+from fedspam.app.config.schema import name_of
+from fedspam.app.experiment import Experiment, make
+from fedspam.app.experiment.build import build_solver
+from fedspam.theory import measure
+
+SEEDS = 3
+COHORT = 10
+GRADIENTS = (0.1, 0.03)  # targets for the relative gradient norm
+MEASURED = 32  # clients whose curvature is measured
+
+
+@dataclass(frozen=True)
+class OwnProblem:
+    """A configuration that was read, its experiment, and the seeds that were asked for."""
+
+    name: str
+    experiment: Experiment
+    seeds: tuple[int, ...]  # () where no list was given
+
+    @property
+    def config(self) -> Config:
+        return self.experiment.config
+
+    @property
+    def double(self) -> bool:
+        return self.config.run.precision == "float64"
+
+    @property
+    def cohort(self) -> int:
+        """The cohort size of the file's method, else ten clients or all."""
+        size = getattr(self.config.algorithm, "cohort_size", None)
+        return size or min(COHORT, self.clients)
+
+    @property
+    def clients(self) -> int:
+        return int(self.experiment.population.size or COHORT)
+
+    @property
+    def what(self) -> str:
+        """One line that describes it."""
+        rows, model = self.experiment.examples, self.config.model
+        parts = [f"{self.clients} clients"]
+        if rows is not None:
+            parts.append(f"{rows.train.rows} rows")
+        if model is not None:
+            parts.append(f"model {getattr(model, 'function', None) or name_of(model)}")
+        return f"{self.name}: {', '.join(parts)}"
+
+
+def load_own(file: Path, settings: Sequence[tuple[str, str]]) -> OwnProblem:
+    """Read a configuration and its data. ``run.seed`` may be a list, such as 0,1,2."""
+    seeds: tuple[int, ...] = ()
+    rest = []
+    for name, text in settings:
+        parts = [part.strip() for part in text.strip("[]").split(",")]
+        if name == "run.seed" and len(parts) > 1:
+            if not all(part.isdecimal() for part in parts) or len(set(parts)) < len(parts):
+                raise ConfigError(f"run.seed = {text!r} must be different whole numbers with commas between them")
+            seeds, text = tuple(map(int, parts)), parts[0]
+        rest.append((name, text))
+    config = read(file, rest)
+    with jax.enable_x64(config.run.precision == "float64"):
+        return OwnProblem(file.stem, make(config), seeds)
+
+
+def problem_of(own: OwnProblem) -> Problem:
+    """The problem with its similarity and smoothness, measured at the start on some of the clients."""
+    experiment = own.experiment
+    found = measure(experiment.population, experiment.start, clients=min(own.clients, MEASURED))
+    smoothness = found.smoothness.value
+    # clients that do not differ at all have delta 0, from which no step size can be made
+    delta = max(found.delta.value, 1e-3 * smoothness)
+    solver = None if own.config.prox is None else build_solver(own.config.prox)
+    return Problem(
+        own.name, own.what, experiment.population, experiment.start, experiment.probe, delta, smoothness,
+        smoothness + delta, own.clients, solver=solver,
+    )  # fmt: skip
+
+
+def checked_own(
+    file: Path,
+    settings: Sequence[tuple[str, str]],
+    *,
+    methods: Sequence[str] | None = None,
+    seeds: int | None = None,
+    seed: int | None = None,
+    rounds: int | None = None,
+    cohort: int | None = None,
+    budget: int | None = None,
+    targets: Sequence[float] | None = None,
+    metric: str | None = None,
+) -> CompareOptions:
+    """Options completed by the configuration; ValueError if they contradict it."""
+    keys = check_methods(DEFAULT if methods is None else methods)
+    own = load_own(file, settings)
+    if own.seeds and (seeds is not None or seed is not None):
+        raise ValueError("run.seed already lists the seeds; leave out --seeds and --seed")
+    goal = own.experiment.target
+    metric = metric or (goal.probe if goal is not None and goal.probe in METRICS else "gradient")
+    if metric not in own.experiment.metrics:
+        raise ValueError(
+            f"metric = {metric!r} is not measured here; choose one of {', '.join(own.experiment.metrics[:3])}. An "
+            "accuracy needs classes and test rows (data.test)"
+        )
+    if targets is None and goal is not None and goal.probe == metric:
+        targets = (goal.value,)
+    if targets is None and metric != "gradient":
+        raise ValueError(f"there are no targets for the {metric}; give them, such as --targets 0.8,0.85")
+    given: dict[str, Any] = {"seeds": seeds or len(own.seeds) or SEEDS, "seed": seed or 0, "seed_list": own.seeds}
+    given |= {} if budget is None else {"budget": budget}
+    plan = ComparisonPlan(
+        rounds=rounds or own.config.run.rounds,
+        cohort=cohort or own.cohort,
+        targets=GRADIENTS if targets is None else tuple(targets),
+        metric=metric,
+        **given,
+    )
+    checks.whole("rounds", plan.rounds, 1)
+    check_cohort(plan.cohort, own.clients, own.name)
+    return CompareOptions(own.name, tuple(keys), plan, own)
