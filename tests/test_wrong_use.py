@@ -89,7 +89,9 @@ CASES = {
     ),
     "negative step size": Case("run good.toml --algorithm.local_rate -1", 2, ("local_rate = -1", "greater than 0")),
     "fresh_weight above 1": Case(
-        f"run {RIDGE} --algorithm.fresh_weight 2", 2, ("fresh_weight = 2", "must lie in (0, 1]", "1 is SGD without memory")
+        f"run {RIDGE} --algorithm.fresh_weight 2",
+        2,
+        ("fresh_weight = 2", "must lie in (0, 1]", "1 is SGD without memory"),
     ),
     "unknown option of a method": Case(
         "run --data ridge --algorithm scaffold --algorithm.cohort_size 2 --algorithm.local_steps 1 "
