@@ -369,6 +369,11 @@ def test_every_damaged_end_of_packed_text_is_refused(tmp_path):
             assert str(path) in str(said.value)
 
 
+def test_the_users_of_a_shard_are_limited(tmp_path, monkeypatch):
+    monkeypatch.setattr("fedspam.datasets.leaf.MOST_USERS", 1)
+    refused("leaf", tmp_path, "more than 1 users; split them among several shards")
+
+
 def test_a_dictionary_of_xz_is_limited(tmp_path):
     path = tmp_path / "rows.xz"
     filters = [{"id": lzma.FILTER_LZMA2, "preset": 0, "dict_size": 2**28}]

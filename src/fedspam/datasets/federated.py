@@ -209,7 +209,8 @@ def check_part(client: str, rows: dict[str, np.ndarray], like: dict[str, np.ndar
             )
         if column.dtype.kind not in "biufUS":
             raise ValueError(f"client {shown(client)!r}: {name!r} holds {column.dtype}; give plain numbers or text")
-        if column.size and like[name].size and _group(column) != _group(like[name]):
+        other = like[name]
+        if column.dtype != other.dtype and column.size and other.size and _group(column) != _group(other):
             raise ValueError(
                 f"client {shown(client)!r}: {name!r} holds {column.dtype}, that of the first client "
                 f"{like[name].dtype}; give numbers, booleans or text for all"

@@ -4,6 +4,7 @@ Shards are read piece by piece and user by user: memory holds the text of one us
 as Python objects.
 """
 
+import gc
 import itertools
 import json
 import re
@@ -18,6 +19,7 @@ from fedspam.datasets.federated import FederatedData
 
 PIECE = 2**20  # characters read at once
 MOST_OF_A_USER = 2**25  # characters; more is damage rather than data
+MOST_USERS = 250_000  # of one shard
 COLUMNS = {"x": "features", "y": "label"}  # their names in this library
 KIND = "a shard of LEAF, which is JSON"
 # the types of a column in JSON, and the kinds of the array that may come of it: NumPy would turn [1, "a"] into text
@@ -69,6 +71,8 @@ def _users(text: "_Text") -> Iterator[tuple[str, dict[str, np.ndarray]]]:
         for user in text.members() if name == "user_data" else ():
             if user in sizes:
                 raise text.wrong(f"the user {shown(user)!r} comes twice in one shard", "join the two")
+            if len(sizes) == MOST_USERS:
+                raise text.wrong(f"there are more than {MOST_USERS} users", "split them among several shards")
             columns = _columns(text, user, text.value())
             sizes[user] = len(columns["label"])
             yield user, columns
@@ -97,20 +101,20 @@ def _columns(text: "_Text", user: str, data: Any) -> dict[str, np.ndarray]:
         raise text.wrong(f"the user {shown(user)!r} has no 'x' and 'y'", "give a shard of LEAF")
     columns = {}
     for name, column_name in COLUMNS.items():
-        what = f"{name} of the user {shown(user)!r}"
         kind, items = _flat(data[name])
         if kind == {str}:
-            check_texts(items, what)
+            check_texts(items, f"{name} of the user {shown(user)!r}")
         try:
             column = np.asarray(data[name])
         except (ValueError, OverflowError):  # rows of different lengths
             column = np.empty(0, object)
         if column.ndim < 1 or column.dtype.kind not in KINDS.get(frozenset(kind), ""):
             raise text.wrong(
-                f"{what} is no list of numbers, or of texts, of one shape", "make its rows equally long, of one kind"
+                f"{name} of the user {shown(user)!r} is no list of numbers, or of texts, of one shape",
+                "make its rows equally long, of one kind",
             )
         if column.dtype.kind == "f" and not np.isfinite(column).all():
-            raise text.wrong(f"{what} holds a number that is not finite", "correct it")
+            raise text.wrong(f"{name} of the user {shown(user)!r} holds a number that is not finite", "correct it")
         columns[column_name] = column
     x, y = (len(column) for column in columns.values())
     if x != y:
@@ -154,7 +158,9 @@ class _Text:
 
     def value(self) -> Any:
         self._peek()
+        was = gc.isenabled()
         while True:
+            gc.disable()  # JSON has no cycles; to look for them among millions of lists takes most of the time
             try:
                 value, end = self._decoder.raw_decode(self._buffer, self._at)
                 # a number at the end of the buffer may continue in the file
@@ -174,6 +180,9 @@ class _Text:
                 if str(error).startswith(str(self._path)):
                     raise
                 raise self.wrong(f"a number cannot be read ({error})", "correct it") from None
+            finally:
+                if was:
+                    gc.enable()
 
     def expect_end(self) -> None:
         if self._peek():
