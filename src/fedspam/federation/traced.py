@@ -108,7 +108,7 @@ class Traced:
         self._coded: set[str] = set()  # the works whose replies are coded
         self._program = Program()
         self._conditional = False
-        self._undo: list[tuple[Ids, PyTree]] = []  # the memories of a cohort before its exchange
+        self._undo: list[tuple[Ids, PyTree, PyTree]] = []  # the memories of a cohort before and after its exchange
         self._entangled = False  # a branch changed memories: only a copy of all memories can undo it
         self.memory = memory
         self.void: Any = False
@@ -351,15 +351,19 @@ class Traced:
             if self._conditional:
                 self._entangled = True
             else:
-                self._undo.append((ids, jax.tree.map(lambda all: all[ids], self.memory)))
+                self._undo.append((ids, jax.tree.map(lambda all: all[ids], self.memory), memory))
             self.memory = jax.tree.map(lambda all, rows: all.at[ids].set(rows), self.memory, memory)
 
     def settled(self, memory: PyTree, void: Any) -> PyTree:
         """The memories after the round, or those before it (`memory`) if the round is void."""
         if self._entangled:
             return trees.where(void, memory, self.memory)
+        if len(self._undo) == 1:
+            # written once, with rows that depend on all that is read: so XLA needs no copy of all memories per round
+            ids, before, after = self._undo[0]
+            return jax.tree.map(lambda all, *rows: all.at[ids].set(jnp.where(void, *rows)), memory, before, after)
         settled = self.memory
-        for ids, before in reversed(self._undo):
+        for ids, before, _ in reversed(self._undo):
             restore = lambda all, rows: all.at[ids].set(jnp.where(void, rows, all[ids]))
             settled = jax.tree.map(restore, settled, before)
         return settled
