@@ -24,12 +24,15 @@ def walked(hessian, linear, z, rate, damping, trials):
         rate = (1 + np.linalg.norm(z)) / np.linalg.norm(d)
         while loss(z - rate * d) > loss(z) - 0.1 * rate * d @ d:
             rate /= 2
-    y = z
+    y, rates, falls = z, [], []
     for _ in range(trials):
         d = slope(y)
-        enough = loss(y - rate * d) <= loss(y) - 0.1 * rate * d @ d
+        fall = loss(y) - loss(y - rate * d)
+        enough = fall >= 0.1 * rate * d @ d
+        rates.append(rate)
+        falls.append(fall if enough else 0.0)
         y, rate = (y - damping * rate * d, 1.2 * rate) if enough else (y, rate / 2)
-    return y - z, np.log(rate)
+    return y - z, np.average(np.log(rates), weights=falls)
 
 
 def test_three_rounds_by_hand():
@@ -43,7 +46,7 @@ def test_three_rounds_by_hand():
         np.testing.assert_allclose(run.rows["damping"][k], damping, rtol=1e-9)
         if k:
             cosine = move @ velocity / np.linalg.norm(move) / np.linalg.norm(velocity)
-            damping = min(1, damping * np.exp((cosine - 0.1) / 2))
+            damping = np.clip(damping * np.exp((cosine - 0.1) / 2), 1 / np.sqrt(k + 2), 1)
         velocity = 0.7 * velocity + move
         x = x + velocity
         average = average + 9 / (k + 9) * (x - average)

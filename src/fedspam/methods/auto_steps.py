@@ -22,7 +22,7 @@ class AutoStepsState(NamedTuple):
     velocity: Params
     average: Params  # of the latest x
     k: Any
-    rate: Scalar  # geometric mean of the cohort's last rates; 0 before the first round
+    rate: Scalar  # geometric mean of the cohort's rates; 0 before the first round
     damping: Scalar  # the share of a rate that clients use
 
 
@@ -31,7 +31,7 @@ class Walked(NamedTuple):
 
     move: Params  # weight * (y - x)
     weight: Scalar
-    rate: Scalar  # the logarithm of its last rate
+    rate: Scalar  # the mean logarithm of the rates that made its loss fall
 
 
 class AutoStepsInfo(NamedTuple):
@@ -50,15 +50,17 @@ class AutoSteps:
     .. math::
         \Delta_k &= \frac1B\sum_{i\in S_k} (y_i - z_k), \qquad z_k = x_k + \beta v_{k-1} \\
         v_k &= \beta v_{k-1} + \Delta_k, \qquad x_{k+1} = x_k + v_k \\
-        a_{k+1} &= \min\{1,\ a_k\, e^{(\cos(\Delta_k, v_{k-1}) - c)/2}\}
+        a_{k+1} &= a_k\, e^{(\cos(\Delta_k, v_{k-1}) - c)/2}, \quad\text{held between } 1/\sqrt{k+2} \text{ and } 1
 
     **Rate.** A client takes `trials` steps :math:`y \leftarrow y - a_k\eta\nabla f_i(y;\zeta)` from :math:`z_k`. A step
     is taken where the minibatch's loss would fall by :math:`\eta\|\nabla f_i(y;\zeta)\|^2/10` over the whole
     :math:`\eta` (Armijo's rule). Then :math:`\eta` grows by a fifth, otherwise it halves. A fall that rounding hides
-    tells nothing and leaves :math:`\eta` as it is. The next cohort starts from the geometric mean of the last rates.
+    tells nothing and leaves :math:`\eta` as it is. A client replies with the mean of :math:`\log\eta` over its steps,
+    each weighted by its fall: in flat regions any :math:`\eta` passes. The next cohort starts from the clients' mean.
 
     **Damping.** While the model still moves, each move points along the last ones. Once moves are mostly noise and
-    the clients' drift, they point back. So :math:`a_k` falls while the cosine is below c, and rises again above it.
+    the clients' drift, they point back. So :math:`a_k` falls while the cosine is below c, and rises again above it. It
+    never falls faster than :math:`1/\sqrt k`: otherwise the model would freeze.
 
     The result is the average of the latest x. Its window grows like k/9.
 
@@ -86,7 +88,7 @@ class AutoSteps:
 
         move = trees.divide(reply.move, reply.weight)
         alignment = jnp.where(state.k == 0, self.alignment, _cosine(move, state.velocity))
-        damping = jnp.minimum(1, state.damping * jnp.exp((alignment - self.alignment) / 2))
+        damping = jnp.clip(state.damping * jnp.exp((alignment - self.alignment) / 2), 1 / jnp.sqrt(state.k + 2), 1)
         velocity = trees.axpy(self.momentum, state.velocity, move)
         x = trees.add(state.x, velocity)
         fresh = (self.window + 1) / (state.k + 1 + self.window)
@@ -103,20 +105,25 @@ class AutoSteps:
 
     @on_client
     def walk(self, oracle: Oracle, key: Key[Array, ""], *, x: Params, rate: Scalar, damping: Scalar) -> Walked:
-        def step(i: Any, now: tuple[Params, Scalar]) -> tuple[Params, Scalar]:
-            y, rate = now
+        def step(i: Any, now: tuple[Params, Scalar, Scalar, Scalar]) -> tuple[Params, Scalar, Scalar, Scalar]:
+            y, rate, logarithms, falls = now
             sample = jax.random.fold_in(key, i)
             value, slope = jax.value_and_grad(oracle)(y, sample)
-            fall = 0.1 * rate * trees.squared_norm(slope)
-            hidden = fall <= 8 * jnp.finfo(value.dtype).eps * jnp.abs(value)
-            enough = oracle(trees.axpy(-rate, slope, y), sample) <= value - jnp.where(hidden, 0, fall)
+            wanted = 0.1 * rate * trees.squared_norm(slope)
+            hidden = wanted <= 8 * jnp.finfo(value.dtype).eps * jnp.abs(value)
+            fall = value - oracle(trees.axpy(-rate, slope, y), sample)
+            enough = fall >= jnp.where(hidden, 0, wanted)
             y = trees.where(enough, trees.axpy(-damping * rate, slope, y), y)
-            return y, rate * jnp.where(enough, jnp.where(hidden, 1, 1.2), 0.5).astype(rate.dtype)
+            weight = jnp.where(enough & ~hidden, fall, 0).astype(rate.dtype)
+            following = rate * jnp.where(enough, jnp.where(hidden, 1, 1.2), 0.5).astype(rate.dtype)
+            return y, following, logarithms + weight * jnp.log(rate), falls + weight
 
         first = _first_rate(oracle, key, x, rate)
-        y, last = lax.fori_loop(0, self.trials, step, (x, first))
+        zero = jnp.zeros_like(first)
+        y, last, logarithms, falls = lax.fori_loop(0, self.trials, step, (x, first, zero, zero))
+        progress = jnp.where(falls > 0, logarithms / jnp.where(falls > 0, falls, 1), jnp.log(last))
         weight = jnp.asarray(getattr(oracle, "factor", 1.0), last.dtype)
-        return Walked(trees.scale(weight, trees.subtract(y, x)), weight, jnp.log(last))
+        return Walked(trees.scale(weight, trees.subtract(y, x)), weight, progress)
 
 
 def _first_rate(oracle: Oracle, key: Key[Array, ""], x: Params, rate: Scalar) -> Scalar:
