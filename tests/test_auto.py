@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from fedspam import Ragged, simulate, spam_pp, spam_ppa
+from fedspam import Ragged, simulate, simulate_many, spam_pp, spam_ppa
 from fedspam.clients import DataOracle
 from fedspam.federation.traced import Traced
 from fedspam.methods import auto
@@ -91,11 +91,13 @@ def test_a_step_that_raises_f_is_taken_back():
 @pytest.mark.slow
 @pytest.mark.parametrize("movers", ["average", "one"])
 def test_minibatch_clients_train_and_stay_finite(movers):
+    """In the median of five runs: rounding alone moves a single run by a factor of ten."""
     population, start = clients(), MODEL.init(0)
-    run = simulate(auto(6, movers=movers), population, start, rounds=40, key=0)
-    assert run.status == "completed"
-    assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(run.params))
-    assert loss(population, run.params) < (0.3 if movers == "average" else 0.7) * loss(population, start)
+    runs = simulate_many(auto(6, movers=movers), population, start, rounds=40, keys=range(5))
+    assert runs.status == "completed"
+    assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(runs.params))
+    ends = [loss(population, jax.tree.map(lambda leaf: leaf[0, seed], runs.params)) for seed in range(5)]
+    assert np.median(ends) < (0.3 if movers == "average" else 0.7) * loss(population, start)
 
 
 @pytest.mark.slow
