@@ -431,7 +431,7 @@ def test_from_a_messy_table_to_predictions(world: Path, tmp_path: Path, monkeypa
     line = "compare experiment.toml --methods mvr --metric accuracy --targets 0.5 --budget 2 --rounds 3"
     assert main([*line.split(), "--run.seed", "0,3", "--out", f"{out}/compared"]) == 0
     shown = capsys.readouterr().out
-    assert "median of 2 seeds, each number tuned over 2 settings" in shown
+    assert "median of 2 seeds, each number tuned over 2 settings" in " ".join(shown.split())
     assert "MVR" in shown
     with (tmp_path / "compared" / "tuning.csv").open() as file:
         tried = [row["method"] for row in csv.DictReader(file)]
