@@ -13,8 +13,8 @@ down before `auto` had run on any of them.
 Networks (`held_out_networks.py`): hindsight is FedAvg's best of 12 settings. Targets are shares of the best accuracy of
 that grid, so that none was chosen by hand.
 
-Rounds, exchanges, megabytes and client gradients are medians over seeds; exchanges and bytes include those before the
-first round.
+Rounds and exchanges, and for networks megabytes and client gradients, are medians over seeds; exchanges and bytes
+include those before the first round.
 """
 
 import argparse
@@ -43,6 +43,7 @@ DECAYS = {"constant": (0.0, 0.0), "both decaying": (1 / 3, 2 / 3), "fresh weight
 SHARES = (0.8, 0.9, 0.96)  # of the accuracy that FedAvg's grid gains
 STEPS, RATES = (10, 30, 60), (0.03, 0.1, 0.3, 1.0)
 COSTS = ("rounds", "exchanges", "megabytes", "gradients")
+SHOWN = {False: COSTS[:2], True: COSTS}  # of whole-gradient problems, and of networks
 
 
 def grid(problem):
@@ -87,11 +88,14 @@ def medians(run, errors, targets):
     return {name: np.stack(values, -1) for name, values in found.items()}
 
 
-def best_of(costs, names=None):
+def best_of(costs, names=None, shown=COSTS):
     """For each target the setting with the fewest rounds, and what it costs."""
     best = costs["rounds"].argmin(0)
-    found = {name: costs[name][best, range(len(best))].tolist() for name in COSTS}
-    return found if names is None else {**found, "settings": [names[i] for i in best]}
+    found = {name: costs[name][best, range(len(best))].tolist() for name in shown}
+    if names is not None:
+        reached = np.isfinite(found["rounds"])
+        found["settings"] = [names[i] if there else None for i, there in zip(best, reached, strict=True)]
+    return found
 
 
 def run_problem(methods, problem, seeds):
@@ -105,7 +109,7 @@ def run_problem(methods, problem, seeds):
 
 def hindsight(problem, seeds):
     settings = grid(problem)
-    return best_of(run_problem(list(settings.values()), problem, seeds), list(settings))
+    return best_of(run_problem(list(settings.values()), problem, seeds), list(settings), SHOWN[False])
 
 
 def run_network(task, methods, rounds, seeds):
@@ -149,19 +153,19 @@ def ratio_cell(own, best):
     return " ".join("–" if not np.isfinite(b) else "never" if not np.isfinite(o) else f"{o / b:.2f}" for o, b in pairs)
 
 
-def row(name, found, more=""):
+def row(name, found, costs, more=""):
     ours, best = found["auto"], found["hindsight"]
-    cells = [f"{cell(best[cost])} / {cell(ours[cost])}" for cost in COSTS]
+    cells = [f"{cell(best[cost])} / {cell(ours[cost])}" for cost in costs]
     ratios = [ratio_cell(ours[cost], best[cost]) for cost in ("rounds", "exchanges")]
     print(f"| {' | '.join([name + more, *cells, *ratios])} |", flush=True)
 
 
-def head(first, rival):
-    cells = [first, *(f"{cost}, {rival} / auto" for cost in COSTS), "ratio of rounds", "of exchanges"]
+def head(first, rival, costs):
+    cells = [first, *(f"{cost}, {rival} / auto" for cost in costs), "ratio of rounds", "of exchanges"]
     print(f"| {' | '.join(cells)} |\n|{'---|' * len(cells)}")
 
 
-def summary(kept, costs=COSTS[:2]):
+def summary(kept, costs):
     """How many of the targets that hindsight reaches `auto` reaches, and at which cost."""
     for cost in costs:
         own = np.concatenate([found["auto"][cost] for found in kept.values()])
@@ -198,12 +202,14 @@ def main():
     everything = (held_out_networks.tasks if options.networks else held_out_problems.problems)(options.data)
     wanted = {name: make for name, make in everything.items() if options.problems.lower() in name.lower()}
     stored = None if options.networks or options.hindsight else json.loads(options.against.read_text())
+    shown = SHOWN[options.networks]
     if not options.hindsight:
-        head(*(("task, targets", "FedAvg") if options.networks else (f"problem, to {cell(TARGETS)}", "hindsight")))
+        first = ("task, targets", "FedAvg") if options.networks else (f"problem, to {cell(TARGETS)}", "hindsight")
+        head(*first, shown)
     kept = {}
     for name, make in wanted.items():
         began, problem, more = time.process_time(), make(), ""
-        if stored:
+        if stored and name in stored["hindsight"]:
             best = stored["hindsight"][name]
         elif options.networks:
             best = tuned(problem, options.rounds, options.seeds, options.rates)
@@ -224,11 +230,11 @@ def main():
             method = auto(problem.cohort, solver=problem.solver)
             ours = best_of(run_problem([method], problem, stored["seeds"]))
         kept[name] = {"hindsight": best, "auto": ours}
-        row(name, kept[name], more)
+        row(name, kept[name], shown, more)
     if options.hindsight:
         return
     print()
-    summary(kept, COSTS if options.networks else COSTS[:2])
+    summary(kept, shown)
     if options.json:
         write(options.json, {"manifest": records.manifest(), "found": kept})
 

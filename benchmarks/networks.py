@@ -30,7 +30,21 @@ from fedspam.datasets import data_folder, dirichlet, read_femnist, read_har, rea
 from fedspam.datasets.federated import FederatedData
 from fedspam.federation import ledger
 from fedspam.federation.codecs import Codecs, Quantize
-from fedspam.methods import auto, ce_lsgd, fedadam, fedavg, fedavgm, fedprox, mime, scaffold
+from fedspam.methods import (
+    auto,
+    ce_lsgd,
+    delta_sgd,
+    fedacg,
+    fedadam,
+    fedavg,
+    fedavgm,
+    fedexp,
+    fedexprox,
+    fedprox,
+    fedsps,
+    mime,
+    scaffold,
+)
 from fedspam.models import har_cnn, leaf_cnn, mlp, softmax_regression
 from fedspam.simulation import records
 from fedspam.solvers import GradientDescent
@@ -112,6 +126,12 @@ def settings(cohort, race):
         "FedAvg": lambda m, rate: fedavg(cohort, m, rate),
         "FedProx": lambda m, rate: fedprox(cohort, 10.0, local_steps=m, local_rate=rate),
         "FedAdam": lambda m, rate: fedadam(cohort, m, rate, 0.01),
+        "FedAvgM": lambda m, rate: fedavgm(cohort, m, rate, momentum=0.7, server_step_size=1.0),
+        "FedACG": lambda m, rate: fedacg(cohort, m, rate, momentum=0.7),
+        "FedExP": lambda m, rate: fedexp(cohort, m, rate),
+        "FedExProx": lambda m, rate: fedexprox(cohort, 10.0, local_steps=m, local_rate=rate, damping=1e-3),
+        "Delta-SGD": lambda m, rate: delta_sgd(cohort, m, rate),  # the rate of the first step alone
+        "FedSPS": lambda m, rate: fedsps(cohort, m, rate),  # the largest rate
         "SCAFFOLD": lambda m, rate: scaffold(cohort, m, rate),
         "MIME": lambda m, rate: mime(cohort, m, rate, minibatch=True),
         "CE-LSGD": lambda m, rate: ce_lsgd(cohort, m, rate, 0.5, minibatch=True),

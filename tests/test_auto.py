@@ -7,6 +7,7 @@ import pytest
 
 from fedspam import Ragged, simulate, spam_pp, spam_ppa
 from fedspam.clients import DataOracle
+from fedspam.federation.traced import Traced
 from fedspam.methods import auto
 from fedspam.models import mlp
 from fedspam.problems import Quadratics, quadratics
@@ -55,6 +56,36 @@ def test_the_cohort_size_is_all_it_needs():
         spam_pp(5, scale=0.5)
     with pytest.raises(ValueError, match="cohort_size = 1"):
         spam_pp(1)
+
+
+def test_a_cohort_of_everyone_has_no_noise():
+    """Then g is the gradient: no error, and all of the weight on fresh gradients. Unless clients may come twice."""
+    eight = Quadratics.of(PEOPLE.hessians[:8], PEOPLE.linears[:8])
+    run = simulate(auto(8, solver=Exact()), eight, START, rounds=8, key=0)
+    np.testing.assert_array_equal(run.rows["error"], 0)
+    np.testing.assert_array_equal(run.rows["fresh_weight"], 1)
+    assert np.linalg.norm(eight.gradient(run.params)) < 1e-3 * np.linalg.norm(eight.gradient(START))
+    assert Traced(eight).population_size == 8
+    assert Traced(Quadratics.of(eight.hessians, eight.linears, replace=True)).population_size is None
+
+
+def counting():
+    """Poisson regression: far from the optimum, losses explode, and soon they are not even finite."""
+    random = np.random.default_rng(0)
+    truth = 4 * random.normal(size=3)
+    parts = []
+    for _ in range(10):
+        inputs = random.normal(size=(12, 3)) + random.normal(size=3)
+        parts.append((inputs, random.poisson(np.exp(np.minimum(inputs @ truth, 3.0))).astype(float)))
+    return Ragged.of(parts, lambda x, rows: jnp.exp(rows[0] @ x) - rows[1] * (rows[0] @ x))
+
+
+def test_a_step_that_raises_f_is_taken_back():
+    """Losses explode beyond some steps; without going back, the run ends in infinity."""
+    population, start = counting(), jnp.zeros(3)
+    run = simulate(auto(5), population, start, rounds=30, key=0)
+    assert run.status == "completed"
+    assert loss(population, run.params) < loss(population, start) - 0.3
 
 
 @pytest.mark.slow

@@ -493,7 +493,7 @@ def test_shakespeare_is_as_its_description_says(data, tmp_path):
     (tmp_path / "shakespeare").mkdir()
     path = tmp_path / "shakespeare" / "shakespeare_by_role.json"
     path.write_text('{"clients": {"a": ["x", 3]}}')
-    with pytest.raises(ValueError, match=r"no JSON of speeches by role .*clients"):
+    with pytest.raises(ValueError, match="no object 'clients' of roles and lists of speeches"):
         datasets.read_roles(tmp_path)
 
 

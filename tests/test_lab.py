@@ -1,5 +1,6 @@
 """The playground: its curves are those of the plain methods, its server lets nobody else in, its page follows."""
 
+import contextlib
 import http.client
 import importlib.util
 import json
@@ -241,22 +242,52 @@ def test_answers_may_be_used_by_its_own_page_alone(lab: Server) -> None:
     assert answer.headers["Server"] == "fedspam"
 
 
-def test_connections_are_limited_and_do_not_stay(lab: Server, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Sixteen that say nothing keep the next one out, and are sent away."""
-    monkeypatch.setattr(server.Handler, "timeout", 0.5)
-    silent = [socket.create_connection(("127.0.0.1", lab.server_port), timeout=10) for _ in range(server.CONNECTIONS)]
+def test_a_hundred_slow_visitors_keep_nobody_out(lab: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each sends its request byte by byte, without ever ending it. Others are answered, and the slow are sent away."""
+    monkeypatch.setattr(server, "PATIENCE", 1.0)
+    slow = []
     try:
-        deadline = time.monotonic() + 10
-        while lab._busy < server.CONNECTIONS and time.monotonic() < deadline:
-            time.sleep(0.01)
-        with pytest.raises((http.client.HTTPException, OSError)):
-            asked(lab, "GET", "/")
+        for number in range(100):
+            slow.append(socket.create_connection(("127.0.0.1", lab.server_port), timeout=10))
+            slow[-1].sendall(b"GET / HTTP/1.1\r\nX: ")
+            if number % 10 == 9:
+                for connection in slow:
+                    with contextlib.suppress(OSError):  # it was sent away
+                        connection.sendall(b"x")
+                assert asked(lab, "GET", "/")[0] == 200
+                assert lab._busy <= server.CONNECTIONS
+        deadline = time.monotonic() + 8
         while lab._busy and time.monotonic() < deadline:
+            for connection in slow:  # a byte now and then does not help them
+                with contextlib.suppress(OSError):
+                    connection.sendall(b"x")
             time.sleep(0.05)
-        assert asked(lab, "GET", "/")[0] == 200
+        assert lab._busy == 0
     finally:
-        for connection in silent:
+        for connection in slow:
             connection.close()
+
+
+def test_answers_that_are_computed_are_not_cut_off(lab: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All connections compute longer than visitors may take: one more is refused, and theirs arrive."""
+    go = threading.Event()
+    monkeypatch.setattr(server, "PATIENCE", 0.2)
+    monkeypatch.setattr(server, "ANSWERS", {"/race": lambda setting: {"went": go.wait(10)}})
+    answers: list[int] = []
+    ask = lambda: answers.append(asked(lab, "POST", "/race", b"{}")[0])
+    threads = [threading.Thread(target=ask, daemon=True) for _ in range(server.CONNECTIONS)]
+    for thread in threads:
+        thread.start()
+    deadline = time.monotonic() + 10
+    while (lab._busy < server.CONNECTIONS or lab._waiting) and time.monotonic() < deadline:
+        time.sleep(0.01)
+    time.sleep(0.3)  # beyond their patience
+    with pytest.raises((http.client.HTTPException, OSError)):
+        asked(lab, "GET", "/")
+    go.set()
+    for thread in threads:
+        thread.join(10)
+    assert answers == [200] * server.CONNECTIONS
 
 
 def test_it_ends_by_itself() -> None:

@@ -386,7 +386,7 @@ def test_the_optimum_is_found_to_the_last_digits(play, population, name):
     np.testing.assert_allclose(play(method, population, 300).params, population.minimizer, atol=tolerance)
 
 
-@pytest.mark.parametrize("name", [*EXACT, "sppm", "saber_partial", "storm", "meta_storm"])
+@pytest.mark.parametrize("name", [*EXACT, "sppm", "saber_partial", "storm", "meta_storm", "adaptive_s_dane"])
 def test_a_grid_proposes_twelve_different_settings(name):
     row = METHODS[name]
     grid = row.grid(Scales(delta=0.1, smoothness=2.0, clients=20, cohort=5))

@@ -6,6 +6,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.core import Tracer
 from jaxtyping import Array, Float, Key, UInt32
 
 from fedspam._internal import checks, prng
@@ -63,6 +64,9 @@ class Hosted:
 
     def __post_init__(self) -> None:
         checks.whole("count", self.count, 1)
+        if isinstance(self.weights, jax.Array | np.ndarray | list | tuple) and not isinstance(self.weights, Tracer):
+            _check_weights(np.asarray(self.weights), self.count)
+            object.__setattr__(self, "weights", jnp.asarray(self.weights))
 
     @property
     def size(self) -> int:
@@ -74,3 +78,13 @@ class Hosted:
     def client(self, id: UInt32[Array, ""]) -> HostedOracle:
         weight = jnp.ones(()) if self.weights is None else self.weights[id]
         return HostedOracle(id, weight, answer=self.answer)
+
+
+def _check_weights(weights: np.ndarray, count: int) -> None:
+    if weights.shape != (count,):
+        raise ValueError(f"weights has shape {weights.shape} for {count} clients; give one weight per client")
+    wrong = np.flatnonzero(~(np.isfinite(weights) & (weights >= 0)))
+    if wrong.size:
+        raise ValueError(f"client {wrong[0]} has weight {weights[wrong[0]]}; weights must be finite and at least 0")
+    if not weights.any():
+        raise ValueError("all weights are 0; give at least one client a positive weight")

@@ -167,6 +167,11 @@ class Ragged:
         total = {np.shape(leaf)[0] for leaf in jax.tree.leaves(examples)}
         if total != {int(rows.sum())}:
             raise ValueError(f"the sizes add up to {rows.sum()} rows, the arrays have {sorted(total)}; they must agree")
+        if rows.sum() >= 2**31:  # offsets have 32 bits, and would wrap
+            raise ValueError(
+                f"the clients have {rows.sum()} rows together; a population on the device holds at most {2**31 - 1}: "
+                "leave rows out, or read them on demand with Generated or Hosted"
+            )
         if batch is not None:
             checks.whole("batch", batch, 1)
         if isinstance(loss, RowsCheckingLoss):

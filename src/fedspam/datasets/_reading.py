@@ -1,39 +1,132 @@
-"""What the readers share: opening files that may be compressed, rows of CSV, numbers, missing packages."""
+"""The gate that every reader of files passes: what is opened, how much of it, numbers, names, and clear errors.
+
+A reader opens its file with `opened` and does the rest within `guarded`. So it reads regular files only, no more than
+its limit, and of a compressed file no more than a multiple of its size. Whatever goes wrong is a `ValueError` that
+names the file. Numbers pass `number` or `numbers`, and texts that become arrays `check_texts`.
+"""
 
 import bz2
 import csv
 import gzip
+import io
 import lzma
 import math
+import os
+import re
+import stat
+import struct
+import tokenize
+import zipfile
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import IO, Any
 
-OPENERS = {".gz": gzip.open, ".bz2": bz2.open, ".xz": lzma.open}
+import numpy as np
+
+OPENERS: dict[str, Any] = {".gz": lambda file: gzip.GzipFile(fileobj=file), ".bz2": bz2.BZ2File, ".xz": lzma.LZMAFile}
+# what Python, NumPy and the codecs raise on damaged bytes
+DAMAGE = (
+    ValueError, TypeError, LookupError, ArithmeticError, EOFError, OSError, RuntimeError, SyntaxError, MemoryError,
+    zipfile.BadZipFile, zlib.error, lzma.LZMAError, struct.error, tokenize.TokenError, csv.Error,
+)  # fmt: skip
+
+# what exceeds these limits is damage, or an attack, rather than data
+MOST_BYTES = 2**32  # of one file, unpacked
+MOST_COLUMNS = 10**5
+LONGEST_LINE = 2**24  # characters
+LONGEST_NAME = 1000  # characters of a client or a class
+LONGEST_NUMBER = 1000  # characters
+DICTIONARY = 2**27  # bytes of memory for the dictionary of xz
+WIDE = 2**28  # bytes of an array of texts that may be mostly padding
+# A compressed file may unpack to so many bytes, or to so many times its size. Text costs more time and memory per byte.
+UNPACKED = {"rt": (2**24, 4), "rb": (2**27, 16)}
+
+PLAIN = re.compile(r"\s*[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?\s*", re.ASCII)
 
 
 @contextmanager
-def opened(path: Path, mode: str, kind: str, **options: Any) -> Iterator[IO[Any]]:
-    """The file, decompressed as its ending says. Damage is a ValueError that names the file and what it should be."""
-    opener = OPENERS.get(path.suffix, open)
+def guarded(path: Path, kind: str) -> Iterator[None]:
+    """Whatever damage raises within is a ValueError that names the file and what it should be."""
     try:
-        with opener(path, mode, **options) as file:
-            yield file
+        yield
     except UnicodeDecodeError as error:
         raise ValueError(f"{path} is no text ({error.reason} at byte {error.start}); give {kind}") from None
-    except (EOFError, OSError, zlib.error, lzma.LZMAError) as error:
-        if isinstance(error, OSError) and error.errno is not None:  # the file cannot be opened: not its content
-            raise
-        raise ValueError(f"{path} is damaged or not compressed as its name says ({error}); fetch it again") from None
+    except MemoryError:
+        raise ValueError(f"{path} needs more memory than there is; split it, or give {kind}") from None
+    except DAMAGE as error:
+        if str(error).startswith((f"{path} ", f"{path}:", f"{path},")):
+            raise  # it says already what is wrong
+        if isinstance(error, FileNotFoundError) or (isinstance(error, OSError) and error.errno is not None):
+            raise  # the file cannot be opened
+        unpacking = isinstance(error, EOFError | OSError | zlib.error | lzma.LZMAError)
+        what = " is damaged or not compressed as its name says" if unpacking else " cannot be read"
+        raise ValueError(f"{path}{what} ({shown(error, 300)}); fetch it again, it should be {kind}") from error
+
+
+@contextmanager
+def opened(
+    path: Path, mode: str, kind: str, *, most: int = MOST_BYTES, encoding: str | None = None, newline: str | None = None
+) -> Iterator[IO[Any]]:
+    """A regular file, decompressed as its ending says, within limits; damage is reported as in `guarded`.
+
+    Arguments:
+        path: the file.
+        mode: "rb" for bytes, "rt" for text.
+        kind: what the file should be, for errors.
+        most: bytes that are read.
+        encoding, newline: of text, as in `open`.
+    """
+    with guarded(path, kind), regular(path, kind) as file:
+        size, opener = os.fstat(file.fileno()).st_size, OPENERS.get(path.suffix)
+        if opener is None:
+            limited: IO[bytes] = file
+            if size > most:
+                raise ValueError(f"{path} has {size} bytes, at most {most} are read; split it, or give {kind}")
+        else:
+            if path.suffix == ".xz":
+                _check_dictionary(file)
+            limited = io.BufferedReader(_Limited(opener(file), path, min(most, unpacked(size, mode))))
+        yield io.TextIOWrapper(limited, encoding=encoding, newline=newline) if mode == "rt" else limited
+
+
+@contextmanager
+def regular(path: Path, kind: str) -> Iterator[IO[bytes]]:
+    """A regular file, opened: pipes could block forever, and devices never end."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise ValueError(f"{path} is no regular file but a folder, a pipe or a device; give {kind}")
+    with open(descriptor, "rb") as file:
+        yield file
+
+
+def unpacked(size: int, mode: str) -> int:
+    """The bytes that a compressed file of this size may unpack to."""
+    least, times = UNPACKED[mode]
+    return max(least, times * size)
+
+
+def lines(file: IO[str], path: Path) -> Iterator[str]:
+    """The lines of a text, none longer than `LONGEST_LINE`."""
+    for line in iter(partial(file.readline, LONGEST_LINE), ""):
+        if len(line) == LONGEST_LINE:
+            raise ValueError(f"{path} has a line of {LONGEST_LINE} characters or more; break it into rows")
+        yield line
 
 
 def csv_rows(file: IO[str], path: Path, delimiter: str = ",") -> Iterator[tuple[int, list[str]]]:
     """The line number and the cells of each row; empty lines are skipped."""
-    rows = csv.reader(file, delimiter=delimiter)
+    rows = csv.reader(lines(file, path), delimiter=delimiter)
     try:
         for cells in rows:
+            if len(cells) > MOST_COLUMNS:
+                raise ValueError(
+                    f"{path}, line {rows.line_num} has {len(cells)} cells, at most {MOST_COLUMNS} are read; "
+                    "leave columns out"
+                )
             if cells:
                 yield rows.line_num, cells
     except csv.Error as error:
@@ -41,16 +134,100 @@ def csv_rows(file: IO[str], path: Path, delimiter: str = ",") -> Iterator[tuple[
 
 
 def number(text: str, path: Path, line: int, name: str, rule: str) -> float:
-    """The finite number that a text writes; anything else is refused with its place and this rule."""
-    try:
-        value = float(text)
-    except ValueError:
-        value = math.nan
+    """The finite number that a text writes in ASCII digits; anything else is refused with its place and this rule."""
+    is_plain = len(text) <= LONGEST_NUMBER and PLAIN.fullmatch(text)
+    value = float(text) if is_plain else math.nan
     if not math.isfinite(value):
-        raise ValueError(f"{path}, line {line}: {name} is {text!r}; {rule}")
+        raise ValueError(f"{path}, line {line}: {shown(name)} is {shown(text)!r}; {rule}")
     return value
+
+
+def numbers(cells: Sequence[str], path: Path, line: int, names: Sequence[str], rule: str) -> list[float]:
+    """The numbers of a row, as `number` reads them one by one."""
+    together = ",".join(cells)
+    # the slow way only for rows that may hold what `float` takes and `number` does not
+    if together.isascii() and "_" not in together and len(together) <= LONGEST_NUMBER * len(cells):
+        try:
+            row = list(map(float, cells))
+        except ValueError:
+            row = [math.nan]
+        if math.isfinite(sum(row)):
+            return row
+    return [number(cell, path, line, name, rule) for cell, name in zip(cells, names, strict=True)]
+
+
+def name_of(text: str, path: Path, line: int, column: str) -> str:
+    """The name of a client or a class; what is too long or holds NUL, which NumPy drops, is refused."""
+    if len(text) > LONGEST_NAME or "\0" in text:
+        raise ValueError(
+            f"{path}, line {line}: {shown(column)} is {shown(text)!r}; it must have at most {LONGEST_NAME} characters, "
+            "and no NUL: shorten it"
+        )
+    return text
+
+
+def check_texts(found: Sequence[str], what: str) -> None:
+    """Refuse texts of which one is so long that an array of them would be mostly padding."""
+    longest = max(map(len, found), default=0)
+    if len(found) * longest * 4 > max(WIDE, 64 * sum(map(len, found))):
+        raise ValueError(
+            f"{what} has {len(found)} texts, the longest of {longest} characters; an array pads them all to that "
+            "length: cut it into pieces"
+        )
+
+
+def whole_numbers(array: np.ndarray, path: Path, name: str, below: int) -> np.ndarray:
+    """Labels or numbers of clients, from 0 to `below` - 1, one per row; others are refused, and none is rounded."""
+    if array.ndim != 1 or array.size == 0 or array.dtype.kind not in "iu":
+        raise ValueError(
+            f"{path}: {name} has shape {array.shape} and dtype {array.dtype}; it must be one whole number per row: "
+            "fetch the file again"
+        )
+    low, high = int(array.min()), int(array.max())
+    if low < 0 or high >= below:
+        wrong = low if low < 0 else high
+        raise ValueError(f"{path}: {name} holds {wrong}; it must be 0 to {below - 1}: fetch the file again")
+    return array
+
+
+def shown(value: object, most: int = 80) -> str:
+    """A value in an error message, cut if it is long."""
+    text = str(value)
+    return text if len(text) <= most else f"{text[:most]}... ({len(text)} characters)"
+
+
+def listed(names: Sequence[str], most: int = 10) -> str:
+    """Names in an error message, the first of them if there are many."""
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return ", ".join(shown(name) for name in names[:most]) + more
 
 
 def missing(package: str) -> ImportError:
     """The error where an optional package is missing."""
     return ImportError(f"this needs {package}, which is not installed; pip install 'fedspam[data]'")
+
+
+class _Limited(io.RawIOBase):
+    """What a decompressor yields, up to so many bytes."""
+
+    def __init__(self, file: IO[bytes], path: Path, most: int) -> None:
+        self._file, self._path, self._most, self._left = file, path, most, most
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        data = self._file.read(len(buffer))
+        self._left -= len(data)
+        if self._left < 0:
+            raise ValueError(
+                f"{self._path} unpacks to more than {self._most} bytes, more than is usual for its size; "
+                "if it is meant to, unpack it first and read the plain file"
+            )
+        buffer[: len(data)] = data
+        return len(data)
+
+
+def _check_dictionary(file: IO[bytes]) -> None:
+    lzma.LZMADecompressor(memlimit=DICTIONARY).decompress(file.read(1024), max_length=1)
+    file.seek(0)

@@ -1,21 +1,18 @@
 """NumPy's .npz archives; nothing in them is ever unpickled."""
 
 import math
-import struct
-import tokenize
+import os
 import zipfile
-import zlib
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import IO
 
 import numpy as np
 
-# what zipfile, zlib and NumPy raise on damaged bytes
-DAMAGE = (
-    ValueError, zipfile.BadZipFile, zlib.error, struct.error, tokenize.TokenError, EOFError, KeyError, SyntaxError,
-    OverflowError, NotImplementedError, RuntimeError, TypeError, OSError,
-)  # fmt: skip
-MOST_BYTES = 2**32  # of one array
+from fedspam.datasets._reading import guarded, listed, regular, shown, unpacked
+
+KINDS = "biufUS"  # plain numbers and text: no objects, dates, records or complex numbers
 
 
 def read_arrays(path: str | Path, names: Sequence[str]) -> Mapping[str, np.ndarray]:
@@ -32,49 +29,63 @@ def read_arrays(path: str | Path, names: Sequence[str]) -> Mapping[str, np.ndarr
     [0, 1]
     """
     path = Path(path)
-    with path.open("rb") as file:
-        single = file.read(len(np.lib.format.MAGIC_PREFIX)) == np.lib.format.MAGIC_PREFIX
+    kind = f"an .npz archive with the arrays {', '.join(names)}"
+    with guarded(path, kind), regular(path, kind) as file:
+        if file.read(len(np.lib.format.MAGIC_PREFIX)) == np.lib.format.MAGIC_PREFIX:
+            raise ValueError(f"{path} is a single array; give {kind}")
+        most = unpacked(os.fstat(file.fileno()).st_size, "rb")
         file.seek(0)
-        if single:
-            raise ValueError(f"{path} is a single array; give an .npz archive with the arrays {', '.join(names)}")
         try:
-            archive = np.load(file, allow_pickle=False)
-        except DAMAGE as error:
+            archive = zipfile.ZipFile(file)
+        except (zipfile.BadZipFile, OSError, ValueError, NotImplementedError) as error:
             raise ValueError(f"{path} is no .npz archive, or a damaged one ({error}); fetch it again") from None
-        assert isinstance(archive, np.lib.npyio.NpzFile)  # a single array was refused above, pickles by NumPy
-        missing = [name for name in names if name not in archive.files]
-        if missing:
-            raise ValueError(
-                f"{path} has no array {missing[0]!r}, it has {', '.join(archive.files) or 'none'}; "
-                "give the archive that this reader was written for"
-            )
-        return {name: _plain(archive, name, path) for name in names}
+        found: dict[str, np.ndarray] = {}
+        members = Counter(name.removesuffix(".npy") for name in archive.namelist())
+        for name in names:
+            if members[name] != 1:
+                often = f"has {members[name]} arrays" if members[name] else "has no array"
+                raise ValueError(
+                    f"{path} {often} {name!r}, it has {listed(list(members)) or 'none'}; "
+                    "give the archive that this reader was written for"
+                )
+            found[name] = _plain(archive, name, path, most - sum(array.nbytes for array in found.values()))
+        return found
 
 
-def _plain(archive: np.lib.npyio.NpzFile, name: str, path: Path) -> np.ndarray:
+def _plain(archive: zipfile.ZipFile, name: str, path: Path, most: int) -> np.ndarray:
+    stored = archive.getinfo(name if name in archive.namelist() else f"{name}.npy")
     try:
-        _check_size(archive, name)
-        array = archive[name]
-    except DAMAGE as error:
-        # Python objects would have to be unpickled, which can run any code
-        raise ValueError(f"{path}: the array {name!r} cannot be read ({error}); store plain numbers or text") from None
-    if np.issubdtype(array.dtype, np.floating) and not np.isfinite(array).all():
+        with archive.open(stored) as file:
+            _check_header(file, stored.file_size, most)
+        with archive.open(stored) as file:
+            array = np.lib.format.read_array(file, allow_pickle=False)
+            if file.read(1):
+                raise ValueError("more bytes follow")
+    except MemoryError:
+        raise
+    except Exception as error:  # zipfile, zlib and NumPy raise a dozen kinds
+        raise ValueError(
+            f"{path}: the array {name!r} cannot be read ({shown(error, 200)}); store plain numbers or text"
+        ) from None
+    if array.dtype.kind == "f" and not np.isfinite(array).all():
         raise ValueError(f"{path}: the array {name!r} holds NaN or infinite values; every number must be finite")
     return array
 
 
-def _check_size(archive: np.lib.npyio.NpzFile, name: str) -> None:
-    """Refuse an array whose header and stored size disagree, before memory is allocated for it."""
-    files = archive.zip
-    assert files is not None  # None only once the archive is closed
-    stored = name if name in files.namelist() else f"{name}.npy"
-    with files.open(stored) as file:
-        version = np.lib.format.read_magic(file)
-        read_header = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
-        shape, _, dtype = read_header(file)
-        stored_bytes = files.getinfo(stored).file_size - file.tell()
-    expected = math.prod(shape) * dtype.itemsize
+def _check_header(file: IO[bytes], size: int, most: int) -> None:
+    """Refuse an array whose header and stored size disagree, or that is too large, before memory is allocated."""
+    version = np.lib.format.read_magic(file)
+    read_header = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+    shape, _, dtype = read_header(file)
     if dtype.hasobject:
         raise ValueError("it holds Python objects")
-    if expected != stored_bytes or stored_bytes > MOST_BYTES:
-        raise ValueError(f"its header says {expected} bytes, {stored_bytes} are stored, at most {MOST_BYTES} are read")
+    if dtype.kind not in KINDS:
+        raise ValueError(f"it holds {dtype}, neither numbers nor text")
+    expected, stored = math.prod(shape) * dtype.itemsize, size - file.tell()
+    if expected != stored:
+        raise ValueError(f"its header says {expected} bytes, {stored} are stored")
+    if expected > most:
+        raise ValueError(
+            f"it has {expected} bytes, of an archive of this size at most {most} are read: store it with np.savez, "
+            "which does not compress"
+        )

@@ -1,5 +1,6 @@
 """Examples by client, concatenated into one array per column: what every reader of federated data returns."""
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -10,6 +11,7 @@ from numpy.typing import ArrayLike
 
 from fedspam._internal import checks
 from fedspam.clients import Loss, Ragged
+from fedspam.datasets._reading import shown
 
 Columns = Mapping[str, np.ndarray]
 
@@ -39,6 +41,7 @@ class FederatedData:
             raise ValueError(
                 f"there are {len(self.clients)} clients and {len(self.sizes)} sizes; give one size per client"
             )
+        _check_names(self.clients)
         rows = int(np.sum(self.sizes))
         for name, column in self.examples.items():
             if len(column) != rows:
@@ -166,23 +169,56 @@ class FederatedData:
         )
 
 
+def _check_names(clients: Sequence[str]) -> None:
+    if len(set(clients)) != len(clients):
+        twice = next(name for name, count in Counter(clients).items() if count > 1)
+        raise ValueError(f"the client {shown(twice)!r} comes twice; join its rows, or rename one of the two")
+    for number, name in enumerate(clients):
+        # NumPy drops NUL at the end of a text, and files cannot hold lone surrogates
+        if not name.strip() or "\0" in name or not _is_unicode(name):
+            raise ValueError(
+                f"client {number} is called {shown(name)!r}; a name must have a visible character, and neither NUL nor "
+                "half of a surrogate pair: name it"
+            )
+
+
+def _group(column: np.ndarray) -> str:
+    return {"b": "booleans", "U": "text", "S": "text"}.get(column.dtype.kind, "numbers")
+
+
+def _is_unicode(text: str) -> bool:
+    return text.isascii() or not any("\ud800" <= sign <= "\udfff" for sign in text)
+
+
 def check_part(client: str, rows: dict[str, np.ndarray], like: dict[str, np.ndarray]) -> None:
     """Check that a client has the columns and row shapes of the first client, and as many rows in every column."""
     if rows.keys() != like.keys():
         raise ValueError(
-            f"client {client!r} has the columns {', '.join(rows)}, the first client has {', '.join(like)}; "
+            f"client {shown(client)!r} has the columns {', '.join(rows)}, the first client has {', '.join(like)}; "
             "every client needs the same"
         )
     sizes = {len(column) if column.ndim else -1 for column in rows.values()}
     if len(sizes) != 1 or sizes == {-1}:
-        raise ValueError(f"client {client!r} has columns of {sorted(sizes)} rows; all of them need the same number")
+        raise ValueError(
+            f"client {shown(client)!r} has columns of {sorted(sizes)} rows; all of them need the same number"
+        )
     for name, column in rows.items():
         if column.dtype == object:
-            raise ValueError(f"client {client!r}: {name!r} holds rows of different lengths; make them equal first")
+            raise ValueError(
+                f"client {shown(client)!r}: {name!r} holds rows of different lengths; make them equal first"
+            )
+        if column.dtype.kind not in "biufUS":
+            raise ValueError(f"client {shown(client)!r}: {name!r} holds {column.dtype}; give plain numbers or text")
+        other = like[name]
+        if column.dtype != other.dtype and column.size and other.size and _group(column) != _group(other):
+            raise ValueError(
+                f"client {shown(client)!r}: {name!r} holds {column.dtype}, that of the first client "
+                f"{like[name].dtype}; give numbers, booleans or text for all"
+            )
         if column.shape[1:] != like[name].shape[1:]:
             raise ValueError(
-                f"client {client!r}: the rows of {name!r} have shape {column.shape[1:]}, those of the first client "
-                f"{like[name].shape[1:]}; they must agree"
+                f"client {shown(client)!r}: the rows of {name!r} have shape {column.shape[1:]}, those of the first "
+                f"client {like[name].shape[1:]}; they must agree"
             )
 
 

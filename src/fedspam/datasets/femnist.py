@@ -1,10 +1,12 @@
 """LEAF's FEMNIST: handwritten digits and letters of 184 writers."""
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 
+from fedspam.datasets._reading import guarded, whole_numbers
 from fedspam.datasets.arrays import read_arrays
 from fedspam.datasets.federated import FederatedData
 from fedspam.datasets.folder import data_path
@@ -30,17 +32,16 @@ def read_femnist(folder: str | Path | None = None) -> Femnist:
     parts = ("train", "test", "unseen")
     names = [f"{column}_{part}" for part in parts for column in ("x", "y", "writer")]
     arrays = read_arrays(path, [*names, "writers"])
-    writers = arrays["writers"]
-    made = []
-    for part in parts:
-        image, label, writer = (arrays[f"{column}_{part}"] for column in ("x", "y", "writer"))
-        if image.shape[1:] != (28, 28) or image.dtype != np.uint8 or label.shape != image.shape[:1]:
-            raise ValueError(f"{path}: x_{part} has shape {image.shape} and dtype {image.dtype}; fetch it again")
-        if writer.shape != label.shape or writer.min() < 0 or writer.max() >= len(writers):
-            raise ValueError(f"{path}: writer_{part} has numbers outside the {len(writers)} writers; fetch it again")
-        if label.min() < 0 or label.max() >= CLASSES:
-            raise ValueError(f"{path}: y_{part} holds {label.max()}; classes are 0 to {CLASSES - 1}: fetch it again")
-        examples = {"features": 255 - image, "label": label.astype(np.int32)}
-        present = np.unique(writer)
-        made.append(FederatedData.by(examples, np.searchsorted(present, writer), [str(writers[i]) for i in present]))
-    return Femnist(*made)
+    with guarded(path, "the archive of FEMNIST"):
+        return Femnist(*(_part(path, part, arrays) for part in parts))
+
+
+def _part(path: Path, part: str, arrays: Mapping[str, np.ndarray]) -> FederatedData:
+    writers, image = arrays["writers"], arrays[f"x_{part}"]
+    label = whole_numbers(arrays[f"y_{part}"], path, f"y_{part}", CLASSES)
+    writer = whole_numbers(arrays[f"writer_{part}"], path, f"writer_{part}", len(writers))
+    if image.shape != (len(label), 28, 28) or image.dtype != np.uint8 or writer.shape != label.shape:
+        raise ValueError(f"{path}: x_{part} has shape {image.shape} and dtype {image.dtype}; fetch it again")
+    examples = {"features": 255 - image, "label": label.astype(np.int32)}
+    present = np.unique(writer)
+    return FederatedData.by(examples, np.searchsorted(present, writer), [str(writers[i]) for i in present])

@@ -6,11 +6,13 @@ from typing import NamedTuple
 import numpy as np
 from jaxtyping import Float, Integer
 
+from fedspam.datasets._reading import guarded, whole_numbers
 from fedspam.datasets.arrays import read_arrays
 from fedspam.datasets.federated import FederatedData
 from fedspam.datasets.folder import data_path
 from fedspam.datasets.partition import by_key
 
+MOST_PERSONS = 1000  # there are 30
 ACTIVITIES = ("walking", "upstairs", "downstairs", "sitting", "standing", "laying")
 
 
@@ -30,9 +32,10 @@ def read_har(folder: str | Path | None = None) -> Activity:
     """
     path = data_path("har/har_features.npz", folder)
     features, labels, person, names = read_arrays(path, ("x", "y", "subject", "feature_names")).values()
-    if features.ndim != 2 or features.shape[1:] != names.shape:
+    if features.ndim != 2 or features.shape[1:] != names.shape or len(set(names.tolist())) != names.size:
         raise ValueError(f"{path}: x has shape {features.shape} and {names.size} feature names; fetch it again")
-    _check_rows(path, len(features), labels, person)
+    with guarded(path, "the features of HAR"):
+        _check_rows(path, features, labels, person)
     return Activity(features.astype(np.float64), labels.astype(int), person.astype(int), tuple(map(str, names)))
 
 
@@ -45,15 +48,16 @@ def read_har_windows(folder: str | Path | None = None) -> FederatedData:
     windows, labels, person, scale = read_arrays(path, ("x", "y", "subject", "scale")).values()
     if windows.ndim != 3 or windows.shape[1:] != (128, 6) or scale.shape != (6,):
         raise ValueError(f"{path}: x has shape {windows.shape} and scale {scale.shape}; fetch it again")
-    _check_rows(path, len(windows), labels, person)
+    with guarded(path, "the windows of HAR"):
+        _check_rows(path, windows, labels, person)
+        features = (windows * scale).astype(np.float32)
     owners, persons = by_key(person)
-    features = (windows * scale).astype(np.float32)
     return FederatedData.by({"features": features, "label": labels.astype(np.int32)}, owners, persons)
 
 
-def _check_rows(path: Path, rows: int, labels: np.ndarray, person: np.ndarray) -> None:
-    for name, array in (("y", labels), ("subject", person)):
-        if array.shape != (rows,) or not np.issubdtype(array.dtype, np.integer):
-            raise ValueError(f"{path}: {name} must be one whole number per row of x; fetch it again")
-    if labels.min() < 0 or labels.max() >= len(ACTIVITIES):
-        raise ValueError(f"{path}: y holds {labels.max()}; activities are 0 to {len(ACTIVITIES) - 1}: fetch it again")
+def _check_rows(path: Path, features: np.ndarray, labels: np.ndarray, person: np.ndarray) -> None:
+    if features.dtype.kind not in "biuf":
+        raise ValueError(f"{path}: x holds {features.dtype}; it must hold numbers: fetch the file again")
+    for name, array, below in (("y", labels, len(ACTIVITIES)), ("subject", person, MOST_PERSONS)):
+        if whole_numbers(array, path, name, below).shape != features.shape[:1]:
+            raise ValueError(f"{path}: {name} has {len(array)} rows and x {len(features)}; fetch it again")

@@ -15,7 +15,9 @@ COLUMNS = (
     "num",
 )  # fmt: skip
 DROPPED = ("slope", "ca", "thal")  # missing in most rows of three of the hospitals
-CATEGORIES = {"cp": (1.0, 2.0, 3.0, 4.0), "restecg": (0.0, 1.0, 2.0)}
+FILE = "the 'processed' file of UCI"
+MOST_BYTES = 2**20  # the largest has 20 kB
+CATEGORIES = {"cp": (1.0, 2.0, 3.0, 4.0), "restecg": (0.0, 1.0, 2.0), "num": (0.0, 1.0, 2.0, 3.0, 4.0)}
 
 
 class Heart(NamedTuple):
@@ -58,7 +60,7 @@ def read_heart(folder: str | Path | None = None) -> Heart:
 
 def _read_hospital(path: Path) -> list[list[float]]:
     rows = []
-    with opened(path, "rt", "the 'processed' file of UCI", encoding="ascii", newline="") as file:
+    with opened(path, "rt", FILE, most=MOST_BYTES, encoding="ascii", newline="") as file:
         for line, cells in csv_rows(file, path):
             if len(cells) != len(COLUMNS):
                 raise ValueError(
@@ -67,6 +69,8 @@ def _read_hospital(path: Path) -> list[list[float]]:
                 )
             named = dict(zip(COLUMNS, cells, strict=True))
             rows.append([_cell(name, text, path, line) for name, text in named.items() if name not in DROPPED])
+        if not rows:
+            raise ValueError(f"{path} holds no patients; give {FILE}")
     return rows
 
 

@@ -5,11 +5,11 @@ from pathlib import Path
 
 import numpy as np
 
-from fedspam.datasets._reading import opened
+from fedspam.datasets._reading import MOST_BYTES, opened, whole_numbers
 
 DTYPES = {0x08: "u1", 0x09: "i1", 0x0B: ">i2", 0x0C: ">i4", 0x0D: ">f4", 0x0E: ">f8"}
-MOST_BYTES = 2**32
 PIECE = 2**24
+MOST_CLASSES = 2**31
 
 
 def read_idx(path: str | Path) -> np.ndarray:
@@ -42,20 +42,22 @@ def read_idx(path: str | Path) -> np.ndarray:
         # one byte more than the header says, to notice a surplus; in pieces, since the header may be wrong
         while len(body) <= expected and (piece := file.read(min(PIECE, expected + 1 - len(body)))):
             body += piece
-    if len(body) != expected:
-        more = "more" if len(body) > expected else len(body)
-        raise ValueError(
-            f"{path}, byte {4 + len(header) + min(len(body), expected)}: shape {tuple(shape)} needs {expected} bytes "
-            f"after the header, there are {more}; fetch it again"
-        )
-    array = np.frombuffer(body, dtype).reshape(shape)
-    return array.astype(dtype.newbyteorder("="))
+        if len(body) != expected:
+            more = "more" if len(body) > expected else len(body)
+            raise ValueError(
+                f"{path}, byte {4 + len(header) + min(len(body), expected)}: shape {tuple(shape)} needs {expected} "
+                f"bytes after the header, there are {more}; fetch it again"
+            )
+        array = np.frombuffer(body, dtype).reshape(shape)
+        if dtype.kind == "f" and not np.isfinite(array).all():
+            raise ValueError(f"{path} holds NaN or infinite values; every number must be finite")
+        return array.astype(dtype.newbyteorder("="), copy=False)
 
 
 def read_labeled(images: str | Path, labels: str | Path) -> dict[str, np.ndarray]:
     """Images and their labels, from two IDX files: ``{"features": [n, rows, columns], "label": [n]}``."""
-    image, label = read_idx(images), read_idx(labels)
-    if label.ndim != 1 or image.shape[:1] != label.shape:
+    image, label = read_idx(images), whole_numbers(read_idx(labels), Path(labels), "it", MOST_CLASSES)
+    if image.shape[:1] != label.shape:
         raise ValueError(
             f"{images} has shape {image.shape} and {labels} {label.shape}; give the images and labels of one set"
         )

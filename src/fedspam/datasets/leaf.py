@@ -4,19 +4,30 @@ Shards are read piece by piece and user by user: memory holds the text of one us
 as Python objects.
 """
 
+import gc
+import itertools
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Any
 
 import numpy as np
 
-from fedspam.datasets._reading import opened
+from fedspam.datasets._reading import check_texts, guarded, opened, shown
 from fedspam.datasets.federated import FederatedData
 
 PIECE = 2**20  # characters read at once
-MOST_OF_A_USER = 2**28  # characters; more is damage rather than data
+MOST_OF_A_USER = 2**25  # characters; more is damage rather than data
+MOST_USERS = 250_000  # of one shard
 COLUMNS = {"x": "features", "y": "label"}  # their names in this library
+KIND = "a shard of LEAF, which is JSON"
+# the types of a column in JSON, and the kinds of the array that may come of it: NumPy would turn [1, "a"] into text
+KINDS = {
+    frozenset(): "f", frozenset({bool}): "b", frozenset({int}): "iu", frozenset({float}): "f",
+    frozenset({int, float}): "f", frozenset({str}): "U",
+}  # fmt: skip
+SPACE = re.compile(r"[ \t\n\r]*")
 ENDINGS = ("*.json", "*.json.gz", "*.json.bz2", "*.json.xz")
 
 
@@ -34,7 +45,9 @@ def read_leaf(path: str | Path) -> FederatedData:
 
     Caldas et al.: LEAF: a benchmark for federated settings, 2018, arXiv:1812.01097.
     """
-    return FederatedData.of(stream_leaf(path))
+    path = Path(path)
+    with guarded(path, KIND):
+        return FederatedData.of(stream_leaf(path))
 
 
 def stream_leaf(path: str | Path) -> Iterator[tuple[str, dict[str, np.ndarray]]]:
@@ -44,7 +57,7 @@ def stream_leaf(path: str | Path) -> Iterator[tuple[str, dict[str, np.ndarray]]]
     if not shards:
         raise FileNotFoundError(f"{path} holds no shard of LEAF; give a folder of {' or '.join(ENDINGS)}, or one file")
     for shard in shards:
-        with opened(shard, "rt", "a shard of LEAF, which is JSON", encoding="utf-8") as file:
+        with opened(shard, "rt", KIND, encoding="utf-8") as file:
             yield from _users(_Text(file, shard))
 
 
@@ -52,46 +65,70 @@ def _users(text: "_Text") -> Iterator[tuple[str, dict[str, np.ndarray]]]:
     header: dict[str, Any] = {}
     sizes: dict[str, int] = {}
     for name in text.members():
-        if name != "user_data":
-            header[name] = text.value()
-            continue
-        for user in text.members():
+        if name in header:
+            raise text.wrong(f"{shown(name)!r} comes twice", "keep one of them")
+        header[name] = None if name == "user_data" else text.value()
+        for user in text.members() if name == "user_data" else ():
             if user in sizes:
-                raise text.wrong(f"the user {user!r} comes twice in one shard", "join the two")
+                raise text.wrong(f"the user {shown(user)!r} comes twice in one shard", "join the two")
+            if len(sizes) == MOST_USERS:
+                raise text.wrong(f"there are more than {MOST_USERS} users", "split them among several shards")
             columns = _columns(text, user, text.value())
             sizes[user] = len(columns["label"])
             yield user, columns
-    if "user_data" not in text.seen:
+    text.expect_end()
+    if "user_data" not in header:
         raise text.wrong("there is no 'user_data'", "give a shard of LEAF: users, num_samples, user_data")
     users, counts = header.get("users"), header.get("num_samples")
-    if users is not None and (not isinstance(users, list) or set(map(str, users)) != sizes.keys()):
+    if users is None:
+        return
+    # a text would be taken for a list of its letters
+    if not isinstance(users, list) or sorted(map(repr, users)) != sorted(map(repr, sizes)):
         raise text.wrong("'users' and 'user_data' name different users", "fetch the shard again")
-    if users is not None and isinstance(counts, list):
-        for user, count in zip(users, counts, strict=False):
-            if sizes[user] != count:
-                raise text.wrong(f"{user!r} has {sizes[user]} examples and num_samples says {count}", "fetch it again")
+    if counts is None:
+        return
+    if not isinstance(counts, list) or len(counts) != len(users):
+        raise text.wrong(f"there are {len(users)} users, and num_samples is no list of as many", "fetch it again")
+    for user, count in zip(users, counts, strict=True):
+        if type(count) is not int or sizes[user] != count:
+            raise text.wrong(
+                f"{shown(user)!r} has {sizes[user]} examples and num_samples says {shown(count)}", "fetch it again"
+            )
 
 
 def _columns(text: "_Text", user: str, data: Any) -> dict[str, np.ndarray]:
     if not isinstance(data, dict) or not {"x", "y"} <= data.keys():
-        raise text.wrong(f"the user {user!r} has no 'x' and 'y'", "give a shard of LEAF")
+        raise text.wrong(f"the user {shown(user)!r} has no 'x' and 'y'", "give a shard of LEAF")
     columns = {}
     for name, column_name in COLUMNS.items():
+        kind, items = _flat(data[name])
+        if kind == {str}:
+            check_texts(items, f"{name} of the user {shown(user)!r}")
         try:
             column = np.asarray(data[name])
-        except ValueError:
+        except (ValueError, OverflowError):  # rows of different lengths
             column = np.empty(0, object)
-        if column.ndim < 1 or column.dtype.kind not in "biufU":
+        if column.ndim < 1 or column.dtype.kind not in KINDS.get(frozenset(kind), ""):
             raise text.wrong(
-                f"{name} of the user {user!r} is no list of numbers or text of one shape", "make its rows equally long"
+                f"{name} of the user {shown(user)!r} is no list of numbers, or of texts, of one shape",
+                "make its rows equally long, of one kind",
             )
         if column.dtype.kind == "f" and not np.isfinite(column).all():
-            raise text.wrong(f"{name} of the user {user!r} holds a number that is not finite", "correct it")
+            raise text.wrong(f"{name} of the user {shown(user)!r} holds a number that is not finite", "correct it")
         columns[column_name] = column
     x, y = (len(column) for column in columns.values())
     if x != y:
-        raise text.wrong(f"the user {user!r} has {x} x and {y} y", "give one y for each x")
+        raise text.wrong(f"the user {shown(user)!r} has {x} x and {y} y", "give one y for each x")
     return columns
+
+
+def _flat(value: Any) -> tuple[set[type], Any]:
+    """The types of the items of nested lists, and these items in one sequence."""
+    kind, items = {type(value)}, [value]
+    while kind == {list}:
+        items = list(itertools.chain.from_iterable(items)) if len(items) != 1 else items[0]
+        kind = set(map(type, items))
+    return kind, items
 
 
 class _Text:
@@ -101,7 +138,6 @@ class _Text:
         self._file, self._path = file, path
         self._buffer, self._at, self._gone = "", 0, 0
         self._decoder = json.JSONDecoder(object_pairs_hook=self._object, parse_constant=self._constant)
-        self.seen: set[str] = set()  # names of the members read so far
 
     def members(self) -> Iterator[str]:
         """The names of an object's members; read the value of each before the next name."""
@@ -112,8 +148,7 @@ class _Text:
         while True:
             name = self.value()
             if not isinstance(name, str):
-                raise self.wrong(f"{name!r} stands where a name is expected", "fetch the file again")
-            self.seen.add(name)
+                raise self.wrong(f"{shown(name)!r} stands where a name is expected", "fetch the file again")
             self._expect(":", "a value")
             yield name
             if self._peek() != ",":
@@ -123,7 +158,9 @@ class _Text:
 
     def value(self) -> Any:
         self._peek()
+        was = gc.isenabled()
         while True:
+            gc.disable()  # JSON has no cycles; to look for them among millions of lists takes most of the time
             try:
                 value, end = self._decoder.raw_decode(self._buffer, self._at)
                 # a number at the end of the buffer may continue in the file
@@ -139,6 +176,17 @@ class _Text:
                         f"{self._path}, character {place}: no JSON ({error.msg}), or the file is cut short; "
                         "fetch it again"
                     ) from None
+            except ValueError as error:
+                if str(error).startswith(str(self._path)):
+                    raise
+                raise self.wrong(f"a number cannot be read ({error})", "correct it") from None
+            finally:
+                if was:
+                    gc.enable()
+
+    def expect_end(self) -> None:
+        if self._peek():
+            raise self.wrong("more follows the end of the object", "give one object per file")
 
     def wrong(self, what: str, remedy: str) -> ValueError:
         return ValueError(f"{self._path}, before character {self._gone + self._at}: {what}; {remedy}")
@@ -155,10 +203,11 @@ class _Text:
 
     def _peek(self) -> str:
         while True:
-            while self._at < len(self._buffer):
-                if not self._buffer[self._at].isspace():
-                    return self._buffer[self._at]
-                self._at += 1
+            space = SPACE.match(self._buffer, self._at)
+            assert space is not None  # it may be empty
+            self._at = space.end()
+            if self._at < len(self._buffer):
+                return self._buffer[self._at]
             if not self._more():
                 return ""
 

@@ -1,5 +1,7 @@
 """LIBSVM's text format: ``label index:value index:value ...``, one example per line, indices from 1."""
 
+import math
+from array import array
 from pathlib import Path
 from typing import IO, NamedTuple
 
@@ -7,12 +9,14 @@ import numpy as np
 from jaxtyping import Float
 
 from fedspam._internal import checks
-from fedspam.datasets._reading import number, opened
+from fedspam.datasets._reading import guarded, lines, number, opened, shown
 
-# what exceeds these limits is more likely damage than data; a short compressed file can hold a long text
+# what exceeds these limits is more likely damage than data
 MOST_FEATURES = 10**6
-MOST_NUMBERS = 2**29
-LONGEST_LINE, MOST_TEXT = 2**24, 2**30
+MOST_BYTES = 2**30
+MOST_NUMBERS = 2**26  # in the dense array, or 4 per value in the file, if that is more
+KIND = "a file in LIBSVM's format"
+LONGEST_INDEX = 20  # digits
 RULE = "it must be a finite number: correct the line"
 
 
@@ -44,7 +48,7 @@ def read_libsvm(path: str | Path, *, features: int | None = None) -> Rows:
     path = Path(path)
     if features is not None:
         checks.whole("features", features, 1)
-    with opened(path, "rt", "a file in LIBSVM's format", encoding="ascii", newline=None) as file:
+    with opened(path, "rt", KIND, most=MOST_BYTES, encoding="ascii", newline=None) as file:
         labels, rows, columns, values = _read_lines(file, path)
     if not labels:
         raise ValueError(f"{path} holds no examples; give a file with at least one line 'label index:value ...'")
@@ -57,48 +61,53 @@ def read_libsvm(path: str | Path, *, features: int | None = None) -> Rows:
     count = features or largest
     if count == 0:
         raise ValueError(f"{path} has no feature in any line; say how many there are with features=...")
-    if count > MOST_FEATURES:
-        raise ValueError(f"{path} has index {count}; rows are kept dense, at most {MOST_FEATURES} features wide")
-    if len(labels) * count > MOST_NUMBERS:
+    most = max(MOST_NUMBERS, 4 * len(values))
+    if count > MOST_FEATURES or len(labels) * count > most:
         raise ValueError(
-            f"{path} has {len(labels)} rows of {count} features; rows are kept dense, at most {MOST_NUMBERS} numbers"
+            f"{path} has {len(labels)} rows of {count} features; rows are kept dense, at most {MOST_FEATURES} features "
+            f"and {most} numbers: leave out rows or features"
         )
-    dense = np.zeros((len(labels), count))
-    dense[rows, np.asarray(columns, int) - 1] = values
-    return Rows(dense, np.asarray(labels))
+    with guarded(path, KIND):
+        dense = np.zeros((len(labels), count))
+        dense[rows, np.asarray(columns) - 1] = values
+        return Rows(dense, np.asarray(labels))
 
 
-def _read_lines(file: IO[str], path: Path) -> tuple[list[float], list[int], list[int], list[float]]:
+def _read_lines(file: IO[str], path: Path) -> tuple["array[float]", "array[int]", "array[int]", "array[float]"]:
     """All labels, and of each value its row, its index and itself."""
-    labels: list[float] = []
-    rows: list[int] = []
-    columns: list[int] = []
-    values: list[float] = []
-    read = 0
-    for at, line in enumerate(iter(lambda: file.readline(LONGEST_LINE), ""), start=1):
-        read += len(line)
-        if len(line) == LONGEST_LINE or read > MOST_TEXT:
-            raise ValueError(
-                f"{path}, line {at}: a line has at most {LONGEST_LINE} characters, a file {MOST_TEXT}; split it"
-            )
+    labels, rows, columns, values = array("d"), array("q"), array("q"), array("d")
+    for at, line in enumerate(lines(file, path), start=1):
         parts = line.split("#", 1)[0].split()
         if not parts:
             continue
         labels.append(number(parts[0], path, at, "the label", RULE))
+        is_plain = "_" not in line  # which `float` would take
         previous = 0
         for part in parts[1:]:
             index, colon, value = part.partition(":")
             if not colon or not (index.isascii() and index.isdigit()):
                 raise ValueError(
-                    f"{path}, line {at}: {part!r} is no index:value; write one such as 3:0.5, with indices from 1"
+                    f"{path}, line {at}: {shown(part)!r} is no index:value; write one such as 3:0.5, with indices "
+                    "from 1"
                 )
-            position = int(index)
+            position = int(index) if len(index) <= LONGEST_INDEX else MOST_FEATURES + 1
+            if position > MOST_FEATURES:
+                raise ValueError(
+                    f"{path}, line {at}: index {shown(index)}; rows are kept dense, at most {MOST_FEATURES} "
+                    "features wide"
+                )
             if position <= previous:
                 rule = "indices begin at 1" if position < 1 else f"it must be above the one before it, {previous}"
                 remedy = "add 1 to every index" if position < 1 else "sort the line and drop repeated indices"
                 raise ValueError(f"{path}, line {at}: index {position} in {part!r}: {rule}; {remedy}")
             rows.append(len(labels) - 1)
             columns.append(position)
-            values.append(number(value, path, at, f"the value of index {position}", RULE))
+            try:
+                found = float(value) if is_plain else math.nan
+            except ValueError:
+                found = math.nan
+            if not math.isfinite(found):
+                found = number(value, path, at, f"the value of index {position}", RULE)
+            values.append(found)
             previous = position
     return labels, rows, columns, values

@@ -14,11 +14,11 @@ import numpy as np
 
 from fedspam._internal import strict
 from fedspam._internal.files import write
-from fedspam.datasets.arrays import DAMAGE
+from fedspam.datasets._reading import DAMAGE, regular, shown
 from fedspam.datasets.federated import FederatedData, check_part
 
 INDEX = "clients.json"
-MOST_INDEX = 2**31  # bytes
+MOST_INDEX = 2**28  # bytes
 
 
 def write_mapped(parts: Iterable[tuple[str, Mapping[str, Any]]], folder: str | Path) -> FederatedData:
@@ -85,17 +85,22 @@ def open_mapped(folder: str | Path) -> FederatedData:
         whole = all(type(size) is int and size >= 0 for size in sizes) and len(set(clients)) == len(sizes)
         if not (whole and all(isinstance(name, str) for name in (*clients, *columns))):
             raise ValueError("clients and sizes do not agree")
+        if len(set(columns)) != len(columns):
+            raise ValueError("a column comes twice")
     except (ValueError, KeyError, TypeError) as error:
         raise ValueError(f"{path} is damaged ({error}); write the folder again") from None
     examples = {}
     for name in columns:
         file = folder / _file(name)
         try:
-            examples[name] = np.load(file, mmap_mode="r", allow_pickle=False)
+            with regular(file, "a column of write_mapped"):
+                examples[name] = np.load(file, mmap_mode="r", allow_pickle=False)
         except FileNotFoundError:
             raise
         except DAMAGE as error:
-            raise ValueError(f"{file} is damaged or cut short ({error}); write the folder again") from None
+            raise ValueError(f"{file} is damaged or cut short ({shown(error)}); write the folder again") from None
+        if examples[name].dtype.kind not in "biuf":
+            raise ValueError(f"{file} holds {examples[name].dtype}, no plain numbers; write the folder again")
         if examples[name].ndim < 1 or len(examples[name]) != sum(sizes):
             raise ValueError(
                 f"{file} has shape {examples[name].shape}, {path} says {sum(sizes)} rows; write the folder again"

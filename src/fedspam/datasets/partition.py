@@ -77,7 +77,15 @@ def by_key(keys: ArrayLike) -> tuple[Owners, list[Any]]:
     >>> by_key(["b", "a", "b"])
     (array([1, 0, 1]), ['a', 'b'])
     """
+    if isinstance(keys, list) and keys and any(isinstance(key, str) for key in keys):
+        if not all(isinstance(key, str) for key in keys):
+            raise ValueError("the keys are partly text; give all as text, or all as numbers")
+        names = sorted(set(keys))  # an array would pad every name to the longest
+        place = {name: number for number, name in enumerate(names)}
+        return np.fromiter(map(place.__getitem__, keys), int, len(keys)), names
     keys = _labels(keys)
+    if keys.dtype.kind not in "biufUS" or (keys.dtype.kind == "f" and np.isnan(keys).any()):
+        raise ValueError(f"the keys have dtype {keys.dtype}, or one is missing; give text or numbers, none of them NaN")
     values, owners = np.unique(keys, return_inverse=True)
     return owners, values.tolist()
 

@@ -1,17 +1,18 @@
 """Shakespeare's plays by speaking role, for predicting the next character."""
 
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-import msgspec
-
-from fedspam._internal import checks
-from fedspam.datasets._reading import opened
+from fedspam._internal import checks, strict
+from fedspam.datasets._reading import guarded, opened
 from fedspam.datasets.federated import FederatedData
 from fedspam.datasets.folder import data_path
 from fedspam.datasets.text import encode, sequences
 
-MOST_TEXT = 2**28
+FILE = "shakespeare/shakespeare_by_role.json"
+MOST_BYTES = 2**26  # the file of the plays has 5 million
+DEPTH = 10
+KIND = "the JSON of speeches by role"
 
 
 class Shakespeare(NamedTuple):
@@ -23,16 +24,13 @@ class Shakespeare(NamedTuple):
 
 def read_roles(folder: str | Path | None = None) -> dict[str, str]:
     """What each of the 1,128 roles of ``shakespeare/shakespeare_by_role.json.gz`` says, speeches joined by newlines."""
-    path = data_path("shakespeare/shakespeare_by_role.json", folder, endings=(".gz", ""))
-    with opened(path, "rb", "the JSON of speeches by role") as file:
-        text = file.read(MOST_TEXT + 1)
-    if len(text) > MOST_TEXT:
-        raise ValueError(f"{path} holds more than {MOST_TEXT} bytes; fetch it again")
-    try:
-        read: Any = msgspec.json.decode(text, type=_Plays)
-    except (msgspec.DecodeError, RecursionError) as error:
-        raise ValueError(f"{path} is no JSON of speeches by role ({error}); fetch it again") from None
-    return {role: "\n".join(speeches) for role, speeches in read.clients.items()}
+    path = data_path(FILE, folder, endings=(".gz", ""))
+    with opened(path, "rb", KIND, most=MOST_BYTES) as file:
+        read = strict.json_object(file.read(), size=MOST_BYTES, depth=DEPTH)
+        roles = read.get("clients")
+        if not isinstance(roles, dict) or not all(map(_is_texts, roles.values())):
+            raise ValueError(f"{path} has no object 'clients' of roles and lists of speeches; give {KIND}")
+    return {role: "\n".join(speeches) for role, speeches in roles.items()}
 
 
 def read_shakespeare(
@@ -51,16 +49,15 @@ def read_shakespeare(
     checks.between("share", share, 0.01, 0.99)
     checks.whole("least", least, 10)
     train, test = [], []
-    for role, text in read_roles(folder).items():
-        if len(text) >= least:
-            codes = encode(text)
-            cut = int(share * len(codes))
-            train.append((role, sequences(codes[:cut], length)))
-            test.append((role, sequences(codes[cut:], length)))
-    return Shakespeare(FederatedData.of(train), FederatedData.of(test))
+    with guarded(data_path(FILE, folder, endings=(".gz", "")), KIND):
+        for role, text in read_roles(folder).items():
+            if len(text) >= least:
+                codes = encode(text)
+                cut = int(share * len(codes))
+                train.append((role, sequences(codes[:cut], length)))
+                test.append((role, sequences(codes[cut:], length)))
+        return Shakespeare(FederatedData.of(train), FederatedData.of(test))
 
 
-class _Plays(msgspec.Struct):
-    """The layout of the file; other members are skipped."""
-
-    clients: dict[str, list[str]]
+def _is_texts(value: object) -> bool:
+    return isinstance(value, list) and all(isinstance(item, str) for item in value)

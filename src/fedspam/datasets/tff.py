@@ -15,14 +15,13 @@ from typing import Any
 import numpy as np
 
 from fedspam._internal import checks
-from fedspam.datasets._reading import missing
+from fedspam.datasets._reading import check_texts, guarded, missing, regular, shown, unpacked
 from fedspam.datasets.federated import FederatedData
 
 NAMES = {"pixels": "features", "image": "features"}  # their names in this library
-MOST_BYTES = 2**32  # of one array
+KIND = "a file of TensorFlow Federated"
 MOST_CHECKED = 2**30  # bytes; the heaps of larger files are not checked
 SIGNATURE, HEAP = b"\x89HDF\r\n\x1a\n", b"GCOL\x01"
-COMPRESSION = 1100  # bytes per compressed byte at most: deflate, the best of the usual filters, reaches 1032
 UNLISTED = (OSError, KeyError, RuntimeError, TypeError, OverflowError, MemoryError)  # a group that cannot be listed
 DAMAGE = (*UNLISTED, ValueError)
 
@@ -40,7 +39,9 @@ def read_tff(
 
     Reddi et al.: Adaptive federated optimization, 2020, arXiv:2003.00295, describes the four data sets.
     """
-    return FederatedData.of(stream_tff(path, features=features, clients=clients))
+    path = Path(path)
+    with guarded(path, KIND):
+        return FederatedData.of(stream_tff(path, features=features, clients=clients))
 
 
 def stream_tff(
@@ -52,10 +53,12 @@ def stream_tff(
     except ImportError:
         raise missing("h5py") from None
     path = Path(path)
-    if not path.is_file():
+    if not path.exists():
         raise FileNotFoundError(f"{path} is no file; give one of TensorFlow Federated, such as fed_emnist_train.h5")
     if isinstance(clients, int):
         checks.whole("clients", clients, 1)
+    with regular(path, KIND) as opened:
+        left = unpacked(os.fstat(opened.fileno()).st_size, "rb")
     _check_heaps(path)
     try:
         file = h5py.File(path, "r")
@@ -71,7 +74,14 @@ def stream_tff(
                 client = _group(h5py, found, name, f"{path}: examples")
                 features = tuple(client) if features is None else tuple(features)
                 where = f"{path}: examples/{name}"
-                yield name, {NAMES.get(part, part): _column(h5py, client, part, where) for part in features}
+                if len({NAMES.get(part, part) for part in features}) != len(features):
+                    raise ValueError(f"{where}: {shown(', '.join(features))} have one name here; choose: features=")
+                columns = {}
+                for part in features:
+                    column = _column(h5py, client, part, where, left)
+                    left -= column.nbytes
+                    columns[NAMES.get(part, part)] = column
+                yield name, columns
     except UNLISTED as error:
         raise ValueError(f"{path} is damaged ({error}); fetch it again") from None
 
@@ -112,7 +122,7 @@ def _group(h5py: Any, parent: Any, name: str, where: str) -> Any:
     return group
 
 
-def _column(h5py: Any, client: Any, feature: str, where: str) -> np.ndarray:
+def _column(h5py: Any, client: Any, feature: str, where: str, left: int) -> np.ndarray:
     if feature not in client:
         raise ValueError(f"{where} has no {feature!r}, it has {', '.join(client) or 'nothing'}; name others: features=")
     try:
@@ -120,10 +130,12 @@ def _column(h5py: Any, client: Any, feature: str, where: str) -> np.ndarray:
         stored: Any = client[feature] if plain else None
         if not isinstance(stored, h5py.Dataset) or stored.external or stored.is_virtual:
             raise ValueError("it is no array stored in this file")
-        # the header may be wrong: an array cannot be larger than the file decompressed
-        most = min(MOST_BYTES, COMPRESSION * os.path.getsize(stored.file.filename))
-        if stored.size is None or stored.ndim < 1 or stored.size * stored.dtype.itemsize > most:
-            raise ValueError(f"shape {stored.shape}: at least one axis and at most {most} bytes are read")
+        # the header may be wrong, and compressed chunks may be far larger than the file
+        if stored.size is None or stored.ndim < 1 or stored.size * stored.dtype.itemsize > left:
+            raise ValueError(
+                f"shape {stored.shape}: at least one axis and at most {max(left, 0)} more bytes are read of a file of "
+                "this size: write it without compression"
+            )
         return _plain(np.asarray(stored[()]))
     except DAMAGE as error:
         raise ValueError(f"{where}/{feature} cannot be read ({error}); fetch the file again") from None
@@ -134,8 +146,7 @@ def _plain(array: np.ndarray) -> np.ndarray:
         text = [item.decode("utf-8") if isinstance(item, bytes) else item for item in array.ravel()]
         if not all(isinstance(item, str) for item in text):
             raise ValueError("it holds neither numbers nor text")
-        if 4 * len(text) * max(map(len, text), default=0) > MOST_BYTES:
-            raise ValueError(f"{len(text)} texts as long as the longest take more than {MOST_BYTES} bytes")
+        check_texts(text, "it")
         return np.asarray(text, dtype=str).reshape(array.shape)
     if array.dtype.kind == "S":
         return np.char.decode(array, "utf-8")

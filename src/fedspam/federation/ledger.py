@@ -15,7 +15,7 @@ from fedspam._internal.trees import Params, Scalar, struct
 from fedspam.clients import Faults, Population
 from fedspam.federation import wire
 from fedspam.federation.codecs import NO_CODECS, Codecs
-from fedspam.federation.protocol import Cohort, Draws, Program, Work, fitted, is_dynamic, terms_of
+from fedspam.federation.protocol import Cohort, Draws, Program, Work, fitted, is_dynamic, terms_of, works_of
 
 # Every message carries the client, the round and the randomness of the work; every reply, the client and the round.
 ASK = {
@@ -97,6 +97,7 @@ class Null:
     ) -> None:
         self.draws = Draws(population)
         self.sample, self.everyone, self.client = self.draws.sample, self.draws.everyone, self.draws.client
+        self.population_size = self.draws.population_size
         self._population = population
         self._faults = faults
         self._per_client = per_client or faults is not None
@@ -193,10 +194,21 @@ def plan(
     state = jax.eval_shape(lambda params: watched(lambda fed: algorithm.init(params, key, fed)), params)
     jax.eval_shape(lambda state: watched(lambda fed: algorithm.round(state, key, fed)), state)
     (start, _, start_roles), (round, branches, roles) = found
-    codecs.check((*start, *round))
     for exchange in (*start, *round):
         _ = exchange.bytes_down, exchange.bytes_up  # priced once, before any round
-    return Plan(start, round, branches, frozenset(start_roles | roles))
+    made = Plan(start, round, branches, frozenset(start_roles | roles))
+    codecs.check_names(made)
+    forgetful = codecs.first_errors(made).keys() - _stateful(algorithm) if codecs.has_feedback else ()
+    for work in sorted(forgetful):
+        raise ValueError(
+            f"error feedback needs clients with a memory, and the work {work} of this method has none; use the codec "
+            "without feedback, or a method such as scaffold"
+        )
+    return made
+
+
+def _stateful(algorithm: Any) -> set[str]:
+    return {name for name, work in works_of(algorithm).items() if terms_of(work).stateful}
 
 
 def _shapes(tree: PyTree) -> PyTree:

@@ -26,10 +26,10 @@ from fedspam.federation.protocol import Cohort, Draws, Program, Replay, Work, an
 class Client:
     """One client at the other end of the wire: its memory, and the fields sent to it earlier in the round."""
 
-    def __init__(self, algorithm: Any, works: Mapping[str, Work], id: int, params: Params) -> None:
+    def __init__(self, works: Mapping[str, Work], id: int, memory: PyTree) -> None:
         self._works = works
         self._id = id
-        self._memory = algorithm.client_state(params)
+        self._memory = memory
         self._held: dict[str, PyTree] = {}
         self._round = -1
 
@@ -50,11 +50,11 @@ class Client:
         return wire.encode({"@client": np.uint32(self._id), "@round": np.uint32(round), **answer})
 
 
-def compiled_works(algorithm: Any, population: Population) -> dict[str, Work]:
+def compiled_works(algorithm: Any, population: Population, codecs: Codecs) -> dict[str, Work]:
     """Each client work as ``(id, key, memory, message) -> (reply, memory)``, compiled once for all clients."""
 
     def compiled(work: Work) -> Work:
-        return jax.jit(lambda id, key, memory, message: answer(population, work, key, id, memory, message))
+        return jax.jit(lambda id, key, memory, message: answer(population, work, key, id, memory, message, codecs))
 
     return {name: compiled(work) for name, work in works_of(algorithm).items()}
 
@@ -84,12 +84,15 @@ class Loopback:
         codecs: Codecs | CodecsLike | None = None,
     ) -> None:
         self._algorithm, self._population, self._params = algorithm, population, params
-        self._plan = ledger.plan(algorithm, params, population, codecs=Codecs.of(codecs))
-        self._works = compiled_works(algorithm, population)
+        coded = Codecs.of(codecs)
+        self._plan = ledger.plan(algorithm, params, population, codecs=coded)
+        self._works = compiled_works(algorithm, population, coded)
+        self._first = coded.memory(algorithm.client_state(params), self._plan)
         self._aggregate = aggregate
         self._order = np.random.default_rng(seed)
         self._draws = Draws(population, replay)
         self.sample, self.everyone, self.client = self._draws.sample, self._draws.everyone, self._draws.client
+        self.population_size = self._draws.population_size
         self._clients: dict[int, Client] = {}
         self.bytes_down = self.bytes_up = 0
         self.accepted = 0
@@ -154,7 +157,7 @@ class Loopback:
 
     def _client(self, id: int) -> Client:
         if id not in self._clients:
-            self._clients[id] = Client(self._algorithm, self._works, id, self._params)
+            self._clients[id] = Client(self._works, id, self._first)
         return self._clients[id]
 
 

@@ -22,7 +22,8 @@ from jaxtyping import Array, Bool, Integer, Key, PyTree, UInt32
 from fedspam._internal import prng, trees
 from fedspam.clients import Ids, Population
 from fedspam.clients.faults import Faults
-from fedspam.federation.codecs.fields import in_order
+from fedspam.federation.codecs.feedback import Remembered
+from fedspam.federation.codecs.fields import NO_CODECS, Codecs, in_order
 
 Work = Callable[..., Any]
 Replay = Mapping[str, Integer[Array, "rounds ..."]]
@@ -120,6 +121,11 @@ class Federation(Protocol):
         """How many replies of the last exchange were accepted: all of them, unless something went wrong."""
         ...
 
+    @property
+    def population_size(self) -> int | None:
+        """How many clients a cohort is drawn from, none of them twice; None if endless, unknown, or with repetition."""
+        ...
+
     def sample(self, key: Key[Array, ""], count: int, role: str = "cohort", times: int = 1) -> Cohort:
         """A fresh cohort, or several independent ones together.
 
@@ -160,6 +166,11 @@ class Draws:
     def __init__(self, population: Population | None, replay: Replay | None = None, round: Any = 0) -> None:
         self._population, self._replay, self.round = population, replay, round
         self.roles: set[str] = set()  # of the draws made so far
+
+    @property
+    def population_size(self) -> int | None:
+        """How many clients a cohort is drawn from, none of them twice; None if endless, unknown, or with repetition."""
+        return None if getattr(self._population, "replace", False) else getattr(self._population, "size", None)
 
     def sample(self, key: Key[Array, ""], count: int, role: str = "cohort", times: int = 1) -> Cohort:
         self.roles.add(role)
@@ -291,13 +302,29 @@ def same_objects(known: list[Any] | None, leaves: list[Any]) -> bool:
 
 
 def answer(
-    population: Population, work: Work, key: Key[Array, ""], id: Any, memory: PyTree, message: Mapping[str, Any]
+    population: Population,
+    work: Work,
+    key: Key[Array, ""],
+    id: Any,
+    memory: PyTree,
+    message: Mapping[str, Any],
+    codecs: Codecs = NO_CODECS,
 ) -> tuple[Any, PyTree]:
     """One client does its work: its reply, and its memory after it."""
-    oracle, own_key = population.client(id), jax.random.fold_in(key, id)
-    if terms_of(work).stateful:
+    return perform(work, population.client(id), jax.random.fold_in(key, id), memory, message, codecs)
+
+
+def perform(
+    work: Work, oracle: Any, own_key: Key[Array, ""], memory: PyTree, message: Mapping[str, Any], codecs: Codecs
+) -> tuple[Any, PyTree]:
+    """The work of a client on its oracle, with its own key; with error feedback, the reply that is to arrive."""
+    if not terms_of(work).stateful:
+        return work(oracle, own_key, **message), memory
+    if not isinstance(memory, Remembered):
         return work(oracle, own_key, memory, **message)
-    return work(oracle, own_key, **message), memory
+    reply, own = work(oracle, own_key, memory.own, **message)
+    reply, errors = codecs.corrected(own_key, work.__name__, reply, memory.errors, message)
+    return reply, Remembered(own, errors)
 
 
 def take_branch(fed: Any, predicate: Any, yes: Callable[[], Any], no: Callable[[], Any]) -> Any:

@@ -96,6 +96,7 @@ class Traced:
     ) -> None:
         draws = Draws(population, replay, round)
         self.sample, self.everyone, self.client = draws.sample, draws.everyone, draws.client
+        self.population_size = draws.population_size
         self._population = population
         self._mesh = mesh
         self._chunk = chunk
@@ -107,7 +108,7 @@ class Traced:
         self._coded: set[str] = set()  # the works whose replies are coded
         self._program = Program()
         self._conditional = False
-        self._undo: list[tuple[Ids, PyTree]] = []  # the memories of a cohort before its exchange
+        self._undo: list[tuple[Ids, PyTree, PyTree]] = []  # the memories of a cohort before and after its exchange
         self._entangled = False  # a branch changed memories: only a copy of all memories can undo it
         self.memory = memory
         self.void: Any = False
@@ -256,7 +257,7 @@ class Traced:
     def _ask(self, work: Work, key: Key[Array, ""], id: UInt32[Array, ""], message: Mapping[str, Any]) -> Any:
         """One client's reply (zeros if it is not accepted), its flags, and its memory after the exchange."""
         before = jax.tree.map(lambda leaf: leaf[id], self.memory) if terms_of(work).stateful else ()
-        reply, memory = answer(self._population, work, key, id, before, message)
+        reply, memory = answer(self._population, work, key, id, before, message, self._codecs)
         if self._codecs.named:
             reply = self._codecs.replied(jax.random.fold_in(key, id), work.__name__, reply, message)
         if self._faults is None:
@@ -350,15 +351,19 @@ class Traced:
             if self._conditional:
                 self._entangled = True
             else:
-                self._undo.append((ids, jax.tree.map(lambda all: all[ids], self.memory)))
+                self._undo.append((ids, jax.tree.map(lambda all: all[ids], self.memory), memory))
             self.memory = jax.tree.map(lambda all, rows: all.at[ids].set(rows), self.memory, memory)
 
     def settled(self, memory: PyTree, void: Any) -> PyTree:
         """The memories after the round, or those before it (`memory`) if the round is void."""
         if self._entangled:
             return trees.where(void, memory, self.memory)
+        if len(self._undo) == 1:
+            # written once, with rows that depend on all that is read: so XLA needs no copy of all memories per round
+            ids, before, after = self._undo[0]
+            return jax.tree.map(lambda all, *rows: all.at[ids].set(jnp.where(void, *rows)), memory, before, after)
         settled = self.memory
-        for ids, before in reversed(self._undo):
+        for ids, before, _ in reversed(self._undo):
             restore = lambda all, rows: all.at[ids].set(jnp.where(void, rows, all[ids]))
             settled = jax.tree.map(restore, settled, before)
         return settled

@@ -46,6 +46,7 @@ class Witness:
     ) -> None:
         draws = Draws(population, replay, round)
         self.sample, self.everyone, self.client = draws.sample, draws.everyone, draws.client
+        self.population_size = draws.population_size
         self._population = population
         self._aggregate = aggregate or Mean()
         self._codecs = codecs
@@ -75,7 +76,7 @@ class Witness:
         @jax.jit
         def one(id: Any, memory: Any, message: Any) -> tuple[Any, Any]:
             before = jax.tree.map(lambda leaf: leaf[id], memory) if stateful else ()
-            reply, memory = answer(self._population, work, key, id, before, message)
+            reply, memory = answer(self._population, work, key, id, before, message, self._codecs)
             return self._codecs.replied(jax.random.fold_in(key, id), work.__name__, reply, message), memory
 
         replies, accepted, found = [], [], []

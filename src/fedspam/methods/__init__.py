@@ -17,12 +17,21 @@ from fedspam.methods._registry import (
     register as register,
 )
 from fedspam.methods._template import Factored as Factored
+from fedspam.methods.adaptive_s_dane import (
+    SearchingDane as SearchingDane,
+    adaptive_acc_s_dane as adaptive_acc_s_dane,
+    adaptive_s_dane as adaptive_s_dane,
+)
 from fedspam.methods.auto import Auto as Auto, auto as auto
 from fedspam.methods.auto_steps import AutoSteps as AutoSteps, auto_steps as auto_steps
 from fedspam.methods.ce_lsgd import bvr_l_sgd as bvr_l_sgd, ce_lsgd as ce_lsgd
 from fedspam.methods.dane import dane as dane, dane_plus as dane_plus, feddane as feddane
+from fedspam.methods.delta_sgd import delta_sgd as delta_sgd
+from fedspam.methods.fedacg import FedACG as FedACG, fedacg as fedacg
 from fedspam.methods.fedavg import fedavg as fedavg
 from fedspam.methods.feddyn import FedDyn as FedDyn, feddyn as feddyn
+from fedspam.methods.fedexp import Extrapolated as Extrapolated, fedexp as fedexp
+from fedspam.methods.fedexprox import fedexprox as fedexprox
 from fedspam.methods.fedopt import (
     FedOpt as FedOpt,
     fedadagrad as fedadagrad,
@@ -32,6 +41,7 @@ from fedspam.methods.fedopt import (
 )
 from fedspam.methods.fedprox import fedprox as fedprox
 from fedspam.methods.fedred import FedRed as FedRed, fedred as fedred
+from fedspam.methods.fedsps import fedsps as fedsps
 from fedspam.methods.mime import Mime as Mime, mime as mime, mime_mvr as mime_mvr
 from fedspam.methods.mime_lite import MimeLite as MimeLite, mime_lite as mime_lite, mime_lite_mvr as mime_lite_mvr
 from fedspam.methods.mvr import mvr as mvr

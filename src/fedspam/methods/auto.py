@@ -26,6 +26,7 @@ class AutoState(NamedTuple):
     x_prev: Params
     g: Params
     k: Any
+    left: Scalar  # of the variance of a cohort's mean: less than 1 if the cohort is much of the population
     error: Scalar  # estimate of |g - grad f(x)|^2
     noise: Scalar  # sigma^2, the spread of the clients' gradients
     trend: Scalar  # expected ratio of the next noise to this one, at most 1
@@ -50,6 +51,7 @@ class AutoStart(NamedTuple):
 
     g: Params
     fresh: SketchMoments
+    sampled: Scalar  # 1 if the client works with minibatches
 
 
 class Difference(NamedTuple):
@@ -59,7 +61,8 @@ class Difference(NamedTuple):
     fresh: SketchMoments  # of grad f_i(x)
     change: SketchMoments  # of grad f_i(x) - grad f_i(x_prev)
     sent: SketchMoments  # of c_i
-    bend: Scalar  # f_i(x) - f_i(x_prev) - <grad f_i(x_prev), x - x_prev>
+    slope: Scalar  # <grad f_i(x_prev), x - x_prev>
+    bend: Scalar  # f_i(x) - f_i(x_prev) - slope
     sampled: Scalar  # 1 if the client works with minibatches
 
 
@@ -97,9 +100,11 @@ class Auto:
     **Step size.** After a step, the next cohort measures how f curved over it: :math:`D_f = f(x_{k+1}) - f(x_k) -
     \langle\nabla f(x_k), x_{k+1} - x_k\rangle`; the movers have sent the same for their own losses. The ratio of
     :math:`\langle g, \Delta\rangle + D_f` to what they promised, :math:`\langle g, \Delta\rangle + D_\xi`, is that of
-    a trust region, free of the noise of g: above `good` the step size grows, below `bad` it shrinks. The first one is
-    :math:`1/\hat\delta` over a tiny step along :math:`-g_0`. Where more than half of :math:`\|g\|^2` is error, only the
-    share :math:`2(1 - \hat e/\|g\|^2)` of the step is taken.
+    a trust region: above `good` the step size grows, below `bad` it shrinks to where the parabola through the step has
+    its minimum. Below `refuse`, if the cohort's own losses have risen too, the step is taken back: clients move from
+    :math:`x_{k-1}` again, with its g. The first step size is :math:`1/\hat\delta` over a tiny step along
+    :math:`-g_0`. Where more than half of :math:`\|g\|^2` is error, only the share :math:`2(1 - \hat e/\|g\|^2)` of the
+    step is taken, at least `least`, and the step size does not grow beyond :math:`1/\hat\delta`.
 
     **Minibatch clients** cannot certify a prox. They take `SampledSteps`. They find the rate themselves, and the server
     passes it on. The correction fades at the reach :math:`\hat\sigma/(4\hat\delta)`: farther from x,
@@ -116,10 +121,14 @@ class Auto:
     movers: str = static(default="average")
     memory: float = 0.2  # of the measured spreads, per round, once the first rounds are over
     good: float = 0.7
+    great: float = 0.9
     bad: float = 0.4
+    refuse: float = -0.5
     speed: float = 4.0  # growth until the first bad step ...
     grow: float = 1.15  # ... and after it
-    shrink: float = 1.5
+    hurry: float = 1.25  # power of the growth after each great step, up to the speed
+    shrink: float = 1.5  # after a bad step, at least
+    least: float = 0.3  # of a step, however much of g is error
     name: str = static(default="auto")
 
     def for_clients(self, population: Population) -> "Auto | AutoSteps":
@@ -130,13 +139,14 @@ class Auto:
         cohort = fed.sample(key, self.cohort_size, role="start")
         reply = fed.mean(cohort, self.begin, x=params, seed=jax.random.key_data(key))
         noise = _spread(reply.fresh, self.cohort_size)
+        left = jnp.where(reply.sampled > 0.5, 1.0, self._left(fed)).astype(noise.dtype)
         zero, tiny = jnp.zeros_like(noise), jnp.finfo(noise.dtype).tiny
         # a tiny step along -g_0, so that the first round sees how the clients' gradients change
         reach = 1e-3 * (1 + trees.norm(params)) / jnp.maximum(trees.norm(reply.g), tiny)
         return AutoState(
             x=trees.axpy(-reach, reply.g, params), x_prev=params, g=reply.g, k=jnp.zeros((), jnp.int32),
-            error=noise / self.cohort_size, noise=noise, trend=zero + 1, similarity=zero, step_size=zero,
-            growth=zero + self.speed, slope=zero, promise=zero, rate=zero + 1, share=zero + 1,
+            left=left, error=left * noise / self.cohort_size, noise=noise, trend=zero + 1, similarity=zero,
+            step_size=zero, growth=zero + self.speed, slope=zero, promise=zero, rate=zero + 1, share=zero + 1,
         )  # fmt: skip
 
     def round(self, state: AutoState, key: Key[Array, ""], fed: Federation) -> tuple[AutoState, AutoInfo]:
@@ -150,33 +160,44 @@ class Auto:
         )
         g = trees.axpy(1 - p, state.g, reply.c)
 
-        error, noise, similarity = self._spreads(state, reply, p, length)
-        gamma, growth, share, ratio = self._pace(state, reply, g, error, similarity)
+        spreads = self._spreads(state, reply, p, length)
+        gamma, growth, share, ratio, back = self._pace(state, reply, p, g, spreads)
+        # where f has risen the step is taken back: what was measured there says little about x_prev
+        g, base = trees.where(back, (state.g, state.x_prev), (g, state.x))
+        error, noise, similarity = trees.where(back, (state.error, state.noise, state.similarity), spreads)
         rate = self._rate(state, reply, g, length)
         reach = jnp.sqrt(noise / _above(similarity)) / 4
 
         movers = cohort if self.movers == "average" else cohort.one(key)
-        move = fed.mean(movers, self.prox, x=state.x, g=g, step_size=gamma, rate=rate, reach=reach)
+        move = fed.mean(
+            movers, self.prox, x=state.x, x_prev=state.x_prev, back=back, g=g, step_size=gamma, rate=rate, reach=reach
+        )
         used = jnp.where(self._sampled(reply), gamma, move.certificate.step_size)
-        step = trees.subtract(move.x, state.x)
-        x = trees.where(share < 1, trees.axpy(share, step, state.x), move.x)
+        step = trees.subtract(move.x, base)
+        x = trees.where(share < 1, trees.axpy(share, step, base), move.x)
         slope = trees.dot(g, step)
+        fall = jnp.clip(noise / _above(state.noise), 0.1, 1) ** min(1, (count - 1) / 3)
         new = AutoState(
-            x=x, x_prev=state.x, g=g, k=state.k + 1, error=error, noise=noise,
-            trend=jnp.clip(noise / _above(state.noise), 0.1, 1) ** min(1, (count - 1) / 3),
+            x=x, x_prev=base, g=g, k=state.k + 1, left=state.left, error=error, noise=noise,
+            trend=jnp.where(back, state.trend, fall),
             similarity=similarity, step_size=used, growth=growth, slope=share * slope,
             promise=share * slope + share**2 * (move.promise - slope), rate=jnp.exp(move.rate), share=share,
         )  # fmt: skip
         gradients = 2 * count + movers.size * move.certificate.gradients
         return new, AutoInfo(used, p, error, noise, similarity, ratio, move.certificate, gradients)
 
+    def _left(self, fed: Federation) -> float:
+        """The share of the variance that is left where no client is drawn twice: none if the cohort is everyone."""
+        size = fed.population_size
+        return 1.0 if size is None else (size - self.cohort_size) / max(1, size - 1)
+
     def _fresh_weight(self, state: AutoState, length: Scalar) -> Scalar:
         """The Kalman gain; where the noise falls from round to round, it is expected to go on falling.
 
         Of two or three clients the spread also falls by chance: less of the last fall is expected again.
         """
-        predicted = state.error + state.similarity * length / self.cohort_size
-        fresh = state.trend * state.noise / self.cohort_size
+        predicted = state.error + state.left * state.similarity * length / self.cohort_size
+        fresh = state.left * state.trend * state.noise / self.cohort_size
         tiny = jnp.finfo(fresh.dtype).tiny
         return jnp.clip((predicted + tiny) / (predicted + fresh + tiny), 1e-3, 1.0)
 
@@ -188,29 +209,40 @@ class Auto:
         noise = jnp.where(first, 0.5, memory) * state.noise
         noise += jnp.where(first, 0.5, 1 - memory) * _spread(reply.fresh, count)
         similarity = keep * state.similarity + (1 - keep) * _spread(reply.change, count) / _above(length)
-        error = (1 - p) ** 2 * state.error + _spread(reply.sent, count) / count
+        error = (1 - p) ** 2 * state.error + state.left * _spread(reply.sent, count) / count
         return error, noise, similarity
 
     def _pace(
-        self, state: AutoState, reply: Difference, g: Params, error: Scalar, similarity: Scalar
+        self, state: AutoState, reply: Difference, p: Scalar, g: Params, spreads: tuple[Scalar, ...]
     ) -> tuple[Scalar, ...]:
-        """The trust region's step size and its growth, the share of the step that is taken, and the ratio."""
+        """The step size and its growth, the share of the step that is taken, the ratio, and whether to go back."""
+        error, _, similarity = spreads
         first, sampled = state.k == 0, self._sampled(reply)
-        change = state.slope + reply.bend  # of f over the last step, were its gradient g
+        # the slope of f along the last step: the filter's, corrected by the cohort's as far as it corrects g
+        slope = jnp.where(sampled, state.slope, state.slope + p * (reply.slope - state.slope))
+        change = slope + reply.bend  # of f over the last step
         tiny = jnp.finfo(change.dtype).tiny
         ratio = jnp.where(first, 1.0, change / jnp.where(state.promise < 0, state.promise, -tiny))
         bad = ~(ratio >= self.bad)  # also where no decrease was promised, or the ratio is not a number
-        growth = jnp.where(bad, jnp.minimum(state.growth, self.grow), state.growth)
-        # follow only the part of g that is no error; up to half may be error, since errors are overestimated
-        worth = jnp.clip(2 - 2 * error / _above(trees.squared_norm(g)), 0.05, 1.0)
-        larger = (ratio >= self.good) & (worth == 1)
-        gamma = state.step_size * jnp.where(bad, 1 / self.shrink, jnp.where(larger, growth, 1.0))
-        gamma = jnp.where(first, 1 / jnp.sqrt(_above(similarity)), gamma)
+        faster = jnp.where(ratio >= self.great, jnp.minimum(state.growth**self.hurry, self.speed), state.growth)
+        growth = jnp.where(bad, self.grow, faster)
+        # up to half of g may be error, since errors are overestimated; where it is more, take less of the step
+        worth = jnp.clip(2 - 2 * error / _above(trees.squared_norm(g)), self.least, 1.0)
+        # the parabola through the step has its minimum at this share of it
+        valley = jnp.where(reply.bend > 0, -slope / _above(2 * reply.bend), 1.0)
+        shorter = jnp.clip(valley, 1 / 64, 1 / self.shrink)
+        gamma = state.step_size * jnp.where(bad, shorter, jnp.where(ratio >= self.good, growth, 1.0))
+        # of an error one learns nothing about larger step sizes than the safe one, 1 / delta
+        safe = 1 / jnp.sqrt(_above(similarity))
+        gamma = jnp.where(worth < 1, jnp.minimum(gamma, jnp.maximum(state.step_size, safe)), gamma)
+        gamma = jnp.where(first, safe, gamma)
         gamma = jnp.minimum(gamma, jnp.finfo(gamma.dtype).max ** 0.5)  # good steps in a row must not end in infinity
+        # both by the filter's slope, and by what the cohort sees: one client of it may be steep by chance
+        back = ~first & ~(ratio >= self.refuse) & ~(reply.slope + reply.bend <= 0) & ~sampled
         gamma = jnp.where(sampled & ~first, state.step_size, gamma)  # minibatch clients do not use the step size
         rose = sampled & ~first & ~(change <= 0.5 * jnp.abs(state.promise))
         share = jnp.where(sampled, jnp.where(rose, 0.5 * state.share, jnp.minimum(1.0, 1.2 * state.share)), worth)
-        return gamma, growth, share, ratio
+        return gamma, growth, share, ratio, back
 
     def _rate(self, state: AutoState, reply: Difference, g: Params, length: Scalar) -> Scalar:
         """The rate of the movers' minibatch steps: the last one, at first from the curvature along the tiny step."""
@@ -223,7 +255,8 @@ class Auto:
     @on_client
     def begin(self, oracle: Oracle, key: Key[Array, ""], *, x: Params, seed: UInt32[Array, " 2"]) -> AutoStart:
         g = jax.grad(_whole(oracle))(x, key)
-        return AutoStart(g, _moments(_sketch(g, seed)))
+        moments = _moments(_sketch(g, seed))
+        return AutoStart(g, moments, jnp.asarray(_samples(oracle), moments.first.dtype))
 
     @on_client
     def difference(
@@ -240,23 +273,40 @@ class Auto:
         (value, a), (value_prev, b) = both(x, key), both(x_prev, key)
         sketch_a, sketch_b = _sketch(a, seed), _sketch(b, seed)
         step = trees.subtract(x, x_prev)
-        bend = value - value_prev - trees.dot(b, step)
+        slope = trees.dot(b, step)
+        bend = value - value_prev - slope
         # where rounding of the losses could hide the difference, take it from the gradients
         doubt = jnp.finfo(bend.dtype).eps ** (2 / 3) * (jnp.abs(value) + jnp.abs(value_prev))
         bend = jnp.where(jnp.abs(bend) < doubt, 0.5 * trees.dot(trees.subtract(a, b), step), bend)
+        # a client without a finite loss or gradient at x says so by an enormous bend: the step is then taken back
+        lost = ~(jnp.isfinite(bend) & jnp.isfinite(trees.squared_norm(a)))
+        bend = jnp.where(lost, jnp.finfo(bend.dtype).max ** 0.4, bend)
+        a, sketch_a = trees.where(lost, (b, sketch_b), (a, sketch_a))
         return Difference(
             c=trees.axpy(fresh_weight - 1, b, a),
             fresh=_moments(sketch_a),
             change=_moments(sketch_a - sketch_b),
             sent=_moments(sketch_a + (fresh_weight - 1) * sketch_b),
+            slope=slope,
             bend=bend,
             sampled=jnp.asarray(_samples(oracle), bend.dtype),
         )
 
     @on_client
     def prox(
-        self, oracle: Oracle, key: Key[Array, ""], *, x: Params, g: Params, step_size: Any, rate: Any, reach: Any
+        self,
+        oracle: Oracle,
+        key: Key[Array, ""],
+        *,
+        x: Params,
+        x_prev: Params,
+        back: Any,
+        g: Params,
+        step_size: Any,
+        rate: Any,
+        reach: Any,
     ) -> AutoMove:
+        x = trees.where(back, x_prev, x)
         if not _samples(oracle):
             y, certificate = self.solver(oracle, key, x=x, g=g, step_size=step_size)
             return AutoMove(

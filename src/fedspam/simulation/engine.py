@@ -16,7 +16,7 @@ from jaxtyping import PyTree
 from fedspam._internal import trees
 from fedspam._internal.trees import Params, static, struct
 from fedspam.clients import Population
-from fedspam.federation import Contacts
+from fedspam.federation import Contacts, ledger
 from fedspam.federation.codecs import NO_CODECS, Codecs
 from fedspam.federation.traced import AXIS, Traced
 
@@ -94,6 +94,8 @@ def begin(
 ) -> tuple[Carry, Any]:
     """The carry of the first round, and whether the start is void."""
     memory = algorithm.client_state(params)
+    if conditions.codecs.has_feedback:
+        memory = conditions.codecs.memory(memory, ledger.plan(algorithm, params, population, codecs=conditions.codecs))
     if jax.tree.leaves(memory):
         if population.size is None:
             raise ValueError(

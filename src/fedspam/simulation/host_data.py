@@ -145,6 +145,10 @@ class Window:
     def size(self) -> int:
         return self.stored.size
 
+    @property
+    def replace(self) -> bool:
+        return self.stored.replace
+
     def sample(self, key: Key[Array, ""], count: int) -> Ids:
         return self.stored.sample(key, count)
 

@@ -353,6 +353,13 @@ def _columns(frame: files.Frame) -> tuple[dict[str, np.ndarray], dict[str, np.nd
         {name.removeprefix(kind): column for name, column in frame.arrays.items() if name.startswith(kind)}
         for kind in kinds
     )
+    for table in (rows, probes):
+        shapes = {column.shape for column in table.values()}
+        if len(shapes) > 1 or any(len(shape) != 1 for shape in shapes):
+            raise DamagedError(
+                f"the rows before round {_round(frame.facts)} have columns of shapes {sorted(shapes)}; it must be one "
+                "value per round. The file rows.bin was not written by fedspam: start in another folder"
+            )
     return rows, probes
 
 

@@ -74,7 +74,7 @@ def simulate(
     replay: Replay | None = None,
     quorum: float = 0.0,
     aggregate: Rule | None = None,
-    codecs: CodecsLike | None = None,
+    codecs: Codecs | CodecsLike | None = None,
     per_client: bool = False,
     chunk: int | Literal["fit"] | None = None,
     devices: Sequence[jax.Device] | None = None,  # pyright: ignore[reportInvalidTypeForm]
@@ -252,11 +252,21 @@ def _recorded(record: Sequence[str] | None) -> tuple[str, ...] | None:
 
 
 def restore(
-    algorithm: "Algorithm[Any]", population: Population, params: Params, folder: str | Path, *, best: bool = False
+    algorithm: "Algorithm[Any]",
+    population: Population,
+    params: Params,
+    folder: str | Path,
+    *,
+    best: bool = False,
+    codecs: Codecs | CodecsLike | None = None,
 ) -> tuple[Params, int]:
-    """The last parameters in a run folder, or the best ones, and the number of rounds that led to them."""
+    """The last parameters in a run folder, or the best ones, and the number of rounds that led to them.
+
+    The codecs matter only where clients remember errors (`Feedback`).
+    """
     algorithm = fitted(algorithm, population)
-    blank = lambda: engine.begin(algorithm, population, params, jax.random.key(0), Conditions(), Layout())[0]
+    around = Conditions(codecs=Codecs.of(codecs))
+    blank = lambda: engine.begin(algorithm, population, params, jax.random.key(0), around, Layout())[0]
     carry, done = records.Store(folder).peek(jax.eval_shape(blank), best)
     return engine.finish(algorithm, carry), done
 

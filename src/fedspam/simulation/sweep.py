@@ -37,7 +37,7 @@ def simulate_many(
     faults: Faults | None = None,
     quorum: float = 0.0,
     aggregate: Rule | None = None,
-    codecs: CodecsLike | None = None,
+    codecs: Codecs | CodecsLike | None = None,
     side_by_side: bool | None = None,
 ) -> Run:
     """Run every method with every key in one compiled call. Arrays of the result lead with (algorithms, keys).

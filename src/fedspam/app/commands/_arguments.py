@@ -2,6 +2,7 @@
 
 import argparse
 import math
+import os
 import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -14,6 +15,8 @@ EXIT_CODES = (
     "exit codes: 0 done, 1 something failed or does not hold, 2 wrong arguments or configuration, 130 interrupted"
 )
 
+LONGEST_PART = 255  # bytes, as file systems have it
+MOST_SEEDS = 10_000
 UNKNOWN = re.compile(r"unrecognized arguments: (\S+)")
 CHOICE = re.compile(r"invalid choice: '(.*?)' \(choose from (.*)\)")
 DOTTED = re.compile(r"--([a-z]+\.[\w.]+)(?:=(.*))?", re.DOTALL)
@@ -51,7 +54,7 @@ def add_command(commands: "argparse._SubParsersAction[Parser]", module: ModuleTy
 def add_output(command: argparse.ArgumentParser) -> None:
     """Add the arguments of a command that writes its results to a folder."""
     default = f"runs/{command.prog.split()[-1]}-<date-time>"
-    command.add_argument("--out", type=Path, metavar="FOLDER", help=f"the folder of the results ({default})")
+    command.add_argument("--out", type=file_path, metavar="FOLDER", help=f"the folder of the results ({default})")
     command.add_argument("--quiet", action="store_true", help="print only the folder")
 
 
@@ -68,7 +71,7 @@ def add_configuration(command: argparse.ArgumentParser) -> None:
 
 def add_data(command: argparse.ArgumentParser) -> None:
     """Add the argument of a command that reads data sets by name."""
-    command.add_argument("--data", type=Path, metavar="FOLDER", help="the data sets ($FEDSPAM_DATA, else ./data)")
+    command.add_argument("--data", type=file_path, metavar="FOLDER", help="the data sets ($FEDSPAM_DATA, else ./data)")
 
 
 def options(parser: argparse.ArgumentParser) -> list[str]:
@@ -121,7 +124,18 @@ def listed(kind: Callable[[str], object]) -> Callable[[str], list[object]]:
     return parse
 
 
-def whole(least: int, most: int | None = None) -> Callable[[str], int]:
+def file_path(text: str) -> Path:
+    """The type of an argument that is a file or a folder."""
+    longest = max((len(os.fsencode(part)) for part in Path(text).parts), default=0)
+    if not text or "\0" in text or longest > LONGEST_PART:
+        shown = text if len(text) <= 50 else f"{text[:50]}..."
+        raise argparse.ArgumentTypeError(
+            f"{shown!r} must be a path: not empty, without NUL, and no part longer than {LONGEST_PART} bytes"
+        )
+    return Path(text)
+
+
+def whole(least: int, most: int = 2**31 - 1) -> Callable[[str], int]:
     """The type of an argument that is a whole number between two limits."""
 
     def parse(text: str) -> int:
@@ -129,9 +143,9 @@ def whole(least: int, most: int | None = None) -> Callable[[str], int]:
             value = int(text)
         except ValueError:
             value = least - 1
-        if value < least or (most is not None and value > most):
-            limit = f"of at least {least}" if most is None else f"from {least} to {most}"
-            raise argparse.ArgumentTypeError(f"{text!r} must be a whole number {limit}")
+        if not least <= value <= most:
+            shown = text if len(text) <= 50 else f"{text[:50]}..."
+            raise argparse.ArgumentTypeError(f"{shown!r} must be a whole number from {least} to {most}")
         return value
 
     return parse

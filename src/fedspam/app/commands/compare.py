@@ -21,7 +21,7 @@ examples:
 import argparse
 
 from fedspam.app import UsageError
-from fedspam.app.commands._arguments import add_configuration, add_data, add_output, listed, whole
+from fedspam.app.commands._arguments import MOST_SEEDS, add_configuration, add_data, add_output, listed, whole
 
 
 def add(command: argparse.ArgumentParser) -> None:
@@ -34,7 +34,9 @@ def add(command: argparse.ArgumentParser) -> None:
         help="keys of `fedspam methods`, or all (default: ten methods)",
     )
     command.add_argument("--sweep", action="store_true", help="the sweep over delta/L instead of one problem")
-    command.add_argument("--seeds", type=whole(1), metavar="N", help="number of seeds (5; sweep: 10; FILE: 3)")
+    command.add_argument(
+        "--seeds", type=whole(1, MOST_SEEDS), metavar="N", help="number of seeds (5; sweep: 10; FILE: 3)"
+    )
     command.add_argument("--seed", type=whole(0), metavar="S", help="the first seed (0)")
     command.add_argument("--rounds", type=whole(1), metavar="N", help="rounds per run (by problem)")
     command.add_argument("--cohort", type=whole(1), metavar="B", help="clients per round (by problem)")

@@ -12,14 +12,14 @@ exit codes: 0 done, 1 the folder exists or cannot be written, 2 wrong arguments
 
 import argparse
 import sys
-from pathlib import Path
 
 from fedspam.app import UsageError
+from fedspam.app.commands._arguments import file_path
 
 
 def add(command: argparse.ArgumentParser) -> None:
     command.add_argument(
-        "folder", type=Path, metavar="FOLDER", help="the folder to create; its last part names the project"
+        "folder", type=file_path, metavar="FOLDER", help="the folder to create; its last part names the project"
     )
 
 

@@ -16,12 +16,14 @@ import sys
 from pathlib import Path
 
 from fedspam.app import UsageError
-from fedspam.app.commands._arguments import listed
+from fedspam.app.commands._arguments import file_path, listed
 
 
 def add(command: argparse.ArgumentParser) -> None:
-    command.add_argument("folders", nargs="+", type=Path, metavar="RUN_FOLDER", help="the folder of a run")
-    command.add_argument("--out", type=Path, default=Path("report.html"), metavar="FILE", help="the page (report.html)")
+    command.add_argument("folders", nargs="+", type=file_path, metavar="RUN_FOLDER", help="the folder of a run")
+    command.add_argument(
+        "--out", type=file_path, default=Path("report.html"), metavar="FILE", help="the page (report.html)"
+    )
     command.add_argument("--title", metavar="TEXT", help="the title of the page (the name of the run)")
     command.add_argument(
         "--targets", type=listed(float), default=[], metavar="X,Y,...", help="values to reach, for the table"
@@ -31,9 +33,9 @@ def add(command: argparse.ArgumentParser) -> None:
         metavar="delta=D,gap=F,...",
         help="draw the bound of the theory over the curves; also sigma, error, cohort, unit, metric (gradient)",
     )
-    command.add_argument("--figures", type=Path, metavar="FOLDER", help="also write the figures, as PNG and PDF")
-    command.add_argument("--csv", type=Path, metavar="FILE", help="also write all points of all curves, as CSV")
-    command.add_argument("--parquet", type=Path, metavar="FILE", help="the same as Parquet (needs pyarrow)")
+    command.add_argument("--figures", type=file_path, metavar="FOLDER", help="also write the figures, as PNG and PDF")
+    command.add_argument("--csv", type=file_path, metavar="FILE", help="also write all points of all curves, as CSV")
+    command.add_argument("--parquet", type=file_path, metavar="FILE", help="the same as Parquet (needs pyarrow)")
     command.add_argument("--quiet", action="store_true", help="print nothing")
 
 

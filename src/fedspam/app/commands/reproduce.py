@@ -14,11 +14,13 @@ exit codes: 0 every sentence holds, 1 one does not or the run failed, 2 wrong ar
 
 import argparse
 
-from fedspam.app.commands._arguments import add_output, whole
+from fedspam.app.commands._arguments import MOST_SEEDS, add_output, whole
 
 
 def add(command: argparse.ArgumentParser) -> None:
-    command.add_argument("--seeds", type=whole(1), default=20, metavar="N", help="number of seeds to average over (20)")
+    command.add_argument(
+        "--seeds", type=whole(1, MOST_SEEDS), default=20, metavar="N", help="number of seeds to average over (20)"
+    )
     command.add_argument(
         "--rounds", type=whole(8), default=400, metavar="N", help="rounds; the right panel has 2N (400)"
     )

@@ -17,13 +17,12 @@ exit codes: 0 done, 1 stopped or failed, 2 wrong arguments or configuration, 130
 
 import argparse
 import sys
-from pathlib import Path
 
-from fedspam.app.commands._arguments import setting
+from fedspam.app.commands._arguments import file_path, setting
 
 
 def add(command: argparse.ArgumentParser) -> None:
-    command.add_argument("file", nargs="?", type=Path, metavar="FILE", help="the configuration, a TOML file")
+    command.add_argument("file", nargs="?", type=file_path, metavar="FILE", help="the configuration, a TOML file")
     command.add_argument(
         "--set", dest="settings", action="append", type=setting, default=[], metavar="SECTION.KEY=VALUE",
         help="a setting; the same as --SECTION.KEY VALUE",
@@ -38,7 +37,7 @@ def add(command: argparse.ArgumentParser) -> None:
     ):
         named = lambda text, name=name: (name, text)
         command.add_argument(flag, dest="settings", action="append", type=named, metavar=metavar, help=words)
-    command.add_argument("--out", type=Path, metavar="FOLDER", help="the run folder (runs/<file>-<date-time>)")
+    command.add_argument("--out", type=file_path, metavar="FOLDER", help="the run folder (runs/<file>-<date-time>)")
     command.add_argument("--resume", action="store_true", help="continue the run of --out, or start it")
     command.add_argument("--quiet", action="store_true", help="print only the folder, and no progress bar")
     command.add_argument("--json", action="store_true", help="print only the summary, as one JSON object")

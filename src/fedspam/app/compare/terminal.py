@@ -52,12 +52,12 @@ def show(
             if diverged:
                 lines.append(f"settings that diverged, of {plan.budget} each: {', '.join(diverged)}")
     if quiet:
-        console.print(str(folder), highlight=False, soft_wrap=True)
+        console.print(str(folder), highlight=False, markup=False, soft_wrap=True)
         return 0
     for line in lines:
         console.print(line, highlight=False)
     names = ", ".join(sorted(path.name for path in folder.iterdir() if not path.name.startswith(".")))
-    console.print(f"{folder}: {names}", highlight=False, soft_wrap=True)
+    console.print(f"{folder}: {names}", highlight=False, markup=False, soft_wrap=True)
     return 0
 
 

@@ -19,11 +19,12 @@ from fedspam.app.config.type_text import choices, rule
 
 SIZE = strict.MIB  # the longest file that is read
 MOST = 6  # findings that one error lists
-SECTIONS = ("data", "clients", "model", "algorithm", "prox", "run", "evaluate", "track")
+SECTIONS = ("data", "clients", "model", "algorithm", "prox", "run", "codecs", "evaluate", "track")
 SHORT = ("data", "model", "algorithm", "prox")  # sections that may be given as one word, their name
 PLAIN: Mapping[str, type[Struct]] = {
     "clients": schema.Clients,
     "run": schema.RunSection,
+    "codecs": schema.CodecsSection,
     "evaluate": schema.Evaluate,
     "track": schema.Track,
 }
@@ -155,7 +156,7 @@ def _conflicts(config: Config) -> Iterable[str]:
 
 def _section(section: str, tree: Mapping[str, Any], texts: Mapping[str, str]) -> Any:
     if section not in tree:
-        if section in ("model", "prox"):
+        if section in ("model", "prox", "codecs"):
             return None
         if section in PLAIN:
             return PLAIN[section]()

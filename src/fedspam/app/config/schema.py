@@ -244,7 +244,7 @@ class LeafCnn(Struct, frozen=True, kw_only=True, tag_field="name", tag="leaf_cnn
 MODELS: Mapping[str, type[Struct]] = _by_name(Logistic, Softmax, LinearSection, Mlp, FemnistCnn, LeafCnn)
 
 
-# --- [run], [evaluate], [track] --------------------------------------------------------------------------------------
+# --- [run], [codecs], [evaluate], [track] ----------------------------------------------------------------------------
 
 
 class RunSection(Struct, frozen=True, kw_only=True):
@@ -261,6 +261,16 @@ class RunSection(Struct, frozen=True, kw_only=True):
     growth: Annotated[
         NotNegative, _about("stop when the gradient norm has grown by this factor since the start; 0 never stops")
     ] = 1e6
+
+
+class CodecsSection(Struct, frozen=True, kw_only=True):
+    """How messages and replies are compressed, each by a text such as quantize-4, natural, topk-0.1 or float16."""
+
+    up: Annotated[Text | None, _about("codec of all replies")] = None
+    down: Annotated[Text | None, _about("codec of all messages")] = None
+    fields: Annotated[
+        dict[str, Text] | None, _about("codecs by field of a message, part of a reply or work; 'none' for none")
+    ] = None
 
 
 class Evaluate(Struct, frozen=True, kw_only=True):
@@ -303,5 +313,6 @@ class Config(Struct, frozen=True, kw_only=True):
     algorithm: Struct
     prox: Struct | None
     run: RunSection
+    codecs: CodecsSection | None
     evaluate: Evaluate
     track: Track

@@ -49,6 +49,8 @@ def _one(info: Any) -> str:
         return _either([repr(value) for value in info.values])
     if isinstance(info, inspect.ListType):
         return f"a list, each item {_described(info.item_type)}"
+    if isinstance(info, inspect.DictType):
+        return f"a table of names, each {_described(info.value_type)}"
     if isinstance(info, inspect.StructType):
         named = ", ".join(
             f"{each.encode_name} = {'...' if each.required else json.dumps(each.default)}" for each in info.fields

@@ -18,6 +18,8 @@ from fedspam.app.experiment.data import LoadedExamples, examples
 from fedspam.app.experiment.model import learner
 from fedspam.app.experiment.probes import ProblemProbe, Score, rows_probe
 from fedspam.clients import Population, Ragged
+from fedspam.federation import ledger
+from fedspam.federation.codecs import NO_CODECS, Codecs
 from fedspam.methods import METHODS, schedules
 from fedspam.problems import Quadratics, quadratics, ridge
 from fedspam.simulation.evaluation import Evaluation
@@ -41,6 +43,7 @@ class Experiment:
     probe: Any
     metrics: tuple[str, ...]  # what the probe measures
     examples: LoadedExamples | None = None  # None where the data is no rows
+    codecs: Codecs = NO_CODECS
     predict: Callable[..., Any] | None = None  # of a file of the user's
 
     @property
@@ -88,7 +91,13 @@ def make(config: Config) -> Experiment:
             f"evaluate.metric = {metric!r} is not measured here; choose one of {', '.join(metrics)}. An accuracy needs "
             "classes, test rows (data.test) and a model that predicts (predict)"
         )
-    return Experiment(config, method, population, start, probe, metrics, rows, predict)
+    try:
+        codecs = build_codecs(config.codecs)
+        if codecs:
+            codecs.check_names(ledger.plan(method, start, population))
+    except ValueError as error:
+        raise ConfigError(f"codecs: {error}") from None
+    return Experiment(config, method, population, start, probe, metrics, rows, codecs, predict)
 
 
 # --- clients, start and probe ---
@@ -161,6 +170,14 @@ def build_solver(section: Struct) -> solvers.LocalSolver:
         theta, epsilon = settings.pop("tolerance"), settings.pop("epsilon")
         settings["stop"] = solvers.Relative(theta) if epsilon is None else solvers.Absolute(epsilon)
     return sections.SOLVERS[name_of(section)][0](**settings)
+
+
+def build_codecs(section: schema.CodecsSection | None) -> Codecs:
+    """The codecs that `[codecs]` describes."""
+    if section is None:
+        return NO_CODECS
+    general = {"up": section.up, "down": section.down}
+    return Codecs.of({name: text for name, text in (general | (section.fields or {})).items() if text is not None})
 
 
 VALUES: Mapping[type, Callable[[Any], Any]] = {

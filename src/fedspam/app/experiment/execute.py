@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
@@ -10,8 +11,10 @@ from typing import Any
 
 import jax
 import numpy as np
+from msgspec import to_builtins
 
 from fedspam import models
+from fedspam._internal import trees
 from fedspam.app import tracking
 from fedspam.app.arrival import arrival
 from fedspam.app.config import Config, ConfigError, differences, read, tables, to_toml
@@ -21,6 +24,7 @@ from fedspam.app.experiment.build import Experiment, make
 from fedspam.app.experiment.scores import scores_on_test
 from fedspam.app.folders import csv_text, make_folder
 from fedspam.clients import Ragged
+from fedspam.federation import ledger
 from fedspam.simulation import Run, records, simulate
 from fedspam.simulation.stopping import Target, Watch
 
@@ -36,6 +40,7 @@ Resume it, up to 500 rounds in all:
 
 GROWN = 1e3  # times the loss of the start, above which a run has failed
 TINY = 1e-6  # a loss of zero at the start cannot be multiplied
+SEAL = "# sha256 of all lines below: "
 
 Observe = Callable[[int, Mapping[str, np.ndarray], Mapping[str, np.ndarray]], None]
 
@@ -68,6 +73,7 @@ def run(
         observe: called with the number of rounds done, and the rows and probes since the last call.
     """
     folder = Path(folder)
+    _check_numbers(to_builtins(config))
     _check_folder(config, folder, resume)
     try:
         tracking.check(config.track.to)
@@ -75,7 +81,8 @@ def run(
         raise ConfigError(f"track.to: {error}") from None
     with jax.enable_x64(config.run.precision == "float64"):
         experiment = make(config)
-        records.write(make_folder(folder) / "config.toml", to_toml(config, HEAD.format(folder=folder)).encode())
+        _check_record(experiment)
+        _write_config(config, folder)
         went = _judged(_simulate(experiment, folder, resume, observe), folder)
         _save_model(experiment, went, folder)
         tested, clients = _tested(experiment, folder)
@@ -88,6 +95,51 @@ def run(
     return ExperimentOutcome(folder, went, facts, clients, names)
 
 
+def _write_config(config: Config, folder: Path) -> None:
+    """Write config.toml with a hash of what it says, unless another process has the folder."""
+    text = to_toml(config, HEAD.format(folder=folder))
+    with records.Store(make_folder(folder)):
+        records.write(folder / "config.toml", f"{SEAL}{hashlib.sha256(text.encode()).hexdigest()}\n{text}".encode())
+
+
+def own_config(folder: Path) -> Config:
+    """The configuration that a run has written to its folder; DamagedError where it is not as it was written."""
+    path = folder / "config.toml"
+    first, _, text = path.read_bytes().partition(b"\n")
+    if first.startswith(SEAL.encode()) and first != f"{SEAL}{hashlib.sha256(text).hexdigest()}".encode():
+        raise records.DamagedError(
+            f"{path} is not as it was written; give the configuration that the run began with (fedspam run FILE "
+            f"--resume --out {folder}), or remove its first line if you changed it on purpose"
+        )
+    return read(path)
+
+
+def _check_record(experiment: Experiment) -> None:
+    """Refuse columns that the method does not report before anything is written."""
+    record = experiment.config.run.record
+    if record is None:
+        return
+    method, start = experiment.method, experiment.start
+    fed = lambda: ledger.Null(experiment.population, memory=method.client_state(start))
+    one = lambda x, key: method.round(method.init(x, key, fed()), key, fed())[1]
+    reported = trees.names(jax.eval_shape(one, start, jax.random.key(0)))
+    unknown = [name for name in record if name not in reported]
+    if unknown:
+        raise ConfigError(
+            f"run.record: {unknown[0]!r} is nothing that {method.name} reports; it reports {', '.join(reported)}"
+        )
+
+
+def _check_numbers(part: Any, where: str = "") -> None:
+    """Refuse whole numbers that JAX would wrap or that no memory holds."""
+    if isinstance(part, dict):
+        for name, value in part.items():
+            _check_numbers(value, f"{where}.{name}" if where else str(name))
+    elif isinstance(part, int) and abs(part) >= 2**31:
+        shown = str(part) if part.bit_length() < 200 else f"a number of {part.bit_length()} bits"
+        raise ConfigError(f"{where} = {shown} must be below 2^31 = {2**31}; give a smaller number")
+
+
 def _check_folder(config: Config, folder: Path, resume: bool) -> None:
     """Refuse to write over a run, and to resume one with other settings. The records refuse changed data."""
     if not resume and any((folder / name).exists() for name in ("config.toml", "manifest.json")):
@@ -95,7 +147,13 @@ def _check_folder(config: Config, folder: Path, resume: bool) -> None:
             f"{folder} already holds a run; continue it with --resume, or choose another folder with --out"
         )
     if resume and (folder / "config.toml").exists():
-        changed = differences(read(folder / "config.toml"), config, LATER)
+        try:
+            changed = differences(own_config(folder), config, LATER)
+        except records.DamagedError as error:
+            warnings.warn(
+                f"{error}; it is written again, and the records alone tell whether this is the run", stacklevel=3
+            )
+            changed = []
         if changed:
             raise ConfigError(
                 f"{'; '.join(changed[:5])} since this run began. Resume it with its own settings "
@@ -124,7 +182,7 @@ def _simulate(experiment: Experiment, folder: Path, resume: bool, observe: Obser
         return simulate(
             experiment.method, experiment.population, experiment.start,
             rounds=options.rounds, key=options.seed, probe=experiment.probe, every=evaluate.every,
-            record=options.record, chunk=options.chunk, quorum=options.quorum,
+            record=options.record, chunk=options.chunk, quorum=options.quorum, codecs=experiment.codecs,
             watch=Watch(growth=options.growth, probe="gradient") if options.growth > 0 else None,
             until=experiment.until,
             folder=folder, resume=resume, keep=records.Keep(options.keep, every=options.segment), observe=report,

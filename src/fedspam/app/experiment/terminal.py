@@ -14,7 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from fedspam.app.config import Config, ConfigError, read
-from fedspam.app.experiment.execute import recorded_rows, run
+from fedspam.app.experiment.execute import own_config, recorded_rows, run
 from fedspam.app.experiment.scores import worst_clients
 from fedspam.app.folders import new_folder
 from fedspam.app.terminal import progress_bar
@@ -36,6 +36,7 @@ def main(
         file = Path(out or "") / "config.toml"
         if not file.is_file():
             raise ConfigError(f"--resume: {out} holds no run to continue; name a configuration, or another --out")
+        own_config(file.parent)  # it must be as it was written
     if file is None and not any(name.partition(".")[0] == "data" for name, _ in settings):
         raise ConfigError("name a configuration: fedspam run FILE; to get one: fedspam run --example > experiment.toml")
     folder = out or new_folder("run" if file is None else file.stem)
@@ -75,7 +76,7 @@ def show(
     if as_json:
         console.file.write(json.dumps(outcome.facts, allow_nan=False) + "\n")
     elif quiet:
-        console.print(str(folder), highlight=False, soft_wrap=True)
+        console.print(str(folder), highlight=False, markup=False, soft_wrap=True)
     else:
         console.print(table(outcome.facts))
         if outcome.clients:
@@ -87,12 +88,14 @@ def show(
             if count > WORST:
                 console.print(f"These are the {WORST} worst of {count} clients; clients.csv has all.", highlight=False)
         table_of_clients = "clients.csv, " if outcome.clients else ""
-        files = f"model.safetensors, summary.json, {table_of_clients} config.toml, manifest.json, rows.bin"
-        console.print(f"{folder}: {files}", highlight=False, soft_wrap=True)
+        files = f"model.safetensors, summary.json, {table_of_clients}config.toml, manifest.json, rows.bin"
+        console.print(f"{folder}: {files}", highlight=False, markup=False, soft_wrap=True)
         if not config.data.has_loss:
             own = getattr(config.model, "function", None)
             more = "" if own is None else f" --model {own}"
-            console.print(f"use it: fedspam predict {folder} NEW_ROWS{more}", highlight=False, soft_wrap=True)
+            console.print(
+                f"use it: fedspam predict {folder} NEW_ROWS{more}", highlight=False, markup=False, soft_wrap=True
+            )
     return 0 if outcome.fine else 1
 
 

@@ -8,9 +8,11 @@ after a time without requests.
 
 import json
 import math
+import socket
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
@@ -32,7 +34,7 @@ from fedspam.theory.constants import Constants
 ADDRESS = "127.0.0.1"
 REQUEST = 4 * KIB  # the largest request that is read
 CONNECTIONS = 16  # at a time
-PATIENCE = 10  # seconds that a connection may take to send its request
+PATIENCE = 10  # seconds that a connection may wait for its visitor, in all
 HEADERS = {
     "Cache-Control": "no-store",
     "Content-Security-Policy": "frame-ancestors 'none'",  # the page holds the rest of the policy
@@ -116,7 +118,11 @@ class BadRequestError(Exception):
 
 
 class Server(ThreadingHTTPServer):
-    """The server of the lab; it ends after `idle` seconds without a request."""
+    """The server of the lab; it ends after `idle` seconds without a request.
+
+    A connection that waits for its visitor, who sends or reads slowly, ends after `PATIENCE` seconds, however many
+    bytes came meanwhile. If all connections are taken, the oldest that waits makes room for a new one.
+    """
 
     daemon_threads = True
     allow_reuse_address = True
@@ -127,6 +133,7 @@ class Server(ThreadingHTTPServer):
         self._idle = idle
         self._last_request = time.monotonic()
         self._busy = 0
+        self._waiting: dict[Any, float] = {}  # the connections that wait for their visitors, and since when
         try:
             super().__init__((ADDRESS, port), Handler)
         except OSError as error:
@@ -141,16 +148,31 @@ class Server(ThreadingHTTPServer):
 
     def process_request(self, request: Any, client_address: Any) -> None:
         self._last_request = time.monotonic()
-        if self._slots.acquire(blocking=False):
-            super().process_request(request, client_address)
-        else:
-            self.shutdown_request(request)  # too many at once
+        if not self._slots.acquire(blocking=False):
+            oldest = next(iter(list(self._waiting)), None)
+            if oldest is not None:
+                _hang_up(oldest)
+            if oldest is None or not self._slots.acquire(timeout=1):
+                self.shutdown_request(request)  # all compute
+                return
+        self._waiting[request] = time.monotonic()
+        super().process_request(request, client_address)
+
+    @contextmanager
+    def computing(self, request: Any) -> Iterator[None]:
+        """While an answer is computed, the connection does not wait for its visitor."""
+        self._waiting.pop(request, None)
+        try:
+            yield
+        finally:
+            self._waiting[request] = time.monotonic()
 
     def process_request_thread(self, request: Any, client_address: Any) -> None:
         self._busy += 1
         try:
             super().process_request_thread(request, client_address)
         finally:
+            self._waiting.pop(request, None)
             self._busy -= 1
             self._last_request = time.monotonic()
             self._slots.release()
@@ -159,8 +181,17 @@ class Server(ThreadingHTTPServer):
         pass  # clients may hang up early
 
     def service_actions(self) -> None:
+        for request, began in list(self._waiting.items()):
+            if time.monotonic() - began > PATIENCE:
+                _hang_up(request)
         if not self._busy and time.monotonic() - self._last_request > self._idle:
             threading.Thread(target=self.shutdown, daemon=True).start()
+
+
+def _hang_up(request: Any) -> None:
+    """End a connection; its thread then ends by itself."""
+    with suppress(OSError):
+        request.shutdown(socket.SHUT_RDWR)
 
 
 class Handler(BaseHTTPRequestHandler):
@@ -218,7 +249,9 @@ class Handler(BaseHTTPRequestHandler):
         unknown = sorted(request.keys() - set(LabSetting._fields))
         if unknown:
             raise ValueError(f"{unknown[0][:40]!r} is no setting; there are {', '.join(LabSetting._fields)}")
-        self._send(HTTPStatus.OK, answer(LabSetting(**request).checked()))
+        with self._lab.computing(self.connection):
+            found = answer(LabSetting(**request).checked())
+        self._send(HTTPStatus.OK, found)
 
     def _send(self, status: HTTPStatus, answer: Any) -> None:
         self._respond(status, "application/json", json.dumps(answer, allow_nan=False).encode())

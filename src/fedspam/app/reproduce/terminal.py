@@ -32,14 +32,14 @@ def show(
             progress=lambda: bar.advance(task),
         )
     if quiet:
-        console.print(str(made.folder), highlight=False, soft_wrap=True)
+        console.print(str(made.folder), highlight=False, markup=False, soft_wrap=True)
     else:
         console.print(table(made.observations, seeds))
         holding, count = sum(observation.holds for observation in made.observations), len(made.observations)
         style = "bold green" if holding == count else "bold red"
         console.print(Text(f"{holding} of {count} sentences hold", style=style))
         names = "figure.png, figure.svg, curves.csv, observations.csv, manifest.json, command"
-        console.print(f"{made.folder}: {names}", highlight=False, soft_wrap=True)
+        console.print(f"{made.folder}: {names}", highlight=False, markup=False, soft_wrap=True)
     return 0 if all(observation.holds for observation in made.observations) else 1
 
 

@@ -186,10 +186,10 @@ def show(options: TheoryOptions, folder: Path | None, *, command: str = "", quie
     _write(options, folder, found)
     write_manifest(folder, command, began, options=describe.describe(options))
     if quiet:
-        Console().print(str(folder), highlight=False, soft_wrap=True)
+        Console().print(str(folder), highlight=False, markup=False, soft_wrap=True)
     else:
         names = ", ".join(sorted(path.name for path in folder.iterdir() if not path.name.startswith(".")))
-        console.print(f"{folder}: {names}", highlight=False, soft_wrap=True)
+        console.print(f"{folder}: {names}", highlight=False, markup=False, soft_wrap=True)
     return 0 if all(outcome.holds for outcome in found) else 1
 
 

@@ -81,12 +81,14 @@ def _show(
         console.print_json(json.dumps(facts(subject.name, found)))
         return 0
     sample = f"{found.clients} of {found.population} clients" if found.population else f"{found.clients} clients"
-    console.print(f"{subject.what}\nmeasured at the start, from {sample}\n", highlight=False, soft_wrap=True)
+    console.print(
+        f"{subject.what}\nmeasured at the start, from {sample}\n", highlight=False, markup=False, soft_wrap=True
+    )
     console.print(_constants(subject.known, found))
     if found.clients != found.population:
         console.print("δ is that of the measured clients; others may deviate more.\n", highlight=False)
     console.print(_costs(found))
-    console.print(_advice(subject.cohort, found), highlight=False, soft_wrap=True)
+    console.print(_advice(subject.cohort, found), highlight=False, markup=False, soft_wrap=True)
     return 0
 
 

@@ -1,5 +1,6 @@
 """Codecs: what is sent as fewer bytes. The handles apply them to fields, so that no method knows of them."""
 
+from fedspam.federation.codecs.feedback import Feedback as Feedback
 from fedspam.federation.codecs.fields import NO_CODECS as NO_CODECS, Codecs as Codecs, CodecsLike as CodecsLike
 from fedspam.federation.codecs.payload import (
     CODECS as CODECS,

@@ -24,6 +24,7 @@ from fedspam._internal.nearest import nearest
 from fedspam._internal.strict import MalformedError
 from fedspam._internal.trees import struct
 from fedspam.federation.codecs import payload
+from fedspam.federation.codecs.feedback import Feedback, Remembered
 from fedspam.federation.codecs.payload import Codec
 
 LEAST = 64  # numbers in the smallest array that is coded
@@ -47,7 +48,8 @@ class Codecs:
 
     Arguments:
         named: "up" for all replies, "down" for all messages; or the name of a field of a message, of a part of a
-            reply, or of a client work (for its replies), which goes before the general names. None sends as it is.
+            reply, or of a client work (for its replies), which goes before the general names. None, or the text
+            "none", sends as it is.
 
     >>> codecs = Codecs.of({"up": "quantize-4", "x": None})
     >>> codecs.of_reply("difference", {}).codec("").bits
@@ -63,7 +65,8 @@ class Codecs:
             return given
         named = {}
         for name, codec in (given or {}).items():
-            named[str(name)] = codec = payload.parse(codec) if isinstance(codec, str) else codec
+            codec = None if codec == "none" else payload.parse(codec) if isinstance(codec, str) else codec
+            named[str(name)] = codec
             if codec is not None and not hasattr(codec, "layout"):
                 raise ValueError(
                     f"codecs[{name!r}] = {codec!r} is no codec; give Quantize(4), 'quantize-4' or another of "
@@ -74,10 +77,10 @@ class Codecs:
     def __bool__(self) -> bool:
         return bool(self.named)
 
-    def check(self, exchanges: Any) -> None:
-        """Refuse names that no exchange of a method has."""
+    def check_names(self, plan: Any) -> None:
+        """Refuse names that no exchange of a method's plan has."""
         known = {"up", "down"}
-        for exchange in exchanges:
+        for exchange in (*plan.start, *plan.round):
             known |= {exchange.work, *exchange.message}
             known |= {name.split(".")[0] for name in trees.names(exchange.reply)} - {""}
         for name in self.named:
@@ -95,6 +98,11 @@ class Codecs:
         near = name.removesuffix(BEFORE) if name.endswith(BEFORE) else "@none"
         beside = (_by_name({name: fields[near]}) if near in fields else {} for fields in (message, arrived))
         codec = self.named.get(name, self.named.get("down"))
+        if isinstance(codec, Feedback):
+            raise ValueError(
+                f"codecs give the field {name} error feedback, for which the server keeps no memory; use it for "
+                "replies: 'up', or the name of a work"
+            )
         return Coding(lambda _: codec, *beside)
 
     def of_reply(self, work: str, message: Mapping[str, PyTree]) -> "Coding":
@@ -102,6 +110,38 @@ class Codecs:
         general = self.named.get(work, self.named.get("up"))
         beside = _by_name(dict(message))
         return Coding(lambda leaf: self.named.get(leaf.split(".")[0], general), beside, beside)
+
+    # --- error feedback ---
+
+    def memory(self, own: PyTree, plan: Any) -> PyTree:
+        """The first memory of a client: that of the method and, if a reply has feedback, errors of zero."""
+        errors = self.first_errors(plan)
+        return Remembered(own, errors) if errors else own
+
+    def first_errors(self, plan: Any) -> dict[str, dict[str, Any]]:
+        """Zeros for the arrays with feedback, by the works whose replies have such."""
+        errors: dict[str, dict[str, Any]] = {}
+        for exchange in (*plan.start, *plan.round) if self.has_feedback else ():
+            leaves = self.of_reply(exchange.work, {}).leaves(exchange.reply)[0]
+            kept = {name: leaf for name, leaf, codec, _ in leaves if isinstance(codec, Feedback)}
+            if kept:
+                errors[exchange.work] = {name: jnp.zeros(leaf.shape, leaf.dtype) for name, leaf in kept.items()}
+        return errors
+
+    @property
+    def has_feedback(self) -> bool:
+        return any(isinstance(codec, Feedback) for codec in self.named.values())
+
+    def corrected(
+        self, key: Key[Array, ""], work: str, reply: PyTree, errors: Mapping[str, Any], message: Mapping[str, PyTree]
+    ) -> tuple[PyTree, dict[str, Any]]:
+        """The reply with the errors of earlier ones added, and the errors after it; the key is the client's own."""
+        mine = errors.get(work, {})
+        coding = self.of_reply(work, message)
+        wish = coding.each(reply, lambda name, leaf, codec, near: leaf + mine[name] if name in mine else leaf)
+        arrived = _by_name(self.replied(key, work, wish, message))
+        after = {name: leaf - arrived[name] for name, leaf in _by_name(wish).items() if name in mine}
+        return wish, {**errors, work: after} if mine else dict(errors)
 
     # --- in a simulation ---
 
@@ -196,7 +236,7 @@ class Coding:
                 return payload.rounded(codec, own, leaf)
             return near[1] + payload.rounded(codec, own, leaf - near[0])
 
-        return self._each(tree, arrive)
+        return self.each(tree, arrive)
 
     def encoded(self, key: Key[Array, ""], tree: PyTree) -> PyTree:
         def encode(name: str, leaf: Any, codec: Codec | None, near: Any) -> Any:
@@ -205,7 +245,7 @@ class Coding:
             leaf = jnp.asarray(leaf)
             return payload.encode(codec, prng.fold_name(key, name), leaf if near is None else leaf - near[0])
 
-        return self._each(tree, encode)
+        return self.each(tree, encode)
 
     def decoded(self, found: PyTree, like: PyTree) -> PyTree:
         leaves, structure = self.leaves(like)
@@ -226,9 +266,9 @@ class Coding:
         def shape(name: str, leaf: Any, codec: Codec | None, near: Any) -> Any:
             return leaf if codec is None else jax.ShapeDtypeStruct((payload.size(codec, leaf),), jnp.uint8)
 
-        return self._each(tree, shape)
+        return self.each(tree, shape)
 
-    def _each(self, tree: PyTree, function: Callable[..., Any]) -> PyTree:
+    def each(self, tree: PyTree, function: Callable[..., Any]) -> PyTree:
         leaves, structure = self.leaves(tree)
         return jax.tree.unflatten(structure, [function(*leaf) for leaf in leaves])
 
@@ -239,9 +279,9 @@ def in_order(names: Any) -> list[str]:
 
 
 def checksum(fields: PyTree) -> np.uint32:
-    """The CRC-32 of all arrays of a message or reply, so that no damage to codes goes unnoticed."""
+    """The CRC-32 of all arrays of a message or reply, by name, so that no damage to codes goes unnoticed."""
     found = 0
-    for leaf in jax.tree.leaves(fields):
+    for _, leaf in sorted(_by_name(fields).items()):
         found = zlib.crc32(np.ascontiguousarray(leaf).reshape(-1).view(np.uint8).data, found)
     return np.uint32(found)
 

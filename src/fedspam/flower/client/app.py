@@ -17,8 +17,10 @@ from jaxtyping import PyTree
 from fedspam import __version__
 from fedspam._internal.trees import Params
 from fedspam.clients import Loss, Oracle, Population, Ragged, RaggedOracle
-from fedspam.federation import WORK_NAMES, terms_of, wire, works_of
-from fedspam.federation.ledger import ASK, Exchange
+from fedspam.federation import WORK_NAMES, protocol, wire, works_of
+from fedspam.federation.codecs import NO_CODECS, Codecs, CodecsLike
+from fedspam.federation.codecs.fields import signed, verified
+from fedspam.federation.ledger import Exchange
 from fedspam.flower.client.state import FOLDER, HeldFields, Memory
 from fedspam.flower.wire import arrays
 from fedspam.flower.wire.schema import Schema
@@ -81,6 +83,7 @@ def client_app(
     metrics: Callable[[Oracle, Params], dict[str, float]] | None = None,
     mods: list[Mod] | None = None,
     secure: "SecureSum | None" = None,
+    codecs: "CodecsLike | Callable[[Context], CodecsLike] | None" = None,
 ) -> ClientApp:
     """A ClientApp that answers the server of `FedspamStrategy`.
 
@@ -92,6 +95,7 @@ def client_app(
         metrics: (oracle, params) -> numbers, reported for Flower's ``evaluate`` messages in addition to the loss.
         mods: Flower's mods around every message.
         secure: the secure sum, the same as on the server; see `fedspam.flower.privacy.secure_client.SecureSum`.
+        codecs: how messages and replies are compressed, the same as on the server; or context -> codecs.
 
     >>> import jax.numpy as jnp
     >>> from fedspam import spam_pp
@@ -103,9 +107,10 @@ def client_app(
     if secure is not None:
         secure.register(app)
 
-    def setting(context: Context) -> tuple[Any, Params]:
-        method, like = (value(context) if _is_function(value) else value for value in (algorithm, params))
-        return method, jax.tree.map(jnp.asarray, like)
+    def setting(context: Context) -> tuple[Any, Params, Codecs]:
+        given: tuple[Any, ...] = (algorithm, params, codecs)
+        method, like, coded = (value(context) if _is_function(value) else value for value in given)
+        return method, jax.tree.map(jnp.asarray, like), Codecs.of(coded)
 
     def answering(content: Callable[..., RecordDict]) -> Callable[[Message, Context], Message]:
         def answer(message: Message, context: Context) -> Message:
@@ -135,14 +140,20 @@ def client_app(
 
 @functools.partial(jax.jit, static_argnames="name")
 def perform(
-    algorithm: Any, oracle: Oracle, client: Any, key: Any, memory: PyTree, message: dict[str, Any], *, name: str
+    algorithm: Any,
+    oracle: Oracle,
+    client: Any,
+    key: Any,
+    memory: PyTree,
+    message: dict[str, Any],
+    codecs: Codecs = NO_CODECS,
+    *,
+    name: str,
 ) -> tuple[Any, PyTree]:
     """A client's work. It is not a closure, so that it is compiled once per process even where apps are unpickled for
     every message, as under Ray."""
-    work, own_key = works_of(algorithm)[name], jax.random.fold_in(key, client)
-    if terms_of(work).stateful:
-        return work(oracle, own_key, memory, **message)
-    return work(oracle, own_key, **message), memory
+    own_key = jax.random.fold_in(key, client)
+    return protocol.perform(works_of(algorithm)[name], oracle, own_key, memory, message, codecs)
 
 
 _loss = jax.jit(lambda oracle, params: oracle(params))
@@ -165,15 +176,20 @@ def partition_of(context: Context) -> int:
 
 
 def _introduce(
-    message: Message, context: Context, oracle: Callable[[Context], Oracle], algorithm: Any, params: Params
+    message: Message,
+    context: Context,
+    oracle: Callable[[Context], Oracle],
+    algorithm: Any,
+    params: Params,
+    codecs: Codecs,
 ) -> RecordDict:
     server = message.content.config_records[arrays.HEADER]
-    client, schema = partition_of(context), Schema.of(algorithm, params)
+    client, schema = partition_of(context), Schema.of(algorithm, params, codecs)
     if server["schema"] != schema.digest:
         differences = schema.differences(json.loads(str(server["description"])))
         raise RefusedError(
             f"client {client} differs from the server: {'; '.join(differences[:4])}. "
-            "Give both the same method, solver and parameters"
+            "Give both the same method, solver, parameters and codecs"
         )
     count = int(context.node_config.get("num-partitions", 0))
     facts = {"partition-id": client, "num-partitions": count, "fedspam": __version__, "schema": schema.digest}
@@ -181,9 +197,14 @@ def _introduce(
 
 
 def _answer(
-    message: Message, context: Context, oracle: Callable[[Context], Oracle], algorithm: Any, params: Params
+    message: Message,
+    context: Context,
+    oracle: Callable[[Context], Oracle],
+    algorithm: Any,
+    params: Params,
+    codecs: Codecs,
 ) -> RecordDict:
-    schema, client = Schema.of(algorithm, params), partition_of(context)
+    schema, client = Schema.of(algorithm, params, codecs), partition_of(context)
     head = message.content.config_records.get(arrays.HEADER)
     if head is None or head.get("schema") != schema.digest:
         raise RefusedError(
@@ -195,7 +216,8 @@ def _answer(
         raise RefusedError(f"the method has no exchange {label!r} of type {message.metadata.message_type!r}")
     fields, round, key = _read(message, head, exchange, client, HeldFields(context), schema.kept(phase))
 
-    memory = Memory(context, algorithm.client_state(params), f"{schema.digest} {head['run']}", client)
+    first = codecs.memory(algorithm.client_state(params), schema.plan)
+    memory = Memory(context, first, f"{schema.digest} {head['run']}", client)
     version, settled, becomes = (int(str(head[name])) for name in ("memory", "settled", "becomes"))
     before = memory.at(version)
     if before is None:
@@ -203,10 +225,16 @@ def _answer(
             f"client {client} has lost its memory of exchange {version}, which the method needs; to keep memories "
             f"after a run, start its SuperNode with --node-config '{FOLDER}=\"/some/folder\"'"
         )
-    reply, after = perform(algorithm, oracle(context), np.uint32(client), key, before, fields, name=exchange.work)
+    name, me = exchange.work, np.uint32(client)
+    reply, after = perform(algorithm, oracle(context), me, key, before, fields, codecs, name=name)
     if exchange.work in schema.stateful:
         memory.keep(after, becomes, {version, settled})
-    answer = {"@client": np.uint32(client), "@round": np.uint32(round), "reply": wire.cast(reply, exchange.reply)}
+    coded, due = codecs.answered(jax.random.fold_in(key, client), exchange.work, reply, fields), exchange.answer
+    answer = {
+        "@client": np.uint32(client),
+        "@round": np.uint32(round),
+        **signed({"reply": wire.cast(coded, due["reply"])}, due),
+    }
     return RecordDict({
         "arrays": arrays.enclose(wire.encode(answer)),
         arrays.HEADER: ConfigRecord({"schema": schema.digest, "exchange": label}),
@@ -217,9 +245,8 @@ def _read(
     message: Message, head: ConfigRecord, exchange: Exchange, client: int, held: HeldFields, kept: frozenset[str]
 ) -> tuple[dict[str, Any], int, Any]:
     """All fields of the work, the round, and the key."""
-    expected = exchange.message if head.get("whole") else exchange.sent
     try:
-        sent = wire.decode(arrays.enclosed(message.content), {**ASK, **expected})
+        sent = verified(wire.decode(arrays.enclosed(message.content), exchange.ask(bool(head.get("whole")))))
     except ValueError as error:
         raise RefusedError(f"client {client} cannot read the message: {error}") from None
     if int(sent.pop("@client")) != client:
@@ -230,5 +257,9 @@ def _read(
     if missing is None:
         names = sorted(exchange.message.keys() - sent.keys())
         raise RefusedError(f"client {client} does not hold {names}, which it should have been sent in this round")
+    try:
+        sent = exchange.codecs.received(sent, exchange.message, missing)
+    except ValueError as error:
+        raise RefusedError(f"client {client} cannot decode the message: {error}") from None
     held.keep(this_round, {name: value for name, value in sent.items() if name in kept})
     return {**sent, **missing}, round, key

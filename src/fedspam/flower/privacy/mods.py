@@ -14,6 +14,7 @@ from flwr.clientapp.typing import ClientAppCallable, Mod
 
 from fedspam._internal import strict
 from fedspam.federation import wire
+from fedspam.federation.codecs.fields import CHECKSUM
 from fedspam.flower.client.app import RefusedError, refusal
 from fedspam.flower.wire import arrays
 
@@ -84,6 +85,11 @@ def opened(reply: Message) -> tuple[Values, Values]:
     """The header fields of a reply, ``@client`` and ``@round``, and its values."""
     data = arrays.enclosed(reply.content)
     found, _ = strict.arrays(data, size=len(data), header=HEADER_BYTES)
+    if CHECKSUM in found:
+        raise RefusedError(
+            "the reply travels as codes, which cannot be clipped, noised or masked; leave the replies of the covered "
+            "works uncompressed on both sides, as by codecs={'difference': None}"
+        )
     facts = {name: value for name, value in found.items() if name.startswith("@")}
     return facts, {name: found[name] for name in sorted(found.keys() - facts.keys())}
 

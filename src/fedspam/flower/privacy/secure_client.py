@@ -28,6 +28,7 @@ from flwr.common.secure_aggregation.secaggplus_utils import (
 )
 
 from fedspam._internal import checks
+from fedspam.federation.ledger import Plan
 from fedspam.flower.client.app import RefusedError, partition_of, refusal
 from fedspam.flower.privacy import masks
 from fedspam.flower.privacy.mods import Coverage, not_refused, opened, rewrite
@@ -78,6 +79,16 @@ class SecureSum(Coverage):
                 f"{work} has {len(ids)} clients, {len(set(ids))} of them different; a secure sum needs at least "
                 f"{self.least}, all different: raise cohort_size, or remove {work!r} from the works of SecureSum"
             )
+
+    def check_codecs(self, plan: Plan) -> None:
+        """Raise an error if a reply that is summed travels as codes: sums of codes stand for nothing."""
+        for exchange in (*plan.start, *plan.round):
+            if exchange.work in self.works and exchange.codecs.codes_reply(exchange.work, exchange.reply):
+                raise ValueError(
+                    f"codecs compress the replies of {exchange.work}, which are summed securely, and codes do not add; "
+                    f"give codecs={{{exchange.work!r}: None, ...}}, or remove {exchange.work!r} from the works of "
+                    "SecureSum"
+                )
 
     def mod(self) -> Mod:
         """The outermost mod of the client's app, which masks the replies of the covered exchanges."""

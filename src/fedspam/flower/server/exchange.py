@@ -12,6 +12,7 @@ from flwr.app import Message
 from flwr.serverapp import Grid
 
 from fedspam.federation import wire
+from fedspam.federation.codecs.fields import verified
 from fedspam.federation.ledger import ANSWER
 from fedspam.flower.server.journal import Tally
 from fedspam.flower.wire import arrays
@@ -87,7 +88,7 @@ def round_trip(
 def decoded(reply: Message, fields: Mapping[str, Any], client: int) -> dict[str, Any]:
     """The fields of a reply, which must be encoded as expected and come from this client."""
     try:
-        found = wire.decode(arrays.enclosed(reply.content), {**ANSWER, **fields})
+        found = verified(wire.decode(arrays.enclosed(reply.content), {**ANSWER, **fields}))
     except ValueError as error:
         raise RejectedError(str(error)) from None
     if int(found["@client"]) != client:

@@ -18,6 +18,7 @@ from jaxtyping import Array, Bool, Key, PyTree
 from fedspam._internal import prng, trees
 from fedspam.federation import Cohort, Draws, Program, Work, sound, take_branch, terms_of, wire
 from fedspam.federation.aggregation import Rule
+from fedspam.federation.codecs.fields import SentField, signed
 from fedspam.federation.ledger import Exchange
 from fedspam.federation.protocol import same_objects
 from fedspam.flower.privacy.secure_client import RECORD, SecureSum
@@ -57,6 +58,7 @@ class Flower:
         self.population = NodePopulation(self.nodes.clients)
         draws = Draws(self.population)
         self.sample, self.everyone, self.client = draws.sample, draws.everyone, draws.client
+        self.population_size = draws.population_size
         self.versions = np.zeros(self.nodes.clients, np.int32)  # client -> the exchange that left its current memory
         self.exchanges = 0  # done so far
         self.accepted = 0
@@ -89,16 +91,19 @@ class Flower:
     def _exchange(self, cohort: Cohort, work: Work, message: Mapping[str, Any], combine: Callable[..., Any]) -> Any:
         label = self.program.label(work)
         exchange = self.schema.exchange(self._phase, label)
-        sent = self.program.unsent(cohort, message)
-        if exchange is None or sent.keys() != exchange.sent.keys():
-            raise AssertionError(f"{label} sends {sorted(sent)}, its schema says {exchange and sorted(exchange.sent)}")
+        if exchange is None:
+            raise AssertionError(f"the schema has no exchange {label}")
+        key = prng.fold_name(cohort.key, work.__name__)
+        sent, fields = self.program.deliver(cohort, message, exchange.codecs.sent(key, message))
+        if sent.keys() != exchange.sent.keys():
+            raise AssertionError(f"{label} sends {sorted(sent)}, its schema says {sorted(exchange.sent)}")
         self.exchanges += 1
         self._members.append((cohort.origin, [int(id) for id in cohort.ids]))
         reply = jax.tree.structure(exchange.reply)
         both = jax.tree_util.treedef_tuple([reply, jax.tree.structure(0)])  # the replies, and which are accepted
         entry = self.journal.recall(label, both if combine is _stack else reply)
         if entry is None:
-            request = _Request(exchange, cohort, dict(message), prng.fold_name(cohort.key, work.__name__))
+            request = _Request(exchange, cohort, dict(message), fields, key)
             secure = self.secure
             if secure is not None and combine is _mean and cohort.size > 1 and exchange.work in secure.works:
                 entry = self._secure_mean(request, secure)
@@ -222,10 +227,11 @@ class Flower:
             whole = not all(name in held and same_objects(held[name], request.leaves[name]) for name in held_fields)
             exchange = replace(request.exchange, sent=request.exchange.message) if whole else request.exchange
             if whole not in encoded:
-                sent = {name: request.message[name] for name in exchange.sent}
+                due = exchange.ask()
+                sent = {name: wire.cast(request.fields[name].payload, due[name]) for name in exchange.sent}
                 encoded[whole] = wire.encode({
                     "@client": np.uint32(0), "@key": np.asarray(jax.random.key_data(request.key)),
-                    "@round": np.uint32(self._wire_round), **wire.cast(sent, dict(exchange.sent)),
+                    "@round": np.uint32(self._wire_round), **signed(sent, due),
                 })  # fmt: skip
             data = _addressed(encoded[whole], id)
             bytes_down, floats_down = bytes_down + len(data), floats_down + exchange.floats_down
@@ -233,7 +239,7 @@ class Flower:
             if attached is not None:
                 messages[slot].content[RECORD] = attached[slot]
         if accept is None:
-            accept = lambda slot, reply: self._accept(places[slot], request.exchange, reply)
+            accept = lambda slot, reply: self._accept(places[slot], request, reply)
         trip = round_trip(self.grid, messages, accept, self.timeout) if messages else Trip()
         trip.failures.update({slot: ABSENT for slot in places if slot not in messages})
         floats_up = trip.tally.replied * request.exchange.floats_up
@@ -254,10 +260,10 @@ class Flower:
         }
         return Message(RecordDict(records), node, f"train.{exchange.work}", ttl=self.timeout, group_id=str(round))
 
-    def _accept(self, id: int, exchange: Exchange, reply: Message) -> PyTree:
+    def _accept(self, id: int, request: "_Request", reply: Message) -> PyTree:
         """The reply, if it is of this client, exchange and round, and finite."""
-        head = reply.content.config_records.get(arrays.HEADER, {})
-        found = decoded(reply, {"reply": exchange.reply}, id)
+        exchange, head = request.exchange, reply.content.config_records.get(arrays.HEADER, {})
+        found = decoded(reply, exchange.answer, id)
         if head.get("schema") != self.schema.digest or head.get("exchange") != exchange.label:
             raise RejectedError(
                 f"the reply is of exchange {head.get('exchange')!r} and schema {head.get('schema')!r}, the message was "
@@ -265,9 +271,13 @@ class Flower:
             )
         if int(found["@round"]) != self._wire_round:
             raise RejectedError(f"the reply is of round {int(found['@round'])}, the message was of {self._wire_round}")
-        if not bool(sound(found["reply"])):
+        try:
+            value = exchange.codecs.accepted(exchange.work, found["reply"], exchange.reply, request.arrived)
+        except ValueError as error:
+            raise RejectedError(f"the codes of the reply are damaged: {error}") from None
+        if not bool(sound(value)):
             raise RejectedError("the reply holds NaN or infinity")
-        return jax.tree.map(jnp.asarray, found["reply"])
+        return jax.tree.map(jnp.asarray, value)
 
 
 ABSENT = Failure("the node of this client is not connected")
@@ -280,7 +290,12 @@ class _Request:
     exchange: Exchange
     cohort: Cohort
     message: dict[str, Any]
+    fields: dict[str, SentField]  # the message as it travels and arrives
     key: Key[Array, ""]
+
+    @functools.cached_property
+    def arrived(self) -> dict[str, Any]:
+        return {name: field.value for name, field in self.fields.items()}
 
     @functools.cached_property
     def leaves(self) -> dict[str, list[Any]]:

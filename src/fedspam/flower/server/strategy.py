@@ -20,6 +20,7 @@ from fedspam._internal import checks, describe, prng
 from fedspam._internal.model_file import FILE, write_model
 from fedspam._internal.trees import Params
 from fedspam.federation.aggregation import Rule
+from fedspam.federation.codecs import Codecs, CodecsLike
 from fedspam.flower.privacy.secure_client import SecureSum
 from fedspam.flower.server import exchange
 from fedspam.flower.server.handle import Flower
@@ -57,6 +58,8 @@ class FedspamStrategy(Strategy):
         patience: the number of void rounds in a row after which the run ends with an error.
         aggregate: a rule of `fedspam.federation.aggregation` instead of the mean over several clients.
         secure: the secure sum, with the settings of the clients; see `fedspam.flower.privacy.secure_client.SecureSum`.
+        codecs: how messages and replies are compressed, as in `fedspam.simulate`; the same as on the clients. Replies
+            that are summed securely cannot be compressed, because codes do not add.
         folder: where rows, checkpoints and the trained parameters are written, as by `fedspam.simulate`; None writes
             nothing.
         resume: continue the run in that folder; the result has the same bits as that of an uninterrupted run.
@@ -80,6 +83,7 @@ class FedspamStrategy(Strategy):
     patience: int = PATIENCE
     aggregate: Rule | None = None
     secure: SecureSum | None = None
+    codecs: CodecsLike | None = None
     folder: str | Path | None = None
     resume: bool = False
     arrayrecord_key: str = "arrays"
@@ -115,6 +119,8 @@ class FedspamStrategy(Strategy):
         LOG.info("\t│\t├──Seed: %d", self.seed)
         LOG.info("\t│\t└──Minimum available nodes: %d", self.min_available_nodes)
         LOG.info("\t├──> Exchanges: quorum %.2f | retries %d", self.quorum, self.retries)
+        if self.codecs:
+            LOG.info("\t├──> Codecs: %s", ", ".join(f"{name}: {codec}" for name, codec in self.codecs.items()))
         LOG.info("\t├──> Folder: %s", self.folder or "(none: nothing is written)")
         LOG.info("\t└──> Keys in records:")
         LOG.info("\t\t├── ArrayRecord key: '%s'", self.arrayrecord_key)
@@ -150,7 +156,10 @@ class FedspamStrategy(Strategy):
         LOG.info("")
 
         params, key = arrays.to_params(initial_arrays, self.params), jax.random.key(self.seed)
-        schema = Schema.of(self.algorithm, params)
+        codecs = Codecs.of(self.codecs)
+        schema = Schema.of(self.algorithm, params, codecs)
+        if self.secure is not None:
+            self.secure.check_codecs(schema.plan)
         LOG.info("schema: %s", schema.digest)
         nodes = self._nodes = NodeDirectory(grid, schema, timeout)
         nodes.gather(self.min_available_nodes)
@@ -160,7 +169,7 @@ class FedspamStrategy(Strategy):
             algorithm = with_cohort(algorithm, min(count, clients.size))
         identity = records.identity(
             algorithm, clients, params, key, world="flower", quorum=self.quorum, retries=self.retries,
-            aggregate=self.aggregate,
+            aggregate=self.aggregate, **({"codecs": codecs} if codecs else {}),
         )  # fmt: skip
         run_id = describe.digest(identity)
         folder = None if self.folder is None else Path(self.folder)

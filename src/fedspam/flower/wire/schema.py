@@ -1,7 +1,7 @@
 """What server and clients must agree on, and a hash of it that every message carries.
 
-The schema holds the method with its local solver, and the names, shapes and dtypes of the parameters and of every
-message and reply. It leaves out the cohort size, which only the server needs.
+The schema holds the method with its local solver, the codecs, and the names, shapes and dtypes of the parameters and of
+every message and reply. It leaves out the cohort size, which only the server needs.
 """
 
 import functools
@@ -17,6 +17,7 @@ from fedspam._internal import describe, prng, trees
 from fedspam._internal.trees import Params, Scalar, static, struct
 from fedspam.clients import Ids
 from fedspam.federation import ledger, terms_of, works_of
+from fedspam.federation.codecs import NO_CODECS, Codecs
 from fedspam.federation.ledger import Exchange, Plan
 
 FORMAT = 1  # of the messages
@@ -67,16 +68,17 @@ class Schema:
     stateful: frozenset[str]  # the works that change a client's memory
 
     @classmethod
-    def of(cls, algorithm: Any, params: Params) -> "Schema":
+    def of(cls, algorithm: Any, params: Params, codecs: Codecs = NO_CODECS) -> "Schema":
         """The schema, derived once per process on the server and on the clients; it does not depend on their number."""
         essence = {
             "format": FORMAT,
             "algorithm": _essence(describe.without_code(describe.describe(algorithm))),
             "params": _signature(params),
+            **({"codecs": describe.describe(codecs.named)} if codecs else {}),
         }
         key = f"{describe.digest(essence)} {jax.tree.structure((algorithm, params))}"
         if key not in _KNOWN:
-            plan = ledger.plan(algorithm, params, NodePopulation(2**31))
+            plan = ledger.plan(algorithm, params, NodePopulation(2**31), codecs=codecs)
             exchanges = {
                 f"{phase} {exchange.label}": {
                     "message": _signature(dict(exchange.message)),
@@ -107,8 +109,8 @@ class Schema:
             return [f"algorithm is {methods[0]} on the server, {methods[1]} on the client"]
         found = [
             f"{where} is {theirs} on the server, {own} on the client"
-            for part in ("format", "algorithm", "params", "exchanges")
-            for where, theirs, own in describe.differences(other.get(part), mine[part], part)
+            for part in ("format", "algorithm", "params", "codecs", "exchanges")
+            for where, theirs, own in describe.differences(other.get(part), mine.get(part), part)
         ]
         return [text for text in found if not text.startswith("exchanges")] or found
 

@@ -1,0 +1,107 @@
+"""FedACG: clients start where the server's momentum will lead, and are held near there."""
+
+from typing import Any, NamedTuple
+
+import jax.numpy as jnp
+from jaxtyping import Array, Key
+
+from fedspam._internal import checks, trees
+from fedspam._internal.trees import Params, Scalar, static, struct
+from fedspam.clients import Oracle
+from fedspam.federation import Federation, on_client
+from fedspam.methods._algorithm import current_x, no_memory
+from fedspam.methods._grids import few_steps_grid
+from fedspam.methods._local import Steps, positive_schedule
+from fedspam.methods._registry import Method, register
+from fedspam.methods.schedules import ScheduleLike, step_size_schedule
+
+
+class FedACGState(NamedTuple):
+    """What the server keeps between rounds."""
+
+    x: Params
+    m: Params  # the momentum
+    k: Any  # rounds that counted; the index of the schedules
+
+
+class LookAheadInfo(NamedTuple):
+    """What a round records."""
+
+    gradients: Any  # client gradients evaluated in this round
+
+
+@struct
+class FedACG:
+    """FedACG. Use `fedacg` to build it."""
+
+    training: Steps
+    momentum: float | Scalar
+    cohort_size: int = static()
+    name: str = static(default="fedacg")
+
+    def __post_init__(self) -> None:
+        checks.whole("cohort_size", self.cohort_size, 1)
+        checks.between("momentum", self.momentum, 0, 1, remedy="0 is FedProx, 0.85 is the paper's")
+
+    def init(self, params: Params, key: Key[Array, ""], fed: Federation) -> FedACGState:
+        return FedACGState(x=params, m=trees.zeros_like(params), k=jnp.zeros((), jnp.int32))
+
+    def round(self, state: FedACGState, key: Key[Array, ""], fed: Federation) -> tuple[FedACGState, LookAheadInfo]:
+        ahead = trees.axpy(self.momentum, state.m, state.x)
+
+        cohort = fed.sample(key, self.cohort_size)
+        moved = fed.mean(cohort, self.train, x=ahead, **self.training.numbers(state.k))
+
+        m = trees.axpy(self.momentum, state.m, moved)
+        state = FedACGState(trees.add(state.x, m), m, state.k + 1)
+        return state, LookAheadInfo(cohort.size * self.training.steps)
+
+    @on_client
+    def train(self, oracle: Oracle, key: Key[Array, ""], *, x: Params, **numbers: Any) -> Params:
+        return trees.subtract(self.training(oracle, key, x, None, numbers).y, x)
+
+    params, client_state = current_x, no_memory
+
+
+def fedacg(
+    cohort_size: int,
+    local_steps: int,
+    local_rate: ScheduleLike,
+    *,
+    momentum: float = 0.85,
+    step_size: ScheduleLike = 100.0,
+) -> FedACG:
+    r"""FedACG: local steps from a point that looks ahead along the server's momentum, with a prox to that point.
+
+    .. math::
+        z_k &= x_k + \lambda m_k, \qquad
+        y \leftarrow y - \eta_k\big(\nabla f_i(y) + (y - z_k)/\gamma_k\big) \quad\text{from } y = z_k \\
+        m_{k+1} &= \lambda m_k + \frac1B\sum_{i\in S_k}(y_i - z_k), \qquad x_{k+1} = x_k + m_{k+1}, \qquad m_0 = 0
+
+    It is `fedavgm` with Nesterov's momentum in place of Polyak's, and a prox. One exchange, d floats down (:math:`z_k`
+    alone) and d up for each client, no state on clients, one vector more on the server. The paper's :math:`\beta` is
+    :math:`1/\gamma`.
+
+    Arguments:
+        cohort_size: B.
+        local_steps: m, each on a minibatch of its own.
+        local_rate: :math:`\eta_k`: a number, one value per round, or a schedule.
+        momentum: :math:`\lambda` in [0, 1]; 0 is FedProx. A move counts :math:`1/(1-\lambda)` times.
+        step_size: :math:`\gamma_k`; infinite for no prox. The paper's is 10 to 1000.
+
+    Kim, Kim, Han: Communication-efficient federated learning with accelerated client gradient, 2024, arXiv:2201.03172,
+    Algorithm 1.
+
+    >>> from fedspam.problems import progress
+    >>> progress(fedacg(10, 5, 0.02)) < 0.1
+    True
+    """
+    steps = Steps(positive_schedule(local_rate, "local_rate"), step_size_schedule(step_size), steps=local_steps)
+    return FedACG(steps, momentum, cohort_size=cohort_size)
+
+
+register("fedacg", Method(
+    name="FedACG", build=fedacg, oracle="m steps", exact=False, grid=few_steps_grid,
+    example={"cohort_size": 4, "local_steps": 3, "local_rate": 0.1, "momentum": 0.5},
+    reference="Kim, Kim, Han 2024, arXiv:2201.03172",
+))  # fmt: skip

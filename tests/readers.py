@@ -1,0 +1,170 @@
+"""Every reader of data files in one table: files that it reads, and how it is called.
+
+A new reader gets one row here, and with it the damage of `test_readers.py` and the limits of `benchmarks/readers.py`.
+"""
+
+import gzip
+import importlib.util
+import io
+import json
+import tempfile
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fedspam import datasets
+
+
+@dataclass(frozen=True)
+class Reader:
+    """A reader, called with the folder that holds its files.
+
+    Arguments:
+        read: what is called with the folder.
+        files: that it reads, by their paths in the folder.
+        holes: a file with `%s` in place of a number, a label, or the name of a client, by what stands there.
+        needs: an optional package.
+    """
+
+    read: Callable[[Path], Any]
+    files: Callable[[], Mapping[str, bytes]]
+    holes: Mapping[str, str]
+    needs: str | None = None
+
+    @property
+    def is_possible(self) -> bool:
+        return self.needs is None or importlib.util.find_spec(self.needs) is not None
+
+    def write(self, folder: Path, **changed: bytes) -> None:
+        """All files, some of them with other content."""
+        for name, content in {**self.files(), **changed}.items():
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            (folder / name).write_bytes(content)
+
+
+def npz(save: Any = np.savez, **arrays: Any) -> bytes:
+    file = io.BytesIO()
+    save(file, **arrays)
+    return file.getvalue()
+
+
+LEAF = '{"users": ["a", "b"], "num_samples": [2, 1], "user_data": {"a": {"x": [[1, 2.5], [3, 4]], "y": [0, 1]}, %s}}'
+HEART = "63,1,%s,145,233,1,2,150,0,%s,3,0,6,%s\n28,1,2,130,132,0,2,185,0,0,?,?,?,1\n"
+IDX = bytes([0, 0, 0x0D, 2, 0, 0, 0, 1, 0, 0, 0, 2]) + np.array([1.5, -2], ">f4").tobytes()
+IMAGES = {
+    f"{name}_{part}": value
+    for part in ("train", "test", "unseen")
+    for name, value in {
+        "x": np.zeros((2, 28, 28), np.uint8),
+        "y": np.array([0, 61]),
+        "writer": np.array([1, 0]),
+    }.items()
+}
+
+
+def tff() -> dict[str, bytes]:
+    import h5py
+
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "data.h5"
+        with h5py.File(path, "w", track_order=False) as file:
+            for client in ("a", "b"):
+                columns = {"pixels": np.eye(2, dtype="f4"), "label": [0, 1], "text": ["to be", "or not"]}
+                for name, column in columns.items():
+                    file.create_dataset(f"examples/{client}/{name}", data=column, track_times=False)
+        return {path.name: path.read_bytes()}
+
+
+def mapped() -> dict[str, bytes]:
+    with tempfile.TemporaryDirectory() as folder:
+        parts = [(name, {"x": np.eye(2), "y": np.array([0, 1])}) for name in ("a", "b")]
+        datasets.write_mapped(parts, folder)
+        return {path.name: path.read_bytes() for path in Path(folder).iterdir()}
+
+
+def csv(folder: Path, name: str = "data.csv") -> Any:
+    return datasets.read_csv(folder / name, client="who", label="y")
+
+
+def just(**files: bytes | str) -> Callable[[], Mapping[str, bytes]]:
+    named = {name.replace("__", "/").replace("_dot_", "."): content for name, content in files.items()}
+    return lambda: {name: c.encode() if isinstance(c, str) else c for name, c in named.items()}
+
+
+CSV = "who,x,y\na,%s,%s\n%s,2,1\n"
+SVM = "%s 1:0.5 3:%s\n-1 2:1e3\n"
+ROLES = '{"clients": {"a": ["To be, or not to be"], "%s": ["that is the question"]}, "more": [1, null]}'
+LEAF_B = '"%s": {"x": [[5, %s]], "y": [%s]}'
+
+READERS = {
+    "csv": Reader(
+        csv,
+        just(data_dot_csv=CSV % ("1.5", "0", "b")),
+        {"number": CSV % ("%s", "0", "b"), "label": CSV % ("1", "%s", "b"), "name": CSV % ("1", "0", "%s")},
+    ),
+    "csv_gz": Reader(
+        lambda folder: csv(folder, "data.csv.gz"),
+        just(data_dot_csv_dot_gz=gzip.compress((CSV % (1, 0, "b")).encode())),
+        {},
+    ),
+    "libsvm": Reader(
+        lambda folder: datasets.read_libsvm(folder / "data"),
+        just(data=SVM % ("+1", "2")),
+        {"number": SVM % ("1", "%s"), "label_number": SVM % ("%s", "1")},
+    ),
+    "leaf": Reader(
+        lambda folder: datasets.read_leaf(folder / "data.json"),
+        just(data_dot_json=LEAF % (LEAF_B % ("b", "6", "1"))),
+        {"json_number": LEAF % (LEAF_B % ("b", "%s", "1")), "json_label": LEAF % (LEAF_B % ("b", "1", "%s"))},
+    ),
+    "roles": Reader(
+        lambda folder: datasets.read_shakespeare(folder, least=10),
+        just(shakespeare__shakespeare_by_role_dot_json=ROLES % "b"),
+        {"json_name": ROLES},
+    ),
+    "heart": Reader(
+        datasets.read_heart,
+        lambda: {f"heart_disease/processed.{name}.data": (HEART % (1, 2.3, 0)).encode() for name in datasets.HOSPITALS},
+        {"number": HEART % ("1", "%s", "0"), "label": HEART % ("1", "2", "%s"), "code": HEART % ("%s", "2", "1")},
+    ),
+    "idx": Reader(lambda folder: datasets.read_idx(folder / "data"), just(data=IDX), {}),
+    "labeled": Reader(
+        lambda folder: datasets.read_labeled(folder / "images", folder / "labels"),
+        just(images=bytes([0, 0, 8, 3, *(0, 0, 0, 2) * 3]) + bytes(8), labels=bytes([0, 0, 8, 1, 0, 0, 0, 2, 7, 9])),
+        {},
+    ),
+    "npz": Reader(
+        lambda folder: datasets.read_arrays(folder / "data.npz", ("x", "y")),
+        lambda: {"data.npz": npz(np.savez_compressed, x=np.eye(2), y=np.array(["a", "b"]))},
+        {},
+    ),
+    "femnist": Reader(
+        datasets.read_femnist,
+        lambda: {"femnist/femnist_184writers.npz": npz(**IMAGES, writers=np.array(["v", "w"]))},
+        {},
+    ),
+    "har": Reader(
+        datasets.read_har,
+        lambda: {
+            "har/har_features.npz": npz(
+                x=np.eye(2), y=np.array([0, 5]), subject=np.array([1, 2]), feature_names=np.array(["p", "q"])
+            )
+        },
+        {},
+    ),
+    "har_windows": Reader(
+        datasets.read_har_windows,
+        lambda: {
+            "har/har_windows.npz": npz(
+                x=np.zeros((2, 128, 6), np.int16), y=np.array([0, 5]), subject=np.array([1, 2]), scale=np.ones(6)
+            )
+        },
+        {},
+    ),
+    "tff": Reader(lambda folder: datasets.read_tff(folder / "data.h5"), tff, {}, needs="h5py"),
+    "mapped": Reader(datasets.open_mapped, mapped, {}),
+}
+assert json.loads(LEAF % (LEAF_B % ("b", "6", "1")))

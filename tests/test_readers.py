@@ -1,0 +1,389 @@
+"""Damage for all readers at once: each input is read as it stands, or refused with file, rule and remedy."""
+
+import bz2
+import gzip
+import lzma
+import os
+import random
+import re
+import signal
+import zipfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from io import BytesIO
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings, strategies as st
+
+from fedspam import datasets
+from fedspam.datasets import _reading
+from readers import IDX, IMAGES, LEAF, LEAF_B, READERS, ROLES, npz
+
+every_reader = pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=pytest.mark.skipif(not reader.is_possible, reason=f"{reader.needs} is not installed"))
+        for name, reader in READERS.items()
+    ],
+)
+
+
+@contextmanager
+def within(seconds: int) -> Iterator[None]:
+    def late(*_):
+        raise TimeoutError(f"it took more than {seconds} s")
+
+    before = signal.signal(signal.SIGALRM, late)
+    signal.alarm(seconds)
+    try:
+        yield
+    finally:
+        signal.alarm(0)
+        signal.signal(signal.SIGALRM, before)
+
+
+def is_answered(name: str, folder: Path) -> bool:
+    """Whether the files were read; a refusal has to be clear, and what is read has to be sound."""
+    try:
+        with within(20):
+            read = READERS[name].read(folder)
+    except ValueError as error:
+        said = str(error)
+        assert str(folder) in said, said
+        assert len(said) < 1200, said[:200]
+        assert re.search("[;:] ", said), said
+        return False
+    for array in arrays_of(read):
+        assert array.dtype.kind in "biufU", array.dtype
+        assert array.dtype.kind != "f" or np.isfinite(array).all()
+    return True
+
+
+def arrays_of(read) -> Iterator[np.ndarray]:
+    if isinstance(read, np.ndarray):
+        yield read
+    elif isinstance(read, datasets.FederatedData):
+        assert len(set(read.clients)) == len(read.clients)
+        assert all(name.strip() and name.encode() for name in read.clients)
+        assert all(len(column) == read.sizes.sum() for column in read.examples.values())
+        yield from read.examples.values()
+    elif isinstance(read, dict | tuple | list):
+        for part in read.values() if isinstance(read, dict) else read:
+            yield from arrays_of(part)
+    else:
+        assert isinstance(read, str), type(read)
+
+
+def mutate(data: bytes, random: random.Random) -> bytes:
+    """One to four flips, cuts, insertions, repetitions and false lengths."""
+    made = bytearray(data)
+    for _ in range(random.randint(1, 4)):
+        at = random.randrange(len(made) + 1)
+        match random.randrange(6):
+            case 0 if made:
+                made[at % len(made)] ^= 1 << random.randrange(8)
+            case 1 if made:
+                made[at % len(made)] = random.randrange(256)
+            case 2:
+                del made[at:]
+            case 3:
+                made[at:at] = random.choice(
+                    [b"_", b",", b'"', b"\n", b"nan", "\u0663".encode(), b"\0", b"[{", b"-", b"1e9"]
+                )
+            case 4:
+                made[at:at] = made[at : at + random.randint(1, 40)]
+            case _:
+                made[at : at + 8] = random.choice([2**31, 2**32 - 1, 2**40, 2**63]).to_bytes(
+                    8, random.choice(["big", "little"])
+                )
+    return bytes(made)
+
+
+def try_mutations(name: str, folder: Path, count: int, seed: int) -> None:
+    chance, good = random.Random(seed), READERS[name].files()
+    READERS[name].write(folder)
+    assert is_answered(name, folder)
+    for _ in range(count):
+        damaged = chance.choice(sorted(good))
+        (folder / damaged).write_bytes(mutate(good[damaged], chance))
+        is_answered(name, folder)
+        (folder / damaged).write_bytes(good[damaged])
+
+
+@every_reader
+def test_mutations_are_read_or_refused_clearly(name, tmp_path):
+    try_mutations(name, tmp_path, 120, seed=1)
+
+
+@pytest.mark.thorough
+@every_reader
+def test_many_mutations_are_read_or_refused_clearly(name, tmp_path):
+    try_mutations(name, tmp_path, 20_000, seed=2)
+
+
+@every_reader
+def test_generated_bytes_are_read_or_refused_clearly(name, tmp_path):
+    """Hypothesis makes the bytes up, alone or behind the beginning of a good file."""
+    good = READERS[name].files()
+    READERS[name].write(tmp_path)
+
+    @settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True, database=None)
+    @given(st.sampled_from(sorted(good)), st.floats(0, 1), st.one_of(st.binary(max_size=80), st.text(max_size=40)))
+    def run(damaged, share, more):
+        kept = good[damaged][: int(share * len(good[damaged]))]
+        (tmp_path / damaged).write_bytes(kept + (more.encode() if isinstance(more, str) else more))
+        is_answered(name, tmp_path)
+        (tmp_path / damaged).write_bytes(good[damaged])
+
+    run()
+
+
+@every_reader
+def test_cut_files_and_empty_files_are_refused(name, tmp_path):
+    good = READERS[name].files()
+    for damaged, content in good.items():
+        for end in (0, 1, len(content) // 2):
+            READERS[name].write(tmp_path, **{damaged: content[:end]})
+            text = name in ("csv", "libsvm", "heart")  # half of a text may be a text
+            assert not is_answered(name, tmp_path) or (text and end > 1), (damaged, end)
+        (tmp_path / damaged).write_bytes(content)
+
+
+@every_reader
+def test_pipes_and_folders_are_refused_without_waiting(name, tmp_path):
+    READERS[name].write(tmp_path)
+    for damaged in READERS[name].files():
+        for make in (os.mkfifo, os.mkdir):
+            (tmp_path / damaged).unlink(missing_ok=True)
+            make(tmp_path / damaged)
+            with within(5), pytest.raises((ValueError, OSError)) as refused:
+                READERS[name].read(tmp_path)
+            assert damaged in str(refused.value)
+            (tmp_path / damaged).rmdir() if make is os.mkdir else (tmp_path / damaged).unlink()
+        (tmp_path / damaged).write_bytes(READERS[name].files()[damaged])
+
+
+# what stands in a hole of a file and must not be taken for a number, a label or a name
+NUMBERS = ("1_000", "\u0663", "nan", "inf", "-Infinity", "1e999", "9" * 5000, "0x10", "1 0", "1,0,", "", "\0", "ten")
+WRONG = {
+    "number": NUMBERS,
+    "label_number": NUMBERS,
+    "code": (*NUMBERS, "7", "1.5"),
+    "label": ("0.9", "nan", "1e10", "", "2147483648", "1" * 5000, "\0", "7" * 20),
+    "name": ("", " ", "n" * 1001, "b\0"),
+    "json_number": (*NUMBERS[:-1], "null", '"6"', "[6]", "true", "{}", '"\\ud800"'),
+    "json_label": ('"1"', "null", "[1]", "true", "9" * 5000, "1e999", '"' + "x" * 10**6 + '"'),
+    "json_name": ("a", "", " ", "\\u0000", "b\\ud800"),
+}
+
+
+@pytest.mark.parametrize(("name", "hole"), [(name, hole) for name in READERS for hole in READERS[name].holes])
+def test_what_is_no_number_label_or_name_is_refused(name, hole, tmp_path):
+    file = next(iter(READERS[name].files()))
+    for wrong in WRONG[hole]:
+        text = READERS[name].holes[hole].replace("%s", wrong)
+        READERS[name].write(tmp_path, **{file: text.encode("utf-8", "surrogatepass")})
+        assert not is_answered(name, tmp_path), wrong[:20]
+
+
+def refused(name: str, folder: Path, message: str, **files: bytes | str) -> None:
+    changed = {file: content.encode() if isinstance(content, str) else content for file, content in files.items()}
+    READERS[name].write(folder, **changed)
+    with pytest.raises(ValueError, match=message) as said:
+        READERS[name].read(folder)
+    assert str(folder) in str(said.value)
+
+
+# --- what used to be taken in silence ---
+
+
+LONG = '"' + ', "a"' * 200 + '], "y": [' + "1," * 200 + "1]}"
+
+
+def users(data: str) -> str:
+    return f'{{"user_data": {{"a": {data}}}}}'
+
+
+@pytest.mark.parametrize(
+    ("name", "message", "content"),
+    [
+        ("csv", "'1' and '1.0', which are one number|'1.0' and '1'", "who,x,y\na,1,1\nb,1,1.0\nb,2,no\n"),
+        ("csv", "line 2: who is empty; name the client", "who,x,y\n,1,1\n"),
+        ("csv", "line 2: who is 'nnn.*at most 1000 characters", "who,x,y\n" + "n" * 130_000 + ",1,1\n"),
+        ("csv", "100001 cells, at most 100000 are read; leave columns out", ",".join(map(str, range(100_001)))),
+        ("csv", "a line of 16777216 characters or more", "a" * 2**24),
+        ("leaf", "more follows the end", LEAF % (LEAF_B % ("b", "1", "1")) + "{}"),
+        ("leaf", "'user_data' comes twice", (LEAF % (LEAF_B % ("b", "1", "1")))[:-1] + ', "user_data": {}}'),
+        ("leaf", "name different users", (LEAF % (LEAF_B % ("b", "1", "1"))).replace('["a", "b"]', '["a", "b", "b"]')),
+        ("leaf", "num_samples is no list of as many", (LEAF % (LEAF_B % ("b", "1", "1"))).replace("[2, 1]", "[2]")),
+        ("leaf", "num_samples is no list of as many", (LEAF % (LEAF_B % ("b", "1", "1"))).replace("[2, 1]", "7")),
+        ("leaf", "no list of numbers, or of texts", '{"user_data": {"a": {"x": [1, "a"], "y": [1, 2]}}}'),
+        ("leaf", "no list of numbers, or of texts", '{"user_data": {"a": {"x": [1, true], "y": [1, 2]}}}'),
+        ("leaf", "'label'.*booleans or text for all", users('{"x": [1], "y": [1]}, "b": {"x": [1], "y": ["c"]}')),
+        ("leaf", "cannot be read .*digits.*; correct it", users('{"x": [' + "9" * 5000 + '], "y": [1]}')),
+        ("leaf", "visible character", '{"user_data": {"": {"x": [1], "y": [1]}}}'),
+        ("leaf", "cut it into pieces", users('{"x": ["' + "x" * 10**6 + LONG)),
+        ("roles", "a name twice", ROLES % "a"),
+        ("roles", "nested deeper", '{"clients": {}, "more": ' + "[" * 10**5 + "]" * 10**5 + "}"),
+        ("idx", "NaN or infinite", IDX[:12] + np.array([1, np.nan], ">f4").tobytes()),
+        ("heart", "num is '0.5'; it must be one of 0, 1, 2, 3, 4", "28,1,2,130,132,0,2,185,0,0,?,?,?,0.5\n"),
+        ("heart", "has 2097152 bytes, at most 1048576 are read", "1" * 2**21),
+        ("libsvm", "index 99999999999; rows are kept dense, at most 1000000", "1 99999999999:1\n"),
+        ("libsvm", "500 rows of 1000000 features; rows are kept dense", "1 1000000:1\n" * 500),
+        ("npz", "2 arrays 'x'", None),
+    ],
+)  # fmt: skip
+def test_what_was_taken_in_silence_is_refused(name, message, content, tmp_path):
+    if content is None:
+        file = BytesIO(npz(x=np.eye(2), y=np.eye(2)))
+        with zipfile.ZipFile(file, "a") as archive:
+            archive.writestr("x", archive.read("y.npy"))
+        content = file.getvalue()
+    refused(name, tmp_path, message, **{next(iter(READERS[name].files())): content})
+
+
+def record():
+    return np.array([(1, 2.0)], [("a", int), ("b", float)])
+
+
+@pytest.mark.parametrize(
+    ("array", "message"),
+    [
+        (np.array(["2020-01-01"], "M8[D]"), "datetime64.*neither numbers nor text"),
+        (record(), "neither numbers nor text"),
+        (np.array([1 + 2j]), "complex128, neither"),
+        (np.array([None]), "Python objects"),
+        (np.array([1.0, np.nan]), "NaN or infinite"),
+    ],
+)
+def test_archives_hold_plain_numbers_or_text(array, message, tmp_path):
+    refused("npz", tmp_path, message, **{"data.npz": npz(x=array, y=np.zeros(1))})
+
+
+@pytest.mark.parametrize(
+    ("name", "changed", "message"),
+    [
+        ("femnist", {"y_train": np.array([0.9, 1.0])}, "y_train has .*float64; it must be one whole number per row"),
+        ("femnist", {"y_train": np.array([0, 62])}, "y_train holds 62; it must be 0 to 61"),
+        ("femnist", {"writers": np.array(["w", "w"])}, "the client 'w' comes twice"),
+        ("femnist", {"x_test": np.zeros((0, 28, 28), np.uint8), "y_test": np.zeros(0, int)}, "y_test has shape"),
+        ("femnist", {"writers": np.array(3)}, "cannot be read"),
+    ],
+)
+def test_labels_of_femnist_are_whole_and_writers_distinct(name, changed, message, tmp_path):
+    content = npz(**{**IMAGES, "writers": np.array(["v", "w"]), **changed})
+    refused(name, tmp_path, message, **{"femnist/femnist_184writers.npz": content})
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"y": np.array([0.9, 1.0])}, "y has .*float64"),
+        ({"y": np.array([0, 6])}, "y holds 6; it must be 0 to 5"),
+        ({"x": np.array([["a", "b"]] * 2)}, "x holds <U1; it must hold numbers"),
+        ({"x": np.zeros((0, 2)), "y": np.zeros(0, int), "subject": np.zeros(0, int)}, "y has shape"),
+        ({"subject": np.array([1])}, "subject has 1 rows and x 2"),
+        ({"feature_names": np.array(["p", "p"])}, "feature names"),
+    ],
+)
+def test_activities_are_whole_numbers(changed, message, tmp_path):
+    good = {"x": np.eye(2), "y": np.array([0, 5]), "subject": np.array([1, 2]), "feature_names": np.array(["p", "q"])}
+    refused("har", tmp_path, message, **{"har/har_features.npz": npz(**{**good, **changed})})
+
+
+def test_float_labels_are_not_rounded(tmp_path):
+    label = bytes([0, 0, 0x0D, 1, 0, 0, 0, 2]) + np.array([0.9, 1], ">f4").tobytes()
+    refused("labeled", tmp_path, "it must be one whole number per row", labels=label)
+
+
+def test_datasets_of_others_have_one_kind_per_column_and_a_client_in_every_row():
+    class Table:
+        column_names = ("who", "x")
+
+        def __init__(self, who, x):
+            self.rows = {"who": who, "x": x}
+
+        def __len__(self):
+            return len(self.rows["x"])
+
+        def __getitem__(self, which):
+            return {name: column[which] for name, column in self.rows.items()}
+
+    for who, x, message in (
+        ([None, "a"], [1, 2], "row 0: 'who' is None"),
+        (["a", float("nan")], [1, 2], "row 1: 'who' is nan"),
+        (["a", ""], [1, 2], "visible character"),
+        (["a", "b"], [1, "2"], "'x' holds .*give numbers, or text"),
+        (["a"] * 1001, [1] * 1000 + ["2"], "'x' holds .*give numbers, or text"),
+        (["a", "b"], list(np.array(["2020-01-01"] * 2, "M8[D]")), "'x' holds datetime64"),
+        (["a"], [record()[0]], "'x' holds "),
+    ):
+        with pytest.raises(ValueError, match=message):
+            datasets.from_table(Table(who, x), "who")
+    with pytest.raises(ValueError, match="a name of its own"):
+        datasets.from_table(
+            type("T", (Table,), {"column_names": ("who", "x", "y")})(["a"], [1]), "who", columns=["x", "x"]
+        )
+    with pytest.raises(ValueError, match="partly text"):
+        datasets.by_key(["1", 1])
+    with pytest.raises(ValueError, match="none of them NaN"):
+        datasets.by_key(np.array([1.0, np.nan]))
+
+
+# --- compressed bytes ---
+
+PACK = {".gz": gzip.compress, ".bz2": bz2.compress, ".xz": lzma.compress}
+
+
+@pytest.mark.parametrize("ending", PACK)
+@pytest.mark.parametrize(
+    ("read", "text"),
+    [
+        (datasets.read_libsvm, b"1 1:1\n"),
+        (lambda path: datasets.read_csv(path, "1", "2"), b"1,2,3\n"),
+        (datasets.read_leaf, b" "),
+        (datasets.read_idx, bytes(12)),
+    ],
+)
+def test_bombs_are_refused_within_the_limit(tmp_path, monkeypatch, ending, read, text):
+    monkeypatch.setitem(_reading.UNPACKED, "rt", (10_000, 4))
+    monkeypatch.setitem(_reading.UNPACKED, "rb", (10_000, 4))
+    path = tmp_path / f"bomb{ending}"
+    body = text * 20_000 if text != bytes(12) else bytes([0, 0, 8, 1, 0, 15, 0, 0]) + bytes(0xF0000)
+    path.write_bytes(PACK[ending](body))
+    with pytest.raises(ValueError, match=r"unpacks to more than \d+ bytes.*unpack it first") as said:
+        read(path)
+    assert str(path) in str(said.value)
+
+
+def test_every_damaged_end_of_packed_text_is_refused(tmp_path):
+    for ending, pack in PACK.items():
+        path = tmp_path / f"rows{ending}"
+        content = pack(b"1 1:1\n" * 100)
+        for end in range(len(content)):
+            path.write_bytes(content[:end])
+            with pytest.raises(ValueError, match=r"damaged|no examples") as said:
+                datasets.read_libsvm(path)
+            assert str(path) in str(said.value)
+
+
+def test_the_users_of_a_shard_are_limited(tmp_path, monkeypatch):
+    monkeypatch.setattr("fedspam.datasets.leaf.MOST_USERS", 1)
+    refused("leaf", tmp_path, "more than 1 users; split them among several shards")
+
+
+def test_a_dictionary_of_xz_is_limited(tmp_path):
+    path = tmp_path / "rows.xz"
+    filters = [{"id": lzma.FILTER_LZMA2, "preset": 0, "dict_size": 2**28}]
+    path.write_bytes(lzma.compress(b"1 1:1\n", filters=filters))
+    with pytest.raises(ValueError, match=r"Memory usage limit exceeded.*fetch it again"):
+        datasets.read_libsvm(path)
+
+
+def test_an_archive_is_no_larger_than_its_size_allows(tmp_path):
+    content = npz(np.savez_compressed, x=np.zeros(2**25), y=np.zeros(1))
+    refused(
+        "npz", tmp_path, "268435456 bytes.*at most 134217728 are read: store it with np.savez", **{"data.npz": content}
+    )
