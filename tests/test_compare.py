@@ -442,7 +442,7 @@ def test_the_problems_of_the_sweep_are_what_they_say():
         ("--rounds none", "--rounds: 'none' must be a whole number"),
         ("--metric loss", "fedspam compare experiment.toml --metric loss"),
         ("--metric time", "invalid choice: 'time'"),
-        ("--round 3", "unrecognized arguments: --round 3"),
+        ("--round 3", "unrecognized arguments: --round; did you mean --rounds?"),
     ],
 )
 def test_wrong_arguments_exit_with_2_and_say_why(arguments, message, capsys):

@@ -100,8 +100,8 @@ def tune(
 
 def check_grid(key: str, proposed: Sequence[Mapping[str, Any]]) -> None:
     """Refuse a method with numbers to tune and no grid for them: one setting against the budget of others is unfair."""
-    chosen = {"cohort_size", "solver", "movers"}
-    numbers = [name for name in inspect.signature(METHODS[key].build).parameters if name not in chosen]
+    arguments = inspect.signature(METHODS[key].build).parameters.values()
+    numbers = [each.name for each in arguments if each.default is each.empty and each.name != "cohort_size"]
     if not any(proposed) and numbers:
         raise ValueError(
             f"{key} has no settings to try for {', '.join(numbers)}, so it cannot be tuned as the others are; give its "
