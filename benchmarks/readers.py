@@ -207,7 +207,7 @@ def read_one(path: Path, kind: str) -> None:
     try:
         READ[kind](datasets, path)
         answer = "read"
-    except ValueError as error:
+    except (ValueError, FileNotFoundError) as error:
         answer = "refused" if str(path.parent) in str(error) else f"refused without its name: {error}"
     except BaseException as error:
         answer = f"{type(error).__name__}: {error}"

@@ -369,8 +369,10 @@ def test_every_damaged_end_of_packed_text_is_refused(tmp_path):
             assert str(path) in str(said.value)
 
 
-def test_the_users_of_a_shard_are_limited(tmp_path, monkeypatch):
+def test_users_and_roles_are_limited(tmp_path, monkeypatch):
     monkeypatch.setattr("fedspam.datasets.leaf.MOST_USERS", 1)
+    monkeypatch.setattr("fedspam.datasets.shakespeare.MOST_ROLES", 1)
+    refused("roles", tmp_path, "has 2 roles, at most 1 are read")
     refused("leaf", tmp_path, "more than 1 users; split them among several shards")
 
 

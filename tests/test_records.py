@@ -788,3 +788,33 @@ def test_a_single_name_is_a_record():
     run = go(rounds=5, record="step_size")
     assert "step_size" in run.rows
     assert go(rounds=5, record=["step_size"]).rows.keys() == run.rows.keys()
+
+
+def test_another_number_of_cores_is_reported(tmp_path, monkeypatch):
+    """The last bits of some models depend on it."""
+    identity = {"algorithm": "spam"}
+    with records.Store(tmp_path) as store:
+        store.begin(identity)
+    now = records.manifest()
+    assert now["cores"] >= 1
+    assert now["devices"] >= 1
+    monkeypatch.setattr(records, "manifest", lambda **facts: {**now, "cores": now["cores"] + 1})
+    with (
+        records.Store(tmp_path) as store,
+        pytest.warns(UserWarning, match=r"cores changed from \d+ to \d+: the last bits"),
+    ):
+        store.load(identity, like=lambda: ())
+
+
+def test_programs_are_kept_only_where_nobody_else_writes(tmp_path, monkeypatch):
+    from fedspam.simulation import engine
+
+    set_to = {}
+    monkeypatch.setattr(engine.jax.config, "update", set_to.__setitem__)
+    engine.keep_programs(tmp_path / "new" / "cache")
+    assert (tmp_path / "new" / "cache").stat().st_mode & 0o077 == 0
+    assert set_to["jax_compilation_cache_dir"] == str(tmp_path / "new" / "cache")
+    (tmp_path / "open").mkdir()
+    (tmp_path / "open").chmod(0o777)
+    with pytest.raises(ValueError, match=r"others can write to it.*chmod go-w"):
+        engine.keep_programs(tmp_path / "open")

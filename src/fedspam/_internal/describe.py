@@ -11,6 +11,7 @@ import functools
 import hashlib
 import json
 import math
+import os
 import platform
 import subprocess
 import sys
@@ -80,6 +81,8 @@ def manifest(**facts: Any) -> dict[str, Any]:
         "python": platform.python_version(),
         "platform": platform.platform(),
         "device": jax.devices()[0].device_kind,
+        "devices": jax.device_count(),
+        "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
         "commit": _commit(),
         **facts,
     }

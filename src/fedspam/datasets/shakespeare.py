@@ -12,6 +12,7 @@ from fedspam.datasets.text import encode, sequences
 FILE = "shakespeare/shakespeare_by_role.json"
 MOST_BYTES = 2**26  # the file of the plays has 5 million
 DEPTH = 10
+MOST_ROLES = 10_000  # there are 1,128
 KIND = "the JSON of speeches by role"
 
 
@@ -30,6 +31,8 @@ def read_roles(folder: str | Path | None = None) -> dict[str, str]:
         roles = read.get("clients")
         if not isinstance(roles, dict) or not all(map(_is_texts, roles.values())):
             raise ValueError(f"{path} has no object 'clients' of roles and lists of speeches; give {KIND}")
+        if len(roles) > MOST_ROLES:
+            raise ValueError(f"{path} has {len(roles)} roles, at most {MOST_ROLES} are read; give {KIND}")
     return {role: "\n".join(speeches) for role, speeches in roles.items()}
 
 

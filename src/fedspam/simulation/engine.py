@@ -1,6 +1,7 @@
 """The compiled part of a simulation: one trace serves any number of rounds, seeds and step sizes."""
 
 import functools
+import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -281,8 +282,17 @@ def keep_programs(folder: str | Path) -> None:
     """Keep compiled programs in a folder, so that a later process need not compile them again.
 
     This turns on JAX's own cache; call it before the first simulation. A program is identified by its code, shapes,
-    devices and compiler version, never by the numbers it runs with.
+    devices and compiler version, never by the numbers it runs with. Programs are code: a folder that others can write
+    to is refused.
     """
+    folder = Path(folder)
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    state = folder.stat()
+    if state.st_uid != os.getuid() or state.st_mode & 0o022:
+        raise ValueError(
+            f"{folder} belongs to another user, or others can write to it, and could replace programs; choose another "
+            f"folder, or close it: chmod go-w {folder}"
+        )
     jax.config.update("jax_compilation_cache_dir", str(folder))
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.1)
 

@@ -35,7 +35,15 @@ __all__ = ["FORMAT", "Keep", "RecordError", "Saved", "Store", "identity", "manif
 
 MANIFEST = 16 * MIB  # the longest manifest that is read
 DEPTH = 100  # and its levels
-ENVIRONMENT = ("fedspam", "jax", "jaxlib", "python", "device")  # what may change the last bits of a result
+ENVIRONMENT = (
+    "fedspam",
+    "jax",
+    "jaxlib",
+    "python",
+    "device",
+    "devices",
+    "cores",
+)  # what may change the last bits of a result
 
 
 @dataclass(frozen=True)
@@ -231,7 +239,9 @@ class Store:
             self._write_manifest()
             return True
         now, then = manifest(), self._manifest
-        changed = [f"{n} changed from {then.get(n)} to {now[n]}" for n in ENVIRONMENT if then.get(n) != now[n]]
+        changed = [
+            f"{n} changed from {then.get(n)} to {now[n]}" for n in ENVIRONMENT if n in then and then[n] != now[n]
+        ]
         same_python = str(then.get("python")).split(".")[:2] == now["python"].split(".")[:2]
         strip = (lambda value: value) if same_python else describe.without_code
         differences = describe.changes(strip(then["identity"]), strip(json.loads(json.dumps(identity))))
