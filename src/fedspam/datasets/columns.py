@@ -2,6 +2,7 @@
 
 import math
 import numbers
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from fedspam._internal.nearest import nearest
-from fedspam.datasets._reading import csv_rows, opened
+from fedspam.datasets._reading import LONGEST_NUMBER, PLAIN, csv_rows, opened, shown
 from fedspam.datasets.federated import FederatedData
 from fedspam.datasets.partition import by_key
 
@@ -70,8 +71,9 @@ class Table:
                 continue
             value = _number(cell)
             if value is None or not math.isfinite(value):
+                seen = repr(shown(cell) if isinstance(cell, str) else cell)
                 raise ValueError(
-                    f"{self.place(row)}: {name} is {cell!r}; it must be a finite number: correct it, leave it empty "
+                    f"{self.place(row)}: {name} is {seen}; it must be a finite number: correct it, leave it empty "
                     "where it is missing, or take the column as text (categories) or not at all (drop)"
                 )
             found[row] = value
@@ -163,9 +165,9 @@ def _of_csv(path: Path, delimiter: str) -> Table:
     with opened(path, "rt", CSV, encoding="utf-8-sig", newline="") as file:
         parts = csv_rows(file, path, delimiter)
         names = [name.strip() for name in next(parts, (0, []))[1]]
-        for name in names:
-            if names.count(name) > 1:
-                raise ValueError(f"{path}, line 1 has more than one column {name!r}; rename all but one")
+        for name, count in Counter(names).items():
+            if count > 1:
+                raise ValueError(f"{path}, line 1 has more than one column {shown(name)!r}; rename all but one")
         for line, cells in parts:
             if len(cells) != len(names):
                 raise ValueError(f"{path}, line {line} has {len(cells)} cells, the header {len(names)}; correct it")
@@ -229,10 +231,8 @@ def _is_missing(cell: Any) -> bool:
 def _number(cell: Any) -> float | None:
     """The number that a cell holds or writes; None if there is none. Booleans are names, not numbers."""
     if isinstance(cell, str):
-        try:
-            return float(cell)
-        except ValueError:
-            return None
+        text = cell.strip()
+        return float(text) if len(text) <= LONGEST_NUMBER and PLAIN.fullmatch(text) else None
     return float(cell) if isinstance(cell, numbers.Real) and not isinstance(cell, bool | np.bool_) else None
 
 
