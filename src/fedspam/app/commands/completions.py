@@ -10,7 +10,8 @@ examples:
 
 import argparse
 import sys
-from pathlib import Path
+
+from fedspam.app.commands._arguments import file_path
 
 
 def add(command: argparse.ArgumentParser) -> None:
@@ -31,7 +32,7 @@ def run(options: argparse.Namespace) -> int:
     commands.choices["cite"]._positionals._group_actions[0].choices = list(METHODS)
     for command in commands.choices.values():
         for action in command._actions:
-            if action.type is Path:
+            if action.type is file_path:
                 action.complete = shtab.FILE
     sys.stdout.write(shtab.complete(whole, options.shell))
     return 0
