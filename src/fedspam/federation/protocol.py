@@ -22,7 +22,7 @@ from jaxtyping import Array, Bool, Integer, Key, PyTree, UInt32
 from fedspam._internal import prng, trees
 from fedspam.clients import Ids, Population
 from fedspam.clients.faults import Faults
-from fedspam.federation.codecs.feedback import Remembered
+from fedspam.federation.codecs.feedback import WithLeftovers
 from fedspam.federation.codecs.fields import NO_CODECS, Codecs, in_order
 
 Work = Callable[..., Any]
@@ -320,11 +320,11 @@ def perform(
     """The work of a client on its oracle, with its own key; with error feedback, the reply that is to arrive."""
     if not terms_of(work).stateful:
         return work(oracle, own_key, **message), memory
-    if not isinstance(memory, Remembered):
+    if not isinstance(memory, WithLeftovers):
         return work(oracle, own_key, memory, **message)
     reply, own = work(oracle, own_key, memory.own, **message)
     reply, errors = codecs.corrected(own_key, work.__name__, reply, memory.errors, message)
-    return reply, Remembered(own, errors)
+    return reply, WithLeftovers(own, errors)
 
 
 def take_branch(fed: Any, predicate: Any, yes: Callable[[], Any], no: Callable[[], Any]) -> Any:

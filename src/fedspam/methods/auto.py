@@ -36,7 +36,6 @@ class AutoState(NamedTuple):
     slope: Scalar  # <g, step> of the last step
     promise: Scalar  # change of f over it that the movers expected
     rate: Scalar  # of the movers' minibatch steps
-    share: Scalar  # of the movers' mean step that is taken: below 1 only after f has risen
 
 
 class SketchMoments(NamedTuple):
@@ -63,7 +62,6 @@ class Difference(NamedTuple):
     sent: SketchMoments  # of c_i
     slope: Scalar  # <grad f_i(x_prev), x - x_prev>
     bend: Scalar  # f_i(x) - f_i(x_prev) - slope
-    sampled: Scalar  # 1 if the client works with minibatches
 
 
 class AutoMove(NamedTuple):
@@ -106,10 +104,8 @@ class Auto:
     :math:`-g_0`. Where more than half of :math:`\|g\|^2` is error, only the share :math:`2(1 - \hat e/\|g\|^2)` of the
     step is taken, at least `least`, and the step size does not grow beyond :math:`1/\hat\delta`.
 
-    **Minibatch clients** cannot certify a prox. They take `SampledSteps`. They find the rate themselves, and the server
-    passes it on. The correction fades at the reach :math:`\hat\sigma/(4\hat\delta)`: farther from x,
-    clients' gradients differ in other ways than at x. The 4 makes up for secants, which underestimate :math:`\delta`.
-    If f rises by more than half of what the movers promised that it would fall, half of the next step is taken.
+    **Minibatch clients** take the local steps of `AutoSteps` instead, unless one client moves alone: that one takes
+    `SampledSteps` on its prox.
 
     The rules are unchanged if f is scaled. There are no exchanges besides the two of SPAM-PP.
     """
@@ -146,7 +142,7 @@ class Auto:
         return AutoState(
             x=trees.axpy(-reach, reply.g, params), x_prev=params, g=reply.g, k=jnp.zeros((), jnp.int32),
             left=left, error=left * noise / self.cohort_size, noise=noise, trend=zero + 1, similarity=zero,
-            step_size=zero, growth=zero + self.speed, slope=zero, promise=zero, rate=zero + 1, share=zero + 1,
+            step_size=zero, growth=zero + self.speed, slope=zero, promise=zero, rate=zero + 1,
         )  # fmt: skip
 
     def round(self, state: AutoState, key: Key[Array, ""], fed: Federation) -> tuple[AutoState, AutoInfo]:
@@ -166,13 +162,10 @@ class Auto:
         g, base = trees.where(back, (state.g, state.x_prev), (g, state.x))
         error, noise, similarity = trees.where(back, (state.error, state.noise, state.similarity), spreads)
         rate = self._rate(state, reply, g, length)
-        reach = jnp.sqrt(noise / _above(similarity)) / 4
 
         movers = cohort if self.movers == "average" else cohort.one(key)
-        move = fed.mean(
-            movers, self.prox, x=state.x, x_prev=state.x_prev, back=back, g=g, step_size=gamma, rate=rate, reach=reach
-        )
-        used = jnp.where(self._sampled(reply), gamma, move.certificate.step_size)
+        move = fed.mean(movers, self.prox, x=state.x, x_prev=state.x_prev, back=back, g=g, step_size=gamma, rate=rate)
+        used = move.certificate.step_size
         step = trees.subtract(move.x, base)
         x = trees.where(share < 1, trees.axpy(share, step, base), move.x)
         slope = trees.dot(g, step)
@@ -181,7 +174,7 @@ class Auto:
             x=x, x_prev=base, g=g, k=state.k + 1, left=state.left, error=error, noise=noise,
             trend=jnp.where(back, state.trend, fall),
             similarity=similarity, step_size=used, growth=growth, slope=share * slope,
-            promise=share * slope + share**2 * (move.promise - slope), rate=jnp.exp(move.rate), share=share,
+            promise=share * slope + share**2 * (move.promise - slope), rate=jnp.exp(move.rate),
         )  # fmt: skip
         gradients = 2 * count + movers.size * move.certificate.gradients
         return new, AutoInfo(used, p, error, noise, similarity, ratio, move.certificate, gradients)
@@ -217,9 +210,9 @@ class Auto:
     ) -> tuple[Scalar, ...]:
         """The step size and its growth, the share of the step that is taken, the ratio, and whether to go back."""
         error, _, similarity = spreads
-        first, sampled = state.k == 0, self._sampled(reply)
+        first = state.k == 0
         # the slope of f along the last step: the filter's, corrected by the cohort's as far as it corrects g
-        slope = jnp.where(sampled, state.slope, state.slope + p * (reply.slope - state.slope))
+        slope = state.slope + p * (reply.slope - state.slope)
         change = slope + reply.bend  # of f over the last step
         tiny = jnp.finfo(change.dtype).tiny
         ratio = jnp.where(first, 1.0, change / jnp.where(state.promise < 0, state.promise, -tiny))
@@ -238,22 +231,21 @@ class Auto:
         gamma = jnp.where(first, safe, gamma)
         gamma = jnp.minimum(gamma, jnp.finfo(gamma.dtype).max ** 0.5)  # good steps in a row must not end in infinity
         # both by the filter's slope, and by what the cohort sees: one client of it may be steep by chance
-        back = ~first & ~(ratio >= self.refuse) & ~(reply.slope + reply.bend <= 0) & ~sampled
-        gamma = jnp.where(sampled & ~first, state.step_size, gamma)  # minibatch clients do not use the step size
-        rose = sampled & ~first & ~(change <= 0.5 * jnp.abs(state.promise))
-        share = jnp.where(sampled, jnp.where(rose, 0.5 * state.share, jnp.minimum(1.0, 1.2 * state.share)), worth)
-        return gamma, growth, share, ratio, back
+        back = ~first & ~(ratio >= self.refuse) & ~(reply.slope + reply.bend <= 0)
+        return gamma, growth, worth, ratio, back
 
     def _rate(self, state: AutoState, reply: Difference, g: Params, length: Scalar) -> Scalar:
         """The rate of the movers' minibatch steps: the last one, at first from the curvature along the tiny step."""
         longest = (1 + trees.norm(state.x)) / _above(trees.norm(g))
         return jnp.where(state.k == 0, jnp.minimum(length / _above(2 * jnp.abs(reply.bend)), longest), state.rate)
 
-    def _sampled(self, reply: Difference) -> Any:
-        return (reply.sampled > 0.5) & (self.movers == "average")
-
     @on_client
     def begin(self, oracle: Oracle, key: Key[Array, ""], *, x: Params, seed: UInt32[Array, " 2"]) -> AutoStart:
+        if _samples(oracle) and self.movers == "average":
+            raise ValueError(
+                f"these clients draw minibatches, and the server does not see it; give it auto({self.cohort_size}, "
+                "minibatches=True)"
+            )
         g = jax.grad(_whole(oracle))(x, key)
         moments = _moments(_sketch(g, seed))
         return AutoStart(g, moments, jnp.asarray(_samples(oracle), moments.first.dtype))
@@ -289,7 +281,6 @@ class Auto:
             sent=_moments(sketch_a + (fresh_weight - 1) * sketch_b),
             slope=slope,
             bend=bend,
-            sampled=jnp.asarray(_samples(oracle), bend.dtype),
         )
 
     @on_client
@@ -304,7 +295,6 @@ class Auto:
         g: Params,
         step_size: Any,
         rate: Any,
-        reach: Any,
     ) -> AutoMove:
         x = trees.where(back, x_prev, x)
         if not _samples(oracle):
@@ -312,18 +302,14 @@ class Auto:
             return AutoMove(
                 y, _expected(certificate), jnp.log(jnp.asarray(rate, certificate.decrease.dtype)), certificate
             )
-        # steps too far in different directions average out over several clients; one client alone needs the prox
-        alone = self.movers == "one"
-        step_size = step_size if alone else jnp.inf
-        sampler = dataclasses.replace(self.sampler, rate=rate, reach=jnp.inf if alone else reach)
+        sampler = dataclasses.replace(self.sampler, rate=rate)
         y, last = sampler.walk(oracle, key, x=x, g=g, step_size=step_size)
         answer = lambda phi: Answer(phi.at(y), self.sampler.steps, 2 * self.sampler.steps + 1)
         whole = _whole(oracle)
         _, certificate = certify(
             answer, whole, key, x=x, g=g, step_size=step_size, stop=Never(), safeguard=False, vectorize=False
         )
-        promise = _expected(certificate) if alone else whole(y) - whole(x)
-        return AutoMove(y, promise, jnp.log(last), certificate)
+        return AutoMove(y, _expected(certificate), jnp.log(last), certificate)
 
     params, client_state = current_x, no_memory
 

@@ -18,7 +18,7 @@ from fedspam.federation.codecs.payload import Codec, Parts, named, parse
 from fedspam.federation.codecs.sections import Codes, Floats
 
 
-class Remembered(NamedTuple):
+class WithLeftovers(NamedTuple):
     """The memory of a client with feedback: that of the method, and its errors by work and array."""
 
     own: PyTree

@@ -24,7 +24,7 @@ from fedspam._internal.nearest import nearest
 from fedspam._internal.strict import MalformedError
 from fedspam._internal.trees import struct
 from fedspam.federation.codecs import payload
-from fedspam.federation.codecs.feedback import Feedback, Remembered
+from fedspam.federation.codecs.feedback import Feedback, WithLeftovers
 from fedspam.federation.codecs.payload import Codec
 
 LEAST = 64  # numbers in the smallest array that is coded
@@ -116,7 +116,7 @@ class Codecs:
     def memory(self, own: PyTree, plan: Any) -> PyTree:
         """The first memory of a client: that of the method and, if a reply has feedback, errors of zero."""
         errors = self.first_errors(plan)
-        return Remembered(own, errors) if errors else own
+        return WithLeftovers(own, errors) if errors else own
 
     def first_errors(self, plan: Any) -> dict[str, dict[str, Any]]:
         """Zeros for the arrays with feedback, by the works whose replies have such."""
