@@ -120,7 +120,7 @@ def test_mutations_are_read_or_refused_clearly(name, tmp_path):
 @pytest.mark.thorough
 @every_reader
 def test_many_mutations_are_read_or_refused_clearly(name, tmp_path):
-    try_mutations(name, tmp_path, 20_000, seed=2)
+    try_mutations(name, tmp_path, 5_000, seed=2)
 
 
 @every_reader
