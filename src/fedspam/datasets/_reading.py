@@ -42,7 +42,7 @@ LONGEST_NUMBER = 1000  # characters
 DICTIONARY = 2**27  # bytes of memory for the dictionary of xz
 WIDE = 2**28  # bytes of an array of texts that may be mostly padding
 # A compressed file may unpack to so many bytes, or to so many times its size. Text costs more time and memory per byte.
-UNPACKED = {"rt": (2**24, 4), "rb": (2**27, 16)}
+UNPACKED = {"rt": (2**26, 8), "rb": (2**27, 16)}
 
 PLAIN = re.compile(r"\s*[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?\s*", re.ASCII)
 
