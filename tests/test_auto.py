@@ -100,12 +100,20 @@ def test_minibatch_clients_train_and_stay_finite(movers):
     assert np.median(ends) < (0.3 if movers == "average" else 0.7) * loss(population, start)
 
 
+def test_a_server_that_does_not_see_minibatches_is_told():
+    """Without a population, as on a Flower server, `auto` takes whole gradients: a client that draws minibatches objects."""
+    oracle = clients().client(jnp.uint32(3))
+    seed = jax.random.key_data(jax.random.key(1))
+    with pytest.raises(ValueError, match=r"give it auto\(4, minibatches=True\)"):
+        auto(4).begin(oracle, jax.random.key(1), x=MODEL.init(0), seed=seed)
+
+
 @pytest.mark.slow
 def test_gradients_see_all_of_a_minibatch_client():
     """The exchange of gradients is over a client's whole data, whichever minibatch the key would pick."""
     oracle, x = clients().client(jnp.uint32(3)), MODEL.init(0)
     seed = jax.random.key_data(jax.random.key(1))
-    first, second = (auto(4).begin(oracle, jax.random.key(k), x=x, seed=seed).g for k in (1, 2))
+    first, second = (auto(4, movers="one").begin(oracle, jax.random.key(k), x=x, seed=seed).g for k in (1, 2))
     whole = jax.grad(oracle)(x)
     jax.tree.map(np.testing.assert_array_equal, first, second)
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-6), first, whole)
