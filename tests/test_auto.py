@@ -101,7 +101,7 @@ def test_minibatch_clients_train_and_stay_finite(movers):
 
 
 def test_a_server_that_does_not_see_minibatches_is_told():
-    """Without a population, as on a Flower server, `auto` takes whole gradients: a client that draws minibatches objects."""
+    """Without a population, as on a Flower server, `auto` takes whole gradients; minibatch clients object."""
     oracle = clients().client(jnp.uint32(3))
     seed = jax.random.key_data(jax.random.key(1))
     with pytest.raises(ValueError, match=r"give it auto\(4, minibatches=True\)"):
