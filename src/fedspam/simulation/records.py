@@ -35,15 +35,8 @@ __all__ = ["FORMAT", "Keep", "RecordError", "Saved", "Store", "identity", "manif
 
 MANIFEST = 16 * MIB  # the longest manifest that is read
 DEPTH = 100  # and its levels
-ENVIRONMENT = (
-    "fedspam",
-    "jax",
-    "jaxlib",
-    "python",
-    "device",
-    "devices",
-    "cores",
-)  # what may change the last bits of a result
+# what may change the last bits of a result
+ENVIRONMENT = ("fedspam", "jax", "jaxlib", "python", "device", "devices", "cores")
 
 
 @dataclass(frozen=True)
@@ -136,7 +129,8 @@ class Store:
         for path in [*old, *map(self._path, self._numbers())]:
             files.remove(path)
         self._run, self._end, self._score = describe.digest(identity), 0, None
-        self._manifest = {"format": FORMAT, "started": _now(), **manifest(), "status": "running", "identity": identity}
+        facts = {"format": FORMAT, "started": datetime.now(UTC).isoformat(timespec="seconds")}
+        self._manifest = {**facts, **manifest(), "status": "running", "identity": identity}
         self._write_manifest()
 
     def append(
@@ -403,7 +397,3 @@ def _restored(array: np.ndarray, like: Any, path: Path) -> jax.Array:
         )
     whole = jnp.array(array)
     return jax.random.wrap_key_data(whole, impl=impl[0]) if impl else whole
-
-
-def _now() -> str:
-    return datetime.now(UTC).isoformat(timespec="seconds")
