@@ -18,14 +18,20 @@ from fedspam.flower import FedspamStrategy, LoopbackGrid, client_app, clients_of
 CLIENTS, DIMENSION, ROUNDS = 8, 4, 4
 REGULARIZATION = 0.1
 QUICK = ("spam_pp", "scaffold")  # in `make unit`: two exchanges a round, and clients that remember
+# in `make test`: one of each kind of round. `make full` tries all; over bytes all are tried in tests/test_contract.py
+KINDS = (
+    "spam", "spam_ppa", "auto", "auto_steps", "fedavg", "fedadam", "fedacg", "feddyn", "mime", "mime_lite_mvr", "page",
+    "saber", "storm", "svrp", "s_dane", "adaptive_s_dane", "scaffnew", "dane", "ce_lsgd", "rg_saga", "fedred",
+)  # fmt: skip
 
 
 def marks(name, *thorough):
     if thorough:
         return pytest.mark.slow if name.startswith("spam") else thorough
-    return () if name in QUICK else pytest.mark.slow
+    return () if name in QUICK else pytest.mark.slow if name in KINDS else pytest.mark.thorough
 
 
+assert METHODS.keys() >= {*QUICK, *KINDS}
 every_method = pytest.mark.parametrize("name", [pytest.param(name, marks=marks(name)) for name in METHODS])
 every_method_thoroughly = pytest.mark.parametrize(
     "name", [pytest.param(name, marks=marks(name, pytest.mark.thorough)) for name in METHODS]

@@ -199,6 +199,7 @@ class Counting:
         self.sample, self.everyone, self.client = draws.sample, draws.everyone, draws.client
         self._population, self._memory = population, [method.client_state(x)] * population.size
         self.calls = self.accepted = 0
+        self.population_size = population.size
 
     def collect(self, cohort, work, /, **message):
         replies = []
@@ -236,8 +237,17 @@ MOVED = {
     "spam_pp": lambda movers: spam_pp(3, 0.1, 0.3, movers=movers, solver=TWO_STEPS),
     "Factored": lambda movers: Factored(MVR(Constant(0.3)), TWO_STEPS, Constant(0.1), movers=movers, cohort_size=3),
 }
-# calls at a point whose gradient the client has from before; they count once
-AGAIN = {"feddyn": 4, "fedprox": 4, "sppm": 1, "mime": 4, "mime_momentum": 4, "mime_adam": 4}
+# calls at a point whose gradient the client has from before, which count once, and losses that a line search looks at
+AGAIN = {
+    "feddyn": 4,
+    "fedprox": 4,
+    "fedexprox": 4,
+    "sppm": 1,
+    "auto_steps": 40,
+    "mime": 4,
+    "mime_momentum": 4,
+    "mime_adam": 4,
+}
 
 
 @pytest.fixture(scope="module")

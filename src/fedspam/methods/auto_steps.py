@@ -96,7 +96,7 @@ class AutoSteps:
             x, velocity, average=trees.axpy(fresh, trees.subtract(x, state.average), state.average), k=state.k + 1,
             rate=jnp.exp(reply.rate), damping=damping.astype(state.damping.dtype),
         )  # fmt: skip
-        return new, AutoStepsInfo(new.rate, state.damping, alignment, self.cohort_size * self.trials)
+        return new, AutoStepsInfo(new.rate, state.damping, alignment, self.cohort_size * (self.trials + 1))
 
     def params(self, state: AutoStepsState) -> Params:
         return state.average
