@@ -24,15 +24,15 @@ def walked(hessian, linear, z, rate, damping, trials):
         rate = (1 + np.linalg.norm(z)) / np.linalg.norm(d)
         while loss(z - rate * d) > loss(z) - 0.1 * rate * d @ d:
             rate /= 2
-    y, rates, falls = z, [], []
+    y, rates, weights = z, [], []
     for _ in range(trials):
         d = slope(y)
         fall = loss(y) - loss(y - rate * d)
         enough = fall >= 0.1 * rate * d @ d
         rates.append(rate)
-        falls.append(fall if enough else 0.0)
+        weights.append(fall if enough else 0.0)
         y, rate = (y - damping * rate * d, 1.2 * rate) if enough else (y, rate / 2)
-    return y - z, np.average(np.log(rates), weights=falls)
+    return y - z, np.average(np.log(rates), weights=weights)
 
 
 def test_three_rounds_by_hand():

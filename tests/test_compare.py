@@ -438,7 +438,7 @@ def test_the_problems_of_the_sweep_are_what_they_say():
         ("--targets 0.1,2", "target = 2.0 must lie between 0 and 1"),
         ("--targets 0.1;2", "'0.1;2' must be numbers with commas between them"),
         ("--targets ,", "there are no targets"),
-        ("--seeds 0", "--seeds: '0' must be a whole number of at least 1"),
+        ("--seeds 0", "--seeds: '0' must be a whole number from 1 to 10000"),
         ("--rounds none", "--rounds: 'none' must be a whole number"),
         ("--metric loss", "fedspam compare experiment.toml --metric loss"),
         ("--metric time", "invalid choice: 'time'"),

@@ -102,9 +102,8 @@ def test_schedules() -> None:
     effective = 2 * 4 / 3  # B (n - 1) / (n - B)
     squared = 96 * (0.1 * gamma) ** 2
     assert float(made.fresh_weight(3)) == pytest.approx(squared / (squared + effective))
-    listed = build.build_method(
-        decode(with_(algorithm=SMALL["algorithm"] | {"step_size": [0.5, 0.25]})).algorithm, None
-    )
+    two = {"algorithm": SMALL["algorithm"] | {"step_size": [0.5, 0.25]}, "run": SMALL.get("run", {}) | {"rounds": 2}}
+    listed = build.build_method(decode(with_(**two)).algorithm, None)
     assert [float(listed.step_size(k)) for k in range(3)] == [0.5, 0.25, 0.25]
 
 

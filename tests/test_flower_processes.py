@@ -239,6 +239,7 @@ def test_a_secure_sum_on_processes(tmp_path):
         assert not np.array_equal(params, clear)  # which shows that they were masked
 
 
+@pytest.mark.thorough  # tests/test_flower_template.py runs Flower's simulation too
 def test_flowers_own_simulation_ends_where_ours_does(tmp_path):
     with closing(World(tmp_path)) as world:
         world.superlink("--simulation")

@@ -92,6 +92,7 @@ def answered(port: int, path: str, authority: Path | None) -> int | str:
         link.close()
 
 
+@pytest.mark.thorough  # a second federation of processes; `make full` runs it
 def test_registered_nodes_train_and_others_are_refused(tmp_path):
     new.create(tmp_path / "trial")
     deploy, port = tmp_path / "trial" / "deploy", processes.free_port()

@@ -1,6 +1,7 @@
 """Schedules, bounds and costs against numbers worked out apart, and the gradients that methods say they evaluate
 against those that they evaluate. All symbols have different values here, so that a wrong one changes the result."""
 
+import dataclasses
 import math
 
 import jax
@@ -234,7 +235,7 @@ class CountedOracle:
 
 TWO_STEPS = GradientDescent(steps=2)
 MOVED = {
-    "spam_pp": lambda movers: spam_pp(3, 0.1, 0.3, movers=movers, solver=TWO_STEPS),
+    "spam_pp": lambda movers: dataclasses.replace(spam_pp(3, 0.1, 0.3, solver=TWO_STEPS), movers=movers),
     "Factored": lambda movers: Factored(MVR(Constant(0.3)), TWO_STEPS, Constant(0.1), movers=movers, cohort_size=3),
 }
 # calls at a point whose gradient the client has from before, which count once, and losses that a line search looks at

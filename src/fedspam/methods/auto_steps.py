@@ -88,7 +88,8 @@ class AutoSteps:
 
         move = trees.divide(reply.move, reply.weight)
         alignment = jnp.where(state.k == 0, self.alignment, _cosine(move, state.velocity))
-        damping = jnp.clip(state.damping * jnp.exp((alignment - self.alignment) / 2), 1 / jnp.sqrt(state.k + 2), 1)
+        least = 1 / jnp.sqrt((state.k + 2).astype(state.damping.dtype))
+        damping = jnp.clip(state.damping * jnp.exp((alignment - self.alignment) / 2), least, 1)
         velocity = trees.axpy(self.momentum, state.velocity, move)
         x = trees.add(state.x, velocity)
         fresh = (self.window + 1) / (state.k + 1 + self.window)
