@@ -78,7 +78,7 @@ def test_a_run_folder_is_its_own(here, capsys):
     """A name that looks like markup, an unknown column, a second writer, a flipped bit, rows of other lengths."""
     folder = here / "x[" / "y]"
     assert main(["run", "q.toml", "--out", "x[/y]", "--run.record", "certificate.decrease"]) == 0
-    assert "x[/y]: config.toml" in capsys.readouterr().out
+    assert "x[/y]: model.safetensors" in capsys.readouterr().out
     with pytest.raises(SystemExit) as ended:
         main(["run", "q.toml", "--out", "other", "--run.record", "nothing"])
     assert ended.value.code == 2
@@ -105,6 +105,6 @@ def test_a_run_folder_is_its_own(here, capsys):
     mixed = {**first.arrays, next(iter(longer)): longer[next(iter(longer))]}
     (folder / "rows.bin").unlink()
     files.append(folder / "rows.bin", files.pack(mixed, **facts), 0)
-    with pytest.raises(records.RecordError, match=r"columns of shapes .* one value per round"):
+    with pytest.raises(records.RecordError, match=r"columns of lengths .* one entry per round"):
         records.read(folder)
     assert not rest or rest[0].arrays

@@ -20,7 +20,7 @@ import numpy as np
 import pytest
 from jax.tree_util import Partial
 
-from fedspam import Keep, Ragged, auto, simulate, spam_pp
+from fedspam import Keep, Ragged, simulate, spam_pp, spam_ppa
 from fedspam._internal.describe import describe
 from fedspam.app import reproduce
 from fedspam.app.arrival import arrival
@@ -34,6 +34,7 @@ from fedspam.app.reproduce.experiment import SETTINGS, SOLVERS
 from fedspam.methods import METHODS, fedavg
 from fedspam.problems import quadratics
 from fedspam.simulation import records
+from fedspam.solvers import SampledSteps
 from fedspam.theory import Constants, inexact_bound
 
 _spec = importlib.util.spec_from_file_location("fedspam_browser", Path(__file__).with_name("browser.py"))
@@ -254,8 +255,10 @@ def test_the_papers_experiment_is_read(tmp_path: Path) -> None:
 
 
 def test_what_is_no_run_is_refused_with_a_hint(tmp_path: Path, runs: dict[str, Any], capsys: Any) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        main(["report", str(tmp_path / "absent"), "--out", str(tmp_path / "r.html")])
+    assert f"there is no folder {tmp_path / 'absent'}" in capsys.readouterr().err
     for folder, message in (
-        (tmp_path / "absent", "is no folder"),
         (tmp_path, "holds no manifest.json"),
         (runs["one"][0].parent, f"did you mean {runs['one'][0]}"),
     ):
@@ -291,7 +294,7 @@ def test_files_that_do_not_fit_together_are_refused(tmp_path: Path) -> None:
         store.begin({})
         odd = {"void": np.zeros(3, bool), "bytes_up": np.ones(2, np.int64), "bytes_down": np.ones(3, np.int64)}
         store.append(3, jnp.zeros(1), odd, {"gradient": np.ones(2)})
-    with pytest.raises(records.RecordError, match="do not fit together"):
+    with pytest.raises(records.RecordError, match=r"columns of lengths .* one entry per round"):
         read(tmp_path)
 
 
@@ -312,11 +315,12 @@ def test_numbers_that_are_not_finite_leave_gaps(runs: dict[str, Any]) -> None:
     assert found["metrics"]["loss"]["value"] == [1.0, None, None]
 
 
-def test_auto_with_minibatches_is_reported(tmp_path: Path) -> None:
+def test_an_endless_step_size_is_reported(tmp_path: Path) -> None:
     """Its proxes have an infinite step size, so its certificates hold numbers that are not finite."""
     rows = np.random.default_rng(0).normal(size=(6, 20, 3))
     clients = Ragged.of(list(rows), lambda x, row: jnp.sum((row - x) ** 2, axis=1), batch=4)
-    simulate(auto(3), clients, jnp.ones(3), rounds=4, key=0, folder=tmp_path / "run")
+    method = spam_ppa(3, jnp.inf, 0.5, solver=SampledSteps(steps=4))
+    simulate(method, clients, jnp.ones(3), rounds=4, key=0, folder=tmp_path / "run")
     certificates = read(tmp_path / "run").series[0].certificates
     assert certificates is not None
     assert not math.isfinite(certificates["floor"])
