@@ -66,3 +66,7 @@ def parser() -> argparse.ArgumentParser:
     for each in COMMANDS:
         add_command(commands, each)
     return command
+
+
+if __name__ == "__main__":
+    sys.exit(main())

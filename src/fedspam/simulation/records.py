@@ -361,8 +361,8 @@ def _columns(frame: files.Frame) -> tuple[dict[str, np.ndarray], dict[str, np.nd
         lengths = {column.shape[:1] for column in table.values()}
         if len(lengths) > 1 or () in lengths:
             raise DamagedError(
-                f"the rows before round {_round(frame.facts)} have columns of lengths {sorted(lengths)}; it must be one "
-                "entry per round. The file rows.bin was not written by fedspam: start in another folder"
+                f"the rows before round {_round(frame.facts)} have columns of lengths {sorted(lengths)}; it must be "
+                "one entry per round. The file rows.bin was not written by fedspam: start in another folder"
             )
     return rows, probes
 
