@@ -11,6 +11,7 @@ from fedspam.app.commands import (
     cite,
     compare,
     completions,
+    data,
     export,
     lab,
     measure,
@@ -24,7 +25,22 @@ from fedspam.app.commands import (
 )
 from fedspam.app.commands._arguments import EXIT_CODES, Parser, add_command, dotted
 
-COMMANDS = (reproduce, run, predict, export, methods, compare, theory, measure, report, lab, new, cite, completions)
+COMMANDS = (
+    reproduce,
+    run,
+    predict,
+    export,
+    methods,
+    compare,
+    theory,
+    measure,
+    report,
+    lab,
+    new,
+    data,
+    cite,
+    completions,
+)
 
 DOTTED = ("run", "compare", "measure")  # commands with flags of the form --section.key VALUE
 
