@@ -1,6 +1,7 @@
 """The command `fedspam`. It parses arguments and imports the library only when a command needs it."""
 
 import argparse
+import os
 import shlex
 import sys
 from collections.abc import Sequence
@@ -59,6 +60,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser().parse_args(dotted(words) if words[:1] and words[0] in DOTTED else words)
     options.line = shlex.join(["fedspam", *words])
     try:
+        if getattr(options, "device", None):
+            choose_device(options.device)
         return options.run(options)
     except UsageError as error:
         sys.stderr.write(f"fedspam {words[0]}: error: {error}\n")
@@ -69,6 +72,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except (ImportError, OSError, RuntimeError, ValueError) as error:
         sys.stderr.write(f"fedspam: error: {' '.join(str(error).split())}\n")
         return 1
+
+
+def choose_device(kind: str) -> None:
+    """Compute there, or refuse. JAX decides when it is imported, which no command has done yet."""
+    if kind == "cpu":
+        os.environ["JAX_PLATFORMS"] = "cpu"
+    import jax
+
+    found = jax.default_backend()
+    if found != kind:
+        raise UsageError(
+            f"--device {kind}: JAX finds only {found} here; for a GPU of NVIDIA, pip install 'jax[cuda12]', or leave "
+            "the flag out"
+        )
 
 
 def parser() -> argparse.ArgumentParser:
