@@ -18,7 +18,7 @@ import pytest
 from rich.console import Console
 
 from fedspam.app import config, experiment
-from fedspam.app.cli import choose_device, main
+from fedspam.app.cli import choose_device, main, parser
 from fedspam.app.commands._arguments import dotted
 from fedspam.app.config import ConfigError, decode
 from fedspam.app.experiment import terminal
