@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import fedspam
-from fedspam.app.cli import main
+from fedspam.app.cli import command, main
 
 ROOT = Path(__file__).parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
@@ -19,7 +19,7 @@ PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 
 def test_the_command_is_installed() -> None:
     (point,) = entry_points(group="console_scripts", name="fedspam")
-    assert point.load() is main
+    assert point.load() is command
 
 
 def test_versions_of_python_are_claimed_once() -> None:

@@ -25,6 +25,7 @@ from fedspam.app.commands import (
     theory,
 )
 from fedspam.app.commands._arguments import EXIT_CODES, Parser, add_command, dotted
+from fedspam.app.interrupt import ending_soon
 
 COMMANDS = (
     reproduce,
@@ -43,6 +44,7 @@ COMMANDS = (
     completions,
 )
 
+INTERRUPTED = 130
 DOTTED = ("run", "compare", "measure")  # commands with flags of the form --section.key VALUE
 
 EXAMPLES = """examples:
@@ -62,13 +64,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         if getattr(options, "device", None):
             choose_device(options.device)
-        return options.run(options)
+        with ending_soon():
+            return options.run(options)
     except UsageError as error:
         sys.stderr.write(f"fedspam {words[0]}: error: {error}\n")
         raise SystemExit(2) from None  # as argparse does
     except KeyboardInterrupt:
         sys.stderr.write("fedspam: stopped\n")
-        return 130
+        return INTERRUPTED
     except (ImportError, OSError, RuntimeError, ValueError) as error:
         sys.stderr.write(f"fedspam: error: {' '.join(str(error).split())}\n")
         return 1
@@ -101,5 +104,14 @@ def parser() -> argparse.ArgumentParser:
     return command
 
 
+def command() -> None:
+    """The program `fedspam`. After Ctrl-C it ends at once, because threads of the compiler may be at work."""
+    code = main()
+    if code == INTERRUPTED:
+        sys.stdout.flush()
+        os._exit(code)
+    sys.exit(code)
+
+
 if __name__ == "__main__":
-    sys.exit(main())
+    command()
