@@ -7,7 +7,7 @@ import sys
 from collections.abc import Sequence
 
 from fedspam import __version__
-from fedspam.app import UsageError
+from fedspam.app import UsageError, programs
 from fedspam.app.commands import (
     cite,
     compare,
@@ -64,6 +64,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         if getattr(options, "device", None):
             choose_device(options.device)
+        if getattr(options, "cache", False) and not getattr(options, "example", False):
+            programs.use()
         with ending_soon():
             return options.run(options)
     except UsageError as error:
@@ -106,6 +108,7 @@ def parser() -> argparse.ArgumentParser:
 
 def command() -> None:
     """The program `fedspam`. After Ctrl-C it ends at once, because threads of the compiler may be at work."""
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # its threads hinder those of JAX; many small eigenproblems
     code = main()
     if code == INTERRUPTED:
         sys.stdout.flush()

@@ -73,6 +73,9 @@ def add_configuration(command: argparse.ArgumentParser) -> None:
 def add_device(command: argparse.ArgumentParser) -> None:
     """Add the argument of a command that computes much."""
     command.add_argument("--device", choices=("cpu", "gpu", "tpu"), help="where to compute (the best that JAX finds)")
+    command.add_argument(
+        "--no-cache", dest="cache", action="store_false", help="neither keep nor use compiled programs"
+    )
 
 
 def add_data(command: argparse.ArgumentParser) -> None:
