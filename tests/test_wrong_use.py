@@ -170,6 +170,7 @@ CASES = {
     "unknown flag": Case("run good.toml --quite", 2, ("--quite", "did you mean --quiet?")),
     "a flag that needs a value": Case("run good.toml --out", 2, ("--out", "expected one argument")),
     "cite: unknown method": Case("cite fedavgg", 2, ("'fedavgg'", "did you mean 'fedavg'?", "fedspam methods")),
+    "data: unknown set": Case("data mushroms", 2, ("'mushroms'", "Did you mean mushrooms?")),
     "unknown shell": Case("completions bahs", 2, ("'bahs'", "did you mean bash?")),
     "new: a name that is none": Case("new My.Project", 2, ("'My.Project'", "such as my-project")),
     "compare: unknown problem": Case("compare --problem rigde", 2, ("'rigde'", "did you mean 'ridge'?")),
