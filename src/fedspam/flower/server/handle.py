@@ -23,6 +23,7 @@ from fedspam.federation.ledger import Exchange
 from fedspam.federation.protocol import same_objects
 from fedspam.flower.privacy.secure_client import RECORD, SecureSum
 from fedspam.flower.privacy.secure_server import Accept, Outcome, SecureAttempt
+from fedspam.flower.server.assigned import AssignedNodes
 from fedspam.flower.server.exchange import Failure, RejectedError, Trip, decoded, round_trip
 from fedspam.flower.server.journal import Journal, JournalEntry, Tally
 from fedspam.flower.server.nodes import NodeDirectory
@@ -41,7 +42,7 @@ class Flower:
     """The handle of a method whose messages travel over Flower's Grid. One handle serves a whole run."""
 
     grid: Grid
-    nodes: NodeDirectory  # which node is which client
+    nodes: NodeDirectory | AssignedNodes  # which node is which client
     schema: Schema  # the exchanges of the method
     journal: Journal  # the record of the exchanges of a round
     run: str  # identifies the run to the clients
@@ -109,6 +110,7 @@ class Flower:
                 entry = self._secure_mean(request, secure)
             else:
                 entry = self._replies(request, combine)
+            self.nodes.save()
             self.journal.note(label, entry)
         if terms_of(work).stateful:
             self.versions[list(entry.answered)] = self.exchanges
@@ -251,6 +253,7 @@ class Flower:
         head = {
             "schema": self.schema.digest, "run": self.run, "phase": self._phase, "exchange": exchange.label,
             "whole": whole, "memory": version, "settled": settled, "becomes": self.exchanges,
+            **self.nodes.heading(id),
         }  # fmt: skip
         round = self._wire_round
         records = {
@@ -263,6 +266,7 @@ class Flower:
     def _accept(self, id: int, request: "_Request", reply: Message) -> PyTree:
         """The reply, if it is of this client, exchange and round, and finite."""
         exchange, head = request.exchange, reply.content.config_records.get(arrays.HEADER, {})
+        self.nodes.meet(id, head)
         found = decoded(reply, exchange.answer, id)
         if head.get("schema") != self.schema.digest or head.get("exchange") != exchange.label:
             raise RejectedError(

@@ -22,7 +22,8 @@ from fedspam._internal.trees import Params
 from fedspam.federation.aggregation import Rule
 from fedspam.federation.codecs import Codecs, CodecsLike
 from fedspam.flower.privacy.secure_client import SecureSum
-from fedspam.flower.server import exchange
+from fedspam.flower.server import assigned, exchange
+from fedspam.flower.server.assigned import AssignedNodes
 from fedspam.flower.server.handle import Flower
 from fedspam.flower.server.journal import Journal
 from fedspam.flower.server.nodes import NodeDirectory
@@ -63,6 +64,10 @@ class FedspamStrategy(Strategy):
         folder: where rows, checkpoints and the trained parameters are written, as by `fedspam.simulate`; None writes
             nothing.
         resume: continue the run in that folder; the result has the same bits as that of an uninterrupted run.
+        introductions: with at most this many nodes, each is asked for its partition id before the first round, and
+            that is the id of its client. With more nodes, client i is the i-th node that registered with Flower, and a
+            node introduces itself with its first reply, so that the start takes no longer. Clients that are asked for
+            by their ids, and secure sums, need all introductions.
         arrayrecord_key, configrecord_key: the names of the records in a message.
 
     >>> from fedspam import spam_pp
@@ -86,12 +91,13 @@ class FedspamStrategy(Strategy):
     codecs: CodecsLike | None = None
     folder: str | Path | None = None
     resume: bool = False
+    introductions: int = 32
     arrayrecord_key: str = "arrays"
     configrecord_key: str = "config"
-    _nodes: NodeDirectory | None = field(default=None, init=False, repr=False)
+    _nodes: NodeDirectory | AssignedNodes | None = field(default=None, init=False, repr=False)
 
     def __post_init__(self) -> None:
-        for name in ("seed", "retries"):
+        for name in ("seed", "retries", "introductions"):
             checks.whole(name, getattr(self, name), 0)
         for name in ("min_train_nodes", "min_evaluate_nodes", "min_available_nodes", "patience"):
             checks.whole(name, getattr(self, name), 1)
@@ -161,8 +167,8 @@ class FedspamStrategy(Strategy):
         if self.secure is not None:
             self.secure.check_codecs(schema.plan)
         LOG.info("schema: %s", schema.digest)
-        nodes = self._nodes = NodeDirectory(grid, schema, timeout)
-        nodes.gather(self.min_available_nodes)
+        folder = None if self.folder is None else Path(self.folder)
+        nodes = self._nodes = self._gathered(grid, schema, timeout, folder)
         clients, algorithm = NodePopulation(nodes.clients), self.algorithm
         if self.fraction_train is not None:
             count = max(math.floor(clients.size * self.fraction_train), self.min_train_nodes)
@@ -170,9 +176,9 @@ class FedspamStrategy(Strategy):
         identity = records.identity(
             algorithm, clients, params, key, world="flower", quorum=self.quorum, retries=self.retries,
             aggregate=self.aggregate, **({"codecs": codecs} if codecs else {}),
+            **({"ids": "assigned"} if isinstance(nodes, AssignedNodes) else {}),
         )  # fmt: skip
         run_id = describe.digest(identity)
-        folder = None if self.folder is None else Path(self.folder)
         fed = Flower(
             grid, nodes, schema, Journal(folder, run_id), run_id[:16], timeout, self.quorum, self.retries,
             self.aggregate, self.secure, dict(train_config or {}), self.arrayrecord_key, self.configrecord_key,
@@ -203,6 +209,33 @@ class FedspamStrategy(Strategy):
         for line in io.StringIO(str(result)):
             LOG.info("\t%s", line.strip("\n"))
         return result
+
+    def _gathered(
+        self, grid: Grid, schema: Schema, timeout: float, folder: Path | None
+    ) -> NodeDirectory | AssignedNodes:
+        """Which node is which client; waits for `min_available_nodes` nodes."""
+        path = None if folder is None else folder / assigned.FILE
+        few = self.min_available_nodes <= self.introductions  # then gather() waits for them
+        count = assigned.connected(grid, 0 if few else self.min_available_nodes, timeout)
+        begun = self.resume and folder is not None and (folder / "manifest.json").exists()
+        if begun and path is not None and path.exists():
+            LOG.info("%d nodes are connected; the ids of clients are those in %s", count, path)
+            return AssignedNodes.saved(grid, schema, timeout, path)
+        if self.secure is not None:
+            reason = "a secure sum names its clients by their partition ids"
+        elif schema.plan.names_a_client:
+            reason = f"{type(self.algorithm).__name__} asks a client by its partition id"
+        elif begun:
+            reason = "the run began so"
+        elif count <= self.introductions:
+            reason = f"they are at most introductions = {self.introductions}"
+        else:
+            LOG.info("%d nodes are connected; each introduces itself with its first reply", count)
+            return AssignedNodes(grid, schema, assigned.in_order(grid), timeout, path)
+        LOG.info("%d nodes are connected; asking each for its partition id: %s", count, reason)
+        nodes = NodeDirectory(grid, schema, timeout)
+        nodes.gather(self.min_available_nodes)
+        return nodes
 
     def _evaluate(self, step: RunStep, result: Result, config: ConfigRecord, grid: Grid, timeout: float) -> None:
         messages = dict(enumerate(self.configure_evaluate(step.done, result.arrays, config, grid)))
