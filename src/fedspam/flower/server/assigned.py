@@ -18,6 +18,7 @@ from flwr.serverapp import Grid
 from fedspam._internal import files
 from fedspam.flower.server.exchange import RejectedError
 from fedspam.flower.server.nodes import POLL, introduced, introductions
+from fedspam.flower.server.stop import pause
 from fedspam.flower.wire.schema import Schema
 
 LOG = logging.getLogger("flwr")
@@ -171,5 +172,5 @@ def connected(grid: Grid, least: int, timeout: float, clock: Callable[[], float]
                 f"{len(found)} of at least {least} nodes are connected after {timeout:g} s; "
                 "start more SuperNodes, or lower min_available_nodes"
             )
-        time.sleep(POLL)
+        pause(POLL)
     return len(found)

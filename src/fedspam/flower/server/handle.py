@@ -24,9 +24,11 @@ from fedspam.federation.protocol import same_objects
 from fedspam.flower.privacy.secure_client import RECORD, SecureSum
 from fedspam.flower.privacy.secure_server import Accept, Outcome, SecureAttempt
 from fedspam.flower.server.assigned import AssignedNodes
+from fedspam.flower.server.events import RunEvents
 from fedspam.flower.server.exchange import Failure, RejectedError, Trip, decoded, round_trip
 from fedspam.flower.server.journal import Journal, JournalEntry, Tally
 from fedspam.flower.server.nodes import NodeDirectory
+from fedspam.flower.server.stop import pause
 from fedspam.flower.wire import arrays
 from fedspam.flower.wire.schema import NodePopulation, Schema
 
@@ -54,6 +56,7 @@ class Flower:
     config: Mapping[str, Any]  # the entries of the ConfigRecord in every message
     arrays_key: str  # the names of Flower's records in a message
     config_key: str
+    events: RunEvents  # what the operator sees
 
     def __post_init__(self) -> None:
         self.population = NodePopulation(self.nodes.clients)
@@ -162,6 +165,9 @@ class Flower:
         """The first attempt that has a result; in each further one, others replace the clients that failed."""
         places = [int(id) for id in request.cohort.ids]  # slot -> client
         missing, tried, tally, failures = list(range(len(places))), set(places), Tally(), {}
+        label, failed = request.exchange.label, []  # of all attempts
+        noted = functools.partial(self.events.exchange, self._wire_round, label)
+        pause(0)
         for number in range(self.retries + 1):
             if number:
                 missing = [slot for slot, id in enumerate(places) if id in failures]
@@ -169,11 +175,14 @@ class Flower:
             done = attempt(places, missing)
             tally, failures = tally.plus(done.tally)._replace(accepted=len(done.counted)), done.failures
             self._settle(request, done.counted, failures)
+            failed += failures.items()
             if done.result is not None:
+                noted(tally, failed, True)
                 return JournalEntry(done.result, tally, done.counted)
-        self.tallies[request.exchange.label] = tally
+        noted(tally, failed, False)
+        self.tallies[label] = tally
         reasons = "".join(f"; client {id}: {failure.reason}" for id, failure in list(failures.items())[:1])
-        raise VoidError(f"{request.exchange.label}: {shortage()}{reasons}")
+        raise VoidError(f"{label}: {shortage()}{reasons}")
 
     def _settle(self, request: "_Request", answered: Iterable[int], failures: Mapping[int, Failure]) -> None:
         """Note what clients hold now, log failures, and forget nodes that are lost."""
@@ -284,7 +293,7 @@ class Flower:
         return jax.tree.map(jnp.asarray, value)
 
 
-ABSENT = Failure("the node of this client is not connected")
+ABSENT = Failure("the node of this client is not connected", kind="absent")
 
 
 @dataclass(frozen=True)

@@ -14,6 +14,7 @@ from flwr.serverapp import Grid
 
 from fedspam import __version__
 from fedspam.flower.server import exchange
+from fedspam.flower.server.stop import pause
 from fedspam.flower.wire import arrays
 from fedspam.flower.wire.schema import Schema
 
@@ -68,7 +69,7 @@ class NodeDirectory:
             if len(self) == 0 and len(self.refused) >= least:
                 node, reason = next(iter(self.refused.items()))
                 raise RuntimeError(f"none of {len(self.refused)} nodes can take part; node {node}: {reason}")
-            time.sleep(POLL)
+            pause(POLL)
         if len(self._partitions) > 1:
             raise RuntimeError(
                 f"the nodes disagree on num-partitions: {sorted(self._partitions)}; start all with the same number"

@@ -16,6 +16,7 @@ from fedspam._internal.trees import Params
 from fedspam.federation.ledger import Null
 from fedspam.flower.server.handle import Flower, VoidError
 from fedspam.flower.server.journal import Tally
+from fedspam.flower.server.stop import StopRequestedError
 from fedspam.simulation import engine, records
 from fedspam.simulation.engine import Carry
 
@@ -181,7 +182,7 @@ def _noting(store: records.Store | None) -> Iterator[None]:
     """Note in the folder why a run has stopped."""
     try:
         yield
-    except StoppedError as error:
+    except (StoppedError, StopRequestedError) as error:
         if store is not None:
             store.finish(f"stopped: {error}")
         raise

@@ -24,10 +24,12 @@ from fedspam.federation.codecs import Codecs, CodecsLike
 from fedspam.flower.privacy.secure_client import SecureSum
 from fedspam.flower.server import assigned, exchange
 from fedspam.flower.server.assigned import AssignedNodes
+from fedspam.flower.server.events import RunEvents, parsed, served
 from fedspam.flower.server.handle import Flower
 from fedspam.flower.server.journal import Journal
 from fedspam.flower.server.nodes import NodeDirectory
-from fedspam.flower.server.run import FlowerRun, RunStep
+from fedspam.flower.server.run import FlowerRun, RunStep, StoppedError
+from fedspam.flower.server.stop import StopRequestedError, on_sigterm
 from fedspam.flower.wire import arrays
 from fedspam.flower.wire.schema import NodePopulation, Schema
 from fedspam.simulation import records
@@ -68,6 +70,9 @@ class FedspamStrategy(Strategy):
             that is the id of its client. With more nodes, client i is the i-th node that registered with Flower, and a
             node introduces itself with its first reply, so that the start takes no longer. Clients that are asked for
             by their ids, and secure sums, need all introductions.
+        metrics: the port of 127.0.0.1, or the ``host:port``, at which metrics are served in Prometheus' text format
+            while the run lasts; None serves nothing. With a folder, they are also in its ``metrics.prom`` after each
+            round, and ``events.jsonl`` has a line per exchange and round.
         arrayrecord_key, configrecord_key: the names of the records in a message.
 
     >>> from fedspam import spam_pp
@@ -92,6 +97,7 @@ class FedspamStrategy(Strategy):
     folder: str | Path | None = None
     resume: bool = False
     introductions: int = 32
+    metrics: int | str | None = None
     arrayrecord_key: str = "arrays"
     configrecord_key: str = "config"
     _nodes: NodeDirectory | AssignedNodes | None = field(default=None, init=False, repr=False)
@@ -107,6 +113,8 @@ class FedspamStrategy(Strategy):
             checks.between("fraction_train", self.fraction_train, 0, 1, open_low=True)
         if self.secure is not None and self.aggregate is not None:
             raise ValueError("aggregate needs single replies, which secure hides; give one of the two")
+        if self.metrics is not None:
+            parsed(self.metrics)
         if self.resume and self.folder is None:
             raise ValueError("resume = True needs the folder of the run")
         names = (self.arrayrecord_key, self.configrecord_key, arrays.HEADER)
@@ -154,6 +162,19 @@ class FedspamStrategy(Strategy):
         """
         checks.whole("num_rounds", num_rounds, 1)
         checks.positive("timeout", timeout)
+        with on_sigterm():
+            return self._run(grid, initial_arrays, num_rounds, timeout, train_config, evaluate_config, evaluate_fn)
+
+    def _run(
+        self,
+        grid: Grid,
+        initial_arrays: ArrayRecord,
+        num_rounds: int,
+        timeout: float,
+        train_config: ConfigRecord | None,
+        evaluate_config: ConfigRecord | None,
+        evaluate_fn: Evaluate | None,
+    ) -> Result:
         began = time.monotonic()
         LOG.info("Starting %s strategy:", type(self).__name__)
         LOG.info("\t├── Number of rounds: %d", num_rounds)
@@ -179,9 +200,11 @@ class FedspamStrategy(Strategy):
             **({"ids": "assigned"} if isinstance(nodes, AssignedNodes) else {}),
         )  # fmt: skip
         run_id = describe.digest(identity)
+        events = RunEvents(folder, run_id[:16], type(algorithm).__name__, clients.size)
         fed = Flower(
             grid, nodes, schema, Journal(folder, run_id), run_id[:16], timeout, self.quorum, self.retries,
             self.aggregate, self.secure, dict(train_config or {}), self.arrayrecord_key, self.configrecord_key,
+            events,
         )  # fmt: skip
         run = FlowerRun(algorithm, fed, params, key, self.patience)
 
@@ -192,13 +215,32 @@ class FedspamStrategy(Strategy):
             return {name: float(value) for name, value in (found or {}).items() if isinstance(value, int | float)}
 
         config = ConfigRecord() if evaluate_config is None else evaluate_config
-        with records.Store(folder) if folder is not None else nullcontext() as store:
-            for step in run.steps(num_rounds, store, identity, self.resume, measure):
-                _report(step, result)
-                if step.fresh and step.done and self.fraction_evaluate > 0:
-                    self._evaluate(step, result, config, grid, timeout)
+        opened = records.Store(folder) if folder is not None else nullcontext()
+        done, status = 0, "completed"
+        with opened as store, served(events, self.metrics) as address:
+            if address is not None:
+                LOG.info("Metrics: %s", address)
+            try:
+                for step in run.steps(num_rounds, store, identity, self.resume, measure):
+                    done = step.done
+                    _report(step, result)
+                    if step.fresh and step.done and self.fraction_evaluate > 0:
+                        self._evaluate(step, result, config, grid, timeout)
+                    if step.fresh:
+                        asked = result.evaluate_metrics_clientapp.get(step.done, {})
+                        measured = {"server": step.metrics, "clients": dict(asked)}
+                        events.round(step.done, step.row, measured, len(nodes), nodes.refused)
+            except StopRequestedError as error:
+                status = f"stopped: {error}"
+                if store is not None:
+                    store.finish(status)
+                LOG.warning("Stopped after round %d of %d: %s", done, num_rounds, error)
+            except StoppedError as error:
+                events.ended(f"stopped: {error}")
+                raise
+            events.ended(status)
             if folder is not None:
-                facts = {"rounds": num_rounds, "status": "completed", "method": type(algorithm).__name__}
+                facts = {"rounds": done, "status": status, "method": type(algorithm).__name__}
                 trained = arrays.to_params(result.arrays, self.params)
                 write_model(folder / FILE, trained, {"loss": None, **facts})
                 LOG.info("Trained model: %s", folder / FILE)
