@@ -113,6 +113,8 @@ def test_bad_replies_are_in_the_log_and_in_the_metrics(kind, tmp_path):
     go(twist=twist, timeout=0.05 if kind == "late" else 5.0, folder=tmp_path)
     failures = [failure for line in lines(tmp_path, "exchange") for failure in line["failures"]]
     assert failures
+    assert all(BAD not in line["answered"] for line in lines(tmp_path, "exchange") if line["failures"])
+    assert {len(line["answered"]) for line in lines(tmp_path, "exchange") if line["exchange"] == "difference"} == {3}
     for failure in failures:
         assert (failure["client"], failure["kind"]) == (BAD, kind.strip())
         assert re.search(reason, failure["reason"])

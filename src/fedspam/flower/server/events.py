@@ -57,9 +57,15 @@ class RunEvents:
         self._set("round", 0)
 
     def exchange(
-        self, round: int, label: str, tally: Tally, failures: Iterable[tuple[int, Failure]], enough: bool
+        self,
+        round: int,
+        label: str,
+        tally: Tally,
+        failures: Iterable[tuple[int, Failure]],
+        answered: Iterable[int],
+        enough: bool,
     ) -> None:
-        """An exchange has ended, with its retries; `failures` are those of all attempts, by client."""
+        """An exchange has ended, with its retries: the failures of all attempts, and the clients that count."""
         failures = list(failures)
         with self._lock:
             self._add("exchanges_total", 1, exchange=label, enough=str(enough).lower())
@@ -71,8 +77,8 @@ class RunEvents:
             self._add("bytes_total", tally.flower_up, exchange=label, direction="up")
             self._add("exchange_seconds_total", tally.seconds, exchange=label)
         refused = [{"client": id, "kind": failure.kind, "reason": failure.reason} for id, failure in failures]
-        facts = {"round": round, "exchange": label, "enough": enough, **tally._asdict(), "failures": refused}
-        self._log("exchange", facts)
+        facts = {"round": round, "exchange": label, "enough": enough, **tally._asdict()}
+        self._log("exchange", {**facts, "answered": list(answered), "failures": refused})
 
     def round(
         self,

@@ -56,12 +56,14 @@ def round_trip(
     accept: Callable[[Any, Message], Any],
     timeout: float,
     *,
+    enough: int | None = None,
     clock: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = pause,
 ) -> Trip:
     """Send every message, by slot, and wait until all replies are there or `timeout` seconds have passed.
 
-    ``accept(slot, reply)`` returns the value of a reply, or raises `RejectedError` to reject it.
+    ``accept(slot, reply)`` returns the value of a reply, or raises `RejectedError` to reject it. With `enough` accepted
+    replies nobody is waited for any longer; the other slots then have neither a value nor a failure.
     """
     began, trip = clock(), Trip()
     sent = sum(arrays.size(message.content) for message in messages.values())
@@ -74,9 +76,12 @@ def round_trip(
         else:
             trip.failures[slot] = Failure("the SuperLink did not accept the message", gone=True, kind="lost")
     last = began
-    while waiting:
+    complete = lambda: enough is not None and len(trip.values) >= enough
+    while waiting and not complete():
         replies = list(grid.pull_messages(list(waiting)))
         for reply in replies:
+            if complete():
+                break
             if reply.metadata.reply_to_message_id in waiting:  # only the first reply to a message counts
                 _settle(trip, waiting.pop(reply.metadata.reply_to_message_id), reply, accept)
         now = clock()
@@ -84,7 +89,7 @@ def round_trip(
         if not waiting or left <= 0:
             break
         sleep(min(max(SHORTEST, POLL * (now - last)), LONGEST, left))
-    for slot in waiting.values():
+    for slot in () if complete() else waiting.values():
         trip.failures[slot] = Failure(f"no reply within {timeout:g} s", silent=True, kind="late")
     counts = {"asked": len(messages), "accepted": len(trip.values), "flower_down": sent}
     trip.tally = trip.tally._replace(**counts, seconds=clock() - began)

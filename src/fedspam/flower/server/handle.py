@@ -16,6 +16,7 @@ from flwr.serverapp import Grid
 from jaxtyping import Array, Bool, Key, PyTree
 
 from fedspam._internal import prng, trees
+from fedspam.clients.over_selection import asked
 from fedspam.federation import Cohort, Draws, Program, Work, sound, take_branch, terms_of, wire
 from fedspam.federation.aggregation import Rule
 from fedspam.federation.codecs.fields import SentField, signed
@@ -57,12 +58,12 @@ class Flower:
     arrays_key: str  # the names of Flower's records in a message
     config_key: str
     events: RunEvents  # what the operator sees
+    more: float = 0.0  # further clients to ask for a cohort, as a share of it; the first to reply are the cohort
 
     def __post_init__(self) -> None:
         self.population = NodePopulation(self.nodes.clients)
-        draws = Draws(self.population)
-        self.sample, self.everyone, self.client = draws.sample, draws.everyone, draws.client
-        self.population_size = draws.population_size
+        self._draws = draws = Draws(self.population)
+        self.everyone, self.client, self.population_size = draws.everyone, draws.client, draws.population_size
         self.versions = np.zeros(self.nodes.clients, np.int32)  # client -> the exchange that left its current memory
         self.exchanges = 0  # done so far
         self.accepted = 0
@@ -74,12 +75,22 @@ class Flower:
         self._settled = self.versions.copy()
         self._held: dict[int, dict[str, list[Any]]] = {}  # client -> fields it was sent in this round and replied to
         self._members: list[tuple[object, list[int]]] = []
+        self._asked: dict[object, tuple[int, list[int]]] = {}  # origin of a cohort -> its size, all clients to ask
+        self._counted: dict[object, dict[int, int]] = {}  # origin of it -> the clients that took the places of members
         self.tallies: dict[str, Tally] = {}
         self.journal.begin(round - attempt)
 
     def undo(self) -> None:
         """Reset the clients' memories to those before this round, because it is void."""
         self.versions = self._settled
+
+    def sample(self, key: Key[Array, ""], count: int, role: str = "cohort", times: int = 1) -> Cohort:
+        total = asked(count, self.more, self.population.size)
+        if total == count or times > 1:
+            return self._draws.sample(key, count, role, times)
+        drawn = self._draws.sample(key, total, role)
+        self._asked[drawn.origin] = count, [int(id) for id in drawn.ids]
+        return replace(drawn, ids=drawn.ids[:count])
 
     def mean(self, cohort: Cohort, work: Work, /, **message: Any) -> Any:
         if self.aggregate is not None and cohort.size > 1:
@@ -93,7 +104,10 @@ class Flower:
         return take_branch(self, predicate, yes, no)
 
     def _exchange(self, cohort: Cohort, work: Work, message: Mapping[str, Any], combine: Callable[..., Any]) -> Any:
-        label = self.program.label(work)
+        label, drawn = self.program.label(work), cohort
+        if cohort.origin in self._counted:
+            took = self._counted[cohort.origin]
+            cohort = replace(cohort, ids=jnp.array([took[int(id)] for id in cohort.ids], jnp.uint32))
         exchange = self.schema.exchange(self._phase, label)
         if exchange is None:
             raise AssertionError(f"the schema has no exchange {label}")
@@ -115,31 +129,43 @@ class Flower:
                 entry = self._replies(request, combine)
             self.nodes.save()
             self.journal.note(label, entry)
+        if self._candidates(cohort) is not None:
+            ids = [int(id) for id in drawn.ids]
+            self._counted[cohort.origin] = dict(zip(ids, [*entry.answered, *ids[len(entry.answered) :]], strict=True))
+            self._members[-1] = (cohort.origin, list(entry.answered))
         if terms_of(work).stateful:
             self.versions[list(entry.answered)] = self.exchanges
         self.accepted = entry.tally.accepted
         self.tallies[label] = entry.tally
         return entry.result
 
+    def _candidates(self, cohort: Cohort) -> list[int] | None:
+        """All clients to ask in the first exchange with a whole cohort, if they are more than the cohort."""
+        count, ids = self._asked.get(cohort.origin, (0, []))
+        return ids if cohort.size == count and cohort.origin not in self._counted else None
+
     def _replies(self, request: "_Request", combine: Callable[..., Any]) -> JournalEntry:
         """The combined replies by slot, None where no reply was accepted; failed clients are replaced and retried."""
-        exchange, size = request.exchange, request.cohort.size
+        exchange, size, candidates = request.exchange, request.cohort.size, self._candidates(request.cohort)
         needed, replies = max(1, math.ceil(self.quorum * size - 1e-9)), {}
-        LOG.info("%s: Sampled %d nodes (out of %d)", exchange.label, size, self.population.size)
+        total = size if candidates is None else len(candidates)
+        LOG.info("%s: Sampled %d nodes (out of %d)", exchange.label, total, self.population.size)
 
         def attempt(places: list[int], missing: list[int]) -> Outcome:
-            trip = self._send(request, {slot: places[slot] for slot in missing})
+            enough = None if candidates is None else size - len(replies)
+            trip = self._send(request, {slot: places[slot] for slot in missing}, enough=enough)
             replies.update(trip.values)
             LOG.info("%s: Received %d results and %d failures", exchange.label, len(trip.values), len(trip.failures))
             failures = {places[slot]: trip.failures[slot] for slot in sorted(trip.failures)}
-            rows = [replies.get(slot) for slot in range(size)]
+            slots = range(size) if candidates is None else [*sorted(replies), *[None] * size][:size]
+            rows = [replies.get(slot) for slot in slots]
             result = combine(rows, exchange.reply) if len(replies) >= needed else None
             return Outcome(result, tuple(places[slot] for slot in sorted(replies)), failures, trip.tally)
 
         shortage = lambda: (
             f"{len(replies)} replies were accepted, {needed} of {size} are needed, after {self.retries + 1} attempts"
         )
-        return self._attempts(request, attempt, shortage)
+        return self._attempts(request, attempt, shortage, candidates)
 
     def _secure_mean(self, request: "_Request", secure: SecureSum) -> JournalEntry:
         """The mean by a secure sum. If too few clients stay, the sum is repeated with others for those that failed."""
@@ -160,10 +186,14 @@ class Flower:
         return self._attempts(request, attempt, lambda: f"too few clients stayed for a secure sum over {len(ids)}")
 
     def _attempts(
-        self, request: "_Request", attempt: Callable[[list[int], list[int]], Outcome], shortage: Callable[[], str]
+        self,
+        request: "_Request",
+        attempt: Callable[[list[int], list[int]], Outcome],
+        shortage: Callable[[], str],
+        candidates: list[int] | None = None,
     ) -> JournalEntry:
         """The first attempt that has a result; in each further one, others replace the clients that failed."""
-        places = [int(id) for id in request.cohort.ids]  # slot -> client
+        places = [int(id) for id in request.cohort.ids] if candidates is None else [*candidates]  # slot -> client
         missing, tried, tally, failures = list(range(len(places))), set(places), Tally(), {}
         label, failed = request.exchange.label, []  # of all attempts
         noted = functools.partial(self.events.exchange, self._wire_round, label)
@@ -177,9 +207,9 @@ class Flower:
             self._settle(request, done.counted, failures)
             failed += failures.items()
             if done.result is not None:
-                noted(tally, failed, True)
+                noted(tally, failed, done.counted, True)
                 return JournalEntry(done.result, tally, done.counted)
-        noted(tally, failed, False)
+        noted(tally, failed, (), False)
         self.tallies[label] = tally
         reasons = "".join(f"; client {id}: {failure.reason}" for id, failure in list(failures.items())[:1])
         raise VoidError(f"{label}: {shortage()}{reasons}")
@@ -226,8 +256,10 @@ class Flower:
         places: Mapping[int, int],
         attached: Mapping[int, ConfigRecord] | None = None,
         accept: Accept | None = None,
+        enough: int | None = None,
     ) -> Trip:
-        """One trip to the clients of these slots; with a further record for each slot if `attached`."""
+        """One trip to the clients of these slots, until `enough` replies are accepted; with a further record for each
+        slot if `attached`."""
         nodes = self._connected(places.values())
         held_fields = request.exchange.message.keys() - request.exchange.sent.keys()
         messages, encoded, bytes_down, floats_down = {}, {}, 0, 0
@@ -251,7 +283,7 @@ class Flower:
                 messages[slot].content[RECORD] = attached[slot]
         if accept is None:
             accept = lambda slot, reply: self._accept(places[slot], request, reply)
-        trip = round_trip(self.grid, messages, accept, self.timeout) if messages else Trip()
+        trip = round_trip(self.grid, messages, accept, self.timeout, enough=enough) if messages else Trip()
         trip.failures.update({slot: ABSENT for slot in places if slot not in messages})
         floats_up = trip.tally.replied * request.exchange.floats_up
         trip.tally = trip.tally._replace(floats_down=floats_down, floats_up=floats_up, bytes_down=bytes_down)

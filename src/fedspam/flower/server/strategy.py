@@ -70,6 +70,8 @@ class FedspamStrategy(Strategy):
             that is the id of its client. With more nodes, client i is the i-th node that registered with Flower, and a
             node introduces itself with its first reply, so that the start takes no longer. Clients that are asked for
             by their ids, and secure sums, need all introductions.
+        over_selection: further clients to ask for every cohort, as a share of it. The first to reply are the cohort;
+            the others are not waited for. This favors fast clients; see `fedspam.clients.OverSelected`.
         metrics: the port of 127.0.0.1, or the ``host:port``, at which metrics are served in Prometheus' text format
             while the run lasts; None serves nothing. With a folder, they are also in its ``metrics.prom`` after each
             round, and ``events.jsonl`` has a line per exchange and round.
@@ -97,6 +99,7 @@ class FedspamStrategy(Strategy):
     folder: str | Path | None = None
     resume: bool = False
     introductions: int = 32
+    over_selection: float = 0.0
     metrics: int | str | None = None
     arrayrecord_key: str = "arrays"
     configrecord_key: str = "config"
@@ -113,6 +116,9 @@ class FedspamStrategy(Strategy):
             checks.between("fraction_train", self.fraction_train, 0, 1, open_low=True)
         if self.secure is not None and self.aggregate is not None:
             raise ValueError("aggregate needs single replies, which secure hides; give one of the two")
+        checks.between("over_selection", self.over_selection, 0, math.inf)
+        if self.secure is not None and self.over_selection:
+            raise ValueError("a secure sum waits for all its members; leave over_selection out, or secure")
         if self.metrics is not None:
             parsed(self.metrics)
         if self.resume and self.folder is None:
@@ -198,13 +204,14 @@ class FedspamStrategy(Strategy):
             algorithm, clients, params, key, world="flower", quorum=self.quorum, retries=self.retries,
             aggregate=self.aggregate, **({"codecs": codecs} if codecs else {}),
             **({"ids": "assigned"} if isinstance(nodes, AssignedNodes) else {}),
+            **({"over_selection": self.over_selection} if self.over_selection else {}),
         )  # fmt: skip
         run_id = describe.digest(identity)
         events = RunEvents(folder, run_id[:16], type(algorithm).__name__, clients.size)
         fed = Flower(
             grid, nodes, schema, Journal(folder, run_id), run_id[:16], timeout, self.quorum, self.retries,
             self.aggregate, self.secure, dict(train_config or {}), self.arrayrecord_key, self.configrecord_key,
-            events,
+            events, self.over_selection,
         )  # fmt: skip
         run = FlowerRun(algorithm, fed, params, key, self.patience)
 
