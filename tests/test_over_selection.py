@@ -1,7 +1,10 @@
 """Over-selection: more clients are asked than a cohort needs, and the first to reply are the cohort."""
 
 import logging
+import re
+import runpy
 import time
+from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -60,6 +63,17 @@ def test_it_favors_fast_clients_as_said():
     np.testing.assert_allclose(fair / 2000, 0.5, atol=5 * 0.5 / 2000**0.5)
     own = draws(OverSelected(POPULATION, RandomDelay(own_spread=1.0), more=0.5))
     assert own.max() > 1.5 * own.min()
+
+
+def test_the_example_of_the_guide_says_how_long_a_cohort_takes(tmp_path, capsys):
+    """Up to rounding to a tenth, and 3%: with other precision, draws differ."""
+    text = (Path(__file__).parents[1] / "docs" / "flower.md").read_text().split("## Slow clients")[1]
+    code = re.search(r"^```python\n(.*?)^```$", text, re.DOTALL | re.MULTILINE)
+    (tmp_path / "guide.py").write_text(code[1])
+    runpy.run_path(str(tmp_path / "guide.py"))
+    waits = [float(line.split()[1]) for line in capsys.readouterr().out.splitlines()]
+    said = re.search(r"complete: ([0-9.]+), ([0-9.]+) and ([0-9]+\.[0-9]+)", text)
+    np.testing.assert_allclose(waits, [float(number) for number in said.groups()], rtol=0.03, atol=0.1)
 
 
 def test_how_many_are_asked():

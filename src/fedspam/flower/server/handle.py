@@ -16,6 +16,7 @@ from flwr.serverapp import Grid
 from jaxtyping import Array, Bool, Key, PyTree
 
 from fedspam._internal import prng, trees
+from fedspam.clients import Ids
 from fedspam.clients.over_selection import asked
 from fedspam.federation import Cohort, Draws, Program, Work, sound, take_branch, terms_of, wire
 from fedspam.federation.aggregation import Rule
@@ -89,7 +90,7 @@ class Flower:
         if total == count or times > 1:
             return self._draws.sample(key, count, role, times)
         drawn = self._draws.sample(key, total, role)
-        self._asked[drawn.origin] = count, [int(id) for id in drawn.ids]
+        self._asked[drawn.origin] = count, _listed(drawn.ids)
         return replace(drawn, ids=drawn.ids[:count])
 
     def mean(self, cohort: Cohort, work: Work, /, **message: Any) -> Any:
@@ -107,7 +108,7 @@ class Flower:
         label, drawn = self.program.label(work), cohort
         if cohort.origin in self._counted:
             took = self._counted[cohort.origin]
-            cohort = replace(cohort, ids=jnp.array([took[int(id)] for id in cohort.ids], jnp.uint32))
+            cohort = replace(cohort, ids=jnp.array([took[id] for id in _listed(cohort.ids)], jnp.uint32))
         exchange = self.schema.exchange(self._phase, label)
         if exchange is None:
             raise AssertionError(f"the schema has no exchange {label}")
@@ -116,7 +117,7 @@ class Flower:
         if sent.keys() != exchange.sent.keys():
             raise AssertionError(f"{label} sends {sorted(sent)}, its schema says {sorted(exchange.sent)}")
         self.exchanges += 1
-        self._members.append((cohort.origin, [int(id) for id in cohort.ids]))
+        self._members.append((cohort.origin, _listed(cohort.ids)))
         reply = jax.tree.structure(exchange.reply)
         both = jax.tree_util.treedef_tuple([reply, jax.tree.structure(0)])  # the replies, and which are accepted
         entry = self.journal.recall(label, both if combine is _stack else reply)
@@ -130,7 +131,7 @@ class Flower:
             self.nodes.save()
             self.journal.note(label, entry)
         if self._candidates(cohort) is not None:
-            ids = [int(id) for id in drawn.ids]
+            ids = _listed(drawn.ids)
             self._counted[cohort.origin] = dict(zip(ids, [*entry.answered, *ids[len(entry.answered) :]], strict=True))
             self._members[-1] = (cohort.origin, list(entry.answered))
         if terms_of(work).stateful:
@@ -169,7 +170,7 @@ class Flower:
 
     def _secure_mean(self, request: "_Request", secure: SecureSum) -> JournalEntry:
         """The mean by a secure sum. If too few clients stay, the sum is repeated with others for those that failed."""
-        exchange, ids = request.exchange, [int(id) for id in request.cohort.ids]
+        exchange, ids = request.exchange, _listed(request.cohort.ids)
         secure.check(exchange.work, ids)
         needed = math.ceil(self.quorum * len(ids) - 1e-9)
         name = f"{self.run} {self._phase} {exchange.label} {self._wire_round}"
@@ -193,7 +194,7 @@ class Flower:
         candidates: list[int] | None = None,
     ) -> JournalEntry:
         """The first attempt that has a result; in each further one, others replace the clients that failed."""
-        places = [int(id) for id in request.cohort.ids] if candidates is None else [*candidates]  # slot -> client
+        places = _listed(request.cohort.ids) if candidates is None else [*candidates]  # slot -> client
         missing, tried, tally, failures = list(range(len(places))), set(places), Tally(), {}
         label, failed = request.exchange.label, []  # of all attempts
         noted = functools.partial(self.events.exchange, self._wire_round, label)
@@ -238,7 +239,7 @@ class Flower:
         key = prng.fold_name(cohort.key, f"{request.exchange.label} again {attempt}")
         drawn = min(count, len(tried) + len(missing))
         anyone = prng.permuted(key, jnp.arange(drawn, dtype=jnp.uint32), count)
-        others = [id for id in dict.fromkeys([*mates, *map(int, anyone)]) if id not in tried]
+        others = [id for id in dict.fromkeys([*mates, *_listed(anyone)]) if id not in tried]
         for slot, id in zip(missing, others, strict=False):
             places[slot] = id
             tried.add(id)
@@ -345,6 +346,11 @@ class _Request:
     @functools.cached_property
     def leaves(self) -> dict[str, list[Any]]:
         return {name: jax.tree.leaves(value) for name, value in self.message.items()}
+
+
+def _listed(ids: Ids) -> list[int]:
+    """The ids as Python's numbers. To iterate over an array of JAX would compile a program for each length."""
+    return np.asarray(ids).tolist()
 
 
 def _addressed(data: bytes, id: int) -> bytes:

@@ -305,7 +305,7 @@ class FedspamStrategy(Strategy):
         clients = NodePopulation(self._nodes.clients)
         count = min(clients.size, max(math.floor(clients.size * self.fraction_evaluate), self.min_evaluate_nodes))
         key = prng.fold_name(jax.random.fold_in(jax.random.key(self.seed), server_round), "evaluate")
-        nodes = [self._nodes.node(int(id)) for id in clients.sample(key, count)]
+        nodes = [self._nodes.node(id) for id in np.asarray(clients.sample(key, count)).tolist()]
         record = RecordDict({
             self.arrayrecord_key: arrays,
             self.configrecord_key: ConfigRecord({**config, "server-round": server_round}),
