@@ -3,8 +3,8 @@ r"""Client-level differential privacy of the gradient exchange: clipped replies,
 .. math:: \tilde v_i = \text{clip}_C(v_i) + \mathcal N\bigl(0, z^2C^2/m \cdot I\bigr)
 
 Each client adds its part of the noise, so that a sum over at least m clients has noise of standard deviation
-:math:`zC` or more. With a `SecureSum` nobody sees a value with less noise than that. The noise comes from the operating
-system's randomness, because the server knows every random key of the run.
+:math:`zC` or more. With a `SecureSum` nobody sees a value with less noise than that. The noise comes from a
+cryptographic generator with a seed of the operating system, because the server knows every random key of the run.
 
 The guarantee: two federations that differ in one client, whose replies to the covered exchanges are all replaced by
 zeros, lead to sums that cannot be distinguished better than :math:`(\varepsilon, \delta)` allows. Messages that pass in
@@ -21,8 +21,10 @@ from typing import Any
 
 import numpy as np
 from flwr.clientapp.typing import Mod
+from scipy.special import ndtri
 
 from fedspam._internal import checks
+from fedspam.flower.privacy import masks
 from fedspam.flower.privacy.clipping import Clipping
 from fedspam.flower.privacy.mods import GRADIENTS, Coverage, Values, treated
 
@@ -76,9 +78,8 @@ class Privacy:
 
     def protect(self, values: Values) -> Values:
         """The values that a client sends instead of its own."""
-        random = np.random.default_rng(secrets.randbits(256))
         clipped = Clipping(self.bound)(values)
-        noisy = lambda value: value.astype(np.float64) + random.normal(0.0, self.deviation, value.shape)
+        noisy = lambda value: value.astype(np.float64) + self.deviation * gaussian(value.size).reshape(value.shape)
         return {name: noisy(value).astype(value.dtype) for name, value in clipped.items()}
 
     def epsilon(self, delta: float, participations: int) -> float:
@@ -126,6 +127,15 @@ class Privacy:
             "private parameters": not any(kind.startswith("train") for kind in self.in_clear),
             "amplification by sampling": "not counted",
         }
+
+
+def gaussian(count: int) -> np.ndarray:
+    """Standard normal numbers from the ChaCha20 stream of a fresh seed of the operating system.
+
+    Numbers of 53 bits become quantiles, so that none is larger than 8.3.
+    """
+    words = masks.stream(secrets.token_bytes(masks.SEED), count)
+    return ndtri(((words >> np.uint64(11)).astype(np.float64) + 0.5) * 2.0**-53)
 
 
 def noise_for(epsilon: float, delta: float, participations: int) -> float:
