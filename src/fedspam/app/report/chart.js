@@ -227,6 +227,11 @@ const fedspam = (() => {
       area.append(shape("rect", inside));
       svg.append(area);
 
+      if (!model.lines.some((line) => line.x.length)) {
+        svg.append(shape("text", { class: "empty", x: width / 2, y: height / 2, "text-anchor": "middle" }, model.empty ?? "no curves"));
+        point();
+        return;
+      }
       const grid = shape("g", { class: "grid" });
       const wantedX = Math.max(2, Math.floor(inside.width / 95));
       for (const tick of logX ? logTicks(seen.left, seen.right, wantedX) : linearTicks(seen.left, seen.right, wantedX)) {
@@ -266,9 +271,6 @@ const fedspam = (() => {
         plot.append(stroke);
       }
       svg.append(plot);
-      if (!model.lines.some((line) => line.x.length)) {
-        svg.append(shape("text", { class: "empty", x: width / 2, y: height / 2, "text-anchor": "middle" }, model.empty ?? "no curves"));
-      }
       point();
     }
 
@@ -390,7 +392,7 @@ const fedspam = (() => {
     return svg;
   }
 
-  /** Buttons of which one is pressed. `options`: [{value, label, title, disabled}]. */
+  /** Buttons of which one is pressed; `press(value)` presses another. `options`: [{value, label, title, disabled}]. */
   function choice(name, options, value, changed) {
     const group = element("div", { class: "choice", role: "group", "aria-label": name });
     const press = (chosen) => {
@@ -403,7 +405,7 @@ const fedspam = (() => {
       group.append(button);
     }
     press(value);
-    return group;
+    return Object.assign(group, { press });
   }
 
   function copyButton(text, label = "Copy") {

@@ -91,7 +91,8 @@
     const scales = [{ value: "log", label: "log" }, { value: "linear", label: "linear" }];
     const known = (measure) => data.series.some((series) => measure in series.paid);
     let drawing = null;
-    const [yHost, xHost] = [element("span"), element("span")];
+    const scale = (name, key) => choice(name, scales, "linear", (value) => { state[key] = value === "log"; draw(); });
+    const [yScale, xScale] = [scale("vertical axis", "logY"), scale("horizontal scale", "logX")];
 
     const draw = () => {
       const lines = [];
@@ -102,8 +103,8 @@
         if (bound && !hidden.has(BOUNDS)) lines.push(line(series, bound, state.measure, { name: `${series.name}, bound`, bound: true }));
       }
       const logX = state.logX ?? endsEarly(lines.filter((one) => !one.bound), state.logY);
-      yHost.replaceChildren(choice("vertical axis", scales, state.logY ? "log" : "linear", (value) => { state.logY = value === "log"; draw(); }));
-      xHost.replaceChildren(choice("horizontal scale", scales, logX ? "log" : "linear", (value) => { state.logX = value === "log"; draw(); }));
+      yScale.press(state.logY ? "log" : "linear");
+      xScale.press(logX ? "log" : "linear");
       drawing.draw({
         x: { label: data.measures[state.measure], log: logX, measure: state.measure, unit: units[state.measure] },
         y: { label: state.metric, log: state.logY }, lines, empty: "all curves are hidden: press a name below",
@@ -120,11 +121,11 @@
         document.dispatchEvent(new CustomEvent("metric", { detail: value }));
       }));
     }
-    shown.append(yHost);
+    shown.append(yScale);
     const against = element("div", { class: "bar" }, element("span", { class: "name" }, "against"),
       choice("horizontal axis", Object.entries(data.measures).map(([value, label]) => ({
         value, label, disabled: !known(value), title: known(value) ? null : "not recorded in these folders",
-      })), state.measure, (value) => { state.measure = value; draw(); }), xHost);
+      })), state.measure, (value) => { state.measure = value; draw(); }), xScale);
 
     const legend = element("div", { class: "legend", role: "group", "aria-label": "series" });
     const entries = names.map((name) => ({ key: name, number: numberOf(name), bound: false }));
