@@ -10,7 +10,7 @@ from fedspam.app.arrival import arrival
 from fedspam.app.report.series import MEASURES, Curve, Source, TargetCell, rises
 
 MOST = 4  # targets that are chosen if none are given
-LEVELS = (0.5, 0.6, 0.7, 0.8, 0.85, 0.9, 0.95, 0.97, 0.98, 0.99)  # targets of rising metrics
+LEVELS = (0.5, 0.6, 0.7, 0.75, 0.8, 0.85, 0.9, 0.95, 0.97, 0.98, 0.99)  # targets of rising metrics
 
 
 def choose(curves: Sequence[Curve], *, up: bool) -> list[float]:
@@ -28,6 +28,9 @@ def choose(curves: Sequence[Curve], *, up: bool) -> list[float]:
         highest = math.ceil(math.log10(start)) - 1
         wanted = [float(f"1e{power}") for power in range(highest, highest - 16, -1)]
     reached = [level for level in wanted if any(arrival(curve.value, level, rising=up) is not None for curve in curves)]
+    # a level that all have at once tells nothing, unless there is no other
+    at_once = lambda level: all((arrival(curve.value, level, rising=up) or 0) <= 1 for curve in curves)
+    reached = [level for level in reached if not at_once(level)] or reached
     if len(reached) <= MOST:
         return reached
     # from the easiest to the hardest that some curve reaches, and the hardest that all do
