@@ -24,7 +24,7 @@ log = logging.getLogger("mkdocs.hooks.pages")  # a warning fails a strict build
 ROOT = Path(__file__).parents[1]
 KEYS = table.ordered_keys()
 COPIED = {"CONTRIBUTING.md": "contributing.md", "CHANGELOG.md": "changelog.md"}
-WIDE = ("methods.md", "comparison.md")  # pages with wide tables: without a table of contents beside them
+WIDE = ("methods.md", "comparison.md", "tables.md")  # pages with wide tables: without a table of contents beside them
 CLIENTS, DIMENSION = 40, 100
 FACTS = (
     ("similarity", "gains from similar clients"),

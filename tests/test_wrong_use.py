@@ -196,7 +196,7 @@ CASES = {
         "compare --problem ridge --metric accuracy", 2, ("no test set", "har")
     ),
     "compare: targets that are no numbers": Case("compare --targets a,b", 2, ("'a,b'", "numbers with commas")),
-    "reproduce: impossible seeds": Case("reproduce --seeds 0", 2, ("'0'", "of at least 1")),
+    "reproduce: impossible seeds": Case("reproduce --seeds 0", 2, ("'0'", "from 1 to 10000")),
     "reproduce: out is a file": Case("reproduce --out visits.csv --quiet", 1, ("visits.csv", "choose another")),
     "methods: two forms": Case("methods --json --markdown", 2, ("not allowed with",)),
     "report: no folder": Case("report nowhere", 2, ("nowhere",)),
