@@ -86,11 +86,10 @@ def test_verdicts():
 
 
 @pytest.mark.slow
-def test_pooled_training_and_fedavg_reach_the_published_numbers(data):
-    """The two rows that compile quickest; `make full` runs the whole table."""
-    table = heart.heart_table(methods=heart.METHODS[:1], folder=data)
-    assert [row.method for row in table.rows] == ["pooled training", "FedAvg"]
-    assert len(table.published_cells()) == 12
+def test_pooled_training_reaches_the_published_numbers():
+    """The row that compiles quickest; `make full` runs the whole table."""
+    table = heart.heart_table(methods=())
+    assert len(table.published_cells()) == 6
     assert table.matches(), table.csv()
 
 
