@@ -123,24 +123,31 @@ def test_fedavg_passes_over_its_rows(uneven):
 
 
 def test_scaffold_passes_over_its_rows(uneven):
-    """The controls are those of each client's own number of steps, and c is their mean."""
+    """The controls are those of each client's own number of steps; c is their weighted mean, outside the optimizer."""
     x, c, controls = np.array([1.0, -1.0]), np.zeros(2), np.zeros((3, 2))
     for _ in ALL:
-        ends = np.zeros((3, 2))
+        ends, old = np.zeros((3, 2)), controls.copy()
         for i, size in enumerate(SIZES):
             h, *center = np.asarray(uneven.examples)[[0, 1, 3][i]]
-            y = x
+            y, v, seen = x, 0.0, []
             for _ in range(2 * size):
-                y = y - ETA * (h * (y - np.array(center)) - controls[i] + c)
-            ends[i] = y
-            controls[i] = controls[i] - c + (x - y) / (2 * size * ETA)
-        x, c = ends.mean(0), controls.mean(0)
-    run = played(scaffold(3, Epochs(2), ETA), uneven, [1.0, -1.0], ALL)
+                v = 0.5 * v + h * (y - np.array(center))
+                seen.append(v)
+                y = y - ETA * (v - old[i] + c)
+            ends[i], controls[i] = y, np.mean(seen, axis=0)
+        x, c = np.average(ends, axis=0, weights=SIZES), np.average(controls, axis=0, weights=SIZES)
+    run = played(scaffold(3, Epochs(2), ETA, weighted=True, optimizer=optax.trace(0.5)), uneven, [1.0, -1.0], ALL)
     same(run.params, x)
     same(run.memory, controls)
     same(run.state.control, c)
     assert run.rows["gradients"].tolist() == [2 * sum(SIZES)] * 3
     assert run.rows["floats_up"].tolist() == [3 * 2 * 2] * 3
+
+
+def test_weighted_scaffold_derives_the_controls(uneven):
+    run = played(scaffold(3, 2, ETA, weighted=True), uneven, [1.0, -1.0], ALL)
+    same(run.state.control, np.average(run.memory, axis=0, weights=SIZES))
+    assert run.rows["floats_up"].tolist() == [3 * 2] * 3
 
 
 def test_fedprox_takes_an_optimizer(population):

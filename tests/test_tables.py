@@ -9,8 +9,8 @@ import pytest
 
 from fedspam import datasets
 from fedspam.app.cli import main
-from fedspam.app.reproduce import heart
-from fedspam.app.reproduce.published import BEAT, MATCH, SHORT, PublishedRow, PublishedTable, markdown
+from fedspam.app.reproduce import heart, niid
+from fedspam.app.reproduce.published import BEAT, MATCH, PART, SHORT, PublishedRow, PublishedTable, markdown
 
 ROOT = Path(__file__).parents[1]
 STORED = ROOT / "docs" / "flamby-heart.csv"
@@ -126,9 +126,66 @@ def test_the_page_shows_the_stored_table():
     assert {method for method, _ in cells(STORED)} == set(known)
 
 
+def test_the_page_shows_the_stored_slice():
+    stored = ROOT / "docs" / "niid-bench-small.csv"
+    assert markdown(stored.read_text()) in (ROOT / "docs" / "tables.md").read_text()
+    with stored.open() as file:
+        for row in csv.DictReader(file):
+            theirs = niid.PUBLISHED[row["method"]][niid.COLUMNS.index(row["column"])]
+            assert float(row["reference"]) == pytest.approx(theirs, abs=0.00051)
+            assert row["verdict"] == PART
+
+
 def test_a_folder_without_the_patients_is_refused(tmp_path):
     with pytest.raises(FileNotFoundError, match=r"processed.cleveland.data is missing in the data folder"):
         heart.heart_table(folder=tmp_path)
+
+
+def test_a_slice_is_not_compared():
+    rows = (PublishedRow("far", "", (0.2,), (0.9,)),)
+    table = PublishedTable("toy", "Toy", "nobody", ("a",), 2.0, rows, (), comparable=False)
+    assert table.verdict(rows[0]) == PART
+    assert table.matches()
+    assert markdown(table.csv()).splitlines()[2] == "| far | published | **0.200** (0.900, –) | a slice |"
+
+
+def test_the_splits_of_niid_bench():
+    labels = np.tile(np.arange(10), 300)
+    held = {column: np.zeros((10, 10), int) for column in niid.COLUMNS}
+    for column, table in held.items():
+        np.add.at(table, (niid.split_labels(column, labels), labels), 1)
+        np.testing.assert_array_equal(table.sum(0), 300)  # every image has one owner
+    np.testing.assert_array_equal(held["IID"].sum(1), 300)
+    assert np.all(held["IID"] > 10)
+    assert held["Dirichlet(0.5)"].sum(1).min() >= 10
+    assert np.all((held["two labels"] > 0).sum(1) == 2)
+    assert np.all(np.diag(held["two labels"]) > 0)
+    for column in held["two labels"].T:  # the clients of a class share it evenly
+        assert np.ptp(column[column > 0]) <= 1
+
+
+@pytest.mark.thorough
+def test_a_network_of_niid_bench_begins_as_in_pytorch():
+    params = niid.model().init(0)
+    assert {name: layer["kernel"].shape for name, layer in params.items()} == {
+        "conv0": (5, 5, 1, 6), "conv1": (5, 5, 6, 16), "dense0": (256, 120), "dense1": (120, 84), "dense2": (84, 10)
+    }  # fmt: skip
+    for layer in params.values():
+        reach = 1 / np.sqrt(np.prod(layer["kernel"].shape[:-1]))
+        for leaf in layer.values():
+            assert 0.7 * reach < np.abs(leaf).max() <= reach
+
+
+@pytest.mark.thorough
+def test_a_slice_of_niid_bench(tmp_path, data, monkeypatch, capsys):
+    monkeypatch.setenv(datasets.FOLDER_VARIABLE, str(data))
+    assert main(["reproduce", "niid-bench", "--scale", "small", "--out", str(tmp_path)]) == 0
+    printed = " ".join(capsys.readouterr().out.split())
+    assert "A slice of the experiment, not the experiment: 2000 of 60000 images" in printed
+    found = cells(tmp_path / "table.csv")
+    assert len(found) == 12
+    for method in ("FedAvg", "FedNova"):  # ten classes; the fewer labels a client has, the harder
+        assert found[method, "IID"] > found[method, "Dirichlet(0.5)"] > found[method, "two labels"] > 0.15
 
 
 def test_an_unknown_table_names_the_nearest(capsys):
@@ -136,3 +193,13 @@ def test_an_unknown_table_names_the_nearest(capsys):
         main(["reproduce", "flamby-hart"])
     assert stopped.value.code == 2
     assert "did you mean flamby-heart?" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "line", ["reproduce --scale small", "reproduce niid-bench --rounds 9", "reproduce flamby-heart --scale full"]
+)
+def test_an_option_of_another_table_is_refused(line, capsys):
+    with pytest.raises(SystemExit) as stopped:
+        main(line.split())
+    assert stopped.value.code == 2
+    assert "is not an option of" in capsys.readouterr().err

@@ -71,7 +71,7 @@ def descend(
 ) -> Params:
     r"""Plain steps from x, each on a minibatch of its own, with the shift s and the pull :math:`\lambda`:
 
-    .. math:: y \leftarrow y - \eta\,T\big(\nabla f_i(y; \zeta_j) + s + \lambda\,(y - a)\big)
+    .. math:: y \leftarrow y - \eta\,\big(T(\nabla f_i(y; \zeta_j) + \lambda\,(y - a)) + s\big)
 
     The anchor a is x, unless another one is given. T is the identity, unless an Optax transformation is given.
     """
@@ -83,7 +83,7 @@ def descend(
             direction = jax.grad(oracle.minibatch)(y, passes, j % oracle.minibatches)
         else:
             direction = jax.grad(oracle)(y, jax.random.fold_in(key, j))
-        if shift is not None:
+        if shift is not None and optimizer is None:
             direction = trees.add(direction, shift)
         if pull is not None:
             direction = trees.axpy(pull, trees.subtract(y, anchor), direction)
@@ -95,6 +95,8 @@ def descend(
     def step(j: Any, now: tuple[Params, Any]) -> tuple[Params, Any]:
         y, memory = now
         update, memory = optimizer.update(slope(j, y), memory, y)
+        if shift is not None:
+            update = trees.add(update, shift)
         return trees.axpy(-local_rate, update, y), memory
 
     return lax.fori_loop(0, count, step, (x, optimizer.init(x)))[0]

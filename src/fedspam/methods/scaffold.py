@@ -42,7 +42,8 @@ class ScaffoldReply(NamedTuple):
 
     moved: Params
     control: Any
-    steps: Any  # where clients take different numbers of them, else ()
+    weight: Any = ()  # where clients are weighted; moves are then multiplied by it
+    steps: Any = ()  # where clients take different numbers of them
 
 
 @struct
@@ -54,6 +55,7 @@ class Scaffold:
     cohort_size: int = static()
     local_steps: LocalSteps = static()
     option: str = static(default="steps")
+    weighted: bool = static(default=False)
     optimizer: Any = static(default=None)  # an Optax transformation of the direction
     name: str = static(default="scaffold")
 
@@ -70,8 +72,10 @@ class Scaffold:
 
         cohort = fed.sample(key, self.cohort_size)
         reply = fed.mean(cohort, self.train, x=x, control=c, local_rate=eta)
-        moved = reply.moved
+        moved = trees.divide(reply.moved, reply.weight) if self.weighted else reply.moved
         changed = self._changed(c, moved, eta, self.local_steps) if self._derivable else reply.control
+        if self.weighted and not self._derivable:
+            changed = trees.divide(changed, reply.weight)
 
         # c stays the mean of all c_i, also where replies are lost
         c = trees.add(c, trees.divide(trees.scale(fed.accepted, changed), fed.everyone(key).size))
@@ -89,12 +93,21 @@ class Scaffold:
             oracle, key, x, steps=self.local_steps, local_rate=local_rate, shift=shift, optimizer=self.optimizer
         )
         moved, steps = trees.subtract(y, x), count_steps(oracle, self.local_steps)
-        sent = jnp.asarray(steps, jax.tree.leaves(x)[0].dtype) if isinstance(self.local_steps, Epochs) else ()
         if self.option == "gradient":
             new = jax.grad(oracle)(x, None)  # an additional pass over all of the client's data
-            return ScaffoldReply(moved, trees.subtract(new, memory), sent), new
-        changed = self._changed(control, moved, local_rate, steps)
-        return ScaffoldReply(moved, () if self._derivable else changed, sent), trees.add(memory, changed)
+            changed = trees.subtract(new, memory)
+        else:
+            changed = self._changed(control, moved, local_rate, steps)
+            new = trees.add(memory, changed)
+        reply = ScaffoldReply(moved, () if self._derivable else changed)
+        dtype = jax.tree.leaves(x)[0].dtype
+        if self.weighted:
+            weight = jnp.asarray(oracle.weight, dtype)
+            moved, sent = trees.scale(weight, reply.moved), trees.scale(weight, reply.control)
+            reply = ScaffoldReply(moved, sent, weight)
+        if isinstance(self.local_steps, Epochs):
+            reply = reply._replace(steps=jnp.asarray(steps, dtype))
+        return reply, new
 
     @property
     def _derivable(self) -> bool:
@@ -117,6 +130,7 @@ def scaffold(
     *,
     server_step_size: ScheduleLike = 1.0,
     option: str = "steps",
+    weighted: bool = False,
     optimizer: "optax.GradientTransformation | None" = None,
 ) -> Scaffold:
     r"""SCAFFOLD: m local steps, each corrected by the difference of the server's and the client's control.
@@ -138,7 +152,10 @@ def scaffold(
         cohort_size, local_steps, local_rate, server_step_size: as `fedavg`. With `Epochs` the numbers of steps
             differ, and clients also send :math:`c_i^+ - c_i`.
         option: 'gradient' is the paper's option I, one more pass over the client's data; 'steps' is its option II.
-        optimizer: as `fedavg`. Option II then means that :math:`c_i^+` holds what the optimizer made of the gradients.
+        weighted: average :math:`y_i - x_k` and :math:`c_i^+ - c_i` by the number of examples. If all clients take part,
+            c is then the weighted mean of all :math:`c_i`; else only near it.
+        optimizer: a transformation T as in `fedavg`; the correction stays outside, :math:`T(\nabla f_i(y_i)) - c_i +
+            c`, and with option II :math:`c_i^+` is the mean of what T made of the gradients.
 
     Karimireddy, Kale, Mohri, Reddi, Stich, Suresh: SCAFFOLD, 2020, arXiv:1910.06378, Algorithm 1.
 
@@ -152,6 +169,7 @@ def scaffold(
         cohort_size=cohort_size,
         local_steps=local_steps,
         option=option,
+        weighted=weighted,
         optimizer=client_optimizer(optimizer),
         name="scaffold_gradient" if option == "gradient" else "scaffold",
     )

@@ -79,7 +79,7 @@ def sppm_as(cohort_size: int, step_size: ScheduleLike, local_rate: ScheduleLike,
     federated learning, 2024, arXiv:2406.01115.
 
     >>> from fedspam.problems import progress
-    >>> progress(sppm_as(10, 2.0, 0.3, exchanges=5)) < 0.1
+    >>> progress(sppm_as(10, 0.5, 0.1, exchanges=5)) < 0.1
     True
     """
     return CohortProx(

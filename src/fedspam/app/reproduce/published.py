@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from fedspam.app.folders import csv_text
 
-MATCH, BEAT, SHORT = "match", "beat", "fall short"
+MATCH, BEAT, SHORT, PART = "match", "beat", "fall short", "a slice"
 
 
 @dataclass(frozen=True)
@@ -47,6 +47,7 @@ class PublishedTable:
         tolerance: a row matches if every cell is within so many percentage points.
         rows: one per method.
         notes: the settings, and what differs from those of the publication.
+        comparable: whether the whole experiment was run, and not a slice of it.
     """
 
     name: str
@@ -56,6 +57,7 @@ class PublishedTable:
     tolerance: float
     rows: tuple[PublishedRow, ...]
     notes: tuple[str, ...]
+    comparable: bool = True
 
     def cells(self, row: PublishedRow) -> list[TableCell]:
         """Each column's number of reference, ours, and the difference."""
@@ -68,7 +70,9 @@ class PublishedTable:
         return tuple(max(numbers) for numbers in zip(*rows, strict=True))
 
     def verdict(self, row: PublishedRow) -> str:
-        """'match' if all cells are within the tolerance; else the sign of the largest difference."""
+        """'match' if all cells are within the tolerance; else the sign of the largest difference; a slice has none."""
+        if not self.comparable:
+            return PART
         points = [cell.points for cell in self.cells(row)]
         largest = max(points, key=abs) if all(map(math.isfinite, points)) else -math.inf
         if abs(largest) <= self.tolerance:
@@ -80,14 +84,21 @@ class PublishedTable:
         return [cell for row in self.rows if row.published for cell in self.cells(row)]
 
     def matches(self) -> bool:
-        """Whether every published cell is within the tolerance."""
+        """Whether every published cell is within the tolerance; for a slice, whether all numbers are finite."""
+        if not self.comparable:
+            return all(math.isfinite(number) for row in self.rows for number in row.ours)
         return all(abs(cell.points) <= self.tolerance for cell in self.published_cells())
+
+    def written(self, cell: TableCell) -> tuple[str, str, str]:
+        """Reference, ours and difference as text; a slice has no difference."""
+        points = f"{cell.points:+.1f}" if self.comparable else "–"
+        return f"{cell.reference:.3f}", f"{cell.ours:.3f}", "0.0" if points in ("+0.0", "-0.0") else points
 
     def csv(self) -> str:
         """One line per cell."""
         header = ["method", "settings", "column", "compared_with", "reference", "ours", "points", "verdict"]
         rows = (
-            [row.method, row.settings, cell.column, _against(row), *written(cell), self.verdict(row)]
+            [row.method, row.settings, cell.column, _against(row), *self.written(cell), self.verdict(row)]
             for row in self.rows
             for cell in self.cells(row)
         )
@@ -108,12 +119,6 @@ def markdown(text: str) -> str:
         numbers = " | ".join(f"**{cell['ours']}** ({cell['reference']}, {cell['points']})" for cell in cells)
         lines.append(f"| {method} | {cells[0]['compared_with']} | {numbers} | {cells[0]['verdict']} |")
     return "\n".join([*lines, ""])
-
-
-def written(cell: TableCell) -> tuple[str, str, str]:
-    """Reference, ours and difference as text."""
-    points = f"{cell.points:+.1f}"
-    return f"{cell.reference:.3f}", f"{cell.ours:.3f}", "0.0" if float(points) == 0 else points
 
 
 def _against(row: PublishedRow) -> str:

@@ -1,7 +1,8 @@
-"""The output of `fedspam reproduce flamby-heart`: the published table beside ours, on the terminal and as files."""
+"""The output of `fedspam reproduce` for tables of others: published numbers beside ours, printed and as files."""
 
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 from rich.console import Console
@@ -9,30 +10,24 @@ from rich.table import Table
 from rich.text import Text
 
 from fedspam.app.folders import make_folder, new_folder, write_manifest
-from fedspam.app.reproduce import heart
-from fedspam.app.reproduce.published import BEAT, MATCH, SHORT, PublishedTable, markdown, written
+from fedspam.app.reproduce import heart, niid
+from fedspam.app.reproduce.published import BEAT, MATCH, PART, SHORT, PublishedTable, markdown
 from fedspam.app.terminal import progress_bar
 from fedspam.simulation import records
 
-STYLES = {MATCH: "green", BEAT: "bold green", SHORT: "bold red"}
+STYLES = {MATCH: "green", BEAT: "bold green", SHORT: "bold red", PART: "dim"}
 
 
 def show_heart(
     folder: Path | None = None,
     *,
-    seeds: int | None = None,
-    rounds: int | None = None,
-    seed: int | None = None,
+    seeds: int = heart.SEEDS,
+    rounds: int = heart.ROUNDS,
+    seed: int = heart.FIRST_SEED,
     quiet: bool = False,
     console: Console | None = None,
 ) -> int:
-    """Run FLamby's table; None for its own number of seeds and rounds."""
-    seeds, rounds = heart.SEEDS if seeds is None else seeds, heart.ROUNDS if rounds is None else rounds
-    seed = heart.FIRST_SEED if seed is None else seed
-
-    def run(progress: Callable[[], None]) -> PublishedTable:
-        return heart.heart_table(seeds, rounds, seed, progress=progress)
-
+    """Run FLamby's table."""
     changed = [
         f"{name} = {value} instead of {usual}"
         for name, value, usual in (
@@ -40,11 +35,26 @@ def show_heart(
         )
         if value != usual
     ]  # fmt: skip
+    run = partial(heart.heart_table, seeds, rounds, seed)
     return show_table(run, 1 + len(heart.METHODS), changed, folder, quiet, console)
 
 
+def show_niid(
+    folder: Path | None = None,
+    *,
+    scale: str = "full",
+    seeds: int = 1,
+    seed: int = 42,
+    quiet: bool = False,
+    console: Console | None = None,
+) -> int:
+    """Run NIID-Bench on Fashion-MNIST, or a slice of it."""
+    steps = len(niid.PUBLISHED) * len(niid.COLUMNS)
+    return show_table(partial(niid.niid_table, scale, seeds, seed), steps, [], folder, quiet, console)
+
+
 def show_table(
-    run: Callable[[Callable[[], None]], PublishedTable],
+    run: Callable[..., PublishedTable],
     steps: int,
     changed: list[str],
     folder: Path | None,
@@ -57,7 +67,7 @@ def show_table(
     began = time.perf_counter()
     with progress_bar(quiet) as bar:
         task = bar.add_task("compiling and running", total=steps)
-        table = run(lambda: bar.advance(task))
+        table = run(progress=lambda: bar.advance(task))
     seconds = time.perf_counter() - began
     records.write(folder / "table.csv", table.csv().encode())
     records.write(folder / "table.md", markdown(table.csv()).encode())
@@ -75,13 +85,18 @@ def show_table(
     if changed:
         text = f"Not the published settings, so do not compare: {', '.join(changed)}."
         console.print(text, highlight=False, markup=False, style="bold yellow")
-    cells = table.published_cells()
-    within = sum(abs(cell.points) <= table.tolerance for cell in cells)
-    text = f"{within} of {len(cells)} cells are within {table.tolerance:g} points of the published ones"
-    console.print(Text(text, style="bold green" if within == len(cells) else "bold red"))
+    if table.comparable:
+        console.print(_count(table))
     files = f"{folder}: table.csv, table.md, manifest.json, command; {seconds:.0f} s"
     console.print(files, highlight=False, markup=False, soft_wrap=True)
     return 0 if table.matches() else 1
+
+
+def _count(table: PublishedTable) -> Text:
+    cells = table.published_cells()
+    within = sum(abs(cell.points) <= table.tolerance for cell in cells)
+    text = f"{within} of {len(cells)} cells are within {table.tolerance:g} points of the published ones"
+    return Text(text, style="bold green" if within == len(cells) else "bold red")
 
 
 def shown(table: PublishedTable) -> Table:
@@ -92,6 +107,6 @@ def shown(table: PublishedTable) -> Table:
     for row in table.rows:
         verdict = table.verdict(row)
         words = f"{'published' if row.published else 'best'}\nours\npoints"
-        cells = ["\n".join(written(cell)) for cell in table.cells(row)]
+        cells = ["\n".join(table.written(cell)) for cell in table.cells(row)]
         out.add_row(row.method, words, *cells, Text(verdict, style=STYLES[verdict]))
     return out
