@@ -197,3 +197,23 @@ def test_the_readme_of_a_fresh_project_holds_what_it_says(tmp_path):
         assert secure_accuracies[-3:] == pytest.approx(
             accuracies[-11:-8], abs=1e-3
         )  # the same rounds, up to the rounding of sums
+
+
+@pytest.mark.thorough
+def test_a_pytorch_project_trains_by_flwr_run(tmp_path):
+    """Typed by a person with a PyTorch module; plain PyTorch loads the file at the end."""
+    pytest.importorskip("ray", reason="needs Flower's simulation: pip install 'flwr[simulation]'")
+    torch = pytest.importorskip("torch", reason="needs PyTorch: pip install torch")
+    from safetensors.torch import load_file
+
+    with processes.closing(processes.Processes(tmp_path)) as running:
+        new.create(tmp_path / "my-project", pytorch=True)
+        folder = tmp_path / "my-project"
+        blocks = commands((folder / "README.md").read_text(), "In simulation")
+        typed = f"set -e\n{blocks[0].strip()} --run-config num-rounds=3"
+        log = running.run("pytorch", ["sh", "-c", typed], folder, 300)
+        accuracies = [float(found) for found in re.findall(r"'accuracy': '([0-9.e+-]+)'", log)]
+        assert accuracies[-1] > 0.8
+        (kept,) = (running.home / "my-project-models").glob("*.safetensors")
+    layers = torch.nn.Linear(10, 16), torch.nn.Tanh(), torch.nn.Linear(16, 3)
+    torch.nn.Sequential(*layers).load_state_dict(load_file(kept))
