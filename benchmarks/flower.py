@@ -3,11 +3,15 @@
     python benchmarks/flower.py                       # a SuperLink and three SuperNodes on 127.0.0.1
     python benchmarks/flower.py --simulation          # Flower's simulation under Ray
     python benchmarks/flower.py --floats 1000 1000000 --rounds 6 --repeats 3
+    python benchmarks/flower.py --scale 100 1000 10000 --rounds 10    # many nodes under Ray, cohorts of ten
 
 Every client does the same work in all rows: local gradient steps on a softmax regression. FedAvg is Flower's strategy
 with its own records; the other rows are `fedspam.flower.FedspamStrategy`. The clock runs from the end of one round to
 the end of the next, so that all that a strategy does is in it; the first round, in which clients compile, is left out.
 SPAM-PP has two exchanges per round, and its seconds are divided by two.
+
+With `--scale` the table also has the seconds from `start` to the first message of training, and to the end of the first
+round, compilation included.
 """
 
 import argparse
@@ -44,6 +48,7 @@ strategy = "fedavg"
 floats = 1000
 rounds = 3
 nodes = 3
+cohort = 3
 told = ""
 """
 TASK = """
@@ -75,10 +80,10 @@ def steps(params, rows):
         params = jax.tree.map(lambda x, g: x - STEP * g, params, jax.grad(loss)(params, rows))
     return params
 
-def method(name, nodes):
+def method(name, cohort):
     if name == "spam_pp":
-        return spam_pp(nodes, step_size=0.5, fresh_weight=0.3, solver=GradientDescent(steps=STEPS, smoothness=1.0))
-    return fedavg(nodes, STEPS, STEP)
+        return spam_pp(cohort, step_size=0.5, fresh_weight=0.3, solver=GradientDescent(steps=STEPS, smoothness=1.0))
+    return fedavg(cohort, STEPS, STEP)
 """
 CLIENT = """
 from flwr.app import ArrayRecord, Message, MetricRecord, RecordDict
@@ -91,7 +96,7 @@ def rows(context):
 
 app = client_app(
     lambda context: DataOracle(rows(context), loss=loss),
-    lambda context: method(context.run_config["strategy"], context.run_config["nodes"]),
+    lambda context: method(context.run_config["strategy"], context.run_config["cohort"]),
     lambda context: first(context.run_config["floats"]),
 )
 
@@ -114,19 +119,28 @@ app = ServerApp()
 @app.main()
 def main(grid, context):
     config = context.run_config
-    nodes, params = config["nodes"], first(config["floats"])
+    nodes, cohort, params = config["nodes"], config["cohort"], first(config["floats"])
     if config["strategy"] == "flower":
         strategy = FedAvg(
-            fraction_train=1.0, fraction_evaluate=0.0, min_train_nodes=nodes, min_available_nodes=nodes
+            fraction_train=cohort / nodes, fraction_evaluate=0.0, min_train_nodes=cohort, min_available_nodes=nodes
         )
     else:
-        strategy = FedspamStrategy(method(config["strategy"], nodes), params, min_available_nodes=nodes)
-    clock = []
+        strategy = FedspamStrategy(method(config["strategy"], cohort), params, min_available_nodes=nodes)
+    push, sent, clock = grid.push_messages, [], []
+
+    def noted(messages):
+        messages = list(messages)
+        if messages and messages[0].metadata.message_type.startswith("train"):
+            sent.append(time.time())
+        return push(messages)
+
+    grid.push_messages = noted
+    began = time.time()
     strategy.start(
         grid, to_arrays(params), num_rounds=config["rounds"], timeout=300,
         evaluate_fn=lambda round, arrays: clock.append(time.time()),
     )
-    Path(config["told"]).write_text(json.dumps(clock))
+    Path(config["told"]).write_text(json.dumps({"clock": clock, "message": sent[0] - began, "round": clock[1] - began}))
 """
 ROUTES = {"flower": ("Flower's FedAvg", 1), "fedavg": ("fedspam, FedAvg", 1), "spam_pp": ("fedspam, SPAM-PP", 2)}
 
@@ -180,21 +194,22 @@ def healthy(port: int) -> bool:
 
 
 def measure(
-    folder: Path, environment: dict[str, str], strategy: str, floats: int, flags: argparse.Namespace
-) -> list[float]:
-    """The seconds of each round but the first."""
+    folder: Path, environment: dict[str, str], strategy: str, floats: int, nodes: int, flags: argparse.Namespace
+) -> tuple[list[float], float, float]:
+    """The seconds of each round but the first; and from the start to the first message and the end of that round."""
     told = folder / f"{strategy}-{floats}.json"
     config = {
         "strategy": strategy,
         "floats": floats,
         "rounds": flags.rounds + 1,
-        "nodes": flags.nodes,
+        "nodes": nodes,
+        "cohort": 10 if flags.scale else nodes,
         "told": str(told),
     }
     command = ["flwr", "run", "app", "here", "--stream", "--run-config"]
     command.append(" ".join(f"{name}={json.dumps(value)}" for name, value in config.items()))
     if flags.simulation:
-        command += ["--federation-config", f"num-supernodes={flags.nodes} client-resources-num-cpus=1"]
+        command += ["--federation-config", f"num-supernodes={nodes} client-resources-num-cpus=1"]
     process = start(command, environment, folder, "flwr")
     try:
         process.wait(600)
@@ -203,8 +218,44 @@ def measure(
             os.killpg(process.pid, signal.SIGKILL)
     if not told.exists():
         raise SystemExit(f"{strategy}: the run failed\n" + (folder / "flwr.log").read_text()[-3000:])
-    clock = json.loads(told.read_text())
-    return [after - before for before, after in itertools.pairwise(clock[1:])]
+    found = json.loads(told.read_text())
+    told.unlink()
+    return (
+        [after - before for before, after in itertools.pairwise(found["clock"][1:])],
+        found["message"],
+        found["round"],
+    )
+
+
+def compare(folder: Path, environment: dict[str, str], flags: argparse.Namespace) -> None:
+    """Print the seconds per exchange, by the number of floats."""
+    print("| floats | strategy | seconds per exchange | median | least | most |")
+    print("|---:|---|---:|---:|---:|---:|")
+    for floats in flags.floats:
+        times: dict[str, list[float]] = {strategy: [] for strategy in ROUTES}
+        for strategy in [*ROUTES] * flags.repeats:  # in turns: whatever else the machine does, it does to all
+            times[strategy] += measure(folder, environment, strategy, floats, flags.nodes, flags)[0]
+        for strategy, (title, exchanges) in ROUTES.items():
+            print(f"| {floats:,} | {title} | {_numbers([each / exchanges for each in times[strategy]])} |", flush=True)
+
+
+def scale(folder: Path, environment: dict[str, str], flags: argparse.Namespace) -> None:
+    """Print the seconds until the first round and per exchange, by the number of nodes."""
+    print("| nodes | strategy | first message | first round | seconds per exchange | median | least | most |")
+    print("|---:|---|---:|---:|---:|---:|---:|---:|")
+    for nodes in flags.scale:
+        found = {strategy: [] for strategy in ROUTES}
+        for strategy in [*ROUTES] * flags.repeats:
+            found[strategy].append(measure(folder, environment, strategy, flags.floats[0], nodes, flags))
+        for strategy, (title, exchanges) in ROUTES.items():
+            seconds = [each / exchanges for rounds, _, _ in found[strategy] for each in rounds]
+            message, round = (statistics.mean(run[part] for run in found[strategy]) for part in (1, 2))
+            print(f"| {nodes:,} | {title} | {message:.2f} | {round:.2f} | {_numbers(seconds)} |", flush=True)
+
+
+def _numbers(seconds: list[float]) -> str:
+    numbers = (statistics.mean(seconds), statistics.median(seconds), min(seconds), max(seconds))
+    return " | ".join(f"{each:.2f}" for each in numbers)
 
 
 def main() -> None:
@@ -214,7 +265,9 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=2)
     parser.add_argument("--nodes", type=int, default=3)
     parser.add_argument("--simulation", action="store_true")
+    parser.add_argument("--scale", type=int, nargs="+", default=[], metavar="NODES")
     flags = parser.parse_args()
+    flags.simulation = flags.simulation or bool(flags.scale)
     processes: list[subprocess.Popen] = []
     with tempfile.TemporaryDirectory() as name:
         folder, port = Path(name), free_port()
@@ -233,19 +286,9 @@ def main() -> None:
                 node += ["--port", str(free_port()), "--node-config", f"partition-id={id} num-partitions={flags.nodes}"]
                 processes.append(start(node, environment, folder, f"supernode{id}"))
             engine = "simulation under Ray" if flags.simulation else "deployment on 127.0.0.1"
-            print(f"{engine}, {flags.nodes} clients, {os.cpu_count()} cores, Python {platform.python_version()}\n")
-            print("| floats | strategy | seconds per exchange | median | least | most |")
-            print("|---:|---|---:|---:|---:|---:|")
-            for floats in flags.floats:
-                times: dict[str, list[float]] = {strategy: [] for strategy in ROUTES}
-                for strategy in [*ROUTES] * flags.repeats:  # in turns: whatever else the machine does, it does to all
-                    times[strategy] += measure(folder, environment, strategy, floats, flags)
-                for strategy, (title, exchanges) in ROUTES.items():
-                    seconds = [each / exchanges for each in times[strategy]]
-                    numbers = (statistics.mean(seconds), statistics.median(seconds), min(seconds), max(seconds))
-                    print(
-                        f"| {floats:,} | {title} | " + " | ".join(f"{each:.2f}" for each in numbers) + " |", flush=True
-                    )
+            clients = "cohorts of 10" if flags.scale else f"{flags.nodes} clients"
+            print(f"{engine}, {clients}, {os.cpu_count()} cores, Python {platform.python_version()}\n")
+            (scale if flags.scale else compare)(folder, environment, flags)
         finally:
             for process in processes:
                 os.killpg(process.pid, signal.SIGTERM)

@@ -17,11 +17,13 @@ import dp_accounting as accounting
 
 from fedspam import simulate, spam_pp
 from fedspam.clients import DataOracle
+from fedspam.federation import works_of
 from fedspam.flower import FedspamStrategy, LoopbackGrid, client_app, clients_of, to_arrays
-from fedspam.flower.privacy.differential import Privacy, noise_for
-from fedspam.flower.privacy.mods import not_refused, opened
+from fedspam.flower.privacy.clipping import clipping_mod
+from fedspam.flower.privacy.differential import Privacy, gaussian, noise_for
+from fedspam.flower.privacy.mods import GRADIENTS, not_refused, opened
 from fedspam.flower.privacy.secure_client import SecureSum
-from fedspam.methods import mvr
+from fedspam.methods import METHODS, auto, mvr
 from fedspam.problems import quadratics
 from fedspam.solvers import Exact
 
@@ -222,3 +224,85 @@ def test_the_server_can_be_the_prox_client_on_proxy_data(tmp_path):
     seen.clear()
     with pytest.raises(RuntimeError, match="only client 0"):
         run(other)
+
+
+# --- what leaves a client ---
+
+POPULATION = quadratics(0, clients=4, dimension=3)
+MODS = {
+    "clipping": lambda: {"mods": [clipping_mod(1.0)]},
+    "privacy": lambda: {"mods": [Privacy(1.0, 1.0, 3).mod()]},
+    "secure": lambda: {"secure": SecureSum()},
+}
+
+
+@pytest.mark.parametrize("mod", MODS)
+def test_the_text_of_an_error_stays_on_the_client(mod, caplog):
+    """Flower sends the text of an exception to the server, and it may hold data."""
+
+    def oracle(context):
+        raise ValueError("bad value in the row of patient Miller")
+
+    method, settings = mvr(3, step_size=0.1, fresh_weight=0.3), MODS[mod]()
+    grid = LoopbackGrid(client_app(oracle, method, jnp.ones(3), **settings), clients=4)
+    strategy = FedspamStrategy(method, jnp.ones(3), patience=1, retries=0, secure=settings.get("secure"))
+    with pytest.raises(RuntimeError, match="could not start") as stopped:
+        strategy.start(grid, to_arrays(jnp.ones(3)), 1, 5.0)
+    said = [record for record in caplog.records if "whose text is not sent" in record.getMessage()]
+    assert said
+    for record in caplog.records:
+        assert record in said or "Miller" not in record.getMessage()
+    assert "Miller" not in str(stopped.value)
+    if mod != "secure":
+        assert "the client raised ValueError" in str(stopped.value)
+
+
+def replies_of_auto(**settings):
+    """The values that a client sends in auto's start and first exchange, by the type of message."""
+    method, found = auto(3), {}
+    privacy = Privacy(bound=1.0, least=3, works=(*GRADIENTS, "begin"), in_clear=("train.prox",), **settings)
+
+    def twist(client, message, answer):
+        reply = answer()
+        if client == 0 and message.metadata.message_type.startswith("train") and not_refused(reply):
+            found.setdefault(message.metadata.message_type, opened(reply)[1])
+        return [reply]
+
+    app = client_app(clients_of(POPULATION), method, jnp.ones(3), mods=[privacy.mod()])
+    grid = LoopbackGrid(app, clients=4, twist=twist)
+    FedspamStrategy(method, jnp.ones(3)).start(grid, to_arrays(jnp.ones(3)), 3, 5.0)
+    return found
+
+
+def test_auto_is_refused_under_privacy_unless_its_start_is_covered():
+    method, privacy = auto(3), Privacy(1.0, 1.0, 3)
+    grid = LoopbackGrid(client_app(clients_of(POPULATION), method, jnp.ones(3), mods=[privacy.mod()]), clients=4)
+    with pytest.raises(RuntimeError, match=r"'train.begin' is neither covered nor allowed in clear"):
+        FedspamStrategy(method, jnp.ones(3), patience=1, retries=0).start(grid, to_arrays(jnp.ones(3)), 1, 5.0)
+
+
+def test_projections_and_losses_of_auto_are_clipped_and_noised_with_the_gradient():
+    first, again = (replies_of_auto(noise_multiplier=1.0) for _ in range(2))
+    assert {"reply.fresh.second", "reply.sampled"} <= first["train.begin"].keys()
+    for name, value in first["train.begin"].items():
+        assert not np.any(value == again["train.begin"][name])  # every number, each time anew
+    quiet = replies_of_auto(noise_multiplier=1e-9)
+    assert {"reply.c", "reply.bend", "reply.slope", "reply.sent.second"} <= quiet["train.difference"].keys()
+    for kind in ("train.begin", "train.difference"):
+        assert sum(np.sum(np.square(value)) for value in quiet[kind].values()) <= 1 + 1e-6  # all of it together
+
+
+def test_the_page_on_privacy_names_every_work():
+    text = (Path(__file__).parents[1] / "docs" / "privacy.md").read_text()
+    for name, row in METHODS.items():
+        for work in works_of(row.build(**row.example)):
+            assert f"`{work}`" in text, (name, work)
+
+
+def test_the_noise_is_normal():
+    """Quantiles of the normal distribution at 200,000 draws, each within four standard errors."""
+    found = np.sort(gaussian(200_000))
+    for share in (0.001, 0.1, 0.5, 0.9, 0.999):
+        error = 4 * math.sqrt(share * (1 - share) / len(found))
+        assert share - error < phi(found[int(share * len(found))]) < share + error
+    assert not np.any(found == np.sort(gaussian(200_000)))

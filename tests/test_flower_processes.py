@@ -213,6 +213,26 @@ def test_a_killed_server_is_resumed_by_a_new_run(world):
         np.testing.assert_array_equal(params, found(undisturbed, "spam_pp")[0])
 
 
+@pytest.mark.thorough
+def test_a_terminated_server_says_so_and_is_resumed(world):
+    folder = world.folder / "terminated"
+    world.begin("terminated", method="spam_pp", rounds=2)
+    world.until("terminated", 1)
+    for pid in world.ours():
+        if b"flwr-serverapp" in Path(f"/proc/{pid}/cmdline").read_bytes():
+            os.kill(pid, signal.SIGTERM)
+    stopped = lambda: records.read(folder)[0]["status"].startswith("stopped: SIGTERM")
+    world.wait(stopped, 30, "the server to note that it stops")
+    world.wait((folder / "model.safetensors").exists, 30, "the model")
+    world.kill("flwr")
+    for _ in range(2):
+        world.begin("terminated", method="spam_pp", rounds=2, resume=True)
+        world.end()
+        if found(folder, "spam_pp")[1] == 2:
+            break
+    np.testing.assert_allclose(found(folder, "spam_pp")[0], simulated("spam_pp", 2).params, rtol=1e-12, atol=1e-12)
+
+
 @pytest.mark.thorough  # Flower takes a minute to notice
 def test_a_killed_supernode_is_replaced(world):
     """The last test of this world. Whoever else is there stands in; no round is void."""

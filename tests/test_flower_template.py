@@ -127,6 +127,33 @@ def test_the_template_trains_what_the_simulator_trains(tmp_path, monkeypatch):
     assert accuracy > 0.8
 
 
+def test_a_pytorch_project_ends_in_a_file_that_plain_pytorch_loads(tmp_path, monkeypatch):
+    """`fedspam new --pytorch`: two rounds over Flower's messages, and the scores of the saved file in PyTorch alone."""
+    pytest.importorskip("flwr", reason="needs Flower: pip install 'flwr[simulation]'")
+    torch = pytest.importorskip("torch", reason="needs PyTorch: pip install torch")
+    from safetensors.torch import load_file
+
+    assert main(["new", str(tmp_path / "torch-project"), "--pytorch"]) == 0
+    monkeypatch.syspath_prepend(tmp_path / "torch-project")
+    from torch_project import client_app, model, server_app, task
+
+    from fedspam.flower import FedspamStrategy, LoopbackGrid, to_arrays, to_params
+
+    grid = LoopbackGrid(client_app.app, clients=4, run_config={"step-size": 1.0, "fresh-weight": 0.3})
+    first = task.first_params()
+    strategy = FedspamStrategy(spam_pp(2, step_size=1.0, fresh_weight=0.3), first, fraction_train=0.5)
+    result = strategy.start(grid, to_arrays(first), num_rounds=2, timeout=60)
+    path = server_app.keep(to_params(result.arrays, first), tmp_path / "models")
+    module, rows = model.module(), task.test_rows()
+    module.load_state_dict(load_file(path))
+    with torch.no_grad():
+        classes = module(torch.from_numpy(np.array(rows["features"]))).argmax(1).numpy()
+    assert np.mean(classes == np.asarray(rows["label"])) > 0.8
+    np.testing.assert_array_equal(
+        fedspam.load(path, model=model.MODEL).predict(np.asarray(rows["features"])), np.asarray(model.CLASSES)[classes]
+    )
+
+
 def commands(readme: str, title: str) -> list[str]:
     """The commands of a section, block by block."""
     section = readme.split(f"## {title}\n")[1].split("\n## ")[0]

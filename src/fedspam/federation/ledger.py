@@ -148,6 +148,7 @@ class Plan:
     round: tuple[Exchange, ...]
     branches: bool  # whether a coin decides which exchanges a round has
     roles: frozenset[str] = frozenset()  # of the draws, as a replay names them
+    names_a_client: bool = False  # whether a client is asked for by its id, as a delegate is
 
     def price(self, contacts: Mapping[str, Any], rounds: int) -> dict[str, np.ndarray]:
         """Floats and bytes per round and direction, from the counted contacts of the dynamic exchanges."""
@@ -182,21 +183,22 @@ def plan(
     algorithm = fitted(algorithm, population)
     memory = algorithm.client_state(params)
     key = jax.random.key(0)
-    found: list[tuple[tuple[Exchange, ...], bool, set[str]]] = []
+    found: list[tuple[tuple[Exchange, ...], bool, Draws]] = []
 
     def watched(body: Callable[[Null], Any]) -> Any:
         # made in here: it holds tracers
         fed = Null(population, faults=faults, per_client=per_client, memory=memory, codecs=codecs)
         result = body(fed)
-        found.append((tuple(fed.exchanges), fed.branches, fed.draws.roles))
+        found.append((tuple(fed.exchanges), fed.branches, fed.draws))
         return result
 
     state = jax.eval_shape(lambda params: watched(lambda fed: algorithm.init(params, key, fed)), params)
     jax.eval_shape(lambda state: watched(lambda fed: algorithm.round(state, key, fed)), state)
-    (start, _, start_roles), (round, branches, roles) = found
+    (start, _, first), (round, branches, later) = found
     for exchange in (*start, *round):
         _ = exchange.bytes_down, exchange.bytes_up  # priced once, before any round
-    made = Plan(start, round, branches, frozenset(start_roles | roles))
+    named = first.names_a_client or later.names_a_client
+    made = Plan(start, round, branches, frozenset(first.roles | later.roles), named)
     codecs.check_names(made)
     forgetful = codecs.first_errors(made).keys() - _stateful(algorithm) if codecs.has_feedback else ()
     for work in sorted(forgetful):

@@ -166,6 +166,7 @@ class Draws:
     def __init__(self, population: Population | None, replay: Replay | None = None, round: Any = 0) -> None:
         self._population, self._replay, self.round = population, replay, round
         self.roles: set[str] = set()  # of the draws made so far
+        self.names_a_client = False  # whether a client was asked for by its id
 
     @property
     def population_size(self) -> int | None:
@@ -188,6 +189,7 @@ class Draws:
         return Cohort(jnp.arange(self._population.size, dtype=jnp.uint32), key, fixed=True)
 
     def client(self, id: int | UInt32[Array, ""], key: Key[Array, ""]) -> Cohort:
+        self.names_a_client = True
         return Cohort(jnp.asarray(id, jnp.uint32)[None], key, fixed=True)
 
     def _drawn(self, key: Key[Array, ""], count: int, times: int) -> Ids:

@@ -203,8 +203,8 @@ class Store:
 
     def peek(self, shapes: PyTree, best: bool) -> tuple[Any, int]:
         """The newest good state, or the best, and after how many rounds it was reached; the folder may be in use."""
-        self._run = describe.digest(_manifest(self.folder / "manifest.json")["identity"])
-        trouble = f"{self.folder} holds no {'best' if best else 'good'} state"
+        self._run = describe.digest((facts := _manifest(self.folder / "manifest.json"))["identity"])
+        trouble = f"{self.folder} holds no {'best' if best else 'good'} state; its status is '{facts.get('status')}'"
         newest = [self._path(number) for number in reversed(self._numbers())]
         for path in [self.folder / "best.safetensors"] if best else newest:
             try:
@@ -309,10 +309,10 @@ class Store:
 
 
 def read(folder: str | Path) -> tuple[dict[str, Any], dict[str, np.ndarray], dict[str, np.ndarray]]:
-    """The manifest, the rows and the probes of a run on disk, whether it has ended or not."""
+    """The manifest, the rows and the probes of a run; rows may be cut off while it runs, and absent before a state."""
     facts = _manifest(Path(folder) / "manifest.json")
     frames, trouble = files.frames(Path(folder) / "rows.bin")
-    if trouble is not None and facts.get("status") != "running":  # the last frame may be incomplete
+    if trouble and facts.get("status") != "running" and any(Path(folder).glob("checkpoint-*.safetensors")):
         warnings.warn(f"{trouble}; the rows before it are read", stacklevel=2)
     parts = list(map(_columns, frames))
     return facts, joined([rows for rows, _ in parts]), joined([probes for _, probes in parts])
@@ -361,8 +361,8 @@ def _columns(frame: files.Frame) -> tuple[dict[str, np.ndarray], dict[str, np.nd
         lengths = {column.shape[:1] for column in table.values()}
         if len(lengths) > 1 or () in lengths:
             raise DamagedError(
-                f"the rows before round {_round(frame.facts)} have columns of lengths {sorted(lengths)}; it must be one "
-                "entry per round. The file rows.bin was not written by fedspam: start in another folder"
+                f"the rows before round {_round(frame.facts)} have columns of lengths {sorted(lengths)}; it must be "
+                "one entry per round. The file rows.bin was not written by fedspam: start in another folder"
             )
     return rows, probes
 

@@ -105,8 +105,7 @@ def again(source: Source) -> list[dict[str, str]]:
     facts = source.facts
     version, python = facts.get("fedspam", "?"), facts.get("python", "?")
     pins = " ".join(f"{name}=={facts[name]}" for name in ("jax", "jaxlib", "numpy") if isinstance(facts.get(name), str))
-    install = f"pip install fedspam=={version} {pins}".strip()
-    steps = {f"The same versions, with Python {python}": install}
+    steps = {f"The same versions, with Python {python} and fedspam {version}": f"pip install {pins}"}
     if isinstance(facts.get("commit"), str):
         steps["or the same commit"] = f"git checkout {facts['commit']}"
     if source.script:

@@ -74,10 +74,20 @@ def _read(folder: Path) -> Source:
             return _comparison(folder, rows)
         if {"theorem", "corrected"} <= set(header):
             return _theory(folder, rows)
+    if (status := _status(folder)) is not None:
+        raise NoCurvesError(f"the run in {folder} has no state yet (status: {status}); resume it first")
     raise NoCurvesError(
         f"{folder} holds neither rows.bin nor a curves.csv that a report can be made from; give a folder of "
         "`fedspam run`, `compare`, `reproduce` or `theory`"
     )
+
+
+def _status(folder: Path) -> str | None:
+    """The status of a run without rows; None if the folder holds no run."""
+    try:
+        return str(records.read(folder)[0]["status"])
+    except (records.RecordError, KeyError):
+        return None
 
 
 # --- a run -----------------------------------------------------------------------------------------------------------

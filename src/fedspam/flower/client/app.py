@@ -183,17 +183,30 @@ def _introduce(
     params: Params,
     codecs: Codecs,
 ) -> RecordDict:
-    server = message.content.config_records[arrays.HEADER]
-    client, schema = partition_of(context), Schema.of(algorithm, params, codecs)
-    if server["schema"] != schema.digest:
-        differences = schema.differences(json.loads(str(server["description"])))
+    schema = Schema.of(algorithm, params, codecs)
+    _agree(message.content.config_records[arrays.HEADER], schema, partition_of(context))
+    return RecordDict({arrays.HEADER: ConfigRecord({**_facts(context), "schema": schema.digest})})
+
+
+def _agree(head: ConfigRecord | None, schema: Schema, client: int) -> ConfigRecord:
+    """The header of a message, if it is of this client's schema. Only a first message holds a description of it."""
+    if head is not None and head.get("schema") == schema.digest:
+        return head
+    if head is None or "description" not in head:
         raise RefusedError(
-            f"client {client} differs from the server: {'; '.join(differences[:4])}. "
-            "Give both the same method, solver, parameters and codecs"
+            f"client {client} has the schema {schema.digest}, the message is of another method, solver or model"
         )
+    differences = schema.differences(json.loads(str(head["description"])))
+    raise RefusedError(
+        f"client {client} differs from the server: {'; '.join(differences[:4])}. "
+        "Give both the same method, solver, parameters and codecs"
+    )
+
+
+def _facts(context: Context) -> dict[str, Any]:
+    """How a node introduces itself."""
     count = int(context.node_config.get("num-partitions", 0))
-    facts = {"partition-id": client, "num-partitions": count, "fedspam": __version__, "schema": schema.digest}
-    return RecordDict({arrays.HEADER: ConfigRecord(facts)})
+    return {"partition-id": partition_of(context), "num-partitions": count, "fedspam": __version__}
 
 
 def _answer(
@@ -204,20 +217,18 @@ def _answer(
     params: Params,
     codecs: Codecs,
 ) -> RecordDict:
-    schema, client = Schema.of(algorithm, params, codecs), partition_of(context)
-    head = message.content.config_records.get(arrays.HEADER)
-    if head is None or head.get("schema") != schema.digest:
-        raise RefusedError(
-            f"client {client} has the schema {schema.digest}, the message is of another method, solver or model"
-        )
+    schema, partition = Schema.of(algorithm, params, codecs), partition_of(context)
+    head = _agree(message.content.config_records.get(arrays.HEADER), schema, partition)
+    assigned = bool(head.get("assigned"))  # whether the server gives this client its id
     phase, label = str(head.get("phase")), str(head.get("exchange"))
     exchange = schema.exchange(phase, label)
     if exchange is None or message.metadata.message_type != f"train.{exchange.work}":
         raise RefusedError(f"the method has no exchange {label!r} of type {message.metadata.message_type!r}")
-    fields, round, key = _read(message, head, exchange, client, HeldFields(context), schema.kept(phase))
+    own = None if assigned else partition
+    fields, client, round, key = _read(message, head, exchange, own, HeldFields(context), schema.kept(phase))
 
     first = codecs.memory(algorithm.client_state(params), schema.plan)
-    memory = Memory(context, first, f"{schema.digest} {head['run']}", client)
+    memory = Memory(context, first, f"{schema.digest} {head['run']}", partition)
     version, settled, becomes = (int(str(head[name])) for name in ("memory", "settled", "becomes"))
     before = memory.at(version)
     if before is None:
@@ -237,20 +248,23 @@ def _answer(
     }
     return RecordDict({
         "arrays": arrays.enclose(wire.encode(answer)),
-        arrays.HEADER: ConfigRecord({"schema": schema.digest, "exchange": label}),
+        arrays.HEADER: ConfigRecord(
+            {"schema": schema.digest, "exchange": label, **(_facts(context) if assigned else {})}
+        ),
     })  # fmt: skip
 
 
 def _read(
-    message: Message, head: ConfigRecord, exchange: Exchange, client: int, held: HeldFields, kept: frozenset[str]
-) -> tuple[dict[str, Any], int, Any]:
-    """All fields of the work, the round, and the key."""
+    message: Message, head: ConfigRecord, exchange: Exchange, own: int | None, held: HeldFields, kept: frozenset[str]
+) -> tuple[dict[str, Any], int, int, Any]:
+    """All fields of the work, the client's id, the round, and the key; the id must be its own, unless that is None."""
     try:
         sent = verified(wire.decode(arrays.enclosed(message.content), exchange.ask(bool(head.get("whole")))))
     except ValueError as error:
-        raise RefusedError(f"client {client} cannot read the message: {error}") from None
-    if int(sent.pop("@client")) != client:
-        raise RefusedError(f"client {client} received a message for another client")
+        raise RefusedError(f"client {own} cannot read the message: {error}") from None
+    client = int(sent.pop("@client"))
+    if own is not None and client != own:
+        raise RefusedError(f"client {own} received a message for another client")
     round, key = int(sent.pop("@round")), jax.random.wrap_key_data(jnp.asarray(sent.pop("@key")))
     this_round = f"{head['run']} {round}"
     missing = held.of(this_round, {name: exchange.message[name] for name in exchange.message if name not in sent})
@@ -262,4 +276,4 @@ def _read(
     except ValueError as error:
         raise RefusedError(f"client {client} cannot decode the message: {error}") from None
     held.keep(this_round, {name: value for name, value in sent.items() if name in kept})
-    return {**sent, **missing}, round, key
+    return {**sent, **missing}, client, round, key

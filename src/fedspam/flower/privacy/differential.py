@@ -3,15 +3,15 @@ r"""Client-level differential privacy of the gradient exchange: clipped replies,
 .. math:: \tilde v_i = \text{clip}_C(v_i) + \mathcal N\bigl(0, z^2C^2/m \cdot I\bigr)
 
 Each client adds its part of the noise, so that a sum over at least m clients has noise of standard deviation
-:math:`zC` or more. With a `SecureSum` nobody sees a value with less noise than that. The noise comes from the operating
-system's randomness, because the server knows every random key of the run.
+:math:`zC` or more. With a `SecureSum` nobody sees a value with less noise than that. The noise comes from a
+cryptographic generator with a seed of the operating system, because the server knows every random key of the run.
 
 The guarantee: two federations that differ in one client, whose replies to the covered exchanges are all replaced by
 zeros, lead to sums that cannot be distinguished better than :math:`(\varepsilon, \delta)` allows. Messages that pass in
 clear are not part of it. The reply of a prox client is made from its data and becomes the next iterate: with a prox
 client the trained parameters are not private, whatever :math:`\varepsilon` is. See docs/deploy.md for what remains.
 
-Needs the extra: ``pip install 'fedspam[privacy]'``.
+Needs ``pip install dp-accounting``.
 """
 
 import math
@@ -21,8 +21,10 @@ from typing import Any
 
 import numpy as np
 from flwr.clientapp.typing import Mod
+from scipy.special import ndtri
 
 from fedspam._internal import checks
+from fedspam.flower.privacy import masks
 from fedspam.flower.privacy.clipping import Clipping
 from fedspam.flower.privacy.mods import GRADIENTS, Coverage, Values, treated
 
@@ -76,9 +78,8 @@ class Privacy:
 
     def protect(self, values: Values) -> Values:
         """The values that a client sends instead of its own."""
-        random = np.random.default_rng(secrets.randbits(256))
         clipped = Clipping(self.bound)(values)
-        noisy = lambda value: value.astype(np.float64) + random.normal(0.0, self.deviation, value.shape)
+        noisy = lambda value: value.astype(np.float64) + self.deviation * gaussian(value.size).reshape(value.shape)
         return {name: noisy(value).astype(value.dtype) for name, value in clipped.items()}
 
     def epsilon(self, delta: float, participations: int) -> float:
@@ -128,6 +129,15 @@ class Privacy:
         }
 
 
+def gaussian(count: int) -> np.ndarray:
+    """Standard normal numbers from the ChaCha20 stream of a fresh seed of the operating system.
+
+    Numbers of 53 bits become quantiles, so that none is larger than 8.3.
+    """
+    words = masks.stream(secrets.token_bytes(masks.SEED), count)
+    return ndtri(((words >> np.uint64(11)).astype(np.float64) + 0.5) * 2.0**-53)
+
+
 def noise_for(epsilon: float, delta: float, participations: int) -> float:
     r"""The smallest noise multiplier with which this many participations cost at most :math:`\varepsilon`.
 
@@ -154,6 +164,6 @@ def _accounting() -> Any:
         if (error.name or "").split(".")[0] != "dp_accounting":
             raise
         raise ModuleNotFoundError(
-            "epsilon needs dp-accounting, which is not installed: pip install 'fedspam[privacy]'", name="dp_accounting"
+            "epsilon needs dp-accounting, which is not installed: pip install dp-accounting", name="dp_accounting"
         ) from error
     return dp_accounting

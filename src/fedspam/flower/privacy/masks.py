@@ -39,8 +39,8 @@ def to_fixed(values: np.ndarray, fraction_bits: int, clients: int) -> np.ndarray
         raise ValueError("values that are NaN or infinite cannot be summed")
     if values.size and np.max(np.abs(values)) > largest:
         raise ValueError(
-            f"an entry of size {np.max(np.abs(values)):.3g} does not fit into a sum over {clients} clients with "
-            f"fraction_bits = {fraction_bits}: at most {largest:.3g} does; clip, or use fewer fraction_bits"
+            f"an entry does not fit into a sum over {clients} clients with fraction_bits = {fraction_bits}: at most "
+            f"{largest:.3g} does; clip, or use fewer fraction_bits"  # how large it is stays on the client
         )
     return np.rint(values * 2.0**fraction_bits).astype(np.int64).view(np.uint64)
 

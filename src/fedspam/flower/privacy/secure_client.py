@@ -31,7 +31,7 @@ from fedspam._internal import checks
 from fedspam.federation.ledger import Plan
 from fedspam.flower.client.app import RefusedError, partition_of, refusal
 from fedspam.flower.privacy import masks
-from fedspam.flower.privacy.mods import Coverage, not_refused, opened, rewrite
+from fedspam.flower.privacy.mods import Coverage, answered, not_refused, opened, rewrite
 from fedspam.flower.wire import arrays
 
 RECORD = "secure"  # the name of the protocol's record in a message
@@ -100,10 +100,10 @@ class SecureSum(Coverage):
                     answer = STEPS[kind](self, _record(message), context)
                     return Message(RecordDict({RECORD: ConfigRecord(answer)}), reply_to=message)
                 if not self.covers(kind):
-                    return call_next(message, context)
+                    return answered(call_next, message, context)
                 record = _record(message)
                 state = _session(context, record, "shared")
-                reply = call_next(message, context)
+                reply = answered(call_next, message, context)
                 if not_refused(reply):
                     _mask(self, message, reply, context, record, state)
             except RefusedError as error:

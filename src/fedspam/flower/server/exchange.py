@@ -15,6 +15,7 @@ from fedspam.federation import wire
 from fedspam.federation.codecs.fields import verified
 from fedspam.federation.ledger import ANSWER
 from fedspam.flower.server.journal import Tally
+from fedspam.flower.server.stop import pause
 from fedspam.flower.wire import arrays
 
 POLL = 0.1  # wait this share of the time since the last reply before looking for more,
@@ -28,11 +29,16 @@ class RejectedError(ValueError):
 
 @dataclass(frozen=True)
 class Failure:
-    """Why there is no accepted reply; whether the node is lost, or missed the deadline."""
+    """Why there is no accepted reply, in words and by kind; whether the node is lost, or missed the deadline.
+
+    Kinds are ``rejected`` (a wrong reply), ``refused`` (by the client), ``error`` (the client raised), ``late``,
+    ``lost`` and ``absent``.
+    """
 
     reason: str
     gone: bool = False
     silent: bool = False
+    kind: str = "rejected"
 
 
 @dataclass
@@ -50,12 +56,14 @@ def round_trip(
     accept: Callable[[Any, Message], Any],
     timeout: float,
     *,
+    enough: int | None = None,
     clock: Callable[[], float] = time.monotonic,
-    sleep: Callable[[float], None] = time.sleep,
+    sleep: Callable[[float], None] = pause,
 ) -> Trip:
     """Send every message, by slot, and wait until all replies are there or `timeout` seconds have passed.
 
-    ``accept(slot, reply)`` returns the value of a reply, or raises `RejectedError` to reject it.
+    ``accept(slot, reply)`` returns the value of a reply, or raises `RejectedError` to reject it. With `enough` accepted
+    replies nobody is waited for any longer; the other slots then have neither a value nor a failure.
     """
     began, trip = clock(), Trip()
     sent = sum(arrays.size(message.content) for message in messages.values())
@@ -66,11 +74,14 @@ def round_trip(
         if message.metadata.message_id in pushed:
             waiting[message.metadata.message_id] = slot
         else:
-            trip.failures[slot] = Failure("the SuperLink did not accept the message", gone=True)
+            trip.failures[slot] = Failure("the SuperLink did not accept the message", gone=True, kind="lost")
     last = began
-    while waiting:
+    complete = lambda: enough is not None and len(trip.values) >= enough
+    while waiting and not complete():
         replies = list(grid.pull_messages(list(waiting)))
         for reply in replies:
+            if complete():
+                break
             if reply.metadata.reply_to_message_id in waiting:  # only the first reply to a message counts
                 _settle(trip, waiting.pop(reply.metadata.reply_to_message_id), reply, accept)
         now = clock()
@@ -78,8 +89,8 @@ def round_trip(
         if not waiting or left <= 0:
             break
         sleep(min(max(SHORTEST, POLL * (now - last)), LONGEST, left))
-    for slot in waiting.values():
-        trip.failures[slot] = Failure(f"no reply within {timeout:g} s", silent=True)
+    for slot in () if complete() else waiting.values():
+        trip.failures[slot] = Failure(f"no reply within {timeout:g} s", silent=True, kind="late")
     counts = {"asked": len(messages), "accepted": len(trip.values), "flower_down": sent}
     trip.tally = trip.tally._replace(**counts, seconds=clock() - began)
     return trip
@@ -99,7 +110,8 @@ def decoded(reply: Message, fields: Mapping[str, Any], client: int) -> dict[str,
 def _settle(trip: Trip, slot: Any, reply: Message, accept: Callable[[Any, Message], Any]) -> None:
     if reply.has_error():
         code, reason = reply.error.code, reply.error.reason or "no reason given"
-        trip.failures[slot] = Failure(f"error {code}: {_shortened(reason)}", gone=code in GONE)
+        kind = "lost" if code in GONE else "error"
+        trip.failures[slot] = Failure(f"error {code}: {_shortened(reason)}", gone=code in GONE, kind=kind)
         return
     bytes_up, flower_up = arrays.payload(reply.content), arrays.size(reply.content)
     trip.tally = trip.tally.plus(Tally(replied=1, bytes_up=bytes_up, flower_up=flower_up))
@@ -109,7 +121,7 @@ def _settle(trip: Trip, slot: Any, reply: Message, accept: Callable[[Any, Messag
             raise RejectedError(f"refused: {refused}")
         trip.values[slot] = accept(slot, reply)
     except RejectedError as error:
-        trip.failures[slot] = Failure(_shortened(str(error)))
+        trip.failures[slot] = Failure(_shortened(str(error)), kind="refused" if refused else "rejected")
 
 
 def _shortened(reason: str) -> str:

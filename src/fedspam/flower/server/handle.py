@@ -16,6 +16,8 @@ from flwr.serverapp import Grid
 from jaxtyping import Array, Bool, Key, PyTree
 
 from fedspam._internal import prng, trees
+from fedspam.clients import Ids
+from fedspam.clients.over_selection import asked
 from fedspam.federation import Cohort, Draws, Program, Work, sound, take_branch, terms_of, wire
 from fedspam.federation.aggregation import Rule
 from fedspam.federation.codecs.fields import SentField, signed
@@ -23,9 +25,12 @@ from fedspam.federation.ledger import Exchange
 from fedspam.federation.protocol import same_objects
 from fedspam.flower.privacy.secure_client import RECORD, SecureSum
 from fedspam.flower.privacy.secure_server import Accept, Outcome, SecureAttempt
+from fedspam.flower.server.assigned import AssignedNodes
+from fedspam.flower.server.events import RunEvents
 from fedspam.flower.server.exchange import Failure, RejectedError, Trip, decoded, round_trip
 from fedspam.flower.server.journal import Journal, JournalEntry, Tally
 from fedspam.flower.server.nodes import NodeDirectory
+from fedspam.flower.server.stop import pause
 from fedspam.flower.wire import arrays
 from fedspam.flower.wire.schema import NodePopulation, Schema
 
@@ -41,7 +46,7 @@ class Flower:
     """The handle of a method whose messages travel over Flower's Grid. One handle serves a whole run."""
 
     grid: Grid
-    nodes: NodeDirectory  # which node is which client
+    nodes: NodeDirectory | AssignedNodes  # which node is which client
     schema: Schema  # the exchanges of the method
     journal: Journal  # the record of the exchanges of a round
     run: str  # identifies the run to the clients
@@ -53,12 +58,13 @@ class Flower:
     config: Mapping[str, Any]  # the entries of the ConfigRecord in every message
     arrays_key: str  # the names of Flower's records in a message
     config_key: str
+    events: RunEvents  # what the operator sees
+    more: float = 0.0  # further clients to ask for a cohort, as a share of it; the first to reply are the cohort
 
     def __post_init__(self) -> None:
         self.population = NodePopulation(self.nodes.clients)
-        draws = Draws(self.population)
-        self.sample, self.everyone, self.client = draws.sample, draws.everyone, draws.client
-        self.population_size = draws.population_size
+        self._draws = draws = Draws(self.population)
+        self.everyone, self.client, self.population_size = draws.everyone, draws.client, draws.population_size
         self.versions = np.zeros(self.nodes.clients, np.int32)  # client -> the exchange that left its current memory
         self.exchanges = 0  # done so far
         self.accepted = 0
@@ -70,12 +76,22 @@ class Flower:
         self._settled = self.versions.copy()
         self._held: dict[int, dict[str, list[Any]]] = {}  # client -> fields it was sent in this round and replied to
         self._members: list[tuple[object, list[int]]] = []
+        self._asked: dict[object, tuple[int, list[int]]] = {}  # origin of a cohort -> its size, all clients to ask
+        self._counted: dict[object, dict[int, int]] = {}  # origin of it -> the clients that took the places of members
         self.tallies: dict[str, Tally] = {}
         self.journal.begin(round - attempt)
 
     def undo(self) -> None:
         """Reset the clients' memories to those before this round, because it is void."""
         self.versions = self._settled
+
+    def sample(self, key: Key[Array, ""], count: int, role: str = "cohort", times: int = 1) -> Cohort:
+        total = asked(count, self.more, self.population.size)
+        if total == count or times > 1:
+            return self._draws.sample(key, count, role, times)
+        drawn = self._draws.sample(key, total, role)
+        self._asked[drawn.origin] = count, _listed(drawn.ids)
+        return replace(drawn, ids=drawn.ids[:count])
 
     def mean(self, cohort: Cohort, work: Work, /, **message: Any) -> Any:
         if self.aggregate is not None and cohort.size > 1:
@@ -89,7 +105,10 @@ class Flower:
         return take_branch(self, predicate, yes, no)
 
     def _exchange(self, cohort: Cohort, work: Work, message: Mapping[str, Any], combine: Callable[..., Any]) -> Any:
-        label = self.program.label(work)
+        label, drawn = self.program.label(work), cohort
+        if cohort.origin in self._counted:
+            took = self._counted[cohort.origin]
+            cohort = replace(cohort, ids=jnp.array([took[id] for id in _listed(cohort.ids)], jnp.uint32))
         exchange = self.schema.exchange(self._phase, label)
         if exchange is None:
             raise AssertionError(f"the schema has no exchange {label}")
@@ -98,7 +117,7 @@ class Flower:
         if sent.keys() != exchange.sent.keys():
             raise AssertionError(f"{label} sends {sorted(sent)}, its schema says {sorted(exchange.sent)}")
         self.exchanges += 1
-        self._members.append((cohort.origin, [int(id) for id in cohort.ids]))
+        self._members.append((cohort.origin, _listed(cohort.ids)))
         reply = jax.tree.structure(exchange.reply)
         both = jax.tree_util.treedef_tuple([reply, jax.tree.structure(0)])  # the replies, and which are accepted
         entry = self.journal.recall(label, both if combine is _stack else reply)
@@ -109,36 +128,49 @@ class Flower:
                 entry = self._secure_mean(request, secure)
             else:
                 entry = self._replies(request, combine)
+            self.nodes.save()
             self.journal.note(label, entry)
+        if self._candidates(cohort) is not None:
+            ids = _listed(drawn.ids)
+            self._counted[cohort.origin] = dict(zip(ids, [*entry.answered, *ids[len(entry.answered) :]], strict=True))
+            self._members[-1] = (cohort.origin, list(entry.answered))
         if terms_of(work).stateful:
             self.versions[list(entry.answered)] = self.exchanges
         self.accepted = entry.tally.accepted
         self.tallies[label] = entry.tally
         return entry.result
 
+    def _candidates(self, cohort: Cohort) -> list[int] | None:
+        """All clients to ask in the first exchange with a whole cohort, if they are more than the cohort."""
+        count, ids = self._asked.get(cohort.origin, (0, []))
+        return ids if cohort.size == count and cohort.origin not in self._counted else None
+
     def _replies(self, request: "_Request", combine: Callable[..., Any]) -> JournalEntry:
         """The combined replies by slot, None where no reply was accepted; failed clients are replaced and retried."""
-        exchange, size = request.exchange, request.cohort.size
+        exchange, size, candidates = request.exchange, request.cohort.size, self._candidates(request.cohort)
         needed, replies = max(1, math.ceil(self.quorum * size - 1e-9)), {}
-        LOG.info("%s: Sampled %d nodes (out of %d)", exchange.label, size, self.population.size)
+        total = size if candidates is None else len(candidates)
+        LOG.info("%s: Sampled %d nodes (out of %d)", exchange.label, total, self.population.size)
 
         def attempt(places: list[int], missing: list[int]) -> Outcome:
-            trip = self._send(request, {slot: places[slot] for slot in missing})
+            enough = None if candidates is None else size - len(replies)
+            trip = self._send(request, {slot: places[slot] for slot in missing}, enough=enough)
             replies.update(trip.values)
             LOG.info("%s: Received %d results and %d failures", exchange.label, len(trip.values), len(trip.failures))
             failures = {places[slot]: trip.failures[slot] for slot in sorted(trip.failures)}
-            rows = [replies.get(slot) for slot in range(size)]
+            slots = range(size) if candidates is None else [*sorted(replies), *[None] * size][:size]
+            rows = [replies.get(slot) for slot in slots]
             result = combine(rows, exchange.reply) if len(replies) >= needed else None
             return Outcome(result, tuple(places[slot] for slot in sorted(replies)), failures, trip.tally)
 
         shortage = lambda: (
             f"{len(replies)} replies were accepted, {needed} of {size} are needed, after {self.retries + 1} attempts"
         )
-        return self._attempts(request, attempt, shortage)
+        return self._attempts(request, attempt, shortage, candidates)
 
     def _secure_mean(self, request: "_Request", secure: SecureSum) -> JournalEntry:
         """The mean by a secure sum. If too few clients stay, the sum is repeated with others for those that failed."""
-        exchange, ids = request.exchange, [int(id) for id in request.cohort.ids]
+        exchange, ids = request.exchange, _listed(request.cohort.ids)
         secure.check(exchange.work, ids)
         needed = math.ceil(self.quorum * len(ids) - 1e-9)
         name = f"{self.run} {self._phase} {exchange.label} {self._wire_round}"
@@ -155,11 +187,18 @@ class Flower:
         return self._attempts(request, attempt, lambda: f"too few clients stayed for a secure sum over {len(ids)}")
 
     def _attempts(
-        self, request: "_Request", attempt: Callable[[list[int], list[int]], Outcome], shortage: Callable[[], str]
+        self,
+        request: "_Request",
+        attempt: Callable[[list[int], list[int]], Outcome],
+        shortage: Callable[[], str],
+        candidates: list[int] | None = None,
     ) -> JournalEntry:
         """The first attempt that has a result; in each further one, others replace the clients that failed."""
-        places = [int(id) for id in request.cohort.ids]  # slot -> client
+        places = _listed(request.cohort.ids) if candidates is None else [*candidates]  # slot -> client
         missing, tried, tally, failures = list(range(len(places))), set(places), Tally(), {}
+        label, failed = request.exchange.label, []  # of all attempts
+        noted = functools.partial(self.events.exchange, self._wire_round, label)
+        pause(0)
         for number in range(self.retries + 1):
             if number:
                 missing = [slot for slot, id in enumerate(places) if id in failures]
@@ -167,11 +206,14 @@ class Flower:
             done = attempt(places, missing)
             tally, failures = tally.plus(done.tally)._replace(accepted=len(done.counted)), done.failures
             self._settle(request, done.counted, failures)
+            failed += failures.items()
             if done.result is not None:
+                noted(tally, failed, done.counted, True)
                 return JournalEntry(done.result, tally, done.counted)
-        self.tallies[request.exchange.label] = tally
+        noted(tally, failed, (), False)
+        self.tallies[label] = tally
         reasons = "".join(f"; client {id}: {failure.reason}" for id, failure in list(failures.items())[:1])
-        raise VoidError(f"{request.exchange.label}: {shortage()}{reasons}")
+        raise VoidError(f"{label}: {shortage()}{reasons}")
 
     def _settle(self, request: "_Request", answered: Iterable[int], failures: Mapping[int, Failure]) -> None:
         """Note what clients hold now, log failures, and forget nodes that are lost."""
@@ -197,7 +239,7 @@ class Flower:
         key = prng.fold_name(cohort.key, f"{request.exchange.label} again {attempt}")
         drawn = min(count, len(tried) + len(missing))
         anyone = prng.permuted(key, jnp.arange(drawn, dtype=jnp.uint32), count)
-        others = [id for id in dict.fromkeys([*mates, *map(int, anyone)]) if id not in tried]
+        others = [id for id in dict.fromkeys([*mates, *_listed(anyone)]) if id not in tried]
         for slot, id in zip(missing, others, strict=False):
             places[slot] = id
             tried.add(id)
@@ -215,8 +257,10 @@ class Flower:
         places: Mapping[int, int],
         attached: Mapping[int, ConfigRecord] | None = None,
         accept: Accept | None = None,
+        enough: int | None = None,
     ) -> Trip:
-        """One trip to the clients of these slots; with a further record for each slot if `attached`."""
+        """One trip to the clients of these slots, until `enough` replies are accepted; with a further record for each
+        slot if `attached`."""
         nodes = self._connected(places.values())
         held_fields = request.exchange.message.keys() - request.exchange.sent.keys()
         messages, encoded, bytes_down, floats_down = {}, {}, 0, 0
@@ -240,7 +284,7 @@ class Flower:
                 messages[slot].content[RECORD] = attached[slot]
         if accept is None:
             accept = lambda slot, reply: self._accept(places[slot], request, reply)
-        trip = round_trip(self.grid, messages, accept, self.timeout) if messages else Trip()
+        trip = round_trip(self.grid, messages, accept, self.timeout, enough=enough) if messages else Trip()
         trip.failures.update({slot: ABSENT for slot in places if slot not in messages})
         floats_up = trip.tally.replied * request.exchange.floats_up
         trip.tally = trip.tally._replace(floats_down=floats_down, floats_up=floats_up, bytes_down=bytes_down)
@@ -251,6 +295,7 @@ class Flower:
         head = {
             "schema": self.schema.digest, "run": self.run, "phase": self._phase, "exchange": exchange.label,
             "whole": whole, "memory": version, "settled": settled, "becomes": self.exchanges,
+            **self.nodes.heading(id),
         }  # fmt: skip
         round = self._wire_round
         records = {
@@ -263,6 +308,7 @@ class Flower:
     def _accept(self, id: int, request: "_Request", reply: Message) -> PyTree:
         """The reply, if it is of this client, exchange and round, and finite."""
         exchange, head = request.exchange, reply.content.config_records.get(arrays.HEADER, {})
+        self.nodes.meet(id, head)
         found = decoded(reply, exchange.answer, id)
         if head.get("schema") != self.schema.digest or head.get("exchange") != exchange.label:
             raise RejectedError(
@@ -280,7 +326,7 @@ class Flower:
         return jax.tree.map(jnp.asarray, value)
 
 
-ABSENT = Failure("the node of this client is not connected")
+ABSENT = Failure("the node of this client is not connected", kind="absent")
 
 
 @dataclass(frozen=True)
@@ -300,6 +346,11 @@ class _Request:
     @functools.cached_property
     def leaves(self) -> dict[str, list[Any]]:
         return {name: jax.tree.leaves(value) for name, value in self.message.items()}
+
+
+def _listed(ids: Ids) -> list[int]:
+    """The ids as Python's numbers. To iterate over an array of JAX would compile a program for each length."""
+    return np.asarray(ids).tolist()
 
 
 def _addressed(data: bytes, id: int) -> bytes:

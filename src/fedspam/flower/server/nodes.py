@@ -1,9 +1,12 @@
-"""Which node is which client. Flower draws the ids of nodes anew in every run, so each node is asked once."""
+"""Which node is which client, where every node is asked before the first round.
 
-import json
+Flower draws the ids of nodes itself, and the server has to ask a node for its partition id, which is the id of its
+client in the simulator. `fedspam.flower.server.assigned` serves federations with more nodes than should be asked.
+"""
+
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from flwr.app import ConfigRecord, Message, RecordDict
@@ -11,6 +14,7 @@ from flwr.serverapp import Grid
 
 from fedspam import __version__
 from fedspam.flower.server import exchange
+from fedspam.flower.server.stop import pause
 from fedspam.flower.wire import arrays
 from fedspam.flower.wire.schema import Schema
 
@@ -50,7 +54,7 @@ class NodeDirectory:
             self._known.discard(node)
 
     def gather(self, least: int, clock: Callable[[], float] = time.monotonic) -> None:
-        """Wait until at least this many nodes have connected and introduced themselves."""
+        """Wait until at least this many nodes have introduced themselves."""
         began = clock()
         while True:
             self.refresh()
@@ -65,12 +69,22 @@ class NodeDirectory:
             if len(self) == 0 and len(self.refused) >= least:
                 node, reason = next(iter(self.refused.items()))
                 raise RuntimeError(f"none of {len(self.refused)} nodes can take part; node {node}: {reason}")
-            time.sleep(POLL)
+            pause(POLL)
         if len(self._partitions) > 1:
             raise RuntimeError(
                 f"the nodes disagree on num-partitions: {sorted(self._partitions)}; start all with the same number"
             )
         LOG.info("whoami: %d of %d clients are connected", len(self), self.clients)
+
+    def heading(self, client: int) -> dict[str, Any]:
+        """Further entries in the header of a message to this client: none, it has introduced itself."""
+        return {}
+
+    def meet(self, client: int, head: Mapping[str, Any]) -> None:
+        """The header of a reply of this client says nothing new."""
+
+    def save(self) -> None:
+        """Nothing is written: a resumed run asks all nodes again."""
 
     def refresh(self) -> None:
         """Ask new nodes for their partition id, and drop nodes that have disconnected."""
@@ -81,13 +95,7 @@ class NodeDirectory:
         new = sorted(present - self._known - resting)
         if not new:
             return
-        question = {"schema": self._schema.digest, "description": json.dumps(self._schema.description, allow_nan=False)}
-        timeout = min(self._timeout, INTRODUCTION)
-        messages = {
-            node: Message(RecordDict({arrays.HEADER: ConfigRecord(dict(question))}), node, "query.whoami", ttl=timeout)
-            for node in new
-        }
-        trip = exchange.round_trip(self._grid, messages, _introduction, timeout)
+        trip = introductions(self._grid, self._schema, new, self._timeout)
         for node, failure in trip.failures.items():
             if failure.gone or failure.silent:
                 LOG.warning("\t> node %s cannot take part: %s", node, failure.reason)
@@ -116,10 +124,26 @@ class NodeDirectory:
             self._partitions.add(facts["num-partitions"])
 
 
+def introductions(grid: Grid, schema: Schema, nodes: Iterable[int], timeout: float) -> exchange.Trip:
+    """Ask these nodes who they are; a node whose method, model or codecs differ from the server's refuses."""
+    timeout = min(timeout, INTRODUCTION)
+    question = {"schema": schema.digest, "description": schema.text}
+    messages = {
+        node: Message(RecordDict({arrays.HEADER: ConfigRecord(dict(question))}), node, "query.whoami", ttl=timeout)
+        for node in nodes
+    }
+    return exchange.round_trip(grid, messages, _introduction, timeout)
+
+
 def _introduction(node: Any, reply: Message) -> dict[str, Any]:
     facts = reply.content.config_records.get(arrays.HEADER)
     if facts is None:
         raise exchange.RejectedError("its ClientApp is not one of fedspam; make it with fedspam.flower.client_app")
+    return introduced(facts)
+
+
+def introduced(facts: Mapping[str, Any]) -> dict[str, Any]:
+    """What a node says about itself, checked."""
     kinds = {"partition-id": int, "num-partitions": int, "fedspam": str}
     if any(type(facts.get(name)) is not kind for name, kind in kinds.items()):
         raise exchange.RejectedError("its introduction must hold partition-id, num-partitions and fedspam")

@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -15,12 +16,17 @@ from fedspam._internal.trees import Params
 from fedspam.federation.ledger import Null
 from fedspam.flower.server.handle import Flower, VoidError
 from fedspam.flower.server.journal import Tally
+from fedspam.flower.server.stop import StopRequestedError
 from fedspam.simulation import engine, records
 from fedspam.simulation.engine import Carry
 
 LOG = logging.getLogger("flwr")
 Measure = Callable[[int, Params], Mapping[str, float]]
 COSTS = ("floats_down", "floats_up", "bytes_down", "bytes_up", "flower_down", "flower_up")
+
+
+class StoppedError(RuntimeError):
+    """Too many void rounds or starts in a row: the run has ended, and can be resumed."""
 
 
 class MemoryVersions(NamedTuple):
@@ -75,8 +81,11 @@ class FlowerRun:
                 self.fed.journal.load()
             if saved is None:
                 store.begin(identity, over=resume)
+            else:
+                store.finish("running")
         if saved is None:
-            carry, done = Carry(self._start(), self._memories(), jnp.int32(0)), 0
+            with _noting(store):
+                carry, done = Carry(self._start(), self._memories(), jnp.int32(0)), 0
             yield step({})
         else:
             carry, done = saved.carry, saved.done
@@ -90,13 +99,15 @@ class FlowerRun:
         while done < rounds:
             LOG.info("")
             LOG.info("[ROUND %s/%s]", done + 1, rounds)
-            carry, row = self._round(carry, done)
+            with _noting(store):
+                carry, row = self._round(carry, done)
             done += 1
             yield step(row)
         if store is not None:
             store.finish("completed")
 
     def _start(self) -> PyTree:
+        self.fed.nodes.save()
         last = None
         for attempt in range(self.patience):
             self.fed.begin(-1, attempt)
@@ -108,7 +119,7 @@ class FlowerRun:
                 last = error
                 continue
             return _cast(state, jax.eval_shape(self._carry).state)
-        raise RuntimeError(f"the method could not start in {self.patience} attempts; {last}")
+        raise StoppedError(f"the method could not start in {self.patience} attempts; {last}")
 
     def _round(self, carry: Carry, number: int) -> tuple[Carry, dict[str, Any]]:
         self.fed.begin(number)
@@ -121,7 +132,7 @@ class FlowerRun:
             streak = int(carry.void_streak) + 1
             LOG.warning("\t> round %d is void: %s", number + 1, error)
             if streak >= self.patience:
-                raise RuntimeError(
+                raise StoppedError(
                     f"{streak} rounds in a row are void, the last is round {number + 1}: {error}"
                 ) from None
             self.fed.undo()
@@ -164,6 +175,17 @@ class FlowerRun:
             row = {name: column[done - 1] for name, column in rows.items()} if done else {}
             measured = {name: column[done] for name, column in metrics.items() if len(column) == saved.done + 1}
             yield RunStep(done, params, row, measured, fresh=False)
+
+
+@contextmanager
+def _noting(store: records.Store | None) -> Iterator[None]:
+    """Note in the folder why a run has stopped."""
+    try:
+        yield
+    except (StoppedError, StopRequestedError) as error:
+        if store is not None:
+            store.finish(f"stopped: {error}")
+        raise
 
 
 def _cast(state: PyTree, like: PyTree) -> PyTree:

@@ -22,11 +22,14 @@ from fedspam._internal.trees import Params
 from fedspam.federation.aggregation import Rule
 from fedspam.federation.codecs import Codecs, CodecsLike
 from fedspam.flower.privacy.secure_client import SecureSum
-from fedspam.flower.server import exchange
+from fedspam.flower.server import assigned, exchange
+from fedspam.flower.server.assigned import AssignedNodes
+from fedspam.flower.server.events import RunEvents, parsed, served
 from fedspam.flower.server.handle import Flower
 from fedspam.flower.server.journal import Journal
 from fedspam.flower.server.nodes import NodeDirectory
-from fedspam.flower.server.run import FlowerRun, RunStep
+from fedspam.flower.server.run import FlowerRun, RunStep, StoppedError
+from fedspam.flower.server.stop import StopRequestedError, on_sigterm
 from fedspam.flower.wire import arrays
 from fedspam.flower.wire.schema import NodePopulation, Schema
 from fedspam.simulation import records
@@ -63,6 +66,15 @@ class FedspamStrategy(Strategy):
         folder: where rows, checkpoints and the trained parameters are written, as by `fedspam.simulate`; None writes
             nothing.
         resume: continue the run in that folder; the result has the same bits as that of an uninterrupted run.
+        introductions: with at most this many nodes, each is asked for its partition id before the first round, and
+            that is the id of its client. With more nodes, client i is the i-th node that registered with Flower, and a
+            node introduces itself with its first reply, so that the start takes no longer. Clients that are asked for
+            by their ids, and secure sums, need all introductions.
+        over_selection: further clients to ask for every cohort, as a share of it. The first to reply are the cohort;
+            the others are not waited for. This favors fast clients; see `fedspam.clients.OverSelected`.
+        metrics: the port of 127.0.0.1, or the ``host:port``, at which metrics are served in Prometheus' text format
+            while the run lasts; None serves nothing. With a folder, they are also in its ``metrics.prom`` after each
+            round, and ``events.jsonl`` has a line per exchange and round.
         arrayrecord_key, configrecord_key: the names of the records in a message.
 
     >>> from fedspam import spam_pp
@@ -86,12 +98,15 @@ class FedspamStrategy(Strategy):
     codecs: CodecsLike | None = None
     folder: str | Path | None = None
     resume: bool = False
+    introductions: int = 32
+    over_selection: float = 0.0
+    metrics: int | str | None = None
     arrayrecord_key: str = "arrays"
     configrecord_key: str = "config"
-    _nodes: NodeDirectory | None = field(default=None, init=False, repr=False)
+    _nodes: NodeDirectory | AssignedNodes | None = field(default=None, init=False, repr=False)
 
     def __post_init__(self) -> None:
-        for name in ("seed", "retries"):
+        for name in ("seed", "retries", "introductions"):
             checks.whole(name, getattr(self, name), 0)
         for name in ("min_train_nodes", "min_evaluate_nodes", "min_available_nodes", "patience"):
             checks.whole(name, getattr(self, name), 1)
@@ -101,6 +116,11 @@ class FedspamStrategy(Strategy):
             checks.between("fraction_train", self.fraction_train, 0, 1, open_low=True)
         if self.secure is not None and self.aggregate is not None:
             raise ValueError("aggregate needs single replies, which secure hides; give one of the two")
+        checks.between("over_selection", self.over_selection, 0, math.inf)
+        if self.secure is not None and self.over_selection:
+            raise ValueError("a secure sum waits for all its members; leave over_selection out, or secure")
+        if self.metrics is not None:
+            parsed(self.metrics)
         if self.resume and self.folder is None:
             raise ValueError("resume = True needs the folder of the run")
         names = (self.arrayrecord_key, self.configrecord_key, arrays.HEADER)
@@ -148,6 +168,19 @@ class FedspamStrategy(Strategy):
         """
         checks.whole("num_rounds", num_rounds, 1)
         checks.positive("timeout", timeout)
+        with on_sigterm():
+            return self._run(grid, initial_arrays, num_rounds, timeout, train_config, evaluate_config, evaluate_fn)
+
+    def _run(
+        self,
+        grid: Grid,
+        initial_arrays: ArrayRecord,
+        num_rounds: int,
+        timeout: float,
+        train_config: ConfigRecord | None,
+        evaluate_config: ConfigRecord | None,
+        evaluate_fn: Evaluate | None,
+    ) -> Result:
         began = time.monotonic()
         LOG.info("Starting %s strategy:", type(self).__name__)
         LOG.info("\t├── Number of rounds: %d", num_rounds)
@@ -161,8 +194,8 @@ class FedspamStrategy(Strategy):
         if self.secure is not None:
             self.secure.check_codecs(schema.plan)
         LOG.info("schema: %s", schema.digest)
-        nodes = self._nodes = NodeDirectory(grid, schema, timeout)
-        nodes.gather(self.min_available_nodes)
+        folder = None if self.folder is None else Path(self.folder)
+        nodes = self._nodes = self._gathered(grid, schema, timeout, folder)
         clients, algorithm = NodePopulation(nodes.clients), self.algorithm
         if self.fraction_train is not None:
             count = max(math.floor(clients.size * self.fraction_train), self.min_train_nodes)
@@ -170,12 +203,15 @@ class FedspamStrategy(Strategy):
         identity = records.identity(
             algorithm, clients, params, key, world="flower", quorum=self.quorum, retries=self.retries,
             aggregate=self.aggregate, **({"codecs": codecs} if codecs else {}),
+            **({"ids": "assigned"} if isinstance(nodes, AssignedNodes) else {}),
+            **({"over_selection": self.over_selection} if self.over_selection else {}),
         )  # fmt: skip
         run_id = describe.digest(identity)
-        folder = None if self.folder is None else Path(self.folder)
+        events = RunEvents(folder, run_id[:16], type(algorithm).__name__, clients.size)
         fed = Flower(
             grid, nodes, schema, Journal(folder, run_id), run_id[:16], timeout, self.quorum, self.retries,
             self.aggregate, self.secure, dict(train_config or {}), self.arrayrecord_key, self.configrecord_key,
+            events, self.over_selection,
         )  # fmt: skip
         run = FlowerRun(algorithm, fed, params, key, self.patience)
 
@@ -186,13 +222,32 @@ class FedspamStrategy(Strategy):
             return {name: float(value) for name, value in (found or {}).items() if isinstance(value, int | float)}
 
         config = ConfigRecord() if evaluate_config is None else evaluate_config
-        with records.Store(folder) if folder is not None else nullcontext() as store:
-            for step in run.steps(num_rounds, store, identity, self.resume, measure):
-                _report(step, result)
-                if step.fresh and step.done and self.fraction_evaluate > 0:
-                    self._evaluate(step, result, config, grid, timeout)
+        opened = records.Store(folder) if folder is not None else nullcontext()
+        done, status = 0, "completed"
+        with opened as store, served(events, self.metrics) as address:
+            if address is not None:
+                LOG.info("Metrics: %s", address)
+            try:
+                for step in run.steps(num_rounds, store, identity, self.resume, measure):
+                    done = step.done
+                    _report(step, result)
+                    if step.fresh and step.done and self.fraction_evaluate > 0:
+                        self._evaluate(step, result, config, grid, timeout)
+                    if step.fresh:
+                        asked = result.evaluate_metrics_clientapp.get(step.done, {})
+                        measured = {"server": step.metrics, "clients": dict(asked)}
+                        events.round(step.done, step.row, measured, len(nodes), nodes.refused)
+            except StopRequestedError as error:
+                status = f"stopped: {error}"
+                if store is not None:
+                    store.finish(status)
+                LOG.warning("Stopped after round %d of %d: %s", done, num_rounds, error)
+            except StoppedError as error:
+                events.ended(f"stopped: {error}")
+                raise
+            events.ended(status)
             if folder is not None:
-                facts = {"rounds": num_rounds, "status": "completed", "method": type(algorithm).__name__}
+                facts = {"rounds": done, "status": status, "method": type(algorithm).__name__}
                 trained = arrays.to_params(result.arrays, self.params)
                 write_model(folder / FILE, trained, {"loss": None, **facts})
                 LOG.info("Trained model: %s", folder / FILE)
@@ -203,6 +258,33 @@ class FedspamStrategy(Strategy):
         for line in io.StringIO(str(result)):
             LOG.info("\t%s", line.strip("\n"))
         return result
+
+    def _gathered(
+        self, grid: Grid, schema: Schema, timeout: float, folder: Path | None
+    ) -> NodeDirectory | AssignedNodes:
+        """Which node is which client; waits for `min_available_nodes` nodes."""
+        path = None if folder is None else folder / assigned.FILE
+        few = self.min_available_nodes <= self.introductions  # then gather() waits for them
+        count = assigned.connected(grid, 0 if few else self.min_available_nodes, timeout)
+        begun = self.resume and folder is not None and (folder / "manifest.json").exists()
+        if begun and path is not None and path.exists():
+            LOG.info("%d nodes are connected; the ids of clients are those in %s", count, path)
+            return AssignedNodes.saved(grid, schema, timeout, path)
+        if self.secure is not None:
+            reason = "a secure sum names its clients by their partition ids"
+        elif schema.plan.names_a_client:
+            reason = f"{type(self.algorithm).__name__} asks a client by its partition id"
+        elif begun:
+            reason = "the run began so"
+        elif count <= self.introductions:
+            reason = f"they are at most introductions = {self.introductions}"
+        else:
+            LOG.info("%d nodes are connected; each introduces itself with its first reply", count)
+            return AssignedNodes(grid, schema, assigned.in_order(grid), timeout, path)
+        LOG.info("%d nodes are connected; asking each for its partition id: %s", count, reason)
+        nodes = NodeDirectory(grid, schema, timeout)
+        nodes.gather(self.min_available_nodes)
+        return nodes
 
     def _evaluate(self, step: RunStep, result: Result, config: ConfigRecord, grid: Grid, timeout: float) -> None:
         messages = dict(enumerate(self.configure_evaluate(step.done, result.arrays, config, grid)))
@@ -223,7 +305,7 @@ class FedspamStrategy(Strategy):
         clients = NodePopulation(self._nodes.clients)
         count = min(clients.size, max(math.floor(clients.size * self.fraction_evaluate), self.min_evaluate_nodes))
         key = prng.fold_name(jax.random.fold_in(jax.random.key(self.seed), server_round), "evaluate")
-        nodes = [self._nodes.node(int(id)) for id in clients.sample(key, count)]
+        nodes = [self._nodes.node(id) for id in np.asarray(clients.sample(key, count)).tolist()]
         record = RecordDict({
             self.arrayrecord_key: arrays,
             self.configrecord_key: ConfigRecord({**config, "server-round": server_round}),

@@ -5,6 +5,7 @@ every message and reply. It leaves out the cohort size, which only the server ne
 """
 
 import functools
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -95,6 +96,11 @@ class Schema:
     @functools.cached_property
     def digest(self) -> str:
         return describe.digest(self.description)[:32]
+
+    @functools.cached_property
+    def text(self) -> str:
+        """The description, as it travels to a client that is asked for the first time."""
+        return json.dumps(self.description, allow_nan=False)
 
     def exchange(self, phase: str, label: str) -> Exchange | None:
         """The exchange of that label in the start of the method or in its rounds."""

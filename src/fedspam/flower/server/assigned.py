@@ -1,0 +1,176 @@
+"""Which node is which client in a large federation, where a node introduces itself with its first reply.
+
+Client i is the i-th node in the order in which the nodes registered with Flower. Flower's simulation registers them in
+the order of their partition ids, so there the draws are those of the simulator. Where the order is another one, the
+message tells the client its id, and the reply tells the server the partition. A run folder keeps both, because a node
+may come back under another node id.
+"""
+
+import logging
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from flwr.serverapp import Grid
+
+from fedspam._internal import files
+from fedspam.flower.server.exchange import RejectedError
+from fedspam.flower.server.nodes import POLL, introduced, introductions
+from fedspam.flower.server.stop import pause
+from fedspam.flower.wire.schema import Schema
+
+LOG = logging.getLogger("flwr")
+FILE = "nodes.bin"
+
+
+class AssignedNodes:
+    """The nodes by the id that the server has given to their client.
+
+    Arguments:
+        nodes: the node ids, in the order of the clients.
+        timeout: of an introduction, in seconds.
+        path: the file that keeps the ids; None writes nothing.
+    """
+
+    def __init__(self, grid: Grid, schema: Schema, nodes: list[int], timeout: float, path: Path | None) -> None:
+        self._grid, self._schema, self._timeout, self._path = grid, schema, timeout, path
+        self._listed = list(nodes)  # as the file says
+        self._nodes: dict[int, int] = dict(enumerate(nodes))  # client -> node
+        self._clients = {node: client for client, node in self._nodes.items()}  # also of refused nodes
+        self._partitions: dict[int, int] = {}  # client -> partition id, of those that have replied
+        self._owners: dict[int, int] = {}  # partition id -> client
+        self._count: int | None = None  # the value of num-partitions that the nodes report
+        self._unsaved: list[tuple[int, int, int]] = []  # client, partition id, node
+        self._end = 0  # of the good part of the file
+        self.refused: dict[int, str] = {}  # node -> why it cannot take part
+
+    @classmethod
+    def saved(cls, grid: Grid, schema: Schema, timeout: float, path: Path) -> "AssignedNodes":
+        """The ids that an earlier process gave, for a run that is resumed."""
+        frames, trouble = files.frames(path)
+        if not frames or frames[0].facts.get("kind") != "nodes":
+            raise files.RecordError(f"{trouble or f'{path} does not begin with a list of nodes'}; use another folder")
+        known = cls(grid, schema, frames[0].arrays["nodes"].tolist(), timeout, path)
+        for frame in frames[1:]:
+            for client, partition, node in frame.arrays["entries"].tolist():
+                known._partitions[client], known._owners[partition] = partition, client
+                known._place(client, node)
+        known._end = frames[-1].end
+        known.refresh()
+        return known
+
+    def __len__(self) -> int:
+        return len(self._nodes)
+
+    @property
+    def clients(self) -> int:
+        """The number of clients, connected or not."""
+        return len(self._listed)
+
+    def node(self, client: int) -> int | None:
+        return self._nodes.get(client)
+
+    def forget(self, client: int) -> None:
+        """Drop the node of a client because it is lost; another node may replace it."""
+        node = self._nodes.pop(client, None)
+        if node is not None:
+            self._clients.pop(node, None)
+
+    def heading(self, client: int) -> dict[str, Any]:
+        """Further entries in the header of a message: the client's id is given; what to agree on, if it is new."""
+        return {"assigned": True} | ({} if client in self._partitions else {"description": self._schema.text})
+
+    def meet(self, client: int, head: Mapping[str, Any]) -> None:
+        """Note what the header of a reply says about its sender; a node that cannot be this client is refused."""
+        facts, node = introduced(head), self._nodes.get(client)
+        partition, count = facts["partition-id"], facts["num-partitions"]
+        if node is None:
+            raise RejectedError("its node was refused or lost in the meantime")
+        if partition != self._partitions.get(client, partition):
+            reason = f"partition-id = {partition} is not the {self._partitions[client]} that it had before"
+        elif self._owners.get(partition, client) != client:
+            other = self._owners[partition]
+            reason = f"partition-id = {partition} is taken by client {other}; give every SuperNode its own"
+        elif count != (self._count or count):
+            reason = f"num-partitions = {count} is not the {self._count} of other nodes; start all with the same number"
+        else:
+            if client not in self._partitions:
+                self._enter(client, partition, node)
+            self._count = count
+            return
+        del self._nodes[client]
+        self._refuse(node, reason)
+        raise RejectedError(reason)
+
+    def save(self) -> None:
+        """Have all ids on disk before a result depends on them."""
+        if self._path is None:
+            return
+        if self._end == 0:
+            data = files.pack({"nodes": np.array(self._listed, np.uint64)}, kind="nodes")
+            self._end = files.append(self._path, data, 0)
+        if self._unsaved:
+            data = files.pack({"entries": np.array(self._unsaved, np.uint64)}, kind="introductions")
+            self._end, self._unsaved = files.append(self._path, data, self._end), []
+
+    def refresh(self) -> None:
+        """Drop nodes that have disconnected, and give new nodes to clients that have lost theirs."""
+        present = set(self._grid.get_node_ids())
+        for client in [client for client, node in self._nodes.items() if node not in present]:
+            self.forget(client)
+        new = sorted(present - self._clients.keys() - self.refused.keys())
+        vacant = [client for client in range(self.clients) if client not in self._nodes]
+        if not new or not vacant:
+            return
+        LOG.info("whoami: %d nodes are new since the start; asking each for its partition id", len(new))
+        trip = introductions(self._grid, self._schema, new, self._timeout)
+        for node, failure in trip.failures.items():
+            if not (failure.gone or failure.silent):
+                self._refuse(node, failure.reason)
+        others = []
+        for node in sorted(trip.values, key=lambda node: trip.values[node]["partition-id"]):
+            owner = self._owners.get(trip.values[node]["partition-id"])
+            if owner is None:
+                others.append(node)
+            elif owner not in self._nodes:
+                self._place(owner, node)
+                self._unsaved.append((owner, self._partitions[owner], node))
+            else:
+                self._refuse(node, f"its partition-id is taken by client {owner}; give every SuperNode its own")
+        free = (client for client in vacant if client not in self._nodes and client not in self._partitions)
+        for client, node in zip(free, others, strict=False):
+            self._place(client, node)
+
+    def _enter(self, client: int, partition: int, node: int) -> None:
+        if partition != client and all(known == own for own, known in self._partitions.items()):
+            LOG.info("\t> client %d is partition %d: nodes registered in another order than that", client, partition)
+        self._partitions[client], self._owners[partition] = partition, client
+        self._unsaved.append((client, partition, node))
+
+    def _place(self, client: int, node: int) -> None:
+        self.forget(client)
+        self._nodes[client], self._clients[node] = node, client
+
+    def _refuse(self, node: int, reason: str) -> None:
+        LOG.warning("\t> node %s cannot take part: %s", node, reason)
+        self.refused[node] = reason
+
+
+def in_order(grid: Grid) -> list[int]:
+    """The connected nodes, in the order in which they registered with Flower."""
+    return [node.node_id for node in sorted(grid.get_nodes(), key=lambda node: (node.registered_at, node.node_id))]
+
+
+def connected(grid: Grid, least: int, timeout: float, clock: Callable[[], float] = time.monotonic) -> int:
+    """Wait until at least this many nodes have connected; how many have."""
+    began = clock()
+    while len(found := list(grid.get_node_ids())) < least:
+        if clock() - began > timeout:
+            raise RuntimeError(
+                f"{len(found)} of at least {least} nodes are connected after {timeout:g} s; "
+                "start more SuperNodes, or lower min_available_nodes"
+            )
+        pause(POLL)
+    return len(found)

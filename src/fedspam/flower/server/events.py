@@ -1,0 +1,211 @@
+"""What an operator sees of a run: one JSON line per exchange and per round, and metrics in Prometheus' text format.
+
+Text that comes from clients, such as the reason of a refusal, stands in the log alone. The labels of metrics are the
+names of exchanges and of kinds of failures, so that no client can add a time series.
+"""
+
+import json
+import math
+import threading
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+from fedspam import __version__
+from fedspam._internal import files
+from fedspam.flower.server.exchange import Failure
+from fedspam.flower.server.journal import Tally
+
+LOG_FILE, METRICS_FILE = "events.jsonl", "metrics.prom"
+HELP = {
+    "run_info": ("gauge", "The run: its hash, the method, and the version of fedspam."),
+    "clients": ("gauge", "Clients in the federation, connected or not."),
+    "nodes_connected": ("gauge", "Nodes that can take part, as far as the server knows."),
+    "nodes_refused": ("gauge", "Nodes that may not take part; the log says why."),
+    "round": ("gauge", "Rounds done."),
+    "void_rounds_total": ("counter", "Rounds without effect, because too few replies were accepted."),
+    "exchanges_total": ("counter", "Exchanges, by whether they had enough accepted replies."),
+    "clients_asked_total": ("counter", "Messages to clients."),
+    "clients_replied_total": ("counter", "Replies, accepted or not."),
+    "clients_accepted_total": ("counter", "Accepted replies."),
+    "failures_total": ("counter", "Messages without an accepted reply, by kind."),
+    "bytes_total": ("counter", "Bytes of all records of Flower, by direction."),
+    "exchange_seconds_total": ("counter", "Seconds spent in exchanges."),
+    "evaluation": ("gauge", "Metrics of the last evaluation, by where they were measured."),
+}
+
+
+class RunEvents:
+    """The log and the metrics of one run, since this process began.
+
+    Arguments:
+        folder: where the log and the metrics are written; None writes nothing.
+        run: the hash of the run.
+        method: its name.
+        clients: how many there are.
+    """
+
+    def __init__(self, folder: Path | None, run: str, method: str, clients: int) -> None:
+        self._folder, self._run = folder, run
+        self._lock = threading.Lock()  # the endpoint reads in another thread
+        self._values: dict[tuple[str, tuple[tuple[str, str], ...]], float] = {}
+        self._set("run_info", 1, run=run, method=method, version=__version__)
+        self._set("clients", clients)
+        self._set("round", 0)
+
+    def exchange(
+        self,
+        round: int,
+        label: str,
+        tally: Tally,
+        failures: Iterable[tuple[int, Failure]],
+        answered: Iterable[int],
+        enough: bool,
+    ) -> None:
+        """An exchange has ended, with its retries: the failures of all attempts, and the clients that count."""
+        failures = list(failures)
+        with self._lock:
+            self._add("exchanges_total", 1, exchange=label, enough=str(enough).lower())
+            for name in ("asked", "replied", "accepted"):
+                self._add(f"clients_{name}_total", getattr(tally, name), exchange=label)
+            for _, failure in failures:
+                self._add("failures_total", 1, exchange=label, kind=failure.kind)
+            self._add("bytes_total", tally.flower_down, exchange=label, direction="down")
+            self._add("bytes_total", tally.flower_up, exchange=label, direction="up")
+            self._add("exchange_seconds_total", tally.seconds, exchange=label)
+        refused = [{"client": id, "kind": failure.kind, "reason": failure.reason} for id, failure in failures]
+        facts = {"round": round, "exchange": label, "enough": enough, **tally._asdict()}
+        self._log("exchange", {**facts, "answered": list(answered), "failures": refused})
+
+    def round(
+        self,
+        done: int,
+        row: Mapping[str, Any],
+        evaluation: Mapping[str, Mapping[str, Any]],
+        connected: int,
+        refused: Mapping[int, str],
+    ) -> None:
+        """A round is done, or the start if 0: its row, what was measured on the server and on the clients, how many
+        nodes are connected, and why others may not take part."""
+        with self._lock:
+            self._set("round", done)
+            self._set("nodes_connected", connected)
+            self._set("nodes_refused", len(refused))
+            self._add("void_rounds_total", float(row.get("void", 0)))
+            for source, metrics in evaluation.items():
+                for name, value in metrics.items():
+                    self._set("evaluation", float(value), source=source, name=name)
+        losses = (metrics.get("loss") for metrics in evaluation.values())
+        loss = next((value for value in losses if value is not None), row.get("loss"))
+        nodes = {"nodes_connected": connected, "nodes_refused": {str(node): reason for node, reason in refused.items()}}
+        self._log("round", {**row, "round": done, "loss": loss, "evaluation": evaluation, **nodes})
+        self._write()
+
+    def ended(self, status: str) -> None:
+        """The run has ended: how."""
+        self._log("end", {"status": status})
+        self._write()
+
+    def text(self) -> str:
+        """The metrics in Prometheus' text format."""
+        with self._lock:
+            values = sorted(self._values.items())
+        lines = []
+        for name, (kind, text) in HELP.items():
+            lines += [f"# HELP fedspam_{name} {text}", f"# TYPE fedspam_{name} {kind}"]
+            mine = ((labels, value) for (own, labels), value in values if own == name)
+            lines += [f"fedspam_{name}{_labels(labels)} {_number(value)}" for labels, value in mine]
+        return "\n".join(lines) + "\n"
+
+    def _add(self, metric: str, value: float, **labels: str) -> None:
+        place = metric, tuple(sorted(labels.items()))
+        self._values[place] = self._values.get(place, 0) + value
+
+    def _set(self, metric: str, value: float, **labels: str) -> None:
+        self._values[metric, tuple(sorted(labels.items()))] = value
+
+    def _log(self, event: str, facts: Mapping[str, Any]) -> None:
+        if self._folder is None:
+            return
+        when = datetime.now(UTC).isoformat(timespec="milliseconds")
+        line = json.dumps(_plain({"time": when, "run": self._run, "event": event, **facts}), allow_nan=False)
+        with open(self._folder / LOG_FILE, "a", encoding="utf-8") as file:
+            file.write(line + "\n")
+
+    def _write(self) -> None:
+        if self._folder is not None:
+            files.write(self._folder / METRICS_FILE, self.text().encode())
+
+
+@contextmanager
+def served(events: RunEvents, address: int | str | None) -> Iterator[str | None]:
+    """Serve the metrics over HTTP at this port of 127.0.0.1, or at this ``host:port``; yields the URL."""
+    if address is None:
+        yield None
+        return
+    host, port = parsed(address)
+
+    class Page(BaseHTTPRequestHandler):
+        timeout = 10  # seconds for a request, so that an idle connection does not hold a thread
+
+        def do_GET(self) -> None:
+            found = self.path.partition("?")[0] == "/metrics"
+            body = events.text().encode() if found else b"the metrics are at /metrics\n"
+            self.send_response(200 if found else 404)
+            self.send_header("Content-Type", "text/plain; version=0.0.4; charset=utf-8")
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, format: str, *args: Any) -> None:
+            """Requests are not logged."""
+
+    try:
+        server = ThreadingHTTPServer((host, port), Page)
+    except OSError as error:
+        raise ValueError(
+            f"metrics = {address!r}: cannot listen there ({error.strerror}); choose another port"
+        ) from None
+    server.daemon_threads = True
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True)
+    thread.start()
+    try:
+        yield f"http://{host}:{server.server_address[1]}/metrics"
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()
+
+
+def parsed(address: int | str) -> tuple[str, int]:
+    """Host and port of an address; a port alone is one of 127.0.0.1."""
+    host, _, port = f"127.0.0.1:{address}".rpartition(":") if isinstance(address, int) else address.rpartition(":")
+    if not host or not (port.isascii() and port.isdigit() and int(port) < 2**16) or isinstance(address, bool):
+        raise ValueError(f"metrics = {address!r} must be a port such as 9464, or 'host:port'")
+    return host, int(port)
+
+
+def _labels(labels: Iterable[tuple[str, str]]) -> str:
+    escaped = lambda text: text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
+    inside = ",".join(f'{name}="{escaped(value)}"' for name, value in labels)
+    return f"{{{inside}}}" if inside else ""
+
+
+def _number(value: float) -> str:
+    if math.isfinite(value):
+        return f"{value:.17g}"
+    return "NaN" if math.isnan(value) else "+Inf" if value > 0 else "-Inf"
+
+
+def _plain(value: Any) -> Any:
+    """The value as JSON has it; numbers that are not finite become null."""
+    if isinstance(value, Mapping):
+        return {name: _plain(part) for name, part in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(part) for part in value]
+    if hasattr(value, "tolist"):
+        return _plain(value.tolist())
+    return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -1,0 +1,245 @@
+"""What an operator sees of a run over Flower, and how it is stopped: the log, the metrics, SIGTERM."""
+
+import json
+import logging
+import os
+import re
+import signal
+import socket
+import urllib.error
+import urllib.request
+
+import numpy as np
+import pytest
+import safetensors.numpy
+
+pytest.importorskip("flwr", reason="needs Flower: pip install 'fedspam[flower]'")
+
+from flwr.app import Error, Message, MetricRecord
+
+from fedspam import load, spam_pp
+from fedspam.flower import FedspamStrategy, LoopbackGrid, client_app, clients_of, to_arrays, to_params
+from fedspam.flower.server import events, stop
+from fedspam.flower.wire import arrays
+from fedspam.problems import quadratics
+from fedspam.simulation import records
+
+CLIENTS, ROUNDS, BAD = 6, 3, 2
+POPULATION = quadratics(0, clients=CLIENTS, dimension=3)
+FIRST = np.ones(3)
+METHOD = spam_pp(3, step_size=0.5, fresh_weight=0.3)
+APP = client_app(clients_of(POPULATION), METHOD, FIRST)
+
+
+@pytest.fixture(autouse=True)
+def quiet(caplog):
+    caplog.set_level(logging.WARNING, "flwr")
+
+
+def go(*, twist=None, rounds=ROUNDS, timeout=5.0, evaluate=None, grid=None, **options):
+    strategy = FedspamStrategy(METHOD, FIRST, **{"seed": 7, **options})
+    grid = LoopbackGrid(APP, CLIENTS, twist=twist) if grid is None else grid
+    result = strategy.start(grid, to_arrays(FIRST), rounds, timeout, evaluate_fn=evaluate)
+    return np.asarray(to_params(result.arrays, FIRST)).tobytes()
+
+
+def lines(folder, event):
+    found = [json.loads(line) for line in (folder / events.LOG_FILE).read_text().splitlines()]
+    return [line for line in found if line["event"] == event]
+
+
+def metrics(text):
+    """The samples of Prometheus' text format, by name and labels."""
+    found = {}
+    for line in text.splitlines():
+        assert re.fullmatch(r'# (HELP|TYPE) .*|[a-z_]+(\{([a-z]+="[^"]*",?)+\})? (-?[0-9.e+-]+|NaN)', line), line
+        if not line.startswith("#"):
+            name, value = line.rsplit(" ", 1)
+            found[name] = float(value)
+    return found
+
+
+# bad replies
+
+
+def not_finite(message, answer):
+    reply = answer()
+    fields = safetensors.numpy.load(arrays.enclosed(reply.content))
+    reply.content["arrays"] = arrays.enclose(safetensors.numpy.save({**fields, "reply": fields["reply"] * np.nan}))
+    return [reply]
+
+
+def nonsense(message, answer):
+    reply = answer()
+    reply.content["arrays"] = arrays.enclose(b"nonsense")
+    return [reply]
+
+
+def raised(message, answer):
+    return [Message(Error(code=2, reason='it "raised"\nhere'), reply_to=message)]
+
+
+def lost(message, answer):
+    return [Message(Error(code=5, reason="Node Unavailable"), reply_to=message)]
+
+
+def late(message, answer):
+    return []
+
+
+def of_another_method(message, answer):
+    message.content["fedspam"]["schema"] = "0" * 32
+    return [answer()]
+
+
+FAULTS = {
+    "rejected": (nonsense, "damaged|safetensors|header"),
+    "rejected ": (not_finite, "NaN or infinity"),
+    "error": (raised, 'error 2: it "raised"\nhere'),
+    "lost": (lost, "Node Unavailable"),
+    "late": (late, "no reply within 0.05 s"),
+    "refused": (of_another_method, "of another method, solver or model"),
+}
+
+
+@pytest.mark.parametrize("kind", FAULTS)
+def test_bad_replies_are_in_the_log_and_in_the_metrics(kind, tmp_path):
+    fault, reason = FAULTS[kind]
+
+    def twist(id, message, answer):
+        training = message.metadata.message_type == "train.difference"
+        return fault(message, answer) if id == BAD and training else [answer()]
+
+    go(twist=twist, timeout=0.05 if kind == "late" else 5.0, folder=tmp_path)
+    failures = [failure for line in lines(tmp_path, "exchange") for failure in line["failures"]]
+    assert failures
+    assert all(BAD not in line["answered"] for line in lines(tmp_path, "exchange") if line["failures"])
+    assert {len(line["answered"]) for line in lines(tmp_path, "exchange") if line["exchange"] == "difference"} == {3}
+    for failure in failures:
+        assert (failure["client"], failure["kind"]) == (BAD, kind.strip())
+        assert re.search(reason, failure["reason"])
+    found = metrics((tmp_path / events.METRICS_FILE).read_text())
+    assert found[f'fedspam_failures_total{{exchange="difference",kind="{kind.strip()}"}}'] == len(failures)
+    assert found['fedspam_clients_asked_total{exchange="difference"}'] == 3 * ROUNDS + len(failures)
+    assert found['fedspam_clients_accepted_total{exchange="difference"}'] == 3 * ROUNDS
+
+
+def test_a_round_is_one_line_with_its_numbers(tmp_path):
+    loss = lambda round, found: MetricRecord({"loss": 1.0 / (1 + round), "worst": float("nan")})
+    go(folder=tmp_path, evaluate=loss, fraction_evaluate=0.5)
+    _, rows, _ = records.read(tmp_path)
+    start, *rounds = lines(tmp_path, "round")
+    assert start["round"] == 0
+    assert [line["loss"] for line in rounds] == [1 / 2, 1 / 3, 1 / 4]
+    for number, line in enumerate(rounds):
+        assert line["round"] == number + 1
+        for name in ("bytes_down", "bytes_up", "seconds", "difference.asked", "difference.accepted"):
+            assert line[name] == rows[name][number]
+        assert line["evaluation"]["server"]["worst"] is None
+        assert np.isfinite(line["evaluation"]["clients"]["loss"])
+        assert line["nodes_connected"] == CLIENTS
+    assert lines(tmp_path, "end")[0]["status"] == "completed"
+    found = metrics((tmp_path / events.METRICS_FILE).read_text())
+    assert np.isnan(found['fedspam_evaluation{name="worst",source="server"}'])
+    assert found["fedspam_round"] == ROUNDS
+    assert found['fedspam_evaluation{name="loss",source="server"}'] == 1 / 4
+    assert found['fedspam_bytes_total{direction="up",exchange="prox"}'] > 0
+
+
+def test_void_rounds_are_counted(tmp_path):
+    silent = lambda id, message, answer: [] if message.metadata.group_id == "2" else [answer()]
+    go(twist=silent, timeout=0.02, retries=0, folder=tmp_path)
+    assert [line["void"] for line in lines(tmp_path, "round")[1:]] == [False, True, False]
+    assert [line["enough"] for line in lines(tmp_path, "exchange")] == [True, True, True, False, True, True]
+    assert metrics((tmp_path / events.METRICS_FILE).read_text())["fedspam_void_rounds_total"] == 1
+
+
+def test_no_file_is_written_where_there_is_no_run(tmp_path):
+    go(folder=tmp_path, rounds=1)
+    before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+    with pytest.raises(records.RecordError, match="already holds a run"):
+        go(folder=tmp_path)
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
+
+
+# the endpoint
+
+
+def test_metrics_are_served_while_the_run_lasts():
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    seen = []
+
+    def look(round, found):
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=5) as answer:
+            assert answer.headers["Content-Type"].startswith("text/plain; version=0.0.4")
+            seen.append(metrics(answer.read().decode()))
+        with pytest.raises(urllib.error.HTTPError, match="404") as refused:
+            urllib.request.urlopen(f"http://127.0.0.1:{port}/manifest.json", timeout=5)
+        refused.value.close()
+
+    go(metrics=port, evaluate=look)
+    assert [found["fedspam_round"] for found in seen] == [0, 0, 1, 2]  # measured before the round counts as done
+    assert seen[-1]['fedspam_exchanges_total{enough="true",exchange="difference"}'] == ROUNDS
+    with pytest.raises(urllib.error.URLError):
+        urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=5)
+
+
+def test_it_listens_on_the_loopback_interface_unless_told():
+    assert events.parsed(9464) == ("127.0.0.1", 9464)
+    assert events.parsed("0.0.0.0:9464") == ("0.0.0.0", 9464)
+    for wrong in ("9464", "here:there", ":1", 70000, -1, True):
+        with pytest.raises(ValueError, match=r"metrics = .* must be a port such as 9464"):
+            FedspamStrategy(METHOD, FIRST, metrics=wrong)
+
+
+def test_a_port_that_is_taken_is_named():
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        with pytest.raises(ValueError, match=r"metrics = \d+: cannot listen there"):
+            go(metrics=taken.getsockname()[1])
+
+
+# SIGTERM
+
+
+@pytest.fixture
+def received():
+    """The signals that reach the handler of whoever runs the strategy."""
+    found = []
+    former = signal.signal(signal.SIGTERM, lambda number, frame: found.append(number))
+    yield found
+    signal.signal(signal.SIGTERM, former)
+
+
+@pytest.mark.parametrize("kind", ["train.starting_gradient", "train.difference", "train.prox", "evaluate"])
+def test_sigterm_saves_and_a_resumed_run_ends_with_the_same_bits(kind, tmp_path, received, caplog):
+    """It arrives while the server waits for replies, which it does not do until their deadline."""
+
+    def terminated(id, message, answer):
+        if message.metadata.message_type == kind and message.metadata.group_id == ("0" if "start" in kind else "2"):
+            os.kill(os.getpid(), signal.SIGTERM)
+            return []
+        return [answer()]
+
+    done = 0 if "start" in kind else 2 if kind == "evaluate" else 1
+    go(twist=terminated, folder=tmp_path, timeout=60, fraction_evaluate=0.5)
+    assert received == [signal.SIGTERM] * len(received) != []  # passed on once the state is saved
+    assert f"Stopped after round {done} of {ROUNDS}: SIGTERM" in caplog.text
+    assert records.read(tmp_path)[0]["status"].startswith("stopped: SIGTERM")
+    assert lines(tmp_path, "end")[0]["status"].startswith("stopped: SIGTERM")
+    assert load(tmp_path).facts["rounds"] == done
+    assert go(folder=tmp_path, resume=True, fraction_evaluate=0.5) == go()
+    assert records.read(tmp_path)[0]["status"] == "completed"
+
+
+def test_sigterm_while_the_server_waits_for_nodes(received):
+    def twist(id, message, answer):
+        os.kill(os.getpid(), signal.SIGTERM)
+        return []
+
+    with pytest.raises(stop.StopRequestedError, match="SIGTERM"):
+        go(twist=twist, timeout=60)
+    assert received
