@@ -120,7 +120,7 @@ const fedspam = (() => {
     const step = Math.max(1, Math.ceil((last - first + 1) / Math.max(2, wanted)));
     const ticks = [];
     for (let exponent = first; exponent <= last; exponent += step) ticks.push(10 ** exponent);
-    if (ticks.length >= 2) return ticks;
+    if (ticks.length >= 3) return ticks;
     const fine = [1, 2, 5].flatMap((digit) => [first - 1, first, last].map((exponent) => digit * 10 ** exponent));
     return [...new Set(fine)].sort((a, b) => a - b).filter((tick) => tick >= low && tick <= high);
   }

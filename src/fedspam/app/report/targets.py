@@ -11,6 +11,7 @@ from fedspam.app.report.series import MEASURES, Curve, Source, TargetCell, rises
 
 MOST = 4  # targets that are chosen if none are given
 LEVELS = (0.5, 0.6, 0.7, 0.75, 0.8, 0.85, 0.9, 0.95, 0.97, 0.98, 0.99)  # targets of rising metrics
+PERCENTS = tuple(percent / 100 for percent in range(1, 100))
 
 
 def choose(curves: Sequence[Curve], *, up: bool) -> list[float]:
@@ -19,9 +20,13 @@ def choose(curves: Sequence[Curve], *, up: bool) -> list[float]:
     values = [part for part in values if len(part)]
     if not values:
         return []
-    start = float(np.median([part[0] for part in values]))
+    starts = [part[0] for part in values]
+    start = float(np.median(starts))
     if up:
-        wanted = [level for level in LEVELS if level > start]
+        # a method may begin with a step of its own: levels that it has at its start tell nothing, if there are others
+        best = max(float(part.max()) for part in values)
+        between = lambda levels: [level for level in levels if max(starts) < level <= best]
+        wanted = between(LEVELS) or between(PERCENTS) or [level for level in LEVELS if level > start]
     else:
         if start <= 0:
             return []
