@@ -195,9 +195,7 @@ def test_an_unknown_table_names_the_nearest(capsys):
     assert "did you mean flamby-heart?" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(
-    "line", ["reproduce --scale small", "reproduce niid-bench --rounds 9", "reproduce flamby-heart --scale full"]
-)
+@pytest.mark.parametrize("line", ["reproduce --scale small", "reproduce flamby-heart --scale full"])
 def test_an_option_of_another_table_is_refused(line, capsys):
     with pytest.raises(SystemExit) as stopped:
         main(line.split())

@@ -38,7 +38,10 @@ def add(command: argparse.ArgumentParser) -> None:
         help="number of seeds to average over (20; flamby-heart 5; niid-bench 1)",
     )  # fmt: skip
     command.add_argument(
-        "--rounds", type=whole(8), metavar="N", help="rounds; the paper's right panel has 2N (400; flamby-heart 15)"
+        "--rounds",
+        type=whole(8),
+        metavar="N",
+        help="rounds; the paper's right panel has 2N (400; flamby-heart 15; niid-bench 50)",
     )
     command.add_argument(
         "--seed", type=whole(0), metavar="S", help="the first seed, S+1 the next, ... (0; the other tables 42)"
@@ -52,10 +55,11 @@ def run(options: argparse.Namespace) -> int:
         near = nearest(options.table, TABLES)
         hint = f"; did you mean {near}?" if near else ""
         raise UsageError(f"there is no table {options.table!r}; the tables are {', '.join(TABLES)}{hint}")
-    named = ("scale", "seeds", "seed") if options.table == "niid-bench" else ("seeds", "rounds", "seed")
-    for name in ("scale", "rounds"):
-        if name not in named and getattr(options, name) is not None:
-            raise UsageError(f"--{name} is not an option of {options.table}; leave it out")
+    named = ("seeds", "rounds", "seed")
+    if options.table == "niid-bench":
+        named = (*named, "scale")
+    elif options.scale is not None:
+        raise UsageError(f"--scale is not an option of {options.table}; leave it out")
     given = {name: getattr(options, name) for name in named if getattr(options, name) is not None}
     if options.table == "paper":
         from fedspam.app.reproduce.terminal import show

@@ -98,6 +98,7 @@ def niid_table(
     scale: str = "full",
     seeds: int = 1,
     seed: int = 42,
+    rounds: int | None = None,
     *,
     methods: tuple[str, ...] = tuple(PUBLISHED),
     columns: tuple[str, ...] = COLUMNS,
@@ -110,6 +111,7 @@ def niid_table(
         scale: 'full', or 'small' for few images and rounds.
         seeds: how many initial parameters and draws of minibatches; the split stays the same.
         seed: the first seed; the others follow it.
+        rounds: other than those of the scale; fewer are a slice, too.
         methods, columns: those to run.
         folder: of the data sets, see `fedspam.datasets.data_folder`.
         progress: called once per method and split.
@@ -117,7 +119,8 @@ def niid_table(
     checks.one_of("scale", scale, tuple(SCALES))
     checks.whole("seeds", seeds, 1)
     checks.whole("seed", seed, 0)
-    size = SCALES[scale]
+    size = SCALES[scale] if rounds is None else SCALES[scale]._replace(rounds=rounds)
+    checks.whole("rounds", size.rounds, 1)
     train, test = (_read(part, count, folder) for part, count in (("train", size.train), ("t10k", size.test)))
     net = model()
     judge = Evaluation.of(FederatedData.by(test, np.zeros(len(test["label"]), int)), net.correct, block=500)

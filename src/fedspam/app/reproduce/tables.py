@@ -44,13 +44,14 @@ def show_niid(
     *,
     scale: str = "full",
     seeds: int = 1,
+    rounds: int | None = None,
     seed: int = 42,
     quiet: bool = False,
     console: Console | None = None,
 ) -> int:
     """Run NIID-Bench on Fashion-MNIST, or a slice of it."""
     steps = len(niid.PUBLISHED) * len(niid.COLUMNS)
-    return show_table(partial(niid.niid_table, scale, seeds, seed), steps, [], folder, quiet, console)
+    return show_table(partial(niid.niid_table, scale, seeds, seed, rounds), steps, [], folder, quiet, console)
 
 
 def show_table(
