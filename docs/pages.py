@@ -184,7 +184,7 @@ def method_page(key: str, clients: Any, primary: bool) -> str:
             "",
             "## When to use it",
             "",
-            re.sub(r"`(\w+)`", lambda name: f"[{name[0]}]({name[1]}.md)" if name[1] in METHODS else name[0], WHEN[key]),
+            re.sub(r"`(\w+)`", lambda name: f"[{name[0]}]({name[1]}.md)" if name[1] in METHODS else name[0], when(key)),
             "[How to choose](../choosing.md).",
             "",
             *variant(key, row),
@@ -202,6 +202,12 @@ def method_page(key: str, clients: Any, primary: bool) -> str:
             *cost(row, clients),
         ]
     )
+
+
+def when(key: str) -> str:
+    if key not in WHEN:
+        log.warning(f"docs/when.py does not say when to use {key}; add a sentence or two")
+    return WHEN.get(key, "")
 
 
 def variant(key: str, row: Method) -> list[str]:

@@ -52,7 +52,7 @@ WHEN = {
     "feddyn": "A fixed set of clients that come back often and may keep a vector: removes FedAvg's error floor at "
     "FedAvg's bytes.",
     "fedexp": "FedAvg with convex or overparametrized losses, where the average moves too little: the server "
-    "chooses its own step. It costs one more float up.",
+    "chooses its own step.",
     "fedexprox": "As `fedprox` with convex losses, where clients can nearly agree (interpolation): the server "
     "goes further than the average.",
     "fedprox": "Losses that are not smooth, or clients that do unequal work: each solves its prox as well as it "
@@ -86,7 +86,7 @@ WHEN = {
     "scaffnew": "All clients answer in every round, may keep a vector, and losses are strongly convex: local "
     "steps with a proved gain in communication, without similarity.",
     "scaffold": "A fixed set of clients that come back often and may keep a vector: local steps without FedAvg's "
-    "error floor, at twice its bytes.",
+    "error floor, for one more vector down.",
     "scaffold_gradient": "As `scaffold`, where one more gradient per client and round is cheap: controls are "
     "gradients at the server's point.",
     "sppm": "A baseline for `spam`: one client's prox per round, without variance reduction. It has an error "
@@ -96,4 +96,14 @@ WHEN = {
     "svrp": "Strongly convex, alike clients reached one at a time, with all of them reachable now and then for an "
     "exact anchor.",
     "svrs": "As `svrp`, with one client that always answers (client 0) and does all proxes.",
+    "ditto": "Each client wants a model of its own, near the common one, and may keep it: personalization at "
+    "FedAvg's bytes. The common model is FedAvg's.",
+    "fedcm": "You train a network with few participants per round, and clients drift apart: local steps share the "
+    "server's direction, for one more vector down and no client state.",
+    "fednova": "Clients do different numbers of local steps, since their data or machines differ: FedAvg would "
+    "favor those with more. With equal steps it is FedAvg.",
+    "scaffold_m": "As `scaffold`, with the server's direction in every local step: few participants per round, "
+    "clients that come back and may keep a vector.",
+    "sppm_as": "Talking to the same cohort again is cheap, and drawing a new one is not (a hub with its devices): "
+    "K exchanges per cohort. Losses are convex, and similarity is not used.",
 }
