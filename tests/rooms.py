@@ -13,14 +13,14 @@ ROOMS = {
     "clients": "who there is to ask: generated, ragged and hosted populations; faults",
     "federation": "how they are asked: cohorts, handles, a witness of NaN, wire, codecs, aggregation, ledger",
     "solvers": "what a client does with its subproblem, and the certificate of the answer",
-    "methods": "the methods, one file each; estimators, schedules, the table of methods",
+    "methods": "the methods, one file per family; estimators, schedules, the table of methods",
     "simulation": "simulate: engine, sweeps, host data, stopping rules, checkpoints (records), evaluation",
     "theory": "bounds, Lyapunov function and certificates; delta, sigma and L measured",
     "problems": "clients whose constants are known: quadratics, the paper's ridge, regressions",
     "datasets": "readers of data files and tables, preprocessing, and the ways to split rows among clients",
     "models": "networks as plain functions; adapters for Flax, Equinox and PyTorch; trained models as files",
     "flower": "the same methods over a Flower federation: server, client, privacy, wire, testing",
-    "app": "the command line and what only it needs: commands, config, compare, report, figures, lab",
+    "app": "the command line and what only it needs: commands (their flags), config, compare, report, lab",
 }
 BESIDE = {
     "tests/": "what must hold",

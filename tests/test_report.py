@@ -29,7 +29,7 @@ from fedspam.app.cli import main
 from fedspam.app.compare import ComparisonPlan, TunedCost, files
 from fedspam.app.compare.measures import CostSummary, Curves, Trial
 from fedspam.app.figures.style import COLORS
-from fedspam.app.report import BoundOverlay, Curve, Paid, page, read, read_all, tables, targets, write
+from fedspam.app.report import BoundOverlay, Curve, Paid, page, read, read_all, targets, tidy, write
 from fedspam.app.report.provenance import method_name
 from fedspam.app.report.series import ModelScores, straightened, thin
 from fedspam.app.reproduce.experiment import READING, SETTINGS, SOLVERS
@@ -389,7 +389,7 @@ def test_tables_hold_every_point(runs: dict[str, Any], tmp_path: Path) -> None:
     rows = list(csv.DictReader((tmp_path / "c.csv").read_text().splitlines()))
     same = pq.read_table(tmp_path / "c.parquet").to_pylist()
     assert len(rows) == len(same)
-    assert list(rows[0]) == list(same[0]) == list(tables.COLUMNS)
+    assert list(rows[0]) == list(same[0]) == list(tidy.COLUMNS)
     seen = [row for row in same if (row["kind"], row["name"]) == ("metric", "gradient")]
     assert [row["value"] for row in seen] == run.probes["gradient"].tolist()
     assert seen[-1]["bytes_up"] == run.rows["bytes_up"].sum()

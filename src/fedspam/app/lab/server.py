@@ -26,7 +26,7 @@ from fedspam.app.lab import runs
 from fedspam.app.lab.export import as_python, as_toml
 from fedspam.app.lab.runs import LabSetting
 from fedspam.app.report.page import asset, build
-from fedspam.app.report.tables import finite
+from fedspam.app.report.tidy import finite
 from fedspam.methods import METHODS
 from fedspam.theory import premises
 from fedspam.theory.constants import Constants

@@ -14,7 +14,7 @@ import numpy as np
 from fedspam.app.report import provenance, targets
 from fedspam.app.report.bounds_overlay import ROOT
 from fedspam.app.report.series import MEASURES, MOST, Curve, Series, Source, TargetCell, rises, straightened, thin
-from fedspam.app.report.tables import finite, printable
+from fedspam.app.report.tidy import finite, printable
 
 # characters that could end the element of the data, or that scripts read as ends of lines
 UNSAFE = {"<": "\\u003c", ">": "\\u003e", "&": "\\u0026", "\u2028": "\\u2028", "\u2029": "\\u2029"}
