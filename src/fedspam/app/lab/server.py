@@ -63,7 +63,8 @@ def page() -> str:
         "fresh_weights": finite(runs.FRESH_WEIGHTS),
     }
     own = lambda name: asset(name, "fedspam.app.lab")
-    styles, scripts = [asset("page.css"), own("lab.css")], [asset("chart.js"), own("plane.js"), own("lab.js")]
+    styles = [asset("page.css"), own("lab.css")]
+    scripts = [asset("parts.js"), asset("chart.js"), own("plane.js"), own("lab.js")]
     return build(own("lab.html"), "lab", styles, scripts, data, connect="'self'")
 
 

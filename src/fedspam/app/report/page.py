@@ -77,7 +77,7 @@ def _hash(text: str) -> str:
 
 def render(sources: Sequence[Source], title: str, given_targets: Sequence[float] = ()) -> str:
     """The report of some folders."""
-    scripts = [asset("chart.js"), asset("tables.js"), asset("page.js")]
+    scripts = [asset(name) for name in ("parts.js", "chart.js", "tables.js", "page.js")]
     return build(asset("page.html"), title, [asset("page.css")], scripts, content(sources, title, given_targets))
 
 
