@@ -1,12 +1,15 @@
-"""Kill runs with SIGKILL at random moments, let them resume, and compare the bits with those of an undisturbed run.
+"""Disturb runs at random moments, let them resume, and compare the bits with those of an undisturbed run.
 
-    python benchmarks/soak.py [--kills 200] [--damage 0.1] [--seed 0] [--minutes 60]
+    python benchmarks/soak.py [--kills 200] [--damage 0.1] [--intruders 0.1] [--seed 0] [--minutes 60]
 
-One process after another works on the same run folder: each is killed at a random moment, some while they start, most
-while they compute and save, some as soon as a half-written file shows. Segments are two rounds long, so that much of a
-run's time goes into writing. Now and then a file of the folder is truncated or has a bit flipped before the next
-process takes over. The run that gets to its end must have the bits of the undisturbed one in parameters, state, client
-memory, rows and probes; then the next begins. A process that takes too long ends itself, and so does the whole.
+One process after another works on the same run folder: each is killed at a random moment (SIGKILL, or Ctrl-C for one in
+four), some while they start, most while they compute and save, some as soon as a half-written file shows. Segments are
+two rounds long, so that much of a run's time goes into writing. Now and then, before the next process takes over, a
+file of the folder is truncated or has a bit flipped, or a link to a file elsewhere waits where a file will be written.
+Now and then a second process asks for the folder while the first works, and must be refused in one line. The run that
+gets to its end must have the bits of the undisturbed one in parameters, state, client memory, rows and probes, and the
+file elsewhere must be as it was; then the next begins. A process that takes too long ends
+itself, and so does the whole.
 """
 
 import argparse
@@ -26,6 +29,8 @@ from pathlib import Path
 METHODS = ("spam", "spam_pp", "scaffold", "auto")
 ROUNDS, SEGMENT, CLIENTS, DIMENSION = 400, 2, 20, 1000
 PATIENCE = 300  # seconds for one process
+WRITTEN = (".lock", ".manifest.json.partial", "rows.bin")  # where links wait
+TREASURE = "a file of somebody else"
 
 
 def child(name, folder, rounds):
@@ -72,7 +77,7 @@ class WrongError(Exception):
     """A run that did not come back as it was."""
 
 
-def start(name, folder, rounds, cache):
+def start(name, folder, rounds, cache, log="stderr"):
     environment = os.environ | {
         "JAX_PLATFORMS": "cpu",
         "JAX_COMPILATION_CACHE_DIR": str(cache),  # so that a new process is at work in a second or two
@@ -81,8 +86,8 @@ def start(name, folder, rounds, cache):
         "PYTHONPATH": os.pathsep.join([str(Path(__file__).parents[1] / "src"), os.environ.get("PYTHONPATH", "")]),
     }
     command = [sys.executable, __file__, "--child", name, "--folder", str(folder or ""), "--rounds", str(rounds)]
-    with open(cache / "stderr", "wb") as log:
-        return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True, env=environment)
+    with open(cache / log, "wb") as errors:
+        return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors, text=True, env=environment)
 
 
 def finish(process, cache, said=""):
@@ -95,8 +100,8 @@ def finish(process, cache, said=""):
     return lines[-2]
 
 
-def kill(process, folder, chance, saves):
-    """Kill at a random moment.
+def kill(process, folder, chance, saves, meanwhile):
+    """Kill at a random moment, one in four with SIGINT as Ctrl-C does, after calling `meanwhile` if it is at work.
 
     One in eight while it starts; the others some saves after the first: half of them within the time of the next two,
     half of them the moment that a half-written file shows.
@@ -113,6 +118,7 @@ def kill(process, folder, chance, saves):
                 return "".join(said)
             began, last = time.perf_counter(), began
         patience = chance.uniform(0, 2 * (began - last) if len(said) > 1 else 0.1)
+        meanwhile()
     if look:
         until = time.perf_counter() + 1  # a busy loop: such a file is there for a millisecond or less
         while not any(name.endswith(".partial") for name in os.listdir(folder)) and time.perf_counter() < until:
@@ -122,10 +128,10 @@ def kill(process, folder, chance, saves):
             process.wait(patience)
     if process.poll() is not None:
         return "".join(said)
-    process.send_signal(signal.SIGKILL)
+    process.send_signal(signal.SIGINT if chance.random() < 0.25 else signal.SIGKILL)
     said.append(process.stdout.read())
     process.stdout.close()
-    return None if process.wait() == -signal.SIGKILL else "".join(said)  # it may have been quicker
+    return None if process.wait() != 0 else "".join(said)  # it may have been quicker
 
 
 def caught(folder):
@@ -156,11 +162,31 @@ def spoil(folder, chance):
     return f"{path.stem.split('-')[0]} {what}"
 
 
-def soak(folder, kills, methods=METHODS, *, damage=0.1, seed=0, rounds=ROUNDS, minutes=60, say=print):
+def plant(folder, elsewhere, chance):
+    """A link to a file elsewhere, where the next process will write."""
+    path = folder / chance.choice(WRITTEN)
+    path.unlink(missing_ok=True)  # without its rows, a run begins again
+    path.symlink_to(elsewhere)
+    return path
+
+
+def refused(process, cache, log, undisturbed):
+    """Whether a process was refused in one line; False if it ended as the undisturbed one."""
+    said = process.communicate(timeout=2 * PATIENCE)[0]
+    if process.returncode == 0 and said.split("\n")[-2] == undisturbed:
+        return False
+    told = (cache / log).read_text().strip().splitlines()
+    if process.returncode == 0 or not told or "RecordError" not in told[-1]:
+        raise WrongError(f"a process that must be refused ended with {process.returncode}: {' / '.join(told)[-2000:]}")
+    return True
+
+
+def soak(folder, kills, methods=METHODS, *, damage=0.1, intruders=0.1, seed=0, rounds=ROUNDS, minutes=60, say=print):
     """Kill so many times, spread over the methods, and count. Raises `WrongError` at the first wrong bit."""
     chance, counts, deadline = random.Random(seed), Counter(), time.monotonic() + 60 * minutes
-    cache = Path(folder) / "cache"
+    cache, elsewhere = Path(folder) / "cache", Path(folder) / "elsewhere"
     cache.mkdir(parents=True)
+    elsewhere.write_text(TREASURE)
     saves = max(2, rounds // SEGMENT // 5)  # the most that one process is given before it is killed
     for number, name in enumerate(methods):
         goal = kills * (number + 1) // len(methods) - kills * number // len(methods)
@@ -172,16 +198,31 @@ def soak(folder, kills, methods=METHODS, *, damage=0.1, seed=0, rounds=ROUNDS, m
                 if time.monotonic() > deadline:
                     raise WrongError(f"{minutes} minutes are over after {killed} of {goal} kills of {name}")
                 process, said = start(name, place, rounds, cache), ""
-                if killed >= goal or (said := kill(process, place, chance, saves)) is not None:
+
+                def second():
+                    if chance.random() < intruders:
+                        other = start(name, place, rounds, cache, "second")
+                        was = refused(other, cache, "second", undisturbed)
+                        counts["second processes, " + ("refused" if was else "after the end of the first")] += 1
+
+                if killed >= goal or (said := kill(process, place, chance, saves, second)) is not None:
                     break
                 killed, deaths = killed + 1, deaths + 1
                 if place.exists():
                     counts[caught(place)] += 1
                     if list(place.glob("checkpoint-*")) and chance.random() < damage:
                         counts[spoil(place, chance)] += 1
+                    if chance.random() < intruders:
+                        link = plant(place, elsewhere, chance)
+                        was = refused(start(name, place, rounds, cache), cache, "stderr", undisturbed)
+                        counts[f"links at {link.name}, {'refused' if was else 'without effect'}"] += 1
+                        if link.is_symlink():
+                            link.unlink()
                 else:
                     counts["before the folder was there"] += 1
             end = finish(process, cache, said)
+            if elsewhere.read_text() != TREASURE:
+                raise WrongError(f"{name} wrote through a link to {elsewhere}; see {place}")
             if end != undisturbed:
                 raise WrongError(f"{name} after {deaths} kills: {end}, undisturbed: {undisturbed}; see {place}")
             counts["runs"] += 1
@@ -195,6 +236,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--kills", type=int, default=200)
     parser.add_argument("--damage", type=float, default=0.1, help="how often a file is damaged after a kill")
+    parser.add_argument("--intruders", type=float, default=0.1, help="how often there are links and second processes")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--minutes", type=float, default=60, help="when to give up")
     parser.add_argument("--methods", nargs="*", help=f"of {', '.join(METHODS)}; those that there are by default")
@@ -208,7 +250,12 @@ def main():
 
     methods = arguments.methods or [name for name in METHODS if name in REGISTERED]
     began, folder = time.time(), tempfile.mkdtemp(prefix="fedspam-soak-")
-    options = {"damage": arguments.damage, "seed": arguments.seed, "rounds": arguments.rounds}
+    options = {
+        "damage": arguments.damage,
+        "intruders": arguments.intruders,
+        "seed": arguments.seed,
+        "rounds": arguments.rounds,
+    }
     try:
         counts = soak(folder, arguments.kills, methods, minutes=arguments.minutes, **options)
     except WrongError as error:

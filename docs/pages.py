@@ -7,6 +7,8 @@ MathML themselves, so a page needs neither a script nor a font from another host
 import html
 import logging
 import re
+import runpy
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -16,15 +18,18 @@ from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
 
+import fedspam
 from fedspam.federation import ledger
 from fedspam.methods import METHODS, Method, table
 from fedspam.problems import quadratics
 
 log = logging.getLogger("mkdocs.hooks.pages")  # a warning fails a strict build
 ROOT = Path(__file__).parents[1]
+WHEN: dict[str, str] = runpy.run_path(str(ROOT / "docs" / "when.py"))["WHEN"]
+SHOWN = ("method", "key", "alike", "partial", "no state", "no L", "non-convex", "phases", "floats down", "floats up")
 KEYS = table.ordered_keys()
 COPIED = {"CONTRIBUTING.md": "contributing.md", "CHANGELOG.md": "changelog.md"}
-WIDE = ("methods.md", "comparison.md")  # pages with wide tables: without a table of contents beside them
+WIDE = ("methods.md", "comparison.md", "tables.md")  # pages with wide tables: without a table of contents beside them
 CLIENTS, DIMENSION = 40, 100
 FACTS = (
     ("similarity", "gains from similar clients"),
@@ -38,7 +43,11 @@ FORMULA = re.compile(r'<(span|div) class="arithmatex">\\[(\[](.*?)\\[)\]]</\1>',
 
 
 def on_config(config: MkDocsConfig) -> MkDocsConfig:
-    """Add the pages of the methods to the navigation."""
+    """Add the pages of the methods to the navigation, the version, and the link to the repository."""
+    config.copyright = f"fedspam {fedspam.__version__} · {config.copyright}"
+    config.repo_url = config.repo_url or repository()
+    if config.repo_url and not config.repo_name:
+        config.repo_name = "/".join(config.repo_url.split("/")[-2:])
     for entry in config.nav or []:
         if "Methods" in entry:
             entry["Methods"] += [{METHODS[key].name: f"methods/{key}.md"} for key in KEYS]
@@ -65,7 +74,7 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
     if page.file.src_uri in WIDE:
         page.meta["hide"] = ["toc"]
     if page.file.src_uri == "methods.md":
-        return re.sub(r"^\| `(\w+)` \|", r"| [`\1`](methods/\1.md) |", markdown, flags=re.MULTILINE)
+        return narrow(markdown)
     return within(markdown, "../") if "/" not in page.file.src_uri else markdown
 
 
@@ -81,7 +90,61 @@ def on_page_content(content: str, page: Page, config: MkDocsConfig, files: Files
             log.warning(f"{page.file.src_uri}: cannot draw the formula: {text}")
         return f'<{found[1]} class="formula">{drawn}</{found[1]}>'
 
-    return FORMULA.sub(mathml, content)
+    return paired(FORMULA.sub(mathml, content))
+
+
+def on_post_page(output: str, page: Page, config: MkDocsConfig) -> str:
+    """Write the version beside the name in the head of the page."""
+    name = rf'(<span class="md-ellipsis">\s*{config.site_name})(\s*</span>)'
+    return re.sub(name, rf'\1 <small class="version">{fedspam.__version__}</small>\2', output, count=1)
+
+
+def repository() -> str | None:
+    """The web address of the repository that the site is built in, if it was cloned from one.
+
+    `repo_url` in mkdocs.yml, or the variable FEDSPAM_REPOSITORY, wins.
+    """
+    command = ["git", "-C", str(ROOT), "remote", "get-url", "origin"]
+    try:
+        found = subprocess.run(command, capture_output=True, text=True, timeout=10, check=False).stdout.strip()
+    except OSError:
+        return None
+    return web_address(found)
+
+
+def web_address(remote: str) -> str | None:
+    """The page of a remote: git@host:owner/name.git is https://host/owner/name; None for a folder."""
+    match = re.fullmatch(r"(?:https://(?:[^@/]*@)?|(?:ssh://)?git@)([\w.-]+)[:/]([\w./-]+?)(?:\.git)?/?", remote)
+    return f"https://{match[1]}/{match[2]}" if match else None
+
+
+def narrow(markdown: str) -> str:
+    """The table of methods with the columns that fit a page; the page of each method has the others."""
+    rows = [re.split(r"(?<!\\) \| ", line.strip("| ")) for line in markdown.splitlines() if line.startswith("| ")]
+    head, *methods = rows
+    places = [head.index(name) for name in SHOWN]
+    lines = [f"| {' | '.join(SHOWN)} |", "|---" * len(SHOWN) + "|"]
+    for row in methods:
+        key = row[head.index("key")].strip("`")
+        cells = [row[place] for place in places]
+        lines.append(f"| {' | '.join([f'[{cells[0]}](methods/{key}.md)', *cells[1:]])} |")
+    before = markdown[: markdown.index("| key")]
+    return (
+        f"{before}The page of a method tells when to use it, with formula and reference.\n\n" + "\n".join(lines) + "\n"
+    )
+
+
+def paired(content: str) -> str:
+    """Pictures of pages in the scheme of the reader, where there are two: report.png and report-dark.png."""
+
+    def both(found: re.Match[str]) -> str:
+        dark = found[2].replace(".png", "-dark.png")
+        if "-dark" in found[2] or not (ROOT / "docs" / "images" / dark).exists():
+            return found[0]
+        again = found[0].replace(found[2], f"{dark}#only-dark")
+        return found[0].replace(found[2], f"{found[2]}#only-light") + again
+
+    return re.sub(r'<img [^>]*src="([^"]*images/)([\w-]+\.png)"[^>]*>', both, content)
 
 
 def within(markdown: str, prefix: str) -> str:
@@ -119,6 +182,11 @@ def method_page(key: str, clients: Any, primary: bool) -> str:
         [
             f"# {row.name}",
             "",
+            "## When to use it",
+            "",
+            re.sub(r"`(\w+)`", lambda name: f"[{name[0]}]({name[1]}.md)" if name[1] in METHODS else name[0], when(key)),
+            "[How to choose](../choosing.md).",
+            "",
             *variant(key, row),
             *docstring(path_of(row.build), primary),
             *formula_of(row),
@@ -134,6 +202,12 @@ def method_page(key: str, clients: Any, primary: bool) -> str:
             *cost(row, clients),
         ]
     )
+
+
+def when(key: str) -> str:
+    if key not in WHEN:
+        log.warning(f"docs/when.py does not say when to use {key}; add a sentence or two")
+    return WHEN.get(key, "")
 
 
 def variant(key: str, row: Method) -> list[str]:

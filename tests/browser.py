@@ -124,13 +124,50 @@ def browser() -> Iterator[Any]:
 
 # --- the pictures of the docs ----------------------------------------------------------------------------------------
 
-WORLD = "--data quadratics --data.clients 100 --data.delta 0.1 --data.condition 50 --data.noise 0.02 --run.segment 20"
+TABLE = "--data table --data.path {} --data.client hospital --data.label outcome --data.test 0.3 --model softmax"
 RUNS = {
-    "spam_pp": "--algorithm.cohort_size 10 --algorithm.step_size 3 --algorithm.fresh_weight 0.3 "
-    "--prox gradient --prox.steps 10",
-    "fedavg": "--algorithm.cohort_size 10 --algorithm.local_rate 0.005 --algorithm.local_steps 5",
-    "saber": "--algorithm.cohort_size 10 --algorithm.step_size 1 --algorithm.probability 0.2 --prox exact",
+    "auto": "--algorithm.cohort_size 8",
+    "fedavg": "--algorithm.cohort_size 8 --algorithm.local_steps 5 --algorithm.local_rate 0.1",
+    "scaffold": "--algorithm.cohort_size 8 --algorithm.local_steps 5 --algorithm.local_rate 0.1",
 }
+SCREENS = (("", (1440, 1320), False), ("-dark", (1440, 1320), True), ("-phone", PHONE, False))
+
+
+def hospitals(path: Path) -> None:
+    """A made-up table of 23 hospitals whose patients differ, with three outcomes."""
+    import csv
+
+    import numpy as np
+
+    random = np.random.default_rng(0)
+    weights = random.normal(size=(3, 4))
+    with path.open("w", newline="") as file:
+        table = csv.writer(file)
+        table.writerow(["hospital", "age", "pressure", "marker", "activity", "outcome"])
+        for number in range(23):
+            rows = random.normal(size=(random.integers(30, 120), 4)) + 0.7 * random.normal(size=4)
+            scores = rows @ weights.T + 1.2 * random.normal(size=(len(rows), 3)) + random.normal(size=3)
+            for (age, pressure, marker, activity), outcome in zip(rows, scores.argmax(1), strict=True):
+                level = ("low", "middle", "high")[int(activity > -0.5) + int(activity > 0.5)]
+                numbers = (f"{50 + 12 * age:.0f}", f"{130 + 20 * pressure:.1f}", f"{marker:.3f}")
+                table.writerow([f"hospital {number + 1}", *numbers, level, ("healthy", "mild", "severe")[outcome]])
+
+
+def keep(png: bytes, path: Path) -> None:
+    """Write a picture in its 256 most frequent colors, which makes a small file; the others become the nearest."""
+    import io
+
+    import numpy as np
+    from PIL import Image
+
+    pixels = np.asarray(Image.open(io.BytesIO(png)).convert("RGB")).astype(np.int32)
+    codes, place, count = np.unique(pixels @ [65536, 256, 1], return_inverse=True, return_counts=True)
+    apart = lambda numbers: np.stack([numbers >> 16, numbers >> 8 & 255, numbers & 255], axis=-1).astype(np.float32)
+    palette = apart(codes[np.argsort(-count)[:256]])
+    nearest = [np.argmin(((palette - color) ** 2).sum(axis=1)) for color in apart(codes)]
+    small = Image.fromarray(np.array(nearest, np.uint8)[place].reshape(pixels.shape[:2]), "P")
+    small.putpalette(palette.astype(np.uint8).tobytes())
+    small.save(path, optimize=True)
 
 
 def pictures(images: Path) -> None:
@@ -144,32 +181,35 @@ def pictures(images: Path) -> None:
 
     with tempfile.TemporaryDirectory() as name, chromium() as found:
         folder = Path(name)
+        hospitals(folder / "hospitals.csv")
         for method, settings in RUNS.items():
-            line = f"run {WORLD} --algorithm {method} {settings} --rounds 200 --run.precision float64 --quiet"
+            line = f"run {TABLE.format(folder / 'hospitals.csv')} --algorithm {method} {settings} --rounds 60 --quiet"
             assert main([*line.split(), "--out", str(folder / method)]) == 0
         address = folder / "report.html"
-        report.write([folder / method for method in RUNS], address, title="Three methods on similar quadratics")
-        for label, size, dark in (("", (1280, 1250), False), ("-dark", (1280, 1250), True), ("-phone", PHONE, False)):
+        report.write([folder / method for method in RUNS], address, title="Three methods on 23 hospitals")
+        for label, size, dark in SCREENS:
             with opened(found, address.as_uri(), size, dark) as page:
                 page.wait_for_selector("#curves .curve")
                 if not label:
                     page.hover("#curves .chart > svg", position={"x": 620, "y": 140})
-                page.screenshot(path=images / f"report{label}.png")
+                keep(page.screenshot(), images / f"report{label}.png")
+                if not label:
+                    page.set_viewport_size({"width": 1440, "height": 1000})
+                    page.locator("#tested").scroll_into_view_if_needed()
+                    page.evaluate("scrollTo(0, document.querySelector('#tested').offsetTop - 16)")
+                    keep(page.screenshot(), images / "report-clients.png")
         with Server(0, idle=600) as server:
             thread = threading.Thread(target=server.serve_forever, daemon=True)
             thread.start()
-            for label, size, dark in (
-                ("", (1280, 1250), False),
-                ("-dark", (1280, 1250), True),
-                ("-phone", PHONE, False),
-            ):
+            for label, size, dark in SCREENS:
                 with opened(found, server.url, size, dark) as page:
                     eventually(page, "document.querySelectorAll('#chart .curve').length === 3")
                     eventually(page, "document.querySelectorAll('#map .region').length === 2")
                     page.locator("#slider-fresh_weight").press("ArrowLeft")
                     page.wait_for_timeout(100)
                     eventually(page, "document.querySelector('#status').textContent.startsWith('answered')")
-                    page.screenshot(path=images / f"lab{label}.png")
+                    page.evaluate("document.activeElement.blur(); scrollTo(0, 0)")
+                    keep(page.screenshot(), images / f"lab{label}.png")
             server.shutdown()
             thread.join(10)
 

@@ -1,8 +1,18 @@
 """All tests run in float64 on the CPU; those of float32 behaviour ask for it by dtype."""
 
+import atexit
 import os
+import shutil
+import tempfile
 
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
+# two workers on two cores: threads of OpenBLAS only wait for each other
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+# what one worker or child process has compiled, the others need not; the first process to come here makes the folder
+if "JAX_COMPILATION_CACHE_DIR" not in os.environ:
+    os.environ["JAX_COMPILATION_CACHE_DIR"] = tempfile.mkdtemp(prefix="fedspam-programs-")
+    os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0.05"
+    atexit.register(shutil.rmtree, os.environ["JAX_COMPILATION_CACHE_DIR"], ignore_errors=True)
 # tests compile much and compute little
 os.environ["XLA_FLAGS"] = (
     os.environ.get("XLA_FLAGS", "") + " --xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true"

@@ -264,7 +264,7 @@ def test_the_list_of_settings_names_every_setting() -> None:
     for name, row in METHODS.items():
         (line,) = (line for line in table.splitlines() if line.startswith(f"  {name}: "))
         for argument in inspect.signature(row.build).parameters:
-            assert argument == "solver" or argument in line
+            assert argument in ("solver", "optimizer") or argument in line
 
 
 def test_float_settings_take_whole_numbers() -> None:

@@ -28,7 +28,7 @@ def mushrooms(data):
 
 
 def test_the_folder_is_the_argument_then_the_variable_then_here(tmp_path, monkeypatch):
-    for name in ("given", "named", "work/data", "shared/data"):
+    for name in ("given", "named", "work/data"):
         (tmp_path / name).mkdir(parents=True)
     monkeypatch.chdir(tmp_path / "work")
     monkeypatch.setenv(datasets.FOLDER_VARIABLE, str(tmp_path / "named"))
@@ -36,8 +36,22 @@ def test_the_folder_is_the_argument_then_the_variable_then_here(tmp_path, monkey
     assert datasets.data_folder() == tmp_path / "named"
     monkeypatch.delenv(datasets.FOLDER_VARIABLE)
     assert datasets.data_folder().resolve() == tmp_path / "work" / "data"
-    (tmp_path / "work" / "data").rmdir()
-    assert datasets.data_folder().resolve() == tmp_path / "shared" / "data"
+
+
+def test_one_data_set_comes_with_fedspam(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv(datasets.FOLDER_VARIABLE, raising=False)
+    assert np.bincount(datasets.read_heart().hospital).tolist() == [303, 261, 46, 130]
+    (tmp_path / "data").mkdir()  # of other data sets
+    assert len(datasets.read_heart().labels) == 740
+    (tmp_path / "data" / "heart_disease").mkdir()
+    for hospital in datasets.HOSPITALS:  # one's own files come first
+        row = "63,1,1,145,233,1,2,150,0,2.3,3,0,6,0\n"
+        (tmp_path / "data" / "heart_disease" / f"processed.{hospital}.data").write_text(row)
+    assert len(datasets.read_heart().labels) == 4
+    (tmp_path / "given").mkdir()
+    with pytest.raises(FileNotFoundError, match=r"processed.cleveland.data is missing in the data folder .*given"):
+        datasets.read_heart(tmp_path / "given")
 
 
 def test_what_is_missing_is_named(tmp_path, monkeypatch):

@@ -5,6 +5,7 @@ import doctest
 import importlib.util
 import io
 import re
+import runpy
 import types
 from pathlib import Path
 
@@ -88,6 +89,13 @@ def test_the_page_of_methods_is_what_the_command_prints(capsys: pytest.CaptureFi
     assert main(["methods", "--markdown"]) == 0
     remedy = "print it again: fedspam methods --markdown > docs/methods.md"
     assert (ROOT / "docs" / "methods.md").read_text() == capsys.readouterr().out, remedy
+
+
+def test_every_method_has_a_word_on_when_to_use_it() -> None:
+    when = runpy.run_path(str(ROOT / "docs" / "when.py"))["WHEN"]
+    assert when.keys() == METHODS.keys()
+    named = {name for text in when.values() for name in re.findall(r"`(\w+)`", text)}
+    assert named <= {*METHODS, "local_rate", "local_steps"}
 
 
 def test_the_page_of_methods_has_every_fact() -> None:

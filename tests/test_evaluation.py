@@ -58,6 +58,18 @@ def test_scores_are_those_of_a_plain_loop(block):
     assert own[3] == pytest.approx(np.mean(squares(x, data["c3"])))
 
 
+def test_each_client_with_a_model_of_its_own():
+    data = FederatedData.of([(str(i), {"x": np.arange(1.0, i + 2)}) for i in range(3)])
+    judge = Evaluation.of(data, lambda x, rows: {"times": x["a"] * rows["x"] + x["b"][1]}, block=4)
+    models = {"a": jnp.array([1.0, 10.0, 100.0]), "b": jnp.arange(6.0).reshape(3, 2)}
+    np.testing.assert_allclose(judge.personal(models)["times"], [1 + 1, 15 + 3, 200 + 5])
+    same = jax.tree.map(lambda leaf: jnp.broadcast_to(leaf[1], leaf.shape), models)
+    common = jax.tree.map(lambda leaf: leaf[1], models)
+    np.testing.assert_allclose(judge.personal(same)["times"], judge.per_client(common)["times"])
+    with pytest.raises(ValueError, match=r"has 3 clients, but the models have a first axis of \[\(2,\)\]; stack"):
+        judge.personal({"a": jnp.ones(3), "b": jnp.ones((2, 2))})
+
+
 def test_rows_of_many_labels_count_as_often_as_they_have_labels():
     data = FederatedData.of(
         [("a", {"label": np.array([[1, 2, 3], [4, -1, -1]])}), ("b", {"label": np.array([[5, 6, -1]])})]

@@ -127,6 +127,33 @@ def test_the_template_trains_what_the_simulator_trains(tmp_path, monkeypatch):
     assert accuracy > 0.8
 
 
+def test_a_pytorch_project_ends_in_a_file_that_plain_pytorch_loads(tmp_path, monkeypatch):
+    """`fedspam new --pytorch`: two rounds over Flower's messages, and the scores of the saved file in PyTorch alone."""
+    pytest.importorskip("flwr", reason="needs Flower: pip install 'flwr[simulation]'")
+    torch = pytest.importorskip("torch", reason="needs PyTorch: pip install torch")
+    from safetensors.torch import load_file
+
+    assert main(["new", str(tmp_path / "torch-project"), "--pytorch"]) == 0
+    monkeypatch.syspath_prepend(tmp_path / "torch-project")
+    from torch_project import client_app, model, server_app, task
+
+    from fedspam.flower import FedspamStrategy, LoopbackGrid, to_arrays, to_params
+
+    grid = LoopbackGrid(client_app.app, clients=4, run_config={"step-size": 1.0, "fresh-weight": 0.3})
+    first = task.first_params()
+    strategy = FedspamStrategy(spam_pp(2, step_size=1.0, fresh_weight=0.3), first, fraction_train=0.5)
+    result = strategy.start(grid, to_arrays(first), num_rounds=2, timeout=60)
+    path = server_app.keep(to_params(result.arrays, first), tmp_path / "models")
+    module, rows = model.module(), task.test_rows()
+    module.load_state_dict(load_file(path))
+    with torch.no_grad():
+        classes = module(torch.from_numpy(np.array(rows["features"]))).argmax(1).numpy()
+    assert np.mean(classes == np.asarray(rows["label"])) > 0.8
+    np.testing.assert_array_equal(
+        fedspam.load(path, model=model.MODEL).predict(np.asarray(rows["features"])), np.asarray(model.CLASSES)[classes]
+    )
+
+
 def commands(readme: str, title: str) -> list[str]:
     """The commands of a section, block by block."""
     section = readme.split(f"## {title}\n")[1].split("\n## ")[0]
@@ -170,3 +197,23 @@ def test_the_readme_of_a_fresh_project_holds_what_it_says(tmp_path):
         assert secure_accuracies[-3:] == pytest.approx(
             accuracies[-11:-8], abs=1e-3
         )  # the same rounds, up to the rounding of sums
+
+
+@pytest.mark.thorough
+def test_a_pytorch_project_trains_by_flwr_run(tmp_path):
+    """Typed by a person with a PyTorch module; plain PyTorch loads the file at the end."""
+    pytest.importorskip("ray", reason="needs Flower's simulation: pip install 'flwr[simulation]'")
+    torch = pytest.importorskip("torch", reason="needs PyTorch: pip install torch")
+    from safetensors.torch import load_file
+
+    with processes.closing(processes.Processes(tmp_path)) as running:
+        new.create(tmp_path / "my-project", pytorch=True)
+        folder = tmp_path / "my-project"
+        blocks = commands((folder / "README.md").read_text(), "In simulation")
+        typed = f"set -e\n{blocks[0].strip()} --run-config num-rounds=3"
+        log = running.run("pytorch", ["sh", "-c", typed], folder, 300)
+        accuracies = [float(found) for found in re.findall(r"'accuracy': '([0-9.e+-]+)'", log)]
+        assert accuracies[-1] > 0.8
+        (kept,) = (running.home / "my-project-models").glob("*.safetensors")
+    layers = torch.nn.Linear(10, 16), torch.nn.Tanh(), torch.nn.Linear(16, 3)
+    torch.nn.Sequential(*layers).load_state_dict(load_file(kept))

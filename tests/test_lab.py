@@ -394,3 +394,35 @@ def test_text_is_readable(address: str, browser: Any, size: tuple[int, int]) -> 
         ready(found)
         pages.eventually(found, "document.querySelectorAll('#map .region').length === 2")
         assert pages.unreadable(found) == []
+
+
+@pytest.mark.slow
+def test_it_starts_inside_the_theorems_and_obeys_keys(address: str, browser: Any) -> None:
+    """Arrow keys move the dot, a pressed button keeps the focus, and a chart without methods says what to do."""
+    with pages.opened(browser, address, dark=True) as found:
+        ready(found)
+        assert found.locator("#verdict").inner_text() == "inside the theorems"
+        pages.eventually(found, "document.querySelectorAll('#map .region').length === 2")
+        assert found.locator("#scale .steps i").count() == 9
+        assert found.locator("#scale").inner_text().split("\n")[-1] == "diverges"
+
+        text = found.locator("#slider-ratio").evaluate("(input) => input.labels[0].innerText")
+        found.locator("#map svg").focus()
+        found.keyboard.press("ArrowRight")
+        found.keyboard.press("ArrowRight")
+        moved = found.locator("#slider-ratio").evaluate("(input) => input.labels[0].innerText")
+        assert (text.split()[-1], moved.split()[-1]) == ("0.2/δ", "0.242/δ")
+        found.keyboard.press("ArrowDown")
+        ready(found)
+        pages.eventually(found, "document.querySelector('#verdict').textContent.startsWith('outside the theorems')")
+
+        for name in ("FedAvg", "MVR", "SPAM-PP"):
+            found.get_by_role("button", name=name, exact=False).first.focus()
+            found.keyboard.press("Enter")
+            assert found.evaluate("document.activeElement.textContent").startswith(name)
+        pages.eventually(found, "document.querySelector('#status').textContent === 'no method is chosen'")
+        assert found.locator("#chart .empty").text_content() == "Press a name below to choose a method."
+        assert shapes(found) == {}
+        found.keyboard.press("Enter")
+        ready(found, 1)
+        assert shapes(found).keys() == {"SPAM-PP"}

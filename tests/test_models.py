@@ -10,8 +10,10 @@ from jax import lax
 
 from fedspam import Ragged, simulate
 from fedspam.clients import MeanOracle
+from fedspam.datasets import FederatedData
 from fedspam.methods import fedavg
 from fedspam.models import (
+    Moments,
     char_lstm,
     char_transformer,
     conv1d,
@@ -197,3 +199,21 @@ def test_a_softmax_regression_learns_and_its_mean_client_is_central():
     np.testing.assert_allclose(some(params), np.mean(each), rtol=1e-12)
     run = simulate(fedavg(3, 5, 0.5), population, model.init(0), rounds=60, key=0, record=())
     assert float(model.accuracy(run.params, rows)) > 0.9
+
+
+def test_moments_are_those_of_the_pooled_rows():
+    """Two rounds of FedAvg with one step find what a server with all rows would, and pay for it."""
+    generator = np.random.default_rng(0)
+    features = generator.normal([2000.0, 0.0, -5.0, 1.0], [3.0, 1e-3, 40.0, 0.0], size=(57, 4))
+    features[generator.random(57) < 0.3, 2] = np.nan
+    data = FederatedData.by({"features": features}, np.repeat(np.arange(4), [30, 1, 20, 6]))
+    moments = Moments(4)
+    clients = data.population(moments.loss, weighted=True)
+    run = simulate(fedavg(4, local_steps=1, local_rate=1.0), clients, moments.init(), rounds=2, key=0)
+    scale = moments.standardizer(run.params)
+    np.testing.assert_allclose(scale.mean, np.nanmean(features, 0), rtol=1e-12)
+    np.testing.assert_allclose(scale.deviation[:3], np.nanstd(features, 0)[:3], rtol=1e-9)
+    assert scale.deviation[3] == 1.0
+    assert np.all(run.rows["bytes_up"] >= 4 * 12 * 8)  # four clients send twelve numbers in each of two rounds
+    with pytest.raises(ValueError, match=r"feature 0 is missing in every row"):
+        moments.standardizer(moments.init())

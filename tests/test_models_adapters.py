@@ -150,5 +150,5 @@ def test_batch_norm_is_refused_with_a_hint(torch):
 @pytest.mark.parametrize(("name", "adapter"), [("torch", from_torch), ("equinox", from_equinox), ("flax", from_flax)])
 def test_a_missing_framework_names_its_extra(monkeypatch, name, adapter):
     monkeypatch.setitem(sys.modules, name, None)
-    with pytest.raises(ImportError, match=rf"pip install 'fedspam\[{name}\]'"):
+    with pytest.raises(ImportError, match=f"pip install {name}"):
         adapter(None)

@@ -1,5 +1,6 @@
 """The package: what its metadata claims, and that it installs and runs where there is nothing else."""
 
+import itertools
 import re
 import subprocess
 import sys
@@ -10,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import fedspam
-from fedspam.app.cli import main
+from fedspam.app.cli import command, main
 
 ROOT = Path(__file__).parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
@@ -18,7 +19,7 @@ PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 
 def test_the_command_is_installed() -> None:
     (point,) = entry_points(group="console_scripts", name="fedspam")
-    assert point.load() is main
+    assert point.load() is command
 
 
 def test_versions_of_python_are_claimed_once() -> None:
@@ -53,14 +54,18 @@ def test_help_imports_nothing_heavy() -> None:
     assert "examples:" in found.stdout
 
 
-def test_every_extra_that_an_error_names_exists() -> None:
-    """`pip install 'fedspam[x]'`, as code and docs advise, must find an extra x."""
+def test_what_an_error_advises_to_install_can_be_installed() -> None:
+    """fedspam is on no index yet: advice names other packages, and extras only of a clone."""
     files = [*(ROOT / "src").rglob("*.py"), *(ROOT / "docs").glob("*.md"), ROOT / "README.md"]
-    named = {extra for path in files for extra in re.findall(r"fedspam\[(\w+)\]", path.read_text())}
-    from fedspam.app.tracking import RECORDERS
-
-    named |= {extra for _, _, extra in RECORDERS.values()}
-    assert named <= PROJECT["optional-dependencies"].keys()
+    texts = [path.read_text() for path in files]
+    assert not [path for path, text in zip(files, texts, strict=True) if re.search(r"pip install '?fedspam", text)]
+    clone = {extra for text in texts for extra in re.findall(r"pip install '\.\[(\w+)\]'", text)}
+    assert clone
+    assert clone <= PROJECT["optional-dependencies"].keys()
+    advised = {name for text in texts for name in re.findall(r"pip install '?([a-z][\w-]+)", text)}
+    known = " ".join([*PROJECT["dependencies"], *itertools.chain(*PROJECT["optional-dependencies"].values())])
+    assert advised
+    assert not [name for name in advised if name not in known]
 
 
 @pytest.mark.thorough

@@ -18,7 +18,7 @@ import pytest
 from rich.console import Console
 
 from fedspam.app import config, experiment
-from fedspam.app.cli import main, parser
+from fedspam.app.cli import choose_device, main, parser
 from fedspam.app.commands._arguments import dotted
 from fedspam.app.config import ConfigError, decode
 from fedspam.app.experiment import terminal
@@ -396,3 +396,13 @@ def test_bash_completes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> N
     assert complete("fedspam", "cite", "scaffo") == {"scaffold", "scaffold_gradient"}
     assert complete("fedspam", "run", "--algorithm.fr") == {"--algorithm.fresh_weight"}
     assert complete("fedspam", "run", "--run.precision", "") == {"float32", "float64"}
+
+
+def test_a_device_that_is_not_there_is_refused(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("JAX_PLATFORMS", "cpu")
+    with pytest.raises(SystemExit, match="2"):
+        main(["run", "--data", "ridge", "--algorithm", "sppm", "--device", "tpu"])
+    assert "--device tpu: JAX finds only cpu here" in capsys.readouterr().err
+    choose_device("cpu")

@@ -7,6 +7,7 @@ import importlib
 import importlib.util
 import os
 import re
+import runpy
 import subprocess
 import sys
 import threading
@@ -20,6 +21,7 @@ from urllib.parse import unquote, urldefrag
 import pytest
 
 import browser as browsing
+import fedspam
 from fedspam.methods import METHODS
 from rooms import ROOMS
 
@@ -34,6 +36,7 @@ ROOT = Path(__file__).parents[1]
 LOADED = {"script": "src", "img": "src", "iframe": "src", "source": "src", "video": "src", "object": "data"}
 # relations of <link> that load nothing
 PASSIVE = {"canonical", "next", "prev", "edit"}
+REPOSITORY = "https://example.org/some/fedspam"
 FOREIGN = re.compile(r"^(?:[a-z]+:)?//", re.IGNORECASE)
 
 
@@ -73,7 +76,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The site, built as `make docs` builds it."""
     folder = tmp_path_factory.mktemp("site")
     command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(folder)]
-    environment = os.environ | {"JAX_PLATFORMS": "cpu", "NO_MKDOCS_2_WARNING": "1"}
+    environment = os.environ | {"JAX_PLATFORMS": "cpu", "NO_MKDOCS_2_WARNING": "1", "FEDSPAM_REPOSITORY": REPOSITORY}
     done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=600, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     return folder
@@ -89,10 +92,33 @@ def test_every_method_has_a_page_with_formula_and_cost(site: Path) -> None:
         text = (site / "methods" / f"{key}.html").read_text()
         assert f"<title>{row.name} - fedspam</title>" in text, key
         assert "<math" in text, f"{key} has no formula in its docstring"
+        when = text.partition('id="when-to-use-it"')[2].partition("<h2")[0]
+        assert len(re.sub(r"<[^>]*>", "", when).split()) > 12, key
         cost = text.partition("What a round sends")[2]
         assert cost.count("<tr>") >= 2, key
     table = Page(site / "methods.html").links
     assert {f"methods/{key}.html" for key in METHODS} <= set(table)
+
+
+def test_pages_have_the_version_and_the_repository(pages: dict[Path, Page]) -> None:
+    for path, page in pages.items():
+        assert f'<small class="version">{fedspam.__version__}</small>' in path.read_text(), path
+        assert REPOSITORY in page.links, path
+
+
+@pytest.mark.parametrize(
+    ("remote", "address"),
+    [
+        ("git@example.org:some/fedspam.git", "https://example.org/some/fedspam"),
+        ("https://user:secret@example.org/some/fedspam.git", "https://example.org/some/fedspam"),
+        ("ssh://git@example.org/some/fedspam", "https://example.org/some/fedspam"),
+        ("/srv/git/fedspam.git", None),
+        ("../main", None),
+        ("", None),
+    ],
+)
+def test_the_link_is_the_page_of_the_remote(remote: str, address: str | None) -> None:
+    assert runpy.run_path(str(ROOT / "docs" / "pages.py"))["web_address"](remote) == address
 
 
 def test_formulas_are_drawn(site: Path) -> None:
@@ -190,9 +216,30 @@ def test_pages_open_in_a_browser(browser: Any, site: Path, size: tuple[int, int]
             assert second > first + 10
 
 
-def test_search_finds_a_method(browser: Any, site: Path) -> None:
-    with served(site) as address, browsing.opened(browser, f"{address}/index.html") as page:
+@pytest.mark.parametrize("disk", [False, True], ids=["served", "from disk"])
+def test_search_finds_a_method(browser: Any, site: Path, disk: bool) -> None:
+    with served(site) as address, browsing.opened(browser, f"{site.as_uri() if disk else address}/index.html") as page:
         page.click(".md-search__input")
         page.keyboard.type("SCAFFOLD")
         browsing.eventually(page, "document.querySelectorAll('.md-search-result__item').length > 0")
         assert "SCAFFOLD" in page.inner_text(".md-search-result__list")
+
+
+def test_the_table_of_methods_fits(browser: Any, site: Path) -> None:
+    with browsing.opened(browser, f"{site.as_uri()}/methods.html") as page:
+        assert page.locator("th").count() == 10
+        assert page.evaluate("document.querySelector('.md-typeset__scrollwrap').scrollWidth") <= page.evaluate(
+            "document.querySelector('.md-typeset__scrollwrap').clientWidth"
+        )
+
+
+def test_figures_are_dark_in_the_dark(browser: Any, site: Path) -> None:
+    """Figures are inverted; pictures of pages are those of the dark scheme."""
+    with browsing.opened(browser, f"{site.as_uri()}/gallery.html", dark=True) as page:
+        figure = page.locator("img[src$='images/ridge.png']")
+        assert "invert" in figure.evaluate("(one) => getComputedStyle(one).filter")
+        shown = page.evaluate(
+            "[...document.images].filter((one) => one.checkVisibility()).map((one) => one.src.split('/').pop())"
+        )
+        assert {"report-dark.png#only-dark", "lab-dark.png#only-dark"} <= set(shown)
+        assert not {"report.png#only-light", "lab.png#only-light"} & set(shown)

@@ -454,7 +454,7 @@ def test_a_method_with_nothing_to_tune_is_marked() -> None:
     found = ComparisonResult(None, plan, trials, {}, entries)  # type: ignore[arg-type]
     assert found.untuned == ["auto"]
     names = list(terminal.table(found, 0.5).columns[0].cells)
-    assert sorted(names) == ["FedAvg", "SPAM-PPA, auto (nothing to tune)"]
+    assert sorted(names) == ["FedAvg", "auto (nothing to tune)"]
 
 
 def test_a_method_without_a_grid_is_no_rival(monkeypatch: pytest.MonkeyPatch) -> None:

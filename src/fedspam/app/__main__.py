@@ -1,8 +1,6 @@
 """``python -m fedspam.app`` is the command `fedspam`."""
 
-import sys
-
-from fedspam.app.cli import main
+from fedspam.app.cli import command
 
 if __name__ == "__main__":
-    sys.exit(main())
+    command()

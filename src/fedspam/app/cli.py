@@ -1,16 +1,18 @@
 """The command `fedspam`. It parses arguments and imports the library only when a command needs it."""
 
 import argparse
+import os
 import shlex
 import sys
 from collections.abc import Sequence
 
 from fedspam import __version__
-from fedspam.app import UsageError
+from fedspam.app import UsageError, programs
 from fedspam.app.commands import (
     cite,
     compare,
     completions,
+    data,
     export,
     lab,
     measure,
@@ -23,9 +25,26 @@ from fedspam.app.commands import (
     theory,
 )
 from fedspam.app.commands._arguments import EXIT_CODES, Parser, add_command, dotted
+from fedspam.app.interrupt import ending_soon
 
-COMMANDS = (reproduce, run, predict, export, methods, compare, theory, measure, report, lab, new, cite, completions)
+COMMANDS = (
+    reproduce,
+    run,
+    predict,
+    export,
+    methods,
+    compare,
+    theory,
+    measure,
+    report,
+    lab,
+    new,
+    data,
+    cite,
+    completions,
+)
 
+INTERRUPTED = 130
 DOTTED = ("run", "compare", "measure")  # commands with flags of the form --section.key VALUE
 
 EXAMPLES = """examples:
@@ -43,16 +62,35 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser().parse_args(dotted(words) if words[:1] and words[0] in DOTTED else words)
     options.line = shlex.join(["fedspam", *words])
     try:
-        return options.run(options)
+        if getattr(options, "device", None):
+            choose_device(options.device)
+        if getattr(options, "cache", False) and not getattr(options, "example", False):
+            programs.use()
+        with ending_soon():
+            return options.run(options)
     except UsageError as error:
         sys.stderr.write(f"fedspam {words[0]}: error: {error}\n")
         raise SystemExit(2) from None  # as argparse does
     except KeyboardInterrupt:
         sys.stderr.write("fedspam: stopped\n")
-        return 130
+        return INTERRUPTED
     except (ImportError, OSError, RuntimeError, ValueError) as error:
         sys.stderr.write(f"fedspam: error: {' '.join(str(error).split())}\n")
         return 1
+
+
+def choose_device(kind: str) -> None:
+    """Compute there, or refuse. JAX decides when it is imported, which no command has done yet."""
+    if kind == "cpu":
+        os.environ["JAX_PLATFORMS"] = "cpu"
+    import jax
+
+    found = jax.default_backend()
+    if found != kind:
+        raise UsageError(
+            f"--device {kind}: JAX finds only {found} here; for a GPU of NVIDIA, pip install 'jax[cuda12]', or leave "
+            "the flag out"
+        )
 
 
 def parser() -> argparse.ArgumentParser:
@@ -66,3 +104,17 @@ def parser() -> argparse.ArgumentParser:
     for each in COMMANDS:
         add_command(commands, each)
     return command
+
+
+def command() -> None:
+    """The program `fedspam`. After Ctrl-C it ends at once, because threads of the compiler may be at work."""
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # its threads hinder those of JAX; many small eigenproblems
+    code = main()
+    if code == INTERRUPTED:
+        sys.stdout.flush()
+        os._exit(code)
+    sys.exit(code)
+
+
+if __name__ == "__main__":
+    command()

@@ -143,7 +143,7 @@ def _save_torch(state: dict[str, np.ndarray], path: Path) -> None:
     try:
         import torch
     except ImportError:
-        raise ImportError("--to torch needs PyTorch, which is not installed; pip install 'fedspam[torch]'") from None
+        raise ImportError("--to torch needs PyTorch, which is not installed; pip install torch") from None
     torch.save({name: torch.from_numpy(array) for name, array in state.items()}, path)
 
 
@@ -151,7 +151,7 @@ def _flax_bytes(trained: TrainedModel) -> bytes:
     try:
         from flax import serialization
     except ImportError:
-        raise ImportError("--to flax needs Flax, which is not installed; pip install 'fedspam[flax]'") from None
+        raise ImportError("--to flax needs Flax, which is not installed; pip install flax") from None
     return serialization.msgpack_serialize(flax_tree(trained))
 
 

@@ -15,7 +15,13 @@ from fedspam.clients.generated import DataOracle as DataOracle, Generated as Gen
 from fedspam.clients.hosted import Hosted as Hosted, HostedOracle as HostedOracle
 from fedspam.clients.mean import MeanOracle as MeanOracle
 from fedspam.clients.over_selection import OverSelected as OverSelected, RandomDelay as RandomDelay
-from fedspam.clients.protocol import Ids as Ids, Loss as Loss, Oracle as Oracle, Population as Population
+from fedspam.clients.protocol import (
+    Ids as Ids,
+    Loss as Loss,
+    Oracle as Oracle,
+    Population as Population,
+    RowsOracle as RowsOracle,
+)
 from fedspam.clients.ragged import (
     Ragged as Ragged,
     RaggedOracle as RaggedOracle,

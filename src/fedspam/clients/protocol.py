@@ -33,6 +33,20 @@ class Oracle(Protocol):
     def __call__(self, params: Params, key: Key[Array, ""] | None = None) -> Scalar: ...
 
 
+@runtime_checkable
+class RowsOracle(Protocol):
+    """A client with rows of its own, which can be passed over in minibatches."""
+
+    @property
+    def minibatches(self) -> Any:
+        """How many minibatches one pass over the rows has."""
+        ...
+
+    def minibatch(self, params: Params, key: Key[Array, ""], number: Any) -> Scalar:
+        """The mean loss over one minibatch of a pass over the rows, which the key shuffles."""
+        ...
+
+
 class Population(Protocol):
     """A distribution over clients: it draws ids, and makes the client of an id on demand."""
 

@@ -40,10 +40,27 @@ class RaggedOracle:
         return self.count.astype(jnp.result_type(float))
 
     def __call__(self, params: Params, key: Key[Array, ""] | None = None) -> Scalar:
-        rows, kept = self._rows(key)
+        return self._mean(params, *self._rows(key))
+
+    def _mean(self, params: Params, rows: PyTree[Array], kept: Bool[Array, " rows"]) -> Scalar:
         losses = per_row(self.loss(params, rows), kept.shape[0])
         mean = jnp.sum(jnp.where(kept, losses, 0)) / jnp.sum(kept)
         return jnp.asarray(self.factor, mean.dtype) * mean
+
+    @property
+    def minibatches(self) -> Integer[Array, ""]:
+        """How many minibatches one pass over the rows has; the last may be smaller."""
+        return (self.count + self._batch - 1) // self._batch
+
+    def minibatch(self, params: Params, key: Key[Array, ""], number: Integer[Array, ""]) -> Scalar:
+        """The mean loss over one minibatch of a pass over the rows, which the key shuffles."""
+        if self._batch == self.capacity:
+            return self(params)
+        return self._mean(params, *self._shuffled(key, jnp.uint32(number) * self._batch))
+
+    @property
+    def _batch(self) -> int:
+        return self.capacity if self.batch is None else min(self.batch, self.capacity)
 
     def rows_and_shares(self, key: Key[Array, ""] | None = None) -> tuple[PyTree[Array], Float[Array, " rows"]]:
         """The rows that a call with this key uses, and the share of each in the loss; 0 for padding."""
@@ -60,8 +77,11 @@ class RaggedOracle:
     def _rows(self, key: Key[Array, ""] | None) -> tuple[PyTree[Array], Bool[Array, " rows"]]:
         if key is None or self.batch is None or self.batch >= self.capacity:
             return self.examples if self.fetched else self._all(), jnp.arange(self.capacity) < self.count
-        # distinct rows of this client; slots beyond its number of rows are masked
-        slot = jnp.arange(self.batch, dtype=jnp.uint32)
+        return self._shuffled(key, jnp.uint32(0))
+
+    def _shuffled(self, key: Key[Array, ""], begin: UInt32[Array, ""]) -> tuple[PyTree[Array], Bool[Array, " rows"]]:
+        """A minibatch of the client's rows in a random order; slots beyond its number of rows are masked."""
+        slot = begin + jnp.arange(self._batch, dtype=jnp.uint32)
         shuffled = prng.permuted(key, jnp.minimum(slot, jnp.uint32(self.count - 1)), self.count)
         places = self.offset + shuffled.astype(jnp.int32)
         return take_rows(self.examples, places), slot < self.count.astype(jnp.uint32)

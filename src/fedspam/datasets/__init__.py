@@ -1,6 +1,7 @@
 """Readers of data files, one module per format, and ways to split rows among clients."""
 
 from fedspam.datasets.arrays import read_arrays as read_arrays
+from fedspam.datasets.catalog import KNOWN as KNOWN, DataFile as DataFile, KnownData as KnownData
 from fedspam.datasets.columns import Table as Table, open_table as open_table, read_table as read_table
 from fedspam.datasets.encoder import CategoryColumn as CategoryColumn, Encoder as Encoder, NumberColumn as NumberColumn
 from fedspam.datasets.federated import FederatedData as FederatedData

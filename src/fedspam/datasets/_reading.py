@@ -204,7 +204,7 @@ def listed(names: Sequence[str], most: int = 10) -> str:
 
 def missing(package: str) -> ImportError:
     """The error where an optional package is missing."""
-    return ImportError(f"this needs {package}, which is not installed; pip install 'fedspam[data]'")
+    return ImportError(f"this needs {package}, which is not installed; pip install {package}")
 
 
 class _Limited(io.RawIOBase):

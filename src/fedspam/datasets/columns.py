@@ -184,7 +184,7 @@ def _of_arrow(path: Path) -> Table:
         import pyarrow as pa
         from pyarrow import feather, parquet
     except ImportError:
-        raise ImportError(f"{path} needs pyarrow, which is not installed; pip install 'fedspam[parquet]'") from None
+        raise ImportError(f"{path} needs pyarrow, which is not installed; pip install pyarrow") from None
     try:
         found = parquet.read_table(path) if path.suffix == ".parquet" else feather.read_table(path)
     except (pa.ArrowException, ValueError, OSError) as error:

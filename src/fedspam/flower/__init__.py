@@ -1,7 +1,7 @@
 """The methods of this package on a real federation, over Flower.
 
 On the server, `FedspamStrategy` takes the place of Flower's ``FedAvg``. On the clients, `client_app` makes the
-``ClientApp``. Needs the extra: ``pip install 'fedspam[flower]'``.
+``ClientApp``. Needs ``pip install 'flwr[simulation]'``.
 """
 
 from typing import TYPE_CHECKING, Any
@@ -28,6 +28,6 @@ def __getattr__(name: str) -> Any:
         if (error.name or "").split(".")[0] != "flwr":
             raise
         raise ModuleNotFoundError(
-            f"fedspam.flower.{name} needs Flower, which is not installed: pip install 'fedspam[flower]'", name="flwr"
+            f"fedspam.flower.{name} needs Flower, which is not installed: pip install 'flwr[simulation]'", name="flwr"
         ) from error
     return next(getattr(module, name) for module in (arrays, app, grid, strategy) if hasattr(module, name))

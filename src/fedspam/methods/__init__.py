@@ -9,6 +9,7 @@ from fedspam.methods._algorithm import (
     Zero as Zero,
 )
 from fedspam.methods._central import Adam as Adam, Momentum as Momentum, Plain as Plain
+from fedspam.methods._local import Epochs as Epochs
 from fedspam.methods._registry import (
     METHODS as METHODS,
     Cost as Cost,
@@ -27,16 +28,20 @@ from fedspam.methods.auto_steps import AutoSteps as AutoSteps, auto_steps as aut
 from fedspam.methods.ce_lsgd import bvr_l_sgd as bvr_l_sgd, ce_lsgd as ce_lsgd
 from fedspam.methods.dane import dane as dane, dane_plus as dane_plus, feddane as feddane
 from fedspam.methods.delta_sgd import delta_sgd as delta_sgd
+from fedspam.methods.ditto import Ditto as Ditto, ditto as ditto
 from fedspam.methods.fedacg import FedACG as FedACG, fedacg as fedacg
 from fedspam.methods.fedavg import fedavg as fedavg
+from fedspam.methods.fedcm import FedCM as FedCM, fedcm as fedcm
 from fedspam.methods.feddyn import FedDyn as FedDyn, feddyn as feddyn
 from fedspam.methods.fedexp import Extrapolated as Extrapolated, fedexp as fedexp
 from fedspam.methods.fedexprox import fedexprox as fedexprox
+from fedspam.methods.fednova import FedNova as FedNova, fednova as fednova
 from fedspam.methods.fedopt import (
     FedOpt as FedOpt,
     fedadagrad as fedadagrad,
     fedadam as fedadam,
     fedavgm as fedavgm,
+    fedopt as fedopt,
     fedyogi as fedyogi,
 )
 from fedspam.methods.fedprox import fedprox as fedprox
@@ -51,10 +56,12 @@ from fedspam.methods.s_dane import StableDane as StableDane, acc_s_dane as acc_s
 from fedspam.methods.saber import saber as saber, saber_partial as saber_partial
 from fedspam.methods.scaffnew import ScaffNew as ScaffNew, scaffnew as scaffnew
 from fedspam.methods.scaffold import Scaffold as Scaffold, scaffold as scaffold
+from fedspam.methods.scaffold_m import ScaffoldM as ScaffoldM, scaffold_m as scaffold_m
 from fedspam.methods.schedules import ScheduleLike as ScheduleLike
 from fedspam.methods.spam import Spam as Spam, spam as spam
 from fedspam.methods.spam_pp import SpamPP as SpamPP, spam_pp as spam_pp, spam_ppa as spam_ppa
 from fedspam.methods.sppm import sppm as sppm
+from fedspam.methods.sppm_as import CohortProx as CohortProx, sppm_as as sppm_as
 from fedspam.methods.storm import Storm as Storm, meta_storm as meta_storm, storm as storm, storm_plus as storm_plus
 from fedspam.methods.svrp import Svrp as Svrp, catalyzed_svrp as catalyzed_svrp, svrp as svrp
 from fedspam.methods.svrs import AccSvrs as AccSvrs, acc_svrs as acc_svrs, svrs as svrs

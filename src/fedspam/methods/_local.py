@@ -1,7 +1,8 @@
 """What clients do between two exchanges: plain gradient steps, or a prox."""
 
 from collections.abc import Mapping
-from typing import Any, NamedTuple, Protocol
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias
 
 import jax
 import jax.numpy as jnp
@@ -10,10 +11,50 @@ from jaxtyping import Array, Integer, Key
 
 from fedspam._internal import checks, trees
 from fedspam._internal.trees import Params, Scalar, static, struct
-from fedspam.clients import Oracle
+from fedspam.clients import Oracle, RowsOracle
 from fedspam.federation import on_client
 from fedspam.methods.schedules import Schedule, ScheduleLike, schedule, step_size_schedule
 from fedspam.solvers import Answer, GradientDescent, LocalSolver, Never, Surrogate, certified
+
+if TYPE_CHECKING:
+    import optax
+
+
+@dataclass(frozen=True)
+class Epochs:
+    """Passes over a client's rows in place of a number of local steps: ``fedavg(10, Epochs(5), 0.01)``.
+
+    Each pass shuffles the rows anew and goes through them in minibatches, of which the last may be smaller. So a client
+    with more rows takes more steps. The clients must have rows of their own, as `fedspam.Ragged` has.
+
+    Arguments:
+        passes: over the rows, per round.
+    """
+
+    passes: int
+
+    def __post_init__(self) -> None:
+        checks.whole("passes", self.passes, 1)
+
+
+LocalSteps: TypeAlias = int | Epochs
+
+
+def check_local_steps(steps: LocalSteps) -> None:
+    if not isinstance(steps, Epochs):
+        checks.whole("local_steps", steps, 1, "or give Epochs(1) to pass over a client's rows")
+
+
+def count_steps(oracle: Oracle, steps: Any) -> Any:
+    """How many steps this client takes."""
+    if not isinstance(steps, Epochs):
+        return steps
+    if not isinstance(oracle, RowsOracle):
+        raise ValueError(
+            f"local_steps = {steps}, but these clients have no rows to pass over; give a number of steps, or clients "
+            "with rows: fedspam.Ragged.of(rows, loss, batch=32)"
+        )
+    return steps.passes * oracle.minibatches
 
 
 def descend(
@@ -21,26 +62,64 @@ def descend(
     key: Key[Array, ""],
     x: Params,
     *,
-    steps: int | Integer[Array, ""],
+    steps: LocalSteps | Integer[Array, ""],
     local_rate: float | Scalar,
     shift: Params | None = None,
     pull: float | Scalar | None = None,
+    anchor: Params | None = None,
+    optimizer: "optax.GradientTransformation | None" = None,
 ) -> Params:
     r"""Plain steps from x, each on a minibatch of its own, with the shift s and the pull :math:`\lambda`:
 
-    .. math:: y \leftarrow y - \eta\,(\nabla f_i(y; \zeta_j) + s + \lambda\,(y - x))
-    """
-    gradient = jax.grad(oracle)
+    .. math:: y \leftarrow y - \eta\,\big(T(\nabla f_i(y; \zeta_j) + \lambda\,(y - a)) + s\big)
 
-    def step(j: Any, y: Params) -> Params:
-        direction = gradient(y, jax.random.fold_in(key, j))
-        if shift is not None:
+    The anchor a is x, unless another one is given. T is the identity, unless an Optax transformation is given.
+    """
+    anchor, count = x if anchor is None else anchor, count_steps(oracle, steps)
+
+    def slope(j: Any, y: Params) -> Params:
+        if isinstance(steps, Epochs) and isinstance(oracle, RowsOracle):  # `count_steps` has refused others
+            passes = jax.random.fold_in(key, j // oracle.minibatches)
+            direction = jax.grad(oracle.minibatch)(y, passes, j % oracle.minibatches)
+        else:
+            direction = jax.grad(oracle)(y, jax.random.fold_in(key, j))
+        if shift is not None and optimizer is None:
             direction = trees.add(direction, shift)
         if pull is not None:
-            direction = trees.axpy(pull, trees.subtract(y, x), direction)
-        return trees.axpy(-local_rate, direction, y)
+            direction = trees.axpy(pull, trees.subtract(y, anchor), direction)
+        return direction
 
-    return lax.fori_loop(0, steps, step, x)
+    if optimizer is None:
+        return lax.fori_loop(0, count, lambda j, y: trees.axpy(-local_rate, slope(j, y), y), x)
+
+    def step(j: Any, now: tuple[Params, Any]) -> tuple[Params, Any]:
+        y, memory = now
+        update, memory = optimizer.update(slope(j, y), memory, y)
+        if shift is not None:
+            update = trees.add(update, shift)
+        return trees.axpy(-local_rate, update, y), memory
+
+    return lax.fori_loop(0, count, step, (x, optimizer.init(x)))[0]
+
+
+def client_optimizer(optimizer: "optax.GradientTransformation | None") -> "optax.GradientTransformation | None":
+    """The optimizer, checked: it must leave the sign and the rate of a step to `local_rate`."""
+    if optimizer is None:
+        return None
+    import optax  # here, since its import is slow and only few methods need it
+
+    if not isinstance(optimizer, optax.GradientTransformation):
+        raise ValueError(f"optimizer = {optimizer!r} must be an Optax transformation, such as optax.trace(0.9)")
+    one = jnp.ones(2)
+    with jax.ensure_compile_time_eval():
+        update, _ = optimizer.update(one, optimizer.init(one), jnp.zeros(2))
+        backward = bool(jnp.all(jnp.asarray(update) < 0))
+    if backward:
+        raise ValueError(
+            "the optimizer turns a gradient of 1 into a negative step, so it has a rate of its own; give the part "
+            "without the rate, such as optax.trace(0.9) instead of optax.sgd(0.1, 0.9), and the rate as local_rate"
+        )
+    return optimizer
 
 
 @on_client(affine=True)
@@ -100,16 +179,24 @@ class Training(Protocol):
         ...
 
 
+class StepCount(NamedTuple):
+    """How many steps a client took, where clients take different numbers of them."""
+
+    steps: Any
+
+
 @struct
 class Steps:
-    """A number of plain SGD steps, each on a minibatch of its own, without a certificate and without a fallback."""
+    """A number of SGD steps, each on a minibatch of its own, or passes over the client's rows; without a certificate
+    and without a fallback."""
 
     local_rate: Schedule
     step_size: Schedule | None = None  # gamma of a proximal term |y - x|^2 / (2 gamma)
-    steps: int = static(default=1)
+    steps: LocalSteps = static(default=1)
+    optimizer: Any = static(default=None)  # an Optax transformation of the direction
 
     def __post_init__(self) -> None:
-        checks.whole("local_steps", self.steps, 1)
+        check_local_steps(self.steps)
 
     def numbers(self, k: Integer[Array, ""]) -> dict[str, Any]:
         local = {"local_rate": self.local_rate(k)}
@@ -119,10 +206,13 @@ class Steps:
         self, oracle: Oracle, key: Key[Array, ""], x: Params, shift: Params | None, numbers: Mapping[str, Any]
     ) -> Trained:
         eta, pull = numbers["local_rate"], None if self.step_size is None else 1 / numbers["step_size"]
-        return Trained(descend(oracle, key, x, steps=self.steps, local_rate=eta, shift=shift, pull=pull))
+        y = descend(oracle, key, x, steps=self.steps, local_rate=eta, shift=shift, pull=pull, optimizer=self.optimizer)
+        if not isinstance(self.steps, Epochs):
+            return Trained(y)
+        return Trained(y, StepCount(jnp.asarray(count_steps(oracle, self.steps), jax.tree.leaves(x)[0].dtype)))
 
     def gradients(self, certificate: Any) -> Any:
-        return self.steps
+        return certificate.steps if isinstance(self.steps, Epochs) else self.steps
 
 
 @struct
@@ -151,14 +241,18 @@ class Prox:
 
 
 def training(
-    step_size: ScheduleLike, local_steps: int | None, local_rate: ScheduleLike | None, solver: LocalSolver | None
+    step_size: ScheduleLike,
+    local_steps: LocalSteps | None,
+    local_rate: ScheduleLike | None,
+    solver: LocalSolver | None,
+    optimizer: "optax.GradientTransformation | None" = None,
 ) -> Training:
     """The training of a method with a prox: by a solver, or by a number of steps of a given rate."""
     if solver is not None:
-        if local_steps is not None or local_rate is not None:
+        if local_steps is not None or local_rate is not None or optimizer is not None:
             raise ValueError(
-                "a solver is given together with local_steps or local_rate, but a solver makes its own steps; leave "
-                "out local_steps and local_rate, or the solver"
+                "a solver is given together with local_steps, local_rate or optimizer, but it makes its own steps; "
+                "leave out local_steps, local_rate and optimizer, or the solver"
             )
         return Prox(step_size_schedule(step_size), solver)
     if local_steps is None or local_rate is None:
@@ -166,7 +260,8 @@ def training(
             f"local_steps = {local_steps!r} and local_rate = {local_rate!r}: give both, or a solver such as LBFGS() "
             "instead of them"
         )
-    return Steps(positive_schedule(local_rate, "local_rate"), step_size_schedule(step_size), local_steps)
+    rate, optimizer = positive_schedule(local_rate, "local_rate"), client_optimizer(optimizer)
+    return Steps(rate, step_size_schedule(step_size), local_steps, optimizer)
 
 
 @struct

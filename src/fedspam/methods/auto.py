@@ -387,7 +387,7 @@ def auto(
 
 
 register("auto", Method(
-    name="SPAM-PPA, auto", build=auto, example={"cohort_size": 4, "solver": Exact()}, similarity="yes", nonsmooth="yes",
+    name="auto", build=auto, example={"cohort_size": 4, "solver": Exact()}, similarity="yes", nonsmooth="yes",
     nonconvex="no", estimator="MVR", oracle="a-prox, all", phases=2, up=Cost(2, extra=6 * SKETCH), down=Cost(3),
     reference="this library",
 ))  # fmt: skip

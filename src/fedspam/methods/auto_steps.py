@@ -168,6 +168,6 @@ def auto_steps(cohort_size: int, *, trials: int = 60) -> AutoSteps:
 
 
 register("auto_steps", Method(
-    name="FedAvg, auto", build=auto_steps, example={"cohort_size": 4, "trials": 8}, oracle="m steps", exact=False,
+    name="auto_steps", build=auto_steps, example={"cohort_size": 4, "trials": 8}, oracle="m steps", exact=False,
     reference="this library",
 ))  # fmt: skip

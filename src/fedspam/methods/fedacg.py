@@ -41,6 +41,7 @@ class FedACG:
 
     def __post_init__(self) -> None:
         checks.whole("cohort_size", self.cohort_size, 1)
+        checks.whole("local_steps", self.training.steps, 1)
         checks.between("momentum", self.momentum, 0, 1, remedy="0 is FedProx, 0.85 is the paper's")
 
     def init(self, params: Params, key: Key[Array, ""], fed: Federation) -> FedACGState:
@@ -54,7 +55,7 @@ class FedACG:
 
         m = trees.axpy(self.momentum, state.m, moved)
         state = FedACGState(trees.add(state.x, m), m, state.k + 1)
-        return state, LookAheadInfo(cohort.size * self.training.steps)
+        return state, LookAheadInfo(cohort.size * self.training.gradients(()))
 
     @on_client
     def train(self, oracle: Oracle, key: Key[Array, ""], *, x: Params, **numbers: Any) -> Params:

@@ -1,19 +1,25 @@
 """FedAvg, or local SGD: clients train on their own loss, the server averages their models."""
 
+from typing import TYPE_CHECKING
+
 from fedspam.methods._grids import few_steps_grid
-from fedspam.methods._local import positive_schedule
+from fedspam.methods._local import LocalSteps, positive_schedule
 from fedspam.methods._registry import Method, register
 from fedspam.methods.fedopt import Average, FedOpt, local_sgd
 from fedspam.methods.schedules import ScheduleLike
 
+if TYPE_CHECKING:
+    import optax
+
 
 def fedavg(
     cohort_size: int,
-    local_steps: int,
+    local_steps: LocalSteps,
     local_rate: ScheduleLike,
     *,
     server_step_size: ScheduleLike = 1.0,
     weighted: bool = False,
+    optimizer: "optax.GradientTransformation | None" = None,
 ) -> FedOpt:
     r"""FedAvg: m steps of SGD on each client of the cohort, then the average.
 
@@ -28,10 +34,15 @@ def fedavg(
 
     Arguments:
         cohort_size: B.
-        local_steps: m. One step and :math:`\eta_s = 1` make it SGD on the cohort.
+        local_steps: m, or ``Epochs(2)`` to pass twice over each client's shuffled rows, so that larger clients take
+            more steps. One step and :math:`\eta_s = 1` make it SGD on the cohort.
         local_rate: the local :math:`\eta_k`: a number, one value per round, or a schedule.
         server_step_size: :math:`\eta_s`, likewise.
         weighted: average by the number of examples, as McMahan et al. do; then f is the mean over examples.
+        optimizer: an Optax transformation T of the clients' gradients, begun afresh in every round:
+            :math:`y_i \leftarrow y_i - \eta_k T(\nabla f_i(y_i))`. ``optax.trace(0.9)`` is momentum,
+            ``optax.scale_by_adam()`` is Adam, and with ``optax.chain(optax.add_decayed_weights(1e-5),
+            optax.trace(0.9))`` it is PyTorch's SGD with weight decay and momentum.
 
     McMahan, Moore, Ramage, Hampson, Agüera y Arcas: Communication-efficient learning of deep networks from
     decentralized data, 2017, arXiv:1602.05629; the server's step size is that of Karimireddy et al. 2020.
@@ -45,7 +56,7 @@ def fedavg(
     True
     """
     server = Average(positive_schedule(server_step_size, "server_step_size"))
-    return local_sgd("fedavg", cohort_size, local_steps, local_rate, server, weighted)
+    return local_sgd("fedavg", cohort_size, local_steps, local_rate, server, weighted, optimizer)
 
 
 register("fedavg", Method(

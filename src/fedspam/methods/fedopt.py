@@ -1,7 +1,7 @@
 """Local training and a server optimizer: FedAvgM, FedAdam, FedYogi and FedAdagrad; the base of FedAvg and FedProx."""
 
 from collections.abc import Mapping
-from typing import Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import jax
 import jax.numpy as jnp
@@ -13,9 +13,12 @@ from fedspam.clients import Oracle
 from fedspam.federation import Federation, on_client
 from fedspam.methods._algorithm import current_x, no_memory
 from fedspam.methods._grids import few_steps_grid, settings
-from fedspam.methods._local import Steps, Training, TrainingInfo, positive_schedule
+from fedspam.methods._local import LocalSteps, Steps, Training, TrainingInfo, client_optimizer, positive_schedule
 from fedspam.methods._registry import Method, Scales, register
 from fedspam.methods.schedules import Schedule, ScheduleLike
+
+if TYPE_CHECKING:
+    import optax
 
 
 class FedOptState(NamedTuple):
@@ -168,14 +171,66 @@ class Adaptive:
         return jnp.asarray(self.square_momentum, v.dtype) * v + fresh * squared
 
 
+@struct
+class OptaxServer:
+    r"""Any Optax optimizer, with :math:`-\Delta` as its gradient."""
+
+    optimizer: "optax.GradientTransformation" = static()
+
+    def __post_init__(self) -> None:
+        import optax  # here, since its import is slow and only this server needs it
+
+        if not isinstance(self.optimizer, optax.GradientTransformation):
+            raise ValueError(f"optimizer = {self.optimizer!r} must be an Optax optimizer, such as optax.adam(0.01)")
+
+    def init(self, params: Params) -> Any:
+        return self.optimizer.init(params)
+
+    def update(self, x: Params, moved: Params, memory: Any, k: Integer[Array, ""]) -> tuple[Params, Any]:
+        update, memory = self.optimizer.update(trees.scale(-1, moved), memory, x)
+        return trees.add(x, update), memory
+
+
+def fedopt(
+    cohort_size: int,
+    local_steps: LocalSteps,
+    local_rate: ScheduleLike,
+    server_optimizer: "optax.GradientTransformation",
+    *,
+    weighted: bool = False,
+    optimizer: "optax.GradientTransformation | None" = None,
+) -> FedOpt:
+    r"""FedOpt with any Optax optimizer on the server, which gets minus the mean move of the clients as its gradient.
+
+    .. math:: x_{k+1} = x_k + \mathrm{update}\Big(-\frac1B\sum_{i\in S_k}(y_i - x_k)\Big)
+
+    ``optax.sgd(1.0)`` makes it FedAvg, ``optax.sgd(1.0, momentum=0.9)`` FedAvgM. Adam of Optax corrects its bias, that
+    of `fedadam` does not. The optimizer is part of the compiled program, so another one recompiles. One exchange, d
+    floats down and d up for each client, no state on clients.
+
+    Arguments:
+        cohort_size, local_steps, local_rate, weighted, optimizer: as `fedavg`.
+        server_optimizer: such as ``optax.adam(0.01)``, with its rate.
+
+    Reddi et al.: Adaptive federated optimization, 2021, arXiv:2003.00295, Algorithm 1.
+
+    >>> import optax
+    >>> from fedspam.problems import progress
+    >>> progress(fedopt(10, 5, 0.02, optax.sgd(1.0, momentum=0.5))) < 0.1
+    True
+    """
+    return local_sgd("fedopt", cohort_size, local_steps, local_rate, OptaxServer(server_optimizer), weighted, optimizer)
+
+
 def fedavgm(
     cohort_size: int,
-    local_steps: int,
+    local_steps: LocalSteps,
     local_rate: ScheduleLike,
     *,
     momentum: float = 0.9,
     server_step_size: ScheduleLike = 1.0,
     weighted: bool = False,
+    optimizer: "optax.GradientTransformation | None" = None,
 ) -> FedOpt:
     r"""FedAvg with momentum on the server.
 
@@ -185,7 +240,7 @@ def fedavgm(
     floats down and d up for each client, no state on clients, one vector more on the server.
 
     Arguments:
-        cohort_size, local_steps, local_rate, weighted: as `fedavg`.
+        cohort_size, local_steps, local_rate, weighted, optimizer: as `fedavg`.
         momentum: :math:`\beta` in [0, 1].
         server_step_size: :math:`\eta_s`, a number or a schedule. In total a move counts :math:`1/(1-\beta)` times.
 
@@ -197,12 +252,12 @@ def fedavgm(
     """
     checks.between("momentum", momentum, 0, 1, remedy="0 is FedAvg, 0.9 is common")
     server = HeavyBall(positive_schedule(server_step_size, "server_step_size"), momentum)
-    return local_sgd("fedavgm", cohort_size, local_steps, local_rate, server, weighted)
+    return local_sgd("fedavgm", cohort_size, local_steps, local_rate, server, weighted, optimizer)
 
 
 def fedadam(
     cohort_size: int,
-    local_steps: int,
+    local_steps: LocalSteps,
     local_rate: ScheduleLike,
     server_step_size: ScheduleLike,
     *,
@@ -210,6 +265,7 @@ def fedadam(
     square_momentum: float = 0.99,
     adaptivity: float = 1e-3,
     weighted: bool = False,
+    optimizer: "optax.GradientTransformation | None" = None,
 ) -> FedOpt:
     r"""Adam on the server, with the mean move :math:`\Delta_k` of the clients as its gradient.
 
@@ -222,7 +278,7 @@ def fedadam(
     each client, no state on clients, two vectors more on the server.
 
     Arguments:
-        cohort_size, local_steps, local_rate, server_step_size, weighted: as `fedavg`.
+        cohort_size, local_steps, local_rate, server_step_size, weighted, optimizer: as `fedavg`.
         momentum: :math:`\beta_1` in [0, 1].
         square_momentum: :math:`\beta_2` in [0, 1].
         adaptivity: :math:`\tau`, on the scale of the moves; a large one makes it FedAvg with momentum.
@@ -236,12 +292,12 @@ def fedadam(
     """
     step_size = positive_schedule(server_step_size, "server_step_size")
     server = Adaptive(step_size, momentum, square_momentum, adaptivity, rule="adam")
-    return local_sgd("fedadam", cohort_size, local_steps, local_rate, server, weighted)
+    return local_sgd("fedadam", cohort_size, local_steps, local_rate, server, weighted, optimizer)
 
 
 def fedyogi(
     cohort_size: int,
-    local_steps: int,
+    local_steps: LocalSteps,
     local_rate: ScheduleLike,
     server_step_size: ScheduleLike,
     *,
@@ -249,6 +305,7 @@ def fedyogi(
     square_momentum: float = 0.99,
     adaptivity: float = 1e-3,
     weighted: bool = False,
+    optimizer: "optax.GradientTransformation | None" = None,
 ) -> FedOpt:
     r"""Yogi on the server: as `fedadam`, but V changes by at most :math:`(1-\beta_2)\Delta_k^2`.
 
@@ -263,18 +320,19 @@ def fedyogi(
     """
     step_size = positive_schedule(server_step_size, "server_step_size")
     server = Adaptive(step_size, momentum, square_momentum, adaptivity, rule="yogi")
-    return local_sgd("fedyogi", cohort_size, local_steps, local_rate, server, weighted)
+    return local_sgd("fedyogi", cohort_size, local_steps, local_rate, server, weighted, optimizer)
 
 
 def fedadagrad(
     cohort_size: int,
-    local_steps: int,
+    local_steps: LocalSteps,
     local_rate: ScheduleLike,
     server_step_size: ScheduleLike,
     *,
     momentum: float = 0.0,
     adaptivity: float = 1e-3,
     weighted: bool = False,
+    optimizer: "optax.GradientTransformation | None" = None,
 ) -> FedOpt:
     r"""Adagrad on the server: as `fedadam`, but V sums up all squares, so that steps shrink over time.
 
@@ -289,14 +347,21 @@ def fedadagrad(
     """
     step_size = positive_schedule(server_step_size, "server_step_size")
     server = Adaptive(step_size, momentum, 0.0, adaptivity, rule="adagrad")
-    return local_sgd("fedadagrad", cohort_size, local_steps, local_rate, server, weighted)
+    return local_sgd("fedadagrad", cohort_size, local_steps, local_rate, server, weighted, optimizer)
 
 
 def local_sgd(
-    name: str, cohort_size: int, local_steps: int, local_rate: ScheduleLike, server: ServerOptimizer, weighted: bool
+    name: str,
+    cohort_size: int,
+    local_steps: LocalSteps,
+    local_rate: ScheduleLike,
+    server: ServerOptimizer,
+    weighted: bool,
+    optimizer: "optax.GradientTransformation | None",
 ) -> FedOpt:
-    """Local SGD and a server optimizer."""
-    steps = Steps(positive_schedule(local_rate, "local_rate"), steps=local_steps)
+    """Local SGD, or another optimizer on the clients, and a server optimizer."""
+    rate = positive_schedule(local_rate, "local_rate")
+    steps = Steps(rate, steps=local_steps, optimizer=client_optimizer(optimizer))
     return FedOpt(training=steps, server=server, cohort_size=cohort_size, weighted=weighted, name=name)
 
 

@@ -1,11 +1,16 @@
 """FedProx: clients minimize their own loss near the server's point, and the server averages."""
 
+from typing import TYPE_CHECKING
+
 from fedspam.methods._grids import prox_steps_grid
-from fedspam.methods._local import positive_schedule, training
+from fedspam.methods._local import LocalSteps, positive_schedule, training
 from fedspam.methods._registry import Method, register
 from fedspam.methods.fedopt import Average, FedOpt
 from fedspam.methods.schedules import ScheduleLike
 from fedspam.solvers import Exact, LocalSolver
+
+if TYPE_CHECKING:
+    import optax
 
 
 def fedprox(
@@ -13,10 +18,11 @@ def fedprox(
     step_size: ScheduleLike,
     *,
     solver: LocalSolver | None = None,
-    local_steps: int | None = None,
+    local_steps: LocalSteps | None = None,
     local_rate: ScheduleLike | None = None,
     server_step_size: ScheduleLike = 1.0,
     weighted: bool = False,
+    optimizer: "optax.GradientTransformation | None" = None,
 ) -> FedOpt:
     r"""FedProx: every client of the cohort approximately answers the prox of its own loss, the server averages.
 
@@ -33,10 +39,11 @@ def fedprox(
         step_size: :math:`\gamma_k`: a number, one value per round, or a schedule.
         solver: how a client answers the prox, for example ``LBFGS()``. Or give, in its place,
         local_steps: m steps :math:`y \leftarrow y - \eta_k(\nabla f_i(y) + (y - x_k)/\gamma_k)`, each on its own
-            minibatch, as the paper's experiments do.
+            minibatch, as the paper's experiments do; or ``Epochs(2)``, as in `fedavg`.
         local_rate: their :math:`\eta_k`: a number, one value per round, or a schedule.
         server_step_size: :math:`\eta_s`.
         weighted: average by the number of examples. The paper samples clients by it and averages evenly instead.
+        optimizer: of the local steps, as in `fedavg`.
 
     Li, Sahu, Zaheer, Sanjabi, Talwalkar, Smith: Federated optimization in heterogeneous networks, 2020,
     arXiv:1812.06127, Algorithm 2; without dissimilarity assumptions: Yuan, Li 2022, arXiv:2206.05187.
@@ -46,7 +53,7 @@ def fedprox(
     True
     """
     return FedOpt(
-        training=training(step_size, local_steps, local_rate, solver),
+        training=training(step_size, local_steps, local_rate, solver, optimizer),
         server=Average(positive_schedule(server_step_size, "server_step_size")),
         cohort_size=cohort_size,
         weighted=weighted,

@@ -1,6 +1,6 @@
 """SCAFFOLD: local steps corrected by a control vector that each client remembers."""
 
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -12,9 +12,21 @@ from fedspam.clients import Oracle
 from fedspam.federation import Federation, on_client
 from fedspam.methods._algorithm import current_x
 from fedspam.methods._grids import few_steps_grid, with_fixed
-from fedspam.methods._local import RateInfo, descend, positive_schedule
+from fedspam.methods._local import (
+    Epochs,
+    LocalSteps,
+    RateInfo,
+    check_local_steps,
+    client_optimizer,
+    count_steps,
+    descend,
+    positive_schedule,
+)
 from fedspam.methods._registry import Cost, Method, register
 from fedspam.methods.schedules import Schedule, ScheduleLike
+
+if TYPE_CHECKING:
+    import optax
 
 
 class ScaffoldState(NamedTuple):
@@ -26,10 +38,12 @@ class ScaffoldState(NamedTuple):
 
 
 class ScaffoldReply(NamedTuple):
-    """The move of a client's model, and with option I that of its control, which the server derives with option II."""
+    """The move of a client's model, and that of its control, unless the server can derive it."""
 
     moved: Params
     control: Any
+    weight: Any = ()  # where clients are weighted; moves are then multiplied by it
+    steps: Any = ()  # where clients take different numbers of them
 
 
 @struct
@@ -39,13 +53,15 @@ class Scaffold:
     local_rate: Schedule
     server_step_size: Schedule
     cohort_size: int = static()
-    local_steps: int = static()
+    local_steps: LocalSteps = static()
     option: str = static(default="steps")
+    weighted: bool = static(default=False)
+    optimizer: Any = static(default=None)  # an Optax transformation of the direction
     name: str = static(default="scaffold")
 
     def __post_init__(self) -> None:
         checks.whole("cohort_size", self.cohort_size, 1)
-        checks.whole("local_steps", self.local_steps, 1)
+        check_local_steps(self.local_steps)
         checks.one_of("option", self.option, ("gradient", "steps"))
 
     def init(self, params: Params, key: Key[Array, ""], fed: Federation) -> ScaffoldState:
@@ -56,13 +72,16 @@ class Scaffold:
 
         cohort = fed.sample(key, self.cohort_size)
         reply = fed.mean(cohort, self.train, x=x, control=c, local_rate=eta)
-        moved = reply.moved
-        changed = reply.control if self.option == "gradient" else self._changed(c, moved, eta)
+        moved = trees.divide(reply.moved, reply.weight) if self.weighted else reply.moved
+        changed = self._changed(c, moved, eta, self.local_steps) if self._derivable else reply.control
+        if self.weighted and not self._derivable:
+            changed = trees.divide(changed, reply.weight)
 
         # c stays the mean of all c_i, also where replies are lost
         c = trees.add(c, trees.divide(trees.scale(fed.accepted, changed), fed.everyone(key).size))
         x = trees.axpy(self.server_step_size(state.k), moved, x)
-        gradients = cohort.size * (self.local_steps + (self.option == "gradient"))
+        steps = reply.steps if isinstance(self.local_steps, Epochs) else self.local_steps
+        gradients = cohort.size * (steps + (self.option == "gradient"))
         return ScaffoldState(x, c, state.k + 1), RateInfo(eta, gradients)
 
     @on_client(stateful=True)
@@ -70,16 +89,33 @@ class Scaffold:
         self, oracle: Oracle, key: Key[Array, ""], memory: Params, *, x: Params, control: Params, local_rate: Any
     ) -> tuple[ScaffoldReply, Params]:
         shift = trees.subtract(control, memory)
-        y = descend(oracle, key, x, steps=self.local_steps, local_rate=local_rate, shift=shift)
-        moved = trees.subtract(y, x)
+        y = descend(
+            oracle, key, x, steps=self.local_steps, local_rate=local_rate, shift=shift, optimizer=self.optimizer
+        )
+        moved, steps = trees.subtract(y, x), count_steps(oracle, self.local_steps)
         if self.option == "gradient":
             new = jax.grad(oracle)(x, None)  # an additional pass over all of the client's data
-            return ScaffoldReply(moved, trees.subtract(new, memory)), new
-        return ScaffoldReply(moved, ()), trees.add(memory, self._changed(control, moved, local_rate))
+            changed = trees.subtract(new, memory)
+        else:
+            changed = self._changed(control, moved, local_rate, steps)
+            new = trees.add(memory, changed)
+        reply = ScaffoldReply(moved, () if self._derivable else changed)
+        dtype = jax.tree.leaves(x)[0].dtype
+        if self.weighted:
+            weight = jnp.asarray(oracle.weight, dtype)
+            moved, sent = trees.scale(weight, reply.moved), trees.scale(weight, reply.control)
+            reply = ScaffoldReply(moved, sent, weight)
+        if isinstance(self.local_steps, Epochs):
+            reply = reply._replace(steps=jnp.asarray(steps, dtype))
+        return reply, new
 
-    def _changed(self, control: Params, moved: Params, local_rate: Any) -> Params:
-        """c_i⁺ - c_i = -c + (x - y_i) / (m eta), and likewise the mean of it over the cohort."""
-        return trees.subtract(trees.scale(-1 / (self.local_steps * local_rate), moved), control)
+    @property
+    def _derivable(self) -> bool:
+        return self.option == "steps" and not isinstance(self.local_steps, Epochs)
+
+    def _changed(self, control: Params, moved: Params, local_rate: Any, steps: Any) -> Params:
+        """c_i⁺ - c_i = -c + (x - y_i) / (m eta), and likewise the mean of it over a cohort of equal m."""
+        return trees.subtract(trees.scale(-1 / (steps * local_rate), moved), control)
 
     params = current_x
 
@@ -89,11 +125,13 @@ class Scaffold:
 
 def scaffold(
     cohort_size: int,
-    local_steps: int,
+    local_steps: LocalSteps,
     local_rate: ScheduleLike,
     *,
     server_step_size: ScheduleLike = 1.0,
     option: str = "steps",
+    weighted: bool = False,
+    optimizer: "optax.GradientTransformation | None" = None,
 ) -> Scaffold:
     r"""SCAFFOLD: m local steps, each corrected by the difference of the server's and the client's control.
 
@@ -111,8 +149,13 @@ def scaffold(
     clients L becomes :math:`\delta + L/m`. Its fixed point is the optimum, with :math:`c_i = \nabla f_i(x^*)`.
 
     Arguments:
-        cohort_size, local_steps, local_rate, server_step_size: as `fedavg`.
+        cohort_size, local_steps, local_rate, server_step_size: as `fedavg`. With `Epochs` the numbers of steps
+            differ, and clients also send :math:`c_i^+ - c_i`.
         option: 'gradient' is the paper's option I, one more pass over the client's data; 'steps' is its option II.
+        weighted: average :math:`y_i - x_k` and :math:`c_i^+ - c_i` by the number of examples. If all clients take part,
+            c is then the weighted mean of all :math:`c_i`; else only near it.
+        optimizer: a transformation T as in `fedavg`; the correction stays outside, :math:`T(\nabla f_i(y_i)) - c_i +
+            c`, and with option II :math:`c_i^+` is the mean of what T made of the gradients.
 
     Karimireddy, Kale, Mohri, Reddi, Stich, Suresh: SCAFFOLD, 2020, arXiv:1910.06378, Algorithm 1.
 
@@ -126,6 +169,8 @@ def scaffold(
         cohort_size=cohort_size,
         local_steps=local_steps,
         option=option,
+        weighted=weighted,
+        optimizer=client_optimizer(optimizer),
         name="scaffold_gradient" if option == "gradient" else "scaffold",
     )
 

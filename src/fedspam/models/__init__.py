@@ -23,4 +23,5 @@ from fedspam.models.model import (
     RowLoss as RowLoss,
     SquaredLoss as SquaredLoss,
 )
+from fedspam.models.moments import Moments as Moments
 from fedspam.models.trained import TrainedModel as TrainedModel, load as load, save as save

@@ -176,4 +176,4 @@ def _needs(name: str) -> Iterator[None]:
     try:
         yield
     except ImportError:
-        raise ImportError(f"{name} is not installed; install it with: pip install 'fedspam[{name}]'") from None
+        raise ImportError(f"{name} is not installed; install it with: pip install {name}") from None

@@ -4,6 +4,7 @@ An `Evaluation` is a probe for `simulate`: it runs inside the compiled rounds, a
 """
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any, Protocol
 
 import jax
@@ -98,12 +99,37 @@ class Evaluation:
         totals, counts = jax.jit(Evaluation._sums)(self, params)
         return {score: jnp.where(counts > 0, total / counts, jnp.nan) for score, total in totals.items()}
 
-    def _sums(self, params: Params) -> tuple[dict[str, Any], Any]:
+    def personal(self, models: Params) -> dict[str, Float[Array, " clients"]]:
+        """As `per_client`, each client with its own parameters, such as ``run.memory`` of `ditto` holds them.
+
+        Arguments:
+            models: the parameters of all clients, stacked: the first axis of every array is that of the clients.
+        """
+        wrong = {jnp.shape(leaf)[:1] for leaf in jax.tree.leaves(models)} - {(self.clients,)}
+        if wrong:
+            raise ValueError(
+                f"the evaluation has {self.clients} clients, but the models have a first axis of {sorted(wrong)}; "
+                "stack one set of parameters per client, as run.memory of ditto"
+            )
+        totals, counts = jax.jit(partial(Evaluation._sums, own=True))(self, models)
+        return {score: jnp.where(counts > 0, total / counts, jnp.nan) for score, total in totals.items()}
+
+    def _scores(self, params: Params, rows: Any, owner: Integer[Array, " rows"], own: bool) -> Any:
+        if not own:
+            return self.score(params, rows)
+
+        def one(row: Any, owner: Integer[Array, ""]) -> Any:
+            its = jax.tree.map(lambda leaf: leaf[jnp.minimum(owner, self.clients - 1)], params)
+            return jax.tree.map(lambda score: score[0], self.score(its, jax.tree.map(lambda leaf: leaf[None], row)))
+
+        return jax.vmap(one)(rows, owner)
+
+    def _sums(self, params: Params, own: bool = False) -> tuple[dict[str, Any], Any]:
         """The sums of the scores of each client, and its number of examples."""
 
         def one(part: Any) -> tuple[dict[str, Any], Any]:
             rows, owner = part
-            scores = self.score(params, rows)
+            scores = self._scores(params, rows, owner, own)
             scores = dict(scores) if isinstance(scores, Mapping) else {"accuracy": scores}
             weight = _labels(rows, owner.shape[0])
             total = lambda values: jax.ops.segment_sum(values * weight, owner, self.clients + 1)

@@ -71,7 +71,7 @@ class Optimistix:
         steps: largest number of steps. Each is counted as one gradient, which holds for gradient methods.
         stop: the rule by which the answer is certified; it does not stop the minimizer.
 
-    Needs ``pip install 'fedspam[optimistix]'``.
+    Needs ``pip install optimistix``.
     """
 
     minimizer: "optimistix.AbstractMinimiser" = static()
@@ -88,7 +88,7 @@ class Optimistix:
             import optimistix
         except ImportError as error:
             raise ImportError(
-                "the Optimistix solver needs the package optimistix: pip install 'fedspam[optimistix]'; or use LBFGS()"
+                "the Optimistix solver needs the package optimistix: pip install optimistix; or use LBFGS()"
             ) from error
         found = optimistix.minimise(
             lambda y, phi: phi(y), self.minimizer, phi.x, args=phi, max_steps=self.steps, throw=False

@@ -56,6 +56,7 @@ def add_output(command: argparse.ArgumentParser) -> None:
     default = f"runs/{command.prog.split()[-1]}-<date-time>"
     command.add_argument("--out", type=file_path, metavar="FOLDER", help=f"the folder of the results ({default})")
     command.add_argument("--quiet", action="store_true", help="print only the folder")
+    add_device(command)
 
 
 def add_configuration(command: argparse.ArgumentParser) -> None:
@@ -67,6 +68,14 @@ def add_configuration(command: argparse.ArgumentParser) -> None:
         "--set", dest="settings", action="append", type=setting, default=[], metavar="SECTION.KEY=VALUE",
         help="a setting of the file; the same as --SECTION.KEY VALUE",
     )  # fmt: skip
+
+
+def add_device(command: argparse.ArgumentParser) -> None:
+    """Add the argument of a command that computes much."""
+    command.add_argument("--device", choices=("cpu", "gpu", "tpu"), help="where to compute (the best that JAX finds)")
+    command.add_argument(
+        "--no-cache", dest="cache", action="store_false", help="neither keep nor use compiled programs"
+    )
 
 
 def add_data(command: argparse.ArgumentParser) -> None:

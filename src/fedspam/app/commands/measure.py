@@ -17,7 +17,7 @@ examples:
 import argparse
 
 from fedspam.app import UsageError
-from fedspam.app.commands._arguments import add_configuration, add_data, whole
+from fedspam.app.commands._arguments import add_configuration, add_data, add_device, whole
 
 
 def add(command: argparse.ArgumentParser) -> None:
@@ -34,6 +34,7 @@ def add(command: argparse.ArgumentParser) -> None:
     command.add_argument("--seed", type=whole(0), default=0, metavar="S", help="seed (0)")
     command.add_argument("--wire", action="store_true", help="encode every message instead of simulating; slower")
     add_data(command)
+    add_device(command)
     command.add_argument("--json", action="store_true", help="print JSON")
 
 

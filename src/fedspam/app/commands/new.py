@@ -1,10 +1,11 @@
 """`fedspam new`: a project to start from: training over Flower, in simulation and on real machines.
 
-Make a folder with a Flower project: model, data and method in one file to change, the two apps, the run
-configuration, and scripts for a federation with TLS and node keys. Its README has the commands.
+Make a folder with a Flower project: the model, a file for data and method, the two apps, the run configuration,
+and scripts for a federation with TLS and node keys. Its README has the commands.
 
 examples:
-  fedspam new my-project
+  fedspam new my-project             a model in JAX
+  fedspam new my-project --pytorch   a PyTorch module
   cd my-project && flwr run .
 
 exit codes: 0 done, 1 the folder exists or cannot be written, 2 wrong arguments
@@ -21,6 +22,7 @@ def add(command: argparse.ArgumentParser) -> None:
     command.add_argument(
         "folder", type=file_path, metavar="FOLDER", help="the folder to create; its last part names the project"
     )
+    command.add_argument("--pytorch", action="store_true", help="the model is a PyTorch module")
 
 
 def run(options: argparse.Namespace) -> int:
@@ -30,7 +32,7 @@ def run(options: argparse.Namespace) -> int:
         check_name(options.folder)
     except ValueError as error:
         raise UsageError(str(error)) from None
-    for path in create(options.folder):
+    for path in create(options.folder, pytorch=options.pytorch):
         sys.stdout.write(f"  {path}\n")
     sys.stdout.write(f"next: cd {options.folder}, then follow its README.md\n")
     return 0

@@ -47,7 +47,7 @@ def run(options: argparse.Namespace) -> int:
     except ValueError as error:
         raise UsageError(f"argument --bound: {error}") from None
     for folder in options.folders:
-        if not folder.is_dir():
+        if not folder.is_dir() and (len(options.folders) == 1 or not folder.exists()):
             raise UsageError(f"there is no folder {folder}; name the folder of a run")
     given = {name: getattr(options, name) for name in ("title", "targets", "figures", "csv", "parquet")}
     for path in report.write(options.folders, options.out, bound=bound, **given):

@@ -18,7 +18,7 @@ exit codes: 0 done, 1 stopped or failed, 2 wrong arguments or configuration, 130
 import argparse
 import sys
 
-from fedspam.app.commands._arguments import file_path, setting
+from fedspam.app.commands._arguments import add_device, file_path, setting
 
 
 def add(command: argparse.ArgumentParser) -> None:
@@ -41,6 +41,7 @@ def add(command: argparse.ArgumentParser) -> None:
     command.add_argument("--resume", action="store_true", help="continue the run of --out, or start it")
     command.add_argument("--quiet", action="store_true", help="print only the folder, and no progress bar")
     command.add_argument("--json", action="store_true", help="print only the summary, as one JSON object")
+    add_device(command)
     text = command.add_mutually_exclusive_group()
     text.add_argument("--example", action="store_true", help="print a commented configuration, and run nothing")
     text.add_argument("--settings", dest="list", action="store_true", help="print every setting, and run nothing")

@@ -151,7 +151,7 @@ def _ridge_similar(folder: Path | None) -> Problem:
 
 def _quadratics(folder: Path | None) -> Problem:
     clients, start = similar_quadratics(0.03, 0.01)
-    what = "quadratics: 200 clients, d = 20, condition 200, delta/L = 0.03, noise 0.01 |grad f(0)|"
+    what = "quadratics: 200 clients, d = 20, condition 200, δ/L = 0.03, noise 0.01 ‖∇f(0)‖"
     return of_quadratics("quadratics", what, clients, start)
 
 
@@ -167,7 +167,7 @@ def _libsvm(name: str, clients: int, nonconvex: bool, folder: Path | None) -> Pr
         held = datasets.read_libsvm(datasets.data_path("libsvm/a9a.t", folder, endings=endings), features=width)
         test = held.features, held.labels == held.labels.max()
     kind = "non-convex logistic" if nonconvex else "logistic"
-    what = f"{kind} regression on {name}, {clients} clients by Dirichlet(1), lambda = {REGULARIZATION}"
+    what = f"{kind} regression on {name}, {clients} clients by Dirichlet(1), λ = {REGULARIZATION}"
     key = f"{name}-nonconvex" if nonconvex else name
     return of_regression(key, what, population, np.zeros(width), test)
 
@@ -176,14 +176,14 @@ def _har(folder: Path | None) -> Problem:
     data = datasets.read_har(folder)
     owners, _ = datasets.by_key(data.person)
     train, test = _prepared(data.features, data.labels, owners, 0.2)
-    what = f"softmax regression on HAR, 30 persons, a fifth of each held out, lambda = {REGULARIZATION}"
+    what = f"softmax regression on HAR, 30 persons, a fifth of each held out, λ = {REGULARIZATION}"
     start = np.zeros((train[0].shape[1], len(datasets.ACTIVITIES)))
     return of_regression("har", what, softmax(*train, regularization=REGULARIZATION), start, test[:2])
 
 
 def _heart(folder: Path | None) -> Problem:
     train, test = _prepared(*datasets.read_heart(folder)[:3], 0.34)
-    what = "logistic regression on heart disease, 4 hospitals, a third of each held out, lambda = 0.01"
+    what = "logistic regression on heart disease, 4 hospitals, a third of each held out, λ = 0.01"
     start = np.zeros(train[0].shape[1])
     return of_regression("heart", what, logistic(*train, regularization=0.01), start, test[:2])
 

@@ -49,7 +49,7 @@ def cases() -> list[Case]:
 
     def noisy(ratio: float, noise: float, clients: int = CLIENTS) -> Problem:
         made = similar_quadratics(ratio, noise, clients=clients, dimension=DIMENSION)
-        return of_quadratics("quadratics", f"quadratics, noise {noise:g} |grad f(0)|", *made)
+        return of_quadratics("quadratics", f"quadratics, noise {noise:g} ‖∇f(0)‖", *made)
 
     def scaled(scale: float) -> Problem:
         made = ridge(0, clients=CLIENTS, dimension=DIMENSION, scale=scale)

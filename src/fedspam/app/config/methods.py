@@ -14,7 +14,7 @@ from msgspec import Meta, Struct
 
 from fedspam import solvers
 from fedspam.app.config.schema import Positive, Whole
-from fedspam.methods import METHODS, Adam, Momentum, Plain
+from fedspam.methods import METHODS, Adam, Epochs, Momentum, Plain
 
 
 class PowerSetting(Struct, frozen=True, kw_only=True, tag_field="schedule", tag="power"):
@@ -67,10 +67,10 @@ ABOUT: Mapping[str, str] = {
 
 @functools.cache
 def algorithm_section(name: str) -> type[Struct]:
-    """The settings of a method: the arguments of its constructor, except the solver, which `[prox]` describes."""
+    """The settings of a method: the arguments of its constructor, but for the solver (see `[prox]`) and Optax's."""
     fields: list[Any] = []
     for argument in inspect.signature(METHODS[name].build).parameters.values():
-        if argument.name == "solver":
+        if argument.name in ("solver", "optimizer"):  # an Optax object cannot be written in TOML
             continue
         about = ABOUT.get(argument.name, f"see fedspam.methods.{name}")
         field = argument.name, _described(_type(argument), about)
@@ -108,9 +108,9 @@ def _type(argument: inspect.Parameter) -> Any:
     if typing.get_origin(argument.annotation) is Literal:
         return argument.annotation
     parts = typing.get_args(argument.annotation) or (argument.annotation,)
-    kinds = [part for part in parts if part is not types.NoneType]
+    kinds = [part for part in parts if part not in (types.NoneType, Epochs)]
     kind = PLAIN_TYPES.get(kinds[0], Value) if len(kinds) == 1 else Value
-    return kind | None if len(kinds) < len(parts) or argument.default is None else kind
+    return kind | None if types.NoneType in parts or argument.default is None else kind
 
 
 # --- [prox] ----------------------------------------------------------------------------------------------------------

@@ -9,6 +9,7 @@ from fedspam.app.experiment.data import LoadedExamples
 from fedspam.models.trained import TrainedModel
 
 BINS = 10  # of the calibration error
+MEAN = 3  # the column of the accuracy, or of the error, in the table of clients
 
 
 def scores_on_test(trained: TrainedModel, rows: LoadedExamples) -> tuple[dict[str, Any], list[dict[str, Any]]]:
@@ -24,7 +25,11 @@ def scores_on_test(trained: TrainedModel, rows: LoadedExamples) -> tuple[dict[st
         return regression(labels, scores), _by_client(rows, "mean_square", (labels - scores) ** 2)
     predicted = np.argmax(scores, axis=-1) if scores.ndim > 1 else (scores > 0).astype(int)
     shares = None if trained.facts.get("predicts") == "classes" else trained.shares(scores)
-    return classification(labels, predicted, shares, rows.classes), _by_client(rows, "accuracy", predicted == labels)
+    found = classification(labels, predicted, shares, rows.classes) | {"classes": list(rows.names)}
+    clients = _by_client(rows, "accuracy", predicted == labels)
+    for client, part in zip(clients, _parts(rows, np.arange(len(labels))), strict=True):
+        client["f1"] = classification(labels[part], predicted[part], None, rows.classes)["f1"] if len(part) else None
+    return found, clients
 
 
 def regression(labels: Float[np.ndarray, " rows"], predicted: Float[np.ndarray, " rows"]) -> dict[str, Any]:
@@ -97,9 +102,7 @@ def calibration_error(shares: Float[np.ndarray, "rows classes"], labels: Integer
 
 def _by_client(rows: LoadedExamples, name: str, values: np.ndarray) -> list[dict[str, Any]]:
     """For every client its numbers of rows and the mean of a value over its test rows."""
-    assert rows.test is not None
-    ends = np.cumsum(rows.test.sizes)
-    parts = np.split(np.asarray(values, np.float64), ends[:-1])
+    parts = _parts(rows, np.asarray(values, np.float64))
     return [
         {
             "client": client,
@@ -111,8 +114,14 @@ def _by_client(rows: LoadedExamples, name: str, values: np.ndarray) -> list[dict
     ]
 
 
+def _parts(rows: LoadedExamples, values: np.ndarray) -> list[np.ndarray]:
+    """The values of the test rows of each client."""
+    assert rows.test is not None
+    return np.split(values, np.cumsum(rows.test.sizes)[:-1])
+
+
 def worst_clients(clients: list[dict[str, Any]], count: int) -> list[dict[str, Any]]:
     """The clients with the lowest accuracy, or the largest error."""
-    name = list(clients[0])[-1] if clients else ""
+    name = list(clients[0])[MEAN] if clients else ""
     known = [row for row in clients if row[name] is not None]
     return sorted(known, key=lambda row: row[name], reverse=name != "accuracy")[:count]

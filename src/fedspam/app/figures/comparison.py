@@ -8,7 +8,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from fedspam.app.figures.style import STYLE, WIDTH, arrange, legend_of, line_style, log_scale, note_height
+from fedspam.app.figures.style import STYLE, WIDTH, arrange, ends_early, legend_of, line_style, log_scale, note_height
 
 TOP = 3.0  # the upper end of the axis of relative gradient norms; curves that diverge leave the figure
 NAMES = {"gradient": r"$\|\nabla f(x_k)\|\,/\,\|\nabla f(x_0)\|$", "accuracy": "1 − accuracy", "loss": "loss"}
@@ -56,7 +56,7 @@ def _draw_panel(axis: Axes, label: str, curves: Mapping[str, Curve]) -> None:
         axis.fill_between(paid, low, high, color=style["color"], alpha=0.1, linewidth=0, zorder=2)
         axis.plot(paid, median, label=name, zorder=3 + len(curves) - number, **style)
     axis.set_xlabel(label, labelpad=2)
-    if label == "rounds":
+    if label == "rounds" and not ends_early((curve[0], curve[1]) for curve in curves.values()):
         axis.set_xlim(0, max(curve[0][-1] for curve in curves.values()))
         axis.xaxis.set_major_locator(MaxNLocator(5, steps=[1, 2, 5, 10], integer=True))
     else:

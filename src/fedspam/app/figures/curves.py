@@ -11,7 +11,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import EngFormatter, MaxNLocator
 
-from fedspam.app.figures.style import STYLE, WIDTH, arrange, legend_of, line_style, log_scale
+from fedspam.app.figures.style import STYLE, WIDTH, arrange, ends_early, legend_of, line_style, log_scale
 
 SPREAD = 30.0  # curves that span this factor have a logarithmic axis
 BEYOND = 1e3  # the axis ends at this factor above the first value; curves that diverge leave the figure
@@ -68,8 +68,11 @@ def _draw(axis: Axes, label: str, lines: Sequence[Line], names: list[str], logar
             axis.fill_between(line.cost, low, high, color=style["color"], alpha=0.12, linewidth=0)
         axis.plot(line.cost, value, label=line.name, **style)
     axis.set_ylim(*_limits(lines, logarithmic))
-    axis.set_xlim(left=0)
-    axis.xaxis.set_major_locator(MaxNLocator(4, steps=[1, 2, 5, 10]))
+    if logarithmic and ends_early((line.cost, line.value) for line in lines if line.name == line.of):
+        axis.set_xscale("log")
+    else:
+        axis.set_xlim(left=0)
+        axis.xaxis.set_major_locator(MaxNLocator(4, steps=[1, 2, 5, 10]))
     unit = "B" if label.startswith("bytes") else "s" if label == "time" else ""
     axis.xaxis.set_major_formatter(EngFormatter(unit=unit, sep="\N{THIN SPACE}" if unit else ""))
     axis.set_xlabel(label, labelpad=2)

@@ -8,7 +8,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import NullFormatter
 
 from fedspam.app.arrival import MEASURES
-from fedspam.app.figures.style import STYLE, WIDTH, arrange, legend_of, line_style, log_scale, note_height
+from fedspam.app.figures.style import COLORS, STYLE, WIDTH, arrange, legend_of, line_style, log_scale, note_height
 
 Points = tuple[np.ndarray, np.ndarray]
 
@@ -33,7 +33,8 @@ def draw_sweep(panels: Mapping[str, Mapping[str, Mapping[str, Points]]], note: S
                 ratios, paid = panels[measure][family][name]
                 # a line breaks where the method did not arrive
                 shown = np.where(np.isfinite(paid), paid, np.nan)
-                order = {"zorder": 3 + len(names) - number, "markersize": 3.0, "marker": "o"}
+                marker = "os^D"[number // len(COLORS) % 4]  # a point without a line has no dashes to tell it apart
+                order = {"zorder": 3 + len(names) - number, "markersize": 3.0, "marker": marker}
                 axis.plot(ratios, shown, label=name, **order, **line_style(number))
             axis.grid(True)
             axis.xaxis.set_minor_formatter(NullFormatter())

@@ -11,6 +11,7 @@
   let copied = "python";
   let generation = 0;
   let planeOf = null; // what the plane was computed for
+  let planeMethod = "spam_pp";
   const method = (key) => data.methods.find((one) => one.key === key);
   const numberOf = (key) => data.methods.findIndex((one) => one.key === key);
 
@@ -52,22 +53,26 @@
 
   // --- methods ---
 
-  function methods() {
-    const buttons = data.methods.map(({ key, name }) => {
-      const on = racing.has(key);
-      const answer = on ? found.get(key) : null;
-      const button = element("button", { type: "button", "aria-pressed": String(on), class: setting.method === key ? "focus" : "" },
-        swatch(numberOf(key)), name, answer ? element("small", {}, number(answer.median.at(-1), 2)) : null);
-      button.dataset.method = key;
-      button.addEventListener("click", () => {
-        if (racing.has(key) && racing.size > 1) racing.delete(key);
-        else racing.add(key);
-        setting.method = racing.has(key) ? key : [...racing][0];
-        changed();
-      });
-      return button;
+  const buttons = data.methods.map(({ key, name }) => {
+    const value = element("small");
+    const button = element("button", { type: "button" }, swatch(numberOf(key)), name, value);
+    button.dataset.method = key;
+    button.addEventListener("click", () => {
+      if (!racing.delete(key)) racing.add(key);
+      setting.method = racing.has(key) ? key : [...racing][0] ?? setting.method;
+      changed();
     });
-    at("methods").replaceChildren(...buttons);
+    return { key, button, value };
+  });
+  at("methods").append(...buttons.map(({ button }) => button));
+
+  function methods() {
+    for (const { key, button, value } of buttons) {
+      const on = racing.has(key);
+      button.setAttribute("aria-pressed", String(on));
+      button.classList.toggle("focus", on && setting.method === key);
+      value.textContent = on && found.has(key) ? number(found.get(key).median.at(-1), 2) : "";
+    }
   }
 
   // --- requests ---
@@ -85,6 +90,10 @@
   function changed() {
     const mine = (generation += 1);
     show();
+    if (!racing.size) {
+      say("no method is chosen");
+      return;
+    }
     // one request at a time; settings that changed in the meantime are never requested
     asking = asking.then(async () => {
       await waiting(30);
@@ -121,7 +130,9 @@
     try {
       const answer = await ask("/plane", wanted);
       planeOf = name;
-      if (mine === generation) map.draw({ ...answer, ratio: setting.ratio, fresh_weight: setting.fresh_weight });
+      planeMethod = key;
+      if (mine === generation) show();
+      map.draw({ ...answer, ratio: setting.ratio, fresh_weight: setting.fresh_weight });
     } catch (error) {
       say(error.message);
     }
@@ -154,7 +165,8 @@
     const units = { rounds: "rounds", bytes_up: "up", bytes: "in total" };
     curves.draw({
       x: { label: data.measures[measure], measure, unit: units[measure], log: measure !== "rounds" }, y: { label: "relative gradient norm", log: true },
-      lines: [...racing].filter((key) => found.has(key)).map(line), empty: "compiling for the first time, which takes some seconds",
+      lines: [...racing].filter((key) => found.has(key)).map(line),
+      empty: racing.size ? "The methods are compiled, which takes some seconds." : "Press a name below to choose a method.",
     });
     map.draw({ ratio: setting.ratio, fresh_weight: setting.fresh_weight });
     const answer = racing.has(setting.method) ? found.get(setting.method) : null;
@@ -163,11 +175,10 @@
     verdict.textContent = "";
     if (answer && answer.broken) {
       verdict.className = answer.broken.length ? "outside" : "inside";
-      verdict.textContent = answer.broken.length ? `outside the theorems: ${answer.broken[0].replace(" in round 0", "")}` : "inside the theorems";
+      verdict.textContent = answer.broken.length ? `outside the theorems: ${answer.broken[0].replace(" in round 0", "").replaceAll("delta", "δ")}` : "inside the theorems";
     }
-    const { name } = method(method(setting.method).kind === "prox" && method(setting.method).fresh_weight ? setting.method : "spam_pp");
-    at("caption").textContent = `${name}: the darker the blue, the smaller the gradient norm after ${data.rounds} rounds; red diverges. Green: the theorems hold with the paper's constant; dashed: with the smallest constant that is proved. Drag the dot.`;
-    if (answer) at("text").textContent = answer[copied];
+    at("caption").textContent = `${method(planeMethod).name}: the relative gradient norm after ${data.rounds} rounds. Green: the theorems hold with the paper's constant; dashed: with the smallest constant that is proved. Drag the dot, or move it with the arrow keys.`;
+    at("text").textContent = answer ? answer[copied] : racing.size ? "# the program of the first method is here in some seconds" : "# no method is chosen";
   }
 
   function head() {

@@ -1,9 +1,11 @@
 "use strict";
 // The plane of step size and fresh weight: the gradient norm at the end, where the theorems hold, and a dot to drag.
 fedspam.plane = (host, ratios, fresh_weights, moved) => {
-  const { logTicks, power, scale, shape } = fedspam;
-  const svg = shape("svg", { role: "img", "aria-label": "step size and fresh weight: the gradient norm at the end, and where the theorems hold" });
+  const { element, logTicks, power, scale, shape } = fedspam;
+  const svg = shape("svg", { role: "application", tabindex: "0", "aria-label": "step size and fresh weight: the gradient norm at the end, and where the theorems hold; the arrow keys move the dot" });
   host.append(svg);
+  const legend = host.nextElementSibling;
+  const opacity = (share) => String(0.05 + 0.8 * Math.max(0, Math.min(1, share)));
   let model = { exponents: null, region: null, ratio: 1, fresh_weight: 0.5 };
   let view = null;
 
@@ -34,9 +36,13 @@ fedspam.plane = (host, ratios, fresh_weights, moved) => {
         const [bottom, top] = rows[i].map(y.place);
         const lost = value === null || value > 0.3;
         const cell = shape("rect", { class: lost ? "cell lost" : "cell", x: left, y: top, width: right - left, height: bottom - top, "shape-rendering": "crispEdges" });
-        if (!lost) cell.style.opacity = String(0.05 + 0.8 * Math.max(0, Math.min(1, (value - worst) / (best - worst || -1))));
+        if (!lost) cell.style.opacity = opacity((value - worst) / (best - worst || -1));
         inside.append(cell);
       }));
+      colors(best, worst);
+    } else {
+      svg.append(shape("text", { class: "empty", x: (edge.left + width) / 2, y: height / 2, "text-anchor": "middle" }, "computed after the curves"));
+      legend.replaceChildren();
     }
     if (model.region) {
       for (const [name, least] of [["region repaired", model.region.repaired], ["region", model.region.least]]) {
@@ -64,13 +70,32 @@ fedspam.plane = (host, ratios, fresh_weights, moved) => {
     svg.append(shape("circle", { class: "dot", cx: x.place(model.ratio), cy: y.place(model.fresh_weight), r: 8 }));
   }
 
+  /** The scale of the colors: from the largest norm to the smallest, and what diverges. */
+  function colors(best, worst) {
+    const steps = Array.from({ length: 9 }, (_, i) => {
+      const step = element("i");
+      step.style.opacity = opacity(i / 8);
+      return step;
+    });
+    const decade = (exponent) => (Math.abs(exponent - Math.round(exponent)) < 0.05 ? power(Math.round(exponent)) : fedspam.number(10 ** exponent, 1));
+    legend.replaceChildren(element("span", {}, decade(worst)), element("span", { class: "steps" }, ...steps), element("span", {}, decade(best)),
+      element("i", { class: "lost" }), element("span", {}, "diverges"));
+  }
+
+  svg.addEventListener("keydown", (event) => {
+    const factor = { ArrowLeft: [1 / 1.1, 1], ArrowRight: [1.1, 1], ArrowDown: [1, 1 / 1.1], ArrowUp: [1, 1.1] }[event.key];
+    if (factor === undefined) return;
+    event.preventDefault();
+    move(model.ratio * factor[0], model.fresh_weight * factor[1]);
+  });
+
+  const within = (value, values) => Math.max(values[0], Math.min(values.at(-1), value));
+  const move = (ratio, fresh_weight) => moved(Number(within(ratio, ratios).toPrecision(3)), Number(within(fresh_weight, fresh_weights).toPrecision(3)));
+
   const follow = (event) => {
     if (view === null || !(event.buttons & 1)) return;
     const box = svg.getBoundingClientRect();
-    const within = (value, values) => Math.max(values[0], Math.min(values.at(-1), value));
-    const ratio = within(view.x.back(((event.clientX - box.left) / box.width) * view.width), ratios);
-    const fresh_weight = within(view.y.back(((event.clientY - box.top) / box.height) * view.height), fresh_weights);
-    moved(Number(ratio.toPrecision(3)), Number(fresh_weight.toPrecision(3)));
+    move(view.x.back(((event.clientX - box.left) / box.width) * view.width), view.y.back(((event.clientY - box.top) / box.height) * view.height));
   };
   svg.addEventListener("pointerdown", (event) => {
     svg.setPointerCapture(event.pointerId);

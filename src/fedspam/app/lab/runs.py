@@ -63,7 +63,7 @@ _turn = threading.Lock()  # one run at a time, to leave some of the machine for 
 
 
 class LabSetting(NamedTuple):
-    """The positions of the sliders.
+    """The positions of the sliders. Where they are at first, the theorems hold.
 
     Arguments:
         scale: of the clients' own part of the ridge; the similarity delta grows with it.
@@ -73,8 +73,8 @@ class LabSetting(NamedTuple):
 
     method: str = "spam_pp"
     scale: float = 0.03
-    ratio: float = 0.5
-    fresh_weight: float = 0.2
+    ratio: float = 0.2
+    fresh_weight: float = 0.4
     cohort: int = 8
     solver: str = "gradient"
     steps: int = 5

@@ -5,25 +5,27 @@ import re
 from pathlib import Path
 
 TEMPLATE = Path(__file__).parent / "template"
+PYTORCH = Path(__file__).parent / "pytorch"  # the files that differ if the model is a PyTorch module
 SUFFIX = ".in"  # of template files, so that tools do not take them for code of this package
 NAME = re.compile(r"[a-z][a-z0-9]*([-_][a-z0-9]+)*")
 TAKEN = {"fedspam", "flwr", "jax", "numpy", "test", "deploy"}
 
 
-def create(folder: Path) -> list[Path]:
-    """Write the project to a new folder, and return its files.
+def create(folder: Path, *, pytorch: bool = False) -> list[Path]:
+    """Write the project to a new folder, and return its files. With `pytorch`, its model is a PyTorch module.
 
     >>> import tempfile
     >>> place = Path(tempfile.mkdtemp()) / "my-project"
     >>> [path.name for path in create(place) if path.parent.name == "my_project"]
-    ['__init__.py', 'client_app.py', 'server_app.py', 'task.py']
+    ['__init__.py', 'client_app.py', 'model.py', 'server_app.py', 'task.py']
     """
     project, package = check_name(folder)
     if folder.exists():
         raise FileExistsError(f"{folder} already exists; choose another name, or remove it")
     made = []
     for path in sorted(TEMPLATE.rglob(f"*{SUFFIX}")):
-        text = path.read_text(encoding="utf-8")
+        own = PYTORCH / path.relative_to(TEMPLATE)
+        text = (own if pytorch and own.exists() else path).read_text(encoding="utf-8")
         target = folder / str(path.relative_to(TEMPLATE)).removesuffix(SUFFIX).replace("@package@", package)
         target.parent.mkdir(parents=True, exist_ok=True)
         target.write_text(text.replace("@package@", package).replace("@project@", project))

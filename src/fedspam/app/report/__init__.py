@@ -9,11 +9,13 @@ from typing import Any
 from fedspam.app.folders import make_folder
 from fedspam.app.report import page, tables
 from fedspam.app.report.bounds_overlay import BoundOverlay, with_bounds
-from fedspam.app.report.series import MEASURES, Curve, Paid, Series, Source
+from fedspam.app.report.series import MEASURES, Curve, ModelScores, Paid, Series, Source
 from fedspam.app.report.sources import NoCurvesError, read
 from fedspam.simulation import records
 
-__all__ = ["MEASURES", "BoundOverlay", "Curve", "Paid", "Series", "Source", "read", "read_all", "write"]
+__all__ = ["MEASURES", "BoundOverlay", "Curve", "ModelScores", "Paid", "Series", "Source", "read", "read_all", "write"]
+
+NAMED = 10  # folders that are named, of those left out
 
 
 def read_all(folders: Sequence[str | Path], bound: BoundOverlay | None = None) -> list[Source]:
@@ -35,7 +37,8 @@ def read_all(folders: Sequence[str | Path], bound: BoundOverlay | None = None) -
     if not sources:
         raise NoCurvesError(f"none of the {len(folders)} folders holds curves; give the folder of a run")
     if left_out:
-        note = f"Left out, because they hold no curves: {', '.join(left_out)}"
+        shown = ", ".join(left_out[:NAMED]) + (f" and {len(left_out) - NAMED} more" if len(left_out) > NAMED else "")
+        note = f"Left out, because they hold no curves: {shown}"
         sources[0] = replace(sources[0], notes=[*sources[0].notes, note])
     if bound is not None:
         sources = [with_bounds(source, bound) for source in sources]

@@ -12,7 +12,10 @@ from typing import Any
 import numpy as np
 
 from fedspam.app.report.series import Curve, Series, Source
+from fedspam.app.report.sources import RENAMED
 from fedspam.theory import Constants, inexact_bound
+
+ROOT = ", root mean square"  # ends the name of a metric that the bound is drawn over
 
 
 @dataclass(frozen=True)
@@ -60,7 +63,8 @@ def with_bounds(source: Source, overlay: BoundOverlay) -> Source:
 
 
 def _with_bound(series: Series, configuration: Mapping[str, Any], overlay: BoundOverlay) -> Series:
-    curve, gamma = series.metrics.get(overlay.metric), series.details.get("step_size")
+    metric = overlay.metric if overlay.metric in series.metrics else RENAMED.get(overlay.metric, overlay.metric)
+    curve, gamma = series.metrics.get(metric), series.details.get("step_size")
     number = functools.partial(_number, configuration.get("algorithm"))
     fresh_weight = number("estimator", "fresh_weight", "value") or number("fresh_weight", "value")
     if "fresh_weight" in series.details:
@@ -77,7 +81,7 @@ def _with_bound(series: Series, configuration: Mapping[str, Any], overlay: Bound
     at, weights = curve.at[later], gamma.value[curve.at[later].astype(int) - 1]
     with np.errstate(over="ignore", invalid="ignore"):
         mean = np.sqrt(np.cumsum(weights * curve.value[later] ** 2) / np.cumsum(weights))
-    name = f"{overlay.metric}, root mean square"
+    name = f"{metric}{ROOT}"
     bound = Curve(gamma.at, np.sqrt(total) / overlay.unit)
     return replace(series, metrics={**series.metrics, name: Curve(at, mean)}, bounds={**series.bounds, name: bound})
 

@@ -3,14 +3,20 @@
 const fedspam = (() => {
   const SVG = "http://www.w3.org/2000/svg";
   const BEYOND = 1e3; // the axis ends at this factor above the first value; curves that diverge leave the picture
-  const COLORS = 8;
+  const COLORS = 10;
+  const CROWD = 40; // curves, above which they are drawn thin and pale
 
   // --- data ---
 
   /** The JSON in the page. Its objects have no prototype: any name, even "constructor", is only a name. */
   function pageData() {
-    const bare = (_, value) => (value && typeof value === "object" && !Array.isArray(value) ? Object.assign(Object.create(null), value) : value);
-    return JSON.parse(document.getElementById("data").textContent, bare);
+    const bare = (value) => {
+      if (value === null || typeof value !== "object") return value;
+      // lists of numbers, which are long, are left as they are
+      if (Array.isArray(value)) return value.some((part) => typeof part === "object" && part !== null) ? value.map(bare) : value;
+      return Object.assign(Object.create(null), Object.fromEntries(Object.entries(value).map(([name, part]) => [name, bare(part)])));
+    };
+    return bare(JSON.parse(document.getElementById("data").textContent));
   }
 
   // a loop, since Math.max(...values) fails for very long lists
@@ -20,6 +26,19 @@ const fedspam = (() => {
   function spansDecades(values) {
     const [low, high] = range(values.filter((value) => value !== null));
     return low > 0 && high > 30 * low;
+  }
+
+  /** Whether the race ends early: a quarter of the curves make four fifths of their way in the first twelfth of the axis. */
+  function endsEarly(lines, logarithmic) {
+    const [, end] = range(lines.flatMap(({ x }) => x.filter((value) => value !== null)));
+    const arrivals = lines.map(({ x, y }) => {
+      const there = y.map((value, i) => i).filter((i) => drawn(y[i], logarithmic) && x[i] !== null);
+      const way = there.map((i) => (logarithmic ? Math.log(y[i]) : y[i]));
+      const far = way.map((value) => Math.abs(value - way[0]));
+      const [, most] = range(far);
+      return most > 0 ? x[there[far.findIndex((value) => value >= 0.8 * most)]] : end;
+    }).sort((a, b) => a - b);
+    return lines.length > 0 && lines.some(({ x }) => x.length > 24) && arrivals[Math.floor((arrivals.length - 1) / 4)] < end / 12;
   }
 
   // --- elements ---
@@ -42,7 +61,7 @@ const fedspam = (() => {
     return made;
   }
 
-  const color = (number) => `var(--series-${number % COLORS})`;
+  const color = (number) => (number === null ? "var(--soft)" : `var(--series-${number % COLORS})`);
   const dashes = (number) => ["", "7 4", "2 3", "8 3 2 3"][Math.floor(number / COLORS) % 4];
 
   // --- numbers for readers ---
@@ -101,7 +120,7 @@ const fedspam = (() => {
     const step = Math.max(1, Math.ceil((last - first + 1) / Math.max(2, wanted)));
     const ticks = [];
     for (let exponent = first; exponent <= last; exponent += step) ticks.push(10 ** exponent);
-    if (ticks.length >= 2) return ticks;
+    if (ticks.length >= 3) return ticks;
     const fine = [1, 2, 5].flatMap((digit) => [first - 1, first, last].map((exponent) => digit * 10 ** exponent));
     return [...new Set(fine)].sort((a, b) => a - b).filter((tick) => tick >= low && tick <= high);
   }
@@ -200,7 +219,7 @@ const fedspam = (() => {
       if (model.y.range) [seen.bottom, seen.top] = model.y.range;
       const x = scale(seen.left, seen.right, edge.left, width - edge.right, logX);
       const y = scale(seen.bottom, seen.top, height - edge.bottom, edge.top, logY);
-      view = { x, y, logX, logY, width, height, edge };
+      view = { x, y, logX, logY, width, height, edge, outer: `${host.clientWidth} ${host.clientHeight}` };
       svg.replaceChildren();
       svg.setAttribute("viewBox", `0 0 ${width} ${height}`);
       const inside = { x: edge.left, y: edge.top, width: width - edge.left - edge.right, height: height - edge.top - edge.bottom };
@@ -208,6 +227,11 @@ const fedspam = (() => {
       area.append(shape("rect", inside));
       svg.append(area);
 
+      if (!model.lines.some((line) => line.x.length)) {
+        svg.append(shape("text", { class: "empty", x: width / 2, y: height / 2, "text-anchor": "middle" }, model.empty ?? "no curves"));
+        point();
+        return;
+      }
       const grid = shape("g", { class: "grid" });
       const wantedX = Math.max(2, Math.floor(inside.width / 95));
       for (const tick of logX ? logTicks(seen.left, seen.right, wantedX) : linearTicks(seen.left, seen.right, wantedX)) {
@@ -226,7 +250,7 @@ const fedspam = (() => {
       svg.append(shape("line", { class: "axis", x1: edge.left, x2: width - edge.right, y1: height - edge.bottom, y2: height - edge.bottom }));
       svg.append(shape("text", { class: "label", x: edge.left + inside.width / 2, y: height - 6, "text-anchor": "middle" }, model.x.label));
 
-      const plot = shape("g", { "clip-path": `url(#${clip})` });
+      const plot = shape("g", { "clip-path": `url(#${clip})`, class: model.lines.length > CROWD ? "crowd" : "" });
       for (const rule of model.rules ?? []) {
         plot.append(shape("line", { class: "rule", x1: edge.left, x2: width - edge.right, y1: y.place(rule.at), y2: y.place(rule.at) }));
         plot.append(shape("text", { class: "rule", x: width - edge.right - 6, y: y.place(rule.at) - 6, "text-anchor": "end" }, rule.label));
@@ -247,9 +271,6 @@ const fedspam = (() => {
         plot.append(stroke);
       }
       svg.append(plot);
-      if (!model.lines.some((line) => line.x.length)) {
-        svg.append(shape("text", { class: "empty", x: width / 2, y: height / 2, "text-anchor": "middle" }, model.empty ?? "no curves"));
-      }
       point();
     }
 
@@ -310,13 +331,16 @@ const fedspam = (() => {
       });
     }
     svg.addEventListener("keydown", (event) => {
-      const step = { ArrowLeft: -8, ArrowRight: 8 }[event.key];
-      if (step === undefined || view === null) return;
+      if (view === null) return;
+      const [left, right] = [view.edge.left, view.width - view.edge.right];
+      const at = cursor ?? left;
+      const next = { ArrowLeft: at - 8, ArrowRight: at + 8, Home: left, End: right, Escape: null }[event.key];
+      if (next === undefined) return;
       event.preventDefault();
-      cursor = (cursor ?? view.edge.left) + step;
+      cursor = next === null ? null : Math.max(left, Math.min(right, next));
       point();
     });
-    new ResizeObserver(draw).observe(host);
+    new ResizeObserver(() => { if (view?.outer !== `${host.clientWidth} ${host.clientHeight}`) draw(); }).observe(host);
     return { draw: (next) => { model = next; draw(); } };
   }
 
@@ -368,7 +392,7 @@ const fedspam = (() => {
     return svg;
   }
 
-  /** Buttons of which one is pressed. `options`: [{value, label, title, disabled}]. */
+  /** Buttons of which one is pressed; `press(value)` presses another. `options`: [{value, label, title, disabled}]. */
   function choice(name, options, value, changed) {
     const group = element("div", { class: "choice", role: "group", "aria-label": name });
     const press = (chosen) => {
@@ -381,7 +405,7 @@ const fedspam = (() => {
       group.append(button);
     }
     press(value);
-    return group;
+    return Object.assign(group, { press });
   }
 
   function copyButton(text, label = "Copy") {
@@ -406,5 +430,5 @@ const fedspam = (() => {
     return button;
   }
 
-  return { amount, chart, choice, color, copyButton, element, logTicks, mark, number, pageData, power, range, scale, shape, spansDecades, swatch };
+  return { amount, chart, choice, color, copyButton, element, endsEarly, logTicks, mark, number, pageData, power, range, scale, shape, spansDecades, swatch };
 })();

@@ -12,11 +12,13 @@ from typing import Any
 import numpy as np
 
 from fedspam.app.report import provenance, targets
-from fedspam.app.report.series import MEASURES, Curve, Series, Source, rises, straightened, thin
+from fedspam.app.report.bounds_overlay import ROOT
+from fedspam.app.report.series import MEASURES, MOST, Curve, Series, Source, TargetCell, rises, straightened, thin
 from fedspam.app.report.tables import finite, printable
 
 # characters that could end the element of the data, or that scripts read as ends of lines
 UNSAFE = {"<": "\\u003c", ">": "\\u003e", "&": "\\u0026", "\u2028": "\\u2028", "\u2029": "\\u2029"}
+POINTS, FEWEST = 200_000, 40  # points of all curves on a page, and the fewest of a curve
 
 
 def asset(name: str, package: str = "fedspam.app.report") -> str:
@@ -75,20 +77,22 @@ def _hash(text: str) -> str:
 
 def render(sources: Sequence[Source], title: str, given_targets: Sequence[float] = ()) -> str:
     """The report of some folders."""
-    scripts = [asset("chart.js"), asset("page.js")]
+    scripts = [asset("chart.js"), asset("tables.js"), asset("page.js")]
     return build(asset("page.html"), title, [asset("page.css")], scripts, content(sources, title, given_targets))
 
 
 def content(sources: Sequence[Source], title: str, given_targets: Sequence[float] = ()) -> dict[str, Any]:
     """Everything that the page shows, as plain JSON."""
     series = [(i, one) for i, source in enumerate(sources) for one in source.series]
+    shown, others = (max(FEWEST, min(MOST, POINTS // max(1, count))) for count in _curves([one for _, one in series]))
     metrics = dict.fromkeys(name for _, one in series for name in one.metrics)
     return {
         "title": title,
+        "opening": _opening(series),
         "measures": MEASURES,
         "metrics": [{"name": name, "rises": rises(name)} for name in metrics],
-        "series": [_series(one, i) for i, one in series],
-        "targets": [cell._asdict() for cell in targets.cells(sources, given_targets)],
+        "series": [_series(one, i, shown, others) for i, one in series],
+        "targets": _targets(targets.cells(sources, given_targets)),
         "sources": [
             {
                 "folder": source.folder.name,
@@ -96,6 +100,7 @@ def content(sources: Sequence[Source], title: str, given_targets: Sequence[float
                 "status": source.status,
                 "notes": list(source.notes),
                 "again": provenance.again(source),
+                "tested": {**source.tested._asdict(), "clients": [_cells(row) for row in source.tested.clients]},
             }
             for source in sources
         ],
@@ -104,24 +109,63 @@ def content(sources: Sequence[Source], title: str, given_targets: Sequence[float
     }
 
 
-def _series(series: Series, source: int) -> dict[str, Any]:
-    shown = ("metrics", "bounds", "details", "clients", "certificates")
+def _opening(series: Sequence[tuple[int, Series]]) -> str | None:
+    """The metric that is shown first: one with a bound that was asked for, an accuracy, else one with a bound."""
+    names = dict.fromkeys(name for _, one in series for name in one.metrics)
+    bounded = {name for _, one in series for name in one.bounds}
+    found = [[name for name in names if name in bounded and name.endswith(ROOT)], filter(rises, names), bounded]
+    return next((name for wanted in found for name in wanted), None)
+
+
+def _cells(row: Sequence[Any]) -> list[Any]:
+    return [cell if isinstance(cell, str) else finite([cell])[0] for cell in row]
+
+
+def _targets(cells: Sequence[TargetCell]) -> list[dict[str, Any]]:
+    """For each target, by series and measure, the cost, or the cost with its band."""
+    groups: dict[tuple[str, float], dict[str, dict[str, Any]]] = {}
+    for cell in cells:
+        costs = groups.setdefault((cell.metric, cell.target), {}).setdefault(cell.series, {})
+        costs[cell.measure] = cell.paid if cell.low is None else [cell.paid, cell.low, cell.high]
+    return [
+        {"metric": metric, "target": target, "rows": [[name, costs] for name, costs in rows.items()]}
+        for (metric, target), rows in groups.items()
+    ]
+
+
+def _curves(series: Sequence[Series]) -> tuple[int, int]:
+    """How many curves there are, of metrics and of the rest."""
+    metrics = sum(len(one.metrics) + len(one.bounds) for one in series)
+    return metrics, sum(len(one.details) + sum(map(len, one.clients.values())) + 2 for one in series)
+
+
+def _series(series: Series, source: int, most: int = MOST, others: int = MOST) -> dict[str, Any]:
+    """One series, its metrics with at most so many points, and its other curves."""
+    parts = {"metrics": most, "bounds": most, "details": others, "clients": others, "certificates": others}
     return {
         "name": series.name,
         "source": source,
         "only": None if series.only is None else list(series.only),
-        "paid": {name: _paid(straightened(paid)) for name, paid in series.paid.items()},
-        **{name: _shown(getattr(series, name)) for name in shown},
+        "paid": {name: _paid(straightened(paid, most)) for name, paid in series.paid.items()},
+        **{name: _shown(getattr(series, name), points) for name, points in parts.items()},
     }
 
 
-def _shown(part: Any) -> Any:
+def _shown(part: Any, most: int) -> Any:
     """Curves as lists of numbers, at any depth; arrays are not shown."""
     if isinstance(part, Mapping):
-        return {str(name): _shown(inner) for name, inner in part.items() if not isinstance(inner, np.ndarray)}
+        return {str(name): _shown(inner, most) for name, inner in part.items() if not isinstance(inner, np.ndarray)}
     if isinstance(part, Curve):
-        return {name: finite(values) for name, values in thin(part)._asdict().items() if values is not None}
+        curve = thin(part, most)
+        values = {name: finite(values) for name, values in curve._asdict().items() if values is not None}
+        return values | {"at": _even(curve.at) or values["at"]}
     return part
+
+
+def _even(at: np.ndarray) -> dict[str, float] | None:
+    """Rounds at equal distances by their first and their distance; None for others."""
+    steps = np.diff(at)
+    return {"from": float(at[0]), "step": float(steps[0])} if len(steps) and (steps == steps[0]).all() else None
 
 
 def _paid(paid: Any) -> dict[str, Any]:

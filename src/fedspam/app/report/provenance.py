@@ -1,6 +1,7 @@
 """What was run: the name of the method, the configuration line by line, and how to run it again."""
 
 import json
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,8 @@ from fedspam.methods import METHODS
 SCRIPT = 256 * KIB  # the largest configuration file or command that is shown
 SCRIPTS = ("experiment.toml", "config.toml", "configuration.toml")
 DEEP = 12  # levels of a configuration that are shown line by line
+SYMBOLS = {"gamma": "γ", "delta": "δ", "lambda": "λ", "xi": "ξ", "nabla": "∇", "top": "T", "|": "‖", "quad": " "}
+LOWERED, RAISED = str.maketrans("-0123456789", "₋₀₁₂₃₄₅₆₇₈₉"), str.maketrans("-0123456789T", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹ᵀ")
 
 
 def method_name(algorithm: Any) -> str | None:
@@ -30,6 +33,21 @@ def method_name(algorithm: Any) -> str | None:
         return METHODS[name].name if name in METHODS else name
     kind = algorithm.get("type")
     return method_name(algorithm.get("method")) or (kind if isinstance(kind, str) else None)
+
+
+def plain_math(text: str) -> str:
+    r"""A text with formulas in LaTeX between dollars, as the notes of figures are, in the characters of Unicode.
+
+    >>> plain_math(r"$A_\xi=A_0A_0^\top$, $g_{-1}=\nabla f(x_0)$ and $\delta=\max\|H_\xi\|$")
+    'A_ξ=A₀A₀ᵀ, g₋₁=∇f(x₀) and δ=max‖H_ξ‖'
+    """
+
+    def formula(found: re.Match[str]) -> str:
+        plain = re.sub(r"\\([A-Za-z]+|\|) ?", lambda name: SYMBOLS.get(name[1], name[1]), found[1])
+        plain = re.sub(r"_\{?(-?\d+)\}?", lambda index: index[1].translate(LOWERED), plain)
+        return re.sub(r"\^\{?(-?\d+|T)\}?", lambda power: power[1].translate(RAISED), plain)
+
+    return re.sub(r"\$([^$]*)\$", formula, text)
 
 
 def lines(value: Any, name: str = "", depth: int = DEEP) -> Iterator[tuple[str, str]]:
@@ -59,11 +77,15 @@ def lines(value: Any, name: str = "", depth: int = DEEP) -> Iterator[tuple[str, 
 
 
 def table(sources: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Configurations side by side: one row per name, and whether they differ in it."""
+    """Configurations side by side: one row per name, and whether they differ in it; else it holds one value."""
     columns = [dict(lines(source)) for source in sources]
     names = dict.fromkeys(name for column in columns for name in column)
     rows = ((name, [column.get(name) for column in columns]) for name in names)
-    return [{"name": name, "values": values, "differs": len(set(values)) > 1} for name, values in rows]
+    same = lambda values: len(set(values)) == 1
+    return [
+        {"name": name, "values": values[:1] if same(values) else values, "differs": not same(values)}
+        for name, values in rows
+    ]
 
 
 def command_of(folder: Path, facts: dict[str, Any]) -> str | None:
@@ -83,8 +105,7 @@ def again(source: Source) -> list[dict[str, str]]:
     facts = source.facts
     version, python = facts.get("fedspam", "?"), facts.get("python", "?")
     pins = " ".join(f"{name}=={facts[name]}" for name in ("jax", "jaxlib", "numpy") if isinstance(facts.get(name), str))
-    install = f"pip install fedspam=={version} {pins}".strip()
-    steps = {f"The same versions, with Python {python}": install}
+    steps = {f"The same versions, with Python {python} and fedspam {version}": f"pip install {pins}"}
     if isinstance(facts.get("commit"), str):
         steps["or the same commit"] = f"git checkout {facts['commit']}"
     if source.script:

@@ -12,8 +12,7 @@ from jaxtyping import Float
 from fedspam.app import arrival
 
 MEASURES: Mapping[str, str] = {**arrival.MEASURES, "seconds": "time"}
-EARLY = 100  # the first points of a curve, which are all kept, since a logarithmic axis spreads them
-PIECES = 300  # the rest is cut into so many pieces, of which the extremes are kept
+MOST = 1300  # points of a curve on a page
 
 Vector = Float[np.ndarray, " points"]
 
@@ -74,6 +73,24 @@ class TargetCell(NamedTuple):
     high: float | None = None
 
 
+class ModelScores(NamedTuple):
+    """What the test rows say of the trained model.
+
+    Arguments:
+        scores: F1, AUC, the calibration error, and for numbers RMSE, MAE and R², by their names.
+        confusion: for each true class how often each class was predicted.
+        classes: their names.
+        columns: the header of the table of clients.
+        clients: its rows; None where a client has no test rows.
+    """
+
+    scores: Mapping[str, float] = {}
+    confusion: Sequence[Sequence[int]] = ()
+    classes: Sequence[str] = ()
+    columns: Sequence[str] = ()
+    clients: Sequence[Sequence[str | float | None]] = ()
+
+
 @dataclass(frozen=True)
 class Source:
     """The contents of a folder.
@@ -86,6 +103,7 @@ class Source:
         command: the command that made it, if it is known.
         goals: costs until targets that a comparison tuned.
         notes: lines above the curves.
+        tested: what the test rows say of the trained model.
     """
 
     folder: Path
@@ -98,6 +116,7 @@ class Source:
     script: str | None = None  # a configuration file that `fedspam run` takes
     goals: Sequence[TargetCell] = ()
     notes: Sequence[str] = ()
+    tested: ModelScores = field(default_factory=ModelScores)
 
 
 def rises(metric: str) -> bool:
@@ -105,19 +124,22 @@ def rises(metric: str) -> bool:
     return any(word in metric.lower() for word in ("accuracy", "auc", "f1", "recall", "precision", "reward"))
 
 
-def thin(curve: Curve) -> Curve:
-    """The curve with at most about 1300 points: all early ones, then the first and the extremes of each piece.
+def thin(curve: Curve, most: int = MOST) -> Curve:
+    """The curve with at most so many points: all early ones, then the first and the extremes of each piece.
+
+    The early ones are all kept, since a logarithmic axis spreads them.
 
     >>> long = Curve(np.arange(10000.0), np.sin(np.arange(10000.0)))
     >>> len(thin(long).at) < 1400, bool(thin(long).value.max() == long.value.max())
     (True, True)
     """
     count = len(curve.at)
-    if count <= EARLY + 4 * PIECES:
+    if count <= most:
         return curve
+    early = most // 13
     value = np.where(np.isfinite(curve.value), curve.value, -np.inf)
-    kept = {*range(EARLY), count - 1}
-    edges = np.linspace(EARLY, count, PIECES + 1).astype(int)
+    kept = {*range(early), count - 1}
+    edges = np.linspace(early, count, (most - early) // 4 + 1).astype(int)
     for begin, end in itertools.pairwise(edges):
         part = value[begin:end]
         kept |= {int(begin), int(begin + part.argmax()), int(begin + part.argmin())}
@@ -126,7 +148,7 @@ def thin(curve: Curve) -> Curve:
     return Curve(curve.at[index], curve.value[index], cut(curve.low), cut(curve.high))
 
 
-def straightened(paid: Paid) -> Paid:
+def straightened(paid: Paid, most: int = MOST) -> Paid:
     """The same line through fewer points: points within straight pieces are left out.
 
     >>> straightened(Paid(np.arange(5.0), np.array([0.0, 2.0, 4.0, 5.0, 6.0]))).at.tolist()
@@ -134,7 +156,7 @@ def straightened(paid: Paid) -> Paid:
     """
     slope = np.diff(paid.amount) / np.maximum(np.diff(paid.at), 1e-300)
     bends = np.flatnonzero(~np.isclose(slope[1:], slope[:-1], rtol=1e-9, atol=0)) + 1
-    if len(bends) > EARLY + 4 * PIECES:  # every round has another cost: keep about as many points as a curve has
-        bends = bends[np.unique(np.linspace(0, len(bends) - 1, EARLY + 4 * PIECES).astype(int))]
+    if len(bends) > most:  # every round has another cost: keep about as many points as a curve has
+        bends = bends[np.unique(np.linspace(0, len(bends) - 1, most).astype(int))]
     index = np.concatenate([[0], bends, [len(paid.at) - 1]]) if len(paid.at) > 1 else np.array([0])
     return Paid(paid.at[index], paid.amount[index])

@@ -13,8 +13,8 @@ import numpy as np
 from fedspam._internal import files, strict
 from fedspam._internal.strict import MIB
 from fedspam.app.arrival import percentiles
-from fedspam.app.report.provenance import command_of, configuration_file, method_name
-from fedspam.app.report.series import Curve, Paid, Series, Source, TargetCell
+from fedspam.app.report.provenance import command_of, configuration_file, method_name, plain_math
+from fedspam.app.report.series import Curve, ModelScores, Paid, Series, Source, TargetCell
 from fedspam.methods import METHODS
 from fedspam.simulation import records
 from fedspam.theory import certificates
@@ -23,11 +23,27 @@ TABLE = 512 * MIB  # the largest CSV that is read
 PERCENTS = (5, 25, 50, 75, 95)  # over clients, for probes with one value per client
 QUANTILE = re.compile(r"(.+?)[._](?:q|p)(\d{1,2})")  # a probe that is a quantile: loss.q05, loss_p95
 Row = Mapping[str, str]  # of a CSV file
+# what `fedspam run` calls its probes, and what a report calls them, as it does in comparisons
+RENAMED = {
+    "gradient": "relative gradient norm",
+    "accuracy.clients": "accuracy, mean over clients",
+    "test_loss": "test loss",
+    "test_loss.clients": "test loss, mean over clients",
+}
+# the scores of summary.json
+SCORES = {
+    "f1": "F1",
+    "auc": "AUC",
+    "calibration_error": "calibration error",
+    "rmse": "test RMSE",
+    "mae": "test MAE",
+    "r2": "R²",
+}
 PRICES = ("floats_up", "floats_down", "bytes_up", "bytes_down", "gradients", "void")
 
 
 class NoCurvesError(records.RecordError):
-    """A result folder without curves, such as that of ``fedspam compare --sweep``."""
+    """A folder without curves, such as that of ``fedspam compare --sweep``, or of a run that did not begin."""
 
 
 def read(folder: str | Path) -> Source:
@@ -43,13 +59,13 @@ def read(folder: str | Path) -> Source:
 
 def _read(folder: Path) -> Source:
     if not folder.is_dir():
-        raise records.RecordError(f"{folder} is no folder; give one that `fedspam run` or `fedspam compare` wrote")
+        raise NoCurvesError(f"{folder} is no folder; give one that `fedspam run` or `fedspam compare` wrote")
     if (folder / "rows.bin").exists():
         return _run(folder)
     if not (folder / "manifest.json").exists():
         inside = sorted(path.parent.name for path in folder.glob("*/manifest.json"))
         hint = f"did you mean {folder / inside[0]}?" if inside else "give one that `fedspam run` wrote"
-        raise records.RecordError(f"{folder} holds no manifest.json, so it is no folder of a run; {hint}")
+        raise NoCurvesError(f"{folder} holds no manifest.json, so it is no folder of a run; {hint}")
     if (folder / "curves.csv").exists():
         header, rows = _table(folder / "curves.csv")
         if "panel" in header:
@@ -81,6 +97,9 @@ def _run(folder: Path) -> Source:
     facts, rows, probes = records.read(folder)
     identity = facts.pop("identity")
     rounds = max((len(column) for column in rows.values()), default=0)
+    script = configuration_file(folder)
+    if script is not None:  # the probes are those of `fedspam run`
+        probes = {RENAMED.get(name, name): column for name, column in probes.items()}
     numbers = _probes(probes, identity, rounds, 1)
     series = Series(
         name=method_name(identity.get("algorithm")) or folder.name,
@@ -97,7 +116,22 @@ def _run(folder: Path) -> Source:
     void = int(np.sum(rows.get("void", np.zeros(1))))
     notes = [f"{void} of {rounds} rounds were void: their bytes count, but they had no effect"] if void else []
     status = str(facts.pop("status", "unknown"))
-    return Source(folder, "run", status, [series], facts, identity, script=configuration_file(folder), notes=notes)
+    return Source(folder, "run", status, [series], facts, identity, script=script, notes=notes, tested=_tested(folder))
+
+
+def _tested(folder: Path) -> ModelScores:
+    """What summary.json and clients.csv say of the trained model; nothing where they are not there."""
+    facts = _json(folder / "summary.json") if (folder / "summary.json").exists() else {}
+    columns, rows = _table(folder / "clients.csv") if (folder / "clients.csv").exists() else ([], [])
+    numbers = {label: facts.get(name) for name, label in SCORES.items()}
+    cell = lambda column, text: text if column == "client" else _number(text)
+    return ModelScores(
+        {label: float(value) for label, value in numbers.items() if isinstance(value, int | float)},
+        facts.get("confusion") or (),
+        facts.get("classes") or (),
+        columns,
+        [[cell(column, row[column]) for column in columns] for row in rows],
+    )
 
 
 def _paid(rows: Mapping[str, np.ndarray], rounds: int) -> dict[str, Paid]:
@@ -179,13 +213,14 @@ def _certificates(rows: Mapping[str, np.ndarray]) -> dict[str, Any] | None:
 def _comparison(folder: Path, rows: Sequence[Row]) -> Source:
     facts = _manifest(folder)
     plan = facts.pop("plan", {})
-    metric = {"accuracy": "1 − accuracy", "loss": "loss"}.get(str(plan.get("metric")), "relative gradient norm")
+    metric = {"accuracy": "accuracy", "loss": "loss"}.get(str(plan.get("metric")), "relative gradient norm")
     goals, shown = _costs(folder, metric)
     series = []
     for (method, trial), tried in _grouped(rows, "method", "trial"):
         column = lambda name: np.array([_column(run, name) for _, run in _grouped(tried, "seed")])
         try:
-            low, value, high = percentiles(column("error"), (10, 50, 90))
+            error = column("error")
+            low, value, high = percentiles(1 - error if metric == "accuracy" else error, (10, 50, 90))
             at = np.median(column("rounds"), axis=0)
             paid = {name: Paid(at, np.median(column(name), axis=0)) for name in ("bytes_up", "bytes", "gradients")}
         except (KeyError, ValueError) as error:
@@ -210,7 +245,9 @@ def _costs(folder: Path, metric: str) -> tuple[list[TargetCell], dict[str, dict[
     for row in rows:
         cells = (_number(row.get(name)) for name in ("median", "low", "high"))
         band = (value if math.isfinite(value) else None for value in cells)
-        goals.append(TargetCell(_name(row["method"]), metric, _number(row["target"]), row["measure"], *band))
+        error = _number(row["target"])
+        target = round(1 - error, 12) if metric == "accuracy" else error
+        goals.append(TargetCell(_name(row["method"]), metric, target, row["measure"], *band))
     shown: dict[str, dict[str, str]] = {}
     for row in sorted(rows, key=lambda row: -_number(row.get("target"))):
         if row.get("trial"):
@@ -237,7 +274,7 @@ def _reproduction(folder: Path, rows: Sequence[Row]) -> Source:
     reading = facts.pop("reading", None)
     names = ("seeds", "rounds", "delta", "dtype", "holds", "fails")
     configuration = {name: facts.pop(name, None) for name in names}
-    notes = [str(reading)] if reading else []
+    notes = [plain_math(str(reading))] if reading else []
     return Source(folder, "reproduction", "completed", series, facts, configuration, notes=notes)
 
 
@@ -259,7 +296,10 @@ def _theory(folder: Path, rows: Sequence[Row]) -> Source:
 
 
 def _manifest(folder: Path) -> dict[str, Any]:
-    path = folder / "manifest.json"
+    return _json(folder / "manifest.json")
+
+
+def _json(path: Path) -> dict[str, Any]:
     try:
         return strict.json_object(strict.read(path, records.MANIFEST), size=records.MANIFEST, depth=records.DEPTH)
     except strict.MalformedError as error:

@@ -48,7 +48,7 @@ def write_parquet(sources: Sequence[Source], path: Path) -> None:
         import pyarrow as pa
         import pyarrow.parquet as pq
     except ImportError:
-        raise RuntimeError("Parquet needs pyarrow: pip install 'fedspam[parquet]', or write CSV instead") from None
+        raise RuntimeError("Parquet needs pyarrow: pip install pyarrow, or write CSV instead") from None
     columns = list(zip(*rows(sources), strict=True)) or [()] * len(COLUMNS)
     kinds = [pa.string()] * 4 + [pa.float64()] * (len(COLUMNS) - 4)
     arrays = [pa.array(column, kind, from_pandas=False) for column, kind in zip(columns, kinds, strict=True)]

@@ -10,7 +10,8 @@ from fedspam.app.arrival import arrival
 from fedspam.app.report.series import MEASURES, Curve, Source, TargetCell, rises
 
 MOST = 4  # targets that are chosen if none are given
-LEVELS = (0.5, 0.6, 0.7, 0.8, 0.85, 0.9, 0.95, 0.97, 0.98, 0.99)  # targets of rising metrics
+LEVELS = (0.5, 0.6, 0.7, 0.75, 0.8, 0.85, 0.9, 0.95, 0.97, 0.98, 0.99)  # targets of rising metrics
+PERCENTS = tuple(percent / 100 for percent in range(1, 100))
 
 
 def choose(curves: Sequence[Curve], *, up: bool) -> list[float]:
@@ -19,15 +20,22 @@ def choose(curves: Sequence[Curve], *, up: bool) -> list[float]:
     values = [part for part in values if len(part)]
     if not values:
         return []
-    start = float(np.median([part[0] for part in values]))
+    starts = [part[0] for part in values]
+    start = float(np.median(starts))
     if up:
-        wanted = [level for level in LEVELS if level > start]
+        # a method may begin with a step of its own: levels that it has at its start tell nothing, if there are others
+        best = max(float(part.max()) for part in values)
+        between = lambda levels: [level for level in levels if max(starts) < level <= best]
+        wanted = between(LEVELS) or between(PERCENTS) or [level for level in LEVELS if level > start]
     else:
         if start <= 0:
             return []
         highest = math.ceil(math.log10(start)) - 1
         wanted = [float(f"1e{power}") for power in range(highest, highest - 16, -1)]
     reached = [level for level in wanted if any(arrival(curve.value, level, rising=up) is not None for curve in curves)]
+    # a level that all have at once tells nothing, unless there is no other
+    at_once = lambda level: all((arrival(curve.value, level, rising=up) or 0) <= 1 for curve in curves)
+    reached = [level for level in reached if not at_once(level)] or reached
     if len(reached) <= MOST:
         return reached
     # from the easiest to the hardest that some curve reaches, and the hardest that all do

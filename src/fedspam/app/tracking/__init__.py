@@ -55,21 +55,21 @@ class Recorder(Protocol):
     def finish(self, status: str) -> None: ...
 
 
-# by the name in a configuration: the recorder, the module it imports, and the extra that installs it
-RECORDERS: Mapping[str, tuple[Callable[[], Recorder], str, str]] = {
-    "tensorboard": (TensorBoard, "tensorboardX", "tensorboard"),
-    "mlflow": (Mlflow, "mlflow", "mlflow"),
-    "wandb": (Wandb, "wandb", "wandb"),
-    "trackio": (Trackio, "trackio", "trackio"),
+# by the name in a configuration: the recorder, and the package that it imports
+RECORDERS: Mapping[str, tuple[Callable[[], Recorder], str]] = {
+    "tensorboard": (TensorBoard, "tensorboardX"),
+    "mlflow": (Mlflow, "mlflow"),
+    "wandb": (Wandb, "wandb"),
+    "trackio": (Trackio, "trackio"),
 }
 
 
 def check(names: Sequence[str]) -> None:
-    """Raise an ImportError that names the extra if the package of a recorder is not installed."""
+    """Raise an ImportError that names the package if the package of a recorder is not installed."""
     for name in names:
-        _, module, extra = RECORDERS[name]
-        if importlib.util.find_spec(module) is None:
-            raise ImportError(f"{name} needs {module}, which is not installed: pip install 'fedspam[{extra}]'")
+        _, package = RECORDERS[name]
+        if importlib.util.find_spec(package) is None:
+            raise ImportError(f"{name} needs {package}, which is not installed: pip install {package}")
 
 
 @contextmanager

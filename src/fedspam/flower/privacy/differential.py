@@ -11,7 +11,7 @@ zeros, lead to sums that cannot be distinguished better than :math:`(\varepsilon
 clear are not part of it. The reply of a prox client is made from its data and becomes the next iterate: with a prox
 client the trained parameters are not private, whatever :math:`\varepsilon` is. See docs/deploy.md for what remains.
 
-Needs the extra: ``pip install 'fedspam[privacy]'``.
+Needs ``pip install dp-accounting``.
 """
 
 import math
@@ -164,6 +164,6 @@ def _accounting() -> Any:
         if (error.name or "").split(".")[0] != "dp_accounting":
             raise
         raise ModuleNotFoundError(
-            "epsilon needs dp-accounting, which is not installed: pip install 'fedspam[privacy]'", name="dp_accounting"
+            "epsilon needs dp-accounting, which is not installed: pip install dp-accounting", name="dp_accounting"
         ) from error
     return dp_accounting

@@ -1,0 +1,106 @@
+"""What `fedspam data` prints: the known data sets, whether their files are here, and their download."""
+
+import os
+import urllib.request
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+from fedspam._internal.nearest import nearest
+from fedspam.app import UsageError
+from fedspam.datasets.catalog import KNOWN, MOST_BYTES, DataFile, KnownData, fits, locate
+from fedspam.datasets.folder import FOLDER_VARIABLE, PLACE, SHIPPED
+
+SECONDS = 30  # without a byte, after which a download ends
+PIECE = 2**20
+
+
+def list_all(folder: Path | None, download: bool) -> int:
+    """Print a row per data set."""
+    if download:
+        raise UsageError(f"--download needs the name of a data set: one of {', '.join(KNOWN)}")
+    table = Table("name", "clients", "rows", "files", box=None, pad_edge=False)
+    for name, known in KNOWN.items():
+        places = [locate(file, folder) for file in known.files]
+        table.add_row(name, known.clients, known.rows, _state(places))
+    Console().print(table)
+    return 0
+
+
+def show(name: str, folder: Path | None, download: bool) -> int:
+    """Print all about a data set, after a download if asked for. 1 where a file is missing or differs."""
+    if name not in KNOWN:
+        near = nearest(name, KNOWN)
+        raise UsageError(
+            f"there is no data set {name!r}; name one of {', '.join(KNOWN)}"
+            + (f". Did you mean {near}?" if near else "")
+        )
+    known = KNOWN[name]
+    if download:
+        fetch(known, folder)
+    say = lambda text: Console().print(text, markup=False, highlight=False, soft_wrap=True)
+    for what in ("clients", "rows", "origin", "license", "reader"):
+        say(f"{what + ':':<9} {getattr(known, what)}")
+    whole = True
+    for file in known.files:
+        path = locate(file, folder)
+        right = path is not None and fits(file, path)
+        whole = whole and right
+        state = (
+            "missing"
+            if path is None
+            else f"{path}, as published"
+            if right
+            else f"{path} DIFFERS from the published file"
+        )
+        say(f"  {file.name}: {state}")
+        if not right:
+            say(f"    sha256, unpacked: {file.sha256}" + (f"\n    {file.url}" if file.url else ""))
+    if not whole:
+        can = any(file.url for file in known.files)
+        say(f"put the files into {_target(folder)}" + (f", or: fedspam data {name} --download" if can else ""))
+    return 0 if whole else 1
+
+
+def fetch(known: KnownData, folder: Path | None) -> None:
+    """Download the files that are missing. A file is whole and as published, or it is not there."""
+    for file in known.files:
+        if locate(file, folder) is not None:
+            continue
+        if not file.url:
+            raise FileNotFoundError(f"{file.name} cannot be downloaded: it was made from {known.origin}")
+        path = _target(folder) / file.name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        partial = path.with_name(f".partial-{path.name}")  # keeps the ending, which tells how it is packed
+        try:
+            _download(file, partial)
+            if not fits(file, partial):
+                raise ValueError(f"{file.url} is not the published file of {file.sha256}; nothing was kept")
+            os.replace(partial, path)
+        finally:
+            partial.unlink(missing_ok=True)
+
+
+def _download(file: DataFile, path: Path) -> None:
+    try:
+        with urllib.request.urlopen(file.url, timeout=SECONDS) as reply, path.open("wb") as out:
+            while piece := reply.read(PIECE):
+                if out.tell() + len(piece) > MOST_BYTES:
+                    raise ValueError(f"{file.url} sends more than {MOST_BYTES} bytes; nothing was kept")
+                out.write(piece)
+    except OSError as error:
+        raise OSError(
+            f"{file.url} cannot be downloaded ({error}); get {file.name} on another way and put it into the data folder"
+        ) from None
+
+
+def _target(folder: Path | None) -> Path:
+    return folder or Path(os.environ.get(FOLDER_VARIABLE) or PLACE)
+
+
+def _state(places: list[Path | None]) -> str:
+    found = [path for path in places if path is not None]
+    if len(found) < len(places):
+        return f"{len(found)} of {len(places)} here" if found else "missing"
+    return "come with fedspam" if all(path.is_relative_to(SHIPPED) for path in found) else "here"

@@ -1,0 +1,125 @@
+"""A published table beside ours: what they print, what we get, the difference, and a verdict per row."""
+
+import csv
+import io
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from fedspam.app.folders import csv_text
+
+MATCH, BEAT, SHORT, PART = "match", "beat", "fall short", "a slice"
+
+
+@dataclass(frozen=True)
+class PublishedRow:
+    """One method of a table. Numbers are accuracies from 0 to 1, one per column."""
+
+    method: str
+    settings: str
+    ours: tuple[float, ...]
+    published: tuple[float, ...] = ()  # empty for methods that were not published there
+    federated: bool = True
+
+
+class TableCell(NamedTuple):
+    """Two numbers and their difference in percentage points."""
+
+    column: str
+    reference: float
+    ours: float
+    points: float
+
+
+@dataclass(frozen=True)
+class PublishedTable:
+    """The rows of a table, in its own columns.
+
+    A row is compared with its published numbers, and a method that was not published with the best federated number of
+    each column.
+
+    Arguments:
+        name: the argument of ``fedspam reproduce``.
+        title: what the table is about.
+        source: where it was published.
+        columns: of the numbers.
+        tolerance: a row matches if every cell is within so many percentage points.
+        rows: one per method.
+        notes: the settings, and what differs from those of the publication.
+        comparable: whether the whole experiment was run, and not a slice of it.
+    """
+
+    name: str
+    title: str
+    source: str
+    columns: tuple[str, ...]
+    tolerance: float
+    rows: tuple[PublishedRow, ...]
+    notes: tuple[str, ...]
+    comparable: bool = True
+
+    def cells(self, row: PublishedRow) -> list[TableCell]:
+        """Each column's number of reference, ours, and the difference."""
+        numbers = zip(self.columns, row.published or self.best(), row.ours, strict=True)
+        return [TableCell(column, theirs, ours, 100 * (ours - theirs)) for column, theirs, ours in numbers]
+
+    def best(self) -> tuple[float, ...]:
+        """The best number of each column that was published for a federated method."""
+        rows = [row.published for row in self.rows if row.published and row.federated]
+        return tuple(max(numbers) for numbers in zip(*rows, strict=True))
+
+    def verdict(self, row: PublishedRow) -> str:
+        """'match' if all cells are within the tolerance; else the sign of the largest difference; a slice has none."""
+        if not self.comparable:
+            return PART
+        points = [cell.points for cell in self.cells(row)]
+        largest = max(points, key=abs) if all(map(math.isfinite, points)) else -math.inf
+        if abs(largest) <= self.tolerance:
+            return MATCH
+        return BEAT if largest > 0 else SHORT
+
+    def published_cells(self) -> list[TableCell]:
+        """The cells that were published."""
+        return [cell for row in self.rows if row.published for cell in self.cells(row)]
+
+    def matches(self) -> bool:
+        """Whether every published cell is within the tolerance; for a slice, whether all numbers are finite."""
+        if not self.comparable:
+            return all(math.isfinite(number) for row in self.rows for number in row.ours)
+        return all(abs(cell.points) <= self.tolerance for cell in self.published_cells())
+
+    def written(self, cell: TableCell) -> tuple[str, str, str]:
+        """Reference, ours and difference as text; a slice has no difference."""
+        points = f"{cell.points:+.1f}" if self.comparable else "–"
+        return f"{cell.reference:.3f}", f"{cell.ours:.3f}", "0.0" if points in ("+0.0", "-0.0") else points
+
+    def csv(self) -> str:
+        """One line per cell."""
+        header = ["method", "settings", "column", "compared_with", "reference", "ours", "points", "verdict"]
+        rows = (
+            [row.method, row.settings, cell.column, _against(row), *self.written(cell), self.verdict(row)]
+            for row in self.rows
+            for cell in self.cells(row)
+        )
+        return csv_text(header, rows)
+
+
+def markdown(text: str) -> str:
+    """The CSV of a table for a page: a line per method; a cell shows ours, then the reference and the difference."""
+    methods: dict[str, list[Mapping[str, str]]] = {}
+    for cell in csv.DictReader(io.StringIO(text)):
+        methods.setdefault(cell["method"], []).append(cell)
+    columns = [cell["column"] for cell in next(iter(methods.values()))]
+    lines = [
+        f"| method | compared with | {' | '.join(columns)} | verdict |",
+        f"|---|---|{'---|' * len(columns)}---|",
+    ]
+    for method, cells in methods.items():
+        numbers = " | ".join(f"**{cell['ours']}** ({cell['reference']}, {cell['points']})" for cell in cells)
+        lines.append(f"| {method} | {cells[0]['compared_with']} | {numbers} | {cells[0]['verdict']} |")
+    return "\n".join([*lines, ""])
+
+
+def _against(row: PublishedRow) -> str:
+    return "published" if row.published else "best federated"

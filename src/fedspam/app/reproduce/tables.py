@@ -1,0 +1,113 @@
+"""The output of `fedspam reproduce` for tables of others: published numbers beside ours, printed and as files."""
+
+import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from fedspam.app.folders import make_folder, new_folder, write_manifest
+from fedspam.app.reproduce import heart, niid
+from fedspam.app.reproduce.published import BEAT, MATCH, PART, SHORT, PublishedTable, markdown
+from fedspam.app.terminal import progress_bar
+from fedspam.simulation import records
+
+STYLES = {MATCH: "green", BEAT: "bold green", SHORT: "bold red", PART: "dim"}
+
+
+def show_heart(
+    folder: Path | None = None,
+    *,
+    seeds: int = heart.SEEDS,
+    rounds: int = heart.ROUNDS,
+    seed: int = heart.FIRST_SEED,
+    quiet: bool = False,
+    console: Console | None = None,
+) -> int:
+    """Run FLamby's table."""
+    changed = [
+        f"{name} = {value} instead of {usual}"
+        for name, value, usual in (
+            ("seeds", seeds, heart.SEEDS), ("rounds", rounds, heart.ROUNDS), ("seed", seed, heart.FIRST_SEED),
+        )
+        if value != usual
+    ]  # fmt: skip
+    run = partial(heart.heart_table, seeds, rounds, seed)
+    return show_table(run, 1 + len(heart.METHODS), changed, folder, quiet, console)
+
+
+def show_niid(
+    folder: Path | None = None,
+    *,
+    scale: str = "full",
+    seeds: int = 1,
+    rounds: int | None = None,
+    seed: int = 42,
+    quiet: bool = False,
+    console: Console | None = None,
+) -> int:
+    """Run NIID-Bench on Fashion-MNIST, or a slice of it."""
+    steps = len(niid.PUBLISHED) * len(niid.COLUMNS)
+    return show_table(partial(niid.niid_table, scale, seeds, seed, rounds), steps, [], folder, quiet, console)
+
+
+def show_table(
+    run: Callable[..., PublishedTable],
+    steps: int,
+    changed: list[str],
+    folder: Path | None,
+    quiet: bool,
+    console: Console | None,
+) -> int:
+    """Run a table, write table.csv, table.md, manifest.json and command, and print it. 0 if all cells match, else 1."""
+    console = Console() if console is None else console
+    folder = make_folder(new_folder("reproduce") if folder is None else folder)
+    began = time.perf_counter()
+    with progress_bar(quiet) as bar:
+        task = bar.add_task("compiling and running", total=steps)
+        table = run(progress=lambda: bar.advance(task))
+    seconds = time.perf_counter() - began
+    records.write(folder / "table.csv", table.csv().encode())
+    records.write(folder / "table.md", markdown(table.csv()).encode())
+    verdicts = {row.method: table.verdict(row) for row in table.rows}
+    write_manifest(
+        folder, f"fedspam reproduce {table.name}", began, source=table.source, notes=list(table.notes),
+        settings={row.method: row.settings for row in table.rows}, changed=changed, verdicts=verdicts,
+    )  # fmt: skip
+    if quiet:
+        console.print(str(folder), highlight=False, markup=False, soft_wrap=True)
+        return 0 if table.matches() else 1
+    console.print(shown(table))
+    for note in table.notes:
+        console.print(note, highlight=False, markup=False, style="dim")
+    if changed:
+        text = f"Not the published settings, so do not compare: {', '.join(changed)}."
+        console.print(text, highlight=False, markup=False, style="bold yellow")
+    if table.comparable:
+        console.print(_count(table))
+    files = f"{folder}: table.csv, table.md, manifest.json, command; {seconds:.0f} s"
+    console.print(files, highlight=False, markup=False, soft_wrap=True)
+    return 0 if table.matches() else 1
+
+
+def _count(table: PublishedTable) -> Text:
+    cells = table.published_cells()
+    within = sum(abs(cell.points) <= table.tolerance for cell in cells)
+    text = f"{within} of {len(cells)} cells are within {table.tolerance:g} points of the published ones"
+    return Text(text, style="bold green" if within == len(cells) else "bold red")
+
+
+def shown(table: PublishedTable) -> Table:
+    """Per method: published, ours and the difference in percentage points, and the verdict."""
+    out = Table(title=f"{table.title} ({table.source})", title_justify="left", show_lines=True)
+    for name in ("method", "", *table.columns, "verdict"):
+        out.add_column(name, justify="right" if name in table.columns else "left", overflow="fold")
+    for row in table.rows:
+        verdict = table.verdict(row)
+        words = f"{'published' if row.published else 'best'}\nours\npoints"
+        cells = ["\n".join(table.written(cell)) for cell in table.cells(row)]
+        out.add_row(row.method, words, *cells, Text(verdict, style=STYLES[verdict]))
+    return out

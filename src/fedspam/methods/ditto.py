@@ -1,0 +1,121 @@
+"""Ditto: FedAvg, and beside it a model of each client's own that is held near the common one."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Key
+
+from fedspam._internal import checks, prng, trees
+from fedspam._internal.trees import Params, Scalar, static, struct
+from fedspam.clients import Oracle
+from fedspam.federation import Federation, on_client
+from fedspam.methods._algorithm import current_x
+from fedspam.methods._grids import few_steps_grid
+from fedspam.methods._local import PointState, RateInfo, descend, positive_schedule
+from fedspam.methods._registry import Method, register
+from fedspam.methods.schedules import Schedule, ScheduleLike
+
+
+@struct
+class Ditto:
+    """Ditto. Use `ditto` to build it."""
+
+    local_rate: Schedule
+    personal_rate: Schedule
+    pull: float | Scalar
+    cohort_size: int = static()
+    local_steps: int = static()
+    personal_steps: int = static()
+    name: str = static(default="ditto")
+
+    def __post_init__(self) -> None:
+        checks.whole("cohort_size", self.cohort_size, 1)
+        checks.whole("local_steps", self.local_steps, 1)
+        checks.whole("personal_steps", self.personal_steps, 1)
+        checks.between("pull", self.pull, 0, jnp.inf, remedy="0 is training alone, 0.1 to 1 are common")
+
+    def init(self, params: Params, key: Key[Array, ""], fed: Federation) -> PointState:
+        return PointState(x=params, k=jnp.zeros((), jnp.int32))
+
+    def round(self, state: PointState, key: Key[Array, ""], fed: Federation) -> tuple[PointState, RateInfo]:
+        rates = {"local_rate": self.local_rate(state.k), "personal_rate": self.personal_rate(state.k)}
+
+        cohort = fed.sample(key, self.cohort_size)
+        moved = fed.mean(cohort, self.train, x=state.x, **rates)
+
+        gradients = cohort.size * (self.local_steps + self.personal_steps)
+        return PointState(trees.add(state.x, moved), state.k + 1), RateInfo(rates["local_rate"], gradients)
+
+    @on_client(stateful=True)
+    def train(
+        self, oracle: Oracle, key: Key[Array, ""], memory: Params, *, x: Params, local_rate: Any, personal_rate: Any
+    ) -> tuple[Params, Params]:
+        y = descend(oracle, key, x, steps=self.local_steps, local_rate=local_rate)
+        own_key = prng.fold_name(key, "personal")
+        personal = descend(
+            oracle, own_key, memory, steps=self.personal_steps, local_rate=personal_rate, pull=self.pull, anchor=x
+        )
+        return trees.subtract(y, x), personal
+
+    params = current_x
+
+    def client_state(self, params: Params) -> Params:
+        return jax.tree.map(jnp.asarray, params)
+
+
+def ditto(
+    cohort_size: int,
+    local_steps: int,
+    local_rate: ScheduleLike,
+    *,
+    pull: float = 0.1,
+    personal_steps: int | None = None,
+    personal_rate: ScheduleLike | None = None,
+) -> Ditto:
+    r"""Ditto: FedAvg for a common model x, and for each client a model :math:`v_i` of its own, held near x.
+
+    .. math::
+        y_i &\leftarrow y_i - \eta_k\nabla f_i(y_i) \ \text{(m times, from } x_k), \qquad
+        x_{k+1} = \frac1B\sum_{i\in S_k} y_i \\
+        v_i &\leftarrow v_i - \eta'_k\big(\nabla f_i(v_i) + \lambda\,(v_i - x_k)\big) \ \text{(s times, for } i\in S_k),
+        \qquad v_i = x_0 \text{ at first}
+
+    So :math:`v_i` approaches :math:`\mathrm{prox}_{f_i/\lambda}(x)`: one prox towards the common model.
+    :math:`\lambda = 0` is training alone, a large :math:`\lambda` is the common model. One exchange, d floats down and
+    d up for each client, as FedAvg, whose common model it has. Each client remembers :math:`v_i`; nothing of it is
+    sent. After a simulation, ``run.memory`` holds the models of all clients, one per row; ``run.params`` is the common
+    one.
+
+    Arguments:
+        cohort_size, local_steps, local_rate: as `fedavg`.
+        pull: :math:`\lambda`.
+        personal_steps: s; m by default.
+        personal_rate: :math:`\eta'_k`; the local rate by default.
+
+    Li, Hu, Beirami, Smith: Ditto: Fair and robust federated learning through personalization, 2021, arXiv:2012.04221,
+    Algorithm 1.
+
+    >>> import jax.numpy as jnp
+    >>> from fedspam import simulate
+    >>> from fedspam.problems import quadratics
+    >>> clients = quadratics(0, clients=4, dimension=3)
+    >>> run = simulate(ditto(4, 5, 0.05), clients, jnp.ones(3), rounds=40, key=1)
+    >>> loss = lambda i, x: float(clients.client(jnp.uint32(i))(x))
+    >>> all(loss(i, run.memory[i]) < loss(i, run.params) for i in range(4))
+    True
+    """
+    return Ditto(
+        local_rate=positive_schedule(local_rate, "local_rate"),
+        personal_rate=positive_schedule(local_rate if personal_rate is None else personal_rate, "personal_rate"),
+        pull=pull,
+        cohort_size=cohort_size,
+        local_steps=local_steps,
+        personal_steps=local_steps if personal_steps is None else personal_steps,
+    )
+
+
+register("ditto", Method(
+    name="Ditto", build=ditto, example={"cohort_size": 4, "local_steps": 3, "local_rate": 0.3}, stateless="no",
+    oracle="2m steps", exact=False, grid=few_steps_grid, reference="Li, Hu, Beirami, Smith 2021, arXiv:2012.04221",
+))  # fmt: skip

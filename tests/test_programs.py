@@ -1,0 +1,61 @@
+"""The cache of compiled programs that commands share."""
+
+import os
+import stat
+import subprocess
+import sys
+
+import pytest
+from safetensors.numpy import load_file
+
+from fedspam.app import programs
+
+
+def test_the_folder_is_the_users_own(tmp_path, monkeypatch):
+    monkeypatch.setenv(programs.FOLDER_VARIABLE, str(tmp_path / "given"))
+    assert programs.folder().parent == tmp_path / "given"
+    monkeypatch.delenv(programs.FOLDER_VARIABLE)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "caches"))
+    assert programs.folder().parent == tmp_path / "caches" / "fedspam"
+    monkeypatch.delenv("XDG_CACHE_HOME")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert programs.folder().parent == tmp_path / ".cache" / "fedspam"
+
+
+def test_the_oldest_programs_go_first(tmp_path):
+    for age, name in enumerate(("new", "middle", "old")):
+        (tmp_path / name).write_bytes(bytes(100))
+        os.utime(tmp_path / name, (10**9 - age, 10**9 - age))
+    programs.trim(tmp_path, 250)
+    assert {path.name for path in tmp_path.iterdir()} == {"new", "middle"}
+    programs.trim(tmp_path, 250)
+    assert len(list(tmp_path.iterdir())) == 2
+
+
+def test_a_folder_that_others_can_write_is_told_and_not_used(tmp_path, monkeypatch, capsys):
+    monkeypatch.delenv("JAX_COMPILATION_CACHE_DIR", raising=False)
+    monkeypatch.setenv(programs.FOLDER_VARIABLE, str(tmp_path))
+    programs.folder().mkdir(mode=0o700)
+    programs.folder().chmod(0o777)
+    programs.use()
+    told = capsys.readouterr().err
+    assert "others can write to it" in told
+    assert told.count("\n") == 1
+
+
+@pytest.mark.slow
+def test_a_second_command_has_the_programs_and_the_bits_of_the_first(tmp_path):
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("JAX_COMPILATION")}
+    environment |= {programs.FOLDER_VARIABLE: str(tmp_path / "cache"), "JAX_ENABLE_COMPILATION_CACHE": "true"}
+    line = "run --data ridge --algorithm sppm --algorithm.step_size 1 --rounds 4 --quiet --out"
+    rows = []
+    for flags in (["--no-cache"], [], []):
+        out = tmp_path / str(len(rows))
+        command = [sys.executable, "-m", "fedspam.app", *line.split(), str(out), *flags]
+        subprocess.run(command, check=True, env=environment, timeout=120, capture_output=True)
+        rows.append({name: leaf.tobytes() for name, leaf in load_file(out / "model.safetensors").items()})
+        kept = list((tmp_path / "cache").glob("*/*"))
+        assert bool(kept) == (len(rows) > 1)
+    (folder,) = (tmp_path / "cache").iterdir()
+    assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+    assert rows[0] == rows[1] == rows[2]

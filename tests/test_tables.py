@@ -1,0 +1,203 @@
+"""Published tables: FLamby's split, scaling and starting points, verdicts on made-up numbers, the command."""
+
+import csv
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from fedspam import datasets
+from fedspam.app.cli import main
+from fedspam.app.reproduce import heart, niid
+from fedspam.app.reproduce.published import BEAT, MATCH, PART, SHORT, PublishedRow, PublishedTable, markdown
+
+ROOT = Path(__file__).parents[1]
+STORED = ROOT / "docs" / "flamby-heart.csv"
+
+
+@pytest.fixture(scope="module")
+def patients(data):
+    return datasets.read_heart(data)
+
+
+def test_the_split_is_that_of_scikit_learn(patients):
+    selection = pytest.importorskip("sklearn.model_selection", reason="scikit-learn is not installed")
+    test = heart.heart_split(patients)
+    for hospital, sizes in enumerate(((199, 104), (172, 89), (30, 16), (85, 45))):
+        rows = patients.hospital == hospital
+        ill = patients.labels[rows]
+        stratify = ill if min(np.bincount(ill, minlength=2)) > 2 else None
+        kept, held = selection.train_test_split(
+            np.arange(len(ill)), test_size=1 - 0.66, train_size=0.66, random_state=43, stratify=stratify
+        )
+        assert (len(kept), len(held)) == sizes
+        assert np.flatnonzero(test[rows]).tolist() == sorted(held)
+
+
+def test_features_are_scaled_per_hospital_with_the_training_part(patients):
+    data, test = heart.heart_data(patients), heart.heart_split(patients)
+    clients = data.clients["plain"]
+    for hospital in range(4):
+        rows = patients.features[(patients.hospital == hospital) & ~test]
+        begin, end = np.asarray(clients.offsets)[hospital : hospital + 2]
+        scaled = np.asarray(clients.examples["features"])[begin:end]
+        with np.errstate(invalid="ignore"):
+            expected = np.nan_to_num((rows - rows.mean(0)) / rows.std(0, ddof=1))  # a constant feature becomes 0
+        np.testing.assert_allclose(scaled, expected, atol=1e-4)
+    pooled = np.asarray(data.pooled["features"])
+    np.testing.assert_allclose(pooled.mean(0), 0, atol=1e-5)
+    np.testing.assert_allclose(pooled.std(0, ddof=1), 1, atol=1e-5)
+
+
+def test_the_starting_points_are_those_of_pytorch(patients):
+    torch = pytest.importorskip("torch", reason="PyTorch is not installed")
+    order = sorted(range(13), key=lambda place: "=" in patients.names[place])  # indicators last, as in FLamby
+    for seed in (42, 46):
+        torch.manual_seed(seed)
+        layer = torch.nn.Linear(13, 1)
+        found = heart.start(seed)
+        np.testing.assert_allclose(found["kernel"][np.asarray(order), 0], layer.weight.detach().numpy()[0], atol=1e-7)
+        np.testing.assert_allclose(found["bias"], layer.bias.detach().numpy(), atol=1e-7)
+
+
+def test_patients_of_another_file_are_refused(patients):
+    fewer = datasets.Heart(patients.features[1:], patients.labels[1:], patients.hospital[1:], patients.names)
+    with pytest.raises(ValueError, match="cleveland has 302 complete patients, FLamby's split is of 303; give"):
+        heart.heart_split(fewer)
+
+
+def test_verdicts():
+    rows = (
+        PublishedRow("same", "", (0.50, 0.60), (0.51, 0.60)),
+        PublishedRow("worse", "", (0.50, 0.60), (0.51, 0.63)),
+        PublishedRow("better", "", (0.55, 0.60), (0.51, 0.61)),
+        PublishedRow("broken", "", (float("nan"), 0.60), (0.51, 0.60)),
+        PublishedRow("central", "", (0.90, 0.90), (0.90, 0.90), federated=False),
+        PublishedRow("own", "", (0.60, 0.62)),
+    )
+    table = PublishedTable("toy", "Toy", "nobody", ("a", "b"), 2.0, rows, ())
+    assert [table.verdict(row) for row in rows] == [MATCH, SHORT, BEAT, SHORT, MATCH, BEAT]
+    assert table.best() == (0.51, 0.63)
+    assert not table.matches()
+    lines = markdown(table.csv()).splitlines()
+    assert lines[2] == "| same | published | **0.500** (0.510, -1.0) | **0.600** (0.600, 0.0) | match |"
+    assert lines[7] == "| own | best federated | **0.600** (0.510, +9.0) | **0.620** (0.630, -1.0) | beat |"
+
+
+@pytest.mark.slow
+def test_pooled_training_reaches_the_published_numbers():
+    """The row that compiles quickest; `make full` runs the whole table."""
+    table = heart.heart_table(methods=())
+    assert len(table.published_cells()) == 6
+    assert table.matches(), table.csv()
+
+
+@pytest.mark.thorough
+def test_the_command_matches_the_published_table_and_the_page(tmp_path, capsys):
+    folder = tmp_path / "heart"
+    assert main(["reproduce", "flamby-heart", "--out", str(folder)]) == 0
+    assert "42 of 42 cells are within 2 points" in capsys.readouterr().out
+    manifest = json.loads((folder / "manifest.json").read_text())
+    assert manifest["changed"] == []
+    assert (folder / "table.md").read_text() == markdown((folder / "table.csv").read_text())
+    found, stored = (cells(path) for path in (folder / "table.csv", STORED))
+    assert found.keys() == stored.keys()
+    # one patient of 45 in one of five seeds is half a point
+    np.testing.assert_allclose(list(found.values()), list(stored.values()), atol=0.011)
+
+
+def cells(path: Path) -> dict[tuple[str, str], float]:
+    """Our numbers of a stored table, by method and column."""
+    with path.open() as file:
+        return {(row["method"], row["column"]): float(row["ours"]) for row in csv.DictReader(file)}
+
+
+def test_the_page_shows_the_stored_table():
+    page = (ROOT / "docs" / "tables.md").read_text()
+    assert markdown(STORED.read_text()) in page, (
+        "run fedspam reproduce flamby-heart, and copy its table.csv and table.md"
+    )
+    known = {"pooled training": heart.POOLED, **{method.name: method.published for method in heart.METHODS}}
+    with STORED.open() as file:
+        for row in csv.DictReader(file):
+            if row["compared_with"] == "published":
+                assert float(row["reference"]) == known[row["method"]][heart.COLUMNS.index(row["column"])]
+    assert {method for method, _ in cells(STORED)} == set(known)
+
+
+def test_the_page_shows_the_stored_slice():
+    stored = ROOT / "docs" / "niid-bench-small.csv"
+    assert markdown(stored.read_text()) in (ROOT / "docs" / "tables.md").read_text()
+    with stored.open() as file:
+        for row in csv.DictReader(file):
+            theirs = niid.PUBLISHED[row["method"]][niid.COLUMNS.index(row["column"])]
+            assert float(row["reference"]) == pytest.approx(theirs, abs=0.00051)
+            assert row["verdict"] == PART
+
+
+def test_a_folder_without_the_patients_is_refused(tmp_path):
+    with pytest.raises(FileNotFoundError, match=r"processed.cleveland.data is missing in the data folder"):
+        heart.heart_table(folder=tmp_path)
+
+
+def test_a_slice_is_not_compared():
+    rows = (PublishedRow("far", "", (0.2,), (0.9,)),)
+    table = PublishedTable("toy", "Toy", "nobody", ("a",), 2.0, rows, (), comparable=False)
+    assert table.verdict(rows[0]) == PART
+    assert table.matches()
+    assert markdown(table.csv()).splitlines()[2] == "| far | published | **0.200** (0.900, –) | a slice |"
+
+
+def test_the_splits_of_niid_bench():
+    labels = np.tile(np.arange(10), 300)
+    held = {column: np.zeros((10, 10), int) for column in niid.COLUMNS}
+    for column, table in held.items():
+        np.add.at(table, (niid.split_labels(column, labels), labels), 1)
+        np.testing.assert_array_equal(table.sum(0), 300)  # every image has one owner
+    np.testing.assert_array_equal(held["IID"].sum(1), 300)
+    assert np.all(held["IID"] > 10)
+    assert held["Dirichlet(0.5)"].sum(1).min() >= 10
+    assert np.all((held["two labels"] > 0).sum(1) == 2)
+    assert np.all(np.diag(held["two labels"]) > 0)
+    for column in held["two labels"].T:  # the clients of a class share it evenly
+        assert np.ptp(column[column > 0]) <= 1
+
+
+@pytest.mark.thorough
+def test_a_network_of_niid_bench_begins_as_in_pytorch():
+    params = niid.model().init(0)
+    assert {name: layer["kernel"].shape for name, layer in params.items()} == {
+        "conv0": (5, 5, 1, 6), "conv1": (5, 5, 6, 16), "dense0": (256, 120), "dense1": (120, 84), "dense2": (84, 10)
+    }  # fmt: skip
+    for layer in params.values():
+        reach = 1 / np.sqrt(np.prod(layer["kernel"].shape[:-1]))
+        for leaf in layer.values():
+            assert 0.7 * reach < np.abs(leaf).max() <= reach
+
+
+@pytest.mark.thorough
+def test_a_slice_of_niid_bench(tmp_path, data, monkeypatch, capsys):
+    monkeypatch.setenv(datasets.FOLDER_VARIABLE, str(data))
+    assert main(["reproduce", "niid-bench", "--scale", "small", "--out", str(tmp_path)]) == 0
+    printed = " ".join(capsys.readouterr().out.split())
+    assert "A slice of the experiment, not the experiment: 2000 of 60000 images" in printed
+    found = cells(tmp_path / "table.csv")
+    assert len(found) == 12
+    for method in ("FedAvg", "FedNova"):  # ten classes; the fewer labels a client has, the harder
+        assert found[method, "IID"] > found[method, "Dirichlet(0.5)"] > found[method, "two labels"] > 0.15
+
+
+def test_an_unknown_table_names_the_nearest(capsys):
+    with pytest.raises(SystemExit) as stopped:
+        main(["reproduce", "flamby-hart"])
+    assert stopped.value.code == 2
+    assert "did you mean flamby-heart?" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("line", ["reproduce --scale small", "reproduce flamby-heart --scale full"])
+def test_an_option_of_another_table_is_refused(line, capsys):
+    with pytest.raises(SystemExit) as stopped:
+        main(line.split())
+    assert stopped.value.code == 2
+    assert "is not an option of" in capsys.readouterr().err
