@@ -65,6 +65,7 @@ def test_it_favors_fast_clients_as_said():
     assert own.max() > 1.5 * own.min()
 
 
+@pytest.mark.slow
 def test_the_example_of_the_guide_says_how_long_a_cohort_takes(tmp_path, capsys):
     """Up to rounding to a tenth, and 3%: with other precision, draws differ."""
     text = (Path(__file__).parents[1] / "docs" / "flower.md").read_text().split("## Slow clients")[1]
