@@ -16,6 +16,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 
 from fedspam import Faults, Generated, on_client, simulate, spam, spam_pp
@@ -426,6 +427,17 @@ def test_functions_are_told_apart_by_what_they_do():
     assert not same(jax.tree_util.Partial(probe, 1), jax.tree_util.Partial(probe, 2))
     recursive = lambda n: recursive(n - 1)
     assert same(recursive, recursive)
+
+
+def test_settings_of_a_library_are_told_apart():
+    """A run with another rate of an Optax optimizer was resumed without a word."""
+    same = lambda a, b: describe.digest(describe.describe(a)) == describe.digest(describe.describe(b))
+    for optimizer in (optax.adam, optax.sgd, optax.trace):
+        assert same(optimizer(0.1), optimizer(0.1))
+        assert not same(optimizer(0.1), optimizer(0.2))
+    assert not same(optax.sgd(0.1, momentum=0.8), optax.sgd(0.1, momentum=0.9))
+    assert not same(optax.sgd(0.1), optax.adam(0.1))
+    assert not same(jax.grad(lambda x: x**2), jax.grad(lambda x: x**3))
 
 
 def test_functions_reach_their_globals(monkeypatch):

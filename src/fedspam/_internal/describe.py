@@ -3,7 +3,7 @@
 A description depends on the value alone: it is the same in every process, and it differs whenever results could. A
 function is described by its name, a hash of its compiled code, and everything it reaches: defaults, closures, globals,
 and what it uses of modules. Classes and callable objects are described by their members. Code of installed packages is
-described by name, since the version of the package determines the rest.
+described by name, since the version of the package determines the rest, and by the settings that its closures hold.
 """
 
 import dataclasses
@@ -183,8 +183,15 @@ def _function(value: Any, depth: int, seen: set[int]) -> Any:
     while not isinstance(value, types.FunctionType) and callable(getattr(value, "__wrapped__", None)):
         value = value.__wrapped__  # jit, custom_vjp and the like
     name = f"{getattr(value, '__module__', '')}:{getattr(value, '__qualname__', type(value).__qualname__)}"
-    if not isinstance(value, types.FunctionType) or _is_installed(value) or id(value) in seen:
+    if not isinstance(value, types.FunctionType) or id(value) in seen:
         return name
+    if _is_installed(value):
+        held = dict(zip(value.__code__.co_freevars, map(_content, value.__closure__ or ()), strict=True))
+        plain = {name: content for name, content in held.items() if _is_plain(content)}
+        if not plain:
+            return name
+        seen.add(id(value))
+        return {"function": name, "holds": {name: _describe(plain[name], depth - 1, seen) for name in sorted(plain)}}
     seen.add(id(value))
     described: dict[str, Any] = {"function": name, "code": _code(value.__code__)}
     reached = dict(zip(value.__code__.co_freevars, map(_content, value.__closure__ or ()), strict=True))
@@ -200,6 +207,13 @@ def _function(value: Any, depth: int, seen: set[int]) -> Any:
     if reached:
         described["reaches"] = {name: _describe(reached[name], depth - 1, seen) for name in sorted(reached)}
     return described
+
+
+def _is_plain(content: Any) -> bool:
+    """Whether what a library's function holds are settings, such as the rate of an Optax optimizer, and not a cache."""
+    if isinstance(content, tuple | list):
+        return all(map(_is_plain, content))
+    return isinstance(content, bool | int | float | str | np.ndarray | np.generic | jax.Array | types.FunctionType)
 
 
 def _is_installed(value: Any) -> bool:
