@@ -24,4 +24,5 @@ from fedspam.models.model import (
     SquaredLoss as SquaredLoss,
 )
 from fedspam.models.moments import Moments as Moments
+from fedspam.models.parts import lora as lora, merged as merged, train_part as train_part
 from fedspam.models.trained import TrainedModel as TrainedModel, load as load, save as save
