@@ -89,7 +89,7 @@ def test_a_step_that_raises_f_is_taken_back():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("movers", ["average", "one"])
+@pytest.mark.parametrize("movers", ["average", pytest.param("one", marks=pytest.mark.thorough)])
 def test_minibatch_clients_train_and_stay_finite(movers):
     """In the median of five runs: rounding alone moves a single run by a factor of ten."""
     population, start = clients(), MODEL.init(0)

@@ -70,7 +70,7 @@ def test_chunks_and_replies_checked_one_by_one_change_rounding_only(name, client
 
 
 @everyone_compiled
-def test_one_trace_serves_all_numbers(name, clients):
+def test_one_trace_serves_all_numbers(name, clients, runs):
     method = METHODS[name].make()
     other = jax.tree.map(lambda leaf: leaf * 0.75 if isinstance(leaf, float) else leaf, method)
     traced = []
@@ -81,10 +81,10 @@ def test_one_trace_serves_all_numbers(name, clients):
         fed = Traced(clients, memory=memory)
         return method.round(state, jax.random.key(1), fed)[0]
 
-    state, memory = simulate(method, clients, jnp.ones(5), rounds=1, key=0).state, None
+    state = runs(name).state
     memory = jax.tree.map(lambda leaf: jnp.stack([jnp.asarray(leaf)] * 10), method.client_state(jnp.ones(5)))
     for each in (method, other, method):
-        round(each, state)
+        round.trace(each, state)  # nothing is compiled
     assert len(traced) == 1
 
 
@@ -112,12 +112,28 @@ def test_seeds_and_numbers_run_together(name, clients, runs):
 
 @everyone_compiled
 def test_float32_stays_float32_and_no_tracer_leaks(name, clients):
+    """Two rounds are traced and not compiled: types are known by then, and so are leaks."""
     method, single = METHODS[name].make(), jax.tree.map(lambda leaf: leaf.astype(jnp.float32), clients)
+
+    def rounds(method, clients, x):
+        rows = lambda leaf: jnp.broadcast_to(leaf, (clients.size, *jnp.shape(leaf)))
+        fed = Traced(clients, memory=jax.tree.map(rows, method.client_state(x)))
+        state = method.init(x, jax.random.key(0), fed)
+        for k in range(2):
+            state, _ = method.round(state, jax.random.key(k), fed)
+        return state
+
     with jax.checking_leaks():
-        run = simulate(method, single, jnp.ones(5, jnp.float32), rounds=2, key=0, keep=Keep(every=1))
-    assert {leaf.dtype for leaf in jax.tree.leaves(run.state) if jnp.issubdtype(leaf.dtype, jnp.floating)} <= {
-        jnp.dtype("float32")
-    }
+        state = jax.eval_shape(rounds, method, single, jnp.ones(5, jnp.float32))
+    floating = {leaf.dtype for leaf in jax.tree.leaves(state) if jnp.issubdtype(leaf.dtype, jnp.floating)}
+    assert floating == {jnp.dtype("float32")}
+
+
+@pytest.mark.slow
+def test_no_tracer_leaks_from_a_simulation(clients, tmp_path):
+    with jax.checking_leaks():
+        run = simulate(METHODS["spam_pp"].make(), clients, jnp.ones(5), rounds=2, key=0, keep=Keep(every=1))
+    assert run.status == "completed"
 
 
 @everyone_compiled

@@ -674,7 +674,9 @@ def rows_for(client):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("make", [flax_model, equinox_model, torch_model])
+@pytest.mark.parametrize(
+    "make", [*(pytest.param(make, marks=pytest.mark.thorough) for make in (flax_model, equinox_model)), torch_model]
+)
 def test_modules_of_other_frameworks(make):
     model = make()
     first = jax.tree.map(jnp.asarray, model.init(0))

@@ -183,7 +183,8 @@ def assert_like_the_simulation(folder: Path, name: str, rounds: int) -> None:
         np.testing.assert_array_equal(rows[column], run.rows[column])
 
 
-@pytest.mark.parametrize("name", [pytest.param("spam", marks=pytest.mark.thorough), "spam_pp"])
+@pytest.mark.thorough  # the test of a killed server compares a federation of processes with the simulation too
+@pytest.mark.parametrize("name", ["spam", "spam_pp"])
 def test_a_federation_of_processes_ends_where_the_simulation_does(world, name):
     world.begin(name, method=name, rounds=2)
     world.end()

@@ -160,7 +160,7 @@ def commands(readme: str, title: str) -> list[str]:
     return re.findall(r"```sh\n(.*?)```", section, re.DOTALL)
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 def test_the_readme_of_a_fresh_project_holds_what_it_says(tmp_path):
     """Its simulation, as typed: two shell blocks, the second with a run folder and a report. Then with a secure sum,
     whose records and memories so travel through Flower's own encoding."""

@@ -72,7 +72,7 @@ def test_a_chunk_is_padded_to_what_its_largest_client_needs(population, clients,
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("chunk", [1, 3, 12])
+@pytest.mark.parametrize("chunk", [3, *(pytest.param(chunk, marks=pytest.mark.thorough) for chunk in (1, 12))])
 @pytest.mark.parametrize(
     "method",
     [

@@ -222,7 +222,7 @@ def test_a_start_of_another_shape_is_refused(clients):
         simulate(spam(0.1, 0.5, start=jnp.ones(4)), clients, jnp.ones(5), rounds=1, key=0)
 
 
-@pytest.mark.parametrize("first", ["given", "update"])
+@pytest.mark.parametrize("first", ["given", pytest.param("update", marks=pytest.mark.thorough)])
 @pytest.mark.parametrize("movers", ["one", "fresh", "average"])
 def test_spam_pp_is_the_factored_method_with_mvr(clients, movers, first):
     """The same bits and the same messages as the template with these parts."""
