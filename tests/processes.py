@@ -33,7 +33,7 @@ class Processes:
         self.home.mkdir()
         self._started: dict[str, subprocess.Popen[bytes]] = {}
         self.environment = {
-            **{name: value for name, value in os.environ.items() if not name.startswith(("XLA_", "PYTEST", "FLWR_"))},
+            **{name: value for name, value in os.environ.items() if not name.startswith(("PYTEST", "FLWR_"))},
             "PATH": f"{BIN}:/usr/bin:/bin",
             "PYTHONPATH": str(ROOT / "src"),
             "HOME": str(self.home),

@@ -39,7 +39,7 @@ class Part:
 
 
 @dataclass(frozen=True, eq=False)
-class LowRank:
+class Adapters:
     r"""A network with weights :math:`W + \tfrac{s}{r} A B`: W stays as in `base`, and A and B of rank r are trained."""
 
     network: Network
@@ -120,7 +120,7 @@ def lora(model: Model, base: Params, *, rank: int = 4, scale: float = 1.0, names
             f"rank = {rank} must be smaller than both sides of {small[0]}, which has shape {leaves[small[0]].shape}; "
             "lower it, or leave this one out of names"
         )
-    return replace(model, network=LowRank(model.network, base, matrices, rank, scale))
+    return replace(model, network=Adapters(model.network, base, matrices, rank, scale))
 
 
 def merged(model: Model, params: Mapping[str, Array]) -> Params:
@@ -132,7 +132,7 @@ def merged(model: Model, params: Mapping[str, Array]) -> Params:
     >>> sorted(merged(head, head.init(0)))
     ['dense0', 'dense1']
     """
-    if not isinstance(model.network, Part | LowRank):
+    if not isinstance(model.network, Part | Adapters):
         raise ValueError(f"the model trains all of its parameters; give one of train_part or lora, not {model}")
     return model.network.merge(params)
 
