@@ -4,7 +4,7 @@
 
 A character transformer is trained on half of the roles with FedAvg. Then the other half trains it further: all of its
 parameters, adapters of rank 2 and 8 (LoRA), or its last layer norm and embeddings alone. The accuracy is that of the
-next character in the last fifth of what the second half says.
+next character in the last fifth of what the second half says. Meant for a GPU.
 """
 
 import argparse
@@ -26,7 +26,7 @@ def main():
         data = datasets.read_shakespeare(options.data)
     except FileNotFoundError as error:
         parser.exit(0, f"skipped: {error}\n")
-    longest = sorted(range(len(data.train)), key=lambda role: -int(data.train.counts[role]))[: options.roles]
+    longest = sorted(range(len(data.train)), key=lambda role: -int(data.train.sizes[role]))[: options.roles]
     first, second = longest[::2], longest[1::2]
     model = char_transformer(datasets.SYMBOLS, width=options.width, heads=4, layers=2)
     judge_of = lambda one: Evaluation.of(data.test.take(second), one.correct, block=512)
