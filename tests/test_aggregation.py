@@ -57,6 +57,7 @@ def numpy_rule(rule, v):
 
 @every_rule
 @pytest.mark.parametrize("missing", [(), (0, 3), (1, 2, 8)])
+@pytest.mark.slow
 def test_it_computes_its_definition_of_the_replies_that_count(rule, missing):
     v = points()
     accepted = np.array([i not in missing for i in range(9)])
@@ -76,6 +77,7 @@ def test_the_order_of_replies_does_not_matter(rule):
 @every_robust_rule
 @settings(max_examples=15, deadline=None, derandomize=True, database=None)
 @given(wrong=hnp.arrays(np.float64, (4, 3), elements=st.floats(-1e6, 1e6)), shift=st.floats(-100, 100))
+@pytest.mark.slow
 def test_a_minority_cannot_drag_it_away(rule, wrong, shift):
     """With 4 wrong replies of 11 the result stays as near to the honest ones as these are to each other."""
     honest = points(3, 7, 3) + shift
@@ -109,6 +111,7 @@ class Reply(NamedTuple):
 
 
 @every_rule
+@pytest.mark.slow
 def test_replies_of_any_shape(rule):
     """All arrays of a reply form one vector; reports and whole numbers are averaged."""
     v = points(5, 6, 7)
@@ -207,6 +210,7 @@ def test_faults_and_quorum_apply_under_a_rule(clients):
     assert np.isfinite(run.params).all()
 
 
+@pytest.mark.slow
 def test_a_quorum_is_not_raised_by_rounding(clients):
     """0.7 x 10 is a little more than 7 in floating point; seven replies are enough all the same."""
     method = spam_pp(10, 0.8, 0.3, solver=Exact(), start="zero")
@@ -254,6 +258,7 @@ def test_methods_with_memory_under_a_rule(clients):
 
 
 @pytest.mark.parametrize(("wrong", "count"), [(7, 23), (3, 37), (1, 3), (5, 49), (100, 1001)])
+@pytest.mark.slow
 def test_a_share_of_f_over_n_trims_exactly_f(wrong, count):
     """In floats f / n times n may be slightly below f; rounding down would let a wrong reply through."""
     replies = jnp.where(jnp.arange(count) < wrong, 1e9, 1.0).astype(jnp.float32)

@@ -58,6 +58,7 @@ def test_the_cohort_size_is_all_it_needs():
         spam_pp(1)
 
 
+@pytest.mark.slow
 def test_a_cohort_of_everyone_has_no_noise():
     """Then g is the gradient: no error, and all of the weight on fresh gradients. Unless clients may come twice."""
     eight = Quadratics.of(PEOPLE.hessians[:8], PEOPLE.linears[:8])
@@ -80,6 +81,7 @@ def counting():
     return Ragged.of(parts, lambda x, rows: jnp.exp(rows[0] @ x) - rows[1] * (rows[0] @ x))
 
 
+@pytest.mark.slow
 def test_a_step_that_raises_f_is_taken_back():
     """Losses explode beyond some steps; without going back, the run ends in infinity."""
     population, start = counting(), jnp.zeros(3)

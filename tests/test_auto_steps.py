@@ -35,6 +35,7 @@ def walked(hessian, linear, z, rate, damping, trials):
     return y - z, np.average(np.log(rates), weights=weights)
 
 
+@pytest.mark.slow
 def test_three_rounds_by_hand():
     run = simulate(auto_steps(4, trials=5), CLIENTS, START, rounds=3, key=0)
     x = average = np.asarray(START)
@@ -96,6 +97,7 @@ def ragged(**options):
 
 
 @pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.slow
 def test_examples_weigh_where_the_objective_says_so(weighted):
     run = simulate(auto(2), ragged(batch=2, weighted=weighted), jnp.full(2, 5.0), rounds=8, key=0)
     np.testing.assert_allclose(run.params, 0.75 if weighted else 0.5, atol=0.05)

@@ -66,6 +66,7 @@ def worst(codec, count):
 
 
 @of(UNBIASED)
+@pytest.mark.slow
 def test_it_is_unbiased_and_its_variance_within_omega(codec):
     """Over 10^5 draws, to five standard errors; on the worst vector the variance is omega itself."""
     keys = jax.random.split(jax.random.key(0), DRAWS)
@@ -87,6 +88,7 @@ finite = st.floats(-1e4, 1e4, width=32).filter(lambda v: v == 0 or abs(v) > 1e-3
 @of(BIASED)
 @settings(deadline=None, max_examples=20)
 @given(x=hnp.arrays(np.float32, SHAPE, elements=finite))
+@pytest.mark.slow
 def test_a_biased_codec_contracts_by_alpha(codec, x):
     error = np.sum((decode(codec, encode(codec, jax.random.key(0), x), x).astype(float) - x) ** 2)
     assert error <= (1 - codec.alpha(x) + 1e-6) * np.sum(x.astype(float) ** 2)
@@ -97,6 +99,7 @@ OTHERS = [pytest.param(codec, dtype, marks=pytest.mark.slow) for codec, dtype in
 
 
 @pytest.mark.parametrize(("codec", "dtype"), [*((codec, "float32") for codec in ALL), *OTHERS])
+@pytest.mark.slow
 def test_what_is_decoded_is_what_a_simulation_uses(codec, dtype):
     """To the bit, and in as many bytes as stated. Only a product of matrices may round otherwise."""
     x = jnp.asarray(np.random.default_rng(2).normal(size=SHAPE), dtype)
@@ -239,6 +242,7 @@ LONG = ("spam_pp", "scaffold")  # to compile; test_flower_codecs.py has SPAM-PP,
 
 
 @pytest.mark.parametrize("name", [pytest.param(n, marks=pytest.mark.slow if n in LONG else ()) for n in METHODS])
+@pytest.mark.slow
 def test_simulation_and_bytes_agree_and_the_ledger_counts_them(name):
     """With a branch (PAGE), with memories (SCAFFOLD), with fields that a cohort holds already (SPAM-PP)."""
     run = simulated(name)
@@ -346,6 +350,7 @@ class Echo:
     client_state = staticmethod(lambda params: ())
 
 
+@pytest.mark.slow
 def test_a_held_field_is_the_one_that_arrived_and_differences_are_fine():
     """x is sent once; x_prev travels as its difference from x, in steps of 0.01/7; five numbers travel as they are."""
     x = jax.random.normal(jax.random.key(0), (D,))
@@ -375,6 +380,7 @@ class Constant:
     client_state = staticmethod(lambda params: jnp.zeros(()))
 
 
+@pytest.mark.slow
 def test_feedback_loses_nothing_for_ever():
     """With a fifth of the numbers per round, the sum of what arrived lacks only what the clients still remember."""
     x = jnp.linspace(0.5, 1.0, D)
@@ -397,6 +403,7 @@ def test_feedback_needs_a_memory_and_is_for_replies():
         simulate(METHODS["scaffold"], CLIENTS, FIRST, rounds=1, key=0, codecs={"down": "feedback-topk-0.2"})
 
 
+@pytest.mark.slow
 def test_a_reply_with_the_name_of_a_field_travels_as_a_difference():
     """The prox of SPAM-PP returns an x close to the one it was sent: 4 bits of the move are better than 8 of x."""
     codecs, far = Codecs.of({"up": "quantize-4"}), jnp.full(D, 100.0)

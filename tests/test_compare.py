@@ -84,6 +84,7 @@ def test_every_method_tries_as_many_settings(made):
         assert {row["status"] for row in mine} <= {"fine", "diverged"}
 
 
+@pytest.mark.slow
 def test_the_table_follows_from_the_curves(made):
     """Every number again, by the definition: the first probe at the target from which a window is, in mean square."""
     window = min(10, (ROUNDS + 1) // 4)
@@ -248,6 +249,7 @@ def test_what_counts_as_diverged():
 # --- tuning ----------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_diverged_setting_is_recorded_and_harms_no_other(tiny, monkeypatch):
     grid = lambda scales: [{"step_size": s / scales.smoothness, "fresh_weight": 0.5} for s in (0.9, 1e3, 1e30)]
     monkeypatch.setitem(METHODS, "mvr", dataclasses.replace(METHODS["mvr"], grid=grid))
@@ -306,6 +308,7 @@ def test_a_method_without_numbers_is_tried_once(tiny, monkeypatch):
 
 
 @pytest.mark.parametrize("key", METHODS)
+@pytest.mark.slow
 def test_every_method_can_be_compared(key, tiny):
     """Its grid builds, on quadratics and elsewhere; and it counts its clients' gradients."""
     plain = dataclasses.replace(tiny, exact=False)

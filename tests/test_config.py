@@ -41,6 +41,7 @@ values = st.recursive(
 
 
 @given(st.dictionaries(st.text(string.printable), st.dictionaries(st.text(), values, max_size=4), max_size=4))
+@pytest.mark.slow
 def test_toml_reads_what_was_written(tables: dict[str, dict[str, Any]]) -> None:
     assert tomllib.loads(to_toml(tables)) == tables
 

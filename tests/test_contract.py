@@ -89,6 +89,7 @@ def test_one_trace_serves_all_numbers(name, clients, runs):
 
 
 @everyone
+@pytest.mark.slow
 def test_costs_are_those_of_its_row(name, clients):
     row, d = METHODS[name], 5
     # a method that cannot do with a part of the clients asks all of them

@@ -290,6 +290,7 @@ def regressions():
 
 
 @pytest.mark.parametrize("number", range(6))
+@pytest.mark.slow
 def test_closed_forms_are_those_of_the_losses(number):
     """The value, gradient and Hessians that `solve` uses against automatic derivatives of the clients' losses."""
     population, shape = list(regressions())[number]
@@ -323,6 +324,7 @@ def test_solve_ends_where_the_gradient_vanishes():
 
 @pytest.mark.parametrize("size", ["1/n", "0.001"])
 @pytest.mark.parametrize("name", ["a9a", "mushrooms"])
+@pytest.mark.slow
 def test_pooled_optima_are_the_reference_ones(name, size, a9a, mushrooms):
     """Optima and norms of their minimizers, computed elsewhere to a gradient of 1e-12."""
     told = {

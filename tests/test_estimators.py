@@ -57,6 +57,7 @@ def draws():
 PAIR = Quadratics.of([[[2.0]], [[1.0]]], [[0.0], [1.0]])
 
 
+@pytest.mark.slow
 def test_three_rounds_of_page_by_hand():
     method = page(1, step_size=0.25, probability=np.array([0.0, 0.0, 0.0]))
     run = simulate(method, PAIR, jnp.ones(1), rounds=3, key=0, replay={"cohort": [0, 1, 0]})
@@ -227,6 +228,7 @@ def test_an_mvr_that_weighs_all_rounds_alike_averages_its_errors(play, alike):
     )
 
 
+@pytest.mark.slow
 def test_the_bound_of_server_mvr_holds(population):
     # gamma <= 1/(L + delta sqrt(2/(pB))): mean |grad f|^2 <= 2F/(gamma K) + e_0/(pK) + 2 p sigma^2/B
     B, p, rounds = 2, 0.2, 60
@@ -251,6 +253,7 @@ def test_round_zero_asks_everyone_and_later_rounds_as_often_as_they_should():
     assert abs(float(thrown(1).mean()) - 0.3) < 4 * np.sqrt(0.21 / 4000)
 
 
+@pytest.mark.slow
 def test_sarah_is_page_with_a_regular_coin(play, population):
     regular = play(page(2, 0.2, np.array([1.0, 0, 0, 1, 0, 0])), population)
     run = simulate(sarah(2, 0.2, period=3), population, jnp.ones(D), rounds=ROUNDS, key=0)
@@ -265,6 +268,7 @@ def test_without_fresh_gradients_mvr_is_sarah(play, population):
     np.testing.assert_allclose(run.params, play(page(2, 0.2, 0.0), population).params, rtol=1e-13)
 
 
+@pytest.mark.slow
 def test_without_a_pull_rg_is_sarah(play, population):
     made = [rg_saga(2, 0.5, 0.0, solver=Exact()), rg_svrg(2, 0.5, 0.0, 0.4, solver=Exact())]
     plain = Factored(page(2, 1.0, 0.0).estimator, Exact(), Constant(0.5), movers="delegate", cohort_size=2)
@@ -286,6 +290,7 @@ def test_everyone_in_every_round_is_gradient_descent(play, population):
     [page(2, 0.2, 0.0), svrs(2, 0.2, 0.0, solver=Exact()), rg_svrg(2, 0.2, 0.3, 0.0, solver=Exact())],
     ids=["page", "svrg", "rg_svrg"],
 )
+@pytest.mark.slow
 def test_clients_of_equal_hessians_keep_the_estimate_exact(play, method, alike):
     # after the exact start nothing adds an error, though only two of six clients are asked
     run = play(method, alike, 9)
@@ -297,6 +302,7 @@ def test_rg_with_everyone_is_exact_and_remembers_the_last_gradients(play, popula
     np.testing.assert_allclose(run.state.estimate.g, population.gradient(run.state.x_prev), atol=1e-13)
 
 
+@pytest.mark.slow
 def test_the_server_knows_the_mean_of_what_clients_remember_though_replies_are_lost(population):
     faults, method = Faults(dropout=0.3), rg_saga(2, 0.3, 0.3, solver=Exact())
     run = simulate(method, population, jnp.ones(D), rounds=40, key=0, faults=faults, record=())
@@ -352,6 +358,7 @@ def numpy_storm(twin, x, cohorts, rule):
         ("meta_storm", meta_storm(2, step_size=0.9, a=0.5, b=1.5, exponent=0.4)),
     ],
 )
+@pytest.mark.slow
 def test_adaptive_rules_equal_an_independent_loop(rule, method, population, draws):
     replay = {"cohort": draws["cohorts"]}
     run = simulate(method, population, jnp.ones(D), rounds=ROUNDS, key=0, replay=replay)

@@ -37,6 +37,7 @@ LOCAL = GradientDescent(steps=3, local_rate=0.2, minibatch=True)
 
 
 @pytest.mark.parametrize("block", [4, 1000])
+@pytest.mark.slow
 def test_scores_are_those_of_a_plain_loop(block):
     data = clients((4, 0, 9, 2, 6))
     x = jnp.array([0.5, 1.0, 3.0])
@@ -171,6 +172,7 @@ def test_data_on_the_host_gives_the_same_bits(name):
     np.testing.assert_array_equal(there.rows["bytes_up"], here.rows["bytes_up"])
 
 
+@pytest.mark.slow
 def test_a_client_fetched_from_the_host_is_the_same_client():
     for weighted, batch in ((False, None), (True, 2)):
         here = PEOPLE.population(squares, weighted=weighted, batch=batch)
@@ -196,6 +198,7 @@ def lender(method, window=4):
     return host_data._Lender(method, population, key, Conditions(), Layout(), window, 100, None), carry
 
 
+@pytest.mark.slow
 def test_a_window_holds_who_is_asked_and_only_them():
     made, carry = lender(METHODS["fedavg"])
     made._carry = carry

@@ -183,6 +183,7 @@ def test_bytes_are_those_that_flower_carried(undisturbed):
 
 
 @pytest.mark.parametrize("fault", FAULTS)
+@pytest.mark.slow
 def test_a_bad_reply_changes_nothing(fault, silent, undisturbed):
     outcome = go(twist=on_training(fault))
     assert outcome.bits == silent.bits != undisturbed.bits
@@ -344,6 +345,7 @@ def test_a_quorum_lets_a_round_go_on_without_some():
     assert outcome.column("difference.asked") == [3] * ROUNDS
 
 
+@pytest.mark.slow
 def test_a_void_round_has_no_effect_and_is_charged(undisturbed):
     def second_round_fails(client, message, answer):
         fails = message.metadata.message_type == "train.prox" and message.content["config"]["server-round"] == 2
@@ -496,6 +498,7 @@ def rows_of(folder):
 
 @pytest.mark.parametrize("when", ["before", "after"])
 @pytest.mark.parametrize("method", [METHOD, MEMORY], ids=["spam_pp", "scaffold"])
+@pytest.mark.slow
 def test_a_server_killed_at_every_exchange_ends_with_the_same_bits(method, when, tmp_path):
     """Each time all clients are new: nothing is left of them but, where they remember, their disks."""
     remembering = method is MEMORY
@@ -634,6 +637,7 @@ def test_the_configuration_goes_along_and_may_choose_the_method():
         assert set(last) == {"model", "settings", "fedspam"}
 
 
+@pytest.mark.slow
 def test_a_model_of_many_arrays_and_a_loss_over_own_data():
     def loss(params, rows):
         return jnp.mean((rows["in"] @ params["layer"]["kernel"] + params["bias"] - rows["out"]) ** 2)
@@ -757,6 +761,7 @@ def test_what_is_held_travels_once(undisturbed):
     assert len(wire.encode(fields)) == len(arrays.enclosed(prox.content))
 
 
+@pytest.mark.slow
 def test_the_example_of_the_guide_works(tmp_path):
     text = (Path(__file__).parents[1] / "docs" / "flower.md").read_text()
     code, _ = re.findall(r"^```python\n(.*?)^```$", text, re.DOTALL | re.MULTILINE)

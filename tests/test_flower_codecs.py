@@ -65,6 +65,7 @@ def test_clients_remember_the_errors_of_their_codec():
 
 
 @pytest.mark.parametrize("name", METHODS)
+@pytest.mark.slow
 def test_the_iterates_and_the_bytes_are_those_of_the_simulation(name):
     params, rows = go(METHODS[name])
     np.testing.assert_allclose(params, simulated(name).params, rtol=1e-12, atol=1e-12)
@@ -99,6 +100,7 @@ def test_other_codecs_on_a_client_are_refused_in_words():
         go(METHODS["fedavg"], theirs={"up": Quantize(4), "down": Quantize(8)}, rounds=1)
 
 
+@pytest.mark.slow
 def test_a_resumed_run_must_have_its_codecs(tmp_path):
     params, _ = go(METHODS["fedavg"], folder=tmp_path)
     np.testing.assert_allclose(params, simulated("fedavg").params, rtol=1e-12, atol=1e-12)

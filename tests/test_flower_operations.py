@@ -103,6 +103,7 @@ FAULTS = {
 
 
 @pytest.mark.parametrize("kind", FAULTS)
+@pytest.mark.slow
 def test_bad_replies_are_in_the_log_and_in_the_metrics(kind, tmp_path):
     fault, reason = FAULTS[kind]
 

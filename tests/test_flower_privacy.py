@@ -41,6 +41,7 @@ def delta_of(epsilon, z):
 
 
 @pytest.mark.parametrize(("z", "times"), [(1.0, 1), (2.0, 4), (5.0, 100)])
+@pytest.mark.slow
 def test_epsilon_is_that_of_the_accountant_and_of_the_exact_formula(z, times):
     found = Privacy(1.0, z, least=3).epsilon(1e-5, participations=times)
     accountant = accounting.pld.PLDAccountant()
@@ -281,6 +282,7 @@ def test_auto_is_refused_under_privacy_unless_its_start_is_covered():
         FedspamStrategy(method, jnp.ones(3), patience=1, retries=0).start(grid, to_arrays(jnp.ones(3)), 1, 5.0)
 
 
+@pytest.mark.slow
 def test_projections_and_losses_of_auto_are_clipped_and_noised_with_the_gradient():
     first, again = (replies_of_auto(noise_multiplier=1.0) for _ in range(2))
     assert {"reply.fresh.second", "reply.sampled"} <= first["train.begin"].keys()

@@ -67,6 +67,7 @@ def kinds(grid):
 
 
 @pytest.mark.parametrize("method", [METHOD, MEMORY], ids=["spam_pp", "scaffold"])
+@pytest.mark.slow
 def test_without_introductions_the_bits_are_the_same(method):
     """Nodes that registered in the order of their partition ids, as in Flower's simulation."""
     bits, grid, _ = go(method)
@@ -85,6 +86,7 @@ def test_in_another_order_clients_are_numbered_by_the_server(method):
     assert go(method, order=ORDER)[0] == go(method, app=reordered)[0]
 
 
+@pytest.mark.slow
 def test_the_start_does_not_depend_on_the_number_of_nodes():
     """A thousand nodes: the first message of all is one of training, and only cohorts are ever asked."""
     population = synthetic_logistic(0, clients=8, dimension=4)
@@ -121,6 +123,7 @@ def test_a_client_with_another_method_says_what_differs():
 
 
 @pytest.mark.parametrize("method", [METHOD, MEMORY], ids=["spam_pp", "scaffold"])
+@pytest.mark.slow
 def test_a_node_that_comes_back_is_the_same_client_again(method):
     """It has another node id, and is recognized by its partition id."""
     grid, again = LoopbackGrid(the_app(method), nodes(ORDER)), []
@@ -166,6 +169,7 @@ class Dying(LoopbackGrid):
 @pytest.mark.parametrize(
     ("first", "order"), [(1000, ORDER), (5000, range(CLIENTS))], ids=["the same nodes", "new node ids"]
 )
+@pytest.mark.slow
 def test_a_killed_server_resumes_to_the_same_bits(method, first, order, tmp_path):
     """Under new node ids, clients are found by their partition ids, those that have not been asked yet in order."""
     expected = go(method, order=order)[0]

@@ -160,6 +160,7 @@ def test_the_server_never_sees_a_clear_reply():
 
 
 @pytest.mark.parametrize("kind", [KEYS, SHARES, "train.difference", UNMASK])
+@pytest.mark.slow
 def test_a_client_that_drops_out_is_left_out(kind):
     """Whenever it is lost: the mean is that of the others, or of all if it was lost after its reply."""
     gone = []

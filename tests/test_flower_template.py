@@ -80,6 +80,7 @@ def test_certificates_and_keys_are_made_and_kept_from_others(tmp_path):
     assert {path.name for path in secrets.glob("node?")} == {"node0", "node1", "node2"}
 
 
+@pytest.mark.slow
 def test_the_template_trains_what_the_simulator_trains(tmp_path, monkeypatch):
     """Equal losses and gradients for the template's oracle and for a `Ragged` population that pads the same rows."""
     pytest.importorskip("flwr", reason="needs Flower: pip install 'fedspam[flower]'")
@@ -127,6 +128,7 @@ def test_the_template_trains_what_the_simulator_trains(tmp_path, monkeypatch):
     assert accuracy > 0.8
 
 
+@pytest.mark.slow
 def test_a_pytorch_project_ends_in_a_file_that_plain_pytorch_loads(tmp_path, monkeypatch):
     """`fedspam new --pytorch`: two rounds over Flower's messages, and the scores of the saved file in PyTorch alone."""
     pytest.importorskip("flwr", reason="needs Flower: pip install 'flwr[simulation]'")

@@ -276,6 +276,7 @@ def test_a_round_evaluates_the_gradients_that_it_counts(name, clients):
 
 @pytest.mark.parametrize("movers", ["one", "fresh", "second", "average"])
 @pytest.mark.parametrize("name", MOVED)
+@pytest.mark.slow
 def test_the_gradients_of_all_movers_are_counted(name, movers, clients):
     said, done = gradients(MOVED[name](movers), clients)
     assert said == done

@@ -65,6 +65,7 @@ def mutated(draw, seeds):
 
 
 @every_target
+@pytest.mark.slow
 def test_mutations_are_accepted_or_refused_clearly(name):
     seeds = [*targets.TARGETS[name].seeds(), *corpus(name)]
 

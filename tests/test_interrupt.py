@@ -34,6 +34,7 @@ SWALLOWED = """
     ("work", "code", "told"),
     [(IN_PYTHON, 7, ""), (IN_C, 130, "fedspam run --resume"), (SWALLOWED, 130, "fedspam run --resume")],
 )
+@pytest.mark.slow
 def test_an_interrupt_ends_it(work, code, told):
     program = [sys.executable, "-c", PROGRAM.format(work=work)]
     process = subprocess.Popen(program, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)

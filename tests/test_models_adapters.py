@@ -75,6 +75,7 @@ def test_a_torch_module_under_vmap_and_its_gradient(torch):
     np.testing.assert_allclose(theirs["2.weight"], jnp.swapaxes(ours["dense1"]["kernel"], 1, 2), atol=1e-6)
 
 
+@pytest.mark.slow
 def test_parameters_that_a_torch_module_does_not_use_have_no_gradient(torch):
     class Half(torch.nn.Module):
         def __init__(self):

@@ -51,6 +51,7 @@ def test_the_fastest_of_a_draw_are_the_cohort():
     assert float(clients.wait(key, 3)) == max(SECONDS[fastest])
 
 
+@pytest.mark.slow
 def test_it_favors_fast_clients_as_said():
     """If everyone is asked, the slow half never counts; if luck alone decides, all count equally."""
     draws = lambda clients: np.bincount(
@@ -121,6 +122,7 @@ def go(method=METHOD, *, twist=None, left=1000, clients=CLIENTS, timeout=5.0, **
 
 
 @pytest.mark.parametrize("method", [METHOD, MEMORY], ids=["spam_pp", "scaffold"])
+@pytest.mark.slow
 def test_a_federation_agrees_with_the_simulator(method):
     """The clients that counted in the first exchange are also those that the next one is with."""
     clients = OverSelected(POPULATION, Table(jnp.array(SECONDS)), more=0.5)
@@ -134,6 +136,7 @@ def test_a_federation_agrees_with_the_simulator(method):
 
 
 @pytest.mark.parametrize("introductions", [0, 32])
+@pytest.mark.slow
 def test_frozen_clients_are_not_waited_for(introductions):
     def twist(id, message, answer):
         return [] if SECONDS[id] > 6 and message.metadata.message_type.startswith("train") else [answer()]
@@ -158,6 +161,7 @@ def test_if_too_few_reply_others_are_asked():
 
 
 @pytest.mark.parametrize("method", [METHOD, MEMORY], ids=["spam_pp", "scaffold"])
+@pytest.mark.slow
 def test_a_killed_server_resumes_to_the_same_bits(method, tmp_path):
     for number in (2, 3, 4):
         folder = {"memory-folder": str(tmp_path / f"disk{number}")}
@@ -168,6 +172,7 @@ def test_a_killed_server_resumes_to_the_same_bits(method, tmp_path):
         np.testing.assert_array_equal(again, go(method)[0])
 
 
+@pytest.mark.slow
 def test_a_secure_sum_cannot_leave_clients_out():
     with pytest.raises(ValueError, match="leave over_selection out"):
         FedspamStrategy(METHOD, over_selection=0.2, secure=SecureSum())

@@ -24,6 +24,7 @@ def train(model, rounds=3):
     return simulate(method, DATA.population(model.loss), model.init(0), rounds=rounds, key=0)
 
 
+@pytest.mark.slow
 def test_a_part_has_its_gradient_and_its_price():
     part = train_part(MODEL, BASE, "dense1.*")
     mean = lambda model: lambda params: jnp.mean(model.loss(params, ROWS))
@@ -43,6 +44,7 @@ def test_a_part_has_its_gradient_and_its_price():
     assert floats(full) == 4 * (6 * 8 + 8 + 8 * 3 + 3)
 
 
+@pytest.mark.slow
 def test_adapters_start_at_the_base_and_can_be_merged():
     adapted = lora(MODEL, BASE, rank=2, scale=3.0)
     first = adapted.init(0)
@@ -62,6 +64,7 @@ def test_adapters_start_at_the_base_and_can_be_merged():
     assert run.rows["floats_up"][0] == 4 * sum(leaf.size for leaf in first.values())
 
 
+@pytest.mark.slow
 def test_a_pytorch_module_is_adapted_over_flower():
     torch = pytest.importorskip("torch", reason="needs PyTorch: pip install torch")
     pytest.importorskip("flwr", reason="needs Flower: pip install 'flwr[simulation]'")

@@ -32,6 +32,7 @@ def clients():
 
 
 @pytest.mark.parametrize("count", [1, 2, 3, 10, 1000, 2**20 + 7])
+@pytest.mark.slow
 def test_permuted_is_a_permutation(count):
     sample = min(count, 2000)
     ids = np.asarray(prng.permuted(jax.random.key(3), jnp.arange(sample, dtype=jnp.uint32), count))

@@ -183,6 +183,7 @@ def test_ridge_has_the_papers_sizes_and_refuses_other_readings():
 
 @pytest.mark.parametrize("nonconvex", [False, True])
 @pytest.mark.parametrize("coding", [(0, 1), (-1, 1)])
+@pytest.mark.slow
 def test_logistic_gradient(nonconvex, coding):
     random = np.random.default_rng(5)
     features, owners = random.standard_normal((9, 3)), np.array([4, 2, 2, 4, 7, 7, 7, 2, 4])
@@ -205,6 +206,7 @@ def test_logistic_gradient(nonconvex, coding):
 
 @pytest.mark.parametrize("weighted", [False, True])
 @pytest.mark.parametrize("nonconvex", [False, True])
+@pytest.mark.slow
 def test_logistic_smoothness_is_the_curvature_at_zero_and_nowhere_exceeded(nonconvex, weighted):
     drawn = synthetic_logistic(1, clients=3, dimension=4, rows=(3, 8), regularization=0.2, nonconvex=nonconvex)
     owners = np.repeat(np.arange(3), np.diff(drawn.offsets))

@@ -78,6 +78,7 @@ def test_a_run_on_disk_has_the_bits_of_one_in_memory(whole, tmp_path):
 
 
 @pytest.mark.parametrize("segments", [(5, 10), (10, 20)])
+@pytest.mark.slow
 def test_the_length_of_segments_changes_no_bit(whole, tmp_path, segments):
     first, second = segments
     go(rounds=15, keep=Keep(every=first), folder=tmp_path)
@@ -155,6 +156,7 @@ def damage(path, how):
 
 @pytest.mark.parametrize("how", ["truncated", "flipped", "emptied", "removed"])
 @pytest.mark.parametrize("which", ["checkpoint-000000030.safetensors", "rows.bin", "manifest.json", "best.safetensors"])
+@pytest.mark.slow
 def test_the_last_good_state_is_used(whole, tmp_path, which, how):
     go(folder=tmp_path, keep=Keep(best="norm", every=10))
     damage(tmp_path / which, how)
@@ -446,6 +448,7 @@ def test_functions_reach_their_globals(monkeypatch):
     assert list(describe.changes(before, describe.describe(scaled))) == ["reaches.FACTOR changed from 1.0 to 2.0"]
 
 
+@pytest.mark.slow
 def test_descriptions_are_the_same_in_every_process(tmp_path):
     module = tmp_path / "described.py"
     module.write_text(
@@ -466,6 +469,7 @@ def test_descriptions_are_the_same_in_every_process(tmp_path):
     assert len(digests) == 1
 
 
+@pytest.mark.slow
 def test_a_changed_run_is_refused_and_says_what_changed(tmp_path):
     method = spam(0.1, 0.5, start="zero")
     run = lambda clients, **options: simulate(
@@ -540,12 +544,14 @@ def test_replies_looked_at_one_by_one_leave_it_out():
     assert np.isfinite(run.params).all()
 
 
+@pytest.mark.slow
 def test_a_start_that_cannot_be_names_the_client():
     method = spam_pp(12, 0.8, 0.3, solver=Exact(), start="cohort")
     with pytest.raises(RuntimeError, match=r"'starting_gradient': client 3 replied with infinity or NaN"):
         simulate(method, poisoned(3, np.inf), START, rounds=4, key=0)
 
 
+@pytest.mark.slow
 def test_what_faults_make_void_is_no_divergence():
     """Silence for longer than the patience does not stop a run; a client that computes NaN does, faults or not."""
     faults = Faults(dropout=0.9)

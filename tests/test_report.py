@@ -324,6 +324,7 @@ def test_numbers_that_are_not_finite_leave_gaps(runs: dict[str, Any]) -> None:
     assert found["metrics"]["loss"]["value"] == [1.0, None, None]
 
 
+@pytest.mark.slow
 def test_an_endless_step_size_is_reported(tmp_path: Path) -> None:
     """Its proxes have an infinite step size, so its certificates hold numbers that are not finite."""
     rows = np.random.default_rng(0).normal(size=(6, 20, 3))
@@ -361,6 +362,7 @@ def test_bounds_of_theorems_are_read(tmp_path: Path) -> None:
     page.render([source], "theory")
 
 
+@pytest.mark.slow
 def test_folders_without_curves_are_left_out_of_a_report_of_several(runs: dict[str, Any], tmp_path: Path) -> None:
     (tmp_path / "sweep").mkdir()
     (tmp_path / "sweep" / "manifest.json").write_text("{}")
@@ -489,6 +491,7 @@ def test_a_page_opens_on_accuracy_or_on_the_bound_asked_for(runs: dict[str, Any]
     assert opening(metrics={"loss": curve}, bounds={}) is None
 
 
+@pytest.mark.slow
 def test_pages_of_many_runs_hold_fewer_points_per_curve(runs: dict[str, Any]) -> None:
     source = read(runs["one"][0])
     at = np.arange(2000.0)

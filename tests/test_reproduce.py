@@ -106,6 +106,7 @@ def test_curves_are_those_of_the_printed_algorithm(made):
             assert np.all(band[1] <= got.max(0) * (1 + 1e-8))
 
 
+@pytest.mark.slow
 def test_observations_are_written_and_decide_the_exit_code(made):
     folder, code = made
     rows = read(folder / "observations.csv")

@@ -73,6 +73,7 @@ def test_a_missed_quorum_is_void(clients):
     assert int(run.state.k) == (~run.rows["void"]).sum()
 
 
+@pytest.mark.slow
 def test_a_client_that_is_lost_vanishes_from_both_gradients(clients):
     """The mean over those who answered: a round with faults equals the round of the smaller cohort."""
     faults = Faults(dropout=0.4)
@@ -175,6 +176,7 @@ def test_resuming_gives_the_bits_of_the_undisturbed_run(clients, tmp_path):
     np.testing.assert_array_equal(resumed.probes["norm"], whole.probes["norm"])
 
 
+@pytest.mark.slow
 def test_another_run_is_not_resumed(clients, tmp_path):
     simulate(METHOD, clients, jnp.ones(4), rounds=10, key=5, folder=tmp_path)
     with pytest.raises(records.RecordError, match=r"step_size.*0\.8.*0\.7"):
@@ -186,6 +188,7 @@ def test_another_run_is_not_resumed(clients, tmp_path):
 
 
 @pytest.mark.parametrize("damage", ["truncate", "flip", "remove"])
+@pytest.mark.slow
 def test_a_damaged_checkpoint_falls_back_to_the_one_before(clients, tmp_path, damage):
     options = {"rounds": 30, "key": 5, "keep": Keep(every=10), "folder": tmp_path}
     whole = simulate(METHOD, clients, jnp.ones(4), **options)
@@ -302,6 +305,7 @@ def test_a_step_size_that_is_no_positive_number_is_refused(value):
         spam_pp(5, value, 0.3)
 
 
+@pytest.mark.slow
 def test_many_runs_do_all_rounds_that_were_asked_for(clients):
     run = simulate_many(METHOD, clients, jnp.ones(4), rounds=30, keys=[0, 1], every=7, probe=norm_of(clients))
     alone = simulate(METHOD, clients, jnp.ones(4), rounds=30, key=1, every=7, probe=norm_of(clients))
@@ -313,6 +317,7 @@ def test_many_runs_do_all_rounds_that_were_asked_for(clients):
         simulate_many(METHOD, clients, jnp.ones(4), rounds=3, keys=[0], every=0)
 
 
+@pytest.mark.slow
 def test_a_run_without_a_valid_round_does_not_say_completed(clients):
     silent = Faults(dropout=1.0)
     method = spam_pp(5, 0.8, 0.3, solver=Exact(), start="zero")
@@ -323,6 +328,7 @@ def test_a_run_without_a_valid_round_does_not_say_completed(clients):
     assert many.status == "stopped: in 2 of 2 runs all rounds were void"
 
 
+@pytest.mark.slow
 def test_void_rounds_without_faults_are_reported():
     """On the path of the mean client, one client whose loss is NaN voids every round that asks it."""
     data = {"x": jnp.array([[1.0], [2.0], [jnp.nan], [4.0]])}

@@ -53,6 +53,7 @@ def plain(population):
         ([1000] + [10] * 9, (125, 1000)),
     ],
 )
+@pytest.mark.slow
 def test_capacities_are_those_that_many_clients_need(sizes, capacities):
     assert ragged._capacities(np.array(sizes), np.zeros((sum(sizes), 5))) == capacities
 

@@ -61,6 +61,7 @@ def test_printed_first_round_by_hand():
 
 @pytest.mark.parametrize("first", ["given", "update"])
 @pytest.mark.parametrize("method", ["spam", "spam_pp", "spam_ppa"])
+@pytest.mark.slow
 def test_replay_equals_an_independent_loop(clients, method, first):
     rounds, rng = 7, np.random.default_rng(1)
     gammas, fresh_weights = rng.uniform(0.2, 2, rounds), rng.uniform(0.1, 1, rounds)
@@ -157,6 +158,7 @@ def test_small_steps_move_like_server_mvr(clients):
     assert gap[1] < 0.11 * gap[0]
 
 
+@pytest.mark.slow
 def test_scaling_the_loss_and_the_step_changes_nothing(clients):
     scaled = Quadratics.of(1000 * np.asarray(clients.hessians), 1000 * np.asarray(clients.linears))
     one = simulate(spam_pp(3, 0.5, 0.3, solver=Exact()), clients, jnp.ones(5), rounds=10, key=0)
@@ -224,6 +226,7 @@ def test_a_start_of_another_shape_is_refused(clients):
 
 @pytest.mark.parametrize("first", ["given", pytest.param("update", marks=pytest.mark.thorough)])
 @pytest.mark.parametrize("movers", ["one", "fresh", "average"])
+@pytest.mark.slow
 def test_spam_pp_is_the_factored_method_with_mvr(clients, movers, first):
     """The same bits and the same messages as the template with these parts."""
     options = {"solver": GradientDescent(steps=3, local_rate=0.1), "scale": 0.5, "first": first}

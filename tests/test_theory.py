@@ -143,6 +143,7 @@ def test_progress(instances):
 
 
 @pytest.mark.parametrize("p", [0.05, 0.5, 6 / 7, 1.0])
+@pytest.mark.slow
 def test_estimation(instances, p):
     """Lemma A.2 in exact expectation, with the true spread at x_{k+1}."""
     for share in (0.1, 1.0):

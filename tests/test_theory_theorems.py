@@ -224,6 +224,7 @@ def test_printed_theorem_on_varying_steps_is_false():
     assert "falls too fast in round 1" in premises(known, gamma, p)[0]
 
 
+@pytest.mark.slow
 def test_the_same_in_the_library_s_own_spam():
     """The same recursion by `spam`, for as many rounds as it takes to see that both are the same."""
     rounds = 2000
@@ -254,6 +255,7 @@ def test_printed_floor_of_inexact_prox_is_false():
     assert left <= corrected
 
 
+@pytest.mark.slow
 def test_printed_noise_of_inexact_prox_is_false():
     """Note 25. p gamma² sigma² has the wrong units: with a curvature of 1e6 it promises next to nothing."""
     delta, sigma, rounds = 214.0, 1.0, 60

@@ -132,6 +132,7 @@ def events(data: bytes) -> list[bytes]:
     return found
 
 
+@pytest.mark.slow
 def test_tensorboard_of_a_whole_run(tmp_path: Path) -> None:
     pytest.importorskip("tensorboardX")
     experiment.run(config.decode(TINY | {"track": {"to": ["tensorboard"]}}), tmp_path / "run")

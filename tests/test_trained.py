@@ -78,6 +78,7 @@ def predicted(folder: Path, *words: str) -> list[dict[str, str]]:
     return list(csv.DictReader(io.StringIO((folder / "out.csv").read_text())))
 
 
+@pytest.mark.slow
 def test_new_rows_are_predicted_by_name(world: Path, capsys: pytest.CaptureFixture[str]) -> None:
     capsys.readouterr()
     found = predicted(world, str(world / "new.csv"), "--probabilities", "--out", str(world / "out.csv"))
@@ -123,6 +124,7 @@ def test_predictions_are_those_of_the_evaluation_in_training(world: Path) -> Non
     assert learned.described() == trained.encoder.described()
 
 
+@pytest.mark.slow
 def test_the_file_says_what_it_is(world: Path) -> None:
     trained = fedspam.load(world / "run")
     assert trained.classes == ("ill", "unclear", "well")
@@ -189,6 +191,7 @@ def test_wrong_runs_are_answered(world: Path, tmp_path: Path, capsys) -> None:
     ],
     ids=["softmax", "logistic", "mlp", "cnn", "cnn1d"],
 )
+@pytest.mark.slow
 def test_pytorch_has_the_same_scores(model: models.Model, tmp_path: Path, capsys) -> None:
     torch = pytest.importorskip("torch")
     random = np.random.default_rng(0)
@@ -225,6 +228,7 @@ def test_exports_for_others(world: Path, tmp_path: Path) -> None:
 # --- in Python ---
 
 
+@pytest.mark.slow
 def test_a_pytorch_module_comes_back_as_a_state_dict(world: Path, tmp_path: Path) -> None:
     torch = pytest.importorskip("torch")
     load_file = pytest.importorskip("safetensors.torch").load_file
@@ -256,6 +260,7 @@ def test_a_pytorch_module_comes_back_as_a_state_dict(world: Path, tmp_path: Path
         fedspam.load(tmp_path / "run", model=other)
 
 
+@pytest.mark.slow
 def test_a_run_in_python_leaves_its_model(tmp_path: Path) -> None:
     model = models.mlp(2, 2, hidden=(3,))
     random = np.random.default_rng(0)
@@ -271,6 +276,7 @@ def test_a_run_in_python_leaves_its_model(tmp_path: Path) -> None:
     assert trained.predict(x).tolist() == expected.tolist()
 
 
+@pytest.mark.slow
 def test_a_loss_of_ones_own_predicts_with_its_own_file(tmp_path: Path, monkeypatch, capsys) -> None:
     monkeypatch.chdir(tmp_path)
     Path("visits.csv").write_text(messy(60, 0))

@@ -60,6 +60,7 @@ def test_dropout_that_stays_off_is_said() -> None:
         models.from_equinox(equinox.nn.Sequential(layers))
 
 
+@pytest.mark.slow
 def test_a_list_that_ends_before_the_run_is_said() -> None:
     method = spam_pp(2, step_size=[0.1, 0.2], fresh_weight=0.3)
     with pytest.warns(UserWarning, match="2 values for 3 rounds; later rounds use the last one. Give one value per"):
@@ -96,6 +97,7 @@ def test_every_constructor_is_found_at_the_top() -> None:
 # --- when a run ends ---
 
 
+@pytest.mark.slow
 def test_a_run_without_improvement_ends(tmp_path, capsys: pytest.CaptureFixture[str]) -> None:
     """Patience ends it at the same round whatever the segments; the bar tells rounds and time."""
     unit = float(jnp.linalg.norm(CLIENTS.gradient(jnp.ones(3))))
