@@ -15,7 +15,7 @@ from fedspam.problems import quadratics
 from fedspam.simulation import records
 from fedspam.solvers import GradientDescent
 
-pytest.importorskip("flwr", reason="needs Flower: pip install 'fedspam[flower]'")
+pytest.importorskip("flwr", reason="needs Flower: pip install '.[flower]'")
 
 from flwr.app import RecordDict
 
