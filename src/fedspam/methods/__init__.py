@@ -54,6 +54,7 @@ from fedspam.methods.mime import Mime as Mime, mime as mime, mime_mvr as mime_mv
 from fedspam.methods.mime_lite import MimeLite as MimeLite, mime_lite as mime_lite, mime_lite_mvr as mime_lite_mvr
 from fedspam.methods.mvr import mvr as mvr
 from fedspam.methods.olga import Olga as Olga, olga as olga
+from fedspam.methods.padamfed import PAdaMFed as PAdaMFed, padamfed as padamfed
 from fedspam.methods.page import page as page, sarah as sarah
 from fedspam.methods.rg import rg_saga as rg_saga, rg_svrg as rg_svrg
 from fedspam.methods.s_dane import StableDane as StableDane, acc_s_dane as acc_s_dane, s_dane as s_dane

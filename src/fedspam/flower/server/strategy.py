@@ -63,7 +63,7 @@ class FedspamStrategy(Strategy):
         aggregate: a rule of `fedspam.federation.aggregation` instead of the mean over several clients.
         secure: the secure sum, with the settings of the clients; see `fedspam.flower.privacy.secure_client.SecureSum`.
         codecs: how messages and replies are compressed, as in `fedspam.simulate`; the same as on the clients. Replies
-            that are summed securely cannot be compressed, because codes do not add.
+            that are summed securely can be compressed by `Grid` alone, whose codes add.
         folder: where rows, checkpoints and the trained parameters are written, as by `fedspam.simulate`; None writes
             nothing.
         resume: continue the run in that folder; the result has the same bits as that of an uninterrupted run.
