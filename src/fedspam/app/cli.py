@@ -25,7 +25,7 @@ from fedspam.app.commands import (
     theory,
 )
 from fedspam.app.commands._arguments import EXIT_CODES, Parser, add_command, dotted
-from fedspam.app.interrupt import ending_soon
+from fedspam.app.interrupt import INTERRUPTED, ending_soon
 
 COMMANDS = (
     reproduce,
@@ -44,7 +44,6 @@ COMMANDS = (
     completions,
 )
 
-INTERRUPTED = 130
 DOTTED = ("run", "compare", "measure")  # commands with flags of the form --section.key VALUE
 
 EXAMPLES = """examples:
@@ -64,12 +63,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         if "distributed" in options:
             distributed.check(options.distributed, options.coordinator, options.processes, options.process)
-            if options.distributed:
-                distributed.join(options.coordinator, options.processes, options.process, options.device)
+        if getattr(options, "cache", False):
+            programs.use()
+        if getattr(options, "distributed", False):
+            distributed.join(options.coordinator, options.processes, options.process, options.device)
         if getattr(options, "device", None):
             choose_device(options.device)
-        if getattr(options, "cache", False) and not getattr(options, "example", False):
-            programs.use()
         with ending_soon():
             return options.run(options)
     except UsageError as error:
@@ -113,14 +112,10 @@ def parser() -> argparse.ArgumentParser:
 def command() -> None:
     """The program `fedspam`. After Ctrl-C it ends at once, because threads of the compiler may be at work."""
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # its threads hinder those of JAX; many small eigenproblems
-    try:
+    with distributed.leaving():
         code = main()
-    except SystemExit as ended:
-        if not distributed.is_joined() or not isinstance(ended.code, int):
-            raise
-        code = ended.code
-    if code and distributed.is_joined():
-        distributed.leave(code)
+        if code and distributed.is_joined():
+            sys.exit(code)
     if code == INTERRUPTED:
         sys.stdout.flush()
         os._exit(code)

@@ -1,10 +1,12 @@
 """`--distributed`: several processes, usually one per host, that run the same command together."""
 
-import contextlib
 import os
 import re
 import sys
 import time
+import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 
 from fedspam.app import UsageError
 
@@ -78,14 +80,26 @@ def explained(error: BaseException) -> str:
     )
 
 
-def leave(code: int) -> None:
-    """End this process at once, without waiting for the others, which would wait for it."""
+@contextmanager
+def leaving() -> Iterator[None]:
+    """Within, one of several processes that fails ends at once: it would wait for the others, and they for it."""
+    try:
+        yield
+    except BaseException as error:
+        if not is_joined():
+            raise
+        if not isinstance(error, SystemExit):
+            traceback.print_exc()
+        _leave(error.code if isinstance(error, SystemExit) and isinstance(error.code, int) else 1)
+
+
+def _leave(code: int) -> None:
     import jax
 
-    with contextlib.suppress(OSError, ValueError):
+    with suppress(OSError, ValueError):
         sys.stdout.flush()
         sys.stderr.flush()
-    if jax.process_index() == 0:
+    if code and jax.process_index() == 0:
         time.sleep(LAST)
     os._exit(code)
 
