@@ -186,7 +186,7 @@ FIFTEEN = [  # one per client: what it does, the kind of the failure, and what t
 
 
 def test_fifteen_bad_replies_are_each_refused_counted_and_explained(tmp_path):
-    """Fifteen of sixteen clients reply wrongly, each in its own way: the round is that of the sixteenth client alone."""
+    """Fifteen of sixteen clients reply wrongly, each in its own way: the round is that of the sixteenth alone."""
     count = len(FIFTEEN) + 1
     population, method = quadratics(1, clients=count, dimension=3), fedavg(count, 2, 0.1)
     app = client_app(clients_of(population), method, FIRST)

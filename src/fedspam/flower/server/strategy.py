@@ -32,6 +32,7 @@ from fedspam.flower.server.run import FlowerRun, RunStep, StoppedError
 from fedspam.flower.server.stop import StopRequestedError, on_sigterm
 from fedspam.flower.wire import arrays
 from fedspam.flower.wire.schema import NodePopulation, Schema
+from fedspam.methods import Buffered
 from fedspam.simulation import records
 
 LOG = logging.getLogger("flwr")
@@ -114,6 +115,11 @@ class FedspamStrategy(Strategy):
             checks.between(name, getattr(self, name), 0, 1)
         if self.fraction_train is not None:
             checks.between("fraction_train", self.fraction_train, 0, 1, open_low=True)
+        if isinstance(self.algorithm, Buffered):
+            raise ValueError(
+                "buffered rounds run in simulations only; give the method itself, and over_selection so that no round "
+                "waits for slow clients"
+            )
         if self.secure is not None and self.aggregate is not None:
             raise ValueError("aggregate needs single replies, which secure hides; give one of the two")
         checks.between("over_selection", self.over_selection, 0, math.inf)
