@@ -10,7 +10,8 @@ a hundredth of the first. Delays are independent of the clients and have the med
 with an infinite variance.
 
 Over processes, FedAvg with two clients of six per round, which sleep as long as a Pareto's delay says. Each client
-draws its own delays, the same in every run. The target is a tenth of the first gradient, and the seconds are those of the exchanges, Flower's own included.
+draws its own delays, the same in every run. The target is a tenth of the first gradient, and the seconds are those of
+the exchanges, Flower's own included.
 """
 
 import argparse

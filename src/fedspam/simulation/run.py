@@ -221,7 +221,8 @@ def simulate(
             store.finish(status)
             # whoever knows more about the model, such as `fedspam run`, writes the file again
             loss = describe.describe(population.loss) if isinstance(population, Ragged) else None
-            write_model(store.folder / FILE, final, {"loss": loss, "rounds": done, "status": status})
+            facts = {"run": describe.digest(identity), "rounds": done, "status": status}
+            write_model(store.folder / FILE, final, {"loss": loss, **facts})
 
     seconds = (clock.compile_seconds, clock.run_seconds)
     return Run(final, carry.state, carry.memory, all_rows, all_probes, plan, status, *seconds)
