@@ -25,6 +25,7 @@ from fedspam.methods.adaptive_s_dane import (
 )
 from fedspam.methods.auto import Auto as Auto, auto as auto
 from fedspam.methods.auto_steps import AutoSteps as AutoSteps, auto_steps as auto_steps
+from fedspam.methods.buffered import Buffered as Buffered, buffered as buffered
 from fedspam.methods.ce_lsgd import bvr_l_sgd as bvr_l_sgd, ce_lsgd as ce_lsgd
 from fedspam.methods.dane import dane as dane, dane_plus as dane_plus, feddane as feddane
 from fedspam.methods.dasha_pp import DashaPP as DashaPP, dasha_pp as dasha_pp

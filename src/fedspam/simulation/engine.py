@@ -17,7 +17,7 @@ from fedspam._internal import program_folder, trees
 from fedspam._internal.trees import Params, static, struct
 from fedspam.clients import Population, Sharded
 from fedspam.clients.sharded import AXIS
-from fedspam.federation import Contacts, ledger
+from fedspam.federation import ledger
 from fedspam.federation.codecs import NO_CODECS, Codecs
 from fedspam.federation.traced import Traced
 
@@ -136,7 +136,7 @@ def advance(
             void, broken = void | failed, broken | failed
         void_streak = jnp.where(void, carry.void_streak + jnp.asarray(broken, jnp.int32), 0)
         carry = Carry(trees.where(void, carry.state, state), fed.settled(carry.memory, void), void_streak)
-        return carry, _row(info, fed.contacts, void, record)
+        return carry, _row(info, fed, void, record)
 
     shapes = jax.eval_shape(one, jnp.int32(0), carry)[1]
     rows = {kind: jnp.zeros((length, len(names)), kind) for kind, names in _by_dtype(shapes).items()}
@@ -313,15 +313,18 @@ def _by_dtype(row: Mapping[str, Any]) -> dict[str, list[str]]:
     return kinds
 
 
-def _row(info: Any, contacts: Mapping[str, Contacts], void: Any, record: Sequence[str] | None) -> dict[str, Any]:
+def _row(info: Any, fed: Traced, void: Any, record: Sequence[str] | None) -> dict[str, Any]:
     """The record of one round: numbers by name."""
     named = dict(zip(trees.names(info), map(jnp.asarray, jax.tree.leaves(info)), strict=True))
+    # a method that does not wait for its slowest client says itself how long its round took
+    seconds = named.get("seconds", fed.seconds)
     if record is not None:
         unknown = sorted(set(record) - named.keys())
         if unknown:
             raise ValueError(f"record names {unknown}, which this method does not report; it reports {sorted(named)}")
         named = {name: named[name] for name in record}
-    for label, counted in contacts.items():
+    for label, counted in fed.contacts.items():
         for name, value in counted._asdict().items():
             named[f"{label}.{name}"] = value
-    return {**named, "void": void}
+    timed = {} if seconds is None else {"seconds": jnp.asarray(seconds, jnp.result_type(float))}
+    return {**named, **timed, "void": void}

@@ -160,7 +160,7 @@ def simulate(
     kind = SharedStore if jax.process_count() > 1 else records.Store
     store_or_none = kind(folder, keep) if folder is not None else nullcontext()
     with store_or_none as store, lending(algorithm, population, key, conditions, layout, length, rounds) as lend:
-        saved = None
+        saved, identity = None, {}
         if store is not None:
             options = {"layout": layout.as_recorded, "faults": faults, "replay": replay, "probe": probe}
             options |= {"aggregate": aggregate, "watch": watch, "every": every, "record": record}
@@ -225,7 +225,7 @@ def simulate(
             store.finish(status)
             # whoever knows more about the model, such as `fedspam run`, writes the file again
             loss = describe.describe(population.loss) if isinstance(population, Ragged | Sharded) else None
-            facts = {"loss": loss, "rounds": done, "status": status}
+            facts = {"loss": loss, "run": describe.digest(identity), "rounds": done, "status": status}
             path = store.folder / FILE
             hosts.first(lambda: write_model(path, final, facts))
 
