@@ -156,7 +156,7 @@ def simulate(
     clock = Stopwatch()
     store_or_none = records.Store(folder, keep) if folder is not None else nullcontext()
     with store_or_none as store, lending(algorithm, population, key, conditions, layout, length, rounds) as lend:
-        saved = None
+        saved, identity = None, {}
         if store is not None:
             options = {"layout": layout.as_recorded, "faults": faults, "replay": replay, "probe": probe}
             options |= {"aggregate": aggregate, "watch": watch, "every": every, "record": record}
