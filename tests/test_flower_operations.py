@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 import safetensors.numpy
 
-pytest.importorskip("flwr", reason="needs Flower: pip install 'fedspam[flower]'")
+pytest.importorskip("flwr", reason="needs Flower: pip install '.[flower]'")
 
 from flwr.app import Error, Message, MetricRecord, RecordDict
 
@@ -245,6 +245,18 @@ def test_a_round_is_one_line_with_its_numbers(tmp_path):
     assert found["fedspam_round"] == ROUNDS
     assert found['fedspam_evaluation{name="loss",source="server"}'] == 1 / 4
     assert found['fedspam_bytes_total{direction="up",exchange="prox"}'] > 0
+
+
+@pytest.mark.parametrize("name", [events.LOG_FILE, f".{events.METRICS_FILE}.partial"])
+def test_links_in_the_folder_of_a_run_are_not_followed(name, tmp_path):
+    treasure, folder = tmp_path / "treasure", tmp_path / "run"
+    treasure.write_text("precious")
+    folder.mkdir()
+    (folder / name).symlink_to(treasure)
+    seen = events.RunEvents(folder, "run", "spam_pp", CLIENTS)
+    with pytest.raises(records.RecordError, match="is a link, and links are not followed"):
+        seen.ended("completed")
+    assert treasure.read_text() == "precious"
 
 
 def test_void_rounds_are_counted(tmp_path):

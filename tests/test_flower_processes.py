@@ -20,7 +20,7 @@ from fedspam.simulation import records, restore
 from fedspam.solvers import GradientDescent
 from processes import Processes, closing, free_port
 
-pytest.importorskip("flwr", reason="needs Flower: pip install 'fedspam[flower]'")
+pytest.importorskip("flwr", reason="needs Flower: pip install '.[flower]'")
 pytestmark = pytest.mark.slow
 
 CLIENTS = 3

@@ -1,7 +1,6 @@
 """The compiled part of a simulation: one trace serves any number of rounds, seeds and step sizes."""
 
 import functools
-import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,12 +13,13 @@ from jax import lax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec as Spread
 from jaxtyping import PyTree
 
-from fedspam._internal import trees
+from fedspam._internal import program_folder, trees
 from fedspam._internal.trees import Params, static, struct
-from fedspam.clients import Population
+from fedspam.clients import Population, Sharded
+from fedspam.clients.sharded import AXIS
 from fedspam.federation import ledger
 from fedspam.federation.codecs import NO_CODECS, Codecs
-from fedspam.federation.traced import AXIS, Traced
+from fedspam.federation.traced import Traced
 
 Probe = Callable[[Params], Any]
 T = TypeVar("T")
@@ -248,8 +248,12 @@ def traced(population: Population, layout: Layout, memory: PyTree, conditions: C
     )
 
 
-def mesh_of(devices: Sequence[Any] | None) -> Mesh | None:
+def mesh_of(devices: Sequence[Any] | None, population: Any = None) -> Mesh | None:
     """A one-dimensional mesh of the devices; cohorts are spread along its axis."""
+    if isinstance(population, Sharded):
+        if devices is not None and list(devices) != list(population.mesh.devices.flat):
+            raise ValueError("devices differ from those that hold the rows of the clients; leave devices out")
+        return population.mesh
     if devices is None:
         return None
     if not devices:
@@ -268,6 +272,8 @@ def everywhere(mesh: Mesh | None, tree: T) -> T:
     same = NamedSharding(mesh, Spread())
 
     def put(leaf: Any) -> Any:
+        if isinstance(leaf, jax.Array) and getattr(leaf.sharding, "mesh", None) == mesh:
+            return leaf  # in its place already, such as the rows of a `Sharded` population
         if not isinstance(leaf, jax.Array) or same.is_fully_addressable:
             return jax.device_put(leaf, same) if isinstance(leaf, jax.Array) else leaf
         if jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key):
@@ -285,16 +291,9 @@ def keep_programs(folder: str | Path) -> None:
     devices and compiler version, never by the numbers it runs with. Programs are code: a folder that others can write
     to is refused.
     """
-    folder = Path(folder)
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    state = folder.stat()
-    if state.st_uid != os.getuid() or state.st_mode & 0o022:
-        raise ValueError(
-            f"{folder} belongs to another user, or others can write to it, and could replace programs; choose another "
-            f"folder, or close it: chmod go-w {folder}"
-        )
+    program_folder.make_private(Path(folder))
     jax.config.update("jax_compilation_cache_dir", str(folder))
-    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.1)
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", program_folder.LEAST_SECONDS)
 
 
 def _strong(leaf: Any) -> Any:

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import jax
 import numpy as np
 from rich.console import Console
 from rich.filesize import decimal
@@ -17,6 +18,7 @@ from fedspam.app.config import Config, ConfigError, read
 from fedspam.app.experiment.execute import own_config, recorded_rows, run
 from fedspam.app.experiment.scores import worst_clients
 from fedspam.app.folders import new_folder
+from fedspam.app.interrupt import INTERRUPTED
 from fedspam.app.terminal import progress_bar
 
 
@@ -45,7 +47,7 @@ def main(
         return show(config, folder, resume=resume, quiet=quiet, as_json=as_json)
     except KeyboardInterrupt:
         sys.stderr.write(f"fedspam run: stopped; continue with: fedspam run --resume --out {folder}\n")
-        return 130
+        return INTERRUPTED
 
 
 def show(
@@ -61,6 +63,7 @@ def show(
     """Run an experiment, print its summary, and return the exit code: 0 if it ended well, 1 if it was stopped."""
     console = console or Console()
     errors = errors or Console(stderr=True)
+    quiet = quiet or jax.process_index() > 0
     bar = progress_bar(quiet or not errors.is_terminal, TextColumn("{task.fields[metrics]}"), console=errors)
     sent = sent_bytes(folder) if resume else 0
     with bar:
@@ -73,6 +76,8 @@ def show(
             bar.update(task, description="rounds", completed=done, metrics="  ".join([*metrics, decimal(sent)]))
 
         outcome = run(config, folder, resume=resume, observe=observe)
+    if jax.process_index() > 0:
+        return 0 if outcome.fine else 1  # the first process speaks for all
     if as_json:
         console.file.write(json.dumps(outcome.facts, allow_nan=False) + "\n")
     elif quiet:

@@ -25,6 +25,7 @@ from fedspam.federation.ledger import Exchange
 from fedspam.federation.protocol import same_objects
 from fedspam.flower.privacy.secure_client import RECORD, SecureSum
 from fedspam.flower.privacy.secure_server import Accept, Outcome, SecureAttempt
+from fedspam.flower.privacy.words import SummedReply
 from fedspam.flower.server.assigned import AssignedNodes
 from fedspam.flower.server.events import RunEvents
 from fedspam.flower.server.exchange import Failure, RejectedError, Trip, decoded, round_trip
@@ -182,7 +183,8 @@ class Flower:
 
         def attempt(places: list[int], missing: list[int]) -> Outcome:
             nodes = self._connected(places)
-            done = SecureAttempt(secure, self.grid, nodes, self.timeout, needed, exchange, name).run(post)
+            reply = SummedReply(exchange, request.arrived, secure.fraction_bits)
+            done = SecureAttempt(secure, self.grid, nodes, self.timeout, needed, reply, name).run(post)
             done.failures = {id: ABSENT for id in places if id not in nodes} | done.failures
             return done
 

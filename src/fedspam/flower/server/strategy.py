@@ -21,6 +21,7 @@ from fedspam._internal.model_file import FILE, parameters_hash, write_model
 from fedspam._internal.trees import Params
 from fedspam.federation.aggregation import Rule
 from fedspam.federation.codecs import Codecs, CodecsLike
+from fedspam.federation.downlink import with_feedback
 from fedspam.flower.privacy.secure_client import SecureSum
 from fedspam.flower.server import assigned, evaluation, exchange, stages
 from fedspam.flower.server.assigned import AssignedNodes
@@ -65,7 +66,7 @@ class FedspamStrategy(Strategy):
         aggregate: a rule of `fedspam.federation.aggregation` instead of the mean over several clients.
         secure: the secure sum, with the settings of the clients; see `fedspam.flower.privacy.secure_client.SecureSum`.
         codecs: how messages and replies are compressed, as in `fedspam.simulate`; the same as on the clients. Replies
-            that are summed securely cannot be compressed, because codes do not add.
+            that are summed securely can be compressed by `Grid` alone, whose codes add.
         folder: where rows, checkpoints and the trained parameters are written, as by `fedspam.simulate`; None writes
             nothing.
         resume: continue the run in that folder; the result has the same bits as that of an uninterrupted run.
@@ -244,7 +245,7 @@ class FedspamStrategy(Strategy):
             self.aggregate, self.secure, dict(train_config or {}), self.arrayrecord_key, self.configrecord_key,
             events, self.over_selection, clients, self.available, dict(self.deadlines or {}),
         )  # fmt: skip
-        run = FlowerRun(algorithm, fed, params, key, self.patience)
+        run = FlowerRun(with_feedback(algorithm, codecs, schema.plan), fed, params, key, self.patience)
 
         result = Result(arrays=initial_arrays)
 
