@@ -189,7 +189,7 @@ def main() -> None:
     flags = parser.parse_args()
     print(f"{os.cpu_count()} cores, Python {platform.python_version()}, JAX {jax.__version__}")
     if flags.processes:
-        over_processes(flags.processes, flags.rounds or 12)
+        over_processes(flags.processes, flags.rounds or 8)
     else:
         simulated(flags.rounds or 200, flags.seeds)
 
