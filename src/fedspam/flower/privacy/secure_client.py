@@ -14,7 +14,7 @@ import math
 import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 from flwr.app import ConfigRecord, Context, Message, RecordDict
@@ -28,11 +28,13 @@ from flwr.common.secure_aggregation.secaggplus_utils import (
 )
 
 from fedspam._internal import checks
-from fedspam.federation.ledger import Plan
-from fedspam.flower.client.app import RefusedError, partition_of, refusal
+from fedspam.flower.client.node import RefusedError, partition_of, refusal
 from fedspam.flower.privacy import masks
 from fedspam.flower.privacy.mods import Coverage, answered, not_refused, opened, rewrite
-from fedspam.flower.wire import arrays
+from fedspam.flower.wire import envelope
+
+if TYPE_CHECKING:
+    from fedspam.federation.ledger import Plan
 
 RECORD = "secure"  # the name of the protocol's record in a message
 STATE = "fedspam.secure"  # the name of the client's record of the session
@@ -80,7 +82,7 @@ class SecureSum(Coverage):
                 f"{self.least}, all different: raise cohort_size, or remove {work!r} from the works of SecureSum"
             )
 
-    def check_codecs(self, plan: Plan) -> None:
+    def check_codecs(self, plan: "Plan") -> None:
         """Raise an error if a reply that is summed travels as codes: sums of codes stand for nothing."""
         for exchange in (*plan.start, *plan.round):
             if exchange.work in self.works and exchange.codecs.codes_reply(exchange.work, exchange.reply):
@@ -184,7 +186,7 @@ def _mask(
 ) -> None:
     """Replace the values of a reply by masked values."""
     facts, values = opened(reply)
-    head = message.content.config_records[arrays.HEADER]
+    head = message.content.config_records[envelope.HEADER]
     name = f"{head.get('run')} {head.get('phase')} {head.get('exchange')} {int(facts['@round'])}"
     if state["unmasked"] == name:
         # the difference of two sums over different clients would reveal the replies of the clients in one of them
