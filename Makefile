@@ -27,7 +27,7 @@ help:
 	@echo "make full         all tests: also the thorough ones, which try every method in every way"
 	@echo "make docs         build the site into site/"
 	@echo "make package      build wheel and sdist, and try each in an empty environment"
-	@echo "make soak         kill runs at 200 random moments: each must resume to the same bits (20 to 40 minutes)"
+	@echo "make soak         disturb runs at 200 random moments: each must resume to the same bits (20 to 40 minutes)"
 	@echo "make fuzz         fuzz every decoder, a minute each"
 	@echo "make test-newest  the quick tests with the newest JAX, on Python 3.13, in an environment of its own"
 	@echo "make format       format the code and repair what can be repaired"

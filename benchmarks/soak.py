@@ -1,15 +1,20 @@
 """Disturb runs at random moments, let them resume, and compare the bits with those of an undisturbed run.
 
-    python benchmarks/soak.py [--kills 200] [--damage 0.1] [--intruders 0.1] [--seed 0] [--minutes 60]
+    python benchmarks/soak.py [--kills 200] [--damage 0.1] [--intruders 0.1] [--cuts 0.2] [--seed 0] [--minutes 60]
+        [--jobs 1]
 
 One process after another works on the same run folder: each is killed at a random moment (SIGKILL, or Ctrl-C for one in
 four), some while they start, most while they compute and save, some as soon as a half-written file shows. Segments are
-two rounds long, so that much of a run's time goes into writing. Now and then, before the next process takes over, a
-file of the folder is truncated or has a bit flipped, or a link to a file elsewhere waits where a file will be written.
-Now and then a second process asks for the folder while the first works, and must be refused in one line. The run that
-gets to its end must have the bits of the undisturbed one in parameters, state, client memory, rows and probes, and the
-file elsewhere must be as it was; then the next begins. A process that takes too long ends
-itself, and so does the whole.
+two rounds long, so that much of a run's time goes into writing. Now and then, before the next process takes over,
+
+- the folder is put into a state that a power cut could have left, without some of what was not synced;
+- a file of the folder is truncated or has a bit flipped;
+- a link to a file elsewhere waits where a file will be written;
+- a second process has asked for the folder while the first worked, and must have been refused in one line.
+
+The run that gets to its end must have the bits of the undisturbed one in parameters, state, client memory, rows and
+probes, and the file elsewhere must be as it was; then the next begins. A process that takes too long ends itself, and
+so does the whole. ``--jobs`` spreads the kills over processes with seeds of their own.
 """
 
 import argparse
@@ -24,7 +29,11 @@ import sys
 import tempfile
 import time
 from collections import Counter
+from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parent))
+import power_cut
 
 METHODS = ("spam", "spam_pp", "scaffold", "auto")
 ROUNDS, SEGMENT, CLIENTS, DIMENSION = 400, 2, 20, 1000
@@ -33,7 +42,7 @@ WRITTEN = (".lock", ".manifest.json.partial", "rows.bin")  # where links wait
 TREASURE = "a file of somebody else"
 
 
-def child(name, folder, rounds):
+def child(name, folder, rounds, log):
     """What is killed: a run that resumes whatever the folder holds, and tells its progress and the hash of its end."""
     signal.alarm(PATIENCE)  # whatever hangs dies by this
     import jax
@@ -44,6 +53,8 @@ def child(name, folder, rounds):
     from fedspam.solvers import GradientDescent
 
     jax.config.update("jax_enable_x64", True)
+    if log:
+        power_cut.watch(log)
     keys = jax.random.split(jax.random.key(0), CLIENTS)
     clients = Ragged.of([jax.random.normal(key, (1 + i % 3, DIMENSION)) for i, key in enumerate(keys)], distance)
     example = {**METHODS[name].example}
@@ -77,7 +88,7 @@ class WrongError(Exception):
     """A run that did not come back as it was."""
 
 
-def start(name, folder, rounds, cache, log="stderr"):
+def start(name, folder, rounds, cache, log="stderr", watched=""):
     environment = os.environ | {
         "JAX_PLATFORMS": "cpu",
         "JAX_COMPILATION_CACHE_DIR": str(cache),  # so that a new process is at work in a second or two
@@ -86,6 +97,7 @@ def start(name, folder, rounds, cache, log="stderr"):
         "PYTHONPATH": os.pathsep.join([str(Path(__file__).parents[1] / "src"), os.environ.get("PYTHONPATH", "")]),
     }
     command = [sys.executable, __file__, "--child", name, "--folder", str(folder or ""), "--rounds", str(rounds)]
+    command += ["--log", str(watched)]
     with open(cache / log, "wb") as errors:
         return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors, text=True, env=environment)
 
@@ -181,7 +193,9 @@ def refused(process, cache, log, undisturbed):
     return True
 
 
-def soak(folder, kills, methods=METHODS, *, damage=0.1, intruders=0.1, seed=0, rounds=ROUNDS, minutes=60, say=print):
+def soak(
+    folder, kills, methods=METHODS, *, damage=0.1, intruders=0.1, cuts=0.2, seed=0, rounds=ROUNDS, minutes=60, say=print
+):
     """Kill so many times, spread over the methods, and count. Raises `WrongError` at the first wrong bit."""
     chance, counts, deadline = random.Random(seed), Counter(), time.monotonic() + 60 * minutes
     cache, elsewhere = Path(folder) / "cache", Path(folder) / "elsewhere"
@@ -197,12 +211,19 @@ def soak(folder, kills, methods=METHODS, *, damage=0.1, intruders=0.1, seed=0, r
             while True:
                 if time.monotonic() > deadline:
                     raise WrongError(f"{minutes} minutes are over after {killed} of {goal} kills of {name}")
-                process, said = start(name, place, rounds, cache), ""
+                log, before = cache / "log", {}
+                log.unlink(missing_ok=True)
+                if chance.random() < cuts:
+                    log.touch()
+                    before = {path.name: path.read_bytes() for path in place.iterdir()} if place.exists() else {}
+                process, said = start(name, place, rounds, cache, watched=log if log.exists() else ""), ""
 
                 def second():
                     if chance.random() < intruders:
+                        process.send_signal(signal.SIGSTOP)  # so that it is still there
                         other = start(name, place, rounds, cache, "second")
                         was = refused(other, cache, "second", undisturbed)
+                        process.send_signal(signal.SIGCONT)
                         counts["second processes, " + ("refused" if was else "after the end of the first")] += 1
 
                 if killed >= goal or (said := kill(process, place, chance, saves, second)) is not None:
@@ -210,6 +231,9 @@ def soak(folder, kills, methods=METHODS, *, damage=0.1, intruders=0.1, seed=0, r
                 killed, deaths = killed + 1, deaths + 1
                 if place.exists():
                     counts[caught(place)] += 1
+                    if log.exists():
+                        power_cut.cut(place, before, power_cut.operations(log), chance)
+                        counts["power cuts"] += 1
                     if list(place.glob("checkpoint-*")) and chance.random() < damage:
                         counts[spoil(place, chance)] += 1
                     if chance.random() < intruders:
@@ -225,7 +249,7 @@ def soak(folder, kills, methods=METHODS, *, damage=0.1, intruders=0.1, seed=0, r
                 raise WrongError(f"{name} wrote through a link to {elsewhere}; see {place}")
             if end != undisturbed:
                 raise WrongError(f"{name} after {deaths} kills: {end}, undisturbed: {undisturbed}; see {place}")
-            counts["runs"] += 1
+            counts["runs that ended with the undisturbed bits"] += 1
             shutil.rmtree(place)
             say(f"{name}: equal bits after {deaths} kills ({killed} of {goal})")
         counts[f"kills of {name}"] = killed
@@ -237,31 +261,36 @@ def main():
     parser.add_argument("--kills", type=int, default=200)
     parser.add_argument("--damage", type=float, default=0.1, help="how often a file is damaged after a kill")
     parser.add_argument("--intruders", type=float, default=0.1, help="how often there are links and second processes")
+    parser.add_argument("--cuts", type=float, default=0.2, help="how often a kill is a power cut")
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--jobs", type=int, default=1, help="processes that share the kills, each with a seed")
     parser.add_argument("--minutes", type=float, default=60, help="when to give up")
     parser.add_argument("--methods", nargs="*", help=f"of {', '.join(METHODS)}; those that there are by default")
     parser.add_argument("--child", help=argparse.SUPPRESS)
     parser.add_argument("--folder", help=argparse.SUPPRESS)
+    parser.add_argument("--log", help=argparse.SUPPRESS)
     parser.add_argument("--rounds", type=int, default=ROUNDS)
     arguments = parser.parse_args()
     if arguments.child:
-        return child(arguments.child, arguments.folder, arguments.rounds)
+        return child(arguments.child, arguments.folder, arguments.rounds, arguments.log)
     from fedspam.methods import METHODS as REGISTERED
 
     methods = arguments.methods or [name for name in METHODS if name in REGISTERED]
     began, folder = time.time(), tempfile.mkdtemp(prefix="fedspam-soak-")
-    options = {
-        "damage": arguments.damage,
-        "intruders": arguments.intruders,
-        "seed": arguments.seed,
-        "rounds": arguments.rounds,
-    }
+    options = {name: getattr(arguments, name) for name in ("damage", "intruders", "cuts", "rounds", "minutes")}
+    jobs = arguments.jobs
+    shares = [arguments.kills * (job + 1) // jobs - arguments.kills * job // jobs for job in range(jobs)]
     try:
-        counts = soak(folder, arguments.kills, methods, minutes=arguments.minutes, **options)
+        with ProcessPoolExecutor(jobs) as pool:
+            each = [
+                pool.submit(soak, Path(folder) / str(job), share, methods, seed=arguments.seed + job, **options)
+                for job, share in enumerate(shares)
+            ]
+            counts = sum((job.result() for job in each), Counter())
     except WrongError as error:
         return f"WRONG: {error}\nthe files are left in {folder}"
     shutil.rmtree(folder)
-    print(f"\nseed {arguments.seed}, {time.time() - began:.0f} s; every run ended with the undisturbed bits")
+    print(f"\nseed {arguments.seed}, {jobs} at once, {time.time() - began:.0f} s: every run had the undisturbed bits")
     for what, count in sorted(counts.items()):
         print(f"{count:5d}  {what}")
     return 0

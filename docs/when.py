@@ -96,12 +96,20 @@ WHEN = {
     "svrp": "Strongly convex, alike clients reached one at a time, with all of them reachable now and then for an "
     "exact anchor.",
     "svrs": "As `svrp`, with one client that always answers (client 0) and does all proxes.",
+    "dasha_pp": "As `ef21_pp`, where the codec is unbiased and many clients average its error out, or clients draw "
+    "minibatches: two vectors of client state, and one more vector down.",
     "ditto": "Each client wants a model of its own, near the common one, and may keep it: personalization at "
     "FedAvg's bytes. The common model is FedAvg's.",
+    "ef21_pp": "Replies must be a small fraction of a vector, clients come back often and may keep a vector, "
+    "and they only send gradients: compression without an error floor.",
     "fedcm": "You train a network with few participants per round, and clients drift apart: local steps share the "
     "server's direction, for one more vector down and no client state.",
     "fednova": "Clients do different numbers of local steps, since their data or machines differ: FedAvg would "
     "favor those with more. With equal steps it is FedAvg.",
+    "locodl": "As `scaffnew`, with compressed replies: all clients answer in every round, keep three vectors, and "
+    "losses are strongly convex.",
+    "olga": "As `acc_svrs` where everyone answers in every round with few bytes: strongly convex, alike clients, one "
+    "that always answers (client 0), and an unbiased codec.",
     "scaffold_m": "As `scaffold`, with the server's direction in every local step: few participants per round, "
     "clients that come back and may keep a vector.",
     "sppm_as": "Talking to the same cohort again is cheap, and drawing a new one is not (a hub with its devices): "

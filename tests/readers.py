@@ -27,12 +27,14 @@ class Reader:
         files: that it reads, by their paths in the folder.
         holes: a file with `%s` in place of a number, a label, or the name of a client, by what stands there.
         needs: an optional package.
+        share: of the usual number of inputs that are tried, where one read takes long.
     """
 
     read: Callable[[Path], Any]
     files: Callable[[], Mapping[str, bytes]]
     holes: Mapping[str, str]
     needs: str | None = None
+    share: float = 1.0
 
     @property
     def is_possible(self) -> bool:
@@ -164,7 +166,7 @@ READERS = {
         },
         {},
     ),
-    "tff": Reader(lambda folder: datasets.read_tff(folder / "data.h5"), tff, {}, needs="h5py"),
+    "tff": Reader(lambda folder: datasets.read_tff(folder / "data.h5"), tff, {}, needs="h5py", share=0.1),
     "mapped": Reader(datasets.open_mapped, mapped, {}),
 }
 assert json.loads(LEAF % (LEAF_B % ("b", "6", "1")))

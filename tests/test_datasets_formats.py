@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from fedspam import datasets
-from fedspam.datasets import FederatedData
+from fedspam.datasets import FederatedData, tff
 
 
 def refused(read, path, message):
@@ -263,6 +263,22 @@ def test_what_is_no_tff_file_is_refused(tmp_path):
     refused(datasets.read_tff, path, "no array stored in this file|has no 'x'")
     with pytest.raises(FileNotFoundError, match="is no file"):
         datasets.read_tff(tmp_path / "none.h5")
+
+
+@pytest.mark.parametrize(
+    "fault",
+    ["os.abort()", "[bytes(2**28) for _ in range(8)]", "while True: pass", "print('x' * 100)"],
+    ids=["crash", "memory", "endless", "nonsense"],
+)
+def test_a_library_that_a_file_leads_astray_does_no_harm(fault, tmp_path, monkeypatch):
+    path = tmp_path / "f.h5"
+    write_tff(path, {"f0": {"x": np.zeros(2)}})
+    script = tff.SCRIPT.read_text().replace(
+        "def group(", f"def group(*_):\n    import os\n    {fault}\n\n\ndef unused("
+    )
+    (tmp_path / "script.py").write_text(script.replace("SECONDS, RATE = 4,", "SECONDS, RATE = 0,"))
+    monkeypatch.setattr(tff, "SCRIPT", tmp_path / "script.py")
+    refused(datasets.read_tff, path, "crash, hang, or take more memory|is damaged")
 
 
 def test_a_missing_package_names_what_to_install(tmp_path, monkeypatch):
@@ -557,6 +573,19 @@ def test_mapped_data_is_what_was_written(tmp_path):
     np.testing.assert_array_equal(again.sizes, made.sizes)
     with pytest.raises(FileExistsError, match="not empty"):
         datasets.write_mapped(parts, tmp_path / "data")
+
+
+def test_mapped_data_is_finite_and_as_written(tmp_path):
+    with pytest.raises(ValueError, match="client 'b': 'x' holds NaN or infinite"):
+        datasets.write_mapped([("a", {"x": np.zeros(2)}), ("b", {"x": np.array([np.nan])})], tmp_path / "nan")
+    datasets.write_mapped([("a", {"x": np.zeros(2)})], tmp_path / "old")
+    column = tmp_path / "old" / "x.npy"
+    column.write_bytes(column.read_bytes().replace(b"(2,), } ", b"(2L,), }"))  # as Python 2 wrote it
+    with pytest.raises(ValueError, match=r"damaged.*write the folder again"):
+        datasets.open_mapped(tmp_path / "old")
+    column.unlink()
+    with pytest.raises(FileNotFoundError, match="names 'x'; write the folder again"):
+        datasets.open_mapped(tmp_path / "old")
 
 
 def test_mapped_data_that_is_not_whole_is_refused(tmp_path):

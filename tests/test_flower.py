@@ -24,7 +24,7 @@ from fedspam.problems import synthetic_logistic
 from fedspam.simulation import records, restore
 from fedspam.solvers import GradientDescent
 
-pytest.importorskip("flwr", reason="needs Flower: pip install 'fedspam[flower]'")
+pytest.importorskip("flwr", reason="needs Flower: pip install '.[flower]'")
 
 from flwr.app import ConfigRecord, Error, Message, MetricRecord, RecordDict
 
@@ -657,17 +657,17 @@ def test_a_model_of_many_arrays_and_a_loss_over_own_data():
 
 
 def flax_model():
-    nnx = pytest.importorskip("flax.nnx", reason="needs Flax: pip install 'fedspam[flax]'")
+    nnx = pytest.importorskip("flax.nnx", reason="needs Flax: pip install '.[flax]'")
     return from_flax(nnx.Linear(3, 2, rngs=nnx.Rngs(0)))
 
 
 def equinox_model():
-    equinox = pytest.importorskip("equinox", reason="needs Equinox: pip install 'fedspam[equinox]'")
+    equinox = pytest.importorskip("equinox", reason="needs Equinox: pip install '.[equinox]'")
     return from_equinox(equinox.nn.Linear(3, 2, dtype=jnp.float32, key=jax.random.key(0)))
 
 
 def torch_model():
-    torch = pytest.importorskip("torch", reason="needs PyTorch: pip install 'fedspam[torch]'")
+    torch = pytest.importorskip("torch", reason="needs PyTorch: pip install '.[torch]'")
     return from_torch(torch.nn.Linear(3, 2))
 
 

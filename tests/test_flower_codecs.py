@@ -10,12 +10,12 @@ import safetensors.numpy
 
 from fedspam import simulate, spam_pp
 from fedspam.federation.codecs import Quantize
-from fedspam.methods import fedavg, scaffold
+from fedspam.methods import ef21_pp, fedavg, scaffold
 from fedspam.problems import quadratics
 from fedspam.simulation import records
 from fedspam.solvers import GradientDescent
 
-pytest.importorskip("flwr", reason="needs Flower: pip install 'fedspam[flower]'")
+pytest.importorskip("flwr", reason="needs Flower: pip install '.[flower]'")
 
 from flwr.app import RecordDict
 
@@ -62,6 +62,26 @@ def test_clients_remember_the_errors_of_their_codec():
     np.testing.assert_allclose(params, run.params, rtol=1e-12, atol=1e-12)
     plain = simulate(method, POPULATION, FIRST, rounds=ROUNDS, key=7, codecs={"up": "topk-0.2"})
     assert float(jnp.abs(run.params - plain.params).max()) > 1e-3
+
+
+@pytest.mark.slow
+def test_the_server_remembers_the_errors_of_its_messages():
+    """Also the second exchange of a round, whose client holds x already."""
+    method, codecs = METHODS["spam_pp"], {"down": "feedback-topk-0.2"}
+    params, rows = go(method, codecs, retries=0)
+    run = simulate(method, POPULATION, FIRST, rounds=ROUNDS, key=7, codecs=codecs)
+    np.testing.assert_allclose(params, run.params, rtol=1e-12, atol=1e-12)
+    assert [rows[k + 1]["bytes_down"] for k in range(ROUNDS)] == run.rows["bytes_down"].tolist()
+
+
+@pytest.mark.slow
+def test_clients_remember_what_arrived():
+    """The memory of EF21-PP depends on the codes of its reply."""
+    method, codecs = ef21_pp(3, 0.1), {"up": "topk-0.2"}
+    params, rows = go(method, codecs, retries=0)
+    run = simulate(method, POPULATION, FIRST, rounds=ROUNDS, key=7, codecs=codecs)
+    np.testing.assert_allclose(params, run.params, rtol=1e-12, atol=1e-12)
+    assert [rows[k + 1]["bytes_up"] for k in range(ROUNDS)] == run.rows["bytes_up"].tolist()
 
 
 @pytest.mark.parametrize("name", METHODS)

@@ -156,7 +156,7 @@ def test_every_fault_is_found(answered):
 
 @pytest.mark.slow
 def test_the_golden_files_are_what_the_package_says_today(tmp_path):
-    pytest.importorskip("flwr", reason="needs Flower: pip install 'fedspam[flower]'")
+    pytest.importorskip("flwr", reason="needs Flower: pip install '.[flower]'")
     remedy = "make it anew: python -m fedspam.flower.testing.conformance record src/fedspam/flower/testing/golden"
     assert conformance.main(["record", str(tmp_path)]) == 0
     assert [finding for finding in conformance.check(tmp_path) if finding.complaint] == [], remedy

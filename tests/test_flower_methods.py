@@ -11,7 +11,7 @@ from fedspam.methods import METHODS
 from fedspam.problems import synthetic_logistic
 from fedspam.solvers import Exact, GradientDescent
 
-pytest.importorskip("flwr", reason="needs Flower: pip install 'fedspam[flower]'")
+pytest.importorskip("flwr", reason="needs Flower: pip install '.[flower]'")
 
 from fedspam.flower import FedspamStrategy, LoopbackGrid, client_app, clients_of, to_arrays, to_params
 
@@ -112,7 +112,7 @@ def jax_clients(name, dtype):
 
 
 def torch_clients(name, dtype):
-    pytest.importorskip("torch", reason="needs PyTorch: pip install 'fedspam[torch]'")
+    pytest.importorskip("torch", reason="needs PyTorch: pip install '.[torch]'")
     from fedspam.flower.client.pytorch import torch_oracle
 
     oracle = torch_oracle(torch_module(), torch_loss, data_of)

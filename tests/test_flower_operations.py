@@ -13,11 +13,11 @@ import numpy as np
 import pytest
 import safetensors.numpy
 
-pytest.importorskip("flwr", reason="needs Flower: pip install 'fedspam[flower]'")
+pytest.importorskip("flwr", reason="needs Flower: pip install '.[flower]'")
 
-from flwr.app import Error, Message, MetricRecord
+from flwr.app import Error, Message, MetricRecord, RecordDict
 
-from fedspam import load, spam_pp
+from fedspam import fedavg, load, spam_pp
 from fedspam.flower import FedspamStrategy, LoopbackGrid, client_app, clients_of, to_arrays, to_params
 from fedspam.flower.server import events, stop
 from fedspam.flower.wire import arrays
@@ -125,6 +125,102 @@ def test_bad_replies_are_in_the_log_and_in_the_metrics(kind, tmp_path):
     assert found['fedspam_clients_accepted_total{exchange="difference"}'] == 3 * ROUNDS
 
 
+def changed(change):
+    """A reply with other arrays: `change` returns what to replace, or None to leave out."""
+
+    def fault(message, answer):
+        reply = answer()
+        fields = safetensors.numpy.load(arrays.enclosed(reply.content))
+        name = next(name for name in sorted(fields) if name.startswith("reply"))
+        fields |= change(name, fields)
+        fields = {key: np.asarray(value) for key, value in fields.items() if value is not None}
+        reply.content["arrays"] = arrays.enclose(safetensors.numpy.save(fields))
+        return [reply]
+
+    return fault
+
+
+def cut_off(message, answer):
+    reply = answer()
+    reply.content["arrays"] = arrays.enclose(arrays.enclosed(reply.content)[:-3])
+    return [reply]
+
+
+def headed(**head):
+    def fault(message, answer):
+        reply = answer()
+        for name, value in head.items():
+            reply.content["fedspam"][name] = value
+        return [reply]
+
+    return fault
+
+
+def with_two_arrays(message, answer):
+    reply = answer()
+    reply.content["more"] = arrays.enclose(b"")
+    return [reply]
+
+
+FIFTEEN = [  # one per client: what it does, the kind of the failure, and what the reason says
+    (changed(lambda name, fields: {name: fields[name] * np.nan}), "rejected", "NaN or infinity"),
+    (changed(lambda name, fields: {name: fields[name] + np.inf}), "rejected", "NaN or infinity"),
+    (
+        changed(lambda name, fields: {name: np.append(fields[name], 1.0)}),
+        "rejected",
+        r"arrived as float64\[4\], expected float64\[3\]",
+    ),
+    (changed(lambda name, fields: {name: fields[name].astype(np.float32)}), "rejected", r"arrived as float32\[3\]"),
+    (changed(lambda name, fields: {name: None}), "rejected", "reply"),
+    (changed(lambda name, fields: {"extra": np.ones(2)}), "rejected", "extra"),
+    (changed(lambda name, fields: {"@round": fields["@round"] + 1}), "rejected", "is of round 2"),
+    (changed(lambda name, fields: {"@client": fields["@client"] + 1}), "rejected", "is of client 8"),
+    (headed(exchange="prox"), "rejected", "is of exchange 'prox'"),
+    (headed(schema="0" * 32), "rejected", "schema '0000"),
+    (nonsense, "rejected", "damaged|safetensors|header"),
+    (cut_off, "rejected", "damaged|safetensors|bytes"),
+    (with_two_arrays, "rejected", "has 2 arrays"),
+    (lambda message, answer: [Message(RecordDict(), reply_to=message)], "rejected", "has 0 arrays"),
+    (raised, "error", 'error 2: it "raised"\nhere'),
+]
+
+
+def test_fifteen_bad_replies_are_each_refused_counted_and_explained(tmp_path):
+    """Fifteen of sixteen clients reply wrongly, each in its own way: the round is that of the sixteenth client alone."""
+    count = len(FIFTEEN) + 1
+    population, method = quadratics(1, clients=count, dimension=3), fedavg(count, 2, 0.1)
+    app = client_app(clients_of(population), method, FIRST)
+
+    def once(fault):
+        """Faults in the first round. In the second all reply well, and are accepted again."""
+
+        def twist(id, message, answer):
+            if id == count - 1 or message.metadata.message_type != "train.train" or message.metadata.group_id != "1":
+                return [answer()]
+            return fault(id, message, answer)
+
+        strategy = FedspamStrategy(method, FIRST, seed=7, quorum=1 / count, retries=0, folder=folder)
+        return strategy.start(LoopbackGrid(app, count, twist=twist), to_arrays(FIRST), 2, 0.05).arrays["params"].data
+
+    folder = tmp_path
+    bits = once(lambda id, message, answer: FIFTEEN[id][0](message, answer))
+    first, second = lines(tmp_path, "exchange")
+    failed = {failure["client"]: failure for failure in first["failures"]}
+    assert sorted(failed) == list(range(15))
+    for id, (_, kind, reason) in enumerate(FIFTEEN):
+        assert failed[id]["kind"] == kind
+        assert re.search(reason, failed[id]["reason"]), failed[id]
+    assert (first["asked"], first["replied"], first["accepted"], first["answered"]) == (16, 15, 1, [15])
+    assert (second["accepted"], second["failures"]) == (16, [])
+    found = metrics((tmp_path / events.METRICS_FILE).read_text())
+    assert found['fedspam_failures_total{exchange="train",kind="rejected"}'] == 14
+    assert found['fedspam_failures_total{exchange="train",kind="error"}'] == 1
+    assert found['fedspam_clients_replied_total{exchange="train"}'] == 15 + 16  # an error is no reply
+    assert found['fedspam_clients_accepted_total{exchange="train"}'] == 1 + 16
+    folder = None
+    assert bits == once(lambda id, message, answer: [])
+
+
 def test_a_round_is_one_line_with_its_numbers(tmp_path):
     loss = lambda round, found: MetricRecord({"loss": 1.0 / (1 + round), "worst": float("nan")})
     go(folder=tmp_path, evaluate=loss, fraction_evaluate=0.5)
@@ -145,6 +241,18 @@ def test_a_round_is_one_line_with_its_numbers(tmp_path):
     assert found["fedspam_round"] == ROUNDS
     assert found['fedspam_evaluation{name="loss",source="server"}'] == 1 / 4
     assert found['fedspam_bytes_total{direction="up",exchange="prox"}'] > 0
+
+
+@pytest.mark.parametrize("name", [events.LOG_FILE, f".{events.METRICS_FILE}.partial"])
+def test_links_in_the_folder_of_a_run_are_not_followed(name, tmp_path):
+    treasure, folder = tmp_path / "treasure", tmp_path / "run"
+    treasure.write_text("precious")
+    folder.mkdir()
+    (folder / name).symlink_to(treasure)
+    seen = events.RunEvents(folder, "run", "spam_pp", CLIENTS)
+    with pytest.raises(records.RecordError, match="is a link, and links are not followed"):
+        seen.ended("completed")
+    assert treasure.read_text() == "precious"
 
 
 def test_void_rounds_are_counted(tmp_path):

@@ -10,8 +10,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-pytest.importorskip("flwr", reason="needs Flower: pip install 'fedspam[flower]'")
-pytest.importorskip("dp_accounting", reason="needs dp-accounting: pip install 'fedspam[privacy]'")
+pytest.importorskip("flwr", reason="needs Flower: pip install '.[flower]'")
+pytest.importorskip("dp_accounting", reason="needs dp-accounting: pip install '.[privacy]'")
 
 import dp_accounting as accounting
 

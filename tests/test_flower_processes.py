@@ -3,6 +3,7 @@
 Each test is bounded in time, and everything it starts ends with it.
 """
 
+import contextlib
 import json
 import os
 import signal
@@ -19,7 +20,7 @@ from fedspam.simulation import records, restore
 from fedspam.solvers import GradientDescent
 from processes import Processes, closing, free_port
 
-pytest.importorskip("flwr", reason="needs Flower: pip install 'fedspam[flower]'")
+pytest.importorskip("flwr", reason="needs Flower: pip install '.[flower]'")
 pytestmark = pytest.mark.slow
 
 CLIENTS = 3
@@ -43,6 +44,7 @@ resume = false
 timeout = 60.0
 retries = 2
 nodes = 3
+exchanges = -1
 """
 TASK = """
 import jax.numpy as jnp
@@ -71,6 +73,7 @@ from trial.task import first, method, clients, secure
 app = client_app(clients_of(clients), method, first, secure=secure)
 """
 SERVER = """
+import os, signal
 from flwr.serverapp import ServerApp
 from fedspam.flower import FedspamStrategy, to_arrays
 from trial.task import first, method, secure
@@ -80,6 +83,19 @@ app = ServerApp()
 @app.main()
 def main(grid, context):
     config = context.run_config
+    left, push = [config["exchanges"]], grid.push_messages
+
+    def mortal(messages):  # killed once the messages of this many exchanges, and of one more, are on their way
+        messages = list(messages)
+        pushed = push(messages)
+        if messages[0].metadata.message_type.startswith("train"):
+            left[0] -= 1
+            if left[0] == -1:
+                os.kill(os.getpid(), signal.SIGKILL)
+        return pushed
+
+    if left[0] >= 0:
+        grid.push_messages = mortal
     strategy = FedspamStrategy(
         method(context), first, seed=7, min_available_nodes=config["nodes"], retries=config["retries"],
         folder=config["folder"], resume=config["resume"], secure=secure,
@@ -127,9 +143,9 @@ class World(Processes):
         node += ["--port", str(free_port()), "--node-config", f"partition-id={id} num-partitions={CLIENTS}"]
         self.start(f"supernode{id}", node, self.folder)
 
-    def federation(self) -> "World":
-        """A SuperLink and three SuperNodes."""
-        self.superlink()
+    def federation(self, *more: str) -> "World":
+        """A SuperLink, with these options, and three SuperNodes."""
+        self.superlink(*more)
         for id in range(CLIENTS):
             self.supernode(id)
         return self
@@ -150,6 +166,15 @@ class World(Processes):
         """Wait until the run has that many rounds on disk; it goes on."""
         checkpoint = self.folder / run / f"checkpoint-{round:09d}.safetensors"
         self.wait(checkpoint.exists, LONGEST, f"round {round}")
+
+    def servers(self) -> list[int]:
+        """The processes of the ServerApp."""
+        found = []
+        for pid in self.ours():
+            with contextlib.suppress(OSError):  # it has ended meanwhile
+                if b"flwr-serverapp" in Path(f"/proc/{pid}/cmdline").read_bytes():
+                    found.append(pid)
+        return found
 
     def _healthy(self) -> bool:
         try:
@@ -195,9 +220,8 @@ def test_a_killed_server_is_resumed_by_a_new_run(world):
     """It ends with the bits of the run that nobody killed (the test before, if it ran; the simulation's anyway)."""
     world.begin("killed", method="spam_pp", rounds=2)
     world.until("killed", 1)
-    servers = [pid for pid in world.ours() if b"flwr-serverapp" in Path(f"/proc/{pid}/cmdline").read_bytes()]
-    assert servers
-    for pid in servers:
+    assert world.servers()
+    for pid in world.servers():
         os.kill(pid, signal.SIGKILL)
     world.kill("flwr")
     assert found(world.folder / "killed", "spam_pp")[1] == 1
@@ -214,14 +238,47 @@ def test_a_killed_server_is_resumed_by_a_new_run(world):
         np.testing.assert_array_equal(params, found(undisturbed, "spam_pp")[0])
 
 
+@pytest.mark.thorough  # eleven runs, of which ten are killed
+def test_a_server_killed_ten_times_and_a_killed_superlink_leave_the_same_bits(tmp_path):
+    """Each server does one exchange and dies in the next. Halfway the SuperLink is killed too, and started again."""
+    rounds, deaths = 5, 10  # SPAM-PP: the start and two exchanges per round, so that the eleventh server does the last
+    with closing(World(tmp_path)) as world:
+        folder, state = world.folder / "mortal", ["--database", str(world.folder / "state.db")]
+        world.federation(*state)
+        for death in range(deaths):
+            world.begin("mortal", method="spam_pp", rounds=rounds, resume=death > 0, exchanges=1)
+            world.wait(lambda: len(complete(folder)) > death, LONGEST, f"exchange {death + 1}")
+            world.wait(lambda: not world.servers(), LONGEST, f"the server to die after exchange {death + 1}")
+            world.kill("flwr")
+            if death == deaths // 2:
+                world.kill("superlink")
+                world.superlink(*state)
+        assert found(folder, "spam_pp")[1] == rounds - 1
+        world.begin("mortal", method="spam_pp", rounds=rounds, resume=True)
+        world.end()
+        assert len(complete(folder)) == deaths + 1  # none was done twice
+        world.begin("whole", method="spam_pp", rounds=rounds)
+        world.end()
+        assert_like_the_simulation(world.folder / "whole", "spam_pp", rounds)
+        params, done = found(folder, "spam_pp")
+        assert done == rounds
+        np.testing.assert_array_equal(params, found(world.folder / "whole", "spam_pp")[0])
+
+
+def complete(folder: Path) -> list[str]:
+    """The complete exchanges of a run, of all its servers."""
+    log = folder / "events.jsonl"
+    lines = map(json.loads, log.read_text().splitlines()) if log.exists() else ()
+    return [line["exchange"] for line in lines if line["event"] == "exchange" and line["enough"]]
+
+
 @pytest.mark.thorough
 def test_a_terminated_server_says_so_and_is_resumed(world):
     folder = world.folder / "terminated"
     world.begin("terminated", method="spam_pp", rounds=2)
     world.until("terminated", 1)
-    for pid in world.ours():
-        if b"flwr-serverapp" in Path(f"/proc/{pid}/cmdline").read_bytes():
-            os.kill(pid, signal.SIGTERM)
+    for pid in world.servers():
+        os.kill(pid, signal.SIGTERM)
     stopped = lambda: records.read(folder)[0]["status"].startswith("stopped: SIGTERM")
     world.wait(stopped, 30, "the server to note that it stops")
     world.wait((folder / "model.safetensors").exists, 30, "the model")

@@ -14,7 +14,7 @@ from fedspam.problems import synthetic_logistic
 from fedspam.simulation import records, restore
 from fedspam.solvers import GradientDescent
 
-pytest.importorskip("flwr", reason="needs Flower: pip install 'fedspam[flower]'")
+pytest.importorskip("flwr", reason="needs Flower: pip install '.[flower]'")
 
 from flwr.app import Error, Message
 

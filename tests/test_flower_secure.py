@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-pytest.importorskip("flwr", reason="needs Flower: pip install 'fedspam[flower]'")
+pytest.importorskip("flwr", reason="needs Flower: pip install '.[flower]'")
 
 from flwr.app import ConfigRecord, Error, Message, RecordDict
 from flwr.common.secure_aggregation.crypto.shamir import create_shares

@@ -83,7 +83,7 @@ def test_certificates_and_keys_are_made_and_kept_from_others(tmp_path):
 @pytest.mark.slow
 def test_the_template_trains_what_the_simulator_trains(tmp_path, monkeypatch):
     """Equal losses and gradients for the template's oracle and for a `Ragged` population that pads the same rows."""
-    pytest.importorskip("flwr", reason="needs Flower: pip install 'fedspam[flower]'")
+    pytest.importorskip("flwr", reason="needs Flower: pip install '.[flower]'")
     new.create(tmp_path / "trial-project")
     monkeypatch.syspath_prepend(tmp_path / "trial-project")
     from trial_project import client_app, task
@@ -166,7 +166,7 @@ def commands(readme: str, title: str) -> list[str]:
 def test_the_readme_of_a_fresh_project_holds_what_it_says(tmp_path):
     """Its simulation, as typed: two shell blocks, the second with a run folder and a report. Then with a secure sum,
     whose records and memories so travel through Flower's own encoding."""
-    pytest.importorskip("flwr", reason="needs Flower: pip install 'fedspam[flower]'")
+    pytest.importorskip("flwr", reason="needs Flower: pip install '.[flower]'")
     pytest.importorskip("ray", reason="needs Flower's simulation: pip install 'flwr[simulation]'")
     with processes.closing(processes.Processes(tmp_path)) as running:
         running.run("new", ["sh", "-c", f"{processes.sys.executable} -m fedspam.app new my-project"], tmp_path, 60)

@@ -17,7 +17,7 @@ import pytest
 import processes
 from fedspam.app import new
 
-pytest.importorskip("flwr", reason="needs Flower: pip install 'fedspam[flower]'")
+pytest.importorskip("flwr", reason="needs Flower: pip install '.[flower]'")
 pytestmark = pytest.mark.slow
 if not all(map(shutil.which, ("openssl", "ssh-keygen"))):
     pytest.skip("needs openssl and ssh-keygen", allow_module_level=True)

@@ -33,7 +33,7 @@ def copied(params):
 
 @pytest.fixture
 def torch():
-    return pytest.importorskip("torch", reason="pip install 'fedspam[torch]'")
+    return pytest.importorskip("torch", reason="pip install '.[torch]'")
 
 
 def twins(torch):
@@ -93,7 +93,7 @@ def test_parameters_that_a_torch_module_does_not_use_have_no_gradient(torch):
 
 @pytest.mark.slow
 def test_an_equinox_module_trains():
-    equinox = pytest.importorskip("equinox", reason="pip install 'fedspam[equinox]'")
+    equinox = pytest.importorskip("equinox", reason="pip install '.[equinox]'")
     module = equinox.nn.MLP(4, 3, 8, 1, key=jax.random.key(0))
     model, some = from_equinox(module), rows(0, 6)
     np.testing.assert_allclose(
@@ -118,7 +118,7 @@ def flax_convolution(nnx):
 
 @pytest.mark.slow
 def test_a_flax_module_trains_with_our_convolution():
-    nnx = pytest.importorskip("flax.nnx", reason="pip install 'fedspam[flax]'")
+    nnx = pytest.importorskip("flax.nnx", reason="pip install '.[flax]'")
     tiny = flax_convolution(nnx)
     plain, ours = (
         from_flax(tiny(nnx.Rngs(0), **options)) for options in ({}, {"conv_general_dilated": conv_general_dilated})

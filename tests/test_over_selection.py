@@ -18,7 +18,7 @@ from fedspam.clients.over_selection import asked
 from fedspam.methods import scaffold
 from fedspam.problems import quadratics
 
-pytest.importorskip("flwr", reason="needs Flower: pip install 'fedspam[flower]'")
+pytest.importorskip("flwr", reason="needs Flower: pip install '.[flower]'")
 
 from fedspam.flower import FedspamStrategy, LoopbackGrid, client_app, clients_of, to_arrays, to_params
 from fedspam.flower.privacy.secure_client import SecureSum

@@ -41,6 +41,21 @@ def test_a_folder_that_others_can_write_is_told_and_not_used(tmp_path, monkeypat
     told = capsys.readouterr().err
     assert "others can write to it" in told
     assert told.count("\n") == 1
+    assert "JAX_COMPILATION_CACHE_DIR" not in os.environ
+
+
+def test_the_cache_is_chosen_without_loading_jax(tmp_path):
+    code = (
+        "import sys; from fedspam.app import programs; programs.use(); assert 'jax' not in sys.modules; import jax;"
+        "print(jax.config.jax_compilation_cache_dir, jax.config.jax_persistent_cache_min_compile_time_secs)"
+    )
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("JAX_")}
+    environment[programs.FOLDER_VARIABLE] = str(tmp_path)
+    said = subprocess.run(
+        [sys.executable, "-c", code], check=True, env=environment, timeout=60, capture_output=True, text=True
+    ).stdout.split()
+    assert said[0].startswith(str(tmp_path))
+    assert float(said[1]) == 0.1
 
 
 @pytest.mark.slow

@@ -49,7 +49,7 @@ def is_answered(name: str, folder: Path) -> bool:
     try:
         with within(20):
             read = READERS[name].read(folder)
-    except ValueError as error:
+    except (ValueError, FileNotFoundError) as error:
         said = str(error)
         assert str(folder) in said, said
         assert len(said) < 1200, said[:200]
@@ -57,7 +57,9 @@ def is_answered(name: str, folder: Path) -> bool:
         return False
     for array in arrays_of(read):
         assert array.dtype.kind in "biufU", array.dtype
-        assert array.dtype.kind != "f" or np.isfinite(array).all()
+        # columns of write_mapped may be larger than memory: they are checked when written, not when opened
+        assert array.dtype.kind != "f" or name == "mapped" or np.isfinite(array).all()
+        assert array.dtype.kind != "U" or all(text.encode() is not None for text in array.ravel().tolist())
     return True
 
 
@@ -105,7 +107,7 @@ def try_mutations(name: str, folder: Path, count: int, seed: int) -> None:
     chance, good = random.Random(seed), READERS[name].files()
     READERS[name].write(folder)
     assert is_answered(name, folder)
-    for _ in range(count):
+    for _ in range(int(count * READERS[name].share)):
         damaged = chance.choice(sorted(good))
         (folder / damaged).write_bytes(mutate(good[damaged], chance))
         is_answered(name, folder)
@@ -129,7 +131,11 @@ def test_generated_bytes_are_read_or_refused_clearly(name, tmp_path):
     good = READERS[name].files()
     READERS[name].write(tmp_path)
 
-    @settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True, database=None)
+    examples = int(40 * READERS[name].share)
+
+    @settings(
+        max_examples=examples, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True, database=None
+    )
     @given(st.sampled_from(sorted(good)), st.floats(0, 1), st.one_of(st.binary(max_size=80), st.text(max_size=40)))
     def run(damaged, share, more):
         kept = good[damaged][: int(share * len(good[damaged]))]
@@ -256,6 +262,8 @@ def record():
         (np.array([1 + 2j]), "complex128, neither"),
         (np.array([None]), "Python objects"),
         (np.array([1.0, np.nan]), "NaN or infinite"),
+        (np.array([0x61, 0x110000], np.uint32).view("<U2"), "what is no character"),
+        (np.array([0xD800], ">u4").view(">U1"), "what is no character"),
     ],
 )
 def test_archives_hold_plain_numbers_or_text(array, message, tmp_path):

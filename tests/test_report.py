@@ -385,7 +385,7 @@ def test_folders_without_curves_are_left_out_of_a_report_of_several(runs: dict[s
 
 
 def test_tables_hold_every_point(runs: dict[str, Any], tmp_path: Path) -> None:
-    pq = pytest.importorskip("pyarrow.parquet", reason="pyarrow is not installed: pip install 'fedspam[parquet]'")
+    pq = pytest.importorskip("pyarrow.parquet", reason="pyarrow is not installed: pip install '.[parquet]'")
     folder, run = runs["one"]
     write([folder], tmp_path / "r.html", csv=tmp_path / "c.csv", parquet=tmp_path / "c.parquet")
     rows = list(csv.DictReader((tmp_path / "c.csv").read_text().splitlines()))

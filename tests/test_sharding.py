@@ -69,7 +69,7 @@ def spawn(cases, devices, processes=1):
         **os.environ,
         "JAX_PLATFORMS": "cpu",
         "PYTHONPATH": str(ROOT / "src"),
-        "XLA_FLAGS": f"--xla_force_host_platform_device_count={devices} --xla_backend_optimization_level=0",
+        "XLA_FLAGS": f"{os.environ['XLA_FLAGS']} --xla_force_host_platform_device_count={devices}",
     }
     script = f"CASES = {cases!r}\n{SCRIPT}"
     started = [

@@ -28,7 +28,7 @@ from rooms import ROOMS
 pytestmark = pytest.mark.slow
 for _package in ("mkdocs", "material", "mkdocstrings", "latex2mathml"):
     if importlib.util.find_spec(_package) is None:
-        pytest.skip(f"{_package} is not installed: pip install 'fedspam[docs]'", allow_module_level=True)
+        pytest.skip(f"{_package} is not installed: pip install '.[docs]'", allow_module_level=True)
 
 browser = browsing.browser
 

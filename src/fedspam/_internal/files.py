@@ -45,7 +45,7 @@ def write(path: Path, data: bytes | bytearray) -> None:
     """Write a file whole or not at all, and have it on the disk before returning."""
     partial = path.with_name(f".{path.name}.partial")
     try:
-        with open(partial, "wb", buffering=0, opener=_open_no_link) as file:
+        with open(partial, "wb", buffering=0, opener=open_no_link) as file:
             _write_all(file, data)
             os.fsync(file.fileno())
         os.replace(partial, path)
@@ -59,7 +59,7 @@ def append(path: Path, data: bytes | bytearray, end: int) -> int:
     """Write a frame behind the first `end` bytes of a file, drop what is beyond, and return where it ends now."""
     created = not os.path.lexists(path)
     try:
-        with open(path, "wb" if created else "r+b", buffering=0, opener=_open_no_link) as file:
+        with open(path, "wb" if created else "r+b", buffering=0, opener=open_no_link) as file:
             file.truncate(end)
             file.seek(end)
             try:
@@ -74,6 +74,15 @@ def append(path: Path, data: bytes | bytearray, end: int) -> int:
     except OSError as error:
         raise _unwritable(path, error) from error
     return end + 8 + len(data)
+
+
+def append_line(path: Path, line: str) -> None:
+    """Write a line at the end of a text file."""
+    try:
+        with open(path, "a", encoding="utf-8", opener=open_no_link) as file:
+            file.write(line + "\n")
+    except OSError as error:
+        raise _unwritable(path, error) from error
 
 
 def frames(path: Path) -> tuple[list[Frame], str | None]:
@@ -173,7 +182,7 @@ class Lock:
         os.close(self._file)
 
 
-def _open_no_link(path: str, flags: int) -> int:
+def open_no_link(path: str, flags: int) -> int:
     """Open a file, but never the file behind a link: somebody may have planted one in the folder."""
     return os.open(path, flags | os.O_NOFOLLOW, 0o644)
 

@@ -25,7 +25,7 @@ from fedspam.app.commands import (
     theory,
 )
 from fedspam.app.commands._arguments import EXIT_CODES, Parser, add_command, dotted
-from fedspam.app.interrupt import ending_soon
+from fedspam.app.interrupt import INTERRUPTED, ending_soon
 
 COMMANDS = (
     reproduce,
@@ -44,7 +44,6 @@ COMMANDS = (
     completions,
 )
 
-INTERRUPTED = 130
 DOTTED = ("run", "compare", "measure")  # commands with flags of the form --section.key VALUE
 
 EXAMPLES = """examples:
@@ -62,10 +61,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser().parse_args(dotted(words) if words[:1] and words[0] in DOTTED else words)
     options.line = shlex.join(["fedspam", *words])
     try:
+        if getattr(options, "cache", False):
+            programs.use()
         if getattr(options, "device", None):
             choose_device(options.device)
-        if getattr(options, "cache", False) and not getattr(options, "example", False):
-            programs.use()
         with ending_soon():
             return options.run(options)
     except UsageError as error:

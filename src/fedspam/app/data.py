@@ -1,6 +1,7 @@
 """What `fedspam data` prints: the known data sets, whether their files are here, and their download."""
 
 import os
+import tempfile
 import urllib.request
 from pathlib import Path
 
@@ -72,14 +73,12 @@ def fetch(known: KnownData, folder: Path | None) -> None:
             raise FileNotFoundError(f"{file.name} cannot be downloaded: it was made from {known.origin}")
         path = _target(folder) / file.name
         path.parent.mkdir(parents=True, exist_ok=True)
-        partial = path.with_name(f".partial-{path.name}")  # keeps the ending, which tells how it is packed
-        try:
+        with tempfile.TemporaryDirectory(dir=path.parent, prefix=".download-") as own:
+            partial = Path(own) / path.name  # its ending tells how it is packed
             _download(file, partial)
             if not fits(file, partial):
                 raise ValueError(f"{file.url} is not the published file of {file.sha256}; nothing was kept")
             os.replace(partial, path)
-        finally:
-            partial.unlink(missing_ok=True)
 
 
 def _download(file: DataFile, path: Path) -> None:

@@ -7,6 +7,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+INTERRUPTED = 130  # the exit code after Ctrl-C, as shells have it
 GRACE = 2.0  # seconds until Python must have raised KeyboardInterrupt
 UNWIND = 8.0  # seconds more until the command must have ended
 TOLD = "fedspam: stopped in compiled code; what was written is whole, and `fedspam run --resume` continues a run\n"
@@ -15,7 +16,7 @@ SHOW_CURSOR = "\x1b[?25h"  # a progress bar hides it
 
 @contextmanager
 def ending_soon() -> Iterator[None]:
-    """Within, Ctrl-C ends the process with code 130 if Python cannot raise KeyboardInterrupt, or something swallows it.
+    """Within, Ctrl-C ends the process if Python cannot raise KeyboardInterrupt, or something swallows it.
 
     Python runs handlers of signals between its own instructions, so Ctrl-C waited for the compiler, up to a minute. A
     KeyboardInterrupt within a callback of the garbage collector, of which JAX has one, is printed and forgotten. Files
@@ -38,7 +39,7 @@ def ending_soon() -> Iterator[None]:
             if not (raised.is_set() and left.wait(UNWIND)):
                 sys.stderr.write((SHOW_CURSOR if sys.stderr.isatty() else "") + TOLD)
                 sys.stderr.flush()
-                os._exit(130)
+                os._exit(INTERRUPTED)
         os.close(reading)
 
     reading, writing = os.pipe()

@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 from fedspam import __version__
+from fedspam._internal import program_folder
 
 FOLDER_VARIABLE = "FEDSPAM_CACHE"
 MOST_BYTES = 2**29
@@ -22,14 +23,15 @@ def use() -> None:
     """Keep compiled programs in the folder of the cache. Where that cannot be, say so in a line, and compile."""
     if os.environ.get("JAX_COMPILATION_CACHE_DIR"):
         return  # the user has one
-    from fedspam.simulation.engine import keep_programs
-
     try:
         place = folder()
-        keep_programs(place)
+        program_folder.make_private(place)
         trim(place, MOST_BYTES)
     except (OSError, RuntimeError, ValueError) as error:
         sys.stderr.write(f"fedspam: compiled programs are not kept ({error}); --no-cache says so yourself\n")
+        return
+    os.environ["JAX_COMPILATION_CACHE_DIR"] = str(place)  # JAX reads both when it is imported
+    os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = str(program_folder.LEAST_SECONDS)
 
 
 def trim(place: Path, most: int) -> None:

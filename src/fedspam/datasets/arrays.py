@@ -2,6 +2,8 @@
 
 import math
 import os
+import sys
+import warnings
 import zipfile
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -55,12 +57,15 @@ def read_arrays(path: str | Path, names: Sequence[str]) -> Mapping[str, np.ndarr
 def _plain(archive: zipfile.ZipFile, name: str, path: Path, most: int) -> np.ndarray:
     stored = archive.getinfo(name if name in archive.namelist() else f"{name}.npy")
     try:
-        with archive.open(stored) as file:
-            _check_header(file, stored.file_size, most)
-        with archive.open(stored) as file:
-            array = np.lib.format.read_array(file, allow_pickle=False)
-            if file.read(1):
-                raise ValueError("more bytes follow")
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # a header of Python 2 is read all the same, a wrong one is refused below
+            with archive.open(stored) as file:
+                _check_header(file, stored.file_size, most)
+            with archive.open(stored) as file:
+                array = np.lib.format.read_array(file, allow_pickle=False)
+                if file.read(1):
+                    raise ValueError("more bytes follow")
+        _check_text(array)
     except MemoryError:
         raise
     except Exception as error:  # zipfile, zlib and NumPy raise a dozen kinds
@@ -70,6 +75,14 @@ def _plain(archive: zipfile.ZipFile, name: str, path: Path, most: int) -> np.nda
     if array.dtype.kind == "f" and not np.isfinite(array).all():
         raise ValueError(f"{path}: the array {name!r} holds NaN or infinite values; every number must be finite")
     return array
+
+
+def _check_text(array: np.ndarray) -> None:
+    """Refuse numbers that are no characters: NumPy keeps them, and Python raises a SystemError where one is used."""
+    if array.dtype.kind == "U" and array.size and array.dtype.itemsize:
+        codes = np.ascontiguousarray(array).reshape(-1).view(array.dtype.byteorder.replace("|", "=") + "u4")
+        if ((codes > sys.maxunicode) | ((codes >= 0xD800) & (codes < 0xE000))).any():
+            raise ValueError("it holds text with what is no character")
 
 
 def _check_header(file: IO[bytes], size: int, most: int) -> None:

@@ -5,6 +5,7 @@ names, sizes and columns. Mapped columns are read from disk when they are used.
 """
 
 import json
+import warnings
 from collections.abc import Iterable, Mapping
 from contextlib import ExitStack
 from pathlib import Path
@@ -60,6 +61,10 @@ def write_mapped(parts: Iterable[tuple[str, Mapping[str, Any]]], folder: str | P
                         f"client {client!r}: {name!r} holds {column.dtype}, the first client's {first[name].dtype}; "
                         "give numbers of one dtype"
                     )
+                if column.dtype.kind == "f" and not np.isfinite(column).all():
+                    raise ValueError(
+                        f"client {client!r}: {name!r} holds NaN or infinite values; replace them, or leave the rows out"
+                    )
                 files[name].write(column.tobytes())
             sizes[client] = len(next(iter(rows.values())))
         if not sizes:
@@ -87,17 +92,19 @@ def open_mapped(folder: str | Path) -> FederatedData:
             raise ValueError("clients and sizes do not agree")
         if len(set(columns)) != len(columns):
             raise ValueError("a column comes twice")
+        paths = {name: folder / _file(name) for name in columns}
     except (ValueError, KeyError, TypeError) as error:
         raise ValueError(f"{path} is damaged ({error}); write the folder again") from None
     examples = {}
-    for name in columns:
-        file = folder / _file(name)
+    for name, file in paths.items():
         try:
-            with regular(file, "a column of write_mapped"):
+            with regular(file, "a column of write_mapped"), warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # what Python's parser says about the header
+                warnings.simplefilter("error", UserWarning)  # NumPy warns of headers that write_mapped does not write
                 examples[name] = np.load(file, mmap_mode="r", allow_pickle=False)
         except FileNotFoundError:
-            raise
-        except DAMAGE as error:
+            raise FileNotFoundError(f"{file} is missing: {path} names {name!r}; write the folder again") from None
+        except (*DAMAGE, UserWarning) as error:
             raise ValueError(f"{file} is damaged or cut short ({shown(error)}); write the folder again") from None
         if examples[name].dtype.kind not in "biuf":
             raise ValueError(f"{file} holds {examples[name].dtype}, no plain numbers; write the folder again")

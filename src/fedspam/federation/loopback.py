@@ -19,6 +19,7 @@ from fedspam.federation import ledger, wire
 from fedspam.federation.aggregation import Rule
 from fedspam.federation.codecs import Codecs, CodecsLike
 from fedspam.federation.codecs.fields import signed, verified
+from fedspam.federation.downlink import own_state, with_feedback
 from fedspam.federation.ledger import Exchange
 from fedspam.federation.protocol import Cohort, Draws, Program, Replay, Work, answer, sound, take_branch, works_of
 
@@ -85,9 +86,9 @@ class Loopback:
     ) -> None:
         self._algorithm, self._population, self._params = algorithm, population, params
         coded = Codecs.of(codecs)
-        self._plan = ledger.plan(algorithm, params, population, codecs=coded)
+        self.plan = ledger.plan(algorithm, params, population, codecs=coded)
         self._works = compiled_works(algorithm, population, coded)
-        self._first = coded.memory(algorithm.client_state(params), self._plan)
+        self._first = coded.memory(algorithm.client_state(params), self.plan)
         self._aggregate = aggregate
         self._order = np.random.default_rng(seed)
         self._draws = Draws(population, replay)
@@ -100,11 +101,11 @@ class Loopback:
 
     def start(self) -> None:
         """Before `init`."""
-        self.program, self._exchanges, self._wire_round = Program(), _by_label(self._plan.start), 0
+        self.program, self._exchanges, self._wire_round = Program(), _by_label(self.plan.start), 0
 
     def begin(self, round: int) -> None:
         """Before each round."""
-        self.program, self._exchanges = Program(), _by_label(self._plan.round)
+        self.program, self._exchanges = Program(), _by_label(self.plan.round)
         self._draws.round, self._wire_round = round, round + 1
 
     def mean(self, cohort: Cohort, work: Work, /, **message: Any) -> Any:
@@ -177,11 +178,12 @@ def run(
     params = checks.params("params", params)
     key = prng.key_of(key)
     fed = Loopback(algorithm, population, params, seed=seed, replay=replay, aggregate=aggregate, codecs=codecs)
+    algorithm = with_feedback(algorithm, Codecs.of(codecs), fed.plan)
     state = algorithm.init(params, jax.random.fold_in(key, 2**32 - 1), fed)
     for k in range(rounds):
         fed.begin(k)
         state, _ = algorithm.round(state, jax.random.fold_in(key, k), fed)
-    return state, fed
+    return own_state(state), fed
 
 
 def _by_label(exchanges: tuple[Exchange, ...]) -> dict[str, Exchange]:

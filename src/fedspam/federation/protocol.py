@@ -35,22 +35,27 @@ class WorkTerms:
 
     affine: bool = False
     stateful: bool = False
+    echo: bool = False
 
 
 WORK_NAMES: set[str] = set()  # of every work that has been marked so far
 
 
-def on_client(function: Any = None, *, affine: bool = False, stateful: bool = False) -> Any:
+def on_client(function: Any = None, *, affine: bool = False, stateful: bool = False, echo: bool = False) -> Any:
     """Mark a method as work that runs on a client: ``work(self, oracle, key, **message) -> reply``.
 
     Arguments:
         affine: the reply is affine in the oracle's gradients, and all of them are taken with `key` itself. The mean of
             such replies is the reply of the mean client, which costs one central gradient.
         stateful: the client keeps a memory: ``work(self, oracle, key, memory, **message) -> (reply, memory)``.
+        echo: the new memory depends on the reply as the server decodes it: the work returns ``(reply, remember)``, and
+            the memory is ``remember(arrived)``. So a method can correct for a codec that it does not know.
     """
+    if echo and not stateful:
+        raise ValueError("echo=True needs stateful=True: what arrived is for the client's memory")
 
     def mark(function: Any) -> Any:
-        function.terms = WorkTerms(affine, stateful)
+        function.terms = WorkTerms(affine, stateful, echo)
         WORK_NAMES.add(function.__name__)
         return function
 
@@ -320,13 +325,16 @@ def perform(
     work: Work, oracle: Any, own_key: Key[Array, ""], memory: PyTree, message: Mapping[str, Any], codecs: Codecs
 ) -> tuple[Any, PyTree]:
     """The work of a client on its oracle, with its own key; with error feedback, the reply that is to arrive."""
-    if not terms_of(work).stateful:
+    terms = terms_of(work)
+    if not terms.stateful:
         return work(oracle, own_key, **message), memory
-    if not isinstance(memory, WithLeftovers):
-        return work(oracle, own_key, memory, **message)
-    reply, own = work(oracle, own_key, memory.own, **message)
-    reply, errors = codecs.corrected(own_key, work.__name__, reply, memory.errors, message)
-    return reply, WithLeftovers(own, errors)
+    own, errors = memory if isinstance(memory, WithLeftovers) else (memory, None)
+    reply, own = work(oracle, own_key, own, **message)
+    if errors is not None:
+        reply, errors = codecs.corrected(own_key, work.__name__, reply, errors, message)
+    if terms.echo:
+        own = own(codecs.replied(own_key, work.__name__, reply, message))
+    return reply, own if errors is None else WithLeftovers(own, errors)
 
 
 def take_branch(fed: Any, predicate: Any, yes: Callable[[], Any], no: Callable[[], Any]) -> Any:

@@ -27,8 +27,10 @@ from fedspam.methods.auto import Auto as Auto, auto as auto
 from fedspam.methods.auto_steps import AutoSteps as AutoSteps, auto_steps as auto_steps
 from fedspam.methods.ce_lsgd import bvr_l_sgd as bvr_l_sgd, ce_lsgd as ce_lsgd
 from fedspam.methods.dane import dane as dane, dane_plus as dane_plus, feddane as feddane
+from fedspam.methods.dasha_pp import DashaPP as DashaPP, dasha_pp as dasha_pp
 from fedspam.methods.delta_sgd import delta_sgd as delta_sgd
 from fedspam.methods.ditto import Ditto as Ditto, ditto as ditto
+from fedspam.methods.ef21_pp import EF21PP as EF21PP, ef21_pp as ef21_pp
 from fedspam.methods.fedacg import FedACG as FedACG, fedacg as fedacg
 from fedspam.methods.fedavg import fedavg as fedavg
 from fedspam.methods.fedcm import FedCM as FedCM, fedcm as fedcm
@@ -47,9 +49,11 @@ from fedspam.methods.fedopt import (
 from fedspam.methods.fedprox import fedprox as fedprox
 from fedspam.methods.fedred import FedRed as FedRed, fedred as fedred
 from fedspam.methods.fedsps import fedsps as fedsps
+from fedspam.methods.locodl import LoCoDL as LoCoDL, locodl as locodl
 from fedspam.methods.mime import Mime as Mime, mime as mime, mime_mvr as mime_mvr
 from fedspam.methods.mime_lite import MimeLite as MimeLite, mime_lite as mime_lite, mime_lite_mvr as mime_lite_mvr
 from fedspam.methods.mvr import mvr as mvr
+from fedspam.methods.olga import Olga as Olga, olga as olga
 from fedspam.methods.page import page as page, sarah as sarah
 from fedspam.methods.rg import rg_saga as rg_saga, rg_svrg as rg_svrg
 from fedspam.methods.s_dane import StableDane as StableDane, acc_s_dane as acc_s_dane, s_dane as s_dane

@@ -49,9 +49,9 @@ class Adapters:
     scale: float
 
     def init(self, key: Key[Array, ""]) -> dict[str, Array]:
-        params = {}
+        params, leaves = {}, _named(self.base)
         for name, one in zip(self.adapted, jax.random.split(key, len(self.adapted)), strict=True):
-            rows, columns = _named(self.base)[name].shape
+            rows, columns = leaves[name].shape
             params[f"{name}.down"] = jax.random.normal(one, (rows, self.rank)) / jnp.sqrt(rows)
             params[f"{name}.up"] = jnp.zeros((self.rank, columns))  # so that training starts at the base
         return params

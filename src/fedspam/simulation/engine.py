@@ -1,7 +1,6 @@
 """The compiled part of a simulation: one trace serves any number of rounds, seeds and step sizes."""
 
 import functools
-import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,7 +13,7 @@ from jax import lax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec as Spread
 from jaxtyping import PyTree
 
-from fedspam._internal import trees
+from fedspam._internal import program_folder, trees
 from fedspam._internal.trees import Params, static, struct
 from fedspam.clients import Population
 from fedspam.federation import Contacts, ledger
@@ -285,16 +284,9 @@ def keep_programs(folder: str | Path) -> None:
     devices and compiler version, never by the numbers it runs with. Programs are code: a folder that others can write
     to is refused.
     """
-    folder = Path(folder)
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    state = folder.stat()
-    if state.st_uid != os.getuid() or state.st_mode & 0o022:
-        raise ValueError(
-            f"{folder} belongs to another user, or others can write to it, and could replace programs; choose another "
-            f"folder, or close it: chmod go-w {folder}"
-        )
+    program_folder.make_private(Path(folder))
     jax.config.update("jax_compilation_cache_dir", str(folder))
-    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.1)
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", program_folder.LEAST_SECONDS)
 
 
 def _strong(leaf: Any) -> Any:

@@ -21,6 +21,7 @@ from fedspam.clients import Faults, Population, Ragged
 from fedspam.federation import Contacts, Replay, check_replay, fitted, ledger
 from fedspam.federation.aggregation import Rule
 from fedspam.federation.codecs import Codecs, CodecsLike
+from fedspam.federation.downlink import own_state, with_feedback
 from fedspam.federation.witness import diagnose, diagnose_start
 from fedspam.methods.schedules import shortest_list
 from fedspam.simulation import engine, records, stopping
@@ -143,6 +144,7 @@ def simulate(
     alone = per_client or aggregate is not None
     plan = ledger.plan(algorithm, params, population, faults=faults, per_client=alone, codecs=coded)
     check_replay(replay, rounds, population, plan.roles)
+    method, algorithm = algorithm, with_feedback(algorithm, coded, plan)
     begin = lambda attempt=0: engine.begin(algorithm, population, params, key, conditions, layout, jnp.uint32(attempt))
 
     if isinstance(observe, str):
@@ -161,7 +163,7 @@ def simulate(
             options = {"layout": layout.as_recorded, "faults": faults, "replay": replay, "probe": probe}
             options |= {"aggregate": aggregate, "watch": watch, "every": every, "record": record}
             options |= {"codecs": coded} if coded else {}  # without any, folders of earlier versions can be resumed
-            identity = records.identity(algorithm, population, params, key, **options)
+            identity = records.identity(method, population, params, key, **options)
             if resume:
                 saved = store.load(identity, like=lambda: begin()[0])
             if saved is None:
@@ -224,7 +226,7 @@ def simulate(
             write_model(store.folder / FILE, final, {"loss": loss, "rounds": done, "status": status})
 
     seconds = (clock.compile_seconds, clock.run_seconds)
-    return Run(final, carry.state, carry.memory, all_rows, all_probes, plan, status, *seconds)
+    return Run(final, own_state(carry.state), carry.memory, all_rows, all_probes, plan, status, *seconds)
 
 
 def _check_method(algorithm: Any, rounds: int) -> None:
@@ -262,10 +264,11 @@ def restore(
 ) -> tuple[Params, int]:
     """The last parameters in a run folder, or the best ones, and the number of rounds that led to them.
 
-    The codecs matter only where clients remember errors (`Feedback`).
+    The codecs matter only where clients or the server remember errors (`Feedback`).
     """
-    algorithm = fitted(algorithm, population)
-    around = Conditions(codecs=Codecs.of(codecs))
+    algorithm, coded = fitted(algorithm, population), Codecs.of(codecs)
+    algorithm = with_feedback(algorithm, coded, ledger.plan(algorithm, params, population, codecs=coded))
+    around = Conditions(codecs=coded)
     blank = lambda: engine.begin(algorithm, population, params, jax.random.key(0), around, Layout())[0]
     carry, done = records.Store(folder).peek(jax.eval_shape(blank), best)
     return engine.finish(algorithm, carry), done

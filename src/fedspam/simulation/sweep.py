@@ -15,6 +15,7 @@ from fedspam.clients import Faults, Population, with_several_capacities
 from fedspam.federation import fitted, ledger
 from fedspam.federation.aggregation import Rule
 from fedspam.federation.codecs import Codecs, CodecsLike
+from fedspam.federation.downlink import own_state, with_feedback
 from fedspam.simulation import engine
 from fedspam.simulation.engine import Conditions, Layout, Probe
 from fedspam.simulation.run import Run, Stopwatch, as_argument, priced
@@ -64,6 +65,7 @@ def simulate_many(
     keys = jnp.stack([prng.key_of(key) for key in keys]) if isinstance(keys, Sequence | range) else keys
     coded, alone = Codecs.of(codecs), aggregate is not None
     plan = ledger.plan(algorithms[0], params, population, faults=faults, per_client=alone, codecs=coded)
+    algorithms = [with_feedback(algorithm, coded, plan) for algorithm in algorithms]
     if side_by_side is None:
         side_by_side = not plan.branches and with_several_capacities(population) is None
     stacked = jax.tree.map(lambda *leaves: jnp.stack([jnp.asarray(leaf) for leaf in leaves]), *algorithms)
@@ -86,4 +88,13 @@ def simulate_many(
     runs = len(each)
     status = f"stopped: in {lost} of {runs} runs all rounds were void" if lost else "completed"
     seconds = (clock.compile_seconds, clock.run_seconds)
-    return Run(final, carry.state, carry.memory, rows, jax.tree.map(np.asarray, dict(probes)), plan, status, *seconds)
+    return Run(
+        final,
+        own_state(carry.state),
+        carry.memory,
+        rows,
+        jax.tree.map(np.asarray, dict(probes)),
+        plan,
+        status,
+        *seconds,
+    )

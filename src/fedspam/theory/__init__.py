@@ -18,6 +18,13 @@ from fedspam.theory.complexity import (
     traffic as traffic,
     trips_needed as trips_needed,
 )
+from fedspam.theory.compression import (
+    OlgaParameters as OlgaParameters,
+    dasha_step_size as dasha_step_size,
+    ef21_step_size as ef21_step_size,
+    locodl_rate as locodl_rate,
+    olga_parameters as olga_parameters,
+)
 from fedspam.theory.constants import (
     Constants as Constants,
     effective_cohort_of as effective_cohort_of,

@@ -6,7 +6,8 @@ of the paper's observations. Takes less than a minute; equal arguments give equa
 flamby-heart: FLamby's table of Fed-Heart-Disease with its split, scaling, methods and rates,
 published numbers beside ours. Takes about a minute; the patients come with fedspam.
 niid-bench: Fashion-MNIST in ten clients, split in three ways, four methods, as in Flower's
-baseline. The whole table takes hours on a CPU; --scale small runs a slice of it in two minutes.
+baseline. The whole table takes minutes on a GPU and hours on a CPU, and can be continued (--resume);
+--scale small runs a slice of it in two minutes, --only some of its methods and columns.
 
 examples:
   fedspam reproduce                              the paper's experiment, into runs/reproduce-<date-time>
@@ -14,6 +15,7 @@ examples:
   fedspam reproduce --seed 100                   other seeds
   fedspam reproduce flamby-heart                 FLamby's table
   fedspam reproduce niid-bench --scale small     a slice of NIID-Bench
+  fedspam reproduce niid-bench --only FedAvg,IID --out runs/bench --resume    one cell; continued if it was stopped
 
 exit codes: 0 every sentence holds or every published cell is matched, 1 one does not or is not, or the
 run failed, 2 wrong arguments
@@ -47,6 +49,10 @@ def add(command: argparse.ArgumentParser) -> None:
         "--seed", type=whole(0), metavar="S", help="the first seed, S+1 the next, ... (0; the other tables 42)"
     )
     command.add_argument("--scale", choices=("full", "small"), help="niid-bench: the whole table, or a slice (full)")
+    command.add_argument("--only", metavar="NAMES", help="niid-bench: methods and columns, separated by commas (all)")
+    command.add_argument(
+        "--resume", action="store_true", default=None, help="niid-bench: continue the run of --out, or start it"
+    )
     add_output(command)
 
 
@@ -56,10 +62,12 @@ def run(options: argparse.Namespace) -> int:
         hint = f"; did you mean {near}?" if near else ""
         raise UsageError(f"there is no table {options.table!r}; the tables are {', '.join(TABLES)}{hint}")
     named = ("seeds", "rounds", "seed")
+    bench = ("scale", "only", "resume")
     if options.table == "niid-bench":
-        named = (*named, "scale")
-    elif options.scale is not None:
-        raise UsageError(f"--scale is not an option of {options.table}; leave it out")
+        named = (*named, *bench)
+    other = next((name for name in bench if name not in named and getattr(options, name) is not None), None)
+    if other is not None:
+        raise UsageError(f"--{other} is not an option of {options.table}; leave it out")
     given = {name: getattr(options, name) for name in named if getattr(options, name) is not None}
     if options.table == "paper":
         from fedspam.app.reproduce.terminal import show

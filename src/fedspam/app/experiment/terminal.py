@@ -17,6 +17,7 @@ from fedspam.app.config import Config, ConfigError, read
 from fedspam.app.experiment.execute import own_config, recorded_rows, run
 from fedspam.app.experiment.scores import worst_clients
 from fedspam.app.folders import new_folder
+from fedspam.app.interrupt import INTERRUPTED
 from fedspam.app.terminal import progress_bar
 
 
@@ -45,7 +46,7 @@ def main(
         return show(config, folder, resume=resume, quiet=quiet, as_json=as_json)
     except KeyboardInterrupt:
         sys.stderr.write(f"fedspam run: stopped; continue with: fedspam run --resume --out {folder}\n")
-        return 130
+        return INTERRUPTED
 
 
 def show(

@@ -21,6 +21,7 @@ class PublishedRow:
     ours: tuple[float, ...]
     published: tuple[float, ...] = ()  # empty for methods that were not published there
     federated: bool = True
+    spread: tuple[float, ...] = ()  # the published deviation of each number over seeds, where there is one
 
 
 class TableCell(NamedTuple):
@@ -30,6 +31,11 @@ class TableCell(NamedTuple):
     reference: float
     ours: float
     points: float
+    allowed: float  # the largest difference that counts as a match
+
+    @property
+    def matches(self) -> bool:
+        return abs(self.points) <= self.allowed
 
 
 @dataclass(frozen=True)
@@ -44,7 +50,7 @@ class PublishedTable:
         title: what the table is about.
         source: where it was published.
         columns: of the numbers.
-        tolerance: a row matches if every cell is within so many percentage points.
+        tolerance: a row matches if every cell is within so many percentage points, plus its published deviation.
         rows: one per method.
         notes: the settings, and what differs from those of the publication.
         comparable: whether the whole experiment was run, and not a slice of it.
@@ -61,8 +67,12 @@ class PublishedTable:
 
     def cells(self, row: PublishedRow) -> list[TableCell]:
         """Each column's number of reference, ours, and the difference."""
-        numbers = zip(self.columns, row.published or self.best(), row.ours, strict=True)
-        return [TableCell(column, theirs, ours, 100 * (ours - theirs)) for column, theirs, ours in numbers]
+        spread = row.spread or (0.0,) * len(self.columns)
+        numbers = zip(self.columns, row.published or self.best(), row.ours, spread, strict=True)
+        return [
+            TableCell(column, theirs, ours, 100 * (ours - theirs), self.tolerance + 100 * wide)
+            for column, theirs, ours, wide in numbers
+        ]
 
     def best(self) -> tuple[float, ...]:
         """The best number of each column that was published for a federated method."""
@@ -70,14 +80,13 @@ class PublishedTable:
         return tuple(max(numbers) for numbers in zip(*rows, strict=True))
 
     def verdict(self, row: PublishedRow) -> str:
-        """'match' if all cells are within the tolerance; else the sign of the largest difference; a slice has none."""
+        """'match' if all cells do; else the sign of the largest difference among the others; a slice has none."""
         if not self.comparable:
             return PART
-        points = [cell.points for cell in self.cells(row)]
-        largest = max(points, key=abs) if all(map(math.isfinite, points)) else -math.inf
-        if abs(largest) <= self.tolerance:
+        outside = [cell.points for cell in self.cells(row) if not cell.matches]
+        if not outside:
             return MATCH
-        return BEAT if largest > 0 else SHORT
+        return BEAT if all(map(math.isfinite, outside)) and max(outside, key=abs) > 0 else SHORT
 
     def published_cells(self) -> list[TableCell]:
         """The cells that were published."""
@@ -87,7 +96,7 @@ class PublishedTable:
         """Whether every published cell is within the tolerance; for a slice, whether all numbers are finite."""
         if not self.comparable:
             return all(math.isfinite(number) for row in self.rows for number in row.ours)
-        return all(abs(cell.points) <= self.tolerance for cell in self.published_cells())
+        return all(cell.matches for cell in self.published_cells())
 
     def written(self, cell: TableCell) -> tuple[str, str, str]:
         """Reference, ours and difference as text; a slice has no difference."""

@@ -1,9 +1,10 @@
-r"""Error feedback: a client remembers what a codec left out, and adds it to its next reply.
+r"""Error feedback: who sends remembers what a codec left out, and adds it to what is sent next.
 
 .. math:: \text{sent} = C(r_k + e_k), \qquad e_{k+1} = r_k + e_k - C(r_k + e_k), \qquad e_0 = 0
 
 The sum of all that was sent differs from the sum of all replies by the last error alone, so that a codec such as `TopK`
-loses nothing for ever.
+loses nothing for ever. Here are the errors of replies, which clients keep; `fedspam.federation.downlink` has those of
+messages, which the server keeps.
 
 Seide, Fu, Droppo, Li, Yu: 1-bit stochastic gradient descent, 2014; Karimireddy, Rebjock, Stich, Jaggi: Error feedback
 fixes SignSGD, 2019, arXiv:1901.09847.
@@ -28,7 +29,8 @@ class WithLeftovers(NamedTuple):
 @named("feedback", parse)
 @struct
 class Feedback:
-    """A codec for replies, with error feedback. Only for methods whose clients keep a memory, such as `scaffold`.
+    """A codec with error feedback. For replies only with methods whose clients keep a memory, such as `scaffold`; for
+    messages with every method, because the server keeps the errors.
 
     Arguments:
         codec: the codec; as text ``feedback-topk-0.1`` for ``Feedback(TopK(0.1))``.

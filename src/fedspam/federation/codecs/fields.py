@@ -97,11 +97,6 @@ class Codecs:
         near = name.removesuffix(BEFORE) if name.endswith(BEFORE) else "@none"
         beside = (_by_name({name: fields[near]}) if near in fields else {} for fields in (message, arrived))
         codec = self.named.get(name, self.named.get("down"))
-        if isinstance(codec, Feedback):
-            raise ValueError(
-                f"codecs give the field {name} error feedback, for which the server keeps no memory; use it for "
-                "replies: 'up', or the name of a work"
-            )
         return Coding(lambda _: codec, *beside)
 
     def of_reply(self, work: str, message: Mapping[str, PyTree]) -> "Coding":
@@ -125,6 +120,16 @@ class Codecs:
             kept = {name: leaf for name, leaf, codec, _ in leaves if isinstance(codec, Feedback)}
             if kept:
                 errors[exchange.work] = {name: jnp.zeros(leaf.shape, leaf.dtype) for name, leaf in kept.items()}
+        return errors
+
+    def first_broadcast_errors(self, plan: Any) -> dict[str, dict[str, Any]]:
+        """Zeros for the arrays of messages with feedback, by the works that they are sent for."""
+        errors: dict[str, dict[str, Any]] = {}
+        for exchange in (*plan.start, *plan.round) if self.has_feedback else ():
+            for field, like in exchange.sent.items():
+                for name, leaf, codec, _ in self.of_field(field, {}, {}).leaves({field: like})[0]:
+                    if isinstance(codec, Feedback):
+                        errors.setdefault(exchange.work, {})[name] = jnp.zeros(leaf.shape, leaf.dtype)
         return errors
 
     @property

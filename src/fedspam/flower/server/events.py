@@ -132,8 +132,7 @@ class RunEvents:
             return
         when = datetime.now(UTC).isoformat(timespec="milliseconds")
         line = json.dumps(_plain({"time": when, "run": self._run, "event": event, **facts}), allow_nan=False)
-        with open(self._folder / LOG_FILE, "a", encoding="utf-8") as file:
-            file.write(line + "\n")
+        files.append_line(self._folder / LOG_FILE, line)
 
     def _write(self) -> None:
         if self._folder is not None:

@@ -21,6 +21,7 @@ from fedspam._internal.model_file import FILE, write_model
 from fedspam._internal.trees import Params
 from fedspam.federation.aggregation import Rule
 from fedspam.federation.codecs import Codecs, CodecsLike
+from fedspam.federation.downlink import with_feedback
 from fedspam.flower.privacy.secure_client import SecureSum
 from fedspam.flower.server import assigned, exchange
 from fedspam.flower.server.assigned import AssignedNodes
@@ -213,7 +214,7 @@ class FedspamStrategy(Strategy):
             self.aggregate, self.secure, dict(train_config or {}), self.arrayrecord_key, self.configrecord_key,
             events, self.over_selection,
         )  # fmt: skip
-        run = FlowerRun(algorithm, fed, params, key, self.patience)
+        run = FlowerRun(with_feedback(algorithm, codecs, schema.plan), fed, params, key, self.patience)
 
         result = Result(arrays=initial_arrays)
 

@@ -1,0 +1,134 @@
+"""One method on several populations: one compiled program, and a folder from which it continues."""
+
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, Int32, Key
+
+from fedspam._internal import prng
+from fedspam._internal.trees import Params, static, struct
+from fedspam.clients import Ragged
+from fedspam.methods import Algorithm
+from fedspam.simulation import Evaluation, engine, records
+from fedspam.simulation.engine import Carry, Conditions, Layout, Progress
+
+SEGMENT = 5  # rounds between two checkpoints
+
+Observer = Callable[[int, Float[np.ndarray, "rounds populations"], float], None]
+
+
+@struct
+class Cells:
+    """The runs of one row of a table: several populations, one start, one key. Build it with `Cells.of`.
+
+    On an accelerator all of them advance together, with the clients of all in every step: one step of ten small
+    clients leaves most of it idle. On a CPU they follow each other. Either way a run computes what `simulate` computes
+    for its population alone.
+    """
+
+    populations: Ragged  # stacked
+    start: Params
+    key: Key[Array, ""]
+    judge: Evaluation
+    together: bool = static()
+
+    @classmethod
+    def of(cls, populations: Sequence[Ragged], start: Params, seed: int, judge: Evaluation) -> "Cells":
+        """From populations that have the same number of clients, rows, and rows per minibatch."""
+        stacked = jax.tree.map(lambda *leaves: jnp.stack(leaves), *populations)
+        return cls(stacked, start, prng.key_of(seed), judge, together=jax.default_backend() != "cpu")
+
+
+def compile_all(algorithms: Iterable[Algorithm[Any]], cells: Cells) -> None:
+    """Compile several methods at once. Their runs then begin without delay."""
+
+    def prepare(algorithm: Algorithm[Any]) -> None:  # zero rounds: everything is compiled and nothing runs
+        jax.block_until_ready(_advance(algorithm, cells, _begin(algorithm, cells), jnp.int32(0), jnp.int32(0)))
+
+    with ThreadPoolExecutor() as pool:
+        list(pool.map(prepare, algorithms))
+
+
+def run_cells(
+    algorithm: Algorithm[Any],
+    cells: Cells,
+    rounds: int,
+    *,
+    folder: Path | None = None,
+    identity: Mapping[str, Any],
+    resume: bool = False,
+    observe: Observer = lambda done, accuracy, seconds: None,
+) -> Float[np.ndarray, "rounds_and_one populations"]:
+    """The accuracies before the first round and after each.
+
+    Arguments:
+        rounds: how many.
+        folder: of rows and checkpoints; None keeps nothing.
+        identity: what determines the runs. A folder with another one is refused.
+        resume: continue what the folder holds.
+        observe: called after every segment with the rounds done, all accuracies so far, and the seconds it took.
+    """
+    store_or_none = nullcontext() if folder is None else records.Store(folder)
+    with store_or_none as store:
+        saved = None
+        if store is not None:
+            saved = store.load(identity, lambda: _begin(algorithm, cells)) if resume else None
+            if saved is None:
+                store.begin(identity, over=resume)
+        if saved is None:
+            carry = _begin(algorithm, cells)
+            done, parts = 0, [np.asarray(_judged(algorithm, cells, carry))[None]]
+            if store is not None:
+                store.append(0, carry, {}, {"accuracy": parts[0]})
+        else:
+            carry, done, parts = saved.carry, saved.done, [probes["accuracy"] for probes in saved.probes]
+        while done < rounds:
+            began, count = time.perf_counter(), min(SEGMENT, rounds - done)
+            end = _advance(algorithm, cells, carry, jnp.int32(done), jnp.int32(count))
+            accuracy = np.moveaxis(np.asarray(end.probes["accuracy"]), -1, 0)[:count]
+            parts.append(accuracy)
+            carry, done, seconds = end.carry, done + count, time.perf_counter() - began
+            if store is not None:
+                store.append(done, carry, {}, {"accuracy": accuracy}, seconds=seconds)
+            observe(done, np.concatenate(parts), seconds)
+        if store is not None:
+            store.finish("completed")
+    return np.concatenate(parts)[: rounds + 1]
+
+
+def _each(cells: Cells, run: Callable[..., Any], *more: Any) -> Any:
+    """`run(population, ...)` for every population, and what else there is one of for each."""
+    if cells.together:
+        return jax.vmap(run)(cells.populations, *more)
+    return jax.lax.map(lambda part: run(*part), (cells.populations, *more))
+
+
+@jax.jit
+def _begin(algorithm: Any, cells: Cells) -> Carry:
+    begin = lambda clients: engine.begin(algorithm, clients, cells.start, cells.key, Conditions(), Layout())
+    return _each(cells, begin)[0]
+
+
+@jax.jit
+def _judged(algorithm: Any, cells: Cells, carry: Carry) -> Any:
+    return _each(cells, lambda _, carry: cells.judge(algorithm.params(carry.state)), carry)["accuracy"]
+
+
+@jax.jit
+def _advance(algorithm: Any, cells: Cells, carry: Carry, start: Int32[Array, ""], count: Int32[Array, ""]) -> Progress:
+    conditions = Conditions(probe=cells.judge)
+
+    def run(clients: Ragged, carry: Carry) -> Progress:
+        return engine.advance(
+            algorithm, clients, carry, cells.key, start, count, conditions,
+            layout=Layout(), length=SEGMENT, every=1, record=(), careful=True,
+        )  # fmt: skip
+
+    return _each(cells, run, carry)
