@@ -147,12 +147,15 @@ def opened(reply, exchange):
     return facts, exchange.codecs.accepted(exchange.work, fields["reply"], exchange.reply, {})
 
 
-def compared(method, folder, *, clients, dtype, client=None, codecs=None, batch=None, rounds=2, tolerance=1e-5):
+def compared(method, folder, *, clients, dtype, shape=None, codecs=None, batch=None, rounds=2, tolerance=1e-5):
     """Run a method on clients with JAX, and let a client without it answer the same messages."""
-    first = jnp.ones(clients.examples["features"].shape[1], dtype)
+    first = jnp.ones(shape or clients.examples["features"].shape[1], dtype)
+    flat = lambda x, rows: (lambda value, gradient: (value, gradient.reshape(x.shape)))(*logistic(x.reshape(-1), rows))
+    own = clients.loss
+    clients = dataclasses.replace(clients, loss=lambda x, rows: own(x.reshape(-1), rows))
     export_works(folder / "a.works", method, first, codecs=codecs, batch=batch)
-    client = client or light.numpy_client(
-        logistic, lambda id: rows_of(clients, id, dtype), batch=batch, hessian_product=curvature,
+    client = light.numpy_client(
+        flat, lambda id: rows_of(clients, id, dtype), batch=batch, hessian_product=curvature,
         constants={"smoothness": 2.0},
     )  # fmt: skip
     schema = Schema.of(method, first, Codecs.of(codecs))
@@ -305,9 +308,8 @@ def test_every_codec(tmp_path, codec):
     some = synthetic_logistic(1, clients=3, dimension=80, rows=(4, 7), regularization=0.1)
     down = {} if codec.startswith("feedback") else {"down": codec}
     with jax.enable_x64(True):
-        assert compared(
-            scaffold(3, 2, 0.2), tmp_path, clients=doubled(some), dtype=np.float64, codecs={"up": codec, **down}
-        )
+        options = {"dtype": np.float64, "codecs": {"up": codec, **down}, "shape": (10, 8)}
+        assert compared(scaffold(3, 2, 0.2), tmp_path, clients=doubled(some), **options)
 
 
 WITHOUT = """

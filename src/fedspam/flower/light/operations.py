@@ -142,6 +142,11 @@ def _top_k(settings: Settings, a: Any) -> Any:
     return [np.take_along_axis(a, order, -1), order]
 
 
+def _svd(settings: Settings, a: Any) -> Any:
+    left, middle, right = np.linalg.svd(a, full_matrices=settings["full_matrices"])
+    return [middle, left, right]
+
+
 def _plain(function: Operation) -> Operation:
     return lambda settings, *arguments: function(*arguments)
 
@@ -210,6 +215,7 @@ OPERATIONS: dict[str, Operation] = {
     "sort": _sort,
     "split": lambda settings, a: np.split(a, np.cumsum(settings["sizes"])[:-1], settings["axis"]),
     "squeeze": lambda settings, a: np.squeeze(a, tuple(settings["dimensions"])),
+    "svd": _svd,
     "top_k": _top_k,
     "transpose": lambda settings, a: np.transpose(a, settings["permutation"]),
 }

@@ -58,7 +58,7 @@ def _relayed(command: Sequence[str], message: Message, context: Context, seconds
     except ProgramError as error:
         raise RefusedError(str(error)) from None
     context.state[SLOT] = ArrayRecord({STATE: envelope.array_of(reply.state)})
-    records: dict[str, ArrayRecord | ConfigRecord] = {envelope.HEADER: ConfigRecord(reply.head)}
+    content = RecordDict({envelope.HEADER: ConfigRecord(reply.head)})
     if reply.fields:
-        records["arrays"] = envelope.enclose(reply.fields)
-    return Message(RecordDict(records), reply_to=message)
+        content["arrays"] = envelope.enclose(reply.fields)
+    return Message(content, reply_to=message)
