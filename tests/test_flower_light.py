@@ -86,6 +86,7 @@ def the_methods():
         "spam_pp": spam_pp(3, step_size=0.5, fresh_weight=0.3, solver=solver),
         "scaffold": scaffold(3, 2, 0.2),
         "fedavg": fedavg(3, 2, 0.2),
+        "auto": auto(3, solver=solver),
     }
 
 
@@ -281,7 +282,8 @@ def test_every_method(tmp_path, name):
 def test_every_solver(clients, tmp_path, solver, batch):
     some = dataclasses.replace(clients, batch=batch)
     method = spam_pp(3, step_size=0.5, fresh_weight=0.3, solver=solver)
-    assert compared(method, tmp_path, clients=some, dtype=np.float32, batch=batch, tolerance=1e-4)
+    with jax.enable_x64(True):
+        assert compared(method, tmp_path, clients=doubled(some), dtype=np.float64, batch=batch, tolerance=1e-9)
 
 
 CODECS = (
