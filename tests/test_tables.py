@@ -13,7 +13,7 @@ import pytest
 
 from fedspam import datasets
 from fedspam.app.cli import main
-from fedspam.app.reproduce import heart, leaf, niid
+from fedspam.app.reproduce import fedprox, heart, leaf, niid
 from fedspam.app.reproduce.published import BEAT, MATCH, PART, SHORT, PublishedRow, PublishedTable, markdown
 
 ROOT = Path(__file__).parents[1]
@@ -213,14 +213,18 @@ def test_the_measures_of_leaf(data, monkeypatch):
 
     monkeypatch.setattr(leaf, "simulate", two_rounds)
     table = leaf.leaf_table(methods=("SGD with 3 clients", "FedAvg with 3 clients and 1 epoch"), data=data)
-    assert sum(leaf.size for leaf in jax.tree.leaves(seen["params"])) == 6_603_710
+    assert sum(array.size for array in jax.tree.leaves(seen["params"])) == 6_603_710
     assert (seen["batch"], seen["rounds"]) == (10, 2000)
-    sgd, average = table.rows
-    assert sgd[:4] == ("SGD with 3 clients", True, 0.8, 2)
-    assert sgd.gigabytes == average.gigabytes == pytest.approx(6 * 0.02641484)
-    assert sgd.petaflops == pytest.approx(95 * (14708 / 105) * 13_203_021 / 1e15)  # a step takes all of a client
-    assert average.petaflops == pytest.approx(95 * 10 * 13_203_021 / 1e15)
-    assert table.markdown().splitlines()[2] == "| SGD with 3 clients | yes | 0.800 | 2 | 0.158 | 0.000176 |"
+    # 6 x 26.41 MB; a step of SGD takes all of a client, one of FedAvg 10 images
+    flops = [f"{95 * images * 13_203_021 / 1e15:.3g}" for images in (14708 / 105, 10)]
+    assert table.rows == (
+        ("SGD with 3 clients", "yes", "0.800", "2", "0.158", flops[0]),
+        ("FedAvg with 3 clients and 1 epoch", "yes", "0.800", "2", "0.158", flops[1]),
+    )
+    assert table.holds
+    assert table.markdown().splitlines()[1:3] == [
+        "|---|---|---|---|---|---|", f"| SGD with 3 clients | yes | 0.800 | 2 | 0.158 | {flops[0]} |"
+    ]  # fmt: skip
 
 
 @pytest.mark.thorough
@@ -230,6 +234,39 @@ def test_a_slice_of_leaf(tmp_path, data, monkeypatch, capsys):
     assert main([*words, "--out", str(tmp_path)]) == 0
     assert "Part of the data: 105 writers" in " ".join(capsys.readouterr().out.split())
     assert (tmp_path / "table.md").read_text().count("| yes |") == 1
+
+
+def test_the_split_of_fedprox():
+    """Two neighboring digits per client, at least five images of each, and sizes that differ much."""
+    label = np.tile(np.arange(10), 1100)
+    owner = fedprox.power_law(label, np.random.default_rng(0))
+    held = np.zeros((fedprox.CLIENTS, 10), int)
+    np.add.at(held, (owner, label), 1)
+    assert held.sum() == len(label)
+    for client, row in enumerate(held):
+        assert sorted(np.flatnonzero(row)) == sorted({client % 10, (client + 1) % 10})
+        assert min(row[row > 0]) >= 5
+    sizes = held.sum(1)
+    assert np.std(sizes) > np.mean(sizes)
+
+
+def test_digits_are_scaled_and_held_out(data):
+    train, test = fedprox.digits(0, data)
+    rows = np.concatenate([part.examples["features"] for part in (train, test)])
+    assert rows.shape[1] == 784
+    assert abs(rows.mean()) < 1e-3
+    assert np.median(rows.std(axis=0)) == pytest.approx(1, abs=1e-3)
+    assert rows.std(axis=0).max() < 1.001  # a pixel that is never inked stays 0
+    assert 0.09 < test.sizes.sum() / train.sizes.sum() < 0.13  # one of ten, rounded up for each client
+
+
+def test_the_page_shows_the_table_of_fedprox():
+    stored = list(csv.reader((ROOT / "docs" / "fedprox-mnist.csv").read_text().splitlines()))
+    page = (ROOT / "docs" / "tables.md").read_text()
+    for line in (stored[0], *stored[1:]):
+        assert f"| {' | '.join(line)} |" in page
+    numbers = {row[0]: float(row[3].split()[0]) for row in stored[1:]}
+    assert numbers["FedAvg"] < numbers["FedProx, mu = 0"] < numbers["FedProx, mu = 1"]  # the claim of the paper
 
 
 def test_an_unknown_table_names_the_nearest(capsys):

@@ -119,6 +119,36 @@ class PublishedTable:
         return csv_text(header, rows)
 
 
+@dataclass(frozen=True)
+class MeasuredTable:
+    """What we measured of an experiment that was published as a figure, so that there are no numbers to compare with.
+
+    Arguments:
+        name: the argument of ``fedspam reproduce``.
+        title: what the table is about.
+        columns: the first is that of the methods.
+        rows: their text.
+        notes: the settings, and what the publication says.
+        holds: whether what was expected happened.
+    """
+
+    name: str
+    title: str
+    columns: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+    notes: tuple[str, ...]
+    holds: bool
+
+    def csv(self) -> str:
+        """One line per row."""
+        return csv_text(self.columns, self.rows)
+
+    def markdown(self) -> str:
+        """The table for a page."""
+        lines = [self.columns, ("---",) * len(self.columns), *self.rows]
+        return "".join(f"| {' | '.join(line)} |\n" for line in lines).replace("| --- ", "|---").replace("--- |", "---|")
+
+
 def markdown(text: str) -> str:
     """The CSV of a table for a page: a line per method; a cell shows ours, then the reference and the difference."""
     methods: dict[str, list[Mapping[str, str]]] = {}
