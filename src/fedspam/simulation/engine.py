@@ -15,10 +15,11 @@ from jaxtyping import PyTree
 
 from fedspam._internal import program_folder, trees
 from fedspam._internal.trees import Params, static, struct
-from fedspam.clients import Population
-from fedspam.federation import Contacts, ledger
+from fedspam.clients import Population, Sharded
+from fedspam.clients.sharded import AXIS
+from fedspam.federation import ledger
 from fedspam.federation.codecs import NO_CODECS, Codecs
-from fedspam.federation.traced import AXIS, Traced
+from fedspam.federation.traced import Traced
 
 Probe = Callable[[Params], Any]
 T = TypeVar("T")
@@ -135,7 +136,7 @@ def advance(
             void, broken = void | failed, broken | failed
         void_streak = jnp.where(void, carry.void_streak + jnp.asarray(broken, jnp.int32), 0)
         carry = Carry(trees.where(void, carry.state, state), fed.settled(carry.memory, void), void_streak)
-        return carry, _row(info, fed.contacts, void, record)
+        return carry, _row(info, fed, void, record)
 
     shapes = jax.eval_shape(one, jnp.int32(0), carry)[1]
     rows = {kind: jnp.zeros((length, len(names)), kind) for kind, names in _by_dtype(shapes).items()}
@@ -247,8 +248,12 @@ def traced(population: Population, layout: Layout, memory: PyTree, conditions: C
     )
 
 
-def mesh_of(devices: Sequence[Any] | None) -> Mesh | None:
+def mesh_of(devices: Sequence[Any] | None, population: Any = None) -> Mesh | None:
     """A one-dimensional mesh of the devices; cohorts are spread along its axis."""
+    if isinstance(population, Sharded):
+        if devices is not None and list(devices) != list(population.mesh.devices.flat):
+            raise ValueError("devices differ from those that hold the rows of the clients; leave devices out")
+        return population.mesh
     if devices is None:
         return None
     if not devices:
@@ -267,6 +272,8 @@ def everywhere(mesh: Mesh | None, tree: T) -> T:
     same = NamedSharding(mesh, Spread())
 
     def put(leaf: Any) -> Any:
+        if isinstance(leaf, jax.Array) and getattr(leaf.sharding, "mesh", None) == mesh:
+            return leaf  # in its place already, such as the rows of a `Sharded` population
         if not isinstance(leaf, jax.Array) or same.is_fully_addressable:
             return jax.device_put(leaf, same) if isinstance(leaf, jax.Array) else leaf
         if jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key):
@@ -306,15 +313,18 @@ def _by_dtype(row: Mapping[str, Any]) -> dict[str, list[str]]:
     return kinds
 
 
-def _row(info: Any, contacts: Mapping[str, Contacts], void: Any, record: Sequence[str] | None) -> dict[str, Any]:
+def _row(info: Any, fed: Traced, void: Any, record: Sequence[str] | None) -> dict[str, Any]:
     """The record of one round: numbers by name."""
     named = dict(zip(trees.names(info), map(jnp.asarray, jax.tree.leaves(info)), strict=True))
+    # a method that does not wait for its slowest client says itself how long its round took
+    seconds = named.get("seconds", fed.seconds)
     if record is not None:
         unknown = sorted(set(record) - named.keys())
         if unknown:
             raise ValueError(f"record names {unknown}, which this method does not report; it reports {sorted(named)}")
         named = {name: named[name] for name in record}
-    for label, counted in contacts.items():
+    for label, counted in fed.contacts.items():
         for name, value in counted._asdict().items():
             named[f"{label}.{name}"] = value
-    return {**named, "void": void}
+    timed = {} if seconds is None else {"seconds": jnp.asarray(seconds, jnp.result_type(float))}
+    return {**named, **timed, "void": void}

@@ -15,7 +15,7 @@ from flwr.clientapp.typing import ClientAppCallable, Mod
 
 from fedspam._internal import strict
 from fedspam.federation import wire
-from fedspam.federation.codecs.fields import CHECKSUM
+from fedspam.federation.codecs.fields import CHECKSUM, verified
 from fedspam.flower.client.app import RefusedError, refusal
 from fedspam.flower.wire import arrays
 
@@ -95,10 +95,12 @@ def not_refused(reply: Message) -> bool:
     return reply.has_content() and "refused" not in reply.content.config_records.get(arrays.HEADER, {})
 
 
-def opened(reply: Message) -> tuple[Values, Values]:
-    """The header fields of a reply, ``@client`` and ``@round``, and its values."""
+def opened(reply: Message, *, coded: bool = False) -> tuple[Values, Values]:
+    """The header fields of a reply, ``@client`` and ``@round``, and its values; codes only where they are expected."""
     data = arrays.enclosed(reply.content)
     found, _ = strict.arrays(data, size=len(data), header=HEADER_BYTES)
+    if coded:
+        found = verified(found)  # without the checksum, which would tell of the codes
     if CHECKSUM in found:
         raise RefusedError(
             "the reply travels as codes, which cannot be clipped, noised or masked; leave the replies of the covered "

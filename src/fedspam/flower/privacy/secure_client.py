@@ -12,11 +12,10 @@ Bonawitz et al.: Practical secure aggregation for privacy-preserving machine lea
 
 import math
 import secrets
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
-import numpy as np
 from flwr.app import ConfigRecord, Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.clientapp.typing import ClientAppCallable, Mod
@@ -28,10 +27,12 @@ from flwr.common.secure_aggregation.secaggplus_utils import (
 )
 
 from fedspam._internal import checks
+from fedspam.federation.codecs import NO_CODECS, Codecs
 from fedspam.federation.ledger import Plan
 from fedspam.flower.client.app import RefusedError, partition_of, refusal
 from fedspam.flower.privacy import masks
 from fedspam.flower.privacy.mods import Coverage, answered, not_refused, opened, rewrite
+from fedspam.flower.privacy.words import grid_of, words_of
 from fedspam.flower.wire import arrays
 
 RECORD = "secure"  # the name of the protocol's record in a message
@@ -81,16 +82,19 @@ class SecureSum(Coverage):
             )
 
     def check_codecs(self, plan: Plan) -> None:
-        """Raise an error if a reply that is summed travels as codes: sums of codes stand for nothing."""
+        """Raise an error if a reply that is summed travels as codes that do not add."""
         for exchange in (*plan.start, *plan.round):
-            if exchange.work in self.works and exchange.codecs.codes_reply(exchange.work, exchange.reply):
-                raise ValueError(
-                    f"codecs compress the replies of {exchange.work}, which are summed securely, and codes do not add; "
-                    f"give codecs={{{exchange.work!r}: None, ...}}, or remove {exchange.work!r} from the works of "
-                    "SecureSum"
-                )
+            if exchange.work not in self.works:
+                continue
+            for _, _, codec, _ in exchange.codecs.of_reply(exchange.work, {}).leaves(exchange.reply)[0]:
+                if codec is not None and grid_of(codec) is None:
+                    raise ValueError(
+                        f"codecs compress the replies of {exchange.work}, which are summed securely, by {codec}, whose "
+                        f"codes do not add; give codecs={{{exchange.work!r}: Grid(8, largest=...)}} or None, or remove "
+                        f"{exchange.work!r} from the works of SecureSum"
+                    )
 
-    def mod(self) -> Mod:
+    def mod(self, codecs: Callable[[Context], Codecs] = lambda context: NO_CODECS) -> Mod:
         """The outermost mod of the client's app, which masks the replies of the covered exchanges."""
 
         def secure(message: Message, context: Context, call_next: ClientAppCallable) -> Message:
@@ -105,7 +109,7 @@ class SecureSum(Coverage):
                 state = _session(context, record, "shared")
                 reply = answered(call_next, message, context)
                 if not_refused(reply):
-                    _mask(self, message, reply, context, record, state)
+                    _mask(self, message, reply, context, record, state, codecs(context))
             except RefusedError as error:
                 return refusal(error, message)
             except (ValueError, KeyError, TypeError) as error:
@@ -180,10 +184,16 @@ def _shares(secure: SecureSum, record: ConfigRecord, context: Context) -> dict[s
 
 
 def _mask(
-    secure: SecureSum, message: Message, reply: Message, context: Context, record: ConfigRecord, state: ConfigRecord
+    secure: SecureSum,
+    message: Message,
+    reply: Message,
+    context: Context,
+    record: ConfigRecord,
+    state: ConfigRecord,
+    codecs: Codecs,
 ) -> None:
     """Replace the values of a reply by masked values."""
-    facts, values = opened(reply)
+    facts, values = opened(reply, coded=True)
     head = message.content.config_records[arrays.HEADER]
     name = f"{head.get('run')} {head.get('phase')} {head.get('exchange')} {int(facts['@round'])}"
     if state["unmasked"] == name:
@@ -197,15 +207,15 @@ def _mask(
         )
     if me not in members or len(members) < secure.needed(len(known)):
         raise RefusedError(f"{len(members)} clients are too few for the masks, {secure.needed(len(known))} are needed")
-    flat = np.concatenate([np.ravel(value).astype(np.float64) for value in values.values()])
-    words = masks.to_fixed(flat, secure.fraction_bits, len(known))
+    work = message.metadata.message_type.removeprefix("train.")
+    words, layout = words_of(values, work, codecs, secure.fraction_bits, len(known))
     publics = {member: known[member] for member in members}
     pair, session = masks.Pair.of(_one(state, "masking")), str(state["session"])
     masked = masks.mask(words, me, _one(state, "own"), pair, publics, session)
     # the next step excludes a second masked reply of this session, which could have other members
     state.update({"step": "masked", "name": name, "members": members, "sealed": sealed})
     context.state[STATE] = state
-    rewrite(reply, {**facts, "masked": masked})
+    rewrite(reply, {**facts, **layout.packed(masked)})
 
 
 def _unmask(secure: SecureSum, record: ConfigRecord, context: Context) -> dict[str, Any]:
