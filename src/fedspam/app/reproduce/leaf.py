@@ -1,14 +1,13 @@
 """LEAF's systems experiment on FEMNIST: the bytes uploaded and the FLOPs until 75 % of the test images are right."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from fedspam._internal import checks
-from fedspam.app.folders import csv_text
+from fedspam.app.reproduce.published import MeasuredTable
 from fedspam.datasets import FederatedData, read_femnist
 from fedspam.methods import Algorithm, Epochs, fedavg
 from fedspam.models import Model, leaf_cnn
@@ -69,33 +68,9 @@ class LeafRow(NamedTuple):
     gigabytes: float  # uploaded, by all clients
     petaflops: float  # of all clients
 
-
-@dataclass(frozen=True)
-class LeafTable:
-    """The rows, and the accuracy that they run to."""
-
-    target: float
-    rows: tuple[LeafRow, ...]
-    notes: tuple[str, ...]
-
-    def csv(self) -> str:
-        """One line per configuration."""
-        rows = (
-            [row.method, row.reached, f"{row.accuracy:.3f}", row.rounds, f"{row.gigabytes:.3g}", f"{row.petaflops:.3g}"]
-            for row in self.rows
-        )
-        return csv_text(LeafRow._fields, rows)
-
-    def markdown(self) -> str:
-        """The table for a page."""
-        lines = [
-            f"| method | {100 * self.target:g} % reached | accuracy | rounds | GB uploaded | PFLOP |",
-            "|---|---|---|---|---|---|",
-        ]
-        for row in self.rows:
-            words = f"{'yes' if row.reached else 'no'} | {row.accuracy:.3f} | {row.rounds}"
-            lines.append(f"| {row.method} | {words} | {row.gigabytes:.3g} | {row.petaflops:.3g} |")
-        return "\n".join([*lines, ""])
+    def text(self) -> tuple[str, ...]:
+        reached, numbers = "yes" if self.reached else "no", (self.gigabytes, self.petaflops)
+        return self.method, reached, f"{self.accuracy:.3f}", str(self.rounds), *(f"{number:.3g}" for number in numbers)
 
 
 def leaf_table(
@@ -106,7 +81,7 @@ def leaf_table(
     methods: tuple[str, ...] = tuple(method.name for method in METHODS),
     data: str | Path | None = None,
     progress: Callable[[str], None] = lambda text: None,
-) -> LeafTable:
+) -> MeasuredTable:
     """Run each configuration until its target.
 
     Arguments:
@@ -130,7 +105,11 @@ def leaf_table(
             rows.append(_run(method, size, train, model, judge, seed))
             progress(f"{rows[-1]}")
     slice_note = () if size == SCALES["full"] else (f"A slice of it, not LEAF's experiment: {size._asdict()}.",)
-    return LeafTable(size.target, tuple(rows), (*slice_note, *NOTES))
+    return MeasuredTable(
+        "leaf-femnist", f"LEAF, FEMNIST: costs until an accuracy of {size.target:g}",
+        ("method", "reached", "accuracy", "rounds", "GB uploaded", "PFLOP"), tuple(row.text() for row in rows),
+        (*slice_note, *NOTES), holds=all(row.reached for row in rows),
+    )  # fmt: skip
 
 
 def _run(

@@ -12,8 +12,8 @@ from rich.text import Text
 from fedspam._internal.nearest import nearest
 from fedspam.app import UsageError
 from fedspam.app.folders import make_folder, new_folder, write_manifest
-from fedspam.app.reproduce import heart, leaf, niid
-from fedspam.app.reproduce.published import BEAT, MATCH, PART, SHORT, PublishedTable, markdown
+from fedspam.app.reproduce import fedprox, heart, leaf, niid
+from fedspam.app.reproduce.published import BEAT, MATCH, PART, SHORT, MeasuredTable, PublishedTable, markdown
 from fedspam.app.reproduce.side_by_side import SEGMENT
 from fedspam.app.terminal import progress_bar
 from fedspam.simulation import records
@@ -77,23 +77,44 @@ def show_leaf(
     console: Console | None = None,
 ) -> int:
     """Run LEAF's FEMNIST experiment. 0 if every configuration reaches the target, else 1."""
-    console = Console() if console is None else console
     methods, _ = chosen_parts(only, tuple(method.name for method in leaf.METHODS), ())
+    run = partial(leaf.leaf_table, scale, seed, rounds, methods=methods)
+    return show_measured(run, len(methods), folder, quiet, console)
+
+
+def show_fedprox(
+    folder: Path | None = None,
+    *,
+    seeds: int = fedprox.SEEDS,
+    rounds: int = fedprox.ROUNDS,
+    seed: int = 0,
+    quiet: bool = False,
+    console: Console | None = None,
+) -> int:
+    """Run FedProx's experiment with stragglers. 0 if its claim holds, else 1."""
+    run = partial(fedprox.fedprox_table, seeds, rounds, seed)
+    return show_measured(run, len(fedprox.METHODS) * len(fedprox.STRAGGLERS), folder, quiet, console)
+
+
+def show_measured(
+    run: Callable[..., MeasuredTable], steps: int, folder: Path | None, quiet: bool, console: Console | None
+) -> int:
+    """Run a table without published numbers, write it as `show_table` does, and print it."""
+    console = Console() if console is None else console
     folder, began = make_folder(new_folder("reproduce") if folder is None else folder), time.perf_counter()
     with progress_bar(quiet) as bar:
-        task = bar.add_task("compiling and running", total=len(methods))
-        table = leaf.leaf_table(scale, seed, rounds, methods=methods, progress=lambda _: bar.advance(task))
+        task = bar.add_task("compiling and running", total=steps)
+        table = run(progress=lambda *_: bar.advance(task))
     records.write(folder / "table.csv", table.csv().encode())
     records.write(folder / "table.md", table.markdown().encode())
-    write_manifest(folder, "fedspam reproduce leaf-femnist", began, target=table.target, notes=list(table.notes))
-    out = Table(title=f"LEAF, FEMNIST: costs until an accuracy of {table.target:g}", title_justify="left")
-    for name in ("method", "reached", "accuracy", "rounds", "GB uploaded", "PFLOP"):
-        out.add_column(name, justify="left" if name == "method" else "right")
+    write_manifest(folder, f"fedspam reproduce {table.name}", began, notes=list(table.notes), holds=table.holds)
+    out = Table(title=table.title, title_justify="left")
+    for number, name in enumerate(table.columns):
+        out.add_column(name, justify="right" if number else "left")
     for row in table.rows:
-        numbers = (f"{row.accuracy:.3f}", f"{row.rounds}", f"{row.gigabytes:.3g}", f"{row.petaflops:.3g}")
-        out.add_row(row.method, "yes" if row.reached else Text("no", style="bold red"), *numbers)
+        out.add_row(*row)
     _print(console, quiet, folder, out, table.notes, time.perf_counter() - began)
-    return 0 if all(row.reached for row in table.rows) else 1
+    return 0 if table.holds else 1
 
 
 def chosen_parts(
