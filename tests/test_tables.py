@@ -5,13 +5,15 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
+import jax
 import numpy as np
 import pytest
 
 from fedspam import datasets
 from fedspam.app.cli import main
-from fedspam.app.reproduce import heart, niid
+from fedspam.app.reproduce import heart, leaf, niid
 from fedspam.app.reproduce.published import BEAT, MATCH, PART, SHORT, PublishedRow, PublishedTable, markdown
 
 ROOT = Path(__file__).parents[1]
@@ -178,8 +180,8 @@ def test_a_network_of_niid_bench_begins_as_in_pytorch():
     }  # fmt: skip
     for layer in params.values():
         reach = 1 / np.sqrt(np.prod(layer["kernel"].shape[:-1]))
-        for leaf in layer.values():
-            assert 0.7 * reach < np.abs(leaf).max() <= reach
+        for array in layer.values():
+            assert 0.7 * reach < np.abs(array).max() <= reach
 
 
 @pytest.mark.thorough
@@ -192,6 +194,36 @@ def test_a_slice_of_niid_bench(tmp_path, data, monkeypatch, capsys):
     assert len(found) == 12
     for method in ("FedAvg", "FedNova"):  # ten classes; the fewer labels a client has, the harder
         assert found[method, "IID"] > found[method, "Dirichlet(0.5)"] > found[method, "two labels"] > 0.15
+
+
+def test_the_measures_of_leaf(data, monkeypatch):
+    """Bytes and FLOPs of two rounds, by hand."""
+    seen = {}
+
+    def two_rounds(algorithm, clients, params, **options):
+        seen.update(params=params, batch=clients.batch, rounds=options["rounds"])
+        rows = {"gradients": np.array([45.0, 50.0]), "bytes_up": np.array([3, 3]) * 26_414_840}
+        return SimpleNamespace(rows=rows, probes={"accuracy": np.array([0.01, 0.8])}, rounds=2)
+
+    monkeypatch.setattr(leaf, "simulate", two_rounds)
+    table = leaf.leaf_table(methods=("SGD with 3 clients", "FedAvg with 3 clients and 1 epoch"), data=data)
+    assert sum(leaf.size for leaf in jax.tree.leaves(seen["params"])) == 6_603_710
+    assert (seen["batch"], seen["rounds"]) == (10, 2000)
+    sgd, average = table.rows
+    assert sgd[:4] == ("SGD with 3 clients", True, 0.8, 2)
+    assert sgd.gigabytes == average.gigabytes == pytest.approx(6 * 0.02641484)
+    assert sgd.petaflops == pytest.approx(95 * (14708 / 105) * 13_203_021 / 1e15)  # a step takes all of a client
+    assert average.petaflops == pytest.approx(95 * 10 * 13_203_021 / 1e15)
+    assert table.markdown().splitlines()[2] == "| SGD with 3 clients | yes | 0.800 | 2 | 0.158 | 0.000176 |"
+
+
+@pytest.mark.thorough
+def test_a_slice_of_leaf(tmp_path, data, monkeypatch, capsys):
+    monkeypatch.setenv(datasets.FOLDER_VARIABLE, str(data))
+    words = ["reproduce", "leaf-femnist", "--scale", "small", "--only", "FedAvg with 35 clients and 1 epoch"]
+    assert main([*words, "--out", str(tmp_path)]) == 0
+    assert "Part of the data: 105 writers" in " ".join(capsys.readouterr().out.split())
+    assert (tmp_path / "table.md").read_text().count("| yes |") == 1
 
 
 def test_an_unknown_table_names_the_nearest(capsys):

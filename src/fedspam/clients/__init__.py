@@ -1,9 +1,10 @@
 """Populations of clients: the distribution D of the paper, and the loss of each client.
 
-Three kinds of population serve the same protocol:
+Four kinds of population serve the same protocol:
 
 - `Generated`: endless. A client's id is 32 random bits, and its data is made from them on demand.
 - `Ragged`: finite, on the device. The examples of all clients are concatenated into one array.
+- `Sharded`: finite, on several devices or hosts, each of which holds the rows of its own clients.
 - `Hosted`: finite, computed outside JAX by Python code of any framework.
 
 All of them are pytrees, so that their data enters a compiled function as an argument.
@@ -27,3 +28,4 @@ from fedspam.clients.ragged import (
     RaggedOracle as RaggedOracle,
     with_several_capacities as with_several_capacities,
 )
+from fedspam.clients.sharded import Sharded as Sharded

@@ -2,18 +2,17 @@
 
 import copy
 import math
-import types
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jax import lax
-from jax.sharding import Mesh, PartitionSpec as Spread
+from jax.sharding import Mesh
 from jaxtyping import Array, Bool, Key, PyTree, UInt32
 
 from fedspam._internal import prng, trees
-from fedspam.clients import Faults, Ids, MeanOracle, Population, with_several_capacities
+from fedspam.clients import Faults, Ids, MeanOracle, Population, Sharded, with_several_capacities
 from fedspam.federation.aggregation import Rule
 from fedspam.federation.codecs import NO_CODECS, Codecs
 from fedspam.federation.protocol import (
@@ -28,8 +27,7 @@ from fedspam.federation.protocol import (
     sound,
     terms_of,
 )
-
-AXIS = "clients"  # of a mesh of devices
+from fedspam.federation.spreading import Task, by_order, by_owner
 
 
 class Flags(NamedTuple):
@@ -41,14 +39,6 @@ class Flags(NamedTuple):
     replied: Any
     accepted: Any
     non_finite: Any = None
-
-
-class Task(NamedTuple):
-    """The work of a cohort: the function, its key and its message."""
-
-    work: Work
-    key: Any
-    message: Mapping[str, Any]
 
 
 class Traced:
@@ -138,7 +128,11 @@ class Traced:
             chunk = fed._chunk_for(ids.shape[0], task.message)
             return (), lax.map(lambda id: fed._ask(task.work, task.key, id, task.message), ids, batch_size=chunk)
 
-        replies, each, memory = self._spread(some, cohort, Task(work, key, message))[1]
+        task = Task(work, key, message)
+        if isinstance(self._population, Sharded):
+            replies, each, memory = by_owner(self, self._population, cohort, task, keep_replies=True)
+        else:
+            replies, each, memory = by_order(self, some, cohort, task)[1]
         self._remember(cohort.ids, memory)
         self._note_flags(work, cohort, jax.tree.map(jnp.sum, each))
         return replies, each.accepted
@@ -209,6 +203,10 @@ class Traced:
             one = lambda fed: work(fed._population.client(id), jax.random.fold_in(key, id), **message)
             return self._sized(id[None], one)
 
+        if isinstance(self._population, Sharded):
+            total, flags, _ = by_owner(self, self._population, cohort, Task(work, key, message), keep_replies=False)
+            # as with the mean client, one reply that is not finite spoils them all
+            return trees.divide(total, jnp.where(flags.accepted == cohort.size, cohort.size, jnp.nan))
         if self._mesh is None and chunk == 1:
             first = ask(cohort.ids[0])
             total, _ = lax.scan(lambda total, id: (trees.add(total, ask(id)), None), first, cohort.ids[1:])
@@ -221,38 +219,7 @@ class Traced:
             oracle = MeanOracle(fed._population, ids, fed._chunk_for(ids.shape[0], task.message), slots)
             return trees.scale(jnp.sum(slots) / cohort.size, task.work(oracle, task.key, **task.message)), ()
 
-        return self._spread(some, cohort, Task(work, key, message))[0]
-
-    def _spread(
-        self, some: Callable[["Traced", "Task", Ids, Any], tuple[Any, Any]], cohort: Cohort, task: "Task"
-    ) -> tuple[Any, Any]:
-        """Apply `some` to the ids of the cohort: to all of them, or to a share on each device of the mesh.
-
-        `some` returns two parts. The first is summed over the devices, the second is concatenated.
-        """
-        if self._mesh is None:
-            return some(self, task, cohort.ids, None)
-        padding = -cohort.size % self._mesh.shape[AXIS]
-        ids = jnp.concatenate([cohort.ids, jnp.repeat(cohort.ids[-1:], padding)])
-        slots = jnp.arange(cohort.size + padding) < cohort.size
-        owner = getattr(task.work, "__self__", None)
-
-        def share(operands: Any, ids: Ids, slots: Any) -> tuple[Any, Any]:
-            fed, owner = copy.copy(self), operands[0]
-            fed._mesh, (fed._population, fed.memory, fed._faults) = None, operands[1]
-            work = task.work if owner is None else types.MethodType(task.work.__func__, owner)  # pyright: ignore[reportFunctionMemberAccess]
-            total, rows = some(fed, Task(work, *operands[2]), ids, slots)
-            # gathered, then added in the order of the devices: bits depend on their number, not on the network
-            return jax.tree.map(lambda leaf: jnp.sum(lax.all_gather(leaf, AXIS), axis=0, dtype=leaf.dtype), total), rows
-
-        split = Spread(AXIS)
-        spread = jax.shard_map(
-            share, mesh=self._mesh, in_specs=(Spread(), split, split), out_specs=(Spread(), split), check_vma=False
-        )
-        # the work gets everything as arguments: a closure would belong to the program outside
-        operands = (owner, (self._population, self.memory, self._faults), (task.key, dict(task.message)))
-        total, rows = spread(operands, ids, slots)
-        return total, jax.tree.map(lambda leaf: leaf[: cohort.size], rows)
+        return by_order(self, some, cohort, Task(work, key, message))[0]
 
     def _ask(self, work: Work, key: Key[Array, ""], id: UInt32[Array, ""], message: Mapping[str, Any]) -> Any:
         """One client's reply (zeros if it is not accepted), its flags, and its memory after the exchange."""
@@ -272,6 +239,11 @@ class Traced:
         return reply, flags, trees.where(accepted, memory, before)
 
     def _sum(self, cohort: Cohort, work: Work, key: Key[Array, ""], message: Mapping[str, Any]) -> tuple[Any, "Flags"]:
+        if isinstance(self._population, Sharded):
+            task = Task(work, key, message)
+            total, flags, memory = by_owner(self, self._population, cohort, task, keep_replies=False)
+            self._remember(cohort.ids, memory)
+            return total, flags
         if cohort.size == 1:
             reply, flags, memory = self._sized(cohort.ids, lambda fed: fed._ask(work, key, cohort.ids[0], message))
             self._remember(cohort.ids, jax.tree.map(lambda leaf: leaf[None], memory))
@@ -281,7 +253,7 @@ class Traced:
             total, flags, memory = fed._chunks(ids, slots, task.work, task.key, task.message)
             return (total, flags), memory
 
-        (total, flags), memory = self._spread(some, cohort, Task(work, key, message))
+        (total, flags), memory = by_order(self, some, cohort, Task(work, key, message))
         self._remember(cohort.ids, memory)
         return total, flags
 

@@ -15,10 +15,11 @@ from jaxtyping import PyTree
 
 from fedspam._internal import program_folder, trees
 from fedspam._internal.trees import Params, static, struct
-from fedspam.clients import Population
+from fedspam.clients import Population, Sharded
+from fedspam.clients.sharded import AXIS
 from fedspam.federation import Contacts, ledger
 from fedspam.federation.codecs import NO_CODECS, Codecs
-from fedspam.federation.traced import AXIS, Traced
+from fedspam.federation.traced import Traced
 
 Probe = Callable[[Params], Any]
 T = TypeVar("T")
@@ -247,8 +248,12 @@ def traced(population: Population, layout: Layout, memory: PyTree, conditions: C
     )
 
 
-def mesh_of(devices: Sequence[Any] | None) -> Mesh | None:
+def mesh_of(devices: Sequence[Any] | None, population: Any = None) -> Mesh | None:
     """A one-dimensional mesh of the devices; cohorts are spread along its axis."""
+    if isinstance(population, Sharded):
+        if devices is not None and list(devices) != list(population.mesh.devices.flat):
+            raise ValueError("devices differ from those that hold the rows of the clients; leave devices out")
+        return population.mesh
     if devices is None:
         return None
     if not devices:
@@ -267,6 +272,8 @@ def everywhere(mesh: Mesh | None, tree: T) -> T:
     same = NamedSharding(mesh, Spread())
 
     def put(leaf: Any) -> Any:
+        if isinstance(leaf, jax.Array) and getattr(leaf.sharding, "mesh", None) == mesh:
+            return leaf  # in its place already, such as the rows of a `Sharded` population
         if not isinstance(leaf, jax.Array) or same.is_fully_addressable:
             return jax.device_put(leaf, same) if isinstance(leaf, jax.Array) else leaf
         if jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key):
