@@ -81,6 +81,7 @@ def norm_after(method, codec, rounds):
     return float(jnp.linalg.norm(CLIENTS.gradient(run.params)) / jnp.linalg.norm(CLIENTS.gradient(jnp.zeros(D))))
 
 
+@pytest.mark.slow
 def test_gradient_descent_converges_with_feedback_and_stalls_without():
     """The error of x enters with the step size, which decreases."""
     rounds = 1500
