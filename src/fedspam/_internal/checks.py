@@ -73,8 +73,8 @@ def params(name: str, value: Any) -> Any:
         leaf = jnp.asarray(leaf)
         if not jnp.issubdtype(leaf.dtype, jnp.floating):
             raise ValueError(f"{label} has dtype {leaf.dtype}; parameters must be floats: use .astype(jnp.float32)")
-        if not bool(jnp.all(jnp.isfinite(leaf))):
-            bad = int(jnp.sum(~jnp.isfinite(leaf)))
+        bad = int(np.sum(~np.isfinite(np.asarray(leaf))))  # in NumPy: JAX would compile a program for every shape
+        if bad:
             raise ValueError(
                 f"{label} holds {bad} value{'s' if bad > 1 else ''} that {'are' if bad > 1 else 'is'} NaN or infinite; "
                 "start from finite parameters"

@@ -20,6 +20,12 @@ def checksum(arrays: Mapping[str, Any]) -> np.uint32:
     return np.uint32(found)
 
 
+def verify(given: int, arrays: Mapping[str, Any]) -> None:
+    """Raise an error if this is not the checksum of the arrays."""
+    if given != int(checksum(arrays)):
+        raise MalformedError("the checksum of the codes is wrong: they were damaged on their way")
+
+
 class Floats(NamedTuple):
     """A section of floats."""
 

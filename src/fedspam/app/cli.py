@@ -7,7 +7,7 @@ import sys
 from collections.abc import Sequence
 
 from fedspam import __version__
-from fedspam.app import UsageError, programs
+from fedspam.app import UsageError, distributed, programs
 from fedspam.app.commands import (
     cite,
     compare,
@@ -61,8 +61,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser().parse_args(dotted(words) if words[:1] and words[0] in DOTTED else words)
     options.line = shlex.join(["fedspam", *words])
     try:
+        if "distributed" in options:
+            distributed.check(options.distributed, options.coordinator, options.processes, options.process)
         if getattr(options, "cache", False):
             programs.use()
+        if getattr(options, "distributed", False):
+            distributed.join(options.coordinator, options.processes, options.process, options.device)
         if getattr(options, "device", None):
             choose_device(options.device)
         with ending_soon():
@@ -74,7 +78,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         sys.stderr.write("fedspam: stopped\n")
         return INTERRUPTED
     except (ImportError, OSError, RuntimeError, ValueError) as error:
-        sys.stderr.write(f"fedspam: error: {' '.join(str(error).split())}\n")
+        sys.stderr.write(f"fedspam: error: {distributed.explained(error)}\n")
         return 1
 
 
@@ -108,7 +112,10 @@ def parser() -> argparse.ArgumentParser:
 def command() -> None:
     """The program `fedspam`. After Ctrl-C it ends at once, because threads of the compiler may be at work."""
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # its threads hinder those of JAX; many small eigenproblems
-    code = main()
+    with distributed.leaving():
+        code = main()
+        if code and distributed.is_joined():
+            sys.exit(code)
     if code == INTERRUPTED:
         sys.stdout.flush()
         os._exit(code)

@@ -2,18 +2,17 @@
 
 import copy
 import math
-import types
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jax import lax
-from jax.sharding import Mesh, PartitionSpec as Spread
+from jax.sharding import Mesh
 from jaxtyping import Array, Bool, Key, PyTree, UInt32
 
 from fedspam._internal import prng, trees
-from fedspam.clients import Faults, Ids, MeanOracle, Population, with_several_capacities
+from fedspam.clients import Faults, Ids, MeanOracle, Population, Sharded, with_several_capacities
 from fedspam.federation.aggregation import Rule
 from fedspam.federation.codecs import NO_CODECS, Codecs
 from fedspam.federation.protocol import (
@@ -28,8 +27,9 @@ from fedspam.federation.protocol import (
     sound,
     terms_of,
 )
+from fedspam.federation.spreading import Task, by_order, by_owner
 
-AXIS = "clients"  # of a mesh of devices
+CHANGING = ("_program", "memory", "void", "broken", "accepted", "seconds", "contacts", "_conditional")  # by exchanges
 
 
 class Flags(NamedTuple):
@@ -41,14 +41,6 @@ class Flags(NamedTuple):
     replied: Any
     accepted: Any
     non_finite: Any = None
-
-
-class Task(NamedTuple):
-    """The work of a cohort: the function, its key and its message."""
-
-    work: Work
-    key: Any
-    message: Mapping[str, Any]
 
 
 class Traced:
@@ -76,6 +68,7 @@ class Traced:
         void: whether too few replies were accepted in an exchange of this round.
         broken: whether a client computed something that is not finite, faults apart.
         accepted: how many replies of the last exchange were accepted.
+        seconds: how long the round has waited for clients, where they take time; else None.
         contacts: the counts of every exchange whose counts depend on the run.
     """
 
@@ -103,7 +96,7 @@ class Traced:
         self._faults = faults
         self._quorum = quorum
         self._per_client = per_client or faults is not None or aggregate is not None
-        self._aggregate = aggregate
+        self.aggregate = aggregate
         self._codecs = codecs
         self._coded: set[str] = set()  # the works whose replies are coded
         self._program = Program()
@@ -114,11 +107,13 @@ class Traced:
         self.void: Any = False
         self.broken: Any = False
         self.accepted: Any = 0
+        self._delay = getattr(population, "delay", None)
+        self.seconds: Any = None if self._delay is None else jnp.zeros(())
         self.contacts: dict[str, Contacts] = {}
 
     def mean(self, cohort: Cohort, work: Work, /, **message: Any) -> Any:
-        if self._aggregate is not None and cohort.size > 1:
-            return self._aggregate(*self.collect(cohort, work, **message))
+        if self.aggregate is not None and cohort.size > 1:
+            return self.aggregate(*self.collect(cohort, work, **message))
         terms, key = terms_of(work), prng.fold_name(cohort.key, work.__name__)
         message = self._delivered(cohort, work, key, message)
         if terms.affine and cohort.size > 1 and not self._is_alone(work):
@@ -138,25 +133,29 @@ class Traced:
             chunk = fed._chunk_for(ids.shape[0], task.message)
             return (), lax.map(lambda id: fed._ask(task.work, task.key, id, task.message), ids, batch_size=chunk)
 
-        replies, each, memory = self._spread(some, cohort, Task(work, key, message))[1]
+        task = Task(work, key, message)
+        if isinstance(self._population, Sharded):
+            replies, each, memory = by_owner(self, self._population, cohort, task, keep_replies=True)
+        else:
+            replies, each, memory = by_order(self, some, cohort, task)[1]
         self._remember(cohort.ids, memory)
         self._note_flags(work, cohort, jax.tree.map(jnp.sum, each))
         return replies, each.accepted
 
     def cond(self, predicate: Bool[Array, ""], yes: Callable[[], Any], no: Callable[[], Any]) -> Any:
-        outside = (self._program, self.memory, self.void, self.broken, self.accepted, self.contacts, self._conditional)
+        outside = {name: getattr(self, name) for name in CHANGING}
         programs = self._program.branches()
 
-        def run(which: int, memory: PyTree) -> tuple[Any, PyTree, tuple[Any, Any, Any], dict[str, Contacts]]:
+        def run(which: int, memory: PyTree) -> tuple[Any, PyTree, tuple[Any, ...], dict[str, Contacts]]:
             self._program, self.memory, self._conditional = programs[which].fresh(), memory, True
             self.void, self.broken, self.contacts = jnp.array(False), jnp.array(False), {}
-            self.accepted = outside[4]  # a branch without exchanges leaves it as it was
+            self.accepted = outside["accepted"]  # a branch without exchanges leaves it as it was
             try:
                 result = (yes, no)[which]()
-                went = (self.void, self.broken, jnp.asarray(self.accepted, jnp.int32))
+                went = (self.void, self.broken, jnp.asarray(self.accepted, jnp.int32), self.seconds)
                 return result, self.memory, went, self.contacts
             finally:  # the handle keeps nothing of a branch
-                leave()
+                self.__dict__.update(outside)
 
         def branch(which: int) -> Callable[[PyTree], Any]:
             def body(memory: PyTree) -> Any:
@@ -170,15 +169,11 @@ class Traced:
 
             return body
 
-        def leave() -> None:
-            self._program, self.memory, self.void, self.broken, self.accepted, self.contacts, self._conditional = (
-                outside
-            )
-
         zero = jnp.zeros((), jnp.int32)
         # a dry run of both branches finds their exchanges, so that each can report zeros for those of the other
         labels = [label for which in (0, 1) for label in jax.eval_shape(lambda m: run(which, m)[3], self.memory)]
-        result, memory, (void, broken, accepted), contacts = lax.cond(predicate, branch(0), branch(1), self.memory)
+        result, memory, went, contacts = lax.cond(predicate, branch(0), branch(1), self.memory)
+        void, broken, accepted, self.seconds = went
         self.memory, self.void, self.broken, self.accepted = memory, self.void | void, self.broken | broken, accepted
         self.contacts = {**self.contacts, **contacts}
         return result
@@ -209,6 +204,10 @@ class Traced:
             one = lambda fed: work(fed._population.client(id), jax.random.fold_in(key, id), **message)
             return self._sized(id[None], one)
 
+        if isinstance(self._population, Sharded):
+            total, flags, _ = by_owner(self, self._population, cohort, Task(work, key, message), keep_replies=False)
+            # as with the mean client, one reply that is not finite spoils them all
+            return trees.divide(total, jnp.where(flags.accepted == cohort.size, cohort.size, jnp.nan))
         if self._mesh is None and chunk == 1:
             first = ask(cohort.ids[0])
             total, _ = lax.scan(lambda total, id: (trees.add(total, ask(id)), None), first, cohort.ids[1:])
@@ -221,38 +220,7 @@ class Traced:
             oracle = MeanOracle(fed._population, ids, fed._chunk_for(ids.shape[0], task.message), slots)
             return trees.scale(jnp.sum(slots) / cohort.size, task.work(oracle, task.key, **task.message)), ()
 
-        return self._spread(some, cohort, Task(work, key, message))[0]
-
-    def _spread(
-        self, some: Callable[["Traced", "Task", Ids, Any], tuple[Any, Any]], cohort: Cohort, task: "Task"
-    ) -> tuple[Any, Any]:
-        """Apply `some` to the ids of the cohort: to all of them, or to a share on each device of the mesh.
-
-        `some` returns two parts. The first is summed over the devices, the second is concatenated.
-        """
-        if self._mesh is None:
-            return some(self, task, cohort.ids, None)
-        padding = -cohort.size % self._mesh.shape[AXIS]
-        ids = jnp.concatenate([cohort.ids, jnp.repeat(cohort.ids[-1:], padding)])
-        slots = jnp.arange(cohort.size + padding) < cohort.size
-        owner = getattr(task.work, "__self__", None)
-
-        def share(operands: Any, ids: Ids, slots: Any) -> tuple[Any, Any]:
-            fed, owner = copy.copy(self), operands[0]
-            fed._mesh, (fed._population, fed.memory, fed._faults) = None, operands[1]
-            work = task.work if owner is None else types.MethodType(task.work.__func__, owner)  # pyright: ignore[reportFunctionMemberAccess]
-            total, rows = some(fed, Task(work, *operands[2]), ids, slots)
-            # gathered, then added in the order of the devices: bits depend on their number, not on the network
-            return jax.tree.map(lambda leaf: jnp.sum(lax.all_gather(leaf, AXIS), axis=0, dtype=leaf.dtype), total), rows
-
-        split = Spread(AXIS)
-        spread = jax.shard_map(
-            share, mesh=self._mesh, in_specs=(Spread(), split, split), out_specs=(Spread(), split), check_vma=False
-        )
-        # the work gets everything as arguments: a closure would belong to the program outside
-        operands = (owner, (self._population, self.memory, self._faults), (task.key, dict(task.message)))
-        total, rows = spread(operands, ids, slots)
-        return total, jax.tree.map(lambda leaf: leaf[: cohort.size], rows)
+        return by_order(self, some, cohort, Task(work, key, message))[0]
 
     def _ask(self, work: Work, key: Key[Array, ""], id: UInt32[Array, ""], message: Mapping[str, Any]) -> Any:
         """One client's reply (zeros if it is not accepted), its flags, and its memory after the exchange."""
@@ -272,6 +240,11 @@ class Traced:
         return reply, flags, trees.where(accepted, memory, before)
 
     def _sum(self, cohort: Cohort, work: Work, key: Key[Array, ""], message: Mapping[str, Any]) -> tuple[Any, "Flags"]:
+        if isinstance(self._population, Sharded):
+            task = Task(work, key, message)
+            total, flags, memory = by_owner(self, self._population, cohort, task, keep_replies=False)
+            self._remember(cohort.ids, memory)
+            return total, flags
         if cohort.size == 1:
             reply, flags, memory = self._sized(cohort.ids, lambda fed: fed._ask(work, key, cohort.ids[0], message))
             self._remember(cohort.ids, jax.tree.map(lambda leaf: leaf[None], memory))
@@ -281,7 +254,7 @@ class Traced:
             total, flags, memory = fed._chunks(ids, slots, task.work, task.key, task.message)
             return (total, flags), memory
 
-        (total, flags), memory = self._spread(some, cohort, Task(work, key, message))
+        (total, flags), memory = by_order(self, some, cohort, Task(work, key, message))
         self._remember(cohort.ids, memory)
         return total, flags
 
@@ -377,6 +350,8 @@ class Traced:
         self.void, self.broken = self.void | (accepted < needed), self.broken | broken
         self.accepted = accepted
         label = self._program.label(work)
+        if self._delay is not None:
+            self.seconds += self._program.seconds(cohort, label, self._delay)
         if is_dynamic(self._conditional, self._faults, self._is_alone(work), terms_of(work), cohort.size):
             self.contacts[label] = Contacts(*(jnp.asarray(count, jnp.int32) for count in contacts))
 

@@ -156,7 +156,7 @@ class Store:
         score = self._scored(probes) if probed else None
         names, leaves = _named(carry)
         facts |= {"score": str(score), "measure": self.keep.measure}
-        data = files.pack(dict(zip(names, map(_plain, leaves), strict=True)), kind="state", **facts)
+        data = files.pack(dict(zip(names, map(plain, leaves), strict=True)), kind="state", **facts)
         if score is not None and (self._score is None or score < self._score):
             write(self.folder / "best.safetensors", data)
             self._score = score
@@ -267,7 +267,7 @@ class Store:
             raise DamagedError(f"{path} does not hold a state of this method")
         return jax.tree.unflatten(
             jax.tree.structure(shapes),
-            [_restored(arrays[name], leaf, path) for name, leaf in zip(names, leaves, strict=True)],
+            [restored(arrays[name], leaf, path) for name, leaf in zip(names, leaves, strict=True)],
         ), facts
 
     def _scored(self, probes: Mapping[str, np.ndarray]) -> float | None:
@@ -381,11 +381,11 @@ def _is_key(leaf: Any) -> bool:
     return jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
 
 
-def _plain(leaf: Any) -> np.ndarray:
+def plain(leaf: Any) -> np.ndarray:
     return np.asarray(jax.random.key_data(leaf) if _is_key(leaf) else leaf)
 
 
-def _restored(array: np.ndarray, like: Any, path: Path) -> jax.Array:
+def restored(array: np.ndarray, like: Any, path: Path) -> jax.Array:
     impl: list[Any] = []
     if _is_key(like):  # only a value or a tracer knows its kind of key
         jax.eval_shape(lambda key: impl.append(jax.random.key_impl(key)), like)

@@ -14,10 +14,10 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Key, PyTree
 
-from fedspam._internal import checks, describe, prng
+from fedspam._internal import checks, describe, hosts, prng
 from fedspam._internal.model_file import FILE, write_model
 from fedspam._internal.trees import Params
-from fedspam.clients import Faults, Population, Ragged
+from fedspam.clients import Faults, Population, Ragged, Sharded
 from fedspam.federation import Contacts, Replay, check_replay, fitted, ledger
 from fedspam.federation.aggregation import Rule
 from fedspam.federation.codecs import Codecs, CodecsLike
@@ -30,6 +30,7 @@ from fedspam.simulation.engine import Carry, Conditions, Layout, Probe
 from fedspam.simulation.host_data import lending, segment_of
 from fedspam.simulation.progress import ProgressBar
 from fedspam.simulation.records import Keep
+from fedspam.simulation.shared_store import SharedStore
 from fedspam.simulation.stopping import Patience, Target, Watch
 
 if TYPE_CHECKING:
@@ -137,7 +138,7 @@ def simulate(
     watch, keep = watch or Watch(), keep or Keep()
     record = _recorded(record)
     chunk = fitting_chunk(algorithm, population, params) if chunk == "fit" else chunk
-    layout = Layout(chunk, quorum, per_client, engine.mesh_of(devices))
+    layout = Layout(chunk, quorum, per_client, engine.mesh_of(devices, population))
     algorithm, population, params, key = engine.everywhere(layout.mesh, (algorithm, population, params, key))
     coded = Codecs.of(codecs)
     conditions = Conditions(faults, replay, as_argument(probe), aggregate, codecs=coded)
@@ -156,16 +157,18 @@ def simulate(
     asked = every if isinstance(until, Patience) else asked
     length = max(every, segment_of(population, asked) // every * every)
     clock = Stopwatch()
-    store_or_none = records.Store(folder, keep) if folder is not None else nullcontext()
+    kind = SharedStore if jax.process_count() > 1 else records.Store
+    store_or_none = kind(folder, keep) if folder is not None else nullcontext()
     with store_or_none as store, lending(algorithm, population, key, conditions, layout, length, rounds) as lend:
-        saved = None
+        saved, identity = None, {}
         if store is not None:
             options = {"layout": layout.as_recorded, "faults": faults, "replay": replay, "probe": probe}
             options |= {"aggregate": aggregate, "watch": watch, "every": every, "record": record}
             options |= {"codecs": coded} if coded else {}  # without any, folders of earlier versions can be resumed
             identity = records.identity(method, population, params, key, **options)
             if resume:
-                saved = store.load(identity, like=lambda: begin()[0])
+                blank = lambda: engine.first_carry(algorithm, population, params, key, conditions, layout)[0]
+                saved = store.load(identity, like=blank)
             if saved is None:
                 store.begin(identity, over=resume)
         if saved is None:
@@ -174,7 +177,7 @@ def simulate(
             saved = records.Saved(carry, 0, [], [{name: value[None] for name, value in first.items()}])
             if store is not None:
                 store.append(0, carry, {}, saved.probes[0])
-        carry, done, rows, probes = saved
+        carry, done, rows, probes = engine.everywhere(layout.mesh, saved.carry), *saved[1:]
         if done > rounds:
             raise records.RecordError(
                 f"{folder} already holds {done} rounds, more than rounds = {rounds}; ask for at least {done}"
@@ -196,13 +199,13 @@ def simulate(
                 layout=layout, length=length, every=every, record=record, careful=careful,
             )  # fmt: skip
             end = clock.time(advance, count)
-            if not bool(engine.healthy(end.carry.state)):
+            if not engine.healthy(end.carry.state):
                 end = advance(count, careful=True)
             went = int(end.done)
             probed = (done + went) // every - done // every
-            row = priced(plan, _numpy(jax.tree.map(lambda leaf: leaf[:went], end.rows)), went)
+            row = priced(plan, {name: column[:went] for name, column in engine.columns(end.rows).items()}, went)
             rows.append(row)
-            probes.append(_numpy(jax.tree.map(lambda leaf: leaf[:probed], end.probes)))
+            probes.append({name: value[:probed] for name, value in _numpy(end.probes).items()})
             reached = until is not None and bool(until.reached(probes))
             if bool(end.stopped) and int(end.carry.void_streak) < watch.patience and not reached:
                 # the run shows what led here; the folder keeps the state before it
@@ -222,8 +225,10 @@ def simulate(
         if store is not None:
             store.finish(status)
             # whoever knows more about the model, such as `fedspam run`, writes the file again
-            loss = describe.describe(population.loss) if isinstance(population, Ragged) else None
-            write_model(store.folder / FILE, final, {"loss": loss, "rounds": done, "status": status})
+            loss = describe.describe(population.loss) if isinstance(population, Ragged | Sharded) else None
+            facts = {"loss": loss, "run": describe.digest(identity), "rounds": done, "status": status}
+            path = store.folder / FILE
+            hosts.first(lambda: write_model(path, final, facts))
 
     seconds = (clock.compile_seconds, clock.run_seconds)
     return Run(final, own_state(carry.state), carry.memory, all_rows, all_probes, plan, status, *seconds)
@@ -269,7 +274,7 @@ def restore(
     algorithm, coded = fitted(algorithm, population), Codecs.of(codecs)
     algorithm = with_feedback(algorithm, coded, ledger.plan(algorithm, params, population, codecs=coded))
     around = Conditions(codecs=coded)
-    blank = lambda: engine.begin(algorithm, population, params, jax.random.key(0), around, Layout())[0]
+    blank = lambda: engine.first_carry(algorithm, population, params, jax.random.key(0), around, Layout())[0]
     carry, done = records.Store(folder).peek(jax.eval_shape(blank), best)
     return engine.finish(algorithm, carry), done
 
@@ -285,13 +290,11 @@ def _start(
     """The first carry. If faults make the start void, it is repeated a few times with other clients."""
     carry, void = begin(0)
     for attempt in range(1, STARTS):
-        if not bool(void):
+        if not bool(void) and engine.healthy(carry.state):
             return carry
         carry, void = begin(attempt)
-    start_key = engine.start_key(key, 0)
-    found = diagnose_start(
-        algorithm, population, params, carry.memory, start_key, aggregate=conditions.aggregate, codecs=conditions.codecs
-    )
+    start_key, options = engine.start_key(key, 0), {"aggregate": conditions.aggregate, "codecs": conditions.codecs}
+    found = _reachable(population) and diagnose_start(algorithm, population, params, carry.memory, start_key, **options)
     raise RuntimeError(
         f"no client gave a usable reply to the start of the method in {STARTS} attempts"
         + (f" ({found[0]})" if found else "")
@@ -314,7 +317,7 @@ def _void_status(
         return None
     void = np.concatenate([part["void"] for part in rows if part])
     first = done - int(np.argmin(np.append(void[::-1], False)))  # the void rounds at the end begin here
-    for round in range(first, done):
+    for round in range(first, done) if _reachable(population) else ():
         found = diagnose(
             algorithm, population, carry.state, carry.memory, key,
             round=round, replay=conditions.replay, aggregate=conditions.aggregate, codecs=conditions.codecs,
@@ -326,6 +329,11 @@ def _void_status(
                 f"The state before round {first} is kept"
             )
     return f"stopped: every round from {first} to {done - 1} was void; the state before them is kept"
+
+
+def _reachable(population: Population) -> bool:
+    """Whether any client can be asked alone: not if some are on other hosts."""
+    return all(leaf.is_fully_addressable for leaf in jax.tree.leaves(population) if isinstance(leaf, jax.Array))
 
 
 def _final_status(void: np.ndarray, faults: Faults | None) -> str:

@@ -11,6 +11,7 @@ examples:
   fedspam run --resume --out runs/x --rounds 500   continue it, up to 500 rounds in all
   fedspam run --data ridge --algorithm spam --algorithm.step_size 0.1 --algorithm.fresh_weight 0.2
   fedspam run experiment.toml --json | jq .accuracy
+  srun fedspam run experiment.toml --distributed --out runs/x      on several hosts
 
 exit codes: 0 done, 1 stopped or failed, 2 wrong arguments or configuration, 130 interrupted
 """
@@ -18,7 +19,8 @@ exit codes: 0 done, 1 stopped or failed, 2 wrong arguments or configuration, 130
 import argparse
 import sys
 
-from fedspam.app.commands._arguments import add_device, file_path, setting
+from fedspam.app import UsageError
+from fedspam.app.commands._arguments import add_device, file_path, setting, whole
 
 
 def add(command: argparse.ArgumentParser) -> None:
@@ -42,6 +44,14 @@ def add(command: argparse.ArgumentParser) -> None:
     command.add_argument("--quiet", action="store_true", help="print only the folder, and no progress bar")
     command.add_argument("--json", action="store_true", help="print only the summary, as one JSON object")
     add_device(command)
+    several = command.add_argument_group("several hosts", "start the same command on every host, with the same --out")
+    several.add_argument(
+        "--distributed", action="store_true",
+        help="one of several processes; Slurm, Open MPI and TPUs say which, elsewhere the next three flags do",
+    )  # fmt: skip
+    several.add_argument("--coordinator", metavar="HOST:PORT", help="where the first process listens for the others")
+    several.add_argument("--processes", type=whole(1), metavar="N", help="how many there are")
+    several.add_argument("--process", type=whole(0), metavar="I", help="which of them this is: 0 to N - 1")
     text = command.add_mutually_exclusive_group()
     text.add_argument("--example", action="store_true", help="print a commented configuration, and run nothing")
     text.add_argument("--settings", dest="list", action="store_true", help="print every setting, and run nothing")
@@ -55,6 +65,8 @@ def run(options: argparse.Namespace) -> int:
         return 0
     from fedspam.app.experiment.terminal import main
 
+    if options.distributed and options.out is None:
+        raise UsageError("--distributed needs --out FOLDER, the same for all processes; the first one writes there")
     return main(
         options.file, options.settings, options.out, resume=options.resume, quiet=options.quiet, as_json=options.json
     )

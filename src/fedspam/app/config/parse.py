@@ -100,7 +100,7 @@ def absolute(tree: dict[str, Any], folder: Path) -> dict[str, Any]:
     """The tree with its paths, which are relative to a folder, made absolute."""
     if isinstance(tree.get("model"), str):
         tree["model"] = _table("model", tree["model"])
-    for section, keys in (("data", ("path", "folder")), ("model", ("function",))):
+    for section, keys in (("data", ("path", "test_path", "folder")), ("model", ("function",))):
         table = tree.get(section)
         if not isinstance(table, dict):
             continue

@@ -154,6 +154,16 @@ class Leaf(DataSection, frozen=True, kw_only=True, tag_field="kind", tag="leaf")
     test: TestShare = 0.2
 
 
+class Parts(DataSection, frozen=True, kw_only=True, tag_field="kind", tag="parts"):
+    """A folder of parts, each a folder that fedspam.datasets.write_mapped wrote, with columns features and label. Every
+    device gets some parts; a host reads only those of its own devices."""
+
+    has_clients = True
+    path: Annotated[Text, _about("the folder, relative to the configuration's folder")]
+    test_path: Annotated[Text | None, _about("a folder of write_mapped with test rows, which every host reads")] = None
+    task: Task = "classes"
+
+
 class FemnistSection(DataSection, frozen=True, kw_only=True, tag_field="kind", tag="femnist"):
     """Handwritten characters of 184 writers, images of 28 x 28 bytes, with their own test rows."""
 
@@ -171,6 +181,7 @@ DATA: Mapping[str, type[DataSection]] = _by_name(
     Npz,
     Libsvm,
     Leaf,
+    Parts,
     FemnistSection,
     Digits,
     Synthetic,

@@ -16,6 +16,7 @@ from fedspam.app.config import Config, ConfigError, methods as sections, schema
 from fedspam.app.config.schema import name_of
 from fedspam.app.experiment.data import LoadedExamples, examples
 from fedspam.app.experiment.model import learner
+from fedspam.app.experiment.parts import read_parts
 from fedspam.app.experiment.probes import ProblemProbe, Score, rows_probe
 from fedspam.clients import Population, Ragged
 from fedspam.federation import ledger
@@ -133,16 +134,25 @@ def _examples(config: Config) -> World:
     return clients, model.start, rows_probe(clients, model.start, test), data, model.predict
 
 
+def _parts(config: Config) -> World:
+    try:
+        clients, model, probe, data = read_parts(config)
+    except (OSError, ValueError) as error:
+        raise error if isinstance(error, ConfigError) else ConfigError(f"data: {error}") from None
+    return clients, model.start, probe, data, model.predict
+
+
 def _probed(clients: Quadratics, start: Any) -> World:
     start = jnp.asarray(start, clients.hessians.dtype)
     return clients, start, problems.QuadraticProbe.of(clients, start), None, None
 
 
-# kinds of data with clients and a loss of their own; all others are examples, which `[model]` learns from
+# kinds of data with clients of their own; all others are examples, which `[model]` learns from
 WORLDS: Mapping[type[Struct], Callable[[Config], World]] = {
     schema.QuadraticsSection: _quadratics,
     schema.RidgeSection: _ridge,
     schema.ProblemSection: _problem,
+    schema.Parts: _parts,
 }
 
 

@@ -14,7 +14,7 @@ import numpy as np
 from msgspec import to_builtins
 
 from fedspam import models
-from fedspam._internal import trees
+from fedspam._internal import hosts, trees
 from fedspam.app import tracking
 from fedspam.app.arrival import arrival
 from fedspam.app.config import Config, ConfigError, differences, read, tables, to_toml
@@ -23,7 +23,7 @@ from fedspam.app.config.write import value_text
 from fedspam.app.experiment.build import Experiment, make
 from fedspam.app.experiment.scores import scores_on_test
 from fedspam.app.folders import csv_text, make_folder
-from fedspam.clients import Ragged
+from fedspam.clients import Ragged, Sharded
 from fedspam.federation import ledger
 from fedspam.simulation import Run, records, simulate
 from fedspam.simulation.stopping import Target, Watch
@@ -74,7 +74,7 @@ def run(
     """
     folder = Path(folder)
     _check_numbers(to_builtins(config))
-    _check_folder(config, folder, resume)
+    hosts.first(lambda: _check_folder(config, folder, resume))
     try:
         tracking.check(config.track.to)
     except ImportError as error:
@@ -82,11 +82,20 @@ def run(
     with jax.enable_x64(config.run.precision == "float64"):
         experiment = make(config)
         _check_record(experiment)
-        _write_config(config, folder)
-        went = _judged(_simulate(experiment, folder, resume, observe), folder)
-        _save_model(experiment, went, folder)
-        tested, clients = _tested(experiment, folder)
-    facts = summary(went, folder, config, experiment.target, experiment.metrics) | tested
+        hosts.first(lambda: _write_config(config, folder))
+        went = _judged(_simulate(experiment, folder, resume, observe))
+        outcome = hosts.first(lambda: _written(experiment, went, folder))
+    facts = summary(went, folder, config, experiment.target, experiment.metrics)
+    return outcome or ExperimentOutcome(folder, went, facts, [])
+
+
+def _written(experiment: Experiment, went: Run, folder: Path) -> ExperimentOutcome:
+    """What is in the folder at the end: the status, the model, its scores and the summary."""
+    if went.status.startswith("failed"):
+        records.note_status(folder, went.status)
+    _save_model(experiment, went, folder)
+    tested, clients = _tested(experiment, folder)
+    facts = summary(went, folder, experiment.config, experiment.target, experiment.metrics) | tested
     if clients:
         rows = [["" if value is None else value for value in row.values()] for row in clients]
         records.write(folder / "clients.csv", csv_text(list(clients[0]), rows).encode())
@@ -164,10 +173,11 @@ def _check_folder(config: Config, folder: Path, resume: bool) -> None:
 def _simulate(experiment: Experiment, folder: Path, resume: bool, observe: Observe | None) -> Run:
     config = experiment.config
     options, evaluate = config.run, config.evaluate
-    past = recorded_rows(folder) if resume else {}
+    leads = jax.process_index() == 0
+    past = recorded_rows(folder) if resume and leads else {}
     points = tracking.Points(evaluate.every, len(next(iter(past.values()))) if past else 0)
     points.totals = {name: float(past[name].sum()) for name in points.paid if name in past}
-    recorders = [tracking.RECORDERS[name][0]() for name in dict.fromkeys(config.track.to)]
+    recorders = [tracking.RECORDERS[name][0]() for name in dict.fromkeys(config.track.to) if leads]
     with tracking.tracked(recorders, _story(config, folder)) if recorders else nullcontext() as write:
 
         def report(done: int, rows: Mapping[str, np.ndarray], probes: Mapping[str, np.ndarray]) -> None:
@@ -184,12 +194,12 @@ def _simulate(experiment: Experiment, folder: Path, resume: bool, observe: Obser
             rounds=options.rounds, key=options.seed, probe=experiment.probe, every=evaluate.every,
             record=options.record, chunk=options.chunk, quorum=options.quorum, codecs=experiment.codecs,
             watch=Watch(growth=options.growth, probe="gradient") if options.growth > 0 else None,
-            until=experiment.until,
+            until=experiment.until, devices=jax.devices() if jax.process_count() > 1 else None,
             folder=folder, resume=resume, keep=records.Keep(options.keep, every=options.segment), observe=report,
         )  # fmt: skip
 
 
-def _judged(went: Run, folder: Path) -> Run:
+def _judged(went: Run) -> Run:
     """The run, as failed if its loss is not finite or a thousand times that of the start: it must not pass for done."""
     losses = went.probes.get("loss", np.zeros(0))
     if not len(losses) or went.status.startswith("stopped"):
@@ -201,7 +211,6 @@ def _judged(went: Run, folder: Path) -> Run:
         f"failed: the loss went from {first:.4g} to {last:.4g}; lower the step size (local_rate, step_size), or let "
         "the method choose it: --algorithm auto"
     )
-    records.note_status(folder, status)
     return replace(went, status=status)
 
 
@@ -210,11 +219,12 @@ def _save_model(experiment: Experiment, went: Run, folder: Path) -> None:
     config, rows = experiment.config, experiment.examples
     if rows is None:  # a problem without rows of its own keeps the parameters that `simulate` wrote
         return
-    assert isinstance(experiment.population, Ragged)
+    assert isinstance(experiment.population, Ragged | Sharded)
     facts = {
         "task": getattr(config.data, "task", "classes"),
         "config": tables(config),
         "method": name_of(config.algorithm),
+        "run": models.load(folder).facts["run"],  # as `simulate` wrote it
         "rounds": went.rounds,
         "status": went.status,
     }
@@ -225,8 +235,8 @@ def _save_model(experiment: Experiment, went: Run, folder: Path) -> None:
 
 def _tested(experiment: Experiment, folder: Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     """The metrics of the test rows by the model that is now in the folder, and of every client."""
-    if experiment.examples is None:
-        return {}, []
+    if experiment.examples is None or isinstance(experiment.population, Sharded):
+        return {}, []  # the test rows of a folder of parts have clients of their own; the probe measures them
     return scores_on_test(models.load(folder, predict=experiment.predict), experiment.examples)
 
 

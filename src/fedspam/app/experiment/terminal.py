@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import jax
 import numpy as np
 from rich.console import Console
 from rich.filesize import decimal
@@ -62,6 +63,7 @@ def show(
     """Run an experiment, print its summary, and return the exit code: 0 if it ended well, 1 if it was stopped."""
     console = console or Console()
     errors = errors or Console(stderr=True)
+    quiet = quiet or jax.process_index() > 0
     bar = progress_bar(quiet or not errors.is_terminal, TextColumn("{task.fields[metrics]}"), console=errors)
     sent = sent_bytes(folder) if resume else 0
     with bar:
@@ -74,6 +76,8 @@ def show(
             bar.update(task, description="rounds", completed=done, metrics="  ".join([*metrics, decimal(sent)]))
 
         outcome = run(config, folder, resume=resume, observe=observe)
+    if jax.process_index() > 0:
+        return 0 if outcome.fine else 1  # the first process speaks for all
     if as_json:
         console.file.write(json.dumps(outcome.facts, allow_nan=False) + "\n")
     elif quiet:

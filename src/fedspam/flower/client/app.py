@@ -97,14 +97,15 @@ def client_app(
     >>> def data(client): return jnp.full((4, 3), float(client))
     >>> app = client_app(clients_with(loss, data), spam_pp(2, step_size=0.5, fresh_weight=0.2), jnp.zeros(3))
     """
-    app = ClientApp(mods=mods if secure is None else [secure.mod(), *(mods or [])])
-    if secure is not None:
-        secure.register(app)
 
     def setting(context: Context) -> tuple[Any, Params, Codecs]:
         given: tuple[Any, ...] = (algorithm, params, codecs)
         method, like, coded = (value(context) if _is_function(value) else value for value in given)
         return method, jax.tree.map(jnp.asarray, like), Codecs.of(coded)
+
+    app = ClientApp(mods=mods if secure is None else [secure.mod(lambda context: setting(context)[2]), *(mods or [])])
+    if secure is not None:
+        secure.register(app)
 
     def answering(content: Callable[..., RecordDict]) -> Callable[[Message, Context], Message]:
         def answer(message: Message, context: Context) -> Message:

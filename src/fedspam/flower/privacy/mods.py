@@ -15,7 +15,7 @@ from flwr.app import Context, Message
 from flwr.clientapp.typing import ClientAppCallable, Mod
 
 from fedspam._internal import strict
-from fedspam._internal.packing import CHECKSUM
+from fedspam._internal.packing import CHECKSUM, verify
 from fedspam.flower.client.node import RefusedError, refusal
 from fedspam.flower.wire import envelope
 
@@ -95,10 +95,12 @@ def not_refused(reply: Message) -> bool:
     return reply.has_content() and "refused" not in reply.content.config_records.get(envelope.HEADER, {})
 
 
-def opened(reply: Message) -> tuple[Values, Values]:
-    """The header fields of a reply, ``@client`` and ``@round``, and its values."""
+def opened(reply: Message, *, coded: bool = False) -> tuple[Values, Values]:
+    """The header fields of a reply, ``@client`` and ``@round``, and its values; codes only where they are expected."""
     data = envelope.enclosed(reply.content)
     found, _ = strict.arrays(data, size=len(data), header=HEADER_BYTES)
+    if coded and CHECKSUM in found:  # it is left out, because it would tell of the codes
+        verify(int(found.pop(CHECKSUM)), {name: value for name, value in found.items() if name[0] != "@"})
     if CHECKSUM in found:
         raise RefusedError(
             "the reply travels as codes, which cannot be clipped, noised or masked; leave the replies of the covered "
