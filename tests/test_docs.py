@@ -138,6 +138,7 @@ ELSEWHERE = {
     "docs/run.md": "test_run_command.py",
     "docs/flower.md": "test_flower.py",
     "docs/deploy.md": "test_flower_privacy.py",
+    "docs/wire.md": "test_flower_light.py",
 }
 PAGES = sorted(
     name

@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import re
+import runpy
 import subprocess
 import sys
 import tomllib
@@ -282,8 +283,10 @@ def test_every_method(tmp_path, name):
 def test_every_solver(clients, tmp_path, solver, batch):
     some = dataclasses.replace(clients, batch=batch)
     method = spam_pp(3, step_size=0.5, fresh_weight=0.3, solver=solver)
+    # at the minimum, rounding decides which of its many trials SampledSteps takes
+    tolerance = 1e-7 if isinstance(solver, SampledSteps) else 1e-9
     with jax.enable_x64(True):
-        assert compared(method, tmp_path, clients=doubled(some), dtype=np.float64, batch=batch, tolerance=1e-9)
+        assert compared(method, tmp_path, clients=doubled(some), dtype=np.float64, batch=batch, tolerance=tolerance)
 
 
 CODECS = (
@@ -338,3 +341,16 @@ def test_every_module_of_the_light_distribution_imports_without_jax():
     script = WITHOUT + "".join(f"import {name}\n" for name in modules)
     found = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
     assert found.returncode == 0, found.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("page", ["wire.md", "deploy.md"])
+def test_python_on_a_page_runs(page, tmp_path, monkeypatch, capsys):
+    pytest.importorskip("torch", reason="needs PyTorch: pip install 'fedspam[torch]'")
+    monkeypatch.chdir(tmp_path)
+    text = (ROOT / "docs" / page).read_text()
+    text = text.split("## Sites without JAX")[1].split("\n## ")[0] if page == "deploy.md" else text
+    (tmp_path / "page.py").write_text("\n".join(re.findall(r"^```python\n(.*?)^```$", text, re.DOTALL | re.MULTILINE)))
+    runpy.run_path(str(tmp_path / "page.py"))
+    said = capsys.readouterr().out
+    assert ("round prox ['g', 'step_size']" if page == "wire.md" else "[") in said
