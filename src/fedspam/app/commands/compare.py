@@ -85,7 +85,7 @@ def run(options: argparse.Namespace) -> int:
     from fedspam.app.compare import terminal
     from fedspam.app.compare.options import checked
     from fedspam.app.compare.own import checked_own
-    from fedspam.app.compare.parts import SweepPart
+    from fedspam.app.compare.parts import ComparisonPart
 
     if options.merge is not None:
         given = [name for name in ("file", "settings", "part", *PLANNED, *ALONE) if getattr(options, name)]
@@ -102,7 +102,7 @@ def run(options: argparse.Namespace) -> int:
         wanted = checked(**given) if options.file is None else checked_own(options.file, options.settings, **given)
     except ValueError as error:
         raise UsageError(str(error)) from None
-    share = None if options.part is None else SweepPart(*options.part)
+    share = None if options.part is None else ComparisonPart(*options.part)
     return terminal.show(
         wanted, data=options.data, folder=options.out, command=options.line, quiet=options.quiet, part=share
     )

@@ -15,9 +15,9 @@ from fedspam.app.arrival import percentiles
 from fedspam.app.compare import files
 from fedspam.app.compare.measures import MEASURES, CostSummary, Trial, best, best_of_all, cell, costs
 from fedspam.app.compare.parts import (
+    ComparisonPart,
     ProblemFacts,
     SavedPart,
-    SweepPart,
     check_facts,
     plan_of,
     read_trials,
@@ -155,7 +155,7 @@ def compare(
     *,
     command: str = "",
     progress: Callable[[], None] | None = None,
-    part: SweepPart | None = None,
+    part: ComparisonPart | None = None,
 ) -> ComparisonResult:
     """Run a comparison; write tuning.csv, curves.csv, table.csv, figure.png, figure.svg, manifest.json and command.
 
