@@ -7,7 +7,7 @@ import sys
 from collections.abc import Sequence
 
 from fedspam import __version__
-from fedspam.app import UsageError, programs
+from fedspam.app import UsageError, devices, programs
 from fedspam.app.commands import (
     cite,
     compare,
@@ -64,6 +64,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         if getattr(options, "device", None):
             choose_device(options.device)
+        if hasattr(options, "devices"):
+            devices.choose(options.devices)
         if getattr(options, "cache", False) and not getattr(options, "example", False):
             programs.use()
         with ending_soon():

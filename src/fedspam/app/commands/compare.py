@@ -21,7 +21,15 @@ examples:
 import argparse
 
 from fedspam.app import UsageError
-from fedspam.app.commands._arguments import MOST_SEEDS, add_configuration, add_data, add_output, listed, whole
+from fedspam.app.commands._arguments import (
+    MOST_SEEDS,
+    add_configuration,
+    add_data,
+    add_devices,
+    add_output,
+    listed,
+    whole,
+)
 
 
 def add(command: argparse.ArgumentParser) -> None:
@@ -50,6 +58,7 @@ def add(command: argparse.ArgumentParser) -> None:
         "--exact", action="store_true", help="closed-form prox of quadratic clients, counted as one gradient"
     )
     add_data(command)
+    add_devices(command)
     add_output(command)
 
 

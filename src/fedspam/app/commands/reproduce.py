@@ -23,7 +23,7 @@ import argparse
 
 from fedspam._internal.nearest import nearest
 from fedspam.app import UsageError
-from fedspam.app.commands._arguments import MOST_SEEDS, add_output, whole
+from fedspam.app.commands._arguments import MOST_SEEDS, add_devices, add_output, whole
 
 TABLES = ("paper", "flamby-heart", "niid-bench")
 
@@ -47,6 +47,7 @@ def add(command: argparse.ArgumentParser) -> None:
         "--seed", type=whole(0), metavar="S", help="the first seed, S+1 the next, ... (0; the other tables 42)"
     )
     command.add_argument("--scale", choices=("full", "small"), help="niid-bench: the whole table, or a slice (full)")
+    add_devices(command)
     add_output(command)
 
 
