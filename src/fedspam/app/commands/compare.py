@@ -27,6 +27,7 @@ from fedspam.app.commands._arguments import (
     MOST_SEEDS,
     add_configuration,
     add_data,
+    add_devices,
     add_output,
     file_path,
     listed,
@@ -68,6 +69,7 @@ def add(command: argparse.ArgumentParser) -> None:
     )
     jobs.add_argument("--merge", nargs="+", type=file_path, metavar="FOLDER", help="join the parts, and run nothing")
     add_data(command)
+    add_devices(command)
     add_output(command)
 
 
