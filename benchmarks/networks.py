@@ -5,7 +5,8 @@
 Softmax regression, an MLP and LEAF's CNN on FEMNIST (20 of 105 writers per round), an MLP and a 1-D CNN on HAR (7 of 21
 persons per round; tested on the 9 others), an MLP on Fashion-MNIST (10 of 100 clients, Dirichlet 0.3). Minibatches of
 20. FedAvg's and FedAvgM's local steps and rate are the best of a grid of 12 for each task and target, judged on the
-very seeds they are compared on. With --race, every method that has parameters has a grid of 8.
+very seeds they are compared on. With --race, every method that has parameters has a grid of 8. The number of settings,
+which is the tuning budget, stands after the name of a method.
 
 With --bits, every method sends its vectors in so many bits per number, up and down.
 
@@ -43,6 +44,7 @@ from fedspam.methods import (
     fedprox,
     fedsps,
     mime,
+    padamfed,
     scaffold,
 )
 from fedspam.models import har_cnn, leaf_cnn, mlp, softmax_regression
@@ -112,7 +114,7 @@ TASKS = {
 }
 
 
-def settings(cohort, race):
+def settings(cohort, race, rounds):
     """Of every method the settings it may choose from: those that differ in numbers only stand together."""
     ours = {"auto": [[auto(cohort)]]}
     if not race:
@@ -143,6 +145,9 @@ def settings(cohort, race):
         {name: [[make(m, rate) for rate in RATES] for m in (10, 30)] for name, make in makers.items()}
         | ours
         | {"SPAM-PP, auto": [[spam_pp(cohort)]]}
+        # they follow from the number of rounds; only the local steps are a choice
+        | {"PAdaMFed": [[padamfed(cohort, m, rounds)] for m in (10, 30)]}
+        | {"PAdaMFed-VR": [[padamfed(cohort, m, rounds, variance_reduction=True)] for m in (10, 30)]}
     )
 
 
@@ -176,7 +181,7 @@ def work(task, method):
 def measure(task, rounds, seeds, race, wanted, codecs):
     """Of every method what each target costs, and the best accuracy."""
     found = {}
-    for name, groups in settings(task.cohort, race).items():
+    for name, groups in settings(task.cohort, race, rounds).items():
         if wanted and name not in wanted:
             continue
         began = time.perf_counter()

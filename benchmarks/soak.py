@@ -220,8 +220,10 @@ def soak(
 
                 def second():
                     if chance.random() < intruders:
+                        process.send_signal(signal.SIGSTOP)  # so that it is still there
                         other = start(name, place, rounds, cache, "second")
                         was = refused(other, cache, "second", undisturbed)
+                        process.send_signal(signal.SIGCONT)
                         counts["second processes, " + ("refused" if was else "after the end of the first")] += 1
 
                 if killed >= goal or (said := kill(process, place, chance, saves, second)) is not None:

@@ -110,6 +110,9 @@ WHEN = {
     "losses are strongly convex.",
     "olga": "As `acc_svrs` where everyone answers in every round with few bytes: strongly convex, alike clients, one "
     "that always answers (client 0), and an unbiased codec.",
+    "padamfed": "You know the number of rounds and want nothing else to tune, and clients come back and may keep a "
+    "vector. A round moves by a fixed length, so compare it with `auto` on your scales.",
+    "padamfed_vr": "As `padamfed`, where noise is small: two gradients per local step, one more vector each way.",
     "scaffold_m": "As `scaffold`, with the server's direction in every local step: few participants per round, "
     "clients that come back and may keep a vector.",
     "sppm_as": "Talking to the same cohort again is cheap, and drawing a new one is not (a hub with its devices): "

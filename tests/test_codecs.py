@@ -21,6 +21,7 @@ from fedspam.federation import ledger, loopback, on_client, wire
 from fedspam.federation.codecs import (
     Cast,
     Codecs,
+    Grid,
     LowRank,
     Natural,
     Quantize,
@@ -42,7 +43,7 @@ from fedspam.solvers import GradientDescent
 
 UNBIASED = [Quantize(2), Quantize(4), Quantize(8), TernGrad(), Natural(), RandK(0.3)]
 BIASED = [TopK(0.3), LowRank(2), Cast("float16"), Cast("bfloat16"), Cast("float32")]
-ALL = [Quantize(3), Quantize(8), Quantize(16), TernGrad(), Natural(), RandK(0.3), *BIASED]
+ALL = [Quantize(3), Quantize(8), Quantize(16), Grid(5, 3.0), TernGrad(), Natural(), RandK(0.3), *BIASED]
 of = lambda codecs: pytest.mark.parametrize("codec", codecs, ids=str)
 DRAWS = 100_000
 SHAPE = (7, 40)  # two blocks
@@ -80,6 +81,16 @@ def test_it_is_unbiased_and_its_variance_within_omega(codec):
         spread = 5 * squares.std() / math.sqrt(DRAWS) + 1e-6
         assert squares.mean() <= codec.omega(x) + spread
     assert squares.mean() >= codec.omega(x) - spread
+
+
+def test_a_grid_is_unbiased_within_its_bound_and_clips_beyond():
+    x = np.array([0.3, -0.99, 0.0, 1.0, -7.0], np.float32)
+    keys = jax.random.split(jax.random.key(0), 20_000)
+    seen = np.asarray(jax.jit(jax.vmap(lambda key: rounded(Grid(3, 1.0), key, x)))(keys), np.float64)
+    error = 5 * seen.std(axis=0) / math.sqrt(len(seen)) + 1e-6
+    assert np.all(np.abs(seen.mean(axis=0) - np.clip(x, -1, 1)) <= error)
+    assert np.abs(seen - np.clip(x, -1, 1)).max() <= 1 / 3
+    assert np.isnan(rounded(Grid(3, 1.0), keys[0], np.array([np.nan, 1.0], np.float32))).all()
 
 
 finite = st.floats(-1e4, 1e4, width=32).filter(lambda v: v == 0 or abs(v) > 1e-3)

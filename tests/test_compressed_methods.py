@@ -98,7 +98,7 @@ def test_ef21_pp_is_the_printed_loop_and_charges_its_codes(clients, c):
 
 def test_lost_replies_leave_g_the_mean_of_what_clients_remember(clients):
     run = played(ef21_pp(2, 0.1), clients, rounds=20, codecs={"up": TOP}, faults=Faults(dropout=0.3))
-    assert run.rows["change.accepted"].sum() < 40
+    assert run.rows["gradient_change.accepted"].sum() < 40
     same(run.state.g, run.memory.mean(0))
 
 

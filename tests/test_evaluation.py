@@ -7,12 +7,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from fedspam import Keep, datasets, simulate, spam_pp
+from fedspam import Generated, Keep, datasets, simulate, spam_pp
 from fedspam._internal import describe
 from fedspam.datasets import FederatedData
 from fedspam.federation import Cohort, on_client
-from fedspam.methods import fedavg, saber, scaffold
-from fedspam.simulation import chunking, host_data, restore
+from fedspam.methods import Epochs, fedavg, saber, scaffold
+from fedspam.simulation import chunking, fine_tune, host_data, restore
 from fedspam.simulation.engine import Conditions, Layout
 from fedspam.simulation.evaluation import Evaluation, Named
 from fedspam.simulation.host_data import Stored
@@ -69,6 +69,28 @@ def test_each_client_with_a_model_of_its_own():
     np.testing.assert_allclose(judge.personal(same)["times"], judge.per_client(common)["times"])
     with pytest.raises(ValueError, match=r"has 3 clients, but the models have a first axis of \[\(2,\)\]; stack"):
         judge.personal({"a": jnp.ones(3), "b": jnp.ones((2, 2))})
+
+
+def test_fine_tuning_by_hand():
+    """Two passes over two rows each: towards the rows in some order, half of the way each time."""
+    data = FederatedData.of([("a", {"x": [[2.0]]}), ("b", {"x": [[4.0], [8.0]]})])
+    population = data.population(squares, batch=1)
+    own = fine_tune(population, jnp.zeros(1), Epochs(2), 0.5, key=3)
+    assert own.shape == (2, 1)
+    assert float(own[0, 0]) == 1.5
+    orders = [(first, second) for first in ((4, 8), (8, 4)) for second in ((4, 8), (8, 4))]
+    ends = []
+    for order in orders:
+        y = 0.0
+        for row in (*order[0], *order[1]):
+            y += 0.5 * (row - y)
+        ends.append(y)
+    assert float(own[1, 0]) in ends
+    with pytest.raises(ValueError, match="local_rate = -1"):
+        fine_tune(population, jnp.zeros(1), 1, -1, key=0)
+    endless = Generated(lambda id: id, lambda x, data: x**2)
+    with pytest.raises(ValueError, match="the population is endless"):
+        fine_tune(endless, jnp.zeros(()), 1, 0.1, key=0)
 
 
 def test_rows_of_many_labels_count_as_often_as_they_have_labels():

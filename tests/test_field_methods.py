@@ -23,6 +23,7 @@ from fedspam.methods import (
     sppm,
     sppm_as,
 )
+from fedspam.methods._local import count_steps
 from fedspam.problems import Quadratics, quadratics
 from fedspam.solvers import Exact
 from test_adaptive_rivals import COHORTS, START, Clients, one_round, same
@@ -120,6 +121,20 @@ def test_fedavg_passes_over_its_rows(uneven):
     state, infos = play(fedavg(3, Epochs(2), ETA, weighted=True, optimizer=optimizer), uneven, [1.0, -1.0], ALL)
     same(state.x, x)
     assert [float(info.gradients) for info in infos] == [2 * sum(SIZES)] * 3
+
+
+def test_stragglers_stop_early(uneven):
+    """If all straggle, two passes become one, to the same bits; else some clients do all passes, and some fewer."""
+    one, two = (
+        play(fedavg(3, passes, ETA), uneven, [1.0, -1.0], ALL) for passes in (Epochs(1), Epochs(2, stragglers=1.0))
+    )
+    np.testing.assert_array_equal(one[0].x, two[0].x)
+    assert [int(info.gradients) for info in two[1]] == [sum(SIZES)] * 3
+    keys = jax.random.split(jax.random.key(0), 500)
+    client = uneven.client(jnp.uint32(1))
+    steps = jax.vmap(lambda key: count_steps(client, Epochs(4, stragglers=0.5), key))(keys)
+    passes = np.bincount(np.asarray(steps) // int(client.minibatches), minlength=5) / 500
+    np.testing.assert_allclose(passes, [0, 1 / 6, 1 / 6, 1 / 6, 1 / 2], atol=0.06)
 
 
 def test_scaffold_passes_over_its_rows(uneven):
@@ -317,6 +332,8 @@ def test_fedopt_with_sgd_is_fedavg_and_with_momentum_fedavgm(population, average
         (lambda: fedopt(2, 3, 0.1, 0.9), "must be an Optax optimizer, such as"),
         (lambda: fedavg(2, 0, 0.1), "local_steps = 0 .* or give Epochs"),
         (lambda: Epochs(0), "passes"),
+        (lambda: Epochs(2, stragglers=1.5), "stragglers = 1.5"),
+        (lambda: Epochs(1, stragglers=0.5), "but there is only 1; give more passes"),
         (lambda: fedacg(2, Epochs(1), 0.1), "local_steps"),
         (lambda: fednova(2, 3, 0.1, momentum=1.0), "0 is plain SGD"),
         (lambda: fedcm(2, 3, 0.1, fresh_weight=0.0), "1 is FedAvg"),

@@ -1,5 +1,6 @@
 """What an operator sees of a run over Flower, and how it is stopped: the log, the metrics, SIGTERM."""
 
+import html
 import json
 import logging
 import os
@@ -8,6 +9,7 @@ import signal
 import socket
 import urllib.error
 import urllib.request
+from datetime import datetime
 
 import numpy as np
 import pytest
@@ -17,9 +19,11 @@ pytest.importorskip("flwr", reason="needs Flower: pip install '.[flower]'")
 
 from flwr.app import Error, Message, MetricRecord, RecordDict
 
-from fedspam import fedavg, load, spam_pp
+from fedspam import fedavg, load, models, spam_pp
+from fedspam._internal.model_file import parameters_hash
 from fedspam.flower import FedspamStrategy, LoopbackGrid, client_app, clients_of, to_arrays, to_params
-from fedspam.flower.server import events, stop
+from fedspam.flower.server import events, stages, stop
+from fedspam.flower.server.windows import Windows
 from fedspam.flower.wire import arrays
 from fedspam.problems import quadratics
 from fedspam.simulation import records
@@ -186,7 +190,7 @@ FIFTEEN = [  # one per client: what it does, the kind of the failure, and what t
 
 
 def test_fifteen_bad_replies_are_each_refused_counted_and_explained(tmp_path):
-    """Fifteen of sixteen clients reply wrongly, each in its own way: the round is that of the sixteenth client alone."""
+    """Fifteen of sixteen clients reply wrongly, each in its own way: the round is that of the sixteenth alone."""
     count = len(FIFTEEN) + 1
     population, method = quadratics(1, clients=count, dimension=3), fedavg(count, 2, 0.1)
     app = client_app(clients_of(population), method, FIRST)
@@ -249,7 +253,7 @@ def test_links_in_the_folder_of_a_run_are_not_followed(name, tmp_path):
     treasure.write_text("precious")
     folder.mkdir()
     (folder / name).symlink_to(treasure)
-    seen = events.RunEvents(folder, "run", "spam_pp", CLIENTS)
+    seen = events.RunEvents(folder, "run", "spam_pp", CLIENTS, ROUNDS)
     with pytest.raises(records.RecordError, match="is a link, and links are not followed"):
         seen.ended("completed")
     assert treasure.read_text() == "precious"
@@ -295,6 +299,40 @@ def test_metrics_are_served_while_the_run_lasts():
         urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=5)
 
 
+HOSTILE = "<script>alert('x')</script>"
+
+
+def test_the_status_page_shows_the_run_and_escapes_what_clients_say():
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    seen = []
+
+    def look(round, found):
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/", timeout=5) as answer:
+            assert "default-src 'none'" in answer.headers["Content-Security-Policy"]
+            seen.append(answer.read().decode())
+        return MetricRecord({HOSTILE: 0.25, "loss": 1.5})
+
+    def twist(id, message, answer):
+        if id == BAD and message.metadata.message_type == "train.difference":
+            return [Message(Error(code=2, reason=HOSTILE), reply_to=message)]
+        return [answer()]
+
+    go(metrics=port, evaluate=look, twist=twist)
+    last = seen[-1]
+    assert "<script" not in last
+    assert last.count(html.escape(HOSTILE)) >= 2  # the name of a metric, and the reason of a failure
+    assert 'http-equiv="refresh"' in last
+    assert not re.search(r"""(src|href)=["'](?!/metrics)""", last)  # no other file
+    rows = dict(re.findall(r"<tr><td>([^<]*)</td><td[^>]*>([^<]*)</td></tr>", last))
+    assert (rows["method"], rows["round"], rows["rounds"], rows["status"]) == ("SpamPP", "2", str(ROUNDS), "running")
+    assert (rows["clients"], rows["nodes connected"]) == (str(CLIENTS), str(CLIENTS))
+    assert "<td>server</td><td>loss</td>" in last
+    assert re.search(rf"<td>difference</td><td class=\"number\">{BAD}</td><td>error</td>", last)
+    assert "None so far." in seen[0]
+
+
 def test_it_listens_on_the_loopback_interface_unless_told():
     assert events.parsed(9464) == ("127.0.0.1", 9464)
     assert events.parsed("0.0.0.0:9464") == ("0.0.0.0", 9464)
@@ -309,6 +347,92 @@ def test_a_port_that_is_taken_is_named():
         taken.listen()
         with pytest.raises(ValueError, match=r"metrics = \d+: cannot listen there"):
             go(metrics=taken.getsockname()[1])
+
+
+# versions, stages, and who is asked when
+
+
+def test_a_model_says_which_run_and_round_it_comes_from_and_a_stage_what_came_before(tmp_path):
+    one, two = tmp_path / "one", tmp_path / "two"
+    go(folder=one)
+    facts = load(one).facts
+    assert (facts["rounds"], facts["status"], facts["method"]) == (ROUNDS, "completed", "SpamPP")
+    versions = [line["parameters"] for line in lines(one, "round")]
+    assert facts["parameters"] == versions[-1] == parameters_hash(load(one).params)
+    assert len(set(versions)) == ROUNDS + 1
+    assert lines(one, "round")[0]["run"] == facts["run"][:16]
+
+    other = spam_pp(3, step_size=0.25, fresh_weight=0.3)
+    app = client_app(clients_of(POPULATION), other, FIRST)
+    start = lambda **options: FedspamStrategy(other, FIRST, seed=7, **options).start(
+        LoopbackGrid(app, CLIENTS), to_arrays(FIRST), 2, 5.0
+    )
+    with pytest.raises(records.RecordError, match=r"step_size"):
+        start(folder=one, resume=True)  # a changed method is refused, unless it is a stage of its own
+    result = start(folder=two, after=one)
+    staged = load(two).facts
+    assert [(stage["run"], stage["rounds"]) for stage in staged["stages"]] == [(facts["run"], ROUNDS)]
+    assert lines(two, "round")[0]["parameters"] == facts["parameters"]  # it begins where the first stage ended
+    assert staged["run"] != facts["run"]
+    params = np.asarray(to_params(result.arrays, FIRST))
+    again = start(folder=two, after=one, resume=True)
+    np.testing.assert_array_equal(params, np.asarray(to_params(again.arrays, FIRST)))
+    with pytest.raises(records.RecordError):
+        start(folder=two, resume=True)  # without its past it is another run
+
+
+def test_a_stage_needs_a_model_of_the_same_shape_and_a_folder_of_its_own(tmp_path):
+    for options in ({"after": tmp_path}, {"after": tmp_path, "folder": tmp_path}):
+        with pytest.raises(ValueError, match="needs another folder to write to"):
+            FedspamStrategy(METHOD, FIRST, **options)
+    with pytest.raises(records.RecordError, match=r"there is no .*model\.safetensors; let that run end"):
+        stages.model_of(tmp_path, FIRST)
+    models.save(tmp_path, {"w": np.zeros(3)})
+    with pytest.raises(ValueError, match=r"holds params as None.*only the method and its settings may change"):
+        stages.model_of(tmp_path, FIRST)
+
+
+def test_held_out_clients_never_train_and_always_evaluate(tmp_path):
+    grid = LoopbackGrid(APP, CLIENTS)
+    asked = {"train": set(), "evaluate": set()}
+
+    def twist(id, message, answer):
+        kind = message.metadata.message_type.split(".")[0]
+        if kind in asked:
+            asked[kind].add(id)
+        return [answer()]
+
+    bits = go(twist=twist, held_out=2)
+    assert asked["train"] <= set(range(CLIENTS - 2))
+    assert asked["evaluate"] == {CLIENTS - 2, CLIENTS - 1}
+    fewer = LoopbackGrid(APP, CLIENTS - 2)
+    assert bits == go(grid=fewer)  # the same as a federation without them
+    with pytest.raises(ValueError, match=f"held_out = {CLIENTS} must be below the number of clients"):
+        go(grid=grid, held_out=CLIENTS)
+
+
+def test_clients_are_asked_in_their_hours_and_given_their_own_time(tmp_path):
+    noon = lambda: datetime(2026, 1, 1, 12, 0)
+    windows = Windows({0: ("22:00", "06:00"), 1: ("11:00", "13:00")}, clock=noon)
+
+    def silent(id, message, answer):
+        return [] if id == BAD and message.metadata.message_type == "train.difference" else [answer()]
+
+    go(twist=silent, folder=tmp_path, available=windows, deadlines={BAD: 0.05}, timeout=60.0)
+    exchanges = lines(tmp_path, "exchange")
+    assert all(0 not in line["answered"] for line in exchanges)
+    assert any(1 in line["answered"] for line in exchanges)
+    reasons = {
+        (failure["client"], failure["kind"]): failure["reason"] for line in exchanges for failure in line["failures"]
+    }
+    assert "not available now" in reasons[0, "absent"]
+    assert reasons[BAD, "late"] == "no reply within 0.05 s"
+    assert sum(line["seconds"] for line in exchanges) < 5  # nobody waits for the deadline of the exchange
+    for wrong in (("22", "06:61"), "22:00", ("22:00",)):
+        with pytest.raises(ValueError, match=r"hours\[0\] = .* must be two times"):
+            Windows({0: wrong})
+    with pytest.raises(ValueError, match=r"deadlines\[1\] = 0"):
+        FedspamStrategy(METHOD, FIRST, deadlines={1: 0})
 
 
 # SIGTERM

@@ -1,6 +1,7 @@
 """The secure sum: its arithmetic, its protocol on clients that come and go, and what it refuses."""
 
 import secrets
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -13,13 +14,17 @@ from flwr.app import ConfigRecord, Error, Message, RecordDict
 from flwr.common.secure_aggregation.crypto.shamir import create_shares
 
 from fedspam import simulate, spam_pp
+from fedspam._internal.trees import struct
+from fedspam.federation import on_client
 from fedspam.federation.aggregation import Median
+from fedspam.federation.codecs import Codecs
 from fedspam.flower import FedspamStrategy, LoopbackGrid, client_app, clients_of, to_arrays
 from fedspam.flower.client.app import RefusedError
 from fedspam.flower.privacy import masks
 from fedspam.flower.privacy.clipping import clipping_mod
 from fedspam.flower.privacy.mods import GRADIENTS, Coverage, opened
 from fedspam.flower.privacy.secure_client import KEYS, RECORD, SHARES, UNMASK, SecureSum
+from fedspam.flower.privacy.words import words_of
 from fedspam.flower.wire import arrays
 from fedspam.methods import mvr, spam_ppa
 from fedspam.problems import quadratics
@@ -157,6 +162,74 @@ def test_the_server_never_sees_a_clear_reply():
     assert (
         min(np.min(np.abs(masks.to_floats(values["masked"], 32))) for values in seen) > 1e3
     )  # a clear entry is near 1
+
+
+class Two(NamedTuple):
+    near: jax.Array
+    x: jax.Array
+    weight: jax.Array
+
+
+@struct
+class Averaging:
+    """The reply has three arrays: codes, codes of a difference from x, and a number in clear."""
+
+    def init(self, params, key, fed):
+        return params
+
+    def round(self, x, key, fed):
+        mean = fed.mean(fed.sample(key, 4), self.change, x=x)
+        return x - 0.1 * mean.near, {"weight": mean.weight, "moved": jnp.sum(mean.x - x)}
+
+    @on_client
+    def change(self, oracle, key, *, x):
+        g = jax.grad(oracle)(x, key)
+        return Two(g, x + 0.01 * g, jnp.float64(2.5))
+
+    def params(self, state):
+        return state
+
+    def client_state(self, params):
+        return ()
+
+
+@pytest.mark.slow
+def test_codes_of_a_grid_add_under_masks():
+    """The mean is that of a simulation with the same codecs; a reply takes the bits of its codes and of their sum."""
+    size, codecs = 67, {"near": "grid-5-4", "up": "grid-3-0.1"}
+    population, x, seen = quadratics(0, clients=CLIENTS, dimension=size, delta=0.2), jnp.ones(size), []
+
+    def twist(client, message, answer):
+        reply = answer()
+        if message.metadata.message_type == "train.change":
+            seen.append(opened(reply)[1])
+        return [reply]
+
+    app = client_app(clients_of(population), Averaging(), x, secure=SecureSum(), codecs=codecs)
+    grid = LoopbackGrid(app, CLIENTS, twist=twist)
+    strategy = FedspamStrategy(Averaging(), x, seed=3, secure=SecureSum(), codecs=codecs, patience=1)
+    result = strategy.start(grid, to_arrays(x), num_rounds=3, timeout=5)
+    run = simulate(Averaging(), population, x, rounds=3, key=3, codecs=codecs)
+    np.testing.assert_allclose(result_of(result), run.params, rtol=1e-12)
+    moved = [result.train_metrics_clientapp[k + 1]["moved"] for k in range(3)]
+    np.testing.assert_allclose(moved, run.rows["moved"], rtol=1e-10, atol=1e-12)
+    # 5 bits and 2 more for a sum over 4 clients; the bytes of 67 codes of 3 bits have place for 69
+    shapes = {name: value.shape for name, value in seen[0].items()}
+    assert shapes == {"masked": (1,), "codes": ((67 + 69) * 7 // 8,)}
+    assert all(list(values) == ["codes", "masked"] for values in seen)
+
+
+def test_codes_that_do_not_add_are_refused():
+    method = mvr(4, step_size=0.1, fresh_weight=0.3)
+    strategy = FedspamStrategy(method, jnp.ones(70), secure=SecureSum(), codecs={"up": "quantize-8"})
+    grid = LoopbackGrid(client_app(clients_of(quadratics(0, 6, 70)), method, jnp.ones(70)), CLIENTS)
+    with pytest.raises(ValueError, match=r"do not add; give codecs=\{'.*': Grid\(8"):
+        strategy.start(grid, to_arrays(jnp.ones(70)), num_rounds=1, timeout=5)
+    values = {"reply": np.zeros(70, np.uint8)}
+    with pytest.raises(ValueError, match="do not add"):
+        words_of(values, "difference", Codecs.of({"up": "quantize-8"}), 32, 4)
+    with pytest.raises(ValueError, match="needs 33 bits"):
+        words_of(values, "difference", Codecs.of({"up": "grid-16-1"}), 32, 2**17)
 
 
 @pytest.mark.parametrize("kind", [KEYS, SHARES, "train.difference", UNMASK])

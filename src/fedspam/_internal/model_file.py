@@ -3,6 +3,7 @@
 Any reader of safetensors opens it. The description is data: nothing in it is ever executed.
 """
 
+import hashlib
 import json
 from collections.abc import Mapping
 from pathlib import Path
@@ -74,10 +75,27 @@ def restored(structure: Any, arrays: Mapping[str, np.ndarray]) -> Params:
     return dict(arrays) if structure is None else build(structure)
 
 
+def parameters_hash(params: Params) -> str:
+    """SHA-256 over the names, types, shapes and bytes of all parameters: the version of a model, wherever it is kept.
+
+    >>> parameters_hash({"a": np.zeros(2)}) == parameters_hash({"a": np.zeros(3)})
+    False
+    """
+    found = hashlib.sha256()
+    for name, leaf in sorted(_arrays(params).items()):
+        found.update(f"{name} {leaf.dtype} {leaf.shape}\n".encode())
+        found.update(np.ascontiguousarray(leaf).tobytes())
+    return found.hexdigest()
+
+
+def _arrays(params: Params) -> dict[str, np.ndarray]:
+    return dict(zip(plain_names(params), map(np.asarray, jax.tree.leaves(params)), strict=True))
+
+
 def write_model(path: Path, params: Params, description: Mapping[str, Any]) -> None:
     """Write parameters and a description of plain JSON, whole or not at all."""
-    arrays = dict(zip(plain_names(params), map(np.asarray, jax.tree.leaves(params)), strict=True))
-    text = json.dumps({"fedspam": __version__, "structure": structure_of(params), **description}, allow_nan=False)
+    arrays, known = _arrays(params), {"structure": structure_of(params), "parameters": parameters_hash(params)}
+    text = json.dumps({"fedspam": __version__, **known, **description}, allow_nan=False)
     files.write(path, files.pack(arrays, kind=KIND, description=text))
 
 

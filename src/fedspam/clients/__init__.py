@@ -11,11 +11,18 @@ All of them are pytrees, so that their data enters a compiled function as an arg
 """
 
 from fedspam._internal.prng import draw as draw
+from fedspam.clients.delays import (
+    Delay as Delay,
+    FixedDelay as FixedDelay,
+    MeasuredDelay as MeasuredDelay,
+    ParetoDelay as ParetoDelay,
+    RandomDelay as RandomDelay,
+)
 from fedspam.clients.faults import Faults as Faults
 from fedspam.clients.generated import DataOracle as DataOracle, Generated as Generated
 from fedspam.clients.hosted import Hosted as Hosted, HostedOracle as HostedOracle
 from fedspam.clients.mean import MeanOracle as MeanOracle
-from fedspam.clients.over_selection import OverSelected as OverSelected, RandomDelay as RandomDelay
+from fedspam.clients.over_selection import OverSelected as OverSelected
 from fedspam.clients.protocol import (
     Ids as Ids,
     Loss as Loss,

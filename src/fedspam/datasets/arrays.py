@@ -58,7 +58,7 @@ def _plain(archive: zipfile.ZipFile, name: str, path: Path, most: int) -> np.nda
     stored = archive.getinfo(name if name in archive.namelist() else f"{name}.npy")
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", UserWarning)  # a header of Python 2 is read all the same
+            warnings.simplefilter("ignore")  # a header of Python 2 is read all the same, a wrong one is refused below
             with archive.open(stored) as file:
                 _check_header(file, stored.file_size, most)
             with archive.open(stored) as file:

@@ -99,7 +99,8 @@ def open_mapped(folder: str | Path) -> FederatedData:
     for name, file in paths.items():
         try:
             with regular(file, "a column of write_mapped"), warnings.catch_warnings():
-                warnings.simplefilter("error")  # NumPy warns of headers that write_mapped does not write
+                warnings.simplefilter("ignore")  # what Python's parser says about the header
+                warnings.simplefilter("error", UserWarning)  # NumPy warns of headers that write_mapped does not write
                 examples[name] = np.load(file, mmap_mode="r", allow_pickle=False)
         except FileNotFoundError:
             raise FileNotFoundError(f"{file} is missing: {path} names {name!r}; write the folder again") from None

@@ -89,7 +89,7 @@ class Loopback:
         self.plan = ledger.plan(algorithm, params, population, codecs=coded)
         self._works = compiled_works(algorithm, population, coded)
         self._first = coded.memory(algorithm.client_state(params), self.plan)
-        self._aggregate = aggregate
+        self.aggregate = aggregate
         self._order = np.random.default_rng(seed)
         self._draws = Draws(population, replay)
         self.sample, self.everyone, self.client = self._draws.sample, self._draws.everyone, self._draws.client
@@ -109,8 +109,8 @@ class Loopback:
         self._draws.round, self._wire_round = round, round + 1
 
     def mean(self, cohort: Cohort, work: Work, /, **message: Any) -> Any:
-        if self._aggregate is not None and cohort.size > 1:
-            return self._aggregate(*self.collect(cohort, work, **message))
+        if self.aggregate is not None and cohort.size > 1:
+            return self.aggregate(*self.collect(cohort, work, **message))
         replies = self._exchange(cohort, work, message)
         total = replies[0]
         for reply in replies[1:]:

@@ -94,6 +94,7 @@ class Cohort:
     key: Key[Array, ""]
     chosen: UInt32[Array, ""] | None = None  # the member that a replay prescribes for `one`
     fixed: bool = False  # whether no other client can stand in for a member
+    seconds: Any = None  # until each member replies for the first time, where clients take time
     # Identity of the draw: members already hold fields that were sent to it earlier in the round.
     origin: object = field(default_factory=object)
 
@@ -109,7 +110,7 @@ class Cohort:
             return self
         else:
             id = self.ids[prng.index(prng.fold_name(key, "one"), self.size)]
-        return replace(self, ids=jnp.asarray(id, jnp.uint32)[None])
+        return replace(self, ids=jnp.asarray(id, jnp.uint32)[None], seconds=None)
 
 
 def fitted(method: Any, population: Population | None) -> Any:
@@ -180,11 +181,11 @@ class Draws:
 
     def sample(self, key: Key[Array, ""], count: int, role: str = "cohort", times: int = 1) -> Cohort:
         self.roles.add(role)
-        ids = self._prescribed(role, count * times)
+        ids, seconds = self._prescribed(role, count * times), None
         if ids is None:
-            ids = self._drawn(prng.fold_name(key, role), count, times)
+            ids, seconds = self._drawn(prng.fold_name(key, role), count, times)
         chosen = self._prescribed("prox", 1) if role == "cohort" else None
-        return Cohort(ids, key, None if chosen is None else chosen[0])
+        return Cohort(ids, key, None if chosen is None else chosen[0], seconds=seconds)
 
     def everyone(self, key: Key[Array, ""]) -> Cohort:
         if self._population is None:
@@ -197,13 +198,16 @@ class Draws:
         self.names_a_client = True
         return Cohort(jnp.asarray(id, jnp.uint32)[None], key, fixed=True)
 
-    def _drawn(self, key: Key[Array, ""], count: int, times: int) -> Ids:
+    def _drawn(self, key: Key[Array, ""], count: int, times: int) -> tuple[Ids, Any]:
+        """The ids, and the seconds of each client where clients take time."""
         population = self._population
         if population is None:
-            return jnp.zeros(count * times, jnp.uint32)
+            return jnp.zeros(count * times, jnp.uint32), None
+        draw = getattr(population, "timed", None) or (lambda key, count: (population.sample(key, count), None))
         if times == 1:
-            return population.sample(key, count)
-        return jax.vmap(lambda key: population.sample(key, count))(jax.random.split(key, times)).reshape(-1)
+            return draw(key, count)
+        drawn = jax.vmap(lambda key: draw(key, count))(jax.random.split(key, times))
+        return jax.tree.map(lambda part: part.reshape(-1), drawn)
 
     def _prescribed(self, role: str, count: int) -> Ids | None:
         if self._replay is None or role not in self._replay:
@@ -258,6 +262,7 @@ class Program:
         self._calls: dict[str, int] = {}
         self._conditions = 0
         self._held: dict[object, dict[str, tuple[list[Any], Any]]] = {}  # the arrays as sent, and as they arrived
+        self._met: set[object] = set()  # origins of the cohorts that had an exchange
 
     def label(self, work: Work) -> str:
         """The name of this exchange within the round."""
@@ -278,7 +283,16 @@ class Program:
     def _inside(self, branch: str) -> "Program":
         program = Program(self._scope + branch)
         program._held = {origin: dict(fields) for origin, fields in self._held.items()}
+        program._met = set(self._met)
         return program
+
+    def seconds(self, cohort: Cohort, label: str, delay: Callable[..., Any]) -> Any:
+        """How long an exchange waits for its slowest client. The draw of a cohort has timed its first exchange."""
+        seconds, key = cohort.seconds, prng.fold_name(cohort.key, f"delay of {label}")
+        if seconds is None or cohort.origin in self._met:
+            seconds = jax.vmap(lambda id: delay(jax.random.fold_in(key, id), id))(cohort.ids)
+        self._met.add(cohort.origin)
+        return jnp.max(seconds)
 
     def unsent(self, cohort: Cohort, message: Mapping[str, Any]) -> dict[str, Any]:
         """The fields of a message that the cohort does not hold yet. They count as sent from now on."""

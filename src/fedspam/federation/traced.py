@@ -29,6 +29,8 @@ from fedspam.federation.protocol import (
 )
 from fedspam.federation.spreading import Task, by_order, by_owner
 
+CHANGING = ("_program", "memory", "void", "broken", "accepted", "seconds", "contacts", "_conditional")  # by exchanges
+
 
 class Flags(NamedTuple):
     """Per-client flags, or their counts over a chunk: replied, accepted, non-finite.
@@ -66,6 +68,7 @@ class Traced:
         void: whether too few replies were accepted in an exchange of this round.
         broken: whether a client computed something that is not finite, faults apart.
         accepted: how many replies of the last exchange were accepted.
+        seconds: how long the round has waited for clients, where they take time; else None.
         contacts: the counts of every exchange whose counts depend on the run.
     """
 
@@ -93,7 +96,7 @@ class Traced:
         self._faults = faults
         self._quorum = quorum
         self._per_client = per_client or faults is not None or aggregate is not None
-        self._aggregate = aggregate
+        self.aggregate = aggregate
         self._codecs = codecs
         self._coded: set[str] = set()  # the works whose replies are coded
         self._program = Program()
@@ -104,11 +107,13 @@ class Traced:
         self.void: Any = False
         self.broken: Any = False
         self.accepted: Any = 0
+        self._delay = getattr(population, "delay", None)
+        self.seconds: Any = None if self._delay is None else jnp.zeros(())
         self.contacts: dict[str, Contacts] = {}
 
     def mean(self, cohort: Cohort, work: Work, /, **message: Any) -> Any:
-        if self._aggregate is not None and cohort.size > 1:
-            return self._aggregate(*self.collect(cohort, work, **message))
+        if self.aggregate is not None and cohort.size > 1:
+            return self.aggregate(*self.collect(cohort, work, **message))
         terms, key = terms_of(work), prng.fold_name(cohort.key, work.__name__)
         message = self._delivered(cohort, work, key, message)
         if terms.affine and cohort.size > 1 and not self._is_alone(work):
@@ -138,19 +143,19 @@ class Traced:
         return replies, each.accepted
 
     def cond(self, predicate: Bool[Array, ""], yes: Callable[[], Any], no: Callable[[], Any]) -> Any:
-        outside = (self._program, self.memory, self.void, self.broken, self.accepted, self.contacts, self._conditional)
+        outside = {name: getattr(self, name) for name in CHANGING}
         programs = self._program.branches()
 
-        def run(which: int, memory: PyTree) -> tuple[Any, PyTree, tuple[Any, Any, Any], dict[str, Contacts]]:
+        def run(which: int, memory: PyTree) -> tuple[Any, PyTree, tuple[Any, ...], dict[str, Contacts]]:
             self._program, self.memory, self._conditional = programs[which].fresh(), memory, True
             self.void, self.broken, self.contacts = jnp.array(False), jnp.array(False), {}
-            self.accepted = outside[4]  # a branch without exchanges leaves it as it was
+            self.accepted = outside["accepted"]  # a branch without exchanges leaves it as it was
             try:
                 result = (yes, no)[which]()
-                went = (self.void, self.broken, jnp.asarray(self.accepted, jnp.int32))
+                went = (self.void, self.broken, jnp.asarray(self.accepted, jnp.int32), self.seconds)
                 return result, self.memory, went, self.contacts
             finally:  # the handle keeps nothing of a branch
-                leave()
+                self.__dict__.update(outside)
 
         def branch(which: int) -> Callable[[PyTree], Any]:
             def body(memory: PyTree) -> Any:
@@ -164,15 +169,11 @@ class Traced:
 
             return body
 
-        def leave() -> None:
-            self._program, self.memory, self.void, self.broken, self.accepted, self.contacts, self._conditional = (
-                outside
-            )
-
         zero = jnp.zeros((), jnp.int32)
         # a dry run of both branches finds their exchanges, so that each can report zeros for those of the other
         labels = [label for which in (0, 1) for label in jax.eval_shape(lambda m: run(which, m)[3], self.memory)]
-        result, memory, (void, broken, accepted), contacts = lax.cond(predicate, branch(0), branch(1), self.memory)
+        result, memory, went, contacts = lax.cond(predicate, branch(0), branch(1), self.memory)
+        void, broken, accepted, self.seconds = went
         self.memory, self.void, self.broken, self.accepted = memory, self.void | void, self.broken | broken, accepted
         self.contacts = {**self.contacts, **contacts}
         return result
@@ -349,6 +350,8 @@ class Traced:
         self.void, self.broken = self.void | (accepted < needed), self.broken | broken
         self.accepted = accepted
         label = self._program.label(work)
+        if self._delay is not None:
+            self.seconds += self._program.seconds(cohort, label, self._delay)
         if is_dynamic(self._conditional, self._faults, self._is_alone(work), terms_of(work), cohort.size):
             self.contacts[label] = Contacts(*(jnp.asarray(count, jnp.int32) for count in contacts))
 

@@ -48,7 +48,7 @@ class Witness:
         self.sample, self.everyone, self.client = draws.sample, draws.everyone, draws.client
         self.population_size = draws.population_size
         self._population = population
-        self._aggregate = aggregate or Mean()
+        self.aggregate = aggregate or Mean()
         self._codecs = codecs
         self.program = Program()
         self.memory = memory
@@ -57,7 +57,7 @@ class Witness:
 
     def mean(self, cohort: Cohort, work: Work, /, **message: Any) -> Any:
         replies, accepted, label = self._ask(cohort, work, message)
-        reply = jax.tree.map(lambda leaf: leaf[0], replies) if cohort.size == 1 else self._aggregate(replies, accepted)
+        reply = jax.tree.map(lambda leaf: leaf[0], replies) if cohort.size == 1 else self.aggregate(replies, accepted)
         if not self.troubles and not bool(sound(reply)):
             self.troubles.append(Trouble(label, None, infinite_parts(reply)))
         return reply

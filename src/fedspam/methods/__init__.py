@@ -25,6 +25,7 @@ from fedspam.methods.adaptive_s_dane import (
 )
 from fedspam.methods.auto import Auto as Auto, auto as auto
 from fedspam.methods.auto_steps import AutoSteps as AutoSteps, auto_steps as auto_steps
+from fedspam.methods.buffered import Buffered as Buffered, buffered as buffered
 from fedspam.methods.ce_lsgd import bvr_l_sgd as bvr_l_sgd, ce_lsgd as ce_lsgd
 from fedspam.methods.dane import dane as dane, dane_plus as dane_plus, feddane as feddane
 from fedspam.methods.dasha_pp import DashaPP as DashaPP, dasha_pp as dasha_pp
@@ -54,6 +55,7 @@ from fedspam.methods.mime import Mime as Mime, mime as mime, mime_mvr as mime_mv
 from fedspam.methods.mime_lite import MimeLite as MimeLite, mime_lite as mime_lite, mime_lite_mvr as mime_lite_mvr
 from fedspam.methods.mvr import mvr as mvr
 from fedspam.methods.olga import Olga as Olga, olga as olga
+from fedspam.methods.padamfed import PAdaMFed as PAdaMFed, padamfed as padamfed
 from fedspam.methods.page import page as page, sarah as sarah
 from fedspam.methods.rg import rg_saga as rg_saga, rg_svrg as rg_svrg
 from fedspam.methods.s_dane import StableDane as StableDane, acc_s_dane as acc_s_dane, s_dane as s_dane

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Integer, Key
 
-from fedspam._internal import checks, trees
+from fedspam._internal import checks, prng, trees
 from fedspam._internal.trees import Params, Scalar, static, struct
 from fedspam.clients import Oracle, RowsOracle
 from fedspam.federation import on_client
@@ -29,12 +29,20 @@ class Epochs:
 
     Arguments:
         passes: over the rows, per round.
+        stragglers: the probability that a client is slow in a round and stops after fewer passes: a random number of
+            them, from 1 to one less than `passes`.
     """
 
     passes: int
+    stragglers: float = 0.0
 
     def __post_init__(self) -> None:
         checks.whole("passes", self.passes, 1)
+        checks.between("stragglers", self.stragglers, 0, 1)
+        if self.stragglers and self.passes == 1:
+            raise ValueError(
+                f"stragglers = {self.stragglers} stop after fewer passes, but there is only 1; give more passes"
+            )
 
 
 LocalSteps: TypeAlias = int | Epochs
@@ -45,8 +53,8 @@ def check_local_steps(steps: LocalSteps) -> None:
         checks.whole("local_steps", steps, 1, "or give Epochs(1) to pass over a client's rows")
 
 
-def count_steps(oracle: Oracle, steps: Any) -> Any:
-    """How many steps this client takes."""
+def count_steps(oracle: Oracle, steps: Any, key: Key[Array, ""]) -> Any:
+    """How many steps this client takes in the round of this key."""
     if not isinstance(steps, Epochs):
         return steps
     if not isinstance(oracle, RowsOracle):
@@ -54,7 +62,13 @@ def count_steps(oracle: Oracle, steps: Any) -> Any:
             f"local_steps = {steps}, but these clients have no rows to pass over; give a number of steps, or clients "
             "with rows: fedspam.Ragged.of(rows, loss, batch=32)"
         )
-    return steps.passes * oracle.minibatches
+    if not steps.stragglers:
+        return steps.passes * oracle.minibatches
+    slow, fewer = jax.random.split(prng.fold_name(key, "straggler"))
+    passes = jnp.where(
+        jax.random.bernoulli(slow, steps.stragglers), jax.random.randint(fewer, (), 1, steps.passes), steps.passes
+    )
+    return passes * oracle.minibatches
 
 
 def descend(
@@ -75,7 +89,7 @@ def descend(
 
     The anchor a is x, unless another one is given. T is the identity, unless an Optax transformation is given.
     """
-    anchor, count = x if anchor is None else anchor, count_steps(oracle, steps)
+    anchor, count = x if anchor is None else anchor, count_steps(oracle, steps, key)
 
     def slope(j: Any, y: Params) -> Params:
         if isinstance(steps, Epochs) and isinstance(oracle, RowsOracle):  # `count_steps` has refused others
@@ -209,7 +223,7 @@ class Steps:
         y = descend(oracle, key, x, steps=self.steps, local_rate=eta, shift=shift, pull=pull, optimizer=self.optimizer)
         if not isinstance(self.steps, Epochs):
             return Trained(y)
-        return Trained(y, StepCount(jnp.asarray(count_steps(oracle, self.steps), jax.tree.leaves(x)[0].dtype)))
+        return Trained(y, StepCount(jnp.asarray(count_steps(oracle, self.steps, key), jax.tree.leaves(x)[0].dtype)))
 
     def gradients(self, certificate: Any) -> Any:
         return certificate.steps if isinstance(self.steps, Epochs) else self.steps

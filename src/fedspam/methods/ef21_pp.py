@@ -50,7 +50,7 @@ class EF21PP:
         gamma = self.step_size(state.k)
 
         cohort = fed.sample(key, self.cohort_size)
-        change = fed.mean(cohort, self.change, x=state.x)
+        change = fed.mean(cohort, self.gradient_change, x=state.x)
 
         # g stays the mean of all g_i, also where replies are lost
         g = trees.add(state.g, trees.divide(trees.scale(fed.accepted, change), fed.everyone(key).size))
@@ -58,7 +58,7 @@ class EF21PP:
         return EstimateState(x, g, state.k + 1), ServerStepInfo(gamma, cohort.size)
 
     @on_client(stateful=True, echo=True)
-    def change(
+    def gradient_change(
         self, oracle: Oracle, key: Key[Array, ""], memory: Params, *, x: Params
     ) -> tuple[Params, Callable[[Params], Params]]:
         change = trees.subtract(jax.grad(oracle)(x, key), memory)

@@ -80,7 +80,7 @@ class FedNova:
 
         dtype = jax.tree.leaves(x)[0].dtype
         steps, momentum = (
-            jnp.asarray(number, dtype) for number in (count_steps(oracle, self.local_steps), self.momentum)
+            jnp.asarray(number, dtype) for number in (count_steps(oracle, self.local_steps, key), self.momentum)
         )
         length = (steps - momentum * (1 - momentum**steps) / (1 - momentum)) / (1 - momentum)
         weight = jnp.asarray(oracle.weight if self.weighted else 1, dtype)

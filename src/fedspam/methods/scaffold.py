@@ -92,7 +92,7 @@ class Scaffold:
         y = descend(
             oracle, key, x, steps=self.local_steps, local_rate=local_rate, shift=shift, optimizer=self.optimizer
         )
-        moved, steps = trees.subtract(y, x), count_steps(oracle, self.local_steps)
+        moved, steps = trees.subtract(y, x), count_steps(oracle, self.local_steps, key)
         if self.option == "gradient":
             new = jax.grad(oracle)(x, None)  # an additional pass over all of the client's data
             changed = trees.subtract(new, memory)

@@ -37,7 +37,9 @@ class TrainedModel:
         scores: (params, features) -> scores; None where the file does not describe the model.
         encoder: the preprocessing; None where features are taken as they are.
         classes: the names of the classes; () where they are not known, or labels are numbers.
-        facts: the rest of the file's description: configuration, method, rounds, status.
+        facts: the rest of the file's description: configuration, method, status, and where the model comes from:
+            ``run`` (the hash of its settings), ``rounds``, ``parameters`` (the hash of the parameters), and over Flower
+            the ``stages`` before it.
     """
 
     source: str

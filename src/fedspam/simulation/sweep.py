@@ -77,10 +77,10 @@ def simulate_many(
         engine.many, layout=Layout(chunk, quorum), length=rounds, every=every,
         record=None if record is None else tuple(record), side_by_side=side_by_side,
     )  # fmt: skip
-    final, carry, info, probes = clock.time(
+    final, carry, tables, probes = clock.time(
         lambda count: many(stacked, which, population, params, keys, jnp.int32(count), conditions), rounds
     )
-    rows = {name: np.asarray(column) for name, column in info.items()}
+    rows = engine.columns(tables)
     flat = {name: column.reshape(-1, rounds) for name, column in rows.items()}
     each = [priced(plan, {name: flat[name][i] for name in flat}, rounds) for i in range(flat["void"].shape[0])]
     rows = {name: np.stack([one[name] for one in each]).reshape(rows["void"].shape) for name in each[0]}

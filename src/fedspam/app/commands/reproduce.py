@@ -8,6 +8,10 @@ published numbers beside ours. Takes about a minute; the patients come with feds
 niid-bench: Fashion-MNIST in ten clients, split in three ways, four methods, as in Flower's
 baseline. The whole table takes minutes on a GPU and hours on a CPU, and can be continued (--resume);
 --scale small runs a slice of it in two minutes, --only some of its methods and columns.
+leaf-femnist: LEAF's bytes uploaded and FLOPs until 75 % accuracy, for SGD and FedAvg, on the 105
+writers at hand. Minutes on a GPU; --scale small runs a slice.
+fedprox-mnist: FedProx's experiment with stragglers, power-law sizes and two digits per client, on
+the digits at hand. Takes two minutes.
 
 examples:
   fedspam reproduce                              the paper's experiment, into runs/reproduce-<date-time>
@@ -27,7 +31,14 @@ from fedspam._internal.nearest import nearest
 from fedspam.app import UsageError
 from fedspam.app.commands._arguments import MOST_SEEDS, add_output, whole
 
-TABLES = ("paper", "flamby-heart", "niid-bench")
+# the options of each table, besides those of every command
+TABLES: dict[str, tuple[str, ...]] = {
+    "paper": ("seeds", "rounds", "seed"),
+    "flamby-heart": ("seeds", "rounds", "seed"),
+    "niid-bench": ("seeds", "rounds", "seed", "scale", "only", "resume"),
+    "leaf-femnist": ("rounds", "seed", "scale", "only"),
+    "fedprox-mnist": ("seeds", "rounds", "seed"),
+}
 
 
 def add(command: argparse.ArgumentParser) -> None:
@@ -37,19 +48,21 @@ def add(command: argparse.ArgumentParser) -> None:
     )
     command.add_argument(
         "--seeds", type=whole(1, MOST_SEEDS), metavar="N",
-        help="number of seeds to average over (20; flamby-heart 5; niid-bench 1)",
+        help="number of seeds to average over (20; flamby-heart 5; niid-bench 1; fedprox-mnist 2)",
     )  # fmt: skip
     command.add_argument(
         "--rounds",
         type=whole(8),
         metavar="N",
-        help="rounds; the paper's right panel has 2N (400; flamby-heart 15; niid-bench 50)",
+        help="rounds; the paper's right panel has 2N (400; others: as published)",
     )
     command.add_argument(
         "--seed", type=whole(0), metavar="S", help="the first seed, S+1 the next, ... (0; the other tables 42)"
     )
-    command.add_argument("--scale", choices=("full", "small"), help="niid-bench: the whole table, or a slice (full)")
-    command.add_argument("--only", metavar="NAMES", help="niid-bench: methods and columns, separated by commas (all)")
+    command.add_argument(
+        "--scale", choices=("full", "small"), help="the whole table, or a slice: niid-bench, leaf-femnist"
+    )
+    command.add_argument("--only", metavar="NAMES", help="methods and columns, separated by commas")
     command.add_argument(
         "--resume", action="store_true", default=None, help="niid-bench: continue the run of --out, or start it"
     )
@@ -61,19 +74,21 @@ def run(options: argparse.Namespace) -> int:
         near = nearest(options.table, TABLES)
         hint = f"; did you mean {near}?" if near else ""
         raise UsageError(f"there is no table {options.table!r}; the tables are {', '.join(TABLES)}{hint}")
-    named = ("seeds", "rounds", "seed")
-    bench = ("scale", "only", "resume")
-    if options.table == "niid-bench":
-        named = (*named, *bench)
-    other = next((name for name in bench if name not in named and getattr(options, name) is not None), None)
-    if other is not None:
-        raise UsageError(f"--{other} is not an option of {options.table}; leave it out")
-    given = {name: getattr(options, name) for name in named if getattr(options, name) is not None}
+    names = TABLES[options.table]
+    for name in sorted({name for each in TABLES.values() for name in each} - {*names}):
+        if getattr(options, name) is not None:
+            raise UsageError(f"--{name} is not an option of {options.table}; leave it out")
+    given = {name: getattr(options, name) for name in names if getattr(options, name) is not None}
     if options.table == "paper":
         from fedspam.app.reproduce.terminal import show
 
         return show(options.out, quiet=options.quiet, **given)
-    from fedspam.app.reproduce.tables import show_heart, show_niid
+    from fedspam.app.reproduce import tables
 
-    show_other = show_heart if options.table == "flamby-heart" else show_niid
-    return show_other(options.out, quiet=options.quiet, **given)
+    shown = {
+        "flamby-heart": tables.show_heart,
+        "niid-bench": tables.show_niid,
+        "leaf-femnist": tables.show_leaf,
+        "fedprox-mnist": tables.show_fedprox,
+    }
+    return shown[options.table](options.out, quiet=options.quiet, **given)

@@ -224,6 +224,7 @@ def _save_model(experiment: Experiment, went: Run, folder: Path) -> None:
         "task": getattr(config.data, "task", "classes"),
         "config": tables(config),
         "method": name_of(config.algorithm),
+        "run": models.load(folder).facts["run"],  # as `simulate` wrote it
         "rounds": went.rounds,
         "status": went.status,
     }

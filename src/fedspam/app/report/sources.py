@@ -39,7 +39,7 @@ SCORES = {
     "mae": "test MAE",
     "r2": "R²",
 }
-PRICES = ("floats_up", "floats_down", "bytes_up", "bytes_down", "gradients", "void")
+PRICES = ("floats_up", "floats_down", "bytes_up", "bytes_down", "gradients", "seconds", "void")
 
 
 class NoCurvesError(records.RecordError):
@@ -103,7 +103,7 @@ def _run(folder: Path) -> Source:
     numbers = _probes(probes, identity, rounds, 1)
     series = Series(
         name=method_name(identity.get("algorithm")) or folder.name,
-        paid={**_paid(rows, rounds), **_seconds(folder)},
+        paid={**_seconds(folder), **_paid(rows, rounds)},  # the time of a federation, where rows have it
         metrics={name: Curve(at, value) for name, at, value in numbers if not QUANTILE.fullmatch(name)},
         details={
             name: Curve(np.arange(1.0, len(column) + 1), _float(column))
@@ -138,7 +138,7 @@ def _paid(rows: Mapping[str, np.ndarray], rounds: int) -> dict[str, Paid]:
     """Running sums. The rows do not include the cost of the start of the method."""
     at = np.arange(rounds + 1.0)
     running = lambda column: Paid(at, np.concatenate([[0.0], np.cumsum(_float(column))]))
-    columns = {name: rows[name] for name in ("bytes_up", "gradients") if name in rows}
+    columns = {name: rows[name] for name in ("bytes_up", "gradients", "seconds") if name in rows}
     if "bytes_up" in rows:
         columns["bytes"] = rows["bytes_up"] + rows["bytes_down"]
     return {"rounds": Paid(at, at), **{name: running(column) for name, column in columns.items()}}

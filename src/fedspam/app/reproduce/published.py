@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
+import numpy as np
+
 from fedspam.app.folders import csv_text
 
 MATCH, BEAT, SHORT, PART = "match", "beat", "fall short", "a slice"
@@ -14,13 +16,13 @@ MATCH, BEAT, SHORT, PART = "match", "beat", "fall short", "a slice"
 
 @dataclass(frozen=True)
 class PublishedRow:
-    """One method of a table. Numbers are accuracies from 0 to 1, one per column."""
+    """One method of a table. Numbers are accuracies from 0 to 1, one per column, or NaN where there is none."""
 
     method: str
     settings: str
     ours: tuple[float, ...]
     published: tuple[float, ...] = ()  # empty for methods that were not published there
-    federated: bool = True
+    federated: bool = True  # whether it trains one model in a federation; other rows are no reference for new methods
     spread: tuple[float, ...] = ()  # the published deviation of each number over seeds, where there is one
 
 
@@ -77,20 +79,21 @@ class PublishedTable:
     def best(self) -> tuple[float, ...]:
         """The best number of each column that was published for a federated method."""
         rows = [row.published for row in self.rows if row.published and row.federated]
-        return tuple(max(numbers) for numbers in zip(*rows, strict=True))
+        return tuple(np.nanmax(rows, axis=0).tolist())
 
     def verdict(self, row: PublishedRow) -> str:
         """'match' if all cells do; else the sign of the largest difference among the others; a slice has none."""
         if not self.comparable:
             return PART
-        outside = [cell.points for cell in self.cells(row) if not cell.matches]
+        outside = [cell.points for cell in self.cells(row) if not (cell.matches or math.isnan(cell.reference))]
         if not outside:
             return MATCH
         return BEAT if all(map(math.isfinite, outside)) and max(outside, key=abs) > 0 else SHORT
 
     def published_cells(self) -> list[TableCell]:
         """The cells that were published."""
-        return [cell for row in self.rows if row.published for cell in self.cells(row)]
+        cells = [cell for row in self.rows if row.published for cell in self.cells(row)]
+        return [cell for cell in cells if not math.isnan(cell.reference)]
 
     def matches(self) -> bool:
         """Whether every published cell is within the tolerance; for a slice, whether all numbers are finite."""
@@ -99,9 +102,11 @@ class PublishedTable:
         return all(cell.matches for cell in self.published_cells())
 
     def written(self, cell: TableCell) -> tuple[str, str, str]:
-        """Reference, ours and difference as text; a slice has no difference."""
+        """Reference, ours and difference as text; a slice has no difference. What there is not is a dash."""
         points = f"{cell.points:+.1f}" if self.comparable else "–"
-        return f"{cell.reference:.3f}", f"{cell.ours:.3f}", "0.0" if points in ("+0.0", "-0.0") else points
+        numbers = [f"{cell.reference:.3f}", f"{cell.ours:.3f}", "0.0" if points in ("+0.0", "-0.0") else points]
+        reference, ours, points = ("–" if number.endswith("nan") else number for number in numbers)
+        return reference, ours, points
 
     def csv(self) -> str:
         """One line per cell."""
@@ -112,6 +117,36 @@ class PublishedTable:
             for cell in self.cells(row)
         )
         return csv_text(header, rows)
+
+
+@dataclass(frozen=True)
+class MeasuredTable:
+    """What we measured of an experiment that was published as a figure, so that there are no numbers to compare with.
+
+    Arguments:
+        name: the argument of ``fedspam reproduce``.
+        title: what the table is about.
+        columns: the first is that of the methods.
+        rows: their text.
+        notes: the settings, and what the publication says.
+        holds: whether what was expected happened.
+    """
+
+    name: str
+    title: str
+    columns: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+    notes: tuple[str, ...]
+    holds: bool
+
+    def csv(self) -> str:
+        """One line per row."""
+        return csv_text(self.columns, self.rows)
+
+    def markdown(self) -> str:
+        """The table for a page."""
+        lines = [self.columns, ("---",) * len(self.columns), *self.rows]
+        return "".join(f"| {' | '.join(line)} |\n" for line in lines).replace("| --- ", "|---").replace("--- |", "---|")
 
 
 def markdown(text: str) -> str:

@@ -1,7 +1,7 @@
 """The output of `fedspam reproduce` for tables of others: published numbers beside ours, printed and as files."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -12,8 +12,8 @@ from rich.text import Text
 from fedspam._internal.nearest import nearest
 from fedspam.app import UsageError
 from fedspam.app.folders import make_folder, new_folder, write_manifest
-from fedspam.app.reproduce import heart, niid
-from fedspam.app.reproduce.published import BEAT, MATCH, PART, SHORT, PublishedTable, markdown
+from fedspam.app.reproduce import fedprox, heart, leaf, niid
+from fedspam.app.reproduce.published import BEAT, MATCH, PART, SHORT, MeasuredTable, PublishedTable, markdown
 from fedspam.app.reproduce.side_by_side import SEGMENT
 from fedspam.app.terminal import progress_bar
 from fedspam.simulation import records
@@ -66,6 +66,57 @@ def show_niid(
     return show_table(run, seeds * len(methods) * -(-length // SEGMENT), [], folder, quiet, console)
 
 
+def show_leaf(
+    folder: Path | None = None,
+    *,
+    scale: str = "full",
+    rounds: int | None = None,
+    seed: int = 0,
+    only: str | None = None,
+    quiet: bool = False,
+    console: Console | None = None,
+) -> int:
+    """Run LEAF's FEMNIST experiment. 0 if every configuration reaches the target, else 1."""
+    methods, _ = chosen_parts(only, tuple(method.name for method in leaf.METHODS), ())
+    run = partial(leaf.leaf_table, scale, seed, rounds, methods=methods)
+    return show_measured(run, len(methods), folder, quiet, console)
+
+
+def show_fedprox(
+    folder: Path | None = None,
+    *,
+    seeds: int = fedprox.SEEDS,
+    rounds: int = fedprox.ROUNDS,
+    seed: int = 0,
+    quiet: bool = False,
+    console: Console | None = None,
+) -> int:
+    """Run FedProx's experiment with stragglers. 0 if its claim holds, else 1."""
+    run = partial(fedprox.fedprox_table, seeds, rounds, seed)
+    return show_measured(run, len(fedprox.METHODS) * len(fedprox.STRAGGLERS), folder, quiet, console)
+
+
+def show_measured(
+    run: Callable[..., MeasuredTable], steps: int, folder: Path | None, quiet: bool, console: Console | None
+) -> int:
+    """Run a table without published numbers, write it as `show_table` does, and print it."""
+    console = Console() if console is None else console
+    folder, began = make_folder(new_folder("reproduce") if folder is None else folder), time.perf_counter()
+    with progress_bar(quiet) as bar:
+        task = bar.add_task("compiling and running", total=steps)
+        table = run(progress=lambda *_: bar.advance(task))
+    records.write(folder / "table.csv", table.csv().encode())
+    records.write(folder / "table.md", table.markdown().encode())
+    write_manifest(folder, f"fedspam reproduce {table.name}", began, notes=list(table.notes), holds=table.holds)
+    out = Table(title=table.title, title_justify="left")
+    for number, name in enumerate(table.columns):
+        out.add_column(name, justify="right" if number else "left")
+    for row in table.rows:
+        out.add_row(*row)
+    _print(console, quiet, folder, out, table.notes, time.perf_counter() - began)
+    return 0 if table.holds else 1
+
+
 def chosen_parts(
     only: str | None, methods: tuple[str, ...], columns: tuple[str, ...]
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
@@ -103,20 +154,36 @@ def show_table(
         folder, f"fedspam reproduce {table.name}", began, source=table.source, notes=list(table.notes),
         settings={row.method: row.settings for row in table.rows}, changed=changed, verdicts=verdicts,
     )  # fmt: skip
-    if quiet:
-        console.print(str(folder), highlight=False, markup=False, soft_wrap=True)
-        return 0 if table.matches() else 1
-    console.print(shown(table))
-    for note in table.notes:
-        console.print(note, highlight=False, markup=False, style="dim")
+    more = []
     if changed:
         text = f"Not the published settings, so do not compare: {', '.join(changed)}."
-        console.print(text, highlight=False, markup=False, style="bold yellow")
+        more.append(Text(text, style="bold yellow"))
     if table.comparable:
-        console.print(_count(table))
+        more.append(_count(table))
+    _print(console, quiet, folder, shown(table), table.notes, seconds, more)
+    return 0 if table.matches() else 1
+
+
+def _print(
+    console: Console,
+    quiet: bool,
+    folder: Path,
+    table: Table,
+    notes: Sequence[str],
+    seconds: float,
+    more: Sequence[Text] = (),
+) -> None:
+    """The table, its notes, and where it is; with `quiet`, only the folder."""
+    if quiet:
+        console.print(str(folder), highlight=False, markup=False, soft_wrap=True)
+        return
+    console.print(table)
+    for note in notes:
+        console.print(note, highlight=False, markup=False, style="dim")
+    for text in more:
+        console.print(text, highlight=False)
     files = f"{folder}: table.csv, table.md, manifest.json, command; {seconds:.0f} s"
     console.print(files, highlight=False, markup=False, soft_wrap=True)
-    return 0 if table.matches() else 1
 
 
 def _count(table: PublishedTable) -> Text:

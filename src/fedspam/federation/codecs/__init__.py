@@ -14,6 +14,7 @@ from fedspam.federation.codecs.payload import (
 )
 from fedspam.federation.codecs.rounding import (
     Cast as Cast,
+    Grid as Grid,
     Natural as Natural,
     Quantize as Quantize,
     TernGrad as TernGrad,

@@ -72,6 +72,69 @@ class Quantize:
         return ((codes.astype(wide) - self.levels) * each).reshape(like.shape).astype(like.dtype)
 
 
+@struct
+class Grid:
+    r"""Stochastic rounding to b bits on one grid for all clients, so that codes add; see `flower.privacy.words`.
+
+    With :math:`s = c/(2^{b-1} - 1)`, each number becomes a neighbor on the grid :math:`s\mathbb{Z}`: up with the
+    probability that makes it unbiased. Numbers beyond :math:`\pm c` become :math:`\pm c`, so that it is biased there.
+    The error of a number within is at most s, whatever the size of the others: choose c as small as replies allow.
+    On the wire: b bits for each number, and no scale.
+
+    Arguments:
+        bits: b, from 2 to 16.
+        largest: c. As text ``grid-8-0.5`` for ``Grid(8, 0.5)``.
+    """
+
+    bits: int = static()
+    largest: float = static()
+    unbiased: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        checks.whole("bits", self.bits, 2)
+        checks.between("bits", self.bits, 2, 16)
+        checks.positive("largest", self.largest, "give the largest number that replies hold")
+
+    @property
+    def levels(self) -> int:
+        return 2 ** (self.bits - 1) - 1
+
+    @property
+    def step(self) -> float:
+        return self.largest / self.levels
+
+    def section(self, length: int) -> Codes:
+        return Codes(length, self.bits, 2 * self.levels)
+
+    def layout(self, like: Any) -> tuple[Floats | Codes, ...]:
+        return (self.section(like.size),)
+
+    def draw(self, key: Key[Array, ""], like: Any) -> Any:
+        return jax.random.uniform(key, (like.size,), wide_dtype(like))
+
+    def codes(self, x: Any, drawn: Any) -> Parts:
+        xp, flat = vector_of(x)
+        scaled = xp.clip(flat * flat.dtype.type(1 / self.step), -self.levels, self.levels)
+        low = xp.floor(scaled)
+        # what is not finite has no code: one above all others, which no receiver accepts
+        codes = xp.where(xp.isfinite(flat), low + (drawn < scaled - low) + self.levels, 2 * self.levels + 1)
+        return (codes.astype(xp.uint32),)
+
+    def values(self, parts: Parts, like: Any) -> Any:
+        xp, wide = space(parts[0]), wide_dtype(like)
+        numbers = (parts[0].astype(wide) - self.levels) * wide.type(self.step)
+        numbers = xp.where(parts[0] > 2 * self.levels, xp.nan, numbers)
+        return numbers.reshape(like.shape).astype(like.dtype)
+
+
+def _parsed_grid(text: str) -> Grid:
+    bits, _, largest = text.partition("-")
+    return Grid(int(bits), float(largest))
+
+
+CODECS["grid"] = _parsed_grid
+
+
 @named("terngrad")
 @struct
 class TernGrad:

@@ -12,9 +12,9 @@ Bonawitz et al.: Practical secure aggregation for privacy-preserving machine lea
 
 import math
 import secrets
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 from flwr.app import ConfigRecord, Context, Message, RecordDict
@@ -28,11 +28,14 @@ from flwr.common.secure_aggregation.secaggplus_utils import (
 )
 
 from fedspam._internal import checks
-from fedspam.federation.ledger import Plan
-from fedspam.flower.client.app import RefusedError, partition_of, refusal
+from fedspam.flower.client.node import RefusedError, partition_of, refusal
 from fedspam.flower.privacy import masks
 from fedspam.flower.privacy.mods import Coverage, answered, not_refused, opened, rewrite
-from fedspam.flower.wire import arrays
+from fedspam.flower.wire import envelope
+
+if TYPE_CHECKING:
+    from fedspam.federation.codecs import Codecs
+    from fedspam.federation.ledger import Plan
 
 RECORD = "secure"  # the name of the protocol's record in a message
 STATE = "fedspam.secure"  # the name of the client's record of the session
@@ -80,18 +83,27 @@ class SecureSum(Coverage):
                 f"{self.least}, all different: raise cohort_size, or remove {work!r} from the works of SecureSum"
             )
 
-    def check_codecs(self, plan: Plan) -> None:
-        """Raise an error if a reply that is summed travels as codes: sums of codes stand for nothing."""
-        for exchange in (*plan.start, *plan.round):
-            if exchange.work in self.works and exchange.codecs.codes_reply(exchange.work, exchange.reply):
-                raise ValueError(
-                    f"codecs compress the replies of {exchange.work}, which are summed securely, and codes do not add; "
-                    f"give codecs={{{exchange.work!r}: None, ...}}, or remove {exchange.work!r} from the works of "
-                    "SecureSum"
-                )
+    def check_codecs(self, plan: "Plan") -> None:
+        """Raise an error if a reply that is summed travels as codes that do not add."""
+        from fedspam.flower.privacy.words import grid_of  # the server's: it needs JAX, which a client may lack
 
-    def mod(self) -> Mod:
-        """The outermost mod of the client's app, which masks the replies of the covered exchanges."""
+        for exchange in (*plan.start, *plan.round):
+            if exchange.work not in self.works:
+                continue
+            for _, _, codec, _ in exchange.codecs.of_reply(exchange.work, {}).leaves(exchange.reply)[0]:
+                if codec is not None and grid_of(codec) is None:
+                    raise ValueError(
+                        f"codecs compress the replies of {exchange.work}, which are summed securely, by {codec}, whose "
+                        f"codes do not add; give codecs={{{exchange.work!r}: Grid(8, largest=...)}} or None, or remove "
+                        f"{exchange.work!r} from the works of SecureSum"
+                    )
+
+    def mod(self, codecs: "Callable[[Context], Codecs | None]" = lambda context: None) -> Mod:
+        """The outermost mod of the client's app, which masks the replies of the covered exchanges.
+
+        Arguments:
+            codecs: those of the run; None on a client without JAX, which sums plain replies only.
+        """
 
         def secure(message: Message, context: Context, call_next: ClientAppCallable) -> Message:
             kind = message.metadata.message_type
@@ -105,7 +117,7 @@ class SecureSum(Coverage):
                 state = _session(context, record, "shared")
                 reply = answered(call_next, message, context)
                 if not_refused(reply):
-                    _mask(self, message, reply, context, record, state)
+                    _mask(self, message, reply, context, record, state, codecs(context))
             except RefusedError as error:
                 return refusal(error, message)
             except (ValueError, KeyError, TypeError) as error:
@@ -180,11 +192,17 @@ def _shares(secure: SecureSum, record: ConfigRecord, context: Context) -> dict[s
 
 
 def _mask(
-    secure: SecureSum, message: Message, reply: Message, context: Context, record: ConfigRecord, state: ConfigRecord
+    secure: SecureSum,
+    message: Message,
+    reply: Message,
+    context: Context,
+    record: ConfigRecord,
+    state: ConfigRecord,
+    codecs: "Codecs | None",
 ) -> None:
     """Replace the values of a reply by masked values."""
-    facts, values = opened(reply)
-    head = message.content.config_records[arrays.HEADER]
+    facts, values = opened(reply, coded=codecs is not None)
+    head = message.content.config_records[envelope.HEADER]
     name = f"{head.get('run')} {head.get('phase')} {head.get('exchange')} {int(facts['@round'])}"
     if state["unmasked"] == name:
         # the difference of two sums over different clients would reveal the replies of the clients in one of them
@@ -197,15 +215,28 @@ def _mask(
         )
     if me not in members or len(members) < secure.needed(len(known)):
         raise RefusedError(f"{len(members)} clients are too few for the masks, {secure.needed(len(known))} are needed")
-    flat = np.concatenate([np.ravel(value).astype(np.float64) for value in values.values()])
-    words = masks.to_fixed(flat, secure.fraction_bits, len(known))
+    work = message.metadata.message_type.removeprefix("train.")
+    words, packed = _words(values, work, codecs, secure.fraction_bits, len(known))
     publics = {member: known[member] for member in members}
     pair, session = masks.Pair.of(_one(state, "masking")), str(state["session"])
     masked = masks.mask(words, me, _one(state, "own"), pair, publics, session)
     # the next step excludes a second masked reply of this session, which could have other members
     state.update({"step": "masked", "name": name, "members": members, "sealed": sealed})
     context.state[STATE] = state
-    rewrite(reply, {**facts, "masked": masked})
+    rewrite(reply, {**facts, **packed(masked)})
+
+
+def _words(
+    values: Mapping[str, np.ndarray], work: str, codecs: "Codecs | None", fraction_bits: int, clients: int
+) -> tuple[np.ndarray, Callable[[np.ndarray], dict[str, np.ndarray]]]:
+    """The words of a reply, and how masked words travel."""
+    if codecs is None:
+        flat = [np.ravel(values[name]).astype(np.float64) for name in sorted(values)]
+        return masks.to_fixed(np.concatenate(flat), fraction_bits, clients), lambda masked: {"masked": masked}
+    from fedspam.flower.privacy.words import words_of
+
+    words, layout = words_of(values, work, codecs, fraction_bits, clients)
+    return words, layout.packed
 
 
 def _unmask(secure: SecureSum, record: ConfigRecord, context: Context) -> dict[str, Any]:

@@ -6,17 +6,15 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, cast
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 from flwr.app import ConfigRecord, Message, RecordDict
 from flwr.serverapp import Grid
 from jaxtyping import PyTree
 
-from fedspam._internal import trees
-from fedspam.federation.ledger import Exchange
+from fedspam._internal.strict import MalformedError
 from fedspam.flower.privacy import masks
 from fedspam.flower.privacy.secure_client import KEYS, RECORD, SHARES, UNMASK, SecureSum
+from fedspam.flower.privacy.words import SummedReply, WordLayout
 from fedspam.flower.server.exchange import Failure, RejectedError, Trip, decoded, round_trip
 from fedspam.flower.server.journal import Tally
 
@@ -45,7 +43,7 @@ class SecureAttempt:
     nodes: Mapping[int, int]  # by client
     timeout: float  # of each trip, in seconds
     needed: int  # clients that must be in the sum; the protocol may need more
-    exchange: Exchange
+    reply: SummedReply
     name: str  # of the exchange, in the log and in the session
 
     def run(self, post: Post) -> Outcome:
@@ -68,8 +66,8 @@ class SecureAttempt:
             id: ConfigRecord({"session": session, "ids": members, "sealed": [sealed[from_][id] for from_ in members]})
             for id in members
         }
-        words = {"masked": jax.ShapeDtypeStruct((trees.size(self.exchange.reply),), np.dtype(np.uint64))}
-        trip = post(records, lambda id, reply: np.array(decoded(reply, words, id)["masked"]))
+        layout = self.reply.layout(len(ids))
+        trip = post(records, lambda id, reply: _words(layout, decoded(reply, layout.fields, id)))
         done.tally = done.tally.plus(trip.tally)
         done.failures.update(trip.failures)
         if len(trip.values) < enough:
@@ -88,8 +86,7 @@ class SecureAttempt:
         if wrong:
             raise RuntimeError(f"{self.name}: the shares of client {wrong[0]}'s key do not combine to that key")
         total = masks.unmask(trip.values, {id: secret[id] for id in arrived}, pairs, mask_keys, session)
-        floats = masks.to_floats(total, self.secure.fraction_bits)
-        done.result = trees.divide(_unflattened(floats, self.exchange.reply), len(arrived))
+        done.result = self.reply.mean(total, layout, len(arrived))
         done.counted = tuple(arrived)
         return done
 
@@ -107,14 +104,11 @@ class SecureAttempt:
         return trip.values
 
 
-def _unflattened(flat: np.ndarray, like: PyTree) -> PyTree:
-    """The tree of a flat vector in which clients have put the leaves in the order of their names on the wire."""
-    names, leaves = trees.names({"reply": like}), jax.tree.leaves(like)
-    parts, start = {}, 0
-    for name, leaf in sorted(zip(names, leaves, strict=True), key=lambda item: item[0]):
-        parts[name] = jnp.asarray(flat[start : start + leaf.size].reshape(leaf.shape), leaf.dtype)
-        start += leaf.size
-    return jax.tree.unflatten(jax.tree.structure(like), [parts[name] for name in names])
+def _words(layout: WordLayout, fields: Mapping[str, Any]) -> np.ndarray:
+    try:
+        return layout.unpacked(fields)
+    except MalformedError as error:
+        raise RejectedError(str(error)) from None
 
 
 def _record(reply: Message) -> ConfigRecord:

@@ -7,6 +7,7 @@ names of exchanges and of kinds of failures, so that no client can add a time se
 import json
 import math
 import threading
+from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import UTC, datetime
@@ -16,16 +17,20 @@ from typing import Any
 
 from fedspam import __version__
 from fedspam._internal import files
+from fedspam.flower.server import status
 from fedspam.flower.server.exchange import Failure
 from fedspam.flower.server.journal import Tally
 
 LOG_FILE, METRICS_FILE = "events.jsonl", "metrics.prom"
+RECENT = 20  # failures on the status page
+PLAIN = {"Content-Type": "text/plain; version=0.0.4; charset=utf-8"}
 HELP = {
     "run_info": ("gauge", "The run: its hash, the method, and the version of fedspam."),
     "clients": ("gauge", "Clients in the federation, connected or not."),
     "nodes_connected": ("gauge", "Nodes that can take part, as far as the server knows."),
     "nodes_refused": ("gauge", "Nodes that may not take part; the log says why."),
     "round": ("gauge", "Rounds done."),
+    "rounds": ("gauge", "Rounds that were asked for."),
     "void_rounds_total": ("counter", "Rounds without effect, because too few replies were accepted."),
     "exchanges_total": ("counter", "Exchanges, by whether they had enough accepted replies."),
     "clients_asked_total": ("counter", "Messages to clients."),
@@ -46,15 +51,26 @@ class RunEvents:
         run: the hash of the run.
         method: its name.
         clients: how many there are.
+        rounds: how many are asked for.
     """
 
-    def __init__(self, folder: Path | None, run: str, method: str, clients: int) -> None:
+    def __init__(self, folder: Path | None, run: str, method: str, clients: int, rounds: int) -> None:
         self._folder, self._run = folder, run
         self._lock = threading.Lock()  # the endpoint reads in another thread
         self._values: dict[tuple[str, tuple[tuple[str, str], ...]], float] = {}
+        self._began, self._ended = datetime.now(UTC), ""
+        self._failures: deque[tuple[Any, ...]] = deque(maxlen=RECENT)
+        self._refused: dict[str, str] = {}
+        self._about = {
+            "method": method,
+            "run": run,
+            "version": __version__,
+            "folder": "none" if folder is None else folder,
+        }
         self._set("run_info", 1, run=run, method=method, version=__version__)
         self._set("clients", clients)
         self._set("round", 0)
+        self._set("rounds", rounds)
 
     def exchange(
         self,
@@ -76,6 +92,8 @@ class RunEvents:
             self._add("bytes_total", tally.flower_down, exchange=label, direction="down")
             self._add("bytes_total", tally.flower_up, exchange=label, direction="up")
             self._add("exchange_seconds_total", tally.seconds, exchange=label)
+            now = datetime.now(UTC).isoformat(timespec="seconds")
+            self._failures.extend((now, round, label, id, failure.kind, failure.reason) for id, failure in failures)
         refused = [{"client": id, "kind": failure.kind, "reason": failure.reason} for id, failure in failures]
         facts = {"round": round, "exchange": label, "enough": enough, **tally._asdict()}
         self._log("exchange", {**facts, "answered": list(answered), "failures": refused})
@@ -87,13 +105,16 @@ class RunEvents:
         evaluation: Mapping[str, Mapping[str, Any]],
         connected: int,
         refused: Mapping[int, str],
+        version: str,
     ) -> None:
         """A round is done, or the start if 0: its row, what was measured on the server and on the clients, how many
-        nodes are connected, and why others may not take part."""
+        nodes are connected, why others may not take part, and the hash of the parameters."""
         with self._lock:
             self._set("round", done)
             self._set("nodes_connected", connected)
             self._set("nodes_refused", len(refused))
+            self._about["parameters"] = version
+            self._refused = {str(node): reason for node, reason in refused.items()}
             self._add("void_rounds_total", float(row.get("void", 0)))
             for source, metrics in evaluation.items():
                 for name, value in metrics.items():
@@ -101,11 +122,14 @@ class RunEvents:
         losses = (metrics.get("loss") for metrics in evaluation.values())
         loss = next((value for value in losses if value is not None), row.get("loss"))
         nodes = {"nodes_connected": connected, "nodes_refused": {str(node): reason for node, reason in refused.items()}}
-        self._log("round", {**row, "round": done, "loss": loss, "evaluation": evaluation, **nodes})
+        self._log(
+            "round", {**row, "round": done, "loss": loss, "evaluation": evaluation, **nodes, "parameters": version}
+        )
         self._write()
 
     def ended(self, status: str) -> None:
         """The run has ended: how."""
+        self._ended = status
         self._log("end", {"status": status})
         self._write()
 
@@ -119,6 +143,35 @@ class RunEvents:
             mine = ((labels, value) for (own, labels), value in values if own == name)
             lines += [f"fedspam_{name}{_labels(labels)} {_number(value)}" for labels, value in mine]
         return "\n".join(lines) + "\n"
+
+    def facts(self) -> dict[str, Any]:
+        """What the status page shows."""
+        with self._lock:
+            values, failures, refused = dict(self._values), list(self._failures), dict(self._refused)
+        exchanges: dict[str, dict[str, float]] = {}
+        for (name, labels), value in sorted(values.items()):
+            found = dict(labels)
+            if "exchange" in found:  # without `fedspam_` and `_total`, and with the kind of a failure or the direction
+                more = [found[label] for label in ("kind", "direction") if label in found]
+                column = " ".join([name.removesuffix("_total").removeprefix("clients_"), *more]).replace("_", " ")
+                row = exchanges.setdefault(found["exchange"], {})
+                row[column] = row.get(column, 0) + (value if "seconds" in name else int(value))
+        evaluation = {
+            (dict(labels)["source"], dict(labels)["name"]): value
+            for (name, labels), value in sorted(values.items())
+            if name == "evaluation"
+        }
+        plain = {name: int(value) for (name, labels), value in values.items() if not labels}
+        shown = ("round", "rounds", "clients", "nodes_connected", "nodes_refused", "void_rounds_total")
+        run = {**self._about, "status": self._ended or "running", "began": self._began.isoformat(timespec="seconds")}
+        run |= {name.removesuffix("_total").replace("_", " "): plain[name] for name in shown if name in plain}
+        return {
+            "run": run,
+            "exchanges": exchanges,
+            "evaluation": evaluation,
+            "failures": failures[::-1],
+            "refused": refused,
+        }
 
     def _add(self, metric: str, value: float, **labels: str) -> None:
         place = metric, tuple(sorted(labels.items()))
@@ -141,7 +194,8 @@ class RunEvents:
 
 @contextmanager
 def served(events: RunEvents, address: int | str | None) -> Iterator[str | None]:
-    """Serve the metrics over HTTP at this port of 127.0.0.1, or at this ``host:port``; yields the URL."""
+    """Serve the status page and the metrics over HTTP at this port of 127.0.0.1, or at this ``host:port``; yields
+    the URL of the metrics."""
     if address is None:
         yield None
         return
@@ -151,11 +205,17 @@ def served(events: RunEvents, address: int | str | None) -> Iterator[str | None]
         timeout = 10  # seconds for a request, so that an idle connection does not hold a thread
 
         def do_GET(self) -> None:
-            found = self.path.partition("?")[0] == "/metrics"
-            body = events.text().encode() if found else b"the metrics are at /metrics\n"
-            self.send_response(200 if found else 404)
-            self.send_header("Content-Type", "text/plain; version=0.0.4; charset=utf-8")
-            self.send_header("Content-Length", str(len(body)))
+            path, code, headers = self.path.partition("?")[0], 200, PLAIN
+            if path == "/":
+                body, headers = status.page(events.facts()), status.HEADERS
+            elif path == "/metrics":
+                body = events.text()
+            else:
+                body, code = "the status page is at /, the metrics are at /metrics\n", 404
+            body = body.encode(errors="replace")
+            self.send_response(code)
+            for name, value in {**headers, "Content-Length": str(len(body))}.items():
+                self.send_header(name, value)
             self.end_headers()
             self.wfile.write(body)
 

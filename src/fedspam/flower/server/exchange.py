@@ -57,13 +57,15 @@ def round_trip(
     timeout: float,
     *,
     enough: int | None = None,
+    due: Mapping[Any, float] | None = None,
     clock: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = pause,
 ) -> Trip:
     """Send every message, by slot, and wait until all replies are there or `timeout` seconds have passed.
 
     ``accept(slot, reply)`` returns the value of a reply, or raises `RejectedError` to reject it. With `enough` accepted
-    replies nobody is waited for any longer; the other slots then have neither a value nor a failure.
+    replies nobody is waited for any longer; the other slots then have neither a value nor a failure. Slots in `due` are
+    given up after their own seconds, if that is earlier.
     """
     began, trip = clock(), Trip()
     sent = sum(arrays.size(message.content) for message in messages.values())
@@ -75,7 +77,7 @@ def round_trip(
             waiting[message.metadata.message_id] = slot
         else:
             trip.failures[slot] = Failure("the SuperLink did not accept the message", gone=True, kind="lost")
-    last = began
+    last, limit = began, lambda slot: min(timeout, (due or {}).get(slot, timeout))
     complete = lambda: enough is not None and len(trip.values) >= enough
     while waiting and not complete():
         replies = list(grid.pull_messages(list(waiting)))
@@ -86,11 +88,13 @@ def round_trip(
                 _settle(trip, waiting.pop(reply.metadata.reply_to_message_id), reply, accept)
         now = clock()
         last, left = now if replies else last, timeout - (now - began)
+        overdue = {} if complete() else {id: slot for id, slot in waiting.items() if now - began >= limit(slot)}
+        for id, slot in overdue.items():
+            trip.failures[slot] = Failure(f"no reply within {limit(slot):g} s", silent=True, kind="late")
+            del waiting[id]
         if not waiting or left <= 0:
             break
         sleep(min(max(SHORTEST, POLL * (now - last)), LONGEST, left))
-    for slot in () if complete() else waiting.values():
-        trip.failures[slot] = Failure(f"no reply within {timeout:g} s", silent=True, kind="late")
     counts = {"asked": len(messages), "accepted": len(trip.values), "flower_down": sent}
     trip.tally = trip.tally._replace(**counts, seconds=clock() - began)
     return trip

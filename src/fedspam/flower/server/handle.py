@@ -25,6 +25,7 @@ from fedspam.federation.ledger import Exchange
 from fedspam.federation.protocol import same_objects
 from fedspam.flower.privacy.secure_client import RECORD, SecureSum
 from fedspam.flower.privacy.secure_server import Accept, Outcome, SecureAttempt
+from fedspam.flower.privacy.words import SummedReply
 from fedspam.flower.server.assigned import AssignedNodes
 from fedspam.flower.server.events import RunEvents
 from fedspam.flower.server.exchange import Failure, RejectedError, Trip, decoded, round_trip
@@ -59,10 +60,12 @@ class Flower:
     arrays_key: str  # the names of Flower's records in a message
     config_key: str
     events: RunEvents  # what the operator sees
-    more: float = 0.0  # further clients to ask for a cohort, as a share of it; the first to reply are the cohort
+    more: float  # further clients to ask for a cohort, as a share of it; the first to reply are the cohort
+    population: NodePopulation  # the clients that train
+    available: Callable[[int], bool] | None  # whether a client may be asked now
+    deadlines: Mapping[int, float]  # of clients with less time than `timeout`
 
     def __post_init__(self) -> None:
-        self.population = NodePopulation(self.nodes.clients)
         self._draws = draws = Draws(self.population)
         self.everyone, self.client, self.population_size = draws.everyone, draws.client, draws.population_size
         self.versions = np.zeros(self.nodes.clients, np.int32)  # client -> the exchange that left its current memory
@@ -180,7 +183,8 @@ class Flower:
 
         def attempt(places: list[int], missing: list[int]) -> Outcome:
             nodes = self._connected(places)
-            done = SecureAttempt(secure, self.grid, nodes, self.timeout, needed, exchange, name).run(post)
+            reply = SummedReply(exchange, request.arrived, secure.fraction_bits)
+            done = SecureAttempt(secure, self.grid, nodes, self.timeout, needed, reply, name).run(post)
             done.failures = {id: ABSENT for id in places if id not in nodes} | done.failures
             return done
 
@@ -237,9 +241,9 @@ class Flower:
         else:
             mates = []
         key = prng.fold_name(cohort.key, f"{request.exchange.label} again {attempt}")
-        drawn = min(count, len(tried) + len(missing))
+        drawn = min(count, len(tried) + len(missing)) if self.available is None else count
         anyone = prng.permuted(key, jnp.arange(drawn, dtype=jnp.uint32), count)
-        others = [id for id in dict.fromkeys([*mates, *_listed(anyone)]) if id not in tried]
+        others = [id for id in dict.fromkeys([*mates, *_listed(anyone)]) if id not in tried and self._may_be_asked(id)]
         for slot, id in zip(missing, others, strict=False):
             places[slot] = id
             tried.add(id)
@@ -249,7 +253,10 @@ class Flower:
         ids = list(ids)
         if any(self.nodes.node(id) is None for id in ids):
             self.nodes.refresh()
-        return {id: node for id in ids if (node := self.nodes.node(id)) is not None}
+        return {id: node for id in ids if (node := self.nodes.node(id)) is not None and self._may_be_asked(id)}
+
+    def _may_be_asked(self, id: int) -> bool:
+        return self.available is None or self.available(id)
 
     def _send(
         self,
@@ -284,7 +291,8 @@ class Flower:
                 messages[slot].content[RECORD] = attached[slot]
         if accept is None:
             accept = lambda slot, reply: self._accept(places[slot], request, reply)
-        trip = round_trip(self.grid, messages, accept, self.timeout, enough=enough) if messages else Trip()
+        due = {slot: self.deadlines[id] for slot, id in places.items() if id in self.deadlines}
+        trip = round_trip(self.grid, messages, accept, self.timeout, enough=enough, due=due) if messages else Trip()
         trip.failures.update({slot: ABSENT for slot in places if slot not in messages})
         floats_up = trip.tally.replied * request.exchange.floats_up
         trip.tally = trip.tally._replace(floats_down=floats_down, floats_up=floats_up, bytes_down=bytes_down)
@@ -326,7 +334,7 @@ class Flower:
         return jax.tree.map(jnp.asarray, value)
 
 
-ABSENT = Failure("the node of this client is not connected", kind="absent")
+ABSENT = Failure("the node of this client is not connected, or not available now", kind="absent")
 
 
 @dataclass(frozen=True)

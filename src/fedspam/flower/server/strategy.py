@@ -4,7 +4,7 @@ import io
 import logging
 import math
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import nullcontext
 from dataclasses import KW_ONLY, dataclass, field, fields, is_dataclass, replace
 from pathlib import Path
@@ -16,14 +16,14 @@ from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDic
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result, Strategy
 
-from fedspam._internal import checks, describe, prng
-from fedspam._internal.model_file import FILE, write_model
+from fedspam._internal import checks, describe
+from fedspam._internal.model_file import FILE, parameters_hash, write_model
 from fedspam._internal.trees import Params
 from fedspam.federation.aggregation import Rule
 from fedspam.federation.codecs import Codecs, CodecsLike
 from fedspam.federation.downlink import with_feedback
 from fedspam.flower.privacy.secure_client import SecureSum
-from fedspam.flower.server import assigned, exchange
+from fedspam.flower.server import assigned, evaluation, exchange, stages
 from fedspam.flower.server.assigned import AssignedNodes
 from fedspam.flower.server.events import RunEvents, parsed, served
 from fedspam.flower.server.handle import Flower
@@ -33,6 +33,7 @@ from fedspam.flower.server.run import FlowerRun, RunStep, StoppedError
 from fedspam.flower.server.stop import StopRequestedError, on_sigterm
 from fedspam.flower.wire import arrays
 from fedspam.flower.wire.schema import NodePopulation, Schema
+from fedspam.methods import Buffered
 from fedspam.simulation import records
 
 LOG = logging.getLogger("flwr")
@@ -53,6 +54,8 @@ class FedspamStrategy(Strategy):
         seed: the seed of all random draws.
         fraction_train: the cohort as a share of all clients, instead of the method's own cohort size.
         fraction_evaluate: the share of the clients that evaluate the model after each round; 0 saves that exchange.
+        held_out: the number of clients, those with the highest ids, that never train and evaluate the model after each
+            round: all of them, or `fraction_evaluate` of them.
         min_train_nodes: the smallest cohort that `fraction_train` may give.
         min_evaluate_nodes: the smallest number of clients that `fraction_evaluate` may give.
         min_available_nodes: the number of nodes to wait for before the start.
@@ -63,19 +66,24 @@ class FedspamStrategy(Strategy):
         aggregate: a rule of `fedspam.federation.aggregation` instead of the mean over several clients.
         secure: the secure sum, with the settings of the clients; see `fedspam.flower.privacy.secure_client.SecureSum`.
         codecs: how messages and replies are compressed, as in `fedspam.simulate`; the same as on the clients. Replies
-            that are summed securely cannot be compressed, because codes do not add.
+            that are summed securely can be compressed by `Grid` alone, whose codes add.
         folder: where rows, checkpoints and the trained parameters are written, as by `fedspam.simulate`; None writes
             nothing.
         resume: continue the run in that folder; the result has the same bits as that of an uninterrupted run.
+        after: the folder of another run, from whose model this one goes on instead of from `initial_arrays`, with
+            another method or other settings. It needs a folder of its own, whose model file lists the stages so far.
+        available: (client id) -> whether the client may be asked now, such as `fedspam.flower.server.windows.Windows`.
+            Others take the place of those that may not.
+        deadlines: seconds by client id, for clients whose deadline is shorter than that of the exchange.
         introductions: with at most this many nodes, each is asked for its partition id before the first round, and
             that is the id of its client. With more nodes, client i is the i-th node that registered with Flower, and a
             node introduces itself with its first reply, so that the start takes no longer. Clients that are asked for
             by their ids, and secure sums, need all introductions.
         over_selection: further clients to ask for every cohort, as a share of it. The first to reply are the cohort;
             the others are not waited for. This favors fast clients; see `fedspam.clients.OverSelected`.
-        metrics: the port of 127.0.0.1, or the ``host:port``, at which metrics are served in Prometheus' text format
-            while the run lasts; None serves nothing. With a folder, they are also in its ``metrics.prom`` after each
-            round, and ``events.jsonl`` has a line per exchange and round.
+        metrics: the port of 127.0.0.1, or the ``host:port``, at which a status page (``/``) and metrics in Prometheus'
+            text format (``/metrics``) are served while the run lasts; None serves nothing. With a folder, metrics are
+            also in its ``metrics.prom`` after each round, and ``events.jsonl`` has a line per exchange and round.
         arrayrecord_key, configrecord_key: the names of the records in a message.
 
     >>> from fedspam import spam_pp
@@ -88,6 +96,7 @@ class FedspamStrategy(Strategy):
     seed: int = 0
     fraction_train: float | None = None
     fraction_evaluate: float = 0.0
+    held_out: int = 0
     min_train_nodes: int = 1
     min_evaluate_nodes: int = 1
     min_available_nodes: int = 2
@@ -99,15 +108,19 @@ class FedspamStrategy(Strategy):
     codecs: CodecsLike | None = None
     folder: str | Path | None = None
     resume: bool = False
+    after: str | Path | None = None
+    available: Callable[[int], bool] | None = None
+    deadlines: Mapping[int, float] | None = None
     introductions: int = 32
     over_selection: float = 0.0
     metrics: int | str | None = None
     arrayrecord_key: str = "arrays"
     configrecord_key: str = "config"
+    provenance: Mapping[str, Any] = field(default_factory=dict, init=False, repr=False)  # of the model, after `start`
     _nodes: NodeDirectory | AssignedNodes | None = field(default=None, init=False, repr=False)
 
     def __post_init__(self) -> None:
-        for name in ("seed", "retries", "introductions"):
+        for name in ("seed", "retries", "introductions", "held_out"):
             checks.whole(name, getattr(self, name), 0)
         for name in ("min_train_nodes", "min_evaluate_nodes", "min_available_nodes", "patience"):
             checks.whole(name, getattr(self, name), 1)
@@ -115,6 +128,11 @@ class FedspamStrategy(Strategy):
             checks.between(name, getattr(self, name), 0, 1)
         if self.fraction_train is not None:
             checks.between("fraction_train", self.fraction_train, 0, 1, open_low=True)
+        if isinstance(self.algorithm, Buffered):
+            raise ValueError(
+                "buffered rounds run in simulations only; give the method itself, and over_selection so that no round "
+                "waits for slow clients"
+            )
         if self.secure is not None and self.aggregate is not None:
             raise ValueError("aggregate needs single replies, which secure hides; give one of the two")
         checks.between("over_selection", self.over_selection, 0, math.inf)
@@ -122,6 +140,12 @@ class FedspamStrategy(Strategy):
             raise ValueError("a secure sum waits for all its members; leave over_selection out, or secure")
         if self.metrics is not None:
             parsed(self.metrics)
+        for client, seconds in (self.deadlines or {}).items():
+            checks.positive(f"deadlines[{client}]", seconds)
+        if self.after is not None and (
+            self.folder is None or Path(self.after).resolve() == Path(self.folder).resolve()
+        ):
+            raise ValueError(f"after = {str(self.after)!r} needs another folder to write to; give folder")
         if self.resume and self.folder is None:
             raise ValueError("resume = True needs the folder of the run")
         names = (self.arrayrecord_key, self.configrecord_key, arrays.HEADER)
@@ -196,8 +220,14 @@ class FedspamStrategy(Strategy):
             self.secure.check_codecs(schema.plan)
         LOG.info("schema: %s", schema.digest)
         folder = None if self.folder is None else Path(self.folder)
+        before: list[dict[str, Any]] = []
+        if self.after is not None:
+            params, before = stages.model_of(self.after, params)
+            LOG.info("Stage %d: going on from %s", len(before) + 1, before[-1])
         nodes = self._nodes = self._gathered(grid, schema, timeout, folder)
-        clients, algorithm = NodePopulation(nodes.clients), self.algorithm
+        if self.held_out >= nodes.clients:
+            raise ValueError(f"held_out = {self.held_out} must be below the number of clients, {nodes.clients}")
+        clients, algorithm = NodePopulation(nodes.clients - self.held_out), self.algorithm
         if self.fraction_train is not None:
             count = max(math.floor(clients.size * self.fraction_train), self.min_train_nodes)
             algorithm = with_cohort(algorithm, min(count, clients.size))
@@ -206,13 +236,14 @@ class FedspamStrategy(Strategy):
             aggregate=self.aggregate, **({"codecs": codecs} if codecs else {}),
             **({"ids": "assigned"} if isinstance(nodes, AssignedNodes) else {}),
             **({"over_selection": self.over_selection} if self.over_selection else {}),
+            **({"stages": before} if before else {}),
         )  # fmt: skip
         run_id = describe.digest(identity)
-        events = RunEvents(folder, run_id[:16], type(algorithm).__name__, clients.size)
+        events = RunEvents(folder, run_id[:16], type(algorithm).__name__, clients.size, num_rounds)
         fed = Flower(
             grid, nodes, schema, Journal(folder, run_id), run_id[:16], timeout, self.quorum, self.retries,
             self.aggregate, self.secure, dict(train_config or {}), self.arrayrecord_key, self.configrecord_key,
-            events, self.over_selection,
+            events, self.over_selection, clients, self.available, dict(self.deadlines or {}),
         )  # fmt: skip
         run = FlowerRun(with_feedback(algorithm, codecs, schema.plan), fed, params, key, self.patience)
 
@@ -227,17 +258,18 @@ class FedspamStrategy(Strategy):
         done, status = 0, "completed"
         with opened as store, served(events, self.metrics) as address:
             if address is not None:
-                LOG.info("Metrics: %s", address)
+                LOG.info("Status page: %s; metrics: %s", address.removesuffix("metrics"), address)
             try:
                 for step in run.steps(num_rounds, store, identity, self.resume, measure):
                     done = step.done
                     _report(step, result)
-                    if step.fresh and step.done and self.fraction_evaluate > 0:
+                    if step.fresh and step.done and (self.fraction_evaluate > 0 or self.held_out):
                         self._evaluate(step, result, config, grid, timeout)
                     if step.fresh:
                         asked = result.evaluate_metrics_clientapp.get(step.done, {})
                         measured = {"server": step.metrics, "clients": dict(asked)}
-                        events.round(step.done, step.row, measured, len(nodes), nodes.refused)
+                        version = parameters_hash(step.params)
+                        events.round(step.done, step.row, measured, len(nodes), nodes.refused, version)
             except StopRequestedError as error:
                 status = f"stopped: {error}"
                 if store is not None:
@@ -247,11 +279,11 @@ class FedspamStrategy(Strategy):
                 events.ended(f"stopped: {error}")
                 raise
             events.ended(status)
+            provenance = {"run": run_id, "method": type(algorithm).__name__, "rounds": done, "status": status}
+            provenance = self.provenance = {**provenance, **({"stages": before} if before else {})}
             if folder is not None:
-                facts = {"rounds": done, "status": status, "method": type(algorithm).__name__}
-                trained = arrays.to_params(result.arrays, self.params)
-                write_model(folder / FILE, trained, {"loss": None, **facts})
-                LOG.info("Trained model: %s", folder / FILE)
+                write_model(folder / FILE, arrays.to_params(result.arrays, self.params), {"loss": None, **provenance})
+                LOG.info("Trained model: %s (run %s, round %d)", folder / FILE, run_id[:16], done)
         LOG.info("")
         LOG.info("Strategy execution finished in %.2fs", time.monotonic() - began)
         LOG.info("")
@@ -291,7 +323,7 @@ class FedspamStrategy(Strategy):
         messages = dict(enumerate(self.configure_evaluate(step.done, result.arrays, config, grid)))
         for message in messages.values():
             message.metadata.ttl = timeout
-        trip = exchange.round_trip(grid, messages, _evaluation, timeout)
+        trip = exchange.round_trip(grid, messages, evaluation.accepted, timeout)
         LOG.info("evaluate: Received %d results and %d failures", len(trip.values), len(trip.failures))
         metrics = self.aggregate_evaluate(step.done, [trip.values[slot] for slot in sorted(trip.values)])
         if metrics is not None:
@@ -301,27 +333,20 @@ class FedspamStrategy(Strategy):
     def configure_evaluate(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
-        """The messages that ask a random share of the clients, drawn anew each round, to evaluate the model."""
+        """The messages that ask clients, drawn anew each round or held out, to evaluate the model."""
         assert self._nodes is not None, "start() comes first"
-        clients = NodePopulation(self._nodes.clients)
-        count = min(clients.size, max(math.floor(clients.size * self.fraction_evaluate), self.min_evaluate_nodes))
-        key = prng.fold_name(jax.random.fold_in(jax.random.key(self.seed), server_round), "evaluate")
-        nodes = [self._nodes.node(id) for id in np.asarray(clients.sample(key, count)).tolist()]
+        share, least = self.fraction_evaluate, self.min_evaluate_nodes
+        ids = evaluation.evaluators(self.seed, server_round, self._nodes.clients, self.held_out, share, least)
         record = RecordDict({
             self.arrayrecord_key: arrays,
             self.configrecord_key: ConfigRecord({**config, "server-round": server_round}),
         })  # fmt: skip
+        nodes = map(self._nodes.node, ids)
         return [Message(record, node, "evaluate", group_id=str(server_round)) for node in nodes if node is not None]
 
     def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
         """The means of the clients' metrics, weighted by their numbers of examples."""
-        found = [dict(next(iter(reply.content.metric_records.values()))) for reply in replies]
-        if not found:
-            return None
-        weights = np.array([float(str(metrics.pop("num-examples"))) for metrics in found])
-        names = set.intersection(*(set(metrics) for metrics in found))
-        means = {name: np.average([float(str(metrics[name])) for metrics in found], weights=weights) for name in names}
-        return MetricRecord({name: float(means[name]) for name in sorted(means)})
+        return evaluation.weighted_means(replies)
 
     def configure_train(self, *_: Any, **__: Any) -> Any:
         """Not used: a round may hold several exchanges, so `start` runs it as a whole."""
@@ -365,15 +390,6 @@ def _report(step: RunStep, result: Result) -> None:
             "\t└──> %.3f s in exchanges | %d B down, %d B up (with Flower's records: %d, %d)",
             row["seconds"], row["bytes_down"], row["bytes_up"], row["flower_down"], row["flower_up"],
         )  # fmt: skip
-
-
-def _evaluation(slot: Any, reply: Message) -> Message:
-    found = list(reply.content.metric_records.values())
-    if len(found) != 1 or "num-examples" not in found[0]:
-        raise exchange.RejectedError("the reply to an evaluation must hold one MetricRecord with 'num-examples'")
-    if any(not isinstance(value, int | float) or not math.isfinite(value) for value in found[0].values()):
-        raise exchange.RejectedError("its metrics are not finite numbers")
-    return reply
 
 
 def _plain(row: dict[str, Any]) -> dict[str, Any]:

@@ -1,0 +1,172 @@
+"""How long clients take: seconds between a message and its reply, given or measured.
+
+A delay is a pytree that is called with a key and the id of a client. `OverSelected` gives it to a population, and then
+every run records the seconds of its rounds.
+"""
+
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, Integer, Key, UInt32
+
+from fedspam._internal import checks, strict
+from fedspam._internal.trees import struct
+
+MOST = 64 * 2**20  # bytes of a file of measured delays
+
+
+class Delay(Protocol):
+    """How long a client takes: a pytree that is called with a key of the draw and the client's id."""
+
+    def __call__(self, key: Key[Array, ""], id: UInt32[Array, ""]) -> Any: ...
+
+
+@struct
+class FixedDelay:
+    """Always the same seconds: one number for all clients, or one per client.
+
+    >>> import jax
+    >>> float(FixedDelay(jax.numpy.array([1.0, 5.0]))(jax.random.key(0), 1))
+    5.0
+    """
+
+    seconds: float | Float[Array, " clients"] = 1.0
+
+    def __post_init__(self) -> None:
+        if checks.is_number(self.seconds):
+            checks.positive("seconds", self.seconds)
+
+    def __call__(self, key: Key[Array, ""], id: UInt32[Array, ""]) -> Float[Array, ""]:
+        seconds = jnp.asarray(self.seconds, jnp.result_type(float))
+        return seconds if seconds.ndim == 0 else seconds[id]
+
+
+@struct
+class RandomDelay:
+    r"""Log-normal seconds, :math:`m \exp(\sigma_i + \sigma)`, in part the client's own and in part luck.
+
+    Arguments:
+        median: m, in seconds.
+        spread: the standard deviation of :math:`\sigma`, drawn anew each time. With 1, one reply in a hundred takes ten
+            times the median.
+        own_spread: the standard deviation of :math:`\sigma_i`, which a client keeps: some are always slow.
+        seed: of the clients' own speeds.
+    """
+
+    median: float = 1.0
+    spread: float = 1.0
+    own_spread: float = 0.0
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        checks.positive("median", self.median)
+        for name in ("spread", "own_spread"):
+            checks.between(name, getattr(self, name), 0, math.inf)
+
+    def __call__(self, key: Key[Array, ""], id: UInt32[Array, ""]) -> Float[Array, ""]:
+        own = jax.random.normal(jax.random.fold_in(jax.random.key(self.seed), id))
+        return self.median * jnp.exp(self.own_spread * own + self.spread * jax.random.normal(key))
+
+
+@struct
+class ParetoDelay:
+    r"""Seconds with a heavy tail: :math:`P(\text{seconds} > t) = (m/t)^\alpha` for :math:`t \ge m`.
+
+    Among B clients the slowest takes about :math:`m B^{1/\alpha}` seconds. With :math:`\alpha \le 1` the mean is
+    infinite, so that now and then a synchronous round waits without end.
+
+    >>> import jax
+    >>> delay = ParetoDelay(least=2.0, tail=1.5)
+    >>> keys = jax.random.split(jax.random.key(0), 4000)
+    >>> seconds = jax.vmap(lambda key: delay(key, 0))(keys)
+    >>> bool(seconds.min() >= 2), bool(abs((seconds > 8).mean() - 4**-1.5) < 0.02)
+    (True, True)
+
+    Arguments:
+        least: m, in seconds.
+        tail: :math:`\alpha`. The smaller, the heavier.
+    """
+
+    least: float = 1.0
+    tail: float = 1.5
+
+    def __post_init__(self) -> None:
+        checks.positive("least", self.least)
+        checks.positive("tail", self.tail)
+
+    def __call__(self, key: Key[Array, ""], id: UInt32[Array, ""]) -> Float[Array, ""]:
+        return self.least * jnp.exp(jax.random.exponential(key) / self.tail)
+
+
+@struct
+class MeasuredDelay:
+    """Seconds drawn from those that were measured: of all clients together, or of each client by itself.
+
+    Build it with `MeasuredDelay.of` or `MeasuredDelay.read`.
+
+    >>> import jax
+    >>> delay = MeasuredDelay.of([[1.0, 2.0], [30.0]])    # client 1 is the slow one
+    >>> float(delay(jax.random.key(0), 1))
+    30.0
+    """
+
+    seconds: Float[Array, " measured"]
+    offsets: Integer[Array, " clients_and_one"] | None = None  # where those of each client begin; None: all together
+
+    @classmethod
+    def of(cls, seconds: Sequence[float] | Sequence[Sequence[float]]) -> "MeasuredDelay":
+        """From a list of seconds, or from one list per client."""
+        nested = [np.asarray(part, float).reshape(-1) for part in seconds]
+        alone = all(np.ndim(part) == 0 for part in seconds)
+        values = np.concatenate([np.zeros(0), *nested])
+        wrong = values[~(np.isfinite(values) & (values >= 0))]
+        if wrong.size:
+            raise ValueError(
+                f"seconds = {wrong[0]} was measured; seconds must be finite and not negative: leave it out"
+            )
+        empty = next((client for client, part in enumerate(nested) if not part.size), None)
+        if not nested or empty is not None:
+            raise ValueError(
+                "there are no measured seconds"
+                + (f" of client {empty}" if nested else "")
+                + "; every client needs at least one, or give one list for all clients"
+            )
+        offsets = None if alone else jnp.asarray(np.cumsum([0, *map(len, nested)]), jnp.int32)
+        return cls(jnp.asarray(values, jnp.result_type(float)), offsets)
+
+    @classmethod
+    def read(cls, path: str | Path) -> "MeasuredDelay":
+        """From a CSV file: a column ``seconds``, and where clients differ a column ``client`` with ids from 0."""
+        text = strict.read(Path(path), MOST).decode("utf-8", errors="replace")
+        header, *lines = text.splitlines() or [""]
+        names = [name.strip() for name in header.split(",")]
+        if "seconds" not in names:
+            raise ValueError(f"{path} has the columns {', '.join(names)[:200]}; it needs a column 'seconds'")
+        place, owner = names.index("seconds"), names.index("client") if "client" in names else None
+        found: dict[int, list[float]] = {}
+        for number, line in enumerate(lines, start=2):
+            cells = line.split(",")
+            if not line.strip():
+                continue
+            try:
+                client = 0 if owner is None else int(cells[owner])
+                found.setdefault(client, []).append(float(cells[place]))
+            except (ValueError, IndexError):
+                raise ValueError(f"{path}, line {number}: {line[:80]!r} must have the numbers of {header!r}") from None
+        if owner is None:
+            return cls.of(found.get(0, []))
+        missing = next((client for client in range(len(found)) if client not in found), None)
+        if missing is not None:
+            raise ValueError(f"{path} has nothing of client {missing}; the ids must be 0, 1, 2 and so on")
+        return cls.of([found[client] for client in range(len(found))])
+
+    def __call__(self, key: Key[Array, ""], id: UInt32[Array, ""]) -> Float[Array, ""]:
+        if self.offsets is None:
+            return self.seconds[jax.random.randint(key, (), 0, self.seconds.shape[0])]
+        begin, end = self.offsets[id], self.offsets[jnp.asarray(id) + 1]
+        return self.seconds[jax.random.randint(key, (), begin, end)]
