@@ -140,14 +140,14 @@ def test_the_page_shows_the_stored_table():
     assert {method for method, _ in cells(STORED)} == set(known)
 
 
-def test_the_page_shows_the_stored_slice():
-    stored = ROOT / "docs" / "niid-bench-small.csv"
+def test_the_page_shows_the_stored_table_of_niid_bench():
+    stored = ROOT / "docs" / "niid-bench.csv"
     assert markdown(stored.read_text()) in (ROOT / "docs" / "tables.md").read_text()
     with stored.open() as file:
         for row in csv.DictReader(file):
             theirs = niid.PUBLISHED[row["method"]][niid.COLUMNS.index(row["column"])]
             assert float(row["reference"]) == pytest.approx(theirs, abs=0.00051)
-            assert row["verdict"] == PART
+            assert row["verdict"] in ("match", "beat")
 
 
 def test_a_folder_without_the_patients_is_refused(tmp_path):
