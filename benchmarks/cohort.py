@@ -9,6 +9,9 @@ The FEMNIST CNN (1.2 million parameters), cohorts of 50 and 500 clients with 100
 - a round of FedAvg (5 local steps of 20 images each), beside one central gradient over the same images; at most 1.6;
 - the same round in PyTorch, one client after another and under ``torch.func.vmap``.
 
+Then an account of the distance between the two: the FLOPs and bytes of a local step with weights per client and with
+shared ones, by XLA's own count, the bytes of the weights alone, and the rates that the device reaches.
+
 Then rounds a second at cohort 50 over 3,400 clients of log-normal size, softmax regression and the CNN, beside one
 process of pfl where it is installed. Each part is a process of its own, so that its peak memory is its own, and one
 that fails says why and leaves the others alone. --small tries everything in small on whatever device there is.
@@ -96,6 +99,69 @@ def fedavg(flags):
     return {**rounds_of(baselines.ours(task, chunk=flags.chunk), flags), "memory_mib": jax_peak()}
 
 
+def account(flags):
+    """A local step with weights per client, beside the same step with shared weights: time, FLOPs and bytes."""
+    import jax
+    import jax.numpy as jnp
+
+    from fedspam.models import femnist_cnn
+
+    model = femnist_cnn(baselines.CLASSES, dtype=flags.dtype)
+    images, labels, _ = baselines.draw(flags.cohort, equal=baselines.BATCH)
+    x = model.init(0)
+    apart = jax.tree.map(lambda leaf: jnp.repeat(leaf[None], flags.cohort, 0), x)
+    together = {"features": jnp.asarray(images), "label": jnp.asarray(labels)}
+    split = jax.tree.map(lambda leaf: leaf.reshape(flags.cohort, baselines.BATCH, *leaf.shape[1:]), together)
+
+    def step(x, rows):
+        slope = jax.grad(lambda x: jnp.mean(model.loss(x, rows)))(x)
+        return jax.tree.map(lambda u, g: u - 0.1 * g, x, slope)
+
+    def counted(function, *arguments):
+        found = jax.jit(function).lower(*arguments).compile().cost_analysis()
+        found = found[0] if isinstance(found, list) else found
+        measured = clocked(jax.jit(function), flags, *arguments)
+        return {"ms": measured["ms"], "flops": found.get("flops"), "bytes": found.get("bytes accessed")}
+
+    wide = 512 if flags.small else 8192
+    square = jnp.ones((wide, wide), flags.dtype)
+    product = clocked(jax.jit(jnp.matmul), flags, square, square)["ms"]
+    line = jnp.ones(2**22 if flags.small else 2**28, jnp.float32)
+    copied = clocked(jax.jit(lambda line: line + 1), flags, line)["ms"]
+    weights = sum(leaf.nbytes for leaf in jax.tree.leaves(x))
+    return {
+        "own": counted(jax.vmap(step), apart, split), "shared": counted(step, x, together),
+        # a step reads a client's weights forward, backward and in the update, and writes the gradient and the weights
+        "weights_bytes": 5 * weights * flags.cohort, "flops_per_s": 2e3 * wide**3 / product,
+        "bytes_per_s": 2e3 * line.nbytes / copied,
+    }  # fmt: skip
+
+
+def tell(found):
+    """The account as text: for each step its time, and the time that its FLOPs and bytes take at the device's rates."""
+    if "failed" in found:
+        return f"no account: {found['failed']}"
+    rate, width = found["flops_per_s"], found["bytes_per_s"]
+    lines = [
+        f"the device multiplies matrices at {rate / 1e12:.3g} TFLOP/s and copies {width / 1e9:.4g} GB/s (measured)",
+        "| one local step of the cohort | ms | GFLOP | ms at that rate | GB by XLA's count | ms at that rate |",
+        "|---|---|---|---|---|---|",
+    ]
+    for name, key in (("weights per client", "own"), ("shared weights", "shared")):
+        each = found[key]
+        flops, moved = each["flops"] or float("nan"), each["bytes"] or float("nan")
+        lines.append(
+            f"| {name} | {each['ms']:.4g} | {flops / 1e9:.4g} | {1e3 * flops / rate:.3g} | {moved / 1e9:.4g} | "
+            f"{1e3 * moved / width:.3g} |"
+        )
+    extra, cost = found["weights_bytes"], found["own"]["ms"] - found["shared"]["ms"]
+    lines.append(
+        f"weights per client alone move {extra / 1e9:.3g} GB per step, at least {1e3 * extra / width:.3g} ms of the "
+        f"{cost:.3g} ms that they cost"
+    )
+    return "\n".join(lines)
+
+
 def torch_side(flags):
     """A round of FedAvg in PyTorch."""
     import torch
@@ -170,7 +236,7 @@ def device():
 
 PARTS = {
     "device": lambda flags: device(), "central": central, "fedavg": fedavg, "torch-loop": torch_side,
-    "torch-vmap": torch_side, "ragged": ragged, "pfl": pfl,
+    "torch-vmap": torch_side, "ragged": ragged, "pfl": pfl, "account": account,
 }  # fmt: skip
 
 
@@ -222,7 +288,10 @@ def main():
         flags.clients, flags.cohorts = 60, [2, 4] if flags.cohorts == [50, 500] else flags.cohorts
         flags.seconds, flags.limit = min(flags.seconds, 0.5), max(flags.limit, 300)
     if flags.part:
-        print(json.dumps(PARTS[flags.part](flags)))
+        measured = PARTS[flags.part](flags)
+        print(json.dumps(measured))
+        if flags.part == "account":
+            print(tell(measured))
         return
 
     began = time.perf_counter()
@@ -247,6 +316,8 @@ def main():
             print(f"{name} {what} | {number(row, 'ms')} | {ratio(row.get('ms'), base)} of one | "
                   f"{number(row, 'memory_mib')} | {number(row, 'compile_s', 2)} |", flush=True)  # fmt: skip
         print(f"<!-- relative error of the exchange against the central gradients: {number(one, 'error')} -->")
+        found["cohorts"][cohort]["account"] = ask("account", flags, "--cohort", cohort, "--dtype", flags.dtype)
+        print(f"\n{tell(found['cohorts'][cohort]['account'])}\n", flush=True)
 
     cohort = 4 if flags.small else 50
     print(
