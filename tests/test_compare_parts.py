@@ -9,7 +9,7 @@ import pytest
 
 from fedspam.app.cli import main
 from fedspam.app.compare import compare, problems, sweep
-from fedspam.app.compare.parts import INDEX, Part, read_parts
+from fedspam.app.compare.parts import INDEX, ComparisonPart, read_parts
 from fedspam.app.compare.tuning import ComparisonPlan
 
 METHODS = ["mvr", "fedavg"]
@@ -28,7 +28,7 @@ def made(problem: problems.Problem, tmp_path_factory: pytest.TempPathFactory) ->
     folder = tmp_path_factory.mktemp("parts")
     compare(problem, METHODS, PLAN, folder / "whole", command="fedspam compare")
     for number in (1, 2):
-        compare(problem, METHODS, PLAN, folder / str(number), command="fedspam compare", part=Part(number, 2))
+        compare(problem, METHODS, PLAN, folder / str(number), command="fedspam compare", part=ComparisonPart(number, 2))
     return folder
 
 
@@ -52,7 +52,7 @@ def test_merged_parts_of_a_sweep_are_one_sweep(problem: problems.Problem, tmp_pa
     chosen = [sweep.Case("tiny", label, lambda: problem) for label in ("one", "two")]
     rows = sweep.sweep(tmp_path / "whole", ["mvr"], PLAN, chosen=chosen)
     for number in (1, 2, 3):
-        sweep.sweep(tmp_path / str(number), ["mvr"], PLAN, chosen=chosen, part=Part(number, 3))
+        sweep.sweep(tmp_path / str(number), ["mvr"], PLAN, chosen=chosen, part=ComparisonPart(number, 3))
     saved = read_parts([tmp_path / str(number) for number in (3, 1, 2)])
     assert sweep.merge_parts(saved, tmp_path / "merged") == rows
     for name in ("tuning.csv", "table.csv", "table.md", "figure.svg"):
@@ -80,7 +80,7 @@ def test_parts_of_different_comparisons_are_refused(
     problem: problems.Problem, made: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     other = ComparisonPlan(rounds=9, cohort=3, targets=(0.5,), seeds=2, budget=1, exact=True)
-    compare(problem, ["mvr", "fedavg"], other, tmp_path / "2", part=Part(2, 2))
+    compare(problem, ["mvr", "fedavg"], other, tmp_path / "2", part=ComparisonPart(2, 2))
     refused("is of another comparison than", capsys, "--merge", made / "1", tmp_path / "2")
 
 

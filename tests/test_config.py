@@ -18,7 +18,7 @@ from fedspam.app import config
 from fedspam.app.config import ConfigError, decode, methods, read, schema, to_toml, type_text
 from fedspam.app.config.write import tables_of
 from fedspam.app.experiment import build
-from fedspam.methods import METHODS, Adam
+from fedspam.methods import METHODS, Adam, Epochs
 
 SMALL = {"data": "ridge", "algorithm": {"name": "spam", "step_size": 0.5, "fresh_weight": 0.2}}
 
@@ -153,6 +153,23 @@ def test_flags_go_before_the_file(tmp_path: Path) -> None:
     assert (found.evaluate.stop, found.track.name, found.run.record) == (True, "7", ["void"])
     assert found.track.to == ["tensorboard", "wandb"]
     assert found.algorithm.step_size == methods.PowerSetting(value=1.0, exponent=0.5)  # type: ignore[attr-defined]
+
+
+def test_epochs_and_the_optimizer_of_clients() -> None:
+    plain = {"name": "fedavg", "cohort_size": 2, "local_rate": 0.1}
+    momentum = {"name": "momentum", "momentum": 0.5, "weight_decay": 0.01}
+    found = decode(with_(algorithm={**plain, "local_steps": {"epochs": 3, "stragglers": 0.5}, "optimizer": momentum}))
+    assert decode(tomllib.loads(to_toml(found))) == found
+    made = build.build_method(found.algorithm, None)
+    assert made.training.steps == Epochs(3, stragglers=0.5)
+    update, _ = made.training.optimizer.update(1.0, made.training.optimizer.init(2.0), 2.0)
+    assert float(update) == pytest.approx(1.02)
+    found = decode(with_(algorithm={**plain, "local_steps": 3, "optimizer": {"name": "adam"}}))
+    assert build.build_method(found.algorithm, None).training.optimizer is not None
+    with pytest.raises(ConfigError, match="local_steps"):
+        decode(with_(algorithm={**plain, "local_steps": {"epochs": 0}}))
+    with pytest.raises(ConfigError, match="local_steps"):  # a method that only takes a number of steps
+        decode(with_(algorithm={**plain, "name": "ditto", "local_steps": {"epochs": 1}}))
 
 
 def test_a_word_replaces_a_section(tmp_path: Path) -> None:

@@ -197,13 +197,6 @@ def test_what_cannot_be_buffered_is_refused(make, reason):
         make()
 
 
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of packages that Flower imports
-def test_over_flower_it_is_refused():
-    strategy = pytest.importorskip("fedspam.flower", reason="needs Flower: pip install '.[flower]'")
-    with pytest.raises(ValueError, match="run in simulations only; give the method itself, and over_selection"):
-        strategy.FedspamStrategy(buffered(AVERAGE, 8))
-
-
 @pytest.mark.thorough
 def test_the_example_of_the_guide_runs(tmp_path, capsys):
     text = (Path(__file__).parents[1] / "docs" / "flower.md").read_text().split("## Slow clients: buffered")[1]

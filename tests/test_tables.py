@@ -140,14 +140,14 @@ def test_the_page_shows_the_stored_table():
     assert {method for method, _ in cells(STORED)} == set(known)
 
 
-def test_the_page_shows_the_stored_slice():
-    stored = ROOT / "docs" / "niid-bench-small.csv"
+def test_the_page_shows_the_stored_table_of_niid_bench():
+    stored = ROOT / "docs" / "niid-bench.csv"
     assert markdown(stored.read_text()) in (ROOT / "docs" / "tables.md").read_text()
     with stored.open() as file:
         for row in csv.DictReader(file):
             theirs = niid.PUBLISHED[row["method"]][niid.COLUMNS.index(row["column"])]
             assert float(row["reference"]) == pytest.approx(theirs, abs=0.00051)
-            assert row["verdict"] == PART
+            assert row["verdict"] in ("match", "beat")
 
 
 def test_a_folder_without_the_patients_is_refused(tmp_path):
@@ -216,7 +216,7 @@ def test_the_measures_of_leaf(data, monkeypatch):
     assert sum(array.size for array in jax.tree.leaves(seen["params"])) == 6_603_710
     assert (seen["batch"], seen["rounds"]) == (10, 2000)
     # 6 x 26.41 MB; a step of SGD takes all of a client, one of FedAvg 10 images
-    flops = [f"{95 * images * 13_203_021 / 1e15:.3g}" for images in (14708 / 105, 10)]
+    flops = [f"{95 * images * 13_203_021 / 1e12:.3g}" for images in (14708 / 105, 10)]
     assert table.rows == (
         ("SGD with 3 clients", "yes", "0.800", "2", "0.158", flops[0]),
         ("FedAvg with 3 clients and 1 epoch", "yes", "0.800", "2", "0.158", flops[1]),
@@ -260,11 +260,22 @@ def test_digits_are_scaled_and_held_out(data):
     assert 0.09 < test.sizes.sum() / train.sizes.sum() < 0.13  # one of ten, rounded up for each client
 
 
-def test_the_page_shows_the_table_of_fedprox():
-    stored = list(csv.reader((ROOT / "docs" / "fedprox-mnist.csv").read_text().splitlines()))
+@pytest.mark.parametrize("name", ["fedprox-mnist", "leaf-femnist"])
+def test_the_page_shows_what_was_measured(name):
     page = (ROOT / "docs" / "tables.md").read_text()
-    for line in (stored[0], *stored[1:]):
+    for line in csv.reader((ROOT / "docs" / f"{name}.csv").read_text().splitlines()):
         assert f"| {' | '.join(line)} |" in page
+
+
+def test_the_claims_of_leaf_and_fedprox_hold():
+    rows = {name: list(csv.reader((ROOT / "docs" / f"{name}.csv").read_text().splitlines())) for name in
+            ("fedprox-mnist", "leaf-femnist")}  # fmt: skip
+    costs = {row[0]: (float(row[4]), float(row[5])) for row in rows["leaf-femnist"][1:]}
+    assert set(costs) == {method.name for method in leaf.METHODS}
+    few, many = costs["FedAvg with 3 clients and 1 epoch"], costs["FedAvg with 3 clients and 100 epochs"]
+    assert many[0] < 0.5 * few[0]  # more local work, fewer bytes
+    assert many[1] > 10 * few[1]
+    stored = rows["fedprox-mnist"]
     numbers = {row[0]: float(row[3].split()[0]) for row in stored[1:]}
     assert numbers["FedAvg"] < numbers["FedProx, mu = 0"] < numbers["FedProx, mu = 1"]  # the claim of the paper
 

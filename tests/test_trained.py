@@ -4,6 +4,7 @@ import csv
 import dataclasses
 import io
 import json
+import shutil
 from pathlib import Path
 
 import jax
@@ -422,6 +423,29 @@ def test_the_run_tells_how_good_it_is_for_every_client(world: Path) -> None:
     assert sum(int(row["train_rows"]) + int(row["test_rows"]) for row in clients) == 160
     right = sum(float(row["accuracy"]) * int(row["test_rows"]) for row in clients)
     assert right / confusion.sum() == pytest.approx(facts["accuracy"])
+
+
+def test_every_client_before_and_after_fine_tuning(
+    world: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "run"
+    shutil.copytree(world / "run", folder)
+    tune = ["--evaluate.fine_tune.local_steps", "30", "--evaluate.fine_tune.local_rate", "0.5"]
+    assert main(["run", "--resume", "--out", str(folder), *tune]) == 0
+    assert "fine tuned" in " ".join(capsys.readouterr().out.split())
+    tables = []
+    for path in (world / "run" / "clients.csv", folder / "clients.csv"):
+        with path.open() as file:
+            tables.append(list(csv.DictReader(file)))
+    after = [row.pop("fine_tuned_accuracy") for row in tables[1]]
+    assert tables[0] == tables[1]  # the common model is as before
+    right = np.array([float(value) * int(row["test_rows"]) for value, row in zip(after, tables[0], strict=True)])
+    np.testing.assert_allclose(right, np.round(right), atol=1e-4)
+    assert after != [row["accuracy"] for row in tables[0]]
+    endless = ["--data", "quadratics", "--algorithm", "sppm", "--algorithm.step_size", "1", "--prox", "exact"]
+    with pytest.raises(SystemExit):
+        main(["run", *endless, "--out", str(tmp_path / "y"), *tune])
+    assert "the clients have no test rows of their own" in capsys.readouterr().err
 
 
 # --- the whole way, as a person types it ---

@@ -202,15 +202,22 @@ def advance(
     return lax.while_loop(lambda now: (now.done < count) & ~now.stopped, block, now)
 
 
-@functools.partial(jax.jit, static_argnames=("layout", "length", "every", "record", "side_by_side"))
+@functools.partial(jax.jit, static_argnames=("layout", "length", "every", "record", "side_by_side", "mesh"))
 def many(
     algorithms: Any, which: Any, population: Population, params: Params, keys: Any, count: Any, conditions: Conditions,
-    *, layout: Layout, length: int, every: int, record: Any, side_by_side: bool,
+    *, layout: Layout, length: int, every: int, record: Any, side_by_side: bool, mesh: Mesh | None = None,
 ) -> tuple[Params, Carry, Any, Any]:  # fmt: skip
     """Run every algorithm with every key: final parameters and carry, rows, and probes with the start first.
 
-    `which` numbers the algorithms, so that algorithms without any numeric field can be mapped over too.
+    `which` numbers the algorithms, so that algorithms without any numeric field can be mapped over too. The devices of
+    a mesh share the algorithms, or the keys where these divide better.
     """
+    if mesh is not None:
+        shared = functools.partial(
+            many, layout=layout, length=length, every=every, record=record, side_by_side=side_by_side
+        )
+        everyone = (population, params, count, conditions)
+        return _spread_runs(mesh, shared, algorithms, which, keys, everyone)
 
     def run(algorithm: Any, key: Any) -> tuple[Params, Carry, Any, Any]:
         carry, _ = first_carry(algorithm, population, params, key, conditions, layout)
@@ -226,6 +233,28 @@ def many(
         with_keys = jax.vmap(run, (None, 0))
         return jax.vmap(lambda algorithm, which: with_keys(algorithm, keys))(algorithms, which)
     return lax.map(lambda each: lax.map(lambda key: run(each[0], key), keys), (algorithms, which))
+
+
+def _spread_runs(mesh: Mesh, many: Any, algorithms: Any, which: Any, keys: Any, everyone: Any) -> Any:
+    """Call `many` on every device, each with its share of the algorithms or of the keys."""
+    devices, settings, seeds = mesh.shape[AXIS], which.shape[0], keys.shape[0]
+    by_setting = -(-settings // devices) * seeds <= settings * -(-seeds // devices)
+
+    def filled(leaf: Any) -> Any:  # the last one is repeated where they do not divide
+        return leaf[jnp.minimum(jnp.arange(-(-leaf.shape[0] // devices) * devices), leaf.shape[0] - 1)]
+
+    if by_setting:
+        algorithms, which = jax.tree.map(filled, (algorithms, which))
+        split, out = (Spread(AXIS), Spread()), Spread(AXIS)
+    else:
+        keys, split, out = filled(keys), (Spread(), Spread(AXIS)), Spread(None, AXIS)
+
+    def share(some: Any, keys: Any, everyone: Any) -> Any:
+        (algorithms, which), (population, params, count, conditions) = some, everyone
+        return many(algorithms, which, population, params, keys, count, conditions)
+
+    spread = jax.shard_map(share, mesh=mesh, in_specs=(*split, Spread()), out_specs=out, check_vma=False)
+    return jax.tree.map(lambda leaf: leaf[:settings, :seeds], spread((algorithms, which), keys, everyone))
 
 
 @jax.jit

@@ -27,6 +27,7 @@ from fedspam.app.commands._arguments import (
     MOST_SEEDS,
     add_configuration,
     add_data,
+    add_devices,
     add_output,
     file_path,
     listed,
@@ -68,6 +69,7 @@ def add(command: argparse.ArgumentParser) -> None:
     )
     jobs.add_argument("--merge", nargs="+", type=file_path, metavar="FOLDER", help="join the parts, and run nothing")
     add_data(command)
+    add_devices(command)
     add_output(command)
 
 
@@ -85,7 +87,7 @@ def run(options: argparse.Namespace) -> int:
     from fedspam.app.compare import terminal
     from fedspam.app.compare.options import checked
     from fedspam.app.compare.own import checked_own
-    from fedspam.app.compare.parts import Part
+    from fedspam.app.compare.parts import ComparisonPart
 
     if options.merge is not None:
         given = [name for name in ("file", "settings", "part", *PLANNED, *ALONE) if getattr(options, name)]
@@ -102,7 +104,7 @@ def run(options: argparse.Namespace) -> int:
         wanted = checked(**given) if options.file is None else checked_own(options.file, options.settings, **given)
     except ValueError as error:
         raise UsageError(str(error)) from None
-    share = None if options.part is None else Part(*options.part)
+    share = None if options.part is None else ComparisonPart(*options.part)
     return terminal.show(
         wanted, data=options.data, folder=options.out, command=options.line, quiet=options.quiet, part=share
     )

@@ -15,7 +15,7 @@ from fedspam.app.arrival import percentiles
 from fedspam.app.compare import files
 from fedspam.app.compare.measures import MEASURES, CostSummary, Trial, best, best_of_all, cell, costs
 from fedspam.app.compare.parts import (
-    Part,
+    ComparisonPart,
     ProblemFacts,
     SavedPart,
     check_facts,
@@ -155,7 +155,7 @@ def compare(
     *,
     command: str = "",
     progress: Callable[[], None] | None = None,
-    part: Part | None = None,
+    part: ComparisonPart | None = None,
 ) -> ComparisonResult:
     """Run a comparison; write tuning.csv, curves.csv, table.csv, figure.png, figure.svg, manifest.json and command.
 

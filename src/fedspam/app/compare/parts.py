@@ -29,7 +29,7 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True)
-class Part:
+class ComparisonPart:
     """One of several shares of the work, counted from 1."""
 
     number: int
@@ -38,7 +38,7 @@ class Part:
     def share(self, units: Sequence[T]) -> list[T]:
         """The units of this part: every `of`-th of them.
 
-        >>> Part(2, 3).share("abcdefg")
+        >>> ComparisonPart(2, 3).share("abcdefg")
         ['b', 'e']
         """
         if self.of > len(units):
@@ -67,12 +67,14 @@ class SavedPart:
     """What a part has found."""
 
     folder: Path
-    part: Part
+    part: ComparisonPart
     whole: Mapping[str, Any]  # what all parts have in common: kind, methods, plan, command
     found: Mapping[str, Any]
 
 
-def write_part(folder: Path, part: Part, whole: Mapping[str, Any], found: Mapping[str, Any], command: str) -> None:
+def write_part(
+    folder: Path, part: ComparisonPart, whole: Mapping[str, Any], found: Mapping[str, Any], command: str
+) -> None:
     """Write what a part has found. A part is there when its index is."""
     index = {"fedspam": __version__, "part": part.number, "of": part.of, "command": command, "whole": whole}
     sealed = {**index, "found": found}
@@ -116,7 +118,7 @@ def _read(folder: Path) -> SavedPart:
         index = strict.json_object(strict.read(path, MOST_INDEX), size=MOST_INDEX, depth=DEPTH)
         if index.pop("sha256") != describe.digest(index):
             raise ValueError("its hash does not fit its content")
-        part = Part(int(index["part"]), int(index["of"]))
+        part = ComparisonPart(int(index["part"]), int(index["of"]))
         saved = SavedPart(folder, part, index["whole"], index["found"])
     except (KeyError, TypeError, ValueError, OSError) as error:
         raise UsageError(f"{path} is damaged ({error}); run this part again") from None

@@ -15,7 +15,7 @@ import numpy as np
 
 from fedspam._internal import describe
 from fedspam.app.compare import check_methods, facts, files, run_comparison, waves
-from fedspam.app.compare.parts import Part, SavedPart, check_facts, plan_of, write_part
+from fedspam.app.compare.parts import ComparisonPart, SavedPart, check_facts, plan_of, write_part
 from fedspam.app.compare.problems import Problem, of_quadratics, similar_quadratics
 from fedspam.app.compare.tuning import ComparisonPlan
 from fedspam.app.folders import csv_text, make_folder, write_manifest
@@ -91,7 +91,7 @@ def sweep(
     chosen: Sequence[Case] | None = None,
     command: str = "",
     progress: Callable[[], None] | None = None,
-    part: Part | None = None,
+    part: ComparisonPart | None = None,
 ) -> list[Row]:
     """Compare on every problem; write tuning.csv, table.csv, table.md, figure.png, figure.svg, manifest.json, command.
 

@@ -14,7 +14,7 @@ from rich.table import Table
 from fedspam.app.compare import MEASURES, ComparisonResult, compare, load, merge_parts, sweep as sweeping, waves
 from fedspam.app.compare.options import CompareOptions
 from fedspam.app.compare.own import problem_of
-from fedspam.app.compare.parts import Part, read_parts
+from fedspam.app.compare.parts import ComparisonPart, read_parts
 from fedspam.app.folders import new_folder
 from fedspam.app.terminal import progress_bar
 from fedspam.methods import METHODS
@@ -27,7 +27,7 @@ def show(
     folder: Path | None = None,
     command: str = "",
     quiet: bool = False,
-    part: Part | None = None,
+    part: ComparisonPart | None = None,
     console: Console | None = None,
 ) -> int:
     """Run a comparison or the sweep, print its tables, and return the exit code 0. A part prints its folder alone."""

@@ -31,6 +31,26 @@ class Theorem(Struct, frozen=True, kw_only=True, tag_field="schedule", tag="theo
     delta: Positive
 
 
+class EpochsSetting(Struct, frozen=True, kw_only=True):
+    """Passes over a client's rows in place of a number of steps."""
+
+    epochs: Whole
+    stragglers: Annotated[float, Meta(ge=0, le=1)] = 0.0
+
+
+class MomentumOptimizer(Struct, frozen=True, kw_only=True, tag_field="name", tag="momentum"):
+    """SGD with momentum and weight decay on the clients, as PyTorch has it."""
+
+    momentum: Annotated[float, Meta(ge=0, lt=1)] = 0.9
+    weight_decay: Annotated[float, Meta(ge=0)] = 0.0
+
+
+class AdamOptimizer(Struct, frozen=True, kw_only=True, tag_field="name", tag="adam"):
+    """Adam on the clients, begun afresh in every round."""
+
+    weight_decay: Annotated[float, Meta(ge=0)] = 0.0
+
+
 def _tagged(name: str, fields: Iterable[Any]) -> type[Struct]:
     return msgspec.defstruct(name, fields, frozen=True, kw_only=True, tag_field="name", tag=name)
 
@@ -50,6 +70,7 @@ TYPES: Mapping[str, Any] = {
     "fresh_weight": Value | Theorem,
     "start": Whole | Literal["cohort", "client", "zero"],
     "base": Union[*BASES.values(), None],
+    "optimizer": MomentumOptimizer | AdamOptimizer | None,
 }
 PLAIN_TYPES: Mapping[Any, Any] = {int: Whole, float: float, bool: bool, str: str}
 ABOUT: Mapping[str, str] = {
@@ -58,7 +79,8 @@ ABOUT: Mapping[str, str] = {
     "fresh_weight": "weight of the fresh gradient in the estimate: a number, a list or a table, as step_size",
     "local_rate": "of a client's gradient steps: a number, a list or a table, as step_size",
     "momentum": "weight of the past in the server's step",
-    "local_steps": "steps per client",
+    "local_steps": "steps per client; {epochs = 2} passes over its rows, where the method can",
+    "optimizer": "of the clients' steps; none is plain SGD",
     "server_step_size": "how far the server goes along the mean of the clients' moves",
     "probability": "of a full round, or of communication",
     "start": "how the first estimate is made",
@@ -67,10 +89,10 @@ ABOUT: Mapping[str, str] = {
 
 @functools.cache
 def algorithm_section(name: str) -> type[Struct]:
-    """The settings of a method: the arguments of its constructor, but for the solver (see `[prox]`) and Optax's."""
+    """The settings of a method: the arguments of its constructor, but for the solver (see `[prox]`)."""
     fields: list[Any] = []
     for argument in inspect.signature(METHODS[name].build).parameters.values():
-        if argument.name in ("solver", "optimizer"):  # an Optax object cannot be written in TOML
+        if argument.name == "solver":
             continue
         about = ABOUT.get(argument.name, f"see fedspam.methods.{name}")
         field = argument.name, _described(_type(argument), about)
@@ -110,6 +132,7 @@ def _type(argument: inspect.Parameter) -> Any:
     parts = typing.get_args(argument.annotation) or (argument.annotation,)
     kinds = [part for part in parts if part not in (types.NoneType, Epochs)]
     kind = PLAIN_TYPES.get(kinds[0], Value) if len(kinds) == 1 else Value
+    kind = kind | EpochsSetting if Epochs in parts else kind
     return kind | None if types.NoneType in parts or argument.default is None else kind
 
 

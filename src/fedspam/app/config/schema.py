@@ -284,6 +284,13 @@ class CodecsSection(Struct, frozen=True, kw_only=True):
     ] = None
 
 
+class FineTune(Struct, frozen=True, kw_only=True):
+    """Steps that each client takes alone, from the trained model."""
+
+    local_steps: Whole
+    local_rate: Positive
+
+
 class Evaluate(Struct, frozen=True, kw_only=True):
     """What is evaluated during the run."""
 
@@ -297,6 +304,9 @@ class Evaluate(Struct, frozen=True, kw_only=True):
     )
     stop: Annotated[bool, _about("end the run when the target is reached")] = False
     patience: Annotated[Whole | None, _about("end the run after this many evaluations without improvement")] = None
+    fine_tune: Annotated[
+        FineTune | None, _about("after the run, also test a model of each client's own, trained further on its rows")
+    ] = None
 
 
 class Track(Struct, frozen=True, kw_only=True):

@@ -7,6 +7,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import msgspec
+import optax
 from msgspec import Struct
 
 from fedspam import solvers
@@ -21,7 +22,7 @@ from fedspam.app.experiment.probes import ProblemProbe, Score, rows_probe
 from fedspam.clients import Population, Ragged
 from fedspam.federation import ledger
 from fedspam.federation.codecs import NO_CODECS, Codecs
-from fedspam.methods import METHODS, schedules
+from fedspam.methods import METHODS, Epochs, schedules
 from fedspam.problems import Quadratics, quadratics, ridge
 from fedspam.simulation.evaluation import Evaluation
 from fedspam.simulation.stopping import Patience, Target
@@ -193,11 +194,18 @@ def build_codecs(section: schema.CodecsSection | None) -> Codecs:
 VALUES: Mapping[type, Callable[[Any], Any]] = {
     list: jnp.asarray,
     sections.PowerSetting: lambda value: schedules.Power(value.value, value.exponent, value.shift),
+    sections.EpochsSetting: lambda value: Epochs(value.epochs, value.stragglers),
+    sections.MomentumOptimizer: lambda value: _decayed(value.weight_decay, optax.trace(value.momentum)),
+    sections.AdamOptimizer: lambda value: _decayed(value.weight_decay, optax.scale_by_adam()),
     **{
         section: lambda value, base=base: base(**msgspec.structs.asdict(value))
         for base, section in sections.BASES.items()
     },
 }
+
+
+def _decayed(weight_decay: float, optimizer: optax.GradientTransformation) -> optax.GradientTransformation:
+    return optax.chain(optax.add_decayed_weights(weight_decay), optimizer) if weight_decay else optimizer
 
 
 def _fresh_weight(value: sections.Theorem, settings: Mapping[str, Any], population: int | None) -> Any:

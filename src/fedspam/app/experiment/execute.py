@@ -18,19 +18,20 @@ from fedspam._internal import hosts, trees
 from fedspam.app import tracking
 from fedspam.app.arrival import arrival
 from fedspam.app.config import Config, ConfigError, differences, read, tables, to_toml
-from fedspam.app.config.schema import name_of
+from fedspam.app.config.schema import FineTune, name_of
 from fedspam.app.config.write import value_text
 from fedspam.app.experiment.build import Experiment, make
+from fedspam.app.experiment.probes import RowsProbe
 from fedspam.app.experiment.scores import scores_on_test
 from fedspam.app.folders import csv_text, make_folder
 from fedspam.clients import Ragged, Sharded
 from fedspam.federation import ledger
-from fedspam.simulation import Run, records, simulate
+from fedspam.simulation import Run, fine_tune, records, simulate
 from fedspam.simulation.stopping import Target, Watch
 
 # settings that may change when a run is resumed
 LATER = frozenset({f"run.{name}" for name in ("rounds", "segment", "keep")}) | {
-    *(f"evaluate.{name}" for name in ("metric", "target", "stop", "patience")),
+    *(f"evaluate.{name}" for name in ("metric", "target", "stop", "patience", "fine_tune")),
     "track",
 }
 HEAD = """The resolved configuration of this run. Run it again, from anywhere:
@@ -82,6 +83,7 @@ def run(
     with jax.enable_x64(config.run.precision == "float64"):
         experiment = make(config)
         _check_record(experiment)
+        _check_fine_tune(experiment)
         hosts.first(lambda: _write_config(config, folder))
         went = _judged(_simulate(experiment, folder, resume, observe))
         outcome = hosts.first(lambda: _written(experiment, went, folder))
@@ -96,6 +98,9 @@ def _written(experiment: Experiment, went: Run, folder: Path) -> ExperimentOutco
     _save_model(experiment, went, folder)
     tested, clients = _tested(experiment, folder)
     facts = summary(went, folder, experiment.config, experiment.target, experiment.metrics) | tested
+    tuning = experiment.config.evaluate.fine_tune
+    if clients and tuning is not None:
+        clients = _with_own_models(experiment, went, clients, tuning)
     if clients:
         rows = [["" if value is None else value for value in row.values()] for row in clients]
         records.write(folder / "clients.csv", csv_text(list(clients[0]), rows).encode())
@@ -137,6 +142,28 @@ def _check_record(experiment: Experiment) -> None:
         raise ConfigError(
             f"run.record: {unknown[0]!r} is nothing that {method.name} reports; it reports {', '.join(reported)}"
         )
+
+
+def _check_fine_tune(experiment: Experiment) -> None:
+    """Refuse to test models of clients that have no test rows before anything runs."""
+    tested = isinstance(experiment.probe, RowsProbe) and experiment.probe.test is not None
+    if experiment.config.evaluate.fine_tune is not None and not (tested and isinstance(experiment.population, Ragged)):
+        raise ConfigError(
+            "evaluate.fine_tune: the clients have no test rows of their own in this process; use data of rows with "
+            "data.test above 0, or leave it out"
+        )
+
+
+def _with_own_models(
+    experiment: Experiment, went: Run, clients: list[dict[str, Any]], tuning: FineTune
+) -> list[dict[str, Any]]:
+    """The table of clients with one column more: the score of a model that the client trained further."""
+    key = experiment.config.run.seed
+    own = fine_tune(experiment.population, went.params, tuning.local_steps, tuning.local_rate, key=key)
+    scores = experiment.probe.test.personal(own)
+    name = "accuracy" if "accuracy" in scores else "loss"
+    values = [None if np.isnan(value) else float(value) for value in np.asarray(scores[name])]
+    return [{**row, f"fine_tuned_{name}": value} for row, value in zip(clients, values, strict=True)]
 
 
 def _check_numbers(part: Any, where: str = "") -> None:

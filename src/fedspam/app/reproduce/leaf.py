@@ -66,10 +66,10 @@ class LeafRow(NamedTuple):
     accuracy: float  # at its last evaluation
     rounds: int
     gigabytes: float  # uploaded, by all clients
-    petaflops: float  # of all clients
+    teraflops: float  # of all clients
 
     def text(self) -> tuple[str, ...]:
-        reached, numbers = "yes" if self.reached else "no", (self.gigabytes, self.petaflops)
+        reached, numbers = "yes" if self.reached else "no", (self.gigabytes, self.teraflops)
         return self.method, reached, f"{self.accuracy:.3f}", str(self.rounds), *(f"{number:.3g}" for number in numbers)
 
 
@@ -107,7 +107,7 @@ def leaf_table(
     slice_note = () if size == SCALES["full"] else (f"A slice of it, not LEAF's experiment: {size._asdict()}.",)
     return MeasuredTable(
         "leaf-femnist", f"LEAF, FEMNIST: costs until an accuracy of {size.target:g}",
-        ("method", "reached", "accuracy", "rounds", "GB uploaded", "PFLOP"), tuple(row.text() for row in rows),
+        ("method", "reached", "accuracy", "rounds", "GB uploaded", "TFLOP"), tuple(row.text() for row in rows),
         (*slice_note, *NOTES), holds=all(row.reached for row in rows),
     )  # fmt: skip
 
@@ -131,5 +131,5 @@ def _run(
     accuracy = float(run.probes["accuracy"][-1])
     sent = float(np.sum(run.rows["bytes_up"], dtype=np.float64))
     return LeafRow(
-        method.name, accuracy >= size.target, accuracy, run.rounds, sent / 1e9, FLOPS * images * steps / 1e15
+        method.name, accuracy >= size.target, accuracy, run.rounds, sent / 1e9, FLOPS * images * steps / 1e12
     )
