@@ -19,7 +19,7 @@ ROOMS = {
     "problems": "clients whose constants are known: quadratics, the paper's ridge, regressions",
     "datasets": "readers of data files and tables, preprocessing, and the ways to split rows among clients",
     "models": "networks as plain functions; adapters for Flax, Equinox and PyTorch; trained models as files",
-    "flower": "the same methods over a Flower federation: server, client, privacy, wire, testing",
+    "flower": "the same methods over a Flower federation: server, client, light (no JAX), privacy, wire, testing",
     "app": "the command line and what only it needs: commands (their flags), config, compare, report, lab",
 }
 BESIDE = {

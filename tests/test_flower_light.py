@@ -327,6 +327,16 @@ sys.meta_path.insert(0, Absent())
 """
 
 
+REMEDY = """
+try:
+    from fedspam.flower import client_app
+except ModuleNotFoundError as error:
+    assert "use fedspam.flower.light, or install fedspam" in str(error), error
+else:
+    raise AssertionError
+"""
+
+
 def test_every_module_of_the_light_distribution_imports_without_jax():
     files = tomllib.loads((ROOT / "client" / "pyproject.toml").read_text())
     files = files["tool"]["hatch"]["build"]["targets"]["wheel"]["force-include"]
@@ -338,7 +348,7 @@ def test_every_module_of_the_light_distribution_imports_without_jax():
             name = ".".join(path.relative_to(ROOT / "src").with_suffix("").parts).removesuffix(".__init__")
             modules += [name] if not name.endswith("__main__") else []
     assert "fedspam.flower.light.app" in modules
-    script = WITHOUT + "".join(f"import {name}\n" for name in modules)
+    script = WITHOUT + "".join(f"import {name}\n" for name in modules) + REMEDY
     found = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
     assert found.returncode == 0, found.stderr
 

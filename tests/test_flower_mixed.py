@@ -224,6 +224,11 @@ SCRIPTS = {
     "failing": ("import sys; sys.stdin.buffer.read(); sys.exit('out of luck')", "ended with 1: out of luck"),
     "short": ("import sys; sys.stdin.buffer.read(); sys.stdout.buffer.write(b'12345')", "which are no 3 frames"),
     "long": ("import sys; sys.stdout.buffer.write(bytes(24) + b'more')", "bytes more than its 3 frames"),
+    "null": (
+        "import sys; sys.stdin.buffer.read()\n"
+        "sys.stdout.buffer.write(bytes([11]) + bytes(7) + b'{\"a\": null}' + bytes(16))",
+        "a = None; headers hold texts",
+    ),
     "empty": ("import sys; sys.stdin.buffer.read(); sys.stdout.buffer.write(bytes(24))", "not readable"),
 }
 

@@ -30,14 +30,19 @@ def __getattr__(name: str) -> Any:
     if name not in __all__:
         raise AttributeError(f"module 'fedspam.flower' has no attribute {name!r}")
     try:
-        from fedspam.flower.client import app, export
-        from fedspam.flower.server import strategy
-        from fedspam.flower.testing import grid
-        from fedspam.flower.wire import arrays
+        import fedspam.flower.client.app as app
+        import fedspam.flower.client.export as export
+        import fedspam.flower.server.strategy as strategy
+        import fedspam.flower.testing.grid as grid
+        import fedspam.flower.wire.arrays as arrays
     except ModuleNotFoundError as error:
-        if (error.name or "").split(".")[0] != "flwr":
+        missing = (error.name or "").split(".")[0]
+        if missing not in ("flwr", "jax", "jaxtyping", "fedspam"):
             raise
-        raise ModuleNotFoundError(
-            f"fedspam.flower.{name} needs Flower, which is not installed: pip install 'flwr[simulation]'", name="flwr"
-        ) from error
+        remedy = (
+            "Flower, which is not installed: pip install 'flwr[simulation]'"
+            if missing == "flwr"
+            else "JAX, which fedspam-client does without: use fedspam.flower.light, or install fedspam in its place"
+        )
+        raise ModuleNotFoundError(f"fedspam.flower.{name} needs {remedy}", name=missing) from error
     return next(getattr(module, name) for module in (arrays, app, export, grid, strategy) if hasattr(module, name))

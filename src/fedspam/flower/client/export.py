@@ -33,8 +33,8 @@ from fedspam.flower.wire.schema import Schema
 
 FORMAT = 1  # of the file
 # calls of a traced function inside another: their operations stand in the program of the caller
-CALLS = {"jit": "jaxpr", "closed_call": "call_jaxpr", "custom_jvp_call": "call_jaxpr", "custom_vjp_call": "call_jaxpr",
-         "custom_vmap_call": "call", "checkpoint": "jaxpr"}  # fmt: skip
+CALLS = {"jit": "jaxpr", "pjit": "jaxpr", "closed_call": "call_jaxpr", "custom_jvp_call": "call_jaxpr",
+         "custom_vjp_call": "call_jaxpr", "custom_vmap_call": "call", "checkpoint": "jaxpr"}  # fmt: skip
 
 
 def export_works(

@@ -47,9 +47,15 @@ def ask(command: Sequence[str], head: Mapping[str, Any], fields: bytes, state: b
         raise ProgramError(f"{command[0]} ended with {done.returncode}: {said or 'it says nothing'}")
     found = _frames(done.stdout, command[0])
     try:
-        return ProgramReply(strict.json_object(found[0], size=MIB, depth=3), found[1], found[2])
+        answer = strict.json_object(found[0], size=MIB, depth=1)
     except strict.MalformedError as error:
         raise ProgramError(f"{command[0]} answered with a header that is not readable: {error}") from None
+    for name, value in answer.items():
+        if not isinstance(value, str | int | float):
+            raise ProgramError(
+                f"{command[0]} answered with {name} = {value!r}; headers hold texts, numbers and booleans"
+            )
+    return ProgramReply(answer, found[1], found[2])
 
 
 def _frames(data: bytes, program: str) -> list[bytes]:
