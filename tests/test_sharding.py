@@ -110,7 +110,6 @@ def test_three_devices_do_what_one_does():
         ("ragged", "spam_ppa", {"solver": None}),
         ("sharded", "spam_pp", {"solver": None}),  # clients stay where their rows are
         ("sharded", "scaffold", {}),
-        ("sharded", "auto", {"solver": None}),
     ]
     (found,) = spawn(cases, devices=3)
     assert found["devices"] == 3
