@@ -77,6 +77,80 @@ def ours(task, devices=1, chunk=None, every=1):
         yield
 
 
+def fedjax_rounds(task):
+    """FedJAX, with its own batches and its own loop over clients; only for the softmax regression."""
+    import fedjax
+    import jax
+    import jax.numpy as jnp
+
+    if task.model != "softmax":
+        raise NotImplementedError("only the softmax regression is written for FedJAX")
+
+    def loss(params, batch, rng):
+        logits = batch["x"].astype(jnp.float32) / 255 @ params["weights"] + params["bias"]
+        return -jnp.mean(jax.nn.log_softmax(logits)[jnp.arange(BATCH), batch["y"]])
+
+    steps = fedjax.ShuffleRepeatBatchHParams(batch_size=BATCH, num_steps=LOCAL_STEPS)
+    plain = fedjax.optimizers.sgd
+    method = fedjax.algorithms.fed_avg.federated_averaging(jax.grad(loss), plain(STEP_SIZE), plain(1.0), steps)
+    state = method.init({"weights": jnp.zeros((PIXELS, CLASSES)), "bias": jnp.zeros(CLASSES)})
+    rng, key = np.random.default_rng(0), jax.random.PRNGKey(0)
+    while True:
+        cohort = []
+        for client in rng.choice(task.clients, task.cohort, replace=False):
+            key, own = jax.random.split(key)
+            begin, end = task.offsets[client : client + 2]
+            rows = fedjax.ClientDataset({"x": task.images[begin:end], "y": task.labels[begin:end]})
+            cohort.append((b"%d" % client, rows, own))
+        state, _ = method.apply(state, cohort)
+        jax.block_until_ready(state.params)
+        yield
+
+
+RIDGE_CLIENTS, RIDGE_DIMENSION, FRESH = 10, 100, np.float32(0.2)
+
+
+def ridge_problem():
+    """The paper's ridge in float32: Hessians, linear terms, the proxes' matrices, a start, and the step size."""
+    from fedspam.problems import ridge
+
+    clients, start = ridge(0, clients=RIDGE_CLIENTS, dimension=RIDGE_DIMENSION)
+    gamma = 0.5 / clients.delta
+    return clients.factorized(gamma), np.asarray(start, np.float32), gamma
+
+
+def ridge_ours(seeds, every):
+    """SPAM, one client per round: `every` rounds of so many seeds a step of the iterator, under one jit."""
+    import jax.numpy as jnp
+
+    from fedspam import Keep, simulate, simulate_many, spam
+    from fedspam.solvers import Exact
+
+    clients, start, gamma = ridge_problem()
+    method, x = spam(gamma, float(FRESH), solver=Exact(), start="zero"), jnp.asarray(start)
+    while True:
+        if seeds == 1:
+            simulate(method, clients, x, rounds=every, key=0, record=(), keep=Keep(every=every))
+        else:
+            simulate_many(method, clients, x, rounds=every, keys=range(seeds), record=())
+        yield
+
+
+def ridge_numpy(seeds, every):
+    """The same in NumPy, one seed after another, with the prox (H + I/gamma)^-1 inverted beforehand."""
+    clients, start, _ = ridge_problem()
+    hessians, linears, inverses = (np.asarray(part) for part in (clients.hessians, clients.linears, clients.inverses))
+    keep = np.float32(1) - FRESH
+    while True:
+        for seed in range(seeds):
+            rng, previous, x, g = np.random.default_rng(seed), start, start, np.zeros_like(start)
+            for _ in range(every):
+                i = rng.integers(RIDGE_CLIENTS)
+                g = (hessians[i] @ x - linears[i]) + keep * (g - (hessians[i] @ previous - linears[i]))
+                previous, x = x, x - inverses[i] @ g
+        yield
+
+
 def network(task):
     import torch
 

@@ -1,6 +1,7 @@
 """What compression costs and saves: rounds, exchanges and bytes to a target at 32, 8 and 4 bits.
 
     python benchmarks/compression.py [--problems a9a har] [--methods spam_pp] [--ways "8 up"] [--seeds 3] [--json FILE]
+    python benchmarks/compression.py --methods ef21_pp dasha_pp --ways 32 "top tenth up" "random tenth up" --rounds 600
 
 FedAvg and SPAM-PP on two problems of `fedspam compare`: logistic regression on a9a (123 numbers, 10 of 100 clients per
 round) and softmax regression on HAR (744 numbers, 6 of 30 persons per round). Each method has the best of its own
@@ -8,6 +9,8 @@ grid of 12 settings at 32 bits, judged on the very seeds by the rounds to the ti
 rows have the same setting, so that nothing is tuned for a codec. Targets are relative gradient norms; the module
 `fedspam.app.arrival` says when a run arrives. A cell is the median over the seeds. The start is counted in bytes and
 exchanges, not in rounds.
+
+EF21-PP and DASHA-PP, whose step sizes depend on the codec, are tuned for each row instead.
 
 At last, three rounds of both methods run over Flower's grid in this process, and the bytes of its arrays are compared
 with the ledger's.
@@ -24,6 +27,7 @@ import numpy as np
 from fedspam import simulate, simulate_many
 from fedspam.app.arrival import arrivals
 from fedspam.app.compare.problems import PROBLEMS, load
+from fedspam.federation.codecs import Codecs
 from fedspam.methods import METHODS
 from fedspam.simulation import records
 
@@ -40,13 +44,15 @@ WAYS = {
     "random tenth up": {"up": "randk-0.1"},
 }
 NAMES = {"fedavg": "FedAvg", "spam_pp": "SPAM-PP"}
+MADE = {"ef21_pp": "EF21-PP", "dasha_pp": "DASHA-PP"}  # for compression
 
 
-def settings(name, problem, cohort):
+def settings(name, problem, cohort, codecs):
     """The grid of a method, in groups that differ in numbers only."""
-    groups = {}
+    groups, up = {}, Codecs.of(codecs).named.get("up")
+    known = {"omega": up.omega(problem.start)} if name == "dasha_pp" and up is not None and up.unbiased else {}
     for setting in METHODS[name].grid(problem.scales(cohort)):
-        method = METHODS[name].build(cohort_size=cohort, **setting)
+        method = METHODS[name].build(cohort_size=cohort, **setting, **known)
         groups.setdefault(jax.tree.structure(method), []).append((method, setting))
     return groups.values()
 
@@ -57,11 +63,11 @@ def curves(methods, problem, rounds, seeds, codecs):
     )
 
 
-def tuned(name, problem, cohort, rounds, seeds, targets):
-    """The setting with the fewest rounds at 32 bits to the tightest target that any setting reaches."""
+def tuned(name, problem, cohort, rounds, seeds, targets, codecs=None):
+    """The setting with the fewest rounds to the tightest target that any setting reaches."""
     found = []
-    for group in settings(name, problem, cohort):
-        run = curves([method for method, _ in group], problem, rounds, seeds, None)
+    for group in settings(name, problem, cohort, codecs):
+        run = curves([method for method, _ in group], problem, rounds, seeds, codecs)
         errors = run.probes["gradient"]
         medians = np.stack([np.median(arrivals(errors, target), axis=1) for target in sorted(targets)], axis=1)
         found += zip(map(tuple, medians), group, strict=True)
@@ -117,7 +123,7 @@ def shown(value, unit=1.0, form="{:.0f}"):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--problems", nargs="+", default=["a9a", "har"])
-    parser.add_argument("--methods", nargs="+", default=list(NAMES), choices=list(NAMES))
+    parser.add_argument("--methods", nargs="+", default=list(NAMES), choices=[*NAMES, *MADE])
     parser.add_argument("--ways", nargs="+", default=list(WAYS), choices=list(WAYS))
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--rounds", type=int, default=150)
@@ -129,16 +135,19 @@ def main():
         targets = known.targets
         for name in options.methods:
             method, setting = tuned(name, problem, known.cohort, options.rounds, options.seeds, targets)
-            print(f"\n{title}, {NAMES[name]} {setting}", flush=True)
+            print(f"\n{title}, {(NAMES | MADE)[name]} {setting}", flush=True)
             print("| bits | rounds | exchanges | kB up | kB down | client gradients | last |")
             print("|---|---|---|---|---|---|---|")
             for label in options.ways:
+                if name in MADE and WAYS[label]:
+                    again = (known.cohort, options.rounds, options.seeds, targets, WAYS[label])
+                    method, setting = tuned(name, problem, *again)
                 found = measure(name, method, problem, options.rounds, options.seeds, targets, WAYS[label])
-                results[f"{title} {name} {label}"] = found
+                results[f"{title} {name} {label}"] = {**found, "setting": setting}
                 line = lambda key, unit=1.0, found=found: " / ".join(shown(cell[key], unit) for cell in found["cells"])
                 columns = (line("rounds"), line("exchanges"), line("up", 1e3), line("down", 1e3), line("gradients"))
                 print(f"| {label} | {' | '.join(columns)} | {found['last']:.4f} |", flush=True)
-            for label in ("8 up and down", "4 up and down"):
+            for label in ("8 up and down", "4 up and down") if name in NAMES else ():
                 results[f"{title} {name} {label} over Flower"] = bytes_ = over_flower(
                     name, method, problem, WAYS[label]
                 )

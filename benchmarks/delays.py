@@ -2,7 +2,8 @@
 
     python benchmarks/delays.py                       # simulated seconds, two kinds of delay
     python benchmarks/delays.py --processes wait      # a SuperLink and SuperNodes on 127.0.0.1 whose clients sleep
-    python benchmarks/delays.py --processes ask-more
+    python benchmarks/delays.py --processes ask-more  # one client more than needed, and the first replies count
+    python benchmarks/delays.py --processes buffered  # four clients are busy, and no round waits for all of them
 
 The simulation trains on quadratics of 500 clients, 10 replies per update. Every way gets the same local rates to choose
 from and as many updates, and shows its best rate: the median over seeds of the simulated seconds until the gradient is
@@ -89,11 +90,15 @@ TASK = """
 import time
 import jax.numpy as jnp, numpy as np
 from fedspam import fedavg
+from fedspam.methods import buffered
 from fedspam.problems import quadratics
 
 clients = quadratics(0, clients=6, dimension=5, delta=0.5)
 first = jnp.ones(5)
-method = fedavg(2, 5, 0.05)
+
+def method(context):
+    average = fedavg(2, 5, 0.05)
+    return buffered(average, 4) if context.run_config["strategy"] == "buffered" else average
 
 def sleep(client, round):
     delay = 3 * np.random.default_rng([client, round]).pareto(1.2) + 3
@@ -129,7 +134,8 @@ def main(grid, context):
         x = to_params(arrays, first)
         errors.append(float(jnp.linalg.norm(clients.gradient(x)) / jnp.linalg.norm(clients.gradient(first))))
 
-    strategy = FedspamStrategy(method, first, min_available_nodes=6, over_selection=config["floats"] / 100)
+    more = 0.5 if config["strategy"] == "ask-more" else 0.0
+    strategy = FedspamStrategy(method(context), first, min_available_nodes=6, over_selection=more)
     result = strategy.start(grid, to_arrays(first), config["rounds"], timeout=120, evaluate_fn=measure)
     seconds = [float(row["seconds"]) for row in result.train_metrics_clientapp.values()]
     Path(config["told"]).write_text(json.dumps({"errors": errors, "seconds": seconds}))
@@ -155,7 +161,7 @@ def over_processes(way: str, rounds: int) -> None:
                 node += ["--port", str(free_port()), "--node-config", f"partition-id={id} num-partitions=6"]
                 processes.append(start(node, environment, folder, f"supernode{id}"))
             told = folder / "told.json"
-            config = {"floats": 0 if way == "wait" else 50, "rounds": rounds, "told": str(told)}
+            config = {"strategy": way, "rounds": rounds, "told": str(told)}
             settings = " ".join(f"{name}={json.dumps(value)}" for name, value in config.items())
             run = start(
                 ["flwr", "run", "app", "here", "--stream", "--run-config", settings], environment, folder, "flwr"
@@ -185,11 +191,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=None)
     parser.add_argument("--seeds", type=int, default=5)
-    parser.add_argument("--processes", choices=("wait", "ask-more"))
+    parser.add_argument("--processes", choices=("wait", "ask-more", "buffered"))
     flags = parser.parse_args()
     print(f"{os.cpu_count()} cores, Python {platform.python_version()}, JAX {jax.__version__}")
     if flags.processes:
-        over_processes(flags.processes, flags.rounds or 12)
+        over_processes(flags.processes, flags.rounds or 8)
     else:
         simulated(flags.rounds or 200, flags.seeds)
 

@@ -1,14 +1,19 @@
 """FedAvg on the CPU, here and elsewhere: start-up, rounds and samples a second, peak memory, all in one run.
 
-    python benchmarks/peers.py [--seconds 20] [--repeats 3] [--pfl /path/to/python-with-pfl] [--out peers.json]
+    python benchmarks/peers.py [--seconds 20] [--repeats 3] [--pfl PYTHON] [--fedjax PYTHON] [--out peers.json]
 
-Two tasks: multinomial logistic regression with 784 x 62 weights, cohort 50; the FEMNIST CNN with 1.2 million, cohort
-10; both over 3,400 clients of log-normal size, five local steps of 20 images each. Every side is a process of its own.
-They take turns, so that what else the machine does falls on all alike, and the best turn of each is shown. The CPU
-time of a round counts all threads of its process, waiting ones that spin included; a busy machine disturbs it least.
+Two tasks of FedAvg: multinomial logistic regression with 784 x 62 weights, cohort 50; the FEMNIST CNN with 1.2
+million, cohort 10; both over 3,400 clients of log-normal size, five local steps of 20 images each. Every side is a
+process of its own. They take turns, so that what else the machine does falls on all alike, and the best turn of each
+is shown. The CPU time of a round counts all threads of its process, waiting ones that spin included; a busy machine
+disturbs it least.
+
+Two tasks of SPAM on the paper's ridge, one client per round, beside a plain NumPy loop: one run, and a sweep of 20
+seeds, whose rounds count for every seed.
 
 Start-up is the time from the start of the process to the end of its first round, less one round. pfl and Flower are
-skipped with the reason where they are not installed; --pfl names an interpreter that has pfl, where this one has not.
+skipped with the reason where they are not installed; --pfl and --fedjax name interpreters that have these libraries.
+FedJAX 0.0.17 needs an old JAX: pip install fedjax jax==0.4.25 jaxlib==0.4.25 'numpy<2' optax==0.2.1 dm-haiku==0.0.12.
 Two processes of pfl share a cohort without ever talking to each other, which is faster than pfl can be.
 """
 
@@ -25,7 +30,10 @@ import time
 from pathlib import Path
 
 BEGAN = time.time()
-TASKS = {"softmax": 50, "cnn": 10}
+TASKS = {"softmax": 50, "cnn": 10, "ridge": 1, "seeds": 1}
+MORE = {"softmax": "cohort 50", "cnn": "cohort 10", "ridge": "one client per round", "seeds": "20 runs of the ridge"}
+SEEDS = {"ridge": 1, "seeds": 20}
+RIDGE_ROUNDS = {"ridge": 20_000, "seeds": 5_000}  # a step of the iterator
 NAMES = {
     "ours2": "fedspam, 2 devices",
     "ours1": "fedspam, 1 device",
@@ -34,13 +42,22 @@ NAMES = {
     "pfl2": "pfl, 2 processes",
     "pfl1": "pfl, 1 process",
     "flower": "Flower, Ray",
+    "fedjax": "FedJAX",
+    "numpy": "NumPy loop",
 }
+
+
+def plays(name, model):
+    """Whether a side has a task: the ridge is for one device and NumPy, the images for all others."""
+    if model in SEEDS:
+        return name in ("ours1", "numpy")
+    return name != "numpy" and not (name == "fedjax" and model == "cnn")
 
 
 def side(name, model, cohort, folder, seconds):
     """Run rounds for so long and print what was measured as one line of JSON."""
-    if name.startswith("ours"):
-        devices = int(name[-1])
+    if name.startswith("ours") or name in ("fedjax", "numpy"):
+        devices = int(name[-1]) if name.startswith("ours") else 1
         flags = f"--xla_force_host_platform_device_count={devices} --xla_cpu_multi_thread_eigen=false"
         os.environ["XLA_FLAGS"] = os.environ.get("XLA_FLAGS", "") + " " + flags
         os.environ["JAX_PLATFORMS"] = "cpu"
@@ -60,7 +77,15 @@ def side(name, model, cohort, folder, seconds):
 
     many = 1
     try:
-        if name.startswith("ours"):
+        if model in SEEDS:
+            seeds, every = SEEDS[model], RIDGE_ROUNDS[model]
+            many = seeds * every
+            for _ in (baselines.ridge_numpy if name == "numpy" else baselines.ridge_ours)(seeds, every):
+                timed()
+        elif name == "fedjax":
+            for _ in baselines.fedjax_rounds(task):
+                timed()
+        elif name.startswith("ours"):
             many = 20 if model == "softmax" else 1
             for _ in baselines.ours(task, devices=int(name[-1]), every=many):
                 timed()
@@ -79,7 +104,8 @@ def side(name, model, cohort, folder, seconds):
     rounds = many * (len(ends) - 2) / (ends[-1] - ends[1])
     usage = [resource.getrusage(who).ru_maxrss for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
     print(json.dumps({
-        "start": ends[0] - BEGAN - many / rounds, "rounds": rounds, "samples": rounds * task.samples,
+        "start": ends[0] - BEGAN - many / rounds, "rounds": rounds,
+        "samples": rounds * (1 if model in SEEDS else task.samples),
         "memory": max(usage) / 2**10, "cpu": (spent[-1] - spent[1]) / (len(ends) - 2) / many if spent else None,
     }))  # fmt: skip
 
@@ -118,6 +144,7 @@ def main():
     parser.add_argument("--sides", nargs="*", default=list(NAMES), choices=list(NAMES))
     parser.add_argument("--tasks", nargs="*", default=list(TASKS), choices=list(TASKS))
     parser.add_argument("--pfl", default=sys.executable, help="an interpreter that has pfl and PyTorch")
+    parser.add_argument("--fedjax", default=sys.executable, help="an interpreter that has FedJAX")
     parser.add_argument("--limit", type=float, default=600, help="seconds after which a side is given up")
     parser.add_argument("--out")
     parser.add_argument("--side", help=argparse.SUPPRESS)
@@ -137,10 +164,10 @@ def main():
             np.save(Path(folder) / f"{part}.npy", array)
         for model in flags.tasks:
             for turn in range(flags.repeats):
-                for name in flags.sides:
+                for name in (name for name in flags.sides if plays(name, model)):
                     if turn and "failed" in results[model, name][0]:
                         continue
-                    python = flags.pfl if name.startswith("pfl") else sys.executable
+                    python = {"pf": flags.pfl, "fe": flags.fedjax}.get(name[:2], sys.executable)
                     got = ask(python, name, model, TASKS[model], folder, flags.seconds, flags.limit)
                     results.setdefault((model, name), []).append(got)
                     print(f"  {model} {name} turn {turn + 1}: {got}", file=sys.stderr, flush=True)
@@ -153,21 +180,22 @@ def main():
     table = []
     for model in flags.tasks:
         best = {}
-        for name in flags.sides:
+        sides = [name for name in flags.sides if plays(name, model)]
+        for name in sides:
             turns = results[model, name]
             good = [turn for turn in turns if "failed" not in turn]
             if good:
                 top = max(good, key=lambda turn: turn["rounds"])
                 best[name] = {**top, "start": statistics.median(turn["start"] for turn in good)}
         fastest = max((best[name]["rounds"] for name in best if name.startswith("ours")), default=float("nan"))
-        for name in flags.sides:
-            what = f"| {model}, cohort {TASKS[model]} | {NAMES[name]} |"
+        for name in sides:
+            what = f"| {model}, {MORE[model]} | {NAMES[name]} |"
             if name not in best:
                 print(f"{what} {results[model, name][0]['failed']} ||||||")
                 continue
             row = best[name]
             table.append({"task": model, "side": name, **row})
-            print(f"{what} {row['start']:.1f} | {row['rounds']:.3g} | {row['samples']:.0f} | {row['memory']:.0f} | "
+            print(f"{what} {row['start']:.1f} | {row['rounds']:.4g} | {row['samples']:.0f} | {row['memory']:.0f} | "
                   f"{format(1e3 * row['cpu'], '.4g') if row['cpu'] else '–'} | "
                   f"{row['rounds'] / fastest:.2f} |")  # fmt: skip
     if flags.out:

@@ -22,6 +22,7 @@ import safetensors.numpy
 
 from fedspam._internal import describe, files, strict
 from fedspam.app import config
+from fedspam.clients import MeasuredDelay
 from fedspam.datasets import arrays, heart, idx, leaf, libsvm, shakespeare, table, tff
 from fedspam.federation import wire
 from fedspam.simulation import records
@@ -293,6 +294,11 @@ def seeds_csv() -> Iterator[bytes]:
     yield '\ufeff"client", age ,label\n"b ""x""\n",63,yes\n\na,50,no\n'.encode()
 
 
+def seeds_delays() -> Iterator[bytes]:
+    yield b"client,seconds\n0,1.5\n1,30\n0,2\n"
+    yield b"seconds\n0.5\n7e1\n\n"
+
+
 def run_roles(data: bytes) -> None:
     path = FOLDER / "shakespeare" / "shakespeare_by_role.json"
     path.parent.mkdir(exist_ok=True)
@@ -340,6 +346,7 @@ TARGETS = {
     "csv": Target(
         from_file(read_by_client(lambda path: table.read_csv(path, "client", "label"))), (ValueError,), seeds_csv
     ),
+    "delays": Target(from_file(MeasuredDelay.read), (ValueError,), seeds_delays),
     "roles": Target(run_roles, (ValueError,), seeds_roles),
     "tff": Target(from_file(read_by_client(tff.read_tff)), (ValueError,), seeds_tff, needs="h5py"),
     "heart": Target(

@@ -27,6 +27,7 @@ BESIDE = {
     "benchmarks/": "how fast it is, and what it survives",
     "examples/": "a short script for each data set",
     "fuzz/": "bytes that no decoder may fail on",
+    "client/": "the distribution of clients without JAX: the modules of fedspam that need none",
     "docs/": "the site",
 }
 BEGIN, END = "<!-- rooms: printed by tests/rooms.py -->\n", "<!-- /rooms -->\n"

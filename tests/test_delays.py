@@ -11,6 +11,7 @@ import pytest
 
 from fedspam import Faults, fedavg, simulate, spam_pp
 from fedspam._internal import prng
+from fedspam.app.report.sources import read
 from fedspam.clients import FixedDelay, MeasuredDelay, OverSelected, ParetoDelay, RandomDelay
 from fedspam.federation.aggregation import Median
 from fedspam.methods import buffered, mvr, page, scaffold
@@ -44,11 +45,14 @@ def test_a_round_waits_for_the_slowest_client_of_every_exchange():
     np.testing.assert_allclose(run.rows["seconds"], waited)
 
 
-def test_delays_change_no_draw_and_over_selection_waits_for_the_fastest(plain):
+def test_delays_change_no_draw_and_over_selection_waits_for_the_fastest(plain, tmp_path):
     assert "seconds" not in plain.rows
-    slow, fast = (go(AVERAGE, OverSelected(POPULATION, RandomDelay(), more=more)) for more in (0.0, 1.0))
+    slow = go(AVERAGE, OverSelected(POPULATION, RandomDelay(), more=0.0), folder=tmp_path)
+    fast = go(AVERAGE, OverSelected(POPULATION, RandomDelay(), more=1.0))
     np.testing.assert_array_equal(slow.params, plain.params)
     assert slow.rows["seconds"].sum() > fast.rows["seconds"].sum()
+    paid = read(tmp_path).series[0].paid["seconds"]  # the time axis of a report
+    np.testing.assert_allclose(paid.amount, [0, *np.cumsum(slow.rows["seconds"])])
     for run, more in ((slow, 0.0), (fast, 1.0)):
         clients = OverSelected(POPULATION, RandomDelay(), more=more)
         key = lambda k: prng.fold_name(jax.random.fold_in(jax.random.key(7), k), "cohort")
@@ -191,12 +195,6 @@ def test_a_buffered_run_resumes_and_takes_faults_and_rules(tmp_path):
 def test_what_cannot_be_buffered_is_refused(make, reason):
     with pytest.raises(ValueError, match=reason):
         make()
-
-
-def test_over_flower_it_is_refused():
-    strategy = pytest.importorskip("fedspam.flower", reason="needs Flower: pip install 'fedspam[flower]'")
-    with pytest.raises(ValueError, match="run in simulations only; give the method itself, and over_selection"):
-        strategy.FedspamStrategy(buffered(AVERAGE, 8))
 
 
 @pytest.mark.thorough

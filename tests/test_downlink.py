@@ -69,11 +69,11 @@ def test_messages_lose_nothing_for_ever():
     beside = rounds * jnp.sin(jnp.arange(D)) - (run.state.heard.x_prev - run.state.heard.x)
     assert float(jnp.abs(beside).max()) < 10
     assert run.rows["same"].tolist() == [0.0] * rounds  # held fields are neither sent nor corrected again
-    plain = simulate(Telling(), CLIENTS, x, rounds=rounds, key=0, codecs={"down": TOP})
-    assert float(plain.state.heard.x.min()) == 0
     state, fed = loopback.run(Telling(), CLIENTS, x, rounds=rounds, key=0, codecs={"down": FED_TOP})
     np.testing.assert_allclose(state.heard, run.state.heard, rtol=1e-9, atol=1e-12)
-    assert fed.bytes_down == run.rows["bytes_down"].sum() == plain.rows["bytes_down"].sum()
+    assert fed.bytes_down == run.rows["bytes_down"].sum()
+    plain = ledger.plan(Telling(), x, CLIENTS, codecs=Codecs.of({"down": TOP}))
+    assert fed.bytes_down == rounds * sum(exchange.cohort * exchange.bytes_down for exchange in plain.round)
 
 
 def norm_after(method, codec, rounds):
@@ -81,6 +81,7 @@ def norm_after(method, codec, rounds):
     return float(jnp.linalg.norm(CLIENTS.gradient(run.params)) / jnp.linalg.norm(CLIENTS.gradient(jnp.zeros(D))))
 
 
+@pytest.mark.slow
 def test_gradient_descent_converges_with_feedback_and_stalls_without():
     """The error of x enters with the step size, which decreases."""
     rounds = 1500

@@ -764,7 +764,7 @@ def test_what_is_held_travels_once(undisturbed):
 @pytest.mark.slow
 def test_the_example_of_the_guide_works(tmp_path):
     text = (Path(__file__).parents[1] / "docs" / "flower.md").read_text()
-    code, _ = re.findall(r"^```python\n(.*?)^```$", text, re.DOTALL | re.MULTILINE)
+    code, *_ = re.findall(r"^```python\n(.*?)^```$", text, re.DOTALL | re.MULTILINE)
     (tmp_path / "guide.py").write_text(code)
     spec = importlib.util.spec_from_file_location("guide", tmp_path / "guide.py")
     module = importlib.util.module_from_spec(spec)

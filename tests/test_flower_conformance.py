@@ -36,6 +36,7 @@ class NumpyClient:
             "spam_pp": {"starting_gradient": self.starting_gradient, "difference": self.difference, "prox": self.prox},
             "scaffold": {"train": self.controlled},
             "fedavg": {"train": self.steps},
+            "auto": {"begin": self.begin, "difference": self.sketched, "prox": self.promised},
         }[method]
         if head["schema"] != self.schemas[method] or head["exchange"] not in works:
             return {"refused": "I do not know this"}, None
@@ -89,6 +90,52 @@ class NumpyClient:
         for _ in range(2):
             y = y - fields["local_rate"] * self.gradient(y)
         return {"reply.moved": y - fields["x"]}
+
+    def begin(self, head, fields):
+        g = self.gradient(fields["x"])
+        return {"reply.g": g, **moments("fresh", sketch(g, fields["seed"])), "reply.sampled": np.float64(0)}
+
+    def sketched(self, head, fields):
+        x, x_prev, p = fields["x"], fields["x_prev"], fields["fresh_weight"]
+        a, b = self.gradient(x), self.gradient(x_prev)
+        of_a, of_b, slope = sketch(a, fields["seed"]), sketch(b, fields["seed"]), b @ (x - x_prev)
+        bend = self.value(x) - self.value(x_prev) - slope
+        if abs(bend) < np.finfo(np.float64).eps ** (2 / 3) * (abs(self.value(x)) + abs(self.value(x_prev))):
+            bend = 0.5 * (a - b) @ (x - x_prev)
+        parts = {"fresh": of_a, "change": of_a - of_b, "sent": of_a - (1 - p) * of_b}
+        reply = {"reply.c": a - (1 - p) * b, "reply.slope": slope, "reply.bend": bend}
+        return reply | {name: part for kind in parts for name, part in moments(kind, parts[kind]).items()}
+
+    def promised(self, head, fields):
+        reply = self.prox(head, {**fields, "x": fields["x_prev"] if fields["back"] else fields["x"]})
+        decrease, distance = (reply[f"reply.certificate.{name}"] for name in ("decrease", "distance"))
+        promise = decrease - distance**2 / (2 * fields["step_size"])
+        return {**reply, "reply.promise": promise, "reply.rate": np.log(fields["rate"])}
+
+
+def sketch(v, seed):
+    """Random signs, summed into 16 buckets."""
+    sums, key = np.zeros(16), [int(word) for word in seed]
+    for i, part in enumerate(v):
+        a, b = threefry(key, [0, i])
+        sums[i % 16] += part if (a ^ b) & 1 else -part
+    return sums
+
+
+def threefry(key, counter):
+    """threefry2x32 with 20 rounds, on Python's integers."""
+    keys, word = [*key, key[0] ^ key[1] ^ 0x1BD11BDA], 2**32
+    a, b = (counter[0] + keys[0]) % word, (counter[1] + keys[1]) % word
+    for group in range(5):
+        for turn in [(13, 15, 26, 6), (17, 29, 16, 24)][group % 2]:
+            a = (a + b) % word
+            b = ((b << turn) % word | b >> (32 - turn)) ^ a
+        a, b = (a + keys[(group + 1) % 3]) % word, (b + keys[(group + 2) % 3] + group + 1) % word
+    return a, b
+
+
+def moments(name, sums):
+    return {f"reply.{name}.first": sums, f"reply.{name}.second": sums**2}
 
 
 @pytest.fixture

@@ -253,7 +253,7 @@ def test_links_in_the_folder_of_a_run_are_not_followed(name, tmp_path):
     treasure.write_text("precious")
     folder.mkdir()
     (folder / name).symlink_to(treasure)
-    seen = events.RunEvents(folder, "run", "spam_pp", CLIENTS)
+    seen = events.RunEvents(folder, "run", "spam_pp", CLIENTS, ROUNDS)
     with pytest.raises(records.RecordError, match="is a link, and links are not followed"):
         seen.ended("completed")
     assert treasure.read_text() == "precious"

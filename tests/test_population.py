@@ -215,4 +215,5 @@ def test_a_round_does_not_copy_the_memories_of_all_clients(monkeypatch):
     copies = [line for line in programs[0].splitlines() if "f64[777,3]" in line and " copy(" in line]
     # the memories that go in are copied once per segment, and none inside the loop
     assert len(copies) <= 1, copies
-    assert any("f64[777,3]" in line and "scatter(" in line for line in programs[0].splitlines())
+    writes = ("scatter(", "dynamic-update-slice(")  # by the emitters of XLA
+    assert any("f64[777,3]" in line and any(map(line.__contains__, writes)) for line in programs[0].splitlines())

@@ -17,8 +17,8 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from fedspam.app import config, experiment
-from fedspam.app.cli import choose_device, main, parser
+from fedspam.app import config, devices, experiment
+from fedspam.app.cli import main, parser
 from fedspam.app.commands._arguments import dotted
 from fedspam.app.config import ConfigError, decode
 from fedspam.app.experiment import terminal
@@ -405,4 +405,4 @@ def test_a_device_that_is_not_there_is_refused(
     with pytest.raises(SystemExit, match="2"):
         main(["run", "--data", "ridge", "--algorithm", "sppm", "--device", "tpu"])
     assert "--device tpu: JAX finds only cpu here" in capsys.readouterr().err
-    choose_device("cpu")
+    devices.choose("cpu", None)

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from fedspam import simulate
+from fedspam.app.cli import main
 from fedspam.methods import METHODS
 from fedspam.problems import quadratics
 from fedspam.simulation import engine
@@ -145,3 +146,58 @@ def test_a_mesh_of_one_device_changes_no_bit():
 def test_no_devices_are_refused():
     with pytest.raises(ValueError, match=r"devices = \[\] is empty"):
         engine.mesh_of([])
+
+
+# a sweep by settings and one by seeds, neither of which three devices divide
+SWEEP = """
+import json
+import jax
+jax.config.update("jax_enable_x64", True)
+import jax.numpy as jnp
+import numpy as np
+from fedspam import simulate_many
+from fedspam.methods import scaffold
+from fedspam.problems import quadratics
+
+clients, off = quadratics(0, clients=9, dimension=4), {}
+for settings, seeds, side_by_side in ((4, 1, False), (2, 4, True)):
+    methods = [scaffold(3, 2, 0.01 * (i + 1)) for i in range(settings)]
+    one, several = (
+        simulate_many(
+            methods, clients, jnp.ones(4), rounds=4, keys=range(seeds), side_by_side=side_by_side, devices=devices
+        )
+        for devices in (None, jax.devices())
+    )
+    leaves = lambda run: jax.tree.leaves((run.params, run.state, run.memory, run.rows))
+    assert several.params.shape == (settings, seeds, 4)
+    pairs = zip(leaves(one), leaves(several), strict=True)
+    off[settings] = [float(np.max(np.abs(np.float64(a) - np.float64(b)))) for a, b in pairs]
+print(json.dumps({"devices": len(jax.devices()), "used": len(several.params.sharding.device_set), "off": off}))
+"""
+
+
+@pytest.mark.slow
+def test_devices_share_the_runs_of_a_sweep():
+    """One after another, runs have the bits of one device. Side by side, kernels sum more or fewer of them at once."""
+    environment = {
+        **os.environ,
+        "PYTHONPATH": str(ROOT / "src"),
+        "XLA_FLAGS": f"{os.environ['XLA_FLAGS']} --xla_force_host_platform_device_count=3",
+    }
+    ended = subprocess.run(
+        [sys.executable, "-c", SWEEP], env=environment, check=False, capture_output=True, text=True, timeout=300
+    )
+    assert ended.returncode == 0, ended.stderr[-2000:]
+    found = json.loads(ended.stdout.splitlines()[-1])
+    assert (found["devices"], found["used"]) == (3, 3)
+    after, beside = found["off"]["4"], found["off"]["2"]
+    assert len(after) > 10
+    assert max(after) == 0
+    assert max(beside) < 1e-14
+
+
+def test_more_devices_than_there_are_are_refused(capsys):
+    count = len(jax.devices()) + 1
+    with pytest.raises(SystemExit, match="2"):
+        main(["reproduce", "--devices", str(count), "--no-cache"])
+    assert f"--devices {count}: JAX finds only {count - 1} here" in capsys.readouterr().err

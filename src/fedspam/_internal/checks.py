@@ -1,14 +1,11 @@
 """Checks of arguments. Every error names the value, the rule and the remedy."""
 
 import numbers
+import sys
 from collections.abc import Iterable
 from typing import Any
 
-import jax
-import jax.numpy as jnp
 import numpy as np
-from jax.core import Tracer
-from jaxtyping import PyTree
 
 from fedspam._internal.nearest import nearest
 
@@ -24,8 +21,14 @@ def _known(name: str, value: Any) -> Any:
         raise ValueError(f"{name} = {value!r} is text; it must be a number: leave out the quotes")
     if is_number(value):
         return value
-    is_scalar = isinstance(value, jax.Array | np.ndarray) and not isinstance(value, Tracer) and value.ndim == 0
+    is_scalar = (isinstance(value, np.ndarray) or _is_device_array(value)) and value.ndim == 0
     return value.item() if is_scalar else None
+
+
+def _is_device_array(value: Any) -> bool:
+    """Whether a value is an array of JAX, and no tracer. Clients without JAX check numbers too."""
+    jax = sys.modules.get("jax")
+    return jax is not None and isinstance(value, jax.Array) and not isinstance(value, jax.core.Tracer)
 
 
 def positive(name: str, value: Any, remedy: str = "") -> None:
@@ -54,8 +57,11 @@ def one_of(name: str, value: Any, allowed: Iterable[str]) -> None:
         raise ValueError(_message(name, value, f"must be one of {', '.join(map(repr, allowed))}", hint))
 
 
-def params(name: str, value: PyTree) -> PyTree:
+def params(name: str, value: Any) -> Any:
     """A pytree of finite float arrays, as device arrays; anything else is refused."""
+    import jax
+    import jax.numpy as jnp
+
     leaves, treedef = jax.tree.flatten(value)
     if not leaves:
         raise ValueError(f"{name} has no arrays; give a pytree with at least one float array, such as jnp.zeros(3)")
@@ -67,8 +73,8 @@ def params(name: str, value: PyTree) -> PyTree:
         leaf = jnp.asarray(leaf)
         if not jnp.issubdtype(leaf.dtype, jnp.floating):
             raise ValueError(f"{label} has dtype {leaf.dtype}; parameters must be floats: use .astype(jnp.float32)")
-        if not bool(jnp.all(jnp.isfinite(leaf))):
-            bad = int(jnp.sum(~jnp.isfinite(leaf)))
+        bad = int(np.sum(~np.isfinite(np.asarray(leaf))))  # in NumPy: JAX would compile a program for every shape
+        if bad:
             raise ValueError(
                 f"{label} holds {bad} value{'s' if bad > 1 else ''} that {'are' if bad > 1 else 'is'} NaN or infinite; "
                 "start from finite parameters"
@@ -77,8 +83,11 @@ def params(name: str, value: PyTree) -> PyTree:
     return jax.tree.unflatten(treedef, checked)
 
 
-def same_tree(name: str, value: PyTree, other_name: str, other: PyTree) -> None:
+def same_tree(name: str, value: Any, other_name: str, other: Any) -> None:
     """Both trees have the same structure and their leaves the same shapes."""
+    import jax
+    import jax.numpy as jnp
+
     if jax.tree.structure(value) != jax.tree.structure(other):
         raise ValueError(
             f"{name} has the structure {jax.tree.structure(value)}, and {other_name} {jax.tree.structure(other)}; "
@@ -92,7 +101,7 @@ def same_tree(name: str, value: PyTree, other_name: str, other: PyTree) -> None:
             )
 
 
-def _names(tree: PyTree) -> list[str]:
+def _names(tree: Any) -> list[str]:
     from fedspam._internal import trees
 
     return trees.names(tree)

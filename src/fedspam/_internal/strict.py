@@ -10,14 +10,15 @@ import json
 import math
 import os
 import stat
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import jax.numpy as jnp
 import numpy as np
 
 KIB, MIB, GIB = 2**10, 2**20, 2**30
 DIMENSIONS = 32  # axes of an array
+ENTRY = 1024  # bytes of the header entry of one array, at most, besides its name (6 times if escaped)
 NESTING = 3  # how deep the header of safetensors goes: names, their facts, a shape
 
 DTYPES = {
@@ -31,11 +32,16 @@ DTYPES = {
     "U64": np.dtype("<u8"),
     "I64": np.dtype("<i8"),
     "F16": np.dtype("<f2"),
-    "BF16": np.dtype(jnp.bfloat16),
     "F32": np.dtype("<f4"),
     "F64": np.dtype("<f8"),
     "C64": np.dtype("<c8"),
 }
+try:  # comes with JAX; a client without JAX has it only if somebody installed it
+    import ml_dtypes
+except ModuleNotFoundError:
+    pass
+else:
+    DTYPES["BF16"] = np.dtype(ml_dtypes.bfloat16)
 
 
 class MalformedError(ValueError):
@@ -68,6 +74,27 @@ def json_object(data: bytes, *, size: int, depth: int) -> dict[str, Any]:
     if any(isinstance(part, dict | list) for part in level):
         raise MalformedError(f"JSON is nested deeper than the {depth} levels that are read")
     return value
+
+
+def fields(data: bytes, expected: Mapping[str, Any]) -> dict[str, np.ndarray]:
+    """The arrays of a message, in the order of `expected`, whose names, shapes and dtypes they must have exactly.
+
+    Nothing larger than such a message can be is looked at.
+    """
+    header = ENTRY + sum(ENTRY + 6 * len(name.encode()) for name in expected)
+    size = 8 + header + sum(due.size * due.dtype.itemsize for due in expected.values())
+    try:
+        found, _ = arrays(data, size=size, header=header)
+    except MalformedError as error:
+        raise ValueError(f"the message of {len(data)} bytes is not readable: {error}") from None
+    missing, extra = sorted(expected.keys() - found.keys()), sorted(found.keys() - expected.keys())
+    if missing or extra:
+        raise ValueError(f"the message lacks {missing or 'nothing'} and has unknown {extra or 'nothing'}")
+    for name, due in expected.items():
+        came = found[name]
+        if came.shape != due.shape or came.dtype != due.dtype:
+            raise ValueError(f"{name} arrived as {came.dtype}{list(came.shape)}, expected {due.dtype}{list(due.shape)}")
+    return {name: found[name] for name in expected}
 
 
 def arrays(data: bytes, *, size: int, header: int) -> tuple[dict[str, np.ndarray], dict[str, str]]:

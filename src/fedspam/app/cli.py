@@ -7,7 +7,7 @@ import sys
 from collections.abc import Sequence
 
 from fedspam import __version__
-from fedspam.app import UsageError, distributed, programs
+from fedspam.app import UsageError, devices, distributed, programs
 from fedspam.app.commands import (
     cite,
     compare,
@@ -67,8 +67,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             programs.use()
         if getattr(options, "distributed", False):
             distributed.join(options.coordinator, options.processes, options.process, options.device)
-        if getattr(options, "device", None):
-            choose_device(options.device)
+        devices.choose(getattr(options, "device", None), getattr(options, "devices", None))
         with ending_soon():
             return options.run(options)
     except UsageError as error:
@@ -80,20 +79,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except (ImportError, OSError, RuntimeError, ValueError) as error:
         sys.stderr.write(f"fedspam: error: {distributed.explained(error)}\n")
         return 1
-
-
-def choose_device(kind: str) -> None:
-    """Compute there, or refuse. JAX decides when it is imported, which no command has done yet."""
-    if kind == "cpu":
-        os.environ["JAX_PLATFORMS"] = "cpu"
-    import jax
-
-    found = jax.default_backend()
-    if found != kind:
-        raise UsageError(
-            f"--device {kind}: JAX finds only {found} here; for a GPU of NVIDIA, pip install 'jax[cuda12]', or leave "
-            "the flag out"
-        )
 
 
 def parser() -> argparse.ArgumentParser:

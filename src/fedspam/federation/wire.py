@@ -9,9 +9,6 @@ from jaxtyping import PyTree
 
 from fedspam._internal import strict, trees
 
-# The header entry of one array takes at most this many bytes, besides its name (6 times if escaped).
-ENTRY = 1024
-
 
 def encode(fields: dict[str, PyTree]) -> bytes:
     """One message: each leaf under the name of its field and its path, ``x.layers.0``."""
@@ -23,21 +20,8 @@ def decode(data: bytes, like: dict[str, PyTree]) -> dict[str, PyTree]:
 
     Nothing larger than such a message can be is looked at.
     """
-    expected = _flatten(like, abstract=True)
-    header = ENTRY + sum(ENTRY + 6 * len(name.encode()) for name in expected)
-    size = 8 + header + sum(due.size * due.dtype.itemsize for due in expected.values())
-    try:
-        arrays, _ = strict.arrays(data, size=size, header=header)
-    except strict.MalformedError as error:
-        raise ValueError(f"the message of {len(data)} bytes is not readable: {error}") from None
-    missing, extra = sorted(expected.keys() - arrays.keys()), sorted(arrays.keys() - expected.keys())
-    if missing or extra:
-        raise ValueError(f"the message lacks {missing or 'nothing'} and has unknown {extra or 'nothing'}")
-    for name, due in expected.items():
-        came = arrays[name]
-        if came.shape != due.shape or came.dtype != due.dtype:
-            raise ValueError(f"{name} arrived as {came.dtype}{list(came.shape)}, expected {due.dtype}{list(due.shape)}")
-    return jax.tree.unflatten(jax.tree.structure(like), [arrays[name] for name in expected])
+    arrays = strict.fields(data, _flatten(like, abstract=True))
+    return jax.tree.unflatten(jax.tree.structure(like), list(arrays.values()))
 
 
 def cast(tree: PyTree, like: PyTree) -> PyTree:

@@ -8,11 +8,21 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from fedspam.flower.client.app import client_app, clients_of, clients_with
+    from fedspam.flower.client.export import export_works
     from fedspam.flower.server.strategy import FedspamStrategy
     from fedspam.flower.testing.grid import LoopbackGrid
     from fedspam.flower.wire.arrays import to_arrays, to_params
 
-__all__ = ["FedspamStrategy", "LoopbackGrid", "client_app", "clients_of", "clients_with", "to_arrays", "to_params"]
+__all__ = [
+    "FedspamStrategy",
+    "LoopbackGrid",
+    "client_app",
+    "clients_of",
+    "clients_with",
+    "export_works",
+    "to_arrays",
+    "to_params",
+]
 
 
 def __getattr__(name: str) -> Any:
@@ -20,7 +30,7 @@ def __getattr__(name: str) -> Any:
     if name not in __all__:
         raise AttributeError(f"module 'fedspam.flower' has no attribute {name!r}")
     try:
-        from fedspam.flower.client import app
+        from fedspam.flower.client import app, export
         from fedspam.flower.server import strategy
         from fedspam.flower.testing import grid
         from fedspam.flower.wire import arrays
@@ -30,4 +40,4 @@ def __getattr__(name: str) -> Any:
         raise ModuleNotFoundError(
             f"fedspam.flower.{name} needs Flower, which is not installed: pip install 'flwr[simulation]'", name="flwr"
         ) from error
-    return next(getattr(module, name) for module in (arrays, app, grid, strategy) if hasattr(module, name))
+    return next(getattr(module, name) for module in (arrays, app, export, grid, strategy) if hasattr(module, name))

@@ -74,7 +74,12 @@ class Opening:
         return self._fed.sample(key, self.count, "busy")
 
     def mean(self, cohort: Cohort, work: Work, /, **message: Any) -> Any:
-        self.flight = departed(self._fed, cohort, work, message, self._k)
+        blank = getattr(self._fed, "blank_replies", None)
+        if blank is None:
+            self.flight = departed(self._fed, cohort, work, message, self._k)
+        else:  # over a network they are sent the message together with those of the first round
+            nothing = jnp.zeros(cohort.size)
+            self.flight = Flight(cohort.ids, blank(work, cohort.size), nothing > 0, nothing, nothing.astype(jnp.int32))
         return jax.tree.map(lambda leaf: leaf[0], self.flight.replies)  # the round that uses it is discarded
 
 
@@ -84,7 +89,8 @@ class Flush:
     def __init__(self, fed: Any, state: BufferedState, concurrency: int, normalized: bool) -> None:
         self._fed, self._concurrency, self._normalized, self._k = fed, concurrency, normalized, state.k
         self.flight = state.flight
-        self.seconds = self.staleness = None
+        self.seconds: Any = None
+        self.staleness: Any = None
 
     def sample(self, key: Key[Array, ""], count: int) -> Cohort:
         """Clients that are not busy. Among as many as may be busy at once there are enough of them."""
@@ -94,6 +100,25 @@ class Flush:
         return replace(drawn, ids=drawn.ids[free], seconds=None if drawn.seconds is None else drawn.seconds[free])
 
     def mean(self, cohort: Cohort, work: Work, /, **message: Any) -> Any:
+        arrived = (self._really if hasattr(self._fed, "flush") else self._simulated)(cohort, work, message)
+        stale = (self._k - arrived.sent).astype(self.seconds.dtype)
+        self.staleness = jnp.mean(stale)
+        weights = jnp.where(arrived.accepted, 1 / jnp.sqrt(1 + stale), 0)
+        if self._normalized:
+            weights = weights * jnp.sum(arrived.accepted) / jnp.maximum(jnp.sum(weights), 1e-12)
+        rule = getattr(self._fed, "aggregate", None) or Mean()
+        return rule(scaled(weights, arrived.replies), arrived.accepted)
+
+    def _really(self, cohort: Cohort, work: Work, message: dict[str, Any]) -> Flight:
+        """Over a network the handle knows what is under way; the state has only the ids of the busy clients."""
+        busy = self.flight.ids if self.flight else jnp.zeros(0, jnp.uint32)
+        replies, sent, ids = self._fed.flush(cohort, work, busy, int(self._k), **message)
+        if self.flight:
+            self.flight = self.flight._replace(ids=ids)
+        self.seconds = jnp.zeros(())  # the row has those of the exchange
+        return Flight(cohort.ids, replies, jnp.ones(cohort.size, bool), jnp.zeros(cohort.size), sent)
+
+    def _simulated(self, cohort: Cohort, work: Work, message: dict[str, Any]) -> Flight:
         fresh = departed(self._fed, cohort, work, message, self._k)
         stack = lambda *parts: jnp.concatenate(parts)
         busy = jax.tree.map(stack, self.flight, fresh) if self.flight else fresh
@@ -104,13 +129,7 @@ class Flush:
         self.seconds = jnp.max(arrived.seconds)
         if self.flight:
             self.flight = rest._replace(seconds=rest.seconds - self.seconds)
-        stale = (self._k - arrived.sent).astype(self.seconds.dtype)
-        self.staleness = jnp.mean(stale)
-        weights = jnp.where(arrived.accepted, 1 / jnp.sqrt(1 + stale), 0)
-        if self._normalized:
-            weights = weights * jnp.sum(arrived.accepted) / jnp.maximum(jnp.sum(weights), 1e-12)
-        rule = getattr(self._fed, "aggregate", None) or Mean()
-        return rule(scaled(weights, arrived.replies), arrived.accepted)
+        return arrived
 
 
 def departed(fed: Federation, cohort: Cohort, work: Work, message: dict[str, Any], k: Any) -> Flight:

@@ -117,7 +117,7 @@ def dasha_pp(
 
 def _grid(scales: Scales) -> list[Mapping[str, Any]]:
     sizes = [c / scales.smoothness for c in (0.03, 0.1, 0.3, 1.0)]
-    return settings(step_size=sizes, fresh_weight=(0.1, 0.3, 0.9))
+    return settings(step_size=sizes, fresh_weight=(0.03, 0.1, 0.3))
 
 
 register("dasha_pp", Method(

@@ -58,7 +58,7 @@ def fitting_chunk(algorithm: Any, population: Population, params: Params, *, mem
 def round_memory(algorithm: Any, population: Population, params: Params, chunk: int) -> int:
     """Bytes that one round takes beside the population and the state, by the compiler's plan."""
     key, layout = jax.random.key(0), Layout(chunk)
-    carry = jax.eval_shape(lambda x: engine.begin(algorithm, population, x, key, Conditions(), layout)[0], params)
+    carry = jax.eval_shape(lambda x: engine.first_carry(algorithm, population, x, key, Conditions(), layout)[0], params)
     lowered = engine.advance.lower(
         algorithm,
         population,

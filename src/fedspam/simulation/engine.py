@@ -73,6 +73,14 @@ class Conditions:
     codecs: Codecs = NO_CODECS
 
 
+@struct
+class RowTable:
+    """Columns of one dtype, side by side: a compiled program with a kernel for each of them takes longer to make."""
+
+    values: Any  # [..., rounds, columns]
+    names: tuple[str, ...] = static()
+
+
 class Progress(NamedTuple):
     """The state of the compiled loop: rounds done, the carry, tables of rows and probes, and whether to stop."""
 
@@ -83,8 +91,25 @@ class Progress(NamedTuple):
     stopped: Any
 
 
-@functools.partial(jax.jit, static_argnames="layout")
-def begin(
+def begin(*arguments: Any) -> tuple[Carry, Any]:
+    """`first_carry`, compiled. It runs once, so it is compiled fast rather than well."""
+    return _program_that_runs_once()(*arguments)
+
+
+@functools.cache
+def _program_that_runs_once() -> Any:
+    program = functools.partial(jax.jit, first_carry, static_argnums=5)
+    if jax.default_backend() != "cpu":
+        return program()
+    options = {"xla_cpu_use_fusion_emitters": False, "xla_backend_optimization_level": 1}
+    try:
+        jax.jit(lambda: jnp.zeros(()), compiler_options=options)()
+    except jax.errors.JaxRuntimeError:  # another version of XLA, with other options
+        return program()
+    return program(compiler_options=options)
+
+
+def first_carry(
     algorithm: Any,
     population: Population,
     params: Params,
@@ -93,7 +118,7 @@ def begin(
     layout: Layout,
     attempt: Any = 0,
 ) -> tuple[Carry, Any]:
-    """The carry of the first round, and whether the start is void."""
+    """The carry of the first round, and whether too few clients replied."""
     memory = algorithm.client_state(params)
     if conditions.codecs.has_feedback:
         memory = conditions.codecs.memory(memory, ledger.plan(algorithm, params, population, codecs=conditions.codecs))
@@ -107,7 +132,7 @@ def begin(
     state = algorithm.init(params, start_key(key, attempt), fed)
     # no weak types: the compiler must see the same types when a checkpoint is restored
     carry = jax.tree.map(_strong, Carry(state, fed.memory, jnp.int32(0)))
-    return carry, jnp.asarray(fed.void) | ~healthy(state)
+    return carry, jnp.asarray(fed.void)
 
 
 @functools.partial(jax.jit, static_argnames=("layout", "length", "every", "record", "careful"))
@@ -115,7 +140,7 @@ def advance(
     algorithm: Any, population: Population, carry: Carry, key: Any, start: Any, count: Any, conditions: Conditions,
     *, layout: Layout, length: int, every: int, record: Any, careful: bool = False,
 ) -> Progress:  # fmt: skip
-    """Run `count` rounds, at most `length`. Rows and probes come back in arrays of full length.
+    """Run `count` rounds, at most `length`. Rows (see `columns`) and probes come back in arrays of full length.
 
     With `careful`, a round whose replies are finite but whose state is not becomes void as well. Checking the state in
     every round would nearly double the time of a small model. So the caller checks it once after a segment, and runs
@@ -132,22 +157,22 @@ def advance(
         state, info = algorithm.round(carry.state, round_key, fed)
         void, broken = jnp.asarray(fed.void), True if conditions.faults is None else fed.broken
         if careful:
-            failed = ~healthy(state)
+            failed = ~_finite(state)
             void, broken = void | failed, broken | failed
         void_streak = jnp.where(void, carry.void_streak + jnp.asarray(broken, jnp.int32), 0)
         carry = Carry(trees.where(void, carry.state, state), fed.settled(carry.memory, void), void_streak)
         return carry, _row(info, fed, void, record)
 
     shapes = jax.eval_shape(one, jnp.int32(0), carry)[1]
-    rows = {kind: jnp.zeros((length, len(names)), kind) for kind, names in _by_dtype(shapes).items()}
+    rows = [RowTable(jnp.zeros((length, len(names)), kind), names) for kind, names in _by_dtype(shapes).items()]
     probes = jax.eval_shape(probe_values, algorithm, carry, conditions.probe)
     probes = jax.tree.map(lambda leaf: jnp.zeros((length // every, *leaf.shape), leaf.dtype), probes)
 
     def step(now: Progress) -> Progress:
         carry, row = one(now.done, now.carry)
         # one vector per dtype: many small writes would cost more than the round of a small model
-        row = {kind: jnp.stack([row[name] for name in names]) for kind, names in _by_dtype(shapes).items()}
-        rows = jax.tree.map(lambda table, line: table.at[now.done].set(line), now.rows, row)
+        lines = [jnp.stack([row[name] for name in table.names]) for table in now.rows]
+        rows = [RowTable(t.values.at[now.done].set(line), t.names) for t, line in zip(now.rows, lines, strict=True)]
         stopped = now.stopped
         if bounds.void_streak is not None:
             stopped |= carry.void_streak >= bounds.void_streak
@@ -173,26 +198,29 @@ def advance(
 
     now = Progress(jnp.int32(0), carry, rows, probes, jnp.array(False))
     if not jax.tree.leaves(probes):
-        now = rounds(now, count)
-    else:
-        now = lax.while_loop(lambda now: (now.done < count) & ~now.stopped, block, now)
-    named = _by_dtype(shapes).items()
-    columns = {name: now.rows[kind][:, j] for kind, names in named for j, name in enumerate(names)}
-    return now._replace(rows=columns)
+        return rounds(now, count)
+    return lax.while_loop(lambda now: (now.done < count) & ~now.stopped, block, now)
 
 
-@functools.partial(jax.jit, static_argnames=("layout", "length", "every", "record", "side_by_side"))
+@functools.partial(jax.jit, static_argnames=("layout", "length", "every", "record", "side_by_side", "mesh"))
 def many(
     algorithms: Any, which: Any, population: Population, params: Params, keys: Any, count: Any, conditions: Conditions,
-    *, layout: Layout, length: int, every: int, record: Any, side_by_side: bool,
+    *, layout: Layout, length: int, every: int, record: Any, side_by_side: bool, mesh: Mesh | None = None,
 ) -> tuple[Params, Carry, Any, Any]:  # fmt: skip
     """Run every algorithm with every key: final parameters and carry, rows, and probes with the start first.
 
-    `which` numbers the algorithms, so that algorithms without any numeric field can be mapped over too.
+    `which` numbers the algorithms, so that algorithms without any numeric field can be mapped over too. The devices of
+    a mesh share the algorithms, or the keys where these divide better.
     """
+    if mesh is not None:
+        shared = functools.partial(
+            many, layout=layout, length=length, every=every, record=record, side_by_side=side_by_side
+        )
+        everyone = (population, params, count, conditions)
+        return _spread_runs(mesh, shared, algorithms, which, keys, everyone)
 
     def run(algorithm: Any, key: Any) -> tuple[Params, Carry, Any, Any]:
-        carry, _ = begin(algorithm, population, params, key, conditions, layout)
+        carry, _ = first_carry(algorithm, population, params, key, conditions, layout)
         first = jax.tree.map(lambda leaf: leaf[None], probe_values(algorithm, carry, conditions.probe))
         end = advance(
             algorithm, population, carry, key, jnp.int32(0), count, conditions,
@@ -207,16 +235,51 @@ def many(
     return lax.map(lambda each: lax.map(lambda key: run(each[0], key), keys), (algorithms, which))
 
 
+def _spread_runs(mesh: Mesh, many: Any, algorithms: Any, which: Any, keys: Any, everyone: Any) -> Any:
+    """Call `many` on every device, each with its share of the algorithms or of the keys."""
+    devices, settings, seeds = mesh.shape[AXIS], which.shape[0], keys.shape[0]
+    by_setting = -(-settings // devices) * seeds <= settings * -(-seeds // devices)
+
+    def filled(leaf: Any) -> Any:  # the last one is repeated where they do not divide
+        return leaf[jnp.minimum(jnp.arange(-(-leaf.shape[0] // devices) * devices), leaf.shape[0] - 1)]
+
+    if by_setting:
+        algorithms, which = jax.tree.map(filled, (algorithms, which))
+        split, out = (Spread(AXIS), Spread()), Spread(AXIS)
+    else:
+        keys, split, out = filled(keys), (Spread(), Spread(AXIS)), Spread(None, AXIS)
+
+    def share(some: Any, keys: Any, everyone: Any) -> Any:
+        (algorithms, which), (population, params, count, conditions) = some, everyone
+        return many(algorithms, which, population, params, keys, count, conditions)
+
+    spread = jax.shard_map(share, mesh=mesh, in_specs=(*split, Spread()), out_specs=out, check_vma=False)
+    return jax.tree.map(lambda leaf: leaf[:settings, :seeds], spread((algorithms, which), keys, everyone))
+
+
 @jax.jit
 def finish(algorithm: Any, carry: Carry) -> Params:
     return algorithm.params(carry.state)
 
 
-@jax.jit
-def healthy(state: Any) -> Any:
+def healthy(state: Any) -> bool:
     """Whether no number of the state is NaN or infinite."""
+    if jax.default_backend() != "cpu":
+        return bool(_finite(state))
+    floats = (leaf for leaf in jax.tree.leaves(state) if jnp.issubdtype(jnp.result_type(leaf), jnp.inexact))
+    return all(np.isfinite(np.asarray(leaf)).all() for leaf in floats)  # in NumPy there is nothing to compile
+
+
+@jax.jit
+def _finite(state: Any) -> Any:
     floats = [leaf for leaf in map(jnp.asarray, jax.tree.leaves(state)) if jnp.issubdtype(leaf.dtype, jnp.inexact)]
     return jnp.array([jnp.all(jnp.isfinite(leaf)) for leaf in floats]).all()
+
+
+def columns(rows: Sequence[RowTable]) -> dict[str, np.ndarray]:
+    """The columns of the tables, by name."""
+    read = [(np.asarray(table.values), table.names) for table in rows]
+    return {name: values[..., j] for values, names in read for j, name in enumerate(names)}
 
 
 def probe_values(algorithm: Any, carry: Carry, probe: Any) -> dict[str, Any]:
@@ -301,15 +364,16 @@ def _strong(leaf: Any) -> Any:
     return leaf if jnp.issubdtype(leaf.dtype, jax.dtypes.extended) else lax.convert_element_type(leaf, leaf.dtype)
 
 
-def _by_dtype(row: Mapping[str, Any]) -> dict[str, list[str]]:
+def _by_dtype(row: Mapping[str, Any]) -> dict[str, tuple[str, ...]]:
     """The names in a row, grouped by dtype, in a fixed order."""
-    kinds: dict[str, list[str]] = {}
+    kinds: dict[str, tuple[str, ...]] = {}
     for name in sorted(row):
         if row[name].shape != ():
             raise ValueError(
                 f"the method reports {name} with shape {row[name].shape}; report numbers, such as its norm"
             )
-        kinds.setdefault(str(row[name].dtype), []).append(name)
+        kind = str(row[name].dtype)
+        kinds[kind] = (*kinds.get(kind, ()), name)
     return kinds
 
 

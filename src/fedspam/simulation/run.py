@@ -167,7 +167,8 @@ def simulate(
             options |= {"codecs": coded} if coded else {}  # without any, folders of earlier versions can be resumed
             identity = records.identity(method, population, params, key, **options)
             if resume:
-                saved = store.load(identity, like=lambda: begin()[0])
+                blank = lambda: engine.first_carry(algorithm, population, params, key, conditions, layout)[0]
+                saved = store.load(identity, like=blank)
             if saved is None:
                 store.begin(identity, over=resume)
         if saved is None:
@@ -198,13 +199,13 @@ def simulate(
                 layout=layout, length=length, every=every, record=record, careful=careful,
             )  # fmt: skip
             end = clock.time(advance, count)
-            if not bool(engine.healthy(end.carry.state)):
+            if not engine.healthy(end.carry.state):
                 end = advance(count, careful=True)
             went = int(end.done)
             probed = (done + went) // every - done // every
-            row = priced(plan, _numpy(jax.tree.map(lambda leaf: leaf[:went], end.rows)), went)
+            row = priced(plan, {name: column[:went] for name, column in engine.columns(end.rows).items()}, went)
             rows.append(row)
-            probes.append(_numpy(jax.tree.map(lambda leaf: leaf[:probed], end.probes)))
+            probes.append({name: value[:probed] for name, value in _numpy(end.probes).items()})
             reached = until is not None and bool(until.reached(probes))
             if bool(end.stopped) and int(end.carry.void_streak) < watch.patience and not reached:
                 # the run shows what led here; the folder keeps the state before it
@@ -273,7 +274,7 @@ def restore(
     algorithm, coded = fitted(algorithm, population), Codecs.of(codecs)
     algorithm = with_feedback(algorithm, coded, ledger.plan(algorithm, params, population, codecs=coded))
     around = Conditions(codecs=coded)
-    blank = lambda: engine.begin(algorithm, population, params, jax.random.key(0), around, Layout())[0]
+    blank = lambda: engine.first_carry(algorithm, population, params, jax.random.key(0), around, Layout())[0]
     carry, done = records.Store(folder).peek(jax.eval_shape(blank), best)
     return engine.finish(algorithm, carry), done
 
@@ -289,7 +290,7 @@ def _start(
     """The first carry. If faults make the start void, it is repeated a few times with other clients."""
     carry, void = begin(0)
     for attempt in range(1, STARTS):
-        if not bool(void):
+        if not bool(void) and engine.healthy(carry.state):
             return carry
         carry, void = begin(attempt)
     start_key, options = engine.start_key(key, 0), {"aggregate": conditions.aggregate, "codecs": conditions.codecs}

@@ -40,6 +40,7 @@ def simulate_many(
     aggregate: Rule | None = None,
     codecs: Codecs | CodecsLike | None = None,
     side_by_side: bool | None = None,
+    devices: Sequence[jax.Device] | None = None,  # pyright: ignore[reportInvalidTypeForm]
 ) -> Run:
     """Run every method with every key in one compiled call. Arrays of the result lead with (algorithms, keys).
 
@@ -49,6 +50,9 @@ def simulate_many(
         side_by_side: whether all runs advance together under ``vmap``, or one after another. By default together,
             unless a coin decides which exchanges a round has, or clients differ much in size: ``vmap`` would then pay
             for all outcomes.
+        devices: the devices of this process that share the runs, such as jax.devices(); None for one. Every run stays
+            on one of them. One after another, runs have the bits of one device; side by side they may differ in the
+            last ones, because the compiler vectorizes other numbers of runs.
 
     The other arguments are those of `simulate`.
     """
@@ -69,18 +73,21 @@ def simulate_many(
     if side_by_side is None:
         side_by_side = not plan.branches and with_several_capacities(population) is None
     stacked = jax.tree.map(lambda *leaves: jnp.stack([jnp.asarray(leaf) for leaf in leaves]), *algorithms)
-    which = jnp.arange(len(algorithms))
+    which, mesh = jnp.arange(len(algorithms)), engine.mesh_of(devices)
+    if mesh is not None and any(device.process_index != jax.process_index() for device in mesh.devices.flat):
+        raise ValueError("devices has some of other hosts, which cannot share a sweep; give jax.local_devices()")
+    stacked, which, population, params, keys = engine.everywhere(mesh, (stacked, which, population, params, keys))
 
     clock = Stopwatch()
     conditions = Conditions(faults, None, as_argument(probe), aggregate, codecs=coded)
     many = functools.partial(
         engine.many, layout=Layout(chunk, quorum), length=rounds, every=every,
-        record=None if record is None else tuple(record), side_by_side=side_by_side,
+        record=None if record is None else tuple(record), side_by_side=side_by_side, mesh=mesh,
     )  # fmt: skip
-    final, carry, info, probes = clock.time(
+    final, carry, tables, probes = clock.time(
         lambda count: many(stacked, which, population, params, keys, jnp.int32(count), conditions), rounds
     )
-    rows = {name: np.asarray(column) for name, column in info.items()}
+    rows = engine.columns(tables)
     flat = {name: column.reshape(-1, rounds) for name, column in rows.items()}
     each = [priced(plan, {name: flat[name][i] for name in flat}, rounds) for i in range(flat["void"].shape[0])]
     rows = {name: np.stack([one[name] for one in each]).reshape(rows["void"].shape) for name in each[0]}

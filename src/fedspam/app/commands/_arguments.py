@@ -78,6 +78,14 @@ def add_device(command: argparse.ArgumentParser) -> None:
     )
 
 
+def add_devices(command: argparse.ArgumentParser) -> None:
+    """Add the argument of a command with many runs."""
+    command.add_argument(
+        "--devices", type=whole(1, 1024), metavar="N",
+        help="devices that share the runs (all that JAX finds); a CPU is divided into N",
+    )  # fmt: skip
+
+
 def add_data(command: argparse.ArgumentParser) -> None:
     """Add the argument of a command that reads data sets by name."""
     command.add_argument("--data", type=file_path, metavar="FOLDER", help="the data sets ($FEDSPAM_DATA, else ./data)")

@@ -16,12 +16,26 @@ examples:
   fedspam compare experiment.toml --metric loss --targets 0.3 --run.seed 0,1,2
   fedspam compare --problem har --metric accuracy --targets 0.9,0.95
   fedspam compare --sweep
+  fedspam compare --sweep --part 3/16 --out parts/3      one of sixteen jobs
+  fedspam compare --merge parts/* --out runs/sweep       when all have ended
 """
 
 import argparse
 
 from fedspam.app import UsageError
-from fedspam.app.commands._arguments import MOST_SEEDS, add_configuration, add_data, add_output, listed, whole
+from fedspam.app.commands._arguments import (
+    MOST_SEEDS,
+    add_configuration,
+    add_data,
+    add_devices,
+    add_output,
+    file_path,
+    listed,
+    whole,
+)
+
+PLANNED = ("methods", "seeds", "seed", "rounds", "cohort", "budget", "targets", "metric")
+ALONE = ("problem", "sweep", "exact")  # not with a file
 
 
 def add(command: argparse.ArgumentParser) -> None:
@@ -49,25 +63,48 @@ def add(command: argparse.ArgumentParser) -> None:
     command.add_argument(
         "--exact", action="store_true", help="closed-form prox of quadratic clients, counted as one gradient"
     )
+    jobs = command.add_argument_group("array jobs", "run every part with the same arguments, then merge the folders")
+    jobs.add_argument(
+        "--part", type=part, metavar="I/N", help="run the I-th of N shares: methods, or problems of --sweep"
+    )
+    jobs.add_argument("--merge", nargs="+", type=file_path, metavar="FOLDER", help="join the parts, and run nothing")
     add_data(command)
+    add_devices(command)
     add_output(command)
+
+
+def part(text: str) -> tuple[int, int]:
+    """The type of --part: which part, of how many."""
+    number, slash, of = text.partition("/")
+    if not (slash and number.isascii() and of.isascii() and number.isdecimal() and of.isdecimal()):
+        raise argparse.ArgumentTypeError(f"{text!r} must be I/N, such as 3/16")
+    if not 1 <= int(number) <= int(of):
+        raise argparse.ArgumentTypeError(f"{text!r}: parts are numbered from 1 to N")
+    return int(number), int(of)
 
 
 def run(options: argparse.Namespace) -> int:
     from fedspam.app.compare import terminal
     from fedspam.app.compare.options import checked
     from fedspam.app.compare.own import checked_own
+    from fedspam.app.compare.parts import ComparisonPart
 
-    names = ["methods", "seeds", "seed", "rounds", "cohort", "budget", "targets", "metric"]
-    alone = ["problem", "sweep", "exact"]
+    if options.merge is not None:
+        given = [name for name in ("file", "settings", "part", *PLANNED, *ALONE) if getattr(options, name)]
+        if given:
+            raise UsageError(f"--merge: the parts say what was run; leave out {given[0]}")
+        return terminal.merge(options.merge, options.out, command=options.line, quiet=options.quiet)
     if options.file is None and options.settings:
         raise UsageError("settings belong to a configuration; name it: fedspam compare FILE --SECTION.KEY VALUE")
-    for name in alone if options.file is not None else []:
+    for name in ALONE if options.file is not None else []:
         if getattr(options, name):
             raise UsageError(f"--{name} is for problems by name; leave it out, or leave out {options.file}")
-    given = {name: getattr(options, name) for name in (names if options.file is not None else names + alone)}
+    given = {name: getattr(options, name) for name in (PLANNED if options.file is not None else PLANNED + ALONE)}
     try:
         wanted = checked(**given) if options.file is None else checked_own(options.file, options.settings, **given)
     except ValueError as error:
         raise UsageError(str(error)) from None
-    return terminal.show(wanted, data=options.data, folder=options.out, command=options.line, quiet=options.quiet)
+    share = None if options.part is None else ComparisonPart(*options.part)
+    return terminal.show(
+        wanted, data=options.data, folder=options.out, command=options.line, quiet=options.quiet, part=share
+    )

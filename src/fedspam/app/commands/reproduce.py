@@ -29,7 +29,7 @@ import argparse
 
 from fedspam._internal.nearest import nearest
 from fedspam.app import UsageError
-from fedspam.app.commands._arguments import MOST_SEEDS, add_output, whole
+from fedspam.app.commands._arguments import MOST_SEEDS, add_devices, add_output, whole
 
 # the options of each table, besides those of every command
 TABLES: dict[str, tuple[str, ...]] = {
@@ -66,6 +66,7 @@ def add(command: argparse.ArgumentParser) -> None:
     command.add_argument(
         "--resume", action="store_true", default=None, help="niid-bench: continue the run of --out, or start it"
     )
+    add_devices(command)
     add_output(command)
 
 

@@ -3,7 +3,7 @@
 import itertools
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,16 @@ from fedspam._internal.nearest import nearest
 from fedspam.app.arrival import percentiles
 from fedspam.app.compare import files
 from fedspam.app.compare.measures import MEASURES, CostSummary, Trial, best, best_of_all, cell, costs
+from fedspam.app.compare.parts import (
+    ComparisonPart,
+    ProblemFacts,
+    SavedPart,
+    check_facts,
+    plan_of,
+    read_trials,
+    write_part,
+    write_trials,
+)
 from fedspam.app.compare.problems import PROBLEMS as PROBLEMS, Problem as Problem, load as load
 from fedspam.app.compare.tuning import (
     BUDGET as BUDGET,
@@ -48,7 +58,7 @@ class TunedCost:
 class ComparisonResult:
     """All settings that were tried, and the best of them on the reported seeds."""
 
-    problem: Problem
+    problem: Problem | ProblemFacts
     plan: ComparisonPlan
     trials: Mapping[str, list[Trial]]  # by method
     finals: Mapping[str, dict[int, Trial]]  # by method and number: the chosen settings on the reported seeds
@@ -109,20 +119,31 @@ def run_comparison(
         raise ValueError(f"{problem.name!r} has no {plan.metric} to reach; it has {', '.join(problem.metrics)}")
     trials: dict[str, list[Trial]] = {}
     finals: dict[str, dict[int, Trial]] = {}
-    entries: list[TunedCost] = []
     for key in methods:
         tried = trials[key] = tune(key, problem, plan, progress)
-        wanted = {(e, m): best(tried, m, e) for e in plan.errors for m in MEASURES}
+        wanted = [best(tried, m, e) for e in plan.errors for m in MEASURES]
         shown = [best_of_all(tried, m, plan.errors) for m in MEASURES]
-        numbers = sorted({trial.number for trial in (*wanted.values(), *shown) if trial is not None})
+        numbers = sorted({trial.number for trial in (*wanted, *shown) if trial is not None})
         again = try_settings(key, [tried[n - 1].setting for n in numbers], problem, plan, plan.reported, first=1)
         finals[key] = {n: replace(trial, number=n) for n, trial in zip(numbers, again, strict=True)}
-        for (error, measure), chosen in wanted.items():
-            number, values = None, np.full(plan.seeds, np.inf)
-            if chosen is not None:
-                number, values = chosen.number, costs(finals[key][chosen.number].curves, measure, error)
-            entries.append(TunedCost(key, error, measure, number, cell(values)))
         progress()
+    return result_of(problem, plan, trials, finals)
+
+
+def result_of(
+    problem: Problem | ProblemFacts,
+    plan: ComparisonPlan,
+    trials: Mapping[str, list[Trial]],
+    finals: Mapping[str, dict[int, Trial]],
+) -> ComparisonResult:
+    """The result with its table, which follows from the trials."""
+    entries: list[TunedCost] = []
+    for key, error, measure in itertools.product(trials, plan.errors, MEASURES):
+        chosen = best(trials[key], measure, error)
+        number, values = None, np.full(plan.seeds, np.inf)
+        if chosen is not None:
+            number, values = chosen.number, costs(finals[key][chosen.number].curves, measure, error)
+        entries.append(TunedCost(key, error, measure, number, cell(values)))
     return ComparisonResult(problem, plan, trials, finals, entries)
 
 
@@ -134,13 +155,44 @@ def compare(
     *,
     command: str = "",
     progress: Callable[[], None] | None = None,
+    part: ComparisonPart | None = None,
 ) -> ComparisonResult:
-    """Run a comparison; write tuning.csv, curves.csv, table.csv, figure.png, figure.svg, manifest.json and command."""
+    """Run a comparison; write tuning.csv, curves.csv, table.csv, figure.png, figure.svg, manifest.json and command.
+
+    A `part` runs its share of the methods, and writes what `merge_parts` needs.
+    """
+    methods, began = check_methods(methods), time.perf_counter()
+    share = methods if part is None else part.share(methods)
+    folder = make_folder(folder)
+    found = run_comparison(problem, share, plan, progress)
+    if part is None:
+        _write(found, folder, command, began)
+        return found
+    whole = {"kind": "compare", "methods": methods, "plan": describe.describe(plan)}
+    trials = write_trials(folder, found.trials, found.finals)
+    write_part(folder, part, whole, {"problem": describe.describe(facts(problem)), "trials": trials}, command)
+    return found
+
+
+def merge_parts(saved: Sequence[SavedPart], folder: str | Path, *, command: str = "") -> ComparisonResult:
+    """Join all parts of a comparison, as `read_parts` read them, to the files that one comparison writes."""
+    began, first = time.perf_counter(), saved[0]
+    trials, finals = {}, {}
+    for each in saved:
+        check_facts(first, each, first.found["problem"], each.found["problem"])
+        for both, own in zip((trials, finals), read_trials(each), strict=True):
+            both.update(own)
+    methods = first.whole["methods"]
+    trials, finals = ({key: table[key] for key in methods} for table in (trials, finals))
+    found = result_of(ProblemFacts(**first.found["problem"]), plan_of(first.whole["plan"]), trials, finals)
+    _write(found, make_folder(folder), command, began)
+    return found
+
+
+def _write(found: ComparisonResult, folder: Path, command: str, began: float) -> None:
     from fedspam.app import figures
 
-    folder = make_folder(folder)
-    began = time.perf_counter()
-    found = run_comparison(problem, methods, plan, progress)
+    problem, plan = found.problem, found.plan
     records.write(folder / "tuning.csv", files.tuning(found.trials, plan).encode())
     records.write(folder / "curves.csv", files.curves(found.finals, plan).encode())
     records.write(folder / "table.csv", files.table(found.entries, found.trials, plan).encode())
@@ -162,7 +214,6 @@ def compare(
         tried={key: len(tried) for key, tried in found.trials.items()},
         diverged=found.diverged,
     )
-    return found
 
 
 def _untuned(found: ComparisonResult) -> str:
@@ -170,10 +221,9 @@ def _untuned(found: ComparisonResult) -> str:
     return f" Nothing to tune in {names}." if names else ""
 
 
-def facts(problem: Problem) -> dict[str, object]:
+def facts(problem: Problem | ProblemFacts) -> dict[str, object]:
     """The constants of a problem, for the manifest."""
-    names = ("name", "what", "clients", "delta", "smoothness", "client_smoothness", "optimum")
-    return {name: getattr(problem, name) for name in names}
+    return {field.name: getattr(problem, field.name) for field in fields(ProblemFacts)}
 
 
 def _panels(found: ComparisonResult) -> dict[str, dict[str, Any]]:

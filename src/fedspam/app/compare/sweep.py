@@ -8,13 +8,14 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 import numpy as np
 
 from fedspam._internal import describe
 from fedspam.app.compare import check_methods, facts, files, run_comparison, waves
+from fedspam.app.compare.parts import ComparisonPart, SavedPart, check_facts, plan_of, write_part
 from fedspam.app.compare.problems import Problem, of_quadratics, similar_quadratics
 from fedspam.app.compare.tuning import ComparisonPlan
 from fedspam.app.folders import csv_text, make_folder, write_manifest
@@ -90,35 +91,98 @@ def sweep(
     chosen: Sequence[Case] | None = None,
     command: str = "",
     progress: Callable[[], None] | None = None,
+    part: ComparisonPart | None = None,
 ) -> list[Row]:
     """Compare on every problem; write tuning.csv, table.csv, table.md, figure.png, figure.svg, manifest.json, command.
 
-    `progress` is called ``steps(len(rivals), plan, len(chosen))`` times at most.
+    `progress` is called ``steps(len(rivals), plan, len(chosen))`` times at most. A `part` runs its share of the methods
+    on the problems, and writes what `merge_parts` needs.
     """
+    methods = [HERO, *(key for key in check_methods(rivals) if key != HERO)]
+    chosen, began = cases() if chosen is None else chosen, time.perf_counter()
+    units = [(number, key) for number in range(len(chosen)) for key in methods]
+    share = units if part is None else part.share(units)
+    folder = make_folder(folder)
+    known, rows, tried = {}, {}, {}
+    for number, case in enumerate(chosen):
+        own = [key for each, key in share if each == number]
+        if not own:
+            continue
+        problem = case.make()
+        found = run_comparison(problem, own, plan, progress)
+        ratio = problem.delta / problem.smoothness
+        known[number] = {"family": case.family, "case": case.label, **facts(problem)}
+        for key in own:
+            entries = [entry for entry in found.entries if entry.method == key]
+            place = lambda entry: (case.family, case.label, ratio, entry.target, entry.method, entry.measure)
+            rows[number, key] = [
+                Row(*place(entry), *entry.cell, *files.chosen(entry, found.trials)) for entry in entries
+            ]
+            # one header, then the settings of all problems
+            header, *lines = files.tuning({key: found.trials[key]}, plan).splitlines()
+            tried[number, key] = [f'"{case.family}","{case.label}",{line}' for line in lines]
+            tried[-1, ""] = [f"family,case,{header}"]
+    if part is None:
+        return _write(folder, methods, plan, known, rows, tried, command, began)
+    whole = {"kind": "sweep", "methods": methods, "plan": describe.describe(plan), "problems": len(chosen)}
+    listed = lambda table: [[*unit, table[unit]] for unit in table]
+    found = {"problems": [[n, describe.describe(known[n])] for n in known], "tuning": listed(tried)}
+    found["rows"] = listed({unit: list(map(_finite, rows[unit])) for unit in rows})
+    write_part(folder, part, whole, found, command)
+    return [row for unit in rows for row in rows[unit]]
+
+
+def merge_parts(saved: Sequence[SavedPart], folder: str | Path, *, command: str = "") -> list[Row]:
+    """Join all parts of a sweep, as `read_parts` read them, to the files that one sweep writes."""
+    began, first = time.perf_counter(), saved[0]
+    known, rows, tried, origin = {}, {}, {}, {}
+    for each in saved:
+        for number, told in each.found["problems"]:
+            if number in known:
+                check_facts(origin[number], each, known[number], told)
+            known.setdefault(number, told)
+            origin.setdefault(number, each)
+        tried |= {(number, key): lines for number, key, lines in each.found["tuning"]}
+        rows |= {(number, key): [_infinite(row) for row in found] for number, key, found in each.found["rows"]}
+    plan = plan_of(first.whole["plan"])
+    return _write(make_folder(folder), first.whole["methods"], plan, known, rows, tried, command, began)
+
+
+def _finite(row: Row) -> list[Any]:
+    """A row as JSON can hold it: costs that are infinite are None."""
+    return [None if isinstance(value, float) and math.isinf(value) else value for value in row]
+
+
+def _infinite(values: Sequence[Any]) -> Row:
+    named = zip(Row._fields, values, strict=True)
+    return Row._make(
+        math.inf if value is None and name in ("median", "low", "high") else value for name, value in named
+    )
+
+
+def _write(
+    folder: Path,
+    methods: Sequence[str],
+    plan: ComparisonPlan,
+    known: Mapping[int, Any],
+    rows: Mapping[tuple[int, str], Sequence[Row]],
+    tried: Mapping[tuple[int, str], Sequence[str]],
+    command: str,
+    began: float,
+) -> list[Row]:
+    """Write everything, in the order of problems and methods."""
     from fedspam.app import figures
 
-    methods = [HERO, *(key for key in check_methods(rivals) if key != HERO)]
-    folder = make_folder(folder)
-    chosen = cases() if chosen is None else chosen
-    began, rows, tried, known, head = time.perf_counter(), [], [], [], ""
-    for case in chosen:
-        problem = case.make()
-        found = run_comparison(problem, methods, plan, progress)
-        ratio = problem.delta / problem.smoothness
-        known.append({"family": case.family, "case": case.label, **facts(problem)})
-        for entry in found.entries:
-            where = (case.family, case.label, ratio, entry.target, entry.method, entry.measure)
-            rows.append(Row(*where, *entry.cell, *files.chosen(entry, found.trials)))
-        # one header, then the settings of all problems
-        header, *lines = files.tuning(found.trials, plan).splitlines()
-        tried += [f'"{case.family}","{case.label}",{line}' for line in lines]
-        head = f"family,case,{header}"
-    records.write(folder / "tuning.csv", "\n".join([head, *tried, ""]).encode())
-    records.write(folder / "table.csv", to_csv(rows).encode())
-    records.write(folder / "table.md", markdown(rows).encode())
-    figures.save(figures.draw_sweep(lines_of(rows), note(plan)), folder, "figure")
-    write_manifest(folder, command, began, problems=known, methods=methods, plan=describe.describe(plan))
-    return rows
+    units = [(number, key) for number in sorted(known) for key in methods]
+    found = [row for unit in units for row in rows[unit]]
+    lines = [*tried[-1, ""], *(line for unit in units for line in tried[unit]), ""]
+    records.write(folder / "tuning.csv", "\n".join(lines).encode())
+    records.write(folder / "table.csv", to_csv(found).encode())
+    records.write(folder / "table.md", markdown(found).encode())
+    figures.save(figures.draw_sweep(lines_of(found), note(plan)), folder, "figure")
+    problems = [known[number] for number in sorted(known)]
+    write_manifest(folder, command, began, problems=problems, methods=methods, plan=describe.describe(plan))
+    return found
 
 
 def steps(rivals: int, plan: ComparisonPlan = PLAN, problems: int | None = None) -> int:

@@ -1,7 +1,9 @@
 """The output of `fedspam compare`: a progress bar while it runs, then one table per target."""
 
+from collections.abc import Sequence
 from contextlib import nullcontext
 from pathlib import Path
+from typing import Any
 
 import jax
 import numpy as np
@@ -9,9 +11,10 @@ from rich.console import Console
 from rich.markdown import Markdown
 from rich.table import Table
 
-from fedspam.app.compare import MEASURES, ComparisonResult, compare, load, sweep as sweeping, waves
+from fedspam.app.compare import MEASURES, ComparisonResult, compare, load, merge_parts, sweep as sweeping, waves
 from fedspam.app.compare.options import CompareOptions
 from fedspam.app.compare.own import problem_of
+from fedspam.app.compare.parts import ComparisonPart, read_parts
 from fedspam.app.folders import new_folder
 from fedspam.app.terminal import progress_bar
 from fedspam.methods import METHODS
@@ -24,9 +27,10 @@ def show(
     folder: Path | None = None,
     command: str = "",
     quiet: bool = False,
+    part: ComparisonPart | None = None,
     console: Console | None = None,
 ) -> int:
-    """Run a comparison or the sweep, print its tables, and return the exit code 0."""
+    """Run a comparison or the sweep, print its tables, and return the exit code 0. A part prints its folder alone."""
     console = Console() if console is None else console
     folder = new_folder("sweep" if options.problem is None else "compare") if folder is None else folder
     plan, methods, own = options.plan, options.methods, options.own
@@ -36,21 +40,50 @@ def show(
         advance = lambda: bar.advance(task)
         if options.problem is None:
             begin(sweeping.steps(len(methods), plan))
-            rows = sweeping.sweep(folder, methods, plan, command=command, progress=advance)
-            hero = METHODS[sweeping.HERO].name
-            lines = [Markdown(sweeping.markdown(rows)), f"∞: only {hero} arrives, 0: only the rival does, –: neither"]
+            rows = sweeping.sweep(folder, methods, plan, command=command, progress=advance, part=part)
+            lines = [] if part is not None else sweep_lines(rows)
         else:
             if own is not None:
                 bar.update(task, description="measuring delta and L")
             problem = load(options.problem, data) if own is None else problem_of(own)
             begin(len(methods) * (waves(plan.budget) + 1))
-            found = compare(problem, methods, plan, folder, command=command, progress=advance)
-            ratio = problem.delta / problem.smoothness
-            head = f"{problem.what}; delta = {problem.delta:.3g}, L = {problem.smoothness:.3g}, delta/L = {ratio:.3g}"
-            lines = [head, *(table(found, error) for error in plan.errors)]
-            diverged = [f"{METHODS[key].name} {count}" for key, count in found.diverged.items() if count]
-            if diverged:
-                lines.append(f"settings that diverged, of {plan.budget} each: {', '.join(diverged)}")
+            found = compare(problem, methods, plan, folder, command=command, progress=advance, part=part)
+            lines = [] if part is not None else lines_of(found)
+    return printed(lines, folder, quiet, console)
+
+
+def merge(folders: Sequence[Path], folder: Path | None, *, command: str = "", quiet: bool = False) -> int:
+    """Join the parts of a comparison or of the sweep, and print its tables."""
+    saved = read_parts(folders)
+    if saved[0].whole["kind"] == "sweep":
+        folder = folder or new_folder("sweep")
+        lines = sweep_lines(sweeping.merge_parts(saved, folder, command=command))
+    else:
+        folder = folder or new_folder("compare")
+        lines = lines_of(merge_parts(saved, folder, command=command))
+    return printed(lines, folder, quiet, Console())
+
+
+def lines_of(found: ComparisonResult) -> list[Any]:
+    """What is printed of a comparison."""
+    problem, plan = found.problem, found.plan
+    ratio = problem.delta / problem.smoothness
+    head = f"{problem.what}; delta = {problem.delta:.3g}, L = {problem.smoothness:.3g}, delta/L = {ratio:.3g}"
+    lines: list[Any] = [head, *(table(found, error) for error in plan.errors)]
+    diverged = [f"{METHODS[key].name} {count}" for key, count in found.diverged.items() if count]
+    if diverged:
+        lines.append(f"settings that diverged, of {plan.budget} each: {', '.join(diverged)}")
+    return lines
+
+
+def sweep_lines(rows: Sequence[sweeping.Row]) -> list[Any]:
+    """What is printed of the sweep."""
+    hero = METHODS[sweeping.HERO].name
+    return [Markdown(sweeping.markdown(rows)), f"∞: only {hero} arrives, 0: only the rival does, –: neither"]
+
+
+def printed(lines: Sequence[Any], folder: Path, quiet: bool, console: Console) -> int:
+    """Print the lines and the files of the folder, or, if quiet, the folder alone."""
     if quiet:
         console.print(str(folder), highlight=False, markup=False, soft_wrap=True)
         return 0

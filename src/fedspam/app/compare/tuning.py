@@ -9,6 +9,7 @@ import jax
 import numpy as np
 
 from fedspam._internal import checks
+from fedspam.app import devices
 from fedspam.app.compare.measures import Curves, Trial, best_of_all
 from fedspam.app.compare.problems import Problem
 from fedspam.methods import METHODS
@@ -181,7 +182,7 @@ def try_settings(
             padded = [algorithms[i] for i in lanes + [lanes[-1]] * idle]
             run = simulate_many(
                 padded, problem.population, problem.start, rounds=plan.rounds, keys=list(seeds), probe=problem.probe,
-                record=("gradients",),
+                record=("gradients",), devices=devices.chosen(),
             )  # fmt: skip
             curves |= {i: _curves(run, lane, plan) for lane, i in enumerate(lanes)}
     return [

@@ -9,6 +9,7 @@ import numpy as np
 from jaxtyping import Float
 
 from fedspam._internal import checks
+from fedspam.app import devices
 from fedspam.app.compare.problems import QuadraticProbe
 from fedspam.methods import spam
 from fedspam.problems import ridge
@@ -79,7 +80,7 @@ def experiment(
                 # the shorter panels are cut below
                 run = simulate_many(
                     methods, population, start, rounds=rounds * LONGEST, keys=[number], probe=probe, record=(),
-                    side_by_side=False,
+                    side_by_side=False, devices=devices.chosen(),
                 )  # fmt: skip
                 for setting, curve in zip(SETTINGS, run.probes["gradient"], strict=True):
                     runs[setting.name, label].append(curve[0, : rounds * setting.stretch + 1])

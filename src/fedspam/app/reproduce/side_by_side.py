@@ -112,7 +112,7 @@ def _each(cells: Cells, run: Callable[..., Any], *more: Any) -> Any:
 
 @jax.jit
 def _begin(algorithm: Any, cells: Cells) -> Carry:
-    begin = lambda clients: engine.begin(algorithm, clients, cells.start, cells.key, Conditions(), Layout())
+    begin = lambda clients: engine.first_carry(algorithm, clients, cells.start, cells.key, Conditions(), Layout())
     return _each(cells, begin)[0]
 
 

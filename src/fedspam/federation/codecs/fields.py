@@ -9,7 +9,6 @@ began at), and a field ``x_prev`` of a message (from the field x beside it). The
 coding, so that both fields arrive with the same error, and gradients at both hardly differ by it.
 """
 
-import zlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -19,7 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Key, PyTree
 
-from fedspam._internal import prng, trees
+from fedspam._internal import packing, prng, trees
 from fedspam._internal.nearest import nearest
 from fedspam._internal.strict import MalformedError
 from fedspam._internal.trees import struct
@@ -28,7 +27,7 @@ from fedspam.federation.codecs.feedback import Feedback, WithLeftovers
 from fedspam.federation.codecs.payload import Codec
 
 LEAST = 64  # numbers in the smallest array that is coded
-CHECKSUM = "@crc32"  # the field with the checksum of a coded message or reply
+CHECKSUM = packing.CHECKSUM
 BEFORE = "_prev"  # the end of the name of a field that is close to another
 
 Send = Callable[[str, Any], Any]  # the name of a field, and those that arrived before it -> how it arrives
@@ -285,10 +284,7 @@ def in_order(names: Any) -> list[str]:
 
 def checksum(fields: PyTree) -> np.uint32:
     """The CRC-32 of all arrays of a message or reply, by name, so that no damage to codes goes unnoticed."""
-    found = 0
-    for _, leaf in sorted(_by_name(fields).items()):
-        found = zlib.crc32(np.ascontiguousarray(leaf).reshape(-1).view(np.uint8).data, found)
-    return np.uint32(found)
+    return packing.checksum(_by_name(fields))
 
 
 def signed(fields: Mapping[str, PyTree], due: Mapping[str, PyTree]) -> dict[str, PyTree]:
@@ -299,8 +295,8 @@ def signed(fields: Mapping[str, PyTree], due: Mapping[str, PyTree]) -> dict[str,
 def verified(fields: Mapping[str, PyTree]) -> dict[str, PyTree]:
     """The fields without their checksum, which must be right if there is one."""
     rest = {name: value for name, value in fields.items() if name != CHECKSUM}
-    if CHECKSUM in fields and int(fields[CHECKSUM]) != int(checksum({n: v for n, v in rest.items() if n[0] != "@"})):
-        raise MalformedError("the checksum of the codes is wrong: they were damaged on their way")
+    if CHECKSUM in fields:
+        packing.verify(int(fields[CHECKSUM]), _by_name({n: v for n, v in rest.items() if n[0] != "@"}))
     return rest
 
 

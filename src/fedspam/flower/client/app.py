@@ -14,30 +14,24 @@ from flwr.clientapp import ClientApp
 from flwr.clientapp.typing import Mod
 from jaxtyping import PyTree
 
-from fedspam import __version__
 from fedspam._internal.trees import Params
 from fedspam.clients import Loss, Oracle, Population, Ragged, RaggedOracle
 from fedspam.federation import WORK_NAMES, protocol, wire, works_of
 from fedspam.federation.codecs import NO_CODECS, Codecs, CodecsLike
 from fedspam.federation.codecs.fields import signed, verified
 from fedspam.federation.ledger import Exchange
-from fedspam.flower.client.state import FOLDER, HeldFields, Memory
+from fedspam.flower.client.node import (
+    RefusedError as RefusedError,
+    facts,
+    partition_of as partition_of,
+    refusal as refusal,
+)
+from fedspam.flower.client.state import HeldFields, Memory
 from fedspam.flower.wire import arrays
 from fedspam.flower.wire.schema import Schema
 
 if TYPE_CHECKING:
     from fedspam.flower.privacy.secure_client import SecureSum
-
-
-class RefusedError(ValueError):
-    """Why a client refuses a message; the server receives the reason."""
-
-
-def refusal(error: RefusedError, message: Message) -> Message:
-    """The reply of a client that refuses a message."""
-    if not message.metadata.message_type.startswith(("train.", "query.")):
-        raise error  # Flower turns it into an error reply; the record below would not be read
-    return Message(RecordDict({arrays.HEADER: ConfigRecord({"refused": str(error)})}), reply_to=message)
 
 
 def clients_of(population: Population) -> Callable[[Context], Oracle]:
@@ -165,17 +159,6 @@ def _is_function(value: Any) -> bool:
     return isinstance(value, types.FunctionType | types.MethodType | functools.partial)
 
 
-def partition_of(context: Context) -> int:
-    """The id of the client that this node is."""
-    found = context.node_config.get("partition-id")
-    if not isinstance(found, int) or isinstance(found, bool):
-        raise RefusedError(
-            f"partition-id = {found!r} of the node-config must be a whole number from 0 on; start the SuperNode with "
-            "--node-config 'partition-id=0 num-partitions=3'"
-        )
-    return found
-
-
 def _introduce(
     message: Message,
     context: Context,
@@ -186,7 +169,7 @@ def _introduce(
 ) -> RecordDict:
     schema = Schema.of(algorithm, params, codecs)
     _agree(message.content.config_records[arrays.HEADER], schema, partition_of(context))
-    return RecordDict({arrays.HEADER: ConfigRecord({**_facts(context), "schema": schema.digest})})
+    return RecordDict({arrays.HEADER: ConfigRecord({**facts(context), "schema": schema.digest})})
 
 
 def _agree(head: ConfigRecord | None, schema: Schema, client: int) -> ConfigRecord:
@@ -202,12 +185,6 @@ def _agree(head: ConfigRecord | None, schema: Schema, client: int) -> ConfigReco
         f"client {client} differs from the server: {'; '.join(differences[:4])}. "
         "Give both the same method, solver, parameters and codecs"
     )
-
-
-def _facts(context: Context) -> dict[str, Any]:
-    """How a node introduces itself."""
-    count = int(context.node_config.get("num-partitions", 0))
-    return {"partition-id": partition_of(context), "num-partitions": count, "fedspam": __version__}
 
 
 def _answer(
@@ -228,19 +205,15 @@ def _answer(
     own = None if assigned else partition
     fields, client, round, key = _read(message, head, exchange, own, HeldFields(context), schema.kept(phase))
 
-    first = codecs.memory(algorithm.client_state(params), schema.plan)
-    memory = Memory(context, first, f"{schema.digest} {head['run']}", partition)
+    first = jax.tree.map(jnp.asarray, codecs.memory(algorithm.client_state(params), schema.plan))
+    kept = wire.encode({"memory": first}) if jax.tree.leaves(first) else None
+    memory = Memory(context, kept, f"{schema.digest} {head['run']}", partition)
     version, settled, becomes = (int(str(head[name])) for name in ("memory", "settled", "becomes"))
-    before = memory.at(version)
-    if before is None:
-        raise RefusedError(
-            f"client {client} has lost its memory of exchange {version}, which the method needs; to keep memories "
-            f"after a run, start its SuperNode with --node-config '{FOLDER}=\"/some/folder\"'"
-        )
+    before = first if kept is None else wire.decode(memory.at(version), {"memory": first})["memory"]
     name, me = exchange.work, np.uint32(client)
     reply, after = perform(algorithm, oracle(context), me, key, before, fields, codecs, name=name)
     if exchange.work in schema.stateful:
-        memory.keep(after, becomes, {version, settled})
+        memory.keep(wire.encode({"memory": wire.cast(after, first)}), becomes, {version, settled})
     coded, due = codecs.answered(jax.random.fold_in(key, client), exchange.work, reply, fields), exchange.answer
     answer = {
         "@client": np.uint32(client),
@@ -250,7 +223,7 @@ def _answer(
     return RecordDict({
         "arrays": arrays.enclose(wire.encode(answer)),
         arrays.HEADER: ConfigRecord(
-            {"schema": schema.digest, "exchange": label, **(_facts(context) if assigned else {})}
+            {"schema": schema.digest, "exchange": label, **(facts(context) if assigned else {})}
         ),
     })  # fmt: skip
 
@@ -268,13 +241,13 @@ def _read(
         raise RefusedError(f"client {own} received a message for another client")
     round, key = int(sent.pop("@round")), jax.random.wrap_key_data(jnp.asarray(sent.pop("@key")))
     this_round = f"{head['run']} {round}"
-    missing = held.of(this_round, {name: exchange.message[name] for name in exchange.message if name not in sent})
-    if missing is None:
-        names = sorted(exchange.message.keys() - sent.keys())
-        raise RefusedError(f"client {client} does not hold {names}, which it should have been sent in this round")
+    due = {name: exchange.message[name] for name in exchange.message if name not in sent}
+    missing = {
+        name: wire.decode(data, {name: due[name]})[name] for name, data in held.of(this_round, due, client).items()
+    }
     try:
         sent = exchange.codecs.received(sent, exchange.message, missing)
     except ValueError as error:
         raise RefusedError(f"client {client} cannot decode the message: {error}") from None
-    held.keep(this_round, {name: value for name, value in sent.items() if name in kept})
+    held.keep(this_round, {name: wire.encode({name: value}) for name, value in sent.items() if name in kept})
     return {**sent, **missing}, client, round, key

@@ -5,51 +5,56 @@ done its work, and a round may be void after replies were accepted. So a client 
 no longer needs them.
 """
 
+from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, Context
-from jaxtyping import PyTree
 
-from fedspam._internal import files, trees
-from fedspam.federation import wire
-from fedspam.flower.wire import arrays
+from fedspam._internal import files
+from fedspam.flower.client.node import RefusedError
+from fedspam.flower.wire import envelope
 
 FIRST = 0  # the version before the first exchange
 FOLDER = "memory-folder"  # the entry of the node-config that names the folder
 SLOT = "fedspam-memory"
+VERSIONS = 4  # kept at once, at most
 HELD, HELD_FIELDS = "fedspam-held", "fedspam-held-fields"
 
 
 class Memory:
-    """The memory of one client by version: the number of the exchange that left it."""
+    """The memory of one client, encoded, by version: the number of the exchange that left it.
 
-    def __init__(self, context: Context, first: PyTree, run: str, client: int) -> None:
-        self._context, self._first, self._run = context, jax.tree.map(jnp.asarray, first), run
+    Arguments:
+        first: the memory before the first exchange; None for methods whose clients keep nothing.
+    """
+
+    def __init__(self, context: Context, first: bytes | None, run: str, client: int) -> None:
+        self._context, self._first, self._run, self._client = context, first, run, client
         folder = context.node_config.get(FOLDER)
         self._path = None if folder is None else Path(str(folder)) / f"client-{client}.safetensors"
 
-    def at(self, version: int) -> PyTree | None:
-        """The memory that this exchange left, or None if it is lost."""
-        if version == FIRST or not jax.tree.leaves(self._first):
-            return self._first
-        data = self._stored().get(version)
-        return None if data is None else jax.tree.map(jnp.asarray, wire.decode(data, {"memory": self._first})["memory"])
+    def at(self, version: int) -> bytes:
+        """The memory that this exchange left."""
+        data = (self._first or b"") if version == FIRST else self._stored().get(version)
+        if data is None:
+            raise RefusedError(
+                f"client {self._client} has lost its memory of exchange {version}, which the method needs; to keep "
+                f"memories after a run, start its SuperNode with --node-config '{FOLDER}=\"/some/folder\"'"
+            )
+        return data
 
-    def keep(self, memory: PyTree, version: int, others: set[int]) -> None:
+    def keep(self, memory: bytes, version: int, others: set[int]) -> None:
         """Add this version, and drop all older ones but these others."""
-        if not jax.tree.leaves(self._first):
+        if self._first is None:
             return
         stored = {number: data for number, data in self._stored().items() if number in others}
-        stored[version] = wire.encode({"memory": wire.cast(memory, self._first)})
+        stored[version] = memory
         if self._path is not None:
             self._path.parent.mkdir(parents=True, exist_ok=True)
             columns = {str(number): np.frombuffer(data, np.uint8) for number, data in stored.items()}
             files.write(self._path, files.pack(columns, kind="memory", run=self._run))
-        self._context.state[SLOT] = ArrayRecord({str(v): arrays.array_of(data) for v, data in stored.items()})
+        self._context.state[SLOT] = ArrayRecord({str(v): envelope.array_of(data) for v, data in stored.items()})
 
     def _stored(self) -> dict[int, bytes]:
         record = self._context.state.array_records.get(SLOT)
@@ -57,7 +62,7 @@ class Memory:
             return {int(version): array.data for version, array in record.items()}
         if self._path is None or not self._path.exists():
             return {}
-        limit = files.HEADER + 4 * (1024 * (1 + len(jax.tree.leaves(self._first))) + 8 * trees.size(self._first))
+        limit = files.HEADER + VERSIONS * (2048 + 2 * len(self._first or b""))
         try:
             columns, facts = files.unpack(files.read(self._path, size=limit), self._path, size=limit)
         except files.DamagedError:
@@ -66,22 +71,24 @@ class Memory:
 
 
 class HeldFields:
-    """The fields that the client was sent earlier in the round and needs again in it."""
+    """The fields, each encoded, that the client was sent earlier in the round and needs again in it."""
 
     def __init__(self, context: Context) -> None:
         self._state = context.state
 
-    def of(self, round: str, like: dict[str, Any]) -> dict[str, Any] | None:
-        """The fields as they were sent in this round, or None if one of them was not."""
-        held = self._fields(round)
-        if not like.keys() <= held.keys():
-            return None
-        return {name: wire.decode(held[name].data, {name: shape})[name] for name, shape in like.items()}
+    def of(self, round: str, names: Iterable[str], client: int) -> dict[str, bytes]:
+        """The fields as they were sent in this round."""
+        held, names = self._fields(round), list(names)
+        if not set(names) <= held.keys():
+            raise RefusedError(
+                f"client {client} does not hold {sorted(names)}, which it should have been sent in this round"
+            )
+        return {name: held[name].data for name in names}
 
-    def keep(self, round: str, fields: dict[str, Any]) -> None:
+    def keep(self, round: str, fields: Mapping[str, bytes]) -> None:
         if not fields:
             return
-        encoded = {name: arrays.array_of(wire.encode({name: value})) for name, value in fields.items()}
+        encoded = {name: envelope.array_of(data) for name, data in fields.items()}
         self._state[HELD_FIELDS] = ArrayRecord(self._fields(round) | encoded)
         self._state[HELD] = ConfigRecord({"round": round})
 

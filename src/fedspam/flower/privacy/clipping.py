@@ -9,7 +9,7 @@ import numpy as np
 from flwr.clientapp.typing import Mod
 
 from fedspam._internal import checks
-from fedspam.flower.client.app import RefusedError
+from fedspam.flower.client.node import RefusedError
 from fedspam.flower.privacy.mods import GRADIENTS, Coverage, Values, treated
 
 

@@ -10,14 +10,14 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import safetensors.numpy
 from flwr.app import Context, Message
 from flwr.clientapp.typing import ClientAppCallable, Mod
 
 from fedspam._internal import strict
-from fedspam.federation import wire
-from fedspam.federation.codecs.fields import CHECKSUM, verified
-from fedspam.flower.client.app import RefusedError, refusal
-from fedspam.flower.wire import arrays
+from fedspam._internal.packing import CHECKSUM, verify
+from fedspam.flower.client.node import RefusedError, refusal
+from fedspam.flower.wire import envelope
 
 LOG = logging.getLogger("flwr")
 GRADIENTS = ("starting_gradient", "gradient", "difference", "change")  # works whose replies are gradients
@@ -34,7 +34,7 @@ class Coverage:
     True
     >>> Coverage(("gradient",)).covers("train.prox")
     Traceback (most recent call last):
-    fedspam.flower.client.app.RefusedError: 'train.prox' is neither covered nor allowed in clear: ...
+    fedspam.flower.client.node.RefusedError: 'train.prox' is neither covered nor allowed in clear: ...
     """
 
     works: tuple[str, ...] = GRADIENTS  # whose replies it protects
@@ -92,15 +92,15 @@ def answered(call_next: ClientAppCallable, message: Message, context: Context) -
 
 def not_refused(reply: Message) -> bool:
     """Whether a reply has content and is not a refusal."""
-    return reply.has_content() and "refused" not in reply.content.config_records.get(arrays.HEADER, {})
+    return reply.has_content() and "refused" not in reply.content.config_records.get(envelope.HEADER, {})
 
 
 def opened(reply: Message, *, coded: bool = False) -> tuple[Values, Values]:
     """The header fields of a reply, ``@client`` and ``@round``, and its values; codes only where they are expected."""
-    data = arrays.enclosed(reply.content)
+    data = envelope.enclosed(reply.content)
     found, _ = strict.arrays(data, size=len(data), header=HEADER_BYTES)
-    if coded:
-        found = verified(found)  # without the checksum, which would tell of the codes
+    if coded and CHECKSUM in found:  # it is left out, because it would tell of the codes
+        verify(int(found.pop(CHECKSUM)), {name: value for name, value in found.items() if name[0] != "@"})
     if CHECKSUM in found:
         raise RefusedError(
             "the reply travels as codes, which cannot be clipped, noised or masked; leave the replies of the covered "
@@ -113,4 +113,6 @@ def opened(reply: Message, *, coded: bool = False) -> tuple[Values, Values]:
 def rewrite(reply: Message, fields: Mapping[str, Any]) -> None:
     """Replace the fields of a reply."""
     name = next(iter(reply.content.array_records))
-    reply.content[name] = arrays.enclose(wire.encode(dict(fields)))
+    reply.content[name] = envelope.enclose(
+        safetensors.numpy.save({part: np.asarray(value, order="C") for part, value in fields.items()})
+    )

@@ -12,10 +12,11 @@ Bonawitz et al.: Practical secure aggregation for privacy-preserving machine lea
 
 import math
 import secrets
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
+import numpy as np
 from flwr.app import ConfigRecord, Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.clientapp.typing import ClientAppCallable, Mod
@@ -27,13 +28,14 @@ from flwr.common.secure_aggregation.secaggplus_utils import (
 )
 
 from fedspam._internal import checks
-from fedspam.federation.codecs import NO_CODECS, Codecs
-from fedspam.federation.ledger import Plan
-from fedspam.flower.client.app import RefusedError, partition_of, refusal
+from fedspam.flower.client.node import RefusedError, partition_of, refusal
 from fedspam.flower.privacy import masks
 from fedspam.flower.privacy.mods import Coverage, answered, not_refused, opened, rewrite
-from fedspam.flower.privacy.words import grid_of, words_of
-from fedspam.flower.wire import arrays
+from fedspam.flower.wire import envelope
+
+if TYPE_CHECKING:
+    from fedspam.federation.codecs import Codecs
+    from fedspam.federation.ledger import Plan
 
 RECORD = "secure"  # the name of the protocol's record in a message
 STATE = "fedspam.secure"  # the name of the client's record of the session
@@ -81,8 +83,10 @@ class SecureSum(Coverage):
                 f"{self.least}, all different: raise cohort_size, or remove {work!r} from the works of SecureSum"
             )
 
-    def check_codecs(self, plan: Plan) -> None:
+    def check_codecs(self, plan: "Plan") -> None:
         """Raise an error if a reply that is summed travels as codes that do not add."""
+        from fedspam.flower.privacy.words import grid_of  # the server's: it needs JAX, which a client may lack
+
         for exchange in (*plan.start, *plan.round):
             if exchange.work not in self.works:
                 continue
@@ -94,8 +98,12 @@ class SecureSum(Coverage):
                         f"{exchange.work!r} from the works of SecureSum"
                     )
 
-    def mod(self, codecs: Callable[[Context], Codecs] = lambda context: NO_CODECS) -> Mod:
-        """The outermost mod of the client's app, which masks the replies of the covered exchanges."""
+    def mod(self, codecs: "Callable[[Context], Codecs | None]" = lambda context: None) -> Mod:
+        """The outermost mod of the client's app, which masks the replies of the covered exchanges.
+
+        Arguments:
+            codecs: those of the run; None on a client without JAX, which sums plain replies only.
+        """
 
         def secure(message: Message, context: Context, call_next: ClientAppCallable) -> Message:
             kind = message.metadata.message_type
@@ -190,11 +198,11 @@ def _mask(
     context: Context,
     record: ConfigRecord,
     state: ConfigRecord,
-    codecs: Codecs,
+    codecs: "Codecs | None",
 ) -> None:
     """Replace the values of a reply by masked values."""
-    facts, values = opened(reply, coded=True)
-    head = message.content.config_records[arrays.HEADER]
+    facts, values = opened(reply, coded=codecs is not None)
+    head = message.content.config_records[envelope.HEADER]
     name = f"{head.get('run')} {head.get('phase')} {head.get('exchange')} {int(facts['@round'])}"
     if state["unmasked"] == name:
         # the difference of two sums over different clients would reveal the replies of the clients in one of them
@@ -208,14 +216,27 @@ def _mask(
     if me not in members or len(members) < secure.needed(len(known)):
         raise RefusedError(f"{len(members)} clients are too few for the masks, {secure.needed(len(known))} are needed")
     work = message.metadata.message_type.removeprefix("train.")
-    words, layout = words_of(values, work, codecs, secure.fraction_bits, len(known))
+    words, packed = _words(values, work, codecs, secure.fraction_bits, len(known))
     publics = {member: known[member] for member in members}
     pair, session = masks.Pair.of(_one(state, "masking")), str(state["session"])
     masked = masks.mask(words, me, _one(state, "own"), pair, publics, session)
     # the next step excludes a second masked reply of this session, which could have other members
     state.update({"step": "masked", "name": name, "members": members, "sealed": sealed})
     context.state[STATE] = state
-    rewrite(reply, {**facts, **layout.packed(masked)})
+    rewrite(reply, {**facts, **packed(masked)})
+
+
+def _words(
+    values: Mapping[str, np.ndarray], work: str, codecs: "Codecs | None", fraction_bits: int, clients: int
+) -> tuple[np.ndarray, Callable[[np.ndarray], dict[str, np.ndarray]]]:
+    """The words of a reply, and how masked words travel."""
+    if codecs is None:
+        flat = [np.ravel(values[name]).astype(np.float64) for name in sorted(values)]
+        return masks.to_fixed(np.concatenate(flat), fraction_bits, clients), lambda masked: {"masked": masked}
+    from fedspam.flower.privacy.words import words_of
+
+    words, layout = words_of(values, work, codecs, fraction_bits, clients)
+    return words, layout.packed
 
 
 def _unmask(secure: SecureSum, record: ConfigRecord, context: Context) -> dict[str, Any]:

@@ -58,6 +58,7 @@ def round_trip(
     *,
     enough: int | None = None,
     due: Mapping[Any, float] | None = None,
+    earlier: dict[str, Any] | None = None,
     clock: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = pause,
 ) -> Trip:
@@ -66,11 +67,14 @@ def round_trip(
     ``accept(slot, reply)`` returns the value of a reply, or raises `RejectedError` to reject it. With `enough` accepted
     replies nobody is waited for any longer; the other slots then have neither a value nor a failure. Slots in `due` are
     given up after their own seconds, if that is earlier.
+
+    `earlier` are messages of earlier trips, by their ids, whose replies count too. Afterwards it holds all messages
+    that are still without a reply, and no reply that has arrived is lost: there may be more than `enough`.
     """
     began, trip = clock(), Trip()
     sent = sum(arrays.size(message.content) for message in messages.values())
     pushed = set(grid.push_messages(list(messages.values())))
-    waiting: dict[str, Any] = {}
+    waiting: dict[str, Any] = {} if earlier is None else earlier
     for slot, message in messages.items():
         # Flower writes the id into the message and returns the ids of those it accepted
         if message.metadata.message_id in pushed:
@@ -82,7 +86,7 @@ def round_trip(
     while waiting and not complete():
         replies = list(grid.pull_messages(list(waiting)))
         for reply in replies:
-            if complete():
+            if complete() and earlier is None:
                 break
             if reply.metadata.reply_to_message_id in waiting:  # only the first reply to a message counts
                 _settle(trip, waiting.pop(reply.metadata.reply_to_message_id), reply, accept)

@@ -1,7 +1,6 @@
 """The federation over Flower: the handle `fed` of a method whose clients are nodes of a Grid."""
 
 import functools
-import json
 import logging
 import math
 from collections.abc import Callable, Iterable, Mapping
@@ -15,31 +14,29 @@ from flwr.app import ConfigRecord, Message, RecordDict
 from flwr.serverapp import Grid
 from jaxtyping import Array, Bool, Key, PyTree
 
-from fedspam._internal import prng, trees
+from fedspam._internal import prng
 from fedspam.clients import Ids
 from fedspam.clients.over_selection import asked
 from fedspam.federation import Cohort, Draws, Program, Work, sound, take_branch, terms_of, wire
 from fedspam.federation.aggregation import Rule
-from fedspam.federation.codecs.fields import SentField, signed
+from fedspam.federation.codecs.fields import signed
 from fedspam.federation.ledger import Exchange
 from fedspam.federation.protocol import same_objects
 from fedspam.flower.privacy.secure_client import RECORD, SecureSum
 from fedspam.flower.privacy.secure_server import Accept, Outcome, SecureAttempt
 from fedspam.flower.privacy.words import SummedReply
 from fedspam.flower.server.assigned import AssignedNodes
+from fedspam.flower.server.asynchronous import Airborne, flushed
 from fedspam.flower.server.events import RunEvents
 from fedspam.flower.server.exchange import Failure, RejectedError, Trip, decoded, round_trip
 from fedspam.flower.server.journal import Journal, JournalEntry, Tally
 from fedspam.flower.server.nodes import NodeDirectory
+from fedspam.flower.server.replies import Request, VoidError, addressed, listed, mean_of, stacked
 from fedspam.flower.server.stop import pause
 from fedspam.flower.wire import arrays
 from fedspam.flower.wire.schema import NodePopulation, Schema
 
 LOG = logging.getLogger("flwr")
-
-
-class VoidError(RuntimeError):
-    """An exchange has too few accepted replies after all retries: the round has no effect."""
 
 
 @dataclass(eq=False)
@@ -70,6 +67,7 @@ class Flower:
         self.everyone, self.client, self.population_size = draws.everyone, draws.client, draws.population_size
         self.versions = np.zeros(self.nodes.clients, np.int32)  # client -> the exchange that left its current memory
         self.exchanges = 0  # done so far
+        self._flight = Airborne()
         self.accepted = 0
         self.begin(-1)
 
@@ -93,25 +91,47 @@ class Flower:
         if total == count or times > 1:
             return self._draws.sample(key, count, role, times)
         drawn = self._draws.sample(key, total, role)
-        self._asked[drawn.origin] = count, _listed(drawn.ids)
+        self._asked[drawn.origin] = count, listed(drawn.ids)
         return replace(drawn, ids=drawn.ids[:count])
 
     def mean(self, cohort: Cohort, work: Work, /, **message: Any) -> Any:
         if self.aggregate is not None and cohort.size > 1:
             return self.aggregate(*self.collect(cohort, work, **message))
-        return self._exchange(cohort, work, message, _mean)
+        return self._exchange(cohort, work, message, mean_of)
 
     def collect(self, cohort: Cohort, work: Work, /, **message: Any) -> tuple[Any, Bool[Array, " cohort"]]:
-        return self._exchange(cohort, work, message, _stack)
+        return self._exchange(cohort, work, message, stacked)
 
     def cond(self, predicate: Bool[Array, ""], yes: Callable[[], Any], no: Callable[[], Any]) -> Any:
         return take_branch(self, predicate, yes, no)
 
-    def _exchange(self, cohort: Cohort, work: Work, message: Mapping[str, Any], combine: Callable[..., Any]) -> Any:
+    def flush(self, cohort: Cohort, work: Work, busy: Ids, k: int, /, **message: Any) -> tuple[Any, Any, Ids]:
+        """Send the message to the cohort, and wait for as many replies, whichever messages they answer.
+
+        For `fedspam.methods.buffered`. Returns the stacked replies, the updates before the message of each, and the
+        clients that are busy now, as many as in `busy`. A server that has been resumed sends to those as well.
+        """
+        flush = lambda request: flushed(self, self._flight, request, listed(busy), k)
+        return self._exchange(cohort, work, message, stacked, flush)
+
+    def blank_replies(self, work: Work, count: int) -> Any:
+        """Replies of zeros to an exchange of the round."""
+        exchange = self.schema.exchange("round", work.__name__)
+        assert exchange is not None
+        return jax.tree.map(lambda leaf: jnp.zeros((count, *leaf.shape), leaf.dtype), exchange.reply)
+
+    def _exchange(
+        self,
+        cohort: Cohort,
+        work: Work,
+        message: Mapping[str, Any],
+        combine: Callable[..., Any],
+        flush: Callable[[Request], JournalEntry] | None = None,
+    ) -> Any:
         label, drawn = self.program.label(work), cohort
         if cohort.origin in self._counted:
             took = self._counted[cohort.origin]
-            cohort = replace(cohort, ids=jnp.array([took[id] for id in _listed(cohort.ids)], jnp.uint32))
+            cohort = replace(cohort, ids=jnp.array([took[id] for id in listed(cohort.ids)], jnp.uint32))
         exchange = self.schema.exchange(self._phase, label)
         if exchange is None:
             raise AssertionError(f"the schema has no exchange {label}")
@@ -120,21 +140,26 @@ class Flower:
         if sent.keys() != exchange.sent.keys():
             raise AssertionError(f"{label} sends {sorted(sent)}, its schema says {sorted(exchange.sent)}")
         self.exchanges += 1
-        self._members.append((cohort.origin, _listed(cohort.ids)))
+        self._members.append((cohort.origin, listed(cohort.ids)))
         reply = jax.tree.structure(exchange.reply)
-        both = jax.tree_util.treedef_tuple([reply, jax.tree.structure(0)])  # the replies, and which are accepted
-        entry = self.journal.recall(label, both if combine is _stack else reply)
+        more = [jax.tree.structure(0)] * (
+            2 if flush is not None else 1
+        )  # which are accepted; or when sent, and who is busy
+        several = jax.tree_util.treedef_tuple([reply, *more])
+        entry = self.journal.recall(label, several if combine is stacked else reply)
         if entry is None:
-            request = _Request(exchange, cohort, dict(message), fields, key)
+            request = Request(exchange, cohort, dict(message), fields, key, self._wire_round)
             secure = self.secure
-            if secure is not None and combine is _mean and cohort.size > 1 and exchange.work in secure.works:
+            if flush is not None:
+                entry = flush(request)
+            elif secure is not None and combine is mean_of and cohort.size > 1 and exchange.work in secure.works:
                 entry = self._secure_mean(request, secure)
             else:
                 entry = self._replies(request, combine)
             self.nodes.save()
             self.journal.note(label, entry)
         if self._candidates(cohort) is not None:
-            ids = _listed(drawn.ids)
+            ids = listed(drawn.ids)
             self._counted[cohort.origin] = dict(zip(ids, [*entry.answered, *ids[len(entry.answered) :]], strict=True))
             self._members[-1] = (cohort.origin, list(entry.answered))
         if terms_of(work).stateful:
@@ -148,7 +173,7 @@ class Flower:
         count, ids = self._asked.get(cohort.origin, (0, []))
         return ids if cohort.size == count and cohort.origin not in self._counted else None
 
-    def _replies(self, request: "_Request", combine: Callable[..., Any]) -> JournalEntry:
+    def _replies(self, request: Request, combine: Callable[..., Any]) -> JournalEntry:
         """The combined replies by slot, None where no reply was accepted; failed clients are replaced and retried."""
         exchange, size, candidates = request.exchange, request.cohort.size, self._candidates(request.cohort)
         needed, replies = max(1, math.ceil(self.quorum * size - 1e-9)), {}
@@ -157,7 +182,7 @@ class Flower:
 
         def attempt(places: list[int], missing: list[int]) -> Outcome:
             enough = None if candidates is None else size - len(replies)
-            trip = self._send(request, {slot: places[slot] for slot in missing}, enough=enough)
+            trip = self.send(request, {slot: places[slot] for slot in missing}, enough=enough)
             replies.update(trip.values)
             LOG.info("%s: Received %d results and %d failures", exchange.label, len(trip.values), len(trip.failures))
             failures = {places[slot]: trip.failures[slot] for slot in sorted(trip.failures)}
@@ -171,15 +196,15 @@ class Flower:
         )
         return self._attempts(request, attempt, shortage, candidates)
 
-    def _secure_mean(self, request: "_Request", secure: SecureSum) -> JournalEntry:
+    def _secure_mean(self, request: Request, secure: SecureSum) -> JournalEntry:
         """The mean by a secure sum. If too few clients stay, the sum is repeated with others for those that failed."""
-        exchange, ids = request.exchange, _listed(request.cohort.ids)
+        exchange, ids = request.exchange, listed(request.cohort.ids)
         secure.check(exchange.work, ids)
         needed = math.ceil(self.quorum * len(ids) - 1e-9)
         name = f"{self.run} {self._phase} {exchange.label} {self._wire_round}"
 
         def post(records: Mapping[int, ConfigRecord], accept: Accept) -> Trip:
-            return self._send(request, {id: id for id in records}, records, accept)
+            return self.send(request, {id: id for id in records}, records, accept)
 
         def attempt(places: list[int], missing: list[int]) -> Outcome:
             nodes = self._connected(places)
@@ -192,13 +217,13 @@ class Flower:
 
     def _attempts(
         self,
-        request: "_Request",
+        request: Request,
         attempt: Callable[[list[int], list[int]], Outcome],
         shortage: Callable[[], str],
         candidates: list[int] | None = None,
     ) -> JournalEntry:
         """The first attempt that has a result; in each further one, others replace the clients that failed."""
-        places = _listed(request.cohort.ids) if candidates is None else [*candidates]  # slot -> client
+        places = listed(request.cohort.ids) if candidates is None else [*candidates]  # slot -> client
         missing, tried, tally, failures = list(range(len(places))), set(places), Tally(), {}
         label, failed = request.exchange.label, []  # of all attempts
         noted = functools.partial(self.events.exchange, self._wire_round, label)
@@ -209,7 +234,7 @@ class Flower:
                 self._substitute(request, number, missing, places, tried)
             done = attempt(places, missing)
             tally, failures = tally.plus(done.tally)._replace(accepted=len(done.counted)), done.failures
-            self._settle(request, done.counted, failures)
+            self.settle(request, done.counted, failures)
             failed += failures.items()
             if done.result is not None:
                 noted(tally, failed, done.counted, True)
@@ -219,7 +244,7 @@ class Flower:
         reasons = "".join(f"; client {id}: {failure.reason}" for id, failure in list(failures.items())[:1])
         raise VoidError(f"{label}: {shortage()}{reasons}")
 
-    def _settle(self, request: "_Request", answered: Iterable[int], failures: Mapping[int, Failure]) -> None:
+    def settle(self, request: Request, answered: Iterable[int], failures: Mapping[int, Failure]) -> None:
         """Note what clients hold now, log failures, and forget nodes that are lost."""
         for id in answered:
             self._held.setdefault(id, {}).update(request.leaves)
@@ -229,7 +254,7 @@ class Flower:
                 self.nodes.forget(id)
 
     def _substitute(
-        self, request: "_Request", attempt: int, missing: list[int], places: list[int], tried: set[int]
+        self, request: Request, attempt: int, missing: list[int], places: list[int], tried: set[int]
     ) -> None:
         """Put other clients into the missing slots: first members of the same cohort, which hold part of the message,
         then any client. Where no other client is left or may stand in, the same client is asked again."""
@@ -243,7 +268,7 @@ class Flower:
         key = prng.fold_name(cohort.key, f"{request.exchange.label} again {attempt}")
         drawn = min(count, len(tried) + len(missing)) if self.available is None else count
         anyone = prng.permuted(key, jnp.arange(drawn, dtype=jnp.uint32), count)
-        others = [id for id in dict.fromkeys([*mates, *_listed(anyone)]) if id not in tried and self._may_be_asked(id)]
+        others = [id for id in dict.fromkeys([*mates, *listed(anyone)]) if id not in tried and self.may_be_asked(id)]
         for slot, id in zip(missing, others, strict=False):
             places[slot] = id
             tried.add(id)
@@ -253,18 +278,19 @@ class Flower:
         ids = list(ids)
         if any(self.nodes.node(id) is None for id in ids):
             self.nodes.refresh()
-        return {id: node for id in ids if (node := self.nodes.node(id)) is not None and self._may_be_asked(id)}
+        return {id: node for id in ids if (node := self.nodes.node(id)) is not None and self.may_be_asked(id)}
 
-    def _may_be_asked(self, id: int) -> bool:
+    def may_be_asked(self, id: int) -> bool:
         return self.available is None or self.available(id)
 
-    def _send(
+    def send(
         self,
-        request: "_Request",
-        places: Mapping[int, int],
+        request: Request,
+        places: Mapping[Any, int],
         attached: Mapping[int, ConfigRecord] | None = None,
         accept: Accept | None = None,
         enough: int | None = None,
+        flight: Airborne | None = None,
     ) -> Trip:
         """One trip to the clients of these slots, until `enough` replies are accepted; with a further record for each
         slot if `attached`."""
@@ -284,15 +310,19 @@ class Flower:
                     "@client": np.uint32(0), "@key": np.asarray(jax.random.key_data(request.key)),
                     "@round": np.uint32(self._wire_round), **signed(sent, due),
                 })  # fmt: skip
-            data = _addressed(encoded[whole], id)
+            data = addressed(encoded[whole], id)
             bytes_down, floats_down = bytes_down + len(data), floats_down + exchange.floats_down
             messages[slot] = self._message(data, exchange, nodes[id], id, whole)
             if attached is not None:
                 messages[slot].content[RECORD] = attached[slot]
-        if accept is None:
-            accept = lambda slot, reply: self._accept(places[slot], request, reply)
+        take: Callable[[Any, Message], Any] = accept or (lambda slot, reply: self._accept(places[slot], request, reply))
+        if flight is not None:
+            take = lambda slot, reply: self._accept(slot[1], flight.requests[slot], reply)
         due = {slot: self.deadlines[id] for slot, id in places.items() if id in self.deadlines}
-        trip = round_trip(self.grid, messages, accept, self.timeout, enough=enough, due=due) if messages else Trip()
+        earlier = None if flight is None else flight.waiting
+        trip = Trip()
+        if messages or earlier:
+            trip = round_trip(self.grid, messages, take, self.timeout, enough=enough, due=due, earlier=earlier)
         trip.failures.update({slot: ABSENT for slot in places if slot not in messages})
         floats_up = trip.tally.replied * request.exchange.floats_up
         trip.tally = trip.tally._replace(floats_down=floats_down, floats_up=floats_up, bytes_down=bytes_down)
@@ -313,7 +343,7 @@ class Flower:
         }
         return Message(RecordDict(records), node, f"train.{exchange.work}", ttl=self.timeout, group_id=str(round))
 
-    def _accept(self, id: int, request: "_Request", reply: Message) -> PyTree:
+    def _accept(self, id: int, request: Request, reply: Message) -> PyTree:
         """The reply, if it is of this client, exchange and round, and finite."""
         exchange, head = request.exchange, reply.content.config_records.get(arrays.HEADER, {})
         self.nodes.meet(id, head)
@@ -323,8 +353,8 @@ class Flower:
                 f"the reply is of exchange {head.get('exchange')!r} and schema {head.get('schema')!r}, the message was "
                 f"of {exchange.label!r} and {self.schema.digest!r}"
             )
-        if int(found["@round"]) != self._wire_round:
-            raise RejectedError(f"the reply is of round {int(found['@round'])}, the message was of {self._wire_round}")
+        if int(found["@round"]) != request.round:
+            raise RejectedError(f"the reply is of round {int(found['@round'])}, the message was of {request.round}")
         try:
             value = exchange.codecs.accepted(exchange.work, found["reply"], exchange.reply, request.arrived)
         except ValueError as error:
@@ -335,49 +365,3 @@ class Flower:
 
 
 ABSENT = Failure("the node of this client is not connected, or not available now", kind="absent")
-
-
-@dataclass(frozen=True)
-class _Request:
-    """The message of one exchange to all of its clients, and the key of its work."""
-
-    exchange: Exchange
-    cohort: Cohort
-    message: dict[str, Any]
-    fields: dict[str, SentField]  # the message as it travels and arrives
-    key: Key[Array, ""]
-
-    @functools.cached_property
-    def arrived(self) -> dict[str, Any]:
-        return {name: field.value for name, field in self.fields.items()}
-
-    @functools.cached_property
-    def leaves(self) -> dict[str, list[Any]]:
-        return {name: jax.tree.leaves(value) for name, value in self.message.items()}
-
-
-def _listed(ids: Ids) -> list[int]:
-    """The ids as Python's numbers. To iterate over an array of JAX would compile a program for each length."""
-    return np.asarray(ids).tolist()
-
-
-def _addressed(data: bytes, id: int) -> bytes:
-    """The encoded message with another client id: for many parameters this is much cheaper than to encode it again."""
-    start = 8 + int.from_bytes(data[:8], "little")
-    place = start + json.loads(data[8:start])["@client"]["data_offsets"][0]
-    return b"".join((data[:place], id.to_bytes(4, "little"), data[place + 4 :]))
-
-
-def _mean(replies: list[PyTree | None], like: PyTree) -> PyTree:
-    """The mean of the accepted replies, summed in the order of the cohort, so that it does not depend on arrival."""
-    accepted = [reply for reply in replies if reply is not None]
-    total = accepted[0]
-    for reply in accepted[1:]:
-        total = trees.add(total, reply)
-    return trees.divide(total, len(accepted)) if len(replies) > 1 else total
-
-
-def _stack(replies: list[PyTree | None], like: PyTree) -> tuple[PyTree, Array]:
-    blank = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), like)
-    rows = [blank if reply is None else reply for reply in replies]
-    return jax.tree.map(lambda *leaves: jnp.stack(leaves), *rows), jnp.array([reply is not None for reply in replies])

@@ -126,7 +126,7 @@ class FlowerRun:
         try:
             state, info = self.algorithm.round(carry.state, jax.random.fold_in(self.key, number), self.fed)
             state = _cast(state, carry.state)
-            if not bool(engine.healthy(state)):
+            if not engine.healthy(state):
                 raise VoidError("the new state holds NaN or infinity, although all replies are finite")
         except VoidError as error:
             streak = int(carry.void_streak) + 1

@@ -128,11 +128,8 @@ class FedspamStrategy(Strategy):
             checks.between(name, getattr(self, name), 0, 1)
         if self.fraction_train is not None:
             checks.between("fraction_train", self.fraction_train, 0, 1, open_low=True)
-        if isinstance(self.algorithm, Buffered):
-            raise ValueError(
-                "buffered rounds run in simulations only; give the method itself, and over_selection so that no round "
-                "waits for slow clients"
-            )
+        if isinstance(self.algorithm, Buffered) and (self.secure is not None or self.over_selection):
+            raise ValueError("buffered rounds wait for nobody; leave secure and over_selection out")
         if self.secure is not None and self.aggregate is not None:
             raise ValueError("aggregate needs single replies, which secure hides; give one of the two")
         checks.between("over_selection", self.over_selection, 0, math.inf)

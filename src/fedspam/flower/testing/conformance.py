@@ -10,10 +10,13 @@ folder:
 
 Write the messages with ``python -m fedspam.flower.testing.conformance make FOLDER``, let the client write its replies,
 and check them with ``python -m fedspam.flower.testing.conformance check FOLDER``. Neither needs Flower: the files hold
-the content of Flower's messages. ``record FOLDER`` makes the golden files with this package's own client.
+the content of Flower's messages. ``run FOLDER COMMAND...`` does all three with a program that speaks the frames of
+`fedspam.flower.wire.frames`; in its arguments, {folder}, {method} and {schema} stand for those of each case.
+``record FOLDER`` makes the golden files with this package's own client.
 """
 
 import argparse
+import json
 import shutil
 import sys
 from collections.abc import Callable, Sequence
@@ -45,6 +48,28 @@ def check(folder: str | Path) -> list[Finding]:
 def make(folder: str | Path) -> None:
     """Copy the problem and the messages, without the replies, into a folder."""
     shutil.copytree(GOLDEN, folder, ignore=shutil.ignore_patterns("reply.*"), dirs_exist_ok=True)
+
+
+def run(folder: str | Path, command: Sequence[str], seconds: float = 60.0) -> None:
+    """Write the messages into a folder, and the replies of a program beside them."""
+    from fedspam.flower.wire.frames import ask
+
+    make(folder)
+    kit, states = _json(GOLDEN / "kit.json"), {}
+    schemas = {
+        case["method"]: _json(GOLDEN / case["name"] / "message.json")["schema"] for case in reversed(kit["cases"])
+    }
+    for case in kit["cases"]:
+        place, method = Path(folder) / case["name"], case["method"]
+        words = [word.format(folder=folder, method=method, schema=schemas[method]) for word in command]
+        head = {**_json(place / "message.json"), "partition-id": kit["client"], "num-partitions": 3}
+        path = place / "message.safetensors"
+        fields = files.read(path, size=SIZE) if path.exists() else b""
+        reply = ask(words, head, fields, states.get(method, b""), seconds)
+        states[method] = reply.state
+        files.write(place / "reply.json", json.dumps(reply.head).encode())
+        if reply.fields:
+            files.write(place / "reply.safetensors", reply.fields)
 
 
 def cases() -> list[str]:
@@ -99,8 +124,9 @@ def _read(path: Path, decode: Callable[[bytes], Any]) -> Any:
 def main(arguments: Sequence[str] | None = None) -> int:
     """The command line; the exit code is 1 if a reply is wrong."""
     parser = argparse.ArgumentParser(prog="python -m fedspam.flower.testing.conformance", description=__doc__)
-    parser.add_argument("command", choices=("make", "check", "record"))
+    parser.add_argument("command", choices=("make", "check", "record", "run"))
     parser.add_argument("folder", type=Path)
+    parser.add_argument("program", nargs=argparse.REMAINDER, help="for run: the client and its arguments")
     options = parser.parse_args(arguments)
     if options.command == "make":
         make(options.folder)
@@ -111,6 +137,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
         record(options.folder)
         return 0
+    if options.command == "run":
+        run(options.folder, options.program)
     findings = check(options.folder)
     for finding in findings:
         sys.stdout.write(f"{finding.case}: {finding.complaint or 'ok'}\n")

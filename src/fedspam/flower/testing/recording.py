@@ -15,7 +15,7 @@ from fedspam.flower.client.app import client_app, clients_of
 from fedspam.flower.server.strategy import FedspamStrategy
 from fedspam.flower.testing.grid import LoopbackGrid
 from fedspam.flower.wire import arrays
-from fedspam.methods import fedavg, scaffold, spam_pp
+from fedspam.methods import auto, fedavg, scaffold, spam_pp
 from fedspam.problems import synthetic_logistic
 from fedspam.solvers import GradientDescent
 
@@ -48,6 +48,26 @@ SCAFFOLD = (
     "memory refuses"
 )
 FEDAVG = "train: from y = x do twice y <- y - local_rate grad f(y); reply.moved = y - x"
+SKETCH = (
+    "S(v) has 16 entries: entry j is the sum of s_i v_i over all i with i mod 16 = j, where s_i = 1 if the lowest bit "
+    "of word i is 1, else -1. Word i is a ^ b for (a, b) = threefry2x32 of the key 'seed' and the counter (0, i), with "
+    "20 rounds. The moments of S(v) are S(v) as 'first' and its entries squared as 'second'"
+)
+AUTO = {
+    "sketch": SKETCH,
+    "begin": "reply.g = grad f(x); reply.fresh = moments of S(grad f(x)); reply.sampled = 0",
+    "difference": (
+        "with a = grad f(x), b = grad f(x_prev), p = fresh_weight: reply.c = a - (1 - p) b; reply.fresh, reply.change "
+        "and reply.sent = moments of S(a), S(a) - S(b) and S(a) - (1 - p) S(b); reply.slope = <b, x - x_prev>; "
+        "reply.bend = f(x) - f(x_prev) - slope, or <a - b, x - x_prev>/2 if the first is below eps^(2/3) (|f(x)| + "
+        "|f(x_prev)|) in size, with the eps of the dtype. If bend or |a|^2 is not finite, bend is the largest number "
+        "of the dtype to the power 0.4, and a is b in all other parts"
+    ),
+    "prox": (
+        "from x, or from x_prev if back: reply.x and reply.certificate as for the prox of spam_pp; reply.promise = "
+        "decrease - distance^2/(2 step_size); reply.rate = log(rate)"
+    ),
+}
 HEADER = (
     "The header of a reply repeats schema and exchange. The reply to query.whoami holds partition-id, num-partitions, "
     "the version of the client's software as 'fedspam', and the schema. A client has the schema of the method that it "
@@ -68,6 +88,7 @@ def record(folder: str | Path) -> None:
             "spam_pp": spam_pp(CLIENTS, step_size=0.5, fresh_weight=0.3, solver=solver),
             "scaffold": scaffold(CLIENTS, 2, STEP),
             "fedavg": fedavg(CLIENTS, 2, STEP),
+            "auto": auto(CLIENTS, solver=solver),
         }
         recorded = {name: _recorded(clients, method) for name, method in methods.items()}
         recorded["scaffold"] += _refused(recorded["scaffold"][-1][0], clients, methods["scaffold"])
@@ -83,7 +104,7 @@ def record(folder: str | Path) -> None:
         begin, end = int(clients.offsets[id]), int(clients.offsets[id + 1])
         rows |= {f"client-{id}.{part}": np.array(clients.examples[part][begin:end]) for part in ("features", "label")}
     files.write(folder / "problem.safetensors", safetensors.numpy.save(rows))
-    works = {"spam_pp": WORKS, "scaffold": SCAFFOLD, "fedavg": FEDAVG}
+    works = {"spam_pp": WORKS, "scaffold": SCAFFOLD, "fedavg": FEDAVG, "auto": AUTO}
     kit = {"problem": PROBLEM, "header": HEADER, "works": works, "client": CLIENT, "cases": cases}
     files.write(folder / "kit.json", json.dumps(kit, indent=1).encode())
 

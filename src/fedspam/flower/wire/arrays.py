@@ -5,14 +5,20 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from flwr.app import Array, ArrayRecord, RecordDict
+from flwr.app import Array, ArrayRecord
 
 from fedspam._internal import checks, trees
 from fedspam._internal.trees import Params
-
-HEADER = "fedspam"  # the name of the record that describes a message
-STYPE = "safetensors"  # the serialization of the one array of a message
-LONE = "params"  # the name of parameters that are a lone array
+from fedspam.flower.wire.envelope import (
+    HEADER as HEADER,
+    LONE as LONE,
+    STYPE as STYPE,
+    array_of as array_of,
+    enclose as enclose,
+    enclosed as enclosed,
+    payload as payload,
+    size as size,
+)
 
 
 def to_arrays(params: Params) -> ArrayRecord:
@@ -47,34 +53,6 @@ def to_params(arrays: ArrayRecord, like: Params | None = None) -> Params:
     params = jax.tree.unflatten(jax.tree.structure(like), [_array(arrays[name]) for name in names])
     checks.same_tree("arrays", params, "params", like)
     return checks.params("arrays", params)
-
-
-def enclose(data: bytes) -> ArrayRecord:
-    """Encoded fields as one array, which Flower splits into chunks by itself."""
-    return ArrayRecord({"fields": array_of(data)})
-
-
-def array_of(data: bytes) -> Array:
-    """Encoded bytes as an array of Flower."""
-    return Array("uint8", (len(data),), STYPE, data)
-
-
-def enclosed(content: RecordDict) -> bytes:
-    """The encoded fields of a message, which must hold exactly one array."""
-    found = [array for record in content.array_records.values() for array in record.values()]
-    if len(found) != 1 or found[0].stype != STYPE:
-        raise ValueError(f"the message has {len(found)} arrays; it must have one, of type {STYPE!r}")
-    return found[0].data
-
-
-def size(content: RecordDict) -> int:
-    """The bytes of all records of a message, as Flower counts them."""
-    return sum(record.count_bytes() for record in content.values())
-
-
-def payload(content: RecordDict) -> int:
-    """The bytes of the arrays alone."""
-    return sum(len(array.data) for record in content.array_records.values() for array in record.values())
 
 
 def _array(array: Array) -> Any:

@@ -1,0 +1,185 @@
+"""A comparison in parts, for array jobs: `--part 3/16` does its share of the runs, `--merge` joins the parts.
+
+A unit of work is a method on a problem. What it finds depends on nothing else, so that the parts together have found
+what one comparison finds. A part keeps all of it, to the bit.
+"""
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+import msgspec
+import numpy as np
+
+from fedspam import __version__
+from fedspam._internal import describe, files, strict
+from fedspam._internal.strict import GIB, MIB
+from fedspam.app import UsageError
+from fedspam.app.compare.measures import Curves, Trial
+from fedspam.app.compare.tuning import ComparisonPlan
+from fedspam.simulation import records
+
+INDEX, NUMBERS = "part.json", "part.safetensors"
+MOST_INDEX, DEPTH, MOST_NUMBERS = 256 * MIB, 12, 16 * GIB
+CLOSE = 1e-6  # constants that are measured on different machines differ in their last digits
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class ComparisonPart:
+    """One of several shares of the work, counted from 1."""
+
+    number: int
+    of: int
+
+    def share(self, units: Sequence[T]) -> list[T]:
+        """The units of this part: every `of`-th of them.
+
+        >>> ComparisonPart(2, 3).share("abcdefg")
+        ['b', 'e']
+        """
+        if self.of > len(units):
+            raise UsageError(
+                f"--part {self.number}/{self.of}: there are {len(units)} units of work, each a method on a problem; "
+                f"ask for at most {len(units)} parts"
+            )
+        return list(units[self.number - 1 :: self.of])
+
+
+@dataclass(frozen=True)
+class ProblemFacts:
+    """What a comparison says about its problem."""
+
+    name: str
+    what: str
+    clients: int
+    delta: float
+    smoothness: float
+    client_smoothness: float
+    optimum: float | None
+
+
+@dataclass(frozen=True)
+class SavedPart:
+    """What a part has found."""
+
+    folder: Path
+    part: ComparisonPart
+    whole: Mapping[str, Any]  # what all parts have in common: kind, methods, plan, command
+    found: Mapping[str, Any]
+
+
+def write_part(
+    folder: Path, part: ComparisonPart, whole: Mapping[str, Any], found: Mapping[str, Any], command: str
+) -> None:
+    """Write what a part has found. A part is there when its index is."""
+    index = {"fedspam": __version__, "part": part.number, "of": part.of, "command": command, "whole": whole}
+    sealed = {**index, "found": found}
+    records.write(folder / INDEX, json.dumps({"sha256": describe.digest(sealed), **sealed}, allow_nan=False).encode())
+    records.write(folder / "command", f"{command}\n".encode())
+
+
+def read_parts(folders: Sequence[Path]) -> list[SavedPart]:
+    """The parts of one comparison in their order; UsageError where one is missing, doubled or of another."""
+    read = [_read(folder) for folder in folders]
+    first = read[0]
+    by_number: dict[int, SavedPart] = {}
+    for each in read:
+        if each.part.of != first.part.of:
+            raise UsageError(
+                f"{each.folder} is part {each.part.number} of {each.part.of}, and {first.folder} is one of "
+                f"{first.part.of}; merge the parts of one comparison"
+            )
+        other = describe.changes(first.whole, each.whole)
+        if other:
+            raise UsageError(f"{each.folder} is of another comparison than {first.folder}: {'; '.join(other[:3])}")
+        if each.part.number in by_number:
+            twice = by_number[each.part.number].folder
+            raise UsageError(f"part {each.part.number} is in {twice} and in {each.folder}; leave one of them out")
+        by_number[each.part.number] = each
+    missing = [str(number) for number in range(1, first.part.of + 1) if number not in by_number]
+    if missing:
+        shown = ", ".join(missing[:20]) + (", ..." if len(missing) > 20 else "")
+        raise UsageError(
+            f"of {first.part.of} parts {len(missing)} {'is' if len(missing) == 1 else 'are'} missing: {shown}; run "
+            f"{'it' if len(missing) == 1 else 'them'} with --part {missing[0]}/{first.part.of}, and name the folder too"
+        )
+    return [by_number[number] for number in sorted(by_number)]
+
+
+def _read(folder: Path) -> SavedPart:
+    path = folder / INDEX
+    if not path.is_file():
+        raise UsageError(f"{folder} holds no part of a comparison, or one that has not ended; {path} is missing")
+    try:
+        index = strict.json_object(strict.read(path, MOST_INDEX), size=MOST_INDEX, depth=DEPTH)
+        if index.pop("sha256") != describe.digest(index):
+            raise ValueError("its hash does not fit its content")
+        part = ComparisonPart(int(index["part"]), int(index["of"]))
+        saved = SavedPart(folder, part, index["whole"], index["found"])
+    except (KeyError, TypeError, ValueError, OSError) as error:
+        raise UsageError(f"{path} is damaged ({error}); run this part again") from None
+    if index.get("fedspam") != __version__:
+        raise UsageError(f"{path} was written by fedspam {index.get('fedspam')}, this is {__version__}; run it again")
+    return saved
+
+
+def check_facts(one: SavedPart, other: SavedPart, facts: Mapping[str, Any], other_facts: Mapping[str, Any]) -> None:
+    """Refuse parts whose problems differ: data that changed between two of them, say."""
+    close = lambda a, b: math.isclose(a, b, rel_tol=CLOSE) if isinstance(a, float) and isinstance(b, float) else a == b
+    for name, value in facts.items():
+        if not close(value, other_facts.get(name)):
+            raise UsageError(
+                f"{name} of the problem is {value} in {one.folder} and {other_facts.get(name)} in {other.folder}; run "
+                "all parts on the same data"
+            )
+
+
+# --- the trials of methods on one problem ----------------------------------------------------------------------------
+
+
+def write_trials(
+    folder: Path, trials: Mapping[str, Sequence[Trial]], finals: Mapping[str, Mapping[int, Trial]]
+) -> dict[str, Any]:
+    """Write the curves of all trials, and return what else is known of them."""
+    arrays: dict[str, np.ndarray] = {}
+    listed: dict[str, Any] = {}
+    for key, tried in trials.items():
+        for kind, runs in (("tuned", tried), ("final", finals[key].values())):
+            for trial in runs:
+                arrays |= {
+                    f"{key} {kind} {trial.number} {n}": part
+                    for n, part in zip(Curves._fields, trial.curves, strict=True)
+                }
+        listed[key] = {
+            kind: [[trial.number, describe.describe(dict(trial.setting)), trial.status] for trial in runs]
+            for kind, runs in (("tuned", tried), ("final", finals[key].values()))
+        }
+    records.write(folder / NUMBERS, files.pack(arrays))
+    return listed
+
+
+def read_trials(saved: SavedPart) -> tuple[dict[str, list[Trial]], dict[str, dict[int, Trial]]]:
+    """What `write_trials` wrote."""
+    path = saved.folder / NUMBERS
+    arrays, _ = files.unpack(files.read(path, size=MOST_NUMBERS), path, size=MOST_NUMBERS)
+
+    def trial(key: str, kind: str, number: int, setting: Mapping[str, Any], status: str) -> Trial:
+        curves = Curves(*(arrays[f"{key} {kind} {number} {name}"] for name in Curves._fields))
+        return Trial(key, number, setting, curves, status)
+
+    try:
+        listed = saved.found["trials"].items()
+        trials = {key: [trial(key, "tuned", *each) for each in kinds["tuned"]] for key, kinds in listed}
+        finals = {key: {each[0]: trial(key, "final", *each) for each in kinds["final"]} for key, kinds in listed}
+    except (KeyError, TypeError) as error:
+        raise UsageError(f"{path} does not fit {INDEX} ({error}); run this part again") from None
+    return trials, finals
+
+
+def plan_of(described: Mapping[str, Any]) -> ComparisonPlan:
+    """The plan that `describe` described."""
+    return msgspec.convert({name: value for name, value in described.items() if name != "type"}, ComparisonPlan)

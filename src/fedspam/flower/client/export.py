@@ -1,0 +1,322 @@
+"""Writes the works of a method to a file, for clients without JAX (`fedspam.flower.light`).
+
+The file is data: the schema, and for each exchange the operations that JAX traced, with the codecs of message and
+reply. So every method, solver and codec runs on such a client, and its numbers are those of a client with JAX.
+"""
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import safetensors.numpy
+from jax.extend.core import ClosedJaxpr, Jaxpr, Literal
+
+from fedspam import __version__
+from fedspam._internal import checks, files, prng, trees
+from fedspam._internal.packing import Floats
+from fedspam._internal.trees import Params
+from fedspam.federation import protocol, works_of
+from fedspam.federation.codecs import Codecs, CodecsLike
+from fedspam.federation.codecs.fields import in_order
+from fedspam.federation.codecs.payload import parts
+from fedspam.federation.ledger import Exchange
+from fedspam.flower.client.traced_client import TracedClient
+from fedspam.flower.light.operations import OPERATIONS
+from fedspam.flower.light.program import ASKED
+from fedspam.flower.wire.envelope import LONE
+from fedspam.flower.wire.schema import Schema
+
+FORMAT = 1  # of the file
+# calls of a traced function inside another: their operations stand in the program of the caller
+CALLS = {"jit": "jaxpr", "closed_call": "call_jaxpr", "custom_jvp_call": "call_jaxpr", "custom_vjp_call": "call_jaxpr",
+         "custom_vmap_call": "call", "checkpoint": "jaxpr"}  # fmt: skip
+
+
+def export_works(
+    path: str | Path, algorithm: Any, params: Params, *, codecs: CodecsLike | Codecs | None = None,
+    batch: int | None = None,
+) -> None:  # fmt: skip
+    """Write what a client without JAX needs to know of a method.
+
+    Arguments:
+        path: the file to write; put it beside the ``client_app.py`` of the Flower app.
+        algorithm, params, codecs: the same as on the server.
+        batch: rows in a minibatch, where clients draw minibatches.
+
+    >>> import tempfile, jax.numpy as jnp
+    >>> from fedspam import spam_pp
+    >>> from fedspam.flower.light.works import Works
+    >>> path = Path(tempfile.mkdtemp()) / "spam_pp.works"
+    >>> export_works(path, spam_pp(2, step_size=0.5, fresh_weight=0.2), jnp.zeros(3))
+    >>> sorted(exchange.work for exchange in Works.read(path).exchanges.values())
+    ['difference', 'prox', 'starting_gradient']
+    """
+    if batch is not None:
+        checks.whole("batch", batch, 1)
+    params, codecs = jax.tree.map(jnp.asarray, params), Codecs.of(codecs)
+    schema, constants = Schema.of(algorithm, params, codecs), _Constants()
+    first = jax.tree.map(jnp.asarray, codecs.memory(algorithm.client_state(params), schema.plan))
+    exchanges = {}
+    for phase, plan in (("start", schema.plan.start), ("round", schema.plan.round)):
+        for exchange in plan:
+            traced = _Exchange(exchange, algorithm, codecs, first, TracedClient(batch), constants)
+            exchanges[f"{phase} {exchange.label}"] = {
+                **traced.described(), "kept": sorted(schema.kept(phase)), "stateful": exchange.work in schema.stateful,
+            }  # fmt: skip
+    facts = {
+        "format": FORMAT,
+        "fedspam": __version__,
+        "schema": schema.digest,
+        "description": schema.description,
+        "params": [{**entry, "name": entry["name"] or LONE} for entry in _listed(params)],
+        "memory": _listed({"memory": first}),
+        "exchanges": exchanges,
+    }
+    memory = {entry["name"]: leaf for entry, leaf in zip(facts["memory"], jax.tree.leaves(first), strict=True)}
+    arrays = {name: np.asarray(value, order="C") for name, value in {**constants.arrays, **memory}.items()}
+    files.write(Path(path), safetensors.numpy.save(arrays, {"works": json.dumps(facts, allow_nan=False)}))
+
+
+class _Exchange:
+    """The programs of one exchange, on named arrays as they travel."""
+
+    def __init__(
+        self, exchange: Exchange, algorithm: Any, codecs: Codecs, first: Any, client: TracedClient, constants: Any
+    ) -> None:
+        self.exchange, self.codecs, self.first = exchange, codecs, first
+        self.work, self.client, self.constants = works_of(algorithm)[exchange.work], client, constants
+
+    def described(self) -> dict[str, Any]:
+        exchange = self.exchange
+        return {
+            "work": exchange.work,
+            "label": exchange.label,
+            "message": _listed(dict(exchange.message)),
+            "part": self._message(exchange.sent),
+            "whole": self._message(exchange.message),
+            **self._answer(),
+        }
+
+    def _answer(self) -> dict[str, Any]:
+        """The reply's arrays as they travel, and the program that makes their sections and the new memory."""
+        exchange, codecs = self.exchange, self.codecs
+
+        def answer(client: Any, words: Any, memory: Any, fields: Any) -> Any:
+            own_key = jax.random.fold_in(jax.random.wrap_key_data(words), client)
+            reply, after = protocol.perform(self.work, self.client, own_key, memory, fields, codecs)
+            up = prng.fold_name(own_key, "up")
+
+            def encode(name: str, leaf: Any, codec: Any, near: Any) -> Any:
+                if codec is None:
+                    return leaf
+                return parts(codec, prng.fold_name(up, name), leaf if near is None else leaf - near[0])
+
+            return codecs.of_reply(exchange.work, fields).each(reply, encode), after
+
+        like = codecs.of_reply(exchange.work, {}).each(
+            exchange.reply, lambda name, leaf, codec, near: leaf if codec is None else _Sections(codec.layout(leaf))
+        )
+        words = jax.ShapeDtypeStruct((2,), jnp.uint32)
+        program = self._traced(answer, jax.ShapeDtypeStruct((), jnp.uint32), words, self.first, dict(exchange.message))
+        return {"reply": _on_the_wire({"reply": like}, exchange.answer), "answer": program}
+
+    def _message(self, sent: Mapping[str, Any]) -> dict[str, Any]:
+        """A message's arrays as they travel, and the program that decodes them if any of them is coded."""
+        like = {}
+        for name, field in sent.items():
+            shape = lambda _, leaf, codec, near: leaf if codec is None else _Sections(codec.layout(leaf))
+            like |= self.codecs.of_field(name, {}, {}).each({name: field}, shape)
+        wire = _on_the_wire(like, self.exchange.ask(whole=sent is self.exchange.message))
+        if not any("sections" in entry for entry in wire):
+            return {"arrays": wire}
+        held = {name: field for name, field in self.exchange.message.items() if name not in sent}
+
+        def decode(coded: Mapping[str, Any], held: Mapping[str, Any]) -> Any:
+            arrived = dict(held)
+            for name in in_order(sent):
+                coding = self.codecs.of_field(name, self.exchange.message, arrived)
+                leaves, structure = coding.leaves({name: sent[name]})
+                values = []
+                for found, (_, leaf, codec, near) in zip(coded[name], leaves, strict=True):
+                    value = found[0] if codec is None else codec.values(tuple(found), leaf)
+                    values.append(value if near is None else near[1] + value)
+                arrived |= jax.tree.unflatten(structure, values)
+            return {name: arrived[name] for name in sent}
+
+        coded = {name: [_abstract(leaf) for leaf in jax.tree.leaves(like[name])] for name in sent}
+        return {"arrays": wire, "decode": self._traced(decode, coded, held), "decoded": _listed(dict(sent))}
+
+    def _traced(self, function: Any, *arguments: Any) -> dict[str, Any]:
+        closed = jax.make_jaxpr(function)(*arguments)
+        return _program(closed.jaxpr, self.constants.of(closed.consts), self.constants)
+
+
+class _Sections:
+    """In place of a coded array: the sections of its payload."""
+
+    def __init__(self, layout: Any) -> None:
+        self.layout = layout
+
+
+def _abstract(leaf: Any) -> list[jax.ShapeDtypeStruct]:
+    """The arrays that stand for one array as it travels: its sections, or itself."""
+    if not isinstance(leaf, _Sections):
+        return [jax.ShapeDtypeStruct(jnp.shape(leaf), jnp.result_type(leaf))]
+    dtype = lambda part: np.dtype(part.dtype) if isinstance(part, Floats) else np.dtype(np.uint32)
+    return [jax.ShapeDtypeStruct((part.length,), dtype(part)) for part in leaf.layout]
+
+
+def _on_the_wire(like: Any, due: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Name, dtype, shape and sections of every array; `due` has the arrays that travel beside them too."""
+    sections = dict(zip(trees.names(like), jax.tree.leaves(like), strict=True))
+    listed = _listed(dict(due))
+    for entry in listed:
+        leaf = sections.get(entry["name"])
+        if isinstance(leaf, _Sections):
+            entry["sections"] = [
+                {"floats": np.dtype(part.dtype).name, "length": part.length,
+                 "least": part.least if math.isfinite(part.least) else None}
+                if isinstance(part, Floats)
+                else {"bits": part.bits, "length": part.length, "largest": part.largest, "increasing": part.increasing}
+                for part in leaf.layout
+            ]  # fmt: skip
+    return listed
+
+
+def _listed(tree: Any) -> list[dict[str, Any]]:
+    """Name, dtype and shape of every array, in the order of the tree."""
+    leaves = zip(trees.names(tree), jax.tree.leaves(tree), strict=True)
+    return [
+        {"name": name, "dtype": str(jnp.result_type(leaf)), "shape": list(jnp.shape(leaf))} for name, leaf in leaves
+    ]
+
+
+class _Constants:
+    """The constants of all programs by name, each kept once."""
+
+    def __init__(self) -> None:
+        self.arrays: dict[str, np.ndarray] = {}
+        self._names: dict[Any, str] = {}
+
+    def of(self, values: Sequence[Any]) -> list[str]:
+        return [self.name(value) for value in values]
+
+    def name(self, value: Any) -> str:
+        if jnp.issubdtype(getattr(value, "dtype", np.float32), jax.dtypes.prng_key):
+            raise ValueError("a work holds a random key of its own; make it from the key that the work is given")
+        array = np.asarray(value)
+        mark = (str(array.dtype), array.shape, array.tobytes())
+        if mark not in self._names:
+            self._names[mark] = f"c{len(self._names)}"
+            self.arrays[self._names[mark]] = array
+        return self._names[mark]
+
+
+def _program(jaxpr: Jaxpr, consts: Sequence[str], constants: _Constants) -> dict[str, Any]:
+    """A jaxpr as data; its constants have names."""
+    steps: list[dict[str, Any]] = []
+    places: dict[Any, int | str] = dict(zip(jaxpr.constvars, consts, strict=True))
+    places |= {variable: number for number, variable in enumerate(jaxpr.invars)}
+    counter = iter(range(len(jaxpr.invars), 2**31))
+
+    def place(atom: Any, places: Mapping[Any, int | str]) -> int | str:
+        return constants.name(np.asarray(atom.val, _aval(atom).dtype)) if isinstance(atom, Literal) else places[atom]
+
+    def emit(jaxpr: Jaxpr, places: dict[Any, int | str]) -> list[int | str]:
+        for equation in jaxpr.eqns:
+            name, takes = equation.primitive.name, [place(atom, places) for atom in equation.invars]
+            if name in CALLS:
+                inner: ClosedJaxpr = equation.params[CALLS[name]]
+                known: dict[Any, int | str] = dict(zip(inner.jaxpr.constvars, constants.of(inner.consts), strict=True))
+                known |= dict(zip(inner.jaxpr.invars, takes, strict=True))
+                places |= dict(zip(equation.outvars, emit(inner.jaxpr, known), strict=True))
+                continue
+            makes = [next(counter) for _ in equation.outvars]
+            places |= dict(zip(equation.outvars, makes, strict=True))
+            dtypes = [_dtype(_aval(variable).dtype) for variable in equation.outvars]
+            steps.append({"do": name, "in": takes, "out": makes, "dtypes": dtypes, **_settings(equation, constants)})
+        return [place(atom, places) for atom in jaxpr.outvars]
+
+    outputs = emit(jaxpr, places)
+    return {"inputs": len(jaxpr.invars), "steps": steps, "outputs": outputs}
+
+
+def _settings(equation: Any, constants: _Constants) -> dict[str, Any]:
+    """The settings of an operation, and the programs inside it."""
+    name, given = equation.primitive.name, equation.params
+    inside = lambda closed: _program(closed.jaxpr, constants.of(closed.consts), constants)
+    match name:
+        case "while":
+            settings = {"test_consts": given["cond_nconsts"], "body_consts": given["body_nconsts"]}
+            return {
+                "with": settings,
+                "programs": {"test": inside(given["cond_jaxpr"]), "body": inside(given["body_jaxpr"])},
+            }
+        case "scan":
+            settings = {"consts": given["num_consts"], "carry": given["num_carry"], "length": given["length"],
+                        "reverse": given["reverse"]}  # fmt: skip
+            return {"with": settings, "programs": {"body": inside(given["jaxpr"])}}
+        case "cond":
+            return {"programs": {str(number): inside(branch) for number, branch in enumerate(given["branches"])}}
+    if (name not in OPERATIONS and name not in ASKED) or not _is_simple(equation):
+        raise ValueError(
+            f"a work of this method uses the operation {name!r}, which clients without JAX do not know; use another "
+            "solver or codec, or clients with JAX"
+        )
+    if name == "round":
+        return {"with": {"to_even": given["rounding_method"].name == "TO_NEAREST_EVEN"}}
+    found = {}
+    for setting in KEPT.get(name, ("seeded", "numbered", "name")):
+        if setting in given:
+            found[setting] = _plain(given[setting])
+    return {"with": found} if found else {}
+
+
+def _is_simple(equation: Any) -> bool:
+    """Whether places are looked up in a vector, one by one; other forms of indexing are not known to clients."""
+    given = equation.params
+    match equation.primitive.name:
+        case "gather":
+            fills = given["mode"].name == "FILL_OR_DROP" or given["slice_sizes"] != (1,)
+            return not fills and given["dimension_numbers"].collapsed_slice_dims == (0,)
+        case "scatter":
+            return equation.invars[0].aval.ndim == 1 and given["dimension_numbers"].inserted_window_dims == (0,)
+    return True
+
+
+KEPT = {
+    "argmax": ("axes",), "argmin": ("axes",), "bitcast_convert_type": ("new_dtype",),
+    "broadcast_in_dim": ("shape", "broadcast_dimensions"), "concatenate": ("dimension",),
+    "convert_element_type": ("new_dtype",), "cumsum": ("axis", "reverse"), "dot_general": ("dimension_numbers",),
+    "dynamic_slice": ("slice_sizes",), "integer_pow": ("y",), "iota": ("shape", "dimension"),
+    "pad": ("padding_config",), "random_bits": ("shape", "bit_width"), "random_split": ("shape",),
+    **{f"reduce_{name}": ("axes",) for name in ("and", "max", "min", "or", "prod", "sum")},
+    "reshape": ("new_sizes",), "rev": ("dimensions",),
+    "slice": ("start_indices", "limit_indices", "strides"), "sort": ("dimension", "num_keys"),
+    "split": ("sizes", "axis"), "squeeze": ("dimensions",), "svd": ("full_matrices",),
+    "top_k": ("k",), "transpose": ("permutation",),
+}  # fmt: skip
+
+
+def _plain(value: Any) -> Any:
+    """A setting as JSON."""
+    if isinstance(value, tuple | list):
+        return [_plain(part) for part in value]
+    if isinstance(value, np.dtype):
+        return value.name
+    return value if isinstance(value, bool | str) or value is None else int(value)
+
+
+def _aval(atom: Any) -> Any:
+    """Shape and dtype of what a variable of a jaxpr stands for."""
+    return atom.aval
+
+
+def _dtype(dtype: Any) -> str:
+    """The name of a dtype; a key is one number of 64 bits."""
+    return "uint64" if jnp.issubdtype(dtype, jax.dtypes.prng_key) else np.dtype(dtype).name

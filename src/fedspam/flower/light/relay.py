@@ -1,0 +1,64 @@
+"""Clients in other languages: a ClientApp that passes bytes to a program, and the program's bytes back.
+
+For each message the program is started and answers with frames (`fedspam.flower.wire.frames`). Its state stays in
+Flower's ``Context.state``. The header of a message has three entries more than on the wire: its ``type``, and the
+``partition-id`` and ``num-partitions`` of the node.
+
+Flower starts a process per message itself. Its own interface for such processes (the Runtime API of a SuperNode) has
+changed its transport between releases and is not documented for other languages, so programs do not speak it.
+"""
+
+from collections.abc import Sequence
+
+from flwr.app import ArrayRecord, ConfigRecord, Context, Message, RecordDict
+from flwr.clientapp import ClientApp
+
+from fedspam.flower.client.node import RefusedError, facts, refusal
+from fedspam.flower.wire import envelope
+from fedspam.flower.wire.frames import ProgramError, ask
+
+SLOT, STATE = "fedspam-relay", "state"
+
+
+def relay_app(command: Sequence[str], works: Sequence[str], *, seconds: float = 600.0) -> ClientApp:
+    """A ClientApp whose messages a program in any language answers.
+
+    Arguments:
+        command: the program and its arguments.
+        works: the names of the works that it can do, such as ``("starting_gradient", "difference", "prox")``.
+        seconds: until a program that does not answer is ended.
+
+    >>> app = relay_app(["./client", "--rows", "rows.safetensors"], ("difference", "prox"))
+    """
+    app = ClientApp()
+
+    def relay(message: Message, context: Context) -> Message:
+        try:
+            return _relayed(command, message, context, seconds)
+        except RefusedError as error:
+            return refusal(error, message)
+
+    app.query("whoami")(relay)
+    for work in works:
+        app.train(work)(relay)
+    return app
+
+
+def _relayed(command: Sequence[str], message: Message, context: Context, seconds: float) -> Message:
+    own = facts(context)
+    head = {
+        **message.content.config_records.get(envelope.HEADER, {}),
+        "type": message.metadata.message_type,
+        **{name: own[name] for name in ("partition-id", "num-partitions")},
+    }
+    fields = envelope.enclosed(message.content) if message.content.array_records else b""
+    kept = context.state.array_records.get(SLOT)
+    try:
+        reply = ask(command, head, fields, b"" if kept is None else kept[STATE].data, seconds)
+    except ProgramError as error:
+        raise RefusedError(str(error)) from None
+    context.state[SLOT] = ArrayRecord({STATE: envelope.array_of(reply.state)})
+    content = RecordDict({envelope.HEADER: ConfigRecord(reply.head)})
+    if reply.fields:
+        content["arrays"] = envelope.enclose(reply.fields)
+    return Message(content, reply_to=message)

@@ -1,0 +1,142 @@
+"""The file of works: what a client without JAX knows of a method. `fedspam.flower.client.export` writes it."""
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fedspam._internal import files, strict
+from fedspam._internal.packing import CHECKSUM, Codes, Floats, checksum
+from fedspam._internal.strict import GIB, MIB, MalformedError
+from fedspam.flower.light.program import LightClient, WorkProgram
+
+FORMAT = 1
+Named = dict[str, np.ndarray]
+
+
+@dataclass(frozen=True)
+class Entry:
+    """An array that travels: its name, dtype and shape, and the sections of its payload if it is coded."""
+
+    name: str
+    dtype: np.dtype
+    shape: tuple[int, ...]
+    sections: tuple[Floats | Codes, ...] | None
+
+    @classmethod
+    def of(cls, entry: Mapping[str, Any]) -> "Entry":
+        found = entry.get("sections")
+        sections = None if found is None else tuple(map(_section, found))
+        return cls(str(entry["name"]), np.dtype(entry["dtype"]), tuple(entry["shape"]), sections)
+
+    @property
+    def size(self) -> int:
+        return math.prod(self.shape)
+
+    def unpacked(self, array: np.ndarray) -> list[np.ndarray]:
+        """The sections of an array that arrived, or the array itself."""
+        if self.sections is None:
+            return [array]
+        found, start = [], 0
+        for section in self.sections:
+            found.append(section.unpack(np.ascontiguousarray(array[start : start + section.bytes])))
+            start += section.bytes
+        return found
+
+    def packed(self, parts: list[np.ndarray]) -> np.ndarray:
+        """The array that is sent, from its sections."""
+        if self.sections is None:
+            return np.asarray(parts.pop(0), self.dtype, order="C")
+        return np.concatenate([section.pack(parts.pop(0)) for section in self.sections])
+
+
+def _section(entry: Mapping[str, Any]) -> Floats | Codes:
+    if "floats" in entry:
+        least = -math.inf if entry["least"] is None else float(entry["least"])
+        return Floats(int(entry["length"]), np.dtype(entry["floats"]).newbyteorder("<"), least)
+    return Codes(int(entry["length"]), int(entry["bits"]), int(entry["largest"]), bool(entry["increasing"]))
+
+
+class WireMessage:
+    """The arrays of a message as they travel, and how they are decoded."""
+
+    def __init__(self, text: Mapping[str, Any]) -> None:
+        self.entries = {entry["name"]: Entry.of(entry) for entry in text["arrays"]}
+        self.decode = WorkProgram(text["decode"]) if "decode" in text else None
+        self.decoded = [str(entry["name"]) for entry in text.get("decoded", ())]
+
+    def read(self, data: bytes) -> Named:
+        """The arrays of a message, whose checksum must be right if it has one."""
+        found = strict.fields(data, self.entries)
+        coded = {name: array for name, array in found.items() if not name.startswith("@")}
+        if CHECKSUM in found and int(found.pop(CHECKSUM)) != int(checksum(coded)):
+            raise MalformedError("the checksum of the codes is wrong: they were damaged on their way")
+        return found
+
+    def fields(self, found: Named, held: Named, constants: Named, client: LightClient) -> Named:
+        """The fields that the arrays stand for, beside those that the client holds."""
+        if self.decode is None:
+            return found
+        inputs = [part for name, array in found.items() for part in self.entries[name].unpacked(array)]
+        values = self.decode(constants, client, [*inputs, *held.values()])
+        if not all(np.all(np.isfinite(value)) for value in values if np.issubdtype(value.dtype, np.floating)):
+            raise MalformedError("the payload stands for a number that is infinite")
+        return dict(zip(self.decoded, values, strict=True))
+
+
+class LightExchange:
+    """One exchange of a method: what its message and its reply hold, and the work between them."""
+
+    def __init__(self, text: Mapping[str, Any]) -> None:
+        self.work, self.label, self.stateful = str(text["work"]), str(text["label"]), bool(text["stateful"])
+        self.message = {entry["name"]: Entry.of(entry) for entry in text["message"]}
+        self.kept = frozenset(text["kept"])  # fields that are needed again in the round
+        self.part, self.whole = WireMessage(text["part"]), WireMessage(text["whole"])
+        self.reply = [Entry.of(entry) for entry in text["reply"]]
+        self.answer = WorkProgram(text["answer"])
+
+    def replied(self, parts: list[np.ndarray]) -> tuple[Named, list[np.ndarray]]:
+        """The named arrays of the reply, and what remains: the memory."""
+        found = {entry.name: entry.packed(parts) for entry in self.reply if not entry.name.startswith("@")}
+        if any(entry.name == CHECKSUM for entry in self.reply):
+            found[CHECKSUM] = np.asarray(checksum(found))
+        return found, parts
+
+
+@dataclass(frozen=True)
+class Works:
+    """The works of one method."""
+
+    schema: str
+    description: Mapping[str, Any]
+    params: Mapping[str, Entry]
+    memory: Mapping[str, Entry]  # of a client
+    exchanges: Mapping[str, LightExchange]  # by phase and label
+    constants: Named  # of the programs, and the first memory
+
+    @classmethod
+    def read(cls, path: str | Path) -> "Works":
+        """The works in a file, which `fedspam.flower.client.export.export_works` wrote."""
+        data = files.read(Path(path), size=4 * GIB)
+        try:
+            arrays, notes = strict.arrays(data, size=4 * GIB, header=256 * MIB)
+            text = json.loads(notes["works"])
+            if text["format"] != FORMAT:
+                raise MalformedError(f"its format is {text['format']}, this client reads {FORMAT}")
+            entries = lambda name: {entry["name"]: Entry.of(entry) for entry in text[name]}
+            exchanges = {name: LightExchange(part) for name, part in text["exchanges"].items()}
+            constants = {name: np.array(array) for name, array in arrays.items()}
+            return cls(text["schema"], text["description"], entries("params"), entries("memory"), exchanges, constants)
+        except (ValueError, KeyError, TypeError) as error:
+            raise ValueError(
+                f"{path} is no file of works that this client can read ({error}); write it with "
+                "fedspam.flower.export_works, with the fedspam of the server"
+            ) from None
+
+    @property
+    def first_memory(self) -> Named:
+        return {name: self.constants[name] for name in self.memory}

@@ -1,0 +1,35 @@
+"""Encoded messages inside Flower's records. Clients without JAX use it too."""
+
+from flwr.app import Array, ArrayRecord, RecordDict
+
+HEADER = "fedspam"  # the name of the record that describes a message
+STYPE = "safetensors"  # the serialization of the one array of a message
+LONE = "params"  # the name of parameters that are a lone array
+
+
+def enclose(data: bytes) -> ArrayRecord:
+    """Encoded fields as one array, which Flower splits into chunks by itself."""
+    return ArrayRecord({"fields": array_of(data)})
+
+
+def array_of(data: bytes) -> Array:
+    """Encoded bytes as an array of Flower."""
+    return Array("uint8", (len(data),), STYPE, data)
+
+
+def enclosed(content: RecordDict) -> bytes:
+    """The encoded fields of a message, which must hold exactly one array."""
+    found = [array for record in content.array_records.values() for array in record.values()]
+    if len(found) != 1 or found[0].stype != STYPE:
+        raise ValueError(f"the message has {len(found)} arrays; it must have one, of type {STYPE!r}")
+    return found[0].data
+
+
+def size(content: RecordDict) -> int:
+    """The bytes of all records of a message, as Flower counts them."""
+    return sum(record.count_bytes() for record in content.values())
+
+
+def payload(content: RecordDict) -> int:
+    """The bytes of the arrays alone."""
+    return sum(len(array.data) for record in content.array_records.values() for array in record.values())
