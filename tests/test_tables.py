@@ -147,7 +147,7 @@ def test_the_page_shows_the_stored_table_of_niid_bench():
         for row in csv.DictReader(file):
             theirs = niid.PUBLISHED[row["method"]][niid.COLUMNS.index(row["column"])]
             assert float(row["reference"]) == pytest.approx(theirs, abs=0.00051)
-            assert row["verdict"] in ("match", "beat")
+            assert row["verdict"] in (MATCH, BEAT)
 
 
 def test_a_folder_without_the_patients_is_refused(tmp_path):
