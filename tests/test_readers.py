@@ -237,6 +237,7 @@ def users(data: str) -> str:
         ("heart", "num is '0.5'; it must be one of 0, 1, 2, 3, 4", "28,1,2,130,132,0,2,185,0,0,?,?,?,0.5\n"),
         ("heart", "has 2097152 bytes, at most 1048576 are read", "1" * 2**21),
         ("libsvm", "index 99999999999; rows are kept dense, at most 1000000", "1 99999999999:1\n"),
+        ("libsvm", r"index 3 in '3:999.*5002 characters", "1 3:1 3:" + "9" * 5000 + "\n"),
         ("libsvm", "500 rows of 1000000 features; rows are kept dense", "1 1000000:1\n" * 500),
         ("npz", "2 arrays 'x'", None),
     ],
@@ -252,6 +253,12 @@ def test_what_was_taken_in_silence_is_refused(name, message, content, tmp_path):
 
 def record():
     return np.array([(1, 2.0)], [("a", int), ("b", float)])
+
+
+def test_bytes_in_archives_are_text(tmp_path):
+    READERS["npz"].write(tmp_path, **{"data.npz": npz(x=np.array([b"caf\xc3\xa9"]), y=np.zeros(1))})
+    assert READERS["npz"].read(tmp_path)["x"].tolist() == ["caf\u00e9"]
+    refused("npz", tmp_path, "'x' cannot be read", **{"data.npz": npz(x=np.array([b"\xff"]), y=np.zeros(1))})
 
 
 @pytest.mark.parametrize(

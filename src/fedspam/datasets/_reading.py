@@ -30,6 +30,7 @@ OPENERS: dict[str, Any] = {".gz": lambda file: gzip.GzipFile(fileobj=file), ".bz
 # what Python, NumPy and the codecs raise on damaged bytes
 DAMAGE = (
     ValueError, TypeError, LookupError, ArithmeticError, EOFError, OSError, RuntimeError, SyntaxError, MemoryError,
+    SystemError,
     zipfile.BadZipFile, zlib.error, lzma.LZMAError, struct.error, tokenize.TokenError, csv.Error,
 )  # fmt: skip
 

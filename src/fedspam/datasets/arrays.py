@@ -65,6 +65,8 @@ def _plain(archive: zipfile.ZipFile, name: str, path: Path, most: int) -> np.nda
                 array = np.lib.format.read_array(file, allow_pickle=False)
                 if file.read(1):
                     raise ValueError("more bytes follow")
+        if array.dtype.kind == "S":  # bytes of Python 2
+            array = np.char.decode(array, "utf-8")
         _check_text(array)
     except MemoryError:
         raise

@@ -99,7 +99,7 @@ def _read_lines(file: IO[str], path: Path) -> tuple["array[float]", "array[int]"
             if position <= previous:
                 rule = "indices begin at 1" if position < 1 else f"it must be above the one before it, {previous}"
                 remedy = "add 1 to every index" if position < 1 else "sort the line and drop repeated indices"
-                raise ValueError(f"{path}, line {at}: index {position} in {part!r}: {rule}; {remedy}")
+                raise ValueError(f"{path}, line {at}: index {position} in {shown(part)!r}: {rule}; {remedy}")
             rows.append(len(labels) - 1)
             columns.append(position)
             try:
