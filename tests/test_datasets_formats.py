@@ -579,6 +579,13 @@ def test_mapped_data_is_finite_and_as_written(tmp_path):
     with pytest.raises(ValueError, match="client 'b': 'x' holds NaN or infinite"):
         datasets.write_mapped([("a", {"x": np.zeros(2)}), ("b", {"x": np.array([np.nan])})], tmp_path / "nan")
     datasets.write_mapped([("a", {"x": np.zeros(2)})], tmp_path / "old")
+    index = tmp_path / "old" / "clients.json"
+    right = index.read_text()
+    for wrong in ('["a", "a"]', '[""]'):
+        index.write_text(right.replace('["a"]', wrong))
+        with pytest.raises(ValueError, match=r"clients.json is damaged.*write the folder again"):
+            datasets.open_mapped(tmp_path / "old")
+    index.write_text(right)
     column = tmp_path / "old" / "x.npy"
     column.write_bytes(column.read_bytes().replace(b"(2,), } ", b"(2L,), }"))  # as Python 2 wrote it
     with pytest.raises(ValueError, match=r"damaged.*write the folder again"):

@@ -112,7 +112,10 @@ def open_mapped(folder: str | Path) -> FederatedData:
             raise ValueError(
                 f"{file} has shape {examples[name].shape}, {path} says {sum(sizes)} rows; write the folder again"
             )
-    return FederatedData(tuple(clients), examples, np.asarray(sizes, np.int64))
+    try:
+        return FederatedData(tuple(clients), examples, np.asarray(sizes, np.int64))
+    except ValueError as error:
+        raise ValueError(f"{path} is damaged ({error}); write the folder again") from None
 
 
 def _write_header(file: IO[bytes], like: np.ndarray, rows: int) -> None:
