@@ -1,0 +1,93 @@
+"""What a secure sum costs at 10 and 100 clients, with clients that drop out in the midst of it.
+
+    python benchmarks/secure.py [--clients 10 100] [--dimension 1000] [--lost 0 0.1 0.3] [--rounds 3]
+
+MVR over an in-process grid of Flower messages, all clients in every round. Some clients are lost for good after they
+have shared their keys, when they should send their masked reply: the worst moment, because the others must then
+reveal the masks that they had with each lost client. All work of clients and server happens in this process, one after
+another, so the seconds are those of one processor; `per client` is what a client spends. The error is that of the mean
+gradient against the mean of the clients that stayed, and the bytes are those of Flower's records, for the whole round
+and all clients, beside a round in clear.
+"""
+
+import argparse
+import logging
+import time
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flwr.app import Error, Message
+
+from fedspam.flower import FedspamStrategy, LoopbackGrid, client_app, clients_of, to_arrays
+from fedspam.flower.privacy.secure_client import SecureSum
+from fedspam.methods import mvr
+from fedspam.problems import quadratics
+
+
+def run(clients, dimension, lost, secure, rounds):
+    """Seconds per round in all and on a client, megabytes per round, the error of the sum, and clients that counted."""
+    population = quadratics(0, clients=clients, dimension=dimension, delta=0.2)
+    x = jnp.ones(dimension)
+    method = mvr(clients, step_size=0.1, fresh_weight=1.0, start="zero", first="update")  # g is the mean gradient
+    app = client_app(clients_of(population), method, x, secure=secure)
+    gone, spent = set(range(round(lost * clients))), []
+
+    def twist(client, message, answer):
+        if client in gone and message.metadata.message_type == "train.difference":
+            return [Message(Error(code=5, reason="Node Unavailable"), reply_to=message)]
+        began = time.perf_counter()
+        replies = [answer()]
+        spent.append(time.perf_counter() - began)
+        return replies
+
+    def start(count):
+        options = {"seed": 3, "quorum": 0.5, "retries": 0, "patience": 1, "introductions": clients}
+        strategy = FedspamStrategy(method, x, secure=secure, **options)
+        began = time.perf_counter()
+        result = strategy.start(LoopbackGrid(app, clients, twist=twist), to_arrays(x), num_rounds=count, timeout=600)
+        return result, time.perf_counter() - began
+
+    first, _ = start(1)  # with all compilation
+    spent.clear()
+    result, many = start(rounds + 1)
+    here = [id for id in range(clients) if id not in gone]
+    expected = np.mean([jax.grad(population.client(jnp.uint32(id)))(x) for id in here], axis=0)
+    error = np.abs(np.asarray(first.arrays["params"].numpy()) - np.asarray(x - 0.1 * expected)).max() / 0.1
+    row = result.train_metrics_clientapp[rounds + 1]
+    bytes_of = lambda row: row["flower_down"] + row["flower_up"]
+    return (
+        many / (rounds + 1),
+        sum(spent) / clients / (rounds + 1),
+        bytes_of(row) / 1e6,
+        error,
+        row["difference.accepted"],
+    )
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--clients", type=int, nargs="*", default=[10, 100])
+    parser.add_argument("--dimension", type=int, default=1000)
+    parser.add_argument("--lost", type=float, nargs="*", default=[0.0, 0.1, 0.3])
+    parser.add_argument("--rounds", type=int, default=3)
+    options = parser.parse_args()
+    jax.config.update("jax_enable_x64", True)
+    logging.getLogger("flwr").setLevel(logging.ERROR)
+    print(f"{options.dimension} numbers, jax {jax.__version__}, {jax.devices()[0].device_kind}\n")
+    print("| clients | lost | sum | counted | s per round | ms per client | MB per round | error |")
+    print("|---|---|---|---|---|---|---|---|")
+    for clients in options.clients:
+        for lost in options.lost:
+            for secure in (None, SecureSum(threshold=0.6)) if lost == 0 else (SecureSum(threshold=0.6),):
+                seconds, own, megabytes, error, counted = run(clients, options.dimension, lost, secure, options.rounds)
+                kind = "in clear" if secure is None else "secure"
+                print(
+                    f"| {clients} | {round(lost * clients)} | {kind} | {counted} | {seconds:.2f} | {1000 * own:.1f} | "
+                    f"{megabytes:.3f} | {error:.1e} |",
+                    flush=True,
+                )
+
+
+if __name__ == "__main__":
+    main()
