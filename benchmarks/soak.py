@@ -38,13 +38,13 @@ import power_cut
 METHODS = ("spam", "spam_pp", "scaffold", "auto")
 ROUNDS, SEGMENT, CLIENTS, DIMENSION = 400, 2, 20, 1000
 PATIENCE = 300  # seconds for one process
+REFUSED = 3  # the exit status of a process that may not have the folder
 WRITTEN = (".lock", ".manifest.json.partial", "rows.bin")  # where links wait
 TREASURE = "a file of somebody else"
 
 
 def child(name, folder, rounds, log):
     """What is killed: a run that resumes whatever the folder holds, and tells its progress and the hash of its end."""
-    signal.alarm(PATIENCE)  # whatever hangs dies by this
     import jax
     import jax.numpy as jnp
 
@@ -108,7 +108,8 @@ def finish(process, cache, said=""):
         said += process.communicate(timeout=2 * PATIENCE)[0]
     lines = said.split("\n")
     if process.returncode != 0 or len(lines) < 2 or not lines[-2].startswith("end"):
-        raise WrongError(f"exit status {process.returncode}: {(cache / 'stderr').read_text()[-2000:]}")
+        errors = (cache / "stderr").read_text()
+        raise WrongError(f"exit status {process.returncode}: {lines[-2:]} {errors[-2000:]}")
     return lines[-2]
 
 
@@ -185,11 +186,14 @@ def plant(folder, elsewhere, chance):
 def refused(process, cache, log, undisturbed):
     """Whether a process was refused in one line; False if it ended as the undisturbed one."""
     said = process.communicate(timeout=2 * PATIENCE)[0]
-    if process.returncode == 0 and said.split("\n")[-2] == undisturbed:
+    if process.returncode == 0 and said.splitlines()[-1:] == [undisturbed]:
         return False
-    told = (cache / log).read_text().strip().splitlines()
-    if process.returncode == 0 or not told or "RecordError" not in told[-1]:
-        raise WrongError(f"a process that must be refused ended with {process.returncode}: {' / '.join(told)[-2000:]}")
+    errors = (cache / log).read_text()
+    told = [line for line in said.splitlines() if not line.startswith("done ")]
+    in_one_line = len(told) == 1 and told[0].startswith("refused: ") and "Traceback" not in errors
+    if process.returncode != REFUSED or not in_one_line:
+        words = " / ".join([*told, *errors.splitlines()])
+        raise WrongError(f"a process that must be refused ended with {process.returncode}: {words[-2000:]}")
     return True
 
 
@@ -272,7 +276,14 @@ def main():
     parser.add_argument("--rounds", type=int, default=ROUNDS)
     arguments = parser.parse_args()
     if arguments.child:
-        return child(arguments.child, arguments.folder, arguments.rounds, arguments.log)
+        signal.alarm(PATIENCE)  # whatever hangs dies by this
+        from fedspam.simulation.records import RecordError
+
+        try:
+            return child(arguments.child, arguments.folder, arguments.rounds, arguments.log)
+        except RecordError as error:
+            print(f"refused: {error}", flush=True)
+            return REFUSED
     from fedspam.methods import METHODS as REGISTERED
 
     methods = arguments.methods or [name for name in METHODS if name in REGISTERED]

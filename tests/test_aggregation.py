@@ -86,6 +86,18 @@ def test_a_minority_cannot_drag_it_away(rule, wrong, shift):
     assert away < 3 * np.linalg.norm(honest - honest.mean(0), axis=1).max()
 
 
+@pytest.mark.parametrize("attack", [lambda honest: -honest, lambda honest: -0.5 * honest.mean(0) + 0 * honest])
+def test_replies_that_oppose_the_mean_move_centered_clipping_by_a_share_of_its_radius(attack):
+    """Sign flips and inner-product attacks, where honest replies are almost equal: other rules do not move."""
+    honest = np.ones(4) / 2 + 1e-3 * points(6, 11, 4)
+    v, yes = jnp.asarray(np.concatenate([honest, attack(honest[:4])])), jnp.ones(15, bool)
+    away = lambda rule: np.linalg.norm(rule(v, yes) - honest.mean(0))
+    assert all(away(rule) < 3e-3 for rule in (TrimmedMean(0.4), Median(), GeometricMedian(40)))
+    for radius in (0.3, 1.0):
+        assert 0.9 < away(CenteredClipping(radius)) / (radius * 4 / 11) < 1.01
+    assert away(CenteredClipping(3e-3)) < 3e-3  # about the distance between honest replies
+
+
 def test_one_is_enough_to_drag_the_mean_away():
     v = points()
     v[0] = 1e6

@@ -18,26 +18,106 @@ fresh_weight = 0.2
 [run]
 rounds = 2
 """
-CSV = CONFIG.replace('data = "ridge"', '[data]\nkind = "csv"\npath = "bad.csv.gz"\nclient = "who"\nlabel = "y"')
+ROWS = CONFIG.replace('data = "ridge"', '[model]\nname = "softmax"\n[data]\nkind = "KIND"')
+CSV = ROWS.replace("KIND", 'csv"\npath = "bad.csv.gz"\nclient = "who"\nlabel = "y')
 LARGE = "100000000000000000000"
 
+PATH = "must be a path: not empty, without NUL, and no part longer than 255 bytes"
 WRONG = [
-    *(["run", "q.toml", *more] for more in (
-        ["--seed", LARGE], ["--run.seed", LARGE], ["--seed", "-1"], ["--seed", "1.5"], ["--rounds", LARGE],
-        ["--rounds", "-1"], ["--rounds", "1e3"], ["--rounds", "nan"], ["--rounds", "9" * 5000], ["--out", ""],
-        ["--out", "a\0b"], ["--out", "n" * 300], ["--algorithm.step_size", "nan"], ["--algorithm.step_size", "inf"],
-        ["--algorithm.step_size", "-1"], ["--algorithm.step_size", "1e999"], ["--algorithm.name", "sapm"],
-        ["--algorithm", "spam"], ["--algorithm."], ["--.x", "1"], ["--a.b.c.d", "1"], ["--run.rounds.x", "1"],
-        ["--data.clients", LARGE], ["--data.clients", "0"], ["--algorithm.cohort_size", "99999999"],
-        ["--data.dimension", "1000000"], ["--data.kind", "\ud800"], ["--run.record", ""],
+    *((["run", "q.toml", *more], told) for more, told in (
+        (["--seed", LARGE], f"run.seed = {LARGE} must be below 2^31"),
+        (["--run.seed", LARGE], f"run.seed = {LARGE} must be below 2^31"),
+        (["--seed", "-1"], "run.seed = -1 must be a whole number of at least 0"),
+        (["--seed", "1.5"], "run.seed = 1.5 must be a whole number of at least 0"),
+        (["--seed", "٨"], "run.seed = '٨' must be a whole number of at least 0"),
+        (["--rounds", LARGE], f"run.rounds = {LARGE} must be below 2^31"),
+        (["--rounds", "-1"], "run.rounds = -1 must be a whole number of at least 1"),
+        (["--rounds", "1e3"], "run.rounds = 1000.0 must be a whole number of at least 1"),
+        (["--rounds", "nan"], "run.rounds = nan must be a whole number of at least 1"),
+        (["--rounds", "9" * 5000], "... must be a whole number of at least 1"),
+        (["--out", ""], f"--out: '' {PATH}"),
+        (["--out", "a\0b"], PATH),
+        (["--out", "n" * 300], PATH),
+        (["--algorithm.step_size", "nan"], "algorithm.step_size = nan must be a number"),
+        (["--algorithm.step_size", "inf"], "algorithm.step_size = inf must be a number"),
+        (["--algorithm.step_size", "-1"], "step_size = -1.0 must be greater than 0"),
+        (["--algorithm.step_size", "1e999"], "algorithm.step_size = inf must be a number"),
+        (["--algorithm.name", "sapm"], "algorithm.name = 'sapm' is unknown; did you mean 'sppm'?"),
+        (["--algorithm", "spam"], "algorithm.step_size is missing"),
+        (["--algorithm."], "unrecognized arguments: --algorithm.; did you mean --algorithm?"),
+        (["--.x", "1"], "unrecognized arguments: --.x 1"),
+        (["--a.b.c.d", "1"], "there is no section [a]"),
+        (["--run.rounds.x", "1"], "--run.rounds.x 1: the file has a value here, not a table"),
+        (["--algorithm.name", "spam_pp", "--algorithm.cohort_size", "99999999"],
+         "algorithm.cohort_size = 99999999 is more than the 10 clients of the data"),
+        (["--data.kind", "\ud800"], r"data.kind = '\ud800' is unknown"),
+        (["--run.record", ""], "run.record = '' must be a list"),
     )),
-    ["run", "csv.toml"], ["run", "nul.toml"], ["run", "bin.toml"], ["run", "empty.toml"], ["run", "pipe.toml"],
-    ["run", "."], ["run", "missing.toml"], ["run", ""], ["run"], ["run", "--"],
-    ["theory", "--delta", "nan"], ["theory", "--rounds", LARGE], ["theory", "--cohort", "0"], ["theory", "[/x]"],
-    ["compare", "--seeds", LARGE], ["compare", "--methods", "x,,y"], ["compare", "--rounds", "0"], ["compare", "[/]"],
-    ["methods", "[/nothing]"], ["cite", "[/x]"], ["cite", ""], ["measure", "missing"], ["report", ""],
-    ["lab", "--port", "99999999"], ["lab", "--port", "-1"], ["lab", "--port", "x"], ["new", ""], ["new", "a/b\0"],
-    ["completions", "[/x]"], ["reproduce", "--seeds", LARGE], ["reproduce", "--rounds", "0"], [""], ["[/x]"], ["--"],
+    *((["run", "drawn.toml", *more], told) for more, told in (
+        (["--data.clients", LARGE], f"data.clients = {LARGE} must be below 2^31"),
+        (["--data.clients", "0"], "data.clients = 0 must be a whole number of at least 1"),
+        (["--data.clients", "1000000000"], "50000000000 rows would take 2.24e+04 GiB; at most 4 GiB are drawn"),
+        (["--data.dimension", "1000000"], "classes = 10 with at least 1500 rows would take 11.3 GiB"),
+        (["--data.dimension", "100000"], "rows would take "),  # more than the fewest rows, whose number is drawn
+        (["--data.classes", "1000000000"], "classes = 1000000000 with at least 1500 rows would take 827 GiB"),
+    )),
+    (["run", "quadratics.toml", "--data.dimension", "1000000"], "data: the Hessians of clients = 100 with "),
+    (["run", "random_ridge.toml", "--data.clients", "1000000"], "data: the Hessians of clients = 1000000 with "),
+    (["run", "csv.toml"], "bad.csv.gz is damaged or not compressed as its name says"),
+    (["run", "nul.toml"], "nul.toml is not TOML"),
+    (["run", "bin.toml"], "bin.toml is not TOML"),
+    (["run", "empty.toml"], "the section [data] is missing"),
+    (["run", "pipe.toml"], "pipe.toml cannot be read (no regular file)"),
+    (["run", "."], ". cannot be read (Is a directory)"),
+    (["run", "missing.toml"], "there is no file missing.toml"),
+    (["run", ""], f"FILE: '' {PATH}"),
+    (["run"], "name a configuration"),
+    (["run", "--"], "name a configuration"),
+    (["theory", "--delta", "nan"], "--delta: 'nan' must be a number greater than 0"),
+    (["theory", "--delta", "1_0"], "--delta: '1_0' must be a number greater than 0"),
+    (["theory", "--rounds", LARGE], f"--rounds: '{LARGE}' must be a whole number from 10 to 10000000"),
+    (["theory", "--cohort", "0"], "--cohort: '0' must be a whole number from 1"),
+    (["theory", "--clients", "1000000", "--dimension", "10000"], "the Hessians of clients = 1000000 with "),
+    (["theory", "--rounds", "10000000", "--seeds", "10000"], "give fewer rounds or seeds"),
+    (["theory", "[/x]"], "unrecognized arguments: [/x]"),
+    (["compare", "--seeds", LARGE], f"--seeds: '{LARGE}' must be a whole number from 1 to 10000"),
+    (["compare", "--methods", "x,,y"], "there is no method 'x'"),
+    (["compare", "--rounds", "0"], "--rounds: '0' must be a whole number from 1"),
+    (["compare", "--targets", "nan"], "--targets: 'nan' must be a number"),
+    (["compare", "[/]"], "there is no file [/]"),
+    (["compare", ""], f"FILE: '' {PATH}"),
+    (["compare", "q.toml", "--run.seed", LARGE], f"run.seed = {LARGE} must be below 2^31"),
+    (["compare", "q.toml", "--run.seed", f"0,{LARGE}"], "must be different whole numbers below 10^9"),
+    (["compare", "q.toml", "--run.seed", "0,٨"], "must be different whole numbers below 10^9"),
+    (["compare", "drawn.toml", "--data.dimension", "1000000"], "rows would take 11.3 GiB"),
+    (["methods", "[/nothing]"], "unrecognized arguments: [/nothing]"),
+    (["cite", "[/x]"], "method = '[/x]' is unknown"),
+    (["cite", ""], "method = '' is unknown"),
+    (["measure", "missing"], "there is no file missing"),
+    (["measure", "a\0b"], PATH),
+    (["measure", "q.toml", "--run.seed", LARGE], f"run.seed = {LARGE} must be below 2^31"),
+    (["measure", "drawn.toml", "--data.clients", "1000000000"], "rows would take 2.24e+04 GiB"),
+    (["report", ""], f"RUN_FOLDER: '' {PATH}"),
+    (["report", ".", "--targets", "nan"], "--targets: 'nan' must be a number"),
+    (["report", ".", "--targets", "1,inf"], "--targets: 'inf' must be a number"),
+    (["report", ".", "--targets", "٨"], "--targets: '٨' must be a number"),
+    (["predict", "", "x.csv"], f"RUN: '' {PATH}"),
+    (["predict", ".", "a\0b"], PATH),
+    (["predict", ".", "x.csv", "--out", ""], f"--out: '' {PATH}"),
+    (["predict", ".", "x.csv", "--out", "a\0b"], PATH),
+    (["export", ""], f"RUN: '' {PATH}"),
+    (["export", ".", "--out", ""], f"--out: '' {PATH}"),
+    (["export", ".", "--out", "a\0b"], PATH),
+    *((["lab", "--port", port], f"--port: '{port}' must be a whole number from 0 to 65535")
+      for port in ("99999999", "-1", "x", "٨٠", "8_0", " 80")),
+    (["new", ""], f"FOLDER: '' {PATH}"),
+    (["new", "a/b\0"], PATH),
+    (["completions", "[/x]"], "invalid choice: '[/x]'"),
+    (["reproduce", "--seeds", LARGE], f"--seeds: '{LARGE}' must be a whole number from 1 to 10000"),
+    (["reproduce", "--rounds", "0"], "--rounds: '0' must be a whole number from 8"),
+    ([""], "invalid choice: ''"),
+    (["[/x]"], "invalid choice: '[/x]'"),
+    (["--"], "the following arguments are required: COMMAND"),
 ]  # fmt: skip
 
 
@@ -47,6 +127,9 @@ def here(tmp_path, monkeypatch):
     for name, content in {
         "q.toml": CONFIG.encode(),
         "csv.toml": CSV.encode(),
+        "drawn.toml": ROWS.replace("KIND", "synthetic").encode(),
+        "quadratics.toml": CONFIG.replace('"ridge"', '{kind = "quadratics"}').encode(),
+        "random_ridge.toml": CONFIG.replace('"ridge"', '{kind = "random_ridge"}').encode(),
         "nul.toml": b"\0\0\0",
         "bin.toml": bytes(range(256)),
         "empty.toml": b"",
@@ -59,7 +142,7 @@ def here(tmp_path, monkeypatch):
 
 def test_hostile_command_lines_are_answered_by_one_line_and_code_2(here, capsys):
     before = sorted(here.iterdir())
-    for words in WRONG:
+    for words, told in WRONG:
         with pytest.raises(SystemExit) as ended:
             main(words)
         said = capsys.readouterr()
@@ -67,10 +150,30 @@ def test_hostile_command_lines_are_answered_by_one_line_and_code_2(here, capsys)
         errors = [line for line in said.err.splitlines() if "error:" in line]
         assert len(errors) == 1, (words, said.err)
         assert len(errors[0]) < 1500, words
+        assert told in said.err, (words, said.err)
         # a configuration with several faults has one line for each behind that
         assert all(line == errors[0] or line.startswith("  ") for line in said.err.splitlines() if "usage:" not in line)
         assert not said.out, words
     assert sorted(here.iterdir()) == before  # and nothing was written
+
+
+@pytest.mark.parametrize(
+    ("error", "told"),
+    [
+        (MemoryError("Unable to allocate 455. GiB"), "out of memory: Unable to allocate 455. GiB; "),
+        (MemoryError(), "out of memory; use less data"),
+        (OverflowError("int too large to convert to C long"), "int too large to convert to C long"),
+    ],
+)
+def test_what_no_check_foresaw_is_one_line_too(here, capsys, monkeypatch, error, told):
+    def fail(*_):
+        raise error
+
+    monkeypatch.setattr("fedspam.app.commands.cite.run", fail)
+    assert main(["cite"]) == 1
+    said = capsys.readouterr().err
+    assert said.startswith(f"fedspam: error: {told}")
+    assert said.count("\n") == 1
 
 
 @pytest.mark.slow

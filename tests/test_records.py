@@ -11,6 +11,7 @@ import subprocess
 import sys
 import warnings
 from pathlib import Path
+from types import SimpleNamespace
 from typing import NamedTuple
 
 import jax
@@ -724,15 +725,40 @@ def test_chunks_change_rounding_alone(method):
 # --- killed for real ---
 
 
-@pytest.mark.slow
-def test_a_slice_of_the_soak(tmp_path):
-    """Processes killed with SIGKILL at random moments, files damaged in between: `make soak` does it 200 times."""
+@pytest.fixture(scope="module")
+def soak():
     path = Path(__file__).parents[1] / "benchmarks" / "soak.py"
     spec = importlib.util.spec_from_file_location("fedspam_soak", path)
     assert spec is not None
     assert spec.loader is not None
-    soak = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(soak)
+    found = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(found)
+    return found
+
+
+@pytest.mark.slow
+def test_the_soak_takes_only_one_line_for_a_refusal(soak, tmp_path):
+    folder, cache = tmp_path / "run", tmp_path / "cache"
+    folder.mkdir()
+    cache.mkdir()
+    (folder / ".lock").symlink_to(tmp_path / "elsewhere")
+    assert soak.refused(soak.start("spam", folder, 4, cache), cache, "stderr", "end")
+    for code, said, errors in (
+        (1, "", "Traceback (most recent call last):\nRecordError: no"),  # as Python ends
+        (3, "refused: no\nand more\n", ""),
+        (3, "refused: no\n", "Traceback (most recent call last):"),
+        (3, "", "refused: no"),
+        (0, "refused: no\n", ""),
+    ):
+        (cache / "stderr").write_text(errors)
+        process = SimpleNamespace(returncode=code, communicate=lambda timeout, said=said: (said, None))
+        with pytest.raises(soak.WrongError, match=f"ended with {code}"):
+            soak.refused(process, cache, "stderr", "end")
+
+
+@pytest.mark.slow
+def test_a_slice_of_the_soak(soak, tmp_path):
+    """Processes killed with SIGKILL at random moments, files damaged in between: `make soak` does it 200 times."""
     counts = soak.soak(tmp_path, 6, ("spam",), damage=0.3, intruders=0.0, rounds=40, say=lambda line: None)
     assert counts["kills of spam"] == 6
     assert counts["runs that ended with the undisturbed bits"] >= 1

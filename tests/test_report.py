@@ -630,6 +630,9 @@ def test_many_long_runs_and_odd_names_are_drawn(runs: dict[str, Any], browser: A
         assert spent < 2000
 
 
+ODD = ("constructor", "__proto__", "toString")  # columns that every plain object of JavaScript has
+
+
 @pytest.fixture(scope="module")
 def tested_report(runs: dict[str, Any], tmp_path_factory: pytest.TempPathFactory) -> str:
     """Two folders with an accuracy that rises at once, scores and clients."""
@@ -637,8 +640,8 @@ def tested_report(runs: dict[str, Any], tmp_path_factory: pytest.TempPathFactory
     rising = Curve(at, 0.9 - 0.5 * 0.5**at)
     scores = ModelScores(
         {"F1": 0.81, "AUC": 0.9, "calibration error": 0.02}, [[40, 2], [5, 30]], ["ill", "well"],
-        ["client", "train_rows", "test_rows", "accuracy", "f1"],
-        [[f"hospital {number}", 50.0, 20.0, number / 40, 0.5] for number in reversed(range(40))],
+        ["client", "train_rows", "test_rows", "accuracy", "f1", *ODD],
+        [[f"hospital {number}", 50.0, 20.0, number / 40, 0.5, 1.0, 2.0, 3.0] for number in reversed(range(40))],
     )  # fmt: skip
     sources = read_all([runs["one"][0], runs["other"][0]])
     sources = [
@@ -661,8 +664,11 @@ def test_final_numbers_come_first_and_what_was_run_is_folded(tested_report: str,
         assert found.locator("#curves h2").inner_text() == "accuracy"
         scale = found.get_by_role("group", name="horizontal scale").locator("[aria-pressed=true]")
         assert scale.inner_text() == "log"  # both arrive in the first rounds of 200
-        rows = found.locator("#tested .pair > div").first.locator("tbody tr")
-        assert rows.first.inner_text().split("\t") == ["hospital 0", "50", "20", "0", "0.5"]
+        clients = found.locator("#tested .pair > div").first
+        heads = ["", "train rows", "test rows", "accuracy", "F1", "constructor", "  proto  ", "toString"]
+        assert clients.locator("th").evaluate_all("(all) => all.map((one) => one.textContent)") == heads
+        rows = clients.locator("tbody tr")
+        assert rows.first.inner_text().split("\t") == ["hospital 0", "50", "20", "0", "0.5", "1", "2", "3"]
         assert rows.count() == 24
         found.get_by_role("button", name="Show all 40").click()
         assert rows.count() == 40

@@ -9,6 +9,9 @@ import numpy as np
 
 from fedspam._internal.nearest import nearest
 
+GIB = 2**30
+MOST_GENERATED = 4 * GIB  # bytes of what is drawn at once; the drawing itself takes some times as much
+
 
 def is_number(value: Any) -> bool:
     """Whether a value is a Python or NumPy number, and no array."""
@@ -55,6 +58,13 @@ def one_of(name: str, value: Any, allowed: Iterable[str]) -> None:
         near = nearest(str(value), allowed)
         hint = f"did you mean {near!r}?" if near else ""
         raise ValueError(_message(name, value, f"must be one of {', '.join(map(repr, allowed))}", hint))
+
+
+def memory(what: str, size: int, remedy: str) -> None:
+    """Refuse what would take too many bytes before they are allocated."""
+    if size > MOST_GENERATED:
+        most = f"at most {MOST_GENERATED / GIB:g} GiB are drawn"
+        raise ValueError(f"{what} would take {size / GIB:.3g} GiB; {most}: {remedy}")
 
 
 def params(name: str, value: Any) -> Any:

@@ -76,7 +76,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         sys.stderr.write("fedspam: stopped\n")
         return INTERRUPTED
-    except (ImportError, OSError, RuntimeError, ValueError) as error:
+    except MemoryError as error:
+        told = ": ".join(filter(None, ("out of memory", distributed.explained(error))))
+        sys.stderr.write(f"fedspam: error: {told}; use less data, a smaller model or a smaller cohort\n")
+        return 1
+    except (ImportError, OSError, OverflowError, RuntimeError, ValueError) as error:
         sys.stderr.write(f"fedspam: error: {distributed.explained(error)}\n")
         return 1
 

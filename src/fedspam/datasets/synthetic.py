@@ -19,7 +19,7 @@ from fedspam.clients import Generated, Loss
 from fedspam.datasets._reading import missing
 from fedspam.datasets.federated import FederatedData
 
-MOST_ROWS = 10**5  # of one client
+LEAST_ROWS, MOST_ROWS = 50, 10**5  # of one client
 
 
 def synthetic(
@@ -53,8 +53,10 @@ def synthetic(
     """
     _settings(alpha, beta, dimension, classes)
     checks.whole("clients", clients, 1)
+    _check_size(clients, LEAST_ROWS * clients, LEAST_ROWS, dimension, classes)  # before their sizes are drawn
     random = np.random.default_rng(seed)
-    sizes = np.minimum(random.lognormal(4, 2, clients).astype(int) + 50, MOST_ROWS)
+    sizes = np.minimum(random.lognormal(4, 2, clients).astype(int) + LEAST_ROWS, MOST_ROWS)
+    _check_size(clients, int(sizes.sum()), int(sizes.max()), dimension, classes)
     deviation = np.arange(1, dimension + 1) ** -0.6
     shared = random.standard_normal((dimension + 1, classes))
     parts = []
@@ -123,6 +125,7 @@ def endless(
     """
     _settings(alpha, beta, dimension, classes)
     checks.whole("rows", rows, 1)
+    _check_size(1, rows, rows, dimension, classes)
     make = SyntheticClient(float(alpha), float(beta), rows, dimension, classes)
     return Generated(make=make, loss=MeanLoss(loss), seed=seed)
 
@@ -146,3 +149,10 @@ def _settings(alpha: float, beta: float, dimension: int, classes: int) -> None:
     checks.between("beta", beta, 0, np.inf)
     checks.whole("dimension", dimension, 1)
     checks.whole("classes", classes, 2)
+
+
+def _check_size(clients: int, rows: int, most: int, dimension: int, classes: int) -> None:
+    """Refuse features of all rows, and a model and scores of the client with most rows, that are too large."""
+    what = f"clients = {clients}, dimension = {dimension}, classes = {classes} with at least {rows} rows"
+    size = 8 * (rows * dimension + classes * (dimension + 1 + most))
+    checks.memory(what, size, "give fewer clients, a lower dimension or fewer classes")

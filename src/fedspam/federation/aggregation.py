@@ -148,14 +148,20 @@ class CenteredClipping:
     .. math:: z \leftarrow z + \frac1n\sum_i (v_i - z)\min(1, \tau/\|v_i - z\|)
 
     The paper starts at the aggregate of the previous round. A rule here knows only its own exchange and starts at the
-    median of each number. Replies that oppose the honest mean within the radius (sign flips, inner-product attacks)
-    still move it: prefer `TrimmedMean` or `Median` against those.
+    median of each number. Replies that oppose the honest mean (sign flips, inner-product attacks) still move it: f
+    wrong replies of n by up to :math:`\tau f/(n - f)`, however near to each other the others are. Prefer `TrimmedMean`
+    or `Median` against those, unless the radius shrinks with the distance between honest replies.
 
     Karimireddy, He, Jaggi: Learning from history for Byzantine robust optimization, 2021, arXiv:2012.10333, eq. (CC).
 
     Arguments:
         radius: :math:`\tau`, about the distance between honest replies.
         iterations: steps.
+
+    >>> import jax.numpy as jnp
+    >>> replies, all_ = jnp.array([1.0] * 11 + [-1.0] * 4), jnp.ones(15, bool)  # four signs are flipped
+    >>> round(float(CenteredClipping(1.0)(replies, all_)), 3), float(TrimmedMean(0.4)(replies, all_))
+    (0.643, 1.0)
     """
 
     radius: float

@@ -186,6 +186,12 @@ class Quadratics:
         return _float64(self.hessians).mean(0)
 
 
+def check_size(clients: int, dimension: int) -> None:
+    """Refuse random clients whose Hessians are too large."""
+    what = f"the Hessians of clients = {clients} with dimension = {dimension}"
+    checks.memory(what, 8 * clients * dimension**2, "give fewer clients or a lower dimension")
+
+
 def quadratics(
     key: Key[Array, ""] | int,
     clients: int = 10,
@@ -223,6 +229,7 @@ def quadratics(
     """
     checks.whole("clients", clients, 1)
     checks.whole("dimension", dimension, 1)
+    check_size(clients, dimension)
     for name, value in (("delta", delta), ("noise", noise)):
         if not 0 <= value < np.inf:
             raise ValueError(f"{name} = {value} must be finite and not negative")

@@ -9,7 +9,7 @@ import numpy as np
 from jaxtyping import Array, Float, Key
 
 from fedspam._internal import checks, prng
-from fedspam.problems.quadratic import Quadratics
+from fedspam.problems.quadratic import Quadratics, check_size
 
 Shift = Literal["printed", "none", "flipped"]
 NoiseMatrix = Literal["gram", "symmetric"]
@@ -60,6 +60,7 @@ def ridge(
     """
     checks.whole("clients", clients, 1)
     checks.whole("dimension", dimension, 1)
+    check_size(clients, dimension)
     checks.between("regularization", regularization, 0, np.inf)
     checks.between("scale", scale, 0, np.inf)
     checks.one_of("shift", shift, ("printed", "none", "flipped"))

@@ -19,6 +19,7 @@ LONGEST_PART = 255  # bytes, as file systems have it
 MOST_SEEDS = 10_000
 UNKNOWN = re.compile(r"unrecognized arguments: (\S+)")
 CHOICE = re.compile(r"invalid choice: '(.*?)' \(choose from (.*)\)")
+DIGITS = re.compile(r"-?[0-9]{1,20}")  # int() takes more: digits of other scripts, underscores, spaces
 DOTTED = re.compile(r"--([a-z]+\.[\w.]+)(?:=(.*))?", re.DOTALL)
 
 
@@ -62,7 +63,7 @@ def add_output(command: argparse.ArgumentParser) -> None:
 def add_configuration(command: argparse.ArgumentParser) -> None:
     """Add the arguments of a command that takes the configuration of `fedspam run` instead of a problem by name."""
     command.add_argument(
-        "file", nargs="?", type=Path, metavar="FILE", help="your own data: a TOML file of `fedspam run`"
+        "file", nargs="?", type=file_path, metavar="FILE", help="your own data: a TOML file of `fedspam run`"
     )
     command.add_argument(
         "--set", dest="settings", action="append", type=setting, default=[], metavar="SECTION.KEY=VALUE",
@@ -156,10 +157,7 @@ def whole(least: int, most: int = 2**31 - 1) -> Callable[[str], int]:
     """The type of an argument that is a whole number between two limits."""
 
     def parse(text: str) -> int:
-        try:
-            value = int(text)
-        except ValueError:
-            value = least - 1
+        value = int(text) if DIGITS.fullmatch(text) else least - 1
         if not least <= value <= most:
             shown = text if len(text) <= 50 else f"{text[:50]}..."
             raise argparse.ArgumentTypeError(f"{shown!r} must be a whole number from {least} to {most}")
@@ -170,10 +168,23 @@ def whole(least: int, most: int = 2**31 - 1) -> Callable[[str], int]:
 
 def positive(text: str) -> float:
     """The type of an argument that is a number greater than 0."""
-    try:
-        value = float(text)
-    except ValueError:
-        value = 0.0
+    value = _float(text)
     if not 0 < value < math.inf:
         raise argparse.ArgumentTypeError(f"{text!r} must be a number greater than 0")
     return value
+
+
+def finite(text: str) -> float:
+    """The type of an argument that is a number, neither infinite nor NaN."""
+    value = _float(text)
+    if not math.isfinite(value):
+        raise argparse.ArgumentTypeError(f"{text!r} must be a number, such as 0.01: neither infinite nor NaN")
+    return value
+
+
+def _float(text: str) -> float:
+    """The number that a text means; NaN if it has digits of other scripts, or underscores, which Python would take."""
+    try:
+        return float(text) if text.isascii() and "_" not in text else math.nan
+    except ValueError:
+        return math.nan

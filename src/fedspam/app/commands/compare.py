@@ -30,6 +30,7 @@ from fedspam.app.commands._arguments import (
     add_devices,
     add_output,
     file_path,
+    finite,
     listed,
     whole,
 )
@@ -55,7 +56,7 @@ def add(command: argparse.ArgumentParser) -> None:
     command.add_argument("--rounds", type=whole(1), metavar="N", help="rounds per run (by problem)")
     command.add_argument("--cohort", type=whole(1), metavar="B", help="clients per round (by problem)")
     command.add_argument("--budget", type=whole(1), metavar="N", help="settings per method (24; sweep: 36)")
-    command.add_argument("--targets", type=listed(float), metavar="X,Y,...", help="values to reach (by problem)")
+    command.add_argument("--targets", type=listed(finite), metavar="X,Y,...", help="values to reach (by problem)")
     command.add_argument(
         "--metric", choices=("gradient", "accuracy", "loss"),
         help="relative gradient norm (default), accuracy, or with FILE the loss; FILE: that of evaluate.target",

@@ -12,15 +12,16 @@ examples:
 """
 
 import argparse
-from pathlib import Path
+
+from fedspam.app.commands._arguments import file_path
 
 
 def add(command: argparse.ArgumentParser) -> None:
-    command.add_argument("folder", type=Path, metavar="RUN", help="the run folder, or its model.safetensors")
+    command.add_argument("folder", type=file_path, metavar="RUN", help="the run folder, or its model.safetensors")
     command.add_argument(
-        "rows", type=Path, metavar="ROWS", help="the new rows: .csv, .parquet, .arrow; .npz if trained on arrays"
+        "rows", type=file_path, metavar="ROWS", help="the new rows: .csv, .parquet, .arrow; .npz if trained on arrays"
     )
-    command.add_argument("--out", type=Path, metavar="FILE", help="the predictions as CSV (the terminal)")
+    command.add_argument("--out", type=file_path, metavar="FILE", help="the predictions as CSV (the terminal)")
     command.add_argument("--probabilities", action="store_true", help="also write the probability of each class")
     command.add_argument(
         "--model", metavar="FILE:LOSS", help="the file of your own loss, whose function `predict` is run"

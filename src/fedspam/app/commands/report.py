@@ -16,7 +16,7 @@ import sys
 from pathlib import Path
 
 from fedspam.app import UsageError
-from fedspam.app.commands._arguments import file_path, listed
+from fedspam.app.commands._arguments import file_path, finite, listed
 
 
 def add(command: argparse.ArgumentParser) -> None:
@@ -26,7 +26,7 @@ def add(command: argparse.ArgumentParser) -> None:
     )
     command.add_argument("--title", metavar="TEXT", help="the title of the page (the name of the run)")
     command.add_argument(
-        "--targets", type=listed(float), default=[], metavar="X,Y,...", help="values to reach, for the table"
+        "--targets", type=listed(finite), default=[], metavar="X,Y,...", help="values to reach, for the table"
     )
     command.add_argument(
         "--bound",

@@ -1,5 +1,6 @@
 """A comparison on data of one's own: the problem that a configuration of `fedspam run` describes."""
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +19,7 @@ from fedspam.app.experiment import Experiment, make
 from fedspam.app.experiment.build import build_solver
 from fedspam.theory import measure
 
+SEED = re.compile(r"[0-9]{1,9}")
 SEEDS = 3
 COHORT = 10
 GRADIENTS = (0.1, 0.03)  # targets for the relative gradient norm
@@ -69,8 +71,10 @@ def load_own(file: Path, settings: Sequence[tuple[str, str]]) -> OwnProblem:
     for name, text in settings:
         parts = [part.strip() for part in text.strip("[]").split(",")]
         if name == "run.seed" and len(parts) > 1:
-            if not all(part.isdecimal() for part in parts) or len(set(parts)) < len(parts):
-                raise ConfigError(f"run.seed = {text!r} must be different whole numbers with commas between them")
+            if not all(SEED.fullmatch(part) for part in parts) or len(set(map(int, parts))) < len(parts):
+                raise ConfigError(
+                    f"run.seed = {text[:50]!r} must be different whole numbers below 10^9 with commas between them"
+                )
             seeds, text = tuple(map(int, parts)), parts[0]
         rest.append((name, text))
     config = read(file, rest)

@@ -72,6 +72,7 @@ class Experiment:
 
 def make(config: Config) -> Experiment:
     """Read the data and build what a configuration describes. A `ConfigError` names the setting that is wrong."""
+    _check_numbers(msgspec.to_builtins(config))
     population, start, probe, rows, predict = WORLDS.get(type(config.data), _examples)(config)
     cohort = getattr(config.algorithm, "cohort_size", None)
     if cohort is not None and population.size is not None and cohort > population.size:
@@ -102,17 +103,34 @@ def make(config: Config) -> Experiment:
     return Experiment(config, method, population, start, probe, metrics, rows, codecs, predict)
 
 
+def _check_numbers(part: Any, where: str = "") -> None:
+    """Refuse whole numbers that JAX would wrap or that no memory holds."""
+    if isinstance(part, dict):
+        for name, value in part.items():
+            _check_numbers(value, f"{where}.{name}" if where else str(name))
+    elif isinstance(part, int) and abs(part) >= 2**31:
+        shown = str(part) if part.bit_length() < 200 else f"a number of {part.bit_length()} bits"
+        raise ConfigError(f"{where} = {shown} must be below 2^31 = {2**31}; give a smaller number")
+
+
 # --- clients, start and probe ---
 
 
 def _quadratics(config: Config) -> World:
-    settings = msgspec.structs.asdict(config.data)
-    return _probed(quadratics(settings.pop("seed"), **settings), jnp.zeros(config.data.dimension))
+    return _probed(_drawn(quadratics, config), jnp.zeros(config.data.dimension))
 
 
 def _ridge(config: Config) -> World:
+    return _probed(*_drawn(ridge, config))
+
+
+def _drawn(draw: Callable[..., Any], config: Config) -> Any:
+    """Random clients with the settings of `[data]`."""
     settings = msgspec.structs.asdict(config.data)
-    return _probed(*ridge(settings.pop("seed"), **settings))
+    try:
+        return draw(settings.pop("seed"), **settings)
+    except ValueError as error:
+        raise ConfigError(f"data: {error}") from None
 
 
 def _problem(config: Config) -> World:

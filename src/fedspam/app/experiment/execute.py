@@ -11,7 +11,6 @@ from typing import Any
 
 import jax
 import numpy as np
-from msgspec import to_builtins
 
 from fedspam import models
 from fedspam._internal import hosts, trees
@@ -74,7 +73,6 @@ def run(
         observe: called with the number of rounds done, and the rows and probes since the last call.
     """
     folder = Path(folder)
-    _check_numbers(to_builtins(config))
     hosts.first(lambda: _check_folder(config, folder, resume))
     try:
         tracking.check(config.track.to)
@@ -164,16 +162,6 @@ def _with_own_models(
     name = "accuracy" if "accuracy" in scores else "loss"
     values = [None if np.isnan(value) else float(value) for value in np.asarray(scores[name])]
     return [{**row, f"fine_tuned_{name}": value} for row, value in zip(clients, values, strict=True)]
-
-
-def _check_numbers(part: Any, where: str = "") -> None:
-    """Refuse whole numbers that JAX would wrap or that no memory holds."""
-    if isinstance(part, dict):
-        for name, value in part.items():
-            _check_numbers(value, f"{where}.{name}" if where else str(name))
-    elif isinstance(part, int) and abs(part) >= 2**31:
-        shown = str(part) if part.bit_length() < 200 else f"a number of {part.bit_length()} bits"
-        raise ConfigError(f"{where} = {shown} must be below 2^31 = {2**31}; give a smaller number")
 
 
 def _check_folder(config: Config, folder: Path, resume: bool) -> None:

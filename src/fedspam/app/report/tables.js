@@ -127,7 +127,8 @@ fedspam.tables = (data, numberOf) => {
     const judge = columns.findIndex((name) => name === "accuracy" || name === "mean_square");
     const bad = (row) => (row[judge] == null ? Infinity : columns[judge] === "accuracy" ? row[judge] : -row[judge]);
     const ordered = judge < 0 ? clients : [...clients].sort((a, b) => bad(a) - bad(b));
-    const label = (name) => ({ client: "", f1: "F1" })[name] ?? name.replaceAll("_", " ");
+    const labels = new Map([["client", ""], ["f1", "F1"]]); // a plain object would know "constructor", too
+    const label = (name) => labels.get(name) ?? name.replaceAll("_", " ");
     const cell = (value) => element("td", { class: value === null ? "none" : "" }, typeof value === "string" ? value : number(value));
     return table("clients", columns.map(label), clients.length, (all) => cut(ordered, all).map((row) => element("tr", {}, ...row.map(cell))));
   }

@@ -12,7 +12,7 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from fedspam._internal import describe
+from fedspam._internal import checks, describe
 from fedspam.app import UsageError
 from fedspam.app.figures.bound import BoundPanel, LyapunovPanel, draw_bounds
 from fedspam.app.figures.style import save
@@ -21,6 +21,7 @@ from fedspam.federation import ledger
 from fedspam.methods import spam, spam_pp, spam_ppa
 from fedspam.methods.schedules import cube_root
 from fedspam.problems import Quadratics, quadratics
+from fedspam.problems.quadratic import check_size
 from fedspam.simulation import records, simulate_many
 from fedspam.solvers import Exact, GradientDescent
 from fedspam.theory import bounds
@@ -31,6 +32,7 @@ from fedspam.theory.constants import APPENDIX, Constants, effective_cohort_of, l
 from fedspam.theory.observed import Observed
 
 CONDITION = 10.0
+NUMBERS = 100  # bytes that a round of a run records, about
 FORMS: Mapping[str, Callable[..., Bound]] = {
     "3.2": lambda known, steps, fresh_weights, **options: bounds.constant_bound(
         known, float(steps[0]), float(fresh_weights[0]), len(steps), **options
@@ -64,6 +66,12 @@ class TheoryOptions:
         if self.smoothness is not None and self.smoothness < CONDITION * self.delta:
             least = f"{CONDITION:g} delta = {CONDITION * self.delta:g}"
             raise UsageError(f"smoothness = {self.smoothness} must be at least {least}, so that every client is convex")
+        try:
+            check_size(self.clients, self.dimension)
+            rows = f"the numbers of rounds = {self.rounds} and seeds = {self.seeds}"
+            checks.memory(rows, NUMBERS * self.rounds * self.seeds, "give fewer rounds or seeds")
+        except ValueError as error:
+            raise UsageError(str(error)) from None
 
 
 @dataclass(frozen=True)
