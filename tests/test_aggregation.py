@@ -30,6 +30,17 @@ def points(seed=0, count=9, dimension=4):
     return np.random.default_rng(seed).normal(size=(count, dimension))
 
 
+@every_rule
+@pytest.mark.parametrize("dtype", [jnp.float16, jnp.bfloat16])
+def test_half_precision_neither_overflows_nor_changes_dtype(rule, dtype):
+    """Sums and squares of these replies are beyond float16, the replies and the results are not."""
+    replies = jnp.asarray(5000 + 100 * points(count=20, dimension=3), dtype)
+    result = rule(replies, jnp.ones(20, bool))
+    assert result.dtype == dtype
+    right = numpy_rule(rule, np.float64(replies))
+    np.testing.assert_allclose(np.float64(result), right, rtol=float(jnp.finfo(dtype).eps))
+
+
 def numpy_rule(rule, v):
     """The definitions, written once more in NumPy for the replies that count."""
     clip = lambda u, limit: u * np.minimum(1, limit / np.linalg.norm(u, axis=1, keepdims=True))

@@ -168,6 +168,17 @@ def test_steps_into_nothing_are_not_taken():
     assert np.isfinite(rate)
 
 
+@pytest.mark.parametrize("slope", [0.0, 1.0])
+def test_the_rate_stays_finite_where_nothing_limits_it(slope):
+    """On a flat loss the rate is kept; on a straight one it grows, until a step has no meaning in the dtype."""
+    client = DataOracle(jnp.ones(2), loss=lambda x, _: slope * jnp.sum(x))
+    steps = SampledSteps(steps=500, rate=0.1, reach=0.0)
+    y, rate = steps.walk(client, jax.random.key(0), x=jnp.zeros(2), g=slope * jnp.ones(2))
+    assert np.all(np.isfinite(y))
+    # without its cap the rate would be 0.1 * 1.2**500 = 4e38, beyond float32
+    assert rate == 0.1 if slope == 0 else rate <= 1 / jnp.finfo(rate.dtype).eps
+
+
 @pytest.mark.parametrize(("options", "wrong"), [({"steps": 0}, "steps = 0"), ({"rate": -1.0}, "rate = -1")])
 def test_steps_are_checked(options, wrong):
     with pytest.raises(ValueError, match=wrong):

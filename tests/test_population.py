@@ -162,6 +162,12 @@ def test_hosted_clients_answer_from_outside(clients):
         (lambda: draw(jax.random.key(0), 6, 5, False), "larger than the population of 5"),
         (lambda: draw(jax.random.key(0), 0, 5, False), "at least 1"),
         (lambda: Hosted(lambda *_: None, 0), "count = 0"),
+        (lambda: Generated(jnp.ones, squares, seed=2**40), "seed = 1099511627776 must be below"),
+        (
+            lambda: Generated(jnp.ones, squares, seed=-1),
+            "seed = -1 must be a whole number of at least 0; give a seed from 0 to 4294967295",
+        ),
+        (lambda: Generated(jnp.ones, squares, seed=0.5), "seed = 0.5"),
     ],
 )
 def test_bad_populations_are_refused(make, says):
@@ -191,6 +197,26 @@ def test_a_loss_that_is_already_a_mean_is_refused(batch, method):
 def test_weights_are_one_per_client_and_sound(weights, says):
     with pytest.raises(ValueError, match=says):
         Hosted(lambda id, params, seed: (0.0, params), 3, weights=jnp.array(weights))
+
+
+@pytest.mark.parametrize(
+    ("weights", "says"),
+    [
+        (5.0, r"shape \(\) for 3 clients; give one weight per client"),
+        (range(2), r"shape \(2,\) for 3 clients"),
+        ({0: 1}, r"weights = \{0: 1\} are no numbers; give one per client"),
+        (["1", "2", "3"], r"weights = \['1', '2', '3'\] are no numbers"),
+        ("123", "weights = '123' are no numbers"),
+    ],
+)
+def test_weights_of_any_kind_are_checked(weights, says):
+    with pytest.raises(ValueError, match=says):
+        Hosted(lambda id, params, seed: (0.0, params), 3, weights=weights)
+
+
+def test_weights_may_be_a_range():
+    population = Hosted(lambda id, params, seed: (0.0, params), 3, weights=range(3))
+    assert population.client(jnp.uint32(2)).weight == 2
 
 
 def test_offsets_do_not_wrap():

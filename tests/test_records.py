@@ -791,6 +791,62 @@ LOSSES = {
     ),
     "a bound method": ("class Loss:\n    def value(self, x, c):\n        return VALUE * x * c\nloss = Loss().value"),
     "a default": "def loss(x, c, scale=VALUE):\n    return scale * x * c",
+    "a function of a submodule": "import own_package.part\nloss = lambda x, c: own_package.part.scaled(x) * c",
+    "a number of a submodule": "import own_package.part\nloss = lambda x, c: own_package.part.NUMBER * x * c",
+    "an import inside": "def loss(x, c):\n    from own_helper import scaled\n    return scaled(x) * c\nloss(1.0, 1.0)",
+    "a submodule imported inside": (
+        "def loss(x, c):\n    import own_package.part as own\n    return own.NUMBER * x * c\nloss(1.0, 1.0)"
+    ),
+    "a module as default": "import own_helper\ndef loss(x, c, helper=own_helper):\n    return helper.scaled(x) * c",
+    "a module in a dictionary": "import own_helper\nuse = {1: own_helper}\nloss = lambda x, c: use[1].NUMBER * x * c",
+    "a module as argument": (
+        "import functools, own_helper\nloss = functools.partial(lambda use, x, c: use.NUMBER * x * c, own_helper)"
+    ),
+    "a module as attribute": (
+        "import own_helper\nclass Loss:\n    use = own_helper\n    def __call__(self, x, c):\n"
+        "        return self.use.NUMBER * x * c\nloss = Loss()"
+    ),
+    "slots": (
+        "class Loss:\n    __slots__ = ('__scale', 'empty')\n"
+        "    def __init__(self, scale):\n        self.__scale = scale\n"
+        "    def __call__(self, x, c):\n        return self.__scale * x * c\nloss = Loss(VALUE)"
+    ),
+    "a callable tuple": (
+        "from typing import NamedTuple\nclass Loss(NamedTuple):\n    power: int = 1\n    def __call__(self, x, c):\n"
+        "        return VALUE * x * c\nloss = Loss()"
+    ),
+    "a number of a callable tuple": (
+        "from typing import NamedTuple\nclass Loss(NamedTuple):\n    scale: float\n    def __call__(self, x, c):\n"
+        "        return self.scale * x * c\nloss = Loss(VALUE)"
+    ),
+    "a callable dictionary": (
+        "class Loss(dict):\n    def __call__(self, x, c):\n        return VALUE * x * c\nloss = Loss(a=1)"
+    ),
+    "a callable number": (
+        "class Loss(float):\n    def __call__(self, x, c):\n        return self * x * c\nloss = Loss(VALUE)"
+    ),
+    "a rule of custom_vjp": (
+        "import jax\n@jax.jit\n@jax.custom_vjp\ndef loss(x, c):\n    return x * c\n"
+        "loss.__wrapped__.defvjp(lambda x, c: (x * c, c), lambda c, up: (VALUE * c * up, None))"
+    ),
+    "a rule of custom_jvp": (
+        "import jax\n@jax.custom_jvp\ndef loss(x, c):\n    return x * c\n"
+        "@loss.defjvp\ndef rule(at, along):\n    return at[0] * at[1], VALUE * along[0] * at[1]"
+    ),
+    "rules of custom_jvp by argument": (
+        "import jax\n@jax.custom_jvp\ndef loss(x, c):\n    return x * c\n"
+        "loss.defjvps(lambda along, out, x, c: VALUE * along * c, None)"
+    ),
+    "a namespace": ("import types\nuse = types.SimpleNamespace(scale=VALUE)\nloss = lambda x, c: use.scale * x * c"),
+    "a deque": "import collections\nuse = collections.deque([VALUE])\nloss = lambda x, c: use[0] * x * c",
+    "a complex number": "use = VALUE * 1j\nloss = lambda x, c: abs(use) * x * c",
+    "an array of objects": (
+        "import numpy as np\nuse = np.array([VALUE, None], dtype=object)\nloss = lambda x, c: use[0] * x * c"
+    ),
+    "every attribute": (
+        "class Loss:\n    def __getattribute__(self, name):\n        return lambda *_: VALUE\n"
+        "    def __call__(self, x, c):\n        return self.scale() * x * c\nloss = Loss()"
+    ),
     "a closure": "def make(scale):\n    return lambda x, c: scale * x * c\nloss = make(VALUE)",
 }
 
@@ -802,10 +858,13 @@ def test_a_description_notices_every_kind_of_change_to_a_loss(kind, tmp_path):
     def described(value, folder):
         folder.mkdir()
         (folder / "own_helper.py").write_text(f"NUMBER = {value}\ndef scaled(x):\n    return {value} * x\n")
+        (folder / "own_package").mkdir()
+        (folder / "own_package" / "__init__.py").write_text("")
+        (folder / "own_package" / "part.py").write_text((folder / "own_helper.py").read_text())
         (folder / "own_loss.py").write_text(LOSSES[kind].replace("VALUE", str(value)) + "\n")
         with pytest.MonkeyPatch.context() as patch:
             patch.syspath_prepend(folder)
-            for name in ("own_loss", "own_helper"):
+            for name in ("own_loss", "own_helper", "own_package", "own_package.part"):
                 patch.delitem(sys.modules, name, raising=False)
             return describe.describe(importlib.import_module("own_loss").loss)
 

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from fedspam import Faults, Generated, Keep, Ragged, on_client, simulate, simulate_many, spam, spam_pp, spam_ppa
+from fedspam._internal import prng
 from fedspam._internal.trees import struct
 from fedspam.methods import mvr
 from fedspam.problems import Quadratics, quadratics
@@ -276,6 +277,9 @@ def test_methods_of_other_structure_are_not_run_together(clients):
         ({"record": ("certificat.decrease",)}, "does not report"),
         ({"replay": {"cohort": np.zeros((2, 5), int)}}, "has 2 rounds, but rounds=3; shorten the run"),
         ({"replay": {"cohort": np.full((3, 5), 99)}}, "names client 99"),
+        ({"replay": {"cohort": np.full((3, 5), 0.7)}}, "has dtype float64; ids of clients must be integers"),
+        ({"replay": {"cohort": np.full((3, 5), np.nan)}}, "has dtype float64; ids of clients must be integers"),
+        ({"replay": {"cohort": 3}}, "is one value; give ids of clients for each round"),
         ({"replay": {"cohort": np.zeros((3, 4), int)}}, "has 4 clients per round, but the method draws 5"),
         (
             {"replay": {"cohorts": np.zeros((3, 5), int)}},
@@ -285,12 +289,30 @@ def test_methods_of_other_structure_are_not_run_together(clients):
         ({"key": 2**40}, "key = 1099511627776 must be below"),
         ({"key": -1}, "key = -1"),
         ({"key": 0.5}, "key = 0.5"),
+        ({"key": np.array([1, 2])}, r"key = array\(\[1, 2\]\) must be a whole number .* made by jax.random.key"),
+        ({"key": jnp.array([1, 2])}, "made by jax.random.key"),
+        ({"key": jnp.float32(5)}, "made by jax.random.key"),
     ],
 )
 def test_bad_input_is_refused(clients, change, says):
     arguments = {"algorithm": METHOD, "population": clients, "params": jnp.ones(4), "rounds": 3, "key": 0} | change
     with pytest.raises(ValueError, match=says):
         simulate(arguments.pop("algorithm"), arguments.pop("population"), arguments.pop("params"), **arguments)
+
+
+@pytest.mark.parametrize("seed", [jnp.int32(5), jnp.uint32(5), np.array(5), np.int64(5)])
+def test_a_seed_may_be_an_integer_of_any_library(seed):
+    assert prng.key_of(seed) == jax.random.key(5)
+    assert jax.jit(prng.key_of)(seed) == jax.random.key(5)
+
+
+def test_keys_may_be_arrays_of_seeds():
+    expected = jnp.stack([jax.random.key(1), jax.random.key(2)])
+    for keys in ([1, 2], range(1, 3), np.array([1, 2]), jnp.array([1, 2]), expected):
+        np.testing.assert_array_equal(jax.random.key_data(prng.keys_of(keys)), jax.random.key_data(expected))
+    for wrong, says in ((5, "keys = 5 must be several"), ([], r"keys = \[\] is empty"), ([0.5], "key = 0.5")):
+        with pytest.raises(ValueError, match=says):
+            prng.keys_of(wrong)
 
 
 def test_everyone_of_an_endless_population_is_refused():
@@ -328,12 +350,29 @@ def test_a_run_without_a_valid_round_does_not_say_completed(clients):
     assert many.status == "stopped: in 2 of 2 runs all rounds were void"
 
 
+def with_a_broken_client():
+    """A method, and four clients of which one has a loss of NaN."""
+    data = {"x": jnp.array([[1.0], [2.0], [jnp.nan], [4.0]])}
+    clients = Ragged.of_sizes(data, [1, 1, 1, 1], lambda x, rows: 0.5 * jnp.sum((x - rows["x"]) ** 2, axis=1))
+    return mvr(2, step_size=0.1, fresh_weight=0.5, start="zero"), clients
+
+
+def test_many_runs_report_void_rounds_and_need_no_evaluation():
+    """Void rounds passed in silence, and fewer rounds than `every` ended in an IndexError."""
+    method, clients = with_a_broken_client()
+    first = lambda x: {"first": x[0]}
+    with pytest.warns(UserWarning, match=r"of 24 rounds were void.*aggregation\.Mean\(\)") as told:
+        run = simulate_many(method, clients, jnp.zeros(1), rounds=12, keys=[0, 1], every=20, probe=first)
+    assert told[0].filename == __file__
+    assert run.status == "completed"
+    np.testing.assert_array_equal(run.probes["first"], np.zeros((1, 2, 1)))  # the start alone
+    assert np.all(run.params != 0)
+
+
 @pytest.mark.slow
 def test_void_rounds_without_faults_are_reported():
     """On the path of the mean client, one client whose loss is NaN voids every round that asks it."""
-    data = {"x": jnp.array([[1.0], [2.0], [jnp.nan], [4.0]])}
-    clients = Ragged.of_sizes(data, [1, 1, 1, 1], lambda x, rows: 0.5 * jnp.sum((x - rows["x"]) ** 2, axis=1))
-    method = mvr(2, step_size=0.1, fresh_weight=0.5, start="zero")
+    method, clients = with_a_broken_client()
     with pytest.warns(UserWarning, match="rounds were void, because a reply was not finite.*per_client=True"):
         run = simulate(method, clients, jnp.zeros(1), rounds=12, key=0)
     assert 0 < run.rows["void"].sum() < 12

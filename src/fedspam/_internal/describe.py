@@ -2,13 +2,18 @@
 
 A description depends on the value alone: it is the same in every process, and it differs whenever results could. A
 function is described by its name, a hash of its compiled code, and everything it reaches: defaults, closures, globals,
-and what it uses of modules. Classes and callable objects are described by their members. Code of installed packages is
-described by name, since the version of the package determines the rest, and by the settings that its closures hold.
+what it uses of modules, and its rules of differentiation. Classes and callable objects are described by their members.
+Code of installed packages is described by name, since the version of the package determines the rest, and by the
+settings that its closures hold.
 """
 
+import collections
 import dataclasses
+import dis
 import functools
 import hashlib
+import importlib.util
+import inspect
 import json
 import math
 import os
@@ -30,6 +35,7 @@ from fedspam import __version__
 from fedspam._internal import hosts
 
 DEPTH = 24  # levels of a description
+KINDS = (int, float, complex, str, bytes, tuple, list, dict, set, frozenset)
 INSTALLED = tuple({sysconfig.get_paths()[name] for name in ("stdlib", "platstdlib", "purelib", "platlib")})
 
 
@@ -109,12 +115,14 @@ def _describe(value: Any, depth: int, seen: set[int]) -> Any:
     """`seen` holds the functions and classes described so far: a second time, their name is enough."""
     if depth == 0:
         return "..."
+    if _is_own_kind(value):
+        return {**_object(value, depth, seen), "value": _describe(_as_built_in(value), depth - 1, seen)}
     if value is None or isinstance(value, bool | int | str):
         return value
     if isinstance(value, float | np.floating):
         return _number(float(value))
     if isinstance(value, types.ModuleType):
-        return value.__name__
+        return _module(value, depth, seen)
     if isinstance(value, type):
         return _class(value, depth, seen)
     each = lambda part: _describe(part, depth - 1, seen)
@@ -127,27 +135,88 @@ def _describe(value: Any, depth: int, seen: set[int]) -> Any:
         return {"key": np.asarray(jax.random.key_data(value)).tolist()}
     if isinstance(value, jax.Array) and not value.sharding.is_fully_replicated:
         return _array_on_devices(value)
+    if isinstance(value, np.ndarray) and value.dtype == object:
+        return {"shape": list(value.shape), "dtype": "object", "values": [each(part) for part in value.flat]}
     if isinstance(value, jax.Array | np.ndarray | np.generic):
         return _array(np.asarray(value))
-    if isinstance(value, Mapping):
+    if issubclass(type(value), Mapping):  # isinstance would ask the object for its class
         return {str(name): each(part) for name, part in value.items()}
     if isinstance(value, tuple | list):
         return [each(part) for part in value]
     if isinstance(value, set | frozenset):
         return sorted((each(part) for part in value), key=repr)
+    if isinstance(value, collections.deque):
+        return {"deque": [each(part) for part in value]}
+    if isinstance(value, types.SimpleNamespace):
+        return {"namespace": each(vars(value))}
+    if isinstance(value, complex):
+        return {"complex": repr(value)}
     if isinstance(value, bytes):
         return {"bytes": hashlib.sha256(value).hexdigest()[:16]}
     if isinstance(value, staticmethod | classmethod):
         return each(value.__func__)
     if isinstance(value, property):
         return [each(part) for part in (value.fget, value.fset) if part is not None]
-    if isinstance(value, types.FunctionType | types.MethodType) or hasattr(value, "__wrapped__"):
+    if isinstance(value, types.FunctionType | types.MethodType) or _is_wrapper(value):
         return _function(value, depth, seen)
     if _is_installed(type(value)):  # a built-in function, a compiled one, an object of a library
         name = f"{getattr(value, '__module__', '')}:{getattr(value, '__qualname__', type(value).__qualname__)}"
         return name if callable(value) else {"type": type(value).__qualname__}
-    state = getattr(value, "__dict__", {})
-    return {"type": type(value).__qualname__, **_members(type(value), depth, seen), "state": each(state)}
+    return _object(value, depth, seen)
+
+
+def _object(value: Any, depth: int, seen: set[int]) -> Any:
+    """An object of a class of the user's own: what the class defines, and what the object holds."""
+    cls = type(value)
+    slots = {
+        name: slot.__get__(value, cls)
+        for base in cls.__mro__
+        for name, slot in vars(base).items()
+        if isinstance(slot, types.MemberDescriptorType) and not _is_installed(base) and _is_filled(slot, value)
+    }
+    # not by getattr, which the class may have made its own
+    own = inspect.getattr_static(value, "__dict__", None)
+    state = object.__getattribute__(value, "__dict__") if own is not None else {}
+    return {
+        "type": cls.__qualname__,
+        **_members(cls, depth, seen),
+        "state": _describe({**slots, **state}, depth - 1, seen),
+    }
+
+
+def _is_own_kind(value: Any) -> bool:
+    """Whether a value is of a class of the user's own that makes a built-in kind, such as tuple, callable."""
+    return isinstance(value, KINDS) and callable(value) and not _is_installed(type(value))
+
+
+def _as_built_in(value: Any) -> Any:
+    kind: Any = next(kind for kind in KINDS if isinstance(value, kind))
+    return kind(value)
+
+
+def _is_filled(slot: Any, value: Any) -> bool:
+    try:
+        slot.__get__(value, type(value))
+    except AttributeError:
+        return False
+    return True
+
+
+def _is_wrapper(value: Any) -> bool:
+    """Whether an object wraps a function, as those of jit do. Objects of the user's own may answer to any name."""
+    if _is_installed(type(value)):
+        return hasattr(value, "__wrapped__")
+    return inspect.getattr_static(value, "__wrapped__", None) is not None
+
+
+def _module(value: types.ModuleType, depth: int, seen: set[int]) -> Any:
+    """A module that is itself a value, such as a default: anything in it may be used."""
+    if _is_installed(value) or id(value) in seen:
+        return value.__name__
+    seen.add(id(value))
+    parts = {name: part for name, part in vars(value).items() if not name.startswith("__")}
+    members = {name: _describe(parts[name], depth - 1, seen) for name in sorted(parts)}
+    return {"module": value.__name__, "members": members}
 
 
 def _class(value: type, depth: int, seen: set[int]) -> Any:
@@ -171,7 +240,7 @@ def _members(value: type, depth: int, seen: set[int]) -> dict[str, Any]:
 
 def _is_made_by_python(name: str, part: Any) -> bool:
     """Whether a member says nothing about behavior: documentation, annotations, slots, what dataclasses generate."""
-    if name in ("__call__", "__post_init__", "__init__", "__getattr__"):
+    if name in ("__call__", "__post_init__", "__init__", "__getattr__", "__getattribute__"):
         code = getattr(part, "__code__", None)
         return code is None or code.co_filename == "<string>"
     return name.startswith("__") or isinstance(part, types.MemberDescriptorType | types.GetSetDescriptorType)
@@ -183,8 +252,15 @@ def _function(value: Any, depth: int, seen: set[int]) -> Any:
             "method": _describe(value.__func__, depth - 1, seen),
             "of": _describe(value.__self__, depth - 1, seen),
         }
+    rules: dict[str, Any] = {}
     while not isinstance(value, types.FunctionType) and callable(getattr(value, "__wrapped__", None)):
+        if isinstance(value, jax.custom_vjp | jax.custom_jvp):
+            rules |= {name: getattr(value, name, None) for name in ("fwd", "bwd", "jvp")}
         value = value.__wrapped__  # jit, custom_vjp and the like
+    rules = {name: rule for name, rule in rules.items() if rule is not None}
+    if rules and not _is_installed(value):
+        each = {name: _describe(rules[name], depth - 1, seen) for name in sorted(rules)}
+        return {"differentiated": _function(value, depth, seen), "rules": each}
     name = f"{getattr(value, '__module__', '')}:{getattr(value, '__qualname__', type(value).__qualname__)}"
     if not isinstance(value, types.FunctionType) or id(value) in seen:
         return name
@@ -202,20 +278,45 @@ def _function(value: Any, depth: int, seen: set[int]) -> Any:
     reached |= value.__kwdefaults__ or {}
     if value.__defaults__:
         reached["defaults"] = value.__defaults__
-    for name, module in [(name, part) for name, part in reached.items() if isinstance(part, types.ModuleType)]:
-        del reached[name]
-        if not _is_installed(module):  # what the code uses of it
-            used = {part: getattr(module, part) for part in _names(value.__code__) if hasattr(module, part)}
-            reached |= {f"{name}.{part}": content for part, content in used.items()}
+    modules = [(name, part) for name, part in reached.items() if isinstance(part, types.ModuleType)]
+    modules += [(module.__name__, module) for module in _imported(value)]
+    met: set[int] = set()
+    for name, module in modules:
+        reached.pop(name, None)
+        if _is_installed(module) or id(module) in met:
+            continue
+        met.add(id(module))
+        for part in sorted(_names(value.__code__)):  # what the code uses of it
+            content = getattr(module, part, None)
+            if isinstance(content, types.ModuleType) and not _is_installed(content):
+                modules.append((f"{name}.{part}", content))
+            elif hasattr(module, part):
+                reached[f"{name}.{part}"] = content
     if reached:
         described["reaches"] = {name: _describe(reached[name], depth - 1, seen) for name in sorted(reached)}
     return described
 
 
+def _imported(function: types.FunctionType) -> list[types.ModuleType]:
+    """The modules that a function imports itself, if they are loaded: to trace a function loads them."""
+    package = function.__globals__.get("__package__") or ""
+    found: list[types.ModuleType] = []
+    codes = [function.__code__]
+    for code in codes:
+        codes += [part for part in code.co_consts if isinstance(part, types.CodeType)]
+        steps = list(dis.get_instructions(code))
+        for level, _, step in zip(steps, steps[1:], steps[2:], strict=False):
+            if step.opname != "IMPORT_NAME" or (level.argval and not package):
+                continue
+            name = importlib.util.resolve_name("." * level.argval + step.argval, package)
+            found += [sys.modules[name]] if name in sys.modules else []
+    return found
+
+
 def _is_plain(content: Any) -> bool:
     """Whether what a library's function holds are settings, such as the rate of an Optax optimizer, and not a cache."""
     if isinstance(content, tuple | list):
-        return all(map(_is_plain, content))
+        return all(part is None or _is_plain(part) for part in content)
     return isinstance(content, bool | int | float | str | np.ndarray | np.generic | jax.Array | types.FunctionType)
 
 
@@ -256,8 +357,6 @@ def _array(array: np.ndarray) -> Any:
     if array.ndim == 0:
         item = array.item()
         return _number(item) if isinstance(item, float) else item if isinstance(item, bool | int) else repr(item)
-    if array.dtype == object:
-        return {"shape": list(array.shape), "dtype": "object"}
     hashed = hashlib.sha256(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data).hexdigest()[:16]
     return {"shape": list(array.shape), "dtype": str(array.dtype), "sha256": hashed}
 

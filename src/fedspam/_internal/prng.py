@@ -1,12 +1,14 @@
 """Random keys by name, and distinct ids at a cost that does not depend on the size of the population."""
 
 import zlib
+from collections.abc import Iterable
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
+from jax.core import Tracer
 from jaxtyping import Array, Integer, Key, UInt32
 
 from fedspam._internal import checks
@@ -17,12 +19,42 @@ _UNCHECKED_STEPS = 24  # each step leaves at most 3/4 of the walks unfinished, s
 
 def key_of(key: Key[Array, ""] | int) -> Key[Array, ""]:
     """A key from a key or from a seed."""
-    if isinstance(key, jax.Array):
+    if isinstance(key, jax.Array) and (_is_key(key) or _is_old_key(key)):
         return key
-    checks.whole("key", key, 0, "give a seed from 0 to 4294967295, or a key made by jax.random.key")
-    if key >= 2**32:
-        raise ValueError(f"key = {key} must be below 2^32 = {2**32}: JAX drops the bits above; give a smaller seed")
+    if isinstance(key, jax.Array | np.ndarray) and key.ndim == 0 and jnp.issubdtype(key.dtype, jnp.integer):
+        key = key if isinstance(key, Tracer) else key.item()
+    if isinstance(key, Tracer):
+        return jax.random.key(key)
+    check_seed("key", key, "or a key made by jax.random.key")
     return jax.random.key(int(key))
+
+
+def keys_of(keys: Key[Array, " seeds"] | Iterable[int]) -> Key[Array, " seeds"]:
+    """Keys from keys or from seeds."""
+    if isinstance(keys, jax.Array) and _is_key(keys) and keys.ndim == 1:
+        return keys
+    if not isinstance(keys, Iterable) or getattr(keys, "ndim", 1) == 0:
+        raise ValueError(f"keys = {keys!r} must be several keys or seeds, such as keys=range(5)")
+    made = [key_of(key) for key in keys]
+    if not made:
+        raise ValueError(f"keys = {keys!r} is empty; give at least one key or seed, such as keys=[0]")
+    return jnp.stack(made)
+
+
+def check_seed(name: str, seed: Any, otherwise: str = "") -> None:
+    """Refuse what is no seed."""
+    checks.whole(name, seed, 0, f"give a seed from 0 to 4294967295{', ' if otherwise else ''}{otherwise}")
+    if seed >= 2**32:
+        raise ValueError(f"{name} = {seed} must be below 2^32 = {2**32}: JAX drops the bits above; give a smaller seed")
+
+
+def _is_key(key: jax.Array) -> bool:
+    return jnp.issubdtype(key.dtype, jax.dtypes.prng_key)
+
+
+def _is_old_key(key: jax.Array) -> bool:
+    """Whether an array may be a key of jax.random.PRNGKey."""
+    return key.dtype == jnp.uint32 and key.shape in ((2,), (4,))
 
 
 def numpy_generator(key: Key[Array, ""] | int) -> np.random.Generator:

@@ -1,12 +1,13 @@
 """An endless population."""
 
+import numbers
 from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Key, PyTree, UInt32
 
-from fedspam._internal import checks
+from fedspam._internal import checks, prng
 from fedspam._internal.trees import Params, Scalar, static, struct
 from fedspam.clients.protocol import Ids, Loss
 
@@ -43,7 +44,7 @@ class Generated:
     Arguments:
         make: key -> the data of one client; traceable.
         loss: (params, data) -> scalar; with `minibatch`, (params, data, key) -> scalar.
-        seed: of the population; another seed gives other clients.
+        seed: of the population, from 0 to 2^32 - 1; another seed gives other clients.
         minibatch: whether the loss takes a key, to draw a minibatch from the data.
     """
 
@@ -51,6 +52,10 @@ class Generated:
     loss: Loss = static()
     seed: int = 0
     minibatch: bool = static(default=False)
+
+    def __post_init__(self) -> None:
+        if isinstance(self.seed, numbers.Number | str) and not isinstance(self.seed, bool):
+            prng.check_seed("seed", self.seed)
 
     @property
     def size(self) -> None:

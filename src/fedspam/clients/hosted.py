@@ -1,6 +1,7 @@
 """A finite population whose losses and gradients are computed outside JAX."""
 
-from collections.abc import Callable
+import numbers
+from collections.abc import Callable, Mapping, Sequence, Set
 from typing import Any
 
 import jax
@@ -64,7 +65,9 @@ class Hosted:
 
     def __post_init__(self) -> None:
         checks.whole("count", self.count, 1)
-        if isinstance(self.weights, jax.Array | np.ndarray | list | tuple) and not isinstance(self.weights, Tracer):
+        # JAX also rebuilds the struct around tracers, shapes and marks of its own
+        given = isinstance(self.weights, jax.Array | np.ndarray | Sequence | Mapping | Set | numbers.Number)
+        if given and not isinstance(self.weights, Tracer | bool):
             _check_weights(np.asarray(self.weights), self.count)
             object.__setattr__(self, "weights", jnp.asarray(self.weights))
 
@@ -81,6 +84,8 @@ class Hosted:
 
 
 def _check_weights(weights: np.ndarray, count: int) -> None:
+    if not any(jnp.issubdtype(weights.dtype, kind) for kind in (jnp.bool_, jnp.integer, jnp.floating)):
+        raise ValueError(f"weights = {weights.tolist()!r} are no numbers; give one per client, such as [1.0, 2.0, 5.0]")
     if weights.shape != (count,):
         raise ValueError(f"weights has shape {weights.shape} for {count} clients; give one weight per client")
     wrong = np.flatnonzero(~(np.isfinite(weights) & (weights >= 0)))

@@ -6,7 +6,8 @@ as the client of SPAM-PP that computes the prox, cannot be outvoted: against adv
 such as `spam_ppa`.
 
 In the formulas :math:`v_1, \dots, v_n` are the replies that count. The rules that speak of norms take all numbers of a
-reply as one vector. Certificates and other reports are averaged.
+reply as one vector. Certificates and other reports are averaged. Sums and norms of half-precision replies are computed
+in float32, since those of float16 overflow at 65504, and the result has the dtype of the replies.
 """
 
 from collections.abc import Callable
@@ -204,7 +205,7 @@ def _on_vectors(rule: Callable[[Any], Any], replies: Replies, accepted: Counts) 
     parts = [leaf for leaf, is_ruled in zip(leaves, ruled, strict=True) if is_ruled]
     if not parts:
         return _mean(replies, accepted)
-    flat = jnp.concatenate([part.reshape(part.shape[0], -1) for part in parts], axis=1)
+    flat = jnp.concatenate([_wide(part).reshape(part.shape[0], -1) for part in parts], axis=1)
     ends = [sum(part[0].size for part in parts[: i + 1]) for i in range(len(parts) - 1)]
     new = iter(
         piece.reshape(part.shape[1:]).astype(part.dtype)
@@ -215,8 +216,15 @@ def _on_vectors(rule: Callable[[Any], Any], replies: Replies, accepted: Counts) 
 
 
 def _mean(replies: Replies, kept: Counts) -> PyTree:
-    total = lambda leaf: jnp.sum(jnp.where(_beside(kept, leaf), leaf, 0), axis=0, dtype=leaf.dtype)
-    return trees.divide(jax.tree.map(total, replies), jnp.maximum(jnp.sum(kept), 1))
+    count = jnp.maximum(jnp.sum(kept), 1)
+
+    def mean(leaf: Array) -> Array:
+        wide = _wide(leaf)
+        total = jnp.sum(jnp.where(_beside(kept, leaf), wide, 0), axis=0, dtype=wide.dtype)
+        result = trees.divide(total, count)
+        return result.astype(leaf.dtype) if wide.dtype != leaf.dtype else result  # integers have a float mean
+
+    return jax.tree.map(mean, replies)
 
 
 def _median(v: Float[Array, "cohort ..."], accepted: Counts) -> Float[Array, "..."]:
@@ -228,6 +236,12 @@ def _median(v: Float[Array, "cohort ..."], accepted: Counts) -> Float[Array, "..
 def _sorted(v: Float[Array, "cohort ..."], accepted: Counts) -> Float[Array, "cohort ..."]:
     """The replies of each number in order, with those that are not accepted last."""
     return jnp.sort(jnp.where(_beside(accepted, v), v, jnp.inf), axis=0)
+
+
+def _wide(leaf: Array) -> Array:
+    """Half precision as float32; all else as it is."""
+    is_half = jnp.issubdtype(leaf.dtype, jnp.floating) and leaf.dtype.itemsize < 4
+    return leaf.astype(jnp.float32) if is_half else leaf
 
 
 def _norms(v: Float[Array, "cohort d"]) -> Float[Array, " cohort"]:

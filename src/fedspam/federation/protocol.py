@@ -223,7 +223,7 @@ class Draws:
 
 
 def check_replay(replay: Replay | None, rounds: int, population: Population, roles: frozenset[str]) -> None:
-    """Refuse a replay that is too short, or that names clients or draws that do not exist."""
+    """Refuse a replay that is too short, holds no ids, or names clients or draws that do not exist."""
     known = roles | {"prox"} if "cohort" in roles else roles  # which member of the cohort moves
     for role, ids in (replay or {}).items():
         if role not in known:
@@ -231,15 +231,21 @@ def check_replay(replay: Replay | None, rounds: int, population: Population, rol
                 f"replay[{role!r}] is no draw of this method; it draws {', '.join(sorted(known)) or 'none'}"
             )
         ids = np.asarray(ids)
+        if ids.ndim == 0:
+            raise ValueError(f"replay[{role!r}] = {ids!r} is one value; give ids of clients for each round")
         if ids.shape[0] < rounds:
             raise ValueError(
                 f"replay[{role!r}] has {ids.shape[0]} rounds, but rounds={rounds}; shorten the run or extend the replay"
             )
-        if population.size is not None and ids.size and (ids.min() < 0 or ids.max() >= population.size):
-            wrong = ids.min() if ids.min() < 0 else ids.max()
+        if not np.issubdtype(ids.dtype, np.integer):
             raise ValueError(
-                f"replay[{role!r}] names client {wrong}; the population has clients 0 to {population.size - 1}"
+                f"replay[{role!r}] has dtype {ids.dtype}; ids of clients must be integers: "
+                "use .astype(int) if they are whole numbers"
             )
+        size = 2**32 if population.size is None else population.size
+        if ids.size and (ids.min() < 0 or ids.max() >= size):
+            wrong = ids.min() if ids.min() < 0 else ids.max()
+            raise ValueError(f"replay[{role!r}] names client {wrong}; the population has clients 0 to {size - 1}")
 
 
 class Contacts(NamedTuple):

@@ -197,7 +197,7 @@ def advance(
         return now._replace(probes=probes, stopped=stopped)
 
     now = Progress(jnp.int32(0), carry, rows, probes, jnp.array(False))
-    if not jax.tree.leaves(probes):
+    if not jax.tree.leaves(probes) or length < every:  # no evaluation falls into so few rounds
         return rounds(now, count)
     return lax.while_loop(lambda now: (now.done < count) & ~now.stopped, block, now)
 

@@ -341,13 +341,19 @@ def _final_status(void: np.ndarray, faults: Faults | None) -> str:
     count = int(void.sum())
     if count == len(void):
         return f"stopped: all {count} rounds were void; the first parameters are kept"
+    warn_of_void(void, faults, "per_client=True", stacklevel=4)
+    return "completed"
+
+
+def warn_of_void(void: np.ndarray, faults: Faults | None, remedy: str, stacklevel: int = 3) -> None:
+    """Warn the caller of `simulate` or `simulate_many` of rounds that only a reply that is not finite can void."""
+    count = int(void.sum())
     if count and faults is None:
         warnings.warn(
-            f"{count} of {len(void)} rounds were void, because a reply was not finite, and had no effect; look for the "
-            "client, or leave only its reply out with per_client=True",
-            stacklevel=3,
+            f"{count} of {void.size} rounds were void, because a reply was not finite, and had no effect; look for the "
+            f"client, or leave only its reply out with {remedy}",
+            stacklevel=stacklevel,
         )
-    return "completed"
 
 
 class Stopwatch:

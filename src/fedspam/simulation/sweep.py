@@ -18,7 +18,7 @@ from fedspam.federation.codecs import Codecs, CodecsLike
 from fedspam.federation.downlink import own_state, with_feedback
 from fedspam.simulation import engine
 from fedspam.simulation.engine import Conditions, Layout, Probe
-from fedspam.simulation.run import Run, Stopwatch, as_argument, priced
+from fedspam.simulation.run import Run, Stopwatch, as_argument, priced, warn_of_void
 
 if TYPE_CHECKING:
     from fedspam.methods import Algorithm
@@ -66,7 +66,7 @@ def simulate_many(
         raise ValueError("algorithms = [] is empty; give at least one method")
     if len({jax.tree.structure(algorithm) for algorithm in algorithms}) != 1:
         raise ValueError("the algorithms differ in more than numbers; run those of one structure together")
-    keys = jnp.stack([prng.key_of(key) for key in keys]) if isinstance(keys, Sequence | range) else keys
+    keys = prng.keys_of(keys)
     coded, alone = Codecs.of(codecs), aggregate is not None
     plan = ledger.plan(algorithms[0], params, population, faults=faults, per_client=alone, codecs=coded)
     algorithms = [with_feedback(algorithm, coded, plan) for algorithm in algorithms]
@@ -91,7 +91,9 @@ def simulate_many(
     flat = {name: column.reshape(-1, rounds) for name, column in rows.items()}
     each = [priced(plan, {name: flat[name][i] for name in flat}, rounds) for i in range(flat["void"].shape[0])]
     rows = {name: np.stack([one[name] for one in each]).reshape(rows["void"].shape) for name in each[0]}
-    lost = int(rows["void"].all(axis=-1).sum())
+    all_void = np.all(rows["void"], axis=-1, keepdims=True)
+    warn_of_void(rows["void"] & ~all_void, faults, "aggregate=fedspam.federation.aggregation.Mean()")
+    lost = int(all_void.sum())
     runs = len(each)
     status = f"stopped: in {lost} of {runs} runs all rounds were void" if lost else "completed"
     seconds = (clock.compile_seconds, clock.run_seconds)

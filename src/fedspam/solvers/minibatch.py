@@ -27,6 +27,8 @@ class SampledSteps:
 
     A step is taken where the minibatch's own surrogate falls by :math:`c\,\eta\|d\|^2` along its direction d; then the
     next :math:`\eta` is longer by `grow`, otherwise shorter by `shrink`. So :math:`\eta` may start anywhere.
+    It never grows beyond one over the precision of its dtype (8e6 in float32), and not beyond the first :math:`\eta`
+    where d = 0, which says nothing about lengths.
 
     Arguments:
         steps: number of trials; each takes two gradients and one loss of a minibatch.
@@ -83,8 +85,12 @@ class SampledSteps:
 
             value, direction = jax.value_and_grad(surrogate)(y)
             new = trees.axpy(-rate, direction, y)
-            enough = surrogate(new) <= value - self.sufficient * rate * trees.squared_norm(direction)
-            return trees.where(enough, new, y), rate * jnp.where(enough, self.grow, 1 / self.shrink).astype(rate.dtype)
+            length = trees.squared_norm(direction)
+            enough = surrogate(new) <= value - self.sufficient * rate * length
+            next_rate = rate * jnp.where(enough, self.grow, 1 / self.shrink).astype(rate.dtype)
+            longest = jnp.where(length == 0, first, jnp.asarray(1 / jnp.finfo(dtype).eps, dtype))
+            return trees.where(enough, new, y), jnp.minimum(next_rate, jnp.maximum(rate, longest))
 
         dtype = jax.eval_shape(oracle, x, key).dtype
-        return lax.fori_loop(0, self.steps, step, (x, jnp.asarray(self.rate, dtype)))
+        first = jnp.asarray(self.rate, dtype)
+        return lax.fori_loop(0, self.steps, step, (x, first))
