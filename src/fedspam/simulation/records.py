@@ -164,10 +164,6 @@ class Store:
         for old in self._numbers()[: -self.keep.last]:
             files.remove(self._path(old))
 
-    def adopt(self) -> None:
-        """Take over the manifest that is there."""
-        self._manifest = _manifest(self.folder / "manifest.json")
-
     def finish(self, status: str) -> None:
         """Note in the manifest how the run ended."""
         if self._manifest.get("status") != status:
@@ -316,13 +312,6 @@ def read(folder: str | Path) -> tuple[dict[str, Any], dict[str, np.ndarray], dic
         warnings.warn(f"{trouble}; the rows before it are read", stacklevel=2)
     parts = list(map(_columns, frames))
     return facts, joined([rows for rows, _ in parts]), joined([probes for _, probes in parts])
-
-
-def note_status(folder: str | Path, status: str) -> None:
-    """Note in the manifest of a run that has ended that it ended otherwise, as whoever looked at its results says."""
-    with Store(folder) as store:
-        store.adopt()
-        store.finish(status)
 
 
 def joined(tables: Sequence[Mapping[str, np.ndarray]]) -> dict[str, np.ndarray]:
