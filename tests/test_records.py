@@ -817,18 +817,41 @@ def test_a_description_notices_every_kind_of_change_to_a_loss(kind, tmp_path):
     assert first != other
 
 
-@pytest.mark.parametrize(
-    "name", [".lock", "rows.bin", ".manifest.json.partial", ".checkpoint-000000000.safetensors.partial"]
-)
-def test_no_link_is_followed(name, tmp_path):
+WRITTEN = (".lock", "rows.bin", ".manifest.json.partial", ".checkpoint-000000000.safetensors.partial")
+
+
+@pytest.mark.parametrize("link", [Path.symlink_to, Path.hardlink_to])
+@pytest.mark.parametrize("name", [*WRITTEN, ".model.safetensors.partial"])
+def test_no_link_is_followed(name, link, tmp_path):
     """A link in the run folder must not lead to another file being overwritten."""
     treasure, folder = tmp_path / "treasure", tmp_path / "run"
     treasure.write_text("precious")
     folder.mkdir()
-    (folder / name).symlink_to(treasure)
+    link(folder / name, treasure)
     with contextlib.suppress(records.RecordError):  # refused, or the stale link itself is removed
         go(rounds=5, folder=folder)
     assert treasure.read_text() == "precious"
+
+
+@pytest.mark.parametrize("name", [*WRITTEN, ".model.safetensors.partial"])
+def test_no_pipe_is_waited_for(name, tmp_path):
+    os.mkfifo(tmp_path / name)
+    with contextlib.suppress(records.RecordError):  # refused, or the pipe itself is removed
+        go(rounds=5, folder=tmp_path)
+
+
+def test_a_pipe_or_a_hard_link_in_place_of_rows_is_told(tmp_path):
+    rows = tmp_path / "run" / "rows.bin"
+    go(rounds=5, folder=rows.parent)
+    (tmp_path / "backup").hardlink_to(rows)
+    saved = rows.read_bytes()
+    with pytest.raises(RecordError, match=r"rows\.bin: it is a hard link, .* put a copy in its place"):
+        go(rounds=10, folder=rows.parent, resume=True)
+    assert (tmp_path / "backup").read_bytes() == saved
+    rows.unlink()
+    os.mkfifo(rows)
+    with warned("no regular file; going back", "no good state is left"):
+        assert go(rounds=10, folder=rows.parent, resume=True).rounds == 10  # it is replaced
 
 
 def test_a_single_name_is_a_record():

@@ -2,6 +2,7 @@
 
 import io
 import json
+import os
 import re
 import shlex
 import subprocess
@@ -431,3 +432,19 @@ def test_a_run_that_is_refused_leaves_the_configuration_of_the_other(
     with pytest.raises(records.RecordError, match="already holds a run"):
         experiment.run(mine, folder)
     assert config.read(folder / "config.toml").run.seed == 2
+
+
+@pytest.mark.parametrize("put", [Path.symlink_to, Path.hardlink_to, lambda path, _: os.mkfifo(path)])
+def test_what_others_put_in_the_way_is_neither_followed_nor_waited_for(put: Any, tmp_path: Path) -> None:
+    treasure, folder = tmp_path / "treasure", tmp_path / "run"
+    treasure.write_text("precious")
+    folder.mkdir()
+    for name in ("config.toml", "summary.json", "model.safetensors", "manifest.json"):
+        put(folder / f".{name}.partial", treasure)
+    assert experiment.run(decode(TINY), folder).fine
+    assert treasure.read_text() == "precious"
+    (folder / "config.toml").unlink()
+    os.mkfifo(folder / "config.toml")
+    with pytest.warns(UserWarning, match=r"config\.toml is damaged: no regular file; it is written again"):
+        assert experiment.run(decode(TINY), folder, resume=True).fine
+    assert config.read(folder / "config.toml") == decode(TINY)

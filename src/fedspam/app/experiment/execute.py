@@ -14,10 +14,11 @@ import numpy as np
 from msgspec import to_builtins
 
 from fedspam import models
-from fedspam._internal import hosts, trees
+from fedspam._internal import files, hosts, trees
 from fedspam.app import tracking
 from fedspam.app.arrival import arrival
 from fedspam.app.config import Config, ConfigError, differences, read, tables, to_toml
+from fedspam.app.config.parse import SIZE
 from fedspam.app.config.schema import FineTune, name_of
 from fedspam.app.config.write import value_text
 from fedspam.app.experiment.build import Experiment, make
@@ -122,7 +123,7 @@ def _write_config(config: Config, folder: Path) -> None:
 def own_config(folder: Path) -> Config:
     """The configuration that a run has written to its folder; DamagedError where it is not as it was written."""
     path = folder / "config.toml"
-    first, _, text = path.read_bytes().partition(b"\n")
+    first, _, text = files.read(path, size=SIZE).partition(b"\n")
     if first.startswith(SEAL.encode()) and first != f"{SEAL}{hashlib.sha256(text).hexdigest()}".encode():
         raise records.DamagedError(
             f"{path} is not as it was written; give the configuration that the run began with (fedspam run FILE "
