@@ -23,7 +23,7 @@ def watch(log):
         """A file opened for writing."""
 
         def __init__(self, path, mode, buffering, opener):
-            tell("open", Path(path).name, "w" in mode)
+            tell("open", Path(path).name)
             self._file = open(path, mode, buffering=buffering, opener=opener)  # noqa: SIM115 (closed in __exit__)
             self._name = Path(path).name
 
@@ -45,7 +45,7 @@ def watch(log):
             self._file.close()
 
     def opened(path, mode="r", buffering=-1, opener=None, **options):
-        if mode in ("wb", "r+b"):
+        if mode in ("xb", "r+b"):
             return Watched(path, mode, buffering, opener)
         return open(path, mode, buffering=buffering, opener=opener, **options)
 
@@ -82,13 +82,11 @@ def cut(folder, before, operations, chance):
     synced, waiting, unsynced = dict(now), [], {number: [] for number in contents}
     for kind, *facts in operations:
         match kind, *facts:
-            case "open", name, emptied:
+            case "open", name:
                 if name not in now:
                     now[name] = len(contents)
                     contents[now[name]], unsynced[now[name]] = b"", []
                     waiting.append(("link", name, now[name]))
-                elif emptied:
-                    unsynced[now[name]].append((0, None))
             case "write", name, place, data:
                 unsynced[now[name]].append((place, data))
             case "truncate", name, size:

@@ -10,6 +10,7 @@ import socket
 import urllib.error
 import urllib.request
 from datetime import datetime
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -247,16 +248,26 @@ def test_a_round_is_one_line_with_its_numbers(tmp_path):
     assert found['fedspam_bytes_total{direction="up",exchange="prox"}'] > 0
 
 
-@pytest.mark.parametrize("name", [events.LOG_FILE, f".{events.METRICS_FILE}.partial"])
-def test_links_in_the_folder_of_a_run_are_not_followed(name, tmp_path):
+@pytest.mark.parametrize("link", [Path.symlink_to, Path.hardlink_to])
+def test_links_in_the_folder_of_a_run_are_not_followed(link, tmp_path):
     treasure, folder = tmp_path / "treasure", tmp_path / "run"
     treasure.write_text("precious")
     folder.mkdir()
-    (folder / name).symlink_to(treasure)
+    link(folder / events.LOG_FILE, treasure)
+    link(folder / f".{events.METRICS_FILE}.partial", treasure)  # this one is removed
     seen = events.RunEvents(folder, "run", "spam_pp", CLIENTS, ROUNDS)
-    with pytest.raises(records.RecordError, match="is a link, and links are not followed"):
+    with pytest.raises(records.RecordError, match=r"is a (hard )?link"):
         seen.ended("completed")
+    (folder / events.LOG_FILE).unlink()
+    seen.ended("completed")
+    assert (folder / events.METRICS_FILE).is_file()
     assert treasure.read_text() == "precious"
+
+
+def test_a_pipe_in_place_of_the_log_does_not_block(tmp_path):
+    os.mkfifo(tmp_path / events.LOG_FILE)
+    with pytest.raises(records.RecordError, match="is no regular file"):
+        events.RunEvents(tmp_path, "run", "spam_pp", CLIENTS, ROUNDS).ended("completed")
 
 
 def test_void_rounds_are_counted(tmp_path):

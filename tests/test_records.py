@@ -179,6 +179,35 @@ def test_damage_everywhere_begins_again(whole, tmp_path, how):
         assert same_bits(go(folder=tmp_path, resume=True), whole)
 
 
+REPACKED = {
+    "shorter": lambda name, column: column[:-1] if name.startswith("row.") else column,
+    "longer": lambda name, column: np.append(column, column[-1:]) if name.startswith("row.") else column,
+    "two axes": lambda name, column: np.stack([column, column], 1) if name.startswith("row.") else column,
+    "a column less": lambda name, column: None if name == "row.void" else column,
+    "no rows": lambda name, column: None if name.startswith("row.") else column,
+    "a probe less": lambda name, column: None if name == "probe.first" else column,
+    "probes of another shape": lambda name, column: np.stack([column] * 3, 1) if name == "probe.norm" else column,
+    "fewer probes": lambda name, column: column[:-1] if name.startswith("probe.") else column,
+}
+
+
+@pytest.mark.parametrize("how", REPACKED)
+@pytest.mark.parametrize("rounds", [10, 20])
+def test_rows_that_others_packed_are_refused(tmp_path, how, rounds):
+    """Their hash fits; the rounds that they stand for do not. The first rows have no others to be compared with."""
+    go(rounds=rounds, folder=tmp_path)
+    path = tmp_path / "rows.bin"
+    *before, last = files.frames(path)[0]
+    changed = {name: REPACKED[how](name, column) for name, column in last.arrays.items()}
+    facts = {name: value for name, value in last.facts.items() if name not in ("format", "sha256")}
+    left = {name: column for name, column in changed.items() if column is not None}
+    files.append(path, files.pack(left, **facts), before[-1].end)
+    with pytest.raises(RecordError, match="not written by fedspam: start in another folder"):
+        records.read(tmp_path)
+    with pytest.raises(RecordError, match="not written by fedspam: start in another folder"):
+        go(folder=tmp_path, resume=True)
+
+
 def test_old_damage_does_not_outlive_new_checkpoints(tmp_path):
     """After going back, what is written is newer than the damaged files, whatever their numbers."""
     go(folder=tmp_path)
@@ -873,18 +902,41 @@ def test_a_description_notices_every_kind_of_change_to_a_loss(kind, tmp_path):
     assert first != other
 
 
-@pytest.mark.parametrize(
-    "name", [".lock", "rows.bin", ".manifest.json.partial", ".checkpoint-000000000.safetensors.partial"]
-)
-def test_no_link_is_followed(name, tmp_path):
+WRITTEN = (".lock", "rows.bin", ".manifest.json.partial", ".checkpoint-000000000.safetensors.partial")
+
+
+@pytest.mark.parametrize("link", [Path.symlink_to, Path.hardlink_to])
+@pytest.mark.parametrize("name", [*WRITTEN, ".model.safetensors.partial"])
+def test_no_link_is_followed(name, link, tmp_path):
     """A link in the run folder must not lead to another file being overwritten."""
     treasure, folder = tmp_path / "treasure", tmp_path / "run"
     treasure.write_text("precious")
     folder.mkdir()
-    (folder / name).symlink_to(treasure)
+    link(folder / name, treasure)
     with contextlib.suppress(records.RecordError):  # refused, or the stale link itself is removed
         go(rounds=5, folder=folder)
     assert treasure.read_text() == "precious"
+
+
+@pytest.mark.parametrize("name", [*WRITTEN, ".model.safetensors.partial"])
+def test_no_pipe_is_waited_for(name, tmp_path):
+    os.mkfifo(tmp_path / name)
+    with contextlib.suppress(records.RecordError):  # refused, or the pipe itself is removed
+        go(rounds=5, folder=tmp_path)
+
+
+def test_a_pipe_or_a_hard_link_in_place_of_rows_is_told(tmp_path):
+    rows = tmp_path / "run" / "rows.bin"
+    go(rounds=5, folder=rows.parent)
+    (tmp_path / "backup").hardlink_to(rows)
+    saved = rows.read_bytes()
+    with pytest.raises(RecordError, match=r"rows\.bin: it is a hard link, .* put a copy in its place"):
+        go(rounds=10, folder=rows.parent, resume=True)
+    assert (tmp_path / "backup").read_bytes() == saved
+    rows.unlink()
+    os.mkfifo(rows)
+    with warned("no regular file; going back", "no good state is left"):
+        assert go(rounds=10, folder=rows.parent, resume=True).rounds == 10  # it is replaced
 
 
 def test_a_single_name_is_a_record():
@@ -907,6 +959,23 @@ def test_another_number_of_cores_is_reported(tmp_path, monkeypatch):
         pytest.warns(UserWarning, match=r"cores changed from \d+ to \d+: the last bits"),
     ):
         store.load(identity, like=lambda: ())
+
+
+def test_a_probe_that_other_cores_computed_is_the_same_probe(tmp_path, monkeypatch):
+    """Sums over clients differ in their last bits; the clients themselves are compared, too."""
+    mean = lambda seal, unit: {"shape": [4], "dtype": "float64", "sha256": seal, "unit": unit}
+    identity = lambda seal, unit=1.0, **more: {"algorithm": "spam", "probe": mean(seal, unit), **more}
+    with records.Store(tmp_path) as store:
+        store.begin(identity("a"))
+        with pytest.raises(RecordError, match=r"probe\.sha256 changed"):
+            store.load(identity("b"), like=lambda: ())
+        now = records.manifest()
+        monkeypatch.setattr(records, "manifest", lambda **facts: {**now, "cores": now["cores"] + 1})
+        with pytest.warns(UserWarning, match=r"cores changed from \d+ to \d+: the last bits"):
+            store.load(identity("b", 1.0000001), like=lambda: ())
+        for other in (identity("b", 2.0), identity("a", algorithm="sppm"), identity("a", every=3)):
+            with pytest.raises(RecordError, match=r"another run: .* Also, cores changed from \d+ to \d+, which may"):
+                store.load(other, like=lambda: ())
 
 
 def test_programs_are_kept_only_where_nobody_else_writes(tmp_path, monkeypatch):

@@ -2,6 +2,7 @@
 
 import io
 import json
+import os
 import re
 import shlex
 import subprocess
@@ -21,7 +22,7 @@ from fedspam.app import config, devices, experiment
 from fedspam.app.cli import main, parser
 from fedspam.app.commands._arguments import dotted
 from fedspam.app.config import ConfigError, decode
-from fedspam.app.experiment import terminal
+from fedspam.app.experiment import execute, terminal
 from fedspam.simulation import records
 
 ROOT = Path(__file__).parents[1]
@@ -406,3 +407,44 @@ def test_a_device_that_is_not_there_is_refused(
         main(["run", "--data", "ridge", "--algorithm", "sppm", "--device", "tpu"])
     assert "--device tpu: JAX finds only cpu here" in capsys.readouterr().err
     devices.choose("cpu", None)
+
+
+def test_a_run_that_is_refused_leaves_the_configuration_of_the_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two commands that look at an empty folder at once: the slower one finds it in use, or finished."""
+    mine, theirs = (decode({**TINY, "run": {**TINY["run"], "seed": seed}}) for seed in (1, 2))
+    make, write = execute.make, execute._write_config
+    folder = tmp_path / "both"
+
+    def made_after_the_other(config: Any) -> Any:
+        monkeypatch.setattr(execute, "make", make)
+        experiment.run(theirs, folder)
+        return make(config)
+
+    def written_under_a_lock(*arguments: Any) -> None:
+        write(*arguments)
+        with pytest.raises(records.RecordError, match="is being written by"), records.Store(folder):
+            pass
+
+    monkeypatch.setattr(execute, "_write_config", written_under_a_lock)
+    monkeypatch.setattr(execute, "make", made_after_the_other)
+    with pytest.raises(records.RecordError, match="already holds a run"):
+        experiment.run(mine, folder)
+    assert config.read(folder / "config.toml").run.seed == 2
+
+
+@pytest.mark.parametrize("put", [Path.symlink_to, Path.hardlink_to, lambda path, _: os.mkfifo(path)])
+def test_what_others_put_in_the_way_is_neither_followed_nor_waited_for(put: Any, tmp_path: Path) -> None:
+    treasure, folder = tmp_path / "treasure", tmp_path / "run"
+    treasure.write_text("precious")
+    folder.mkdir()
+    for name in ("config.toml", "summary.json", "model.safetensors", "manifest.json"):
+        put(folder / f".{name}.partial", treasure)
+    assert experiment.run(decode(TINY), folder).fine
+    assert treasure.read_text() == "precious"
+    (folder / "config.toml").unlink()
+    os.mkfifo(folder / "config.toml")
+    with pytest.warns(UserWarning, match=r"config\.toml is damaged: no regular file; it is written again"):
+        assert experiment.run(decode(TINY), folder, resume=True).fine
+    assert config.read(folder / "config.toml") == decode(TINY)

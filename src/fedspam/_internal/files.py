@@ -1,4 +1,8 @@
-"""Files that are whole or absent, carry their own hash, follow no links, and are written by one process at a time."""
+"""Files that are whole or absent, carry their own hash, follow no links, and are written by one process at a time.
+
+Somebody else may have put something into a folder under the name of a file. So what is written is either a new file, or
+a regular file with no other name: no link of either kind, no pipe.
+"""
 
 import contextlib
 import errno
@@ -6,6 +10,7 @@ import fcntl
 import hashlib
 import os
 import platform
+import stat
 import warnings
 from collections.abc import Mapping
 from io import FileIO
@@ -44,8 +49,10 @@ class Frame(NamedTuple):
 def write(path: Path, data: bytes | bytearray) -> None:
     """Write a file whole or not at all, and have it on the disk before returning."""
     partial = path.with_name(f".{path.name}.partial")
+    if os.path.lexists(partial):  # left by a process that was killed, or put there by somebody
+        _forget(partial)
     try:
-        with open(partial, "wb", buffering=0, opener=open_no_link) as file:
+        with open(partial, "xb", buffering=0, opener=open_own) as file:
             _write_all(file, data)
             os.fsync(file.fileno())
         os.replace(partial, path)
@@ -59,7 +66,7 @@ def append(path: Path, data: bytes | bytearray, end: int) -> int:
     """Write a frame behind the first `end` bytes of a file, drop what is beyond, and return where it ends now."""
     created = not os.path.lexists(path)
     try:
-        with open(path, "wb" if created else "r+b", buffering=0, opener=open_no_link) as file:
+        with open(path, "xb" if created else "r+b", buffering=0, opener=open_own) as file:
             file.truncate(end)
             file.seek(end)
             try:
@@ -79,7 +86,7 @@ def append(path: Path, data: bytes | bytearray, end: int) -> int:
 def append_line(path: Path, line: str) -> None:
     """Write a line at the end of a text file."""
     try:
-        with open(path, "a", encoding="utf-8", opener=open_no_link) as file:
+        with open(path, "a", encoding="utf-8", opener=open_own) as file:
             file.write(line + "\n")
     except OSError as error:
         raise _unwritable(path, error) from error
@@ -90,7 +97,7 @@ def frames(path: Path) -> tuple[list[Frame], str | None]:
     found: list[Frame] = []
     end = 0
     try:
-        with open(path, "rb") as file:
+        with strict.open_regular(path) as file:
             size = os.fstat(file.fileno()).st_size
             while end < size:
                 length = int.from_bytes(file.read(8), "little")
@@ -104,6 +111,8 @@ def frames(path: Path) -> tuple[list[Frame], str | None]:
                 found.append(Frame(arrays, facts, end))
     except OSError as error:
         return found, f"cannot read {path}: {error.strerror}"
+    except strict.MalformedError as error:
+        return found, f"{path} is damaged: {error}"
     return found, None
 
 
@@ -156,7 +165,7 @@ class Lock:
     def __init__(self, folder: Path) -> None:
         path = folder / ".lock"
         try:
-            self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o644)
+            self._file = open_own(str(path), os.O_RDWR | os.O_CREAT)
         except OSError as error:
             raise _unwritable(path, error) from error
         try:
@@ -182,9 +191,22 @@ class Lock:
         os.close(self._file)
 
 
-def open_no_link(path: str, flags: int) -> int:
-    """Open a file, but never the file behind a link: somebody may have planted one in the folder."""
-    return os.open(path, flags | os.O_NOFOLLOW, 0o644)
+def open_own(path: str, flags: int) -> int:
+    """Open a regular file with one name: writing to it changes no file elsewhere, and waits for nobody.
+
+    Not for flags that empty the file: it would be empty before it is looked at.
+    """
+    descriptor = os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK, 0o644)
+    state = os.fstat(descriptor)
+    if stat.S_ISREG(state.st_mode) and state.st_nlink <= 1:
+        return descriptor
+    os.close(descriptor)
+    if stat.S_ISREG(state.st_mode):
+        raise RecordError(
+            f"cannot write {path}: it is a hard link, and the file has another name, whose content would change; put "
+            "a copy in its place, or remove it"
+        )
+    raise RecordError(f"cannot write {path}: it is no regular file; remove it")
 
 
 def _write_all(file: FileIO, data: bytes | bytearray) -> None:
@@ -209,6 +231,8 @@ def _forget(path: Path) -> None:
 def _unwritable(path: Path, error: OSError) -> RecordError:
     if error.errno == errno.ELOOP:
         return RecordError(f"cannot write {path}: it is a link, and links are not followed; remove it")
+    if error.errno == errno.ENXIO:  # what a pipe without a reader answers
+        return RecordError(f"cannot write {path}: it is no regular file; remove it")
     return RecordError(
         f"cannot write {path}: {error.strerror}; free space or choose another folder, then resume: "
         "what was saved before is still good"

@@ -12,7 +12,7 @@ import os
 import stat
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 
@@ -139,14 +139,21 @@ def arrays(data: bytes, *, size: int, header: int) -> tuple[dict[str, np.ndarray
     return found, facts
 
 
+def open_regular(path: Path) -> BinaryIO:
+    """A regular file, open for reading. Raises OSError, or MalformedError for a pipe, a device or a folder."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)  # a pipe must not block
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise MalformedError("no regular file")
+    return open(descriptor, "rb")
+
+
 def read(path: Path, size: int) -> bytes:
     """A regular file of at most `size` bytes. Raises OSError, or MalformedError for what is no such file."""
-    with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK), "rb") as file:  # a pipe must not block
-        state = os.fstat(file.fileno())
-        if not stat.S_ISREG(state.st_mode):
-            raise MalformedError("no regular file")
-        if state.st_size > size:
-            raise MalformedError(f"{state.st_size} bytes, at most {size} are read")
+    with open_regular(path) as file:
+        there = os.fstat(file.fileno()).st_size
+        if there > size:
+            raise MalformedError(f"{there} bytes, at most {size} are read")
         data = file.read(size + 1)
     if len(data) > size:  # it grew meanwhile
         raise MalformedError(f"more than the {size} bytes that are read")

@@ -38,6 +38,10 @@ DEPTH = 100  # and its levels
 # what may change the last bits of a result
 ENVIRONMENT = ("fedspam", "jax", "jaxlib", "python", "device", "devices", "cores")
 
+ROUNDING = 1e-3  # relative, up to which two numbers may differ by rounding alone
+ALWAYS = frozenset({"void", "bytes_up", "bytes_down"})  # columns of every table of rounds
+NOT_OURS = "The file rows.bin was not written by fedspam: start in another folder"
+
 
 @dataclass(frozen=True)
 class Keep:
@@ -164,10 +168,6 @@ class Store:
         for old in self._numbers()[: -self.keep.last]:
             files.remove(self._path(old))
 
-    def adopt(self) -> None:
-        """Take over the manifest that is there."""
-        self._manifest = _manifest(self.folder / "manifest.json")
-
     def finish(self, status: str) -> None:
         """Note in the manifest how the run ended."""
         if self._manifest.get("status") != status:
@@ -196,7 +196,7 @@ class Store:
             past = frames[: rounds.index(done) + 1]
             self._end = past[-1].end
             self._score = self._best_score(shapes)
-            return Saved(carry, done, *map(list, zip(*map(_columns, past), strict=True)))
+            return Saved(carry, done, *_tables(past, identity))
         if numbers:
             warnings.warn(f"no good state is left in {self.folder}; the run begins again", stacklevel=3)
         return None
@@ -238,12 +238,13 @@ class Store:
         ]
         same_python = str(then.get("python")).split(".")[:2] == now["python"].split(".")[:2]
         strip = (lambda value: value) if same_python else describe.without_code
-        differences = describe.changes(strip(then["identity"]), strip(json.loads(json.dumps(identity))))
-        if differences:
-            raise RecordError(
-                f"{self.folder} holds another run: {'; '.join(differences[:8])} since it began. "
-                "Resume with the same settings, or choose another folder"
-            )
+        differences = list(describe.differences(strip(then["identity"]), strip(json.loads(json.dumps(identity)))))
+        if any(not (changed and _is_computed(*difference)) for difference in differences):
+            told = "; ".join(f"{where} changed from {old} to {new}" for where, old, new in differences[:8])
+            remedy = "Resume with the same settings, or choose another folder"
+            if changed:
+                remedy = f"Also, {', '.join(changed)}, which may change what is computed of the data. {remedy}"
+            raise RecordError(f"{self.folder} holds another run: {told} since it began. {remedy}")
         if changed:
             warnings.warn(f"{', '.join(changed)}: the last bits of the results may differ from here on", stacklevel=4)
         self._run = describe.digest(then["identity"])
@@ -314,15 +315,8 @@ def read(folder: str | Path) -> tuple[dict[str, Any], dict[str, np.ndarray], dic
     frames, trouble = files.frames(Path(folder) / "rows.bin")
     if trouble and facts.get("status") != "running" and any(Path(folder).glob("checkpoint-*.safetensors")):
         warnings.warn(f"{trouble}; the rows before it are read", stacklevel=2)
-    parts = list(map(_columns, frames))
-    return facts, joined([rows for rows, _ in parts]), joined([probes for _, probes in parts])
-
-
-def note_status(folder: str | Path, status: str) -> None:
-    """Note in the manifest of a run that has ended that it ended otherwise, as whoever looked at its results says."""
-    with Store(folder) as store:
-        store.adopt()
-        store.finish(status)
+    rows, probes = _tables(frames, facts["identity"])
+    return facts, joined(rows), joined(probes)
 
 
 def joined(tables: Sequence[Mapping[str, np.ndarray]]) -> dict[str, np.ndarray]:
@@ -351,20 +345,55 @@ def _loosely(path: Path) -> dict[str, Any]:
         return {}
 
 
-def _columns(frame: files.Frame) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
-    kinds = ("row.", "probe.")
-    rows, probes = (
-        {name.removeprefix(kind): column for name, column in frame.arrays.items() if name.startswith(kind)}
-        for kind in kinds
-    )
-    for table in (rows, probes):
-        lengths = {column.shape[:1] for column in table.values()}
-        if len(lengths) > 1 or () in lengths:
+def _tables(
+    frames: Sequence[files.Frame], identity: Mapping[str, Any]
+) -> tuple[list[dict[str, np.ndarray]], list[dict[str, np.ndarray]]]:
+    """Rows and probes of every frame. A hash that fits says nothing about who made a frame, so its shape is checked."""
+    every = identity.get("every")  # of a simulation; others may measure when they like
+    every = every if isinstance(every, int) and every > 0 else None
+    rows: list[dict[str, np.ndarray]] = []
+    probes: list[dict[str, np.ndarray]] = []
+    last, names, tails = 0, None, {}
+    for frame in frames:
+        row, probe = (
+            {name.removeprefix(kind): column for name, column in frame.arrays.items() if name.startswith(kind)}
+            for kind in ("row.", "probe.")
+        )
+        done = _round(frame.facts)
+        names = row.keys() if names is None and done > last else names
+        counts = {column.shape[:1] for column in probe.values()}
+        if every is not None:
+            counts.add((done // every - last // every + (not probes),))
+        shapes = {column.shape for column in row.values()} | {(done - last,)}
+        if done < last or (rows and done == last) or len(shapes) > 1 or len(counts) > 1 or () in counts:
             raise DamagedError(
-                f"the rows before round {_round(frame.facts)} have columns of lengths {sorted(lengths)}; it must be "
-                "one entry per round. The file rows.bin was not written by fedspam: start in another folder"
+                f"the rows after round {last} and up to round {done} have columns of lengths {sorted(shapes)}, probes "
+                f"{sorted(counts)}; it must be one entry per round. {NOT_OURS}"
             )
+        if (done > last and row.keys() != names) or (
+            (row or (every is not None and done > last)) and not row.keys() >= ALWAYS
+        ):
+            odd = sorted(row.keys() ^ (names or row.keys())) or sorted(ALWAYS - row.keys())
+            raise DamagedError(f"the rows up to round {done} have other columns than those before: {odd}. {NOT_OURS}")
+        found = {name: column.shape[1:] for name, column in probe.items()}
+        if any(tails.get(name, tail) != tail for name, tail in found.items()) or (
+            every is not None and probes and found != tails
+        ):
+            raise DamagedError(f"the probes up to round {done} are {found}, before they are {tails}. {NOT_OURS}")
+        rows.append(row)
+        probes.append(probe)
+        last, tails = done, {**tails, **found}
     return rows, probes
+
+
+def _is_computed(where: str, old: str, new: str) -> bool:
+    """Whether a difference may be the last bits of what a probe computed from the clients, which are compared too."""
+    if not where.startswith("probe.") or where.endswith(".sha256"):
+        return where.startswith("probe.")
+    try:
+        return math.isclose(float(old), float(new), rel_tol=ROUNDING)
+    except ValueError:
+        return False
 
 
 def _round(facts: Mapping[str, str]) -> int:

@@ -30,7 +30,7 @@ from fedspam.simulation.engine import Carry, Conditions, Layout, Probe
 from fedspam.simulation.host_data import lending, segment_of
 from fedspam.simulation.progress import ProgressBar
 from fedspam.simulation.records import Keep
-from fedspam.simulation.shared_store import SharedStore
+from fedspam.simulation.shared_store import SharedStore, store_of
 from fedspam.simulation.stopping import Patience, Target, Watch
 
 if TYPE_CHECKING:
@@ -80,7 +80,7 @@ def simulate(
     per_client: bool = False,
     chunk: int | Literal["fit"] | None = None,
     devices: Sequence[jax.Device] | None = None,  # pyright: ignore[reportInvalidTypeForm]
-    folder: str | Path | None = None,
+    folder: str | Path | records.Store | SharedStore | None = None,
     resume: bool = False,
     keep: Keep | None = None,
     observe: Callable[[int, Columns, Columns], None] | Literal["bar"] | None = None,
@@ -119,7 +119,7 @@ def simulate(
         devices: the devices that every cohort is spread over, such as jax.devices(), also of other hosts; None for one.
 
         folder: where rows, checkpoints and the trained model are written (`fedspam.load` reads it); None keeps them in
-            memory.
+            memory. A `Store` that is open stays open, so that whoever opened it can write more there.
         resume: continue the run of that folder, to the bits of a run that was never interrupted.
         keep: how often checkpoints are written, and which of them stay.
         observe: called after every segment with the rounds done, and the rows and probes since the last call; 'bar'
@@ -157,8 +157,10 @@ def simulate(
     asked = every if isinstance(until, Patience) else asked
     length = max(every, segment_of(population, asked) // every * every)
     clock = Stopwatch()
-    kind = SharedStore if jax.process_count() > 1 else records.Store
-    store_or_none = kind(folder, keep) if folder is not None else nullcontext()
+    if folder is None or isinstance(folder, records.Store | SharedStore):
+        store_or_none = nullcontext(folder)
+    else:
+        store_or_none = store_of(folder, keep)
     with store_or_none as store, lending(algorithm, population, key, conditions, layout, length, rounds) as lend:
         saved, identity = None, {}
         if store is not None:
@@ -178,9 +180,9 @@ def simulate(
             if store is not None:
                 store.append(0, carry, {}, saved.probes[0])
         carry, done, rows, probes = engine.everywhere(layout.mesh, saved.carry), *saved[1:]
-        if done > rounds:
+        if store is not None and done > rounds:
             raise records.RecordError(
-                f"{folder} already holds {done} rounds, more than rounds = {rounds}; ask for at least {done}"
+                f"{store.folder} already holds {done} rounds, more than rounds = {rounds}; ask for at least {done}"
             )
         bounds = stopping.bounds(watch, until, probes, params)
         conditions = Conditions(faults, replay, conditions.probe, aggregate, bounds, coded)

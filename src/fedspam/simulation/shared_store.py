@@ -15,6 +15,11 @@ from fedspam.simulation.records import Keep, Saved, Store, joined
 SENT = Path("what the first process read")
 
 
+def store_of(folder: str | Path, keep: Keep | None = None) -> "Store | SharedStore":
+    """The folder of a run, for as many processes as there are; ``with store_of(folder) as store`` locks it."""
+    return SharedStore(folder, keep) if jax.process_count() > 1 else Store(folder, keep)
+
+
 class SharedStore:
     """A `Store` that only the first process opens. What fails there fails in every process, with the same words."""
 

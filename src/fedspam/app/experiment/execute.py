@@ -13,19 +13,21 @@ import jax
 import numpy as np
 
 from fedspam import models
-from fedspam._internal import hosts, trees
+from fedspam._internal import files, hosts, trees
 from fedspam.app import tracking
 from fedspam.app.arrival import arrival
 from fedspam.app.config import Config, ConfigError, differences, read, tables, to_toml
+from fedspam.app.config.parse import SIZE
 from fedspam.app.config.schema import FineTune, name_of
 from fedspam.app.config.write import value_text
 from fedspam.app.experiment.build import Experiment, make
 from fedspam.app.experiment.probes import RowsProbe
 from fedspam.app.experiment.scores import scores_on_test
-from fedspam.app.folders import csv_text, make_folder
+from fedspam.app.folders import csv_text
 from fedspam.clients import Ragged, Sharded
 from fedspam.federation import ledger
 from fedspam.simulation import Run, fine_tune, records, simulate
+from fedspam.simulation.shared_store import SharedStore, store_of
 from fedspam.simulation.stopping import Target, Watch
 
 # settings that may change when a run is resumed
@@ -82,17 +84,20 @@ def run(
         experiment = make(config)
         _check_record(experiment)
         _check_fine_tune(experiment)
-        hosts.first(lambda: _write_config(config, folder))
-        went = _judged(_simulate(experiment, folder, resume, observe))
-        outcome = hosts.first(lambda: _written(experiment, went, folder))
+        keep = records.Keep(config.run.keep, every=config.run.segment)
+        # one lock over all that is written, so that what two processes write at once is never mixed
+        with store_of(folder, keep) as store:
+            hosts.first(lambda: _check_folder(config, folder, resume))  # another process may have been here since
+            hosts.first(lambda: _write_config(config, folder))
+            went = _judged(_simulate(experiment, store, keep, resume, observe))
+            store.finish(went.status)
+            outcome = hosts.first(lambda: _written(experiment, went, folder))
     facts = summary(went, folder, config, experiment.target, experiment.metrics)
     return outcome or ExperimentOutcome(folder, went, facts, [])
 
 
 def _written(experiment: Experiment, went: Run, folder: Path) -> ExperimentOutcome:
-    """What is in the folder at the end: the status, the model, its scores and the summary."""
-    if went.status.startswith("failed"):
-        records.note_status(folder, went.status)
+    """What is in the folder at the end: the model, its scores and the summary."""
     _save_model(experiment, went, folder)
     tested, clients = _tested(experiment, folder)
     facts = summary(went, folder, experiment.config, experiment.target, experiment.metrics) | tested
@@ -108,16 +113,15 @@ def _written(experiment: Experiment, went: Run, folder: Path) -> ExperimentOutco
 
 
 def _write_config(config: Config, folder: Path) -> None:
-    """Write config.toml with a hash of what it says, unless another process has the folder."""
+    """Write config.toml with a hash of what it says."""
     text = to_toml(config, HEAD.format(folder=folder))
-    with records.Store(make_folder(folder)):
-        records.write(folder / "config.toml", f"{SEAL}{hashlib.sha256(text.encode()).hexdigest()}\n{text}".encode())
+    records.write(folder / "config.toml", f"{SEAL}{hashlib.sha256(text.encode()).hexdigest()}\n{text}".encode())
 
 
 def own_config(folder: Path) -> Config:
     """The configuration that a run has written to its folder; DamagedError where it is not as it was written."""
     path = folder / "config.toml"
-    first, _, text = path.read_bytes().partition(b"\n")
+    first, _, text = files.read(path, size=SIZE).partition(b"\n")
     if first.startswith(SEAL.encode()) and first != f"{SEAL}{hashlib.sha256(text).hexdigest()}".encode():
         raise records.DamagedError(
             f"{path} is not as it was written; give the configuration that the run began with (fedspam run FILE "
@@ -185,8 +189,14 @@ def _check_folder(config: Config, folder: Path, resume: bool) -> None:
             )
 
 
-def _simulate(experiment: Experiment, folder: Path, resume: bool, observe: Observe | None) -> Run:
-    config = experiment.config
+def _simulate(
+    experiment: Experiment,
+    store: records.Store | SharedStore,
+    keep: records.Keep,
+    resume: bool,
+    observe: Observe | None,
+) -> Run:
+    config, folder = experiment.config, store.folder
     options, evaluate = config.run, config.evaluate
     leads = jax.process_index() == 0
     past = recorded_rows(folder) if resume and leads else {}
@@ -210,7 +220,7 @@ def _simulate(experiment: Experiment, folder: Path, resume: bool, observe: Obser
             record=options.record, chunk=options.chunk, quorum=options.quorum, codecs=experiment.codecs,
             watch=Watch(growth=options.growth, probe="gradient") if options.growth > 0 else None,
             until=experiment.until, devices=jax.devices() if jax.process_count() > 1 else None,
-            folder=folder, resume=resume, keep=records.Keep(options.keep, every=options.segment), observe=report,
+            folder=store, resume=resume, keep=keep, observe=report,
         )  # fmt: skip
 
 
