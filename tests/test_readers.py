@@ -7,6 +7,7 @@ import os
 import random
 import re
 import signal
+import time
 import zipfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -230,6 +231,9 @@ def users(data: str) -> str:
         ("leaf", "'label'.*booleans or text for all", users('{"x": [1], "y": [1]}, "b": {"x": [1], "y": ["c"]}')),
         ("leaf", "cannot be read .*digits.*; correct it", users('{"x": [' + "9" * 5000 + '], "y": [1]}')),
         ("leaf", "visible character", '{"user_data": {"": {"x": [1], "y": [1]}}}'),
+        ("leaf", "y of the user 'a' holds half of a character; write it", users(r'{"x": [1], "y": ["\ud800"]}')),
+        ("leaf", "y of the user 'a' has 1 empty rows; fill or drop", users('{"x": [1], "y": [[]]}')),
+        ("leaf", "longer than 1000 characters; shorten", '{"user_data": {"' + "n" * 1001 + '": {"x": [1], "y": [1]}}}'),
         ("leaf", "cut it into pieces", users('{"x": ["' + "x" * 10**6 + LONG)),
         ("roles", "a name twice", ROLES % "a"),
         ("roles", "nested deeper", '{"clients": {}, "more": ' + "[" * 10**5 + "]" * 10**5 + "}"),
@@ -371,6 +375,49 @@ def test_bombs_are_refused_within_the_limit(tmp_path, monkeypatch, ending, read,
     with pytest.raises(ValueError, match=r"unpacks to more than \d+ bytes.*unpack it first") as said:
         read(path)
     assert str(path) in str(said.value)
+
+
+@pytest.mark.slow
+def test_a_small_bomb_takes_seconds_only(tmp_path):
+    """With the limits as they are: 60 MB of short lines in 0.1 MB, which took 20 s."""
+    path = tmp_path / "bomb.gz"
+    path.write_bytes(gzip.compress(b"1 1:1\n" * 10_000_000, 6))
+    began = time.process_time()
+    with pytest.raises(ValueError, match=r"takes more than 3 s to unpack and read.*unpack it first"):
+        datasets.read_libsvm(path)
+    assert time.process_time() - began < 5
+
+
+def test_the_time_of_small_packed_files_is_limited(tmp_path, monkeypatch):
+    monkeypatch.setattr(_reading, "AT_ONCE", 10_000)
+    path = tmp_path / "rows.gz"
+    path.write_bytes(gzip.compress(b"1 1:1\n" * 5_000))
+    assert len(datasets.read_libsvm(path).labels) == 5_000
+    monkeypatch.setattr(_reading, "SECONDS", 1e-9)
+    with pytest.raises(ValueError, match=r"takes more than 1e-09 s to unpack and read.*unpack it first") as said:
+        datasets.read_libsvm(path)
+    assert str(path) in str(said.value)
+    monkeypatch.setattr(_reading, "SMALL", 10)  # larger files are limited by their bytes alone
+    assert len(datasets.read_libsvm(path).labels) == 5_000
+
+
+def test_who_streams_users_may_take_time(tmp_path, monkeypatch):
+    monkeypatch.setattr(_reading, "AT_ONCE", 0)
+    monkeypatch.setattr(_reading, "SECONDS", 1e-9)
+    path = tmp_path / "users.json.gz"
+    path.write_bytes(gzip.compress(users('{"x": [1], "y": [1]}').encode()))
+    assert [user for user, _ in datasets.stream_leaf(path)] == ["a"]
+    with pytest.raises(ValueError, match="takes more than"):
+        datasets.read_leaf(path)
+
+
+def test_honest_packed_numbers_are_read(tmp_path):
+    """They pack to a third; 12 MB of them are read within the limits as they are."""
+    values = np.random.default_rng(0).normal(size=(1000, 20))
+    body = "".join("c," + ",".join(f"{value:.4f}" for value in row) + ",1\n" for row in values) * 80
+    path = tmp_path / "rows.csv.gz"
+    path.write_bytes(gzip.compress(f"a,{','.join(f'x{i}' for i in range(20))},b\n{body}".encode(), 1))
+    assert datasets.read_csv(path, "a", "b").rows == 80_000
 
 
 def test_every_damaged_end_of_packed_text_is_refused(tmp_path):

@@ -15,6 +15,7 @@ import os
 import re
 import stat
 import struct
+import time
 import tokenize
 import zipfile
 import zlib
@@ -44,6 +45,9 @@ DICTIONARY = 2**27  # bytes of memory for the dictionary of xz
 WIDE = 2**28  # bytes of an array of texts that may be mostly padding
 # A compressed file may unpack to so many bytes, or to so many times its size. Text costs more time and memory per byte.
 UNPACKED = {"rt": (2**26, 8), "rb": (2**27, 16)}
+# A compressed file that is small may take so many seconds of a processor, once so many bytes are unpacked. No limit of
+# bytes does: rows of a few characters take ten times as long per byte as rows of long numbers.
+SMALL, AT_ONCE, SECONDS = 10**7, 2**23, 3.0
 
 PLAIN = re.compile(r"\s*[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?\s*", re.ASCII)
 
@@ -69,7 +73,14 @@ def guarded(path: Path, kind: str) -> Iterator[None]:
 
 @contextmanager
 def opened(
-    path: Path, mode: str, kind: str, *, most: int = MOST_BYTES, encoding: str | None = None, newline: str | None = None
+    path: Path,
+    mode: str,
+    kind: str,
+    *,
+    most: int = MOST_BYTES,
+    seconds: float | None = None,
+    encoding: str | None = None,
+    newline: str | None = None,
 ) -> Iterator[IO[Any]]:
     """A regular file, decompressed as its ending says, within limits; damage is reported as in `guarded`.
 
@@ -78,6 +89,7 @@ def opened(
         mode: "rb" for bytes, "rt" for text.
         kind: what the file should be, for errors.
         most: bytes that are read.
+        seconds: of a processor that a small compressed file may take; None for `SECONDS`.
         encoding, newline: of text, as in `open`.
     """
     with guarded(path, kind), regular(path, kind) as file:
@@ -89,7 +101,9 @@ def opened(
         else:
             if path.suffix == ".xz":
                 _check_dictionary(file)
-            limited = io.BufferedReader(_Limited(opener(file), path, min(most, unpacked(size, mode))))
+            seconds = SECONDS if seconds is None else seconds
+            allowed = min(most, unpacked(size, mode)), seconds if size < SMALL else math.inf
+            limited = io.BufferedReader(_Limited(opener(file), path, *allowed))
         yield io.TextIOWrapper(limited, encoding=encoding, newline=newline) if mode == "rt" else limited
 
 
@@ -209,10 +223,11 @@ def missing(package: str) -> ImportError:
 
 
 class _Limited(io.RawIOBase):
-    """What a decompressor yields, up to so many bytes."""
+    """What a decompressor yields, up to so many bytes and, with the work on them, seconds of this thread."""
 
-    def __init__(self, file: IO[bytes], path: Path, most: int) -> None:
+    def __init__(self, file: IO[bytes], path: Path, most: int, seconds: float) -> None:
         self._file, self._path, self._most, self._left = file, path, most, most
+        self._seconds, self._until = seconds, time.thread_time() + seconds
 
     def readable(self) -> bool:
         return True
@@ -224,6 +239,11 @@ class _Limited(io.RawIOBase):
             raise ValueError(
                 f"{self._path} unpacks to more than {self._most} bytes, more than is usual for its size; "
                 "if it is meant to, unpack it first and read the plain file"
+            )
+        if self._most - self._left > AT_ONCE and time.thread_time() > self._until:
+            raise ValueError(
+                f"{self._path} takes more than {self._seconds:g} s to unpack and read, more than is usual for its "
+                "size; if it is meant to, unpack it first and read the plain file"
             )
         buffer[: len(data)] = data
         return len(data)

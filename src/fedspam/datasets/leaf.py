@@ -7,6 +7,7 @@ as Python objects.
 import gc
 import itertools
 import json
+import math
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,7 +15,7 @@ from typing import IO, Any
 
 import numpy as np
 
-from fedspam.datasets._reading import check_texts, guarded, opened, shown
+from fedspam.datasets._reading import LONGEST_NAME, check_texts, guarded, opened, shown
 from fedspam.datasets.federated import FederatedData
 
 PIECE = 2**20  # characters read at once
@@ -28,6 +29,7 @@ KINDS = {
     frozenset({int, float}): "f", frozenset({str}): "U",
 }  # fmt: skip
 SPACE = re.compile(r"[ \t\n\r]*")
+SURROGATE = re.compile("[\ud800-\udfff]")  # half of a pair, which is no character alone
 ENDINGS = ("*.json", "*.json.gz", "*.json.bz2", "*.json.xz")
 
 
@@ -47,17 +49,20 @@ def read_leaf(path: str | Path) -> FederatedData:
     """
     path = Path(path)
     with guarded(path, KIND):
-        return FederatedData.of(stream_leaf(path))
+        return FederatedData.of(_stream(path, None))
 
 
 def stream_leaf(path: str | Path) -> Iterator[tuple[str, dict[str, np.ndarray]]]:
     """One user after another, for data that should not be in memory all at once."""
-    path = Path(path)
+    return _stream(Path(path), math.inf)  # whoever takes the users spends time too
+
+
+def _stream(path: Path, seconds: float | None) -> Iterator[tuple[str, dict[str, np.ndarray]]]:
     shards = sorted(found for ending in ENDINGS for found in path.glob(ending)) if path.is_dir() else [path]
     if not shards:
         raise FileNotFoundError(f"{path} holds no shard of LEAF; give a folder of {' or '.join(ENDINGS)}, or one file")
     for shard in shards:
-        with opened(shard, "rt", KIND, encoding="utf-8") as file:
+        with opened(shard, "rt", KIND, seconds=seconds, encoding="utf-8") as file:
             yield from _users(_Text(file, shard))
 
 
@@ -73,6 +78,10 @@ def _users(text: "_Text") -> Iterator[tuple[str, dict[str, np.ndarray]]]:
                 raise text.wrong(f"the user {shown(user)!r} comes twice in one shard", "join the two")
             if len(sizes) == MOST_USERS:
                 raise text.wrong(f"there are more than {MOST_USERS} users", "split them among several shards")
+            if len(user) > LONGEST_NAME:
+                raise text.wrong(
+                    f"the user {shown(user)!r} is longer than {LONGEST_NAME} characters", "shorten the name"
+                )
             columns = _columns(text, user, text.value())
             sizes[user] = len(columns["label"])
             yield user, columns
@@ -104,6 +113,8 @@ def _columns(text: "_Text", user: str, data: Any) -> dict[str, np.ndarray]:
         kind, items = _flat(data[name])
         if kind == {str}:
             check_texts(items, f"{name} of the user {shown(user)!r}")
+            if any(map(SURROGATE.search, items)):
+                raise text.wrong(f"{name} of the user {shown(user)!r} holds half of a character", "write it in UTF-8")
         try:
             column = np.asarray(data[name])
         except (ValueError, OverflowError):  # rows of different lengths
@@ -113,6 +124,8 @@ def _columns(text: "_Text", user: str, data: Any) -> dict[str, np.ndarray]:
                 f"{name} of the user {shown(user)!r} is no list of numbers, or of texts, of one shape",
                 "make its rows equally long, of one kind",
             )
+        if len(column) and not column.size:
+            raise text.wrong(f"{name} of the user {shown(user)!r} has {len(column)} empty rows", "fill or drop them")
         if column.dtype.kind == "f" and not np.isfinite(column).all():
             raise text.wrong(f"{name} of the user {shown(user)!r} holds a number that is not finite", "correct it")
         columns[column_name] = column
