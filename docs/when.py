@@ -104,6 +104,8 @@ WHEN = {
     "and they only send gradients: compression without an error floor.",
     "fedcm": "You train a network with few participants per round, and clients drift apart: local steps share the "
     "server's direction, for one more vector down and no client state.",
+    "fedcm_vr": "As `fedcm`, where the noise of clients and minibatches limits it: two gradients per local step, one "
+    "more vector down, still no client state.",
     "fednova": "Clients do different numbers of local steps, since their data or machines differ: FedAvg would "
     "favor those with more. With equal steps it is FedAvg.",
     "locodl": "As `scaffnew`, with compressed replies: all clients answer in every round, keep three vectors, and "

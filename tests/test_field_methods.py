@@ -1,4 +1,4 @@
-"""FedNova, FedCM, SCAFFOLD-M, SPPM-AS, Ditto, passes over rows, Optax on clients and server: NumPy and identities."""
+"""FedNova, FedCM, SCAFFOLD-M and their kin, passes over rows, Optax on clients and server: NumPy and identities."""
 
 import jax
 import jax.numpy as jnp
@@ -15,9 +15,11 @@ from fedspam.methods import (
     fedavg,
     fedavgm,
     fedcm,
+    fedcm_vr,
     fednova,
     fedopt,
     fedprox,
+    mvr,
     scaffold,
     scaffold_m,
     sppm,
@@ -240,6 +242,44 @@ def test_fedcm_without_memory_is_fedavg(population, averaged):
     same(play(fedcm(2, 3, ETA, fresh_weight=1.0), population)[0].x, averaged)
 
 
+def test_fedcm_vr_is_the_printed_loop(population):
+    c, x, x_prev, g = Clients(population), START, START, np.zeros(4)
+    for cohort in COHORTS:
+        ends = []
+        for i in cohort:
+            y = x
+            for _ in range(3):
+                y = y - ETA * (c.grad(i, y) + (1 - BETA) * (g - c.grad(i, x_prev)))
+            ends.append(y)
+        g = (x - np.mean(ends, axis=0)) / (3 * ETA)
+        x, x_prev = x - 0.7 * 3 * ETA * g, x
+    run = played(fedcm_vr(2, 3, ETA, fresh_weight=BETA, server_step_size=0.7), population)
+    same(run.params, x)
+    same(run.state.x_prev, x_prev)
+    same(run.state.g, g)
+    assert run.rows["gradients"].tolist() == [2 * 2 * 3] * 3
+    assert run.rows["floats_down"].tolist() == [2 * 3 * 4] * 3
+
+
+def test_fedcm_vr_without_memory_is_fedavg(population, averaged):
+    same(play(fedcm_vr(2, 3, ETA, fresh_weight=1.0), population)[0].x, averaged)
+
+
+def test_fedcm_vr_of_one_step_is_mvr(population):
+    state, _ = play(fedcm_vr(2, 1, ETA, fresh_weight=BETA), population)
+    other, _ = play(mvr(2, ETA, BETA, start="zero", first="update"), population)
+    same(state.x, other.x)
+
+
+def test_fedcm_vr_evaluates_both_gradients_on_the_same_minibatch():
+    """At x = x_prev the noise of both gradients cancels but for beta times that of one."""
+    clients, g = Ragged.of([np.array([[1.0, -3.0], [1.0, 5.0], [1.0, 4.0]])], parabola, batch=1), jnp.array([0.5])
+    method, zero = fedcm_vr(1, 1, 1.0, fresh_weight=0.25), jnp.zeros(1)
+    train = lambda key: method.train(clients.client(jnp.uint32(0)), key, x=zero, x_prev=zero, g=g, local_rate=1.0)
+    ends = np.unique(jax.jit(jax.vmap(train))(jax.random.split(jax.random.key(0), 20)))
+    same(ends, 0.25 * np.array([-3.0, 4.0, 5.0]) - 0.75 * 0.5)
+
+
 def test_scaffold_m_is_the_printed_loop(population):
     c, x, g, control, controls = Clients(population), START, np.zeros(4), np.zeros(4), np.zeros((CLIENTS, 4))
     for cohort in COHORTS:
@@ -337,6 +377,7 @@ def test_fedopt_with_sgd_is_fedavg_and_with_momentum_fedavgm(population, average
         (lambda: fedacg(2, Epochs(1), 0.1), "local_steps"),
         (lambda: fednova(2, 3, 0.1, momentum=1.0), "0 is plain SGD"),
         (lambda: fedcm(2, 3, 0.1, fresh_weight=0.0), "1 is FedAvg"),
+        (lambda: fedcm_vr(2, 3, 0.1, fresh_weight=0.0), "1 is FedAvg"),
         (lambda: scaffold_m(2, 3, 0.1, fresh_weight=1.5), "1 is SCAFFOLD"),
         (lambda: sppm_as(2, 1.0, 0.1, exchanges=0), "exchanges"),
         (lambda: ditto(2, 3, 0.1, pull=-1.0), "0 is training alone"),

@@ -35,6 +35,7 @@ from fedspam.methods.ef21_pp import EF21PP as EF21PP, ef21_pp as ef21_pp
 from fedspam.methods.fedacg import FedACG as FedACG, fedacg as fedacg
 from fedspam.methods.fedavg import fedavg as fedavg
 from fedspam.methods.fedcm import FedCM as FedCM, fedcm as fedcm
+from fedspam.methods.fedcm_vr import FedCMVR as FedCMVR, fedcm_vr as fedcm_vr
 from fedspam.methods.feddyn import FedDyn as FedDyn, feddyn as feddyn
 from fedspam.methods.fedexp import Extrapolated as Extrapolated, fedexp as fedexp
 from fedspam.methods.fedexprox import fedexprox as fedexprox
