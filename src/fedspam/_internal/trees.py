@@ -2,7 +2,8 @@
 
 import dataclasses
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from fnmatch import fnmatchcase
 from typing import Any, TypeVar, dataclass_transform
 
 import jax
@@ -125,6 +126,29 @@ def names(a: PyTree) -> list[str]:
 def path_name(path: Any) -> str:
     """The name of one leaf, from its path."""
     return ".".join(_entry(entry) for entry in path)
+
+
+def matching(a: PyTree, patterns: Sequence[str]) -> tuple[str, ...]:
+    """The names of the leaves that match one of the patterns; each pattern must match one."""
+    known = names(a)
+    for pattern in patterns:
+        if not any(fnmatchcase(name, pattern) for name in known):
+            raise ValueError(f"{pattern!r} matches no parameter; the model has {', '.join(known)}")
+    return tuple(name for name in known if any(fnmatchcase(name, pattern) for pattern in patterns))
+
+
+def split(a: PyTree, apart: Sequence[str]) -> tuple[PyTree, PyTree]:
+    """The tree without the leaves of these names, and the tree with them alone; None is where a leaf is missing."""
+    leaves, structure = jax.tree.flatten(a)
+    away = [name in apart for name in names(a)]
+    rest = [None if one else leaf for one, leaf in zip(away, leaves, strict=True)]
+    taken = [leaf if one else None for one, leaf in zip(away, leaves, strict=True)]
+    return jax.tree.unflatten(structure, rest), jax.tree.unflatten(structure, taken)
+
+
+def combine(a: PyTree, b: PyTree) -> PyTree:
+    """The whole of two trees of `split`."""
+    return jax.tree.map(lambda u, v: v if u is None else u, a, b, is_leaf=lambda leaf: leaf is None)
 
 
 def _entry(entry: Any) -> str:

@@ -48,6 +48,7 @@ from fedspam.methods.fedopt import (
     fedopt as fedopt,
     fedyogi as fedyogi,
 )
+from fedspam.methods.fedper import FedPer as FedPer, fedper as fedper
 from fedspam.methods.fedprox import fedprox as fedprox
 from fedspam.methods.fedred import FedRed as FedRed, fedred as fedred
 from fedspam.methods.fedsps import fedsps as fedsps

@@ -6,7 +6,6 @@ Flax, Equinox or PyTorch.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from fnmatch import fnmatchcase
 
 import jax
 import jax.numpy as jnp
@@ -143,8 +142,4 @@ def _named(params: Params) -> dict[str, Array]:
 
 def _matching(base: Params, names: str | Sequence[str]) -> tuple[str, ...]:
     patterns = (names,) if isinstance(names, str) else tuple(names)
-    known = trees.names(base)
-    for pattern in patterns:
-        if not any(fnmatchcase(name, pattern) for name in known):
-            raise ValueError(f"{pattern!r} matches no parameter; the model has {', '.join(known)}")
-    return tuple(name for name in known if any(fnmatchcase(name, pattern) for pattern in patterns))
+    return trees.matching(base, patterns)

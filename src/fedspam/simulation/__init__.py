@@ -2,7 +2,7 @@
 
 from fedspam.simulation.evaluation import Evaluation as Evaluation, Named as Named
 from fedspam.simulation.host_data import Stored as Stored
-from fedspam.simulation.personal import fine_tune as fine_tune
+from fedspam.simulation.personal import fine_tune as fine_tune, personal_models as personal_models
 from fedspam.simulation.records import Keep as Keep
 from fedspam.simulation.run import Run as Run, restore as restore, simulate as simulate
 from fedspam.simulation.stopping import Patience as Patience, Target as Target, Watch as Watch

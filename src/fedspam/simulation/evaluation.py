@@ -100,7 +100,7 @@ class Evaluation:
         return {score: jnp.where(counts > 0, total / counts, jnp.nan) for score, total in totals.items()}
 
     def personal(self, models: Params) -> dict[str, Float[Array, " clients"]]:
-        """As `per_client`, each client with its own parameters, such as ``run.memory`` of `ditto` holds them.
+        """As `per_client`, each client with its own parameters, as `ditto` and `personal_models` have them.
 
         Arguments:
             models: the parameters of all clients, stacked: the first axis of every array is that of the clients.

@@ -65,3 +65,39 @@ def fine_tune(
         return jax.lax.map(one, jnp.arange(population.size, dtype=jnp.uint32))
 
     return jax.jit(alone)(population, jax.tree.map(jnp.asarray, params), key, rate)
+
+
+def personal_models(params: Params, memory: Params) -> Params:
+    """The whole model of each client, stacked, where clients keep only a part of it, as those of `fedper` do.
+
+    ``evaluation.per_client(run.params)`` and ``evaluation.personal(personal_models(run.params, run.memory))`` are each
+    client's accuracy with the common model and with its own.
+
+    Arguments:
+        params: ``run.params``, whose shared part every client gets.
+        memory: ``run.memory``, the parts of the clients, stacked, with None in place of the shared part.
+
+    >>> import jax.numpy as jnp
+    >>> start = {"body": jnp.array(1.0), "head": jnp.array(0.0)}
+    >>> own = personal_models(start, {"body": None, "head": jnp.array([2.0, 3.0])})
+    >>> own["body"].tolist(), own["head"].tolist()
+    ([1.0, 1.0], [2.0, 3.0])
+    """
+    counts = {jnp.shape(leaf)[:1] for leaf in jax.tree.leaves(memory)}
+    if len(counts) != 1 or counts == {()}:
+        raise ValueError(
+            f"the memory has first axes {sorted(counts)}, but must have one row per client; give run.memory of a run "
+            "whose clients keep a part of the model, as those of fedper"
+        )
+    (count,) = counts
+
+    def fill(own: Any, common: Any) -> Array:
+        return jnp.broadcast_to(common, (*count, *jnp.shape(common))) if own is None else own
+
+    try:
+        return jax.tree.map(fill, memory, params, is_leaf=lambda leaf: leaf is None)
+    except ValueError as error:
+        raise ValueError(
+            "the memory and the parameters have different trees; give run.params and run.memory of the same run, "
+            "or run.memory.own where a codec keeps its errors beside it"
+        ) from error
