@@ -1,13 +1,16 @@
 """The cache of compiled programs that commands share."""
 
+import contextlib
 import os
 import stat
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import pytest
 from safetensors.numpy import load_file
 
+from fedspam._internal.program_folder import make_private
 from fedspam.app import programs
 
 
@@ -42,6 +45,44 @@ def test_a_folder_that_others_can_write_is_told_and_not_used(tmp_path, monkeypat
     assert "others can write to it" in told
     assert told.count("\n") == 1
     assert "JAX_COMPILATION_CACHE_DIR" not in os.environ
+
+
+def test_a_folder_that_others_could_replace_is_refused(tmp_path, monkeypatch):
+    base = tmp_path / "open"
+    base.mkdir()
+    base.chmod(0o777)
+    (tmp_path / "theirs").mkdir(mode=0o700)
+    (base / "link").symlink_to(tmp_path / "theirs")
+    with pytest.raises(ValueError, match="is a link or a file"):
+        make_private(base / "link")
+    for place in (base / "programs", base / "between" / "programs"):
+        with pytest.raises(ValueError, match=r"others can write to .*open, .* chmod go-w"):
+            make_private(place)
+    base.chmod(0o1777)  # as /tmp: only the owner can rename what is in it
+    make_private(base / "programs")
+    (base / "programs" / "program").write_bytes(b"code")
+    owner = os.getuid()
+    real = os.scandir
+
+    @contextlib.contextmanager
+    def of_another(folder):
+        state = SimpleNamespace(st_uid=owner + 1)
+        with real(folder) as entries:
+            yield [SimpleNamespace(path=entry.path, stat=lambda **_: state) for entry in entries]
+
+    monkeypatch.setattr(os, "scandir", of_another)
+    with pytest.raises(ValueError, match="program belongs to another user"):
+        make_private(base / "programs")
+
+
+def test_missing_parents_are_private_whatever_the_umask(tmp_path):
+    before = os.umask(0)
+    try:
+        make_private(tmp_path / "a" / "b" / "programs")
+    finally:
+        os.umask(before)
+    for place in ("a", "a/b", "a/b/programs"):
+        assert stat.S_IMODE((tmp_path / place).stat().st_mode) == 0o700
 
 
 def test_the_cache_is_chosen_without_loading_jax(tmp_path):

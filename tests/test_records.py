@@ -990,3 +990,16 @@ def test_programs_are_kept_only_where_nobody_else_writes(tmp_path, monkeypatch):
     (tmp_path / "open").chmod(0o777)
     with pytest.raises(ValueError, match=r"others can write to it.*chmod go-w"):
         engine.keep_programs(tmp_path / "open")
+
+
+def test_the_commit_is_that_of_fedspam_alone(tmp_path, monkeypatch):
+    """Neither the repository that the process stands in nor one that variables name."""
+    own = describe._commit.__wrapped__()
+    author = ["-c", "user.name=a", "-c", "user.email=a@b"]
+    for words in (["init", "-q"], [*author, "commit", "-q", "--allow-empty", "-m", "x"]):
+        subprocess.run(["git", *words], cwd=tmp_path, check=True)
+    foreign = subprocess.check_output(["git", "rev-parse", "HEAD"], cwd=tmp_path, text=True).strip()
+    monkeypatch.chdir(tmp_path)
+    assert describe._commit.__wrapped__() == own != foreign
+    monkeypatch.setenv("GIT_DIR", str(tmp_path / ".git"))
+    assert describe._commit.__wrapped__() == own

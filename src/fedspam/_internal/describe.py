@@ -101,9 +101,11 @@ def _commit() -> str | None:
     root = Path(__file__).parents[3]
     if not (root / ".git").exists() or not (root / "src" / "fedspam").exists():
         return None
+    # variables such as GIT_DIR, which a hook of another repository sets, would name that one
+    plain = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
     try:
         found = subprocess.run(
-            ["git", "rev-parse", "HEAD"], cwd=root, capture_output=True, text=True, timeout=5, check=False
+            ["git", "rev-parse", "HEAD"], cwd=root, env=plain, capture_output=True, text=True, timeout=5, check=False
         )
     except (OSError, subprocess.TimeoutExpired):
         return None

@@ -30,6 +30,7 @@ from fedspam._internal import checks, describe, files, strict, trees
 from fedspam._internal.describe import manifest
 from fedspam._internal.files import FORMAT, DamagedError, RecordError, write
 from fedspam._internal.strict import MIB
+from fedspam.simulation.row_tables import round_of, tables
 
 __all__ = ["FORMAT", "Keep", "RecordError", "Saved", "Store", "identity", "manifest", "read", "write"]
 
@@ -39,8 +40,6 @@ DEPTH = 100  # and its levels
 ENVIRONMENT = ("fedspam", "jax", "jaxlib", "python", "device", "devices", "cores")
 
 ROUNDING = 1e-3  # relative, up to which two numbers may differ by rounding alone
-ALWAYS = frozenset({"void", "bytes_up", "bytes_down"})  # columns of every table of rounds
-NOT_OURS = "The file rows.bin was not written by fedspam: start in another folder"
 
 
 @dataclass(frozen=True)
@@ -183,7 +182,7 @@ class Store:
         shapes = jax.eval_shape(like)
         frames, trouble = files.frames(self.folder / "rows.bin") if numbers else ([], None)
         frames = [frame for frame in frames if frame.facts.get("run") == self._run]
-        rounds = [_round(frame.facts) for frame in frames]
+        rounds = [round_of(frame.facts) for frame in frames]
         for done in reversed(numbers):
             try:
                 carry, _ = self._state(self._path(done), shapes)
@@ -196,7 +195,7 @@ class Store:
             past = frames[: rounds.index(done) + 1]
             self._end = past[-1].end
             self._score = self._best_score(shapes)
-            return Saved(carry, done, *_tables(past, identity))
+            return Saved(carry, done, *tables(past, identity))
         if numbers:
             warnings.warn(f"no good state is left in {self.folder}; the run begins again", stacklevel=3)
         return None
@@ -212,7 +211,7 @@ class Store:
             except DamagedError as error:
                 trouble = str(error)
                 continue
-            return carry, _round(facts)
+            return carry, round_of(facts)
         raise RecordError(trouble)
 
     def _recognise(self, identity: Mapping[str, Any], numbers: list[int]) -> bool:
@@ -315,7 +314,7 @@ def read(folder: str | Path) -> tuple[dict[str, Any], dict[str, np.ndarray], dic
     frames, trouble = files.frames(Path(folder) / "rows.bin")
     if trouble and facts.get("status") != "running" and any(Path(folder).glob("checkpoint-*.safetensors")):
         warnings.warn(f"{trouble}; the rows before it are read", stacklevel=2)
-    rows, probes = _tables(frames, facts["identity"])
+    rows, probes = tables(frames, facts["identity"])
     return facts, joined(rows), joined(probes)
 
 
@@ -345,47 +344,6 @@ def _loosely(path: Path) -> dict[str, Any]:
         return {}
 
 
-def _tables(
-    frames: Sequence[files.Frame], identity: Mapping[str, Any]
-) -> tuple[list[dict[str, np.ndarray]], list[dict[str, np.ndarray]]]:
-    """Rows and probes of every frame. A hash that fits says nothing about who made a frame, so its shape is checked."""
-    every = identity.get("every")  # of a simulation; others may measure when they like
-    every = every if isinstance(every, int) and every > 0 else None
-    rows: list[dict[str, np.ndarray]] = []
-    probes: list[dict[str, np.ndarray]] = []
-    last, names, tails = 0, None, {}
-    for frame in frames:
-        row, probe = (
-            {name.removeprefix(kind): column for name, column in frame.arrays.items() if name.startswith(kind)}
-            for kind in ("row.", "probe.")
-        )
-        done = _round(frame.facts)
-        names = row.keys() if names is None and done > last else names
-        counts = {column.shape[:1] for column in probe.values()}
-        if every is not None:
-            counts.add((done // every - last // every + (not probes),))
-        shapes = {column.shape for column in row.values()} | {(done - last,)}
-        if done < last or (rows and done == last) or len(shapes) > 1 or len(counts) > 1 or () in counts:
-            raise DamagedError(
-                f"the rows after round {last} and up to round {done} have columns of lengths {sorted(shapes)}, probes "
-                f"{sorted(counts)}; it must be one entry per round. {NOT_OURS}"
-            )
-        if (done > last and row.keys() != names) or (
-            (row or (every is not None and done > last)) and not row.keys() >= ALWAYS
-        ):
-            odd = sorted(row.keys() ^ (names or row.keys())) or sorted(ALWAYS - row.keys())
-            raise DamagedError(f"the rows up to round {done} have other columns than those before: {odd}. {NOT_OURS}")
-        found = {name: column.shape[1:] for name, column in probe.items()}
-        if any(tails.get(name, tail) != tail for name, tail in found.items()) or (
-            every is not None and probes and found != tails
-        ):
-            raise DamagedError(f"the probes up to round {done} are {found}, before they are {tails}. {NOT_OURS}")
-        rows.append(row)
-        probes.append(probe)
-        last, tails = done, {**tails, **found}
-    return rows, probes
-
-
 def _is_computed(where: str, old: str, new: str) -> bool:
     """Whether a difference may be the last bits of what a probe computed from the clients, which are compared too."""
     if not where.startswith("probe.") or where.endswith(".sha256"):
@@ -394,11 +352,6 @@ def _is_computed(where: str, old: str, new: str) -> bool:
         return math.isclose(float(old), float(new), rel_tol=ROUNDING)
     except ValueError:
         return False
-
-
-def _round(facts: Mapping[str, str]) -> int:
-    text = facts.get("round", "")
-    return int(text) if text.isascii() and text.isdigit() and len(text) < 19 else -1
 
 
 def _named(tree: PyTree) -> tuple[list[str], list[Any]]:

@@ -1,0 +1,59 @@
+"""The rows and probes of a run as its file of frames holds them, checked for the rounds that they stand for."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from fedspam._internal import files
+from fedspam._internal.files import DamagedError
+
+ALWAYS = frozenset({"void", "bytes_up", "bytes_down"})  # columns of every table of rounds
+NOT_OURS = "The file rows.bin was not written by fedspam: start in another folder"
+
+
+def tables(
+    frames: Sequence[files.Frame], identity: Mapping[str, Any]
+) -> tuple[list[dict[str, np.ndarray]], list[dict[str, np.ndarray]]]:
+    """Rows and probes of every frame. A hash that fits says nothing about who made a frame, so its shape is checked."""
+    every = identity.get("every")  # of a simulation; others may measure when they like
+    every = every if isinstance(every, int) and every > 0 else None
+    rows: list[dict[str, np.ndarray]] = []
+    probes: list[dict[str, np.ndarray]] = []
+    last, names, tails = 0, None, {}
+    for frame in frames:
+        row, probe = (
+            {name.removeprefix(kind): column for name, column in frame.arrays.items() if name.startswith(kind)}
+            for kind in ("row.", "probe.")
+        )
+        done = round_of(frame.facts)
+        names = row.keys() if names is None and done > last else names
+        counts = {column.shape[:1] for column in probe.values()}
+        if every is not None:
+            counts.add((done // every - last // every + (not probes),))
+        shapes = {column.shape for column in row.values()} | {(done - last,)}
+        if done < last or (rows and done == last) or len(shapes) > 1 or len(counts) > 1 or () in counts:
+            raise DamagedError(
+                f"the rows after round {last} and up to round {done} have columns of lengths {sorted(shapes)}, probes "
+                f"{sorted(counts)}; it must be one entry per round. {NOT_OURS}"
+            )
+        if (done > last and row.keys() != names) or (
+            (row or (every is not None and done > last)) and not row.keys() >= ALWAYS
+        ):
+            odd = sorted(row.keys() ^ (names or row.keys())) or sorted(ALWAYS - row.keys())
+            raise DamagedError(f"the rows up to round {done} have other columns than those before: {odd}. {NOT_OURS}")
+        found = {name: column.shape[1:] for name, column in probe.items()}
+        if any(tails.get(name, tail) != tail for name, tail in found.items()) or (
+            every is not None and probes and found != tails
+        ):
+            raise DamagedError(f"the probes up to round {done} are {found}, before they are {tails}. {NOT_OURS}")
+        rows.append(row)
+        probes.append(probe)
+        last, tails = done, {**tails, **found}
+    return rows, probes
+
+
+def round_of(facts: Mapping[str, str]) -> int:
+    """After how many rounds something was saved, as its header says; -1 if it does not."""
+    text = facts.get("round", "")
+    return int(text) if text.isascii() and text.isdigit() and len(text) < 19 else -1
