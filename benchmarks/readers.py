@@ -93,6 +93,16 @@ def hdf5(clients: int, rows: int) -> bytes:
         return path.read_bytes()
 
 
+def arrow(ending: str, rows: int, columns: int) -> bytes:
+    import pyarrow as pa
+    from pyarrow import feather, parquet
+
+    file = io.BytesIO()
+    write = parquet.write_table if ending == "parquet" else feather.write_feather
+    write(pa.table({f"n{i}": np.zeros(rows) for i in range(columns)}), file, compression="zstd")
+    return file.getvalue()
+
+
 def users(one: str, size: int = MOST_INPUT) -> bytes:
     count = (size - 20) // len(one % 10**6 + ",")
     return ('{"user_data": {' + ",".join(one % number for number in range(count)) + "}}").encode()
@@ -139,6 +149,7 @@ def mapped() -> bytes:
 # the first word of a case says how its file is read
 READ: dict[str, Callable[[Any, Path], Any]] = {
     "csv": lambda datasets, path: datasets.read_csv(path, *datasets.csv_columns(path)[:2]),
+    "table": lambda datasets, path: datasets.read_table(path, client="n0", label="n1"),
     "libsvm": lambda datasets, path: datasets.read_libsvm(path),
     "leaf": lambda datasets, path: datasets.read_leaf(path),
     "npz": lambda datasets, path: datasets.read_arrays(path, ["x", "y"]),
@@ -162,6 +173,14 @@ CASES: dict[str, tuple[str, Callable[[], bytes]]] = {
     "csv, packed cells": ("d.csv.gz", lambda: packed(noisy("c,%d" + ",%d" * 39 + "\n", HEADER, 39_000_000))),
     "csv, packed short rows": ("d.csv.gz", lambda: packed(filled("a,1,1\n", "a,b,c\n", 64_000_000))),
     "csv, packed clients": ("d.csv.gz", lambda: packed(numbered("c%d,1,1\n", "a,b,c\n", 52_000_000))),
+    "table, short cells": ("d.csv", lambda: filled(CELLS, HEADER)),
+    "table, short rows": ("d.csv", lambda: filled("a,1,1\n", "n0,n1,n2\n")),
+    "table, a text per row": ("d.csv", lambda: numbered("c%d,1,d\n", "n0,n1,n2\n")),
+    "table, packed cells": ("d.csv.gz", lambda: packed(filled(CELLS, HEADER, 40_000_000))),
+    "table, zeros in Parquet": ("d.parquet", lambda: arrow("parquet", 20_000_000, 1)),
+    "table, Parquet at the limit": ("d.parquet", lambda: arrow("parquet", 49_000, 100)),
+    "table, zeros in Feather": ("d.feather", lambda: arrow("feather", 100_000_000, 1)),
+    "table, Feather at the limit": ("d.feather", lambda: arrow("feather", 49_000, 100)),
     "libsvm, short values": ("d", lambda: filled(SVM)),
     "libsvm, short rows": ("d", lambda: filled("1 1:1\n")),
     "libsvm, wide": ("d", lambda: filled("1 1:1\n") + b"1 1000000:1\n"),

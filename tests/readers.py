@@ -96,7 +96,28 @@ def just(**files: bytes | str) -> Callable[[], Mapping[str, bytes]]:
     return lambda: {name: c.encode() if isinstance(c, str) else c for name, c in named.items()}
 
 
+def arrow(ending: str) -> Callable[[], Mapping[str, bytes]]:
+    """A table as pyarrow writes it, with text, missing values and compression."""
+
+    def files() -> dict[str, bytes]:
+        import pyarrow as pa
+        from pyarrow import feather, parquet
+
+        file = io.BytesIO()
+        columns = {"who": ["a", "b", "a"], "x": [1.5, None, 3.0], "city": ["Bonn", "", "Bonn"], "y": [0, 1, 1]}
+        write = parquet.write_table if ending == "parquet" else feather.write_feather
+        write(pa.table(columns), file, compression="zstd")
+        return {f"data.{ending}": file.getvalue()}
+
+    return files
+
+
+def table(name: str) -> Callable[[Path], Any]:
+    return lambda folder: datasets.read_table(folder / name, client="who", label="y")
+
+
 CSV = "who,x,y\na,%s,%s\n%s,2,1\n"
+TABLE = "who,x,y\na,%s,%s\n%s,,1\n"  # the number is the only one of its column
 SVM = "%s 1:0.5 3:%s\n-1 2:1e3\n"
 ROLES = '{"clients": {"a": ["To be, or not to be"], "%s": ["that is the question"]}, "more": [1, null]}'
 LEAF_B = '"%s": {"x": [[5, %s]], "y": [%s]}'
@@ -112,6 +133,13 @@ READERS = {
         just(data_dot_csv_dot_gz=gzip.compress((CSV % (1, 0, "b")).encode())),
         {},
     ),
+    "table": Reader(
+        table("data.csv"),
+        just(data_dot_csv="who,x,city,y\na,1.5,Bonn,0\nb,,,1\n"),
+        {"cell": TABLE % ("%s", "0", "b"), "class": TABLE % ("1", "%s", "b"), "name": TABLE % ("1", "0", "%s")},
+    ),
+    "table_parquet": Reader(table("data.parquet"), arrow("parquet"), {}, needs="pyarrow", share=0.5),
+    "table_feather": Reader(table("data.feather"), arrow("feather"), {}, needs="pyarrow", share=0.5),
     "libsvm": Reader(
         lambda folder: datasets.read_libsvm(folder / "data"),
         just(data=SVM % ("+1", "2")),

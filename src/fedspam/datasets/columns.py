@@ -2,22 +2,40 @@
 
 import math
 import numbers
+import os
+from array import array
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
+from decimal import Decimal, InvalidOperation
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from fedspam._internal.nearest import nearest
-from fedspam.datasets._reading import LONGEST_NUMBER, PLAIN, csv_rows, opened, shown
+from fedspam.datasets._arrow import RefusedTableError, arrow_table
+from fedspam.datasets._reading import (
+    DAMAGE,
+    LONGEST_NAME,
+    LONGEST_NUMBER,
+    MOST_BYTES,
+    PLAIN,
+    csv_rows,
+    guarded,
+    opened,
+    regular,
+    shown,
+    unpacked,
+)
 from fedspam.datasets.federated import FederatedData
 from fedspam.datasets.partition import by_key
 
 CSV = "a table as CSV, or one as .parquet, .arrow or .feather"
 MISSING = frozenset({"", "?", "na", "n/a", "nan", "none", "null"})
 ARROW = (".parquet", ".arrow", ".feather")
+MORE = "more than is usual for its size; unpack it, or leave out rows or columns"
 
 
 @dataclass(frozen=True)
@@ -59,42 +77,50 @@ class Table:
 
         A few texts among numbers are probably mistakes: such a column is refused with the place of the first.
         """
-        known = [cell for cell in self.cells[name] if not _is_missing(cell)]
-        count = sum(_number(cell) is not None for cell in known)
-        return self.numbers(name) if 2 * count >= len(known) else self.texts(name)
+        values = _values(self.cells[name])
+        texts = sum(value is None for value in values)
+        numbers = sum(value is not None and value == value for value in values)
+        return self._numbers(name, values) if numbers >= texts else self.texts(name)
 
     def numbers(self, name: str) -> np.ndarray:
         """A column as numbers, NaN where a cell has no value."""
-        found = np.full(len(self), np.nan)
-        for row, cell in enumerate(self.cells[name]):
-            if _is_missing(cell):
-                continue
-            value = _number(cell)
-            if value is None or not math.isfinite(value):
-                seen = repr(shown(cell) if isinstance(cell, str) else cell)
-                raise ValueError(
-                    f"{self.place(row)}: {name} is {seen}; it must be a finite number: correct it, leave it empty "
-                    "where it is missing, or take the column as text (categories) or not at all (drop)"
-                )
-            found[row] = value
+        return self._numbers(name, _values(self.cells[name]))
+
+    def _numbers(self, name: str, values: Sequence[float | None]) -> np.ndarray:
+        found = np.asarray([math.inf if value is None else value for value in values], float)
+        for row in np.flatnonzero(np.isinf(found)).tolist():
+            cell = self.cells[name][row]
+            seen = repr(shown(cell) if isinstance(cell, str) else cell)
+            raise ValueError(
+                f"{self.place(row)}: {name} is {seen}; it must be a finite number: correct it, leave it empty "
+                "where it is missing, or take the column as text (categories) or not at all (drop)"
+            )
         return found
 
     def texts(self, name: str) -> np.ndarray:
         """A column as text without spaces around it, '' where a cell has no value."""
-        found = np.full(len(self), "", object)
-        for row, cell in enumerate(self.cells[name]):
-            if not _is_missing(cell):
-                found[row] = _text(cell, self.place(row), name)
-        return found
+        cells = self.cells[name]
+        stripped = {cell: "" if _is_missing(cell) else cell.strip() for cell in _different(cells)}
+        found = [
+            stripped[cell] if isinstance(cell, str) else _text(cell, self, row, name) for row, cell in enumerate(cells)
+        ]
+        return np.array(found, object)
 
     def present(self, name: str, what: str) -> list[str]:
         """A column of text in which no value may be missing."""
         texts = self.texts(name)
         for row in np.flatnonzero(texts == "").tolist():
             cell = self.cells[name][row]
-            shown = repr(cell.strip() if isinstance(cell, str) else cell)
+            seen = repr(cell.strip() if isinstance(cell, str) else cell)
             raise ValueError(
-                f"{self.place(row)}: {name} is {shown}; a {what} must not be missing: fill it in, or drop the row"
+                f"{self.place(row)}: {name} is {seen}; a {what} must not be missing: fill it in, or drop the row"
+            )
+        wrong = {text for text in set(texts.tolist()) if len(text) > LONGEST_NAME or "\0" in text}
+        if wrong:
+            row = next(row for row, text in enumerate(texts) if text in wrong)
+            raise ValueError(
+                f"{self.place(row)}: {name} is {shown(texts[row])!r}; a {what} must have at most {LONGEST_NAME} "
+                "characters, and no NUL: shorten it"
             )
         return texts.tolist()
 
@@ -149,18 +175,45 @@ def read_table(
     >>> data.clients, data["b"]["age"].tolist(), data["b"]["city"].tolist(), data["b"]["label"].tolist()
     (('a', 'b'), [63.0, 41.0], ['Bonn', ''], ['1', '0'])
     """
-    table = open_table(source, delimiter=delimiter)
+    with guarded(Path(source), CSV) if isinstance(source, str | Path) else nullcontext():
+        return _by_client(open_table(source, delimiter=delimiter), client, label, features, categories)
+
+
+def _by_client(
+    table: Table, client: str, label: str, features: Sequence[str] | None, categories: Sequence[str]
+) -> FederatedData:
     names = [name for name in table.names if name not in (client, label)] if features is None else list(features)
     table.check([client, label, *names, *categories])
     if "label" in names:
         raise ValueError("a feature is named 'label', which is the name for what is predicted; rename the column")
     columns = {name: table.texts(name) if name in categories else table.column(name) for name in names}
-    columns["label"] = np.asarray(table.present(label, "label"), object)
+    labels = table.present(label, "label")
+    check_labels(labels, table.source, label)
+    columns["label"] = np.asarray(labels, object)
     return FederatedData.by(columns, *by_key(table.present(client, "client")))
 
 
+def check_labels(labels: Iterable[str], source: str, name: str) -> None:
+    """Refuse two texts that are one number, such as '1' and '1.0': they would be two classes."""
+    texts: dict[Decimal, str] = {}
+    for text in sorted(set(labels)):
+        try:
+            value = Decimal(text)
+        except InvalidOperation:
+            continue
+        if not value.is_nan() and texts.setdefault(value, text) != text:
+            raise ValueError(
+                f"{source}: {name} holds {shown(texts[value])!r} and {shown(text)!r}, which are one number; choose one"
+            )
+
+
+def most_cells(size: int) -> int:
+    """The cells that a file of so many bytes may have: plain CSV takes two bytes for each."""
+    return max(5 * 10**6, size // 2 + 1)
+
+
 def _of_csv(path: Path, delimiter: str) -> Table:
-    lines: list[int] = []
+    lines = array("q")
     rows: list[list[str]] = []
     with opened(path, "rt", CSV, encoding="utf-8-sig", newline="") as file:
         parts = csv_rows(file, path, delimiter)
@@ -168,7 +221,10 @@ def _of_csv(path: Path, delimiter: str) -> Table:
         for name, count in Counter(names).items():
             if count > 1:
                 raise ValueError(f"{path}, line 1 has more than one column {shown(name)!r}; rename all but one")
+        most = most_cells(path.stat().st_size)
         for line, cells in parts:
+            if len(names) * (len(rows) + 1) > most:
+                raise ValueError(f"{path} has more than {most} cells, {MORE}")
             if len(cells) != len(names):
                 raise ValueError(f"{path}, line {line} has {len(cells)} cells, the header {len(names)}; correct it")
             lines.append(line)
@@ -182,16 +238,21 @@ def _of_csv(path: Path, delimiter: str) -> Table:
 def _of_arrow(path: Path) -> Table:
     try:
         import pyarrow as pa
-        from pyarrow import feather, parquet
     except ImportError:
         raise ImportError(f"{path} needs pyarrow, which is not installed; pip install pyarrow") from None
-    try:
-        found = parquet.read_table(path) if path.suffix == ".parquet" else feather.read_table(path)
-    except (pa.ArrowException, ValueError, OSError) as error:
-        if isinstance(error, FileNotFoundError):
-            raise
-        raise ValueError(f"{path} is damaged or no {path.suffix} file ({error}); write it again") from None
-    return Table(str(path), {name: found.column(name).to_pylist() for name in found.column_names})
+    with guarded(path, CSV), regular(path, CSV) as file:
+        size = os.fstat(file.fileno()).st_size
+        if size > MOST_BYTES:
+            raise ValueError(f"{path} has {size} bytes, at most {MOST_BYTES} are read; split it")
+        try:
+            found = arrow_table(file.read(), path.suffix == ".parquet", most_cells(size), unpacked(size, "rb"))
+            return Table(str(path), {name: found.column(name).to_pylist() for name in found.column_names})
+        except RefusedTableError as error:
+            raise ValueError(f"{path}: {error}") from None
+        except (pa.ArrowException, *DAMAGE) as error:
+            raise ValueError(
+                f"{path} is damaged or no {path.suffix} file ({shown(error, 300)}); write it again"
+            ) from None
 
 
 def _of_frame(frame: Any) -> Table:
@@ -228,25 +289,50 @@ def _is_missing(cell: Any) -> bool:
     return cell is None or cell != cell or type(cell).__name__ == "NAType"  # NaN and NaT differ from themselves
 
 
+def _different(cells: Sequence[Any]) -> set[str]:
+    """The texts among cells: most tables repeat them, and each is looked at once."""
+    return {cell for cell in cells if isinstance(cell, str)}
+
+
+def _values(cells: Sequence[Any]) -> list[float | None]:
+    """The number in each cell; NaN where it has no value, infinite where it is no finite number, None for text."""
+    written = {cell: _written(cell) for cell in _different(cells)}
+    return [written[cell] if isinstance(cell, str) else _number(cell) for cell in cells]
+
+
+def _written(cell: str) -> float | None:
+    text = cell.strip()
+    if text.lower() in MISSING:
+        return math.nan
+    if len(text) <= LONGEST_NUMBER and PLAIN.fullmatch(text):
+        return float(text)
+    try:
+        float(text)
+    except ValueError:
+        return None
+    return math.inf  # 1_000, other digits than 0 to 9, infinity: meant as numbers, and not to be taken for names
+
+
 def _number(cell: Any) -> float | None:
-    """The number that a cell holds or writes; None if there is none. Booleans are names, not numbers."""
-    if isinstance(cell, str):
-        text = cell.strip()
-        return float(text) if len(text) <= LONGEST_NUMBER and PLAIN.fullmatch(text) else None
-    return float(cell) if isinstance(cell, numbers.Real) and not isinstance(cell, bool | np.bool_) else None
+    """The number that a cell holds; NaN if it has no value, None if there is none. Booleans are names, not numbers."""
+    if type(cell) is float:
+        return cell
+    if isinstance(cell, numbers.Real) and not isinstance(cell, bool | np.bool_):
+        return float(cell)
+    return math.nan if _is_missing(cell) else None
 
 
-def _text(cell: Any, place: str, name: str) -> str:
-    if isinstance(cell, str):
-        return cell.strip()
+def _text(cell: Any, table: Table, row: int, name: str) -> str:
+    if _is_missing(cell):
+        return ""
     value = _number(cell)
     if value is not None:  # a column with missing values holds 1 as 1.0
         return str(int(value)) if value.is_integer() else repr(value)
     if isinstance(cell, bool | np.bool_):
         return str(bool(cell))
     raise ValueError(
-        f"{place}: {name} holds {type(cell).__name__}; a cell must be text or a number: convert the column, or "
-        "leave it out"
+        f"{table.place(row)}: {name} holds {type(cell).__name__}; a cell must be text or a number: convert the column, "
+        "or leave it out"
     )
 
 

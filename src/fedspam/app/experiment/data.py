@@ -1,5 +1,6 @@
 """`[data]` and `[clients]`: the examples of every client, for training and for testing."""
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,7 +12,9 @@ from fedspam import datasets
 from fedspam._internal.nearest import nearest
 from fedspam.app.config import ConfigError, schema
 from fedspam.datasets import Encoder, FederatedData
+from fedspam.datasets.columns import check_labels
 
+WHOLE = re.compile(r"[-+]?\d{1,1000}", re.ASCII)  # `int` would take 1_0 too
 MOST_TEST = 0.9  # the share of rows above which too few are left to train with
 RELATIVE = "paths in a file are relative to its folder, paths in flags to the working directory"
 
@@ -135,6 +138,7 @@ def _table(data: schema.Csv, clients: schema.Clients) -> ReadRows:
     if data.task == "numbers":
         cells["label"] = table.numbers(data.label)
     else:
+        check_labels(labels, str(path), data.label)
         cells["label"], texts = _whole_or_numbered(labels)
     # without a client column the label takes its place until the rows are split
     owners = labels if data.client is None else table.present(data.client, "client")
@@ -144,11 +148,11 @@ def _table(data: schema.Csv, clients: schema.Clients) -> ReadRows:
 
 def _whole_or_numbered(labels: Sequence[str]) -> tuple[np.ndarray, Sequence[str]]:
     """Labels that are whole numbers as they are; texts numbered in alphabetical order, and the texts."""
-    try:
-        return np.asarray([int(label) for label in labels], np.int32), ()
-    except (ValueError, OverflowError):
-        numbers, texts = datasets.by_key(labels)
-        return numbers.astype(np.int32), texts
+    whole = {label: int(label) for label in set(labels) if WHOLE.fullmatch(label)}
+    if len(whole) == len(set(labels)) and all(abs(value) < 2**31 for value in whole.values()):
+        return np.asarray([whole[label] for label in labels], np.int32), ()
+    numbers, texts = datasets.by_key(labels)
+    return numbers.astype(np.int32), texts
 
 
 def _libsvm(data: schema.Libsvm, clients: schema.Clients) -> FederatedData:
