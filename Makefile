@@ -87,6 +87,8 @@ $(LIGHT): pyproject.toml constraints.txt
 		exit 1; } >&2
 	@echo "installing into .venv with $$($(PYTHON) --version); this takes a minute"
 	@$(BIN)/python -c 'import pip; $(FITS)' 2>/dev/null || $(PYTHON) -m venv --clear .venv
+	@# pip before 24 does not see some of the versions in constraints.txt
+	@$(BIN)/python -c 'import pip; assert int(pip.__version__.split(".")[0]) >= 24' 2>/dev/null || $(PIP) install --upgrade pip
 	@$(PIP) install --editable .
 	@touch $@
 
