@@ -19,14 +19,20 @@ import argparse
 from fedspam.app import UsageError
 from fedspam.app.commands._arguments import add_configuration, add_data, add_device, whole
 
+MOST_STEPS, MOST_CANDIDATES = 10_000, 10**6
+
 
 def add(command: argparse.ArgumentParser) -> None:
     add_configuration(command)
     command.add_argument("--problem", metavar="NAME", help="what to measure (quadratics)")
     command.add_argument("--clients", type=whole(4), metavar="N", help="number of clients to measure (all)")
-    command.add_argument("--steps", type=whole(2), default=24, metavar="N", help="Lanczos steps (24)")
+    command.add_argument("--steps", type=whole(2, MOST_STEPS), default=24, metavar="N", help="Lanczos steps (24)")
     command.add_argument(
-        "--candidates", type=whole(1), default=16, metavar="M", help="clients compared one by one with the mean (16)"
+        "--candidates",
+        type=whole(1, MOST_CANDIDATES),
+        default=16,
+        metavar="M",
+        help="clients compared one by one with the mean (16)",
     )
     command.add_argument(
         "--confidence", type=float, default=0.95, metavar="C", help="confidence of each interval (0.95)"

@@ -11,6 +11,7 @@ import optax
 from msgspec import Struct
 
 from fedspam import solvers
+from fedspam._internal import checks
 from fedspam._internal.trees import Params
 from fedspam.app.compare import problems
 from fedspam.app.config import Config, ConfigError, methods as sections, schema
@@ -148,7 +149,14 @@ def _problem(config: Config) -> World:
 def _examples(config: Config) -> World:
     data = examples(config.data, config.clients)
     model = learner(config.model, data, seed=config.run.seed, precision=config.run.precision)
-    clients = data.train.population(model.loss, batch=config.clients.batch, weighted=config.clients.weighted)
+    batch = config.clients.batch
+    if batch is not None:
+        row = sum(column[:1].nbytes for column in data.train.examples.values())
+        try:
+            checks.memory(f"minibatches of clients.batch = {batch} rows", batch * row, "give fewer, or leave it out")
+        except ValueError as error:
+            raise ConfigError(str(error)) from None
+    clients = data.train.population(model.loss, batch=batch, weighted=config.clients.weighted)
     test = None if data.test is None else Evaluation.of(data.test, Score(model.correct, model.loss))
     return clients, model.start, rows_probe(clients, model.start, test), data, model.predict
 

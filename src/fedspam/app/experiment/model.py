@@ -14,6 +14,7 @@ import jax
 import jax.numpy as jnp
 
 from fedspam import models
+from fedspam._internal import checks
 from fedspam._internal.nearest import nearest
 from fedspam._internal.trees import Params
 from fedspam.app.config import ConfigError, schema
@@ -51,6 +52,11 @@ def learner(model: Any, data: LoadedExamples, *, seed: int, precision: str) -> L
     if name.endswith("_cnn") and inputs != PIXELS:
         raise ConfigError(f"model.name = {name!r} needs images of 28 x 28, the data has {inputs} features; use 'mlp'")
     made = CLASSIFIERS[name](model, inputs, data.classes, precision)
+    shapes = jax.tree.leaves(jax.eval_shape(lambda: made.init(seed)))
+    try:
+        checks.memory("the parameters of [model]", sum(leaf.size * leaf.dtype.itemsize for leaf in shapes), "shrink it")
+    except ValueError as error:
+        raise ConfigError(str(error)) from None
     return Learner(made.loss, made.init(seed), made.correct)
 
 
