@@ -176,7 +176,7 @@ def files_of_a_run() -> dict[str, bytes]:
         with tempfile.TemporaryDirectory() as folder, records.Store(folder, records.Keep(best="norm")) as store:
             store.begin(IDENTITY)
             for done in (0, 2, 4):
-                rows = {"void": np.zeros(2, bool), "bytes_up": np.arange(2)} if done else {}
+                rows = {"void": np.zeros(2, bool), "bytes_up": np.arange(2), "bytes_down": np.arange(2)} if done else {}
                 store.append(done, state(done), rows, {"norm": np.array([1.0 / (1 + done)])})
             _FILES.update({path.name: path.read_bytes() for path in Path(folder).iterdir() if path.name != ".lock"})
     return _FILES

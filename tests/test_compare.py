@@ -439,7 +439,7 @@ def test_the_problems_of_the_sweep_are_what_they_say():
         ("--sweep --metric accuracy", "have no test set"),
         ("--problem ridge --metric accuracy", "'ridge' has no test set for the accuracy; these problems have one"),
         ("--targets 0.1,2", "target = 2.0 must lie between 0 and 1"),
-        ("--targets 0.1;2", "'0.1;2' must be numbers with commas between them"),
+        ("--targets 0.1;2", "'0.1;2' must be a number"),
         ("--targets ,", "there are no targets"),
         ("--seeds 0", "--seeds: '0' must be a whole number from 1 to 10000"),
         ("--rounds none", "--rounds: 'none' must be a whole number"),

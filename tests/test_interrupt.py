@@ -8,7 +8,8 @@ import time
 import pytest
 
 PROGRAM = """
-import hashlib, sys, time
+import hashlib, signal, sys, time
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell ignores it for what it starts in the background
 from fedspam.app import interrupt
 from fedspam.app.interrupt import ending_soon
 interrupt.UNWIND = 0.5

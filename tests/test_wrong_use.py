@@ -196,7 +196,7 @@ CASES = {
     "compare: accuracy without a test set": Case(
         "compare --problem ridge --metric accuracy", 2, ("no test set", "har")
     ),
-    "compare: targets that are no numbers": Case("compare --targets a,b", 2, ("'a,b'", "numbers with commas")),
+    "compare: targets that are no numbers": Case("compare --targets a,b", 2, ("--targets: 'a'", "must be a number")),
     "reproduce: impossible seeds": Case("reproduce --seeds 0", 2, ("'0'", "from 1 to 10000")),
     "reproduce: out is a file": Case("reproduce --out visits.csv --quiet", 1, ("visits.csv", "choose another")),
     "methods: two forms": Case("methods --json --markdown", 2, ("not allowed with",)),

@@ -1,7 +1,7 @@
 """What a method sends: the message and reply of every exchange, priced in floats and bytes before anything runs."""
 
 import functools
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,7 +23,6 @@ ASK = {
     "@key": jax.ShapeDtypeStruct((2,), jnp.uint32),
     "@round": jax.ShapeDtypeStruct((), jnp.uint32),
 }
-MOST_PLANS = 64  # remembered
 ANSWER = {"@client": jax.ShapeDtypeStruct((), jnp.uint32), "@round": jax.ShapeDtypeStruct((), jnp.uint32)}
 
 
@@ -182,38 +181,6 @@ def plan(
     (21, 14)
     """
     algorithm = fitted(algorithm, population)
-    shapes = None if codecs.named else _identity(algorithm, params, population, faults, per_client)
-    if shapes is None:
-        return _dry_run(algorithm, params, population, faults, per_client, codecs)
-    if shapes not in _PLANS:
-        if len(_PLANS) == MOST_PLANS:
-            _PLANS.pop(next(iter(_PLANS)))
-        _PLANS[shapes] = _dry_run(algorithm, params, population, faults, per_client, codecs)
-    return _PLANS[shapes]
-
-
-_PLANS: dict[Hashable, Plan] = {}  # a sweep asks for the same plan again and again, with other numbers
-
-
-def _identity(*parts: Any) -> Hashable | None:
-    """All that a plan depends on: structures, shapes and dtypes, and no numbers. None where that cannot be said."""
-    leaves, structure = jax.tree.flatten(parts)
-    try:
-        identity = (structure, tuple(map(jax.typeof, leaves)), jax.config.read("jax_enable_x64"))
-        hash(identity)
-    except TypeError:
-        return None
-    return identity
-
-
-def _dry_run(
-    algorithm: Any,
-    params: Params,
-    population: Population | None,
-    faults: Faults | None,
-    per_client: bool,
-    codecs: Codecs,
-) -> Plan:
     memory = algorithm.client_state(params)
     key = jax.random.key(0)
     found: list[tuple[tuple[Exchange, ...], bool, Draws]] = []

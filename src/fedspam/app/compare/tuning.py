@@ -2,6 +2,7 @@
 
 import dataclasses
 import inspect
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -180,10 +181,14 @@ def try_settings(
             # on quadratics idle lanes cost less than compiling for another number of lanes; on data they cost more
             idle = LANES - len(lanes) if problem.exact else 0
             padded = [algorithms[i] for i in lanes + [lanes[-1]] * idle]
-            run = simulate_many(
-                padded, problem.population, problem.start, rounds=plan.rounds, keys=list(seeds), probe=problem.probe,
-                record=("gradients",), devices=devices.chosen(),
-            )  # fmt: skip
+            with warnings.catch_warnings():
+                warnings.filterwarnings(
+                    "ignore", ".* rounds were void"
+                )  # of settings that diverge
+                run = simulate_many(
+                    padded, problem.population, problem.start, rounds=plan.rounds, keys=list(seeds),
+                    probe=problem.probe, record=("gradients",), devices=devices.chosen(),
+                )  # fmt: skip
             curves |= {i: _curves(run, lane, plan) for lane, i in enumerate(lanes)}
     return [
         Trial(key, first + i, settings[i], curves[i], "diverged" if curves[i].diverged else "fine")
