@@ -328,7 +328,8 @@ class Wavy:
 @pytest.mark.slow
 def test_printed_theorem_on_cohorts_is_false_for_alike_members():
     """Note 20. Cohorts of 64 alike clients: both assumptions hold, and with the printed p the error of g grows."""
-    cohort, rounds, gamma, d = 64, 3000, 0.25, 8
+    # the error grows out of rounding, so how soon depends on the compiler: within 3,000 or 6,000 rounds
+    cohort, rounds, gamma, d = 64, 12000, 0.25, 8
     random = np.random.default_rng(0)
     bases, signs = np.linalg.qr(random.standard_normal((16, d, d)))[0], random.choice([-1.0, 1.0], (16, d))
     clients = Wavy(jnp.asarray(bases), jnp.asarray(signs))
