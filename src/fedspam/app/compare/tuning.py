@@ -182,9 +182,7 @@ def try_settings(
             idle = LANES - len(lanes) if problem.exact else 0
             padded = [algorithms[i] for i in lanes + [lanes[-1]] * idle]
             with warnings.catch_warnings():
-                warnings.filterwarnings(
-                    "ignore", ".* rounds were void"
-                )  # of settings that diverge
+                warnings.filterwarnings("ignore", ".* rounds were void")  # of settings that diverge
                 run = simulate_many(
                     padded, problem.population, problem.start, rounds=plan.rounds, keys=list(seeds),
                     probe=problem.probe, record=("gradients",), devices=devices.chosen(),
