@@ -249,11 +249,11 @@ def test_the_server_cannot_be_the_mover_of_spam_pp():
 
 
 def test_a_plan_depends_on_shapes_and_not_on_numbers():
-    """A sweep asks for it again and again."""
+    """Then one plan serves every setting of a sweep."""
     solver = GradientDescent(1, smoothness=1.0)
     plan = lambda gamma, x, cohort=2: ledger.plan(spam_pp(cohort, gamma, 0.1, solver=solver), x)
     first = plan(0.1, jnp.ones(5))
-    assert plan(0.2, jnp.zeros(5)) is first
+    assert plan(0.2, jnp.zeros(5)) == first
     assert plan(0.1, jnp.ones(5), cohort=3).round[0].cohort == 3
     half = plan(0.1, jnp.ones(5, jnp.float32))
     assert half.round[0].bytes_down < first.round[0].bytes_down
