@@ -280,12 +280,13 @@ def test_methods_with_memory_under_a_rule(clients):
     assert run.probes["norm"][-1] < 0.3 * run.probes["norm"][0]
 
 
-@pytest.mark.parametrize(("wrong", "count"), [(7, 23), (3, 37), (1, 3), (5, 49), (100, 1001)])
+@pytest.mark.parametrize(("wrong", "count"), [(7, 23), (3, 37), (3, 47), (1, 49), (100, 1001)])
 @pytest.mark.slow
 def test_a_share_of_f_over_n_trims_exactly_f(wrong, count):
     """In floats f / n times n may be slightly below f; rounding down would let a wrong reply through."""
     replies = jnp.where(jnp.arange(count) < wrong, 1e9, 1.0).astype(jnp.float32)
-    assert float(TrimmedMean(wrong / count)(replies, jnp.ones(count, bool))) == 1.0
+    for share in (wrong / count, jnp.float32(wrong / count)):  # in float32, other numbers are rounded down
+        assert float(TrimmedMean(share)(replies, jnp.ones(count, bool))) == 1.0
 
 
 def test_finite_half_precision_numbers_are_finite():

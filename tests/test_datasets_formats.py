@@ -261,6 +261,9 @@ def test_what_is_no_tff_file_is_refused(tmp_path):
     with h5py.File(path, "w") as file:  # a link to another file must not be followed
         file.create_group("examples/f0")["x"] = h5py.ExternalLink("elsewhere.h5", "/x")
     refused(datasets.read_tff, path, "no array stored in this file|has no 'x'")
+    with h5py.File(path, "w") as file:  # what is not written takes no place in the file
+        file.create_dataset("examples/f0/x", (3 * 2**28,), "f8", chunks=True)
+    refused(datasets.read_tff, path, r"shape \(805306368,\): .* more bytes are read of a file of this size")
     with pytest.raises(FileNotFoundError, match="is no file"):
         datasets.read_tff(tmp_path / "none.h5")
 

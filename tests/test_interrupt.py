@@ -43,7 +43,10 @@ def test_an_interrupt_ends_it(work, code, told):
     assert process.stdout.readline() == "begun\n"
     time.sleep(0.2)  # until it is at work
     process.send_signal(signal.SIGINT)
-    _, errors = process.communicate(timeout=30)
+    try:
+        _, errors = process.communicate(timeout=30)
+    finally:
+        process.kill()
     assert process.returncode == code
     assert told in errors
 
