@@ -925,12 +925,16 @@ def test_no_pipe_is_waited_for(name, tmp_path):
         go(rounds=5, folder=tmp_path)
 
 
-def test_a_pipe_or_a_hard_link_in_place_of_rows_is_told(tmp_path):
+def test_a_pipe_or_a_link_in_place_of_rows_is_told(tmp_path):
     rows = tmp_path / "run" / "rows.bin"
     go(rounds=5, folder=rows.parent)
     (tmp_path / "backup").hardlink_to(rows)
     saved = rows.read_bytes()
     with pytest.raises(RecordError, match=r"rows\.bin: it is a hard link, .* put a copy in its place"):
+        go(rounds=10, folder=rows.parent, resume=True)
+    rows.unlink()
+    rows.symlink_to(tmp_path / "backup")
+    with pytest.raises(RecordError, match=r"rows\.bin: it is a link, and links are not followed; remove it"):
         go(rounds=10, folder=rows.parent, resume=True)
     assert (tmp_path / "backup").read_bytes() == saved
     rows.unlink()
