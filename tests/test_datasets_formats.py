@@ -3,7 +3,10 @@
 import csv
 import gzip
 import json
+import resource
 import struct
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -279,9 +282,45 @@ def test_a_library_that_a_file_leads_astray_does_no_harm(fault, tmp_path, monkey
     script = tff.SCRIPT.read_text().replace(
         "def group(", f"def group(*_):\n    import os\n    {fault}\n\n\ndef unused("
     )
-    (tmp_path / "script.py").write_text(script.replace("SECONDS, RATE = 4,", "SECONDS, RATE = 0,"))
+    (tmp_path / "script.py").write_text(script.replace("BRIEF = 10**7, 2", "BRIEF = 10**7, 0"))
     monkeypatch.setattr(tff, "SCRIPT", tmp_path / "script.py")
-    refused(datasets.read_tff, path, "crash, hang, or take more memory|is damaged")
+    refused(datasets.read_tff, path, "crash, hang, or take more time or memory|is damaged")
+
+
+def test_limits_of_the_user_stay(tmp_path, monkeypatch):
+    """As `ulimit -v` and `ulimit -t` set them: only an administrator may raise them, and every file was refused."""
+    from fedspam.datasets import _hdf5
+
+    path, made = tmp_path / "f.h5", []
+    write_tff(path, {"f0": {"x": np.zeros(2)}})
+
+    def limit():
+        for kind, value in ((resource.RLIMIT_AS, 2**33), (resource.RLIMIT_CPU, 60)):
+            resource.setrlimit(kind, (value, value))
+
+    asked = json.dumps({"path": str(path), "features": None, "clients": None, "most": 2**27})
+    command = [sys.executable, "-P", str(tff.SCRIPT), asked]
+    said = subprocess.run(command, preexec_fn=limit, capture_output=True, check=True).stdout
+    assert said.endswith(b'{"end": true}')
+    monkeypatch.setattr(resource, "getrlimit", lambda kind: (7, 7))
+    monkeypatch.setattr(resource, "setrlimit", lambda kind, pair: made.append(pair))
+    _hdf5.limit(resource.RLIMIT_CPU, 5)
+    _hdf5.limit(resource.RLIMIT_CPU, 9)
+    assert made == [(5, 7), (7, 7)]
+
+
+def test_a_small_file_has_some_seconds_for_all_of_its_clients(tmp_path, monkeypatch):
+    """They were for each array, so that a file of 6 MB with 15,000 clients took 9 s."""
+    from fedspam.datasets import _hdf5
+
+    path, allowed = tmp_path / "f.h5", []
+    write_tff(path, {f"f{number}": {"x": np.zeros(2)} for number in range(3)})
+    monkeypatch.setattr(_hdf5, "allow", allowed.append)
+    assert len(list(_hdf5.clients(str(path), None, None, 2**20))) == 3
+    assert allowed == [_hdf5.BRIEF]
+    monkeypatch.setattr(_hdf5, "SMALL", 0)
+    assert len(list(_hdf5.clients(str(path), None, 2, 2**20))) == 2
+    assert allowed[1:] == [_hdf5.SECONDS] * 3
 
 
 def test_a_missing_package_names_what_to_install(tmp_path, monkeypatch):

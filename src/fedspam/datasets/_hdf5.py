@@ -11,16 +11,20 @@ clients, and how many bytes of arrays may be read. It answers with messages, eac
 
 import itertools
 import json
+import math
+import os
 import resource
 import sys
 from collections.abc import Iterator
 from typing import Any
 
 import h5py
+import h5py.h5l
 import numpy as np
 
 LIBRARY = 2**29  # bytes that libhdf5 may take beside the arrays
 SECONDS, RATE = 4, 2**25  # of a processor for one array, and bytes per further second
+SMALL, BRIEF = 10**7, 2  # a file of fewer bytes may take so many seconds in all
 DAMAGE = (OSError, KeyError, RuntimeError, TypeError, OverflowError, MemoryError, ValueError)
 
 
@@ -29,7 +33,7 @@ def main() -> None:
     most = LIBRARY + 3 * asked["most"]  # an array, its text, and the copy that is sent
     with open("/proc/self/statm") if sys.platform == "linux" else open("/dev/null") as file:
         taken = int((file.read() or "0").split()[0]) * resource.getpagesize()
-    resource.setrlimit(resource.RLIMIT_AS, (taken + most, resource.RLIM_INFINITY))
+    limit(resource.RLIMIT_AS, taken + most)
     out = sys.stdout.buffer
     try:
         for message, arrays in clients(**asked):
@@ -51,7 +55,8 @@ def clients(
     path: str, features: list[str] | None, clients: list[str] | int | None, most: int
 ) -> Iterator[tuple[Any, list[np.ndarray]]]:
     """One client after another, as a message and its arrays of numbers."""
-    left = most
+    left, is_small = most, os.path.getsize(path) < SMALL
+    allow(BRIEF if is_small else SECONDS)
     try:
         file = h5py.File(path, "r")
     except DAMAGE as error:
@@ -60,13 +65,13 @@ def clients(
         with file:
             found = group(file, "examples", path)
             for name in itertools.islice(found, clients) if clients is None or isinstance(clients, int) else clients:
-                if name not in found:
+                if isinstance(clients, list) and name not in found:
                     raise ValueError(f"{path} has no client {name!r}; its first is {next(iter(found), None)!r}")
                 client = group(found, name, f"{path}: examples")
                 features = list(client) if features is None else features
                 columns, arrays = [], []
                 for feature in features:
-                    array = column(client, feature, f"{path}: examples/{name}", left)
+                    array = column(client, feature, f"{path}: examples/{name}", left, is_small)
                     left -= array.nbytes
                     texts = array.ravel().tolist() if array.dtype.kind == "O" else None
                     columns.append([feature, array.dtype.str, array.shape, texts])
@@ -78,33 +83,42 @@ def clients(
 
 def group(parent: Any, name: str, where: str) -> Any:
     try:
-        # a soft or external link can lead to other files
-        plain = isinstance(parent.get(name, getlink=True), h5py.HardLink)
-        found = parent[name] if plain else None
+        found = parent[name] if is_plain(parent, name) else None
     except DAMAGE as error:
-        raise ValueError(f"{where}/{name} cannot be read ({error}); fetch the file again") from None
+        found = None
+        if name in parent:
+            raise ValueError(f"{where}/{name} cannot be read ({error}); fetch the file again") from None
     if not isinstance(found, h5py.Group):
         raise ValueError(f"{where} has no group {name!r}; give a file of TensorFlow Federated: examples/client/feature")
     return found
 
 
-def column(client: Any, feature: str, where: str, left: int) -> np.ndarray:
-    if feature not in client:
-        raise ValueError(f"{where} has no {feature!r}, it has {', '.join(client) or 'nothing'}; name others: features=")
+def is_plain(parent: Any, name: str) -> bool:
+    """Whether a name stands for something in this file: a soft or external link can lead to other files."""
+    link = parent.id.links.get_info(name.encode("utf-8", "surrogateescape"))
+    return link.type == h5py.h5l.TYPE_HARD
+
+
+def column(client: Any, feature: str, where: str, left: int, is_small: bool) -> np.ndarray:
     try:
-        plain = isinstance(client.get(feature, getlink=True), h5py.HardLink)
-        stored: Any = client[feature] if plain else None
+        stored: Any = client[feature] if is_plain(client, feature) else None
         if not isinstance(stored, h5py.Dataset) or stored.external or stored.is_virtual:
             raise ValueError("it is no array stored in this file")
+        shape = stored.shape
+        size = None if shape is None else math.prod(shape) * stored.dtype.itemsize
         # the header may be wrong, and compressed chunks may be far larger than the file
-        if stored.size is None or stored.ndim < 1 or stored.size * stored.dtype.itemsize > left:
+        if not shape or size is None or size > left:
             raise ValueError(
-                f"shape {stored.shape}: at least one axis and at most {max(left, 0)} more bytes are read of a file of "
+                f"shape {shape}: at least one axis and at most {max(left, 0)} more bytes are read of a file of "
                 "this size: write it without compression"
             )
-        allow(SECONDS + stored.size * stored.dtype.itemsize // RATE)
+        if not is_small:
+            allow(SECONDS + size // RATE)
         return plain_array(np.asarray(stored[()]))
     except DAMAGE as error:
+        if feature not in client:
+            there = ", ".join(client) or "nothing"
+            raise ValueError(f"{where} has no {feature!r}, it has {there}; name others: features=") from None
         raise ValueError(f"{where}/{feature} cannot be read ({error}); fetch the file again") from None
 
 
@@ -126,7 +140,13 @@ def allow(seconds: int) -> None:
     """So many more seconds of a processor; then the system ends this process."""
     usage = resource.getrusage(resource.RUSAGE_SELF)
     until = int(usage.ru_utime + usage.ru_stime) + 1 + seconds
-    resource.setrlimit(resource.RLIMIT_CPU, (until, resource.RLIM_INFINITY))
+    limit(resource.RLIMIT_CPU, until)
+
+
+def limit(kind: int, value: int) -> None:
+    """Lower a limit of this process; the limits that the user has, which may be lower, stay."""
+    _, hard = resource.getrlimit(kind)
+    resource.setrlimit(kind, (value if hard == resource.RLIM_INFINITY else min(value, hard), hard))
 
 
 if __name__ == "__main__":

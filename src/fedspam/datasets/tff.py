@@ -74,8 +74,8 @@ def _parts(answers: IO[bytes] | None, path: Path, left: int) -> Iterator[tuple[s
             message = _message(answers, left)
         except EOFError:
             raise ValueError(
-                f"{path} makes the HDF5 library crash, hang, or take more memory than a file of this size needs; "
-                "fetch it again"
+                f"{path} makes the HDF5 library crash, hang, or take more time or memory than is usual for a file of "
+                "this size; fetch it again, or read some of its clients: clients="
             ) from None
         if "client" not in message:
             if "error" in message:
