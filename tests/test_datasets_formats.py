@@ -294,13 +294,16 @@ def test_limits_of_the_user_stay(tmp_path, monkeypatch):
     path, made = tmp_path / "f.h5", []
     write_tff(path, {"f0": {"x": np.zeros(2)}})
 
-    def limit():
-        for kind, value in ((resource.RLIMIT_AS, 2**33), (resource.RLIMIT_CPU, 60)):
-            resource.setrlimit(kind, (value, value))
-
+    code = (
+        "import resource, runpy, sys\n"
+        "for kind, value in ((resource.RLIMIT_AS, 2**33), (resource.RLIMIT_CPU, 60)):\n"
+        "    resource.setrlimit(kind, (value, value))\n"
+        "del sys.argv[0]\n"
+        "runpy.run_path(sys.argv[0], run_name='__main__')"
+    )
     asked = json.dumps({"path": str(path), "features": None, "clients": None, "most": 2**27})
-    command = [sys.executable, "-P", str(tff.SCRIPT), asked]
-    said = subprocess.run(command, preexec_fn=limit, capture_output=True, check=True).stdout
+    command = [sys.executable, "-P", "-c", code, str(tff.SCRIPT), asked]
+    said = subprocess.run(command, capture_output=True, check=True).stdout
     assert said.endswith(b'{"end": true}')
     monkeypatch.setattr(resource, "getrlimit", lambda kind: (7, 7))
     monkeypatch.setattr(resource, "setrlimit", lambda kind, pair: made.append(pair))
