@@ -117,6 +117,10 @@ WHEN = {
     "padamfed_vr": "As `padamfed`, where noise is small: two gradients per local step, one more vector each way.",
     "scaffold_m": "As `scaffold`, with the server's direction in every local step: few participants per round, "
     "clients that come back and may keep a vector.",
+    "proxy_prox": "Some clients may be hostile, the others are alike, and one is trusted, such as data of the "
+    "server's own: a robust rule combines the gradients, and that client alone moves. `spam_ppa` trusts nobody.",
     "sppm_as": "Talking to the same cohort again is cheap, and drawing a new one is not (a hub with its devices): "
     "K exchanges per cohort. Losses are convex, and similarity is not used.",
+    "scaffold_m_vr": "As `scaffold_m`, where the noise of clients and minibatches limits it: two gradients per local "
+    "step, one more vector each way.",
 }

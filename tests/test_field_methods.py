@@ -22,6 +22,7 @@ from fedspam.methods import (
     mvr,
     scaffold,
     scaffold_m,
+    scaffold_m_vr,
     sppm,
     sppm_as,
 )
@@ -300,9 +301,66 @@ def test_scaffold_m_is_the_printed_loop(population):
     same(run.state.control, controls.mean(0))
 
 
-def test_scaffold_m_without_memory_is_scaffold(population):
+def test_scaffold_m_vr_is_the_printed_loop(population):
+    c, x, x_prev, g, control = Clients(population), START, START, np.zeros(4), np.zeros(4)
+    controls = np.zeros((CLIENTS, 4))
+    for cohort in COHORTS:
+        ends, old = [], controls.copy()
+        for i in cohort:
+            y, gradients = x, []
+            for _ in range(3):
+                gradients.append(c.grad(i, y))
+                momentum = g + gradients[-1] - c.grad(i, x_prev)  # carried from the last point to this one
+                y = y - ETA * (BETA * (gradients[-1] - old[i] + control) + (1 - BETA) * momentum)
+            ends.append(y)
+            controls[i] = np.mean(gradients, axis=0)
+        g = (x - np.mean(ends, axis=0)) / (3 * ETA)
+        x, x_prev = x - 0.7 * 3 * ETA * g, x
+        control = control + (controls - old).sum(0) / CLIENTS
+    run = played(scaffold_m_vr(2, 3, ETA, fresh_weight=BETA, server_step_size=0.7), population)
+    same(run.params, x)
+    same(run.memory, controls)
+    same(run.state.control, controls.mean(0))
+    same(run.state.g, g)
+    assert run.rows["gradients"].tolist() == [2 * 2 * 3] * 3
+    assert run.rows["floats_down"].tolist() == [2 * 4 * 4] * 3
+    assert run.rows["floats_up"].tolist() == [2 * 2 * 4] * 3
+
+
+def test_a_round_of_scaffold_m_vr_worked_by_hand():
+    """f = h (y - a)^2 / 2 with h = 2, a = 1; x = 1, x_prev = 0, g = 4, c_i = 1, c = 3, beta = 1/2, eta = 1/4, m = 2.
+
+    The gradient at x_prev is -2. So a step goes along 2 (y - 1) - (1 - 3) / 2 + (4 + 2) / 2 = 2 y + 2: by 1 from 1 to
+    0, by 1/2 from 0 to -1/2. The gradients on the way, 0 and -2, have the mean -1.
+    """
+    client = Quadratics.of(np.full((1, 1, 1), 2.0), np.array([[2.0]])).client(jnp.uint32(0))
+    x, x_prev, g, own, control = (jnp.array([number]) for number in (1.0, 0.0, 4.0, 1.0, 3.0))
+    method = scaffold_m_vr(1, 2, 0.25, fresh_weight=0.5)
+    message = {"x": x, "x_prev": x_prev, "g": g, "control": control, "local_rate": 0.25}
+    (moved, changed, *_), new = method.train(client, jax.random.key(0), own, **message)
+    assert (float(moved[0]), float(changed[0]), float(new[0])) == (-1.5, -2.0, -1.0)
+
+
+def test_scaffold_m_vr_without_controls_is_fedcm_vr():
+    """Also on minibatches: both gradients of a step are on the same one."""
+    clients = Ragged.of([np.array([[1.0, -3.0], [2.0, 5.0], [0.5, 4.0]])], parabola, batch=1)
+    client, zero, message = clients.client(jnp.uint32(0)), jnp.zeros(1), {"x_prev": jnp.array([2.0]), "local_rate": ETA}
+    message |= {"x": jnp.array([1.0]), "g": jnp.array([0.5])}
+    plain, controlled = (build(1, 3, ETA, fresh_weight=BETA) for build in (fedcm_vr, scaffold_m_vr))
+
+    def both(key):
+        reply, _ = controlled.train(client, key, zero, control=zero, **message)
+        return plain.train(client, key, **message), reply.moved
+
+    moves = jax.jit(jax.vmap(both))(jax.random.split(jax.random.key(0), 8))
+    same(*moves)
+    assert len(np.unique(moves[0])) > 3  # minibatches differ
+
+
+@pytest.mark.parametrize("build", [scaffold_m, scaffold_m_vr])
+def test_scaffold_m_without_memory_is_scaffold(population, build):
     plain = played(scaffold(2, 3, ETA), population)
-    run = played(scaffold_m(2, 3, ETA, fresh_weight=1.0), population)
+    run = played(build(2, 3, ETA, fresh_weight=1.0), population)
     same(run.params, plain.params)
     same(run.memory, plain.memory)
 
@@ -391,3 +449,4 @@ def test_wrong_arguments_are_refused(build, message):
 def test_passes_need_rows(population):
     with pytest.raises(ValueError, match=r"these clients have no rows to pass over; give a number of steps"):
         play(fedavg(2, Epochs(1), ETA), population)
+        (lambda: scaffold_m_vr(2, 3, 0.1, fresh_weight=0.0), "1 is SCAFFOLD"),

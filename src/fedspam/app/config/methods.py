@@ -13,7 +13,7 @@ import optax
 from msgspec import Meta, Struct
 
 from fedspam import solvers
-from fedspam.app.config.schema import Positive, Whole
+from fedspam.app.config.schema import Natural, Positive, Whole
 from fedspam.methods import METHODS, Adam, Epochs, Momentum, Plain
 
 
@@ -71,6 +71,7 @@ TYPES: Mapping[str, Any] = {
     "start": Whole | Literal["cohort", "client", "zero"],
     "base": Union[*BASES.values(), None],
     "optimizer": MomentumOptimizer | AdamOptimizer | None,
+    "proxy": Natural,
 }
 PLAIN_TYPES: Mapping[Any, Any] = {int: Whole, float: float, bool: bool, str: str}
 ABOUT: Mapping[str, str] = {
@@ -97,6 +98,7 @@ def algorithm_section(name: str) -> type[Struct]:
         about = ABOUT.get(argument.name, f"see fedspam.methods.{name}")
         field = argument.name, _described(_type(argument), about)
         default = _default(name, argument)
+    "proxy": "id of the client that is trusted with the prox",
         fields.append(field if default is inspect.Parameter.empty else (*field, default))
     return _tagged(name, fields)
 
