@@ -27,6 +27,7 @@ from fedspam.methods import (
     sppm_as,
 )
 from fedspam.methods._local import count_steps
+from fedspam.methods.optax_server import WITHOUT_RATE, without_rate
 from fedspam.problems import Quadratics, quadratics
 from fedspam.solvers import Exact
 from test_adaptive_rivals import COHORTS, START, Clients, one_round, same
@@ -418,6 +419,23 @@ def test_fedopt_with_sgd_is_fedavg_and_with_momentum_fedavgm(population, average
     same(heavy.x, play(fedavgm(2, 3, ETA, server_step_size=0.3), population)[0].x)
 
 
+def test_fedopt_by_name_is_the_optimizer_of_optax(population):
+    named = play(fedopt(2, 3, ETA, "adam", server_step_size=0.1), population)[0]
+    same(named.x, play(fedopt(2, 3, ETA, optax.adam(0.1)), population)[0].x)
+
+
+@pytest.mark.parametrize("name", WITHOUT_RATE)
+def test_a_name_is_the_part_of_the_optimizer_without_its_rate(name):
+    """Two steps in a row, on a gradient with both signs; Lion's weight decay is not part of its direction."""
+    whole = getattr(optax, name)(0.1, **({"weight_decay": 0.0} if name == "lion" else {}))
+    part, x, gradient = without_rate(name), jnp.ones(3), jnp.array([0.5, -2.0, 1.0])
+    states = whole.init(x), part.init(x)
+    for _ in range(2):
+        (update, first), (direction, second) = whole.update(gradient, states[0], x), part.update(gradient, states[1], x)
+        same(update, -0.1 * direction)
+        states = first, second
+
+
 # --- what is refused ---
 
 
@@ -428,6 +446,9 @@ def test_fedopt_with_sgd_is_fedavg_and_with_momentum_fedavgm(population, average
         (lambda: fedavg(2, 3, 0.1, optimizer=0.9), "must be an Optax transformation, such as"),
         (lambda: fedprox(2, 0.7, solver=Exact(), optimizer=optax.trace(0.9)), "leave out local_steps, local_rate and"),
         (lambda: fedopt(2, 3, 0.1, 0.9), "must be an Optax optimizer, such as"),
+        (lambda: fedopt(2, 3, 0.1, "adam"), "is a name without a rate; give server_step_size"),
+        (lambda: fedopt(2, 3, 0.1, "Adam", server_step_size=0.1), "did you mean 'adam'"),
+        (lambda: fedopt(2, 3, 0.1, optax.adam(0.1), server_step_size=0.1), "give the rate to the optimizer itself"),
         (lambda: fedavg(2, 0, 0.1), "local_steps = 0 .* or give Epochs"),
         (lambda: Epochs(0), "passes"),
         (lambda: Epochs(2, stragglers=1.5), "stragglers = 1.5"),
@@ -437,6 +458,7 @@ def test_fedopt_with_sgd_is_fedavg_and_with_momentum_fedavgm(population, average
         (lambda: fedcm(2, 3, 0.1, fresh_weight=0.0), "1 is FedAvg"),
         (lambda: fedcm_vr(2, 3, 0.1, fresh_weight=0.0), "1 is FedAvg"),
         (lambda: scaffold_m(2, 3, 0.1, fresh_weight=1.5), "1 is SCAFFOLD"),
+        (lambda: scaffold_m_vr(2, 3, 0.1, fresh_weight=0.0), "1 is SCAFFOLD"),
         (lambda: sppm_as(2, 1.0, 0.1, exchanges=0), "exchanges"),
         (lambda: ditto(2, 3, 0.1, pull=-1.0), "0 is training alone"),
     ],
@@ -449,4 +471,3 @@ def test_wrong_arguments_are_refused(build, message):
 def test_passes_need_rows(population):
     with pytest.raises(ValueError, match=r"these clients have no rows to pass over; give a number of steps"):
         play(fedavg(2, Epochs(1), ETA), population)
-        (lambda: scaffold_m_vr(2, 3, 0.1, fresh_weight=0.0), "1 is SCAFFOLD"),

@@ -45,7 +45,6 @@ from fedspam.methods.fedopt import (
     fedadagrad as fedadagrad,
     fedadam as fedadam,
     fedavgm as fedavgm,
-    fedopt as fedopt,
     fedyogi as fedyogi,
 )
 from fedspam.methods.fedper import FedPer as FedPer, fedper as fedper
@@ -57,6 +56,7 @@ from fedspam.methods.mime import Mime as Mime, mime as mime, mime_mvr as mime_mv
 from fedspam.methods.mime_lite import MimeLite as MimeLite, mime_lite as mime_lite, mime_lite_mvr as mime_lite_mvr
 from fedspam.methods.mvr import mvr as mvr
 from fedspam.methods.olga import Olga as Olga, olga as olga
+from fedspam.methods.optax_server import fedopt as fedopt
 from fedspam.methods.padamfed import PAdaMFed as PAdaMFed, padamfed as padamfed
 from fedspam.methods.page import page as page, sarah as sarah
 from fedspam.methods.proxy_prox import ProxyProx as ProxyProx, proxy_prox as proxy_prox

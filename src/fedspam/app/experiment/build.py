@@ -224,6 +224,10 @@ VALUES: Mapping[type, Callable[[Any], Any]] = {
     sections.MomentumOptimizer: lambda value: _decayed(value.weight_decay, optax.trace(value.momentum)),
     sections.AdamOptimizer: lambda value: _decayed(value.weight_decay, optax.scale_by_adam()),
     **{
+        section: lambda value, make=sections.SERVER_OPTIMIZERS[name][0]: make(**msgspec.structs.asdict(value))
+        for name, section in sections.OPTIMIZERS.items()
+    },
+    **{
         section: lambda value, base=base: base(**msgspec.structs.asdict(value))
         for base, section in sections.BASES.items()
     },
