@@ -81,6 +81,9 @@ def make(config: Config) -> Experiment:
             f"algorithm.cohort_size = {cohort} is more than the {population.size} clients of the data; "
             f"give at most {population.size}"
         )
+    proxy = getattr(config.algorithm, "proxy", 0)
+    if population.size is not None and proxy >= population.size:
+        raise ConfigError(f"algorithm.proxy = {proxy} is no client of the data; give 0 to {population.size - 1}")
     try:
         method = build_method(config.algorithm, config.prox, population.size)
     except ValueError as error:
