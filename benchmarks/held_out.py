@@ -23,6 +23,7 @@ import math
 import time
 from pathlib import Path
 
+import fresh_problems
 import held_out_networks
 import held_out_problems
 import jax
@@ -35,7 +36,11 @@ from fedspam.methods import auto, fedavg
 from fedspam.methods.schedules import Power
 from fedspam.simulation import records
 
-HINDSIGHT = Path(__file__).with_name("held_out_hindsight.json")
+SETS = {"first": held_out_problems, "second": fresh_problems}
+HINDSIGHT = {
+    "first": Path(__file__).with_name("held_out_hindsight.json"),
+    "second": Path(__file__).with_name("fresh_hindsight.json"),
+}
 TARGETS = (1e-1, 1e-2, 3e-3)
 FRESH_WEIGHTS = (0.9, 0.4, 0.1)
 # powers of 1/(k + 1) in the step size and in the fresh weight
@@ -188,8 +193,9 @@ def write(path, numbers):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--problems", default="", help="only those whose name holds this")
+    parser.add_argument("--set", choices=SETS, default="second", help="which of the two sets of problems")
     parser.add_argument("--hindsight", type=Path, help="run the grid alone and write it here")
-    parser.add_argument("--against", type=Path, default=HINDSIGHT, help="a file of --hindsight")
+    parser.add_argument("--against", type=Path, help="a file of --hindsight, instead of that of the set")
     parser.add_argument("--networks", action="store_true", help="networks instead of whole-gradient problems")
     parser.add_argument("--rounds", type=int, default=80, help="of the networks")
     parser.add_argument("--rates", type=int, default=len(RATES), help="how many of FedAvg's four rates to try")
@@ -199,9 +205,14 @@ def main():
     options = parser.parse_args()
     jax.config.update("jax_enable_x64", not options.networks)
 
-    everything = (held_out_networks.tasks if options.networks else held_out_problems.problems)(options.data)
+    sets = held_out_networks.tasks if options.networks else SETS[options.set].problems
+    everything = sets(options.data)
     wanted = {name: make for name, make in everything.items() if options.problems.lower() in name.lower()}
-    stored = None if options.networks or options.hindsight else json.loads(options.against.read_text())
+    stored = (
+        None
+        if options.networks or options.hindsight
+        else json.loads((options.against or HINDSIGHT[options.set]).read_text())
+    )
     shown = SHOWN[options.networks]
     if not options.hindsight:
         first = ("task, targets", "FedAvg") if options.networks else (f"problem, to {cell(TARGETS)}", "hindsight")
