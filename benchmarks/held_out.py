@@ -1,14 +1,15 @@
 """`auto` on problems and networks that were kept apart while it was designed, against settings chosen in hindsight.
 
     python benchmarks/held_out.py --hindsight FILE [--problems poisson]       # the grid alone, without `auto`
-    python benchmarks/held_out.py [--against FILE] [--json FILE]              # `auto` against that grid
+    python benchmarks/held_out.py [--set first] [--against FILE] [--json FILE]   # `auto` against that grid
     python benchmarks/held_out.py --networks [--seeds 3] [--json FILE]        # FedAvg's grid and `auto`, on a GPU
     python benchmarks/held_out.py --networks --hindsight FILE                 # FedAvg's grid alone
 
-Whole-gradient problems (`held_out_problems.py`): a target is a relative gradient norm, and `fedspam.app.arrival` says
-when a run has arrived at it. Hindsight is the best of 63 settings of SPAM-PPA for each problem and each target: 7 step
-sizes, 3 fresh weights, 3 ways to decay. The problems and the grid's rounds, `held_out_hindsight.json`, were written
-down before `auto` had run on any of them.
+Whole-gradient problems (`held_out_problems.py`, the first set, and `fresh_problems.py`, the second): a target is a
+relative gradient norm, and `fedspam.app.arrival` says when a run has arrived at it. Hindsight is the best of 63
+settings of SPAM-PPA for each problem and each target: 7 step sizes, 3 fresh weights, 3 ways to decay. The problems and
+the grid's rounds, in `held_out_hindsight.json` and `fresh_hindsight.json`, were written down before `auto` had run on
+any of them. The memory of `auto` was then chosen on the first set.
 
 Networks (`held_out_networks.py`): hindsight is FedAvg's best of 12 settings. Targets are shares of the best accuracy of
 that grid, so that none was chosen by hand.
@@ -205,8 +206,7 @@ def main():
     options = parser.parse_args()
     jax.config.update("jax_enable_x64", not options.networks)
 
-    sets = held_out_networks.tasks if options.networks else SETS[options.set].problems
-    everything = sets(options.data)
+    everything = (held_out_networks.tasks if options.networks else SETS[options.set].problems)(options.data)
     wanted = {name: make for name, make in everything.items() if options.problems.lower() in name.lower()}
     stored = (
         None
