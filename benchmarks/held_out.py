@@ -1,14 +1,15 @@
 """`auto` on problems and networks that were kept apart while it was designed, against settings chosen in hindsight.
 
     python benchmarks/held_out.py --hindsight FILE [--problems poisson]       # the grid alone, without `auto`
-    python benchmarks/held_out.py [--against FILE] [--json FILE]              # `auto` against that grid
+    python benchmarks/held_out.py [--set first] [--against FILE] [--json FILE]   # `auto` against that grid
     python benchmarks/held_out.py --networks [--seeds 3] [--json FILE]        # FedAvg's grid and `auto`, on a GPU
     python benchmarks/held_out.py --networks --hindsight FILE                 # FedAvg's grid alone
 
-Whole-gradient problems (`held_out_problems.py`): a target is a relative gradient norm, and `fedspam.app.arrival` says
-when a run has arrived at it. Hindsight is the best of 63 settings of SPAM-PPA for each problem and each target: 7 step
-sizes, 3 fresh weights, 3 ways to decay. The problems and the grid's rounds, `held_out_hindsight.json`, were written
-down before `auto` had run on any of them.
+Whole-gradient problems (`held_out_problems.py`, the first set, and `fresh_problems.py`, the second): a target is a
+relative gradient norm, and `fedspam.app.arrival` says when a run has arrived at it. Hindsight is the best of 63
+settings of SPAM-PPA for each problem and each target: 7 step sizes, 3 fresh weights, 3 ways to decay. The problems and
+the grid's rounds, in `held_out_hindsight.json` and `fresh_hindsight.json`, were written down before `auto` had run on
+any of them. The memory of `auto` was then chosen on the first set.
 
 Networks (`held_out_networks.py`): hindsight is FedAvg's best of 12 settings. Targets are shares of the best accuracy of
 that grid, so that none was chosen by hand.
@@ -23,6 +24,7 @@ import math
 import time
 from pathlib import Path
 
+import fresh_problems
 import held_out_networks
 import held_out_problems
 import jax
@@ -35,7 +37,11 @@ from fedspam.methods import auto, fedavg
 from fedspam.methods.schedules import Power
 from fedspam.simulation import records
 
-HINDSIGHT = Path(__file__).with_name("held_out_hindsight.json")
+SETS = {"first": held_out_problems, "second": fresh_problems}
+HINDSIGHT = {
+    "first": Path(__file__).with_name("held_out_hindsight.json"),
+    "second": Path(__file__).with_name("fresh_hindsight.json"),
+}
 TARGETS = (1e-1, 1e-2, 3e-3)
 FRESH_WEIGHTS = (0.9, 0.4, 0.1)
 # powers of 1/(k + 1) in the step size and in the fresh weight
@@ -188,8 +194,9 @@ def write(path, numbers):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--problems", default="", help="only those whose name holds this")
+    parser.add_argument("--set", choices=SETS, default="second", help="which of the two sets of problems")
     parser.add_argument("--hindsight", type=Path, help="run the grid alone and write it here")
-    parser.add_argument("--against", type=Path, default=HINDSIGHT, help="a file of --hindsight")
+    parser.add_argument("--against", type=Path, help="a file of --hindsight, instead of that of the set")
     parser.add_argument("--networks", action="store_true", help="networks instead of whole-gradient problems")
     parser.add_argument("--rounds", type=int, default=80, help="of the networks")
     parser.add_argument("--rates", type=int, default=len(RATES), help="how many of FedAvg's four rates to try")
@@ -199,9 +206,13 @@ def main():
     options = parser.parse_args()
     jax.config.update("jax_enable_x64", not options.networks)
 
-    everything = (held_out_networks.tasks if options.networks else held_out_problems.problems)(options.data)
+    everything = (held_out_networks.tasks if options.networks else SETS[options.set].problems)(options.data)
     wanted = {name: make for name, make in everything.items() if options.problems.lower() in name.lower()}
-    stored = None if options.networks or options.hindsight else json.loads(options.against.read_text())
+    stored = (
+        None
+        if options.networks or options.hindsight
+        else json.loads((options.against or HINDSIGHT[options.set]).read_text())
+    )
     shown = SHOWN[options.networks]
     if not options.hindsight:
         first = ("task, targets", "FedAvg") if options.networks else (f"problem, to {cell(TARGETS)}", "hindsight")

@@ -115,7 +115,8 @@ class Auto:
     steps: AutoSteps  # for clients that draw minibatches
     cohort_size: int = static()
     movers: str = static(default="average")
-    memory: float = 0.2  # of the measured spreads, per round, once the first rounds are over
+    memory: float = 0.2  # of the measured spreads, per round, at least, once the first rounds are over
+    window: float = 20.0  # of all rounds so far, the share 1 / window is remembered
     good: float = 0.7
     great: float = 0.9
     bad: float = 0.4
@@ -197,7 +198,10 @@ class Auto:
     def _spreads(self, state: AutoState, reply: Difference, p: Scalar, length: Scalar) -> tuple[Scalar, ...]:
         """Estimates of the squares of the error of g, of sigma and of delta."""
         count, first = self.cohort_size, state.k == 0
-        memory = jnp.minimum(self.memory, 0.2 + 0.05 * state.k).astype(length.dtype)  # the first rounds change fast
+        # the first rounds change fast; later about k / window of them are remembered, so that a spread which only few
+        # cohorts show is not forgotten between them
+        memory = jnp.minimum(self.memory, 0.2 + 0.05 * state.k)
+        memory = jnp.maximum(memory, state.k / (state.k + self.window)).astype(length.dtype)
         keep = jnp.where(first, 0.0, memory)
         noise = jnp.where(first, 0.5, memory) * state.noise
         noise += jnp.where(first, 0.5, 1 - memory) * _spread(reply.fresh, count)
