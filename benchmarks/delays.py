@@ -19,7 +19,6 @@ import argparse
 import json
 import os
 import platform
-import signal
 import subprocess
 import tempfile
 import time
@@ -29,7 +28,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from flower import free_port, healthy, prepare, start
+from flower import free_port, healthy, prepare, start, stop
 
 from fedspam import fedavg, simulate_many, spam_pp
 from fedspam.app.arrival import arrivals, percentiles
@@ -172,14 +171,7 @@ def over_processes(way: str, rounds: int) -> None:
                 raise SystemExit((folder / "flwr.log").read_text()[-3000:])
             found = json.loads(told.read_text())
         finally:
-            for process in processes:
-                if process.poll() is None:
-                    os.killpg(process.pid, signal.SIGTERM)
-            time.sleep(1)
-            for process in processes:
-                if process.poll() is None:
-                    os.killpg(process.pid, signal.SIGKILL)
-                process.wait()
+            stop(processes)
     at = next((number for number, error in enumerate(found["errors"]) if error <= 0.1), None)
     waited = "never" if at is None else f"{sum(found['seconds'][:at]):.1f} s, {at} rounds"
     each = np.array(found["seconds"])

@@ -185,6 +185,17 @@ def start(command: list[str], environment: dict[str, str], folder: Path, name: s
         )  # fmt: skip
 
 
+def stop(processes: list[subprocess.Popen]) -> None:
+    """End each with what it has started; who does not listen within a second is killed."""
+    for how in (signal.SIGTERM, signal.SIGKILL):
+        for process in processes:
+            if process.poll() is None:
+                os.killpg(process.pid, how)
+        time.sleep(1)
+    for process in processes:
+        process.wait()
+
+
 def healthy(port: int) -> bool:
     try:
         with urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=1) as answer:
@@ -290,13 +301,7 @@ def main() -> None:
             print(f"{engine}, {clients}, {os.cpu_count()} cores, Python {platform.python_version()}\n")
             (scale if flags.scale else compare)(folder, environment, flags)
         finally:
-            for process in processes:
-                os.killpg(process.pid, signal.SIGTERM)
-            time.sleep(1)
-            for process in processes:
-                if process.poll() is None:
-                    os.killpg(process.pid, signal.SIGKILL)
-                process.wait()
+            stop(processes)
 
 
 if __name__ == "__main__":

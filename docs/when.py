@@ -55,6 +55,8 @@ WHEN = {
     "chooses its own step.",
     "fedexprox": "As `fedprox` with convex losses, where clients can nearly agree (interpolation): the server "
     "goes further than the average.",
+    "fedopt": "The server should use an optimizer of Optax that no other method here has, such as Lion: FedAvg's "
+    "bytes, and two rates to tune.",
     "fedprox": "Losses that are not smooth, or clients that do unequal work: each solves its prox as well as it "
     "can. Like FedAvg it has an error floor where clients differ.",
     "fedred": "All clients answer in every round, alike, with cheap gradients: gradient steps in place of a prox.",
@@ -115,8 +117,12 @@ WHEN = {
     "padamfed": "You know the number of rounds and want nothing else to tune, and clients come back and may keep a "
     "vector. A round moves by a fixed length, so compare it with `auto` on your scales.",
     "padamfed_vr": "As `padamfed`, where noise is small: two gradients per local step, one more vector each way.",
+    "proxy_prox": "Some clients may be hostile, the others are alike, and one is trusted, such as data of the "
+    "server's own: a robust rule combines the gradients, and that client alone moves. `spam_ppa` trusts nobody.",
     "scaffold_m": "As `scaffold`, with the server's direction in every local step: few participants per round, "
     "clients that come back and may keep a vector.",
+    "scaffold_m_vr": "As `scaffold_m`, where the noise of clients and minibatches limits it: two gradients per local "
+    "step, one more vector each way.",
     "sppm_as": "Talking to the same cohort again is cheap, and drawing a new one is not (a hub with its devices): "
     "K exchanges per cohort. Losses are convex, and similarity is not used.",
 }

@@ -16,7 +16,10 @@ from fedspam._internal import trees
 from fedspam.clients.faults import Drift, Huge, SignFlip
 from fedspam.federation import loopback
 from fedspam.federation.aggregation import CenteredClipping, Clipped, GeometricMedian, Mean, Median, TrimmedMean
-from fedspam.methods import scaffold
+from fedspam.federation.traced import Traced
+from fedspam.methods import Factored, proxy_prox, scaffold
+from fedspam.methods.estimators import CohortGradient
+from fedspam.methods.schedules import Constant
 from fedspam.problems import quadratics
 from fedspam.solvers import Exact
 
@@ -219,6 +222,35 @@ def test_with_a_rule_it_converges_and_without_it_does_not(clients, attack):
     first = np.linalg.norm(clients.gradient(jnp.ones(4)))
     assert np.median(norms[0][-5:]) < 0.1 * first
     assert not np.median(norms[1][-5:]) < 0.3 * first
+
+
+@pytest.mark.slow
+def test_the_prox_of_a_trusted_client_needs_fewer_rounds_than_robust_gradient_descent():
+    """Alike clients with a bad condition, 6 of 30 attack: 20 times fewer, and without a rule it never arrives."""
+    alike = quadratics(jax.random.key(1), clients=30, dimension=4, delta=0.1, condition=100.0, noise=0.01)
+    faults = Faults(adversarial=0.2, attack=SignFlip(10.0))
+    attacks = np.asarray(faults.is_adversary(jnp.arange(30, dtype=jnp.uint32)))
+    hessian, linear = (jnp.mean(part[~attacks], axis=0) for part in (alike.hessians, alike.linears))
+    norm = lambda x: float(jnp.linalg.norm(hessian @ x - linear))  # of the honest clients
+    step = Constant(1 / float(jnp.linalg.eigvalsh(hessian)[-1]))
+    descent = Factored(CohortGradient(), None, step, movers="server", cohort_size=None)
+    proxied = proxy_prox(None, 1 / 0.1, proxy=int(np.argmin(attacks)), solver=Exact())
+
+    @jax.jit
+    def round(method, rule, state, key):
+        return method.round(state, key, Traced(alike, faults=faults, aggregate=rule))[0]
+
+    def rounds(method, rule):
+        key, start = jax.random.key(2), jnp.ones(4)
+        state = method.init(start, key, Traced(alike))
+        for k in range(200):
+            if norm(method.params(state)) < 0.001 * norm(start):
+                return k
+            state = round(method, rule, state, jax.random.fold_in(key, k))
+        return np.inf
+
+    assert rounds(proxied, TrimmedMean(0.2)) * 20 < rounds(descent, TrimmedMean(0.2)) < np.inf
+    assert rounds(proxied, None) == np.inf
 
 
 @pytest.mark.slow

@@ -18,7 +18,7 @@ from fedspam.app import config
 from fedspam.app.config import ConfigError, decode, methods, read, schema, to_toml, type_text
 from fedspam.app.config.write import tables_of
 from fedspam.app.experiment import build
-from fedspam.methods import METHODS, Adam, Epochs
+from fedspam.methods import METHODS, Adam, Epochs, fedopt
 
 SMALL = {"data": "ridge", "algorithm": {"name": "spam", "step_size": 0.5, "fresh_weight": 0.2}}
 
@@ -170,6 +170,20 @@ def test_epochs_and_the_optimizer_of_clients() -> None:
         decode(with_(algorithm={**plain, "local_steps": {"epochs": 0}}))
     with pytest.raises(ConfigError, match="local_steps"):  # a method that only takes a number of steps
         decode(with_(algorithm={**plain, "name": "ditto", "local_steps": {"epochs": 1}}))
+
+
+def test_the_optimizer_of_the_server() -> None:
+    plain = {"name": "fedopt", "cohort_size": 2, "local_rate": 0.1, "local_steps": 3}
+    for name, (make, defaults) in methods.SERVER_OPTIMIZERS.items():
+        table = {"name": name, "learning_rate": 0.5, **defaults}
+        found = decode(with_(algorithm={**plain, "server_optimizer": table}))
+        assert decode(tomllib.loads(to_toml(found))) == found
+        made = build.build_method(found.algorithm, None)
+        assert describe.describe(made) == describe.describe(fedopt(2, 3, 0.1, make(0.5, **defaults)))
+    with pytest.raises(ConfigError, match=r"server_optimizer = .* must be 'adagrad'"):
+        decode(with_(algorithm={**plain, "server_optimizer": {"name": "adam", "learning_rate": -1.0}}))
+    with pytest.raises(ConfigError, match=r"did you mean 'adam'"):
+        decode(with_(algorithm={**plain, "server_optimizer": "adm"}))
 
 
 def test_a_word_replaces_a_section(tmp_path: Path) -> None:

@@ -2,11 +2,9 @@
 
 import contextlib
 import doctest
-import importlib.util
 import io
 import re
 import runpy
-import types
 from pathlib import Path
 
 import jax
@@ -18,25 +16,12 @@ from fedspam.app.cli import main
 from fedspam.app.compare import sweep
 from fedspam.federation import ledger
 from fedspam.methods import METHODS
-
-ROOT = Path(__file__).parents[1]
+from loading import ROOT, load_code
 
 
 def blocks(document: str, language: str) -> list[str]:
     """The fenced code of one language in a document."""
     return re.findall(rf"^```{language}\n(.*?)^```$", (ROOT / document).read_text(), re.DOTALL | re.MULTILINE)
-
-
-def load(text: str, folder: Path) -> types.ModuleType:
-    """A block of code as a module."""
-    path = folder / "block.py"
-    path.write_text(text)
-    spec = importlib.util.spec_from_file_location("block", path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
 
 
 @pytest.mark.slow
@@ -46,7 +31,7 @@ def test_first_example_prints_what_it_says(document: str, tmp_path: Path) -> Non
     shown = blocks(document, "text")[0]
     printed = io.StringIO()
     with jax.enable_x64(False), contextlib.redirect_stdout(printed):  # as a reader runs it
-        load(code, tmp_path)
+        load_code(code, tmp_path)
     number = r"\d+(?:\.\d+)?"
     assert re.split(number, printed.getvalue()) == re.split(number, shown)
     # a local solver may stop a step earlier on another processor, which the third digit shows
@@ -70,7 +55,7 @@ def test_readme_maps_every_room() -> None:
 def test_skeleton_of_a_method_works(tmp_path: Path) -> None:
     (code,) = blocks("CONTRIBUTING.md", "python")
     try:
-        failed, tried = doctest.testmod(load(code, tmp_path))
+        failed, tried = doctest.testmod(load_code(code, tmp_path))
         row = METHODS["sgd"]
     finally:
         METHODS.pop("sgd", None)
@@ -155,7 +140,7 @@ def test_python_on_a_page_runs(name: str, tmp_path: Path, monkeypatch: pytest.Mo
     runs = [code for code in blocks(name, "python") if not re.match(r"# not run here: \w+", code)]
     assert runs, f"{name} has Python, and none of it is run"
     with jax.enable_x64(False), contextlib.redirect_stdout(io.StringIO()):
-        load("\n".join(runs), tmp_path)
+        load_code("\n".join(runs), tmp_path)
 
 
 def test_python_elsewhere_is_run_there() -> None:

@@ -1,13 +1,10 @@
 """Every example runs on a small slice of its data, and the quick examples reach their stated results."""
 
-import importlib.util
-from pathlib import Path
-
 import pytest
 
 from fedspam import datasets
+from loading import ROOT, load
 
-ROOT = Path(__file__).parents[1]
 EXAMPLES = sorted(path.stem for path in (ROOT / "examples").glob("*.py"))
 
 
@@ -17,12 +14,7 @@ def examples_find_data(monkeypatch, data):
 
 
 def run(name: str, **options):
-    spec = importlib.util.spec_from_file_location(name, ROOT / "examples" / f"{name}.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module.main(**options)
+    return load(ROOT / "examples" / f"{name}.py").main(**options)
 
 
 @pytest.mark.slow

@@ -22,10 +22,12 @@ from fedspam.methods import (
     mvr,
     scaffold,
     scaffold_m,
+    scaffold_m_vr,
     sppm,
     sppm_as,
 )
 from fedspam.methods._local import count_steps
+from fedspam.methods.optax_server import WITHOUT_RATE, without_rate
 from fedspam.problems import Quadratics, quadratics
 from fedspam.solvers import Exact
 from test_adaptive_rivals import COHORTS, START, Clients, one_round, same
@@ -300,9 +302,66 @@ def test_scaffold_m_is_the_printed_loop(population):
     same(run.state.control, controls.mean(0))
 
 
-def test_scaffold_m_without_memory_is_scaffold(population):
+def test_scaffold_m_vr_is_the_printed_loop(population):
+    c, x, x_prev, g, control = Clients(population), START, START, np.zeros(4), np.zeros(4)
+    controls = np.zeros((CLIENTS, 4))
+    for cohort in COHORTS:
+        ends, old = [], controls.copy()
+        for i in cohort:
+            y, gradients = x, []
+            for _ in range(3):
+                gradients.append(c.grad(i, y))
+                momentum = g + gradients[-1] - c.grad(i, x_prev)  # carried from the last point to this one
+                y = y - ETA * (BETA * (gradients[-1] - old[i] + control) + (1 - BETA) * momentum)
+            ends.append(y)
+            controls[i] = np.mean(gradients, axis=0)
+        g = (x - np.mean(ends, axis=0)) / (3 * ETA)
+        x, x_prev = x - 0.7 * 3 * ETA * g, x
+        control = control + (controls - old).sum(0) / CLIENTS
+    run = played(scaffold_m_vr(2, 3, ETA, fresh_weight=BETA, server_step_size=0.7), population)
+    same(run.params, x)
+    same(run.memory, controls)
+    same(run.state.control, controls.mean(0))
+    same(run.state.g, g)
+    assert run.rows["gradients"].tolist() == [2 * 2 * 3] * 3
+    assert run.rows["floats_down"].tolist() == [2 * 4 * 4] * 3
+    assert run.rows["floats_up"].tolist() == [2 * 2 * 4] * 3
+
+
+def test_a_round_of_scaffold_m_vr_worked_by_hand():
+    """f = h (y - a)^2 / 2 with h = 2, a = 1; x = 1, x_prev = 0, g = 4, c_i = 1, c = 3, beta = 1/2, eta = 1/4, m = 2.
+
+    The gradient at x_prev is -2. So a step goes along 2 (y - 1) - (1 - 3) / 2 + (4 + 2) / 2 = 2 y + 2: by 1 from 1 to
+    0, by 1/2 from 0 to -1/2. The gradients on the way, 0 and -2, have the mean -1.
+    """
+    client = Quadratics.of(np.full((1, 1, 1), 2.0), np.array([[2.0]])).client(jnp.uint32(0))
+    x, x_prev, g, own, control = (jnp.array([number]) for number in (1.0, 0.0, 4.0, 1.0, 3.0))
+    method = scaffold_m_vr(1, 2, 0.25, fresh_weight=0.5)
+    message = {"x": x, "x_prev": x_prev, "g": g, "control": control, "local_rate": 0.25}
+    (moved, changed, *_), new = method.train(client, jax.random.key(0), own, **message)
+    assert (float(moved[0]), float(changed[0]), float(new[0])) == (-1.5, -2.0, -1.0)
+
+
+def test_scaffold_m_vr_without_controls_is_fedcm_vr():
+    """Also on minibatches: both gradients of a step are on the same one."""
+    clients = Ragged.of([np.array([[1.0, -3.0], [2.0, 5.0], [0.5, 4.0]])], parabola, batch=1)
+    client, zero, message = clients.client(jnp.uint32(0)), jnp.zeros(1), {"x_prev": jnp.array([2.0]), "local_rate": ETA}
+    message |= {"x": jnp.array([1.0]), "g": jnp.array([0.5])}
+    plain, controlled = (build(1, 3, ETA, fresh_weight=BETA) for build in (fedcm_vr, scaffold_m_vr))
+
+    def both(key):
+        reply, _ = controlled.train(client, key, zero, control=zero, **message)
+        return plain.train(client, key, **message), reply.moved
+
+    moves = jax.jit(jax.vmap(both))(jax.random.split(jax.random.key(0), 8))
+    same(*moves)
+    assert len(np.unique(moves[0])) > 3  # minibatches differ
+
+
+@pytest.mark.parametrize("build", [scaffold_m, scaffold_m_vr])
+def test_scaffold_m_without_memory_is_scaffold(population, build):
     plain = played(scaffold(2, 3, ETA), population)
-    run = played(scaffold_m(2, 3, ETA, fresh_weight=1.0), population)
+    run = played(build(2, 3, ETA, fresh_weight=1.0), population)
     same(run.params, plain.params)
     same(run.memory, plain.memory)
 
@@ -360,6 +419,23 @@ def test_fedopt_with_sgd_is_fedavg_and_with_momentum_fedavgm(population, average
     same(heavy.x, play(fedavgm(2, 3, ETA, server_step_size=0.3), population)[0].x)
 
 
+def test_fedopt_by_name_is_the_optimizer_of_optax(population):
+    named = play(fedopt(2, 3, ETA, "adam", server_step_size=0.1), population)[0]
+    same(named.x, play(fedopt(2, 3, ETA, optax.adam(0.1)), population)[0].x)
+
+
+@pytest.mark.parametrize("name", WITHOUT_RATE)
+def test_a_name_is_the_part_of_the_optimizer_without_its_rate(name):
+    """Two steps in a row, on a gradient with both signs; Lion's weight decay is not part of its direction."""
+    whole = getattr(optax, name)(0.1, **({"weight_decay": 0.0} if name == "lion" else {}))
+    part, x, gradient = without_rate(name), jnp.ones(3), jnp.array([0.5, -2.0, 1.0])
+    states = whole.init(x), part.init(x)
+    for _ in range(2):
+        (update, first), (direction, second) = whole.update(gradient, states[0], x), part.update(gradient, states[1], x)
+        same(update, -0.1 * direction)
+        states = first, second
+
+
 # --- what is refused ---
 
 
@@ -370,6 +446,9 @@ def test_fedopt_with_sgd_is_fedavg_and_with_momentum_fedavgm(population, average
         (lambda: fedavg(2, 3, 0.1, optimizer=0.9), "must be an Optax transformation, such as"),
         (lambda: fedprox(2, 0.7, solver=Exact(), optimizer=optax.trace(0.9)), "leave out local_steps, local_rate and"),
         (lambda: fedopt(2, 3, 0.1, 0.9), "must be an Optax optimizer, such as"),
+        (lambda: fedopt(2, 3, 0.1, "adam"), "is a name without a rate; give server_step_size"),
+        (lambda: fedopt(2, 3, 0.1, "Adam", server_step_size=0.1), "did you mean 'adam'"),
+        (lambda: fedopt(2, 3, 0.1, optax.adam(0.1), server_step_size=0.1), "give the rate to the optimizer itself"),
         (lambda: fedavg(2, 0, 0.1), "local_steps = 0 .* or give Epochs"),
         (lambda: Epochs(0), "passes"),
         (lambda: Epochs(2, stragglers=1.5), "stragglers = 1.5"),
@@ -379,6 +458,7 @@ def test_fedopt_with_sgd_is_fedavg_and_with_momentum_fedavgm(population, average
         (lambda: fedcm(2, 3, 0.1, fresh_weight=0.0), "1 is FedAvg"),
         (lambda: fedcm_vr(2, 3, 0.1, fresh_weight=0.0), "1 is FedAvg"),
         (lambda: scaffold_m(2, 3, 0.1, fresh_weight=1.5), "1 is SCAFFOLD"),
+        (lambda: scaffold_m_vr(2, 3, 0.1, fresh_weight=0.0), "1 is SCAFFOLD"),
         (lambda: sppm_as(2, 1.0, 0.1, exchanges=0), "exchanges"),
         (lambda: ditto(2, 3, 0.1, pull=-1.0), "0 is training alone"),
     ],

@@ -2,7 +2,6 @@
 
 import dataclasses
 import functools
-import importlib.util
 import logging
 import re
 import time
@@ -23,6 +22,7 @@ from fedspam.models.adapters import from_equinox, from_flax, from_torch
 from fedspam.problems import synthetic_logistic
 from fedspam.simulation import records, restore
 from fedspam.solvers import GradientDescent
+from loading import load_code
 
 pytest.importorskip("flwr", reason="needs Flower: pip install '.[flower]'")
 
@@ -765,10 +765,7 @@ def test_what_is_held_travels_once(undisturbed):
 def test_the_example_of_the_guide_works(tmp_path):
     text = (Path(__file__).parents[1] / "docs" / "flower.md").read_text()
     code, *_ = re.findall(r"^```python\n(.*?)^```$", text, re.DOTALL | re.MULTILINE)
-    (tmp_path / "guide.py").write_text(code)
-    spec = importlib.util.spec_from_file_location("guide", tmp_path / "guide.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
+    module = load_code(code, tmp_path)
     np.testing.assert_allclose(module.result.arrays["bias"].numpy(), 1, atol=0.05)
     for name, simulated in module.run.params.items():
         np.testing.assert_allclose(module.result.arrays[name].numpy(), simulated, rtol=1e-12)

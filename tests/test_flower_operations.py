@@ -403,6 +403,20 @@ def test_a_stage_needs_a_model_of_the_same_shape_and_a_folder_of_its_own(tmp_pat
         stages.model_of(tmp_path, FIRST)
 
 
+@pytest.mark.parametrize("examples", [0, -3])
+def test_evaluations_without_examples_do_not_end_the_run(tmp_path, examples):
+    """A weighted mean would divide by 0, and a negative weight would give a wrong mean."""
+
+    def twist(id, message, answer):
+        if message.metadata.message_type != "evaluate":
+            return [answer()]
+        metrics = MetricRecord({"loss": 1.0, "num-examples": examples})
+        return [Message(RecordDict({"metrics": metrics}), reply_to=message)]
+
+    assert go(twist=twist, fraction_evaluate=0.5, folder=tmp_path) == go()
+    assert not any(line["evaluation"].get("clients") for line in lines(tmp_path, "round"))
+
+
 def test_held_out_clients_never_train_and_always_evaluate(tmp_path):
     grid = LoopbackGrid(APP, CLIENTS)
     asked = {"train": set(), "evaluate": set()}

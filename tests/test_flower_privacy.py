@@ -1,7 +1,6 @@
 """Differential privacy of the gradient exchange: the noise that is there, and the epsilon that is reported."""
 
 import dataclasses
-import importlib.util
 import math
 import re
 from pathlib import Path
@@ -9,6 +8,8 @@ from pathlib import Path
 import jax.numpy as jnp
 import numpy as np
 import pytest
+
+from loading import load_code
 
 pytest.importorskip("flwr", reason="needs Flower: pip install '.[flower]'")
 pytest.importorskip("dp_accounting", reason="needs dp-accounting: pip install '.[privacy]'")
@@ -182,18 +183,9 @@ def guide():
     return re.findall(r"^```python\n(.*?)^```$", text, re.DOTALL | re.MULTILINE)
 
 
-def run_code(text, tmp_path):
-    path = tmp_path / "block.py"
-    path.write_text(text)
-    spec = importlib.util.spec_from_file_location("block", path)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
 def test_the_example_of_the_guide_runs(tmp_path, capsys):
     example, _ = guide()
-    report = run_code(example, tmp_path).report
+    report = load_code(example, tmp_path).report
     assert f"{report['epsilon']} True" in capsys.readouterr().out
     assert report["epsilon"] == Privacy(1.0, 4.0, 5).epsilon(1e-3, 4)
 
@@ -201,7 +193,7 @@ def test_the_example_of_the_guide_runs(tmp_path, capsys):
 @pytest.mark.slow
 def test_the_server_can_be_the_prox_client_on_proxy_data(tmp_path):
     """Client 0 moves, the others refuse to, and all that they say is masked."""
-    mod = run_code(guide()[1], tmp_path).only_the_proxy_moves
+    mod = load_code(guide()[1], tmp_path).only_the_proxy_moves
     secure = SecureSum(in_clear=("train.prox",))
     population, x = quadratics(0, clients=6, dimension=3, delta=0.1), jnp.ones(3)
     spam = spam_pp(4, step_size=0.5, fresh_weight=0.3, solver=Exact())

@@ -1,7 +1,5 @@
 """No bytes make a decoder fail but in its own clear way: seeds, what fuzzing found, and mutations of both."""
 
-import importlib.util
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -11,14 +9,10 @@ from hypothesis import HealthCheck, given, settings, strategies as st
 
 from fedspam._internal import files, strict
 from fedspam.federation import wire
+from loading import load
 
 FUZZ = Path(__file__).parents[1] / "fuzz"
-SPEC = importlib.util.spec_from_file_location("fedspam_fuzz_targets", FUZZ / "targets.py")
-assert SPEC is not None
-assert SPEC.loader is not None
-targets = importlib.util.module_from_spec(SPEC)
-sys.modules[SPEC.name] = targets
-SPEC.loader.exec_module(targets)
+targets = load(FUZZ / "targets.py")
 
 every_target = pytest.mark.parametrize(
     "name",

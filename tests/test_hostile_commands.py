@@ -50,6 +50,8 @@ WRONG = [
         (["--run.rounds.x", "1"], "--run.rounds.x 1: the file has a value here, not a table"),
         (["--algorithm.name", "spam_pp", "--algorithm.cohort_size", "99999999"],
          "algorithm.cohort_size = 99999999 is more than the 10 clients of the data"),
+        (["--algorithm", "proxy_prox", "--algorithm.step_size", "1", "--algorithm.proxy", "10"],
+         "algorithm.proxy = 10 is no client of the data; give 0 to 9"),
         (["--data.kind", "\ud800"], r"data.kind = '\ud800' is unknown"),
         (["--run.record", ""], "run.record = '' must be a list"),
     )),

@@ -2,7 +2,6 @@
 
 import contextlib
 import http.client
-import importlib.util
 import json
 import socket
 import threading
@@ -23,6 +22,7 @@ from fedspam.app.lab import LabSetting, Server, race, runs, serve, server
 from fedspam.app.lab.export import as_python, as_toml
 from fedspam.clients import draw
 from fedspam.simulation import engine, simulate
+from loading import load
 
 browser = pages.browser
 
@@ -134,10 +134,7 @@ def test_what_is_copied_gives_the_curve_that_is_shown(tmp_path: Path, capsys: An
     found = race(setting)
     path = tmp_path / "copied.py"
     path.write_text(as_python(setting, found.problem))
-    spec = importlib.util.spec_from_file_location("copied", path)
-    assert spec is not None
-    assert spec.loader is not None
-    spec.loader.exec_module(importlib.util.module_from_spec(spec))
+    load(path)
     assert float(capsys.readouterr().out) == pytest.approx(found.every[0, -1], rel=1e-9)
 
     path = tmp_path / "experiment.toml"

@@ -1,17 +1,12 @@
 """Every pinned dependency has a license that fedspam's users can live with, and is listed with it."""
 
-import importlib.util
 from importlib import metadata
-from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[1]
-SPEC = importlib.util.spec_from_file_location("fedspam_ci_licenses", ROOT / ".ci" / "licenses.py")
-assert SPEC is not None
-assert SPEC.loader is not None
-licenses = importlib.util.module_from_spec(SPEC)
-SPEC.loader.exec_module(licenses)
+from loading import ROOT, load
+
+licenses = load(ROOT / ".ci" / "licenses.py")
 
 
 def is_installed(name):

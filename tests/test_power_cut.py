@@ -1,10 +1,8 @@
 """After a power cut the disk holds what was synced and any part of the rest: a run goes on, with the same bits."""
 
-import importlib.util
 import random
 import re
 import warnings
-from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -16,17 +14,13 @@ from fedspam._internal import files
 from fedspam.problems import quadratics
 from fedspam.simulation.records import Keep, RecordError
 from fedspam.solvers import Exact
+from loading import benchmark
 
 METHOD = spam(0.8, 0.3, solver=Exact(), start="zero")
 PEOPLE = quadratics(jax.random.key(0), clients=12, dimension=4, delta=0.2, condition=4.0)
 ROUNDS, SEGMENT = 12, 4
 
-_path = Path(__file__).parents[1] / "benchmarks" / "power_cut.py"
-_spec = importlib.util.spec_from_file_location("fedspam_power_cut", _path)
-assert _spec is not None
-assert _spec.loader is not None
-power_cut = importlib.util.module_from_spec(_spec)
-_spec.loader.exec_module(power_cut)
+power_cut = benchmark("power_cut")
 
 
 def go(folder=None):

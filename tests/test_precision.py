@@ -1,20 +1,15 @@
 """Differences of gradients in float32 and in TF32, which GPUs use for products of matrices unless told otherwise."""
 
-import importlib.util
-from pathlib import Path
-
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
+import loading
+
 
 @pytest.fixture(scope="module")
 def benchmark():
-    path = Path(__file__).parents[1] / "benchmarks" / "precision.py"
-    spec = importlib.util.spec_from_file_location("precision", path)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return loading.benchmark("precision")
 
 
 def test_tf32_has_ten_bits_after_the_point(benchmark):

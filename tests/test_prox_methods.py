@@ -7,6 +7,7 @@ import pytest
 
 from fedspam import simulate, simulate_many, spam, spam_pp, spam_ppa
 from fedspam._internal import prng
+from fedspam.federation import ledger
 from fedspam.methods import (
     METHODS,
     Factored,
@@ -19,6 +20,7 @@ from fedspam.methods import (
     feddane,
     mvr,
     page,
+    proxy_prox,
     rg_saga,
     rg_svrg,
     s_dane,
@@ -291,6 +293,36 @@ def test_acceleration_pays_where_the_condition_is_bad(play):
     assert norm[acc_s_dane] < 0.01 * norm[s_dane]
 
 
+# --- ProxyProx ---
+
+
+def test_a_round_of_proxy_prox_worked_by_hand(play):
+    """f_0 = y^2 / 2 and f_1 = 3 y^2 / 2 - 2 y, at x = 2: gradients 2 and 4, so the proxy moves by -3 / (h + 1)."""
+    clients = Quadratics.of(np.array([[[1.0]], [[3.0]]]), np.array([[0.0], [2.0]]))
+    run = play(proxy_prox(None, 1.0, proxy=1, **PROX), clients, 1, x=np.array([2.0]))
+    np.testing.assert_allclose(run.params, [1.25], rtol=1e-15)
+
+
+def test_proxy_prox_equals_an_independent_loop(play, population):
+    cohorts, x = np.array([[0, 3], [3, 1], [4, 2]]), np.ones(D)
+    for cohort in cohorts:
+        x = prox(population, 5, x, gradient(population, x, cohort), 0.6)
+    run = play(proxy_prox(2, 0.6, proxy=5, **PROX), population, 3, cohort=cohorts)
+    np.testing.assert_allclose(run.params, x, rtol=1e-12)
+
+
+def test_proxy_prox_of_everyone_is_svrs_whose_anchor_always_moves(play, population):
+    robust = play(proxy_prox(None, 0.6, **PROX), population, 4)
+    np.testing.assert_allclose(robust.params, play(svrs(2, 0.6, 1.0, **PROX), population, 4).params, rtol=1e-12)
+
+
+def test_a_proxy_that_is_not_there_is_refused(population):
+    with pytest.raises(ValueError, match=r"asks client 6, but the clients are 0 to 5; name one of these"):
+        ledger.plan(proxy_prox(None, 0.6, proxy=CLIENTS), jnp.ones(D), population)
+    with pytest.raises(ValueError, match=r"proxy = -1 .* give the id of the client that you trust"):
+        proxy_prox(None, 0.6, proxy=-1)
+
+
 # --- the family ---
 
 ONE_ROUND = {
@@ -302,6 +334,7 @@ ONE_ROUND = {
     "s_dane": s_dane(None, 1e12, **PROX),
     "rg_saga": rg_saga(2, 1e12, 0.3, **PROX),
     "rg_svrg": rg_svrg(2, 1e12, 0.3, 0.0, **PROX),
+    "proxy_prox": proxy_prox(None, 1e12, **PROX),
 }
 
 
@@ -375,6 +408,7 @@ EXACT = {
     "acc_s_dane": (acc_s_dane(None, 1.0, convexity=1.0, **PROX), 1e-12),
     "rg_saga": (rg_saga(2, 0.5, 0.3, **PROX), 1e-12),
     "rg_svrg": (rg_svrg(2, 0.5, 0.3, 0.3, **PROX), 1e-12),
+    "proxy_prox": (proxy_prox(None, 0.5, **PROX), 1e-12),
     # its steps shrink as squared gradients add up, and its fresh weight with them
     "storm_plus": (storm_plus(CLIENTS), 1e-6),
 }

@@ -3,7 +3,7 @@
 import contextlib
 import dataclasses
 import fcntl
-import importlib.util
+import importlib
 import json
 import os
 import re
@@ -28,6 +28,7 @@ from fedspam.problems import Quadratics, quadratics
 from fedspam.simulation import Watch, records, restore
 from fedspam.simulation.records import Keep, RecordError
 from fedspam.solvers import Exact
+from loading import benchmark
 
 METHOD = spam(0.8, 0.3, solver=Exact(), start="zero")
 PEOPLE = quadratics(jax.random.key(0), clients=12, dimension=4, delta=0.2, condition=4.0)
@@ -756,13 +757,7 @@ def test_chunks_change_rounding_alone(method):
 
 @pytest.fixture(scope="module")
 def soak():
-    path = Path(__file__).parents[1] / "benchmarks" / "soak.py"
-    spec = importlib.util.spec_from_file_location("fedspam_soak", path)
-    assert spec is not None
-    assert spec.loader is not None
-    found = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(found)
-    return found
+    return benchmark("soak")
 
 
 @pytest.mark.slow

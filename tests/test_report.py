@@ -3,7 +3,6 @@
 import base64
 import csv
 import hashlib
-import importlib.util
 import io
 import itertools
 import json
@@ -21,6 +20,7 @@ import numpy as np
 import pytest
 from jax.tree_util import Partial
 
+import browser as pages
 from fedspam import Keep, Ragged, simulate, spam_pp, spam_ppa
 from fedspam._internal.describe import describe
 from fedspam.app import reproduce
@@ -39,11 +39,6 @@ from fedspam.simulation import records
 from fedspam.solvers import SampledSteps
 from fedspam.theory import Constants, inexact_bound
 
-_spec = importlib.util.spec_from_file_location("fedspam_browser", Path(__file__).with_name("browser.py"))
-assert _spec is not None
-assert _spec.loader is not None
-pages = importlib.util.module_from_spec(_spec)
-_spec.loader.exec_module(pages)
 browser = pages.browser
 
 CLIENTS = quadratics(0, clients=12, dimension=4, delta=0.5, noise=0.05)

@@ -394,7 +394,7 @@ def test_bash_completes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> N
     assert complete("fedspam", "completions", "z") == {"zsh"}
     assert complete("fedspam", "run", "fed") == {"fedspam.bash"}
     assert complete("fedspam", "compare", "--metric", "") == {"gradient", "accuracy", "loss"}
-    assert complete("fedspam", "cite", "scaffo") == {"scaffold", "scaffold_gradient", "scaffold_m"}
+    assert complete("fedspam", "cite", "scaffold_") == {"scaffold_gradient", "scaffold_m", "scaffold_m_vr"}
     assert complete("fedspam", "run", "--algorithm.fr") == {"--algorithm.fresh_weight"}
     assert complete("fedspam", "run", "--run.precision", "") == {"float32", "float64"}
 

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 from fedspam._internal.nearest import nearest
+from fedspam._internal.strict import GIB
 
-GIB = 2**30
 MOST_GENERATED = 4 * GIB  # bytes of what is drawn at once; the drawing itself takes some times as much
 
 

@@ -359,20 +359,20 @@ def _array(array: np.ndarray) -> Any:
     if array.ndim == 0:
         item = array.item()
         return _number(item) if isinstance(item, float) else item if isinstance(item, bool | int) else repr(item)
-    hashed = hashlib.sha256(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data).hexdigest()[:16]
-    return {"shape": list(array.shape), "dtype": str(array.dtype), "sha256": hashed}
+    return {"shape": list(array.shape), "dtype": str(array.dtype), "sha256": _hash(array)[:16]}
 
 
 def _array_on_devices(array: jax.Array) -> Any:
     """An array that is split over devices: the hash of each piece, also of those that other hosts hold."""
-    own = {
-        str(piece.index): hashlib.sha256(np.ascontiguousarray(piece.data).reshape(-1).view(np.uint8).data).hexdigest()
-        for piece in array.addressable_shards
-    }
+    own = {str(piece.index): _hash(np.asarray(piece.data)) for piece in array.addressable_shards}
     pieces = {
         index: seal for told in hosts.all_bytes(json.dumps(own).encode()) for index, seal in json.loads(told).items()
     }
     return {"shape": list(array.shape), "dtype": str(array.dtype), "pieces": digest(pieces)}
+
+
+def _hash(array: np.ndarray) -> str:
+    return hashlib.sha256(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data).hexdigest()
 
 
 def _number(value: float) -> Any:

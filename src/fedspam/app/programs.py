@@ -3,6 +3,7 @@
 import contextlib
 import os
 import sys
+import warnings
 from pathlib import Path
 
 from fedspam import __version__
@@ -21,6 +22,8 @@ def folder() -> Path:
 
 def use() -> None:
     """Keep compiled programs in the folder of the cache. Where that cannot be, say so in a line, and compile."""
+    # JAX writes programs in place: one that is being written, or was cut off, cannot be read, and is compiled
+    warnings.filterwarnings("ignore", "Error reading persistent compilation cache")
     if os.environ.get("JAX_COMPILATION_CACHE_DIR"):
         return  # the user has one
     try:

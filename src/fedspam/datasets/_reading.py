@@ -13,7 +13,6 @@ import lzma
 import math
 import os
 import re
-import stat
 import struct
 import time
 import tokenize
@@ -26,6 +25,8 @@ from pathlib import Path
 from typing import IO, Any
 
 import numpy as np
+
+from fedspam._internal import strict
 
 OPENERS: dict[str, Any] = {".gz": lambda file: gzip.GzipFile(fileobj=file), ".bz2": bz2.BZ2File, ".xz": lzma.LZMAFile}
 # what Python, NumPy and the codecs raise on damaged bytes
@@ -110,11 +111,11 @@ def opened(
 @contextmanager
 def regular(path: Path, kind: str) -> Iterator[IO[bytes]]:
     """A regular file, opened: pipes could block forever, and devices never end."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-        os.close(descriptor)
-        raise ValueError(f"{path} is no regular file but a folder, a pipe or a device; give {kind}")
-    with open(descriptor, "rb") as file:
+    try:
+        file = strict.open_regular(path)
+    except strict.MalformedError:
+        raise ValueError(f"{path} is no regular file but a folder, a pipe or a device; give {kind}") from None
+    with file:
         yield file
 
 

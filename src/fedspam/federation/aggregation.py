@@ -3,7 +3,7 @@ r"""Rules that combine the replies of a cohort: the mean, and rules that a few w
 `fedspam.simulate` uses the rule it is given for every exchange with more than one client. A rule has to see all replies
 at once: memory grows by cohort x reply, and the shortcut of the mean client is not taken. One that is asked alone, such
 as the client of SPAM-PP that computes the prox, cannot be outvoted: against adversaries take a method that averages,
-such as `spam_ppa`.
+such as `spam_ppa`, or one whose mover is a client that you trust, such as `proxy_prox`.
 
 In the formulas :math:`v_1, \dots, v_n` are the replies that count. The rules that speak of norms take all numbers of a
 reply as one vector. Certificates and other reports are averaged. Sums and norms of half-precision replies are computed

@@ -196,6 +196,9 @@ class Draws:
 
     def client(self, id: int | UInt32[Array, ""], key: Key[Array, ""]) -> Cohort:
         self.names_a_client = True
+        size = None if self._population is None else self._population.size
+        if isinstance(id, int) and size is not None and not 0 <= id < size:
+            raise ValueError(f"this method asks client {id}, but the clients are 0 to {size - 1}; name one of these")
         return Cohort(jnp.asarray(id, jnp.uint32)[None], key, fixed=True)
 
     def _drawn(self, key: Key[Array, ""], count: int, times: int) -> tuple[Ids, Any]:

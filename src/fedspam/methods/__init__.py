@@ -45,7 +45,6 @@ from fedspam.methods.fedopt import (
     fedadagrad as fedadagrad,
     fedadam as fedadam,
     fedavgm as fedavgm,
-    fedopt as fedopt,
     fedyogi as fedyogi,
 )
 from fedspam.methods.fedper import FedPer as FedPer, fedper as fedper
@@ -57,14 +56,17 @@ from fedspam.methods.mime import Mime as Mime, mime as mime, mime_mvr as mime_mv
 from fedspam.methods.mime_lite import MimeLite as MimeLite, mime_lite as mime_lite, mime_lite_mvr as mime_lite_mvr
 from fedspam.methods.mvr import mvr as mvr
 from fedspam.methods.olga import Olga as Olga, olga as olga
+from fedspam.methods.optax_server import fedopt as fedopt
 from fedspam.methods.padamfed import PAdaMFed as PAdaMFed, padamfed as padamfed
 from fedspam.methods.page import page as page, sarah as sarah
+from fedspam.methods.proxy_prox import ProxyProx as ProxyProx, proxy_prox as proxy_prox
 from fedspam.methods.rg import rg_saga as rg_saga, rg_svrg as rg_svrg
 from fedspam.methods.s_dane import StableDane as StableDane, acc_s_dane as acc_s_dane, s_dane as s_dane
 from fedspam.methods.saber import saber as saber, saber_partial as saber_partial
 from fedspam.methods.scaffnew import ScaffNew as ScaffNew, scaffnew as scaffnew
 from fedspam.methods.scaffold import Scaffold as Scaffold, scaffold as scaffold
 from fedspam.methods.scaffold_m import ScaffoldM as ScaffoldM, scaffold_m as scaffold_m
+from fedspam.methods.scaffold_m_vr import ScaffoldMVR as ScaffoldMVR, scaffold_m_vr as scaffold_m_vr
 from fedspam.methods.schedules import ScheduleLike as ScheduleLike
 from fedspam.methods.spam import Spam as Spam, spam as spam
 from fedspam.methods.spam_pp import SpamPP as SpamPP, spam_pp as spam_pp, spam_ppa as spam_ppa

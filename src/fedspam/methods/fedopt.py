@@ -171,57 +171,6 @@ class Adaptive:
         return jnp.asarray(self.square_momentum, v.dtype) * v + fresh * squared
 
 
-@struct
-class OptaxServer:
-    r"""Any Optax optimizer, with :math:`-\Delta` as its gradient."""
-
-    optimizer: "optax.GradientTransformation" = static()
-
-    def __post_init__(self) -> None:
-        import optax  # here, since its import is slow and only this server needs it
-
-        if not isinstance(self.optimizer, optax.GradientTransformation):
-            raise ValueError(f"optimizer = {self.optimizer!r} must be an Optax optimizer, such as optax.adam(0.01)")
-
-    def init(self, params: Params) -> Any:
-        return self.optimizer.init(params)
-
-    def update(self, x: Params, moved: Params, memory: Any, k: Integer[Array, ""]) -> tuple[Params, Any]:
-        update, memory = self.optimizer.update(trees.scale(-1, moved), memory, x)
-        return trees.add(x, update), memory
-
-
-def fedopt(
-    cohort_size: int,
-    local_steps: LocalSteps,
-    local_rate: ScheduleLike,
-    server_optimizer: "optax.GradientTransformation",
-    *,
-    weighted: bool = False,
-    optimizer: "optax.GradientTransformation | None" = None,
-) -> FedOpt:
-    r"""FedOpt with any Optax optimizer on the server, which gets minus the mean move of the clients as its gradient.
-
-    .. math:: x_{k+1} = x_k + \mathrm{update}\Big(-\frac1B\sum_{i\in S_k}(y_i - x_k)\Big)
-
-    ``optax.sgd(1.0)`` makes it FedAvg, ``optax.sgd(1.0, momentum=0.9)`` FedAvgM. Adam of Optax corrects its bias, that
-    of `fedadam` does not. The optimizer is part of the compiled program, so another one recompiles. One exchange, d
-    floats down and d up for each client, no state on clients.
-
-    Arguments:
-        cohort_size, local_steps, local_rate, weighted, optimizer: as `fedavg`.
-        server_optimizer: such as ``optax.adam(0.01)``, with its rate.
-
-    Reddi et al.: Adaptive federated optimization, 2021, arXiv:2003.00295, Algorithm 1.
-
-    >>> import optax
-    >>> from fedspam.problems import progress
-    >>> progress(fedopt(10, 5, 0.02, optax.sgd(1.0, momentum=0.5))) < 0.1
-    True
-    """
-    return local_sgd("fedopt", cohort_size, local_steps, local_rate, OptaxServer(server_optimizer), weighted, optimizer)
-
-
 def fedavgm(
     cohort_size: int,
     local_steps: LocalSteps,
@@ -370,7 +319,8 @@ def _momentum_grid(scales: Scales) -> list[Mapping[str, Any]]:
     return [{**setting, "server_step_size": 0.3} for setting in few_steps_grid(scales)]
 
 
-def _adaptive_grid(scales: Scales) -> list[Mapping[str, Any]]:
+def adaptive_grid(scales: Scales) -> list[Mapping[str, Any]]:
+    """Settings for an adaptive optimizer on the server."""
     # the server's step size is on the scale of x itself: the length of Adam's steps is their step size
     sizes, rates = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3), [c / scales.smoothness for c in (0.1, 0.3)]
     return settings(server_step_size=sizes, local_rate=rates, local_steps=(5,))
@@ -378,9 +328,9 @@ def _adaptive_grid(scales: Scales) -> list[Mapping[str, Any]]:
 
 for _key, _name, _build, _more, _grid in (
     ("fedavgm", "FedAvgM", fedavgm, {"server_step_size": 0.3}, _momentum_grid),
-    ("fedadam", "FedAdam", fedadam, {"server_step_size": 0.03, "adaptivity": 0.03}, _adaptive_grid),
-    ("fedyogi", "FedYogi", fedyogi, {"server_step_size": 0.03, "adaptivity": 0.03}, _adaptive_grid),
-    ("fedadagrad", "FedAdagrad", fedadagrad, {"server_step_size": 0.1, "adaptivity": 0.03}, _adaptive_grid),
+    ("fedadam", "FedAdam", fedadam, {"server_step_size": 0.03, "adaptivity": 0.03}, adaptive_grid),
+    ("fedyogi", "FedYogi", fedyogi, {"server_step_size": 0.03, "adaptivity": 0.03}, adaptive_grid),
+    ("fedadagrad", "FedAdagrad", fedadagrad, {"server_step_size": 0.1, "adaptivity": 0.03}, adaptive_grid),
 ):
     register(_key, Method(
         name=_name, build=_build, example={"cohort_size": 4, "local_steps": 3, "local_rate": 0.3, **_more},

@@ -101,7 +101,8 @@ def fedper(
     `fedspam.simulation.personal_models` puts both together. ``run.params`` is the body with the first head h, which no
     client has trained: the model of a client that was never asked. Without personal parameters it is FedAvg.
 
-    It is not in `METHODS`, and so not in configurations: which parameters are personal depends on the model.
+    It is not in `METHODS`, and so not in configurations: which parameters are personal depends on the model, and a row
+    of the table counts what travels in multiples of all parameters.
 
     Arguments:
         cohort_size, local_steps, local_rate: as `fedavg`.

@@ -25,6 +25,10 @@ the exchanges of a round that must follow each other.
 What the theory of a method covers: *alike*, it gains from similar Hessians; *partial*, a cohort of some clients; *no
 L*, losses need not be smooth; *non-convex*, losses need not be convex. *No state*: clients keep nothing between rounds.
 (✓): in part.
+
+Two constructors of `fedspam.methods` have no row, and so no name in `fedspam run` and `fedspam compare`. `fedper` sends
+only a part of the parameters, so its floats are no multiple of d, and which part stays on the clients depends on the
+model. `buffered` wraps another method.
 """
 
 

@@ -13,7 +13,7 @@ import optax
 from msgspec import Meta, Struct
 
 from fedspam import solvers
-from fedspam.app.config.schema import Positive, Whole
+from fedspam.app.config.schema import Natural, Positive, Whole
 from fedspam.methods import METHODS, Adam, Epochs, Momentum, Plain
 
 
@@ -64,6 +64,18 @@ BASES: Mapping[type, type[Struct]] = {
     base: _tagged(base.__name__.lower(), [(each.name, float, each.default) for each in dataclasses.fields(base)])
     for base in (Plain, Momentum, Adam)
 }
+# Optax's optimizers for the server of `fedopt`, and the defaults of their options
+SERVER_OPTIMIZERS: Mapping[str, tuple[Callable[..., optax.GradientTransformation], Mapping[str, Any]]] = {
+    "adagrad": (optax.adagrad, {"initial_accumulator_value": 0.1, "eps": 1e-7}),
+    "adam": (optax.adam, {"b1": 0.9, "b2": 0.999, "eps": 1e-8}),
+    "lion": (optax.lion, {"b1": 0.9, "b2": 0.99, "weight_decay": 0.0}),
+    "sgd": (optax.sgd, {"momentum": 0.0, "nesterov": False}),
+    "yogi": (optax.yogi, {"b1": 0.9, "b2": 0.999, "eps": 1e-3}),
+}
+OPTIMIZERS: Mapping[str, type[Struct]] = {
+    name: _tagged(name, [("learning_rate", Positive), *((key, type(value), value) for key, value in defaults.items())])
+    for name, (_, defaults) in SERVER_OPTIMIZERS.items()
+}
 Value = float | list[float] | PowerSetting
 # the settings' types for arguments that the constructors annotate more loosely, by the argument's name
 TYPES: Mapping[str, Any] = {
@@ -71,6 +83,8 @@ TYPES: Mapping[str, Any] = {
     "start": Whole | Literal["cohort", "client", "zero"],
     "base": Union[*BASES.values(), None],
     "optimizer": MomentumOptimizer | AdamOptimizer | None,
+    "server_optimizer": Union[Literal[*SERVER_OPTIMIZERS], *OPTIMIZERS.values()],
+    "proxy": Natural,
 }
 PLAIN_TYPES: Mapping[Any, Any] = {int: Whole, float: float, bool: bool, str: str}
 ABOUT: Mapping[str, str] = {
@@ -81,7 +95,9 @@ ABOUT: Mapping[str, str] = {
     "momentum": "weight of the past in the server's step",
     "local_steps": "steps per client; {epochs = 2} passes over its rows, where the method can",
     "optimizer": "of the clients' steps; none is plain SGD",
+    "server_optimizer": "of the server: a name, or a table with its rate and options",
     "server_step_size": "how far the server goes along the mean of the clients' moves",
+    "proxy": "id of the client that is trusted with the prox",
     "probability": "of a full round, or of communication",
     "start": "how the first estimate is made",
 }

@@ -81,6 +81,9 @@ def make(config: Config) -> Experiment:
             f"algorithm.cohort_size = {cohort} is more than the {population.size} clients of the data; "
             f"give at most {population.size}"
         )
+    proxy = getattr(config.algorithm, "proxy", 0)
+    if population.size is not None and proxy >= population.size:
+        raise ConfigError(f"algorithm.proxy = {proxy} is no client of the data; give 0 to {population.size - 1}")
     try:
         method = build_method(config.algorithm, config.prox, population.size)
     except ValueError as error:
@@ -223,6 +226,10 @@ VALUES: Mapping[type, Callable[[Any], Any]] = {
     sections.EpochsSetting: lambda value: Epochs(value.epochs, value.stragglers),
     sections.MomentumOptimizer: lambda value: _decayed(value.weight_decay, optax.trace(value.momentum)),
     sections.AdamOptimizer: lambda value: _decayed(value.weight_decay, optax.scale_by_adam()),
+    **{
+        section: lambda value, make=sections.SERVER_OPTIMIZERS[name][0]: make(**msgspec.structs.asdict(value))
+        for name, section in sections.OPTIMIZERS.items()
+    },
     **{
         section: lambda value, base=base: base(**msgspec.structs.asdict(value))
         for base, section in sections.BASES.items()

@@ -34,15 +34,17 @@ def accepted(slot: Any, reply: Message) -> Message:
         raise RejectedError("the reply to an evaluation must hold one MetricRecord with 'num-examples'")
     if any(not isinstance(value, int | float) or not math.isfinite(value) for value in found[0].values()):
         raise RejectedError("its metrics are not finite numbers")
+    if float(str(found[0]["num-examples"])) < 0:
+        raise RejectedError(f"num-examples = {found[0]['num-examples']} must be at least 0")
     return reply
 
 
 def weighted_means(replies: Iterable[Message]) -> MetricRecord | None:
-    """The means of the clients' metrics, weighted by their numbers of examples."""
+    """The means of the clients' metrics, weighted by their numbers of examples; None if nobody has any."""
     found = [dict(next(iter(reply.content.metric_records.values()))) for reply in replies]
-    if not found:
-        return None
     weights = np.array([float(str(metrics.pop("num-examples"))) for metrics in found])
+    if not weights.any():
+        return None
     names = set.intersection(*(set(metrics) for metrics in found))
     means = {name: np.average([float(str(metrics[name])) for metrics in found], weights=weights) for name in names}
     return MetricRecord({name: float(means[name]) for name in sorted(means)})
