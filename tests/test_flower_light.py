@@ -21,6 +21,7 @@ from flwr.app import ConfigRecord, Context, Message, RecordDict
 
 from fedspam import simulate
 from fedspam._internal import trees
+from fedspam.app import new
 from fedspam.federation import wire
 from fedspam.federation.codecs import Codecs
 from fedspam.federation.codecs.fields import verified
@@ -241,10 +242,28 @@ def test_a_work_that_asks_too_much_of_a_client_is_refused(tmp_path, name, option
         exchange.answer(works.constants, client, inputs)
 
 
-def test_a_file_that_holds_no_works_is_named(tmp_path):
-    (tmp_path / "a.works").write_bytes(b"nonsense")
-    with pytest.raises(ValueError, match=r"a\.works is no file of works .*export_works"):
-        Works.read(tmp_path / "a.works")
+@pytest.mark.parametrize("name", ["a.works", "a.json"])
+@pytest.mark.parametrize("data", [b"nonsense", b'{"safetensors": 1}', b'{"safetensors": "*"}', b"{}", b"{" * 9])
+def test_a_file_that_holds_no_works_is_named(tmp_path, name, data):
+    (tmp_path / name).write_bytes(data)
+    with pytest.raises(ValueError, match=rf"{name} is no file of works .*export_works"):
+        Works.read(tmp_path / name)
+
+
+def test_flower_sends_the_works_along_with_an_app(tmp_path):
+    """Of data files, Flower bundles those that end in .json; they hold the same works."""
+    from flwr.common.constant import FAB_INCLUDE_PATTERNS
+
+    assert "**/*.json" in FAB_INCLUDE_PATTERNS
+    for name in ("spam_pp.json", "spam_pp.works"):
+        export_works(tmp_path / name, the_methods()["spam_pp"], jnp.ones(DIMENSION))
+    assert json.loads((tmp_path / "spam_pp.json").read_text()).keys() == {"safetensors"}
+    one, other = Works.read(tmp_path / "spam_pp.json"), Works.read(tmp_path / "spam_pp.works")
+    assert (one.schema, one.description, one.exchanges.keys()) == (
+        other.schema,
+        other.description,
+        other.exchanges.keys(),
+    )
 
 
 def test_a_gradient_of_another_shape_is_an_error():
@@ -360,7 +379,39 @@ def test_python_on_a_page_runs(page, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     text = (ROOT / "docs" / page).read_text()
     text = text.split("## Sites without JAX")[1].split("\n## ")[0] if page == "deploy.md" else text
-    (tmp_path / "page.py").write_text("\n".join(re.findall(r"^```python\n(.*?)^```$", text, re.DOTALL | re.MULTILINE)))
+    text, *project = text.split("### The starter project without JAX")
+    (tmp_path / "page.py").write_text("\n".join(code_of(text, "python")))
     runpy.run_path(str(tmp_path / "page.py"))
     said = capsys.readouterr().out
     assert ("round prox ['g', 'step_size']" if page == "wire.md" else "[") in said
+    if project:
+        assert_like_the_starter_project(
+            *code_of(project[0], "python"), *code_of(project[0], "sh"), tmp_path, monkeypatch
+        )
+
+
+def code_of(text, language):
+    return re.findall(rf"^```{language}\n(.*?)^```$", text, re.DOTALL | re.MULTILINE)
+
+
+def assert_like_the_starter_project(client, export, folder, monkeypatch):
+    """The client of the page and its works, put into the starter project, end where the project's own client does."""
+    new.create(folder / "my-project")
+    monkeypatch.chdir(folder / "my-project")
+    monkeypatch.syspath_prepend(folder / "my-project")
+    from my_project import client_app as own
+    from my_project.task import first_params, method
+
+    (code,) = re.findall(r"<<END\n(.*)END\n", export, re.DOTALL)
+    exec(code, {})  # noqa: S102 the page's own
+    (folder / "my-project" / "my_project" / "light.py").write_text(client)
+    from my_project import light as other
+
+    config, found = {"step-size": 1.0, "fresh-weight": 0.3}, []
+    for app in (own.app, other.app):
+        grid = LoopbackGrid(app, 3, run_config=config)
+        first = first_params()
+        strategy = FedspamStrategy(method(grid.contexts[1000]), first, min_available_nodes=3)
+        found.append(strategy.start(grid, to_arrays(first), num_rounds=3, timeout=60).arrays["kernel"].numpy())
+    np.testing.assert_allclose(*found, rtol=1e-4, atol=1e-5)
+    assert np.abs(found[0]).max() > 0.1

@@ -1,5 +1,7 @@
 """The secure sum: its arithmetic, its protocol on clients that come and go, and what it refuses."""
 
+import hashlib
+import itertools
 import secrets
 from typing import NamedTuple
 
@@ -11,7 +13,6 @@ import pytest
 pytest.importorskip("flwr", reason="needs Flower: pip install '.[flower]'")
 
 from flwr.app import ConfigRecord, Error, Message, RecordDict
-from flwr.common.secure_aggregation.crypto.shamir import create_shares
 
 from fedspam import simulate, spam_pp
 from fedspam._internal.trees import struct
@@ -88,19 +89,39 @@ def test_masks_depend_on_the_session_and_on_both_keys():
     assert masks.Pair.of(one.scalar).public == one.public
 
 
+@pytest.mark.parametrize("secret", [secrets.token_bytes(masks.SEED), bytes(masks.SCALAR), b"\xff" * masks.SCALAR, b""])
+def test_any_three_of_five_shares_are_the_secret(secret):
+    shares = dict(enumerate(masks.split(secret, 3, 5), start=1))
+    for chosen in itertools.combinations(shares, 3):
+        assert masks.join({place: shares[place] for place in reversed(chosen)}, 3) == secret
+    assert masks.join(shares, 3) == secret
+
+
 def test_shares_below_the_threshold_reveal_nothing():
     secret = secrets.token_bytes(masks.SEED)
-    shares = create_shares(secret, 3, 5)
-    assert masks.join(shares[1:4], 3) == masks.join([shares[4], shares[0], shares[2]], 3) == secret
+    shares = masks.split(secret, 3, 5)
     with pytest.raises(ValueError, match="2 shares are not enough; 3 are needed"):
-        masks.join(shares[:2], 3)
-    from flwr.common.secure_aggregation.crypto.shamir import combine_shares
+        masks.join({1: shares[0], 2: shares[1]}, 3)
+    with pytest.raises(ValueError, match="do not belong to one secret"):
+        masks.join({1: shares[0], 2: shares[1]}, 2)
+    # every other secret has a third share that goes with these two: the value at 3 of the polynomial through it
+    other = secrets.token_bytes(masks.SEED)
+    marked = b"\x01" + other + hashlib.sha256(other).digest()[: masks.DIGEST]
+    first, second, zero = map(int.from_bytes, (shares[0], shares[1], marked))
+    third = (zero - 3 * first + 3 * second) % masks.PRIME
+    assert masks.join({1: shares[0], 2: shares[1], 3: third.to_bytes(masks.SHARE)}, 3) == other
+    assert len({*shares, *masks.split(secret, 3, 5)}) == 10  # drawn anew
 
-    try:
-        guessed = combine_shares(shares[:2])
-    except ValueError:
-        guessed = b""
-    assert guessed != secret
+
+def test_a_wrong_share_is_noticed():
+    """A single wrong bit gives another secret; a wrong seed would leave its mask in the sum."""
+    shares = dict(enumerate(masks.split(bytes(masks.SEED), 3, 5), start=1))
+    for place, bit in itertools.product((1, 2, 3), (0, 100, 520)):
+        bad = {**shares, place: (int.from_bytes(shares[place]) ^ 1 << bit).to_bytes(masks.SHARE)}
+        with pytest.raises(ValueError, match="do not belong to one secret"):
+            masks.join(bad, 3)
+    with pytest.raises(ValueError, match="at most 48 bytes, not 49"):
+        masks.split(bytes(49), 2, 3)
 
 
 def test_entries_that_do_not_fit_are_refused():
@@ -296,6 +317,20 @@ def test_a_secure_run_is_resumed_to_the_same_bits(tmp_path):
     whole, first = run(4, "whole"), run(2, "parts")
     assert not np.array_equal(first, whole)
     np.testing.assert_array_equal(run(4, "parts", resume=True), whole)
+
+
+def test_a_client_with_wrong_shares_cannot_spoil_the_sum_unnoticed():
+    def twist(client, message, answer):
+        reply = answer()
+        if message.metadata.message_type == UNMASK and client == 0:
+            record = reply.content.config_records[RECORD]
+            record["shares"] = [bytes([share[0], share[1] ^ 1]) + share[2:] for share in record["shares"]]
+        return [reply]
+
+    method = mvr(CLIENTS, step_size=0.1, fresh_weight=0.3, start="zero", first="update")
+    _, _, run = a_world(method, SecureSum(), twist=twist)
+    with pytest.raises(RuntimeError, match="secret of client 0 is not recovered: the shares do not belong"):
+        run(1)
 
 
 def test_too_few_clients_make_the_round_void():

@@ -80,6 +80,27 @@ def test_certificates_and_keys_are_made_and_kept_from_others(tmp_path):
     assert {path.name for path in secrets.glob("node?")} == {"node0", "node1", "node2"}
 
 
+def test_keys_that_are_registered_already_do_not_keep_others_from_it(tmp_path):
+    """With Flower's answers: one key is new, one is known, and one cannot be registered, which is an error."""
+    folder, programs = tmp_path / "trial", tmp_path / "bin"
+    new.create(folder)
+    programs.mkdir()
+    (programs / "flwr").write_text(
+        '#!/bin/sh\ncase "$3" in\n*known*) echo "[code: 23] Public key already in use." >&2; exit 1 ;;\n'
+        '*bad*) echo "no key" >&2; exit 1 ;;\n*) echo registered ;;\nesac\n'
+    )
+    (programs / "flwr").chmod(0o755)
+    register = lambda *keys: subprocess.run(
+        [folder / "deploy" / "register.sh", *keys], capture_output=True, text=True, check=False,
+        env={**os.environ, "PATH": f"{programs}:{os.environ['PATH']}"},
+    )  # fmt: skip
+    found = register("known.pub", "new.pub")
+    assert (found.returncode, found.stderr) == (0, "")
+    assert found.stdout.splitlines() == ["known.pub is registered already", "new.pub: registered"]
+    found = register("bad.pub", "new.pub")
+    assert (found.returncode, found.stderr, found.stdout) == (1, "no key\n", "")
+
+
 @pytest.mark.slow
 def test_the_template_trains_what_the_simulator_trains(tmp_path, monkeypatch):
     """Equal losses and gradients for the template's oracle and for a `Ragged` population that pads the same rows."""

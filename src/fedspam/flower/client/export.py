@@ -4,6 +4,7 @@ The file is data: the schema, and for each exchange the operations that JAX trac
 reply. So every method, solver and codec runs on such a client, and its numbers are those of a client with JAX.
 """
 
+import base64
 import json
 import math
 from collections.abc import Mapping, Sequence
@@ -44,7 +45,8 @@ def export_works(
     """Write what a client without JAX needs to know of a method.
 
     Arguments:
-        path: the file to write; put it beside the ``client_app.py`` of the Flower app.
+        path: the file to write. Put it beside the ``client_app.py`` of the Flower app and let its name end in
+            ``.json``: Flower sends no other data with an app.
         algorithm, params, codecs: the same as on the server.
         batch: rows in a minibatch, where clients draw minibatches.
 
@@ -79,7 +81,10 @@ def export_works(
     }
     memory = {entry["name"]: leaf for entry, leaf in zip(facts["memory"], jax.tree.leaves(first), strict=True)}
     arrays = {name: np.asarray(value, order="C") for name, value in {**constants.arrays, **memory}.items()}
-    files.write(Path(path), safetensors.numpy.save(arrays, {"works": json.dumps(facts, allow_nan=False)}))
+    data = safetensors.numpy.save(arrays, {"works": json.dumps(facts, allow_nan=False)})
+    if Path(path).suffix == ".json":
+        data = json.dumps({"safetensors": base64.b64encode(data).decode()}).encode()
+    files.write(Path(path), data)
 
 
 class _Exchange:

@@ -20,7 +20,6 @@ import numpy as np
 from flwr.app import ConfigRecord, Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.clientapp.typing import ClientAppCallable, Mod
-from flwr.common.secure_aggregation.crypto.shamir import create_shares
 from flwr.common.secure_aggregation.crypto.symmetric_encryption import decrypt, encrypt
 from flwr.common.secure_aggregation.secaggplus_utils import (
     share_keys_plaintext_concat,
@@ -181,12 +180,13 @@ def _shares(secure: SecureSum, record: ConfigRecord, context: Context) -> dict[s
         raise RefusedError("the list holds other keys in place of its own")
     own = secrets.token_bytes(masks.SEED)
     # any `threshold` of the shares reveal their secret, fewer reveal nothing
-    seeds, keys = (create_shares(part, threshold, count) for part in (own, pair.scalar))
+    seeds, keys = (masks.split(part, threshold, count) for part in (own, pair.scalar))
+    seals = [mine.shared(public) for public in sealing]  # kept: an agreement of keys is most of a client's time
     sealed = [
-        encrypt(mine.shared(sealing[place]), share_keys_plaintext_concat(me, other, seeds[place], keys[place]))
-        for place, other in enumerate(ids)
+        encrypt(seal, share_keys_plaintext_concat(me, other, seed, key))
+        for seal, other, seed, key in zip(seals, ids, seeds, keys, strict=True)
     ]  # including one for itself, which the server keeps like the others
-    state.update({"step": "shared", "own": own, "ids": ids, "public": sealing, "publics": masking})
+    state.update({"step": "shared", "own": own, "ids": ids, "seals": seals, "publics": masking})
     context.state[STATE] = state
     return {"ids": ids, "sealed": sealed}
 
@@ -248,11 +248,10 @@ def _unmask(secure: SecureSum, record: ConfigRecord, context: Context) -> dict[s
     needed = secure.needed(len(_numbers(state, "ids")))
     if len(arrived) < needed:
         raise RefusedError(f"a sum of {len(arrived)} clients is not unmasked, {needed} are needed")
-    publics = dict(zip(_numbers(state, "ids"), _bytes(state, "public"), strict=True))
-    sealed = dict(zip(members, _bytes(state, "sealed"), strict=True))
-    pair, shares = masks.Pair.of(_one(state, "sealing")), []
-    for member in members:
-        plain = decrypt(pair.shared(publics[member]), sealed[member])
+    seals = dict(zip(_numbers(state, "ids"), _bytes(state, "seals"), strict=True))
+    shares = []
+    for member, sealed in zip(members, _bytes(state, "sealed"), strict=True):
+        plain = decrypt(seals[member], sealed)
         source, target, seed, key = share_keys_plaintext_separate(plain)
         if (source, target) != (member, me):
             raise RefusedError(f"a share of client {source} for {target} is labeled as one of {member} for {me}")

@@ -79,7 +79,7 @@ class SecureAttempt:
         threshold = self.secure.needed(len(ids))
         if len(shares) < threshold:
             return done
-        secret = {id: masks.join([held[id] for held in shares.values()], threshold) for id in members}
+        secret = {id: self._join(id, ids, shares, threshold) for id in members}
         mask_keys = {id: publics[id][1] for id in members}
         pairs = {id: masks.Pair.of(secret[id]) for id in members if id not in trip.values}
         wrong = [id for id, pair in pairs.items() if pair.public != mask_keys[id]]
@@ -89,6 +89,14 @@ class SecureAttempt:
         done.result = self.reply.mean(total, layout, len(arrived))
         done.counted = tuple(arrived)
         return done
+
+    def _join(self, of: int, ids: Sequence[int], shares: Mapping[int, Mapping[int, bytes]], threshold: int) -> bytes:
+        """The secret of one client from the shares that others hold."""
+        held = {place: shares[id][of] for place, id in enumerate(ids, start=1) if id in shares}
+        try:
+            return masks.join(held, threshold)
+        except ValueError as error:
+            raise RuntimeError(f"{self.name}: the secret of client {of} is not recovered: {error}") from None
 
     def _query(
         self, done: Outcome, kind: str, records: Mapping[int, Mapping[str, Any]], accept: Accept
