@@ -1,17 +1,12 @@
 """The table of faults that `benchmarks/faults.py` plants fits the code: each can be planted, and its test exists."""
 
 import ast
-import importlib.util
-from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[1]
-SPEC = importlib.util.spec_from_file_location("fedspam_faults", ROOT / "benchmarks" / "faults.py")
-assert SPEC is not None
-assert SPEC.loader is not None
-faults = importlib.util.module_from_spec(SPEC)
-SPEC.loader.exec_module(faults)
+from loading import ROOT, benchmark
+
+faults = benchmark("faults")
 
 
 def test_every_fault_can_be_planted_and_its_test_exists():
