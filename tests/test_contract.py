@@ -12,6 +12,7 @@ from fedspam.federation import ledger, loopback
 from fedspam.federation.traced import Traced
 from fedspam.methods import METHODS, Momentum, fedred, mime, spam
 from fedspam.problems import quadratics
+from kinds import KINDS
 
 ROUNDS = 6
 # the tests of one method share a process, and with it the programs that are compiled already
@@ -20,6 +21,20 @@ everyone = pytest.mark.parametrize(
 )
 # what compiles the method is slow: `make test` runs it for every method, `make unit` does not
 everyone_compiled = lambda test: pytest.mark.slow(everyone(test))
+# and what is about the engine more than about the method, for one of each kind of round: `make full` runs it for all
+COMPILED_AGAIN = {*KINDS, "spam_pp", "scaffold", "scaffold_m_vr", "proxy_prox"}
+kinds_compiled = pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(
+            name,
+            marks=(
+                pytest.mark.xdist_group(name), pytest.mark.slow if name in COMPILED_AGAIN else pytest.mark.thorough
+            ),
+        )
+        for name in METHODS
+    ],
+)  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -62,7 +77,7 @@ def test_a_rerun_has_the_same_bits(name, clients, runs):
     assert bits(again.memory) == bits(runs(name).memory)
 
 
-@everyone_compiled
+@kinds_compiled
 def test_chunks_and_replies_checked_one_by_one_change_rounding_only(name, clients, runs):
     """Three does not divide most cohorts, so that the last chunk is padded."""
     run = simulate(METHODS[name].make(), clients, jnp.ones(5), rounds=ROUNDS, key=7, chunk=3, per_client=True)
@@ -102,7 +117,7 @@ def test_costs_are_those_of_its_row(name, clients):
         assert counted == (cost.cohort * cohort + cost.alone) * d + cost.extra * cohort, unit
 
 
-@everyone_compiled
+@kinds_compiled
 def test_seeds_and_numbers_run_together(name, clients, runs):
     method = METHODS[name].make()
     many = simulate_many([method, method], clients, jnp.ones(5), rounds=ROUNDS, keys=[3, 7])

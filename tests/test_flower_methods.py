@@ -10,6 +10,7 @@ import pytest
 from fedspam.methods import METHODS
 from fedspam.problems import synthetic_logistic
 from fedspam.solvers import Exact, GradientDescent
+from kinds import KINDS
 
 pytest.importorskip("flwr", reason="needs Flower: pip install '.[flower]'")
 
@@ -17,12 +18,9 @@ from fedspam.flower import FedspamStrategy, LoopbackGrid, client_app, clients_of
 
 CLIENTS, DIMENSION, ROUNDS = 8, 4, 4
 REGULARIZATION = 0.1
-QUICK = ("spam_pp", "scaffold")  # in `make unit`: two exchanges a round, and clients that remember
-# in `make test`: one of each kind of round. `make full` tries all; over bytes all are tried in tests/test_contract.py
-KINDS = (
-    "spam", "spam_ppa", "auto", "auto_steps", "fedavg", "fedadam", "fedacg", "feddyn", "mime", "mime_lite_mvr", "page",
-    "saber", "storm", "svrp", "s_dane", "adaptive_s_dane", "scaffnew", "dane", "ce_lsgd", "rg_saga", "fedred",
-)  # fmt: skip
+# in `make unit`: two exchanges a round, and clients that remember. `make test` tries KINDS, and `make full` all; over
+# bytes all are tried in tests/test_contract.py
+QUICK = ("spam_pp", "scaffold")
 
 
 def marks(name, *thorough):
