@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from decimal import Decimal, InvalidOperation
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +36,7 @@ from fedspam.datasets.partition import by_key
 CSV = "a table as CSV, or one as .parquet, .arrow or .feather"
 MISSING = frozenset({"", "?", "na", "n/a", "nan", "none", "null"})
 ARROW = (".parquet", ".arrow", ".feather")
+ROWS_AT_ONCE = 1000
 MORE = "more than is usual for its size; unpack it, or leave out rows or columns"
 
 
@@ -214,7 +216,6 @@ def most_cells(size: int) -> int:
 
 def _of_csv(path: Path, delimiter: str) -> Table:
     lines = array("q")
-    rows: list[list[str]] = []
     with opened(path, "rt", CSV, encoding="utf-8-sig", newline="") as file:
         parts = csv_rows(file, path, delimiter)
         names = [name.strip() for name in next(parts, (0, []))[1]]
@@ -222,16 +223,24 @@ def _of_csv(path: Path, delimiter: str) -> Table:
             if count > 1:
                 raise ValueError(f"{path}, line 1 has more than one column {shown(name)!r}; rename all but one")
         most = most_cells(path.stat().st_size)
-        for line, cells in parts:
-            if len(names) * (len(rows) + 1) > most:
-                raise ValueError(f"{path} has more than {most} cells, {MORE}")
-            if len(cells) != len(names):
-                raise ValueError(f"{path}, line {line} has {len(cells)} cells, the header {len(names)}; correct it")
-            lines.append(line)
-            rows.append(cells)
+
+        def checked() -> Iterator[list[str]]:
+            for line, cells in parts:
+                if len(names) * (len(lines) + 1) > most:
+                    raise ValueError(f"{path} has more than {most} cells, {MORE}")
+                if len(cells) != len(names):
+                    raise ValueError(f"{path}, line {line} has {len(cells)} cells, the header {len(names)}; correct it")
+                lines.append(line)
+                yield cells
+
+        columns: list[list[str]] = [[] for _ in names]
+        rows = checked()
+        # some at a time: every collection of garbage would visit all lists of a long table, if there were one per row
+        while some := list(islice(rows, ROWS_AT_ONCE)):
+            for column, part in zip(columns, zip(*some, strict=True), strict=True):
+                column.extend(part)
     if not names:
         raise ValueError(f"{path} is empty; give a header with client, label and features, and at least one row")
-    columns = list(zip(*rows, strict=True)) if rows else [()] * len(names)
     return Table(str(path), dict(zip(names, columns, strict=True)), lines)
 
 
