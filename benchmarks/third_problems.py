@@ -451,7 +451,7 @@ def crossed_categories(data):
 
     label = np.where(labels == labels.max(), 1.0, -1.0)
     start = np.r_[np.zeros(columns), 0.1 * random.normal(size=2 * columns), 0.0]
-    return HeldOut(grouped(features[order], label[order], owners, most=25), loss, start, 4, weighted=True)
+    return HeldOut(grouped(features[order], label[order], owners, most=25), loss, start, 3, weighted=True)
 
 
 def problems(data: Path | None) -> dict[str, Callable[[], HeldOut]]:
