@@ -14,6 +14,8 @@ from fedspam.federation import Federation, on_client
 from fedspam.methods._algorithm import no_memory
 from fedspam.methods._registry import Method, register
 
+HALVINGS = 20  # of the first rate, at most; if it is still too long, steps that fail halve it further
+
 
 class AutoStepsState(NamedTuple):
     """What the server keeps between rounds: three vectors and three numbers."""
@@ -97,7 +99,9 @@ class AutoSteps:
             x, velocity, average=trees.axpy(fresh, trees.subtract(x, state.average), state.average), k=state.k + 1,
             rate=jnp.exp(reply.rate), damping=damping.astype(state.damping.dtype),
         )  # fmt: skip
-        return new, AutoStepsInfo(new.rate, state.damping, alignment, self.cohort_size * (self.trials + 1))
+        return new, AutoStepsInfo(
+            new.rate, state.damping, alignment, self.cohort_size * (self.trials + _search(state.rate))
+        )
 
     def params(self, state: AutoStepsState) -> Params:
         return state.average
@@ -106,42 +110,39 @@ class AutoSteps:
 
     @on_client
     def walk(self, oracle: Oracle, key: Key[Array, ""], *, x: Params, rate: Scalar, damping: Scalar) -> Walked:
+        search = _search(rate)
+
         def step(i: Any, now: tuple[Params, Scalar, Scalar, Scalar]) -> tuple[Params, Scalar, Scalar, Scalar]:
             y, rate, logarithms, falls = now
-            sample = jax.random.fold_in(key, i)
+            moves = i >= search  # before, only the rate is sought, on the first minibatch
+            sample = jax.random.fold_in(key, jnp.maximum(i - search, 0))
             value, slope = jax.value_and_grad(oracle)(y, sample)
+            rate = jnp.where(rate == 0, _longest(x, slope), rate)
             wanted = 0.1 * rate * trees.squared_norm(slope)
             hidden = wanted <= 8 * jnp.finfo(value.dtype).eps * jnp.abs(value)
             fall = value - oracle(trees.axpy(-rate, slope, y), sample)
             enough = fall >= jnp.where(hidden, 0, wanted)
-            y = trees.where(enough, trees.axpy(-damping * rate, slope, y), y)
-            weight = jnp.where(enough & ~hidden, fall, 0).astype(rate.dtype)
-            following = rate * jnp.where(enough, jnp.where(hidden, 1, 1.2), 0.5).astype(rate.dtype)
-            return y, following, logarithms + weight * jnp.log(rate), falls + weight
+            y = trees.where(enough & moves, trees.axpy(-damping * rate, slope, y), y)
+            weight = jnp.where(enough & moves & ~hidden, fall, 0).astype(rate.dtype)
+            factor = jnp.where(enough, jnp.where(hidden | ~moves, 1, 1.2), 0.5).astype(rate.dtype)
+            return y, rate * factor, logarithms + weight * jnp.log(rate), falls + weight
 
-        first = _first_rate(oracle, key, x, rate)
-        zero = jnp.zeros_like(first)
-        y, last, logarithms, falls = lax.fori_loop(0, self.trials, step, (x, first, zero, zero))
+        zero = jnp.zeros_like(rate)
+        y, last, logarithms, falls = lax.fori_loop(0, search + self.trials, step, (x, rate, zero, zero))
         progress = jnp.where(falls > 0, logarithms / jnp.where(falls > 0, falls, 1), jnp.log(last))
         weight = jnp.asarray(getattr(oracle, "factor", 1.0), last.dtype)
         return Walked(trees.scale(weight, trees.subtract(y, x)), weight, progress)
 
 
-def _first_rate(oracle: Oracle, key: Key[Array, ""], x: Params, rate: Scalar) -> Scalar:
-    """The given rate; in the first round, the first of ever smaller ones that passes Armijo's rule at x.
+def _search(rate: Scalar) -> Any:
+    """How often a rate is halved at most before the first step: not at all if one is given."""
+    return jnp.where(rate == 0, HALVINGS, 0)
 
-    A step of the length 1 + |x| starts the search. So its result does not depend on the units of f.
-    """
-    value, slope = jax.value_and_grad(oracle)(x, key)
+
+def _longest(x: Params, slope: Params) -> Scalar:
+    """The rate of a step of the length 1 + |x|: so a search that starts there does not depend on the units of f."""
     norm = trees.norm(slope)
-    longest = jnp.where(norm > 0, (1 + trees.norm(x)) / jnp.where(norm > 0, norm, 1), 1)
-
-    def too_long(rate: Scalar) -> Any:
-        fall = 0.1 * rate * norm**2
-        return ~(oracle(trees.axpy(-rate, slope, x), key) <= value - fall) & (fall > 0)
-
-    shorter = lax.while_loop(lambda now: (rate == 0) & too_long(now), lambda now: now / 2, longest.astype(rate.dtype))
-    return jnp.where(rate == 0, jnp.maximum(shorter, jnp.finfo(rate.dtype).tiny), rate)
+    return jnp.where(norm > 0, (1 + trees.norm(x)) / jnp.where(norm > 0, norm, 1), 1)
 
 
 def _cosine(a: Params, b: Params) -> Scalar:
