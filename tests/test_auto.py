@@ -82,6 +82,17 @@ def counting():
 
 
 @pytest.mark.slow
+def test_a_run_that_has_converged_goes_on():
+    """Once only rounding is left, every step looks bad: in float32 the step size fell to 0, and replies became NaN."""
+    people = quadratics(0, clients=4, dimension=3, delta=0.5, noise=1.0)
+    people = jax.tree.map(lambda leaf: leaf.astype(jnp.float32) if leaf.dtype == jnp.float64 else leaf, people)
+    run = simulate(auto(4, solver=Exact()), people, jnp.full(3, 3.0, jnp.float32), rounds=400, key=0)
+    assert run.status == "completed"
+    assert not run.rows["void"].any()
+    assert run.rows["step_size"][-1] > 0
+
+
+@pytest.mark.slow
 def test_a_step_that_raises_f_is_taken_back():
     """Losses explode beyond some steps; without going back, the run ends in infinity."""
     population, start = counting(), jnp.zeros(3)
