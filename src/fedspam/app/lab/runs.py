@@ -33,7 +33,7 @@ from fedspam.methods import METHODS
 from fedspam.methods._local import Trained, descend
 from fedspam.methods.schedules import Schedule
 from fedspam.problems import Quadratics, ridge
-from fedspam.simulation import engine
+from fedspam.simulation import lanes
 from fedspam.simulation.engine import Conditions, Layout
 from fedspam.solvers import LBFGS, Answer, Certificate, Exact, GradientDescent, LocalSolver, Never, Surrogate, certify
 from fedspam.theory import constants as theory
@@ -276,10 +276,10 @@ def _simulate(
     which, keys = jnp.arange(len(algorithms)), jax.vmap(jax.random.key)(jnp.asarray(seeds))
     times = [time.perf_counter()]
     for count in (0, ROUNDS):  # with 0 rounds it compiles and runs nothing
-        *_, seen = engine.many(
+        seen = lanes.many(
             stacked, which, population, problem.start, keys, jnp.int32(count), Conditions(probe=problem.probe),
             layout=Layout(), length=ROUNDS, every=every, record=(), side_by_side=True,
-        )  # fmt: skip
+        ).probes  # fmt: skip
         found = np.asarray(seen["gradient"])
         times.append(time.perf_counter())
     return found, (times[1] - times[0], times[2] - times[1])
