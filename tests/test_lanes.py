@@ -10,7 +10,7 @@ from fedspam.methods import scaffold
 from fedspam.problems import quadratics
 
 ROUNDS, SEEDS, GOAL, TWICE, GROWTH = 40, (3, 4), 0.3, 2, 1e4
-RATES = (0.01, 0.05, 0.5, 0.1, 5.0)  # too slow, arrives, grows, arrives, grows fast
+RATES = (0.01, 0.05, 1.0, 0.1, 5.0)  # too slow, arrives, grows, arrives, grows fast
 
 
 @pytest.fixture(scope="module")
@@ -18,10 +18,10 @@ def clients():
     return quadratics(jax.random.key(0), clients=9, dimension=3, delta=0.2, condition=4.0)
 
 
-def sweep(clients, **options):
+def sweep(clients, rounds=ROUNDS, **options):
     probe = jax.tree_util.Partial(lambda clients, x: {"norm": jnp.linalg.norm(clients.gradient(x)), "x": x}, clients)
     methods = [scaffold(3, 2, rate) for rate in RATES]
-    return simulate_many(methods, clients, jnp.ones(3), rounds=ROUNDS, keys=SEEDS, probe=probe, **options)
+    return simulate_many(methods, clients, jnp.ones(3), rounds=rounds, keys=SEEDS, probe=probe, **options)
 
 
 def stopping():
@@ -103,6 +103,18 @@ def test_state_and_memory_are_those_after_the_last_round(clients, ended):
             np.testing.assert_allclose(many[which], one, rtol=1e-11, atol=1e-13)
 
 
+@pytest.mark.parametrize("beside", [False, True])
+def test_every_method_can_have_rounds_of_its_own(clients, ended, beside):
+    rounds = (7, 1, ROUNDS, ROUNDS, 1)
+    run = sweep(clients, rounds, side_by_side=beside, lanes=2 if beside else None, **stopping())
+    done = np.minimum(ended[beside].rounds_done, np.array(rounds)[:, None])
+    np.testing.assert_array_equal(run.rounds_done, done)
+    assert "in 2 of 10 runs ‖x‖ grew" in run.status  # one round of the fast one is not enough
+    np.testing.assert_array_equal(run.probes["x"][0, :, :8], ended[beside].probes["x"][0, :, :8])
+    assert np.all(np.isnan(run.probes["x"][0, :, 8:]))
+    np.testing.assert_array_equal(run.params[0], run.probes["x"][0, :, 7])
+
+
 @pytest.mark.thorough
 def test_evaluations_every_few_rounds_lanes_and_a_watched_probe(clients):
     """The same ends for any number of lanes, and as one after another; the last rounds have no evaluation."""
@@ -137,6 +149,8 @@ def test_a_run_of_void_rounds_ends(clients, beside):
     ("options", "says"),
     [
         ({"lanes": 0}, "lanes = 0"),
+        ({"rounds": (3, 4)}, "rounds has 2 numbers for 5 methods"),
+        ({"rounds": (3, 4, 0, 1, 1)}, "rounds = 0"),
         ({"until": Patience("norm", 3)}, "end with a Target, or a Watch"),
         ({"until": Target("loss", at_most=1.0)}, r"until.probe = 'loss' is no probe of this run; it has \['norm', 'x'"),
         ({"watch": Watch(growth=9.0, probe="loss")}, "watch.probe = 'loss'"),

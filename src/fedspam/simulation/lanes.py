@@ -31,25 +31,25 @@ class Ends(NamedTuple):
 
 @functools.partial(jax.jit, static_argnames=("layout", "length", "every", "record", "side_by_side", "lanes", "mesh"))
 def many(
-    algorithms: Any, which: Any, population: Population, params: Params, keys: Any, count: Any, conditions: Conditions,
+    algorithms: Any, counts: Any, population: Population, params: Params, keys: Any, conditions: Conditions,
     *, layout: Layout, length: int, every: int, record: Any, side_by_side: bool, lanes: int | None = None,
     mesh: Mesh | None = None,
 ) -> Ends:  # fmt: skip
     """Run every algorithm with every key.
 
-    `which` numbers the algorithms, so that algorithms without any numeric field can be mapped over too. The devices of
-    a mesh share the algorithms, or the keys where these divide better. Runs that may end before the others, side by
-    side, need `lanes`: at most so many advance together. The bound of a probe is then a factor on its first value.
+    `counts` are the rounds of the algorithms, at most `length`. The devices of a mesh share the algorithms, or the keys
+    where these divide better. Runs that may end before the others, side by side, need `lanes`: so many algorithms at
+    most advance together. The bound of a probe is a factor on its first value.
     """
     options = {"layout": layout, "length": length, "every": every, "record": record}
     if mesh is not None:
         shared = functools.partial(many, side_by_side=side_by_side, lanes=lanes, **options)
-        everyone = (population, params, count, conditions)
-        return _spread_runs(mesh, shared, algorithms, which, keys, everyone)
+        everyone = (population, params, conditions)
+        return _spread_runs(mesh, shared, algorithms, counts, keys, everyone)
     if side_by_side and lanes is not None:
-        return _in_lanes(algorithms, which, population, params, keys, count, conditions, lanes=lanes, **options)
+        return _in_lanes(algorithms, counts, population, params, keys, conditions, lanes=lanes, **options)
 
-    def run(algorithm: Any, key: Any) -> Ends:
+    def run(algorithm: Any, key: Any, count: Any) -> Ends:
         carry, _ = engine.first_carry(algorithm, population, params, key, conditions, layout)
         first = engine.probe_values(algorithm, carry, conditions.probe)
         around = dataclasses.replace(conditions, bounds=_of_run(conditions.bounds, first))
@@ -58,9 +58,10 @@ def many(
         return Ends(algorithm.params(end.carry.state), end.carry, end.rows, probes, end.done, end.streak)
 
     if side_by_side:
-        with_keys = jax.vmap(run, (None, 0))
-        return jax.vmap(lambda algorithm, which: with_keys(algorithm, keys))(algorithms, which)
-    return lax.map(lambda each: lax.map(lambda key: run(each[0], key), keys), (algorithms, which))
+        count = jnp.max(counts)  # one for all: `vmap` then needs not care which runs have ended
+        with_keys = jax.vmap(lambda algorithm, key: run(algorithm, key, count), (None, 0))
+        return jax.vmap(lambda algorithm, _: with_keys(algorithm, keys))(algorithms, counts)
+    return lax.map(lambda each: lax.map(lambda key: run(each[0], key, each[1]), keys), (algorithms, counts))
 
 
 def _of_run(bounds: Bounds, first: Any) -> Bounds:
@@ -80,7 +81,7 @@ class Standing(NamedTuple):
 
 
 def _in_lanes(
-    algorithms: Any, which: Any, population: Population, params: Params, keys: Any, count: Any, conditions: Conditions,
+    algorithms: Any, counts: Any, population: Population, params: Params, keys: Any, conditions: Conditions,
     *, layout: Layout, length: int, every: int, record: Any, lanes: int,
 ) -> Ends:  # fmt: skip
     """Advance the algorithms that are least far by a block of rounds, until all have ended with all keys.
@@ -89,7 +90,7 @@ def _in_lanes(
     when all its runs have ended. All lanes are in the same round: its draws are then the same for all algorithms, and
     made once. One program serves however many are left: to compile others for fewer would take longer than most sweeps.
     """
-    settings, seeds = which.shape[0], keys.shape[0]
+    settings, seeds = counts.shape[0], keys.shape[0]
     lanes = -(-settings // -(-settings // lanes))  # as many in every turn
     every, evaluations = (every, length // every) if conditions.probe is not None else (1, 0)
     evaluated = max(1, length // every // BLOCKS)  # in a block
@@ -99,14 +100,14 @@ def _in_lanes(
     def begin(lane: Any, key: Any) -> tuple[Standing, Any]:
         carry, _ = engine.first_carry(lane[0], population, params, key, conditions, layout)
         first = engine.probe_values(lane[0], carry, conditions.probe)
-        return Standing(jnp.int32(0), carry, count <= 0, _of_run(conditions.bounds, first)), first
+        return Standing(jnp.int32(0), carry, lane[1] <= 0, _of_run(conditions.bounds, first)), first
 
     def one(lane: Any, key: Any, now: Standing, round: Any) -> tuple[Standing, Any]:
         carry, row = engine.one_round(
             lane[0], population, now.carry, round, key, conditions, layout, record, ended=now.ended
         )
         done = jnp.where(now.ended, now.done, round + 1)
-        ended = now.ended | engine.diverged(now.bounds, lane[0], carry) | (done >= count)
+        ended = now.ended | engine.diverged(now.bounds, lane[0], carry) | (done >= lane[1])
         return now._replace(done=done, carry=carry, ended=ended), row
 
     def evaluate(lane: Any, now: Standing, round: Any) -> tuple[Standing, Any]:
@@ -123,7 +124,7 @@ def _in_lanes(
         waiting = live & (reached == level)
         chosen = jnp.argsort(~waiting)[:lanes]
         free = ~waiting[chosen]
-        lane = jax.tree.map(lambda leaf: leaf[chosen], (algorithms, which))
+        lane = jax.tree.map(lambda leaf: leaf[chosen], (algorithms, counts))
         start: Standing = jax.tree.map(lambda leaf: leaf[chosen], all)
         start = start._replace(ended=start.ended | free[:, None])
         fold = lambda i: jax.vmap(lambda key: jax.random.fold_in(key, level * block + i))(keys)
@@ -161,8 +162,8 @@ def _in_lanes(
             jax.tree.map(put_block, probes, values),
         )
 
-    all, first = jax.vmap(jax.vmap(begin, (None, 0)), (0, None))((algorithms, which), keys)
-    alone = jax.tree.map(lambda leaf: leaf[0], (algorithms, which))
+    all, first = jax.vmap(jax.vmap(begin, (None, 0)), (0, None))((algorithms, counts), keys)
+    alone = jax.tree.map(lambda leaf: leaf[0], (algorithms, counts))
     row = jax.eval_shape(one, alone, keys[0], jax.tree.map(lambda leaf: leaf[0, 0], all), jnp.int32(0))[1]
     rows = engine.row_tables(row, (settings, blocks, block, seeds))
     shape = (settings, blocks, evaluated if evaluations else 0, seeds)
@@ -177,27 +178,27 @@ def _in_lanes(
     probes = jax.tree.map(
         lambda one, more: jnp.concatenate([one[:, :, None], long(more, evaluations)], 2), first, probes
     )
-    final = jax.vmap(lambda lane, state: jax.vmap(lane[0].params)(state))((algorithms, which), all.carry.state)
+    final = jax.vmap(lambda lane, state: jax.vmap(lane[0].params)(state))((algorithms, counts), all.carry.state)
     return Ends(final, all.carry, rows, probes, all.done, all.bounds.streak)
 
 
-def _spread_runs(mesh: Mesh, many: Any, algorithms: Any, which: Any, keys: Any, everyone: Any) -> Any:
+def _spread_runs(mesh: Mesh, many: Any, algorithms: Any, counts: Any, keys: Any, everyone: Any) -> Any:
     """Call `many` on every device, each with its share of the algorithms or of the keys."""
-    devices, settings, seeds = mesh.shape[AXIS], which.shape[0], keys.shape[0]
+    devices, settings, seeds = mesh.shape[AXIS], counts.shape[0], keys.shape[0]
     by_setting = -(-settings // devices) * seeds <= settings * -(-seeds // devices)
 
     def filled(leaf: Any) -> Any:  # the last one is repeated where they do not divide
         return leaf[jnp.minimum(jnp.arange(-(-leaf.shape[0] // devices) * devices), leaf.shape[0] - 1)]
 
     if by_setting:
-        algorithms, which = jax.tree.map(filled, (algorithms, which))
+        algorithms, counts = jax.tree.map(filled, (algorithms, counts))
         split, out = (Spread(AXIS), Spread()), Spread(AXIS)
     else:
         keys, split, out = filled(keys), (Spread(), Spread(AXIS)), Spread(None, AXIS)
 
     def share(some: Any, keys: Any, everyone: Any) -> Any:
-        (algorithms, which), (population, params, count, conditions) = some, everyone
-        return many(algorithms, which, population, params, keys, count, conditions)
+        (algorithms, counts), (population, params, conditions) = some, everyone
+        return many(algorithms, counts, population, params, keys, conditions)
 
     spread = jax.shard_map(share, mesh=mesh, in_specs=(*split, Spread()), out_specs=out, check_vma=False)
-    return jax.tree.map(lambda leaf: leaf[:settings, :seeds], spread((algorithms, which), keys, everyone))
+    return jax.tree.map(lambda leaf: leaf[:settings, :seeds], spread((algorithms, counts), keys, everyone))

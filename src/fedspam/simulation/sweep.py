@@ -33,7 +33,7 @@ def simulate_many(
     population: Population,
     params: Params,
     *,
-    rounds: int,
+    rounds: int | Sequence[int],
     keys: Key[Array, " seeds"] | Sequence[int],
     probe: Probe | None = None,
     every: int = 1,
@@ -53,15 +53,16 @@ def simulate_many(
 
     Arguments:
         algorithms: one method, or several that differ in numbers only (step sizes, fresh weights, ...).
+        rounds: how many; or how many for each method, so that those with fewer end before the others.
         keys: keys or seeds.
         until: a run ends once a probe has reached this `Target`.
         watch: when a diverging run ends. None lets it go on.
         side_by_side: whether all runs advance together under ``vmap``, or one after another. By default together,
             unless a coin decides which exchanges a round has, or clients differ much in size: ``vmap`` would then pay
             for all outcomes.
-        lanes: how many methods advance together side by side, each with all keys, if `until` or `watch` may end runs
-            early. One whose runs have all ended leaves its lane to another one. None for 40 on a CPU, and for all
-            methods elsewhere.
+        lanes: how many methods advance together side by side, each with all keys, if `until`, `watch` or `rounds` may
+            end some early. One whose runs have all ended leaves its lane to another one. None for 40 on a CPU, and for
+            all methods elsewhere.
         devices: the devices of this process that share the runs, such as jax.devices(); None for one. Every run stays
             on one of them. One after another, runs have the bits of one device; side by side they may differ in the
             last ones, because the compiler vectorizes other numbers of runs.
@@ -71,7 +72,6 @@ def simulate_many(
     In the rounds that it did not do, rows and probes are NaN, or 0 and False where they are whole numbers or flags:
     nobody was asked, and no byte was sent.
     """
-    checks.whole("rounds", rounds, 1)
     checks.whole("every", every, 1)
     checks.between("quorum", quorum, 0, 1)
     if lanes is not None:
@@ -83,6 +83,13 @@ def simulate_many(
     algorithms = [fitted(algorithm, population) for algorithm in algorithms]
     if not algorithms:
         raise ValueError("algorithms = [] is empty; give at least one method")
+    each = list(rounds) if isinstance(rounds, Sequence) else [rounds] * len(algorithms)
+    for number in each:
+        checks.whole("rounds", number, 1)
+    if len(each) != len(algorithms):
+        raise ValueError(
+            f"rounds has {len(each)} numbers for {len(algorithms)} methods; give one number, or one for each"
+        )
     if len({jax.tree.structure(algorithm) for algorithm in algorithms}) != 1:
         raise ValueError("the algorithms differ in more than numbers; run those of one structure together")
     keys = prng.keys_of(keys)
@@ -92,15 +99,15 @@ def simulate_many(
     if side_by_side is None:
         side_by_side = not plan.branches and with_several_capacities(population) is None
     stacked = jax.tree.map(lambda *leaves: jnp.stack([jnp.asarray(leaf) for leaf in leaves]), *algorithms)
-    which, mesh = jnp.arange(len(algorithms)), engine.mesh_of(devices)
+    counts, mesh, rounds = jnp.asarray(each, jnp.int32), engine.mesh_of(devices), max(each)
     if mesh is not None and any(device.process_index != jax.process_index() for device in mesh.devices.flat):
         raise ValueError("devices has some of other hosts, which cannot share a sweep; give jax.local_devices()")
-    stacked, which, population, params, keys = engine.everywhere(mesh, (stacked, which, population, params, keys))
+    stacked, counts, population, params, keys = engine.everywhere(mesh, (stacked, counts, population, params, keys))
 
     clock, asked = Stopwatch(), as_argument(probe)
     stopping.check_probes(watch, until, {} if probe is None else jax.eval_shape(engine.named_values, asked, params))
     conditions = Conditions(faults, None, asked, aggregate, stopping.limits(watch, until, params), coded)
-    if watch is None and until is None:
+    if watch is None and until is None and min(each) == rounds:
         lanes = None
     elif lanes is None:
         lanes = LANES if jax.default_backend() == "cpu" else len(algorithms)
@@ -109,19 +116,19 @@ def simulate_many(
         record=None if record is None else tuple(record), side_by_side=side_by_side, lanes=lanes, mesh=mesh,
     )  # fmt: skip
     ends = clock.time(
-        lambda count: many(stacked, which, population, params, keys, jnp.int32(count), conditions), rounds
+        lambda count: many(stacked, jnp.minimum(counts, count), population, params, keys, conditions), rounds
     )
     rows, done = engine.columns(ends.rows), np.asarray(ends.done)
     flat = {name: column.reshape(-1, rounds) for name, column in rows.items()}
-    each = [priced(plan, {name: flat[name][i] for name in flat}, rounds) for i in range(flat["void"].shape[0])]
-    rows = {name: np.stack([one[name] for one in each]).reshape(rows["void"].shape) for name in each[0]}
+    costs = [priced(plan, {name: flat[name][i] for name in flat}, rounds) for i in range(flat["void"].shape[0])]
+    rows = {name: np.stack([one[name] for one in costs]).reshape(rows["void"].shape) for name in costs[0]}
     probes = jax.tree.map(np.asarray, dict(ends.probes))
     if lanes is not None:
         rows = {name: _until(done, column, 1 + np.arange(rounds)) for name, column in rows.items()}
         probes = {name: _until(done, seen, every * np.arange(seen.shape[2])) for name, seen in probes.items()}
     all_void = rows["void"].sum(axis=-1) == done
     warn_of_void(rows["void"] & ~all_void[..., None], faults, "aggregate=fedspam.federation.aggregation.Mean()")
-    status = _status(ends, watch, until, rounds, all_void)
+    status = _status(ends, watch, until, np.array(each)[:, None], all_void)
     seconds = (clock.compile_seconds, clock.run_seconds)
     return Run(ends.params, own_state(ends.carry.state), ends.carry.memory, rows, probes, plan, status, *seconds, done)
 
@@ -133,7 +140,7 @@ def _until(done: np.ndarray, values: np.ndarray, after: np.ndarray) -> np.ndarra
     return np.where(ran, values, np.asarray(nothing, values.dtype))
 
 
-def _status(ends: Ends, watch: Watch | None, until: Target | None, rounds: int, all_void: np.ndarray) -> str:
+def _status(ends: Ends, watch: Watch | None, until: Target | None, rounds: np.ndarray, all_void: np.ndarray) -> str:
     """How the runs ended: 'completed', or how many did not do all rounds, and why."""
     done = np.asarray(ends.done)
     early = done < rounds

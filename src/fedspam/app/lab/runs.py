@@ -273,11 +273,12 @@ def _simulate(
     assert isinstance(problem.population, Quadratics)
     population = Repeated(problem.population, jnp.asarray(setting.cohort, jnp.uint32))
     stacked = jax.tree.map(lambda *leaves: np.stack([np.asarray(leaf) for leaf in leaves]), *algorithms)
-    which, keys = jnp.arange(len(algorithms)), jax.vmap(jax.random.key)(jnp.asarray(seeds))
+    keys = jax.vmap(jax.random.key)(jnp.asarray(seeds))
     times = [time.perf_counter()]
     for count in (0, ROUNDS):  # with 0 rounds it compiles and runs nothing
+        counts = jnp.full(len(algorithms), count, jnp.int32)
         seen = lanes.many(
-            stacked, which, population, problem.start, keys, jnp.int32(count), Conditions(probe=problem.probe),
+            stacked, counts, population, problem.start, keys, Conditions(probe=problem.probe),
             layout=Layout(), length=ROUNDS, every=every, record=(), side_by_side=True,
         ).probes  # fmt: skip
         found = np.asarray(seen["gradient"])
