@@ -18,10 +18,10 @@ def clients():
     return quadratics(jax.random.key(0), clients=9, dimension=3, delta=0.2, condition=4.0)
 
 
-def sweep(clients, rounds=ROUNDS, **options):
+def sweep(clients, **options):
     probe = jax.tree_util.Partial(lambda clients, x: {"norm": jnp.linalg.norm(clients.gradient(x)), "x": x}, clients)
     methods = [scaffold(3, 2, rate) for rate in RATES]
-    return simulate_many(methods, clients, jnp.ones(3), rounds=rounds, keys=SEEDS, probe=probe, **options)
+    return simulate_many(methods, clients, jnp.ones(3), keys=SEEDS, probe=probe, **{"rounds": ROUNDS, **options})
 
 
 def stopping():
@@ -106,7 +106,7 @@ def test_state_and_memory_are_those_after_the_last_round(clients, ended):
 @pytest.mark.parametrize("beside", [False, True])
 def test_every_method_can_have_rounds_of_its_own(clients, ended, beside):
     rounds = (7, 1, ROUNDS, ROUNDS, 1)
-    run = sweep(clients, rounds, side_by_side=beside, lanes=2 if beside else None, **stopping())
+    run = sweep(clients, rounds=rounds, side_by_side=beside, lanes=2 if beside else None, **stopping())
     done = np.minimum(ended[beside].rounds_done, np.array(rounds)[:, None])
     np.testing.assert_array_equal(run.rounds_done, done)
     assert "in 2 of 10 runs ‖x‖ grew" in run.status  # one round of the fast one is not enough

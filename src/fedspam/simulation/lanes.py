@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 from jax.sharding import Mesh, PartitionSpec as Spread
 
@@ -183,22 +184,31 @@ def _in_lanes(
 
 
 def _spread_runs(mesh: Mesh, many: Any, algorithms: Any, counts: Any, keys: Any, everyone: Any) -> Any:
-    """Call `many` on every device, each with its share of the algorithms or of the keys."""
+    """Call `many` on every device, each with its share of the algorithms or of the keys.
+
+    They are dealt out one by one: neighbors in a grid end alike, so that one device would have all that end late.
+    """
     devices, settings, seeds = mesh.shape[AXIS], counts.shape[0], keys.shape[0]
     by_setting = -(-settings // devices) * seeds <= settings * -(-seeds // devices)
 
-    def filled(leaf: Any) -> Any:  # the last one is repeated where they do not divide
-        return leaf[jnp.minimum(jnp.arange(-(-leaf.shape[0] // devices) * devices), leaf.shape[0] - 1)]
+    def dealt(leaf: Any) -> Any:  # the last one is repeated where they do not divide
+        turns = -(-leaf.shape[0] // devices)
+        return leaf[np.minimum(np.arange(turns * devices).reshape(turns, devices).T.ravel(), leaf.shape[0] - 1)]
+
+    def collected(leaf: Any, axis: int, count: int) -> Any:
+        turns, which = -(-count // devices), np.arange(count)
+        return jnp.take(leaf, which % devices * turns + which // devices, axis)
 
     if by_setting:
-        algorithms, counts = jax.tree.map(filled, (algorithms, counts))
+        algorithms, counts = jax.tree.map(dealt, (algorithms, counts))
         split, out = (Spread(AXIS), Spread()), Spread(AXIS)
     else:
-        keys, split, out = filled(keys), (Spread(), Spread(AXIS)), Spread(None, AXIS)
+        keys, split, out = dealt(keys), (Spread(), Spread(AXIS)), Spread(None, AXIS)
 
     def share(some: Any, keys: Any, everyone: Any) -> Any:
         (algorithms, counts), (population, params, conditions) = some, everyone
         return many(algorithms, counts, population, params, keys, conditions)
 
     spread = jax.shard_map(share, mesh=mesh, in_specs=(*split, Spread()), out_specs=out, check_vma=False)
-    return jax.tree.map(lambda leaf: leaf[:settings, :seeds], spread((algorithms, counts), keys, everyone))
+    axis, count = (0, settings) if by_setting else (1, seeds)
+    return jax.tree.map(lambda leaf: collected(leaf, axis, count), spread((algorithms, counts), keys, everyone))
