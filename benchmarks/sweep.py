@@ -6,8 +6,8 @@ SPAM-PP on the paper's ridge regression, with a grid of step sizes and fresh wei
 timed with a program that is compiled already, and the time of all of them is estimated from the median. With
 `--devices N` a CPU is divided into N devices, and the same sweep is timed on one of them and on all.
 
-`--ends` instead times the grid of `auto.py` on a ridge regression, 160 settings of SPAM-PPA: with all rounds, and with runs
-that end once they have arrived at a target or diverge. The ways take turns.
+`--ends` instead times the grid of `auto.py` on a ridge regression, 160 settings of SPAM-PPA: with all rounds, and with
+runs that end once they have arrived at a target or diverge. The ways take turns.
 """
 
 import argparse
