@@ -1,15 +1,16 @@
 """`auto` on problems and networks that were kept apart while it was designed, against settings chosen in hindsight.
 
-    python benchmarks/held_out.py --hindsight FILE [--problems poisson]       # the grid alone, without `auto`
+    python benchmarks/held_out.py --hindsight FILE [--problems spins doses]   # the grid alone, without `auto`
     python benchmarks/held_out.py [--set first] [--against FILE] [--json FILE]   # `auto` against that grid
     python benchmarks/held_out.py --networks [--seeds 3] [--json FILE]        # FedAvg's grid and `auto`, on a GPU
     python benchmarks/held_out.py --networks --hindsight FILE                 # FedAvg's grid alone
 
-Whole-gradient problems (`held_out_problems.py`, the first set, and `fresh_problems.py`, the second): a target is a
-relative gradient norm, and `fedspam.app.arrival` says when a run has arrived at it. Hindsight is the best of 63
-settings of SPAM-PPA for each problem and each target: 7 step sizes, 3 fresh weights, 3 ways to decay. The problems and
-the grid's rounds, in `held_out_hindsight.json` and `fresh_hindsight.json`, were written down before `auto` had run on
-any of them. The memory of `auto` was then chosen on the first set.
+Whole-gradient problems (`held_out_problems.py`, the first set, `fresh_problems.py`, the second, and
+`third_problems.py`, the third): a target is a relative gradient norm, and `fedspam.app.arrival` says when a run has
+arrived at it. Hindsight is the best of 63 settings of SPAM-PPA for each problem and each target: 7 step sizes, 3 fresh
+weights, 3 ways to decay. The problems and the grid's rounds, in `held_out_hindsight.json`, `fresh_hindsight.json` and
+`third_hindsight.json`, were written down before `auto` had run on any of them. The memory of `auto` was then chosen on
+the first set.
 
 Networks (`held_out_networks.py`): hindsight is FedAvg's best of 12 settings. Targets are shares of the best accuracy of
 that grid, so that none was chosen by hand.
@@ -30,6 +31,7 @@ import held_out_problems
 import jax
 import jax.numpy as jnp
 import numpy as np
+import third_problems
 
 from fedspam import simulate_many, spam_ppa
 from fedspam.app.arrival import arrivals
@@ -37,10 +39,11 @@ from fedspam.methods import auto, fedavg
 from fedspam.methods.schedules import Power
 from fedspam.simulation import records
 
-SETS = {"first": held_out_problems, "second": fresh_problems}
+SETS = {"first": held_out_problems, "second": fresh_problems, "third": third_problems}
 HINDSIGHT = {
     "first": Path(__file__).with_name("held_out_hindsight.json"),
     "second": Path(__file__).with_name("fresh_hindsight.json"),
+    "third": Path(__file__).with_name("third_hindsight.json"),
 }
 TARGETS = (1e-1, 1e-2, 3e-3)
 FRESH_WEIGHTS = (0.9, 0.4, 0.1)
@@ -193,8 +196,8 @@ def write(path, numbers):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--problems", default="", help="only those whose name holds this")
-    parser.add_argument("--set", choices=SETS, default="second", help="which of the two sets of problems")
+    parser.add_argument("--problems", nargs="+", default=[""], help="only those whose name holds one of these")
+    parser.add_argument("--set", choices=SETS, default="third", help="which of the three sets of problems")
     parser.add_argument("--hindsight", type=Path, help="run the grid alone and write it here")
     parser.add_argument("--against", type=Path, help="a file of --hindsight, instead of that of the set")
     parser.add_argument("--networks", action="store_true", help="networks instead of whole-gradient problems")
@@ -207,12 +210,13 @@ def main():
     jax.config.update("jax_enable_x64", not options.networks)
 
     everything = (held_out_networks.tasks if options.networks else SETS[options.set].problems)(options.data)
-    wanted = {name: make for name, make in everything.items() if options.problems.lower() in name.lower()}
-    stored = (
-        None
-        if options.networks or options.hindsight
-        else json.loads((options.against or HINDSIGHT[options.set]).read_text())
-    )
+    chosen = lambda name: any(part.lower() in name.lower() for part in options.problems)
+    wanted = {name: make for name, make in everything.items() if chosen(name)}
+    stored, against = None, options.against or HINDSIGHT[options.set]
+    if not (options.networks or options.hindsight):
+        if not against.is_file():
+            parser.error(f"there is no {against}; write it with --set {options.set} --hindsight {against}")
+        stored = json.loads(against.read_text())
     shown = SHOWN[options.networks]
     if not options.hindsight:
         first = ("task, targets", "FedAvg") if options.networks else (f"problem, to {cell(TARGETS)}", "hindsight")

@@ -100,7 +100,7 @@ class Auto:
     :math:`\langle g, \Delta\rangle + D_f` to what they promised, :math:`\langle g, \Delta\rangle + D_\xi`, is that of
     a trust region: above `good` the step size grows, below `bad` it shrinks to where the parabola through the step has
     its minimum. Below `refuse`, if the cohort's own losses have risen too, the step is taken back: clients move from
-    :math:`x_{k-1}` again, with its g. The first step size is :math:`1/\hat\delta` over a tiny step along
+    :math:`x_{k-1}` again, with its g. The first step size is `speed` :math:`/\hat\delta`, over a tiny step along
     :math:`-g_0`. Where more than half of :math:`\|g\|^2` is error, only the share :math:`2(1 - \hat e/\|g\|^2)` of the
     step is taken, at least `least`, and the step size does not grow beyond :math:`1/\hat\delta`.
 
@@ -121,7 +121,7 @@ class Auto:
     great: float = 0.9
     bad: float = 0.4
     refuse: float = -0.5
-    speed: float = 4.0  # growth until the first bad step ...
+    speed: float = 4.0  # the first step size times delta, and the growth until the first bad step ...
     grow: float = 1.15  # ... and after it
     hurry: float = 1.25  # power of the growth after each great step, up to the speed
     shrink: float = 1.5  # after a bad step, at least
@@ -232,7 +232,7 @@ class Auto:
         # of an error one learns nothing about larger step sizes than the safe one, 1 / delta
         safe = 1 / jnp.sqrt(_above(similarity))
         gamma = jnp.where(worth < 1, jnp.minimum(gamma, jnp.maximum(state.step_size, safe)), gamma)
-        gamma = jnp.where(first, safe, gamma)
+        gamma = jnp.where(first, self.speed * safe, gamma)
         gamma = jnp.minimum(gamma, jnp.finfo(gamma.dtype).max ** 0.5)  # good steps in a row must not end in infinity
         # both by the filter's slope, and by what the cohort sees: one client of it may be steep by chance
         back = ~first & ~(ratio >= self.refuse) & ~(reply.slope + reply.bend <= 0)
