@@ -21,7 +21,7 @@ from fedspam.solvers import Exact, GradientDescent
 METRICS = ("gradient", "accuracy", "loss")
 BUDGET = 24  # settings that every method tries
 LANES = 12  # settings that run in one compiled call
-ON_DATA = 3  # of them, where rounds are costly, advance together, so that settings that have ended cost nothing
+ON_DATA = 2  # of them, where rounds are costly, advance together, so that settings that have ended cost nothing
 SURELY = 1 - 1e-4  # times the hardest target: no rounding can undo an arrival below this
 REACH = 4.0  # a nearby setting has every number multiplied by a random factor between 1/REACH and REACH
 ATTEMPTS = 50  # draws of a nearby setting; the method may reject some
@@ -93,7 +93,7 @@ def tune(
     trials = try_settings(key, settings, problem, plan, plan.tuned_on, first=1)
     trials = settled(key, trials, problem, plan)
     random = np.random.default_rng(plan.seed)
-    while len(trials) < plan.budget and any(isinstance(value, float) for one in settings for value in one.values()):
+    while len(trials) < plan.budget and has_numbers(settings):
         progress()
         # few rounds may mean many bytes: search around the best setting for each
         centres = [best_of_all(trials, measure, plan.errors) for measure in ("rounds", "bytes")]
@@ -103,6 +103,11 @@ def tune(
         trials = settled(key, trials, problem, plan)
     progress()
     return trials
+
+
+def has_numbers(settings: Sequence[Mapping[str, Any]]) -> bool:
+    """Whether there is anything to tune."""
+    return any(isinstance(value, float) for setting in settings for value in setting.values())
 
 
 def settled(key: str, trials: list[Trial], problem: Problem, plan: ComparisonPlan) -> list[Trial]:
@@ -203,8 +208,8 @@ def try_settings(
         members = [i for i, each in enumerate(structures) if each == structure]
         for begin in range(0, len(members), LANES):
             lanes = members[begin : begin + LANES]
-            # idle lanes cost less than compiling for another number of lanes
-            idle = LANES - len(lanes)
+            # idle lanes cost less than compiling for another number; on data only a method that is tuned needs several
+            idle = LANES - len(lanes) if problem.exact or has_numbers(settings) else 0
             padded = [algorithms[i] for i in lanes + [lanes[-1]] * idle]
             ends: dict[str, Any] = {"rounds": plan.rounds}
             if not problem.exact:
