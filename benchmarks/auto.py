@@ -174,15 +174,22 @@ def run(methods, problem, seeds):
     return np.median(np.stack([arrivals(relative, target) for target in TARGETS], -1), axis=1)
 
 
-def measure(problem, seeds):
-    """The rounds of hindsight, `auto` and theory, and of every constant pair of the grid."""
-    delta, cohort = problem.delta, problem.cohort
-    middle = round(math.log(1 / delta, 4))  # powers of 4, so that all problems have their step sizes from one grid
+def hindsight(problem):
+    """The settings of the grid, as power, fresh weight and decay, and their methods."""
+    middle = round(
+        math.log(1 / problem.delta, 4)
+    )  # powers of 4, so that all problems have their step sizes from one grid
     powers = range(middle - 4, middle + (3 if problem.small else 4))
     fresh_weights = (0.9, 0.5, 0.2, 0.05) if problem.small else FRESH_WEIGHTS
     decays = DECAYS[:3] if problem.small else DECAYS
     pairs = [(power, p, decay) for power in powers for p in fresh_weights for decay in decays]
-    grid = [spam_ppa(cohort, Power(4.0**power, a), Power(p, b), solver=problem.solver) for power, p, (a, b) in pairs]
+    make = lambda power, p, a, b: spam_ppa(problem.cohort, Power(4.0**power, a), Power(p, b), solver=problem.solver)
+    return pairs, [make(power, p, *decay) for power, p, decay in pairs]
+
+
+def measure(problem, seeds):
+    """The rounds of hindsight, `auto` and theory, and of every constant pair of the grid."""
+    delta, cohort, (pairs, grid) = problem.delta, problem.cohort, hindsight(problem)
     quarter = Power(0.25 / delta, 0.0)
     theory = spam_ppa(cohort, quarter, FreshWeightOf(quarter, delta, effective_cohort(cohort)), solver=problem.solver)
     tried = run(grid, problem, seeds)

@@ -306,6 +306,40 @@ def pfl_rounds(task, rounds, timed):
     )
 
 
+def blazefl_rounds(task, threads):
+    """BlazeFL, its server and its trainer: one client after another, or in a pool of threads; batches made by hand."""
+    import torch
+    from blazefl import contrib
+
+    images, labels = tensors(task)
+
+    class Model:
+        def select_model(self, model_name):
+            return network(task)
+
+    class Rows:
+        def get_dataloader(self, type_, cid, batch_size, generator):
+            begin, end = task.offsets[cid : cid + 2]
+            order = begin + torch.randperm(end - begin, generator=generator)
+            chosen = [order[step * batch_size : (step + 1) * batch_size] for step in range(LOCAL_STEPS)]
+            return ((images[rows], labels[rows]) for rows in chosen)
+
+    shared = {"model_selector": Model(), "model_name": task.model, "dataset": Rows(), "device": "cpu"}
+    shared |= {"num_clients": task.clients, "batch_size": BATCH, "seed": 0}
+    ratio = (task.cohort + 0.5) / task.clients  # rounded down
+    server = contrib.FedAvgBaseServerHandler(**shared, global_round=10**9, sample_ratio=ratio)
+    local = {**shared, "epochs": 1, "lr": STEP_SIZE}
+    if threads == 1:
+        trainer = contrib.FedAvgBaseClientTrainer(**local)
+    else:
+        trainer = contrib.FedAvgThreadPoolClientTrainer(**local, num_parallels=threads)
+    while True:
+        trainer.local_process(server.downlink_package(), server.sample_clients())
+        for reply in trainer.uplink_package():
+            server.load(reply)
+        yield
+
+
 def flower_rounds(task, folder, rounds, timed):
     """Flower's simulation with its default backend (Ray), one CPU a client; `timed` is called after each round."""
     import logging

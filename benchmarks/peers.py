@@ -1,6 +1,6 @@
 """FedAvg on the CPU, here and elsewhere: start-up, rounds and samples a second, peak memory, all in one run.
 
-    python benchmarks/peers.py [--seconds 20] [--repeats 3] [--pfl PYTHON] [--fedjax PYTHON] [--out peers.json]
+    python benchmarks/peers.py [--seconds 20] [--repeats 3] [--pfl PYTHON] [--fedjax PYTHON] [--blazefl PYTHON]
 
 Two tasks of FedAvg: multinomial logistic regression with 784 x 62 weights, cohort 50; the FEMNIST CNN with 1.2
 million, cohort 10; both over 3,400 clients of log-normal size, five local steps of 20 images each. Every side is a
@@ -12,8 +12,9 @@ Two tasks of SPAM on the paper's ridge, one client per round, beside a plain Num
 seeds, whose rounds count for every seed.
 
 Start-up is the time from the start of the process to the end of its first round, less one round. pfl and Flower are
-skipped with the reason where they are not installed; --pfl and --fedjax name interpreters that have these libraries.
+skipped with the reason where they are not installed; --pfl, --fedjax and --blazefl name interpreters that have these.
 FedJAX 0.0.17 needs an old JAX: pip install fedjax jax==0.4.25 jaxlib==0.4.25 'numpy<2' optax==0.2.1 dm-haiku==0.0.12.
+BlazeFL 2.0.3 needs Python 3.12: pip install blazefl==2.0.3 tqdm numpy.
 Two processes of pfl share a cohort without ever talking to each other, which is faster than pfl can be.
 """
 
@@ -43,6 +44,8 @@ NAMES = {
     "pfl1": "pfl, 1 process",
     "flower": "Flower, Ray",
     "fedjax": "FedJAX",
+    "blazefl2": "BlazeFL, 2 threads",
+    "blazefl1": "BlazeFL, one after another",
     "numpy": "NumPy loop",
 }
 
@@ -91,6 +94,9 @@ def side(name, model, cohort, folder, seconds):
                 timed()
         elif name.startswith("torch"):
             for _ in baselines.torch_loop(task):
+                timed()
+        elif name.startswith("blazefl"):
+            for _ in baselines.blazefl_rounds(task, int(name[-1])):
                 timed()
         elif name.startswith("pfl"):
             baselines.pfl_rounds(task, 10**6, timed)
@@ -145,6 +151,7 @@ def main():
     parser.add_argument("--tasks", nargs="*", default=list(TASKS), choices=list(TASKS))
     parser.add_argument("--pfl", default=sys.executable, help="an interpreter that has pfl and PyTorch")
     parser.add_argument("--fedjax", default=sys.executable, help="an interpreter that has FedJAX")
+    parser.add_argument("--blazefl", default=sys.executable, help="an interpreter that has BlazeFL")
     parser.add_argument("--limit", type=float, default=600, help="seconds after which a side is given up")
     parser.add_argument("--out")
     parser.add_argument("--side", help=argparse.SUPPRESS)
@@ -167,7 +174,7 @@ def main():
                 for name in (name for name in flags.sides if plays(name, model)):
                     if turn and "failed" in results[model, name][0]:
                         continue
-                    python = {"pf": flags.pfl, "fe": flags.fedjax}.get(name[:2], sys.executable)
+                    python = {"pf": flags.pfl, "fe": flags.fedjax, "bl": flags.blazefl}.get(name[:2], sys.executable)
                     got = ask(python, name, model, TASKS[model], folder, flags.seconds, flags.limit)
                     results.setdefault((model, name), []).append(got)
                     print(f"  {model} {name} turn {turn + 1}: {got}", file=sys.stderr, flush=True)

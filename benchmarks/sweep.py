@@ -1,13 +1,17 @@
 """A sweep of settings and seeds in one compiled call, compared with one run after another, and over several devices.
 
-    python benchmarks/sweep.py [--settings 160] [--seeds 5] [--rounds 400] [--alone 10] [--devices 2]
+    python benchmarks/sweep.py [--settings 160] [--seeds 5] [--rounds 400] [--alone 10] [--devices 2] [--ends]
 
 SPAM-PP on the paper's ridge regression, with a grid of step sizes and fresh weights. One by one, `--alone` runs are
 timed with a program that is compiled already, and the time of all of them is estimated from the median. With
 `--devices N` a CPU is divided into N devices, and the same sweep is timed on one of them and on all.
+
+`--ends` instead times the grid of `auto.py` on a ridge regression, 160 settings of SPAM-PPA: with all rounds, and with
+runs that end once they have arrived at a target or diverge. The ways take turns.
 """
 
 import argparse
+import itertools
 import statistics
 import time
 
@@ -52,6 +56,45 @@ def seconds_alone(methods, clients, start, options):
     return taken[0], statistics.median(taken[1:])
 
 
+def until_they_end(options):
+    """The same sweep with whole runs and with runs that end."""
+    import auto  # asks for float64
+
+    from fedspam import Target, Watch
+
+    problem = auto.ridge_problem(3, 1.0)
+    _, methods = auto.hindsight(problem)
+    start = jnp.asarray(problem.start)
+    relative = lambda norm, unit, x: {"gradient": norm(x) / unit}
+    probe = jax.tree_util.Partial(relative, problem.norm, problem.norm(start))
+    kinds = (True, False) if jax.default_backend() == "cpu" else (True,)
+    ways = {(None, beside): {} for beside in kinds}
+    for target, beside in itertools.product((0.01, 0.1), kinds):
+        until = Target("gradient", at_most=target, evaluations=10)
+        ways[target, beside] = {"until": until, "watch": Watch(growth=1e3, probe="gradient")}
+    found = {way: [] for way in ways}
+    for way in [way for _ in range(REPEATS) for way in ways]:
+        found[way].append(
+            simulate_many(
+                methods, problem.population, start, rounds=options.rounds, keys=range(options.seeds), probe=probe,
+                record=(), side_by_side=way[1], **ways[way],
+            )
+        )  # fmt: skip
+    what = f"{len(methods)} settings of SPAM-PPA x {options.seeds} seeds, {options.rounds} rounds"
+    print(f"{jax.devices()[0].device_kind}, jax {jax.__version__}: {what}\n")
+    print("| a run ends | runs | compile s | run s | of whole runs | rounds done | ended early |")
+    print("|---|---|---|---|---|---|---|")
+    for (target, beside), runs in found.items():
+        seconds = [min(run.run_seconds for run in found[way]) for way in ((target, beside), (None, beside))]
+        done = runs[0].rounds_done
+        name = "after its last round" if target is None else f"at {target:g}, or if it diverges"
+        how = "side by side" if beside else "one after another"
+        print(
+            f"| {name} | {how} | {runs[0].compile_seconds:.1f} | {seconds[0]:.2f} | {seconds[0] / seconds[1]:.2f} | "
+            f"{done.mean() / options.rounds:.0%} | {np.mean(done < options.rounds):.0%} |"
+        )
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--settings", type=int, default=160)
@@ -60,7 +103,11 @@ def main():
     parser.add_argument("--alone", type=int, default=10, help="runs that are timed one by one")
     parser.add_argument("--devices", type=int, default=1)
     parser.add_argument("--dimension", type=int, default=100)
+    parser.add_argument("--ends", action="store_true", help="time runs that end early instead")
     options = parser.parse_args()
+    if options.ends:
+        until_they_end(options)
+        return
     if options.devices > 1:
         jax.config.update("jax_num_cpu_devices", options.devices)
     clients, start = ridge(0, clients=10, dimension=options.dimension)

@@ -15,7 +15,18 @@ import pytest
 from fedspam import datasets, simulate
 from fedspam.app.arrival import arrival, arrivals, percentiles
 from fedspam.app.cli import main
-from fedspam.app.compare import ComparisonPlan, files, load, options, problems, run_comparison, sweep, tuning
+from fedspam.app.compare import (
+    ComparisonPlan,
+    files,
+    load,
+    options,
+    parts,
+    problems,
+    result_of,
+    run_comparison,
+    sweep,
+    tuning,
+)
 from fedspam.app.compare.measures import MEASURES, Curves, Trial, best, best_of_all, cell
 from fedspam.federation import ledger
 from fedspam.methods import METHODS, Scales
@@ -273,6 +284,57 @@ def test_a_method_of_which_every_setting_diverges_is_a_row_without_numbers(tiny,
     assert all(entry.trial is None and entry.cell.reached == 0 for entry in found.entries)
     assert {path.name for path in (tmp_path / "run").iterdir()} == FILES
     assert read(tmp_path / "run" / "table.csv")[0]["median"] == ""
+
+
+@pytest.fixture(scope="module")
+def ended_and_whole(tiny):
+    """A comparison whose runs may end early, as on data, and the same with whole runs; and how far its runs got."""
+    sizes = (0.9, 0.9 * (1 + 1e-9), 0.1, 1e30, 0.002)  # two alike, one diverges, one is slow
+    grid = lambda scales: [{"step_size": s / scales.smoothness, "fresh_weight": 0.5} for s in sizes]
+    plain = dataclasses.replace(tiny, exact=False)
+    plan = dataclasses.replace(TINY, rounds=48, targets=(0.7, 0.5), budget=6)
+    done, ends, many = [], tuning._ends, tuning.simulate_many
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(METHODS, "mvr", dataclasses.replace(METHODS["mvr"], grid=grid))
+        patch.setattr(tuning, "simulate_many", lambda *a, **k: done.append(many(*a, **k)) or done[-1])
+        ended = run_comparison(plain, ["mvr"], plan)
+        calls = [run.rounds_done for run in done]
+        patch.setattr(tuning, "_ends", lambda plan, whole: ends(plan, True))
+        whole = run_comparison(plain, ["mvr"], plan)
+    return ended, whole, calls, plan
+
+
+def test_runs_that_end_early_change_neither_table_nor_curves(ended_and_whole):
+    ended, whole, _, plan = ended_and_whole
+    assert files.table(ended.entries, ended.trials, plan) == files.table(whole.entries, whole.trials, plan)
+    assert files.curves(ended.finals, plan) == files.curves(whole.finals, plan)
+    told = [files.tuning(found.trials, plan) for found in (ended, whole)]
+    ended_rows, whole_rows = (list(csv.DictReader(text.splitlines())) for text in told)
+    for one, other, trial in zip(ended_rows, whole_rows, ended.trials["mvr"], strict=True):
+        final = one.pop("final_error"), other.pop("final_error")
+        assert one == other
+        assert trial.early or final[0] == final[1]  # only of those that arrived it is the error of their end
+    assert ended.diverged == whole.diverged == {"mvr": 1}
+
+
+def test_settings_that_arrive_or_diverge_end_and_those_that_tie_run_again(ended_and_whole):
+    ended, whole, (first, again, *_), _ = ended_and_whole
+    assert np.all(first[:4] < 48)
+    assert np.all(first[4] == 48)
+    assert np.all(first[5:] == 1)  # idle
+    one, other, slower, wild = ended.trials["mvr"][:4]
+    assert one.cost("rounds", 0.5) == other.cost("rounds", 0.5) < slower.cost("rounds", 0.5)
+    assert np.all(again[:2] == 48)
+    assert np.all(again[2:] == 1)
+    assert (one.early, other.early, slower.early, wild.early) == (False, False, True, False)
+    assert not any(trial.early for trial in [*whole.trials["mvr"], *ended.finals["mvr"].values()])
+
+
+def test_parts_keep_what_a_table_of_runs_that_ended_needs(ended_and_whole, tmp_path):
+    ended, _, _, plan = ended_and_whole
+    told = parts.write_trials(tmp_path, ended.trials, ended.finals)
+    read_back = parts.read_trials(parts.SavedPart(tmp_path, parts.ComparisonPart(1, 1), {}, {"trials": told}))
+    assert result_of(ended.problem, plan, *read_back).entries == ended.entries
 
 
 def test_settings_near_another_change_numbers_alone(tiny):

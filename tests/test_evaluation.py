@@ -147,6 +147,11 @@ def test_a_run_ends_where_its_target_is_reached_and_not_before(tmp_path, segment
     assert run.rounds == 2 * first < 40
     np.testing.assert_array_equal(run.probes["loss"], whole.probes["loss"][: first + 1])
     assert restore(method, population, jnp.zeros(3), tmp_path)[1] == run.rounds
+    # reached by several evaluations in a row, which may lie in several segments
+    below = whole.probes["loss"] <= np.median(whole.probes["loss"])
+    third = int(np.argmax(below[:-2] & below[1:-1] & below[2:])) + 2
+    strict = Target("loss", at_most=float(np.median(whole.probes["loss"])), evaluations=3)
+    assert simulate(method, population, jnp.zeros(3), rounds=40, until=strict, **options).rounds == 2 * third
     # resumed with the same target it stays there; with none it goes on, to the same bits
     resumed = {"folder": tmp_path, "resume": True, **options}
     again = simulate(method, population, jnp.zeros(3), rounds=40, until=target, **resumed)

@@ -21,7 +21,7 @@ from fedspam.app.config import read
 from fedspam.app.lab import LabSetting, Server, race, runs, serve, server
 from fedspam.app.lab.export import as_python, as_toml
 from fedspam.clients import draw
-from fedspam.simulation import engine, simulate
+from fedspam.simulation import lanes, simulate
 from loading import load
 
 browser = pages.browser
@@ -67,13 +67,13 @@ def test_curves_are_those_of_the_plain_method(setting: LabSetting) -> None:
 @pytest.mark.slow
 def test_sliders_do_not_compile_anew() -> None:
     race(LabSetting())
-    before = engine.many._cache_size()
+    before = lanes.many._cache_size()
     for change in (
         {"scale": 0.1}, {"ratio": 2.0}, {"fresh_weight": 0.9}, {"cohort": 32}, {"steps": 20}, {"seed": 7},
         {"cohort": 1},
     ):  # fmt: skip
         race(LabSetting(**change))
-    assert engine.many._cache_size() == before
+    assert lanes.many._cache_size() == before
 
 
 @pytest.mark.parametrize(

@@ -147,31 +147,36 @@ def test_no_devices_are_refused():
         engine.mesh_of([])
 
 
-# a sweep by settings and one by seeds, neither of which three devices divide
+# a sweep by settings and one by seeds, neither of which three devices divide; and one whose runs end early
 SWEEP = """
 import json
 import jax
 jax.config.update("jax_enable_x64", True)
 import jax.numpy as jnp
 import numpy as np
-from fedspam import simulate_many
+from fedspam import Watch, simulate_many
 from fedspam.methods import scaffold
 from fedspam.problems import quadratics
 
 clients, off = quadratics(0, clients=9, dimension=4), {}
-for settings, seeds, side_by_side in ((4, 1, False), (2, 4, True)):
-    methods = [scaffold(3, 2, 0.01 * (i + 1)) for i in range(settings)]
+ends = {"watch": Watch(growth=2.0), "lanes": 1}
+for settings, seeds, side_by_side, more in ((4, 1, False, {}), (2, 4, True, {}), (5, 2, True, ends)):
+    methods = [scaffold(3, 2, rate) for rate in (0.01, 0.02, 0.03, 4.0, 0.05)[:settings]]
     one, several = (
         simulate_many(
-            methods, clients, jnp.ones(4), rounds=4, keys=range(seeds), side_by_side=side_by_side, devices=devices
+            methods, clients, jnp.ones(4), rounds=4, keys=range(seeds),
+            side_by_side=side_by_side, devices=devices, **more,
         )
         for devices in (None, jax.devices())
     )
+    assert np.array_equal(one.rounds_done, several.rounds_done)
     leaves = lambda run: jax.tree.leaves((run.params, run.state, run.memory, run.rows))
     assert several.params.shape == (settings, seeds, 4)
     pairs = zip(leaves(one), leaves(several), strict=True)
-    off[settings] = [float(np.max(np.abs(np.float64(a) - np.float64(b)))) for a, b in pairs]
-print(json.dumps({"devices": len(jax.devices()), "used": len(several.params.sharding.device_set), "off": off}))
+    number = lambda leaf: np.nan_to_num(np.float64(leaf))  # NaN: a round that was not done
+    off[settings] = [float(np.max(np.abs(number(a) - number(b)))) for a, b in pairs]
+used, done = len(several.params.sharding.device_set), one.rounds_done.tolist()
+print(json.dumps({"devices": len(jax.devices()), "used": used, "off": off, "done": done}))
 """
 
 
@@ -193,6 +198,8 @@ def test_devices_share_the_runs_of_a_sweep():
     assert len(after) > 10
     assert max(after) == 0
     assert max(beside) < 1e-14
+    assert [done for done, _ in found["done"]] == [4, 4, 4, 1, 4]  # the fourth diverges
+    assert max(found["off"]["5"]) < 1e-14
 
 
 def test_more_devices_than_there_are_are_refused(capsys):

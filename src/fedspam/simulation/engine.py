@@ -56,6 +56,8 @@ class Bounds:
     norm: Any = None
     probe: Any = None
     goal: Any = None
+    evaluations: Any = None  # how many in a row must reach the goal
+    streak: Any = None  # how many did when the rounds begin
     name: str | None = static(default=None)  # of the bounded probe
     goal_name: str | None = static(default=None)  # of the probe with the goal
     rising: bool = static(default=True)  # whether the goal is reached from below
@@ -89,6 +91,7 @@ class Progress(NamedTuple):
     rows: Any
     probes: Any
     stopped: Any
+    streak: Any  # evaluations in a row that reached the goal
 
 
 def begin(*arguments: Any) -> tuple[Carry, Any]:
@@ -152,33 +155,18 @@ def advance(
     keys = jax.random.key_data(jax.vmap(lambda i: jax.random.fold_in(key, start + i))(jnp.arange(length)))
 
     def one(i: Any, carry: Carry) -> Any:
-        fed = traced(population, layout, carry.memory, conditions, start + i)
         round_key = jax.random.wrap_key_data(keys[i], impl=jax.random.key_impl(key))
-        state, info = algorithm.round(carry.state, round_key, fed)
-        void, broken = jnp.asarray(fed.void), True if conditions.faults is None else fed.broken
-        if careful:
-            failed = ~_finite(state)
-            void, broken = void | failed, broken | failed
-        void_streak = jnp.where(void, carry.void_streak + jnp.asarray(broken, jnp.int32), 0)
-        carry = Carry(trees.where(void, carry.state, state), fed.settled(carry.memory, void), void_streak)
-        return carry, _row(info, fed, void, record)
+        return one_round(algorithm, population, carry, start + i, round_key, conditions, layout, record, careful)
 
     shapes = jax.eval_shape(one, jnp.int32(0), carry)[1]
-    rows = [RowTable(jnp.zeros((length, len(names)), kind), names) for kind, names in _by_dtype(shapes).items()]
+    rows = row_tables(shapes, (length,))
     probes = jax.eval_shape(probe_values, algorithm, carry, conditions.probe)
     probes = jax.tree.map(lambda leaf: jnp.zeros((length // every, *leaf.shape), leaf.dtype), probes)
 
     def step(now: Progress) -> Progress:
         carry, row = one(now.done, now.carry)
-        # one vector per dtype: many small writes would cost more than the round of a small model
-        lines = [jnp.stack([row[name] for name in table.names]) for table in now.rows]
-        rows = [RowTable(t.values.at[now.done].set(line), t.names) for t, line in zip(now.rows, lines, strict=True)]
-        stopped = now.stopped
-        if bounds.void_streak is not None:
-            stopped |= carry.void_streak >= bounds.void_streak
-        if bounds.norm is not None:
-            stopped |= ~(trees.norm(algorithm.params(carry.state)) <= bounds.norm)
-        return Progress(now.done + 1, carry, rows, now.probes, stopped)
+        rows, stopped = written(now.rows, now.done, row), now.stopped | diverged(bounds, algorithm, carry)
+        return Progress(now.done + 1, carry, rows, now.probes, stopped, now.streak)
 
     def rounds(now: Progress, until: Any) -> Progress:
         return lax.while_loop(lambda now: (now.done < until) & ~now.stopped, step, now)
@@ -186,75 +174,59 @@ def advance(
     def block(now: Progress) -> Progress:
         slot = now.done // every
         now = rounds(now, jnp.minimum((slot + 1) * every, count))
-        values, stopped = probe_values(algorithm, now.carry, conditions.probe), now.stopped
-        if bounds.name is not None:
-            stopped |= ~(values[bounds.name] <= bounds.probe) & ((start + now.done) % every == 0)
-        if bounds.goal_name is not None:
-            last = values[bounds.goal_name]
-            met = last >= bounds.goal if bounds.rising else last <= bounds.goal
-            stopped |= met & ((start + now.done) % every == 0)
+        values = probe_values(algorithm, now.carry, conditions.probe)
+        ended, streak = judged(bounds, values, now.streak)
+        due = (start + now.done) % every == 0
+        stopped, streak = now.stopped | (ended & due), jnp.where(due, streak, now.streak)
         probes = jax.tree.map(lambda column, value: column.at[slot].set(value), now.probes, values)
-        return now._replace(probes=probes, stopped=stopped)
+        return now._replace(probes=probes, stopped=stopped, streak=streak)
 
-    now = Progress(jnp.int32(0), carry, rows, probes, jnp.array(False))
+    streak = jnp.int32(0) if bounds.streak is None else bounds.streak
+    now = Progress(jnp.int32(0), carry, rows, probes, jnp.array(False), streak)
     if not jax.tree.leaves(probes) or length < every:  # no evaluation falls into so few rounds
         return rounds(now, count)
     return lax.while_loop(lambda now: (now.done < count) & ~now.stopped, block, now)
 
 
-@functools.partial(jax.jit, static_argnames=("layout", "length", "every", "record", "side_by_side", "mesh"))
-def many(
-    algorithms: Any, which: Any, population: Population, params: Params, keys: Any, count: Any, conditions: Conditions,
-    *, layout: Layout, length: int, every: int, record: Any, side_by_side: bool, mesh: Mesh | None = None,
-) -> tuple[Params, Carry, Any, Any]:  # fmt: skip
-    """Run every algorithm with every key: final parameters and carry, rows, and probes with the start first.
-
-    `which` numbers the algorithms, so that algorithms without any numeric field can be mapped over too. The devices of
-    a mesh share the algorithms, or the keys where these divide better.
-    """
-    if mesh is not None:
-        shared = functools.partial(
-            many, layout=layout, length=length, every=every, record=record, side_by_side=side_by_side
-        )
-        everyone = (population, params, count, conditions)
-        return _spread_runs(mesh, shared, algorithms, which, keys, everyone)
-
-    def run(algorithm: Any, key: Any) -> tuple[Params, Carry, Any, Any]:
-        carry, _ = first_carry(algorithm, population, params, key, conditions, layout)
-        first = jax.tree.map(lambda leaf: leaf[None], probe_values(algorithm, carry, conditions.probe))
-        end = advance(
-            algorithm, population, carry, key, jnp.int32(0), count, conditions,
-            layout=layout, length=length, every=every, record=record,
-        )  # fmt: skip
-        probes = jax.tree.map(lambda *parts: jnp.concatenate(parts), first, end.probes)
-        return algorithm.params(end.carry.state), end.carry, end.rows, probes
-
-    if side_by_side:
-        with_keys = jax.vmap(run, (None, 0))
-        return jax.vmap(lambda algorithm, which: with_keys(algorithm, keys))(algorithms, which)
-    return lax.map(lambda each: lax.map(lambda key: run(each[0], key), keys), (algorithms, which))
+def one_round(
+    algorithm: Any, population: Population, carry: Carry, round: Any, key: Any, conditions: Conditions,
+    layout: Layout, record: Any, careful: bool = False, ended: Any = None,
+) -> tuple[Carry, dict[str, Any]]:  # fmt: skip
+    """One round: the next carry, and the row. A void round leaves state and memory, and a run that has ended all."""
+    fed = traced(population, layout, carry.memory, conditions, round)
+    state, info = algorithm.round(carry.state, key, fed)
+    void, broken = jnp.asarray(fed.void), True if conditions.faults is None else fed.broken
+    if careful:
+        failed = ~_finite(state)
+        void, broken = void | failed, broken | failed
+    void_streak = jnp.where(void, carry.void_streak + jnp.asarray(broken, jnp.int32), 0)
+    kept = void
+    if ended is not None:
+        void_streak, kept = jnp.where(ended, carry.void_streak, void_streak), void | ended
+    carry = Carry(trees.where(kept, carry.state, state), fed.settled(carry.memory, kept), void_streak)
+    return carry, _row(info, fed, void, record)
 
 
-def _spread_runs(mesh: Mesh, many: Any, algorithms: Any, which: Any, keys: Any, everyone: Any) -> Any:
-    """Call `many` on every device, each with its share of the algorithms or of the keys."""
-    devices, settings, seeds = mesh.shape[AXIS], which.shape[0], keys.shape[0]
-    by_setting = -(-settings // devices) * seeds <= settings * -(-seeds // devices)
+def diverged(bounds: Bounds, algorithm: Any, carry: Carry) -> Any:
+    """Whether a run ends after a round: too many void ones, or parameters beyond their bound."""
+    ended = jnp.array(False)
+    if bounds.void_streak is not None:
+        ended |= carry.void_streak >= bounds.void_streak
+    if bounds.norm is not None:
+        ended |= ~(trees.norm(algorithm.params(carry.state)) <= bounds.norm)
+    return ended
 
-    def filled(leaf: Any) -> Any:  # the last one is repeated where they do not divide
-        return leaf[jnp.minimum(jnp.arange(-(-leaf.shape[0] // devices) * devices), leaf.shape[0] - 1)]
 
-    if by_setting:
-        algorithms, which = jax.tree.map(filled, (algorithms, which))
-        split, out = (Spread(AXIS), Spread()), Spread(AXIS)
-    else:
-        keys, split, out = filled(keys), (Spread(), Spread(AXIS)), Spread(None, AXIS)
-
-    def share(some: Any, keys: Any, everyone: Any) -> Any:
-        (algorithms, which), (population, params, count, conditions) = some, everyone
-        return many(algorithms, which, population, params, keys, count, conditions)
-
-    spread = jax.shard_map(share, mesh=mesh, in_specs=(*split, Spread()), out_specs=out, check_vma=False)
-    return jax.tree.map(lambda leaf: leaf[:settings, :seeds], spread((algorithms, which), keys, everyone))
+def judged(bounds: Bounds, values: Mapping[str, Any], streak: Any) -> tuple[Any, Any]:
+    """Whether a run ends after an evaluation, and how many in a row have reached the goal."""
+    ended = jnp.array(False)
+    if bounds.name is not None:
+        ended |= ~(values[bounds.name] <= bounds.probe)
+    if bounds.goal_name is not None:
+        last = values[bounds.goal_name]
+        streak = jnp.where(last >= bounds.goal if bounds.rising else last <= bounds.goal, streak + 1, 0)
+        ended |= streak >= bounds.evaluations
+    return ended, streak
 
 
 @jax.jit
@@ -276,6 +248,17 @@ def _finite(state: Any) -> Any:
     return jnp.array([jnp.all(jnp.isfinite(leaf)) for leaf in floats]).all()
 
 
+def row_tables(row: Mapping[str, Any], shape: tuple[int, ...]) -> list[RowTable]:
+    """Empty tables for rows like this one."""
+    return [RowTable(jnp.zeros((*shape, len(names)), kind), names) for kind, names in _by_dtype(row).items()]
+
+
+def written(tables: Sequence[RowTable], i: Any, row: Mapping[str, Any]) -> list[RowTable]:
+    """The tables with their i-th row. One vector per dtype: many small writes would cost more than a small round."""
+    lines = [jnp.stack([row[name] for name in table.names], axis=-1) for table in tables]
+    return [RowTable(t.values.at[i].set(line), t.names) for t, line in zip(tables, lines, strict=True)]
+
+
 def columns(rows: Sequence[RowTable]) -> dict[str, np.ndarray]:
     """The columns of the tables, by name."""
     read = [(np.asarray(table.values), table.names) for table in rows]
@@ -284,9 +267,12 @@ def columns(rows: Sequence[RowTable]) -> dict[str, np.ndarray]:
 
 def probe_values(algorithm: Any, carry: Carry, probe: Any) -> dict[str, Any]:
     """The values of the probe at the current parameters."""
-    if probe is None:
-        return {}
-    values = probe(algorithm.params(carry.state))
+    return {} if probe is None else named_values(probe, algorithm.params(carry.state))
+
+
+def named_values(probe: Any, params: Params) -> dict[str, Any]:
+    """The values of a probe by name; one without a name is 'probe'."""
+    values = probe(params)
     return dict(values) if isinstance(values, Mapping) else {"probe": values}
 
 

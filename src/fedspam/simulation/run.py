@@ -5,7 +5,7 @@ import types
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -54,6 +54,7 @@ class Run:
     status: str  # 'completed', 'reached: ...' or 'stopped: ...'
     compile_seconds: float
     run_seconds: float
+    rounds_done: Any = None  # rounds of every run of `simulate_many`, which may end before the last row
 
     @property
     def rounds(self) -> int:
@@ -196,6 +197,7 @@ def simulate(
             # a segment ends at a multiple of `every`, so that probes are evaluated at the same rounds after a resume
             count = min(length, rounds - done, every - done % every if done % every else length)
             lent = lend(carry, done, count)
+            conditions = replace(conditions, bounds=stopping.at_evaluation(bounds, until, probes))
             advance = lambda count, careful=False: engine.advance(
                 algorithm, lent, carry, key, jnp.int32(done), jnp.int32(count), conditions,
                 layout=layout, length=length, every=every, record=record, careful=careful,

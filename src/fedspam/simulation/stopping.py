@@ -1,7 +1,7 @@
 """When a run ends before its last round: it diverges, has reached its target, or has not improved for a while."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import jax.numpy as jnp
@@ -45,14 +45,16 @@ class Target:
         probe: its name, such as 'accuracy'.
         at_least: reached once the probe is not below this; for an accuracy.
         at_most: reached once it is not above this; for a loss. One of the two.
+        evaluations: how many in a row must reach it, so that one lucky value does not.
 
     >>> Target("accuracy", at_least=0.75)
-    Target(probe='accuracy', at_least=0.75, at_most=None)
+    Target(probe='accuracy', at_least=0.75, at_most=None, evaluations=1)
     """
 
     probe: str
     at_least: float | None = None
     at_most: float | None = None
+    evaluations: int = 1
 
     def __post_init__(self) -> None:
         if (self.at_least is None) == (self.at_most is None):
@@ -60,21 +62,33 @@ class Target:
                 f"the target for {self.probe!r} has at_least = {self.at_least} and at_most = {self.at_most}; give one "
                 "of them: at_least for an accuracy, at_most for a loss"
             )
+        checks.whole("evaluations", self.evaluations, 1)
 
     @property
     def value(self) -> float:
         return float(self.at_most if self.at_least is None else self.at_least)  # type: ignore[arg-type]
 
     def reached(self, probes: Probes) -> str | None:
-        """The status of the run if the last value of the probe has reached the target."""
-        last = float(np.concatenate([part[self.probe] for part in probes])[-1])
-        if not (last >= self.value if self.at_least is not None else last <= self.value):
+        """The status of the run if the last values of the probe have reached the target."""
+        if self.streak(probes) < self.evaluations:
             return None
-        return f"reached: {self.probe} = {last:.6g} is {self._sign} {self.value:g}"
+        last = float(np.concatenate([part[self.probe] for part in probes])[-1])
+        return f"reached: {self.probe} = {last:.6g} is {self.words}"
+
+    def streak(self, probes: Probes) -> int:
+        """How many of the last values in a row have reached the target.
+
+        >>> Target("loss", at_most=0.1, evaluations=2).streak([{"loss": np.array([0.1, 0.2, 0.1, 0.05])}])
+        2
+        """
+        values = np.concatenate([part[self.probe] for part in probes])[::-1]
+        missed = ~(values >= self.value if self.at_least is not None else values <= self.value)
+        return int(missed.argmax()) if missed.any() else len(values)
 
     @property
-    def _sign(self) -> str:
-        return "at least" if self.at_least is not None else "at most"
+    def words(self) -> str:
+        """The condition: 'at least 0.75'."""
+        return f"{'at least' if self.at_least is not None else 'at most'} {self.value:g}"
 
 
 @dataclass(frozen=True)
@@ -115,17 +129,36 @@ class Patience:
 
 def bounds(watch: Watch, until: Target | Patience | None, probes: Probes, params: Params) -> Bounds:
     """The bounds that the compiled rounds check."""
-    for name, owner in ((watch.probe, "watch.probe"), (until and until.probe, "until.probe")):
-        if name is not None and name not in probes[0]:
-            raise ValueError(f"{owner} = {name!r} is no probe of this run; it has {sorted(probes[0])}")
-    limits: dict[str, Any] = {}
+    check_probes(watch, until, probes[0])
+    first = None if watch.probe is None else float(probes[0][watch.probe][0])
+    return limits(watch, until, params, 1.0 if first is None else first)
+
+
+def check_probes(watch: Watch | None, until: Target | Patience | None, known: Iterable[str]) -> None:
+    """Refuse names that no probe of the run has."""
+    for name, owner in ((watch and watch.probe, "watch.probe"), (until and until.probe, "until.probe")):
+        if name is not None and name not in known:
+            raise ValueError(f"{owner} = {name!r} is no probe of this run; it has {sorted(known)}")
+
+
+def limits(watch: Watch | None, until: Target | Patience | None, params: Params, first: float = 1.0) -> Bounds:
+    """The numbers of the bounds; `first` is the first value of the watched probe."""
+    found: dict[str, Any] = {}
     if isinstance(until, Target):
-        limits |= {"goal": until.value, "goal_name": until.probe, "rising": until.at_least is not None}
-    if watch.growth is not None and watch.probe is None:
-        limits |= {"norm": watch.growth * max(1.0, float(trees.norm(params)))}
-    elif watch.growth is not None and watch.probe is not None:
-        limits |= {"probe": watch.growth * float(probes[0][watch.probe][0]), "name": watch.probe}
-    return Bounds(jnp.int32(watch.patience), **limits)
+        found |= {"goal": until.value, "goal_name": until.probe, "rising": until.at_least is not None}
+        found |= {"evaluations": jnp.int32(until.evaluations)}
+    if watch is not None:
+        found |= {"void_streak": jnp.int32(watch.patience)}
+        if watch.growth is not None and watch.probe is None:
+            found |= {"norm": watch.growth * max(1.0, float(trees.norm(params)))}
+        elif watch.growth is not None and watch.probe is not None:
+            found |= {"probe": watch.growth * first, "name": watch.probe}
+    return Bounds(**found)
+
+
+def at_evaluation(bounds: Bounds, until: Target | Patience | None, probes: Probes) -> Bounds:
+    """The bounds after these evaluations, the last of which may have reached the target."""
+    return replace(bounds, streak=jnp.int32(until.streak(probes))) if isinstance(until, Target) else bounds
 
 
 def growth_status(

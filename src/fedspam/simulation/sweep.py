@@ -16,12 +16,16 @@ from fedspam.federation import fitted, ledger
 from fedspam.federation.aggregation import Rule
 from fedspam.federation.codecs import Codecs, CodecsLike
 from fedspam.federation.downlink import own_state, with_feedback
-from fedspam.simulation import engine
+from fedspam.simulation import engine, lanes as in_lanes, stopping
 from fedspam.simulation.engine import Conditions, Layout, Probe
+from fedspam.simulation.lanes import Ends
 from fedspam.simulation.run import Run, Stopwatch, as_argument, priced, warn_of_void
+from fedspam.simulation.stopping import Patience, Target, Watch
 
 if TYPE_CHECKING:
     from fedspam.methods import Algorithm
+
+LANES = 40  # methods that advance together on a CPU; with more of them, each takes hardly less time
 
 
 def simulate_many(
@@ -29,41 +33,63 @@ def simulate_many(
     population: Population,
     params: Params,
     *,
-    rounds: int,
+    rounds: int | Sequence[int],
     keys: Key[Array, " seeds"] | Sequence[int],
     probe: Probe | None = None,
     every: int = 1,
     record: Sequence[str] | None = None,
+    until: Target | None = None,
+    watch: Watch | None = None,
     chunk: int | None = None,
     faults: Faults | None = None,
     quorum: float = 0.0,
     aggregate: Rule | None = None,
     codecs: Codecs | CodecsLike | None = None,
     side_by_side: bool | None = None,
+    lanes: int | None = None,
     devices: Sequence[jax.Device] | None = None,  # pyright: ignore[reportInvalidTypeForm]
 ) -> Run:
     """Run every method with every key in one compiled call. Arrays of the result lead with (algorithms, keys).
 
     Arguments:
         algorithms: one method, or several that differ in numbers only (step sizes, fresh weights, ...).
+        rounds: how many; or how many for each method, so that those with fewer end before the others.
         keys: keys or seeds.
+        until: a run ends once a probe has reached this `Target`.
+        watch: when a diverging run ends. None lets it go on.
         side_by_side: whether all runs advance together under ``vmap``, or one after another. By default together,
             unless a coin decides which exchanges a round has, or clients differ much in size: ``vmap`` would then pay
             for all outcomes.
+        lanes: how many methods advance together side by side, each with all keys, if `until`, `watch` or `rounds` may
+            end some early. One whose runs have all ended leaves its lane to another one. None for 40 on a CPU, and for
+            all methods elsewhere.
         devices: the devices of this process that share the runs, such as jax.devices(); None for one. Every run stays
             on one of them. One after another, runs have the bits of one device; side by side they may differ in the
             last ones, because the compiler vectorizes other numbers of runs.
 
-    The other arguments are those of `simulate`.
+    The other arguments are those of `simulate`. The rounds that a run has done are in `rounds_done`. Up to there its
+    rows and probes are what they are without an early end, and parameters and state are those after its last round.
+    In the rounds that it did not do, rows and probes are NaN, or 0 and False where they are whole numbers or flags:
+    nobody was asked, and no byte was sent.
     """
-    checks.whole("rounds", rounds, 1)
     checks.whole("every", every, 1)
     checks.between("quorum", quorum, 0, 1)
+    if lanes is not None:
+        checks.whole("lanes", lanes, 1)
+    if isinstance(until, Patience):
+        raise ValueError(f"until = {until} ends a run of `simulate`; those of a sweep end with a Target, or a Watch")
     params = checks.params("params", params)
     algorithms = list(algorithms) if isinstance(algorithms, Sequence) else [algorithms]
     algorithms = [fitted(algorithm, population) for algorithm in algorithms]
     if not algorithms:
         raise ValueError("algorithms = [] is empty; give at least one method")
+    each = list(rounds) if isinstance(rounds, Sequence) else [rounds] * len(algorithms)
+    for number in each:
+        checks.whole("rounds", number, 1)
+    if len(each) != len(algorithms):
+        raise ValueError(
+            f"rounds has {len(each)} numbers for {len(algorithms)} methods; give one number, or one for each"
+        )
     if len({jax.tree.structure(algorithm) for algorithm in algorithms}) != 1:
         raise ValueError("the algorithms differ in more than numbers; run those of one structure together")
     keys = prng.keys_of(keys)
@@ -73,37 +99,62 @@ def simulate_many(
     if side_by_side is None:
         side_by_side = not plan.branches and with_several_capacities(population) is None
     stacked = jax.tree.map(lambda *leaves: jnp.stack([jnp.asarray(leaf) for leaf in leaves]), *algorithms)
-    which, mesh = jnp.arange(len(algorithms)), engine.mesh_of(devices)
+    counts, mesh, rounds = jnp.asarray(each, jnp.int32), engine.mesh_of(devices), max(each)
     if mesh is not None and any(device.process_index != jax.process_index() for device in mesh.devices.flat):
         raise ValueError("devices has some of other hosts, which cannot share a sweep; give jax.local_devices()")
-    stacked, which, population, params, keys = engine.everywhere(mesh, (stacked, which, population, params, keys))
+    stacked, counts, population, params, keys = engine.everywhere(mesh, (stacked, counts, population, params, keys))
 
-    clock = Stopwatch()
-    conditions = Conditions(faults, None, as_argument(probe), aggregate, codecs=coded)
+    clock, asked = Stopwatch(), as_argument(probe)
+    stopping.check_probes(watch, until, {} if probe is None else jax.eval_shape(engine.named_values, asked, params))
+    conditions = Conditions(faults, None, asked, aggregate, stopping.limits(watch, until, params), coded)
+    if watch is None and until is None and min(each) == rounds:
+        lanes = None
+    elif lanes is None:
+        lanes = LANES if jax.default_backend() == "cpu" else len(algorithms)
     many = functools.partial(
-        engine.many, layout=Layout(chunk, quorum), length=rounds, every=every,
-        record=None if record is None else tuple(record), side_by_side=side_by_side, mesh=mesh,
+        in_lanes.many, layout=Layout(chunk, quorum), length=rounds, every=every,
+        record=None if record is None else tuple(record), side_by_side=side_by_side, lanes=lanes, mesh=mesh,
     )  # fmt: skip
-    final, carry, tables, probes = clock.time(
-        lambda count: many(stacked, which, population, params, keys, jnp.int32(count), conditions), rounds
+    ends = clock.time(
+        lambda count: many(stacked, jnp.minimum(counts, count), population, params, keys, conditions), rounds
     )
-    rows = engine.columns(tables)
+    rows, done = engine.columns(ends.rows), np.asarray(ends.done)
     flat = {name: column.reshape(-1, rounds) for name, column in rows.items()}
-    each = [priced(plan, {name: flat[name][i] for name in flat}, rounds) for i in range(flat["void"].shape[0])]
-    rows = {name: np.stack([one[name] for one in each]).reshape(rows["void"].shape) for name in each[0]}
-    all_void = np.all(rows["void"], axis=-1, keepdims=True)
-    warn_of_void(rows["void"] & ~all_void, faults, "aggregate=fedspam.federation.aggregation.Mean()")
-    lost = int(all_void.sum())
-    runs = len(each)
-    status = f"stopped: in {lost} of {runs} runs all rounds were void" if lost else "completed"
+    costs = [priced(plan, {name: flat[name][i] for name in flat}, rounds) for i in range(flat["void"].shape[0])]
+    rows = {name: np.stack([one[name] for one in costs]).reshape(rows["void"].shape) for name in costs[0]}
+    probes = jax.tree.map(np.asarray, dict(ends.probes))
+    if lanes is not None:
+        rows = {name: _until(done, column, 1 + np.arange(rounds)) for name, column in rows.items()}
+        probes = {name: _until(done, seen, every * np.arange(seen.shape[2])) for name, seen in probes.items()}
+    all_void = rows["void"].sum(axis=-1) == done
+    warn_of_void(rows["void"] & ~all_void[..., None], faults, "aggregate=fedspam.federation.aggregation.Mean()")
+    status = _status(ends, watch, until, np.array(each)[:, None], all_void)
     seconds = (clock.compile_seconds, clock.run_seconds)
-    return Run(
-        final,
-        own_state(carry.state),
-        carry.memory,
-        rows,
-        jax.tree.map(np.asarray, dict(probes)),
-        plan,
-        status,
-        *seconds,
-    )
+    return Run(ends.params, own_state(ends.carry.state), ends.carry.memory, rows, probes, plan, status, *seconds, done)
+
+
+def _until(done: np.ndarray, values: np.ndarray, after: np.ndarray) -> np.ndarray:
+    """The values after rounds that were done; NaN, 0 or False in place of the others."""
+    nothing = np.nan if np.issubdtype(values.dtype, np.inexact) else 0
+    ran = (after <= done[..., None]).reshape(*done.shape, len(after), *[1] * (values.ndim - 3))
+    return np.where(ran, values, np.asarray(nothing, values.dtype))
+
+
+def _status(ends: Ends, watch: Watch | None, until: Target | None, rounds: np.ndarray, all_void: np.ndarray) -> str:
+    """How the runs ended: 'completed', or how many did not do all rounds, and why."""
+    done = np.asarray(ends.done)
+    early = done < rounds
+    reached = np.zeros_like(early) if until is None else np.asarray(ends.streak) >= until.evaluations
+    void = np.zeros_like(early) if watch is None else np.asarray(ends.carry.void_streak) >= watch.patience
+    stopped = early & ~reached & ~all_void
+    why = {
+        "all rounds were void": all_void,
+        f"{watch and watch.patience} rounds in a row were void": stopped & void,
+        f"{(watch and watch.probe) or '‖x‖'} grew to {(watch and watch.growth) or 0:g} times its first value": stopped
+        & ~void,
+        f"{until and until.probe} is {until and until.words}": reached,
+    }
+    told = [f"in {cases.sum()} of {done.size} runs {what}" for what, cases in why.items() if cases.any()]
+    if not told:
+        return "completed"
+    return f"{'stopped' if (all_void | stopped).any() else 'reached'}: {', '.join(told)}"

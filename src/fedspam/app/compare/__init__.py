@@ -124,7 +124,9 @@ def run_comparison(
         wanted = [best(tried, m, e) for e in plan.errors for m in MEASURES]
         shown = [best_of_all(tried, m, plan.errors) for m in MEASURES]
         numbers = sorted({trial.number for trial in (*wanted, *shown) if trial is not None})
-        again = try_settings(key, [tried[n - 1].setting for n in numbers], problem, plan, plan.reported, first=1)
+        again = try_settings(
+            key, [tried[n - 1].setting for n in numbers], problem, plan, plan.reported, first=1, whole=True
+        )
         finals[key] = {n: replace(trial, number=n) for n, trial in zip(numbers, again, strict=True)}
         progress()
     return result_of(problem, plan, trials, finals)

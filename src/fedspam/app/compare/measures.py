@@ -66,6 +66,7 @@ class Trial:
     setting: Mapping[str, Any]
     curves: Curves
     status: str  # 'fine' or 'diverged'
+    early: bool = False  # whether a run has ended at the hardest target: its final error is that of its end
 
     def cost(self, measure: str, target: float) -> float:
         """The cost of the median seed until it arrives."""

@@ -11,15 +11,18 @@ import numpy as np
 
 from fedspam._internal import checks
 from fedspam.app import devices
-from fedspam.app.compare.measures import Curves, Trial, best_of_all
+from fedspam.app.compare.measures import MEASURES, WINDOW, Curves, Trial, best_of_all
 from fedspam.app.compare.problems import Problem
 from fedspam.methods import METHODS
 from fedspam.simulation import Run, simulate_many
+from fedspam.simulation.stopping import Target, Watch
 from fedspam.solvers import Exact, GradientDescent
 
 METRICS = ("gradient", "accuracy", "loss")
 BUDGET = 24  # settings that every method tries
-LANES = 12  # settings that run side by side in one compiled call
+LANES = 12  # settings that run in one compiled call
+ON_DATA = 2  # of them, where rounds are costly, advance together, so that settings that have ended cost nothing
+SURELY = 1 - 1e-4  # times the hardest target: no rounding can undo an arrival below this
 REACH = 4.0  # a nearby setting has every number multiplied by a random factor between 1/REACH and REACH
 ATTEMPTS = 50  # draws of a nearby setting; the method may reject some
 
@@ -88,16 +91,41 @@ def tune(
     chosen = np.unique(np.linspace(0, len(proposed) - 1, min(len(proposed), plan.budget)).round().astype(int))
     settings = [proposed[i] for i in chosen]
     trials = try_settings(key, settings, problem, plan, plan.tuned_on, first=1)
+    trials = settled(key, trials, problem, plan)
     random = np.random.default_rng(plan.seed)
-    while len(trials) < plan.budget and any(isinstance(value, float) for one in settings for value in one.values()):
+    while len(trials) < plan.budget and has_numbers(settings):
         progress()
         # few rounds may mean many bytes: search around the best setting for each
         centres = [best_of_all(trials, measure, plan.errors) for measure in ("rounds", "bytes")]
         count = min(LANES, plan.budget - len(trials))
         settings = [nearby(key, centres[i % 2].setting, problem, plan, random) for i in range(count)]
         trials += try_settings(key, settings, problem, plan, plan.tuned_on, first=len(trials) + 1)
+        trials = settled(key, trials, problem, plan)
     progress()
     return trials
+
+
+def has_numbers(settings: Sequence[Mapping[str, Any]]) -> bool:
+    """Whether there is anything to tune."""
+    return any(isinstance(value, float) for setting in settings for value in setting.values())
+
+
+def settled(key: str, trials: list[Trial], problem: Problem, plan: ComparisonPlan) -> list[Trial]:
+    """The trials; those between which the final error decides run to the end, where they ended early."""
+    among: set[int] = set()
+    for measure in MEASURES:
+        costs = np.array([[trial.cost(measure, error) for trial in trials] for error in plan.errors])
+        lowest = costs.min(axis=1, keepdims=True)
+        tied = (costs == lowest) & np.isfinite(lowest)
+        alike = tied & (tied.sum(axis=1, keepdims=True) > 1)
+        among |= set(np.flatnonzero(alike.any(axis=0)).tolist() if tied.any() else range(len(trials)))
+    again = [i for i in sorted(among) if trials[i].early]
+    if not again:
+        return trials
+    settings = [trials[i].setting for i in again]
+    runs = try_settings(key, settings, problem, plan, plan.tuned_on, first=1, whole=True)
+    whole = {i: dataclasses.replace(trial, number=i + 1) for i, trial in zip(again, runs, strict=True)}
+    return [whole.get(i, trial) for i, trial in enumerate(trials)]
 
 
 def check_grid(key: str, proposed: Sequence[Mapping[str, Any]]) -> None:
@@ -169,40 +197,71 @@ def try_settings(
     seeds: Sequence[int],
     *,
     first: int,
+    whole: bool = False,
 ) -> list[Trial]:
-    """Run settings, those of one structure in one compiled call."""
+    """Run settings, those of one structure in one compiled call; `whole`: to the last round, even if they arrive."""
     algorithms = [build(key, setting, problem, plan) for setting in settings]
     structures = [jax.tree.structure(algorithm) for algorithm in algorithms]
     curves: dict[int, Curves] = {}
+    early: dict[int, bool] = {}
     for structure in dict.fromkeys(structures):
         members = [i for i, each in enumerate(structures) if each == structure]
         for begin in range(0, len(members), LANES):
             lanes = members[begin : begin + LANES]
-            # on quadratics idle lanes cost less than compiling for another number of lanes; on data they cost more
-            idle = LANES - len(lanes) if problem.exact else 0
+            # idle lanes cost less than compiling for another number; on data only a method that is tuned needs several
+            idle = LANES - len(lanes) if problem.exact or has_numbers(settings) else 0
             padded = [algorithms[i] for i in lanes + [lanes[-1]] * idle]
+            ends: dict[str, Any] = {"rounds": plan.rounds}
+            if not problem.exact:
+                ends = {
+                    **_ends(plan, whole),
+                    "rounds": [plan.rounds] * len(lanes) + [1] * idle,
+                    "lanes": ON_DATA if jax.default_backend() == "cpu" else None,
+                }
             with warnings.catch_warnings():
                 warnings.filterwarnings("ignore", ".* rounds were void")  # of settings that diverge
                 run = simulate_many(
-                    padded, problem.population, problem.start, rounds=plan.rounds, keys=list(seeds),
-                    probe=problem.probe, record=("gradients",), devices=devices.chosen(),
+                    padded, problem.population, problem.start, keys=list(seeds), probe=problem.probe,
+                    record=("gradients",), devices=devices.chosen(), **ends,
                 )  # fmt: skip
             curves |= {i: _curves(run, lane, plan) for lane, i in enumerate(lanes)}
+            early |= {i: _arrived_early(run, lane) for lane, i in enumerate(lanes)}
     return [
-        Trial(key, first + i, settings[i], curves[i], "diverged" if curves[i].diverged else "fine")
+        Trial(key, first + i, settings[i], curves[i], "diverged" if curves[i].diverged else "fine", early[i])
         for i in range(len(settings))
     ]
 
 
+def _ends(plan: ComparisonPlan, whole: bool) -> dict[str, Any]:
+    """What ends a run: void rounds, or the hardest target with as many probes in a row as an arrival needs.
+
+    What all of these probes reach, `arrivals` finds, whatever comes later. A whole run has limits that nothing
+    reaches, so that the same program serves it.
+    """
+    error = -np.inf if whole else SURELY * plan.errors[-1]
+    goal = {"at_least": 1 - error} if plan.metric == "accuracy" else {"at_most": error}
+    watch = Watch(patience=plan.rounds + 1) if whole else Watch()
+    return {"until": Target(plan.metric, **goal, evaluations=WINDOW), "watch": watch}
+
+
+def _arrived_early(run: Run, lane: int) -> bool:
+    """Whether some runs of a setting have ended before the last round, and not after void ones."""
+    void = run.rows["void"][lane]
+    done = run.rounds_done[lane]
+    return any(count < run.rounds and not void[seed, count - 1] for seed, count in enumerate(done))
+
+
 def _curves(run: Run, lane: int, plan: ComparisonPlan) -> Curves:
     seen = run.probes[plan.metric][lane].astype(np.float64)
+    # a run that has ended stands still
+    seen = np.take_along_axis(seen, np.minimum(np.arange(seen.shape[1]), run.rounds_done[lane][:, None]), axis=1)
     error = 1 - seen if plan.metric == "accuracy" else seen
     up, down = (
         _running(run.rows[unit][lane], sum(part.cohort * getattr(part, unit) for part in run.plan.start))
         for unit in ("bytes_up", "bytes_down")
     )
     # every client of the start evaluates one gradient
-    gradients = _running(run.rows["gradients"][lane], sum(part.cohort for part in run.plan.start))
+    gradients = _running(np.nan_to_num(run.rows["gradients"][lane]), sum(part.cohort for part in run.plan.start))
     rounds = np.broadcast_to(np.arange(error.shape[1], dtype=np.float64), error.shape)
     return Curves(error, rounds, up, up + down, gradients, run.rows["void"][lane].sum(axis=1).astype(np.float64))
 

@@ -55,7 +55,9 @@ class Experiment:
         options = self.config.evaluate
         if options.target is None:
             return None
-        return Target(self.metric, **{"at_least" if self.metric in RISING else "at_most": options.target})
+        if self.metric in RISING:
+            return Target(self.metric, at_least=options.target)
+        return Target(self.metric, at_most=options.target)
 
     @property
     def metric(self) -> str:

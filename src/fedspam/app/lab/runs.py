@@ -33,7 +33,7 @@ from fedspam.methods import METHODS
 from fedspam.methods._local import Trained, descend
 from fedspam.methods.schedules import Schedule
 from fedspam.problems import Quadratics, ridge
-from fedspam.simulation import engine
+from fedspam.simulation import lanes
 from fedspam.simulation.engine import Conditions, Layout
 from fedspam.solvers import LBFGS, Answer, Certificate, Exact, GradientDescent, LocalSolver, Never, Surrogate, certify
 from fedspam.theory import constants as theory
@@ -273,13 +273,14 @@ def _simulate(
     assert isinstance(problem.population, Quadratics)
     population = Repeated(problem.population, jnp.asarray(setting.cohort, jnp.uint32))
     stacked = jax.tree.map(lambda *leaves: np.stack([np.asarray(leaf) for leaf in leaves]), *algorithms)
-    which, keys = jnp.arange(len(algorithms)), jax.vmap(jax.random.key)(jnp.asarray(seeds))
+    keys = jax.vmap(jax.random.key)(jnp.asarray(seeds))
     times = [time.perf_counter()]
     for count in (0, ROUNDS):  # with 0 rounds it compiles and runs nothing
-        *_, seen = engine.many(
-            stacked, which, population, problem.start, keys, jnp.int32(count), Conditions(probe=problem.probe),
+        counts = jnp.full(len(algorithms), count, jnp.int32)
+        seen = lanes.many(
+            stacked, counts, population, problem.start, keys, Conditions(probe=problem.probe),
             layout=Layout(), length=ROUNDS, every=every, record=(), side_by_side=True,
-        )  # fmt: skip
+        ).probes  # fmt: skip
         found = np.asarray(seen["gradient"])
         times.append(time.perf_counter())
     return found, (times[1] - times[0], times[2] - times[1])

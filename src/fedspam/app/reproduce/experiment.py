@@ -34,7 +34,6 @@ SETTINGS = (
     PaperSetting("middle", 10.0, 0.9, 1),
     PaperSetting("right", 0.5, 0.1, 2),
 )
-LONGEST = max(setting.stretch for setting in SETTINGS)
 SOLVERS: Mapping[str, LocalSolver] = {"exact": Exact(), "1": GradientDescent(1), "10": GradientDescent(10)}
 LABELS = {"exact": "exact prox", "1": "1 local step", "10": "10 local steps"}
 
@@ -77,13 +76,13 @@ def experiment(
                 methods = [
                     spam(s.ratio / delta, s.fresh_weight, solver=solver, start=g, first="update") for s in SETTINGS
                 ]
-                # the shorter panels are cut below
+                lengths = [rounds * setting.stretch for setting in SETTINGS]
                 run = simulate_many(
-                    methods, population, start, rounds=rounds * LONGEST, keys=[number], probe=probe, record=(),
+                    methods, population, start, rounds=lengths, keys=[number], probe=probe, record=(),
                     side_by_side=False, devices=devices.chosen(),
                 )  # fmt: skip
-                for setting, curve in zip(SETTINGS, run.probes["gradient"], strict=True):
-                    runs[setting.name, label].append(curve[0, : rounds * setting.stretch + 1])
+                for setting, curve, length in zip(SETTINGS, run.probes["gradient"], lengths, strict=True):
+                    runs[setting.name, label].append(curve[0, : length + 1])
                 if progress is not None:
                     progress()
             deltas.append(delta)
