@@ -210,7 +210,19 @@ def test_paths_of_a_file_are_seen_from_its_folder(tmp_path: Path, monkeypatch: p
     found = read(path)
     assert found.data.path == str(inner / "a.csv")
     assert found.model.function == str(tmp_path / "my.py") + ":loss"
-    assert read(path, [("data.path", "b.csv")]).data.path == "b.csv"  # those of flags from here
+    # those of flags from here; a run folder that keeps them is resumed from anywhere
+    assert read(path, [("data.path", "7")]).data.path == str(tmp_path / "7")
+    assert read(path, [("model", "my.py:loss")]).model.function == str(tmp_path / "my.py") + ":loss"
+
+
+def test_a_table_is_data_by_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    flags = [("data.label", "ill"), ("model", "softmax"), ("algorithm", "sppm"), ("algorithm.step_size", "1")]
+    for name in ("visits.csv", "visits.CSV.gz", "visits.parquet"):
+        found = read(None, [("data", name), *flags]).data
+        assert (schema.name_of(found), found.path, found.label) == ("table", str(tmp_path / name), "ill")
+    with pytest.raises(ConfigError, match=r"data\.label is missing"):
+        read(None, [("data", "visits.csv"), *flags[1:]])
 
 
 @pytest.mark.parametrize(

@@ -233,7 +233,7 @@ class Auto:
         safe = 1 / jnp.sqrt(_above(similarity))
         gamma = jnp.where(worth < 1, jnp.minimum(gamma, jnp.maximum(state.step_size, safe)), gamma)
         gamma = jnp.where(first, self.speed * safe, gamma)
-        # good steps in a row must not end in infinity, nor bad ones in zero: once x has converged, only rounding is left
+        # good steps in a row must not end in infinity, nor bad ones in zero, as where only rounding is left
         gamma = jnp.clip(gamma, jnp.finfo(gamma.dtype).tiny ** 0.5, jnp.finfo(gamma.dtype).max ** 0.5)
         # both by the filter's slope, and by what the cohort sees: one client of it may be steep by chance
         back = ~first & ~(ratio >= self.refuse) & ~(reply.slope + reply.bend <= 0)

@@ -30,7 +30,7 @@ def add(command: argparse.ArgumentParser) -> None:
         help="a setting; the same as --SECTION.KEY VALUE",
     )  # fmt: skip
     for flag, name, metavar, words in (
-        ("--data", "data", "NAME", "a problem of `fedspam compare`, or a kind of data; replaces the section"),
+        ("--data", "data", "NAME", "a problem of `fedspam compare`, a kind of data, or a table; replaces the section"),
         ("--model", "model", "NAME", "a model, or my_model.py:loss; replaces the section"),
         ("--algorithm", "algorithm", "NAME", "a key of `fedspam methods`; replaces the section"),
         ("--prox", "prox", "NAME", "a local solver; replaces the section"),

@@ -1,6 +1,7 @@
 """From a TOML file and flags to a configuration. Every error names the setting, its value, the rule and a remedy."""
 
 import math
+import re
 import tomllib
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -20,6 +21,7 @@ from fedspam.app.config.type_text import choices, rule
 SIZE = strict.MIB  # the longest file that is read
 MOST = 6  # findings that one error lists
 SECTIONS = ("data", "clients", "model", "algorithm", "prox", "run", "codecs", "evaluate", "track")
+PATHS = ("data.path", "data.test_path", "data.folder", "model.function")
 SHORT = ("data", "model", "algorithm", "prox")  # sections that may be given as one word, their name
 PLAIN: Mapping[str, type[Struct]] = {
     "clients": schema.Clients,
@@ -48,7 +50,9 @@ def read(path: str | Path | None, settings: Sequence[tuple[str, str]] = ()) -> C
     """
     tree = {} if path is None else absolute(load(path), Path(path).parent)
     try:
-        return decode(tree, overlay(tree, settings))
+        texts = overlay(tree, settings)
+        # absolute, because a resumed run reads them from the configuration in its folder
+        return decode(absolute(tree, Path.cwd()), texts)
     except ConfigError as error:
         raise ConfigError(*error.findings, origin="" if path is None else str(path)) from None
 
@@ -91,22 +95,23 @@ def overlay(tree: dict[str, Any], settings: Iterable[tuple[str, str]]) -> dict[s
                 raise ConfigError(
                     f"--{name} {text}: the file has a value here, not a table; see fedspam run --settings"
                 )
-        table[key] = _value(text)
-        texts[name] = text
+        if name in PATHS:
+            table[key] = text
+        else:
+            table[key], texts[name] = _value(text), text
     return texts
 
 
 def absolute(tree: dict[str, Any], folder: Path) -> dict[str, Any]:
     """The tree with its paths, which are relative to a folder, made absolute."""
-    if isinstance(tree.get("model"), str):
-        tree["model"] = _table("model", tree["model"])
-    for section, keys in (("data", ("path", "test_path", "folder")), ("model", ("function",))):
+    for section in ("data", "model"):
+        if isinstance(tree.get(section), str):
+            tree[section] = _table(section, tree[section])
+    for name in PATHS:
+        section, _, key = name.partition(".")
         table = tree.get(section)
-        if not isinstance(table, dict):
-            continue
-        for key in keys:
-            if isinstance(table.get(key), str) and table[key]:
-                table[key] = str((folder / table[key]).resolve())
+        if isinstance(table, dict) and isinstance(table.get(key), str) and table[key]:
+            table[key] = str((folder / table[key]).resolve())
     return tree
 
 
@@ -180,8 +185,11 @@ def _table(section: str, value: Any) -> dict[str, Any]:
         raise ConfigError(f"{section} = {value!r} must be a section: [{section}], and below it its settings")
     if section == "model" and ".py:" in value:
         return {"function": value}
+    if section == "data" and value not in schema.DATA:
+        table = re.search(r"\.(csv(\.(gz|bz2|xz))?|parquet|arrow|feather)$", value, re.IGNORECASE)
+        return {"kind": "table", "path": value} if table else {"kind": "problem", "name": value}
     if section == "data":
-        return {"kind": value} if value in schema.DATA else {"kind": "problem", "name": value}
+        return {"kind": value}
     return {"name": value}
 
 
