@@ -33,8 +33,8 @@ ROUNDS = 5
 def networks(model, features, classes, batch):
     generator = np.random.default_rng(0)
     rows = lambda: {
-        "features": generator.normal(size=(40, features)).astype(np.float32),
-        "label": generator.integers(0, classes, 40).astype(np.int32),
+        "features": generator.normal(size=(160, features)).astype(np.float32),
+        "label": generator.integers(0, classes, 160).astype(np.int32),
     }
     return Ragged.of([rows() for _ in range(60)], model.loss, batch=batch), model.init(0)
 
