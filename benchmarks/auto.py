@@ -176,9 +176,7 @@ def run(methods, problem, seeds):
 
 def hindsight(problem):
     """The settings of the grid, as power, fresh weight and decay, and their methods."""
-    middle = round(
-        math.log(1 / problem.delta, 4)
-    )  # powers of 4, so that all problems have their step sizes from one grid
+    middle = round(math.log(1 / problem.delta, 4))  # powers of 4: all problems have their step sizes from one grid
     powers = range(middle - 4, middle + (3 if problem.small else 4))
     fresh_weights = (0.9, 0.5, 0.2, 0.05) if problem.small else FRESH_WEIGHTS
     decays = DECAYS[:3] if problem.small else DECAYS

@@ -10,7 +10,7 @@ Whole-gradient problems (`held_out_problems.py`, the first set, `fresh_problems.
 arrived at it. Hindsight is the best of 63 settings of SPAM-PPA for each problem and each target: 7 step sizes, 3 fresh
 weights, 3 ways to decay. The problems and the grid's rounds, in `held_out_hindsight.json`, `fresh_hindsight.json` and
 `third_hindsight.json`, were written down before `auto` had run on any of them. The memory of `auto` was then chosen on
-the first set.
+the first set, and its first step size on the first two.
 
 Networks (`held_out_networks.py`): hindsight is FedAvg's best of 12 settings. Targets are shares of the best accuracy of
 that grid, so that none was chosen by hand.

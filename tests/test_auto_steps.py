@@ -82,6 +82,19 @@ def test_a_step_into_nothing_is_not_taken():
     assert (y < 1).all()
 
 
+@pytest.mark.parametrize("scale", [1e38, np.nan])
+def test_a_first_minibatch_without_a_finite_gradient_spoils_no_other(scale):
+    """The first rate is sought on it. If it tells nothing, the next minibatch begins the search."""
+    key = jax.random.key(0)
+    first = jax.random.key_data(jax.random.fold_in(key, 0))
+    factor = lambda key: jnp.where(jnp.all(jax.random.key_data(key) == first), jnp.float32(scale), 1)
+    client = DataOracle(jnp.zeros(()), loss=lambda y, _, key: factor(key) * 0.5 * jnp.sum(y**2), minibatch=True)
+    x = jnp.array([30.0, 40.0], jnp.float32)
+    reply = jax.jit(auto_steps(2).walk)(client, key, x=x, rate=jnp.float32(0), damping=jnp.float32(1))
+    assert np.isfinite(reply.rate)
+    assert jnp.linalg.norm(x + reply.move) < 25
+
+
 @pytest.mark.slow
 def test_units_do_not_matter():
     """The same iterates for f and for 1024 f."""

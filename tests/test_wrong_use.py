@@ -109,7 +109,9 @@ CASES = {
         "run --data rigde --algorithm sppm --algorithm.step_size 1", 2, ("'rigde'", "did you mean 'ridge'?")
     ),
     "missing data file": Case(
-        "run good.toml --data.path visit.csv", 2, ("visit.csv' is no file", "did you mean 'visits.csv'?")
+        "run good.toml --data.path visit.csv",
+        2,
+        ("data.path = '", "visit.csv' is no file", "did you mean 'visits.csv'?"),
     ),
     "bad column": Case("run good.toml --data.label il", 2, ("data.label = 'il' is no column", "did you mean 'ill'?")),
     "bad client column": Case("run good.toml --data.client hopsital", 2, ("no column", "did you mean 'hospital'?")),

@@ -22,6 +22,7 @@ from fedspam.datasets._reading import (
     LONGEST_NAME,
     LONGEST_NUMBER,
     MOST_BYTES,
+    OPENERS,
     PLAIN,
     csv_rows,
     guarded,
@@ -125,6 +126,17 @@ class Table:
                 "characters, and no NUL: shorten it"
             )
         return texts.tolist()
+
+
+def is_table(name: str) -> bool:
+    """Whether a file's name says that `open_table` can read it.
+
+    >>> is_table("visits.csv.gz"), is_table("visits.parquet"), is_table("visits.json")
+    (True, True, False)
+    """
+    path = Path(name)
+    plain = Path(path.stem) if path.suffix in OPENERS else path
+    return path.suffix in ARROW or plain.suffix.lower() == ".csv"
 
 
 def open_table(source: Any, *, delimiter: str = ",") -> Table:

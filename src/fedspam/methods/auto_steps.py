@@ -125,7 +125,7 @@ class AutoSteps:
             y = trees.where(enough & moves, trees.axpy(-damping * rate, slope, y), y)
             weight = jnp.where(enough & moves & ~hidden, fall, 0).astype(rate.dtype)
             factor = jnp.where(enough, jnp.where(hidden | ~moves, 1, 1.2), 0.5).astype(rate.dtype)
-            return y, rate * factor, logarithms + weight * jnp.log(rate), falls + weight
+            return y, rate * factor, logarithms + weight * jnp.log(jnp.where(weight > 0, rate, 1)), falls + weight
 
         zero = jnp.zeros_like(rate)
         y, last, logarithms, falls = lax.fori_loop(0, search + self.trials, step, (x, rate, zero, zero))
@@ -140,9 +140,13 @@ def _search(rate: Scalar) -> Any:
 
 
 def _longest(x: Params, slope: Params) -> Scalar:
-    """The rate of a step of the length 1 + |x|: so a search that starts there does not depend on the units of f."""
+    """The rate of a step of the length 1 + |x|: so a search that starts there does not depend on the units of f.
+
+    A gradient that is not finite tells nothing: the rate stays 0, and the next minibatch begins the search.
+    """
     norm = trees.norm(slope)
-    return jnp.where(norm > 0, (1 + trees.norm(x)) / jnp.where(norm > 0, norm, 1), 1)
+    length = jnp.where(norm > 0, (1 + trees.norm(x)) / jnp.where(norm > 0, norm, 1), 1)
+    return jnp.where(jnp.isfinite(norm), length, 0)
 
 
 def _cosine(a: Params, b: Params) -> Scalar:

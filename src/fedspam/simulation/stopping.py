@@ -1,5 +1,6 @@
 """When a run ends before its last round: it diverges, has reached its target, or has not improved for a while."""
 
+import itertools
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -81,9 +82,9 @@ class Target:
         >>> Target("loss", at_most=0.1, evaluations=2).streak([{"loss": np.array([0.1, 0.2, 0.1, 0.05])}])
         2
         """
-        values = np.concatenate([part[self.probe] for part in probes])[::-1]
-        missed = ~(values >= self.value if self.at_least is not None else values <= self.value)
-        return int(missed.argmax()) if missed.any() else len(values)
+        last_first = (value for part in reversed(probes) for value in part[self.probe][::-1])
+        met = (value >= self.value if self.at_least is not None else value <= self.value for value in last_first)
+        return sum(1 for _ in itertools.takewhile(bool, met))
 
     @property
     def words(self) -> str:

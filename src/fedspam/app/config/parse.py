@@ -1,7 +1,6 @@
 """From a TOML file and flags to a configuration. Every error names the setting, its value, the rule and a remedy."""
 
 import math
-import re
 import tomllib
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -17,6 +16,7 @@ from fedspam.app import UsageError
 from fedspam.app.config import methods, schema
 from fedspam.app.config.schema import Config, name_of
 from fedspam.app.config.type_text import choices, rule
+from fedspam.datasets.columns import is_table
 
 SIZE = strict.MIB  # the longest file that is read
 MOST = 6  # findings that one error lists
@@ -185,11 +185,10 @@ def _table(section: str, value: Any) -> dict[str, Any]:
         raise ConfigError(f"{section} = {value!r} must be a section: [{section}], and below it its settings")
     if section == "model" and ".py:" in value:
         return {"function": value}
-    if section == "data" and value not in schema.DATA:
-        table = re.search(r"\.(csv(\.(gz|bz2|xz))?|parquet|arrow|feather)$", value, re.IGNORECASE)
-        return {"kind": "table", "path": value} if table else {"kind": "problem", "name": value}
-    if section == "data":
+    if section == "data" and value in schema.DATA:
         return {"kind": value}
+    if section == "data":
+        return {"kind": "table", "path": value} if is_table(value) else {"kind": "problem", "name": value}
     return {"name": value}
 
 
