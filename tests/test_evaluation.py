@@ -119,6 +119,7 @@ def test_several_evaluations_have_names():
         (lambda: Evaluation.of(PEOPLE, squares, block=0), "block = 0 must be a whole number"),
         (lambda: Target("loss"), "give one of them"),
         (lambda: Target("loss", at_least=1, at_most=1), "give one of them"),
+        (lambda: Target("loss", at_most=float("nan")), "'loss' is NaN, which no value reaches"),
     ],
 )
 def test_wrong_evaluations_are_refused(make, message):

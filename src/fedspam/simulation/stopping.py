@@ -63,6 +63,8 @@ class Target:
                 f"the target for {self.probe!r} has at_least = {self.at_least} and at_most = {self.at_most}; give one "
                 "of them: at_least for an accuracy, at_most for a loss"
             )
+        if np.isnan(self.value):
+            raise ValueError(f"the target for {self.probe!r} is NaN, which no value reaches; give a number")
         checks.whole("evaluations", self.evaluations, 1)
 
     @property
