@@ -2,8 +2,12 @@
 
     python benchmarks/held_out.py --hindsight FILE [--problems spins doses]   # the grid alone, without `auto`
     python benchmarks/held_out.py [--set first] [--against FILE] [--json FILE]   # `auto` against that grid
-    python benchmarks/held_out.py --networks [--seeds 3] [--json FILE]        # FedAvg's grid and `auto`, on a GPU
+    python benchmarks/held_out.py --networks [--set first] [--seeds 3]        # FedAvg's grid and `auto`, on a GPU
     python benchmarks/held_out.py --networks --hindsight FILE                 # FedAvg's grid alone
+    python benchmarks/held_out.py --networks --against FILE                   # `auto` alone, against that grid
+
+Grids of parts of a set, run side by side with `--problems`, are joined: `--against A B` reads several files, and what
+they lack is run. With `--hindsight FILE` as well, all of it is written to one file.
 
 Whole-gradient problems (`held_out_problems.py`, the first set, `fresh_problems.py`, the second, and
 `third_problems.py`, the third): a target is a relative gradient norm, and `fedspam.app.arrival` says when a run has
@@ -12,8 +16,8 @@ weights, 3 ways to decay. The problems and the grid's rounds, in `held_out_hinds
 `third_hindsight.json`, were written down before `auto` had run on any of them. The memory of `auto` was then chosen on
 the first set, and its first step size on the first two.
 
-Networks (`held_out_networks.py`): hindsight is FedAvg's best of 12 settings. Targets are shares of the best accuracy of
-that grid, so that none was chosen by hand.
+Networks (`held_out_networks.py`, the first set, and `fresh_networks.py`, the second): hindsight is FedAvg's best of 12
+settings. Targets are shares of the best accuracy of that grid, so that none was chosen by hand.
 
 Rounds and exchanges, and for networks megabytes and client gradients, are medians over seeds; exchanges and bytes
 include those before the first round.
@@ -25,6 +29,7 @@ import math
 import time
 from pathlib import Path
 
+import fresh_networks
 import fresh_problems
 import held_out_networks
 import held_out_problems
@@ -40,6 +45,7 @@ from fedspam.methods.schedules import Power
 from fedspam.simulation import records
 
 SETS = {"first": held_out_problems, "second": fresh_problems, "third": third_problems}
+NETWORKS = {"first": held_out_networks, "second": fresh_networks}
 HINDSIGHT = {
     "first": Path(__file__).with_name("held_out_hindsight.json"),
     "second": Path(__file__).with_name("fresh_hindsight.json"),
@@ -190,6 +196,16 @@ def summary(kept, costs):
         )
 
 
+def read(paths, parser):
+    """Grids of parts of a set as one; their seeds, and of networks their rounds and rates, must be the same."""
+    parts = [json.loads(path.read_text()) for path in paths]
+    facts = [{name: value for name, value in part.items() if name != "hindsight"} for part in parts]
+    if any(other != facts[0] for other in facts):
+        parser.error(f"the files of --against were run with {facts}; join those with the same settings")
+    joined = {name: best for part in parts for name, best in part["hindsight"].items()}
+    return {**facts[0], "hindsight": joined}
+
+
 def write(path, numbers):
     path.write_text(json.dumps(numbers, indent=1) + "\n")
 
@@ -197,53 +213,60 @@ def write(path, numbers):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--problems", nargs="+", default=[""], help="only those whose name holds one of these")
-    parser.add_argument("--set", choices=SETS, default="third", help="which of the three sets of problems")
+    parser.add_argument("--set", choices=SETS, help="the third of problems and the second of networks, if not given")
     parser.add_argument("--hindsight", type=Path, help="run the grid alone and write it here")
-    parser.add_argument("--against", type=Path, help="a file of --hindsight, instead of that of the set")
+    parser.add_argument("--against", type=Path, nargs="+", help="files of --hindsight, instead of that of the set")
     parser.add_argument("--networks", action="store_true", help="networks instead of whole-gradient problems")
-    parser.add_argument("--rounds", type=int, default=80, help="of the networks")
-    parser.add_argument("--rates", type=int, default=len(RATES), help="how many of FedAvg's four rates to try")
-    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--rounds", type=int, default=80, help="of the networks; those of --against, if given")
+    parser.add_argument("--rates", type=int, default=len(RATES), help="how many of FedAvg's four to try; likewise")
+    parser.add_argument("--seeds", type=int, default=3, help="likewise")
     parser.add_argument("--data", type=Path, help="the folder of the real data ($FEDSPAM_DATA, else ./data)")
     parser.add_argument("--json", type=Path, help="also write the numbers here")
     options = parser.parse_args()
     jax.config.update("jax_enable_x64", not options.networks)
 
-    everything = (held_out_networks.tasks if options.networks else SETS[options.set].problems)(options.data)
+    which = options.set or ("second" if options.networks else "third")
+    if options.networks and which not in NETWORKS:
+        parser.error(f"there is no {which} set of networks; take one of {', '.join(NETWORKS)}")
+    everything = (NETWORKS[which].tasks if options.networks else SETS[which].problems)(options.data)
     chosen = lambda name: any(part.lower() in name.lower() for part in options.problems)
     wanted = {name: make for name, make in everything.items() if chosen(name)}
-    stored, against = None, options.against or HINDSIGHT[options.set]
-    if not (options.networks or options.hindsight):
-        if not against.is_file():
-            parser.error(f"there is no {against}; write it with --set {options.set} --hindsight {against}")
-        stored = json.loads(against.read_text())
-    shown = SHOWN[options.networks]
+    against = options.against or ([] if options.networks or options.hindsight else [HINDSIGHT[which]])
+    for path in against:
+        if not path.is_file():
+            parser.error(f"there is no {path}; write it with --set {which} --hindsight {path}")
+    stored = {"seeds": options.seeds, "hindsight": {}}
+    if options.networks:
+        stored |= {"rounds": options.rounds, "rates": options.rates}
+    if against:
+        stored |= read(against, parser)
+    seeds, rounds, shown = stored["seeds"], stored.get("rounds"), SHOWN[options.networks]
     if not options.hindsight:
         first = ("task, targets", "FedAvg") if options.networks else (f"problem, to {cell(TARGETS)}", "hindsight")
         head(*first, shown)
     kept = {}
     for name, make in wanted.items():
         began, problem, more = time.process_time(), make(), ""
-        if stored and name in stored["hindsight"]:
+        if name in stored["hindsight"]:
             best = stored["hindsight"][name]
         elif options.networks:
-            best = tuned(problem, options.rounds, options.seeds, options.rates)
+            best = tuned(problem, rounds, seeds, stored["rates"])
         else:
-            best = hindsight(problem, options.seeds)
+            best = hindsight(problem, seeds)
         if options.hindsight:
             kept[name] = best
             seconds = time.process_time() - began
-            write(options.hindsight, {"seeds": options.seeds, "hindsight": kept})  # each time: a grid takes long
+            write(options.hindsight, {**stored, "hindsight": kept})  # each time: a grid takes long
             print(f"{name}: {cell(best['rounds'])} with {best['settings']}, {seconds:.0f} s of CPU", flush=True)
             continue
         if options.networks:
-            ours = untuned(problem, best["targets"], options.rounds, options.seeds)
+            ours = untuned(problem, best["targets"], rounds, seeds)
             targets = " ".join(f"{target:.3f}" for target in best["targets"])
             more = f", {targets} (best {best['best accuracy']:.3f} / {ours['best accuracy']:.3f})"
             more += f", {ours['ended in NaN']} ended in NaN" if ours["ended in NaN"] else ""
         else:
             method = auto(problem.cohort, solver=problem.solver)
-            ours = best_of(run_problem([method], problem, stored["seeds"]))
+            ours = best_of(run_problem([method], problem, seeds))
         kept[name] = {"hindsight": best, "auto": ours}
         row(name, kept[name], shown, more)
     if options.hindsight:

@@ -2,12 +2,15 @@
 
 import json
 import sys
+from types import SimpleNamespace
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from fedspam.datasets import FederatedData
+from fedspam.models import softmax_regression
 from loading import ROOT, benchmark
 
 
@@ -63,3 +66,68 @@ def test_a_set_without_its_hindsight_says_how_to_get_it(held_out, monkeypatch, t
     with pytest.raises(SystemExit):
         held_out.main()
     assert "write it with --set third --hindsight" in capsys.readouterr().err
+
+
+def test_no_network_is_in_two_sets(held_out):
+    names = [name for each in held_out.NETWORKS.values() for name in each.tasks(None)]
+    assert len(names) == len(set(names)) == 6 + 8
+
+
+@pytest.mark.thorough
+def test_networks_of_the_second_set_can_start(held_out, data):
+    for make in held_out.NETWORKS["second"].tasks(data).values():
+        task = make()
+        clients = task.train.population(task.model.loss, batch=task.batch)
+        params = task.model.init(1)
+        losses = clients.loss(params, {name: column[:50] for name, column in clients.examples.items()})
+        assert losses.shape == (50,)
+        assert np.isfinite(losses).all()
+        assert losses.max() > 0.1
+        assert task.model.accuracy(params, task.test) < 0.6
+        assert 2 <= task.cohort <= len(task.train) / 2
+        assert sum(leaf.size for leaf in jax.tree.leaves(params)) < 300_000
+
+
+def test_grids_of_networks_are_joined(held_out, monkeypatch, tmp_path, capsys):
+    """Parts of FedAvg's grid as one file, and `auto` against them with their seeds and rounds."""
+    rows = {"features": np.eye(4, dtype=np.float32), "label": np.arange(4)}
+    train = FederatedData.of([("ann", rows), ("bob", rows)])
+    model = softmax_regression(4, 4)
+    task = held_out.held_out_networks.NetworkTask(train, {k: jnp.asarray(v) for k, v in rows.items()}, model, 2, 4)
+    tiny = SimpleNamespace(tasks=lambda data: {"left": lambda: task, "right": lambda: task})
+    monkeypatch.setattr(held_out, "NETWORKS", {"second": tiny})
+    monkeypatch.setattr(held_out, "STEPS", (2,))
+    monkeypatch.setattr(jax.config, "update", lambda *_: None)  # the precision of other tests
+    asked = []
+
+    def untuned(task, targets, rounds, seeds):
+        asked.append((targets, rounds, seeds))
+        return {**{cost: [1.0, 1.0, 2.0] for cost in held_out.COSTS}, "best accuracy": 1.0, "ended in NaN": 0}
+
+    monkeypatch.setattr(held_out, "untuned", untuned)
+
+    def go(*options):
+        monkeypatch.setattr(sys, "argv", ["held_out", "--networks", *map(str, options)])
+        held_out.main()
+
+    left, right, both, other = (tmp_path / name for name in ("left", "right", "both", "other"))
+    for part in (left, right):
+        go("--hindsight", part, "--problems", part.name, "--rounds", 3, "--seeds", 1, "--rates", 1)
+    monkeypatch.setattr(held_out, "tuned", None)  # nothing runs twice
+    go("--against", left, right, "--hindsight", both)
+    go("--against", both)
+    found = json.loads(both.read_text())
+    assert found == {"seeds": 1, "rounds": 3, "rates": 1, "hindsight": found["hindsight"]}
+    assert list(found["hindsight"]) == ["left", "right"]
+    assert found["hindsight"]["left"]["best accuracy"] == 1.0
+    assert asked == [(found["hindsight"][name]["targets"], 3, 1) for name in ("left", "right")]
+    assert "on 2 problems" in capsys.readouterr().out
+
+    other.write_text(json.dumps({**found, "seeds": 2}))
+    for options, says in (
+        (["--against", both, other], "join those with the same settings"),
+        (["--set", "third"], "there is no third set of networks; take one of second"),
+    ):
+        with pytest.raises(SystemExit):
+            go(*options)
+        assert says in capsys.readouterr().err
