@@ -15,6 +15,7 @@ from fedspam._internal import checks
 
 _FEISTEL_ROUNDS = 8
 _UNCHECKED_STEPS = 24  # each step leaves at most 3/4 of the walks unfinished, so about one in a thousand remains
+_UNROLLED = 8  # of them in one kernel: all in one would take seconds to compile, one by one would take long to launch
 
 
 def key_of(key: Key[Array, ""] | int) -> Key[Array, ""]:
@@ -109,7 +110,7 @@ def permuted(
 
     value = network(jnp.asarray(position, jnp.uint32))
     if jax.default_backend() != "cpu":  # most walks end in this loop, which needs no check by the host after every step
-        value = lax.fori_loop(0, _UNCHECKED_STEPS, lambda _, value: walk(value), value, unroll=True)
+        value = lax.fori_loop(0, _UNCHECKED_STEPS, lambda _, value: walk(value), value, unroll=_UNROLLED)
     return lax.while_loop(lambda value: jnp.any(value >= count), walk, value)
 
 
