@@ -171,11 +171,12 @@ def costs(task, method, rounds, codecs):
     return len(plan.start) + rounds * len(plan.round), float(megabytes)
 
 
-def work(task, method):
-    """Client gradients per round."""
+def work(task, method, rounds):
+    """Client gradients of that many rounds. The first may take more than the others, which take the same."""
     clients = task.train.population(task.model.loss, batch=BATCH)
-    run = simulate(method, clients, task.model.init(1), rounds=1, key=0, record="gradients")
-    return float(run.rows["gradients"][0])
+    run = simulate(method, clients, task.model.init(1), rounds=2, key=0, record="gradients")
+    first, later = run.rows["gradients"]
+    return float(first + (rounds - 1) * later)
 
 
 def measure(task, rounds, seeds, race, wanted, codecs):
@@ -195,7 +196,7 @@ def measure(task, rounds, seeds, race, wanted, codecs):
         for target, i in enumerate(best):
             count = float(medians[i, target])
             exchanges, megabytes = costs(task, methods[i], count, codecs) if np.isfinite(count) else (np.inf, np.inf)
-            gradients = count * work(task, methods[i]) / 1e3 if np.isfinite(count) else np.inf
+            gradients = work(task, methods[i], count) / 1e3 if np.isfinite(count) else np.inf
             cells.append({"rounds": count, "exchanges": exchanges, "megabytes": megabytes, "gradients": gradients})
         found[name] = {
             "targets": cells,

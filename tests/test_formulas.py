@@ -244,7 +244,7 @@ AGAIN = {
     "fedprox": 4,
     "fedexprox": 4,
     "sppm": 1,
-    "auto_steps": 112,  # 4 clients, 20 halvings and 8 steps
+    "auto_steps": 144,  # 4 clients, 20 halvings, 8 steps to find the rate and 8 more
     "mime": 4,
     "mime_momentum": 4,
     "mime_adam": 4,
