@@ -274,9 +274,7 @@ class Traced:
         ids = jnp.concatenate([ids, jnp.repeat(ids[-1:], padding)]).reshape(-1, chunk)
         slots = jnp.concatenate([slots, jnp.zeros(padding, bool)]).reshape(-1, chunk)
 
-        def add_chunk(carry: Any, part: Any) -> tuple[Any, Any]:
-            ids, slots = part
-
+        def ask_chunk(ids: Ids, slots: Any) -> tuple[Any, Any]:
             def together(fed: "Traced") -> Any:
                 one = lambda id: fed._ask(work, key, id, message)
                 return jax.tree.map(lambda leaf: leaf[None], one(ids[0])) if chunk == 1 else jax.vmap(one)(ids)
@@ -287,15 +285,19 @@ class Traced:
                 keep = lambda leaf: jnp.where(slots.reshape(-1, *(1,) * (leaf.ndim - 1)), leaf, jnp.zeros_like(leaf))
                 replies = jax.tree.map(keep, replies)
             counts = jax.tree.map(lambda flag: jnp.sum(flag & slots, dtype=jnp.int32), flags)
-            total = jax.tree.map(lambda sum, leaf: sum + jnp.sum(leaf, axis=0), carry[0], replies)
-            return (total, jax.tree.map(jnp.add, carry[1], counts)), memory
+            return (jax.tree.map(lambda leaf: jnp.sum(leaf, axis=0), replies), counts), memory
 
-        reply, flags, _ = jax.eval_shape(lambda id: self._ask(work, key, id, message), ids[0, 0])
-        zeros = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), reply)
-        start = (zeros, jax.tree.map(lambda _: jnp.zeros((), jnp.int32), flags))
         if ids.shape[0] == 1:
-            (total, flags), memory = add_chunk(start, (ids[0], slots[0]))
+            (total, flags), memory = ask_chunk(ids[0], slots[0])
         else:
+
+            def add_chunk(sums: Any, part: Any) -> tuple[Any, Any]:
+                more, memory = ask_chunk(*part)
+                return jax.tree.map(jnp.add, sums, more), memory
+
+            reply, flags, _ = jax.eval_shape(lambda id: self._ask(work, key, id, message), ids[0, 0])
+            zeros = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), reply)
+            start = (zeros, jax.tree.map(lambda _: jnp.zeros((), jnp.int32), flags))
             (total, flags), memory = lax.scan(add_chunk, start, (ids, slots))
             memory = jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), memory)
         memory = jax.tree.map(lambda leaf: leaf[:size], memory)

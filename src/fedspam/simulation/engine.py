@@ -154,6 +154,7 @@ def advance(
     # the keys of all rounds at once: cheaper than one by one inside the loop
     keys = jax.random.key_data(jax.vmap(lambda i: jax.random.fold_in(key, start + i))(jnp.arange(length)))
 
+    @functools.partial(jax.jit, inline=True)  # so that it is traced once, for the shapes and for the loop
     def one(i: Any, carry: Carry) -> Any:
         round_key = jax.random.wrap_key_data(keys[i], impl=jax.random.key_impl(key))
         return one_round(algorithm, population, carry, start + i, round_key, conditions, layout, record, careful)
