@@ -24,7 +24,7 @@ WHEN = {
     "adaptive_s_dane": "As `s_dane` with everyone in every round, where δ is unknown: a line search finds it, for "
     "one more trip per trial.",
     "auto": "Begin here. It needs a cohort size and nothing else. Take another method for one client per round, "
-    "for a guarantee, or if you can afford to tune FedAvgM on a network.",
+    "for a guarantee, or where clients can hardly compute.",
     "auto_steps": "Clients train on minibatches and you do not want to tune: one exchange and two vectors per "
     "round, as FedAvg. `auto` becomes this method there by itself.",
     "bvr_l_sgd": "All clients are reachable in every round, smooth non-convex losses, alike clients. With a "
