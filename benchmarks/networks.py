@@ -176,7 +176,7 @@ def work(task, method, rounds):
     clients = task.train.population(task.model.loss, batch=BATCH)
     run = simulate(method, clients, task.model.init(1), rounds=2, key=0, record="gradients")
     first, later = run.rows["gradients"]
-    return float(first + (rounds - 1) * later)
+    return float(first + (rounds - 1) * later) if rounds else 0.0
 
 
 def measure(task, rounds, seeds, race, wanted, codecs):

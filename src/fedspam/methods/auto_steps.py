@@ -12,7 +12,7 @@ from fedspam._internal.trees import Params, Scalar, static, struct
 from fedspam.clients import Oracle
 from fedspam.federation import Federation, on_client
 from fedspam.methods._algorithm import no_memory
-from fedspam.methods._registry import Method, register
+from fedspam.methods._registry import Cost, Method, register
 
 HALVINGS = 20  # of the first rate, at most; if it is still too long, steps that fail halve it further
 
@@ -29,13 +29,20 @@ class AutoStepsState(NamedTuple):
 
 
 class Walked(NamedTuple):
-    """A client's reply. The weight is 1, or the client's share of the examples if they count equally."""
+    """A client's reply."""
 
-    move: Params  # weight * (y - x)
-    weight: Scalar
-    rate: Scalar  # the logarithm of the rate it was given or, in the first round, has found
-    quality: Scalar  # how far its loss fell, as a share of what a linear loss would have fallen
-    refused: Scalar  # the share of its steps that were refused
+    move: Params  # weight * (mean of the last y - x)
+    numbers: Float[Array, " 5"]  # as `Numbers`, in one array: the name of each field is sent, too
+
+
+class Numbers(NamedTuple):
+    """What a client says besides its move."""
+
+    weight: Any  # 1, or the client's share of the examples if they count equally
+    heard: Any  # whether it saw its loss fall; if not, the next two are 0
+    log_rate: Any  # of the rate it was given or, in the first round, has found
+    quality: Any  # how far its losses fell, as a share of what linear ones would have fallen
+    refused: Any  # the share of its steps that it refused
 
 
 class AutoStepsInfo(NamedTuple):
@@ -50,13 +57,15 @@ class AutoStepsInfo(NamedTuple):
 
 
 class Walk(NamedTuple):
-    """What a client carries from step to step."""
+    """What a client carries from step to step. `met`, `mean` and `spread` are those of the steps that count."""
 
     y: Params
-    mean: Params  # of the last quarter of the steps
+    move: Params  # mean of y - x over the last quarter of the steps
     rate: Scalar
     most: Scalar  # the rate never exceeds it
-    losses: Float[Array, " 2"]  # sums of the losses and of their squares, over the steps that count
+    met: Scalar  # finite losses
+    mean: Scalar  # of these losses
+    spread: Scalar  # sum of squares of their differences from the mean
     logarithms: Scalar  # sum of fall * log(rate)
     falls: Scalar
     slopes: Scalar  # sum of rate * |gradient|^2, which is the fall of a linear loss
@@ -73,20 +82,21 @@ class AutoSteps:
         a_{k+1} &= a_k\, e^{(\cos(\Delta_k, v_{k-1}) - c)/2}, \quad\text{held between } 1/\sqrt{k+2} \text{ and } 1
 
     A client takes `trials` steps :math:`y \leftarrow y - a_k\eta\nabla f_i(y;\zeta)` from :math:`z_k`, and replies with
-    the mean :math:`\bar y_i` of the last quarter of them.
+    the mean of :math:`y - z_k` over the last quarter of them.
 
-    **Rate.** The clients of the first round search for it: they first walk with a rate that grows by a fifth where the
-    minibatch's loss falls by at least :math:`\eta\|\nabla f_i(y;\zeta)\|^2/10` (Armijo's rule), and halves elsewhere.
-    The mean of :math:`\log\eta` over that walk, each step weighted by its fall, is the rate they have found. Then they
-    start again from :math:`z_0` with it. All later clients use the mean of what the first ones have found. To follow
-    Armijo's rule on would be worse: on a network, small steps lead to where the loss curves more, which calls for still
-    smaller ones.
+    **Rate.** The clients of the first round search for it. They first walk with a rate that grows by a fifth where the
+    minibatch's loss would fall by at least :math:`\eta\|\nabla f_i(y;\zeta)\|^2/10` over the whole :math:`\eta`
+    (Armijo's rule), and halves elsewhere. A fall that rounding hides tells nothing and leaves the rate as it is. The
+    geometric mean of :math:`\eta` over that walk, each step weighted by its fall, is the rate they have found. Then
+    they start again from :math:`z_0` with it. All later clients use the geometric mean of what the first ones have
+    found. To follow Armijo's rule on would be worse: on a network, small steps lead to where the loss curves more,
+    which calls for still smaller ones.
 
-    Two rules keep the rate from being very wrong. A step is refused if it would raise its minibatch's loss beyond what
-    is usual, which is one standard deviation above the mean of the losses that the client has met in this round. Then
-    the client halves the rate, and lets it grow back by a fifth per step. If half of a cohort's steps are refused, the
-    rate halves for all. If none is, and the losses fall by the share :math:`q > 0.9` of what linear ones would, it is
-    far too small, and grows by :math:`0.1/(1-q)`, at most fourfold.
+    Two rules keep the rate from being very wrong. A step is refused if it would, over the whole :math:`\eta`, raise its
+    minibatch's loss beyond what is usual: one standard deviation above the mean of the losses that the client has met
+    in this round. Then the client halves the rate, and lets it grow back by a fifth per step. If more than half of a
+    cohort's steps are refused, the rate halves for all. If none is, and the losses fall by the share :math:`q > 0.9` of
+    what linear ones would, it is far too small: it is multiplied by :math:`0.1/(1-q)`, at most by 4.
 
     **Damping.** While the model still moves, each move points along the last ones. Once moves are mostly noise and
     the clients' drift, they point back. So :math:`a_k` falls while the cosine is below c, and rises again above it. It
@@ -107,7 +117,7 @@ class AutoSteps:
     name: str = static(default="auto_steps")
 
     def init(self, params: Params, key: Key[Array, ""], fed: Federation) -> AutoStepsState:
-        zero = jnp.zeros((), jnp.result_type(*jax.tree.leaves(params)))
+        zero = jnp.zeros((), jnp.promote_types(jnp.result_type(*jax.tree.leaves(params)), jnp.float32))
         return AutoStepsState(
             params, trees.zeros_like(params), params, jnp.zeros((), jnp.int32), rate=zero, damping=zero + 1
         )
@@ -117,7 +127,8 @@ class AutoSteps:
         cohort = fed.sample(key, self.cohort_size)
         reply = fed.mean(cohort, self.walk, x=ahead, rate=state.rate, damping=state.damping)
 
-        move = trees.divide(reply.move, reply.weight)
+        said = Numbers(*reply.numbers)
+        move = trees.divide(reply.move, said.weight)
         alignment = jnp.where(state.k == 0, self.alignment, _cosine(move, state.velocity))
         least = 1 / jnp.sqrt((state.k + 2).astype(state.damping.dtype))
         damping = jnp.clip(state.damping * jnp.exp((alignment - self.alignment) / 2), least, 1)
@@ -126,19 +137,21 @@ class AutoSteps:
         fresh = (self.window + 1) / (state.k + 1 + self.window)
         new = AutoStepsState(
             x, velocity, average=trees.axpy(fresh, trees.subtract(x, state.average), state.average), k=state.k + 1,
-            rate=self._rate(state, reply), damping=damping.astype(state.damping.dtype),
+            rate=self._rate(state, said), damping=damping.astype(state.damping.dtype),
         )  # fmt: skip
         steps = self.trials + jnp.where(state.rate == 0, HALVINGS + self.trials, 0)
         return new, AutoStepsInfo(
-            new.rate, state.damping, alignment, reply.quality, reply.refused, self.cohort_size * steps
+            new.rate, state.damping, alignment, _mean_heard(said.quality, said), said.refused, self.cohort_size * steps
         )
 
-    def _rate(self, state: AutoStepsState, reply: Walked) -> Scalar:
+    def _rate(self, state: AutoStepsState, said: Numbers) -> Scalar:
         """What the first clients have found; later only changed where it is far too small or too large."""
-        rest = jnp.maximum(1 - reply.quality, jnp.finfo(state.rate.dtype).tiny)
-        growth = jnp.where(reply.refused > 0, 1, jnp.clip(0.1 / rest, 1, 4))
-        change = jnp.where(reply.refused > 0.5, 0.5, growth)
-        return jnp.where(state.rate == 0, jnp.exp(reply.rate), state.rate * change).astype(state.rate.dtype)
+        rest = jnp.maximum(1 - _mean_heard(said.quality, said), jnp.finfo(state.rate.dtype).tiny)
+        growth = jnp.where(said.refused > 0, 1, jnp.clip(0.1 / rest, 1, 4))
+        change = jnp.where(said.refused > 0.5, 0.5, growth)
+        # where nobody has found a rate, the next cohort searches, too
+        found = jnp.where(said.heard > 0, jnp.exp(_mean_heard(said.log_rate, said)), 0)
+        return jnp.where(state.rate == 0, found, state.rate * change).astype(state.rate.dtype)
 
     def params(self, state: AutoStepsState) -> Params:
         return state.average
@@ -158,52 +171,68 @@ class AutoSteps:
             sample = jax.random.fold_in(key, jnp.maximum(i - search, 0))
             value, slope = jax.value_and_grad(oracle)(now.y, sample)
             rate = jnp.where(now.rate == 0, _longest(x, slope), now.rate)
-            linear = rate * trees.squared_norm(slope)
-            fall = value - oracle(trees.axpy(-rate, slope, now.y), sample)
-            rounding = 8 * jnp.finfo(value.dtype).eps * jnp.abs(value)
+            linear = rate * trees.squared_norm(_wide(slope))
+            fall = (value - oracle(trees.axpy(-rate, slope, now.y), sample)).astype(rate.dtype)
+            rounding = (8 * jnp.finfo(value.dtype).eps * jnp.abs(value)).astype(rate.dtype)
             hidden = 0.1 * linear <= rounding  # a fall that rounding hides tells nothing about the rate
-            losses = trees.axpy(jnp.where(counts, 1, 0), jnp.stack([value, value**2]).astype(rate.dtype), now.losses)
-            armijo = fall >= jnp.where(hidden, 0, 0.1 * linear)
-            usual = jnp.maximum(value, _upper(losses / jnp.maximum(i - begin + 1, 1)))
+            armijo = fall >= jnp.where(hidden, -rounding, 0.1 * linear)
+            now, usual = _met(now, value.astype(rate.dtype), counts)
             enough = jnp.where(counts, value - fall <= usual + rounding, armijo)
             y = trees.where(enough & moves, trees.axpy(-damping * rate, slope, now.y), now.y)
-            share = jnp.where(i >= begin + self.trials - last, 1 / last, 0).astype(rate.dtype)
+            share = jnp.where(i >= begin + self.trials - last, 1 / last, 0)
             grown = jnp.where(moves & (counts | ~hidden), 1.2, 1)
+            halved = jnp.where(jnp.isfinite(value), 0.5, 1)  # a damaged minibatch tells nothing, either
             heard = enough & moves & ~hidden
             seen = lambda number: jnp.where(heard, number, 0).astype(rate.dtype)
-            return Walk(
-                y,
-                mean=trees.axpy(share, y, now.mean),
-                rate=jnp.minimum(rate * jnp.where(enough, grown, 0.5), now.most).astype(rate.dtype),
-                most=now.most,
-                losses=losses,
+            return now._replace(
+                y=y,
+                move=trees.axpy(share, trees.subtract(y, x), now.move),
+                rate=jnp.minimum(rate * jnp.where(enough, grown, halved), now.most).astype(rate.dtype),
                 logarithms=now.logarithms + seen(fall * jnp.log(jnp.where(heard, rate, 1))),
                 falls=now.falls + seen(fall),
                 slopes=now.slopes + seen(linear),
-                refused=now.refused + jnp.where(counts & ~enough, 1 / self.trials, 0).astype(rate.dtype),
+                refused=now.refused + jnp.where(counts & ~enough & (halved < 1), 1 / self.trials, 0).astype(rate.dtype),
             )
 
         zero = jnp.zeros_like(rate)
-        most = jnp.where(first, jnp.inf, rate)
-        start = Walk(x, trees.zeros_like(x), rate, most, jnp.stack([zero, zero]), zero, zero, zero, zero)
+        start = Walk(x, trees.zeros_like(x), rate, jnp.where(first, jnp.inf, rate), *7 * [zero])
         now = lax.fori_loop(0, begin + self.trials, step, start)
-        quality = jnp.where(now.slopes > 0, now.falls / jnp.where(now.slopes > 0, now.slopes, 1), 0)
+        heard = (now.slopes > 0) & (now.most > 0)
+        quality = jnp.where(heard, now.falls / jnp.where(heard, now.slopes, 1), 0)
+        log_rate = jnp.where(heard, jnp.log(jnp.where(heard, now.most, 1)), 0)
         weight = jnp.asarray(getattr(oracle, "factor", 1.0), rate.dtype)
-        move = trees.scale(weight, trees.subtract(now.mean, x))
-        return Walked(move, weight, jnp.log(now.most), quality, now.refused)
+        numbers = jnp.stack(Numbers(weight, heard.astype(rate.dtype), log_rate, quality, now.refused))
+        # a client without a finite loss must not count as one that stays where it is: such a reply is left out
+        numbers = jnp.where(now.met > 0, numbers, jnp.nan)
+        return Walked(trees.scale(weight, now.move), numbers)
 
 
 def _again(now: Walk, x: Params) -> Walk:
     """The walk from x once more, with the rate that was found: the mean over all steps by which the loss fell."""
-    zero = jnp.zeros_like(now.falls)
     mean = jnp.exp(now.logarithms / jnp.where(now.falls > 0, now.falls, 1))
     found = jnp.where(now.falls > 0, mean, now.rate)
-    return Walk(x, now.mean, found, found, jnp.zeros_like(now.losses), zero, zero, zero, zero)
+    return Walk(x, now.move, found, found, *7 * [jnp.zeros_like(found)])
 
 
-def _upper(moments: Float[Array, " 2"]) -> Scalar:
-    """The mean and one standard deviation, of numbers whose mean and mean square are given."""
-    return moments[0] + jnp.sqrt(jnp.maximum(moments[1] - moments[0] ** 2, 0))
+def _met(now: Walk, loss: Scalar, counts: Any) -> tuple[Walk, Scalar]:
+    """The walk with one more loss, if it counts, and the highest loss that is usual: a deviation above the mean."""
+    new = counts & jnp.isfinite(loss)
+    met = now.met + new
+    away = jnp.where(new, loss - now.mean, 0)
+    mean = now.mean + away / jnp.maximum(met, 1)
+    spread = now.spread + away * jnp.where(new, loss - mean, 0)
+    usual = mean + jnp.sqrt(spread / jnp.maximum(met, 1))
+    return now._replace(met=met, mean=mean, spread=spread), jnp.maximum(loss, usual)
+
+
+def _mean_heard(sum: Any, said: Numbers) -> Any:
+    """The mean over those clients of a cohort that saw their loss fall."""
+    return sum / jnp.where(said.heard > 0, said.heard, 1)
+
+
+def _wide(vector: Params) -> Params:
+    """In single precision at least: in half precision, squares soon overflow."""
+    return jax.tree.map(lambda leaf: leaf.astype(jnp.promote_types(leaf.dtype, jnp.float32)), vector)
 
 
 def _longest(x: Params, slope: Params) -> Scalar:
@@ -211,12 +240,13 @@ def _longest(x: Params, slope: Params) -> Scalar:
 
     A gradient that is not finite tells nothing: the rate stays 0, and the next minibatch begins the search.
     """
-    norm = trees.norm(slope)
-    length = jnp.where(norm > 0, (1 + trees.norm(x)) / jnp.where(norm > 0, norm, 1), 1)
+    norm = trees.norm(_wide(slope))
+    length = jnp.where(norm > 0, (1 + trees.norm(_wide(x))) / jnp.where(norm > 0, norm, 1), 1)
     return jnp.where(jnp.isfinite(norm), length, 0)
 
 
 def _cosine(a: Params, b: Params) -> Scalar:
+    a, b = _wide(a), _wide(b)
     lengths = trees.norm(a) * trees.norm(b)
     return jnp.where(lengths > 0, trees.dot(a, b) / jnp.where(lengths > 0, lengths, 1), 0)
 
@@ -224,7 +254,7 @@ def _cosine(a: Params, b: Params) -> Scalar:
 def auto_steps(cohort_size: int, *, trials: int = 60) -> AutoSteps:
     """Local steps on minibatches that need no parameters. `auto` is this method where clients draw minibatches.
 
-    One exchange per round, d floats down and d up per client, as FedAvg.
+    One exchange per round, d floats down and d + 5 up per client; FedAvg takes d and d.
 
     Arguments:
         cohort_size: clients asked per round.
@@ -242,5 +272,5 @@ def auto_steps(cohort_size: int, *, trials: int = 60) -> AutoSteps:
 
 register("auto_steps", Method(
     name="auto_steps", build=auto_steps, example={"cohort_size": 4, "trials": 8}, oracle="m steps", exact=False,
-    reference="this library",
+    up=Cost(1, extra=len(Numbers._fields)), reference="this library",
 ))  # fmt: skip
