@@ -222,7 +222,8 @@ def _fill(
     for key, value in table.items():
         where = f"{section}.{key}"
         if key not in fields:
-            near = nearest(key, fields)
+            elsewhere = [f"{name}.{key}" for name, other in PLAIN.items() if key in other.__struct_fields__]
+            near = elsewhere[0] if elsewhere else nearest(key, fields)
             misspelled.add(near)
             known = ", ".join(fields) or "none"
             findings.append(f"{where} = {_short(value)} is no setting of {owner}, which has {known}{_hint(near)}")
