@@ -119,8 +119,9 @@ def drawn(number, key):
 @pytest.mark.parametrize("rate", [0.0, 0.5, 1e6])
 @pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])
 def test_a_client_with_a_zero_direction_stays_and_has_no_say(rate, dtype):
-    y, said = walk(lambda y: 0.0 * jnp.sum(y) + 1.0, [1.0, 2.1], rate, dtype)
-    np.testing.assert_array_equal(y, jnp.asarray([1.0, 2.1], dtype))
+    x = jnp.linspace(0.1, 9, 50).astype(dtype)  # many, since the mean of equal numbers is another one for a few only
+    y, said = walk(lambda y: 0.0 * jnp.sum(y) + 1.0, x, rate, dtype)
+    np.testing.assert_array_equal(y, x)
     assert said == Numbers(weight=1, heard=0, log_rate=0, quality=0, refused=0)
 
 
