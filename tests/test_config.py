@@ -230,6 +230,7 @@ def test_a_table_is_data_by_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyP
     [
         ({"run": {"round": 3}}, "run.round = 3 is no setting of run, which has rounds, .*; did you mean 'rounds'?"),
         ({"model": {"name": "mlp", "batch": 20}}, "model.batch = 20 is no setting .*; did you mean 'clients.batch'?"),
+        ({"model": {"name": "mlp", "seed": 3}}, "model.seed = 3 is .*; did you mean 'clients.seed or run.seed'?"),
         ({"run": {"rounds": "many"}}, "run.rounds = 'many' must be a whole number of at least 1"),
         ({"run": {"rounds": 1.5}}, "run.rounds = 1.5 must be a whole number of at least 1"),
         ({"run": {"growth": float("nan")}}, "run.growth = nan must be a number of at least 0"),

@@ -223,7 +223,7 @@ def _fill(
         where = f"{section}.{key}"
         if key not in fields:
             elsewhere = [f"{name}.{key}" for name, other in PLAIN.items() if key in other.__struct_fields__]
-            near = elsewhere[0] if elsewhere else nearest(key, fields)
+            near = " or ".join(elsewhere) or nearest(key, fields)
             misspelled.add(near)
             known = ", ".join(fields) or "none"
             findings.append(f"{where} = {_short(value)} is no setting of {owner}, which has {known}{_hint(near)}")
