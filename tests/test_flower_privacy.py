@@ -38,13 +38,18 @@ def delta_of(epsilon, z):
     return phi(0.5 / z - epsilon * z) - math.exp(epsilon) * phi(-0.5 / z - epsilon * z)
 
 
+def summed(bound, noise_multiplier, least, **others):
+    """A mechanism whose server sees only sums over at least `least` clients."""
+    return Privacy(bound, noise_multiplier, least, secure=SecureSum(least=least), **others)
+
+
 # --- the accountant ---
 
 
 @pytest.mark.parametrize(("z", "times"), [(1.0, 1), (2.0, 4), (5.0, 100)])
 @pytest.mark.slow
 def test_epsilon_is_that_of_the_accountant_and_of_the_exact_formula(z, times):
-    found = Privacy(1.0, z, least=3).epsilon(1e-5, participations=times)
+    found = summed(1.0, z, 3).epsilon(1e-5, participations=times)
     accountant = accounting.pld.PLDAccountant()
     for _ in range(min(times, 4)):  # one by one, where that is few
         accountant.compose(accounting.GaussianDpEvent(z), 1 if times <= 4 else times // 4)
@@ -55,15 +60,15 @@ def test_epsilon_is_that_of_the_accountant_and_of_the_exact_formula(z, times):
 
 
 def test_epsilon_does_not_depend_on_the_bound_and_grows_with_participations():
-    assert Privacy(1.0, 2.0, 3).epsilon(1e-5, 5) == Privacy(7.0, 2.0, 9).epsilon(1e-5, 5)
-    spent = [Privacy(1.0, 2.0, 3).epsilon(1e-5, count) for count in (1, 2, 8)]
+    assert summed(1.0, 2.0, 3).epsilon(1e-5, 5) == summed(7.0, 2.0, 9).epsilon(1e-5, 5)
+    spent = [summed(1.0, 2.0, 3).epsilon(1e-5, count) for count in (1, 2, 8)]
     assert spent == sorted(spent)
     assert spent[0] < spent[2]
 
 
 @pytest.mark.slow
 def test_amplification_is_that_of_the_accountant_and_never_the_default():
-    privacy = Privacy(1.0, 4.0, least=10)
+    privacy = summed(1.0, 4.0, 10)
     found = privacy.epsilon_amplified(1e-5, exchanges=50, clients=1000, cohort_size=10)
     accountant = accounting.rdp.RdpAccountant(neighboring_relation=accounting.NeighboringRelation.REPLACE_ONE)
     accountant.compose(
@@ -78,8 +83,8 @@ def test_amplification_is_that_of_the_accountant_and_never_the_default():
 @pytest.mark.slow
 def test_noise_for_a_budget_spends_it():
     z = noise_for(2.0, 1e-5, participations=10)
-    assert Privacy(1.0, z, 3).epsilon(1e-5, 10) <= 2.0
-    assert Privacy(1.0, 0.99 * z, 3).epsilon(1e-5, 10) > 2.0
+    assert summed(1.0, z, 3).epsilon(1e-5, 10) <= 2.0
+    assert summed(1.0, 0.99 * z, 3).epsilon(1e-5, 10) > 2.0
 
 
 def test_the_report_says_what_is_not_covered():
@@ -87,6 +92,92 @@ def test_the_report_says_what_is_not_covered():
     assert clear["not covered"] == ["train.prox"]
     assert not clear["private parameters"]
     assert Privacy(1.0, 2.0, 3, in_clear=("evaluate",)).report(1e-5, 1)["private parameters"]
+
+
+def test_without_a_secure_sum_epsilon_is_that_of_single_replies():
+    """Nothing tells a client how many replies the server adds up, or whether it adds them at all."""
+    seen, alone = Privacy(1.0, 4.0, least=30), Privacy(1.0, 4.0 / math.sqrt(30), least=1)
+    assert seen.epsilon(1e-5, 20) == alone.epsilon(1e-5, 20) > 5 * summed(1.0, 4.0, 30).epsilon(1e-5, 20)
+    assert seen.epsilon_amplified(1e-5, 20, 100, 30) == alone.epsilon_amplified(1e-5, 20, 100, 30)
+    # the only client that SPAM asks is such a reply
+    update = Privacy(1.0, 2.0, least=8, works=("update",)).report(1e-5, 4)
+    assert update["epsilon"] == Privacy(1.0, 2.0 / math.sqrt(8), least=1).epsilon(1e-5, 4)
+    assert "not enforced" in update["epsilon if the server sees sums only"]
+
+
+def test_the_report_tells_sums_and_single_replies_apart():
+    report = summed(1.0, 4.0, 30, participations=20).report(1e-5)
+    assert report["epsilon"] == report["epsilon if the server sees sums only"] == pytest.approx(4.983, abs=1e-3)
+    assert report["epsilon if the server sees single replies"] == Privacy(1.0, 4.0, 30).epsilon(1e-5, 20)
+    assert report["participations"] == 20
+    assert report["participations enforced"]
+
+
+# --- what clients enforce ---
+
+
+def run_of(privacy, *, cohort_size, secure, clients=8, rounds=2, twist=None):
+    """A private run of MVR, whose server has settings of its own."""
+    method, population, x = mvr(cohort_size, 0.1, 0.3), quadratics(0, clients=clients, dimension=3), jnp.ones(3)
+    app = client_app(clients_of(population), method, x, privacy=privacy)
+    grid = LoopbackGrid(app, clients) if twist is None else LoopbackGrid(app, clients, twist=twist)
+    strategy = FedspamStrategy(method, x, secure=secure, patience=1, retries=0, quorum=0.5)
+    return strategy.start(grid, to_arrays(x), num_rounds=rounds, timeout=9)
+
+
+def test_a_server_that_asks_fewer_clients_than_share_the_noise_learns_nothing():
+    """With three clients in the sum its noise would be smaller by the factor sqrt(3 / 6)."""
+    privacy = summed(1.0, 4.0, 6)
+    run_of(privacy, cohort_size=6, secure=privacy.secure)
+    with pytest.raises(RuntimeError, match=r"3 clients with 6 different keys are too few"):
+        run_of(privacy, cohort_size=3, secure=SecureSum(least=3))
+
+
+def test_a_sum_that_lost_clients_with_their_noise_is_not_unmasked():
+    privacy = summed(1.0, 4.0, 6)
+
+    def lost(client, message, answer):
+        return [] if client == 0 and message.metadata.message_type.startswith("train.") else [answer()]
+
+    run_of(privacy, cohort_size=7, clients=7, secure=privacy.secure, twist=lost)  # six of seven stay
+    with pytest.raises(RuntimeError, match="too few clients stayed"):
+        run_of(privacy, cohort_size=6, clients=6, secure=privacy.secure, twist=lost)
+
+
+def test_a_covered_reply_never_leaves_without_its_secure_sum():
+    with pytest.raises(RuntimeError, match="needs a secure sum"):
+        run_of(summed(1.0, 4.0, 3), cohort_size=3, secure=None)
+
+
+def test_a_client_refuses_to_take_part_more_often_than_it_agreed_to():
+    privacy = summed(1.0, 4.0, 4, participations=3)  # the start and two rounds
+    run_of(privacy, cohort_size=4, clients=4, secure=privacy.secure, rounds=2)
+    with pytest.raises(RuntimeError, match="took part 3 times in this run"):
+        run_of(privacy, cohort_size=4, clients=4, secure=privacy.secure, rounds=3)
+    with pytest.raises(ValueError, match=r"participations = 4 must be at most 3"):
+        privacy.epsilon(1e-5, 4)
+    with pytest.raises(ValueError, match=r"needs a limit"):
+        Privacy(1.0, 4.0, 4).epsilon(1e-5)
+
+
+@pytest.mark.parametrize(
+    ("settings", "says"),
+    [
+        ({"least": 30, "secure": SecureSum()}, r"secure.least = 3 must be at least least = 30.*SecureSum\(least=30\)"),
+        ({"works": (*GRADIENTS, "begin"), "secure": SecureSum()}, r"\['begin'\] are noised but not summed securely"),
+        ({"bound": 1e-9, "secure": SecureSum()}, r"must be at least 16 times the grid.*raise fraction_bits"),
+        ({"secure": SecureSum(fraction_bits=2)}, r"must be at least 16 times the grid"),
+    ],
+)
+def test_a_secure_sum_that_hides_too_little_noise_is_refused(settings, says):
+    with pytest.raises(ValueError, match=says):
+        Privacy(**{"bound": 1.0, "noise_multiplier": 2.0, "least": 3, **settings})
+
+
+def test_privacy_brings_its_own_secure_sum():
+    population, method = quadratics(0, clients=4, dimension=3), mvr(3, 0.1, 0.3)
+    with pytest.raises(ValueError, match=r"is not that of privacy"):
+        client_app(clients_of(population), method, jnp.ones(3), privacy=Privacy(1.0, 1.0, 3), secure=SecureSum())
 
 
 # --- the noise ---
@@ -118,16 +209,14 @@ def test_the_noise_is_fresh_and_all_arrays_are_clipped_together():
     assert privacy.protect(values)["reply.b"][1] != found["reply.b"][1]
 
 
-@pytest.mark.parametrize("secure", [None, SecureSum()], ids=["seen", "secure"])
+@pytest.mark.parametrize("secure", [None, SecureSum(least=4)], ids=["seen", "secure"])
 def test_a_private_run_spreads_as_its_noise_says(secure):
     """One round from zero gradients: what moves is the noise alone, whose size in the mean of m is zC/m."""
     clients, dimension, z = 4, 2000, 2.0
     method = mvr(clients, step_size=1.0, fresh_weight=1.0, start="zero", first="update")
-    privacy, x = Privacy(bound=1e-3, noise_multiplier=z, least=clients), jnp.zeros(dimension)
+    privacy, x = Privacy(bound=1e-3, noise_multiplier=z, least=clients, secure=secure), jnp.zeros(dimension)
 
-    app = client_app(
-        lambda context: DataOracle(jnp.zeros(1), loss=flat), method, x, mods=[privacy.mod()], secure=secure
-    )
+    app = client_app(lambda context: DataOracle(jnp.zeros(1), loss=flat), method, x, privacy=privacy)
     result = FedspamStrategy(method, x, secure=secure).start(
         LoopbackGrid(app, clients), to_arrays(x), num_rounds=1, timeout=9
     )
@@ -148,7 +237,7 @@ def test_the_prox_client_is_refused_unless_it_is_named():
             return [reply]
 
         privacy = Privacy(bound=0.1, noise_multiplier=1e-6, least=4, in_clear=in_clear)
-        app = client_app(clients_of(population), method, x, mods=[privacy.mod()])
+        app = client_app(clients_of(population), method, x, privacy=privacy)
         strategy = FedspamStrategy(method, x, patience=1, retries=0)
         start = lambda: strategy.start(LoopbackGrid(app, 5, twist=twist), to_arrays(x), num_rounds=1, timeout=9)
         if in_clear:
@@ -187,7 +276,7 @@ def test_the_example_of_the_guide_runs(tmp_path, capsys):
     example, _ = guide()
     report = load_code(example, tmp_path).report
     assert f"{report['epsilon']} True" in capsys.readouterr().out
-    assert report["epsilon"] == Privacy(1.0, 4.0, 5).epsilon(1e-3, 4)
+    assert report["epsilon"] == summed(1.0, 4.0, 5).epsilon(1e-3, 4)
 
 
 @pytest.mark.slow
@@ -225,7 +314,7 @@ def test_the_server_can_be_the_prox_client_on_proxy_data(tmp_path):
 POPULATION = quadratics(0, clients=4, dimension=3)
 MODS = {
     "clipping": lambda: {"mods": [clipping_mod(1.0)]},
-    "privacy": lambda: {"mods": [Privacy(1.0, 1.0, 3).mod()]},
+    "privacy": lambda: {"privacy": Privacy(1.0, 1.0, 3)},
     "secure": lambda: {"secure": SecureSum()},
 }
 
@@ -262,7 +351,7 @@ def replies_of_auto(**settings):
             found.setdefault(message.metadata.message_type, opened(reply)[1])
         return [reply]
 
-    app = client_app(clients_of(POPULATION), method, jnp.ones(3), mods=[privacy.mod()])
+    app = client_app(clients_of(POPULATION), method, jnp.ones(3), privacy=privacy)
     grid = LoopbackGrid(app, clients=4, twist=twist)
     FedspamStrategy(method, jnp.ones(3)).start(grid, to_arrays(jnp.ones(3)), 3, 5.0)
     return found
@@ -270,7 +359,7 @@ def replies_of_auto(**settings):
 
 def test_auto_is_refused_under_privacy_unless_its_start_is_covered():
     method, privacy = auto(3), Privacy(1.0, 1.0, 3)
-    grid = LoopbackGrid(client_app(clients_of(POPULATION), method, jnp.ones(3), mods=[privacy.mod()]), clients=4)
+    grid = LoopbackGrid(client_app(clients_of(POPULATION), method, jnp.ones(3), privacy=privacy), clients=4)
     with pytest.raises(RuntimeError, match=r"'train.begin' is neither covered nor allowed in clear"):
         FedspamStrategy(method, jnp.ones(3), patience=1, retries=0).start(grid, to_arrays(jnp.ones(3)), 1, 5.0)
 
