@@ -31,6 +31,7 @@ from fedspam.flower.wire import arrays
 from fedspam.flower.wire.schema import Schema
 
 if TYPE_CHECKING:
+    from fedspam.flower.privacy.differential import Privacy
     from fedspam.flower.privacy.secure_client import SecureSum
 
 
@@ -77,6 +78,7 @@ def client_app(
     metrics: Callable[[Oracle, Params], dict[str, float]] | None = None,
     mods: list[Mod] | None = None,
     secure: "SecureSum | None" = None,
+    privacy: "Privacy | None" = None,
     codecs: "CodecsLike | Callable[[Context], CodecsLike] | None" = None,
 ) -> ClientApp:
     """A ClientApp that answers the server of `FedspamStrategy`.
@@ -89,6 +91,7 @@ def client_app(
         metrics: (oracle, params) -> numbers, reported for Flower's ``evaluate`` messages in addition to the loss.
         mods: Flower's mods around every message.
         secure: the secure sum, the same as on the server; see `fedspam.flower.privacy.secure_client.SecureSum`.
+        privacy: differential privacy, with its own secure sum; see `fedspam.flower.privacy.differential.Privacy`.
         codecs: how messages and replies are compressed, the same as on the server; or context -> codecs.
 
     >>> import jax.numpy as jnp
@@ -103,6 +106,8 @@ def client_app(
         method, like, coded = (value(context) if _is_function(value) else value for value in given)
         return method, jax.tree.map(jnp.asarray, like), Codecs.of(coded)
 
+    if privacy is not None:
+        secure, mods = privacy.applied(secure, mods)
     app = ClientApp(mods=mods if secure is None else [secure.mod(lambda context: setting(context)[2]), *(mods or [])])
     if secure is not None:
         secure.register(app)

@@ -20,6 +20,7 @@ from fedspam.flower.light.works import LightExchange, Named, Works
 from fedspam.flower.wire import envelope
 
 if TYPE_CHECKING:
+    from fedspam.flower.privacy.differential import Privacy
     from fedspam.flower.privacy.secure_client import SecureSum
 
 
@@ -30,6 +31,7 @@ def client_app(
     metrics: Callable[[RowsClient, Any], dict[str, float]] | None = None,
     mods: list[Mod] | None = None,
     secure: "SecureSum | None" = None,
+    privacy: "Privacy | None" = None,
 ) -> ClientApp:
     """A ClientApp without JAX, for the server of `fedspam.flower.FedspamStrategy`.
 
@@ -37,10 +39,12 @@ def client_app(
         client: context -> the client of this node, made by `numpy_client` or `torch_client`.
         works: the file that `fedspam.flower.export_works` wrote; or several, of which a message chooses by its schema.
         metrics: (client, params) -> numbers, reported for Flower's ``evaluate`` messages in addition to the loss.
-        mods, secure: as for `fedspam.flower.client_app`.
+        mods, secure, privacy: as for `fedspam.flower.client_app`.
     """
     paths = [works] if isinstance(works, str | Path) else list(works)
     methods = [_read(Path(path)) for path in paths]
+    if privacy is not None:
+        secure, mods = privacy.applied(secure, mods)
     app = ClientApp(mods=mods if secure is None else [secure.mod(), *(mods or [])])
     if secure is not None:
         secure.register(app)

@@ -3,7 +3,9 @@ r"""Client-level differential privacy of the gradient exchange: clipped replies,
 .. math:: \tilde v_i = \text{clip}_C(v_i) + \mathcal N\bigl(0, z^2C^2/m \cdot I\bigr)
 
 Each client adds its part of the noise, so that a sum over at least m clients has noise of standard deviation
-:math:`zC` or more. With a `SecureSum` nobody sees a value with less noise than that. The noise comes from a
+:math:`zC` or more. Only a `SecureSum` hides single replies, and its clients unmask no sum over fewer than m: with
+``secure=`` the multiplier towards the server is z. Without it a client cannot know what the server adds up, so
+:math:`\varepsilon` is that of a single reply, whose multiplier is :math:`z/\sqrt m`. The noise comes from a
 cryptographic generator with a seed of the operating system, because the server knows every random key of the run.
 
 The guarantee: two federations that differ in one client, whose replies to the covered exchanges are all replaced by
@@ -17,34 +19,45 @@ Needs ``pip install dp-accounting``.
 import math
 import secrets
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
+from flwr.app import ConfigRecord, Context
 from flwr.clientapp.typing import Mod
 from scipy.special import ndtri
 
 from fedspam._internal import checks
+from fedspam.flower.client.node import RefusedError
 from fedspam.flower.privacy import masks
 from fedspam.flower.privacy.clipping import Clipping
 from fedspam.flower.privacy.mods import GRADIENTS, Coverage, Values, treated
+from fedspam.flower.privacy.secure_client import SecureSum
+
+STATE = "fedspam.privacy"  # the name of the client's record of its participations
+FINEST = 16  # multiples of the grid of a secure sum that the noise of one client must span
 
 
 @dataclass(frozen=True)
 class Privacy:
-    r"""The Gaussian mechanism on the sum of a cohort's replies.
+    r"""The Gaussian mechanism on the sum of a cohort's replies. ``client_app(..., privacy=privacy)`` applies it.
 
     Arguments:
         bound: C, the norm that replies are clipped to.
         noise_multiplier: z, the standard deviation of the noise in the sum, divided by the bound.
-        least: m, the smallest number of replies in a sum: the cohort size times the server's ``quorum``, rounded up.
+        least: m, the smallest number of replies in a sum: the cohort size less the clients that may be lost.
         works: the client works that are covered.
         in_clear: message types that pass unprotected; all others are refused.
+        secure: the secure sum of the covered works, the same as on the server. Its own `least` must be m or more, so
+            that clients unmask no sum with less noise. None if the server sees single replies.
+        participations: the most covered replies that a client sends in one run; it refuses more. None for no limit.
 
-    >>> privacy = Privacy(bound=1.0, noise_multiplier=2.0, least=8)
+    >>> privacy = Privacy(bound=1.0, noise_multiplier=2.0, least=8, secure=SecureSum(least=8))
     >>> round(privacy.deviation, 3)          # each client's part
     0.707
     >>> round(privacy.epsilon(1e-5, participations=4), 2)
     4.38
+    >>> round(Privacy(bound=1.0, noise_multiplier=2.0, least=8).epsilon(1e-5, participations=4), 2)  # single replies
+    15.46
     """
 
     bound: float
@@ -52,6 +65,8 @@ class Privacy:
     least: int
     works: tuple[str, ...] = GRADIENTS
     in_clear: tuple[str, ...] = ()
+    secure: SecureSum | None = None
+    participations: int | None = None
 
     def __post_init__(self) -> None:
         checks.positive("bound", self.bound)
@@ -62,19 +77,64 @@ class Privacy:
                 "works must not hold 'prox': its reply is a point, not a bounded step; cover gradients only"
             )
         _ = self._coverage
+        if self.participations is not None:
+            checks.whole("participations", self.participations, 1)
+        if self.secure is not None:
+            self._check_sum(self.secure)
+
+    def _check_sum(self, secure: SecureSum) -> None:
+        """Refuse a secure sum under which less noise than promised would be seen."""
+        if secure.least < self.least:
+            raise ValueError(
+                f"secure.least = {secure.least} must be at least least = {self.least}, because a sum over fewer "
+                f"replies has less noise; give SecureSum(least={self.least})"
+            )
+        seen = sorted(set(self.works) - set(secure.works))
+        if seen:
+            raise ValueError(
+                f"the replies of {seen} are noised but not summed securely, so that the server sees single ones; add "
+                "them to the works of SecureSum"
+            )
+        grid = 2.0**-secure.fraction_bits
+        if self.deviation < FINEST * grid:
+            raise ValueError(
+                f"the noise of one client, {self.deviation:.3g}, must be at least {FINEST} times the grid of the "
+                f"secure sum, {grid:.3g}, or rounding removes it; raise fraction_bits, or scale the replies up"
+            )
 
     @property
     def _coverage(self) -> Coverage:
         return Coverage(tuple(self.works), tuple(self.in_clear))
 
     @property
+    def enforced_multiplier(self) -> float:
+        """The noise multiplier of what the server sees: sums if they are secure, single replies otherwise."""
+        return self.noise_multiplier if self.secure is not None else self.single_multiplier
+
+    @property
+    def single_multiplier(self) -> float:
+        """The noise multiplier of one client's reply."""
+        return self.noise_multiplier / math.sqrt(self.least)
+
+    @property
     def deviation(self) -> float:
         """The standard deviation of the noise that one client adds to each entry."""
         return self.noise_multiplier * self.bound / math.sqrt(self.least)
 
-    def mod(self) -> Mod:
-        """The mod for ``client_app(..., mods=[privacy.mod()])``: clips, then adds this client's part of the noise."""
-        return treated(self.protect, self._coverage)
+    def applied(self, secure: SecureSum | None, mods: list[Mod] | None) -> tuple[SecureSum | None, list[Mod]]:
+        """The secure sum and the mods of an app with this mechanism, which is the innermost mod."""
+        if secure not in (None, self.secure):
+            raise ValueError(
+                f"secure = {secure} is not that of privacy, {self.secure}; give it to Privacy(secure=) alone"
+            )
+        return self.secure, [*(mods or []), treated(self.protect, self._coverage, before=self._spend)]
+
+    def _spend(self, context: Context) -> None:
+        """Count a participation of this client in this run, before anything of it can leave."""
+        before = cast(int, context.state.config_records.get(STATE, {}).get("participations", 0))
+        if self.participations is not None and before >= self.participations:
+            raise RefusedError(f"it took part {before} times in this run, which is all that its privacy allows")
+        context.state[STATE] = ConfigRecord({"participations": before + 1})
 
     def protect(self, values: Values) -> Values:
         """The values that a client sends instead of its own."""
@@ -82,46 +142,70 @@ class Privacy:
         noisy = lambda value: value.astype(np.float64) + self.deviation * gaussian(value.size).reshape(value.shape)
         return {name: noisy(value).astype(value.dtype) for name, value in clipped.items()}
 
-    def epsilon(self, delta: float, participations: int) -> float:
-        r"""The privacy loss of a client that took part in this many covered exchanges, at this :math:`\delta`.
+    def epsilon(self, delta: float, participations: int | None = None) -> float:
+        r"""The privacy loss of a client towards the server, at this :math:`\delta`.
 
         It does not assume that cohorts are secret: it holds against a server that knows who took part. Cohorts do not
         depend on data, so the client's own number of participations counts. The number of all exchanges, including
         the start, is an upper bound of it.
+
+        Arguments:
+            participations: covered replies that the client sent; its limit if there is one.
         """
-        accounting = _accounting()
-        checks.whole("participations", participations, 1)
-        event = accounting.SelfComposedDpEvent(accounting.GaussianDpEvent(self.noise_multiplier), participations)
+        return self._epsilon(self.enforced_multiplier, delta, participations)
+
+    def _epsilon(self, multiplier: float, delta: float, participations: int | None) -> float:
+        accounting, times = _accounting(), self._times(participations)
+        event = accounting.SelfComposedDpEvent(accounting.GaussianDpEvent(multiplier), times)
         return float(accounting.pld.PLDAccountant().compose(event).get_epsilon(_share(delta)))
+
+    def _times(self, participations: int | None) -> int:
+        """How often a client took part: what is given, or the limit that it enforces."""
+        times = self.participations if participations is None else participations
+        if times is None:
+            raise ValueError("participations = None needs a limit, Privacy(participations=); or give their number")
+        checks.whole("participations", times, 1)
+        if self.participations is not None and times > self.participations:
+            raise ValueError(
+                f"participations = {times} must be at most {self.participations}, the limit that clients enforce"
+            )
+        return times
 
     def epsilon_amplified(self, delta: float, exchanges: int, clients: int, cohort_size: int) -> float:
         r"""The privacy loss of a client towards observers that do not know the cohorts: amplification by sampling.
 
         It assumes cohorts drawn uniformly with a secret seed, no retries with other clients, and an observer that sees
-        only the parameters. The server is no such observer, and neither is anyone who knows ``seed``, which the run
+        only the parameters. The server is not such an observer, and neither is anyone who knows ``seed``, which the run
         folder holds. Here neighboring federations differ in one client that is replaced by another, which moves a sum
-        by up to 2C; the accountant therefore uses z/2.
+        by up to 2C; the accountant therefore uses half of the multiplier.
         """
         accounting = _accounting()
         checks.whole("exchanges", exchanges, 1)
         checks.whole("cohort_size", cohort_size, 1)
         checks.whole("clients", clients, cohort_size, remedy="a cohort is part of the clients")
-        inner = accounting.GaussianDpEvent(self.noise_multiplier / 2)
+        inner = accounting.GaussianDpEvent(self.enforced_multiplier / 2)
         sampled = accounting.SampledWithoutReplacementDpEvent(clients, cohort_size, inner)
         relation = accounting.NeighboringRelation.REPLACE_ONE
         accountant = accounting.rdp.RdpAccountant(neighboring_relation=relation)
         event = accounting.SelfComposedDpEvent(sampled, exchanges)
         return float(accountant.compose(event).get_epsilon(_share(delta)))
 
-    def report(self, delta: float, participations: int) -> dict[str, Any]:
+    def report(self, delta: float, participations: int | None = None) -> dict[str, Any]:
         """The facts to publish with a model, including the message types that are not covered."""
+        times = self._times(participations)
+        single = self._epsilon(self.single_multiplier, delta, times)
+        sums = self._epsilon(self.noise_multiplier, delta, times) if self.secure is not None else None
         return {
-            "epsilon": self.epsilon(delta, participations),
+            "epsilon": single if sums is None else sums,
+            "epsilon if the server sees single replies": single,
+            "epsilon if the server sees sums only": "not enforced: there is no secure sum" if sums is None else sums,
             "delta": delta,
             "neighbors": "one client's covered replies replaced by zeros",
-            "participations": participations,
+            "participations": times,
+            "participations enforced": self.participations is not None,
             "bound": self.bound,
             "noise_multiplier": self.noise_multiplier,
+            "least": self.least,
             "covered": list(self.works),
             "not covered": list(self.in_clear),
             "private parameters": not any(kind.startswith("train") for kind in self.in_clear),

@@ -61,12 +61,16 @@ class Coverage:
         )
 
 
-def treated(treat: Callable[[Values], Values], coverage: Coverage) -> Mod:
-    """A mod that changes the values of covered replies."""
+def treated(
+    treat: Callable[[Values], Values], coverage: Coverage, before: Callable[[Context], None] = lambda context: None
+) -> Mod:
+    """A mod that changes the values of covered replies. `before` is called with each covered message; it may refuse."""
 
     def mod(message: Message, context: Context, call_next: ClientAppCallable) -> Message:
         try:
             covered = coverage.covers(message.metadata.message_type)
+            if covered:
+                before(context)
             reply = answered(call_next, message, context)
             if covered and not_refused(reply):
                 facts, values = opened(reply)
