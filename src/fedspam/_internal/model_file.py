@@ -70,7 +70,7 @@ def restored(structure: Any, arrays: Mapping[str, np.ndarray]) -> Params:
         ((kind, inner),) = part.items()
         if kind == "dict":
             return {name: build(each) for name, each in inner.items()}
-        return (tuple if kind == "tuple" else list)(map(build, inner))
+        return {"tuple": tuple, "list": list}[kind](map(build, inner))
 
     return dict(arrays) if structure is None else build(structure)
 

@@ -5,6 +5,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import safetensors.numpy
 
@@ -16,6 +17,25 @@ from fedspam.datasets.columns import Table, cells_by_row
 from fedspam.models.export import flax_tree, torch_state
 from fedspam.models.trained import TrainedModel
 from fedspam.simulation import records
+
+
+class _DataFacts(msgspec.Struct):
+    """What a prediction needs of the section [data] that the model was trained with."""
+
+    kind: str = ""
+    label: str = "label"
+    separator: str = ","
+    features: str | list[str] | None = None
+    width: int | None = None
+
+
+class _ModelFacts(msgspec.Struct):
+    function: str | None = None
+
+
+class _Configuration(msgspec.Struct):
+    data: _DataFacts = msgspec.field(default_factory=_DataFacts)
+    model: _ModelFacts | None = None
 
 
 def show(
@@ -31,13 +51,13 @@ def show(
     trained = _load(folder, function)
     if str(trained.facts.get("status", "")).startswith(("stopped", "failed")):
         _say(f"the run did not end well ({trained.facts['status']}); these are its last parameters")
-    data = trained.facts.get("config", {}).get("data", {})
+    data = _configuration(trained).data
     if not rows.is_file():
         raise UsageError(f"there is no file {rows}; name the new rows")
     header: list[str] = []
     copied: list[list[Any]]
     if trained.features:
-        table = datasets.open_table(rows, delimiter=separator or data.get("separator", ","))
+        table = datasets.open_table(rows, delimiter=separator or data.separator)
         for note in trained.notes(table):
             _say(note)
         scores = trained.raw_scores(trained.encode(table))
@@ -47,7 +67,7 @@ def show(
         scores = trained.raw_scores(trained.encode(_array(rows, data)))
         header, copied = ["row"], [[number] for number in range(1, len(scores) + 1)]
     found = trained.named(scores)
-    label = data.get("label", "label")
+    label = data.label
     header = [*header, f"predicted_{label}"]
     written = [[*cells, _plain(value)] for cells, value in zip(copied, found.tolist(), strict=True)]
     if probabilities:
@@ -100,7 +120,8 @@ def _load(folder: Path, function: str | None) -> TrainedModel:
     if not folder.exists():
         raise UsageError(f"there is no {folder}; name a run folder, or its model.safetensors")
     trained = models.load(folder)
-    place = trained.facts.get("config", {}).get("model", {}).get("function")
+    about = _configuration(trained).model
+    place = about.function if about else None
     if function is None:
         if place is not None:
             raise UsageError(
@@ -116,13 +137,22 @@ def _load(folder: Path, function: str | None) -> TrainedModel:
     return models.load(folder, predict=predict)
 
 
-def _array(path: Path, data: dict[str, Any]) -> np.ndarray:
+def _configuration(trained: TrainedModel) -> "_Configuration":
+    try:
+        return msgspec.convert(trained.facts.get("config") or {}, _Configuration)
+    except msgspec.ValidationError as error:
+        raise records.RecordError(
+            f"{trained.source} has a configuration that cannot be used ({error}); write it again"
+        ) from None
+
+
+def _array(path: Path, data: "_DataFacts") -> np.ndarray:
     """The features of a file, for a model that was trained on arrays."""
     if path.suffix == ".npz":
-        name = data.get("features", "x")
+        name = data.features if isinstance(data.features, str) else "x"
         return datasets.read_arrays(path, [name])[name]
-    if data.get("kind") == "libsvm":
-        return datasets.read_libsvm(path, features=data.get("width")).features
+    if data.kind == "libsvm":
+        return datasets.read_libsvm(path, features=data.width).features
     raise UsageError(f"the model was trained on arrays of numbers, without names of columns; give {path.stem}.npz")
 
 

@@ -3,8 +3,9 @@
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
+import msgspec
 import numpy as np
 from jaxtyping import Float
 
@@ -17,6 +18,7 @@ Matrix = Float[np.ndarray, "rows features"]
 MOST_CATEGORIES = 1000  # of one column
 FEW_CATEGORIES = 20  # that a column may have whatever its number of rows
 SHOWN = 3  # examples in a note
+_Positive = Annotated[float, msgspec.Meta(gt=0)]
 
 
 class NumberColumn(NamedTuple):
@@ -221,11 +223,37 @@ class Encoder:
     @classmethod
     def of_description(cls, facts: Mapping[str, Any]) -> "Encoder":
         """The encoder that `described` describes."""
-        columns = None
-        if facts["columns"] is not None:
-            columns = tuple(_column(**column) for column in facts["columns"])
-        scale = Standardizer(np.asarray(facts["mean"], np.float64), np.asarray(facts["deviation"], np.float64))
-        return cls(columns, scale, bool(facts["intercept"]), str(facts["label"]), tuple(map(str, facts["classes"])))
+        found = msgspec.convert(facts, _EncoderFacts)
+        columns = None if found.columns is None else tuple(map(_column, found.columns))
+        mean, deviation = np.asarray(found.mean, np.float64), np.asarray(found.deviation, np.float64)
+        encoder = cls(columns, Standardizer(mean, deviation), found.intercept, found.label, found.classes)
+        width = encoder.width - encoder.intercept if encoder.columns is not None else mean.size
+        if mean.shape != deviation.shape or (mean.shape and mean.size != width):
+            raise ValueError(f"{mean.size} means and {deviation.size} deviations of {width} features")
+        return encoder
+
+
+class _NumberFacts(msgspec.Struct, tag_field="kind", tag="number"):
+    name: str
+    fill: float
+    indicator: bool
+
+
+class _CategoryFacts(msgspec.Struct, tag_field="kind", tag="category"):
+    name: str
+    categories: tuple[str, ...]
+    indicator: bool
+
+
+class _EncoderFacts(msgspec.Struct):
+    """What `Encoder.described` writes, with its types."""
+
+    columns: list[_NumberFacts | _CategoryFacts] | None
+    mean: float | list[float]
+    deviation: _Positive | list[_Positive]
+    intercept: bool
+    label: str
+    classes: tuple[str, ...]
 
 
 UNSCALED = Standardizer(np.zeros(()), np.ones(()))
@@ -265,10 +293,9 @@ def _learned(name: str, values: np.ndarray) -> NumberColumn | CategoryColumn:
     return CategoryColumn(name, tuple(categories), len(known) < values.size)
 
 
-def _column(kind: str, name: str, indicator: bool, **facts: Any) -> NumberColumn | CategoryColumn:
-    if kind == "number":
-        return NumberColumn(name, float(facts["fill"]), bool(indicator))
-    return CategoryColumn(name, tuple(map(str, facts["categories"])), bool(indicator))
+def _column(facts: _NumberFacts | _CategoryFacts) -> NumberColumn | CategoryColumn:
+    kind = NumberColumn if isinstance(facts, _NumberFacts) else CategoryColumn
+    return kind(*msgspec.structs.astuple(facts))
 
 
 def _flat(features: Any) -> np.ndarray:

@@ -91,9 +91,13 @@ class Convolutional:
 
     def __post_init__(self) -> None:
         checks.one_of("padding", self.padding, ("VALID", "SAME"))
+        for name in ("shape", "features", "window", "pools", "hidden"):
+            for size in getattr(self, name):
+                checks.whole(name, size, 1)
+        checks.whole("classes", self.classes, 1)
         if len(self.features) != len(self.pools):
             raise ValueError(f"{len(self.features)} convolutions and {len(self.pools)} pools; give one pool for each")
-        if len(self.shape) != len(self.window) + 1:
+        if len(self.shape) != len(self.window) + 1 or not self.window:
             raise ValueError(f"shape = {self.shape} must have the window's {len(self.window)} axes and the channels")
         if min(self.inner) < 1:
             raise ValueError(f"shape = {self.shape} is too small for these convolutions and pools; take fewer pools")

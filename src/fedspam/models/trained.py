@@ -1,26 +1,30 @@
 """A trained model in a file: what it needs to predict new rows, without the data that it was trained on."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+import msgspec
 import numpy as np
 
-from fedspam._internal import describe
+from fedspam._internal import describe, strict
 from fedspam._internal.files import RecordError
 from fedspam._internal.model_file import FILE, plain_names, read_model, restored, write_model
 from fedspam._internal.trees import Params
 from fedspam.datasets import Encoder, open_table
 from fedspam.datasets.columns import Table
-from fedspam.models.model import Model, Network, SquaredLoss
+from fedspam.models.model import Model, SquaredLoss
 from fedspam.models.networks import Convolutional, Linear, Perceptron
 from fedspam.models.sequences import Recurrent, Transformer
 
+# what a description that is wrong raises: msgspec on types, the classes on values, JAX on shapes
+WRONG = (msgspec.ValidationError, LookupError, TypeError, ValueError, AttributeError, ArithmeticError)
+LARGEST = 2**31 - 1  # size that a description may claim
 BLOCK = 256  # rows computed together; as many as in `Evaluation`, so that scores have its bits
-NETWORKS: Mapping[str, Callable[..., Network]] = {
+NETWORKS: Mapping[str, type[Any]] = {
     network.__name__: network for network in (Linear, Perceptron, Convolutional, Recurrent, Transformer)
 }
 Scores = Callable[[Params, Any], Any]
@@ -110,7 +114,7 @@ class TrainedModel:
             blocks = padded.reshape(-1, block, *features.shape[1:])
             try:
                 found = [np.asarray(scores(params, jnp.asarray(block))) for block in blocks]
-            except TypeError as error:
+            except (TypeError, LookupError, AttributeError) as error:
                 why = str(error).splitlines()[0]
                 raise ValueError(
                     f"the model cannot take rows of shape {features.shape[1:]} ({why}); give rows as in training"
@@ -197,37 +201,66 @@ def load(
         )
         raise RecordError(f"there is no {file}; {why}")
     arrays, facts = read_model(file)
+    described = None
     try:
         encoder = None if facts.get("encoder") is None else Encoder.of_description(facts["encoder"])
         params = restored(facts.get("structure"), arrays)
-        described = _described(facts.get("loss"))
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise RecordError(f"{file} has a description that cannot be used ({error!r}); write it again") from None
+        classes = tuple(map(str, msgspec.convert(facts.get("classes") or (), tuple[str | int | float, ...])))
+        if model is None:
+            described = _described(facts.get("loss"), arrays)
+            model = described if isinstance(described, Model) else None
+        if model is not None:
+            params = _in_structure(model, arrays)
+    except _OtherModelError as error:
+        if described is None:
+            raise ValueError(f"{file} is of another model: {error}; give the model that was trained") from None
+        raise RecordError(f"{file} does not hold the model that it describes: {error}; write it again") from None
+    except WRONG as error:
+        why = repr(error)[:300]
+        raise RecordError(f"{file} has a description that cannot be used ({why}); write it again") from None
     scores = described.scores if isinstance(described, SquaredLoss) else None
-    model = model or (described if isinstance(described, Model) else None)
     if model is not None:
-        params, scores = _in_structure(model, arrays, file), model.logits
+        scores = model.logits
     elif _type(facts.get("loss")) in ("LogisticLoss", "SoftmaxLoss"):
         scores = lambda params, features: features @ params
     if predict is not None:
         facts = {**facts, "predicts": "classes"}
-        scores = lambda params, features: _one_hot(predict(params, {"features": features}), len(facts["classes"]))
-    classes = tuple(map(str, facts.get("classes") or ()))
+        scores = lambda params, features: _one_hot(predict(params, {"features": features}), len(classes))
     return TrainedModel(str(file), params, arrays, scores, encoder, classes, facts, model)
 
 
-def _described(loss: Any) -> Model | SquaredLoss | None:
+def _described(loss: Any, arrays: Mapping[str, np.ndarray]) -> Model | SquaredLoss | None:
     """The model whose loss this describes; None if it is none of this package."""
     if _type(loss) == "SquaredLoss":
-        return SquaredLoss(float(loss["regularization"]))
+        return msgspec.convert(loss, SquaredLoss)
     if _type(loss) != "RowLoss" or _type(loss["model"]["network"]) not in NETWORKS:
         return None
     facts = loss["model"]
-    sizes = {name: tuple(value) if isinstance(value, list) else value for name, value in facts["network"].items()}
-    return Model(NETWORKS[str(sizes.pop("type"))](**sizes), facts["dtype"], float(facts["regularization"]))
+    sizes = dict(facts["network"])
+    kind = NETWORKS[sizes.pop("type")]
+    _check_claims(sizes, len(arrays))
+    unknown = sorted(sizes.keys() - {field.name for field in fields(kind)})
+    if unknown:
+        raise ValueError(f"{kind.__name__} has no {unknown[0]!r}")
+    return Model(msgspec.convert(sizes, kind), facts["dtype"], msgspec.convert(facts["regularization"], float))
 
 
-def _in_structure(model: Model, arrays: Mapping[str, np.ndarray], file: Path) -> Params:
+def _check_claims(sizes: Mapping[str, Any], arrays: int) -> None:
+    """Refuse more layers than the file has arrays, and sizes that no array has, before any of them is traced."""
+    for name, claim in sizes.items():
+        claims = claim if isinstance(claim, list) else [claim]
+        layers = claim if name == "layers" and isinstance(claim, int) else len(claims)
+        if layers > max(arrays, strict.DIMENSIONS):
+            raise ValueError(f"{name} claims {layers} layers, and the file has {arrays} array{'s' * (arrays != 1)}")
+        if any(isinstance(size, int) and size > LARGEST for size in claims):
+            raise ValueError(f"{name} claims a size above {LARGEST}")
+
+
+class _OtherModelError(Exception):
+    """The arrays of a file are those of another model; says which differ."""
+
+
+def _in_structure(model: Model, arrays: Mapping[str, np.ndarray]) -> Params:
     """The parameters as the model has them; refused if they are those of another model."""
     with jax.enable_x64(any(leaf.dtype == np.float64 for leaf in arrays.values())):
         like = jax.eval_shape(lambda: model.init(0))
@@ -237,9 +270,9 @@ def _in_structure(model: Model, arrays: Mapping[str, np.ndarray], file: Path) ->
     if due != there:
         differing = sorted(name for name in due.keys() | there.keys() if due.get(name) != there.get(name))
         name = differing[0]
-        raise ValueError(
-            f"{file} is of another model: {name!r} has shape {there.get(name, 'none')} in it and "
-            f"{due.get(name, 'none')} in the model ({len(differing)} differ); give the model that was trained"
+        raise _OtherModelError(
+            f"{name!r} has shape {there.get(name, 'none')} in it and {due.get(name, 'none')} in the model "
+            f"({len(differing)} differ)"
         )
     return jax.tree.unflatten(jax.tree.structure(like), [arrays[name] for name in names])
 
