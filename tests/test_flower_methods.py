@@ -18,6 +18,7 @@ from kinds import KINDS
 pytest.importorskip("flwr", reason="needs Flower: pip install '.[flower]'")
 
 from fedspam.flower import FedspamStrategy, LoopbackGrid, client_app, clients_of, to_arrays, to_params
+from fedspam.flower.wire.schema import Schema
 
 CLIENTS, DIMENSION, ROUNDS = 8, 4, 4
 REGULARIZATION = 0.1
@@ -122,6 +123,14 @@ def check(clients, name, dtype, simulated):
         params = clients(name, dtype)
         assert params.dtype == dtype
         np.testing.assert_allclose(params, simulated(name, dtype), rtol=TOLERANCE[dtype], atol=TOLERANCE[dtype])
+
+
+@every_method
+def test_every_method_has_a_schema_in_both_precisions(name):
+    """The server derives it before it asks for anything, for more clients than there are."""
+    for dtype in ("float32", "float64"):
+        with jax.enable_x64(dtype == "float64"):
+            assert Schema.of(the_method(name), jnp.ones(DIMENSION, dtype)).plan.round
 
 
 @pytest.mark.slow

@@ -22,6 +22,9 @@ from fedspam.federation.codecs import NO_CODECS, Codecs
 from fedspam.federation.ledger import Exchange, Plan
 
 FORMAT = 1  # of the messages
+# A schema is derived for that many clients, more than any federation has. A round counts the gradients of all of them
+# in JAX's default int, which has 32 bits: some hundred gradients per client still fit.
+CLIENTS = 2**24
 
 
 # without jit the loop of the draw would be compiled again in every round
@@ -79,7 +82,7 @@ class Schema:
         }
         key = f"{describe.digest(essence)} {jax.tree.structure((algorithm, params))}"
         if key not in _KNOWN:
-            plan = ledger.plan(algorithm, params, NodePopulation(2**31), codecs=codecs)
+            plan = ledger.plan(algorithm, params, NodePopulation(CLIENTS), codecs=codecs)
             exchanges = {
                 f"{phase} {exchange.label}": {
                     "message": _signature(dict(exchange.message)),
