@@ -8,7 +8,7 @@ hospitals differ: 45 of the 46 patients of Switzerland are ill.
 
 These numbers are not comparable with those that FLamby published for the same data. FLamby uses one fixed split. Here,
 splits are random, and features are scaled with one mean and deviation, pooled over the training rows of all hospitals.
-`fedspam reproduce flamby-heart` runs FLamby's own table.
+`python reproductions/flamby_heart.py` runs FLamby's own table.
 """
 
 import argparse

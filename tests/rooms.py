@@ -25,6 +25,7 @@ ROOMS = {
 BESIDE = {
     "tests/": "what must hold",
     "benchmarks/": "how fast it is, and what it survives",
+    "reproductions/": "tables that others published, one script each, with their numbers beside ours",
     "examples/": "a short script for each data set",
     "fuzz/": "bytes that no decoder may fail on",
     "client/": "the distribution of clients without JAX: the modules of fedspam that need none",

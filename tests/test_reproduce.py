@@ -258,7 +258,7 @@ def test_the_figure_draws_overflow_and_cuts_no_text(tmp_path):
         (["reproduce", "--seeds", "many"], "--seeds: 'many' must be a whole number from 1 to 10000"),
         (["reproduce", "--rounds", "7"], "--rounds: '7' must be a whole number from 8 to 2147483647"),
         (["reproduce", "--seed", "-1"], "--seed: '-1' must be a whole number from 0 to 2147483647"),
-        (["reproduce", "--round", "9"], "unrecognized arguments: --round; did you mean --rounds?"),
+        (["reproduce", "--round", "9"], "unrecognized arguments: --round 9; did you mean --rounds?"),
         (["reprodcue"], "invalid choice: 'reprodcue'"),
         ([], "required: COMMAND"),
     ],

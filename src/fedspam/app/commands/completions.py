@@ -22,7 +22,6 @@ def run(options: argparse.Namespace) -> int:
     import shtab
 
     from fedspam.app.cli import parser
-    from fedspam.app.commands.reproduce import TABLES
     from fedspam.app.config import setting_choices
     from fedspam.methods import METHODS
 
@@ -31,7 +30,6 @@ def run(options: argparse.Namespace) -> int:
     for name, choices in setting_choices().items():  # the dotted settings are no flags of the parser
         commands.choices["run"].add_argument(f"--{name}", choices=choices or None)
     commands.choices["cite"]._positionals._group_actions[0].choices = list(METHODS)
-    commands.choices["reproduce"]._positionals._group_actions[0].choices = list(TABLES)
     for command in commands.choices.values():
         for action in command._actions:
             if action.type is file_path:

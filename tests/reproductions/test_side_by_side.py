@@ -1,6 +1,5 @@
 """The cells of a table side by side: what `simulate` computes, continued to the same bits, and never mixed up."""
 
-import csv
 import dataclasses
 from functools import partial
 
@@ -8,14 +7,12 @@ import numpy as np
 import pytest
 
 from fedspam import simulate
-from fedspam.app.cli import main
-from fedspam.app.reproduce import niid
-from fedspam.app.reproduce.side_by_side import Cells, compile_all, run_cells
 from fedspam.datasets import FederatedData
 from fedspam.methods import Epochs, scaffold
 from fedspam.models import softmax_regression
 from fedspam.simulation import Evaluation
 from fedspam.simulation.records import RecordError
+from side_by_side import Cells, compile_all, run_cells
 
 ROUNDS = 7  # a whole segment and a part of one
 
@@ -68,42 +65,6 @@ def test_a_stopped_run_continues_to_the_same_bits(toy, whole, tmp_path):
     np.testing.assert_array_equal(run(resume=True, observe=lambda done, *_: seen.append(done)), whole)
     assert seen == [ROUNDS]  # the first five rounds were not run again
     np.testing.assert_array_equal(run(resume=True, observe=stop), whole)  # it is finished: nothing runs
-
-
-@pytest.mark.slow
-def test_a_part_of_niid_bench_is_kept_and_shown_again(data, tmp_path, monkeypatch, capsys):
-    """A cell of a few images; the second time, nothing is left to run."""
-    monkeypatch.setitem(niid.SCALES, "small", niid.BenchScale(60, 20, 1, 1, 6))
-    monkeypatch.setenv("FEDSPAM_DATA", str(data))
-    command = ["reproduce", "niid-bench", "--scale", "small", "--rounds", "8", "--only", "FedAvg,IID"]
-    assert main([*command, "--out", str(tmp_path)]) == 0
-    table, curve = ((tmp_path / name).read_text() for name in ("table.csv", "FedAvg-42.csv"))
-    (row,) = csv.DictReader(table.splitlines())
-    assert (row["method"], row["column"]) == ("FedAvg", "IID")
-    assert curve.splitlines()[0] == "round,IID"
-    assert len(curve.splitlines()) == 1 + 9
-    best = max(float(line.split(",")[1]) for line in curve.splitlines()[1:])
-    assert (row["ours"], row["points"]) == (f"{best:.3f}", "–")
-    assert main([*command, "--out", str(tmp_path)]) == 1
-    assert "already holds a run" in capsys.readouterr().err
-    monkeypatch.setattr("fedspam.app.reproduce.side_by_side._advance", None)
-    assert main([*command, "--out", str(tmp_path), "--resume"]) == 0
-    assert (tmp_path / "table.csv").read_text() == table
-
-
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        ("niid-bench --only FedAvgg", "--only names 'FedAvgg'; it takes FedAvg, SCAFFOLD, FedProx, FedNova, IID,"),
-        ("niid-bench --resume", "--resume needs the folder of the run; give it with --out"),
-        ("flamby-heart --resume", "--resume is not an option of flamby-heart"),
-    ],
-)
-def test_wrong_parts_are_refused(words, said, capsys):
-    with pytest.raises(SystemExit) as stopped:
-        main(["reproduce", *words.split()])
-    assert stopped.value.code == 2
-    assert said in " ".join(capsys.readouterr().err.split())
 
 
 def test_compiling_together_changes_nothing(toy, whole):

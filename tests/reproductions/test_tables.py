@@ -11,12 +11,15 @@ import jax
 import numpy as np
 import pytest
 
+import fedprox_mnist
+import flamby_heart
+import leaf_femnist
+import niid_bench
 from fedspam import datasets
-from fedspam.app.cli import main
-from fedspam.app.reproduce import fedprox, heart, leaf, niid
-from fedspam.app.reproduce.published import BEAT, MATCH, PART, SHORT, PublishedRow, PublishedTable, markdown
+from harness import main
+from published import BEAT, MATCH, PART, SHORT, PublishedRow, PublishedTable, markdown
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 STORED = ROOT / "docs" / "flamby-heart.csv"
 
 
@@ -25,9 +28,16 @@ def patients(data):
     return datasets.read_heart(data)
 
 
+def niid(words):
+    """The command of NIID-Bench."""
+    takes = ("seeds", "rounds", "seed", "scale", "only", "resume")
+    methods, columns = tuple(niid_bench.PUBLISHED), niid_bench.COLUMNS
+    return main(niid_bench.niid_table, "", takes=takes, methods=methods, columns=columns, words=words)
+
+
 def test_the_split_is_that_of_scikit_learn(patients):
     selection = pytest.importorskip("sklearn.model_selection", reason="scikit-learn is not installed")
-    test = heart.heart_split(patients)
+    test = flamby_heart.heart_split(patients)
     for hospital, sizes in enumerate(((199, 104), (172, 89), (30, 16), (85, 45))):
         rows = patients.hospital == hospital
         ill = patients.labels[rows]
@@ -40,7 +50,7 @@ def test_the_split_is_that_of_scikit_learn(patients):
 
 
 def test_features_are_scaled_per_hospital_with_the_training_part(patients):
-    data, test = heart.heart_data(patients), heart.heart_split(patients)
+    data, test = flamby_heart.heart_data(patients), flamby_heart.heart_split(patients)
     clients = data.clients["plain"]
     for hospital in range(4):
         rows = patients.features[(patients.hospital == hospital) & ~test]
@@ -60,7 +70,7 @@ def test_the_starting_points_are_those_of_pytorch(patients):
     for seed in (42, 46):
         torch.manual_seed(seed)
         layer = torch.nn.Linear(13, 1)
-        found = heart.start(seed)
+        found = flamby_heart.start(seed)
         np.testing.assert_allclose(found["kernel"][np.asarray(order), 0], layer.weight.detach().numpy()[0], atol=1e-7)
         np.testing.assert_allclose(found["bias"], layer.bias.detach().numpy(), atol=1e-7)
 
@@ -68,7 +78,7 @@ def test_the_starting_points_are_those_of_pytorch(patients):
 def test_patients_of_another_file_are_refused(patients):
     fewer = datasets.Heart(patients.features[1:], patients.labels[1:], patients.hospital[1:], patients.names)
     with pytest.raises(ValueError, match="cleveland has 302 complete patients, FLamby's split is of 303; give"):
-        heart.heart_split(fewer)
+        flamby_heart.heart_split(fewer)
 
 
 def test_verdicts():
@@ -85,7 +95,7 @@ def test_verdicts():
     table = PublishedTable("toy", "Toy", "nobody", ("a", "b"), 2.0, rows, ())
     assert [table.verdict(row) for row in rows] == [MATCH, SHORT, BEAT, SHORT, MATCH, BEAT, MATCH, MATCH]
     assert table.best() == (0.51, 0.63)
-    assert not table.matches()
+    assert not table.holds
     assert len(table.published_cells()) == 2 * 5 + 1 + 2
     lines = markdown(table.csv()).splitlines()
     assert lines[2] == "| same | published | **0.500** (0.510, -1.0) | **0.600** (0.600, 0.0) | match |"
@@ -96,21 +106,21 @@ def test_verdicts():
 @pytest.mark.slow
 def test_pooled_training_reaches_the_published_numbers():
     """The row that compiles quickest; `make full` runs the whole table."""
-    table = heart.heart_table(methods=())
+    table = flamby_heart.heart_table(methods=())
     assert len(table.published_cells()) == 6
-    assert table.matches(), table.csv()
+    assert table.holds, table.csv()
 
 
 @pytest.mark.thorough
 def test_the_command_matches_the_published_table_and_the_page(tmp_path):
     folder = tmp_path / "heart"
     # a process of its own, in single precision
-    command = [sys.executable, "-m", "fedspam.app", "reproduce", "flamby-heart", "--out", str(folder)]
+    command = [sys.executable, str(ROOT / "reproductions" / "flamby_heart.py"), "--out", str(folder)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
     assert done.returncode == 0, done.stderr
     assert "44 of 44 cells are within 2 points" in done.stdout
     manifest = json.loads((folder / "manifest.json").read_text())
-    assert manifest["changed"] == []
+    assert manifest["comparable"]
     assert (folder / "table.md").read_text() == markdown((folder / "table.csv").read_text())
     found, stored = (cells(path) for path in (folder / "table.csv", STORED))
     assert found.keys() == stored.keys()
@@ -129,13 +139,16 @@ def cells(path: Path) -> dict[tuple[str, str], float]:
 def test_the_page_shows_the_stored_table():
     page = (ROOT / "docs" / "tables.md").read_text()
     assert markdown(STORED.read_text()) in page, (
-        "run fedspam reproduce flamby-heart, and copy its table.csv and table.md"
+        "run python reproductions/flamby_heart.py, and copy its table.csv and table.md"
     )
-    known = {"pooled training": heart.POOLED, **{method.name: method.published for method in heart.METHODS}}
+    known = {
+        "pooled training": flamby_heart.POOLED,
+        **{method.name: method.published for method in flamby_heart.METHODS},
+    }
     with STORED.open() as file:
         for row in csv.DictReader(file):
             if row["compared_with"] == "published":
-                theirs = known[row["method"]][heart.COLUMNS.index(row["column"])]
+                theirs = known[row["method"]][flamby_heart.COLUMNS.index(row["column"])]
                 assert row["reference"] == ("–" if np.isnan(theirs) else f"{theirs:.3f}")
     assert {method for method, _ in cells(STORED)} == set(known)
 
@@ -145,29 +158,29 @@ def test_the_page_shows_the_stored_table_of_niid_bench():
     assert markdown(stored.read_text()) in (ROOT / "docs" / "tables.md").read_text()
     with stored.open() as file:
         for row in csv.DictReader(file):
-            theirs = niid.PUBLISHED[row["method"]][niid.COLUMNS.index(row["column"])]
+            theirs = niid_bench.PUBLISHED[row["method"]][niid_bench.COLUMNS.index(row["column"])]
             assert float(row["reference"]) == pytest.approx(theirs, abs=0.00051)
             assert row["verdict"] in (MATCH, BEAT)
 
 
 def test_a_folder_without_the_patients_is_refused(tmp_path):
     with pytest.raises(FileNotFoundError, match=r"processed.cleveland.data is missing in the data folder"):
-        heart.heart_table(folder=tmp_path)
+        flamby_heart.heart_table(folder=tmp_path)
 
 
 def test_a_slice_is_not_compared():
     rows = (PublishedRow("far", "", (0.2,), (0.9,)),)
     table = PublishedTable("toy", "Toy", "nobody", ("a",), 2.0, rows, (), comparable=False)
     assert table.verdict(rows[0]) == PART
-    assert table.matches()
+    assert table.holds
     assert markdown(table.csv()).splitlines()[2] == "| far | published | **0.200** (0.900, –) | a slice |"
 
 
 def test_the_splits_of_niid_bench():
     labels = np.tile(np.arange(10), 300)
-    held = {column: np.zeros((10, 10), int) for column in niid.COLUMNS}
+    held = {column: np.zeros((10, 10), int) for column in niid_bench.COLUMNS}
     for column, table in held.items():
-        np.add.at(table, (niid.split_labels(column, labels), labels), 1)
+        np.add.at(table, (niid_bench.split_labels(column, labels), labels), 1)
         np.testing.assert_array_equal(table.sum(0), 300)  # every image has one owner
     np.testing.assert_array_equal(held["IID"].sum(1), 300)
     assert np.all(held["IID"] > 10)
@@ -180,7 +193,7 @@ def test_the_splits_of_niid_bench():
 
 @pytest.mark.thorough
 def test_a_network_of_niid_bench_begins_as_in_pytorch():
-    params = niid.model().init(0)
+    params = niid_bench.model().init(0)
     assert {name: layer["kernel"].shape for name, layer in params.items()} == {
         "conv0": (5, 5, 1, 6), "conv1": (5, 5, 6, 16), "dense0": (256, 120), "dense1": (120, 84), "dense2": (84, 10)
     }  # fmt: skip
@@ -193,7 +206,7 @@ def test_a_network_of_niid_bench_begins_as_in_pytorch():
 @pytest.mark.thorough
 def test_a_slice_of_niid_bench(tmp_path, data, monkeypatch, capsys):
     monkeypatch.setenv(datasets.FOLDER_VARIABLE, str(data))
-    assert main(["reproduce", "niid-bench", "--scale", "small", "--out", str(tmp_path)]) == 0
+    assert niid(["--scale", "small", "--out", str(tmp_path)]) == 0
     printed = " ".join(capsys.readouterr().out.split())
     assert "A slice of the experiment, not the experiment: 2000 of 60000 images" in printed
     found = cells(tmp_path / "table.csv")
@@ -211,8 +224,8 @@ def test_the_measures_of_leaf(data, monkeypatch):
         rows = {"gradients": np.array([45.0, 50.0]), "bytes_up": np.array([3, 3]) * 26_414_840}
         return SimpleNamespace(rows=rows, probes={"accuracy": np.array([0.01, 0.8])}, rounds=2)
 
-    monkeypatch.setattr(leaf, "simulate", two_rounds)
-    table = leaf.leaf_table(methods=("SGD with 3 clients", "FedAvg with 3 clients and 1 epoch"), data=data)
+    monkeypatch.setattr(leaf_femnist, "simulate", two_rounds)
+    table = leaf_femnist.leaf_table(methods=("SGD with 3 clients", "FedAvg with 3 clients and 1 epoch"), data=data)
     assert sum(array.size for array in jax.tree.leaves(seen["params"])) == 6_603_710
     assert (seen["batch"], seen["rounds"]) == (10, 2000)
     # 6 x 26.41 MB; a step of SGD takes all of a client, one of FedAvg 10 images
@@ -230,8 +243,9 @@ def test_the_measures_of_leaf(data, monkeypatch):
 @pytest.mark.thorough
 def test_a_slice_of_leaf(tmp_path, data, monkeypatch, capsys):
     monkeypatch.setenv(datasets.FOLDER_VARIABLE, str(data))
-    words = ["reproduce", "leaf-femnist", "--scale", "small", "--only", "FedAvg with 35 clients and 1 epoch"]
-    assert main([*words, "--out", str(tmp_path)]) == 0
+    words = ["--scale", "small", "--only", "FedAvg with 35 clients and 1 epoch", "--out", str(tmp_path)]
+    names = tuple(method.name for method in leaf_femnist.METHODS)
+    assert main(leaf_femnist.leaf_table, "", takes=("scale", "only"), methods=names, words=words) == 0
     assert "Part of the data: 105 writers" in " ".join(capsys.readouterr().out.split())
     assert (tmp_path / "table.md").read_text().count("| yes |") == 1
 
@@ -239,8 +253,8 @@ def test_a_slice_of_leaf(tmp_path, data, monkeypatch, capsys):
 def test_the_split_of_fedprox():
     """Two neighboring digits per client, at least five images of each, and sizes that differ much."""
     label = np.tile(np.arange(10), 1100)
-    owner = fedprox.power_law(label, np.random.default_rng(0))
-    held = np.zeros((fedprox.CLIENTS, 10), int)
+    owner = fedprox_mnist.power_law(label, np.random.default_rng(0))
+    held = np.zeros((fedprox_mnist.CLIENTS, 10), int)
     np.add.at(held, (owner, label), 1)
     assert held.sum() == len(label)
     for client, row in enumerate(held):
@@ -251,7 +265,7 @@ def test_the_split_of_fedprox():
 
 
 def test_digits_are_scaled_and_held_out(data):
-    train, test = fedprox.digits(0, data)
+    train, test = fedprox_mnist.digits(0, data)
     rows = np.concatenate([part.examples["features"] for part in (train, test)])
     assert rows.shape[1] == 784
     assert abs(rows.mean()) < 1e-3
@@ -271,7 +285,7 @@ def test_the_claims_of_leaf_and_fedprox_hold():
     rows = {name: list(csv.reader((ROOT / "docs" / f"{name}.csv").read_text().splitlines())) for name in
             ("fedprox-mnist", "leaf-femnist")}  # fmt: skip
     costs = {row[0]: (float(row[4]), float(row[5])) for row in rows["leaf-femnist"][1:]}
-    assert set(costs) == {method.name for method in leaf.METHODS}
+    assert set(costs) == {method.name for method in leaf_femnist.METHODS}
     few, many = costs["FedAvg with 3 clients and 1 epoch"], costs["FedAvg with 3 clients and 100 epochs"]
     assert many[0] < 0.5 * few[0]  # more local work, fewer bytes
     assert many[1] > 10 * few[1]
@@ -280,16 +294,46 @@ def test_the_claims_of_leaf_and_fedprox_hold():
     assert numbers["FedAvg"] < numbers["FedProx, mu = 0"] < numbers["FedProx, mu = 1"]  # the claim of the paper
 
 
-def test_an_unknown_table_names_the_nearest(capsys):
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("--only FedAvgg", "--only names 'FedAvgg'; it takes FedAvg, SCAFFOLD, FedProx, FedNova, IID,"),
+        ("--resume", "--resume needs the folder of the run; give it with --out"),
+        ("--scales small", "did you mean --scale?"),
+        ("--rounds 0", "must be a whole number from 1"),
+    ],
+)
+def test_wrong_arguments_are_refused(words, said, capsys):
     with pytest.raises(SystemExit) as stopped:
-        main(["reproduce", "flamby-hart"])
+        niid(words.split())
     assert stopped.value.code == 2
-    assert "did you mean flamby-heart?" in capsys.readouterr().err
+    assert said in " ".join(capsys.readouterr().err.split())
 
 
-@pytest.mark.parametrize("line", ["reproduce --scale small", "reproduce flamby-heart --scale full"])
-def test_an_option_of_another_table_is_refused(line, capsys):
-    with pytest.raises(SystemExit) as stopped:
-        main(line.split())
-    assert stopped.value.code == 2
-    assert "is not an option of" in capsys.readouterr().err
+@pytest.mark.parametrize("name", ["flamby_heart", "niid_bench", "leaf_femnist", "fedprox_mnist"])
+def test_every_table_is_a_script_with_help(name):
+    command = [sys.executable, str(ROOT / "reproductions" / f"{name}.py"), "--help"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr
+    assert f"python reproductions/{name}.py" in done.stdout
+
+
+@pytest.mark.slow
+def test_a_part_of_niid_bench_is_kept_and_shown_again(data, tmp_path, monkeypatch, capsys):
+    """A cell of a few images; the second time, nothing is left to run."""
+    monkeypatch.setitem(niid_bench.SCALES, "small", niid_bench.BenchScale(60, 20, 1, 1, 6))
+    monkeypatch.setenv("FEDSPAM_DATA", str(data))
+    command = ["--scale", "small", "--rounds", "8", "--only", "FedAvg,IID", "--out", str(tmp_path)]
+    assert niid(command) == 0
+    table, curve = ((tmp_path / name).read_text() for name in ("table.csv", "FedAvg-42.csv"))
+    (row,) = csv.DictReader(table.splitlines())
+    assert (row["method"], row["column"]) == ("FedAvg", "IID")
+    assert curve.splitlines()[0] == "round,IID"
+    assert len(curve.splitlines()) == 1 + 9
+    best = max(float(line.split(",")[1]) for line in curve.splitlines()[1:])
+    assert (row["ours"], row["points"]) == (f"{best:.3f}", "–")
+    assert niid(command) == 1
+    assert "already holds a run" in capsys.readouterr().err
+    monkeypatch.setattr("side_by_side._advance", None)
+    assert niid([*command, "--resume"]) == 0
+    assert (tmp_path / "table.csv").read_text() == table

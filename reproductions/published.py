@@ -48,7 +48,7 @@ class PublishedTable:
     each column.
 
     Arguments:
-        name: the argument of ``fedspam reproduce``.
+        name: of the script, and of the stored table in docs.
         title: what the table is about.
         source: where it was published.
         columns: of the numbers.
@@ -95,7 +95,8 @@ class PublishedTable:
         cells = [cell for row in self.rows if row.published for cell in self.cells(row)]
         return [cell for cell in cells if not math.isnan(cell.reference)]
 
-    def matches(self) -> bool:
+    @property
+    def holds(self) -> bool:
         """Whether every published cell is within the tolerance; for a slice, whether all numbers are finite."""
         if not self.comparable:
             return all(math.isfinite(number) for row in self.rows for number in row.ours)
@@ -118,13 +119,25 @@ class PublishedTable:
         )
         return csv_text(header, rows)
 
+    def markdown(self) -> str:
+        """The table for a page."""
+        return markdown(self.csv())
+
+    def facts(self) -> dict[str, object]:
+        """What the manifest tells of it."""
+        return {
+            "source": self.source, "notes": list(self.notes), "comparable": self.comparable,
+            "settings": {row.method: row.settings for row in self.rows},
+            "verdicts": {row.method: self.verdict(row) for row in self.rows},
+        }  # fmt: skip
+
 
 @dataclass(frozen=True)
 class MeasuredTable:
     """What we measured of an experiment that was published as a figure, so that there are no numbers to compare with.
 
     Arguments:
-        name: the argument of ``fedspam reproduce``.
+        name: of the script, and of the stored table in docs.
         title: what the table is about.
         columns: the first is that of the methods.
         rows: their text.
@@ -147,6 +160,10 @@ class MeasuredTable:
         """The table for a page."""
         lines = [self.columns, ("---",) * len(self.columns), *self.rows]
         return "".join(f"| {' | '.join(line)} |\n" for line in lines).replace("| --- ", "|---").replace("--- |", "---|")
+
+    def facts(self) -> dict[str, object]:
+        """What the manifest tells of it."""
+        return {"notes": list(self.notes), "holds": self.holds}
 
 
 def markdown(text: str) -> str:
