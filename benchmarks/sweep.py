@@ -13,7 +13,9 @@ runs that end once they have arrived at a target or diverge. The ways take turns
 import argparse
 import itertools
 import statistics
+import sys
 import time
+from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -58,8 +60,8 @@ def seconds_alone(methods, clients, start, options):
 
 def until_they_end(options):
     """The same sweep with whole runs and with runs that end."""
+    sys.path.append(str(Path(__file__).parents[1] / "research" / "auto"))
     import auto  # asks for float64
-
     from fedspam import Target, Watch
 
     problem = auto.ridge_problem(3, 1.0)

@@ -25,6 +25,7 @@ ROOMS = {
 BESIDE = {
     "tests/": "what must hold",
     "benchmarks/": "how fast it is, and what it survives",
+    "research/": "the archive behind `auto`: problems and networks kept apart, settings chosen in hindsight",
     "reproductions/": "tables that others published, one script each, with their numbers beside ours",
     "examples/": "a short script for each data set",
     "fuzz/": "bytes that no decoder may fail on",

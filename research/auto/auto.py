@@ -1,6 +1,6 @@
 """Rounds that `auto` needs, against the best constant or decaying step size and fresh weight chosen in hindsight.
 
-    python benchmarks/auto.py [--problems ridge] [--seeds 5] [--data FOLDER] [--json FILE] [--merge | --again FILE ...]
+    python research/auto/auto.py [--problems ridge] [--seeds 5] [--data FOLDER] [--json FILE] [--merge | --again FILE]
 
 A target is a relative gradient norm; `fedspam.app.arrival` says when a run has arrived at it. For every problem and
 every target the hindsight grid has 160 settings of SPAM-PPA: 8 step sizes, 5 fresh weights, 4 ways to decay (84 where

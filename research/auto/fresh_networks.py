@@ -8,7 +8,6 @@ from pathlib import Path
 import jax
 import jax.numpy as jnp
 import numpy as np
-from held_out_networks import NetworkTask, made
 
 from fedspam import datasets
 from fedspam.datasets import FederatedData
@@ -17,6 +16,7 @@ from fedspam.datasets.text import SYMBOLS, encode
 from fedspam.models import Model
 from fedspam.models.networks import Convolutional, dense, dense_init, dense_layers_init
 from fedspam.models.sequences import layer_norm
+from held_out_networks import NetworkTask, made
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""The problems that are kept apart from `auto` can be run; `benchmarks/held_out.py` runs them."""
+"""The problems that are kept apart from `auto` can be run; `research/auto/held_out.py` runs them."""
 
 import json
 import sys
@@ -11,14 +11,14 @@ import pytest
 
 from fedspam.datasets import FederatedData
 from fedspam.models import softmax_regression
-from loading import ROOT, benchmark
+from loading import ROOT, load
 
 
 @pytest.fixture(scope="module")
 def held_out():
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sys, "path", [*sys.path, str(ROOT / "benchmarks")])  # where it finds its problems
-        return benchmark("held_out")
+        patch.setattr(sys, "path", [*sys.path, str(ROOT / "research" / "auto")])  # where it finds its problems
+        return load(ROOT / "research" / "auto" / "held_out.py")
 
 
 def assert_can_start(problem):

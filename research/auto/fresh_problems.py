@@ -10,6 +10,9 @@ from pathlib import Path
 import jax
 import jax.numpy as jnp
 import numpy as np
+
+from fedspam import datasets
+from fedspam.datasets.folder import data_path
 from held_out_problems import (
     LOG_COSH,
     LOGISTIC,
@@ -23,9 +26,6 @@ from held_out_problems import (
     parts_of,
     softmax_loss,
 )
-
-from fedspam import datasets
-from fedspam.datasets.folder import data_path
 
 ROUNDS = 400
 

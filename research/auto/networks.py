@@ -1,6 +1,6 @@
 """What a test accuracy costs: `auto`, given nothing but the cohort size, against methods tuned in hindsight.
 
-    python benchmarks/networks.py [--tasks femnist-cnn] [--race] [--methods MIME] [--seeds 5] [--bits 8] [--json FILE]
+    python research/auto/networks.py [--tasks femnist-cnn] [--race] [--methods MIME] [--seeds 5] [--bits 8] [--json F]
 
 Softmax regression, an MLP and LEAF's CNN on FEMNIST (20 of 105 writers per round), an MLP and a 1-D CNN on HAR (7 of 21
 persons per round; tested on the 9 others), an MLP on Fashion-MNIST (10 of 100 clients, Dirichlet 0.3). Minibatches of

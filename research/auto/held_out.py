@@ -1,11 +1,11 @@
 """`auto` on problems and networks that were kept apart while it was designed, against settings chosen in hindsight.
 
-    python benchmarks/held_out.py --hindsight FILE [--problems spins doses]   # the grid alone, without `auto`
-    python benchmarks/held_out.py [--set first] [--against FILE] [--json FILE]   # `auto` against that grid
-    python benchmarks/held_out.py --networks [--json FILE]                    # `auto` against FedAvg's grid, on a GPU
-    python benchmarks/held_out.py --networks --set first [--seeds 3]          # FedAvg's grid, too
-    python benchmarks/held_out.py --networks --hindsight FILE                 # FedAvg's grid alone
-    python benchmarks/held_out.py --networks --against FILE                   # `auto` alone, against that grid
+    python research/auto/held_out.py --hindsight FILE [--problems spins doses]   # the grid alone, without `auto`
+    python research/auto/held_out.py [--set first] [--against FILE] [--json FILE]   # `auto` against that grid
+    python research/auto/held_out.py --networks [--json FILE]  # `auto` against FedAvg's grid, on a GPU
+    python research/auto/held_out.py --networks --set first [--seeds 3]  # FedAvg's grid, too
+    python research/auto/held_out.py --networks --hindsight FILE  # FedAvg's grid alone
+    python research/auto/held_out.py --networks --against FILE  # `auto` alone, against that grid
 
 Grids of parts of a set, run side by side with `--problems`, are joined: `--against A B` reads several files, and what
 they lack is run. With `--hindsight FILE` as well, all of it is written to one file.
@@ -32,15 +32,15 @@ import math
 import time
 from pathlib import Path
 
+import jax
+import jax.numpy as jnp
+import numpy as np
+
 import fresh_networks
 import fresh_problems
 import held_out_networks
 import held_out_problems
-import jax
-import jax.numpy as jnp
-import numpy as np
 import third_problems
-
 from fedspam import simulate_many, spam_ppa
 from fedspam.app.arrival import arrivals
 from fedspam.methods import auto, fedavg

@@ -10,6 +10,10 @@ from pathlib import Path
 import jax
 import jax.numpy as jnp
 import numpy as np
+
+from fedspam import datasets
+from fedspam.datasets.folder import data_path
+from fedspam.datasets.shakespeare import read_roles
 from held_out_problems import (
     LOGISTIC,
     SQUARE,
@@ -23,10 +27,6 @@ from held_out_problems import (
     sizes,
     softmax_loss,
 )
-
-from fedspam import datasets
-from fedspam.datasets.folder import data_path
-from fedspam.datasets.shakespeare import read_roles
 
 LETTERS = " abcdefghijklmnopqrstuvwxyz"  # a space stands for every other character
 
