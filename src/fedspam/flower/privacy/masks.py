@@ -20,6 +20,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
+from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms
 from flwr.common.secure_aggregation.crypto.symmetric_encryption import generate_shared_key
@@ -94,6 +95,19 @@ class Pair:
     def shared(self, public: bytes) -> bytes:
         """The secret that only the owners of the two private keys can compute."""
         return generate_shared_key(self.private, bytes_to_public_key(public))
+
+
+def is_public_key(data: bytes) -> bool:
+    """Whether these bytes are a public key on the curve.
+
+    >>> is_public_key(Pair.fresh().public), is_public_key(b"")
+    (True, False)
+    """
+    try:
+        key = bytes_to_public_key(data)
+    except (ValueError, TypeError, UnsupportedAlgorithm):
+        return False
+    return isinstance(key, ec.EllipticCurvePublicKey) and key.curve.name == CURVE.name
 
 
 def pair_seed(mine: Pair, public: bytes, session: str) -> bytes:

@@ -23,10 +23,6 @@ SHORTEST, LONGEST = 0.02, 1.0  # but at least and at most this many seconds
 GONE = (5, 8)  # Flower's error codes for a lost node or app; 3 and 4 mean that a message came too late
 
 
-class RejectedError(ValueError):
-    """Why a reply is rejected."""
-
-
 @dataclass(frozen=True)
 class Failure:
     """Why there is no accepted reply, in words and by kind; whether the node is lost, or missed the deadline.
@@ -39,6 +35,14 @@ class Failure:
     gone: bool = False
     silent: bool = False
     kind: str = "rejected"
+
+
+class RejectedError(ValueError):
+    """Why a reply is rejected."""
+
+    def __init__(self, reason: str, *, gone: bool = False, kind: str = "rejected") -> None:
+        super().__init__(reason)
+        self.failure = Failure(_shortened(reason), gone=gone, kind=kind)
 
 
 @dataclass
@@ -84,7 +88,7 @@ def round_trip(
     last, limit = began, lambda slot: min(timeout, (due or {}).get(slot, timeout))
     complete = lambda: enough is not None and len(trip.values) >= enough
     while waiting and not complete():
-        replies = list(grid.pull_messages(list(waiting)))
+        replies = _pulled(grid, trip, waiting)
         for reply in replies:
             if complete() and earlier is None:
                 break
@@ -115,21 +119,46 @@ def decoded(reply: Message, fields: Mapping[str, Any], client: int) -> dict[str,
     return found
 
 
+def _pulled(grid: Grid, trip: Trip, waiting: dict[str, Any]) -> list[Message]:
+    """The replies that have arrived. Where Flower cannot read one of them, that one is rejected."""
+    try:
+        return list(grid.pull_messages(list(waiting)))
+    except Exception:  # it does not say which reply: ask for them one by one
+        found = []
+        for id in list(waiting):
+            try:
+                found += grid.pull_messages([id])
+            except Exception as error:
+                trip.failures[waiting.pop(id)] = Failure(_raised(error))
+        return found
+
+
 def _settle(trip: Trip, slot: Any, reply: Message, accept: Callable[[Any, Message], Any]) -> None:
+    """Accept or reject a reply. Whatever it makes the server raise is a rejection, so that no client ends a run."""
+    try:
+        value = _value(trip, slot, reply, accept)
+    except RejectedError as error:
+        trip.failures[slot] = error.failure
+    except Exception as error:
+        trip.failures[slot] = Failure(_raised(error))
+    else:
+        trip.values[slot] = value
+
+
+def _value(trip: Trip, slot: Any, reply: Message, accept: Callable[[Any, Message], Any]) -> Any:
     if reply.has_error():
         code, reason = reply.error.code, reply.error.reason or "no reason given"
-        kind = "lost" if code in GONE else "error"
-        trip.failures[slot] = Failure(f"error {code}: {_shortened(reason)}", gone=code in GONE, kind=kind)
-        return
+        raise RejectedError(f"error {code}: {reason}", gone=code in GONE, kind="lost" if code in GONE else "error")
     bytes_up, flower_up = arrays.payload(reply.content), arrays.size(reply.content)
     trip.tally = trip.tally.plus(Tally(replied=1, bytes_up=bytes_up, flower_up=flower_up))
     refused = reply.content.config_records.get(arrays.HEADER, {}).get("refused")
-    try:
-        if refused:
-            raise RejectedError(f"refused: {refused}")
-        trip.values[slot] = accept(slot, reply)
-    except RejectedError as error:
-        trip.failures[slot] = Failure(_shortened(str(error)), kind="refused" if refused else "rejected")
+    if refused:
+        raise RejectedError(f"refused: {refused}", kind="refused")
+    return accept(slot, reply)
+
+
+def _raised(error: Exception) -> str:
+    return _shortened(f"the server cannot read the reply: {type(error).__name__}: {error}")
 
 
 def _shortened(reason: str) -> str:
