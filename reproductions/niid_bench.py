@@ -276,7 +276,7 @@ def _read(part: str, count: int, folder: str | Path | None) -> dict[str, np.ndar
         data_path(f"fashion_mnist/{part}-{kind}-ubyte", folder, endings=("", ".gz"))
         for kind in ("images-idx3", "labels-idx1")
     ]
-    return {name: column[:count] for name, column in read_labeled(*paths).items()}
+    return {name: column[:count] for name, column in read_labeled(*paths, scaled=False).items()}
 
 
 if __name__ == "__main__":

@@ -148,7 +148,7 @@ def small_garments(data):
     path = lambda part, kind: data_path(f"fashion_mnist/{part}-{kind}-ubyte", data, endings=(".gz", ""))
 
     def halved(part, count):
-        rows = datasets.read_labeled(path(part, "images-idx3"), path(part, "labels-idx1"))
+        rows = datasets.read_labeled(path(part, "images-idx3"), path(part, "labels-idx1"), scaled=False)
         images = rows["features"][-count:].reshape(count, 14, 2, 14, 2).mean((2, 4))
         return {"features": images.astype(np.uint8), "label": rows["label"][-count:]}
 

@@ -270,7 +270,7 @@ def clothes(data):
     """Fashion-MNIST from 12 components; Dirichlet's law with 0.1 shares the classes among 40 clients."""
     random = np.random.default_rng(931)
     path = lambda kind: data_path(f"fashion_mnist/t10k-{kind}-ubyte", data, endings=(".gz", ""))
-    read = datasets.read_labeled(path("images-idx3"), path("labels-idx1"))
+    read = datasets.read_labeled(path("images-idx3"), path("labels-idx1"), scaled=False)
     rows, label = components(read["features"][2000:4000].reshape(2000, -1) / 255.0, 12), read["label"][2000:4000]
     shares = random.dirichlet(0.1 * np.ones(40), size=10)
     owners = np.array([random.choice(40, p=shares[each]) for each in label])

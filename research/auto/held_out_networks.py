@@ -91,7 +91,8 @@ def garments(data):
     """Fashion-MNIST, two classes per client, a network of one hidden layer."""
     path = lambda part, kind: data_path(f"fashion_mnist/{part}-{kind}-ubyte", data, endings=(".gz", ""))
     train, test = (
-        datasets.read_labeled(path(part, "images-idx3"), path(part, "labels-idx1")) for part in ("train", "t10k")
+        datasets.read_labeled(path(part, "images-idx3"), path(part, "labels-idx1"), scaled=False)
+        for part in ("train", "t10k")
     )
     few = {name: column[:24_000] for name, column in train.items()}
     clients = FederatedData.by(few, datasets.shards(few["label"], 120, 2, seed=7))

@@ -306,7 +306,7 @@ def libsvm_by_column(data, name, columns, loss, cohort, seed):
 def garments(data):
     """Ten components of Fashion-MNIST; a client has one class."""
     path = lambda kind: data_path(f"fashion_mnist/t10k-{kind}-ubyte", data, endings=(".gz", ""))
-    read = datasets.read_labeled(path("images-idx3"), path("labels-idx1"))
+    read = datasets.read_labeled(path("images-idx3"), path("labels-idx1"), scaled=False)
     rows = components(read["features"][:1500].reshape(1500, -1) / 255.0, 10)
     label = read["label"][:1500]
     owners = 10 * label + np.random.default_rng(81).integers(0, 5, size=1500)

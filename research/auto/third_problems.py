@@ -358,7 +358,7 @@ def vowels(data):
 def read_garments(data, classes, count):
     """Images of some classes of Fashion-MNIST, as rows from 0 to 1, and their labels."""
     path = lambda kind: data_path(f"fashion_mnist/t10k-{kind}-ubyte", data, endings=(".gz", ""))
-    read = datasets.read_labeled(path("images-idx3"), path("labels-idx1"))
+    read = datasets.read_labeled(path("images-idx3"), path("labels-idx1"), scaled=False)
     chosen = np.flatnonzero(np.isin(read["label"], classes))[:count]
     return read["features"][chosen].reshape(count, -1) / 255.0, read["label"][chosen]
 

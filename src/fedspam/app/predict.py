@@ -24,7 +24,7 @@ class _DataFacts(msgspec.Struct):
 
     kind: str = ""
     label: str = "label"
-    separator: str = ","
+    separator: str | None = None
     features: str | list[str] | None = None
     width: int | None = None
 

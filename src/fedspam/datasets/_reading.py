@@ -9,6 +9,7 @@ import bz2
 import csv
 import gzip
 import io
+import itertools
 import lzma
 import math
 import os
@@ -18,7 +19,7 @@ import time
 import tokenize
 import zipfile
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -50,6 +51,8 @@ UNPACKED = {"rt": (2**26, 8), "rb": (2**27, 16)}
 # bytes does: rows of a few characters take ten times as long per byte as rows of long numbers.
 SMALL, AT_ONCE, SECONDS = 10**7, 2**23, 3.0
 
+SEPARATORS = ",;\t|"  # between two cells; of those that are as frequent in the header, the first
+QUOTED = re.compile(r'"[^"]*"')
 PLAIN = re.compile(r"\s*[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?\s*", re.ASCII)
 
 
@@ -133,9 +136,20 @@ def lines(file: IO[str], path: Path) -> Iterator[str]:
         yield line
 
 
-def csv_rows(file: IO[str], path: Path, delimiter: str = ",") -> Iterator[tuple[int, list[str]]]:
+def separated(file: IO[str], path: Path) -> tuple[str, Iterator[str]]:
+    """The character between two cells, the most frequent of SEPARATORS in the header, and all lines."""
+    rest, head = lines(file, path), []
+    for line in rest:
+        head.append(line)
+        if line.strip():
+            break
+    header = QUOTED.sub("", "".join(head))
+    return max(SEPARATORS, key=header.count), itertools.chain(head, rest)
+
+
+def csv_rows(texts: Iterable[str], path: Path, delimiter: str = ",") -> Iterator[tuple[int, list[str]]]:
     """The line number and the cells of each row; empty lines are skipped."""
-    rows = csv.reader(lines(file, path), delimiter=delimiter)
+    rows = csv.reader(texts, delimiter=delimiter)
     try:
         for cells in rows:
             if len(cells) > MOST_COLUMNS:

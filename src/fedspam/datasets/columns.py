@@ -3,6 +3,7 @@
 import math
 import numbers
 import os
+import re
 from array import array
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -28,6 +29,7 @@ from fedspam.datasets._reading import (
     guarded,
     opened,
     regular,
+    separated,
     shown,
     unpacked,
 )
@@ -38,6 +40,10 @@ CSV = "a table as CSV, or one as .parquet, .arrow or .feather"
 MISSING = frozenset({"", "?", "na", "n/a", "nan", "none", "null"})
 ARROW = (".parquet", ".arrow", ".feather")
 ROWS_AT_ONCE = 1000
+COMMA = re.compile(r"[-+]?\d*,\d+([eE][-+]?\d+)?", re.ASCII)  # 3,14
+DATE = re.compile(
+    r"(\d{4}([-/.])\d{1,2}\2\d{1,2}|\d{1,2}([-/.])\d{1,2}\3\d{4}|\d\d([/.])\d\d\4\d\d)([T ]\d{1,2}:\d\d.*)?", re.ASCII
+)
 MORE = "more than is usual for its size; unpack it, or leave out rows or columns"
 
 
@@ -49,11 +55,13 @@ class Table:
         source: the name of the table, for errors.
         cells: the cells of each column: text, numbers, booleans, or None.
         lines: the line of each row in its file; None where there is no file of lines.
+        comma: whether 3,14 is a number, as in files whose separator is not a comma.
     """
 
     source: str
     cells: Mapping[str, Sequence[Any]]
     lines: Sequence[int] | None = None
+    comma: bool = False
 
     def __len__(self) -> int:
         return len(next(iter(self.cells.values()), ()))
@@ -78,24 +86,35 @@ class Table:
     def column(self, name: str) -> np.ndarray:
         """A column as numbers where they are numbers, else as text.
 
-        A few texts among numbers are probably mistakes: such a column is refused with the place of the first.
+        A few texts among numbers are probably mistakes: such a column is refused with the place of the first. Dates are
+        refused, too: as text each day would be a category, and as a number no day after the training lies in its range.
         """
-        values = _values(self.cells[name])
+        values = _values(self.cells[name], self.comma)
         texts = sum(value is None for value in values)
         numbers = sum(value is not None and value == value for value in values)
-        return self._numbers(name, values) if numbers >= texts else self.texts(name)
+        if numbers >= texts:
+            return self._numbers(name, values)
+        found = self.texts(name)
+        dates = [row for row, text in enumerate(found.tolist()) if DATE.fullmatch(text)]
+        if len(dates) > texts / 2:
+            raise ValueError(
+                f"{self.place(dates[0])}: {name} is {found[dates[0]]!r}; a date cannot be a feature: replace it by a "
+                "number, such as the days since an event of the same row, name the column among categories, or drop it"
+            )
+        return found
 
     def numbers(self, name: str) -> np.ndarray:
         """A column as numbers, NaN where a cell has no value."""
-        return self._numbers(name, _values(self.cells[name]))
+        return self._numbers(name, _values(self.cells[name], self.comma))
 
     def _numbers(self, name: str, values: Sequence[float | None]) -> np.ndarray:
         found = np.asarray([math.inf if value is None else value for value in values], float)
         for row in np.flatnonzero(np.isinf(found)).tolist():
             cell = self.cells[name][row]
             seen = repr(shown(cell) if isinstance(cell, str) else cell)
+            alike = " with a decimal comma, as others of the column" if _is_plain(cell) else ""
             raise ValueError(
-                f"{self.place(row)}: {name} is {seen}; it must be a finite number: correct it, leave it empty "
+                f"{self.place(row)}: {name} is {seen}; it must be a finite number{alike}: correct it, leave it empty "
                 "where it is missing, or take the column as text (categories) or not at all (drop)"
             )
         return found
@@ -139,7 +158,7 @@ def is_table(name: str) -> bool:
     return path.suffix in ARROW or plain.suffix.lower() == ".csv"
 
 
-def open_table(source: Any, *, delimiter: str = ",") -> Table:
+def open_table(source: Any, *, delimiter: str | None = None) -> Table:
     """A table from a CSV file (plain or compressed), a Parquet or Arrow file, a data frame, or a dict of columns.
 
     A data frame is one of pandas, polars or pyarrow, or any object with columns by name; none of them is imported.
@@ -147,7 +166,8 @@ def open_table(source: Any, *, delimiter: str = ",") -> Table:
 
     Arguments:
         source: the path, the frame or the dict.
-        delimiter: the character between two cells of a CSV file.
+        delimiter: the character between two cells of a CSV file; None for the most frequent of , ; tab and | in its
+            header. Where it is not a comma, 3,14 is a number.
 
     >>> table = open_table({"age": [63, None], "city": ["Bonn", "?"]})
     >>> table.column("age").tolist(), table.column("city").tolist()
@@ -169,7 +189,7 @@ def read_table(
     label: str,
     features: Sequence[str] | None = None,
     categories: Sequence[str] = (),
-    delimiter: str = ",",
+    delimiter: str | None = None,
 ) -> FederatedData:
     """A table with a client column, by client: one array per feature, and the array ``label`` of texts.
 
@@ -226,10 +246,12 @@ def most_cells(size: int) -> int:
     return max(5 * 10**6, size // 2 + 1)
 
 
-def _of_csv(path: Path, delimiter: str) -> Table:
+def _of_csv(path: Path, delimiter: str | None) -> Table:
     lines = array("q")
     with opened(path, "rt", CSV, encoding="utf-8-sig", newline="") as file:
-        parts = csv_rows(file, path, delimiter)
+        separator, texts = separated(file, path)
+        delimiter = delimiter or separator
+        parts = csv_rows(texts, path, delimiter)
         names = [name.strip() for name in next(parts, (0, []))[1]]
         for name, count in Counter(names).items():
             if count > 1:
@@ -253,7 +275,7 @@ def _of_csv(path: Path, delimiter: str) -> Table:
                 column.extend(part)
     if not names:
         raise ValueError(f"{path} is empty; give a header with client, label and features, and at least one row")
-    return Table(str(path), dict(zip(names, columns, strict=True)), lines)
+    return Table(str(path), dict(zip(names, columns, strict=True)), lines, comma=delimiter != ",")
 
 
 def _of_arrow(path: Path) -> Table:
@@ -315,17 +337,28 @@ def _different(cells: Sequence[Any]) -> set[str]:
     return {cell for cell in cells if isinstance(cell, str)}
 
 
-def _values(cells: Sequence[Any]) -> list[float | None]:
-    """The number in each cell; NaN where it has no value, infinite where it is no finite number, None for text."""
-    written = {cell: _written(cell) for cell in _different(cells)}
+def _values(cells: Sequence[Any], comma: bool = False) -> list[float | None]:
+    """The number in each cell; NaN where it has no value, infinite where it is no finite number, None for text.
+
+    Among numbers with a decimal comma, 1.234 may be a thousand: it is none of both.
+    """
+    written = {cell: _written(cell, comma) for cell in _different(cells)}
+    if comma and any("," in cell and value is not None for cell, value in written.items()):
+        written |= {cell: math.inf for cell in written if "." in cell and _is_plain(cell)}
     return [written[cell] if isinstance(cell, str) else _number(cell) for cell in cells]
 
 
-def _written(cell: str) -> float | None:
+def _is_plain(cell: Any) -> bool:
+    return isinstance(cell, str) and len(cell) <= LONGEST_NUMBER and PLAIN.fullmatch(cell) is not None
+
+
+def _written(cell: str, comma: bool) -> float | None:
     text = cell.strip()
     if text.lower() in MISSING:
         return math.nan
-    if len(text) <= LONGEST_NUMBER and PLAIN.fullmatch(text):
+    if comma and len(text) <= LONGEST_NUMBER and COMMA.fullmatch(text):
+        text = text.replace(",", ".")
+    if _is_plain(text):
         return float(text)
     try:
         float(text)

@@ -6,7 +6,7 @@ from typing import NamedTuple
 import numpy as np
 from jaxtyping import Float, Integer
 
-from fedspam.datasets._reading import csv_rows, number, opened
+from fedspam.datasets._reading import csv_rows, lines, number, opened
 from fedspam.datasets.folder import data_path
 
 HOSPITALS = ("cleveland", "hungarian", "switzerland", "va")
@@ -61,7 +61,7 @@ def read_heart(folder: str | Path | None = None) -> Heart:
 def _read_hospital(path: Path) -> list[list[float]]:
     rows = []
     with opened(path, "rt", FILE, most=MOST_BYTES, encoding="ascii", newline="") as file:
-        for line, cells in csv_rows(file, path):
+        for line, cells in csv_rows(lines(file, path), path):
             if len(cells) != len(COLUMNS):
                 raise ValueError(
                     f"{path}, line {line} has {len(cells)} columns instead of {len(COLUMNS)} ({', '.join(COLUMNS)}); "

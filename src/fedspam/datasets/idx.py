@@ -54,11 +54,19 @@ def read_idx(path: str | Path) -> np.ndarray:
         return array.astype(dtype.newbyteorder("="), copy=False)
 
 
-def read_labeled(images: str | Path, labels: str | Path) -> dict[str, np.ndarray]:
-    """Images and their labels, from two IDX files: ``{"features": [n, rows, columns], "label": [n]}``."""
+def read_labeled(images: str | Path, labels: str | Path, *, scaled: bool = True) -> dict[str, np.ndarray]:
+    """Images and their labels, from two IDX files: ``{"features": [n, rows, columns], "label": [n]}``.
+
+    Arguments:
+        images, labels: the two files.
+        scaled: whether bytes become numbers from 0 to 1. The models of this package scale bytes by themselves, so that
+            a quarter of the memory is enough for them.
+    """
     image, label = read_idx(images), whole_numbers(read_idx(labels), Path(labels), "it", MOST_CLASSES)
     if image.shape[:1] != label.shape:
         raise ValueError(
             f"{images} has shape {image.shape} and {labels} {label.shape}; give the images and labels of one set"
         )
+    if scaled and image.dtype == np.uint8:
+        image = image / np.float32(255)
     return {"features": image, "label": label.astype(np.int32)}

@@ -26,7 +26,7 @@ def add(command: argparse.ArgumentParser) -> None:
     command.add_argument(
         "--model", metavar="FILE:LOSS", help="the file of your own loss, whose function `predict` is run"
     )
-    command.add_argument("--separator", metavar="C", help="between two cells of the new rows (as in training)")
+    command.add_argument("--separator", metavar="C", help="between two cells of the new rows (found in the header)")
 
 
 def run(options: argparse.Namespace) -> int:

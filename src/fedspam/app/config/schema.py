@@ -99,7 +99,10 @@ class Csv(RowsSection, frozen=True, kw_only=True, tag_field="kind", tag="csv"):
     categories: Annotated[list[Text], _about("columns of numbers that are codes: one feature per value")] = field(
         default_factory=list
     )
-    separator: Annotated[str, Meta(min_length=1, max_length=1), _about("between two cells")] = ","
+    separator: Annotated[
+        Annotated[str, Meta(min_length=1, max_length=1)] | None,
+        _about("between two cells; default the most frequent of , ; tab and | in the header"),
+    ] = None
     task: Task = "classes"
 
 

@@ -1,6 +1,8 @@
 """`[data]` and `[clients]`: the examples of every client, for training and for testing."""
 
+import math
 import re
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -64,12 +66,17 @@ def _examples(data: Any, clients: schema.Clients) -> LoadedExamples:
     if data.task == "classes":
         rows, values = _numbered(rows)
         names = tuple(texts[int(value)] if texts else _class_name(value) for value in values)
-    train, test = rows.hold_out_examples(data.test) if data.test > 0 else (rows, None)
     if data.test > MOST_TEST:
-        raise ConfigError(
-            f"data.test = {data.test:g} leaves {train.rows} of {rows.rows} rows to train with; hold out less: 0.2, say"
+        raise ConfigError(f"data.test = {data.test:g} leaves too little to train with; hold out less: 0.2, say")
+    train, test = rows.hold_out_examples(data.test) if data.test > 0 else (rows, None)
+    if test is not None and not test.rows:
+        least = max(2, math.floor(0.5 / data.test) + 1)
+        warnings.warn(
+            f"data.test = {data.test:g} holds out no row, since no client has {least} rows: nothing is tested; give "
+            "clients more rows, or set data.test = 0",
+            stacklevel=2,
         )
-    test = test if test is not None and test.rows else None
+        test = None
     if not isinstance(data, schema.RowsSection):
         return LoadedExamples(train, test, names)
     encoder = _encoder(data, train, names)
