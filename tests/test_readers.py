@@ -19,7 +19,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings, strategies as st
 
 from fedspam import datasets
-from fedspam.datasets import _reading
+from fedspam._internal import reading
 from readers import IDX, IMAGES, LEAF, LEAF_B, READERS, ROLES, npz
 
 every_reader = pytest.mark.parametrize(
@@ -392,8 +392,8 @@ PACK = {".gz": gzip.compress, ".bz2": bz2.compress, ".xz": lzma.compress}
     ],
 )
 def test_bombs_are_refused_within_the_limit(tmp_path, monkeypatch, ending, read, text):
-    monkeypatch.setitem(_reading.UNPACKED, "rt", (10_000, 4))
-    monkeypatch.setitem(_reading.UNPACKED, "rb", (10_000, 4))
+    monkeypatch.setitem(reading.UNPACKED, "rt", (10_000, 4))
+    monkeypatch.setitem(reading.UNPACKED, "rb", (10_000, 4))
     path = tmp_path / f"bomb{ending}"
     body = text * 20_000 if text != bytes(12) else bytes([0, 0, 8, 1, 0, 15, 0, 0]) + bytes(0xF0000)
     path.write_bytes(PACK[ending](body))
@@ -414,21 +414,21 @@ def test_a_small_bomb_takes_seconds_only(tmp_path):
 
 
 def test_the_time_of_small_packed_files_is_limited(tmp_path, monkeypatch):
-    monkeypatch.setattr(_reading, "AT_ONCE", 10_000)
+    monkeypatch.setattr(reading, "AT_ONCE", 10_000)
     path = tmp_path / "rows.gz"
     path.write_bytes(gzip.compress(b"1 1:1\n" * 5_000))
     assert len(datasets.read_libsvm(path).labels) == 5_000
-    monkeypatch.setattr(_reading, "SECONDS", 1e-9)
+    monkeypatch.setattr(reading, "SECONDS", 1e-9)
     with pytest.raises(ValueError, match=r"takes more than 1e-09 s to unpack and read.*unpack it first") as said:
         datasets.read_libsvm(path)
     assert str(path) in str(said.value)
-    monkeypatch.setattr(_reading, "SMALL", 10)  # larger files are limited by their bytes alone
+    monkeypatch.setattr(reading, "SMALL", 10)  # larger files are limited by their bytes alone
     assert len(datasets.read_libsvm(path).labels) == 5_000
 
 
 def test_who_streams_users_may_take_time(tmp_path, monkeypatch):
-    monkeypatch.setattr(_reading, "AT_ONCE", 0)
-    monkeypatch.setattr(_reading, "SECONDS", 1e-9)
+    monkeypatch.setattr(reading, "AT_ONCE", 0)
+    monkeypatch.setattr(reading, "SECONDS", 1e-9)
     path = tmp_path / "users.json.gz"
     path.write_bytes(gzip.compress(users('{"x": [1], "y": [1]}').encode()))
     assert [user for user, _ in datasets.stream_leaf(path)] == ["a"]

@@ -12,7 +12,7 @@ from typing import IO
 
 import numpy as np
 
-from fedspam.datasets._reading import guarded, listed, regular, shown, unpacked
+from fedspam._internal.reading import guarded, listed, regular, shown, unpacked
 
 KINDS = "biufUS"  # plain numbers and text: no objects, dates, records or complex numbers
 

@@ -4,7 +4,7 @@ import hashlib
 from dataclasses import dataclass
 from pathlib import Path
 
-from fedspam.datasets._reading import opened
+from fedspam._internal.reading import opened
 from fedspam.datasets.folder import data_path
 
 MOST_BYTES = 2**28  # of a file of a known data set, unpacked; the largest has 47 million

@@ -17,8 +17,7 @@ from typing import Any
 import numpy as np
 
 from fedspam._internal.nearest import nearest
-from fedspam.datasets._arrow import RefusedTableError, arrow_table
-from fedspam.datasets._reading import (
+from fedspam._internal.reading import (
     DAMAGE,
     LONGEST_NAME,
     LONGEST_NUMBER,
@@ -33,6 +32,7 @@ from fedspam.datasets._reading import (
     shown,
     unpacked,
 )
+from fedspam.datasets._arrow import RefusedTableError, arrow_table
 from fedspam.datasets.federated import FederatedData
 from fedspam.datasets.partition import by_key
 

@@ -10,8 +10,8 @@ from jaxtyping import Integer
 from numpy.typing import ArrayLike
 
 from fedspam._internal import checks
+from fedspam._internal.reading import shown
 from fedspam.clients import Loss, Ragged
-from fedspam.datasets._reading import shown
 
 Columns = Mapping[str, np.ndarray]
 

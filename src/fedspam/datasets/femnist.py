@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from fedspam.datasets._reading import guarded, whole_numbers
+from fedspam._internal.reading import guarded, whole_numbers
 from fedspam.datasets.arrays import read_arrays
 from fedspam.datasets.federated import FederatedData
 from fedspam.datasets.folder import data_path

@@ -6,7 +6,7 @@ from typing import NamedTuple
 import numpy as np
 from jaxtyping import Float, Integer
 
-from fedspam.datasets._reading import csv_rows, lines, number, opened
+from fedspam._internal.reading import csv_rows, lines, number, opened
 from fedspam.datasets.folder import data_path
 
 HOSPITALS = ("cleveland", "hungarian", "switzerland", "va")

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 
-from fedspam.datasets._reading import MOST_BYTES, opened, whole_numbers
+from fedspam._internal.reading import MOST_BYTES, opened, whole_numbers
 
 DTYPES = {0x08: "u1", 0x09: "i1", 0x0B: ">i2", 0x0C: ">i4", 0x0D: ">f4", 0x0E: ">f8"}
 PIECE = 2**24

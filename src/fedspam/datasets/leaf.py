@@ -15,7 +15,7 @@ from typing import IO, Any
 
 import numpy as np
 
-from fedspam.datasets._reading import LONGEST_NAME, check_texts, guarded, opened, shown
+from fedspam._internal.reading import LONGEST_NAME, check_texts, guarded, opened, shown
 from fedspam.datasets.federated import FederatedData
 
 PIECE = 2**20  # characters read at once

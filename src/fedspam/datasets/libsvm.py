@@ -9,7 +9,7 @@ import numpy as np
 from jaxtyping import Float
 
 from fedspam._internal import checks
-from fedspam.datasets._reading import guarded, lines, number, opened, shown
+from fedspam._internal.reading import guarded, lines, number, opened, shown
 
 # what exceeds these limits is more likely damage than data
 MOST_FEATURES = 10**6

@@ -15,7 +15,7 @@ import numpy as np
 
 from fedspam._internal import strict
 from fedspam._internal.files import write
-from fedspam.datasets._reading import DAMAGE, regular, shown
+from fedspam._internal.reading import DAMAGE, regular, shown
 from fedspam.datasets.federated import FederatedData, check_part
 
 INDEX = "clients.json"

@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from fedspam._internal import checks, strict
-from fedspam.datasets._reading import guarded, opened
+from fedspam._internal.reading import guarded, opened
 from fedspam.datasets.federated import FederatedData
 from fedspam.datasets.folder import data_path
 from fedspam.datasets.text import encode, sequences

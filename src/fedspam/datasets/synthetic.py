@@ -15,8 +15,8 @@ import numpy as np
 from jaxtyping import Array, Key
 
 from fedspam._internal import checks
+from fedspam._internal.reading import missing
 from fedspam.clients import Generated, Loss
-from fedspam.datasets._reading import missing
 from fedspam.datasets.federated import FederatedData
 
 LEAST_ROWS, MOST_ROWS = 50, 10**5  # of one client

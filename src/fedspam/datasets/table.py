@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from fedspam.datasets._reading import PLAIN, csv_rows, listed, name_of, numbers, opened, separated, shown
+from fedspam._internal.reading import PLAIN, csv_rows, listed, name_of, numbers, opened, separated, shown
 from fedspam.datasets.federated import FederatedData
 from fedspam.datasets.partition import by_key
 

@@ -18,7 +18,7 @@ from typing import IO, Any
 import numpy as np
 
 from fedspam._internal import checks
-from fedspam.datasets._reading import check_texts, guarded, missing, regular, shown, unpacked
+from fedspam._internal.reading import check_texts, guarded, missing, regular, shown, unpacked
 from fedspam.datasets.federated import FederatedData
 
 NAMES = {"pixels": "features", "image": "features"}  # their names in this library
