@@ -34,8 +34,14 @@ from fedspam.methods.ditto import Ditto as Ditto, ditto as ditto
 from fedspam.methods.ef21_pp import EF21PP as EF21PP, ef21_pp as ef21_pp
 from fedspam.methods.fedacg import FedACG as FedACG, fedacg as fedacg
 from fedspam.methods.fedavg import fedavg as fedavg
-from fedspam.methods.fedcm import FedCM as FedCM, fedcm as fedcm
-from fedspam.methods.fedcm_vr import FedCMVR as FedCMVR, fedcm_vr as fedcm_vr
+from fedspam.methods.fedcm import (
+    FedCM as FedCM,
+    ScaffoldM as ScaffoldM,
+    fedcm as fedcm,
+    fedcm_vr as fedcm_vr,
+    scaffold_m as scaffold_m,
+    scaffold_m_vr as scaffold_m_vr,
+)
 from fedspam.methods.feddyn import FedDyn as FedDyn, feddyn as feddyn
 from fedspam.methods.fedexp import Extrapolated as Extrapolated, fedexp as fedexp
 from fedspam.methods.fedexprox import fedexprox as fedexprox
@@ -65,8 +71,6 @@ from fedspam.methods.s_dane import StableDane as StableDane, acc_s_dane as acc_s
 from fedspam.methods.saber import saber as saber, saber_partial as saber_partial
 from fedspam.methods.scaffnew import ScaffNew as ScaffNew, scaffnew as scaffnew
 from fedspam.methods.scaffold import Scaffold as Scaffold, scaffold as scaffold
-from fedspam.methods.scaffold_m import ScaffoldM as ScaffoldM, scaffold_m as scaffold_m
-from fedspam.methods.scaffold_m_vr import ScaffoldMVR as ScaffoldMVR, scaffold_m_vr as scaffold_m_vr
 from fedspam.methods.schedules import ScheduleLike as ScheduleLike
 from fedspam.methods.spam import Spam as Spam, spam as spam
 from fedspam.methods.spam_pp import SpamPP as SpamPP, spam_pp as spam_pp, spam_ppa as spam_ppa

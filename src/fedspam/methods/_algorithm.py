@@ -48,6 +48,14 @@ def no_memory(self: Any, params: Params) -> tuple[()]:
     return ()
 
 
+def tracked_mean(mean: Params, change: Params, fed: Federation, key: Key[Array, ""]) -> Params:
+    """The mean of what all clients remember, after a cohort's memories changed by `change` on average.
+
+    Only the clients whose replies arrived have changed theirs, so that it stays the mean where replies are lost.
+    """
+    return trees.add(mean, trees.divide(trees.scale(fed.accepted, change), fed.everyone(key).size))
+
+
 class Start(Protocol):
     """How the first estimate g_0 is made."""
 

@@ -11,7 +11,7 @@ from fedspam._internal import checks, trees
 from fedspam._internal.trees import Params, Scalar, static, struct
 from fedspam.clients import Oracle
 from fedspam.federation import Federation, on_client
-from fedspam.methods._algorithm import SpamState, current_x
+from fedspam.methods._algorithm import SpamState, current_x, tracked_mean
 from fedspam.methods._grids import settings
 from fedspam.methods._registry import Cost, Method, Scales, register
 from fedspam.methods.ef21_pp import ServerStepInfo
@@ -51,8 +51,7 @@ class DashaPP:
         share = jnp.asarray(cohort.size / clients, jax.tree.leaves(state.x)[0].dtype)
         change = fed.mean(cohort, self.estimate_change, x=state.x, x_prev=state.x_prev, share=share)
 
-        # g stays the mean of all g_i, also where replies are lost
-        g = trees.add(state.g, trees.divide(trees.scale(fed.accepted, change), clients))
+        g = tracked_mean(state.g, change, fed, key)
         x = trees.axpy(-gamma, g, state.x)
         return SpamState(x, state.x, g, state.k + 1), ServerStepInfo(gamma, 2 * cohort.size)
 

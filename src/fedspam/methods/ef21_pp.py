@@ -11,7 +11,7 @@ from fedspam._internal import checks, trees
 from fedspam._internal.trees import Params, static, struct
 from fedspam.clients import Oracle
 from fedspam.federation import Federation, on_client
-from fedspam.methods._algorithm import current_x
+from fedspam.methods._algorithm import current_x, tracked_mean
 from fedspam.methods._grids import server_step_grid
 from fedspam.methods._registry import Method, register
 from fedspam.methods.schedules import Schedule, ScheduleLike, step_size_schedule
@@ -53,7 +53,7 @@ class EF21PP:
         change = fed.mean(cohort, self.gradient_change, x=state.x)
 
         # g stays the mean of all g_i, also where replies are lost
-        g = trees.add(state.g, trees.divide(trees.scale(fed.accepted, change), fed.everyone(key).size))
+        g = tracked_mean(state.g, change, fed, key)
         x = trees.axpy(-gamma, g, state.x)
         return EstimateState(x, g, state.k + 1), ServerStepInfo(gamma, cohort.size)
 

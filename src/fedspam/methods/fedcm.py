@@ -1,77 +1,166 @@
-"""FedCM, also called FedAvg-M: local steps along a mixture of the client's gradient and the server's last direction."""
+"""FedCM and SCAFFOLD-M: local steps that also go along the server's last direction; both with variance reduction.
+
+Clients of FedCM, also called FedAvg-M, keep nothing. SCAFFOLD-M adds the controls of SCAFFOLD.
+"""
 
 from typing import Any, NamedTuple
 
+import jax
 import jax.numpy as jnp
+from jax import lax
 from jaxtyping import Array, Key
 
 from fedspam._internal import checks, trees
 from fedspam._internal.trees import Params, Scalar, static, struct
 from fedspam.clients import Oracle
 from fedspam.federation import Federation, on_client
-from fedspam.methods._algorithm import current_x, no_memory
+from fedspam.methods._algorithm import current_x, no_memory, tracked_mean
 from fedspam.methods._grids import few_steps_grid
-from fedspam.methods._local import RateInfo, descend, positive_schedule
+from fedspam.methods._local import RateInfo, positive_schedule
 from fedspam.methods._registry import Cost, Method, register
+from fedspam.methods.scaffold import ScaffoldReply
 from fedspam.methods.schedules import Schedule, ScheduleLike
+
+CHENG = "Cheng, Huang, Wu, Yuan 2024, arXiv:2306.16504"
 
 
 class FedCMState(NamedTuple):
     """What the server keeps between rounds."""
 
     x: Params
+    x_prev: Any  # () without variance reduction
     g: Params  # the mean direction of the last round
+    control: Any  # c, the mean of all clients' c_i; () without controls
     k: Any  # rounds that counted; the index of the schedules
 
 
 @struct
 class FedCM:
-    """FedCM. Use `fedcm` to build it."""
+    """FedCM and FedAvg-M-VR. Use `fedcm` or `fedcm_vr` to build it."""
 
     local_rate: Schedule
     server_step_size: Schedule
     fresh_weight: float | Scalar
     cohort_size: int = static()
     local_steps: int = static()
-    name: str = static(default="fedcm")
+    variance_reduction: bool = static()
+    name: str = static()
 
     def __post_init__(self) -> None:
-        checks.whole("cohort_size", self.cohort_size, 1)
-        checks.whole("local_steps", self.local_steps, 1)
-        checks.between("fresh_weight", self.fresh_weight, 0, 1, open_low=True, remedy="1 is FedAvg, 0.1 is common")
+        _check(self, "1 is FedAvg, 0.1 is common")
 
     def init(self, params: Params, key: Key[Array, ""], fed: Federation) -> FedCMState:
-        return FedCMState(x=params, g=trees.zeros_like(params), k=jnp.zeros((), jnp.int32))
+        x_prev = params if self.variance_reduction else ()
+        return FedCMState(params, x_prev, trees.zeros_like(params), (), jnp.zeros((), jnp.int32))
 
     def round(self, state: FedCMState, key: Key[Array, ""], fed: Federation) -> tuple[FedCMState, RateInfo]:
-        eta = self.local_rate(state.k)
-
-        cohort = fed.sample(key, self.cohort_size)
-        moved = fed.mean(cohort, self.train, x=state.x, g=state.g, local_rate=eta)
-
-        g = trees.divide(moved, -self.local_steps * eta)
-        x = trees.axpy(self.server_step_size(state.k), moved, state.x)
-        return FedCMState(x, g, state.k + 1), RateInfo(eta, cohort.size * self.local_steps)
+        cohort, eta = fed.sample(key, self.cohort_size), self.local_rate(state.k)
+        moved = fed.mean(cohort, self.train, x=state.x, x_prev=state.x_prev, g=state.g, local_rate=eta)
+        return _moved(self, state, moved, eta), _info(self, eta, cohort.size)
 
     @on_client
-    def train(self, oracle: Oracle, key: Key[Array, ""], *, x: Params, g: Params, local_rate: Any) -> Params:
-        # beta grad + (1 - beta) g = beta (grad + shift)
-        beta = self.fresh_weight
-        shift = trees.scale((1 - beta) / beta, g)
-        y = descend(oracle, key, x, steps=self.local_steps, local_rate=beta * local_rate, shift=shift)
-        return trees.subtract(y, x)
+    def train(
+        self, oracle: Oracle, key: Key[Array, ""], *, x: Params, x_prev: Any, g: Params, local_rate: Any
+    ) -> Params:
+        shift = trees.scale(1 - self.fresh_weight, g)
+        return _steps(self, oracle, key, x, x_prev, shift, local_rate)[0]
 
     params, client_state = current_x, no_memory
 
 
+@struct
+class ScaffoldM:
+    """SCAFFOLD-M and SCAFFOLD-M-VR. Use `scaffold_m` or `scaffold_m_vr` to build it."""
+
+    local_rate: Schedule
+    server_step_size: Schedule
+    fresh_weight: float | Scalar
+    cohort_size: int = static()
+    local_steps: int = static()
+    variance_reduction: bool = static()
+    name: str = static()
+
+    def __post_init__(self) -> None:
+        _check(self, "1 is SCAFFOLD, 0.1 is common")
+
+    def init(self, params: Params, key: Key[Array, ""], fed: Federation) -> FedCMState:
+        zero, x_prev = trees.zeros_like(params), params if self.variance_reduction else ()
+        return FedCMState(params, x_prev, zero, zero, jnp.zeros((), jnp.int32))
+
+    def round(self, state: FedCMState, key: Key[Array, ""], fed: Federation) -> tuple[FedCMState, RateInfo]:
+        cohort, c, eta = fed.sample(key, self.cohort_size), state.control, self.local_rate(state.k)
+        reply = fed.mean(cohort, self.train, x=state.x, x_prev=state.x_prev, control=c, g=state.g, local_rate=eta)
+        changed = reply.control
+        if not self.variance_reduction:  # the mean of c_i⁺ - c_i = -c + ((x - y_i) / (m eta) - (1 - beta) g) / beta
+            direction = trees.scale(-1 / (self.local_steps * eta), reply.moved)
+            direction = trees.axpy(self.fresh_weight - 1, state.g, direction)
+            changed = trees.subtract(trees.divide(direction, self.fresh_weight), c)
+        state = _moved(self, state, reply.moved, eta)._replace(control=tracked_mean(c, changed, fed, key))
+        return state, _info(self, eta, cohort.size)
+
+    @on_client(stateful=True)
+    def train(
+        self, oracle: Oracle, key: Key[Array, ""], memory: Params,
+        *, x: Params, x_prev: Any, control: Params, g: Params, local_rate: Any,
+    ) -> tuple[ScaffoldReply, Params]:  # fmt: skip
+        beta = self.fresh_weight
+        shift = trees.axpy(1 - beta, g, trees.scale(beta, trees.subtract(control, memory)))
+        moved, new = _steps(self, oracle, key, x, x_prev, shift, local_rate)
+        return ScaffoldReply(moved, trees.subtract(new, memory) if self.variance_reduction else ()), new
+
+    params = current_x
+
+    def client_state(self, params: Params) -> Params:
+        return trees.zeros_like(params)
+
+
+def _steps(
+    method: FedCM | ScaffoldM, oracle: Oracle, key: Key[Array, ""], x: Params, x_prev: Any, shift: Params, eta: Any
+) -> tuple[Params, Params]:
+    r"""How far m steps lead along :math:`\beta\nabla f_i(y) + s`, and the mean gradient on the way.
+
+    With variance reduction they go along :math:`\nabla f_i(y; \zeta) - (1-\beta)\nabla f_i(x_{k-1}; \zeta) + s`.
+    """
+    beta = method.fresh_weight
+
+    def step(j: Any, now: tuple[Params, Params]) -> tuple[Params, Params]:
+        (y, total), own_key = now, jax.random.fold_in(key, j)
+        gradient = jax.grad(oracle)(y, own_key)
+        if method.variance_reduction:
+            direction = trees.axpy(beta - 1, jax.grad(oracle)(x_prev, own_key), gradient)
+        else:
+            direction = trees.scale(beta, gradient)
+        return trees.axpy(-eta, trees.add(direction, shift), y), trees.add(total, gradient)
+
+    y, total = lax.fori_loop(0, method.local_steps, step, (x, trees.zeros_like(x)))
+    return trees.subtract(y, x), trees.divide(total, method.local_steps)
+
+
+def _moved(method: FedCM | ScaffoldM, state: FedCMState, moved: Params, eta: Any) -> FedCMState:
+    """The server's step; its direction is the mean of those of all local steps."""
+    g = trees.divide(moved, -method.local_steps * eta)
+    x = trees.axpy(method.server_step_size(state.k), moved, state.x)
+    return state._replace(x=x, x_prev=state.x if method.variance_reduction else (), g=g, k=state.k + 1)
+
+
+def _info(method: FedCM | ScaffoldM, eta: Any, cohort_size: int) -> RateInfo:
+    return RateInfo(eta, (1 + method.variance_reduction) * cohort_size * method.local_steps)
+
+
+def _check(method: FedCM | ScaffoldM, remedy: str) -> None:
+    checks.whole("cohort_size", method.cohort_size, 1)
+    checks.whole("local_steps", method.local_steps, 1)
+    checks.between("fresh_weight", method.fresh_weight, 0, 1, open_low=True, remedy=remedy)
+
+
+def _rates(local_rate: ScheduleLike, server_step_size: ScheduleLike) -> tuple[Schedule, Schedule]:
+    return positive_schedule(local_rate, "local_rate"), positive_schedule(server_step_size, "server_step_size")
+
+
 def fedcm(
-    cohort_size: int,
-    local_steps: int,
-    local_rate: ScheduleLike,
-    *,
-    fresh_weight: float = 0.1,
-    server_step_size: ScheduleLike = 1.0,
-) -> FedCM:
+    cohort_size: int, local_steps: int, local_rate: ScheduleLike,
+    *, fresh_weight: float = 0.1, server_step_size: ScheduleLike = 1.0,
+) -> FedCM:  # fmt: skip
     r"""FedCM, also called FedAvg-M: FedAvg whose local steps go along the server's direction, too.
 
     .. math::
@@ -98,17 +187,121 @@ def fedcm(
     >>> progress(fedcm(10, 5, 0.05), rounds=100) < 0.1
     True
     """
-    return FedCM(
-        local_rate=positive_schedule(local_rate, "local_rate"),
-        server_step_size=positive_schedule(server_step_size, "server_step_size"),
-        fresh_weight=fresh_weight,
-        cohort_size=cohort_size,
-        local_steps=local_steps,
-    )
+    rates = _rates(local_rate, server_step_size)
+    return FedCM(*rates, fresh_weight, cohort_size, local_steps, variance_reduction=False, name="fedcm")
 
 
-register("fedcm", Method(
-    name="FedCM, FedAvg-M", build=fedcm, oracle="m steps", estimator="momentum", down=Cost(2), grid=few_steps_grid,
-    example={"cohort_size": 4, "local_steps": 3, "local_rate": 0.3, "fresh_weight": 0.3}, exact=False,
-    reference="Xu, Wang, Wang, Yao 2021, arXiv:2106.10874; Cheng, Huang, Wu, Yuan 2024, arXiv:2306.16504",
-))  # fmt: skip
+def fedcm_vr(
+    cohort_size: int, local_steps: int, local_rate: ScheduleLike,
+    *, fresh_weight: float = 0.1, server_step_size: ScheduleLike = 1.0,
+) -> FedCM:  # fmt: skip
+    r"""FedAvg-M-VR: `fedcm` with variance reduction, by the recursion of `mvr` in every local step.
+
+    .. math::
+        y_i \leftarrow y_i - \eta_k\,\big(\nabla f_i(y_i; \zeta) + (1-\beta)\,(g_k - \nabla f_i(x_{k-1}; \zeta))\big)
+            \quad\text{(m times, from } x_k), \qquad x_{-1} = x_0
+
+    and the rest as `fedcm`. Both gradients of a step are on the same minibatch :math:`\zeta`, so it costs two. One
+    exchange, 3d floats down and d up for each client, no state on clients, two vectors more on the server. With one
+    local step on whole gradients it is `mvr` from :math:`g_0 = 0`.
+
+    The full text of the paper was not at hand: this is `fedcm` with its direction replaced by that of STORM, and the
+    paper may begin with another :math:`g_0`.
+
+    Arguments:
+        cohort_size, local_rate, server_step_size: as `fedcm`.
+        local_steps: m, each with two gradients on a minibatch of its own.
+        fresh_weight: :math:`\beta` in (0, 1]; 1 is FedAvg.
+
+    Cheng, Huang, Wu, Yuan: Momentum benefits non-IID federated learning simply and provably, 2024, arXiv:2306.16504,
+    FedAvg-M-VR.
+
+    >>> from fedspam.problems import progress
+    >>> progress(fedcm_vr(10, 5, 0.05), rounds=100) < 0.1
+    True
+    """
+    rates = _rates(local_rate, server_step_size)
+    return FedCM(*rates, fresh_weight, cohort_size, local_steps, variance_reduction=True, name="fedcm_vr")
+
+
+def scaffold_m(
+    cohort_size: int, local_steps: int, local_rate: ScheduleLike,
+    *, fresh_weight: float = 0.1, server_step_size: ScheduleLike = 1.0,
+) -> ScaffoldM:  # fmt: skip
+    r"""SCAFFOLD-M: the controls of SCAFFOLD and the momentum of `fedcm`.
+
+    .. math::
+        y_i &\leftarrow y_i - \eta_k\,\big(\beta\,(\nabla f_i(y_i) - c_i + c) + (1-\beta)\,g_k\big)
+            \quad\text{(m times, from } x_k) \\
+        c_i^+ &= \text{the mean of the m gradients}
+            = c_i - c + \frac1\beta\Big(\frac{x_k - y_i}{m\eta_k} - (1-\beta)g_k\Big), \qquad
+        c \leftarrow c + \frac1n\sum_{i\in S_k}(c_i^+ - c_i)
+
+    and the rest as `fedcm`. One exchange, 3d floats down and d up for each client; the server derives the mean of
+    :math:`c_i^+ - c_i`. Each client remembers :math:`c_i`, first 0, so the clients must be identifiable and take part
+    again, and their number n must be known. (The paper begins with :math:`c_i` and :math:`g_0` from one gradient of
+    every client.)
+
+    Arguments:
+        cohort_size, local_steps, local_rate, server_step_size: as `fedcm`.
+        fresh_weight: :math:`\beta` in (0, 1]; 1 is SCAFFOLD.
+
+    Cheng, Huang, Wu, Yuan: Momentum benefits non-IID federated learning simply and provably, 2024, arXiv:2306.16504,
+    SCAFFOLD-M.
+
+    >>> from fedspam.problems import progress
+    >>> progress(scaffold_m(10, 5, 0.05), rounds=100) < 0.1
+    True
+    """
+    rates = _rates(local_rate, server_step_size)
+    return ScaffoldM(*rates, fresh_weight, cohort_size, local_steps, variance_reduction=False, name="scaffold_m")
+
+
+def scaffold_m_vr(
+    cohort_size: int, local_steps: int, local_rate: ScheduleLike,
+    *, fresh_weight: float = 0.1, server_step_size: ScheduleLike = 1.0,
+) -> ScaffoldM:  # fmt: skip
+    r"""SCAFFOLD-M-VR: `scaffold_m` with variance reduction, by the recursion of `mvr` in every local step.
+
+    .. math::
+        y_i &\leftarrow y_i - \eta_k\,\big(\nabla f_i(y_i; \zeta) - \beta\,(c_i - c)
+            + (1-\beta)\,(g_k - \nabla f_i(x_{k-1}; \zeta))\big) \quad\text{(m times, from } x_k) \\
+        c_i^+ &= \text{the mean of the m gradients } \nabla f_i(y_i; \zeta)
+
+    and the rest as `scaffold_m`. Both gradients of a step are on the same minibatch :math:`\zeta`, so it costs two. One
+    exchange, 4d floats down and 2d up for each client: the server cannot derive :math:`c_i^+ - c_i` from the move.
+    Without controls it is `fedcm_vr`; its fixed point is the optimum, with :math:`c_i = \nabla f_i(x^*)`, where that of
+    `fedcm_vr` is not.
+
+    The full text of the paper was not at hand; its abstract, which announces a variance-reduced SCAFFOLD, was. This is
+    `scaffold_m` with its momentum carried to the present point, as `fedcm_vr` carries that of `fedcm`. The paper may
+    begin with other :math:`c_i` and :math:`g_0`.
+
+    Arguments:
+        cohort_size, local_rate, server_step_size: as `fedcm`.
+        local_steps: m, each with two gradients on a minibatch of its own.
+        fresh_weight: :math:`\beta` in (0, 1]; 1 is SCAFFOLD.
+
+    Cheng, Huang, Wu, Yuan: Momentum benefits non-IID federated learning simply and provably, 2024, arXiv:2306.16504,
+    SCAFFOLD-M-VR.
+
+    >>> from fedspam.problems import progress
+    >>> progress(scaffold_m_vr(10, 5, 0.05), rounds=100) < 0.1
+    True
+    """
+    rates = _rates(local_rate, server_step_size)
+    return ScaffoldM(*rates, fresh_weight, cohort_size, local_steps, variance_reduction=True, name="scaffold_m_vr")
+
+
+for _key, _name, _build, _facts in (
+    ("fedcm", "FedCM, FedAvg-M", fedcm, {"estimator": "momentum", "down": Cost(2), "exact": False,
+     "reference": f"Xu, Wang, Wang, Yao 2021, arXiv:2106.10874; {CHENG}"}),
+    ("fedcm_vr", "FedAvg-M-VR", fedcm_vr, {"estimator": "MVR", "down": Cost(3), "exact": False}),
+    ("scaffold_m", "SCAFFOLD-M", scaffold_m, {"estimator": "SAG, momentum", "down": Cost(3), "stateless": "no"}),
+    ("scaffold_m_vr", "SCAFFOLD-M-VR", scaffold_m_vr, {"estimator": "SAG, MVR", "down": Cost(4), "up": Cost(2),
+     "stateless": "no"}),
+):  # fmt: skip
+    register(_key, Method(**{
+        "name": _name, "build": _build, "oracle": "m steps", "grid": few_steps_grid, "reference": CHENG,
+        "example": {"cohort_size": 4, "local_steps": 3, "local_rate": 0.3, "fresh_weight": 0.3}, **_facts,
+    }))  # fmt: skip

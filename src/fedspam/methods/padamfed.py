@@ -11,7 +11,7 @@ from fedspam._internal import checks, trees
 from fedspam._internal.trees import Params, Scalar, static, struct
 from fedspam.clients import Oracle
 from fedspam.federation import Federation, on_client
-from fedspam.methods._algorithm import current_x
+from fedspam.methods._algorithm import current_x, tracked_mean
 from fedspam.methods._local import RateInfo
 from fedspam.methods._registry import Cost, Method, register
 
@@ -60,8 +60,7 @@ class PAdaMFed:
 
         # the mean of the directions of all steps, which the server can derive without variance reduction
         g = reply.direction if self.variance_reduction else trees.axpy(beta, reply.control, shift)
-        # c stays the mean of all c_i, also where replies are lost
-        c = trees.add(c, trees.divide(trees.scale(fed.accepted, reply.control), fed.everyone(key).size))
+        c = tracked_mean(c, reply.control, fed, key)
         moved = trees.axpy(self.server_step_size / (self.local_rate * self.local_steps), reply.moved, x)
         spent = cohort.size * self.local_steps * (1 + self.variance_reduction)
         return PAdaMFedState(moved, x, c, g, state.k + 1), RateInfo(self.local_rate, spent)

@@ -10,7 +10,7 @@ from fedspam._internal import checks, trees
 from fedspam._internal.trees import Params, static, struct
 from fedspam.clients import Oracle
 from fedspam.federation import Federation, on_client
-from fedspam.methods._algorithm import current_x
+from fedspam.methods._algorithm import current_x, tracked_mean
 from fedspam.methods._grids import few_steps_grid, with_fixed
 from fedspam.methods._local import (
     Epochs,
@@ -77,8 +77,7 @@ class Scaffold:
         if self.weighted and not self._derivable:
             changed = trees.divide(changed, reply.weight)
 
-        # c stays the mean of all c_i, also where replies are lost
-        c = trees.add(c, trees.divide(trees.scale(fed.accepted, changed), fed.everyone(key).size))
+        c = tracked_mean(c, changed, fed, key)
         x = trees.axpy(self.server_step_size(state.k), moved, x)
         steps = reply.steps if isinstance(self.local_steps, Epochs) else self.local_steps
         gradients = cohort.size * (steps + (self.option == "gradient"))
