@@ -9,7 +9,7 @@ import pytest
 
 from fedspam.app.cli import main
 from fedspam.app.compare import compare, problems, sweep
-from fedspam.app.compare.parts import INDEX, ComparisonPart, read_parts
+from fedspam.app.compare.parts import INDEX, NUMBERS, ComparisonPart, read_parts
 from fedspam.app.compare.tuning import ComparisonPlan
 
 METHODS = ["mvr", "fedavg"]
@@ -74,6 +74,18 @@ def test_missing_and_doubled_parts_are_refused(made: Path, tmp_path: Path, capsy
     (copy / INDEX).write_bytes((copy / INDEX).read_bytes().replace(b"mvr", b"MVR"))
     merge("is damaged (its hash does not fit its content); run this part again", copy, made / "2")
     assert not (tmp_path / "out").exists()
+
+
+def test_curves_of_another_comparison_are_refused(
+    made: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The curves stand in a file beside the index; those of other data have the same names and shapes."""
+    copy = shutil.copytree(made / "1", tmp_path / "copy")
+    other = problems.of_quadratics("tiny", "tiny", *problems.similar_quadratics(0.2, 0.1, clients=8, dimension=3))
+    compare(other, METHODS, PLAN, tmp_path / "other", part=ComparisonPart(1, 2))
+    shutil.copy(tmp_path / "other" / NUMBERS, copy / NUMBERS)
+    words = f"{copy / NUMBERS} does not fit {INDEX}"
+    refused(words, capsys, "--merge", copy, made / "2", "--out", tmp_path / "out")
 
 
 def test_parts_of_different_comparisons_are_refused(

@@ -26,10 +26,12 @@ from loading import load_code
 
 pytest.importorskip("flwr", reason="needs Flower: pip install '.[flower]'")
 
-from flwr.app import ConfigRecord, Error, Message, MetricRecord, RecordDict
+from flwr.app import ConfigRecord, Context, Error, Message, MetricRecord, RecordDict
 
 from fedspam.flower import FedspamStrategy, LoopbackGrid, client_app, clients_of, clients_with, to_arrays, to_params
 from fedspam.flower.client.app import perform
+from fedspam.flower.client.node import RefusedError
+from fedspam.flower.client.state import Memory
 from fedspam.flower.server import exchange
 from fedspam.flower.server.strategy import with_cohort
 from fedspam.flower.wire import arrays
@@ -550,6 +552,18 @@ def test_a_client_that_lost_its_memory_refuses(tmp_path):
         go(MEMORY, grid=Dying(the_app(MEMORY), CLIENTS, "before", 2), folder=tmp_path)
     with pytest.raises(RuntimeError, match=r"has lost its memory of exchange \d.*memory-folder"):
         go(MEMORY, folder=tmp_path, resume=True, rounds=9)
+
+
+def test_the_memory_of_another_client_is_not_taken(tmp_path):
+    def memory(client):
+        config = {"memory-folder": str(tmp_path)}
+        return Memory(Context(1, 1, config, RecordDict(), {}), b"first", "this run", client)
+
+    memory(0).keep(b"of client 0", 1, set())
+    assert memory(0).at(1) == b"of client 0"
+    (tmp_path / "client-0.safetensors").rename(tmp_path / "client-1.safetensors")
+    with pytest.raises(RefusedError, match="client 1 has lost its memory of exchange 1"):
+        memory(1).at(1)
 
 
 def test_what_a_client_remembers_follows_what_the_server_accepted():

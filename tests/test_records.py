@@ -239,6 +239,19 @@ def test_files_of_another_run_are_not_mixed_in(whole, tmp_path):
         assert same_bits(go(folder=tmp_path / "one", resume=True), whole)
 
 
+def test_a_state_under_the_name_of_another_round_is_not_used(whole, tmp_path):
+    """Copied over the newest checkpoint, an older state would do its last rounds twice."""
+    go(folder=tmp_path)
+    older, newest = (tmp_path / f"checkpoint-{number:09d}.safetensors" for number in (20, 30))
+    newest.write_bytes(older.read_bytes())
+    with warned(f"{newest.name} holds the state after round 20, not 30; going back to the state before it"):
+        assert same_bits(go(folder=tmp_path, resume=True), whole)
+    older.unlink()
+    newest.rename(older)
+    with pytest.raises(RecordError, match="holds the state after round 30, not 20"):
+        restore(METHOD, PEOPLE, START, tmp_path)
+
+
 def test_what_belongs_to_others_is_not_overwritten(tmp_path):
     (tmp_path / "manifest.json").write_text('{"made by": "somebody else"}')
     for resume in (False, True):
