@@ -185,7 +185,7 @@ class Store:
         rounds = [round_of(frame.facts) for frame in frames]
         for done in reversed(numbers):
             try:
-                carry, _ = self._state(self._path(done), shapes)
+                carry = self._checkpoint(done, shapes)
                 if done not in rounds:
                     raise DamagedError(trouble or f"the rows before round {done} are missing in {self.folder}")
             except DamagedError as error:
@@ -203,15 +203,15 @@ class Store:
     def peek(self, shapes: PyTree, best: bool) -> tuple[Any, int]:
         """The newest good state, or the best, and after how many rounds it was reached; the folder may be in use."""
         self._run = describe.digest((facts := _manifest(self.folder / "manifest.json"))["identity"])
-        trouble = f"{self.folder} holds no {'best' if best else 'good'} state; its status is '{facts.get('status')}'"
-        newest = [self._path(number) for number in reversed(self._numbers())]
-        for path in [self.folder / "best.safetensors"] if best else newest:
+        if best:
+            carry, facts = self._state(self.folder / "best.safetensors", shapes)
+            return carry, round_of(facts)
+        trouble = f"{self.folder} holds no good state; its status is '{facts.get('status')}'"
+        for number in reversed(self._numbers()):
             try:
-                carry, facts = self._state(path, shapes)
+                return self._checkpoint(number, shapes), number
             except DamagedError as error:
                 trouble = str(error)
-                continue
-            return carry, round_of(facts)
         raise RecordError(trouble)
 
     def _recognise(self, identity: Mapping[str, Any], numbers: list[int]) -> bool:
@@ -256,6 +256,13 @@ class Store:
         except DamagedError:
             return False
         return facts.get("run") == self._run
+
+    def _checkpoint(self, number: int, shapes: PyTree) -> Any:
+        """The state after so many rounds. A file may have been copied or renamed, so its header has to say so too."""
+        carry, facts = self._state(self._path(number), shapes)
+        if round_of(facts) != number:
+            raise DamagedError(f"{self._path(number)} holds the state after round {facts.get('round')}, not {number}")
+        return carry
 
     def _state(self, path: Path, shapes: PyTree) -> tuple[Any, dict[str, str]]:
         names, leaves = _named(shapes)

@@ -172,7 +172,7 @@ def compare(
         return found
     whole = {"kind": "compare", "methods": methods, "plan": describe.describe(plan)}
     trials = write_trials(folder, found.trials, found.finals)
-    write_part(folder, part, whole, {"problem": describe.describe(facts(problem)), "trials": trials}, command)
+    write_part(folder, part, whole, {"problem": describe.describe(facts(problem)), **trials}, command)
     return found
 
 

@@ -4,6 +4,7 @@ A unit of work is a method on a problem. What it finds depends on nothing else, 
 what one comparison finds. A part keeps all of it, to the bit.
 """
 
+import hashlib
 import json
 import math
 from collections.abc import Mapping, Sequence
@@ -144,7 +145,7 @@ def check_facts(one: SavedPart, other: SavedPart, facts: Mapping[str, Any], othe
 def write_trials(
     folder: Path, trials: Mapping[str, Sequence[Trial]], finals: Mapping[str, Mapping[int, Trial]]
 ) -> dict[str, Any]:
-    """Write the curves of all trials, and return what else is known of them."""
+    """Write the curves of all trials, and return what else is known of them, and the hash of the file of curves."""
     arrays: dict[str, np.ndarray] = {}
     listed: dict[str, Any] = {}
     for key, tried in trials.items():
@@ -158,14 +159,18 @@ def write_trials(
             kind: [[trial.number, describe.describe(dict(trial.setting)), trial.status] for trial in runs]
             for kind, runs in (("tuned", tried), ("final", finals[key].values()))
         }
-    records.write(folder / NUMBERS, files.pack(arrays))
-    return listed
+    numbers = files.pack(arrays)
+    records.write(folder / NUMBERS, numbers)
+    return {"trials": listed, "numbers": hashlib.sha256(numbers).hexdigest()}
 
 
 def read_trials(saved: SavedPart) -> tuple[dict[str, list[Trial]], dict[str, dict[int, Trial]]]:
     """What `write_trials` wrote."""
     path = saved.folder / NUMBERS
-    arrays, _ = files.unpack(files.read(path, size=MOST_NUMBERS), path, size=MOST_NUMBERS)
+    data = files.read(path, size=MOST_NUMBERS)
+    arrays, _ = files.unpack(data, path, size=MOST_NUMBERS)
+    if hashlib.sha256(data).hexdigest() != saved.found.get("numbers"):
+        raise UsageError(f"{path} does not fit {INDEX}: it was written by another comparison; run this part again")
 
     def trial(key: str, kind: str, number: int, setting: Mapping[str, Any], status: str) -> Trial:
         curves = Curves(*(arrays[f"{key} {kind} {number} {name}"] for name in Curves._fields))

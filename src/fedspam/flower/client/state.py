@@ -30,7 +30,8 @@ class Memory:
     """
 
     def __init__(self, context: Context, first: bytes | None, run: str, client: int) -> None:
-        self._context, self._first, self._run, self._client = context, first, run, client
+        self._context, self._first, self._client = context, first, client
+        self._owner = {"kind": "memory", "run": run, "client": str(client)}
         folder = context.node_config.get(FOLDER)
         self._path = None if folder is None else Path(str(folder)) / f"client-{client}.safetensors"
 
@@ -53,7 +54,7 @@ class Memory:
         if self._path is not None:
             self._path.parent.mkdir(parents=True, exist_ok=True)
             columns = {str(number): np.frombuffer(data, np.uint8) for number, data in stored.items()}
-            files.write(self._path, files.pack(columns, kind="memory", run=self._run))
+            files.write(self._path, files.pack(columns, **self._owner))
         self._context.state[SLOT] = ArrayRecord({str(v): envelope.array_of(data) for v, data in stored.items()})
 
     def _stored(self) -> dict[int, bytes]:
@@ -67,7 +68,8 @@ class Memory:
             columns, facts = files.unpack(files.read(self._path, size=limit), self._path, size=limit)
         except files.DamagedError:
             return {}
-        return {int(v): column.tobytes() for v, column in columns.items()} if facts.get("run") == self._run else {}
+        is_own = self._owner.items() <= facts.items()
+        return {int(version): column.tobytes() for version, column in columns.items()} if is_own else {}
 
 
 class HeldFields:
