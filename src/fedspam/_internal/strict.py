@@ -154,9 +154,9 @@ def read(path: Path, size: int) -> bytes:
         there = os.fstat(file.fileno()).st_size
         if there > size:
             raise MalformedError(f"{there} bytes, at most {size} are read")
-        data = file.read(size + 1)
-    if len(data) > size:  # it grew meanwhile
-        raise MalformedError(f"more than the {size} bytes that are read")
+        data = file.read(there + 1)  # not size + 1, which would allocate the limit for the smallest file
+    if len(data) > there:
+        raise MalformedError("it grew while it was read; wait until it is written")
     return data
 
 
