@@ -47,7 +47,8 @@ def files_of_a_round(folder: Path) -> set[str]:
 
 def test_the_walk_in_the_docs_is_that_of_the_code(tmp_path):
     walked = files_of_a_round(tmp_path / "run") - {"problems/regression.py"}  # the loss is the user's
+    walked.add("simulation/run.py")  # it was called before the first compiled round
     section = PAGE.read_text().split("## One round of SPAM-PP, file by file")[1].split("\n## ")[0]
     drawn = set(re.findall(r"`([a-z_]+/[a-z_]+\.py)`", section))
     assert walked == drawn
-    assert len(walked) <= 12
+    assert len(walked) <= 13

@@ -37,6 +37,7 @@ class Exchange:
     sent: Mapping[str, PyTree]  # those that the cohort does not hold yet
     reply: PyTree
     dynamic: bool  # whether the number of contacts depends on the run
+    shared: bool  # whether the mean client does the work of all
     codecs: Codecs = NO_CODECS
 
     def ask(self, whole: bool = False) -> dict[str, PyTree]:
@@ -117,10 +118,11 @@ class Null:
             reply = work(oracle, cohort.key, **message)
         alone = self._per_client or self._codecs.codes_reply(work.__name__, reply)
         dynamic = is_dynamic(self._conditional, self._faults, alone, terms_of(work), cohort.size)
+        shared = terms_of(work).affine and cohort.size > 1 and not alone
         label = self._program.label(work)
         sent = self._program.unsent(cohort, message)
         shapes = _shapes(message), _shapes(sent), _shapes(reply)
-        self.exchanges.append(Exchange(label, work.__name__, cohort.size, *shapes, dynamic, self._codecs))
+        self.exchanges.append(Exchange(label, work.__name__, cohort.size, *shapes, dynamic, shared, self._codecs))
         self.accepted = cohort.size
         return reply
 

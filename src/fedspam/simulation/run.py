@@ -1,6 +1,6 @@
 """Run a method on a population: compiled segments of rounds, and between them the disk, the watch and the ledger."""
 
-import time
+import itertools
 import types
 import warnings
 from collections.abc import Callable, Mapping, Sequence
@@ -18,7 +18,7 @@ from fedspam._internal import checks, describe, hosts, prng
 from fedspam._internal.model_file import FILE, write_model
 from fedspam._internal.trees import Params
 from fedspam.clients import Faults, Population, Ragged, Sharded
-from fedspam.federation import Contacts, Replay, check_replay, fitted, ledger
+from fedspam.federation import Replay, check_replay, fitted, ledger
 from fedspam.federation.aggregation import Rule
 from fedspam.federation.codecs import Codecs, CodecsLike
 from fedspam.federation.downlink import own_state, with_feedback
@@ -30,13 +30,12 @@ from fedspam.simulation.engine import Carry, Conditions, Layout, Probe
 from fedspam.simulation.host_data import lending, segment_of
 from fedspam.simulation.progress import ProgressBar
 from fedspam.simulation.records import Keep
+from fedspam.simulation.segments import Columns, Segments, Stopwatch, shared, warn_of_replies
 from fedspam.simulation.shared_store import SharedStore, store_of
 from fedspam.simulation.stopping import Patience, Target, Watch
 
 if TYPE_CHECKING:
     from fedspam.methods import Algorithm
-
-Columns = Mapping[str, np.ndarray]
 
 STARTS = 10  # attempts at a start that faults make void
 
@@ -114,7 +113,7 @@ def simulate(
         aggregate: a rule of `fedspam.federation.aggregation` instead of the mean over several clients.
         codecs: how messages and replies are compressed: ``{"up": Quantize(4), "down": "float16"}``, or by the name of
             a field; see `fedspam.federation.codecs.Codecs`.
-        per_client: check each reply alone even where the mean client would do.
+        per_client: let each client reply alone in every round, not only in those where the mean client is not finite.
 
         chunk: clients of a cohort that run side by side; None for the fastest, 'fit' for as many as memory holds.
         devices: the devices that every cohort is spread over, such as jax.devices(), also of other hosts; None for one.
@@ -147,7 +146,10 @@ def simulate(
     plan = ledger.plan(algorithm, params, population, faults=faults, per_client=alone, codecs=coded)
     check_replay(replay, rounds, population, plan.roles)
     method, algorithm = algorithm, with_feedback(algorithm, coded, plan)
-    begin = lambda attempt=0: engine.begin(algorithm, population, params, key, conditions, layout, jnp.uint32(attempt))
+    begin = lambda attempt, layout: engine.begin(
+        algorithm, population, params, key, conditions, layout, jnp.uint32(attempt)
+    )
+    layouts = [layout, replace(layout, per_client=True)] if shared(plan.start) else [layout]
 
     if isinstance(observe, str):
         checks.one_of("observe", observe, ("bar",))
@@ -175,7 +177,7 @@ def simulate(
             if saved is None:
                 store.begin(identity, over=resume)
         if saved is None:
-            carry = _start(begin, algorithm, population, params, key, conditions)
+            carry = _start(begin, layouts, algorithm, population, params, key, conditions)
             first = _numpy(engine.probe_values(algorithm, carry, conditions.probe))
             saved = records.Saved(carry, 0, [], [{name: value[None] for name, value in first.items()}])
             if store is not None:
@@ -192,39 +194,30 @@ def simulate(
             reached = until.reached(probes) if until is not None and done else None
             return reached or _void_status(algorithm, population, carry, key, conditions, watch, rows, done)
 
+        segments = Segments(algorithm, key, layout, length, every, record, until, plan, clock)
         status = ended()
         while done < rounds and status is None:
             # a segment ends at a multiple of `every`, so that probes are evaluated at the same rounds after a resume
             count = min(length, rounds - done, every - done % every if done % every else length)
-            lent = lend(carry, done, count)
-            conditions = replace(conditions, bounds=stopping.at_evaluation(bounds, until, probes))
-            advance = lambda count, careful=False: engine.advance(
-                algorithm, lent, carry, key, jnp.int32(done), jnp.int32(count), conditions,
-                layout=layout, length=length, every=every, record=record, careful=careful,
-            )  # fmt: skip
-            end = clock.time(advance, count)
-            if not engine.healthy(end.carry.state):
-                end = advance(count, careful=True)
-            went = int(end.done)
-            probed = (done + went) // every - done // every
-            row = priced(plan, {name: column[:went] for name, column in engine.columns(end.rows).items()}, went)
-            rows.append(row)
-            probes.append({name: value[:probed] for name, value in _numpy(end.probes).items()})
+            began = clock.run_seconds
+            end = segments.run(lend(carry, done, count), carry, done, count, conditions, probes)
+            rows.append(end.rows)
+            probes.append(end.probes)
             reached = until is not None and bool(until.reached(probes))
-            if bool(end.stopped) and int(end.carry.void_streak) < watch.patience and not reached:
+            if end.stopped and int(end.carry.void_streak) < watch.patience and not reached:
                 # the run shows what led here; the folder keeps the state before it
-                status = stopping.growth_status(watch, bounds, end.carry, algorithm, probes[-1], done + went, done)
+                status = stopping.growth_status(watch, bounds, end.carry, algorithm, end.probes, done + end.done, done)
                 break
-            carry, done = end.carry, done + went
+            carry, done, seconds = end.carry, done + end.done, clock.run_seconds - began
             if store is not None:
-                store.append(done, carry, row, probes[-1], probed=done % every == 0, seconds=clock.last)
+                store.append(done, carry, end.rows, end.probes, probed=done % every == 0, seconds=seconds)
             if seen is not None:
-                seen(done, row, probes[-1])
+                seen(done, end.rows, end.probes)
             status = ended()
         if bar is not None:
             bar.close()
         all_rows, all_probes = records.joined(rows), records.joined(probes)
-        status = status or _final_status(all_rows["void"], faults)
+        status = status or _final_status(plan, all_rows, faults)
         final = engine.finish(algorithm, carry)
         if store is not None:
             store.finish(status)
@@ -284,19 +277,24 @@ def restore(
 
 
 def _start(
-    begin: Callable[[int], tuple[Carry, Any]],
+    begin: Callable[[int, Layout], tuple[Carry, Any]],
+    layouts: Sequence[Layout],
     algorithm: Any,
     population: Population,
     params: Params,
     key: Any,
     conditions: Conditions,
 ) -> Carry:
-    """The first carry. If faults make the start void, it is repeated a few times with other clients."""
-    carry, void = begin(0)
-    for attempt in range(1, STARTS):
+    """The first carry. A start that is void is repeated, with every client alone, and a few times with others."""
+    carry: Any = None
+    for attempt, layout in itertools.product(range(STARTS), layouts):
+        carry, void = begin(attempt, layout)
         if not bool(void) and engine.healthy(carry.state):
+            if layout != layouts[0]:
+                warnings.warn(
+                    "a reply was not finite, and was left out of the start; look for the client", stacklevel=3
+                )
             return carry
-        carry, void = begin(attempt)
     start_key, options = engine.start_key(key, 0), {"aggregate": conditions.aggregate, "codecs": conditions.codecs}
     found = _reachable(population) and diagnose_start(algorithm, population, params, carry.memory, start_key, **options)
     raise RuntimeError(
@@ -340,59 +338,18 @@ def _reachable(population: Population) -> bool:
     return all(leaf.is_fully_addressable for leaf in jax.tree.leaves(population) if isinstance(leaf, jax.Array))
 
 
-def _final_status(void: np.ndarray, faults: Faults | None) -> str:
+def _final_status(plan: ledger.Plan, rows: Columns, faults: Faults | None) -> str:
     """How a run ended that did all its rounds."""
-    count = int(void.sum())
-    if count == len(void):
+    count = int(rows["void"].sum())
+    if count == len(rows["void"]):
         return f"stopped: all {count} rounds were void; the first parameters are kept"
-    warn_of_void(void, faults, "per_client=True", stacklevel=4)
+    warn_of_replies(plan, rows, rows["void"], faults, stacklevel=4)
     return "completed"
-
-
-def warn_of_void(void: np.ndarray, faults: Faults | None, remedy: str, stacklevel: int = 3) -> None:
-    """Warn the caller of `simulate` or `simulate_many` of rounds that only a reply that is not finite can void."""
-    count = int(void.sum())
-    if count and faults is None:
-        warnings.warn(
-            f"{count} of {void.size} rounds were void, because a reply was not finite, and had no effect; look for the "
-            f"client, or leave only its reply out with {remedy}",
-            stacklevel=stacklevel,
-        )
-
-
-class Stopwatch:
-    """Seconds spent compiling and seconds spent running, apart."""
-
-    def __init__(self) -> None:
-        self.compile_seconds = self.run_seconds = self.last = 0.0
-        self._warm = False
-
-    def time(self, advance: Callable[[int], Any], count: int) -> Any:
-        if not self._warm:  # zero rounds: everything is compiled and nothing runs
-            began = time.perf_counter()
-            jax.block_until_ready(advance(0))
-            self.compile_seconds += time.perf_counter() - began
-            self._warm = True
-        began = time.perf_counter()
-        result = jax.block_until_ready(advance(count))
-        self.last = time.perf_counter() - began
-        self.run_seconds += self.last
-        return result
 
 
 def as_argument(probe: Probe | None) -> Any:
     """A probe that can enter compiled code: structs and Partials as they are, plain functions wrapped."""
     return jax.tree_util.Partial(probe) if isinstance(probe, types.FunctionType | types.MethodType) else probe
-
-
-def priced(plan: ledger.Plan, rows: Columns, rounds: int) -> dict[str, np.ndarray]:
-    """The rows with the floats and bytes of each round."""
-    contacts = {
-        exchange.label: Contacts(*(rows[f"{exchange.label}.{name}"] for name in Contacts._fields))
-        for exchange in plan.round
-        if exchange.dynamic
-    }
-    return {**rows, **plan.price(contacts, rounds)}
 
 
 def _numpy(tree: Mapping[str, Any]) -> dict[str, np.ndarray]:

@@ -1,5 +1,6 @@
 """Run many settings and seeds of a method in one compiled call."""
 
+import dataclasses
 import functools
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
@@ -7,9 +8,10 @@ from typing import TYPE_CHECKING, Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import lax
 from jaxtyping import Array, Key
 
-from fedspam._internal import checks, prng
+from fedspam._internal import checks, prng, trees
 from fedspam._internal.trees import Params
 from fedspam.clients import Faults, Population, with_several_capacities
 from fedspam.federation import fitted, ledger
@@ -19,7 +21,8 @@ from fedspam.federation.downlink import own_state, with_feedback
 from fedspam.simulation import engine, lanes as in_lanes, stopping
 from fedspam.simulation.engine import Conditions, Layout, Probe
 from fedspam.simulation.lanes import Ends
-from fedspam.simulation.run import Run, Stopwatch, as_argument, priced, warn_of_void
+from fedspam.simulation.run import Run, as_argument
+from fedspam.simulation.segments import Stopwatch, counted, priced, shared, warn_of_replies
 from fedspam.simulation.stopping import Patience, Target, Watch
 
 if TYPE_CHECKING:
@@ -111,14 +114,29 @@ def simulate_many(
         lanes = None
     elif lanes is None:
         lanes = LANES if jax.default_backend() == "cpu" else len(algorithms)
+    layout = Layout(chunk, quorum)
     many = functools.partial(
-        in_lanes.many, layout=Layout(chunk, quorum), length=rounds, every=every,
+        in_lanes.many, length=rounds, every=every,
         record=None if record is None else tuple(record), side_by_side=side_by_side, lanes=lanes, mesh=mesh,
     )  # fmt: skip
-    ends = clock.time(
-        lambda count: many(stacked, jnp.minimum(counts, count), population, params, keys, conditions), rounds
+    run = lambda settings, keys, layout: clock.time(
+        lambda count: many(
+            settings[0], jnp.minimum(settings[1], count), population, params, keys, conditions, layout=layout
+        ),
+        rounds,
+        str(layout),
     )
-    rows, done = engine.columns(ends.rows), np.asarray(ends.done)
+    ends = run((stacked, counts), keys, layout)
+    ends = ends._replace(rows=counted(plan, engine.columns(ends.rows)))
+    if shared((*plan.start, *plan.round)):
+        alone = dataclasses.replace(layout, per_client=True)
+        spoiled = _spoiled(ends, stacked, population, params, keys, conditions, alone)
+        if spoiled.any():
+            which = np.flatnonzero(spoiled.any(1)), np.flatnonzero(spoiled.any(0))
+            some = jax.tree.map(lambda leaf: leaf[which[0]], (stacked, counts))
+            again = run(some, keys[which[1]], alone)
+            ends = _replaced(ends, again._replace(rows=engine.columns(again.rows)), spoiled, which)
+    rows, done = ends.rows, np.asarray(ends.done)
     flat = {name: column.reshape(-1, rounds) for name, column in rows.items()}
     costs = [priced(plan, {name: flat[name][i] for name in flat}, rounds) for i in range(flat["void"].shape[0])]
     rows = {name: np.stack([one[name] for one in costs]).reshape(rows["void"].shape) for name in costs[0]}
@@ -127,10 +145,72 @@ def simulate_many(
         rows = {name: _until(done, column, 1 + np.arange(rounds)) for name, column in rows.items()}
         probes = {name: _until(done, seen, every * np.arange(seen.shape[2])) for name, seen in probes.items()}
     all_void = rows["void"].sum(axis=-1) == done
-    warn_of_void(rows["void"] & ~all_void[..., None], faults, "aggregate=fedspam.federation.aggregation.Mean()")
+    warn_of_replies(plan, rows, rows["void"] & ~all_void[..., None], faults, stacklevel=3)
     status = _status(ends, watch, until, np.array(each)[:, None], all_void)
     seconds = (clock.compile_seconds, clock.run_seconds)
     return Run(ends.params, own_state(ends.carry.state), ends.carry.memory, rows, probes, plan, status, *seconds, done)
+
+
+def _spoiled(
+    ends: Ends,
+    algorithms: Any,
+    population: Population,
+    params: Params,
+    keys: Any,
+    conditions: Conditions,
+    alone: Layout,
+) -> np.ndarray:
+    """Which runs a reply that is not finite has spoiled on the mean client, and would not with every client alone.
+
+    After its first void round a run that has diverged has void rounds only, whoever is left out.
+    """
+    rounds = np.arange(ends.rows["void"].shape[-1])
+    done = np.asarray(ends.done)[..., None]
+    void = ends.rows["void"] & (rounds < done)
+    first = np.argmax(void, axis=-1)
+    to_the_end = np.all(void | (rounds < first[..., None]) | (rounds >= done), axis=-1)
+    spoiled, doubtful = void.any(-1) & ~to_the_end, np.nonzero(void.any(-1) & to_the_end)
+    if len(doubtful[0]):
+        each = lambda tree, index: jax.tree.map(lambda leaf: leaf[index], tree)
+        some = (
+            each(algorithms, doubtful[0]),
+            each(ends.carry, doubtful),
+            keys[doubtful[1]],
+            jnp.asarray(first[doubtful]),
+        )
+        spoiled[doubtful] = np.asarray(_valid_alone(*some, population, params, conditions, alone))
+    return spoiled
+
+
+@functools.partial(jax.jit, static_argnums=7)
+def _valid_alone(
+    algorithms: Any, carries: Any, keys: Any, rounds: Any, population: Population, params: Params,
+    conditions: Conditions, alone: Layout,
+) -> Any:  # fmt: skip
+    """Whether each round, from the state before it, is valid with every client alone."""
+
+    def valid(run: Any) -> Any:
+        algorithm, carry, key, round = run
+        first, _ = engine.first_carry(algorithm, population, params, key, conditions, alone)
+        carry = trees.where(round == 0, first, carry)
+        key = jax.random.fold_in(key, round)
+        return ~engine.one_round(algorithm, population, carry, round, key, conditions, alone, ())[1]["void"]
+
+    return lax.map(valid, (algorithms, carries, keys, rounds))
+
+
+def _replaced(ends: Ends, again: Ends, spoiled: np.ndarray, which: tuple[np.ndarray, np.ndarray]) -> Ends:
+    """The ends with those of spoiled runs replaced; `again` are the runs of these algorithms and keys."""
+    into, out = np.nonzero(spoiled), np.nonzero(spoiled[np.ix_(*which)])
+
+    def put(all: Any, some: Any) -> Any:
+        if isinstance(all, np.ndarray):
+            all = all.copy()
+            all[into] = some[out]
+            return all
+        return all.at[into].set(some[out])
+
+    return jax.tree.map(put, ends, again._replace(rows={name: again.rows[name] for name in ends.rows}))
 
 
 def _until(done: np.ndarray, values: np.ndarray, after: np.ndarray) -> np.ndarray:
