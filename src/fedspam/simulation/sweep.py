@@ -194,7 +194,8 @@ def _valid_alone(
         first, _ = engine.first_carry(algorithm, population, params, key, conditions, alone)
         carry = trees.where(round == 0, first, carry)
         key = jax.random.fold_in(key, round)
-        return ~engine.one_round(algorithm, population, carry, round, key, conditions, alone, ())[1]["void"]
+        _, row = engine.one_round(algorithm, population, carry, round, key, conditions, alone, (), careful=True)
+        return ~row["void"]
 
     return lax.map(valid, (algorithms, carries, keys, rounds))
 
