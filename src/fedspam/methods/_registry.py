@@ -59,6 +59,7 @@ class Method:
         coin: the outcome for which `up` and `down` hold, where a coin decides whether a round asks a cohort or
             everyone; '' where there is no coin.
         reference: paper, year, arXiv number.
+        unverified: whether neither the paper's full text nor its authors' code was at hand.
         exact: whether it converges to the optimum on quadratics with a constant step size and full participation.
         grid: the settings that a comparison tries on a problem.
     """
@@ -77,6 +78,7 @@ class Method:
     up: Cost = field(default=Cost(1))
     down: Cost = field(default=Cost(1))
     reference: str
+    unverified: bool = False
     coin: Literal["", "yes", "no"] = ""
     exact: bool = True
     grid: Callable[[Scales], list[Mapping[str, Any]]] = field(default=lambda scales: [{}])

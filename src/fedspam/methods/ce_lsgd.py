@@ -1,4 +1,7 @@
-"""CE-LSGD and BVR-L-SGD: many clients make the estimate, one of them takes recursive steps."""
+"""CE-LSGD and BVR-L-SGD: many clients make the estimate, one of them takes recursive steps.
+
+CE-LSGD is unverified: its pseudocode was not at hand.
+"""
 
 from typing import Any
 
@@ -115,8 +118,8 @@ def bvr_l_sgd(cohort_size: int | None, local_steps: int, local_rate: float, *, m
 
 register("ce_lsgd", Method(
     name="CE-LSGD", build=ce_lsgd, example={"cohort_size": 4, "local_steps": 5, "local_rate": 0.3, "fresh_weight": 0.2},
-    similarity="yes", estimator="MVR", oracle="m SARAH steps, one client", phases=2, up=Cost(1, 1), down=Cost(2, 1),
-    grid=recursive_grid, reference="Patel, Wang, Woodworth, Bullins, Srebro 2022, NeurIPS",
+    similarity="yes", unverified=True, estimator="MVR", oracle="m SARAH steps, one client", phases=2, up=Cost(1, 1),
+    down=Cost(2, 1), grid=recursive_grid, reference="Patel, Wang, Woodworth, Bullins, Srebro 2022, NeurIPS",
 ))  # fmt: skip
 
 register("bvr_l_sgd", Method(

@@ -1,6 +1,7 @@
 """FedCM and SCAFFOLD-M: local steps that also go along the server's last direction; both with variance reduction.
 
-Clients of FedCM, also called FedAvg-M, keep nothing. SCAFFOLD-M adds the controls of SCAFFOLD.
+Clients of FedCM, also called FedAvg-M, keep nothing. SCAFFOLD-M adds the controls of SCAFFOLD. The VR forms are
+unverified: they are made from the abstract of their paper.
 """
 
 from typing import Any, NamedTuple
@@ -296,10 +297,10 @@ def scaffold_m_vr(
 for _key, _name, _build, _facts in (
     ("fedcm", "FedCM, FedAvg-M", fedcm, {"estimator": "momentum", "down": Cost(2), "exact": False,
      "reference": f"Xu, Wang, Wang, Yao 2021, arXiv:2106.10874; {CHENG}"}),
-    ("fedcm_vr", "FedAvg-M-VR", fedcm_vr, {"estimator": "MVR", "down": Cost(3), "exact": False}),
+    ("fedcm_vr", "FedAvg-M-VR", fedcm_vr, {"estimator": "MVR", "down": Cost(3), "exact": False, "unverified": True}),
     ("scaffold_m", "SCAFFOLD-M", scaffold_m, {"estimator": "SAG, momentum", "down": Cost(3), "stateless": "no"}),
     ("scaffold_m_vr", "SCAFFOLD-M-VR", scaffold_m_vr, {"estimator": "SAG, MVR", "down": Cost(4), "up": Cost(2),
-     "stateless": "no"}),
+     "stateless": "no", "unverified": True}),
 ):  # fmt: skip
     register(_key, Method(**{
         "name": _name, "build": _build, "oracle": "m steps", "grid": few_steps_grid, "reference": CHENG,

@@ -1,4 +1,7 @@
-"""LoCoDL: local steps whose number a coin decides, and compressed differences from a common point."""
+"""LoCoDL: local steps whose number a coin decides, and compressed differences from a common point.
+
+Unverified: the paper was not at hand.
+"""
 
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
@@ -158,6 +161,6 @@ def _grid(scales: Scales) -> list[Mapping[str, Any]]:
 
 register("locodl", Method(
     name="LoCoDL", build=locodl, example={"local_rate": 0.7, "probability": 0.4}, partial="no", stateless="no",
-    nonconvex="no", estimator="dual, compressed", oracle="random m steps", down=Cost(2), grid=_grid,
+    unverified=True, nonconvex="no", estimator="dual, compressed", oracle="random m steps", down=Cost(2), grid=_grid,
     reference="Condat, Maranjyan, Richtárik 2024, arXiv:2403.04348",
 ))  # fmt: skip

@@ -1,4 +1,7 @@
-"""PAdaMFed and PAdaMFed-VR: normalized local steps with momentum and controls, and no number to tune."""
+"""PAdaMFed and PAdaMFed-VR: normalized local steps with momentum and controls, and no number to tune.
+
+Unverified: the paper was not at hand.
+"""
 
 from typing import Any, NamedTuple
 
@@ -159,8 +162,8 @@ def padamfed(cohort_size: int, local_steps: int, rounds: int, *, variance_reduct
 for _key, _name, _more in (("padamfed", "PAdaMFed", {}), ("padamfed_vr", "PAdaMFed-VR", {"variance_reduction": True})):
     register(_key, Method(
         name=_name, build=padamfed, example={"cohort_size": 4, "local_steps": 3, "rounds": 300, **_more},
-        stateless="no", estimator="MVR, control" if _more else "momentum, control", oracle="m normalized steps",
-        up=Cost(3 if _more else 2), down=Cost(3 if _more else 2), exact=False,
+        stateless="no", unverified=True, estimator="MVR, control" if _more else "momentum, control",
+        oracle="m normalized steps", up=Cost(3 if _more else 2), down=Cost(3 if _more else 2), exact=False,
         grid=lambda scales, _more=_more: [{"local_steps": m, "rounds": 300, **_more} for m in (1, 5, 20)],
         reference="Yan, Zhang, Wang, Cao 2025, ICLR",
     ))  # fmt: skip

@@ -26,8 +26,11 @@ What the theory of a method covers: *alike*, it gains from similar Hessians; *pa
 L*, losses need not be smooth; *non-convex*, losses need not be convex. *No state*: clients keep nothing between rounds.
 (✓): in part.
 
+†: unverified. Neither the full text of its paper nor its authors' code was at hand; its docstring says what it is made
+from.
+
 Two constructors of `fedspam.methods` have no row, and so no name in `fedspam run` and `fedspam compare`. `fedper` sends
-only a part of the parameters, so its floats are no multiple of d, and which part stays on the clients depends on the
+only a part of the parameters, so its cost is not a multiple of d, and which part stays on the clients depends on the
 model. `buffered` wraps another method.
 """
 
@@ -43,7 +46,8 @@ def cells(key: str) -> list[str]:
     coin = " ¢" if row.coin else ""
     facts = (SIGNS[getattr(row, fact)] for fact in FACTS)
     work = (row.estimator, row.oracle, str(row.phases), f"{row.down}{coin}", f"{row.up}{coin}")
-    return [key, row.name, row.build.__name__, *facts, *work, row.reference]
+    name = f"{row.name} †" if row.unverified else row.name
+    return [key, name, row.build.__name__, *facts, *work, row.reference]
 
 
 def markdown() -> str:
