@@ -23,6 +23,7 @@ from fedspam.methods import (
 )
 from fedspam.problems import Quadratics, quadratics
 from fedspam.solvers import Exact
+from roundings import Rough
 
 pytestmark = pytest.mark.slow  # many compilations
 
@@ -269,6 +270,45 @@ def test_at_the_optimum_the_search_stands_still(population):
     run = simulate(adaptive_s_dane(1.0, solver=Exact()), population, START, rounds=400, key=0)
     np.testing.assert_allclose(run.params, population.minimizer, atol=1e-12)
     assert 1e-3 < run.rows["step_size"][-200:].min() <= run.rows["step_size"][-200:].max() < 1e3
+
+
+FITTED = quadratics(jax.random.key(5), clients=6, dimension=10, delta=0.4, condition=100.0, curvature=0.5, noise=0.5)
+FITTED = Quadratics.of(FITTED.hessians, np.asarray(FITTED.hessians) @ np.linspace(-1, 2, 10))
+
+
+@pytest.mark.parametrize("dtype", [jnp.float32, jnp.float64])
+@pytest.mark.parametrize("fitted", [False, True])
+@SEARCHING
+def test_no_rounding_makes_the_search_run_away(population, searching, plain, fitted, dtype):
+    """At the optimum every rounding leaves the step size between the scales of the problem, wherever it began.
+
+    Gradients of single clients are large there, or all vanish where one model fits all clients.
+    """
+    clients = jax.tree.map(lambda leaf: leaf.astype(dtype), FITTED if fitted else population)
+    most, least = 1e3 / (FITTED if fitted else population).lowest_curvature, 0.1 / float(clients.eigenvalues.max())
+    x, key, rounds = jnp.ones(clients.dimension, dtype), jax.random.key(0), 300
+
+    def tried(units, seed, first):
+        method, rough = searching(first, solver=Exact()), Rough(clients, units, seed)
+
+        def step(carry, k):
+            state, memory = carry
+            fed = Traced(rough, memory=memory, round=k)
+            state, info = method.round(state, key, fed)
+            return (state, fed.memory), info.step_size
+
+        memory = jnp.zeros((clients.size, clients.dimension), dtype)
+        (state, _), sizes = jax.lax.scan(step, (method.init(x, key, Traced(rough)), memory), jnp.arange(rounds))
+        return state.x, sizes
+
+    units, first = jnp.asarray([0, 0.5, 1, 2, 8, 8], dtype), jnp.asarray([1, 1, 1e3, 1, 1, 1e-30], dtype)
+    found, sizes = jax.jit(jax.vmap(tried))(units, jnp.arange(6) * 100, first)
+    sizes = np.asarray(sizes)[:, rounds // 2 :]
+    assert least <= sizes.min()
+    assert sizes.max() <= most
+    # errors of 8 units times the condition, with room for their sums
+    optimum = np.linalg.solve(np.asarray(clients.hessians, float).mean(0), np.asarray(clients.linears, float).mean(0))
+    np.testing.assert_allclose(found, np.tile(optimum, (6, 1)), atol=1e4 * jnp.finfo(dtype).eps)
 
 
 @pytest.mark.parametrize(
