@@ -16,7 +16,7 @@ from fedspam.methods._registry import Cost, Method, register
 from fedspam.methods.estimators import gradient
 from fedspam.solvers import LBFGS, Certificate, Exact, LocalSolver
 
-ROUNDING = 32  # units of the last place within which both sides of the test count as equal
+ROUNDING = 32  # units of the last place by which gradients and points may be wrong
 
 
 class LineSearchState(NamedTuple):
@@ -34,6 +34,7 @@ class SearchReply(NamedTuple):
     x: Params
     gradient: Params
     product: Scalar
+    lengths: Scalar  # the product of the lengths, of which that of the vectors may be any share
     certificate: Certificate
 
 
@@ -42,6 +43,7 @@ class CheckReply(NamedTuple):
 
     gradient: Params
     product: Scalar
+    lengths: Scalar
 
 
 class LineSearchInfo(NamedTuple):
@@ -87,17 +89,22 @@ class SearchingDane:
         check = fed.mean(everyone, self.check, x=center, mean=reply.x)
 
         # mean <grad f_i(x_i) - grad f_i(mean) + grad f(mean), center - x_i>, part by part
-        parts = reply.product, -check.product, trees.dot(check.gradient, trees.subtract(center, reply.x))
-        gained, needed = sum(parts), 0.5 * gamma * trees.squared_norm(reply.gradient)
-        slack = ROUNDING * jnp.finfo(weight.dtype).eps * (sum(map(jnp.abs, parts)) + needed)
-        passed = gained >= needed - slack
+        gained = reply.product - check.product + trees.dot(check.gradient, trees.subtract(center, reply.x))
+        needed = 0.5 * gamma * trees.squared_norm(reply.gradient)
+        # What rounding leaves of the test. The gradients of single clients do not vanish at the optimum, and neither do
+        # their errors: those of products are units of the lengths, however small the products and their sum are. The
+        # errors of points are units of the center.
+        unit = ROUNDING * jnp.finfo(weight.dtype).eps
+        by_gradients = unit * (reply.lengths + check.lengths + needed)
+        by_points = unit * trees.norm(center) * trees.norm(reply.gradient)
+        passed = gained >= needed - by_gradients - by_points
 
         v = trees.axpy(mu * a, reply.x, trees.axpy(-a, reply.gradient, state.v))
         moved = LineSearchState(reply.x, trees.divide(v, 1 + mu * a), weight, gamma)
         if self.accelerated:
             moved = moved._replace(weight=(weight + a) / (1 + mu * a))
-        # a test that rounding decides is no reason for a larger step
-        moved = moved._replace(step_size=jnp.where(needed > slack, 2 * gamma, gamma))
+        # a test that rounding decides is not a reason for a larger step; a step too short for the points is one
+        moved = moved._replace(step_size=jnp.where(needed > by_gradients, 2 * gamma, gamma))
         state = trees.where(passed, moved, state._replace(step_size=gamma / 2))
         gradients = everyone.size * (3 + reply.certificate.gradients)
         return state, LineSearchInfo(gamma, passed.astype(weight.dtype), reply.certificate, gradients)
@@ -109,15 +116,15 @@ class SearchingDane:
         self, oracle: Oracle, key: Key[Array, ""], memory: Params, *, x: Params, g: Params, step_size: Any
     ) -> tuple[SearchReply, Params]:
         y, certificate = self.solver(oracle, key, x=x, g=g, step_size=step_size)
-        own = jax.grad(oracle)(y, key)
-        return SearchReply(y, own, trees.dot(own, trees.subtract(x, y)), certificate), y
+        own, step = jax.grad(oracle)(y, key), trees.subtract(x, y)
+        return SearchReply(y, own, trees.dot(own, step), trees.norm(own) * trees.norm(step), certificate), y
 
     @on_client(stateful=True)
     def check(
         self, oracle: Oracle, key: Key[Array, ""], memory: Params, *, x: Params, mean: Params
     ) -> tuple[CheckReply, Params]:
-        there = jax.grad(oracle)(mean, key)
-        return CheckReply(there, trees.dot(there, trees.subtract(x, memory))), memory
+        there, step = jax.grad(oracle)(mean, key), trees.subtract(x, memory)
+        return CheckReply(there, trees.dot(there, step), trees.norm(there) * trees.norm(step)), memory
 
     params = current_x
 
