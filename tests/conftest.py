@@ -1,6 +1,8 @@
 """All tests run in float64 on the CPU; those of float32 behaviour ask for it by dtype."""
 
 import atexit
+import ctypes
+import gc
 import importlib.metadata
 import os
 import shutil
@@ -34,8 +36,9 @@ jax.config.update("jax_enable_x64", True)
 # where Flower is not installed, as in `make test-newest`, its tests and the room itself are left out
 collect_ignore_glob = [] if importlib.util.find_spec("flwr") else ["test_flower*.py", "processes.py"]
 
-MAPS = Path("/proc/self/maps")
-tests_run = 0
+MAPS, PAGES = Path("/proc/self/maps"), Path("/proc/self/statm")
+ROOM = 1.2e9  # bytes that a worker may fill with compiled programs before it forgets them
+tests_run, kept = 0, 0.0
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -46,12 +49,23 @@ def pytest_collection_modifyitems(items):
             item.add_marker(pytest.mark.xdist_group(item.path.name))
 
 
+def resident():
+    """The bytes of memory that this process fills."""
+    return int(PAGES.read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") if PAGES.exists() else 0
+
+
+@pytest.hookimpl(trylast=True)
 def pytest_runtest_teardown():
-    """Every compiled program holds memory maps, of which Linux gives a process 65,530: forget them in time."""
-    global tests_run
+    """Compiled programs hold memory, and memory maps, of which Linux gives a process 65,530: forget them in time."""
+    global tests_run, kept
     tests_run += 1
-    if tests_run % 20 == 0 and MAPS.exists() and MAPS.read_bytes().count(b"\n") > 30_000:
+    many = tests_run % 20 == 0 and MAPS.exists() and MAPS.read_bytes().count(b"\n") > 30_000
+    if many or resident() > max(ROOM, kept + ROOM / 2):
         jax.clear_caches()
+        gc.collect()
+        if hasattr(trim := ctypes.CDLL(None), "malloc_trim"):
+            trim.malloc_trim(0)  # glibc keeps what was freed
+        kept = resident()
 
 
 @pytest.fixture(scope="session")
