@@ -28,6 +28,7 @@ from fedspam.app.compare import (
     tuning,
 )
 from fedspam.app.compare.measures import MEASURES, Curves, Trial, best, best_of_all, cell
+from fedspam.app.figures.sweep import draw_sweep
 from fedspam.federation import ledger
 from fedspam.methods import METHODS, Scales
 from fedspam.solvers import Exact
@@ -469,6 +470,18 @@ def test_a_tiny_sweep(tmp_path, tiny):
     # the same problem, the same numbers
     first, second = ([one._replace(case="") for one in rows if one.case == case] for case in ("1", "2"))
     assert first == second
+
+
+@pytest.mark.parametrize("ratio", [0.1, 0.37])
+@pytest.mark.parametrize("paid", [[3.0, 3.0], [3.0, np.nextafter(3.0, 4.0)], [3.0, np.inf]])
+def test_a_sweep_of_problems_alike_to_rounding_has_a_figure(ratio, paid):
+    """Numbers that are equal but for a few units of the last place have no logarithms of their own, so no limits."""
+    for units in range(4):
+        ratios = np.array([ratio, ratio * (1 + units * np.finfo(float).eps)])
+        figure = draw_sweep({"rounds": {"tiny": {"MVR": (ratios, np.array(paid))}}}, ["note"])
+        figure.draw_without_rendering()  # warnings are errors
+        low, high = figure.axes[0].get_xlim()
+        assert low < 0.9 * ratio < 1.1 * ratio < high
 
 
 def test_the_problems_of_the_sweep_are_what_they_say():
