@@ -77,10 +77,17 @@ def ends_early(curves: Iterable[tuple[np.ndarray, np.ndarray]]) -> bool:
     return bool(arrivals and sorted(arrivals)[(len(arrivals) - 1) // 4] < max(ends) / 12)
 
 
+class Decades(LogLocator):
+    """Ticks at powers of ten. Limits that only rounding tells apart count as equal: around these there is a decade."""
+
+    def nonsingular(self, v0: float, v1: float) -> tuple[float, float]:
+        return super().nonsingular(v0, v0 if np.isclose(v0, v1, rtol=1e-9, atol=0) else v1)
+
+
 def log_scale(axis: Axes, ticks: int = 12) -> None:
     """A logarithmic vertical axis with at most so many ticks."""
     axis.set_yscale("log")
-    axis.yaxis.set_major_locator(LogLocator(numticks=ticks))
+    axis.yaxis.set_major_locator(Decades(numticks=ticks))
     axis.yaxis.set_minor_locator(LogLocator(subs=()))
 
 

@@ -8,7 +8,17 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import NullFormatter
 
 from fedspam.app.arrival import MEASURES
-from fedspam.app.figures.style import COLORS, STYLE, WIDTH, arrange, legend_of, line_style, log_scale, note_height
+from fedspam.app.figures.style import (
+    COLORS,
+    STYLE,
+    WIDTH,
+    Decades,
+    arrange,
+    legend_of,
+    line_style,
+    log_scale,
+    note_height,
+)
 
 Points = tuple[np.ndarray, np.ndarray]
 
@@ -28,6 +38,7 @@ def draw_sweep(panels: Mapping[str, Mapping[str, Mapping[str, Points]]], note: S
     for i, measure in enumerate(measures):
         for axis, family in zip(axes[i], families, strict=True):
             axis.set_xscale("log")
+            axis.xaxis.set_major_locator(Decades())
             log_scale(axis)
             for number, name in enumerate(names):
                 ratios, paid = panels[measure][family][name]
