@@ -20,7 +20,7 @@ import safetensors.numpy
 from flwr.app import ConfigRecord, Context, Message, RecordDict
 
 from fedspam import simulate
-from fedspam._internal import trees
+from fedspam._internal import prng, trees
 from fedspam.app import new
 from fedspam.federation import wire
 from fedspam.federation.codecs import Codecs
@@ -28,6 +28,7 @@ from fedspam.federation.codecs.fields import verified
 from fedspam.flower import FedspamStrategy, LoopbackGrid, clients_of, export_works, light, to_arrays
 from fedspam.flower.client.app import client_app
 from fedspam.flower.client.node import RefusedError
+from fedspam.flower.light import random
 from fedspam.flower.light.works import Works
 from fedspam.flower.privacy.secure_client import SecureSum
 from fedspam.flower.testing import conformance
@@ -354,6 +355,15 @@ except ModuleNotFoundError as error:
 else:
     raise AssertionError
 """
+
+
+def test_rows_are_drawn_as_jax_draws_them():
+    for count in (*range(1, 20), 64, 65, 1000):
+        for seed in range(5):
+            key, position = jax.random.key(seed), np.arange(min(count, 30))
+            due = prng.permuted(key, jnp.asarray(position, jnp.uint32), count)
+            found = random.permuted(random.wrap(jax.random.key_data(key)), position, count)
+            assert (found.tolist(), found.dtype) == (due.tolist(), np.uint32)
 
 
 def test_every_module_of_the_light_distribution_imports_without_jax():
