@@ -358,8 +358,8 @@ else:
 
 
 def test_rows_are_drawn_as_jax_draws_them():
-    for count in (*range(1, 20), 64, 65, 1000):
-        for seed in range(5):
+    for count in (1, 2, 3, 5, 8, 16, 17, 64, 65, 1000):
+        for seed in range(3):
             key, position = jax.random.key(seed), np.arange(min(count, 30))
             due = prng.permuted(key, jnp.asarray(position, jnp.uint32), count)
             found = random.permuted(random.wrap(jax.random.key_data(key)), position, count)

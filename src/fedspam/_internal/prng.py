@@ -13,6 +13,7 @@ from jaxtyping import Array, Integer, Key, UInt32
 
 from fedspam._internal import checks
 
+SMALL = 16  # largest population that random words put in order: beyond it, the network shows no bias in 10^7 draws
 _FEISTEL_ROUNDS = 8
 _UNCHECKED_STEPS = 24  # each step leaves at most 3/4 of the walks unfinished, so about one in a thousand remains
 _UNROLLED = 8  # of them in one kernel: all in one would take seconds to compile, one by one would take long to launch
@@ -81,34 +82,66 @@ def index(key: Key[Array, ""], count: int | Integer[Array, ""]) -> UInt32[Array,
 
 
 def permuted(
-    key: Key[Array, ""], position: UInt32[Array, "*shape"], count: int | Integer[Array, ""]
+    key: Key[Array, ""], position: UInt32[Array, "*shape"], count: int | Integer[Array, ""], most: int | None = None
 ) -> UInt32[Array, "*shape"]:
     r"""Where a random permutation of :math:`\{0, \dots, n-1\}` sends each position, without storing it.
 
-    A Feistel network permutes the smallest square power of two that holds n; positions that leave
-    :math:`[0, n)` walk on along their cycle until they return, at most four steps on average. So
-    ``permuted(key, arange(B), n)`` draws B distinct ids from n at a cost of order B.
+    So ``permuted(key, arange(B), n)`` draws B distinct ids from n at a cost of order B. A network of few bits is far
+    from uniform, so up to `SMALL` positions are put in the order of random words instead.
+
+    Arguments:
+        key: of the permutation.
+        position: below `count`.
+        count: n.
+        most: a bound of a traced `count`, if there is one: only what can be needed is compiled.
 
     >>> import jax, jax.numpy as jnp
     >>> ids = permuted(jax.random.key(0), jnp.arange(5, dtype=jnp.uint32), 1_000_000)
     >>> len(set(ids.tolist()))
     5
     """
-    count = jnp.uint32(count)
+    position = jnp.asarray(position, jnp.uint32)
+    if not isinstance(count, jax.Array):
+        words = jax.random.bits(key, (SMALL if count <= SMALL else _FEISTEL_ROUNDS,), jnp.uint32)
+        return _ranked(words, position, count) if count <= SMALL else _walked(words, position, jnp.uint32(count))
+    words, count = jax.random.bits(key, (SMALL,), jnp.uint32), count.astype(jnp.uint32)  # word i does not depend on 16
+    ranked = _ranked(words, position, count)
+    if most is not None and most <= SMALL:
+        return ranked
+    is_small = count <= SMALL
+    return jnp.where(is_small, ranked, _walked(words, position, jnp.where(is_small, SMALL, count)))  # 16 needs no walk
+
+
+def _ranked(
+    words: UInt32[Array, " words"], position: UInt32[Array, "*shape"], count: int | UInt32[Array, ""]
+) -> UInt32[Array, "*shape"]:
+    """The rank of the word of each position among the first `count` words; of equal words the first is lower."""
+    places = jnp.arange(SMALL, dtype=jnp.uint32)
+    own, position = words[position][..., None], position[..., None]
+    is_lower = (words < own) | ((words == own) & (places < position))
+    return jnp.sum(is_lower & (places < count), axis=-1, dtype=jnp.uint32)
+
+
+def _walked(
+    words: UInt32[Array, " words"], position: UInt32[Array, "*shape"], count: UInt32[Array, ""]
+) -> UInt32[Array, "*shape"]:
+    """A Feistel network permutes the smallest square power of two that holds n; what is not below n walks on.
+
+    It walks along its cycle until it is below n, at most four steps on average.
+    """
     half = (33 - lax.clz(count - 1)) // 2  # bits of one half; both halves together hold count
     mask = (jnp.uint32(1) << half) - 1
-    round_keys = jax.random.bits(key, (_FEISTEL_ROUNDS,), jnp.uint32)
 
     def network(value: UInt32[Array, "*shape"]) -> UInt32[Array, "*shape"]:
         left, right = value >> half, value & mask
         for step in range(_FEISTEL_ROUNDS):
-            left, right = right, left ^ (mix(right ^ round_keys[step]) & mask)
+            left, right = right, left ^ (mix(right ^ words[step]) & mask)
         return (left << half) | right
 
     def walk(value: UInt32[Array, "*shape"]) -> UInt32[Array, "*shape"]:
         return jnp.where(value >= count, network(value), value)
 
-    value = network(jnp.asarray(position, jnp.uint32))
+    value = network(position)
     if jax.default_backend() != "cpu":  # most walks end in this loop, which needs no check by the host after every step
         value = lax.fori_loop(0, _UNCHECKED_STEPS, lambda _, value: walk(value), value, unroll=_UNROLLED)
     return lax.while_loop(lambda value: jnp.any(value >= count), walk, value)

@@ -82,7 +82,7 @@ class RaggedOracle:
     def _shuffled(self, key: Key[Array, ""], begin: UInt32[Array, ""]) -> tuple[PyTree[Array], Bool[Array, " rows"]]:
         """A minibatch of the client's rows in a random order; slots beyond its number of rows are masked."""
         slot = begin + jnp.arange(self._batch, dtype=jnp.uint32)
-        shuffled = prng.permuted(key, jnp.minimum(slot, jnp.uint32(self.count - 1)), self.count)
+        shuffled = prng.permuted(key, jnp.minimum(slot, jnp.uint32(self.count - 1)), self.count, self.capacity)
         places = self.offset + shuffled.astype(jnp.int32)
         return take_rows(self.examples, places), slot < self.count.astype(jnp.uint32)
 

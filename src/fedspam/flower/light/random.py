@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 ROTATIONS = ((13, 15, 26, 6), (17, 29, 16, 24))
-FEISTEL_ROUNDS = 8  # as in fedspam._internal.prng
+SMALL, FEISTEL_ROUNDS = 16, 8  # as in fedspam._internal.prng
 
 
 def wrap(words: Any) -> np.ndarray:
@@ -56,6 +56,9 @@ def bits(key: Any, shape: tuple[int, ...], width: int) -> np.ndarray:
 
 def permuted(key: Any, position: Any, count: int) -> np.ndarray:
     """Where a random permutation of 0, ..., count - 1 sends each position: ``fedspam._internal.prng.permuted``."""
+    if count <= SMALL:
+        order = np.argsort(bits(key, (SMALL,), 32)[:count], kind="stable")
+        return np.argsort(order).astype(np.uint32)[position]
     half = np.uint32((1 + int(count - 1).bit_length()) // 2)
     mask = (np.uint32(1) << half) - np.uint32(1)
     round_keys = bits(key, (FEISTEL_ROUNDS,), 32)
