@@ -2,9 +2,11 @@
 
 import json
 import logging
+import re
 
 import numpy as np
 import pytest
+import safetensors.numpy
 
 pytest.importorskip("flwr", reason="needs Flower: pip install '.[flower]'")
 
@@ -125,4 +127,80 @@ def test_a_bad_reply_does_not_end_buffered_rounds(tmp_path):
         reply.content["fedspam"] = ConfigRecord({"exchange": [], "schema": b""})
 
     go(fault, method=method, app=app, folder=tmp_path, retries=2)
+    assert {failure["client"] for failure in failures(tmp_path)} == {BAD}
+
+
+# what a reply may hold beside what it was asked for
+
+
+def text_of_20_mb(reply):
+    held = reply.content.config_records.get("fedspam", {})  # a reply to an evaluation has none
+    reply.content["fedspam"] = ConfigRecord({**held, "note": "x" * 20_000_000})
+
+
+def record_of_20_mb(reply):
+    reply.content["more"] = ConfigRecord({"note": ["x" * 1000] * 20_000})
+
+
+def metrics_of_2_mb(reply):
+    reply.content["more"] = MetricRecord({f"m{number}": 1.0 for number in range(200_000)})
+
+
+@pytest.mark.parametrize("stage", STAGES)
+@pytest.mark.parametrize("fault", [text_of_20_mb, record_of_20_mb, metrics_of_2_mb])
+def test_a_reply_that_is_larger_than_what_was_asked_for_is_rejected(stage, fault, tmp_path, caplog):
+    caplog.set_level(logging.INFO, "flwr")
+    assert go(fault, stage, folder=tmp_path) == (go() if stage == "evaluate" else silent(stage))
+    assert re.search(r"the reply has \d{7,} bytes, at most \d{5} are read", caplog.text)
+
+
+def test_small_records_beside_a_reply_are_counted_and_ignored(tmp_path):
+    fault = lambda reply: reply.content.__setitem__("more", ConfigRecord({"note": "x" * 1000}))
+    assert go(fault, folder=tmp_path) == go()
+    found = [json.loads(line) for line in (tmp_path / events.LOG_FILE).read_text().splitlines()]
+    exchange = next(line for line in found if line.get("exchange") == "train")
+    assert exchange["flower_up"] - exchange["bytes_up"] > 1000
+
+
+def test_a_client_cannot_add_metrics_without_end(tmp_path):
+    def many(reply):
+        reply.content["metrics"].update({f"m{number}": 1.0 for number in range(101)})
+
+    assert go(many, "evaluate", folder=tmp_path) == go()
+    assert {failure["reason"] for failure in failures(tmp_path)} == {"it sends 103 metrics, at most 100 are taken"}
+    seen = events.RunEvents(tmp_path, "fedavg", 2)
+    for done in (1, 2):  # a lone evaluator with another name in each round
+        seen.round(done, {}, {"clients": {f"name {done}": 1.0}}, "")
+    assert "name 2" in seen.text()
+    assert "name 1" not in seen.text()
+
+
+def scaled(factor):
+    def fault(reply):
+        fields = safetensors.numpy.load(envelope.enclosed(reply.content))
+        fields = {name: value * factor if name.startswith("reply") else value for name, value in fields.items()}
+        reply.content["arrays"] = envelope.enclose(safetensors.numpy.save(fields))
+
+    return fault
+
+
+def test_numbers_above_largest_are_rejected(tmp_path):
+    """Without it a finite reply counts, however large: the guide says so."""
+    assert np.abs(np.frombuffer(go(scaled(1e30))[-24:])).max() > 1e28
+    assert go(scaled(1e30), largest=1e6, folder=tmp_path) == silent(largest=1e6)
+    assert re.search(r"holds a number of size .*e\+(29|30); largest = 1e\+06", failures(tmp_path)[0]["reason"])
+    for wrong in (0, -1.0, float("nan")):
+        with pytest.raises(ValueError, match="largest = "):
+            FedspamStrategy(METHOD, FIRST, largest=wrong)
+
+
+def test_a_rejected_reply_says_nothing_about_its_sender(tmp_path):
+    """Without introductions a node is numbered by its first reply, unless that is rejected: here it takes the partition
+    of another client."""
+
+    def fault(reply):
+        reply.content["fedspam"]["partition-id"] = 3
+        scaled(np.nan)(reply)
+
+    assert go(fault, introductions=0, folder=tmp_path) == silent(introductions=0)
     assert {failure["client"] for failure in failures(tmp_path)} == {BAD}

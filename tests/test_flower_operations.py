@@ -9,6 +9,7 @@ import signal
 import socket
 import urllib.error
 import urllib.request
+from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime
 from pathlib import Path
 
@@ -26,6 +27,7 @@ from fedspam.flower import FedspamStrategy, LoopbackGrid, client_app, clients_of
 from fedspam.flower.server import events, stages, stop
 from fedspam.flower.server.windows import Windows
 from fedspam.flower.wire import arrays
+from fedspam.methods import METHODS
 from fedspam.problems import quadratics
 from fedspam.simulation import records
 
@@ -255,7 +257,7 @@ def test_links_in_the_folder_of_a_run_are_not_followed(link, tmp_path):
     folder.mkdir()
     link(folder / events.LOG_FILE, treasure)
     link(folder / f".{events.METRICS_FILE}.partial", treasure)  # this one is removed
-    seen = events.RunEvents(folder, "run", "spam_pp", CLIENTS, ROUNDS)
+    seen = events.RunEvents(folder, "spam_pp", ROUNDS)
     with pytest.raises(records.RecordError, match=r"is a (hard )?link"):
         seen.ended("completed")
     (folder / events.LOG_FILE).unlink()
@@ -267,7 +269,7 @@ def test_links_in_the_folder_of_a_run_are_not_followed(link, tmp_path):
 def test_a_pipe_in_place_of_the_log_does_not_block(tmp_path):
     os.mkfifo(tmp_path / events.LOG_FILE)
     with pytest.raises(records.RecordError, match="is no regular file"):
-        events.RunEvents(tmp_path, "run", "spam_pp", CLIENTS, ROUNDS).ended("completed")
+        events.RunEvents(tmp_path, "spam_pp", ROUNDS).ended("completed")
 
 
 def test_void_rounds_are_counted(tmp_path):
@@ -310,6 +312,54 @@ def test_metrics_are_served_while_the_run_lasts():
         urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=5)
 
 
+def free_port():
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+def test_the_status_page_and_the_metrics_are_there_while_nodes_are_waited_for():
+    """From the first question on, when an operator wants to know who is missing and why."""
+    port, pages, found = free_port(), [], []
+
+    def get(path):
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/{path}", timeout=5) as answer:
+            return answer.read().decode()
+
+    def twist(id, message, answer):
+        if message.metadata.message_type != "query.whoami":
+            return [answer()]
+        pages.append(get(""))
+        found.append(metrics(get("metrics")))
+        if id == BAD:
+            return [Message(Error(code=3, reason="not yet"), reply_to=message)]
+        return [answer()]
+
+    go(twist=twist, metrics=port, min_available_nodes=CLIENTS - 1, rounds=1, quorum=0.5)
+    assert "waiting for nodes" in pages[0]
+    assert "spam_pp" in pages[0]
+    assert found[0]["fedspam_round"] == 0
+    with pytest.raises(RuntimeError, match=r"5 of at least 6 nodes can take part after 0.5 s"):
+        go(twist=twist, metrics=port, min_available_nodes=CLIENTS, timeout=0.5)
+
+
+NAMES = ("fedavg", "fedprox", "fedadam", "fedyogi", "page")
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_method_has_its_own_name_everywhere(name, tmp_path, caplog):
+    """Several methods are of one class, which is no name for any of them."""
+    caplog.set_level(logging.INFO, "flwr")
+    method = METHODS[name].build(**METHODS[name].example)
+    app = client_app(clients_of(POPULATION), method, FIRST)
+    strategy = FedspamStrategy(method, FIRST, folder=tmp_path)
+    strategy.start(LoopbackGrid(app, CLIENTS), to_arrays(FIRST), 1, 5.0)
+    assert f"Method: {name}\n" in caplog.text
+    assert f'method="{name}"' in (tmp_path / events.METRICS_FILE).read_text()
+    assert load(tmp_path).facts["method"] == strategy.provenance["method"] == name
+    assert events.RunEvents(None, name, 1).facts()["run"]["method"] == name
+
+
 HOSTILE = "<script>alert('x')</script>"
 
 
@@ -337,7 +387,7 @@ def test_the_status_page_shows_the_run_and_escapes_what_clients_say():
     assert 'http-equiv="refresh"' in last
     assert not re.search(r"""(src|href)=["'](?!/metrics)""", last)  # no other file
     rows = dict(re.findall(r"<tr><td>([^<]*)</td><td[^>]*>([^<]*)</td></tr>", last))
-    assert (rows["method"], rows["round"], rows["rounds"], rows["status"]) == ("SpamPP", "2", str(ROUNDS), "running")
+    assert (rows["method"], rows["round"], rows["rounds"], rows["status"]) == ("spam_pp", "2", str(ROUNDS), "running")
     assert (rows["clients"], rows["nodes connected"]) == (str(CLIENTS), str(CLIENTS))
     assert "<td>server</td><td>loss</td>" in last
     assert re.search(rf"<td>difference</td><td class=\"number\">{BAD}</td><td>error</td>", last)
@@ -367,7 +417,7 @@ def test_a_model_says_which_run_and_round_it_comes_from_and_a_stage_what_came_be
     one, two = tmp_path / "one", tmp_path / "two"
     go(folder=one)
     facts = load(one).facts
-    assert (facts["rounds"], facts["status"], facts["method"]) == (ROUNDS, "completed", "SpamPP")
+    assert (facts["rounds"], facts["status"], facts["method"]) == (ROUNDS, "completed", "spam_pp")
     versions = [line["parameters"] for line in lines(one, "round")]
     assert facts["parameters"] == versions[-1] == parameters_hash(load(one).params)
     assert len(set(versions)) == ROUNDS + 1
@@ -501,3 +551,34 @@ def test_sigterm_while_the_server_waits_for_nodes(received):
     with pytest.raises(stop.StopRequestedError, match="SIGTERM"):
         go(twist=twist, timeout=60)
     assert received
+
+
+# a file that stops one run
+
+
+def test_a_file_in_the_folder_stops_that_run_alone(tmp_path, caplog):
+    """Also in a thread that gets no signals. The file may stay: it stops no run that starts later."""
+    one, two = tmp_path / "one", tmp_path / "two"
+
+    def stopped(id, message, answer):
+        if message.metadata.message_type == "train.difference" and message.metadata.group_id == "2":
+            (one / stop.FILE).touch()
+            return []
+        return [answer()]
+
+    with ThreadPoolExecutor(1) as threads:
+        threads.submit(go, twist=stopped, folder=one, timeout=60).result()
+    assert f"Stopped after round 1 of {ROUNDS}: the file {one / stop.FILE}" in caplog.text
+    assert records.read(one)[0]["status"].startswith("stopped: the file")
+    assert lines(one, "end")[0]["status"].startswith("stopped: the file")
+    assert load(one).facts["rounds"] == 1
+    expected = go(folder=two)
+    assert go(folder=one, resume=True) == expected
+    assert records.read(one)[0]["status"] == "completed"
+
+
+def test_the_log_says_how_to_stop_the_run(tmp_path, caplog):
+    caplog.set_level(logging.INFO, "flwr")
+    go(folder=tmp_path, rounds=1)
+    assert f"To stop this run: kill -TERM {os.getpid()}, or touch {tmp_path / stop.FILE}" in caplog.text
+    assert lines(tmp_path, "begin")[0]["process"] == os.getpid()

@@ -208,7 +208,7 @@ def test_a_client_that_is_asked_by_its_id_is_found_first(caplog):
     delegate = dataclasses.replace(METHOD, movers="delegate")
     bits, *_ = go(delegate, order=ORDER)
     assert bits == go(delegate, introductions=CLIENTS)[0]
-    assert "6 nodes are connected; asking each for its partition id: SpamPP asks a client by its" in caplog.text
+    assert "6 nodes are connected; asking each for its partition id: spam_pp asks a client by its" in caplog.text
 
 
 def test_secure_sums_introduce_all(caplog):
