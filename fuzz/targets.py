@@ -2,12 +2,15 @@
 
 import atexit
 import bz2
+import functools
 import gzip
 import hashlib
 import importlib.util
 import json
+import logging
 import os
 import shutil
+import struct
 import tempfile
 import warnings
 from collections.abc import Callable, Iterator
@@ -325,6 +328,143 @@ def seeds_tff() -> Iterator[bytes]:
         yield path.read_bytes()
 
 
+# --- a whole server over Flower, of whose clients one replies what the bytes say ---
+
+STAGES = (
+    "query.whoami", "train.train", "evaluate", "query.secure_keys", "query.secure_shares", "train.train",
+    "query.secure_unmask",
+)  # fmt: skip
+MASKED = 3  # stages from here on are of a run with secure sums
+RECORDS = ("fedspam", "arrays", "metrics", "secure", "config", "note")
+ENTRIES = (
+    "schema", "exchange", "refused", "partition-id", "num-partitions", "fedspam", "wire", "num-examples", "loss",
+    "session", "ids", "sealing", "masking", "sealed", "shares", "fields",
+)  # fmt: skip
+NODES, LIAR = 4, 0
+
+
+class Choices:
+    """Bytes as a sequence of choices; zeros when they are used up."""
+
+    def __init__(self, data: bytes) -> None:
+        self.left = data
+
+    def take(self, count: int) -> bytes:
+        taken, self.left = self.left[:count], self.left[count:]
+        return taken.ljust(count, b"\0")
+
+    def number(self, below: int) -> int:
+        return self.take(1)[0] % below
+
+    def of(self, some: tuple[Any, ...]) -> Any:
+        return some[self.number(len(some))]
+
+    def value(self) -> Any:
+        """What an entry of a record may hold."""
+        whole = lambda: int.from_bytes(self.take(8), "little", signed=True)
+        makers = (
+            lambda: "", lambda: b"", list, whole, lambda: self.number(8), lambda: struct.unpack("<d", self.take(8))[0],
+            lambda: bool(self.number(2)), lambda: self.take(self.number(256)), lambda: self.take(20).decode("latin-1"),
+            lambda: [whole() for _ in range(self.number(6))], lambda: [self.take(9) for _ in range(self.number(6))],
+            lambda: "long " * 50_000,
+        )  # fmt: skip
+        return self.of(makers)()
+
+
+def changed(message: Any, reply: Any, choices: Choices) -> Any:
+    """The reply with one thing in it changed."""
+    from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, MetricRecord
+
+    content, record, entry = reply.content, choices.of(RECORDS), choices.of(ENTRIES)
+    match choices.number(8):
+        case 0 | 1:  # of a record as it is, or of a new one
+            held = content.get(record)
+            content[record] = ConfigRecord({**(held if isinstance(held, ConfigRecord) else {}), entry: choices.value()})
+        case 2:
+            held = content.get("metrics")
+            content["metrics"] = MetricRecord({**(held or {}), entry: choices.value()})
+        case 3:
+            content[record] = choices.of((ConfigRecord, MetricRecord, ArrayRecord))()
+        case 4:
+            content.pop(record, None)
+        case 5:
+            for arrays_found in filter(None, content.array_records.values()):
+                data = bytearray(next(iter(arrays_found.values())).data)
+                place = int.from_bytes(choices.take(2), "little") % max(1, len(data))
+                piece = choices.take(choices.number(10))
+                data[place : place + choices.number(12)] = piece
+                arrays_found["fields"] = Array("uint8", (len(data),), "safetensors", bytes(data))
+        case 6:
+            shape = tuple(choices.take(choices.number(4)))
+            more = Array(
+                choices.of(("float64", "object", "")), shape, choices.of(("safetensors", "numpy.ndarray")), b"x"
+            )
+            content[record] = ArrayRecord({entry: more})
+        case _:
+            return Message(Error(code=choices.number(12), reason=choices.of(("", "text", None))), reply_to=message)
+    return reply
+
+
+@functools.cache
+def federation(masked: bool) -> tuple[Any, Any, Any]:
+    """The method, the app of its clients, and the settings of a secure sum."""
+    from fedspam import fedavg
+    from fedspam.flower import client_app, clients_of
+    from fedspam.flower.privacy.secure_client import SecureSum
+    from fedspam.problems import quadratics
+
+    clients, method = quadratics(0, clients=NODES, dimension=3), fedavg(NODES, 2, 0.1)
+    secure = SecureSum(("train",), in_clear=("evaluate",)) if masked else None
+    return method, client_app(clients_of(clients), method, np.ones(3, np.float32), secure=secure), secure
+
+
+def run_server(data: bytes) -> None:
+    """A run with four clients, one of which lies in one stage: it ends, and the replies of the others count."""
+    from fedspam.flower import FedspamStrategy, LoopbackGrid, to_arrays
+
+    choices = Choices(data)
+    stage = choices.number(len(STAGES))
+    method, app, secure = federation(stage >= MASKED)
+
+    def twist(client: int, message: Any, answer: Callable[[], Any]) -> list[Any]:
+        reply = answer()
+        if client != LIAR or message.metadata.message_type != STAGES[stage]:
+            return [reply]
+        lies = Choices(choices.left)
+        for _ in range(1 + lies.number(3)):
+            if reply.has_content():
+                try:
+                    reply = changed(message, reply, lies)
+                except (TypeError, ValueError):
+                    continue  # Flower's own records do not take it
+        return [reply]
+
+    strategy = FedspamStrategy(
+        method, np.ones(3, np.float32), quorum=0.5, retries=0, min_available_nodes=NODES - 1, fraction_evaluate=1.0,
+        secure=secure,
+    )  # fmt: skip
+    grid = LoopbackGrid(app, NODES, twist=twist)
+    log = logging.getLogger("flwr")
+    before = log.level
+    log.setLevel(logging.ERROR)
+    try:
+        result = strategy.start(grid, to_arrays(np.ones(3, np.float32)), num_rounds=1, timeout=5)
+    finally:
+        log.setLevel(before)
+    row = result.train_metrics_clientapp[1]
+    # a share that cannot be opened is noticed too late: the sum is lost, and the round is void
+    assert row["train.accepted"] >= 2 or STAGES[stage] == "query.secure_shares"
+    assert np.isfinite(result.arrays["params"].numpy()).all()
+
+
+def seeds_server() -> Iterator[bytes]:
+    yield bytes([1, 0, 5, 0, 0, 0])  # a note with an empty text
+    for stage in range(len(STAGES)):
+        yield bytes([stage, 1, 0, 3, 0, 2, 3, 3, 3, 9, 8, 7, 6, 5, 4, 3, 2, 1])
+        yield bytes([stage, 0, 1, 0, 5, 40, 0, 4, 200, 7, 200, 0, 4])
+        yield bytes([stage, 0, 0, 0, 7, 3, 0])
+
+
 TARGETS = {
     "wire": Target(run_wire, (ValueError,), seeds_wire),
     "arrays": Target(run_arrays, (strict.MalformedError,), seeds_arrays),
@@ -346,6 +486,7 @@ TARGETS = {
     "csv": Target(
         from_file(read_by_client(lambda path: table.read_csv(path, "client", "label"))), (ValueError,), seeds_csv
     ),
+    "server": Target(run_server, (), seeds_server, needs="flwr"),
     "delays": Target(from_file(MeasuredDelay.read), (ValueError,), seeds_delays),
     "roles": Target(run_roles, (ValueError,), seeds_roles),
     "tff": Target(from_file(read_by_client(tff.read_tff)), (ValueError,), seeds_tff, needs="h5py"),
