@@ -33,4 +33,6 @@ def partition_of(context: Context) -> int:
 def facts(context: Context) -> dict[str, Any]:
     """How a node introduces itself."""
     count = int(context.node_config.get("num-partitions", 0))
-    return {"partition-id": partition_of(context), "num-partitions": count, "fedspam": __version__}
+    return {
+        "partition-id": partition_of(context), "num-partitions": count, "fedspam": __version__, "wire": envelope.WIRE,
+    }  # fmt: skip

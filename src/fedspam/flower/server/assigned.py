@@ -8,6 +8,7 @@ may come back under another node id.
 
 import logging
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -16,8 +17,9 @@ import numpy as np
 from flwr.serverapp import Grid
 
 from fedspam._internal import files
-from fedspam.flower.server.exchange import RejectedError
-from fedspam.flower.server.nodes import POLL, introduced, introductions
+from fedspam.flower.server.events import RunEvents
+from fedspam.flower.server.exchange import Failure, RejectedError
+from fedspam.flower.server.introductions import LONGEST, POLL, Introductions, introduced
 from fedspam.flower.server.stop import pause
 from fedspam.flower.wire.schema import Schema
 
@@ -34,25 +36,28 @@ class AssignedNodes:
         path: the file that keeps the ids; None writes nothing.
     """
 
-    def __init__(self, grid: Grid, schema: Schema, nodes: list[int], timeout: float, path: Path | None) -> None:
-        self._grid, self._schema, self._timeout, self._path = grid, schema, timeout, path
+    def __init__(
+        self, grid: Grid, schema: Schema, nodes: list[int], timeout: float, path: Path | None, events: RunEvents
+    ) -> None:
+        self._grid, self._schema, self._path, self._events = grid, schema, path, events
+        self._asking = Introductions(grid, schema, timeout, events)
         self._listed = list(nodes)  # as the file says
         self._nodes: dict[int, int] = dict(enumerate(nodes))  # client -> node
-        self._clients = {node: client for client, node in self._nodes.items()}  # also of refused nodes
+        self._clients = {node: client for client, node in self._nodes.items()}
         self._partitions: dict[int, int] = {}  # client -> partition id, of those that have replied
         self._owners: dict[int, int] = {}  # partition id -> client
-        self._count: int | None = None  # the value of num-partitions that the nodes report
+        self._reported: dict[int, int] = {}  # client -> the num-partitions that it reports
         self._unsaved: list[tuple[int, int, int]] = []  # client, partition id, node
         self._end = 0  # of the good part of the file
-        self.refused: dict[int, str] = {}  # node -> why it cannot take part
+        events.nodes(len(self), self.clients, self.refused)
 
     @classmethod
-    def saved(cls, grid: Grid, schema: Schema, timeout: float, path: Path) -> "AssignedNodes":
+    def saved(cls, grid: Grid, schema: Schema, timeout: float, path: Path, events: RunEvents) -> "AssignedNodes":
         """The ids that an earlier process gave, for a run that is resumed."""
         frames, trouble = files.frames(path)
         if not frames or frames[0].facts.get("kind") != "nodes":
             raise files.RecordError(f"{trouble or f'{path} does not begin with a list of nodes'}; use another folder")
-        known = cls(grid, schema, frames[0].arrays["nodes"].tolist(), timeout, path)
+        known = cls(grid, schema, frames[0].arrays["nodes"].tolist(), timeout, path, events)
         for frame in frames[1:]:
             for client, partition, node in frame.arrays["entries"].tolist():
                 known._partitions[client], known._owners[partition] = partition, client
@@ -63,6 +68,11 @@ class AssignedNodes:
 
     def __len__(self) -> int:
         return len(self._nodes)
+
+    @property
+    def refused(self) -> Mapping[int, str]:
+        """Why nodes cannot take part so far."""
+        return self._asking.refused
 
     @property
     def clients(self) -> int:
@@ -93,15 +103,14 @@ class AssignedNodes:
         elif self._owners.get(partition, client) != client:
             other = self._owners[partition]
             reason = f"partition-id = {partition} is taken by client {other}; give every SuperNode its own"
-        elif count != (self._count or count):
-            reason = f"num-partitions = {count} is not the {self._count} of other nodes; start all with the same number"
+        elif self._is_outvoted(client, count):
+            reason = f"num-partitions = {count} is not that of most other nodes; start all with the same number"
         else:
             if client not in self._partitions:
                 self._enter(client, partition, node)
-            self._count = count
             return
-        del self._nodes[client]
-        self._refuse(node, reason)
+        self.forget(client)
+        self._asking.fail(node, Failure(reason))
         raise RejectedError(reason)
 
     def save(self) -> None:
@@ -115,33 +124,31 @@ class AssignedNodes:
             data = files.pack({"entries": np.array(self._unsaved, np.uint64)}, kind="introductions")
             self._end, self._unsaved = files.append(self._path, data, self._end), []
 
-    def refresh(self) -> None:
+    def refresh(self, patience: float = LONGEST) -> None:
         """Drop nodes that have disconnected, and give new nodes to clients that have lost theirs."""
         present = set(self._grid.get_node_ids())
         for client in [client for client, node in self._nodes.items() if node not in present]:
             self.forget(client)
-        new = sorted(present - self._clients.keys() - self.refused.keys())
         vacant = [client for client in range(self.clients) if client not in self._nodes]
-        if not new or not vacant:
-            return
-        LOG.info("whoami: %d nodes are new since the start; asking each for its partition id", len(new))
-        trip = introductions(self._grid, self._schema, new, self._timeout)
-        for node, failure in trip.failures.items():
-            if not (failure.gone or failure.silent):
-                self._refuse(node, failure.reason)
-        others = []
-        for node in sorted(trip.values, key=lambda node: trip.values[node]["partition-id"]):
-            owner = self._owners.get(trip.values[node]["partition-id"])
+        facts, others = self._asking.ask(present - self._clients.keys(), patience), []
+        for node in sorted(facts, key=lambda node: facts[node]["partition-id"]):
+            owner = self._owners.get(facts[node]["partition-id"])
             if owner is None:
                 others.append(node)
             elif owner not in self._nodes:
                 self._place(owner, node)
+                self._asking.admit(node, owner, late=True)
                 self._unsaved.append((owner, self._partitions[owner], node))
             else:
-                self._refuse(node, f"its partition-id is taken by client {owner}; give every SuperNode its own")
-        free = (client for client in vacant if client not in self._nodes and client not in self._partitions)
+                reason = f"its partition-id is taken by client {owner}; give every SuperNode its own"
+                self._asking.fail(node, Failure(reason))
+        free = [client for client in vacant if client not in self._nodes and client not in self._partitions]
         for client, node in zip(free, others, strict=False):
             self._place(client, node)
+            self._asking.admit(node, client, late=True)
+        for node in others[len(free) :]:
+            self._asking.fail(node, Failure("all clients of this run have nodes; it may take the place of a lost one"))
+        self._events.nodes(len(self), self.clients, self.refused)
 
     def _enter(self, client: int, partition: int, node: int) -> None:
         if partition != client and all(known == own for own, known in self._partitions.items()):
@@ -149,13 +156,15 @@ class AssignedNodes:
         self._partitions[client], self._owners[partition] = partition, client
         self._unsaved.append((client, partition, node))
 
+    def _is_outvoted(self, client: int, count: int) -> bool:
+        """Whether more nodes report another number; the first node to reply does not decide for all others."""
+        self._reported[client] = count
+        (_, most), *_ = (votes := Counter(self._reported.values())).most_common(1)
+        return votes[count] < most
+
     def _place(self, client: int, node: int) -> None:
         self.forget(client)
         self._nodes[client], self._clients[node] = node, client
-
-    def _refuse(self, node: int, reason: str) -> None:
-        LOG.warning("\t> node %s cannot take part: %s", node, reason)
-        self.refused[node] = reason
 
 
 def in_order(grid: Grid) -> list[int]:
@@ -163,10 +172,13 @@ def in_order(grid: Grid) -> list[int]:
     return [node.node_id for node in sorted(grid.get_nodes(), key=lambda node: (node.registered_at, node.node_id))]
 
 
-def connected(grid: Grid, least: int, timeout: float, clock: Callable[[], float] = time.monotonic) -> int:
+def connected(
+    grid: Grid, least: int, timeout: float, events: RunEvents, clock: Callable[[], float] = time.monotonic
+) -> int:
     """Wait until at least this many nodes have connected; how many have."""
     began = clock()
     while len(found := list(grid.get_node_ids())) < least:
+        events.nodes(len(found), len(found), {})
         if clock() - began > timeout:
             raise RuntimeError(
                 f"{len(found)} of at least {least} nodes are connected after {timeout:g} s; "

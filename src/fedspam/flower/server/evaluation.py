@@ -12,6 +12,8 @@ from fedspam._internal import prng
 from fedspam.flower.server.exchange import RejectedError
 from fedspam.flower.wire.schema import NodePopulation
 
+MOST = 100  # metrics of one client
+
 
 def evaluators(seed: int, round: int, clients: int, held_out: int, share: float, least: int) -> list[int]:
     """The clients that evaluate the model after a round: a share of all, or of those that are held out.
@@ -32,6 +34,8 @@ def accepted(slot: Any, reply: Message) -> Message:
     found = list(reply.content.metric_records.values())
     if len(found) != 1 or "num-examples" not in found[0]:
         raise RejectedError("the reply to an evaluation must hold one MetricRecord with 'num-examples'")
+    if len(found[0]) > MOST:
+        raise RejectedError(f"it sends {len(found[0])} metrics, at most {MOST} are taken")
     if any(not isinstance(value, int | float) or not math.isfinite(value) for value in found[0].values()):
         raise RejectedError("its metrics are not finite numbers")
     if float(str(found[0]["num-examples"])) < 0:

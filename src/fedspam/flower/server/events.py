@@ -6,6 +6,7 @@ names of exchanges and of kinds of failures, so that no client can add a time se
 
 import json
 import math
+import os
 import threading
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
@@ -23,12 +24,15 @@ from fedspam.flower.server.journal import Tally
 
 LOG_FILE, METRICS_FILE = "events.jsonl", "metrics.prom"
 RECENT = 20  # failures on the status page
+WAITING = 1000  # lines of the log that may wait for the first exchange; with more, the oldest are dropped
 PLAIN = {"Content-Type": "text/plain; version=0.0.4; charset=utf-8"}
 HELP = {
     "run_info": ("gauge", "The run: its hash, the method, and the version of fedspam."),
     "clients": ("gauge", "Clients in the federation, connected or not."),
     "nodes_connected": ("gauge", "Nodes that can take part, as far as the server knows."),
-    "nodes_refused": ("gauge", "Nodes that may not take part; the log says why."),
+    "nodes_refused": ("gauge", "Nodes that cannot take part so far; the log says why."),
+    "nodes_late_total": ("counter", "Nodes that take part after the start, or after an introduction that failed."),
+    "introductions_total": ("counter", "Answers of nodes that were asked who they are, by outcome."),
     "round": ("gauge", "Rounds done."),
     "rounds": ("gauge", "Rounds that were asked for."),
     "void_rounds_total": ("counter", "Rounds without effect, because too few replies were accepted."),
@@ -48,29 +52,54 @@ class RunEvents:
 
     Arguments:
         folder: where the log and the metrics are written; None writes nothing.
-        run: the hash of the run.
         method: its name.
-        clients: how many there are.
         rounds: how many are asked for.
     """
 
-    def __init__(self, folder: Path | None, run: str, method: str, clients: int, rounds: int) -> None:
-        self._folder, self._run = folder, run
+    def __init__(self, folder: Path | None, method: str, rounds: int) -> None:
+        self._folder, self._run = folder, ""
         self._lock = threading.Lock()  # the endpoint reads in another thread
         self._values: dict[tuple[str, tuple[tuple[str, str], ...]], float] = {}
-        self._began, self._ended = datetime.now(UTC), ""
+        self._began, self._status = datetime.now(UTC), "waiting for nodes"
         self._failures: deque[tuple[Any, ...]] = deque(maxlen=RECENT)
         self._refused: dict[str, str] = {}
+        self._lines: deque[dict[str, Any]] = deque(maxlen=WAITING)  # of the log, that are not written yet
+        self._is_open = False  # whether lines are written
         self._about = {
             "method": method,
-            "run": run,
             "version": __version__,
+            "process": os.getpid(),
             "folder": "none" if folder is None else folder,
         }
-        self._set("run_info", 1, run=run, method=method, version=__version__)
-        self._set("clients", clients)
         self._set("round", 0)
         self._set("rounds", rounds)
+
+    def begin(self, run: str, clients: int) -> None:
+        """The nodes have gathered: the hash of the run, and how many clients there are."""
+        with self._lock:
+            self._run, self._status = run, "running"
+            self._about = {"method": self._about["method"], "run": run, **self._about}
+            self._set("run_info", 1, run=run, method=str(self._about["method"]), version=__version__)
+            self._set("clients", clients)
+        self._log("begin", {"clients": clients, "process": os.getpid(), "version": __version__})
+
+    def nodes(self, connected: int, clients: int, refused: Mapping[int, str]) -> None:
+        """How many nodes are connected, out of how many clients, and why others cannot take part so far."""
+        with self._lock:
+            self._set("clients", clients)
+            self._set("nodes_connected", connected)
+            self._set("nodes_refused", len(refused))
+            self._refused = {str(node): reason for node, reason in refused.items()}
+
+    def introduction(
+        self, node: int, client: int | None, outcome: str, reason: str, tries: int, late: bool = False
+    ) -> None:
+        """A node has said who it is, or has not: then why."""
+        with self._lock:
+            self._add("introductions_total", 1, outcome=outcome)
+            self._add("nodes_late_total", late)
+        facts = {"node": str(node), "client": client, "outcome": outcome, "reason": reason, "tries": tries}
+        self._log("node", {**facts, "late": late, "round": int(self._values["round", ()])})
 
     def exchange(
         self,
@@ -99,29 +128,22 @@ class RunEvents:
         self._log("exchange", {**facts, "answered": list(answered), "failures": refused})
 
     def round(
-        self,
-        done: int,
-        row: Mapping[str, Any],
-        evaluation: Mapping[str, Mapping[str, Any]],
-        connected: int,
-        refused: Mapping[int, str],
-        version: str,
+        self, done: int, row: Mapping[str, Any], evaluation: Mapping[str, Mapping[str, Any]], version: str
     ) -> None:
-        """A round is done, or the start if 0: its row, what was measured on the server and on the clients, how many
-        nodes are connected, why others may not take part, and the hash of the parameters."""
+        """A round is done, or the start if 0: its row, what was measured on the server and on the clients, and the
+        hash of the parameters."""
         with self._lock:
             self._set("round", done)
-            self._set("nodes_connected", connected)
-            self._set("nodes_refused", len(refused))
             self._about["parameters"] = version
-            self._refused = {str(node): reason for node, reason in refused.items()}
             self._add("void_rounds_total", float(row.get("void", 0)))
+            if any(evaluation.values()):  # names may come from clients: those of earlier rounds are not kept
+                self._values = {place: value for place, value in self._values.items() if place[0] != "evaluation"}
             for source, metrics in evaluation.items():
                 for name, value in metrics.items():
                     self._set("evaluation", float(value), source=source, name=name)
+            nodes = {"nodes_connected": self._values.get(("nodes_connected", ())), "nodes_refused": self._refused}
         losses = (metrics.get("loss") for metrics in evaluation.values())
         loss = next((value for value in losses if value is not None), row.get("loss"))
-        nodes = {"nodes_connected": connected, "nodes_refused": {str(node): reason for node, reason in refused.items()}}
         self._log(
             "round", {**row, "round": done, "loss": loss, "evaluation": evaluation, **nodes, "parameters": version}
         )
@@ -129,7 +151,7 @@ class RunEvents:
 
     def ended(self, status: str) -> None:
         """The run has ended: how."""
-        self._ended = status
+        self._status = status
         self._log("end", {"status": status})
         self._write()
 
@@ -162,8 +184,10 @@ class RunEvents:
             if name == "evaluation"
         }
         plain = {name: int(value) for (name, labels), value in values.items() if not labels}
-        shown = ("round", "rounds", "clients", "nodes_connected", "nodes_refused", "void_rounds_total")
-        run = {**self._about, "status": self._ended or "running", "began": self._began.isoformat(timespec="seconds")}
+        shown = (
+            "round", "rounds", "clients", "nodes_connected", "nodes_refused", "nodes_late_total", "void_rounds_total",
+        )  # fmt: skip
+        run = {**self._about, "status": self._status, "began": self._began.isoformat(timespec="seconds")}
         run |= {name.removesuffix("_total").replace("_", " "): plain[name] for name in shown if name in plain}
         return {
             "run": run,
@@ -181,11 +205,13 @@ class RunEvents:
         self._values[metric, tuple(sorted(labels.items()))] = value
 
     def _log(self, event: str, facts: Mapping[str, Any]) -> None:
-        if self._folder is None:
-            return
+        """A line of the log. Lines before the first exchange wait, because the folder may turn out to hold a run."""
         when = datetime.now(UTC).isoformat(timespec="milliseconds")
-        line = json.dumps(_plain({"time": when, "run": self._run, "event": event, **facts}), allow_nan=False)
-        files.append_line(self._folder / LOG_FILE, line)
+        self._lines.append({"time": when, "event": event, **facts})
+        self._is_open = self._is_open or event not in ("begin", "node")
+        while self._lines and self._is_open and self._folder is not None:
+            line = json.dumps(_plain({"run": self._run, **self._lines.popleft()}), allow_nan=False)
+            files.append_line(self._folder / LOG_FILE, line)
 
     def _write(self) -> None:
         if self._folder is not None:

@@ -3,6 +3,7 @@
 A reply is matched with the message it answers, not with its sender: Flower itself replies for a node that is lost.
 """
 
+import re
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -18,8 +19,11 @@ from fedspam.flower.server.journal import Tally
 from fedspam.flower.server.stop import pause
 from fedspam.flower.wire import arrays
 
+SPARE = 2**16  # bytes that a reply may hold beside what it was asked for
+UNKNOWN = re.compile(r"No \w+ function registered with name")  # what Flower says for an app without our functions
 POLL = 0.1  # wait this share of the time since the last reply before looking for more,
 SHORTEST, LONGEST = 0.02, 1.0  # but at least and at most this many seconds
+REMEDY = "make it with fedspam.flower.client_app, or light.client_app, and start the run again with that app"
 GONE = (5, 8)  # Flower's error codes for a lost node or app; 3 and 4 mean that a message came too late
 
 
@@ -63,6 +67,7 @@ def round_trip(
     enough: int | None = None,
     due: Mapping[Any, float] | None = None,
     earlier: dict[str, Any] | None = None,
+    most: int = SPARE,
     clock: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = pause,
 ) -> Trip:
@@ -74,28 +79,19 @@ def round_trip(
 
     `earlier` are messages of earlier trips, by their ids, whose replies count too. Afterwards it holds all messages
     that are still without a reply, and no reply that has arrived is lost: there may be more than `enough`.
+
+    A reply of more than `most` bytes is rejected unread.
     """
     began, trip = clock(), Trip()
     sent = sum(arrays.size(message.content) for message in messages.values())
-    pushed = set(grid.push_messages(list(messages.values())))
     waiting: dict[str, Any] = {} if earlier is None else earlier
-    for slot, message in messages.items():
-        # Flower writes the id into the message and returns the ids of those it accepted
-        if message.metadata.message_id in pushed:
-            waiting[message.metadata.message_id] = slot
-        else:
-            trip.failures[slot] = Failure("the SuperLink did not accept the message", gone=True, kind="lost")
+    push(grid, trip, waiting, messages)
     last, limit = began, lambda slot: min(timeout, (due or {}).get(slot, timeout))
     complete = lambda: enough is not None and len(trip.values) >= enough
     while waiting and not complete():
-        replies = _pulled(grid, trip, waiting)
-        for reply in replies:
-            if complete() and earlier is None:
-                break
-            if reply.metadata.reply_to_message_id in waiting:  # only the first reply to a message counts
-                _settle(trip, waiting.pop(reply.metadata.reply_to_message_id), reply, accept)
+        came = pull(grid, trip, waiting, accept, most, lambda: complete() and earlier is None)
         now = clock()
-        last, left = now if replies else last, timeout - (now - began)
+        last, left = now if came else last, timeout - (now - began)
         overdue = {} if complete() else {id: slot for id, slot in waiting.items() if now - began >= limit(slot)}
         for id, slot in overdue.items():
             trip.failures[slot] = Failure(f"no reply within {limit(slot):g} s", silent=True, kind="late")
@@ -106,6 +102,35 @@ def round_trip(
     counts = {"asked": len(messages), "accepted": len(trip.values), "flower_down": sent}
     trip.tally = trip.tally._replace(**counts, seconds=clock() - began)
     return trip
+
+
+def push(grid: Grid, trip: Trip, waiting: dict[str, Any], messages: Mapping[Any, Message]) -> None:
+    """Send messages by slot; those that Flower takes are waiting for their replies, by their ids."""
+    pushed = set(grid.push_messages(list(messages.values())))
+    for slot, message in messages.items():
+        # Flower writes the id into the message and returns the ids of those it accepted
+        if message.metadata.message_id in pushed:
+            waiting[message.metadata.message_id] = slot
+        else:
+            trip.failures[slot] = Failure("the SuperLink did not accept the message", gone=True, kind="lost")
+
+
+def pull(
+    grid: Grid,
+    trip: Trip,
+    waiting: dict[str, Any],
+    accept: Callable[[Any, Message], Any],
+    most: int = SPARE,
+    complete: Callable[[], bool] = lambda: False,
+) -> int:
+    """Accept or reject the replies that have arrived, until the trip is complete; how many have arrived."""
+    replies = _pulled(grid, trip, waiting)
+    for reply in replies:
+        if complete():
+            break
+        if reply.metadata.reply_to_message_id in waiting:  # only the first reply to a message counts
+            _settle(trip, waiting.pop(reply.metadata.reply_to_message_id), reply, accept, most)
+    return len(replies)
 
 
 def decoded(reply: Message, fields: Mapping[str, Any], client: int) -> dict[str, Any]:
@@ -133,10 +158,10 @@ def _pulled(grid: Grid, trip: Trip, waiting: dict[str, Any]) -> list[Message]:
         return found
 
 
-def _settle(trip: Trip, slot: Any, reply: Message, accept: Callable[[Any, Message], Any]) -> None:
+def _settle(trip: Trip, slot: Any, reply: Message, accept: Callable[[Any, Message], Any], most: int) -> None:
     """Accept or reject a reply. Whatever it makes the server raise is a rejection, so that no client ends a run."""
     try:
-        value = _value(trip, slot, reply, accept)
+        value = _value(trip, slot, reply, accept, most)
     except RejectedError as error:
         trip.failures[slot] = error.failure
     except Exception as error:
@@ -145,12 +170,17 @@ def _settle(trip: Trip, slot: Any, reply: Message, accept: Callable[[Any, Messag
         trip.values[slot] = value
 
 
-def _value(trip: Trip, slot: Any, reply: Message, accept: Callable[[Any, Message], Any]) -> Any:
+def _value(trip: Trip, slot: Any, reply: Message, accept: Callable[[Any, Message], Any], most: int) -> Any:
     if reply.has_error():
         code, reason = reply.error.code, reply.error.reason or "no reason given"
+        if UNKNOWN.search(reason):
+            kind = reply.metadata.message_type
+            reason = f"its ClientApp does not know {kind!r}, so it is not one of fedspam; {REMEDY}"
         raise RejectedError(f"error {code}: {reason}", gone=code in GONE, kind="lost" if code in GONE else "error")
     bytes_up, flower_up = arrays.payload(reply.content), arrays.size(reply.content)
     trip.tally = trip.tally.plus(Tally(replied=1, bytes_up=bytes_up, flower_up=flower_up))
+    if flower_up > most:
+        raise RejectedError(f"the reply has {flower_up} bytes, at most {most} are read; send what was asked for alone")
     refused = reply.content.config_records.get(arrays.HEADER, {}).get("refused")
     if refused:
         raise RejectedError(f"refused: {refused}", kind="refused")

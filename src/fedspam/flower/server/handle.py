@@ -22,13 +22,14 @@ from fedspam.federation.aggregation import Rule
 from fedspam.federation.codecs.fields import signed
 from fedspam.federation.ledger import Exchange
 from fedspam.federation.protocol import same_objects
+from fedspam.flower.privacy.masks import WORD
 from fedspam.flower.privacy.secure_client import RECORD, SecureSum
 from fedspam.flower.privacy.secure_server import Accept, Outcome, SecureAttempt
 from fedspam.flower.privacy.words import SummedReply
 from fedspam.flower.server.assigned import AssignedNodes
 from fedspam.flower.server.asynchronous import Airborne, flushed
 from fedspam.flower.server.events import RunEvents
-from fedspam.flower.server.exchange import Failure, RejectedError, Trip, decoded, round_trip
+from fedspam.flower.server.exchange import SPARE, Failure, RejectedError, Trip, decoded, round_trip
 from fedspam.flower.server.journal import Journal, JournalEntry, Tally
 from fedspam.flower.server.nodes import NodeDirectory
 from fedspam.flower.server.replies import Request, VoidError, addressed, listed, mean_of, stacked
@@ -61,6 +62,7 @@ class Flower:
     population: NodePopulation  # the clients that train
     available: Callable[[int], bool] | None  # whether a client may be asked now
     deadlines: Mapping[int, float]  # of clients with less time than `timeout`
+    largest: float  # number that a reply may hold, in absolute value
 
     def __post_init__(self) -> None:
         self._draws = draws = Draws(self.population)
@@ -73,6 +75,8 @@ class Flower:
 
     def begin(self, round: int, attempt: int = 0) -> None:
         """Before each round; before each attempt of `init` with round = -1."""
+        if round >= 0 and len(self.nodes) < self.nodes.clients:
+            self.nodes.refresh(patience=0.0)  # nodes that are late take part from this round on
         self._phase, self._wire_round, self.program = "start" if round < 0 else "round", round + 1, Program()
         self._settled = self.versions.copy()
         self._held: dict[int, dict[str, list[Any]]] = {}  # client -> fields it was sent in this round and replied to
@@ -322,7 +326,10 @@ class Flower:
         earlier = None if flight is None else flight.waiting
         trip = Trip()
         if messages or earlier:
-            trip = round_trip(self.grid, messages, take, self.timeout, enough=enough, due=due, earlier=earlier)
+            most = SPARE + request.exchange.bytes_up + WORD.itemsize * _entries(request.exchange.reply)
+            trip = round_trip(
+                self.grid, messages, take, self.timeout, enough=enough, due=due, earlier=earlier, most=most
+            )
         trip.failures.update({slot: ABSENT for slot in places if slot not in messages})
         floats_up = trip.tally.replied * request.exchange.floats_up
         trip.tally = trip.tally._replace(floats_down=floats_down, floats_up=floats_up, bytes_down=bytes_down)
@@ -346,7 +353,6 @@ class Flower:
     def _accept(self, id: int, request: Request, reply: Message) -> PyTree:
         """The reply, if it is of this client, exchange and round, and finite."""
         exchange, head = request.exchange, reply.content.config_records.get(arrays.HEADER, {})
-        self.nodes.meet(id, head)
         found = decoded(reply, exchange.answer, id)
         if head.get("schema") != self.schema.digest or head.get("exchange") != exchange.label:
             raise RejectedError(
@@ -361,7 +367,21 @@ class Flower:
             raise RejectedError(f"the codes of the reply are damaged: {error}") from None
         if not bool(sound(value)):
             raise RejectedError("the reply holds NaN or infinity")
+        if self.largest < math.inf and (found := _largest(value)) > self.largest:
+            raise RejectedError(f"the reply holds a number of size {found:.3g}; largest = {self.largest:g} is allowed")
+        self.nodes.meet(id, head)  # last, because a rejected reply says nothing about its sender
         return jax.tree.map(jnp.asarray, value)
+
+
+def _entries(tree: PyTree) -> int:
+    return sum(math.prod(jnp.shape(leaf)) for leaf in jax.tree.leaves(tree))
+
+
+def _largest(tree: PyTree) -> float:
+    """The largest number of a reply, in absolute value."""
+    return max(
+        (float(np.max(np.abs(np.asarray(leaf, np.float64)), initial=0)) for leaf in jax.tree.leaves(tree)), default=0.0
+    )
 
 
 ABSENT = Failure("the node of this client is not connected, or not available now", kind="absent")

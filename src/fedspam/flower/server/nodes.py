@@ -6,43 +6,57 @@ client in the simulator. `fedspam.flower.server.assigned` serves federations wit
 
 import logging
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections import Counter
+from collections.abc import Callable, Mapping
 from typing import Any
 
-from flwr.app import ConfigRecord, Message, RecordDict
 from flwr.serverapp import Grid
 
 from fedspam import __version__
-from fedspam.flower.server import exchange
+from fedspam.flower.server.events import RunEvents
+from fedspam.flower.server.exchange import Failure
+from fedspam.flower.server.introductions import LONGEST, POLL, Facts, Introductions
 from fedspam.flower.server.stop import pause
-from fedspam.flower.wire import arrays
 from fedspam.flower.wire.schema import Schema
 
 LOG = logging.getLogger("flwr")
-INTRODUCTION = 120.0  # the longest deadline of an introduction, in seconds
-REST = 60.0  # seconds before a node that did not reply is asked again
-MOST = 2**24  # the largest number of clients that a node may report
-POLL = 0.2  # seconds between two looks for new nodes
 
 
 class NodeDirectory:
-    """The nodes by their partition id, which is the id of the client; timeouts in seconds."""
+    """The nodes by their partition id, which is the id of the client; timeouts in seconds.
 
-    def __init__(self, grid: Grid, schema: Schema, timeout: float) -> None:
-        self._grid, self._schema, self._timeout = grid, schema, timeout
+    The number of clients is fixed when enough nodes have gathered. A node that comes later takes the place that its
+    partition id has among them, so that no other client gets another id.
+    """
+
+    def __init__(
+        self,
+        grid: Grid,
+        schema: Schema,
+        timeout: float,
+        events: RunEvents,
+        clock: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], None] = pause,
+    ) -> None:
+        self._grid, self._timeout, self._events = grid, timeout, events
+        self._asking = Introductions(grid, schema, timeout, events, clock, sleep)
         self._nodes: dict[int, int] = {}  # client -> node
-        self._known: set[int] = set()  # nodes that have replied
-        self._silent: dict[int, float] = {}  # nodes that did not reply -> when they were asked last
-        self._partitions: set[int] = set()  # the values of num-partitions that nodes report
-        self.refused: dict[int, str] = {}  # node -> why it cannot take part
+        self._reported: dict[int, int] = {}  # client -> its num-partitions, 0 if it gives none
+        self._count: int | None = None  # clients, once they have gathered
 
     def __len__(self) -> int:
         return len(self._nodes)
 
     @property
+    def refused(self) -> Mapping[int, str]:
+        """Why nodes cannot take part so far."""
+        return self._asking.refused
+
+    @property
     def clients(self) -> int:
         """The number of clients, connected or not."""
-        return max(self._partitions | {max(self._nodes, default=-1) + 1})
+        reported = (self._reported[client] for client in self._nodes)
+        return max([*reported, max(self._nodes, default=-1) + 1]) if self._count is None else self._count
 
     def node(self, client: int) -> int | None:
         return self._nodes.get(client)
@@ -51,29 +65,28 @@ class NodeDirectory:
         """Drop the node of a client because it is lost; another node may replace it."""
         node = self._nodes.pop(client, None)
         if node is not None:
-            self._known.discard(node)
+            self._asking.forget(node)
 
-    def gather(self, least: int, clock: Callable[[], float] = time.monotonic) -> None:
-        """Wait until at least this many nodes have introduced themselves."""
-        began = clock()
+    def gather(self, least: int) -> None:
+        """Wait until at least this many nodes have introduced themselves, and a while for others that are there."""
+        asking, began = self._asking, self._asking.clock()
         while True:
-            self.refresh()
-            if len(self) >= least:
+            self.refresh(patience=0.0)
+            if len(self) >= least and not asking.expected and self._agreed() >= least:
                 break
-            if clock() - began > self._timeout:
+            if asking.clock() - began > self._timeout:
                 raise RuntimeError(
                     f"{len(self)} of at least {least} nodes can take part after {self._timeout:g} s"
                     + "".join(f"; node {node}: {reason}" for node, reason in list(self.refused.items())[:3])
                     + "; start more SuperNodes, or lower min_available_nodes"
                 )
-            if len(self) == 0 and len(self.refused) >= least:
-                node, reason = next(iter(self.refused.items()))
-                raise RuntimeError(f"none of {len(self.refused)} nodes can take part; node {node}: {reason}")
-            pause(POLL)
-        if len(self._partitions) > 1:
-            raise RuntimeError(
-                f"the nodes disagree on num-partitions: {sorted(self._partitions)}; start all with the same number"
-            )
+            if len(self) == 0 and len(asking.refusing) >= max(least, len(self.refused)) and not asking.expected:
+                node = asking.refusing[0]
+                raise RuntimeError(
+                    f"none of {len(self.refused)} nodes can take part; node {node}: {self.refused[node]}"
+                )
+            asking.sleep(POLL)
+        self._count = self.clients
         LOG.info("whoami: %d of %d clients are connected", len(self), self.clients)
 
     def heading(self, client: int) -> dict[str, Any]:
@@ -86,70 +99,50 @@ class NodeDirectory:
     def save(self) -> None:
         """Nothing is written: a resumed run asks all nodes again."""
 
-    def refresh(self) -> None:
-        """Ask new nodes for their partition id, and drop nodes that have disconnected."""
+    def refresh(self, patience: float = LONGEST) -> None:
+        """Ask nodes for their partition id that have not told it yet, and drop nodes that have disconnected."""
         present = set(self._grid.get_node_ids())
         for client in [client for client, node in self._nodes.items() if node not in present]:
             self.forget(client)
-        resting = {node for node, when in self._silent.items() if time.monotonic() - when < REST}
-        new = sorted(present - self._known - resting)
-        if not new:
-            return
-        trip = introductions(self._grid, self._schema, new, self._timeout)
-        for node, failure in trip.failures.items():
-            if failure.gone or failure.silent:
-                LOG.warning("\t> node %s cannot take part: %s", node, failure.reason)
-                self._silent[node] = time.monotonic()
-            else:
-                self._refuse(node, failure.reason)
-        for node in sorted(trip.values):
-            self._enter(node, trip.values[node])
+        for node, facts in self._asking.ask(present - set(self._nodes.values()), patience).items():
+            self._enter(node, facts)
+        self._events.nodes(len(self), self.clients, self.refused)
 
-    def _refuse(self, node: int, reason: str) -> None:
-        LOG.warning("\t> node %s cannot take part: %s", node, reason)
-        self.refused[node] = reason
-        self._known.add(node)
-
-    def _enter(self, node: int, facts: dict[str, Any]) -> None:
-        client = facts["partition-id"]
-        if client in self._nodes and self._nodes[client] != node:
+    def _enter(self, node: int, facts: Facts) -> None:
+        client, count, most = facts["partition-id"], facts["num-partitions"], self._count
+        if client in self._nodes:
             other = self._nodes[client]
             self._refuse(node, f"partition-id = {client} is taken by node {other}; give every SuperNode its own")
-            return
-        self._known.add(node)
-        if facts["fedspam"] != __version__:
-            LOG.warning("\t> client %d runs fedspam %s, the server %s", client, facts["fedspam"], __version__)
-        self._nodes[client] = node
-        if facts["num-partitions"] > 0:
-            self._partitions.add(facts["num-partitions"])
+        elif most is not None and (client >= most or count not in (0, most)):
+            self._refuse(
+                node,
+                f"partition-id = {client} of num-partitions = {count} is not one of the {most} clients of this run; "
+                "start all SuperNodes with the same num-partitions, and a new run to count more",
+            )
+        else:
+            if facts["fedspam"] != __version__:
+                LOG.info("\t> client %d runs fedspam %r, the server %s", client, facts["fedspam"], __version__)
+            self._nodes[client], self._reported[client] = node, count
+            self._asking.admit(node, client, late=most is not None)
 
+    def _agreed(self) -> int:
+        """How many nodes are left after those are refused whose num-partitions is not that of most nodes."""
+        votes = Counter(self._reported[client] for client in self._nodes if self._reported[client])
+        if not votes:
+            return len(self)
+        count, most = votes.most_common(1)[0]
+        if 2 * most <= votes.total():
+            raise RuntimeError(f"the nodes disagree on num-partitions: {sorted(votes)}; start all with the same number")
+        for client, node in [*self._nodes.items()]:
+            reported = self._reported[client]
+            if reported not in (0, count) or client >= count:
+                del self._nodes[client]
+                self._refuse(
+                    node,
+                    f"partition-id = {client} of num-partitions = {reported} does not fit the {count} that most nodes "
+                    "report; start all with the same number",
+                )
+        return len(self)
 
-def introductions(grid: Grid, schema: Schema, nodes: Iterable[int], timeout: float) -> exchange.Trip:
-    """Ask these nodes who they are; a node whose method, model or codecs differ from the server's refuses."""
-    timeout = min(timeout, INTRODUCTION)
-    question = {"schema": schema.digest, "description": schema.text}
-    messages = {
-        node: Message(RecordDict({arrays.HEADER: ConfigRecord(dict(question))}), node, "query.whoami", ttl=timeout)
-        for node in nodes
-    }
-    return exchange.round_trip(grid, messages, _introduction, timeout)
-
-
-def _introduction(node: Any, reply: Message) -> dict[str, Any]:
-    facts = reply.content.config_records.get(arrays.HEADER)
-    if facts is None:
-        raise exchange.RejectedError("its ClientApp is not one of fedspam; make it with fedspam.flower.client_app")
-    return introduced(facts)
-
-
-def introduced(facts: Mapping[str, Any]) -> dict[str, Any]:
-    """What a node says about itself, checked."""
-    kinds = {"partition-id": int, "num-partitions": int, "fedspam": str}
-    if any(type(facts.get(name)) is not kind for name, kind in kinds.items()):
-        raise exchange.RejectedError("its introduction must hold partition-id, num-partitions and fedspam")
-    client, count = int(str(facts["partition-id"])), int(str(facts["num-partitions"]))
-    if not 0 <= client < (count if count > 0 else MOST) or count > MOST:
-        raise exchange.RejectedError(
-            f"partition-id = {client} must be at least 0 and below num-partitions = {count} (at most {MOST})"
-        )
-    return {"partition-id": client, "num-partitions": count, "fedspam": facts["fedspam"]}
+    def _refuse(self, node: int, reason: str) -> None:
+        self._asking.fail(node, Failure(reason))

@@ -9,6 +9,8 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+from flwr.app import MetricRecord
+from flwr.serverapp.strategy import Result
 from jaxtyping import Array, Key, PyTree
 
 from fedspam._internal import trees
@@ -17,6 +19,7 @@ from fedspam.federation.ledger import Null
 from fedspam.flower.server.handle import Flower, VoidError
 from fedspam.flower.server.journal import Tally
 from fedspam.flower.server.stop import StopRequestedError
+from fedspam.flower.wire import arrays
 from fedspam.simulation import engine, records
 from fedspam.simulation.engine import Carry
 
@@ -192,3 +195,25 @@ def _cast(state: PyTree, like: PyTree) -> PyTree:
     """The state in fixed dtypes, so that a state from a checkpoint computes the same; random keys stay as they are."""
     is_key = lambda leaf: jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
     return jax.tree.map(lambda leaf, due: leaf if is_key(due) else jnp.asarray(leaf, due.dtype), state, like)
+
+
+def report(step: RunStep, result: Result) -> None:
+    """Put a step into Flower's result, and log it if it is new."""
+    result.arrays = arrays.to_arrays(step.params)
+    if step.metrics:
+        result.evaluate_metrics_serverapp[step.done] = MetricRecord(_plain(step.metrics))
+        if step.fresh:
+            LOG.info("\t└──> Global evaluation: %s", result.evaluate_metrics_serverapp[step.done])
+    if step.done:
+        result.train_metrics_clientapp[step.done] = MetricRecord(_plain(step.row))
+    if step.fresh and step.done:
+        row = step.row
+        LOG.info(
+            "\t└──> %.3f s in exchanges | %d B down, %d B up (with Flower's records: %d, %d)",
+            row["seconds"], row["bytes_down"], row["bytes_up"], row["flower_down"], row["flower_up"],
+        )  # fmt: skip
+
+
+def _plain(row: dict[str, Any]) -> dict[str, Any]:
+    """Python's numbers, because Flower's records take no others."""
+    return {name: int(value) if np.asarray(value).dtype.kind in "iub" else float(value) for name, value in row.items()}

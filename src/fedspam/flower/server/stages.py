@@ -14,6 +14,7 @@ import numpy as np
 from fedspam._internal.files import RecordError
 from fedspam._internal.model_file import FILE, plain_names, read_model
 from fedspam._internal.trees import Params
+from fedspam.flower.server.stop import FILE as STOP
 
 KEPT = ("run", "method", "rounds", "status", "parameters")
 
@@ -22,7 +23,8 @@ def model_of(folder: str | Path, like: Params) -> tuple[Params, list[dict[str, A
     """The parameters of a run folder in the structure of `like`, and its stages: those before it, and itself."""
     path = Path(folder) / FILE
     if not path.is_file():
-        raise RecordError(f"after = {str(folder)!r}: there is no {path}; let that run end, or stop it with SIGTERM")
+        remedy = f"let that run end, or stop it: touch {Path(folder) / STOP}"
+        raise RecordError(f"after = {str(folder)!r}: there is no {path}; {remedy}")
     arrays, facts = read_model(path)
     names, leaves = plain_names(like), jax.tree.leaves(like)
     kinds = {name: (np.shape(leaf), np.asarray(leaf).dtype) for name, leaf in zip(names, leaves, strict=True)}

@@ -1,32 +1,71 @@
-"""A graceful stop: SIGTERM abandons the round in progress, of which complete exchanges are on disk."""
+"""A graceful stop: SIGTERM, or a file in the run's folder, abandons the round in progress.
+
+Complete exchanges are on disk, so nothing has to be finished first. The file stops one run among several on a machine,
+and also a run in Flower's simulation, whose thread receives no signals.
+"""
 
 import signal
 import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from contextvars import ContextVar
+from pathlib import Path
+from typing import Any, NamedTuple
 
+FILE = "stop"
 _requests: list[int] = []  # signals since the run began; a process has one set of signal handlers, hence a global
 
 
+class StopFile(NamedTuple):
+    """The file whose appearance, or new time, stops a run; a file that was there before is of an earlier stop."""
+
+    path: Path
+    before: int | None
+
+    @property
+    def time(self) -> int | None:
+        try:
+            return self.path.stat().st_mtime_ns
+        except OSError:
+            return None
+
+
+_file: ContextVar[StopFile | None] = ContextVar("stop file", default=None)
+
+
 class StopRequestedError(RuntimeError):
-    """The process has received SIGTERM while a run was in progress."""
+    """Somebody has asked the run in progress to stop."""
 
 
 def pause(seconds: float) -> None:
-    """Sleep, and raise `StopRequestedError` if the process has been asked to stop."""
+    """Sleep, and raise `StopRequestedError` if the run has been asked to stop."""
     time.sleep(seconds)
+    file, rest = _file.get(), "complete exchanges are kept, and a resumed run does the rest of the round"
     if _requests:
-        raise StopRequestedError("SIGTERM; complete exchanges are kept, and a resumed run does the rest of the round")
+        raise StopRequestedError(f"SIGTERM; {rest}")
+    if file is not None and file.time not in (None, file.before):
+        raise StopRequestedError(f"the file {file.path}; {rest}")
 
 
 @contextmanager
-def on_sigterm() -> Iterator[None]:
+def stoppable(folder: Path | None) -> Iterator[None]:
     """Inside, SIGTERM only notes the request, for `pause` to raise. Afterwards the former handler receives the signal.
 
-    Python gives signals to the main thread alone. In another one, as in Flower's simulation, nothing changes.
+    Python gives signals to the main thread alone. In another one, as in Flower's simulation, only the file counts.
     """
+    if folder is not None:
+        path = folder / FILE
+        _file.set(StopFile(path, StopFile(path, None).time))
+    try:
+        with _on_sigterm():
+            yield
+    finally:
+        _file.set(None)
+
+
+@contextmanager
+def _on_sigterm() -> Iterator[None]:
     if threading.current_thread() is not threading.main_thread():
         yield
         return

@@ -3,6 +3,7 @@
 import io
 import logging
 import math
+import os
 import time
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import nullcontext
@@ -11,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import jax
-import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result, Strategy
@@ -23,14 +23,15 @@ from fedspam.federation.aggregation import Rule
 from fedspam.federation.codecs import Codecs, CodecsLike
 from fedspam.federation.downlink import with_feedback
 from fedspam.flower.privacy.secure_client import SecureSum
-from fedspam.flower.server import assigned, evaluation, exchange, stages
+from fedspam.flower.server import evaluation, exchange, stages
 from fedspam.flower.server.assigned import AssignedNodes
 from fedspam.flower.server.events import RunEvents, parsed, served
+from fedspam.flower.server.gathering import gathered
 from fedspam.flower.server.handle import Flower
 from fedspam.flower.server.journal import Journal
 from fedspam.flower.server.nodes import NodeDirectory
-from fedspam.flower.server.run import FlowerRun, RunStep, StoppedError
-from fedspam.flower.server.stop import StopRequestedError, on_sigterm
+from fedspam.flower.server.run import FlowerRun, RunStep, StoppedError, report
+from fedspam.flower.server.stop import FILE as STOP, StopRequestedError, stoppable
 from fedspam.flower.wire import arrays
 from fedspam.flower.wire.schema import NodePopulation, Schema
 from fedspam.methods import Buffered
@@ -81,6 +82,7 @@ class FedspamStrategy(Strategy):
             by their ids, and secure sums, need all introductions.
         over_selection: further clients to ask for every cohort, as a share of it. The first to reply are the cohort;
             the others are not waited for. This favors fast clients; see `fedspam.clients.OverSelected`.
+        largest: a reply with a larger number in it, in absolute value, is rejected. Replies must be finite in any case.
         metrics: the port of 127.0.0.1, or the ``host:port``, at which a status page (``/``) and metrics in Prometheus'
             text format (``/metrics``) are served while the run lasts; None serves nothing. With a folder, metrics are
             also in its ``metrics.prom`` after each round, and ``events.jsonl`` has a line per exchange and round.
@@ -113,6 +115,7 @@ class FedspamStrategy(Strategy):
     deadlines: Mapping[int, float] | None = None
     introductions: int = 32
     over_selection: float = 0.0
+    largest: float = math.inf
     metrics: int | str | None = None
     arrayrecord_key: str = "arrays"
     configrecord_key: str = "config"
@@ -133,6 +136,7 @@ class FedspamStrategy(Strategy):
         if self.secure is not None and self.aggregate is not None:
             raise ValueError("aggregate needs single replies, which secure hides; give one of the two")
         checks.between("over_selection", self.over_selection, 0, math.inf)
+        checks.between("largest", self.largest, 0, math.inf, open_low=True)
         if self.secure is not None and self.over_selection:
             raise ValueError("a secure sum waits for all its members; leave over_selection out, or secure")
         if self.metrics is not None:
@@ -155,7 +159,7 @@ class FedspamStrategy(Strategy):
     def summary(self) -> None:
         """Log the configuration of the strategy."""
         cohort = f"fraction {self.fraction_train:.2f}" if self.fraction_train is not None else "the method's own cohort"
-        LOG.info("\t├──> Method: %s", type(self.algorithm).__name__)
+        LOG.info("\t├──> Method: %s", method_name(self.algorithm))
         LOG.info("\t├──> Sampling:")
         LOG.info("\t│\t├──Train: %s | evaluate: fraction %.2f", cohort, self.fraction_evaluate)
         LOG.info("\t│\t├──Seed: %d", self.seed)
@@ -190,8 +194,26 @@ class FedspamStrategy(Strategy):
         """
         checks.whole("num_rounds", num_rounds, 1)
         checks.positive("timeout", timeout)
-        with on_sigterm():
-            return self._run(grid, initial_arrays, num_rounds, timeout, train_config, evaluate_config, evaluate_fn)
+        began, folder = time.monotonic(), None if self.folder is None else Path(self.folder)
+        LOG.info("Starting %s strategy:", type(self).__name__)
+        LOG.info("\t├── Number of rounds: %d", num_rounds)
+        LOG.info("\t├── ArrayRecord (%.2f MB)", sum(len(array.data) for array in initial_arrays.values()) / 2**20)
+        self.summary()
+        LOG.info("")
+        events = RunEvents(folder, method_name(self.algorithm), num_rounds)
+        with stoppable(folder), served(events, self.metrics) as address:
+            if address is not None:
+                LOG.info("Status page: %s; metrics: %s", address.removesuffix("metrics"), address)
+            LOG.info("To stop this run: kill -TERM %d%s", os.getpid(), f", or touch {folder / STOP}" if folder else "")
+            configs = train_config or ConfigRecord(), evaluate_config or ConfigRecord()
+            result = self._run(grid, initial_arrays, num_rounds, timeout, *configs, evaluate_fn, folder, events)
+        LOG.info("")
+        LOG.info("Strategy execution finished in %.2fs", time.monotonic() - began)
+        LOG.info("")
+        LOG.info("Final results:")
+        for line in io.StringIO(str(result)):
+            LOG.info("\t%s", line.strip("\n"))
+        return result
 
     def _run(
         self,
@@ -199,29 +221,27 @@ class FedspamStrategy(Strategy):
         initial_arrays: ArrayRecord,
         num_rounds: int,
         timeout: float,
-        train_config: ConfigRecord | None,
-        evaluate_config: ConfigRecord | None,
+        train_config: ConfigRecord,
+        evaluate_config: ConfigRecord,
         evaluate_fn: Evaluate | None,
+        folder: Path | None,
+        events: RunEvents,
     ) -> Result:
-        began = time.monotonic()
-        LOG.info("Starting %s strategy:", type(self).__name__)
-        LOG.info("\t├── Number of rounds: %d", num_rounds)
-        LOG.info("\t├── ArrayRecord (%.2f MB)", sum(len(array.data) for array in initial_arrays.values()) / 2**20)
-        self.summary()
-        LOG.info("")
-
         params, key = arrays.to_params(initial_arrays, self.params), jax.random.key(self.seed)
         codecs = Codecs.of(self.codecs)
         schema = Schema.of(self.algorithm, params, codecs)
         if self.secure is not None:
             self.secure.check_codecs(schema.plan)
         LOG.info("schema: %s", schema.digest)
-        folder = None if self.folder is None else Path(self.folder)
         before: list[dict[str, Any]] = []
         if self.after is not None:
             params, before = stages.model_of(self.after, params)
             LOG.info("Stage %d: going on from %s", len(before) + 1, before[-1])
-        nodes = self._nodes = self._gathered(grid, schema, timeout, folder)
+        nodes = self._nodes = gathered(
+            grid, schema, timeout, folder, events, least=self.min_available_nodes, introductions=self.introductions,
+            begun=self.resume and folder is not None and (folder / "manifest.json").exists(),
+            named=self._needs_ids(schema),
+        )  # fmt: skip
         if self.held_out >= nodes.clients:
             raise ValueError(f"held_out = {self.held_out} must be below the number of clients, {nodes.clients}")
         clients, algorithm = NodePopulation(nodes.clients - self.held_out), self.algorithm
@@ -233,14 +253,15 @@ class FedspamStrategy(Strategy):
             aggregate=self.aggregate, **({"codecs": codecs} if codecs else {}),
             **({"ids": "assigned"} if isinstance(nodes, AssignedNodes) else {}),
             **({"over_selection": self.over_selection} if self.over_selection else {}),
+            **({"largest": self.largest} if self.largest < math.inf else {}),
             **({"stages": before} if before else {}),
         )  # fmt: skip
         run_id = describe.digest(identity)
-        events = RunEvents(folder, run_id[:16], type(algorithm).__name__, clients.size, num_rounds)
+        events.begin(run_id[:16], clients.size)
         fed = Flower(
             grid, nodes, schema, Journal(folder, run_id), run_id[:16], timeout, self.quorum, self.retries,
-            self.aggregate, self.secure, dict(train_config or {}), self.arrayrecord_key, self.configrecord_key,
-            events, self.over_selection, clients, self.available, dict(self.deadlines or {}),
+            self.aggregate, self.secure, dict(train_config), self.arrayrecord_key, self.configrecord_key,
+            events, self.over_selection, clients, self.available, dict(self.deadlines or {}), self.largest,
         )  # fmt: skip
         run = FlowerRun(with_feedback(algorithm, codecs, schema.plan), fed, params, key, self.patience)
 
@@ -250,23 +271,18 @@ class FedspamStrategy(Strategy):
             found = evaluate_fn(done, arrays.to_arrays(params)) if evaluate_fn else None
             return {name: float(value) for name, value in (found or {}).items() if isinstance(value, int | float)}
 
-        config = ConfigRecord() if evaluate_config is None else evaluate_config
-        opened = records.Store(folder) if folder is not None else nullcontext()
         done, status = 0, "completed"
-        with opened as store, served(events, self.metrics) as address:
-            if address is not None:
-                LOG.info("Status page: %s; metrics: %s", address.removesuffix("metrics"), address)
+        with records.Store(folder) if folder is not None else nullcontext() as store:
             try:
                 for step in run.steps(num_rounds, store, identity, self.resume, measure):
                     done = step.done
-                    _report(step, result)
+                    report(step, result)
                     if step.fresh and step.done and (self.fraction_evaluate > 0 or self.held_out):
-                        self._evaluate(step, result, config, grid, timeout)
+                        self._evaluate(step, result, evaluate_config, grid, timeout, events)
                     if step.fresh:
                         asked = result.evaluate_metrics_clientapp.get(step.done, {})
                         measured = {"server": step.metrics, "clients": dict(asked)}
-                        version = parameters_hash(step.params)
-                        events.round(step.done, step.row, measured, len(nodes), nodes.refused, version)
+                        events.round(step.done, step.row, measured, parameters_hash(step.params))
             except StopRequestedError as error:
                 status = f"stopped: {error}"
                 if store is not None:
@@ -276,70 +292,59 @@ class FedspamStrategy(Strategy):
                 events.ended(f"stopped: {error}")
                 raise
             events.ended(status)
-            provenance = {"run": run_id, "method": type(algorithm).__name__, "rounds": done, "status": status}
+            provenance = {"run": run_id, "method": method_name(algorithm), "rounds": done, "status": status}
             provenance = self.provenance = {**provenance, **({"stages": before} if before else {})}
             if folder is not None:
                 write_model(folder / FILE, arrays.to_params(result.arrays, self.params), {"loss": None, **provenance})
                 LOG.info("Trained model: %s (run %s, round %d)", folder / FILE, run_id[:16], done)
-        LOG.info("")
-        LOG.info("Strategy execution finished in %.2fs", time.monotonic() - began)
-        LOG.info("")
-        LOG.info("Final results:")
-        for line in io.StringIO(str(result)):
-            LOG.info("\t%s", line.strip("\n"))
         return result
 
-    def _gathered(
-        self, grid: Grid, schema: Schema, timeout: float, folder: Path | None
-    ) -> NodeDirectory | AssignedNodes:
-        """Which node is which client; waits for `min_available_nodes` nodes."""
-        path = None if folder is None else folder / assigned.FILE
-        few = self.min_available_nodes <= self.introductions  # then gather() waits for them
-        count = assigned.connected(grid, 0 if few else self.min_available_nodes, timeout)
-        begun = self.resume and folder is not None and (folder / "manifest.json").exists()
-        if begun and path is not None and path.exists():
-            LOG.info("%d nodes are connected; the ids of clients are those in %s", count, path)
-            return AssignedNodes.saved(grid, schema, timeout, path)
+    def _needs_ids(self, schema: Schema) -> str | None:
+        """Why clients must be known by their partition ids before the first round, if they must."""
         if self.secure is not None:
-            reason = "a secure sum names its clients by their partition ids"
-        elif schema.plan.names_a_client:
-            reason = f"{type(self.algorithm).__name__} asks a client by its partition id"
-        elif begun:
-            reason = "the run began so"
-        elif count <= self.introductions:
-            reason = f"they are at most introductions = {self.introductions}"
-        else:
-            LOG.info("%d nodes are connected; each introduces itself with its first reply", count)
-            return AssignedNodes(grid, schema, assigned.in_order(grid), timeout, path)
-        LOG.info("%d nodes are connected; asking each for its partition id: %s", count, reason)
-        nodes = NodeDirectory(grid, schema, timeout)
-        nodes.gather(self.min_available_nodes)
-        return nodes
+            return "a secure sum names its clients by their partition ids"
+        return (
+            f"{method_name(self.algorithm)} asks a client by its partition id" if schema.plan.names_a_client else None
+        )
 
-    def _evaluate(self, step: RunStep, result: Result, config: ConfigRecord, grid: Grid, timeout: float) -> None:
-        messages = dict(enumerate(self.configure_evaluate(step.done, result.arrays, config, grid)))
+    def _evaluate(
+        self, step: RunStep, result: Result, config: ConfigRecord, grid: Grid, timeout: float, events: RunEvents
+    ) -> None:
+        clients = self._evaluators(step.done)
+        messages = {
+            clients[message.metadata.dst_node_id]: message
+            for message in self.configure_evaluate(step.done, result.arrays, config, grid)
+        }
         for message in messages.values():
             message.metadata.ttl = timeout
         trip = exchange.round_trip(grid, messages, evaluation.accepted, timeout)
         LOG.info("evaluate: Received %d results and %d failures", len(trip.values), len(trip.failures))
-        metrics = self.aggregate_evaluate(step.done, [trip.values[slot] for slot in sorted(trip.values)])
+        for id, failure in sorted(trip.failures.items()):
+            LOG.info("\t> client %d: %s", id, failure.reason)
+        accepted = sorted(trip.values)
+        events.exchange(step.done, "evaluate", trip.tally, sorted(trip.failures.items()), accepted, bool(accepted))
+        metrics = self.aggregate_evaluate(step.done, [trip.values[id] for id in accepted])
         if metrics is not None:
             LOG.info("\t└──> Aggregated MetricRecord: %s", metrics)
             result.evaluate_metrics_clientapp[step.done] = metrics
+
+    def _evaluators(self, round: int) -> dict[int, int]:
+        """The connected nodes that evaluate the model after this round, with their clients."""
+        assert self._nodes is not None, "start() comes first"
+        share, least = self.fraction_evaluate, self.min_evaluate_nodes
+        ids = evaluation.evaluators(self.seed, round, self._nodes.clients, self.held_out, share, least)
+        return {node: id for id in ids if (node := self._nodes.node(id)) is not None}
 
     def configure_evaluate(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
         """The messages that ask clients, drawn anew each round or held out, to evaluate the model."""
-        assert self._nodes is not None, "start() comes first"
-        share, least = self.fraction_evaluate, self.min_evaluate_nodes
-        ids = evaluation.evaluators(self.seed, server_round, self._nodes.clients, self.held_out, share, least)
         record = RecordDict({
             self.arrayrecord_key: arrays,
             self.configrecord_key: ConfigRecord({**config, "server-round": server_round}),
         })  # fmt: skip
-        nodes = map(self._nodes.node, ids)
-        return [Message(record, node, "evaluate", group_id=str(server_round)) for node in nodes if node is not None]
+        nodes = self._evaluators(server_round)
+        return [Message(record, node, "evaluate", group_id=str(server_round)) for node in nodes]
 
     def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
         """The means of the clients' metrics, weighted by their numbers of examples."""
@@ -352,12 +357,17 @@ class FedspamStrategy(Strategy):
     aggregate_train = configure_train
 
 
+def method_name(algorithm: Any) -> str:
+    """The name that a method has in the table of methods; that of its class if it has none."""
+    return str(getattr(algorithm, "name", type(algorithm).__name__))
+
+
 def with_cohort(algorithm: Any, count: int) -> Any:
     """The same method with another cohort size, also in its start."""
     size = getattr(algorithm, "cohort_size", None)
     if not isinstance(size, int):
         raise ValueError(
-            f"fraction_train needs a method with a cohort size; {type(algorithm).__name__} uses one client or all: "
+            f"fraction_train needs a method with a cohort size; {method_name(algorithm)} uses one client or all: "
             "leave fraction_train out"
         )
 
@@ -370,25 +380,3 @@ def with_cohort(algorithm: Any, count: int) -> Any:
         return replace(part, **changed)
 
     return resized(algorithm)
-
-
-def _report(step: RunStep, result: Result) -> None:
-    """Put a step into Flower's result, and log it if it is new."""
-    result.arrays = arrays.to_arrays(step.params)
-    if step.metrics:
-        result.evaluate_metrics_serverapp[step.done] = MetricRecord(_plain(step.metrics))
-        if step.fresh:
-            LOG.info("\t└──> Global evaluation: %s", result.evaluate_metrics_serverapp[step.done])
-    if step.done:
-        result.train_metrics_clientapp[step.done] = MetricRecord(_plain(step.row))
-    if step.fresh and step.done:
-        row = step.row
-        LOG.info(
-            "\t└──> %.3f s in exchanges | %d B down, %d B up (with Flower's records: %d, %d)",
-            row["seconds"], row["bytes_down"], row["bytes_up"], row["flower_down"], row["flower_up"],
-        )  # fmt: skip
-
-
-def _plain(row: dict[str, Any]) -> dict[str, Any]:
-    """Python's numbers, because Flower's records take no others."""
-    return {name: int(value) if np.asarray(value).dtype.kind in "iub" else float(value) for name, value in row.items()}

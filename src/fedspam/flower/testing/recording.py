@@ -70,8 +70,9 @@ AUTO = {
 }
 HEADER = (
     "The header of a reply repeats schema and exchange. The reply to query.whoami holds partition-id, num-partitions, "
-    "the version of the client's software as 'fedspam', and the schema. A client has the schema of the method that it "
-    "was written for (the server logs it). It refuses messages with another schema, and exchanges that the method does "
+    "the version of the client's software as 'fedspam', the version of the wire as 'wire' (1 if it is left out; "
+    "another one is refused by the server), and the schema. A client has the schema of the method that it was written "
+    "for (the server logs it). It refuses messages with another schema, and exchanges that the method does "
     "not have, by a header 'refused' that holds the reason, and without fields. If the header of a message holds "
     "'assigned', the id of the client is the @client of the message instead of its partition id, also in its reply and "
     "its key, and the header of the reply holds partition-id, num-partitions and 'fedspam' as well."

@@ -4,6 +4,7 @@ from typing import Any
 
 from flwr.app import Array, ArrayRecord, RecordDict
 
+WIRE = 1  # the version of the messages, and of what a client computes from them
 HEADER = "fedspam"  # the name of the record that describes a message
 STYPE = "safetensors"  # the serialization of the one array of a message
 LONE = "params"  # the name of parameters that are a lone array

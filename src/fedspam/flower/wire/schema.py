@@ -20,8 +20,8 @@ from fedspam.clients import Ids
 from fedspam.federation import ledger, terms_of, works_of
 from fedspam.federation.codecs import NO_CODECS, Codecs
 from fedspam.federation.ledger import Exchange, Plan
+from fedspam.flower.wire.envelope import WIRE
 
-FORMAT = 1  # of the messages
 # A schema is derived for that many clients, more than any federation has. A round counts the gradients of all of them
 # in JAX's default int, which has 32 bits: some hundred gradients per client still fit.
 CLIENTS = 2**24
@@ -75,7 +75,7 @@ class Schema:
     def of(cls, algorithm: Any, params: Params, codecs: Codecs = NO_CODECS) -> "Schema":
         """The schema, derived once per process on the server and on the clients; it does not depend on their number."""
         essence = {
-            "format": FORMAT,
+            "format": WIRE,
             "algorithm": _essence(describe.without_code(describe.describe(algorithm))),
             "params": _signature(params),
             **({"codecs": describe.describe(codecs.named)} if codecs else {}),

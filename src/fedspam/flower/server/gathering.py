@@ -1,0 +1,53 @@
+"""The start of a run: wait for nodes, and settle which node is which client."""
+
+import logging
+from pathlib import Path
+
+from flwr.serverapp import Grid
+
+from fedspam.flower.server import assigned
+from fedspam.flower.server.assigned import AssignedNodes
+from fedspam.flower.server.events import RunEvents
+from fedspam.flower.server.nodes import NodeDirectory
+from fedspam.flower.wire.schema import Schema
+
+LOG = logging.getLogger("flwr")
+
+
+def gathered(
+    grid: Grid,
+    schema: Schema,
+    timeout: float,
+    folder: Path | None,
+    events: RunEvents,
+    *,
+    least: int,
+    introductions: int,
+    begun: bool,
+    named: str | None,
+) -> NodeDirectory | AssignedNodes:
+    """Which node is which client; waits for at least `least` nodes.
+
+    Arguments:
+        introductions: with more nodes than that, nobody is asked before the first round,
+        begun: unless this run began otherwise, in an earlier process,
+        named: or this reason speaks against it, why clients must be known by their partition ids.
+    """
+    path = None if folder is None else folder / assigned.FILE
+    count = assigned.connected(grid, 0 if least <= introductions else least, timeout, events)  # else gather() waits
+    if begun and path is not None and path.exists():
+        LOG.info("%d nodes are connected; the ids of clients are those in %s", count, path)
+        return AssignedNodes.saved(grid, schema, timeout, path, events)
+    if named is not None:
+        reason = named
+    elif begun:
+        reason = "the run began so"
+    elif count <= introductions:
+        reason = f"they are at most introductions = {introductions}"
+    else:
+        LOG.info("%d nodes are connected; each introduces itself with its first reply", count)
+        return AssignedNodes(grid, schema, assigned.in_order(grid), timeout, path, events)
+    LOG.info("%d nodes are connected; asking each for its partition id: %s", count, reason)
+    nodes = NodeDirectory(grid, schema, timeout, events)
+    nodes.gather(least)
+    return nodes
