@@ -14,10 +14,13 @@ from flwr.app import Context
 
 from fedspam.clients import HostedOracle
 from fedspam.flower.client.app import partition_of, rows_of
+from fedspam.flower.client.node import check_buffers
 
 
 def torch_params(module: Any) -> dict[str, Any]:
-    """The trained parameters of a module by name, for `client_app` and `to_arrays`."""
+    """The trained parameters of a module by name, for `client_app` and `to_arrays`. Modules with running statistics, as
+    batch norm keeps them, are refused."""
+    check_buffers(module)
     return {name: tensor.detach().numpy() for name, tensor in module.named_parameters() if tensor.requires_grad}
 
 
@@ -57,11 +60,13 @@ def torch_oracle(
     """The oracles of PyTorch clients, for `client_app`.
 
     Arguments:
-        module: the model; its own parameters are not changed.
+        module: the model; its own parameters are not changed. It keeps no running statistics: GroupNorm, or batch norm
+            with ``track_running_stats=False``.
         loss: (predict, *rows) -> mean loss over the rows, where ``predict`` is the module with the received parameters.
         data: partition id -> the rows of that client, tensors with the rows as first axis; loaded once per process.
         batch: rows in a minibatch; None for all rows at every call.
     """
+    check_buffers(module)
     answer = TorchAnswer(module, loss, data, batch)
 
     def oracle(context: Context) -> HostedOracle:

@@ -8,7 +8,7 @@ import numpy as np
 from flwr.app import Context
 
 from fedspam._internal import checks
-from fedspam.flower.client.node import RefusedError, partition_of
+from fedspam.flower.client.node import RefusedError, check_buffers, partition_of
 from fedspam.flower.light import random
 from fedspam.flower.wire.envelope import LONE
 
@@ -182,11 +182,13 @@ def torch_client(
     """Clients whose loss is written in PyTorch, for `fedspam.flower.light.client_app`.
 
     Arguments:
-        module: the model; its own parameters are not changed. Losses are computed on its device.
+        module: the model; its own parameters are not changed. Losses are computed on its device. It keeps no running
+            statistics: GroupNorm, or batch norm with ``track_running_stats=False``.
         loss: (predict, *rows) -> mean loss over the rows, where ``predict`` is the module with the received parameters.
         data: partition id -> the rows of that client, tensors with the rows as first axis; loaded once per process.
         batch, constants: as for `numpy_client`.
     """
+    check_buffers(module)
     return _client(TorchLoss(module, loss), data, batch, constants)
 
 
