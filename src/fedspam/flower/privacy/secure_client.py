@@ -20,13 +20,14 @@ import numpy as np
 from flwr.app import ConfigRecord, Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.clientapp.typing import ClientAppCallable, Mod
-from flwr.common.secure_aggregation.crypto.symmetric_encryption import decrypt, encrypt
-from flwr.common.secure_aggregation.secaggplus_utils import (
+
+from fedspam._internal import checks
+from fedspam.flower._flwr import (
+    decrypt,
+    encrypt,
     share_keys_plaintext_concat,
     share_keys_plaintext_separate,
 )
-
-from fedspam._internal import checks
 from fedspam.flower.client.node import RefusedError, partition_of, refusal
 from fedspam.flower.privacy import masks
 from fedspam.flower.privacy.mods import Coverage, answered, not_refused, opened, rewrite

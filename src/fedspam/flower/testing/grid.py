@@ -103,7 +103,7 @@ class LoopbackGrid(Grid):
 
 def _identify() -> None:
     """Set the ids that Flower needs to make a message outside of its own processes. Flower has no public API for it."""
-    from flwr.supercore.task_identity import TaskIdentity
+    from fedspam.flower._flwr import TaskIdentity
 
     for name in ("task_id", "run_id", "node_id"):
         try:
