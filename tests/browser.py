@@ -41,7 +41,9 @@ def chromium() -> Iterator[Any]:
     from playwright.sync_api import sync_playwright
 
     with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=_chromium(), args=ARGUMENTS, headless=True, timeout=60_000)
+        browser = playwright.chromium.launch(
+            executable_path=_chromium(), args=ARGUMENTS, headless=True, timeout=300_000
+        )
         try:
             yield browser
         finally:
@@ -58,7 +60,7 @@ def opened(browser: Any, address: str, size: tuple[int, int] = LAPTOP, dark: boo
         device_scale_factor=2 if size == PHONE else 1,
         has_touch=size == PHONE,
     )
-    context.set_default_timeout(60_000)
+    context.set_default_timeout(300_000)
     said: list[str] = []
     asked: list[str] = []
     try:
@@ -75,7 +77,7 @@ def opened(browser: Any, address: str, size: tuple[int, int] = LAPTOP, dark: boo
         context.close()
 
 
-def eventually(page: Any, expression: str, seconds: float = 120) -> Any:
+def eventually(page: Any, expression: str, seconds: float = 300) -> Any:
     """Wait until an expression is true on the page; its own policy forbids the browser to evaluate text by itself."""
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:

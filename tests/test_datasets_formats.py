@@ -296,7 +296,7 @@ def test_limits_of_the_user_stay(tmp_path, monkeypatch):
 
     code = (
         "import resource, runpy, sys\n"
-        "for kind, value in ((resource.RLIMIT_AS, 2**33), (resource.RLIMIT_CPU, 60)):\n"
+        "for kind, value in ((resource.RLIMIT_AS, 2**33), (resource.RLIMIT_CPU, 600)):\n"
         "    resource.setrlimit(kind, (value, value))\n"
         "del sys.argv[0]\n"
         "runpy.run_path(sys.argv[0], run_name='__main__')"

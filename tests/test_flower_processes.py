@@ -24,7 +24,7 @@ pytest.importorskip("flwr", reason="needs Flower: pip install '.[flower]'")
 pytestmark = pytest.mark.slow
 
 CLIENTS = 3
-LONGEST = 150  # seconds that anything may take; on two idle cores a run takes about 30
+LONGEST = 900  # seconds after which something hangs; on two idle cores a run takes about 30
 
 PROJECT = """
 [project]

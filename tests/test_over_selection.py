@@ -142,8 +142,8 @@ def test_frozen_clients_are_not_waited_for(introductions):
         return [] if SECONDS[id] > 6 and message.metadata.message_type.startswith("train") else [answer()]
 
     began = time.monotonic()
-    found, result = go(twist=twist, timeout=60, introductions=introductions)
-    assert time.monotonic() - began < 20
+    found, result = go(twist=twist, timeout=600, introductions=introductions)
+    assert time.monotonic() - began < 600  # less than one wait; without any it takes a second
     assert not any(metrics["void"] for metrics in result.train_metrics_clientapp.values())
     np.testing.assert_array_equal(found, go()[0])  # they would not have counted anyway
 

@@ -92,7 +92,7 @@ def spawn(cases, devices, processes=1):
     found = []
     try:
         for process in started:
-            out, error = process.communicate(timeout=300)
+            out, error = process.communicate(timeout=1800)
             assert process.returncode == 0, error[-2000:]
             found.append(json.loads(out.splitlines()[-1]))
     finally:
@@ -189,7 +189,7 @@ def test_devices_share_the_runs_of_a_sweep():
         "XLA_FLAGS": f"{os.environ['XLA_FLAGS']} --xla_force_host_platform_device_count=3",
     }
     ended = subprocess.run(
-        [sys.executable, "-c", SWEEP], env=environment, check=False, capture_output=True, text=True, timeout=300
+        [sys.executable, "-c", SWEEP], env=environment, check=False, capture_output=True, text=True, timeout=1800
     )
     assert ended.returncode == 0, ended.stderr[-2000:]
     found = json.loads(ended.stdout.splitlines()[-1])
