@@ -30,17 +30,23 @@ class Ends(NamedTuple):
     streak: Any  # evaluations in a row that reached the goal
 
 
-@functools.partial(jax.jit, static_argnames=("layout", "length", "every", "record", "side_by_side", "lanes", "mesh"))
+STATIC = ("layout", "length", "every", "record", "side_by_side", "lanes", "mesh", "stage")
+
+
+@functools.partial(jax.jit, static_argnames=STATIC)
 def many(
     algorithms: Any, counts: Any, population: Population, params: Params, keys: Any, conditions: Conditions,
     *, layout: Layout, length: int, every: int, record: Any, side_by_side: bool, lanes: int | None = None,
-    mesh: Mesh | None = None,
-) -> Ends:  # fmt: skip
-    """Run every algorithm with every key.
+    mesh: Mesh | None = None, stage: str = "whole", between: Any = None, turns: Any = None,
+) -> Any:  # fmt: skip
+    """Run every algorithm with every key; returns `Ends`.
 
     `counts` are the rounds of the algorithms, at most `length`. The devices of a mesh share the algorithms, or the keys
     where these divide better. Runs that may end before the others, side by side, need `lanes`: so many algorithms at
     most advance together. The bound of a probe is a factor on its first value.
+
+    Lanes can also stop between: the stage 'begin' returns what the stage 'turns' takes and returns as `between`, after
+    so many turns of the lanes; 'end' makes the `Ends` of it.
     """
     options = {"layout": layout, "length": length, "every": every, "record": record}
     if mesh is not None:
@@ -48,7 +54,10 @@ def many(
         everyone = (population, params, conditions)
         return _spread_runs(mesh, shared, algorithms, counts, keys, everyone)
     if side_by_side and lanes is not None:
-        return _in_lanes(algorithms, counts, population, params, keys, conditions, lanes=lanes, **options)
+        return _in_lanes(
+            algorithms, counts, population, params, keys, conditions,
+            lanes=lanes, stage=stage, between=between, turns=turns, **options,
+        )  # fmt: skip
 
     def run(algorithm: Any, key: Any, count: Any) -> Ends:
         carry, _ = engine.first_carry(algorithm, population, params, key, conditions, layout)
@@ -83,8 +92,8 @@ class Standing(NamedTuple):
 
 def _in_lanes(
     algorithms: Any, counts: Any, population: Population, params: Params, keys: Any, conditions: Conditions,
-    *, layout: Layout, length: int, every: int, record: Any, lanes: int,
-) -> Ends:  # fmt: skip
+    *, layout: Layout, length: int, every: int, record: Any, lanes: int, stage: str, between: Any, turns: Any,
+) -> Any:  # fmt: skip
     """Advance the algorithms that are least far by a block of rounds, until all have ended with all keys.
 
     A run that has ended stands still, so that blocks and lanes do not change its result. An algorithm leaves its lane
@@ -163,14 +172,25 @@ def _in_lanes(
             jax.tree.map(put_block, probes, values),
         )
 
-    all, first = jax.vmap(jax.vmap(begin, (None, 0)), (0, None))((algorithms, counts), keys)
-    alone = jax.tree.map(lambda leaf: leaf[0], (algorithms, counts))
-    row = jax.eval_shape(one, alone, keys[0], jax.tree.map(lambda leaf: leaf[0, 0], all), jnp.int32(0))[1]
-    rows = engine.row_tables(row, (settings, blocks, block, seeds))
-    shape = (settings, blocks, evaluated if evaluations else 0, seeds)
-    probes = jax.tree.map(lambda leaf: jnp.zeros((*shape, *leaf.shape[2:]), leaf.dtype), first)
-    state = all, jnp.zeros(settings, jnp.int32), rows, probes
-    all, _, rows, probes = lax.while_loop(lambda state: ~jnp.all(state[0].ended), advance, state)
+    def beginning() -> Any:
+        all, first = jax.vmap(jax.vmap(begin, (None, 0)), (0, None))((algorithms, counts), keys)
+        alone = jax.tree.map(lambda leaf: leaf[0], (algorithms, counts))
+        row = jax.eval_shape(one, alone, keys[0], jax.tree.map(lambda leaf: leaf[0, 0], all), jnp.int32(0))[1]
+        rows = engine.row_tables(row, (settings, blocks, block, seeds))
+        shape = (settings, blocks, evaluated if evaluations else 0, seeds)
+        probes = jax.tree.map(lambda leaf: jnp.zeros((*shape, *leaf.shape[2:]), leaf.dtype), first)
+        return (all, jnp.zeros(settings, jnp.int32), rows, probes), first
+
+    state, first = beginning() if between is None else between
+    going = lambda state: ~jnp.all(state[0].ended)
+    if stage == "turns":
+        turn = lambda now: (now[0] + 1, advance(now[1]))
+        state = lax.while_loop(lambda now: (now[0] < turns) & going(now[1]), turn, (jnp.int32(0), state))[1]
+    elif stage == "whole":
+        state = lax.while_loop(going, advance, state)
+    if stage in ("begin", "turns"):
+        return state, first
+    all, _, rows, probes = state
 
     def long(table: Any, most: int) -> Any:
         return jnp.moveaxis(table.reshape(settings, -1, *table.shape[3:])[:, :most], 2, 1)

@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import jax
@@ -18,12 +19,13 @@ from fedspam.federation import fitted, ledger
 from fedspam.federation.aggregation import Rule
 from fedspam.federation.codecs import Codecs, CodecsLike
 from fedspam.federation.downlink import own_state, with_feedback
-from fedspam.simulation import engine, lanes as in_lanes, stopping
+from fedspam.simulation import engine, lanes as in_lanes, records, stopping
 from fedspam.simulation.engine import Conditions, Layout, Probe
 from fedspam.simulation.lanes import Ends
 from fedspam.simulation.run import Run, as_argument
 from fedspam.simulation.segments import Stopwatch, counted, priced, shared, warn_of_replies
 from fedspam.simulation.stopping import Patience, Target, Watch
+from fedspam.simulation.sweep_folder import InLanes, OneByOne
 
 if TYPE_CHECKING:
     from fedspam.methods import Algorithm
@@ -51,6 +53,8 @@ def simulate_many(
     side_by_side: bool | None = None,
     lanes: int | None = None,
     devices: Sequence[jax.Device] | None = None,  # pyright: ignore[reportInvalidTypeForm]
+    folder: str | Path | None = None,
+    resume: bool = False,
 ) -> Run:
     """Run every method with every key in one compiled call. Arrays of the result lead with (algorithms, keys).
 
@@ -69,6 +73,9 @@ def simulate_many(
         devices: the devices of this process that share the runs, such as jax.devices(); None for one. Every run stays
             on one of them. One after another, runs have the bits of one device; side by side they may differ in the
             last ones, because the compiler vectorizes other numbers of runs.
+        folder: where the runs are saved as they advance: side by side some twenty times in the rounds of a run, in
+            lanes; one after another after each run. For one device.
+        resume: continue the sweep of that folder, to the bits of one that was never interrupted.
 
     The other arguments are those of `simulate`. The rounds that a run has done are in `rounds_done`. Up to there its
     rows and probes are what they are without an early end, and parameters and state are those after its last round.
@@ -79,6 +86,12 @@ def simulate_many(
     checks.between("quorum", quorum, 0, 1)
     if lanes is not None:
         checks.whole("lanes", lanes, 1)
+    if resume and folder is None:
+        raise ValueError("resume = True needs the folder of the sweep")
+    if folder is not None and devices is not None:
+        raise ValueError(
+            "a sweep with a folder runs on one device; leave devices out, or give each device some methods"
+        )
     if isinstance(until, Patience):
         raise ValueError(f"until = {until} ends a run of `simulate`; those of a sweep end with a Target, or a Watch")
     params = checks.params("params", params)
@@ -110,15 +123,15 @@ def simulate_many(
     clock, asked = Stopwatch(), as_argument(probe)
     stopping.check_probes(watch, until, {} if probe is None else jax.eval_shape(engine.named_values, asked, params))
     conditions = Conditions(faults, None, asked, aggregate, stopping.limits(watch, until, params), coded)
-    if watch is None and until is None and min(each) == rounds:
+    if watch is None and until is None and min(each) == rounds and folder is None:
         lanes = None
     elif lanes is None:
         lanes = LANES if jax.default_backend() == "cpu" else len(algorithms)
     layout = Layout(chunk, quorum)
+    recorded = None if record is None else tuple(record)
     many = functools.partial(
-        in_lanes.many, length=rounds, every=every,
-        record=None if record is None else tuple(record), side_by_side=side_by_side, lanes=lanes, mesh=mesh,
-    )  # fmt: skip
+        in_lanes.many, length=rounds, every=every, record=recorded, side_by_side=side_by_side, lanes=lanes, mesh=mesh
+    )
     run = lambda settings, keys, layout: clock.time(
         lambda count: many(
             settings[0], jnp.minimum(settings[1], count), population, params, keys, conditions, layout=layout
@@ -126,7 +139,18 @@ def simulate_many(
         rounds,
         str(layout),
     )
-    ends = run((stacked, counts), keys, layout)
+    store = None if folder is None else records.Store(folder)
+    if store is None:
+        ends = run((stacked, counts), keys, layout)
+    else:
+        options = {"rounds": each, "layout": layout.as_recorded, "faults": faults, "probe": probe, "until": until}
+        options |= {"aggregate": aggregate, "watch": watch, "evaluated": every, "record": recorded, "codecs": coded}
+        options |= {"side_by_side": side_by_side, "lanes": lanes if side_by_side else None}
+        identity = records.identity(algorithms, population, params, keys, **options)
+        steps = InLanes if side_by_side else OneByOne
+        together = functools.partial(many, layout=layout)
+        sweep = steps(together, (stacked, counts), (population, params), keys, conditions, rounds, clock)
+        ends = sweep.kept(store, identity, resume)
     ends = ends._replace(rows=counted(plan, engine.columns(ends.rows)))
     if shared((*plan.start, *plan.round)):
         alone = dataclasses.replace(layout, per_client=True)
@@ -147,6 +171,9 @@ def simulate_many(
     all_void = rows["void"].sum(axis=-1) == done
     warn_of_replies(plan, rows, rows["void"] & ~all_void[..., None], faults, stacklevel=3)
     status = _status(ends, watch, until, np.array(each)[:, None], all_void)
+    if store is not None:
+        with store:
+            store.finish(status)
     seconds = (clock.compile_seconds, clock.run_seconds)
     return Run(ends.params, own_state(ends.carry.state), ends.carry.memory, rows, probes, plan, status, *seconds, done)
 

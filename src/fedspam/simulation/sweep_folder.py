@@ -1,0 +1,107 @@
+"""A sweep on disk: the state of all its runs, saved as they advance, from which it continues to the same bits."""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from fedspam.simulation import records
+from fedspam.simulation.lanes import Ends
+from fedspam.simulation.segments import Stopwatch
+
+PATIENCE = 20  # how many times as long as its writing took a state is not written again: a twentieth of the time
+
+
+@dataclass(frozen=True)
+class SweepSteps:
+    """A sweep in steps, each from one state of all runs to the next."""
+
+    many: Callable[..., Any]  # `lanes.many` with its options
+    settings: tuple[Any, Any]  # the algorithms and their rounds
+    everyone: tuple[Any, Any]  # population and parameters
+    keys: Any
+    conditions: Any
+    rounds: int
+    clock: Stopwatch
+
+    def kept(self, store: records.Store, identity: dict[str, Any], resume: bool) -> Ends:
+        """Take all steps, from the state that the folder holds; save states now and then, and the last one."""
+        with store:
+            saved = store.load(identity, like=self.first) if resume else None
+            if saved is None:
+                store.begin(identity, over=resume)
+            state, done = (self.first(), 0) if saved is None else saved[:2]
+            due, written = 0.0, done if saved is not None else -1
+            while self.goes_on(state):
+                state, done = self.step(state), done + 1
+                if time.monotonic() >= due:
+                    due, written = _saved(store, done, state), done
+            if written != done:
+                _saved(store, done, state)
+        return self.ends(state)
+
+    def first(self) -> Any:
+        raise NotImplementedError
+
+    def goes_on(self, state: Any) -> bool:
+        raise NotImplementedError
+
+    def step(self, state: Any) -> Any:
+        raise NotImplementedError
+
+    def ends(self, state: Any) -> Ends:
+        raise NotImplementedError
+
+    def _run(self, settings: tuple[Any, Any], keys: Any, **options: Any) -> Any:
+        return self.many(*settings, *self.everyone, keys, self.conditions, **options)
+
+
+class InLanes(SweepSteps):
+    """Side by side: a step is a turn of the lanes."""
+
+    def first(self) -> Any:
+        return self._run(self.settings, self.keys, stage="begin")
+
+    def goes_on(self, state: Any) -> bool:
+        (standing, *_), _ = state
+        return not bool(jnp.all(standing.ended))
+
+    def step(self, state: Any) -> Any:
+        turns = lambda count: self._run(self.settings, self.keys, stage="turns", between=state, turns=jnp.int32(count))
+        return self.clock.time(turns, 1, "turns")
+
+    def ends(self, state: Any) -> Ends:
+        return self._run(self.settings, self.keys, stage="end", between=state)
+
+
+class OneByOne(SweepSteps):
+    """One after another: a step is a run. The state is how many are done, and the ends of all: the others are blank."""
+
+    def first(self) -> Any:
+        algorithms, counts = jax.tree.map(lambda leaf: leaf[:1], self.settings)
+        none = self._run((algorithms, jnp.zeros_like(counts)), self.keys[:1])
+        shape = len(self.settings[1]), len(self.keys)
+        return jnp.int32(0), jax.tree.map(lambda leaf: jnp.broadcast_to(leaf[0, 0], (*shape, *leaf.shape[2:])), none)
+
+    def goes_on(self, state: Any) -> bool:
+        return int(state[0]) < len(self.settings[1]) * len(self.keys)
+
+    def step(self, state: Any) -> Any:
+        i, j = divmod(int(state[0]), len(self.keys))
+        algorithm, counts = jax.tree.map(lambda leaf: leaf[i : i + 1], self.settings)
+        run = lambda count: self._run((algorithm, jnp.minimum(counts, count)), self.keys[j : j + 1])
+        end = self.clock.time(run, self.rounds, "run")
+        return state[0] + 1, jax.tree.map(lambda all, one: all.at[i, j].set(one[0, 0]), state[1], end)
+
+    def ends(self, state: Any) -> Ends:
+        return state[1]
+
+
+def _saved(store: records.Store, done: int, state: Any) -> float:
+    """Save a state; returns when the next one is due."""
+    began = time.monotonic()
+    store.append(done, state, {}, {})
+    return time.monotonic() + PATIENCE * (time.monotonic() - began)
