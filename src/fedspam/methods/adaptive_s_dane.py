@@ -14,6 +14,7 @@ from fedspam.methods._algorithm import current_x
 from fedspam.methods._grids import step_grid
 from fedspam.methods._registry import Cost, Method, register
 from fedspam.methods.estimators import gradient
+from fedspam.methods.s_dane import center_of, next_v
 from fedspam.solvers import LBFGS, Certificate, Exact, LocalSolver
 
 ROUNDING = 32  # units of the last place by which gradients and points may be wrong
@@ -77,11 +78,7 @@ class SearchingDane:
         self, state: LineSearchState, key: Key[Array, ""], fed: Federation
     ) -> tuple[LineSearchState, LineSearchInfo]:
         gamma, weight, mu = state.step_size, state.weight, jnp.asarray(self.convexity, state.weight.dtype)
-        if self.accelerated:
-            a = 0.5 * (gamma + jnp.sqrt(gamma**2 + 4 * gamma * weight))  # a^2 / gamma = weight + a
-            center = trees.axpy(weight / (weight + a), state.x, trees.scale(a / (weight + a), state.v))
-        else:
-            a, center = gamma, state.v
+        a, center = center_of(state, gamma, self.accelerated)
 
         everyone = fed.everyone(key)
         g = fed.mean(everyone, self.gradient, x=center)
@@ -99,8 +96,7 @@ class SearchingDane:
         by_points = unit * trees.norm(center) * trees.norm(reply.gradient)
         passed = gained >= needed - by_gradients - by_points
 
-        v = trees.axpy(mu * a, reply.x, trees.axpy(-a, reply.gradient, state.v))
-        moved = LineSearchState(reply.x, trees.divide(v, 1 + mu * a), weight, gamma)
+        moved = LineSearchState(reply.x, next_v(state.v, a, mu, reply.x, reply.gradient), weight, gamma)
         if self.accelerated:
             moved = moved._replace(weight=(weight + a) / (1 + mu * a))
         # a test that rounding decides is not a reason for a larger step; a step too short for the points is one

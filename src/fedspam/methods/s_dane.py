@@ -57,18 +57,13 @@ class StableDane:
 
     def round(self, state: StableState, key: Key[Array, ""], fed: Federation) -> tuple[StableState, ProxInfo]:
         gamma, mu, weight = self.step_size(state.k), self.convexity, state.weight
-        if self.accelerated:
-            a = 0.5 * (gamma + jnp.sqrt(gamma**2 + 4 * gamma * weight))  # a^2 / gamma = weight + a
-            center = trees.axpy(weight / (weight + a), state.x, trees.scale(a / (weight + a), state.v))
-        else:
-            a, center = gamma, state.v
+        a, center = center_of(state, gamma, self.accelerated)
 
         cohort = fed.everyone(key) if self.cohort_size is None else fed.sample(key, self.cohort_size)
         g = fed.mean(cohort, self.gradient, x=center)
         reply = fed.mean(cohort, self.prox, x=center, g=g, step_size=gamma)
 
-        v = trees.axpy(mu * a, reply.x, trees.axpy(-a, reply.gradient, state.v))
-        v = trees.divide(v, 1 + mu * a)
+        v = next_v(state.v, a, mu, reply.x, reply.gradient)
         if self.accelerated:
             weight = jnp.asarray((weight + a) / (1 + mu * a), weight.dtype)
         info = ProxInfo(gamma, reply.certificate, cohort.size * (2 + reply.certificate.gradients))
@@ -82,6 +77,21 @@ class StableDane:
         return StableReply(y, jax.grad(oracle)(y, key), certificate)
 
     params, client_state = current_x, no_memory
+
+
+def center_of(state: Any, gamma: Any, accelerated: bool) -> tuple[Any, Params]:
+    """The weight a of this step, and the center of its proxes: v, or a point between x and v."""
+    if not accelerated:
+        return gamma, state.v
+    weight = state.weight
+    a = 0.5 * (gamma + jnp.sqrt(gamma**2 + 4 * gamma * weight))  # a^2 / gamma = weight + a
+    return a, trees.axpy(weight / (weight + a), state.x, trees.scale(a / (weight + a), state.v))
+
+
+def next_v(v: Params, a: Any, convexity: Any, x: Params, gradient: Params) -> Params:
+    """v after a step along the mean gradient at the clients' answers, whose mean is x."""
+    moved = trees.axpy(convexity * a, x, trees.axpy(-a, gradient, v))
+    return trees.divide(moved, 1 + convexity * a)
 
 
 def s_dane(
