@@ -1,4 +1,7 @@
-"""All tests run in float64 on the CPU; those of float32 behaviour ask for it by dtype."""
+"""Tests run in JAX's default precision on the CPU, as users do; those marked x64 are about float64.
+
+With FEDSPAM_TEST_DEFAULTS=1 they also run with XLA's default flags: programs of other rounding that compile longer.
+"""
 
 import atexit
 import ctypes
@@ -16,14 +19,14 @@ if "JAX_COMPILATION_CACHE_DIR" not in os.environ:
     os.environ["JAX_COMPILATION_CACHE_DIR"] = tempfile.mkdtemp(prefix="fedspam-programs-")
     os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0.05"
     atexit.register(shutil.rmtree, os.environ["JAX_COMPILATION_CACHE_DIR"], ignore_errors=True)
-# tests compile much and compute little
-os.environ["XLA_FLAGS"] = (
-    os.environ.get("XLA_FLAGS", "") + " --xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true"
-)
-if importlib.metadata.version("jaxlib").startswith("0.10."):  # XLA aborts at a flag that it does not know
-    os.environ["XLA_FLAGS"] += " --xla_cpu_use_fusion_emitters=false"  # a third less time, without MLIR
+os.environ.setdefault("XLA_FLAGS", "")
+if os.environ.get("FEDSPAM_TEST_DEFAULTS") != "1":  # tests compile much and compute little
+    os.environ["XLA_FLAGS"] += " --xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true"
+    if importlib.metadata.version("jaxlib").startswith("0.10."):  # XLA aborts at a flag that it does not know
+        os.environ["XLA_FLAGS"] += " --xla_cpu_use_fusion_emitters=false"  # a third less time, without MLIR
 
 import importlib.util
+import re
 import types
 from pathlib import Path
 
@@ -31,11 +34,10 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-jax.config.update("jax_enable_x64", True)
-
 # where Flower is not installed, as in `make test-newest`, its tests and the room itself are left out
 collect_ignore_glob = [] if importlib.util.find_spec("flwr") else ["test_flower*.py", "processes.py"]
 
+MARKED_WHOLE = re.compile(r"^pytestmark = (\[[^\]]*|.*)mark\.x64", re.MULTILINE)
 MAPS, PAGES = Path("/proc/self/maps"), Path("/proc/self/statm")
 ROOM = 1.2e9  # bytes that a worker may fill with compiled programs before it forgets them
 tests_run, kept = 0, 0.0
@@ -47,6 +49,20 @@ def pytest_collection_modifyitems(items):
     for item in items:
         if item.get_closest_marker("xdist_group") is None:
             item.add_marker(pytest.mark.xdist_group(item.path.name))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report(collector):
+    """A module that is marked x64 as a whole makes its constants in float64."""
+    of_tests = isinstance(collector, pytest.Module) and collector.path.name.startswith("test_")
+    with jax.enable_x64(of_tests and MARKED_WHOLE.search(collector.path.read_text(encoding="utf-8")) is not None):
+        return (yield)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item):
+    """A fixture of a module has the precision of the first test that asks for it: then mark the module as a whole."""
+    jax.config.update("jax_enable_x64", item.get_closest_marker("x64") is not None)
 
 
 def resident():

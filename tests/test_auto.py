@@ -13,6 +13,8 @@ from fedspam.models import mlp
 from fedspam.problems import Quadratics, quadratics
 from fedspam.solvers import Exact, GradientDescent, SampledSteps
 
+pytestmark = pytest.mark.x64  # rounds by hand and identities, to the last digits
+
 PEOPLE = quadratics(0, clients=40, dimension=6, delta=1.0, noise=1.0)
 START = jnp.full(6, 3.0)
 MODEL = mlp(5, 3, hidden=(8,))

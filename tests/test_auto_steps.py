@@ -13,6 +13,8 @@ from fedspam.methods import Auto, AutoSteps, auto, auto_steps
 from fedspam.methods.auto_steps import Numbers
 from fedspam.problems import quadratics
 
+pytestmark = pytest.mark.x64  # rounds by hand and identities, to the last digits
+
 CLIENTS = quadratics(0, clients=4, dimension=3, delta=0.5, noise=1.0)
 START = jnp.array([3.0, -1.0, 2.0])
 

@@ -41,6 +41,8 @@ from fedspam.problems import quadratics
 from fedspam.simulation import records
 from fedspam.solvers import GradientDescent
 
+pytestmark = pytest.mark.x64  # in float32 a rounding may turn a code into the next one
+
 UNBIASED = [Quantize(2), Quantize(4), Quantize(8), TernGrad(), Natural(), RandK(0.3)]
 BIASED = [TopK(0.3), LowRank(2), Cast("float16"), Cast("bfloat16"), Cast("float32")]
 ALL = [Quantize(3), Quantize(8), Quantize(16), Grid(5, 3.0), TernGrad(), Natural(), RandK(0.3), *BIASED]
@@ -270,7 +272,10 @@ def test_the_ledger_counts_the_bytes_of_every_codec(codec):
     method = fedavg(2, 1, 0.1)
     (exchange,) = ledger.plan(method, params, codecs=Codecs({"up": codec, "down": codec})).round
     sent = Codecs({"down": codec}).sent(jax.random.key(0), {"x": params})("x", {})
-    assert sum(leaf.nbytes for leaf in jax.tree.leaves(sent.payload)) == size(codec, params["matrix"]) + 5 * 8
+    assert (
+        sum(leaf.nbytes for leaf in jax.tree.leaves(sent.payload))
+        == size(codec, params["matrix"]) + params["vector"].nbytes
+    )
     raw = {"@key": np.zeros(2, np.uint32), "@client": np.uint32(0), "@round": np.uint32(0), CHECKSUM: np.uint32(0)}
     rest = {name: np.zeros(due.shape, due.dtype) for name, due in exchange.sent.items() if name != "x"}
     assert exchange.bytes_down == len(wire.encode({**raw, **rest, "x": sent.payload}))

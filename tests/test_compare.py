@@ -62,6 +62,7 @@ def tiny():
     return problems.of_quadratics("tiny", "tiny quadratics", clients, start)
 
 
+FLOOR = 1e-6  # gradients relative to the first one; float32 has 6e-8, and sums of twenty such numbers less
 TINY = ComparisonPlan(rounds=16, cohort=3, targets=(0.5,), seeds=2, budget=4, exact=True)
 
 
@@ -154,7 +155,7 @@ def test_curves_are_those_of_the_method(made, key):
         for look in read(made[0] / "curves.csv")
         if (look["method"], look["trial"], look["seed"]) == (key, row["trial"], str(SEEDS[1]))
     ]
-    np.testing.assert_allclose([float(look["error"]) for look in looks], errors, rtol=1e-8)
+    np.testing.assert_allclose([float(look["error"]) for look in looks], errors, rtol=1e-5, atol=FLOOR)
     plan = ledger.plan(method, jnp.zeros(20), clients)
     up, down, asked_in = (
         [sum(e.cohort * getattr(e, unit) for e in part) for part in (plan.start, plan.round)]
@@ -396,7 +397,7 @@ def test_named_quadratics(name):
     problem, named = load(name), problems.PROBLEMS[name]
     assert problem.clients == problem.population.size == named.clients >= named.cohort
     assert float(problem.probe(problem.start)["gradient"]) == pytest.approx(1)
-    assert float(problem.probe(jnp.asarray(problem.population.minimizer))["gradient"]) < 1e-9
+    assert float(problem.probe(jnp.asarray(problem.population.minimizer))["gradient"]) < FLOOR
     assert problem.optimum == pytest.approx(float(problem.population.loss(jnp.asarray(problem.population.minimizer))))
 
 
@@ -410,7 +411,7 @@ def test_named_problem_with_data(data):
     f = lambda x: jnp.mean(jax.vmap(lambda i: clients.client(i)(x))(jnp.arange(4, dtype=jnp.uint32)))
     slope = lambda x: float(jnp.linalg.norm(jax.grad(f)(x)))
     seen = problem.probe(x)
-    assert float(seen["gradient"]) == pytest.approx(slope(x) / slope(problem.start), rel=1e-10)
+    assert float(seen["gradient"]) == pytest.approx(slope(x) / slope(problem.start), rel=1e-5)
     assert 0 <= float(seen["accuracy"]) <= 1
     assert problem.metrics == ("gradient", "accuracy")
     plan = ComparisonPlan(rounds=16, cohort=2, targets=(0.6, 0.7), seeds=2, budget=1, metric="accuracy")

@@ -15,6 +15,8 @@ from fedspam.federation.downlink import with_feedback
 from fedspam.methods import mvr, page
 from fedspam.problems import quadratics
 
+pytestmark = pytest.mark.x64  # rounds by hand and identities, to the last digits
+
 D, CLIENTS = 70, quadratics(0, clients=6, dimension=70, delta=0.5)
 TOP, FED_TOP = "topk-0.2", "feedback-topk-0.2"
 

@@ -12,6 +12,8 @@ from fedspam.methods.schedules import Constant, Power, Values
 from fedspam.problems import Quadratics, quadratics
 from fedspam.solvers import Exact
 
+pytestmark = pytest.mark.x64  # rounds by hand and identities, to the last digits
+
 ROUNDS, CLIENTS, D = 6, 6, 3
 KEY = jax.random.key(0)
 

@@ -53,7 +53,7 @@ def test_scores_are_those_of_a_plain_loop(block):
         means = [values.mean() for values in each]
         expected = [np.concatenate(each).mean(), np.mean(means), np.quantile(means, 0.1), np.quantile(means, 0.5)]
         names = (name, f"{name}.clients", f"{name}.q10", f"{name}.q50")
-        np.testing.assert_allclose([found[part] for part in names], expected, rtol=1e-12)
+        np.testing.assert_allclose([found[part] for part in names], expected, rtol=1e-6)  # float32
     own = look.per_client(x)["loss"]
     assert np.isnan(own[1])
     assert own[3] == pytest.approx(np.mean(squares(x, data["c3"])))

@@ -32,7 +32,10 @@ from fedspam.problems import Quadratics, quadratics
 from fedspam.solvers import Exact
 from test_adaptive_rivals import COHORTS, START, Clients, one_round, same
 
-pytestmark = pytest.mark.slow  # many compilations
+pytestmark = [
+    pytest.mark.slow,  # many compilations
+    pytest.mark.x64,  # rounds by hand and identities, to the last digits
+]
 
 CLIENTS = 6
 ETA, BETA = 0.2, 0.3

@@ -37,6 +37,7 @@ from fedspam.flower.wire import arrays
 from fedspam.flower.wire.schema import Schema
 
 CLIENTS, ROUNDS = 6, 3
+TOLERANCE = 1e-5  # server and engine sum in other orders, in float32; some numbers are differences
 POPULATION = synthetic_logistic(0, clients=CLIENTS, dimension=4)
 FIRST = jnp.ones(4)
 SOLVER = GradientDescent(steps=3, smoothness=2.0)
@@ -119,7 +120,7 @@ def with_another_shape(message, answer):
 
 
 def with_another_dtype(message, answer):
-    return [altered(answer(), reply=lambda value: value.astype(np.float32))]
+    return [altered(answer(), reply=lambda value: value.astype(np.float16))]
 
 
 def of_another_round(message, answer):
@@ -165,11 +166,11 @@ FAULTS = [
 @pytest.mark.slow
 def test_the_iterates_rows_and_bytes_are_the_simulators(undisturbed):
     run = simulate(METHOD, POPULATION, FIRST, rounds=ROUNDS, key=7)
-    np.testing.assert_allclose(undisturbed.params, run.params, rtol=1e-12, atol=1e-12)
+    np.testing.assert_allclose(undisturbed.params, run.params, rtol=TOLERANCE, atol=TOLERANCE)
     for name in ("bytes_down", "bytes_up", "floats_down", "floats_up"):
         assert undisturbed.column(name) == run.rows[name].tolist()
     for name in ("step_size", "gradients", "certificate.stationarity"):
-        np.testing.assert_allclose(undisturbed.column(name), run.rows[name], rtol=1e-10)
+        np.testing.assert_allclose(undisturbed.column(name), run.rows[name], rtol=TOLERANCE)
 
 
 def test_bytes_are_those_that_flower_carried(undisturbed):
@@ -207,7 +208,7 @@ def test_the_substitutes_iterates_are_those_of_the_simulator_with_the_same_clien
     }
     assert len(replay["prox"]) == ROUNDS
     run = simulate(started_like(silent), POPULATION, FIRST, rounds=ROUNDS, key=7, replay=replay)
-    np.testing.assert_allclose(silent.params, run.params, rtol=1e-12, atol=1e-12)
+    np.testing.assert_allclose(silent.params, run.params, rtol=TOLERANCE, atol=TOLERANCE)
 
 
 def started_like(outcome):
@@ -361,7 +362,7 @@ def test_a_void_round_has_no_effect_and_is_charged(undisturbed):
     assert outcome.column("bytes_down")[1] > 0
     run = simulate(METHOD, POPULATION, FIRST, rounds=1, key=7)
     two = go(rounds=2, twist=second_round_fails)
-    np.testing.assert_allclose(two.params, run.params, rtol=1e-12, atol=1e-12)
+    np.testing.assert_allclose(two.params, run.params, rtol=TOLERANCE, atol=TOLERANCE)
 
 
 def test_retries_are_capped_and_the_error_says_why():
@@ -401,8 +402,8 @@ def test_another_solver_is_refused_and_the_difference_is_named():
     ("method", "params", "named"),
     [
         (spam(step_size=0.5, fresh_weight=0.3), FIRST, "algorithm is SpamPP on the server, Spam on the client"),
-        (METHOD, jnp.ones(5), r"float64\[5\]"),
-        (METHOD, jnp.ones(4, jnp.float32), r"float32\[4\]"),
+        (METHOD, jnp.ones(5), r"float32\[5\]"),
+        (METHOD, jnp.ones(4, jnp.float16), r"float16\[4\]"),
         (METHOD, {"weights": FIRST}, "params.weights"),
     ],
 )
@@ -434,7 +435,7 @@ def test_the_cohort_size_is_not_part_of_the_schema():
     outcome = go(grid=LoopbackGrid(the_app(), CLIENTS), fraction_train=0.4)
     assert outcome.column("difference.asked") == [2] * ROUNDS
     expected = simulate(with_cohort(METHOD, 2), POPULATION, FIRST, rounds=ROUNDS, key=7)
-    np.testing.assert_allclose(outcome.params, expected.params, rtol=1e-12, atol=1e-12)
+    np.testing.assert_allclose(outcome.params, expected.params, rtol=TOLERANCE, atol=TOLERANCE)
     with pytest.raises(ValueError, match="leave fraction_train out"):
         with_cohort(dane(1.0), 2)
 
@@ -670,7 +671,7 @@ def test_a_model_of_many_arrays_and_a_loss_over_own_data():
     flat = FedspamStrategy(method).start(grid, to_arrays(first), 2)  # the server need not know the structure
     assert list(nested.arrays) == ["bias", "layer.kernel"] == list(flat.arrays)
     for name in nested.arrays:
-        np.testing.assert_allclose(nested.arrays[name].numpy(), flat.arrays[name].numpy(), rtol=1e-12)
+        np.testing.assert_allclose(nested.arrays[name].numpy(), flat.arrays[name].numpy(), rtol=TOLERANCE)
 
 
 def flax_model():
@@ -715,7 +716,7 @@ def test_modules_of_other_frameworks(make):
 def test_a_rule_takes_the_place_of_the_mean():
     expected = simulate(METHOD, POPULATION, FIRST, rounds=ROUNDS, key=7, aggregate=Median())
     outcome = go(aggregate=Median())
-    np.testing.assert_allclose(outcome.params, expected.params, rtol=1e-12, atol=1e-12)
+    np.testing.assert_allclose(outcome.params, expected.params, rtol=TOLERANCE, atol=TOLERANCE)
 
 
 def test_one_compilation_serves_all_clients_and_rounds(undisturbed):
@@ -785,7 +786,7 @@ def test_the_example_of_the_guide_works(tmp_path):
     module = load_code(code, tmp_path)
     np.testing.assert_allclose(module.result.arrays["bias"].numpy(), 1, atol=0.05)
     for name, simulated in module.run.params.items():
-        np.testing.assert_allclose(module.result.arrays[name].numpy(), simulated, rtol=1e-12)
+        np.testing.assert_allclose(module.result.arrays[name].numpy(), simulated, rtol=TOLERANCE)
 
 
 def test_the_grid_is_polled_less_often_the_longer_the_wait():

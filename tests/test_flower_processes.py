@@ -24,6 +24,7 @@ pytest.importorskip("flwr", reason="needs Flower: pip install '.[flower]'")
 pytestmark = pytest.mark.slow
 
 CLIENTS = 3
+TOLERANCE = 1e-5  # server and engine sum in other orders, in float32
 LONGEST = 900  # seconds after which something hangs; on two idle cores a run takes about 30
 
 PROJECT = """
@@ -120,7 +121,6 @@ class World(Processes):
         self.environment |= {
             "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
             "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.05",
-            "JAX_ENABLE_X64": "1",
         }
         app, settings = folder / "app" / "trial", self.home / ".flwr"
         app.mkdir(parents=True)
@@ -202,7 +202,7 @@ def found(folder: Path, name: str):
 def assert_like_the_simulation(folder: Path, name: str, rounds: int) -> None:
     run, (params, done) = simulated(name, rounds), found(folder, name)
     assert done == rounds
-    np.testing.assert_allclose(params, run.params, rtol=1e-12, atol=1e-12)
+    np.testing.assert_allclose(params, run.params, rtol=TOLERANCE, atol=TOLERANCE)
     _, rows, _ = records.read(folder)
     for column in ("bytes_down", "bytes_up", "floats_down", "floats_up"):
         np.testing.assert_array_equal(rows[column], run.rows[column])
@@ -235,7 +235,7 @@ def test_a_killed_server_is_resumed_by_a_new_run(world):
             break
     params, done = found(world.folder / "killed", "spam")
     assert done == 2, world.logs()
-    np.testing.assert_allclose(params, simulated("spam", 2).params, rtol=1e-12, atol=1e-12)
+    np.testing.assert_allclose(params, simulated("spam", 2).params, rtol=TOLERANCE, atol=TOLERANCE)
     undisturbed = world.folder / "spam"
     if undisturbed.exists():
         np.testing.assert_array_equal(params, found(undisturbed, "spam")[0])
@@ -291,7 +291,9 @@ def test_a_terminated_server_says_so_and_is_resumed(world):
         world.end()
         if found(folder, "spam_pp")[1] == 2:
             break
-    np.testing.assert_allclose(found(folder, "spam_pp")[0], simulated("spam_pp", 2).params, rtol=1e-12, atol=1e-12)
+    np.testing.assert_allclose(
+        found(folder, "spam_pp")[0], simulated("spam_pp", 2).params, rtol=TOLERANCE, atol=TOLERANCE
+    )
 
 
 @pytest.mark.thorough  # Flower takes a minute to notice

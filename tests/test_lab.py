@@ -30,6 +30,11 @@ browser = pages.browser
 # --- the race --------------------------------------------------------------------------------------------------------
 
 
+def test_its_problem_is_in_float64_whoever_asks_first() -> None:
+    """A single one in float32 would stay, and be run in float64 with numbers of another type."""
+    assert runs.problem_of(0.037, 1).population.hessians.dtype == jnp.float64
+
+
 @pytest.mark.slow
 def test_a_repeated_cohort_has_the_clients_of_the_small_one() -> None:
     keys = jax.vmap(jax.random.key)(jnp.arange(50))
@@ -42,6 +47,7 @@ def test_a_repeated_cohort_has_the_clients_of_the_small_one() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.x64  # as the lab itself
 @pytest.mark.parametrize(
     "setting",
     [

@@ -9,6 +9,8 @@ from fedspam import Patience, Target, Watch, simulate, simulate_many
 from fedspam.methods import scaffold
 from fedspam.problems import quadratics
 
+pytestmark = pytest.mark.x64  # the same runs one by one, to the last digits
+
 ROUNDS, SEEDS, GOAL, TWICE, GROWTH = 40, (3, 4), 0.3, 2, 1e4
 RATES = (0.01, 0.05, 1.0, 0.1, 5.0)  # too slow, arrives, grows, arrives, grows fast
 

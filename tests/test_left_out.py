@@ -62,8 +62,8 @@ def test_the_reply_of_a_broken_client_is_left_out_and_counted():
     assert run.status == "completed"
     assert not run.rows["void"].any()
     alone = go(per_client=True)
-    np.testing.assert_allclose(run.params, alone.params, rtol=1e-12)
-    np.testing.assert_allclose(run.probes["first"], alone.probes["first"], rtol=1e-12)
+    np.testing.assert_allclose(run.params, alone.params, rtol=1e-5)  # in float32
+    np.testing.assert_allclose(run.probes["first"], alone.probes["first"], rtol=1e-5)  # in float32
     for name in ("asked", "replied", "accepted"):
         np.testing.assert_array_equal(run.rows[f"difference.{name}"], alone.rows[f"difference.{name}"])
     for name in ("bytes_up", "bytes_down"):
@@ -99,7 +99,7 @@ def test_a_start_that_asks_everyone():
     with LEFT_OUT, pytest.warns(UserWarning, match="left out of the start"):
         run = go(method=method)
     alone = go(method=method, per_client=True)
-    np.testing.assert_allclose(run.params, alone.params, rtol=1e-12)
+    np.testing.assert_allclose(run.params, alone.params, rtol=1e-5)  # in float32
     assert (run.rows["difference.accepted"] == 19).all()
 
 
@@ -148,8 +148,8 @@ def test_many_runs_leave_it_out(options):
     for i, method in enumerate(methods):
         for j, key in enumerate((0, 3)):
             alone = go(method=method, key=key, per_client=True)
-            np.testing.assert_allclose(many.params[i, j], alone.params, rtol=1e-12)
-            np.testing.assert_allclose(many.probes["first"][i, j], alone.probes["first"], rtol=1e-12)
+            np.testing.assert_allclose(many.params[i, j], alone.params, rtol=1e-5)  # in float32
+            np.testing.assert_allclose(many.probes["first"][i, j], alone.probes["first"], rtol=1e-5)  # in float32
             accepted = many.rows["difference.accepted"][i, j]
             np.testing.assert_array_equal(accepted, alone.rows["difference.accepted"])
 

@@ -41,7 +41,10 @@ from fedspam.methods.schedules import Constant
 from fedspam.problems import Quadratics, quadratics
 from fedspam.solvers import Exact, GradientDescent
 
-pytestmark = pytest.mark.slow  # many compilations
+pytestmark = [
+    pytest.mark.slow,  # many compilations
+    pytest.mark.x64,  # rounds by hand and identities, to the last digits
+]
 
 START = np.array([1.0, -1.0, 0.5, 2.0])
 N, ROUNDS = 6, 5

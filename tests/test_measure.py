@@ -21,6 +21,8 @@ from fedspam.theory.intervals import mean_interval, missed, root_mean_interval, 
 from fedspam.theory.measure import hessian_ends, mean_square_root, secant_of, similarity
 from fedspam.theory.spread import Spread, secant_squares, spread_squares
 
+pytestmark = pytest.mark.x64  # constants measured to the last digits
+
 TRIALS = 100
 
 

@@ -27,6 +27,8 @@ from fedspam.models import (
     softmax_regression,
 )
 
+pytestmark = pytest.mark.x64  # layers against sums written out, to the last digits
+
 RNG = np.random.default_rng(0)
 
 

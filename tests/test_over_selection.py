@@ -128,8 +128,8 @@ def test_a_federation_agrees_with_the_simulator(method):
     clients = OverSelected(POPULATION, Table(jnp.array(SECONDS)), more=0.5)
     expected = simulate(method, clients, FIRST, rounds=ROUNDS, key=7).params
     found, result = go(method)
-    np.testing.assert_allclose(found, expected, rtol=1e-12, atol=1e-12)
-    assert not np.allclose(found, go(method, over_selection=0.0)[0], rtol=1e-6)
+    np.testing.assert_allclose(found, expected, rtol=1e-6, atol=1e-6)  # in float32
+    assert not np.allclose(found, go(method, over_selection=0.0)[0], rtol=1e-4)
     work = "difference" if method is METHOD else "train"
     for metrics in result.train_metrics_clientapp.values():
         assert (metrics[f"{work}.asked"], metrics[f"{work}.accepted"]) == (5, 3)

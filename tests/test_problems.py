@@ -9,6 +9,8 @@ from fedspam import simulate, spam
 from fedspam.problems import Quadratics, logistic, logistic_smoothness, quadratics, ridge, synthetic_logistic
 from fedspam.solvers import Exact
 
+pytestmark = pytest.mark.x64  # constants and closed forms, to the last digits
+
 KEY = jax.random.key(3)
 
 

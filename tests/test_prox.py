@@ -31,7 +31,10 @@ from fedspam.solvers import (
     Relative,
 )
 
-pytestmark = pytest.mark.slow  # many compilations
+pytestmark = [
+    pytest.mark.slow,  # many compilations
+    pytest.mark.x64,  # rounds by hand and identities, to the last digits
+]
 
 THETA = np.sqrt(3) / 4
 DIMENSION = 6

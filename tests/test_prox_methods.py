@@ -37,7 +37,10 @@ from fedspam.methods.schedules import Constant, Values
 from fedspam.problems import Quadratics, quadratics
 from fedspam.solvers import Exact
 
-pytestmark = pytest.mark.slow  # many compilations
+pytestmark = [
+    pytest.mark.slow,  # many compilations
+    pytest.mark.x64,  # rounds by hand and identities, to the last digits
+]
 
 ROUNDS, CLIENTS, D = 6, 6, 3
 KEY = jax.random.key(0)

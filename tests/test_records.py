@@ -736,7 +736,7 @@ def test_chunks_change_no_draw():
     for run in runs[1:]:
         for name in ("total", "mixed"):
             np.testing.assert_array_equal(run.rows[name], runs[0].rows[name])
-        np.testing.assert_allclose(run.params, runs[0].params, rtol=1e-12, atol=1e-12)
+        np.testing.assert_allclose(run.params, runs[0].params, rtol=1e-6, atol=1e-6)  # in float32
 
 
 @pytest.mark.slow
@@ -762,7 +762,7 @@ def test_chunks_change_rounding_alone(method):
         other = run(chunk)
         parts = lambda run: jax.tree.leaves((run.params, run.memory))
         for one, two in zip(parts(first), parts(other), strict=True):
-            np.testing.assert_allclose(two, one, rtol=1e-12, atol=1e-12)
+            np.testing.assert_allclose(two, one, rtol=1e-6, atol=1e-6)  # in float32
 
 
 # --- killed for real ---

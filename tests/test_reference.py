@@ -12,7 +12,10 @@ from fedspam import Ragged
 from fedspam.federation.traced import Traced
 from fedspam.methods import Momentum, fedadagrad, fedadam, fedavg, fedavgm, fedprox, fedyogi, mime, mime_lite, scaffold
 
-pytestmark = pytest.mark.slow  # many compilations
+pytestmark = [
+    pytest.mark.slow,  # many compilations
+    pytest.mark.x64,  # rounds by hand and identities, to the last digits
+]
 
 KEY = jax.random.key(0)
 FOLDER = Path(__file__).parent / "reference"

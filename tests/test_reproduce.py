@@ -87,6 +87,7 @@ def test_all_files_are_there(made):
 
 
 @pytest.mark.slow
+@pytest.mark.x64  # as the experiment itself
 def test_curves_are_those_of_the_printed_algorithm(made):
     rows = read(made[0] / "curves.csv")
     names = ["panel", "gamma_delta", "fresh_weight", "prox", "round", "median", "low", "high", "seed_5", "seed_6"]

@@ -30,12 +30,11 @@ TINY = {
     "data": {"kind": "quadratics", "clients": 6, "dimension": 3},
     "algorithm": {"name": "spam_pp", "cohort_size": 2, "step_size": 1.0, "fresh_weight": 0.3},
     "prox": "exact",
-    "run": {"rounds": 10, "segment": 4, "precision": "float64"},
+    "run": {"rounds": 10, "segment": 4},
     "evaluate": {"every": 2},
 }
 FLAGS = "--data quadratics --data.clients 6 --data.dimension 3 --algorithm spam_pp --algorithm.cohort_size 2 " + (
-    "--algorithm.step_size 1.0 --algorithm.fresh_weight 0.3 --prox exact --run.segment 4 --run.precision float64 "
-    "--evaluate.every 2"
+    "--algorithm.step_size 1.0 --algorithm.fresh_weight 0.3 --prox exact --run.segment 4 --evaluate.every 2"
 )
 
 

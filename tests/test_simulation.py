@@ -23,6 +23,7 @@ def clients():
 
 
 METHOD = spam_pp(5, 0.8, 0.3, solver=Exact())
+ROUNDING = 1e-4  # of some rounds in float32; near the optimum little of a number is left
 
 
 def norm_of(clients):
@@ -156,7 +157,7 @@ def test_a_condition_charges_the_branch_that_was_taken(clients):
     np.testing.assert_array_equal(run.rows["gradient@no.asked"], np.where(heads, 0, 1))
     np.testing.assert_array_equal(run.rows["floats_up"], np.where(heads, 14 * 4, 3 * 4))
     state, fed = loopback.run(Coin(), clients, jnp.ones(4), rounds=40, key=0)
-    np.testing.assert_allclose(state.x, run.params, rtol=1e-12)
+    np.testing.assert_allclose(state.x, run.params, rtol=ROUNDING)
     assert fed.bytes_down == run.rows["bytes_down"].sum()
     assert run.plan.branches
 
@@ -228,7 +229,7 @@ def test_many_step_sizes_and_seeds_in_one_call(clients):
     assert many.params.shape == (3, 2, 4)
     assert many.probes["norm"].shape == (3, 2, 16)
     alone = simulate(methods[2], clients, jnp.ones(4), rounds=15, key=5)
-    np.testing.assert_allclose(many.params[2, 1], alone.params, rtol=1e-12)
+    np.testing.assert_allclose(many.params[2, 1], alone.params, rtol=ROUNDING)
 
 
 @pytest.mark.parametrize("side_by_side", [True, False])
@@ -333,8 +334,8 @@ def test_many_runs_do_all_rounds_that_were_asked_for(clients):
     alone = simulate(METHOD, clients, jnp.ones(4), rounds=30, key=1, every=7, probe=norm_of(clients))
     assert run.rounds == alone.rounds == 30
     assert run.probes["norm"].shape == (1, 2, 5)  # the start, and after 7, 14, 21 and 28 rounds
-    np.testing.assert_allclose(run.probes["norm"][0, 1], alone.probes["norm"], rtol=1e-12)
-    np.testing.assert_allclose(run.params[0, 1], alone.params, rtol=1e-12)
+    np.testing.assert_allclose(run.probes["norm"][0, 1], alone.probes["norm"], rtol=ROUNDING)
+    np.testing.assert_allclose(run.params[0, 1], alone.params, rtol=ROUNDING)
     with pytest.raises(ValueError, match="every = 0"):
         simulate_many(METHOD, clients, jnp.ones(4), rounds=3, keys=[0], every=0)
 

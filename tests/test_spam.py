@@ -15,6 +15,8 @@ from fedspam.methods.schedules import cube_root
 from fedspam.problems import Quadratics, quadratics
 from fedspam.solvers import Exact, GradientDescent
 
+pytestmark = pytest.mark.x64  # rounds by hand and identities, to the last digits
+
 KEY = jax.random.key(0)
 
 

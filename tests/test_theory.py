@@ -39,6 +39,8 @@ from fedspam.theory.complexity import printed_varying_order
 from fedspam.theory.lemmas import descent, estimation, inexact_progress, progress, relative_progress
 from fedspam.theory.lyapunov import form
 
+pytestmark = pytest.mark.x64  # bounds and identities of the theory, to the last digits
+
 INSTANCES, CLIENTS, D = 20_000, 4, 3
 ROUNDING = 1e-9  # of sums of a few products of numbers of order one, in float64
 

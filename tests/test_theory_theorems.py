@@ -31,6 +31,8 @@ from fedspam.theory import (
 )
 from fedspam.theory.lemmas import averaged_similarity, estimation
 
+pytestmark = pytest.mark.x64  # bounds and identities of the theory, to the last digits
+
 SEEDS, ROUNDS = 48, 150
 
 

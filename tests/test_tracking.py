@@ -17,7 +17,7 @@ TINY = {
     "data": {"kind": "quadratics", "clients": 5, "dimension": 2},
     "algorithm": {"name": "spam_pp", "cohort_size": 2, "step_size": 1.0, "fresh_weight": 0.3},
     "prox": "exact",
-    "run": {"rounds": 6, "segment": 4, "precision": "float64"},
+    "run": {"rounds": 6, "segment": 4},
     "evaluate": {"every": 2},
 }
 
