@@ -289,6 +289,7 @@ def regressions():
             yield two, (4,)
 
 
+@pytest.mark.x64
 @pytest.mark.parametrize("number", range(6))
 @pytest.mark.slow
 def test_closed_forms_are_those_of_the_losses(number):
@@ -311,6 +312,7 @@ def test_closed_forms_are_those_of_the_losses(number):
     assert found == pytest.approx((max(norm(matrix - whole) for matrix in own), norm(whole)), rel=1e-10)
 
 
+@pytest.mark.x64
 @pytest.mark.slow
 def test_solve_ends_where_the_gradient_vanishes():
     for population, shape in regressions():
