@@ -528,7 +528,9 @@ def test_wrong_arguments_exit_with_2_and_say_why(arguments, message, capsys):
     with pytest.raises(SystemExit) as stopped:
         main(["compare", *arguments.split()])
     assert stopped.value.code == 2
-    assert message in " ".join(capsys.readouterr().err.split())
+    told = capsys.readouterr().err
+    assert message in told
+    assert told.count("\n") == 1
 
 
 def test_what_is_usual_is_filled_in():

@@ -1,13 +1,19 @@
 """Tables as they come from a spreadsheet, and what must not flatter a model that was trained on them."""
 
+import csv
+import json
 from pathlib import Path
 
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from fedspam import datasets
-from fedspam.app.config import ConfigError, decode
+from fedspam import Evaluation, datasets
+from fedspam.app.cli import main
+from fedspam.app.config import ConfigError, decode, read
 from fedspam.app.experiment import make
+from fedspam.simulation import Patience, Target, records
+from fedspam.simulation.metrics import METRICS
 
 AUTO = {"name": "fedavg", "cohort_size": 2, "local_steps": 2, "local_rate": 0.3}
 
@@ -78,3 +84,155 @@ def test_a_share_that_leaves_too_little_or_holds_out_nothing_is_told() -> None:
         make(decode({"data": {"kind": "digits", "test": 0.9999}, **digits}))
     with pytest.warns(UserWarning, match="data.test = 0.2 holds out no row, since no client has 3 rows"):
         assert "accuracy" not in make(decode({"data": {"kind": "digits"}, **digits})).metrics
+
+
+# --- how good a model is where one class is rare ---
+
+
+def rare_rows(count: int = 400) -> tuple[np.ndarray, np.ndarray]:
+    """Labels of which a twentieth are 1, and scores with ties that know a little."""
+    random = np.random.default_rng(3)
+    labels = (random.random(count) < 0.05).astype(np.int32)
+    return labels, np.round(labels - 1 + random.normal(size=count), 1)
+
+
+def test_metrics_of_a_rare_class_are_those_of_scikit_learn() -> None:
+    sklearn = pytest.importorskip("sklearn.metrics")
+    labels, scores = rare_rows()
+    predicted = scores > 0
+    due = {
+        "accuracy": sklearn.accuracy_score(labels, predicted),
+        "balanced_accuracy": sklearn.balanced_accuracy_score(labels, predicted),
+        "f1": sklearn.f1_score(labels, predicted, average="macro"),
+        "rare_f1": sklearn.f1_score(labels, predicted),
+        "auc": sklearn.roc_auc_score(labels, scores),
+    }
+    for name, value in due.items():
+        for given in (scores, np.stack([-scores / 2, scores / 2], axis=1)):
+            assert float(METRICS[name](labels, given)) == pytest.approx(value), name
+    numbers = np.random.default_rng(0).normal(size=(2, 50))
+    assert float(METRICS["rmse"](*numbers)) ** 2 == pytest.approx(sklearn.mean_squared_error(*numbers))
+    assert np.isnan(METRICS["auc"](np.zeros(5, int), np.arange(5.0)))
+
+
+def test_an_evaluation_answers_metrics_of_all_rows_together() -> None:
+    """As many as two blocks and a half, over clients of which none has both classes."""
+    labels, scores = rare_rows()
+    order = np.argsort(labels, kind="stable")
+    rows = {"features": scores[order, None], "label": labels[order]}
+    data = datasets.FederatedData.by(rows, rows["label"])
+    names = ("balanced_accuracy", "f1", "rare_f1", "auc")
+    margins = lambda params, features: features @ params
+    judge = Evaluation.of(data, lambda params, rows: rows["label"], block=160, scores=margins, metrics=names)
+    found = judge(jnp.ones(1))
+    for name in names:
+        assert float(found[name]) == pytest.approx(float(METRICS[name](labels, scores))), name
+    with pytest.raises(ValueError, match=r"need the scores of all rows; give scores=model.logits"):
+        Evaluation.of(data, lambda params, rows: rows["label"], metrics=("auc",))
+    with pytest.raises(ValueError, match=r"metric = 'auk' must be one of .*did you mean 'auc'"):
+        Evaluation.of(data, lambda params, rows: rows["label"], scores=margins, metrics=("auk",))
+
+
+@pytest.fixture(scope="module")
+def rare(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A table in which a twelfth of the rows is ill, and an experiment on it."""
+    folder, random = tmp_path_factory.mktemp("rare"), np.random.default_rng(0)
+    lines = ["site;age;crp;state"]
+    for _ in range(600):
+        age, crp = random.normal(50, 12), random.exponential(5)
+        ill = random.random() < 1 / (1 + np.exp(4.5 - 0.08 * (age - 50) - 0.2 * crp))
+        lines.append(f"h{random.integers(4)};{age:.1f};{crp:.2f};{'ill' if ill else 'well'}".replace(".", ","))
+    written(folder / "rows.csv", "\n".join(lines))
+    written(folder / "experiment.toml", EXPERIMENT)
+    return folder
+
+
+EXPERIMENT = """
+data = {kind = "csv", path = "rows.csv", client = "site", label = "state"}
+model = "logistic"
+algorithm = {name = "fedavg", cohort_size = 3, local_steps = 4, local_rate = 0.5}
+run = {rounds = 6}
+"""
+
+
+def ran(folder: Path, *words: str) -> dict:
+    assert main(["run", str(folder / "experiment.toml"), "--quiet", *words]) == 0
+    return json.loads((Path(words[words.index("--out") + 1]) / "summary.json").read_text())
+
+
+def test_a_run_tells_of_each_class_and_measures_the_metric_of_its_target(rare: Path, tmp_path: Path, capsys) -> None:
+    for metric in ("auc", "rare_f1", "f1", "balanced_accuracy"):
+        out = tmp_path / metric
+        facts = ran(rare, "--out", str(out), "--evaluate.metric", metric, "--evaluate.target", "0.01")
+        assert facts["target"]["metric"] == metric
+        assert facts["target"]["round"] is not None
+        # measured in the compiled rounds, and again from the file of the model
+        assert records.read(out)[2][metric][-1] == pytest.approx(facts[metric], abs=1e-6)
+    assert sum(row["rows"] for row in facts["per_class"].values()) == np.sum(facts["confusion"])
+    assert facts["per_class"]["ill"]["f1"] == facts["rare_f1"]
+    assert main(["run", str(rare / "experiment.toml"), "--out", str(tmp_path / "shown")]) == 0
+    shown = capsys.readouterr().out
+    for words in ("if always the same 0.9", "F1, mean of classes", "precision", "recall"):
+        assert words in " ".join(shown.split())
+
+
+def test_the_usual_target_of_a_lopsided_table_is_the_balanced_accuracy(rare: Path) -> None:
+    made_with = lambda **evaluate: make(
+        read(rare / "experiment.toml", [(f"evaluate.{k}", v) for k, v in evaluate.items()])
+    )
+    assert made_with(target="0.6").target == Target("balanced_accuracy", at_least=0.6)
+    assert made_with(patience="3").until == Patience("balanced_accuracy", 3, largest=True)
+    assert made_with(target="0.6", metric="accuracy").target == Target("accuracy", at_least=0.6)
+    assert "balanced_accuracy" not in made_with().metrics  # nobody asks for it
+
+
+@pytest.mark.parametrize(
+    ("metric", "target", "told"),
+    [
+        (
+            "accuracy",
+            "85",
+            "evaluate.target: accuracy is never 85, since it is between 0 and 1; for 85 percent give 0.85",
+        ),
+        ("auc", "-0.5", "evaluate.target: auc is never -0.5, since it is between 0 and 1"),
+        ("gradient", "-1", "evaluate.target: gradient is never -1, since it is at least 0"),
+        ("rmse", "1", "evaluate.metric = 'rmse' is not measured here; choose one of loss, gradient, accuracy"),
+        ("auk", "1", "did you mean 'auc'?"),
+    ],
+)
+def test_targets_that_cannot_be_reached_are_refused(metric: str, target: str, told: str, rare: Path) -> None:
+    with pytest.raises(ConfigError) as stopped:
+        make(read(rare / "experiment.toml", [("evaluate.metric", metric), ("evaluate.target", target)]))
+    assert told in str(stopped.value)
+    assert "\n" not in str(stopped.value)
+
+
+def test_numbers_have_an_rmse_to_reach(rare: Path, tmp_path: Path) -> None:
+    words = ["--data.label", "crp", "--data.task", "numbers", "--model", "linear", "--algorithm.local_rate", "0.1"]
+    out = tmp_path / "run"
+    facts = ran(rare, *words, "--evaluate.metric", "rmse", "--evaluate.target", "100", "--out", str(out))
+    assert facts["target"]["round"] == 0
+    assert records.read(out)[2]["rmse"][-1] == pytest.approx(facts["rmse"], rel=1e-5)
+
+
+@pytest.mark.slow
+def test_methods_are_compared_by_their_auc(rare: Path, tmp_path: Path, capsys) -> None:
+    line = "--methods fedavg --budget 2 --rounds 4 --seeds 1 --metric auc --targets 0.55,0.6"
+    out = tmp_path / "compared"
+    assert main(["compare", str(rare / "experiment.toml"), *line.split(), "--out", str(out)]) == 0
+    assert "to AUC 0.6" in capsys.readouterr().out
+    with (out / "curves.csv").open() as file:
+        errors = [float(row["error"]) for row in csv.DictReader(file)]
+    assert errors[0] == 0.5  # all rows score alike at the start
+    assert min(errors) < 0.4
+    with pytest.raises(SystemExit):
+        main(["compare", str(rare / "experiment.toml"), "--metric", "auk"])
+    assert capsys.readouterr().err.count("\n") == 1
+
+
+def test_new_rows_with_labels_are_judged_by_class(rare: Path, tmp_path: Path, capsys) -> None:
+    ran(rare, "--out", str(tmp_path / "run"))
+    assert main(["predict", str(tmp_path / "run"), str(rare / "rows.csv"), "--out", str(tmp_path / "out.csv")]) == 0
+    told = capsys.readouterr().err
+    assert "balanced accuracy 0." in told
+    assert "state = ill: share 0.0" in told

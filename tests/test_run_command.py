@@ -24,6 +24,7 @@ from fedspam.app.commands._arguments import dotted
 from fedspam.app.config import ConfigError, decode
 from fedspam.app.experiment import execute, terminal
 from fedspam.simulation import records
+from fedspam.simulation.metrics import METRICS
 
 ROOT = Path(__file__).parents[1]
 TINY = {
@@ -392,7 +393,7 @@ def test_bash_completes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> N
     assert complete("fedspam", "run", "--res") == {"--resume"}
     assert complete("fedspam", "completions", "z") == {"zsh"}
     assert complete("fedspam", "run", "fed") == {"fedspam.bash"}
-    assert complete("fedspam", "compare", "--metric", "") == {"gradient", "accuracy", "loss"}
+    assert complete("fedspam", "compare", "--metric", "") == set(METRICS)
     assert complete("fedspam", "cite", "scaffold_") == {"scaffold_gradient", "scaffold_m", "scaffold_m_vr"}
     assert complete("fedspam", "run", "--algorithm.fr") == {"--algorithm.fresh_weight"}
     assert complete("fedspam", "run", "--run.precision", "") == {"float32", "float64"}

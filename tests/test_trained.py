@@ -395,15 +395,27 @@ def test_the_scores_are_those_of_scikit_learn() -> None:
 
     random = np.random.default_rng(0)
     labels = random.integers(0, 3, 200)
-    scores = np.round(np.eye(3)[labels] + random.normal(size=(200, 3)), 1)  # rounded, so that there are ties
+    # ties are tested with two classes: here rounding would decide which probabilities are equal
+    scores = np.eye(3)[labels] + random.normal(size=(200, 3))
     shares = np.exp(scores) / np.exp(scores).sum(1, keepdims=True)
     predicted = shares.argmax(1)
-    found = classification(labels, predicted, shares, 3)
+    found = classification(labels, predicted, scores, "abc")
     assert found["f1"] == pytest.approx(metrics.f1_score(labels, predicted, average="macro"))
     assert found["auc"] == pytest.approx(metrics.roc_auc_score(labels, shares, multi_class="ovr"))
+    assert found["accuracy"] == pytest.approx(metrics.accuracy_score(labels, predicted))
+    assert found["balanced_accuracy"] == pytest.approx(metrics.balanced_accuracy_score(labels, predicted))
     assert found["confusion"] == metrics.confusion_matrix(labels, predicted).tolist()
+    parts = metrics.precision_recall_fscore_support(labels, predicted)
+    told = np.array(
+        [[row[key] for key in ("precision", "recall", "f1", "rows")] for row in found["per_class"].values()]
+    )
+    np.testing.assert_allclose(told.T, parts)
     # a class without test rows has no part in the means
-    assert classification(labels, predicted, shares, 4)["f1"] == found["f1"]
+    wide = np.concatenate([scores, np.full((200, 1), -50.0)], axis=1)
+    more = classification(labels, predicted, wide, "abcd")
+    assert more["f1"] == found["f1"]
+    assert more["auc"] == pytest.approx(found["auc"])
+    assert more["per_class"]["d"] == {"rows": 0, "share": 0.0, "precision": None, "recall": None, "f1": None}
     numbers = random.normal(size=50)
     guess = numbers + 0.3 * random.normal(size=50)
     told = regression(numbers, guess)
