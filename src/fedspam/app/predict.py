@@ -2,6 +2,7 @@
 
 import json
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,11 +13,13 @@ import safetensors.numpy
 from fedspam import datasets, models
 from fedspam.app import UsageError
 from fedspam.app.experiment import model as own
+from fedspam.app.experiment.scores import classification, regression
 from fedspam.app.folders import csv_text, make_folder
 from fedspam.datasets.columns import Table, cells_by_row
 from fedspam.models.export import flax_tree, torch_state
 from fedspam.models.trained import TrainedModel
 from fedspam.simulation import records
+from fedspam.simulation.metrics import METRICS
 
 
 class _DataFacts(msgspec.Struct):
@@ -84,7 +87,8 @@ def show(
         records.write(out, text.encode())
         _say(f"{len(written)} rows in {out}")
     if table is not None and label in table.cells:
-        _say(_score(trained, table, label, found))
+        for line in _told(trained, table, label, scores):
+            _say(line)
     return 0
 
 
@@ -156,17 +160,28 @@ def _array(path: Path, data: "_DataFacts") -> np.ndarray:
     raise UsageError(f"the model was trained on arrays of numbers, without names of columns; give {path.stem}.npz")
 
 
-def _score(trained: TrainedModel, table: Table, label: str, found: np.ndarray) -> str:
+def _told(trained: TrainedModel, table: Table, label: str, scores: np.ndarray) -> Iterator[str]:
     """How well the predictions agree with the labels of the table, as far as it has them."""
     if trained.numeric:
         truth = table.numbers(label)
         known = ~np.isnan(truth)
-        error = np.sqrt(np.mean((truth[known] - found[known]) ** 2)) if known.any() else np.nan
-        return f"root mean square error of {int(known.sum())} rows with {label}: {error:.4g}"
-    truth = table.texts(label)
+        if known.any():
+            error = regression(truth[known], scores[known])["rmse"]
+            yield f"root mean square error of {int(known.sum())} rows with {label}: {error:.4g}"
+        return
+    truth, found = table.texts(label), trained.named(scores)
     known = truth != ""
     right = int(np.sum(truth[known] == found[known]))
-    return f"{right} of {int(known.sum())} rows with {label} are predicted as they are"
+    yield f"{right} of {int(known.sum())} rows with {label} are predicted as they are"
+    known = np.isin(truth, trained.classes)
+    if not known.any():
+        return
+    numbers = np.asarray([trained.classes.index(name) for name in truth[known]])
+    facts = classification(numbers, trained.decided(scores[known]), None, trained.classes)
+    yield f"balanced accuracy {facts['balanced_accuracy']:.4g}, {METRICS['f1'].label} {facts['f1']:.4g}"
+    for name, values in facts["per_class"].items():
+        shown = (f"{key} {'–' if value is None else f'{value:.4g}'}" for key, value in values.items() if key != "rows")
+        yield f"{label} = {name}: {', '.join(shown)}"
 
 
 def _save_torch(state: dict[str, np.ndarray], path: Path) -> None:

@@ -125,10 +125,14 @@ class TrainedModel:
         """The predictions that belong to scores: names of classes, numbers of classes, or numbers."""
         if self.numeric:
             return scores
-        numbers = np.argmax(scores, axis=-1) if scores.ndim > 1 else (scores > 0).astype(int)
+        numbers = self.decided(scores)
         if not self.classes:
             return numbers
         return np.asarray(self.classes, object)[numbers]
+
+    def decided(self, scores: np.ndarray) -> np.ndarray:
+        """The numbers of the classes that belong to scores."""
+        return np.argmax(scores, axis=-1) if scores.ndim > 1 else (scores > 0).astype(int)
 
     def shares(self, scores: np.ndarray) -> np.ndarray:
         """The probabilities that belong to scores."""
@@ -136,11 +140,16 @@ class TrainedModel:
             raise ValueError("the model predicts numbers, which have no probabilities; use predict")
         if self.facts.get("predicts") == "classes":
             raise ValueError("a function that predicts classes has no probabilities; use predict")
-        wide = np.asarray(scores, np.float64)
-        if wide.ndim == 1:
-            wide = np.stack([np.zeros_like(wide), wide], axis=1)
-        powers = np.exp(wide - wide.max(axis=-1, keepdims=True))
-        return powers / powers.sum(axis=-1, keepdims=True)
+        return shares_of(scores)
+
+
+def shares_of(scores: np.ndarray) -> np.ndarray:
+    """The probability of each class, from one score per class, or from one of class 1 against class 0."""
+    wide = np.asarray(scores, np.float64)
+    if wide.ndim == 1:
+        wide = np.stack([np.zeros_like(wide), wide], axis=1)
+    powers = np.exp(wide - wide.max(axis=-1, keepdims=True))
+    return powers / powers.sum(axis=-1, keepdims=True)
 
 
 def save(

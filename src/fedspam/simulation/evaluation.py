@@ -15,8 +15,10 @@ from jaxtyping import Array, Float, Integer, PyTree
 
 from fedspam._internal import checks
 from fedspam._internal.trees import Params, static, struct
+from fedspam.simulation.metrics import METRICS
 
 Score = Callable[[Params, Any], Any]
+POOLED = tuple(name for name, metric in METRICS.items() if metric.decided or metric.scored or metric.numeric)
 
 
 class Examples(Protocol):
@@ -49,17 +51,29 @@ class Evaluation:
     >>> evaluation = Evaluation.of(data, right, quantiles=(0.5,))
     >>> {name: round(float(value), 3) for name, value in evaluation(jnp.array(1.0)).items()}
     {'accuracy': 0.75, 'accuracy.clients': 0.667, 'accuracy.q50': 1.0}
+
+    With `scores` and `metrics` it also answers what is not a mean over examples, such as ``auc``.
     """
 
     blocks: PyTree[Array]  # examples in blocks of equal size, the last one padded
     owner: Integer[Array, "blocks rows"]  # the client of each example; padding belongs to no client
     score: Score = static()
     clients: int = static()
+    rows: int = static()
     quantiles: tuple[float, ...] = static()
+    scores: Score | None = static(default=None)
+    metrics: tuple[str, ...] = static(default=())
 
     @classmethod
     def of(
-        cls, data: Examples, score: Score, *, quantiles: tuple[float, ...] = (0.1, 0.5, 0.9), block: int = 256
+        cls,
+        data: Examples,
+        score: Score,
+        *,
+        quantiles: tuple[float, ...] = (0.1, 0.5, 0.9),
+        block: int = 256,
+        scores: Score | None = None,
+        metrics: tuple[str, ...] = (),
     ) -> "Evaluation":
         """From held-out data, such as that of `FederatedData.hold_out_clients` and its `hold_out_examples`.
 
@@ -69,8 +83,15 @@ class Evaluation:
                 model. A row with many labels counts as often as it has labels that are not negative.
             quantiles: which ones, from 0 to 1.
             block: examples that are looked at together.
+            scores: (params, features) -> the scores of each row, such as ``model.logits``, for the metrics.
+            metrics: names in `fedspam.simulation.metrics.METRICS` that need the scores of all rows together: 'auc',
+                'f1', 'rare_f1', 'balanced_accuracy', 'rmse'.
         """
         checks.whole("block", block, 1)
+        for metric in metrics:
+            checks.one_of("metric", metric, POOLED)
+        if metrics and scores is None:
+            raise ValueError(f"metrics = {metrics!r} need the scores of all rows; give scores=model.logits")
         for quantile in quantiles:
             checks.between("quantile", quantile, 0, 1)
         sizes = np.asarray(data.sizes)
@@ -88,11 +109,30 @@ class Evaluation:
         owner = np.concatenate([np.repeat(np.arange(len(sizes)), sizes), np.full(filling, len(sizes))])
         blocks = jax.tree.map(fill, dict(data.examples) if isinstance(data.examples, Mapping) else data.examples)
         owner = jnp.asarray(owner.reshape(-1, block), jnp.int32)
-        return cls(blocks, owner, score=score, clients=len(sizes), quantiles=tuple(quantiles))
+        return cls(
+            blocks,
+            owner,
+            score=score,
+            clients=len(sizes),
+            rows=rows,
+            quantiles=tuple(quantiles),
+            scores=scores,
+            metrics=metrics,
+        )
 
     def __call__(self, params: Params) -> dict[str, Float[Array, ""]]:
         totals, counts = self._sums(params)
-        return {name: value for score, total in totals.items() for name, value in self._facts(score, total, counts)}
+        means = {name: value for score, total in totals.items() for name, value in self._facts(score, total, counts)}
+        return {**means, **self._pooled(params)}
+
+    def _pooled(self, params: Params) -> dict[str, Any]:
+        """The metrics of all rows together."""
+        if self.scores is None or not self.metrics:
+            return {}
+        found = lax.map(lambda rows: self.scores(params, rows["features"]), self.blocks)  # type: ignore[misc]
+        whole = lambda array: array.reshape(-1, *array.shape[2:])[: self.rows]
+        labels, scores = whole(self.blocks["label"]), whole(found)
+        return {name: METRICS[name](labels, scores) for name in self.metrics}
 
     def per_client(self, params: Params) -> dict[str, Float[Array, " clients"]]:
         """Each client's mean of each score; NaN for a client without examples."""

@@ -24,7 +24,7 @@ DOTTED = re.compile(r"--([a-z]+\.[\w.]+)(?:=(.*))?", re.DOTALL)
 
 
 class Parser(argparse.ArgumentParser):
-    """A parser whose errors name the nearest flag or choice. Flags cannot be abbreviated."""
+    """A parser whose errors are one line and name the nearest flag or choice. Flags cannot be abbreviated."""
 
     def __init__(self, **options: Any) -> None:
         defaults = {"formatter_class": argparse.RawDescriptionHelpFormatter, "allow_abbrev": False}
@@ -37,7 +37,8 @@ class Parser(argparse.ArgumentParser):
             near = nearest(unknown[1].partition("=")[0], options(self))
         elif choice:
             near = nearest(choice[1], [word.strip(" '") for word in choice[2].split(",")])
-        super().error(message + (f"; did you mean {near}?" if near else ""))
+        hint = f"did you mean {near}?" if near else f"see {self.prog} --help"
+        self.exit(2, f"{self.prog}: error: {message}; {hint}\n")
 
 
 def add_command(commands: "argparse._SubParsersAction[Parser]", module: ModuleType) -> None:

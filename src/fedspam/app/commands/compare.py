@@ -36,6 +36,7 @@ from fedspam.app.commands._arguments import (
 )
 
 PLANNED = ("methods", "seeds", "seed", "rounds", "cohort", "budget", "targets", "metric")
+METRICS = ("loss", "gradient", "accuracy", "balanced_accuracy", "f1", "rare_f1", "auc", "rmse")
 ALONE = ("problem", "sweep", "exact")  # not with a file
 
 
@@ -58,8 +59,9 @@ def add(command: argparse.ArgumentParser) -> None:
     command.add_argument("--budget", type=whole(1), metavar="N", help="settings per method (24; sweep: 36)")
     command.add_argument("--targets", type=listed(finite), metavar="X,Y,...", help="values to reach (by problem)")
     command.add_argument(
-        "--metric", choices=("gradient", "accuracy", "loss"),
-        help="relative gradient norm (default), accuracy, or with FILE the loss; FILE: that of evaluate.target",
+        "--metric", choices=METRICS, metavar="NAME",
+        help="gradient (the relative norm, default) or accuracy; with FILE also loss, balanced_accuracy, f1, rare_f1, "
+        "auc or rmse (default that of evaluate.target)",
     )  # fmt: skip
     command.add_argument(
         "--exact", action="store_true", help="closed-form prox of quadratic clients, counted as one gradient"

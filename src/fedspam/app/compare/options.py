@@ -61,8 +61,10 @@ def checked(
     name = DEFAULT_PROBLEM if problem is None else problem
     checks.one_of("problem", name, PROBLEMS)
     defaults = PROBLEMS[name]
-    if metric == "loss":
-        raise ValueError("a loss can be the target on data of your own: fedspam compare experiment.toml --metric loss")
+    if metric not in ("gradient", "accuracy"):
+        raise ValueError(
+            f"{metric} can be the target on data of your own: fedspam compare experiment.toml --metric {metric}"
+        )
     if metric == "accuracy" and not defaults.accuracies:
         tested = ", ".join(key for key, other in PROBLEMS.items() if other.accuracies)
         raise ValueError(f"{name!r} has no test set for the accuracy; these problems have one: {tested}")

@@ -7,12 +7,13 @@ from pathlib import Path
 from typing import Any
 
 import jax
+import msgspec
 
 from fedspam._internal import checks
 from fedspam.app.compare import DEFAULT, check_cohort, check_methods
 from fedspam.app.compare.options import CompareOptions
 from fedspam.app.compare.problems import Problem
-from fedspam.app.compare.tuning import METRICS, ComparisonPlan
+from fedspam.app.compare.tuning import ComparisonPlan
 from fedspam.app.config import Config, ConfigError, read
 from fedspam.app.config.schema import name_of
 from fedspam.app.experiment import Experiment, make
@@ -64,8 +65,14 @@ class OwnProblem:
         return f"{self.name}: {', '.join(parts)}"
 
 
-def load_own(file: Path, settings: Sequence[tuple[str, str]]) -> OwnProblem:
-    """Read a configuration and its data. ``run.seed`` may be a list, such as 0,1,2."""
+def load_own(file: Path, settings: Sequence[tuple[str, str]], metric: str | None = None) -> OwnProblem:
+    """Read a configuration and its data. ``run.seed`` may be a list, such as 0,1,2.
+
+    Arguments:
+        file: the configuration.
+        settings: those that flags replace.
+        metric: what is measured in place of the metric of the file, whose target then does not count.
+    """
     seeds: tuple[int, ...] = ()
     rest = []
     for name, text in settings:
@@ -78,6 +85,12 @@ def load_own(file: Path, settings: Sequence[tuple[str, str]]) -> OwnProblem:
             seeds, text = tuple(map(int, parts)), parts[0]
         rest.append((name, text))
     config = read(file, rest)
+    if metric is not None:
+        usual = "loss" if getattr(config.data, "task", "classes") == "numbers" else "accuracy"
+        target = config.evaluate.target if metric == (config.evaluate.metric or usual) else None
+        config = msgspec.structs.replace(
+            config, evaluate=msgspec.structs.replace(config.evaluate, metric=metric, target=target)
+        )
     with jax.enable_x64(config.run.precision == "float64"):
         return OwnProblem(file.stem, make(config), seeds)
 
@@ -111,20 +124,15 @@ def checked_own(
 ) -> CompareOptions:
     """Options completed by the configuration; ValueError if they contradict it."""
     keys = check_methods(DEFAULT if methods is None else methods)
-    own = load_own(file, settings)
+    own = load_own(file, settings, metric)
     if own.seeds and (seeds is not None or seed is not None):
         raise ValueError("run.seed already lists the seeds; leave out --seeds and --seed")
     goal = own.experiment.target
-    metric = metric or (goal.probe if goal is not None and goal.probe in METRICS else "gradient")
-    if metric not in own.experiment.metrics:
-        raise ValueError(
-            f"metric = {metric!r} is not measured here; choose one of {', '.join(own.experiment.metrics[:3])}. An "
-            "accuracy needs classes and test rows (data.test)"
-        )
+    metric = metric or ("gradient" if goal is None else goal.probe)
     if targets is None and goal is not None and goal.probe == metric:
         targets = (goal.value,)
     if targets is None and metric != "gradient":
-        raise ValueError(f"there are no targets for the {metric}; give them, such as --targets 0.8,0.85")
+        raise ValueError(f"--metric {metric} needs --targets, for example --targets 0.8,0.85")
     given: dict[str, Any] = {"seeds": seeds or len(own.seeds) or SEEDS, "seed": seed or 0, "seed_list": own.seeds}
     given |= {} if budget is None else {"budget": budget}
     plan = ComparisonPlan(

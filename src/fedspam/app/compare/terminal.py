@@ -18,6 +18,7 @@ from fedspam.app.compare.parts import ComparisonPart, read_parts
 from fedspam.app.folders import new_folder
 from fedspam.app.terminal import progress_bar
 from fedspam.methods import METHODS
+from fedspam.simulation.metrics import METRICS
 
 
 def show(
@@ -97,7 +98,7 @@ def printed(lines: Sequence[Any], folder: Path, quiet: bool, console: Console) -
 def table(found: ComparisonResult, error: float) -> Table:
     """The cost of every method until the target; each number has its own best setting."""
     plan = found.plan
-    goal = f"{'relative gradient norm' if plan.metric == 'gradient' else plan.metric} {plan.label(error):g}"
+    goal = f"{METRICS[plan.metric].label} {plan.label(error):g}"
     shown = Table(
         title=f"to {goal}: median of {plan.seeds} seeds, each number tuned over {plan.budget} settings",
         title_justify="left",

@@ -15,10 +15,10 @@ from fedspam.app.compare.measures import MEASURES, WINDOW, Curves, Trial, best_o
 from fedspam.app.compare.problems import Problem
 from fedspam.methods import METHODS
 from fedspam.simulation import Run, simulate_many
+from fedspam.simulation.metrics import METRICS
 from fedspam.simulation.stopping import Target, Watch
 from fedspam.solvers import Exact, GradientDescent
 
-METRICS = ("gradient", "accuracy", "loss")
 BUDGET = 24  # settings that every method tries
 LANES = 12  # settings that run in one compiled call
 ON_DATA = 2  # of them, where rounds are costly, advance together, so that settings that have ended cost nothing
@@ -38,7 +38,8 @@ class ComparisonPlan:
         seeds: how many seeds are reported. Tuning uses as many others.
         seed: the first reported seed.
         budget: settings that every method tries.
-        metric: 'gradient', the relative gradient norm; 'accuracy', whose error is 1 - accuracy; or 'loss'.
+        metric: 'gradient', the relative gradient norm; 'loss'; or one of test rows, such as 'accuracy' or 'auc'. If
+            more of it is better, its error is 1 minus the metric.
         exact: whether quadratic clients compute a prox in closed form, which then counts as one gradient.
         seed_list: the reported seeds, where they do not follow each other; () for `seeds` of them from `seed` on.
     """
@@ -60,18 +61,23 @@ class ComparisonPlan:
             raise ValueError("there are no targets; give at least one, such as 0.01")
         checks.one_of("metric", self.metric, METRICS)
         for target in self.targets:
-            if not (0 < target < 1 or (self.metric == "loss" and target > 0)):
+            if not (0 < target < 1 or (self.metric in ("loss", "rmse") and target > 0)):
                 raise ValueError(f"target = {target!r} must lie between 0 and 1")
 
     @property
     def errors(self) -> tuple[float, ...]:
         """The targets as errors, the hardest last."""
-        errors = tuple(1 - level for level in self.targets) if self.metric == "accuracy" else self.targets
+        errors = tuple(1 - level for level in self.targets) if self.rising else self.targets
         return tuple(sorted(errors, reverse=True))
 
     def label(self, error: float) -> float:
         """An error as the user gave it."""
-        return round(1 - error, 12) if self.metric == "accuracy" else error
+        return round(1 - error, 12) if self.rising else error
+
+    @property
+    def rising(self) -> bool:
+        """Whether more of the metric is better."""
+        return METRICS[self.metric].rising
 
     @property
     def reported(self) -> list[int]:
@@ -239,7 +245,7 @@ def _ends(plan: ComparisonPlan, whole: bool) -> dict[str, Any]:
     reaches, so that the same program serves it.
     """
     error = -np.inf if whole else SURELY * plan.errors[-1]
-    goal = {"at_least": 1 - error} if plan.metric == "accuracy" else {"at_most": error}
+    goal = {"at_least": 1 - error} if plan.rising else {"at_most": error}
     watch = Watch(patience=plan.rounds + 1) if whole else Watch()
     return {"until": Target(plan.metric, **goal, evaluations=WINDOW), "watch": watch}
 
@@ -255,7 +261,7 @@ def _curves(run: Run, lane: int, plan: ComparisonPlan) -> Curves:
     seen = run.probes[plan.metric][lane].astype(np.float64)
     # a run that has ended stands still
     seen = np.take_along_axis(seen, np.minimum(np.arange(seen.shape[1]), run.rounds_done[lane][:, None]), axis=1)
-    error = 1 - seen if plan.metric == "accuracy" else seen
+    error = 1 - seen if plan.rising else seen
     up, down = (
         _running(run.rows[unit][lane], sum(part.cohort * getattr(part, unit) for part in run.plan.start))
         for unit in ("bytes_up", "bytes_down")

@@ -299,8 +299,10 @@ class Evaluate(Struct, frozen=True, kw_only=True):
 
     every: Annotated[Whole, _about("rounds between two evaluations, each a pass over all rows")] = 1
     metric: Annotated[
-        Literal["loss", "gradient", "accuracy"] | None,
-        _about("metric of target and patience; default accuracy if there is one, else loss"),
+        Literal["loss", "gradient", "accuracy", "balanced_accuracy", "f1", "rare_f1", "auc", "rmse"] | None,
+        _about(
+            "metric of target and patience; default accuracy, or balanced_accuracy if one class has 80 %; else loss"
+        ),
     ] = None
     target: Annotated[float | None, _about("value to reach; the summary says when it was reached and at what cost")] = (
         None

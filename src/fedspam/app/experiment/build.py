@@ -19,16 +19,15 @@ from fedspam.app.config.schema import name_of
 from fedspam.app.experiment.data import LoadedExamples, examples
 from fedspam.app.experiment.model import learner
 from fedspam.app.experiment.parts import read_parts
-from fedspam.app.experiment.probes import ProblemProbe, Score, rows_probe
+from fedspam.app.experiment.probes import ProblemProbe, evaluation, rows_probe, usual_metric
 from fedspam.clients import Population, Ragged
 from fedspam.federation import ledger
 from fedspam.federation.codecs import NO_CODECS, Codecs
 from fedspam.methods import METHODS, Epochs, schedules
 from fedspam.problems import Quadratics, quadratics, ridge
-from fedspam.simulation.evaluation import Evaluation
+from fedspam.simulation.metrics import METRICS
 from fedspam.simulation.stopping import Patience, Target
 
-RISING = ("accuracy",)  # metrics of which more is better
 FIRST = ("loss", "gradient", "accuracy")  # metrics that are shown first
 
 # clients, a start and a probe; examples, and the function of the user's own that predicts them, if there are any
@@ -51,25 +50,26 @@ class Experiment:
 
     @property
     def target(self) -> Target | None:
-        """What the run is to reach: an accuracy of at least a value, any other metric of at most one."""
+        """What the run is to reach: a metric of which more is better of at least a value, any other of at most one."""
         options = self.config.evaluate
         if options.target is None:
             return None
-        if self.metric in RISING:
+        if METRICS[self.metric].rising:
             return Target(self.metric, at_least=options.target)
         return Target(self.metric, at_most=options.target)
 
     @property
     def metric(self) -> str:
         """The metric of the target and of the patience."""
-        return self.config.evaluate.metric or ("accuracy" if "accuracy" in self.metrics else "loss")
+        usual = "accuracy" if self.examples is None else usual_metric(self.examples)
+        return self.config.evaluate.metric or (usual if usual in self.metrics else "loss")
 
     @property
     def until(self) -> Target | Patience | None:
         """What ends the run before its last round."""
         options = self.config.evaluate
         if options.patience is not None:
-            return Patience(self.metric, options.patience, largest=self.metric in RISING)
+            return Patience(self.metric, options.patience, largest=METRICS[self.metric].rising)
         return self.target if options.stop else None
 
 
@@ -97,8 +97,9 @@ def make(config: Config) -> Experiment:
     metric = config.evaluate.metric
     if metric is not None and metric not in metrics:
         raise ConfigError(
-            f"evaluate.metric = {metric!r} is not measured here; choose one of {', '.join(metrics)}. An accuracy needs "
-            "classes, test rows (data.test) and a model that predicts (predict)"
+            f"evaluate.metric = {metric!r} is not measured here; choose one of {', '.join(metrics)}. Others need test "
+            "rows (data.test): rmse numbers to predict, the rest classes and a model that predicts (predict), and auc "
+            "one of this package"
         )
     try:
         codecs = build_codecs(config.codecs)
@@ -106,7 +107,13 @@ def make(config: Config) -> Experiment:
             codecs.check_names(ledger.plan(method, start, population))
     except ValueError as error:
         raise ConfigError(f"codecs: {error}") from None
-    return Experiment(config, method, population, start, probe, metrics, rows, codecs, predict)
+    made = Experiment(config, method, population, start, probe, metrics, rows, codecs, predict)
+    if config.evaluate.target is not None:
+        try:
+            METRICS[made.metric].check(made.metric, config.evaluate.target)
+        except ValueError as error:
+            raise ConfigError(f"evaluate.target: {error}") from None
+    return made
 
 
 def _check_numbers(part: Any, where: str = "") -> None:
@@ -162,8 +169,8 @@ def _examples(config: Config) -> World:
         except ValueError as error:
             raise ConfigError(str(error)) from None
     clients = data.train.population(model.loss, batch=batch, weighted=config.clients.weighted)
-    test = None if data.test is None else Evaluation.of(data.test, Score(model.correct, model.loss))
-    return clients, model.start, rows_probe(clients, model.start, test), data, model.predict
+    probe = rows_probe(clients, model.start, evaluation(data, model, config.evaluate))
+    return clients, model.start, probe, data, model.predict
 
 
 def _parts(config: Config) -> World:

@@ -36,6 +36,13 @@ class LoadedExamples:
         return len(self.names)
 
     @property
+    def largest(self) -> float:
+        """The share of the test rows that the most frequent class has; 0 without classes or test rows."""
+        if self.test is None or not self.names:
+            return 0.0
+        return float(np.bincount(np.asarray(self.test.examples["label"])).max() / self.test.rows)
+
+    @property
     def shape(self) -> tuple[int, ...]:
         """The shape of one example's features."""
         return self.train.examples["features"].shape[1:]

@@ -21,6 +21,7 @@ from fedspam.app.config import ConfigError, schema
 from fedspam.app.config.schema import name_of
 from fedspam.app.experiment.data import LoadedExamples, existing
 from fedspam.clients import Loss
+from fedspam.simulation.metrics import METRICS
 
 PIXELS = 28 * 28  # of the images that the CNNs take
 
@@ -33,6 +34,17 @@ class Learner:
     start: Params
     correct: Loss | None  # (params, rows) -> whether each row is classified correctly; None where that is not known
     predict: Callable[..., Any] | None = None  # (params, rows) -> the class of each row, of a file of the user's
+    scores: Callable[..., Any] | None = None  # (params, features) -> the scores of each row
+
+    def metrics(self, data: LoadedExamples) -> list[str]:
+        """The metrics that follow from the scores of all test rows."""
+        if data.test is None or self.scores is None:
+            return []
+        known = (name for name, metric in METRICS.items() if name != "accuracy")  # a mean over rows
+        if not data.classes:
+            return [name for name in known if METRICS[name].numeric]
+        ranked = self.predict is None  # a function that predicts classes has no scores to rank
+        return [name for name in known if METRICS[name].decided or (ranked and METRICS[name].scored)]
 
 
 def learner(model: Any, data: LoadedExamples, *, seed: int, precision: str) -> Learner:
@@ -44,7 +56,8 @@ def learner(model: Any, data: LoadedExamples, *, seed: int, precision: str) -> L
         if data.classes:
             raise ConfigError("model.name = 'linear' needs labels that are numbers; set data.task = 'numbers'")
         start = {"weights": jnp.zeros(inputs)} | ({"bias": jnp.zeros(())} if model.bias else {})
-        return Learner(models.SquaredLoss(model.regularization), start, None)
+        loss = models.SquaredLoss(model.regularization)
+        return Learner(loss, start, None, scores=loss.scores)
     if not data.classes:
         raise ConfigError(f"model.name = {name!r} predicts classes, but data.task is 'numbers'; use 'linear'")
     if name == "logistic" and data.classes != 2:
@@ -57,7 +70,7 @@ def learner(model: Any, data: LoadedExamples, *, seed: int, precision: str) -> L
         checks.memory("the parameters of [model]", sum(leaf.size * leaf.dtype.itemsize for leaf in shapes), "shrink it")
     except ValueError as error:
         raise ConfigError(str(error)) from None
-    return Learner(made.loss, made.init(seed), made.correct)
+    return Learner(made.loss, made.init(seed), made.correct, scores=made.logits)
 
 
 CLASSIFIERS: Mapping[str, Callable[[Any, int, int, str], Any]] = {
@@ -106,7 +119,8 @@ def _own(place: str, data: LoadedExamples, seed: int) -> Learner:
     if getattr(classes, "shape", None) != (count,):
         raise ConfigError(f"model.function = {place!r}: predict(params, rows) must return one class per row")
     right = lambda params, rows: (predict(params, rows) == rows["label"]).astype(jnp.float32)
-    return Learner(loss, start, right, predict)
+    chosen = lambda params, features: jax.nn.one_hot(predict(params, {"features": features}), data.classes)
+    return Learner(loss, start, right, predict, chosen)
 
 
 def load(path: str | Path) -> Any:

@@ -17,7 +17,7 @@ from fedspam._internal.trees import Params, Scalar, struct
 from fedspam.app.config import Config, schema
 from fedspam.app.experiment.data import LoadedExamples, existing
 from fedspam.app.experiment.model import Learner, learner
-from fedspam.app.experiment.probes import BLOCK, Score
+from fedspam.app.experiment.probes import BLOCK, evaluation
 from fedspam.clients import Sharded
 from fedspam.datasets import FederatedData
 from fedspam.datasets.mapped import INDEX
@@ -82,7 +82,7 @@ def read_parts(config: Config) -> tuple[Sharded, Learner, ShardedProbe, LoadedEx
     known = LoadedExamples(FederatedData.of([("a client", blank)]), test, tuple(map(str, range(classes))))
     model = learner(config.model, known, seed=config.run.seed, precision=config.run.precision)
     clients = dataclasses.replace(clients, loss=model.loss)
-    scores = None if test is None else Evaluation.of(test, Score(model.correct, model.loss))
+    scores = evaluation(known, model, config.evaluate)
     unit = ShardedProbe(clients, jnp.ones(()), None)(model.start)["gradient"]
     return clients, model, ShardedProbe(clients, jnp.where(unit > 0, unit, 1), scores), known
 

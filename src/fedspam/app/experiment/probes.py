@@ -11,10 +11,14 @@ from jaxtyping import Array, Float, PyTree
 
 from fedspam._internal import trees
 from fedspam._internal.trees import Params, Scalar, static, struct
+from fedspam.app.config.schema import Evaluate
+from fedspam.app.experiment.data import LoadedExamples
+from fedspam.app.experiment.model import Learner
 from fedspam.clients import Loss, Ragged
 from fedspam.problems import row_weights
 from fedspam.simulation.evaluation import Evaluation
 
+LOPSIDED = 0.8  # the share of one class above which an accuracy says little
 BLOCK = 1024  # rows per step, so that memory does not grow with their number
 
 
@@ -63,6 +67,21 @@ class Score:
     def __call__(self, params: Params, rows: Any) -> dict[str, Any]:
         metrics = {"test_loss": self.loss(params, rows)}
         return metrics if self.correct is None else {"accuracy": self.correct(params, rows), **metrics}
+
+
+def evaluation(data: LoadedExamples, model: Learner, options: Evaluate) -> Evaluation | None:
+    """What is measured on the test rows: means over rows, and the metric of the target, which may need all of them."""
+    if data.test is None:
+        return None
+    asked = options.target is not None or options.patience is not None
+    wanted = options.metric or (usual_metric(data) if asked else None)
+    metrics = tuple(name for name in model.metrics(data) if name == wanted)
+    return Evaluation.of(data.test, Score(model.correct, model.loss), scores=model.scores, metrics=metrics)
+
+
+def usual_metric(data: LoadedExamples) -> str:
+    """Balanced accuracy where one class has nearly all rows: always predicting it has a high accuracy."""
+    return "balanced_accuracy" if data.largest > LOPSIDED else "accuracy"
 
 
 def rows_probe(clients: Ragged, start: Params, test: Evaluation | None) -> RowsProbe:

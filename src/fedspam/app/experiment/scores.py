@@ -1,12 +1,16 @@
-"""How good a trained model is on the test rows: accuracy, F1, AUC, calibration, confusion, and every client's share."""
+"""How good a trained model is on the test rows: in all, for each class, and for every client."""
 
+from collections.abc import Sequence
 from typing import Any
 
+import jax
 import numpy as np
 from jaxtyping import Float, Integer
 
 from fedspam.app.experiment.data import LoadedExamples
-from fedspam.models.trained import TrainedModel
+from fedspam.models.trained import TrainedModel, shares_of
+from fedspam.simulation import metrics
+from fedspam.simulation.metrics import METRICS
 
 BINS = 10  # of the calibration error
 MEAN = 3  # the column of the accuracy, or of the error, in the table of clients
@@ -23,12 +27,13 @@ def scores_on_test(trained: TrainedModel, rows: LoadedExamples) -> tuple[dict[st
     labels = np.asarray(rows.test.examples["label"])
     if trained.numeric:
         return regression(labels, scores), _by_client(rows, "mean_square", (labels - scores) ** 2)
-    predicted = np.argmax(scores, axis=-1) if scores.ndim > 1 else (scores > 0).astype(int)
-    shares = None if trained.facts.get("predicts") == "classes" else trained.shares(scores)
-    found = classification(labels, predicted, shares, rows.classes) | {"classes": list(rows.names)}
+    predicted = trained.decided(scores)
+    ranked = None if trained.facts.get("predicts") == "classes" else scores
+    found = classification(labels, predicted, ranked, rows.names)
     clients = _by_client(rows, "accuracy", predicted == labels)
     for client, part in zip(clients, _parts(rows, np.arange(len(labels))), strict=True):
-        client["f1"] = classification(labels[part], predicted[part], None, rows.classes)["f1"] if len(part) else None
+        own = classification(labels[part], predicted[part], None, rows.names) if len(part) else {}
+        client["mean_f1"] = own.get("f1")
     return found, clients
 
 
@@ -41,55 +46,52 @@ def regression(labels: Float[np.ndarray, " rows"], predicted: Float[np.ndarray, 
     errors = np.asarray(labels, np.float64) - predicted
     spread = float(np.sum((labels - np.mean(labels)) ** 2))
     r2 = 1 - float(np.sum(errors**2)) / spread if spread > 0 else None
-    return {"rmse": float(np.sqrt(np.mean(errors**2))), "mae": float(np.mean(np.abs(errors))), "r2": r2}
+    with jax.enable_x64(True):
+        rmse = float(METRICS["rmse"](np.asarray(labels, np.float64), np.asarray(predicted, np.float64)))
+    return {"rmse": rmse, "mae": float(np.mean(np.abs(errors))), "r2": r2}
 
 
 def classification(
     labels: Integer[np.ndarray, " rows"],
     predicted: Integer[np.ndarray, " rows"],
-    shares: Float[np.ndarray, "rows classes"] | None,
-    classes: int,
+    scores: Float[np.ndarray, "rows ..."] | None,
+    names: Sequence[str],
 ) -> dict[str, Any]:
-    """F1 (mean over classes), AUC (of each class against the others, mean), calibration error, confusion matrix.
+    """The metrics of classes over all rows together, the same for each class, calibration error and confusion matrix.
 
     Arguments:
         labels: the classes as numbers.
         predicted: the predicted ones.
-        shares: probabilities; None where the model gives none.
-        classes: how many there are. A class without test rows has no part in the means.
+        scores: of the model; None where it gives none.
+        names: of the classes. A class without rows has no part in means over classes.
 
-    >>> shares = np.array([[0.9, 0.1], [0.4, 0.6], [0.3, 0.7], [0.2, 0.8]])
-    >>> found = classification(np.array([0, 0, 1, 1]), np.array([0, 1, 1, 1]), shares, 2)
+    >>> scores = np.log([[0.9, 0.1], [0.4, 0.6], [0.3, 0.7], [0.2, 0.8]])
+    >>> found = classification(np.array([0, 0, 1, 1]), np.array([0, 1, 1, 1]), scores, ["no", "yes"])
     >>> found["confusion"], round(found["f1"], 3), found["auc"], round(found["calibration_error"], 3)
     ([[1, 1], [0, 2]], 0.733, 1.0, 0.3)
+    >>> {name: round(value, 3) for name, value in found["per_class"]["yes"].items()}
+    {'rows': 2, 'share': 0.5, 'precision': 0.667, 'recall': 1.0, 'f1': 0.8}
     """
-    confusion = np.zeros((classes, classes), np.int64)
-    np.add.at(confusion, (labels, predicted), 1)
-    right = np.diag(confusion)
-    rows, columns = confusion.sum(1), confusion.sum(0)
-    there = rows > 0
-    f1 = 2 * right[there] / (rows + columns)[there]
-    found: dict[str, Any] = {"f1": float(f1.mean())}
-    if shares is not None:
-        curves = [area_under_curve(shares[:, number], labels == number) for number in np.flatnonzero(there)]
-        known = [area for area in curves if area is not None]
-        found["auc"] = float(np.mean(known)) if known else None
-        found["calibration_error"] = calibration_error(shares, labels)
-    return found | {"confusion": confusion.tolist()}
+    with jax.enable_x64(True):
+        counts = metrics.confusion(labels, predicted, len(names))
+        found = {name: _known(metric.decided(counts)) for name, metric in METRICS.items() if metric.decided}
+        if scores is not None:
+            wide = np.asarray(scores, np.float64)
+            found |= {name: _known(metric.scored(labels, wide)) for name, metric in METRICS.items() if metric.scored}
+            found["calibration_error"] = calibration_error(shares_of(wide), labels)
+        rows = np.asarray(counts.sum(1))
+        each = zip(metrics.precisions(counts), metrics.recalls(counts), metrics.f1_scores(counts), strict=True)
+    per_class = {
+        name: {"rows": int(number), "share": float(number / len(labels))}
+        | dict(zip(("precision", "recall", "f1"), map(_known, values), strict=True))
+        for name, number, values in zip(names, rows, each, strict=True)
+    }
+    return found | {"classes": list(names), "per_class": per_class, "confusion": np.asarray(counts).tolist()}
 
 
-def area_under_curve(scores: Float[np.ndarray, " rows"], positive: np.ndarray) -> float | None:
-    """The chance that a positive row scores higher than another; ties count half. None if all rows are alike.
-
-    >>> area_under_curve(np.array([0.1, 0.4, 0.4, 0.9]), np.array([False, False, True, True]))
-    0.875
-    """
-    count = int(positive.sum())
-    if count in (0, len(positive)):
-        return None
-    _, place, ties = np.unique(scores, return_inverse=True, return_counts=True)
-    ranks = (np.cumsum(ties) - (ties - 1) / 2)[place]  # from 1 on, ties share their mean
-    return float((ranks[positive].sum() - count * (count + 1) / 2) / (count * (len(positive) - count)))
+def _known(value: Any) -> float | None:
+    """A number; None where it is not defined, as the precision of a class that is never predicted."""
+    return None if np.isnan(value) else float(value)
 
 
 def calibration_error(shares: Float[np.ndarray, "rows classes"], labels: Integer[np.ndarray, " rows"]) -> float:

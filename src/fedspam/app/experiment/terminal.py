@@ -20,6 +20,7 @@ from fedspam.app.experiment.scores import worst_clients
 from fedspam.app.folders import new_folder
 from fedspam.app.interrupt import INTERRUPTED
 from fedspam.app.terminal import progress_bar
+from fedspam.simulation.metrics import METRICS
 
 
 def main(
@@ -87,6 +88,7 @@ def show(
         if outcome.clients:
             names = outcome.classes
             if "confusion" in outcome.facts and len(names) <= MOST_CLASSES:
+                console.print(class_table(outcome.facts["per_class"]))
                 console.print(confusion(outcome.facts, names))
             console.print(client_table(outcome.clients))
             count = len(outcome.clients)
@@ -105,7 +107,12 @@ def show(
 
 
 BAD = ("stopped", "failed")  # how the status of a run begins that did not end well
-TESTED = {"f1": "F1", "auc": "AUC", "calibration_error": "calibration error", "rmse": "test RMSE", "r2": "R²"}
+TESTED = {
+    **{name: METRICS[name].label for name in ("balanced_accuracy", "f1", "auc")},
+    "calibration_error": "calibration error",
+    "rmse": "test RMSE",
+    "r2": "R²",
+}
 MOST_CLASSES = 10  # of a confusion matrix on the terminal
 WORST = 5  # clients that are listed
 
@@ -118,6 +125,17 @@ def confusion(facts: Mapping[str, Any], names: Sequence[str]) -> Table:
         shown.add_column(name, justify="right")
     for name, row in zip(names, facts["confusion"], strict=True):
         shown.add_row(name, *map(str, row))
+    return shown
+
+
+def class_table(per_class: Mapping[str, Mapping[str, Any]]) -> Table:
+    """For each class its share of the test rows, and how well it is recognized."""
+    shown = Table()
+    shown.add_column("class")
+    for name in ("test rows", "share", "precision", "recall", "F1"):
+        shown.add_column(name, justify="right")
+    for name, values in per_class.items():
+        shown.add_row(name, *("–" if value is None else _value(value) for value in values.values()))
     return shown
 
 
@@ -139,6 +157,9 @@ def table(facts: Mapping[str, Any]) -> Table:
     if "accuracy" in facts:
         worst = f" (a tenth of the clients below {_value(facts['accuracy.q10'])})" if "accuracy.q10" in facts else ""
         shown.add_row("test accuracy", _value(facts["accuracy"]) + worst)
+    if "per_class" in facts:
+        name, most = max(facts["per_class"].items(), key=lambda each: each[1]["rows"])
+        shown.add_row("if always the same", f"{_value(most['share'])} (predicting {name!r})")
     for name, label in TESTED.items():
         if facts.get(name) is not None:
             shown.add_row(label, _value(facts[name]))

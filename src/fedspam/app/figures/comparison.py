@@ -9,9 +9,10 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from fedspam.app.figures.style import STYLE, WIDTH, arrange, ends_early, legend_of, line_style, log_scale, note_height
+from fedspam.simulation.metrics import METRICS
 
 TOP = 3.0  # the upper end of the axis of relative gradient norms; curves that diverge leave the figure
-NAMES = {"gradient": r"$\|\nabla f(x_k)\|\,/\,\|\nabla f(x_0)\|$", "accuracy": "1 − accuracy", "loss": "loss"}
+GRADIENT = r"$\|\nabla f(x_k)\|\,/\,\|\nabla f(x_0)\|$"
 Curve = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]  # cost, median, low, high
 
 
@@ -23,7 +24,7 @@ def draw_comparison(
 
     Arguments:
         panels: by measure of cost, then by method: cost, median error, low, high.
-        metric: 'gradient', 'accuracy' or 'loss'. The error of an accuracy is 1 - accuracy.
+        metric: its name. If more of it is better, as of an accuracy, the error is 1 minus it.
         hardest: the smallest target. The axis ends somewhat below it.
     """
     names = list(next(iter(panels.values())))
@@ -35,9 +36,9 @@ def draw_comparison(
     lows = np.concatenate([curve[2] for curves in panels.values() for curve in curves.values()])
     lows = lows[np.isfinite(lows) & (lows > 0)]
     starts = [curve[1][0] for curves in panels.values() for curve in curves.values()]
-    top = {"gradient": TOP, "accuracy": 1.0, "loss": TOP * max(starts)}[metric]
+    top = TOP if metric == "gradient" else 1.0 if METRICS[metric].rising else TOP * max(starts)
     axes[0, 0].set_ylim(max(lows.min(initial=1.0) / 1.5, hardest / 30), top)
-    name = NAMES[metric]
+    name = GRADIENT if metric == "gradient" else ("1 − " if METRICS[metric].rising else "") + METRICS[metric].label
     for row in axes:
         row[0].set_ylabel(name)
     arrange(

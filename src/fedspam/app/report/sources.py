@@ -14,9 +14,10 @@ from fedspam._internal import files, strict
 from fedspam._internal.strict import MIB
 from fedspam.app.arrival import percentiles
 from fedspam.app.report.provenance import command_of, configuration_file, method_name, plain_math
-from fedspam.app.report.series import Curve, ModelScores, Paid, Series, Source, TargetCell
+from fedspam.app.report.series import Curve, ModelScores, Paid, Series, Source, TargetCell, rises
 from fedspam.methods import METHODS
 from fedspam.simulation import records
+from fedspam.simulation.metrics import METRICS
 from fedspam.theory import certificates
 
 TABLE = 512 * MIB  # the largest CSV that is read
@@ -32,8 +33,7 @@ RENAMED = {
 }
 # the scores of summary.json
 SCORES = {
-    "f1": "F1",
-    "auc": "AUC",
+    **{name: METRICS[name].label for name in ("balanced_accuracy", "f1", "rare_f1", "auc")},
     "calibration_error": "calibration error",
     "rmse": "test RMSE",
     "mae": "test MAE",
@@ -213,14 +213,14 @@ def _certificates(rows: Mapping[str, np.ndarray]) -> dict[str, Any] | None:
 def _comparison(folder: Path, rows: Sequence[Row]) -> Source:
     facts = _manifest(folder)
     plan = facts.pop("plan", {})
-    metric = {"accuracy": "accuracy", "loss": "loss"}.get(str(plan.get("metric")), "relative gradient norm")
+    metric = METRICS.get(str(plan.get("metric")), METRICS["gradient"]).label
     goals, shown = _costs(folder, metric)
     series = []
     for (method, trial), tried in _grouped(rows, "method", "trial"):
         column = lambda name: np.array([_column(run, name) for _, run in _grouped(tried, "seed")])
         try:
             error = column("error")
-            low, value, high = percentiles(1 - error if metric == "accuracy" else error, (10, 50, 90))
+            low, value, high = percentiles(1 - error if rises(metric) else error, (10, 50, 90))
             at = np.median(column("rounds"), axis=0)
             paid = {name: Paid(at, np.median(column(name), axis=0)) for name in ("bytes_up", "bytes", "gradients")}
         except (KeyError, ValueError) as error:
@@ -246,7 +246,7 @@ def _costs(folder: Path, metric: str) -> tuple[list[TargetCell], dict[str, dict[
         cells = (_number(row.get(name)) for name in ("median", "low", "high"))
         band = (value if math.isfinite(value) else None for value in cells)
         error = _number(row["target"])
-        target = round(1 - error, 12) if metric == "accuracy" else error
+        target = round(1 - error, 12) if rises(metric) else error
         goals.append(TargetCell(_name(row["method"]), metric, target, row["measure"], *band))
     shown: dict[str, dict[str, str]] = {}
     for row in sorted(rows, key=lambda row: -_number(row.get("target"))):
