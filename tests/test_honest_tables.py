@@ -2,7 +2,10 @@
 
 import csv
 import json
+import subprocess
+import sys
 from pathlib import Path
+from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
@@ -236,3 +239,102 @@ def test_new_rows_with_labels_are_judged_by_class(rare: Path, tmp_path: Path, ca
     told = capsys.readouterr().err
     assert "balanced accuracy 0." in told
     assert "state = ill: share 0.0" in told
+
+
+# --- what flatters a model ---
+
+
+def patients(count: int = 300, **more: list) -> datasets.FederatedData:
+    """Rows of two classes, which age and city tell a little about."""
+    random = np.random.default_rng(1)
+    ill = (random.random(count) < 0.3).astype(int)
+    table = {
+        "site": random.choice(["a", "b", "c"], count).tolist(),
+        "age": (50 + 8 * ill + random.normal(0, 10, count)).tolist(),
+        "pressure": np.rint(120 + random.normal(0, 15, count)).tolist(),
+        "city": random.choice(["Bonn", "Rome", "Oslo"], count).tolist(),
+        "ill": ill.tolist(),
+        **{name: values(ill, random) if callable(values) else values for name, values in more.items()},
+    }
+    rows = datasets.read_table(table, client="site", label="ill")
+    return rows.map(lambda columns: {**columns, "label": columns["label"].astype(np.int32)})
+
+
+def told(rows: datasets.FederatedData, test: datasets.FederatedData | None = None) -> list[str]:
+    return datasets.suspicions(rows, test, label="ill", classes=["no", "yes"])
+
+
+def test_an_honest_table_is_not_suspected() -> None:
+    assert told(*patients().hold_out_examples()) == []
+    # few whole numbers and names: rows are equal by chance, and no more often than that
+    discrete = datasets.FederatedData.by(
+        {name: np.random.default_rng(2).integers(0, 4, 2000).astype(float) for name in ("a", "b")}
+        | {"label": np.random.default_rng(3).integers(0, 2, 2000)},
+        np.zeros(2000, int),
+    )
+    assert told(*discrete.hold_out_examples()) == []
+
+
+@pytest.mark.parametrize(
+    ("column", "due"),
+    [
+        (
+            lambda ill, random: random.permutation(len(ill)).tolist(),
+            "x has 300 different whole numbers in 300 training",
+        ),
+        (lambda ill, random: np.argsort(np.argsort(ill)).tolist(), "x alone tells whether ill is yes (AUC 1.000)"),
+        (lambda ill, random: (-ill + random.normal(0, 0.3, len(ill))).tolist(), "x alone tells whether ill is yes"),
+        (
+            lambda ill, random: [float(row) if row else None for row in ill],
+            "x alone tells whether ill is yes (AUC 1.000)",
+        ),
+        (
+            lambda ill, random: ["ward" if row else "home" for row in ill],
+            "x alone tells whether ill is yes (AUC 1.000)",
+        ),
+        (
+            lambda ill, random: [f"n{row // 3}" for row in range(len(ill))],
+            "x has 100 different texts in 300 training rows",
+        ),
+    ],
+)
+def test_ids_and_columns_that_tell_the_label_are_named(column: Any, due: str) -> None:
+    found = told(patients(x=column))
+    assert any(text.startswith(due) for text in found), found
+    assert all(text.startswith("x ") for text in found)
+
+
+def test_a_column_that_nearly_is_the_number_to_predict_is_named() -> None:
+    random = np.random.default_rng(0)
+    price = random.normal(size=100)
+    table = {"site": "ab" * 50, "tax": 0.2 * price, "size": random.normal(size=100), "price": price}
+    rows = datasets.read_table(table, client="site", label="price")
+    rows = rows.map(lambda columns: {**columns, "label": columns["label"].astype(float)})
+    (only,) = datasets.suspicions(rows, label="price")
+    assert only.startswith("tax alone nearly is price (correlation 1.0000): if it is not known before price is")
+
+
+def test_rows_that_come_twice_are_counted_also_between_training_and_test() -> None:
+    rows = patients()
+    some = np.arange(rows.rows) % 10 == 0
+    examples = {name: np.concatenate([values, values[some]]) for name, values in rows.examples.items()}
+    doubled = datasets.FederatedData.by(examples, np.zeros(len(examples["label"]), int))
+    train, test = doubled.hold_out_examples()
+    keys = lambda part: [tuple(values) for values in zip(*part.examples.values(), strict=True)]
+    shared = len([key for key in keys(test) if key in set(keys(train))])
+    assert shared > 0
+    (only,) = told(train, test)
+    assert only.startswith(f"30 of 330 rows are copies of others, and {shared} of 66 test rows are also training rows;")
+
+
+def test_a_run_warns_of_an_id(rare: Path, tmp_path: Path) -> None:
+    lines = (rare / "rows.csv").read_text().splitlines()
+    numbered = [f"{line};{'patient' if number == 0 else number}" for number, line in enumerate(lines)]
+    written(tmp_path / "rows.csv", "\n".join(numbered))
+    written(tmp_path / "experiment.toml", EXPERIMENT)
+    with pytest.warns(UserWarning, match="patient has .* different whole numbers in .* training rows, as an id has"):
+        make(read(tmp_path / "experiment.toml", []))
+    command = [sys.executable, "-m", "fedspam.app", "measure", str(tmp_path / "experiment.toml")]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=True)
+    assert done.stderr.startswith("fedspam: warning: patient has ")
+    assert done.stderr.count("\n") == 1

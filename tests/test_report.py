@@ -467,7 +467,11 @@ def test_what_the_test_rows_say_is_read(runs: dict[str, Any], tmp_path: Path) ->
     (folder / "summary.json").write_text(json.dumps(facts))
     (folder / "clients.csv").write_text("client,test_rows,accuracy\nnorth,5,0.8\nsouth,0,\n")
     found = read(folder).tested
-    assert (found.scores, found.confusion, found.classes) == ({"F1, mean of classes": 0.7}, [[3, 1], [0, 4]], ["ill", "well"])
+    assert (found.scores, found.confusion, found.classes) == (
+        {"F1, mean of classes": 0.7},
+        [[3, 1], [0, 4]],
+        ["ill", "well"],
+    )
     assert found.clients[0] == ["north", 5.0, 0.8]
     text = page.render([read(folder)], "tested")
     assert '"clients":[["north",5.0,0.8],["south",0.0,null]]' in text
