@@ -4,6 +4,7 @@ import argparse
 import os
 import shlex
 import sys
+import warnings
 from collections.abc import Sequence
 
 from fedspam import __version__
@@ -100,6 +101,7 @@ def parser() -> argparse.ArgumentParser:
 
 def command() -> None:
     """The program `fedspam`. After Ctrl-C it ends at once, because threads of the compiler may be at work."""
+    warnings.formatwarning = lambda message, *_: f"fedspam: warning: {message}\n"  # type: ignore[assignment]
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # its threads hinder those of JAX; many small eigenproblems
     with distributed.leaving():
         code = main()

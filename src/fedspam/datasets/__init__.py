@@ -29,6 +29,7 @@ from fedspam.datasets.shakespeare import (
     read_shakespeare as read_shakespeare,
 )
 from fedspam.datasets.standardizer import Standardizer as Standardizer
+from fedspam.datasets.suspicions import suspicions as suspicions
 from fedspam.datasets.synthetic import endless as endless, read_digits as read_digits, synthetic as synthetic
 from fedspam.datasets.table import (
     csv_columns as csv_columns,

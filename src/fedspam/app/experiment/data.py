@@ -86,6 +86,9 @@ def _examples(data: Any, clients: schema.Clients) -> LoadedExamples:
         test = None
     if not isinstance(data, schema.RowsSection):
         return LoadedExamples(train, test, names)
+    if isinstance(data, schema.Csv):
+        for told in datasets.suspicions(train, test, label=data.label, classes=names):
+            warnings.warn(told, stacklevel=2)
     encoder = _encoder(data, train, names)
     source = lambda columns: columns if encoder.columns is not None else columns["features"]
     prepare = lambda columns: {"features": encoder(source(columns)), "label": columns["label"]}
