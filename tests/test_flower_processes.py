@@ -268,11 +268,16 @@ def test_a_server_killed_ten_times_and_a_killed_superlink_leave_the_same_bits(tm
         np.testing.assert_array_equal(params, found(world.folder / "whole", "spam_pp")[0])
 
 
-def complete(folder: Path) -> list[str]:
-    """The complete exchanges of a run, of all its servers."""
+def logged(folder: Path, event: str) -> list[dict]:
+    """The lines of the log of a run, of all its servers, about one kind of event."""
     log = folder / "events.jsonl"
     lines = map(json.loads, log.read_text().splitlines()) if log.exists() else ()
-    return [line["exchange"] for line in lines if line["event"] == "exchange" and line["enough"]]
+    return [line for line in lines if line["event"] == event]
+
+
+def complete(folder: Path) -> list[str]:
+    """The complete exchanges of a run, of all its servers."""
+    return [line["exchange"] for line in logged(folder, "exchange") if line["enough"]]
 
 
 @pytest.mark.thorough
@@ -294,6 +299,28 @@ def test_a_terminated_server_says_so_and_is_resumed(world):
     np.testing.assert_allclose(
         found(folder, "spam_pp")[0], simulated("spam_pp", 2).params, rtol=TOLERANCE, atol=TOLERANCE
     )
+
+
+@pytest.mark.thorough  # a federation of its own
+def test_a_late_supernode_takes_part_and_a_file_stops_the_run(tmp_path):
+    """The third SuperNode starts after the first round. Nobody knows how many rounds that takes: the run is stopped."""
+    with closing(World(tmp_path)) as world:
+        world.superlink()
+        for id in (0, 1):
+            world.supernode(id)
+        folder = world.folder / "late"
+        world.begin("late", method="spam_pp", rounds=1000, nodes=2)
+        world.until("late", 1)
+        assert not any(2 in line["answered"] for line in logged(folder, "exchange"))
+        world.supernode(2)
+        came = lambda: any(2 in line["answered"] for line in logged(folder, "exchange"))
+        world.wait(came, LONGEST, "client 2 to take part")
+        (folder / "stop").touch()
+        world.end()
+        assert records.read(folder)[0]["status"].startswith("stopped: the file")
+        late = [line["client"] for line in logged(folder, "node") if line["late"]]
+        assert late == [2]
+        assert not any(line["void"] for line in logged(folder, "round")[1:])
 
 
 @pytest.mark.thorough  # Flower takes a minute to notice
