@@ -306,6 +306,21 @@ def ended_and_whole(tiny):
     return ended, whole, calls, plan
 
 
+@pytest.mark.parametrize("exact", [True, False], ids=["exact", "data"])
+def test_evaluations_are_as_far_apart_as_asked(tiny, exact):
+    """A comparison with every = 5 measures what one with every = 1 does, in every fifth round; 16 rounds have three."""
+    problem = dataclasses.replace(tiny, exact=exact)
+    settings = METHODS["mvr"].grid(problem.scales(TINY.cohort))[:2]
+    run = lambda every: tuning.try_settings(
+        "mvr", settings, problem, dataclasses.replace(TINY, every=every), [3, 4], first=1, whole=True
+    )
+    for often, seldom in zip(run(1), run(5), strict=True):
+        assert seldom.curves.rounds[0].tolist() == [0, 5, 10, 15]
+        for name in ("error", "rounds", "bytes_up", "bytes", "gradients"):
+            each, fifth = (getattr(trial.curves, name) for trial in (often, seldom))
+            np.testing.assert_allclose(fifth, each[:, ::5], rtol=1e-9)
+
+
 def test_runs_that_end_early_change_neither_table_nor_curves(ended_and_whole):
     ended, whole, _, plan = ended_and_whole
     assert files.table(ended.entries, ended.trials, plan) == files.table(whole.entries, whole.trials, plan)
@@ -436,6 +451,11 @@ def test_the_data_folder_is_asked_for(tmp_path, monkeypatch, capsys):
 
 def row(method, median, *, measure="rounds", target=0.01, case="0.1"):
     return sweep.Row("quadratics", case, 0.1, target, method, measure, median, median, median, 2, 2, 1, "{}")
+
+
+def test_targets_are_told_with_all_their_digits_and_once():
+    plan = ComparisonPlan(rounds=3, cohort=2, targets=(0.8765432, 0.8, 0.8), metric="accuracy")
+    assert [plan.text(error) for error in plan.errors] == ["0.8", "0.8765432"]
 
 
 def test_quotients_and_verdicts():

@@ -10,6 +10,8 @@ import math
 import os
 import re
 import shutil
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -23,15 +25,17 @@ from jax.tree_util import Partial
 import browser as pages
 from fedspam import Keep, Ragged, simulate, spam_pp, spam_ppa
 from fedspam._internal.describe import describe
-from fedspam.app import reproduce
+from fedspam.app import appearance, reproduce
+from fedspam.app.amounts import amount, number
 from fedspam.app.arrival import arrival
 from fedspam.app.cli import main
-from fedspam.app.compare import ComparisonPlan, TunedCost, files
-from fedspam.app.compare.measures import CostSummary, Curves, Trial
-from fedspam.app.figures.style import COLORS
-from fedspam.app.report import BoundOverlay, Curve, Paid, page, read, read_all, targets, tidy, write
+from fedspam.app.compare import ComparisonPlan, ComparisonResult, _panels, chosen_numbers, result_of, write_files
+from fedspam.app.compare.measures import MEASURES, Curves, Trial
+from fedspam.app.compare.parts import ProblemFacts
+from fedspam.app.figures import draw_comparison
+from fedspam.app.report import BoundOverlay, Curve, Paid, _figures, page, read, read_all, targets, tidy, write
 from fedspam.app.report.provenance import method_name
-from fedspam.app.report.series import ModelScores, straightened, thin
+from fedspam.app.report.series import AskedTarget, ModelScores, straightened, thin
 from fedspam.app.reproduce.experiment import READING, SETTINGS, SOLVERS
 from fedspam.methods import METHODS, fedavg
 from fedspam.problems import quadratics
@@ -144,6 +148,21 @@ def test_targets_are_levels_that_somebody_reaches() -> None:
     assert targets.choose([ahead, behind], up=True) == [0.61, 0.62]
 
 
+def test_a_run_that_ended_at_its_target_has_arrived(runs: dict[str, Any]) -> None:
+    """It has no values after it that could confirm it; harder levels and other metrics it has not reached."""
+    (source,) = read_all([runs["one"][0]])
+    at = np.arange(41.0)
+    rising = Curve(at, np.append(np.linspace(0.1, 0.5, 40), 0.86))
+    (series,) = [replace(one, metrics={"accuracy": rising}, paid={"rounds": Paid(at, at)}) for one in source.series]
+    ended = replace(source, series=[series], asked=AskedTarget("accuracy", 0.85, 40.0))
+    arrived = lambda source, *given: [cell.paid for cell in targets.cells([source], given)]
+    assert [cell.target for cell in targets.cells([ended])] == [0.85]
+    assert arrived(ended) == [40]
+    assert arrived(ended, 0.8, 0.86) == [40, None]
+    assert arrived(replace(ended, asked=None), 0.8) == [None]
+    assert arrived(replace(ended, asked=AskedTarget("loss", 0.85, 40.0)), 0.8) == [None]
+
+
 def test_thinning_keeps_the_ends_and_the_extremes() -> None:
     random = np.random.default_rng(1)
     long = Curve(np.arange(50_000.0), random.normal(size=50_000))
@@ -196,51 +215,89 @@ def test_a_bound_without_its_ingredients_is_refused(runs: dict[str, Any]) -> Non
 # --- other folders ---------------------------------------------------------------------------------------------------
 
 
-@pytest.fixture
-def comparison(tmp_path: Path) -> Path:
-    """A folder as `fedspam compare` writes it, of made-up runs."""
-    plan = ComparisonPlan(rounds=20, cohort=2, targets=(0.1, 0.01), seeds=2)
-    rounds = np.tile(np.arange(21.0), (2, 1))
+def ways(levels: Sequence[float], costs: Sequence[float]) -> Curves:
+    """Made-up runs with five seeds that have these errors in turn, after 1, for ten rounds each; and their costs."""
+    rounds = np.tile(np.arange(31.0), (5, 1))
+    seeds = np.array([[1.0], [1.01], [1.02], [1.03], [1.04]])
+    error = np.minimum(1.0, np.repeat([1.0, *levels, levels[-1]], 10)[:31] * seeds)
+    return Curves(error, rounds, *(cost * rounds for cost in costs), np.zeros(5))
+
+
+# by method: settings that are best for the easy or for the hard target, on one axis or another
+TRIED = {
+    "fedavg": [
+        ways([0.14, 0.13], (10, 30, 4)),  # the fastest, but it never reaches the hard target
+        ways([0.3, 0.08], (50, 90, 4)),  # reaches both in the fewest gradients
+        ways([0.12, 0.07], (10, 30, 40)),  # reaches both in the fewest rounds and bytes
+    ],
+    "scaffold": [ways([0.5, 0.2], (10, 30, 4)), ways([0.5, np.nan], (10, 30, 4))],  # reaches neither
+    "spam_pp": [ways([0.05, 0.01], (20, 40, 8))],
+    "mvr": [ways([0.0975, 0.0975], (20, 40, 8))],  # two of five seeds miss the hard target
+}
+METRICS = {"accuracy": (0.85, 0.9), "loss": (0.15, 0.1), "gradient": (0.15, 0.1)}
+
+
+def compared(folder: Path, metric: str) -> ComparisonResult:
+    """The files that `fedspam compare` writes, of made-up runs whose best settings it chooses itself."""
+    plan = ComparisonPlan(rounds=30, cohort=2, targets=METRICS[metric], seeds=5, budget=3, metric=metric)
     trials = {
-        (key, number): Trial(
-            key, number, {"step_size": rate},
-            Curves(rate**rounds, rounds, 10 * rounds, 30 * rounds, 4 * rounds, np.zeros(2)), "fine",
-        )
-        for key, number, rate in (("spam_pp", 1, 0.5), ("spam_pp", 2, 0.7), ("fedavg", 1, 0.8))
-    }  # fmt: skip
-    finals = {"spam_pp": {1: trials["spam_pp", 1], 2: trials["spam_pp", 2]}, "fedavg": {1: trials["fedavg", 1]}}
-    tried = {"spam_pp": [trials["spam_pp", 1], trials["spam_pp", 2]], "fedavg": [trials["fedavg", 1]]}
-    chosen = {"rounds": 1, "bytes_up": 2, "bytes": 2, "gradients": 1}
-    entries = [
-        TunedCost(key, target, measure, number if key == "spam_pp" else 1, CostSummary(7.0, 6.0, 8.0, 2, 2))
-        for key in finals
-        for target in plan.errors
-        for measure, number in chosen.items()
-    ]
-    (tmp_path / "curves.csv").write_text(files.curves(finals, plan))
-    (tmp_path / "table.csv").write_text(files.table(entries, tried, plan))
-    facts = {
-        "fedspam": "0",
-        "command": "fedspam compare",
-        "problem": {"what": "made up"},
-        "plan": {"metric": "gradient"},
+        key: [Trial(key, i + 1, {"step_size": i / 8}, curves, "fine") for i, curves in enumerate(tried)]
+        for key, tried in TRIED.items()
     }
-    (tmp_path / "manifest.json").write_text(json.dumps(facts))
-    return tmp_path
+    finals = {
+        key: {number: tried[number - 1] for number in chosen_numbers(tried, plan)} for key, tried in trials.items()
+    }
+    found = result_of(ProblemFacts("made", "made up", 4, 1.0, 2.0, 2.0, None), plan, trials, finals)
+    write_files(found, folder, "fedspam compare", 0.0)
+    return found
 
 
-def test_a_comparison_shows_on_each_axis_what_was_tuned_for_it(comparison: Path) -> None:
-    source = read(comparison)
-    shown = {(series.name, series.only) for series in source.series}
-    assert shown == {
-        ("SPAM-PP", ("rounds", "gradients")),
-        ("SPAM-PP", ("bytes_up", "bytes")),
-        ("FedAvg", ("rounds", "bytes_up", "bytes", "gradients")),
-    }
-    cells = targets.cells([source])
-    assert (cells[0].series, cells[0].target, cells[0].paid, cells[0].low, cells[0].high) == ("SPAM-PP", 0.1, 7, 6, 8)
-    assert len(cells) == 2 * 2 * 4
+@pytest.mark.parametrize("metric", METRICS)
+def test_a_comparison_is_read_as_it_was_written(tmp_path: Path, metric: str) -> None:
+    found, source = compared(tmp_path, metric), read(tmp_path)
+    assert tuple(dict.fromkeys(goal.target for goal in source.goals)) == METRICS[metric]
+    for goal, entry in zip(source.goals, found.entries, strict=True):
+        cell = [value if math.isfinite(value) else None for value in entry.cell[:3]]
+        assert (goal.series, goal.measure) == (METHODS[entry.method].name, entry.measure)
+        assert [goal.paid, goal.low, goal.high] == pytest.approx(cell)
+    assert targets.cells([source]) == source.goals
+    for key, measure in itertools.product(TRIED, MEASURES):  # the curve of the figure
+        (series,) = [one for one in source.series if one.name == METHODS[key].name and one.against(measure)]
+        shown = found.shown(key, measure)
+        assert series.trial == shown.number
+        (curve,) = series.metrics.values()
+        error = np.median(shown.curves.error, axis=0)
+        assert curve.value == pytest.approx(1 - error if metric == "accuracy" else error, rel=1e-8)
+    numbers = {key: {found.shown(key, measure).number for measure in MEASURES} for key in TRIED}
+    assert numbers == {"fedavg": {2, 3}, "scaffold": {1}, "spam_pp": {1}, "mvr": {1}}
     assert source.command == "fedspam compare"
+
+
+def test_a_seed_that_diverged_has_the_worst_accuracy(tmp_path: Path) -> None:
+    """An error that is NaN is no accuracy above all others."""
+    head = "method,trial,seed,rounds,bytes_up,bytes,gradients,error\n"
+    rows = [f"auto,1,{seed},1,8,9,4,{error}\n" for seed, error in enumerate((0.1, 0.2, "nan"))]
+    (tmp_path / "curves.csv").write_text(head + "".join(rows))
+    (tmp_path / "manifest.json").write_text(json.dumps({"plan": {"metric": "accuracy"}}))
+    (curve,) = read(tmp_path).series[0].metrics.values()
+    assert (curve.value[0], curve.high[0]) == pytest.approx((0.8, 0.88))
+    assert curve.low[0] == -math.inf
+
+
+def test_settings_of_one_method_are_told_apart_in_tables(tmp_path: Path) -> None:
+    compared(tmp_path, "accuracy")
+    write([tmp_path], tmp_path / "r.html", csv=tmp_path / "c.csv")
+    rows = list(csv.DictReader((tmp_path / "c.csv").read_text().splitlines()))
+    curves = Counter((row["series"], row["trial"]) for row in rows)
+    assert curves == dict.fromkeys(
+        [("FedAvg", "2"), ("FedAvg", "3"), ("SCAFFOLD", "1"), ("SPAM-PP", "1"), ("MVR", "1")], 31
+    )
+
+
+def test_targets_that_a_comparison_was_not_tuned_for_are_refused(tmp_path: Path) -> None:
+    compared(tmp_path, "accuracy")
+    with pytest.raises(ValueError, match=r"tuned for its own targets, 0.85, 0.9; leave out --targets"):
+        write([tmp_path], tmp_path / "r.html", targets=[0.8])
 
 
 def test_the_papers_experiment_is_read(tmp_path: Path) -> None:
@@ -453,11 +510,11 @@ def test_metrics_have_one_name_in_runs_and_comparisons(runs: dict[str, Any], tmp
     (tmp_path / "curves.csv").write_text(
         "method,trial,seed,rounds,bytes_up,bytes,gradients,error\nauto,1,0,0,0,0,0,0.5\nauto,1,0,1,8,9,4,0.2\n"
     )
-    (tmp_path / "table.csv").write_text("method,measure,target,trial,median,low,high\nauto,rounds,0.2,1,1,1,1\n")
+    (tmp_path / "table.csv").write_text("method,measure,target,trial,median,low,high\nauto,rounds,0.8,1,1,1,1\n")
     (tmp_path / "manifest.json").write_text(json.dumps({"plan": {"metric": "accuracy"}}))
-    compared = read(tmp_path)
-    assert (compared.series[0].name, compared.series[0].metrics["accuracy"].value.tolist()) == ("auto", [0.5, 0.8])
-    assert (compared.goals[0].metric, compared.goals[0].target) == ("accuracy", 0.8)
+    source = read(tmp_path)
+    assert (source.series[0].name, source.series[0].metrics["accuracy"].value.tolist()) == ("auto", [0.5, 0.8])
+    assert (source.goals[0].metric, source.goals[0].target) == ("accuracy", 0.8)
 
 
 def test_what_the_test_rows_say_is_read(runs: dict[str, Any], tmp_path: Path) -> None:
@@ -507,22 +564,39 @@ def test_pages_of_many_runs_hold_fewer_points_per_curve(runs: dict[str, Any]) ->
 
 def test_nine_curves_have_colors_that_stay_apart() -> None:
     """In both schemes, any two of the first nine differ in OKLab, also for those who see no green, and on the card."""
-    schemes = re.findall(r":root \{(.*?)\}", page.asset("page.css"), re.DOTALL)[:2]
+    cards = re.findall(r"--card: #\w{6}", page.asset("page.css"))
+    schemes = zip(cards, re.findall(r":root \{(.*?)\}", appearance.style_sheet()), strict=True)
     linear = lambda color: np.array([((int(color[i : i + 2], 16) / 255 + 0.055) / 1.055) ** 2.4 for i in (1, 3, 5)])
     cones = np.array([[0.4122, 0.5363, 0.0514], [0.2119, 0.6807, 0.1074], [0.0883, 0.2817, 0.63]])
     lab = np.array([[0.2105, 0.7936, -0.0041], [1.978, -2.4286, 0.4506], [0.0259, 0.7828, -0.8087]])
     no_green = np.array([[0.3673, 0.8606, -0.228], [0.2801, 0.6725, 0.0474], [-0.0118, 0.0429, 0.9689]])
-    figures = " ".join([f"--series-{number}: {color};" for number, color in enumerate(COLORS)])
-    for text in (*schemes, f"--card: #ffffff; {figures}"):
+    for ground, text in schemes:
         colors = [linear(found) for found in re.findall(r"--series-\d: (#\w{6})", text)]
         assert len(colors) == 10
-        card = linear(re.findall(r"--card: (#\w{6})", text)[0]) @ [0.2126, 0.7152, 0.0722]
+        card = linear(ground[-7:]) @ [0.2126, 0.7152, 0.0722]
         for sight, least in ((np.eye(3), 0.12), (no_green, 0.065)):
             seen = [lab @ np.cbrt(cones @ np.clip(sight @ color, 0, 1)) for color in colors[:9]]
             assert min(np.linalg.norm(a - b) for a, b in itertools.combinations(seen, 2)) > least
         for color in colors:
             lights = sorted([card, color @ [0.2126, 0.7152, 0.0722]])
-            assert (lights[1] + 0.05) / (lights[0] + 0.05) > (3 if text in schemes else 2)
+            assert (lights[1] + 0.05) / (lights[0] + 0.05) > 3
+
+
+def test_a_method_has_one_color_in_figures_and_on_the_page(runs: dict[str, Any], tmp_path: Path) -> None:
+    """Also where the first of two runs lacks a metric: the page numbers all names, whatever it shows."""
+    sources = read_all([runs["one"][0], runs["other"][0]])
+    lacking = [replace(one, metrics={"loss": one.metrics["gradient"]}) for one in sources[0].series]
+    content = page.content(sources := [replace(sources[0], series=lacking), sources[1]], "title")
+    names = [one["name"] for one in content["series"]]
+    colors = re.findall(r"--series-\d: (#\w{6})", page.render(sources, "title"))[:10]
+    for figure in _figures(sources).values():
+        for line in figure.axes[0].get_lines():
+            assert line.get_color() == colors[names.index(line.get_label())]
+    found = compared(tmp_path, "accuracy")
+    figure = draw_comparison(_panels(found), "accuracy", 0.1, ())
+    order = list(dict.fromkeys(one.name for one in read(tmp_path).series))
+    shown = {line.get_label(): line.get_color() for line in figure.axes[0].get_lines()}
+    assert shown == dict(zip(order, colors, strict=False))
 
 
 # --- in a browser ----------------------------------------------------------------------------------------------------
@@ -718,3 +792,136 @@ def test_keys_do_what_the_pointer_does(tested_report: str, browser: Any) -> None
         legend.press(" ")
         assert legend.get_attribute("aria-pressed") == "false"
         assert len(shapes(found)) == 1
+
+
+# --- a comparison and a run, as the commands write them ---
+
+EXPERIMENT = """
+[data]
+kind = "synthetic"
+clients = 6
+test = 0.3
+[model]
+name = "softmax"
+[algorithm]
+name = "fedavg"
+cohort_size = 3
+local_steps = 2
+local_rate = 0.02
+[run]
+rounds = 24
+[evaluate]
+every = 2
+"""
+COMPARED = "--methods fedavg,spam_pp --metric accuracy --targets 0.6,0.75 --budget 5 --seeds 3 --quiet"
+
+
+@pytest.fixture(scope="module")
+def real(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a comparison and with three runs, one of which ended at its target, and one of which diverged."""
+    folder = tmp_path_factory.mktemp("real")
+    file = folder / "experiment.toml"
+    file.write_text(EXPERIMENT)
+    command = lambda line, name: main([*line.split(), "--out", str(folder / name), "--no-cache", "--quiet"])
+    assert command(f"compare {file} {COMPARED}", "compared") == 0
+    assert command(f"run {file} --evaluate.target 0.6125 --evaluate.stop true", "reached") == 0
+    assert command(f"run {file} --algorithm scaffold --algorithm.cohort_size 3 --algorithm.local_steps 2 "
+                   "--algorithm.local_rate 0.02", "whole") == 0  # fmt: skip
+    assert command(f"run {file} --algorithm.local_rate 1e30", "diverged") == 1
+    return folder
+
+
+def table_of(found: Any, card: str) -> list[list[str]]:
+    """The texts of the cells of a table on the page, by row."""
+    return found.locator(f"#{card} tr").evaluate_all(
+        "(rows) => rows.map((row) => [...row.children].map((cell) => cell.textContent.trim()))"
+    )
+
+
+SHOWN = {
+    "real": ("real", (1440, 900)), "phone": ("real", pages.PHONE), **{name: (name, (1440, 900)) for name in METRICS},
+}  # fmt: skip
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("which", "size"), SHOWN.values(), ids=SHOWN)
+def test_the_page_of_a_comparison_shows_its_files(
+    real: Path, browser: Any, tmp_path: Path, which: str, size: tuple[int, int]
+) -> None:
+    """Every number of the page against the files of the comparison, on every axis; a real one, and made-up ones."""
+    folder = real / "compared" if which == "real" else tmp_path
+    if which != "real":
+        compared(folder, which)
+    rising = which in ("real", "accuracy")
+    name = "accuracy" if rising else {"gradient": "relative gradient norm"}.get(which, which)
+    rows, curves = (list(csv.DictReader((folder / file).read_text().splitlines())) for file in FILES)
+    keys, end = list(dict.fromkeys(row["method"] for row in rows)), max(int(row["rounds"]) for row in curves)
+    assert which != "real" or {int(row["rounds"]) % 2 for row in curves} == {0}  # evaluate.every = 2
+    wanted = []
+    for target in dict.fromkeys(row["target"] for row in rows):
+        cells = {(row["method"], row["measure"]): row for row in rows if row["target"] == target}
+        wanted.append([f"until {name} {'≥' if rising else '≤'} {target}"])
+        wanted += [[METHODS[key].name, *(cost_text(cells[key, m]) for m in MEASURES)] for key in keys]
+    write([folder], tmp_path / "r.html")
+    with pages.opened(browser, (tmp_path / "r.html").as_uri(), size) as found:
+        assert table_of(found, "targets")[1:] == wanted
+        assert which == "real" or wanted[-1][:2] == ["MVR", "10 [10, ∞]"]
+        assert pages.unreadable(found) == []
+        assert found.locator(".stopped").count() == 0
+        for measure, label in MEASURES.items():
+            found.get_by_role("group", name="horizontal axis").get_by_role("button", name=label, exact=True).click()
+            ends = []
+            for key in keys:
+                tuned = [row["trial"] for row in rows if (row["method"], row["measure"]) == (key, measure)]
+                only = {row["trial"] for row in curves if row["method"] == key}
+                trial = [*only, *filter(None, tuned)][-1]  # of the hardest target that was reached
+                last = [row for row in curves if (row["method"], row["trial"], row["rounds"]) == (key, trial, str(end))]
+                error, paid = (np.median([float(row[name]) for row in last]) for name in ("error", "bytes"))
+                value = number(float(f"{1 - error if rising else error:.6g}"))  # a page has six digits
+                ends.append([METHODS[key].name, value, str(end), amount(paid, "bytes")])
+            assert table_of(found, "final")[1:] == ends
+            drawn = found.locator("#curves .curve").evaluate_all("(all) => all.map((one) => one.dataset.name)")
+            assert set(drawn) == {METHODS[key].name for key in keys}
+            assert len(drawn) == len(keys)
+
+
+def cost_text(row: Mapping[str, str]) -> str:
+    """A row of table.csv as a reader sees it."""
+    median, low, high = (amount(float(row[name]), row["measure"]) if row[name] else "∞" for name in BAND)
+    shown = "not reached" if median == "∞" else median
+    return shown if row["low"] in ("", row["high"]) else f"{shown} [{low}, {high}]"
+
+
+BAND, FILES = ("median", "low", "high"), ("table.csv", "curves.csv")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("size", [(1440, 900), pages.PHONE], ids=["wide", "phone"])
+def test_a_run_that_reached_its_target_ended_well(real: Path, browser: Any, size: tuple[int, int]) -> None:
+    facts = json.loads((real / "reached" / "summary.json").read_text())
+    rounds = str(facts["target"]["round"])
+    assert facts["status"].startswith("reached")
+    write([real / "reached"], real / "alone.html")
+    names = ("reached", "whole", "diverged")
+    write([real / name for name in names], real / "several.html")
+    with pages.opened(browser, (real / "alone.html").as_uri(), size) as found:
+        assert found.locator(".tile.words b").inner_text() == facts["status"]
+        assert found.locator(".stopped").count() == 0
+        title, row = table_of(found, "targets")[1:]
+        assert title == ["until accuracy ≥ 0.6125"]  # the one that was asked for, with all its digits
+        assert row[:3] == ["FedAvg", rounds, amount(facts["target"]["bytes_up"], "bytes_up")]
+    with pages.opened(browser, (real / "several.html").as_uri(), size) as found:
+        status = [json.loads((real / name / "summary.json").read_text())["status"] for name in names]
+        shown = found.locator("#final td.status")
+        assert shown.all_inner_texts() == status
+        assert shown.evaluate_all("(all) => all.map((one) => one.classList.contains('stopped'))") == [
+            False,
+            False,
+            True,
+        ]
+        title, reached, _, diverged = table_of(found, "targets")[1:]
+        assert (title, reached) == (["until accuracy ≥ 0.6125"], ["FedAvg · reached", *row[1:]])
+        assert diverged == ["FedAvg · diverged", *["not reached"] * 5]
+        if size != pages.PHONE:  # nothing of it is outside the table, which would have to be scrolled
+            assert found.locator("#final .scroll").evaluate("(one) => one.scrollWidth <= one.clientWidth")
+        assert pages.unreadable(found) == []

@@ -186,6 +186,14 @@ CASES = {
     "compare: your own data, impossible cohort": Case(
         "compare good.toml --cohort 9", 2, ("the 3 clients", "at most 3")
     ),
+    "compare: your own data, compressed": Case("compare good.toml --codecs.up natural", 2, ("codecs", "remove it")),
+    "compare: your own data, a quorum": Case("compare good.toml --run.quorum 0.5", 2, ("run.quorum", "remove it")),
+    "compare: your own data, patience": Case(
+        "compare good.toml --evaluate.patience 3", 2, ("evaluate.patience", "remove it")
+    ),
+    "compare: your own data, no evaluation": Case(
+        "compare good.toml --rounds 3 --evaluate.every 5", 2, ("every = 5", "3 rounds", "more often")
+    ),
     "compare: a file and a problem": Case("compare good.toml --problem ridge", 2, ("--problem", "leave it out")),
     "compare: seeds that are none": Case("compare good.toml --run.seed 0,x", 2, ("run.seed = '0,x'", "whole numbers")),
     "compare: seeds twice": Case("compare good.toml --run.seed 0,1 --seeds 2", 2, ("already lists the seeds",)),
