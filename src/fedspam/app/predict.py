@@ -20,6 +20,7 @@ from fedspam.models.export import flax_tree, torch_state
 from fedspam.models.trained import TrainedModel
 from fedspam.simulation import records
 from fedspam.simulation.metrics import METRICS
+from fedspam.simulation.stopping import went_wrong
 
 
 class _DataFacts(msgspec.Struct):
@@ -52,7 +53,7 @@ def show(
 ) -> int:
     """Predict the rows of a file, write them as CSV with their predictions, and return the exit code 0."""
     trained = _load(folder, function)
-    if str(trained.facts.get("status", "")).startswith(("stopped", "failed")):
+    if went_wrong(str(trained.facts.get("status", ""))):
         _say(f"the run did not end well ({trained.facts['status']}); these are its last parameters")
     data = _configuration(trained).data
     if not rows.is_file():

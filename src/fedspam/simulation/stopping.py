@@ -38,6 +38,15 @@ class Watch:
             raise ValueError(f"probe = {self.probe!r} is watched for its growth; say how much is too much: growth=1e3")
 
 
+def went_wrong(status: str) -> bool:
+    """Whether a run did not end well: it was stopped or failed. One that reached its target ended well.
+
+    >>> went_wrong("stopped: all 3 rounds were void"), went_wrong("reached: loss = 0.1 is at most 0.1")
+    (True, False)
+    """
+    return status.startswith(("stopped", "failed"))
+
+
 @dataclass(frozen=True)
 class Target:
     """The value of a probe at which a run ends.

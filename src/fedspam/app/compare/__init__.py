@@ -121,15 +121,20 @@ def run_comparison(
     finals: dict[str, dict[int, Trial]] = {}
     for key in methods:
         tried = trials[key] = tune(key, problem, plan, progress)
-        wanted = [best(tried, m, e) for e in plan.errors for m in MEASURES]
-        shown = [best_of_all(tried, m, plan.errors) for m in MEASURES]
-        numbers = sorted({trial.number for trial in (*wanted, *shown) if trial is not None})
+        numbers = chosen_numbers(tried, plan)
         again = try_settings(
             key, [tried[n - 1].setting for n in numbers], problem, plan, plan.reported, first=1, whole=True
         )
         finals[key] = {n: replace(trial, number=n) for n, trial in zip(numbers, again, strict=True)}
         progress()
     return result_of(problem, plan, trials, finals)
+
+
+def chosen_numbers(tried: Sequence[Trial], plan: ComparisonPlan) -> list[int]:
+    """The numbers of the settings of a method that a table or a figure shows."""
+    wanted = [best(tried, m, e) for e in plan.errors for m in MEASURES]
+    shown = [best_of_all(tried, m, plan.errors) for m in MEASURES]
+    return sorted({trial.number for trial in (*wanted, *shown) if trial is not None})
 
 
 def result_of(
@@ -168,7 +173,7 @@ def compare(
     folder = make_folder(folder)
     found = run_comparison(problem, share, plan, progress)
     if part is None:
-        _write(found, folder, command, began)
+        write_files(found, folder, command, began)
         return found
     whole = {"kind": "compare", "methods": methods, "plan": describe.describe(plan)}
     trials = write_trials(folder, found.trials, found.finals)
@@ -187,11 +192,12 @@ def merge_parts(saved: Sequence[SavedPart], folder: str | Path, *, command: str 
     methods = first.whole["methods"]
     trials, finals = ({key: table[key] for key in methods} for table in (trials, finals))
     found = result_of(ProblemFacts(**first.found["problem"]), plan_of(first.whole["plan"]), trials, finals)
-    _write(found, make_folder(folder), command, began)
+    write_files(found, make_folder(folder), command, began)
     return found
 
 
-def _write(found: ComparisonResult, folder: Path, command: str, began: float) -> None:
+def write_files(found: ComparisonResult, folder: Path, command: str, began: float) -> None:
+    """Write the files of a comparison."""
     from fedspam.app import figures
 
     problem, plan = found.problem, found.plan

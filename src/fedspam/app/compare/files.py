@@ -30,7 +30,7 @@ def chosen(entry: Any, trials: Mapping[str, Sequence[Trial]]) -> tuple[int | Non
 def tuning(trials: Mapping[str, Sequence[Trial]], plan: ComparisonPlan) -> str:
     """Every setting in the order of trial, with its median costs on the seeds for tuning."""
     pairs = [(error, measure) for error in plan.errors for measure in MEASURES]
-    header = ["method", "trial", "status", "final_error", *(f"{m}_to_{plan.label(e):g}" for e, m in pairs), "setting"]
+    header = ["method", "trial", "status", "final_error", *(f"{m}_to_{plan.text(e)}" for e, m in pairs), "setting"]
     rows = []
     for trial in itertools.chain(*trials.values()):
         numbers = (trial.curves.final, *(trial.cost(measure, error) for error, measure in pairs))
@@ -56,6 +56,6 @@ def table(entries: Iterable[Any], trials: Mapping[str, Sequence[Trial]], plan: C
     header = ["method", "target", "measure", "median", "low", "high", "reached", "seeds", "trial", "setting"]
     rows = []
     for entry in entries:
-        where = (entry.method, f"{plan.label(entry.target):g}", entry.measure)
+        where = (entry.method, plan.text(entry.target), entry.measure)
         rows.append([*where, *map(number, entry.cell[:3]), *entry.cell[3:], *chosen(entry, trials)])
     return csv_text(header, rows)

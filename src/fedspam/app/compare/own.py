@@ -127,6 +127,7 @@ def checked_own(
     own = load_own(file, settings, metric)
     if own.seeds and (seeds is not None or seed is not None):
         raise ValueError("run.seed already lists the seeds; leave out --seeds and --seed")
+    _check_obeyed(own.config)
     goal = own.experiment.target
     metric = metric or ("gradient" if goal is None else goal.probe)
     if targets is None and goal is not None and goal.probe == metric:
@@ -140,8 +141,20 @@ def checked_own(
         cohort=cohort or own.cohort,
         targets=GRADIENTS if targets is None else tuple(targets),
         metric=metric,
+        every=own.config.evaluate.every,
         **given,
     )
     checks.whole("rounds", plan.rounds, 1)
     check_cohort(plan.cohort, own.clients, own.name)
     return CompareOptions(own.name, tuple(keys), plan, own)
+
+
+def _check_obeyed(config: Config) -> None:
+    """Refuse settings that change the runs of `fedspam run`, but not those of a comparison."""
+    others = {
+        "codecs": config.codecs is not None,
+        "run.quorum": config.run.quorum > 0,
+        "evaluate.patience": config.evaluate.patience is not None,
+    }
+    for name in (name for name, given in others.items() if given):
+        raise ConfigError(f"a comparison does not obey {name}; remove it from the file")

@@ -6,11 +6,11 @@ from pathlib import Path
 from typing import Any
 
 import jax
-import numpy as np
 from rich.console import Console
 from rich.markdown import Markdown
 from rich.table import Table
 
+from fedspam.app.amounts import amount
 from fedspam.app.compare import MEASURES, ComparisonResult, compare, load, merge_parts, sweep as sweeping, waves
 from fedspam.app.compare.options import CompareOptions
 from fedspam.app.compare.own import problem_of
@@ -98,7 +98,7 @@ def printed(lines: Sequence[Any], folder: Path, quiet: bool, console: Console) -
 def table(found: ComparisonResult, error: float) -> Table:
     """The cost of every method until the target; each number has its own best setting."""
     plan = found.plan
-    goal = f"{METRICS[plan.metric].label} {plan.label(error):g}"
+    goal = f"{METRICS[plan.metric].label} {plan.text(error)}"
     shown = Table(
         title=f"to {goal}: median of {plan.seeds} seeds, each number tuned over {plan.budget} settings",
         title_justify="left",
@@ -112,16 +112,3 @@ def table(found: ComparisonResult, error: float) -> Table:
         name = METHODS[key].name + (" (nothing to tune)" if key in found.untuned else "")
         shown.add_row(name, *cells)
     return shown
-
-
-def amount(value: float, measure: str) -> str:
-    """A number as text: bytes with their unit, others with separators of thousands."""
-    if not np.isfinite(value):
-        return "-"
-    if measure in ("bytes", "bytes_up"):
-        for unit in ("B", "kB", "MB"):
-            if value < 1000:
-                return f"{value:.3g} {unit}"
-            value /= 1000
-        return f"{value:.3g} GB"
-    return f"{value:,.0f}" if value >= 100 or value == round(value) else f"{value:.1f}"

@@ -42,6 +42,7 @@ class ComparisonPlan:
             more of it is better, its error is 1 minus the metric.
         exact: whether quadratic clients compute a prox in closed form, which then counts as one gradient.
         seed_list: the reported seeds, where they do not follow each other; () for `seeds` of them from `seed` on.
+        every: rounds between two evaluations. A run can only arrive at one of them.
     """
 
     rounds: int
@@ -53,10 +54,13 @@ class ComparisonPlan:
     metric: str = "gradient"
     exact: bool = False
     seed_list: tuple[int, ...] = ()
+    every: int = 1
 
     def __post_init__(self) -> None:
-        for name, least in (("rounds", 1), ("cohort", 1), ("seeds", 1), ("seed", 0), ("budget", 1)):
+        for name, least in (("rounds", 1), ("cohort", 1), ("seeds", 1), ("seed", 0), ("budget", 1), ("every", 1)):
             checks.whole(name, getattr(self, name), least)
+        if self.every > self.rounds:
+            raise ValueError(f"every = {self.every} leaves no evaluation in {self.rounds} rounds; evaluate more often")
         if not self.targets:
             raise ValueError("there are no targets; give at least one, such as 0.01")
         checks.one_of("metric", self.metric, METRICS)
@@ -68,7 +72,7 @@ class ComparisonPlan:
     def errors(self) -> tuple[float, ...]:
         """The targets as errors, the hardest last."""
         errors = tuple(1 - level for level in self.targets) if self.rising else self.targets
-        return tuple(sorted(errors, reverse=True))
+        return tuple(sorted(set(errors), reverse=True))
 
     def label(self, error: float) -> float:
         """An error as the user gave it."""
@@ -78,6 +82,10 @@ class ComparisonPlan:
     def rising(self) -> bool:
         """Whether more of the metric is better."""
         return METRICS[self.metric].rising
+
+    def text(self, error: float) -> str:
+        """The same as text, with all its digits."""
+        return f"{self.label(error):.12g}"
 
     @property
     def reported(self) -> list[int]:
@@ -228,7 +236,7 @@ def try_settings(
                 warnings.filterwarnings("ignore", ".* rounds were void")  # of settings that diverge
                 run = simulate_many(
                     padded, problem.population, problem.start, keys=list(seeds), probe=problem.probe,
-                    record=("gradients",), devices=devices.chosen(), **ends,
+                    every=plan.every, record=("gradients",), devices=devices.chosen(), **ends,
                 )  # fmt: skip
             curves |= {i: _curves(run, lane, plan) for lane, i in enumerate(lanes)}
             early |= {i: _arrived_early(run, lane) for lane, i in enumerate(lanes)}
@@ -260,19 +268,22 @@ def _arrived_early(run: Run, lane: int) -> bool:
 def _curves(run: Run, lane: int, plan: ComparisonPlan) -> Curves:
     seen = run.probes[plan.metric][lane].astype(np.float64)
     # a run that has ended stands still
-    seen = np.take_along_axis(seen, np.minimum(np.arange(seen.shape[1]), run.rounds_done[lane][:, None]), axis=1)
+    ended = run.rounds_done[lane][:, None] // plan.every
+    seen = np.take_along_axis(seen, np.minimum(np.arange(seen.shape[1]), ended), axis=1)
     error = 1 - seen if plan.rising else seen
     up, down = (
-        _running(run.rows[unit][lane], sum(part.cohort * getattr(part, unit) for part in run.plan.start))
+        _running(run.rows[unit][lane], sum(part.cohort * getattr(part, unit) for part in run.plan.start), plan.every)
         for unit in ("bytes_up", "bytes_down")
     )
     # every client of the start evaluates one gradient
-    gradients = _running(np.nan_to_num(run.rows["gradients"][lane]), sum(part.cohort for part in run.plan.start))
-    rounds = np.broadcast_to(np.arange(error.shape[1], dtype=np.float64), error.shape)
+    gradients = _running(
+        np.nan_to_num(run.rows["gradients"][lane]), sum(part.cohort for part in run.plan.start), plan.every
+    )
+    rounds = np.broadcast_to(plan.every * np.arange(error.shape[1], dtype=np.float64), error.shape)
     return Curves(error, rounds, up, up + down, gradients, run.rows["void"][lane].sum(axis=1).astype(np.float64))
 
 
-def _running(each: np.ndarray, start: float) -> np.ndarray:
+def _running(each: np.ndarray, start: float, every: int) -> np.ndarray:
     """The cost until every probe: of the start, then plus every round."""
     first = np.full((each.shape[0], 1), float(start))
-    return np.concatenate([first, start + np.cumsum(each.astype(np.float64), axis=1)], axis=1)
+    return np.concatenate([first, start + np.cumsum(each.astype(np.float64), axis=1)], axis=1)[:, ::every]

@@ -28,7 +28,7 @@ from fedspam.clients import Ragged, Sharded
 from fedspam.federation import ledger
 from fedspam.simulation import Run, fine_tune, records, simulate
 from fedspam.simulation.shared_store import SharedStore, store_of
-from fedspam.simulation.stopping import Target, Watch
+from fedspam.simulation.stopping import Target, Watch, went_wrong
 
 # settings that may change when a run is resumed
 LATER = frozenset({f"run.{name}" for name in ("rounds", "segment", "keep")}) | {
@@ -59,7 +59,7 @@ class ExperimentOutcome:
 
     @property
     def fine(self) -> bool:
-        return not self.run.status.startswith(("stopped", "failed"))
+        return not went_wrong(self.run.status)
 
 
 def run(
@@ -227,7 +227,7 @@ def _simulate(
 def _judged(went: Run) -> Run:
     """The run, as failed if its loss is not finite or a thousand times that of the start: it must not pass for done."""
     losses = went.probes.get("loss", np.zeros(0))
-    if not len(losses) or went.status.startswith("stopped"):
+    if not len(losses) or went_wrong(went.status):
         return went
     first, last = float(losses[0]), float(losses[-1])
     if np.isfinite(last) and not last > GROWN * max(abs(first), TINY):
@@ -294,7 +294,8 @@ def summary(run: Run, folder: Path, config: Config, target: Target | None, metri
     if target is not None:
         index = arrival(run.probes[target.probe], target.value, rising=target.at_least is not None)
         first = None if index is None else index * every
-        if run.status.startswith("reached"):  # it ended at its target
+        ends = config.evaluate.stop and config.evaluate.patience is None
+        if ends and target.reached([run.probes]):  # at the target, so that there are no later values
             first = run.rounds
         paid = {} if first is None else {name: int(run.rows[name][:first].sum()) for name in totals}
         facts["target"] = {"metric": target.probe, "value": target.value, "round": first, **paid}

@@ -21,6 +21,7 @@ from fedspam.app.folders import new_folder
 from fedspam.app.interrupt import INTERRUPTED
 from fedspam.app.terminal import progress_bar
 from fedspam.simulation.metrics import METRICS
+from fedspam.simulation.stopping import went_wrong
 
 
 def main(
@@ -106,7 +107,6 @@ def show(
     return 0 if outcome.fine else 1
 
 
-BAD = ("stopped", "failed")  # how the status of a run begins that did not end well
 TESTED = {
     **{name: METRICS[name].label for name in ("balanced_accuracy", "f1", "auc")},
     "calibration_error": "calibration error",
@@ -152,7 +152,7 @@ def client_table(clients: list[dict[str, Any]]) -> Table:
 def table(facts: Mapping[str, Any]) -> Table:
     """The most important facts of a run, how good the model is first."""
     shown = Table(show_header=False, box=None)
-    status = Text(str(facts["status"]), style="bold red" if str(facts["status"]).startswith(BAD) else "green")
+    status = Text(str(facts["status"]), style="bold red" if went_wrong(str(facts["status"])) else "green")
     shown.add_row(f"{facts['method']}, {facts['rounds']} rounds", status)
     if "accuracy" in facts:
         worst = f" (a tenth of the clients below {_value(facts['accuracy.q10'])})" if "accuracy.q10" in facts else ""

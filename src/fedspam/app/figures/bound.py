@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 from typing import NamedTuple
 
-import matplotlib as mpl
 import numpy as np
 from jaxtyping import Float
 from matplotlib.axes import Axes
@@ -14,12 +13,12 @@ from fedspam.app.figures.style import (
     BLUE,
     GREEN,
     ORANGE,
-    STYLE,
-    WIDTH,
     arrange,
     legend_of,
     log_scale,
+    new_figure,
     note_height,
+    styled,
 )
 
 Curve = Float[np.ndarray, " rounds"]
@@ -45,12 +44,12 @@ class LyapunovPanel(NamedTuple):
     error: Curve
 
 
-@mpl.rc_context(STYLE)
+@styled
 def draw_bounds(panels: Sequence[BoundPanel], lyapunov: LyapunovPanel, note: Sequence[str]) -> Figure:
     """The theorems on common axes, the Lyapunov function last on its own, a legend above, a note underneath."""
     columns = 3
     rows = -(-(len(panels) + 1) // columns)
-    figure = Figure(figsize=(WIDTH, 1.95 * rows + 0.5 + note_height(note)))
+    figure = new_figure(1.95 * rows, 0.5 + note_height(note))
     axes = list(figure.subplots(rows, columns, squeeze=False).flat)
     for axis, panel in zip(axes, panels, strict=False):
         _draw_bound(axis, panel)

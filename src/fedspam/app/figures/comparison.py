@@ -2,13 +2,23 @@
 
 from collections.abc import Mapping, Sequence
 
-import matplotlib as mpl
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from fedspam.app.figures.style import STYLE, WIDTH, arrange, ends_early, legend_of, line_style, log_scale, note_height
+from fedspam.app.figures.style import (
+    across,
+    arrange,
+    ends_early,
+    legend_columns,
+    legend_of,
+    line_style,
+    log_scale,
+    new_figure,
+    note_height,
+    styled,
+)
 from fedspam.simulation.metrics import METRICS
 
 TOP = 3.0  # the upper end of the axis of relative gradient norms; curves that diverge leave the figure
@@ -16,11 +26,11 @@ GRADIENT = r"$\|\nabla f(x_k)\|\,/\,\|\nabla f(x_0)\|$"
 Curve = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]  # cost, median, low, high
 
 
-@mpl.rc_context(STYLE)
+@styled
 def draw_comparison(
     panels: Mapping[str, Mapping[str, Curve]], metric: str, hardest: float, note: Sequence[str]
 ) -> Figure:
-    """Four panels, two by two, with a common legend above and a note underneath.
+    """Four panels, two by two where there is room, with a common legend above and a note underneath.
 
     Arguments:
         panels: by measure of cost, then by method: cost, median error, low, high.
@@ -28,9 +38,10 @@ def draw_comparison(
         hardest: the smallest target. The axis ends somewhat below it.
     """
     names = list(next(iter(panels.values())))
-    rows = -(-len(names) // 5)
-    figure = Figure(figsize=(WIDTH, 4.9 + note_height(note) + 0.19 * rows))
-    axes = figure.subplots(2, -(-len(panels) // 2), sharey=True, squeeze=False)
+    columns = legend_columns(len(names), 5)
+    wide, legend = across(len(panels), 2), 0.19 * -(-len(names) // columns)
+    figure = new_figure(2.45 * -(-len(panels) // wide), note_height(note) + legend)
+    axes = figure.subplots(-(-len(panels) // wide), wide, sharey=True, squeeze=False)
     for axis, (label, curves) in zip(axes.flat, panels.items(), strict=False):
         _draw_panel(axis, label, curves)
     lows = np.concatenate([curve[2] for curves in panels.values() for curve in curves.values()])
@@ -42,7 +53,7 @@ def draw_comparison(
     for row in axes:
         row[0].set_ylabel(name)
     arrange(
-        figure, legend_of(axes[0, 0]), note, columns=min(5, len(names)), top=0.16 + 0.19 * rows, bottom=0.5,
+        figure, legend_of(axes[0, 0]), note, columns=columns, top=0.16 + legend, bottom=0.5,
         left=0.095, right=0.98, wspace=0.1, hspace=0.28,
     )  # fmt: skip
     return figure

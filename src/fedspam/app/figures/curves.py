@@ -3,7 +3,6 @@
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-import matplotlib as mpl
 import numpy as np
 from jaxtyping import Float
 from matplotlib.artist import Artist
@@ -11,55 +10,66 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import EngFormatter, MaxNLocator
 
-from fedspam.app.figures.style import STYLE, WIDTH, arrange, ends_early, legend_of, line_style, log_scale
+from fedspam.app.figures.style import (
+    across,
+    arrange,
+    ends_early,
+    legend_columns,
+    legend_of,
+    line_style,
+    log_scale,
+    new_figure,
+    styled,
+)
 
 SPREAD = 30.0  # curves that span this factor have a logarithmic axis
 BEYOND = 1e3  # the axis ends at this factor above the first value; curves that diverge leave the figure
 
 
 class Line(NamedTuple):
-    """A curve against its cost. `of` names the curve whose color it has: a bound has that of its curve."""
+    """A curve against its cost. `number` says which color it has: a bound has that of its curve."""
 
     name: str
     cost: Float[np.ndarray, " points"]
     value: Float[np.ndarray, " points"]
     low: Float[np.ndarray, " points"] | None
     high: Float[np.ndarray, " points"] | None
-    of: str
+    number: int
+    bound: bool = False
 
 
-@mpl.rc_context(STYLE)
+@styled
 def draw_curves(panels: Mapping[str, Sequence[Line]], metric: str) -> Figure:
     """Panels, three per row, with a common legend above."""
     every = [line for lines in panels.values() for line in lines]
-    names = list(dict.fromkeys(line.of for line in every))
     values = _finite(every)
     logarithmic = bool(values.min() > 0 and values.max() > SPREAD * values.min())
-    columns = min(3, max(1, len(panels)))
-    rows, legend = -(-len(panels) // columns), -(-len({line.name for line in every}) // 4)
-    figure = Figure(figsize=(WIDTH, 2.1 * rows + 0.4 + 0.19 * legend))
+    columns, names = across(len(panels), 3), len({line.name for line in every})
+    beside = legend_columns(names, 4)
+    rows, legend = -(-len(panels) // columns), 0.19 * -(-names // beside)
+    figure = new_figure(2.1 * rows, 0.4 + legend)
     axes = figure.subplots(rows, columns, squeeze=False)
     handles: dict[str, Artist] = {}
     for axis, (label, lines) in zip(axes.flat, panels.items(), strict=False):
-        _draw(axis, label, lines, names, logarithmic)
+        _draw(axis, label, lines, logarithmic)
         handles |= legend_of(axis)
     for axis in axes.flat[len(panels) :]:
         axis.set_axis_off()
     for row in axes:
         row[0].set_ylabel(metric)
     arrange(
-        figure, handles, columns=min(4, len(handles)), top=0.16 + 0.19 * legend, bottom=0.45, left=0.09,
+        figure, handles, columns=beside, top=0.16 + legend, bottom=0.45, left=0.09,
         right=0.985, wspace=0.27, hspace=0.38,
     )  # fmt: skip
     return figure
 
 
-def _draw(axis: Axes, label: str, lines: Sequence[Line], names: list[str], logarithmic: bool) -> None:
+def _draw(axis: Axes, label: str, lines: Sequence[Line], logarithmic: bool) -> None:
     if logarithmic:
         log_scale(axis, 9)
     for line in lines:
-        style = line_style(names.index(line.of))
-        if line.name != line.of:
+        style = line_style(line.number)
+        if line.bound:
             style |= {"linestyle": (0, (1, 1.2)), "linewidth": 1.0}
         value = np.where(np.isfinite(line.value) & ((line.value > 0) | (not logarithmic)), line.value, np.nan)
         if line.low is not None and line.high is not None:
@@ -68,7 +78,7 @@ def _draw(axis: Axes, label: str, lines: Sequence[Line], names: list[str], logar
             axis.fill_between(line.cost, low, high, color=style["color"], alpha=0.12, linewidth=0)
         axis.plot(line.cost, value, label=line.name, **style)
     axis.set_ylim(*_limits(lines, logarithmic))
-    if logarithmic and ends_early((line.cost, line.value) for line in lines if line.name == line.of):
+    if logarithmic and ends_early((line.cost, line.value) for line in lines if not line.bound):
         axis.set_xscale("log")
     else:
         axis.set_xlim(left=0)

@@ -3,14 +3,25 @@
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-import matplotlib as mpl
 import numpy as np
 from jaxtyping import Float
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from fedspam.app.figures.style import BLACK, BLUE, ORANGE, STYLE, WIDTH, arrange, legend_of, log_scale, note_height
+from fedspam.app.figures.style import (
+    BLACK,
+    BLUE,
+    ORANGE,
+    across,
+    arrange,
+    legend_columns,
+    legend_of,
+    log_scale,
+    new_figure,
+    note_height,
+    styled,
+)
 
 TOP = 100.0  # the largest upper end of the axis; curves that diverge leave the figure
 ROOM = 3.0  # a factor of space below and above the curves
@@ -39,19 +50,26 @@ LINES = {
 }
 
 
-@mpl.rc_context(STYLE)
+@styled
 def draw_ridge(panels: Sequence[Panel], labels: Mapping[str, str], note: Sequence[str]) -> Figure:
     """The panels side by side on one vertical axis, a legend with the labels above, the lines of a note underneath."""
-    figure = Figure(figsize=(WIDTH, 2.6 + note_height(note)))
-    axes = figure.subplots(1, len(panels), sharey=True, squeeze=False)[0]
+    columns = across(len(panels), len(panels))
+    rows, beside = -(-len(panels) // columns), legend_columns(len(labels), len(labels))
+    legend = 0.46 + 0.19 * (-(-len(labels) // beside) - 1)
+    figure = new_figure(1.68 * rows, legend + 0.46 + note_height(note))
+    grid = figure.subplots(rows, columns, sharey=True, squeeze=False)
+    axes = list(grid.flat)
     for axis, panel in zip(axes, panels, strict=True):
         _draw_panel(axis, panel)
     values = np.concatenate([band.low for panel in panels for band in panel.bands.values()])
     highest = max(np.max(band.high) for panel in panels for band in panel.bands.values())
     axes[0].set_ylim(values[values > 0].min() / ROOM, min(TOP, ROOM * highest))
-    axes[0].set_ylabel(r"$\|\nabla f(x_k)\|\,/\,\|\nabla f(x_0)\|$")
+    for row in grid:
+        row[0].set_ylabel(r"$\|\nabla f(x_k)\|\,/\,\|\nabla f(x_0)\|$")
     curves = {labels[key]: curve for key, curve in legend_of(axes[0]).items()}
-    arrange(figure, curves, note, columns=len(curves), top=0.46, bottom=0.46, left=0.083, right=0.98, wspace=0.09)
+    arrange(
+        figure, curves, note, columns=beside, top=legend, bottom=0.46, left=0.083, right=0.98, wspace=0.09, hspace=0.8
+    )
     return figure
 
 
@@ -68,7 +86,7 @@ def _draw_panel(axis: Axes, panel: Panel) -> None:
             last = band.median[-1]
             end = rf"ends at $10^{{{np.log10(last):.0f}}}$" if np.isfinite(last) else "overflows"
             place = {"transform": axis.transAxes, "ha": "right", "va": "top"}
-            axis.text(0.98, 0.97, end, color=style["color"], fontsize=8.5, **place)
+            axis.text(0.98, 0.97, end, color=style["color"], fontsize="small", **place)
     axis.set_title(panel.title, pad=5)
     axis.set_xlabel("communication rounds $k$", labelpad=2)
     axis.set_xlim(0, len(next(iter(panel.bands.values())).median) - 1)

@@ -1,8 +1,11 @@
-"""The style of all figures: the sizes of a two-column paper, and colors that color-blind readers can tell apart."""
+"""The style of all figures: sizes, fonts, and colors that color-blind readers can tell apart."""
 
-from collections.abc import Iterable, Mapping, Sequence
+import functools
+import re
+import textwrap
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, ParamSpec
 
 import matplotlib as mpl
 import numpy as np
@@ -11,22 +14,19 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator
 
-WIDTH = 7.0  # inches, both columns of a paper
+from fedspam.app.appearance import LIGHT as COLORS, STYLES, chosen
+
+P = ParamSpec("P")
+WIDTH = STYLES["paper"].width
+LETTERS = 21  # of a note, per inch
 DPI = 200
 EVALUATED = 24  # the points of a curve, above which it can end early
 
 # Okabe and Ito: distinct under every common color blindness, and in print
-BLUE, ORANGE, GREEN, SKY, PURPLE, YELLOW, BLACK = (
-    "#0072B2", "#D55E00", "#009E73", "#56B4E9", "#CC79A7", "#E69F00", "#000000",
-)  # fmt: skip
-WINE, VIOLET, OLIVE = "#8A1C5B", "#4B3FD0", "#7D7A00"  # as far from these as three more can be
-GREY = "#6B6B6B"
-COLORS = (BLACK, ORANGE, BLUE, GREEN, PURPLE, SKY, YELLOW, WINE, VIOLET, OLIVE)
+BLUE, ORANGE, GREEN, BLACK, GREY = "#0072B2", "#D55E00", "#009E73", "#000000", "#6B6B6B"
 DASHES = ("-", (0, (4, 1.5)), (0, (1, 1)), (0, (4, 1.2, 1, 1.2)))
 
 STYLE: dict[Any, Any] = {
-    "font.family": ["STIXGeneral", "DejaVu Serif"],  # the second has letters that the first lacks
-    "mathtext.fontset": "stix",
     "font.size": 9,
     "axes.titlesize": 9.5,
     "axes.labelsize": 9.5,
@@ -51,6 +51,42 @@ STYLE: dict[Any, Any] = {
     "svg.fonttype": "path",
     "svg.hashsalt": "fedspam",
 }
+GROWING = ("size", "width")  # the settings that grow with the text
+
+
+def settings() -> dict[Any, Any]:
+    """What Matplotlib is told, in the chosen style."""
+    style = chosen()
+    scaled = {name: value * style.text if name.endswith(GROWING) else value for name, value in STYLE.items()}
+    return scaled | {"font.family": list(style.fonts), "mathtext.fontset": style.formulas}
+
+
+def styled(draw: Callable[P, Figure]) -> Callable[P, Figure]:
+    """The function, drawing in the chosen style."""
+
+    @functools.wraps(draw)
+    def drawn(*arguments: P.args, **options: P.kwargs) -> Figure:
+        with mpl.rc_context(settings()):
+            return draw(*arguments, **options)
+
+    return drawn
+
+
+def new_figure(panels: float, texts: float) -> Figure:
+    """A figure of the chosen width, with so many inches in height for its panels, and for its texts."""
+    style = chosen()
+    return Figure(figsize=(style.width, panels * style.panel + texts * style.text))
+
+
+def across(count: int, most: int) -> int:
+    """How many of some panels stand side by side, at most so many."""
+    return max(1, min(count, most, chosen().across))
+
+
+def legend_columns(count: int, most: int) -> int:
+    """How many of some names stand side by side in a legend, where a wide figure has at most so many."""
+    style = chosen()
+    return max(1, min(count, int(most * style.width / (WIDTH * style.text) + 1e-9)))
 
 
 def line_style(number: int) -> dict[str, Any]:
@@ -92,8 +128,18 @@ def log_scale(axis: Axes, ticks: int = 12) -> None:
 
 
 def note_height(note: Sequence[str]) -> float:
-    """The inches that the lines of a note take."""
-    return 0.14 * len(note)
+    """The inches that the lines of a note take, at the text size of a paper."""
+    return 0.14 * len(_lines(note))
+
+
+def _lines(note: Sequence[str]) -> list[str]:
+    """The lines of a note as they fit into the figure; formulas, between dollars, are not broken."""
+    style = chosen()
+    if style.width >= WIDTH * style.text:
+        return list(note)
+    whole = (re.sub(r"\$[^$]*\$", lambda formula: formula[0].replace(" ", "\0"), line) for line in note)
+    width = int(LETTERS * style.width / style.text)
+    return [part.replace("\0", " ") for line in whole for part in textwrap.wrap(line, width)]
 
 
 def arrange(
@@ -111,19 +157,26 @@ def arrange(
     Arguments:
         legend: the curves by label.
         columns: of the legend.
-        top: inches above the panels.
+        top: inches above the panels, at the text size of a paper.
         bottom: inches below the panels, without the note.
-        margins: of `Figure.subplots_adjust`.
+        margins: of `Figure.subplots_adjust`, for both columns of a paper.
     """
-    inch = 1 / figure.get_figheight()
+    style, note = chosen(), _lines(note)
+    inch = style.text / figure.get_figheight()
+    wide = WIDTH * style.text / style.width  # how much more of the width a margin takes
+    margins |= {"left": wide * margins["left"], "right": 1 - wide * (1 - margins["right"])}
+    margins |= {
+        "wspace": wide * margins.get("wspace", 0.2),
+        "hspace": style.text / style.panel * margins.get("hspace", 0.2),
+    }
     figure.legend(
         list(legend.values()), list(legend), loc="upper center", bbox_to_anchor=(0.5, 1.0), ncols=columns,
         handlelength=2.2, columnspacing=1.4, borderaxespad=0.2,
     )  # fmt: skip
     for number, line in enumerate(reversed(note)):
-        place = 0.08 + note_height(note[:number])
-        figure.text(0.012, place * inch, line, fontsize=7.2, color=GREY, va="baseline")
-    figure.subplots_adjust(top=1 - top * inch, bottom=(bottom + note_height(note)) * inch, **margins)
+        place = 0.08 + 0.14 * number
+        figure.text(0.012, place * inch, line, fontsize=7.2 * style.text, color=GREY, va="baseline")
+    figure.subplots_adjust(top=1 - top * inch, bottom=(bottom + 0.14 * len(note)) * inch, **margins)
 
 
 def legend_of(axis: Axes) -> dict[str, Artist]:
@@ -136,7 +189,7 @@ def save(figure: Figure, folder: Path, name: str, vector: str = "svg") -> list[P
     """Write a figure as PNG and as SVG or PDF; the same figure gives the same bytes."""
     paths = [folder / f"{name}.png", folder / f"{name}.{vector}"]
     dates = {"svg": ("Date",), "pdf": ("CreationDate", "Creator", "Producer")}[vector]
-    with mpl.rc_context({**STYLE, "pdf.fonttype": 42}):  # fonts that the checks of publishers accept
+    with mpl.rc_context({**settings(), "pdf.fonttype": 42}):  # fonts that the checks of publishers accept
         figure.savefig(paths[0], dpi=DPI, metadata={"Software": None})
         figure.savefig(paths[1], metadata=dict.fromkeys(dates))
     return paths

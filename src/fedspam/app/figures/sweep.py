@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping, Sequence
 
-import matplotlib as mpl
 import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.ticker import NullFormatter
@@ -10,20 +9,22 @@ from matplotlib.ticker import NullFormatter
 from fedspam.app.arrival import MEASURES
 from fedspam.app.figures.style import (
     COLORS,
-    STYLE,
-    WIDTH,
     Decades,
+    across,
     arrange,
+    legend_columns,
     legend_of,
     line_style,
     log_scale,
+    new_figure,
     note_height,
+    styled,
 )
 
 Points = tuple[np.ndarray, np.ndarray]
 
 
-@mpl.rc_context(STYLE)
+@styled
 def draw_sweep(panels: Mapping[str, Mapping[str, Mapping[str, Points]]], note: Sequence[str]) -> Figure:
     """A row for each measure, a column for each family of problems, a line for each method.
 
@@ -32,9 +33,14 @@ def draw_sweep(panels: Mapping[str, Mapping[str, Mapping[str, Points]]], note: S
     """
     measures, families = list(panels), list(next(iter(panels.values())))
     names = list(panels[measures[0]][families[0]])
-    rows = -(-len(names) // 6)
-    figure = Figure(figsize=(WIDTH, 4.6 + note_height(note) + 0.19 * rows))
-    axes = figure.subplots(len(measures), len(families), sharey="row", sharex="col", squeeze=False)
+    columns = legend_columns(len(names), 6)
+    legend = 0.19 * -(-len(names) // columns)
+    narrow = across(len(families), len(families)) == 1  # then families stand below each other, and measures beside
+    figure = new_figure(2.3 * len(families if narrow else measures), note_height(note) + legend)
+    if narrow:
+        axes = figure.subplots(len(families), len(measures), sharey="col", sharex="row", squeeze=False).T
+    else:
+        axes = figure.subplots(len(measures), len(families), sharey="row", sharex="col", squeeze=False)
     for i, measure in enumerate(measures):
         for axis, family in zip(axes[i], families, strict=True):
             axis.set_xscale("log")
@@ -55,7 +61,7 @@ def draw_sweep(panels: Mapping[str, Mapping[str, Mapping[str, Points]]], note: S
     for axis in axes[-1]:
         axis.set_xlabel(r"$\delta / L$", labelpad=2)
     arrange(
-        figure, legend_of(axes[0, 0]), note, columns=min(6, len(names)), top=0.3 + 0.19 * rows, bottom=0.48,
-        left=0.085, right=0.985, wspace=0.08, hspace=0.12,
+        figure, legend_of(axes[0, 0]), note, columns=columns, top=0.3 + legend, bottom=0.48,
+        left=0.085, right=0.985, wspace=0.2 if narrow else 0.08, hspace=0.4 if narrow else 0.12,
     )  # fmt: skip
     return figure

@@ -94,14 +94,18 @@ def _figures(sources: Sequence[Source]) -> dict[str, Any]:
     from fedspam.app import figures
 
     series = [one for source in sources for one in source.series]
+    number = {name: place for place, name in enumerate(dict.fromkeys(one.name for one in series))}  # as on the page
     found: dict[str, Any] = {}
     for metric in dict.fromkeys(name for one in series for name in one.metrics):
         panels: dict[str, list[figures.Line]] = {}
         for measure, label in MEASURES.items():
-            paid = [one for one in series if measure in one.paid and measure in (one.only or MEASURES)]
+            paid = [one for one in series if one.against(measure)]
             drawn = [(one, one.name, one.metrics[metric]) for one in paid if metric in one.metrics]
             drawn += [(one, f"{one.name}, bound", one.bounds[metric]) for one in paid if metric in one.bounds]
-            lines = [figures.Line(name, one.paid[measure].after(c.at), *c[1:], one.name) for one, name, c in drawn]
+            lines = [
+                figures.Line(name, one.paid[measure].after(c.at), *c[1:], number[one.name], name != one.name)
+                for one, name, c in drawn
+            ]
             if lines:
                 panels[label] = lines
         stem = "".join(letter if letter.isascii() and letter.isalnum() else "-" for letter in metric).strip("-")

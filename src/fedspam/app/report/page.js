@@ -27,7 +27,7 @@
     });
   }
 
-  const isShown = (series, measure) => !hidden.has(series.name) && measure in series.paid && (series.only === null || series.only.includes(measure));
+  const isShown = (series, measure) => !hidden.has(series.name) && measure in series.paid && tables.isOf(series, measure);
 
   function line(series, curve, measure, more = {}) {
     return { name: series.name, number: numberOf(series.name), x: interpolated(series.paid[measure], places(curve)), y: curve.value,
@@ -66,8 +66,8 @@
     const tiles = element("section", { class: "tiles", "aria-label": "At the end" });
     for (const [name, { value, text }] of tables.atTheEnd(series)) tiles.append(tile(name, text(value)));
     if (series.certificates) tiles.append(tile("solutions certified", percent(series.certificates.share)));
-    const { status } = data.sources[series.source];
-    tiles.append(tile("status", status, true, status === "completed" ? "" : " stopped"));
+    const { status, wrong } = data.sources[series.source];
+    tiles.append(tile("status", status, true, wrong ? " stopped" : ""));
     page.append(tiles);
   }
 
@@ -125,7 +125,11 @@
     const against = element("div", { class: "bar" }, element("span", { class: "name" }, "against"),
       choice("horizontal axis", Object.entries(data.measures).map(([value, label]) => ({
         value, label, disabled: !known(value), title: known(value) ? null : "not recorded in these folders",
-      })), state.measure, (value) => { state.measure = value; draw(); }), xScale);
+      })), state.measure, (value) => {
+        state.measure = value;
+        draw();
+        document.dispatchEvent(new CustomEvent("measure", { detail: value }));
+      }), xScale);
 
     const legend = element("div", { class: "legend", role: "group", "aria-label": "series" });
     const entries = names.map((name) => ({ key: name, number: numberOf(name), bound: false }));

@@ -11,10 +11,12 @@ from typing import Any
 
 import numpy as np
 
+from fedspam.app import appearance
 from fedspam.app.report import provenance, targets
 from fedspam.app.report.bounds_overlay import ROOT
 from fedspam.app.report.series import MEASURES, MOST, Curve, Series, Source, TargetCell, rises, straightened, thin
 from fedspam.app.report.tidy import finite, printable
+from fedspam.simulation.stopping import went_wrong
 
 # characters that could end the element of the data, or that scripts read as ends of lines
 UNSAFE = {"<": "\\u003c", ">": "\\u003e", "&": "\\u0026", "\u2028": "\\u2028", "\u2029": "\\u2029"}
@@ -34,7 +36,7 @@ def build(
     Arguments:
         connect: where the script may send requests.
     """
-    style, script = "\n".join(styles), "\n".join(scripts)
+    style, script = "\n".join([appearance.style_sheet(), *styles]), "\n".join(scripts)
     policy = (
         f"default-src 'none'; style-src '{_hash(style)}'; script-src '{_hash(script)}'; img-src data:; "
         f"connect-src {connect}; base-uri 'none'; form-action 'none'"
@@ -98,6 +100,7 @@ def content(sources: Sequence[Source], title: str, given_targets: Sequence[float
                 "folder": source.folder.name,
                 "kind": source.kind,
                 "status": source.status,
+                "wrong": went_wrong(source.status),
                 "notes": list(source.notes),
                 "again": provenance.again(source),
                 "tested": {**source.tested._asdict(), "clients": [_cells(row) for row in source.tested.clients]},

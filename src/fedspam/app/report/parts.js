@@ -62,7 +62,8 @@ const fedspam = (() => {
       const [front, exponent] = value.toExponential(digits - 1).split("e");
       return Number(front) === 1 ? power(Number(exponent)) : `${Number(front)}·${power(Number(exponent))}`;
     }
-    return size >= 1000 ? Math.round(value).toLocaleString("en-US") : String(Number(value.toPrecision(digits)));
+    const whole = String(Math.trunc(size)).length;
+    return size >= 1000 ? value.toLocaleString("en-US", { maximumSignificantDigits: Math.max(digits, whole) }) : String(Number(value.toPrecision(digits)));
   }
 
   function scaled(value, units, step = 1000) {

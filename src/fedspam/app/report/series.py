@@ -49,6 +49,7 @@ class Series:
         certificates: of the local solutions, if they were recorded.
         bounds: by metric, the theoretical bound.
         only: the measures it is drawn against; None for all.
+        trial: the number of the setting in the tables of a comparison, which may draw a method with several.
     """
 
     name: str
@@ -59,6 +60,11 @@ class Series:
     certificates: Mapping[str, Any] | None = None
     bounds: Mapping[str, Curve] = field(default_factory=dict)
     only: tuple[str, ...] | None = None
+    trial: int | None = None
+
+    def against(self, measure: str) -> bool:
+        """Whether it is drawn against a measure."""
+        return measure in self.paid and (self.only is None or measure in self.only)
 
 
 class TargetCell(NamedTuple):
@@ -71,6 +77,14 @@ class TargetCell(NamedTuple):
     paid: float | None
     low: float | None = None
     high: float | None = None
+
+
+class AskedTarget(NamedTuple):
+    """The target that a run was given, and the round in which it arrived there; None if it did not."""
+
+    metric: str
+    value: float
+    round: float | None
 
 
 class ModelScores(NamedTuple):
@@ -104,6 +118,7 @@ class Source:
         goals: costs until targets that a comparison tuned.
         notes: lines above the curves.
         tested: what the test rows say of the trained model.
+        asked: the target of a run, if it was given one.
     """
 
     folder: Path
@@ -117,6 +132,7 @@ class Source:
     goals: Sequence[TargetCell] = ()
     notes: Sequence[str] = ()
     tested: ModelScores = field(default_factory=ModelScores)
+    asked: AskedTarget | None = None
 
 
 def rises(metric: str) -> bool:

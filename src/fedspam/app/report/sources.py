@@ -14,7 +14,7 @@ from fedspam._internal import files, strict
 from fedspam._internal.strict import MIB
 from fedspam.app.arrival import percentiles
 from fedspam.app.report.provenance import command_of, configuration_file, method_name, plain_math
-from fedspam.app.report.series import Curve, ModelScores, Paid, Series, Source, TargetCell, rises
+from fedspam.app.report.series import AskedTarget, Curve, ModelScores, Paid, Series, Source, TargetCell, rises
 from fedspam.methods import METHODS
 from fedspam.simulation import records
 from fedspam.simulation.metrics import METRICS
@@ -114,14 +114,27 @@ def _run(folder: Path) -> Source:
         certificates=_certificates(rows),
     )
     void = int(np.sum(rows.get("void", np.zeros(1))))
-    notes = [f"{void} of {rounds} rounds were void: their bytes count, but they had no effect"] if void else []
+    told = f"{folder.name}: {void} of {rounds} rounds were void: their bytes count, but they had no effect"
+    notes = [told] if void else []
     status = str(facts.pop("status", "unknown"))
-    return Source(folder, "run", status, [series], facts, identity, script=script, notes=notes, tested=_tested(folder))
+    summary = _json(folder / "summary.json") if (folder / "summary.json").exists() else {}
+    return Source(
+        folder, "run", status, [series], facts, identity, script=script, notes=notes, tested=_tested(folder, summary),
+        asked=_asked(summary),
+    )  # fmt: skip
 
 
-def _tested(folder: Path) -> ModelScores:
+def _asked(summary: Mapping[str, Any]) -> AskedTarget | None:
+    """The target in summary.json."""
+    if (target := summary.get("target")) is None:
+        return None
+    at = target["round"]
+    metric = str(target["metric"])
+    return AskedTarget(RENAMED.get(metric, metric), float(target["value"]), None if at is None else float(at))
+
+
+def _tested(folder: Path, facts: Mapping[str, Any]) -> ModelScores:
     """What summary.json and clients.csv say of the trained model; nothing where they are not there."""
-    facts = _json(folder / "summary.json") if (folder / "summary.json").exists() else {}
     columns, rows = _table(folder / "clients.csv") if (folder / "clients.csv").exists() else ([], [])
     numbers = {label: facts.get(name) for name, label in SCORES.items()}
     cell = lambda column, text: text if column == "client" else _number(text)
@@ -219,8 +232,8 @@ def _comparison(folder: Path, rows: Sequence[Row]) -> Source:
     for (method, trial), tried in _grouped(rows, "method", "trial"):
         column = lambda name: np.array([_column(run, name) for _, run in _grouped(tried, "seed")])
         try:
-            error = column("error")
-            low, value, high = percentiles(1 - error if rises(metric) else error, (10, 50, 90))
+            band = percentiles(column("error"), (10, 50, 90))  # of errors: one that is NaN is the worst, not the best
+            low, value, high = 1 - band[::-1] if rises(metric) else band
             at = np.median(column("rounds"), axis=0)
             paid = {name: Paid(at, np.median(column(name), axis=0)) for name in ("bytes_up", "bytes", "gradients")}
         except (KeyError, ValueError) as error:
@@ -229,27 +242,32 @@ def _comparison(folder: Path, rows: Sequence[Row]) -> Source:
         only = shown.get(method)
         chosen = None if only is None else tuple(measure for measure, best in only.items() if best == trial)
         if chosen != ():
-            metrics = {metric: Curve(at, value, low, high)}
-            series.append(Series(_name(method), {"rounds": Paid(at, at), **paid}, metrics, only=chosen))
+            metrics, paid = {metric: Curve(at, value, low, high)}, {"rounds": Paid(at, at), **paid}
+            series.append(Series(_name(method), paid, metrics, only=chosen, trial=int(trial)))
     problem = facts.pop("problem", {})
     notes = [str(problem["what"])] if isinstance(problem, dict) and "what" in problem else []
-    notes.append("Each axis shows every method with its best setting for that axis; bands: 10th to 90th percentile.")
+    notes.append(
+        "Each axis shows every method with its best setting for that axis and the hardest target that it reached in "
+        "tuning; in the table of costs each number has its own best setting. Medians of the seeds, and 10th to 90th "
+        "percentiles."
+    )
     configuration = {"problem": problem, "plan": plan, **{name: facts.pop(name, None) for name in ("methods", "seeds")}}
     return Source(folder, "comparison", "completed", series, facts, configuration, goals=goals, notes=notes)
 
 
 def _costs(folder: Path, metric: str) -> tuple[list[TargetCell], dict[str, dict[str, str]]]:
-    """The costs in table.csv, and by method and measure the trial of the hardest target that was reached."""
+    """The costs in table.csv, and by method and measure the trial of the hardest target that was reached.
+
+    The targets are as the user gave them: the highest accuracy is the hardest, and the lowest loss.
+    """
     rows = _table(folder / "table.csv")[1] if (folder / "table.csv").exists() else []
     goals = []
     for row in rows:
         cells = (_number(row.get(name)) for name in ("median", "low", "high"))
         band = (value if math.isfinite(value) else None for value in cells)
-        error = _number(row["target"])
-        target = round(1 - error, 12) if rises(metric) else error
-        goals.append(TargetCell(_name(row["method"]), metric, target, row["measure"], *band))
+        goals.append(TargetCell(_name(row["method"]), metric, _number(row["target"]), row["measure"], *band))
     shown: dict[str, dict[str, str]] = {}
-    for row in sorted(rows, key=lambda row: -_number(row.get("target"))):
+    for row in sorted(rows, key=lambda row: _number(row["target"]), reverse=not rises(metric)):
         if row.get("trial"):
             shown.setdefault(row["method"], {})[row["measure"]] = row["trial"]
     return goals, shown

@@ -4,7 +4,7 @@ fedspam.tables = (data, numberOf) => {
   const { amount, copyButton, element, number, range, swatch } = fedspam;
   const FIRST = 24; // rows of a long table
   const MOST_CLASSES = 20; // of a confusion matrix
-  const last = (values) => values.findLast((value) => value !== null) ?? null;
+  const isOf = (series, measure) => series.only === null || series.only.includes(measure); // drawn against this axis
   const nameCell = (name) => element("td", {}, element("span", { class: "name-cell" }, swatch(Math.max(0, numberOf(name))), element("span", {}, name)));
 
   /** A table. `head`: labels of columns; `fill(all)`: its rows, of which there may be `count`. */
@@ -31,7 +31,7 @@ fedspam.tables = (data, numberOf) => {
     const found = new Map();
     const shown = data.metrics.filter(({ name }) => name in series.metrics && !/, (mean over clients|root mean square)$/.test(name));
     for (const { name, rises } of [...shown.filter((one) => one.rises), ...shown.filter((one) => !one.rises)]) {
-      found.set(name, { value: last(series.metrics[name].value), rises, text: number });
+      found.set(name, { value: series.metrics[name].value.at(-1) ?? null, rises, text: number });
     }
     const { scores } = data.sources[series.source].tested;
     const rising = ["F1", "AUC", "R²"];
@@ -43,11 +43,29 @@ fedspam.tables = (data, numberOf) => {
   }
 
   function finalNumbers(opening) {
-    // a comparison has one series per axis; those of the first stand for the others
-    const seen = new Set();
-    const rows = data.series.filter((one) => !seen.has(one.name) && seen.add(one.name)).map((series) => ({ series, end: atTheEnd(series, ["rounds", "bytes", "seconds"]) }));
+    // a comparison may draw a method with another setting on each axis: the numbers are those of the curves on show
+    const several = data.series.some((series) => series.only !== null);
+    const note = element("p", { class: "lead" });
+    const host = element("div");
+    const show = (measure) => {
+      note.textContent = `Every method with its setting for the axis below: ${data.measures[measure]}.`;
+      host.replaceChildren(finalTable(opening, measure));
+    };
+    show("rounds");
+    if (several) document.addEventListener("measure", ({ detail }) => show(detail));
+    return element("section", { class: "card", id: "final" }, element("h2", {}, "At the end"), several ? note : null, host);
+  }
+
+  function finalTable(opening, measure) {
+    const chosen = new Map();
+    for (const series of data.series) {
+      if (!chosen.has(series.name) || isOf(series, measure)) chosen.set(series.name, series);
+    }
+    const rows = [...chosen.values()].map((series) => ({ series, end: atTheEnd(series, ["rounds", "bytes", "seconds"]) }));
     const columns = [...new Set(rows.flatMap(({ end }) => [...end.keys()]))];
-    const values = (column) => rows.map(({ end }) => end.get(column)?.value ?? null).filter((value) => value !== null);
+    // a run that went wrong is not the best, whatever its numbers are
+    const fine = rows.filter(({ series }) => !data.sources[series.source].wrong);
+    const values = (column) => fine.map(({ end }) => end.get(column)?.value ?? null).filter((value) => value !== null);
     const best = new Map(columns.map((column) => {
       const known = rows.map(({ end }) => end.get(column)).find(Boolean);
       const all = values(column);
@@ -55,17 +73,17 @@ fedspam.tables = (data, numberOf) => {
     }));
     const rank = ({ end }) => { const cell = end.get(opening); return cell?.value == null ? Infinity : cell.rises ? -cell.value : cell.value; };
     const ordered = rows.length > FIRST + 6 ? [...rows].sort((a, b) => rank(a) - rank(b)) : rows;
-    const stopped = data.sources.some(({ status }) => status !== "completed");
+    const early = data.sources.some(({ status }) => status !== "completed");
     const row = ({ series, end }) => {
-      const { status } = data.sources[series.source];
+      const { status, wrong } = data.sources[series.source];
       return element("tr", {}, nameCell(series.name), ...columns.map((column) => {
         const cell = end.get(column);
-        const wins = cell && cell.value !== null && cell.value === best.get(column);
+        const wins = cell && !wrong && cell.value !== null && cell.value === best.get(column);
         return element("td", { class: wins ? "best" : cell ? "" : "none" }, cell ? cell.text(cell.value) : "–");
-      }), stopped ? element("td", { class: status === "completed" ? "" : "stopped" }, status) : null);
+      }), early ? element("td", { class: `status${wrong ? " stopped" : ""}` }, status) : null);
     };
-    return element("section", { class: "card", id: "final" }, element("h2", {}, "At the end"),
-      table("numbers at the end", ["", ...columns, ...(stopped ? ["status"] : [])], rows.length, (all) => cut(ordered, all).map(row)));
+    return table("numbers at the end", ["", ...columns, ...(early ? ["status"] : [])], rows.length,
+      (all) => cut(ordered, all).map(row), early ? "ended" : "");
   }
 
   // --- costs ---
@@ -92,10 +110,11 @@ fedspam.tables = (data, numberOf) => {
     const least = new Map(measures.map((measure) => [measure, range(rows.map((row) => cost(row, measure)).filter((value) => value !== null))[0]]));
     const ordered = all ? rows : [...rows].sort((a, b) => (cost(a, measures[0]) ?? Infinity) - (cost(b, measures[0]) ?? Infinity));
     const { rises } = data.metrics.find(({ name }) => name === metric) ?? {};
-    const title = element("tr", { class: "group" }, element("td", { colspan: measures.length + 1 }, `until ${metric} ${rises ? "≥" : "≤"} ${number(target)}`));
+    const title = element("tr", { class: "group" }, element("td", { colspan: measures.length + 1 }, `until ${metric} ${rises ? "≥" : "≤"} ${number(target, 12)}`));
     return [title, ...cut(ordered, all).map((row) => element("tr", {}, nameCell(row[0]), ...measures.map((measure) => {
       const [paid, low, high] = [row[1][measure] ?? null].flat();
-      const around = low != null && high != null && low < high ? element("small", {}, ` [${amount(low, measure)}, ${amount(high, measure)}]`) : null;
+      // a band that ends at infinity: some seeds did not arrive
+      const around = low != null && low !== high ? element("small", {}, ` [${amount(low, measure)}, ${high === null ? "∞" : amount(high, measure)}]`) : null;
       const kind = paid === null ? "none" : rows.length > 1 && paid === least.get(measure) ? "best" : "";
       return element("td", { class: kind }, paid === null ? (measure in row[1] ? "not reached" : "–") : amount(paid, measure), around);
     })))];
@@ -180,5 +199,5 @@ fedspam.tables = (data, numberOf) => {
     return folded("again", "Run it again", "versions, configuration and command to copy", steps);
   }
 
-  return { again, atTheEnd, facts, finalNumbers, table, targets, tested };
+  return { again, atTheEnd, facts, finalNumbers, isOf, table, targets, tested };
 };

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from fedspam.app.arrival import arrival
-from fedspam.app.report.series import MEASURES, Curve, Source, TargetCell, rises
+from fedspam.app.report.series import MEASURES, AskedTarget, Curve, Source, TargetCell, rises
 
 MOST = 4  # targets that are chosen if none are given
 LEVELS = (0.5, 0.6, 0.7, 0.75, 0.8, 0.85, 0.9, 0.95, 0.97, 0.98, 0.99)  # targets of rising metrics
@@ -47,15 +47,30 @@ def choose(curves: Sequence[Curve], *, up: bool) -> list[float]:
 def cells(sources: Sequence[Source], given: Sequence[float] = ()) -> list[TargetCell]:
     """The table of costs: of a comparison as it was tuned, of runs as their curves show."""
     found = [goal for source in sources for goal in source.goals]
-    series = [one for source in sources if not source.goals for one in source.series]
-    for metric in dict.fromkeys(name for one in series for name in one.metrics if name not in one.bounds):
-        up = rises(metric)
-        have = [one for one in series if metric in one.metrics]
-        targets = list(given) or choose([one.metrics[metric] for one in have], up=up)
-        for target, one in itertools.product(targets, have):
-            curve = one.metrics[metric]
-            at = arrival(curve.value, target, rising=up)
+    series = [(one, source.asked) for source in sources if not source.goals for one in source.series]
+    if given and not series:
+        own = ", ".join(f"{target:g}" for target in dict.fromkeys(goal.target for goal in found))
+        raise ValueError(
+            f"the settings of a comparison were tuned for its own targets, {own}; leave out --targets, or compare again"
+        )
+    for metric in dict.fromkeys(name for one, _ in series for name in one.metrics if name not in one.bounds):
+        have = [(one, asked) for one, asked in series if metric in one.metrics]
+        wanted = dict.fromkeys(asked.value for _, asked in have if asked is not None and asked.metric == metric)
+        chosen = lambda: choose([one.metrics[metric] for one, _ in have], up=rises(metric))
+        for target, (one, asked) in itertools.product(list(given) or list(wanted) or chosen(), have):
+            at = _arrived(one.metrics[metric], metric, target, asked)
             for measure in (name for name in MEASURES if name in one.paid):
-                paid = math.nan if at is None else float(one.paid[measure].after(curve.at[at]))
+                paid = math.nan if at is None else float(one.paid[measure].after(np.asarray(at)))
                 found.append(TargetCell(one.name, metric, target, measure, None if math.isnan(paid) else paid))
     return found
+
+
+def _arrived(curve: Curve, metric: str, target: float, asked: AskedTarget | None) -> float | None:
+    """The round in which a curve arrives. A run that has ended at its own target has no values after it."""
+    at = arrival(curve.value, target, rising=rises(metric))
+    if at is not None:
+        return float(curve.at[at])
+    if asked is None or asked.metric != metric:
+        return None
+    easier = target <= asked.value if rises(metric) else target >= asked.value
+    return asked.round if easier else None

@@ -10,11 +10,11 @@ from fedspam.app.folders import csv_text
 from fedspam.app.report.series import MEASURES, Curve, Series, Source
 from fedspam.simulation import records
 
-COLUMNS = ("folder", "series", "kind", "name", *MEASURES, "value", "low", "high")
+COLUMNS = ("folder", "series", "kind", "name", "trial", *MEASURES, "value", "low", "high")
 
 
 def rows(sources: Sequence[Source]) -> Iterable[list[Any]]:
-    """Folder, series, kind and name of the curve, costs so far, value and band; None where unknown."""
+    """Folder, series, kind and name of the curve, setting, costs so far, value and band; None where unknown."""
     for source in sources:
         for series in source.series:
             for kind, name, curve in _curves(series):
@@ -22,7 +22,7 @@ def rows(sources: Sequence[Source]) -> Iterable[list[Any]]:
                 band = [curve.value, curve.low, curve.high]
                 for i in range(len(curve.at)):
                     numbers = (None if part is None else float(part[i]) for part in (*paid, *band))
-                    yield [*map(printable, (source.folder.name, series.name, kind, name)), *numbers]
+                    yield [*map(printable, (source.folder.name, series.name, kind, name)), series.trial, *numbers]
 
 
 def _curves(series: Series) -> Iterable[tuple[str, str, Curve]]:
@@ -39,7 +39,7 @@ def _curves(series: Series) -> Iterable[tuple[str, str, Curve]]:
 
 def write_csv(sources: Sequence[Source], path: Path) -> None:
     text = lambda value: "" if value is None else f"{value:.10g}"
-    found = ([*row[:4], *map(text, row[4:])] for row in rows(sources))
+    found = ([*row[:4], *map(text, row[4:])] for row in rows(sources))  # the trial, a whole number, as well
     records.write(path, csv_text(COLUMNS, found).encode())
 
 
@@ -50,7 +50,7 @@ def write_parquet(sources: Sequence[Source], path: Path) -> None:
     except ImportError:
         raise RuntimeError("Parquet needs pyarrow: pip install pyarrow, or write CSV instead") from None
     columns = list(zip(*rows(sources), strict=True)) or [()] * len(COLUMNS)
-    kinds = [pa.string()] * 4 + [pa.float64()] * (len(COLUMNS) - 4)
+    kinds = [pa.string()] * 4 + [pa.int64()] + [pa.float64()] * (len(COLUMNS) - 5)
     arrays = [pa.array(column, kind, from_pandas=False) for column, kind in zip(columns, kinds, strict=True)]
     out = pa.BufferOutputStream()
     pq.write_table(pa.table(dict(zip(COLUMNS, arrays, strict=True))), out, compression="zstd")
