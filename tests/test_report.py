@@ -26,7 +26,7 @@ import browser as pages
 from fedspam import Keep, Ragged, simulate, spam_pp, spam_ppa
 from fedspam._internal.describe import describe
 from fedspam.app import appearance, reproduce
-from fedspam.app.amounts import amount, number
+from fedspam.app.amounts import SUPERSCRIPT, amount, number
 from fedspam.app.arrival import arrival
 from fedspam.app.cli import main
 from fedspam.app.compare import ComparisonPlan, ComparisonResult, _panels, chosen_numbers, result_of, write_files
@@ -599,6 +599,27 @@ def test_a_method_has_one_color_in_figures_and_on_the_page(runs: dict[str, Any],
     assert shown == dict(zip(order, colors, strict=False))
 
 
+def test_styles_are_sizes_and_fonts(tmp_path: Path) -> None:
+    compared(tmp_path, "accuracy")
+    sizes, fonts = {}, {}
+    for style in (*appearance.STYLES, None):
+        out = tmp_path / str(style)
+        line = ["report", str(tmp_path), "--out", str(out / "r.html"), "--figures", str(out), "--quiet"]
+        assert main([*line, *(["--style", style] if style else [])]) == 0
+        width, height = re.search(
+            rb"/MediaBox \[ 0 0 ([\d.]+) ([\d.]+) \]", (out / "curves-accuracy.pdf").read_bytes()
+        ).groups()
+        sizes[style] = (float(width) / 72, float(height) / 72)
+        fonts[style] = set(re.findall(rb"/BaseFont /(?:\w+\+)?(\w+)", (out / "curves-accuracy.pdf").read_bytes()))
+    wide = {style: size[0] for style, size in sizes.items()}
+    assert wide == pytest.approx({"paper": 7, "column": 3.4, "slides": 12, None: 7})
+    assert sizes["column"][1] > sizes["column"][0]  # panels below each other
+    assert fonts[None] == fonts["paper"] == fonts["column"] == {b"STIXGeneral"}
+    assert fonts["slides"] == {b"DejaVuSans"}
+    with pytest.raises(SystemExit):
+        main(["report", str(tmp_path), "--style", "slide"])
+
+
 # --- in a browser ----------------------------------------------------------------------------------------------------
 
 
@@ -893,6 +914,45 @@ def cost_text(row: Mapping[str, str]) -> str:
 
 
 BAND, FILES = ("median", "low", "high"), ("table.csv", "curves.csv")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("names", [["compared"], ["reached", "whole", "diverged"], ["reached"]], ids=",".join)
+def test_latex_has_the_numbers_of_the_page(real: Path, browser: Any, tmp_path: Path, names: list[str]) -> None:
+    folders = [real / name for name in names]
+    if names == ["compared"]:  # a name that LaTeX would not print as it is
+        shutil.copytree(folders[0], odd := tmp_path / "50%_{x}")
+        folders.append(odd)
+    write(folders, tmp_path / "r.html", latex=tmp_path / "r.tex")
+    text = (tmp_path / "r.tex").read_text()
+    assert text.count(r"\toprule") == text.count(r"\bottomrule") == text.count(r"\end{tabular}")
+    tables = [_plain_table(part) for part in text.split(r"\begin{tabular}")[1:]]
+    with pages.opened(browser, (tmp_path / "r.html").as_uri()) as found:
+        if len(names) + len(folders) > 2:
+            shown = [row[: len(tables[0][0])] for row in table_of(found, "final")]  # without the status
+            assert tables[0] == shown
+            bold = found.locator("#final td.best").all_inner_texts()
+            assert re.findall(r"\\textbf\{(.*?)\}", text.partition("% Cost")[0]) == bold
+        metric = found.locator("#curves h2").inner_text()
+        (costs,) = [table for table in tables if len(table[1]) == 1 and f"until {metric} " in table[1][0]]
+        assert costs == table_of(found, "targets")
+        (part,) = [part for part in text.split("% Cost")[1:] if part.startswith(f" to reach a target: {metric}\n")]
+        best = found.locator("#targets td.best").evaluate_all("(all) => all.map((one) => one.firstChild.textContent)")
+        assert re.findall(r"\\textbf\{(.*?)\}", part) == best
+
+
+def _plain_table(text: str) -> list[list[str]]:
+    """The cells of a tabular as a reader sees them."""
+    head, *rows = [line.removesuffix(r" \\") for line in text.splitlines() if line.endswith(r"\\")]
+    plain = {r"$\geq$": "≥", r"$\leq$": "≤", r"$\infty$": "∞", r"$\cdot$": "·", "--": "–"}
+    cells = []
+    for row in (head, *rows):
+        row = re.sub(r"\\multicolumn\{\d\}\{l\}\{(.*)\}", r"\1", re.sub(r"\\textbf\{(.*?)\}", r"\1", row))
+        row = re.sub(r"\$\^\{(.*?)\}\$", lambda power: power[1].translate(SUPERSCRIPT), row)
+        for latex, letter in plain.items():
+            row = row.replace(latex, letter)
+        cells.append([re.sub(r"\\([&%$#_{}])", r"\1", cell).strip() for cell in re.split(r"(?<!\\)&", row)])
+    return cells
 
 
 @pytest.mark.slow

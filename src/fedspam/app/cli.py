@@ -8,7 +8,7 @@ import warnings
 from collections.abc import Sequence
 
 from fedspam import __version__
-from fedspam.app import UsageError, devices, distributed, programs
+from fedspam.app import UsageError, appearance, devices, distributed, programs
 from fedspam.app.commands import (
     cite,
     compare,
@@ -69,6 +69,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if getattr(options, "distributed", False):
             distributed.join(options.coordinator, options.processes, options.process, options.device)
         devices.choose(getattr(options, "device", None), getattr(options, "devices", None))
+        appearance.choose(getattr(options, "style", None))
         with ending_soon():
             return options.run(options)
     except UsageError as error:

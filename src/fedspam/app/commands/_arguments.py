@@ -10,6 +10,7 @@ from types import ModuleType
 from typing import Any, NoReturn
 
 from fedspam._internal.nearest import nearest
+from fedspam.app.appearance import STYLES
 
 EXIT_CODES = (
     "exit codes: 0 done, 1 something failed or does not hold, 2 wrong arguments or configuration, 130 interrupted"
@@ -86,6 +87,12 @@ def add_devices(command: argparse.ArgumentParser) -> None:
         "--devices", type=whole(1, 1024), metavar="N",
         help="devices that share the runs (all that JAX finds); a CPU is divided into N",
     )  # fmt: skip
+
+
+def add_style(command: argparse.ArgumentParser) -> None:
+    """Add the argument of a command that draws figures."""
+    known = "; ".join(f"{name}: {style.about}, {style.width:g} in" for name, style in STYLES.items())
+    command.add_argument("--style", choices=tuple(STYLES), help=f"size and fonts of the figures ({known})")
 
 
 def add_data(command: argparse.ArgumentParser) -> None:

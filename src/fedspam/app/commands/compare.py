@@ -29,6 +29,7 @@ from fedspam.app.commands._arguments import (
     add_data,
     add_devices,
     add_output,
+    add_style,
     file_path,
     finite,
     listed,
@@ -71,6 +72,7 @@ def add(command: argparse.ArgumentParser) -> None:
         "--part", type=part, metavar="I/N", help="run the I-th of N shares: methods, or problems of --sweep"
     )
     jobs.add_argument("--merge", nargs="+", type=file_path, metavar="FOLDER", help="join the parts, and run nothing")
+    add_style(command)
     add_data(command)
     add_devices(command)
     add_output(command)

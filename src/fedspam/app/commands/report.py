@@ -8,6 +8,7 @@ examples:
   fedspam report runs/compare-20250101-120000
   fedspam report runs/spam runs/fedavg --out both.html --targets 0.1,0.01
   fedspam report runs/spam --figures paper/figures --csv curves.csv --parquet curves.parquet
+  fedspam report runs/compare --latex table.tex --figures paper/figures --style column
   fedspam report runs/spam --bound delta=0.3,sigma=0.1,gap=2      (see `fedspam measure`)
 """
 
@@ -16,7 +17,7 @@ import sys
 from pathlib import Path
 
 from fedspam.app import UsageError
-from fedspam.app.commands._arguments import file_path, finite, listed
+from fedspam.app.commands._arguments import add_style, file_path, finite, listed
 
 
 def add(command: argparse.ArgumentParser) -> None:
@@ -36,6 +37,8 @@ def add(command: argparse.ArgumentParser) -> None:
     command.add_argument("--figures", type=file_path, metavar="FOLDER", help="also write the figures, as PNG and PDF")
     command.add_argument("--csv", type=file_path, metavar="FILE", help="also write all points of all curves, as CSV")
     command.add_argument("--parquet", type=file_path, metavar="FILE", help="the same as Parquet (needs pyarrow)")
+    command.add_argument("--latex", type=file_path, metavar="FILE", help="also write the tables, as LaTeX (booktabs)")
+    add_style(command)
     command.add_argument("--quiet", action="store_true", help="print nothing")
 
 
@@ -49,7 +52,7 @@ def run(options: argparse.Namespace) -> int:
     for folder in options.folders:
         if not folder.is_dir() and (len(options.folders) == 1 or not folder.exists()):
             raise UsageError(f"there is no folder {folder}; name the folder of a run")
-    given = {name: getattr(options, name) for name in ("title", "targets", "figures", "csv", "parquet")}
+    given = {name: getattr(options, name) for name in ("title", "targets", "figures", "csv", "parquet", "latex")}
     for path in report.write(options.folders, options.out, bound=bound, **given):
         if not options.quiet:
             sys.stdout.write(f"{path}\n")

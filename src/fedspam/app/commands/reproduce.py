@@ -15,7 +15,7 @@ exit codes: 0 every sentence holds, 1 one does not or the run failed, 2 wrong ar
 
 import argparse
 
-from fedspam.app.commands._arguments import MOST_SEEDS, add_devices, add_output, whole
+from fedspam.app.commands._arguments import MOST_SEEDS, add_devices, add_output, add_style, whole
 
 
 def add(command: argparse.ArgumentParser) -> None:
@@ -26,6 +26,7 @@ def add(command: argparse.ArgumentParser) -> None:
         "--rounds", type=whole(8), default=400, metavar="N", help="rounds; the right panel has 2N (400)"
     )
     command.add_argument("--seed", type=whole(0), default=0, metavar="S", help="the first seed, S+1 the next, ... (0)")
+    add_style(command)
     add_devices(command)
     add_output(command)
 

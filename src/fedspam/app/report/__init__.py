@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from fedspam.app.folders import make_folder
-from fedspam.app.report import page, tidy
+from fedspam.app.report import latex as tables, page, tidy
 from fedspam.app.report.bounds_overlay import BoundOverlay, with_bounds
 from fedspam.app.report.series import MEASURES, Curve, ModelScores, Paid, Series, Source
 from fedspam.app.report.sources import NoCurvesError, read
@@ -59,6 +59,7 @@ def write(
     figures: str | Path | None = None,
     csv: str | Path | None = None,
     parquet: str | Path | None = None,
+    latex: str | Path | None = None,
     bound: BoundOverlay | None = None,
 ) -> list[Path]:
     """Write the report of some folders, and return the paths of its files.
@@ -70,6 +71,7 @@ def write(
         figures: a folder for figures as PNG and PDF.
         csv: a CSV file for all points of all curves.
         parquet: the same as a Parquet file, which needs pyarrow.
+        latex: a LaTeX file for the tables of final numbers and of costs, with booktabs.
         bound: see `read_all`.
     """
     sources = read_all(folders, bound)
@@ -86,6 +88,9 @@ def write(
         if path is not None:
             paths.append(_parent(path))
             write_table(sources, paths[-1])
+    if latex is not None:
+        paths.append(_parent(latex))
+        records.write(paths[-1], tables.render(sources, title, targets).encode())
     return paths
 
 
