@@ -350,7 +350,7 @@ def test_settings_that_arrive_or_diverge_end_and_those_that_tie_run_again(ended_
 def test_parts_keep_what_a_table_of_runs_that_ended_needs(ended_and_whole, tmp_path):
     ended, _, _, plan = ended_and_whole
     told = parts.write_trials(tmp_path, ended.trials, ended.finals)
-    read_back = parts.read_trials(parts.SavedPart(tmp_path, parts.ComparisonPart(1, 1), {}, {"trials": told}))
+    read_back = parts.read_trials(parts.SavedPart(tmp_path, parts.ComparisonPart(1, 1), {}, told))
     assert result_of(ended.problem, plan, *read_back).entries == ended.entries
 
 

@@ -9,7 +9,6 @@ from fedspam.app.report import page
 from fedspam.app.report.series import MEASURES, Source
 
 COSTS = ("rounds", "bytes", "seconds")  # of the table of final numbers
-RISING = ("F1", "AUC", "R²")  # the scores of which more is better
 SPECIAL = {
     "\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "–": "--", "∞": r"$\infty$",
     "·": r"$\cdot$", "γ": r"$\gamma$", "δ": r"$\delta$", **{letter: f"\\{letter}" for letter in "&%$#_{}"},
@@ -74,7 +73,7 @@ def _at_the_end(series: Mapping[str, Any], data: Mapping[str, Any]) -> dict[str,
     last = {name: series["metrics"][name]["value"][-1] for name in shown}
     ends = {name: Ending(number(last[name]), last[name], known[name]) for name in shown}
     scores = data["sources"][series["source"]]["tested"]["scores"]
-    scored = {name: Ending(number(value), value, name in RISING) for name, value in scores.items()}
+    scored = {name: Ending(number(value), value, name in data["rising"]) for name, value in scores.items()}
     totals = {measure: paid["amount"][-1] for measure, paid in series["paid"].items() if measure in COSTS}
     paid = {MEASURES[measure]: Ending(amount(total, measure), total, None) for measure, total in totals.items()}
     rising = {name: end for name, end in ends.items() if end.rises}

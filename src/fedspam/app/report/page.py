@@ -93,6 +93,7 @@ def content(sources: Sequence[Source], title: str, given_targets: Sequence[float
         "opening": _opening(series),
         "measures": MEASURES,
         "metrics": [{"name": name, "rises": rises(name)} for name in metrics],
+        "rising": [name for name in dict.fromkeys(n for s in sources for n in s.tested.scores) if rises(name)],
         "series": [_series(one, i, shown, others) for i, one in series],
         "targets": _targets(targets.cells(sources, given_targets)),
         "sources": [

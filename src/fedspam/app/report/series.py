@@ -137,7 +137,7 @@ class Source:
 
 def rises(metric: str) -> bool:
     """Whether more is better, as for an accuracy or a reward; for all other metrics less is."""
-    return any(word in metric.lower() for word in ("accuracy", "auc", "f1", "recall", "precision", "reward"))
+    return any(word in metric.lower() for word in ("accuracy", "auc", "f1", "recall", "precision", "reward", "r²"))
 
 
 def thin(curve: Curve, most: int = MOST) -> Curve:

@@ -26,7 +26,7 @@ QUANTILE = re.compile(r"(.+?)[._](?:q|p)(\d{1,2})")  # a probe that is a quantil
 Row = Mapping[str, str]  # of a CSV file
 # what `fedspam run` calls its probes, and what a report calls them, as it does in comparisons
 RENAMED = {
-    "gradient": "relative gradient norm",
+    **{name: metric.label for name, metric in METRICS.items()},
     "accuracy.clients": "accuracy, mean over clients",
     "test_loss": "test loss",
     "test_loss.clients": "test loss, mean over clients",

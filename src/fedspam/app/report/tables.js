@@ -5,7 +5,7 @@ fedspam.tables = (data, numberOf) => {
   const FIRST = 24; // rows of a long table
   const MOST_CLASSES = 20; // of a confusion matrix
   const isOf = (series, measure) => series.only === null || series.only.includes(measure); // drawn against this axis
-  const nameCell = (name) => element("td", {}, element("span", { class: "name-cell" }, swatch(Math.max(0, numberOf(name))), element("span", {}, name)));
+  const nameCell = (name, more = null) => element("td", {}, element("span", { class: "name-cell" }, swatch(Math.max(0, numberOf(name))), element("span", {}, name)), more);
 
   /** A table. `head`: labels of columns; `fill(all)`: its rows, of which there may be `count`. */
   function table(name, head, count, fill, kind = "") {
@@ -34,8 +34,7 @@ fedspam.tables = (data, numberOf) => {
       found.set(name, { value: series.metrics[name].value.at(-1) ?? null, rises, text: number });
     }
     const { scores } = data.sources[series.source].tested;
-    const rising = ["F1", "AUC", "R²"];
-    const scored = Object.entries(scores).map(([name, value]) => [name, { value, rises: rising.includes(name), text: number }]);
+    const scored = Object.entries(scores).map(([name, value]) => [name, { value, rises: data.rising.includes(name), text: number }]);
     const accuracies = [...found].filter(([, { rises }]) => rises);
     const costs = Object.entries(series.paid).filter(([measure]) => measures.includes(measure)).map(([measure, paid]) => [data.measures[measure],
       { value: paid.amount.at(-1), rises: null, text: (value) => amount(value, measure) }]);
@@ -76,13 +75,15 @@ fedspam.tables = (data, numberOf) => {
     const early = data.sources.some(({ status }) => status !== "completed");
     const row = ({ series, end }) => {
       const { status, wrong } = data.sources[series.source];
-      return element("tr", {}, nameCell(series.name), ...columns.map((column) => {
+      // below the name, where it is seen however many columns there are
+      const ended = status === "completed" ? null : element("small", { class: `status${wrong ? " stopped" : ""}` }, status);
+      return element("tr", {}, nameCell(series.name, ended), ...columns.map((column) => {
         const cell = end.get(column);
         const wins = cell && !wrong && cell.value !== null && cell.value === best.get(column);
         return element("td", { class: wins ? "best" : cell ? "" : "none" }, cell ? cell.text(cell.value) : "–");
-      }), early ? element("td", { class: `status${wrong ? " stopped" : ""}` }, status) : null);
+      }));
     };
-    return table("numbers at the end", ["", ...columns, ...(early ? ["status"] : [])], rows.length,
+    return table("numbers at the end", ["", ...columns], rows.length,
       (all) => cut(ordered, all).map(row), early ? "ended" : "");
   }
 
