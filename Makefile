@@ -24,7 +24,7 @@ help:
 	@echo "make test         what must hold before a commit lands: check, then all tests but the thorough ones"
 	@echo "make check        format, lint, types"
 	@echo "make unit         the quick tests, and the examples in the docstrings"
-	@echo "make full         all tests: also the thorough ones, which try every method in every way"
+	@echo "make full         all tests: also the thorough ones, and all others once more as users compile them"
 	@echo "make docs         build the site into site/"
 	@echo "make package      build wheel and sdist, and try each in an empty environment"
 	@echo "make soak         disturb runs at 200 random moments: each must resume to the same bits (20 to 40 minutes)"
@@ -37,8 +37,14 @@ help:
 demo: $(LIGHT)
 	@$(BIN)/fedspam reproduce
 
+# The contract of the methods, the commands and the docs are also compiled as for users, the other tests quickly.
+AS_USERS := $(patsubst %,tests/test_%.py,contract docs examples run_command compare compare_parts data_command \
+	hostile_commands reproduce small_memory)
+TESTS := $(BIN)/python -m pytest -n 2 --dist loadgroup -q
+
 test: check
-	@$(BIN)/python -m pytest -n 2 --dist loadgroup -q -m "not thorough" --durations 10
+	@$(TESTS) -m "not thorough" --durations 10 $(AS_USERS:%=--ignore=%)
+	@FEDSPAM_TEST_DEFAULTS=1 $(TESTS) -m "not thorough" --durations 10 $(AS_USERS)
 
 check: $(READY)
 	@$(BIN)/ruff format --check
@@ -46,10 +52,11 @@ check: $(READY)
 	@$(BIN)/basedpyright
 
 unit: $(READY)
-	@$(BIN)/python -m pytest -n 2 --dist loadgroup -q -m "not slow and not thorough"
+	@$(TESTS) -m "not slow and not thorough"
 
 full: $(READY)
-	@$(BIN)/python -m pytest -n 2 --dist loadgroup -q
+	@$(TESTS)
+	@FEDSPAM_TEST_DEFAULTS=1 $(TESTS) -m "not thorough"
 
 docs: $(READY)
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet

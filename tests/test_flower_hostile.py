@@ -195,6 +195,13 @@ def test_numbers_above_largest_are_rejected(tmp_path):
             FedspamStrategy(METHOD, FIRST, largest=wrong)
 
 
+def test_a_reply_whose_squares_overflow_is_not_called_infinite(tmp_path):
+    """In float32 they do from 2e19 on, and no norm of such a reply is a number."""
+    assert go(scaled(1e30), folder=tmp_path) == silent()
+    reason = "the reply holds NaN or infinity, or numbers whose squares overflow"
+    assert {failure["reason"] for failure in failures(tmp_path)} == {reason}
+
+
 def test_a_rejected_reply_says_nothing_about_its_sender(tmp_path):
     """Without introductions a node is numbered by its first reply, unless that is rejected: here it takes the partition
     of another client."""

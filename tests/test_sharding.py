@@ -180,6 +180,9 @@ print(json.dumps({"devices": len(jax.devices()), "used": used, "off": off, "done
 """
 
 
+ROUNDING = 1e-12  # absolute, of a few rounds in float64 with numbers up to 10
+
+
 @pytest.mark.slow
 def test_devices_share_the_runs_of_a_sweep():
     """One after another, runs have the bits of one device. Side by side, kernels sum more or fewer of them at once."""
@@ -197,9 +200,9 @@ def test_devices_share_the_runs_of_a_sweep():
     after, beside = found["off"]["4"], found["off"]["2"]
     assert len(after) > 10
     assert max(after) == 0
-    assert max(beside) < 1e-14
+    assert max(beside) < ROUNDING
     assert [done for done, _ in found["done"]] == [4, 4, 4, 1, 4]  # the fourth diverges
-    assert max(found["off"]["5"]) < 1e-14
+    assert max(found["off"]["5"]) < ROUNDING
 
 
 def test_more_devices_than_there_are_are_refused(capsys):

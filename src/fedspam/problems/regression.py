@@ -29,8 +29,8 @@ def cross_entropy(scores: Float[Array, "..."], labels: Shaped[Array, "..."]) -> 
         labels: classes from 0 on; for two classes, 1 against anything that is not positive. Padding (a negative class)
             counts as class 0: mask it afterwards.
 
-    >>> cross_entropy(jnp.zeros((2, 3)), jnp.array([0, 2])).round(4).tolist()  # log 3
-    [1.0986, 1.0986]
+    >>> cross_entropy(jnp.zeros((2, 3)), jnp.array([0, 2]))  # log 3
+    Array([1.0986123, 1.0986123], dtype=float32)
     """
     if scores.ndim == labels.ndim:
         return jnp.logaddexp(0, jnp.where(labels > 0, -scores, scores))
