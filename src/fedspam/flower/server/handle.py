@@ -366,7 +366,7 @@ class Flower:
         except ValueError as error:
             raise RejectedError(f"the codes of the reply are damaged: {error}") from None
         if not bool(sound(value)):
-            raise RejectedError("the reply holds NaN or infinity")
+            raise RejectedError("the reply holds NaN or infinity, or numbers whose squares overflow")
         if self.largest < math.inf and (found := _largest(value)) > self.largest:
             raise RejectedError(f"the reply holds a number of size {found:.3g}; largest = {self.largest:g} is allowed")
         self.nodes.meet(id, head)  # last, because a rejected reply says nothing about its sender
