@@ -11,6 +11,8 @@ import jax.numpy as jnp
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float, PyTree
 
+from fedspam._internal.brief import brief
+
 T = TypeVar("T")
 
 Params = PyTree[Float[Array, "..."]]
@@ -29,7 +31,9 @@ def struct(cls: type[T]) -> type[T]:
     ``__post_init__`` also runs when JAX rebuilds the struct around tracers, so it may check Python
     numbers only (see `fedspam._internal.checks`).
     """
-    made: Any = dataclasses.dataclass(frozen=True, eq=False)(cls)
+    made: Any = dataclasses.dataclass(frozen=True, eq=False, repr=False)(cls)
+    if cls.__repr__ is object.__repr__:
+        made.__repr__ = brief
     fields = dataclasses.fields(made)
     data = [field.name for field in fields if not field.metadata.get("static")]
     fixed = [field.name for field in fields if field.metadata.get("static")]

@@ -10,14 +10,15 @@ from jaxtyping import Integer
 from numpy.typing import ArrayLike
 
 from fedspam._internal import checks
+from fedspam._internal.brief import Brief
 from fedspam._internal.reading import shown
 from fedspam.clients import Loss, Ragged
 
 Columns = Mapping[str, np.ndarray]
 
 
-@dataclass(frozen=True)
-class FederatedData:
+@dataclass(frozen=True, repr=False)
+class FederatedData(Brief):
     """Clients and their examples. Build it with a reader, with `FederatedData.of` or with `FederatedData.by`.
 
     Arguments:

@@ -6,6 +6,8 @@ import numpy as np
 from jaxtyping import Float
 from numpy.typing import ArrayLike
 
+from fedspam._internal.brief import brief
+
 
 class Standardizer(NamedTuple):
     """Scales features by the mean and the standard deviation of the training rows. Build it with `Standardizer.of`.
@@ -17,6 +19,9 @@ class Standardizer(NamedTuple):
 
     mean: Float[np.ndarray, "..."]
     deviation: Float[np.ndarray, "..."]
+
+    def __repr__(self) -> str:
+        return brief(self)
 
     @classmethod
     def of(cls, train: ArrayLike) -> "Standardizer":

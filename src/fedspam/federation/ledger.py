@@ -11,6 +11,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Key, PyTree
 
 from fedspam._internal import trees
+from fedspam._internal.brief import Brief
 from fedspam._internal.trees import Params, Scalar, struct
 from fedspam.clients import Faults, Population
 from fedspam.federation import wire
@@ -26,8 +27,8 @@ ASK = {
 ANSWER = {"@client": jax.ShapeDtypeStruct((), jnp.uint32), "@round": jax.ShapeDtypeStruct((), jnp.uint32)}
 
 
-@dataclass(frozen=True)
-class Exchange:
+@dataclass(frozen=True, repr=False)
+class Exchange(Brief):
     """One message to a cohort and the replies to it, as they stand in the program of a round."""
 
     label: str
@@ -142,8 +143,8 @@ class Null:
         return results[0]
 
 
-@dataclass(frozen=True)
-class Plan:
+@dataclass(frozen=True, repr=False)
+class Plan(Brief):
     """The exchanges of a method: those of its start and those of one round."""
 
     start: tuple[Exchange, ...]

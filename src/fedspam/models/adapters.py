@@ -16,12 +16,13 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Key
 
+from fedspam._internal.brief import Brief
 from fedspam._internal.trees import Params
 from fedspam.models.model import Model
 
 
-@dataclass(frozen=True, eq=False)
-class Adapted:
+@dataclass(frozen=True, eq=False, repr=False)
+class Adapted(Brief):
     """A network of another framework: its initial parameters, and its scores."""
 
     first: Params

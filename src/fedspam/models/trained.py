@@ -11,6 +11,7 @@ import msgspec
 import numpy as np
 
 from fedspam._internal import describe, strict
+from fedspam._internal.brief import Brief
 from fedspam._internal.files import RecordError
 from fedspam._internal.model_file import FILE, plain_names, read_model, restored, write_model
 from fedspam._internal.trees import Params
@@ -30,8 +31,8 @@ NETWORKS: Mapping[str, type[Any]] = {
 Scores = Callable[[Params, Any], Any]
 
 
-@dataclass(frozen=True)
-class TrainedModel:
+@dataclass(frozen=True, repr=False)
+class TrainedModel(Brief):
     """Parameters and everything that new rows need before them. Read it with `fedspam.load`.
 
     Arguments:

@@ -17,6 +17,7 @@ from jax.extend.core import ClosedJaxpr, Literal
 from jaxtyping import Array, Bool, Integer, Key, PyTree, UInt32
 
 from fedspam._internal import checks
+from fedspam._internal.brief import Brief
 from fedspam._internal.trees import static, struct
 from fedspam.clients import Ids, Loss, Population, RaggedOracle, draw
 from fedspam.federation import Cohort, Work
@@ -26,8 +27,8 @@ from fedspam.simulation.engine import Carry, Conditions, Layout
 ROOM = 2  # size of the buffer in average windows, so that later windows fit and nothing is compiled again
 
 
-@dataclass(frozen=True, eq=False)
-class Shelf:
+@dataclass(frozen=True, eq=False, repr=False)
+class Shelf(Brief):
     """The rows of all clients, in the memory of the host or mapped from a file."""
 
     examples: Mapping[str, np.ndarray]

@@ -15,6 +15,7 @@ import numpy as np
 from jaxtyping import Array, Key, PyTree
 
 from fedspam._internal import checks, describe, hosts, prng
+from fedspam._internal.brief import brief
 from fedspam._internal.model_file import FILE, write_model
 from fedspam._internal.trees import Params
 from fedspam.clients import Faults, Population, Ragged, Sharded
@@ -40,7 +41,7 @@ if TYPE_CHECKING:
 STARTS = 10  # attempts at a start that faults make void
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Run:
     """The result of a simulation. For `simulate_many` every array has leading axes (algorithms, keys)."""
 
@@ -58,6 +59,11 @@ class Run:
     @property
     def rounds(self) -> int:
         return next(iter(self.rows.values())).shape[-1]
+
+    def __repr__(self) -> str:
+        shown = {"status": self.status, "rounds": self.rounds, "params": self.params}
+        shown |= {"rows": sorted(self.rows), "probes": sorted(self.probes)}
+        return f"Run({', '.join(f'{name}={brief(value)}' for name, value in shown.items())})"
 
 
 def simulate(
