@@ -31,11 +31,19 @@ class Parser(argparse.ArgumentParser):
         defaults = {"formatter_class": argparse.RawDescriptionHelpFormatter, "allow_abbrev": False}
         super().__init__(**defaults | options)
 
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
+        """Refuse unknown arguments here: the parser of all commands would suggest the flags of any of them."""
+        found, unknown = super().parse_known_args(args, namespace)
+        if unknown:
+            self.error(f"unrecognized arguments: {' '.join(unknown)}")
+        return found, unknown
+
     def error(self, message: str) -> NoReturn:
         unknown, choice = UNKNOWN.search(message), CHOICE.search(message)
         near = None
         if unknown and unknown[1].startswith("-"):
-            near = nearest(unknown[1].partition("=")[0], options(self))
+            flags = {name.lstrip("-"): name for name in options(self)}  # two equal dashes do not make names alike
+            near = flags.get(nearest(unknown[1].partition("=")[0].lstrip("-"), flags) or "")
         elif choice:
             near = nearest(choice[1], [word.strip(" '") for word in choice[2].split(",")])
         hint = f"did you mean {near}?" if near else f"see {self.prog} --help"
@@ -101,13 +109,8 @@ def add_data(command: argparse.ArgumentParser) -> None:
 
 
 def options(parser: argparse.ArgumentParser) -> list[str]:
-    """All flags of a parser and of its commands."""
-    found = []
-    for action in parser._actions:
-        found += action.option_strings
-        if isinstance(action, argparse._SubParsersAction):
-            found += [name for inner in action.choices.values() for name in options(inner)]
-    return list(dict.fromkeys(found))
+    """The flags of a parser."""
+    return [name for action in parser._actions for name in action.option_strings]
 
 
 def dotted(words: Sequence[str]) -> list[str]:
