@@ -1,13 +1,16 @@
-"""Every reader of data files in one table: files that it reads, and how it is called.
+"""Every reader of files in one table: files that it reads, and how it is called.
 
-A new reader gets one row here, and with it the damage of `test_readers.py` and the limits of `benchmarks/readers.py`.
+A new reader gets one row here, and with it the damage of `test_readers.py` and of `benchmarks/damage.py`. A reader
+without a row is found by `test_every_reader.py`.
 """
 
+import functools
 import gzip
 import importlib.util
 import io
 import json
 import tempfile
+import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,7 +18,15 @@ from typing import Any
 
 import numpy as np
 
-from fedspam import datasets
+from fedspam import datasets, models
+from fedspam._internal.files import RecordError
+from fedspam.app import config
+from fedspam.app.compare.measures import Curves, Trial
+from fedspam.app.compare.parts import ComparisonPart, read_parts, read_trials, write_part, write_trials
+from fedspam.app.experiment.execute import own_config
+from fedspam.app.report import sources
+from fedspam.clients import MeasuredDelay
+from fedspam.simulation import records
 
 
 @dataclass(frozen=True)
@@ -28,6 +39,9 @@ class Reader:
         holes: a file with `%s` in place of a number, a label, or the name of a client, by what stands there.
         needs: an optional package.
         share: of the usual number of inputs that are tried, where one read takes long.
+        refusals: how it may refuse.
+        optional: files that may be damaged or missing without harm.
+        is_data: whether it reads rows of clients.
     """
 
     read: Callable[[Path], Any]
@@ -35,6 +49,9 @@ class Reader:
     holes: Mapping[str, str]
     needs: str | None = None
     share: float = 1.0
+    refusals: tuple[type[Exception], ...] = (ValueError, FileNotFoundError)
+    optional: tuple[str, ...] = ()
+    is_data: bool = True
 
     @property
     def is_possible(self) -> bool:
@@ -51,6 +68,18 @@ def npz(save: Any = np.savez, **arrays: Any) -> bytes:
     file = io.BytesIO()
     save(file, **arrays)
     return file.getvalue()
+
+
+def npy(array: Any) -> bytes:
+    file = io.BytesIO()
+    np.save(file, array)
+    return file.getvalue()
+
+
+def long_header() -> bytes:
+    """An array whose header is longer than NumPy reads; its error advises to trust the file."""
+    header = b"{'descr': '<f8', 'fortran_order': False, 'shape': (4,), }".ljust(20_000) + b"\n"
+    return b"\x93NUMPY\x01\x00" + len(header).to_bytes(2, "little") + header + bytes(32)
 
 
 LEAF = '{"users": ["a", "b"], "num_samples": [2, 1], "user_data": {"a": {"x": [[1, 2.5], [3, 4]], "y": [0, 1]}, %s}}'
@@ -116,6 +145,66 @@ def table(name: str) -> Callable[[Path], Any]:
     return lambda folder: datasets.read_table(folder / name, client="who", label="y")
 
 
+@functools.cache
+def run() -> dict[str, bytes]:
+    """The folder of a run that has ended, with what a report takes from it."""
+    with tempfile.TemporaryDirectory() as folder:
+        with records.Store(folder) as store:
+            store.begin({"algorithm": {"type": "Spam"}, "every": 2})
+            for done in (0, 2, 4):
+                rows = {"void": np.zeros(2, bool), "bytes_up": np.arange(2), "bytes_down": np.arange(2)} if done else {}
+                store.append(done, {"x": np.arange(3.0)}, rows, {"norm": np.array([1.0 / (1 + done)])})
+            store.finish("completed")
+        made = {path.name: path.read_bytes() for path in Path(folder).iterdir() if path.name != ".lock"}
+    more = {"summary.json": b'{"f1": 0.5, "confusion": [[1, 0], [0, 1]], "classes": ["a", "b"]}'}
+    return made | more | {"clients.csv": b"client,accuracy\na,0.5\n", "config.toml": b"[run]\n"}
+
+
+@functools.cache
+def part() -> dict[str, bytes]:
+    with tempfile.TemporaryDirectory() as folder:
+        trial = Trial("mvr", 1, {"step_size": 0.5}, Curves(*[np.ones((1, 2))] * 5, np.zeros(1)), "fine")
+        trials = write_trials(Path(folder), {"mvr": [trial]}, {"mvr": {1: trial}})
+        write_part(Path(folder), ComparisonPart(1, 1), {"kind": "compare"}, trials, "fedspam compare")
+        return {path.name: path.read_bytes() for path in Path(folder).iterdir()}
+
+
+@functools.cache
+def model() -> dict[str, bytes]:
+    with tempfile.TemporaryDirectory() as folder:
+        made = models.mlp(2, 2, hidden=(3,))
+        return {"model.safetensors": models.save(folder, made.init(0), model=made, classes=["a", "b"]).read_bytes()}
+
+
+@functools.cache
+def works(name: str) -> dict[str, bytes]:
+    from fedspam.methods import spam_pp
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of what Flower imports
+        from fedspam.flower import export_works
+
+    with tempfile.TemporaryDirectory() as folder:
+        export_works(Path(folder) / name, spam_pp(1, step_size=0.5, fresh_weight=0.3), np.ones(2, np.float32))
+        return {name: (Path(folder) / name).read_bytes()}
+
+
+def read_works(folder: Path, name: str = "a.works") -> Any:
+    from fedspam.flower.light.works import Works
+
+    return Works.read(folder / name)
+
+
+def results(curves: str, **others: str) -> Callable[[], Mapping[str, bytes]]:
+    """The folder of a comparison, of the paper's experiment or of bounds."""
+    return just(manifest_dot_json="{}", curves_dot_csv=curves, command="fedspam compare\n", **others)
+
+
+CURVES = "method,trial,seed,rounds,error,bytes_up,bytes,gradients\nmvr,1,0,0,1,0,0,0\nmvr,1,0,5,0.5,10,20,5\n"
+COSTS = "method,target,measure,median,low,high,trial\nmvr,0.5,rounds,5,5,5,1\n"
+PANELS = "panel,prox,gamma_delta,fresh_weight,round,median,low,high\n1,exact,0.5,0.1,0,1,1,1\n"
+BOUNDS = "theorem,rounds,corrected,mean,low,high\n1,5,2,1,1,1\n"
+DELAYS = "client,seconds\n%s,%s\n1,30\n0,2\n"
 CSV = "who,x,y\na,%s,%s\n%s,2,1\n"
 TABLE = "who,x,y\na,%s,%s\n%s,,1\n"  # the number is the only one of its column
 SVM = "%s 1:0.5 3:%s\n-1 2:1e3\n"
@@ -196,5 +285,62 @@ READERS = {
     ),
     "tff": Reader(lambda folder: datasets.read_tff(folder / "data.h5"), tff, {}, needs="h5py", share=0.1),
     "mapped": Reader(datasets.open_mapped, mapped, {}),
+    "delays": Reader(
+        lambda folder: MeasuredDelay.read(folder / "delays.csv"),
+        just(delays_dot_csv=DELAYS % ("0", "1.5")),
+        {"id": DELAYS % ("%s", "1.5"), "seconds": DELAYS % ("0", "%s")},
+        is_data=False,
+    ),
+    "config": Reader(
+        lambda folder: config.read(folder / "experiment.toml"),
+        just(experiment_dot_toml=config.EXAMPLE),
+        {},
+        is_data=False,
+    ),
+    "columns": Reader(
+        lambda folder: datasets.csv_columns(folder / "data.csv"), just(data_dot_csv="who,x,y\n"), {}, is_data=False
+    ),
+    "own_config": Reader(
+        own_config,
+        just(config_dot_toml=config.EXAMPLE),
+        {},
+        refusals=(ValueError, RecordError),
+        is_data=False,
+    ),
+    "model": Reader(
+        lambda folder: models.load(folder / "model.safetensors"), model, {}, refusals=(RecordError,), is_data=False
+    ),
+    "works": Reader(read_works, lambda: works("a.works"), {}, needs="flwr", is_data=False),
+    "works_json": Reader(
+        lambda folder: read_works(folder, "a.json"), lambda: works("a.json"), {}, needs="flwr", is_data=False
+    ),
+    "run": Reader(
+        sources.read,
+        run,
+        {},
+        refusals=(RecordError,),
+        is_data=False,
+        optional=("config.toml", *(f"checkpoint-00000000{done}.safetensors" for done in (0, 2, 4))),
+    ),
+    "comparison": Reader(
+        sources.read,
+        results(CURVES, table_dot_csv=COSTS),
+        {},
+        refusals=(RecordError,),
+        is_data=False,
+        optional=("command",),
+    ),
+    "reproduction": Reader(
+        sources.read, results(PANELS), {}, refusals=(RecordError,), is_data=False, optional=("command",)
+    ),
+    "theory": Reader(sources.read, results(BOUNDS), {}, refusals=(RecordError,), is_data=False, optional=("command",)),
+    "part": Reader(
+        lambda folder: [read_trials(each) for each in read_parts([folder])],
+        part,
+        {},
+        refusals=(ValueError, RecordError),
+        is_data=False,
+        optional=("command",),
+    ),
 }
 assert json.loads(LEAF % (LEAF_B % ("b", "6", "1")))

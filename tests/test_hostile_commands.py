@@ -6,6 +6,7 @@ import os
 import numpy as np
 import pytest
 
+from fedspam import models
 from fedspam._internal import files
 from fedspam.app.cli import main
 from fedspam.simulation import records
@@ -74,6 +75,8 @@ WRONG = [
     (["run", "empty.toml"], "the section [data] is missing"),
     (["run", "pipe.toml"], "pipe.toml cannot be read (no regular file)"),
     (["run", "."], ". cannot be read (no regular file)"),
+    (["run", "csv.toml", "--data.path", "/dev/zero"], "= '/dev/zero' is a pipe or a device; give a regular file"),
+    (["run", "csv.toml", "--data.path", "."], "is a folder; give a regular file"),
     (["run", "missing.toml"], "there is no file missing.toml"),
     (["run", ""], f"FILE: '' {PATH}"),
     (["run"], "name a configuration"),
@@ -183,6 +186,34 @@ def test_what_no_check_foresaw_is_one_line_too(here, capsys, monkeypatch, error,
     assert said.count("\n") == 1
 
 
+@pytest.mark.parametrize(
+    "when", ["", "    if isinstance(params, jax.core.Tracer) and len(seen) > 3:\n        sys.exit(0)\n"]
+)
+def test_a_loss_that_exits_is_an_error(here, capsys, when):
+    """`sys.exit(0)` in the user's loss, at once or later, must not look like a run that went well."""
+    lines = "import sys\nimport jax\nimport jax.numpy as jnp\nseen = []\ndef loss(params, rows):\n    seen.append(1)\n"
+    body = when or "    sys.exit(0)\n"
+    (here / "mine.py").write_text(f"{lines}{body}    return (rows['features'] @ params - rows['label']) ** 2\n")
+    (here / "rows.csv").write_text("who,x,y\n" + "a,1,0\nb,2,1\na,2,1\nb,1,0\n" * 3)
+    text = CSV.replace("bad.csv.gz", "rows.csv").replace('name = "softmax"', 'function = "mine.py:loss"')
+    (here / "mine.toml").write_text(text)
+    try:
+        code = main(["run", "mine.toml", "--out", "out"])
+    except SystemExit as ended:
+        code = ended.code
+    said = capsys.readouterr()
+    assert code in (1, 2)
+    assert said.err.count("\n") == 1
+    assert "SystemExit" in said.err or "your code called sys.exit(0)" in said.err
+
+
+def test_an_export_that_fails_leaves_no_folder(here, capsys):
+    path = models.save(here, np.zeros(3))
+    assert main(["export", str(path), "--to", "flax", "--out", "out"]) == 1
+    assert "the parameters are no dicts of layers" in capsys.readouterr().err
+    assert not (here / "out").exists()
+
+
 @pytest.mark.slow
 def test_a_run_folder_is_its_own(here, capsys):
     """A name that looks like markup, an unknown column, a second writer, a flipped bit, rows of other lengths."""
@@ -215,6 +246,8 @@ def test_a_run_folder_is_its_own(here, capsys):
     mixed = {**first.arrays, next(iter(longer)): longer[next(iter(longer))]}
     (folder / "rows.bin").unlink()
     files.append(folder / "rows.bin", files.pack(mixed, **facts), 0)
-    with pytest.raises(records.RecordError, match=r"columns of lengths .* one entry per round"):
+    with pytest.raises(
+        records.RecordError, match=r"y\]/rows\.bin: the rows .* columns of lengths .* one entry per round"
+    ):
         records.read(folder)
     assert not rest or rest[0].arrays
