@@ -68,8 +68,10 @@ def guarded(path: Path, kind: str) -> Iterator[None]:
     except DAMAGE as error:
         if str(error).startswith((f"{path} ", f"{path}:", f"{path},")):
             raise  # it says already what is wrong
-        if isinstance(error, FileNotFoundError) or (isinstance(error, OSError) and error.errno is not None):
-            raise  # the file cannot be opened
+        if isinstance(error, FileNotFoundError):
+            raise
+        if isinstance(error, OSError) and error.errno is not None:
+            raise ValueError(f"{path} cannot be opened ({error.strerror}); give {kind}") from None
         unpacking = isinstance(error, EOFError | OSError | zlib.error | lzma.LZMAError)
         what = " is damaged or not compressed as its name says" if unpacking else " cannot be read"
         raise ValueError(f"{path}{what} ({shown(error, 300)}); fetch it again, it should be {kind}") from error
@@ -221,8 +223,9 @@ def whole_numbers(array: np.ndarray, path: Path, name: str, below: int) -> np.nd
 
 
 def shown(value: object, most: int = 80) -> str:
-    """A value in an error message, cut if it is long."""
-    text = str(value)
+    """A value on one line of an error message, cut if it is long; of an error the first line, the rest is advice."""
+    lines = str(value).strip("\n").splitlines() or [""]
+    text = lines[0] if isinstance(value, BaseException) else " ".join(lines)
     return text if len(text) <= most else f"{text[:most]}... ({len(text)} characters)"
 
 

@@ -160,22 +160,36 @@ def read(path: Path, size: int) -> bytes:
     return data
 
 
+def array_of(dtype: Any, shape: Any) -> tuple[np.dtype[Any], tuple[int, ...]]:
+    """The dtype and the shape that a description claims, if an array that is read here can have them."""
+    if not is_sizes(shape) or len(shape) > DIMENSIONS:
+        raise MalformedError(f"the shape {shape!r:.40} is not a list of at most {DIMENSIONS} sizes")
+    return dtype_of(dtype), tuple(shape)
+
+
+def dtype_of(name: Any) -> np.dtype[Any]:
+    """The dtype with a name of NumPy, if an array that is read here can have it: no Python objects."""
+    if not isinstance(name, str) or np.dtype(name) not in DTYPES.values():
+        raise MalformedError(f"the dtype {name!r:.40} is unknown")
+    return np.dtype(name)
+
+
+def is_sizes(value: Any) -> bool:
+    """Sizes fit into 63 bits: their products stay small enough to multiply, and NumPy takes them."""
+    return isinstance(value, list) and all(type(item) is int and 0 <= item < 2**63 for item in value)
+
+
 def _place(name: str, entry: Any) -> tuple[np.dtype[Any], list[int], int, int]:
     if not isinstance(entry, dict) or entry.keys() != {"dtype", "shape", "data_offsets"}:
         raise MalformedError(f"{name!r} does not have exactly dtype, shape and data_offsets")
     if not isinstance(entry["dtype"], str) or entry["dtype"] not in DTYPES:
         raise MalformedError(f"{name!r} has the unknown dtype {entry['dtype']!r}")
     shape, offsets = entry["shape"], entry["data_offsets"]
-    if not _is_sizes(shape) or len(shape) > DIMENSIONS:
+    if not is_sizes(shape) or len(shape) > DIMENSIONS:
         raise MalformedError(f"{name!r} has a shape that is no list of at most {DIMENSIONS} sizes")
-    if not _is_sizes(offsets) or len(offsets) != 2 or offsets[0] > offsets[1]:
+    if not is_sizes(offsets) or len(offsets) != 2 or offsets[0] > offsets[1]:
         raise MalformedError(f"{name!r} has data_offsets that are no begin and end")
     return DTYPES[entry["dtype"]], shape, offsets[0], offsets[1]
-
-
-def _is_sizes(value: Any) -> bool:
-    """Sizes fit into 63 bits: their products stay small enough to multiply, and NumPy takes them."""
-    return isinstance(value, list) and all(type(item) is int and 0 <= item < 2**63 for item in value)
 
 
 def _parts(value: Any) -> list[Any]:

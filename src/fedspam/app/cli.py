@@ -78,6 +78,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         sys.stderr.write("fedspam: stopped\n")
         return INTERRUPTED
+    except SystemExit as error:  # no command raises it: it comes from a loss or a model of the user's own
+        sys.stderr.write(f"fedspam: error: your code called sys.exit({error.code!r}); let it raise an error instead\n")
+        return 1
     except MemoryError as error:
         told = ": ".join(filter(None, ("out of memory", distributed.explained(error))))
         sys.stderr.write(f"fedspam: error: {told}; use less data, a smaller model or a smaller cohort\n")

@@ -1,5 +1,6 @@
 """`fedspam predict` and `fedspam export`: a trained model on new rows, and for other frameworks."""
 
+import io
 import json
 import sys
 from collections.abc import Iterator
@@ -98,19 +99,20 @@ def export(folder: Path, form: str, out: Path) -> int:
     if not folder.exists():
         raise UsageError(f"there is no {folder}; name a run folder, or its model.safetensors")
     trained = models.load(folder)
-    out = make_folder(out)
     if form == "torch":
         state, code = torch_state(trained)
-        path = out / "model.pt"
-        _save_torch(state, path)
+        data = _torch_bytes(state)
+        path = make_folder(out) / "model.pt"
+        records.write(path, data)
         sys.stdout.write(f"{path}: a state dict, load it with torch.load(path, weights_only=True); it belongs to\n")
         sys.stdout.write(f"  {code}\n")
     elif form == "flax":
-        path = out / "model.msgpack"
-        records.write(path, _flax_bytes(trained))
+        data = _flax_bytes(trained)
+        path = make_folder(out) / "model.msgpack"
+        records.write(path, data)
         sys.stdout.write(f"{path}: nested parameters, read them with flax.serialization.msgpack_restore\n")
     else:
-        path = out / "model.safetensors"
+        path = make_folder(out) / "model.safetensors"
         arrays = {name: np.array(array, order="C") for name, array in trained.arrays.items()}
         records.write(path, safetensors.numpy.save(arrays))
         sys.stdout.write(f"{path}: {', '.join(arrays)}\n")
@@ -185,12 +187,14 @@ def _told(trained: TrainedModel, table: Table, label: str, scores: np.ndarray) -
         yield f"{label} = {name}: {', '.join(shown)}"
 
 
-def _save_torch(state: dict[str, np.ndarray], path: Path) -> None:
+def _torch_bytes(state: dict[str, np.ndarray]) -> bytes:
     try:
         import torch
     except ImportError:
         raise ImportError("--to torch needs PyTorch, which is not installed; pip install torch") from None
-    torch.save({name: torch.from_numpy(array) for name, array in state.items()}, path)
+    file = io.BytesIO()
+    torch.save({name: torch.from_numpy(array) for name, array in state.items()}, file)
+    return file.getvalue()
 
 
 def _flax_bytes(trained: TrainedModel) -> bytes:

@@ -5,7 +5,7 @@ every run records the seconds of its rounds.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -14,10 +14,12 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Integer, Key, UInt32
 
-from fedspam._internal import checks, strict
+from fedspam._internal import checks
+from fedspam._internal.reading import csv_rows, lines, listed, number, opened, shown
 from fedspam._internal.trees import struct
 
 MOST = 64 * 2**20  # bytes of a file of measured delays
+KIND = "a CSV file with a column 'seconds', and where clients differ a column 'client'"
 
 
 class Delay(Protocol):
@@ -123,7 +125,8 @@ class MeasuredDelay:
         """From a list of seconds, or from one list per client."""
         nested = [np.asarray(part, float).reshape(-1) for part in seconds]
         alone = all(np.ndim(part) == 0 for part in seconds)
-        values = np.concatenate([np.zeros(0), *nested])
+        with np.errstate(over="ignore"):
+            values = np.concatenate([np.zeros(0), *nested]).astype(jnp.result_type(float))
         wrong = values[~(np.isfinite(values) & (values >= 0))]
         if wrong.size:
             raise ValueError(
@@ -137,32 +140,30 @@ class MeasuredDelay:
                 + "; every client needs at least one, or give one list for all clients"
             )
         offsets = None if alone else jnp.asarray(np.cumsum([0, *map(len, nested)]), jnp.int32)
-        return cls(jnp.asarray(values, jnp.result_type(float)), offsets)
+        return cls(jnp.asarray(values), offsets)
 
     @classmethod
     def read(cls, path: str | Path) -> "MeasuredDelay":
         """From a CSV file: a column ``seconds``, and where clients differ a column ``client`` with ids from 0."""
-        text = strict.read(Path(path), MOST).decode("utf-8", errors="replace")
-        header, *lines = text.splitlines() or [""]
-        names = [name.strip() for name in header.split(",")]
-        if "seconds" not in names:
-            raise ValueError(f"{path} has the columns {', '.join(names)[:200]}; it needs a column 'seconds'")
-        place, owner = names.index("seconds"), names.index("client") if "client" in names else None
+        path = Path(path)
         found: dict[int, list[float]] = {}
-        for number, line in enumerate(lines, start=2):
-            cells = line.split(",")
-            if not line.strip():
-                continue
-            try:
-                client = 0 if owner is None else int(cells[owner])
-                found.setdefault(client, []).append(float(cells[place]))
-            except (ValueError, IndexError):
-                raise ValueError(f"{path}, line {number}: {line[:80]!r} must have the numbers of {header!r}") from None
-        if owner is None:
-            return cls.of(found.get(0, []))
+        with opened(path, "rt", KIND, most=MOST, encoding="utf-8-sig", newline="") as file:
+            rows = csv_rows(lines(file, path), path)
+            names = [name.strip() for name in next(rows, (1, [""]))[1]]
+            if names.count("seconds") != 1 or names.count("client") > 1:
+                raise ValueError(
+                    f"{path} has the columns {listed(names)}; it needs a column 'seconds', and 'client' once"
+                )
+            for line, cells in rows:
+                if len(cells) != len(names):
+                    raise ValueError(f"{path}, line {line} has {len(cells)} cells, the header {len(names)}; correct it")
+                row = dict(zip(names, cells, strict=True))
+                found.setdefault(_client(row.get("client", "0"), path, line), []).append(_seconds(row, path, line))
         missing = next((client for client in range(len(found)) if client not in found), None)
-        if missing is not None:
-            raise ValueError(f"{path} has nothing of client {missing}; the ids must be 0, 1, 2 and so on")
+        if missing is not None or not found:
+            raise ValueError(f"{path} has nothing of client {missing or 0}; the ids must be 0, 1, 2 and so on")
+        if "client" not in names:
+            return cls.of(found[0])
         return cls.of([found[client] for client in range(len(found))])
 
     def __call__(self, key: Key[Array, ""], id: UInt32[Array, ""]) -> Float[Array, ""]:
@@ -170,3 +171,20 @@ class MeasuredDelay:
             return self.seconds[jax.random.randint(key, (), 0, self.seconds.shape[0])]
         begin, end = self.offsets[id], self.offsets[jnp.asarray(id) + 1]
         return self.seconds[jax.random.randint(key, (), begin, end)]
+
+
+def _client(text: str, path: Path, line: int) -> int:
+    digits = text.strip()
+    if not (digits.isascii() and digits.isdigit() and len(digits) < 10):
+        raise ValueError(
+            f"{path}, line {line}: client is {shown(text)!r}; it must be a whole number from 0: correct it"
+        )
+    return int(digits)
+
+
+def _seconds(row: Mapping[str, str], path: Path, line: int) -> float:
+    rule = "it must be a finite number of at least 0: correct it, or leave the row out"
+    value = number(row["seconds"], path, line, "seconds", rule)
+    if not 0 <= value <= jnp.finfo(jnp.result_type(float)).max:
+        raise ValueError(f"{path}, line {line}: seconds is {shown(row['seconds'])!r}; {rule}")
+    return value

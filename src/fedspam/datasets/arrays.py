@@ -40,7 +40,7 @@ def read_arrays(path: str | Path, names: Sequence[str]) -> Mapping[str, np.ndarr
         try:
             archive = zipfile.ZipFile(file)
         except (zipfile.BadZipFile, OSError, ValueError, NotImplementedError) as error:
-            raise ValueError(f"{path} is no .npz archive, or a damaged one ({error}); fetch it again") from None
+            raise ValueError(f"{path} is no .npz archive, or a damaged one ({shown(error)}); fetch it again") from None
         found: dict[str, np.ndarray] = {}
         members = Counter(name.removesuffix(".npy") for name in archive.namelist())
         for name in names:

@@ -50,7 +50,10 @@ def read_har_windows(folder: str | Path | None = None) -> FederatedData:
         raise ValueError(f"{path}: x has shape {windows.shape} and scale {scale.shape}; fetch it again")
     with guarded(path, "the windows of HAR"):
         _check_rows(path, windows, labels, person)
-        features = (windows * scale).astype(np.float32)
+        with np.errstate(over="ignore"):
+            features = (windows * scale).astype(np.float32)
+        if not np.isfinite(features).all():
+            raise ValueError(f"{path}: x times scale is infinite, the largest scale is {scale.max():g}; fetch it again")
     owners, persons = by_key(person)
     return FederatedData.by({"features": features, "label": labels.astype(np.int32)}, owners, persons)
 

@@ -94,14 +94,14 @@ def open_mapped(folder: str | Path) -> FederatedData:
             raise ValueError("a column comes twice")
         paths = {name: folder / _file(name) for name in columns}
     except (ValueError, KeyError, TypeError) as error:
-        raise ValueError(f"{path} is damaged ({error}); write the folder again") from None
+        raise ValueError(f"{path} is damaged ({shown(error)}); write the folder again") from None
     examples = {}
     for name, file in paths.items():
         try:
             with regular(file, "a column of write_mapped"), warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # what Python's parser says about the header
                 warnings.simplefilter("error", UserWarning)  # NumPy warns of headers that write_mapped does not write
-                examples[name] = np.load(file, mmap_mode="r", allow_pickle=False)
+                examples[name] = np.lib.format.open_memmap(file, mode="r")
         except FileNotFoundError:
             raise FileNotFoundError(f"{file} is missing: {path} names {name!r}; write the folder again") from None
         except (*DAMAGE, UserWarning) as error:

@@ -105,7 +105,10 @@ def csv_columns(path: str | Path, *, delimiter: str | None = None) -> list[str]:
     path = Path(path)
     with opened(path, "rt", CSV, encoding="utf-8-sig", newline="") as file:
         separator, texts = separated(file, path)
-        return [name.strip() for name in next(csv_rows(texts, path, delimiter or separator), (0, []))[1]]
+        header = next(csv_rows(texts, path, delimiter or separator), None)
+        if header is None:
+            raise ValueError(f"{path} is empty; give {CSV}")
+        return [name.strip() for name in header[1]]
 
 
 def from_table(

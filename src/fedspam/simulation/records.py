@@ -195,7 +195,7 @@ class Store:
             past = frames[: rounds.index(done) + 1]
             self._end = past[-1].end
             self._score = self._best_score(shapes)
-            return Saved(carry, done, *tables(past, identity))
+            return Saved(carry, done, *tables(past, identity, self.folder / "rows.bin"))
         if numbers:
             warnings.warn(f"no good state is left in {self.folder}; the run begins again", stacklevel=3)
         return None
@@ -318,10 +318,12 @@ class Store:
 def read(folder: str | Path) -> tuple[dict[str, Any], dict[str, np.ndarray], dict[str, np.ndarray]]:
     """The manifest, the rows and the probes of a run; rows may be cut off while it runs, and absent before a state."""
     facts = _manifest(Path(folder) / "manifest.json")
-    frames, trouble = files.frames(Path(folder) / "rows.bin")
+    path = Path(folder) / "rows.bin"
+    frames, trouble = files.frames(path)
+    trouble = trouble or (None if frames else f"{path} is empty: it was cut off")
     if trouble and facts.get("status") != "running" and any(Path(folder).glob("checkpoint-*.safetensors")):
         warnings.warn(f"{trouble}; the rows before it are read", stacklevel=2)
-    rows, probes = tables(frames, facts["identity"])
+    rows, probes = tables(frames, facts["identity"], path)
     return facts, joined(rows), joined(probes)
 
 

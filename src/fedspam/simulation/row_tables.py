@@ -1,6 +1,7 @@
 """The rows and probes of a run as its file of frames holds them, checked for the rounds that they stand for."""
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -9,11 +10,11 @@ from fedspam._internal import files
 from fedspam._internal.files import DamagedError
 
 ALWAYS = frozenset({"void", "bytes_up", "bytes_down"})  # columns of every table of rounds
-NOT_OURS = "The file rows.bin was not written by fedspam: start in another folder"
+NOT_OURS = "The file was not written by fedspam: start in another folder"
 
 
 def tables(
-    frames: Sequence[files.Frame], identity: Mapping[str, Any]
+    frames: Sequence[files.Frame], identity: Mapping[str, Any], path: Path
 ) -> tuple[list[dict[str, np.ndarray]], list[dict[str, np.ndarray]]]:
     """Rows and probes of every frame. A hash that fits says nothing about who made a frame, so its shape is checked."""
     every = identity.get("every")  # of a simulation; others may measure when they like
@@ -34,19 +35,21 @@ def tables(
         shapes = {column.shape for column in row.values()} | {(done - last,)}
         if done < last or (rows and done == last) or len(shapes) > 1 or len(counts) > 1 or () in counts:
             raise DamagedError(
-                f"the rows after round {last} and up to round {done} have columns of lengths {sorted(shapes)}, probes "
-                f"{sorted(counts)}; it must be one entry per round. {NOT_OURS}"
+                f"{path}: the rows after round {last} and up to round {done} have columns of lengths {sorted(shapes)}, "
+                f"probes {sorted(counts)}; it must be one entry per round. {NOT_OURS}"
             )
         if (done > last and row.keys() != names) or (
             (row or (every is not None and done > last)) and not row.keys() >= ALWAYS
         ):
             odd = sorted(row.keys() ^ (names or row.keys())) or sorted(ALWAYS - row.keys())
-            raise DamagedError(f"the rows up to round {done} have other columns than those before: {odd}. {NOT_OURS}")
+            raise DamagedError(f"{path}: the rows up to round {done} have other columns than before: {odd}. {NOT_OURS}")
         found = {name: column.shape[1:] for name, column in probe.items()}
         if any(tails.get(name, tail) != tail for name, tail in found.items()) or (
             every is not None and probes and found != tails
         ):
-            raise DamagedError(f"the probes up to round {done} are {found}, before they are {tails}. {NOT_OURS}")
+            raise DamagedError(
+                f"{path}: the probes up to round {done} are {found}, before they are {tails}. {NOT_OURS}"
+            )
         rows.append(row)
         probes.append(probe)
         last, tails = done, {**tails, **found}

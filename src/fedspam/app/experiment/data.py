@@ -238,6 +238,9 @@ def existing(what: str, path: str, folder: bool = False) -> Path:
     found = Path(path)
     if found.is_file() or (folder and found.is_dir()):
         return found
+    if found.exists():
+        kind = "a folder" if found.is_dir() else "a pipe or a device"
+        raise ConfigError(f"{what} is {kind}; give a regular file")
     there = sorted(other.name for other in found.parent.iterdir()) if found.parent.is_dir() else []
     near = nearest(found.name, there)
     raise ConfigError(f"{what} is no file; {f'did you mean {near!r}?' if near else RELATIVE}")

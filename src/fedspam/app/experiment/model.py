@@ -140,7 +140,7 @@ def _reporting(place: str, what: str) -> Iterator[None]:
     """Report what a user's code raises, with the line of their file that raised it."""
     try:
         yield
-    except Exception as error:
+    except (Exception, SystemExit) as error:  # sys.exit(0) would end the command as if all were well
         file = Path(place.rpartition(":")[0] or place)
         frames = traceback.extract_tb(error.__traceback__)
         lines = [frame.lineno for frame in frames if Path(frame.filename) == file]

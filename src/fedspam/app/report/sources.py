@@ -2,6 +2,7 @@
 
 import csv
 import math
+import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -51,7 +52,7 @@ def read(folder: str | Path) -> Source:
     try:
         source = _read(Path(folder))
         return replace(source, command=command_of(source.folder, source.facts))
-    except (IndexError, KeyError, TypeError, ValueError) as error:
+    except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
         raise records.RecordError(
             f"{folder} holds files that do not fit together ({type(error).__name__}: {error}); run it again"
         ) from error
@@ -117,7 +118,7 @@ def _run(folder: Path) -> Source:
     told = f"{folder.name}: {void} of {rounds} rounds were void: their bytes count, but they had no effect"
     notes = [told] if void else []
     status = str(facts.pop("status", "unknown"))
-    summary = _json(folder / "summary.json") if (folder / "summary.json").exists() else {}
+    summary = _json(folder / "summary.json") if os.path.lexists(folder / "summary.json") else {}
     return Source(
         folder, "run", status, [series], facts, identity, script=script, notes=notes, tested=_tested(folder, summary),
         asked=_asked(summary),
@@ -135,7 +136,7 @@ def _asked(summary: Mapping[str, Any]) -> AskedTarget | None:
 
 def _tested(folder: Path, facts: Mapping[str, Any]) -> ModelScores:
     """What summary.json and clients.csv say of the trained model; nothing where they are not there."""
-    columns, rows = _table(folder / "clients.csv") if (folder / "clients.csv").exists() else ([], [])
+    columns, rows = _table(folder / "clients.csv") if os.path.lexists(folder / "clients.csv") else ([], [])
     numbers = {label: facts.get(name) for name, label in SCORES.items()}
     cell = lambda column, text: text if column == "client" else _number(text)
     return ModelScores(
@@ -226,6 +227,8 @@ def _certificates(rows: Mapping[str, np.ndarray]) -> dict[str, Any] | None:
 def _comparison(folder: Path, rows: Sequence[Row]) -> Source:
     facts = _manifest(folder)
     plan = facts.pop("plan", {})
+    if not isinstance(plan, dict):
+        raise records.RecordError(f"{folder / 'manifest.json'} is damaged: plan is {plan!r:.40}, not an object")
     metric = METRICS.get(str(plan.get("metric")), METRICS["gradient"]).label
     goals, shown = _costs(folder, metric)
     series = []
@@ -260,7 +263,7 @@ def _costs(folder: Path, metric: str) -> tuple[list[TargetCell], dict[str, dict[
 
     The targets are as the user gave them: the highest accuracy is the hardest, and the lowest loss.
     """
-    rows = _table(folder / "table.csv")[1] if (folder / "table.csv").exists() else []
+    rows = _table(folder / "table.csv")[1] if os.path.lexists(folder / "table.csv") else []
     goals = []
     for row in rows:
         cells = (_number(row.get(name)) for name in ("median", "low", "high"))
@@ -319,17 +322,19 @@ def _manifest(folder: Path) -> dict[str, Any]:
 
 def _json(path: Path) -> dict[str, Any]:
     try:
-        return strict.json_object(strict.read(path, records.MANIFEST), size=records.MANIFEST, depth=records.DEPTH)
+        return strict.json_object(files.read(path, size=records.MANIFEST), size=records.MANIFEST, depth=records.DEPTH)
     except strict.MalformedError as error:
         raise records.RecordError(f"{path} is damaged: {error}") from None
 
 
 def _table(path: Path) -> tuple[list[str], list[dict[str, str]]]:
     try:
-        text = strict.read(path, TABLE).decode("utf-8")
+        text = files.read(path, size=TABLE).decode("utf-8")
         rows = csv.DictReader(text.splitlines(), strict=True)
-        return list(rows.fieldnames or ()), list(rows)
-    except (strict.MalformedError, UnicodeDecodeError, csv.Error) as error:
+        if not rows.fieldnames:
+            raise csv.Error("it has no header")
+        return list(rows.fieldnames), list(rows)
+    except (UnicodeDecodeError, csv.Error) as error:
         raise records.RecordError(f"{path} is damaged: {error}") from None
 
 

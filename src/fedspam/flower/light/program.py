@@ -9,6 +9,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from fedspam._internal import strict
 from fedspam.flower.light.operations import OPERATIONS
 
 Arrays = list[np.ndarray]
@@ -44,7 +45,7 @@ class Step:
 
     def __init__(self, entry: Mapping[str, Any]) -> None:
         self.name, self.takes, self.makes = str(entry["do"]), list(entry["in"]), list(entry["out"])
-        self.dtypes = [np.dtype(dtype) for dtype in entry["dtypes"]]
+        self.dtypes = [strict.dtype_of(dtype) for dtype in entry["dtypes"]]
         self.settings = dict(entry.get("with", {}))
         self.programs = {name: WorkProgram(part) for name, part in entry.get("programs", {}).items()}
         self.frees: list[int] = []

@@ -1,7 +1,6 @@
 """The file of works: what a client without JAX knows of a method. `fedspam.flower.client.export` writes it."""
 
 import base64
-import json
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -16,6 +15,7 @@ from fedspam._internal.strict import GIB, MIB, MalformedError
 from fedspam.flower.light.program import LightClient, WorkProgram
 
 FORMAT = 1
+DEPTH = 200  # levels of the description; a loop in a loop takes four more
 Named = dict[str, np.ndarray]
 
 
@@ -32,7 +32,7 @@ class Entry:
     def of(cls, entry: Mapping[str, Any]) -> "Entry":
         found = entry.get("sections")
         sections = None if found is None else tuple(map(_section, found))
-        return cls(str(entry["name"]), np.dtype(entry["dtype"]), tuple(entry["shape"]), sections)
+        return cls(str(entry["name"]), *strict.array_of(entry["dtype"], entry["shape"]), sections)
 
     @property
     def size(self) -> int:
@@ -56,10 +56,12 @@ class Entry:
 
 
 def _section(entry: Mapping[str, Any]) -> Floats | Codes:
+    if not strict.is_sizes([entry.get(name, 0) for name in ("length", "bits", "largest")]):
+        raise MalformedError(f"the section {entry!r:.80} has sizes that are not whole numbers from 0 on")
     if "floats" in entry:
         least = -math.inf if entry["least"] is None else float(entry["least"])
-        return Floats(int(entry["length"]), np.dtype(entry["floats"]).newbyteorder("<"), least)
-    return Codes(int(entry["length"]), int(entry["bits"]), int(entry["largest"]), bool(entry["increasing"]))
+        return Floats(entry["length"], strict.dtype_of(entry["floats"]).newbyteorder("<"), least)
+    return Codes(entry["length"], entry["bits"], entry["largest"], bool(entry["increasing"]))
 
 
 class WireMessage:
@@ -122,19 +124,25 @@ class Works:
     @classmethod
     def read(cls, path: str | Path) -> "Works":
         """The works in a file, which `fedspam.flower.client.export.export_works` wrote."""
-        data = files.read(Path(path), size=4 * GIB)
         try:
+            data = files.read(Path(path), size=4 * GIB)
             if Path(path).suffix == ".json":
                 data = base64.b64decode(strict.json_object(data, size=4 * GIB, depth=1)["safetensors"], validate=True)
             arrays, notes = strict.arrays(data, size=4 * GIB, header=256 * MIB)
-            text = json.loads(notes["works"])
+            text = strict.json_object(notes["works"].encode(), size=256 * MIB, depth=DEPTH)
             if text["format"] != FORMAT:
                 raise MalformedError(f"its format is {text['format']}, this client reads {FORMAT}")
             entries = lambda name: {entry["name"]: Entry.of(entry) for entry in text[name]}
             exchanges = {name: LightExchange(part) for name, part in text["exchanges"].items()}
             constants = {name: np.array(array) for name, array in arrays.items()}
-            return cls(text["schema"], text["description"], entries("params"), entries("memory"), exchanges, constants)
-        except (ValueError, KeyError, TypeError) as error:
+            memory, missing = (
+                entries("memory"),
+                [entry["name"] for entry in text["memory"] if entry["name"] not in arrays],
+            )
+            if missing or not isinstance(text["schema"], str) or not isinstance(text["description"], dict):
+                raise MalformedError(f"it lacks {missing[0]!r:.80}" if missing else "schema or description is wrong")
+            return cls(text["schema"], text["description"], entries("params"), memory, exchanges, constants)
+        except (files.DamagedError, ValueError, LookupError, TypeError, AttributeError, ArithmeticError) as error:
             raise ValueError(
                 f"{path} is no file of works that this client can read ({error}); write it with "
                 "fedspam.flower.export_works, with the fedspam of the server"
