@@ -40,8 +40,8 @@ OF_MODULES = {
 SHIPPED = "reads a file that comes with the package"
 WRITES = "writes"
 OWN = "takes bytes that this run, or another process of it, has just made"
-MESSAGE = "decodes messages; the tests of the federation send hostile ones"
-SEALED = "reads a sealed file of a running server or client; a damaged one counts as absent"
+MESSAGE = "decodes a message, not a file"
+SEALED = "reads a file of a server or client, which a hash guards; no hostile one with a hash that fits is tried"
 GOLDEN = "answers with a finding instead of an error"
 WITHOUT_ROW = {
     "_internal/describe.py:_array_on_devices": OWN,
@@ -51,7 +51,7 @@ WITHOUT_ROW = {
     "_internal/hosts.py:on_first": OWN,
     "app/cite/__init__.py:_papers": SHIPPED,
     "app/commands/lab.py:run": "opens a browser",
-    "app/compare/sweep.py:from_csv": OWN,
+    "app/compare/sweep.py:from_csv": "parses a text that the docs and the tests read, no command",
     "app/config/parse.py:_value": "parses an argument of the command line; test_hostile_commands.py",
     "app/data.py:_download": "fetches a file whose hash is then compared",
     "app/experiment/model.py:load": "runs a file of Python that the user named for it",
