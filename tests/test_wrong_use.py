@@ -127,7 +127,7 @@ CASES = {
     ),
     "text among the features": Case("run good.toml --data.path words.csv", 2, ("words.csv, line 3", "age is 'old'")),
     "nothing left to train with": Case(
-        "run good.toml --data.test 0.999", 2, ("data.test = 0.999 leaves 3 of 12 rows", "0.2")
+        "run good.toml --data.test 0.999", 2, ("data.test = 0.999 leaves too little to train with", "0.2")
     ),
     "a list shorter than the run": Case(
         "run good.toml --algorithm.local_rate [0.1,0.2]",
