@@ -12,6 +12,7 @@ from fedspam.methods import auto
 from fedspam.models import mlp
 from fedspam.problems import Quadratics, quadratics
 from fedspam.solvers import Exact, GradientDescent, SampledSteps
+from roundings import Rough
 
 pytestmark = pytest.mark.x64  # rounds by hand and identities, to the last digits
 
@@ -196,3 +197,39 @@ def test_the_rate_stays_finite_where_nothing_limits_it(slope):
 def test_steps_are_checked(options, wrong):
     with pytest.raises(ValueError, match=wrong):
         SampledSteps(**options)
+
+
+# --- rounding ---
+
+
+@pytest.mark.parametrize("dtype", [jnp.float32, jnp.float64])
+@pytest.mark.parametrize("fitted", [False, True])
+@pytest.mark.slow
+def test_no_rounding_makes_the_step_size_run_away(fitted, dtype):
+    """At the optimum, where rounding decides every ratio, and with a cohort whose noise leaves only short steps."""
+    clients = quadratics(
+        jax.random.key(5), clients=6, dimension=10, delta=0.4, condition=20.0, curvature=0.5, noise=0.5
+    )
+    if fitted:  # all gradients vanish at the optimum
+        clients = Quadratics.of(clients.hessians, np.asarray(clients.hessians) @ np.linspace(-1, 2, 10))
+    clients = jax.tree.map(lambda leaf: leaf.astype(dtype), clients)
+    x, key = jnp.ones(10, dtype), jax.random.key(0)
+
+    def sizes(method, units, seed):
+        population = Rough(clients, units, seed)
+
+        def step(state, k):
+            state, info = method.round(state, jax.random.fold_in(key, k), Traced(population, round=k))
+            return state, info.step_size
+
+        return jax.lax.scan(step, method.init(x, key, Traced(population)), jnp.arange(400))[1]
+
+    for cohort in (6, 3):
+        method = auto(cohort, solver=Exact())
+        units = jnp.asarray([0, 1, 2, 8], dtype)
+        found = jax.jit(jax.vmap(lambda units, seed, method=method: sizes(method, units, seed)))(
+            units, jnp.arange(4) * 100
+        )
+        # it stood at 1e-154 in float64, 1e-19 in float32
+        assert 1e-3 / float(clients.eigenvalues.max()) < np.min(found)
+        assert np.max(found) < 1e10
