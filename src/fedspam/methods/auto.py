@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Key, UInt32
+from jaxtyping import Array, Key, UInt32
 
 from fedspam._internal import checks, trees
 from fedspam._internal.trees import Params, Scalar, static, struct
@@ -13,10 +13,11 @@ from fedspam.clients import Oracle, Population
 from fedspam.federation import Federation, on_client
 from fedspam.methods._algorithm import current_x, no_memory
 from fedspam.methods._registry import Cost, Method, register
+from fedspam.methods._sketch import SKETCH, SketchMoments, moments, sketch, spread
 from fedspam.methods.auto_steps import AutoSteps, auto_steps
 from fedspam.solvers import LBFGS, Answer, Certificate, Exact, LocalSolver, Never, SampledSteps, certify
 
-SKETCH = 16  # random projections of a gradient that a client sends along
+ROUNDING = 32  # units of the last place by which gradients and points may be wrong
 
 
 class AutoState(NamedTuple):
@@ -36,13 +37,6 @@ class AutoState(NamedTuple):
     slope: Scalar  # <g, step> of the last step
     promise: Scalar  # change of f over it that the movers expected
     rate: Scalar  # of the movers' minibatch steps
-
-
-class SketchMoments(NamedTuple):
-    """Mean and mean square of the clients' sketches. Both are sums, so a secure aggregation can make them."""
-
-    first: Float[Array, " sketch"]
-    second: Float[Array, " sketch"]
 
 
 class AutoStart(NamedTuple):
@@ -135,7 +129,7 @@ class Auto:
     def init(self, params: Params, key: Key[Array, ""], fed: Federation) -> AutoState:
         cohort = fed.sample(key, self.cohort_size, role="start")
         reply = fed.mean(cohort, self.begin, x=params, seed=jax.random.key_data(key))
-        noise = _spread(reply.fresh, self.cohort_size)
+        noise = spread(reply.fresh, self.cohort_size)
         left = jnp.where(reply.sampled > 0.5, 1.0, self._left(fed)).astype(noise.dtype)
         zero, tiny = jnp.zeros_like(noise), jnp.finfo(noise.dtype).tiny
         # a tiny step along -g_0, so that the first round sees how the clients' gradients change
@@ -204,9 +198,9 @@ class Auto:
         memory = jnp.maximum(memory, state.k / (state.k + self.window)).astype(length.dtype)
         keep = jnp.where(first, 0.0, memory)
         noise = jnp.where(first, 0.5, memory) * state.noise
-        noise += jnp.where(first, 0.5, 1 - memory) * _spread(reply.fresh, count)
-        similarity = keep * state.similarity + (1 - keep) * _spread(reply.change, count) / _above(length)
-        error = (1 - p) ** 2 * state.error + state.left * _spread(reply.sent, count) / count
+        noise += jnp.where(first, 0.5, 1 - memory) * spread(reply.fresh, count)
+        similarity = keep * state.similarity + (1 - keep) * spread(reply.change, count) / _above(length)
+        error = (1 - p) ** 2 * state.error + state.left * spread(reply.sent, count) / count
         return error, noise, similarity
 
     def _pace(
@@ -220,7 +214,12 @@ class Auto:
         change = slope + reply.bend  # of f over the last step
         tiny = jnp.finfo(change.dtype).tiny
         ratio = jnp.where(first, 1.0, change / jnp.where(state.promise < 0, state.promise, -tiny))
-        bad = ~(ratio >= self.bad)  # also where no decrease was promised, or the ratio is not a number
+        # rounding decides where no more is promised than the errors of points and of clients' gradients amount to
+        apart, size = trees.norm(trees.subtract(state.x, state.x_prev)), trees.norm(state.g)
+        points, unit = trees.norm(state.x), ROUNDING * jnp.finfo(change.dtype).eps
+        told = jnp.abs(state.promise) > unit * (apart * jnp.sqrt(state.noise + size**2) + points * size)
+        told |= ~jnp.isfinite(change)
+        bad = ~(ratio >= self.bad) & told  # also where no decrease was promised, or the ratio is not a number
         faster = jnp.where(ratio >= self.great, jnp.minimum(state.growth**self.hurry, self.speed), state.growth)
         growth = jnp.where(bad, self.grow, faster)
         # up to half of g may be error, since errors are overestimated; where it is more, take less of the step
@@ -228,15 +227,17 @@ class Auto:
         # the parabola through the step has its minimum at this share of it
         valley = jnp.where(reply.bend > 0, -slope / _above(2 * reply.bend), 1.0)
         shorter = jnp.clip(valley, 1 / 64, 1 / self.shrink)
-        gamma = state.step_size * jnp.where(bad, shorter, jnp.where(ratio >= self.good, growth, 1.0))
+        # a step size too small for any step that the points could show is larger next time
+        longer = jnp.where(told, ratio >= self.good, state.step_size * size <= unit * points)
+        gamma = state.step_size * jnp.where(bad, shorter, jnp.where(longer, growth, 1.0))
         # of an error one learns nothing about larger step sizes than the safe one, 1 / delta
         safe = 1 / jnp.sqrt(_above(similarity))
         gamma = jnp.where(worth < 1, jnp.minimum(gamma, jnp.maximum(state.step_size, safe)), gamma)
         gamma = jnp.where(first, self.speed * safe, gamma)
-        # good steps in a row must not end in infinity, nor bad ones in zero, as where only rounding is left
+        # good steps in a row must not end in infinity, nor bad ones in zero
         gamma = jnp.clip(gamma, jnp.finfo(gamma.dtype).tiny ** 0.5, jnp.finfo(gamma.dtype).max ** 0.5)
         # both by the filter's slope, and by what the cohort sees: one client of it may be steep by chance
-        back = ~first & ~(ratio >= self.refuse) & ~(reply.slope + reply.bend <= 0)
+        back = ~first & told & ~(ratio >= self.refuse) & ~(reply.slope + reply.bend <= 0)
         return gamma, growth, worth, ratio, back
 
     def _rate(self, state: AutoState, reply: Difference, g: Params, length: Scalar) -> Scalar:
@@ -252,8 +253,8 @@ class Auto:
                 "minibatches=True)"
             )
         g = jax.grad(_whole(oracle))(x, key)
-        moments = _moments(_sketch(g, seed))
-        return AutoStart(g, moments, jnp.asarray(_samples(oracle), moments.first.dtype))
+        fresh = moments(sketch(g, seed))
+        return AutoStart(g, fresh, jnp.asarray(_samples(oracle), fresh.first.dtype))
 
     @on_client
     def difference(
@@ -268,7 +269,7 @@ class Auto:
     ) -> Difference:
         both = jax.value_and_grad(_whole(oracle))
         (value, a), (value_prev, b) = both(x, key), both(x_prev, key)
-        sketch_a, sketch_b = _sketch(a, seed), _sketch(b, seed)
+        sketch_a, sketch_b = sketch(a, seed), sketch(b, seed)
         step = trees.subtract(x, x_prev)
         slope = trees.dot(b, step)
         bend = value - value_prev - slope
@@ -281,9 +282,9 @@ class Auto:
         a, sketch_a = trees.where(lost, (b, sketch_b), (a, sketch_a))
         return Difference(
             c=trees.axpy(fresh_weight - 1, b, a),
-            fresh=_moments(sketch_a),
-            change=_moments(sketch_a - sketch_b),
-            sent=_moments(sketch_a + (fresh_weight - 1) * sketch_b),
+            fresh=moments(sketch_a),
+            change=moments(sketch_a - sketch_b),
+            sent=moments(sketch_a + (fresh_weight - 1) * sketch_b),
             slope=slope,
             bend=bend,
         )
@@ -338,23 +339,6 @@ def _samples(clients: Oracle | Population) -> bool:
 def _whole(oracle: Oracle) -> Any:
     """The client's loss on all of its data, even with the key of a minibatch."""
     return (lambda params, key=None: oracle(params)) if _samples(oracle) else oracle
-
-
-def _sketch(vector: Params, seed: UInt32[Array, " 2"]) -> Float[Array, " sketch"]:
-    """Random projections with E|sketch|^2 = |vector|^2: random signs, summed into buckets."""
-    flat, _ = trees.vectorize(vector)
-    bits = jax.random.bits(jax.random.wrap_key_data(seed), flat.shape, jnp.uint8)
-    signed = jnp.where(bits & 1, flat, -flat)
-    return jnp.pad(signed, (0, -flat.size % SKETCH)).reshape(-1, SKETCH).sum(0)
-
-
-def _moments(sketch: Float[Array, " sketch"]) -> SketchMoments:
-    return SketchMoments(sketch, sketch**2)
-
-
-def _spread(moments: SketchMoments, count: int) -> Scalar:
-    """The unbiased estimate of the clients' spread from the moments of their sketches."""
-    return jnp.maximum(jnp.sum(moments.second - moments.first**2), 0) * (count / (count - 1))
 
 
 def auto(
