@@ -141,12 +141,14 @@ def test_gradients_see_all_of_a_minibatch_client():
 @pytest.mark.slow
 @pytest.mark.parametrize("rate", [1e-9, 0.1, 1e9])
 def test_any_rate_finds_its_way(rate):
-    """From a rate of 1e-9 or 1e9 the client comes down as far as from a good one."""
+    """From a rate of 1e-9 or 1e9 most clients come down as far as from a good one, whatever minibatches they draw."""
     oracle, x = clients().client(jnp.uint32(3)), MODEL.init(0)
-    g = jax.grad(oracle)(x)
-    y, last = jax.jit(SampledSteps(steps=300, rate=rate, reach=0.0).walk)(oracle, jax.random.key(0), x=x, g=g)
-    assert oracle(y) < 0.3 * oracle(x)
-    assert last < 1e3
+    g, solver = jax.grad(oracle)(x), SampledSteps(steps=300, rate=rate, reach=0.0)
+    ends, last = jax.jit(jax.vmap(lambda key: solver.walk(oracle, key, x=x, g=g)))(
+        jax.random.split(jax.random.key(0), 20)
+    )
+    assert np.median(jax.vmap(oracle)(ends)) < 0.3 * oracle(x)
+    assert np.median(last) < 1e3
 
 
 @pytest.mark.slow
