@@ -18,6 +18,7 @@ import numpy as np
 import pytest
 from rich.console import Console
 
+import fedspam
 from fedspam.app import config, devices, experiment
 from fedspam.app.cli import main, parser
 from fedspam.app.commands._arguments import dotted
@@ -227,6 +228,54 @@ def test_npz_and_libsvm(tmp_path: Path) -> None:
     two = made({"kind": "libsvm", "path": str(tmp_path / "svm")}, "logistic", clients={"split": "iid", "count": 3})
     assert two.population.size == 3
     assert seen(two)["loss"] == pytest.approx(np.log(2))
+
+
+def idx(path: Path, array: np.ndarray) -> None:
+    path.write_bytes(
+        bytes([0, 0, 8, array.ndim]) + np.array(array.shape, ">u4").tobytes() + array.astype("u1").tobytes()
+    )
+
+
+IMAGES = """
+model = "softmax"
+data = {kind = "idx", path = "images", labels = "labels", test = 0}
+clients = {split = "iid", count = 3}
+algorithm = {name = "fedavg", cohort_size = 2, local_steps = 1, local_rate = 0.1}
+"""
+
+
+def test_images_in_idx_files_and_predictions_of_them(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Paths are relative to the file, bytes are scaled, and `predict` takes images too."""
+    random = np.random.default_rng(0)
+    images, labels = random.integers(0, 256, (30, 4, 4)), np.arange(30) % 3
+    idx(tmp_path / "images", images)
+    idx(tmp_path / "labels", labels)
+    file = tmp_path / "experiment.toml"
+    file.write_text(IMAGES)
+    assert main(["run", str(file), "--rounds", "3", "--out", str(tmp_path / "run"), "--quiet"]) == 0
+    trained = fedspam.load(tmp_path / "run")
+    expected = trained.predict(images / np.float32(255))
+    capsys.readouterr()
+    assert main(["predict", str(tmp_path / "run"), str(tmp_path / "images")]) == 0
+    told = [line.split(",")[1] for line in capsys.readouterr().out.splitlines()[1:]]
+    assert told[:30] == [str(each) for each in expected]
+
+
+def test_an_idx_file_that_is_not_there_is_named(tmp_path: Path) -> None:
+    idx(tmp_path / "images", np.zeros((6, 2, 2)))
+    idx(tmp_path / "labels", np.arange(6) % 2)
+    data = {"kind": "idx", "path": str(tmp_path / "images"), "labels": str(tmp_path / "label")}
+    with pytest.raises(ConfigError, match=r"data.labels = .* is no file; did you mean 'labels'"):
+        made(data, "softmax", clients={"split": "iid", "count": 2})
+
+
+@pytest.mark.slow
+def test_fashion_mnist(data: Path) -> None:
+    folder = data / "fashion_mnist"
+    files = {"path": str(folder / "t10k-images-idx3-ubyte.gz"), "labels": str(folder / "t10k-labels-idx1-ubyte.gz")}
+    one = made({"kind": "idx", **files}, "softmax", clients={"split": "dirichlet", "count": 20, "alpha": 0.3})
+    assert one.population.size == 20
+    assert seen(one)["loss"] == pytest.approx(np.log(10), rel=1e-5)
 
 
 @pytest.mark.slow
