@@ -17,6 +17,7 @@ from fedspam.app.experiment import model as own
 from fedspam.app.experiment.scores import classification, regression
 from fedspam.app.folders import csv_text, make_folder
 from fedspam.datasets.columns import Table, cells_by_row
+from fedspam.datasets.idx import read_images
 from fedspam.models.export import flax_tree, torch_state
 from fedspam.models.trained import TrainedModel
 from fedspam.simulation import records
@@ -160,6 +161,8 @@ def _array(path: Path, data: "_DataFacts") -> np.ndarray:
         return datasets.read_arrays(path, [name])[name]
     if data.kind == "libsvm":
         return datasets.read_libsvm(path, features=data.width).features
+    if data.kind == "idx":
+        return read_images(path)
     raise UsageError(f"the model was trained on arrays of numbers, without names of columns; give {path.stem}.npz")
 
 

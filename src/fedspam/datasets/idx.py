@@ -54,6 +54,12 @@ def read_idx(path: str | Path) -> np.ndarray:
         return array.astype(dtype.newbyteorder("="), copy=False)
 
 
+def read_images(path: str | Path, *, scaled: bool = True) -> np.ndarray:
+    """The array of an IDX file; `scaled` says whether bytes become numbers from 0 to 1."""
+    images = read_idx(path)
+    return images / np.float32(255) if scaled and images.dtype == np.uint8 else images
+
+
 def read_labeled(images: str | Path, labels: str | Path, *, scaled: bool = True) -> dict[str, np.ndarray]:
     """Images and their labels, from two IDX files: ``{"features": [n, rows, columns], "label": [n]}``.
 
@@ -62,11 +68,9 @@ def read_labeled(images: str | Path, labels: str | Path, *, scaled: bool = True)
         scaled: whether bytes become numbers from 0 to 1. The models of this package scale bytes by themselves, so that
             a quarter of the memory is enough for them.
     """
-    image, label = read_idx(images), whole_numbers(read_idx(labels), Path(labels), "it", MOST_CLASSES)
+    image, label = read_images(images, scaled=scaled), whole_numbers(read_idx(labels), Path(labels), "it", MOST_CLASSES)
     if image.shape[:1] != label.shape:
         raise ValueError(
             f"{images} has shape {image.shape} and {labels} {label.shape}; give the images and labels of one set"
         )
-    if scaled and image.dtype == np.uint8:
-        image = image / np.float32(255)
     return {"features": image, "label": label.astype(np.int32)}

@@ -21,7 +21,7 @@ from fedspam.datasets.columns import is_table
 SIZE = strict.MIB  # the longest file that is read
 MOST = 6  # findings that one error lists
 SECTIONS = ("data", "clients", "model", "algorithm", "prox", "run", "codecs", "evaluate", "track")
-PATHS = ("data.path", "data.test_path", "data.folder", "model.function")
+PATHS = ("data.path", "data.labels", "data.test_path", "data.folder", "model.function")
 SHORT = ("data", "model", "algorithm", "prox")  # sections that may be given as one word, their name
 PLAIN: Mapping[str, type[Struct]] = {
     "clients": schema.Clients,

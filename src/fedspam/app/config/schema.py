@@ -129,6 +129,15 @@ class Libsvm(RowsSection, frozen=True, kw_only=True, tag_field="kind", tag="libs
     task: Task = "classes"
 
 
+class Idx(RowsSection, frozen=True, kw_only=True, tag_field="kind", tag="idx"):
+    """Images and labels in the format of MNIST and Fashion-MNIST, plain or .gz. [clients] splits them among clients."""
+
+    path: Annotated[Text, _about("the file of the images, relative to the configuration's folder")]
+    labels: Annotated[Text, _about("the file of their labels")]
+    standardize: Standardize = False
+    task: ClassVar[str] = "classes"
+
+
 class Digits(RowsSection, frozen=True, kw_only=True, tag_field="kind", tag="digits"):
     """The 1797 handwritten digits of scikit-learn. [clients] splits them among clients."""
 
@@ -183,6 +192,7 @@ DATA: Mapping[str, type[DataSection]] = _by_name(
     TableSection,
     Npz,
     Libsvm,
+    Idx,
     Leaf,
     Parts,
     FemnistSection,

@@ -177,11 +177,17 @@ def _libsvm(data: schema.Libsvm, clients: schema.Clients) -> FederatedData:
     return _split({"features": rows.features, "label": rows.labels}, clients)
 
 
+def _idx(data: schema.Idx, clients: schema.Clients) -> FederatedData:
+    labels = existing(f"data.labels = {data.labels!r}", data.labels)
+    return _split(datasets.read_labeled(_file(data.path), labels), clients)
+
+
 READERS: Mapping[type[schema.DataSection], Callable[[Any, schema.Clients], ReadRows]] = {
     schema.Csv: _table,
     schema.TableSection: _table,
     schema.Npz: lambda data, clients: _arrays(_npz(data, clients)),
     schema.Libsvm: lambda data, clients: _arrays(_libsvm(data, clients)),
+    schema.Idx: lambda data, clients: _arrays(_idx(data, clients)),
     schema.Leaf: lambda data, _: _arrays(datasets.read_leaf(_file(data.path, folder=True))),
     schema.Digits: lambda _, clients: _arrays(_split(datasets.read_digits(), clients)),
     schema.Synthetic: lambda data, _: _arrays(
