@@ -34,6 +34,7 @@ from fedspam.simulation.records import Keep
 from fedspam.simulation.segments import Columns, Segments, Stopwatch, shared, warn_of_replies
 from fedspam.simulation.shared_store import SharedStore, store_of
 from fedspam.simulation.stopping import Patience, Target, Watch
+from fedspam.simulation.tables import arrow_table, pandas_frame, polars_frame
 
 if TYPE_CHECKING:
     from fedspam.methods import Algorithm
@@ -55,10 +56,27 @@ class Run:
     compile_seconds: float
     run_seconds: float
     rounds_done: Any = None  # rounds of every run of `simulate_many`, which may end before the last row
+    every: int = 1  # rounds between two values of a probe
 
     @property
     def rounds(self) -> int:
         return next(iter(self.rows.values())).shape[-1]
+
+    def to_arrow(self) -> Any:
+        """Rows and probes as one table of pyarrow: a line per round, the start first; null where nothing was measured.
+
+        Runs of `simulate_many` follow each other, with columns `setting` and `seed` for their places among the methods
+        and keys. A probe with the name of a row is called ``probe.<name>``.
+        """
+        return arrow_table(self.rows, self.probes, self.every, self.rounds_done)
+
+    def to_pandas(self) -> Any:
+        """The table of `to_arrow` as a DataFrame of pandas."""
+        return pandas_frame(self.to_arrow())
+
+    def to_polars(self) -> Any:
+        """The table of `to_arrow` as a DataFrame of polars."""
+        return polars_frame(self.to_arrow())
 
     def __repr__(self) -> str:
         shown = {"status": self.status, "rounds": self.rounds, "params": self.params}
@@ -234,7 +252,7 @@ def simulate(
             hosts.first(lambda: write_model(path, final, facts))
 
     seconds = (clock.compile_seconds, clock.run_seconds)
-    return Run(final, own_state(carry.state), carry.memory, all_rows, all_probes, plan, status, *seconds)
+    return Run(final, own_state(carry.state), carry.memory, all_rows, all_probes, plan, status, *seconds, every=every)
 
 
 def _check_method(algorithm: Any, rounds: int) -> None:

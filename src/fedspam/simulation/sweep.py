@@ -175,7 +175,8 @@ def simulate_many(
         with store:
             store.finish(status)
     seconds = (clock.compile_seconds, clock.run_seconds)
-    return Run(ends.params, own_state(ends.carry.state), ends.carry.memory, rows, probes, plan, status, *seconds, done)
+    parts = (ends.params, own_state(ends.carry.state), ends.carry.memory, rows, probes, plan, status, *seconds)
+    return Run(*parts, done, every)
 
 
 def _spoiled(
