@@ -235,3 +235,22 @@ def test_no_rounding_makes_the_step_size_run_away(fitted, dtype):
         # it stood at 1e-154 in float64, 1e-19 in float32
         assert 1e-3 / float(clients.eigenvalues.max()) < np.min(found)
         assert np.max(found) < 1e10
+
+
+@pytest.mark.parametrize("dtype", [jnp.float32, jnp.float64])
+def test_no_rounding_makes_the_rate_of_minibatch_steps_vanish(dtype):
+    """At the optimum a loss rises or falls by its rounding alone: half of the steps shrank the rate, to 1e-9."""
+    clients = quadratics(jax.random.key(3), clients=2, dimension=4, delta=0.4, condition=4.0, curvature=0.5)
+    clients = Quadratics.of(clients.hessians, clients.linears, np.full(2, 10.0))
+    x = jnp.asarray(clients.minimizer, dtype)
+    clients = jax.tree.map(lambda leaf: leaf.astype(dtype), clients)
+
+    def last(units, seed, rate):
+        oracle = Rough(clients, units, seed).client(jnp.uint32(1))
+        g = jax.grad(oracle)(x)
+        return SampledSteps(steps=300, rate=rate, reach=0.0).walk(oracle, jax.random.key(0), x=x, g=g)[1]
+
+    units, rates = jnp.asarray([0, 0.5, 1, 2], dtype), jnp.asarray([0.1, 1e-6, 0.1, 1e6], dtype)
+    found = np.asarray(jax.jit(jax.vmap(last))(units, jnp.arange(4) * 100, rates))
+    assert np.min(found) > 0.1
+    assert np.max(found) < 10
