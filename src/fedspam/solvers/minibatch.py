@@ -25,10 +25,10 @@ class SampledSteps:
     clients' gradients differ in other ways than at x, the correction would only mislead. With r = 0 all steps
     but the first are FedAvg's, with :math:`r = \infty` those of `GradientDescent` with ``minibatch=True``.
 
-    A step is taken where the minibatch's own surrogate falls by :math:`c\,\eta\|d\|^2` along its direction d; then the
-    next :math:`\eta` is longer by `grow`, otherwise shorter by `shrink`. So :math:`\eta` may start anywhere.
-    It never grows beyond one over the precision of its dtype (8e6 in float32), and not beyond the first :math:`\eta`
-    where d = 0, which says nothing about lengths.
+    A step is taken where the minibatch's own surrogate falls by :math:`c\,\eta\|d\|^2` along its direction d, up to
+    rounding; then the next :math:`\eta` is longer by `grow`, otherwise shorter by `shrink`. So :math:`\eta` may start
+    anywhere. It never grows beyond one over the precision of its dtype (8e6 in float32), and not beyond the first
+    :math:`\eta` where d = 0, which says nothing about lengths.
 
     Arguments:
         steps: number of trials; each takes two gradients and one loss of a minibatch.
@@ -86,7 +86,8 @@ class SampledSteps:
             value, direction = jax.value_and_grad(surrogate)(y)
             new = trees.axpy(-rate, direction, y)
             length = trees.squared_norm(direction)
-            enough = surrogate(new) <= value - self.sufficient * rate * length
+            rounding = 8 * jnp.finfo(dtype).eps * jnp.abs(value)  # a rise that rounding makes is not a reason to shrink
+            enough = surrogate(new) <= value - self.sufficient * rate * length + rounding
             next_rate = rate * jnp.where(enough, self.grow, 1 / self.shrink).astype(rate.dtype)
             longest = jnp.where(length == 0, first, jnp.asarray(1 / jnp.finfo(dtype).eps, dtype))
             return trees.where(enough, new, y), jnp.minimum(next_rate, jnp.maximum(rate, longest))
