@@ -21,7 +21,7 @@ from fedspam.solvers import GradientDescent
 
 CLIENTS, CLIENT, DIMENSION = 3, 1, 4
 STEP = 0.2
-SEED = 2  # with it client 1 is the prox client of the first and the last round
+SEED = 6  # with it client 1 is the prox client of the first and the last round
 PROBLEM = (
     "Client i has rows a_j (features) and labels y_j in {-1, 1}. Its loss is f_i(x) = mean_j log(1 + exp(-y_j <a_j, "
     "x>)) + 0.05 |x|^2 with x in R^4, float64. The client under test is client 1. @key is not used: every gradient "
