@@ -1,22 +1,27 @@
 """Tables as they come from a spreadsheet, and what must not flatter a model that was trained on them."""
 
 import csv
+import dataclasses
 import json
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from fedspam import Evaluation, datasets
+from fedspam import Evaluation, datasets, load, models
 from fedspam.app.cli import main
 from fedspam.app.config import ConfigError, decode, read
 from fedspam.app.experiment import make
+from fedspam.app.experiment.scores import chosen_threshold
+from fedspam.models.trained import Threshold, shares_of
 from fedspam.simulation import Patience, Target, records
-from fedspam.simulation.metrics import METRICS
+from fedspam.simulation.metrics import METRICS, confusion
 
 AUTO = {"name": "fedavg", "cohort_size": 2, "local_steps": 2, "local_rate": 0.3}
 
@@ -338,3 +343,82 @@ def test_a_run_warns_of_an_id(rare: Path, tmp_path: Path) -> None:
     done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=True)
     assert done.stderr.startswith("fedspam: warning: patient has ")
     assert done.stderr.count("\n") == 1
+
+
+# --- weights and a threshold ---
+
+
+def test_class_weights_multiply_the_loss_and_not_the_penalty() -> None:
+    rows = {"features": jnp.array([[1.0], [2.0], [-1.0]]), "label": jnp.array([0, 1, 1])}
+    for make_model in (models.logistic_regression, lambda inputs, **more: models.softmax_regression(inputs, 2, **more)):
+        plain = make_model(1)
+        params = jax.tree.map(lambda leaf: leaf + 0.3, plain.init(0))
+        losses = plain.loss(params, rows)
+        penalty = make_model(1, regularization=2.0).loss(params, rows) - losses
+        weighted = dataclasses.replace(make_model(1, regularization=2.0), class_weights=(0.5, 4.0))
+        np.testing.assert_allclose(weighted.loss(params, rows), losses * np.array([0.5, 4, 4]) + penalty, rtol=1e-6)
+    with pytest.raises(ValueError, match=r"class_weights = -1.0 must be"):
+        dataclasses.replace(plain, class_weights=(-1.0, 1.0))
+
+
+def test_balanced_weights_are_those_of_scikit_learn(rare: Path) -> None:
+    made = make(read(rare / "experiment.toml", [("model.class_weights", "balanced")]))
+    utils = pytest.importorskip("sklearn.utils")
+    labels = made.examples.train.examples["label"]
+    due = utils.compute_class_weight("balanced", classes=np.arange(2), y=labels)
+    np.testing.assert_allclose(made.population.loss.model.class_weights, due)
+    by_name = make(read(rare / "experiment.toml", [("model.class_weights.ill", "3")]))
+    assert by_name.population.loss.model.class_weights == (3.0, 1.0)
+    with pytest.raises(ConfigError, match=r"model.class_weights: 'il' is not a class of the data; did you mean 'ill'"):
+        make(read(rare / "experiment.toml", [("model.class_weights.il", "3")]))
+
+
+def test_weights_and_thresholds_find_more_of_a_rare_class(rare: Path, tmp_path: Path, capsys) -> None:
+    plain = ran(rare, "--out", str(tmp_path / "plain"))
+    weighted = ran(rare, "--out", str(tmp_path / "weighted"), "--model.class_weights", "balanced")
+    chosen = ran(rare, "--out", str(tmp_path / "chosen"), "--evaluate.threshold", "balanced_accuracy")
+    recall = lambda facts: facts["per_class"]["ill"]["recall"]
+    assert min(recall(weighted), recall(chosen)) > recall(plain) + 0.2
+    assert min(weighted["balanced_accuracy"], chosen["balanced_accuracy"]) > plain["balanced_accuracy"]
+    assert chosen["auc"] == plain["auc"]
+    assert chosen["threshold"]["class"] == "ill"
+    assert 0 < chosen["threshold"]["probability"] < 0.5
+    # whoever loads the model decides with the same threshold
+    trained = load(tmp_path / "chosen")
+    shares, found = trained.probabilities(rare / "rows.csv"), trained.predict(rare / "rows.csv")
+    np.testing.assert_array_equal(found == "ill", shares[:, 0] >= chosen["threshold"]["probability"])
+    capsys.readouterr()
+    assert main(["predict", str(tmp_path / "chosen"), str(rare / "rows.csv"), "--out", str(tmp_path / "out.csv")]) == 0
+    assert "'ill' is predicted from a probability of 0." in capsys.readouterr().err
+    with (tmp_path / "out.csv").open() as file:
+        assert [row["predicted_state"] for row in csv.DictReader(file)] == found.tolist()
+
+
+@pytest.mark.parametrize("metric", ["accuracy", "balanced_accuracy", "f1", "rare_f1"])
+@pytest.mark.parametrize("positive", [0, 1])
+def test_the_threshold_is_the_best_of_all(metric: str, positive: int) -> None:
+    labels, scores = rare_rows(120)
+    labels, scores = (labels, scores) if positive else (1 - labels, -scores)
+    trained = SimpleNamespace(raw_scores=lambda features: features[:, 0])
+    rows = datasets.FederatedData.by({"features": scores[:, None], "label": labels}, np.zeros(120, int))
+    found = chosen_threshold(trained, rows, metric)  # type: ignore[arg-type]
+    assert found.number == positive
+    shares = shares_of(scores)[:, positive]
+    value = lambda least: float(
+        METRICS[metric].decided(confusion(labels, np.where(shares >= least, positive, 1 - positive), 2))
+    )
+    cuts = [0, *np.unique(shares)]
+    assert value(found.probability) == pytest.approx(max(map(value, cuts)))
+    assert chosen_threshold(trained, rows, 0.3) == Threshold(positive, 0.3)  # type: ignore[arg-type]
+
+
+def test_a_threshold_needs_two_classes_and_a_sound_file(rare: Path, tmp_path: Path, capsys) -> None:
+    words = ["--data.label", "crp", "--data.task", "numbers", "--model", "linear", "--evaluate.threshold", "0.3"]
+    with pytest.raises(SystemExit):
+        main(["run", str(rare / "experiment.toml"), "--out", str(tmp_path / "run"), *words])
+    assert "evaluate.threshold: it needs rows of two classes" in capsys.readouterr().err
+    model = models.softmax_regression(1, 2)
+    for wrong in ({"number": 2, "probability": 0.5}, {"number": 1, "probability": 7}, [1], {"number": 1}):
+        path = models.save(tmp_path, model.init(0), model=model, classes=["a", "b"], threshold=wrong)
+        with pytest.raises(records.RecordError, match="has a description that cannot be used"):
+            load(path)
