@@ -72,6 +72,9 @@ def show(
         table = None
         scores = trained.raw_scores(trained.encode(_array(rows, data)))
         header, copied = ["row"], [[number] for number in range(1, len(scores) + 1)]
+    if trained.threshold is not None:
+        name, least = trained.classes[trained.threshold.number], trained.threshold.probability
+        _say(f"{name!r} is predicted from a probability of {least:.4g} on, as in training")
     found = trained.named(scores)
     label = data.label
     header = [*header, f"predicted_{label}"]

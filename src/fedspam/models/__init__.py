@@ -22,6 +22,7 @@ from fedspam.models.model import (
     Network as Network,
     RowLoss as RowLoss,
     SquaredLoss as SquaredLoss,
+    balanced_weights as balanced_weights,
 )
 from fedspam.models.moments import Moments as Moments
 from fedspam.models.parts import lora as lora, merged as merged, train_part as train_part

@@ -1,7 +1,7 @@
 """A model: parameters from a key, scores from parameters and inputs, and one loss per row."""
 
 import functools
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
@@ -37,6 +37,7 @@ class Model:
         dtype: of the computation: 'float32', 'bfloat16' or 'float64'. With bfloat16 the parameters, their gradients and
             the loss stay float32, because variance reduction takes differences that bfloat16 cannot resolve.
         regularization: :math:`\lambda` of :math:`\tfrac\lambda2\|x\|^2`, added to every row's loss.
+        class_weights: by which the loss of a row is multiplied, one for each class; () for 1. See `balanced_weights`.
 
     >>> import jax, jax.numpy as jnp
     >>> from fedspam import Ragged
@@ -51,8 +52,11 @@ class Model:
     network: Network
     dtype: str = "float32"
     regularization: float = 0.0
+    class_weights: tuple[float, ...] = ()
 
     def __post_init__(self) -> None:
+        for weight in self.class_weights:
+            checks.positive("class_weights", weight)
         checks.one_of("dtype", self.dtype, ("float32", "bfloat16", "float64"))
         checks.between("regularization", self.regularization, 0, float("inf"))
 
@@ -116,11 +120,29 @@ class RowLoss:
 
     def __call__(self, params: Params, rows: Mapping[str, Any]) -> Float[Array, " rows"]:
         scores, labels = self.model.logits(params, rows["features"]), rows["label"]
-        losses = _over_labels(cross_entropy(scores, labels), labels)
+        each = cross_entropy(scores, labels)
+        if self.model.class_weights:
+            classes = labels > 0 if scores.ndim == labels.ndim else jnp.maximum(labels, 0)
+            each *= jnp.asarray(self.model.class_weights, each.dtype)[classes.astype(jnp.int32)]
+        losses = _over_labels(each, labels)
         if self.model.regularization:
             squares = jax.tree.reduce(jnp.add, jax.tree.map(lambda leaf: jnp.sum(leaf**2), params))
             losses += 0.5 * self.model.regularization * squares.astype(losses.dtype)
         return losses
+
+
+def balanced_weights(counts: Sequence[int]) -> tuple[float, ...]:
+    """Class weights with which every class has the same part in the loss, and the rows have a mean of 1.
+
+    Arguments:
+        counts: the training rows of each class, summed over clients.
+
+    >>> balanced_weights([90, 10])
+    (0.5555555555555556, 5.0)
+    """
+    if not len(counts) or min(counts) < 1:
+        raise ValueError(f"counts = {list(counts)} must have a training row of every class; give weights by hand")
+    return tuple(float(sum(counts)) / (len(counts) * int(count)) for count in counts)
 
 
 @functools.lru_cache(maxsize=64)

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import jax
 import jax.numpy as jnp
@@ -31,6 +31,14 @@ NETWORKS: Mapping[str, type[Any]] = {
 Scores = Callable[[Params, Any], Any]
 
 
+@dataclass(frozen=True)
+class Threshold:
+    """From which probability on one of two classes is predicted."""
+
+    number: Annotated[int, msgspec.Meta(ge=0, le=1)]  # of the class
+    probability: Annotated[float, msgspec.Meta(ge=0, le=1)]
+
+
 @dataclass(frozen=True, repr=False)
 class TrainedModel(Brief):
     """Parameters and everything that new rows need before them. Read it with `fedspam.load`.
@@ -55,6 +63,7 @@ class TrainedModel(Brief):
     classes: tuple[str, ...]
     facts: Mapping[str, Any]
     model: Model | None = None  # where the file describes one of this package, or one was given
+    threshold: Threshold | None = None  # None for the more probable class
 
     @property
     def numeric(self) -> bool:
@@ -132,7 +141,10 @@ class TrainedModel(Brief):
         return np.asarray(self.classes, object)[numbers]
 
     def decided(self, scores: np.ndarray) -> np.ndarray:
-        """The numbers of the classes that belong to scores."""
+        """The numbers of the classes that belong to scores, by the threshold if there is one."""
+        if self.threshold is not None:
+            number = self.threshold.number
+            return np.where(shares_of(scores)[:, number] >= self.threshold.probability, number, 1 - number)
         return np.argmax(scores, axis=-1) if scores.ndim > 1 else (scores > 0).astype(int)
 
     def shares(self, scores: np.ndarray) -> np.ndarray:
@@ -216,6 +228,9 @@ def load(
         encoder = None if facts.get("encoder") is None else Encoder.of_description(facts["encoder"])
         params = restored(facts.get("structure"), arrays)
         classes = tuple(map(str, msgspec.convert(facts.get("classes") or (), tuple[str | int | float, ...])))
+        threshold = msgspec.convert(facts.get("threshold"), Threshold | None)
+        if threshold is not None and len(classes) != 2:
+            raise ValueError(f"a threshold is for two classes, not {len(classes)}")
         if model is None:
             described = _described(facts.get("loss"), arrays)
             model = described if isinstance(described, Model) else None
@@ -236,7 +251,8 @@ def load(
     if predict is not None:
         facts = {**facts, "predicts": "classes"}
         scores = lambda params, features: _one_hot(predict(params, {"features": features}), len(classes))
-    return TrainedModel(str(file), params, arrays, scores, encoder, classes, facts, model)
+        threshold = None  # the function decides
+    return TrainedModel(str(file), params, arrays, scores, encoder, classes, facts, model, threshold)
 
 
 def _described(loss: Any, arrays: Mapping[str, np.ndarray]) -> Model | SquaredLoss | None:

@@ -27,6 +27,7 @@ Task = Annotated[Literal["classes", "numbers"], _about("what the label is; class
 TestShare = Annotated[Share, _about("share of every client's rows that is held out for testing")]
 Standardize = Annotated[bool, _about("scale features to mean 0 and deviation 1 over the training rows")]
 Penalty = Annotated[NotNegative, _about("weight of the quadratic penalty")]
+Bias = Annotated[bool, _about("whether the model has a bias")]
 ClientCount = Annotated[Whole, _about("number of clients")]
 Dimension = Annotated[Whole, _about("number of parameters")]
 DataSeed = Annotated[Natural, _about("seed of the drawn clients")]
@@ -230,11 +231,20 @@ class Function(Struct, frozen=True, kw_only=True):
     ]
 
 
-class _Regression(Struct, frozen=True, kw_only=True):
-    """A linear model."""
+class _Classifier(Struct, frozen=True, kw_only=True):
+    """A model that predicts classes."""
+
+    class_weights: Annotated[
+        Literal["balanced"] | dict[str, Positive] | None,
+        _about("weight of a row's loss by class; 'balanced' gives every class the same part; default 1"),
+    ] = None
+
+
+class _Regression(_Classifier, frozen=True, kw_only=True):
+    """A linear model of classes."""
 
     regularization: Penalty = 1e-3
-    bias: Annotated[bool, _about("whether the model has a bias")] = True
+    bias: Bias = True
 
 
 class Logistic(_Regression, frozen=True, kw_only=True, tag_field="name", tag="logistic"):
@@ -245,21 +255,24 @@ class Softmax(_Regression, frozen=True, kw_only=True, tag_field="name", tag="sof
     """Softmax regression, for any number of classes."""
 
 
-class LinearSection(_Regression, frozen=True, kw_only=True, tag_field="name", tag="linear"):
+class LinearSection(Struct, frozen=True, kw_only=True, tag_field="name", tag="linear"):
     """Least squares, for labels that are numbers."""
 
+    regularization: Penalty = 1e-3
+    bias: Bias = True
 
-class Mlp(Struct, frozen=True, kw_only=True, tag_field="name", tag="mlp"):
+
+class Mlp(_Classifier, frozen=True, kw_only=True, tag_field="name", tag="mlp"):
     """Dense layers with ReLU between them, for any number of classes."""
 
     hidden: Annotated[list[Whole], _about("widths of the hidden layers")] = field(default_factory=lambda: [64])
 
 
-class FemnistCnn(Struct, frozen=True, kw_only=True, tag_field="name", tag="femnist_cnn"):
+class FemnistCnn(_Classifier, frozen=True, kw_only=True, tag_field="name", tag="femnist_cnn"):
     """The CNN of Reddi et al. for images of 28 x 28."""
 
 
-class LeafCnn(Struct, frozen=True, kw_only=True, tag_field="name", tag="leaf_cnn"):
+class LeafCnn(_Classifier, frozen=True, kw_only=True, tag_field="name", tag="leaf_cnn"):
     """The CNN of LEAF for images of 28 x 28."""
 
     hidden: Annotated[Whole, _about("width of the dense layer")] = 256
@@ -319,6 +332,13 @@ class Evaluate(Struct, frozen=True, kw_only=True):
     )
     stop: Annotated[bool, _about("end the run when the target is reached")] = False
     patience: Annotated[Whole | None, _about("end the run after this many evaluations without improvement")] = None
+    threshold: Annotated[
+        Annotated[float, Meta(gt=0, lt=1)] | Literal["accuracy", "balanced_accuracy", "f1", "rare_f1"] | None,
+        _about(
+            "probability from which the rarer of two classes is predicted, or the metric of the training rows that "
+            "it is chosen for; after the run, for scores and predictions"
+        ),
+    ] = None
     fine_tune: Annotated[
         FineTune | None, _about("after the run, also test a model of each client's own, trained further on its rows")
     ] = None

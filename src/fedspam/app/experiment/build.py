@@ -1,6 +1,6 @@
 """From a configuration to the arguments of `simulate`: clients, a method, a start and a probe."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -97,7 +97,7 @@ def make(config: Config) -> Experiment:
     metric = config.evaluate.metric
     if metric is not None and metric not in metrics:
         raise ConfigError(
-            f"evaluate.metric = {metric!r} is not measured here; choose one of {', '.join(metrics)}. Others need test "
+            f"evaluate.metric = {metric!r} is not measured here; choose one of {_named(metrics)}. Others need test "
             "rows (data.test): rmse numbers to predict, the rest classes and a model that predicts (predict), and auc "
             "one of this package"
         )
@@ -114,6 +114,10 @@ def make(config: Config) -> Experiment:
         except ValueError as error:
             raise ConfigError(f"evaluate.target: {error}") from None
     return made
+
+
+def _named(metrics: Iterable[str]) -> str:
+    return ", ".join(name for name in metrics if name in METRICS)
 
 
 def _check_numbers(part: Any, where: str = "") -> None:

@@ -5,7 +5,7 @@ import json
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +22,7 @@ from fedspam.app.config.schema import FineTune, name_of
 from fedspam.app.config.write import value_text
 from fedspam.app.experiment.build import Experiment, make
 from fedspam.app.experiment.probes import RowsProbe
-from fedspam.app.experiment.scores import scores_on_test
+from fedspam.app.experiment.scores import chosen_threshold, scores_on_test
 from fedspam.app.folders import csv_text
 from fedspam.clients import Ragged, Sharded
 from fedspam.federation import ledger
@@ -32,7 +32,7 @@ from fedspam.simulation.stopping import Target, Watch, went_wrong
 
 # settings that may change when a run is resumed
 LATER = frozenset({f"run.{name}" for name in ("rounds", "segment", "keep")}) | {
-    *(f"evaluate.{name}" for name in ("metric", "target", "stop", "patience", "fine_tune")),
+    *(f"evaluate.{name}" for name in ("metric", "target", "stop", "patience", "threshold", "fine_tune")),
     "track",
 }
 HEAD = """The resolved configuration of this run. Run it again, from anywhere:
@@ -84,6 +84,7 @@ def run(
         experiment = make(config)
         _check_record(experiment)
         _check_fine_tune(experiment)
+        _check_threshold(experiment)
         keep = records.Keep(config.run.keep, every=config.run.segment)
         # one lock over all that is written, so that what two processes write at once is never mixed
         with store_of(folder, keep) as store:
@@ -100,7 +101,10 @@ def _written(experiment: Experiment, went: Run, folder: Path) -> ExperimentOutco
     """What is in the folder at the end: the model, its scores and the summary."""
     _save_model(experiment, went, folder)
     tested, clients = _tested(experiment, folder)
-    facts = summary(went, folder, experiment.config, experiment.target, experiment.metrics) | tested
+    facts = summary(went, folder, experiment.config, experiment.target, experiment.metrics)
+    if "threshold" in tested:  # what was measured during the run is of the more probable class
+        facts = {name: value for name, value in facts.items() if not name.startswith("accuracy.")}
+    facts |= tested
     tuning = experiment.config.evaluate.fine_tune
     if clients and tuning is not None:
         clients = _with_own_models(experiment, went, clients, tuning)
@@ -153,6 +157,16 @@ def _check_fine_tune(experiment: Experiment) -> None:
         raise ConfigError(
             "evaluate.fine_tune: the clients have no test rows of their own in this process; use data of rows with "
             "data.test above 0, or leave it out"
+        )
+
+
+def _check_threshold(experiment: Experiment) -> None:
+    """Refuse a threshold for a model that has no probability of one of two classes."""
+    rows, asked = experiment.examples, experiment.config.evaluate.threshold
+    own = getattr(experiment.config.model, "function", None) is not None
+    if asked is not None and (rows is None or rows.classes != 2 or own or isinstance(experiment.population, Sharded)):
+        raise ConfigError(
+            "evaluate.threshold: it needs rows of two classes in this process and a model of this package; leave it out"
         )
 
 
@@ -245,14 +259,17 @@ def _save_model(experiment: Experiment, went: Run, folder: Path) -> None:
     if rows is None:  # a problem without rows of its own keeps the parameters that `simulate` wrote
         return
     assert isinstance(experiment.population, Ragged | Sharded)
+    before, asked = models.load(folder), config.evaluate.threshold  # as `simulate` wrote it
     facts = {
         "task": getattr(config.data, "task", "classes"),
         "config": tables(config),
         "method": name_of(config.algorithm),
-        "run": models.load(folder).facts["run"],  # as `simulate` wrote it
+        "run": before.facts["run"],
         "rounds": went.rounds,
         "status": went.status,
     }
+    if asked is not None and np.isfinite(went.probes["loss"][-1]):
+        facts["threshold"] = asdict(chosen_threshold(before, rows.train, asked))
     models.save(
         folder, went.params, model=experiment.population.loss, encoder=rows.encoder, classes=rows.names, **facts
     )

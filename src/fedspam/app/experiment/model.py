@@ -1,5 +1,6 @@
 """`[model]`: a loss per row, parameters to start from, and whether a row is classified correctly."""
 
+import dataclasses
 import importlib.util
 import inspect
 import math
@@ -12,6 +13,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from fedspam import models
 from fedspam._internal import checks
@@ -65,6 +67,7 @@ def learner(model: Any, data: LoadedExamples, *, seed: int, precision: str) -> L
     if name.endswith("_cnn") and inputs != PIXELS:
         raise ConfigError(f"model.name = {name!r} needs images of 28 x 28, the data has {inputs} features; use 'mlp'")
     made = CLASSIFIERS[name](model, inputs, data.classes, precision)
+    made = dataclasses.replace(made, class_weights=_class_weights(model.class_weights, data))
     shapes = jax.tree.leaves(jax.eval_shape(lambda: made.init(seed)))
     try:
         checks.memory("the parameters of [model]", sum(leaf.size * leaf.dtype.itemsize for leaf in shapes), "shrink it")
@@ -84,6 +87,23 @@ CLASSIFIERS: Mapping[str, Callable[[Any, int, int, str], Any]] = {
     "femnist_cnn": lambda model, inputs, classes, dtype: models.femnist_cnn(classes, dtype=dtype),
     "leaf_cnn": lambda model, inputs, classes, dtype: models.leaf_cnn(classes, hidden=model.hidden, dtype=dtype),
 }
+
+
+def _class_weights(given: Any, data: LoadedExamples) -> tuple[float, ...]:
+    """The weights of the classes, in their order; () where all are 1."""
+    if given is None:
+        return ()
+    if given == "balanced":
+        try:
+            return models.balanced_weights(np.bincount(data.train.examples["label"], minlength=data.classes).tolist())
+        except ValueError as error:
+            raise ConfigError(f"model.class_weights: {error}") from None
+    for name in given:
+        if name not in data.names:
+            near = nearest(name, data.names)
+            hint = f"did you mean {near!r}?" if near else f"there are {', '.join(data.names[:10])}"
+            raise ConfigError(f"model.class_weights: {name!r} is not a class of the data; {hint}")
+    return tuple(float(given.get(name, 1.0)) for name in data.names)
 
 
 # --- a loss of the user's own ---

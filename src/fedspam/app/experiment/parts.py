@@ -80,6 +80,8 @@ def read_parts(config: Config) -> tuple[Sharded, Learner, ShardedProbe, LoadedEx
     shapes = {name: (column.shape[2:], column.dtype) for name, column in clients.examples.items()}
     blank = {name: np.zeros((2, *shape), kind) for name, (shape, kind) in shapes.items()}
     known = LoadedExamples(FederatedData.of([("a client", blank)]), test, tuple(map(str, range(classes))))
+    if getattr(config.model, "class_weights", None) == "balanced":
+        raise ValueError("model.class_weights = 'balanced' needs all rows in one process; give a weight for each class")
     model = learner(config.model, known, seed=config.run.seed, precision=config.run.precision)
     clients = dataclasses.replace(clients, loss=model.loss)
     scores = evaluation(known, model, config.evaluate)

@@ -4,11 +4,13 @@ from collections.abc import Sequence
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float, Integer
 
 from fedspam.app.experiment.data import LoadedExamples
-from fedspam.models.trained import TrainedModel, shares_of
+from fedspam.datasets import FederatedData
+from fedspam.models.trained import Threshold, TrainedModel, shares_of
 from fedspam.simulation import metrics
 from fedspam.simulation.metrics import METRICS
 
@@ -30,11 +32,44 @@ def scores_on_test(trained: TrainedModel, rows: LoadedExamples) -> tuple[dict[st
     predicted = trained.decided(scores)
     ranked = None if trained.facts.get("predicts") == "classes" else scores
     found = classification(labels, predicted, ranked, rows.names)
+    if trained.threshold is not None:
+        least = trained.threshold
+        found["threshold"] = {"class": rows.names[least.number], "probability": least.probability}
     clients = _by_client(rows, "accuracy", predicted == labels)
     for client, part in zip(clients, _parts(rows, np.arange(len(labels))), strict=True):
         own = classification(labels[part], predicted[part], None, rows.names) if len(part) else {}
         client["mean_f1"] = own.get("f1")
     return found, clients
+
+
+def chosen_threshold(trained: TrainedModel, rows: FederatedData, asked: float | str) -> Threshold:
+    """A given probability of the rarer of two classes, or the one with the best metric of these rows.
+
+    Arguments:
+        trained: the model.
+        rows: of the training. Test rows must have no part in the choice.
+        asked: the probability, or the name of a metric that follows from the predicted classes.
+    """
+    labels = np.asarray(rows.examples["label"])
+    counts = np.bincount(labels, minlength=2)
+    number = int(counts[1] <= counts[0])
+    if not isinstance(asked, str):
+        return Threshold(number, asked)
+    shares = shares_of(trained.raw_scores(rows.examples["features"]))[:, number]
+    values, codes = np.unique(shares, return_inverse=True)
+    # how many rows of the class, and of the other, are predicted as the class at each value and above
+    hits, false = (
+        np.cumsum(np.bincount(codes[kind], minlength=len(values))[::-1])[::-1]
+        for kind in (labels == number, labels != number)
+    )
+    own, other = counts[number], counts[1 - number]
+    table = np.stack([np.stack([hits, own - hits], -1), np.stack([false, other - false], -1)], -2)
+    table = table if number == 0 else table[:, ::-1, ::-1]
+    decided = METRICS[asked].decided
+    assert decided is not None
+    with jax.enable_x64(True):
+        best = int(np.nanargmax(decided(jnp.asarray(table))))
+    return Threshold(number, float((values[best] + (values[best - 1] if best else 0.0)) / 2))
 
 
 def regression(labels: Float[np.ndarray, " rows"], predicted: Float[np.ndarray, " rows"]) -> dict[str, Any]:

@@ -160,6 +160,9 @@ def table(facts: Mapping[str, Any]) -> Table:
     if "per_class" in facts:
         name, most = max(facts["per_class"].items(), key=lambda each: each[1]["rows"])
         shown.add_row("if always the same", f"{_value(most['share'])} (predicting {name!r})")
+    if "threshold" in facts:
+        least = facts["threshold"]
+        shown.add_row("threshold", f"{least['class']!r} from a probability of {_value(least['probability'])} on")
     for name, label in TESTED.items():
         if facts.get(name) is not None:
             shown.add_row(label, _value(facts[name]))
