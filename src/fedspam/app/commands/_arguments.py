@@ -81,6 +81,14 @@ def add_configuration(command: argparse.ArgumentParser) -> None:
     )  # fmt: skip
 
 
+def add_method_file(command: argparse.ArgumentParser) -> None:
+    """Add the argument of a command that also takes methods of the user's own."""
+    command.add_argument(
+        "--method-file", type=file_path, metavar="FILE.py",
+        help="Python code that registers a method of your own; it is run (docs/choosing.md)",
+    )  # fmt: skip
+
+
 def add_device(command: argparse.ArgumentParser) -> None:
     """Add the argument of a command that computes much."""
     command.add_argument("--device", choices=("cpu", "gpu", "tpu"), help="where to compute (the best that JAX finds)")

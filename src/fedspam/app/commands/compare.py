@@ -15,6 +15,7 @@ examples:
   fedspam compare experiment.toml --methods auto,fedavg,spam_pp --metric accuracy --targets 0.8,0.85
   fedspam compare experiment.toml --metric loss --targets 0.3 --run.seed 0,1,2
   fedspam compare --problem har --metric accuracy --targets 0.9,0.95
+  fedspam compare --method-file my_method.py --methods my_method,fedavg --budget 12
   fedspam compare --sweep
   fedspam compare --sweep --part 3/16 --out parts/3      one of sixteen jobs
   fedspam compare --merge parts/* --out runs/sweep       when all have ended
@@ -28,6 +29,7 @@ from fedspam.app.commands._arguments import (
     add_configuration,
     add_data,
     add_devices,
+    add_method_file,
     add_output,
     add_style,
     file_path,
@@ -72,6 +74,7 @@ def add(command: argparse.ArgumentParser) -> None:
         "--part", type=part, metavar="I/N", help="run the I-th of N shares: methods, or problems of --sweep"
     )
     jobs.add_argument("--merge", nargs="+", type=file_path, metavar="FOLDER", help="join the parts, and run nothing")
+    add_method_file(command)
     add_style(command)
     add_data(command)
     add_devices(command)
@@ -89,7 +92,7 @@ def part(text: str) -> tuple[int, int]:
 
 
 def run(options: argparse.Namespace) -> int:
-    from fedspam.app.compare import terminal
+    from fedspam.app.compare import DEFAULT, terminal
     from fedspam.app.compare.options import checked
     from fedspam.app.compare.own import checked_own
     from fedspam.app.compare.parts import ComparisonPart
@@ -99,6 +102,11 @@ def run(options: argparse.Namespace) -> int:
         if given:
             raise UsageError(f"--merge: the parts say what was run; leave out {given[0]}")
         return terminal.merge(options.merge, options.out, command=options.line, quiet=options.quiet)
+    if options.method_file is not None:
+        from fedspam.app.experiment.model import load_methods
+
+        own = load_methods(options.method_file)
+        options.methods = options.methods or [*own, *DEFAULT]
     if options.file is None and options.settings:
         raise UsageError("settings belong to a configuration; name it: fedspam compare FILE --SECTION.KEY VALUE")
     for name in ALONE if options.file is not None else []:

@@ -20,7 +20,7 @@ import argparse
 import sys
 
 from fedspam.app import UsageError
-from fedspam.app.commands._arguments import add_device, file_path, setting, whole
+from fedspam.app.commands._arguments import add_device, add_method_file, file_path, setting, whole
 
 
 def add(command: argparse.ArgumentParser) -> None:
@@ -43,6 +43,7 @@ def add(command: argparse.ArgumentParser) -> None:
     command.add_argument("--resume", action="store_true", help="continue the run of --out, or start it")
     command.add_argument("--quiet", action="store_true", help="print only the folder, and no progress bar")
     command.add_argument("--json", action="store_true", help="print only the summary, as one JSON object")
+    add_method_file(command)
     add_device(command)
     several = command.add_argument_group("several hosts", "start the same command on every host, with the same --out")
     several.add_argument(
@@ -63,10 +64,13 @@ def run(options: argparse.Namespace) -> int:
 
         sys.stdout.write(EXAMPLE if options.example else settings_table())
         return 0
+    from fedspam.app.experiment.model import load_methods
     from fedspam.app.experiment.terminal import main
 
     if options.distributed and options.out is None:
         raise UsageError("--distributed needs --out FOLDER, the same for all processes; the first one writes there")
+    if options.method_file is not None:
+        load_methods(options.method_file)
     return main(
         options.file, options.settings, options.out, resume=options.resume, quiet=options.quiet, as_json=options.json
     )

@@ -23,6 +23,7 @@ from fedspam.app.config import ConfigError, schema
 from fedspam.app.config.schema import name_of
 from fedspam.app.experiment.data import LoadedExamples, existing
 from fedspam.clients import Loss
+from fedspam.methods import METHODS
 from fedspam.simulation.metrics import METRICS
 
 PIXELS = 28 * 28  # of the images that the CNNs take
@@ -143,9 +144,19 @@ def _own(place: str, data: LoadedExamples, seed: int) -> Learner:
     return Learner(loss, start, right, predict, chosen)
 
 
-def load(path: str | Path) -> Any:
+def load_methods(path: str | Path) -> list[str]:
+    """Run a user's Python file that registers methods, and return their keys."""
+    before = set(METHODS)
+    load(path, "--method-file")
+    found = [key for key in METHODS if key not in before]
+    if not found:
+        raise ConfigError(f"--method-file {path} registers no method; end it with register(key, Method(...))")
+    return found
+
+
+def load(path: str | Path, what: str = "model.function") -> Any:
     """A user's Python file as a module. It is run: only for files that the user names for it."""
-    path = existing(f"model.function: {path}", str(path))
+    path = existing(f"{what}: {path}", str(path))
     spec = importlib.util.spec_from_file_location(path.stem, path)
     assert spec is not None
     assert spec.loader is not None
