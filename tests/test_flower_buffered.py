@@ -13,6 +13,8 @@ pytest.importorskip("flwr", reason="needs Flower: pip install 'fedspam[flower]'"
 
 from fedspam.flower import FedspamStrategy, LoopbackGrid, client_app, clients_of, to_arrays, to_params
 
+pytestmark = pytest.mark.x64  # compared to twelve digits
+
 CLIENTS, ROUNDS, FIRST, SIZE = 12, 6, np.ones(3), 3
 POPULATION = quadratics(0, clients=CLIENTS, dimension=3)
 AVERAGE = fedavg(SIZE, 1, 0.05)

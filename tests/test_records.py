@@ -762,7 +762,8 @@ def test_chunks_change_rounding_alone(method):
         other = run(chunk)
         parts = lambda run: jax.tree.leaves((run.params, run.memory))
         for one, two in zip(parts(first), parts(other), strict=True):
-            np.testing.assert_allclose(two, one, rtol=1e-6, atol=1e-6)  # in float32
+            # 20 rounds in float32; the memories of scaffold are differences divided by a rate of 0.1
+            np.testing.assert_allclose(two, one, rtol=1e-5, atol=1e-5)
 
 
 # --- killed for real ---

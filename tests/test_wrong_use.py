@@ -147,7 +147,9 @@ CASES = {
     "missing function": Case("run good.toml --model my_model.py:los", 2, ("no function 'los'", "did you mean 'loss'?")),
     "a model for a problem": Case(f"run {RIDGE} --model softmax", 2, ("has its own loss", "remove")),
     "accuracy that nobody takes": Case(
-        f"run {RIDGE} --evaluate.metric accuracy --evaluate.target 0.9", 2, ("'accuracy'", "needs classes")
+        f"run {RIDGE} --evaluate.metric accuracy --evaluate.target 0.9",
+        2,
+        ("'accuracy' is not measured here", "choose one of loss, gradient"),
     ),
     # folders
     "out folder exists": Case(
@@ -181,7 +183,7 @@ CASES = {
         "compare good.toml --methods fedavgg", 2, ("did you mean 'fedavg'",)
     ),
     "compare: your own data, no targets": Case(
-        "compare good.toml --metric loss", 2, ("no targets for the loss", "--targets")
+        "compare good.toml --metric loss", 2, ("--metric loss needs --targets",)
     ),
     "compare: your own data, impossible cohort": Case(
         "compare good.toml --cohort 9", 2, ("the 3 clients", "at most 3")

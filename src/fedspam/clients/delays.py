@@ -185,6 +185,6 @@ def _client(text: str, path: Path, line: int) -> int:
 def _seconds(row: Mapping[str, str], path: Path, line: int) -> float:
     rule = "it must be a finite number of at least 0: correct it, or leave the row out"
     value = number(row["seconds"], path, line, "seconds", rule)
-    if not 0 <= value <= jnp.finfo(jnp.result_type(float)).max:
+    if not 0 <= value <= float(jnp.finfo(jnp.result_type(float)).max):
         raise ValueError(f"{path}, line {line}: seconds is {shown(row['seconds'])!r}; {rule}")
     return value
