@@ -278,6 +278,12 @@ def test_auto_in_single_precision(clients, tmp_path):
     assert set(kinds) == {"train.begin", "train.difference", "train.prox"}
 
 
+@pytest.mark.slow
+def test_the_local_steps_of_auto(clients, tmp_path):
+    """They reply with several numbers in one array, which takes an operation of its own."""
+    assert compared(METHODS["auto_steps"].make(), tmp_path, clients=clients, dtype=np.float32)
+
+
 @pytest.mark.thorough
 @pytest.mark.parametrize("name", sorted(METHODS))
 def test_every_method(tmp_path, name):

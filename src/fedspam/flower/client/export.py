@@ -303,7 +303,7 @@ KEPT = {
     **{f"reduce_{name}": ("axes",) for name in ("and", "max", "min", "or", "prod", "sum")},
     "reshape": ("new_sizes",), "rev": ("dimensions",),
     "slice": ("start_indices", "limit_indices", "strides"), "sort": ("dimension", "num_keys"),
-    "split": ("sizes", "axis"), "squeeze": ("dimensions",), "svd": ("full_matrices",),
+    "split": ("sizes", "axis"), "squeeze": ("dimensions",), "stack": ("axis",), "svd": ("full_matrices",),
     "top_k": ("k",), "transpose": ("permutation",),
 }  # fmt: skip
 

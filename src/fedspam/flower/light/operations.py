@@ -215,6 +215,7 @@ OPERATIONS: dict[str, Operation] = {
     "sort": _sort,
     "split": lambda settings, a: np.split(a, np.cumsum(settings["sizes"])[:-1], settings["axis"]),
     "squeeze": lambda settings, a: np.squeeze(a, tuple(settings["dimensions"])),
+    "stack": lambda settings, *arrays: np.stack(arrays, axis=settings["axis"]),
     "svd": _svd,
     "top_k": _top_k,
     "transpose": lambda settings, a: np.transpose(a, settings["permutation"]),
