@@ -295,6 +295,14 @@ def test_settings_of_one_method_are_told_apart_in_tables(tmp_path: Path) -> None
     )
 
 
+def test_latex_prints_names_as_they_are(tmp_path: Path) -> None:
+    for name in ("50%_{x}", "other"):
+        (tmp_path / name).mkdir()
+        compared(tmp_path / name, "accuracy")
+    write([tmp_path / "50%_{x}", tmp_path / "other"], tmp_path / "r.html", latex=tmp_path / "r.tex")
+    assert "\nFedAvg $\\cdot$ 50\\%\\_\\{x\\} & " in (tmp_path / "r.tex").read_text()
+
+
 def test_targets_that_a_comparison_was_not_tuned_for_are_refused(tmp_path: Path) -> None:
     compared(tmp_path, "accuracy")
     with pytest.raises(ValueError, match=r"tuned for its own targets, 0.85, 0.9; leave out --targets"):
