@@ -92,7 +92,7 @@ def fedjax_rounds(task):
 
     steps = fedjax.ShuffleRepeatBatchHParams(batch_size=BATCH, num_steps=LOCAL_STEPS)
     plain = fedjax.optimizers.sgd
-    method = fedjax.algorithms.fed_avg.federated_averaging(jax.grad(loss), plain(STEP_SIZE), plain(1.0), steps)
+    method = fedjax.methods.fed_avg.federated_averaging(jax.grad(loss), plain(STEP_SIZE), plain(1.0), steps)
     state = method.init({"weights": jnp.zeros((PIXELS, CLASSES)), "bias": jnp.zeros(CLASSES)})
     rng, key = np.random.default_rng(0), jax.random.PRNGKey(0)
     while True:

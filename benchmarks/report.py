@@ -27,8 +27,8 @@ import browser
 
 LIMIT = 2.0  # seconds
 SETTINGS = (
-    "run --data quadratics --data.clients 30 --data.dimension 5 --algorithm spam_pp --algorithm.cohort_size 5 "
-    "--algorithm.step_size 1 --algorithm.fresh_weight 0.3 --prox gradient --prox.steps 5 --quiet"
+    "run --data quadratics --data.clients 30 --data.dimension 5 --method spam_pp --method.cohort_size 5 "
+    "--method.step_size 1 --method.fresh_weight 0.3 --prox gradient --prox.steps 5 --quiet"
 )
 PAINTED = "new Promise((done) => requestAnimationFrame(() => setTimeout(done)))"
 

@@ -20,7 +20,7 @@ from mkdocs.structure.pages import Page
 
 import fedspam
 from fedspam.federation import ledger
-from fedspam.methods import METHODS, Method, table
+from fedspam.methods import METHODS, Entry, table
 from fedspam.problems import quadratics
 
 log = logging.getLogger("mkdocs.hooks.pages")  # a warning fails a strict build
@@ -210,7 +210,7 @@ def when(key: str) -> str:
     return WHEN.get(key, "")
 
 
-def variant(key: str, row: Method) -> list[str]:
+def variant(key: str, row: Entry) -> list[str]:
     """The call that makes this method, if its constructor makes several."""
     if key == row.build.__name__:
         return []
@@ -219,7 +219,7 @@ def variant(key: str, row: Method) -> list[str]:
     return [f"A setting of `{row.build.__name__}`, which also makes {links}:", "", *call(row), ""]
 
 
-def call(row: Method) -> list[str]:
+def call(row: Entry) -> list[str]:
     settings = [f"    {name}={value!r}," for name, value in row.example.items()]
     return ["```python", f"{row.build.__name__}(", *settings, ")", "```"]
 
@@ -240,7 +240,7 @@ def path_of(named: Any) -> str:
     return f"{named.__module__}.{named.__qualname__}"
 
 
-def formula_of(row: Method) -> list[str]:
+def formula_of(row: Entry) -> list[str]:
     """The docstring of the method's class, if it has the formula and the constructor does not."""
     made = type(row.make())
     if ".. math::" in (row.build.__doc__ or "") or "math:" not in (made.__doc__ or ""):
@@ -248,7 +248,7 @@ def formula_of(row: Method) -> list[str]:
     return docstring(path_of(made), primary=False, members=False)
 
 
-def cost(row: Method, clients: Any) -> list[str]:
+def cost(row: Entry, clients: Any) -> list[str]:
     """The exchanges of the start and of one round, with their cost from the ledger."""
     plan = ledger.plan(row.make(), jnp.zeros(DIMENSION, jnp.float32), clients)
     lines = [

@@ -36,7 +36,7 @@ LIKE = {
     "x": {"w": jax.ShapeDtypeStruct((2, 3), np.float32), "on": jax.ShapeDtypeStruct((2,), np.bool_)},
 }
 STATE = {"x": jax.ShapeDtypeStruct((3,), np.float32), "k": jax.ShapeDtypeStruct((), np.int32)}
-IDENTITY = {"algorithm": "spam", "numbers": [1, 2.5, None]}
+IDENTITY = {"method": "spam", "numbers": [1, 2.5, None]}
 
 
 @dataclass(frozen=True)
@@ -226,7 +226,7 @@ def run_config(data: bytes) -> None:
 
 def seeds_config() -> Iterator[bytes]:
     yield config.EXAMPLE.encode()
-    yield b'data = "ridge"\n[algorithm]\nname = "spam"\nstep_size = 0.5\nmomentum = 0.2\n'
+    yield b'data = "ridge"\n[method]\nname = "spam"\nstep_size = 0.5\nmomentum = 0.2\n'
     yield b"data.kind = 'problem'\n[run]\nrounds = 0x10\nseed = 1e400\nwhen = 1979-05-27T07:32:00Z\n"
 
 

@@ -15,7 +15,7 @@ from jaxtyping import Integer
 
 from fedspam._internal import checks
 from fedspam.datasets import FederatedData, read_femnist
-from fedspam.methods import Algorithm, Epochs, fedavg, fedprox
+from fedspam.methods import Epochs, Method, fedavg, fedprox
 from fedspam.models import softmax_regression
 from fedspam.simulation import Evaluation, simulate
 from harness import main
@@ -42,7 +42,7 @@ class ProxMethod(NamedTuple):
     """A curve of the figure."""
 
     name: str
-    build: Callable[[float], Algorithm[Any]]  # from the share of stragglers
+    build: Callable[[float], Method[Any]]  # from the share of stragglers
 
 
 METHODS = (

@@ -22,7 +22,7 @@ from fedspam._internal.trees import Params
 from fedspam.clients import Ragged
 from fedspam.datasets import HOSPITALS, FederatedData, Heart, read_heart
 from fedspam.methods import (
-    Algorithm,
+    Method,
     auto,
     fedadagrad,
     fedadam,
@@ -50,7 +50,7 @@ class HeartMethod(NamedTuple):
 
     name: str
     settings: str
-    build: Callable[[], Algorithm[Any]]
+    build: Callable[[], Method[Any]]
     clients: str  # 'plain', 'weighted' or 'whole', see `HeartData`
     published: tuple[float, ...] = ()
     fine_tuning: int = 0  # steps that each hospital takes alone after the last round
@@ -155,8 +155,8 @@ def heart_table(
     rows = [PublishedRow("pooled training", "Adam 0.001", _accuracies(data, trained), POOLED, federated=False)]
     progress("pooled training is done")
     for method in methods:
-        algorithm, clients = method.build(), data.clients[method.clients]
-        trained = [simulate(algorithm, clients, start(number), rounds=rounds, key=number).params for number in every]
+        built, clients = method.build(), data.clients[method.clients]
+        trained = [simulate(built, clients, start(number), rounds=rounds, key=number).params for number in every]
         if method.fine_tuning:
             rate = PERSONAL_RATE
             own = [

@@ -15,7 +15,7 @@ import numpy as np
 
 from fedspam._internal import checks
 from fedspam.datasets import FederatedData, read_femnist
-from fedspam.methods import Algorithm, Epochs, fedavg
+from fedspam.methods import Epochs, Method, fedavg
 from fedspam.models import Model, leaf_cnn
 from fedspam.simulation import Evaluation, Target, simulate
 from harness import main
@@ -120,27 +120,23 @@ def leaf_table(
     )  # fmt: skip
 
 
-def _run(
-    method: LeafMethod, size: LeafScale, train: FederatedData, model: Model, judge: Evaluation, seed: int
-) -> LeafRow:
-    cohort = min(method.clients, size.most_clients)
-    if method.epochs is None:
-        algorithm: Algorithm[Any] = fedavg(cohort, 1, method.local_rate, weighted=True)
+def _run(row: LeafMethod, size: LeafScale, train: FederatedData, model: Model, judge: Evaluation, seed: int) -> LeafRow:
+    cohort = min(row.clients, size.most_clients)
+    if row.epochs is None:
+        method: Method[Any] = fedavg(cohort, 1, row.local_rate, weighted=True)
         clients, images = train.population(model.loss), float(np.mean(np.asarray(train.sizes)))  # per step
     else:
-        passes = Epochs(min(method.epochs, size.most_epochs))
-        algorithm = fedavg(cohort, passes, method.local_rate, weighted=True)
+        passes = Epochs(min(row.epochs, size.most_epochs))
+        method = fedavg(cohort, passes, row.local_rate, weighted=True)
         clients, images = train.population(model.loss, batch=BATCH), float(BATCH)
     run = simulate(
-        algorithm, clients, model.init(seed), rounds=size.rounds, key=seed, probe=judge, every=EVERY,
+        method, clients, model.init(seed), rounds=size.rounds, key=seed, probe=judge, every=EVERY,
         until=Target("accuracy", at_least=size.target),
     )  # fmt: skip
     steps = float(np.sum(run.rows["gradients"], dtype=np.float64))
     accuracy = float(run.probes["accuracy"][-1])
     sent = float(np.sum(run.rows["bytes_up"], dtype=np.float64))
-    return LeafRow(
-        method.name, accuracy >= size.target, accuracy, run.rounds, sent / 1e9, FLOPS * images * steps / 1e12
-    )
+    return LeafRow(row.name, accuracy >= size.target, accuracy, run.rounds, sent / 1e9, FLOPS * images * steps / 1e12)
 
 
 if __name__ == "__main__":

@@ -24,7 +24,7 @@ from fedspam._internal import checks
 from fedspam._internal.trees import Params
 from fedspam.app.folders import csv_text
 from fedspam.datasets import FederatedData, data_path, read_labeled
-from fedspam.methods import Algorithm, Epochs, fedavg, fednova, fedprox, scaffold
+from fedspam.methods import Epochs, Method, fedavg, fednova, fedprox, scaffold
 from fedspam.models import Model
 from fedspam.models.networks import Convolutional
 from fedspam.simulation import Evaluation, records
@@ -100,7 +100,7 @@ def model() -> Model:
     return Model(TorchInit(Convolutional((28, 28, 1), CLASSES, (6, 16), (5, 5), (2, 2), (120, 84))))
 
 
-def bench_methods(epochs: int) -> dict[str, Algorithm[Any]]:
+def bench_methods(epochs: int) -> dict[str, Method[Any]]:
     """The four methods, with the settings of the baseline."""
     passes = Epochs(epochs)
     sgd = optax.chain(optax.add_decayed_weights(WEIGHT_DECAY), optax.trace(MOMENTUM))
@@ -144,21 +144,21 @@ def niid_table(
     checks.whole("seed", seed, 0)
     size = SCALES[scale] if rounds is None else SCALES[scale]._replace(rounds=rounds)
     checks.whole("rounds", size.rounds, 1)
-    algorithms = {method: algorithm for method, algorithm in bench_methods(size.epochs).items() if method in methods}
-    best: dict[str, list[np.ndarray]] = {method: [] for method in algorithms}
+    built = {name: method for name, method in bench_methods(size.epochs).items() if name in methods}
+    best: dict[str, list[np.ndarray]] = {name: [] for name in built}
     for number in range(seed, seed + seeds):
-        folders = {method: None if out is None else out / f"{method}-{number}" for method in algorithms}
-        left = [method for method, folder in folders.items() if not (resume and _has_rounds(folder, size.rounds))]
+        folders = {name: None if out is None else out / f"{name}-{number}" for name in built}
+        left = [name for name, folder in folders.items() if not (resume and _has_rounds(folder, size.rounds))]
         cells = bench_cells(size, columns, number, data)
-        compile_all([algorithms[method] for method in left], cells)
-        for method, algorithm in algorithms.items():
+        compile_all([built[name] for name in left], cells)
+        for name, method in built.items():
             accuracy = run_cells(
-                algorithm, cells, size.rounds, folder=folders[method], resume=resume,
-                identity={"table": "niid-bench", "method": method, "columns": list(columns), "seed": number,
+                method, cells, size.rounds, folder=folders[name], resume=resume,
+                identity={"table": "niid-bench", "method": name, "columns": list(columns), "seed": number,
                           "images": [size.train, size.test], "epochs": size.epochs, "batch": size.batch},
-                observe=partial(_note, folders[method], f"{method}, seed {number}", columns, progress),
+                observe=partial(_note, folders[name], f"{name}, seed {number}", columns, progress),
             )  # fmt: skip
-            best[method].append(accuracy.max(axis=0))
+            best[name].append(accuracy.max(axis=0))
     return bench_table(size, {method: np.mean(numbers, axis=0) for method, numbers in best.items()}, columns)
 
 

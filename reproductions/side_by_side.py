@@ -15,7 +15,7 @@ from jaxtyping import Array, Float, Int32, Key
 from fedspam._internal import prng
 from fedspam._internal.trees import Params, static, struct
 from fedspam.clients import Ragged
-from fedspam.methods import Algorithm
+from fedspam.methods import Method
 from fedspam.simulation import Evaluation, engine, records
 from fedspam.simulation.engine import Carry, Conditions, Layout, Progress
 
@@ -46,18 +46,18 @@ class Cells:
         return cls(stacked, start, prng.key_of(seed), judge, together=jax.default_backend() != "cpu")
 
 
-def compile_all(algorithms: Iterable[Algorithm[Any]], cells: Cells) -> None:
+def compile_all(methods: Iterable[Method[Any]], cells: Cells) -> None:
     """Compile several methods at once. Their runs then begin without delay."""
 
-    def prepare(algorithm: Algorithm[Any]) -> None:  # zero rounds: everything is compiled and nothing runs
-        jax.block_until_ready(_advance(algorithm, cells, _begin(algorithm, cells), jnp.int32(0), jnp.int32(0)))
+    def prepare(method: Method[Any]) -> None:  # zero rounds: everything is compiled and nothing runs
+        jax.block_until_ready(_advance(method, cells, _begin(method, cells), jnp.int32(0), jnp.int32(0)))
 
     with ThreadPoolExecutor() as pool:
-        list(pool.map(prepare, algorithms))
+        list(pool.map(prepare, methods))
 
 
 def run_cells(
-    algorithm: Algorithm[Any],
+    method: Method[Any],
     cells: Cells,
     rounds: int,
     *,
@@ -79,19 +79,19 @@ def run_cells(
     with store_or_none as store:
         saved = None
         if store is not None:
-            saved = store.load(identity, lambda: _begin(algorithm, cells)) if resume else None
+            saved = store.load(identity, lambda: _begin(method, cells)) if resume else None
             if saved is None:
                 store.begin(identity, over=resume)
         if saved is None:
-            carry = _begin(algorithm, cells)
-            done, parts = 0, [np.asarray(_judged(algorithm, cells, carry))[None]]
+            carry = _begin(method, cells)
+            done, parts = 0, [np.asarray(_judged(method, cells, carry))[None]]
             if store is not None:
                 store.append(0, carry, {}, {"accuracy": parts[0]})
         else:
             carry, done, parts = saved.carry, saved.done, [probes["accuracy"] for probes in saved.probes]
         while done < rounds:
             began, count = time.perf_counter(), min(SEGMENT, rounds - done)
-            end = _advance(algorithm, cells, carry, jnp.int32(done), jnp.int32(count))
+            end = _advance(method, cells, carry, jnp.int32(done), jnp.int32(count))
             accuracy = np.moveaxis(np.asarray(end.probes["accuracy"]), -1, 0)[:count]
             parts.append(accuracy)
             carry, done, seconds = end.carry, done + count, time.perf_counter() - began
@@ -111,23 +111,23 @@ def _each(cells: Cells, run: Callable[..., Any], *more: Any) -> Any:
 
 
 @jax.jit
-def _begin(algorithm: Any, cells: Cells) -> Carry:
-    begin = lambda clients: engine.first_carry(algorithm, clients, cells.start, cells.key, Conditions(), Layout())
+def _begin(method: Any, cells: Cells) -> Carry:
+    begin = lambda clients: engine.first_carry(method, clients, cells.start, cells.key, Conditions(), Layout())
     return _each(cells, begin)[0]
 
 
 @jax.jit
-def _judged(algorithm: Any, cells: Cells, carry: Carry) -> Any:
-    return _each(cells, lambda _, carry: cells.judge(algorithm.params(carry.state)), carry)["accuracy"]
+def _judged(method: Any, cells: Cells, carry: Carry) -> Any:
+    return _each(cells, lambda _, carry: cells.judge(method.params(carry.state)), carry)["accuracy"]
 
 
 @jax.jit
-def _advance(algorithm: Any, cells: Cells, carry: Carry, start: Int32[Array, ""], count: Int32[Array, ""]) -> Progress:
+def _advance(method: Any, cells: Cells, carry: Carry, start: Int32[Array, ""], count: Int32[Array, ""]) -> Progress:
     conditions = Conditions(probe=cells.judge)
 
     def run(clients: Ragged, carry: Carry) -> Progress:
         return engine.advance(
-            algorithm, clients, carry, cells.key, start, count, conditions,
+            method, clients, carry, cells.key, start, count, conditions,
             layout=Layout(), length=SEGMENT, every=1, record=(), careful=True,
         )  # fmt: skip
 

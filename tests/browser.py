@@ -128,9 +128,9 @@ def browser() -> Iterator[Any]:
 
 TABLE = "--data table --data.path {} --data.client hospital --data.label outcome --data.test 0.3 --model softmax"
 RUNS = {
-    "auto": "--algorithm.cohort_size 8",
-    "fedavg": "--algorithm.cohort_size 8 --algorithm.local_steps 5 --algorithm.local_rate 0.1",
-    "scaffold": "--algorithm.cohort_size 8 --algorithm.local_steps 5 --algorithm.local_rate 0.1",
+    "auto": "--method.cohort_size 8",
+    "fedavg": "--method.cohort_size 8 --method.local_steps 5 --method.local_rate 0.1",
+    "scaffold": "--method.cohort_size 8 --method.local_steps 5 --method.local_rate 0.1",
 }
 SCREENS = (("", (1440, 1320), False), ("-dark", (1440, 1320), True), ("-phone", PHONE, False))
 
@@ -185,7 +185,7 @@ def pictures(images: Path) -> None:
         folder = Path(name)
         hospitals(folder / "hospitals.csv")
         for method, settings in RUNS.items():
-            line = f"run {TABLE.format(folder / 'hospitals.csv')} --algorithm {method} {settings} --rounds 60 --quiet"
+            line = f"run {TABLE.format(folder / 'hospitals.csv')} --method {method} {settings} --rounds 60 --quiet"
             assert main([*line.split(), "--out", str(folder / method)]) == 0
         address = folder / "report.html"
         report.write([folder / method for method in RUNS], address, title="Three methods on 23 hospitals")

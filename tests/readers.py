@@ -150,7 +150,7 @@ def run() -> dict[str, bytes]:
     """The folder of a run that has ended, with what a report takes from it."""
     with tempfile.TemporaryDirectory() as folder:
         with records.Store(folder) as store:
-            store.begin({"algorithm": {"type": "Spam"}, "every": 2})
+            store.begin({"method": {"type": "Spam"}, "every": 2})
             for done in (0, 2, 4):
                 rows = {"void": np.zeros(2, bool), "bytes_up": np.arange(2), "bytes_down": np.arange(2)} if done else {}
                 store.append(done, {"x": np.arange(3.0)}, rows, {"norm": np.array([1.0 / (1 + done)])})

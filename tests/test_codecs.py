@@ -316,8 +316,8 @@ def test_a_run_resumes_to_the_bit_and_with_its_own_codecs_only(tmp_path):
 
 
 def test_a_configuration_names_its_codecs():
-    tables = {"data": {"kind": "quadratics", "dimension": D, "clients": 4}, "algorithm": {"name": "fedavg"}}
-    tables["algorithm"] |= {"cohort_size": 2, "local_steps": 1, "local_rate": 0.1}
+    tables = {"data": {"kind": "quadratics", "dimension": D, "clients": 4}, "method": {"name": "fedavg"}}
+    tables["method"] |= {"cohort_size": 2, "local_steps": 1, "local_rate": 0.1}
     config = config_of({**tables, "codecs": {"up": "quantize-4", "fields": {"x": "none"}}})
     assert read_toml(to_toml(config))["codecs"] == {"up": "quantize-4", "fields": {"x": "none"}}
     assert make(config).codecs.named["up"].bits == 4

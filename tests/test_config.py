@@ -20,7 +20,7 @@ from fedspam.app.config.write import tables_of
 from fedspam.app.experiment import build
 from fedspam.methods import METHODS, Adam, Epochs, fedopt
 
-SMALL = {"data": "ridge", "algorithm": {"name": "spam", "step_size": 0.5, "fresh_weight": 0.2}}
+SMALL = {"data": "ridge", "method": {"name": "spam", "step_size": 0.5, "fresh_weight": 0.2}}
 
 
 def with_(**sections: Any) -> dict[str, Any]:
@@ -67,25 +67,23 @@ def test_every_method_is_made_from_its_section(name: str) -> None:
     if "base" in row.example:
         plain["base"] = tables_of(methods.base_section(row.example["base"]))
     solved = {"prox": "exact"} if methods.takes_prox(name) else {}
-    found = decode(with_(algorithm={"name": name, **plain}, **solved))
+    found = decode(with_(method={"name": name, **plain}, **solved))
     assert decode(tomllib.loads(to_toml(found))) == found
     objects = {"base": row.example["base"]} if "base" in row.example else {}
     objects |= {"solver": solvers.Exact()} if solved else {}
     objects |= {key: None for key, value in row.example.items() if value is None}  # left out of the file
-    made = build.build_method(found.algorithm, found.prox)
+    made = build.build_method(found.method, found.prox)
     assert describe.describe(made) == describe.describe(row.build(**(plain | objects)))
 
 
 def test_rows_of_one_constructor_begin_with_their_own_option() -> None:
     """What is left out is what Python leaves out, but for names that stand for an option."""
     base = {"name": "mime", "cohort_size": 2, "local_steps": 1, "local_rate": 1.0}
-    made = {
-        name: decode(with_(algorithm=base | {"name": name})).algorithm for name in ("mime", "mime_adam", "mime_lite")
-    }
+    made = {name: decode(with_(method=base | {"name": name})).method for name in ("mime", "mime_adam", "mime_lite")}
     assert made["mime"].base is None  # type: ignore[attr-defined]
     assert made["mime_lite"].base is None  # type: ignore[attr-defined]
     assert isinstance(made["mime_adam"].base, methods.BASES[Adam])  # type: ignore[attr-defined]
-    option = [decode(with_(algorithm=base | {"name": name})).algorithm for name in ("scaffold", "scaffold_gradient")]
+    option = [decode(with_(method=base | {"name": name})).method for name in ("scaffold", "scaffold_gradient")]
     assert [section.option for section in option] == ["steps", "gradient"]  # type: ignore[attr-defined]
 
 
@@ -97,14 +95,14 @@ def test_schedules() -> None:
         "step_size": power,
         "fresh_weight": {"schedule": "theorem", "delta": 0.1},
     }
-    made = build.build_method(decode(with_(algorithm=asked)).algorithm, None, 5)
+    made = build.build_method(decode(with_(method=asked)).method, None, 5)
     gamma = float(made.step_size(3))
     assert gamma == pytest.approx(1.0)
     effective = 2 * 4 / 3  # B (n - 1) / (n - B)
     squared = 96 * (0.1 * gamma) ** 2
     assert float(made.fresh_weight(3)) == pytest.approx(squared / (squared + effective))
-    two = {"algorithm": SMALL["algorithm"] | {"step_size": [0.5, 0.25]}, "run": SMALL.get("run", {}) | {"rounds": 2}}
-    listed = build.build_method(decode(with_(**two)).algorithm, None)
+    two = {"method": SMALL["method"] | {"step_size": [0.5, 0.25]}, "run": SMALL.get("run", {}) | {"rounds": 2}}
+    listed = build.build_method(decode(with_(**two)).method, None)
     assert [float(listed.step_size(k)) for k in range(3)] == [0.5, 0.25, 0.25]
 
 
@@ -135,69 +133,69 @@ def test_flags_go_before_the_file(tmp_path: Path) -> None:
     path = write(tmp_path, config.EXAMPLE)
     assert read(path).run.rounds == 100
     flags = [
-        ("algorithm.cohort_size", "20"),
+        ("method.cohort_size", "20"),
         ("run.rounds", "200"),
         ("evaluate.stop", "true"),
         ("track.name", "7"),  # text, though it looks like a number
         ("run.record", '["void"]'),
         ("track.to", "tensorboard, wandb"),  # a list with commas
-        ("algorithm.step_size.schedule", "power"),
-        ("algorithm.step_size.value", "1"),
-        ("algorithm.step_size.exponent", "0.5"),
+        ("method.step_size.schedule", "power"),
+        ("method.step_size.value", "1"),
+        ("method.step_size.exponent", "0.5"),
     ]
     with pytest.raises(ConfigError, match="the file has a value here, not a table"):
         read(path, flags)  # step_size is a number in the file
     path = write(tmp_path, config.EXAMPLE.replace("step_size = 0.2", "# "))
     found = read(path, flags)
-    assert (found.algorithm.cohort_size, found.run.rounds) == (20, 200)  # type: ignore[attr-defined]
+    assert (found.method.cohort_size, found.run.rounds) == (20, 200)  # type: ignore[attr-defined]
     assert (found.evaluate.stop, found.track.name, found.run.record) == (True, "7", ["void"])
     assert found.track.to == ["tensorboard", "wandb"]
-    assert found.algorithm.step_size == methods.PowerSetting(value=1.0, exponent=0.5)  # type: ignore[attr-defined]
+    assert found.method.step_size == methods.PowerSetting(value=1.0, exponent=0.5)  # type: ignore[attr-defined]
 
 
 def test_epochs_and_the_optimizer_of_clients() -> None:
     plain = {"name": "fedavg", "cohort_size": 2, "local_rate": 0.1}
     momentum = {"name": "momentum", "momentum": 0.5, "weight_decay": 0.01}
-    found = decode(with_(algorithm={**plain, "local_steps": {"epochs": 3, "stragglers": 0.5}, "optimizer": momentum}))
+    found = decode(with_(method={**plain, "local_steps": {"epochs": 3, "stragglers": 0.5}, "optimizer": momentum}))
     assert decode(tomllib.loads(to_toml(found))) == found
-    made = build.build_method(found.algorithm, None)
+    made = build.build_method(found.method, None)
     assert made.training.steps == Epochs(3, stragglers=0.5)
     update, _ = made.training.optimizer.update(1.0, made.training.optimizer.init(2.0), 2.0)
     assert float(update) == pytest.approx(1.02)
-    found = decode(with_(algorithm={**plain, "local_steps": 3, "optimizer": {"name": "adam"}}))
-    assert build.build_method(found.algorithm, None).training.optimizer is not None
+    found = decode(with_(method={**plain, "local_steps": 3, "optimizer": {"name": "adam"}}))
+    assert build.build_method(found.method, None).training.optimizer is not None
     with pytest.raises(ConfigError, match="local_steps"):
-        decode(with_(algorithm={**plain, "local_steps": {"epochs": 0}}))
+        decode(with_(method={**plain, "local_steps": {"epochs": 0}}))
     with pytest.raises(ConfigError, match="local_steps"):  # a method that only takes a number of steps
-        decode(with_(algorithm={**plain, "name": "ditto", "local_steps": {"epochs": 1}}))
+        decode(with_(method={**plain, "name": "ditto", "local_steps": {"epochs": 1}}))
 
 
 def test_the_optimizer_of_the_server() -> None:
     plain = {"name": "fedopt", "cohort_size": 2, "local_rate": 0.1, "local_steps": 3}
     for name, (make, defaults) in methods.SERVER_OPTIMIZERS.items():
         table = {"name": name, "learning_rate": 0.5, **defaults}
-        found = decode(with_(algorithm={**plain, "server_optimizer": table}))
+        found = decode(with_(method={**plain, "server_optimizer": table}))
         assert decode(tomllib.loads(to_toml(found))) == found
-        made = build.build_method(found.algorithm, None)
+        made = build.build_method(found.method, None)
         assert describe.describe(made) == describe.describe(fedopt(2, 3, 0.1, make(0.5, **defaults)))
     with pytest.raises(ConfigError, match=r"server_optimizer = .* must be 'adagrad'"):
-        decode(with_(algorithm={**plain, "server_optimizer": {"name": "adam", "learning_rate": -1.0}}))
+        decode(with_(method={**plain, "server_optimizer": {"name": "adam", "learning_rate": -1.0}}))
     with pytest.raises(ConfigError, match=r"did you mean 'adam'"):
-        decode(with_(algorithm={**plain, "server_optimizer": "adm"}))
+        decode(with_(method={**plain, "server_optimizer": "adm"}))
 
 
 def test_a_word_replaces_a_section(tmp_path: Path) -> None:
     path = write(tmp_path, config.EXAMPLE)
     flags = [
-        ("algorithm", "fedavg"),
-        ("algorithm.cohort_size", "3"),
-        ("algorithm.local_steps", "2"),
-        ("algorithm.local_rate", "0.1"),
+        ("method", "fedavg"),
+        ("method.cohort_size", "3"),
+        ("method.local_steps", "2"),
+        ("method.local_rate", "0.1"),
     ]
     with pytest.raises(ConfigError, match="fedavg solves no prox; remove the section"):
         read(path, flags)
     found = read(None, [("data", "ridge"), *flags])
-    assert (found.data.name, schema.name_of(found.algorithm)) == ("ridge", "fedavg")
+    assert (found.data.name, schema.name_of(found.method)) == ("ridge", "fedavg")
     assert read(None, [("data", "digits"), ("model", "softmax"), *flags]).data == schema.Digits()
 
 
@@ -206,7 +204,7 @@ def test_paths_of_a_file_are_seen_from_its_folder(tmp_path: Path, monkeypatch: p
     inner.mkdir()
     monkeypatch.chdir(tmp_path)
     text = 'model = "../my.py:loss"\n[data]\nkind = "csv"\npath = "a.csv"\nlabel = "y"\nclient = "c"\n'
-    path = write(inner, text + '[algorithm]\nname = "sppm"\nstep_size = 1\n')
+    path = write(inner, text + '[method]\nname = "sppm"\nstep_size = 1\n')
     found = read(path)
     assert found.data.path == str(inner / "a.csv")
     assert found.model.function == str(tmp_path / "my.py") + ":loss"
@@ -217,7 +215,7 @@ def test_paths_of_a_file_are_seen_from_its_folder(tmp_path: Path, monkeypatch: p
 
 def test_a_table_is_data_by_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    flags = [("data.label", "ill"), ("model", "softmax"), ("algorithm", "sppm"), ("algorithm.step_size", "1")]
+    flags = [("data.label", "ill"), ("model", "softmax"), ("method", "sppm"), ("method.step_size", "1")]
     for name in ("visits.csv", "visits.CSV.gz", "visits.parquet"):
         found = read(None, [("data", name), *flags]).data
         assert (schema.name_of(found), found.path, found.label) == ("table", str(tmp_path / name), "ill")
@@ -234,7 +232,7 @@ def test_a_table_is_data_by_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyP
         ({"run": {"rounds": "many"}}, "run.rounds = 'many' must be a whole number of at least 1"),
         ({"run": {"rounds": 1.5}}, "run.rounds = 1.5 must be a whole number of at least 1"),
         ({"run": {"growth": float("nan")}}, "run.growth = nan must be a number of at least 0"),
-        ({"algorithm": {"name": "sppm", "step_size": [1.0, float("inf")]}}, r"step_size = \[1.0, inf\] must be"),
+        ({"method": {"name": "sppm", "step_size": [1.0, float("inf")]}}, r"step_size = \[1.0, inf\] must be"),
         ({"run": {"rounds": True}}, "run.rounds = True must be a whole number"),
         ({"run": {"precision": "float23"}}, "'float32' or 'float64'; did you mean 'float32'?"),
         ({"run": 3}, r"run = 3 must be a section: \[run\]"),
@@ -245,8 +243,8 @@ def test_a_table_is_data_by_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyP
         ({"model": "softmaxx", "data": "digits"}, "model.name = 'softmaxx' is unknown; did you mean 'softmax'?"),
         ({"data": "digits"}, "model is missing; name one of logistic"),
         ({"model": "softmax"}, "data of kind 'problem' has its own loss"),
-        ({"algorithm": {"name": "spam"}}, "algorithm.step_size is missing: algorithm of name 'spam' needs it"),
-        ({"algorithm": {"name": "spam", "step_size": "x", "fresh_weight": 1}},
+        ({"method": {"name": "spam"}}, "method.step_size is missing: method of name 'spam' needs it"),
+        ({"method": {"name": "spam", "step_size": "x", "fresh_weight": 1}},
          r"a number or a table \{schedule = 'power'"),
         ({"track": {"to": ["tensorbord"]}}, "'tensorboard'"),
         ({"clients": {"split": "iid"}}, "data of kind 'problem' has its own clients; remove the setting"),
@@ -314,6 +312,6 @@ def test_the_list_of_settings_names_every_setting() -> None:
 
 
 def test_float_settings_take_whole_numbers() -> None:
-    found = decode(with_(algorithm={"name": "spam", "step_size": 1, "fresh_weight": 1}))
-    assert isinstance(found.algorithm.step_size, float)  # type: ignore[attr-defined]
-    assert jax.tree.leaves(build.build_method(found.algorithm, None))
+    found = decode(with_(method={"name": "spam", "step_size": 1, "fresh_weight": 1}))
+    assert isinstance(found.method.step_size, float)  # type: ignore[attr-defined]
+    assert jax.tree.leaves(build.build_method(found.method, None))

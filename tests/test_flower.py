@@ -393,7 +393,7 @@ def test_another_solver_is_refused_and_the_difference_is_named():
     )
     with pytest.raises(
         RuntimeError,
-        match=r"client 5 differs from the server.*algorithm.solver.steps is 3 on the server, 4 on the client",
+        match=r"client 5 differs from the server.*method.solver.steps is 3 on the server, 4 on the client",
     ):
         go(grid=LoopbackGrid(other, CLIENTS))
 
@@ -401,7 +401,7 @@ def test_another_solver_is_refused_and_the_difference_is_named():
 @pytest.mark.parametrize(
     ("method", "params", "named"),
     [
-        (spam(step_size=0.5, fresh_weight=0.3), FIRST, "algorithm is SpamPP on the server, Spam on the client"),
+        (spam(step_size=0.5, fresh_weight=0.3), FIRST, "method is SpamPP on the server, Spam on the client"),
         (METHOD, jnp.ones(5), r"float32\[5\]"),
         (METHOD, jnp.ones(4, jnp.float16), r"float16\[4\]"),
         (METHOD, {"weights": FIRST}, "params.weights"),

@@ -87,7 +87,7 @@ def test_bytes_of_labeled_images_become_shares(tmp_path: Path) -> None:
 
 
 def test_a_share_that_leaves_too_little_or_holds_out_nothing_is_told() -> None:
-    digits = {"algorithm": AUTO, "model": "softmax", "clients": {"split": "iid", "count": 1797}}
+    digits = {"method": AUTO, "model": "softmax", "clients": {"split": "iid", "count": 1797}}
     with pytest.raises(ConfigError, match=r"^data.test = 0.9999 leaves too little to train with; hold out less"):
         make(decode({"data": {"kind": "digits", "test": 0.9999}, **digits}))
     with pytest.warns(UserWarning, match="data.test = 0.2 holds out no row, since no client has 3 rows"):
@@ -158,7 +158,7 @@ def rare(tmp_path_factory: pytest.TempPathFactory) -> Path:
 EXPERIMENT = """
 data = {kind = "csv", path = "rows.csv", client = "site", label = "state"}
 model = "logistic"
-algorithm = {name = "fedavg", cohort_size = 3, local_steps = 4, local_rate = 0.5}
+method = {name = "fedavg", cohort_size = 3, local_steps = 4, local_rate = 0.5}
 run = {rounds = 6}
 """
 
@@ -216,7 +216,7 @@ def test_targets_that_cannot_be_reached_are_refused(metric: str, target: str, to
 
 
 def test_numbers_have_an_rmse_to_reach(rare: Path, tmp_path: Path) -> None:
-    words = ["--data.label", "crp", "--data.task", "numbers", "--model", "linear", "--algorithm.local_rate", "0.1"]
+    words = ["--data.label", "crp", "--data.task", "numbers", "--model", "linear", "--method.local_rate", "0.1"]
     out = tmp_path / "run"
     facts = ran(rare, *words, "--evaluate.metric", "rmse", "--evaluate.target", "100", "--out", str(out))
     assert facts["target"]["round"] == 0

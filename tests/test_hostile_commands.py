@@ -12,7 +12,7 @@ from fedspam.app.cli import main
 from fedspam.simulation import records
 
 CONFIG = """data = "ridge"
-[algorithm]
+[method]
 name = "spam"
 step_size = 0.5
 fresh_weight = 0.2
@@ -39,20 +39,20 @@ WRONG = [
         (["--out", ""], f"--out: '' {PATH}"),
         (["--out", "a\0b"], PATH),
         (["--out", "n" * 300], PATH),
-        (["--algorithm.step_size", "nan"], "algorithm.step_size = nan must be a number"),
-        (["--algorithm.step_size", "inf"], "algorithm.step_size = inf must be a number"),
-        (["--algorithm.step_size", "-1"], "step_size = -1.0 must be greater than 0"),
-        (["--algorithm.step_size", "1e999"], "algorithm.step_size = inf must be a number"),
-        (["--algorithm.name", "sapm"], "algorithm.name = 'sapm' is unknown; did you mean 'sppm'?"),
-        (["--algorithm", "spam"], "algorithm.step_size is missing"),
-        (["--algorithm."], "unrecognized arguments: --algorithm.; did you mean --algorithm?"),
+        (["--method.step_size", "nan"], "method.step_size = nan must be a number"),
+        (["--method.step_size", "inf"], "method.step_size = inf must be a number"),
+        (["--method.step_size", "-1"], "step_size = -1.0 must be greater than 0"),
+        (["--method.step_size", "1e999"], "method.step_size = inf must be a number"),
+        (["--method.name", "sapm"], "method.name = 'sapm' is unknown; did you mean 'sppm'?"),
+        (["--method", "spam"], "method.step_size is missing"),
+        (["--method."], "unrecognized arguments: --method.; did you mean --method?"),
         (["--.x", "1"], "unrecognized arguments: --.x 1"),
         (["--a.b.c.d", "1"], "there is no section [a]"),
         (["--run.rounds.x", "1"], "--run.rounds.x 1: the file has a value here, not a table"),
-        (["--algorithm.name", "spam_pp", "--algorithm.cohort_size", "99999999"],
-         "algorithm.cohort_size = 99999999 is more than the 10 clients of the data"),
-        (["--algorithm", "proxy_prox", "--algorithm.step_size", "1", "--algorithm.proxy", "10"],
-         "algorithm.proxy = 10 is no client of the data; give 0 to 9"),
+        (["--method.name", "spam_pp", "--method.cohort_size", "99999999"],
+         "method.cohort_size = 99999999 is more than the 10 clients of the data"),
+        (["--method", "proxy_prox", "--method.step_size", "1", "--method.proxy", "10"],
+         "method.proxy = 10 is no client of the data; give 0 to 9"),
         (["--data.kind", "\ud800"], r"data.kind = '\ud800' is unknown"),
         (["--run.record", ""], "run.record = '' must be a list"),
     )),

@@ -128,8 +128,8 @@ def test_the_toml_is_a_configuration(method: str, solver: str, tmp_path: Path) -
     assert (config.data.scale, config.data.seed, config.run.rounds) == (setting.scale, 3, runs.ROUNDS)
     numbers = runs.numbers(setting, problem)
     name = "local_rate" if "local_rate" in numbers else "step_size"
-    assert getattr(config.algorithm, name) == numbers[name]
-    assert getattr(config.algorithm, "cohort_size", 4) == 4
+    assert getattr(config.method, name) == numbers[name]
+    assert getattr(config.method, "cohort_size", 4) == 4
     assert (config.prox is None) == (runs.RACERS[method] != runs.PROX)
 
 

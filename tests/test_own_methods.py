@@ -31,7 +31,7 @@ def test_it_is_compared_with_others(skeleton: Path, tmp_path: Path, capsys: pyte
 
 @pytest.mark.slow
 def test_it_runs(skeleton: Path, tmp_path: Path) -> None:
-    words = "run --data ridge --algorithm sgd --algorithm.step_size 1e-6 --algorithm.cohort_size 3 --rounds 2 --quiet"
+    words = "run --data ridge --method sgd --method.step_size 1e-6 --method.cohort_size 3 --rounds 2 --quiet"
     assert main([*words.split(), "--method-file", str(skeleton), "--out", str(tmp_path / "run")]) == 0
     assert (tmp_path / "run" / "model.safetensors").exists()
 

@@ -103,7 +103,7 @@ def test_the_cache_is_chosen_without_loading_jax(tmp_path):
 def test_a_second_command_has_the_programs_and_the_bits_of_the_first(tmp_path):
     environment = {name: value for name, value in os.environ.items() if not name.startswith("JAX_COMPILATION")}
     environment |= {programs.FOLDER_VARIABLE: str(tmp_path / "cache"), "JAX_ENABLE_COMPILATION_CACHE": "true"}
-    line = "run --data ridge --algorithm sppm --algorithm.step_size 1 --rounds 4 --quiet --out"
+    line = "run --data ridge --method sppm --method.step_size 1 --rounds 4 --quiet --out"
     rows = []
     for flags in (["--no-cache"], [], [], []):
         out = tmp_path / str(len(rows))

@@ -960,7 +960,7 @@ def test_a_single_name_is_a_record():
 
 def test_another_number_of_cores_is_reported(tmp_path, monkeypatch):
     """The last bits of some models depend on it."""
-    identity = {"algorithm": "spam"}
+    identity = {"method": "spam"}
     with records.Store(tmp_path) as store:
         store.begin(identity)
     now = records.manifest()
@@ -977,7 +977,7 @@ def test_another_number_of_cores_is_reported(tmp_path, monkeypatch):
 def test_a_probe_that_other_cores_computed_is_the_same_probe(tmp_path, monkeypatch):
     """Sums over clients differ in their last bits; the clients themselves are compared, too."""
     mean = lambda seal, unit: {"shape": [4], "dtype": "float64", "sha256": seal, "unit": unit}
-    identity = lambda seal, unit=1.0, **more: {"algorithm": "spam", "probe": mean(seal, unit), **more}
+    identity = lambda seal, unit=1.0, **more: {"method": "spam", "probe": mean(seal, unit), **more}
     with records.Store(tmp_path) as store:
         store.begin(identity("a"))
         with pytest.raises(RecordError, match=r"probe\.sha256 changed"):
@@ -986,7 +986,7 @@ def test_a_probe_that_other_cores_computed_is_the_same_probe(tmp_path, monkeypat
         monkeypatch.setattr(records, "manifest", lambda **facts: {**now, "cores": now["cores"] + 1})
         with pytest.warns(UserWarning, match=r"cores changed from \d+ to \d+: the last bits"):
             store.load(identity("b", 1.0000001), like=lambda: ())
-        for other in (identity("b", 2.0), identity("a", algorithm="sppm"), identity("a", every=3)):
+        for other in (identity("b", 2.0), identity("a", method="sppm"), identity("a", every=3)):
             with pytest.raises(RecordError, match=r"another run: .* Also, cores changed from \d+ to \d+, which may"):
                 store.load(other, like=lambda: ())
 

@@ -59,11 +59,11 @@ def look(clients: Any, x: Any) -> dict[str, Any]:
     }
 
 
-ALGORITHMS = {
+RUNS = {
     "one": spam_pp(4, step_size=1 / (4 * CLIENTS.delta), fresh_weight=0.6),
     "other": fedavg(4, local_steps=3, local_rate=0.02),
 }
-ONE, OTHER = (method_name(describe(algorithm)) for algorithm in ALGORITHMS.values())  # what a report calls them
+ONE, OTHER = (method_name(describe(method)) for method in RUNS.values())  # what a report calls them
 
 
 @pytest.fixture(scope="module")
@@ -78,7 +78,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
                 folder=folder / name, keep=Keep(every=20),
             ),
         )
-        for name, method in ALGORITHMS.items()
+        for name, method in RUNS.items()
     }  # fmt: skip
 
 
@@ -840,7 +840,7 @@ clients = 6
 test = 0.3
 [model]
 name = "softmax"
-[algorithm]
+[method]
 name = "fedavg"
 cohort_size = 3
 local_steps = 2
@@ -862,9 +862,9 @@ def real(tmp_path_factory: pytest.TempPathFactory) -> Path:
     command = lambda line, name: main([*line.split(), "--out", str(folder / name), "--no-cache", "--quiet"])
     assert command(f"compare {file} {COMPARED}", "compared") == 0
     assert command(f"run {file} --evaluate.target 0.6125 --evaluate.stop true", "reached") == 0
-    assert command(f"run {file} --algorithm scaffold --algorithm.cohort_size 3 --algorithm.local_steps 2 "
-                   "--algorithm.local_rate 0.02", "whole") == 0  # fmt: skip
-    assert command(f"run {file} --algorithm.local_rate 1e30", "diverged") == 1
+    assert command(f"run {file} --method scaffold --method.cohort_size 3 --method.local_steps 2 "
+                   "--method.local_rate 0.02", "whole") == 0  # fmt: skip
+    assert command(f"run {file} --method.local_rate 1e30", "diverged") == 1
     return folder
 
 

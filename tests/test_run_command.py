@@ -30,13 +30,13 @@ from fedspam.simulation.metrics import METRICS
 ROOT = Path(__file__).parents[1]
 TINY = {
     "data": {"kind": "quadratics", "clients": 6, "dimension": 3},
-    "algorithm": {"name": "spam_pp", "cohort_size": 2, "step_size": 1.0, "fresh_weight": 0.3},
+    "method": {"name": "spam_pp", "cohort_size": 2, "step_size": 1.0, "fresh_weight": 0.3},
     "prox": "exact",
     "run": {"rounds": 10, "segment": 4},
     "evaluate": {"every": 2},
 }
-FLAGS = "--data quadratics --data.clients 6 --data.dimension 3 --algorithm spam_pp --algorithm.cohort_size 2 " + (
-    "--algorithm.step_size 1.0 --algorithm.fresh_weight 0.3 --prox exact --run.segment 4 --evaluate.every 2"
+FLAGS = "--data quadratics --data.clients 6 --data.dimension 3 --method spam_pp --method.cohort_size 2 " + (
+    "--method.step_size 1.0 --method.fresh_weight 0.3 --prox exact --run.segment 4 --evaluate.every 2"
 )
 
 
@@ -99,8 +99,8 @@ def test_a_run_is_continued(
     assert same(tmp_path / "part", finished.folder)
     assert config.read(tmp_path / "part" / "config.toml").run.rounds == 10
     with pytest.raises(SystemExit, match="2"):
-        main(["run", "--resume", "--out", out, "--algorithm.fresh_weight", "0.5"])
-    assert "algorithm.fresh_weight changed from 0.3 to 0.5 since this run began" in capsys.readouterr().err
+        main(["run", "--resume", "--out", out, "--method.fresh_weight", "0.5"])
+    assert "method.fresh_weight changed from 0.3 to 0.5 since this run began" in capsys.readouterr().err
     assert main(["run", *FLAGS.split(), "--out", out]) == 1
     assert "continue it with --resume" in capsys.readouterr().err
 
@@ -138,8 +138,8 @@ def test_a_target_is_told_and_stops(finished: experiment.ExperimentOutcome, tmp_
 
 @pytest.mark.slow
 def test_a_run_that_diverges_is_a_failure(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    line = "--data quadratics --data.clients 6 --data.dimension 3 --algorithm fedavg --algorithm.cohort_size 2 " + (
-        "--algorithm.local_steps 5 --algorithm.local_rate 50 --run.growth 100"
+    line = "--data quadratics --data.clients 6 --data.dimension 3 --method fedavg --method.cohort_size 2 " + (
+        "--method.local_steps 5 --method.local_rate 50 --run.growth 100"
     )
     assert main(["run", *line.split(), "--out", str(tmp_path / "run"), "--json"]) == 1
     facts = json.loads(capsys.readouterr().out)
@@ -169,7 +169,7 @@ def csv_table(folder: Path, labels: str = "classes") -> Path:
 
 
 def made(data: Any, model: Any = None, **sections: Any) -> experiment.Experiment:
-    rest = {"algorithm": {"name": "fedavg", "cohort_size": 2, "local_steps": 1, "local_rate": 0.1}, **sections}
+    rest = {"method": {"name": "fedavg", "cohort_size": 2, "local_steps": 1, "local_rate": 0.1}, **sections}
     return experiment.make(decode({"data": data, **({} if model is None else {"model": model}), **rest}))
 
 
@@ -240,7 +240,7 @@ IMAGES = """
 model = "softmax"
 data = {kind = "idx", path = "images", labels = "labels", test = 0}
 clients = {split = "iid", count = 3}
-algorithm = {name = "fedavg", cohort_size = 2, local_steps = 1, local_rate = 0.1}
+method = {name = "fedavg", cohort_size = 2, local_steps = 1, local_rate = 0.1}
 """
 
 
@@ -449,7 +449,7 @@ def test_bash_completes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> N
     assert complete("fedspam", "run", "fed") == {"fedspam.bash"}
     assert complete("fedspam", "compare", "--metric", "") == set(METRICS)
     assert complete("fedspam", "cite", "scaffold_") == {"scaffold_gradient", "scaffold_m", "scaffold_m_vr"}
-    assert complete("fedspam", "run", "--algorithm.fr") == {"--algorithm.fresh_weight"}
+    assert complete("fedspam", "run", "--method.fr") == {"--method.fresh_weight"}
     assert complete("fedspam", "run", "--run.precision", "") == {"float32", "float64"}
 
 
@@ -458,7 +458,7 @@ def test_a_device_that_is_not_there_is_refused(
 ) -> None:
     monkeypatch.setenv("JAX_PLATFORMS", "cpu")
     with pytest.raises(SystemExit, match="2"):
-        main(["run", "--data", "ridge", "--algorithm", "sppm", "--device", "tpu"])
+        main(["run", "--data", "ridge", "--method", "sppm", "--device", "tpu"])
     assert "--device tpu: JAX finds only cpu here" in capsys.readouterr().err
     devices.choose("cpu", None)
 

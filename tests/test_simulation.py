@@ -214,8 +214,8 @@ def test_a_damaged_checkpoint_falls_back_to_the_one_before(clients, tmp_path, da
 def test_the_manifest_says_what_was_run(clients, tmp_path):
     simulate(METHOD, clients, jnp.ones(4), rounds=5, key=5, folder=tmp_path)
     manifest = json.loads((tmp_path / "manifest.json").read_text())
-    assert manifest["identity"]["algorithm"]["fresh_weight"]["value"] == 0.3
-    assert manifest["identity"]["algorithm"]["name"] == "spam_pp"
+    assert manifest["identity"]["method"]["fresh_weight"]["value"] == 0.3
+    assert manifest["identity"]["method"]["name"] == "spam_pp"
     assert {"fedspam", "jax", "python", "device"} <= manifest.keys()
 
 
@@ -274,7 +274,7 @@ def test_methods_of_other_structure_are_not_run_together(clients):
         ({"params": jnp.arange(4)}, "dtype"),
         ({"params": {"x": "hello"}}, "is a str"),
         ({"params": ()}, "no arrays"),
-        ({"algorithm": spam_pp(13, 0.1, 0.5)}, "larger than the population of 12"),
+        ({"method": spam_pp(13, 0.1, 0.5)}, "larger than the population of 12"),
         ({"record": ("certificat.decrease",)}, "does not report"),
         ({"replay": {"cohort": np.zeros((2, 5), int)}}, "has 2 rounds, but rounds=3; shorten the run"),
         ({"replay": {"cohort": np.full((3, 5), 99)}}, "names client 99"),
@@ -296,9 +296,9 @@ def test_methods_of_other_structure_are_not_run_together(clients):
     ],
 )
 def test_bad_input_is_refused(clients, change, says):
-    arguments = {"algorithm": METHOD, "population": clients, "params": jnp.ones(4), "rounds": 3, "key": 0} | change
+    arguments = {"method": METHOD, "population": clients, "params": jnp.ones(4), "rounds": 3, "key": 0} | change
     with pytest.raises(ValueError, match=says):
-        simulate(arguments.pop("algorithm"), arguments.pop("population"), arguments.pop("params"), **arguments)
+        simulate(arguments.pop("method"), arguments.pop("population"), arguments.pop("params"), **arguments)
 
 
 @pytest.mark.parametrize("seed", [jnp.int32(5), jnp.uint32(5), np.array(5), np.int64(5)])

@@ -32,7 +32,7 @@ label = "ill"
 test = 0.25
 [model]
 name = "softmax"
-[algorithm]
+[method]
 name = "fedavg"
 cohort_size = 2
 local_rate = 0.1

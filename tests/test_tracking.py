@@ -15,7 +15,7 @@ from fedspam.simulation import records
 
 TINY = {
     "data": {"kind": "quadratics", "clients": 5, "dimension": 2},
-    "algorithm": {"name": "spam_pp", "cohort_size": 2, "step_size": 1.0, "fresh_weight": 0.3},
+    "method": {"name": "spam_pp", "cohort_size": 2, "step_size": 1.0, "fresh_weight": 0.3},
     "prox": "exact",
     "run": {"rounds": 6, "segment": 4},
     "evaluate": {"every": 2},
@@ -47,7 +47,7 @@ def test_every_look_becomes_a_point(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     info, *points, status = memory.told
     assert isinstance(info, RunInfo)
     assert (info.name, info.project, status) == ("run", "p", "finished")
-    assert info.settings["algorithm.cohort_size"] == 2
+    assert info.settings["method.cohort_size"] == 2
     _, rows, probes = records.read(tmp_path / "run")
     assert [point.round for point in points] == [0, 2, 4, 6]  # type: ignore[attr-defined]
     assert [point.values["loss"] for point in points] == probes["loss"].tolist()  # type: ignore[attr-defined]
@@ -85,7 +85,7 @@ def test_a_missing_package_names_its_extra(
             patch.setattr(tracking, "RECORDERS", missing)
             with pytest.raises(ImportError, match=f"pip install no_module_for_{name}"):
                 tracking.check([name])
-            line = "run --data ridge --algorithm sppm --algorithm.step_size 1 --out"
+            line = "run --data ridge --method sppm --method.step_size 1 --out"
             with pytest.raises(SystemExit, match="2"):
                 main([*line.split(), str(tmp_path / "run"), "--track.to", f'["{name}"]'])
             assert f"pip install no_module_for_{name}" in capsys.readouterr().err
@@ -94,7 +94,7 @@ def test_a_missing_package_names_its_extra(
 
 def play(name: str, folder: Path) -> None:
     """A run of three points, continued by three more; one value is not finite."""
-    info = RunInfo("one", "project", folder, {"run.rounds": 3, "algorithm.name": "spam"}, None, f"identity{name}")
+    info = RunInfo("one", "project", folder, {"run.rounds": 3, "method.name": "spam"}, None, f"identity{name}")
     for part in (range(3), range(3, 6)):
         with tracking.tracked([tracking.RECORDERS[name][0]()], info) as write:
             write([TrackedPoint(k, {"loss": 1 / (k + 1), "accuracy.q10": 0.1 * k, "bad": float("nan")}) for k in part])
@@ -152,7 +152,7 @@ def test_mlflow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     client = MlflowClient(f"sqlite:///{tmp_path / 'mlflow.db'}")
     experiment_id = client.get_experiment_by_name("project").experiment_id
     (run,) = client.search_runs([experiment_id])
-    assert run.data.params == {"run.rounds": "3", "algorithm.name": "spam"}
+    assert run.data.params == {"run.rounds": "3", "method.name": "spam"}
     assert [(metric.step, metric.value) for metric in client.get_metric_history(run.info.run_id, "loss")] == LOSSES
     assert run.info.status == "FINISHED"
 

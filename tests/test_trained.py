@@ -31,7 +31,7 @@ drop = ["patient"]
 [model]
 name = "softmax"
 
-[algorithm]
+[method]
 name = "fedavg"
 cohort_size = 3
 local_steps = 4
@@ -134,7 +134,7 @@ def test_the_file_says_what_it_is(world: Path) -> None:
     assert trained.encoder.names == [
         "age", "city=Bonn", "city=New York", "city=Rome, Italy", "city is missing", "pressure", "pressure is missing",
     ]  # fmt: skip
-    assert trained.facts["config"]["algorithm"]["name"] == trained.facts["method"] == "fedavg"
+    assert trained.facts["config"]["method"]["name"] == trained.facts["method"] == "fedavg"
     assert trained.facts["status"] == "completed"
     plain = safetensors.numpy.load_file(world / "run" / "model.safetensors")
     assert {name: array.shape for name, array in plain.items()} == {"bias": (3,), "kernel": (7, 3)}
@@ -454,7 +454,7 @@ def test_every_client_before_and_after_fine_tuning(
     right = np.array([float(value) * int(row["test_rows"]) for value, row in zip(after, tables[0], strict=True)])
     np.testing.assert_allclose(right, np.round(right), atol=1e-4)
     assert after != [row["accuracy"] for row in tables[0]]
-    endless = ["--data", "quadratics", "--algorithm", "sppm", "--algorithm.step_size", "1", "--prox", "exact"]
+    endless = ["--data", "quadratics", "--method", "sppm", "--method.step_size", "1", "--prox", "exact"]
     with pytest.raises(SystemExit):
         main(["run", *endless, "--out", str(tmp_path / "y"), *tune])
     assert "the clients have no test rows of their own" in capsys.readouterr().err

@@ -70,18 +70,18 @@ def test_a_list_that_ends_before_the_run_is_said() -> None:
 @pytest.mark.parametrize(
     ("options", "told"),
     [
-        ({"algorithm": spam_pp}, r"algorithm = spam_pp is no method yet; call its constructor: spam_pp\("),
-        ({"algorithm": "fedavg"}, "algorithm = fedavg is no method yet"),
-        ({"algorithm": type(METHOD)}, "is no method yet"),
+        ({"method": spam_pp}, r"method = spam_pp is no method yet; call its constructor: spam_pp\("),
+        ({"method": "fedavg"}, "method = fedavg is no method yet"),
+        ({"method": type(METHOD)}, "is no method yet"),
         ({"devices": "gpu"}, r"devices = 'gpu' must be a list of devices, such as jax.devices\(\)"),
         ({"devices": [0]}, "must be a list of devices"),
         ({"record": [["step_size"]]}, r"record holds \['step_size'\]; it must be names of columns"),
     ],
 )
 def test_simulate_names_what_is_wrong(options: dict, told: str) -> None:
-    given = {"algorithm": METHOD, "rounds": 2, "key": 0, **options}
+    given = {"method": METHOD, "rounds": 2, "key": 0, **options}
     with pytest.raises(ValueError, match=told):
-        simulate(given.pop("algorithm"), CLIENTS, jnp.zeros(3), **given)
+        simulate(given.pop("method"), CLIENTS, jnp.zeros(3), **given)
 
 
 def test_every_constructor_is_found_at_the_top() -> None:
@@ -121,8 +121,8 @@ def test_a_loss_that_exploded_is_a_failure(tmp_path, capsys: pytest.CaptureFixtu
     from fedspam.app.cli import main
     from fedspam.simulation import records
 
-    line = "run --data quadratics --data.clients 4 --data.dimension 3 --algorithm fedavg --algorithm.cohort_size 2 "
-    line += f"--algorithm.local_steps 1 --algorithm.local_rate 0.9 --run.growth 0 --rounds 12 --out {tmp_path / 'run'}"
+    line = "run --data quadratics --data.clients 4 --data.dimension 3 --method fedavg --method.cohort_size 2 "
+    line += f"--method.local_steps 1 --method.local_rate 0.9 --run.growth 0 --rounds 12 --out {tmp_path / 'run'}"
     assert main(line.split()) == 1
     shown = capsys.readouterr().out
     assert "failed: the loss went from" in " ".join(shown.split())

@@ -21,7 +21,7 @@ label = "ill"
 [model]
 name = "logistic"
 
-[algorithm]
+[method]
 name = "fedavg"
 cohort_size = 2
 local_steps = 1
@@ -32,7 +32,7 @@ rounds = 3
 """
 TABLE = "hospital,age,ill\n" + "".join(f"h{i % 3},{40 + i},{i % 2}\n" for i in range(12))
 MODEL = "def loss(params, rows):\n    return (rows['features'] @ params - rows['label']) ** 2\n"
-RIDGE = "--data ridge --algorithm spam --algorithm.step_size 0.1 --algorithm.fresh_weight 0.2 --prox exact"
+RIDGE = "--data ridge --method spam --method.step_size 0.1 --method.fresh_weight 0.2 --prox exact"
 
 
 class Case(NamedTuple):
@@ -47,23 +47,21 @@ class Case(NamedTuple):
 CASES = {
     # the configuration
     "misspelt key": Case(
-        "run good.toml", 2, ("algorithm.cohrt_size = 2", "did you mean 'cohort_size'?"), ("cohort", "cohrt")
+        "run good.toml", 2, ("method.cohrt_size = 2", "did you mean 'cohort_size'?"), ("cohort", "cohrt")
     ),
-    "misspelt flag of a setting": Case("run good.toml --algorithm.localrate 1", 2, ("did you mean 'local_rate'?",)),
+    "misspelt flag of a setting": Case("run good.toml --method.localrate 1", 2, ("did you mean 'local_rate'?",)),
     "unknown section": Case(
-        "run good.toml", 2, ("no section [algoritm]", "did you mean [algorithm]?"), ("algorithm", "algoritm")
+        "run good.toml", 2, ("no section [algoritm]", "did you mean [method]?"), ("method", "algoritm")
     ),
     "unknown section in a flag": Case("run good.toml --modle.name softmax", 2, ("did you mean [model]?",)),
     "a setting outside its section": Case(
         "run good.toml", 2, ("rounds belongs into [run]",), ("\n[data]", "rounds = 3\n[data]")
     ),
     "wrong type": Case("run good.toml --rounds many", 2, ("run.rounds = 'many'", "a whole number of at least 1")),
-    "text for a number": Case(
-        "run good.toml", 2, ("algorithm.local_rate = '0.1'", "must be a number"), ("0.1", '"0.1"')
-    ),
+    "text for a number": Case("run good.toml", 2, ("method.local_rate = '0.1'", "must be a number"), ("0.1", '"0.1"')),
     "impossible rounds": Case("run good.toml --rounds 0", 2, ("run.rounds = 0", "of at least 1")),
     "a fraction of a client": Case(
-        "run good.toml --algorithm.cohort_size 2.5", 2, ("cohort_size = 2.5", "a whole number")
+        "run good.toml --method.cohort_size 2.5", 2, ("cohort_size = 2.5", "a whole number")
     ),
     "impossible share": Case("run good.toml --data.test 1.5", 2, ("data.test = 1.5", "less than 1")),
     "unknown choice": Case("run good.toml --run.precision double", 2, ("'float32' or 'float64'",)),
@@ -76,37 +74,37 @@ CASES = {
     "a section for a setting": Case("run good.toml --set run=3", 2, ("SECTION.KEY=VALUE", "run.rounds=200")),
     # methods
     "unknown method": Case(
-        "run good.toml --algorithm.name fedavgg", 2, ("'fedavgg' is unknown", "did you mean 'fedavg'?")
+        "run good.toml --method.name fedavgg", 2, ("'fedavgg' is unknown", "did you mean 'fedavg'?")
     ),
     "missing argument of a method": Case(
-        "run good.toml --algorithm spam", 2, ("algorithm.step_size is missing", "'spam' needs it")
+        "run good.toml --method spam", 2, ("method.step_size is missing", "'spam' needs it")
     ),
     "argument of another method": Case(
-        "run good.toml --algorithm.fresh_weight 0.5", 2, ("fresh_weight = 0.5 is no setting", "'fedavg'")
+        "run good.toml --method.fresh_weight 0.5", 2, ("fresh_weight = 0.5 is no setting", "'fedavg'")
     ),
     "impossible cohort": Case(
-        "run good.toml --algorithm.cohort_size 20", 2, ("cohort_size = 20", "3 clients", "at most 3")
+        "run good.toml --method.cohort_size 20", 2, ("cohort_size = 20", "3 clients", "at most 3")
     ),
-    "negative step size": Case("run good.toml --algorithm.local_rate -1", 2, ("local_rate = -1", "greater than 0")),
+    "negative step size": Case("run good.toml --method.local_rate -1", 2, ("local_rate = -1", "greater than 0")),
     "fresh_weight above 1": Case(
-        f"run {RIDGE} --algorithm.fresh_weight 2",
+        f"run {RIDGE} --method.fresh_weight 2",
         2,
         ("fresh_weight = 2", "must lie in (0, 1]", "1 is SGD without memory"),
     ),
     "unknown option of a method": Case(
-        "run --data ridge --algorithm scaffold --algorithm.cohort_size 2 --algorithm.local_steps 1 "
-        "--algorithm.local_rate 1 --algorithm.option stepps",
+        "run --data ridge --method scaffold --method.cohort_size 2 --method.local_steps 1 "
+        "--method.local_rate 1 --method.option stepps",
         2,
         ("option = 'stepps'", "did you mean 'steps'?"),
     ),
     "a prox for a method without one": Case("run good.toml --prox lbfgs", 2, ("fedavg solves no prox", "remove")),
     "unknown solver": Case(f"run {RIDGE} --prox lbgfs", 2, ("prox.name = 'lbgfs'", "did you mean 'lbfgs'?")),
     "exact prox of what is not quadratic": Case(
-        "run good.toml --algorithm sppm --algorithm.step_size 1 --prox exact", 2, ("needs quadratic clients", "'lbfgs'")
+        "run good.toml --method sppm --method.step_size 1 --prox exact", 2, ("needs quadratic clients", "'lbfgs'")
     ),
     # data
     "unknown problem": Case(
-        "run --data rigde --algorithm sppm --algorithm.step_size 1", 2, ("'rigde'", "did you mean 'ridge'?")
+        "run --data rigde --method sppm --method.step_size 1", 2, ("'rigde'", "did you mean 'ridge'?")
     ),
     "missing data file": Case(
         "run good.toml --data.path visit.csv",
@@ -130,7 +128,7 @@ CASES = {
         "run good.toml --data.test 0.999", 2, ("data.test = 0.999 leaves too little to train with", "0.2")
     ),
     "a list shorter than the run": Case(
-        "run good.toml --algorithm.local_rate [0.1,0.2]",
+        "run good.toml --method.local_rate [0.1,0.2]",
         2,
         ("local_rate has 2 values for run.rounds = 3", "one per round"),
     ),
@@ -157,9 +155,9 @@ CASES = {
     ),
     "out is a file": Case(f"run {RIDGE} --rounds 2 --out visits.csv", 1, ("visits.csv", "choose another")),
     "resume of another run": Case(
-        "run --resume --out done --algorithm.fresh_weight 0.9",
+        "run --resume --out done --method.fresh_weight 0.9",
         2,
-        ("algorithm.fresh_weight changed from 0.2 to 0.9", "choose another"),
+        ("method.fresh_weight changed from 0.2 to 0.9", "choose another"),
     ),
     "resume of nothing": Case("run --resume --out nowhere", 2, ("holds no run to continue", "another --out")),
     "resume of nowhere": Case("run good.toml --resume", 2, ("--resume needs", "--out FOLDER")),

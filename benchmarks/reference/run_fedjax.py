@@ -11,7 +11,7 @@ import fedjax
 import jax
 import jax.numpy as jnp
 import numpy as np
-from fedjax.algorithms import fed_avg, fed_prox, mime, mime_lite
+from fedjax.methods import fed_avg, fed_prox, mime, mime_lite
 from problem import load, store
 
 jax.config.update("jax_enable_x64", True)
@@ -40,12 +40,12 @@ def gradient(params, batch, rng):
     return jax.grad(lambda p: jnp.mean(per_example_loss(p, batch, rng)))(params)
 
 
-def run(algorithm, cohorts, data):
-    state = algorithm.init(jnp.array(PROBLEM["start"]))
+def run(method, cohorts, data):
+    state = method.init(jnp.array(PROBLEM["start"]))
     iterates = []
     for k, cohort in enumerate(cohorts):
         clients = [(str(i).encode(), data[i], jax.random.PRNGKey(100 * k + i)) for i in cohort]
-        state, _ = algorithm.apply(state, clients)
+        state, _ = method.apply(state, clients)
         iterates.append(np.asarray(state.params).tolist())
     return iterates
 

@@ -9,10 +9,10 @@ Its FedDyn is left out: the penalty is computed from detached parameters, so tha
 import importlib.metadata
 
 import torch
-from fedlab.contrib.algorithm.basic_client import SGDSerialClientTrainer
-from fedlab.contrib.algorithm.basic_server import SyncServerHandler
-from fedlab.contrib.algorithm.fedprox import FedProxSerialClientTrainer
-from fedlab.contrib.algorithm.scaffold import ScaffoldSerialClientTrainer, ScaffoldServerHandler
+from fedlab.contrib.method.basic_client import SGDSerialClientTrainer
+from fedlab.contrib.method.basic_server import SyncServerHandler
+from fedlab.contrib.method.fedprox import FedProxSerialClientTrainer
+from fedlab.contrib.method.scaffold import ScaffoldSerialClientTrainer, ScaffoldServerHandler
 from problem import load, store
 
 torch.set_default_dtype(torch.float64)

@@ -62,7 +62,7 @@ def dataset(user):
     return Dataset(raw_data=raw, user_id=str(user))
 
 
-def run(algorithm, params, cohorts):
+def run(method, params, cohorts):
     asked = iter([user for cohort in cohorts for user in cohort])
     data = FederatedDataset(dataset, lambda: next(asked))
     module = Linear()
@@ -74,7 +74,7 @@ def run(algorithm, params, cohorts):
     train = NNTrainHyperParams(
         local_num_epochs=STEPS, local_learning_rate=STEP_SIZE, local_batch_size=None, local_num_steps=None
     )
-    algorithm.run(params, SimulatedBackend(data, None), model, train, callbacks=[watch], send_metrics_to_platform=False)
+    method.run(params, SimulatedBackend(data, None), model, train, callbacks=[watch], send_metrics_to_platform=False)
     return watch.iterates
 
 

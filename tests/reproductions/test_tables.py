@@ -219,7 +219,7 @@ def test_the_measures_of_leaf(data, monkeypatch):
     """Bytes and FLOPs of two rounds, by hand."""
     seen = {}
 
-    def two_rounds(algorithm, clients, params, **options):
+    def two_rounds(method, clients, params, **options):
         seen.update(params=params, batch=clients.batch, rounds=options["rounds"])
         rows = {"gradients": np.array([45.0, 50.0]), "bytes_up": np.array([3, 3]) * 26_414_840}
         return SimpleNamespace(rows=rows, probes={"accuracy": np.array([0.01, 0.8])}, rounds=2)

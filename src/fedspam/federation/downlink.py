@@ -63,10 +63,10 @@ class WithFeedback:
         return self.inner.client_state(params)
 
 
-def with_feedback(algorithm: Any, codecs: Codecs, plan: Plan) -> Any:
+def with_feedback(method: Any, codecs: Codecs, plan: Plan) -> Any:
     """The method with feedback for its messages, or the method itself if no field of a message has `Feedback`."""
     errors = codecs.first_broadcast_errors(plan)
-    return WithFeedback(algorithm, codecs, errors) if errors else algorithm
+    return WithFeedback(method, codecs, errors) if errors else method
 
 
 def own_state(state: Any) -> Any:

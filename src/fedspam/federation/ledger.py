@@ -167,7 +167,7 @@ class Plan(Brief):
 
 
 def plan(
-    algorithm: Any,
+    method: Any,
     params: Params,
     population: Population | None = None,
     *,
@@ -183,8 +183,8 @@ def plan(
     >>> exchange.floats_down, exchange.floats_up       # 3d down, 2d up
     (21, 14)
     """
-    algorithm = fitted(algorithm, population)
-    memory = algorithm.client_state(params)
+    method = fitted(method, population)
+    memory = method.client_state(params)
     key = jax.random.key(0)
     found: list[tuple[tuple[Exchange, ...], bool, Draws]] = []
 
@@ -195,15 +195,15 @@ def plan(
         found.append((tuple(fed.exchanges), fed.branches, fed.draws))
         return result
 
-    state = jax.eval_shape(lambda params: watched(lambda fed: algorithm.init(params, key, fed)), params)
-    jax.eval_shape(lambda state: watched(lambda fed: algorithm.round(state, key, fed)), state)
+    state = jax.eval_shape(lambda params: watched(lambda fed: method.init(params, key, fed)), params)
+    jax.eval_shape(lambda state: watched(lambda fed: method.round(state, key, fed)), state)
     (start, _, first), (round, branches, later) = found
     for exchange in (*start, *round):
         _ = exchange.bytes_down, exchange.bytes_up  # priced once, before any round
     named = first.names_a_client or later.names_a_client
     made = Plan(start, round, branches, frozenset(first.roles | later.roles), named)
     codecs.check_names(made)
-    forgetful = codecs.first_errors(made).keys() - _stateful(algorithm) if codecs.has_feedback else ()
+    forgetful = codecs.first_errors(made).keys() - _stateful(method) if codecs.has_feedback else ()
     for work in sorted(forgetful):
         raise ValueError(
             f"error feedback needs clients with a memory, and the work {work} of this method has none; use the codec "
@@ -212,8 +212,8 @@ def plan(
     return made
 
 
-def _stateful(algorithm: Any) -> set[str]:
-    return {name for name, work in works_of(algorithm).items() if terms_of(work).stateful}
+def _stateful(method: Any) -> set[str]:
+    return {name for name, work in works_of(method).items() if terms_of(work).stateful}
 
 
 def _shapes(tree: PyTree) -> PyTree:

@@ -51,20 +51,20 @@ class Client:
         return wire.encode({"@client": np.uint32(self._id), "@round": np.uint32(round), **answer})
 
 
-def compiled_works(algorithm: Any, population: Population, codecs: Codecs) -> dict[str, Work]:
+def compiled_works(method: Any, population: Population, codecs: Codecs) -> dict[str, Work]:
     """Each client work as ``(id, key, memory, message) -> (reply, memory)``, compiled once for all clients."""
 
     def compiled(work: Work) -> Work:
         return jax.jit(lambda id, key, memory, message: answer(population, work, key, id, memory, message, codecs))
 
-    return {name: compiled(work) for name, work in works_of(algorithm).items()}
+    return {name: compiled(work) for name, work in works_of(method).items()}
 
 
 class Loopback:
     """The handle whose messages travel as bytes. One `Loopback` serves a whole run.
 
     Arguments:
-        algorithm: the method, as server and clients both know it.
+        method: the method, as server and clients both know it.
         population: whose clients are at the other end.
         params: parameters of the right shapes.
         seed: in which order replies arrive.
@@ -75,7 +75,7 @@ class Loopback:
 
     def __init__(
         self,
-        algorithm: Any,
+        method: Any,
         population: Population,
         params: Params,
         *,
@@ -84,11 +84,11 @@ class Loopback:
         aggregate: Rule | None = None,
         codecs: Codecs | CodecsLike | None = None,
     ) -> None:
-        self._algorithm, self._population, self._params = algorithm, population, params
+        self._method, self._population, self._params = method, population, params
         coded = Codecs.of(codecs)
-        self.plan = ledger.plan(algorithm, params, population, codecs=coded)
-        self._works = compiled_works(algorithm, population, coded)
-        self._first = coded.memory(algorithm.client_state(params), self.plan)
+        self.plan = ledger.plan(method, params, population, codecs=coded)
+        self._works = compiled_works(method, population, coded)
+        self._first = coded.memory(method.client_state(params), self.plan)
         self.aggregate = aggregate
         self._order = np.random.default_rng(seed)
         self._draws = Draws(population, replay)
@@ -163,7 +163,7 @@ class Loopback:
 
 
 def run(
-    algorithm: Any,
+    method: Any,
     population: Population,
     params: Params,
     *,
@@ -177,12 +177,12 @@ def run(
     """The final state of a run over bytes, with the keys of `fedspam.simulate`, and the handle that counted bytes."""
     params = checks.params("params", params)
     key = prng.key_of(key)
-    fed = Loopback(algorithm, population, params, seed=seed, replay=replay, aggregate=aggregate, codecs=codecs)
-    algorithm = with_feedback(algorithm, Codecs.of(codecs), fed.plan)
-    state = algorithm.init(params, jax.random.fold_in(key, 2**32 - 1), fed)
+    fed = Loopback(method, population, params, seed=seed, replay=replay, aggregate=aggregate, codecs=codecs)
+    method = with_feedback(method, Codecs.of(codecs), fed.plan)
+    state = method.init(params, jax.random.fold_in(key, 2**32 - 1), fed)
     for k in range(rounds):
         fed.begin(k)
-        state, _ = algorithm.round(state, jax.random.fold_in(key, k), fed)
+        state, _ = method.round(state, jax.random.fold_in(key, k), fed)
     return own_state(state), fed
 
 

@@ -95,7 +95,7 @@ class Witness:
 
 
 def diagnose(
-    algorithm: Any,
+    method: Any,
     population: Population,
     state: Any,
     memory: PyTree,
@@ -115,12 +115,12 @@ def diagnose(
         round: its number.
     """
     fed = Witness(population, memory, replay=replay, round=round, aggregate=aggregate, codecs=codecs)
-    state, _ = algorithm.round(state, jax.random.fold_in(key, round), fed)
+    state, _ = method.round(state, jax.random.fold_in(key, round), fed)
     return fed.troubles or _of_server(state)
 
 
 def diagnose_start(
-    algorithm: Any,
+    method: Any,
     population: Population,
     params: Params,
     memory: PyTree,
@@ -131,7 +131,7 @@ def diagnose_start(
 ) -> list[Trouble]:
     """What is not finite in the start of a method. The key is that of the start."""
     fed = Witness(population, memory, aggregate=aggregate, codecs=codecs)
-    state = algorithm.init(params, key, fed)
+    state = method.init(params, key, fed)
     return fed.troubles or _of_server(state)
 
 

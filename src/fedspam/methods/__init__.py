@@ -1,19 +1,19 @@
 """The methods, one file each; every file ends with the rows of its methods in the registry."""
 
-from fedspam.methods._algorithm import (
-    Algorithm as Algorithm,
+from fedspam.methods._central import Adam as Adam, Momentum as Momentum, Plain as Plain
+from fedspam.methods._local import Epochs as Epochs
+from fedspam.methods._method import (
     Given as Given,
+    Method as Method,
     Start as Start,
     StartLike as StartLike,
     WarmStart as WarmStart,
     Zero as Zero,
 )
-from fedspam.methods._central import Adam as Adam, Momentum as Momentum, Plain as Plain
-from fedspam.methods._local import Epochs as Epochs
 from fedspam.methods._registry import (
     METHODS as METHODS,
     Cost as Cost,
-    Method as Method,
+    Entry as Entry,
     Scales as Scales,
     register as register,
 )

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
 
-from fedspam.methods._algorithm import Algorithm
+from fedspam.methods._method import Method
 
 Answer = Literal["yes", "no", "partly"]
 
@@ -38,7 +38,7 @@ class Scales(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Method:
+class Entry:
     """A row of the table of methods. The defaults are those of a plain method: one exchange, d floats each way.
 
     Arguments:
@@ -65,7 +65,7 @@ class Method:
     """
 
     name: str
-    build: Callable[..., Algorithm[Any]]
+    build: Callable[..., Method[Any]]
     example: Mapping[str, Any]
     similarity: Answer = "no"
     partial: Answer = "yes"
@@ -83,15 +83,15 @@ class Method:
     exact: bool = True
     grid: Callable[[Scales], list[Mapping[str, Any]]] = field(default=lambda scales: [{}])
 
-    def make(self) -> Algorithm[Any]:
+    def make(self) -> Method[Any]:
         """The example."""
         return self.build(**self.example)
 
 
-METHODS: dict[str, Method] = {}
+METHODS: dict[str, Entry] = {}
 
 
-def register(key: str, method: Method) -> None:
+def register(key: str, method: Entry) -> None:
     """Add a row. The key is what a user types."""
     if key in METHODS:
         raise ValueError(f"method {key!r} is registered already; choose another key")

@@ -8,7 +8,7 @@ from jaxtyping import Array, Key, PyTree
 from fedspam._internal import checks, trees
 from fedspam._internal.trees import Params, static, struct
 from fedspam.federation import Federation
-from fedspam.methods._algorithm import MOVERS, ProxInfo, Start, Zero, current_x, prox, select_movers
+from fedspam.methods._method import MOVERS, ProxInfo, Start, Zero, current_x, prox, select_movers
 from fedspam.methods.estimators import Estimate, Estimator
 from fedspam.methods.schedules import Schedule
 from fedspam.solvers import LocalSolver

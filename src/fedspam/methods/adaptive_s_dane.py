@@ -10,9 +10,9 @@ from fedspam._internal import checks, trees
 from fedspam._internal.trees import Params, Scalar, static, struct
 from fedspam.clients import Oracle
 from fedspam.federation import Federation, on_client
-from fedspam.methods._algorithm import current_x
 from fedspam.methods._grids import step_grid
-from fedspam.methods._registry import Cost, Method, register
+from fedspam.methods._method import current_x
+from fedspam.methods._registry import Cost, Entry, register
 from fedspam.methods.estimators import gradient
 from fedspam.methods.s_dane import center_of, next_v
 from fedspam.solvers import LBFGS, Certificate, Exact, LocalSolver
@@ -183,7 +183,7 @@ for _key, _name, _build in (
     ("adaptive_s_dane", "S-DANE, adaptive", adaptive_s_dane),
     ("adaptive_acc_s_dane", "Acc-S-DANE, adaptive", adaptive_acc_s_dane),
 ):
-    register(_key, Method(
+    register(_key, Entry(
         name=_name, build=_build, example={"step_size": 4.0, "convexity": 0.25, "solver": Exact()},
         similarity="yes", partial="no", stateless="no", nonsmooth="yes", nonconvex="no", estimator="exact",
         oracle="a-prox, all", phases=3, up=Cost(4), down=Cost(3), grid=step_grid,

@@ -11,8 +11,8 @@ from fedspam._internal import checks, trees
 from fedspam._internal.trees import Params, Scalar, static, struct
 from fedspam.clients import Oracle, Population
 from fedspam.federation import Federation, on_client
-from fedspam.methods._algorithm import current_x, no_memory
-from fedspam.methods._registry import Cost, Method, register
+from fedspam.methods._method import current_x, no_memory
+from fedspam.methods._registry import Cost, Entry, register
 from fedspam.methods._sketch import SKETCH, SketchMoments, moments, sketch, spread
 from fedspam.methods.auto_steps import AutoSteps, auto_steps
 from fedspam.solvers import LBFGS, Answer, Certificate, Exact, LocalSolver, Never, SampledSteps, certify
@@ -375,7 +375,7 @@ def auto(
     )
 
 
-register("auto", Method(
+register("auto", Entry(
     name="auto", build=auto, example={"cohort_size": 4, "solver": Exact()}, similarity="yes", nonsmooth="yes",
     nonconvex="no", estimator="MVR", oracle="a-prox, all", phases=2, up=Cost(2, extra=6 * SKETCH), down=Cost(3),
     reference="this library",

@@ -11,8 +11,8 @@ from fedspam._internal import checks, trees
 from fedspam._internal.trees import Params, Scalar, static, struct
 from fedspam.clients import Oracle
 from fedspam.federation import Federation, on_client
-from fedspam.methods._algorithm import no_memory
-from fedspam.methods._registry import Cost, Method, register
+from fedspam.methods._method import no_memory
+from fedspam.methods._registry import Cost, Entry, register
 
 HALVINGS = 20  # of the first rate, at most; if it is still too long, steps that fail halve it further
 
@@ -270,7 +270,7 @@ def auto_steps(cohort_size: int, *, trials: int = 60) -> AutoSteps:
     return AutoSteps(cohort_size=cohort_size, trials=trials)
 
 
-register("auto_steps", Method(
+register("auto_steps", Entry(
     name="auto_steps", build=auto_steps, example={"cohort_size": 4, "trials": 8}, oracle="m steps", exact=False,
     up=Cost(1, extra=len(Numbers._fields)), reference="this library",
 ))  # fmt: skip

@@ -11,10 +11,10 @@ from jaxtyping import Array, Integer, Key
 from fedspam._internal.trees import Params, struct
 from fedspam.clients import Oracle
 from fedspam.federation import Cohort, Federation, on_client
-from fedspam.methods._algorithm import StartLike, no_memory, start_from
 from fedspam.methods._grids import local_grid, recursive_grid
 from fedspam.methods._local import surrogate_steps
-from fedspam.methods._registry import Cost, Method, register
+from fedspam.methods._method import StartLike, no_memory, start_from
+from fedspam.methods._registry import Cost, Entry, register
 from fedspam.methods._template import Factored
 from fedspam.methods.estimators import MVR, Estimate, begin_with_g
 from fedspam.methods.schedules import Constant, ScheduleLike, fresh_weight_schedule
@@ -116,13 +116,13 @@ def bvr_l_sgd(cohort_size: int | None, local_steps: int, local_rate: float, *, m
     return Factored(Snapshot(), solver, Constant(float("inf")), cohort_size=cohort_size, name="bvr_l_sgd")
 
 
-register("ce_lsgd", Method(
+register("ce_lsgd", Entry(
     name="CE-LSGD", build=ce_lsgd, example={"cohort_size": 4, "local_steps": 5, "local_rate": 0.3, "fresh_weight": 0.2},
     similarity="yes", unverified=True, estimator="MVR", oracle="m SARAH steps, one client", phases=2, up=Cost(1, 1),
     down=Cost(2, 1), grid=recursive_grid, reference="Patel, Wang, Woodworth, Bullins, Srebro 2022, NeurIPS",
 ))  # fmt: skip
 
-register("bvr_l_sgd", Method(
+register("bvr_l_sgd", Entry(
     name="BVR-L-SGD", build=bvr_l_sgd, example={"cohort_size": None, "local_steps": 5, "local_rate": 0.3},
     similarity="yes", partial="no", estimator="big batch", oracle="m SARAH steps, one client", phases=2, up=Cost(1, 1),
     down=Cost(1, 1), grid=local_grid, reference="Murata, Suzuki 2021, arXiv:2102.03198",

@@ -1,7 +1,7 @@
 """DANE, DANE+ and FedDANE: the prox around a fresh gradient, without memory."""
 
 from fedspam.methods._grids import step_grid
-from fedspam.methods._registry import Cost, Method, register
+from fedspam.methods._registry import Cost, Entry, register
 from fedspam.methods._template import Factored
 from fedspam.methods.estimators import CohortGradient
 from fedspam.methods.schedules import ScheduleLike, step_size_schedule
@@ -86,13 +86,13 @@ for _key, _name, _build, _oracle, _up, _down, _reference in (
     ("dane_plus", "DANE+", dane_plus, "prox, one client", Cost(1, 1), Cost(1, 1),
      "Jiang, Rodomanov, Stich 2024, arXiv:2404.08447"),
 ):  # fmt: skip
-    register(_key, Method(
+    register(_key, Entry(
         name=_name, build=_build, example={"step_size": 5.0, "solver": Exact()}, similarity="yes", partial="no",
         nonsmooth="yes", nonconvex="yes" if _build is dane_plus else "no", estimator="exact", oracle=_oracle, phases=2,
         up=_up, down=_down, grid=step_grid, reference=_reference,
     ))  # fmt: skip
 
-register("feddane", Method(
+register("feddane", Entry(
     name="FedDANE", build=feddane, example={"cohort_size": 4, "step_size": 0.5, "solver": Exact()}, similarity="partly",
     estimator="cohort gradient", oracle="a-prox, second cohort", phases=2, up=Cost(2), down=Cost(3), grid=step_grid,
     reference="Li, Sahu, Zaheer, Sanjabi, Talwalkar, Smith 2019, arXiv:2001.01920",

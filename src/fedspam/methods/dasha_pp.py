@@ -11,9 +11,9 @@ from fedspam._internal import checks, trees
 from fedspam._internal.trees import Params, Scalar, static, struct
 from fedspam.clients import Oracle
 from fedspam.federation import Federation, on_client
-from fedspam.methods._algorithm import SpamState, current_x, tracked_mean
 from fedspam.methods._grids import settings
-from fedspam.methods._registry import Cost, Method, Scales, register
+from fedspam.methods._method import SpamState, current_x, tracked_mean
+from fedspam.methods._registry import Cost, Entry, Scales, register
 from fedspam.methods.ef21_pp import ServerStepInfo
 from fedspam.methods.schedules import Schedule, ScheduleLike, step_size_schedule
 
@@ -119,7 +119,7 @@ def _grid(scales: Scales) -> list[Mapping[str, Any]]:
     return settings(step_size=sizes, fresh_weight=(0.03, 0.1, 0.3))
 
 
-register("dasha_pp", Method(
+register("dasha_pp", Entry(
     name="DASHA-PP", build=dasha_pp, example={"cohort_size": 4, "step_size": 0.2}, stateless="no",
     estimator="compressed MVR", oracle="one step, by the server", down=Cost(2), grid=_grid,
     reference="Tyurin, Richtárik 2022, arXiv:2205.15580",

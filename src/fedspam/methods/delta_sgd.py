@@ -13,7 +13,7 @@ from fedspam._internal.trees import Params, Scalar, static, struct
 from fedspam.clients import Oracle
 from fedspam.methods._grids import settings
 from fedspam.methods._local import Trained, positive_schedule
-from fedspam.methods._registry import Method, register
+from fedspam.methods._registry import Entry, register
 from fedspam.methods.fedopt import Average, FedOpt
 from fedspam.methods.schedules import Constant, Schedule, ScheduleLike
 
@@ -101,7 +101,7 @@ def delta_sgd(
     return FedOpt(steps, Average(Constant(1.0)), cohort_size=cohort_size, weighted=weighted, name="delta_sgd")
 
 
-register("delta_sgd", Method(
+register("delta_sgd", Entry(
     name="Delta-SGD", build=delta_sgd, example={"cohort_size": 4, "local_steps": 3, "amplification": 1.0},
     oracle="m steps, own rates", exact=False, reference="Kim, Toghani, Uribe, Kyrillidis 2024, arXiv:2306.11201",
     grid=lambda scales: settings(amplification=(0.3, 0.6, 1.0, 2.0), local_steps=(1, 5, 20)),

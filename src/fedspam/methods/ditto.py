@@ -10,10 +10,10 @@ from fedspam._internal import checks, prng, trees
 from fedspam._internal.trees import Params, Scalar, static, struct
 from fedspam.clients import Oracle
 from fedspam.federation import Federation, on_client
-from fedspam.methods._algorithm import current_x
 from fedspam.methods._grids import few_steps_grid
 from fedspam.methods._local import PointState, RateInfo, descend, positive_schedule
-from fedspam.methods._registry import Method, register
+from fedspam.methods._method import current_x
+from fedspam.methods._registry import Entry, register
 from fedspam.methods.schedules import Schedule, ScheduleLike
 
 
@@ -115,7 +115,7 @@ def ditto(
     )
 
 
-register("ditto", Method(
+register("ditto", Entry(
     name="Ditto", build=ditto, example={"cohort_size": 4, "local_steps": 3, "local_rate": 0.3}, stateless="no",
     oracle="2m steps", exact=False, grid=few_steps_grid, reference="Li, Hu, Beirami, Smith 2021, arXiv:2012.04221",
 ))  # fmt: skip

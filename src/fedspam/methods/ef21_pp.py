@@ -11,9 +11,9 @@ from fedspam._internal import checks, trees
 from fedspam._internal.trees import Params, static, struct
 from fedspam.clients import Oracle
 from fedspam.federation import Federation, on_client
-from fedspam.methods._algorithm import current_x, tracked_mean
 from fedspam.methods._grids import server_step_grid
-from fedspam.methods._registry import Method, register
+from fedspam.methods._method import current_x, tracked_mean
+from fedspam.methods._registry import Entry, register
 from fedspam.methods.schedules import Schedule, ScheduleLike, step_size_schedule
 
 
@@ -101,7 +101,7 @@ def ef21_pp(cohort_size: int, step_size: ScheduleLike) -> EF21PP:
     return EF21PP(step_size=step_size_schedule(step_size), cohort_size=cohort_size)
 
 
-register("ef21_pp", Method(
+register("ef21_pp", Entry(
     name="EF21-PP", build=ef21_pp, example={"cohort_size": 4, "step_size": 0.2}, stateless="no",
     estimator="compressed changes", oracle="one step, by the server", grid=server_step_grid,
     reference="Fatkhullin, Sokolov, Gorbunov, Li, Richtárik 2021, arXiv:2110.03294",

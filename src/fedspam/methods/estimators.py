@@ -23,7 +23,7 @@ from fedspam._internal import checks, prng, trees
 from fedspam._internal.trees import Params, Scalar, static, struct
 from fedspam.clients import Oracle
 from fedspam.federation import Cohort, Federation, on_client
-from fedspam.methods._algorithm import mvr_difference, no_memory
+from fedspam.methods._method import mvr_difference, no_memory
 from fedspam.methods.schedules import Schedule, ScheduleLike, first_fresh_weight, unit_schedule
 
 

@@ -9,10 +9,10 @@ from fedspam._internal import checks, trees
 from fedspam._internal.trees import Params, Scalar, static, struct
 from fedspam.clients import Oracle
 from fedspam.federation import Federation, on_client
-from fedspam.methods._algorithm import current_x, no_memory
 from fedspam.methods._grids import few_steps_grid
 from fedspam.methods._local import Steps, positive_schedule
-from fedspam.methods._registry import Method, register
+from fedspam.methods._method import current_x, no_memory
+from fedspam.methods._registry import Entry, register
 from fedspam.methods.schedules import ScheduleLike, step_size_schedule
 
 
@@ -101,7 +101,7 @@ def fedacg(
     return FedACG(steps, momentum, cohort_size=cohort_size)
 
 
-register("fedacg", Method(
+register("fedacg", Entry(
     name="FedACG", build=fedacg, oracle="m steps", exact=False, grid=few_steps_grid,
     example={"cohort_size": 4, "local_steps": 3, "local_rate": 0.1, "momentum": 0.5},
     reference="Kim, Kim, Han 2024, arXiv:2201.03172",

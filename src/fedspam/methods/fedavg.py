@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING
 
 from fedspam.methods._grids import few_steps_grid
 from fedspam.methods._local import LocalSteps, positive_schedule
-from fedspam.methods._registry import Method, register
+from fedspam.methods._registry import Entry, register
 from fedspam.methods.fedopt import Average, FedOpt, local_sgd
 from fedspam.methods.schedules import ScheduleLike
 
@@ -59,7 +59,7 @@ def fedavg(
     return local_sgd("fedavg", cohort_size, local_steps, local_rate, server, weighted, optimizer)
 
 
-register("fedavg", Method(
+register("fedavg", Entry(
     name="FedAvg", build=fedavg, example={"cohort_size": 4, "local_steps": 3, "local_rate": 0.3}, oracle="m steps",
     exact=False, grid=few_steps_grid,
     reference="McMahan, Moore, Ramage, Hampson, Agüera y Arcas 2017, arXiv:1602.05629",

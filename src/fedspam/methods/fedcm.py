@@ -15,10 +15,10 @@ from fedspam._internal import checks, trees
 from fedspam._internal.trees import Params, Scalar, static, struct
 from fedspam.clients import Oracle
 from fedspam.federation import Federation, on_client
-from fedspam.methods._algorithm import current_x, no_memory, tracked_mean
 from fedspam.methods._grids import few_steps_grid
 from fedspam.methods._local import RateInfo, positive_schedule
-from fedspam.methods._registry import Cost, Method, register
+from fedspam.methods._method import current_x, no_memory, tracked_mean
+from fedspam.methods._registry import Cost, Entry, register
 from fedspam.methods.scaffold import ScaffoldReply
 from fedspam.methods.schedules import Schedule, ScheduleLike
 
@@ -302,7 +302,7 @@ for _key, _name, _build, _facts in (
     ("scaffold_m_vr", "SCAFFOLD-M-VR", scaffold_m_vr, {"estimator": "SAG, MVR", "down": Cost(4), "up": Cost(2),
      "stateless": "no", "unverified": True}),
 ):  # fmt: skip
-    register(_key, Method(**{
+    register(_key, Entry(**{
         "name": _name, "build": _build, "oracle": "m steps", "grid": few_steps_grid, "reference": CHENG,
         "example": {"cohort_size": 4, "local_steps": 3, "local_rate": 0.3, "fresh_weight": 0.3}, **_facts,
     }))  # fmt: skip

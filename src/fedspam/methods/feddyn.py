@@ -9,10 +9,10 @@ from fedspam._internal import checks, trees
 from fedspam._internal.trees import Params, static, struct
 from fedspam.clients import Oracle
 from fedspam.federation import Federation, on_client
-from fedspam.methods._algorithm import current_x
 from fedspam.methods._grids import prox_steps_grid
 from fedspam.methods._local import Training, TrainingInfo, training
-from fedspam.methods._registry import Method, register
+from fedspam.methods._method import current_x
+from fedspam.methods._registry import Entry, register
 from fedspam.methods.schedules import ScheduleLike
 from fedspam.solvers import Exact, LocalSolver
 
@@ -112,7 +112,7 @@ def feddyn(
     return FedDyn(training=training(step_size, local_steps, local_rate, solver), cohort_size=cohort_size)
 
 
-register("feddyn", Method(
+register("feddyn", Entry(
     name="FedDyn", build=feddyn, example={"cohort_size": 4, "step_size": 1.0, "solver": Exact()}, stateless="no",
     estimator="dual", oracle="prox", grid=prox_steps_grid,
     reference="Acar, Zhao, Matas Navarro, Mattina, Whatmough, Saligrama 2021, arXiv:2111.04263",

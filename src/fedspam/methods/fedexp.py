@@ -9,10 +9,10 @@ from fedspam._internal import checks, trees
 from fedspam._internal.trees import Params, Scalar, static, struct
 from fedspam.clients import Oracle
 from fedspam.federation import Federation, on_client
-from fedspam.methods._algorithm import current_x, no_memory
 from fedspam.methods._grids import few_steps_grid
 from fedspam.methods._local import PointState, Steps, Training, positive_schedule
-from fedspam.methods._registry import Method, register
+from fedspam.methods._method import current_x, no_memory
+from fedspam.methods._registry import Entry, register
 from fedspam.methods.schedules import ScheduleLike
 
 
@@ -112,7 +112,7 @@ def fedexp(cohort_size: int, local_steps: int, local_rate: ScheduleLike, *, damp
     return Extrapolated(steps, damping, 0.5, cohort_size=cohort_size, name="fedexp")
 
 
-register("fedexp", Method(
+register("fedexp", Entry(
     name="FedExP", build=fedexp, oracle="m steps", exact=False, grid=few_steps_grid,
     example={"cohort_size": 4, "local_steps": 3, "local_rate": 0.3, "damping": 1e-3},
     reference="Jhunjhunwala, Wang, Joshi 2023, arXiv:2301.09604",

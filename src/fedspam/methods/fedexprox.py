@@ -2,7 +2,7 @@
 
 from fedspam.methods._grids import prox_steps_grid
 from fedspam.methods._local import training
-from fedspam.methods._registry import Method, register
+from fedspam.methods._registry import Entry, register
 from fedspam.methods.fedexp import Extrapolated
 from fedspam.methods.schedules import ScheduleLike
 from fedspam.solvers import Exact, LocalSolver
@@ -47,7 +47,7 @@ def fedexprox(
     return Extrapolated(trained, damping, 1.0, cohort_size=cohort_size, name="fedexprox")
 
 
-register("fedexprox", Method(
+register("fedexprox", Entry(
     name="FedExProx", build=fedexprox, nonsmooth="yes", nonconvex="no", oracle="a-prox", exact=False,
     example={"cohort_size": 4, "step_size": 1.0, "solver": Exact(), "damping": 1e-3}, grid=prox_steps_grid,
     reference="Li, Acharya, Richtárik 2024, arXiv:2405.13766; "

@@ -10,7 +10,6 @@ from fedspam._internal import checks, trees
 from fedspam._internal.trees import Params, Scalar, static, struct
 from fedspam.clients import Oracle
 from fedspam.federation import Federation, on_client
-from fedspam.methods._algorithm import current_x, no_memory
 from fedspam.methods._grids import few_steps_grid
 from fedspam.methods._local import (
     LocalSteps,
@@ -20,7 +19,8 @@ from fedspam.methods._local import (
     descend,
     positive_schedule,
 )
-from fedspam.methods._registry import Method, register
+from fedspam.methods._method import current_x, no_memory
+from fedspam.methods._registry import Entry, register
 from fedspam.methods.schedules import Schedule, ScheduleLike
 
 
@@ -141,7 +141,7 @@ def fednova(
     )
 
 
-register("fednova", Method(
+register("fednova", Entry(
     name="FedNova", build=fednova, example={"cohort_size": 4, "local_steps": 3, "local_rate": 0.3}, oracle="m steps",
     exact=False, grid=few_steps_grid,
     reference="Wang, Liu, Liang, Joshi, Poor 2020, arXiv:2007.07481",

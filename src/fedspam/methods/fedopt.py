@@ -11,10 +11,10 @@ from fedspam._internal import checks, trees
 from fedspam._internal.trees import Params, Scalar, static, struct
 from fedspam.clients import Oracle
 from fedspam.federation import Federation, on_client
-from fedspam.methods._algorithm import current_x, no_memory
 from fedspam.methods._grids import few_steps_grid, settings
 from fedspam.methods._local import LocalSteps, Steps, Training, TrainingInfo, client_optimizer, positive_schedule
-from fedspam.methods._registry import Method, Scales, register
+from fedspam.methods._method import current_x, no_memory
+from fedspam.methods._registry import Entry, Scales, register
 from fedspam.methods.schedules import Schedule, ScheduleLike
 
 if TYPE_CHECKING:
@@ -332,7 +332,7 @@ for _key, _name, _build, _more, _grid in (
     ("fedyogi", "FedYogi", fedyogi, {"server_step_size": 0.03, "adaptivity": 0.03}, adaptive_grid),
     ("fedadagrad", "FedAdagrad", fedadagrad, {"server_step_size": 0.1, "adaptivity": 0.03}, adaptive_grid),
 ):
-    register(_key, Method(
+    register(_key, Entry(
         name=_name, build=_build, example={"cohort_size": 4, "local_steps": 3, "local_rate": 0.3, **_more},
         oracle="m steps", exact=False, grid=_grid,
         reference="Hsu, Qi, Brown 2019, arXiv:1909.06335" if _build is fedavgm else

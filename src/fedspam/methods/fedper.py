@@ -11,7 +11,6 @@ from fedspam._internal import checks, trees
 from fedspam._internal.trees import Params, static, struct
 from fedspam.clients import Oracle
 from fedspam.federation import Federation, on_client
-from fedspam.methods._algorithm import current_x
 from fedspam.methods._local import (
     LocalSteps,
     PointState,
@@ -21,6 +20,7 @@ from fedspam.methods._local import (
     client_optimizer,
     positive_schedule,
 )
+from fedspam.methods._method import current_x
 from fedspam.methods.schedules import ScheduleLike
 
 if TYPE_CHECKING:

@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING
 
 from fedspam.methods._grids import prox_steps_grid
 from fedspam.methods._local import LocalSteps, positive_schedule, training
-from fedspam.methods._registry import Method, register
+from fedspam.methods._registry import Entry, register
 from fedspam.methods.fedopt import Average, FedOpt
 from fedspam.methods.schedules import ScheduleLike
 from fedspam.solvers import Exact, LocalSolver
@@ -61,7 +61,7 @@ def fedprox(
     )
 
 
-register("fedprox", Method(
+register("fedprox", Entry(
     name="FedProx", build=fedprox, example={"cohort_size": 4, "step_size": 1.0, "solver": Exact()}, nonsmooth="yes",
     oracle="a-prox", exact=False, grid=prox_steps_grid,
     reference="Li, Sahu, Zaheer, Sanjabi, Talwalkar, Smith 2020, arXiv:1812.06127",

@@ -11,10 +11,10 @@ from fedspam._internal import checks, prng, trees
 from fedspam._internal.trees import Params, Scalar, static, struct
 from fedspam.clients import Oracle
 from fedspam.federation import Federation, on_client
-from fedspam.methods._algorithm import current_x, no_memory
 from fedspam.methods._grids import settings, with_fixed
 from fedspam.methods._local import PointState, StepsInfo, descend, gradient, until_heads
-from fedspam.methods._registry import Cost, Method, Scales, register
+from fedspam.methods._method import current_x, no_memory
+from fedspam.methods._registry import Cost, Entry, Scales, register
 from fedspam.methods.scaffnew import ScaffNew
 
 
@@ -108,13 +108,13 @@ def _fedred_grid(scales: Scales) -> list[Mapping[str, Any]]:
 _EXAMPLE = {"local_rate": 0.7, "regularization": 0.1, "probability": 0.3}
 _REFERENCE = "Jiang, Rodomanov, Stich 2024, arXiv:2404.08447"
 
-register("fedred", Method(
+register("fedred", Entry(
     name="FedRed", build=fedred, example=_EXAMPLE, similarity="yes", partial="no", estimator="exact",
     oracle="random m steps", phases=2, up=Cost(2), down=Cost(2), grid=_fedred_grid, reference=_REFERENCE,
 ))  # fmt: skip
 
 
-register("fedred_memory", Method(
+register("fedred_memory", Entry(
     name="FedRed, remembered controls", build=fedred, example={**_EXAMPLE, "control": "memory"}, similarity="yes",
     partial="no", stateless="no", estimator="dual", oracle="random m steps", reference=_REFERENCE,
     grid=with_fixed(_fedred_grid, control="memory"),

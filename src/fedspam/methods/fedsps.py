@@ -13,7 +13,7 @@ from fedspam._internal.trees import Params, Scalar, static, struct
 from fedspam.clients import Oracle
 from fedspam.methods._grids import few_steps_grid
 from fedspam.methods._local import Trained, positive_schedule
-from fedspam.methods._registry import Method, register
+from fedspam.methods._registry import Entry, register
 from fedspam.methods.fedopt import Average, FedOpt
 from fedspam.methods.schedules import Constant, Schedule, ScheduleLike
 
@@ -87,7 +87,7 @@ def fedsps(
     return FedOpt(steps, Average(Constant(1.0)), cohort_size=cohort_size, weighted=weighted, name="fedsps")
 
 
-register("fedsps", Method(
+register("fedsps", Entry(
     name="FedSPS", build=fedsps, oracle="m steps, own rates", exact=False, nonconvex="partly",
     example={"cohort_size": 4, "local_steps": 3, "local_rate": 0.3, "lower_bound": -1.0},
     grid=few_steps_grid,

@@ -16,7 +16,7 @@ from fedspam.clients import Oracle
 from fedspam.federation import Federation, on_client
 from fedspam.methods._grids import settings
 from fedspam.methods._local import StepsInfo, descend, until_heads
-from fedspam.methods._registry import Cost, Method, Scales, register
+from fedspam.methods._registry import Cost, Entry, Scales, register
 
 
 class LocodlState(NamedTuple):
@@ -159,7 +159,7 @@ def _grid(scales: Scales) -> list[Mapping[str, Any]]:
     return settings(local_rate=[c / scales.smoothness for c in (0.3, 0.6, 0.9)], probability=(0.03, 0.1, 0.3, 1.0))
 
 
-register("locodl", Method(
+register("locodl", Entry(
     name="LoCoDL", build=locodl, example={"local_rate": 0.7, "probability": 0.4}, partial="no", stateless="no",
     unverified=True, nonconvex="no", estimator="dual, compressed", oracle="random m steps", down=Cost(2), grid=_grid,
     reference="Condat, Maranjyan, Richtárik 2024, arXiv:2403.04348",

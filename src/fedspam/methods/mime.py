@@ -12,11 +12,11 @@ from fedspam._internal import checks, trees
 from fedspam._internal.trees import Params, static, struct
 from fedspam.clients import Oracle
 from fedspam.federation import Federation, on_client
-from fedspam.methods._algorithm import StartLike, current_x, no_memory, start_from
 from fedspam.methods._central import Adam, Base, Momentum, Plain
 from fedspam.methods._grids import local_grid, recursive_grid, settings, with_fixed
 from fedspam.methods._local import RateInfo, gradient, positive_schedule, surrogate_steps
-from fedspam.methods._registry import Cost, Method, Scales, register
+from fedspam.methods._method import StartLike, current_x, no_memory, start_from
+from fedspam.methods._registry import Cost, Entry, Scales, register
 from fedspam.methods._template import Factored
 from fedspam.methods.estimators import MVR
 from fedspam.methods.schedules import Constant, Schedule, ScheduleLike, fresh_weight_schedule
@@ -182,12 +182,12 @@ for _key, _name, _base, _down, _grid in (
     ("mime_momentum", "Mime, momentum", {"base": Momentum(0.5)}, Cost(3), with_fixed(local_grid, base=Momentum())),
     ("mime_adam", "Mime, Adam", {"base": Adam(0.5, 0.9, 0.1), "local_rate": 0.03}, Cost(4), _adam_grid),
 ):
-    register(_key, Method(
+    register(_key, Entry(
         name=_name, build=mime, example={**_EXAMPLE, **_base}, similarity="partly", estimator="cohort gradient",
         oracle="m steps", phases=2, up=Cost(2), down=_down, grid=_grid, reference=_REFERENCE,
     ))  # fmt: skip
 
-register("mime_mvr", Method(
+register("mime_mvr", Entry(
     name="MimeMVR", build=mime_mvr, example={**_EXAMPLE, "fresh_weight": 0.2}, similarity="yes", estimator="MVR",
     oracle="m steps", phases=2, up=Cost(2), down=Cost(3), grid=recursive_grid, reference=_REFERENCE,
 ))  # fmt: skip

@@ -12,11 +12,11 @@ from fedspam._internal import checks, trees
 from fedspam._internal.trees import Params, static, struct
 from fedspam.clients import Oracle
 from fedspam.federation import Federation, on_client
-from fedspam.methods._algorithm import Start, StartLike, Zero, current_x, no_memory, start_from
 from fedspam.methods._central import Base, Momentum, Plain, Recursive
 from fedspam.methods._grids import local_grid, recursive_grid, with_fixed
 from fedspam.methods._local import RateInfo, positive_schedule
-from fedspam.methods._registry import Cost, Method, register
+from fedspam.methods._method import Start, StartLike, Zero, current_x, no_memory, start_from
+from fedspam.methods._registry import Cost, Entry, register
 from fedspam.methods.mime import _EXAMPLE, _REFERENCE, MimeState
 from fedspam.methods.schedules import Schedule, ScheduleLike
 
@@ -141,7 +141,7 @@ for _key, _name, _build, _more, _down, _grid in (
      with_fixed(local_grid, base=Momentum())),
     ("mime_lite_mvr", "MimeLiteMVR", mime_lite_mvr, {"fresh_weight": 0.2}, Cost(3), recursive_grid),
 ):  # fmt: skip
-    register(_key, Method(
+    register(_key, Entry(
         name=_name, build=_build, example={**_EXAMPLE, "local_steps": 3, **_more}, similarity="partly", up=Cost(2),
         down=_down, estimator="server statistics", oracle="m steps", exact=False, grid=_grid, reference=_REFERENCE,
     ))  # fmt: skip

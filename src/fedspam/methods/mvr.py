@@ -3,9 +3,9 @@
 from collections.abc import Mapping
 from typing import Any
 
-from fedspam.methods._algorithm import StartLike, start_from
 from fedspam.methods._grids import settings
-from fedspam.methods._registry import Cost, Method, Scales, register
+from fedspam.methods._method import StartLike, start_from
+from fedspam.methods._registry import Cost, Entry, Scales, register
 from fedspam.methods._template import Factored
 from fedspam.methods.estimators import MVR
 from fedspam.methods.schedules import ScheduleLike, fresh_weight_schedule, step_size_schedule
@@ -53,7 +53,7 @@ def _mvr_grid(scales: Scales) -> list[Mapping[str, Any]]:
     return settings(step_size=[c / scales.smoothness for c in (0.1, 0.3, 1.0, 1.8)], fresh_weight=(0.1, 0.3, 0.9))
 
 
-register("mvr", Method(
+register("mvr", Entry(
     name="MVR", build=mvr, example={"cohort_size": 4, "step_size": 0.5, "fresh_weight": 0.2}, similarity="partly",
     estimator="MVR", down=Cost(2), grid=_mvr_grid, reference="Cutkosky, Orabona 2019, arXiv:1905.10018",
 ))  # fmt: skip

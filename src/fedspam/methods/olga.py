@@ -11,10 +11,10 @@ from fedspam._internal import checks, prng, trees
 from fedspam._internal.trees import Params, Scalar, static, struct
 from fedspam.clients import Oracle
 from fedspam.federation import Federation, on_client
-from fedspam.methods._algorithm import ProxInfo, current_x, no_memory
 from fedspam.methods._grids import settings
 from fedspam.methods._local import gradient
-from fedspam.methods._registry import Cost, Method, Scales, register
+from fedspam.methods._method import ProxInfo, current_x, no_memory
+from fedspam.methods._registry import Cost, Entry, Scales, register
 from fedspam.solvers import LBFGS, Certificate, Exact, LocalSolver
 
 
@@ -180,7 +180,7 @@ def _grid(scales: Scales) -> list[Mapping[str, Any]]:
     return settings(step_size=sizes, probability=p, mixing=(0.1, 0.3, 0.9), convexity=(0.0,))
 
 
-register("olga", Method(
+register("olga", Entry(
     name="OLGA", build=olga, similarity="yes", partial="no", nonconvex="no", estimator="SVRG, compressed",
     example={"step_size": 2.0, "probability": 0.5, "mixing": 0.5, "convexity": 0.25, "solver": Exact()},
     oracle="prox, delegate", phases=2, up=Cost(1, 3), down=Cost(3, 2), coin="no", grid=_grid,

@@ -10,7 +10,7 @@ from fedspam._internal import checks, trees
 from fedspam._internal.trees import Params, static, struct
 from fedspam.methods._grids import with_fixed
 from fedspam.methods._local import LocalSteps, positive_schedule
-from fedspam.methods._registry import Method, register
+from fedspam.methods._registry import Entry, register
 from fedspam.methods.fedopt import FedOpt, adaptive_grid, local_sgd
 from fedspam.methods.schedules import Schedule, ScheduleLike
 
@@ -118,7 +118,7 @@ def fedopt(
     return local_sgd("fedopt", cohort_size, local_steps, local_rate, server, weighted, optimizer)
 
 
-register("fedopt", Method(
+register("fedopt", Entry(
     name="FedOpt, Optax", build=fedopt, oracle="m steps", exact=False,
     example={"cohort_size": 4, "local_steps": 3, "local_rate": 0.3, "server_optimizer": "adam",
              "server_step_size": 0.01},

@@ -14,9 +14,9 @@ from fedspam._internal import checks, trees
 from fedspam._internal.trees import Params, Scalar, static, struct
 from fedspam.clients import Oracle
 from fedspam.federation import Federation, on_client
-from fedspam.methods._algorithm import current_x, tracked_mean
 from fedspam.methods._local import RateInfo
-from fedspam.methods._registry import Cost, Method, register
+from fedspam.methods._method import current_x, tracked_mean
+from fedspam.methods._registry import Cost, Entry, register
 
 
 class PAdaMFedState(NamedTuple):
@@ -160,7 +160,7 @@ def padamfed(cohort_size: int, local_steps: int, rounds: int, *, variance_reduct
 
 
 for _key, _name, _more in (("padamfed", "PAdaMFed", {}), ("padamfed_vr", "PAdaMFed-VR", {"variance_reduction": True})):
-    register(_key, Method(
+    register(_key, Entry(
         name=_name, build=padamfed, example={"cohort_size": 4, "local_steps": 3, "rounds": 300, **_more},
         stateless="no", unverified=True, estimator="MVR, control" if _more else "momentum, control",
         oracle="m normalized steps", up=Cost(3 if _more else 2), down=Cost(3 if _more else 2), exact=False,

@@ -9,7 +9,7 @@ from jaxtyping import Array, Integer
 from fedspam._internal import checks
 from fedspam._internal.trees import struct
 from fedspam.methods._grids import coin_chances, settings
-from fedspam.methods._registry import Cost, Method, Scales, register
+from fedspam.methods._registry import Cost, Entry, Scales, register
 from fedspam.methods._template import Factored
 from fedspam.methods.estimators import PAGE, probability_schedule
 from fedspam.methods.schedules import ScheduleLike, step_size_schedule
@@ -94,7 +94,7 @@ for _key, _name, _build, _example, _grid, _reference in (
     ("sarah", "SARAH", sarah, {"period": 4}, _sarah_grid,
      "Nguyen, Liu, Scheinberg, Takáč 2017, arXiv:1703.00102"),
 ):  # fmt: skip
-    register(_key, Method(
+    register(_key, Entry(
         name=_name, build=_build, example={"cohort_size": 4, "step_size": 0.5, **_example}, similarity="partly",
         partial="partly", estimator=_name, down=Cost(2), coin="no", grid=_grid, reference=_reference,
     ))  # fmt: skip

@@ -6,10 +6,10 @@ from jaxtyping import Array, Key
 from fedspam._internal import checks
 from fedspam._internal.trees import Params, static, struct
 from fedspam.federation import Federation
-from fedspam.methods._algorithm import ProxInfo, current_x, no_memory, prox
 from fedspam.methods._grids import step_grid
 from fedspam.methods._local import PointState
-from fedspam.methods._registry import Cost, Method, register
+from fedspam.methods._method import ProxInfo, current_x, no_memory, prox
+from fedspam.methods._registry import Cost, Entry, register
 from fedspam.methods.estimators import gradient
 from fedspam.methods.schedules import Schedule, ScheduleLike, step_size_schedule
 from fedspam.solvers import LBFGS, Exact, LocalSolver
@@ -88,7 +88,7 @@ def proxy_prox(
     return ProxyProx(solver, step_size_schedule(step_size), cohort_size=cohort_size, proxy=proxy)
 
 
-register("proxy_prox", Method(
+register("proxy_prox", Entry(
     name="ProxyProx", build=proxy_prox, example={"cohort_size": None, "step_size": 5.0, "solver": Exact()},
     similarity="yes", partial="no", nonconvex="no", estimator="robust gradient", oracle="prox, delegate", phases=2,
     up=Cost(1, 1), down=Cost(1, 2), grid=step_grid,

@@ -10,8 +10,8 @@ from fedspam._internal import trees
 from fedspam._internal.trees import Params, struct
 from fedspam.clients import Oracle
 from fedspam.federation import Federation, on_client
-from fedspam.methods._algorithm import Zero
-from fedspam.methods._registry import Cost, Method, Scales, register
+from fedspam.methods._method import Zero
+from fedspam.methods._registry import Cost, Entry, Scales, register
 from fedspam.methods._template import Factored
 from fedspam.methods.estimators import RecursiveSAGA, RecursiveSVRG, probability_schedule
 from fedspam.methods.schedules import Schedule, ScheduleLike, step_size_schedule, unit_schedule
@@ -131,7 +131,7 @@ for _key, _name, _build, _more, _estimator, _up, _down, _build_grid in (
     ("rg_saga", "I-CGM-RG-SAGA", rg_saga, {}, "RG-SAGA", Cost(2, 1), Cost(2, 2), _grid),
     ("rg_svrg", "I-CGM-RG-SVRG", rg_svrg, {"probability": 0.3}, "RG-SVRG", Cost(1, 1), Cost(3, 2), _anchored_grid),
 ):
-    register(_key, Method(
+    register(_key, Entry(
         name=_name, build=_build, example={"cohort_size": 4, "step_size": 2.0, "pull": 0.4, "solver": Exact(), **_more},
         similarity="yes", partial="yes" if _build is rg_saga else "partly",
         stateless="no" if _build is rg_saga else "yes", estimator=_estimator, oracle="a-prox, delegate", phases=2,

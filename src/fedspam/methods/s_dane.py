@@ -10,9 +10,9 @@ from fedspam._internal import checks, trees
 from fedspam._internal.trees import Params, Scalar, static, struct
 from fedspam.clients import Oracle
 from fedspam.federation import Federation, on_client
-from fedspam.methods._algorithm import ProxInfo, current_x, no_memory
 from fedspam.methods._grids import step_grid
-from fedspam.methods._registry import Cost, Method, register
+from fedspam.methods._method import ProxInfo, current_x, no_memory
+from fedspam.methods._registry import Cost, Entry, register
 from fedspam.methods.estimators import gradient
 from fedspam.methods.schedules import Schedule, ScheduleLike, step_size_schedule
 from fedspam.solvers import LBFGS, Certificate, Exact, LocalSolver
@@ -152,7 +152,7 @@ def acc_s_dane(
 
 
 for _key, _name, _build in (("s_dane", "S-DANE", s_dane), ("acc_s_dane", "Acc-S-DANE", acc_s_dane)):
-    register(_key, Method(
+    register(_key, Entry(
         name=_name, build=_build, example={"cohort_size": 4, "step_size": 0.5, "convexity": 0.25, "solver": Exact()},
         similarity="yes", partial="partly", nonsmooth="yes", nonconvex="no", estimator="cohort gradient",
         oracle="a-prox, all", phases=2, up=Cost(3), down=Cost(2), grid=step_grid,

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from fedspam.methods._grids import coin_grid
-from fedspam.methods._registry import Cost, Method, Scales, register
+from fedspam.methods._registry import Cost, Entry, Scales, register
 from fedspam.methods._template import Factored
 from fedspam.methods.estimators import PAGE, probability_schedule
 from fedspam.methods.schedules import ScheduleLike, step_size_schedule
@@ -79,7 +79,7 @@ for _key, _name, _build, _more, _oracle, _up, _down in (
     ("saber", "SABER", saber, {}, "prox, one client", Cost(1, 1), Cost(2, 2)),
     ("saber_partial", "SABER, partial", saber_partial, {"many": 8}, "a-prox, all", Cost(2), Cost(4)),
 ):
-    register(_key, Method(
+    register(_key, Entry(
         name=_name, build=_build, similarity="yes", partial="partly" if _build is saber else "yes", nonsmooth="yes",
         example={"cohort_size": 4, "step_size": 1.0, "probability": 0.3, "solver": Exact(), **_more},
         nonconvex="yes" if _build is saber else "partly", estimator="PAGE", oracle=_oracle, phases=2, up=_up,

@@ -10,10 +10,10 @@ from fedspam._internal import checks, prng, trees
 from fedspam._internal.trees import Params, Scalar, static, struct
 from fedspam.clients import Oracle
 from fedspam.federation import Federation, on_client
-from fedspam.methods._algorithm import current_x
 from fedspam.methods._grids import settings
 from fedspam.methods._local import PointState, StepsInfo, descend, until_heads
-from fedspam.methods._registry import Method, Scales, register
+from fedspam.methods._method import current_x
+from fedspam.methods._registry import Entry, Scales, register
 
 
 class ScaffNewMemory(NamedTuple):
@@ -98,7 +98,7 @@ def _grid(scales: Scales) -> list[Mapping[str, Any]]:
     return settings(local_rate=[c / scales.smoothness for c in (0.3, 0.6, 0.9)], probability=(0.03, 0.1, 0.3, 1.0))
 
 
-register("scaffnew", Method(
+register("scaffnew", Entry(
     name="ScaffNew", build=scaffnew, example={"local_rate": 0.7, "probability": 0.4}, partial="no", stateless="no",
     nonconvex="no", estimator="dual", oracle="random m steps", grid=_grid,
     reference="Mishchenko, Malinovsky, Stich, Richtárik 2022, arXiv:2202.09357",

@@ -10,7 +10,6 @@ from fedspam._internal import checks, trees
 from fedspam._internal.trees import Params, static, struct
 from fedspam.clients import Oracle
 from fedspam.federation import Federation, on_client
-from fedspam.methods._algorithm import current_x, tracked_mean
 from fedspam.methods._grids import few_steps_grid, with_fixed
 from fedspam.methods._local import (
     Epochs,
@@ -22,7 +21,8 @@ from fedspam.methods._local import (
     descend,
     positive_schedule,
 )
-from fedspam.methods._registry import Cost, Method, register
+from fedspam.methods._method import current_x, tracked_mean
+from fedspam.methods._registry import Cost, Entry, register
 from fedspam.methods.schedules import Schedule, ScheduleLike
 
 if TYPE_CHECKING:
@@ -178,7 +178,7 @@ for _key, _name, _option, _up, _settings in (
     ("scaffold", "SCAFFOLD", "steps", Cost(1), few_steps_grid),
     ("scaffold_gradient", "SCAFFOLD, option I", "gradient", Cost(2), with_fixed(few_steps_grid, option="gradient")),
 ):
-    register(_key, Method(
+    register(_key, Entry(
         name=_name, build=scaffold, example={"cohort_size": 4, "local_steps": 3, "local_rate": 0.3, "option": _option},
         similarity="partly", stateless="no", estimator="SAG", oracle="m steps", up=_up, down=Cost(2), grid=_settings,
         reference="Karimireddy, Kale, Mohri, Reddi, Stich, Suresh 2020, arXiv:1910.06378",

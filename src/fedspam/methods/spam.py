@@ -9,9 +9,9 @@ from fedspam._internal import checks, trees
 from fedspam._internal.trees import Params, static, struct
 from fedspam.clients import Oracle
 from fedspam.federation import Federation, on_client
-from fedspam.methods._algorithm import SpamState, Start, StartLike, current_x, mvr_difference, no_memory, start_from
 from fedspam.methods._grids import prox_grid
-from fedspam.methods._registry import Cost, Method, register
+from fedspam.methods._method import SpamState, Start, StartLike, current_x, mvr_difference, no_memory, start_from
+from fedspam.methods._registry import Cost, Entry, register
 from fedspam.methods.schedules import (
     Constant,
     Schedule,
@@ -145,7 +145,7 @@ for _key, _name, _oracle, _example in (
     ("spam_inexact", "SPAM-inexact", "a-prox",
      {"step_size": 1.0, "fresh_weight": 0.2, "solver": GradientDescent(steps=3)}),
 ):  # fmt: skip
-    register(_key, Method(
+    register(_key, Entry(
         name=_name, build=spam, example=_example, similarity="yes", nonsmooth="yes", estimator="MVR", oracle=_oracle,
         up=Cost(2), down=Cost(3), grid=prox_grid,
         reference="Karagulyan, Shulgin, Sadiev, Richtárik 2024, arXiv:2405.20127",

@@ -10,7 +10,8 @@ from fedspam._internal import checks, trees
 from fedspam._internal.trees import Params, Scalar, static, struct
 from fedspam.clients import Oracle
 from fedspam.federation import Federation, on_client
-from fedspam.methods._algorithm import (
+from fedspam.methods._grids import prox_grid
+from fedspam.methods._method import (
     MOVERS,
     Move,
     ProxInfo,
@@ -23,8 +24,7 @@ from fedspam.methods._algorithm import (
     select_movers,
     start_from,
 )
-from fedspam.methods._grids import prox_grid
-from fedspam.methods._registry import Cost, Method, register
+from fedspam.methods._registry import Cost, Entry, register
 from fedspam.methods.auto import Auto, auto
 from fedspam.methods.auto_steps import AutoSteps
 from fedspam.methods.schedules import (
@@ -190,7 +190,7 @@ for _key, _name, _build, _oracle, _up, _down in (
     ("spam_pp", "SPAM-PP", spam_pp, "a-prox, one client", Cost(1, 1), Cost(2, 1)),
     ("spam_ppa", "SPAM-PPA", spam_ppa, "a-prox, all", Cost(2), Cost(3)),
 ):
-    register(_key, Method(
+    register(_key, Entry(
         name=_name, build=_build, example={"cohort_size": 4, "step_size": 1.0, "fresh_weight": 0.2, "solver": Exact()},
         similarity="yes", nonsmooth="no" if _build is spam_ppa else "yes", estimator="MVR", oracle=_oracle, phases=2,
         up=_up, down=_down, grid=prox_grid, reference="Karagulyan, Shulgin, Sadiev, Richtárik 2024, arXiv:2405.20127",

@@ -1,7 +1,7 @@
 """SPPM: the stochastic proximal point method."""
 
 from fedspam.methods._grids import server_step_grid
-from fedspam.methods._registry import Method, register
+from fedspam.methods._registry import Entry, register
 from fedspam.methods._template import Factored
 from fedspam.methods.estimators import OwnGradient
 from fedspam.methods.schedules import ScheduleLike, step_size_schedule
@@ -35,7 +35,7 @@ def sppm(step_size: ScheduleLike, *, solver: LocalSolver = LBFGS()) -> Factored:
     return Factored(OwnGradient(), solver, step_size_schedule(step_size), name="sppm")
 
 
-register("sppm", Method(
+register("sppm", Entry(
     name="SPPM", build=sppm, example={"step_size": 0.3, "solver": Exact()}, nonsmooth="yes", nonconvex="partly",
     oracle="prox", exact=False, grid=server_step_grid, reference="Bertsekas 2011; Khaled, Jin 2022, arXiv:2209.02257",
 ))  # fmt: skip

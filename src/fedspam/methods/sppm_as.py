@@ -9,10 +9,10 @@ from jaxtyping import Array, Key
 from fedspam._internal import checks, trees
 from fedspam._internal.trees import Params, static, struct
 from fedspam.federation import Federation
-from fedspam.methods._algorithm import current_x, no_memory
 from fedspam.methods._grids import settings
 from fedspam.methods._local import PointState, gradient, positive_schedule
-from fedspam.methods._registry import Cost, Method, Scales, register
+from fedspam.methods._method import current_x, no_memory
+from fedspam.methods._registry import Cost, Entry, Scales, register
 from fedspam.methods.schedules import Schedule, ScheduleLike, step_size_schedule
 
 
@@ -99,7 +99,7 @@ def _grid(scales: Scales) -> list[Mapping[str, Any]]:
     ]
 
 
-register("sppm_as", Method(
+register("sppm_as", Entry(
     name="SPPM-AS", build=sppm_as, example={"cohort_size": 4, "step_size": 2.0, "local_rate": 0.5, "exchanges": 3},
     nonsmooth="partly", nonconvex="no", oracle="K gradients", phases=3, up=Cost(3), down=Cost(3), exact=False,
     grid=_grid, reference="Yi, Kharisov, Sokolov, Richtárik 2024, arXiv:2406.01115",

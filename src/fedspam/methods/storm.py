@@ -11,9 +11,9 @@ from fedspam._internal import checks, trees
 from fedspam._internal.trees import Params, Scalar, static, struct
 from fedspam.clients import Oracle
 from fedspam.federation import Federation, on_client
-from fedspam.methods._algorithm import current_x, no_memory
 from fedspam.methods._grids import server_step_grid
-from fedspam.methods._registry import Cost, Method, Scales, register
+from fedspam.methods._method import current_x, no_memory
+from fedspam.methods._registry import Cost, Entry, Scales, register
 
 
 class Seen(NamedTuple):
@@ -244,7 +244,7 @@ for _key, _name, _build, _example, _grid, _reference in (
     ("meta_storm", "META-STORM", meta_storm, {}, server_step_grid,
      "Liu, Nguyen, Nguyen, Ene, Nguyen 2022, arXiv:2209.14853"),
 ):  # fmt: skip
-    register(_key, Method(
+    register(_key, Entry(
         name=_name, build=_build, example={"cohort_size": 4, **_example}, estimator="MVR, adaptive", up=Cost(2),
         down=Cost(2), grid=_grid, reference=_reference,
     ))  # fmt: skip

@@ -12,9 +12,9 @@ from fedspam._internal import checks, trees
 from fedspam._internal.trees import Params, static, struct
 from fedspam.clients import Oracle
 from fedspam.federation import Federation, on_client
-from fedspam.methods._algorithm import Move, ProxInfo, current_x, no_memory
 from fedspam.methods._grids import coin_grid, settings
-from fedspam.methods._registry import Cost, Method, Scales, register
+from fedspam.methods._method import Move, ProxInfo, current_x, no_memory
+from fedspam.methods._registry import Cost, Entry, Scales, register
 from fedspam.methods.estimators import Anchor, anchor_at, coin, gradient, probability_schedule
 from fedspam.methods.schedules import Schedule, ScheduleLike, step_size_schedule
 from fedspam.solvers import LBFGS, Exact, LocalSolver
@@ -183,7 +183,7 @@ for _key, _name, _build, _more, _build_grid in (
     ("catalyzed_svrp", "SVRP, catalyzed", catalyzed_svrp, {"pull": 0.1, "convexity": 0.25, "period": 10},
      _catalyzed_grid),
 ):  # fmt: skip
-    register(_key, Method(
+    register(_key, Entry(
         name=_name, build=_build, example={"step_size": 2.0, "probability": 0.1, "solver": Exact(), **_more},
         similarity="yes", partial="partly", nonsmooth="yes", nonconvex="no", estimator="SVRG", oracle="prox",
         down=Cost(3), coin="no", grid=_build_grid, reference="Khaled, Jin 2022, arXiv:2209.02257",

@@ -9,9 +9,9 @@ from jaxtyping import Array, Key
 from fedspam._internal import checks, trees
 from fedspam._internal.trees import Params, Scalar, static, struct
 from fedspam.federation import Federation
-from fedspam.methods._algorithm import ProxInfo, no_memory
 from fedspam.methods._grids import coin_grid, settings
-from fedspam.methods._registry import Cost, Method, Scales, register
+from fedspam.methods._method import ProxInfo, no_memory
+from fedspam.methods._registry import Cost, Entry, Scales, register
 from fedspam.methods._template import Factored, FactoredState
 from fedspam.methods.estimators import SVRG, Anchor, coin, probability_schedule
 from fedspam.methods.schedules import ScheduleLike, step_size_schedule
@@ -145,7 +145,7 @@ for _key, _name, _build, _more, _build_grid in (
     ("svrs", "SVRS", svrs, {}, coin_grid),
     ("acc_svrs", "AccSVRS", acc_svrs, {"mixing": 0.5, "convexity": 0.25}, _accelerated_grid),
 ):
-    register(_key, Method(
+    register(_key, Entry(
         name=_name, build=_build, similarity="yes", partial="partly", nonsmooth="yes", nonconvex="no",
         example={"cohort_size": 2, "step_size": 2.0, "probability": 0.2, "solver": Exact(), **_more}, estimator="SVRG",
         oracle="prox, delegate", phases=2, up=Cost(1, 1), down=Cost(2, 2), coin="no", grid=_build_grid,

@@ -5,7 +5,7 @@ import json
 import re
 from typing import Any
 
-from fedspam.methods import METHODS, Method
+from fedspam.methods import METHODS, Entry
 
 FACTS = ("similarity", "partial", "stateless", "nonsmooth", "nonconvex")
 SIGNS = {"yes": "✓", "partly": "(✓)", "no": "–"}
@@ -63,9 +63,9 @@ def markdown() -> str:
 def as_json() -> str:
     """The rows as JSON, for programs."""
     left_out = ("build", "example", "grid")  # code, not facts
-    fields = [field.name for field in dataclasses.fields(Method) if field.name not in left_out]
+    fields = [field.name for field in dataclasses.fields(Entry) if field.name not in left_out]
 
-    def plain(row: Method) -> dict[str, Any]:
+    def plain(row: Entry) -> dict[str, Any]:
         found = {name: getattr(row, name) for name in fields}
         return found | {"constructor": row.build.__name__, "up": row.up._asdict(), "down": row.down._asdict()}
 

@@ -14,7 +14,7 @@ from numpy.typing import ArrayLike
 from fedspam._internal import checks, prng
 from fedspam._internal.trees import Scalar, static, struct
 from fedspam.clients import Ids, draw
-from fedspam.methods import Algorithm
+from fedspam.methods import Method
 from fedspam.simulation import simulate
 
 
@@ -275,7 +275,7 @@ def quadratics(
     return Quadratics.of(hessians, hessians @ minimizer - pulls, replace=replace)
 
 
-def progress(method: Algorithm[Any], rounds: int = 50, clients: int = 20) -> float:
+def progress(method: Method[Any], rounds: int = 50, clients: int = 20) -> float:
     """The gradient norm after a run of a method on small `quadratics`, relative to the one at the start.
 
     >>> from fedspam import fedavg

@@ -16,14 +16,14 @@ from fedspam.simulation.engine import Conditions, Layout
 SHARE = 0.8  # of the free memory; the rest is for what the plan of the compiler leaves out
 
 
-def fitting_chunk(algorithm: Any, population: Population, params: Params, *, memory: float | None = None) -> int:
+def fitting_chunk(method: Any, population: Population, params: Params, *, memory: float | None = None) -> int:
     """The largest chunk of a cohort whose round fits into memory, for the argument `chunk` of `simulate`.
 
     It is read from the compiler's own plan of a round, so that activations, per-client models and padding count as they
     are. One compilation where the whole cohort fits, a few otherwise; nothing is run.
 
     Arguments:
-        algorithm, population, params: as in `simulate`.
+        method, population, params: as in `simulate`.
         memory: bytes that a round may take beside the population and the state; None for most of what is free.
 
     >>> import jax.numpy as jnp
@@ -37,12 +37,12 @@ def fitting_chunk(algorithm: Any, population: Population, params: Params, *, mem
         checks.positive("memory", memory, "give bytes, such as 8e9")
     params = checks.params("params", params)
     room = SHARE * free_memory() if memory is None else memory
-    plan = ledger.plan(algorithm, params, population)
+    plan = ledger.plan(method, params, population)
     cohort = max((exchange.cohort for exchange in plan.round), default=1)
-    most = round_memory(algorithm, population, params, cohort)
+    most = round_memory(method, population, params, cohort)
     if most <= room:
         return cohort
-    least = round_memory(algorithm, population, params, 1)
+    least = round_memory(method, population, params, 1)
     if least > room:
         raise ValueError(
             f"a round takes {least:.3g} bytes with one client at a time, {room:.3g} are free; take a smaller minibatch "
@@ -50,17 +50,17 @@ def fitting_chunk(algorithm: Any, population: Population, params: Params, *, mem
         )
     # temporaries grow about linearly with the number of clients
     chunk = max(1, int(1 + (room - least) * (cohort - 1) / (most - least)))
-    while chunk > 1 and round_memory(algorithm, population, params, chunk) > room:
+    while chunk > 1 and round_memory(method, population, params, chunk) > room:
         chunk = max(1, int(0.8 * chunk))
     return chunk
 
 
-def round_memory(algorithm: Any, population: Population, params: Params, chunk: int) -> int:
+def round_memory(method: Any, population: Population, params: Params, chunk: int) -> int:
     """Bytes that one round takes beside the population and the state, by the compiler's plan."""
     key, layout = jax.random.key(0), Layout(chunk)
-    carry = jax.eval_shape(lambda x: engine.first_carry(algorithm, population, x, key, Conditions(), layout)[0], params)
+    carry = jax.eval_shape(lambda x: engine.first_carry(method, population, x, key, Conditions(), layout)[0], params)
     lowered = engine.advance.lower(
-        algorithm,
+        method,
         population,
         carry,
         key,

@@ -113,7 +113,7 @@ def _program_that_runs_once() -> Any:
 
 
 def first_carry(
-    algorithm: Any,
+    method: Any,
     population: Population,
     params: Params,
     key: Any,
@@ -122,9 +122,9 @@ def first_carry(
     attempt: Any = 0,
 ) -> tuple[Carry, Any]:
     """The carry of the first round, and whether too few clients replied."""
-    memory = algorithm.client_state(params)
+    memory = method.client_state(params)
     if conditions.codecs.has_feedback:
-        memory = conditions.codecs.memory(memory, ledger.plan(algorithm, params, population, codecs=conditions.codecs))
+        memory = conditions.codecs.memory(memory, ledger.plan(method, params, population, codecs=conditions.codecs))
     if jax.tree.leaves(memory):
         if population.size is None:
             raise ValueError(
@@ -132,7 +132,7 @@ def first_carry(
             )
         memory = jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (population.size, *jnp.shape(leaf))), memory)
     fed = traced(population, layout, memory, conditions)
-    state = algorithm.init(params, start_key(key, attempt), fed)
+    state = method.init(params, start_key(key, attempt), fed)
     # no weak types: the compiler must see the same types when a checkpoint is restored
     carry = jax.tree.map(_strong, Carry(state, fed.memory, jnp.int32(0)))
     return carry, jnp.asarray(fed.void)
@@ -140,7 +140,7 @@ def first_carry(
 
 @functools.partial(jax.jit, static_argnames=("layout", "length", "every", "record", "careful"))
 def advance(
-    algorithm: Any, population: Population, carry: Carry, key: Any, start: Any, count: Any, conditions: Conditions,
+    method: Any, population: Population, carry: Carry, key: Any, start: Any, count: Any, conditions: Conditions,
     *, layout: Layout, length: int, every: int, record: Any, careful: bool = False,
 ) -> Progress:  # fmt: skip
     """Run `count` rounds, at most `length`. Rows (see `columns`) and probes come back in arrays of full length.
@@ -157,16 +157,16 @@ def advance(
     @functools.partial(jax.jit, inline=True)  # so that it is traced once, for the shapes and for the loop
     def one(i: Any, carry: Carry) -> Any:
         round_key = jax.random.wrap_key_data(keys[i], impl=jax.random.key_impl(key))
-        return one_round(algorithm, population, carry, start + i, round_key, conditions, layout, record, careful)
+        return one_round(method, population, carry, start + i, round_key, conditions, layout, record, careful)
 
     shapes = jax.eval_shape(one, jnp.int32(0), carry)[1]
     rows = row_tables(shapes, (length,))
-    probes = jax.eval_shape(probe_values, algorithm, carry, conditions.probe)
+    probes = jax.eval_shape(probe_values, method, carry, conditions.probe)
     probes = jax.tree.map(lambda leaf: jnp.zeros((length // every, *leaf.shape), leaf.dtype), probes)
 
     def step(now: Progress) -> Progress:
         carry, row = one(now.done, now.carry)
-        rows, stopped = written(now.rows, now.done, row), now.stopped | diverged(bounds, algorithm, carry)
+        rows, stopped = written(now.rows, now.done, row), now.stopped | diverged(bounds, method, carry)
         return Progress(now.done + 1, carry, rows, now.probes, stopped, now.streak)
 
     def rounds(now: Progress, until: Any) -> Progress:
@@ -175,7 +175,7 @@ def advance(
     def block(now: Progress) -> Progress:
         slot = now.done // every
         now = rounds(now, jnp.minimum((slot + 1) * every, count))
-        values = probe_values(algorithm, now.carry, conditions.probe)
+        values = probe_values(method, now.carry, conditions.probe)
         ended, streak = judged(bounds, values, now.streak)
         due = (start + now.done) % every == 0
         stopped, streak = now.stopped | (ended & due), jnp.where(due, streak, now.streak)
@@ -190,12 +190,12 @@ def advance(
 
 
 def one_round(
-    algorithm: Any, population: Population, carry: Carry, round: Any, key: Any, conditions: Conditions,
+    method: Any, population: Population, carry: Carry, round: Any, key: Any, conditions: Conditions,
     layout: Layout, record: Any, careful: bool = False, ended: Any = None,
 ) -> tuple[Carry, dict[str, Any]]:  # fmt: skip
     """One round: the next carry, and the row. A void round leaves state and memory, and a run that has ended all."""
     fed = traced(population, layout, carry.memory, conditions, round)
-    state, info = algorithm.round(carry.state, key, fed)
+    state, info = method.round(carry.state, key, fed)
     void, broken = jnp.asarray(fed.void), True if conditions.faults is None else fed.broken
     if careful:
         failed = ~_finite(state)
@@ -208,13 +208,13 @@ def one_round(
     return carry, _row(info, fed, void, record)
 
 
-def diverged(bounds: Bounds, algorithm: Any, carry: Carry) -> Any:
+def diverged(bounds: Bounds, method: Any, carry: Carry) -> Any:
     """Whether a run ends after a round: too many void ones, or parameters beyond their bound."""
     ended = jnp.array(False)
     if bounds.void_streak is not None:
         ended |= carry.void_streak >= bounds.void_streak
     if bounds.norm is not None:
-        ended |= ~(trees.norm(algorithm.params(carry.state)) <= bounds.norm)
+        ended |= ~(trees.norm(method.params(carry.state)) <= bounds.norm)
     return ended
 
 
@@ -231,8 +231,8 @@ def judged(bounds: Bounds, values: Mapping[str, Any], streak: Any) -> tuple[Any,
 
 
 @jax.jit
-def finish(algorithm: Any, carry: Carry) -> Params:
-    return algorithm.params(carry.state)
+def finish(method: Any, carry: Carry) -> Params:
+    return method.params(carry.state)
 
 
 def healthy(state: Any) -> bool:
@@ -266,9 +266,9 @@ def columns(rows: Sequence[RowTable]) -> dict[str, np.ndarray]:
     return {name: values[..., j] for values, names in read for j, name in enumerate(names)}
 
 
-def probe_values(algorithm: Any, carry: Carry, probe: Any) -> dict[str, Any]:
+def probe_values(method: Any, carry: Carry, probe: Any) -> dict[str, Any]:
     """The values of the probe at the current parameters."""
-    return {} if probe is None else named_values(probe, algorithm.params(carry.state))
+    return {} if probe is None else named_values(probe, method.params(carry.state))
 
 
 def named_values(probe: Any, params: Params) -> dict[str, Any]:

@@ -164,7 +164,7 @@ Lend = Callable[[Carry, int, int], Population]
 
 @contextmanager
 def lending(
-    algorithm: Any,
+    method: Any,
     population: Population,
     key: Key[Array, ""],
     conditions: Conditions,
@@ -177,7 +177,7 @@ def lending(
         yield lambda carry, start, count: population
         return
     with ThreadPoolExecutor(1) as hands:
-        yield _Lender(algorithm, population, key, conditions, layout, length, rounds, hands)
+        yield _Lender(method, population, key, conditions, layout, length, rounds, hands)
 
 
 def segment_of(population: Population, segment: int) -> int:
@@ -190,7 +190,7 @@ class _Lender:
 
     def __init__(
         self,
-        algorithm: Any,
+        method: Any,
         stored: Stored,
         key: Key[Array, ""],
         conditions: Conditions,
@@ -199,7 +199,7 @@ class _Lender:
         rounds: int,
         hands: ThreadPoolExecutor,
     ) -> None:
-        self._algorithm, self._stored, self._key, self._world = algorithm, stored, key, layout
+        self._method, self._stored, self._key, self._world = method, stored, key, layout
         self._around = Conditions(conditions.faults, conditions.replay)
         self._length, self._rounds, self._hands = length, rounds, hands
         self._carry: Carry | None = None
@@ -225,7 +225,7 @@ class _Lender:
         """The ids that a round draws. No client works here: replies are zeros that depend on the token."""
         inner = engine.traced(self._stored, self._world, carry.memory, self._around, round)
         fed = _Listening(inner, token)
-        self._algorithm.round(carry.state, jax.random.fold_in(key, round), fed)
+        self._method.round(carry.state, jax.random.fold_in(key, round), fed)
         return jnp.concatenate(fed.ids)
 
     def _make(self, start: int) -> Window:

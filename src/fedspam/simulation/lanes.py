@@ -20,7 +20,7 @@ BLOCKS = 20  # how often in the rounds of a run lanes pass to other runs
 
 
 class Ends(NamedTuple):
-    """What many runs end with; every array leads with (algorithms, keys)."""
+    """What many runs end with; every array leads with (methods, keys)."""
 
     params: Params
     carry: Carry
@@ -35,14 +35,14 @@ STATIC = ("layout", "length", "every", "record", "side_by_side", "lanes", "mesh"
 
 @functools.partial(jax.jit, static_argnames=STATIC)
 def many(
-    algorithms: Any, counts: Any, population: Population, params: Params, keys: Any, conditions: Conditions,
+    methods: Any, counts: Any, population: Population, params: Params, keys: Any, conditions: Conditions,
     *, layout: Layout, length: int, every: int, record: Any, side_by_side: bool, lanes: int | None = None,
     mesh: Mesh | None = None, stage: str = "whole", between: Any = None, turns: Any = None,
 ) -> Any:  # fmt: skip
-    """Run every algorithm with every key; returns `Ends`.
+    """Run every method with every key; returns `Ends`.
 
-    `counts` are the rounds of the algorithms, at most `length`. The devices of a mesh share the algorithms, or the keys
-    where these divide better. Runs that may end before the others, side by side, need `lanes`: so many algorithms at
+    `counts` are the rounds of the methods, at most `length`. The devices of a mesh share the methods, or the keys
+    where these divide better. Runs that may end before the others, side by side, need `lanes`: so many methods at
     most advance together. The bound of a probe is a factor on its first value.
 
     Lanes can also stop between: the stage 'begin' returns what the stage 'turns' takes and returns as `between`, after
@@ -52,26 +52,26 @@ def many(
     if mesh is not None:
         shared = functools.partial(many, side_by_side=side_by_side, lanes=lanes, **options)
         everyone = (population, params, conditions)
-        return _spread_runs(mesh, shared, algorithms, counts, keys, everyone)
+        return _spread_runs(mesh, shared, methods, counts, keys, everyone)
     if side_by_side and lanes is not None:
         return _in_lanes(
-            algorithms, counts, population, params, keys, conditions,
+            methods, counts, population, params, keys, conditions,
             lanes=lanes, stage=stage, between=between, turns=turns, **options,
         )  # fmt: skip
 
-    def run(algorithm: Any, key: Any, count: Any) -> Ends:
-        carry, _ = engine.first_carry(algorithm, population, params, key, conditions, layout)
-        first = engine.probe_values(algorithm, carry, conditions.probe)
+    def run(method: Any, key: Any, count: Any) -> Ends:
+        carry, _ = engine.first_carry(method, population, params, key, conditions, layout)
+        first = engine.probe_values(method, carry, conditions.probe)
         around = dataclasses.replace(conditions, bounds=_of_run(conditions.bounds, first))
-        end = engine.advance(algorithm, population, carry, key, jnp.int32(0), count, around, **options)
+        end = engine.advance(method, population, carry, key, jnp.int32(0), count, around, **options)
         probes = jax.tree.map(lambda one, more: jnp.concatenate([one[None], more]), first, end.probes)
-        return Ends(algorithm.params(end.carry.state), end.carry, end.rows, probes, end.done, end.streak)
+        return Ends(method.params(end.carry.state), end.carry, end.rows, probes, end.done, end.streak)
 
     if side_by_side:
         count = jnp.max(counts)  # one for all: `vmap` then needs not care which runs have ended
-        with_keys = jax.vmap(lambda algorithm, key: run(algorithm, key, count), (None, 0))
-        return jax.vmap(lambda algorithm, _: with_keys(algorithm, keys))(algorithms, counts)
-    return lax.map(lambda each: lax.map(lambda key: run(each[0], key, each[1]), keys), (algorithms, counts))
+        with_keys = jax.vmap(lambda method, key: run(method, key, count), (None, 0))
+        return jax.vmap(lambda method, _: with_keys(method, keys))(methods, counts)
+    return lax.map(lambda each: lax.map(lambda key: run(each[0], key, each[1]), keys), (methods, counts))
 
 
 def _of_run(bounds: Bounds, first: Any) -> Bounds:
@@ -91,13 +91,13 @@ class Standing(NamedTuple):
 
 
 def _in_lanes(
-    algorithms: Any, counts: Any, population: Population, params: Params, keys: Any, conditions: Conditions,
+    methods: Any, counts: Any, population: Population, params: Params, keys: Any, conditions: Conditions,
     *, layout: Layout, length: int, every: int, record: Any, lanes: int, stage: str, between: Any, turns: Any,
 ) -> Any:  # fmt: skip
-    """Advance the algorithms that are least far by a block of rounds, until all have ended with all keys.
+    """Advance the methods that are least far by a block of rounds, until all have ended with all keys.
 
-    A run that has ended stands still, so that blocks and lanes do not change its result. An algorithm leaves its lane
-    when all its runs have ended. All lanes are in the same round: its draws are then the same for all algorithms, and
+    A run that has ended stands still, so that blocks and lanes do not change its result. A method leaves its lane
+    when all its runs have ended. All lanes are in the same round: its draws are then the same for all methods, and
     made once. One program serves however many are left: to compile others for fewer would take longer than most sweeps.
     """
     settings, seeds = counts.shape[0], keys.shape[0]
@@ -134,7 +134,7 @@ def _in_lanes(
         waiting = live & (reached == level)
         chosen = jnp.argsort(~waiting)[:lanes]
         free = ~waiting[chosen]
-        lane = jax.tree.map(lambda leaf: leaf[chosen], (algorithms, counts))
+        lane = jax.tree.map(lambda leaf: leaf[chosen], (methods, counts))
         start: Standing = jax.tree.map(lambda leaf: leaf[chosen], all)
         start = start._replace(ended=start.ended | free[:, None])
         fold = lambda i: jax.vmap(lambda key: jax.random.fold_in(key, level * block + i))(keys)
@@ -173,8 +173,8 @@ def _in_lanes(
         )
 
     def beginning() -> Any:
-        all, first = jax.vmap(jax.vmap(begin, (None, 0)), (0, None))((algorithms, counts), keys)
-        alone = jax.tree.map(lambda leaf: leaf[0], (algorithms, counts))
+        all, first = jax.vmap(jax.vmap(begin, (None, 0)), (0, None))((methods, counts), keys)
+        alone = jax.tree.map(lambda leaf: leaf[0], (methods, counts))
         row = jax.eval_shape(one, alone, keys[0], jax.tree.map(lambda leaf: leaf[0, 0], all), jnp.int32(0))[1]
         rows = engine.row_tables(row, (settings, blocks, block, seeds))
         shape = (settings, blocks, evaluated if evaluations else 0, seeds)
@@ -199,12 +199,12 @@ def _in_lanes(
     probes = jax.tree.map(
         lambda one, more: jnp.concatenate([one[:, :, None], long(more, evaluations)], 2), first, probes
     )
-    final = jax.vmap(lambda lane, state: jax.vmap(lane[0].params)(state))((algorithms, counts), all.carry.state)
+    final = jax.vmap(lambda lane, state: jax.vmap(lane[0].params)(state))((methods, counts), all.carry.state)
     return Ends(final, all.carry, rows, probes, all.done, all.bounds.streak)
 
 
-def _spread_runs(mesh: Mesh, many: Any, algorithms: Any, counts: Any, keys: Any, everyone: Any) -> Any:
-    """Call `many` on every device, each with its share of the algorithms or of the keys.
+def _spread_runs(mesh: Mesh, many: Any, methods: Any, counts: Any, keys: Any, everyone: Any) -> Any:
+    """Call `many` on every device, each with its share of the methods or of the keys.
 
     They are dealt out one by one: neighbors in a grid end alike, so that one device would have all that end late.
     """
@@ -220,15 +220,15 @@ def _spread_runs(mesh: Mesh, many: Any, algorithms: Any, counts: Any, keys: Any,
         return jnp.take(leaf, which % devices * turns + which // devices, axis)
 
     if by_setting:
-        algorithms, counts = jax.tree.map(dealt, (algorithms, counts))
+        methods, counts = jax.tree.map(dealt, (methods, counts))
         split, out = (Spread(AXIS), Spread()), Spread(AXIS)
     else:
         keys, split, out = dealt(keys), (Spread(), Spread(AXIS)), Spread(None, AXIS)
 
     def share(some: Any, keys: Any, everyone: Any) -> Any:
-        (algorithms, counts), (population, params, conditions) = some, everyone
-        return many(algorithms, counts, population, params, keys, conditions)
+        (methods, counts), (population, params, conditions) = some, everyone
+        return many(methods, counts, population, params, keys, conditions)
 
     spread = jax.shard_map(share, mesh=mesh, in_specs=(*split, Spread()), out_specs=out, check_vma=False)
     axis, count = (0, settings) if by_setting else (1, seeds)
-    return jax.tree.map(lambda leaf: collected(leaf, axis, count), spread((algorithms, counts), keys, everyone))
+    return jax.tree.map(lambda leaf: collected(leaf, axis, count), spread((methods, counts), keys, everyone))

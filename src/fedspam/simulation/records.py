@@ -77,11 +77,11 @@ class Saved(NamedTuple):
     probes: list[dict[str, np.ndarray]]
 
 
-def identity(algorithm: Any, population: Any, params: Any, key: Any, **options: Any) -> dict[str, Any]:
+def identity(method: Any, population: Any, params: Any, key: Any, **options: Any) -> dict[str, Any]:
     """Everything that determines the bits of a run. A resumed run must have the same."""
     return describe.describe(
         {
-            "algorithm": algorithm,
+            "method": method,
             "population": population,
             "params": params,
             "key": key,

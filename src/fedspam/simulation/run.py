@@ -37,14 +37,14 @@ from fedspam.simulation.stopping import Patience, Target, Watch
 from fedspam.simulation.tables import arrow_table, pandas_frame, polars_frame
 
 if TYPE_CHECKING:
-    from fedspam.methods import Algorithm
+    from fedspam.methods import Method
 
 STARTS = 10  # attempts at a start that faults make void
 
 
 @dataclass(frozen=True, repr=False)
 class Run:
-    """The result of a simulation. For `simulate_many` every array has leading axes (algorithms, keys)."""
+    """The result of a simulation. For `simulate_many` every array has leading axes (methods, keys)."""
 
     params: Params
     state: Any
@@ -85,7 +85,7 @@ class Run:
 
 
 def simulate(
-    algorithm: "Algorithm[Any]",
+    method: "Method[Any]",
     population: Population,
     params: Params,
     *,
@@ -115,7 +115,7 @@ def simulate(
     objects that a user would have to import.
 
     Arguments:
-        algorithm: the method.
+        method: what to run, such as ``fedavg(cohort_size=10, local_steps=5, local_rate=0.1)``.
         population: the clients.
         params: the first parameters, any pytree of float arrays.
         rounds: how many rounds.
@@ -151,27 +151,27 @@ def simulate(
     """
     checks.whole("rounds", rounds, 1)
     checks.whole("every", every, 1)
-    _check_method(algorithm, rounds)
+    _check_method(method, rounds)
     checks.between("quorum", quorum, 0, 1)
     if chunk is not None and chunk != "fit":
         checks.whole("chunk", chunk, 1)
     if resume and folder is None:
         raise ValueError("resume = True needs the folder of the run")
     params = checks.params("params", params)
-    key, algorithm = prng.key_of(key), fitted(algorithm, population)
+    key, method = prng.key_of(key), fitted(method, population)
     watch, keep = watch or Watch(), keep or Keep()
     record = _recorded(record)
-    chunk = fitting_chunk(algorithm, population, params) if chunk == "fit" else chunk
+    chunk = fitting_chunk(method, population, params) if chunk == "fit" else chunk
     layout = Layout(chunk, quorum, per_client, engine.mesh_of(devices, population))
-    algorithm, population, params, key = engine.everywhere(layout.mesh, (algorithm, population, params, key))
+    method, population, params, key = engine.everywhere(layout.mesh, (method, population, params, key))
     coded = Codecs.of(codecs)
     conditions = Conditions(faults, replay, as_argument(probe), aggregate, codecs=coded)
     alone = per_client or aggregate is not None
-    plan = ledger.plan(algorithm, params, population, faults=faults, per_client=alone, codecs=coded)
+    plan = ledger.plan(method, params, population, faults=faults, per_client=alone, codecs=coded)
     check_replay(replay, rounds, population, plan.roles)
-    method, algorithm = algorithm, with_feedback(algorithm, coded, plan)
+    named, method = method, with_feedback(method, coded, plan)
     begin = lambda attempt, layout: engine.begin(
-        algorithm, population, params, key, conditions, layout, jnp.uint32(attempt)
+        method, population, params, key, conditions, layout, jnp.uint32(attempt)
     )
     layouts = [layout, replace(layout, per_client=True)] if shared(plan.start) else [layout]
 
@@ -188,21 +188,21 @@ def simulate(
         store_or_none = nullcontext(folder)
     else:
         store_or_none = store_of(folder, keep)
-    with store_or_none as store, lending(algorithm, population, key, conditions, layout, length, rounds) as lend:
+    with store_or_none as store, lending(method, population, key, conditions, layout, length, rounds) as lend:
         saved, identity = None, {}
         if store is not None:
             options = {"layout": layout.as_recorded, "faults": faults, "replay": replay, "probe": probe}
             options |= {"aggregate": aggregate, "watch": watch, "every": every, "record": record}
             options |= {"codecs": coded} if coded else {}  # without any, folders of earlier versions can be resumed
-            identity = records.identity(method, population, params, key, **options)
+            identity = records.identity(named, population, params, key, **options)
             if resume:
-                blank = lambda: engine.first_carry(algorithm, population, params, key, conditions, layout)[0]
+                blank = lambda: engine.first_carry(method, population, params, key, conditions, layout)[0]
                 saved = store.load(identity, like=blank)
             if saved is None:
                 store.begin(identity, over=resume)
         if saved is None:
-            carry = _start(begin, layouts, algorithm, population, params, key, conditions)
-            first = _numpy(engine.probe_values(algorithm, carry, conditions.probe))
+            carry = _start(begin, layouts, method, population, params, key, conditions)
+            first = _numpy(engine.probe_values(method, carry, conditions.probe))
             saved = records.Saved(carry, 0, [], [{name: value[None] for name, value in first.items()}])
             if store is not None:
                 store.append(0, carry, {}, saved.probes[0])
@@ -216,9 +216,9 @@ def simulate(
 
         def ended() -> str | None:
             reached = until.reached(probes) if until is not None and done else None
-            return reached or _void_status(algorithm, population, carry, key, conditions, watch, rows, done)
+            return reached or _void_status(method, population, carry, key, conditions, watch, rows, done)
 
-        segments = Segments(algorithm, key, layout, length, every, record, until, plan, clock)
+        segments = Segments(method, key, layout, length, every, record, until, plan, clock)
         status = ended()
         while done < rounds and status is None:
             # a segment ends at a multiple of `every`, so that probes are evaluated at the same rounds after a resume
@@ -230,7 +230,7 @@ def simulate(
             reached = until is not None and bool(until.reached(probes))
             if end.stopped and int(end.carry.void_streak) < watch.patience and not reached:
                 # the run shows what led here; the folder keeps the state before it
-                status = stopping.growth_status(watch, bounds, end.carry, algorithm, end.probes, done + end.done, done)
+                status = stopping.growth_status(watch, bounds, end.carry, method, end.probes, done + end.done, done)
                 break
             carry, done, seconds = end.carry, done + end.done, clock.run_seconds - began
             if store is not None:
@@ -242,7 +242,7 @@ def simulate(
             bar.close()
         all_rows, all_probes = records.joined(rows), records.joined(probes)
         status = status or _final_status(plan, all_rows, faults)
-        final = engine.finish(algorithm, carry)
+        final = engine.finish(method, carry)
         if store is not None:
             store.finish(status)
             # whoever knows more about the model, such as `fedspam run`, writes the file again
@@ -255,12 +255,12 @@ def simulate(
     return Run(final, own_state(carry.state), carry.memory, all_rows, all_probes, plan, status, *seconds, every=every)
 
 
-def _check_method(algorithm: Any, rounds: int) -> None:
+def _check_method(method: Any, rounds: int) -> None:
     """Refuse a constructor in place of a method, and warn of a list that ends before the run."""
-    if isinstance(algorithm, type | types.FunctionType | str):
-        name = algorithm if isinstance(algorithm, str) else algorithm.__name__
-        raise ValueError(f"algorithm = {name} is no method yet; call its constructor: {name}(cohort_size=10, ...)")
-    given = shortest_list(algorithm)
+    if isinstance(method, type | types.FunctionType | str):
+        name = method if isinstance(method, str) else method.__name__
+        raise ValueError(f"method = {name} is a constructor, not a method; call it: {name}(cohort_size=10, ...)")
+    given = shortest_list(method)
     if given is not None and given < rounds:
         warnings.warn(
             f"a step size or weight has {given} values for {rounds} rounds; later rounds use the last one. Give one "
@@ -280,7 +280,7 @@ def _recorded(record: Sequence[str] | None) -> tuple[str, ...] | None:
 
 
 def restore(
-    algorithm: "Algorithm[Any]",
+    method: "Method[Any]",
     population: Population,
     params: Params,
     folder: str | Path,
@@ -292,18 +292,18 @@ def restore(
 
     The codecs matter only where clients or the server remember errors (`Feedback`).
     """
-    algorithm, coded = fitted(algorithm, population), Codecs.of(codecs)
-    algorithm = with_feedback(algorithm, coded, ledger.plan(algorithm, params, population, codecs=coded))
+    method, coded = fitted(method, population), Codecs.of(codecs)
+    method = with_feedback(method, coded, ledger.plan(method, params, population, codecs=coded))
     around = Conditions(codecs=coded)
-    blank = lambda: engine.first_carry(algorithm, population, params, jax.random.key(0), around, Layout())[0]
+    blank = lambda: engine.first_carry(method, population, params, jax.random.key(0), around, Layout())[0]
     carry, done = records.Store(folder).peek(jax.eval_shape(blank), best)
-    return engine.finish(algorithm, carry), done
+    return engine.finish(method, carry), done
 
 
 def _start(
     begin: Callable[[int, Layout], tuple[Carry, Any]],
     layouts: Sequence[Layout],
-    algorithm: Any,
+    method: Any,
     population: Population,
     params: Params,
     key: Any,
@@ -320,7 +320,7 @@ def _start(
                 )
             return carry
     start_key, options = engine.start_key(key, 0), {"aggregate": conditions.aggregate, "codecs": conditions.codecs}
-    found = _reachable(population) and diagnose_start(algorithm, population, params, carry.memory, start_key, **options)
+    found = _reachable(population) and diagnose_start(method, population, params, carry.memory, start_key, **options)
     raise RuntimeError(
         f"no client gave a usable reply to the start of the method in {STARTS} attempts"
         + (f" ({found[0]})" if found else "")
@@ -329,7 +329,7 @@ def _start(
 
 
 def _void_status(
-    algorithm: Any,
+    method: Any,
     population: Population,
     carry: Carry,
     key: Any,
@@ -345,7 +345,7 @@ def _void_status(
     first = done - int(np.argmin(np.append(void[::-1], False)))  # the void rounds at the end begin here
     for round in range(first, done) if _reachable(population) else ():
         found = diagnose(
-            algorithm, population, carry.state, carry.memory, key,
+            method, population, carry.state, carry.memory, key,
             round=round, replay=conditions.replay, aggregate=conditions.aggregate, codecs=conditions.codecs,
         )  # fmt: skip
         if found:

@@ -58,7 +58,7 @@ class Segments:
     those of a run that never met the client, and no bit depends on where segments begin.
     """
 
-    algorithm: Any
+    method: Any
     key: Any
     layout: Layout
     length: int
@@ -99,7 +99,7 @@ class Segments:
     ) -> Progress:
         layout = dataclasses.replace(self.layout, per_client=True) if alone else self.layout
         advance = lambda count, careful=alone: engine.advance(
-            self.algorithm, population, carry, self.key, jnp.int32(start), jnp.int32(count), conditions,
+            self.method, population, carry, self.key, jnp.int32(start), jnp.int32(count), conditions,
             layout=layout, length=self.every if alone else self.length, every=self.every, record=self.record,
             careful=careful,
         )  # fmt: skip

@@ -174,11 +174,11 @@ def at_evaluation(bounds: Bounds, until: Target | Patience | None, probes: Probe
 
 
 def growth_status(
-    watch: Watch, bounds: Bounds, carry: Carry, algorithm: Any, probes: Mapping[str, np.ndarray], at: int, good: int
+    watch: Watch, bounds: Bounds, carry: Carry, method: Any, probes: Mapping[str, np.ndarray], at: int, good: int
 ) -> str:
     """The status of a run that grew beyond its bound."""
     if watch.probe is None:
-        name, value, bound = "‖x‖", float(trees.norm(algorithm.params(carry.state))), float(bounds.norm)
+        name, value, bound = "‖x‖", float(trees.norm(method.params(carry.state))), float(bounds.norm)
     else:
         name, value, bound = f"the probe {watch.probe!r}", float(probes[watch.probe][-1]), float(bounds.probe)
     return (

@@ -28,13 +28,13 @@ from fedspam.simulation.stopping import Patience, Target, Watch
 from fedspam.simulation.sweep_folder import InLanes, OneByOne
 
 if TYPE_CHECKING:
-    from fedspam.methods import Algorithm
+    from fedspam.methods import Method
 
 LANES = 40  # methods that advance together on a CPU; with more of them, each takes hardly less time
 
 
 def simulate_many(
-    algorithms: "Algorithm[Any] | Sequence[Algorithm[Any]]",
+    methods: "Method[Any] | Sequence[Method[Any]]",
     population: Population,
     params: Params,
     *,
@@ -56,10 +56,10 @@ def simulate_many(
     folder: str | Path | None = None,
     resume: bool = False,
 ) -> Run:
-    """Run every method with every key in one compiled call. Arrays of the result lead with (algorithms, keys).
+    """Run every method with every key in one compiled call. Arrays of the result lead with (methods, keys).
 
     Arguments:
-        algorithms: one method, or several that differ in numbers only (step sizes, fresh weights, ...).
+        methods: one method, or several that differ in numbers only (step sizes, fresh weights, ...).
         rounds: how many; or how many for each method, so that those with fewer end before the others.
         keys: keys or seeds.
         until: a run ends once a probe has reached this `Target`.
@@ -95,26 +95,24 @@ def simulate_many(
     if isinstance(until, Patience):
         raise ValueError(f"until = {until} ends a run of `simulate`; those of a sweep end with a Target, or a Watch")
     params = checks.params("params", params)
-    algorithms = list(algorithms) if isinstance(algorithms, Sequence) else [algorithms]
-    algorithms = [fitted(algorithm, population) for algorithm in algorithms]
-    if not algorithms:
-        raise ValueError("algorithms = [] is empty; give at least one method")
-    each = list(rounds) if isinstance(rounds, Sequence) else [rounds] * len(algorithms)
+    methods = list(methods) if isinstance(methods, Sequence) else [methods]
+    methods = [fitted(method, population) for method in methods]
+    if not methods:
+        raise ValueError("methods = [] is empty; give at least one method")
+    each = list(rounds) if isinstance(rounds, Sequence) else [rounds] * len(methods)
     for number in each:
         checks.whole("rounds", number, 1)
-    if len(each) != len(algorithms):
-        raise ValueError(
-            f"rounds has {len(each)} numbers for {len(algorithms)} methods; give one number, or one for each"
-        )
-    if len({jax.tree.structure(algorithm) for algorithm in algorithms}) != 1:
-        raise ValueError("the algorithms differ in more than numbers; run those of one structure together")
+    if len(each) != len(methods):
+        raise ValueError(f"rounds has {len(each)} numbers for {len(methods)} methods; give one number, or one for each")
+    if len({jax.tree.structure(method) for method in methods}) != 1:
+        raise ValueError("the methods differ in more than numbers; run those of one structure together")
     keys = prng.keys_of(keys)
     coded, alone = Codecs.of(codecs), aggregate is not None
-    plan = ledger.plan(algorithms[0], params, population, faults=faults, per_client=alone, codecs=coded)
-    algorithms = [with_feedback(algorithm, coded, plan) for algorithm in algorithms]
+    plan = ledger.plan(methods[0], params, population, faults=faults, per_client=alone, codecs=coded)
+    methods = [with_feedback(method, coded, plan) for method in methods]
     if side_by_side is None:
         side_by_side = not plan.branches and with_several_capacities(population) is None
-    stacked = jax.tree.map(lambda *leaves: jnp.stack([jnp.asarray(leaf) for leaf in leaves]), *algorithms)
+    stacked = jax.tree.map(lambda *leaves: jnp.stack([jnp.asarray(leaf) for leaf in leaves]), *methods)
     counts, mesh, rounds = jnp.asarray(each, jnp.int32), engine.mesh_of(devices), max(each)
     if mesh is not None and any(device.process_index != jax.process_index() for device in mesh.devices.flat):
         raise ValueError("devices has some of other hosts, which cannot share a sweep; give jax.local_devices()")
@@ -126,7 +124,7 @@ def simulate_many(
     if watch is None and until is None and min(each) == rounds and folder is None:
         lanes = None
     elif lanes is None:
-        lanes = LANES if jax.default_backend() == "cpu" else len(algorithms)
+        lanes = LANES if jax.default_backend() == "cpu" else len(methods)
     layout = Layout(chunk, quorum)
     recorded = None if record is None else tuple(record)
     many = functools.partial(
@@ -146,7 +144,7 @@ def simulate_many(
         options = {"rounds": each, "layout": layout.as_recorded, "faults": faults, "probe": probe, "until": until}
         options |= {"aggregate": aggregate, "watch": watch, "evaluated": every, "record": recorded, "codecs": coded}
         options |= {"side_by_side": side_by_side, "lanes": lanes if side_by_side else None}
-        identity = records.identity(algorithms, population, params, keys, **options)
+        identity = records.identity(methods, population, params, keys, **options)
         steps = InLanes if side_by_side else OneByOne
         together = functools.partial(many, layout=layout)
         sweep = steps(together, (stacked, counts), (population, params), keys, conditions, rounds, clock)
@@ -181,7 +179,7 @@ def simulate_many(
 
 def _spoiled(
     ends: Ends,
-    algorithms: Any,
+    methods: Any,
     population: Population,
     params: Params,
     keys: Any,
@@ -201,7 +199,7 @@ def _spoiled(
     if len(doubtful[0]):
         each = lambda tree, index: jax.tree.map(lambda leaf: leaf[index], tree)
         some = (
-            each(algorithms, doubtful[0]),
+            each(methods, doubtful[0]),
             each(ends.carry, doubtful),
             keys[doubtful[1]],
             jnp.asarray(first[doubtful]),
@@ -212,24 +210,24 @@ def _spoiled(
 
 @functools.partial(jax.jit, static_argnums=7)
 def _valid_alone(
-    algorithms: Any, carries: Any, keys: Any, rounds: Any, population: Population, params: Params,
+    methods: Any, carries: Any, keys: Any, rounds: Any, population: Population, params: Params,
     conditions: Conditions, alone: Layout,
 ) -> Any:  # fmt: skip
     """Whether each round, from the state before it, is valid with every client alone."""
 
     def valid(run: Any) -> Any:
-        algorithm, carry, key, round = run
-        first, _ = engine.first_carry(algorithm, population, params, key, conditions, alone)
+        method, carry, key, round = run
+        first, _ = engine.first_carry(method, population, params, key, conditions, alone)
         carry = trees.where(round == 0, first, carry)
         key = jax.random.fold_in(key, round)
-        _, row = engine.one_round(algorithm, population, carry, round, key, conditions, alone, (), careful=True)
+        _, row = engine.one_round(method, population, carry, round, key, conditions, alone, (), careful=True)
         return ~row["void"]
 
-    return lax.map(valid, (algorithms, carries, keys, rounds))
+    return lax.map(valid, (methods, carries, keys, rounds))
 
 
 def _replaced(ends: Ends, again: Ends, spoiled: np.ndarray, which: tuple[np.ndarray, np.ndarray]) -> Ends:
-    """The ends with those of spoiled runs replaced; `again` are the runs of these algorithms and keys."""
+    """The ends with those of spoiled runs replaced; `again` are the runs of these methods and keys."""
     into, out = np.nonzero(spoiled), np.nonzero(spoiled[np.ix_(*which)])
 
     def put(all: Any, some: Any) -> Any:

@@ -20,7 +20,7 @@ class SweepSteps:
     """A sweep in steps, each from one state of all runs to the next."""
 
     many: Callable[..., Any]  # `lanes.many` with its options
-    settings: tuple[Any, Any]  # the algorithms and their rounds
+    settings: tuple[Any, Any]  # the methods and their rounds
     everyone: tuple[Any, Any]  # population and parameters
     keys: Any
     conditions: Any
@@ -81,8 +81,8 @@ class OneByOne(SweepSteps):
     """One after another: a step is a run. The state is how many are done, and the ends of all: the others are blank."""
 
     def first(self) -> Any:
-        algorithms, counts = jax.tree.map(lambda leaf: leaf[:1], self.settings)
-        none = self._run((algorithms, jnp.zeros_like(counts)), self.keys[:1])
+        methods, counts = jax.tree.map(lambda leaf: leaf[:1], self.settings)
+        none = self._run((methods, jnp.zeros_like(counts)), self.keys[:1])
         shape = len(self.settings[1]), len(self.keys)
         return jnp.int32(0), jax.tree.map(lambda leaf: jnp.broadcast_to(leaf[0, 0], (*shape, *leaf.shape[2:])), none)
 
@@ -91,8 +91,8 @@ class OneByOne(SweepSteps):
 
     def step(self, state: Any) -> Any:
         i, j = divmod(int(state[0]), len(self.keys))
-        algorithm, counts = jax.tree.map(lambda leaf: leaf[i : i + 1], self.settings)
-        run = lambda count: self._run((algorithm, jnp.minimum(counts, count)), self.keys[j : j + 1])
+        method, counts = jax.tree.map(lambda leaf: leaf[i : i + 1], self.settings)
+        run = lambda count: self._run((method, jnp.minimum(counts, count)), self.keys[j : j + 1])
         end = self.clock.time(run, self.rounds, "run")
         return state[0] + 1, jax.tree.map(lambda all, one: all.at[i, j].set(one[0, 0]), state[1], end)
 

@@ -21,7 +21,7 @@ from fedspam._internal import checks, trees
 from fedspam._internal.trees import Params
 from fedspam.clients import Hosted, Population
 from fedspam.federation import loopback
-from fedspam.methods import Algorithm
+from fedspam.methods import Method
 from fedspam.simulation import simulate
 from fedspam.theory import _lanczos
 from fedspam.theory.complexity import traffic
@@ -54,13 +54,13 @@ class MethodRun(NamedTuple):
     bytes_up: int
 
 
-Runner: TypeAlias = Callable[[Algorithm[Any], int, int], MethodRun]  # (method, rounds, seed) -> MethodRun
+Runner: TypeAlias = Callable[[Method[Any], int, int], MethodRun]  # (method, rounds, seed) -> MethodRun
 
 
 def in_simulator(population: Population, params: Params) -> Runner:
     """Run methods in the compiled simulation."""
 
-    def run(method: Algorithm[Any], rounds: int, seed: int) -> MethodRun:
+    def run(method: Method[Any], rounds: int, seed: int) -> MethodRun:
         done = simulate(method, population, params, rounds=rounds, key=seed)
         if done.status != "completed":
             raise RuntimeError(f"the measurement did not complete: {done.status}")
@@ -74,7 +74,7 @@ def in_simulator(population: Population, params: Params) -> Runner:
 def over_bytes(population: Population, params: Params) -> Runner:
     """Run methods over `fedspam.federation.loopback`: every message and reply is encoded to bytes."""
 
-    def run(method: Algorithm[Any], rounds: int, seed: int) -> MethodRun:
+    def run(method: Method[Any], rounds: int, seed: int) -> MethodRun:
         state, fed = loopback.run(method, population, params, rounds=rounds, key=seed)
         return MethodRun(state, fed.bytes_down, fed.bytes_up)
 
@@ -158,7 +158,7 @@ def measure(
     common = {"steps": steps, "clients": clients, **kind}
     costs: dict[str, MeasureCost] = {}
 
-    def run_part(name: str, method: Algorithm[Any], rounds: int, offset: int) -> Any:
+    def run_part(name: str, method: Method[Any], rounds: int, offset: int) -> Any:
         state, down, up = run(method, rounds, seed + offset)
         costs[name] = costs.get(name, MeasureCost()) + MeasureCost(rounds, int(state.gradients), down, up)
         return state

@@ -124,8 +124,8 @@ def options(parser: argparse.ArgumentParser) -> list[str]:
 def dotted(words: Sequence[str]) -> list[str]:
     """Flags of the form --section.key VALUE in a form that argparse can parse: --set=section.key=VALUE.
 
-    >>> dotted(["run", "a.toml", "--algorithm.cohort_size", "20", "--algorithm.weighted", "--out", "x"])
-    ['run', 'a.toml', '--set=algorithm.cohort_size=20', '--set=algorithm.weighted=true', '--out', 'x']
+    >>> dotted(["run", "a.toml", "--method.cohort_size", "20", "--method.weighted", "--out", "x"])
+    ['run', 'a.toml', '--set=method.cohort_size=20', '--set=method.weighted=true', '--out', 'x']
     """
     found, rest = [], list(words)
     while rest:

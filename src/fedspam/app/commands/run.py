@@ -7,9 +7,9 @@ checkpoints and a summary. A run can be resumed.
 examples:
   fedspam run --example > experiment.toml          a file to begin with
   fedspam run experiment.toml
-  fedspam run experiment.toml --algorithm.cohort_size 20 --rounds 200 --out runs/x
+  fedspam run experiment.toml --method.cohort_size 20 --rounds 200 --out runs/x
   fedspam run --resume --out runs/x --rounds 500   continue it, up to 500 rounds in all
-  fedspam run --data ridge --algorithm spam --algorithm.step_size 0.1 --algorithm.fresh_weight 0.2
+  fedspam run --data ridge --method spam --method.step_size 0.1 --method.fresh_weight 0.2
   fedspam run experiment.toml --json | jq .accuracy
   srun fedspam run experiment.toml --distributed --out runs/x      on several hosts
 
@@ -32,7 +32,7 @@ def add(command: argparse.ArgumentParser) -> None:
     for flag, name, metavar, words in (
         ("--data", "data", "NAME", "a problem of `fedspam compare`, a kind of data, or a table; replaces the section"),
         ("--model", "model", "NAME", "a model, or my_model.py:loss; replaces the section"),
-        ("--algorithm", "algorithm", "NAME", "a key of `fedspam methods`; replaces the section"),
+        ("--method", "method", "NAME", "a key of `fedspam methods`; replaces the section"),
         ("--prox", "prox", "NAME", "a local solver; replaces the section"),
         ("--rounds", "run.rounds", "N", "the same as --run.rounds"),
         ("--seed", "run.seed", "S", "the same as --run.seed"),

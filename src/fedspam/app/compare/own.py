@@ -46,7 +46,7 @@ class OwnProblem:
     @property
     def cohort(self) -> int:
         """The cohort size of the file's method, else ten clients or all."""
-        size = getattr(self.config.algorithm, "cohort_size", None)
+        size = getattr(self.config.method, "cohort_size", None)
         return size or min(COHORT, self.clients)
 
     @property

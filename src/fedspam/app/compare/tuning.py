@@ -214,8 +214,8 @@ def try_settings(
     whole: bool = False,
 ) -> list[Trial]:
     """Run settings, those of one structure in one compiled call; `whole`: to the last round, even if they arrive."""
-    algorithms = [build(key, setting, problem, plan) for setting in settings]
-    structures = [jax.tree.structure(algorithm) for algorithm in algorithms]
+    methods = [build(key, setting, problem, plan) for setting in settings]
+    structures = [jax.tree.structure(method) for method in methods]
     curves: dict[int, Curves] = {}
     early: dict[int, bool] = {}
     for structure in dict.fromkeys(structures):
@@ -224,7 +224,7 @@ def try_settings(
             lanes = members[begin : begin + LANES]
             # idle lanes cost less than compiling for another number; on data only a method that is tuned needs several
             idle = LANES - len(lanes) if problem.exact or has_numbers(settings) else 0
-            padded = [algorithms[i] for i in lanes + [lanes[-1]] * idle]
+            padded = [methods[i] for i in lanes + [lanes[-1]] * idle]
             ends: dict[str, Any] = {"rounds": plan.rounds}
             if not problem.exact:
                 ends = {

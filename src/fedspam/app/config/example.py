@@ -8,7 +8,7 @@ import msgspec
 from msgspec import Struct
 
 from fedspam.app.config import schema
-from fedspam.app.config.methods import METHODS, PROX, algorithm_section
+from fedspam.app.config.methods import METHODS, PROX, method_section
 from fedspam.app.config.parse import PLAIN
 from fedspam.app.config.type_text import about, choices, rule
 from fedspam.app.config.write import value_text
@@ -17,7 +17,7 @@ EXAMPLE = (resources.files("fedspam.app.config") / "example.toml").read_text(enc
 
 
 def sections() -> Iterator[tuple[str, str, type[Struct]]]:
-    """Every section except `[algorithm]`: its heading, its name, and the struct with its settings."""
+    """Every section except `[method]`: its heading, its name, and the struct with its settings."""
     yield from ((f"[data] kind = {name}", "data", kind) for name, kind in schema.DATA.items())
     yield "[clients]", "clients", schema.Clients
     yield "[model]", "model", schema.Function
@@ -35,9 +35,9 @@ def settings_table() -> str:
             setting = f"  {field.name} = {_default(field) or '...'}".ljust(34)
             lines.append(f"{setting}  # {about(field.type)} ({rule(field.type)})")
         lines.append("")
-    lines.append("[algorithm] name = one of `fedspam methods`, and its arguments:")
+    lines.append("[method] name = one of `fedspam methods`, and its arguments:")
     for name in METHODS:
-        fields = msgspec.structs.fields(algorithm_section(name))
+        fields = msgspec.structs.fields(method_section(name))
         settings = ", ".join(each.name if each.required else f"{each.name} = {_default(each)}" for each in fields)
         lines.append(f"  {name}: {settings}")
     return "\n".join(lines) + "\n"
@@ -47,7 +47,7 @@ def setting_choices() -> dict[str, list[str]]:
     """Every setting by its dotted name, with the words that it accepts, if it accepts any."""
     found: dict[str, list[str]] = {}
     structs = [(name, kind) for _, name, kind in sections()]
-    structs += [("algorithm", algorithm_section(name)) for name in METHODS]
+    structs += [("method", method_section(name)) for name in METHODS]
     for name, kind in structs:
         for field in msgspec.structs.fields(kind):
             words = found.setdefault(f"{name}.{field.name}", [])

@@ -1,4 +1,4 @@
-"""The sections `[algorithm]` and `[prox]`. Their settings follow from the constructors of methods and solvers."""
+"""The sections `[method]` and `[prox]`. Their settings follow from the constructors of methods and solvers."""
 
 import dataclasses
 import functools
@@ -104,7 +104,7 @@ ABOUT: Mapping[str, str] = {
 
 
 @functools.cache
-def algorithm_section(name: str) -> type[Struct]:
+def method_section(name: str) -> type[Struct]:
     """The settings of a method: the arguments of its constructor, but for the solver (see `[prox]`)."""
     fields: list[Any] = []
     for argument in inspect.signature(METHODS[name].build).parameters.values():

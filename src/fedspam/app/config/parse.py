@@ -20,9 +20,9 @@ from fedspam.datasets.columns import is_table
 
 SIZE = strict.MIB  # the longest file that is read
 MOST = 6  # findings that one error lists
-SECTIONS = ("data", "clients", "model", "algorithm", "prox", "run", "codecs", "evaluate", "track")
+SECTIONS = ("data", "clients", "model", "method", "prox", "run", "codecs", "evaluate", "track")
 PATHS = ("data.path", "data.labels", "data.test_path", "data.folder", "model.function")
-SHORT = ("data", "model", "algorithm", "prox")  # sections that may be given as one word, their name
+SHORT = ("data", "model", "method", "prox")  # sections that may be given as one word, their name
 PLAIN: Mapping[str, type[Struct]] = {
     "clients": schema.Clients,
     "run": schema.RunSection,
@@ -118,7 +118,7 @@ def absolute(tree: dict[str, Any], folder: Path) -> dict[str, Any]:
 def decode(tree: Mapping[str, Any], texts: Mapping[str, str] | None = None) -> Config:
     """A configuration from plain tables. One error lists everything that is wrong.
 
-    >>> config = decode({"data": "ridge", "algorithm": {"name": "spam", "step_size": 0.5, "fresh_weight": 0.2}})
+    >>> config = decode({"data": "ridge", "method": {"name": "spam", "step_size": 0.5, "fresh_weight": 0.2}})
     >>> config.data.name, config.run.rounds
     ('ridge', 100)
     """
@@ -138,7 +138,7 @@ def decode(tree: Mapping[str, Any], texts: Mapping[str, str] | None = None) -> C
 
 def _conflicts(config: Config) -> Iterable[str]:
     """Sections that are valid by themselves but not together."""
-    method, data, kind = name_of(config.algorithm), config.data, name_of(config.data)
+    method, data, kind = name_of(config.method), config.data, name_of(config.data)
     if config.prox is not None and not methods.takes_prox(method):
         yield f"prox: {method} solves no prox; remove the section [prox]"
     if data.has_loss and config.model is not None:
@@ -147,10 +147,10 @@ def _conflicts(config: Config) -> Iterable[str]:
         yield f"model is missing; name one of {', '.join(schema.MODELS)}, or a function of your own: my_model.py:loss"
     if data.has_clients and config.clients.split:
         yield f"clients.split = {config.clients.split!r}: data of kind {kind!r} has its own clients; remove the setting"
-    for name, value in msgspec.structs.asdict(config.algorithm).items():
+    for name, value in msgspec.structs.asdict(config.method).items():
         if isinstance(value, list) and len(value) < config.run.rounds:
             yield (
-                f"algorithm.{name} has {len(value)} values for run.rounds = {config.run.rounds}; give one per round, "
+                f"method.{name} has {len(value)} values for run.rounds = {config.run.rounds}; give one per round, "
                 'or a table: { schedule = "power", value = 1.0, exponent = 0.33 }'
             )
     if config.evaluate.stop and config.evaluate.patience is not None:
@@ -197,7 +197,7 @@ def _kind(section: str, where: str, name: Any) -> type[Struct]:
     kinds, extra = {
         "data": (schema.DATA, ""),
         "model": (schema.MODELS, "; or a function of your own: function = 'my_model.py:loss'"),
-        "algorithm": (methods.METHODS, "; `fedspam methods` describes them"),
+        "method": (methods.METHODS, "; `fedspam methods` describes them"),
         "prox": (methods.PROX, ""),
     }[section]
     names = ", ".join(kinds)
@@ -207,7 +207,7 @@ def _kind(section: str, where: str, name: Any) -> type[Struct]:
         near = nearest(str(name), kinds)
         hint = f"did you mean {near!r}? " if near else ""
         raise ConfigError(f"{where} = {_short(name)} is unknown; {hint}There are {names}{extra}")
-    return methods.algorithm_section(name) if section == "algorithm" else kinds[name]
+    return methods.method_section(name) if section == "method" else kinds[name]
 
 
 def _fill(

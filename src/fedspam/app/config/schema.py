@@ -1,6 +1,6 @@
 """The sections of a configuration: every setting with its type, its limits, its default and one line of description.
 
-`[data]` and `[model]` have one struct per kind. The structs of `[algorithm]` and `[prox]` follow from the constructors
+`[data]` and `[model]` have one struct per kind. The structs of `[method]` and `[prox]` follow from the constructors
 of methods and solvers, see `fedspam.app.config.methods`.
 """
 
@@ -359,14 +359,14 @@ class Config(Struct, frozen=True, kw_only=True):
     """A whole experiment. Every setting has its value.
 
     Arguments:
-        algorithm: its ``name`` in `fedspam.methods.METHODS`, and the arguments of its constructor.
+        method: its ``name`` in `fedspam.methods.METHODS`, and the arguments of its constructor.
         prox: the ``name`` of a local solver and its arguments; None for the method's default.
     """
 
     data: Any
     clients: Clients
     model: Any
-    algorithm: Struct
+    method: Struct
     prox: Struct | None
     run: RunSection
     codecs: CodecsSection | None

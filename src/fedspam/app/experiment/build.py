@@ -77,19 +77,19 @@ def make(config: Config) -> Experiment:
     """Read the data and build what a configuration describes. A `ConfigError` names the setting that is wrong."""
     _check_numbers(msgspec.to_builtins(config))
     population, start, probe, rows, predict = WORLDS.get(type(config.data), _examples)(config)
-    cohort = getattr(config.algorithm, "cohort_size", None)
+    cohort = getattr(config.method, "cohort_size", None)
     if cohort is not None and population.size is not None and cohort > population.size:
         raise ConfigError(
-            f"algorithm.cohort_size = {cohort} is more than the {population.size} clients of the data; "
+            f"method.cohort_size = {cohort} is more than the {population.size} clients of the data; "
             f"give at most {population.size}"
         )
-    proxy = getattr(config.algorithm, "proxy", 0)
+    proxy = getattr(config.method, "proxy", 0)
     if population.size is not None and proxy >= population.size:
-        raise ConfigError(f"algorithm.proxy = {proxy} is no client of the data; give 0 to {population.size - 1}")
+        raise ConfigError(f"method.proxy = {proxy} is no client of the data; give 0 to {population.size - 1}")
     try:
-        method = build_method(config.algorithm, config.prox, population.size)
+        method = build_method(config.method, config.prox, population.size)
     except ValueError as error:
-        raise ConfigError(f"algorithm: {error}") from None
+        raise ConfigError(f"method: {error}") from None
     if config.prox is not None and name_of(config.prox) == "exact" and not isinstance(population, Quadratics):
         raise ConfigError("prox.name = 'exact' needs quadratic clients; use 'lbfgs' or 'newton'")
     measured = jax.eval_shape(lambda probe, start: probe(start), probe, start)
@@ -203,7 +203,7 @@ WORLDS: Mapping[type[Struct], Callable[[Config], World]] = {
 
 
 def build_method(section: Struct, prox: Struct | None, population: int | None = None) -> Any:
-    """The method that `[algorithm]` and `[prox]` describe, for a population of a size."""
+    """The method that `[method]` and `[prox]` describe, for a population of a size."""
     settings = msgspec.structs.asdict(section)
     settings |= {name: VALUES[type(value)](value) for name, value in settings.items() if type(value) in VALUES}
     settings |= {

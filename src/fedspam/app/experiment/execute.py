@@ -248,7 +248,7 @@ def _judged(went: Run) -> Run:
         return went
     status = (
         f"failed: the loss went from {first:.4g} to {last:.4g}; lower the step size (local_rate, step_size), or let "
-        "the method choose it: --algorithm auto"
+        "the method choose it: --method auto"
     )
     return replace(went, status=status)
 
@@ -263,7 +263,7 @@ def _save_model(experiment: Experiment, went: Run, folder: Path) -> None:
     facts = {
         "task": getattr(config.data, "task", "classes"),
         "config": tables(config),
-        "method": name_of(config.algorithm),
+        "method": name_of(config.method),
         "run": before.facts["run"],
         "rounds": went.rounds,
         "status": went.status,
@@ -299,7 +299,7 @@ def summary(run: Run, folder: Path, config: Config, target: Target | None, metri
     facts: dict[str, Any] = {
         "folder": str(folder),
         "status": run.status,
-        "method": name_of(config.algorithm),
+        "method": name_of(config.method),
         "rounds": run.rounds,
         **last,
         **totals,

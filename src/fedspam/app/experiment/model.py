@@ -150,7 +150,7 @@ def load_methods(path: str | Path) -> list[str]:
     load(path, "--method-file")
     found = [key for key in METHODS if key not in before]
     if not found:
-        raise ConfigError(f"--method-file {path} registers no method; end it with register(key, Method(...))")
+        raise ConfigError(f"--method-file {path} registers no method; end it with register(key, Entry(...))")
     return found
 
 

@@ -37,7 +37,7 @@ def as_toml(setting: LabSetting, problem: Problem) -> str:
     sizes = {"clients": CLIENTS, "dimension": DIMENSION, "scale": setting.scale, "seed": setting.seed}
     sections: dict[str, dict[str, Any]] = {
         "data": {"kind": "random_ridge", **sizes},
-        "algorithm": {"name": setting.method, **numbers(setting, problem)},
+        "method": {"name": setting.method, **numbers(setting, problem)},
     }
     if RACERS[setting.method] == PROX:
         steps = {"steps": setting.steps} if setting.solver == "gradient" else {}

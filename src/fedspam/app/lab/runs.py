@@ -197,10 +197,10 @@ def traced(setting: LabSetting, problem: Problem) -> Any:
         return build(**given, solver=Descent(steps) if setting.solver == "gradient" else SOLVERS[setting.solver]())
     if kind == SERVER:
         return build(**given)
-    algorithm = build(**{**given, "local_steps": 1})
+    method = build(**{**given, "local_steps": 1})
     if setting.method == "fedavg":
-        return dataclasses.replace(algorithm, training=LocalSteps(algorithm.training.local_rate, steps))
-    return dataclasses.replace(algorithm, solver=Descent(steps, given["local_rate"], safeguard=False))
+        return dataclasses.replace(method, training=LocalSteps(method.training.local_rate, steps))
+    return dataclasses.replace(method, solver=Descent(steps, given["local_rate"], safeguard=False))
 
 
 @functools.lru_cache(maxsize=64)
@@ -265,19 +265,19 @@ def plane(setting: LabSetting) -> np.ndarray:
 
 
 def _simulate(
-    algorithms: Sequence[Any], problem: Problem, setting: LabSetting, seeds: Sequence[int], every: int = 1
+    methods: Sequence[Any], problem: Problem, setting: LabSetting, seeds: Sequence[int], every: int = 1
 ) -> tuple[np.ndarray, tuple[float, float]]:
-    """Relative gradient norms by algorithm, seed and probe, and the seconds spent compiling and running.
+    """Relative gradient norms by method, seed and probe, and the seconds spent compiling and running.
 
     This is `simulate_many` without its ledger, which would take several times as long as the run.
     """
     assert isinstance(problem.population, Quadratics)
     population = Repeated(problem.population, jnp.asarray(setting.cohort, jnp.uint32))
-    stacked = jax.tree.map(lambda *leaves: np.stack([np.asarray(leaf) for leaf in leaves]), *algorithms)
+    stacked = jax.tree.map(lambda *leaves: np.stack([np.asarray(leaf) for leaf in leaves]), *methods)
     keys = jax.vmap(jax.random.key)(jnp.asarray(seeds))
     times = [time.perf_counter()]
     for count in (0, ROUNDS):  # with 0 rounds it compiles and runs nothing
-        counts = jnp.full(len(algorithms), count, jnp.int32)
+        counts = jnp.full(len(methods), count, jnp.int32)
         seen = lanes.many(
             stacked, counts, population, problem.start, keys, Conditions(probe=problem.probe),
             layout=Layout(), length=ROUNDS, every=every, record=(), side_by_side=True,

@@ -65,7 +65,7 @@ def with_bounds(source: Source, overlay: BoundOverlay) -> Source:
 def _with_bound(series: Series, configuration: Mapping[str, Any], overlay: BoundOverlay) -> Series:
     metric = overlay.metric if overlay.metric in series.metrics else RENAMED.get(overlay.metric, overlay.metric)
     curve, gamma = series.metrics.get(metric), series.details.get("step_size")
-    number = functools.partial(_number, configuration.get("algorithm"))
+    number = functools.partial(_number, configuration.get("method"))
     fresh_weight = number("estimator", "fresh_weight", "value") or number("fresh_weight", "value")
     if "fresh_weight" in series.details:
         fresh_weight = series.details["fresh_weight"].value

@@ -18,21 +18,21 @@ SYMBOLS = {"gamma": "γ", "delta": "δ", "lambda": "λ", "xi": "ξ", "nabla": "�
 LOWERED, RAISED = str.maketrans("-0123456789", "₋₀₁₂₃₄₅₆₇₈₉"), str.maketrans("-0123456789T", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹ᵀ")
 
 
-def method_name(algorithm: Any) -> str | None:
-    """What a report calls a described algorithm: the name in `METHODS` of its own, else what the manifest holds.
+def method_name(method: Any) -> str | None:
+    """What a report calls a described method: the name in `METHODS` of its own, else what the manifest holds.
 
     A wrapper without a name, such as `theory.Observed`, is called what the method inside it is called.
 
     >>> method_name({"type": "FedAvg", "name": "fedprox"}), method_name({"type": "Observed", "method": {"name": "pp"}})
     ('FedProx', 'pp')
     """
-    if not isinstance(algorithm, dict):
+    if not isinstance(method, dict):
         return None
-    name = algorithm.get("name")
+    name = method.get("name")
     if isinstance(name, str):
         return METHODS[name].name if name in METHODS else name
-    kind = algorithm.get("type")
-    return method_name(algorithm.get("method")) or (kind if isinstance(kind, str) else None)
+    kind = method.get("type")
+    return method_name(method.get("method")) or (kind if isinstance(kind, str) else None)
 
 
 def plain_math(text: str) -> str:
@@ -51,10 +51,10 @@ def plain_math(text: str) -> str:
 
 
 def lines(value: Any, name: str = "", depth: int = DEEP) -> Iterator[tuple[str, str]]:
-    """A configuration line by line: ``algorithm.step_size``, and its value.
+    """A configuration line by line: ``method.step_size``, and its value.
 
-    >>> list(lines({"algorithm": {"type": "Spam", "step_size": {"type": "Constant", "value": 0.5}}, "every": 1}))
-    [('algorithm', 'Spam'), ('algorithm.step_size', '0.5'), ('every', '1')]
+    >>> list(lines({"method": {"type": "Spam", "step_size": {"type": "Constant", "value": 0.5}}, "every": 1}))
+    [('method', 'Spam'), ('method.step_size', '0.5'), ('every', '1')]
     """
     if isinstance(value, dict) and depth:
         if value.get("type") == "Constant" and value.keys() == {"type", "value"}:
@@ -114,7 +114,7 @@ def again(source: Source) -> list[dict[str, str]]:
     elif source.command:
         steps["Run"] = source.command
     else:
-        call = "simulate(algorithm, population, params, rounds=..., key=..., "
+        call = "simulate(method, population, params, rounds=..., key=..., "
         steps[
             "It was run from Python. Call simulate with the configuration below. With this folder and resume=True it "
             "reports every difference"

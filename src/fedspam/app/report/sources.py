@@ -103,7 +103,7 @@ def _run(folder: Path) -> Source:
         probes = {RENAMED.get(name, name): column for name, column in probes.items()}
     numbers = _probes(probes, identity, rounds, 1)
     series = Series(
-        name=method_name(identity.get("algorithm")) or folder.name,
+        name=method_name(identity.get("method")) or folder.name,
         paid={**_seconds(folder), **_paid(rows, rounds)},  # the time of a federation, where rows have it
         metrics={name: Curve(at, value) for name, at, value in numbers if not QUANTILE.fullmatch(name)},
         details={

@@ -72,7 +72,7 @@ def rows_of(data: Callable[[int], Any], client: int) -> Any:
 
 def client_app(
     oracle: Callable[[Context], Oracle],
-    algorithm: Any,
+    method: Any,
     params: Any,
     *,
     metrics: Callable[[Oracle, Params], dict[str, float]] | None = None,
@@ -86,7 +86,7 @@ def client_app(
     Arguments:
         oracle: context -> the loss of this node's client, such as `clients_with` makes it: a pytree that is called
             with parameters. Cache data that takes long to load, for example with ``functools.cache``.
-        algorithm: the method, the same as on the server; or context -> method, to read it from ``run_config``.
+        method: the method, the same as on the server; or context -> method, to read it from ``run_config``.
         params: parameters with the right names, shapes and dtypes; or context -> parameters.
         metrics: (oracle, params) -> numbers, reported for Flower's ``evaluate`` messages in addition to the loss.
         mods: Flower's mods around every message.
@@ -102,9 +102,9 @@ def client_app(
     """
 
     def setting(context: Context) -> tuple[Any, Params, Codecs]:
-        given: tuple[Any, ...] = (algorithm, params, codecs)
-        method, like, coded = (value(context) if _is_function(value) else value for value in given)
-        return method, jax.tree.map(jnp.asarray, like), Codecs.of(coded)
+        given: tuple[Any, ...] = (method, params, codecs)
+        built, like, coded = (value(context) if _is_function(value) else value for value in given)
+        return built, jax.tree.map(jnp.asarray, like), Codecs.of(coded)
 
     if privacy is not None:
         secure, mods = privacy.applied(secure, mods)
@@ -122,9 +122,9 @@ def client_app(
         return answer
 
     app.query("whoami")(answering(_introduce))
-    if _is_function(algorithm):  # its works are not known yet: register every known name
+    if _is_function(method):  # its works are not known yet: register every known name
         import fedspam.methods  # noqa: F401 importing methods registers the names of their works
-    for name in sorted(WORK_NAMES if _is_function(algorithm) else works_of(algorithm)):
+    for name in sorted(WORK_NAMES if _is_function(method) else works_of(method)):
         app.train(name)(answering(_answer))
 
     @app.evaluate()
@@ -140,7 +140,7 @@ def client_app(
 
 @functools.partial(jax.jit, static_argnames="name")
 def perform(
-    algorithm: Any,
+    method: Any,
     oracle: Oracle,
     client: Any,
     key: Any,
@@ -153,7 +153,7 @@ def perform(
     """A client's work. It is not a closure, so that it is compiled once per process even where apps are unpickled for
     every message, as under Ray."""
     own_key = jax.random.fold_in(key, client)
-    return protocol.perform(works_of(algorithm)[name], oracle, own_key, memory, message, codecs)
+    return protocol.perform(works_of(method)[name], oracle, own_key, memory, message, codecs)
 
 
 _loss = jax.jit(lambda oracle, params: oracle(params))
@@ -168,11 +168,11 @@ def _introduce(
     message: Message,
     context: Context,
     oracle: Callable[[Context], Oracle],
-    algorithm: Any,
+    method: Any,
     params: Params,
     codecs: Codecs,
 ) -> RecordDict:
-    schema = Schema.of(algorithm, params, codecs)
+    schema = Schema.of(method, params, codecs)
     _agree(message.content.config_records[arrays.HEADER], schema, partition_of(context))
     return RecordDict({arrays.HEADER: ConfigRecord({**facts(context), "schema": schema.digest})})
 
@@ -196,11 +196,11 @@ def _answer(
     message: Message,
     context: Context,
     oracle: Callable[[Context], Oracle],
-    algorithm: Any,
+    method: Any,
     params: Params,
     codecs: Codecs,
 ) -> RecordDict:
-    schema, partition = Schema.of(algorithm, params, codecs), partition_of(context)
+    schema, partition = Schema.of(method, params, codecs), partition_of(context)
     head = _agree(message.content.config_records.get(arrays.HEADER), schema, partition)
     assigned = bool(head.get("assigned"))  # whether the server gives this client its id
     phase, label = str(head.get("phase")), str(head.get("exchange"))
@@ -210,13 +210,13 @@ def _answer(
     own = None if assigned else partition
     fields, client, round, key = _read(message, head, exchange, own, HeldFields(context), schema.kept(phase))
 
-    first = jax.tree.map(jnp.asarray, codecs.memory(algorithm.client_state(params), schema.plan))
+    first = jax.tree.map(jnp.asarray, codecs.memory(method.client_state(params), schema.plan))
     kept = wire.encode({"memory": first}) if jax.tree.leaves(first) else None
     memory = Memory(context, kept, f"{schema.digest} {head['run']}", partition)
     version, settled, becomes = (int(str(head[name])) for name in ("memory", "settled", "becomes"))
     before = first if kept is None else wire.decode(memory.at(version), {"memory": first})["memory"]
     name, me = exchange.work, np.uint32(client)
-    reply, after = perform(algorithm, oracle(context), me, key, before, fields, codecs, name=name)
+    reply, after = perform(method, oracle(context), me, key, before, fields, codecs, name=name)
     if exchange.work in schema.stateful:
         memory.keep(wire.encode({"memory": wire.cast(after, first)}), becomes, {version, settled})
     coded, due = codecs.answered(jax.random.fold_in(key, client), exchange.work, reply, fields), exchange.answer

@@ -39,7 +39,7 @@ CALLS = {"jit": "jaxpr", "pjit": "jaxpr", "closed_call": "call_jaxpr", "custom_j
 
 
 def export_works(
-    path: str | Path, algorithm: Any, params: Params, *, codecs: CodecsLike | Codecs | None = None,
+    path: str | Path, method: Any, params: Params, *, codecs: CodecsLike | Codecs | None = None,
     batch: int | None = None,
 ) -> None:  # fmt: skip
     """Write what a client without JAX needs to know of a method.
@@ -47,7 +47,7 @@ def export_works(
     Arguments:
         path: the file to write. Put it beside the ``client_app.py`` of the Flower app and let its name end in
             ``.json``: Flower sends no other data with an app.
-        algorithm, params, codecs: the same as on the server.
+        method, params, codecs: the same as on the server.
         batch: rows in a minibatch, where clients draw minibatches.
 
     >>> import tempfile, jax.numpy as jnp
@@ -61,12 +61,12 @@ def export_works(
     if batch is not None:
         checks.whole("batch", batch, 1)
     params, codecs = jax.tree.map(jnp.asarray, params), Codecs.of(codecs)
-    schema, constants = Schema.of(algorithm, params, codecs), _Constants()
-    first = jax.tree.map(jnp.asarray, codecs.memory(algorithm.client_state(params), schema.plan))
+    schema, constants = Schema.of(method, params, codecs), _Constants()
+    first = jax.tree.map(jnp.asarray, codecs.memory(method.client_state(params), schema.plan))
     exchanges = {}
     for phase, plan in (("start", schema.plan.start), ("round", schema.plan.round)):
         for exchange in plan:
-            traced = _Exchange(exchange, algorithm, codecs, first, TracedClient(batch), constants)
+            traced = _Exchange(exchange, method, codecs, first, TracedClient(batch), constants)
             exchanges[f"{phase} {exchange.label}"] = {
                 **traced.described(), "kept": sorted(schema.kept(phase)), "stateful": exchange.work in schema.stateful,
             }  # fmt: skip
@@ -91,10 +91,10 @@ class _Exchange:
     """The programs of one exchange, on named arrays as they travel."""
 
     def __init__(
-        self, exchange: Exchange, algorithm: Any, codecs: Codecs, first: Any, client: TracedClient, constants: Any
+        self, exchange: Exchange, method: Any, codecs: Codecs, first: Any, client: TracedClient, constants: Any
     ) -> None:
         self.exchange, self.codecs, self.first = exchange, codecs, first
-        self.work, self.client, self.constants = works_of(algorithm)[exchange.work], client, constants
+        self.work, self.client, self.constants = works_of(method)[exchange.work], client, constants
 
     def described(self) -> dict[str, Any]:
         exchange = self.exchange

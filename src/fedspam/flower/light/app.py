@@ -106,7 +106,7 @@ def _agreed(head: ConfigRecord | None, methods: Sequence[Works], client: int) ->
 
 
 def _method(description: Mapping[str, Any]) -> str:
-    return str(description.get("algorithm", {}).get("type"))
+    return str(description.get("method", {}).get("type"))
 
 
 def _introduce(message: Message, context: Context, head: ConfigRecord, method: Works, _: Any) -> RecordDict:

@@ -53,7 +53,7 @@ class RunStep(NamedTuple):
 class FlowerRun:
     """A method on its clients."""
 
-    algorithm: Any
+    method: Any
     fed: Flower
     params: Params
     key: Key[Array, ""]
@@ -70,7 +70,7 @@ class FlowerRun:
         """Every step of the run, the start first. A step is on disk before it is yielded."""
 
         def step(row: dict[str, Any]) -> RunStep:
-            params = self.algorithm.params(carry.state)
+            params = self.method.params(carry.state)
             metrics = dict(measure(done, params))
             if store is not None:
                 columns = ({name: np.asarray(value)[None] for name, value in part.items()} for part in (row, metrics))
@@ -115,7 +115,7 @@ class FlowerRun:
         for attempt in range(self.patience):
             self.fed.begin(-1, attempt)
             try:
-                state = self.algorithm.init(self.params, engine.start_key(self.key, attempt), self.fed)
+                state = self.method.init(self.params, engine.start_key(self.key, attempt), self.fed)
             except VoidError as error:
                 LOG.warning("\t> the start is void: %s", error)
                 self.fed.undo()
@@ -127,7 +127,7 @@ class FlowerRun:
     def _round(self, carry: Carry, number: int) -> tuple[Carry, dict[str, Any]]:
         self.fed.begin(number)
         try:
-            state, info = self.algorithm.round(carry.state, jax.random.fold_in(self.key, number), self.fed)
+            state, info = self.method.round(carry.state, jax.random.fold_in(self.key, number), self.fed)
             state = _cast(state, carry.state)
             if not engine.healthy(state):
                 raise VoidError("the new state holds NaN or infinity, although all replies are finite")
@@ -146,7 +146,7 @@ class FlowerRun:
         """The row of a round with the columns of the simulator; what the method reports is NaN if it is void (None)."""
         void = info is None
         if void:
-            like = jax.eval_shape(lambda: self.algorithm.round(self._carry().state, self.key, self._null())[1])
+            like = jax.eval_shape(lambda: self.method.round(self._carry().state, self.key, self._null())[1])
             info = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype) * jnp.nan, like)
         row: dict[str, Any] = dict(zip(trees.names(info), map(np.asarray, jax.tree.leaves(info)), strict=True))
         tallies = {
@@ -161,19 +161,19 @@ class FlowerRun:
 
     def _carry(self) -> Carry:
         """The carry of a start without clients; only its shapes mean anything."""
-        return Carry(self.algorithm.init(self.params, self.key, self._null()), self._memories(), jnp.int32(0))
+        return Carry(self.method.init(self.params, self.key, self._null()), self._memories(), jnp.int32(0))
 
     def _null(self) -> Null:
-        return Null(self.fed.population, memory=self.algorithm.client_state(self.params))
+        return Null(self.fed.population, memory=self.method.client_state(self.params))
 
     def _memories(self) -> PyTree:
-        if not jax.tree.leaves(self.algorithm.client_state(self.params)):
+        if not jax.tree.leaves(self.method.client_state(self.params)):
             return ()
         return MemoryVersions(jnp.asarray(self.fed.versions, jnp.int32), jnp.int32(self.fed.exchanges))
 
     def _past(self, saved: records.Saved) -> Iterator[RunStep]:
         rows, metrics = (records.joined(tables) for tables in (saved.rows, saved.probes))
-        params = self.algorithm.params(saved.carry.state)
+        params = self.method.params(saved.carry.state)
         for done in range(saved.done + 1):
             row = {name: column[done - 1] for name, column in rows.items()} if done else {}
             measured = {name: column[done] for name, column in metrics.items() if len(column) == saved.done + 1}

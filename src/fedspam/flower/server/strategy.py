@@ -50,7 +50,7 @@ class FedspamStrategy(Strategy):
     `fedspam.simulate` with ``key=seed``, and the iterates are equal up to the rounding of sums.
 
     Arguments:
-        algorithm: the method, such as ``spam_pp(cohort_size=10, step_size=1.0, fresh_weight=0.2)``.
+        method: the method, such as ``spam_pp(cohort_size=10, step_size=1.0, fresh_weight=0.2)``.
         params: a pytree with the structure that the clients use; None if that is a dictionary of arrays by name.
         seed: the seed of all random draws.
         fraction_train: the cohort as a share of all clients, instead of the method's own cohort size.
@@ -92,7 +92,7 @@ class FedspamStrategy(Strategy):
     >>> strategy = FedspamStrategy(spam_pp(cohort_size=3, step_size=1.0, fresh_weight=0.2), min_available_nodes=3)
     """
 
-    algorithm: Any
+    method: Any
     params: Params | None = None
     _: KW_ONLY
     seed: int = 0
@@ -131,7 +131,7 @@ class FedspamStrategy(Strategy):
             checks.between(name, getattr(self, name), 0, 1)
         if self.fraction_train is not None:
             checks.between("fraction_train", self.fraction_train, 0, 1, open_low=True)
-        if isinstance(self.algorithm, Buffered) and (self.secure is not None or self.over_selection):
+        if isinstance(self.method, Buffered) and (self.secure is not None or self.over_selection):
             raise ValueError("buffered rounds wait for nobody; leave secure and over_selection out")
         if self.secure is not None and self.aggregate is not None:
             raise ValueError("aggregate needs single replies, which secure hides; give one of the two")
@@ -159,7 +159,7 @@ class FedspamStrategy(Strategy):
     def summary(self) -> None:
         """Log the configuration of the strategy."""
         cohort = f"fraction {self.fraction_train:.2f}" if self.fraction_train is not None else "the method's own cohort"
-        LOG.info("\t├──> Method: %s", method_name(self.algorithm))
+        LOG.info("\t├──> Method: %s", method_name(self.method))
         LOG.info("\t├──> Sampling:")
         LOG.info("\t│\t├──Train: %s | evaluate: fraction %.2f", cohort, self.fraction_evaluate)
         LOG.info("\t│\t├──Seed: %d", self.seed)
@@ -200,7 +200,7 @@ class FedspamStrategy(Strategy):
         LOG.info("\t├── ArrayRecord (%.2f MB)", sum(len(array.data) for array in initial_arrays.values()) / 2**20)
         self.summary()
         LOG.info("")
-        events = RunEvents(folder, method_name(self.algorithm), num_rounds)
+        events = RunEvents(folder, method_name(self.method), num_rounds)
         with stoppable(folder), served(events, self.metrics) as address:
             if address is not None:
                 LOG.info("Status page: %s; metrics: %s", address.removesuffix("metrics"), address)
@@ -229,7 +229,7 @@ class FedspamStrategy(Strategy):
     ) -> Result:
         params, key = arrays.to_params(initial_arrays, self.params), jax.random.key(self.seed)
         codecs = Codecs.of(self.codecs)
-        schema = Schema.of(self.algorithm, params, codecs)
+        schema = Schema.of(self.method, params, codecs)
         if self.secure is not None:
             self.secure.check_codecs(schema.plan)
         LOG.info("schema: %s", schema.digest)
@@ -244,12 +244,12 @@ class FedspamStrategy(Strategy):
         )  # fmt: skip
         if self.held_out >= nodes.clients:
             raise ValueError(f"held_out = {self.held_out} must be below the number of clients, {nodes.clients}")
-        clients, algorithm = NodePopulation(nodes.clients - self.held_out), self.algorithm
+        clients, method = NodePopulation(nodes.clients - self.held_out), self.method
         if self.fraction_train is not None:
             count = max(math.floor(clients.size * self.fraction_train), self.min_train_nodes)
-            algorithm = with_cohort(algorithm, min(count, clients.size))
+            method = with_cohort(method, min(count, clients.size))
         identity = records.identity(
-            algorithm, clients, params, key, world="flower", quorum=self.quorum, retries=self.retries,
+            method, clients, params, key, world="flower", quorum=self.quorum, retries=self.retries,
             aggregate=self.aggregate, **({"codecs": codecs} if codecs else {}),
             **({"ids": "assigned"} if isinstance(nodes, AssignedNodes) else {}),
             **({"over_selection": self.over_selection} if self.over_selection else {}),
@@ -263,7 +263,7 @@ class FedspamStrategy(Strategy):
             self.aggregate, self.secure, dict(train_config), self.arrayrecord_key, self.configrecord_key,
             events, self.over_selection, clients, self.available, dict(self.deadlines or {}), self.largest,
         )  # fmt: skip
-        run = FlowerRun(with_feedback(algorithm, codecs, schema.plan), fed, params, key, self.patience)
+        run = FlowerRun(with_feedback(method, codecs, schema.plan), fed, params, key, self.patience)
 
         result = Result(arrays=initial_arrays)
 
@@ -292,7 +292,7 @@ class FedspamStrategy(Strategy):
                 events.ended(f"stopped: {error}")
                 raise
             events.ended(status)
-            provenance = {"run": run_id, "method": method_name(algorithm), "rounds": done, "status": status}
+            provenance = {"run": run_id, "method": method_name(method), "rounds": done, "status": status}
             provenance = self.provenance = {**provenance, **({"stages": before} if before else {})}
             if folder is not None:
                 write_model(folder / FILE, arrays.to_params(result.arrays, self.params), {"loss": None, **provenance})
@@ -303,9 +303,7 @@ class FedspamStrategy(Strategy):
         """Why clients must be known by their partition ids before the first round, if they must."""
         if self.secure is not None:
             return "a secure sum names its clients by their partition ids"
-        return (
-            f"{method_name(self.algorithm)} asks a client by its partition id" if schema.plan.names_a_client else None
-        )
+        return f"{method_name(self.method)} asks a client by its partition id" if schema.plan.names_a_client else None
 
     def _evaluate(
         self, step: RunStep, result: Result, config: ConfigRecord, grid: Grid, timeout: float, events: RunEvents
@@ -357,17 +355,17 @@ class FedspamStrategy(Strategy):
     aggregate_train = configure_train
 
 
-def method_name(algorithm: Any) -> str:
+def method_name(method: Any) -> str:
     """The name that a method has in the table of methods; that of its class if it has none."""
-    return str(getattr(algorithm, "name", type(algorithm).__name__))
+    return str(getattr(method, "name", type(method).__name__))
 
 
-def with_cohort(algorithm: Any, count: int) -> Any:
+def with_cohort(method: Any, count: int) -> Any:
     """The same method with another cohort size, also in its start."""
-    size = getattr(algorithm, "cohort_size", None)
+    size = getattr(method, "cohort_size", None)
     if not isinstance(size, int):
         raise ValueError(
-            f"fraction_train needs a method with a cohort size; {method_name(algorithm)} uses one client or all: "
+            f"fraction_train needs a method with a cohort size; {method_name(method)} uses one client or all: "
             "leave fraction_train out"
         )
 
@@ -379,4 +377,4 @@ def with_cohort(algorithm: Any, count: int) -> Any:
             changed["cohort_size"] = count
         return replace(part, **changed)
 
-    return resized(algorithm)
+    return resized(method)

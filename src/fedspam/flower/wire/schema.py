@@ -72,17 +72,17 @@ class Schema:
     stateful: frozenset[str]  # the works that change a client's memory
 
     @classmethod
-    def of(cls, algorithm: Any, params: Params, codecs: Codecs = NO_CODECS) -> "Schema":
+    def of(cls, method: Any, params: Params, codecs: Codecs = NO_CODECS) -> "Schema":
         """The schema, derived once per process on the server and on the clients; it does not depend on their number."""
         essence = {
             "format": WIRE,
-            "algorithm": _essence(describe.without_code(describe.describe(algorithm))),
+            "method": _essence(describe.without_code(describe.describe(method))),
             "params": _signature(params),
             **({"codecs": describe.describe(codecs.named)} if codecs else {}),
         }
-        key = f"{describe.digest(essence)} {jax.tree.structure((algorithm, params))}"
+        key = f"{describe.digest(essence)} {jax.tree.structure((method, params))}"
         if key not in _KNOWN:
-            plan = ledger.plan(algorithm, params, NodePopulation(CLIENTS), codecs=codecs)
+            plan = ledger.plan(method, params, NodePopulation(CLIENTS), codecs=codecs)
             exchanges = {
                 f"{phase} {exchange.label}": {
                     "message": _signature(dict(exchange.message)),
@@ -92,7 +92,7 @@ class Schema:
                 for phase, exchanges in (("start", plan.start), ("round", plan.round))
                 for exchange in exchanges
             }
-            stateful = frozenset(name for name, work in works_of(algorithm).items() if terms_of(work).stateful)
+            stateful = frozenset(name for name, work in works_of(method).items() if terms_of(work).stateful)
             _KNOWN[key] = cls(plan, {**essence, "exchanges": exchanges}, stateful)
         return _KNOWN[key]
 
@@ -113,12 +113,12 @@ class Schema:
     def differences(self, other: Mapping[str, Any]) -> list[str]:
         """How this schema differs from the description of another, in words, the most important difference first."""
         mine = dict(self.description)
-        methods = [description.get("algorithm", {}).get("type") for description in (other, mine)]
+        methods = [description.get("method", {}).get("type") for description in (other, mine)]
         if methods[0] != methods[1]:
-            return [f"algorithm is {methods[0]} on the server, {methods[1]} on the client"]
+            return [f"method is {methods[0]} on the server, {methods[1]} on the client"]
         found = [
             f"{where} is {theirs} on the server, {own} on the client"
-            for part in ("format", "algorithm", "params", "codecs", "exchanges")
+            for part in ("format", "method", "params", "codecs", "exchanges")
             for where, theirs, own in describe.differences(other.get(part), mine.get(part), part)
         ]
         return [text for text in found if not text.startswith("exchanges")] or found

@@ -17,7 +17,7 @@ State = TypeVar("State")
 MOVERS = ("one", "fresh", "second", "average", "everyone", "delegate")
 
 
-class Algorithm(Protocol[State]):
+class Method(Protocol[State]):
     """A federated method: a frozen pytree dataclass whose floats are leaves and whose sizes are static.
 
     A registered method also has a static field `name`, its key in `METHODS`, which the records of a run keep.
@@ -39,7 +39,7 @@ class Algorithm(Protocol[State]):
 
 
 def current_x(self: Any, state: Any) -> Params:
-    """`Algorithm.params` where the state holds them as `x`."""
+    """`Method.params` where the state holds them as `x`."""
     return state.x
 
 
