@@ -38,8 +38,8 @@ demo: $(LIGHT)
 	@$(BIN)/fedspam reproduce
 
 # The contract of the methods, the commands and the docs are also compiled as for users, the other tests quickly.
-AS_USERS := $(patsubst %,tests/test_%.py,contract docs examples run_command compare compare_parts data_command \
-	hostile_commands reproduce small_memory)
+AS_USERS := $(patsubst %,tests/%.py,methods/test_contract repository/test_docs repository/test_examples \
+	$(patsubst %,app/test_%,run_command compare compare_parts data_command hostile_commands reproduce small_memory))
 TESTS := $(BIN)/python -m pytest -n 2 --dist loadgroup -q
 
 test: check

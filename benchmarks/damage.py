@@ -27,8 +27,9 @@ MOST_SECONDS, MOST_BYTES = 5, 2**30
 
 def damage(name, data, chance):
     """Other bytes in place of a good file."""
-    from readers import READERS
     from test_readers import WRONG, mutate
+
+    from readers import READERS
 
     kind = chance.random()
     if kind < 0.2 and READERS[name].holes:
@@ -68,8 +69,9 @@ def spent_time():
 
 def try_reader(name, seconds, seed):
     """How many inputs were read and refused, the slowest one, and the most memory; raises at the first wrong answer."""
-    from readers import READERS
     from test_readers import is_answered
+
+    from readers import READERS
 
     resource.setrlimit(resource.RLIMIT_AS, (8 * MOST_BYTES, resource.RLIM_INFINITY))  # addresses, not memory
     chance, good = random.Random(f"{seed} {name}"), READERS[name].files()

@@ -28,13 +28,13 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from flower import free_port, healthy, prepare, start, stop
 
 from fedspam import fedavg, simulate_many, spam_pp
 from fedspam.app.arrival import arrivals, percentiles
 from fedspam.clients import OverSelected, ParetoDelay, RandomDelay
 from fedspam.methods import buffered, mvr
 from fedspam.problems import quadratics
+from flower import free_port, healthy, prepare, start, stop
 
 CLIENTS, DIMENSION, COHORT, STEPS, TARGET = 500, 20, 10, 5, 0.01
 RATES = (0.03, 0.1, 0.2, 0.3)  # of local steps, where L = 1

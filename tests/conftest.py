@@ -35,7 +35,7 @@ import jax.numpy as jnp
 import pytest
 
 # where Flower is not installed, as in `make test-newest`, its tests and the room itself are left out
-collect_ignore_glob = [] if importlib.util.find_spec("flwr") else ["test_flower*.py", "processes.py"]
+collect_ignore_glob = [] if importlib.util.find_spec("flwr") else ["flower/*", "processes.py"]
 
 MARKED_WHOLE = re.compile(r"^pytestmark = (\[[^\]]*|.*)mark\.x64", re.MULTILINE)
 MAPS, PAGES = Path("/proc/self/maps"), Path("/proc/self/statm")
@@ -48,7 +48,7 @@ def pytest_collection_modifyitems(items):
     """The tests of a file share a process, and with it fixtures and compiled programs, unless they say otherwise."""
     for item in items:
         if item.get_closest_marker("xdist_group") is None:
-            item.add_marker(pytest.mark.xdist_group(item.path.name))
+            item.add_marker(pytest.mark.xdist_group(str(item.path)))
 
 
 @pytest.hookimpl(wrapper=True)

@@ -1,7 +1,7 @@
 """Every reader of files in one table: files that it reads, and how it is called.
 
-A new reader gets one row here, and with it the damage of `test_readers.py` and of `benchmarks/damage.py`. A reader
-without a row is found by `test_every_reader.py`.
+A new reader gets one row here, and with it the damage of `_internal/test_readers.py` and `benchmarks/damage.py`. One
+without a row is found by `_internal/test_every_reader.py`.
 """
 
 import functools

@@ -1,6 +1,6 @@
 """The rooms of `src/fedspam`, in the order of their imports: a room imports only from those above it.
 
-`test_architecture.py` holds the order, and the map in README.md is printed from it:
+`repository/test_architecture.py` holds the order, and the map in README.md is printed from it:
 
     python tests/rooms.py
 """

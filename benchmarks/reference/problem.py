@@ -3,7 +3,7 @@
     python problem.py        # NumPy alone; writes tests/reference/problem.json
 
 Each of the other scripts of this folder runs one library on it, in an environment of its own, and stores the library's
-iterates beside it with their origin. `tests/test_reference.py` compares ours with them.
+iterates beside it with their origin. `tests/methods/test_reference.py` compares ours with them.
 """
 
 import json

@@ -20,7 +20,7 @@ Named = dict[str, np.ndarray]
 
 
 @dataclass(frozen=True)
-class Entry:
+class WorkField:
     """An array that travels: its name, dtype and shape, and the sections of its payload if it is coded."""
 
     name: str
@@ -29,7 +29,7 @@ class Entry:
     sections: tuple[Floats | Codes, ...] | None
 
     @classmethod
-    def of(cls, entry: Mapping[str, Any]) -> "Entry":
+    def of(cls, entry: Mapping[str, Any]) -> "WorkField":
         found = entry.get("sections")
         sections = None if found is None else tuple(map(_section, found))
         return cls(str(entry["name"]), *strict.array_of(entry["dtype"], entry["shape"]), sections)
@@ -68,7 +68,7 @@ class WireMessage:
     """The arrays of a message as they travel, and how they are decoded."""
 
     def __init__(self, text: Mapping[str, Any]) -> None:
-        self.entries = {entry["name"]: Entry.of(entry) for entry in text["arrays"]}
+        self.entries = {entry["name"]: WorkField.of(entry) for entry in text["arrays"]}
         self.decode = WorkProgram(text["decode"]) if "decode" in text else None
         self.decoded = [str(entry["name"]) for entry in text.get("decoded", ())]
 
@@ -96,10 +96,10 @@ class LightExchange:
 
     def __init__(self, text: Mapping[str, Any]) -> None:
         self.work, self.label, self.stateful = str(text["work"]), str(text["label"]), bool(text["stateful"])
-        self.message = {entry["name"]: Entry.of(entry) for entry in text["message"]}
+        self.message = {entry["name"]: WorkField.of(entry) for entry in text["message"]}
         self.kept = frozenset(text["kept"])  # fields that are needed again in the round
         self.part, self.whole = WireMessage(text["part"]), WireMessage(text["whole"])
-        self.reply = [Entry.of(entry) for entry in text["reply"]]
+        self.reply = [WorkField.of(entry) for entry in text["reply"]]
         self.answer = WorkProgram(text["answer"])
 
     def replied(self, parts: list[np.ndarray]) -> tuple[Named, list[np.ndarray]]:
@@ -116,8 +116,8 @@ class Works:
 
     schema: str
     description: Mapping[str, Any]
-    params: Mapping[str, Entry]
-    memory: Mapping[str, Entry]  # of a client
+    params: Mapping[str, WorkField]
+    memory: Mapping[str, WorkField]  # of a client
     exchanges: Mapping[str, LightExchange]  # by phase and label
     constants: Named  # of the programs, and the first memory
 
@@ -132,7 +132,7 @@ class Works:
             text = strict.json_object(notes["works"].encode(), size=256 * MIB, depth=DEPTH)
             if text["format"] != FORMAT:
                 raise MalformedError(f"its format is {text['format']}, this client reads {FORMAT}")
-            entries = lambda name: {entry["name"]: Entry.of(entry) for entry in text[name]}
+            entries = lambda name: {entry["name"]: WorkField.of(entry) for entry in text[name]}
             exchanges = {name: LightExchange(part) for name, part in text["exchanges"].items()}
             constants = {name: np.array(array) for name, array in arrays.items()}
             memory, missing = (

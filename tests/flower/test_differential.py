@@ -1,0 +1,392 @@
+"""Differential privacy of the gradient exchange: the noise that is there, and the epsilon that is reported."""
+
+import dataclasses
+import math
+import re
+from pathlib import Path
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from loading import load_code
+
+pytest.importorskip("flwr", reason="needs Flower: pip install '.[flower]'")
+pytest.importorskip("dp_accounting", reason="needs dp-accounting: pip install '.[privacy]'")
+
+import dp_accounting as accounting
+
+from fedspam import simulate, spam_pp
+from fedspam.clients import DataOracle
+from fedspam.federation import works_of
+from fedspam.flower import FedspamStrategy, LoopbackGrid, client_app, clients_of, to_arrays
+from fedspam.flower.privacy.clipping import clipping_mod
+from fedspam.flower.privacy.differential import Privacy, gaussian, noise_for
+from fedspam.flower.privacy.mods import GRADIENTS, not_refused, opened
+from fedspam.flower.privacy.secure_client import SecureSum
+from fedspam.methods import METHODS, auto, mvr
+from fedspam.problems import quadratics
+from fedspam.solvers import Exact
+
+
+def phi(x):
+    return 0.5 * math.erfc(-x / math.sqrt(2))
+
+
+def delta_of(epsilon, z):
+    """The exact delta of one Gaussian mechanism (Balle, Wang 2018, Theorem 5)."""
+    return phi(0.5 / z - epsilon * z) - math.exp(epsilon) * phi(-0.5 / z - epsilon * z)
+
+
+def summed(bound, noise_multiplier, least, **others):
+    """A mechanism whose server sees only sums over at least `least` clients."""
+    return Privacy(bound, noise_multiplier, least, secure=SecureSum(least=least), **others)
+
+
+# --- the accountant ---
+
+
+@pytest.mark.parametrize(("z", "times"), [(1.0, 1), (2.0, 4), (5.0, 100)])
+@pytest.mark.slow
+def test_epsilon_is_that_of_the_accountant_and_of_the_exact_formula(z, times):
+    found = summed(1.0, z, 3).epsilon(1e-5, participations=times)
+    accountant = accounting.pld.PLDAccountant()
+    for _ in range(min(times, 4)):  # one by one, where that is few
+        accountant.compose(accounting.GaussianDpEvent(z), 1 if times <= 4 else times // 4)
+    assert found == pytest.approx(accountant.get_epsilon(1e-5), rel=1e-3)
+    # so many Gaussian mechanisms are one with z / sqrt(times); the accountant rounds losses up to multiples of 1e-4
+    assert delta_of(found, z / math.sqrt(times)) <= 1e-5 * (1 + 1e-6)
+    assert delta_of(found - 0.01, z / math.sqrt(times)) > 1e-5
+
+
+def test_epsilon_does_not_depend_on_the_bound_and_grows_with_participations():
+    assert summed(1.0, 2.0, 3).epsilon(1e-5, 5) == summed(7.0, 2.0, 9).epsilon(1e-5, 5)
+    spent = [summed(1.0, 2.0, 3).epsilon(1e-5, count) for count in (1, 2, 8)]
+    assert spent == sorted(spent)
+    assert spent[0] < spent[2]
+
+
+@pytest.mark.slow
+def test_amplification_is_that_of_the_accountant_and_never_the_default():
+    privacy = summed(1.0, 4.0, 10)
+    found = privacy.epsilon_amplified(1e-5, exchanges=50, clients=1000, cohort_size=10)
+    accountant = accounting.rdp.RdpAccountant(neighboring_relation=accounting.NeighboringRelation.REPLACE_ONE)
+    accountant.compose(
+        accounting.SampledWithoutReplacementDpEvent(1000, 10, accounting.GaussianDpEvent(2.0)), 50
+    )  # the sum moves by 2C if a client is replaced
+    assert found == pytest.approx(accountant.get_epsilon(1e-5), rel=1e-9)
+    assert found < privacy.epsilon(1e-5, participations=50)  # for whoever does not know the cohorts
+    assert privacy.report(1e-5, 50)["epsilon"] == privacy.epsilon(1e-5, 50)
+    assert privacy.report(1e-5, 50)["amplification by sampling"] == "not counted"
+
+
+@pytest.mark.slow
+def test_noise_for_a_budget_spends_it():
+    z = noise_for(2.0, 1e-5, participations=10)
+    assert summed(1.0, z, 3).epsilon(1e-5, 10) <= 2.0
+    assert summed(1.0, 0.99 * z, 3).epsilon(1e-5, 10) > 2.0
+
+
+def test_the_report_says_what_is_not_covered():
+    clear = Privacy(1.0, 2.0, 3, in_clear=("train.prox",)).report(1e-5, 1)
+    assert clear["not covered"] == ["train.prox"]
+    assert not clear["private parameters"]
+    assert Privacy(1.0, 2.0, 3, in_clear=("evaluate",)).report(1e-5, 1)["private parameters"]
+
+
+def test_without_a_secure_sum_epsilon_is_that_of_single_replies():
+    """Nothing tells a client how many replies the server adds up, or whether it adds them at all."""
+    seen, alone = Privacy(1.0, 4.0, least=30), Privacy(1.0, 4.0 / math.sqrt(30), least=1)
+    assert seen.epsilon(1e-5, 20) == alone.epsilon(1e-5, 20) > 5 * summed(1.0, 4.0, 30).epsilon(1e-5, 20)
+    assert seen.epsilon_amplified(1e-5, 20, 100, 30) == alone.epsilon_amplified(1e-5, 20, 100, 30)
+    # the only client that SPAM asks is such a reply
+    update = Privacy(1.0, 2.0, least=8, works=("update",)).report(1e-5, 4)
+    assert update["epsilon"] == Privacy(1.0, 2.0 / math.sqrt(8), least=1).epsilon(1e-5, 4)
+    assert "not enforced" in update["epsilon if the server sees sums only"]
+
+
+def test_the_report_tells_sums_and_single_replies_apart():
+    report = summed(1.0, 4.0, 30, participations=20).report(1e-5)
+    assert report["epsilon"] == report["epsilon if the server sees sums only"] == pytest.approx(4.983, abs=1e-3)
+    assert report["epsilon if the server sees single replies"] == Privacy(1.0, 4.0, 30).epsilon(1e-5, 20)
+    assert report["participations"] == 20
+    assert report["participations enforced"]
+
+
+# --- what clients enforce ---
+
+
+def run_of(privacy, *, cohort_size, secure, clients=8, rounds=2, twist=None):
+    """A private run of MVR, whose server has settings of its own."""
+    method, population, x = mvr(cohort_size, 0.1, 0.3), quadratics(0, clients=clients, dimension=3), jnp.ones(3)
+    app = client_app(clients_of(population), method, x, privacy=privacy)
+    grid = LoopbackGrid(app, clients) if twist is None else LoopbackGrid(app, clients, twist=twist)
+    strategy = FedspamStrategy(method, x, secure=secure, patience=1, retries=0, quorum=0.5)
+    return strategy.start(grid, to_arrays(x), num_rounds=rounds, timeout=9)
+
+
+def test_a_server_that_asks_fewer_clients_than_share_the_noise_learns_nothing():
+    """With three clients in the sum its noise would be smaller by the factor sqrt(3 / 6)."""
+    privacy = summed(1.0, 4.0, 6)
+    run_of(privacy, cohort_size=6, secure=privacy.secure)
+    with pytest.raises(RuntimeError, match=r"3 clients with 6 different keys are too few"):
+        run_of(privacy, cohort_size=3, secure=SecureSum(least=3))
+
+
+def test_a_sum_that_lost_clients_with_their_noise_is_not_unmasked():
+    privacy = summed(1.0, 4.0, 6)
+
+    def lost(client, message, answer):
+        return [] if client == 0 and message.metadata.message_type.startswith("train.") else [answer()]
+
+    run_of(privacy, cohort_size=7, clients=7, secure=privacy.secure, twist=lost)  # six of seven stay
+    with pytest.raises(RuntimeError, match="too few clients stayed"):
+        run_of(privacy, cohort_size=6, clients=6, secure=privacy.secure, twist=lost)
+
+
+def test_a_covered_reply_never_leaves_without_its_secure_sum():
+    with pytest.raises(RuntimeError, match="needs a secure sum"):
+        run_of(summed(1.0, 4.0, 3), cohort_size=3, secure=None)
+
+
+def test_a_client_refuses_to_take_part_more_often_than_it_agreed_to():
+    privacy = summed(1.0, 4.0, 4, participations=3)  # the start and two rounds
+    run_of(privacy, cohort_size=4, clients=4, secure=privacy.secure, rounds=2)
+    with pytest.raises(RuntimeError, match="took part 3 times in this run"):
+        run_of(privacy, cohort_size=4, clients=4, secure=privacy.secure, rounds=3)
+    with pytest.raises(ValueError, match=r"participations = 4 must be at most 3"):
+        privacy.epsilon(1e-5, 4)
+    with pytest.raises(ValueError, match=r"needs a limit"):
+        Privacy(1.0, 4.0, 4).epsilon(1e-5)
+
+
+@pytest.mark.parametrize(
+    ("settings", "says"),
+    [
+        ({"least": 30, "secure": SecureSum()}, r"secure.least = 3 must be at least least = 30.*SecureSum\(least=30\)"),
+        ({"works": (*GRADIENTS, "begin"), "secure": SecureSum()}, r"\['begin'\] are noised but not summed securely"),
+        ({"bound": 1e-9, "secure": SecureSum()}, r"must be at least 16 times the grid.*raise fraction_bits"),
+        ({"secure": SecureSum(fraction_bits=2)}, r"must be at least 16 times the grid"),
+    ],
+)
+def test_a_secure_sum_that_hides_too_little_noise_is_refused(settings, says):
+    with pytest.raises(ValueError, match=says):
+        Privacy(**{"bound": 1.0, "noise_multiplier": 2.0, "least": 3, **settings})
+
+
+def test_privacy_brings_its_own_secure_sum():
+    population, method = quadratics(0, clients=4, dimension=3), mvr(3, 0.1, 0.3)
+    with pytest.raises(ValueError, match=r"is not that of privacy"):
+        client_app(clients_of(population), method, jnp.ones(3), privacy=Privacy(1.0, 1.0, 3), secure=SecureSum())
+
+
+# --- the noise ---
+
+
+def flat(params, rows):
+    """A loss that does not change."""
+    return 0.0 * jnp.sum(params)
+
+
+def test_the_noise_of_a_sum_has_the_deviation_that_was_promised():
+    """20,000 entries: their deviation is known to 1 in 200 (one standard error); four are allowed."""
+    privacy, count = Privacy(bound=0.5, noise_multiplier=3.0, least=4), 20_000
+    value = np.full(count, 1.0)  # norm 141: clipped to 0.5
+    clipped = 0.5 / math.sqrt(count)
+    total = sum(privacy.protect({"reply": value})["reply"] for _ in range(4))
+    assert np.std(total) == pytest.approx(3.0 * 0.5, rel=4 / math.sqrt(2 * count))
+    assert np.mean(total) == pytest.approx(4 * clipped, abs=4 * 1.5 / math.sqrt(count))
+    more = sum(privacy.protect({"reply": value})["reply"] for _ in range(6))
+    assert np.std(more) == pytest.approx(3.0 * 0.5 * math.sqrt(6 / 4), rel=4 / math.sqrt(2 * count))
+
+
+def test_the_noise_is_fresh_and_all_arrays_are_clipped_together():
+    privacy = Privacy(bound=1.0, noise_multiplier=1e-9, least=3)
+    values = {"reply.a": np.array([3.0], np.float32), "reply.b": np.array([0.0, 4.0])}
+    found = privacy.protect(values)
+    np.testing.assert_allclose(np.concatenate([found["reply.a"], found["reply.b"]]), [0.6, 0.0, 0.8], atol=1e-6)
+    assert found["reply.a"].dtype == np.float32
+    assert privacy.protect(values)["reply.b"][1] != found["reply.b"][1]
+
+
+@pytest.mark.parametrize("secure", [None, SecureSum(least=4)], ids=["seen", "secure"])
+def test_a_private_run_spreads_as_its_noise_says(secure):
+    """One round from zero gradients: what moves is the noise alone, whose size in the mean of m is zC/m."""
+    clients, dimension, z = 4, 2000, 2.0
+    method = mvr(clients, step_size=1.0, fresh_weight=1.0, start="zero", first="update")
+    privacy, x = Privacy(bound=1e-3, noise_multiplier=z, least=clients, secure=secure), jnp.zeros(dimension)
+
+    app = client_app(lambda context: DataOracle(jnp.zeros(1), loss=flat), method, x, privacy=privacy)
+    result = FedspamStrategy(method, x, secure=secure).start(
+        LoopbackGrid(app, clients), to_arrays(x), num_rounds=1, timeout=9
+    )
+    moved = result.arrays["params"].numpy()
+    assert np.std(moved) == pytest.approx(z * 1e-3 / clients, rel=4 / math.sqrt(2 * dimension))
+
+
+def test_the_prox_client_is_refused_unless_it_is_named():
+    method = spam_pp(4, step_size=0.5, fresh_weight=0.3, solver=Exact())
+    population, x = quadratics(0, clients=5, dimension=3, delta=0.1), jnp.ones(3)
+    for in_clear in ((), ("train.prox",)):
+        seen = []
+
+        def twist(client, message, answer):
+            reply = answer()
+            if message.metadata.message_type == "train.difference":
+                seen.append(opened(reply)[1]["reply"])
+            return [reply]
+
+        privacy = Privacy(bound=0.1, noise_multiplier=1e-6, least=4, in_clear=in_clear)
+        app = client_app(clients_of(population), method, x, privacy=privacy)
+        strategy = FedspamStrategy(method, x, patience=1, retries=0)
+        start = lambda: strategy.start(LoopbackGrid(app, 5, twist=twist), to_arrays(x), num_rounds=1, timeout=9)
+        if in_clear:
+            start()
+        else:
+            with pytest.raises(RuntimeError, match=r"'train.prox' is neither covered nor"):
+                start()
+        assert all(np.linalg.norm(reply) < 0.1001 for reply in seen)
+
+
+def test_settings_without_meaning_are_refused():
+    for wrong in ({"bound": 0.0}, {"noise_multiplier": -1.0}, {"least": 0}, {"works": ("prox",)}, {"works": ()}):
+        with pytest.raises(ValueError, match=r"must|prox"):
+            Privacy(**{"bound": 1.0, "noise_multiplier": 1.0, "least": 3, **wrong})
+    privacy = Privacy(1.0, 1.0, 3)
+    for call in (
+        lambda: privacy.epsilon(0.0, 1),
+        lambda: privacy.epsilon(1e-5, 0),
+        lambda: privacy.epsilon_amplified(1e-5, 1, clients=3, cohort_size=4),
+        lambda: noise_for(0.0, 1e-5, 1),
+    ):
+        with pytest.raises(ValueError, match="must"):
+            call()
+
+
+# --- the guide ---
+
+
+def guide():
+    """The blocks on privacy; those on sites without JAX run in flower/test_light.py."""
+    text = (Path(__file__).parents[2] / "docs" / "deploy.md").read_text().split("## What the server sees")[1]
+    return re.findall(r"^```python\n(.*?)^```$", text, re.DOTALL | re.MULTILINE)
+
+
+def test_the_example_of_the_guide_runs(tmp_path, capsys):
+    example, _ = guide()
+    report = load_code(example, tmp_path).report
+    assert f"{report['epsilon']} True" in capsys.readouterr().out
+    assert report["epsilon"] == summed(1.0, 4.0, 5).epsilon(1e-3, 4)
+
+
+@pytest.mark.slow
+def test_the_server_can_be_the_prox_client_on_proxy_data(tmp_path):
+    """Client 0 moves, the others refuse to, and all that they say is masked."""
+    mod = load_code(guide()[1], tmp_path).only_the_proxy_moves
+    secure = SecureSum(in_clear=("train.prox",))
+    population, x = quadratics(0, clients=6, dimension=3, delta=0.1), jnp.ones(3)
+    spam = spam_pp(4, step_size=0.5, fresh_weight=0.3, solver=Exact())
+    delegated, seen = dataclasses.replace(spam, movers="delegate"), []
+
+    def twist(client, message, answer):
+        reply = answer()
+        if message.metadata.message_type.startswith("train.") and not_refused(reply):
+            seen.append((client, message.metadata.message_type, *opened(reply)[1]))
+        return [reply]
+
+    def run(method):
+        app = client_app(clients_of(population), method, x, secure=secure, mods=[mod])
+        strategy = FedspamStrategy(method, x, seed=1, secure=secure, patience=1, retries=0)
+        return strategy.start(LoopbackGrid(app, 6, twist=twist), to_arrays(x), num_rounds=3, timeout=9)
+
+    found = run(delegated).arrays["params"].numpy()
+    np.testing.assert_allclose(found, simulate(delegated, population, x, rounds=3, key=1).params, atol=1e-7)
+    assert {client for client, kind, *_ in seen if kind == "train.prox"} == {0}
+    assert {name for _, kind, *names in seen if kind != "train.prox" for name in names} == {"masked"}
+    other = dataclasses.replace(spam, movers="average")  # a server that asks others as well
+    seen.clear()
+    with pytest.raises(RuntimeError, match="only client 0"):
+        run(other)
+
+
+# --- what leaves a client ---
+
+POPULATION = quadratics(0, clients=4, dimension=3)
+MODS = {
+    "clipping": lambda: {"mods": [clipping_mod(1.0)]},
+    "privacy": lambda: {"privacy": Privacy(1.0, 1.0, 3)},
+    "secure": lambda: {"secure": SecureSum()},
+}
+
+
+@pytest.mark.parametrize("mod", MODS)
+def test_the_text_of_an_error_stays_on_the_client(mod, caplog):
+    """Flower sends the text of an exception to the server, and it may hold data."""
+
+    def oracle(context):
+        raise ValueError("bad value in the row of patient Miller")
+
+    method, settings = mvr(3, step_size=0.1, fresh_weight=0.3), MODS[mod]()
+    grid = LoopbackGrid(client_app(oracle, method, jnp.ones(3), **settings), clients=4)
+    strategy = FedspamStrategy(method, jnp.ones(3), patience=1, retries=0, secure=settings.get("secure"))
+    with pytest.raises(RuntimeError, match="could not start") as stopped:
+        strategy.start(grid, to_arrays(jnp.ones(3)), 1, 5.0)
+    said = [record for record in caplog.records if "whose text is not sent" in record.getMessage()]
+    assert said
+    for record in caplog.records:
+        assert record in said or "Miller" not in record.getMessage()
+    assert "Miller" not in str(stopped.value)
+    if mod != "secure":
+        assert "the client raised ValueError" in str(stopped.value)
+
+
+def replies_of_auto(**settings):
+    """The values that a client sends in auto's start and first exchange, by the type of message."""
+    method, found = auto(3), {}
+    privacy = Privacy(bound=1.0, least=3, works=(*GRADIENTS, "begin"), in_clear=("train.prox",), **settings)
+
+    def twist(client, message, answer):
+        reply = answer()
+        if client == 0 and message.metadata.message_type.startswith("train") and not_refused(reply):
+            found.setdefault(message.metadata.message_type, opened(reply)[1])
+        return [reply]
+
+    app = client_app(clients_of(POPULATION), method, jnp.ones(3), privacy=privacy)
+    grid = LoopbackGrid(app, clients=4, twist=twist)
+    FedspamStrategy(method, jnp.ones(3)).start(grid, to_arrays(jnp.ones(3)), 3, 5.0)
+    return found
+
+
+def test_auto_is_refused_under_privacy_unless_its_start_is_covered():
+    method, privacy = auto(3), Privacy(1.0, 1.0, 3)
+    grid = LoopbackGrid(client_app(clients_of(POPULATION), method, jnp.ones(3), privacy=privacy), clients=4)
+    with pytest.raises(RuntimeError, match=r"'train.begin' is neither covered nor allowed in clear"):
+        FedspamStrategy(method, jnp.ones(3), patience=1, retries=0).start(grid, to_arrays(jnp.ones(3)), 1, 5.0)
+
+
+@pytest.mark.slow
+def test_projections_and_losses_of_auto_are_clipped_and_noised_with_the_gradient():
+    first, again = (replies_of_auto(noise_multiplier=1.0) for _ in range(2))
+    assert {"reply.fresh.second", "reply.sampled"} <= first["train.begin"].keys()
+    for name, value in first["train.begin"].items():
+        assert not np.any(value == again["train.begin"][name])  # every number, each time anew
+    quiet = replies_of_auto(noise_multiplier=1e-9)
+    assert {"reply.c", "reply.bend", "reply.slope", "reply.sent.second"} <= quiet["train.difference"].keys()
+    for kind in ("train.begin", "train.difference"):
+        assert sum(np.sum(np.square(value)) for value in quiet[kind].values()) <= 1 + 1e-6  # all of it together
+
+
+def test_the_page_on_privacy_names_every_work():
+    text = (Path(__file__).parents[2] / "docs" / "privacy.md").read_text()
+    for name, row in METHODS.items():
+        for work in works_of(row.build(**row.example)):
+            assert f"`{work}`" in text, (name, work)
+
+
+def test_the_noise_is_normal():
+    """Quantiles of the normal distribution at 200,000 draws, each within four standard errors."""
+    found = np.sort(gaussian(200_000))
+    for share in (0.001, 0.1, 0.5, 0.9, 0.999):
+        error = 4 * math.sqrt(share * (1 - share) / len(found))
+        assert share - error < phi(found[int(share * len(found))]) < share + error
+    assert not np.any(found == np.sort(gaussian(200_000)))

@@ -1,0 +1,179 @@
+"""The documents are true: their Python runs, it prints the numbers that they show, and every method is listed."""
+
+import contextlib
+import doctest
+import io
+import re
+import runpy
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+import fedspam.methods
+from fedspam.app.cli import main
+from fedspam.app.compare import sweep
+from fedspam.federation import ledger
+from fedspam.methods import METHODS
+from loading import ROOT, load_code
+
+
+def blocks(document: str, language: str) -> list[str]:
+    """The fenced code of one language in a document."""
+    return re.findall(rf"^```{language}\n(.*?)^```$", (ROOT / document).read_text(), re.DOTALL | re.MULTILINE)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("document", ["README.md", "docs/index.md"])
+def test_first_example_prints_what_it_says(document: str, tmp_path: Path) -> None:
+    (code,) = blocks(document, "python")
+    shown = blocks(document, "text")[0]
+    printed = io.StringIO()
+    with jax.enable_x64(False), contextlib.redirect_stdout(printed):  # as a reader runs it
+        load_code(code, tmp_path)
+    number = r"\d+(?:\.\d+)?"
+    assert re.split(number, printed.getvalue()) == re.split(number, shown)
+    # a local solver may stop a step earlier on another processor, which the third digit shows
+    found, stated = (list(map(float, re.findall(number, text))) for text in (printed.getvalue(), shown))
+    assert found == pytest.approx(stated, rel=0.15)
+
+
+def has_code(path: Path) -> bool:
+    return bool(path.read_text().strip())
+
+
+def test_readme_maps_every_room() -> None:
+    source = ROOT / "src" / "fedspam"
+    rooms = {f"{path.name}/" for path in source.iterdir() if path.is_dir() and any(map(has_code, path.glob("*.py")))}
+    rooms |= {path.name for path in source.glob("*.py") if not path.name.startswith("__")}
+    tree = blocks("README.md", "text")[1]
+    mapped = set(re.findall(r"^  ([\w./]+) ", tree, re.MULTILINE))
+    assert mapped == rooms
+
+
+def test_skeleton_of_a_method_works(tmp_path: Path) -> None:
+    (code,) = blocks("CONTRIBUTING.md", "python")
+    try:
+        failed, tried = doctest.testmod(load_code(code, tmp_path))
+        row = METHODS["sgd"]
+    finally:
+        METHODS.pop("sgd", None)
+    assert failed == 0
+    assert tried == code.count(">>> ") > 0
+    (exchange,) = ledger.plan(row.make(), jnp.zeros(7)).round
+    assert (exchange.floats_down, exchange.floats_up) == (7 * row.down.cohort, 7 * row.up.cohort)
+
+
+def test_every_method_is_exported() -> None:
+    for row in METHODS.values():
+        assert getattr(fedspam.methods, row.build.__name__) is row.build
+
+
+def test_the_page_of_methods_is_what_the_command_prints(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["methods", "--markdown"]) == 0
+    remedy = "print it again: fedspam methods --markdown > docs/methods.md"
+    assert (ROOT / "docs" / "methods.md").read_text() == capsys.readouterr().out, remedy
+
+
+def test_every_method_has_a_word_on_when_to_use_it() -> None:
+    when = runpy.run_path(str(ROOT / "docs" / "when.py"))["WHEN"]
+    assert when.keys() == METHODS.keys()
+    named = {name for text in when.values() for name in re.findall(r"`(\w+)`", text)}
+    assert named <= {*METHODS, "local_rate", "local_steps"}
+
+
+def test_the_page_of_methods_has_every_fact() -> None:
+    """The table against the registry, cell by cell."""
+    lines = re.findall(r"^\| `.*$", (ROOT / "docs" / "methods.md").read_text(), re.MULTILINE)
+    rows = {
+        cells[1].strip(" `"): [cell.strip() for cell in cells[2:-1]] for cells in (line.split("|") for line in lines)
+    }
+    assert rows.keys() == METHODS.keys()
+    signs = {"yes": "✓", "partly": "(✓)", "no": "–"}
+    for key, row in METHODS.items():
+        name, constructor, *facts, estimator, client, phases, down, up, reference = rows[key]
+        assert (name, constructor, estimator, client) == (
+            row.name + (" †" if row.unverified else ""),
+            f"`{row.build.__name__}`",
+            row.estimator,
+            row.oracle,
+        )
+        stated = (row.similarity, row.partial, row.stateless, row.nonsmooth, row.nonconvex)
+        assert facts == [signs[answer] for answer in stated]
+        coin = " ¢" if row.coin else ""
+        assert (phases, down, up) == (str(row.phases), f"{row.down}{coin}", f"{row.up}{coin}")
+        assert re.sub(r"\[(.*?)\]\(https://arxiv.org/abs/\S+\)", r"\1", reference) == row.reference
+
+
+def test_the_comparison_shows_what_the_sweep_found() -> None:
+    rows = sweep.from_csv((ROOT / "docs" / "comparison.csv").read_text())
+    page = (ROOT / "docs" / "comparison.md").read_text()
+    assert sweep.markdown(rows) in page
+    assert {row.method for row in rows} == {sweep.HERO, *sweep.RIVALS}
+    assert "![" in page
+    assert (ROOT / "docs" / "images" / "comparison.png").exists()
+
+
+# Pages whose Python runs in another test, which checks more.
+ELSEWHERE = {
+    "README.md": "repository/test_docs.py",
+    "CONTRIBUTING.md": "repository/test_docs.py",
+    "docs/index.md": "repository/test_docs.py",
+    "docs/run.md": "app/test_run_command.py",
+    "docs/flower.md": "flower/test_strategy.py",
+    "docs/deploy.md": "flower/test_differential.py",
+    "docs/wire.md": "flower/test_light.py",
+}
+PAGES = sorted(
+    name
+    for path in (*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"))
+    if blocks(name := path.relative_to(ROOT).as_posix(), "python")
+)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [name for name in PAGES if name not in ELSEWHERE])
+def test_python_on_a_page_runs(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All blocks of a page run in order. A block that is not run says why in its first line."""
+    monkeypatch.chdir(tmp_path)
+    runs = [code for code in blocks(name, "python") if not re.match(r"# not run here: \w+", code)]
+    assert runs, f"{name} has Python, and none of it is run"
+    with jax.enable_x64(False), contextlib.redirect_stdout(io.StringIO()):
+        load_code("\n".join(runs), tmp_path)
+
+
+def test_python_elsewhere_is_run_there() -> None:
+    assert set(PAGES) >= ELSEWHERE.keys()
+    for page, test in ELSEWHERE.items():
+        assert Path(page).name in (ROOT / "tests" / test).read_text()
+
+
+def test_other_spellings_of_python_do_not_hide_code() -> None:
+    """A block marked `py`, `python` with options, or nothing would never run."""
+    for name in ("README.md", "CONTRIBUTING.md", *(f"docs/{path.name}" for path in (ROOT / "docs").glob("*.md"))):
+        fences = re.findall(r"^ *```+ *(.*)$", (ROOT / name).read_text(), re.MULTILINE)[::2]
+        wrong = [fence for fence in fences if re.fullmatch(r"|py|pycon|python.+|\{.*", fence)]
+        assert wrong == [], name
+
+
+def test_the_first_page_claims_what_its_pages_say() -> None:
+    """Every number on the first page is on the page of its measurement."""
+    first = " ".join((ROOT / "docs" / "index.md").read_text().split())
+    for claim, page, found in (
+        ("44 of 44 cells", "tables", "44 accuracies | **44 of 44**"),
+        ("all 54 targets", "auto", "all 54 targets that hindsight reaches"),
+        ("of 1.00 times its rounds", "auto", "with a median of 1.00 and at worst 2.09 times its rounds"),
+        ("the best of 63 settings", "auto", "the best of 63 settings of SPAM-PPA"),
+        ("0.62 times the rounds of tuned FedAvg", "auto", "The median of the ratios is 0.62"),
+        ("at worst 1.33", "auto", "the worst 1.33"),
+        ("Disturbed 200 times", "robustness", "Disturbed 200 times"),
+    ):
+        assert claim in first
+        text = " ".join((ROOT / "docs" / f"{page}.md").read_text().split())
+        assert found in text, f"{page}.md no longer says {found!r}: correct docs/index.md and docs/choosing.md"
+
+
+def test_the_citation_has_the_version_of_the_package() -> None:
+    found = re.findall(r"^version: (.*)$", (ROOT / "CITATION.cff").read_text(), re.MULTILINE)
+    assert found == [fedspam.__version__]
