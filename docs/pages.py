@@ -28,7 +28,11 @@ ROOT = Path(__file__).parents[1]
 WHEN: dict[str, str] = runpy.run_path(str(ROOT / "docs" / "when.py"))["WHEN"]
 SHOWN = ("method", "key", "alike", "partial", "no state", "no L", "non-convex", "phases", "floats down", "floats up")
 KEYS = table.ordered_keys()
-COPIED = {"CONTRIBUTING.md": "contributing.md", "CHANGELOG.md": "changelog.md"}
+COPIED = {
+    "CONTRIBUTING.md": "contributing.md",
+    "CHANGELOG.md": "changelog.md",
+    "research/auto/README.md": "auto-results.md",
+}
 WIDE = ("methods.md", "comparison.md", "tables.md")  # pages with wide tables: without a table of contents beside them
 CLIENTS, DIMENSION = 40, 100
 FACTS = (
