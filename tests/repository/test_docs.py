@@ -163,7 +163,11 @@ def test_the_first_page_claims_what_its_pages_say() -> None:
     for claim, page, found in (
         ("44 of 44 cells", "tables", "44 accuracies | **44 of 44**"),
         ("all 54 targets", "../research/auto/README", "all 54 targets that hindsight reaches"),
-        ("of 1.00 times its rounds", "../research/auto/README", "with a median of 1.00 and at worst 2.09 times its rounds"),
+        (
+            "of 1.00 times its rounds",
+            "../research/auto/README",
+            "with a median of 1.00 and at worst 2.09 times its rounds",
+        ),
         ("the best of 63 settings", "../research/auto/README", "the best of 63 settings of SPAM-PPA"),
         ("0.62 times the rounds of tuned FedAvg", "../research/auto/README", "The median of the ratios is 0.62"),
         ("at worst 1.33", "../research/auto/README", "the worst 1.33"),
