@@ -85,6 +85,7 @@ def resident():
 def pytest_runtest_teardown():
     """Compiled programs hold memory, and memory maps, of which Linux gives a process 65,530: forget them in time."""
     global tests_run, kept
+    jax.config.update("jax_enable_x64", False)  # doctests of the package come after tests, and no hook sets them up
     tests_run += 1
     many = tests_run % 20 == 0 and MAPS.exists() and MAPS.read_bytes().count(b"\n") > 30_000
     if many or resident() > max(ROOM, kept + ROOM / 2):

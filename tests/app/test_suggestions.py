@@ -11,7 +11,7 @@ from fedspam.app.cli import main
         ("report --titel x", "--title"),
         ("lab --prot 80", "--port"),
         ("compare --round 3", "--rounds"),
-        ("run --algoritm spam", "--method"),
+        ("run --metod spam", "--method"),
         ("report --cohort 3", None),  # a flag of `compare`
         ("lab --problem ridge", None),
         ("run --bogus", None),

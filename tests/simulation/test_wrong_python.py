@@ -70,9 +70,9 @@ def test_a_list_that_ends_before_the_run_is_said() -> None:
 @pytest.mark.parametrize(
     ("options", "told"),
     [
-        ({"method": spam_pp}, r"method = spam_pp is no method yet; call its constructor: spam_pp\("),
-        ({"method": "fedavg"}, "method = fedavg is no method yet"),
-        ({"method": type(METHOD)}, "is no method yet"),
+        ({"method": spam_pp}, r"method = spam_pp is a constructor, not a method; call it: spam_pp\("),
+        ({"method": "fedavg"}, "method = fedavg is a constructor, not a method"),
+        ({"method": type(METHOD)}, "is a constructor, not a method"),
         ({"devices": "gpu"}, r"devices = 'gpu' must be a list of devices, such as jax.devices\(\)"),
         ({"devices": [0]}, "must be a list of devices"),
         ({"record": [["step_size"]]}, r"record holds \['step_size'\]; it must be names of columns"),
