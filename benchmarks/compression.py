@@ -26,7 +26,7 @@ import numpy as np
 
 from fedspam import simulate, simulate_many
 from fedspam.app.arrival import arrivals
-from fedspam.app.compare.problems import PROBLEMS, load
+from fedspam.app.named_problems import PROBLEMS, load
 from fedspam.federation.codecs import Codecs
 from fedspam.methods import METHODS
 from fedspam.simulation import records

@@ -21,7 +21,7 @@ import numpy as np
 
 from fedspam import Ragged, datasets, simulate_many, spam_ppa
 from fedspam.app.arrival import arrivals
-from fedspam.app.compare.problems import load, of_regression
+from fedspam.app.named_problems import load, of_regression
 from fedspam.methods import auto
 from fedspam.methods.schedules import FreshWeightOf, Power, effective_cohort
 from fedspam.problems import logistic, quadratics, ridge, synthetic_logistic

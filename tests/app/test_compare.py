@@ -13,15 +13,14 @@ import numpy as np
 import pytest
 
 from fedspam import datasets, simulate
+from fedspam.app import named_problems
 from fedspam.app.arrival import arrival, arrivals, percentiles
 from fedspam.app.cli import main
 from fedspam.app.compare import (
     ComparisonPlan,
     files,
-    load,
     options,
     parts,
-    problems,
     result_of,
     run_comparison,
     sweep,
@@ -29,6 +28,7 @@ from fedspam.app.compare import (
 )
 from fedspam.app.compare.measures import MEASURES, Curves, Trial, best, best_of_all, cell
 from fedspam.app.figures.sweep import draw_sweep
+from fedspam.app.named_problems import PROBLEMS, load
 from fedspam.federation import ledger
 from fedspam.methods import METHODS, Scales
 from fedspam.solvers import Exact
@@ -58,8 +58,8 @@ def made(tmp_path_factory):
 @pytest.fixture(scope="module")
 def tiny():
     """A problem on which everything is quick."""
-    clients, start = problems.similar_quadratics(0.1, 0.1, clients=8, dimension=3)
-    return problems.of_quadratics("tiny", "tiny quadratics", clients, start)
+    clients, start = named_problems.similar_quadratics(0.1, 0.1, clients=8, dimension=3)
+    return named_problems.of_quadratics("tiny", "tiny quadratics", clients, start)
 
 
 FLOOR = 1e-6  # gradients relative to the first one; float32 has 6e-8, and sums of twenty such numbers less
@@ -409,7 +409,7 @@ def test_every_method_can_be_compared(key, tiny):
 
 @pytest.mark.parametrize("name", ["ridge", "ridge-similar", "quadratics"])
 def test_named_quadratics(name):
-    problem, named = load(name), problems.PROBLEMS[name]
+    problem, named = load(name), PROBLEMS[name]
     assert problem.clients == problem.population.size == named.clients >= named.cohort
     assert float(problem.probe(problem.start)["gradient"]) == pytest.approx(1)
     assert float(problem.probe(jnp.asarray(problem.population.minimizer))["gradient"]) < FLOOR

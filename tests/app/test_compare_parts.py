@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from fedspam.app import named_problems
 from fedspam.app.cli import main
-from fedspam.app.compare import compare, problems, sweep
+from fedspam.app.compare import compare, sweep
 from fedspam.app.compare.parts import INDEX, NUMBERS, ComparisonPart, read_parts
 from fedspam.app.compare.tuning import ComparisonPlan
 
@@ -18,12 +19,14 @@ SAME = ("tuning.csv", "curves.csv", "table.csv", "figure.svg")
 
 
 @pytest.fixture(scope="module")
-def problem() -> problems.Problem:
-    return problems.of_quadratics("tiny", "tiny", *problems.similar_quadratics(0.1, 0.1, clients=8, dimension=3))
+def problem() -> named_problems.Problem:
+    return named_problems.of_quadratics(
+        "tiny", "tiny", *named_problems.similar_quadratics(0.1, 0.1, clients=8, dimension=3)
+    )
 
 
 @pytest.fixture(scope="module")
-def made(problem: problems.Problem, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def made(problem: named_problems.Problem, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with a whole comparison, and the same in two parts."""
     folder = tmp_path_factory.mktemp("parts")
     compare(problem, METHODS, PLAN, folder / "whole", command="fedspam compare")
@@ -48,7 +51,7 @@ def test_merged_parts_are_one_comparison(made: Path, capsys: pytest.CaptureFixtu
 
 
 @pytest.mark.slow
-def test_merged_parts_of_a_sweep_are_one_sweep(problem: problems.Problem, tmp_path: Path) -> None:
+def test_merged_parts_of_a_sweep_are_one_sweep(problem: named_problems.Problem, tmp_path: Path) -> None:
     chosen = [sweep.Case("tiny", label, lambda: problem) for label in ("one", "two")]
     rows = sweep.sweep(tmp_path / "whole", ["mvr"], PLAN, chosen=chosen)
     for number in (1, 2, 3):
@@ -81,7 +84,9 @@ def test_curves_of_another_comparison_are_refused(
 ) -> None:
     """The curves stand in a file beside the index; those of other data have the same names and shapes."""
     copy = shutil.copytree(made / "1", tmp_path / "copy")
-    other = problems.of_quadratics("tiny", "tiny", *problems.similar_quadratics(0.2, 0.1, clients=8, dimension=3))
+    other = named_problems.of_quadratics(
+        "tiny", "tiny", *named_problems.similar_quadratics(0.2, 0.1, clients=8, dimension=3)
+    )
     compare(other, METHODS, PLAN, tmp_path / "other", part=ComparisonPart(1, 2))
     shutil.copy(tmp_path / "other" / NUMBERS, copy / NUMBERS)
     words = f"{copy / NUMBERS} does not fit {INDEX}"
@@ -89,7 +94,7 @@ def test_curves_of_another_comparison_are_refused(
 
 
 def test_parts_of_different_comparisons_are_refused(
-    problem: problems.Problem, made: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    problem: named_problems.Problem, made: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     other = ComparisonPlan(rounds=9, cohort=3, targets=(0.5,), seeds=2, budget=1, exact=True)
     compare(problem, ["mvr", "fedavg"], other, tmp_path / "2", part=ComparisonPart(2, 2))

@@ -10,7 +10,7 @@ from scipy import stats
 
 from fedspam import Generated, Hosted
 from fedspam.app.cli import main
-from fedspam.app.compare.problems import of_quadratics
+from fedspam.app.named_problems import of_quadratics
 from fedspam.federation import ledger
 from fedspam.federation.traced import Traced
 from fedspam.problems import Quadratics, quadratics, solve, synthetic_logistic

@@ -59,7 +59,9 @@ EXAMPLES = """examples:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command line and return its exit code. Wrong use raises SystemExit with code 2."""
     words = list(sys.argv[1:] if arguments is None else arguments)
-    options = parser().parse_args(dotted(words) if words[:1] and words[0] in DOTTED else words)
+    command = parser()
+    options = command.parse_args(dotted(words) if words[:1] and words[0] in DOTTED else words)
+    options.parser = command
     options.line = shlex.join(["fedspam", *words])
     try:
         if "distributed" in options:

@@ -21,12 +21,10 @@ def add(command: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     import shtab
 
-    from fedspam.app.cli import parser
     from fedspam.app.config import setting_choices
     from fedspam.methods import METHODS
 
-    whole = parser()
-    (commands,) = (action for action in whole._actions if isinstance(action, argparse._SubParsersAction))
+    (commands,) = (action for action in options.parser._actions if isinstance(action, argparse._SubParsersAction))
     for name, choices in setting_choices().items():  # the dotted settings are no flags of the parser
         commands.choices["run"].add_argument(f"--{name}", choices=choices or None)
     commands.choices["cite"]._positionals._group_actions[0].choices = list(METHODS)
@@ -34,5 +32,5 @@ def run(options: argparse.Namespace) -> int:
         for action in command._actions:
             if action.type is file_path:
                 action.complete = shtab.FILE
-    sys.stdout.write(shtab.complete(whole, options.shell))
+    sys.stdout.write(shtab.complete(options.parser, options.shell))
     return 0

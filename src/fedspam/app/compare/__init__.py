@@ -24,7 +24,6 @@ from fedspam.app.compare.parts import (
     write_part,
     write_trials,
 )
-from fedspam.app.compare.problems import PROBLEMS as PROBLEMS, Problem as Problem, load as load
 from fedspam.app.compare.tuning import (
     BUDGET as BUDGET,
     ComparisonPlan as ComparisonPlan,
@@ -32,7 +31,8 @@ from fedspam.app.compare.tuning import (
     tune,
     waves as waves,
 )
-from fedspam.app.folders import make_folder, new_folder as new_folder, write_manifest
+from fedspam.app.folders import make_folder, write_manifest
+from fedspam.app.named_problems import Problem
 from fedspam.methods import METHODS
 from fedspam.simulation import records
 

@@ -6,9 +6,9 @@ from typing import Any
 
 from fedspam._internal import checks
 from fedspam.app.compare import DEFAULT, check_cohort, check_methods
-from fedspam.app.compare.problems import PROBLEMS
 from fedspam.app.compare.sweep import CLIENTS, HERO, PLAN, RIVALS
 from fedspam.app.compare.tuning import ComparisonPlan
+from fedspam.app.named_problems import PROBLEMS
 
 DEFAULT_PROBLEM = "quadratics"
 

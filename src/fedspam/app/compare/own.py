@@ -12,12 +12,12 @@ import msgspec
 from fedspam._internal import checks
 from fedspam.app.compare import DEFAULT, check_cohort, check_methods
 from fedspam.app.compare.options import CompareOptions
-from fedspam.app.compare.problems import Problem
 from fedspam.app.compare.tuning import ComparisonPlan
 from fedspam.app.config import Config, ConfigError, read
 from fedspam.app.config.schema import name_of
 from fedspam.app.experiment import Experiment, make
 from fedspam.app.experiment.build import build_solver
+from fedspam.app.named_problems import Problem
 from fedspam.theory import measure
 
 SEED = re.compile(r"[0-9]{1,9}")

@@ -16,9 +16,9 @@ import numpy as np
 from fedspam._internal import describe
 from fedspam.app.compare import check_methods, facts, files, run_comparison, waves
 from fedspam.app.compare.parts import ComparisonPart, SavedPart, check_facts, plan_of, write_part
-from fedspam.app.compare.problems import Problem, of_quadratics, similar_quadratics
 from fedspam.app.compare.tuning import ComparisonPlan
 from fedspam.app.folders import csv_text, make_folder, write_manifest
+from fedspam.app.named_problems import Problem, of_quadratics, similar_quadratics
 from fedspam.methods import METHODS
 from fedspam.problems import ridge
 from fedspam.simulation import records

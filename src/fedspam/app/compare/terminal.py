@@ -11,11 +11,12 @@ from rich.markdown import Markdown
 from rich.table import Table
 
 from fedspam.app.amounts import amount
-from fedspam.app.compare import MEASURES, ComparisonResult, compare, load, merge_parts, sweep as sweeping, waves
+from fedspam.app.compare import MEASURES, ComparisonResult, compare, merge_parts, sweep as sweeping, waves
 from fedspam.app.compare.options import CompareOptions
 from fedspam.app.compare.own import problem_of
 from fedspam.app.compare.parts import ComparisonPart, read_parts
 from fedspam.app.folders import new_folder
+from fedspam.app.named_problems import load
 from fedspam.app.terminal import progress_bar
 from fedspam.methods import METHODS
 from fedspam.simulation.metrics import METRICS

@@ -12,7 +12,7 @@ import numpy as np
 from fedspam._internal import checks
 from fedspam.app import devices
 from fedspam.app.compare.measures import MEASURES, WINDOW, Curves, Trial, best_of_all
-from fedspam.app.compare.problems import Problem
+from fedspam.app.named_problems import Problem
 from fedspam.methods import METHODS
 from fedspam.simulation import Run, simulate_many
 from fedspam.simulation.metrics import METRICS

@@ -13,7 +13,7 @@ from msgspec import Struct
 from fedspam import solvers
 from fedspam._internal import checks
 from fedspam._internal.trees import Params
-from fedspam.app.compare import problems
+from fedspam.app import named_problems
 from fedspam.app.config import Config, ConfigError, methods as sections, schema
 from fedspam.app.config.schema import name_of
 from fedspam.app.experiment.data import LoadedExamples, examples
@@ -152,7 +152,7 @@ def _drawn(draw: Callable[..., Any], config: Config) -> Any:
 
 def _problem(config: Config) -> World:
     try:
-        problem = problems.load(config.data.name, config.data.folder)
+        problem = named_problems.load(config.data.name, config.data.folder)
     except (OSError, ValueError) as error:
         raise ConfigError(f"data: {error}") from None
     clients, start = problem.population, problem.start
@@ -187,7 +187,7 @@ def _parts(config: Config) -> World:
 
 def _probed(clients: Quadratics, start: Any) -> World:
     start = jnp.asarray(start, clients.hessians.dtype)
-    return clients, start, problems.QuadraticProbe.of(clients, start), None, None
+    return clients, start, named_problems.QuadraticProbe.of(clients, start), None, None
 
 
 # kinds of data with clients of their own; all others are examples, which `[model]` learns from

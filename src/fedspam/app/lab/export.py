@@ -2,9 +2,9 @@
 
 from typing import Any
 
-from fedspam.app.compare.problems import Problem
 from fedspam.app.config import to_toml
 from fedspam.app.lab.runs import CLIENTS, DIMENSION, PROX, RACERS, ROUNDS, SOLVERS, LabSetting, numbers
+from fedspam.app.named_problems import Problem
 
 
 def as_python(setting: LabSetting, problem: Problem) -> str:

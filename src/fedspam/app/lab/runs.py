@@ -26,7 +26,7 @@ from jaxtyping import Array, Integer, Key, UInt32
 from fedspam._internal import checks, prng, trees
 from fedspam._internal.trees import Params, static, struct
 from fedspam.app.arrival import percentiles
-from fedspam.app.compare.problems import Problem, of_quadratics
+from fedspam.app.named_problems import Problem, of_quadratics
 from fedspam.clients import Ids, Oracle
 from fedspam.federation import ledger
 from fedspam.methods import METHODS

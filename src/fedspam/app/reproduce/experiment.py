@@ -10,7 +10,7 @@ from jaxtyping import Float
 
 from fedspam._internal import checks
 from fedspam.app import devices
-from fedspam.app.compare.problems import QuadraticProbe
+from fedspam.app.named_problems import QuadraticProbe
 from fedspam.methods import spam
 from fedspam.problems import ridge
 from fedspam.simulation import simulate_many

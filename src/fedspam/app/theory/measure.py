@@ -12,9 +12,8 @@ from rich.table import Table
 from fedspam._internal import checks
 from fedspam._internal.trees import Params
 from fedspam.app import UsageError
-from fedspam.app.compare import load
 from fedspam.app.compare.own import load_own
-from fedspam.app.compare.problems import PROBLEMS
+from fedspam.app.named_problems import PROBLEMS, load
 from fedspam.clients import Population
 from fedspam.methods.schedules import effective_cohort
 from fedspam.theory import in_simulator, least_fresh_weight, measure, over_bytes
