@@ -31,7 +31,7 @@ from fedspam.flower import FedspamStrategy, LoopbackGrid, client_app, clients_of
 from fedspam.flower.client.app import perform
 from fedspam.flower.client.node import RefusedError
 from fedspam.flower.client.state import Memory
-from fedspam.flower.server import exchange
+from fedspam.flower.server.exchange import Trip
 from fedspam.flower.server.strategy import with_cohort
 from fedspam.flower.wire import arrays
 from fedspam.flower.wire.schema import Schema
@@ -802,10 +802,12 @@ def test_the_grid_is_polled_less_often_the_longer_the_wait():
             polls.append(now[0])
             return []
 
-    trip = exchange.round_trip(
-        Silent(), {0: message}, lambda slot, reply: reply, 60.0,
+    trip = Trip(
+        Silent(), lambda slot, reply: reply,
         clock=lambda: now[0], sleep=lambda seconds: now.__setitem__(0, now[0] + seconds),
     )  # fmt: skip
+    trip.send({0: message})
+    trip.wait(60.0)
     assert trip.failures[0].silent
     assert polls[-1] == pytest.approx(60.0)
     pauses = np.diff(polls)

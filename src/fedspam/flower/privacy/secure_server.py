@@ -17,7 +17,7 @@ from fedspam._internal.strict import MalformedError
 from fedspam.flower.privacy import masks
 from fedspam.flower.privacy.secure_client import KEYS, RECORD, SHARES, UNMASK, SecureSum
 from fedspam.flower.privacy.words import SummedReply, WordLayout
-from fedspam.flower.server.exchange import SPARE, Failure, RejectedError, Trip, decoded, round_trip
+from fedspam.flower.server.exchange import SPARE, Failure, RejectedError, Trip, decoded
 from fedspam.flower.server.journal import Tally
 
 LOG = logging.getLogger("flwr")
@@ -131,7 +131,9 @@ class SecureAttempt:
             id: Message(RecordDict({RECORD: ConfigRecord(dict(record))}), self.nodes[id], kind, ttl=self.timeout)
             for id, record in records.items()
         }
-        trip = round_trip(self.grid, messages, accept, self.timeout, most=SPARE + PER_CLIENT * len(self.nodes))
+        trip = Trip(self.grid, accept, most=SPARE + PER_CLIENT * len(self.nodes))
+        trip.send(messages)
+        trip.wait(self.timeout)
         done.failures.update(trip.failures)
         done.tally = done.tally.plus(trip.tally._replace(asked=0, replied=0, accepted=0, bytes_up=0))
         LOG.info("%s: %s: %d of %d", self.name, kind.removeprefix("query.secure_"), len(trip.values), len(messages))

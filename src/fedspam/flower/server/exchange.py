@@ -1,4 +1,4 @@
-"""One trip over Flower's Grid: send messages, collect the replies before a deadline, and check each of them.
+"""Trips over Flower's Grid: send messages, collect the replies before a deadline, and check each of them.
 
 A reply is matched with the message it answers, not with its sender: Flower itself replies for a node that is lost.
 """
@@ -6,7 +6,7 @@ A reply is matched with the message it answers, not with its sender: Flower itse
 import re
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import KW_ONLY, dataclass, field
 from typing import Any
 
 from flwr.app import Message
@@ -51,86 +51,126 @@ class RejectedError(ValueError):
 
 @dataclass
 class Trip:
-    """The accepted replies by slot, the failures of the other slots, and the cost."""
+    """Messages on their way to clients and back, by slot: `send` them, then `wait` for their replies.
 
-    values: dict[Any, Any] = field(default_factory=dict)
-    failures: dict[Any, Failure] = field(default_factory=dict)
-    tally: Tally = field(default_factory=Tally)
+    A trip ends with the accepted replies in `values`, why other slots have none in `failures`, and its cost in `tally`.
 
-
-def round_trip(
-    grid: Grid,
-    messages: Mapping[Any, Message],
-    accept: Callable[[Any, Message], Any],
-    timeout: float,
-    *,
-    enough: int | None = None,
-    due: Mapping[Any, float] | None = None,
-    earlier: dict[str, Any] | None = None,
-    most: int = SPARE,
-    clock: Callable[[], float] = time.monotonic,
-    sleep: Callable[[float], None] = pause,
-) -> Trip:
-    """Send every message, by slot, and wait until all replies are there or `timeout` seconds have passed.
-
-    ``accept(slot, reply)`` returns the value of a reply, or raises `RejectedError` to reject it. With `enough` accepted
-    replies nobody is waited for any longer; the other slots then have neither a value nor a failure. Slots in `due` are
-    given up after their own seconds, if that is earlier.
-
-    `earlier` are messages of earlier trips, by their ids, whose replies count too. Afterwards it holds all messages
-    that are still without a reply, and no reply that has arrived is lost: there may be more than `enough`.
-
-    A reply of more than `most` bytes is rejected unread.
+    Arguments:
+        accept: (slot, reply) -> the value of the reply; raises `RejectedError` to reject it.
+        most: a reply of more bytes is rejected unread.
+        enough: with so many accepted replies nobody is waited for any longer; the other slots then have neither a value
+            nor a failure.
+        waiting: messages of earlier trips without a reply, by their ids, whose replies count too. Afterwards it holds
+            all messages that are still without a reply. No reply that has arrived is lost then, so there may be more
+            than `enough`.
     """
-    began, trip = clock(), Trip()
-    sent = sum(arrays.size(message.content) for message in messages.values())
-    waiting: dict[str, Any] = {} if earlier is None else earlier
-    push(grid, trip, waiting, messages)
-    last, limit = began, lambda slot: min(timeout, (due or {}).get(slot, timeout))
-    complete = lambda: enough is not None and len(trip.values) >= enough
-    while waiting and not complete():
-        came = pull(grid, trip, waiting, accept, most, lambda: complete() and earlier is None)
-        now = clock()
-        last, left = now if came else last, timeout - (now - began)
-        overdue = {} if complete() else {id: slot for id, slot in waiting.items() if now - began >= limit(slot)}
-        for id, slot in overdue.items():
-            trip.failures[slot] = Failure(f"no reply within {limit(slot):g} s", silent=True, kind="late")
-            del waiting[id]
-        if not waiting or left <= 0:
-            break
-        sleep(min(max(SHORTEST, POLL * (now - last)), LONGEST, left))
-    counts = {"asked": len(messages), "accepted": len(trip.values), "flower_down": sent}
-    trip.tally = trip.tally._replace(**counts, seconds=clock() - began)
-    return trip
 
+    grid: Grid
+    accept: Callable[[Any, Message], Any]
+    _: KW_ONLY
+    most: int = SPARE
+    enough: int | None = None
+    waiting: dict[str, Any] | None = None
+    clock: Callable[[], float] = time.monotonic
+    sleep: Callable[[float], None] = pause
+    values: dict[Any, Any] = field(default_factory=dict, init=False)
+    failures: dict[Any, Failure] = field(default_factory=dict, init=False)
+    tally: Tally = field(default_factory=Tally, init=False)
 
-def push(grid: Grid, trip: Trip, waiting: dict[str, Any], messages: Mapping[Any, Message]) -> None:
-    """Send messages by slot; those that Flower takes are waiting for their replies, by their ids."""
-    pushed = set(grid.push_messages(list(messages.values())))
-    for slot, message in messages.items():
-        # Flower writes the id into the message and returns the ids of those it accepted
-        if message.metadata.message_id in pushed:
-            waiting[message.metadata.message_id] = slot
-        else:
-            trip.failures[slot] = Failure("the SuperLink did not accept the message", gone=True, kind="lost")
+    def __post_init__(self) -> None:
+        self._began = self.clock()
+        self._keeps_all = self.waiting is not None
+        self._open: dict[str, Any] = {} if self.waiting is None else self.waiting  # id of the message -> slot
 
+    @property
+    def is_complete(self) -> bool:
+        return self.enough is not None and len(self.values) >= self.enough
 
-def pull(
-    grid: Grid,
-    trip: Trip,
-    waiting: dict[str, Any],
-    accept: Callable[[Any, Message], Any],
-    most: int = SPARE,
-    complete: Callable[[], bool] = lambda: False,
-) -> int:
-    """Accept or reject the replies that have arrived, until the trip is complete; how many have arrived."""
-    replies = _pulled(grid, trip, waiting)
-    for reply in replies:
-        if complete():
-            break
-        if reply.metadata.reply_to_message_id in waiting:  # only the first reply to a message counts
-            _settle(trip, waiting.pop(reply.metadata.reply_to_message_id), reply, accept, most)
-    return len(replies)
+    def send(self, messages: Mapping[Any, Message]) -> None:
+        """Send messages by slot; those that Flower takes are waiting for their replies."""
+        sent = sum(arrays.size(message.content) for message in messages.values())
+        self.tally = self.tally.plus(Tally(asked=len(messages), flower_down=sent))
+        pushed = set(self.grid.push_messages(list(messages.values()))) if messages else set()
+        for slot, message in messages.items():
+            # Flower writes the id into the message and returns the ids of those it accepted
+            if message.metadata.message_id in pushed:
+                self._open[message.metadata.message_id] = slot
+            else:
+                self.failures[slot] = Failure("the SuperLink did not accept the message", gone=True, kind="lost")
+
+    def wait(self, timeout: float, due: Mapping[Any, float] | None = None) -> None:
+        """Wait until all replies are there, or enough of them, or the trip has taken `timeout` seconds.
+
+        Slots in `due` are given up after their own seconds, if that is earlier.
+        """
+        last = self._began
+        while self._open and not self.is_complete:
+            came, now = self.receive(), self.clock()
+            last, left = now if came else last, timeout - (now - self._began)
+            if not self.is_complete:
+                self._give_up(now - self._began, timeout, due or {})
+            if not self._open or left <= 0:
+                break
+            self.sleep(min(max(SHORTEST, POLL * (now - last)), LONGEST, left))
+        self.tally = self.tally._replace(accepted=len(self.values), seconds=self.clock() - self._began)
+
+    def receive(self) -> int:
+        """Accept or reject the replies that have arrived; how many have arrived."""
+        replies = self._pulled()
+        for reply in replies:
+            if self.is_complete and not self._keeps_all:
+                break
+            if reply.metadata.reply_to_message_id in self._open:  # only the first reply to a message counts
+                self._settle(self._open.pop(reply.metadata.reply_to_message_id), reply)
+        return len(replies)
+
+    def _give_up(self, seconds: float, timeout: float, due: Mapping[Any, float]) -> None:
+        """Fail the slots whose time is over."""
+        for id, slot in list(self._open.items()):
+            limit = min(timeout, due.get(slot, timeout))
+            if seconds >= limit:
+                self.failures[slot] = Failure(f"no reply within {limit:g} s", silent=True, kind="late")
+                del self._open[id]
+
+    def _pulled(self) -> list[Message]:
+        """The replies that have arrived. Where Flower cannot read one of them, that one is rejected."""
+        try:
+            return list(self.grid.pull_messages(list(self._open)))
+        except Exception:  # it does not say which reply: ask for them one by one
+            found = []
+            for id in list(self._open):
+                try:
+                    found += self.grid.pull_messages([id])
+                except Exception as error:
+                    self.failures[self._open.pop(id)] = Failure(_raised(error))
+            return found
+
+    def _settle(self, slot: Any, reply: Message) -> None:
+        """Accept or reject a reply. Whatever it makes the server raise is a rejection, so that no client ends a run."""
+        try:
+            self.values[slot] = self._value(slot, reply)
+        except RejectedError as error:
+            self.failures[slot] = error.failure
+        except Exception as error:
+            self.failures[slot] = Failure(_raised(error))
+
+    def _value(self, slot: Any, reply: Message) -> Any:
+        if reply.has_error():
+            code, reason = reply.error.code, reply.error.reason or "no reason given"
+            if UNKNOWN.search(reason):
+                kind = reply.metadata.message_type
+                reason = f"its ClientApp does not know {kind!r}, so it is not one of fedspam; {REMEDY}"
+            raise RejectedError(f"error {code}: {reason}", gone=code in GONE, kind="lost" if code in GONE else "error")
+        bytes_up, flower_up = arrays.payload(reply.content), arrays.size(reply.content)
+        self.tally = self.tally.plus(Tally(replied=1, bytes_up=bytes_up, flower_up=flower_up))
+        if flower_up > self.most:
+            raise RejectedError(
+                f"the reply has {flower_up} bytes, at most {self.most} are read; send what was asked for alone"
+            )
+        refused = reply.content.config_records.get(arrays.HEADER, {}).get("refused")
+        if refused:
+            raise RejectedError(f"refused: {refused}", kind="refused")
+        return self.accept(slot, reply)
 
 
 def decoded(reply: Message, fields: Mapping[str, Any], client: int) -> dict[str, Any]:
@@ -142,49 +182,6 @@ def decoded(reply: Message, fields: Mapping[str, Any], client: int) -> dict[str,
     if int(found["@client"]) != client:
         raise RejectedError(f"the reply is of client {int(found['@client'])}, the message was for client {client}")
     return found
-
-
-def _pulled(grid: Grid, trip: Trip, waiting: dict[str, Any]) -> list[Message]:
-    """The replies that have arrived. Where Flower cannot read one of them, that one is rejected."""
-    try:
-        return list(grid.pull_messages(list(waiting)))
-    except Exception:  # it does not say which reply: ask for them one by one
-        found = []
-        for id in list(waiting):
-            try:
-                found += grid.pull_messages([id])
-            except Exception as error:
-                trip.failures[waiting.pop(id)] = Failure(_raised(error))
-        return found
-
-
-def _settle(trip: Trip, slot: Any, reply: Message, accept: Callable[[Any, Message], Any], most: int) -> None:
-    """Accept or reject a reply. Whatever it makes the server raise is a rejection, so that no client ends a run."""
-    try:
-        value = _value(trip, slot, reply, accept, most)
-    except RejectedError as error:
-        trip.failures[slot] = error.failure
-    except Exception as error:
-        trip.failures[slot] = Failure(_raised(error))
-    else:
-        trip.values[slot] = value
-
-
-def _value(trip: Trip, slot: Any, reply: Message, accept: Callable[[Any, Message], Any], most: int) -> Any:
-    if reply.has_error():
-        code, reason = reply.error.code, reply.error.reason or "no reason given"
-        if UNKNOWN.search(reason):
-            kind = reply.metadata.message_type
-            reason = f"its ClientApp does not know {kind!r}, so it is not one of fedspam; {REMEDY}"
-        raise RejectedError(f"error {code}: {reason}", gone=code in GONE, kind="lost" if code in GONE else "error")
-    bytes_up, flower_up = arrays.payload(reply.content), arrays.size(reply.content)
-    trip.tally = trip.tally.plus(Tally(replied=1, bytes_up=bytes_up, flower_up=flower_up))
-    if flower_up > most:
-        raise RejectedError(f"the reply has {flower_up} bytes, at most {most} are read; send what was asked for alone")
-    refused = reply.content.config_records.get(arrays.HEADER, {}).get("refused")
-    if refused:
-        raise RejectedError(f"refused: {refused}", kind="refused")
-    return accept(slot, reply)
 
 
 def _raised(error: Exception) -> str:

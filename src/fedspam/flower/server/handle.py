@@ -29,7 +29,7 @@ from fedspam.flower.privacy.words import SummedReply
 from fedspam.flower.server.assigned import AssignedNodes
 from fedspam.flower.server.asynchronous import Airborne, flushed
 from fedspam.flower.server.events import RunEvents
-from fedspam.flower.server.exchange import SPARE, Failure, RejectedError, Trip, decoded, round_trip
+from fedspam.flower.server.exchange import SPARE, Failure, RejectedError, Trip, decoded
 from fedspam.flower.server.journal import Journal, JournalEntry, Tally
 from fedspam.flower.server.nodes import NodeDirectory
 from fedspam.flower.server.replies import Request, VoidError, addressed, listed, mean_of, stacked
@@ -323,13 +323,15 @@ class Flower:
         if flight is not None:
             take = lambda slot, reply: self._accept(slot[1], flight.requests[slot], reply)
         due = {slot: self.deadlines[id] for slot, id in places.items() if id in self.deadlines}
-        earlier = None if flight is None else flight.waiting
-        trip = Trip()
-        if messages or earlier:
-            most = SPARE + request.exchange.bytes_up + WORD.itemsize * _entries(request.exchange.reply)
-            trip = round_trip(
-                self.grid, messages, take, self.timeout, enough=enough, due=due, earlier=earlier, most=most
-            )
+        trip = Trip(
+            self.grid,
+            take,
+            most=SPARE + request.exchange.bytes_up + WORD.itemsize * _entries(request.exchange.reply),
+            enough=enough,
+            waiting=None if flight is None else flight.waiting,
+        )
+        trip.send(messages)
+        trip.wait(self.timeout, due)
         trip.failures.update({slot: ABSENT for slot in places if slot not in messages})
         floats_up = trip.tally.replied * request.exchange.floats_up
         trip.tally = trip.tally._replace(floats_down=floats_down, floats_up=floats_up, bytes_down=bytes_down)

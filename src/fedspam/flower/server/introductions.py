@@ -14,7 +14,7 @@ from flwr.serverapp import Grid
 
 from fedspam import __version__
 from fedspam.flower.server.events import RunEvents
-from fedspam.flower.server.exchange import REMEDY, Failure, RejectedError, Trip, pull, push
+from fedspam.flower.server.exchange import REMEDY, Failure, RejectedError, Trip
 from fedspam.flower.server.stop import pause
 from fedspam.flower.wire import arrays
 from fedspam.flower.wire.envelope import WIRE
@@ -69,19 +69,19 @@ class Introductions:
 
         Waits at most `patience` seconds, and only for nodes that are asked for the first time.
         """
-        began, trip = self.clock(), Trip()
+        began = self.clock()
         for id, node in [*self._waiting.items()]:
             if began - self._asked[node] >= self._timeout:
                 del self._waiting[id]
                 self.fail(node, Failure(f"no reply within {self._timeout:g} s", silent=True, kind="late"))
         under_way = set(self._waiting.values())
         due = [node for node in sorted(nodes) if node not in under_way and began >= self._again(node)]
-        if due:
-            push(self._grid, trip, self._waiting, {node: self._question(node) for node in due})
-            self._asked.update(dict.fromkeys(due, began))
+        trip = Trip(self._grid, introduction, waiting=self._waiting)
+        trip.send({node: self._question(node) for node in due})
+        self._asked.update(dict.fromkeys(due, began))
         new = {node for node in due if node not in self._failed}
         while self._waiting:
-            pull(self._grid, trip, self._waiting, introduction)
+            trip.receive()
             left = min(patience, self._timeout) - (self.clock() - began)
             if left <= 0 or not new & set(self._waiting.values()):
                 break

@@ -23,9 +23,10 @@ from fedspam.federation.aggregation import Rule
 from fedspam.federation.codecs import Codecs, CodecsLike
 from fedspam.federation.downlink import with_feedback
 from fedspam.flower.privacy.secure_client import SecureSum
-from fedspam.flower.server import evaluation, exchange, stages
+from fedspam.flower.server import evaluation, stages
 from fedspam.flower.server.assigned import AssignedNodes
 from fedspam.flower.server.events import RunEvents, parsed, served
+from fedspam.flower.server.exchange import Trip
 from fedspam.flower.server.gathering import gathered
 from fedspam.flower.server.handle import Flower
 from fedspam.flower.server.journal import Journal
@@ -315,7 +316,9 @@ class FedspamStrategy(Strategy):
         }
         for message in messages.values():
             message.metadata.ttl = timeout
-        trip = exchange.round_trip(grid, messages, evaluation.accepted, timeout)
+        trip = Trip(grid, evaluation.accepted)
+        trip.send(messages)
+        trip.wait(timeout)
         LOG.info("evaluate: Received %d results and %d failures", len(trip.values), len(trip.failures))
         for id, failure in sorted(trip.failures.items()):
             LOG.info("\t> client %d: %s", id, failure.reason)
