@@ -120,7 +120,7 @@ from pathlib import Path
 import jax.numpy as jnp
 from flwr.app import MetricRecord
 from flwr.serverapp import ServerApp
-from fedspam.flower import FedspamStrategy, to_arrays, to_params
+from fedspam.flower import FedspamStrategy, Replies, to_arrays, to_params
 from overhead.task import clients, first, method
 
 app = ServerApp()
@@ -134,7 +134,7 @@ def main(grid, context):
         errors.append(float(jnp.linalg.norm(clients.gradient(x)) / jnp.linalg.norm(clients.gradient(first))))
 
     more = 0.5 if config["strategy"] == "ask-more" else 0.0
-    strategy = FedspamStrategy(method(context), first, min_available_nodes=6, over_selection=more)
+    strategy = FedspamStrategy(method(context), first, min_available_nodes=6, replies=Replies(over_selection=more))
     result = strategy.start(grid, to_arrays(first), config["rounds"], timeout=120, evaluate_fn=measure)
     seconds = [float(row["seconds"]) for row in result.train_metrics_clientapp.values()]
     Path(config["told"]).write_text(json.dumps({"errors": errors, "seconds": seconds}))

@@ -20,7 +20,7 @@ import numpy as np
 from flwr.app import Error, Message
 
 from fedspam import Ragged
-from fedspam.flower import FedspamStrategy, LoopbackGrid, client_app, clients_of, to_arrays
+from fedspam.flower import FedspamStrategy, LoopbackGrid, Replies, client_app, clients_of, to_arrays
 from fedspam.flower.privacy.secure_client import SecureSum
 from fedspam.methods import mvr
 
@@ -43,7 +43,7 @@ def run(clients, dimension, lost, secure, rounds):
         return replies
 
     def start(count):
-        options = {"seed": 3, "quorum": 0.5, "retries": 0, "patience": 1, "introductions": clients}
+        options = {"seed": 3, "replies": Replies(quorum=0.5, retries=0, patience=1), "introductions": clients}
         strategy = FedspamStrategy(method, x, secure=secure, **options)
         began = time.process_time()
         result = strategy.start(LoopbackGrid(app, clients, twist=twist), to_arrays(x), num_rounds=count, timeout=600)

@@ -420,7 +420,7 @@ def federation(masked: bool) -> tuple[Any, Any, Any]:
 
 def run_server(data: bytes) -> None:
     """A run with four clients, one of which lies in one stage: it ends, and the replies of the others count."""
-    from fedspam.flower import FedspamStrategy, LoopbackGrid, to_arrays
+    from fedspam.flower import FedspamStrategy, LoopbackGrid, Replies, to_arrays
 
     choices = Choices(data)
     stage = choices.number(len(STAGES))
@@ -440,8 +440,8 @@ def run_server(data: bytes) -> None:
         return [reply]
 
     strategy = FedspamStrategy(
-        method, np.ones(3, np.float32), quorum=0.5, retries=0, min_available_nodes=NODES - 1, fraction_evaluate=1.0,
-        secure=secure,
+        method, np.ones(3, np.float32), min_available_nodes=NODES - 1, fraction_evaluate=1.0,
+        replies=Replies(quorum=0.5, retries=0), secure=secure,
     )  # fmt: skip
     grid = LoopbackGrid(app, NODES, twist=twist)
     log = logging.getLogger("flwr")

@@ -20,7 +20,7 @@ from fedspam.problems import quadratics
 
 pytest.importorskip("flwr", reason="needs Flower: pip install '.[flower]'")
 
-from fedspam.flower import FedspamStrategy, LoopbackGrid, client_app, clients_of, to_arrays, to_params
+from fedspam.flower import FedspamStrategy, LoopbackGrid, Replies, client_app, clients_of, to_arrays, to_params
 from fedspam.flower.privacy.secure_client import SecureSum
 
 CLIENTS, ROUNDS = 8, 4
@@ -116,7 +116,7 @@ def quiet(caplog):
 def go(method=METHOD, *, twist=None, left=1000, clients=CLIENTS, timeout=5.0, **options):
     grid = Punctual(APPS[method], clients, twist=twist)
     grid.left = left
-    options = {"seed": 7, "over_selection": 0.5, **options}
+    options = {"seed": 7, "replies": Replies(over_selection=0.5), **options}
     result = FedspamStrategy(method, FIRST, **options).start(grid, to_arrays(FIRST), ROUNDS, timeout)
     return np.asarray(to_params(result.arrays, FIRST)), result
 
@@ -129,7 +129,7 @@ def test_a_federation_agrees_with_the_simulator(method):
     expected = simulate(method, clients, FIRST, rounds=ROUNDS, key=7).params
     found, result = go(method)
     np.testing.assert_allclose(found, expected, rtol=1e-6, atol=1e-6)  # in float32
-    assert not np.allclose(found, go(method, over_selection=0.0)[0], rtol=1e-4)
+    assert not np.allclose(found, go(method, replies=Replies(over_selection=0.0))[0], rtol=1e-4)
     work = "difference" if method is METHOD else "train"
     for metrics in result.train_metrics_clientapp.values():
         assert (metrics[f"{work}.asked"], metrics[f"{work}.accepted"]) == (5, 3)
@@ -153,7 +153,7 @@ def test_if_too_few_reply_others_are_asked():
         bad = message.metadata.message_type == "train.difference" and id != 2
         return [] if bad and message.metadata.group_id == "1" else [answer()]
 
-    _, result = go(twist=twist, timeout=0.05, quorum=0.3)
+    _, result = go(twist=twist, timeout=0.05, replies=Replies(quorum=0.3, over_selection=0.5))
     first = result.train_metrics_clientapp[1]
     assert not first["void"]
     assert first["difference.accepted"] == 1
@@ -175,4 +175,4 @@ def test_a_killed_server_resumes_to_the_same_bits(method, tmp_path):
 @pytest.mark.slow
 def test_a_secure_sum_cannot_leave_clients_out():
     with pytest.raises(ValueError, match="leave over_selection out"):
-        FedspamStrategy(METHOD, over_selection=0.2, secure=SecureSum())
+        FedspamStrategy(METHOD, replies=Replies(over_selection=0.2), secure=SecureSum())

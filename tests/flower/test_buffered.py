@@ -11,7 +11,7 @@ from fedspam.problems import quadratics
 
 pytest.importorskip("flwr", reason="needs Flower: pip install 'fedspam[flower]'")
 
-from fedspam.flower import FedspamStrategy, LoopbackGrid, client_app, clients_of, to_arrays, to_params
+from fedspam.flower import FedspamStrategy, LoopbackGrid, Replies, client_app, clients_of, to_arrays, to_params
 
 pytestmark = pytest.mark.x64  # compared to twelve digits
 
@@ -72,4 +72,4 @@ def test_lost_clients_are_replaced_and_a_killed_server_goes_on(tmp_path):
 
 def test_what_does_not_go_together_over_flower_is_refused():
     with pytest.raises(ValueError, match="leave secure and over_selection out"):
-        FedspamStrategy(buffered(AVERAGE, 8), over_selection=0.3)
+        FedspamStrategy(buffered(AVERAGE, 8), replies=Replies(over_selection=0.3))

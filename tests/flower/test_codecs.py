@@ -19,7 +19,7 @@ pytest.importorskip("flwr", reason="needs Flower: pip install '.[flower]'")
 
 from flwr.app import RecordDict
 
-from fedspam.flower import FedspamStrategy, LoopbackGrid, client_app, clients_of, to_arrays, to_params
+from fedspam.flower import FedspamStrategy, LoopbackGrid, Replies, client_app, clients_of, to_arrays, to_params
 from fedspam.flower.client.pytorch import torch_oracle, torch_params
 from fedspam.flower.privacy.clipping import clipping_mod
 from fedspam.flower.privacy.secure_client import SecureSum
@@ -59,7 +59,7 @@ def simulated(name):
 @pytest.mark.slow
 def test_clients_remember_the_errors_of_their_codec():
     method, codecs = scaffold(3, 2, 0.02), {"up": "feedback-topk-0.2"}
-    params, _ = go(method, codecs, retries=0)
+    params, _ = go(method, codecs, replies=Replies(retries=0))
     run = simulate(method, POPULATION, FIRST, rounds=ROUNDS, key=7, codecs=codecs)
     np.testing.assert_allclose(params, run.params, rtol=1e-12, atol=1e-12)
     plain = simulate(method, POPULATION, FIRST, rounds=ROUNDS, key=7, codecs={"up": "topk-0.2"})
@@ -69,7 +69,7 @@ def test_clients_remember_the_errors_of_their_codec():
 @pytest.mark.slow
 def test_the_server_remembers_the_errors_of_its_messages():
     method, codecs = METHODS["fedavg"], {"down": "feedback-topk-0.2"}
-    params, rows = go(method, codecs, retries=0)
+    params, rows = go(method, codecs, replies=Replies(retries=0))
     run = simulate(method, POPULATION, FIRST, rounds=ROUNDS, key=7, codecs=codecs)
     np.testing.assert_allclose(params, run.params, rtol=1e-12, atol=1e-12)
     assert [rows[k + 1]["bytes_down"] for k in range(ROUNDS)] == run.rows["bytes_down"].tolist()
@@ -79,7 +79,7 @@ def test_the_server_remembers_the_errors_of_its_messages():
 def test_clients_remember_what_arrived():
     """The memory of EF21-PP depends on the codes of its reply."""
     method, codecs = ef21_pp(3, 0.1), {"up": "topk-0.2"}
-    params, rows = go(method, codecs, retries=0)
+    params, rows = go(method, codecs, replies=Replies(retries=0))
     run = simulate(method, POPULATION, FIRST, rounds=ROUNDS, key=7, codecs=codecs)
     np.testing.assert_allclose(params, run.params, rtol=1e-12, atol=1e-12)
     assert [rows[k + 1]["bytes_up"] for k in range(ROUNDS)] == run.rows["bytes_up"].tolist()
@@ -109,7 +109,7 @@ def test_lost_clients_and_damaged_codes_change_no_number(logs):
             reply.content = RecordDict({**reply.content, "arrays": damaged})
         return [reply]
 
-    params, rows = go(METHODS["spam_pp"], twist=twist, rounds=1, retries=3)
+    params, rows = go(METHODS["spam_pp"], twist=twist, rounds=1, replies=Replies(retries=3))
     assert len(flipped) == 2
     assert logs.text.count("the checksum of the codes is wrong") == 2
     assert rows[1]["prox.accepted"] == 1
@@ -133,7 +133,12 @@ def test_codes_are_neither_summed_securely_nor_clipped(logs):
     with pytest.raises(ValueError, match="do not add"):
         go(METHODS["spam_pp"], secure=SecureSum(in_clear=("train.prox",)))
     with pytest.raises(RuntimeError, match="cannot be clipped, noised or masked"):
-        go(METHODS["fedavg"], mods=[clipping_mod(1.0, works=("train",))], rounds=1, patience=1, retries=0)
+        go(
+            METHODS["fedavg"],
+            mods=[clipping_mod(1.0, works=("train",))],
+            rounds=1,
+            replies=Replies(patience=1, retries=0),
+        )
 
 
 @pytest.mark.slow

@@ -19,7 +19,7 @@ import dp_accounting as accounting
 from fedspam import simulate, spam_pp
 from fedspam.clients import DataOracle
 from fedspam.federation import works_of
-from fedspam.flower import FedspamStrategy, LoopbackGrid, client_app, clients_of, to_arrays
+from fedspam.flower import FedspamStrategy, LoopbackGrid, Replies, client_app, clients_of, to_arrays
 from fedspam.flower.privacy.clipping import clipping_mod
 from fedspam.flower.privacy.differential import Privacy, gaussian, noise_for
 from fedspam.flower.privacy.mods import GRADIENTS, not_refused, opened
@@ -121,7 +121,7 @@ def run_of(privacy, *, cohort_size, secure, clients=8, rounds=2, twist=None):
     method, population, x = mvr(cohort_size, 0.1, 0.3), quadratics(0, clients=clients, dimension=3), jnp.ones(3)
     app = client_app(clients_of(population), method, x, privacy=privacy)
     grid = LoopbackGrid(app, clients) if twist is None else LoopbackGrid(app, clients, twist=twist)
-    strategy = FedspamStrategy(method, x, secure=secure, patience=1, retries=0, quorum=0.5)
+    strategy = FedspamStrategy(method, x, secure=secure, replies=Replies(patience=1, retries=0, quorum=0.5))
     return strategy.start(grid, to_arrays(x), num_rounds=rounds, timeout=9)
 
 
@@ -238,7 +238,7 @@ def test_the_prox_client_is_refused_unless_it_is_named():
 
         privacy = Privacy(bound=0.1, noise_multiplier=1e-6, least=4, in_clear=in_clear)
         app = client_app(clients_of(population), method, x, privacy=privacy)
-        strategy = FedspamStrategy(method, x, patience=1, retries=0)
+        strategy = FedspamStrategy(method, x, replies=Replies(patience=1, retries=0))
         start = lambda: strategy.start(LoopbackGrid(app, 5, twist=twist), to_arrays(x), num_rounds=1, timeout=9)
         if in_clear:
             start()
@@ -296,7 +296,7 @@ def test_the_server_can_be_the_prox_client_on_proxy_data(tmp_path):
 
     def run(method):
         app = client_app(clients_of(population), method, x, secure=secure, mods=[mod])
-        strategy = FedspamStrategy(method, x, seed=1, secure=secure, patience=1, retries=0)
+        strategy = FedspamStrategy(method, x, seed=1, secure=secure, replies=Replies(patience=1, retries=0))
         return strategy.start(LoopbackGrid(app, 6, twist=twist), to_arrays(x), num_rounds=3, timeout=9)
 
     found = run(delegated).arrays["params"].numpy()
@@ -328,7 +328,9 @@ def test_the_text_of_an_error_stays_on_the_client(mod, caplog):
 
     method, settings = mvr(3, step_size=0.1, fresh_weight=0.3), MODS[mod]()
     grid = LoopbackGrid(client_app(oracle, method, jnp.ones(3), **settings), clients=4)
-    strategy = FedspamStrategy(method, jnp.ones(3), patience=1, retries=0, secure=settings.get("secure"))
+    strategy = FedspamStrategy(
+        method, jnp.ones(3), replies=Replies(patience=1, retries=0), secure=settings.get("secure")
+    )
     with pytest.raises(RuntimeError, match="could not start") as stopped:
         strategy.start(grid, to_arrays(jnp.ones(3)), 1, 5.0)
     said = [record for record in caplog.records if "whose text is not sent" in record.getMessage()]
@@ -361,7 +363,9 @@ def test_auto_is_refused_under_privacy_unless_its_start_is_covered():
     method, privacy = auto(3), Privacy(1.0, 1.0, 3)
     grid = LoopbackGrid(client_app(clients_of(POPULATION), method, jnp.ones(3), privacy=privacy), clients=4)
     with pytest.raises(RuntimeError, match=r"'train.begin' is neither covered nor allowed in clear"):
-        FedspamStrategy(method, jnp.ones(3), patience=1, retries=0).start(grid, to_arrays(jnp.ones(3)), 1, 5.0)
+        FedspamStrategy(method, jnp.ones(3), replies=Replies(patience=1, retries=0)).start(
+            grid, to_arrays(jnp.ones(3)), 1, 5.0
+        )
 
 
 @pytest.mark.slow

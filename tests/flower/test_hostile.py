@@ -4,6 +4,7 @@ import io
 import json
 import logging
 import re
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -14,7 +15,7 @@ pytest.importorskip("flwr", reason="needs Flower: pip install '.[flower]'")
 from flwr.app import ConfigRecord, MetricRecord, RecordDict
 
 from fedspam import fedavg
-from fedspam.flower import FedspamStrategy, LoopbackGrid, client_app, clients_of, to_arrays
+from fedspam.flower import FedspamStrategy, LoopbackGrid, Replies, client_app, clients_of, to_arrays
 from fedspam.flower.server import events
 from fedspam.flower.wire import envelope
 from fedspam.methods import buffered
@@ -24,6 +25,7 @@ CLIENTS, ROUNDS, BAD = 4, 2, 1
 POPULATION = quadratics(0, clients=CLIENTS, dimension=3)
 FIRST = np.ones(3)
 METHOD = fedavg(CLIENTS, 2, 0.1)
+REPLIES = Replies(quorum=0.5, retries=0)
 APP = client_app(clients_of(POPULATION), METHOD, FIRST)
 STAGES = ("query", "train", "evaluate")
 
@@ -42,7 +44,7 @@ def go(fault=None, stage="train", *, method=METHOD, app=APP, grid=LoopbackGrid, 
             fault(reply)
         return [reply]
 
-    settings = {"seed": 7, "quorum": 0.5, "retries": 0, "fraction_evaluate": 1.0, "min_available_nodes": CLIENTS - 1}
+    settings = {"seed": 7, "replies": REPLIES, "fraction_evaluate": 1.0, "min_available_nodes": CLIENTS - 1}
     strategy = FedspamStrategy(method, FIRST, **settings | options)
     world = grid(app, CLIENTS, twist=twist)
     result = strategy.start(world, to_arrays(FIRST), ROUNDS, 5.0, train_config=config)
@@ -127,7 +129,7 @@ def test_a_bad_reply_does_not_end_buffered_rounds(tmp_path):
     def fault(reply):
         reply.content["fedspam"] = ConfigRecord({"exchange": [], "schema": b""})
 
-    go(fault, method=method, app=app, folder=tmp_path, retries=2)
+    go(fault, method=method, app=app, folder=tmp_path, replies=replace(REPLIES, retries=2))
     assert {failure["client"] for failure in failures(tmp_path)} == {BAD}
 
 
@@ -188,11 +190,13 @@ def scaled(factor):
 def test_numbers_above_largest_are_rejected(tmp_path):
     """Without it a reply counts whose squares are finite, however large it is: the guide says so."""
     assert np.abs(np.load(io.BytesIO(go(scaled(1e15))))).max() > 1e13
-    assert go(scaled(1e15), largest=1e6, folder=tmp_path) == silent(largest=1e6)
+    assert go(scaled(1e15), replies=replace(REPLIES, largest=1e6), folder=tmp_path) == silent(
+        replies=replace(REPLIES, largest=1e6)
+    )
     assert re.search(r"holds a number of size .*e\+1[45]; largest = 1e\+06", failures(tmp_path)[0]["reason"])
     for wrong in (0, -1.0, float("nan")):
         with pytest.raises(ValueError, match="largest = "):
-            FedspamStrategy(METHOD, FIRST, largest=wrong)
+            Replies(largest=wrong)
 
 
 def test_a_reply_whose_squares_overflow_is_not_called_infinite(tmp_path):

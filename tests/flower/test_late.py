@@ -3,6 +3,7 @@
 import json
 import logging
 import re
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -14,7 +15,7 @@ from flwr.app import ConfigRecord, Context, Error, Message, RecordDict
 from flwr.clientapp import ClientApp
 
 from fedspam import fedavg
-from fedspam.flower import FedspamStrategy, LoopbackGrid, client_app, clients_of, to_arrays
+from fedspam.flower import FedspamStrategy, LoopbackGrid, Replies, client_app, clients_of, to_arrays
 from fedspam.flower.server import events, introductions
 from fedspam.flower.server.nodes import NodeDirectory
 from fedspam.flower.wire import arrays
@@ -25,6 +26,7 @@ CLIENTS, ROUNDS, LATE = 4, 4, 2
 POPULATION = quadratics(0, clients=CLIENTS, dimension=3)
 FIRST = np.ones(3)
 METHOD = fedavg(CLIENTS, 2, 0.1)
+REPLIES = Replies(quorum=0.5, retries=0)
 APP = client_app(clients_of(POPULATION), METHOD, FIRST)
 
 
@@ -42,7 +44,7 @@ def at_once(monkeypatch):
 
 def go(twist=None, *, folder=None, rounds=ROUNDS, clients=CLIENTS, app=APP, timeout=5.0, **options):
     grid = LoopbackGrid(app, clients, twist=twist)
-    settings = {"seed": 7, "quorum": 0.5, "retries": 0, "min_available_nodes": CLIENTS - 1, "folder": folder}
+    settings = {"seed": 7, "replies": REPLIES, "min_available_nodes": CLIENTS - 1, "folder": folder}
     FedspamStrategy(METHOD, FIRST, **settings | options).start(grid, to_arrays(FIRST), rounds, timeout)
     return grid
 
@@ -145,7 +147,7 @@ class SlowToStart(LoopbackGrid):
 
 def test_a_slow_first_start_is_not_asked_twice_and_counts_when_it_comes(tmp_path, at_once):
     grid = SlowToStart(APP, CLIENTS)
-    strategy = FedspamStrategy(METHOD, FIRST, quorum=0.5, retries=0, min_available_nodes=3, folder=tmp_path)
+    strategy = FedspamStrategy(METHOD, FIRST, replies=REPLIES, min_available_nodes=3, folder=tmp_path)
     strategy.start(grid, to_arrays(FIRST), ROUNDS, timeout=600)
     node = next(node for node, client in grid._clients.items() if client == LATE)
     asked = [message.metadata.message_type for message in grid.messages if message.metadata.dst_node_id == node]
@@ -165,7 +167,7 @@ def test_a_node_that_connects_late_is_admitted(tmp_path, at_once):
         return [answer()]
 
     grid._twist = twist
-    strategy = FedspamStrategy(METHOD, FIRST, quorum=0.5, retries=0, min_available_nodes=3, folder=tmp_path)
+    strategy = FedspamStrategy(METHOD, FIRST, replies=REPLIES, min_available_nodes=3, folder=tmp_path)
     strategy.start(grid, to_arrays(FIRST), ROUNDS, timeout=5)
     assert [LATE in ids for ids in answered(tmp_path)] == [False, False, True, True]
 
@@ -296,5 +298,11 @@ def test_an_app_of_somebody_else_is_named(number, caplog):
     caplog.set_level(logging.INFO, "flwr")
     reason = r"its ClientApp does not know '(query\.whoami|train\.train)', so it is not one of fedspam; make it with"
     with pytest.raises(RuntimeError, match=reason):
-        go(app=foreign("train"), timeout=0.3, introductions=number, min_available_nodes=1, patience=1)
+        go(
+            app=foreign("train"),
+            timeout=0.3,
+            introductions=number,
+            min_available_nodes=1,
+            replies=replace(REPLIES, patience=1),
+        )
     assert "function registered" not in caplog.text

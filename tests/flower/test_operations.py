@@ -23,7 +23,7 @@ from flwr.app import Error, Message, MetricRecord, RecordDict
 
 from fedspam import fedavg, load, models, spam_pp
 from fedspam._internal.model_file import parameters_hash
-from fedspam.flower import FedspamStrategy, LoopbackGrid, client_app, clients_of, to_arrays, to_params
+from fedspam.flower import FedspamStrategy, LoopbackGrid, Replies, client_app, clients_of, to_arrays, to_params
 from fedspam.flower.server import events, stages, stop
 from fedspam.flower.server.windows import Windows
 from fedspam.flower.wire import arrays
@@ -206,7 +206,7 @@ def test_fifteen_bad_replies_are_each_refused_counted_and_explained(tmp_path):
                 return [answer()]
             return fault(id, message, answer)
 
-        strategy = FedspamStrategy(method, FIRST, seed=7, quorum=1 / count, retries=0, folder=folder)
+        strategy = FedspamStrategy(method, FIRST, seed=7, replies=Replies(quorum=1 / count, retries=0), folder=folder)
         return strategy.start(LoopbackGrid(app, count, twist=twist), to_arrays(FIRST), 2, 0.05).arrays["params"].data
 
     folder = tmp_path
@@ -274,7 +274,7 @@ def test_a_pipe_in_place_of_the_log_does_not_block(tmp_path):
 
 def test_void_rounds_are_counted(tmp_path):
     silent = lambda id, message, answer: [] if message.metadata.group_id == "2" else [answer()]
-    go(twist=silent, timeout=0.02, retries=0, folder=tmp_path)
+    go(twist=silent, timeout=0.02, replies=Replies(retries=0), folder=tmp_path)
     assert [line["void"] for line in lines(tmp_path, "round")[1:]] == [False, True, False]
     assert [line["enough"] for line in lines(tmp_path, "exchange")] == [True, True, True, False, True, True]
     assert metrics((tmp_path / events.METRICS_FILE).read_text())["fedspam_void_rounds_total"] == 1
@@ -335,7 +335,7 @@ def test_the_status_page_and_the_metrics_are_there_while_nodes_are_waited_for():
             return [Message(Error(code=3, reason="not yet"), reply_to=message)]
         return [answer()]
 
-    go(twist=twist, metrics=port, min_available_nodes=CLIENTS - 1, rounds=1, quorum=0.5)
+    go(twist=twist, metrics=port, min_available_nodes=CLIENTS - 1, rounds=1, replies=Replies(quorum=0.5))
     assert "waiting for nodes" in pages[0]
     assert "spam_pp" in pages[0]
     assert found[0]["fedspam_round"] == 0
@@ -493,7 +493,7 @@ def test_clients_are_asked_in_their_hours_and_given_their_own_time(tmp_path):
     def silent(id, message, answer):
         return [] if id == BAD and message.metadata.message_type == "train.difference" else [answer()]
 
-    go(twist=silent, folder=tmp_path, available=windows, deadlines={BAD: 0.05}, timeout=600.0)
+    go(twist=silent, folder=tmp_path, replies=Replies(available=windows, deadlines={BAD: 0.05}), timeout=600.0)
     exchanges = lines(tmp_path, "exchange")
     assert all(0 not in line["answered"] for line in exchanges)
     assert any(1 in line["answered"] for line in exchanges)
@@ -507,7 +507,7 @@ def test_clients_are_asked_in_their_hours_and_given_their_own_time(tmp_path):
         with pytest.raises(ValueError, match=r"hours\[0\] = .* must be two times"):
             Windows({0: wrong})
     with pytest.raises(ValueError, match=r"deadlines\[1\] = 0"):
-        FedspamStrategy(METHOD, FIRST, deadlines={1: 0})
+        Replies(deadlines={1: 0})
 
 
 # SIGTERM

@@ -18,7 +18,7 @@ pytest.importorskip("flwr", reason="needs Flower: pip install '.[flower]'")
 
 from flwr.app import Error, Message
 
-from fedspam.flower import FedspamStrategy, LoopbackGrid, client_app, clients_of, to_arrays, to_params
+from fedspam.flower import FedspamStrategy, LoopbackGrid, Replies, client_app, clients_of, to_arrays, to_params
 from fedspam.flower.client.app import partition_of
 from fedspam.flower.privacy.secure_client import SecureSum
 from fedspam.flower.server import assigned
@@ -113,7 +113,7 @@ def test_the_start_does_not_depend_on_the_number_of_nodes():
 def test_nodes_that_cannot_take_part_are_refused_with_their_first_reply(configs, reason):
     app = client_app(lambda context: POPULATION.client(jnp.uint32(partition_of(context) % CLIENTS)), METHOD, FIRST)
     with pytest.raises(RuntimeError, match=reason):
-        go(grid=LoopbackGrid(app, configs), timeout=0.1, retries=0, patience=1)
+        go(grid=LoopbackGrid(app, configs), timeout=0.1, replies=Replies(retries=0, patience=1))
 
 
 def test_a_client_with_another_method_says_what_differs():
@@ -228,7 +228,7 @@ def test_clients_frozen_in_the_first_exchange_leave_a_folder_that_is_read_and_re
         return [] if message.metadata.message_type.startswith("train") else [answer()]
 
     with pytest.raises(RuntimeError, match="could not start"):
-        go(twist=frozen, timeout=0.02, patience=1, folder=tmp_path, introductions=introductions)
+        go(twist=frozen, timeout=0.02, replies=Replies(patience=1), folder=tmp_path, introductions=introductions)
     manifest, rows, probes = records.read(tmp_path)
     assert manifest["status"].startswith("stopped: the method could not start in 1 attempts")
     assert (rows, probes) == ({}, {})

@@ -20,7 +20,7 @@ from fedspam._internal.trees import struct
 from fedspam.federation import on_client
 from fedspam.federation.aggregation import Median
 from fedspam.federation.codecs import Codecs
-from fedspam.flower import FedspamStrategy, LoopbackGrid, client_app, clients_of, to_arrays
+from fedspam.flower import FedspamStrategy, LoopbackGrid, Replies, client_app, clients_of, to_arrays
 from fedspam.flower.client.app import RefusedError
 from fedspam.flower.privacy import masks
 from fedspam.flower.privacy.clipping import Clipping, clipping_mod
@@ -153,7 +153,9 @@ def a_world(method, secure, *, twist=None, mods=None, quorum=1.0, clients=CLIENT
     x = jnp.ones(DIMENSION)
     app = client_app(clients_of(population), method, x, secure=secure, mods=mods)
     grid = LoopbackGrid(app, clients, twist=twist)
-    strategy = FedspamStrategy(method, x, seed=3, secure=secure, quorum=quorum, retries=retries, patience=1)
+    strategy = FedspamStrategy(
+        method, x, seed=3, secure=secure, replies=Replies(quorum=quorum, retries=retries, patience=1)
+    )
     return population, grid, lambda rounds: strategy.start(grid, to_arrays(x), num_rounds=rounds, timeout=5)
 
 
@@ -239,7 +241,7 @@ def test_codes_of_a_grid_add_under_masks():
 
     app = client_app(clients_of(population), Averaging(), x, secure=SecureSum(), codecs=codecs)
     grid = LoopbackGrid(app, CLIENTS, twist=twist)
-    strategy = FedspamStrategy(Averaging(), x, seed=3, secure=SecureSum(), codecs=codecs, patience=1)
+    strategy = FedspamStrategy(Averaging(), x, seed=3, secure=SecureSum(), codecs=codecs, replies=Replies(patience=1))
     result = strategy.start(grid, to_arrays(x), num_rounds=3, timeout=5)
     run = simulate(Averaging(), population, x, rounds=3, key=3, codecs=codecs)
     np.testing.assert_allclose(result_of(result), run.params, rtol=TOLERANCE)
@@ -394,7 +396,7 @@ def test_shares_that_nothing_can_correct_make_the_round_void():
     method = mvr(3, step_size=0.1, fresh_weight=0.3, start="zero", first="update")
     population = quadratics(0, clients=3, dimension=DIMENSION, delta=0.2)
     app = client_app(clients_of(population), method, jnp.ones(DIMENSION), secure=SecureSum())
-    strategy = FedspamStrategy(method, jnp.ones(DIMENSION), secure=SecureSum(), retries=0)
+    strategy = FedspamStrategy(method, jnp.ones(DIMENSION), secure=SecureSum(), replies=Replies(retries=0))
     result = strategy.start(LoopbackGrid(app, 3, twist=twist), to_arrays(jnp.ones(DIMENSION)), 2, 5)
     assert [result.train_metrics_clientapp[k]["void"] for k in (1, 2)] == [1, 0]
 
@@ -507,7 +509,7 @@ def test_a_covered_work_is_never_answered_in_clear():
     )
     app = client_app(clients_of(population), method, jnp.ones(DIMENSION), secure=SecureSum())
     with pytest.raises(RuntimeError, match="needs a secure sum"):
-        FedspamStrategy(method, jnp.ones(DIMENSION), patience=1, retries=0).start(
+        FedspamStrategy(method, jnp.ones(DIMENSION), replies=Replies(patience=1, retries=0)).start(
             LoopbackGrid(app, 4), to_arrays(jnp.ones(DIMENSION)), num_rounds=1, timeout=5
         )
 
@@ -535,7 +537,7 @@ def test_clients_without_the_secure_sum_are_named():
     )
     app = client_app(clients_of(population), method, jnp.ones(DIMENSION))
     with pytest.raises(RuntimeError, match="secure_keys"):
-        FedspamStrategy(method, jnp.ones(DIMENSION), patience=1, retries=0, secure=SecureSum()).start(
+        FedspamStrategy(method, jnp.ones(DIMENSION), replies=Replies(patience=1, retries=0), secure=SecureSum()).start(
             LoopbackGrid(app, 4), to_arrays(jnp.ones(DIMENSION)), num_rounds=1, timeout=5
         )
 

@@ -27,7 +27,16 @@ pytest.importorskip("flwr", reason="needs Flower: pip install '.[flower]'")
 
 from flwr.app import ConfigRecord, Context, Error, Message, MetricRecord, RecordDict
 
-from fedspam.flower import FedspamStrategy, LoopbackGrid, client_app, clients_of, clients_with, to_arrays, to_params
+from fedspam.flower import (
+    FedspamStrategy,
+    LoopbackGrid,
+    Replies,
+    client_app,
+    clients_of,
+    clients_with,
+    to_arrays,
+    to_params,
+)
 from fedspam.flower.client.app import perform
 from fedspam.flower.client.node import RefusedError
 from fedspam.flower.client.state import Memory
@@ -311,7 +320,9 @@ def test_a_client_that_lost_its_fields_is_sent_them_again():
         lost = (client == 2) == (kind == "train.difference") and kind in ("train.difference", "train.prox")
         return [Message(Error(code=0, reason="lost on its way"), reply_to=message)] if lost else [answer()]
 
-    outcome = go(dataclasses.replace(METHOD, cohort_size=6), twist=twist, quorum=0.5, retries=5, grid=None)
+    outcome = go(
+        dataclasses.replace(METHOD, cohort_size=6), twist=twist, replies=Replies(quorum=0.5, retries=5), grid=None
+    )
     prox = [m for m in outcome.grid.messages if m.metadata.message_type == "train.prox"]
     whole = [m for m in prox if m.content["fedspam"]["whole"]]
     assert len(whole) == ROUNDS
@@ -346,7 +357,7 @@ def test_the_prox_client_dies_between_the_exchanges(undisturbed):
 
 
 def test_a_quorum_lets_a_round_go_on_without_some():
-    outcome = go(twist=on_training(an_error), quorum=0.5)
+    outcome = go(twist=on_training(an_error), replies=Replies(quorum=0.5))
     assert min(outcome.column("difference.accepted")) == 2
     assert outcome.column("difference.asked") == [3] * ROUNDS
 
@@ -581,8 +592,8 @@ def test_what_a_client_remembers_follows_what_the_server_accepted():
             return []  # the client did its work, the server never hears of it
         return [reply]
 
-    outcome = go(MEMORY, twist=twist, quorum=0.3, retries=0, timeout=0.05, rounds=6)
-    run = go(MEMORY, twist=on_training_times(1, 4), quorum=0.3, retries=0, timeout=0.05, rounds=6)
+    outcome = go(MEMORY, twist=twist, replies=Replies(quorum=0.3, retries=0), timeout=0.05, rounds=6)
+    run = go(MEMORY, twist=on_training_times(1, 4), replies=Replies(quorum=0.3, retries=0), timeout=0.05, rounds=6)
     assert lost["train"] == 0
     assert outcome.bits == run.bits
 
@@ -612,7 +623,7 @@ def test_a_run_folder_is_that_of_the_simulator(tmp_path, undisturbed):
     with pytest.raises(records.RecordError, match="already holds a run"):
         go(folder=tmp_path)
     with pytest.raises(records.RecordError, match=r"holds another run: .*quorum"):
-        go(folder=tmp_path, resume=True, quorum=0.5)
+        go(folder=tmp_path, resume=True, replies=Replies(quorum=0.5))
 
 
 def test_a_finished_run_goes_on(tmp_path):
@@ -744,8 +755,6 @@ def test_the_log_is_in_flowers_style(caplog):
 @pytest.mark.parametrize(
     ("options", "reason"),
     [
-        ({"quorum": 2.0}, "quorum = 2.0"),
-        ({"retries": -1}, "retries = -1"),
         ({"fraction_train": 0.0}, "fraction_train = 0.0"),
         ({"resume": True}, "needs the folder"),
         ({"arrayrecord_key": "fedspam"}, "must differ"),
@@ -755,6 +764,15 @@ def test_the_log_is_in_flowers_style(caplog):
 def test_bad_arguments_are_named(options, reason):
     with pytest.raises(ValueError, match=reason):
         FedspamStrategy(METHOD, FIRST, **options)
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [({"quorum": 2.0}, "quorum = 2.0"), ({"retries": -1}, "retries = -1"), ({"patience": 0}, "patience = 0")],
+)
+def test_bad_bounds_on_replies_are_named(options, reason):
+    with pytest.raises(ValueError, match=reason):
+        Replies(**options)
 
 
 def test_arrays_and_parameters():

@@ -17,7 +17,7 @@ class OverSelected:
     """A population whose clients take time, and of whose draws only the fastest clients take part.
 
     A cohort of B is drawn as one of B + ⌈more · B⌉ clients, and the B whose delays are the shortest are the cohort. The
-    same key gives the same cohort. Over Flower, `FedspamStrategy(over_selection=more)` does this with real replies.
+    same key gives the same cohort. Over Flower, ``Replies(over_selection=more)`` does this with real replies.
 
     Runs record ``seconds``: how long each round waits, exchange after exchange, for the slowest client of each. With
     ``more=0`` those are the seconds of plain synchronous rounds, with the draws of the population itself. What the

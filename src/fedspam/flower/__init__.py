@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from fedspam.flower.client.app import client_app, clients_of, clients_with
     from fedspam.flower.client.export import export_works
+    from fedspam.flower.server.replies import Replies
     from fedspam.flower.server.strategy import FedspamStrategy
     from fedspam.flower.testing.grid import LoopbackGrid
     from fedspam.flower.wire.arrays import to_arrays, to_params
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
 __all__ = [
     "FedspamStrategy",
     "LoopbackGrid",
+    "Replies",
     "client_app",
     "clients_of",
     "clients_with",
@@ -32,6 +34,7 @@ def __getattr__(name: str) -> Any:
     try:
         import fedspam.flower.client.app as app
         import fedspam.flower.client.export as export
+        import fedspam.flower.server.replies as replies
         import fedspam.flower.server.strategy as strategy
         import fedspam.flower.testing.grid as grid
         import fedspam.flower.wire.arrays as arrays
@@ -45,4 +48,5 @@ def __getattr__(name: str) -> Any:
             else "JAX, which fedspam-client does without: use fedspam.flower.light, or install fedspam in its place"
         )
         raise ModuleNotFoundError(f"fedspam.flower.{name} needs {remedy}", name=missing) from error
-    return next(getattr(module, name) for module in (arrays, app, export, grid, strategy) if hasattr(module, name))
+    modules = (arrays, app, export, grid, replies, strategy)
+    return next(getattr(module, name) for module in modules if hasattr(module, name))

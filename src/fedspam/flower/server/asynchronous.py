@@ -9,7 +9,7 @@ import jax.numpy as jnp
 
 from fedspam._internal import prng
 from fedspam.flower.server.journal import JournalEntry, Tally
-from fedspam.flower.server.replies import Request, VoidError, listed
+from fedspam.flower.server.request import Request, VoidError, listed
 
 if TYPE_CHECKING:
     from fedspam.flower.server.handle import Flower
@@ -41,7 +41,7 @@ def flushed(fed: "Flower", flight: Airborne, request: Request, busy: list[int], 
     places = [id for id in dict.fromkeys([*busy, *listed(request.cohort.ids)]) if id not in flight.clients]
     tried = {*places, *flight.clients}
     tally, failures, failed = Tally(), {}, []
-    for number in range(fed.retries + 1):
+    for number in range(fed.replies.retries + 1):
         if number:
             places = others(fed, request, f"{label} again {number}", len(failures), tried)
         slots = {(k, id): id for id in places}
@@ -78,6 +78,6 @@ def others(fed: "Flower", request: Request, role: str, count: int, tried: set[in
     """Clients that have not been tried and may be asked now; they count as tried from now on."""
     size = fed.population.size
     anyone = listed(prng.permuted(prng.fold_name(request.cohort.key, role), jnp.arange(size, dtype=jnp.uint32), size))
-    found = [id for id in anyone if id not in tried and fed.may_be_asked(id)][:count] if count else []
+    found = [id for id in anyone if id not in tried and fed.replies.may_ask(id)][:count] if count else []
     tried.update(found)
     return found

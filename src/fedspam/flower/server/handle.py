@@ -10,7 +10,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from flwr.app import ConfigRecord, Message, RecordDict
+from flwr.app import ConfigRecord, Message
 from flwr.serverapp import Grid
 from jaxtyping import Array, Bool, Key, PyTree
 
@@ -32,7 +32,8 @@ from fedspam.flower.server.events import RunEvents
 from fedspam.flower.server.exchange import SPARE, Failure, RejectedError, Trip, decoded
 from fedspam.flower.server.journal import Journal, JournalEntry, Tally
 from fedspam.flower.server.nodes import NodeDirectory
-from fedspam.flower.server.replies import Request, VoidError, addressed, listed, mean_of, stacked
+from fedspam.flower.server.replies import Replies
+from fedspam.flower.server.request import MessageForm, Request, VoidError, addressed, listed, mean_of, stacked
 from fedspam.flower.server.stop import pause
 from fedspam.flower.wire import arrays
 from fedspam.flower.wire.schema import NodePopulation, Schema
@@ -40,29 +41,20 @@ from fedspam.flower.wire.schema import NodePopulation, Schema
 LOG = logging.getLogger("flwr")
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, kw_only=True)
 class Flower:
     """The handle of a method whose messages travel over Flower's Grid. One handle serves a whole run."""
 
     grid: Grid
     nodes: NodeDirectory | AssignedNodes  # which node is which client
+    population: NodePopulation  # the clients that train
     schema: Schema  # the exchanges of the method
-    journal: Journal  # the record of the exchanges of a round
-    run: str  # identifies the run to the clients
-    timeout: float  # the deadline of the replies, in seconds
-    quorum: float  # the share of a cohort whose replies must be accepted; at least one always must
-    retries: int  # how often other clients replace those that failed
+    form: MessageForm  # what all messages of the run have in common
+    replies: Replies  # whom to ask, and which replies to take
     aggregate: Rule | None  # a rule of `fedspam.federation.aggregation` instead of the mean over several clients
     secure: SecureSum | None  # the works whose mean over several clients is made by a secure sum
-    config: Mapping[str, Any]  # the entries of the ConfigRecord in every message
-    arrays_key: str  # the names of Flower's records in a message
-    config_key: str
+    journal: Journal  # the record of the exchanges of a round
     events: RunEvents  # what the operator sees
-    more: float  # further clients to ask for a cohort, as a share of it; the first to reply are the cohort
-    population: NodePopulation  # the clients that train
-    available: Callable[[int], bool] | None  # whether a client may be asked now
-    deadlines: Mapping[int, float]  # of clients with less time than `timeout`
-    largest: float  # number that a reply may hold, in absolute value
 
     def __post_init__(self) -> None:
         self._draws = draws = Draws(self.population)
@@ -91,7 +83,7 @@ class Flower:
         self.versions = self._settled
 
     def sample(self, key: Key[Array, ""], count: int, role: str = "cohort", times: int = 1) -> Cohort:
-        total = asked(count, self.more, self.population.size)
+        total = asked(count, self.replies.over_selection, self.population.size)
         if total == count or times > 1:
             return self._draws.sample(key, count, role, times)
         drawn = self._draws.sample(key, total, role)
@@ -180,7 +172,7 @@ class Flower:
     def _replies(self, request: Request, combine: Callable[..., Any]) -> JournalEntry:
         """The combined replies by slot, None where no reply was accepted; failed clients are replaced and retried."""
         exchange, size, candidates = request.exchange, request.cohort.size, self._candidates(request.cohort)
-        needed, replies = max(1, math.ceil(self.quorum * size - 1e-9)), {}
+        needed, replies = self.replies.needed(size), {}
         total = size if candidates is None else len(candidates)
         LOG.info("%s: Sampled %d nodes (out of %d)", exchange.label, total, self.population.size)
 
@@ -196,7 +188,8 @@ class Flower:
             return Outcome(result, tuple(places[slot] for slot in sorted(replies)), failures, trip.tally)
 
         shortage = lambda: (
-            f"{len(replies)} replies were accepted, {needed} of {size} are needed, after {self.retries + 1} attempts"
+            f"{len(replies)} replies were accepted, {needed} of {size} are needed, "
+            f"after {self.replies.retries + 1} attempts"
         )
         return self._attempts(request, attempt, shortage, candidates)
 
@@ -204,8 +197,8 @@ class Flower:
         """The mean by a secure sum. If too few clients stay, the sum is repeated with others for those that failed."""
         exchange, ids = request.exchange, listed(request.cohort.ids)
         secure.check(exchange.work, ids)
-        needed = math.ceil(self.quorum * len(ids) - 1e-9)
-        name = f"{self.run} {self._phase} {exchange.label} {self._wire_round}"
+        needed = self.replies.needed(len(ids))
+        name = f"{self.form.run} {self._phase} {exchange.label} {self._wire_round}"
 
         def post(records: Mapping[int, ConfigRecord], accept: Accept) -> Trip:
             return self.send(request, {id: id for id in records}, records, accept)
@@ -213,7 +206,7 @@ class Flower:
         def attempt(places: list[int], missing: list[int]) -> Outcome:
             nodes = self._connected(places)
             reply = SummedReply(exchange, request.arrived, secure.fraction_bits)
-            done = SecureAttempt(secure, self.grid, nodes, self.timeout, needed, reply, name).run(post)
+            done = SecureAttempt(secure, self.grid, nodes, self.form.timeout, needed, reply, name).run(post)
             done.failures = {id: ABSENT for id in places if id not in nodes} | done.failures
             return done
 
@@ -232,7 +225,7 @@ class Flower:
         label, failed = request.exchange.label, []  # of all attempts
         noted = functools.partial(self.events.exchange, self._wire_round, label)
         pause(0)
-        for number in range(self.retries + 1):
+        for number in range(self.replies.retries + 1):
             if number:
                 missing = [slot for slot, id in enumerate(places) if id in failures]
                 self._substitute(request, number, missing, places, tried)
@@ -270,9 +263,9 @@ class Flower:
         else:
             mates = []
         key = prng.fold_name(cohort.key, f"{request.exchange.label} again {attempt}")
-        drawn = min(count, len(tried) + len(missing)) if self.available is None else count
+        drawn = min(count, len(tried) + len(missing)) if self.replies.available is None else count
         anyone = prng.permuted(key, jnp.arange(drawn, dtype=jnp.uint32), count)
-        others = [id for id in dict.fromkeys([*mates, *listed(anyone)]) if id not in tried and self.may_be_asked(id)]
+        others = [id for id in dict.fromkeys([*mates, *listed(anyone)]) if id not in tried and self.replies.may_ask(id)]
         for slot, id in zip(missing, others, strict=False):
             places[slot] = id
             tried.add(id)
@@ -282,10 +275,7 @@ class Flower:
         ids = list(ids)
         if any(self.nodes.node(id) is None for id in ids):
             self.nodes.refresh()
-        return {id: node for id in ids if (node := self.nodes.node(id)) is not None and self.may_be_asked(id)}
-
-    def may_be_asked(self, id: int) -> bool:
-        return self.available is None or self.available(id)
+        return {id: node for id in ids if (node := self.nodes.node(id)) is not None and self.replies.may_ask(id)}
 
     def send(
         self,
@@ -322,7 +312,8 @@ class Flower:
         take: Callable[[Any, Message], Any] = accept or (lambda slot, reply: self._accept(places[slot], request, reply))
         if flight is not None:
             take = lambda slot, reply: self._accept(slot[1], flight.requests[slot], reply)
-        due = {slot: self.deadlines[id] for slot, id in places.items() if id in self.deadlines}
+        deadlines = self.replies.deadlines
+        due = {slot: deadlines[id] for slot, id in places.items() if id in deadlines}
         trip = Trip(
             self.grid,
             take,
@@ -331,7 +322,7 @@ class Flower:
             waiting=None if flight is None else flight.waiting,
         )
         trip.send(messages)
-        trip.wait(self.timeout, due)
+        trip.wait(self.form.timeout, due)
         trip.failures.update({slot: ABSENT for slot in places if slot not in messages})
         floats_up = trip.tally.replied * request.exchange.floats_up
         trip.tally = trip.tally._replace(floats_down=floats_down, floats_up=floats_up, bytes_down=bytes_down)
@@ -340,17 +331,11 @@ class Flower:
     def _message(self, data: bytes, exchange: Exchange, node: int, id: int, whole: bool) -> Message:
         version, settled = int(self.versions[id]), int(self._settled[id])
         head = {
-            "schema": self.schema.digest, "run": self.run, "phase": self._phase, "exchange": exchange.label,
+            "schema": self.schema.digest, "run": self.form.run, "phase": self._phase, "exchange": exchange.label,
             "whole": whole, "memory": version, "settled": settled, "becomes": self.exchanges,
             **self.nodes.heading(id),
         }  # fmt: skip
-        round = self._wire_round
-        records = {
-            self.arrays_key: arrays.enclose(data),
-            self.config_key: ConfigRecord({**self.config, "server-round": round}),
-            arrays.HEADER: ConfigRecord(head),
-        }
-        return Message(RecordDict(records), node, f"train.{exchange.work}", ttl=self.timeout, group_id=str(round))
+        return self.form.message(node, exchange.work, self._wire_round, head, data)
 
     def _accept(self, id: int, request: Request, reply: Message) -> PyTree:
         """The reply, if it is of this client, exchange and round, and finite."""
@@ -369,8 +354,9 @@ class Flower:
             raise RejectedError(f"the codes of the reply are damaged: {error}") from None
         if not bool(sound(value)):
             raise RejectedError("the reply holds NaN or infinity, or numbers whose squares overflow")
-        if self.largest < math.inf and (found := _largest(value)) > self.largest:
-            raise RejectedError(f"the reply holds a number of size {found:.3g}; largest = {self.largest:g} is allowed")
+        largest = self.replies.largest
+        if largest < math.inf and (found := _largest(value)) > largest:
+            raise RejectedError(f"the reply holds a number of size {found:.3g}; largest = {largest:g} is allowed")
         self.nodes.meet(id, head)  # last, because a rejected reply says nothing about its sender
         return jax.tree.map(jnp.asarray, value)
 

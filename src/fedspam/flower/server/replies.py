@@ -1,68 +1,54 @@
-"""What a handle sends and combines: the message of an exchange, and the replies to it."""
+"""Whom the server asks in an exchange, how long it waits for replies, and which of them it takes."""
 
-import functools
-import json
-from dataclasses import dataclass
-from typing import Any
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 
-import jax
-import jax.numpy as jnp
-import numpy as np
-from jaxtyping import Array, Key, PyTree
+from fedspam._internal import checks
 
-from fedspam._internal import trees
-from fedspam.clients import Ids
-from fedspam.federation import Cohort
-from fedspam.federation.codecs.fields import SentField
-from fedspam.federation.ledger import Exchange
+PATIENCE = 3  # void rounds in a row, each after retries with other clients
 
 
-class VoidError(RuntimeError):
-    """An exchange has too few accepted replies after all retries: the round has no effect."""
+@dataclass(frozen=True, kw_only=True)
+class Replies:
+    """Whom the server asks, how long it waits, and which replies it takes. For ``FedspamStrategy(replies=...)``.
 
+    Arguments:
+        quorum: the share of a cohort whose replies must be accepted; at least one always must.
+        retries: how often other clients replace those that failed. If the quorum is still not reached, the round is
+            void: it is charged and has no effect.
+        patience: the number of void rounds in a row after which the run ends with an error.
+        available: (client id) -> whether the client may be asked now, such as `fedspam.flower.server.windows.Windows`.
+            Others take the place of those that may not.
+        deadlines: seconds by client id, for clients whose deadline is shorter than that of the exchange.
+        over_selection: further clients to ask for every cohort, as a share of it. The first to reply are the cohort;
+            the others are not waited for. This favors fast clients; see `fedspam.clients.OverSelected`.
+        largest: a reply with a larger number in it, in absolute value, is rejected. Replies must be finite in any case.
 
-@dataclass(frozen=True)
-class Request:
-    """The message of one exchange to all of its clients, and the key of its work."""
+    >>> Replies(quorum=0.8, retries=1).quorum
+    0.8
+    """
 
-    exchange: Exchange
-    cohort: Cohort
-    message: dict[str, Any]
-    fields: dict[str, SentField]  # the message as it travels and arrives
-    key: Key[Array, ""]
-    round: int  # as messages carry it
+    quorum: float = 1.0
+    retries: int = 2
+    patience: int = PATIENCE
+    available: Callable[[int], bool] | None = None
+    deadlines: Mapping[int, float] = field(default_factory=dict)
+    over_selection: float = 0.0
+    largest: float = math.inf
 
-    @functools.cached_property
-    def arrived(self) -> dict[str, Any]:
-        return {name: field.value for name, field in self.fields.items()}
+    def __post_init__(self) -> None:
+        checks.between("quorum", self.quorum, 0, 1)
+        checks.whole("retries", self.retries, 0)
+        checks.whole("patience", self.patience, 1)
+        checks.between("over_selection", self.over_selection, 0, math.inf)
+        checks.between("largest", self.largest, 0, math.inf, open_low=True)
+        for client, seconds in self.deadlines.items():
+            checks.positive(f"deadlines[{client}]", seconds)
 
-    @functools.cached_property
-    def leaves(self) -> dict[str, list[Any]]:
-        return {name: jax.tree.leaves(value) for name, value in self.message.items()}
+    def needed(self, count: int) -> int:
+        """How many of `count` replies must be accepted."""
+        return max(1, math.ceil(self.quorum * count - 1e-9))
 
-
-def listed(ids: Ids) -> list[int]:
-    """The ids as Python's numbers. To iterate over an array of JAX would compile a program for each length."""
-    return np.asarray(ids).tolist()
-
-
-def addressed(data: bytes, id: int) -> bytes:
-    """The encoded message with another client id: for many parameters this is much cheaper than to encode it again."""
-    start = 8 + int.from_bytes(data[:8], "little")
-    place = start + json.loads(data[8:start])["@client"]["data_offsets"][0]
-    return b"".join((data[:place], id.to_bytes(4, "little"), data[place + 4 :]))
-
-
-def mean_of(replies: list[PyTree | None], like: PyTree) -> PyTree:
-    """The mean of the accepted replies, summed in the order of the cohort, so that it does not depend on arrival."""
-    accepted = [reply for reply in replies if reply is not None]
-    total = accepted[0]
-    for reply in accepted[1:]:
-        total = trees.add(total, reply)
-    return trees.divide(total, len(accepted)) if len(replies) > 1 else total
-
-
-def stacked(replies: list[PyTree | None], like: PyTree) -> tuple[PyTree, Array]:
-    blank = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), like)
-    rows = [blank if reply is None else reply for reply in replies]
-    return jax.tree.map(lambda *leaves: jnp.stack(leaves), *rows), jnp.array([reply is not None for reply in replies])
+    def may_ask(self, client: int) -> bool:
+        return self.available is None or self.available(client)

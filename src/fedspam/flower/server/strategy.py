@@ -31,6 +31,8 @@ from fedspam.flower.server.gathering import gathered
 from fedspam.flower.server.handle import Flower
 from fedspam.flower.server.journal import Journal
 from fedspam.flower.server.nodes import NodeDirectory
+from fedspam.flower.server.replies import Replies
+from fedspam.flower.server.request import MessageForm
 from fedspam.flower.server.run import FlowerRun, RunStep, StoppedError, report
 from fedspam.flower.server.stop import FILE as STOP, StopRequestedError, stoppable
 from fedspam.flower.wire import arrays
@@ -39,7 +41,6 @@ from fedspam.methods import Buffered
 from fedspam.simulation import records
 
 LOG = logging.getLogger("flwr")
-PATIENCE = 3  # void rounds in a row, each after retries with other clients
 Evaluate = Callable[[int, ArrayRecord], MetricRecord | None]
 
 
@@ -61,10 +62,7 @@ class FedspamStrategy(Strategy):
         min_train_nodes: the smallest cohort that `fraction_train` may give.
         min_evaluate_nodes: the smallest number of clients that `fraction_evaluate` may give.
         min_available_nodes: the number of nodes to wait for before the start.
-        quorum: the share of a cohort whose replies must be accepted.
-        retries: how often other clients replace those that failed. If the quorum is still not reached, the round is
-            void: it is charged and has no effect.
-        patience: the number of void rounds in a row after which the run ends with an error.
+        replies: whom the server asks, how long it waits, and which replies it takes: `fedspam.flower.Replies`.
         aggregate: a rule of `fedspam.federation.aggregation` instead of the mean over several clients.
         secure: the secure sum, with the settings of the clients; see `fedspam.flower.privacy.secure_client.SecureSum`.
         codecs: how messages and replies are compressed, as in `fedspam.simulate`; the same as on the clients. Replies
@@ -74,16 +72,10 @@ class FedspamStrategy(Strategy):
         resume: continue the run in that folder; the result has the same bits as that of an uninterrupted run.
         after: the folder of another run, from whose model this one goes on instead of from `initial_arrays`, with
             another method or other settings. It needs a folder of its own, whose model file lists the stages so far.
-        available: (client id) -> whether the client may be asked now, such as `fedspam.flower.server.windows.Windows`.
-            Others take the place of those that may not.
-        deadlines: seconds by client id, for clients whose deadline is shorter than that of the exchange.
         introductions: with at most this many nodes, each is asked for its partition id before the first round, and
             that is the id of its client. With more nodes, client i is the i-th node that registered with Flower, and a
             node introduces itself with its first reply, so that the start takes no longer. Clients that are asked for
             by their ids, and secure sums, need all introductions.
-        over_selection: further clients to ask for every cohort, as a share of it. The first to reply are the cohort;
-            the others are not waited for. This favors fast clients; see `fedspam.clients.OverSelected`.
-        largest: a reply with a larger number in it, in absolute value, is rejected. Replies must be finite in any case.
         metrics: the port of 127.0.0.1, or the ``host:port``, at which a status page (``/``) and metrics in Prometheus'
             text format (``/metrics``) are served while the run lasts; None serves nothing. With a folder, metrics are
             also in its ``metrics.prom`` after each round, and ``events.jsonl`` has a line per exchange and round.
@@ -103,20 +95,14 @@ class FedspamStrategy(Strategy):
     min_train_nodes: int = 1
     min_evaluate_nodes: int = 1
     min_available_nodes: int = 2
-    quorum: float = 1.0
-    retries: int = 2
-    patience: int = PATIENCE
+    replies: Replies = field(default_factory=Replies)
     aggregate: Rule | None = None
     secure: SecureSum | None = None
     codecs: CodecsLike | None = None
     folder: str | Path | None = None
     resume: bool = False
     after: str | Path | None = None
-    available: Callable[[int], bool] | None = None
-    deadlines: Mapping[int, float] | None = None
     introductions: int = 32
-    over_selection: float = 0.0
-    largest: float = math.inf
     metrics: int | str | None = None
     arrayrecord_key: str = "arrays"
     configrecord_key: str = "config"
@@ -124,26 +110,21 @@ class FedspamStrategy(Strategy):
     _nodes: NodeDirectory | AssignedNodes | None = field(default=None, init=False, repr=False)
 
     def __post_init__(self) -> None:
-        for name in ("seed", "retries", "introductions", "held_out"):
+        for name in ("seed", "introductions", "held_out"):
             checks.whole(name, getattr(self, name), 0)
-        for name in ("min_train_nodes", "min_evaluate_nodes", "min_available_nodes", "patience"):
+        for name in ("min_train_nodes", "min_evaluate_nodes", "min_available_nodes"):
             checks.whole(name, getattr(self, name), 1)
-        for name in ("quorum", "fraction_evaluate"):
-            checks.between(name, getattr(self, name), 0, 1)
+        checks.between("fraction_evaluate", self.fraction_evaluate, 0, 1)
         if self.fraction_train is not None:
             checks.between("fraction_train", self.fraction_train, 0, 1, open_low=True)
-        if isinstance(self.method, Buffered) and (self.secure is not None or self.over_selection):
+        if isinstance(self.method, Buffered) and (self.secure is not None or self.replies.over_selection):
             raise ValueError("buffered rounds wait for nobody; leave secure and over_selection out")
         if self.secure is not None and self.aggregate is not None:
             raise ValueError("aggregate needs single replies, which secure hides; give one of the two")
-        checks.between("over_selection", self.over_selection, 0, math.inf)
-        checks.between("largest", self.largest, 0, math.inf, open_low=True)
-        if self.secure is not None and self.over_selection:
+        if self.secure is not None and self.replies.over_selection:
             raise ValueError("a secure sum waits for all its members; leave over_selection out, or secure")
         if self.metrics is not None:
             parsed(self.metrics)
-        for client, seconds in (self.deadlines or {}).items():
-            checks.positive(f"deadlines[{client}]", seconds)
         if self.after is not None and (
             self.folder is None or Path(self.after).resolve() == Path(self.folder).resolve()
         ):
@@ -165,7 +146,7 @@ class FedspamStrategy(Strategy):
         LOG.info("\t│\t├──Train: %s | evaluate: fraction %.2f", cohort, self.fraction_evaluate)
         LOG.info("\t│\t├──Seed: %d", self.seed)
         LOG.info("\t│\t└──Minimum available nodes: %d", self.min_available_nodes)
-        LOG.info("\t├──> Exchanges: quorum %.2f | retries %d", self.quorum, self.retries)
+        LOG.info("\t├──> Exchanges: quorum %.2f | retries %d", self.replies.quorum, self.replies.retries)
         if self.codecs:
             LOG.info("\t├──> Codecs: %s", ", ".join(f"{name}: {codec}" for name, codec in self.codecs.items()))
         LOG.info("\t├──> Folder: %s", self.folder or "(none: nothing is written)")
@@ -249,22 +230,30 @@ class FedspamStrategy(Strategy):
         if self.fraction_train is not None:
             count = max(math.floor(clients.size * self.fraction_train), self.min_train_nodes)
             method = with_cohort(method, min(count, clients.size))
+        replies = self.replies
         identity = records.identity(
-            method, clients, params, key, world="flower", quorum=self.quorum, retries=self.retries,
+            method, clients, params, key, world="flower", quorum=replies.quorum, retries=replies.retries,
             aggregate=self.aggregate, **({"codecs": codecs} if codecs else {}),
             **({"ids": "assigned"} if isinstance(nodes, AssignedNodes) else {}),
-            **({"over_selection": self.over_selection} if self.over_selection else {}),
-            **({"largest": self.largest} if self.largest < math.inf else {}),
+            **({"over_selection": replies.over_selection} if replies.over_selection else {}),
+            **({"largest": replies.largest} if replies.largest < math.inf else {}),
             **({"stages": before} if before else {}),
         )  # fmt: skip
         run_id = describe.digest(identity)
         events.begin(run_id[:16], clients.size)
         fed = Flower(
-            grid, nodes, schema, Journal(folder, run_id), run_id[:16], timeout, self.quorum, self.retries,
-            self.aggregate, self.secure, dict(train_config), self.arrayrecord_key, self.configrecord_key,
-            events, self.over_selection, clients, self.available, dict(self.deadlines or {}), self.largest,
-        )  # fmt: skip
-        run = FlowerRun(with_feedback(method, codecs, schema.plan), fed, params, key, self.patience)
+            grid=grid,
+            nodes=nodes,
+            population=clients,
+            schema=schema,
+            form=MessageForm(run_id[:16], timeout, dict(train_config), self.arrayrecord_key, self.configrecord_key),
+            replies=replies,
+            aggregate=self.aggregate,
+            secure=self.secure,
+            journal=Journal(folder, run_id),
+            events=events,
+        )
+        run = FlowerRun(with_feedback(method, codecs, schema.plan), fed, params, key, replies.patience)
 
         result = Result(arrays=initial_arrays)
 

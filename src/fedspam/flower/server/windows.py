@@ -9,7 +9,7 @@ from datetime import UTC, datetime, time
 class Windows:
     """Hours of the day, in UTC, in which clients may be asked; clients without hours always may.
 
-    For ``FedspamStrategy(available=...)``. Whether a client may be asked depends on the clock, so a second run with the
+    For ``Replies(available=...)``. Whether a client may be asked depends on the clock, so a second run with the
     same seed is another run. A resumed one is not, because complete exchanges are on disk.
 
     >>> from datetime import datetime

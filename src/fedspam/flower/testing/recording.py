@@ -12,6 +12,7 @@ from flwr.app import ConfigRecord, Error, Message, RecordDict
 
 from fedspam._internal import files
 from fedspam.flower.client.app import client_app, clients_of
+from fedspam.flower.server.replies import Replies
 from fedspam.flower.server.strategy import FedspamStrategy
 from fedspam.flower.testing.grid import LoopbackGrid
 from fedspam.flower.wire import arrays
@@ -124,7 +125,8 @@ def _recorded(clients: Any, method: Any) -> list[tuple[Message, Message]]:
         return [reply]
 
     grid = LoopbackGrid(client_app(clients_of(clients), method, first), CLIENTS, twist=twist)
-    strategy = FedspamStrategy(method, first, seed=SEED, min_available_nodes=CLIENTS, quorum=0.5, retries=3)
+    replies = Replies(quorum=0.5, retries=3)
+    strategy = FedspamStrategy(method, first, seed=SEED, min_available_nodes=CLIENTS, replies=replies)
     strategy.start(grid, arrays.to_arrays(first), num_rounds=3, timeout=60)
     return exchanges
 
