@@ -484,7 +484,9 @@ TARGETS = {
     ),
     "leaf": Target(from_file(read_by_client(leaf.read_leaf), ".json"), (ValueError,), seeds_leaf),
     "csv": Target(
-        from_file(read_by_client(lambda path: table.read_csv(path, "client", "label"))), (ValueError,), seeds_csv
+        from_file(read_by_client(lambda path: table.read_table(path, client="client", label="label"))),
+        (ValueError,),
+        seeds_csv,
     ),
     "server": Target(run_server, (), seeds_server, needs="flwr"),
     "delays": Target(from_file(MeasuredDelay.read), (ValueError,), seeds_delays),

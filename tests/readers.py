@@ -116,10 +116,6 @@ def mapped() -> dict[str, bytes]:
         return {path.name: path.read_bytes() for path in Path(folder).iterdir()}
 
 
-def csv(folder: Path, name: str = "data.csv") -> Any:
-    return datasets.read_csv(folder / name, client="who", label="y")
-
-
 def just(**files: bytes | str) -> Callable[[], Mapping[str, bytes]]:
     named = {name.replace("__", "/").replace("_dot_", "."): content for name, content in files.items()}
     return lambda: {name: c.encode() if isinstance(c, str) else c for name, c in named.items()}
@@ -205,27 +201,19 @@ COSTS = "method,target,measure,median,low,high,trial\nmvr,0.5,rounds,5,5,5,1\n"
 PANELS = "panel,prox,gamma_delta,fresh_weight,round,median,low,high\n1,exact,0.5,0.1,0,1,1,1\n"
 BOUNDS = "theorem,rounds,corrected,mean,low,high\n1,5,2,1,1,1\n"
 DELAYS = "client,seconds\n%s,%s\n1,30\n0,2\n"
-CSV = "who,x,y\na,%s,%s\n%s,2,1\n"
 TABLE = "who,x,y\na,%s,%s\n%s,,1\n"  # the number is the only one of its column
 SVM = "%s 1:0.5 3:%s\n-1 2:1e3\n"
 ROLES = '{"clients": {"a": ["To be, or not to be"], "%s": ["that is the question"]}, "more": [1, null]}'
 LEAF_B = '"%s": {"x": [[5, %s]], "y": [%s]}'
 
 READERS = {
-    "csv": Reader(
-        csv,
-        just(data_dot_csv=CSV % ("1.5", "0", "b")),
-        {"number": CSV % ("%s", "0", "b"), "label": CSV % ("1", "%s", "b"), "name": CSV % ("1", "0", "%s")},
-    ),
-    "csv_gz": Reader(
-        lambda folder: csv(folder, "data.csv.gz"),
-        just(data_dot_csv_dot_gz=gzip.compress((CSV % (1, 0, "b")).encode())),
-        {},
-    ),
     "table": Reader(
         table("data.csv"),
         just(data_dot_csv="who,x,city,y\na,1.5,Bonn,0\nb,,,1\n"),
         {"cell": TABLE % ("%s", "0", "b"), "class": TABLE % ("1", "%s", "b"), "name": TABLE % ("1", "0", "%s")},
+    ),
+    "table_gz": Reader(
+        table("data.csv.gz"), just(data_dot_csv_dot_gz=gzip.compress((TABLE % (1, 0, "b")).encode())), {}
     ),
     "table_parquet": Reader(table("data.parquet"), arrow("parquet"), {}, needs="pyarrow", share=0.5),
     "table_feather": Reader(table("data.feather"), arrow("feather"), {}, needs="pyarrow", share=0.5),
@@ -296,9 +284,6 @@ READERS = {
         just(experiment_dot_toml=config.EXAMPLE),
         {},
         is_data=False,
-    ),
-    "columns": Reader(
-        lambda folder: datasets.csv_columns(folder / "data.csv"), just(data_dot_csv="who,x,y\n"), {}, is_data=False
     ),
     "own_config": Reader(
         own_config,

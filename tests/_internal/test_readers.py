@@ -24,7 +24,7 @@ from hypothesis import HealthCheck, given, settings, strategies as st
 from fedspam import datasets
 from fedspam._internal import reading
 from fedspam._internal.files import RecordError
-from fedspam.datasets import libsvm, table
+from fedspam.datasets import libsvm
 from readers import IDX, IMAGES, LEAF, LEAF_B, READERS, ROLES, long_header, npy, npz
 
 every_reader = pytest.mark.parametrize(
@@ -297,15 +297,14 @@ def users(data: str) -> str:
 @pytest.mark.parametrize(
     ("name", "message", "content"),
     [
-        ("csv", "'1' and '1.0', which are one number|'1.0' and '1'", "who,x,y\na,1,1\nb,1,1.0\nb,2,no\n"),
         ("table", "'1' and '1.0', which are one number; choose one", "who,x,y\na,1,1\nb,1,1.0\nb,2,2\n"),
         ("table", "'3' and '\u0663', which are one number", "who,x,y\na,1,3\nb,1,\u0663\n"),
         ("table", "line 2: x is '1_000'; it must be a finite number", "who,x,y\na,1_000,1\nb,1_001,0\n"),
         ("table", "line 2: who is 'b.x00'; a client must have.*no NUL", "who,x,y\nb\0,1,1\n"),
-        ("csv", "line 2: who is empty; name the client", "who,x,y\n,1,1\n"),
-        ("csv", "line 2: who is 'nnn.*at most 1000 characters", "who,x,y\n" + "n" * 130_000 + ",1,1\n"),
-        ("csv", "100001 cells, at most 100000 are read; leave columns out", ",".join(map(str, range(100_001)))),
-        ("csv", "a line of 16777216 characters or more", "a" * 2**24),
+        ("table", "line 2: who is ''; a client must not be missing", "who,x,y\n,1,1\n"),
+        ("table", "line 2: who is 'nnn.*at most 1000 characters", "who,x,y\n" + "n" * 130_000 + ",1,1\n"),
+        ("table", "100001 cells, at most 100000 are read; leave columns out", ",".join(map(str, range(100_001)))),
+        ("table", "a line of 16777216 characters or more", "a" * 2**24),
         ("leaf", "more follows the end", LEAF % (LEAF_B % ("b", "1", "1")) + "{}"),
         ("leaf", "'user_data' comes twice", (LEAF % (LEAF_B % ("b", "1", "1")))[:-1] + ', "user_data": {}}'),
         ("leaf", "name different users", (LEAF % (LEAF_B % ("b", "1", "1"))).replace('["a", "b"]', '["a", "b", "b"]')),
@@ -457,38 +456,6 @@ def test_float_labels_are_not_rounded(tmp_path):
     refused("labeled", tmp_path, "it must be one whole number per row", labels=label)
 
 
-def test_one_number_is_one_class(tmp_path):
-    READERS["csv"].write(tmp_path, **{"data.csv": b"who,x,y\na,1,1\nb,1,1.0\nb,2,2\n"})
-    assert READERS["csv"].read(tmp_path).examples["label"].tolist() == [1, 1, 2]
-
-
-def test_the_place_of_a_column_is_looked_up_once(tmp_path, monkeypatch):
-    """To look for each name among all names took many seconds where there are 30,000."""
-    compared = []
-
-    class Name(str):
-        __slots__ = ()
-
-        def __eq__(self, other):
-            compared.append(other)
-            return str(self) == str(other)
-
-        __hash__ = str.__hash__
-
-        def strip(self):
-            return self
-
-    def rows(*arguments):
-        yield from ((line, [*map(Name, cells)] if line == 1 else cells) for line, cells in csv_rows(*arguments))
-
-    csv_rows = table.csv_rows
-    monkeypatch.setattr(table, "csv_rows", rows)
-    names = ",".join(f"x{number}" for number in range(300))
-    READERS["csv"].write(tmp_path, **{"data.csv": f"who,y,{names}\na,1{',0.5' * 300}\n".encode()})
-    assert READERS["csv"].read(tmp_path).examples["features"].shape == (1, 300)
-    assert 0 < len(compared) < 10 * 300  # not 300 * 300 / 2
-
-
 def test_datasets_of_others_have_one_kind_per_column_and_a_client_in_every_row():
     class Table:
         column_names = ("who", "x")
@@ -512,9 +479,9 @@ def test_datasets_of_others_have_one_kind_per_column_and_a_client_in_every_row()
         (["a"], [record()[0]], "'x' holds "),
     ):
         with pytest.raises(ValueError, match=message):
-            datasets.from_table(Table(who, x), "who")
+            datasets.from_dataset(Table(who, x), "who")
     with pytest.raises(ValueError, match="a name of its own"):
-        datasets.from_table(
+        datasets.from_dataset(
             type("T", (Table,), {"column_names": ("who", "x", "y")})(["a"], [1]), "who", columns=["x", "x"]
         )
     with pytest.raises(ValueError, match="partly text"):
@@ -533,7 +500,7 @@ PACK = {".gz": gzip.compress, ".bz2": bz2.compress, ".xz": lzma.compress}
     ("read", "text"),
     [
         (datasets.read_libsvm, b"1 1:1\n"),
-        (lambda path: datasets.read_csv(path, "1", "2"), b"1,2,3\n"),
+        (lambda path: datasets.read_table(path, client="1", label="2"), b"1,2,3\n"),
         (datasets.read_leaf, b" "),
         (datasets.read_idx, bytes(12)),
     ],
@@ -602,7 +569,7 @@ def test_honest_packed_numbers_are_read(tmp_path):
     body = "".join("c," + ",".join(f"{value:.4f}" for value in row) + ",1\n" for row in values) * 80
     path = tmp_path / "rows.csv.gz"
     path.write_bytes(gzip.compress(f"a,{','.join(f'x{i}' for i in range(20))},b\n{body}".encode(), 1))
-    assert datasets.read_csv(path, "a", "b").rows == 80_000
+    assert datasets.read_table(path, client="a", label="b").rows == 80_000
 
 
 @pytest.mark.skipif(not READERS["table_feather"].is_possible, reason="pyarrow is not installed")

@@ -397,24 +397,27 @@ def test_csv_by_client(tmp_path):
     path = tmp_path / "rows.csv.gz"
     text = 'who,age,"blood, mean",sort\nb,63,1e1,ill\na,50,2,well\n\nb,41,3,well\n'
     path.write_bytes(gzip.compress(text.encode()))
-    assert datasets.csv_columns(path) == ["who", "age", "blood, mean", "sort"]
-    made = datasets.read_csv(path, client="who", label="sort")
+    assert datasets.open_table(path).names == ["who", "age", "blood, mean", "sort"]
+    made = datasets.read_table(path, client="who", label="sort")
     assert made.clients == ("a", "b")
-    assert made["b"]["features"].tolist() == [[63, 10], [41, 3]]
-    assert made["b"]["label"].tolist() == [0, 1]  # ill, well
-    some = datasets.read_csv(path, client="who", label="sort", features=["age"])
-    assert some.examples["features"].shape == (3, 1)
+    assert made["b"]["blood, mean"].tolist() == [10, 3]
+    assert made["b"]["label"].tolist() == ["ill", "well"]
+    matrix = datasets.Encoder.of_table(made, standardize=False).examples(made)
+    assert matrix["b"]["features"].tolist() == [[63, 10], [41, 3]]
+    assert matrix["b"]["label"].tolist() == [0, 1]
+    some = datasets.read_table(path, client="who", label="sort", features=["age"])
+    assert some.examples.keys() == {"age", "label"}
 
 
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("", "line 1 has no column 'c'"),
+        ("", "is empty; give a header"),
         ("c,y\n", "has no rows"),
-        ("c,x\n1,2\n", "line 1 has no column 'y', it has c, x"),
+        ("c,x\n1,2\n", "has no column 'y', it has c, x"),
         ("c,y,y\n", "more than one column 'y'"),
         ("c,y,x\n1,2,3\n1,2\n", "line 3 has 2 cells, the header 3"),
-        ("c,y,x\n1,2,?\n", r"line 2: x is '\?'; a feature must be a finite number"),
+        ("c,y,x\n1,2,3\n1,2,4\n1,2,b\n", "line 4: x is 'b'; it must be a finite number"),
         ("c,y,x\n1,2,3\n1,nan,4\n", r"line 3: y is 'nan'; a label must not be missing"),
         ("c,y,x\n1, ,3\n", r"line 2: y is ''; a label must not be missing"),
         ("c,y,x\n1,2,inf\n", "line 2: x is 'inf'"),
@@ -424,7 +427,7 @@ def test_csv_by_client(tmp_path):
 def test_what_is_no_table_is_refused_with_its_line(tmp_path, text, message):
     path = tmp_path / "rows.csv"
     path.write_text(text)
-    refused(lambda p: datasets.read_csv(p, client="c", label="y"), path, message)
+    refused(lambda p: datasets.read_table(p, client="c", label="y"), path, message)
 
 
 class Dataset:
@@ -472,9 +475,9 @@ def handwriting(count=7):
 
 @pytest.mark.parametrize("look", [lambda dataset: dataset, Stream])
 def test_any_dataset_with_a_client_column(monkeypatch, look):
-    monkeypatch.setattr("fedspam.datasets.table.ROWS", 3)  # several pieces
+    monkeypatch.setattr("fedspam.datasets.hugging_face.ROWS", 3)  # several pieces
     names = {"image": "features", "character": "label"}
-    made = datasets.from_table(look(handwriting()), "writer_id", columns=["image", "character"], names=names)
+    made = datasets.from_dataset(look(handwriting()), "writer_id", columns=["image", "character"], names=names)
     assert made.clients == ("w0", "w1")
     assert made["w1"]["label"].tolist() == [1, 3, 5]
     np.testing.assert_array_equal(made["w1"]["features"][2], np.full((2, 2), 5))
@@ -482,14 +485,14 @@ def test_any_dataset_with_a_client_column(monkeypatch, look):
 
 def test_datasets_without_the_columns_are_refused():
     with pytest.raises(ValueError, match="no column 'speaker', it has image, writer_id"):
-        datasets.from_table(handwriting(), "speaker")
+        datasets.from_dataset(handwriting(), "speaker")
     with pytest.raises(ValueError, match="'note' holds objects or missing values; leave it out"):
-        datasets.from_table(handwriting(), "writer_id")
+        datasets.from_dataset(handwriting(), "writer_id")
     ragged = Dataset({"x": [[1], [1, 2]], "who": [0, 0]})
     with pytest.raises(ValueError, match="rows of 'x' differ in shape"):
-        datasets.from_table(ragged, "who")
+        datasets.from_dataset(ragged, "who")
     with pytest.raises(ValueError, match="has no rows"):
-        datasets.from_table(handwriting(0), "writer_id")
+        datasets.from_dataset(handwriting(0), "writer_id")
 
 
 def test_partitioners_of_others():
@@ -516,7 +519,7 @@ def test_flowers_own_partitioners():
     ):
         made.dataset = table
         assert datasets.from_partitions(made).sizes.tolist() == sizes
-    assert datasets.from_table(table, "label").sizes.tolist() == [20] * 3
+    assert datasets.from_dataset(table, "label").sizes.tolist() == [20] * 3
 
 
 # --- text -----------------------------------------------------------------------------------------------------------

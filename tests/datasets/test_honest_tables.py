@@ -39,8 +39,7 @@ def test_the_separator_is_found_in_the_header(separator: str, tmp_path: Path) ->
     lines = [["site", '"a, b; c"', "ill"], ["x", "1", "0"], ["y", "2", "1"]]
     path = written(tmp_path / "rows.csv", "\n" + "\n".join(separator.join(cells) for cells in lines))
     assert datasets.open_table(path).names == ["site", "a, b; c", "ill"]
-    assert datasets.csv_columns(path) == ["site", "a, b; c", "ill"]
-    assert datasets.read_csv(path, client="site", label="ill").examples["features"].tolist() == [[1.0], [2.0]]
+    assert datasets.read_table(path, client="site", label="ill").examples["a, b; c"].tolist() == [1.0, 2.0]
     assert datasets.open_table(path, delimiter="~").names != ["site", "a, b; c", "ill"]
 
 

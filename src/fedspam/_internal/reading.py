@@ -2,7 +2,7 @@
 
 A reader opens its file with `opened` and does the rest within `guarded`. So it reads regular files only, no more than
 its limit, and of a compressed file no more than a multiple of its size. Whatever goes wrong is a `ValueError` that
-names the file. Numbers pass `number` or `numbers`, and texts that become arrays `check_texts`.
+names the file. Numbers pass `number`, and texts that become arrays `check_texts`.
 """
 
 import bz2
@@ -172,30 +172,6 @@ def number(text: str, path: Path, line: int, name: str, rule: str) -> float:
     if not math.isfinite(value):
         raise ValueError(f"{path}, line {line}: {shown(name)} is {shown(text)!r}; {rule}")
     return value
-
-
-def numbers(cells: Sequence[str], path: Path, line: int, names: Sequence[str], rule: str) -> list[float]:
-    """The numbers of a row, as `number` reads them one by one."""
-    together = ",".join(cells)
-    # the slow way only for rows that may hold what `float` takes and `number` does not
-    if together.isascii() and "_" not in together and len(together) <= LONGEST_NUMBER * len(cells):
-        try:
-            row = list(map(float, cells))
-        except ValueError:
-            row = [math.nan]
-        if math.isfinite(sum(row)):
-            return row
-    return [number(cell, path, line, name, rule) for cell, name in zip(cells, names, strict=True)]
-
-
-def name_of(text: str, path: Path, line: int, column: str) -> str:
-    """The name of a client or a class; what is too long or holds NUL, which NumPy drops, is refused."""
-    if len(text) > LONGEST_NAME or "\0" in text:
-        raise ValueError(
-            f"{path}, line {line}: {shown(column)} is {shown(text)!r}; it must have at most {LONGEST_NAME} characters, "
-            "and no NUL: shorten it"
-        )
-    return text
 
 
 def check_texts(found: Sequence[str], what: str) -> None:

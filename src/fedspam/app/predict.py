@@ -16,8 +16,8 @@ from fedspam.app import UsageError
 from fedspam.app.experiment import model as own
 from fedspam.app.experiment.scores import classification, regression
 from fedspam.app.folders import csv_text, make_folder
-from fedspam.datasets.columns import Table, cells_by_row
 from fedspam.datasets.idx import read_images
+from fedspam.datasets.table import Table, cells_by_row
 from fedspam.models.export import flax_tree, torch_state
 from fedspam.models.trained import TrainedModel
 from fedspam.simulation import records

@@ -2,7 +2,6 @@
 
 from fedspam.datasets.arrays import read_arrays as read_arrays
 from fedspam.datasets.catalog import KNOWN as KNOWN, DataFile as DataFile, KnownData as KnownData
-from fedspam.datasets.columns import Table as Table, open_table as open_table, read_table as read_table
 from fedspam.datasets.encoder import CategoryColumn as CategoryColumn, Encoder as Encoder, NumberColumn as NumberColumn
 from fedspam.datasets.federated import FederatedData as FederatedData
 from fedspam.datasets.femnist import Femnist as Femnist, read_femnist as read_femnist
@@ -18,6 +17,7 @@ from fedspam.datasets.har import (
     read_har_windows as read_har_windows,
 )
 from fedspam.datasets.heart import HOSPITALS as HOSPITALS, Heart as Heart, read_heart as read_heart
+from fedspam.datasets.hugging_face import from_dataset as from_dataset, from_partitions as from_partitions
 from fedspam.datasets.idx import read_idx as read_idx, read_labeled as read_labeled
 from fedspam.datasets.leaf import read_leaf as read_leaf, stream_leaf as stream_leaf
 from fedspam.datasets.libsvm import Rows as Rows, read_libsvm as read_libsvm
@@ -31,12 +31,7 @@ from fedspam.datasets.shakespeare import (
 from fedspam.datasets.standardizer import Standardizer as Standardizer
 from fedspam.datasets.suspicions import suspicions as suspicions
 from fedspam.datasets.synthetic import endless as endless, read_digits as read_digits, synthetic as synthetic
-from fedspam.datasets.table import (
-    csv_columns as csv_columns,
-    from_partitions as from_partitions,
-    from_table as from_table,
-    read_csv as read_csv,
-)
+from fedspam.datasets.table import Table as Table, open_table as open_table, read_table as read_table
 from fedspam.datasets.text import (
     ALPHABET as ALPHABET,
     SYMBOLS as SYMBOLS,

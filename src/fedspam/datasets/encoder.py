@@ -10,9 +10,9 @@ import numpy as np
 from jaxtyping import Float
 
 from fedspam._internal.nearest import nearest
-from fedspam.datasets.columns import Table
 from fedspam.datasets.federated import FederatedData
 from fedspam.datasets.standardizer import Standardizer
+from fedspam.datasets.table import Table
 
 Matrix = Float[np.ndarray, "rows features"]
 MOST_CATEGORIES = 1000  # of one column

@@ -16,7 +16,7 @@ from fedspam._internal.files import RecordError
 from fedspam._internal.model_file import FILE, plain_names, read_model, restored, write_model
 from fedspam._internal.trees import Params
 from fedspam.datasets import Encoder, open_table
-from fedspam.datasets.columns import Table
+from fedspam.datasets.table import Table
 from fedspam.models.model import Model, SquaredLoss
 from fedspam.models.networks import Convolutional, Linear, Perceptron
 from fedspam.models.sequences import Recurrent, Transformer

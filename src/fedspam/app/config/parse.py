@@ -16,7 +16,7 @@ from fedspam.app import UsageError
 from fedspam.app.config import methods, schema
 from fedspam.app.config.schema import Config, name_of
 from fedspam.app.config.type_text import choices, rule
-from fedspam.datasets.columns import is_table
+from fedspam.datasets.table import is_table
 
 SIZE = strict.MIB  # the longest file that is read
 MOST = 6  # findings that one error lists

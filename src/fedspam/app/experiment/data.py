@@ -14,7 +14,7 @@ from fedspam import datasets
 from fedspam._internal.nearest import nearest
 from fedspam.app.config import ConfigError, schema
 from fedspam.datasets import Encoder, FederatedData
-from fedspam.datasets.columns import check_labels
+from fedspam.datasets.table import check_labels
 
 WHOLE = re.compile(r"[-+]?\d{1,1000}", re.ASCII)  # `int` would take 1_0 too
 MOST_TEST = 0.9  # the share of rows above which too few are left to train with
