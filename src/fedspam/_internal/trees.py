@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import math
 from collections.abc import Callable, Sequence
 from fnmatch import fnmatchcase
 from typing import Any, TypeVar, dataclass_transform
@@ -11,6 +12,7 @@ import jax.numpy as jnp
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float, PyTree
 
+from fedspam._internal import checks
 from fedspam._internal.brief import brief
 
 T = TypeVar("T")
@@ -19,18 +21,62 @@ Params = PyTree[Float[Array, "..."]]
 Scalar = Float[Array, ""]
 
 
-def static(**options: Any) -> Any:
+def static(*, converter: Callable[..., Any] | None = None, **options: Any) -> Any:
     """A field that belongs to the structure: another value needs another compiled program."""
-    return dataclasses.field(metadata={"static": True}, **options)
+    return dataclasses.field(metadata={"static": True, "converter": converter}, **options)
 
 
-@dataclass_transform(frozen_default=True, field_specifiers=(static, dataclasses.field))
+def dynamic(*, converter: Callable[..., Any], **options: Any) -> Any:
+    """A field of numbers, which holds what the converter makes of the value and the field's name."""
+    return dataclasses.field(metadata={"converter": converter}, **options)
+
+
+def count(at_least: int = 1, remedy: str = "", *, or_none: bool = False, **options: Any) -> Any:
+    """A static field: a whole number."""
+
+    def check(value: Any, name: str) -> Any:
+        if not (or_none and value is None):
+            checks.whole(name, value, at_least, remedy)
+        return value
+
+    return static(converter=check, **options)
+
+
+def choice(*allowed: str, **options: Any) -> Any:
+    """A static field: one of a few texts."""
+    return static(converter=_checked(lambda name, value: checks.one_of(name, value, allowed)), **options)
+
+
+def number(low: float, high: float = math.inf, *, open_low: bool = False, remedy: str = "", **options: Any) -> Any:
+    """A dynamic field: a number of an interval. None passes, for fields that may hold it."""
+    check = functools.partial(checks.between, low=low, high=high, open_low=open_low, remedy=remedy)
+    return dynamic(converter=_checked(check), **options)
+
+
+def positive(remedy: str = "", **options: Any) -> Any:
+    """A dynamic field: a number above 0. None passes."""
+    return dynamic(converter=_checked(functools.partial(checks.positive, remedy=remedy)), **options)
+
+
+def _checked(check: Callable[[str, Any], None]) -> Callable[[Any, str], Any]:
+    """The converter that leaves a value as it is, if the check passes."""
+
+    def convert(value: Any, name: str) -> Any:
+        check(name, value)
+        return value
+
+    return convert
+
+
+@dataclass_transform(
+    frozen_default=True, field_specifiers=(static, dynamic, count, choice, number, positive, dataclasses.field)
+)
 def struct(cls: type[T]) -> type[T]:
     """A frozen dataclass that is also a pytree; numbers and arrays are leaves, `static` fields are not.
 
-    ``__post_init__`` also runs when JAX rebuilds the struct around tracers, so it may check Python
-    numbers only (see `fedspam._internal.checks`).
+    Fields are converted and checked first, then ``__post_init__`` runs. Neither happens where JAX rebuilds the struct.
     """
+    _convert_first(cls)
     made: Any = dataclasses.dataclass(frozen=True, eq=False, repr=False)(cls)
     if cls.__repr__ is object.__repr__:
         made.__repr__ = brief
@@ -48,10 +94,31 @@ def struct(cls: type[T]) -> type[T]:
         return list(zip(map(jax.tree_util.GetAttrKey, data), leaves, strict=True)), rest
 
     def unflatten(rest: tuple[Any, ...], leaves: Any) -> Any:
-        return made(**dict(zip(data, leaves, strict=True)), **dict(zip(fixed, rest[1:], strict=True)))
+        tree = object.__new__(made)
+        for name, value in (*zip(data, leaves, strict=True), *zip(fixed, rest[1:], strict=True)):
+            object.__setattr__(tree, name, value)
+        return tree
 
     jax.tree_util.register_pytree_with_keys(made, with_keys, unflatten, flatten)
     return made
+
+
+def _convert_first(cls: Any) -> None:
+    """Let ``__post_init__`` begin with the converters of the fields."""
+    own = {name: value for name, value in vars(cls).items() if isinstance(value, dataclasses.Field)}
+    converters = {name: field.metadata.get("converter") for name, field in own.items()}
+    if not any(converters.values()):
+        return
+    check_together = getattr(cls, "__post_init__", None)
+
+    def convert_and_check(self: Any) -> None:
+        for name, converter in converters.items():
+            if converter is not None:
+                object.__setattr__(self, name, converter(getattr(self, name), name))
+        if check_together is not None:
+            check_together(self)
+
+    cls.__post_init__ = convert_and_check
 
 
 def add(a: Params, b: Params) -> Params:

@@ -16,8 +16,8 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Bool, Key
 
-from fedspam._internal import checks, trees
-from fedspam._internal.trees import Params, Scalar, static, struct
+from fedspam._internal import trees
+from fedspam._internal.trees import Params, Scalar, number, positive, static, struct
 from fedspam.clients import Oracle
 
 RELATIVE = math.sqrt(3) / 4
@@ -60,10 +60,7 @@ class Relative:
     tolerance to choose.
     """
 
-    theta: float | Scalar = RELATIVE
-
-    def __post_init__(self) -> None:
-        checks.between("theta", self.theta, 0, 1, open_low=True)
+    theta: float | Scalar = number(0, 1, open_low=True, default=RELATIVE)
 
     def bound(self, distance: Scalar, step_size: Any) -> Any:
         return jnp.asarray(self.theta, distance.dtype) * distance / step_size
@@ -73,10 +70,7 @@ class Relative:
 class Absolute:
     r"""Stop at :math:`\|\nabla\phi(y)\| \le \epsilon`, as the paper's definition of a-prox has it."""
 
-    epsilon: float | Scalar
-
-    def __post_init__(self) -> None:
-        checks.positive("epsilon", self.epsilon)
+    epsilon: float | Scalar = positive()
 
     def bound(self, distance: Scalar, step_size: Any) -> Any:
         return jnp.asarray(self.epsilon, distance.dtype)

@@ -4,8 +4,7 @@ from typing import TYPE_CHECKING, Any
 
 import jax.numpy as jnp
 
-from fedspam._internal import checks
-from fedspam._internal.trees import Params, static, struct
+from fedspam._internal.trees import Params, count, static, struct
 from fedspam.solvers._certificate import Answer, Never, Relative, Stop, Surrogate, certified
 from fedspam.solvers._search import all_steps
 
@@ -39,11 +38,10 @@ class Optax:
     """
 
     optimizer: "optax.GradientTransformation" = static()
-    steps: int = static()
+    steps: int = count()
     minibatch: bool = static(default=True)
 
     def __post_init__(self) -> None:
-        checks.whole("steps", self.steps, 1)
         import optax  # here, since its import is slow and only this solver needs it
 
         if not isinstance(self.optimizer, optax.GradientTransformation):
@@ -75,11 +73,8 @@ class Optimistix:
     """
 
     minimizer: "optimistix.AbstractMinimiser" = static()
-    steps: int = static(default=256)
+    steps: int = count(default=256)
     stop: Stop = Relative()
-
-    def __post_init__(self) -> None:
-        checks.whole("steps", self.steps, 1)
 
     __call__ = certified()
 

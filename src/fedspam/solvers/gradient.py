@@ -7,8 +7,8 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Bool, Integer, Key
 
-from fedspam._internal import checks, trees
-from fedspam._internal.trees import Params, Scalar, static, struct
+from fedspam._internal import trees
+from fedspam._internal.trees import Params, Scalar, count, positive, static, struct
 from fedspam.clients import Oracle
 from fedspam.solvers._certificate import (
     Absolute,
@@ -62,17 +62,14 @@ class GradientDescent:
     ([-0.75, -0.75], 3.0)
     """
 
-    steps: int = static()
-    local_rate: float | Scalar | None = None
-    smoothness: float | Scalar | None = None
+    steps: int = count()
+    local_rate: float | Scalar | None = positive(default=None)
+    smoothness: float | Scalar | None = positive(default=None)
     stop: Stop = Never()
     minibatch: bool = static(default=False)
     safeguard: bool = static(default=True)
 
     def __post_init__(self) -> None:
-        checks.whole("steps", self.steps, 1)
-        checks.positive("local_rate", self.local_rate)
-        checks.positive("smoothness", self.smoothness)
         if self.minibatch and isinstance(self.stop, Relative | Absolute):
             raise ValueError(
                 f"stop = {self.stop!r} needs the gradient of the whole loss, but minibatch=True never evaluates it; "
@@ -134,11 +131,8 @@ class Backtracking:
     Armijo: Minimization of functions having Lipschitz continuous first partial derivatives, 1966.
     """
 
-    steps: int = static()
+    steps: int = count()
     stop: Stop = Relative()
-
-    def __post_init__(self) -> None:
-        checks.whole("steps", self.steps, 1)
 
     __call__ = certified()
 
@@ -180,13 +174,9 @@ class Accelerated:
     gradient schemes, 2015.
     """
 
-    steps: int = static()
-    smoothness: float | Scalar | None = None
+    steps: int = count()
+    smoothness: float | Scalar | None = positive(default=None)
     stop: Stop = Relative()
-
-    def __post_init__(self) -> None:
-        checks.whole("steps", self.steps, 1)
-        checks.positive("smoothness", self.smoothness)
 
     __call__ = certified()
 
@@ -238,11 +228,8 @@ class AdaptiveDescent:
     Malitsky, Mishchenko: Adaptive gradient descent without descent, 2020, arXiv:1910.09529, Algorithm 1.
     """
 
-    steps: int = static()
+    steps: int = count()
     stop: Stop = Relative()
-
-    def __post_init__(self) -> None:
-        checks.whole("steps", self.steps, 1)
 
     __call__ = certified()
 

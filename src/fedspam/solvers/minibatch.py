@@ -7,8 +7,8 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Key
 
-from fedspam._internal import checks, trees
-from fedspam._internal.trees import Params, Scalar, static, struct
+from fedspam._internal import trees
+from fedspam._internal.trees import Params, Scalar, count, positive, struct
 from fedspam.clients import Oracle
 from fedspam.solvers._certificate import Answer, Never, Surrogate, certified
 
@@ -49,16 +49,12 @@ class SampledSteps:
     (True, True)
     """
 
-    steps: int = static(default=60)
-    rate: float | Scalar = 0.1
+    steps: int = count(default=60)
+    rate: float | Scalar = positive(default=0.1)
     reach: float | Scalar = jnp.inf
     sufficient: float | Scalar = 0.1
     grow: float | Scalar = 1.2
     shrink: float | Scalar = 2.0
-
-    def __post_init__(self) -> None:
-        checks.whole("steps", self.steps, 1)
-        checks.positive("rate", self.rate)
 
     __call__ = certified(Never(), safeguard=False)
 

@@ -7,8 +7,8 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Bool, Integer
 
-from fedspam._internal import checks, trees
-from fedspam._internal.trees import Params, static, struct
+from fedspam._internal import trees
+from fedspam._internal.trees import Params, count, struct
 from fedspam.solvers._certificate import Answer, Point, Relative, Stop, Surrogate, certified
 from fedspam.solvers._search import Search, first_length, search
 
@@ -40,13 +40,9 @@ class NewtonCG:
     (1.0, 1.0)
     """
 
-    steps: int = static(default=20)
-    cg_steps: int = static(default=50)
+    steps: int = count(default=20)
+    cg_steps: int = count(default=50)
     stop: Stop = Relative()
-
-    def __post_init__(self) -> None:
-        checks.whole("steps", self.steps, 1)
-        checks.whole("cg_steps", self.cg_steps, 1)
 
     __call__ = certified()
 

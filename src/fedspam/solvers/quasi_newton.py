@@ -7,8 +7,8 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Float
 
-from fedspam._internal import checks, trees
-from fedspam._internal.trees import Params, Scalar, static, struct
+from fedspam._internal import trees
+from fedspam._internal.trees import Params, Scalar, count, struct
 from fedspam.solvers._certificate import Answer, Relative, Stop, Surrogate, certified
 from fedspam.solvers._search import Search, first_length, search
 
@@ -46,13 +46,9 @@ class LBFGS:
     (1.0, True)
     """
 
-    steps: int = static(default=200)
-    memory: int = static(default=10)
+    steps: int = count(default=200)
+    memory: int = count(default=10)
     stop: Stop = Relative()
-
-    def __post_init__(self) -> None:
-        checks.whole("steps", self.steps, 1)
-        checks.whole("memory", self.memory, 1)
 
     __call__ = certified()
 
