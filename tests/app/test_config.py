@@ -15,7 +15,7 @@ from fedspam import solvers
 from fedspam._internal import describe
 from fedspam._internal.nearest import nearest
 from fedspam.app import config
-from fedspam.app.config import ConfigError, decode, methods, read, schema, to_toml, type_text
+from fedspam.app.config import ConfigError, decode, methods, parse, read, schema, to_toml, type_text
 from fedspam.app.config.write import tables_of
 from fedspam.app.experiment import build
 from fedspam.methods import METHODS, Adam, Epochs, fedopt
@@ -119,7 +119,7 @@ def test_every_solver_is_made_from_its_section(name: str) -> None:
 def test_tolerances() -> None:
     stop = lambda **asked: build.build_solver(decode(with_(prox={"name": "lbfgs", **asked})).prox).stop  # type: ignore[union-attr]
     assert isinstance(stop(), solvers.Relative)
-    assert stop(tolerance=0.1).theta == 0.1
+    assert stop(theta=0.1).theta == 0.1
     assert stop(epsilon=1e-6).epsilon == 1e-6
 
 
@@ -231,13 +231,20 @@ def test_a_table_is_data_by_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyP
         ({"model": {"name": "mlp", "seed": 3}}, "model.seed = 3 is .*; did you mean 'clients.seed or run.seed'?"),
         ({"run": {"rounds": "many"}}, "run.rounds = 'many' must be a whole number of at least 1"),
         ({"run": {"rounds": 1.5}}, "run.rounds = 1.5 must be a whole number of at least 1"),
-        ({"run": {"growth": float("nan")}}, "run.growth = nan must be a number of at least 0"),
+        ({"watch": {"growth": float("nan")}}, "watch.growth = nan must be a number of at least 0"),
         ({"method": {"name": "sppm", "step_size": [1.0, float("inf")]}}, r"step_size = \[1.0, inf\] must be"),
         ({"run": {"rounds": True}}, "run.rounds = True must be a whole number"),
         ({"run": {"precision": "float23"}}, "'float32' or 'float64'; did you mean 'float32'?"),
         ({"run": 3}, r"run = 3 must be a section: \[run\]"),
         ({"rnu": {}}, r"there is no section \[rnu\]; .*; did you mean \[run\]?"),
         ({"rounds": 3}, r"there is no section \[rounds\]; .*rounds belongs into \[run\]"),
+        ({"algorithm": "fedavg"}, r"there is no section \[algorithm\]; .*; did you mean \[method\]?"),
+        ({"run": {"segment": 5}}, "run.segment = 5 is no setting of run, .*; did you mean 'keep.every'?"),
+        ({"run": {"keep": 5}}, "run.keep = 5 is no setting of run, .*; did you mean 'keep.last'?"),
+        ({"run": {"growth": 5}}, "run.growth = 5 is no setting of run, .*; did you mean 'watch.growth'?"),
+        ({"prox": {"name": "lbfgs", "tolerance": 0.1}}, "prox.tolerance = 0.1 is no .*; did you mean 'prox.theta'?"),
+        ({"data": {"kind": "idx", "path": "x", "labels": "y"}}, "data.path = 'x' is no .*did you mean 'data.images'?"),
+        ({"every": 5}, r"there is no section \[every\]; .*; every belongs into \[keep\] or \[evaluate\]"),
         ({"data": {"kind": "cvs"}}, "data.kind = 'cvs' is unknown; did you mean 'csv'?"),
         ({"data": {}}, "data.kind is missing; it must be one of csv"),
         ({"model": "softmaxx", "data": "digits"}, "model.name = 'softmaxx' is unknown; did you mean 'softmax'?"),
@@ -301,7 +308,7 @@ def test_rules_in_words() -> None:
 def test_the_list_of_settings_names_every_setting() -> None:
     table = config.settings_table()
     kinds = [*schema.DATA.values(), *schema.MODELS.values(), *methods.PROX.values()]
-    for kind in [*kinds, schema.Clients, schema.RunSection, schema.Evaluate, schema.Track, schema.Function]:
+    for kind in [*kinds, *parse.PLAIN.values(), schema.Function]:
         for field in msgspec.structs.fields(kind):
             assert f"  {field.name} = " in table
             assert type_text.about(field.type), f"{kind.__name__}.{field.name} has no line about it"

@@ -32,11 +32,12 @@ TINY = {
     "data": {"kind": "quadratics", "clients": 6, "dimension": 3},
     "method": {"name": "spam_pp", "cohort_size": 2, "step_size": 1.0, "fresh_weight": 0.3},
     "prox": "exact",
-    "run": {"rounds": 10, "segment": 4},
+    "run": {"rounds": 10},
+    "keep": {"every": 4},
     "evaluate": {"every": 2},
 }
 FLAGS = "--data quadratics --data.clients 6 --data.dimension 3 --method spam_pp --method.cohort_size 2 " + (
-    "--method.step_size 1.0 --method.fresh_weight 0.3 --prox exact --run.segment 4 --evaluate.every 2"
+    "--method.step_size 1.0 --method.fresh_weight 0.3 --prox exact --keep.every 4 --evaluate.every 2"
 )
 
 
@@ -131,7 +132,7 @@ def test_a_target_is_told_and_stops(finished: experiment.ExperimentOutcome, tmp_
     assert stopped.facts["rounds"] == first
     # a run that ended because it did not improve has not reached its target
     patient = {"evaluate": {"every": 2, "metric": "gradient", "target": 1e-30, "patience": 1}}
-    long = TINY | patient | {"run": {"rounds": 300, "segment": 50, "precision": "float64"}}  # down to its noise
+    long = TINY | patient | {"keep": {"every": 50}, "run": {"rounds": 300, "precision": "float64"}}  # down to its noise
     ended = experiment.run(decode(long), tmp_path / "patient").facts
     assert (ended["status"].partition(":")[0], ended["target"]["round"]) == ("reached", None)
 
@@ -139,14 +140,14 @@ def test_a_target_is_told_and_stops(finished: experiment.ExperimentOutcome, tmp_
 @pytest.mark.slow
 def test_a_run_that_diverges_is_a_failure(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     line = "--data quadratics --data.clients 6 --data.dimension 3 --method fedavg --method.cohort_size 2 " + (
-        "--method.local_steps 5 --method.local_rate 50 --run.growth 100"
+        "--method.local_steps 5 --method.local_rate 50 --watch.growth 100"
     )
     assert main(["run", *line.split(), "--out", str(tmp_path / "run"), "--json"]) == 1
     facts = json.loads(capsys.readouterr().out)
     assert facts["status"].startswith("stopped: after round")
     assert "the run diverges" in facts["status"]
     # the setting says what is watched
-    (growth,) = (field for field in msgspec.structs.fields(config.schema.RunSection) if field.name == "growth")
+    (growth,) = (field for field in msgspec.structs.fields(config.schema.WatchSection) if field.name == "growth")
     assert "gradient norm" in config.type_text.about(growth.type)
     assert "gradient" in facts["status"]
 
@@ -238,7 +239,7 @@ def idx(path: Path, array: np.ndarray) -> None:
 
 IMAGES = """
 model = "softmax"
-data = {kind = "idx", path = "images", labels = "labels", test = 0}
+data = {kind = "idx", images = "images", labels = "labels", test = 0}
 clients = {split = "iid", count = 3}
 method = {name = "fedavg", cohort_size = 2, local_steps = 1, local_rate = 0.1}
 """
@@ -264,7 +265,7 @@ def test_images_in_idx_files_and_predictions_of_them(tmp_path: Path, capsys: pyt
 def test_an_idx_file_that_is_not_there_is_named(tmp_path: Path) -> None:
     idx(tmp_path / "images", np.zeros((6, 2, 2)))
     idx(tmp_path / "labels", np.arange(6) % 2)
-    data = {"kind": "idx", "path": str(tmp_path / "images"), "labels": str(tmp_path / "label")}
+    data = {"kind": "idx", "images": str(tmp_path / "images"), "labels": str(tmp_path / "label")}
     with pytest.raises(ConfigError, match=r"data.labels = .* is no file; did you mean 'labels'"):
         made(data, "softmax", clients={"split": "iid", "count": 2})
 

@@ -17,7 +17,8 @@ TINY = {
     "data": {"kind": "quadratics", "clients": 5, "dimension": 2},
     "method": {"name": "spam_pp", "cohort_size": 2, "step_size": 1.0, "fresh_weight": 0.3},
     "prox": "exact",
-    "run": {"rounds": 6, "segment": 4},
+    "run": {"rounds": 6},
+    "keep": {"every": 4},
     "evaluate": {"every": 2},
 }
 

@@ -58,7 +58,8 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 data = {kind = "parts", path = "parts", test_path = "test"}
 model = {name = "logistic"}
 method = {name = "scaffold", cohort_size = 6, local_rate = 0.1, local_steps = 3}
-run = {rounds = 12, segment = 3, precision = "float64"}
+run = {rounds = 12, precision = "float64"}
+keep = {every = 3}
 """
     )
     return folder

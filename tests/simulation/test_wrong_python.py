@@ -122,7 +122,7 @@ def test_a_loss_that_exploded_is_a_failure(tmp_path, capsys: pytest.CaptureFixtu
     from fedspam.simulation import records
 
     line = "run --data quadratics --data.clients 4 --data.dimension 3 --method fedavg --method.cohort_size 2 "
-    line += f"--method.local_steps 1 --method.local_rate 0.9 --run.growth 0 --rounds 12 --out {tmp_path / 'run'}"
+    line += f"--method.local_steps 1 --method.local_rate 0.9 --watch.growth 0 --rounds 12 --out {tmp_path / 'run'}"
     assert main(line.split()) == 1
     shown = capsys.readouterr().out
     assert "failed: the loss went from" in " ".join(shown.split())

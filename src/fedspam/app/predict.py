@@ -30,9 +30,8 @@ class _DataFacts(msgspec.Struct):
 
     kind: str = ""
     label: str = "label"
-    separator: str | None = None
-    features: str | list[str] | None = None
-    width: int | None = None
+    delimiter: str | None = None
+    features: str | list[str] | int | None = None  # an array, columns, or their number
 
 
 class _ModelFacts(msgspec.Struct):
@@ -51,7 +50,7 @@ def show(
     *,
     probabilities: bool = False,
     function: str | None = None,
-    separator: str | None = None,
+    delimiter: str | None = None,
 ) -> int:
     """Predict the rows of a file, write them as CSV with their predictions, and return the exit code 0."""
     trained = _load(folder, function)
@@ -63,7 +62,7 @@ def show(
     header: list[str] = []
     copied: list[list[Any]]
     if trained.features:
-        table = datasets.open_table(rows, delimiter=separator or data.separator)
+        table = datasets.open_table(rows, delimiter=delimiter or data.delimiter)
         for note in trained.notes(table):
             _say(note)
         scores = trained.raw_scores(trained.encode(table))
@@ -163,7 +162,7 @@ def _array(path: Path, data: "_DataFacts") -> np.ndarray:
         name = data.features if isinstance(data.features, str) else "x"
         return datasets.read_arrays(path, [name])[name]
     if data.kind == "libsvm":
-        return datasets.read_libsvm(path, features=data.width).features
+        return datasets.read_libsvm(path, features=data.features if isinstance(data.features, int) else None).features
     if data.kind == "idx":
         return read_images(path)
     raise UsageError(f"the model was trained on arrays of numbers, without names of columns; give {path.stem}.npz")

@@ -26,7 +26,7 @@ def add(command: argparse.ArgumentParser) -> None:
     command.add_argument(
         "--model", metavar="FILE:LOSS", help="the file of your own loss, whose function `predict` is run"
     )
-    command.add_argument("--separator", metavar="C", help="between two cells of the new rows (found in the header)")
+    command.add_argument("--delimiter", metavar="C", help="between two cells of the new rows (found in the header)")
 
 
 def run(options: argparse.Namespace) -> int:
@@ -34,5 +34,5 @@ def run(options: argparse.Namespace) -> int:
 
     return show(
         options.folder, options.rows, options.out,
-        probabilities=options.probabilities, function=options.model, separator=options.separator,
+        probabilities=options.probabilities, function=options.model, delimiter=options.delimiter,
     )  # fmt: skip

@@ -23,7 +23,7 @@ def sections() -> Iterator[tuple[str, str, type[Struct]]]:
     yield "[model]", "model", schema.Function
     yield from ((f"[model] name = {name}", "model", kind) for name, kind in schema.MODELS.items())
     yield from ((f"[prox] name = {name}", "prox", kind) for name, kind in PROX.items())
-    yield from ((f"[{name}]", name, PLAIN[name]) for name in ("run", "codecs", "evaluate", "track"))
+    yield from ((f"[{name}]", name, kind) for name, kind in PLAIN.items() if name != "clients")
 
 
 def settings_table() -> str:

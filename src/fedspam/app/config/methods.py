@@ -155,18 +155,18 @@ def _type(argument: inspect.Parameter) -> Any:
 # --- [prox] ----------------------------------------------------------------------------------------------------------
 
 
-# the settings `tolerance` and `epsilon` together are the solvers' argument `stop`
+# the settings `theta` and `epsilon` together are the solvers' argument `stop`
 SETTINGS: Mapping[str, Any] = {
     "steps": _described(Whole, "at most"),
-    "tolerance": _described(Annotated[float, Meta(gt=0, le=1)], "relative: gradient of phi over distance / step size"),
-    "epsilon": _described(Positive | None, "stop at a gradient of phi this small, instead of the tolerance"),
+    "theta": _described(Annotated[float, Meta(gt=0, le=1)], "stop at this gradient of phi over distance / step size"),
+    "epsilon": _described(Positive | None, "stop at a gradient of phi this small, instead of theta"),
     "memory": _described(Whole, "pairs remembered"),
     "cg_steps": _described(Whole, "most products with the Hessian per step"),
     "minibatch": _described(bool, "whether a step uses one minibatch instead of all rows"),
     "local_rate": _described(Positive | None, "of a local step; default chosen by the client's smoothness"),
     "learning_rate": _described(Positive, "Adam's learning rate"),
 }
-STOP: Mapping[str, Any] = {"tolerance": solvers.Relative().theta, "epsilon": None}
+STOP: Mapping[str, Any] = {"theta": solvers.Relative().theta, "epsilon": None}
 
 
 def _adam(steps: int, learning_rate: float, minibatch: bool) -> solvers.LocalSolver:

@@ -20,15 +20,27 @@ from fedspam.datasets.table import is_table
 
 SIZE = strict.MIB  # the longest file that is read
 MOST = 6  # findings that one error lists
-SECTIONS = ("data", "clients", "model", "method", "prox", "run", "codecs", "evaluate", "track")
-PATHS = ("data.path", "data.labels", "data.test_path", "data.folder", "model.function")
+SECTIONS = ("data", "clients", "model", "method", "prox", "run", "keep", "watch", "codecs", "evaluate", "track")
+PATHS = ("data.path", "data.images", "data.labels", "data.test_path", "data.folder", "model.function")
 SHORT = ("data", "model", "method", "prox")  # sections that may be given as one word, their name
 PLAIN: Mapping[str, type[Struct]] = {
     "clients": schema.Clients,
     "run": schema.RunSection,
+    "keep": schema.KeepSection,
+    "watch": schema.WatchSection,
     "codecs": schema.CodecsSection,
     "evaluate": schema.Evaluate,
     "track": schema.Track,
+}
+# words of earlier versions that are not alike enough to those of today to be recognized as misspelled
+RENAMED: Mapping[str, str] = {
+    "algorithm": "method",
+    "run.segment": "keep.every",
+    "run.keep": "keep.last",
+    "data.separator": "data.delimiter",
+    "data.width": "data.features",
+    "data.path": "data.images",
+    "prox.tolerance": "prox.theta",
 }
 
 
@@ -122,9 +134,12 @@ def decode(tree: Mapping[str, Any], texts: Mapping[str, str] | None = None) -> C
     >>> config.data.name, config.run.rounds
     ('ridge', 100)
     """
-    findings = [_unknown_section(name) for name in tree if name not in SECTIONS]
+    unknown = [name for name in tree if name not in SECTIONS]
+    findings = [_unknown_section(name) for name in unknown]
     made: dict[str, Any] = {}
     for section in SECTIONS:
+        if section in map(RENAMED.get, unknown):
+            continue
         try:
             made[section] = _section(section, tree, texts or {})
         except ConfigError as error:
@@ -222,9 +237,12 @@ def _fill(
     for key, value in table.items():
         where = f"{section}.{key}"
         if key not in fields:
-            elsewhere = [f"{name}.{key}" for name, other in PLAIN.items() if key in other.__struct_fields__]
-            near = " or ".join(elsewhere) or nearest(key, fields)
-            misspelled.add(near)
+            own = {f"{section}.{name}": name for name in fields}
+            others = [f"{name}.{each}" for name, other in PLAIN.items() for each in other.__struct_fields__]
+            renamed = [name for name in (*own, *others) if name == RENAMED.get(where)]
+            elsewhere = [name for name in others if name.partition(".")[2] == key]
+            near = " or ".join(renamed or elsewhere) or nearest(key, fields)
+            misspelled.add(own.get(near or "", near))
             known = ", ".join(fields) or "none"
             findings.append(f"{where} = {_short(value)} is no setting of {owner}, which has {known}{_hint(near)}")
             continue
@@ -276,7 +294,13 @@ def _hint(near: str | None) -> str:
 
 
 def _unknown_section(name: str) -> str:
-    inside = [section for section in ("run", "evaluate", "track") if name in PLAIN[section].__struct_fields__]
-    near = nearest(name, SECTIONS)
-    hint = f"; {name} belongs into [{inside[0]}]" if inside else f"; did you mean [{near}]?" if near else ""
+    inside = [section for section, kind in PLAIN.items() if section != "clients" and name in kind.__struct_fields__]
+    near = RENAMED.get(name) or nearest(name, SECTIONS)
+    hint = (
+        f"; {name} belongs into {' or '.join(f'[{each}]' for each in inside)}"
+        if inside
+        else f"; did you mean [{near}]?"
+        if near
+        else ""
+    )
     return f"there is no section [{name}]; there are {', '.join(SECTIONS)}{hint}"

@@ -100,7 +100,7 @@ class Csv(RowsSection, frozen=True, kw_only=True, tag_field="kind", tag="csv"):
     categories: Annotated[list[Text], _about("columns of numbers that are codes: one feature per value")] = field(
         default_factory=list
     )
-    separator: Annotated[
+    delimiter: Annotated[
         Annotated[str, Meta(min_length=1, max_length=1)] | None,
         _about("between two cells; default the most frequent of , ; tab and | in the header"),
     ] = None
@@ -125,7 +125,7 @@ class Libsvm(RowsSection, frozen=True, kw_only=True, tag_field="kind", tag="libs
     """A file in LIBSVM's format, plain, .gz or .bz2. [clients] splits its rows among clients."""
 
     path: File
-    width: Annotated[Whole | None, _about("number of features; default the largest index")] = None
+    features: Annotated[Whole | None, _about("number of features; default the largest index")] = None
     standardize: Standardize = False
     task: Task = "classes"
 
@@ -133,7 +133,7 @@ class Libsvm(RowsSection, frozen=True, kw_only=True, tag_field="kind", tag="libs
 class Idx(RowsSection, frozen=True, kw_only=True, tag_field="kind", tag="idx"):
     """Images and labels in the format of MNIST and Fashion-MNIST, plain or .gz. [clients] splits them among clients."""
 
-    path: Annotated[Text, _about("the file of the images, relative to the configuration's folder")]
+    images: Annotated[Text, _about("the file of the images, relative to the configuration's folder")]
     labels: Annotated[Text, _about("the file of their labels")]
     standardize: Standardize = False
     task: ClassVar[str] = "classes"
@@ -281,7 +281,7 @@ class LeafCnn(_Classifier, frozen=True, kw_only=True, tag_field="name", tag="lea
 MODELS: Mapping[str, type[Struct]] = _by_name(Logistic, Softmax, LinearSection, Mlp, FemnistCnn, LeafCnn)
 
 
-# --- [run], [codecs], [evaluate], [track] ----------------------------------------------------------------------------
+# --- [run], [keep], [watch], [codecs], [evaluate], [track] -----------------------------------------------------------
 
 
 class RunSection(Struct, frozen=True, kw_only=True):
@@ -291,10 +291,20 @@ class RunSection(Struct, frozen=True, kw_only=True):
     seed: Annotated[Natural, _about("seed of cohorts, minibatches and initial parameters")] = 0
     precision: Annotated[Literal["float32", "float64"], _about("of all numbers")] = "float32"
     record: Annotated[list[Text] | None, _about("columns of the method's info to record; default all")] = None
-    segment: Annotated[Whole, _about("rounds between two checkpoints and updates of the progress bar")] = 50
-    keep: Annotated[Whole, _about("number of newest checkpoints to keep")] = 2
     chunk: Annotated[Whole | None, _about("clients computed side by side; default chosen by memory")] = None
     quorum: Annotated[float, Meta(ge=0, le=1), _about("share of a cohort that must reply")] = 0.0
+
+
+class KeepSection(Struct, frozen=True, kw_only=True):
+    """How often checkpoints are written, and how many stay."""
+
+    every: Annotated[Whole, _about("rounds between two checkpoints and updates of the progress bar")] = 50
+    last: Annotated[Whole, _about("number of newest checkpoints to keep")] = 2
+
+
+class WatchSection(Struct, frozen=True, kw_only=True):
+    """When a diverging run is stopped."""
+
     growth: Annotated[
         NotNegative, _about("stop when the gradient norm has grown by this factor since the start; 0 never stops")
     ] = 1e6
@@ -369,6 +379,8 @@ class Config(Struct, frozen=True, kw_only=True):
     method: Struct
     prox: Struct | None
     run: RunSection
+    keep: KeepSection
+    watch: WatchSection
     codecs: CodecsSection | None
     evaluate: Evaluate
     track: Track

@@ -26,7 +26,7 @@ def tables_of(section: Struct) -> dict[str, Any]:
 def to_toml(config: Config | Mapping[str, Mapping[str, Any]], head: str = "") -> str:
     """The configuration as a TOML file with the value of every setting. `head` becomes a comment at its top.
 
-    >>> print(to_toml({"run": {"rounds": 3, "segment": None}}, "An experiment."))
+    >>> print(to_toml({"run": {"rounds": 3, "chunk": None}}, "An experiment."))
     # An experiment.
     <BLANKLINE>
     [run]

@@ -219,8 +219,8 @@ def build_method(section: Struct, prox: Struct | None, population: int | None = 
 def build_solver(section: Struct) -> solvers.LocalSolver:
     """The local solver that `[prox]` describes."""
     settings = msgspec.structs.asdict(section)
-    if "tolerance" in settings:
-        theta, epsilon = settings.pop("tolerance"), settings.pop("epsilon")
+    if "theta" in settings:
+        theta, epsilon = settings.pop("theta"), settings.pop("epsilon")
         settings["stop"] = solvers.Relative(theta) if epsilon is None else solvers.Absolute(epsilon)
     return sections.SOLVERS[name_of(section)][0](**settings)
 

@@ -126,7 +126,7 @@ def _npz(data: schema.Npz, clients: schema.Clients) -> FederatedData:
 
 def _table(data: schema.Csv, clients: schema.Clients) -> ReadRows:
     path = _file(data.path)
-    table = datasets.open_table(path, delimiter=data.separator)
+    table = datasets.open_table(path, delimiter=data.delimiter)
     header = table.names
     columns = [("data.label", data.label), *([("data.client", data.client)] if data.client else [])]
     lists = {"data.features": data.features or (), "data.drop": data.drop, "data.categories": data.categories}
@@ -173,13 +173,14 @@ def _whole_or_numbered(labels: Sequence[str]) -> tuple[np.ndarray, Sequence[str]
 
 
 def _libsvm(data: schema.Libsvm, clients: schema.Clients) -> FederatedData:
-    rows = datasets.read_libsvm(_file(data.path), features=data.width)
+    rows = datasets.read_libsvm(_file(data.path), features=data.features)
     return _split({"features": rows.features, "label": rows.labels}, clients)
 
 
 def _idx(data: schema.Idx, clients: schema.Clients) -> FederatedData:
+    images = existing(f"data.images = {data.images!r}", data.images)
     labels = existing(f"data.labels = {data.labels!r}", data.labels)
-    return _split(datasets.read_labeled(_file(data.path), labels), clients)
+    return _split(datasets.read_labeled(images, labels), clients)
 
 
 READERS: Mapping[type[schema.DataSection], Callable[[Any, schema.Clients], ReadRows]] = {

@@ -31,9 +31,8 @@ from fedspam.simulation.shared_store import SharedStore, store_of
 from fedspam.simulation.stopping import Target, Watch, went_wrong
 
 # settings that may change when a run is resumed
-LATER = frozenset({f"run.{name}" for name in ("rounds", "segment", "keep")}) | {
+LATER = frozenset({"run.rounds", "keep", "track"}) | {
     *(f"evaluate.{name}" for name in ("metric", "target", "stop", "patience", "threshold", "fine_tune")),
-    "track",
 }
 HEAD = """The resolved configuration of this run. Run it again, from anywhere:
   fedspam run {folder}/config.toml --out ANOTHER
@@ -85,7 +84,7 @@ def run(
         _check_record(experiment)
         _check_fine_tune(experiment)
         _check_threshold(experiment)
-        keep = records.Keep(config.run.keep, every=config.run.segment)
+        keep = records.Keep(config.keep.last, every=config.keep.every)
         # one lock over all that is written, so that what two processes write at once is never mixed
         with store_of(folder, keep) as store:
             hosts.first(lambda: _check_folder(config, folder, resume))  # another process may have been here since
@@ -211,7 +210,7 @@ def _simulate(
     observe: Observe | None,
 ) -> Run:
     config, folder = experiment.config, store.folder
-    options, evaluate = config.run, config.evaluate
+    options, evaluate, growth = config.run, config.evaluate, config.watch.growth
     leads = jax.process_index() == 0
     past = recorded_rows(folder) if resume and leads else {}
     points = tracking.Points(evaluate.every, len(next(iter(past.values()))) if past else 0)
@@ -232,7 +231,7 @@ def _simulate(
             experiment.method, experiment.population, experiment.start,
             rounds=options.rounds, key=options.seed, probe=experiment.probe, every=evaluate.every,
             record=options.record, chunk=options.chunk, quorum=options.quorum, codecs=experiment.codecs,
-            watch=Watch(growth=options.growth, probe="gradient") if options.growth > 0 else None,
+            watch=Watch(growth=growth, probe="gradient") if growth > 0 else None,
             until=experiment.until, devices=jax.devices() if jax.process_count() > 1 else None,
             folder=store, resume=resume, keep=keep, observe=report,
         )  # fmt: skip
