@@ -1,6 +1,7 @@
 """The shape of the code base: who may import whom, and what may not be used."""
 
 import ast
+import importlib.util
 import inspect
 import subprocess
 import sys
@@ -15,6 +16,8 @@ from rooms import ROOMS, ROOT
 
 SOURCE = ROOT / "src" / "fedspam"
 FILES = sorted(SOURCE.rglob("*.py"))
+# the files that fedspam-client shares: only they import relatively, so that they run under both names
+SHARED = {path.resolve() for path in (ROOT / "client/src/fedspam_client/_shared").rglob("*.py") if path.is_symlink()}
 
 # What only the last room may import: the library needs neither plots nor a terminal.
 ONLY_IN_APP = {"matplotlib", "rich"}
@@ -46,17 +49,21 @@ def room_of(path: Path) -> str:
     return path.relative_to(SOURCE).parts[0].removesuffix(".py")
 
 
-def rooms_imported(text: str) -> set[str]:
-    """Every room that a source text imports from, at its top or inside a function."""
+def rooms_imported(text: str, package: str = "") -> set[str]:
+    """Every room that a source text imports from, at its top or inside a function.
+
+    Arguments:
+        package: what relative imports are relative to; empty if the text must have none.
+    """
     rooms = set()
     for node in ast.walk(ast.parse(text)):
         if isinstance(node, ast.Import):
             modules = [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
-            assert node.level == 0, f"line {node.lineno}: imports are absolute here"
-            assert node.module is not None
-            modules = [node.module]
-            if node.module == "fedspam":
+            assert package or node.level == 0, f"line {node.lineno}: imports are absolute here"
+            module = importlib.util.resolve_name("." * node.level + (node.module or ""), package)
+            modules = [module]
+            if module == "fedspam":
                 modules = [f"fedspam.{alias.name}" for alias in node.names]
         else:
             continue
@@ -80,8 +87,8 @@ def outside_imports(text: str) -> set[str]:
     for node in ast.walk(ast.parse(text)):
         if isinstance(node, ast.Import):
             found |= {alias.name.split(".")[0] for alias in node.names}
-        elif isinstance(node, ast.ImportFrom):
-            found.add((node.module or "").split(".")[0])
+        elif isinstance(node, ast.ImportFrom) and node.level == 0:
+            found.add(str(node.module).split(".")[0])
     return found
 
 
@@ -115,6 +122,11 @@ def test_the_rooms_are_those_of_the_list() -> None:
     assert entries == {*ROOMS, "__init__.py", "py.typed"}
 
 
+def test_every_link_of_the_client_leads_to_a_file() -> None:
+    assert SHARED
+    assert [path for path in SHARED if path not in FILES] == []
+
+
 def test_the_map_of_the_readme_is_printed_from_the_list() -> None:
     assert rooms.printed() in (ROOT / "README.md").read_text(), "print it anew: python tests/rooms.py"
 
@@ -122,7 +134,8 @@ def test_the_map_of_the_readme_is_printed_from_the_list() -> None:
 @pytest.mark.parametrize("path", FILES, ids=name_of)
 def test_a_room_imports_only_from_those_above_it(path: Path) -> None:
     text = path.read_text()
-    assert wrong_imports(room_of(path), rooms_imported(text)) == []
+    package = ".".join(path.parent.relative_to(SOURCE.parent).parts) if path in SHARED else ""
+    assert wrong_imports(room_of(path), rooms_imported(text, package)) == []
     if room_of(path) != "app":
         assert not outside_imports(text) & ONLY_IN_APP
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from fedspam._internal.nearest import nearest
-from fedspam._internal.strict import GIB
+from .nearest import nearest
+from .strict import GIB
 
 MOST_GENERATED = 4 * GIB  # bytes of what is drawn at once; the drawing itself takes some times as much
 
@@ -112,7 +112,7 @@ def same_tree(name: str, value: Any, other_name: str, other: Any) -> None:
 
 
 def _names(tree: Any) -> list[str]:
-    from fedspam._internal import trees
+    from . import trees
 
     return trees.names(tree)
 

@@ -20,8 +20,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import safetensors.numpy
 
-from fedspam._internal import strict
-from fedspam._internal.strict import GIB, MIB
+from . import strict
+from .strict import GIB, MIB
 
 FORMAT = 2  # of all files of a run
 HEADER = 16 * MIB  # the longest header that is read

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fedspam._internal.strict import MalformedError
+from .strict import MalformedError
 
 CHECKSUM = "@crc32"  # the field with the checksum of a coded message or reply
 

@@ -4,8 +4,8 @@ from typing import Any
 
 from flwr.app import ConfigRecord, Context, Message, RecordDict
 
-from fedspam import __version__
-from fedspam.flower.wire import envelope
+from ..._internal.version import __version__
+from ..wire import envelope
 
 
 class RefusedError(ValueError):

@@ -11,9 +11,9 @@ from pathlib import Path
 import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, Context
 
-from fedspam._internal import files
-from fedspam.flower.client.node import RefusedError
-from fedspam.flower.wire import envelope
+from ..._internal import files
+from ..wire import envelope
+from .node import RefusedError
 
 FIRST = 0  # the version before the first exchange
 FOLDER = "memory-folder"  # the entry of the node-config that names the folder

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 import numpy as np
 from flwr.clientapp.typing import Mod
 
-from fedspam._internal import checks
-from fedspam.flower.client.node import RefusedError
-from fedspam.flower.privacy.mods import GRADIENTS, Coverage, Values, treated
+from ..._internal import checks
+from ..client.node import RefusedError
+from .mods import GRADIENTS, Coverage, Values, treated
 
 SUMMED = 2.0**-40  # more than a sum of squares in float64 is off by
 

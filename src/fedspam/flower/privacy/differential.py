@@ -26,12 +26,12 @@ from flwr.app import ConfigRecord, Context
 from flwr.clientapp.typing import Mod
 from scipy.special import ndtri
 
-from fedspam._internal import checks
-from fedspam.flower.client.node import RefusedError
-from fedspam.flower.privacy import masks
-from fedspam.flower.privacy.clipping import Clipping
-from fedspam.flower.privacy.mods import GRADIENTS, Coverage, Values, treated
-from fedspam.flower.privacy.secure_client import SecureSum
+from ..._internal import checks
+from ..client.node import RefusedError
+from . import masks
+from .clipping import Clipping
+from .mods import GRADIENTS, Coverage, Values, treated
+from .secure_client import SecureSum
 
 STATE = "fedspam.privacy"  # the name of the client's record of its participations
 FINEST = 16  # multiples of the grid of a secure sum that the noise of one client must span

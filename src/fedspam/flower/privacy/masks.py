@@ -24,7 +24,7 @@ from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms
 
-from fedspam.flower._flwr import bytes_to_public_key, generate_shared_key, public_key_to_bytes
+from .._flwr import bytes_to_public_key, generate_shared_key, public_key_to_bytes
 
 CURVE = ec.SECP384R1()  # the curve of Flower's keys
 SCALAR = 48  # bytes of a private key on it

@@ -14,10 +14,10 @@ import safetensors.numpy
 from flwr.app import Context, Message
 from flwr.clientapp.typing import ClientAppCallable, Mod
 
-from fedspam._internal import strict
-from fedspam._internal.packing import CHECKSUM, verify
-from fedspam.flower.client.node import RefusedError, refusal
-from fedspam.flower.wire import envelope
+from ..._internal import strict
+from ..._internal.packing import CHECKSUM, verify
+from ..client.node import RefusedError, refusal
+from ..wire import envelope
 
 LOG = logging.getLogger("flwr")
 GRADIENTS = ("starting_gradient", "gradient", "difference", "change")  # works whose replies are gradients

@@ -21,17 +21,17 @@ from flwr.app import ConfigRecord, Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.clientapp.typing import ClientAppCallable, Mod
 
-from fedspam._internal import checks
-from fedspam.flower._flwr import (
+from ..._internal import checks
+from .._flwr import (
     decrypt,
     encrypt,
     share_keys_plaintext_concat,
     share_keys_plaintext_separate,
 )
-from fedspam.flower.client.node import RefusedError, partition_of, refusal
-from fedspam.flower.privacy import masks
-from fedspam.flower.privacy.mods import Coverage, answered, not_refused, opened, rewrite
-from fedspam.flower.wire import envelope
+from ..client.node import RefusedError, partition_of, refusal
+from ..wire import envelope
+from . import masks
+from .mods import Coverage, answered, not_refused, opened, rewrite
 
 if TYPE_CHECKING:
     from fedspam.federation.codecs import Codecs

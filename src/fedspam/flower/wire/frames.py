@@ -9,8 +9,8 @@ import subprocess
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from fedspam._internal import strict
-from fedspam._internal.strict import MIB
+from ..._internal import strict
+from ..._internal.strict import MIB
 
 PARTS = 3
 

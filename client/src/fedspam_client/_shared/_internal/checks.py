@@ -1,0 +1,1 @@
+../../../../../src/fedspam/_internal/checks.py
