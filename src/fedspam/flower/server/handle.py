@@ -24,7 +24,6 @@ from fedspam.federation.ledger import Exchange
 from fedspam.federation.protocol import same_objects
 from fedspam.flower.privacy.masks import WORD
 from fedspam.flower.privacy.secure_client import RECORD, SecureSum
-from fedspam.flower.privacy.secure_server import Accept, Outcome, SecureAttempt
 from fedspam.flower.privacy.words import SummedReply
 from fedspam.flower.server.assigned import AssignedNodes
 from fedspam.flower.server.asynchronous import Airborne, flushed
@@ -34,6 +33,7 @@ from fedspam.flower.server.journal import Journal, JournalEntry, Tally
 from fedspam.flower.server.nodes import NodeDirectory
 from fedspam.flower.server.replies import Replies
 from fedspam.flower.server.request import MessageForm, Request, VoidError, addressed, listed, mean_of, stacked
+from fedspam.flower.server.secure import Accept, Outcome, SecureAttempt
 from fedspam.flower.server.stop import pause
 from fedspam.flower.wire import arrays
 from fedspam.flower.wire.schema import NodePopulation, Schema
