@@ -16,26 +16,17 @@ from kinds import KINDS
 
 ROUNDS = 6
 TOLERANCE = 1e-5  # handles sum in other orders, in float32: some ten rounds of operations of 6e-8 each
-# the tests of one method share a process, and with it the programs that are compiled already
-everyone = pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=pytest.mark.xdist_group(name)) for name in METHODS]
-)
-# what compiles the method is slow: `make test` runs it for every method, `make unit` does not
-everyone_compiled = lambda test: pytest.mark.slow(everyone(test))
-# and what is about the engine more than about the method, for one of each kind of round: `make full` runs it for all
-COMPILED_AGAIN = {*KINDS, "spam_pp", "scaffold", "scaffold_m_vr", "proxy_prox"}
-kinds_compiled = pytest.mark.parametrize(
-    "name",
-    [
-        pytest.param(
-            name,
-            marks=(
-                pytest.mark.xdist_group(name), pytest.mark.slow if name in COMPILED_AGAIN else pytest.mark.thorough
-            ),
-        )
-        for name in METHODS
-    ],
-)  # fmt: skip
+
+
+def rows(kind=(), other=()):
+    """One test for each method, with these marks; the tests of a method share a process and its compiled programs."""
+    marks = {name: (pytest.mark.xdist_group(name), *(kind if name in KINDS else other)) for name in METHODS}
+    return pytest.mark.parametrize("name", [pytest.param(name, marks=marks[name]) for name in METHODS])
+
+
+everyone = rows()
+# what compiles is tried once for each distinct round, and for every row in `make full`
+each_round = rows(kind=[pytest.mark.slow], other=[pytest.mark.thorough])
 
 
 @pytest.fixture(scope="module")
@@ -56,11 +47,19 @@ def runs(clients):
     return run
 
 
+def first_round(method, clients, x):
+    """The state after the first round, and the one before it."""
+    rows = lambda leaf: jnp.broadcast_to(leaf, (clients.size, *jnp.shape(leaf)))
+    fed = Traced(clients, memory=jax.tree.map(rows, method.client_state(x)))
+    state = method.init(x, jax.random.key(0), fed)
+    return method.round(state, jax.random.key(1), fed)[0], state
+
+
 def bits(tree):
     return [np.asarray(leaf).tobytes() for leaf in jax.tree.leaves(tree)]
 
 
-@everyone_compiled
+@each_round
 def test_iterates_over_bytes_are_those_of_the_simulation(name, clients, runs):
     method = METHODS[name].make()
     state, fed = loopback.run(method, clients, jnp.ones(5), rounds=ROUNDS, key=7)
@@ -71,41 +70,36 @@ def test_iterates_over_bytes_are_those_of_the_simulation(name, clients, runs):
     assert (fed.bytes_down, fed.bytes_up) == (down, up)
 
 
-@everyone_compiled
+@each_round
 def test_a_rerun_has_the_same_bits(name, clients, runs):
     again = simulate(METHODS[name].make(), clients, jnp.ones(5), rounds=ROUNDS, key=7)
     assert bits(again.state) == bits(runs(name).state)
     assert bits(again.memory) == bits(runs(name).memory)
 
 
-@kinds_compiled
+@rows(kind=[pytest.mark.thorough], other=[pytest.mark.thorough])
 def test_chunks_and_replies_checked_one_by_one_change_rounding_only(name, clients, runs):
-    """Three does not divide most cohorts, so that the last chunk is padded."""
     run = simulate(METHODS[name].make(), clients, jnp.ones(5), rounds=ROUNDS, key=7, chunk=3, per_client=True)
     np.testing.assert_allclose(run.params, runs(name).params, rtol=TOLERANCE, atol=TOLERANCE)
 
 
-@everyone_compiled
-def test_one_trace_serves_all_numbers(name, clients, runs):
+@everyone
+def test_one_trace_serves_all_numbers(name, clients):
     method = METHODS[name].make()
     other = jax.tree.map(lambda leaf: leaf * 0.75 if isinstance(leaf, float) else leaf, method)
     traced = []
 
     @jax.jit
-    def round(method, state):
+    def round(method, x):
         traced.append(1)
-        fed = Traced(clients, memory=memory)
-        return method.round(state, jax.random.key(1), fed)[0]
+        return first_round(method, clients, x)
 
-    state = runs(name).state
-    memory = jax.tree.map(lambda leaf: jnp.stack([jnp.asarray(leaf)] * 10), method.client_state(jnp.ones(5)))
     for each in (method, other, method):
-        round.trace(each, state)  # nothing is compiled
+        round.trace(each, jnp.ones(5))  # nothing is compiled
     assert len(traced) == 1
 
 
 @everyone
-@pytest.mark.slow
 def test_costs_are_those_of_its_row(name, clients):
     row, d = METHODS[name], 5
     # a method that cannot do with a part of the clients asks all of them
@@ -118,26 +112,21 @@ def test_costs_are_those_of_its_row(name, clients):
         assert counted == (cost.cohort * cohort + cost.alone) * d + cost.extra * cohort, unit
 
 
-@kinds_compiled
-def test_seeds_and_numbers_run_together(name, clients, runs):
+@each_round
+def test_seeds_and_numbers_run_together_in_chunks(name, clients, runs):
+    """Three does not divide most cohorts, so that the last chunk is padded."""
     method = METHODS[name].make()
-    many = simulate_many([method, method], clients, jnp.ones(5), rounds=ROUNDS, keys=[3, 7])
+    many = simulate_many([method, method], clients, jnp.ones(5), rounds=ROUNDS, keys=[3, 7], chunk=3)
     assert many.params.shape == (2, 2, 5)
     np.testing.assert_allclose(many.params[1, 1], runs(name).params, rtol=TOLERANCE, atol=TOLERANCE)
     np.testing.assert_array_equal(many.rows["bytes_up"][0, 1], runs(name).rows["bytes_up"])
 
 
-@everyone_compiled
+@everyone
 @pytest.mark.x64  # without it JAX would make float32 of every float64 that slipped in
 def test_float32_stays_float32_and_no_tracer_leaks(name, clients):
     """A round is traced and not compiled: types are known by then, and so are leaks."""
     method, single = METHODS[name].make(), jax.tree.map(lambda leaf: leaf.astype(jnp.float32), clients)
-
-    def first_round(method, clients, x):
-        rows = lambda leaf: jnp.broadcast_to(leaf, (clients.size, *jnp.shape(leaf)))
-        fed = Traced(clients, memory=jax.tree.map(rows, method.client_state(x)))
-        state = method.init(x, jax.random.key(0), fed)
-        return method.round(state, jax.random.key(1), fed)[0], state
 
     with jax.checking_leaks():
         state, start = jax.eval_shape(first_round, method, single, jnp.ones(5, jnp.float32))
@@ -154,7 +143,7 @@ def test_no_tracer_leaks_from_a_simulation(clients, tmp_path):
     assert run.status == "completed"
 
 
-@everyone_compiled
+@each_round
 def test_it_descends_on_a_quadratic(name, clients):
     norm = lambda x: float(jnp.linalg.norm(clients.gradient(x)))
     # the program of `runs` again: only numbers differ
