@@ -21,6 +21,7 @@ import numpy as np
 from fedspam.app import report
 from fedspam.app.cli import main as fedspam
 from fedspam.simulation import records
+from fedspam.simulation.status import COMPLETED
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 import browser
@@ -47,7 +48,7 @@ def many_runs(folder: Path, count: int, rounds: int) -> list[Path]:
         with records.Store(made[-1]) as store:
             store.begin(identity)
             store.append(rounds, jnp.zeros(1), rows, scaled)
-            store.finish("completed")
+            store.finish(COMPLETED)
         (made[-1] / "config.toml").write_bytes((first / "config.toml").read_bytes())
     return made
 

@@ -18,6 +18,7 @@ from fedspam.clients import Ragged
 from fedspam.methods import Method
 from fedspam.simulation import Evaluation, engine, records
 from fedspam.simulation.engine import Carry, Conditions, Layout, Progress
+from fedspam.simulation.status import COMPLETED
 
 SEGMENT = 5  # rounds between two checkpoints
 
@@ -99,7 +100,7 @@ def run_cells(
                 store.append(done, carry, {}, {"accuracy": accuracy}, seconds=seconds)
             observe(done, np.concatenate(parts), seconds)
         if store is not None:
-            store.finish("completed")
+            store.finish(COMPLETED)
     return np.concatenate(parts)[: rounds + 1]
 
 

@@ -27,6 +27,7 @@ from fedspam.app.experiment.execute import own_config
 from fedspam.app.report import sources
 from fedspam.clients import MeasuredDelay
 from fedspam.simulation import records
+from fedspam.simulation.status import COMPLETED
 
 
 @dataclass(frozen=True)
@@ -150,7 +151,7 @@ def run() -> dict[str, bytes]:
             for done in (0, 2, 4):
                 rows = {"void": np.zeros(2, bool), "bytes_up": np.arange(2), "bytes_down": np.arange(2)} if done else {}
                 store.append(done, {"x": np.arange(3.0)}, rows, {"norm": np.array([1.0 / (1 + done)])})
-            store.finish("completed")
+            store.finish(COMPLETED)
         made = {path.name: path.read_bytes() for path in Path(folder).iterdir() if path.name != ".lock"}
     more = {"summary.json": b'{"f1": 0.5, "confusion": [[1, 0], [0, 1]], "classes": ["a", "b"]}'}
     return made | more | {"clients.csv": b"client,accuracy\na,0.5\n", "config.toml": b"[run]\n"}

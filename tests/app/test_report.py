@@ -41,6 +41,7 @@ from fedspam.app.reproduce.experiment import READING, SETTINGS, SOLVERS
 from fedspam.methods import METHODS, fedavg
 from fedspam.problems import quadratics
 from fedspam.simulation import records
+from fedspam.simulation.status import Status
 from fedspam.solvers import SampledSteps
 from fedspam.theory import Constants, inexact_bound
 
@@ -87,7 +88,7 @@ def test_a_run_is_read_as_it_was_recorded(runs: dict[str, Any]) -> None:
     folder, run = runs["one"]
     source = read(folder)
     (series,) = source.series
-    assert (source.kind, source.status, series.name) == ("run", "completed", ONE)
+    assert (source.kind, source.status.kind, series.name) == ("run", "completed", ONE)
     curve = series.metrics["gradient"]
     assert curve.at.tolist() == list(range(0, 61, 2))
     assert np.array_equal(curve.value, run.probes["gradient"])
@@ -485,13 +486,13 @@ def test_figures_are_png_and_pdf_and_always_the_same(runs: dict[str, Any], tmp_p
 
 def test_the_page_lets_nothing_out_and_nothing_else_in(runs: dict[str, Any]) -> None:
     """Data cannot end its element, and the policy names exactly the script and the style of the page."""
-    sources = [replace(read(runs["one"][0]), status=EVIL, notes=[EVIL])]
+    sources = [replace(read(runs["one"][0]), status=Status("stopped", EVIL), notes=[EVIL])]
     text = page.render(sources, EVIL)
     assert "<img" not in text
     assert text.count("<script") == text.count("</script") == 2
     data = re.search(r'<script type="application/json" id="data">(.*?)</script>', text, re.DOTALL)
     assert data is not None
-    assert json.loads(data[1])["sources"][0]["status"] == EVIL
+    assert json.loads(data[1])["sources"][0]["status"] == f"stopped: {EVIL}"
     assert json.loads(data[1])["title"] == EVIL
     policy = re.search(r'Content-Security-Policy" content="([^"]*)"', text)
     assert policy is not None
@@ -977,20 +978,20 @@ def _plain_table(text: str) -> list[list[str]]:
 def test_a_run_that_reached_its_target_ended_well(real: Path, browser: Any, size: tuple[int, int]) -> None:
     facts = json.loads((real / "reached" / "summary.json").read_text())
     rounds = str(facts["target"]["round"])
-    assert facts["status"].startswith("reached")
+    assert facts["status"]["kind"] == "reached"
     write([real / "reached"], real / "alone.html")
     names = ("reached", "whole", "diverged")
     write([real / name for name in names], real / "several.html")
     with pages.opened(browser, (real / "alone.html").as_uri(), size) as found:
-        assert found.locator(".tile.words b").inner_text() == facts["status"]
+        assert found.locator(".tile.words b").inner_text() == str(Status.from_json(facts["status"]))
         assert found.locator(".stopped").count() == 0
         title, row = table_of(found, "targets")[1:]
         assert title == ["until accuracy ≥ 0.6125"]  # the one that was asked for, with all its digits
         assert row[:3] == ["FedAvg", rounds, amount(facts["target"]["bytes_up"], "bytes_up")]
     with pages.opened(browser, (real / "several.html").as_uri(), size) as found:
-        status = [json.loads((real / name / "summary.json").read_text())["status"] for name in names]
+        status = [records.read(real / name)[0]["status"] for name in names]
         shown = found.locator("#final .status")  # of those that did not do all their rounds
-        assert shown.all_inner_texts() == [status[0], status[2]]
+        assert shown.all_inner_texts() == [str(Status.from_json(each)) for each in (status[0], status[2])]
         assert shown.evaluate_all("(all) => all.map((one) => one.classList.contains('stopped'))") == [False, True]
         title, reached, _, diverged = table_of(found, "targets")[1:]
         assert (title, reached) == (["until accuracy ≥ 0.6125"], ["FedAvg · reached", *row[1:]])

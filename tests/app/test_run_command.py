@@ -61,7 +61,7 @@ def test_the_folder_tells_everything(finished: experiment.ExperimentOutcome) -> 
     folder, facts = finished.folder, finished.facts
     assert json.loads((folder / "summary.json").read_text()) == facts
     assert config.read(folder / "config.toml") == decode(TINY)
-    assert (facts["status"], facts["rounds"], facts["method"]) == ("completed", 10, "spam_pp")
+    assert (facts["status"]["kind"], facts["rounds"], facts["method"]) == ("completed", 10, "spam_pp")
     rows = rows_of(folder)
     assert facts["bytes_up"] == rows["bytes_up"].sum() > 0
     assert facts["loss"] == rows["probe loss"][-1] < rows["probe loss"][0]
@@ -128,13 +128,13 @@ def test_a_target_is_told_and_stops(finished: experiment.ExperimentOutcome, tmp_
     asked["evaluate"]["stop"] = True  # type: ignore[index]
     stopped = experiment.run(decode(asked), tmp_path / "stopped")
     assert stopped.fine
-    assert stopped.facts["status"].startswith("reached")
+    assert stopped.facts["status"]["kind"] == "reached"
     assert stopped.facts["rounds"] == first
     # a run that ended because it did not improve has not reached its target
     patient = {"evaluate": {"every": 2, "metric": "gradient", "target": 1e-30, "patience": 1}}
     long = TINY | patient | {"keep": {"every": 50}, "run": {"rounds": 300, "precision": "float64"}}  # down to its noise
     ended = experiment.run(decode(long), tmp_path / "patient").facts
-    assert (ended["status"].partition(":")[0], ended["target"]["round"]) == ("reached", None)
+    assert (ended["status"]["kind"], ended["target"]["round"]) == ("reached", None)
 
 
 @pytest.mark.slow
@@ -144,12 +144,12 @@ def test_a_run_that_diverges_is_a_failure(tmp_path: Path, capsys: pytest.Capture
     )
     assert main(["run", *line.split(), "--out", str(tmp_path / "run"), "--json"]) == 1
     facts = json.loads(capsys.readouterr().out)
-    assert facts["status"].startswith("stopped: after round")
-    assert "the run diverges" in facts["status"]
+    assert facts["status"]["reason"].startswith("after round")
+    assert facts["status"]["kind"] == "diverged"
     # the setting says what is watched
     (growth,) = (field for field in msgspec.structs.fields(config.schema.WatchSection) if field.name == "growth")
     assert "gradient norm" in config.type_text.about(growth.type)
-    assert "gradient" in facts["status"]
+    assert "gradient" in facts["status"]["reason"]
 
 
 # --- data and models ---
@@ -365,7 +365,7 @@ def test_the_story_of_the_docs(
         assert main(shlex.split(command)[1:]) == 0, line
         printed[line] = capsys.readouterr().out
     (as_json,) = (text for line, text in printed.items() if line.endswith("--json"))
-    assert json.loads(as_json)["status"] == "completed"
+    assert json.loads(as_json)["status"]["kind"] == "completed"
     shown = printed["fedspam run experiment.toml --out runs/first"]
     keys = [line[:20].strip() for line in blocks("text")[0].splitlines()[:-1]]
     assert [line[:20].strip() for line in shown.splitlines()[: len(keys)]] == keys
@@ -374,7 +374,7 @@ def test_the_story_of_the_docs(
     assert found == pytest.approx(told, abs=0.02)
     reached = [int(re.search(r"after (\d+) rounds", text)[1]) for text in (shown, blocks("text")[0])]  # type: ignore[index]
     assert abs(reached[0] - reached[1]) <= 3  # the last bits differ from processor to processor
-    assert records.read("runs/first")[0]["status"] == "completed"
+    assert records.read("runs/first")[0]["status"]["kind"] == "completed"
     assert len(rows_of(Path("runs/first"))["void"]) == 100
 
 

@@ -12,6 +12,7 @@ from fedspam.app import config, experiment, tracking
 from fedspam.app.cli import main
 from fedspam.app.tracking import RunInfo, TrackedPoint
 from fedspam.simulation import records
+from fedspam.simulation.status import COMPLETED, Status
 
 TINY = {
     "data": {"kind": "quadratics", "clients": 5, "dimension": 2},
@@ -35,7 +36,7 @@ class Memory:
     def write(self, points: Sequence[TrackedPoint]) -> None:
         self.told += points
 
-    def finish(self, status: str) -> None:
+    def finish(self, status: Status) -> None:
         self.told.append(status)
 
 
@@ -47,7 +48,7 @@ def test_every_look_becomes_a_point(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     experiment.run(asked, tmp_path / "run")
     info, *points, status = memory.told
     assert isinstance(info, RunInfo)
-    assert (info.name, info.project, status) == ("run", "p", "finished")
+    assert (info.name, info.project, status) == ("run", "p", COMPLETED)
     assert info.settings["method.cohort_size"] == 2
     _, rows, probes = records.read(tmp_path / "run")
     assert [point.round for point in points] == [0, 2, 4, 6]  # type: ignore[attr-defined]
@@ -68,13 +69,13 @@ def test_recorders_are_finished_whatever_happens() -> None:
     info = RunInfo("n", "p", Path(), {}, None, "i")
 
     def fail() -> None:
-        with tracking.tracked([first, second], info) as write:
-            write([TrackedPoint(1, {"loss": 1.0})])
+        with tracking.tracked([first, second], info) as run:
+            run.write([TrackedPoint(1, {"loss": 1.0})])
             raise RuntimeError("boom")
 
     with pytest.raises(RuntimeError, match="boom"):
         fail()
-    assert first.told == second.told == [info, TrackedPoint(1, {"loss": 1.0}), "failed"]
+    assert first.told == second.told == [info, TrackedPoint(1, {"loss": 1.0}), Status("failed")]
 
 
 def test_a_missing_package_names_its_extra(
@@ -97,8 +98,11 @@ def play(name: str, folder: Path) -> None:
     """A run of three points, continued by three more; one value is not finite."""
     info = RunInfo("one", "project", folder, {"run.rounds": 3, "method.name": "spam"}, None, f"identity{name}")
     for part in (range(3), range(3, 6)):
-        with tracking.tracked([tracking.RECORDERS[name][0]()], info) as write:
-            write([TrackedPoint(k, {"loss": 1 / (k + 1), "accuracy.q10": 0.1 * k, "bad": float("nan")}) for k in part])
+        with tracking.tracked([tracking.RECORDERS[name][0]()], info) as run:
+            run.write(
+                [TrackedPoint(k, {"loss": 1 / (k + 1), "accuracy.q10": 0.1 * k, "bad": float("nan")}) for k in part]
+            )
+            run.status = COMPLETED
 
 
 LOSSES = [(k, pytest.approx(1 / (k + 1))) for k in range(6)]
@@ -138,7 +142,7 @@ def test_tensorboard_of_a_whole_run(tmp_path: Path) -> None:
     pytest.importorskip("tensorboardX")
     experiment.run(config.decode(TINY | {"track": {"to": ["tensorboard"]}}), tmp_path / "run")
     assert list((tmp_path / "run").glob("events.out.tfevents.*"))
-    assert records.read(tmp_path / "run")[0]["status"] == "completed"
+    assert records.read(tmp_path / "run")[0]["status"]["kind"] == "completed"
 
 
 @pytest.mark.slow

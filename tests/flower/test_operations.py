@@ -30,6 +30,7 @@ from fedspam.flower.wire import arrays
 from fedspam.methods import METHODS
 from fedspam.problems import quadratics
 from fedspam.simulation import records
+from fedspam.simulation.status import COMPLETED
 
 CLIENTS, ROUNDS, BAD = 6, 3, 2
 POPULATION = quadratics(0, clients=CLIENTS, dimension=3)
@@ -242,7 +243,7 @@ def test_a_round_is_one_line_with_its_numbers(tmp_path):
         assert line["evaluation"]["server"]["worst"] is None
         assert np.isfinite(line["evaluation"]["clients"]["loss"])
         assert line["nodes_connected"] == CLIENTS
-    assert lines(tmp_path, "end")[0]["status"] == "completed"
+    assert lines(tmp_path, "end")[0]["status"]["kind"] == "completed"
     found = metrics((tmp_path / events.METRICS_FILE).read_text())
     assert np.isnan(found['fedspam_evaluation{name="worst",source="server"}'])
     assert found["fedspam_round"] == ROUNDS
@@ -259,9 +260,9 @@ def test_links_in_the_folder_of_a_run_are_not_followed(link, tmp_path):
     link(folder / f".{events.METRICS_FILE}.partial", treasure)  # this one is removed
     seen = events.RunEvents(folder, "spam_pp", ROUNDS)
     with pytest.raises(records.RecordError, match=r"is a (hard )?link"):
-        seen.ended("completed")
+        seen.ended(COMPLETED)
     (folder / events.LOG_FILE).unlink()
-    seen.ended("completed")
+    seen.ended(COMPLETED)
     assert (folder / events.METRICS_FILE).is_file()
     assert treasure.read_text() == "precious"
 
@@ -269,7 +270,7 @@ def test_links_in_the_folder_of_a_run_are_not_followed(link, tmp_path):
 def test_a_pipe_in_place_of_the_log_does_not_block(tmp_path):
     os.mkfifo(tmp_path / events.LOG_FILE)
     with pytest.raises(records.RecordError, match="is no regular file"):
-        events.RunEvents(tmp_path, "spam_pp", ROUNDS).ended("completed")
+        events.RunEvents(tmp_path, "spam_pp", ROUNDS).ended(COMPLETED)
 
 
 def test_void_rounds_are_counted(tmp_path):
@@ -417,7 +418,7 @@ def test_a_model_says_which_run_and_round_it_comes_from_and_a_stage_what_came_be
     one, two = tmp_path / "one", tmp_path / "two"
     go(folder=one)
     facts = load(one).facts
-    assert (facts["rounds"], facts["status"], facts["method"]) == (ROUNDS, "completed", "spam_pp")
+    assert (facts["rounds"], facts["status"]["kind"], facts["method"]) == (ROUNDS, "completed", "spam_pp")
     versions = [line["parameters"] for line in lines(one, "round")]
     assert facts["parameters"] == versions[-1] == parameters_hash(load(one).params)
     assert len(set(versions)) == ROUNDS + 1
@@ -536,11 +537,11 @@ def test_sigterm_saves_and_a_resumed_run_ends_with_the_same_bits(kind, tmp_path,
     go(twist=terminated, folder=tmp_path, timeout=600, fraction_evaluate=0.5)
     assert received == [signal.SIGTERM] * len(received) != []  # passed on once the state is saved
     assert f"Stopped after round {done} of {ROUNDS}: SIGTERM" in caplog.text
-    assert records.read(tmp_path)[0]["status"].startswith("stopped: SIGTERM")
-    assert lines(tmp_path, "end")[0]["status"].startswith("stopped: SIGTERM")
+    assert records.read(tmp_path)[0]["status"]["reason"].startswith("SIGTERM")
+    assert lines(tmp_path, "end")[0]["status"]["reason"].startswith("SIGTERM")
     assert load(tmp_path).facts["rounds"] == done
     assert go(folder=tmp_path, resume=True, fraction_evaluate=0.5) == go()
-    assert records.read(tmp_path)[0]["status"] == "completed"
+    assert records.read(tmp_path)[0]["status"]["kind"] == "completed"
 
 
 def test_sigterm_while_the_server_waits_for_nodes(received):
@@ -569,12 +570,12 @@ def test_a_file_in_the_folder_stops_that_run_alone(tmp_path, caplog):
     with ThreadPoolExecutor(1) as threads:
         threads.submit(go, twist=stopped, folder=one, timeout=60).result()
     assert f"Stopped after round 1 of {ROUNDS}: the file {one / stop.FILE}" in caplog.text
-    assert records.read(one)[0]["status"].startswith("stopped: the file")
-    assert lines(one, "end")[0]["status"].startswith("stopped: the file")
+    assert records.read(one)[0]["status"]["reason"].startswith("the file")
+    assert lines(one, "end")[0]["status"]["reason"].startswith("the file")
     assert load(one).facts["rounds"] == 1
     expected = go(folder=two)
     assert go(folder=one, resume=True) == expected
-    assert records.read(one)[0]["status"] == "completed"
+    assert records.read(one)[0]["status"]["kind"] == "completed"
 
 
 def test_the_log_says_how_to_stop_the_run(tmp_path, caplog):

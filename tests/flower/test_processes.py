@@ -135,7 +135,7 @@ def test_a_terminated_server_says_so_and_is_resumed(world):
     world.until("terminated", 1)
     for pid in world.servers():
         os.kill(pid, signal.SIGTERM)
-    stopped = lambda: records.read(folder)[0]["status"].startswith("stopped: SIGTERM")
+    stopped = lambda: records.read(folder)[0]["status"]["reason"].startswith("SIGTERM")
     world.wait(stopped, 30, "the server to note that it stops")
     world.wait((folder / "model.safetensors").exists, 30, "the model")
     world.kill("flwr")
@@ -165,7 +165,7 @@ def test_a_late_supernode_takes_part_and_a_file_stops_the_run(tmp_path):
         world.wait(came, LONGEST, "client 2 to take part")
         (folder / "stop").touch()
         world.end()
-        assert records.read(folder)[0]["status"].startswith("stopped: the file")
+        assert records.read(folder)[0]["status"]["reason"].startswith("the file")
         late = [line["client"] for line in logged(folder, "node") if line["late"]]
         assert late == [2]
         assert not any(line["void"] for line in logged(folder, "round")[1:])

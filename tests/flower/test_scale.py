@@ -230,10 +230,10 @@ def test_clients_frozen_in_the_first_exchange_leave_a_folder_that_is_read_and_re
     with pytest.raises(RuntimeError, match="could not start"):
         go(twist=frozen, timeout=0.02, replies=Replies(patience=1), folder=tmp_path, introductions=introductions)
     manifest, rows, probes = records.read(tmp_path)
-    assert manifest["status"].startswith("stopped: the method could not start in 1 attempts")
+    assert manifest["status"]["reason"].startswith("the method could not start in 1 attempts")
     assert (rows, probes) == ({}, {})
     with pytest.raises(records.RecordError, match="its status is 'stopped: the method could not start"):
         restore(METHOD, POPULATION, FIRST, tmp_path)
     bits, *_ = go(folder=tmp_path, resume=True, introductions=introductions)
     assert bits == go(introductions=introductions)[0]
-    assert records.read(tmp_path)[0]["status"] == "completed"
+    assert records.read(tmp_path)[0]["status"]["kind"] == "completed"

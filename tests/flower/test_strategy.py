@@ -617,7 +617,7 @@ def test_a_run_folder_is_that_of_the_simulator(tmp_path, undisturbed):
     assert done == ROUNDS
     np.testing.assert_array_equal(params, undisturbed.params)
     manifest, rows, _ = records.read(tmp_path)
-    assert manifest["status"] == "completed"
+    assert manifest["status"]["kind"] == "completed"
     expected = simulate(METHOD, POPULATION, FIRST, rounds=ROUNDS, key=7).rows
     assert set(expected) <= set(rows)
     with pytest.raises(records.RecordError, match="already holds a run"):

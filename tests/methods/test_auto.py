@@ -90,7 +90,7 @@ def test_a_run_that_has_converged_goes_on():
     people = quadratics(0, clients=4, dimension=3, delta=0.5, noise=1.0)
     people = jax.tree.map(lambda leaf: leaf.astype(jnp.float32) if leaf.dtype == jnp.float64 else leaf, people)
     run = simulate(auto(4, solver=Exact()), people, jnp.full(3, 3.0, jnp.float32), rounds=400, key=0)
-    assert run.status == "completed"
+    assert run.status.kind == "completed"
     assert not run.rows["void"].any()
     assert run.rows["step_size"][-1] > 0
 
@@ -100,7 +100,7 @@ def test_a_step_that_raises_f_is_taken_back():
     """Losses explode beyond some steps; without going back, the run ends in infinity."""
     population, start = counting(), jnp.zeros(3)
     run = simulate(auto(5), population, start, rounds=30, key=0)
-    assert run.status == "completed"
+    assert run.status.kind == "completed"
     assert loss(population, run.params) < loss(population, start) - 0.3
 
 
@@ -110,7 +110,7 @@ def test_minibatch_clients_train_and_stay_finite(movers):
     """In the median of five runs: rounding alone moves a single run by a factor of ten."""
     population, start = clients(), MODEL.init(0)
     runs = simulate_many(auto(6, movers=movers), population, start, rounds=40, keys=range(5))
-    assert runs.status == "completed"
+    assert runs.status.kind == "completed"
     assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(runs.params))
     ends = [loss(population, jax.tree.map(lambda leaf: leaf[0, seed], runs.params)) for seed in range(5)]
     assert np.median(ends) < (0.3 if movers == "average" else 0.7) * loss(population, start)

@@ -135,7 +135,7 @@ def test_the_file_says_what_it_is(world: Path) -> None:
         "age", "city=Bonn", "city=New York", "city=Rome, Italy", "city is missing", "pressure", "pressure is missing",
     ]  # fmt: skip
     assert trained.facts["config"]["method"]["name"] == trained.facts["method"] == "fedavg"
-    assert trained.facts["status"] == "completed"
+    assert trained.facts["status"]["kind"] == "completed"
     plain = safetensors.numpy.load_file(world / "run" / "model.safetensors")
     assert {name: array.shape for name, array in plain.items()} == {"bias": (3,), "kernel": (7, 3)}
     frame = {"age": [60.0, None], "city": ["Bonn", None], "pressure": [120, 130], "more": [1, 2]}

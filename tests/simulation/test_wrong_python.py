@@ -106,7 +106,7 @@ def test_a_run_without_improvement_ends(tmp_path, capsys: pytest.CaptureFixture[
     whole = run()
     first = int(np.argmax(whole.probes["size"] <= 0.5))
     ended = run(until=fedspam.Patience("size", 3), folder=tmp_path / "run", observe="bar")
-    assert ended.status == "reached: size has not improved on 0.5 for 3 evaluations"
+    assert str(ended.status) == "reached: size has not improved on 0.5 for 3 evaluations"
     assert ended.rounds == 2 * (first + 3)
     shown = capsys.readouterr().err
     assert "compiling the rounds ..." in shown
@@ -127,4 +127,4 @@ def test_a_loss_that_exploded_is_a_failure(tmp_path, capsys: pytest.CaptureFixtu
     shown = capsys.readouterr().out
     assert "failed: the loss went from" in " ".join(shown.split())
     assert "lower the step size" in " ".join(shown.split())
-    assert records.read(tmp_path / "run")[0]["status"].startswith("failed: the loss went from")
+    assert records.read(tmp_path / "run")[0]["status"]["reason"].startswith("the loss went from")

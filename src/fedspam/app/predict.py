@@ -22,7 +22,7 @@ from fedspam.models.export import flax_tree, torch_state
 from fedspam.models.trained import TrainedModel
 from fedspam.simulation import records
 from fedspam.simulation.metrics import METRICS
-from fedspam.simulation.stopping import went_wrong
+from fedspam.simulation.status import Status
 
 
 class _DataFacts(msgspec.Struct):
@@ -54,8 +54,9 @@ def show(
 ) -> int:
     """Predict the rows of a file, write them as CSV with their predictions, and return the exit code 0."""
     trained = _load(folder, function)
-    if went_wrong(str(trained.facts.get("status", ""))):
-        _say(f"the run did not end well ({trained.facts['status']}); these are its last parameters")
+    status = Status.from_json(trained.facts.get("status"))
+    if not status.ok:
+        _say(f"the run did not end well ({status}); these are its last parameters")
     data = _configuration(trained).data
     if not rows.is_file():
         raise UsageError(f"there is no file {rows}; name the new rows")

@@ -5,5 +5,6 @@ from fedspam.simulation.host_data import Stored as Stored
 from fedspam.simulation.personal import fine_tune as fine_tune, personal_models as personal_models
 from fedspam.simulation.records import Keep as Keep
 from fedspam.simulation.run import Run as Run, restore as restore, simulate as simulate
+from fedspam.simulation.status import Status as Status
 from fedspam.simulation.stopping import Patience as Patience, Target as Target, Watch as Watch
 from fedspam.simulation.sweep import simulate_many as simulate_many

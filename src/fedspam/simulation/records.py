@@ -31,6 +31,7 @@ from fedspam._internal.describe import manifest
 from fedspam._internal.files import FORMAT, DamagedError, RecordError, write
 from fedspam._internal.strict import MIB
 from fedspam.simulation.row_tables import round_of, tables
+from fedspam.simulation.status import RUNNING, Status
 
 __all__ = ["FORMAT", "Keep", "RecordError", "Saved", "Store", "identity", "manifest", "read", "write"]
 
@@ -133,7 +134,7 @@ class Store:
             files.remove(path)
         self._run, self._end, self._score = describe.digest(identity), 0, None
         facts = {"format": FORMAT, "started": datetime.now(UTC).isoformat(timespec="seconds")}
-        self._manifest = {**facts, **manifest(), "status": "running", "identity": identity}
+        self._manifest = {**facts, **manifest(), "status": RUNNING.as_json(), "identity": identity}
         self._write_manifest()
 
     def append(
@@ -167,10 +168,10 @@ class Store:
         for old in self._numbers()[: -self.keep.last]:
             files.remove(self._path(old))
 
-    def finish(self, status: str) -> None:
+    def finish(self, status: Status) -> None:
         """Note in the manifest how the run ended."""
-        if self._manifest.get("status") != status:
-            self._manifest["status"] = status
+        if self._manifest.get("status") != status.as_json():
+            self._manifest["status"] = status.as_json()
             self._write_manifest()
 
     def load(self, identity: Mapping[str, Any], like: Callable[[], Any]) -> Saved | None:
@@ -206,7 +207,7 @@ class Store:
         if best:
             carry, facts = self._state(self.folder / "best.safetensors", shapes)
             return carry, round_of(facts)
-        trouble = f"{self.folder} holds no good state; its status is '{facts.get('status')}'"
+        trouble = f"{self.folder} holds no good state; its status is '{Status.from_json(facts.get('status'))}'"
         for number in reversed(self._numbers()):
             try:
                 return self._checkpoint(number, shapes), number
@@ -228,7 +229,7 @@ class Store:
                     "start in another folder"
                 ) from None
             warnings.warn(f"{error}; the checkpoints belong to this run, so it is written again", stacklevel=4)
-            self._manifest = {"format": FORMAT, **manifest(), "status": "running", "identity": identity}
+            self._manifest = {"format": FORMAT, **manifest(), "status": RUNNING.as_json(), "identity": identity}
             self._write_manifest()
             return True
         now, then = manifest(), self._manifest
@@ -321,7 +322,11 @@ def read(folder: str | Path) -> tuple[dict[str, Any], dict[str, np.ndarray], dic
     path = Path(folder) / "rows.bin"
     frames, trouble = files.frames(path)
     trouble = trouble or (None if frames else f"{path} is empty: it was cut off")
-    if trouble and facts.get("status") != "running" and any(Path(folder).glob("checkpoint-*.safetensors")):
+    if (
+        trouble
+        and Status.from_json(facts.get("status")) != RUNNING
+        and any(Path(folder).glob("checkpoint-*.safetensors"))
+    ):
         warnings.warn(f"{trouble}; the rows before it are read", stacklevel=2)
     rows, probes = tables(frames, facts["identity"], path)
     return facts, joined(rows), joined(probes)

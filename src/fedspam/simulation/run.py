@@ -33,6 +33,7 @@ from fedspam.simulation.progress import ProgressBar
 from fedspam.simulation.records import Keep
 from fedspam.simulation.segments import Columns, Segments, Stopwatch, shared, warn_of_replies
 from fedspam.simulation.shared_store import SharedStore, store_of
+from fedspam.simulation.status import COMPLETED, Status
 from fedspam.simulation.stopping import Patience, Target, Watch
 from fedspam.simulation.tables import arrow_table, pandas_frame, polars_frame
 
@@ -52,7 +53,7 @@ class Run:
     rows: Columns  # one value per round: the method's info, bytes, contacts, void
     probes: Columns  # one value every `every` rounds, the start first
     plan: ledger.Plan
-    status: str  # 'completed', 'reached: ...' or 'stopped: ...'
+    status: Status  # how it ended
     compile_seconds: float
     run_seconds: float
     rounds_done: Any = None  # rounds of every run of `simulate_many`, which may end before the last row
@@ -79,7 +80,7 @@ class Run:
         return polars_frame(self.to_arrow())
 
     def __repr__(self) -> str:
-        shown = {"status": self.status, "rounds": self.rounds, "params": self.params}
+        shown = {"status": str(self.status), "rounds": self.rounds, "params": self.params}
         shown |= {"rows": sorted(self.rows), "probes": sorted(self.probes)}
         return f"Run({', '.join(f'{name}={brief(value)}' for name, value in shown.items())})"
 
@@ -126,7 +127,7 @@ def simulate(
         every: rounds between two evaluations of the probe.
         record: names of the info to keep, such as 'certificate.decrease'; None for all, () for none.
 
-        until: the run ends, as "reached: ...", once a probe has reached this `Target`, or has not improved for a while
+        until: the run ends, as "reached", once a probe has reached this `Target`, or has not improved for a while
             (`Patience`).
         watch: when a diverging run is stopped; its parameters are then the last good ones.
 
@@ -214,7 +215,7 @@ def simulate(
         bounds = stopping.bounds(watch, until, probes, params)
         conditions = Conditions(faults, replay, conditions.probe, aggregate, bounds, coded)
 
-        def ended() -> str | None:
+        def ended() -> Status | None:
             reached = until.reached(probes) if until is not None and done else None
             return reached or _void_status(method, population, carry, key, conditions, watch, rows, done)
 
@@ -247,7 +248,7 @@ def simulate(
             store.finish(status)
             # whoever knows more about the model, such as `fedspam run`, writes the file again
             loss = describe.describe(population.loss) if isinstance(population, Ragged | Sharded) else None
-            facts = {"loss": loss, "run": describe.digest(identity), "rounds": done, "status": status}
+            facts = {"loss": loss, "run": describe.digest(identity), "rounds": done, "status": status.as_json()}
             path = store.folder / FILE
             hosts.first(lambda: write_model(path, final, facts))
 
@@ -337,7 +338,7 @@ def _void_status(
     watch: Watch,
     rows: list[dict[str, np.ndarray]],
     done: int,
-) -> str | None:
+) -> Status | None:
     """Why a run stops after too many void rounds in a row: the round, the exchange and the client."""
     if int(carry.void_streak) < watch.patience:
         return None
@@ -350,11 +351,12 @@ def _void_status(
         )  # fmt: skip
         if found:
             others = f" (and {len(found) - 1} more clients)" if len(found) > 1 else ""
-            return (
-                f"stopped: round {round}, {found[0]}{others}; every round since then was void, up to round {done - 1}. "
-                f"The state before round {first} is kept"
+            return Status(
+                "stopped",
+                f"round {round}, {found[0]}{others}; every round since then was void, up to round {done - 1}. "
+                f"The state before round {first} is kept",
             )
-    return f"stopped: every round from {first} to {done - 1} was void; the state before them is kept"
+    return Status("stopped", f"every round from {first} to {done - 1} was void; the state before them is kept")
 
 
 def _reachable(population: Population) -> bool:
@@ -362,13 +364,13 @@ def _reachable(population: Population) -> bool:
     return all(leaf.is_fully_addressable for leaf in jax.tree.leaves(population) if isinstance(leaf, jax.Array))
 
 
-def _final_status(plan: ledger.Plan, rows: Columns, faults: Faults | None) -> str:
+def _final_status(plan: ledger.Plan, rows: Columns, faults: Faults | None) -> Status:
     """How a run ended that did all its rounds."""
     count = int(rows["void"].sum())
     if count == len(rows["void"]):
-        return f"stopped: all {count} rounds were void; the first parameters are kept"
+        return Status("stopped", f"all {count} rounds were void; the first parameters are kept")
     warn_of_replies(plan, rows, rows["void"], faults, stacklevel=4)
-    return "completed"
+    return COMPLETED
 
 
 def as_argument(probe: Probe | None) -> Any:

@@ -11,6 +11,7 @@ from jaxtyping import PyTree
 from fedspam._internal import files, hosts
 from fedspam.simulation import records
 from fedspam.simulation.records import Keep, Saved, Store, joined
+from fedspam.simulation.status import Status
 
 SENT = Path("what the first process read")
 
@@ -49,7 +50,7 @@ class SharedStore:
     ) -> None:
         hosts.first(lambda: self._store.append(done, carry, rows, probes, probed=probed, seconds=seconds))
 
-    def finish(self, status: str) -> None:
+    def finish(self, status: Status) -> None:
         hosts.first(lambda: self._store.finish(status))
 
     def load(self, identity: Mapping[str, Any], like: Callable[[], Any]) -> Saved | None:

@@ -11,6 +11,7 @@ import numpy as np
 from fedspam._internal import checks, trees
 from fedspam._internal.trees import Params
 from fedspam.simulation.engine import Bounds, Carry
+from fedspam.simulation.status import Status
 
 Probes = Sequence[Mapping[str, np.ndarray]]
 
@@ -36,15 +37,6 @@ class Watch:
             raise ValueError(f"growth = {self.growth!r} must be greater than 1; 1e3, say, allows for noise")
         if self.probe is not None and self.growth is None:
             raise ValueError(f"probe = {self.probe!r} is watched for its growth; say how much is too much: growth=1e3")
-
-
-def went_wrong(status: str) -> bool:
-    """Whether a run did not end well: it was stopped or failed. One that reached its target ended well.
-
-    >>> went_wrong("stopped: all 3 rounds were void"), went_wrong("reached: loss = 0.1 is at most 0.1")
-    (True, False)
-    """
-    return status.startswith(("stopped", "failed"))
 
 
 @dataclass(frozen=True)
@@ -80,12 +72,12 @@ class Target:
     def value(self) -> float:
         return float(self.at_most if self.at_least is None else self.at_least)  # type: ignore[arg-type]
 
-    def reached(self, probes: Probes) -> str | None:
+    def reached(self, probes: Probes) -> Status | None:
         """The status of the run if the last values of the probe have reached the target."""
         if self.streak(probes) < self.evaluations:
             return None
         last = float(np.concatenate([part[self.probe] for part in probes])[-1])
-        return f"reached: {self.probe} = {last:.6g} is {self.words}"
+        return Status("reached", f"{self.probe} = {last:.6g} is {self.words}")
 
     def streak(self, probes: Probes) -> int:
         """How many of the last values in a row have reached the target.
@@ -114,8 +106,8 @@ class Patience:
         least: the least improvement that counts.
 
     >>> values = np.array([0.5, 0.6, 0.6, 0.59])
-    >>> Patience("accuracy", 2, largest=True).reached([{"accuracy": values}])
-    'reached: accuracy has not improved on 0.6 for 2 evaluations'
+    >>> print(Patience("accuracy", 2, largest=True).reached([{"accuracy": values}]))
+    reached: accuracy has not improved on 0.6 for 2 evaluations
     """
 
     probe: str
@@ -127,7 +119,7 @@ class Patience:
         checks.whole("evaluations", self.evaluations, 1)
         checks.between("least", self.least, 0, float("inf"))
 
-    def reached(self, probes: Probes) -> str | None:
+    def reached(self, probes: Probes) -> Status | None:
         """The status of the run if the probe has not improved for as many evaluations."""
         values = np.concatenate([part[self.probe] for part in probes]).astype(np.float64)
         best, since = values[0], 0
@@ -136,7 +128,7 @@ class Patience:
             best, since = (value, 0) if gain > self.least else (best, since + 1)
         if since < self.evaluations:
             return None
-        return f"reached: {self.probe} has not improved on {best:.6g} for {since} evaluations"
+        return Status("reached", f"{self.probe} has not improved on {best:.6g} for {since} evaluations")
 
 
 def bounds(watch: Watch, until: Target | Patience | None, probes: Probes, params: Params) -> Bounds:
@@ -175,13 +167,14 @@ def at_evaluation(bounds: Bounds, until: Target | Patience | None, probes: Probe
 
 def growth_status(
     watch: Watch, bounds: Bounds, carry: Carry, method: Any, probes: Mapping[str, np.ndarray], at: int, good: int
-) -> str:
+) -> Status:
     """The status of a run that grew beyond its bound."""
     if watch.probe is None:
         name, value, bound = "‖x‖", float(trees.norm(method.params(carry.state))), float(bounds.norm)
     else:
         name, value, bound = f"the probe {watch.probe!r}", float(probes[watch.probe][-1]), float(bounds.probe)
-    return (
-        f"stopped: after round {at - 1}, {name} = {value:.4g} exceeds {bound:.4g}, {watch.growth:g} times its first "
-        f"value: the run diverges. The state after {good} rounds is kept"
+    return Status(
+        "diverged",
+        f"after round {at - 1}, {name} = {value:.4g} exceeds {bound:.4g}, {watch.growth:g} times its first value. "
+        f"The state after {good} rounds is kept",
     )

@@ -24,6 +24,7 @@ from fedspam.simulation.engine import Conditions, Layout, Probe
 from fedspam.simulation.lanes import Ends
 from fedspam.simulation.run import Run, as_argument
 from fedspam.simulation.segments import Stopwatch, counted, priced, shared, warn_of_replies
+from fedspam.simulation.status import COMPLETED, Status
 from fedspam.simulation.stopping import Patience, Target, Watch
 from fedspam.simulation.sweep_folder import InLanes, OneByOne
 
@@ -247,8 +248,8 @@ def _until(done: np.ndarray, values: np.ndarray, after: np.ndarray) -> np.ndarra
     return np.where(ran, values, np.asarray(nothing, values.dtype))
 
 
-def _status(ends: Ends, watch: Watch | None, until: Target | None, rounds: np.ndarray, all_void: np.ndarray) -> str:
-    """How the runs ended: 'completed', or how many did not do all rounds, and why."""
+def _status(ends: Ends, watch: Watch | None, until: Target | None, rounds: np.ndarray, all_void: np.ndarray) -> Status:
+    """How the runs ended: completed, or how many did not do all rounds, and why."""
     done = np.asarray(ends.done)
     early = done < rounds
     reached = np.zeros_like(early) if until is None else np.asarray(ends.streak) >= until.evaluations
@@ -263,5 +264,5 @@ def _status(ends: Ends, watch: Watch | None, until: Target | None, rounds: np.nd
     }
     told = [f"in {cases.sum()} of {done.size} runs {what}" for what, cases in why.items() if cases.any()]
     if not told:
-        return "completed"
-    return f"{'stopped' if (all_void | stopped).any() else 'reached'}: {', '.join(told)}"
+        return COMPLETED
+    return Status("stopped" if (all_void | stopped).any() else "reached", ", ".join(told))

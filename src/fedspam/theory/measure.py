@@ -23,6 +23,7 @@ from fedspam.clients import Hosted, Population
 from fedspam.federation import loopback
 from fedspam.methods import Method
 from fedspam.simulation import simulate
+from fedspam.simulation.status import COMPLETED
 from fedspam.theory import _lanczos
 from fedspam.theory.complexity import traffic
 from fedspam.theory.constants import Constants
@@ -62,7 +63,7 @@ def in_simulator(population: Population, params: Params) -> Runner:
 
     def run(method: Method[Any], rounds: int, seed: int) -> MethodRun:
         done = simulate(method, population, params, rounds=rounds, key=seed)
-        if done.status != "completed":
+        if done.status != COMPLETED:
             raise RuntimeError(f"the measurement did not complete: {done.status}")
         start = traffic(done.plan, 0)
         down, up = (int(done.rows[name].sum()) for name in ("bytes_down", "bytes_up"))

@@ -4,7 +4,6 @@ import hashlib
 import json
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import nullcontext
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -28,7 +27,8 @@ from fedspam.clients import Ragged, Sharded
 from fedspam.federation import ledger
 from fedspam.simulation import Run, fine_tune, records, simulate
 from fedspam.simulation.shared_store import SharedStore, store_of
-from fedspam.simulation.stopping import Target, Watch, went_wrong
+from fedspam.simulation.status import Status
+from fedspam.simulation.stopping import Target, Watch
 
 # settings that may change when a run is resumed
 LATER = frozenset({"run.rounds", "keep", "track"}) | {
@@ -58,7 +58,7 @@ class ExperimentOutcome:
 
     @property
     def fine(self) -> bool:
-        return not went_wrong(self.run.status)
+        return self.run.status.ok
 
 
 def run(
@@ -89,7 +89,7 @@ def run(
         with store_of(folder, keep) as store:
             hosts.first(lambda: _check_folder(config, folder, resume))  # another process may have been here since
             hosts.first(lambda: _write_config(config, folder))
-            went = _judged(_simulate(experiment, store, keep, resume, observe))
+            went = _simulate(experiment, store, keep, resume, observe)
             store.finish(went.status)
             outcome = hosts.first(lambda: _written(experiment, went, folder))
     facts = summary(went, folder, config, experiment.target, experiment.metrics)
@@ -216,18 +216,18 @@ def _simulate(
     points = tracking.Points(evaluate.every, len(next(iter(past.values()))) if past else 0)
     points.totals = {name: float(past[name].sum()) for name in points.paid if name in past}
     recorders = [tracking.RECORDERS[name][0]() for name in dict.fromkeys(config.track.to) if leads]
-    with tracking.tracked(recorders, _story(config, folder)) if recorders else nullcontext() as write:
+    with tracking.tracked(recorders, _story(config, folder)) as tracked:
 
         def report(done: int, rows: Mapping[str, np.ndarray], probes: Mapping[str, np.ndarray]) -> None:
-            if write is not None:
+            if recorders:
                 if points.done == 0:  # the probes before the first round are on disk alone
                     first = {name: float(column[0]) for name, column in records.read(folder)[2].items()}
-                    write([tracking.TrackedPoint(0, first)])
-                write(points(done, rows, probes))
+                    tracked.write([tracking.TrackedPoint(0, first)])
+                tracked.write(points(done, rows, probes))
             if observe is not None:
                 observe(done, rows, probes)
 
-        return simulate(
+        went = simulate(
             experiment.method, experiment.population, experiment.start,
             rounds=options.rounds, key=options.seed, probe=experiment.probe, every=evaluate.every,
             record=options.record, chunk=options.chunk, quorum=options.quorum, codecs=experiment.codecs,
@@ -235,21 +235,24 @@ def _simulate(
             until=experiment.until, devices=jax.devices() if jax.process_count() > 1 else None,
             folder=store, resume=resume, keep=keep, observe=report,
         )  # fmt: skip
+        went = replace(went, status=_judged(went))
+        tracked.status = went.status
+    return went
 
 
-def _judged(went: Run) -> Run:
-    """The run, as failed if its loss is not finite or a thousand times that of the start: it must not pass for done."""
+def _judged(went: Run) -> Status:
+    """How the run ended: diverged if its loss is not finite or a thousand times that of the start."""
     losses = went.probes.get("loss", np.zeros(0))
-    if not len(losses) or went_wrong(went.status):
-        return went
+    if not len(losses) or not went.status.ok:
+        return went.status
     first, last = float(losses[0]), float(losses[-1])
     if np.isfinite(last) and not last > GROWN * max(abs(first), TINY):
-        return went
-    status = (
-        f"failed: the loss went from {first:.4g} to {last:.4g}; lower the step size (local_rate, step_size), or let "
-        "the method choose it: --method auto"
+        return went.status
+    reason = (
+        f"the loss went from {first:.4g} to {last:.4g}; lower the step size (local_rate, step_size), or let the method "
+        "choose it: --method auto"
     )
-    return replace(went, status=status)
+    return Status("diverged", reason)
 
 
 def _save_model(experiment: Experiment, went: Run, folder: Path) -> None:
@@ -265,7 +268,7 @@ def _save_model(experiment: Experiment, went: Run, folder: Path) -> None:
         "method": name_of(config.method),
         "run": before.facts["run"],
         "rounds": went.rounds,
-        "status": went.status,
+        "status": went.status.as_json(),
     }
     if asked is not None and np.isfinite(went.probes["loss"][-1]):
         facts["threshold"] = asdict(chosen_threshold(before, rows.train, asked))
@@ -297,7 +300,7 @@ def summary(run: Run, folder: Path, config: Config, target: Target | None, metri
     gradients = run.rows.get("gradients")
     facts: dict[str, Any] = {
         "folder": str(folder),
-        "status": run.status,
+        "status": run.status.as_json(),
         "method": name_of(config.method),
         "rounds": run.rounds,
         **last,

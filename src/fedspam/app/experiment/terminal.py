@@ -21,7 +21,7 @@ from fedspam.app.folders import new_folder
 from fedspam.app.interrupt import INTERRUPTED
 from fedspam.app.terminal import progress_bar
 from fedspam.simulation.metrics import METRICS
-from fedspam.simulation.stopping import went_wrong
+from fedspam.simulation.status import Status
 
 
 def main(
@@ -152,8 +152,9 @@ def client_table(clients: list[dict[str, Any]]) -> Table:
 def table(facts: Mapping[str, Any]) -> Table:
     """The most important facts of a run, how good the model is first."""
     shown = Table(show_header=False, box=None)
-    status = Text(str(facts["status"]), style="bold red" if went_wrong(str(facts["status"])) else "green")
-    shown.add_row(f"{facts['method']}, {facts['rounds']} rounds", status)
+    status = Status.from_json(facts["status"])
+    told = Text(str(status), style="green" if status.ok else "bold red")
+    shown.add_row(f"{facts['method']}, {facts['rounds']} rounds", told)
     if "accuracy" in facts:
         worst = f" (a tenth of the clients below {_value(facts['accuracy.q10'])})" if "accuracy.q10" in facts else ""
         shown.add_row("test accuracy", _value(facts["accuracy"]) + worst)

@@ -16,7 +16,7 @@ from fedspam.app.report import provenance, targets
 from fedspam.app.report.bounds_overlay import ROOT
 from fedspam.app.report.series import MEASURES, MOST, Curve, Series, Source, TargetCell, rises, straightened, thin
 from fedspam.app.report.tidy import finite, printable
-from fedspam.simulation.stopping import went_wrong
+from fedspam.simulation.status import COMPLETED
 
 # characters that could end the element of the data, or that scripts read as ends of lines
 UNSAFE = {"<": "\\u003c", ">": "\\u003e", "&": "\\u0026", "\u2028": "\\u2028", "\u2029": "\\u2029"}
@@ -100,8 +100,9 @@ def content(sources: Sequence[Source], title: str, given_targets: Sequence[float
             {
                 "folder": source.folder.name,
                 "kind": source.kind,
-                "status": source.status,
-                "wrong": went_wrong(source.status),
+                "status": str(source.status),
+                "completed": source.status == COMPLETED,
+                "wrong": not source.status.ok,
                 "notes": list(source.notes),
                 "again": provenance.again(source),
                 "tested": {**source.tested._asdict(), "clients": [_cells(row) for row in source.tested.clients]},

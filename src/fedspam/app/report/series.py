@@ -10,6 +10,7 @@ import numpy as np
 from jaxtyping import Float
 
 from fedspam.app import arrival
+from fedspam.simulation.status import Status
 
 MEASURES: Mapping[str, str] = {**arrival.MEASURES, "seconds": "time"}
 MOST = 1300  # points of a curve on a page
@@ -123,7 +124,7 @@ class Source:
 
     folder: Path
     kind: str
-    status: str
+    status: Status
     series: Sequence[Series]
     facts: dict[str, Any]
     configuration: Mapping[str, Any]

@@ -19,6 +19,7 @@ from fedspam.app.report.series import AskedTarget, Curve, ModelScores, Paid, Ser
 from fedspam.methods import METHODS
 from fedspam.simulation import records
 from fedspam.simulation.metrics import METRICS
+from fedspam.simulation.status import COMPLETED, Status
 from fedspam.theory import certificates
 
 TABLE = 512 * MIB  # the largest CSV that is read
@@ -83,11 +84,11 @@ def _read(folder: Path) -> Source:
     )
 
 
-def _status(folder: Path) -> str | None:
+def _status(folder: Path) -> Status | None:
     """The status of a run without rows; None if the folder holds no run."""
     try:
-        return str(records.read(folder)[0]["status"])
-    except (records.RecordError, KeyError):
+        return Status.from_json(records.read(folder)[0].get("status"))
+    except records.RecordError:
         return None
 
 
@@ -117,7 +118,7 @@ def _run(folder: Path) -> Source:
     void = int(np.sum(rows.get("void", np.zeros(1))))
     told = f"{folder.name}: {void} of {rounds} rounds were void: their bytes count, but they had no effect"
     notes = [told] if void else []
-    status = str(facts.pop("status", "unknown"))
+    status = Status.from_json(facts.pop("status", None))
     summary = _json(folder / "summary.json") if os.path.lexists(folder / "summary.json") else {}
     return Source(
         folder, "run", status, [series], facts, identity, script=script, notes=notes, tested=_tested(folder, summary),
@@ -255,7 +256,7 @@ def _comparison(folder: Path, rows: Sequence[Row]) -> Source:
         "percentiles."
     )
     configuration = {"problem": problem, "plan": plan, **{name: facts.pop(name, None) for name in ("methods", "seeds")}}
-    return Source(folder, "comparison", "completed", series, facts, configuration, goals=goals, notes=notes)
+    return Source(folder, "comparison", COMPLETED, series, facts, configuration, goals=goals, notes=notes)
 
 
 def _costs(folder: Path, metric: str) -> tuple[list[TargetCell], dict[str, dict[str, str]]]:
@@ -296,7 +297,7 @@ def _reproduction(folder: Path, rows: Sequence[Row]) -> Source:
     names = ("seeds", "rounds", "delta", "dtype", "holds", "fails")
     configuration = {name: facts.pop(name, None) for name in names}
     notes = [plain_math(str(reading))] if reading else []
-    return Source(folder, "reproduction", "completed", series, facts, configuration, notes=notes)
+    return Source(folder, "reproduction", COMPLETED, series, facts, configuration, notes=notes)
 
 
 # --- the bounds of the theorems -------------------------------------------------------------------------------------
@@ -310,7 +311,7 @@ def _theory(folder: Path, rows: Sequence[Row]) -> Source:
         metrics, bounds = {metric: Curve(at, *band)}, {metric: Curve(at, bound)}
         series.append(Series(f"Theorem {theorem}", {"rounds": Paid(at, at)}, metrics, bounds=bounds))
     configuration = next((facts.pop(name) for name in ("options", "asked") if name in facts), {})
-    return Source(folder, "theory", "completed", series, facts, configuration)
+    return Source(folder, "theory", COMPLETED, series, facts, configuration)
 
 
 # --- files -----------------------------------------------------------------------------------------------------------

@@ -72,11 +72,11 @@ fedspam.tables = (data, numberOf) => {
     }));
     const rank = ({ end }) => { const cell = end.get(opening); return cell?.value == null ? Infinity : cell.rises ? -cell.value : cell.value; };
     const ordered = rows.length > FIRST + 6 ? [...rows].sort((a, b) => rank(a) - rank(b)) : rows;
-    const early = data.sources.some(({ status }) => status !== "completed");
+    const early = data.sources.some(({ completed }) => !completed);
     const row = ({ series, end }) => {
-      const { status, wrong } = data.sources[series.source];
+      const { status, completed, wrong } = data.sources[series.source];
       // below the name, where it is seen however many columns there are
-      const ended = status === "completed" ? null : element("small", { class: `status${wrong ? " stopped" : ""}` }, status);
+      const ended = completed ? null : element("small", { class: `status${wrong ? " stopped" : ""}` }, status);
       return element("tr", {}, nameCell(series.name, ended), ...columns.map((column) => {
         const cell = end.get(column);
         const wins = cell && !wrong && cell.value !== null && cell.value === best.get(column);

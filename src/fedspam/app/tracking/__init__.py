@@ -1,7 +1,7 @@
 """Curves for TensorBoard, MLflow, W&B and trackio, through one small protocol.
 
 A `Recorder` has three methods: `start` receives the configuration of a run, `write` receives new points of its curves,
-and `finish` receives its status. Recorders get copies: the run folder holds everything by itself. Each recorder
+and `finish` receives how it ended. Recorders get copies: the run folder holds everything by itself. Each recorder
 imports its package when it starts.
 """
 
@@ -16,6 +16,7 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 
 from fedspam.app.tracking.recorders import Mlflow, TensorBoard, Trackio, Wandb
+from fedspam.simulation.status import Status
 
 
 class RunInfo(NamedTuple):
@@ -52,7 +53,7 @@ class Recorder(Protocol):
 
     def write(self, points: Sequence[TrackedPoint]) -> None: ...
 
-    def finish(self, status: str) -> None: ...
+    def finish(self, status: Status) -> None: ...
 
 
 # by the name in a configuration: the recorder, and the package that it imports
@@ -72,27 +73,33 @@ def check(names: Sequence[str]) -> None:
             raise ImportError(f"{name} needs {package}, which is not installed: pip install {package}")
 
 
-@contextmanager
-def tracked(recorders: Sequence[Recorder], info: RunInfo) -> Iterator[Callable[[Sequence[TrackedPoint]], None]]:
-    """Start recorders and finish them whatever happens; yields a function that writes points to all of them."""
-    started: list[Recorder] = []
-    status = "failed"
+@dataclass
+class Tracked:
+    """The recorders of a run, and how it ended: failed, until someone says otherwise."""
 
-    def write(points: Sequence[TrackedPoint]) -> None:
-        for recorder in recorders:
+    recorders: Sequence[Recorder]
+    status: Status = field(default_factory=lambda: Status("failed"))
+
+    def write(self, points: Sequence[TrackedPoint]) -> None:
+        for recorder in self.recorders:
             recorder.write(points)
 
+
+@contextmanager
+def tracked(recorders: Sequence[Recorder], info: RunInfo) -> Iterator[Tracked]:
+    """Start recorders, and finish them whatever happens."""
+    run = Tracked(recorders)
+    started: list[Recorder] = []
     try:
         with redirect_stdout(sys.stderr):  # recorders print to stdout, which may hold our JSON
             for recorder in recorders:
                 recorder.start(info)
                 started.append(recorder)
-        yield write
-        status = "finished"
+        yield run
     finally:
         with redirect_stdout(sys.stderr):
             for recorder in started:
-                recorder.finish(status)
+                recorder.finish(run.status)
 
 
 @dataclass

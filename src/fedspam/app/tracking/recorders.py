@@ -26,8 +26,8 @@ class TensorBoard:
                 self._writer.add_scalar(name.replace(".", "/", 1), value, point.round)
         self._writer.flush()
 
-    def finish(self, status: str) -> None:
-        self._writer.add_text("status", status)
+    def finish(self, status: Any) -> None:
+        self._writer.add_text("status", str(status))
         self._writer.close()
 
 
@@ -60,8 +60,8 @@ class Mlflow:
         for first in range(0, len(metrics), BATCH):
             self._client.log_batch(self._run, metrics=metrics[first : first + BATCH])
 
-    def finish(self, status: str) -> None:
-        self._client.set_terminated(self._run, "FINISHED" if status == "finished" else "FAILED")
+    def finish(self, status: Any) -> None:
+        self._client.set_terminated(self._run, "FINISHED" if status.ok else "FAILED")
 
 
 class Wandb:
@@ -80,8 +80,8 @@ class Wandb:
         for point in points:
             self._run.log(dict(point.values), step=point.round)
 
-    def finish(self, status: str) -> None:
-        self._run.finish(exit_code=0 if status == "finished" else 1)
+    def finish(self, status: Any) -> None:
+        self._run.finish(exit_code=0 if status.ok else 1)
 
 
 class Trackio:
@@ -100,7 +100,7 @@ class Trackio:
         for point in points:
             self._run.log(_finite(point), step=point.round)
 
-    def finish(self, status: str) -> None:
+    def finish(self, status: Any) -> None:
         self._trackio.finish()
 
 

@@ -21,6 +21,7 @@ from fedspam._internal import files
 from fedspam.flower.server import status
 from fedspam.flower.server.exchange import Failure
 from fedspam.flower.server.journal import Tally
+from fedspam.simulation.status import Status
 
 LOG_FILE, METRICS_FILE = "events.jsonl", "metrics.prom"
 RECENT = 20  # failures on the status page
@@ -149,10 +150,10 @@ class RunEvents:
         )
         self._write()
 
-    def ended(self, status: str) -> None:
+    def ended(self, status: Status) -> None:
         """The run has ended: how."""
-        self._status = status
-        self._log("end", {"status": status})
+        self._status = str(status)
+        self._log("end", {"status": status.as_json()})
         self._write()
 
     def text(self) -> str:

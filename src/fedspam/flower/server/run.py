@@ -22,6 +22,7 @@ from fedspam.flower.server.stop import StopRequestedError
 from fedspam.flower.wire import arrays
 from fedspam.simulation import engine, records
 from fedspam.simulation.engine import Carry
+from fedspam.simulation.status import COMPLETED, RUNNING, Status
 
 LOG = logging.getLogger("flwr")
 Measure = Callable[[int, Params], Mapping[str, float]]
@@ -85,7 +86,7 @@ class FlowerRun:
             if saved is None:
                 store.begin(identity, over=resume)
             else:
-                store.finish("running")
+                store.finish(RUNNING)
         if saved is None:
             with _noting(store):
                 carry, done = Carry(self._start(), self._memories(), jnp.int32(0)), 0
@@ -107,7 +108,7 @@ class FlowerRun:
             done += 1
             yield step(row)
         if store is not None:
-            store.finish("completed")
+            store.finish(COMPLETED)
 
     def _start(self) -> PyTree:
         self.fed.nodes.save()
@@ -187,8 +188,13 @@ def _noting(store: records.Store | None) -> Iterator[None]:
         yield
     except (StoppedError, StopRequestedError) as error:
         if store is not None:
-            store.finish(f"stopped: {error}")
+            store.finish(status_of(error))
         raise
+
+
+def status_of(error: StoppedError | StopRequestedError) -> Status:
+    """How a run ended that this error has stopped."""
+    return Status("interrupted" if isinstance(error, StopRequestedError) else "stopped", str(error))
 
 
 def _cast(state: PyTree, like: PyTree) -> PyTree:

@@ -33,12 +33,13 @@ from fedspam.flower.server.journal import Journal
 from fedspam.flower.server.nodes import NodeDirectory
 from fedspam.flower.server.replies import Replies
 from fedspam.flower.server.request import MessageForm
-from fedspam.flower.server.run import FlowerRun, RunStep, StoppedError, report
+from fedspam.flower.server.run import FlowerRun, RunStep, StoppedError, report, status_of
 from fedspam.flower.server.stop import FILE as STOP, StopRequestedError, stoppable
 from fedspam.flower.wire import arrays
 from fedspam.flower.wire.schema import NodePopulation, Schema
 from fedspam.methods import Buffered
 from fedspam.simulation import records
+from fedspam.simulation.status import COMPLETED
 
 LOG = logging.getLogger("flwr")
 Evaluate = Callable[[int, ArrayRecord], MetricRecord | None]
@@ -261,7 +262,7 @@ class FedspamStrategy(Strategy):
             found = evaluate_fn(done, arrays.to_arrays(params)) if evaluate_fn else None
             return {name: float(value) for name, value in (found or {}).items() if isinstance(value, int | float)}
 
-        done, status = 0, "completed"
+        done, status = 0, COMPLETED
         with records.Store(folder) if folder is not None else nullcontext() as store:
             try:
                 for step in run.steps(num_rounds, store, identity, self.resume, measure):
@@ -274,15 +275,15 @@ class FedspamStrategy(Strategy):
                         measured = {"server": step.metrics, "clients": dict(asked)}
                         events.round(step.done, step.row, measured, parameters_hash(step.params))
             except StopRequestedError as error:
-                status = f"stopped: {error}"
+                status = status_of(error)
                 if store is not None:
                     store.finish(status)
                 LOG.warning("Stopped after round %d of %d: %s", done, num_rounds, error)
             except StoppedError as error:
-                events.ended(f"stopped: {error}")
+                events.ended(status_of(error))
                 raise
             events.ended(status)
-            provenance = {"run": run_id, "method": method_name(method), "rounds": done, "status": status}
+            provenance = {"run": run_id, "method": method_name(method), "rounds": done, "status": status.as_json()}
             provenance = self.provenance = {**provenance, **({"stages": before} if before else {})}
             if folder is not None:
                 write_model(folder / FILE, arrays.to_params(result.arrays, self.params), {"loss": None, **provenance})
