@@ -152,7 +152,7 @@ def test_the_template_trains_what_the_simulator_trains(tmp_path, monkeypatch):
 @pytest.mark.slow
 def test_a_pytorch_project_ends_in_a_file_that_plain_pytorch_loads(tmp_path, monkeypatch):
     """`fedspam new --pytorch`: two rounds over Flower's messages, and the scores of the saved file in PyTorch alone."""
-    pytest.importorskip("flwr", reason="needs Flower: pip install 'flwr[simulation]'")
+    pytest.importorskip("flwr", reason="needs Flower: pip install 'fedspam[flower]'")
     torch = pytest.importorskip("torch", reason="needs PyTorch: pip install torch")
     from safetensors.torch import load_file
 
@@ -188,7 +188,7 @@ def test_the_readme_of_a_fresh_project_holds_what_it_says(tmp_path):
     """Its simulation, as typed: two shell blocks, the second with a run folder and a report. Then with a secure sum,
     whose records and memories so travel through Flower's own encoding."""
     pytest.importorskip("flwr", reason="needs Flower: pip install '.[flower]'")
-    pytest.importorskip("ray", reason="needs Flower's simulation: pip install 'flwr[simulation]'")
+    pytest.importorskip("ray", reason="needs Flower's simulation: pip install 'fedspam[flower]'")
     with processes.closing(processes.Processes(tmp_path)) as running:
         running.run("new", ["sh", "-c", f"{processes.sys.executable} -m fedspam.app new my-project"], tmp_path, 60)
         folder = tmp_path / "my-project"
@@ -225,7 +225,7 @@ def test_the_readme_of_a_fresh_project_holds_what_it_says(tmp_path):
 @pytest.mark.thorough
 def test_a_pytorch_project_trains_by_flwr_run(tmp_path):
     """Typed by a person with a PyTorch module; plain PyTorch loads the file at the end."""
-    pytest.importorskip("ray", reason="needs Flower's simulation: pip install 'flwr[simulation]'")
+    pytest.importorskip("ray", reason="needs Flower's simulation: pip install 'fedspam[flower]'")
     torch = pytest.importorskip("torch", reason="needs PyTorch: pip install torch")
     from safetensors.torch import load_file
 

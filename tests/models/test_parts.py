@@ -67,7 +67,7 @@ def test_adapters_start_at_the_base_and_can_be_merged():
 @pytest.mark.slow
 def test_a_pytorch_module_is_adapted_over_flower():
     torch = pytest.importorskip("torch", reason="needs PyTorch: pip install torch")
-    pytest.importorskip("flwr", reason="needs Flower: pip install 'flwr[simulation]'")
+    pytest.importorskip("flwr", reason="needs Flower: pip install 'fedspam[flower]'")
     from fedspam.flower import FedspamStrategy, LoopbackGrid, client_app, clients_with, to_arrays, to_params
 
     torch.manual_seed(0)

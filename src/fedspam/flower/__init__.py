@@ -1,7 +1,7 @@
 """The methods of this package on a real federation, over Flower.
 
 On the server, `FedspamStrategy` takes the place of Flower's ``FedAvg``. On the clients, `client_app` makes the
-``ClientApp``. Needs ``pip install 'flwr[simulation]'``.
+``ClientApp``. Needs ``pip install 'fedspam[flower]'``.
 """
 
 from typing import TYPE_CHECKING, Any
@@ -40,11 +40,11 @@ def __getattr__(name: str) -> Any:
         import fedspam.flower.wire.arrays as arrays
     except ModuleNotFoundError as error:
         missing = (error.name or "").split(".")[0]
-        if missing not in ("flwr", "jax", "jaxtyping", "fedspam"):
+        if missing not in ("flwr", "prometheus_client", "jax", "jaxtyping", "fedspam"):
             raise
         remedy = (
-            "Flower, which is not installed: pip install 'flwr[simulation]'"
-            if missing == "flwr"
+            f"{missing}, which is not installed: pip install 'fedspam[flower]'"
+            if missing in ("flwr", "prometheus_client")
             else "JAX, which fedspam-client does without: use fedspam.flower.light, or install fedspam in its place"
         )
         raise ModuleNotFoundError(f"fedspam.flower.{name} needs {remedy}", name=missing) from error

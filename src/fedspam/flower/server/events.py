@@ -1,4 +1,4 @@
-"""What an operator sees of a run: one JSON line per exchange and per round, and metrics in Prometheus' text format.
+"""What an operator sees of a run: one JSON line per exchange and per round, and metrics for Prometheus.
 
 Text that comes from clients, such as the reason of a refusal, stands in the log alone. The labels of metrics are the
 names of exchanges and of kinds of failures, so that no client can add a time series.
@@ -16,6 +16,10 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
+from prometheus_client import CONTENT_TYPE_PLAIN_0_0_4, generate_latest
+from prometheus_client.core import Metric
+from prometheus_client.registry import Collector
+
 from fedspam import __version__
 from fedspam._internal import files
 from fedspam.flower.server import status
@@ -26,7 +30,7 @@ from fedspam.simulation.status import Status
 LOG_FILE, METRICS_FILE = "events.jsonl", "metrics.prom"
 RECENT = 20  # failures on the status page
 WAITING = 1000  # lines of the log that may wait for the first exchange; with more, the oldest are dropped
-PLAIN = {"Content-Type": "text/plain; version=0.0.4; charset=utf-8"}
+PLAIN = {"Content-Type": CONTENT_TYPE_PLAIN_0_0_4}
 HELP = {
     "run_info": ("gauge", "The run: its hash, the method, and the version of fedspam."),
     "clients": ("gauge", "Clients in the federation, connected or not."),
@@ -48,7 +52,7 @@ HELP = {
 }
 
 
-class RunEvents:
+class RunEvents(Collector):
     """The log and the metrics of one run, since this process began.
 
     Arguments:
@@ -156,16 +160,16 @@ class RunEvents:
         self._log("end", {"status": status.as_json()})
         self._write()
 
-    def text(self) -> str:
-        """The metrics in Prometheus' text format."""
+    def collect(self) -> Iterator[Metric]:
+        """The metrics, as Prometheus collects them."""
         with self._lock:
             values = sorted(self._values.items())
-        lines = []
         for name, (kind, text) in HELP.items():
-            lines += [f"# HELP fedspam_{name} {text}", f"# TYPE fedspam_{name} {kind}"]
-            mine = ((labels, value) for (own, labels), value in values if own == name)
-            lines += [f"fedspam_{name}{_labels(labels)} {_number(value)}" for labels, value in mine]
-        return "\n".join(lines) + "\n"
+            metric = Metric(f"fedspam_{name}".removesuffix("_total"), text, kind)
+            for (own, labels), value in values:
+                if own == name:
+                    metric.add_sample(f"fedspam_{name}", dict(labels), value)
+            yield metric
 
     def facts(self) -> dict[str, Any]:
         """What the status page shows."""
@@ -216,7 +220,7 @@ class RunEvents:
 
     def _write(self) -> None:
         if self._folder is not None:
-            files.write(self._folder / METRICS_FILE, self.text().encode())
+            files.write(self._folder / METRICS_FILE, generate_latest(self))
 
 
 @contextmanager
@@ -234,12 +238,11 @@ def served(events: RunEvents, address: int | str | None) -> Iterator[str | None]
         def do_GET(self) -> None:
             path, code, headers = self.path.partition("?")[0], 200, PLAIN
             if path == "/":
-                body, headers = status.page(events.facts()), status.HEADERS
+                body, headers = status.page(events.facts()).encode(errors="replace"), status.HEADERS
             elif path == "/metrics":
-                body = events.text()
+                body = generate_latest(events)
             else:
-                body, code = "the status page is at /, the metrics are at /metrics\n", 404
-            body = body.encode(errors="replace")
+                body, code = b"the status page is at /, the metrics are at /metrics\n", 404
             self.send_response(code)
             for name, value in {**headers, "Content-Length": str(len(body))}.items():
                 self.send_header(name, value)
@@ -272,18 +275,6 @@ def parsed(address: int | str) -> tuple[str, int]:
     if not host or not (port.isascii() and port.isdigit() and int(port) < 2**16) or isinstance(address, bool):
         raise ValueError(f"metrics = {address!r} must be a port such as 9464, or 'host:port'")
     return host, int(port)
-
-
-def _labels(labels: Iterable[tuple[str, str]]) -> str:
-    escaped = lambda text: text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
-    inside = ",".join(f'{name}="{escaped(value)}"' for name, value in labels)
-    return f"{{{inside}}}" if inside else ""
-
-
-def _number(value: float) -> str:
-    if math.isfinite(value):
-        return f"{value:.17g}"
-    return "NaN" if math.isnan(value) else "+Inf" if value > 0 else "-Inf"
 
 
 def _plain(value: Any) -> Any:
