@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from fedspam.federation.protocol import Draws, terms_of
+from fedspam.federation import Draws, terms_of
 from fedspam.methods import METHODS, Factored, spam_pp
 from fedspam.methods.estimators import MVR
 from fedspam.methods.schedules import (

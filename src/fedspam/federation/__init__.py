@@ -1,4 +1,4 @@
-"""How clients are asked: the protocol a method talks to, its handles, the wire, aggregation rules, and the ledger.
+"""How clients are asked: cohorts, works, the handles a method talks to, the wire, aggregation rules, and the ledger.
 
 A method's round calls a handle, `fed`, wherever the pseudocode says that the clients send something. The handles are
 `Traced` (inside a compiled simulation), `Loopback` (over real bytes in one process), `Witness` (client by client, to
@@ -6,22 +6,22 @@ name a reply that is not finite), `Null` (shapes only, for the ledger), and the 
 """
 
 from fedspam.clients.faults import Faults as Faults
-from fedspam.federation.protocol import (
-    WORK_NAMES as WORK_NAMES,
+from fedspam.federation.cohorts import (
     Cohort as Cohort,
-    Contacts as Contacts,
     Draws as Draws,
-    Federation as Federation,
-    Program as Program,
     Replay as Replay,
+    check_replay as check_replay,
+)
+from fedspam.federation.handle import Federation as Federation, fitted as fitted
+from fedspam.federation.program import Program as Program, take_branch as take_branch
+from fedspam.federation.void import Contacts as Contacts, least_accepted as least_accepted, sound as sound
+from fedspam.federation.works import (
+    WORK_NAMES as WORK_NAMES,
     Work as Work,
     WorkTerms as WorkTerms,
     answer as answer,
-    check_replay as check_replay,
-    fitted as fitted,
     on_client as on_client,
-    sound as sound,
-    take_branch as take_branch,
+    perform as perform,
     terms_of as terms_of,
     works_of as works_of,
 )

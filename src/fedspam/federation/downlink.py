@@ -18,8 +18,11 @@ from jaxtyping import Array, Bool, Key, PyTree
 from fedspam._internal import prng
 from fedspam._internal.trees import Params, struct
 from fedspam.federation.codecs.fields import Codecs
+from fedspam.federation.cohorts import Cohort
+from fedspam.federation.handle import Federation
 from fedspam.federation.ledger import Plan
-from fedspam.federation.protocol import Cohort, Federation, Program, Work
+from fedspam.federation.program import Program
+from fedspam.federation.works import Work
 
 Errors = dict[str, dict[str, Any]]  # work -> array of a field -> what the codec has left out so far
 

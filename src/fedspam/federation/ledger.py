@@ -16,7 +16,11 @@ from fedspam._internal.trees import Params, Scalar, struct
 from fedspam.clients import Faults, Population
 from fedspam.federation import wire
 from fedspam.federation.codecs import NO_CODECS, Codecs
-from fedspam.federation.protocol import Cohort, Draws, Program, Work, fitted, is_dynamic, terms_of, works_of
+from fedspam.federation.cohorts import Cohort, Draws
+from fedspam.federation.handle import fitted
+from fedspam.federation.program import Program
+from fedspam.federation.void import is_dynamic
+from fedspam.federation.works import Work, terms_of, works_of
 
 # Every message carries the client, the round and the randomness of the work; every reply, the client and the round.
 ASK = {

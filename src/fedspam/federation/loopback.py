@@ -19,9 +19,12 @@ from fedspam.federation import ledger, wire
 from fedspam.federation.aggregation import Rule
 from fedspam.federation.codecs import Codecs, CodecsLike
 from fedspam.federation.codecs.fields import signed, verified
+from fedspam.federation.cohorts import Cohort, Draws, Replay
 from fedspam.federation.downlink import own_state, with_feedback
 from fedspam.federation.ledger import Exchange
-from fedspam.federation.protocol import Cohort, Draws, Program, Replay, Work, answer, sound, take_branch, works_of
+from fedspam.federation.program import Program, take_branch
+from fedspam.federation.void import sound
+from fedspam.federation.works import Work, answer, works_of
 
 
 class Client:

@@ -13,7 +13,8 @@ from jaxtyping import PyTree
 
 from fedspam.clients import Ids, Sharded
 from fedspam.clients.sharded import AXIS
-from fedspam.federation.protocol import Cohort, Work
+from fedspam.federation.cohorts import Cohort
+from fedspam.federation.works import Work
 
 
 class Task(NamedTuple):

@@ -1,7 +1,6 @@
 """The handle inside a compiled simulation: cohorts are worked through in chunks of clients side by side."""
 
 import copy
-import math
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
@@ -15,19 +14,11 @@ from fedspam._internal import prng, trees
 from fedspam.clients import Faults, Ids, MeanOracle, Population, Sharded, with_several_capacities
 from fedspam.federation.aggregation import Rule
 from fedspam.federation.codecs import NO_CODECS, Codecs
-from fedspam.federation.protocol import (
-    Cohort,
-    Contacts,
-    Draws,
-    Program,
-    Replay,
-    Work,
-    answer,
-    is_dynamic,
-    sound,
-    terms_of,
-)
+from fedspam.federation.cohorts import Cohort, Draws, Replay
+from fedspam.federation.program import Program
 from fedspam.federation.spreading import Task, by_order, by_owner
+from fedspam.federation.void import Contacts, is_dynamic, least_accepted, sound
+from fedspam.federation.works import Work, answer, terms_of
 
 CHANGING = ("_program", "memory", "void", "broken", "accepted", "seconds", "contacts", "_conditional")  # by exchanges
 
@@ -348,8 +339,8 @@ class Traced:
         self._note(work, cohort, Contacts(cohort.size, flags.replied, flags.accepted), flags.accepted, broken)
 
     def _note(self, work: Work, cohort: Cohort, contacts: Contacts, accepted: Any, broken: Any) -> None:
-        needed = max(1, math.ceil(self._quorum * cohort.size - 1e-9))  # in floats 0.7 x 10 is slightly above 7
-        self.void, self.broken = self.void | (accepted < needed), self.broken | broken
+        self.void |= accepted < least_accepted(self._quorum, cohort.size)
+        self.broken |= broken
         self.accepted = accepted
         label = self._program.label(work)
         if self._delay is not None:

@@ -12,7 +12,10 @@ from fedspam._internal.trees import Params
 from fedspam.clients import Population
 from fedspam.federation.aggregation import Mean, Rule
 from fedspam.federation.codecs import NO_CODECS, Codecs
-from fedspam.federation.protocol import Cohort, Draws, Program, Replay, Work, answer, sound, take_branch, terms_of
+from fedspam.federation.cohorts import Cohort, Draws, Replay
+from fedspam.federation.program import Program, take_branch
+from fedspam.federation.void import sound
+from fedspam.federation.works import Work, answer, terms_of
 
 
 class Trouble(NamedTuple):

@@ -16,7 +16,7 @@ from jaxtyping import PyTree
 
 from fedspam._internal.trees import Params
 from fedspam.clients import Loss, Oracle, Population, Ragged, RaggedOracle
-from fedspam.federation import WORK_NAMES, protocol, wire, works_of
+from fedspam.federation import WORK_NAMES, perform as perform_work, wire, works_of
 from fedspam.federation.codecs import NO_CODECS, Codecs, CodecsLike
 from fedspam.federation.codecs.fields import signed, verified
 from fedspam.federation.ledger import Exchange
@@ -153,7 +153,7 @@ def perform(
     """A client's work. It is not a closure, so that it is compiled once per process even where apps are unpickled for
     every message, as under Ray."""
     own_key = jax.random.fold_in(key, client)
-    return protocol.perform(works_of(method)[name], oracle, own_key, memory, message, codecs)
+    return perform_work(works_of(method)[name], oracle, own_key, memory, message, codecs)
 
 
 _loss = jax.jit(lambda oracle, params: oracle(params))

@@ -21,7 +21,7 @@ from fedspam import __version__
 from fedspam._internal import checks, files, prng, trees
 from fedspam._internal.packing import Floats
 from fedspam._internal.trees import Params
-from fedspam.federation import protocol, works_of
+from fedspam.federation import perform, works_of
 from fedspam.federation.codecs import Codecs, CodecsLike
 from fedspam.federation.codecs.fields import in_order
 from fedspam.federation.codecs.payload import parts
@@ -113,7 +113,7 @@ class _Exchange:
 
         def answer(client: Any, words: Any, memory: Any, fields: Any) -> Any:
             own_key = jax.random.fold_in(jax.random.wrap_key_data(words), client)
-            reply, after = protocol.perform(self.work, self.client, own_key, memory, fields, codecs)
+            reply, after = perform(self.work, self.client, own_key, memory, fields, codecs)
             up = prng.fold_name(own_key, "up")
 
             def encode(name: str, leaf: Any, codec: Any, near: Any) -> Any:

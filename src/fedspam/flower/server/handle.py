@@ -21,7 +21,7 @@ from fedspam.federation import Cohort, Draws, Program, Work, sound, take_branch,
 from fedspam.federation.aggregation import Rule
 from fedspam.federation.codecs.fields import signed
 from fedspam.federation.ledger import Exchange
-from fedspam.federation.protocol import same_objects
+from fedspam.federation.program import same_objects
 from fedspam.flower.privacy.masks import WORD
 from fedspam.flower.privacy.secure_client import RECORD, SecureSum
 from fedspam.flower.privacy.words import SummedReply

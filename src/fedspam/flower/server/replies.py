@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from fedspam._internal import checks
+from fedspam.federation import least_accepted
 
 PATIENCE = 3  # void rounds in a row, each after retries with other clients
 
@@ -48,7 +49,7 @@ class Replies:
 
     def needed(self, count: int) -> int:
         """How many of `count` replies must be accepted."""
-        return max(1, math.ceil(self.quorum * count - 1e-9))
+        return least_accepted(self.quorum, count)
 
     def may_ask(self, client: int) -> bool:
         return self.available is None or self.available(client)
