@@ -41,7 +41,7 @@ from fedspam.flower.client.app import perform
 from fedspam.flower.client.node import RefusedError
 from fedspam.flower.client.state import Memory
 from fedspam.flower.server.exchange import Trip
-from fedspam.flower.server.strategy import with_cohort
+from fedspam.flower.server.method import with_cohort
 from fedspam.flower.wire import arrays
 from fedspam.flower.wire.schema import Schema
 
@@ -412,7 +412,7 @@ def test_another_solver_is_refused_and_the_difference_is_named():
 @pytest.mark.parametrize(
     ("method", "params", "named"),
     [
-        (spam(step_size=0.5, fresh_weight=0.3), FIRST, "method is SpamPP on the server, Spam on the client"),
+        (spam(step_size=0.5, fresh_weight=0.3), FIRST, "method is spam_pp on the server, spam on the client"),
         (METHOD, jnp.ones(5), r"float32\[5\]"),
         (METHOD, jnp.ones(4, jnp.float16), r"float16\[4\]"),
         (METHOD, {"weights": FIRST}, "params.weights"),

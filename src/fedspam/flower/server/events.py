@@ -16,6 +16,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
+import jax
+import numpy as np
 from prometheus_client import CONTENT_TYPE_PLAIN_0_0_4, generate_latest
 from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
@@ -116,11 +118,11 @@ class RunEvents(Collector):
         enough: bool,
     ) -> None:
         """An exchange has ended, with its retries: the failures of all attempts, and the clients that count."""
-        failures = list(failures)
+        failures, counts = list(failures), tally._asdict()
         with self._lock:
             self._add("exchanges_total", 1, exchange=label, enough=str(enough).lower())
             for name in ("asked", "replied", "accepted"):
-                self._add(f"clients_{name}_total", getattr(tally, name), exchange=label)
+                self._add(f"clients_{name}_total", counts[name], exchange=label)
             for _, failure in failures:
                 self._add("failures_total", 1, exchange=label, kind=failure.kind)
             self._add("bytes_total", tally.flower_down, exchange=label, direction="down")
@@ -129,7 +131,7 @@ class RunEvents(Collector):
             now = datetime.now(UTC).isoformat(timespec="seconds")
             self._failures.extend((now, round, label, id, failure.kind, failure.reason) for id, failure in failures)
         refused = [{"client": id, "kind": failure.kind, "reason": failure.reason} for id, failure in failures]
-        facts = {"round": round, "exchange": label, "enough": enough, **tally._asdict()}
+        facts = {"round": round, "exchange": label, "enough": enough, **counts}
         self._log("exchange", {**facts, "answered": list(answered), "failures": refused})
 
     def round(
@@ -283,6 +285,6 @@ def _plain(value: Any) -> Any:
         return {name: _plain(part) for name, part in value.items()}
     if isinstance(value, list | tuple):
         return [_plain(part) for part in value]
-    if hasattr(value, "tolist"):
+    if isinstance(value, np.ndarray | np.generic | jax.Array):
         return _plain(value.tolist())
     return None if isinstance(value, float) and not math.isfinite(value) else value

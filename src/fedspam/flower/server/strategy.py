@@ -7,7 +7,7 @@ import os
 import time
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import nullcontext
-from dataclasses import KW_ONLY, dataclass, field, fields, is_dataclass, replace
+from dataclasses import KW_ONLY, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +30,7 @@ from fedspam.flower.server.exchange import Trip
 from fedspam.flower.server.gathering import gathered
 from fedspam.flower.server.handle import Flower
 from fedspam.flower.server.journal import Journal
+from fedspam.flower.server.method import method_name, with_cohort
 from fedspam.flower.server.nodes import NodeDirectory
 from fedspam.flower.server.replies import Replies
 from fedspam.flower.server.request import MessageForm
@@ -346,28 +347,3 @@ class FedspamStrategy(Strategy):
         raise NotImplementedError("a round of this strategy may hold several exchanges; use start()")
 
     aggregate_train = configure_train
-
-
-def method_name(method: Any) -> str:
-    """The name that a method has in the table of methods; that of its class if it has none."""
-    return str(getattr(method, "name", type(method).__name__))
-
-
-def with_cohort(method: Any, count: int) -> Any:
-    """The same method with another cohort size, also in its start."""
-    size = getattr(method, "cohort_size", None)
-    if not isinstance(size, int):
-        raise ValueError(
-            f"fraction_train needs a method with a cohort size; {method_name(method)} uses one client or all: "
-            "leave fraction_train out"
-        )
-
-    def resized(part: Any) -> Any:
-        if not is_dataclass(part) or isinstance(part, type):
-            return part
-        changed = {field.name: resized(getattr(part, field.name)) for field in fields(part)}
-        if changed.get("cohort_size") == size:
-            changed["cohort_size"] = count
-        return replace(part, **changed)
-
-    return resized(method)

@@ -113,9 +113,9 @@ class Schema:
     def differences(self, other: Mapping[str, Any]) -> list[str]:
         """How this schema differs from the description of another, in words, the most important difference first."""
         mine = dict(self.description)
-        methods = [description.get("method", {}).get("type") for description in (other, mine)]
-        if methods[0] != methods[1]:
-            return [f"method is {methods[0]} on the server, {methods[1]} on the client"]
+        theirs, own = (_method_of(description) for description in (other, mine))
+        if theirs != own:
+            return [f"method is {theirs} on the server, {own} on the client"]
         found = [
             f"{where} is {theirs} on the server, {own} on the client"
             for part in ("format", "method", "params", "codecs", "exchanges")
@@ -137,6 +137,12 @@ def _essence(description: Any) -> Any:
     if isinstance(description, dict):
         return {name: _essence(part) for name, part in description.items() if name != "cohort_size"}
     return [_essence(part) for part in description] if isinstance(description, list) else description
+
+
+def _method_of(description: Mapping[str, Any]) -> str:
+    """The name of the method that is described; that of its class if it has none."""
+    method = description.get("method", {})
+    return str(method.get("name", method.get("type")))
 
 
 def _signature(tree: Any) -> dict[str, str]:
