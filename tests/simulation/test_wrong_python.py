@@ -125,6 +125,6 @@ def test_a_loss_that_exploded_is_a_failure(tmp_path, capsys: pytest.CaptureFixtu
     line += f"--method.local_steps 1 --method.local_rate 0.9 --watch.growth 0 --rounds 12 --out {tmp_path / 'run'}"
     assert main(line.split()) == 1
     shown = capsys.readouterr().out
-    assert "failed: the loss went from" in " ".join(shown.split())
+    assert "diverged: the loss went from" in " ".join(shown.split())
     assert "lower the step size" in " ".join(shown.split())
     assert records.read(tmp_path / "run")[0]["status"]["reason"].startswith("the loss went from")
