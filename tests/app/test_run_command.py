@@ -127,7 +127,7 @@ def test_a_target_is_told_and_stops(finished: experiment.ExperimentOutcome, tmp_
     assert found["target"]["bytes_up"] == rows_of(finished.folder)["bytes_up"][:first].sum()
     asked["evaluate"]["stop"] = True  # type: ignore[index]
     stopped = experiment.run(decode(asked), tmp_path / "stopped")
-    assert stopped.fine
+    assert stopped.run.status.ok
     assert stopped.facts["status"]["kind"] == "reached"
     assert stopped.facts["rounds"] == first
     # a run that ended because it did not improve has not reached its target
@@ -496,10 +496,10 @@ def test_what_others_put_in_the_way_is_neither_followed_nor_waited_for(put: Any,
     folder.mkdir()
     for name in ("config.toml", "summary.json", "model.safetensors", "manifest.json"):
         put(folder / f".{name}.partial", treasure)
-    assert experiment.run(decode(TINY), folder).fine
+    assert experiment.run(decode(TINY), folder).run.status.ok
     assert treasure.read_text() == "precious"
     (folder / "config.toml").unlink()
     os.mkfifo(folder / "config.toml")
     with pytest.warns(UserWarning, match=r"config\.toml is damaged: no regular file; it is written again"):
-        assert experiment.run(decode(TINY), folder, resume=True).fine
+        assert experiment.run(decode(TINY), folder, resume=True).run.status.ok
     assert config.read(folder / "config.toml") == decode(TINY)

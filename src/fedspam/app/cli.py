@@ -8,7 +8,7 @@ import warnings
 from collections.abc import Sequence
 
 from fedspam import __version__
-from fedspam.app import UsageError, appearance, devices, distributed, programs
+from fedspam.app import UsageError, appearance, devices, distributed, exit_codes, programs
 from fedspam.app.commands import (
     cite,
     compare,
@@ -25,8 +25,8 @@ from fedspam.app.commands import (
     run,
     theory,
 )
-from fedspam.app.commands._arguments import EXIT_CODES, Parser, add_command, dotted
-from fedspam.app.interrupt import INTERRUPTED, ending_soon
+from fedspam.app.commands._arguments import Parser, add_command, dotted
+from fedspam.app.interrupt import ending_soon
 
 COMMANDS = (
     reproduce,
@@ -76,27 +76,27 @@ def main(arguments: Sequence[str] | None = None) -> int:
             return options.run(options)
     except UsageError as error:
         sys.stderr.write(f"fedspam {words[0]}: error: {error}\n")
-        raise SystemExit(2) from None  # as argparse does
+        raise SystemExit(exit_codes.WRONG_USE) from None  # as argparse does
     except KeyboardInterrupt:
         sys.stderr.write("fedspam: stopped\n")
-        return INTERRUPTED
+        return exit_codes.INTERRUPTED
     except SystemExit as error:  # no command raises it: it comes from a loss or a model of the user's own
         sys.stderr.write(f"fedspam: error: your code called sys.exit({error.code!r}); let it raise an error instead\n")
-        return 1
+        return exit_codes.FAILED
     except MemoryError as error:
         told = ": ".join(filter(None, ("out of memory", distributed.explained(error))))
         sys.stderr.write(f"fedspam: error: {told}; use less data, a smaller model or a smaller cohort\n")
-        return 1
+        return exit_codes.FAILED
     except (ImportError, OSError, OverflowError, RuntimeError, ValueError) as error:
         sys.stderr.write(f"fedspam: error: {distributed.explained(error)}\n")
-        return 1
+        return exit_codes.FAILED
 
 
 def parser() -> argparse.ArgumentParser:
     command = Parser(
         prog="fedspam",
         description="Federated optimization that benefits from clients being alike: SPAM, its variants, its rivals.",
-        epilog=f"{EXAMPLES}\n\n{EXIT_CODES}",
+        epilog=f"{EXAMPLES}\n\n{exit_codes.described()}",
     )
     command.add_argument("--version", action="version", version=f"fedspam {__version__}")
     commands = command.add_subparsers(title="commands", metavar="COMMAND", required=True)
@@ -113,7 +113,7 @@ def command() -> None:
         code = main()
         if code and distributed.is_joined():
             sys.exit(code)
-    if code == INTERRUPTED:
+    if code == exit_codes.INTERRUPTED:
         sys.stdout.flush()
         os._exit(code)
     sys.exit(code)

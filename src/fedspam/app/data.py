@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.table import Table
 
 from fedspam._internal.nearest import nearest
-from fedspam.app import UsageError
+from fedspam.app import UsageError, exit_codes
 from fedspam.datasets.catalog import KNOWN, MOST_BYTES, DataFile, KnownData, fits, locate
 from fedspam.datasets.folder import FOLDER_VARIABLE, PLACE, SHIPPED
 
@@ -30,7 +30,7 @@ def list_all(folder: Path | None, download: bool) -> int:
 
 
 def show(name: str, folder: Path | None, download: bool) -> int:
-    """Print all about a data set, after a download if asked for. 1 where a file is missing or differs."""
+    """Print all about a data set, after a download if asked for. Return the exit code."""
     if name not in KNOWN:
         near = nearest(name, KNOWN)
         raise UsageError(
@@ -61,7 +61,7 @@ def show(name: str, folder: Path | None, download: bool) -> int:
     if not whole:
         can = any(file.url for file in known.files)
         say(f"put the files into {_target(folder)}" + (f", or: fedspam data {name} --download" if can else ""))
-    return 0 if whole else 1
+    return exit_codes.verdict(whole)
 
 
 def fetch(known: KnownData, folder: Path | None) -> None:

@@ -7,7 +7,8 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-INTERRUPTED = 130  # the exit code after Ctrl-C, as shells have it
+from fedspam.app.exit_codes import INTERRUPTED
+
 GRACE = 2.0  # seconds until Python must have raised KeyboardInterrupt
 UNWIND = 8.0  # seconds more until the command must have ended
 TOLD = "fedspam: stopped in compiled code; what was written is whole, and `fedspam run --resume` continues a run\n"

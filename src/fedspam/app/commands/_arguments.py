@@ -10,11 +10,8 @@ from types import ModuleType
 from typing import Any, NoReturn
 
 from fedspam._internal.nearest import nearest
+from fedspam.app import exit_codes
 from fedspam.app.appearance import STYLES
-
-EXIT_CODES = (
-    "exit codes: 0 done, 1 something failed or does not hold, 2 wrong arguments or configuration, 130 interrupted"
-)
 
 LONGEST_PART = 255  # bytes, as file systems have it
 MOST_SEEDS = 10_000
@@ -50,16 +47,15 @@ class Parser(argparse.ArgumentParser):
         elif choice:
             near = nearest(choice[1], [word.strip(" '") for word in choice[2].split(",")])
         hint = f"did you mean {near}?" if near else f"see {self.prog} --help"
-        self.exit(2, f"{self.prog}: error: {message}; {hint}\n")
+        self.exit(exit_codes.WRONG_USE, f"{self.prog}: error: {message}; {hint}\n")
 
 
 def add_command(commands: "argparse._SubParsersAction[Parser]", module: ModuleType) -> None:
     """Add the command of a module. The module's docstring is its help; the first line is for the list of commands."""
     head, _, text = (module.__doc__ or "").strip().partition("\n\n")
     description, _, epilog = text.partition("\n\n")
-    if "exit codes:" not in epilog:
-        epilog = f"{epilog}\n\n{EXIT_CODES}".lstrip()
     name, words = module.__name__.rpartition(".")[2], head.partition(": ")[2].rstrip(".")
+    epilog = f"{epilog}\n\n{exit_codes.described(name)}".lstrip()
     command = commands.add_parser(name, help=words, description=description, epilog=epilog)
     module.add(command)
     command.set_defaults(run=module.run)

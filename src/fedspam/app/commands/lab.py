@@ -7,8 +7,6 @@ It ends with Ctrl-C, or by itself after an hour without a visit.
 examples:
   fedspam lab --open
   fedspam lab --port 0        any free port; the address is printed
-
-exit codes: 0 it ended by itself, 1 the port is taken, 2 wrong arguments, 130 Ctrl-C
 """
 
 import argparse

@@ -7,8 +7,6 @@ examples:
   fedspam new my-project             a model in JAX
   fedspam new my-project --pytorch   a PyTorch module
   cd my-project && flwr run .
-
-exit codes: 0 done, 1 the folder exists or cannot be written, 2 wrong arguments
 """
 
 import argparse

@@ -9,8 +9,6 @@ examples:
   fedspam reproduce                              into runs/reproduce-<date-time>
   fedspam reproduce --seeds 3 --out /tmp/try     a quick look
   fedspam reproduce --seed 100                   other seeds
-
-exit codes: 0 every sentence holds, 1 one does not or the run failed, 2 wrong arguments
 """
 
 import argparse

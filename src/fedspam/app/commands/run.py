@@ -12,8 +12,6 @@ examples:
   fedspam run --data ridge --method spam --method.step_size 0.1 --method.fresh_weight 0.2
   fedspam run experiment.toml --json | jq .accuracy
   srun fedspam run experiment.toml --distributed --out runs/x      on several hosts
-
-exit codes: 0 done, 1 stopped or failed, 2 wrong arguments or configuration, 130 interrupted
 """
 
 import argparse

@@ -56,10 +56,6 @@ class ExperimentOutcome:
     clients: list[dict[str, Any]]  # one row per client; empty without test rows
     classes: tuple[str, ...] = ()  # their names
 
-    @property
-    def fine(self) -> bool:
-        return self.run.status.ok
-
 
 def run(
     config: Config, folder: str | Path, *, resume: bool = False, observe: Observe | None = None

@@ -14,11 +14,11 @@ from rich.progress import TextColumn
 from rich.table import Table
 from rich.text import Text
 
+from fedspam.app import exit_codes
 from fedspam.app.config import Config, ConfigError, read
 from fedspam.app.experiment.execute import own_config, recorded_rows, run
 from fedspam.app.experiment.scores import worst_clients
 from fedspam.app.folders import new_folder
-from fedspam.app.interrupt import INTERRUPTED
 from fedspam.app.terminal import progress_bar
 from fedspam.simulation.metrics import METRICS
 from fedspam.simulation.status import Status
@@ -49,7 +49,7 @@ def main(
         return show(config, folder, resume=resume, quiet=quiet, as_json=as_json)
     except KeyboardInterrupt:
         sys.stderr.write(f"fedspam run: stopped; continue with: fedspam run --resume --out {folder}\n")
-        return INTERRUPTED
+        return exit_codes.INTERRUPTED
 
 
 def show(
@@ -62,7 +62,7 @@ def show(
     console: Console | None = None,
     errors: Console | None = None,
 ) -> int:
-    """Run an experiment, print its summary, and return the exit code: 0 if it ended well, 1 if it was stopped."""
+    """Run an experiment, print its summary, and return the exit code."""
     console = console or Console()
     errors = errors or Console(stderr=True)
     quiet = quiet or jax.process_index() > 0
@@ -79,7 +79,7 @@ def show(
 
         outcome = run(config, folder, resume=resume, observe=observe)
     if jax.process_index() > 0:
-        return 0 if outcome.fine else 1  # the first process speaks for all
+        return exit_codes.verdict(outcome.run.status.ok)  # the first process speaks for all
     if as_json:
         console.file.write(json.dumps(outcome.facts, allow_nan=False) + "\n")
     elif quiet:
@@ -104,7 +104,7 @@ def show(
             console.print(
                 f"use it: fedspam predict {folder} NEW_ROWS{more}", highlight=False, markup=False, soft_wrap=True
             )
-    return 0 if outcome.fine else 1
+    return exit_codes.verdict(outcome.run.status.ok)
 
 
 TESTED = {

@@ -6,6 +6,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from fedspam.app import exit_codes
 from fedspam.app.folders import new_folder
 from fedspam.app.reproduce import ROUNDS, SEEDS, SOLVERS, Observation, reproduce
 from fedspam.app.terminal import progress_bar
@@ -20,7 +21,7 @@ def show(
     quiet: bool = False,
     console: Console | None = None,
 ) -> int:
-    """Run the experiment, print the verdicts, and return the exit code: 0 if every sentence holds, else 1."""
+    """Run the experiment, print the verdicts, and return the exit code."""
     console = Console() if console is None else console
     with progress_bar(quiet) as bar:
         task = bar.add_task("compiling and running", total=seeds * len(SOLVERS))
@@ -40,7 +41,7 @@ def show(
         console.print(Text(f"{holding} of {count} sentences hold", style=style))
         names = "figure.png, figure.svg, curves.csv, observations.csv, manifest.json, command"
         console.print(f"{made.folder}: {names}", highlight=False, markup=False, soft_wrap=True)
-    return 0 if all(observation.holds for observation in made.observations) else 1
+    return exit_codes.verdict(all(observation.holds for observation in made.observations))
 
 
 def table(observations: list[Observation], seeds: int) -> Table:

@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.table import Table
 
 from fedspam._internal import checks, describe
-from fedspam.app import UsageError
+from fedspam.app import UsageError, exit_codes
 from fedspam.app.figures.bound import BoundPanel, LyapunovPanel, draw_bounds
 from fedspam.app.figures.style import save
 from fedspam.app.folders import csv_text, make_folder, new_folder, write_manifest
@@ -173,7 +173,7 @@ def _epsilons(rows: Mapping[str, np.ndarray]) -> np.ndarray:
 
 
 def show(options: TheoryOptions, folder: Path | None, *, command: str = "", quiet: bool = False) -> int:
-    """Run, print, draw and write. Returns the exit code: 0 if every corrected bound holds, else 1."""
+    """Run, print, draw and write, and return the exit code."""
     began = time.perf_counter()
     folder = make_folder(new_folder("theory") if folder is None else folder)
     population, start = problem(options)
@@ -198,7 +198,7 @@ def show(options: TheoryOptions, folder: Path | None, *, command: str = "", quie
     else:
         names = ", ".join(sorted(path.name for path in folder.iterdir() if not path.name.startswith(".")))
         console.print(f"{folder}: {names}", highlight=False, markup=False, soft_wrap=True)
-    return 0 if all(outcome.holds for outcome in found) else 1
+    return exit_codes.verdict(all(outcome.holds for outcome in found))
 
 
 def _bounds_table(found: list[TheoryOutcome]) -> Table:
