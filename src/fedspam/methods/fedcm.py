@@ -297,7 +297,8 @@ def scaffold_m_vr(
 for _key, _name, _build, _facts in (
     ("fedcm", "FedCM, FedAvg-M", fedcm, {"estimator": "momentum", "down": Cost(2), "exact": False,
      "reference": f"Xu, Wang, Wang, Yao 2021, arXiv:2106.10874; {CHENG}"}),
-    ("fedcm_vr", "FedAvg-M-VR", fedcm_vr, {"estimator": "MVR", "down": Cost(3), "exact": False, "unverified": True}),
+    ("fedcm_vr", "FedAvg-M-VR", fedcm_vr, {"estimator": "MVR", "down": Cost(3), "partial": "no", "exact": False,
+     "unverified": True}),
     ("scaffold_m", "SCAFFOLD-M", scaffold_m, {"estimator": "SAG, momentum", "down": Cost(3), "stateless": "no"}),
     ("scaffold_m_vr", "SCAFFOLD-M-VR", scaffold_m_vr, {"estimator": "SAG, MVR", "down": Cost(4), "up": Cost(2),
      "stateless": "no", "unverified": True}),

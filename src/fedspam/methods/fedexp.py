@@ -113,7 +113,7 @@ def fedexp(cohort_size: int, local_steps: int, local_rate: ScheduleLike, *, damp
 
 
 register("fedexp", Entry(
-    name="FedExP", build=fedexp, oracle="m steps", exact=False, grid=few_steps_grid,
+    name="FedExP", build=fedexp, partial="no", oracle="m steps", exact=False, grid=few_steps_grid,
     example={"cohort_size": 4, "local_steps": 3, "local_rate": 0.3, "damping": 1e-3},
     reference="Jhunjhunwala, Wang, Joshi 2023, arXiv:2301.09604",
 ))  # fmt: skip

@@ -25,8 +25,8 @@ def fedexprox(
 
     :math:`(x_k - y_i)/\gamma` is the gradient of the Moreau envelope of :math:`f_i`, so this is gradient descent on the
     mean envelope with a step that adapts to it. A constant :math:`\alpha` is ``fedprox(server_step_size=...)``. One
-    exchange, d floats down and d and a number up for each client, no state on clients. The theory is that of convex
-    losses with a common minimizer. Without one, give a positive :math:`\epsilon`, which the paper does not need:
+    exchange, d floats down and d and a number up for each client, no state on clients. The theory is that of smooth
+    convex losses with a common minimizer. Without one, give a positive :math:`\epsilon`, which the paper does not need:
     the mean move vanishes where the mean envelope is least, and the moves do not. :math:`\alpha_k` is then at least 1
     by definition.
 
@@ -48,7 +48,7 @@ def fedexprox(
 
 
 register("fedexprox", Entry(
-    name="FedExProx", build=fedexprox, nonsmooth="yes", nonconvex="no", oracle="a-prox", exact=False,
+    name="FedExProx", build=fedexprox, nonconvex="no", oracle="a-prox", exact=False,
     example={"cohort_size": 4, "step_size": 1.0, "solver": Exact(), "damping": 1e-3}, grid=prox_steps_grid,
     reference="Li, Acharya, Richtárik 2024, arXiv:2405.13766; "
     "Anyszka, Gruntkowska, Tyurin, Richtárik 2024, arXiv:2410.01410",

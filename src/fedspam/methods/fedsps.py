@@ -88,7 +88,7 @@ def fedsps(
 
 
 register("fedsps", Entry(
-    name="FedSPS", build=fedsps, oracle="m steps, own rates", exact=False, nonconvex="partly",
+    name="FedSPS", build=fedsps, oracle="m steps, own rates", exact=False, partial="no", nonconvex="partly",
     example={"cohort_size": 4, "local_steps": 3, "local_rate": 0.3, "lower_bound": -1.0},
     grid=few_steps_grid,
     reference="Mukherjee, Loizou, Stich 2024, arXiv:2307.06306",

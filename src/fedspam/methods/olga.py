@@ -181,8 +181,8 @@ def _grid(scales: Scales) -> list[Mapping[str, Any]]:
 
 
 register("olga", Entry(
-    name="OLGA", build=olga, similarity="yes", partial="no", nonconvex="no", estimator="SVRG, compressed",
+    name="OLGA", build=olga, similarity="yes", partial="no", nonsmooth="yes", nonconvex="no",
     example={"step_size": 2.0, "probability": 0.5, "mixing": 0.5, "convexity": 0.25, "solver": Exact()},
-    oracle="prox, delegate", phases=2, up=Cost(1, 3), down=Cost(3, 2), coin="no", grid=_grid,
-    reference="Bylinkin, Beznosikov 2024, arXiv:2412.16414",
+    estimator="SVRG, compressed", oracle="prox, delegate", phases=2, up=Cost(1, 3), down=Cost(3, 2), coin="no",
+    grid=_grid, reference="Bylinkin, Beznosikov 2024, arXiv:2412.16414",
 ))  # fmt: skip
