@@ -25,7 +25,7 @@ from fedspam._internal import describe, files
 from fedspam._internal.trees import struct
 from fedspam.methods import auto, scaffold
 from fedspam.problems import Quadratics, quadratics
-from fedspam.simulation import Watch, records, restore
+from fedspam.simulation import Watch, keep_programs, records, restore
 from fedspam.simulation.records import Keep, RecordError
 from fedspam.solvers import Exact
 from loading import benchmark
@@ -992,17 +992,15 @@ def test_a_probe_that_other_cores_computed_is_the_same_probe(tmp_path, monkeypat
 
 
 def test_programs_are_kept_only_where_nobody_else_writes(tmp_path, monkeypatch):
-    from fedspam.simulation import engine
-
     set_to = {}
-    monkeypatch.setattr(engine.jax.config, "update", set_to.__setitem__)
-    engine.keep_programs(tmp_path / "new" / "cache")
+    monkeypatch.setattr(jax.config, "update", set_to.__setitem__)
+    keep_programs(tmp_path / "new" / "cache")
     assert (tmp_path / "new" / "cache").stat().st_mode & 0o077 == 0
     assert set_to["jax_compilation_cache_dir"] == str(tmp_path / "new" / "cache")
     (tmp_path / "open").mkdir()
     (tmp_path / "open").chmod(0o777)
     with pytest.raises(ValueError, match=r"others can write to it.*chmod go-w"):
-        engine.keep_programs(tmp_path / "open")
+        keep_programs(tmp_path / "open")
 
 
 def test_the_commit_is_that_of_fedspam_alone(tmp_path, monkeypatch):

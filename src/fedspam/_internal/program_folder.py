@@ -2,9 +2,27 @@
 
 import os
 import stat
+import sys
 from pathlib import Path
 
+SETTINGS = ("jax_compilation_cache_dir", "jax_persistent_cache_min_compile_time_secs")
 LEAST_SECONDS = 0.1  # to compile a program that is worth keeping
+
+
+def keep_programs(folder: str | Path) -> None:
+    """Keep compiled programs in a folder, so that a later process need not compile them again.
+
+    This turns on JAX's own cache; call it before the first simulation. A program is identified by its code, shapes,
+    devices and compiler version, never by the numbers it runs with. Programs are code: a folder that others can write
+    to is refused.
+    """
+    make_private(Path(folder))
+    jax = sys.modules.get("jax")
+    for name, value in zip(SETTINGS, (str(folder), LEAST_SECONDS), strict=True):
+        if jax is None:
+            os.environ[name.upper()] = str(value)  # JAX reads it when it is imported
+        else:
+            jax.config.update(name, value)
 
 
 def make_private(folder: Path) -> None:

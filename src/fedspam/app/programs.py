@@ -7,7 +7,7 @@ import warnings
 from pathlib import Path
 
 from fedspam import __version__
-from fedspam._internal import program_folder
+from fedspam._internal.program_folder import keep_programs
 
 FOLDER_VARIABLE = "FEDSPAM_CACHE"
 MOST_BYTES = 2**29
@@ -21,20 +21,19 @@ def folder() -> Path:
 
 
 def use() -> None:
-    """Keep compiled programs in the folder of the cache. Where that cannot be, say so in a line, and compile."""
+    """Keep compiled programs in the folder of the cache. Where that fails, say why in a line, and compile."""
     # JAX writes programs in place: one that is being written, or was cut off, cannot be read, and is compiled
     warnings.filterwarnings("ignore", "Error reading persistent compilation cache")
     if os.environ.get("JAX_COMPILATION_CACHE_DIR"):
         return  # the user has one
     try:
         place = folder()
-        program_folder.make_private(place)
-        trim(place, MOST_BYTES)
+        keep_programs(place)
     except (OSError, RuntimeError, ValueError) as error:
-        sys.stderr.write(f"fedspam: compiled programs are not kept ({error}); --no-cache says so yourself\n")
+        sys.stderr.write(f"fedspam: compiled programs cannot be kept ({error}); --no-cache silences this message\n")
         return
-    os.environ["JAX_COMPILATION_CACHE_DIR"] = str(place)  # JAX reads both when it is imported
-    os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = str(program_folder.LEAST_SECONDS)
+    with contextlib.suppress(OSError):  # another process trims too
+        trim(place, MOST_BYTES)
 
 
 def trim(place: Path, most: int) -> None:
@@ -44,6 +43,5 @@ def trim(place: Path, most: int) -> None:
     for _, size, path in found:
         if left <= most:
             return
-        with contextlib.suppress(FileNotFoundError):  # another process trims too
-            path.unlink()
+        path.unlink(missing_ok=True)
         left -= size

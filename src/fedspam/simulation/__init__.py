@@ -1,5 +1,6 @@
 """Simulations: any number of rounds, seeds and step sizes in one compiled program, recorded and resumable."""
 
+from fedspam._internal.program_folder import keep_programs as keep_programs
 from fedspam.simulation.evaluation import Evaluation as Evaluation, Named as Named
 from fedspam.simulation.host_data import Stored as Stored
 from fedspam.simulation.personal import fine_tune as fine_tune, personal_models as personal_models

@@ -3,7 +3,6 @@
 import functools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 import jax
@@ -13,7 +12,7 @@ from jax import lax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec as Spread
 from jaxtyping import PyTree
 
-from fedspam._internal import program_folder, trees
+from fedspam._internal import trees
 from fedspam._internal.trees import Params, static, struct
 from fedspam.clients import Population, Sharded
 from fedspam.clients.sharded import AXIS
@@ -332,18 +331,6 @@ def everywhere(mesh: Mesh | None, tree: T) -> T:
         return jax.make_array_from_callback(value.shape, same, lambda index: value[index])
 
     return jax.tree.map(put, tree)
-
-
-def keep_programs(folder: str | Path) -> None:
-    """Keep compiled programs in a folder, so that a later process need not compile them again.
-
-    This turns on JAX's own cache; call it before the first simulation. A program is identified by its code, shapes,
-    devices and compiler version, never by the numbers it runs with. Programs are code: a folder that others can write
-    to is refused.
-    """
-    program_folder.make_private(Path(folder))
-    jax.config.update("jax_compilation_cache_dir", str(folder))
-    jax.config.update("jax_persistent_cache_min_compile_time_secs", program_folder.LEAST_SECONDS)
 
 
 def _strong(leaf: Any) -> Any:
