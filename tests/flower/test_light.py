@@ -27,12 +27,12 @@ from fedspam.federation.codecs import Codecs
 from fedspam.federation.codecs.fields import verified
 from fedspam.flower import FedspamStrategy, LoopbackGrid, clients_of, export_works, light, to_arrays
 from fedspam.flower.client.app import client_app
-from fedspam.flower.client.node import RefusedError
 from fedspam.flower.light import random
 from fedspam.flower.light.works import Works
 from fedspam.flower.privacy.secure_client import SecureSum
 from fedspam.flower.testing import conformance
 from fedspam.flower.wire import envelope
+from fedspam.flower.wire.node import RefusedError
 from fedspam.flower.wire.schema import Schema
 from fedspam.methods import METHODS, auto, fedavg, scaffold, spam_pp
 from fedspam.problems import synthetic_logistic

@@ -38,11 +38,11 @@ from fedspam.flower import (
     to_params,
 )
 from fedspam.flower.client.app import perform
-from fedspam.flower.client.node import RefusedError
 from fedspam.flower.client.state import Memory
 from fedspam.flower.server.exchange import Trip
 from fedspam.flower.server.method import with_cohort
 from fedspam.flower.wire import arrays
+from fedspam.flower.wire.node import RefusedError
 from fedspam.flower.wire.schema import Schema
 
 CLIENTS, ROUNDS = 6, 3

@@ -5,6 +5,7 @@ import importlib.util
 import inspect
 import subprocess
 import sys
+from graphlib import TopologicalSorter
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +35,8 @@ FORBIDDEN_ATTRIBUTES = {
 }  # fmt: skip
 # words that make a harmless call dangerous, and the only value that they may have
 FORBIDDEN_KEYWORDS = {"allow_pickle": False, "shell": False, "weights_only": True}
+# Imports that point backwards inside a room, which should become none.
+BOTH_WAYS = {"_internal": {("trees", "checks")}, "flower": {("client", "light")}}
 IMPORTERS = {
     "__init__.py": ["import_module"] * 3,
     "app/experiment/model.py": ["exec_module"],  # the Python file that a user names for it: model.function
@@ -49,28 +52,45 @@ def room_of(path: Path) -> str:
     return path.relative_to(SOURCE).parts[0].removesuffix(".py")
 
 
-def rooms_imported(text: str, package: str = "") -> set[str]:
-    """Every room that a source text imports from, at its top or inside a function.
+def package_of(path: Path) -> str:
+    """What the relative imports of a file are relative to."""
+    return ".".join(path.parent.relative_to(SOURCE.parent).parts)
+
+
+def modules_imported(text: str, package: str = "") -> set[str]:
+    """Every module of this package that a source text imports, at its top or inside a function, and every name from it.
 
     Arguments:
-        package: what relative imports are relative to; empty if the text must have none.
+        package: that of the file; empty if the text must not import relatively.
     """
-    rooms = set()
+    found = set()
     for node in ast.walk(ast.parse(text)):
         if isinstance(node, ast.Import):
             modules = [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
             assert package or node.level == 0, f"line {node.lineno}: imports are absolute here"
             module = importlib.util.resolve_name("." * node.level + (node.module or ""), package)
-            modules = [module]
-            if module == "fedspam":
-                modules = [f"fedspam.{alias.name}" for alias in node.names]
+            modules = [f"{module}.{alias.name}" for alias in node.names]
         else:
             continue
-        rooms |= {module.split(".")[1] for module in modules if module.startswith("fedspam.")}
-        if "fedspam" in modules:
-            rooms.add("__init__")
-    return rooms
+        found |= {module for module in modules if module.split(".")[0] == "fedspam"}
+    return found
+
+
+def rooms_imported(text: str, package: str = "") -> set[str]:
+    """Every room that a source text imports from."""
+    return {[*module.split("."), "__init__"][1] for module in modules_imported(text, package)}
+
+
+def parts_of(room: str) -> dict[str, set[str]]:
+    """The folders and files of a room, and the others of them that each imports."""
+    home = SOURCE / room
+    parts = {path.stem: set[str]() for path in home.iterdir() if path.suffix == ".py" or any(path.glob("*.py"))}
+    for path in home.rglob("*.py"):
+        part = path.relative_to(home).parts[0].removesuffix(".py")
+        modules = [module.split(".") for module in modules_imported(path.read_text(), package_of(path))]
+        parts[part] |= {names[2] for names in modules if names[1:2] == [room] and names[2] in parts} - {part}
+    return parts
 
 
 def wrong_imports(room: str, imported: set[str]) -> list[str]:
@@ -134,10 +154,17 @@ def test_the_map_of_the_readme_is_printed_from_the_list() -> None:
 @pytest.mark.parametrize("path", FILES, ids=name_of)
 def test_a_room_imports_only_from_those_above_it(path: Path) -> None:
     text = path.read_text()
-    package = ".".join(path.parent.relative_to(SOURCE.parent).parts) if path in SHARED else ""
-    assert wrong_imports(room_of(path), rooms_imported(text, package)) == []
+    assert wrong_imports(room_of(path), rooms_imported(text, package_of(path) if path in SHARED else "")) == []
     if room_of(path) != "app":
         assert not outside_imports(text) & ONLY_IN_APP
+
+
+@pytest.mark.parametrize("room", ROOMS)
+def test_the_parts_of_a_room_import_each_other_one_way(room: str) -> None:
+    parts, allowed = parts_of(room), BOTH_WAYS.get(room, set())
+    assert allowed <= {(one, other) for one, others in parts.items() for other in others}, "the table names too much"
+    one_way = {one: {other for other in others if (one, other) not in allowed} for one, others in parts.items()}
+    TopologicalSorter({name: others for name, others in one_way.items() if name != "__init__"}).prepare()
 
 
 def test_no_public_class_name_stands_for_two_things() -> None:

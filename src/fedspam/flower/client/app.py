@@ -20,14 +20,9 @@ from fedspam.federation import WORK_NAMES, perform as perform_work, wire, works_
 from fedspam.federation.codecs import NO_CODECS, Codecs, CodecsLike
 from fedspam.federation.codecs.fields import signed, verified
 from fedspam.federation.ledger import Exchange
-from fedspam.flower.client.node import (
-    RefusedError as RefusedError,
-    facts,
-    partition_of as partition_of,
-    refusal as refusal,
-)
 from fedspam.flower.client.state import HeldFields, Memory
 from fedspam.flower.wire import arrays
+from fedspam.flower.wire.node import RefusedError as RefusedError, facts, partition_of as partition_of, refusal
 from fedspam.flower.wire.schema import Schema
 
 if TYPE_CHECKING:

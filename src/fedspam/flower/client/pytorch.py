@@ -14,7 +14,7 @@ from flwr.app import Context
 
 from fedspam.clients import HostedOracle
 from fedspam.flower.client.app import partition_of, rows_of
-from fedspam.flower.client.node import check_buffers
+from fedspam.flower.client.buffers import check_buffers
 
 
 def torch_params(module: Any) -> dict[str, Any]:

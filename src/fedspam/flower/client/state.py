@@ -13,7 +13,7 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Context
 
 from ..._internal import files
 from ..wire import envelope
-from .node import RefusedError
+from ..wire.node import RefusedError
 
 FIRST = 0  # the version before the first exchange
 FOLDER = "memory-folder"  # the entry of the node-config that names the folder

@@ -13,11 +13,11 @@ from flwr.clientapp import ClientApp
 from flwr.clientapp.typing import Mod
 
 from fedspam._internal import strict
-from fedspam.flower.client.node import RefusedError, facts, partition_of, refusal
 from fedspam.flower.client.state import HeldFields, Memory
 from fedspam.flower.light.clients import RowsClient
 from fedspam.flower.light.works import LightExchange, Named, Works
 from fedspam.flower.wire import envelope
+from fedspam.flower.wire.node import RefusedError, facts, partition_of, refusal
 
 if TYPE_CHECKING:
     from fedspam.flower.privacy.differential import Privacy

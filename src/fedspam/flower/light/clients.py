@@ -8,9 +8,10 @@ import numpy as np
 from flwr.app import Context
 
 from fedspam._internal import checks
-from fedspam.flower.client.node import RefusedError, check_buffers, partition_of
+from fedspam.flower.client.buffers import check_buffers
 from fedspam.flower.light import random
 from fedspam.flower.wire.envelope import LONE
+from fedspam.flower.wire.node import RefusedError, partition_of
 
 Named = dict[str, Any]  # arrays by the names of the parameters
 Rows = Any  # an array, or a tuple, list or dictionary of arrays; the first axis is that of the rows

@@ -13,9 +13,9 @@ from collections.abc import Sequence
 from flwr.app import ArrayRecord, ConfigRecord, Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 
-from fedspam.flower.client.node import RefusedError, facts, refusal
 from fedspam.flower.wire import envelope
 from fedspam.flower.wire.frames import ProgramError, ask
+from fedspam.flower.wire.node import RefusedError, facts, refusal
 
 SLOT, STATE = "fedspam-relay", "state"
 

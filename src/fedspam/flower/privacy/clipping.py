@@ -9,7 +9,7 @@ import numpy as np
 from flwr.clientapp.typing import Mod
 
 from ..._internal import checks
-from ..client.node import RefusedError
+from ..wire.node import RefusedError
 from .mods import GRADIENTS, Coverage, Values, treated
 
 SUMMED = 2.0**-40  # more than a sum of squares in float64 is off by

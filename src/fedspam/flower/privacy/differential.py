@@ -27,7 +27,7 @@ from flwr.clientapp.typing import Mod
 from scipy.special import ndtri
 
 from ..._internal import checks
-from ..client.node import RefusedError
+from ..wire.node import RefusedError
 from . import masks
 from .clipping import Clipping
 from .mods import GRADIENTS, Coverage, Values, treated

@@ -16,8 +16,8 @@ from flwr.clientapp.typing import ClientAppCallable, Mod
 
 from ..._internal import strict
 from ..._internal.packing import CHECKSUM, verify
-from ..client.node import RefusedError, refusal
 from ..wire import envelope
+from ..wire.node import RefusedError, refusal
 
 LOG = logging.getLogger("flwr")
 GRADIENTS = ("starting_gradient", "gradient", "difference", "change")  # works whose replies are gradients
@@ -34,7 +34,7 @@ class Coverage:
     True
     >>> Coverage(("gradient",)).covers("train.prox")
     Traceback (most recent call last):
-    fedspam.flower.client.node.RefusedError: 'train.prox' is neither covered nor allowed in clear: ...
+    fedspam.flower.wire.node.RefusedError: 'train.prox' is neither covered nor allowed in clear: ...
     """
 
     works: tuple[str, ...] = GRADIENTS  # whose replies it protects

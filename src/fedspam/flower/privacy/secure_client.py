@@ -28,8 +28,8 @@ from .._flwr import (
     share_keys_plaintext_concat,
     share_keys_plaintext_separate,
 )
-from ..client.node import RefusedError, partition_of, refusal
 from ..wire import envelope
+from ..wire.node import RefusedError, partition_of, refusal
 from . import masks
 from .mods import Coverage, answered, not_refused, opened, rewrite
 
