@@ -412,7 +412,7 @@ def test_another_solver_is_refused_and_the_difference_is_named():
 @pytest.mark.parametrize(
     ("method", "params", "named"),
     [
-        (spam(step_size=0.5, fresh_weight=0.3), FIRST, "method is spam_pp on the server, spam on the client"),
+        (spam(step_size=0.5, fresh_weight=0.3), FIRST, "method is spam_pp on the server, spam_inexact on the client"),
         (METHOD, jnp.ones(5), r"float32\[5\]"),
         (METHOD, jnp.ones(4, jnp.float16), r"float16\[4\]"),
         (METHOD, {"weights": FIRST}, "params.weights"),

@@ -1,7 +1,7 @@
 """The methods of this package on a real federation, over Flower.
 
 On the server, `FedspamStrategy` takes the place of Flower's ``FedAvg``. On the clients, `client_app` makes the
-``ClientApp``. Needs ``pip install 'fedspam[flower]'``.
+``ClientApp``. Needs ``pip install 'flwr[simulation]' prometheus-client``.
 """
 
 from typing import TYPE_CHECKING, Any
@@ -43,7 +43,7 @@ def __getattr__(name: str) -> Any:
         if missing not in ("flwr", "prometheus_client", "jax", "jaxtyping", "fedspam"):
             raise
         remedy = (
-            f"{missing}, which is not installed: pip install 'fedspam[flower]'"
+            f"{missing}, which is not installed: pip install 'flwr[simulation]' prometheus-client"
             if missing in ("flwr", "prometheus_client")
             else "JAX, which fedspam-client does without: use fedspam.flower.light, or install fedspam in its place"
         )
