@@ -74,22 +74,23 @@ def test_three_rounds_of_page_by_hand():
     np.testing.assert_array_equal(run.rows["gradients"], [2, 2, 2])
 
 
-def test_three_rounds_of_rg_saga_by_hand():
+def test_four_rounds_of_rg_saga_by_hand():
     method = rg_saga(1, step_size=1.0, pull=0.5, solver=Exact())
-    run = simulate(method, PAIR, jnp.ones(1), rounds=3, key=0, replay={"cohort": [1, 1, 0]})
-    # start: b = (2, 0), mean 1; the delegate's prox moves by -g / (2 + 1)
-    # round 0, client 1: g = f_1'(1) - b_1 + 1 = 1, x = 2/3; b_1 = 0
-    # round 1, client 1: G = 0 - 0 + 1, g = 1/2 + 1/2 + (2/3 - 1) = 2/3, x = 2/3 - 2/9 = 4/9; b_1 = 0
-    # round 2, client 0: G = 4/3 - 2 + 1 = 1/3, g = 1/3 + 1/6 + 2 (4/9 - 6/9) = 1/18, x = 4/9 - 1/54 = 23/54; b_0 = 4/3
+    run = simulate(method, PAIR, jnp.ones(1), rounds=4, key=0, replay={"cohort": [1, 1, 0, 0]})
+    # the delegate's prox moves by -g / (2 + 1)
+    # round 0, everyone: g = 1, x = 2/3
+    # round 1, everyone: g = 1/2, x = 2/3 - 1/6 = 1/2; b = (4/3, -1/3)
+    # round 2, client 0: G = 4/3 - 4/3 + 1/2, g = 1/2 + 2 (1/2 - 2/3) = 1/6, x = 1/2 - 1/18 = 4/9; b_0 = 4/3
+    # round 3, client 0: G = 1 - 4/3 + 1/2 = 1/6, g = 1/12 + 1/12 + 2 (4/9 - 1/2) = 1/18, x = 4/9 - 1/54; b_0 = 1
     np.testing.assert_allclose(run.state.estimate.g, [1 / 18], rtol=1e-13)
     np.testing.assert_allclose(run.params, [23 / 54], rtol=1e-14)
-    np.testing.assert_allclose(run.memory, [[4 / 3], [0]], atol=1e-15)
-    np.testing.assert_allclose(run.state.estimate.memory, [2 / 3], rtol=1e-14)
-    # everyone once before the first round; then 2d and 2d for one client, 2d and d for the delegate
-    (start,) = run.plan.start
-    assert (start.cohort, start.floats_down, start.floats_up) == (2, 1, 1)
-    np.testing.assert_array_equal(run.rows["floats_down"], [4, 4, 4])
-    np.testing.assert_array_equal(run.rows["floats_up"], [3, 3, 3])
+    np.testing.assert_allclose(run.memory, [[1], [-1 / 3]], rtol=1e-14)
+    np.testing.assert_allclose(run.state.estimate.memory, [1 / 3], rtol=1e-14)
+    # d and d for everyone, or 2d and 2d for one client; then 2d and d for the delegate
+    assert run.plan.start == ()
+    np.testing.assert_array_equal(run.rows["floats_down"], [4, 4, 4, 4])
+    np.testing.assert_array_equal(run.rows["floats_up"], [3, 3, 3, 3])
+    np.testing.assert_array_equal(run.rows["gradients"], [3, 3, 3, 3])
 
 
 # --- an independent loop: the estimators once more, with given cohorts, coins and step sizes ---
@@ -113,11 +114,16 @@ def numpy_svrs(twin, x, draws):
     return x
 
 
-def numpy_rg_saga(twin, x, draws, beta, synchronise):
-    table = np.stack([twin.gradient([i], x) if synchronise else np.zeros(D) for i in range(CLIENTS)])
+def numpy_rg_saga(twin, x, draws, beta, synchronizations):
+    table = np.zeros((CLIENTS, D))
     previous = x
     for k in range(ROUNDS):
         S = draws["cohorts"][k]
+        if k < synchronizations:
+            table = np.stack([twin.gradient([i], x) for i in range(CLIENTS)])
+            g = table.mean(0)
+            previous, x = x, twin.prox(0, x, g, draws["gammas"][k])
+            continue
         G = twin.gradient(S, previous) - table[S].mean(0) + table.mean(0)
         change = twin.gradient(S, x) - twin.gradient(S, previous)
         g = G if k == 0 else (1 - beta) * g + beta * G + change
@@ -149,15 +155,15 @@ def test_svrs_equals_an_independent_loop(play, population, draws):
     np.testing.assert_allclose(run.params, numpy_svrs(Twin(population), np.ones(D), draws), rtol=1e-12)
 
 
-@pytest.mark.parametrize("synchronise", [True, False])
-def test_rg_saga_equals_an_independent_loop(play, population, draws, synchronise):
+@pytest.mark.parametrize("synchronizations", [2, 1, 0])
+def test_rg_saga_equals_an_independent_loop(play, population, draws, synchronizations):
     run = play(
-        rg_saga(2, draws["gammas"], 0.3, everyone_first=synchronise, solver=Exact()),
+        rg_saga(2, draws["gammas"], 0.3, synchronizations=synchronizations, solver=Exact()),
         population,
         cohort=draws["cohorts"],
     )
     np.testing.assert_allclose(
-        run.params, numpy_rg_saga(Twin(population), np.ones(D), draws, 0.3, synchronise), rtol=1e-12
+        run.params, numpy_rg_saga(Twin(population), np.ones(D), draws, 0.3, synchronizations), rtol=1e-12
     )
 
 
@@ -272,7 +278,7 @@ def test_without_fresh_gradients_mvr_is_sarah(play, population):
 
 @pytest.mark.slow
 def test_without_a_pull_rg_is_sarah(play, population):
-    made = [rg_saga(2, 0.5, 0.0, solver=Exact()), rg_svrg(2, 0.5, 0.0, 0.4, solver=Exact())]
+    made = [rg_saga(2, 0.5, 0.0, synchronizations=1, solver=Exact()), rg_svrg(2, 0.5, 0.0, 0.4, solver=Exact())]
     plain = Factored(page(2, 1.0, 0.0).estimator, Exact(), Constant(0.5), movers="delegate", cohort_size=2)
     expected = play(plain, population).params
     for method in made:

@@ -20,10 +20,10 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Integer, Key, PyTree
 
 from fedspam._internal import checks, prng, trees
-from fedspam._internal.trees import Params, Scalar, static, struct
+from fedspam._internal.trees import Params, Scalar, count, static, struct
 from fedspam.clients import Oracle
 from fedspam.federation import Cohort, Federation, on_client
-from fedspam.methods._method import mvr_difference, no_memory
+from fedspam.methods._method import mvr_difference, no_memory, tracked_mean
 from fedspam.methods.schedules import Schedule, ScheduleLike, first_fresh_weight, unit_schedule
 
 
@@ -260,28 +260,42 @@ class SVRG:
 class RecursiveSAGA:
     r"""The recursion, pulled towards an unbiased estimate G from the gradients that clients remember; see `rg_saga`.
 
-    The server keeps :math:`\bar b`, the mean of what all n clients remember, which moves by (accepted replies)/n
-    times their mean change. So a cohort must not contain a client twice. In round 0, :math:`\beta = 1` and
-    :math:`g_0 = \nabla f_S(x_0) - b_S + \bar b`. Clients remember different points, so even equal Hessians leave an
-    error in G, which vanishes as x settles.
+    The first `synchronizations` rounds ask everyone: :math:`g_k = \nabla f(x_k)` and all :math:`b_i = \nabla f_i(x_k)`.
+    Without them :math:`b_i = 0`, and in round 0 :math:`\beta = 1`. The server keeps :math:`\bar b`, the mean of what
+    all clients remember, so a cohort must not contain a client twice. Clients remember different points, so even equal
+    Hessians leave an error in G, which vanishes as x settles.
 
     Jiang, Rodomanov, Stich 2025, arXiv:2512.05327.
     """
 
     pull: Schedule  # beta
+    synchronizations: int = count(0, default=2)
 
     def begin(self, x: Params, g: Params) -> Estimate:
-        return Estimate(g, g)  # the start is the mean of what clients remember: 0, or their gradients at x_0
+        return Estimate(g, trees.zeros_like(x))
 
     def update(
         self, old: Estimate, cohort: Cohort, fed: Federation, *, k: Integer[Array, ""], x: Params, x_prev: Params
     ) -> tuple[Estimate, Any]:
-        beta = jnp.where(k == 0, 1.0, self.pull(k))
-        difference, change = fed.mean(cohort, self.compare, x=x, x_prev=x_prev)
-        G = trees.add(difference, old.memory)
-        g = trees.axpy(1 - beta, old.g, trees.axpy(beta, G, change))
-        mean = trees.axpy(fed.accepted, trees.divide(difference, fed.everyone(cohort.key).size), old.memory)
-        return Estimate(g, mean), 2 * cohort.size
+        def synchronize() -> tuple[Estimate, Any]:
+            everyone = fed.everyone(cohort.key)
+            difference = fed.mean(everyone, self.remember, x=x)
+            g = trees.add(difference, old.memory)
+            return Estimate(g, tracked_mean(old.memory, difference, fed, cohort.key)), jnp.asarray(everyone.size)
+
+        def recur() -> tuple[Estimate, Any]:
+            beta = jnp.where(k == 0, 1.0, self.pull(k))
+            difference, change = fed.mean(cohort, self.compare, x=x, x_prev=x_prev)
+            G = trees.add(difference, old.memory)
+            g = trees.axpy(1 - beta, old.g, trees.axpy(beta, G, change))
+            return Estimate(g, tracked_mean(old.memory, difference, fed, cohort.key)), jnp.asarray(2 * cohort.size)
+
+        return fed.cond(k < self.synchronizations, synchronize, recur) if self.synchronizations else recur()
+
+    @on_client(stateful=True)
+    def remember(self, oracle: Oracle, key: Key[Array, ""], memory: Params, *, x: Params) -> tuple[Params, Params]:
+        gradient = jax.grad(oracle)(x, key)
+        return trees.subtract(gradient, memory), gradient
 
     @on_client(stateful=True)
     def compare(
