@@ -869,6 +869,12 @@ def real(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+def hues(shown: Any) -> list[str]:
+    """The strongest of red, green and blue in the color of each text."""
+    colors = shown.evaluate_all("(all) => all.map((one) => getComputedStyle(one).color.match(/\\d+/g).map(Number))")
+    return [("red", "green", "blue")[np.argmax(color)] for color in colors]
+
+
 def table_of(found: Any, card: str) -> list[list[str]]:
     """The texts of the cells of a table on the page, by row, without the status of runs."""
     return found.locator(f"#{card} tr").evaluate_all(
@@ -985,6 +991,7 @@ def test_a_run_that_reached_its_target_ended_well(real: Path, browser: Any, size
     with pages.opened(browser, (real / "alone.html").as_uri(), size) as found:
         assert found.locator(".tile.words b").inner_text() == str(Status.from_json(facts["status"]))
         assert found.locator(".stopped").count() == 0
+        assert hues(found.locator(".tile.words b")) == ["green"]
         title, row = table_of(found, "targets")[1:]
         assert title == ["until accuracy ≥ 0.6125"]  # the one that was asked for, with all its digits
         assert row[:3] == ["FedAvg", rounds, amount(facts["target"]["bytes_up"], "bytes_up")]
@@ -992,7 +999,7 @@ def test_a_run_that_reached_its_target_ended_well(real: Path, browser: Any, size
         status = [records.read(real / name)[0]["status"] for name in names]
         shown = found.locator("#final .status")  # of those that did not do all their rounds
         assert shown.all_inner_texts() == [str(Status.from_json(each)) for each in (status[0], status[2])]
-        assert shown.evaluate_all("(all) => all.map((one) => one.classList.contains('stopped'))") == [False, True]
+        assert hues(shown) == ["green", "red"]
         title, reached, _, diverged = table_of(found, "targets")[1:]
         assert (title, reached) == (["until accuracy ≥ 0.6125"], ["FedAvg · reached", *row[1:]])
         assert diverged == ["FedAvg · diverged", *["not reached"] * 5]

@@ -46,7 +46,7 @@ def _final(data: Mapping[str, Any]) -> str:
     rows = {name: _at_the_end(series, data) for name, series in chosen.items()}
     columns = list(dict.fromkeys(column for row in rows.values() for column in row))
     # a run that went wrong is not the best, whatever its numbers are
-    wrong = {name for name, series in chosen.items() if data["sources"][series["source"]]["wrong"]}
+    wrong = {name for name, series in chosen.items() if data["sources"][series["source"]]["look"] == "stopped"}
     fine = [row for name, row in rows.items() if name not in wrong]
     best = {column: _best([row[column] for row in fine if column in row]) for column in columns}
     nothing = Ending("–", None, None)

@@ -53,8 +53,8 @@
     }
   }
 
-  function tile(label, value, words = false, more = "") {
-    return element("div", { class: `tile${words ? " words" : ""}${more}` }, element("span", {}, label), element("b", {}, value));
+  function tile(label, value, words = false, look = "") {
+    return element("div", { class: `tile${words ? " words" : ""} ${look}` }, element("span", {}, label), element("b", {}, value));
   }
 
   function ending(opening) {
@@ -66,8 +66,8 @@
     const tiles = element("section", { class: "tiles", "aria-label": "At the end" });
     for (const [name, { value, text }] of tables.atTheEnd(series)) tiles.append(tile(name, text(value)));
     if (series.certificates) tiles.append(tile("solutions certified", percent(series.certificates.share)));
-    const { status, wrong } = data.sources[series.source];
-    tiles.append(tile("status", status, true, wrong ? " stopped" : ""));
+    const { status, look } = data.sources[series.source];
+    tiles.append(tile("status", status, true, look));
     page.append(tiles);
   }
 

@@ -102,7 +102,7 @@ def content(sources: Sequence[Source], title: str, given_targets: Sequence[float
                 "kind": source.kind,
                 "status": str(source.status),
                 "completed": source.status == COMPLETED,
-                "wrong": not source.status.ok,
+                "look": "reached" if source.status.kind == "reached" else "" if source.status.ok else "stopped",
                 "notes": list(source.notes),
                 "again": provenance.again(source),
                 "tested": {**source.tested._asdict(), "clients": [_cells(row) for row in source.tested.clients]},

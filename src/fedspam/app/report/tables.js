@@ -63,7 +63,7 @@ fedspam.tables = (data, numberOf) => {
     const rows = [...chosen.values()].map((series) => ({ series, end: atTheEnd(series, ["rounds", "bytes", "seconds"]) }));
     const columns = [...new Set(rows.flatMap(({ end }) => [...end.keys()]))];
     // a run that went wrong is not the best, whatever its numbers are
-    const fine = rows.filter(({ series }) => !data.sources[series.source].wrong);
+    const fine = rows.filter(({ series }) => data.sources[series.source].look !== "stopped");
     const values = (column) => fine.map(({ end }) => end.get(column)?.value ?? null).filter((value) => value !== null);
     const best = new Map(columns.map((column) => {
       const known = rows.map(({ end }) => end.get(column)).find(Boolean);
@@ -74,12 +74,12 @@ fedspam.tables = (data, numberOf) => {
     const ordered = rows.length > FIRST + 6 ? [...rows].sort((a, b) => rank(a) - rank(b)) : rows;
     const early = data.sources.some(({ completed }) => !completed);
     const row = ({ series, end }) => {
-      const { status, completed, wrong } = data.sources[series.source];
+      const { status, completed, look } = data.sources[series.source];
       // below the name, where it is seen however many columns there are
-      const ended = completed ? null : element("small", { class: `status${wrong ? " stopped" : ""}` }, status);
+      const ended = completed ? null : element("small", { class: `status ${look}` }, status);
       return element("tr", {}, nameCell(series.name, ended), ...columns.map((column) => {
         const cell = end.get(column);
-        const wins = cell && !wrong && cell.value !== null && cell.value === best.get(column);
+        const wins = cell && look !== "stopped" && cell.value !== null && cell.value === best.get(column);
         return element("td", { class: wins ? "best" : cell ? "" : "none" }, cell ? cell.text(cell.value) : "–");
       }));
     };
