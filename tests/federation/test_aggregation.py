@@ -323,6 +323,13 @@ def test_a_share_of_f_over_n_trims_exactly_f(wrong, count):
         assert float(TrimmedMean(share)(replies, jnp.ones(count, bool))) == 1.0
 
 
+@pytest.mark.parametrize("count", [1, 2, 4])
+def test_a_trimmed_mean_never_trims_all(count):
+    """Just below one half, the share of two replies rounds up to one on each side."""
+    replies = jnp.array([1.0, 3.0, 9.0, 9.0])
+    assert float(TrimmedMean(0.4999)(replies, jnp.arange(4) < count)) == {1: 1.0, 2: 2.0, 4: 6.0}[count]
+
+
 def test_finite_half_precision_numbers_are_finite():
     """Their squares overflow in half precision."""
     assert bool(trees.finite(jnp.full(8, 60_000.0, jnp.float16)))

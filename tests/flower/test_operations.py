@@ -19,7 +19,7 @@ import safetensors.numpy
 
 pytest.importorskip("flwr", reason="needs Flower: pip install '.[flower]'")
 
-from flwr.app import Error, Message, MetricRecord, RecordDict
+from flwr.app import ConfigRecord, Error, Message, MetricRecord, RecordDict
 
 from fedspam import fedavg, load, models, spam_pp
 from fedspam._internal.model_file import parameters_hash
@@ -103,7 +103,7 @@ def of_another_method(message, answer):
 FAULTS = {
     "rejected": (nonsense, "damaged|safetensors|header"),
     "rejected ": (not_finite, "NaN or infinity"),
-    "error": (raised, 'error 2: it "raised"\nhere'),
+    "error": (raised, r'error 2: it "raised"\\nhere'),
     "lost": (lost, "Node Unavailable"),
     "late": (late, "no reply within 0.05 s"),
     "refused": (of_another_method, "of another method, solver or model"),
@@ -131,6 +131,21 @@ def test_bad_replies_are_in_the_log_and_in_the_metrics(kind, tmp_path):
     assert found[f'fedspam_failures_total{{exchange="difference",kind="{kind.strip()}"}}'] == len(failures)
     assert found['fedspam_clients_asked_total{exchange="difference"}'] == 3 * ROUNDS + len(failures)
     assert found['fedspam_clients_accepted_total{exchange="difference"}'] == 3 * ROUNDS
+
+
+def test_a_client_cannot_write_lines_of_the_log(caplog):
+    caplog.set_level(logging.INFO, "flwr")
+    forged = "no\n\x1b[1A[ROUND 3/3]\u202e"
+
+    def twist(id, message, answer):
+        if id == BAD and message.metadata.message_type == "train.difference":
+            return [Message(RecordDict({arrays.HEADER: ConfigRecord({"refused": forged})}), reply_to=message)]
+        return [answer()]
+
+    go(twist=twist)
+    said = [record.getMessage() for record in caplog.records if f"> client {BAD}" in record.getMessage()]
+    assert said
+    assert set(said) == {f"\t> client {BAD}: refused: " + r"no\n\x1b[1A[ROUND 3/3]\u202e"}
 
 
 def changed(change):
@@ -189,7 +204,7 @@ FIFTEEN = [  # one per client: what it does, the kind of the failure, and what t
     (cut_off, "rejected", "damaged|safetensors|bytes"),
     (with_two_arrays, "rejected", "has 2 arrays"),
     (lambda message, answer: [Message(RecordDict(), reply_to=message)], "rejected", "has 0 arrays"),
-    (raised, "error", 'error 2: it "raised"\nhere'),
+    (raised, "error", r'error 2: it "raised"\\nhere'),
 ]
 
 

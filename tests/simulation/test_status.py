@@ -15,6 +15,11 @@ def test_a_status_comes_back_from_json(kind: str) -> None:
     assert str(status) == f"{kind}: a reason: of two parts"
 
 
+def test_a_reason_is_shown_in_one_line_without_escapes() -> None:
+    """The status of a model file of somebody else is printed on a terminal."""
+    assert str(Status("stopped", "why\n\x1b[2Jall is well")) == r"stopped: why\n\x1b[2Jall is well"
+
+
 @pytest.mark.parametrize("value", [None, "completed", 3, [], {}, {"kind": "done", "reason": ""}, {"kind": "reached"}])
 def test_what_is_not_a_status_is_unknown(value: object) -> None:
     assert Status.from_json(value) == Status("unknown")

@@ -48,6 +48,15 @@ class MalformedError(ValueError):
     """Bytes that are not what they should be; says in what."""
 
 
+def one_line(text: str) -> str:
+    r"""The text for a log or a terminal: line breaks, escapes and invisible characters are written out.
+
+    >>> one_line("done\n\x1b[2Jnext")
+    'done\\n\\x1b[2Jnext'
+    """
+    return "".join(sign if sign.isprintable() else sign.encode("unicode_escape").decode() for sign in text)
+
+
 def json_object(data: bytes, *, size: int, depth: int) -> dict[str, Any]:
     """A JSON object of at most `size` bytes and `depth` levels: no name twice, no NaN, no infinity.
 

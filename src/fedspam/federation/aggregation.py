@@ -89,6 +89,7 @@ class TrimmedMean:
         count = jnp.sum(accepted)
         # f / n times n may be slightly below f in floats, and one wrong reply would slip through
         cut = jnp.floor(self.share * count + 1e-3).astype(count.dtype)
+        cut = jnp.minimum(cut, jnp.maximum(count - 1, 0) // 2)  # one or two replies always stay
         rank = jnp.arange(accepted.shape[0])
         kept = (rank >= cut) & (rank < count - cut)
         return _on_numbers(lambda v: _mean(_sorted(v, accepted), kept), replies, accepted)

@@ -4,6 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from fedspam._internal.strict import one_line
+
 KINDS = {  # and whether a run of this kind is well so far
     "running": True,  # it has not ended, or its process died
     "completed": True,  # all rounds are done
@@ -43,7 +45,7 @@ class Status:
         return KINDS[self.kind]
 
     def __str__(self) -> str:
-        return f"{self.kind}: {self.reason}" if self.reason else self.kind
+        return f"{self.kind}: {one_line(self.reason)}" if self.reason else self.kind
 
     def as_json(self) -> dict[str, str]:
         """The status as files hold it; `from_json` reads it."""

@@ -12,6 +12,7 @@ from typing import Any
 from flwr.app import Message
 from flwr.serverapp import Grid
 
+from fedspam._internal.strict import one_line
 from fedspam.federation import wire
 from fedspam.federation.codecs.fields import verified
 from fedspam.federation.ledger import ANSWER
@@ -189,5 +190,5 @@ def _raised(error: Exception) -> str:
 
 
 def _shortened(reason: str) -> str:
-    """The beginning and the end of a reason that may hold a long traceback."""
-    return reason if len(reason) <= 500 else f"{reason[:200]} ... {reason[-300:]}"
+    """The beginning and the end of a reason that may hold a long traceback, or whatever a client wrote."""
+    return one_line(reason if len(reason) <= 500 else f"{reason[:200]} ... {reason[-300:]}")
