@@ -75,7 +75,9 @@ def play(method, population, x, rounds, cohorts=None, key=0, faults=None):
     """Some rounds: the last state, what clients remember, the infos. Methods that differ in numbers compile once."""
     memory = jax.tree.map(lambda leaf: jnp.stack([leaf] * population.size), method.client_state(jnp.asarray(x)))
     replay = cohorts if cohorts is None or isinstance(cohorts, dict) else {"cohort": np.asarray(cohorts)}
-    state, infos = method.init(jnp.asarray(x), jax.random.key(99), Traced(population)), []
+    fed = Traced(population, memory=memory)
+    state, infos = method.init(jnp.asarray(x), jax.random.key(99), fed), []
+    memory = fed.memory
     for k in range(rounds):
         key_k = jax.random.fold_in(jax.random.key(key), k)
         state, memory, info = one_round(method, population, replay, faults, state, memory, k, key_k)
@@ -227,13 +229,15 @@ def test_the_server_knows_the_mean_memory_where_replies_are_lost(population, bui
 
 @pytest.mark.parametrize("pull", [0.0, 0.3])
 def test_scaffnew_is_the_printed_loop(population, pull):
-    """ProxSkip as printed, one coin a step; the coins are those of the run."""
+    """ProxSkip as printed, one coin a step, and FedRed with remembered controls; the coins are those of the run."""
     c, eta, p = Numpy(population), 0.3, 0.4
     method = scaffnew(eta, p) if pull == 0 else fedred(eta, pull, p, control="memory")
     state, memory, infos = play(method, population, START, ROUNDS)
     steps = [int(info.steps) for info in infos]
     assert len(set(steps)) > 1
     y, h, x = np.tile(START, (N, 1)), np.zeros((N, 4)), START
+    if pull > 0:  # the controls of FedRed are first those of its other form
+        h = np.array([c.grad(i, START) for i in range(N)]) - c.full(START)
     for count in steps:
         for _ in range(count):
             y = np.array([(y[i] / eta + pull * x + h[i] - c.grad(i, y[i])) / (1 / eta + pull) for i in range(N)])

@@ -77,8 +77,9 @@ def fedred(
         regularization: :math:`\lambda`.
         probability: p in (0, 1].
         control: 'gradient' is the above; 'memory' is the paper's second control, :math:`h_i \leftarrow h_i +
-            (p/\eta)(x_{k+1} - y_i)`, first 0: one exchange, d floats down and d up, and 2d numbers on each client. With
-            :math:`\lambda = 0` that is ScaffNew.
+            (p/\eta)(x_{k+1} - y_i)`: one exchange, d floats down and d up, and 2d numbers on each client. It begins
+            with :math:`\nabla f_i(x_0) - \nabla f(x_0)`, as the authors' code does, for 2d down and d up before the
+            first round. With :math:`\lambda = 0` and controls that are first 0 it would be ScaffNew.
         model: 'average', or the model of 'one' random client, which the theory needs where f is not convex; then only
             that client moves. It needs control='gradient'.
 
@@ -93,7 +94,7 @@ def fedred(
         return FedRed(local_rate, regularization, probability, model=model)
     if model != "average":
         raise ValueError(f"model = {model!r} needs control='gradient': remembered controls need every client's steps")
-    return ScaffNew(local_rate, probability, regularization, name="fedred_memory")
+    return ScaffNew(local_rate, probability, regularization, gradients_first=True, name="fedred_memory")
 
 
 def _fedred_grid(scales: Scales) -> list[Mapping[str, Any]]:

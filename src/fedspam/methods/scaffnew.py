@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Integer, Key
 
@@ -25,8 +26,8 @@ class ScaffNewMemory(NamedTuple):
 
 @struct
 class ScaffNew:
-    r"""ScaffNew, and with a regularization :math:`\lambda` FedRed with remembered controls. Use `scaffnew` or `fedred`
-    to build it.
+    r"""ScaffNew, and FedRed with remembered controls, which has a regularization :math:`\lambda` and begins with
+    gradients for controls. Use `scaffnew` or `fedred` to build it.
 
     A round is one communication and the local steps before it. The update of :math:`h_i` needs the average, which the
     client receives with its next task; so that task begins with the update.
@@ -35,6 +36,7 @@ class ScaffNew:
     local_rate: float | Scalar
     probability: float | Scalar
     regularization: float | Scalar = 0.0
+    gradients_first: bool = static(default=False)
     name: str = static(default="scaffnew")
 
     def __post_init__(self) -> None:
@@ -43,6 +45,10 @@ class ScaffNew:
         checks.between("regularization", self.regularization, 0, float("inf"))
 
     def init(self, params: Params, key: Key[Array, ""], fed: Federation) -> PointState:
+        if self.gradients_first:  # h_i = grad f_i(x_0) - grad f(x_0)
+            everyone = fed.everyone(key)
+            g = fed.mean(everyone, self.first_gradient, x=params)
+            fed.mean(everyone, self.first_control, g=g)
         return PointState(x=params, k=jnp.zeros((), jnp.int32))
 
     def round(self, state: PointState, key: Key[Array, ""], fed: Federation) -> tuple[PointState, StepsInfo]:
@@ -50,6 +56,19 @@ class ScaffNew:
         everyone = fed.everyone(key)
         x = fed.mean(everyone, self.train, x=state.x, steps=steps)
         return PointState(x, state.k + 1), StepsInfo(steps, everyone.size * steps)
+
+    @on_client(stateful=True)
+    def first_gradient(
+        self, oracle: Oracle, key: Key[Array, ""], memory: ScaffNewMemory, *, x: Params
+    ) -> tuple[Params, ScaffNewMemory]:
+        gradient = jax.grad(oracle)(x, None)
+        return gradient, memory._replace(h=gradient)
+
+    @on_client(stateful=True)
+    def first_control(
+        self, oracle: Oracle, key: Key[Array, ""], memory: ScaffNewMemory, *, g: Params
+    ) -> tuple[tuple[()], ScaffNewMemory]:
+        return (), memory._replace(h=trees.subtract(memory.h, g))
 
     @on_client(stateful=True)
     def train(
