@@ -26,9 +26,15 @@ from fedspam.clients.over_selection import OverSelected as OverSelected
 from fedspam.clients.protocol import (
     Ids as Ids,
     Loss as Loss,
+    MinibatchOracle as MinibatchOracle,
     Oracle as Oracle,
     Population as Population,
+    QuadraticLoss as QuadraticLoss,
     RowsOracle as RowsOracle,
+    ScaledOracle as ScaledOracle,
+    SmoothOracle as SmoothOracle,
+    TimedPopulation as TimedPopulation,
+    repeats as repeats,
 )
 from fedspam.clients.ragged import (
     Ragged as Ragged,

@@ -9,7 +9,7 @@ from jaxtyping import Array, Float, Key, UInt32
 from fedspam._internal import checks, prng
 from fedspam._internal.trees import static, struct
 from fedspam.clients.delays import Delay
-from fedspam.clients.protocol import Ids, Oracle, Population
+from fedspam.clients.protocol import Ids, Oracle, Population, repeats
 
 
 @struct
@@ -60,7 +60,7 @@ class OverSelected:
 
     @property
     def replace(self) -> bool:
-        return bool(getattr(self.population, "replace", False))
+        return repeats(self.population)
 
     def sample(self, key: Key[Array, ""], count: int) -> Ids:
         return self.timed(key, count)[0]

@@ -1,11 +1,12 @@
-"""The protocols of a client and a population."""
+"""The protocols of a client and a population, and of what only some of them can do."""
 
 from collections.abc import Callable
 from typing import Any, Protocol, runtime_checkable
 
-from jaxtyping import Array, Key, UInt32
+from jaxtyping import Array, Float, Key, UInt32
 
 from fedspam._internal.trees import Params, Scalar
+from fedspam.clients.delays import Delay
 
 Ids = UInt32[Array, " cohort"]
 Loss = Callable[..., Any]
@@ -47,6 +48,47 @@ class RowsOracle(Protocol):
         ...
 
 
+@runtime_checkable
+class MinibatchOracle(Protocol):
+    """A client, or a population, whose losses with a key are those of minibatches of at most `batch` rows."""
+
+    @property
+    def batch(self) -> int | None: ...
+
+    @property
+    def capacity(self) -> int:
+        """The rows of the largest client."""
+        ...
+
+
+@runtime_checkable
+class ScaledOracle(Protocol):
+    """A client whose loss is the mean over its rows times a factor, such as its share of all rows."""
+
+    @property
+    def factor(self) -> Any: ...
+
+
+@runtime_checkable
+class SmoothOracle(Protocol):
+    """A client that knows the smoothness constant of its loss."""
+
+    @property
+    def smoothness(self) -> Any: ...
+
+
+@runtime_checkable
+class QuadraticLoss(Protocol):
+    """A client with a quadratic loss, whose prox is the solution of a linear system."""
+
+    @property
+    def lowest_curvature(self) -> Scalar: ...
+
+    def shifted_solve(self, g: Params, step_size: Any) -> Params:
+        """(H + I/step_size)^-1 g, where H is the Hessian."""
+        ...
+
+
 class Population(Protocol):
     """A distribution over clients: it draws ids, and makes the client of an id on demand."""
 
@@ -58,3 +100,26 @@ class Population(Protocol):
     def sample(self, key: Key[Array, ""], count: int) -> Ids: ...
 
     def client(self, id: UInt32[Array, ""]) -> Oracle: ...
+
+
+@runtime_checkable
+class TimedPopulation(Protocol):
+    """A population whose clients take time, such as `OverSelected`."""
+
+    @property
+    def delay(self) -> Delay: ...
+
+    def timed(self, key: Key[Array, ""], count: int) -> tuple[Ids, Float[Array, " cohort"]]:
+        """A cohort and the seconds of each of its members."""
+        ...
+
+
+@runtime_checkable
+class _WithReplacement(Protocol):
+    @property
+    def replace(self) -> bool: ...
+
+
+def repeats(population: Any) -> bool:
+    """Whether a cohort of this population may hold a client twice."""
+    return isinstance(population, _WithReplacement) and bool(population.replace)

@@ -12,7 +12,11 @@ from fedspam.federation.cohorts import (
     Replay as Replay,
     check_replay as check_replay,
 )
-from fedspam.federation.handle import Federation as Federation, fitted as fitted
+from fedspam.federation.handle import (
+    Federation as Federation,
+    NetworkFederation as NetworkFederation,
+    fitted as fitted,
+)
 from fedspam.federation.program import Program as Program, take_branch as take_branch
 from fedspam.federation.void import Contacts as Contacts, least_accepted as least_accepted, sound as sound
 from fedspam.federation.works import (

@@ -10,7 +10,7 @@ import numpy as np
 from jaxtyping import Array, Integer, Key, UInt32
 
 from fedspam._internal import prng
-from fedspam.clients import Ids, Population
+from fedspam.clients import Ids, Population, TimedPopulation, repeats
 
 Replay = Mapping[str, Integer[Array, "rounds ..."]]
 
@@ -59,7 +59,7 @@ class Draws:
     @property
     def population_size(self) -> int | None:
         """How many clients a cohort is drawn from, none of them twice; None if endless, unknown, or with repetition."""
-        return None if getattr(self._population, "replace", False) else getattr(self._population, "size", None)
+        return None if self._population is None or repeats(self._population) else self._population.size
 
     def sample(self, key: Key[Array, ""], count: int, role: str = "cohort", times: int = 1) -> Cohort:
         self.roles.add(role)
@@ -88,7 +88,8 @@ class Draws:
         population = self._population
         if population is None:
             return jnp.zeros(count * times, jnp.uint32), None
-        draw = getattr(population, "timed", None) or (lambda key, count: (population.sample(key, count), None))
+        timed = isinstance(population, TimedPopulation)
+        draw = population.timed if timed else lambda key, count: (population.sample(key, count), None)
         if times == 1:
             return draw(key, count)
         drawn = jax.vmap(lambda key: draw(key, count))(jax.random.split(key, times))

@@ -5,11 +5,11 @@ something. `Federation` is the protocol of that handle.
 """
 
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from jaxtyping import Array, Bool, Key, UInt32
 
-from fedspam.clients import Population
+from fedspam.clients import Ids, Population
 from fedspam.federation.cohorts import Cohort
 from fedspam.federation.works import Work
 
@@ -55,7 +55,29 @@ class Federation(Protocol):
         ...
 
 
+@runtime_checkable
+class NetworkFederation(Protocol):
+    """A handle over a network, which knows what is under way. Asynchronous methods use it."""
+
+    def flush(self, cohort: Cohort, work: Work, busy: Ids, k: int, /, **message: Any) -> tuple[Any, Any, Ids]:
+        """Send the message to the cohort, and wait for as many replies, whichever messages they answer.
+
+        Returns the stacked replies, the updates before the message of each, and the clients that are busy now.
+        """
+        ...
+
+    def blank_replies(self, work: Work, count: int) -> Any:
+        """Replies of zeros to an exchange of the round."""
+        ...
+
+
+@runtime_checkable
+class FittingMethod(Protocol):
+    """A method with more than one form, such as `auto`, which chooses by the clients."""
+
+    def for_clients(self, population: Population) -> Any: ...
+
+
 def fitted(method: Any, population: Population | None) -> Any:
-    """The form of a method that fits these clients. Only a method with `for_clients` has more than one form."""
-    choose = getattr(method, "for_clients", None)
-    return method if choose is None or population is None else choose(population)
+    """The form of a method that fits these clients."""
+    return method.for_clients(population) if isinstance(method, FittingMethod) and population is not None else method

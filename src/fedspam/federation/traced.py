@@ -11,7 +11,7 @@ from jax.sharding import Mesh
 from jaxtyping import Array, Bool, Key, PyTree, UInt32
 
 from fedspam._internal import prng, trees
-from fedspam.clients import Faults, Ids, MeanOracle, Population, Sharded, with_several_capacities
+from fedspam.clients import Faults, Ids, MeanOracle, Population, Sharded, TimedPopulation, with_several_capacities
 from fedspam.federation.aggregation import Rule
 from fedspam.federation.codecs import NO_CODECS, Codecs
 from fedspam.federation.cohorts import Cohort, Draws, Replay
@@ -98,7 +98,7 @@ class Traced:
         self.void: Any = False
         self.broken: Any = False
         self.accepted: Any = 0
-        self._delay = getattr(population, "delay", None)
+        self._delay = population.delay if isinstance(population, TimedPopulation) else None
         self.seconds: Any = None if self._delay is None else jnp.zeros(())
         self.contacts: dict[str, Contacts] = {}
 

@@ -9,7 +9,7 @@ from jaxtyping import Array, Key, UInt32
 
 from fedspam._internal import checks, trees
 from fedspam._internal.trees import Params, Scalar, static, struct
-from fedspam.clients import Oracle, Population
+from fedspam.clients import MinibatchOracle, Oracle, Population
 from fedspam.federation import Federation, on_client
 from fedspam.methods._method import current_x, no_memory
 from fedspam.methods._registry import Cost, Entry, register
@@ -332,8 +332,7 @@ def _expected(certificate: Certificate) -> Scalar:
 
 def _samples(clients: Oracle | Population) -> bool:
     """Whether a client draws minibatches: one with a key, and all of its data without."""
-    batch, capacity = getattr(clients, "batch", None), getattr(clients, "capacity", None)
-    return batch is not None and capacity is not None and batch < capacity
+    return isinstance(clients, MinibatchOracle) and clients.batch is not None and clients.batch < clients.capacity
 
 
 def _whole(oracle: Oracle) -> Any:

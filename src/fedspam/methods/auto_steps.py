@@ -9,7 +9,7 @@ from jaxtyping import Array, Float, Key
 
 from fedspam._internal import checks, trees
 from fedspam._internal.trees import Params, Scalar, static, struct
-from fedspam.clients import Oracle
+from fedspam.clients import Oracle, ScaledOracle
 from fedspam.federation import Federation, on_client
 from fedspam.methods._method import no_memory
 from fedspam.methods._registry import Cost, Entry, register
@@ -200,7 +200,7 @@ class AutoSteps:
         heard = (now.slopes > 0) & (now.most > 0)
         quality = jnp.where(heard, now.falls / jnp.where(heard, now.slopes, 1), 0)
         log_rate = jnp.where(heard, jnp.log(jnp.where(heard, now.most, 1)), 0)
-        weight = jnp.asarray(getattr(oracle, "factor", 1.0), rate.dtype)
+        weight = jnp.asarray(oracle.factor if isinstance(oracle, ScaledOracle) else 1.0, rate.dtype)
         numbers = jnp.stack(Numbers(weight, heard.astype(rate.dtype), log_rate, quality, now.refused))
         # a client without a finite loss must not count as one that stays where it is: such a reply is left out
         numbers = jnp.where(now.met > 0, numbers, jnp.nan)

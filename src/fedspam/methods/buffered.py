@@ -9,7 +9,7 @@ from jaxtyping import Array, Key
 
 from fedspam._internal import checks, trees
 from fedspam._internal.trees import Params, static, struct
-from fedspam.federation import Cohort, Federation, Work
+from fedspam.federation import Cohort, Federation, NetworkFederation, Work
 from fedspam.federation.aggregation import Mean
 from fedspam.methods._template import Factored
 from fedspam.methods.estimators import MVR, CohortGradient
@@ -74,12 +74,11 @@ class Opening:
         return self._fed.sample(key, self.count, "busy")
 
     def mean(self, cohort: Cohort, work: Work, /, **message: Any) -> Any:
-        blank = getattr(self._fed, "blank_replies", None)
-        if blank is None:
+        if isinstance(self._fed, NetworkFederation):  # they get the message together with those of the first round
+            blank, nothing = self._fed.blank_replies(work, cohort.size), jnp.zeros(cohort.size)
+            self.flight = Flight(cohort.ids, blank, nothing > 0, nothing, nothing.astype(jnp.int32))
+        else:
             self.flight = departed(self._fed, cohort, work, message, self._k)
-        else:  # over a network they are sent the message together with those of the first round
-            nothing = jnp.zeros(cohort.size)
-            self.flight = Flight(cohort.ids, blank(work, cohort.size), nothing > 0, nothing, nothing.astype(jnp.int32))
         return jax.tree.map(lambda leaf: leaf[0], self.flight.replies)  # the round that uses it is discarded
 
 
@@ -100,7 +99,7 @@ class Flush:
         return replace(drawn, ids=drawn.ids[free], seconds=None if drawn.seconds is None else drawn.seconds[free])
 
     def mean(self, cohort: Cohort, work: Work, /, **message: Any) -> Any:
-        arrived = (self._really if hasattr(self._fed, "flush") else self._simulated)(cohort, work, message)
+        arrived = (self._really if isinstance(self._fed, NetworkFederation) else self._simulated)(cohort, work, message)
         stale = (self._k - arrived.sent).astype(self.seconds.dtype)
         self.staleness = jnp.mean(stale)
         weights = jnp.where(arrived.accepted, 1 / jnp.sqrt(1 + stale), 0)

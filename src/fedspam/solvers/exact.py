@@ -8,7 +8,7 @@ from jaxtyping import Array, Key
 
 from fedspam._internal import trees
 from fedspam._internal.trees import Params, struct
-from fedspam.clients import Oracle
+from fedspam.clients import Oracle, QuadraticLoss
 from fedspam.solvers._certificate import Certificate
 
 
@@ -32,17 +32,17 @@ class Exact:
     def __call__(
         self, oracle: Oracle, key: Key[Array, ""], *, x: Params, g: Params, step_size: Any
     ) -> tuple[Params, Certificate]:
-        if not hasattr(oracle, "shifted_solve"):
+        if not isinstance(oracle, QuadraticLoss):
             raise ValueError(
                 f"Exact needs a quadratic client with shifted_solve, but {type(oracle).__name__} has none; "
                 "use a solver such as LBFGS() or GradientDescent(steps=10)"
             )
         dtype = g.dtype
         # the smallest number of halvings that makes H + I/gamma positive definite
-        ratio = -oracle.lowest_curvature * jnp.asarray(step_size, dtype)  # type: ignore[attr-defined]
+        ratio = -oracle.lowest_curvature * jnp.asarray(step_size, dtype)
         halvings = jnp.where(ratio < 1, 0, jnp.floor(jnp.log2(jnp.maximum(ratio, 1))) + 1)
         step_size = jnp.asarray(step_size, dtype) * 2.0**-halvings
-        step = -oracle.shifted_solve(g, step_size)  # type: ignore[attr-defined]
+        step = -oracle.shifted_solve(g, step_size)
         y = trees.add(x, step)
         # phi is quadratic: its gradient at y is g + H step + step / gamma, its rise the trapezoid of the two gradients
         _, bent = jax.jvp(lambda point: jax.grad(oracle)(point, key), (x,), (step,))

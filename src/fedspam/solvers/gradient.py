@@ -9,7 +9,7 @@ from jaxtyping import Array, Bool, Integer, Key
 
 from fedspam._internal import trees
 from fedspam._internal.trees import Params, Scalar, count, positive, static, struct
-from fedspam.clients import Oracle
+from fedspam.clients import Oracle, SmoothOracle
 from fedspam.solvers._certificate import (
     Absolute,
     Answer,
@@ -29,8 +29,11 @@ from fedspam.solvers._search import Search, all_steps, first_length, search
 def smooth_rate(phi: Surrogate, given: Any) -> Any:
     """1/(L + 1/gamma), where L is the given smoothness constant, or the client's own attribute `smoothness`."""
     oracle = phi.oracle.oracle if isinstance(phi.oracle, Vectorized) else phi.oracle
-    smoothness = getattr(oracle, "smoothness", None) if given is None else given
-    if smoothness is None:
+    if given is not None:
+        smoothness = given
+    elif isinstance(oracle, SmoothOracle):
+        smoothness = oracle.smoothness
+    else:
         raise ValueError(
             f"{type(oracle).__name__} has no smoothness constant; give the solver smoothness=L or a local_rate, "
             "or use a solver that needs neither: Backtracking(steps=10), AdaptiveDescent(steps=10), LBFGS()"

@@ -7,7 +7,7 @@ from jaxtyping import Float
 
 from fedspam._internal import checks
 from fedspam._internal.trees import struct
-from fedspam.clients import Population
+from fedspam.clients import Population, repeats
 from fedspam.methods.schedules import PAPER_FACTOR, effective_cohort
 
 Version: TypeAlias = Literal["corrected", "paper", "appendix"]
@@ -69,8 +69,7 @@ def effective_cohort_of(population: Population, cohort_size: int, *, dependent: 
     >>> effective_cohort_of(quadratics(0, clients=100, dimension=2), 10)
     11.0
     """
-    replace = bool(getattr(population, "replace", False))
-    return effective_cohort(cohort_size, population.size, replace=replace, dependent=dependent)
+    return effective_cohort(cohort_size, population.size, replace=repeats(population), dependent=dependent)
 
 
 def premises(

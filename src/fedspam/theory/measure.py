@@ -19,7 +19,7 @@ import numpy as np
 
 from fedspam._internal import checks, trees
 from fedspam._internal.trees import Params
-from fedspam.clients import Hosted, Population
+from fedspam.clients import Hosted, Population, repeats
 from fedspam.federation import loopback
 from fedspam.methods import Method
 from fedspam.simulation import simulate
@@ -170,7 +170,7 @@ def measure(
     deviations: LanczosState = run_part("delta", Similarity(candidates=candidates, **common), steps, 3)
 
     # a sample with replacement is never the whole population
-    finite = None if getattr(population, "replace", False) and clients is not None else population.size
+    finite = None if repeats(population) and clients is not None else population.size
     failure = 1 - confidence
     lowest, highest = hessian_ends(hessian, dimension, failure)
     rms = mean_square_root(mean_square, dimension, failure, count, finite if clients is not None else count)

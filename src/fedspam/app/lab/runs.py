@@ -27,7 +27,7 @@ from fedspam._internal import checks, prng, trees
 from fedspam._internal.trees import Params, static, struct
 from fedspam.app.arrival import percentiles
 from fedspam.app.named_problems import Problem, of_quadratics
-from fedspam.clients import Ids, Oracle
+from fedspam.clients import Ids, Oracle, SmoothOracle
 from fedspam.federation import ledger
 from fedspam.methods import METHODS
 from fedspam.methods._local import Trained, descend
@@ -136,7 +136,7 @@ class Descent:
         self, oracle: Oracle, key: Key[Array, ""], *, x: Params, g: Params, step_size: Any
     ) -> tuple[Params, Certificate]:
         def solve(phi: Surrogate) -> Answer:
-            usual = 1 / (getattr(oracle, "smoothness", 0.0) + 1 / phi.step_size)
+            usual = 1 / (oracle.smoothness if isinstance(oracle, SmoothOracle) else 0.0 + 1 / phi.step_size)
             local = usual if self.step_size is None else self.step_size
             step = lambda _, point: phi.at(trees.axpy(-local, point.slope, point.y))
             return Answer(lax.fori_loop(0, self.steps, step, phi.start), self.steps, self.steps)
