@@ -52,7 +52,7 @@ def lyapunov_weight(step_size: Any, fresh_weight: Any, factor: float = APPENDIX)
     return factor * step_size / (fresh_weight * (2 - fresh_weight))
 
 
-def least_fresh_weight(step_size: Any, delta: float, cohort: float = 1.0, factor: float = PAPER_FACTOR) -> Any:
+def least_fresh_weight(step_size: Any, delta: Any, cohort: Any = 1.0, factor: Any = PAPER_FACTOR) -> Any:
     r"""The least p that the theorems allow, :math:`Cr^2/(Cr^2 + B_\mathrm{eff})` with :math:`r = \gamma\delta`.
 
     >>> round(least_fresh_weight(0.25, 1.0), 4), round(least_fresh_weight(0.25, 1.0, cohort=10), 4)

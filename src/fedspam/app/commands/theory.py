@@ -7,6 +7,7 @@ that a target needs, and statistics of the certificates of inexact answers; draw
 examples:
   fedspam theory                                         delta 1, sigma 0.5, F 10, cohorts of 5
   fedspam theory --delta 0.1 --sigma 2 --rounds 2000     similar and noisy clients
+  fedspam theory --verify                                check the proofs of the tight constants, in seconds
 """
 
 import argparse
@@ -30,10 +31,15 @@ def add(command: argparse.ArgumentParser) -> None:
         "--seeds", type=whole(2, MOST_SEEDS), default=20, metavar="N", help="runs to average over (20)"
     )
     command.add_argument("--seed", type=whole(0), default=0, metavar="S", help="the first seed (0)")
+    command.add_argument("--verify", action="store_true", help="only check the proofs of the tight constants")
     add_output(command)
 
 
 def run(options: argparse.Namespace) -> int:
+    if options.verify:
+        from fedspam.app.theory import proofs
+
+        return proofs.verify()
     from fedspam.app.theory.bounds import TheoryOptions, show
 
     names = TheoryOptions.__dataclass_fields__
