@@ -22,8 +22,10 @@ from fedspam.models.model import (
     Network as Network,
     RowLoss as RowLoss,
     SquaredLoss as SquaredLoss,
+    StatefulNetwork as StatefulNetwork,
     balanced_weights as balanced_weights,
 )
 from fedspam.models.moments import Moments as Moments
+from fedspam.models.normalization import batch_norm as batch_norm
 from fedspam.models.parts import lora as lora, merged as merged, train_part as train_part
 from fedspam.models.trained import TrainedModel as TrainedModel, load as load, save as save

@@ -8,7 +8,7 @@ from typing import Any, Protocol, runtime_checkable
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Integer, Key
+from jaxtyping import Array, Bool, Float, Integer, Key, PyTree
 
 from fedspam._internal import checks, prng, trees
 from fedspam._internal.trees import Params
@@ -22,6 +22,51 @@ class Network(Protocol):
     def init(self, key: Key[Array, ""]) -> Params: ...
 
     def __call__(self, params: Params, inputs: Any) -> Float[Array, "..."]: ...
+
+
+@runtime_checkable
+class StatefulNetwork(Protocol):
+    """A network that has running statistics, or that draws in training: batch normalization, dropout, augmentation.
+
+    Statistics are a pytree whose leaves come in pairs: their paths differ only in ``mean`` and ``var`` in the last
+    name, such as ``norm.mean`` and ``norm.var`` or ``bn.running_mean`` and ``bn.running_var``. Other leaves, such as
+    counters, are allowed.
+    """
+
+    def init(self, key: Key[Array, ""]) -> Params: ...
+
+    def statistics(self) -> PyTree[Array]:
+        """The running statistics before training; {} if there are none."""
+        ...
+
+    def apply(
+        self,
+        params: Params,
+        statistics: PyTree[Array] | None,
+        inputs: Any,
+        *,
+        key: Key[Array, ""] | None = None,
+        kept: Bool[Array, " rows"] | None = None,
+        train: bool = False,
+    ) -> tuple[Float[Array, "rows ..."], PyTree[Array]]:
+        """The scores, and the running statistics after this batch.
+
+        Arguments:
+            params: the parameters, in the precision of the model.
+            statistics: the running statistics, never below float32. With ``train=True`` they may be None: then the new
+                statistics are those of this batch alone, with the variance divided by n, not by n - 1.
+            inputs: the rows.
+            key: of dropout and augmentation; equal keys draw equally. None switches both off.
+            kept: which rows are real. The others are padding, and must not count in the statistics of the batch. None
+                if all are real.
+            train: whether layers normalize by the statistics of the batch. Otherwise they use the running ones, which
+                are returned as they were.
+        """
+        ...
+
+    def norm_params(self) -> tuple[str, ...]:
+        """The names of the affine parameters of normalization layers, as `fedspam` names leaves: ``norm.scale``."""
+        ...
 
 
 @dataclass(frozen=True)
