@@ -16,6 +16,7 @@ weight of the estimator's error in V; and :math:`s^2` is the drift of the estima
 :math:`r \le 1/4`. The derivation is in docs/tight.md.
 """
 
+import importlib
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -161,7 +162,7 @@ class RoundProgram:
     def solve(self, goal: str = "gain") -> dict[str, float]:
         """The multipliers with the largest `goal`, up to the tolerance of the solver."""
         try:
-            import clarabel  # type: ignore[import-not-found]
+            clarabel: Any = importlib.import_module("clarabel")  # a compiled module, which has no types
         except ImportError:
             raise ValueError("no solver is installed; install it: pip install 'fedspam[tight]'") from None
         from scipy import sparse
