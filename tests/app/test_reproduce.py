@@ -291,7 +291,7 @@ def test_new_folders_do_not_collide(tmp_path):
 def test_help_and_version(capsys):
     for arguments, expected in (
         (["--help"], "fedspam reproduce"),
-        (["reproduce", "--help"], "1 a sentence of the paper does not hold"),
+        (["reproduce", "--help"], "or a sentence of the paper does not hold"),
     ):
         with pytest.raises(SystemExit) as stopped:
             main(arguments)

@@ -3,7 +3,7 @@ r"""The best constants that the assumptions allow for one round, with proofs tha
 A `RoundProgram` is the performance estimation of one round (Drori, Teboulle 2014; Taylor, Hendrickx, Glineur 2017) as
 data: the inequality to prove, and the inequalities that the assumptions give. A proof is a multiplier for each of them
 such that what is left is a sum of squares. `RoundProgram.verify` checks that with fractions. `RoundProgram.solve`
-searches for the best proof with Clarabel (``pip install 'fedspam[tight]'``).
+searches for the best proof with Clarabel (``pip install clarabel``).
 
 For SPAM the best proof has a closed form, `rate`. It needs no solver:
 
@@ -16,7 +16,6 @@ weight of the estimator's error in V; and :math:`s^2` is the drift of the estima
 :math:`r \le 1/4`. The derivation is in docs/tight.md.
 """
 
-import importlib
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -162,10 +161,12 @@ class RoundProgram:
     def solve(self, goal: str = "gain") -> dict[str, float]:
         """The multipliers with the largest `goal`, up to the tolerance of the solver."""
         try:
-            clarabel: Any = importlib.import_module("clarabel")  # a compiled module, which has no types
+            import clarabel
         except ImportError:
-            raise ValueError("no solver is installed; install it: pip install 'fedspam[tight]'") from None
+            raise ValueError("no solver is installed; install it: pip install clarabel") from None
         from scipy import sparse
+
+        solver: Any = clarabel  # a compiled module without types
 
         parts = [self.base, *self.unknowns.values()]
         names = names_of(total([Terms(dict.fromkeys(part.terms, 1)) for part in parts]))
@@ -173,12 +174,12 @@ class RoundProgram:
         columns = np.array([_column(part, names, values) for part in parts]).T
         count, rows = len(self.unknowns), columns.shape[0]
         cost = -np.array([float(name == goal) for name in self.unknowns])
-        settings = clarabel.DefaultSettings()
+        settings = solver.DefaultSettings()
         settings.verbose = False
-        found = clarabel.DefaultSolver(
+        found = solver.DefaultSolver(
             sparse.csc_matrix((count, count)), cost, sparse.csc_matrix(np.vstack([-columns[:, 1:], -np.eye(count)])),
             np.concatenate([columns[:, 0], np.zeros(count)]),
-            [clarabel.ZeroConeT(len(values)), clarabel.PSDTriangleConeT(len(names)), clarabel.NonnegativeConeT(count)],
+            [solver.ZeroConeT(len(values)), solver.PSDTriangleConeT(len(names)), solver.NonnegativeConeT(count)],
             settings,
         ).solve()  # fmt: skip
         if str(found.status) not in ("Solved", "AlmostSolved"):
