@@ -18,6 +18,7 @@ from fedspam.models.convolution import (
     max_pool as max_pool,
 )
 from fedspam.models.model import (
+    GroupNormNetwork as GroupNormNetwork,
     Model as Model,
     Network as Network,
     RowLoss as RowLoss,

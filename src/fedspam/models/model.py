@@ -69,6 +69,15 @@ class StatefulNetwork(Protocol):
         ...
 
 
+@runtime_checkable
+class GroupNormNetwork(Protocol):
+    """A network whose batch normalization can be replaced by group normalization, which needs no statistics."""
+
+    def with_group_norm(self) -> Network | StatefulNetwork:
+        """The same network with group normalization in place of batch normalization: ``statistics()`` is empty."""
+        ...
+
+
 @dataclass(frozen=True)
 class Model:
     r"""A network, the precision it computes in, and its loss: one number per row, for `Ragged.of`.
