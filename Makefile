@@ -101,7 +101,7 @@ $(LIGHT): pyproject.toml constraints.txt
 
 $(READY): $(LIGHT)
 	@echo "installing the tools of development; this takes a minute or two"
-	@$(PIP) install --editable '.[dev]'
+	@$(PIP) install --editable '.[dev]' --editable ./client
 	@touch $@
 
 constraints:

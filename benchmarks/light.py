@@ -53,14 +53,14 @@ app = client_app(clients_with(loss, lambda id: rows), method, {"weight": jnp.zer
 """,
     "torch": """
 import torch
-from fedspam.flower import light
+import fedspam_client as light
 module = torch.nn.Linear(rows[0].shape[1], 1, bias=False)
 loss = lambda predict, features, label: 0.5 * ((predict(features)[:, 0] - label) ** 2).mean()
 client = light.torch_client(module, loss, lambda id: tuple(map(torch.from_numpy, rows)))
 app = light.client_app(client, sys.argv[1])
 """,
     "numpy": """
-from fedspam.flower import light
+import fedspam_client as light
 def loss(params, rows):
     off = rows[0] @ params["weight"][0] - rows[1]
     return 0.5 * np.mean(off**2), {"weight": (off @ rows[0])[None] / len(off)}
@@ -70,7 +70,6 @@ app = light.client_app(light.numpy_client(loss, lambda id: rows), sys.argv[1])
 ASK = """
 imported = resident()
 import flwr.app as flower, safetensors.numpy
-from fedspam.flower.wire import envelope
 from flwr.supercore.task_identity import TaskIdentity
 TaskIdentity.task_id = TaskIdentity.run_id = TaskIdentity.node_id = 1
 context = flower.Context(1, 1, {"partition-id": 0, "num-partitions": 1}, flower.RecordDict(), {})
@@ -85,12 +84,13 @@ for round in range(20):
         head = {"schema": sys.argv[2], "run": "a", "phase": "round", "exchange": label, "whole": True,
                 "memory": 0, "settled": 0, "becomes": 1}
         data = safetensors.numpy.save({name: np.asarray(value) for name, value in {**facts, **fields}.items()})
-        records = {"arrays": envelope.enclose(data), envelope.HEADER: flower.ConfigRecord(head)}
+        fields = flower.ArrayRecord({"fields": flower.Array("uint8", (len(data),), "safetensors", data)})
+        records = {"arrays": fields, "fedspam": flower.ConfigRecord(head)}
         begin = time.perf_counter()
         reply = app(flower.Message(flower.RecordDict(records), 1, f"train.{label}"), context)
         times.append(1e3 * (time.perf_counter() - begin))
-        assert reply.content.array_records, dict(reply.content[envelope.HEADER])
-moved = safetensors.numpy.load(envelope.enclosed(reply.content))["reply.x.weight"]
+        assert reply.content.array_records, dict(reply.content["fedspam"])
+moved = safetensors.numpy.load(reply.content["arrays"]["fields"].data)["reply.x.weight"]
 print(json.dumps({
     "imported": imported, "peak": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024, "first": sum(times[:2]),
     "later": 2 * float(np.median(times[2:])), "answer": float(np.linalg.norm(moved)), "jax": "jax" in sys.modules,

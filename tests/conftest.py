@@ -35,7 +35,9 @@ import jax.numpy as jnp
 import pytest
 
 # where Flower is not installed, as in `make test-newest`, its tests and the room itself are left out
-collect_ignore_glob = [] if importlib.util.find_spec("flwr") else ["flower/*", "processes.py"]
+collect_ignore_glob = (
+    [] if importlib.util.find_spec("flwr") else ["client/*", "flower/*", "processes.py", "recording.py"]
+)
 
 MARKED_WHOLE = re.compile(r"^pytestmark = (\[[^\]]*|.*)mark\.x64", re.MULTILINE)
 MAPS, PAGES = Path("/proc/self/maps"), Path("/proc/self/statm")

@@ -35,7 +35,7 @@ class Processes:
         self.environment = {
             **{name: value for name, value in os.environ.items() if not name.startswith(("PYTEST", "FLWR_"))},
             "PATH": f"{BIN}:/usr/bin:/bin",
-            "PYTHONPATH": str(ROOT / "src"),
+            "PYTHONPATH": f"{ROOT / 'src'}:{ROOT / 'client' / 'src'}",
             "HOME": str(self.home),
             "FLWR_HOME": str(self.home / ".flwr"),
             "FLWR_TELEMETRY_ENABLED": "0",

@@ -187,7 +187,7 @@ def works(name: str) -> dict[str, bytes]:
 
 
 def read_works(folder: Path, name: str = "a.works") -> Any:
-    from fedspam.flower.light.works import Works
+    from fedspam_client.works import Works
 
     return Works.read(folder / name)
 

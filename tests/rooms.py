@@ -19,7 +19,7 @@ ROOMS = {
     "problems": "clients whose constants are known: quadratics, the paper's ridge, regressions",
     "datasets": "readers of data files and tables, preprocessing, and the ways to split rows among clients",
     "models": "networks as plain functions; adapters for Flax, Equinox and PyTorch; trained models as files",
-    "flower": "the same methods over a Flower federation: server, client, light (no JAX), privacy, wire, testing",
+    "flower": "the same methods over a Flower federation: server, client, privacy, wire, testing",
     "app": "the command line and what only it needs: commands (their flags), config, compare, report, lab",
 }
 BESIDE = {
@@ -29,7 +29,7 @@ BESIDE = {
     "reproductions/": "tables that others published, one script each, with their numbers beside ours",
     "examples/": "a short script for each data set",
     "fuzz/": "bytes that no decoder may fail on",
-    "client/": "the distribution of clients without JAX: the modules of fedspam that need none",
+    "client/": "fedspam-client: clients without JAX, in Python or C++, and a conformance kit for others",
     "docs/": "the site",
 }
 BEGIN, END = "<!-- rooms: printed by tests/rooms.py -->\n", "<!-- /rooms -->\n"

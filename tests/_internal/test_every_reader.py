@@ -18,6 +18,9 @@ from loading import ROOT, load
 from readers import READERS
 
 SOURCE = Path(fedspam.__file__).parent
+CLIENT = ROOT / "client" / "src"  # its links to files of the package are searched there
+FILES = {path: path.relative_to(SOURCE).as_posix() for path in SOURCE.rglob("*.py")}
+FILES |= {path: path.relative_to(CLIENT).as_posix() for path in CLIENT.rglob("*.py") if not path.is_symlink()}
 # names of functions and methods that open a file or parse bytes, whoever's they are
 READ = frozenset((
     "open", "open_regular", "opened", "regular", "read_bytes", "read_text", "urlopen", "load_file", "exec_module",
@@ -65,13 +68,18 @@ WITHOUT_ROW = {
     "datasets/_hdf5.py:main": "runs in a process of its own, which the row tff starts",
     "datasets/catalog.py:fits": "compares a hash: it answers whatever the bytes are",
     "federation/codecs/payload.py:decode": MESSAGE,
+    "fedspam_client/app.py:_agreed": MESSAGE,
+    "fedspam_client/app.py:_answer": MESSAGE,
+    "fedspam_client/app.py:_fields": MESSAGE,
+    "fedspam_client/conformance.py:_arrays": GOLDEN,
+    "fedspam_client/conformance.py:_json": GOLDEN,
+    "fedspam_client/conformance.py:_read": GOLDEN,
+    "fedspam_client/conformance.py:run": GOLDEN,
+    "fedspam_client/frames.py:ask": MESSAGE,
+    "fedspam_client/works.py:WireMessage.read": MESSAGE,
+    "fedspam_client/works.py:WorkField.unpacked": MESSAGE,
     "flower/client/state.py:Memory._stored": SEALED,
     "flower/client/state.py:Memory.keep": WRITES,
-    "flower/light/app.py:_agreed": MESSAGE,
-    "flower/light/app.py:_answer": MESSAGE,
-    "flower/light/app.py:_fields": MESSAGE,
-    "flower/light/works.py:WorkField.unpacked": MESSAGE,
-    "flower/light/works.py:WireMessage.read": MESSAGE,
     "flower/privacy/masks.py:stream": OWN,
     "flower/privacy/mods.py:opened": MESSAGE,
     "flower/privacy/mods.py:treated": MESSAGE,
@@ -80,11 +88,6 @@ WITHOUT_ROW = {
     "flower/privacy/words.py:words_of": MESSAGE,
     "flower/server/assigned.py:AssignedNodes.saved": SEALED,
     "flower/server/journal.py:Journal.load": SEALED,
-    "flower/testing/conformance.py:_arrays": GOLDEN,
-    "flower/testing/conformance.py:_json": GOLDEN,
-    "flower/testing/conformance.py:_read": GOLDEN,
-    "flower/testing/conformance.py:run": GOLDEN,
-    "flower/wire/frames.py:ask": MESSAGE,
     "simulation/records.py:Store._is_ours": "looks whether a folder is its own; load, which follows, has a target",
     "simulation/records.py:_loosely": "looks whether a folder holds a run, before it is refused or written",
     "simulation/shared_store.py:_unpacked": OWN,
@@ -121,22 +124,22 @@ def functions(tree: ast.Module) -> Iterator[tuple[str, ast.AST]]:
 
 def reading() -> set[str]:
     found = set()
-    for path in SOURCE.rglob("*.py"):
+    for path, place in FILES.items():
         for name, node in functions(ast.parse(path.read_text(encoding="utf-8"))):
             if any(isinstance(each, ast.Call) and called(each) for each in ast.walk(node)):
-                found.add(f"{path.relative_to(SOURCE).as_posix()}:{name}")
+                found.add(f"{place}:{name}")
     return found
 
 
 def reached(run: Callable[[], object]) -> set[str]:
     """The functions of the package that a call goes through."""
     found: set[str] = set()
-    begin = f"{SOURCE}/"
+    places = {str(path): place for path, place in FILES.items()}
 
     def note(frame, event, _):
         code = frame.f_code
-        if event == "call" and code.co_filename.startswith(begin):
-            found.add(f"{code.co_filename.removeprefix(begin)}:{code.co_qualname.partition('.<locals>')[0]}")
+        if event == "call" and code.co_filename in places:
+            found.add(f"{places[code.co_filename]}:{code.co_qualname.partition('.<locals>')[0]}")
 
     before = sys.getprofile()
     sys.setprofile(note)

@@ -17,17 +17,17 @@ import safetensors.numpy
 pytest.importorskip("flwr", reason="needs Flower: pip install 'fedspam[flower]'")
 
 from fedspam import Ragged, simulate
-from fedspam.flower import FedspamStrategy, LoopbackGrid, export_works, light, to_arrays
-from fedspam.flower.testing import conformance
-from fedspam.flower.wire.frames import ProgramError, ask
+from fedspam.flower import FedspamStrategy, LoopbackGrid, export_works, to_arrays
 from fedspam.flower.wire.schema import Schema
 from fedspam.methods import auto, spam_pp
 from fedspam.simulation import restore
 from fedspam.solvers import GradientDescent
+from fedspam_client import conformance, relay_app
+from fedspam_client.frames import ProgramError, ask
 from processes import closing, free_port
 from world import CLIENTS, PROJECT, SERVER, World
 
-SOURCE = Path(__file__).parents[2] / "examples" / "cpp_client"
+SOURCE = Path(__file__).parents[2] / "client" / "cpp"
 WORKS = ("starting_gradient", "begin", "difference", "prox", "train")
 DIMENSION, ROUNDS = 20, 3
 
@@ -66,7 +66,7 @@ if kind == "jax":
     app = client_app(clients_with(loss, rows), method, first)
 elif kind == "torch":
     import torch
-    from fedspam.flower import light
+    import fedspam_client
 
     class Linear(torch.nn.Module):
         def __init__(self):
@@ -80,11 +80,11 @@ elif kind == "torch":
         scores, x = predict(features)
         return torch.nn.functional.softplus(-label * scores).mean() + 0.05 * (x * x).sum()
 
-    app = light.client_app(light.torch_client(Linear(), loss, rows), works)
+    app = fedspam_client.client_app(fedspam_client.torch_client(Linear(), loss, rows), works)
 else:
-    from fedspam.flower import light
+    import fedspam_client
 
-    app = light.relay_app(os.environ["PROGRAM"].split("|"), os.environ["WORKS"].split())
+    app = fedspam_client.relay_app(os.environ["PROGRAM"].split("|"), os.environ["WORKS"].split())
 """
 # stands before the installed packages on the path of the clients that must do without
 ABSENT = "raise ModuleNotFoundError(\"No module named 'jax'\", name='jax')\n"
@@ -95,7 +95,7 @@ def program(tmp_path_factory):
     """The client in C++."""
     compiler = shutil.which("g++") or shutil.which("clang++")
     if compiler is None:
-        pytest.skip("needs a C++ compiler, g++ or clang++, to build examples/cpp_client")
+        pytest.skip("needs a C++ compiler, g++ or clang++, to build client/cpp")
     built = tmp_path_factory.mktemp("cpp") / "client"
     options = ["-O2", "-std=c++17", "-Wall", "-Wextra", "-Werror", "-o", str(built)]
     subprocess.run([compiler, *options, str(SOURCE / "client.cpp")], check=True, timeout=600)
@@ -187,7 +187,7 @@ def test_the_program_in_one_process(tmp_path, program):
     command = written(tmp_path, program)
     clients = Ragged.of([tuple(part.astype(np.float32) for part in rows) for rows in some_rows()], loss)
     for method in the_methods().values():
-        first, app = jnp.ones(DIMENSION), light.relay_app(command, WORKS)
+        first, app = jnp.ones(DIMENSION), relay_app(command, WORKS)
         strategy = FedspamStrategy(method, first, seed=7, min_available_nodes=CLIENTS)
         result = strategy.start(LoopbackGrid(app, CLIENTS), to_arrays(first), num_rounds=ROUNDS, timeout=60)
         run = simulate(method, clients, first, rounds=ROUNDS, key=7)

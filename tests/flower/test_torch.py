@@ -4,8 +4,9 @@ import numpy as np
 import pytest
 
 pytest.importorskip("flwr", reason="needs Flower: pip install '.[flower]'")
+import fedspam_client
 from fedspam import fedavg
-from fedspam.flower import FedspamStrategy, LoopbackGrid, client_app, light, to_arrays
+from fedspam.flower import FedspamStrategy, LoopbackGrid, client_app, to_arrays
 from fedspam.flower.client.pytorch import torch_oracle, torch_params
 
 torch = pytest.importorskip("torch", reason="needs PyTorch: pip install '.[torch]'")
@@ -41,7 +42,7 @@ def rows(client):
 WAYS = {
     "torch_params": torch_params,
     "torch_oracle": lambda module: torch_oracle(module, loss, rows),
-    "light": lambda module: light.torch_client(module, loss, rows),
+    "light": lambda module: fedspam_client.torch_client(module, loss, rows),
 }
 
 

@@ -36,7 +36,7 @@ FORBIDDEN_ATTRIBUTES = {
 # words that make a harmless call dangerous, and the only value that they may have
 FORBIDDEN_KEYWORDS = {"allow_pickle": False, "shell": False, "weights_only": True}
 # Imports that point backwards inside a room, which should become none.
-BOTH_WAYS = {"_internal": {("trees", "checks")}, "flower": {("client", "light")}}
+BOTH_WAYS = {"_internal": {("trees", "checks")}}
 IMPORTERS = {
     "__init__.py": ["import_module"] * 3,
     "app/experiment/model.py": ["exec_module"],  # the Python file that a user names for it: model.function

@@ -123,7 +123,7 @@ ELSEWHERE = {
     "docs/run.md": "app/test_run_command.py",
     "docs/flower.md": "flower/test_strategy.py",
     "docs/deploy.md": "flower/test_differential.py",
-    "docs/wire.md": "flower/test_light.py",
+    "docs/wire.md": "client/test_app.py",
 }
 PAGES = sorted(
     name

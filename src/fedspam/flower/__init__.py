@@ -28,7 +28,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """Import a public name when it is first used, because the conformance kit does not need Flower."""
+    """Import a public name when it is first used: parts of the room need neither a server nor Prometheus."""
     if name not in __all__:
         raise AttributeError(f"module 'fedspam.flower' has no attribute {name!r}")
     try:
@@ -40,13 +40,12 @@ def __getattr__(name: str) -> Any:
         import fedspam.flower.wire.arrays as arrays
     except ModuleNotFoundError as error:
         missing = (error.name or "").split(".")[0]
-        if missing not in ("flwr", "prometheus_client", "jax", "jaxtyping", "fedspam"):
+        if missing not in ("flwr", "prometheus_client"):
             raise
-        remedy = (
-            f"{missing}, which is not installed: pip install 'flwr[simulation]' prometheus-client"
-            if missing in ("flwr", "prometheus_client")
-            else "JAX, which fedspam-client does without: use fedspam.flower.light, or install fedspam in its place"
-        )
-        raise ModuleNotFoundError(f"fedspam.flower.{name} needs {remedy}", name=missing) from error
+        raise ModuleNotFoundError(
+            f"fedspam.flower.{name} needs {missing}, which is not installed: "
+            "pip install 'flwr[simulation]' prometheus-client",
+            name=missing,
+        ) from error
     modules = (arrays, app, export, grid, replies, strategy)
     return next(getattr(module, name) for module in modules if hasattr(module, name))

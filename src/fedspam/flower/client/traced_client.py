@@ -1,6 +1,6 @@
 """A client that exists only while a work is traced: each question to it becomes one operation of the program.
 
-`fedspam.flower.light.program` lists the operations and what they mean.
+``fedspam_client.program`` says what the operations mean.
 """
 
 from typing import Any

@@ -24,7 +24,7 @@ SPARE = 2**16  # bytes that a reply may hold beside what it was asked for
 UNKNOWN = re.compile(r"No \w+ function registered with name")  # what Flower says for an app without our functions
 POLL = 0.1  # wait this share of the time since the last reply before looking for more,
 SHORTEST, LONGEST = 0.02, 1.0  # but at least and at most this many seconds
-REMEDY = "make it with fedspam.flower.client_app, or light.client_app, and start the run again with that app"
+REMEDY = "make it with fedspam.flower.client_app, or fedspam_client.client_app, and start the run again with that app"
 GONE = (5, 8)  # Flower's error codes for a lost node or app; 3 and 4 mean that a message came too late
 
 

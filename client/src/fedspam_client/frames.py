@@ -9,8 +9,8 @@ import subprocess
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from ..._internal import strict
-from ..._internal.strict import MIB
+from fedspam_client._shared._internal import strict
+from fedspam_client._shared._internal.strict import MIB
 
 PARTS = 3
 

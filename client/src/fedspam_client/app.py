@@ -1,4 +1,4 @@
-"""The ClientApp of a client without JAX. It answers as `fedspam.flower.client.app` does, from a file of works."""
+"""The ClientApp of a client without JAX. It answers as ``fedspam.flower.client_app`` does, from a file of works."""
 
 import functools
 import json
@@ -12,16 +12,16 @@ from flwr.app import ConfigRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.clientapp.typing import Mod
 
-from fedspam._internal import strict
-from fedspam.flower.client.state import HeldFields, Memory
-from fedspam.flower.light.clients import RowsClient
-from fedspam.flower.light.works import LightExchange, Named, Works
-from fedspam.flower.wire import envelope
-from fedspam.flower.wire.node import RefusedError, facts, partition_of, refusal
+from fedspam_client._shared._internal import strict
+from fedspam_client._shared.flower.client.state import HeldFields, Memory
+from fedspam_client._shared.flower.wire import envelope
+from fedspam_client._shared.flower.wire.node import RefusedError, facts, partition_of, refusal
+from fedspam_client.clients import RowsClient
+from fedspam_client.works import LightExchange, Named, Works
 
 if TYPE_CHECKING:
-    from fedspam.flower.privacy.differential import Privacy
-    from fedspam.flower.privacy.secure_client import SecureSum
+    from fedspam_client._shared.flower.privacy.differential import Privacy
+    from fedspam_client._shared.flower.privacy.secure_client import SecureSum
 
 
 def client_app(
@@ -33,13 +33,14 @@ def client_app(
     secure: "SecureSum | None" = None,
     privacy: "Privacy | None" = None,
 ) -> ClientApp:
-    """A ClientApp without JAX, for the server of `fedspam.flower.FedspamStrategy`.
+    """A ClientApp without JAX, for the server of ``fedspam.flower.FedspamStrategy``.
 
     Arguments:
         client: context -> the client of this node, made by `numpy_client` or `torch_client`.
-        works: the file that `fedspam.flower.export_works` wrote; or several, of which a message chooses by its schema.
+        works: the file that ``fedspam.flower.export_works`` wrote; or several: a message chooses by its schema.
         metrics: (client, params) -> numbers, reported for Flower's ``evaluate`` messages in addition to the loss.
-        mods, secure, privacy: as for `fedspam.flower.client_app`.
+        mods: Flower's mods around every message.
+        secure, privacy: the same as on the server; see `fedspam_client.privacy`.
     """
     paths = [works] if isinstance(works, str | Path) else list(works)
     methods = [_read(Path(path)) for path in paths]

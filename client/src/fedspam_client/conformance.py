@@ -8,11 +8,10 @@ folder:
 - ``<case>/message.json`` and ``<case>/message.safetensors``: the header and the encoded fields of one message;
 - ``<case>/reply.json`` and ``<case>/reply.safetensors``: the reply that the client under test writes.
 
-Write the messages with ``python -m fedspam.flower.testing.conformance make FOLDER``, let the client write its replies,
-and check them with ``python -m fedspam.flower.testing.conformance check FOLDER``. Neither needs Flower: the files hold
-the content of Flower's messages. ``run FOLDER COMMAND...`` does all three with a program that speaks the frames of
-`fedspam.flower.wire.frames`; in its arguments, {folder}, {method} and {schema} stand for those of each case.
-``record FOLDER`` makes the golden files with this package's own client.
+Write the messages with ``python -m fedspam_client.conformance make FOLDER``, let the client write its replies,
+and check them with ``python -m fedspam_client.conformance check FOLDER``. The files hold the
+content of Flower's messages. ``run FOLDER COMMAND...`` does all three with a program that speaks the frames of
+`fedspam_client.frames`; in its arguments, {folder}, {method} and {schema} stand for those of each case.
 """
 
 import argparse
@@ -25,8 +24,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fedspam._internal import files, strict
-from fedspam._internal.strict import MIB
+from fedspam_client._shared._internal import files, strict
+from fedspam_client._shared._internal.strict import MIB
+from fedspam_client.frames import ask
 
 GOLDEN = Path(__file__).parent / "golden"
 SIZE = 16 * MIB  # of the largest file that is read
@@ -52,8 +52,6 @@ def make(folder: str | Path) -> None:
 
 def run(folder: str | Path, command: Sequence[str], seconds: float = 60.0) -> None:
     """Write the messages into a folder, and the replies of a program beside them."""
-    from fedspam.flower.wire.frames import ask
-
     make(folder)
     kit, states = _json(GOLDEN / "kit.json"), {}
     schemas = {
@@ -125,19 +123,14 @@ def _read(path: Path, decode: Callable[[bytes], Any]) -> Any:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """The command line; the exit code is 1 if a reply is wrong."""
-    parser = argparse.ArgumentParser(prog="python -m fedspam.flower.testing.conformance", description=__doc__)
-    parser.add_argument("command", choices=("make", "check", "record", "run"))
+    parser = argparse.ArgumentParser(prog="python -m fedspam_client.conformance", description=__doc__)
+    parser.add_argument("command", choices=("make", "check", "run"))
     parser.add_argument("folder", type=Path)
     parser.add_argument("program", nargs=argparse.REMAINDER, help="for run: the client and its arguments")
     options = parser.parse_args(arguments)
     if options.command == "make":
         make(options.folder)
         sys.stdout.write(f"{len(cases())} messages in {options.folder}; reply to them in the order of kit.json\n")
-        return 0
-    if options.command == "record":
-        from fedspam.flower.testing.recording import record
-
-        record(options.folder)
         return 0
     if options.command == "run":
         run(options.folder, options.program)

@@ -1,6 +1,10 @@
-"""Makes the golden files of the conformance kit: all messages to one client and its replies, in runs with faults."""
+"""Makes the golden files of the conformance kit: all messages to one client and its replies, in runs with faults.
+
+python tests/recording.py client/src/fedspam_client/golden
+"""
 
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -153,3 +157,7 @@ def _write(folder: Path, name: str, message: Message) -> None:
     files.write(folder / f"{name}.json", json.dumps(head, indent=1).encode())
     if message.content.array_records:
         files.write(folder / f"{name}.safetensors", arrays.enclosed(message.content))
+
+
+if __name__ == "__main__":
+    record(sys.argv[1])

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import safetensors.numpy
 
-from fedspam.flower.testing import conformance
+from fedspam_client import conformance
 
 
 class NumpyClient:
@@ -204,8 +204,10 @@ def test_every_fault_is_found(answered):
 @pytest.mark.slow
 def test_the_golden_files_are_what_the_package_says_today(tmp_path):
     pytest.importorskip("flwr", reason="needs Flower: pip install '.[flower]'")
-    remedy = "make it anew: python -m fedspam.flower.testing.conformance record src/fedspam/flower/testing/golden"
-    assert conformance.main(["record", str(tmp_path)]) == 0
+    from recording import record
+
+    remedy = "make it anew: python tests/recording.py client/src/fedspam_client/golden"
+    record(tmp_path)
     assert [finding for finding in conformance.check(tmp_path) if finding.complaint] == [], remedy
     for path in conformance.GOLDEN.rglob("message.json"):
         golden, now = (

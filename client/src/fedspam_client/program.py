@@ -9,8 +9,8 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from fedspam._internal import strict
-from fedspam.flower.light.operations import OPERATIONS
+from fedspam_client._shared._internal import strict
+from fedspam_client.operations import OPERATIONS
 
 Arrays = list[np.ndarray]
 MOST_STEPS = 10_000_000  # of a loop: a damaged program must end too

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from fedspam.flower.light import random
+from fedspam_client import random
 
 Settings = Mapping[str, Any]
 Operation = Callable[..., Any]

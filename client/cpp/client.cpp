@@ -4,7 +4,7 @@
 //     client --rows rows.safetensors --schema DIGEST=spam_pp --schema DIGEST=auto --steps 5 --rate 0.1
 //
 // It answers one message: three frames on its input (header, fields, its own state), three on its output. The ClientApp
-// of fedspam.flower.light.relay passes these bytes; docs/wire.md describes them. The file of rows has float arrays
+// of fedspam_client.relay passes these bytes; docs/wire.md describes them. The file of rows has float arrays
 // client-<id>.features and client-<id>.label. The model is x in R^d, and the loss of a client is
 //
 //     f(x) = mean_j l(<a_j, x>, y_j) + regularization/2 |x|^2,    l logistic (labels -1 and 1) or squared/2 (ridge).

@@ -7,18 +7,18 @@ from typing import Any
 import numpy as np
 from flwr.app import Context
 
-from fedspam._internal import checks
-from fedspam.flower.client.buffers import check_buffers
-from fedspam.flower.light import random
-from fedspam.flower.wire.envelope import LONE
-from fedspam.flower.wire.node import RefusedError, partition_of
+from fedspam_client import random
+from fedspam_client._shared._internal import checks
+from fedspam_client._shared.flower.client.buffers import check_buffers
+from fedspam_client._shared.flower.wire.envelope import LONE
+from fedspam_client._shared.flower.wire.node import RefusedError, partition_of
 
 Named = dict[str, Any]  # arrays by the names of the parameters
 Rows = Any  # an array, or a tuple, list or dictionary of arrays; the first axis is that of the rows
 
 
 class RowsClient:
-    """A client with rows. It draws the minibatches that `fedspam.Ragged` draws with the same key.
+    """A client with rows. It draws the minibatches that ``fedspam.Ragged`` draws with the same key.
 
     Arguments:
         losses: the loss and what is derived from it.
@@ -155,7 +155,7 @@ def numpy_client(
     hessian_product: Callable[..., Any] | None = None,
     constants: Mapping[str, float] | None = None,
 ) -> Callable[[Context], RowsClient]:
-    """Clients whose loss is written in NumPy, for `fedspam.flower.light.client_app`.
+    """Clients whose loss is written in NumPy, for `fedspam_client.client_app`.
 
     Arguments:
         loss_and_gradient: (params, rows) -> mean loss over the rows, and its gradient with the structure of params: a
@@ -180,7 +180,7 @@ def torch_client(
     batch: int | None = None,
     constants: Mapping[str, float] | None = None,
 ) -> Callable[[Context], RowsClient]:
-    """Clients whose loss is written in PyTorch, for `fedspam.flower.light.client_app`.
+    """Clients whose loss is written in PyTorch, for `fedspam_client.client_app`.
 
     Arguments:
         module: the model; its own parameters are not changed. Losses are computed on its device. It keeps no running

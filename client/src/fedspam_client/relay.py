@@ -1,6 +1,6 @@
 """Clients in other languages: a ClientApp that passes bytes to a program, and the program's bytes back.
 
-For each message the program is started and answers with frames (`fedspam.flower.wire.frames`). Its state stays in
+For each message the program is started and answers with frames (`fedspam_client.frames`). Its state stays in
 Flower's ``Context.state``. The header of a message has three entries more than on the wire: its ``type``, and the
 ``partition-id`` and ``num-partitions`` of the node.
 
@@ -13,9 +13,9 @@ from collections.abc import Sequence
 from flwr.app import ArrayRecord, ConfigRecord, Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 
-from fedspam.flower.wire import envelope
-from fedspam.flower.wire.frames import ProgramError, ask
-from fedspam.flower.wire.node import RefusedError, facts, refusal
+from fedspam_client._shared.flower.wire import envelope
+from fedspam_client._shared.flower.wire.node import RefusedError, facts, refusal
+from fedspam_client.frames import ProgramError, ask
 
 SLOT, STATE = "fedspam-relay", "state"
 

@@ -1,4 +1,4 @@
-"""The file of works: what a client without JAX knows of a method. `fedspam.flower.client.export` writes it."""
+"""The file of works: what a client without JAX knows of a method. ``fedspam.flower.export_works`` writes it."""
 
 import base64
 import math
@@ -9,10 +9,10 @@ from typing import Any
 
 import numpy as np
 
-from fedspam._internal import files, strict
-from fedspam._internal.packing import CHECKSUM, Codes, Floats, checksum
-from fedspam._internal.strict import GIB, MIB, MalformedError
-from fedspam.flower.light.program import LightClient, WorkProgram
+from fedspam_client._shared._internal import files, strict
+from fedspam_client._shared._internal.packing import CHECKSUM, Codes, Floats, checksum
+from fedspam_client._shared._internal.strict import GIB, MIB, MalformedError
+from fedspam_client.program import LightClient, WorkProgram
 
 FORMAT = 1
 DEPTH = 200  # levels of the description; a loop in a loop takes four more
@@ -123,7 +123,7 @@ class Works:
 
     @classmethod
     def read(cls, path: str | Path) -> "Works":
-        """The works in a file, which `fedspam.flower.client.export.export_works` wrote."""
+        """The works in a file, which ``fedspam.flower.export_works`` wrote."""
         try:
             data = files.read(Path(path), size=4 * GIB)
             if Path(path).suffix == ".json":
@@ -144,7 +144,7 @@ class Works:
             return cls(text["schema"], text["description"], entries("params"), memory, exchanges, constants)
         except (files.DamagedError, ValueError, LookupError, TypeError, AttributeError, ArithmeticError) as error:
             raise ValueError(
-                f"{path} is no file of works that this client can read ({error}); write it with "
+                f"{path} is not a file of works that this client can read ({error}); write it with "
                 "fedspam.flower.export_works, with the fedspam of the server"
             ) from None
 

@@ -2,11 +2,11 @@
 
 import dataclasses
 import json
+import os
 import re
 import runpy
 import subprocess
 import sys
-import tomllib
 from pathlib import Path
 
 import jax
@@ -19,20 +19,17 @@ pytest.importorskip("flwr", reason="needs Flower: pip install 'fedspam[flower]'"
 import safetensors.numpy
 from flwr.app import ConfigRecord, Context, Message, RecordDict
 
+import fedspam_client
 from fedspam import simulate
 from fedspam._internal import prng, trees
 from fedspam.app import new
 from fedspam.federation import wire
 from fedspam.federation.codecs import Codecs
 from fedspam.federation.codecs.fields import verified
-from fedspam.flower import FedspamStrategy, LoopbackGrid, clients_of, export_works, light, to_arrays
+from fedspam.flower import FedspamStrategy, LoopbackGrid, clients_of, export_works, to_arrays
+from fedspam.flower.client import export
 from fedspam.flower.client.app import client_app
-from fedspam.flower.light import random
-from fedspam.flower.light.works import Works
-from fedspam.flower.privacy.secure_client import SecureSum
-from fedspam.flower.testing import conformance
 from fedspam.flower.wire import envelope
-from fedspam.flower.wire.node import RefusedError
 from fedspam.flower.wire.schema import Schema
 from fedspam.methods import METHODS, auto, fedavg, scaffold, spam_pp
 from fedspam.problems import synthetic_logistic
@@ -46,6 +43,10 @@ from fedspam.solvers import (
     NewtonCG,
     SampledSteps,
 )  # fmt: skip
+from fedspam_client import conformance, numpy_client, operations, program, random, torch_client
+from fedspam_client._shared.flower.wire.node import RefusedError
+from fedspam_client.privacy import SecureSum
+from fedspam_client.works import Works
 
 DIMENSION = 4
 ROOT = Path(__file__).parents[2]
@@ -122,16 +123,16 @@ def torch_of_the_kit():
 
 @pytest.mark.parametrize("framework", ["numpy", "torch"])
 def test_the_golden_replies(works, tmp_path, framework):
-    LoopbackGrid(light.client_app(None, works / "fedavg.works"), 1)  # ids that Flower's messages need
+    LoopbackGrid(fedspam_client.client_app(None, works / "fedavg.works"), 1)  # ids that Flower's messages need
     conformance.make(tmp_path)
     stored = safetensors.numpy.load_file(tmp_path / "problem.safetensors")
     rows = {part: stored[f"client-1.{part}"] for part in ("features", "label")}
     if framework == "numpy":
-        client = light.numpy_client(logistic, lambda id: rows)
+        client = numpy_client(logistic, lambda id: rows)
     else:
-        client = light.torch_client(*torch_of_the_kit(), lambda id: tuple(rows.values()))
+        client = torch_client(*torch_of_the_kit(), lambda id: tuple(rows.values()))
     for method in the_methods():
-        app, context = light.client_app(client, works / f"{method}.works"), a_context()
+        app, context = fedspam_client.client_app(client, works / f"{method}.works"), a_context()
         for case in (name for name in conformance.cases() if name.startswith(method)):
             head = json.loads((tmp_path / case / "message.json").read_text())
             kind, path = head.pop("type"), tmp_path / case / "message.safetensors"
@@ -158,12 +159,12 @@ def compared(method, folder, *, clients, dtype, shape=None, codecs=None, batch=N
     own = clients.loss
     clients = dataclasses.replace(clients, loss=lambda x, rows: own(x.reshape(-1), rows))
     export_works(folder / "a.works", method, first, codecs=codecs, batch=batch)
-    client = light.numpy_client(
+    client = numpy_client(
         flat, lambda id: rows_of(clients, id, dtype), batch=batch, hessian_product=curvature,
         constants={"smoothness": 2.0},
     )  # fmt: skip
     schema = Schema.of(method, first, Codecs.of(codecs))
-    other, contexts, compared = light.client_app(client, folder / "a.works"), {}, []
+    other, contexts, compared = fedspam_client.client_app(client, folder / "a.works"), {}, []
 
     def twist(id, message, answer):
         reply = answer()
@@ -201,9 +202,9 @@ def test_a_secure_federation_of_light_clients_ends_where_the_simulation_does(wor
     secure = SecureSum(in_clear=("train.prox",))
     with jax.enable_x64(True):
         clients = synthetic_logistic(0, clients=3, dimension=DIMENSION, rows=(4, 6), regularization=0.1)
-        client = light.numpy_client(logistic, lambda id: rows_of(clients, id))
+        client = numpy_client(logistic, lambda id: rows_of(clients, id))
         app, method, first = (
-            light.client_app(client, [works / "fedavg.works", works / "spam_pp.works"], secure=secure),
+            fedspam_client.client_app(client, [works / "fedavg.works", works / "spam_pp.works"], secure=secure),
             the_methods()["spam_pp"],
             jnp.ones(DIMENSION),
         )
@@ -215,9 +216,9 @@ def test_a_secure_federation_of_light_clients_ends_where_the_simulation_does(wor
 
 def test_evaluation_and_metrics(works):
     rows = {"features": np.eye(DIMENSION), "label": np.ones(DIMENSION)}
-    client = light.numpy_client(logistic, lambda id: rows)
+    client = numpy_client(logistic, lambda id: rows)
     measure = lambda client, params: {"size": params["params"].size}
-    app = light.client_app(client, works / "fedavg.works", metrics=measure)
+    app = fedspam_client.client_app(client, works / "fedavg.works", metrics=measure)
     message = Message(RecordDict({"arrays": to_arrays(jnp.ones(DIMENSION))}), 1, "evaluate")
     found = dict(app(message, a_context()).content["metrics"])
     value = logistic(np.ones(DIMENSION), rows)[0]
@@ -236,7 +237,7 @@ def test_a_work_that_asks_too_much_of_a_client_is_refused(tmp_path, name, option
     export_works(tmp_path / "a.works", spam_pp(1, step_size=0.5, fresh_weight=0.3, solver=solver), jnp.ones(2))
     works = Works.read(tmp_path / "a.works")
     rows = {"features": np.eye(2, dtype=np.float32), "label": np.ones(2, np.float32)}
-    client = light.numpy_client(logistic, lambda id: rows, **options)(a_context())
+    client = numpy_client(logistic, lambda id: rows, **options)(a_context())
     exchange = works.exchanges["round prox"]
     inputs = [np.uint32(1), np.zeros(2, np.uint32), *(np.ones(e.shape, e.dtype) for e in exchange.message.values())]
     with pytest.raises(RefusedError, match=re.escape(complaint)):
@@ -247,7 +248,7 @@ def test_a_work_that_asks_too_much_of_a_client_is_refused(tmp_path, name, option
 @pytest.mark.parametrize("data", [b"nonsense", b'{"safetensors": 1}', b'{"safetensors": "*"}', b"{}", b"{" * 9])
 def test_a_file_that_holds_no_works_is_named(tmp_path, name, data):
     (tmp_path / name).write_bytes(data)
-    with pytest.raises(ValueError, match=rf"{name} is no file of works .*export_works"):
+    with pytest.raises(ValueError, match=rf"{name} is not a file of works .*export_works"):
         Works.read(tmp_path / name)
 
 
@@ -268,7 +269,7 @@ def test_flower_sends_the_works_along_with_an_app(tmp_path):
 
 
 def test_a_gradient_of_another_shape_is_an_error():
-    client = light.numpy_client(lambda x, rows: (0.0, np.ones(3)), lambda id: np.ones((4, 2)))(a_context())
+    client = numpy_client(lambda x, rows: (0.0, np.ones(3)), lambda id: np.ones((4, 2)))(a_context())
     with pytest.raises(ValueError, match=r"the gradient of params has shape \(3,\), expected \(2,\)"):
         client.gradient([np.ones(2)])
 
@@ -347,19 +348,9 @@ WITHOUT = """
 import sys, types
 class Absent:
     def find_spec(self, name, path=None, target=None):
-        if name.split(".")[0] in ("jax", "jaxlib", "jaxtyping", "optax", "ml_dtypes", "matplotlib", "msgspec"):
+        if name.split(".")[0] in ("fedspam", "jax", "jaxlib", "jaxtyping", "optax", "ml_dtypes", "msgspec"):
             raise ModuleNotFoundError(f"No module named {name!r}", name=name)
 sys.meta_path.insert(0, Absent())
-"""
-
-
-REMEDY = """
-try:
-    from fedspam.flower import client_app
-except ModuleNotFoundError as error:
-    assert "use fedspam.flower.light, or install fedspam" in str(error), error
-else:
-    raise AssertionError
 """
 
 
@@ -372,20 +363,19 @@ def test_rows_are_drawn_as_jax_draws_them():
             assert (found.tolist(), found.dtype) == (due.tolist(), np.uint32)
 
 
-def test_every_module_of_the_light_distribution_imports_without_jax():
-    files = tomllib.loads((ROOT / "client" / "pyproject.toml").read_text())
-    files = files["tool"]["hatch"]["build"]["targets"]["wheel"]["force-include"]
-    modules = []
-    for place in files.values():
-        for path in (
-            sorted((ROOT / "src" / place).rglob("*.py")) if not place.endswith(".py") else [ROOT / "src" / place]
-        ):
-            name = ".".join(path.relative_to(ROOT / "src").with_suffix("").parts).removesuffix(".__init__")
-            modules += [name] if not name.endswith("__main__") else []
-    assert "fedspam.flower.light.app" in modules
-    script = WITHOUT + "".join(f"import {name}\n" for name in modules) + REMEDY
-    found = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+def test_every_module_imports_without_jax():
+    home = ROOT / "client" / "src"
+    paths = [path.relative_to(home).with_suffix("") for path in sorted((home / "fedspam_client").rglob("*.py"))]
+    modules = [".".join(path.parts).removesuffix(".__init__") for path in paths]
+    assert "fedspam_client.app" in modules
+    script = WITHOUT + "".join(f"import {name}\n" for name in modules)
+    environment = {**os.environ, "PYTHONPATH": str(home)}
+    found = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False, env=environment)
     assert found.returncode == 0, found.stderr
+
+
+def test_it_knows_the_operations_that_are_exported():
+    assert {*operations.OPERATIONS, *program.ASKED} == export.OPERATIONS.keys()
 
 
 @pytest.mark.slow
