@@ -1,4 +1,4 @@
-"""Discrete Gaussian noise: the sampler has the exact probabilities, and its decisions are exact where floats are not."""
+"""Discrete Gaussian noise: the sampler has the exact probabilities, also where floats do not decide."""
 
 import math
 from decimal import Decimal, localcontext

@@ -1,45 +1,53 @@
-r"""Client-level differential privacy of the gradient exchange: clipped replies, Gaussian noise, an accountant.
+r"""Client-level differential privacy of the gradient exchange: clipped replies, discrete noise, an accountant.
 
-.. math:: \tilde v_i = \text{clip}_C(v_i) + \mathcal N\bigl(0, z^2C^2/m \cdot I\bigr)
+.. math:: \tilde v_i = h \bigl(\lfloor \text{clip}_C(v_i) / h \rfloor_0 + \mathcal N_{\mathbb Z}(0, z^2C^2/mh^2)\bigr)
 
 Each client adds its part of the noise, so that a sum over at least m clients has noise of standard deviation
 :math:`zC` or more. Only a `SecureSum` hides single replies, and its clients unmask no sum over fewer than m: with
 ``secure=`` the multiplier towards the server is z. Without it a client cannot know what the server adds up, so
-:math:`\varepsilon` is that of a single reply, whose multiplier is :math:`z/\sqrt m`. The noise comes from a
-cryptographic generator with a seed of the operating system, because the server knows every random key of the run.
+:math:`\varepsilon` is that of a single reply, whose multiplier is :math:`z/\sqrt m`.
+
+Value and noise are whole multiples of a grid h, which is that of the secure sum if there is one: noise in floating
+point would leak in its last bits, or round away. Rounding towards zero (:math:`\lfloor\cdot\rfloor_0`) lifts no reply
+above the bound. A sum of discrete Gaussians is not exactly one, but with at least 16 grid steps of noise per client
+the difference is below :math:`10^{-1000}` (Kairouz, Liu, Steinke 2021, Theorem 1). The noise comes from a cryptographic
+generator with a seed of the operating system, because the server knows every random key of the run.
 
 The guarantee: two federations that differ in one client, whose replies to the covered exchanges are all replaced by
 zeros, lead to sums that cannot be distinguished better than :math:`(\varepsilon, \delta)` allows. Messages that pass in
-clear are not part of it. The reply of a prox client is made from its data and becomes the next iterate: with a prox
-client the trained parameters are not private, whatever :math:`\varepsilon` is. See docs/deploy.md for what remains.
+clear are not part of it. The accountant composes Renyi divergences, which for discrete Gaussian noise are at most those
+of continuous noise, in every dimension (Canonne, Kamath, Steinke 2020). The reply of a prox client is made from its
+data and becomes the next iterate: with a prox client the trained parameters are not private, whatever
+:math:`\varepsilon` is. See docs/privacy.md for what remains.
 
 Needs ``pip install dp-accounting``.
 """
 
 import math
-import secrets
 from dataclasses import dataclass
 from typing import Any, cast
 
 import numpy as np
 from flwr.app import ConfigRecord, Context
 from flwr.clientapp.typing import Mod
-from scipy.special import ndtri
 
 from ..._internal import checks
 from ..wire.node import RefusedError
-from . import masks
-from .clipping import Clipping
+from .clipping import SUMMED, Clipping
 from .mods import GRADIENTS, Coverage, Values, treated
+from .noise import discrete_gaussian
 from .secure_client import SecureSum
 
 STATE = "fedspam.privacy"  # the name of the client's record of its participations
-FINEST = 16  # multiples of the grid of a secure sum that the noise of one client must span
+FINEST = 16  # steps of the grid that the noise of one client must span
+STEPS = 2.0**20  # of the grid in the noise of one client, where no secure sum has a grid
+LARGEST = 2.0**53  # steps that float64 counts exactly
+FAR = 40  # standard deviations that no draw exceeds: e^-800
 
 
 @dataclass(frozen=True)
 class Privacy:
-    r"""The Gaussian mechanism on the sum of a cohort's replies. ``client_app(..., privacy=privacy)`` applies it.
+    r"""The discrete Gaussian mechanism on the sum of replies. ``client_app(..., privacy=privacy)`` applies it.
 
     Arguments:
         bound: C, the norm that replies are clipped to.
@@ -55,9 +63,9 @@ class Privacy:
     >>> round(privacy.deviation, 3)          # each client's part
     0.707
     >>> round(privacy.epsilon(1e-5, participations=4), 2)
-    4.38
+    4.73
     >>> round(Privacy(bound=1.0, noise_multiplier=2.0, least=8).epsilon(1e-5, participations=4), 2)  # single replies
-    15.46
+    16.51
     """
 
     bound: float
@@ -81,6 +89,12 @@ class Privacy:
             checks.whole("participations", self.participations, 1)
         if self.secure is not None:
             self._check_sum(self.secure)
+        if self.bound + FAR * self.deviation > LARGEST * self.grid:
+            remedy = "add more noise" if self.secure is None else "use fewer fraction_bits, or scale the replies down"
+            raise ValueError(
+                f"a reply of norm {self.bound:g} with noise of {self.deviation:.3g} does not fit into 2^53 steps of "
+                f"the grid, {self.grid:.3g}; {remedy}"
+            )
 
     def _check_sum(self, secure: SecureSum) -> None:
         """Refuse a secure sum under which less noise than promised would be seen."""
@@ -95,11 +109,11 @@ class Privacy:
                 f"the replies of {seen} are noised but not summed securely, so that the server sees single ones; add "
                 "them to the works of SecureSum"
             )
-        grid = 2.0**-secure.fraction_bits
-        if self.deviation < FINEST * grid:
+        if self.deviation < FINEST * self.grid:
             raise ValueError(
                 f"the noise of one client, {self.deviation:.3g}, must be at least {FINEST} times the grid of the "
-                f"secure sum, {grid:.3g}, or rounding removes it; raise fraction_bits, or scale the replies up"
+                f"secure sum, {self.grid:.3g}, or the grid is too coarse for it; raise fraction_bits, or scale the "
+                "replies up"
             )
 
     @property
@@ -121,6 +135,13 @@ class Privacy:
         """The standard deviation of the noise that one client adds to each entry."""
         return self.noise_multiplier * self.bound / math.sqrt(self.least)
 
+    @property
+    def grid(self) -> float:
+        """The step of values and noise: that of the secure sum, or a power of two far below the noise."""
+        if self.secure is not None:
+            return 2.0**-self.secure.fraction_bits
+        return 2.0 ** math.floor(math.log2(self.deviation / STEPS))
+
     def applied(self, secure: SecureSum | None, mods: list[Mod] | None) -> tuple[SecureSum | None, list[Mod]]:
         """The secure sum and the mods of an app with this mechanism, which is the innermost mod."""
         if secure not in (None, self.secure):
@@ -138,9 +159,15 @@ class Privacy:
 
     def protect(self, values: Values) -> Values:
         """The values that a client sends instead of its own."""
-        clipped = Clipping(self.bound)(values)
-        noisy = lambda value: value.astype(np.float64) + self.deviation * gaussian(value.size).reshape(value.shape)
-        return {name: noisy(value).astype(value.dtype) for name, value in clipped.items()}
+        deviation = self.deviation / self.grid * (1 + SUMMED)  # clipping may leave that much above the bound
+
+        def noisy(value: np.ndarray) -> np.ndarray:
+            steps = np.trunc(value.astype(np.float64) / self.grid)
+            noised = self.grid * (steps + discrete_gaussian(deviation, value.size).reshape(value.shape))
+            # a secure sum adds them exactly; where replies are seen one by one, rounding comes after the protection
+            return noised if self.secure is not None else noised.astype(value.dtype)
+
+        return {name: noisy(value) for name, value in Clipping(self.bound)(values).items()}
 
     def epsilon(self, delta: float, participations: int | None = None) -> float:
         r"""The privacy loss of a client towards the server, at this :math:`\delta`.
@@ -156,8 +183,9 @@ class Privacy:
 
     def _epsilon(self, multiplier: float, delta: float, participations: int | None) -> float:
         accounting, times = _accounting(), self._times(participations)
+        # discrete noise has the Renyi divergences of Gaussian noise as bounds, whatever the dimension
         event = accounting.SelfComposedDpEvent(accounting.GaussianDpEvent(multiplier), times)
-        return float(accounting.pld.PLDAccountant().compose(event).get_epsilon(_share(delta)))
+        return float(accounting.rdp.RdpAccountant().compose(event).get_epsilon(_share(delta)))
 
     def _times(self, participations: int | None) -> int:
         """How often a client took part: what is given, or the limit that it enforces."""
@@ -177,7 +205,7 @@ class Privacy:
         It assumes cohorts drawn uniformly with a secret seed, no retries with other clients, and an observer that sees
         only the parameters. The server is not such an observer, and neither is anyone who knows ``seed``, which the run
         folder holds. Here neighboring federations differ in one client that is replaced by another, which moves a sum
-        by up to 2C; the accountant therefore uses half of the multiplier.
+        by up to 2C; the accountant therefore uses half of the multiplier, and takes the noise for continuous.
         """
         accounting = _accounting()
         checks.whole("exchanges", exchanges, 1)
@@ -213,26 +241,17 @@ class Privacy:
         }
 
 
-def gaussian(count: int) -> np.ndarray:
-    """Standard normal numbers from the ChaCha20 stream of a fresh seed of the operating system.
-
-    Numbers of 53 bits become quantiles, so that none is larger than 8.3.
-    """
-    words = masks.stream(secrets.token_bytes(masks.SEED), count)
-    return ndtri(((words >> np.uint64(11)).astype(np.float64) + 0.5) * 2.0**-53)
-
-
 def noise_for(epsilon: float, delta: float, participations: int) -> float:
     r"""The smallest noise multiplier with which this many participations cost at most :math:`\varepsilon`.
 
     >>> round(noise_for(1.0, 1e-5, participations=1), 2)
-    3.73
+    4.05
     """
     accounting = _accounting()
     checks.positive("epsilon", epsilon)
     checks.whole("participations", participations, 1)
     made = lambda z: accounting.SelfComposedDpEvent(accounting.GaussianDpEvent(z), participations)
-    found = accounting.calibrate_dp_mechanism(accounting.pld.PLDAccountant, made, epsilon, _share(delta), tol=1e-4)
+    found = accounting.calibrate_dp_mechanism(accounting.rdp.RdpAccountant, made, epsilon, _share(delta), tol=1e-4)
     return float(found)
 
 
