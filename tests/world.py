@@ -68,7 +68,7 @@ app = client_app(clients_of(clients), method, first, secure=secure)
 SERVER = """
 import os, signal
 from flwr.serverapp import ServerApp
-from fedspam.flower import FedspamStrategy, to_arrays
+from fedspam.flower import FedspamStrategy, Replies, to_arrays
 from trial.task import first, method, secure
 
 app = ServerApp()
@@ -90,8 +90,8 @@ def main(grid, context):
     if left[0] >= 0:
         grid.push_messages = mortal
     strategy = FedspamStrategy(
-        method(context), first, seed=7, min_available_nodes=config["nodes"], retries=config["retries"],
-        folder=config["folder"], resume=config["resume"], secure=secure,
+        method(context), first, seed=7, min_available_nodes=config["nodes"],
+        replies=Replies(retries=config["retries"]), folder=config["folder"], resume=config["resume"], secure=secure,
     )
     strategy.start(grid, to_arrays(first), num_rounds=config["rounds"], timeout=config["timeout"])
 """
@@ -150,7 +150,9 @@ class World(Processes):
     def until(self, run: str, round: int) -> None:
         """Wait until the run has that many rounds on disk; it goes on."""
         checkpoint = self.folder / run / f"checkpoint-{round:09d}.safetensors"
-        self.wait(checkpoint.exists, LONGEST, f"round {round}")
+        ended = self._started["flwr"].poll  # a run that has failed will have no more rounds
+        self.wait(lambda: checkpoint.exists() or ended() is not None, LONGEST, f"round {round}")
+        assert checkpoint.exists(), self.logs()
 
     def servers(self) -> list[int]:
         """The processes of the ServerApp."""

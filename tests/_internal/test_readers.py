@@ -430,7 +430,7 @@ def test_works_claim_what_arrays_can_be(old, new, tmp_path):
     arrays = {name: np.zeros(entry["shape"], np.float32) for name, entry in found.items()}
     split = text.rsplit if "exchanges" in old else text.split  # a nested one comes first
     made = safetensors.numpy.save(arrays, {"works": new.join(split(old, 1))})
-    refused("works", tmp_path, "is no file of works that this client can read", **{"a.works": made})
+    refused("works", tmp_path, "is not a file of works that this client can read", **{"a.works": made})
 
 
 def test_errors_of_parquet_and_numpy_are_one_line(tmp_path):

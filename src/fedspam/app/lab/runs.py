@@ -136,7 +136,8 @@ class Descent:
         self, oracle: Oracle, key: Key[Array, ""], *, x: Params, g: Params, step_size: Any
     ) -> tuple[Params, Certificate]:
         def solve(phi: Surrogate) -> Answer:
-            usual = 1 / (oracle.smoothness if isinstance(oracle, SmoothOracle) else 0.0 + 1 / phi.step_size)
+            smoothness = oracle.smoothness if isinstance(oracle, SmoothOracle) else 0.0
+            usual = 1 / (smoothness + 1 / phi.step_size)
             local = usual if self.step_size is None else self.step_size
             step = lambda _, point: phi.at(trees.axpy(-local, point.slope, point.y))
             return Answer(lax.fori_loop(0, self.steps, step, phi.start), self.steps, self.steps)

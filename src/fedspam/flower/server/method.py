@@ -13,9 +13,9 @@ class NamedMethod(Protocol):
 
 @runtime_checkable
 class CohortMethod(Protocol):
-    """A method that draws cohorts of a fixed size."""
+    """A method that draws cohorts."""
 
-    cohort_size: int
+    cohort_size: int | None  # None: everyone
 
 
 def method_name(method: Any) -> str:
@@ -25,7 +25,7 @@ def method_name(method: Any) -> str:
 
 def with_cohort(method: Any, count: int) -> Any:
     """The same method with another cohort size, also in its start."""
-    if not isinstance(method, CohortMethod):
+    if not isinstance(method, CohortMethod) or method.cohort_size is None:
         raise ValueError(
             f"fraction_train needs a method with a cohort size; {method_name(method)} uses one client or all: "
             "leave fraction_train out"
