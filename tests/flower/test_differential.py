@@ -293,8 +293,7 @@ def test_settings_without_meaning_are_refused():
 
 
 def guide():
-    """The blocks on privacy; those on sites without JAX run in client/test_app.py."""
-    text = (Path(__file__).parents[2] / "docs" / "deploy.md").read_text().split("## What the server sees")[1]
+    text = (Path(__file__).parents[2] / "docs" / "secure.md").read_text()
     return re.findall(r"^```python\n(.*?)^```$", text, re.DOTALL | re.MULTILINE)
 
 
