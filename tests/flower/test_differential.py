@@ -338,6 +338,7 @@ def test_the_server_can_be_the_prox_client_on_proxy_data(tmp_path):
 
 POPULATION = quadratics(0, clients=4, dimension=3)
 MODS = {
+    "none": dict,
     "clipping": lambda: {"mods": [clipping_mod(1.0)]},
     "privacy": lambda: {"privacy": Privacy(1.0, 1.0, 3)},
     "secure": lambda: {"secure": SecureSum()},

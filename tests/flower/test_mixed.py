@@ -16,6 +16,8 @@ import safetensors.numpy
 
 pytest.importorskip("flwr", reason="needs Flower: pip install 'fedspam[flower]'")
 
+from flwr.app import Context, Message, RecordDict
+
 from fedspam import Ragged, simulate
 from fedspam.flower import FedspamStrategy, LoopbackGrid, export_works, to_arrays
 from fedspam.flower.wire.schema import Schema
@@ -24,6 +26,7 @@ from fedspam.simulation import restore
 from fedspam.solvers import GradientDescent
 from fedspam_client import conformance, relay_app
 from fedspam_client.frames import ProgramError, ask
+from fedspam_client.privacy import Privacy
 from processes import closing, free_port
 from world import CLIENTS, PROJECT, SERVER, World
 
@@ -221,13 +224,13 @@ def test_the_program_refuses_what_is_damaged(tmp_path, program):
 
 SCRIPTS = {
     "silent": ("import time; time.sleep(600)", "did not answer within"),
-    "failing": ("import sys; sys.stdin.buffer.read(); sys.exit('out of luck')", "ended with 1: out of luck"),
+    "failing": ("import sys; sys.stdin.buffer.read(); sys.exit('out of luck')", "ended with 1; the log of the site"),
     "short": ("import sys; sys.stdin.buffer.read(); sys.stdout.buffer.write(b'12345')", "which are no 3 frames"),
     "long": ("import sys; sys.stdout.buffer.write(bytes(24) + b'more')", "bytes more than its 3 frames"),
     "null": (
         "import sys; sys.stdin.buffer.read()\n"
         "sys.stdout.buffer.write(bytes([11]) + bytes(7) + b'{\"a\": null}' + bytes(16))",
-        "a = None; headers hold texts",
+        "a header of type NoneType; headers hold texts",
     ),
     "empty": ("import sys; sys.stdin.buffer.read(); sys.stdout.buffer.write(bytes(24))", "not readable"),
 }
@@ -240,3 +243,26 @@ def test_a_program_that_does_not_answer_is_named(name):
         ask([sys.executable, "-I", "-S", "-c", script], {}, b"", b"", 1 if name == "silent" else 300)
     with pytest.raises(ProgramError, match="cannot be started"):
         ask(["/no/such/program"], {}, b"", b"", 1)
+
+
+def test_what_a_program_says_stays_at_the_site_and_mods_see_every_message(caplog):
+    script = "import sys; sys.stdin.buffer.read(); sys.exit('patient Miller, glucose 7.3')"
+    seen = []
+
+    def mod(message, context, call_next):
+        seen.append(message.metadata.message_type)
+        return call_next(message, context)
+
+    app = relay_app([sys.executable, "-I", "-S", "-c", script], WORKS, mods=[mod])
+    grid = LoopbackGrid(app, CLIENTS)
+    method, first = spam_pp(2, step_size=0.5, fresh_weight=0.3), jnp.ones(DIMENSION)
+    with pytest.raises(RuntimeError, match="ended with 1") as stopped:
+        FedspamStrategy(method, first, min_available_nodes=CLIENTS).start(grid, to_arrays(first), 1, timeout=60)
+    assert "Miller" not in str(stopped.value)
+    assert set(seen) == {"query.whoami"}
+    at_home = [record for record in caplog.records if record.levelname == "ERROR"]
+    assert all("Miller, glucose 7.3" in record.getMessage() for record in at_home)
+    assert not any("Miller" in record.getMessage() for record in caplog.records if record not in at_home)
+    app = relay_app([sys.executable, "-I", "-S", "-c", script], WORKS, privacy=Privacy(1.0, 1.0, 3))
+    reply = app(Message(RecordDict(), 1, "train.prox"), Context(1, 1, {}, RecordDict(), {}))
+    assert "'train.prox' is neither covered" in reply.content["fedspam"]["refused"]

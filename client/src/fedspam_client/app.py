@@ -15,7 +15,7 @@ from flwr.clientapp.typing import Mod
 from fedspam_client._shared._internal import strict
 from fedspam_client._shared.flower.client.state import HeldFields, Memory
 from fedspam_client._shared.flower.wire import envelope
-from fedspam_client._shared.flower.wire.node import RefusedError, facts, partition_of, refusal
+from fedspam_client._shared.flower.wire.node import RefusedError, facts, partition_of, quiet, refusal
 from fedspam_client.clients import RowsClient
 from fedspam_client.works import LightExchange, Named, Works
 
@@ -39,14 +39,14 @@ def client_app(
         client: context -> the client of this node, made by `numpy_client` or `torch_client`.
         works: the file that ``fedspam.flower.export_works`` wrote; or several: a message chooses by its schema.
         metrics: (client, params) -> numbers, reported for Flower's ``evaluate`` messages in addition to the loss.
-        mods: Flower's mods around every message.
+        mods: Flower's mods around every message; the text of an exception in them or in your code stays here.
         secure, privacy: the same as on the server; see `fedspam_client.privacy`.
     """
     paths = [works] if isinstance(works, str | Path) else list(works)
     methods = [_read(Path(path)) for path in paths]
     if privacy is not None:
         secure, mods = privacy.applied(secure, mods)
-    app = ClientApp(mods=mods if secure is None else [secure.mod(), *(mods or [])])
+    app = ClientApp(mods=[quiet, *([] if secure is None else [secure.mod()]), *(mods or [])])
     if secure is not None:
         secure.register(app)
 

@@ -5,6 +5,7 @@ the encoded fields (empty if there are none), and the state that the program kee
 """
 
 import json
+import logging
 import subprocess
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
@@ -12,6 +13,7 @@ from typing import Any, NamedTuple
 from fedspam_client._shared._internal import strict
 from fedspam_client._shared._internal.strict import MIB
 
+LOG = logging.getLogger("flwr")
 PARTS = 3
 
 
@@ -43,17 +45,19 @@ def ask(command: Sequence[str], head: Mapping[str, Any], fields: bytes, state: b
     except OSError as error:
         raise ProgramError(f"{command[0]} cannot be started: {error}") from None
     if done.returncode:
-        said = done.stderr.decode(errors="replace").strip()[-300:]
-        raise ProgramError(f"{command[0]} ended with {done.returncode}: {said or 'it says nothing'}")
+        # what it says may hold data: it stays in the log of the site
+        LOG.error("%s ended with %d: %s", command[0], done.returncode, done.stderr.decode(errors="replace").strip())
+        raise ProgramError(f"{command[0]} ended with {done.returncode}; the log of the site has what it says")
     found = _frames(done.stdout, command[0])
     try:
         answer = strict.json_object(found[0], size=MIB, depth=1)
     except strict.MalformedError as error:
         raise ProgramError(f"{command[0]} answered with a header that is not readable: {error}") from None
-    for name, value in answer.items():
+    for value in answer.values():
         if not isinstance(value, str | int | float):
             raise ProgramError(
-                f"{command[0]} answered with {name} = {value!r}; headers hold texts, numbers and booleans"
+                f"{command[0]} answered with a header of type {type(value).__name__}; headers hold texts, numbers and "
+                "booleans"
             )
     return ProgramReply(answer, found[1], found[2])
 

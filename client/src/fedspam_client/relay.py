@@ -9,28 +9,50 @@ changed its transport between releases and is not documented for other languages
 """
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from flwr.app import ArrayRecord, ConfigRecord, Context, Message, RecordDict
 from flwr.clientapp import ClientApp
+from flwr.clientapp.typing import Mod
 
 from fedspam_client._shared.flower.wire import envelope
-from fedspam_client._shared.flower.wire.node import RefusedError, facts, refusal
+from fedspam_client._shared.flower.wire.node import RefusedError, facts, quiet, refusal
 from fedspam_client.frames import ProgramError, ask
+
+if TYPE_CHECKING:
+    from fedspam_client._shared.flower.privacy.differential import Privacy
+    from fedspam_client._shared.flower.privacy.secure_client import SecureSum
 
 SLOT, STATE = "fedspam-relay", "state"
 
 
-def relay_app(command: Sequence[str], works: Sequence[str], *, seconds: float = 600.0) -> ClientApp:
+def relay_app(
+    command: Sequence[str],
+    works: Sequence[str],
+    *,
+    seconds: float = 600.0,
+    mods: list[Mod] | None = None,
+    secure: "SecureSum | None" = None,
+    privacy: "Privacy | None" = None,
+) -> ClientApp:
     """A ClientApp whose messages a program in any language answers.
+
+    What the program writes to its standard error is logged at the site and is not sent, because it may hold data.
 
     Arguments:
         command: the program and its arguments.
         works: the names of the works that it can do, such as ``("starting_gradient", "difference", "prox")``.
         seconds: until a program that does not answer is ended.
+        mods: Flower's mods around every message.
+        secure, privacy: the same as on the server; see `fedspam_client.privacy`.
 
     >>> app = relay_app(["./client", "--rows", "rows.safetensors"], ("difference", "prox"))
     """
-    app = ClientApp()
+    if privacy is not None:
+        secure, mods = privacy.applied(secure, mods)
+    app = ClientApp(mods=[quiet, *([] if secure is None else [secure.mod()]), *(mods or [])])
+    if secure is not None:
+        secure.register(app)
 
     def relay(message: Message, context: Context) -> Message:
         try:

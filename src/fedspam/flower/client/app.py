@@ -22,7 +22,7 @@ from fedspam.federation.codecs.fields import signed, verified
 from fedspam.federation.ledger import Exchange
 from fedspam.flower.client.state import HeldFields, Memory
 from fedspam.flower.wire import arrays
-from fedspam.flower.wire.node import RefusedError as RefusedError, facts, partition_of as partition_of, refusal
+from fedspam.flower.wire.node import RefusedError as RefusedError, facts, partition_of as partition_of, quiet, refusal
 from fedspam.flower.wire.schema import Schema
 
 if TYPE_CHECKING:
@@ -84,7 +84,7 @@ def client_app(
         method: the method, the same as on the server; or context -> method, to read it from ``run_config``.
         params: parameters with the right names, shapes and dtypes; or context -> parameters.
         metrics: (oracle, params) -> numbers, reported for Flower's ``evaluate`` messages in addition to the loss.
-        mods: Flower's mods around every message.
+        mods: Flower's mods around every message; the text of an exception in them or in your code stays here.
         secure: the secure sum, the same as on the server; see `fedspam.flower.privacy.secure_client.SecureSum`.
         privacy: differential privacy, with its own secure sum; see `fedspam.flower.privacy.differential.Privacy`.
         codecs: how messages and replies are compressed, the same as on the server; or context -> codecs.
@@ -103,7 +103,8 @@ def client_app(
 
     if privacy is not None:
         secure, mods = privacy.applied(secure, mods)
-    app = ClientApp(mods=mods if secure is None else [secure.mod(lambda context: setting(context)[2]), *(mods or [])])
+    masking = [] if secure is None else [secure.mod(lambda context: setting(context)[2])]
+    app = ClientApp(mods=[quiet, *masking, *(mods or [])])
     if secure is not None:
         secure.register(app)
 

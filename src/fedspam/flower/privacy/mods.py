@@ -4,7 +4,6 @@ A mod names the works that it covers and the message types that may pass unprote
 unknown type would otherwise be sent in clear without anybody noticing.
 """
 
-import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -19,7 +18,6 @@ from ..._internal.packing import CHECKSUM, verify
 from ..wire import envelope
 from ..wire.node import RefusedError, refusal
 
-LOG = logging.getLogger("flwr")
 GRADIENTS = ("starting_gradient", "gradient", "difference", "change")  # works whose replies are gradients
 INTRODUCTION = "query.whoami"
 HEADER_BYTES = 2**24  # the longest header of a reply, which has one entry per array
@@ -71,7 +69,7 @@ def treated(
             covered = coverage.covers(message.metadata.message_type)
             if covered:
                 before(context)
-            reply = answered(call_next, message, context)
+            reply = call_next(message, context)
             if covered and not_refused(reply):
                 facts, values = opened(reply)
                 rewrite(reply, {**facts, **treat(values)})
@@ -80,18 +78,6 @@ def treated(
         return reply
 
     return mod
-
-
-def answered(call_next: ClientAppCallable, message: Message, context: Context) -> Message:
-    """The client's reply. Flower would send the text of an error to the server, and that may hold data: it is only
-    logged here, and the server learns the kind of the error."""
-    try:
-        return call_next(message, context)
-    except RefusedError:
-        raise
-    except Exception as error:
-        LOG.exception("an error in %s, whose text is not sent", message.metadata.message_type)
-        raise RefusedError(f"the client raised {type(error).__name__}; its own log says more") from None
 
 
 def not_refused(reply: Message) -> bool:

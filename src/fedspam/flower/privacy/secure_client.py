@@ -31,7 +31,7 @@ from .._flwr import (
 from ..wire import envelope
 from ..wire.node import RefusedError, partition_of, refusal
 from . import masks
-from .mods import Coverage, answered, not_refused, opened, rewrite
+from .mods import Coverage, not_refused, opened, rewrite
 
 if TYPE_CHECKING:
     from fedspam.federation.codecs import Codecs
@@ -109,19 +109,17 @@ class SecureSum(Coverage):
             kind = message.metadata.message_type
             try:
                 if kind in STEPS:
-                    answer = STEPS[kind](self, _record(message), context)
+                    answer = _guarded(STEPS[kind], self, _record(message), context)
                     return Message(RecordDict({RECORD: ConfigRecord(answer)}), reply_to=message)
                 if not self.covers(kind):
-                    return answered(call_next, message, context)
+                    return call_next(message, context)
                 record = _record(message)
-                state = _session(context, record, "shared")
-                reply = answered(call_next, message, context)
+                state = _guarded(_session, context, record, "shared")
+                reply = call_next(message, context)
                 if not_refused(reply):
-                    _mask(self, message, reply, context, record, state, codecs(context))
+                    _guarded(_mask, self, message, reply, context, record, state, codecs(context))
             except RefusedError as error:
                 return refusal(error, message)
-            except (ValueError, KeyError, TypeError) as error:
-                return refusal(RefusedError(f"the secure sum failed: {error}"), message)
             return reply
 
         return secure
@@ -130,6 +128,16 @@ class SecureSum(Coverage):
         """Register the messages of the protocol with an app, so that they reach the mod."""
         for kind in STEPS:
             app.query(kind.removeprefix("query."))(_without_mod)
+
+
+def _guarded(part: Callable[..., Any], *given: Any) -> Any:
+    """What this part of the protocol returns; whatever is wrong in a message is a refusal of it."""
+    try:
+        return part(*given)
+    except RefusedError:
+        raise
+    except (ValueError, KeyError, TypeError) as error:
+        raise RefusedError(f"the secure sum failed: {error}") from None
 
 
 def _without_mod(message: Message, context: Context) -> Message:

@@ -1,15 +1,35 @@
 """What every client of a Flower federation does, in whatever framework: its id, its introduction, its refusals."""
 
+import logging
 from typing import Any
 
 from flwr.app import ConfigRecord, Context, Message, RecordDict
+from flwr.clientapp.typing import ClientAppCallable
 
 from ..._internal.version import __version__
 from . import envelope
 
+LOG = logging.getLogger("flwr")
+
 
 class RefusedError(ValueError):
     """Why a client refuses a message; the server receives the reason."""
+
+
+class HiddenError(RuntimeError):
+    """An error of a client without its text, which may hold data."""
+
+
+def quiet(message: Message, context: Context, call_next: ClientAppCallable) -> Message:
+    """The outermost mod of every client. Flower would send the text of an exception to the server: here the text is
+    only logged, and the server learns the kind of the error."""
+    try:
+        return call_next(message, context)
+    except RefusedError:
+        raise
+    except Exception as error:
+        LOG.exception("an error in %s, whose text is not sent", message.metadata.message_type)
+        raise HiddenError(f"the client raised {type(error).__name__}; its own log says more") from None
 
 
 def refusal(error: RefusedError, message: Message) -> Message:
