@@ -34,6 +34,7 @@ from fedspam.clients.protocol import (
     ScaledOracle as ScaledOracle,
     SmoothOracle as SmoothOracle,
     TimedPopulation as TimedPopulation,
+    TrainedOracle as TrainedOracle,
     repeats as repeats,
 )
 from fedspam.clients.ragged import (

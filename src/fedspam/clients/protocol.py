@@ -62,6 +62,20 @@ class MinibatchOracle(Protocol):
 
 
 @runtime_checkable
+class TrainedOracle(Protocol):
+    """A client that has trained by code of its own, of which only the trained model is known."""
+
+    @property
+    def steps(self) -> Any:
+        """How many steps it took, or a number in proportion to them."""
+        ...
+
+    def trained(self, x: Params) -> Params:
+        """The model after its training from x."""
+        ...
+
+
+@runtime_checkable
 class ScaledOracle(Protocol):
     """A client whose loss is the mean over its rows times a factor, such as its share of all rows."""
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from fedspam.flower.client.app import client_app, clients_of, clients_with
     from fedspam.flower.client.export import export_works
+    from fedspam.flower.server.plain import own_training
     from fedspam.flower.server.replies import Replies
     from fedspam.flower.server.strategy import FedspamStrategy
     from fedspam.flower.testing.grid import LoopbackGrid
@@ -22,6 +23,7 @@ __all__ = [
     "clients_of",
     "clients_with",
     "export_works",
+    "own_training",
     "to_arrays",
     "to_params",
 ]
@@ -34,6 +36,7 @@ def __getattr__(name: str) -> Any:
     try:
         import fedspam.flower.client.app as app
         import fedspam.flower.client.export as export
+        import fedspam.flower.server.plain as plain
         import fedspam.flower.server.replies as replies
         import fedspam.flower.server.strategy as strategy
         import fedspam.flower.testing.grid as grid
@@ -47,5 +50,5 @@ def __getattr__(name: str) -> Any:
             "pip install 'flwr[simulation]' prometheus-client",
             name=missing,
         ) from error
-    modules = (arrays, app, export, grid, replies, strategy)
+    modules = (arrays, app, export, grid, plain, replies, strategy)
     return next(getattr(module, name) for module in modules if hasattr(module, name))

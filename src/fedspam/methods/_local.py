@@ -11,7 +11,7 @@ from jaxtyping import Array, Integer, Key
 
 from fedspam._internal import checks, prng, trees
 from fedspam._internal.trees import Params, Scalar, static, struct
-from fedspam.clients import Oracle, RowsOracle
+from fedspam.clients import Oracle, RowsOracle, TrainedOracle
 from fedspam.federation import on_client
 from fedspam.methods.schedules import Schedule, ScheduleLike, schedule, step_size_schedule
 from fedspam.solvers import Answer, GradientDescent, LocalSolver, Never, Surrogate, certified
@@ -45,16 +45,34 @@ class Epochs:
             )
 
 
+@dataclass(frozen=True)
+class OwnTraining:
+    """Whatever the ``train`` function of a Flower app does, in place of a number of local steps.
+
+    `fedspam.flower.own_training` makes methods with it. They run over Flower alone: no simulation knows that function.
+
+    Arguments:
+        examples_key: the metric of a reply that holds the number of examples.
+        steps_key: the metric that holds the number of steps; None takes the number of examples in its place, which is
+            in proportion to the steps if all clients pass over their rows as often, in minibatches of one size.
+    """
+
+    examples_key: str = "num-examples"
+    steps_key: str | None = None
+
+
 LocalSteps: TypeAlias = int | Epochs
 
 
-def check_local_steps(steps: LocalSteps) -> None:
-    if not isinstance(steps, Epochs):
+def check_local_steps(steps: LocalSteps | OwnTraining) -> None:
+    if not isinstance(steps, Epochs | OwnTraining):
         checks.whole("local_steps", steps, 1, "or give Epochs(1) to pass over a client's rows")
 
 
 def count_steps(oracle: Oracle, steps: Any, key: Key[Array, ""]) -> Any:
     """How many steps this client takes in the round of this key."""
+    if isinstance(steps, OwnTraining):
+        return self_trained(oracle).steps
     if not isinstance(steps, Epochs):
         return steps
     if not isinstance(oracle, RowsOracle):
@@ -71,12 +89,21 @@ def count_steps(oracle: Oracle, steps: Any, key: Key[Array, ""]) -> Any:
     return passes * oracle.minibatches
 
 
+def self_trained(oracle: Oracle) -> TrainedOracle:
+    if not isinstance(oracle, TrainedOracle):
+        raise ValueError(
+            "the method has no local steps of its own: it is for the train function of a Flower app; give local_steps "
+            "to simulate it, or to run it over fedspam.flower.client_app"
+        )
+    return oracle
+
+
 def descend(
     oracle: Oracle,
     key: Key[Array, ""],
     x: Params,
     *,
-    steps: LocalSteps | Integer[Array, ""],
+    steps: LocalSteps | OwnTraining | Integer[Array, ""],
     local_rate: float | Scalar,
     shift: Params | None = None,
     pull: float | Scalar | None = None,
@@ -89,6 +116,10 @@ def descend(
 
     The anchor a is x, unless another one is given. T is the identity, unless an Optax transformation is given.
     """
+    if isinstance(steps, OwnTraining):
+        if shift is not None or anchor is not None:
+            raise ValueError("its clients correct each of their steps, which the train function of an app does not")
+        return self_trained(oracle).trained(x)
     anchor, count = x if anchor is None else anchor, count_steps(oracle, steps, key)
 
     def slope(j: Any, y: Params) -> Params:
@@ -206,19 +237,23 @@ class Steps:
 
     local_rate: Schedule
     step_size: Schedule | None = None  # gamma of a proximal term |y - x|^2 / (2 gamma)
-    steps: LocalSteps = static(default=1)
+    steps: LocalSteps | OwnTraining = static(default=1)
     optimizer: Any = static(default=None)  # an Optax transformation of the direction
 
     def __post_init__(self) -> None:
         check_local_steps(self.steps)
+        if isinstance(self.steps, OwnTraining) and self.optimizer is not None:
+            raise ValueError("the clients train by code of their own; leave optimizer out, and choose it there")
 
     def numbers(self, k: Integer[Array, ""]) -> dict[str, Any]:
-        local = {"local_rate": self.local_rate(k)}
+        local = {} if isinstance(self.steps, OwnTraining) else {"local_rate": self.local_rate(k)}
         return local if self.step_size is None else {**local, "step_size": self.step_size(k)}
 
     def __call__(
         self, oracle: Oracle, key: Key[Array, ""], x: Params, shift: Params | None, numbers: Mapping[str, Any]
     ) -> Trained:
+        if isinstance(self.steps, OwnTraining):
+            return Trained(descend(oracle, key, x, steps=self.steps, local_rate=1.0, shift=shift))
         eta, pull = numbers["local_rate"], None if self.step_size is None else 1 / numbers["step_size"]
         y = descend(oracle, key, x, steps=self.steps, local_rate=eta, shift=shift, pull=pull, optimizer=self.optimizer)
         if not isinstance(self.steps, Epochs):
@@ -226,6 +261,8 @@ class Steps:
         return Trained(y, StepCount(jnp.asarray(count_steps(oracle, self.steps, key), jax.tree.leaves(x)[0].dtype)))
 
     def gradients(self, certificate: Any) -> Any:
+        if isinstance(self.steps, OwnTraining):
+            return jnp.nan  # nobody knows
         return certificate.steps if isinstance(self.steps, Epochs) else self.steps
 
 

@@ -11,6 +11,7 @@ from fedspam._internal import checks, trees
 from fedspam._internal.trees import Params, Scalar, static, struct
 from fedspam.clients import Oracle, ScaledOracle
 from fedspam.federation import Federation, on_client
+from fedspam.methods._local import OwnTraining, self_trained
 from fedspam.methods._method import no_memory
 from fedspam.methods._registry import Cost, Entry, register
 
@@ -114,6 +115,9 @@ class AutoSteps:
     momentum: float | Scalar = 0.7  # beta
     alignment: float | Scalar = 0.1  # c
     window: float | Scalar = 8.0
+    own: OwnTraining | None = static(
+        default=None
+    )  # then clients train by code of their own, and this damps their moves
     name: str = static(default="auto_steps")
 
     def init(self, params: Params, key: Key[Array, ""], fed: Federation) -> AutoStepsState:
@@ -140,6 +144,7 @@ class AutoSteps:
             rate=self._rate(state, said), damping=damping.astype(state.damping.dtype),
         )  # fmt: skip
         steps = self.trials + jnp.where(state.rate == 0, HALVINGS + self.trials, 0)
+        steps = steps if self.own is None else jnp.nan  # nobody knows
         return new, AutoStepsInfo(
             new.rate, state.damping, alignment, _mean_heard(said.quality, said), said.refused, self.cohort_size * steps
         )
@@ -160,6 +165,10 @@ class AutoSteps:
 
     @on_client
     def walk(self, oracle: Oracle, key: Key[Array, ""], *, x: Params, rate: Scalar, damping: Scalar) -> Walked:
+        if self.own is not None:
+            move = trees.scale(damping, trees.subtract(self_trained(oracle).trained(x), x))
+            ones, zeros = jnp.ones((2,), rate.dtype), jnp.zeros((3,), rate.dtype)
+            return Walked(move, jnp.concatenate([ones, zeros]))  # it counts, and every rate is 1
         first = rate == 0
         search = jnp.where(first, HALVINGS, 0)  # steps on one minibatch that only halve the rate ...
         begin = search + jnp.where(first, self.trials, 0)  # ... and steps by Armijo's rule, before those that count

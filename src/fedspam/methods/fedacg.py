@@ -10,7 +10,7 @@ from fedspam._internal.trees import Params, Scalar, static, struct
 from fedspam.clients import Oracle
 from fedspam.federation import Federation, on_client
 from fedspam.methods._grids import few_steps_grid
-from fedspam.methods._local import Steps, positive_schedule
+from fedspam.methods._local import OwnTraining, Steps, positive_schedule
 from fedspam.methods._method import current_x, no_memory
 from fedspam.methods._registry import Entry, register
 from fedspam.methods.schedules import ScheduleLike, step_size_schedule
@@ -41,7 +41,8 @@ class FedACG:
 
     def __post_init__(self) -> None:
         checks.whole("cohort_size", self.cohort_size, 1)
-        checks.whole("local_steps", self.training.steps, 1)
+        if not isinstance(self.training.steps, OwnTraining):
+            checks.whole("local_steps", self.training.steps, 1)
         checks.between("momentum", self.momentum, 0, 1, remedy="0 is FedProx, 0.85 is the paper's")
 
     def init(self, params: Params, key: Key[Array, ""], fed: Federation) -> FedACGState:

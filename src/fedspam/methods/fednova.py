@@ -13,6 +13,7 @@ from fedspam.federation import Federation, on_client
 from fedspam.methods._grids import few_steps_grid
 from fedspam.methods._local import (
     LocalSteps,
+    OwnTraining,
     PointState,
     check_local_steps,
     count_steps,
@@ -49,7 +50,7 @@ class FedNova:
     momentum: float | Scalar
     weight_decay: float | Scalar
     cohort_size: int = static()
-    local_steps: LocalSteps = static()
+    local_steps: LocalSteps | OwnTraining = static()
     weighted: bool = static()
     name: str = static(default="fednova")
 
@@ -58,6 +59,11 @@ class FedNova:
         check_local_steps(self.local_steps)
         checks.between("momentum", self.momentum, 0, 0.9999, remedy="0 is plain SGD, 0.9 is common")
         checks.between("weight_decay", self.weight_decay, 0, jnp.inf)
+        if isinstance(self.local_steps, OwnTraining) and self.local_steps.steps_key is None and self.momentum != 0:
+            raise ValueError(
+                f"momentum = {self.momentum} of the clients counts by their numbers of steps: let them report it, and "
+                "give the name of that metric as steps_key; or leave momentum out"
+            )
 
     def init(self, params: Params, key: Key[Array, ""], fed: Federation) -> PointState:
         return PointState(x=params, k=jnp.zeros((), jnp.int32))

@@ -1,7 +1,7 @@
 """Evaluation on clients: which of them are asked, which replies are accepted, and the means of their metrics."""
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -36,19 +36,29 @@ def accepted(slot: Any, reply: Message) -> Message:
         raise RejectedError("the reply to an evaluation must hold one MetricRecord with 'num-examples'")
     if len(found[0]) > MOST:
         raise RejectedError(f"it sends {len(found[0])} metrics, at most {MOST} are taken")
-    if any(not isinstance(value, int | float) or not math.isfinite(value) for value in found[0].values()):
+    if not all(np.isfinite(value).all() for value in found[0].values()):
         raise RejectedError("its metrics are not finite numbers")
-    if float(str(found[0]["num-examples"])) < 0:
-        raise RejectedError(f"num-examples = {found[0]['num-examples']} must be at least 0")
+    examples = found[0]["num-examples"]
+    if isinstance(examples, list) or examples < 0:
+        raise RejectedError(f"num-examples = {examples} must be a number of at least 0")
     return reply
 
 
-def weighted_means(replies: Iterable[Message]) -> MetricRecord | None:
-    """The means of the clients' metrics, weighted by their numbers of examples; None if nobody has any."""
-    found = [dict(next(iter(reply.content.metric_records.values()))) for reply in replies]
-    weights = np.array([float(str(metrics.pop("num-examples"))) for metrics in found])
+def metrics_of(replies: Iterable[Message]) -> list[Mapping[str, Any]]:
+    """The one MetricRecord of each reply."""
+    return [next(iter(reply.content.metric_records.values())) for reply in replies]
+
+
+def weighted_means(found: Sequence[Mapping[str, Any]], examples_key: str = "num-examples") -> MetricRecord | None:
+    """The means of the clients' metrics, weighted by their numbers of examples; None if nobody has any.
+
+    A metric counts that all of them report, as a number or as a list of one length.
+    """
+    weights = np.array([metrics[examples_key] for metrics in found], float)
     if not weights.any():
         return None
-    names = set.intersection(*(set(metrics) for metrics in found))
-    means = {name: np.average([float(str(metrics[name])) for metrics in found], weights=weights) for name in names}
-    return MetricRecord({name: float(means[name]) for name in sorted(means)})
+    names = sorted(set.intersection(*(set(metrics) for metrics in found)) - {examples_key})
+    same = [name for name in names if len({np.shape(metrics[name]) for metrics in found}) == 1]
+    return MetricRecord(
+        {name: np.average([metrics[name] for metrics in found], axis=0, weights=weights).tolist() for name in same}
+    )

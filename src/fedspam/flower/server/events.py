@@ -147,6 +147,8 @@ class RunEvents(Collector):
                 self._values = {place: value for place, value in self._values.items() if place[0] != "evaluation"}
             for source, metrics in evaluation.items():
                 for name, value in metrics.items():
+                    if isinstance(value, list):  # such as one number per class; it is in the log alone
+                        continue
                     self._set("evaluation", float(value), source=source, name=name)
             nodes = {"nodes_connected": self._values.get(("nodes_connected", ())), "nodes_refused": self._refused}
         losses = (metrics.get("loss") for metrics in evaluation.values())

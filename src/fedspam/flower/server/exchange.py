@@ -24,7 +24,10 @@ SPARE = 2**16  # bytes that a reply may hold beside what it was asked for
 UNKNOWN = re.compile(r"No \w+ function registered with name")  # what Flower says for an app without our functions
 POLL = 0.1  # wait this share of the time since the last reply before looking for more,
 SHORTEST, LONGEST = 0.02, 1.0  # but at least and at most this many seconds
-REMEDY = "make it with fedspam.flower.client_app, or fedspam_client.client_app, and start the run again with that app"
+REMEDY = (
+    "make it with fedspam.flower.client_app, or fedspam_client.client_app, and start the run again with that app; or "
+    "give the strategy a method of fedspam.flower.own_training, which takes apps as they are"
+)
 GONE = (5, 8)  # Flower's error codes for a lost node or app; 3 and 4 mean that a message came too late
 
 
@@ -161,6 +164,11 @@ class Trip:
             if UNKNOWN.search(reason):
                 kind = reply.metadata.message_type
                 reason = f"its ClientApp does not know {kind!r}, so it is not one of fedspam; {REMEDY}"
+                if kind == "train":  # which is asked only of the apps of others
+                    reason = (
+                        "its ClientApp has no function for @app.train(); one of fedspam.flower.client_app needs a "
+                        "method with local_steps: leave own_training out"
+                    )
             raise RejectedError(f"error {code}: {reason}", gone=code in GONE, kind="lost" if code in GONE else "error")
         bytes_up, flower_up = arrays.payload(reply.content), arrays.size(reply.content)
         self.tally = self.tally.plus(Tally(replied=1, bytes_up=bytes_up, flower_up=flower_up))

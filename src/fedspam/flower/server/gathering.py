@@ -9,6 +9,7 @@ from fedspam.flower.server import assigned
 from fedspam.flower.server.assigned import AssignedNodes
 from fedspam.flower.server.events import RunEvents
 from fedspam.flower.server.nodes import NodeDirectory
+from fedspam.flower.server.plain import PlainNodes
 from fedspam.flower.wire.schema import Schema
 
 LOG = logging.getLogger("flwr")
@@ -25,14 +26,20 @@ def gathered(
     introductions: int,
     begun: bool,
     named: str | None,
-) -> NodeDirectory | AssignedNodes:
+    plain: bool,
+) -> NodeDirectory | AssignedNodes | PlainNodes:
     """Which node is which client; waits for at least `least` nodes.
 
     Arguments:
         introductions: with more nodes than that, nobody is asked before the first round,
         begun: unless this run began otherwise, in an earlier process,
         named: or this reason speaks against it, why clients must be known by their partition ids.
+        plain: whether the nodes run apps that do not know this package, and cannot be asked.
     """
+    if plain:
+        count = assigned.connected(grid, least, timeout, events)
+        LOG.info("%d nodes are connected; client i is the i-th of them that has registered with Flower", count)
+        return PlainNodes(grid, events)
     path = None if folder is None else folder / assigned.FILE
     count = assigned.connected(grid, 0 if least <= introductions else least, timeout, events)  # else gather() waits
     if begun and path is not None and path.exists():

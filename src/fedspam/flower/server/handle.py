@@ -31,6 +31,7 @@ from fedspam.flower.server.events import RunEvents
 from fedspam.flower.server.exchange import SPARE, Failure, RejectedError, Trip, decoded
 from fedspam.flower.server.journal import Journal, JournalEntry, Tally
 from fedspam.flower.server.nodes import NodeDirectory
+from fedspam.flower.server.plain import PlainApps, PlainNodes
 from fedspam.flower.server.replies import Replies
 from fedspam.flower.server.request import MessageForm, Request, VoidError, addressed, listed, mean_of, stacked
 from fedspam.flower.server.secure import Accept, Outcome, SecureAttempt
@@ -46,7 +47,7 @@ class Flower:
     """The handle of a method whose messages travel over Flower's Grid. One handle serves a whole run."""
 
     grid: Grid
-    nodes: NodeDirectory | AssignedNodes  # which node is which client
+    nodes: NodeDirectory | AssignedNodes | PlainNodes  # which node is which client
     population: NodePopulation  # the clients that train
     schema: Schema  # the exchanges of the method
     form: MessageForm  # what all messages of the run have in common
@@ -55,6 +56,7 @@ class Flower:
     secure: SecureSum | None  # the works whose mean over several clients is made by a secure sum
     journal: Journal  # the record of the exchanges of a round
     events: RunEvents  # what the operator sees
+    plain: PlainApps | None = None  # where clients run apps that do not know this package
 
     def __post_init__(self) -> None:
         self._draws = draws = Draws(self.population)
@@ -76,6 +78,8 @@ class Flower:
         self._asked: dict[object, tuple[int, list[int]]] = {}  # origin of a cohort -> its size, all clients to ask
         self._counted: dict[object, dict[int, int]] = {}  # origin of it -> the clients that took the places of members
         self.tallies: dict[str, Tally] = {}
+        if self.plain is not None:
+            self.plain.metrics.clear()
         self.journal.begin(round - attempt)
 
     def undo(self) -> None:
@@ -291,8 +295,15 @@ class Flower:
         nodes = self._connected(places.values())
         held_fields = request.exchange.message.keys() - request.exchange.sent.keys()
         messages, encoded, bytes_down, floats_down = {}, {}, 0, 0
+        plain, most = self.plain, SPARE + request.exchange.bytes_up + WORD.itemsize * _entries(request.exchange.reply)
+        if plain is not None:
+            content, most = plain.record(request, self.form), plain.most
+            asked = {slot: nodes[id] for slot, id in places.items() if id in nodes}
+            messages = {slot: self.form.plain(node, content, request.round) for slot, node in asked.items()}
+            bytes_down = len(messages) * arrays.payload(content)
+            floats_down = len(messages) * request.exchange.floats_down
         for slot, id in places.items():
-            if id not in nodes:
+            if id not in nodes or plain is not None:
                 continue
             held = self._held.get(id, {})
             whole = not all(name in held and same_objects(held[name], request.leaves[name]) for name in held_fields)
@@ -317,7 +328,7 @@ class Flower:
         trip = Trip(
             self.grid,
             take,
-            most=SPARE + request.exchange.bytes_up + WORD.itemsize * _entries(request.exchange.reply),
+            most=most,
             enough=enough,
             waiting=None if flight is None else flight.waiting,
         )
@@ -339,7 +350,18 @@ class Flower:
 
     def _accept(self, id: int, request: Request, reply: Message) -> PyTree:
         """The reply, if it is of this client, exchange and round, and finite."""
-        exchange, head = request.exchange, reply.content.config_records.get(arrays.HEADER, {})
+        head = reply.content.config_records.get(arrays.HEADER, {})
+        value = self._read(id, request, reply, head) if self.plain is None else self.plain.reply(id, request, reply)
+        if not bool(sound(value)):
+            raise RejectedError("the reply holds NaN or infinity, or numbers whose squares overflow")
+        largest = self.replies.largest
+        if largest < math.inf and (found := _largest(value)) > largest:
+            raise RejectedError(f"the reply holds a number of size {found:.3g}; largest = {largest:g} is allowed")
+        self.nodes.meet(id, head)  # last, because a rejected reply says nothing about its sender
+        return jax.tree.map(jnp.asarray, value)
+
+    def _read(self, id: int, request: Request, reply: Message, head: Mapping[str, Any]) -> PyTree:
+        exchange = request.exchange
         found = decoded(reply, exchange.answer, id)
         if head.get("schema") != self.schema.digest or head.get("exchange") != exchange.label:
             raise RejectedError(
@@ -349,16 +371,9 @@ class Flower:
         if int(found["@round"]) != request.round:
             raise RejectedError(f"the reply is of round {int(found['@round'])}, the message was of {request.round}")
         try:
-            value = exchange.codecs.accepted(exchange.work, found["reply"], exchange.reply, request.arrived)
+            return exchange.codecs.accepted(exchange.work, found["reply"], exchange.reply, request.arrived)
         except ValueError as error:
             raise RejectedError(f"the codes of the reply are damaged: {error}") from None
-        if not bool(sound(value)):
-            raise RejectedError("the reply holds NaN or infinity, or numbers whose squares overflow")
-        largest = self.replies.largest
-        if largest < math.inf and (found := _largest(value)) > largest:
-            raise RejectedError(f"the reply holds a number of size {found:.3g}; largest = {largest:g} is allowed")
-        self.nodes.meet(id, head)  # last, because a rejected reply says nothing about its sender
-        return jax.tree.map(jnp.asarray, value)
 
 
 def _entries(tree: PyTree) -> int:

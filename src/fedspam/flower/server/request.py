@@ -63,6 +63,10 @@ class MessageForm:
         }
         return Message(RecordDict(records), node, f"train.{work}", ttl=self.timeout, group_id=str(round))
 
+    def plain(self, node: int, content: RecordDict, round: int) -> Message:
+        """A message to a node whose app does not know this package."""
+        return Message(content, node, "train", ttl=self.timeout, group_id=str(round))
+
 
 def listed(ids: Ids) -> list[int]:
     """The ids as Python's numbers. To iterate over an array of JAX would compile a program for each length."""

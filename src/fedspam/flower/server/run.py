@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from flwr.app import MetricRecord
+from flwr.app import ArrayRecord, MetricRecord
 from flwr.serverapp.strategy import Result
 from jaxtyping import Array, Key, PyTree
 
@@ -19,7 +19,6 @@ from fedspam.federation.ledger import Null
 from fedspam.flower.server.handle import Flower, VoidError
 from fedspam.flower.server.journal import Tally
 from fedspam.flower.server.stop import StopRequestedError
-from fedspam.flower.wire import arrays
 from fedspam.simulation import engine, records
 from fedspam.simulation.engine import Carry
 from fedspam.simulation.status import COMPLETED, RUNNING, Status
@@ -203,15 +202,20 @@ def _cast(state: PyTree, like: PyTree) -> PyTree:
     return jax.tree.map(lambda leaf, due: leaf if is_key(due) else jnp.asarray(leaf, due.dtype), state, like)
 
 
-def report(step: RunStep, result: Result) -> None:
-    """Put a step into Flower's result, and log it if it is new."""
-    result.arrays = arrays.to_arrays(step.params)
+def report(step: RunStep, result: Result, packed: ArrayRecord, trained: Mapping[str, Any]) -> None:
+    """Put a step into Flower's result, and log it if it is new.
+
+    Arguments:
+        packed: its parameters.
+        trained: the means of the metrics that clients reported with their replies, if they do.
+    """
+    result.arrays = packed
     if step.metrics:
         result.evaluate_metrics_serverapp[step.done] = MetricRecord(_plain(step.metrics))
         if step.fresh:
             LOG.info("\t└──> Global evaluation: %s", result.evaluate_metrics_serverapp[step.done])
     if step.done:
-        result.train_metrics_clientapp[step.done] = MetricRecord(_plain(step.row))
+        result.train_metrics_clientapp[step.done] = MetricRecord({**_plain(step.row), **trained})
     if step.fresh and step.done:
         row = step.row
         LOG.info(

@@ -32,6 +32,7 @@ from fedspam.flower.server.handle import Flower
 from fedspam.flower.server.journal import Journal
 from fedspam.flower.server.method import method_name, with_cohort
 from fedspam.flower.server.nodes import NodeDirectory
+from fedspam.flower.server.plain import PlainApps, PlainNodes, training_of
 from fedspam.flower.server.replies import Replies
 from fedspam.flower.server.request import MessageForm
 from fedspam.flower.server.run import FlowerRun, RunStep, StoppedError, report, status_of
@@ -109,7 +110,7 @@ class FedspamStrategy(Strategy):
     arrayrecord_key: str = "arrays"
     configrecord_key: str = "config"
     provenance: Mapping[str, Any] = field(default_factory=dict, init=False, repr=False)  # of the model, after `start`
-    _nodes: NodeDirectory | AssignedNodes | None = field(default=None, init=False, repr=False)
+    _nodes: NodeDirectory | AssignedNodes | PlainNodes | None = field(default=None, init=False, repr=False)
 
     def __post_init__(self) -> None:
         for name in ("seed", "introductions", "held_out"):
@@ -125,6 +126,11 @@ class FedspamStrategy(Strategy):
             raise ValueError("aggregate needs single replies, which secure hides; give one of the two")
         if self.secure is not None and self.replies.over_selection:
             raise ValueError("a secure sum waits for all its members; leave over_selection out, or secure")
+        if training_of(self.method) is not None and (self.secure is not None or self.codecs):
+            raise ValueError(
+                "a secure sum and codecs need clients of this package; leave them out, or make the app with "
+                "fedspam.flower.client_app and give the method local_steps"
+            )
         if self.metrics is not None:
             parsed(self.metrics)
         if self.after is not None and (
@@ -211,9 +217,13 @@ class FedspamStrategy(Strategy):
         folder: Path | None,
         events: RunEvents,
     ) -> Result:
-        params, key = arrays.to_params(initial_arrays, self.params), jax.random.key(self.seed)
-        codecs = Codecs.of(self.codecs)
+        own, codecs = training_of(self.method), Codecs.of(self.codecs)
+        plain = None if own is None else PlainApps(self.method, own, initial_arrays, self.params)
+        params = arrays.to_params(initial_arrays, self.params) if plain is None else plain.start()
+        pack, key = arrays.to_arrays if plain is None else plain.pack, jax.random.key(self.seed)
         schema = Schema.of(self.method, params, codecs)
+        if plain is not None:
+            plain.check(schema)
         if self.secure is not None:
             self.secure.check_codecs(schema.plan)
         LOG.info("schema: %s", schema.digest)
@@ -224,7 +234,7 @@ class FedspamStrategy(Strategy):
         nodes = self._nodes = gathered(
             grid, schema, timeout, folder, events, least=self.min_available_nodes, introductions=self.introductions,
             begun=self.resume and folder is not None and (folder / "manifest.json").exists(),
-            named=self._needs_ids(schema),
+            named=self._needs_ids(schema), plain=plain is not None,
         )  # fmt: skip
         if self.held_out >= nodes.clients:
             raise ValueError(f"held_out = {self.held_out} must be below the number of clients, {nodes.clients}")
@@ -254,26 +264,28 @@ class FedspamStrategy(Strategy):
             secure=self.secure,
             journal=Journal(folder, run_id),
             events=events,
+            plain=plain,
         )
         run = FlowerRun(with_feedback(method, codecs, schema.plan), fed, params, key, replies.patience)
 
         result = Result(arrays=initial_arrays)
 
         def measure(done: int, params: Params) -> dict[str, float]:
-            found = evaluate_fn(done, arrays.to_arrays(params)) if evaluate_fn else None
+            found = evaluate_fn(done, pack(params)) if evaluate_fn else None
             return {name: float(value) for name, value in (found or {}).items() if isinstance(value, int | float)}
 
-        done, status = 0, COMPLETED
+        done, status, last = 0, COMPLETED, params
         with records.Store(folder) if folder is not None else nullcontext() as store:
             try:
                 for step in run.steps(num_rounds, store, identity, self.resume, measure):
-                    done = step.done
-                    report(step, result)
+                    done, last = step.done, step.params
+                    trained = {} if plain is None or not step.fresh else plain.means()
+                    report(step, result, pack(step.params), trained)
                     if step.fresh and step.done and (self.fraction_evaluate > 0 or self.held_out):
                         self._evaluate(step, result, evaluate_config, grid, timeout, events)
                     if step.fresh:
                         asked = result.evaluate_metrics_clientapp.get(step.done, {})
-                        measured = {"server": step.metrics, "clients": dict(asked)}
+                        measured = {"server": step.metrics, "clients": dict(asked), "training": trained}
                         events.round(step.done, step.row, measured, parameters_hash(step.params))
             except StopRequestedError as error:
                 status = status_of(error)
@@ -287,7 +299,7 @@ class FedspamStrategy(Strategy):
             provenance = {"run": run_id, "method": method_name(method), "rounds": done, "status": status.as_json()}
             provenance = self.provenance = {**provenance, **({"stages": before} if before else {})}
             if folder is not None:
-                write_model(folder / FILE, arrays.to_params(result.arrays, self.params), {"loss": None, **provenance})
+                write_model(folder / FILE, last, {"loss": None, **provenance})
                 LOG.info("Trained model: %s (run %s, round %d)", folder / FILE, run_id[:16], done)
         return result
 
@@ -340,7 +352,7 @@ class FedspamStrategy(Strategy):
 
     def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
         """The means of the clients' metrics, weighted by their numbers of examples."""
-        return evaluation.weighted_means(replies)
+        return evaluation.weighted_means(evaluation.metrics_of(replies))
 
     def configure_train(self, *_: Any, **__: Any) -> Any:
         """Not used: a round may hold several exchanges, so `start` runs it as a whole."""

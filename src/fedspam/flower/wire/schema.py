@@ -38,12 +38,16 @@ class AnyClient:
     weight: float = 1.0
     smoothness: float = 1.0
     lowest_curvature: float = 0.0
+    steps: float = 1.0
 
     def __call__(self, params: Params, key: Key[Array, ""] | None = None) -> Scalar:
         return 0.5 * trees.squared_norm(params)
 
     def shifted_solve(self, g: Params, step_size: Any) -> Params:
         return trees.scale(step_size, g)
+
+    def trained(self, x: Params) -> Params:
+        return x
 
 
 @struct
