@@ -1,18 +1,22 @@
 """Make the figures of docs/images again: ``python docs/figures.py [NAME]...``.
 
-Each is made by the command that the gallery names. The figure of the sweep is drawn from docs/comparison.csv, since the
-sweep itself takes long. `python tests/browser.py` makes the pictures of the report and the lab.
+Each is made by the command that the gallery names. Two are drawn from tables, since their runs take long: that of the
+sweep from docs/comparison.csv, and accuracy against megabytes from docs/megabytes.csv. `python tests/browser.py`
+makes the pictures of the report and the lab.
 """
 
+import csv
 import sys
 import tempfile
 from pathlib import Path
 
+import numpy as np
 from matplotlib.figure import Figure
 
 from fedspam.app import figures
 from fedspam.app.cli import main
 from fedspam.app.compare import sweep
+from fedspam.app.figures import style
 
 DOCS = Path(__file__).parent
 sys.path.insert(0, str(DOCS.parent / "tests"))
@@ -31,13 +35,40 @@ def comparison() -> Figure:
     return figures.draw_sweep(sweep.lines_of(rows), sweep.note(sweep.PLAN))
 
 
+@style.styled
+def megabytes() -> Figure:
+    """Accuracy against megabytes, as examples/megabytes.py wrote it: the mean of the seeds, and a band around all."""
+    with (DOCS / "megabytes.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    figure = style.new_figure(panels=2.6, texts=0.4)
+    axis = figure.add_subplot()
+    for number, name in enumerate(dict.fromkeys(row["method"] for row in rows)):
+        of_method = [row for row in rows if row["method"] == name]
+        seeds = len({row["seed"] for row in of_method})
+        numbers = lambda column: np.array([float(row[column]) for row in of_method]).reshape(seeds, -1)
+        paid, accuracy = numbers("megabytes"), numbers("accuracy")
+        tuned = f" ({of_method[0]['setting']})" if of_method[0]["setting"] else " (nothing tuned)"
+        line = style.line_style(number)
+        axis.plot(paid.mean(0), accuracy.mean(0), label=name + tuned, **line)
+        axis.fill_between(paid.mean(0), accuracy.min(0), accuracy.max(0), color=line["color"], alpha=0.2, linewidth=0)
+    axis.set(xlabel="megabytes, all clients, both ways", ylabel="accuracy on held-out images", ylim=(0.4, None))
+    axis.set_xlim(0, None)
+    axis.grid(visible=True)
+    axis.legend(loc="lower right")
+    figure.tight_layout()
+    return figure
+
+
+DRAWN = {"comparison": comparison, "megabytes": megabytes}
+
+
 def make(names: list[str]) -> None:
     with tempfile.TemporaryDirectory() as folder:
-        for name in names or [*COMMANDS, "comparison"]:
+        for name in names or [*COMMANDS, *DRAWN]:
             out = Path(folder) / name
-            if name == "comparison":
+            if name in DRAWN:
                 out.mkdir()
-                figures.save(comparison(), out, "figure")
+                figures.save(DRAWN[name](), out, "figure")
             elif main([*COMMANDS[name].split(), "--out", str(out), "--quiet"]) != 0:
                 raise SystemExit(f"fedspam {COMMANDS[name]} failed")
             (picture,) = out.glob("*.png")

@@ -1,20 +1,27 @@
-"""Pages that the site adds to the files of docs/: one per method, and CONTRIBUTING and CHANGELOG from the root.
+"""Pages that the site adds to the files of docs/: one per method and notebook, and those from the root, as CHANGELOG.
 
 MkDocs calls these functions (see `hooks` in mkdocs.yml). Formulas become MathML when the site is built. Browsers draw
 MathML themselves, so a page needs neither a script nor a font from another host.
 """
 
+import base64
+import hashlib
 import html
+import json
 import logging
+import os
 import re
 import runpy
 import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import jax.numpy as jnp
 from latex2mathml.converter import convert
 from mkdocs.config.defaults import MkDocsConfig
+from mkdocs.exceptions import PluginError
 from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
 
@@ -33,6 +40,8 @@ COPIED = {
     "CHANGELOG.md": "changelog.md",
     "research/auto/README.md": "auto-results.md",
 }
+NOTEBOOKS = sorted((ROOT / "docs" / "notebooks").glob("*.py"))
+KEPT = ROOT / ".cache" / "notebooks"  # what they showed when they last ran
 WIDE = ("methods.md", "comparison.md", "tables.md")  # pages with wide tables: without a table of contents beside them
 CLIENTS, DIMENSION = 40, 100
 FACTS = (
@@ -70,7 +79,58 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
             File.generated(config, f"methods/{key}.md", content=method_page(key, clients, name not in primary))
         )
         primary.add(name)
+    add_notebooks(files, config)
     return files
+
+
+def add_notebooks(files: Files, config: MkDocsConfig) -> None:
+    """Run every notebook, and add its page, its figures, and the notebook itself with the outputs."""
+    with ThreadPoolExecutor(max_workers=os.cpu_count()) as pool:
+        for source, text in zip(NOTEBOOKS, pool.map(executed, NOTEBOOKS), strict=True):
+            name = source.stem
+            page, pictures = notebook_page(name, json.loads(text))
+            files.append(File.generated(config, f"notebooks/{name}.md", content=page))
+            files.append(File.generated(config, f"notebooks/{name}.ipynb", content=text))
+            for number, png in enumerate(pictures, 1):
+                files.append(File.generated(config, f"notebooks/images/{name}-{number}.png", content=png))
+
+
+def executed(source: Path) -> str:
+    """The notebook with its outputs. It runs again if it or the package has changed since the last time."""
+    sources = [source, ROOT / "docs" / "notebook.py", *sorted((ROOT / "src").rglob("*.py"))]
+    kept = (
+        KEPT / f"{source.stem}-{hashlib.sha256(b''.join(path.read_bytes() for path in sources)).hexdigest()[:16]}.ipynb"
+    )
+    if not kept.exists():
+        KEPT.mkdir(parents=True, exist_ok=True)
+        for old in KEPT.glob(f"{source.stem}-*"):
+            old.unlink()
+        made = kept.with_suffix(f".{os.getpid()}")
+        command = [sys.executable, str(ROOT / "docs" / "notebook.py"), str(source), str(made)]
+        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300, check=False)
+        if done.returncode != 0:
+            raise PluginError(f"{source.relative_to(ROOT)} does not run:\n{done.stderr}")
+        made.replace(kept)
+    return kept.read_text()
+
+
+def notebook_page(name: str, notebook: dict[str, Any]) -> tuple[str, list[bytes]]:
+    """A notebook as Markdown, and its figures."""
+    lines, pictures = [], []
+    for cell in notebook["cells"]:
+        if cell["cell_type"] == "markdown":
+            lines += [cell["source"], ""]
+            continue
+        lines += ["```python", cell["source"], "```", ""]
+        for output in cell["outputs"]:
+            if png := output.get("data", {}).get("image/png"):
+                pictures.append(base64.b64decode(png))
+                lines += [f"![Figure {len(pictures)} of this notebook](images/{name}-{len(pictures)}.png)", ""]
+            else:
+                text = output.get("text") or output["data"]["text/plain"]
+                lines += ["```text", text.rstrip("\n"), "```", ""]
+    where = f"*[Download this page as a Jupyter notebook]({name}.ipynb), and run it where fedspam is installed.*"
+    return "\n".join([*lines, where, ""]), pictures
 
 
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:

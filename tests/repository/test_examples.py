@@ -62,6 +62,15 @@ def test_femnist():
 
 
 @pytest.mark.slow
+def test_megabytes(tmp_path):
+    """Two rounds with three writers, and a grid of one: every method pays, and the table has a row per round."""
+    table = tmp_path / "megabytes.csv"
+    found = run("megabytes", rounds=2, cohort=2, seeds=1, writers=3, hidden=4, steps=(2,), rates=(0.1,), out=str(table))
+    assert len(table.read_text().splitlines()) == 1 + len(found) == 1 + 3 * 3
+    assert all(row["megabytes"] > 0 for row in found if row["round"] == 2)
+
+
+@pytest.mark.slow
 def test_shakespeare(tmp_path):
     found = run(
         "shakespeare", rounds=2, cohort=2, batch=2, every=1, hidden=8, roles=3, plot=str(tmp_path / "curve.png")
