@@ -1,5 +1,6 @@
 """The secure sum: its arithmetic, its protocol on clients that come and go, and what it refuses."""
 
+import copy
 import hashlib
 import itertools
 import secrets
@@ -148,13 +149,13 @@ def test_entries_that_do_not_fit_are_refused():
 # --- on a federation ---
 
 
-def a_world(method, secure, *, twist=None, mods=None, quorum=1.0, clients=CLIENTS, retries=2):
+def a_world(method, secure, *, twist=None, mods=None, quorum=1.0, clients=CLIENTS, retries=2, patience=1):
     population = quadratics(0, clients=clients, dimension=DIMENSION, delta=0.2)
     x = jnp.ones(DIMENSION)
     app = client_app(clients_of(population), method, x, secure=secure, mods=mods)
     grid = LoopbackGrid(app, clients, twist=twist)
     strategy = FedspamStrategy(
-        method, x, seed=3, secure=secure, replies=Replies(quorum=quorum, retries=retries, patience=1)
+        method, x, seed=3, secure=secure, replies=Replies(quorum=quorum, retries=retries, patience=patience)
     )
     return population, grid, lambda rounds: strategy.start(grid, to_arrays(x), num_rounds=rounds, timeout=5)
 
@@ -384,8 +385,74 @@ def test_a_wrong_key_or_share_is_named_and_the_sum_goes_on(kind, fault, reason, 
     assert said == [f"\t> client {bad}: {reason}"]
 
 
+@pytest.mark.parametrize("fixed", [True, False])
+def test_who_seals_nonsense_is_named_alone_and_the_sum_is_made_without_it(fixed, caplog):
+    """The others cannot read its shares, and they are not to blame; nobody could remove its masks."""
+    caplog.set_level("INFO", "flwr")
+    bad = 0
+
+    def twist(client, message, answer):
+        reply = answer()
+        if message.metadata.message_type == SHARES and client == bad:
+            record = reply.content.config_records[RECORD]
+            record["sealed"] = [b"nonsense"] * len(record["sealed"])
+        return [reply]
+
+    cohort = CLIENTS if fixed else CLIENTS - 1
+    method = mvr(cohort, step_size=0.1, fresh_weight=1.0, start="zero", first="update")
+    _, _, run = a_world(method, SecureSum(), twist=twist, quorum=0.6, retries=1)
+    result = run(3)
+    assert [result.train_metrics_clientapp[k]["void"] for k in (1, 2, 3)] == [0, 0, 0]
+    said = {record.getMessage() for record in caplog.records if "\t> client" in record.getMessage()}
+    assert said == {f"\t> client {bad}: most others cannot read the shares that it sealed"}
+
+
+def test_a_secret_whose_shares_do_not_combine_costs_one_round(monkeypatch, caplog):
+    """Such a client can be told only when its masks do not come off; from then on sums are made without it."""
+    caplog.set_level("INFO", "flwr")
+    split = masks.split
+
+    def garbled(secret, threshold, count):
+        shares = split(secret, threshold, count)
+        return [secrets.token_bytes(2).rjust(len(share), b"\0") for share in shares] if lying else shares
+
+    lying = False
+
+    def twist(client, message, answer):
+        nonlocal lying
+        lying = client == 0
+        return [answer()]
+
+    monkeypatch.setattr(masks, "split", garbled)
+    method = mvr(CLIENTS, step_size=0.1, fresh_weight=1.0, start="zero", first="update")
+    _, _, run = a_world(method, SecureSum(), twist=twist, quorum=0.6, retries=0, patience=2)
+    result = run(3)
+    assert [result.train_metrics_clientapp[k]["void"] for k in (1, 2, 3)] == [1, 0, 0]
+    said = {record.getMessage().split(":")[0] for record in caplog.records if "\t> client" in record.getMessage()}
+    assert said == {"\t> client 0"}
+
+
+def test_five_of_twenty_wrong_shares_are_found_at_once(caplog):
+    """To try all sets of wrong shares would take long, and with more of them forever."""
+    caplog.set_level("INFO", "flwr")
+
+    def twist(client, message, answer):
+        reply = answer()
+        if message.metadata.message_type == UNMASK and client < 5:
+            wrong_shares(reply.content.config_records[RECORD])
+        return [reply]
+
+    method = mvr(20, step_size=0.1, fresh_weight=1.0, start="zero", first="update")
+    population, _, run = a_world(method, SecureSum(), twist=twist, clients=20, retries=0)
+    x = jnp.ones(DIMENSION)
+    expected = np.mean([jax.grad(population.client(jnp.uint32(id)))(x) for id in range(20)], axis=0)
+    np.testing.assert_allclose(result_of(run(1)), x - 0.1 * expected, rtol=TOLERANCE, atol=TOLERANCE)
+    said = {record.getMessage() for record in caplog.records if "\t> client" in record.getMessage()}
+    assert said == {f"\t> client {id}: the shares that it returns are wrong" for id in range(5)}
+
+
 def test_shares_that_nothing_can_correct_make_the_round_void():
-    """All shares are needed, so nobody can tell which one is wrong; the round has no effect, and the run goes on."""
+    """All shares are needed, and one is wrong; the round has no effect, and the run goes on."""
 
     def twist(client, message, answer):
         reply = answer()
@@ -430,6 +497,53 @@ def test_a_sum_is_not_unmasked_again_over_other_clients():
     with pytest.raises(RuntimeError, match=r"was unmasked already"):
         run(1)
     assert len(sessions) == 1
+
+
+def test_another_name_for_a_run_does_not_make_a_second_sum():
+    """The name is the server's word. The client counts rounds and exchanges itself."""
+
+    def twist(client, message, answer):
+        if message.metadata.message_type.startswith("train"):
+            message.content[arrays.HEADER]["run"] = secrets.token_hex(8)
+        reply = answer()
+        if message.metadata.message_type == UNMASK and " difference " in str(message.content[RECORD]["session"]):
+            return [Message(Error(code=2, reason="lost"), reply_to=message)]
+        return [reply]
+
+    _, _, run = a_world(mvr(4, step_size=0.1, fresh_weight=0.3), SecureSum(), twist=twist)
+    with pytest.raises(RuntimeError, match=r"was unmasked already"):
+        run(1)
+
+
+def test_a_sum_of_an_earlier_round_is_not_unmasked():
+    _, _, run = a_world(mvr(CLIENTS, step_size=0.1, fresh_weight=0.3, start="zero", first="update"), SecureSum())
+    run(2)
+    with pytest.raises(RuntimeError, match=r"in round 1 was unmasked already, or one of a later round"):
+        run(1)
+
+
+def test_two_questions_at_the_same_time_reveal_one_secret(tmp_path):
+    """Two processes that both read the state before either has written it: the folder of the node lets one pass."""
+    refusals = []
+
+    def twist(client, message, answer):
+        if message.metadata.message_type != UNMASK or client != 0:
+            return [answer()]
+        context, record = grid.contexts[message.metadata.dst_node_id], message.content.config_records[RECORD]
+        before, arrived = copy.deepcopy(context.state), list(record["arrived"])
+        reply = answer()
+        context.state = before
+        refusals.append(answer_of(app, context, UNMASK, session=record["session"], arrived=arrived[:-1]))
+        return [reply]
+
+    population, x = quadratics(0, clients=CLIENTS, dimension=DIMENSION, delta=0.2), jnp.ones(DIMENSION)
+    method = mvr(CLIENTS, step_size=0.1, fresh_weight=0.3, start="zero", first="update")
+    app = client_app(clients_of(population), method, x, secure=SecureSum())
+    nodes = [{"partition-id": id, "num-partitions": CLIENTS, "memory-folder": str(tmp_path)} for id in range(CLIENTS)]
+    grid = LoopbackGrid(app, nodes, twist=twist)
+    FedspamStrategy(method, x, secure=SecureSum()).start(grid, to_arrays(x), num_rounds=1, timeout=5)
+    assert len(refusals) == 1
+    assert "was unmasked already" in refusals[0]
 
 
 # --- refusals ---

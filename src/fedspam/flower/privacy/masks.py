@@ -175,6 +175,23 @@ def join(shares: Mapping[int, bytes], threshold: int) -> bytes:
     return secret
 
 
+def promise(seed: bytes, key: bytes) -> bytes:
+    """What a client says in advance of a share of each of its secrets: two digests, so that a holder that returns
+    another share is found."""
+    return _digest(seed) + _digest(key)
+
+
+def keeps(promised: bytes, share: bytes, *, of_key: bool) -> bool:
+    """Whether this is the promised share.
+
+    >>> promised = promise(bytes(SHARE), bytes([1] * SHARE))
+    >>> keeps(promised, bytes(SHARE), of_key=False), keeps(promised, bytes(SHARE), of_key=True)
+    (True, False)
+    """
+    due = promised[DIGEST:] if of_key else promised[:DIGEST]
+    return len(share) == SHARE and hmac.compare_digest(due, _digest(share))
+
+
 def _digest(secret: bytes) -> bytes:
     return hashlib.sha256(secret).digest()[:DIGEST]
 

@@ -10,18 +10,21 @@ of the clients. It does not protect against a server that forges keys, since nob
 Bonawitz et al.: Practical secure aggregation for privacy-preserving machine learning, CCS 2017.
 """
 
+import hashlib
 import math
 import secrets
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
+from cryptography.fernet import InvalidToken
 from flwr.app import ConfigRecord, Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.clientapp.typing import ClientAppCallable, Mod
 
-from ..._internal import checks
+from ..._internal import checks, strict
 from .._flwr import (
     decrypt,
     encrypt,
@@ -31,7 +34,7 @@ from .._flwr import (
 from ..wire import envelope
 from ..wire.node import RefusedError, partition_of, refusal
 from . import masks
-from .mods import Coverage, not_refused, opened, rewrite
+from .mods import HEADER_BYTES, Coverage, not_refused, opened, rewrite
 
 if TYPE_CHECKING:
     from fedspam.federation.codecs import Codecs
@@ -40,6 +43,7 @@ if TYPE_CHECKING:
 RECORD = "secure"  # the name of the protocol's record in a message
 STATE = "fedspam.secure"  # the name of the client's record of the session
 KEYS, SHARES, UNMASK = "query.secure_keys", "query.secure_shares", "query.secure_unmask"
+FOLDER = "memory-folder"  # the entry of the node-config that names the folder, as for the memory of methods
 LEAST = 3  # in a sum of two, each client learns the other's reply
 
 
@@ -113,11 +117,12 @@ class SecureSum(Coverage):
                     return Message(RecordDict({RECORD: ConfigRecord(answer)}), reply_to=message)
                 if not self.covers(kind):
                     return call_next(message, context)
-                record = _record(message)
-                state = _guarded(_session, context, record, "shared")
+                state, unreadable = _guarded(_joining, self, message, _record(message), context)
+                if unreadable:
+                    return Message(RecordDict({RECORD: ConfigRecord({"unreadable": unreadable})}), reply_to=message)
                 reply = call_next(message, context)
                 if not_refused(reply):
-                    _guarded(_mask, self, message, reply, context, record, state, codecs(context))
+                    _guarded(_mask, self, message, reply, context, state, codecs(context))
             except RefusedError as error:
                 return refusal(error, message)
             return reply
@@ -165,9 +170,8 @@ def _session(context: Context, record: ConfigRecord, step: str) -> ConfigRecord:
 def _keys(secure: SecureSum, record: ConfigRecord, context: Context) -> dict[str, Any]:
     """Fresh keys: one pair to encrypt shares for other clients, one for the masks."""
     sealing, masking = masks.Pair.fresh(), masks.Pair.fresh()
-    before = context.state.config_records.get(STATE, {})
     context.state[STATE] = ConfigRecord({
-        "session": str(record["session"]), "step": "keys", "unmasked": before.get("unmasked", "nothing"),
+        "session": str(record["session"]), "step": "keys", **_unmasked(context),
         "sealing": sealing.scalar, "masking": masking.scalar,
     })  # fmt: skip
     return {"sealing": sealing.public, "masking": masking.public}
@@ -197,7 +201,51 @@ def _shares(secure: SecureSum, record: ConfigRecord, context: Context) -> dict[s
     ]  # including one for itself, which the server keeps like the others
     state.update({"step": "shared", "own": own, "ids": ids, "seals": seals, "publics": masking})
     context.state[STATE] = state
-    return {"ids": ids, "sealed": sealed}
+    promised = [masks.promise(seed, key) for seed, key in zip(seeds, keys, strict=True)]
+    return {"ids": ids, "sealed": sealed, "promised": promised}
+
+
+def _joining(
+    secure: SecureSum, message: Message, record: ConfigRecord, context: Context
+) -> tuple[ConfigRecord, list[int]]:
+    """This client's state if it takes part in a sum, before it does its work; and whose shares it cannot read."""
+    state = _session(context, record, "shared")
+    round, name = _named(message)
+    last = int(str(state["round"]))
+    if round < last or (round == last and name in str(state["unmasked"]).split("\n")):
+        # the difference of two sums over different clients would reveal the replies of the clients in one of them
+        raise RefusedError(
+            f"the sum of {name} in round {round} was unmasked already, or one of a later round; it is not made a "
+            "second time"
+        )
+    members, sealed, promised = _numbers(record, "ids"), _bytes(record, "sealed"), _bytes(record, "promised")
+    ids, me = _numbers(state, "ids"), partition_of(context)
+    if not len(members) == len(sealed) == len(promised) == len(set(members)) or not {me, *members} <= set(ids):
+        raise RefusedError(
+            "the list of masked clients is not a list of different clients whose keys are known, itself included"
+        )
+    if me not in members or len(members) < secure.needed(len(ids)):
+        raise RefusedError(f"{len(members)} clients are too few for the masks, {secure.needed(len(ids))} are needed")
+    seals = dict(zip(ids, _bytes(state, "seals"), strict=True))
+    opened = [_unsealed(seals[member], part, member, me) for member, part in zip(members, sealed, strict=True)]
+    seeds, keys = ([shares[part] for shares in opened] for part in (0, 1))
+    state = ConfigRecord({**state, "at": round, "name": name, "members": members, "seeds": seeds, "keys": keys})
+    fits = [masks.promise(*shares) == due for shares, due in zip(opened, promised, strict=True)]
+    return state, [member for member, is_fit in zip(members, fits, strict=True) if not is_fit]
+
+
+def _named(message: Message) -> tuple[int, str]:
+    """The round and the exchange of a message. The start may be tried again, with another key."""
+    fields, _ = strict.arrays(data := envelope.enclosed(message.content), size=len(data), header=HEADER_BYTES)
+    round, label = int(fields["@round"]), message.content.config_records[envelope.HEADER]["exchange"]
+    attempt = "" if round else f" with key {fields['@key'].tobytes().hex()}"
+    return round, f"{message.metadata.message_type} {label}{attempt}"
+
+
+def _unmasked(context: Context) -> dict[str, Any]:
+    """The last round of which a sum was unmasked, and the exchanges of that round."""
+    before = context.state.config_records.get(STATE, {})
+    return {"round": before.get("round", -1), "unmasked": before.get("unmasked", "")}
 
 
 def _mask(
@@ -205,33 +253,19 @@ def _mask(
     message: Message,
     reply: Message,
     context: Context,
-    record: ConfigRecord,
     state: ConfigRecord,
     codecs: "Codecs | None",
 ) -> None:
     """Replace the values of a reply by masked values."""
     facts, values = opened(reply, coded=codecs is not None)
-    head = message.content.config_records[envelope.HEADER]
-    name = f"{head.get('run')} {head.get('phase')} {head.get('exchange')} {int(facts['@round'])}"
-    if state["unmasked"] == name:
-        # the difference of two sums over different clients would reveal the replies of the clients in one of them
-        raise RefusedError(f"the sum of {name} was unmasked already; it is not made a second time")
-    members, sealed, me = _numbers(record, "ids"), _bytes(record, "sealed"), partition_of(context)
     known = dict(zip(_numbers(state, "ids"), _bytes(state, "publics"), strict=True))
-    if len(members) != len(sealed) or len(set(members)) != len(members) or not {me, *members} <= known.keys():
-        raise RefusedError(
-            "the list of masked clients is not a list of different clients whose keys are known, itself included"
-        )
-    if me not in members or len(members) < secure.needed(len(known)):
-        raise RefusedError(f"{len(members)} clients are too few for the masks, {secure.needed(len(known))} are needed")
     work = message.metadata.message_type.removeprefix("train.")
     words, packed = _words(values, work, codecs, secure.fraction_bits, len(known))
-    publics = {member: known[member] for member in members}
+    publics = {member: known[member] for member in _numbers(state, "members")}
     pair, session = masks.Pair.of(_one(state, "masking")), str(state["session"])
-    masked = masks.mask(words, me, _one(state, "own"), pair, publics, session)
+    masked = masks.mask(words, partition_of(context), _one(state, "own"), pair, publics, session)
     # the next step excludes a second masked reply of this session, which could have other members
-    state.update({"step": "masked", "name": name, "members": members, "sealed": sealed})
-    context.state[STATE] = state
+    context.state[STATE] = ConfigRecord({**state, "step": "masked"})
     rewrite(reply, {**facts, **packed(masked)})
 
 
@@ -257,16 +291,37 @@ def _unmask(secure: SecureSum, record: ConfigRecord, context: Context) -> dict[s
     needed = secure.needed(len(_numbers(state, "ids")))
     if len(arrived) < needed:
         raise RefusedError(f"a sum of {len(arrived)} clients is not unmasked, {needed} are needed")
-    seals = dict(zip(_numbers(state, "ids"), _bytes(state, "seals"), strict=True))
-    shares = []
-    for member, sealed in zip(members, _bytes(state, "sealed"), strict=True):
-        plain = decrypt(seals[member], sealed)
-        source, target, seed, key = share_keys_plaintext_separate(plain)
-        if (source, target) != (member, me):
-            raise RefusedError(f"a share of client {source} for {target} is labeled as one of {member} for {me}")
-        shares.append(seed if member in arrived else key)  # never both, which would reveal what that client sent
-    context.state[STATE] = ConfigRecord({"session": "none", "step": "unmasked", "unmasked": str(state["name"])})
+    _note(context, state)
+    seeds, keys = _bytes(state, "seeds"), _bytes(state, "keys")
+    # never both of one client, which would reveal what it sent
+    shares = [seed if id in arrived else key for id, seed, key in zip(members, seeds, keys, strict=True)]
     return {"ids": members, "shares": shares}
+
+
+def _note(context: Context, state: ConfigRecord) -> None:
+    """Note that the sum is unmasked, before it is: in Flower's state, and in the folder of the node if it has one, so
+    that two questions at the same time, or a SuperNode that starts again, do not reveal both secrets of a client."""
+    folder = context.node_config.get(FOLDER)
+    if folder is not None:
+        place = Path(str(folder)) / "unmasked" / hashlib.sha256(_one(state, "own")).hexdigest()
+        place.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            place.touch(exist_ok=False)  # one system call: only one of several processes succeeds
+        except FileExistsError:
+            raise RefusedError(f"the sum {state['session']} was unmasked already") from None
+    others = f"{state['unmasked']}\n" if state["at"] == state["round"] else ""
+    context.state[STATE] = ConfigRecord({
+        "session": "none", "step": "unmasked", "round": state["at"], "unmasked": f"{others}{state['name']}"
+    })  # fmt: skip
+
+
+def _unsealed(seal: bytes, sealed: bytes, source: int, target: int) -> tuple[bytes, bytes]:
+    """The shares of a client's two secrets; empty if it sealed something else, so that the others still count."""
+    try:
+        found = share_keys_plaintext_separate(decrypt(seal, sealed))
+    except InvalidToken:
+        return b"", b""
+    return found[2:] if found[:2] == (source, target) else (b"", b"")
 
 
 STEPS = {KEYS: _keys, SHARES: _shares, UNMASK: _unmask}

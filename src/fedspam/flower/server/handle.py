@@ -64,6 +64,7 @@ class Flower:
         self.versions = np.zeros(self.nodes.clients, np.int32)  # client -> the exchange that left its current memory
         self.exchanges = 0  # done so far
         self._flight = Airborne()
+        self._left_out: set[int] = set()  # clients that have spoiled a secure sum of this run
         self.accepted = 0
         self.begin(-1)
 
@@ -203,15 +204,20 @@ class Flower:
         secure.check(exchange.work, ids)
         needed = self.replies.needed(len(ids))
         name = f"{self.form.run} {self._phase} {exchange.label} {self._wire_round}"
+        wrong: set[int] = set()  # clients whose replies made a sum fail: the next one does without them
 
         def post(records: Mapping[int, ConfigRecord], accept: Accept) -> Trip:
             return self.send(request, {id: id for id in records}, records, accept)
 
         def attempt(places: list[int], missing: list[int]) -> Outcome:
-            nodes = self._connected(places)
+            present = [id for id in places if id not in wrong | self._left_out]
+            nodes = self._connected(present)
             reply = SummedReply(exchange, request.arrived, secure.fraction_bits)
             done = SecureAttempt(secure, self.grid, nodes, self.form.timeout, needed, reply, name).run(post)
-            done.failures = {id: ABSENT for id in places if id not in nodes} | done.failures
+            absent = {id: LEFT_OUT if id in self._left_out else ABSENT for id in places if id not in {*nodes, *wrong}}
+            done.failures = absent | done.failures
+            wrong.update(id for id, failure in done.failures.items() if failure.kind == "rejected")
+            self._left_out |= done.culprits
             return done
 
         return self._attempts(request, attempt, lambda: f"too few clients stayed for a secure sum over {len(ids)}")
@@ -387,4 +393,5 @@ def _largest(tree: PyTree) -> float:
     )
 
 
+LEFT_OUT = Failure("it is left out of secure sums, because the shares of its secret were wrong", kind="refused")
 ABSENT = Failure("the node of this client is not connected, or not available now", kind="absent")

@@ -1,6 +1,6 @@
 """The server's part of the secure sum: four trips to a cohort, which reveal the mean and the clients in it."""
 
-import itertools
+import functools
 import logging
 import secrets
 from collections import Counter
@@ -22,7 +22,6 @@ from fedspam.flower.server.journal import Tally
 
 LOG = logging.getLogger("flwr")
 PER_CLIENT = 1024  # bytes of the keys or shares of one client, at most
-TRIES = 20_000  # sets of wrong shares that are tried to recover one secret
 Accept = Callable[[int, Message], Any]
 # how the handle sends the message of an exchange, with one record per client in addition
 Post = Callable[[Mapping[int, ConfigRecord], Accept], Trip]
@@ -36,6 +35,7 @@ class Outcome:
     counted: tuple[int, ...] = ()
     failures: dict[int, Failure] = field(default_factory=dict)
     tally: Tally = field(default_factory=Tally)
+    culprits: set[int] = field(default_factory=set)  # clients that made it impossible to remove the masks
 
 
 @dataclass(frozen=True)
@@ -65,33 +65,35 @@ class SecureAttempt:
 
         sealing, masking = ([publics[id][part] for id in ids] for part in (0, 1))
         keys = {"session": session, "ids": ids, "sealing": sealing, "masking": masking}
-        sealed = self._query(done, SHARES, dict.fromkeys(ids, keys), _one_per_client("sealed", ids))
-        if len(sealed) < enough:
+        dealt = self._query(done, SHARES, dict.fromkeys(ids, keys), _one_per_client(ids, "sealed", "promised"))
+        if len(dealt) < enough:
             return done
 
-        members = sorted(sealed)
+        members = sorted(dealt)
+        parts = {id: zip(*(dealt[from_][id] for from_ in members), strict=True) for id in members}
         records = {
-            id: ConfigRecord({"session": session, "ids": members, "sealed": [sealed[from_][id] for from_ in members]})
-            for id in members
+            id: ConfigRecord({"session": session, "ids": members, "sealed": [*sealed], "promised": [*promised]})
+            for id, (sealed, promised) in parts.items()
         }
-        layout = self.reply.layout(len(ids))
-        trip = post(records, lambda id, reply: _words(layout, decoded(reply, layout.fields, id)))
+        layout, unreadable = self.reply.layout(len(ids)), dict[int, set[int]]()
+        trip = post(records, functools.partial(_masked, layout, unreadable))
         done.tally = done.tally.plus(trip.tally)
         done.failures.update(trip.failures)
-        if len(trip.values) < enough:
+        if _sealers_of_nonsense(done, unreadable, len(trip.values)) or len(trip.values) < enough:
             return done
 
         arrived = sorted(trip.values)
         question = {"session": session, "arrived": arrived}
-        shares = self._query(done, UNMASK, dict.fromkeys(arrived, question), _one_per_client("shares", members))
-        if len(shares) < self.secure.needed(len(ids)):
+        shares = self._query(done, UNMASK, dict.fromkeys(arrived, question), _one_per_client(members, "shares"))
+        keys_of = {id: publics[id][1] for id in members}
+        lost = {id: key for id, key in keys_of.items() if id not in trip.values}
+        returned = {(holder, of): share for holder, found in shares.items() for of, (share,) in found.items()}
+        due = {(holder, of): dealt[of][holder][1] for holder, of in returned}
+        secret = self._recovered(done, {id: place for place, id in enumerate(ids, start=1)}, lost, due, returned)
+        if len(secret) < len(members):
             return done
-        secret = self._recovered(done, ids, members, arrived, publics, shares)
-        if secret is None:
-            return done
-        mask_keys = {id: publics[id][1] for id in members}
-        pairs = {id: masks.Pair.of(secret[id]) for id in members if id not in trip.values}
-        total = masks.unmask(trip.values, {id: secret[id] for id in arrived}, pairs, mask_keys, session)
+        pairs = {id: masks.Pair.of(secret[id]) for id in lost}
+        total = masks.unmask(trip.values, {id: secret[id] for id in arrived}, pairs, keys_of, session)
         done.result = self.reply.mean(total, layout, len(arrived))
         done.counted = tuple(arrived)
         return done
@@ -99,30 +101,38 @@ class SecureAttempt:
     def _recovered(
         self,
         done: Outcome,
-        ids: Sequence[int],
-        members: Sequence[int],
-        arrived: Sequence[int],
-        publics: Mapping[int, tuple[bytes, bytes]],
-        shares: Mapping[int, Mapping[int, bytes]],
-    ) -> dict[int, bytes] | None:
-        """The secrets of all members from the shares that others hold; None if one of them is not recovered.
+        places: Mapping[int, int],
+        lost: Mapping[int, bytes],
+        promised: Mapping[tuple[int, int], bytes],
+        returned: Mapping[tuple[int, int], bytes],
+    ) -> dict[int, bytes]:
+        """The secrets that can be recovered from the shares that their holders returned: the masking keys of `lost`
+        clients, the seeds of all others.
 
-        Clients with wrong shares, and clients whose own secret is wrong, are failures. With as many shares as are
-        needed and not one more, nobody can tell whose share is wrong, and all whose secrets are lost are named.
+        A share that is not the promised one is the fault of its holder, if most of what that one returns is wrong, and
+        otherwise of its owner, if most of the other holders have a wrong one. Both are failures.
+
+        Arguments:
+            places: the place of each client in the sharing.
+            promised, returned: by holder and owner.
         """
-        wrong: set[int] = set()  # holders of wrong shares
-        secret: dict[int, bytes] = {}
-        for of in members:
-            held = {place: shares[id][of] for place, id in enumerate(ids, start=1) if id in shares and id not in wrong}
-            found = _joined(held, self.secure.needed(len(ids)))
-            if found is not None:
-                wrong |= {ids[place - 1] for place in found[1]}
-            if found is None or not _fits(found[0], None if of in arrived else publics[of][1]):
-                done.failures[of] = Failure("the shares of its secret do not combine to that secret")
-            else:
-                secret[of] = found[0]
-        done.failures.update({id: Failure("the shares that it returns are wrong") for id in wrong})
-        return secret if len(secret) == len(members) else None
+        threshold, holders = self.secure.needed(len(places)), {holder for holder, _ in returned}
+        wrong = {
+            pair for pair, share in returned.items() if not masks.keeps(promised[pair], share, of_key=pair[1] in lost)
+        }
+        owners = sorted({of for _, of in returned})
+        liars = {holder for holder in holders if 2 * sum((holder, of) in wrong for of in owners) > len(owners)}
+        done.failures.update({id: Failure("the shares that it returns are wrong") for id in liars})
+        secret = {}
+        for of in owners:
+            honest = [holder for holder in holders - liars if (holder, of) not in wrong]
+            found = _joined({places[holder]: returned[holder, of] for holder in honest}, threshold)
+            if found is not None and _fits(found, lost.get(of)):
+                secret[of] = found
+            elif len(honest) >= threshold or 2 * len(honest) < len(holders - liars):
+                done.failures[of] = Failure("the shares of its secret that others hold are not those of that secret")
+                done.culprits.add(of)
+        return secret
 
     def _query(
         self, done: Outcome, kind: str, records: Mapping[int, Mapping[str, Any]], accept: Accept
@@ -140,15 +150,12 @@ class SecureAttempt:
         return trip.values
 
 
-def _joined(shares: Mapping[int, bytes], threshold: int) -> tuple[bytes, tuple[int, ...]] | None:
-    """A secret from its shares by place, and the places of wrong shares: the fewest without which the rest agrees."""
-    without = (itertools.combinations(shares, count) for count in range(len(shares) - threshold + 1))
-    for wrong in itertools.islice(itertools.chain.from_iterable(without), TRIES):
-        try:
-            return masks.join({place: share for place, share in shares.items() if place not in wrong}, threshold), wrong
-        except ValueError:
-            continue
-    return None
+def _joined(shares: Mapping[int, bytes], threshold: int) -> bytes | None:
+    """A secret from its shares by place; None if they are too few, or of no secret."""
+    try:
+        return masks.join(shares, threshold)
+    except ValueError:
+        return None
 
 
 def _fits(secret: bytes, public: bytes | None) -> bool:
@@ -161,11 +168,27 @@ def _fits(secret: bytes, public: bytes | None) -> bool:
         return False
 
 
-def _words(layout: WordLayout, fields: Mapping[str, Any]) -> np.ndarray:
+def _masked(layout: WordLayout, unreadable: dict[int, set[int]], id: int, reply: Message) -> np.ndarray:
+    """The masked words of a client; or it says whose shares it cannot read, and they are noted."""
+    given = reply.content.config_records.get(RECORD, {}).get("unreadable")
+    if given is not None:
+        unreadable[id] = {of for of in given if isinstance(of, int)} if isinstance(given, list) else set()
+        raise RejectedError(f"it cannot read the shares of clients {sorted(unreadable[id])}", kind="refused")
     try:
-        return layout.unpacked(fields)
+        return layout.unpacked(decoded(reply, layout.fields, id))
     except MalformedError as error:
         raise RejectedError(str(error)) from None
+
+
+def _sealers_of_nonsense(done: Outcome, unreadable: Mapping[int, set[int]], readers: int) -> set[int]:
+    """The clients whose shares most others cannot read. They are failures, and the others not."""
+    uses = Counter(of for found in unreadable.values() for of in found)
+    guilty = {of for of, count in uses.items() if 2 * count > readers + len(unreadable) - 1}
+    for id, found in unreadable.items():
+        if guilty and found <= guilty:
+            del done.failures[id]
+    done.failures.update({of: Failure("most others cannot read the shares that it sealed") for of in guilty})
+    return guilty
 
 
 def _record(reply: Message) -> ConfigRecord:
@@ -183,15 +206,17 @@ def _key_pair(id: int, reply: Message) -> tuple[bytes, bytes]:
     return cast(tuple[bytes, bytes], pair)
 
 
-def _one_per_client(name: str, ids: Sequence[int]) -> Accept:
-    """Accepts a reply that holds one piece of bytes per client, and returns the pieces by client."""
+def _one_per_client(ids: Sequence[int], *names: str) -> Accept:
+    """Accepts a reply that holds one piece of bytes of each name per client, and returns the pieces by client."""
 
-    def accept(id: int, reply: Message) -> dict[int, bytes]:
-        given, pieces = _record(reply).get("ids"), _record(reply).get(name)
-        if not isinstance(given, list) or not isinstance(pieces, list) or [*given] != [*ids] or len(pieces) != len(ids):
-            raise RejectedError(f"its reply must hold one of {name!r} for each of {len(ids)} clients")
-        if not all(isinstance(piece, bytes) for piece in pieces):
-            raise RejectedError(f"its {name!r} are not bytes")
-        return dict(zip(ids, cast(list[bytes], pieces), strict=True))
+    def accept(id: int, reply: Message) -> dict[int, tuple[bytes, ...]]:
+        record = _record(reply)
+        given, *pieces = (record.get(name) for name in ("ids", *names))
+        if not isinstance(given, list) or [*given] != [*ids]:
+            raise RejectedError(f"its reply is not about these {len(ids)} clients")
+        for name, some in zip(names, pieces, strict=True):
+            if not isinstance(some, list) or len(some) != len(ids) or any(not isinstance(one, bytes) for one in some):
+                raise RejectedError(f"its reply must hold one of {name!r}, as bytes, for each of {len(ids)} clients")
+        return dict(zip(ids, zip(*cast(list[list[bytes]], pieces), strict=True), strict=True))
 
     return accept
