@@ -51,7 +51,7 @@ struct Loss {
         if (x.size() != dimension) throw Malformed("x has another size than the rows of this client");
         Point found{0.5 * regularization * dot(x, x), axpy(regularization, x, Vector(dimension, 0))};
         for (size_t j = 0; j < labels.size(); j++) {
-            const double* row = &features[j * dimension];
+            const double* row = features.data() + j * dimension;
             double score = 0;
             for (size_t i = 0; i < dimension; i++) score += row[i] * x[i];
             double margin = labels[j] * score, off = score - labels[j];
@@ -89,7 +89,7 @@ Words threefry(Words key, Words counter) {
 Vector sketch(const Vector& v, const Vector& seed) {
     Vector sums(16, 0);
     for (size_t i = 0; i < v.size(); i++) {
-        Words bits = threefry({uint32_t(seed.at(0)), uint32_t(seed.at(1))}, {uint32_t(uint64_t(i) >> 32), uint32_t(i)});
+        Words bits = threefry({whole<uint32_t>(seed.at(0)), whole<uint32_t>(seed.at(1))}, {uint32_t(uint64_t(i) >> 32), uint32_t(i)});
         sums[i % 16] += (bits.high ^ bits.low) & 1 ? v[i] : -v[i];
     }
     return sums;
@@ -226,7 +226,7 @@ struct Work {
     void scaffold() {  // the memory c; the header says which version of it, and what the new version is called
         const Vector &x = fields.vector("x"), &control = fields.vector("control");
         auto version = [&](const char* which) {
-            return "memory." + header.at("run").text + "." + std::to_string(int64_t(header.at(which).number));
+            return "memory." + header.at("run").text + "." + std::to_string(whole<int64_t>(header.at(which).number));
         };
         Vector c(x.size(), 0);
         if (header.at("memory").number != 0) {
@@ -283,8 +283,8 @@ struct Reply {
 Reply answer(const Options& options, const Json& header, const std::string& data, Tensors& state) {
     auto method = options.methods.find(header.at("schema").text);
     if (method == options.methods.end()) throw Malformed("this client does not have the schema of the message");
-    const std::string facts = "\"partition-id\":" + std::to_string(int64_t(header.at("partition-id").number)) +
-                              ",\"num-partitions\":" + std::to_string(int64_t(header.at("num-partitions").number)) +
+    const std::string facts = "\"partition-id\":" + std::to_string(whole<int64_t>(header.at("partition-id").number)) +
+                              ",\"num-partitions\":" + std::to_string(whole<int64_t>(header.at("num-partitions").number)) +
                               ",\"fedspam\":\"C++\"";
     if (header.at("type").text == "query.whoami")
         return {"{" + facts + ",\"schema\":" + quote(method->first) + "}", ""};
@@ -299,7 +299,7 @@ Reply answer(const Options& options, const Json& header, const std::string& data
         throw Malformed("the message is for another client");
 
     // fields that were sent earlier in the round are not sent again
-    const std::string round = header.at("run").text + " " + std::to_string(int64_t(sent.number("@round")));
+    const std::string round = header.at("run").text + " " + std::to_string(whole<int64_t>(sent.number("@round")));
     const bool same = state.notes["round"] == round;
     Tensors fields = sent;
     for (auto entry = state.arrays.begin(); entry != state.arrays.end();) {
@@ -311,7 +311,7 @@ Reply answer(const Options& options, const Json& header, const std::string& data
     for (auto& [name, tensor] : fields.arrays)
         if (name[0] != '@') state.arrays["held." + name] = tensor;
 
-    const Loss loss = load(options, int64_t(header.at("partition-id").number));
+    const Loss loss = load(options, whole<int64_t>(header.at("partition-id").number));
     Work doing{loss, options.settings, fields, state, header, {}};
     (doing.*work->second)();
     doing.reply.arrays["@client"] = sent.tensor("@client");

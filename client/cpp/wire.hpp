@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <cstring>
 #include <iostream>
+#include <limits>
 #include <map>
 #include <stdexcept>
 #include <string>
@@ -16,6 +17,14 @@ static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "numbers travel little-
 struct Malformed : std::runtime_error {
     using std::runtime_error::runtime_error;
 };
+
+// A number as one of another type. C++ leaves a cast undefined where the number does not fit.
+template <typename T> T whole(double number) {
+    constexpr double end = double(std::numeric_limits<T>::max() / 2 + 1) * 2;  // one more than the largest
+    if (!(number >= double(std::numeric_limits<T>::min()) && number < end) || number != std::trunc(number))
+        throw Malformed("a number is not whole, or too large for its type");
+    return T(number);
+}
 
 // ---- JSON: as much of it as headers use ----
 
@@ -122,8 +131,12 @@ class JsonReader {
             if (const char* which = std::strchr(marks, escaped); which && escaped) {
                 found += means[which - marks];
             } else if (escaped == 'u' && place + 4 <= data.size()) {
-                unsigned code = std::stoul(data.substr(place, 4), nullptr, 16);
-                place += 4;
+                unsigned code = 0;
+                for (int digit = 0; digit < 4; digit++) {
+                    const char *digits = "0123456789abcdef0123456789ABCDEF", *which = std::strchr(digits, data[place++]);
+                    if (!which || !*which) fail("an escape with digits that are not hexadecimal");
+                    code = code * 16 + unsigned((which - digits) % 16);
+                }
                 if (code < 0x80) found += char(code);
                 else if (code < 0x800) found += {char(0xC0 | code >> 6), char(0x80 | (code & 0x3F))};
                 else found += {char(0xE0 | code >> 12), char(0x80 | (code >> 6 & 0x3F)), char(0x80 | (code & 0x3F))};
@@ -180,9 +193,18 @@ template <typename T> Vector numbers(const char* data, size_t count) {
     return found;
 }
 
+// infinity where the number is too large for a float, as in IEEE 754
+template <typename T> T narrowed(double value) {
+    const double largest = std::numeric_limits<T>::max();
+    if (std::abs(value) > largest && std::isfinite(value)) return T(std::copysign(HUGE_VAL, value));
+    return T(value);
+}
+
 template <typename T> void append(std::string& data, const Vector& values) {
     for (double value : values) {
-        T narrow = T(value);
+        T narrow;
+        if constexpr (std::is_floating_point_v<T>) narrow = narrowed<T>(value);
+        else narrow = whole<T>(value);
         data.append(reinterpret_cast<const char*>(&narrow), sizeof(T));
     }
 }
@@ -220,8 +242,8 @@ inline Tensors decode(const std::string& data) {
         Tensor tensor{entry.at("dtype").text, {}, {}};
         size_t count = 1;
         for (auto& axis : entry.at("shape").list) {
-            tensor.shape.push_back(size_t(axis.number));
-            if (axis.number < 0 || axis.number > double(size) || count * tensor.shape.back() > size)
+            tensor.shape.push_back(whole<size_t>(axis.number));
+            if (tensor.shape.back() > size || count * tensor.shape.back() > size)
                 throw Malformed(name + " has a shape that is larger than the data");
             count *= tensor.shape.back();
         }
@@ -230,7 +252,7 @@ inline Tensors decode(const std::string& data) {
         if (places.size() != 2 || places[0].number < 0 || places[1].number > double(size) ||
             places[1].number - places[0].number != double(count * made.bytes))
             throw Malformed(name + " lies outside of the data, or has another size than its shape");
-        tensor.values = made.read(data.data() + begin + size_t(places[0].number), count);
+        tensor.values = made.read(data.data() + begin + whole<size_t>(places[0].number), count);
         found.arrays[name] = tensor;
     }
     return found;

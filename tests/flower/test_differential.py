@@ -162,6 +162,16 @@ def test_a_client_refuses_to_take_part_more_often_than_it_agreed_to():
         Privacy(1.0, 4.0, 4).epsilon(1e-5)
 
 
+def test_a_start_of_four_cohorts_counts_four_times():
+    """All four may hold the same client, and every reply of it counts."""
+    method, first = mvr(3, step_size=0.1, fresh_weight=1.0, start=4), jnp.zeros(3)
+    privacy = Privacy(1.0, 4.0, 3, participations=4)
+    app = client_app(clients_of(quadratics(0, clients=3, dimension=3)), method, first, privacy=privacy)
+    strategy = FedspamStrategy(method, first, replies=Replies(retries=0, patience=1))
+    with pytest.raises(RuntimeError, match=r"round 1: difference: .* took part 4 times in this run"):
+        strategy.start(LoopbackGrid(app, 3), to_arrays(first), num_rounds=1)
+
+
 @pytest.mark.parametrize(
     ("settings", "says"),
     [

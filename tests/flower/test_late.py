@@ -275,6 +275,23 @@ def test_a_late_node_cannot_change_the_number_of_clients(tmp_path, at_once):
     )
 
 
+@pytest.mark.parametrize("liar", [{"partition-id": 2**24 - 1}, {"num-partitions": 2**24}, {"num-partitions": 40}])
+@pytest.mark.parametrize("others", [1, 3])
+def test_one_node_does_not_decide_how_many_clients_there_are(liar, others):
+    """Where the others do not say how many they are: cohorts would be drawn from millions, and the start be void."""
+    configs = [{"partition-id": id} for id in range(others)] + [{"partition-id": others, **liar}]
+    nodes, _ = directory(LoopbackGrid(APP, configs), timeout=30.0)
+    nodes.gather(others)
+    assert (len(nodes), nodes.clients) == (others, others)
+    (reason,) = nodes.refused.values()
+    assert "is far above the number of nodes, and most of them give no num-partitions" in reason
+
+
+def test_nodes_that_do_not_say_how_many_they_are_take_part(tmp_path):
+    go(folder=tmp_path, clients=[{"partition-id": id} for id in (0, 1, 3, 2)])
+    assert metric(tmp_path, "clients") == CLIENTS
+
+
 def test_another_release_with_the_same_wire_takes_part(tmp_path, caplog):
     caplog.set_level(logging.INFO, "flwr")
     go(whoami(fedspam="0.0.9\n"), folder=tmp_path)

@@ -99,8 +99,12 @@ def program(tmp_path_factory):
     compiler = shutil.which("g++") or shutil.which("clang++")
     if compiler is None:
         pytest.skip("needs a C++ compiler, g++ or clang++, to build client/cpp")
+    return compiled(tmp_path_factory, compiler)
+
+
+def compiled(tmp_path_factory, compiler, *options):
     built = tmp_path_factory.mktemp("cpp") / "client"
-    options = ["-O2", "-std=c++17", "-Wall", "-Wextra", "-Werror", "-o", str(built)]
+    options = ["-O2", "-std=c++17", "-Wall", "-Wextra", "-Werror", *options, "-o", str(built)]
     subprocess.run([compiler, *options, str(SOURCE / "client.cpp")], check=True, timeout=600)
     return built
 
@@ -220,6 +224,34 @@ def test_the_program_refuses_what_is_damaged(tmp_path, program):
         ask(command, head, bytes(changed[: draws.integers(1, len(changed))]), b"", 300)
     for data in (b"", fields[:100], fields[:-1], b"\xff" * 100):
         assert ask(command, head, data, b"", 300).head["refused"]
+
+
+@pytest.mark.thorough
+def test_numbers_that_do_not_fit_are_refused_and_nothing_is_undefined(tmp_path_factory):
+    """A cast of a number that does not fit is undefined in C++: the program ends here if it makes one."""
+    compiler = shutil.which("g++")
+    if compiler is None:
+        pytest.skip("needs g++ and its sanitizers")
+    program = compiled(
+        tmp_path_factory, compiler, "-fsanitize=undefined,float-cast-overflow,address", "-fno-sanitize-recover=all"
+    )
+    golden = conformance.GOLDEN / "spam_pp-02"
+    head = conformance._json(golden / "message.json") | {"partition-id": 1, "num-partitions": 3}
+    data = (golden / "message.safetensors").read_bytes()
+    fields = safetensors.numpy.load(data)
+    command = [str(program), "--rows", str(conformance.GOLDEN / "problem.safetensors")]
+    command += ["--schema", f"{head['schema']}=spam_pp"]
+    assert "refused" not in ask(command, head, data, b"", 300).head
+    for wrong in (1e300, -1e300, 2.0**63, 0.5, -1):
+        assert ask(command, head | {"partition-id": wrong}, data, b"", 300).head["refused"]
+    for name in ("num-partitions", "partition-id"):
+        assert ask(command, {**head, name: 1e300, "type": "query.whoami"}, b"", b"", 300).head["refused"]
+    huge = {name: np.full_like(array, 1e38) if array.dtype == np.float32 else array for name, array in fields.items()}
+    ask(command, head, safetensors.numpy.save(huge), b"", 300)  # a reply that overflows a float
+    negative = data.replace(b'"shape":[', b'"shape":[-1,')
+    for damaged in (negative, data.replace(b'"shape":[', b'"shape":[1e300,'), data.replace(b'"x"', b'"\\u12g4"')):
+        length = int.from_bytes(data[:8], "little") + len(damaged) - len(data)
+        assert ask(command, head, length.to_bytes(8, "little") + damaged[8:], b"", 300).head["refused"]
 
 
 SCRIPTS = {

@@ -1,6 +1,7 @@
 """What an operator sees of a run over Flower, and how it is stopped: the log, the metrics, SIGTERM."""
 
 import html
+import http.client
 import json
 import logging
 import os
@@ -328,6 +329,25 @@ def test_metrics_are_served_while_the_run_lasts():
         urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=60)
 
 
+def test_the_page_of_this_machine_answers_no_other_name_and_few_at_once():
+    """A page elsewhere can give its own name the address 127.0.0.1, and read from there in a visitor's browser."""
+    port, address = free_port(), "127.0.0.1"
+    codes, held = [], list[socket.socket]()
+    with events.served(events.RunEvents(None, "fedavg", 1), port):
+        for name in (f"{address}:{port}", f"localhost:{port}", "evil.example", f"{address}.evil.example:{port}"):
+            connection = http.client.HTTPConnection(address, port, timeout=60)
+            connection.request("GET", "/metrics", headers={"Host": name})
+            codes.append(connection.getresponse().status)
+            connection.close()
+        held += [socket.create_connection((address, port), timeout=60) for _ in range(2 * events.CONNECTIONS)]
+        assert {one.recv(1) for one in held[events.CONNECTIONS :]} == {b""}  # closed at once; the others ask nothing
+        held[0].sendall(b"GET /metrics HTTP/1.0\r\n\r\n")
+        assert held[0].recv(12) == b"HTTP/1.0 200"
+        for one in held:
+            one.close()
+    assert codes == [200, 200, 403, 403]
+
+
 def free_port():
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
@@ -481,6 +501,24 @@ def test_evaluations_without_examples_do_not_end_the_run(tmp_path, examples):
 
     assert go(twist=twist, fraction_evaluate=0.5, folder=tmp_path) == go()
     assert not any(line["evaluation"].get("clients") for line in lines(tmp_path, "round"))
+
+
+def test_one_client_does_not_decide_an_evaluation_and_shares_are_shown(caplog):
+    """1e300 examples would leave the metrics of all others without weight."""
+    caplog.set_level(logging.INFO, "flwr")
+
+    def twist(client, message, answer):
+        reply = answer()
+        if message.metadata.message_type == "evaluate":
+            reply.content["metrics"].update({"loss": float(client), "num-examples": 1e300 if client == 0 else client})
+        return [reply]
+
+    strategy = FedspamStrategy(METHOD, FIRST, fraction_evaluate=1.0, min_available_nodes=CLIENTS)
+    result = strategy.start(LoopbackGrid(APP, CLIENTS, twist=twist), to_arrays(FIRST), 1)
+    counts = np.arange(1, CLIENTS)
+    assert result.evaluate_metrics_clientapp[1]["loss"] == pytest.approx(np.average(counts, weights=counts))
+    assert "client 0: num-examples = 1e+300 must be a number from 0 to" in caplog.text
+    assert f"shares of the examples: client {CLIENTS - 1} {(CLIENTS - 1) / counts.sum():.1%}, " in caplog.text
 
 
 def test_held_out_clients_never_train_and_always_evaluate(tmp_path):

@@ -36,6 +36,8 @@ def test_a_new_project_is_complete(tmp_path, capsys):
             ast.parse(text)
     settings = tomllib.loads(texts[folder / "pyproject.toml"])
     assert settings["project"]["name"] == "our-trial"
+    # whoever takes the name of a package that no index has yet would run code on every client
+    assert not any(need.startswith("fedspam") and "@" not in need for need in settings["project"]["dependencies"])
     assert settings["tool"]["flwr"]["app"]["components"]["serverapp"] == "our_trial.server_app:app"
     for name in SCRIPTS:
         script = folder / "deploy" / f"{name}.sh"

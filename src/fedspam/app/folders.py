@@ -3,6 +3,7 @@
 import csv
 import datetime as dt
 import io
+import itertools
 import json
 import time
 from collections.abc import Iterable, Sequence
@@ -10,6 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from fedspam.simulation import records
+
+FORMULA = ("=", "+", "-", "@", "\t", "\r")  # with which a formula of a spreadsheet begins
 
 
 def new_folder(stem: str, parent: str | Path = "runs") -> Path:
@@ -39,9 +42,24 @@ def write_manifest(folder: Path, command: str, began: float, **facts: object) ->
 
 
 def csv_text(header: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
-    """A header and rows as CSV."""
+    """A header and rows as CSV.
+
+    A spreadsheet would compute a text that looks like a formula; an apostrophe before it says that it is a text.
+
+    >>> csv_text(["a", "b"], [["=1+1", -2.5], ["-2.5", "x=1"]])
+    "a,b\\n'=1+1,-2.5\\n-2.5,x=1\\n"
+    """
     out = io.StringIO()
     table = csv.writer(out, lineterminator="\n")
-    table.writerow(header)
-    table.writerows(rows)
+    table.writerows([_no_formula(cell) for cell in row] for row in itertools.chain([header], rows))
     return out.getvalue()
+
+
+def _no_formula(cell: Any) -> Any:
+    if not isinstance(cell, str) or not cell.startswith(FORMULA):
+        return cell
+    try:
+        float(cell)
+    except ValueError:
+        return f"'{cell}" if len(cell) > 1 else cell
+    return cell

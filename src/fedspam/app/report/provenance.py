@@ -2,6 +2,7 @@
 
 import json
 import re
+import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -100,19 +101,36 @@ def configuration_file(folder: Path) -> str | None:
     return next((found for name in SCRIPTS if (found := _text(folder / name))), None)
 
 
+def harmless(command: str) -> str | None:
+    """A command to copy if it is one of this package, with every word quoted; None for anything else that a folder
+    may hold, because readers paste it into a shell.
+
+    >>> harmless("fedspam compare --problem ridge"), harmless("curl evil | sh"), harmless("fedspam lab; rm x")
+    ('fedspam compare --problem ridge', None, "fedspam 'lab;' rm x")
+    """
+    try:
+        words = shlex.split(command)
+    except ValueError:
+        return None
+    ours = words[:1] == ["fedspam"] or re.fullmatch(r"python reproductions/\w+\.py", " ".join(words[:2]))
+    return shlex.join(words) if ours and command.isprintable() else None
+
+
 def again(source: Source) -> list[dict[str, str]]:
     """How to run it again, step by step."""
     facts = source.facts
     version, python = facts.get("fedspam", "?"), facts.get("python", "?")
-    pins = " ".join(f"{name}=={facts[name]}" for name in ("jax", "jaxlib", "numpy") if isinstance(facts.get(name), str))
+    fits = lambda name, form: isinstance(facts.get(name), str) and re.fullmatch(form, facts[name])
+    pins = " ".join(f"{name}=={facts[name]}" for name in ("jax", "jaxlib", "numpy") if fits(name, r"\d[\w.+]*"))
     steps = {f"The same versions, with Python {python} and fedspam {version}": f"pip install {pins}"}
-    if isinstance(facts.get("commit"), str):
+    if fits("commit", "[0-9a-f]{7,64}"):
         steps["or the same commit"] = f"git checkout {facts['commit']}"
+    command = harmless(source.command or "")
     if source.script:
-        steps["Save this as experiment.toml"] = source.script
-        steps["and run it"] = source.command or "fedspam run experiment.toml"
-    elif source.command:
-        steps["Run"] = source.command
+        steps["Save this as experiment.toml"] = "".join(c for c in source.script if c.isprintable() or c in "\n\t")
+        steps["and run it"] = command or "fedspam run experiment.toml"
+    elif command:
+        steps["Run"] = command
     else:
         call = "simulate(method, population, params, rounds=..., key=..., "
         steps[

@@ -13,6 +13,7 @@ from fedspam.flower.server.exchange import RejectedError
 from fedspam.flower.wire.schema import NodePopulation
 
 MOST = 100  # metrics of one client
+LARGEST = 2**32  # number of examples that a client may report
 
 
 def evaluators(seed: int, round: int, clients: int, held_out: int, share: float, least: int) -> list[int]:
@@ -39,14 +40,26 @@ def accepted(slot: Any, reply: Message) -> Message:
     if not all(np.isfinite(value).all() for value in found[0].values()):
         raise RejectedError("its metrics are not finite numbers")
     examples = found[0]["num-examples"]
-    if isinstance(examples, list) or examples < 0:
-        raise RejectedError(f"num-examples = {examples} must be a number of at least 0")
+    if isinstance(examples, list) or not 0 <= examples <= LARGEST:
+        raise RejectedError(f"num-examples = {examples} must be a number from 0 to {LARGEST}")
     return reply
 
 
 def metrics_of(replies: Iterable[Message]) -> list[Mapping[str, Any]]:
     """The one MetricRecord of each reply."""
     return [next(iter(reply.content.metric_records.values())) for reply in replies]
+
+
+def shares(metrics: Mapping[int, Mapping[str, Any]]) -> str:
+    """Which share of the examples of an evaluation each client has, the largest five first.
+
+    >>> shares({0: {"num-examples": 100}, 3: {"num-examples": 300}})
+    'client 3 75.0%, client 0 25.0%'
+    """
+    examples = {id: float(found["num-examples"]) for id, found in metrics.items()}
+    total = sum(examples.values()) or 1.0
+    parts = [f"client {id} {examples[id] / total:.1%}" for id in sorted(examples, key=lambda id: (-examples[id], id))]
+    return ", ".join([*parts[:5], *["..."] * (len(parts) > 5)])
 
 
 def weighted_means(found: Sequence[Mapping[str, Any]], examples_key: str = "num-examples") -> MetricRecord | None:

@@ -7,6 +7,7 @@ names of exchanges and of kinds of failures, so that no client can add a time se
 import json
 import math
 import os
+import re
 import threading
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
@@ -30,6 +31,7 @@ from fedspam.flower.server.journal import Tally
 from fedspam.simulation.status import Status
 
 LOG_FILE, METRICS_FILE = "events.jsonl", "metrics.prom"
+CONNECTIONS = 16  # to the status page at the same time; others are closed
 RECENT = 20  # failures on the status page
 WAITING = 1000  # lines of the log that may wait for the first exchange; with more, the oldest are dropped
 PLAIN = {"Content-Type": CONTENT_TYPE_PLAIN_0_0_4}
@@ -235,13 +237,32 @@ def served(events: RunEvents, address: int | str | None) -> Iterator[str | None]
         yield None
         return
     host, port = parsed(address)
+    free = threading.BoundedSemaphore(CONNECTIONS)
+
+    class _Server(ThreadingHTTPServer):
+        daemon_threads = True
+
+        def process_request(self, request: Any, client_address: Any) -> None:
+            if free.acquire(blocking=False):
+                super().process_request(request, client_address)
+            else:
+                self.shutdown_request(request)
+
+        def process_request_thread(self, request: Any, client_address: Any) -> None:
+            try:
+                super().process_request_thread(request, client_address)
+            finally:
+                free.release()
 
     class Page(BaseHTTPRequestHandler):
         timeout = 10  # seconds for a request, so that an idle connection does not hold a thread
 
         def do_GET(self) -> None:
             path, code, headers = self.path.partition("?")[0], 200, PLAIN
-            if path == "/":
+            asked = self.headers.get("Host", host).rpartition(":")[0] or self.headers.get("Host", host)
+            if _is_local(host) and not _is_local(asked):  # a page elsewhere whose name leads a browser to this machine
+                body, code = b"this page is for this machine alone; ask 127.0.0.1\n", 403
+            elif path == "/":
                 body, headers = status.page(events.facts()).encode(errors="replace"), status.HEADERS
             elif path == "/metrics":
                 body = generate_latest(events)
@@ -257,12 +278,11 @@ def served(events: RunEvents, address: int | str | None) -> Iterator[str | None]
             """Requests are not logged."""
 
     try:
-        server = ThreadingHTTPServer((host, port), Page)
+        server = _Server((host, port), Page)
     except OSError as error:
         raise ValueError(
             f"metrics = {address!r}: cannot listen there ({error.strerror}); choose another port"
         ) from None
-    server.daemon_threads = True
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True)
     thread.start()
     try:
@@ -271,6 +291,11 @@ def served(events: RunEvents, address: int | str | None) -> Iterator[str | None]
         server.shutdown()
         server.server_close()
         thread.join()
+
+
+def _is_local(host: str) -> bool:
+    """Whether a host is this machine, as only programs on it reach it."""
+    return host in ("localhost", "::1", "[::1]") or re.fullmatch(r"127(\.\d+){3}", host) is not None
 
 
 def parsed(address: int | str) -> tuple[str, int]:

@@ -126,11 +126,15 @@ class NodeDirectory:
             self._asking.admit(node, client, late=most is not None)
 
     def _agreed(self) -> int:
-        """How many nodes are left after those are refused whose num-partitions is not that of most nodes."""
+        """How many nodes are left after those are refused whose num-partitions is not that of most nodes.
+
+        Where most nodes do not give it, a partition-id must be below twice the number of nodes, so that none of them
+        decides how many clients there are.
+        """
         votes = Counter(self._reported[client] for client in self._nodes if self._reported[client])
-        if not votes:
-            return len(self)
-        count, most = votes.most_common(1)[0]
+        count, most = votes.most_common(1)[0] if votes else (0, 0)
+        if most <= len(self) - votes.total():
+            return self._below(2 * len(self))
         if 2 * most <= votes.total():
             raise RuntimeError(f"the nodes disagree on num-partitions: {sorted(votes)}; start all with the same number")
         for client, node in [*self._nodes.items()]:
@@ -141,6 +145,18 @@ class NodeDirectory:
                     node,
                     f"partition-id = {client} of num-partitions = {reported} does not fit the {count} that most nodes "
                     "report; start all with the same number",
+                )
+        return len(self)
+
+    def _below(self, end: int) -> int:
+        """How many nodes are left after those are refused that claim more than that where most claim nothing."""
+        for client, node in [*self._nodes.items()]:
+            if max(client + 1, self._reported[client]) > end:
+                del self._nodes[client]
+                self._refuse(
+                    node,
+                    f"partition-id = {client} of num-partitions = {self._reported[client]} is far above the number of "
+                    "nodes, and most of them give no num-partitions; start all with the same number",
                 )
         return len(self)
 

@@ -327,6 +327,8 @@ class FedspamStrategy(Strategy):
             LOG.info("\t> client %d: %s", id, failure.reason)
         accepted = sorted(trip.values)
         events.exchange(step.done, "evaluate", trip.tally, sorted(trip.failures.items()), accepted, bool(accepted))
+        found = evaluation.metrics_of(trip.values[id] for id in accepted)
+        LOG.info("\t> shares of the examples: %s", evaluation.shares(dict(zip(accepted, found, strict=True))))
         metrics = self.aggregate_evaluate(step.done, [trip.values[id] for id in accepted])
         if metrics is not None:
             LOG.info("\t└──> Aggregated MetricRecord: %s", metrics)
