@@ -84,6 +84,7 @@ WITHOUT_ROW = {
     "flower/privacy/mods.py:opened": MESSAGE,
     "flower/privacy/mods.py:treated": MESSAGE,
     "flower/privacy/secure_client.py:_mask": OWN,
+    "flower/privacy/secure_client.py:_named": MESSAGE,
     "flower/privacy/words.py:WordLayout.unpacked": MESSAGE,
     "flower/privacy/words.py:words_of": MESSAGE,
     "flower/server/assigned.py:AssignedNodes.saved": SEALED,
