@@ -159,7 +159,7 @@ def test_epochs_and_the_optimizer_of_clients() -> None:
     found = decode(with_(method={**plain, "local_steps": {"epochs": 3, "stragglers": 0.5}, "optimizer": momentum}))
     assert decode(tomllib.loads(to_toml(found))) == found
     made = build.build_method(found.method, None)
-    assert made.training.steps == Epochs(3, stragglers=0.5)
+    assert made.training.local_steps == Epochs(3, stragglers=0.5)
     update, _ = made.training.optimizer.update(1.0, made.training.optimizer.init(2.0), 2.0)
     assert float(update) == pytest.approx(1.02)
     found = decode(with_(method={**plain, "local_steps": 3, "optimizer": {"name": "adam"}}))

@@ -48,17 +48,18 @@ def test_scaling_f_changes_nothing(movers):
 
 
 def test_the_cohort_size_is_all_it_needs():
-    """`spam_pp(B)` and `spam_ppa(B)` are `auto`; half of the parameters is an error that says so."""
-    assert spam_pp(5).movers == "one"
-    assert spam_ppa(5).movers == "average"
-    with pytest.raises(ValueError, match="fresh_weight is missing; give both"):
-        spam_pp(5, 1.0)
-    with pytest.raises(ValueError, match="step_size is missing; give both"):
-        spam_ppa(5, fresh_weight=0.1)
-    with pytest.raises(ValueError, match=r"scale=0\.5 needs a step_size"):
-        spam_pp(5, scale=0.5)
+    assert auto(5).movers == "average"
     with pytest.raises(ValueError, match="cohort_size = 1"):
-        spam_pp(1)
+        auto(1)
+
+
+@pytest.mark.parametrize("build", [spam_pp, spam_ppa])
+def test_spam_is_never_auto(build):
+    """A constructor makes one kind of method: without its numbers it is an error, and not `auto`."""
+    with pytest.raises(TypeError, match="'step_size' and 'fresh_weight'"):
+        build(5)
+    with pytest.raises(TypeError, match="'fresh_weight'"):
+        build(5, 1.0)
 
 
 @pytest.mark.slow

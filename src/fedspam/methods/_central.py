@@ -6,8 +6,8 @@ from typing import Any, NamedTuple, Protocol
 import jax
 import jax.numpy as jnp
 
-from fedspam._internal import checks, trees
-from fedspam._internal.trees import Params, Scalar, struct
+from fedspam._internal import trees
+from fedspam._internal.trees import Params, Scalar, number, positive, struct
 
 Gradient = Callable[[Params], Params]
 
@@ -65,10 +65,7 @@ class Momentum:
     r"""Momentum: :math:`U = V = (1-\beta)g + \beta m`, with :math:`m_0 = 0`."""
 
     points = 1
-    momentum: float | Scalar = 0.9
-
-    def __post_init__(self) -> None:
-        checks.between("momentum", self.momentum, 0, 1)
+    momentum: float | Scalar = number(0, 1, default=0.9)
 
     def init(self, x: Params, g: Params) -> Params:
         return trees.zeros_like(x)
@@ -99,14 +96,9 @@ class Adam:
     """
 
     points = 1
-    momentum: float | Scalar = 0.9
-    square_momentum: float | Scalar = 0.99
-    epsilon: float | Scalar = 1e-3
-
-    def __post_init__(self) -> None:
-        checks.between("momentum", self.momentum, 0, 1)
-        checks.between("square_momentum", self.square_momentum, 0, 1)
-        checks.positive("epsilon", self.epsilon)
+    momentum: float | Scalar = number(0, 1, default=0.9)
+    square_momentum: float | Scalar = number(0, 1, default=0.99)
+    epsilon: float | Scalar = positive(default=1e-3)
 
     def init(self, x: Params, g: Params) -> AdamStatistics:
         v = jax.tree.map(lambda leaf: jnp.full_like(leaf, jnp.asarray(self.epsilon, leaf.dtype) ** 2), x)
@@ -141,7 +133,7 @@ class Recursive:
     """
 
     points = 2
-    fresh_weight: float | Scalar
+    fresh_weight: float | Scalar = number(0, 1, open_low=True)
 
     def init(self, x: Params, g: Params) -> RecursiveStatistics:
         return RecursiveStatistics(g, x)

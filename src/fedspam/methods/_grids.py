@@ -1,4 +1,4 @@
-"""Settings that a comparison tries for a method on a problem of known scales."""
+"""The settings that a comparison tries for a method, as multiples of a problem's scales."""
 
 import itertools
 from collections.abc import Callable, Iterable, Mapping
@@ -7,11 +7,36 @@ from typing import Any
 from fedspam.methods._registry import Scales
 
 Grid = Callable[[Scales], list[Mapping[str, Any]]]
+Axis = Iterable[Any] | Callable[[Scales], Iterable[Any]]
 
 
-def settings(**values: Iterable[Any]) -> list[Mapping[str, Any]]:
-    """All combinations of the arguments' values; the last argument varies fastest."""
-    return [dict(zip(values, combination, strict=True)) for combination in itertools.product(*values.values())]
+def grid(**axes: Axis) -> Grid:
+    """All combinations of the arguments' values, given as they are or made from the scales; the last varies fastest.
+
+    >>> grid(step_size=over_smoothness(0.1, 1.0), local_steps=(1, 5))(Scales(0.1, 2.0, clients=10, cohort=5))[1]
+    {'step_size': 0.05, 'local_steps': 5}
+    """
+
+    def settings(scales: Scales) -> list[Mapping[str, Any]]:
+        values = [axis(scales) if callable(axis) else axis for axis in axes.values()]
+        return [dict(zip(axes, combination, strict=True)) for combination in itertools.product(*values)]
+
+    return settings
+
+
+def over_smoothness(*multiples: float) -> Callable[[Scales], list[float]]:
+    """Multiples of 1/L."""
+    return lambda scales: [c / scales.smoothness for c in multiples]
+
+
+def over_delta(*multiples: float) -> Callable[[Scales], list[float]]:
+    """Multiples of 1/delta."""
+    return lambda scales: [c / scales.delta for c in multiples]
+
+
+def cohort_share(*multiples: float) -> Callable[[Scales], list[float]]:
+    """Multiples of cohort / clients, at most 1."""
+    return lambda scales: [min(1.0, c * scales.cohort / scales.clients) for c in multiples]
 
 
 def with_fixed(grid: Grid, **fixed: Any) -> Grid:
@@ -19,52 +44,38 @@ def with_fixed(grid: Grid, **fixed: Any) -> Grid:
     return lambda scales: [{**setting, **fixed} for setting in grid(scales)]
 
 
-def prox_grid(scales: Scales) -> list[Mapping[str, Any]]:
-    """Settings for a method with a prox and a fresh weight: step sizes around 1/delta, three fresh weights."""
-    return [{"step_size": c / scales.delta, "fresh_weight": p} for c in (0.1, 0.3, 1.0, 3.0) for p in (0.1, 0.3, 0.9)]
+def with_prox_rate(grid: Grid) -> Grid:
+    """A grid of step sizes of a prox of the client's own loss, with the rate of the gradient steps that answer it."""
+    rate = lambda scales, gamma: 1 / (scales.smoothness + scales.delta + 1 / gamma)
+    return lambda scales: [{**each, "local_rate": rate(scales, each["step_size"])} for each in grid(scales)]
 
 
-def step_grid(scales: Scales) -> list[Mapping[str, Any]]:
-    """Settings for a method whose only number is the step size of its prox, up to those of alike clients."""
-    return [{"step_size": 0.01 * 2.5**i / scales.delta} for i in range(12)]
+def _most_steps(scales: Scales) -> int:
+    """L/delta local steps, which make up one step of 1/delta."""
+    return max(4, min(1000, round(scales.smoothness / scales.delta)))
 
 
-def coin_grid(scales: Scales) -> list[Mapping[str, Any]]:
-    """Settings for a method with a prox and a coin: step sizes around 1/delta, chances around cohort / clients."""
-    unit = 1 / scales.delta
-    return settings(step_size=[c * unit for c in (0.1, 0.3, 1.0, 3.0)], probability=coin_chances(scales))
-
-
-def coin_chances(scales: Scales) -> list[float]:
-    return [min(1.0, factor * scales.cohort / scales.clients) for factor in (0.5, 1, 2)]
-
-
-def server_step_grid(scales: Scales) -> list[Mapping[str, Any]]:
-    """Settings for a method whose only number is a step size on the scale 1/L."""
-    return [{"step_size": 0.01 * 3**i / scales.smoothness} for i in range(12)]
-
-
-def few_steps_grid(scales: Scales) -> list[Mapping[str, Any]]:
-    """Settings for local SGD: rates up to 1/L, and up to 20 local steps."""
-    return [{"local_rate": c / scales.smoothness, "local_steps": m} for c in (0.03, 0.1, 0.3, 1.0) for m in (1, 5, 20)]
-
-
-def prox_steps_grid(scales: Scales) -> list[Mapping[str, Any]]:
-    """Settings for a prox of the client's own loss: from 1/L, about a gradient step, up; rough and fine answers."""
-    sizes = [c / scales.smoothness for c in (0.1, 0.3, 1.0, 3.0, 10.0, 30.0)]
-    rate = lambda gamma: 1 / (scales.smoothness + scales.delta + 1 / gamma)
-    return [{"step_size": gamma, "local_rate": rate(gamma), "local_steps": m} for gamma in sizes for m in (5, 20)]
-
-
-def local_grid(scales: Scales) -> list[Mapping[str, Any]]:
-    """Settings for local steps: sizes up to 1/L, and up to L/delta of them, which make up one step of 1/delta."""
-    most = max(4, min(1000, round(scales.smoothness / scales.delta)))
-    sizes, steps = (0.1, 0.3, 0.6, 0.9), (1, max(2, most // 4), most)
-    return [{"local_rate": c / scales.smoothness, "local_steps": m} for c in sizes for m in steps]
-
-
-def recursive_grid(scales: Scales) -> list[Mapping[str, Any]]:
-    """As `local_grid`, with fresh weights from slow to fast."""
-    most = max(4, min(1000, round(scales.smoothness / scales.delta)))
-    rates = [c / scales.smoothness for c in (0.3, 0.9)]
-    return settings(local_rate=rates, local_steps=(most // 4, most), fresh_weight=(0.1, 0.3, 0.9))
+# a prox around an estimate: step sizes around 1/delta
+FRESH_WEIGHTS = (0.1, 0.3, 0.9)
+prox_sizes = over_delta(0.1, 0.3, 1.0, 3.0)
+prox_grid = grid(step_size=prox_sizes, fresh_weight=FRESH_WEIGHTS)
+COIN_AXES: Mapping[str, Axis] = {"step_size": prox_sizes, "probability": cohort_share(0.5, 1, 2)}
+coin_grid = grid(**COIN_AXES)
+# a prox alone, up to the step sizes of alike clients
+step_grid = grid(step_size=lambda scales: [0.01 * 2.5**i / scales.delta for i in range(12)])
+# a step of the server, on the scale of 1/L
+server_step_grid = grid(step_size=lambda scales: [0.01 * 3**i / scales.smoothness for i in range(12)])
+# local SGD: rates up to 1/L, up to 20 steps
+few_steps_grid = grid(local_rate=over_smoothness(0.03, 0.1, 0.3, 1.0), local_steps=(1, 5, 20))
+# local steps along an estimate, up to L/delta of them
+local_grid = grid(
+    local_rate=over_smoothness(0.1, 0.3, 0.6, 0.9),
+    local_steps=lambda scales: (1, max(2, _most_steps(scales) // 4), _most_steps(scales)),
+)
+recursive_grid = grid(
+    local_rate=over_smoothness(0.3, 0.9),
+    local_steps=lambda scales: (_most_steps(scales) // 4, _most_steps(scales)),
+    fresh_weight=FRESH_WEIGHTS,
+)
+# a prox of the client's own loss: from 1/L, about a gradient step, up; rough and fine answers
+prox_steps_grid = with_prox_rate(grid(step_size=over_smoothness(0.1, 0.3, 1.0, 3.0, 10.0, 30.0), local_steps=(5, 20)))

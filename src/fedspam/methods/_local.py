@@ -10,10 +10,10 @@ from jax import lax
 from jaxtyping import Array, Integer, Key
 
 from fedspam._internal import checks, prng, trees
-from fedspam._internal.trees import Params, Scalar, static, struct
+from fedspam._internal.trees import Params, Scalar, count, dynamic, positive, static, struct
 from fedspam.clients import Oracle, RowsOracle, TrainedOracle
 from fedspam.federation import on_client
-from fedspam.methods.schedules import Schedule, ScheduleLike, schedule, step_size_schedule
+from fedspam.methods.schedules import Schedule, ScheduleLike, positive_schedule, step_size_schedule
 from fedspam.solvers import Answer, GradientDescent, LocalSolver, Never, Surrogate, certified
 
 if TYPE_CHECKING:
@@ -62,11 +62,13 @@ class OwnTraining:
 
 
 LocalSteps: TypeAlias = int | Epochs
+ClientOptimizer: TypeAlias = "optax.GradientTransformation | None"
 
 
-def check_local_steps(steps: LocalSteps | OwnTraining) -> None:
+def check_local_steps(steps: LocalSteps | OwnTraining, name: str = "local_steps") -> Any:
     if not isinstance(steps, Epochs | OwnTraining):
-        checks.whole("local_steps", steps, 1, "or give Epochs(1) to pass over a client's rows")
+        checks.whole(name, steps, 1, "or give Epochs(1) to pass over a client's rows")
+    return steps
 
 
 def count_steps(oracle: Oracle, steps: Any, key: Key[Array, ""]) -> Any:
@@ -108,7 +110,7 @@ def descend(
     shift: Params | None = None,
     pull: float | Scalar | None = None,
     anchor: Params | None = None,
-    optimizer: "optax.GradientTransformation | None" = None,
+    optimizer: ClientOptimizer = None,
 ) -> Params:
     r"""Plain steps from x, each on a minibatch of its own, with the shift s and the pull :math:`\lambda`:
 
@@ -147,14 +149,14 @@ def descend(
     return lax.fori_loop(0, count, step, (x, optimizer.init(x)))[0]
 
 
-def client_optimizer(optimizer: "optax.GradientTransformation | None") -> "optax.GradientTransformation | None":
+def client_optimizer(optimizer: ClientOptimizer, name: str = "optimizer") -> ClientOptimizer:
     """The optimizer, checked: it must leave the sign and the rate of a step to `local_rate`."""
     if optimizer is None:
         return None
     import optax  # here, since its import is slow and only few methods need it
 
     if not isinstance(optimizer, optax.GradientTransformation):
-        raise ValueError(f"optimizer = {optimizer!r} must be an Optax transformation, such as optax.trace(0.9)")
+        raise ValueError(f"{name} = {optimizer!r} must be an Optax transformation, such as optax.trace(0.9)")
     one = jnp.ones(2)
     with jax.ensure_compile_time_eval():
         update, _ = optimizer.update(one, optimizer.init(one), jnp.zeros(2))
@@ -178,34 +180,6 @@ class Trained(NamedTuple):
 
     y: Params
     certificate: Any = ()
-
-
-class TrainingInfo(NamedTuple):
-    """What a round of training on the clients records."""
-
-    certificate: Any
-    gradients: Any  # client gradients evaluated in this round
-
-
-class RateInfo(NamedTuple):
-    """What a round of local steps records."""
-
-    local_rate: Any
-    gradients: Any  # client gradients evaluated in this round
-
-
-class StepsInfo(NamedTuple):
-    """What a round of a random number of local steps records."""
-
-    steps: Any
-    gradients: Any  # client gradients evaluated in this round
-
-
-class PointState(NamedTuple):
-    """What a server keeps that has no estimate of its own."""
-
-    x: Params
-    k: Any  # rounds that counted
 
 
 class Training(Protocol):
@@ -235,35 +209,35 @@ class Steps:
     """A number of SGD steps, each on a minibatch of its own, or passes over the client's rows; without a certificate
     and without a fallback."""
 
-    local_rate: Schedule
+    local_rate: Schedule = dynamic(converter=positive_schedule)
     step_size: Schedule | None = None  # gamma of a proximal term |y - x|^2 / (2 gamma)
-    steps: LocalSteps | OwnTraining = static(default=1)
-    optimizer: Any = static(default=None)  # an Optax transformation of the direction
+    local_steps: LocalSteps | OwnTraining = static(converter=check_local_steps, default=1)
+    optimizer: Any = static(converter=client_optimizer, default=None)  # an Optax transformation of the direction
 
     def __post_init__(self) -> None:
-        check_local_steps(self.steps)
-        if isinstance(self.steps, OwnTraining) and self.optimizer is not None:
+        if isinstance(self.local_steps, OwnTraining) and self.optimizer is not None:
             raise ValueError("the clients train by code of their own; leave optimizer out, and choose it there")
 
     def numbers(self, k: Integer[Array, ""]) -> dict[str, Any]:
-        local = {} if isinstance(self.steps, OwnTraining) else {"local_rate": self.local_rate(k)}
+        local = {} if isinstance(self.local_steps, OwnTraining) else {"local_rate": self.local_rate(k)}
         return local if self.step_size is None else {**local, "step_size": self.step_size(k)}
 
     def __call__(
         self, oracle: Oracle, key: Key[Array, ""], x: Params, shift: Params | None, numbers: Mapping[str, Any]
     ) -> Trained:
-        if isinstance(self.steps, OwnTraining):
-            return Trained(descend(oracle, key, x, steps=self.steps, local_rate=1.0, shift=shift))
+        steps = self.local_steps
+        if isinstance(steps, OwnTraining):
+            return Trained(descend(oracle, key, x, steps=steps, local_rate=1.0, shift=shift))
         eta, pull = numbers["local_rate"], None if self.step_size is None else 1 / numbers["step_size"]
-        y = descend(oracle, key, x, steps=self.steps, local_rate=eta, shift=shift, pull=pull, optimizer=self.optimizer)
-        if not isinstance(self.steps, Epochs):
+        y = descend(oracle, key, x, steps=steps, local_rate=eta, shift=shift, pull=pull, optimizer=self.optimizer)
+        if not isinstance(steps, Epochs):
             return Trained(y)
-        return Trained(y, StepCount(jnp.asarray(count_steps(oracle, self.steps, key), jax.tree.leaves(x)[0].dtype)))
+        return Trained(y, StepCount(jnp.asarray(count_steps(oracle, steps, key), jax.tree.leaves(x)[0].dtype)))
 
     def gradients(self, certificate: Any) -> Any:
-        if isinstance(self.steps, OwnTraining):
+        if isinstance(self.local_steps, OwnTraining):
             return jnp.nan  # nobody knows
-        return certificate.steps if isinstance(self.steps, Epochs) else self.steps
+        return certificate.steps if isinstance(self.local_steps, Epochs) else self.local_steps
 
 
 @struct
@@ -273,7 +247,7 @@ class Prox:
     .. math:: \min_y f_i(y) + \langle s, y\rangle + \frac{1}{2\gamma}\|y - x\|^2
     """
 
-    step_size: Schedule
+    step_size: Schedule = dynamic(converter=step_size_schedule)
     solver: LocalSolver
 
     def numbers(self, k: Integer[Array, ""]) -> dict[str, Any]:
@@ -296,7 +270,7 @@ def training(
     local_steps: LocalSteps | None,
     local_rate: ScheduleLike | None,
     solver: LocalSolver | None,
-    optimizer: "optax.GradientTransformation | None" = None,
+    optimizer: ClientOptimizer = None,
 ) -> Training:
     """The training of a method with a prox: by a solver, or by a number of steps of a given rate."""
     if solver is not None:
@@ -305,14 +279,13 @@ def training(
                 "a solver is given together with local_steps, local_rate or optimizer, but it makes its own steps; "
                 "leave out local_steps, local_rate and optimizer, or the solver"
             )
-        return Prox(step_size_schedule(step_size), solver)
+        return Prox(step_size, solver)
     if local_steps is None or local_rate is None:
         raise ValueError(
             f"local_steps = {local_steps!r} and local_rate = {local_rate!r}: give both, or a solver such as LBFGS() "
             "instead of them"
         )
-    rate, optimizer = positive_schedule(local_rate, "local_rate"), client_optimizer(optimizer)
-    return Steps(rate, step_size_schedule(step_size), local_steps, optimizer)
+    return Steps(local_rate, step_size_schedule(step_size), local_steps, optimizer)
 
 
 @struct
@@ -328,12 +301,8 @@ class Sarah:
     Nguyen, Liu, Scheinberg, Takáč: SARAH, 2017, arXiv:1703.00102.
     """
 
-    local_rate: float | Scalar
-    steps: int = static()
-
-    def __post_init__(self) -> None:
-        checks.whole("steps", self.steps, 1)
-        checks.positive("local_rate", self.local_rate)
+    local_rate: float | Scalar = positive()
+    steps: int = count()
 
     __call__ = certified(Never(), safeguard=False)
 
@@ -367,8 +336,3 @@ def surrogate_steps(steps: int, local_rate: float, minibatch: bool, *, recursive
 def until_heads(key: Key[Array, ""], probability: float | Scalar) -> Integer[Array, ""]:
     """The number of local steps before a coin shows heads, drawn at once, so that a round is one communication."""
     return jax.random.geometric(key, jnp.asarray(probability), dtype=jnp.int32)
-
-
-def positive_schedule(value: ScheduleLike, name: str) -> Schedule:
-    checks.positive(name, value)
-    return schedule(value, name)

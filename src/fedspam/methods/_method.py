@@ -38,14 +38,46 @@ class Method(Protocol[State]):
         ...
 
 
-def current_x(self: Any, state: Any) -> Params:
-    """`Method.params` where the state holds them as `x`."""
-    return state.x
+class Stateless:
+    """A method whose clients remember nothing between rounds. Its model is the x of its state."""
+
+    def init(self, params: Params, key: Key[Array, ""], fed: Federation) -> Any:
+        return PointState(x=params, k=jnp.zeros((), jnp.int32))
+
+    def params(self, state: Any) -> Params:
+        return state.x
+
+    def client_state(self, params: Params) -> Any:
+        return ()
 
 
-def no_memory(self: Any, params: Params) -> tuple[()]:
-    """`client_state` where clients remember nothing."""
-    return ()
+class Stateful(Stateless):
+    """A method whose clients remember a vector, which is 0 at first."""
+
+    def client_state(self, params: Params) -> Any:
+        return trees.zeros_like(params)
+
+
+class PointState(NamedTuple):
+    """What the server keeps where it has no estimate of its own."""
+
+    x: Params
+    k: Any  # rounds that counted; the index of the schedules
+
+
+class RoundInfo(NamedTuple):
+    """What a round records: the columns of a run's rows. A method leaves out those that it does not have."""
+
+    step_size: Any = ()  # gamma_k
+    fresh_weight: Any = ()  # p_k
+    local_rate: Any = ()  # eta_k of the local steps
+    extrapolation: Any = ()  # times the mean move
+    effective_steps: Any = ()  # the weighted mean of |a| of FedNova
+    stationarity: Any = ()  # the norm of the gradient of a cohort's prox problem before the last step
+    passed: Any = ()  # 1 if a round with a line search moved, 0 if its step size was too large
+    steps: Any = ()  # local steps of every client, where a coin decides
+    certificate: Any = ()  # the mean of the movers' `Certificate`
+    gradients: Any = ()  # client gradients evaluated in this round
 
 
 def tracked_mean(mean: Params, change: Params, fed: Federation, key: Key[Array, ""]) -> Params:
@@ -133,14 +165,6 @@ def prox(self: Any, oracle: Oracle, key: Key[Array, ""], *, x: Params, g: Params
     """The work of a mover; without g it uses its own gradient."""
     g = jax.grad(oracle)(x, key) if g is None else g
     return Move(*self.solver(oracle, key, x=x, g=g, step_size=step_size))
-
-
-class ProxInfo(NamedTuple):
-    """What a round of a method with a prox records."""
-
-    step_size: Any
-    certificate: Certificate | None  # None where the server moves
-    gradients: Any  # client gradients evaluated in this round
 
 
 class SpamState(NamedTuple):

@@ -5,12 +5,12 @@ from typing import Any, NamedTuple
 import jax.numpy as jnp
 from jaxtyping import Array, Key, PyTree
 
-from fedspam._internal import checks, trees
-from fedspam._internal.trees import Params, static, struct
+from fedspam._internal import trees
+from fedspam._internal.trees import Params, choice, count, dynamic, static, struct
 from fedspam.federation import Federation
-from fedspam.methods._method import MOVERS, ProxInfo, Start, Zero, current_x, prox, select_movers
-from fedspam.methods.estimators import Estimate, Estimator
-from fedspam.methods.schedules import Schedule
+from fedspam.methods._method import MOVERS, RoundInfo, Start, Stateless, Zero, prox, select_movers
+from fedspam.methods.estimators import Estimate, Estimator, Iterate
+from fedspam.methods.schedules import Schedule, step_size_schedule
 from fedspam.solvers import LocalSolver
 
 
@@ -24,7 +24,7 @@ class FactoredState(NamedTuple):
 
 
 @struct
-class Factored:
+class Factored(Stateless):
     r"""A method made of three parts.
 
     Arguments:
@@ -40,16 +40,13 @@ class Factored:
 
     estimator: Estimator
     solver: LocalSolver | None
-    step_size: Schedule
+    step_size: Schedule = dynamic(converter=step_size_schedule)
     start: Start = Zero()
-    movers: str = static(default="one")
-    cohort_size: int | None = static(default=1)
+    movers: str = choice(*MOVERS, "server", default="one")
+    cohort_size: int | None = count(or_none=True, default=1)
     name: str = static(default="factored")
 
     def __post_init__(self) -> None:
-        checks.one_of("movers", self.movers, (*MOVERS, "server"))
-        if self.cohort_size is not None:
-            checks.whole("cohort_size", self.cohort_size, 1)
         if self.solver is None and self.movers != "server":
             raise ValueError(f"movers = {self.movers!r} needs a solver, but solver is None; give one, such as LBFGS()")
 
@@ -57,26 +54,23 @@ class Factored:
         estimate = self.estimator.begin(params, self.start(params, key, fed))
         return FactoredState(x=params, x_prev=params, estimate=estimate, k=jnp.zeros((), jnp.int32))
 
-    def round(self, state: FactoredState, key: Key[Array, ""], fed: Federation) -> tuple[FactoredState, ProxInfo]:
+    def round(self, state: FactoredState, key: Key[Array, ""], fed: Federation) -> tuple[FactoredState, RoundInfo]:
         gamma = self.step_size(state.k)
 
         cohort = fed.everyone(key) if self.cohort_size is None else fed.sample(key, self.cohort_size)
-        estimate, gradients = self.estimator.update(
-            state.estimate, cohort, fed, k=state.k, x=state.x, x_prev=state.x_prev
-        )
+        now = Iterate(state.k, state.x, state.x_prev)
+        estimate, gradients = self.estimator.update(state.estimate, cohort, fed, now)
         if self.movers == "server":
-            x, certificate = trees.axpy(-gamma, estimate.g, state.x), None
+            x, certificate = trees.axpy(-gamma, estimate.g, state.x), ()
         else:
             movers = select_movers(self.movers, cohort, key, fed)
             x, certificate = fed.mean(movers, self.prox, x=state.x, g=estimate.g, step_size=gamma)
             gradients = gradients + movers.size * certificate.gradients
 
         state = FactoredState(x=x, x_prev=state.x, estimate=estimate, k=state.k + 1)
-        return state, ProxInfo(gamma, certificate, gradients)
+        return state, RoundInfo(step_size=gamma, certificate=certificate, gradients=gradients)
 
     prox = prox
-
-    params = current_x
 
     def client_state(self, params: Params) -> PyTree:
         return self.estimator.client_state(params)

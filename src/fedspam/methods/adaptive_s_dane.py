@@ -6,12 +6,12 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Key
 
-from fedspam._internal import checks, trees
-from fedspam._internal.trees import Params, Scalar, static, struct
+from fedspam._internal import trees
+from fedspam._internal.trees import Params, Scalar, number, positive, static, struct
 from fedspam.clients import Oracle
 from fedspam.federation import Federation, on_client
 from fedspam.methods._grids import step_grid
-from fedspam.methods._method import current_x
+from fedspam.methods._method import RoundInfo, Stateful
 from fedspam.methods._registry import Cost, Entry, register
 from fedspam.methods.estimators import gradient
 from fedspam.methods.s_dane import center_of, next_v
@@ -47,36 +47,21 @@ class CheckReply(NamedTuple):
     lengths: Scalar
 
 
-class LineSearchInfo(NamedTuple):
-    """What a round records."""
-
-    step_size: Any
-    passed: Any  # 1 if the round moved, 0 if its step size was too large
-    certificate: Certificate
-    gradients: Any  # client gradients evaluated in this round
-
-
 @struct
-class SearchingDane:
+class SearchingDane(Stateful):
     """S-DANE and Acc-S-DANE with a line search. Use `adaptive_s_dane` or `adaptive_acc_s_dane` to build it."""
 
-    step_size: float | Scalar
-    convexity: float | Scalar
+    step_size: float | Scalar = positive()
+    convexity: float | Scalar = number(0)
     solver: LocalSolver
-    accelerated: bool = static()
+    accelerated: bool = static(kw_only=True)
     name: str = static(kw_only=True)
-
-    def __post_init__(self) -> None:
-        checks.positive("step_size", self.step_size)
-        checks.between("convexity", self.convexity, 0, jnp.inf)
 
     def init(self, params: Params, key: Key[Array, ""], fed: Federation) -> LineSearchState:
         weight = jnp.zeros((), jnp.result_type(*jax.tree.leaves(params)))
         return LineSearchState(params, params, weight, jnp.asarray(self.step_size, weight.dtype))
 
-    def round(
-        self, state: LineSearchState, key: Key[Array, ""], fed: Federation
-    ) -> tuple[LineSearchState, LineSearchInfo]:
+    def round(self, state: LineSearchState, key: Key[Array, ""], fed: Federation) -> tuple[LineSearchState, RoundInfo]:
         gamma, weight, mu = state.step_size, state.weight, jnp.asarray(self.convexity, state.weight.dtype)
         a, center = center_of(state, gamma, self.accelerated)
 
@@ -102,8 +87,8 @@ class SearchingDane:
         # a test that rounding decides is not a reason for a larger step; a step too short for the points is one
         moved = moved._replace(step_size=jnp.where(needed > by_gradients, 2 * gamma, gamma))
         state = trees.where(passed, moved, state._replace(step_size=gamma / 2))
-        gradients = everyone.size * (3 + reply.certificate.gradients)
-        return state, LineSearchInfo(gamma, passed.astype(weight.dtype), reply.certificate, gradients)
+        gradients, passed = everyone.size * (3 + reply.certificate.gradients), passed.astype(weight.dtype)
+        return state, RoundInfo(step_size=gamma, passed=passed, certificate=reply.certificate, gradients=gradients)
 
     gradient = gradient
 
@@ -121,11 +106,6 @@ class SearchingDane:
     ) -> tuple[CheckReply, Params]:
         there, step = jax.grad(oracle)(mean, key), trees.subtract(x, memory)
         return CheckReply(there, trees.dot(there, step), trees.norm(there) * trees.norm(step)), memory
-
-    params = current_x
-
-    def client_state(self, params: Params) -> Params:
-        return trees.zeros_like(params)
 
 
 def adaptive_s_dane(step_size: float = 1.0, *, convexity: float = 0.0, solver: LocalSolver = LBFGS()) -> SearchingDane:

@@ -11,7 +11,7 @@ from fedspam._internal import checks, trees
 from fedspam._internal.trees import Params, Scalar, static, struct
 from fedspam.clients import MinibatchOracle, Oracle, Population
 from fedspam.federation import Federation, on_client
-from fedspam.methods._method import current_x, no_memory
+from fedspam.methods._method import Stateless
 from fedspam.methods._registry import Cost, Entry, register
 from fedspam.methods._sketch import SKETCH, SketchMoments, moments, sketch, spread
 from fedspam.methods.auto_steps import AutoSteps, auto_steps
@@ -81,7 +81,7 @@ class AutoInfo(NamedTuple):
 
 
 @struct
-class Auto:
+class Auto(Stateless):
     r"""SPAM that needs no parameters but the size of its cohort. Use `auto` to build it.
 
     **Fresh weight.** The server's estimate is a filter: its prediction :math:`g_{k-1} + \bar u` has the variance
@@ -316,8 +316,6 @@ class Auto:
             answer, whole, key, x=x, g=g, step_size=step_size, stop=Never(), safeguard=False, vectorize=False
         )
         return AutoMove(y, _expected(certificate), jnp.log(last), certificate)
-
-    params, client_state = current_x, no_memory
 
 
 def _above(number: Any) -> Scalar:

@@ -12,7 +12,7 @@ from fedspam._internal.trees import Params, Scalar, static, struct
 from fedspam.clients import Oracle, ScaledOracle
 from fedspam.federation import Federation, on_client
 from fedspam.methods._local import OwnTraining, self_trained
-from fedspam.methods._method import no_memory
+from fedspam.methods._method import Stateless
 from fedspam.methods._registry import Cost, Entry, register
 
 HALVINGS = 20  # of the first rate, at most; if it is still too long, steps that fail halve it further
@@ -74,7 +74,7 @@ class Walk(NamedTuple):
 
 
 @struct
-class AutoSteps:
+class AutoSteps(Stateless):
     r"""FedAvg with Nesterov's momentum whose rates choose themselves. Use `auto_steps` to build it.
 
     .. math::
@@ -160,8 +160,6 @@ class AutoSteps:
 
     def params(self, state: AutoStepsState) -> Params:
         return state.average
-
-    client_state = no_memory
 
     @on_client
     def walk(self, oracle: Oracle, key: Key[Array, ""], *, x: Params, rate: Scalar, damping: Scalar) -> Walked:

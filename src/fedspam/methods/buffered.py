@@ -11,6 +11,7 @@ from fedspam._internal import checks, trees
 from fedspam._internal.trees import Params, static, struct
 from fedspam.federation import Cohort, Federation, NetworkFederation, Work
 from fedspam.federation.aggregation import Mean
+from fedspam.methods._method import Stateless
 from fedspam.methods._template import Factored
 from fedspam.methods.estimators import MVR, CohortGradient
 from fedspam.methods.fedopt import FedOpt
@@ -35,7 +36,7 @@ class BufferedState(NamedTuple):
 
 
 @struct
-class Buffered:
+class Buffered(Stateless):
     """A method whose round is one update from a buffer of replies. Use `buffered` to build it."""
 
     inner: Any
@@ -58,9 +59,6 @@ class Buffered:
 
     def params(self, state: BufferedState) -> Params:
         return self.inner.params(state.inner)
-
-    def client_state(self, params: Params) -> tuple[()]:
-        return ()
 
 
 class Opening:

@@ -3,39 +3,34 @@
 CE-LSGD is unverified: its pseudocode was not at hand.
 """
 
+import math
 from typing import Any
 
 import jax
-from jaxtyping import Array, Integer, Key
+from jaxtyping import Array, Key
 
 from fedspam._internal.trees import Params, struct
 from fedspam.clients import Oracle
 from fedspam.federation import Cohort, Federation, on_client
 from fedspam.methods._grids import local_grid, recursive_grid
 from fedspam.methods._local import surrogate_steps
-from fedspam.methods._method import StartLike, no_memory, start_from
+from fedspam.methods._method import StartLike, start_from
 from fedspam.methods._registry import Cost, Entry, register
 from fedspam.methods._template import Factored
-from fedspam.methods.estimators import MVR, Estimate, begin_with_g
-from fedspam.methods.schedules import Constant, ScheduleLike, fresh_weight_schedule
+from fedspam.methods.estimators import MVR, Estimate, Iterate, KeepsG
+from fedspam.methods.schedules import ScheduleLike
 
 
 @struct
-class Snapshot:
+class Snapshot(KeepsG):
     """The gradient of the cohort's whole losses, also where clients draw minibatches. No memory of past rounds."""
 
-    begin = begin_with_g
-
-    def update(
-        self, old: Estimate, cohort: Cohort, fed: Federation, *, k: Integer[Array, ""], x: Params, x_prev: Params
-    ) -> tuple[Estimate, Any]:
-        return Estimate(fed.mean(cohort, self.whole_gradient, x=x)), cohort.size
+    def update(self, old: Estimate, cohort: Cohort, fed: Federation, now: Iterate) -> tuple[Estimate, Any]:
+        return Estimate(fed.mean(cohort, self.whole_gradient, x=now.x)), cohort.size
 
     @on_client(affine=True)
     def whole_gradient(self, oracle: Oracle, key: Key[Array, ""], *, x: Params) -> Params:
         return jax.grad(oracle)(x, None)
-
-    client_state = no_memory
 
 
 def ce_lsgd(
@@ -84,10 +79,9 @@ def ce_lsgd(
     >>> progress(ce_lsgd(10, 10, 0.09, 0.2)) < 0.1
     True
     """
-    estimator = MVR(fresh_weight_schedule(fresh_weight), first=first)
+    estimator, start = MVR(fresh_weight, first=first), start_from(start, cohort_size or 1)
     solver = surrogate_steps(local_steps, local_rate, minibatch, recursive=True)
-    start = start_from(start, 1 if cohort_size is None else cohort_size)
-    return Factored(estimator, solver, Constant(float("inf")), start, cohort_size=cohort_size, name="ce_lsgd")
+    return Factored(estimator, solver, math.inf, start, cohort_size=cohort_size, name="ce_lsgd")
 
 
 def bvr_l_sgd(cohort_size: int | None, local_steps: int, local_rate: float, *, minibatch: bool = False) -> Factored:
@@ -113,7 +107,7 @@ def bvr_l_sgd(cohort_size: int | None, local_steps: int, local_rate: float, *, m
     True
     """
     solver = surrogate_steps(local_steps, local_rate, minibatch, recursive=True)
-    return Factored(Snapshot(), solver, Constant(float("inf")), cohort_size=cohort_size, name="bvr_l_sgd")
+    return Factored(Snapshot(), solver, math.inf, cohort_size=cohort_size, name="bvr_l_sgd")
 
 
 register("ce_lsgd", Entry(

@@ -4,7 +4,7 @@ from fedspam.methods._grids import step_grid
 from fedspam.methods._registry import Cost, Entry, register
 from fedspam.methods._template import Factored
 from fedspam.methods.estimators import CohortGradient
-from fedspam.methods.schedules import ScheduleLike, step_size_schedule
+from fedspam.methods.schedules import ScheduleLike
 from fedspam.solvers import LBFGS, Exact, LocalSolver
 
 
@@ -30,8 +30,7 @@ def dane(step_size: ScheduleLike, *, solver: LocalSolver = LBFGS()) -> Factored:
     >>> progress(dane(step_size=10.0, solver=Exact()), rounds=10, clients=10) < 0.001
     True
     """
-    gamma = step_size_schedule(step_size)
-    return Factored(CohortGradient(), solver, gamma, movers="average", cohort_size=None, name="dane")
+    return Factored(CohortGradient(), solver, step_size, movers="average", cohort_size=None, name="dane")
 
 
 def dane_plus(step_size: ScheduleLike, *, solver: LocalSolver = LBFGS()) -> Factored:
@@ -51,8 +50,7 @@ def dane_plus(step_size: ScheduleLike, *, solver: LocalSolver = LBFGS()) -> Fact
     >>> progress(dane_plus(step_size=10.0, solver=Exact()), rounds=10, clients=10) < 0.001
     True
     """
-    gamma = step_size_schedule(step_size)
-    return Factored(CohortGradient(), solver, gamma, movers="one", cohort_size=None, name="dane_plus")
+    return Factored(CohortGradient(), solver, step_size, movers="one", cohort_size=None, name="dane_plus")
 
 
 def feddane(
@@ -77,8 +75,8 @@ def feddane(
     >>> progress(feddane(10, step_size=1.0, solver=Exact()), rounds=30) < 0.1
     True
     """
-    gamma, movers = step_size_schedule(step_size), "second" if second_cohort else "average"
-    return Factored(CohortGradient(), solver, gamma, movers=movers, cohort_size=cohort_size, name="feddane")
+    movers = "second" if second_cohort else "average"
+    return Factored(CohortGradient(), solver, step_size, movers=movers, cohort_size=cohort_size, name="feddane")
 
 
 for _key, _name, _build, _oracle, _up, _down, _reference in (

@@ -1,6 +1,6 @@
 """DASHA-PP: compressed changes of an estimate that each client keeps, with cohorts and minibatches."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
@@ -8,13 +8,12 @@ import jax.numpy as jnp
 from jaxtyping import Array, Key
 
 from fedspam._internal import checks, trees
-from fedspam._internal.trees import Params, Scalar, static, struct
+from fedspam._internal.trees import Params, Scalar, count, dynamic, number, static, struct
 from fedspam.clients import Oracle
 from fedspam.federation import Federation, on_client
-from fedspam.methods._grids import settings
-from fedspam.methods._method import SpamState, current_x, tracked_mean
-from fedspam.methods._registry import Cost, Entry, Scales, register
-from fedspam.methods.ef21_pp import ServerStepInfo
+from fedspam.methods._grids import grid, over_smoothness
+from fedspam.methods._method import RoundInfo, SpamState, Stateless, tracked_mean
+from fedspam.methods._registry import Cost, Entry, register
 from fedspam.methods.schedules import Schedule, ScheduleLike, step_size_schedule
 
 
@@ -26,25 +25,19 @@ class DashaMemory(NamedTuple):
 
 
 @struct
-class DashaPP:
+class DashaPP(Stateless):
     """DASHA-PP. Use `dasha_pp` to build it."""
 
-    step_size: Schedule
-    compression_weight: float | Scalar  # a / p_a
-    fresh_weight: float | Scalar | None = None  # b
-    cohort_size: int = static(default=1)
+    step_size: Schedule = dynamic(converter=step_size_schedule)
+    compression_weight: float | Scalar = number(0, 1, open_low=True)  # a / p_a
+    fresh_weight: float | Scalar | None = number(0, 1, open_low=True)  # b
+    cohort_size: int = count()
     name: str = static(default="dasha_pp")
-
-    def __post_init__(self) -> None:
-        checks.whole("cohort_size", self.cohort_size, 1)
-        checks.between("compression_weight", self.compression_weight, 0, 1, open_low=True)
-        if self.fresh_weight is not None:
-            checks.between("fresh_weight", self.fresh_weight, 0, 1, open_low=True)
 
     def init(self, params: Params, key: Key[Array, ""], fed: Federation) -> SpamState:
         return SpamState(x=params, x_prev=params, g=trees.zeros_like(params), k=jnp.zeros((), jnp.int32))
 
-    def round(self, state: SpamState, key: Key[Array, ""], fed: Federation) -> tuple[SpamState, ServerStepInfo]:
+    def round(self, state: SpamState, key: Key[Array, ""], fed: Federation) -> tuple[SpamState, RoundInfo]:
         gamma = self.step_size(state.k)
 
         cohort, clients = fed.sample(key, self.cohort_size), fed.everyone(key).size
@@ -53,7 +46,7 @@ class DashaPP:
 
         g = tracked_mean(state.g, change, fed, key)
         x = trees.axpy(-gamma, g, state.x)
-        return SpamState(x, state.x, g, state.k + 1), ServerStepInfo(gamma, 2 * cohort.size)
+        return SpamState(x, state.x, g, state.k + 1), RoundInfo(step_size=gamma, gradients=2 * cohort.size)
 
     @on_client(stateful=True, echo=True)
     def estimate_change(
@@ -66,8 +59,6 @@ class DashaPP:
         moved = trees.divide(k, share)
         message = trees.axpy(-self.compression_weight, trees.subtract(g, h), moved)
         return message, lambda arrived: DashaMemory(trees.add(h, moved), trees.add(g, arrived))
-
-    params = current_x
 
     def client_state(self, params: Params) -> DashaMemory:
         return DashaMemory(h=trees.zeros_like(params), g=trees.zeros_like(params))
@@ -110,17 +101,12 @@ def dasha_pp(
     True
     """
     checks.between("omega", omega, 0, float("inf"), remedy="a codec states it: RandK(0.1).omega(params)")
-    weight = 1 / (2 * omega + 1)
-    return DashaPP(step_size_schedule(step_size), weight, fresh_weight, cohort_size=cohort_size)
-
-
-def _grid(scales: Scales) -> list[Mapping[str, Any]]:
-    sizes = [c / scales.smoothness for c in (0.03, 0.1, 0.3, 1.0)]
-    return settings(step_size=sizes, fresh_weight=(0.03, 0.1, 0.3))
+    return DashaPP(step_size, 1 / (2 * omega + 1), fresh_weight, cohort_size)
 
 
 register("dasha_pp", Entry(
     name="DASHA-PP", build=dasha_pp, example={"cohort_size": 4, "step_size": 0.2}, stateless="no",
-    estimator="compressed MVR", oracle="one step, by the server", down=Cost(2), grid=_grid,
+    estimator="compressed MVR", oracle="one step, by the server", down=Cost(2),
+    grid=grid(step_size=over_smoothness(0.03, 0.1, 0.3, 1.0), fresh_weight=(0.03, 0.1, 0.3)),
     reference="Tyurin, Richtárik 2022, arXiv:2205.15580",
 ))  # fmt: skip

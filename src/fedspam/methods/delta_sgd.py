@@ -8,29 +8,24 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Integer, Key
 
-from fedspam._internal import checks, trees
-from fedspam._internal.trees import Params, Scalar, static, struct
+from fedspam._internal import trees
+from fedspam._internal.trees import Params, Scalar, count, dynamic, number, positive, struct
 from fedspam.clients import Oracle
-from fedspam.methods._grids import settings
-from fedspam.methods._local import Trained, positive_schedule
+from fedspam.methods._grids import grid
+from fedspam.methods._local import Trained
 from fedspam.methods._registry import Entry, register
 from fedspam.methods.fedopt import Average, FedOpt
-from fedspam.methods.schedules import Constant, Schedule, ScheduleLike
+from fedspam.methods.schedules import Schedule, ScheduleLike, positive_schedule
 
 
 @struct
 class SmoothnessSteps:
     """Local steps whose rate follows the inverse of the curvature along the last step."""
 
-    local_rate: Schedule  # of the first step
-    amplification: float | Scalar
-    growth: float | Scalar
-    steps: int = static()
-
-    def __post_init__(self) -> None:
-        checks.whole("local_steps", self.steps, 1)
-        checks.positive("amplification", self.amplification)
-        checks.between("growth", self.growth, 0, jnp.inf)
+    local_rate: Schedule = dynamic(converter=positive_schedule)  # of the first step
+    amplification: float | Scalar = positive()
+    growth: float | Scalar = number(0)
+    local_steps: int = count()
 
     def numbers(self, k: Integer[Array, ""]) -> dict[str, Any]:
         return {"local_rate": self.local_rate(k)}
@@ -55,10 +50,10 @@ class SmoothnessSteps:
             return y, trees.axpy(-new, g, y), new, new / eta
 
         first = (x, trees.axpy(-eta, g, x), eta, jnp.ones_like(eta))
-        return Trained(lax.fori_loop(1, self.steps, step, first)[1])
+        return Trained(lax.fori_loop(1, self.local_steps, step, first)[1])
 
     def gradients(self, certificate: Any) -> Any:
-        return 2 * self.steps - 1
+        return 2 * self.local_steps - 1
 
 
 def delta_sgd(
@@ -96,13 +91,12 @@ def delta_sgd(
     >>> progress(delta_sgd(10, 5, 0.02)) < 0.1
     True
     """
-    rate = positive_schedule(local_rate, "local_rate")
-    steps = SmoothnessSteps(rate, amplification, growth, steps=local_steps)
-    return FedOpt(steps, Average(Constant(1.0)), cohort_size=cohort_size, weighted=weighted, name="delta_sgd")
+    steps = SmoothnessSteps(local_rate, amplification, growth, local_steps)
+    return FedOpt(steps, Average(), cohort_size, weighted, name="delta_sgd")
 
 
 register("delta_sgd", Entry(
     name="Delta-SGD", build=delta_sgd, example={"cohort_size": 4, "local_steps": 3, "amplification": 1.0},
     oracle="m steps, own rates", exact=False, reference="Kim, Toghani, Uribe, Kyrillidis 2024, arXiv:2306.11201",
-    grid=lambda scales: settings(amplification=(0.3, 0.6, 1.0, 2.0), local_steps=(1, 5, 20)),
+    grid=grid(amplification=(0.3, 0.6, 1.0, 2.0), local_steps=(1, 5, 20)),
 ))  # fmt: skip

@@ -6,46 +6,38 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Key
 
-from fedspam._internal import checks, prng, trees
-from fedspam._internal.trees import Params, Scalar, static, struct
+from fedspam._internal import prng, trees
+from fedspam._internal.trees import Params, Scalar, count, dynamic, number, static, struct
 from fedspam.clients import Oracle
 from fedspam.federation import Federation, on_client
 from fedspam.methods._grids import few_steps_grid
-from fedspam.methods._local import PointState, RateInfo, descend, positive_schedule
-from fedspam.methods._method import current_x
+from fedspam.methods._local import descend
+from fedspam.methods._method import PointState, RoundInfo, Stateless
 from fedspam.methods._registry import Entry, register
-from fedspam.methods.schedules import Schedule, ScheduleLike
+from fedspam.methods.schedules import Schedule, ScheduleLike, positive_schedule
 
 
 @struct
-class Ditto:
+class Ditto(Stateless):
     """Ditto. Use `ditto` to build it."""
 
-    local_rate: Schedule
-    personal_rate: Schedule
-    pull: float | Scalar
-    cohort_size: int = static()
-    local_steps: int = static()
-    personal_steps: int = static()
+    local_rate: Schedule = dynamic(converter=positive_schedule)
+    personal_rate: Schedule = dynamic(converter=positive_schedule)
+    pull: float | Scalar = number(0, remedy="0 is training alone, 0.1 to 1 are common")
+    cohort_size: int = count()
+    local_steps: int = count()
+    personal_steps: int = count()
     name: str = static(default="ditto")
 
-    def __post_init__(self) -> None:
-        checks.whole("cohort_size", self.cohort_size, 1)
-        checks.whole("local_steps", self.local_steps, 1)
-        checks.whole("personal_steps", self.personal_steps, 1)
-        checks.between("pull", self.pull, 0, jnp.inf, remedy="0 is training alone, 0.1 to 1 are common")
-
-    def init(self, params: Params, key: Key[Array, ""], fed: Federation) -> PointState:
-        return PointState(x=params, k=jnp.zeros((), jnp.int32))
-
-    def round(self, state: PointState, key: Key[Array, ""], fed: Federation) -> tuple[PointState, RateInfo]:
+    def round(self, state: PointState, key: Key[Array, ""], fed: Federation) -> tuple[PointState, RoundInfo]:
         rates = {"local_rate": self.local_rate(state.k), "personal_rate": self.personal_rate(state.k)}
 
         cohort = fed.sample(key, self.cohort_size)
         moved = fed.mean(cohort, self.train, x=state.x, **rates)
 
         gradients = cohort.size * (self.local_steps + self.personal_steps)
-        return PointState(trees.add(state.x, moved), state.k + 1), RateInfo(rates["local_rate"], gradients)
+        info = RoundInfo(local_rate=rates["local_rate"], gradients=gradients)
+        return PointState(trees.add(state.x, moved), state.k + 1), info
 
     @on_client(stateful=True)
     def train(
@@ -57,8 +49,6 @@ class Ditto:
             oracle, own_key, memory, steps=self.personal_steps, local_rate=personal_rate, pull=self.pull, anchor=x
         )
         return trees.subtract(y, x), personal
-
-    params = current_x
 
     def client_state(self, params: Params) -> Params:
         return jax.tree.map(jnp.asarray, params)
@@ -105,14 +95,9 @@ def ditto(
     >>> all(loss(i, run.memory[i]) < loss(i, run.params) for i in range(4))
     True
     """
-    return Ditto(
-        local_rate=positive_schedule(local_rate, "local_rate"),
-        personal_rate=positive_schedule(local_rate if personal_rate is None else personal_rate, "personal_rate"),
-        pull=pull,
-        cohort_size=cohort_size,
-        local_steps=local_steps,
-        personal_steps=local_steps if personal_steps is None else personal_steps,
-    )
+    personal_rate = local_rate if personal_rate is None else personal_rate
+    personal_steps = local_steps if personal_steps is None else personal_steps
+    return Ditto(local_rate, personal_rate, pull, cohort_size, local_steps, personal_steps)
 
 
 register("ditto", Entry(

@@ -7,12 +7,12 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Key
 
-from fedspam._internal import checks, trees
-from fedspam._internal.trees import Params, static, struct
+from fedspam._internal import trees
+from fedspam._internal.trees import Params, count, dynamic, static, struct
 from fedspam.clients import Oracle
 from fedspam.federation import Federation, on_client
 from fedspam.methods._grids import server_step_grid
-from fedspam.methods._method import current_x, tracked_mean
+from fedspam.methods._method import RoundInfo, Stateful, tracked_mean
 from fedspam.methods._registry import Entry, register
 from fedspam.methods.schedules import Schedule, ScheduleLike, step_size_schedule
 
@@ -25,28 +25,18 @@ class EstimateState(NamedTuple):
     k: Any  # rounds that counted; the index of the schedules
 
 
-class ServerStepInfo(NamedTuple):
-    """What a round with a step of the server records."""
-
-    step_size: Any
-    gradients: Any  # client gradients evaluated in this round
-
-
 @struct
-class EF21PP:
+class EF21PP(Stateful):
     """EF21-PP. Use `ef21_pp` to build it."""
 
-    step_size: Schedule
-    cohort_size: int = static()
+    step_size: Schedule = dynamic(converter=step_size_schedule)
+    cohort_size: int = count()
     name: str = static(default="ef21_pp")
-
-    def __post_init__(self) -> None:
-        checks.whole("cohort_size", self.cohort_size, 1)
 
     def init(self, params: Params, key: Key[Array, ""], fed: Federation) -> EstimateState:
         return EstimateState(x=params, g=trees.zeros_like(params), k=jnp.zeros((), jnp.int32))
 
-    def round(self, state: EstimateState, key: Key[Array, ""], fed: Federation) -> tuple[EstimateState, ServerStepInfo]:
+    def round(self, state: EstimateState, key: Key[Array, ""], fed: Federation) -> tuple[EstimateState, RoundInfo]:
         gamma = self.step_size(state.k)
 
         cohort = fed.sample(key, self.cohort_size)
@@ -55,7 +45,7 @@ class EF21PP:
         # g stays the mean of all g_i, also where replies are lost
         g = tracked_mean(state.g, change, fed, key)
         x = trees.axpy(-gamma, g, state.x)
-        return EstimateState(x, g, state.k + 1), ServerStepInfo(gamma, cohort.size)
+        return EstimateState(x, g, state.k + 1), RoundInfo(step_size=gamma, gradients=cohort.size)
 
     @on_client(stateful=True, echo=True)
     def gradient_change(
@@ -63,11 +53,6 @@ class EF21PP:
     ) -> tuple[Params, Callable[[Params], Params]]:
         change = trees.subtract(jax.grad(oracle)(x, key), memory)
         return change, lambda arrived: trees.add(memory, arrived)
-
-    params = current_x
-
-    def client_state(self, params: Params) -> Params:
-        return trees.zeros_like(params)
 
 
 def ef21_pp(cohort_size: int, step_size: ScheduleLike) -> EF21PP:
@@ -98,7 +83,7 @@ def ef21_pp(cohort_size: int, step_size: ScheduleLike) -> EF21PP:
     >>> progress(ef21_pp(10, 0.1), clients=20, rounds=200) < 0.01
     True
     """
-    return EF21PP(step_size=step_size_schedule(step_size), cohort_size=cohort_size)
+    return EF21PP(step_size, cohort_size)
 
 
 register("ef21_pp", Entry(

@@ -19,12 +19,18 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Integer, Key, PyTree
 
-from fedspam._internal import checks, prng, trees
-from fedspam._internal.trees import Params, Scalar, count, static, struct
+from fedspam._internal import prng, trees
+from fedspam._internal.trees import Params, Scalar, choice, count, dynamic, number, struct
 from fedspam.clients import Oracle
 from fedspam.federation import Cohort, Federation, on_client
-from fedspam.methods._method import mvr_difference, no_memory, tracked_mean
-from fedspam.methods.schedules import Schedule, ScheduleLike, first_fresh_weight, unit_schedule
+from fedspam.methods._method import mvr_difference, tracked_mean
+from fedspam.methods.schedules import (
+    Schedule,
+    first_fresh_weight,
+    fresh_weight_schedule,
+    probability_schedule,
+    pull_schedule,
+)
 
 
 class Estimate(NamedTuple):
@@ -41,6 +47,14 @@ class Anchor(NamedTuple):
     g: Params
 
 
+class Iterate(NamedTuple):
+    """Where a round begins: its index, its point, and that of the last round."""
+
+    k: Integer[Array, ""]
+    x: Params
+    x_prev: Params
+
+
 class Estimator(Protocol):
     """How g_k is made from the exchange with a cohort."""
 
@@ -48,9 +62,7 @@ class Estimator(Protocol):
         """The state before the first round, from x_0 and the g_0 of the method's start."""
         ...
 
-    def update(
-        self, old: Estimate, cohort: Cohort, fed: Federation, *, k: Integer[Array, ""], x: Params, x_prev: Params
-    ) -> tuple[Estimate, Any]:
+    def update(self, old: Estimate, cohort: Cohort, fed: Federation, now: Iterate) -> tuple[Estimate, Any]:
         """The new estimate, and how many client gradients it took."""
         ...
 
@@ -79,50 +91,45 @@ def anchor_at(x: Params, work: Any, key: Key[Array, ""], fed: Federation) -> tup
     return Anchor(x, fed.mean(all, work, x=x)), jnp.asarray(all.size)
 
 
-def begin_with_g(self: Any, x: Params, g: Params) -> Estimate:
-    """`Estimator.begin` of an estimator that keeps g alone."""
-    return Estimate(g)
+class KeepsG:
+    """An estimator that keeps g alone, and whose clients keep nothing."""
+
+    def begin(self, x: Params, g: Params) -> Estimate:
+        return Estimate(g)
+
+    def client_state(self, params: Params) -> Any:
+        return ()
 
 
 # --- without memory ---
 
 
 @struct
-class OwnGradient:
+class OwnGradient(KeepsG):
     """No estimate: each mover uses its own gradient, so that the shift of its prox vanishes. Nothing is sent."""
 
     def begin(self, x: Params, g: Params) -> Estimate:
         return Estimate(None)
 
-    def update(
-        self, old: Estimate, cohort: Cohort, fed: Federation, *, k: Integer[Array, ""], x: Params, x_prev: Params
-    ) -> tuple[Estimate, Any]:
+    def update(self, old: Estimate, cohort: Cohort, fed: Federation, now: Iterate) -> tuple[Estimate, Any]:
         return old, 0
-
-    client_state = no_memory
 
 
 @struct
-class CohortGradient:
+class CohortGradient(KeepsG):
     r"""The cohort's gradient, without memory: :math:`g_k = \nabla f_S(x_k)`. That of everyone is exact."""
 
-    begin = begin_with_g
-
-    def update(
-        self, old: Estimate, cohort: Cohort, fed: Federation, *, k: Integer[Array, ""], x: Params, x_prev: Params
-    ) -> tuple[Estimate, Any]:
-        return Estimate(fed.mean(cohort, self.gradient, x=x)), cohort.size
+    def update(self, old: Estimate, cohort: Cohort, fed: Federation, now: Iterate) -> tuple[Estimate, Any]:
+        return Estimate(fed.mean(cohort, self.gradient, x=now.x)), cohort.size
 
     gradient = gradient
-
-    client_state = no_memory
 
 
 # --- the recursion of SPAM ---
 
 
 @struct
-class MVR:
+class MVR(KeepsG):
     r"""Momentum variance reduction (STORM), the estimator of SPAM:
 
     .. math:: g_k = \nabla f_S(x_k) + (1 - p_k)\,(g_{k-1} - \nabla f_S(x_{k-1}))
@@ -141,21 +148,13 @@ class MVR:
     Cutkosky, Orabona 2019, arXiv:1905.10018; the scale: Yuan, Liu, Wu, Zhou, Gu: MARS, 2024, arXiv:2411.10438.
     """
 
-    fresh_weight: Schedule
-    scale: float | Scalar | None = None
-    first: str = static(default="given")
+    fresh_weight: Schedule = dynamic(converter=fresh_weight_schedule)
+    scale: float | Scalar | None = number(0, 1, remedy="1 is MVR, 0 is SGD with momentum", default=None)
+    first: str = choice("given", "update", default="given")
 
-    def __post_init__(self) -> None:
-        checks.one_of("first", self.first, ("given", "update"))
-        checks.between("scale", self.scale, 0, 1, remedy="1 is MVR, 0 is SGD with momentum")
-
-    begin = begin_with_g
-
-    def update(
-        self, old: Estimate, cohort: Cohort, fed: Federation, *, k: Integer[Array, ""], x: Params, x_prev: Params
-    ) -> tuple[Estimate, Any]:
-        p = first_fresh_weight(self.fresh_weight, self.first, k)
-        difference = fed.mean(cohort, self.difference, x=x, x_prev=x_prev, fresh_weight=p)
+    def update(self, old: Estimate, cohort: Cohort, fed: Federation, now: Iterate) -> tuple[Estimate, Any]:
+        p = first_fresh_weight(self.fresh_weight, self.first, now.k)
+        difference = fed.mean(cohort, self.difference, x=now.x, x_prev=now.x_prev, fresh_weight=p)
         return Estimate(trees.axpy(1 - p, old.g, difference)), 2 * cohort.size
 
     @on_client(affine=True)
@@ -164,14 +163,8 @@ class MVR:
     ) -> Params:
         return mvr_difference(oracle, key, x, x_prev, fresh_weight, self.scale)
 
-    client_state = no_memory
-
 
 # --- a coin decides which rounds ask everyone for the gradient ---
-
-
-def probability_schedule(value: ScheduleLike) -> Schedule:
-    return unit_schedule(value, "probability", "it is the probability that a round asks every client")
 
 
 def coin(probability: Schedule, key: Key[Array, ""], k: Integer[Array, ""]) -> Bool[Array, ""]:
@@ -180,7 +173,7 @@ def coin(probability: Schedule, key: Key[Array, ""], k: Integer[Array, ""]) -> B
 
 
 @struct
-class PAGE:
+class PAGE(KeepsG):
     r"""The recursion with a fresh weight of 0, restarted by a coin from the exact gradient; see `page`.
 
     Its error does not fade between restarts, but it grows with :math:`\delta` alone:
@@ -190,36 +183,26 @@ class PAGE:
     Li, Bao, Zhang, Richtárik 2021, arXiv:2008.10898; Nguyen, Liu, Scheinberg, Takáč 2017, arXiv:1703.00102.
     """
 
-    probability: Schedule
-    many: int | None = static(default=None)
+    probability: Schedule = dynamic(converter=probability_schedule)
+    many: int | None = count(or_none=True, default=None)
 
-    def __post_init__(self) -> None:
-        if self.many is not None:
-            checks.whole("many", self.many, 1)
-
-    begin = begin_with_g
-
-    def update(
-        self, old: Estimate, cohort: Cohort, fed: Federation, *, k: Integer[Array, ""], x: Params, x_prev: Params
-    ) -> tuple[Estimate, Any]:
+    def update(self, old: Estimate, cohort: Cohort, fed: Federation, now: Iterate) -> tuple[Estimate, Any]:
         def restart() -> tuple[Estimate, Any]:
             key, many = cohort.key, self.many
             all = fed.everyone(key) if many is None else fed.sample(key, many, role="many")
-            return Estimate(fed.mean(all, self.gradient, x=x)), jnp.asarray(all.size)
+            return Estimate(fed.mean(all, self.gradient, x=now.x)), jnp.asarray(all.size)
 
         def recur() -> tuple[Estimate, Any]:
-            change = fed.mean(cohort, self.change, x=x, reference=x_prev)
+            change = fed.mean(cohort, self.change, x=now.x, reference=now.x_prev)
             return Estimate(trees.add(old.g, change)), jnp.asarray(2 * cohort.size)
 
-        return fed.cond(coin(self.probability, cohort.key, k), restart, recur)
+        return fed.cond(coin(self.probability, cohort.key, now.k), restart, recur)
 
     gradient, change = gradient, change
 
-    client_state = no_memory
-
 
 @struct
-class SVRG:
+class SVRG(KeepsG):
     r"""The difference to an anchor w whose exact gradient is known; see `svrs`.
 
     Unbiased given w, with an error of :math:`\delta^2\|x_k - w\|^2/B`. In a round that moves the anchor,
@@ -228,36 +211,32 @@ class SVRG:
     Johnson, Zhang 2013; with a coin instead of epochs: Kovalev, Horváth, Richtárik 2020, arXiv:1901.08689.
     """
 
-    probability: Schedule
+    probability: Schedule = dynamic(converter=probability_schedule)
 
     def begin(self, x: Params, g: Params) -> Estimate:
         return Estimate(g, Anchor(x, g))
 
-    def update(
-        self, old: Estimate, cohort: Cohort, fed: Federation, *, k: Integer[Array, ""], x: Params, x_prev: Params
-    ) -> tuple[Estimate, Any]:
+    def update(self, old: Estimate, cohort: Cohort, fed: Federation, now: Iterate) -> tuple[Estimate, Any]:
         anchor: Anchor = old.memory
 
         def move() -> tuple[Estimate, Any]:
-            anchor, spent = anchor_at(x, self.gradient, cohort.key, fed)
+            anchor, spent = anchor_at(now.x, self.gradient, cohort.key, fed)
             return Estimate(anchor.g, anchor), spent
 
         def stay() -> tuple[Estimate, Any]:
-            change = fed.mean(cohort, self.change, x=x, reference=anchor.x)
+            change = fed.mean(cohort, self.change, x=now.x, reference=anchor.x)
             return Estimate(trees.add(anchor.g, change), anchor), jnp.asarray(2 * cohort.size)
 
-        return fed.cond(coin(self.probability, cohort.key, k), move, stay)
+        return fed.cond(coin(self.probability, cohort.key, now.k), move, stay)
 
     gradient, change = gradient, change
-
-    client_state = no_memory
 
 
 # --- recursive gradients around an unbiased estimate G of the last gradient ---
 
 
 @struct
-class RecursiveSAGA:
+class RecursiveSAGA(KeepsG):
     r"""The recursion, pulled towards an unbiased estimate G from the gradients that clients remember; see `rg_saga`.
 
     The first `synchronizations` rounds ask everyone: :math:`g_k = \nabla f(x_k)` and all :math:`b_i = \nabla f_i(x_k)`.
@@ -268,29 +247,27 @@ class RecursiveSAGA:
     Jiang, Rodomanov, Stich 2025, arXiv:2512.05327.
     """
 
-    pull: Schedule  # beta
+    pull: Schedule = dynamic(converter=pull_schedule)  # beta
     synchronizations: int = count(0, default=2)
 
     def begin(self, x: Params, g: Params) -> Estimate:
         return Estimate(g, trees.zeros_like(x))
 
-    def update(
-        self, old: Estimate, cohort: Cohort, fed: Federation, *, k: Integer[Array, ""], x: Params, x_prev: Params
-    ) -> tuple[Estimate, Any]:
+    def update(self, old: Estimate, cohort: Cohort, fed: Federation, now: Iterate) -> tuple[Estimate, Any]:
         def synchronize() -> tuple[Estimate, Any]:
             everyone = fed.everyone(cohort.key)
-            difference = fed.mean(everyone, self.remember, x=x)
+            difference = fed.mean(everyone, self.remember, x=now.x)
             g = trees.add(difference, old.memory)
             return Estimate(g, tracked_mean(old.memory, difference, fed, cohort.key)), jnp.asarray(everyone.size)
 
         def recur() -> tuple[Estimate, Any]:
-            beta = jnp.where(k == 0, 1.0, self.pull(k))
-            difference, change = fed.mean(cohort, self.compare, x=x, x_prev=x_prev)
+            beta = jnp.where(now.k == 0, 1.0, self.pull(now.k))
+            difference, change = fed.mean(cohort, self.compare, x=now.x, x_prev=now.x_prev)
             G = trees.add(difference, old.memory)
             g = trees.axpy(1 - beta, old.g, trees.axpy(beta, G, change))
             return Estimate(g, tracked_mean(old.memory, difference, fed, cohort.key)), jnp.asarray(2 * cohort.size)
 
-        return fed.cond(k < self.synchronizations, synchronize, recur) if self.synchronizations else recur()
+        return fed.cond(now.k < self.synchronizations, synchronize, recur) if self.synchronizations else recur()
 
     @on_client(stateful=True)
     def remember(self, oracle: Oracle, key: Key[Array, ""], memory: Params, *, x: Params) -> tuple[Params, Params]:
@@ -309,7 +286,7 @@ class RecursiveSAGA:
 
 
 @struct
-class RecursiveSVRG:
+class RecursiveSVRG(KeepsG):
     r"""The recursion, pulled towards an unbiased estimate made from an anchor w; see `rg_svrg`.
 
     A coin, thrown before the exchange with the cohort, moves the anchor to :math:`w = x_{k-1}`; it does so in round
@@ -319,20 +296,18 @@ class RecursiveSVRG:
     Jiang, Rodomanov, Stich 2025, arXiv:2512.05327.
     """
 
-    pull: Schedule  # beta
-    probability: Schedule
+    pull: Schedule = dynamic(converter=pull_schedule)  # beta
+    probability: Schedule = dynamic(converter=probability_schedule)
 
     def begin(self, x: Params, g: Params) -> Estimate:
         return Estimate(g, Anchor(x, g))
 
-    def update(
-        self, old: Estimate, cohort: Cohort, fed: Federation, *, k: Integer[Array, ""], x: Params, x_prev: Params
-    ) -> tuple[Estimate, Any]:
-        move = lambda: anchor_at(x_prev, self.gradient, cohort.key, fed)
+    def update(self, old: Estimate, cohort: Cohort, fed: Federation, now: Iterate) -> tuple[Estimate, Any]:
+        move = lambda: anchor_at(now.x_prev, self.gradient, cohort.key, fed)
         stay = lambda: (old.memory, jnp.asarray(0))
-        beta = jnp.where(k == 0, 1.0, self.pull(k))
-        anchor, spent = fed.cond(coin(self.probability, cohort.key, k), move, stay)
-        reply = fed.mean(cohort, self.recursion, x=x, x_prev=x_prev, anchor=anchor.x, pull=beta)
+        beta = jnp.where(now.k == 0, 1.0, self.pull(now.k))
+        anchor, spent = fed.cond(coin(self.probability, cohort.key, now.k), move, stay)
+        reply = fed.mean(cohort, self.recursion, x=now.x, x_prev=now.x_prev, anchor=anchor.x, pull=beta)
         g = trees.axpy(1 - beta, old.g, trees.axpy(beta, anchor.g, reply))
         return Estimate(g, anchor), spent + 3 * cohort.size
 
@@ -344,5 +319,3 @@ class RecursiveSVRG:
     ) -> Params:
         here, there, far = (jax.grad(oracle)(point, key) for point in (x, x_prev, anchor))
         return trees.axpy(pull, trees.subtract(there, far), trees.subtract(here, there))
-
-    client_state = no_memory

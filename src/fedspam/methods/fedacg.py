@@ -6,12 +6,12 @@ import jax.numpy as jnp
 from jaxtyping import Array, Key
 
 from fedspam._internal import checks, trees
-from fedspam._internal.trees import Params, Scalar, static, struct
+from fedspam._internal.trees import Params, Scalar, count, number, static, struct
 from fedspam.clients import Oracle
 from fedspam.federation import Federation, on_client
 from fedspam.methods._grids import few_steps_grid
-from fedspam.methods._local import OwnTraining, Steps, positive_schedule
-from fedspam.methods._method import current_x, no_memory
+from fedspam.methods._local import OwnTraining, Steps
+from fedspam.methods._method import RoundInfo, Stateless
 from fedspam.methods._registry import Entry, register
 from fedspam.methods.schedules import ScheduleLike, step_size_schedule
 
@@ -24,31 +24,23 @@ class FedACGState(NamedTuple):
     k: Any  # rounds that counted; the index of the schedules
 
 
-class LookAheadInfo(NamedTuple):
-    """What a round records."""
-
-    gradients: Any  # client gradients evaluated in this round
-
-
 @struct
-class FedACG:
+class FedACG(Stateless):
     """FedACG. Use `fedacg` to build it."""
 
     training: Steps
-    momentum: float | Scalar
-    cohort_size: int = static()
+    momentum: float | Scalar = number(0, 1, remedy="0 is FedProx, 0.85 is the paper's")
+    cohort_size: int = count()
     name: str = static(default="fedacg")
 
     def __post_init__(self) -> None:
-        checks.whole("cohort_size", self.cohort_size, 1)
-        if not isinstance(self.training.steps, OwnTraining):
-            checks.whole("local_steps", self.training.steps, 1)
-        checks.between("momentum", self.momentum, 0, 1, remedy="0 is FedProx, 0.85 is the paper's")
+        if not isinstance(self.training.local_steps, OwnTraining):
+            checks.whole("local_steps", self.training.local_steps, 1)
 
     def init(self, params: Params, key: Key[Array, ""], fed: Federation) -> FedACGState:
         return FedACGState(x=params, m=trees.zeros_like(params), k=jnp.zeros((), jnp.int32))
 
-    def round(self, state: FedACGState, key: Key[Array, ""], fed: Federation) -> tuple[FedACGState, LookAheadInfo]:
+    def round(self, state: FedACGState, key: Key[Array, ""], fed: Federation) -> tuple[FedACGState, RoundInfo]:
         ahead = trees.axpy(self.momentum, state.m, state.x)
 
         cohort = fed.sample(key, self.cohort_size)
@@ -56,13 +48,11 @@ class FedACG:
 
         m = trees.axpy(self.momentum, state.m, moved)
         state = FedACGState(trees.add(state.x, m), m, state.k + 1)
-        return state, LookAheadInfo(cohort.size * self.training.gradients(()))
+        return state, RoundInfo(gradients=cohort.size * self.training.gradients(()))
 
     @on_client
     def train(self, oracle: Oracle, key: Key[Array, ""], *, x: Params, **numbers: Any) -> Params:
         return trees.subtract(self.training(oracle, key, x, None, numbers).y, x)
-
-    params, client_state = current_x, no_memory
 
 
 def fedacg(
@@ -98,7 +88,7 @@ def fedacg(
     >>> progress(fedacg(10, 5, 0.02)) < 0.1
     True
     """
-    steps = Steps(positive_schedule(local_rate, "local_rate"), step_size_schedule(step_size), steps=local_steps)
+    steps = Steps(local_rate, step_size_schedule(step_size), local_steps)
     return FedACG(steps, momentum, cohort_size=cohort_size)
 
 

@@ -1,15 +1,10 @@
 """FedAvg, or local SGD: clients train on their own loss, the server averages their models."""
 
-from typing import TYPE_CHECKING
-
 from fedspam.methods._grids import few_steps_grid
-from fedspam.methods._local import LocalSteps, positive_schedule
+from fedspam.methods._local import ClientOptimizer, LocalSteps, Steps
 from fedspam.methods._registry import Entry, register
-from fedspam.methods.fedopt import Average, FedOpt, local_sgd
+from fedspam.methods.fedopt import Average, FedOpt
 from fedspam.methods.schedules import ScheduleLike
-
-if TYPE_CHECKING:
-    import optax
 
 
 def fedavg(
@@ -19,7 +14,7 @@ def fedavg(
     *,
     server_step_size: ScheduleLike = 1.0,
     weighted: bool = False,
-    optimizer: "optax.GradientTransformation | None" = None,
+    optimizer: ClientOptimizer = None,
 ) -> FedOpt:
     r"""FedAvg: m steps of SGD on each client of the cohort, then the average.
 
@@ -55,8 +50,8 @@ def fedavg(
     >>> bool(jnp.linalg.norm(clients.gradient(run.params)) < 0.1 * jnp.linalg.norm(clients.gradient(jnp.ones(5))))
     True
     """
-    server = Average(positive_schedule(server_step_size, "server_step_size"))
-    return local_sgd("fedavg", cohort_size, local_steps, local_rate, server, weighted, optimizer)
+    steps = Steps(local_rate, None, local_steps, optimizer)
+    return FedOpt(steps, Average(server_step_size), cohort_size, weighted, name="fedavg")
 
 
 register("fedavg", Entry(

@@ -11,16 +11,15 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Key
 
-from fedspam._internal import checks, trees
-from fedspam._internal.trees import Params, Scalar, static, struct
+from fedspam._internal import trees
+from fedspam._internal.trees import Params, Scalar, count, dynamic, number, static, struct
 from fedspam.clients import Oracle
 from fedspam.federation import Federation, on_client
 from fedspam.methods._grids import few_steps_grid
-from fedspam.methods._local import RateInfo, positive_schedule
-from fedspam.methods._method import current_x, no_memory, tracked_mean
+from fedspam.methods._method import RoundInfo, Stateless, tracked_mean
 from fedspam.methods._registry import Cost, Entry, register
 from fedspam.methods.scaffold import ScaffoldReply
-from fedspam.methods.schedules import Schedule, ScheduleLike
+from fedspam.methods.schedules import Schedule, ScheduleLike, positive_schedule
 
 CHENG = "Cheng, Huang, Wu, Yuan 2024, arXiv:2306.16504"
 
@@ -36,59 +35,70 @@ class FedCMState(NamedTuple):
 
 
 @struct
-class FedCM:
+class FedCM(Stateless):
     """FedCM and FedAvg-M-VR. Use `fedcm` or `fedcm_vr` to build it."""
 
-    local_rate: Schedule
-    server_step_size: Schedule
-    fresh_weight: float | Scalar
-    cohort_size: int = static()
-    local_steps: int = static()
-    variance_reduction: bool = static()
-    name: str = static()
-
-    def __post_init__(self) -> None:
-        _check(self, "1 is FedAvg, 0.1 is common")
+    local_rate: Schedule = dynamic(converter=positive_schedule)
+    server_step_size: Schedule = dynamic(converter=positive_schedule)
+    fresh_weight: float | Scalar = number(0, 1, open_low=True, remedy="1 is FedAvg or SCAFFOLD, 0.1 is common")
+    cohort_size: int = count()
+    local_steps: int = count()
+    variance_reduction: bool = static(kw_only=True)
+    name: str = static(kw_only=True)
 
     def init(self, params: Params, key: Key[Array, ""], fed: Federation) -> FedCMState:
         x_prev = params if self.variance_reduction else ()
         return FedCMState(params, x_prev, trees.zeros_like(params), (), jnp.zeros((), jnp.int32))
 
-    def round(self, state: FedCMState, key: Key[Array, ""], fed: Federation) -> tuple[FedCMState, RateInfo]:
+    def round(self, state: FedCMState, key: Key[Array, ""], fed: Federation) -> tuple[FedCMState, RoundInfo]:
         cohort, eta = fed.sample(key, self.cohort_size), self.local_rate(state.k)
         moved = fed.mean(cohort, self.train, x=state.x, x_prev=state.x_prev, g=state.g, local_rate=eta)
-        return _moved(self, state, moved, eta), _info(self, eta, cohort.size)
+        return self._moved(state, moved, eta, cohort.size)
 
     @on_client
     def train(
         self, oracle: Oracle, key: Key[Array, ""], *, x: Params, x_prev: Any, g: Params, local_rate: Any
     ) -> Params:
-        shift = trees.scale(1 - self.fresh_weight, g)
-        return _steps(self, oracle, key, x, x_prev, shift, local_rate)[0]
+        return self._steps(oracle, key, x, x_prev, trees.scale(1 - self.fresh_weight, g), local_rate)[0]
 
-    params, client_state = current_x, no_memory
+    def _steps(
+        self, oracle: Oracle, key: Key[Array, ""], x: Params, x_prev: Any, shift: Params, eta: Any
+    ) -> tuple[Params, Params]:
+        r"""How far m steps lead along :math:`\beta\nabla f_i(y) + s`, and the mean gradient on the way.
+
+        With variance reduction they go along :math:`\nabla f_i(y; \zeta) - (1-\beta)\nabla f_i(x_{k-1}; \zeta) + s`.
+        """
+        beta = self.fresh_weight
+
+        def step(j: Any, now: tuple[Params, Params]) -> tuple[Params, Params]:
+            (y, total), own_key = now, jax.random.fold_in(key, j)
+            gradient = jax.grad(oracle)(y, own_key)
+            if self.variance_reduction:
+                direction = trees.axpy(beta - 1, jax.grad(oracle)(x_prev, own_key), gradient)
+            else:
+                direction = trees.scale(beta, gradient)
+            return trees.axpy(-eta, trees.add(direction, shift), y), trees.add(total, gradient)
+
+        y, total = lax.fori_loop(0, self.local_steps, step, (x, trees.zeros_like(x)))
+        return trees.subtract(y, x), trees.divide(total, self.local_steps)
+
+    def _moved(self, state: FedCMState, moved: Params, eta: Any, size: int) -> tuple[FedCMState, RoundInfo]:
+        """The server's step; its direction is the mean of those of all local steps."""
+        g = trees.divide(moved, -self.local_steps * eta)
+        x = trees.axpy(self.server_step_size(state.k), moved, state.x)
+        info = RoundInfo(local_rate=eta, gradients=(1 + self.variance_reduction) * size * self.local_steps)
+        x_prev = state.x if self.variance_reduction else ()
+        return state._replace(x=x, x_prev=x_prev, g=g, k=state.k + 1), info
 
 
 @struct
-class ScaffoldM:
-    """SCAFFOLD-M and SCAFFOLD-M-VR. Use `scaffold_m` or `scaffold_m_vr` to build it."""
-
-    local_rate: Schedule
-    server_step_size: Schedule
-    fresh_weight: float | Scalar
-    cohort_size: int = static()
-    local_steps: int = static()
-    variance_reduction: bool = static()
-    name: str = static()
-
-    def __post_init__(self) -> None:
-        _check(self, "1 is SCAFFOLD, 0.1 is common")
+class ScaffoldM(FedCM):
+    """SCAFFOLD-M and SCAFFOLD-M-VR: FedCM with controls. Use `scaffold_m` or `scaffold_m_vr` to build it."""
 
     def init(self, params: Params, key: Key[Array, ""], fed: Federation) -> FedCMState:
-        zero, x_prev = trees.zeros_like(params), params if self.variance_reduction else ()
-        return FedCMState(params, x_prev, zero, zero, jnp.zeros((), jnp.int32))
+        return super().init(params, key, fed)._replace(control=trees.zeros_like(params))
 
-    def round(self, state: FedCMState, key: Key[Array, ""], fed: Federation) -> tuple[FedCMState, RateInfo]:
+    def round(self, state: FedCMState, key: Key[Array, ""], fed: Federation) -> tuple[FedCMState, RoundInfo]:
         cohort, c, eta = fed.sample(key, self.cohort_size), state.control, self.local_rate(state.k)
         reply = fed.mean(cohort, self.train, x=state.x, x_prev=state.x_prev, control=c, g=state.g, local_rate=eta)
         changed = reply.control
@@ -96,8 +106,8 @@ class ScaffoldM:
             direction = trees.scale(-1 / (self.local_steps * eta), reply.moved)
             direction = trees.axpy(self.fresh_weight - 1, state.g, direction)
             changed = trees.subtract(trees.divide(direction, self.fresh_weight), c)
-        state = _moved(self, state, reply.moved, eta)._replace(control=tracked_mean(c, changed, fed, key))
-        return state, _info(self, eta, cohort.size)
+        state, info = self._moved(state, reply.moved, eta, cohort.size)
+        return state._replace(control=tracked_mean(c, changed, fed, key)), info
 
     @on_client(stateful=True)
     def train(
@@ -106,56 +116,11 @@ class ScaffoldM:
     ) -> tuple[ScaffoldReply, Params]:  # fmt: skip
         beta = self.fresh_weight
         shift = trees.axpy(1 - beta, g, trees.scale(beta, trees.subtract(control, memory)))
-        moved, new = _steps(self, oracle, key, x, x_prev, shift, local_rate)
+        moved, new = self._steps(oracle, key, x, x_prev, shift, local_rate)
         return ScaffoldReply(moved, trees.subtract(new, memory) if self.variance_reduction else ()), new
-
-    params = current_x
 
     def client_state(self, params: Params) -> Params:
         return trees.zeros_like(params)
-
-
-def _steps(
-    method: FedCM | ScaffoldM, oracle: Oracle, key: Key[Array, ""], x: Params, x_prev: Any, shift: Params, eta: Any
-) -> tuple[Params, Params]:
-    r"""How far m steps lead along :math:`\beta\nabla f_i(y) + s`, and the mean gradient on the way.
-
-    With variance reduction they go along :math:`\nabla f_i(y; \zeta) - (1-\beta)\nabla f_i(x_{k-1}; \zeta) + s`.
-    """
-    beta = method.fresh_weight
-
-    def step(j: Any, now: tuple[Params, Params]) -> tuple[Params, Params]:
-        (y, total), own_key = now, jax.random.fold_in(key, j)
-        gradient = jax.grad(oracle)(y, own_key)
-        if method.variance_reduction:
-            direction = trees.axpy(beta - 1, jax.grad(oracle)(x_prev, own_key), gradient)
-        else:
-            direction = trees.scale(beta, gradient)
-        return trees.axpy(-eta, trees.add(direction, shift), y), trees.add(total, gradient)
-
-    y, total = lax.fori_loop(0, method.local_steps, step, (x, trees.zeros_like(x)))
-    return trees.subtract(y, x), trees.divide(total, method.local_steps)
-
-
-def _moved(method: FedCM | ScaffoldM, state: FedCMState, moved: Params, eta: Any) -> FedCMState:
-    """The server's step; its direction is the mean of those of all local steps."""
-    g = trees.divide(moved, -method.local_steps * eta)
-    x = trees.axpy(method.server_step_size(state.k), moved, state.x)
-    return state._replace(x=x, x_prev=state.x if method.variance_reduction else (), g=g, k=state.k + 1)
-
-
-def _info(method: FedCM | ScaffoldM, eta: Any, cohort_size: int) -> RateInfo:
-    return RateInfo(eta, (1 + method.variance_reduction) * cohort_size * method.local_steps)
-
-
-def _check(method: FedCM | ScaffoldM, remedy: str) -> None:
-    checks.whole("cohort_size", method.cohort_size, 1)
-    checks.whole("local_steps", method.local_steps, 1)
-    checks.between("fresh_weight", method.fresh_weight, 0, 1, open_low=True, remedy=remedy)
-
-
-def _rates(local_rate: ScheduleLike, server_step_size: ScheduleLike) -> tuple[Schedule, Schedule]:
-    return positive_schedule(local_rate, "local_rate"), positive_schedule(server_step_size, "server_step_size")
 
 
 def fedcm(
@@ -188,8 +153,8 @@ def fedcm(
     >>> progress(fedcm(10, 5, 0.05), rounds=100) < 0.1
     True
     """
-    rates = _rates(local_rate, server_step_size)
-    return FedCM(*rates, fresh_weight, cohort_size, local_steps, variance_reduction=False, name="fedcm")
+    numbers = local_rate, server_step_size, fresh_weight
+    return FedCM(*numbers, cohort_size, local_steps, variance_reduction=False, name="fedcm")
 
 
 def fedcm_vr(
@@ -221,8 +186,8 @@ def fedcm_vr(
     >>> progress(fedcm_vr(10, 5, 0.05), rounds=100) < 0.1
     True
     """
-    rates = _rates(local_rate, server_step_size)
-    return FedCM(*rates, fresh_weight, cohort_size, local_steps, variance_reduction=True, name="fedcm_vr")
+    numbers = local_rate, server_step_size, fresh_weight
+    return FedCM(*numbers, cohort_size, local_steps, variance_reduction=True, name="fedcm_vr")
 
 
 def scaffold_m(
@@ -254,8 +219,8 @@ def scaffold_m(
     >>> progress(scaffold_m(10, 5, 0.05), rounds=100) < 0.1
     True
     """
-    rates = _rates(local_rate, server_step_size)
-    return ScaffoldM(*rates, fresh_weight, cohort_size, local_steps, variance_reduction=False, name="scaffold_m")
+    numbers = local_rate, server_step_size, fresh_weight
+    return ScaffoldM(*numbers, cohort_size, local_steps, variance_reduction=False, name="scaffold_m")
 
 
 def scaffold_m_vr(
@@ -290,8 +255,8 @@ def scaffold_m_vr(
     >>> progress(scaffold_m_vr(10, 5, 0.05), rounds=100) < 0.1
     True
     """
-    rates = _rates(local_rate, server_step_size)
-    return ScaffoldM(*rates, fresh_weight, cohort_size, local_steps, variance_reduction=True, name="scaffold_m_vr")
+    numbers = local_rate, server_step_size, fresh_weight
+    return ScaffoldM(*numbers, cohort_size, local_steps, variance_reduction=True, name="scaffold_m_vr")
 
 
 for _key, _name, _build, _facts in (

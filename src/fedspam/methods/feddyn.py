@@ -5,13 +5,13 @@ from typing import Any, NamedTuple
 import jax.numpy as jnp
 from jaxtyping import Array, Key
 
-from fedspam._internal import checks, trees
-from fedspam._internal.trees import Params, static, struct
+from fedspam._internal import trees
+from fedspam._internal.trees import Params, count, static, struct
 from fedspam.clients import Oracle
 from fedspam.federation import Federation, on_client
 from fedspam.methods._grids import prox_steps_grid
-from fedspam.methods._local import Training, TrainingInfo, training
-from fedspam.methods._method import current_x
+from fedspam.methods._local import Training, training
+from fedspam.methods._method import RoundInfo, Stateful
 from fedspam.methods._registry import Entry, register
 from fedspam.methods.schedules import ScheduleLike
 from fedspam.solvers import Exact, LocalSolver
@@ -33,20 +33,17 @@ class FedDynReply(NamedTuple):
 
 
 @struct
-class FedDyn:
+class FedDyn(Stateful):
     """FedDyn. Use `feddyn` to build it."""
 
     training: Training
-    cohort_size: int = static()
+    cohort_size: int = count()
     name: str = static(default="feddyn")
-
-    def __post_init__(self) -> None:
-        checks.whole("cohort_size", self.cohort_size, 1)
 
     def init(self, params: Params, key: Key[Array, ""], fed: Federation) -> FedDynState:
         return FedDynState(x=params, h=trees.zeros_like(params), k=jnp.zeros((), jnp.int32))
 
-    def round(self, state: FedDynState, key: Key[Array, ""], fed: Federation) -> tuple[FedDynState, TrainingInfo]:
+    def round(self, state: FedDynState, key: Key[Array, ""], fed: Federation) -> tuple[FedDynState, RoundInfo]:
         numbers = self.training.numbers(state.k)
         gamma = numbers["step_size"]
 
@@ -58,7 +55,8 @@ class FedDyn:
         h = trees.axpy(-1 / gamma, shared, state.h)
         x = trees.axpy(-gamma, h, trees.add(state.x, reply.moved))
         gradients = cohort.size * self.training.gradients(reply.certificate)
-        return FedDynState(x, h, state.k + 1), TrainingInfo(reply.certificate, gradients)
+        info = RoundInfo(certificate=reply.certificate, gradients=gradients)
+        return FedDynState(x, h, state.k + 1), info
 
     @on_client(stateful=True)
     def train(
@@ -68,11 +66,6 @@ class FedDyn:
         y, certificate = self.training(oracle, key, x, shift, numbers)
         moved = trees.subtract(y, x)
         return FedDynReply(moved, certificate), trees.axpy(-1 / numbers["step_size"], moved, memory)
-
-    params = current_x
-
-    def client_state(self, params: Params) -> Params:
-        return trees.zeros_like(params)
 
 
 def feddyn(
@@ -109,7 +102,7 @@ def feddyn(
     >>> progress(feddyn(10, 0.3, solver=Exact()), rounds=60) < 0.01
     True
     """
-    return FedDyn(training=training(step_size, local_steps, local_rate, solver), cohort_size=cohort_size)
+    return FedDyn(training(step_size, local_steps, local_rate, solver), cohort_size)
 
 
 register("feddyn", Entry(

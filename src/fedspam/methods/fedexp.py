@@ -5,13 +5,13 @@ from typing import Any, NamedTuple
 import jax.numpy as jnp
 from jaxtyping import Array, Key
 
-from fedspam._internal import checks, trees
-from fedspam._internal.trees import Params, Scalar, static, struct
+from fedspam._internal import trees
+from fedspam._internal.trees import Params, Scalar, count, number, static, struct
 from fedspam.clients import Oracle
 from fedspam.federation import Federation, on_client
 from fedspam.methods._grids import few_steps_grid
-from fedspam.methods._local import PointState, Steps, Training, positive_schedule
-from fedspam.methods._method import current_x, no_memory
+from fedspam.methods._local import Steps, Training
+from fedspam.methods._method import PointState, RoundInfo, Stateless
 from fedspam.methods._registry import Entry, register
 from fedspam.methods.schedules import ScheduleLike
 
@@ -24,16 +24,8 @@ class MeasuredMove(NamedTuple):
     certificate: Any
 
 
-class ExtrapolationInfo(NamedTuple):
-    """What a round records."""
-
-    extrapolation: Any  # times the mean move
-    certificate: Any
-    gradients: Any  # client gradients evaluated in this round
-
-
 @struct
-class Extrapolated:
+class Extrapolated(Stateless):
     r"""Clients train on their own loss, the server extrapolates their mean move. `fedexp` and `fedexprox` build it.
 
     .. math:: x_{k+1} = x_k + \alpha_k\,\bar\Delta_k, \qquad \alpha_k = \max\Big\{1,\
@@ -49,19 +41,12 @@ class Extrapolated:
     """
 
     training: Training
-    damping: float | Scalar
+    damping: float | Scalar = number(0)
     share: float | Scalar
-    cohort_size: int = static()
+    cohort_size: int = count()
     name: str = static(kw_only=True)
 
-    def __post_init__(self) -> None:
-        checks.whole("cohort_size", self.cohort_size, 1)
-        checks.between("damping", self.damping, 0, jnp.inf)
-
-    def init(self, params: Params, key: Key[Array, ""], fed: Federation) -> PointState:
-        return PointState(x=params, k=jnp.zeros((), jnp.int32))
-
-    def round(self, state: PointState, key: Key[Array, ""], fed: Federation) -> tuple[PointState, ExtrapolationInfo]:
+    def round(self, state: PointState, key: Key[Array, ""], fed: Federation) -> tuple[PointState, RoundInfo]:
         cohort = fed.sample(key, self.cohort_size)
         reply = fed.mean(cohort, self.train, x=state.x, **self.training.numbers(state.k))
 
@@ -70,15 +55,13 @@ class Extrapolated:
         alpha = jnp.maximum(1, jnp.asarray(self.share, square.dtype) * reply.square / square)
         state = PointState(trees.axpy(alpha, reply.moved, state.x), state.k + 1)
         gradients = cohort.size * self.training.gradients(reply.certificate)
-        return state, ExtrapolationInfo(alpha, reply.certificate, gradients)
+        return state, RoundInfo(extrapolation=alpha, certificate=reply.certificate, gradients=gradients)
 
     @on_client
     def train(self, oracle: Oracle, key: Key[Array, ""], *, x: Params, **numbers: Any) -> MeasuredMove:
         y, certificate = self.training(oracle, key, x, None, numbers)
         moved = trees.subtract(y, x)
         return MeasuredMove(moved, trees.squared_norm(moved), certificate)
-
-    params, client_state = current_x, no_memory
 
 
 def fedexp(cohort_size: int, local_steps: int, local_rate: ScheduleLike, *, damping: float = 1e-3) -> Extrapolated:
@@ -108,8 +91,8 @@ def fedexp(cohort_size: int, local_steps: int, local_rate: ScheduleLike, *, damp
     >>> progress(fedexp(10, 5, 0.08, damping=0.1)) < 0.1
     True
     """
-    steps = Steps(positive_schedule(local_rate, "local_rate"), steps=local_steps)
-    return Extrapolated(steps, damping, 0.5, cohort_size=cohort_size, name="fedexp")
+    steps = Steps(local_rate, local_steps=local_steps)
+    return Extrapolated(steps, damping, share=0.5, cohort_size=cohort_size, name="fedexp")
 
 
 register("fedexp", Entry(

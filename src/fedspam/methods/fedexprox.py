@@ -44,7 +44,7 @@ def fedexprox(
     True
     """
     trained = training(step_size, local_steps, local_rate, solver)
-    return Extrapolated(trained, damping, 1.0, cohort_size=cohort_size, name="fedexprox")
+    return Extrapolated(trained, damping, share=1.0, cohort_size=cohort_size, name="fedexprox")
 
 
 register("fedexprox", Entry(

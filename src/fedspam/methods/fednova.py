@@ -6,23 +6,15 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Key
 
-from fedspam._internal import checks, trees
-from fedspam._internal.trees import Params, Scalar, static, struct
+from fedspam._internal import trees
+from fedspam._internal.trees import Params, Scalar, count, dynamic, number, static, struct
 from fedspam.clients import Oracle
 from fedspam.federation import Federation, on_client
 from fedspam.methods._grids import few_steps_grid
-from fedspam.methods._local import (
-    LocalSteps,
-    OwnTraining,
-    PointState,
-    check_local_steps,
-    count_steps,
-    descend,
-    positive_schedule,
-)
-from fedspam.methods._method import current_x, no_memory
+from fedspam.methods._local import LocalSteps, OwnTraining, check_local_steps, count_steps, descend
+from fedspam.methods._method import PointState, RoundInfo, Stateless
 from fedspam.methods._registry import Entry, register
-from fedspam.methods.schedules import Schedule, ScheduleLike
+from fedspam.methods.schedules import Schedule, ScheduleLike, positive_schedule
 
 
 class NormalizedMove(NamedTuple):
@@ -34,48 +26,34 @@ class NormalizedMove(NamedTuple):
     steps: Scalar
 
 
-class NovaInfo(NamedTuple):
-    """What a round records."""
-
-    effective_steps: Any  # the weighted mean of |a|
-    gradients: Any  # client gradients evaluated in this round
-
-
 @struct
-class FedNova:
+class FedNova(Stateless):
     """FedNova. Use `fednova` to build it."""
 
-    local_rate: Schedule
-    server_step_size: Schedule
-    momentum: float | Scalar
-    weight_decay: float | Scalar
-    cohort_size: int = static()
-    local_steps: LocalSteps | OwnTraining = static()
+    local_rate: Schedule = dynamic(converter=positive_schedule)
+    server_step_size: Schedule = dynamic(converter=positive_schedule)
+    momentum: float | Scalar = number(0, 0.9999, remedy="0 is plain SGD, 0.9 is common")
+    weight_decay: float | Scalar = number(0)
+    cohort_size: int = count()
+    local_steps: LocalSteps | OwnTraining = static(converter=check_local_steps)
     weighted: bool = static()
     name: str = static(default="fednova")
 
     def __post_init__(self) -> None:
-        checks.whole("cohort_size", self.cohort_size, 1)
-        check_local_steps(self.local_steps)
-        checks.between("momentum", self.momentum, 0, 0.9999, remedy="0 is plain SGD, 0.9 is common")
-        checks.between("weight_decay", self.weight_decay, 0, jnp.inf)
         if isinstance(self.local_steps, OwnTraining) and self.local_steps.steps_key is None and self.momentum != 0:
             raise ValueError(
                 f"momentum = {self.momentum} of the clients counts by their numbers of steps: let them report it, and "
                 "give the name of that metric as steps_key; or leave momentum out"
             )
 
-    def init(self, params: Params, key: Key[Array, ""], fed: Federation) -> PointState:
-        return PointState(x=params, k=jnp.zeros((), jnp.int32))
-
-    def round(self, state: PointState, key: Key[Array, ""], fed: Federation) -> tuple[PointState, NovaInfo]:
+    def round(self, state: PointState, key: Key[Array, ""], fed: Federation) -> tuple[PointState, RoundInfo]:
         cohort = fed.sample(key, self.cohort_size)
         reply = fed.mean(cohort, self.train, x=state.x, local_rate=self.local_rate(state.k))
 
         effective = reply.length / reply.weight
         far = self.server_step_size(state.k) * effective / reply.weight
         x = trees.axpy(far, reply.moved, state.x)
-        return PointState(x, state.k + 1), NovaInfo(effective, cohort.size * reply.steps)
+        return PointState(x, state.k + 1), RoundInfo(effective_steps=effective, gradients=cohort.size * reply.steps)
 
     @on_client
     def train(self, oracle: Oracle, key: Key[Array, ""], *, x: Params, local_rate: Any) -> NormalizedMove:
@@ -91,8 +69,6 @@ class FedNova:
         length = (steps - momentum * (1 - momentum**steps) / (1 - momentum)) / (1 - momentum)
         weight = jnp.asarray(oracle.weight if self.weighted else 1, dtype)
         return NormalizedMove(trees.scale(weight / length, trees.subtract(y, x)), weight * length, weight, steps)
-
-    params, client_state = current_x, no_memory
 
 
 def fednova(
@@ -136,15 +112,7 @@ def fednova(
     >>> progress(fednova(10, 5, 0.05)) < 0.1
     True
     """
-    return FedNova(
-        local_rate=positive_schedule(local_rate, "local_rate"),
-        server_step_size=positive_schedule(server_step_size, "server_step_size"),
-        momentum=momentum,
-        weight_decay=weight_decay,
-        cohort_size=cohort_size,
-        local_steps=local_steps,
-        weighted=weighted,
-    )
+    return FedNova(local_rate, server_step_size, momentum, weight_decay, cohort_size, local_steps, weighted)
 
 
 register("fednova", Entry(

@@ -1,24 +1,20 @@
 """Local training and a server optimizer: FedAvgM, FedAdam, FedYogi and FedAdagrad; the base of FedAvg and FedProx."""
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Integer, Key
 
-from fedspam._internal import checks, trees
-from fedspam._internal.trees import Params, Scalar, static, struct
+from fedspam._internal import trees
+from fedspam._internal.trees import Params, Scalar, choice, count, dynamic, number, positive, static, struct
 from fedspam.clients import Oracle
 from fedspam.federation import Federation, on_client
-from fedspam.methods._grids import few_steps_grid, settings
-from fedspam.methods._local import LocalSteps, Steps, Training, TrainingInfo, client_optimizer, positive_schedule
-from fedspam.methods._method import current_x, no_memory
-from fedspam.methods._registry import Entry, Scales, register
-from fedspam.methods.schedules import Schedule, ScheduleLike
-
-if TYPE_CHECKING:
-    import optax
+from fedspam.methods._grids import few_steps_grid, grid, over_smoothness, with_fixed
+from fedspam.methods._local import ClientOptimizer, LocalSteps, Steps, Training
+from fedspam.methods._method import RoundInfo, Stateless
+from fedspam.methods._registry import Entry, register
+from fedspam.methods.schedules import Schedule, ScheduleLike, positive_schedule
 
 
 class FedOptState(NamedTuple):
@@ -46,7 +42,7 @@ class ServerOptimizer(Protocol):
 
 
 @struct
-class FedOpt:
+class FedOpt(Stateless):
     r"""Clients train on their own loss, the server treats their mean move as a gradient. `fedavg`, `fedprox`, `fedadam`
     and others build it.
 
@@ -64,24 +60,22 @@ class FedOpt:
 
     training: Training
     server: ServerOptimizer
-    cohort_size: int = static()
+    cohort_size: int = count()
     weighted: bool = static(default=False)
     name: str = static(kw_only=True)
-
-    def __post_init__(self) -> None:
-        checks.whole("cohort_size", self.cohort_size, 1)
 
     def init(self, params: Params, key: Key[Array, ""], fed: Federation) -> FedOptState:
         return FedOptState(x=params, memory=self.server.init(params), k=jnp.zeros((), jnp.int32))
 
-    def round(self, state: FedOptState, key: Key[Array, ""], fed: Federation) -> tuple[FedOptState, TrainingInfo]:
+    def round(self, state: FedOptState, key: Key[Array, ""], fed: Federation) -> tuple[FedOptState, RoundInfo]:
         cohort = fed.sample(key, self.cohort_size)
         update = fed.mean(cohort, self.train, x=state.x, **self.training.numbers(state.k))
         moved = trees.divide(update.moved, update.weight) if self.weighted else update.moved
 
         x, memory = self.server.update(state.x, moved, state.memory, state.k)
         gradients = cohort.size * self.training.gradients(update.certificate)
-        return FedOptState(x, memory, state.k + 1), TrainingInfo(update.certificate, gradients)
+        info = RoundInfo(certificate=update.certificate, gradients=gradients)
+        return FedOptState(x, memory, state.k + 1), info
 
     @on_client
     def train(self, oracle: Oracle, key: Key[Array, ""], *, x: Params, **numbers: Any) -> Update:
@@ -92,35 +86,33 @@ class FedOpt:
         weight = jnp.asarray(oracle.weight, jax.tree.leaves(x)[0].dtype)
         return Update(trees.scale(weight, moved), weight, certificate)
 
-    params, client_state = current_x, no_memory
-
 
 @struct
 class Average:
     r""":math:`x + \eta_s\Delta`."""
 
-    step_size: Schedule
+    server_step_size: Schedule = dynamic(converter=positive_schedule, default=1.0)
 
     def init(self, params: Params) -> tuple[()]:
         return ()
 
     def update(self, x: Params, moved: Params, memory: tuple[()], k: Integer[Array, ""]) -> tuple[Params, tuple[()]]:
-        return trees.axpy(self.step_size(k), moved, x), memory
+        return trees.axpy(self.server_step_size(k), moved, x), memory
 
 
 @struct
 class HeavyBall:
     r""":math:`M \leftarrow \beta M + \Delta`, then :math:`x + \eta_s M`."""
 
-    step_size: Schedule
-    momentum: float | Scalar
+    server_step_size: Schedule = dynamic(converter=positive_schedule)
+    momentum: float | Scalar = number(0, 1, remedy="0 is FedAvg, 0.9 is common")
 
     def init(self, params: Params) -> Params:
         return trees.zeros_like(params)
 
     def update(self, x: Params, moved: Params, memory: Params, k: Integer[Array, ""]) -> tuple[Params, Params]:
         memory = trees.axpy(self.momentum, memory, moved)
-        return trees.axpy(self.step_size(k), memory, x), memory
+        return trees.axpy(self.server_step_size(k), memory, x), memory
 
 
 class AdamMoments(NamedTuple):
@@ -134,17 +126,11 @@ class AdamMoments(NamedTuple):
 class Adaptive:
     """The adaptive server steps of `fedadam`, `fedyogi` and `fedadagrad`, without bias correction."""
 
-    step_size: Schedule
-    momentum: float | Scalar
-    square_momentum: float | Scalar
-    adaptivity: float | Scalar
-    rule: str = static()
-
-    def __post_init__(self) -> None:
-        checks.one_of("rule", self.rule, ("adagrad", "yogi", "adam"))
-        checks.between("momentum", self.momentum, 0, 1)
-        checks.between("square_momentum", self.square_momentum, 0, 1)
-        checks.positive("adaptivity", self.adaptivity, "it divides the first move; the paper's is 0.001")
+    server_step_size: Schedule = dynamic(converter=positive_schedule)
+    momentum: float | Scalar = number(0, 1)
+    square_momentum: float | Scalar = number(0, 1)
+    adaptivity: float | Scalar = positive("it divides the first move; the paper's is 0.001")
+    rule: str = choice("adagrad", "yogi", "adam")
 
     def init(self, params: Params) -> AdamMoments:
         second = jax.tree.map(lambda leaf: jnp.full_like(leaf, jnp.asarray(self.adaptivity, leaf.dtype) ** 2), params)
@@ -153,7 +139,7 @@ class Adaptive:
     def update(
         self, x: Params, moved: Params, memory: AdamMoments, k: Integer[Array, ""]
     ) -> tuple[Params, AdamMoments]:
-        eta = self.step_size(k)
+        eta = self.server_step_size(k)
         first = trees.axpy(self.momentum, memory.first, trees.scale(1 - self.momentum, moved))
         second = jax.tree.map(self._second, memory.second, moved)
 
@@ -179,7 +165,7 @@ def fedavgm(
     momentum: float = 0.9,
     server_step_size: ScheduleLike = 1.0,
     weighted: bool = False,
-    optimizer: "optax.GradientTransformation | None" = None,
+    optimizer: ClientOptimizer = None,
 ) -> FedOpt:
     r"""FedAvg with momentum on the server.
 
@@ -199,9 +185,8 @@ def fedavgm(
     >>> progress(fedavgm(10, 5, 0.02)) < 0.1
     True
     """
-    checks.between("momentum", momentum, 0, 1, remedy="0 is FedAvg, 0.9 is common")
-    server = HeavyBall(positive_schedule(server_step_size, "server_step_size"), momentum)
-    return local_sgd("fedavgm", cohort_size, local_steps, local_rate, server, weighted, optimizer)
+    steps, server = Steps(local_rate, None, local_steps, optimizer), HeavyBall(server_step_size, momentum)
+    return FedOpt(steps, server, cohort_size, weighted, name="fedavgm")
 
 
 def fedadam(
@@ -214,7 +199,7 @@ def fedadam(
     square_momentum: float = 0.99,
     adaptivity: float = 1e-3,
     weighted: bool = False,
-    optimizer: "optax.GradientTransformation | None" = None,
+    optimizer: ClientOptimizer = None,
 ) -> FedOpt:
     r"""Adam on the server, with the mean move :math:`\Delta_k` of the clients as its gradient.
 
@@ -239,9 +224,9 @@ def fedadam(
     >>> progress(fedadam(10, 5, 0.02, 0.05), rounds=100) < 0.1
     True
     """
-    step_size = positive_schedule(server_step_size, "server_step_size")
-    server = Adaptive(step_size, momentum, square_momentum, adaptivity, rule="adam")
-    return local_sgd("fedadam", cohort_size, local_steps, local_rate, server, weighted, optimizer)
+    steps = Steps(local_rate, None, local_steps, optimizer)
+    server = Adaptive(server_step_size, momentum, square_momentum, adaptivity, rule="adam")
+    return FedOpt(steps, server, cohort_size, weighted, name="fedadam")
 
 
 def fedyogi(
@@ -254,7 +239,7 @@ def fedyogi(
     square_momentum: float = 0.99,
     adaptivity: float = 1e-3,
     weighted: bool = False,
-    optimizer: "optax.GradientTransformation | None" = None,
+    optimizer: ClientOptimizer = None,
 ) -> FedOpt:
     r"""Yogi on the server: as `fedadam`, but V changes by at most :math:`(1-\beta_2)\Delta_k^2`.
 
@@ -267,9 +252,9 @@ def fedyogi(
     >>> fedyogi(10, 5, 0.02, 0.05).server.rule
     'yogi'
     """
-    step_size = positive_schedule(server_step_size, "server_step_size")
-    server = Adaptive(step_size, momentum, square_momentum, adaptivity, rule="yogi")
-    return local_sgd("fedyogi", cohort_size, local_steps, local_rate, server, weighted, optimizer)
+    steps = Steps(local_rate, None, local_steps, optimizer)
+    server = Adaptive(server_step_size, momentum, square_momentum, adaptivity, rule="yogi")
+    return FedOpt(steps, server, cohort_size, weighted, name="fedyogi")
 
 
 def fedadagrad(
@@ -281,7 +266,7 @@ def fedadagrad(
     momentum: float = 0.0,
     adaptivity: float = 1e-3,
     weighted: bool = False,
-    optimizer: "optax.GradientTransformation | None" = None,
+    optimizer: ClientOptimizer = None,
 ) -> FedOpt:
     r"""Adagrad on the server: as `fedadam`, but V sums up all squares, so that steps shrink over time.
 
@@ -294,37 +279,17 @@ def fedadagrad(
     >>> fedadagrad(10, 5, 0.02, 0.05).server.rule
     'adagrad'
     """
-    step_size = positive_schedule(server_step_size, "server_step_size")
-    server = Adaptive(step_size, momentum, 0.0, adaptivity, rule="adagrad")
-    return local_sgd("fedadagrad", cohort_size, local_steps, local_rate, server, weighted, optimizer)
+    steps = Steps(local_rate, None, local_steps, optimizer)
+    server = Adaptive(server_step_size, momentum, 0.0, adaptivity, rule="adagrad")
+    return FedOpt(steps, server, cohort_size, weighted, name="fedadagrad")
 
 
-def local_sgd(
-    name: str,
-    cohort_size: int,
-    local_steps: LocalSteps,
-    local_rate: ScheduleLike,
-    server: ServerOptimizer,
-    weighted: bool,
-    optimizer: "optax.GradientTransformation | None",
-) -> FedOpt:
-    """Local SGD, or another optimizer on the clients, and a server optimizer."""
-    rate = positive_schedule(local_rate, "local_rate")
-    steps = Steps(rate, steps=local_steps, optimizer=client_optimizer(optimizer))
-    return FedOpt(training=steps, server=server, cohort_size=cohort_size, weighted=weighted, name=name)
-
-
-def _momentum_grid(scales: Scales) -> list[Mapping[str, Any]]:
-    # with a server momentum of 0.9 a move counts ten times; a smaller server step makes up for part of it
-    return [{**setting, "server_step_size": 0.3} for setting in few_steps_grid(scales)]
-
-
-def adaptive_grid(scales: Scales) -> list[Mapping[str, Any]]:
-    """Settings for an adaptive optimizer on the server."""
-    # the server's step size is on the scale of x itself: the length of Adam's steps is their step size
-    sizes, rates = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3), [c / scales.smoothness for c in (0.1, 0.3)]
-    return settings(server_step_size=sizes, local_rate=rates, local_steps=(5,))
-
+# with a server momentum of 0.9 a move counts ten times; a smaller server step makes up for part of it
+_momentum_grid = with_fixed(few_steps_grid, server_step_size=0.3)
+# the server's step size is on the scale of x itself: the length of Adam's steps is their step size
+adaptive_grid = grid(
+    server_step_size=(0.001, 0.003, 0.01, 0.03, 0.1, 0.3), local_rate=over_smoothness(0.1, 0.3), local_steps=(5,)
+)
 
 for _key, _name, _build, _more, _grid in (
     ("fedavgm", "FedAvgM", fedavgm, {"server_step_size": 0.3}, _momentum_grid),

@@ -1,48 +1,31 @@
 """FedPer: FedAvg on a part of the parameters; each client keeps the rest, such as its head, to itself."""
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Key
 
-from fedspam._internal import checks, trees
-from fedspam._internal.trees import Params, static, struct
+from fedspam._internal import trees
+from fedspam._internal.trees import Params, count, static, struct
 from fedspam.clients import Oracle
 from fedspam.federation import Federation, on_client
-from fedspam.methods._local import (
-    LocalSteps,
-    PointState,
-    Steps,
-    Trained,
-    TrainingInfo,
-    client_optimizer,
-    positive_schedule,
-)
-from fedspam.methods._method import current_x
+from fedspam.methods._local import ClientOptimizer, LocalSteps, Steps, Trained
+from fedspam.methods._method import PointState, RoundInfo, Stateless
 from fedspam.methods.schedules import ScheduleLike
-
-if TYPE_CHECKING:
-    import optax
 
 
 @struct
-class FedPer:
+class FedPer(Stateless):
     """FedPer. Use `fedper` to build it."""
 
     training: Steps
-    cohort_size: int = static()
+    cohort_size: int = count()
     personal: tuple[str, ...] = static()
     name: str = static(default="fedper")
 
-    def __post_init__(self) -> None:
-        checks.whole("cohort_size", self.cohort_size, 1)
-
-    def init(self, params: Params, key: Key[Array, ""], fed: Federation) -> PointState:
-        return PointState(x=params, k=jnp.zeros((), jnp.int32))
-
-    def round(self, state: PointState, key: Key[Array, ""], fed: Federation) -> tuple[PointState, TrainingInfo]:
+    def round(self, state: PointState, key: Key[Array, ""], fed: Federation) -> tuple[PointState, RoundInfo]:
         shared, first = self._split(state.x)
 
         cohort = fed.sample(key, self.cohort_size)
@@ -50,7 +33,7 @@ class FedPer:
 
         x = trees.combine(trees.add(shared, moved), first)
         gradients = cohort.size * self.training.gradients(certificate)
-        return PointState(x, state.k + 1), TrainingInfo(certificate, gradients)
+        return PointState(x, state.k + 1), RoundInfo(certificate=certificate, gradients=gradients)
 
     @on_client(stateful=True)
     def train(
@@ -59,8 +42,6 @@ class FedPer:
         y, certificate = self.training(oracle, key, trees.combine(shared, memory), None, numbers)
         common, own = self._split(y)
         return Trained(trees.subtract(common, shared), certificate), own
-
-    params = current_x
 
     def client_state(self, params: Params) -> Params:
         return jax.tree.map(jnp.asarray, self._split(params)[1])
@@ -87,7 +68,7 @@ def fedper(
     local_rate: ScheduleLike,
     personal: str | Sequence[str],
     *,
-    optimizer: "optax.GradientTransformation | None" = None,
+    optimizer: ClientOptimizer = None,
 ) -> FedPer:
     r"""FedPer: a body x that all clients share, and a head :math:`h_i` of each client's own, trained together.
 
@@ -122,6 +103,5 @@ def fedper(
     >>> (own["body"] + own["head"]).round(3).tolist()
     [2.0, 4.0]
     """
-    steps = Steps(positive_schedule(local_rate, "local_rate"), None, local_steps, optimizer=client_optimizer(optimizer))
     names = (personal,) if isinstance(personal, str) else tuple(personal)
-    return FedPer(steps, cohort_size=cohort_size, personal=names)
+    return FedPer(Steps(local_rate, None, local_steps, optimizer), cohort_size, names)

@@ -1,16 +1,11 @@
 """FedProx: clients minimize their own loss near the server's point, and the server averages."""
 
-from typing import TYPE_CHECKING
-
 from fedspam.methods._grids import prox_steps_grid
-from fedspam.methods._local import LocalSteps, positive_schedule, training
+from fedspam.methods._local import ClientOptimizer, LocalSteps, training
 from fedspam.methods._registry import Entry, register
 from fedspam.methods.fedopt import Average, FedOpt
 from fedspam.methods.schedules import ScheduleLike
 from fedspam.solvers import Exact, LocalSolver
-
-if TYPE_CHECKING:
-    import optax
 
 
 def fedprox(
@@ -22,7 +17,7 @@ def fedprox(
     local_rate: ScheduleLike | None = None,
     server_step_size: ScheduleLike = 1.0,
     weighted: bool = False,
-    optimizer: "optax.GradientTransformation | None" = None,
+    optimizer: ClientOptimizer = None,
 ) -> FedOpt:
     r"""FedProx: every client of the cohort approximately answers the prox of its own loss, the server averages.
 
@@ -52,13 +47,8 @@ def fedprox(
     >>> progress(fedprox(10, 1.0, local_steps=5, local_rate=0.08)) < 0.1
     True
     """
-    return FedOpt(
-        training=training(step_size, local_steps, local_rate, solver, optimizer),
-        server=Average(positive_schedule(server_step_size, "server_step_size")),
-        cohort_size=cohort_size,
-        weighted=weighted,
-        name="fedprox",
-    )
+    trained = training(step_size, local_steps, local_rate, solver, optimizer)
+    return FedOpt(trained, Average(server_step_size), cohort_size, weighted, name="fedprox")
 
 
 register("fedprox", Entry(

@@ -1,49 +1,37 @@
 """FedRed: local steps with doubly regularized drift correction; a coin decides when to communicate."""
 
-from collections.abc import Mapping
-from typing import Any
-
 import jax
-import jax.numpy as jnp
 from jaxtyping import Array, Integer, Key
 
 from fedspam._internal import checks, prng, trees
-from fedspam._internal.trees import Params, Scalar, static, struct
+from fedspam._internal.trees import Params, Scalar, choice, number, positive, static, struct
 from fedspam.clients import Oracle
 from fedspam.federation import Federation, on_client
-from fedspam.methods._grids import settings, with_fixed
-from fedspam.methods._local import PointState, StepsInfo, descend, gradient, until_heads
-from fedspam.methods._method import current_x, no_memory
-from fedspam.methods._registry import Cost, Entry, Scales, register
+from fedspam.methods._grids import grid, over_smoothness, with_fixed
+from fedspam.methods._local import descend, gradient, until_heads
+from fedspam.methods._method import PointState, RoundInfo, Stateless
+from fedspam.methods._registry import Cost, Entry, register
 from fedspam.methods.scaffnew import ScaffNew
 
 
 @struct
-class FedRed:
+class FedRed(Stateless):
     """FedRed with the gradients at the server's point as controls. Use `fedred` to build it."""
 
-    local_rate: float | Scalar
-    regularization: float | Scalar
-    probability: float | Scalar
-    model: str = static(default="average")
+    local_rate: float | Scalar = positive("try 1 / L")
+    regularization: float | Scalar = number(0, remedy="try delta")
+    probability: float | Scalar = number(0, 1, open_low=True, remedy="try delta / L")
+    model: str = choice("average", "one", default="average")
     name: str = static(default="fedred")
 
-    def __post_init__(self) -> None:
-        checks.positive("local_rate", self.local_rate, "try 1 / L")
-        checks.between("regularization", self.regularization, 0, float("inf"), remedy="try delta")
-        checks.between("probability", self.probability, 0, 1, open_low=True, remedy="try delta / L")
-        checks.one_of("model", self.model, ("average", "one"))
-
-    def init(self, params: Params, key: Key[Array, ""], fed: Federation) -> PointState:
-        return PointState(x=params, k=jnp.zeros((), jnp.int32))
-
-    def round(self, state: PointState, key: Key[Array, ""], fed: Federation) -> tuple[PointState, StepsInfo]:
+    def round(self, state: PointState, key: Key[Array, ""], fed: Federation) -> tuple[PointState, RoundInfo]:
         steps = until_heads(prng.fold_name(key, "coin"), self.probability)
         everyone = fed.everyone(key)
         g = fed.mean(everyone, self.gradient, x=state.x)
         movers = everyone if self.model == "average" else everyone.one(key)
         x = fed.mean(movers, self.train, x=state.x, g=g, steps=steps)
-        return PointState(x, state.k + 1), StepsInfo(steps, everyone.size + movers.size * (1 + steps))
+        gradients = everyone.size + movers.size * (1 + steps)
+        return PointState(x, state.k + 1), RoundInfo(steps=steps, gradients=gradients)
 
     gradient = gradient
 
@@ -52,8 +40,6 @@ class FedRed:
         eta, pull = self.local_rate, self.regularization
         shift = trees.subtract(g, jax.grad(oracle)(x, None))
         return descend(oracle, key, x, steps=steps, local_rate=eta / (1 + eta * pull), shift=shift, pull=pull)
-
-    params, client_state = current_x, no_memory
 
 
 def fedred(
@@ -97,15 +83,11 @@ def fedred(
     return ScaffNew(local_rate, probability, regularization, gradients_first=True, name="fedred_memory")
 
 
-def _fedred_grid(scales: Scales) -> list[Mapping[str, Any]]:
-    ratio = scales.delta / scales.smoothness
-    return settings(
-        local_rate=[c / scales.smoothness for c in (0.5, 0.9)],
-        regularization=[a * scales.delta for a in (0.3, 1.0, 3.0)],
-        probability=[min(1.0, b * ratio) for b in (1.0, 3.0)],
-    )
-
-
+_fedred_grid = grid(
+    local_rate=over_smoothness(0.5, 0.9),
+    regularization=lambda scales: [a * scales.delta for a in (0.3, 1.0, 3.0)],
+    probability=lambda scales: [min(1.0, b * (scales.delta / scales.smoothness)) for b in (1.0, 3.0)],
+)
 _EXAMPLE = {"local_rate": 0.7, "regularization": 0.1, "probability": 0.3}
 _REFERENCE = "Jiang, Rodomanov, Stich 2024, arXiv:2404.08447"
 

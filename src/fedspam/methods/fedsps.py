@@ -8,28 +8,24 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Integer, Key
 
-from fedspam._internal import checks, trees
-from fedspam._internal.trees import Params, Scalar, static, struct
+from fedspam._internal import trees
+from fedspam._internal.trees import Params, Scalar, count, dynamic, positive, struct
 from fedspam.clients import Oracle
 from fedspam.methods._grids import few_steps_grid
-from fedspam.methods._local import Trained, positive_schedule
+from fedspam.methods._local import Trained
 from fedspam.methods._registry import Entry, register
 from fedspam.methods.fedopt import Average, FedOpt
-from fedspam.methods.schedules import Constant, Schedule, ScheduleLike
+from fedspam.methods.schedules import Schedule, ScheduleLike, positive_schedule
 
 
 @struct
 class PolyakSteps:
     """Local steps as long as the loss and its gradient suggest, up to a largest rate."""
 
-    local_rate: Schedule  # the largest
-    scale: float | Scalar
+    local_rate: Schedule = dynamic(converter=positive_schedule)  # the largest
+    scale: float | Scalar = positive()
     lower_bound: float | Scalar
-    steps: int = static()
-
-    def __post_init__(self) -> None:
-        checks.whole("local_steps", self.steps, 1)
-        checks.positive("scale", self.scale)
+    local_steps: int = count()
 
     def numbers(self, k: Integer[Array, ""]) -> dict[str, Any]:
         return {"local_rate": self.local_rate(k)}
@@ -46,10 +42,10 @@ class PolyakSteps:
             rate = jnp.where(above < most * slope, above / jnp.where(slope > 0, slope, 1), most)
             return trees.axpy(-rate, g, y)
 
-        return Trained(lax.fori_loop(0, self.steps, step, x))
+        return Trained(lax.fori_loop(0, self.local_steps, step, x))
 
     def gradients(self, certificate: Any) -> Any:
-        return self.steps
+        return self.local_steps
 
 
 def fedsps(
@@ -83,8 +79,8 @@ def fedsps(
     >>> progress(fedsps(10, 5, 0.05, lower_bound=-100.0)) < 0.1
     True
     """
-    steps = PolyakSteps(positive_schedule(local_rate, "local_rate"), scale, lower_bound, steps=local_steps)
-    return FedOpt(steps, Average(Constant(1.0)), cohort_size=cohort_size, weighted=weighted, name="fedsps")
+    steps = PolyakSteps(local_rate, scale, lower_bound, local_steps)
+    return FedOpt(steps, Average(), cohort_size, weighted, name="fedsps")
 
 
 register("fedsps", Entry(

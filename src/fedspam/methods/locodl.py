@@ -3,7 +3,7 @@
 Unverified: the paper was not at hand.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax.numpy as jnp
@@ -11,12 +11,13 @@ from jax import lax
 from jaxtyping import Array, Integer, Key
 
 from fedspam._internal import checks, prng, trees
-from fedspam._internal.trees import Params, Scalar, static, struct
+from fedspam._internal.trees import Params, Scalar, number, static, struct
 from fedspam.clients import Oracle
 from fedspam.federation import Federation, on_client
-from fedspam.methods._grids import settings
-from fedspam.methods._local import StepsInfo, descend, until_heads
-from fedspam.methods._registry import Cost, Entry, Scales, register
+from fedspam.methods._local import descend, until_heads
+from fedspam.methods._method import RoundInfo, Stateless
+from fedspam.methods._registry import Cost, Entry, register
+from fedspam.methods.scaffnew import coin_steps_grid
 
 
 class LocodlState(NamedTuple):
@@ -37,7 +38,7 @@ class LocodlMemory(NamedTuple):
 
 
 @struct
-class LoCoDL:
+class LoCoDL(Stateless):
     r"""LoCoDL. Use `locodl` to build it.
 
     A round is one communication and the local steps before it. What clients do with the average, they do at the
@@ -45,8 +46,8 @@ class LoCoDL:
     """
 
     local_rate: float | Scalar
-    probability: float | Scalar
-    shared_curvature: float | Scalar  # lambda
+    probability: float | Scalar = number(0, 1, open_low=True, remedy="1 communicates after every step")
+    shared_curvature: float | Scalar = number(0)  # lambda
     mixing: float | Scalar  # rho
     dual_rate: float | Scalar  # p chi / (eta (1 + 2 omega))
     name: str = static(default="locodl")
@@ -54,7 +55,7 @@ class LoCoDL:
     def init(self, params: Params, key: Key[Array, ""], fed: Federation) -> LocodlState:
         return LocodlState(y=params, v=trees.zeros_like(params), average=params, k=jnp.zeros((), jnp.int32))
 
-    def round(self, state: LocodlState, key: Key[Array, ""], fed: Federation) -> tuple[LocodlState, StepsInfo]:
+    def round(self, state: LocodlState, key: Key[Array, ""], fed: Federation) -> tuple[LocodlState, RoundInfo]:
         steps = until_heads(prng.fold_name(key, "coin"), self.probability)
         y = self._own_steps(state.y, state.v, steps)
 
@@ -65,7 +66,7 @@ class LoCoDL:
         v = trees.axpy(self.dual_rate, half, state.v)
         average = trees.add(y, half)
         y = trees.axpy(self.mixing, half, y)
-        return LocodlState(y, v, average, state.k + 1), StepsInfo(steps, everyone.size * steps)
+        return LocodlState(y, v, average, state.k + 1), RoundInfo(steps=steps, gradients=everyone.size * steps)
 
     def _own_steps(self, y: Params, v: Params, steps: Integer[Array, ""]) -> Params:
         """The server's own local steps, on (lambda/2)|y|^2."""
@@ -147,20 +148,14 @@ def locodl(
     True
     """
     checks.positive("local_rate", local_rate, "try 1 / L")
-    checks.between("probability", probability, 0, 1, open_low=True, remedy="1 communicates after every step")
     checks.between("omega", omega, 0, float("inf"), remedy="a codec states it: RandK(0.1).omega(params)")
-    checks.between("shared_curvature", shared_curvature, 0, float("inf"))
     mixing = 1 / (1 + (omega if mean_omega is None else mean_omega))
     dual_rate = probability * mixing / (local_rate * (1 + 2 * omega))
     return LoCoDL(local_rate, probability, shared_curvature, mixing, dual_rate)
 
 
-def _grid(scales: Scales) -> list[Mapping[str, Any]]:
-    return settings(local_rate=[c / scales.smoothness for c in (0.3, 0.6, 0.9)], probability=(0.03, 0.1, 0.3, 1.0))
-
-
 register("locodl", Entry(
     name="LoCoDL", build=locodl, example={"local_rate": 0.7, "probability": 0.4}, partial="no", stateless="no",
-    unverified=True, nonconvex="no", estimator="dual, compressed", oracle="random m steps", down=Cost(2), grid=_grid,
-    reference="Condat, Maranjyan, Richtárik 2024, arXiv:2403.04348",
+    unverified=True, nonconvex="no", estimator="dual, compressed", oracle="random m steps", down=Cost(2),
+    grid=coin_steps_grid, reference="Condat, Maranjyan, Richtárik 2024, arXiv:2403.04348",
 ))  # fmt: skip

@@ -1,6 +1,5 @@
 """Mime: local steps of a central optimizer whose statistics the server keeps, with control variates; MimeMVR."""
 
-from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import jax
@@ -8,18 +7,18 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Key
 
-from fedspam._internal import checks, trees
-from fedspam._internal.trees import Params, static, struct
+from fedspam._internal import trees
+from fedspam._internal.trees import Params, count, dynamic, static, struct
 from fedspam.clients import Oracle
 from fedspam.federation import Federation, on_client
 from fedspam.methods._central import Adam, Base, Momentum, Plain
-from fedspam.methods._grids import local_grid, recursive_grid, settings, with_fixed
-from fedspam.methods._local import RateInfo, gradient, positive_schedule, surrogate_steps
-from fedspam.methods._method import StartLike, current_x, no_memory, start_from
-from fedspam.methods._registry import Cost, Entry, Scales, register
+from fedspam.methods._grids import grid, local_grid, recursive_grid, with_fixed
+from fedspam.methods._local import gradient, surrogate_steps
+from fedspam.methods._method import RoundInfo, StartLike, Stateless, start_from
+from fedspam.methods._registry import Cost, Entry, register
 from fedspam.methods._template import Factored
 from fedspam.methods.estimators import MVR
-from fedspam.methods.schedules import Constant, Schedule, ScheduleLike, fresh_weight_schedule
+from fedspam.methods.schedules import Schedule, ScheduleLike, positive_schedule
 
 
 class MimeState(NamedTuple):
@@ -31,25 +30,21 @@ class MimeState(NamedTuple):
 
 
 @struct
-class Mime:
+class Mime(Stateless):
     """Mime with SGD, momentum or Adam. Use `mime` to build it."""
 
     base: Base
-    local_rate: Schedule
-    server_step_size: Schedule
-    cohort_size: int = static()
-    local_steps: int = static()
+    local_rate: Schedule = dynamic(converter=positive_schedule)
+    server_step_size: Schedule = dynamic(converter=positive_schedule)
+    cohort_size: int = count()
+    local_steps: int = count()
     minibatch: bool = static(default=False)
     name: str = static(default="mime")
-
-    def __post_init__(self) -> None:
-        checks.whole("cohort_size", self.cohort_size, 1)
-        checks.whole("local_steps", self.local_steps, 1)
 
     def init(self, params: Params, key: Key[Array, ""], fed: Federation) -> MimeState:
         return MimeState(params, self.base.init(params, trees.zeros_like(params)), jnp.zeros((), jnp.int32))
 
-    def round(self, state: MimeState, key: Key[Array, ""], fed: Federation) -> tuple[MimeState, RateInfo]:
+    def round(self, state: MimeState, key: Key[Array, ""], fed: Federation) -> tuple[MimeState, RoundInfo]:
         x, s, eta = state.x, state.statistics, self.local_rate(state.k)
 
         cohort = fed.sample(key, self.cohort_size)
@@ -60,7 +55,7 @@ class Mime:
         x = trees.axpy(self.server_step_size(state.k), moved, x)
         # the first local step needs no gradient, and without minibatches the one at x is that of the first exchange
         spent = 1 + (2 if self.minibatch else 1) * (self.local_steps - 1)
-        return MimeState(x, s, state.k + 1), RateInfo(eta, cohort.size * spent)
+        return MimeState(x, s, state.k + 1), RoundInfo(local_rate=eta, gradients=cohort.size * spent)
 
     gradient = gradient
 
@@ -79,8 +74,6 @@ class Mime:
         # at x the two gradients cancel, on every minibatch
         first = trees.axpy(-local_rate, self.base.direction(lambda y: control, x, statistics), x)
         return trees.subtract(lax.fori_loop(1, self.local_steps, step, first), x)
-
-    params, client_state = current_x, no_memory
 
 
 def mime(
@@ -119,15 +112,8 @@ def mime(
     True
     """
     base = Plain() if base is None else base
-    return Mime(
-        base=base,
-        local_rate=positive_schedule(local_rate, "local_rate"),
-        server_step_size=positive_schedule(server_step_size, "server_step_size"),
-        cohort_size=cohort_size,
-        local_steps=local_steps,
-        minibatch=minibatch,
-        name={Momentum: "mime_momentum", Adam: "mime_adam"}.get(type(base), "mime"),
-    )
+    name = {Momentum: "mime_momentum", Adam: "mime_adam"}.get(type(base), "mime")
+    return Mime(base, local_rate, server_step_size, cohort_size, local_steps, minibatch, name)
 
 
 def mime_mvr(
@@ -162,17 +148,13 @@ def mime_mvr(
     >>> progress(mime_mvr(10, 10, 0.09, 0.2)) < 0.1
     True
     """
-    estimator, gamma = MVR(fresh_weight_schedule(fresh_weight), first=first), Constant(float("inf"))
+    estimator, start = MVR(fresh_weight, first=first), start_from(start, cohort_size)
     solver = surrogate_steps(local_steps, local_rate, minibatch, recursive=False)
-    start = start_from(start, cohort_size)
-    return Factored(estimator, solver, gamma, start, movers="average", cohort_size=cohort_size, name="mime_mvr")
+    return Factored(estimator, solver, jnp.inf, start, movers="average", cohort_size=cohort_size, name="mime_mvr")
 
 
-def _adam_grid(scales: Scales) -> list[Mapping[str, Any]]:
-    # the length of Adam's steps is their rate, on the scale of x itself
-    return settings(local_rate=(0.001, 0.003, 0.01, 0.03, 0.1, 0.3), local_steps=(1, 5), base=(Adam(),))
-
-
+# the length of Adam's steps is their rate, on the scale of x itself
+_adam_grid = grid(local_rate=(0.001, 0.003, 0.01, 0.03, 0.1, 0.3), local_steps=(1, 5), base=(Adam(),))
 _REFERENCE = "Karimireddy, Jaggi, Kale, Mohri, Reddi, Stich, Suresh 2021, arXiv:2008.03606"
 _EXAMPLE = {"cohort_size": 4, "local_steps": 5, "local_rate": 0.3}
 

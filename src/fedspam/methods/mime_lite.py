@@ -1,6 +1,5 @@
 """MimeLite: Mime without control variates, and MimeLiteMVR."""
 
-import dataclasses
 from typing import Any, NamedTuple
 
 import jax
@@ -8,17 +7,16 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Key
 
-from fedspam._internal import checks, trees
-from fedspam._internal.trees import Params, static, struct
+from fedspam._internal import trees
+from fedspam._internal.trees import Params, count, dynamic, static, struct
 from fedspam.clients import Oracle
 from fedspam.federation import Federation, on_client
 from fedspam.methods._central import Base, Momentum, Plain, Recursive
 from fedspam.methods._grids import local_grid, recursive_grid, with_fixed
-from fedspam.methods._local import RateInfo, positive_schedule
-from fedspam.methods._method import Start, StartLike, Zero, current_x, no_memory, start_from
+from fedspam.methods._method import RoundInfo, Start, StartLike, Stateless, Zero, start_from
 from fedspam.methods._registry import Cost, Entry, register
 from fedspam.methods.mime import _EXAMPLE, _REFERENCE, MimeState
-from fedspam.methods.schedules import Schedule, ScheduleLike
+from fedspam.methods.schedules import Schedule, ScheduleLike, positive_schedule
 
 
 class LiteReply(NamedTuple):
@@ -29,25 +27,21 @@ class LiteReply(NamedTuple):
 
 
 @struct
-class MimeLite:
+class MimeLite(Stateless):
     """MimeLite. Use `mime_lite` or `mime_lite_mvr` to build it."""
 
     base: Base
-    local_rate: Schedule
-    server_step_size: Schedule
+    local_rate: Schedule = dynamic(converter=positive_schedule)
+    server_step_size: Schedule = dynamic(converter=positive_schedule)
     start: Start
-    cohort_size: int = static()
-    local_steps: int = static()
-    name: str = static(kw_only=True)
-
-    def __post_init__(self) -> None:
-        checks.whole("cohort_size", self.cohort_size, 1)
-        checks.whole("local_steps", self.local_steps, 1)
+    cohort_size: int = count()
+    local_steps: int = count()
+    name: str = static()
 
     def init(self, params: Params, key: Key[Array, ""], fed: Federation) -> MimeState:
         return MimeState(params, self.base.init(params, self.start(params, key, fed)), jnp.zeros((), jnp.int32))
 
-    def round(self, state: MimeState, key: Key[Array, ""], fed: Federation) -> tuple[MimeState, RateInfo]:
+    def round(self, state: MimeState, key: Key[Array, ""], fed: Federation) -> tuple[MimeState, RoundInfo]:
         x, s, eta = state.x, state.statistics, self.local_rate(state.k)
 
         cohort = fed.sample(key, self.cohort_size)
@@ -56,7 +50,7 @@ class MimeLite:
         s = self.base.update(reply.observed, x, s)
         x = trees.axpy(self.server_step_size(state.k), reply.moved, x)
         gradients = cohort.size * self.base.points * (self.local_steps + 1)
-        return MimeState(x, s, state.k + 1), RateInfo(eta, gradients)
+        return MimeState(x, s, state.k + 1), RoundInfo(local_rate=eta, gradients=gradients)
 
     @on_client
     def train(self, oracle: Oracle, key: Key[Array, ""], *, x: Params, statistics: Any, local_rate: Any) -> LiteReply:
@@ -69,8 +63,6 @@ class MimeLite:
 
         moved = trees.subtract(lax.fori_loop(0, self.local_steps, step, x), x)
         return LiteReply(moved, self.base.observe(lambda x: gradient(x, None), x, statistics))
-
-    params, client_state = current_x, no_memory
 
 
 def mime_lite(
@@ -96,15 +88,8 @@ def mime_lite(
     >>> mime_lite(10, 5, 0.05, base=Momentum(0.5)).base.momentum
     0.5
     """
-    return MimeLite(
-        base=Plain() if base is None else base,
-        local_rate=positive_schedule(local_rate, "local_rate"),
-        server_step_size=positive_schedule(server_step_size, "server_step_size"),
-        start=Zero(),
-        cohort_size=cohort_size,
-        local_steps=local_steps,
-        name="mime_lite",
-    )
+    base = Plain() if base is None else base
+    return MimeLite(base, local_rate, server_step_size, Zero(), cohort_size, local_steps, "mime_lite")
 
 
 def mime_lite_mvr(
@@ -130,10 +115,8 @@ def mime_lite_mvr(
     >>> mime_lite_mvr(10, 5, 0.05, 0.2).base.fresh_weight
     0.2
     """
-    checks.between("fresh_weight", fresh_weight, 0, 1, open_low=True)
-    plain = mime_lite(cohort_size, local_steps, local_rate, server_step_size=server_step_size)
-    start = start_from(start, cohort_size)
-    return dataclasses.replace(plain, base=Recursive(fresh_weight), start=start, name="mime_lite_mvr")
+    base, start = Recursive(fresh_weight), start_from(start, cohort_size)
+    return MimeLite(base, local_rate, server_step_size, start, cohort_size, local_steps, "mime_lite_mvr")
 
 
 for _key, _name, _build, _more, _down, _grid in (

@@ -1,14 +1,11 @@
 """MVR: the server steps along the estimate of SPAM."""
 
-from collections.abc import Mapping
-from typing import Any
-
-from fedspam.methods._grids import settings
+from fedspam.methods._grids import FRESH_WEIGHTS, grid, over_smoothness
 from fedspam.methods._method import StartLike, start_from
-from fedspam.methods._registry import Cost, Entry, Scales, register
+from fedspam.methods._registry import Cost, Entry, register
 from fedspam.methods._template import Factored
 from fedspam.methods.estimators import MVR
-from fedspam.methods.schedules import ScheduleLike, fresh_weight_schedule, step_size_schedule
+from fedspam.methods.schedules import ScheduleLike
 
 
 def mvr(
@@ -44,16 +41,12 @@ def mvr(
     >>> progress(mvr(10, step_size=0.1, fresh_weight=0.2), rounds=100, clients=50) < 0.1
     True
     """
-    estimator, gamma = MVR(fresh_weight_schedule(fresh_weight), scale, first=first), step_size_schedule(step_size)
-    start = start_from(start, cohort_size)
-    return Factored(estimator, None, gamma, start, movers="server", cohort_size=cohort_size, name="mvr")
-
-
-def _mvr_grid(scales: Scales) -> list[Mapping[str, Any]]:
-    return settings(step_size=[c / scales.smoothness for c in (0.1, 0.3, 1.0, 1.8)], fresh_weight=(0.1, 0.3, 0.9))
+    estimator, start = MVR(fresh_weight, scale, first), start_from(start, cohort_size)
+    return Factored(estimator, None, step_size, start, movers="server", cohort_size=cohort_size, name="mvr")
 
 
 register("mvr", Entry(
     name="MVR", build=mvr, example={"cohort_size": 4, "step_size": 0.5, "fresh_weight": 0.2}, similarity="partly",
-    estimator="MVR", down=Cost(2), grid=_mvr_grid, reference="Cutkosky, Orabona 2019, arXiv:1905.10018",
+    estimator="MVR", down=Cost(2), grid=grid(step_size=over_smoothness(0.1, 0.3, 1.0, 1.8), fresh_weight=FRESH_WEIGHTS),
+    reference="Cutkosky, Orabona 2019, arXiv:1905.10018",
 ))  # fmt: skip

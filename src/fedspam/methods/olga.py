@@ -1,6 +1,5 @@
 """OLGA: a prox by the server's own client, accelerated, around compressed gradient differences of all clients."""
 
-from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import jax
@@ -8,13 +7,13 @@ import jax.numpy as jnp
 from jaxtyping import Array, Key
 
 from fedspam._internal import checks, prng, trees
-from fedspam._internal.trees import Params, Scalar, static, struct
+from fedspam._internal.trees import Params, Scalar, number, positive, static, struct
 from fedspam.clients import Oracle
 from fedspam.federation import Federation, on_client
-from fedspam.methods._grids import settings
+from fedspam.methods._grids import grid, prox_sizes
 from fedspam.methods._local import gradient
-from fedspam.methods._method import ProxInfo, current_x, no_memory
-from fedspam.methods._registry import Cost, Entry, Scales, register
+from fedspam.methods._method import RoundInfo, Stateless
+from fedspam.methods._registry import Cost, Entry, register
 from fedspam.solvers import LBFGS, Certificate, Exact, LocalSolver
 
 
@@ -46,15 +45,15 @@ class DelegateMove(NamedTuple):
 
 
 @struct
-class Olga:
+class Olga(Stateless):
     """OLGA. Use `olga` to build it."""
 
     solver: LocalSolver
-    step_size: float | Scalar  # theta
+    step_size: float | Scalar = positive()  # theta
     probability: float | Scalar  # p
     mixing: float | Scalar  # tau
-    length: float | Scalar  # alpha
-    convexity: float | Scalar  # mu
+    length: float | Scalar = positive()  # alpha
+    convexity: float | Scalar = number(0)  # mu
     name: str = static(default="olga")
 
     def init(self, params: Params, key: Key[Array, ""], fed: Federation) -> OlgaState:
@@ -63,7 +62,7 @@ class Olga:
         anchor = Anchored(params, full, own)
         return OlgaState(x=params, own=own, anchor=anchor, z=params, k=jnp.zeros((), jnp.int32))
 
-    def round(self, state: OlgaState, key: Key[Array, ""], fed: Federation) -> tuple[OlgaState, ProxInfo]:
+    def round(self, state: OlgaState, key: Key[Array, ""], fed: Federation) -> tuple[OlgaState, RoundInfo]:
         everyone, w = fed.everyone(key), state.anchor
         alpha, mu, tau = self.length, self.convexity, self.mixing
         # heads ends an epoch; its first step always happens, as the coin of round 0 is not thrown
@@ -90,7 +89,8 @@ class Olga:
 
         move = fed.mean(fed.client(0, key), self.delegate_prox, x=x, g=g, step_size=self.step_size)
         w = w._replace(own=trees.where(ends, move.before, w.own))
-        info = ProxInfo(self.step_size, move.certificate, spent + move.certificate.gradients + 2)
+        gradients = spent + move.certificate.gradients + 2
+        info = RoundInfo(step_size=self.step_size, certificate=move.certificate, gradients=gradients)
         return OlgaState(move.x, move.after, w, z, state.k + 1), info
 
     gradient = gradient
@@ -108,10 +108,6 @@ class Olga:
     ) -> DelegateMove:
         y, certificate = self.solver(oracle, key, x=x, g=g, step_size=step_size)
         return DelegateMove(y, jax.grad(oracle)(x, None), jax.grad(oracle)(y, None), certificate)
-
-    params = current_x
-
-    client_state = no_memory
 
 
 def olga(
@@ -166,23 +162,16 @@ def olga(
     >>> progress(olga(2.0, 0.5, mixing=0.5, convexity=1.0, solver=Exact()), rounds=30, clients=10) < 0.01
     True
     """
-    checks.positive("step_size", step_size)
     checks.between("probability", probability, 0, 1, open_low=True)
     checks.between("mixing", mixing, 0, 1, open_low=True)
-    checks.between("convexity", convexity, 0, float("inf"))
     length = step_size / (8 * probability * mixing) if length is None else length
-    checks.positive("length", length)
     return Olga(solver, step_size, probability, mixing, length, convexity)
-
-
-def _grid(scales: Scales) -> list[Mapping[str, Any]]:
-    sizes, p = [c / scales.delta for c in (0.1, 0.3, 1.0, 3.0)], (0.3,)
-    return settings(step_size=sizes, probability=p, mixing=(0.1, 0.3, 0.9), convexity=(0.0,))
 
 
 register("olga", Entry(
     name="OLGA", build=olga, similarity="yes", partial="no", nonsmooth="yes", nonconvex="no",
     example={"step_size": 2.0, "probability": 0.5, "mixing": 0.5, "convexity": 0.25, "solver": Exact()},
     estimator="SVRG, compressed", oracle="prox, delegate", phases=2, up=Cost(1, 3), down=Cost(3, 2), coin="no",
-    grid=_grid, reference="Bylinkin, Beznosikov 2024, arXiv:2412.16414",
+    grid=grid(step_size=prox_sizes, probability=(0.3,), mixing=(0.1, 0.3, 0.9), convexity=(0.0,)),
+    reference="Bylinkin, Beznosikov 2024, arXiv:2412.16414",
 ))  # fmt: skip

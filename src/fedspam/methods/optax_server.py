@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Any
 from jaxtyping import Array, Integer
 
 from fedspam._internal import checks, trees
-from fedspam._internal.trees import Params, static, struct
+from fedspam._internal.trees import Params, dynamic, static, struct
 from fedspam.methods._grids import with_fixed
-from fedspam.methods._local import LocalSteps, positive_schedule
+from fedspam.methods._local import ClientOptimizer, LocalSteps, Steps
 from fedspam.methods._registry import Entry, register
-from fedspam.methods.fedopt import FedOpt, adaptive_grid, local_sgd
-from fedspam.methods.schedules import Schedule, ScheduleLike
+from fedspam.methods.fedopt import FedOpt, adaptive_grid
+from fedspam.methods.schedules import Schedule, ScheduleLike, positive_schedule
 
 if TYPE_CHECKING:
     import optax
@@ -51,7 +51,7 @@ class OptaxServer:
 class NamedServer:
     r"""An Optax optimizer by its name, whose step size is a leaf: :math:`x - \eta_s T(-\Delta)`."""
 
-    step_size: Schedule
+    server_step_size: Schedule = dynamic(converter=positive_schedule)
     optimizer: str = static()
 
     def init(self, params: Params) -> Any:
@@ -59,7 +59,7 @@ class NamedServer:
 
     def update(self, x: Params, moved: Params, memory: Any, k: Integer[Array, ""]) -> tuple[Params, Any]:
         direction, memory = without_rate(self.optimizer).update(trees.scale(-1, moved), memory, x)
-        return trees.axpy(-self.step_size(k), direction, x), memory
+        return trees.axpy(-self.server_step_size(k), direction, x), memory
 
 
 @functools.cache
@@ -78,7 +78,7 @@ def fedopt(
     *,
     server_step_size: ScheduleLike | None = None,
     weighted: bool = False,
-    optimizer: "optax.GradientTransformation | None" = None,
+    optimizer: ClientOptimizer = None,
 ) -> FedOpt:
     r"""FedOpt with any Optax optimizer on the server, which gets minus the mean move of the clients as its gradient.
 
@@ -107,7 +107,7 @@ def fedopt(
         checks.one_of("server_optimizer", server_optimizer, WITHOUT_RATE)
         if server_step_size is None:
             raise ValueError(f"server_optimizer = {server_optimizer!r} is a name without a rate; give server_step_size")
-        server = NamedServer(positive_schedule(server_step_size, "server_step_size"), server_optimizer)
+        server = NamedServer(server_step_size, server_optimizer)
     elif server_step_size is not None:
         raise ValueError(
             f"server_step_size = {server_step_size} goes with an optimizer that is given by its name, such as 'adam'; "
@@ -115,7 +115,7 @@ def fedopt(
         )
     else:
         server = OptaxServer(server_optimizer)
-    return local_sgd("fedopt", cohort_size, local_steps, local_rate, server, weighted, optimizer)
+    return FedOpt(Steps(local_rate, None, local_steps, optimizer), server, cohort_size, weighted, name="fedopt")
 
 
 register("fedopt", Entry(

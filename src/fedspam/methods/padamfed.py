@@ -11,11 +11,10 @@ from jax import lax
 from jaxtyping import Array, Key
 
 from fedspam._internal import checks, trees
-from fedspam._internal.trees import Params, Scalar, static, struct
+from fedspam._internal.trees import Params, Scalar, count, static, struct
 from fedspam.clients import Oracle
 from fedspam.federation import Federation, on_client
-from fedspam.methods._local import RateInfo
-from fedspam.methods._method import current_x, tracked_mean
+from fedspam.methods._method import RoundInfo, Stateful, tracked_mean
 from fedspam.methods._registry import Cost, Entry, register
 
 
@@ -38,14 +37,14 @@ class PAdaMFedReply(NamedTuple):
 
 
 @struct
-class PAdaMFed:
+class PAdaMFed(Stateful):
     """PAdaMFed. Use `padamfed` to build it."""
 
     local_rate: float | Scalar  # eta
     server_step_size: float | Scalar  # gamma
     fresh_weight: float | Scalar  # beta
-    cohort_size: int = static()
-    local_steps: int = static()
+    cohort_size: int = count()
+    local_steps: int = count()
     variance_reduction: bool = static(default=False)
     name: str = static(default="padamfed")
 
@@ -53,7 +52,7 @@ class PAdaMFed:
         zero = trees.zeros_like(params)
         return PAdaMFedState(x=params, x_prev=params, control=zero, g=zero, k=jnp.zeros((), jnp.int32))
 
-    def round(self, state: PAdaMFedState, key: Key[Array, ""], fed: Federation) -> tuple[PAdaMFedState, RateInfo]:
+    def round(self, state: PAdaMFedState, key: Key[Array, ""], fed: Federation) -> tuple[PAdaMFedState, RoundInfo]:
         x, c, beta = state.x, state.control, self.fresh_weight
         shift = trees.axpy(beta, c, trees.scale(1 - beta, state.g))
         points = {"x": x, "x_prev": state.x_prev} if self.variance_reduction else {"x": x}
@@ -66,7 +65,7 @@ class PAdaMFed:
         c = tracked_mean(c, reply.control, fed, key)
         moved = trees.axpy(self.server_step_size / (self.local_rate * self.local_steps), reply.moved, x)
         spent = cohort.size * self.local_steps * (1 + self.variance_reduction)
-        return PAdaMFedState(moved, x, c, g, state.k + 1), RateInfo(self.local_rate, spent)
+        return PAdaMFedState(moved, x, c, g, state.k + 1), RoundInfo(local_rate=self.local_rate, gradients=spent)
 
     @on_client(stateful=True)
     def train(
@@ -103,11 +102,6 @@ class PAdaMFed:
         new = trees.divide(gradients, self.local_steps)
         direction = () if x_prev is None else trees.divide(directions, self.local_steps)
         return PAdaMFedReply(trees.subtract(y, x), trees.subtract(new, control), direction), new
-
-    params = current_x
-
-    def client_state(self, params: Params) -> Params:
-        return trees.zeros_like(params)
 
 
 def padamfed(cohort_size: int, local_steps: int, rounds: int, *, variance_reduction: bool = False) -> PAdaMFed:
@@ -152,11 +146,8 @@ def padamfed(cohort_size: int, local_steps: int, rounds: int, *, variance_reduct
         beta = gamma = samples ** (1 / 3) / rounds ** (2 / 3)
     else:
         beta, gamma = (samples / rounds) ** 0.5, samples**0.25 / rounds**0.75
-    sizes = 1 / (local_steps * rounds), gamma, min(1.0, beta)
-    name = "padamfed_vr" if variance_reduction else "padamfed"
-    return PAdaMFed(
-        *sizes, cohort_size=cohort_size, local_steps=local_steps, variance_reduction=variance_reduction, name=name
-    )
+    eta, name = 1 / (local_steps * rounds), "padamfed_vr" if variance_reduction else "padamfed"
+    return PAdaMFed(eta, gamma, min(1.0, beta), cohort_size, local_steps, variance_reduction, name)
 
 
 for _key, _name, _more in (("padamfed", "PAdaMFed", {}), ("padamfed_vr", "PAdaMFed-VR", {"variance_reduction": True})):

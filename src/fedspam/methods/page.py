@@ -1,6 +1,5 @@
 """PAGE and SARAH: server steps along a recursion that some rounds restart from the exact gradient."""
 
-from collections.abc import Mapping
 from typing import Any
 
 import jax.numpy as jnp
@@ -8,11 +7,11 @@ from jaxtyping import Array, Integer
 
 from fedspam._internal import checks
 from fedspam._internal.trees import struct
-from fedspam.methods._grids import coin_chances, settings
-from fedspam.methods._registry import Cost, Entry, Scales, register
+from fedspam.methods._grids import cohort_share, grid, over_smoothness
+from fedspam.methods._registry import Cost, Entry, register
 from fedspam.methods._template import Factored
-from fedspam.methods.estimators import PAGE, probability_schedule
-from fedspam.methods.schedules import ScheduleLike, step_size_schedule
+from fedspam.methods.estimators import PAGE
+from fedspam.methods.schedules import ScheduleLike
 
 
 @struct
@@ -49,8 +48,8 @@ def page(cohort_size: int, step_size: ScheduleLike, probability: ScheduleLike, *
     >>> progress(page(5, step_size=0.1, probability=0.2), rounds=100) < 0.01
     True
     """
-    estimator, gamma = PAGE(probability_schedule(probability), many=many), step_size_schedule(step_size)
-    return Factored(estimator, None, gamma, movers="server", cohort_size=cohort_size, name="page")
+    estimator = PAGE(probability, many)
+    return Factored(estimator, None, step_size, movers="server", cohort_size=cohort_size, name="page")
 
 
 def sarah(cohort_size: int, step_size: ScheduleLike, period: int) -> Factored:
@@ -75,19 +74,16 @@ def sarah(cohort_size: int, step_size: ScheduleLike, period: int) -> Factored:
     True
     """
     checks.whole("period", period, 1)
-    estimator, gamma = PAGE(Periodic(period)), step_size_schedule(step_size)
-    return Factored(estimator, None, gamma, movers="server", cohort_size=cohort_size, name="sarah")
+    estimator = PAGE(Periodic(period))
+    return Factored(estimator, None, step_size, movers="server", cohort_size=cohort_size, name="sarah")
 
 
-def _page_grid(scales: Scales) -> list[Mapping[str, Any]]:
-    unit = 1 / scales.smoothness
-    return settings(step_size=[c * unit for c in (0.1, 0.3, 1.0, 1.8)], probability=coin_chances(scales))
-
-
-def _sarah_grid(scales: Scales) -> list[Mapping[str, Any]]:
-    periods = [max(1, round(factor * scales.clients / scales.cohort)) for factor in (0.5, 1, 2)]
-    return [{"step_size": c / scales.smoothness, "period": m} for c in (0.1, 0.3, 1.0, 1.8) for m in periods]
-
+_sizes = over_smoothness(0.1, 0.3, 1.0, 1.8)
+_page_grid = grid(step_size=_sizes, probability=cohort_share(0.5, 1, 2))
+_sarah_grid = grid(
+    step_size=_sizes,
+    period=lambda scales: [max(1, round(c * scales.clients / scales.cohort)) for c in (0.5, 1, 2)],
+)
 
 for _key, _name, _build, _example, _grid, _reference in (
     ("page", "PAGE", page, {"probability": 0.3}, _page_grid, "Li, Bao, Zhang, Richtárik 2021, arXiv:2008.10898"),

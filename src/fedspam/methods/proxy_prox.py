@@ -1,14 +1,11 @@
 """ProxyProx: a prox by a client that the server trusts, around a gradient that attackers cannot drag away."""
 
-import jax.numpy as jnp
 from jaxtyping import Array, Key
 
-from fedspam._internal import checks
-from fedspam._internal.trees import Params, static, struct
+from fedspam._internal.trees import count, dynamic, static, struct
 from fedspam.federation import Federation
 from fedspam.methods._grids import step_grid
-from fedspam.methods._local import PointState
-from fedspam.methods._method import ProxInfo, current_x, no_memory, prox
+from fedspam.methods._method import PointState, RoundInfo, Stateless, prox
 from fedspam.methods._registry import Cost, Entry, register
 from fedspam.methods.estimators import gradient
 from fedspam.methods.schedules import Schedule, ScheduleLike, step_size_schedule
@@ -16,36 +13,26 @@ from fedspam.solvers import LBFGS, Exact, LocalSolver
 
 
 @struct
-class ProxyProx:
+class ProxyProx(Stateless):
     """ProxyProx. Use `proxy_prox` to build it."""
 
     solver: LocalSolver
-    step_size: Schedule
-    cohort_size: int | None = static()
-    proxy: int = static(default=0)
+    step_size: Schedule = dynamic(converter=step_size_schedule)
+    cohort_size: int | None = count(1, "or None for everyone", or_none=True)
+    proxy: int = count(0, "give the id of the client that you trust")
     name: str = static(default="proxy_prox")
 
-    def __post_init__(self) -> None:
-        if self.cohort_size is not None:
-            checks.whole("cohort_size", self.cohort_size, 1, "or None for everyone")
-        checks.whole("proxy", self.proxy, 0, "give the id of the client that you trust")
-
-    def init(self, params: Params, key: Key[Array, ""], fed: Federation) -> PointState:
-        return PointState(x=params, k=jnp.zeros((), jnp.int32))
-
-    def round(self, state: PointState, key: Key[Array, ""], fed: Federation) -> tuple[PointState, ProxInfo]:
+    def round(self, state: PointState, key: Key[Array, ""], fed: Federation) -> tuple[PointState, RoundInfo]:
         x, gamma = state.x, self.step_size(state.k)
 
         cohort = fed.everyone(key) if self.cohort_size is None else fed.sample(key, self.cohort_size)
         g = fed.mean(cohort, self.gradient, x=x)
         x, certificate = fed.mean(fed.client(self.proxy, key), self.prox, x=x, g=g, step_size=gamma)
 
-        return PointState(x, state.k + 1), ProxInfo(gamma, certificate, cohort.size + certificate.gradients)
+        gradients = cohort.size + certificate.gradients
+        return PointState(x, state.k + 1), RoundInfo(step_size=gamma, certificate=certificate, gradients=gradients)
 
-    gradient = gradient
-    prox = prox
-
-    params, client_state = current_x, no_memory
+    gradient, prox = gradient, prox
 
 
 def proxy_prox(
@@ -85,7 +72,7 @@ def proxy_prox(
     >>> progress(proxy_prox(None, step_size=5.0, solver=Exact()), rounds=10, clients=10) < 0.001
     True
     """
-    return ProxyProx(solver, step_size_schedule(step_size), cohort_size=cohort_size, proxy=proxy)
+    return ProxyProx(solver, step_size, cohort_size, proxy)
 
 
 register("proxy_prox", Entry(

@@ -1,12 +1,10 @@
 """I-CGM-RG-SAGA and I-CGM-RG-SVRG: recursive gradients, the prox of one fixed client."""
 
-from collections.abc import Mapping
-from typing import Any
-
-from fedspam.methods._registry import Cost, Entry, Scales, register
+from fedspam.methods._grids import Axis, cohort_share, grid, prox_sizes
+from fedspam.methods._registry import Cost, Entry, register
 from fedspam.methods._template import Factored
-from fedspam.methods.estimators import RecursiveSAGA, RecursiveSVRG, probability_schedule
-from fedspam.methods.schedules import Schedule, ScheduleLike, step_size_schedule, unit_schedule
+from fedspam.methods.estimators import RecursiveSAGA, RecursiveSVRG
+from fedspam.methods.schedules import ScheduleLike
 from fedspam.solvers import LBFGS, Exact, LocalSolver
 
 
@@ -49,8 +47,8 @@ def rg_saga(
     >>> progress(rg_saga(3, step_size=2.0, pull=0.3, solver=Exact()), rounds=40, clients=10) < 0.01
     True
     """
-    estimator, gamma = RecursiveSAGA(pull_schedule(pull), synchronizations), step_size_schedule(step_size)
-    return Factored(estimator, solver, gamma, movers="delegate", cohort_size=cohort_size, name="rg_saga")
+    estimator = RecursiveSAGA(pull, synchronizations)
+    return Factored(estimator, solver, step_size, movers="delegate", cohort_size=cohort_size, name="rg_saga")
 
 
 def rg_svrg(
@@ -83,23 +81,12 @@ def rg_svrg(
     >>> progress(rg_svrg(3, step_size=2.0, pull=0.3, probability=0.3, solver=Exact()), rounds=40, clients=10) < 0.01
     True
     """
-    estimator = RecursiveSVRG(pull_schedule(pull), probability_schedule(probability))
-    gamma = step_size_schedule(step_size)
-    return Factored(estimator, solver, gamma, movers="delegate", cohort_size=cohort_size, name="rg_svrg")
+    estimator = RecursiveSVRG(pull, probability)
+    return Factored(estimator, solver, step_size, movers="delegate", cohort_size=cohort_size, name="rg_svrg")
 
 
-def pull_schedule(value: ScheduleLike) -> Schedule:
-    return unit_schedule(value, "pull", "0 is SARAH without restarts, B/n is what the authors run")
-
-
-def _grid(scales: Scales) -> list[Mapping[str, Any]]:
-    pulls = [min(1.0, factor * scales.cohort / scales.clients) for factor in (0.1, 0.3, 1)]
-    return [{"step_size": c / scales.delta, "pull": beta} for c in (0.1, 0.3, 1.0, 3.0) for beta in pulls]
-
-
-def _anchored_grid(scales: Scales) -> list[Mapping[str, Any]]:
-    return [{**setting, "probability": min(1.0, scales.cohort / scales.clients)} for setting in _grid(scales)]
-
+_axes: dict[str, Axis] = {"step_size": prox_sizes, "pull": cohort_share(0.1, 0.3, 1)}
+_grid, _anchored_grid = grid(**_axes), grid(**_axes, probability=cohort_share(1))
 
 for _key, _name, _build, _more, _estimator, _up, _down, _build_grid in (
     ("rg_saga", "I-CGM-RG-SAGA", rg_saga, {}, "RG-SAGA", Cost(2, 1), Cost(2, 2), _grid),

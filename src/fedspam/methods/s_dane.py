@@ -6,12 +6,12 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Key
 
-from fedspam._internal import checks, trees
-from fedspam._internal.trees import Params, Scalar, static, struct
+from fedspam._internal import trees
+from fedspam._internal.trees import Params, Scalar, count, dynamic, number, static, struct
 from fedspam.clients import Oracle
 from fedspam.federation import Federation, on_client
 from fedspam.methods._grids import step_grid
-from fedspam.methods._method import ProxInfo, current_x, no_memory
+from fedspam.methods._method import RoundInfo, Stateless
 from fedspam.methods._registry import Cost, Entry, register
 from fedspam.methods.estimators import gradient
 from fedspam.methods.schedules import Schedule, ScheduleLike, step_size_schedule
@@ -36,26 +36,21 @@ class StableReply(NamedTuple):
 
 
 @struct
-class StableDane:
+class StableDane(Stateless):
     """S-DANE and Acc-S-DANE. Use `s_dane` or `acc_s_dane` to build it."""
 
-    step_size: Schedule
-    convexity: float | Scalar
+    step_size: Schedule = dynamic(converter=step_size_schedule)
+    convexity: float | Scalar = number(0)
     solver: LocalSolver
-    cohort_size: int | None = static()
-    accelerated: bool = static()
+    cohort_size: int | None = count(or_none=True)
+    accelerated: bool = static(kw_only=True)
     name: str = static(kw_only=True)
-
-    def __post_init__(self) -> None:
-        if self.cohort_size is not None:
-            checks.whole("cohort_size", self.cohort_size, 1)
-        checks.between("convexity", self.convexity, 0, jnp.inf)
 
     def init(self, params: Params, key: Key[Array, ""], fed: Federation) -> StableState:
         weight = jnp.zeros((), jnp.result_type(*jax.tree.leaves(params)))
         return StableState(params, params, weight, jnp.zeros((), jnp.int32))
 
-    def round(self, state: StableState, key: Key[Array, ""], fed: Federation) -> tuple[StableState, ProxInfo]:
+    def round(self, state: StableState, key: Key[Array, ""], fed: Federation) -> tuple[StableState, RoundInfo]:
         gamma, mu, weight = self.step_size(state.k), self.convexity, state.weight
         a, center = center_of(state, gamma, self.accelerated)
 
@@ -66,7 +61,8 @@ class StableDane:
         v = next_v(state.v, a, mu, reply.x, reply.gradient)
         if self.accelerated:
             weight = jnp.asarray((weight + a) / (1 + mu * a), weight.dtype)
-        info = ProxInfo(gamma, reply.certificate, cohort.size * (2 + reply.certificate.gradients))
+        gradients = cohort.size * (2 + reply.certificate.gradients)
+        info = RoundInfo(step_size=gamma, certificate=reply.certificate, gradients=gradients)
         return StableState(reply.x, v, weight, state.k + 1), info
 
     gradient = gradient
@@ -75,8 +71,6 @@ class StableDane:
     def prox(self, oracle: Oracle, key: Key[Array, ""], *, x: Params, g: Params, step_size: Any) -> StableReply:
         y, certificate = self.solver(oracle, key, x=x, g=g, step_size=step_size)
         return StableReply(y, jax.grad(oracle)(y, key), certificate)
-
-    params, client_state = current_x, no_memory
 
 
 def center_of(state: Any, gamma: Any, accelerated: bool) -> tuple[Any, Params]:
@@ -122,8 +116,7 @@ def s_dane(
     >>> progress(s_dane(None, step_size=5.0, solver=Exact()), rounds=20, clients=10) < 0.001
     True
     """
-    gamma = step_size_schedule(step_size)
-    return StableDane(gamma, convexity, solver, cohort_size=cohort_size, accelerated=False, name="s_dane")
+    return StableDane(step_size, convexity, solver, cohort_size, accelerated=False, name="s_dane")
 
 
 def acc_s_dane(
@@ -147,8 +140,7 @@ def acc_s_dane(
     >>> progress(acc_s_dane(None, step_size=5.0, convexity=1.0, solver=Exact()), rounds=20, clients=10) < 0.001
     True
     """
-    gamma = step_size_schedule(step_size)
-    return StableDane(gamma, convexity, solver, cohort_size=cohort_size, accelerated=True, name="acc_s_dane")
+    return StableDane(step_size, convexity, solver, cohort_size, accelerated=True, name="acc_s_dane")
 
 
 for _key, _name, _build in (("s_dane", "S-DANE", s_dane), ("acc_s_dane", "Acc-S-DANE", acc_s_dane)):

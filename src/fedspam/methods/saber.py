@@ -1,13 +1,10 @@
 """SABER: a prox corrected by PAGE, whose coin decides which rounds ask everyone."""
 
-from collections.abc import Mapping
-from typing import Any
-
-from fedspam.methods._grids import coin_grid
-from fedspam.methods._registry import Cost, Entry, Scales, register
+from fedspam.methods._grids import COIN_AXES, coin_grid, grid
+from fedspam.methods._registry import Cost, Entry, register
 from fedspam.methods._template import Factored
-from fedspam.methods.estimators import PAGE, probability_schedule
-from fedspam.methods.schedules import ScheduleLike, step_size_schedule
+from fedspam.methods.estimators import PAGE
+from fedspam.methods.schedules import ScheduleLike
 from fedspam.solvers import LBFGS, Exact, LocalSolver
 
 
@@ -36,8 +33,7 @@ def saber(
     >>> progress(saber(5, step_size=1.0, probability=0.25, solver=Exact()), rounds=40) < 0.01
     True
     """
-    estimator, gamma = PAGE(probability_schedule(probability)), step_size_schedule(step_size)
-    return Factored(estimator, solver, gamma, movers="one", cohort_size=cohort_size, name="saber")
+    return Factored(PAGE(probability), solver, step_size, movers="one", cohort_size=cohort_size, name="saber")
 
 
 def saber_partial(
@@ -66,14 +62,11 @@ def saber_partial(
     >>> progress(saber_partial(5, 15, step_size=1.0, probability=0.25, solver=Exact()), rounds=40) < 0.1
     True
     """
-    estimator, gamma = PAGE(probability_schedule(probability), many=many), step_size_schedule(step_size)
-    return Factored(estimator, solver, gamma, movers="average", cohort_size=cohort_size, name="saber_partial")
+    estimator = PAGE(probability, many)
+    return Factored(estimator, solver, step_size, movers="average", cohort_size=cohort_size, name="saber_partial")
 
 
-def _partial_grid(scales: Scales) -> list[Mapping[str, Any]]:
-    many = max(scales.cohort, scales.clients // 2)
-    return [{**setting, "many": many} for setting in coin_grid(scales)]
-
+_partial_grid = grid(**COIN_AXES, many=lambda scales: (max(scales.cohort, scales.clients // 2),))
 
 for _key, _name, _build, _more, _oracle, _up, _down in (
     ("saber", "SABER", saber, {}, "prox, one client", Cost(1, 1), Cost(2, 2)),

@@ -1,20 +1,18 @@
 """ScaffNew (ProxSkip): local steps whose number a coin decides."""
 
-from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
-import jax.numpy as jnp
 from jaxtyping import Array, Integer, Key
 
-from fedspam._internal import checks, prng, trees
-from fedspam._internal.trees import Params, Scalar, static, struct
+from fedspam._internal import prng, trees
+from fedspam._internal.trees import Params, Scalar, number, positive, static, struct
 from fedspam.clients import Oracle
 from fedspam.federation import Federation, on_client
-from fedspam.methods._grids import settings
-from fedspam.methods._local import PointState, StepsInfo, descend, until_heads
-from fedspam.methods._method import current_x
-from fedspam.methods._registry import Entry, Scales, register
+from fedspam.methods._grids import grid, over_smoothness
+from fedspam.methods._local import descend, until_heads
+from fedspam.methods._method import PointState, RoundInfo, Stateless
+from fedspam.methods._registry import Entry, register
 
 
 class ScaffNewMemory(NamedTuple):
@@ -25,7 +23,7 @@ class ScaffNewMemory(NamedTuple):
 
 
 @struct
-class ScaffNew:
+class ScaffNew(Stateless):
     r"""ScaffNew, and FedRed with remembered controls, which has a regularization :math:`\lambda` and begins with
     gradients for controls. Use `scaffnew` or `fedred` to build it.
 
@@ -33,29 +31,24 @@ class ScaffNew:
     client receives with its next task; so that task begins with the update.
     """
 
-    local_rate: float | Scalar
-    probability: float | Scalar
-    regularization: float | Scalar = 0.0
+    local_rate: float | Scalar = positive("try 1 / L")
+    probability: float | Scalar = number(0, 1, open_low=True, remedy="1 communicates after every step")
+    regularization: float | Scalar = number(0, default=0.0)
     gradients_first: bool = static(default=False)
     name: str = static(default="scaffnew")
-
-    def __post_init__(self) -> None:
-        checks.positive("local_rate", self.local_rate, "try 1 / L")
-        checks.between("probability", self.probability, 0, 1, open_low=True, remedy="1 communicates after every step")
-        checks.between("regularization", self.regularization, 0, float("inf"))
 
     def init(self, params: Params, key: Key[Array, ""], fed: Federation) -> PointState:
         if self.gradients_first:  # h_i = grad f_i(x_0) - grad f(x_0)
             everyone = fed.everyone(key)
             g = fed.mean(everyone, self.first_gradient, x=params)
             fed.mean(everyone, self.first_control, g=g)
-        return PointState(x=params, k=jnp.zeros((), jnp.int32))
+        return super().init(params, key, fed)
 
-    def round(self, state: PointState, key: Key[Array, ""], fed: Federation) -> tuple[PointState, StepsInfo]:
+    def round(self, state: PointState, key: Key[Array, ""], fed: Federation) -> tuple[PointState, RoundInfo]:
         steps = until_heads(prng.fold_name(key, "coin"), self.probability)
         everyone = fed.everyone(key)
         x = fed.mean(everyone, self.train, x=state.x, steps=steps)
-        return PointState(x, state.k + 1), StepsInfo(steps, everyone.size * steps)
+        return PointState(x, state.k + 1), RoundInfo(steps=steps, gradients=everyone.size * steps)
 
     @on_client(stateful=True)
     def first_gradient(
@@ -79,8 +72,6 @@ class ScaffNew:
         shift = trees.scale(-1, h)
         y = descend(oracle, key, x, steps=steps, local_rate=eta / (1 + eta * pull), shift=shift, pull=pull)
         return y, ScaffNewMemory(y, h)
-
-    params = current_x
 
     def client_state(self, params: Params) -> ScaffNewMemory:
         return ScaffNewMemory(y=params, h=trees.zeros_like(params))
@@ -110,15 +101,14 @@ def scaffnew(local_rate: float, probability: float) -> ScaffNew:
     >>> progress(scaffnew(0.1, 0.3)) < 0.01
     True
     """
-    return ScaffNew(local_rate=local_rate, probability=probability)
+    return ScaffNew(local_rate, probability)
 
 
-def _grid(scales: Scales) -> list[Mapping[str, Any]]:
-    return settings(local_rate=[c / scales.smoothness for c in (0.3, 0.6, 0.9)], probability=(0.03, 0.1, 0.3, 1.0))
+coin_steps_grid = grid(local_rate=over_smoothness(0.3, 0.6, 0.9), probability=(0.03, 0.1, 0.3, 1.0))
 
 
 register("scaffnew", Entry(
     name="ScaffNew", build=scaffnew, example={"local_rate": 0.7, "probability": 0.4}, partial="no", stateless="no",
-    nonconvex="no", estimator="dual", oracle="random m steps", grid=_grid,
+    nonconvex="no", estimator="dual", oracle="random m steps", grid=coin_steps_grid,
     reference="Mishchenko, Malinovsky, Stich, Richtárik 2022, arXiv:2202.09357",
 ))  # fmt: skip

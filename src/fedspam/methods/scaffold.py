@@ -1,32 +1,28 @@
 """SCAFFOLD: local steps corrected by a control vector that each client remembers."""
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Key
 
-from fedspam._internal import checks, trees
-from fedspam._internal.trees import Params, static, struct
+from fedspam._internal import trees
+from fedspam._internal.trees import Params, choice, count, dynamic, static, struct
 from fedspam.clients import Oracle
 from fedspam.federation import Federation, on_client
 from fedspam.methods._grids import few_steps_grid, with_fixed
 from fedspam.methods._local import (
+    ClientOptimizer,
     Epochs,
     LocalSteps,
-    RateInfo,
     check_local_steps,
     client_optimizer,
     count_steps,
     descend,
-    positive_schedule,
 )
-from fedspam.methods._method import current_x, tracked_mean
+from fedspam.methods._method import RoundInfo, Stateful, tracked_mean
 from fedspam.methods._registry import Cost, Entry, register
-from fedspam.methods.schedules import Schedule, ScheduleLike
-
-if TYPE_CHECKING:
-    import optax
+from fedspam.methods.schedules import Schedule, ScheduleLike, positive_schedule
 
 
 class ScaffoldState(NamedTuple):
@@ -47,27 +43,22 @@ class ScaffoldReply(NamedTuple):
 
 
 @struct
-class Scaffold:
+class Scaffold(Stateful):
     """SCAFFOLD. Use `scaffold` to build it."""
 
-    local_rate: Schedule
-    server_step_size: Schedule
-    cohort_size: int = static()
-    local_steps: LocalSteps = static()
-    option: str = static(default="steps")
+    local_rate: Schedule = dynamic(converter=positive_schedule)
+    server_step_size: Schedule = dynamic(converter=positive_schedule)
+    cohort_size: int = count()
+    local_steps: LocalSteps = static(converter=check_local_steps)
+    option: str = choice("gradient", "steps", default="steps")
     weighted: bool = static(default=False)
-    optimizer: Any = static(default=None)  # an Optax transformation of the direction
+    optimizer: Any = static(converter=client_optimizer, default=None)  # an Optax transformation of the direction
     name: str = static(default="scaffold")
-
-    def __post_init__(self) -> None:
-        checks.whole("cohort_size", self.cohort_size, 1)
-        check_local_steps(self.local_steps)
-        checks.one_of("option", self.option, ("gradient", "steps"))
 
     def init(self, params: Params, key: Key[Array, ""], fed: Federation) -> ScaffoldState:
         return ScaffoldState(x=params, control=trees.zeros_like(params), k=jnp.zeros((), jnp.int32))
 
-    def round(self, state: ScaffoldState, key: Key[Array, ""], fed: Federation) -> tuple[ScaffoldState, RateInfo]:
+    def round(self, state: ScaffoldState, key: Key[Array, ""], fed: Federation) -> tuple[ScaffoldState, RoundInfo]:
         x, c, eta = state.x, state.control, self.local_rate(state.k)
 
         cohort = fed.sample(key, self.cohort_size)
@@ -81,7 +72,7 @@ class Scaffold:
         x = trees.axpy(self.server_step_size(state.k), moved, x)
         steps = reply.steps if isinstance(self.local_steps, Epochs) else self.local_steps
         gradients = cohort.size * (steps + (self.option == "gradient"))
-        return ScaffoldState(x, c, state.k + 1), RateInfo(eta, gradients)
+        return ScaffoldState(x, c, state.k + 1), RoundInfo(local_rate=eta, gradients=gradients)
 
     @on_client(stateful=True)
     def train(
@@ -116,11 +107,6 @@ class Scaffold:
         """c_i⁺ - c_i = -c + (x - y_i) / (m eta), and likewise the mean of it over a cohort of equal m."""
         return trees.subtract(trees.scale(-1 / (steps * local_rate), moved), control)
 
-    params = current_x
-
-    def client_state(self, params: Params) -> Params:
-        return trees.zeros_like(params)
-
 
 def scaffold(
     cohort_size: int,
@@ -130,7 +116,7 @@ def scaffold(
     server_step_size: ScheduleLike = 1.0,
     option: str = "steps",
     weighted: bool = False,
-    optimizer: "optax.GradientTransformation | None" = None,
+    optimizer: ClientOptimizer = None,
 ) -> Scaffold:
     r"""SCAFFOLD: m local steps, each corrected by the difference of the server's and the client's control.
 
@@ -162,16 +148,8 @@ def scaffold(
     >>> progress(scaffold(10, 5, 0.05)) < 0.01
     True
     """
-    return Scaffold(
-        local_rate=positive_schedule(local_rate, "local_rate"),
-        server_step_size=positive_schedule(server_step_size, "server_step_size"),
-        cohort_size=cohort_size,
-        local_steps=local_steps,
-        option=option,
-        weighted=weighted,
-        optimizer=client_optimizer(optimizer),
-        name="scaffold_gradient" if option == "gradient" else "scaffold",
-    )
+    name = "scaffold_gradient" if option == "gradient" else "scaffold"
+    return Scaffold(local_rate, server_step_size, cohort_size, local_steps, option, weighted, optimizer, name)
 
 
 for _key, _name, _option, _up, _settings in (

@@ -116,17 +116,31 @@ def shortest_list(method: Any) -> int | None:
     return min((part.values.shape[0] for part in parts if isinstance(part, Values)), default=None)
 
 
-def step_size_schedule(value: ScheduleLike) -> Schedule:
-    checks.positive("step_size", value, "try 1 / (4 * delta)")
-    made = schedule(value, "step_size")
+# --- converters for the fields of methods: what a user gave becomes a schedule, or an error ---
+
+
+def positive_schedule(value: ScheduleLike, name: str = "rate", remedy: str = "") -> Schedule:
+    checks.positive(name, value, remedy)
+    made = schedule(value, name)
     if isinstance(made, Values) and not bool(jnp.all(made.values > 0)):
-        raise ValueError(f"step_size has the value {float(jnp.min(made.values))}; every value must be greater than 0")
+        raise ValueError(f"{name} has the value {float(jnp.min(made.values))}; every value must be greater than 0")
     return made
 
 
-def fresh_weight_schedule(value: ScheduleLike) -> Schedule:
-    remedy = "1 is SGD without memory, the paper's figure uses 0.1 and 0.9"
-    return unit_schedule(value, "fresh_weight", remedy, open_low=True)
+def step_size_schedule(value: ScheduleLike, name: str = "step_size") -> Schedule:
+    return positive_schedule(value, name, "try 1 / (4 * delta)")
+
+
+def fresh_weight_schedule(value: ScheduleLike, name: str = "fresh_weight") -> Schedule:
+    return unit_schedule(value, name, "1 is SGD without memory, the paper's figure uses 0.1 and 0.9", open_low=True)
+
+
+def probability_schedule(value: ScheduleLike, name: str = "probability") -> Schedule:
+    return unit_schedule(value, name, "it is the probability that a round asks every client")
+
+
+def pull_schedule(value: ScheduleLike, name: str = "pull") -> Schedule:
+    return unit_schedule(value, name, "0 is SARAH without restarts, B/n is what the authors run")
 
 
 def unit_schedule(value: ScheduleLike, name: str, remedy: str, *, open_low: bool = False) -> Schedule:

@@ -1,16 +1,17 @@
 """SPAM: one client, one exchange, a prox corrected by momentum variance reduction (Algorithm 1)."""
 
+import dataclasses
 from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 from jaxtyping import Array, Key
 
-from fedspam._internal import checks, trees
-from fedspam._internal.trees import Params, static, struct
+from fedspam._internal import trees
+from fedspam._internal.trees import Params, choice, dynamic, number, static, struct
 from fedspam.clients import Oracle
 from fedspam.federation import Federation, on_client
 from fedspam.methods._grids import prox_grid
-from fedspam.methods._method import SpamState, Start, StartLike, current_x, mvr_difference, no_memory, start_from
+from fedspam.methods._method import RoundInfo, SpamState, Start, StartLike, Stateless, mvr_difference, start_from
 from fedspam.methods._registry import Cost, Entry, register
 from fedspam.methods.schedules import (
     Constant,
@@ -32,17 +33,8 @@ class SpamReply(NamedTuple):
     certificate: Certificate
 
 
-class SpamInfo(NamedTuple):
-    """What a round of SPAM records."""
-
-    step_size: Any
-    fresh_weight: Any
-    certificate: Certificate
-    gradients: Any  # client gradients evaluated in this round
-
-
 @struct
-class Spam:
+class Spam(Stateless):
     r"""SPAM and SPAM-inexact (Algorithm 1). Use `spam` to build it.
 
     .. math::
@@ -52,19 +44,19 @@ class Spam:
     The printed algorithm sends :math:`x_{k+1}` alone; the next client needs :math:`g_k` too, so it is sent and charged.
     """
 
-    step_size: Schedule
-    fresh_weight: Schedule
+    step_size: Schedule = dynamic(converter=step_size_schedule)
+    fresh_weight: Schedule = dynamic(converter=fresh_weight_schedule)
     solver: LocalSolver
     start: Start
-    scale: float | None = None
-    first: str = static(default="given")
+    scale: float | None = number(0, 1, default=None)
+    first: str = choice("given", "update", default="given")
     name: str = static(default="spam")
 
     def init(self, params: Params, key: Key[Array, ""], fed: Federation) -> SpamState:
         g = self.start(params, key, fed)
         return SpamState(x=params, x_prev=params, g=g, k=jnp.zeros((), jnp.int32))
 
-    def round(self, state: SpamState, key: Key[Array, ""], fed: Federation) -> tuple[SpamState, SpamInfo]:
+    def round(self, state: SpamState, key: Key[Array, ""], fed: Federation) -> tuple[SpamState, RoundInfo]:
         gamma = self.step_size(state.k)
         p = first_fresh_weight(self.fresh_weight, self.first, state.k)
 
@@ -74,7 +66,12 @@ class Spam:
         )
 
         state = SpamState(x=reply.x, x_prev=state.x, g=reply.g, k=state.k + 1)
-        return state, SpamInfo(gamma, p, reply.certificate, 2 + reply.certificate.gradients)
+        return state, RoundInfo(
+            step_size=gamma,
+            fresh_weight=p,
+            certificate=reply.certificate,
+            gradients=2 + reply.certificate.gradients,
+        )
 
     @on_client
     def update(
@@ -92,8 +89,6 @@ class Spam:
         g = trees.axpy(1 - fresh_weight, g, difference)
         x, certificate = self.solver(oracle, key, x=x, g=g, step_size=step_size)
         return SpamReply(x, g, certificate)
-
-    params, client_state = current_x, no_memory
 
 
 def spam(
@@ -131,12 +126,10 @@ def spam(
     >>> bool(jnp.linalg.norm(clients.gradient(run.params)) < 0.1 * jnp.linalg.norm(clients.gradient(jnp.ones(5))))
     True
     """
-    checks.one_of("first", first, ("given", "update"))
-    checks.between("scale", scale, 0, 1)
-    gamma, p = step_size_schedule(step_size), fresh_weight_schedule(fresh_weight)
-    constant = isinstance(gamma, Constant) and isinstance(p, Constant)
+    method = Spam(step_size, fresh_weight, solver, start_from(start, 1), scale, first)
+    constant = isinstance(method.step_size, Constant) and isinstance(method.fresh_weight, Constant)
     name = ("spam" if constant else "spam_varying") if isinstance(solver, Exact) else "spam_inexact"
-    return Spam(gamma, p, solver, start_from(start, 1), scale, first=first, name=name)
+    return dataclasses.replace(method, name=name)
 
 
 for _key, _name, _oracle, _example in (

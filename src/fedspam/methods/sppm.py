@@ -4,7 +4,7 @@ from fedspam.methods._grids import server_step_grid
 from fedspam.methods._registry import Entry, register
 from fedspam.methods._template import Factored
 from fedspam.methods.estimators import OwnGradient
-from fedspam.methods.schedules import ScheduleLike, step_size_schedule
+from fedspam.methods.schedules import ScheduleLike
 from fedspam.solvers import LBFGS, Exact, LocalSolver
 
 
@@ -32,7 +32,7 @@ def sppm(step_size: ScheduleLike, *, solver: LocalSolver = LBFGS()) -> Factored:
     >>> progress(sppm(step_size=0.3, solver=Exact())) < 0.1
     True
     """
-    return Factored(OwnGradient(), solver, step_size_schedule(step_size), name="sppm")
+    return Factored(OwnGradient(), solver, step_size, name="sppm")
 
 
 register("sppm", Entry(

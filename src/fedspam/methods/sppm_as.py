@@ -1,46 +1,28 @@
 """SPPM-AS, or cohort squeeze: the prox of a whole cohort's loss, answered in several exchanges with the same cohort."""
 
-from collections.abc import Mapping
-from typing import Any, NamedTuple
-
-import jax.numpy as jnp
 from jaxtyping import Array, Key
 
-from fedspam._internal import checks, trees
-from fedspam._internal.trees import Params, static, struct
+from fedspam._internal import trees
+from fedspam._internal.trees import count, dynamic, static, struct
 from fedspam.federation import Federation
-from fedspam.methods._grids import settings
-from fedspam.methods._local import PointState, gradient, positive_schedule
-from fedspam.methods._method import current_x, no_memory
-from fedspam.methods._registry import Cost, Entry, Scales, register
-from fedspam.methods.schedules import Schedule, ScheduleLike, step_size_schedule
-
-
-class CohortProxInfo(NamedTuple):
-    """What a round records."""
-
-    stationarity: Any  # the norm of the gradient of the cohort's prox problem before the last step
-    gradients: Any  # client gradients evaluated in this round
+from fedspam.methods._grids import grid, over_smoothness, with_prox_rate
+from fedspam.methods._local import gradient
+from fedspam.methods._method import PointState, RoundInfo, Stateless
+from fedspam.methods._registry import Cost, Entry, register
+from fedspam.methods.schedules import Schedule, ScheduleLike, positive_schedule, step_size_schedule
 
 
 @struct
-class CohortProx:
+class CohortProx(Stateless):
     """SPPM-AS. Use `sppm_as` to build it."""
 
-    step_size: Schedule
-    local_rate: Schedule
-    cohort_size: int = static()
-    exchanges: int = static()
+    step_size: Schedule = dynamic(converter=step_size_schedule)
+    local_rate: Schedule = dynamic(converter=positive_schedule)
+    cohort_size: int = count()
+    exchanges: int = count()
     name: str = static(default="sppm_as")
 
-    def __post_init__(self) -> None:
-        checks.whole("cohort_size", self.cohort_size, 1)
-        checks.whole("exchanges", self.exchanges, 1)
-
-    def init(self, params: Params, key: Key[Array, ""], fed: Federation) -> PointState:
-        return PointState(x=params, k=jnp.zeros((), jnp.int32))
-
-    def round(self, state: PointState, key: Key[Array, ""], fed: Federation) -> tuple[PointState, CohortProxInfo]:
+    def round(self, state: PointState, key: Key[Array, ""], fed: Federation) -> tuple[PointState, RoundInfo]:
         x, gamma, eta = state.x, self.step_size(state.k), self.local_rate(state.k)
 
         cohort = fed.sample(key, self.cohort_size)
@@ -48,11 +30,10 @@ class CohortProx:
         for _ in range(self.exchanges):
             slope = trees.add(fed.mean(cohort, self.gradient, x=y), trees.divide(trees.subtract(y, x), gamma))
             y = trees.axpy(-eta, slope, y)
-        info = CohortProxInfo(trees.norm(slope), cohort.size * self.exchanges)
+        info = RoundInfo(stationarity=trees.norm(slope), gradients=cohort.size * self.exchanges)
         return PointState(y, state.k + 1), info
 
     gradient = gradient
-    params, client_state = current_x, no_memory
 
 
 def sppm_as(cohort_size: int, step_size: ScheduleLike, local_rate: ScheduleLike, *, exchanges: int = 10) -> CohortProx:
@@ -82,25 +63,12 @@ def sppm_as(cohort_size: int, step_size: ScheduleLike, local_rate: ScheduleLike,
     >>> progress(sppm_as(10, 0.5, 0.1, exchanges=5)) < 0.1
     True
     """
-    return CohortProx(
-        step_size=step_size_schedule(step_size),
-        local_rate=positive_schedule(local_rate, "local_rate"),
-        cohort_size=cohort_size,
-        exchanges=exchanges,
-    )
-
-
-def _grid(scales: Scales) -> list[Mapping[str, Any]]:
-    sizes = [c / scales.smoothness for c in (0.3, 1.0, 3.0, 10.0)]
-    rate = lambda gamma: 1 / (scales.smoothness + scales.delta + 1 / gamma)
-    return [
-        {**setting, "local_rate": rate(setting["step_size"])}
-        for setting in settings(step_size=sizes, exchanges=(2, 5, 10))
-    ]
+    return CohortProx(step_size, local_rate, cohort_size, exchanges)
 
 
 register("sppm_as", Entry(
     name="SPPM-AS", build=sppm_as, example={"cohort_size": 4, "step_size": 2.0, "local_rate": 0.5, "exchanges": 3},
     nonsmooth="partly", nonconvex="no", oracle="K gradients", phases=3, up=Cost(3), down=Cost(3), exact=False,
-    grid=_grid, reference="Yi, Kharisov, Sokolov, Richtárik 2024, arXiv:2406.01115",
+    grid=with_prox_rate(grid(step_size=over_smoothness(0.3, 1.0, 3.0, 10.0), exchanges=(2, 5, 10))),
+    reference="Yi, Kharisov, Sokolov, Richtárik 2024, arXiv:2406.01115",
 ))  # fmt: skip

@@ -1,19 +1,18 @@
 """STORM, STORM+ and META-STORM: MVR on the server, whose step size and fresh weight follow from what it observes."""
 
-from collections.abc import Mapping
 from typing import Any, NamedTuple, Protocol
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Key
 
-from fedspam._internal import checks, trees
-from fedspam._internal.trees import Params, Scalar, static, struct
+from fedspam._internal import trees
+from fedspam._internal.trees import Params, Scalar, count, number, positive, static, struct
 from fedspam.clients import Oracle
 from fedspam.federation import Federation, on_client
-from fedspam.methods._grids import server_step_grid
-from fedspam.methods._method import current_x, no_memory
-from fedspam.methods._registry import Cost, Entry, Scales, register
+from fedspam.methods._grids import grid, over_smoothness, server_step_grid
+from fedspam.methods._method import RoundInfo, Stateless
+from fedspam.methods._registry import Cost, Entry, register
 
 
 class Seen(NamedTuple):
@@ -42,9 +41,9 @@ class StormRule:
     """The rule of `storm`."""
 
     kept = 1
-    kappa: float
-    w: float
-    c: float
+    kappa: float = positive()
+    w: float = positive()
+    c: float = positive()
 
     def __call__(self, sums: tuple[Scalar, ...], seen: Seen) -> tuple[tuple[Any, ...], Any, Any]:
         total = sums[0] + seen.gradient
@@ -57,7 +56,7 @@ class StormPlusRule:
     """The rule of `storm_plus`."""
 
     kept = 2
-    step_size: float
+    step_size: float = positive()
 
     def __call__(self, sums: tuple[Scalar, ...], seen: Seen) -> tuple[tuple[Any, ...], Any, Any]:
         gradients = sums[0] + seen.gradient
@@ -73,10 +72,10 @@ class MetaStormRule:
     """The rule of `meta_storm`."""
 
     kept = 2
-    step_size: float
-    a: float
-    b: float
-    exponent: float  # r
+    step_size: float = positive()
+    a: float = positive()
+    b: float = positive()
+    exponent: float = number(0, 0.5, open_low=True)  # r
 
     def __call__(self, sums: tuple[Scalar, ...], seen: Seen) -> tuple[tuple[Any, ...], Any, Any]:
         surprises, estimates = sums[0] + seen.surprise, sums[1] + seen.estimate
@@ -97,16 +96,8 @@ class StormState(NamedTuple):
     k: Any
 
 
-class StormInfo(NamedTuple):
-    """What a round records."""
-
-    step_size: Any
-    fresh_weight: Any
-    gradients: Any  # client gradients evaluated in this round
-
-
 @struct
-class Storm:
+class Storm(Stateless):
     r"""Server MVR with an adaptive rule. Use `storm`, `storm_plus` or `meta_storm` to build it.
 
     .. math::
@@ -118,11 +109,8 @@ class Storm:
     """
 
     rule: AdaptiveRule
-    cohort_size: int = static()
+    cohort_size: int = count()
     name: str = static(kw_only=True)
-
-    def __post_init__(self) -> None:
-        checks.whole("cohort_size", self.cohort_size, 1)
 
     def init(self, params: Params, key: Key[Array, ""], fed: Federation) -> StormState:
         dtype = jnp.result_type(*jax.tree.leaves(params))
@@ -130,7 +118,7 @@ class Storm:
         sums = (jnp.zeros((), dtype),) * self.rule.kept
         return StormState(params, params, zero, zero, sums, jnp.ones((), dtype), jnp.zeros((), jnp.int32))
 
-    def round(self, state: StormState, key: Key[Array, ""], fed: Federation) -> tuple[StormState, StormInfo]:
+    def round(self, state: StormState, key: Key[Array, ""], fed: Federation) -> tuple[StormState, RoundInfo]:
         cohort = fed.sample(key, self.cohort_size)
         here, there = fed.mean(cohort, self.gradients, x=state.x, x_prev=state.x_prev)
 
@@ -143,13 +131,11 @@ class Storm:
 
         sums = tuple(new.astype(old.dtype) for new, old in zip(sums, state.sums, strict=True))
         state = StormState(x, state.x, g, here, sums, fresh_weight.astype(p.dtype), state.k + 1)
-        return state, StormInfo(gamma, p, 2 * cohort.size)
+        return state, RoundInfo(step_size=gamma, fresh_weight=p, gradients=2 * cohort.size)
 
     @on_client(affine=True)
     def gradients(self, oracle: Oracle, key: Key[Array, ""], *, x: Params, x_prev: Params) -> tuple[Params, Params]:
         return jax.grad(oracle)(x, key), jax.grad(oracle)(x_prev, key)
-
-    params, client_state = current_x, no_memory
 
 
 def storm(cohort_size: int, *, kappa: float = 1.0, w: float = 10.0, c: float = 100.0) -> Storm:
@@ -175,8 +161,6 @@ def storm(cohort_size: int, *, kappa: float = 1.0, w: float = 10.0, c: float = 1
     >>> progress(storm(10, kappa=0.5, c=10.0), rounds=200, clients=50) < 0.1
     True
     """
-    for name, value in (("kappa", kappa), ("w", w), ("c", c)):
-        checks.positive(name, value)
     return Storm(StormRule(kappa, w, c), cohort_size=cohort_size, name="storm")
 
 
@@ -198,7 +182,6 @@ def storm_plus(cohort_size: int, *, step_size: float = 1.0) -> Storm:
     >>> progress(storm_plus(10), rounds=200, clients=50) < 0.1
     True
     """
-    checks.positive("step_size", step_size)
     return Storm(StormPlusRule(step_size), cohort_size=cohort_size, name="storm_plus")
 
 
@@ -227,16 +210,12 @@ def meta_storm(
     >>> progress(meta_storm(10, step_size=0.3), rounds=200, clients=50) < 0.1
     True
     """
-    for name, value in (("step_size", step_size), ("a", a), ("b", b)):
-        checks.positive(name, value)
-    checks.between("exponent", exponent, 0, 0.5, open_low=True)
     return Storm(MetaStormRule(step_size, a, b, exponent), cohort_size=cohort_size, name="meta_storm")
 
 
-def _storm_grid(scales: Scales) -> list[Mapping[str, Any]]:
-    L = scales.smoothness
-    return [{"kappa": kappa / L, "c": c * L**2} for kappa in (0.1, 0.3, 1.0, 3.0) for c in (0.3, 3.0, 30.0)]
-
+_storm_grid = grid(
+    kappa=over_smoothness(0.1, 0.3, 1.0, 3.0), c=lambda scales: [c * scales.smoothness**2 for c in (0.3, 3.0, 30.0)]
+)
 
 for _key, _name, _build, _example, _grid, _reference in (
     ("storm", "STORM", storm, {"kappa": 0.5, "c": 1.0}, _storm_grid, "Cutkosky, Orabona 2019, arXiv:1905.10018"),

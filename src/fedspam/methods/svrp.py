@@ -1,6 +1,5 @@
 """SVRP and its Catalyst form: a prox corrected at an anchor whose exact gradient a coin renews."""
 
-import dataclasses
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
@@ -9,14 +8,14 @@ import jax.numpy as jnp
 from jaxtyping import Array, Key
 
 from fedspam._internal import checks, trees
-from fedspam._internal.trees import Params, static, struct
+from fedspam._internal.trees import Params, dynamic, positive, static, struct
 from fedspam.clients import Oracle
 from fedspam.federation import Federation, on_client
-from fedspam.methods._grids import coin_grid, settings
-from fedspam.methods._method import Move, ProxInfo, current_x, no_memory
+from fedspam.methods._grids import coin_grid, grid, prox_sizes
+from fedspam.methods._method import Move, RoundInfo, Stateless
 from fedspam.methods._registry import Cost, Entry, Scales, register
-from fedspam.methods.estimators import Anchor, anchor_at, coin, gradient, probability_schedule
-from fedspam.methods.schedules import Schedule, ScheduleLike, step_size_schedule
+from fedspam.methods.estimators import Anchor, anchor_at, coin, gradient
+from fedspam.methods.schedules import Schedule, ScheduleLike, probability_schedule, step_size_schedule
 from fedspam.solvers import LBFGS, Exact, LocalSolver
 
 
@@ -46,8 +45,8 @@ class Catalyst:
     This is the constant solution :math:`\alpha_t = \sqrt q` of the paper's recursion for :math:`\alpha_t`.
     """
 
-    pull: float  # theta
-    convexity: float  # mu
+    pull: float = positive()  # theta
+    convexity: float = positive()  # mu
     period: int
 
     def advance(self, outer: Outer, x: Params, k: Any) -> tuple[Outer, Any]:
@@ -64,11 +63,11 @@ class Catalyst:
 
 
 @struct
-class Svrp:
+class Svrp(Stateless):
     """SVRP. Use `svrp` or `catalyzed_svrp` to build it."""
 
-    step_size: Schedule
-    probability: Schedule
+    step_size: Schedule = dynamic(converter=step_size_schedule)
+    probability: Schedule = dynamic(converter=probability_schedule)
     solver: LocalSolver
     catalyst: Catalyst | None = None
     name: str = static(default="svrp")
@@ -77,7 +76,7 @@ class Svrp:
         outer = () if self.catalyst is None else Outer(params, params)
         return SvrpState(params, Anchor(params, trees.zeros_like(params)), outer, jnp.zeros((), jnp.int32))
 
-    def round(self, state: SvrpState, key: Key[Array, ""], fed: Federation) -> tuple[SvrpState, ProxInfo]:
+    def round(self, state: SvrpState, key: Key[Array, ""], fed: Federation) -> tuple[SvrpState, RoundInfo]:
         x, outer, gamma = state.x, state.outer, self.step_size(state.k)
         full = coin(self.probability, key, state.k)
         center = x
@@ -91,7 +90,8 @@ class Svrp:
         client = fed.sample(key, 1)
         reply = fed.mean(client, self.step, x=center, anchor=anchor.x, g=anchor.g, step_size=gamma)
 
-        info = ProxInfo(gamma, reply.certificate, spent + 2 + reply.certificate.gradients)
+        gradients = spent + 2 + reply.certificate.gradients
+        info = RoundInfo(step_size=gamma, certificate=reply.certificate, gradients=gradients)
         return SvrpState(reply.x, anchor, outer, state.k + 1), info
 
     gradient = gradient
@@ -104,8 +104,6 @@ class Svrp:
         here, there = jax.grad(oracle)(x, key), jax.grad(oracle)(anchor, key)
         own = trees.add(trees.subtract(here, there), g)
         return Move(*self.solver(oracle, key, x=x, g=own, step_size=step_size))
-
-    params, client_state = current_x, no_memory
 
 
 def svrp(step_size: ScheduleLike, probability: ScheduleLike, *, solver: LocalSolver = LBFGS()) -> Svrp:
@@ -130,7 +128,7 @@ def svrp(step_size: ScheduleLike, probability: ScheduleLike, *, solver: LocalSol
     >>> progress(svrp(step_size=2.0, probability=0.1, solver=Exact()), clients=10) < 0.001
     True
     """
-    return Svrp(step_size_schedule(step_size), probability_schedule(probability), solver)
+    return Svrp(step_size, probability, solver)
 
 
 def catalyzed_svrp(
@@ -161,25 +159,19 @@ def catalyzed_svrp(
     >>> progress(catalyzed_svrp(2.0, 0.1, pull=0.1, convexity=1.0, period=10, solver=Exact()), clients=10) < 0.001
     True
     """
-    for name, value in (("pull", pull), ("convexity", convexity)):
-        checks.positive(name, value)
     checks.whole("period", period, 1)
-    plain = svrp(step_size, probability, solver=solver)
-    return dataclasses.replace(plain, catalyst=Catalyst(pull, convexity, period), name="catalyzed_svrp")
-
-
-def _grid(scales: Scales) -> list[Mapping[str, Any]]:
-    return coin_grid(scales._replace(cohort=1))
+    return Svrp(step_size, probability, solver, Catalyst(pull, convexity, period), "catalyzed_svrp")
 
 
 def _catalyzed_grid(scales: Scales) -> list[Mapping[str, Any]]:
     theta, n = scales.delta / scales.clients**0.5, scales.clients
-    sizes, convexities = [c / scales.delta for c in (0.1, 0.3, 1.0, 3.0)], [theta * q for q in (0.01, 0.1, 1.0)]
-    return settings(step_size=sizes, probability=(1 / n,), pull=(theta,), convexity=convexities, period=(2 * n,))
+    convexities = [theta * q for q in (0.01, 0.1, 1.0)]
+    fixed = {"probability": (1 / n,), "pull": (theta,), "convexity": convexities, "period": (2 * n,)}
+    return grid(step_size=prox_sizes, **fixed)(scales)
 
 
 for _key, _name, _build, _more, _build_grid in (
-    ("svrp", "SVRP", svrp, {}, _grid),
+    ("svrp", "SVRP", svrp, {}, lambda scales: coin_grid(scales._replace(cohort=1))),
     ("catalyzed_svrp", "SVRP, catalyzed", catalyzed_svrp, {"pull": 0.1, "convexity": 0.25, "period": 10},
      _catalyzed_grid),
 ):  # fmt: skip

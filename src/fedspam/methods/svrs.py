@@ -1,20 +1,18 @@
 """SVRS and AccSVRS: a prox by the server's own client, corrected at an anchor."""
 
-from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-import jax.numpy as jnp
 from jaxtyping import Array, Key
 
 from fedspam._internal import checks, trees
-from fedspam._internal.trees import Params, Scalar, static, struct
+from fedspam._internal.trees import Params, Scalar, number, static, struct
 from fedspam.federation import Federation
-from fedspam.methods._grids import coin_grid, settings
-from fedspam.methods._method import ProxInfo, no_memory
-from fedspam.methods._registry import Cost, Entry, Scales, register
+from fedspam.methods._grids import cohort_share, coin_grid, grid, prox_sizes
+from fedspam.methods._method import RoundInfo, Stateless
+from fedspam.methods._registry import Cost, Entry, register
 from fedspam.methods._template import Factored, FactoredState
-from fedspam.methods.estimators import SVRG, Anchor, coin, probability_schedule
-from fedspam.methods.schedules import ScheduleLike, step_size_schedule
+from fedspam.methods.estimators import SVRG, Anchor, coin
+from fedspam.methods.schedules import ScheduleLike
 from fedspam.solvers import LBFGS, Exact, LocalSolver
 
 
@@ -49,8 +47,7 @@ def svrs(
     >>> progress(svrs(2, step_size=1.0, probability=0.2, solver=Exact()), rounds=40, clients=10) < 0.01
     True
     """
-    estimator, gamma = SVRG(probability_schedule(probability)), step_size_schedule(step_size)
-    return Factored(estimator, solver, gamma, movers="delegate", cohort_size=cohort_size, name="svrs")
+    return Factored(SVRG(probability), solver, step_size, movers="delegate", cohort_size=cohort_size, name="svrs")
 
 
 class AccSvrsState(NamedTuple):
@@ -61,19 +58,19 @@ class AccSvrsState(NamedTuple):
 
 
 @struct
-class AccSvrs:
+class AccSvrs(Stateless):
     """AccSVRS. Use `acc_svrs` to build it."""
 
     inner: Factored
     mixing: float | Scalar  # tau
-    convexity: float | Scalar  # mu
+    convexity: float | Scalar = number(0)  # mu
     length: float | Scalar  # alpha
     name: str = static(default="acc_svrs")
 
     def init(self, params: Params, key: Key[Array, ""], fed: Federation) -> AccSvrsState:
         return AccSvrsState(self.inner.init(params, key, fed), params)
 
-    def round(self, state: AccSvrsState, key: Key[Array, ""], fed: Federation) -> tuple[AccSvrsState, ProxInfo]:
+    def round(self, state: AccSvrsState, key: Key[Array, ""], fed: Federation) -> tuple[AccSvrsState, RoundInfo]:
         inner, k, svrg = state.inner, state.inner.k, self.inner.estimator
         assert isinstance(svrg, SVRG)
         anchor: Anchor = inner.estimate.memory
@@ -91,8 +88,6 @@ class AccSvrs:
 
     def params(self, state: AccSvrsState) -> Params:
         return state.inner.x
-
-    client_state = no_memory
 
 
 def acc_svrs(
@@ -130,16 +125,12 @@ def acc_svrs(
     True
     """
     checks.between("mixing", mixing, 0, 1, open_low=True)
-    checks.between("convexity", convexity, 0, jnp.inf)
     checks.between("probability", probability, 0, 1, open_low=True)
     inner = svrs(cohort_size, step_size, probability, solver=solver)
     return AccSvrs(inner, mixing, convexity, step_size / (2 * probability * mixing) if length is None else length)
 
 
-def _accelerated_grid(scales: Scales) -> list[Mapping[str, Any]]:
-    sizes, p = [c / scales.delta for c in (0.1, 0.3, 1.0, 3.0)], min(1.0, scales.cohort / scales.clients)
-    return settings(step_size=sizes, probability=(p,), mixing=(0.1, 0.3, 0.9), convexity=(0.0,))
-
+_accelerated_grid = grid(step_size=prox_sizes, probability=cohort_share(1), mixing=(0.1, 0.3, 0.9), convexity=(0.0,))
 
 for _key, _name, _build, _more, _build_grid in (
     ("svrs", "SVRS", svrs, {}, coin_grid),
