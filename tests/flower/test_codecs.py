@@ -19,8 +19,17 @@ pytest.importorskip("flwr", reason="needs Flower: pip install '.[flower]'")
 
 from flwr.app import RecordDict
 
-from fedspam.flower import FedspamStrategy, LoopbackGrid, Replies, client_app, clients_of, to_arrays, to_params
-from fedspam.flower.client.pytorch import torch_oracle, torch_params
+from fedspam.flower import (
+    FedspamStrategy,
+    LoopbackGrid,
+    Replies,
+    client_app,
+    clients_of,
+    to_arrays,
+    to_params,
+    torch_app,
+    torch_params,
+)
 from fedspam.flower.privacy.clipping import clipping_mod
 from fedspam.flower.privacy.secure_client import SecureSum
 from fedspam.flower.wire import arrays
@@ -146,9 +155,10 @@ def test_clients_in_pytorch_compress_alike():
     torch = pytest.importorskip("torch")
     module = torch.nn.Linear(40, 2).to(torch.float64)
     rows = lambda client: (torch.randn(6, 40, generator=torch.manual_seed(client)), torch.zeros(6, dtype=torch.int64))
-    loss = lambda predict, x, y: torch.nn.functional.cross_entropy(predict(x), y)
+    loss = lambda model, batch: torch.nn.functional.cross_entropy(model(batch[0]), batch[1])
+    loader = lambda client, count: torch.utils.data.DataLoader(torch.utils.data.TensorDataset(*rows(client)), 6)
     first, method = torch_params(module), METHODS["fedavg"]
-    app = client_app(torch_oracle(module, loss, rows), method, first, codecs=BOTH)
+    app = torch_app(lambda: module, loss, loader, method, codecs=BOTH)
     strategy = FedspamStrategy(method, first, codecs=BOTH, min_available_nodes=3)
     result = strategy.start(LoopbackGrid(app, 3), to_arrays(first), 1, 5.0)
     row = result.train_metrics_clientapp[1]

@@ -75,10 +75,11 @@ def data_of(dtype):
     return rows
 
 
-def torch_loss(predict, features, label):
+def torch_loss(model, batch):
     import torch
 
-    scores, squares = predict(features)
+    features, label = batch
+    scores, squares = model(features)
     return torch.nn.functional.softplus(-label * scores).mean() + 0.5 * REGULARIZATION * squares
 
 
@@ -109,11 +110,14 @@ def jax_clients(name, dtype):
     return over_flower(clients_of(the_population(dtype)), the_method(name), jnp.ones(DIMENSION, dtype))
 
 
-def torch_clients(name, dtype):
+def pytorch_clients(name, dtype):
     pytest.importorskip("torch", reason="needs PyTorch: pip install '.[torch]'")
-    from fedspam.flower.client.pytorch import torch_oracle
+    from torch.utils.data import DataLoader, TensorDataset
 
-    oracle = torch_oracle(torch_module(), torch_loss, data_of(dtype))
+    from fedspam.flower import torch_clients
+
+    data = data_of(dtype)
+    oracle = torch_clients(torch_module, torch_loss, lambda id, _: DataLoader(TensorDataset(*data(id)), 9))
     return over_flower(oracle, the_method(name), {"x": jnp.ones(DIMENSION, dtype)})["x"]
 
 
@@ -141,11 +145,11 @@ def test_jax_clients_give_the_simulators_iterates(name, simulated):
 @pytest.mark.slow
 @every_kind
 def test_torch_clients_give_the_simulators_iterates(name, simulated):
-    check(torch_clients, name, "float32", simulated)
+    check(pytorch_clients, name, "float32", simulated)
 
 
 @pytest.mark.thorough
 @every_method
-@pytest.mark.parametrize("clients", [jax_clients, torch_clients])
+@pytest.mark.parametrize("clients", [jax_clients, pytorch_clients])
 def test_so_they_do_in_float64(name, clients, simulated):
     check(clients, name, "float64", simulated)

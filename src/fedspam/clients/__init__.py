@@ -33,6 +33,7 @@ from fedspam.clients.protocol import (
     RowsOracle as RowsOracle,
     ScaledOracle as ScaledOracle,
     SmoothOracle as SmoothOracle,
+    SteppingOracle as SteppingOracle,
     TimedPopulation as TimedPopulation,
     TrainedOracle as TrainedOracle,
     repeats as repeats,

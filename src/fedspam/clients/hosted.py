@@ -24,11 +24,15 @@ class HostedOracle:
     answer: Callable[..., Any] = static()
 
     def __call__(self, params: Params, key: Key[Array, ""] | None = None) -> Scalar:
-        seed = jnp.zeros(2, jnp.uint32) if key is None else jax.random.key_data(key).astype(jnp.uint32)[:2]
-        dtype, seeded = jnp.result_type(*jax.tree.leaves(params)), key is not None
+        return self.asked(params, None if key is None else jax.random.key_data(key).astype(jnp.uint32)[:2])
+
+    def asked(self, params: Params, words: UInt32[Array, " words"] | None) -> Scalar:
+        """The loss on the minibatch that these words determine; on all rows if there are none."""
+        seeded, seed = words is not None, jnp.zeros(2, jnp.uint32) if words is None else words
+        dtype = jnp.result_type(*jax.tree.leaves(params))
 
         def on_host(id: Any, seed: Any, params: Any) -> tuple[Any, Any]:
-            minibatch = (int(seed[0]), int(seed[1])) if seeded else None
+            minibatch = tuple(map(int, seed)) if seeded else None
             value, gradient = self.answer(int(id), jax.tree.map(np.asarray, params), minibatch)
             fitted = lambda leaf, like: np.asarray(leaf, like.dtype).reshape(like.shape)
             return np.asarray(value, dtype), jax.tree.map(fitted, gradient, params)

@@ -76,6 +76,29 @@ class TrainedOracle(Protocol):
 
 
 @runtime_checkable
+class SteppingOracle(Protocol):
+    """A client that may make local steps by an optimizer of its own, such as one of PyTorch."""
+
+    @property
+    def has_optimizer(self) -> bool: ...
+
+    def descended(
+        self,
+        x: Params,
+        key: Key[Array, ""],
+        count: Any,
+        rate: Any,
+        *,
+        shift: Any,
+        pull: Any,
+        anchor: Params,
+        in_passes: bool,
+    ) -> Params:
+        """The model after `count` steps from x; in passes over the rows, or each on a minibatch of its own."""
+        ...
+
+
+@runtime_checkable
 class ScaledOracle(Protocol):
     """A client whose loss is the mean over its rows times a factor, such as its share of all rows."""
 

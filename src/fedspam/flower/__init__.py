@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from fedspam.flower.client.app import client_app, clients_of, clients_with
     from fedspam.flower.client.export import export_works
+    from fedspam.flower.client.pytorch import torch_app, torch_clients, torch_params
     from fedspam.flower.server.plain import own_training
     from fedspam.flower.server.replies import Replies
     from fedspam.flower.server.strategy import FedspamStrategy
@@ -26,6 +27,9 @@ __all__ = [
     "own_training",
     "to_arrays",
     "to_params",
+    "torch_app",
+    "torch_clients",
+    "torch_params",
 ]
 
 
@@ -36,6 +40,7 @@ def __getattr__(name: str) -> Any:
     try:
         import fedspam.flower.client.app as app
         import fedspam.flower.client.export as export
+        import fedspam.flower.client.pytorch as pytorch
         import fedspam.flower.server.plain as plain
         import fedspam.flower.server.replies as replies
         import fedspam.flower.server.strategy as strategy
@@ -50,5 +55,5 @@ def __getattr__(name: str) -> Any:
             "pip install 'flwr[simulation]' prometheus-client",
             name=missing,
         ) from error
-    modules = (arrays, app, export, grid, plain, replies, strategy)
+    modules = (arrays, app, export, grid, plain, pytorch, replies, strategy)
     return next(getattr(module, name) for module in modules if hasattr(module, name))

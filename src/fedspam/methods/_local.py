@@ -11,7 +11,7 @@ from jaxtyping import Array, Integer, Key
 
 from fedspam._internal import checks, prng, trees
 from fedspam._internal.trees import Params, Scalar, count, dynamic, positive, static, struct
-from fedspam.clients import Oracle, RowsOracle, TrainedOracle
+from fedspam.clients import Oracle, RowsOracle, SteppingOracle, TrainedOracle
 from fedspam.federation import on_client
 from fedspam.methods.schedules import Schedule, ScheduleLike, positive_schedule, step_size_schedule
 from fedspam.solvers import Answer, GradientDescent, LocalSolver, Never, Surrogate, certified
@@ -116,13 +116,19 @@ def descend(
 
     .. math:: y \leftarrow y - \eta\,\big(T(\nabla f_i(y; \zeta_j) + \lambda\,(y - a)) + s\big)
 
-    The anchor a is x, unless another one is given. T is the identity, unless an Optax transformation is given.
+    The anchor a is x, unless another one is given. T is the identity, unless an Optax transformation is given, or the
+    client has an optimizer of its own.
     """
     if isinstance(steps, OwnTraining):
         if shift is not None or anchor is not None:
             raise ValueError("its clients correct each of their steps, which the train function of an app does not")
         return self_trained(oracle).trained(x)
     anchor, count = x if anchor is None else anchor, count_steps(oracle, steps, key)
+    if isinstance(oracle, SteppingOracle) and oracle.has_optimizer:
+        if optimizer is not None:
+            raise ValueError("both the method and the client have an optimizer; leave one of them out")
+        in_passes = isinstance(steps, Epochs)
+        return oracle.descended(x, key, count, local_rate, shift=shift, pull=pull, anchor=anchor, in_passes=in_passes)
 
     def slope(j: Any, y: Params) -> Params:
         if isinstance(steps, Epochs) and isinstance(oracle, RowsOracle):  # `count_steps` has refused others

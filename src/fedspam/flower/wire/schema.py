@@ -39,9 +39,13 @@ class AnyClient:
     smoothness: float = 1.0
     lowest_curvature: float = 0.0
     steps: float = 1.0
+    minibatches: int = 1
 
     def __call__(self, params: Params, key: Key[Array, ""] | None = None) -> Scalar:
         return 0.5 * trees.squared_norm(params)
+
+    def minibatch(self, params: Params, key: Key[Array, ""], number: Any) -> Scalar:
+        return self(params)
 
     def shifted_solve(self, g: Params, step_size: Any) -> Params:
         return trees.scale(step_size, g)
