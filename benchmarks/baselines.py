@@ -62,16 +62,12 @@ def ours(task, devices=1, chunk=None, every=1):
     examples = {"features": task.images, "label": task.labels}
     population = Ragged.of_sizes(examples, np.diff(task.offsets), model.loss, batch=BATCH)
     mesh = engine.mesh_of(jax.devices()[:devices]) if devices > 1 else None
-    layout = engine.Layout(chunk=chunk, mesh=mesh)
     method, key = fedavg(task.cohort, LOCAL_STEPS, STEP_SIZE), jax.random.key(0)
-    population, params, key = engine.everywhere(mesh, (population, model.init(0), key))
-    carry, _ = engine.begin(method, population, params, key, engine.Conditions(), layout)
+    setup = engine.everywhere(mesh, engine.Setup(method, population, model.init(0), key, chunk=chunk, mesh=mesh))
+    carry, _ = engine.begin(setup)
     done = 0
     while True:
-        end = engine.advance(
-            method, population, carry, key, jnp.int32(done), jnp.int32(every), engine.Conditions(),
-            layout=layout, length=every, every=every, record=(),
-        )  # fmt: skip
+        end = engine.advance(setup, carry, jnp.int32(done), jnp.int32(every), length=every, every=every, record=())
         carry = jax.block_until_ready(end.carry)
         done += every
         yield

@@ -17,7 +17,7 @@ from fedspam._internal.trees import Params, static, struct
 from fedspam.clients import Ragged
 from fedspam.methods import Method
 from fedspam.simulation import Evaluation, engine, records
-from fedspam.simulation.engine import Carry, Conditions, Layout, Progress
+from fedspam.simulation.engine import Carry, Progress, Setup
 from fedspam.simulation.status import COMPLETED
 
 SEGMENT = 5  # rounds between two checkpoints
@@ -113,7 +113,7 @@ def _each(cells: Cells, run: Callable[..., Any], *more: Any) -> Any:
 
 @jax.jit
 def _begin(method: Any, cells: Cells) -> Carry:
-    begin = lambda clients: engine.first_carry(method, clients, cells.start, cells.key, Conditions(), Layout())
+    begin = lambda clients: Setup(method, clients, cells.start, cells.key).start()
     return _each(cells, begin)[0]
 
 
@@ -124,12 +124,8 @@ def _judged(method: Any, cells: Cells, carry: Carry) -> Any:
 
 @jax.jit
 def _advance(method: Any, cells: Cells, carry: Carry, start: Int32[Array, ""], count: Int32[Array, ""]) -> Progress:
-    conditions = Conditions(probe=cells.judge)
-
     def run(clients: Ragged, carry: Carry) -> Progress:
-        return engine.advance(
-            method, clients, carry, cells.key, start, count, conditions,
-            layout=Layout(), length=SEGMENT, every=1, record=(), careful=True,
-        )  # fmt: skip
+        setup = Setup(method, clients, cells.start, cells.key, probe=cells.judge)
+        return engine.advance(setup, carry, start, count, length=SEGMENT, every=1, record=(), careful=True)
 
     return _each(cells, run, carry)

@@ -12,8 +12,7 @@ from fedspam._internal import describe
 from fedspam.datasets import FederatedData
 from fedspam.federation import Cohort, on_client
 from fedspam.methods import Epochs, fedavg, saber, scaffold
-from fedspam.simulation import chunking, fine_tune, host_data, restore
-from fedspam.simulation.engine import Conditions, Layout
+from fedspam.simulation import chunking, engine, fine_tune, host_data, records, restore
 from fedspam.simulation.evaluation import Evaluation, Named
 from fedspam.simulation.host_data import Stored
 from fedspam.simulation.stopping import Target, Watch
@@ -222,8 +221,8 @@ def test_a_client_fetched_from_the_host_is_the_same_client():
 def lender(method, window=4):
     population = Stored.of(PEOPLE, squares, window=window)
     key = jax.random.key(0)
-    carry = host_data.engine.begin(method, population, jnp.zeros(3), key, Conditions(), Layout())[0]
-    return host_data._Lender(method, population, key, Conditions(), Layout(), window, 100, None), carry
+    setup = engine.Setup(method, population, jnp.zeros(3), key)
+    return host_data._Lender(setup, window, 100, None), engine.begin(setup)[0]
 
 
 @pytest.mark.slow
@@ -233,7 +232,7 @@ def test_a_window_holds_who_is_asked_and_only_them():
     window = made._make(8)
     asked = set()
     for k in range(8, 12):
-        fed = host_data.engine.traced(made._stored, Layout(), (), Conditions(), k)
+        fed = made._setup.fed((), k)
         asked |= set(np.asarray(fed.sample(jax.random.fold_in(jax.random.key(0), k), 3).ids).tolist())
     assert set(np.asarray(window.ids).tolist()) == asked != set(range(8))
     someone = min(asked)
@@ -264,9 +263,10 @@ class Curious:
 
 @pytest.mark.parametrize(("by", "depends"), [("key", False), ("state", True), ("reply", True)])
 def test_draws_that_cannot_be_told_ahead_are_recognised(by, depends):
-    carry = host_data.engine.Carry({"x": jnp.zeros(3), "k": jnp.int32(0)}, (), jnp.int32(0))
+    carry = engine.Carry({"x": jnp.zeros(3), "k": jnp.int32(0)}, (), jnp.int32(0))
     population = Stored.of(PEOPLE, squares)
-    made = host_data._Lender(Curious(by), population, jax.random.key(0), Conditions(), Layout(), 4, 100, None)
+    setup = engine.Setup(Curious(by), population, jnp.zeros(3), jax.random.key(0))
+    made = host_data._Lender(setup, 4, 100, None)
     assert host_data._depends_on_state(made._ids_of, carry, jax.random.key(0)) is depends
     if depends:
         assert made(carry, 0, 4) is population
@@ -291,23 +291,15 @@ def wide(x, rows):
     return 0.5 * jnp.sum((jnp.tanh(rows["x"] @ x["w"]) - 1) ** 2, axis=1)
 
 
-def simulate_chunk(method, population, params) -> int:
-    """The chunk that a run takes which asks for one that fits."""
-    seen = []
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("fedspam.simulation.run.Layout", lambda chunk, *rest: seen.append(chunk) or 1 / 0)
-        with pytest.raises(ZeroDivisionError):  # before anything runs
-            simulate(method, population, params, rounds=1, key=0, chunk="fit")
-    return seen[0]
-
-
 @pytest.mark.slow
-def test_the_chunk_that_fits_is_the_largest_that_does():
+def test_the_chunk_that_fits_is_the_largest_that_does(tmp_path):
     population, params = PEOPLE.population(wide), {"w": jnp.ones((3, 4000))}
     method = fedavg(8, 2, 0.1)
     need = [chunking.round_memory(method, population, params, chunk) for chunk in (1, 4)]
     assert need[0] < need[1]
-    assert chunking.fitting_chunk(method, population, params) == 8 == simulate_chunk(method, population, params)
+    assert chunking.fitting_chunk(method, population, params) == 8
+    simulate(method, population, params, rounds=1, key=0, chunk="fit", folder=tmp_path)
+    assert records.read(tmp_path)[0]["identity"]["layout"]["chunk"] == 8
     chunk = chunking.fitting_chunk(method, population, params, memory=need[1])
     assert 2 <= chunk <= 4
     assert chunking.round_memory(method, population, params, chunk) <= need[1]

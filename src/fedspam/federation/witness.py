@@ -5,10 +5,9 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Key, PyTree
+from jaxtyping import Array, Bool, PyTree
 
 from fedspam._internal import prng, trees
-from fedspam._internal.trees import Params
 from fedspam.clients import Population
 from fedspam.federation.aggregation import Mean, Rule
 from fedspam.federation.codecs import NO_CODECS, Codecs
@@ -58,6 +57,11 @@ class Witness:
         self.accepted = 0
         self.troubles: list[Trouble] = []
 
+    def troubles_of(self, step: Callable[["Witness"], Any]) -> list[Trouble]:
+        """What is not finite in the first exchange of a step that has such a reply, or in the state that it returns."""
+        parts = infinite_parts(step(self))
+        return self.troubles or ([Trouble(None, None, parts)] if parts else [])
+
     def mean(self, cohort: Cohort, work: Work, /, **message: Any) -> Any:
         replies, accepted, label = self._ask(cohort, work, message)
         reply = jax.tree.map(lambda leaf: leaf[0], replies) if cohort.size == 1 else self.aggregate(replies, accepted)
@@ -97,53 +101,7 @@ class Witness:
         return jax.tree.map(lambda *leaves: jnp.stack(leaves), *replies), jnp.array(accepted), label
 
 
-def diagnose(
-    method: Any,
-    population: Population,
-    state: Any,
-    memory: PyTree,
-    key: Key[Array, ""],
-    *,
-    round: int,
-    replay: Replay | None = None,
-    aggregate: Rule | None = None,
-    codecs: Codecs = NO_CODECS,
-) -> list[Trouble]:
-    """What is not finite in the first exchange of a round that has such a reply.
-
-    Arguments:
-        state: the server's state before the round.
-        memory: what the clients remember before it.
-        key: that of the run.
-        round: its number.
-    """
-    fed = Witness(population, memory, replay=replay, round=round, aggregate=aggregate, codecs=codecs)
-    state, _ = method.round(state, jax.random.fold_in(key, round), fed)
-    return fed.troubles or _of_server(state)
-
-
-def diagnose_start(
-    method: Any,
-    population: Population,
-    params: Params,
-    memory: PyTree,
-    key: Key[Array, ""],
-    *,
-    aggregate: Rule | None = None,
-    codecs: Codecs = NO_CODECS,
-) -> list[Trouble]:
-    """What is not finite in the start of a method. The key is that of the start."""
-    fed = Witness(population, memory, aggregate=aggregate, codecs=codecs)
-    state = method.init(params, key, fed)
-    return fed.troubles or _of_server(state)
-
-
 def infinite_parts(tree: PyTree) -> tuple[str, ...]:
     """The names of the arrays in a tree that are not finite, or whose squares are not."""
     named = zip(trees.names(tree), jax.tree.leaves(tree), strict=True)
     return tuple(name for name, leaf in named if not bool(trees.finite(leaf)))
-
-
-def _of_server(state: Any) -> list[Trouble]:
-    parts = infinite_parts(state)
-    return [Trouble(None, None, parts)] if parts else []

@@ -11,7 +11,7 @@ from fedspam._internal.trees import Params
 from fedspam.clients import Population
 from fedspam.federation import ledger
 from fedspam.simulation import engine
-from fedspam.simulation.engine import Conditions, Layout
+from fedspam.simulation.engine import Setup
 
 SHARE = 0.8  # of the free memory; the rest is for what the plan of the compiler leaves out
 
@@ -57,21 +57,9 @@ def fitting_chunk(method: Any, population: Population, params: Params, *, memory
 
 def round_memory(method: Any, population: Population, params: Params, chunk: int) -> int:
     """Bytes that one round takes beside the population and the state, by the compiler's plan."""
-    key, layout = jax.random.key(0), Layout(chunk)
-    carry = jax.eval_shape(lambda x: engine.first_carry(method, population, x, key, Conditions(), layout)[0], params)
-    lowered = engine.advance.lower(
-        method,
-        population,
-        carry,
-        key,
-        jnp.int32(0),
-        jnp.int32(1),
-        Conditions(),
-        layout=layout,
-        length=1,
-        every=1,
-        record=(),
-    )
+    setup = Setup(method, population, params, jax.random.key(0), chunk=chunk)
+    carry = jax.eval_shape(lambda: setup.start()[0])
+    lowered = engine.advance.lower(setup, carry, jnp.int32(0), jnp.int32(1), length=1, every=1, record=())
     found = lowered.compile().memory_analysis()
     if found is None:
         raise ValueError(f"{jax.default_backend()} does not report the memory of a program; give chunk= a number")

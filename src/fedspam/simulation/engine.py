@@ -1,8 +1,9 @@
 """The compiled part of a simulation: one trace serves any number of rounds, seeds and step sizes."""
 
+import dataclasses
 import functools
+import types
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeVar
 
 import jax
@@ -12,31 +13,18 @@ from jax import lax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec as Spread
 from jaxtyping import PyTree
 
-from fedspam._internal import trees
+from fedspam._internal import checks, trees
 from fedspam._internal.trees import Params, static, struct
 from fedspam.clients import Population, Sharded
 from fedspam.clients.sharded import AXIS
-from fedspam.federation import ledger
-from fedspam.federation.codecs import NO_CODECS, Codecs
+from fedspam.federation import fitted, ledger
+from fedspam.federation.codecs import NO_CODECS, Codecs, CodecsLike
+from fedspam.federation.downlink import with_feedback
 from fedspam.federation.traced import Traced
+from fedspam.simulation import records
 
 Probe = Callable[[Params], Any]
 T = TypeVar("T")
-
-
-@dataclass(frozen=True)
-class Layout:
-    """How clients are laid out on the device; static, so it is part of the compiled program."""
-
-    chunk: int | None = None
-    quorum: float = 0.0
-    per_client: bool = False
-    mesh: Mesh | None = None
-
-    @property
-    def as_recorded(self) -> dict[str, Any]:
-        """The part that identifies a run. Devices are left out, so that a run can resume on others."""
-        return {"chunk": self.chunk, "quorum": self.quorum, "per_client": self.per_client}
 
 
 class Carry(NamedTuple):
@@ -61,17 +49,25 @@ class Bounds:
     goal_name: str | None = static(default=None)  # of the probe with the goal
     rising: bool = static(default=True)  # whether the goal is reached from below
 
+    def exceeded(self, carry: Carry, method: Any) -> Any:
+        """Whether a run ends after a round: too many void ones, or parameters beyond their bound."""
+        ended = jnp.array(False)
+        if self.void_streak is not None:
+            ended |= carry.void_streak >= self.void_streak
+        if self.norm is not None:
+            ended |= ~(trees.norm(method.params(carry.state)) <= self.norm)
+        return ended
 
-@struct
-class Conditions:
-    """What a method runs under: faults, prescribed draws, a probe, an aggregation rule, bounds, and codecs."""
-
-    faults: Any = None
-    replay: Any = None
-    probe: Any = None
-    aggregate: Any = None
-    bounds: Bounds = Bounds()
-    codecs: Codecs = NO_CODECS
+    def judged(self, values: Mapping[str, Any], streak: Any) -> tuple[Any, Any]:
+        """Whether a run ends after an evaluation, and how many in a row have reached the goal."""
+        ended = jnp.array(False)
+        if self.name is not None:
+            ended |= ~(values[self.name] <= self.probe)
+        if self.goal_name is not None:
+            last = values[self.goal_name]
+            streak = jnp.where(last >= self.goal if self.rising else last <= self.goal, streak + 1, 0)
+            ended |= streak >= self.evaluations
+        return ended, streak
 
 
 @struct
@@ -93,14 +89,120 @@ class Progress(NamedTuple):
     streak: Any  # evaluations in a row that reached the goal
 
 
-def begin(*arguments: Any) -> tuple[Carry, Any]:
-    """`first_carry`, compiled. It runs once, so it is compiled fast rather than well."""
-    return _program_that_runs_once()(*arguments)
+@struct
+class Setup:
+    """A method on its clients, and all that its rounds depend on. `prepared` makes it.
+
+    In a sweep, `method` holds the numbers of all methods and `key` the keys of all runs.
+    """
+
+    method: Any
+    population: Population
+    params: Params
+    key: Any
+    faults: Any = None
+    replay: Any = None
+    probe: Any = None
+    aggregate: Any = None
+    codecs: Codecs = NO_CODECS
+    bounds: Bounds = Bounds()
+    chunk: int | None = static(default=None)
+    quorum: float = static(default=0.0)
+    per_client: bool = static(default=False)
+    mesh: Mesh | None = static(default=None)
+
+    def identity(self, method: Any, options: Mapping[str, Any]) -> dict[str, Any]:
+        """What determines the bits of a run of this method as the user gave it, with further options.
+
+        Devices are left out, so that a run can resume on others.
+        """
+        layout = {"chunk": self.chunk, "quorum": self.quorum, "per_client": self.per_client}
+        own = {"layout": layout, "faults": self.faults, "replay": self.replay, "aggregate": self.aggregate}
+        return records.identity(method, self.population, self.params, self.key, **own, **options)
+
+    def start(self, attempt: Any = 0) -> tuple[Carry, Any]:
+        """The carry of the first round, and whether too few clients replied."""
+        memory = self.method.client_state(self.params)
+        if self.codecs.has_feedback:
+            plan = ledger.plan(self.method, self.params, self.population, codecs=self.codecs)
+            memory = self.codecs.memory(memory, plan)
+        if jax.tree.leaves(memory):
+            if (size := self.population.size) is None:
+                raise ValueError(
+                    "the clients of this method keep a memory, and the population is endless; use a finite one"
+                )
+            memory = jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (size, *jnp.shape(leaf))), memory)
+        fed = self.fed(memory)
+        state = self.method.init(self.params, start_key(self.key, attempt), fed)
+        # no weak types: the compiler must see the same types when a checkpoint is restored
+        carry = jax.tree.map(_strong, Carry(state, fed.memory, jnp.int32(0)))
+        return carry, jnp.asarray(fed.void)
+
+    def round(
+        self, carry: Carry, number: Any, key: Any, record: Any, *, careful: bool = False, ended: Any = None
+    ) -> tuple[Carry, dict[str, Any]]:
+        """One round: the next carry, and the row.
+
+        A void round leaves state and memory unchanged. A run that has `ended` changes nothing.
+        """
+        fed = self.fed(carry.memory, number)
+        state, info = self.method.round(carry.state, key, fed)
+        void, broken = jnp.asarray(fed.void), True if self.faults is None else fed.broken
+        if careful:
+            failed = ~_finite(state)
+            void, broken = void | failed, broken | failed
+        void_streak = jnp.where(void, carry.void_streak + jnp.asarray(broken, jnp.int32), 0)
+        kept = void
+        if ended is not None:
+            void_streak, kept = jnp.where(ended, carry.void_streak, void_streak), void | ended
+        carry = Carry(trees.where(kept, carry.state, state), fed.settled(carry.memory, kept), void_streak)
+        return carry, _row(info, fed, void, record)
+
+    def probes(self, carry: Carry) -> dict[str, Any]:
+        """The values of the probe at the current parameters."""
+        return {} if self.probe is None else self.probe_of(self.method.params(carry.state))
+
+    def probe_of(self, params: Params) -> dict[str, Any]:
+        """The values of the probe by name; one without a name is 'probe'."""
+        values = self.probe(params)
+        return dict(values) if isinstance(values, Mapping) else {"probe": values}
+
+    def fed(self, memory: PyTree, round: Any = 0) -> Traced:
+        """The handle of a round."""
+        return Traced(
+            self.population, round=round, memory=memory, chunk=self.chunk, faults=self.faults, replay=self.replay,
+            quorum=self.quorum, per_client=self.per_client, aggregate=self.aggregate, codecs=self.codecs,
+            mesh=self.mesh,
+        )  # fmt: skip
+
+
+def prepared(
+    method: Any, population: Population, params: Params, key: Any, *, probe: Probe | None = None,
+    codecs: Codecs | CodecsLike | None = None, devices: Sequence[Any] | None = None, **options: Any,
+) -> tuple[Setup, ledger.Plan]:  # fmt: skip
+    """The setup of a run, its numbers on all of its devices, and what the method sends.
+
+    Arguments:
+        options: further fields of the setup.
+    """
+    params, method, mesh = checks.params("params", params), fitted(method, population), mesh_of(devices, population)
+    coded, placed = Codecs.of(codecs), everywhere(mesh, (method, population, params, key))
+    # plain functions cannot enter compiled code; structs and Partials do as they are
+    probe = jax.tree_util.Partial(probe) if isinstance(probe, types.FunctionType | types.MethodType) else probe
+    setup = Setup(*placed, probe=probe, codecs=coded, mesh=mesh, **options)
+    alone = setup.per_client or setup.aggregate is not None
+    plan = ledger.plan(setup.method, params, population, faults=setup.faults, per_client=alone, codecs=coded)
+    return dataclasses.replace(setup, method=with_feedback(setup.method, coded, plan)), plan
+
+
+def begin(setup: Setup, attempt: Any = 0) -> tuple[Carry, Any]:
+    """`Setup.start`, compiled. It runs once, so it is compiled fast rather than well."""
+    return _program_that_runs_once()(setup, jnp.uint32(attempt))
 
 
 @functools.cache
 def _program_that_runs_once() -> Any:
-    program = functools.partial(jax.jit, first_carry, static_argnums=5)
+    program = functools.partial(jax.jit, Setup.start)
     if jax.default_backend() != "cpu":
         return program()
     options = {"xla_cpu_use_fusion_emitters": False, "xla_backend_optimization_level": 1}
@@ -111,61 +213,33 @@ def _program_that_runs_once() -> Any:
     return program(compiler_options=options)
 
 
-def first_carry(
-    method: Any,
-    population: Population,
-    params: Params,
-    key: Any,
-    conditions: Conditions,
-    layout: Layout,
-    attempt: Any = 0,
-) -> tuple[Carry, Any]:
-    """The carry of the first round, and whether too few clients replied."""
-    memory = method.client_state(params)
-    if conditions.codecs.has_feedback:
-        memory = conditions.codecs.memory(memory, ledger.plan(method, params, population, codecs=conditions.codecs))
-    if jax.tree.leaves(memory):
-        if population.size is None:
-            raise ValueError(
-                "the clients of this method keep a memory, and the population is endless; use a finite one"
-            )
-        memory = jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (population.size, *jnp.shape(leaf))), memory)
-    fed = traced(population, layout, memory, conditions)
-    state = method.init(params, start_key(key, attempt), fed)
-    # no weak types: the compiler must see the same types when a checkpoint is restored
-    carry = jax.tree.map(_strong, Carry(state, fed.memory, jnp.int32(0)))
-    return carry, jnp.asarray(fed.void)
-
-
-@functools.partial(jax.jit, static_argnames=("layout", "length", "every", "record", "careful"))
+@functools.partial(jax.jit, static_argnames=("length", "every", "record", "careful"))
 def advance(
-    method: Any, population: Population, carry: Carry, key: Any, start: Any, count: Any, conditions: Conditions,
-    *, layout: Layout, length: int, every: int, record: Any, careful: bool = False,
-) -> Progress:  # fmt: skip
+    setup: Setup, carry: Carry, start: Any, count: Any, *, length: int, every: int, record: Any, careful: bool = False
+) -> Progress:
     """Run `count` rounds, at most `length`. Rows (see `columns`) and probes come back in arrays of full length.
 
     With `careful`, a round whose replies are finite but whose state is not becomes void as well. Checking the state in
     every round would nearly double the time of a small model. So the caller checks it once after a segment, and runs
     the segment again with care if it is not finite.
     """
-    bounds = conditions.bounds
-
+    key, bounds = setup.key, setup.bounds
     # the keys of all rounds at once: cheaper than one by one inside the loop
     keys = jax.random.key_data(jax.vmap(lambda i: jax.random.fold_in(key, start + i))(jnp.arange(length)))
 
     @functools.partial(jax.jit, inline=True)  # so that it is traced once, for the shapes and for the loop
     def one(i: Any, carry: Carry) -> Any:
         round_key = jax.random.wrap_key_data(keys[i], impl=jax.random.key_impl(key))
-        return one_round(method, population, carry, start + i, round_key, conditions, layout, record, careful)
+        return setup.round(carry, start + i, round_key, record, careful=careful)
 
     shapes = jax.eval_shape(one, jnp.int32(0), carry)[1]
     rows = row_tables(shapes, (length,))
-    probes = jax.eval_shape(probe_values, method, carry, conditions.probe)
+    probes = jax.eval_shape(setup.probes, carry)
     probes = jax.tree.map(lambda leaf: jnp.zeros((length // every, *leaf.shape), leaf.dtype), probes)
 
     def step(now: Progress) -> Progress:
         carry, row = one(now.done, now.carry)
-        rows, stopped = written(now.rows, now.done, row), now.stopped | diverged(bounds, method, carry)
+        rows, stopped = written(now.rows, now.done, row), now.stopped | bounds.exceeded(carry, setup.method)
         return Progress(now.done + 1, carry, rows, now.probes, stopped, now.streak)
 
     def rounds(now: Progress, until: Any) -> Progress:
@@ -174,8 +248,8 @@ def advance(
     def block(now: Progress) -> Progress:
         slot = now.done // every
         now = rounds(now, jnp.minimum((slot + 1) * every, count))
-        values = probe_values(method, now.carry, conditions.probe)
-        ended, streak = judged(bounds, values, now.streak)
+        values = setup.probes(now.carry)
+        ended, streak = bounds.judged(values, now.streak)
         due = (start + now.done) % every == 0
         stopped, streak = now.stopped | (ended & due), jnp.where(due, streak, now.streak)
         probes = jax.tree.map(lambda column, value: column.at[slot].set(value), now.probes, values)
@@ -186,47 +260,6 @@ def advance(
     if not jax.tree.leaves(probes) or length < every:  # no evaluation falls into so few rounds
         return rounds(now, count)
     return lax.while_loop(lambda now: (now.done < count) & ~now.stopped, block, now)
-
-
-def one_round(
-    method: Any, population: Population, carry: Carry, round: Any, key: Any, conditions: Conditions,
-    layout: Layout, record: Any, careful: bool = False, ended: Any = None,
-) -> tuple[Carry, dict[str, Any]]:  # fmt: skip
-    """One round: the next carry, and the row. A void round leaves state and memory, and a run that has ended all."""
-    fed = traced(population, layout, carry.memory, conditions, round)
-    state, info = method.round(carry.state, key, fed)
-    void, broken = jnp.asarray(fed.void), True if conditions.faults is None else fed.broken
-    if careful:
-        failed = ~_finite(state)
-        void, broken = void | failed, broken | failed
-    void_streak = jnp.where(void, carry.void_streak + jnp.asarray(broken, jnp.int32), 0)
-    kept = void
-    if ended is not None:
-        void_streak, kept = jnp.where(ended, carry.void_streak, void_streak), void | ended
-    carry = Carry(trees.where(kept, carry.state, state), fed.settled(carry.memory, kept), void_streak)
-    return carry, _row(info, fed, void, record)
-
-
-def diverged(bounds: Bounds, method: Any, carry: Carry) -> Any:
-    """Whether a run ends after a round: too many void ones, or parameters beyond their bound."""
-    ended = jnp.array(False)
-    if bounds.void_streak is not None:
-        ended |= carry.void_streak >= bounds.void_streak
-    if bounds.norm is not None:
-        ended |= ~(trees.norm(method.params(carry.state)) <= bounds.norm)
-    return ended
-
-
-def judged(bounds: Bounds, values: Mapping[str, Any], streak: Any) -> tuple[Any, Any]:
-    """Whether a run ends after an evaluation, and how many in a row have reached the goal."""
-    ended = jnp.array(False)
-    if bounds.name is not None:
-        ended |= ~(values[bounds.name] <= bounds.probe)
-    if bounds.goal_name is not None:
-        last = values[bounds.goal_name]
-        streak = jnp.where(last >= bounds.goal if bounds.rising else last <= bounds.goal, streak + 1, 0)
-        ended |= streak >= bounds.evaluations
-    return ended, streak
 
 
 @jax.jit
@@ -265,36 +298,9 @@ def columns(rows: Sequence[RowTable]) -> dict[str, np.ndarray]:
     return {name: values[..., j] for values, names in read for j, name in enumerate(names)}
 
 
-def probe_values(method: Any, carry: Carry, probe: Any) -> dict[str, Any]:
-    """The values of the probe at the current parameters."""
-    return {} if probe is None else named_values(probe, method.params(carry.state))
-
-
-def named_values(probe: Any, params: Params) -> dict[str, Any]:
-    """The values of a probe by name; one without a name is 'probe'."""
-    values = probe(params)
-    return dict(values) if isinstance(values, Mapping) else {"probe": values}
-
-
 def start_key(key: Any, attempt: Any) -> Any:
     """The key of `init`. No round uses it."""
     return jax.random.fold_in(key, jnp.uint32(2**32 - 1) - jnp.uint32(attempt))
-
-
-def traced(population: Population, layout: Layout, memory: PyTree, conditions: Conditions, round: Any = 0) -> Traced:
-    return Traced(
-        population,
-        round=round,
-        memory=memory,
-        chunk=layout.chunk,
-        faults=conditions.faults,
-        replay=conditions.replay,
-        quorum=layout.quorum,
-        per_client=layout.per_client,
-        aggregate=conditions.aggregate,
-        codecs=conditions.codecs,
-        mesh=layout.mesh,
-    )
 
 
 def mesh_of(devices: Sequence[Any] | None, population: Any = None) -> Mesh | None:

@@ -4,6 +4,7 @@ The draws of a method follow from the key alone, so they are known before their 
 window of rounds, the rows that the next window needs are gathered and sent.
 """
 
+import dataclasses
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
@@ -21,8 +22,8 @@ from fedspam._internal.brief import Brief
 from fedspam._internal.trees import static, struct
 from fedspam.clients import Ids, Loss, Population, RaggedOracle, draw
 from fedspam.federation import Cohort, Work
-from fedspam.simulation import engine
-from fedspam.simulation.engine import Carry, Conditions, Layout
+from fedspam.federation.codecs import NO_CODECS
+from fedspam.simulation.engine import Carry, Setup
 
 ROOM = 2  # size of the buffer in average windows, so that later windows fit and nothing is compiled again
 
@@ -163,21 +164,13 @@ Lend = Callable[[Carry, int, int], Population]
 
 
 @contextmanager
-def lending(
-    method: Any,
-    population: Population,
-    key: Key[Array, ""],
-    conditions: Conditions,
-    layout: Layout,
-    length: int,
-    rounds: int,
-) -> Iterator[Lend]:
+def lending(setup: Setup, length: int, rounds: int) -> Iterator[Lend]:
     """Gives each segment its population: the population itself, or the window of a `Stored` one that it needs."""
-    if not isinstance(population, Stored):
-        yield lambda carry, start, count: population
+    if not isinstance(setup.population, Stored):
+        yield lambda carry, start, count: setup.population
         return
     with ThreadPoolExecutor(1) as hands:
-        yield _Lender(method, population, key, conditions, layout, length, rounds, hands)
+        yield _Lender(setup, length, rounds, hands)
 
 
 def segment_of(population: Population, segment: int) -> int:
@@ -188,19 +181,10 @@ def segment_of(population: Population, segment: int) -> int:
 class _Lender:
     """Prepares each window while the previous one is in use."""
 
-    def __init__(
-        self,
-        method: Any,
-        stored: Stored,
-        key: Key[Array, ""],
-        conditions: Conditions,
-        layout: Layout,
-        length: int,
-        rounds: int,
-        hands: ThreadPoolExecutor,
-    ) -> None:
-        self._method, self._stored, self._key, self._world = method, stored, key, layout
-        self._around = Conditions(conditions.faults, conditions.replay)
+    def __init__(self, setup: Setup, length: int, rounds: int, hands: ThreadPoolExecutor) -> None:
+        # faults and the replay matter to draws, codecs and the rule of aggregation do not
+        self._setup = dataclasses.replace(setup, probe=None, aggregate=None, codecs=NO_CODECS)
+        self._stored: Any = setup.population  # a `Stored` one
         self._length, self._rounds, self._hands = length, rounds, hands
         self._carry: Carry | None = None
         self._known = False  # whether draws are known ahead
@@ -212,7 +196,7 @@ class _Lender:
     def __call__(self, carry: Carry, start: int, count: int) -> Population:
         if self._carry is None:
             self._carry = carry
-            self._known = not _depends_on_state(self._ids_of, carry, self._key)
+            self._known = not _depends_on_state(self._ids_of, carry, self._setup.key)
         if not self._known:
             return self._stored
         ready = self._next is not None and self._next[0] == start
@@ -223,15 +207,14 @@ class _Lender:
 
     def _ids_of(self, carry: Carry, token: Any, key: Any, round: Any) -> Ids:
         """The ids that a round draws. No client works here: replies are zeros that depend on the token."""
-        inner = engine.traced(self._stored, self._world, carry.memory, self._around, round)
-        fed = _Listening(inner, token)
-        self._method.round(carry.state, jax.random.fold_in(key, round), fed)
+        fed = _Listening(self._setup.fed(carry.memory, round), token)
+        self._setup.method.round(carry.state, jax.random.fold_in(key, round), fed)
         return jnp.concatenate(fed.ids)
 
     def _make(self, start: int) -> Window:
         assert self._carry is not None
         rounds = jnp.arange(start, start + self._length)
-        drawn = self._draws(self._carry, self._key, rounds)
+        drawn = self._draws(self._carry, self._setup.key, rounds)
         ids = np.unique(np.asarray(drawn)).astype(np.int64)
         slots = min(drawn.size, self._stored.size)
         rows, counts = self._stored.shelf.rows(ids)

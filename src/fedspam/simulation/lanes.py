@@ -11,10 +11,9 @@ from jax import lax
 from jax.sharding import Mesh, PartitionSpec as Spread
 
 from fedspam._internal.trees import Params
-from fedspam.clients import Population
 from fedspam.clients.sharded import AXIS
 from fedspam.simulation import engine
-from fedspam.simulation.engine import Bounds, Carry, Conditions, Layout, RowTable
+from fedspam.simulation.engine import Bounds, Carry, RowTable, Setup
 
 BLOCKS = 20  # how often in the rounds of a run lanes pass to other runs
 
@@ -24,61 +23,10 @@ class Ends(NamedTuple):
 
     params: Params
     carry: Carry
-    rows: Any  # tables of `rounds` rows; those that a run did not do hold anything
+    rows: Any  # tables with `rounds` rows; rows after the end of a run are undefined
     probes: Any  # the start first
     done: Any  # rounds
     streak: Any  # evaluations in a row that reached the goal
-
-
-STATIC = ("layout", "length", "every", "record", "side_by_side", "lanes", "mesh", "stage")
-
-
-@functools.partial(jax.jit, static_argnames=STATIC)
-def many(
-    methods: Any, counts: Any, population: Population, params: Params, keys: Any, conditions: Conditions,
-    *, layout: Layout, length: int, every: int, record: Any, side_by_side: bool, lanes: int | None = None,
-    mesh: Mesh | None = None, stage: str = "whole", between: Any = None, turns: Any = None,
-) -> Any:  # fmt: skip
-    """Run every method with every key; returns `Ends`.
-
-    `counts` are the rounds of the methods, at most `length`. The devices of a mesh share the methods, or the keys
-    where these divide better. Runs that may end before the others, side by side, need `lanes`: so many methods at
-    most advance together. The bound of a probe is a factor on its first value.
-
-    Lanes can also stop between: the stage 'begin' returns what the stage 'turns' takes and returns as `between`, after
-    so many turns of the lanes; 'end' makes the `Ends` of it.
-    """
-    options = {"layout": layout, "length": length, "every": every, "record": record}
-    if mesh is not None:
-        shared = functools.partial(many, side_by_side=side_by_side, lanes=lanes, **options)
-        everyone = (population, params, conditions)
-        return _spread_runs(mesh, shared, methods, counts, keys, everyone)
-    if side_by_side and lanes is not None:
-        return _in_lanes(
-            methods, counts, population, params, keys, conditions,
-            lanes=lanes, stage=stage, between=between, turns=turns, **options,
-        )  # fmt: skip
-
-    def run(method: Any, key: Any, count: Any) -> Ends:
-        carry, _ = engine.first_carry(method, population, params, key, conditions, layout)
-        first = engine.probe_values(method, carry, conditions.probe)
-        around = dataclasses.replace(conditions, bounds=_of_run(conditions.bounds, first))
-        end = engine.advance(method, population, carry, key, jnp.int32(0), count, around, **options)
-        probes = jax.tree.map(lambda one, more: jnp.concatenate([one[None], more]), first, end.probes)
-        return Ends(method.params(end.carry.state), end.carry, end.rows, probes, end.done, end.streak)
-
-    if side_by_side:
-        count = jnp.max(counts)  # one for all: `vmap` then needs not care which runs have ended
-        with_keys = jax.vmap(lambda method, key: run(method, key, count), (None, 0))
-        return jax.vmap(lambda method, _: with_keys(method, keys))(methods, counts)
-    return lax.map(lambda each: lax.map(lambda key: run(each[0], key, each[1]), keys), (methods, counts))
-
-
-def _of_run(bounds: Bounds, first: Any) -> Bounds:
-    """The bounds of a run, whose probe has these first values."""
-    _, streak = engine.judged(bounds, first, jnp.int32(0))
-    limit = bounds.probe if bounds.name is None else bounds.probe * first[bounds.name]
-    return dataclasses.replace(bounds, probe=limit, streak=streak)
 
 
 class Standing(NamedTuple):
@@ -90,52 +38,185 @@ class Standing(NamedTuple):
     bounds: Bounds
 
 
-def _in_lanes(
-    methods: Any, counts: Any, population: Population, params: Params, keys: Any, conditions: Conditions,
-    *, layout: Layout, length: int, every: int, record: Any, lanes: int, stage: str, between: Any, turns: Any,
+class LanesState(NamedTuple):
+    """Where all runs stand, in blocks of rounds, and what they have seen."""
+
+    standing: Standing
+    reached: Any  # blocks that each method has done
+    rows: Any
+    probes: Any
+    first: Any  # values of the probes at the start
+
+
+STATIC = ("length", "every", "record", "side_by_side", "lanes", "mesh", "stage")
+
+
+@functools.partial(jax.jit, static_argnames=STATIC)
+def many(
+    setup: Setup, counts: Any, *, length: int, every: int, record: Any, side_by_side: bool, lanes: int | None = None,
+    mesh: Mesh | None = None, stage: str = "whole", between: Any = None, turns: Any = None,
 ) -> Any:  # fmt: skip
-    """Advance the methods that are least far by a block of rounds, until all have ended with all keys.
+    """Run every method of the setup with every key; returns `Ends`.
+
+    `counts` are the rounds of the methods, at most `length`. The devices of a mesh share the methods, or the keys
+    where these divide better. Runs that may end before the others, side by side, need `lanes`: so many methods at
+    most advance together. The bound of a probe is a factor on its first value.
+
+    Lanes can also stop between: the stage 'begin' returns what the stage 'turns' takes and returns as `between`, after
+    so many turns of the lanes; 'end' makes the `Ends` of it.
+    """
+    options: dict[str, Any] = {"length": length, "every": every, "record": record}
+    if mesh is not None:
+        shared = functools.partial(many, side_by_side=side_by_side, lanes=lanes, **options)
+        return _spread_runs(mesh, shared, setup, counts)
+    if side_by_side and lanes is not None:
+        in_lanes = Lanes(setup, counts, lanes, **options)
+        state = in_lanes.begin() if between is None else between
+        if stage in ("whole", "turns"):
+            state = in_lanes.turned(state, turns if stage == "turns" else None)
+        return state if stage in ("begin", "turns") else in_lanes.ends(state)
+
+    def run(method: Any, key: Any, count: Any) -> Ends:
+        one = dataclasses.replace(setup, method=method, key=key)
+        carry, _ = one.start()
+        first = one.probes(carry)
+        one = dataclasses.replace(one, bounds=_of_run(setup.bounds, first))
+        end = engine.advance(one, carry, jnp.int32(0), count, **options)
+        probes = jax.tree.map(lambda one, more: jnp.concatenate([one[None], more]), first, end.probes)
+        return Ends(method.params(end.carry.state), end.carry, end.rows, probes, end.done, end.streak)
+
+    if side_by_side:
+        count = jnp.max(counts)  # the same count for all runs, so that vmap needs no masks
+        with_keys = jax.vmap(lambda method, key: run(method, key, count), (None, 0))
+        return jax.vmap(lambda method, _: with_keys(method, setup.key))(setup.method, counts)
+    with_keys = lambda each: lax.map(lambda key: run(each[0], key, each[1]), setup.key)
+    return lax.map(with_keys, (setup.method, counts))
+
+
+def _of_run(bounds: Bounds, first: Any) -> Bounds:
+    """The bounds of a run, whose probe has these first values."""
+    _, streak = bounds.judged(first, jnp.int32(0))
+    limit = bounds.probe if bounds.name is None else bounds.probe * first[bounds.name]
+    return dataclasses.replace(bounds, probe=limit, streak=streak)
+
+
+@dataclasses.dataclass(frozen=True)
+class Lanes:
+    """Runs side by side: those of the methods that are least far advance by a block of rounds, until all have ended.
 
     A run that has ended stands still, so that blocks and lanes do not change its result. A method leaves its lane
     when all its runs have ended. All lanes are in the same round: its draws are then the same for all methods, and
-    made once. One program serves however many are left: to compile others for fewer would take longer than most sweeps.
+    made once. One program serves any number of remaining runs. Compiling smaller ones would take longer than most
+    sweeps.
     """
-    settings, seeds = counts.shape[0], keys.shape[0]
-    lanes = -(-settings // -(-settings // lanes))  # as many in every turn
-    every, evaluations = (every, length // every) if conditions.probe is not None else (1, 0)
-    evaluated = max(1, length // every // BLOCKS)  # in a block
-    block = evaluated * min(every, length)
-    blocks = -(-length // block)
 
-    def begin(lane: Any, key: Any) -> tuple[Standing, Any]:
-        carry, _ = engine.first_carry(lane[0], population, params, key, conditions, layout)
-        first = engine.probe_values(lane[0], carry, conditions.probe)
-        return Standing(jnp.int32(0), carry, lane[1] <= 0, _of_run(conditions.bounds, first)), first
+    setup: Setup
+    counts: Any  # rounds of each method
+    most: int  # lanes
+    length: int
+    every: int
+    record: Any
 
-    def one(lane: Any, key: Any, now: Standing, round: Any) -> tuple[Standing, Any]:
-        carry, row = engine.one_round(
-            lane[0], population, now.carry, round, key, conditions, layout, record, ended=now.ended
-        )
+    @property
+    def seeds(self) -> int:
+        return self.setup.key.shape[0]
+
+    @property
+    def settings(self) -> int:
+        return self.counts.shape[0]
+
+    @property
+    def lanes(self) -> int:
+        return -(-self.settings // -(-self.settings // self.most))  # as many in every turn
+
+    @property
+    def evaluations(self) -> int:
+        return 0 if self.setup.probe is None else self.length // self.every
+
+    @property
+    def stretch(self) -> int:
+        """Rounds between two evaluations."""
+        return 1 if self.setup.probe is None else self.every
+
+    @property
+    def evaluated(self) -> int:
+        """How often a block evaluates."""
+        return max(1, self.length // self.stretch // BLOCKS)
+
+    @property
+    def block(self) -> int:
+        return self.evaluated * min(self.stretch, self.length)
+
+    @property
+    def blocks(self) -> int:
+        return -(-self.length // self.block)
+
+    def begin(self) -> LanesState:
+        """All runs before their first round."""
+
+        def one(lane: Any, key: Any) -> tuple[Standing, Any]:
+            setup = self._of(lane, key)
+            carry, _ = setup.start()
+            first = setup.probes(carry)
+            return Standing(jnp.int32(0), carry, lane[1] <= 0, _of_run(setup.bounds, first)), first
+
+        lanes, keys = (self.setup.method, self.counts), self.setup.key
+        all, first = jax.vmap(jax.vmap(one, (None, 0)), (0, None))(lanes, keys)
+        alone, now = jax.tree.map(lambda leaf: leaf[0], lanes), jax.tree.map(lambda leaf: leaf[0, 0], all)
+        row = jax.eval_shape(self._round, alone, keys[0], now, jnp.int32(0))[1]
+        rows = engine.row_tables(row, (self.settings, self.blocks, self.block, self.seeds))
+        shape = (self.settings, self.blocks, self.evaluated if self.evaluations else 0, self.seeds)
+        probes = jax.tree.map(lambda leaf: jnp.zeros((*shape, *leaf.shape[2:]), leaf.dtype), first)
+        return LanesState(all, jnp.zeros(self.settings, jnp.int32), rows, probes, first)
+
+    def turned(self, state: LanesState, turns: Any) -> LanesState:
+        """The state after so many turns, or, for None, after all."""
+        goes_on = lambda state: ~jnp.all(state.standing.ended)
+        if turns is None:
+            return lax.while_loop(goes_on, self._turn, state)
+        turn = lambda now: (now[0] + 1, self._turn(now[1]))
+        return lax.while_loop(lambda now: (now[0] < turns) & goes_on(now[1]), turn, (jnp.int32(0), state))[1]
+
+    def ends(self, state: LanesState) -> Ends:
+        """What the runs end with."""
+
+        def long(table: Any, most: int) -> Any:
+            return jnp.moveaxis(table.reshape(self.settings, -1, *table.shape[3:])[:, :most], 2, 1)
+
+        rows = [RowTable(long(table.values, self.length), table.names) for table in state.rows]
+        probes = jax.tree.map(
+            lambda one, more: jnp.concatenate([one[:, :, None], long(more, self.evaluations)], 2),
+            state.first, state.probes,
+        )  # fmt: skip
+        all, each = state.standing, lambda method, states: jax.vmap(method.params)(states)
+        final = jax.vmap(each)(self.setup.method, all.carry.state)
+        return Ends(final, all.carry, rows, probes, all.done, all.bounds.streak)
+
+    def _of(self, lane: Any, key: Any) -> Setup:
+        return dataclasses.replace(self.setup, method=lane[0], key=key)
+
+    def _round(self, lane: Any, key: Any, now: Standing, round: Any) -> tuple[Standing, Any]:
+        carry, row = self._of(lane, key).round(now.carry, round, key, self.record, ended=now.ended)
         done = jnp.where(now.ended, now.done, round + 1)
-        ended = now.ended | engine.diverged(now.bounds, lane[0], carry) | (done >= lane[1])
+        ended = now.ended | now.bounds.exceeded(carry, lane[0]) | (done >= lane[1])
         return now._replace(done=done, carry=carry, ended=ended), row
 
-    def evaluate(lane: Any, now: Standing, round: Any) -> tuple[Standing, Any]:
-        values = engine.probe_values(lane[0], now.carry, conditions.probe)
-        ended, streak = engine.judged(now.bounds, values, now.bounds.streak)
+    def _evaluate(self, lane: Any, now: Standing, round: Any) -> tuple[Standing, Any]:
+        values = self._of(lane, None).probes(now.carry)
+        ended, streak = now.bounds.judged(values, now.bounds.streak)
         due = now.done == round  # not where it has ended before
         bounds = dataclasses.replace(now.bounds, streak=jnp.where(due, streak, now.bounds.streak))
         return now._replace(ended=now.ended | (due & ended), bounds=bounds), values
 
-    def advance(state: Any) -> Any:
-        all, reached, rows, probes = state
-        live = ~jnp.all(all.ended, axis=1)
-        level = jnp.min(jnp.where(live, reached, blocks))
-        waiting = live & (reached == level)
-        chosen = jnp.argsort(~waiting)[:lanes]
+    def _turn(self, state: LanesState) -> LanesState:
+        """The state after a block of rounds of the methods that are least far."""
+        keys, block, every = self.setup.key, self.block, self.stretch
+        live = ~jnp.all(state.standing.ended, axis=1)
+        level = jnp.min(jnp.where(live, state.reached, self.blocks))
+        waiting = live & (state.reached == level)
+        chosen = jnp.argsort(~waiting)[: self.lanes]
         free = ~waiting[chosen]
-        lane = jax.tree.map(lambda leaf: leaf[chosen], (methods, counts))
-        start: Standing = jax.tree.map(lambda leaf: leaf[chosen], all)
+        lane, start = jax.tree.map(lambda leaf: leaf[chosen], ((self.setup.method, self.counts), state.standing))
         start = start._replace(ended=start.ended | free[:, None])
         fold = lambda i: jax.vmap(lambda key: jax.random.fold_in(key, level * block + i))(keys)
         draws = jax.random.key_data(jax.vmap(fold)(jnp.arange(block)))
@@ -143,71 +224,40 @@ def _in_lanes(
         def step(i: Any, now: Any) -> Any:
             standing, rows = now
             round_keys = jax.random.wrap_key_data(draws[i], impl=jax.random.key_impl(keys))
-            each = jax.vmap(jax.vmap(one, (None, 0, 0, None)), (0, None, 0, None))
+            each = jax.vmap(jax.vmap(self._round, (None, 0, 0, None)), (0, None, 0, None))
             standing, row = each(lane, round_keys, standing, level * block + i)
             return standing, engine.written(rows, i, row)
 
         def stretch(j: Any, now: Any) -> Any:
             standing, rows, probes = now
-            rounds = lambda i, now: step(j * every + i, now)
-            standing, rows = lax.fori_loop(0, every, rounds, (standing, rows))
-            each = jax.vmap(jax.vmap(evaluate, (None, 0, None)), (0, 0, None))
+            standing, rows = lax.fori_loop(0, every, lambda i, now: step(j * every + i, now), (standing, rows))
+            each = jax.vmap(jax.vmap(self._evaluate, (None, 0, None)), (0, 0, None))
             standing, values = each(lane, standing, level * block + (j + 1) * every)
             return standing, rows, jax.tree.map(lambda column, value: column.at[j].set(value), probes, values)
 
-        blank = lambda leaf: jnp.zeros((leaf.shape[2], lanes, *leaf.shape[3:]), leaf.dtype)
-        now = start, *jax.tree.map(blank, (rows, probes))
-        if evaluations:
-            now = lax.fori_loop(0, evaluated, stretch, now)
+        blank = lambda leaf: jnp.zeros((leaf.shape[2], self.lanes, *leaf.shape[3:]), leaf.dtype)
+        now = start, *jax.tree.map(blank, (state.rows, state.probes))
+        if self.evaluations:
+            standing, seen, values = lax.fori_loop(0, self.evaluated, stretch, now)
         else:
-            now = *lax.fori_loop(0, block, step, now[:2]), now[2]
-        standing, seen, values = now
-        place = jnp.where(free, settings, chosen)  # beyond the last one: not written
+            standing, seen, values = *lax.fori_loop(0, block, step, now[:2]), now[2]
+        place = jnp.where(free, self.settings, chosen)  # beyond the last one: not written
         put = lambda whole, part: whole.at[place].set(part, mode="drop")
         put_block = lambda whole, part: whole.at[place, level].set(jnp.swapaxes(part, 0, 1), mode="drop")
-        return (
-            jax.tree.map(put, all, standing),
-            put(reached, level + 1),
-            jax.tree.map(put_block, rows, seen),
-            jax.tree.map(put_block, probes, values),
+        return state._replace(
+            standing=jax.tree.map(put, state.standing, standing),
+            reached=put(state.reached, level + 1),
+            rows=jax.tree.map(put_block, state.rows, seen),
+            probes=jax.tree.map(put_block, state.probes, values),
         )
 
-    def beginning() -> Any:
-        all, first = jax.vmap(jax.vmap(begin, (None, 0)), (0, None))((methods, counts), keys)
-        alone = jax.tree.map(lambda leaf: leaf[0], (methods, counts))
-        row = jax.eval_shape(one, alone, keys[0], jax.tree.map(lambda leaf: leaf[0, 0], all), jnp.int32(0))[1]
-        rows = engine.row_tables(row, (settings, blocks, block, seeds))
-        shape = (settings, blocks, evaluated if evaluations else 0, seeds)
-        probes = jax.tree.map(lambda leaf: jnp.zeros((*shape, *leaf.shape[2:]), leaf.dtype), first)
-        return (all, jnp.zeros(settings, jnp.int32), rows, probes), first
 
-    state, first = beginning() if between is None else between
-    going = lambda state: ~jnp.all(state[0].ended)
-    if stage == "turns":
-        turn = lambda now: (now[0] + 1, advance(now[1]))
-        state = lax.while_loop(lambda now: (now[0] < turns) & going(now[1]), turn, (jnp.int32(0), state))[1]
-    elif stage == "whole":
-        state = lax.while_loop(going, advance, state)
-    if stage in ("begin", "turns"):
-        return state, first
-    all, _, rows, probes = state
-
-    def long(table: Any, most: int) -> Any:
-        return jnp.moveaxis(table.reshape(settings, -1, *table.shape[3:])[:, :most], 2, 1)
-
-    rows = [RowTable(long(table.values, length), table.names) for table in rows]
-    probes = jax.tree.map(
-        lambda one, more: jnp.concatenate([one[:, :, None], long(more, evaluations)], 2), first, probes
-    )
-    final = jax.vmap(lambda lane, state: jax.vmap(lane[0].params)(state))((methods, counts), all.carry.state)
-    return Ends(final, all.carry, rows, probes, all.done, all.bounds.streak)
-
-
-def _spread_runs(mesh: Mesh, many: Any, methods: Any, counts: Any, keys: Any, everyone: Any) -> Any:
+def _spread_runs(mesh: Mesh, many: Any, setup: Setup, counts: Any) -> Any:
     """Call `many` on every device, each with its share of the methods or of the keys.
 
     They are dealt out one by one: neighbors in a grid end alike, so that one device would have all that end late.
     """
+    methods, keys, rest = setup.method, setup.key, dataclasses.replace(setup, method=None, key=None)
     devices, settings, seeds = mesh.shape[AXIS], counts.shape[0], keys.shape[0]
     by_setting = -(-settings // devices) * seeds <= settings * -(-seeds // devices)
 
@@ -225,10 +275,9 @@ def _spread_runs(mesh: Mesh, many: Any, methods: Any, counts: Any, keys: Any, ev
     else:
         keys, split, out = dealt(keys), (Spread(), Spread(AXIS)), Spread(None, AXIS)
 
-    def share(some: Any, keys: Any, everyone: Any) -> Any:
-        (methods, counts), (population, params, conditions) = some, everyone
-        return many(methods, counts, population, params, keys, conditions)
+    def share(some: Any, keys: Any, rest: Setup) -> Any:
+        return many(dataclasses.replace(rest, method=some[0], key=keys), some[1])
 
     spread = jax.shard_map(share, mesh=mesh, in_specs=(*split, Spread()), out_specs=out, check_vma=False)
     axis, count = (0, settings) if by_setting else (1, seeds)
-    return jax.tree.map(lambda leaf: collected(leaf, axis, count), spread((methods, counts), keys, everyone))
+    return jax.tree.map(lambda leaf: collected(leaf, axis, count), spread((methods, counts), keys, rest))

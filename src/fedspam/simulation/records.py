@@ -121,6 +121,13 @@ class Store:
     def __exit__(self, *_: object) -> None:
         self._lock.release()
 
+    def open(self, identity: Mapping[str, Any], like: Callable[[], Any], *, resume: bool) -> Saved | None:
+        """The run of this folder, to be resumed; None if there is none, and the run begins."""
+        saved = self.load(identity, like) if resume else None
+        if saved is None:
+            self.begin(identity, over=resume)
+        return saved
+
     def begin(self, identity: Mapping[str, Any], *, over: bool = False) -> None:
         """Start a run here. A folder that holds something else is refused; with `over`, the same run begins again."""
         old = [path for path in map(self.folder.joinpath, ("rows.bin", "best.safetensors")) if path.exists()]
@@ -190,7 +197,7 @@ class Store:
                 if done not in rounds:
                     raise DamagedError(trouble or f"the rows before round {done} are missing in {self.folder}")
             except DamagedError as error:
-                warnings.warn(f"{error}; going back to the state before it", stacklevel=3)
+                warnings.warn(f"{error}; going back to the state before it", stacklevel=5)
                 files.remove(self._path(done))  # otherwise it would seem newer than what is written from now on
                 continue
             past = frames[: rounds.index(done) + 1]
@@ -198,7 +205,7 @@ class Store:
             self._score = self._best_score(shapes)
             return Saved(carry, done, *tables(past, identity, self.folder / "rows.bin"))
         if numbers:
-            warnings.warn(f"no good state is left in {self.folder}; the run begins again", stacklevel=3)
+            warnings.warn(f"no good state is left in {self.folder}; the run begins again", stacklevel=5)
         return None
 
     def peek(self, shapes: PyTree, best: bool) -> tuple[Any, int]:
@@ -228,7 +235,7 @@ class Store:
                     f"{error}, and no checkpoint beside it is of this run, so the folder cannot be identified; "
                     "start in another folder"
                 ) from None
-            warnings.warn(f"{error}; the checkpoints belong to this run, so it is written again", stacklevel=4)
+            warnings.warn(f"{error}; the checkpoints belong to this run, so it is written again", stacklevel=6)
             self._manifest = {"format": FORMAT, **manifest(), "status": RUNNING.as_json(), "identity": identity}
             self._write_manifest()
             return True
@@ -246,7 +253,7 @@ class Store:
                 remedy = f"Also, {', '.join(changed)}, which may change what is computed of the data. {remedy}"
             raise RecordError(f"{self.folder} holds another run: {told} since it began. {remedy}")
         if changed:
-            warnings.warn(f"{', '.join(changed)}: the last bits of the results may differ from here on", stacklevel=4)
+            warnings.warn(f"{', '.join(changed)}: the last bits of the results may differ from here on", stacklevel=6)
         self._run = describe.digest(then["identity"])
         return True
 
@@ -299,7 +306,7 @@ class Store:
                 raise DamagedError(f"{path} is the {facts.get('measure')}, not the {self.keep.measure}")
             return float(facts["score"])
         except (DamagedError, KeyError, ValueError) as error:
-            warnings.warn(f"{error}; it is removed, and the best state of the coming rounds replaces it", stacklevel=4)
+            warnings.warn(f"{error}; it is removed, and the best state of the coming rounds replaces it", stacklevel=6)
             files.remove(path)
             return None
 
@@ -336,6 +343,11 @@ def joined(tables: Sequence[Mapping[str, np.ndarray]]) -> dict[str, np.ndarray]:
     """Tables one after another; a column may be missing in some of them."""
     names = dict.fromkeys(name for table in tables for name in table)
     return {name: np.concatenate([table[name] for table in tables if name in table]) for name in names}
+
+
+def named_part(arrays: Mapping[str, np.ndarray], kind: str) -> dict[str, np.ndarray]:
+    """The arrays whose names begin so, without this beginning."""
+    return {name.removeprefix(kind): array for name, array in arrays.items() if name.startswith(kind)}
 
 
 def _manifest(path: Path) -> dict[str, Any]:

@@ -10,7 +10,7 @@ import numpy as np
 
 from fedspam._internal import checks, trees
 from fedspam._internal.trees import Params
-from fedspam.simulation.engine import Bounds, Carry
+from fedspam.simulation.engine import Bounds
 from fedspam.simulation.status import Status
 
 Probes = Sequence[Mapping[str, np.ndarray]]
@@ -163,18 +163,3 @@ def limits(watch: Watch | None, until: Target | Patience | None, params: Params,
 def at_evaluation(bounds: Bounds, until: Target | Patience | None, probes: Probes) -> Bounds:
     """The bounds after these evaluations, the last of which may have reached the target."""
     return replace(bounds, streak=jnp.int32(until.streak(probes))) if isinstance(until, Target) else bounds
-
-
-def growth_status(
-    watch: Watch, bounds: Bounds, carry: Carry, method: Any, probes: Mapping[str, np.ndarray], at: int, good: int
-) -> Status:
-    """The status of a run that grew beyond its bound."""
-    if watch.probe is None:
-        name, value, bound = "‖x‖", float(trees.norm(method.params(carry.state))), float(bounds.norm)
-    else:
-        name, value, bound = f"the probe {watch.probe!r}", float(probes[watch.probe][-1]), float(bounds.probe)
-    return Status(
-        "diverged",
-        f"after round {at - 1}, {name} = {value:.4g} exceeds {bound:.4g}, {watch.growth:g} times its first value. "
-        f"The state after {good} rounds is kept",
-    )

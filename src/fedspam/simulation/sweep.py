@@ -15,14 +15,14 @@ from jaxtyping import Array, Key
 from fedspam._internal import checks, prng, trees
 from fedspam._internal.trees import Params
 from fedspam.clients import Faults, Population, with_several_capacities
-from fedspam.federation import fitted, ledger
+from fedspam.federation import fitted
 from fedspam.federation.aggregation import Rule
 from fedspam.federation.codecs import Codecs, CodecsLike
 from fedspam.federation.downlink import own_state, with_feedback
 from fedspam.simulation import engine, lanes as in_lanes, records, stopping
-from fedspam.simulation.engine import Conditions, Layout, Probe
+from fedspam.simulation.engine import Probe, Setup
 from fedspam.simulation.lanes import Ends
-from fedspam.simulation.run import Run, as_argument
+from fedspam.simulation.run import Run, recorded
 from fedspam.simulation.segments import Stopwatch, counted, priced, shared, warn_of_replies
 from fedspam.simulation.status import COMPLETED, Status
 from fedspam.simulation.stopping import Patience, Target, Watch
@@ -95,77 +95,60 @@ def simulate_many(
         )
     if isinstance(until, Patience):
         raise ValueError(f"until = {until} ends a run of `simulate`; those of a sweep end with a Target, or a Watch")
-    params = checks.params("params", params)
-    methods = list(methods) if isinstance(methods, Sequence) else [methods]
-    methods = [fitted(method, population) for method in methods]
-    if not methods:
-        raise ValueError("methods = [] is empty; give at least one method")
-    each = list(rounds) if isinstance(rounds, Sequence) else [rounds] * len(methods)
-    for number in each:
-        checks.whole("rounds", number, 1)
-    if len(each) != len(methods):
-        raise ValueError(f"rounds has {len(each)} numbers for {len(methods)} methods; give one number, or one for each")
-    if len({jax.tree.structure(method) for method in methods}) != 1:
-        raise ValueError("the methods differ in more than numbers; run those of one structure together")
-    keys = prng.keys_of(keys)
-    coded, alone = Codecs.of(codecs), aggregate is not None
-    plan = ledger.plan(methods[0], params, population, faults=faults, per_client=alone, codecs=coded)
-    methods = [with_feedback(method, coded, plan) for method in methods]
-    if side_by_side is None:
-        side_by_side = not plan.branches and with_several_capacities(population) is None
-    stacked = jax.tree.map(lambda *leaves: jnp.stack([jnp.asarray(leaf) for leaf in leaves]), *methods)
-    counts, mesh, rounds = jnp.asarray(each, jnp.int32), engine.mesh_of(devices), max(each)
+    methods = [fitted(method, population) for method in (methods if isinstance(methods, Sequence) else [methods])]
+    each, keys, names = _rounds_of(methods, rounds), prng.keys_of(keys), recorded(record)
+    params, mesh, most = checks.params("params", params), engine.mesh_of(devices, population), max(each)
     if mesh is not None and any(device.process_index != jax.process_index() for device in mesh.devices.flat):
         raise ValueError("devices has some of other hosts, which cannot share a sweep; give jax.local_devices()")
-    stacked, counts, population, params, keys = engine.everywhere(mesh, (stacked, counts, population, params, keys))
-
-    clock, asked = Stopwatch(), as_argument(probe)
-    stopping.check_probes(watch, until, {} if probe is None else jax.eval_shape(engine.named_values, asked, params))
-    conditions = Conditions(faults, None, asked, aggregate, stopping.limits(watch, until, params), coded)
-    if watch is None and until is None and min(each) == rounds and folder is None:
+    setup, plan = engine.prepared(
+        methods[0], population, params, keys, probe=probe, codecs=codecs, faults=faults, quorum=quorum,
+        aggregate=aggregate, chunk=chunk, bounds=stopping.limits(watch, until, params),
+    )  # fmt: skip
+    methods = [with_feedback(method, setup.codecs, plan) for method in methods]
+    stacked = jax.tree.map(lambda *leaves: jnp.stack([jnp.asarray(leaf) for leaf in leaves]), *methods)
+    setup = dataclasses.replace(setup, method=stacked, mesh=None)
+    setup, counts = engine.everywhere(mesh, (setup, jnp.asarray(each, jnp.int32)))
+    stopping.check_probes(watch, until, {} if probe is None else jax.eval_shape(setup.probe_of, params))
+    if side_by_side is None:
+        side_by_side = not plan.branches and with_several_capacities(population) is None
+    if watch is None and until is None and min(each) == most and folder is None:
         lanes = None
     elif lanes is None:
         lanes = LANES if jax.default_backend() == "cpu" else len(methods)
-    layout = Layout(chunk, quorum)
-    recorded = None if record is None else tuple(record)
+
+    clock = Stopwatch()
     many = functools.partial(
-        in_lanes.many, length=rounds, every=every, record=recorded, side_by_side=side_by_side, lanes=lanes, mesh=mesh
+        in_lanes.many, length=most, every=every, record=names, side_by_side=side_by_side, lanes=lanes, mesh=mesh
     )
-    run = lambda settings, keys, layout: clock.time(
-        lambda count: many(
-            settings[0], jnp.minimum(settings[1], count), population, params, keys, conditions, layout=layout
-        ),
-        rounds,
-        str(layout),
+    run = lambda setup, counts: clock.time(
+        lambda count: many(setup, jnp.minimum(counts, count)), most, f"per_client = {setup.per_client}"
     )
     store = None if folder is None else records.Store(folder)
     if store is None:
-        ends = run((stacked, counts), keys, layout)
+        ends = run(setup, counts)
     else:
-        options = {"rounds": each, "layout": layout.as_recorded, "faults": faults, "probe": probe, "until": until}
-        options |= {"aggregate": aggregate, "watch": watch, "evaluated": every, "record": recorded, "codecs": coded}
+        options = {"rounds": each, "probe": probe, "until": until, "watch": watch, "evaluated": every}
+        options |= {"record": names, "codecs": setup.codecs}
         options |= {"side_by_side": side_by_side, "lanes": lanes if side_by_side else None}
-        identity = records.identity(methods, population, params, keys, **options)
-        steps = InLanes if side_by_side else OneByOne
-        together = functools.partial(many, layout=layout)
-        sweep = steps(together, (stacked, counts), (population, params), keys, conditions, rounds, clock)
-        ends = sweep.kept(store, identity, resume)
+        steps = (InLanes if side_by_side else OneByOne)(many, setup, counts, clock)
+        ends = steps.kept(store, setup.identity(methods, options), resume)
     ends = ends._replace(rows=counted(plan, engine.columns(ends.rows)))
     if shared((*plan.start, *plan.round)):
-        alone = dataclasses.replace(layout, per_client=True)
-        spoiled = _spoiled(ends, stacked, population, params, keys, conditions, alone)
+        alone = dataclasses.replace(setup, per_client=True)
+        spoiled = _spoiled(ends, alone)
         if spoiled.any():
             which = np.flatnonzero(spoiled.any(1)), np.flatnonzero(spoiled.any(0))
-            some = jax.tree.map(lambda leaf: leaf[which[0]], (stacked, counts))
-            again = run(some, keys[which[1]], alone)
+            some, rounds_of = jax.tree.map(lambda leaf: leaf[which[0]], (alone.method, counts))
+            again = run(dataclasses.replace(alone, method=some, key=alone.key[which[1]]), rounds_of)
             ends = _replaced(ends, again._replace(rows=engine.columns(again.rows)), spoiled, which)
-    rows, done = ends.rows, np.asarray(ends.done)
-    flat = {name: column.reshape(-1, rounds) for name, column in rows.items()}
-    costs = [priced(plan, {name: flat[name][i] for name in flat}, rounds) for i in range(flat["void"].shape[0])]
-    rows = {name: np.stack([one[name] for one in costs]).reshape(rows["void"].shape) for name in costs[0]}
+
+    done = np.asarray(ends.done)
+    flat = {name: column.reshape(-1, most) for name, column in ends.rows.items()}
+    costs = [priced(plan, {name: flat[name][i] for name in flat}, most) for i in range(done.size)]
+    rows = {name: np.stack([one[name] for one in costs]).reshape(*done.shape, most) for name in costs[0]}
     probes = jax.tree.map(np.asarray, dict(ends.probes))
     if lanes is not None:
-        rows = {name: _until(done, column, 1 + np.arange(rounds)) for name, column in rows.items()}
+        rows = {name: _until(done, column, 1 + np.arange(most)) for name, column in rows.items()}
         probes = {name: _until(done, seen, every * np.arange(seen.shape[2])) for name, seen in probes.items()}
     all_void = rows["void"].sum(axis=-1) == done
     warn_of_replies(plan, rows, rows["void"] & ~all_void[..., None], faults, stacklevel=3)
@@ -178,15 +161,21 @@ def simulate_many(
     return Run(*parts, done, every)
 
 
-def _spoiled(
-    ends: Ends,
-    methods: Any,
-    population: Population,
-    params: Params,
-    keys: Any,
-    conditions: Conditions,
-    alone: Layout,
-) -> np.ndarray:
+def _rounds_of(methods: Sequence[Any], rounds: int | Sequence[int]) -> list[int]:
+    """The rounds of each method, checked with the methods."""
+    if not methods:
+        raise ValueError("methods = [] is empty; give at least one method")
+    each = list(rounds) if isinstance(rounds, Sequence) else [rounds] * len(methods)
+    for number in each:
+        checks.whole("rounds", number, 1)
+    if len(each) != len(methods):
+        raise ValueError(f"rounds has {len(each)} numbers for {len(methods)} methods; give one number, or one for each")
+    if len({jax.tree.structure(method) for method in methods}) != 1:
+        raise ValueError("the methods differ in more than numbers; run those of one structure together")
+    return each
+
+
+def _spoiled(ends: Ends, alone: Setup) -> np.ndarray:
     """Which runs a reply that is not finite has spoiled on the mean client, and would not with every client alone.
 
     After its first void round a run that has diverged has void rounds only, whoever is left out.
@@ -198,33 +187,25 @@ def _spoiled(
     to_the_end = np.all(void | (rounds < first[..., None]) | (rounds >= done), axis=-1)
     spoiled, doubtful = void.any(-1) & ~to_the_end, np.nonzero(void.any(-1) & to_the_end)
     if len(doubtful[0]):
-        each = lambda tree, index: jax.tree.map(lambda leaf: leaf[index], tree)
-        some = (
-            each(methods, doubtful[0]),
-            each(ends.carry, doubtful),
-            keys[doubtful[1]],
-            jnp.asarray(first[doubtful]),
-        )
-        spoiled[doubtful] = np.asarray(_valid_alone(*some, population, params, conditions, alone))
+        methods, keys = jax.tree.map(lambda leaf: leaf[doubtful[0]], alone.method), alone.key[doubtful[1]]
+        some = dataclasses.replace(alone, method=methods, key=keys)
+        carries = jax.tree.map(lambda leaf: leaf[doubtful], ends.carry)
+        spoiled[doubtful] = np.asarray(_valid_alone(some, carries, jnp.asarray(first[doubtful])))
     return spoiled
 
 
-@functools.partial(jax.jit, static_argnums=7)
-def _valid_alone(
-    methods: Any, carries: Any, keys: Any, rounds: Any, population: Population, params: Params,
-    conditions: Conditions, alone: Layout,
-) -> Any:  # fmt: skip
+@jax.jit
+def _valid_alone(setup: Setup, carries: Any, rounds: Any) -> Any:
     """Whether each round, from the state before it, is valid with every client alone."""
 
     def valid(run: Any) -> Any:
-        method, carry, key, round = run
-        first, _ = engine.first_carry(method, population, params, key, conditions, alone)
-        carry = trees.where(round == 0, first, carry)
-        key = jax.random.fold_in(key, round)
-        _, row = engine.one_round(method, population, carry, round, key, conditions, alone, (), careful=True)
+        method, key, carry, round = run
+        one = dataclasses.replace(setup, method=method, key=key)
+        carry = trees.where(round == 0, one.start()[0], carry)
+        _, row = one.round(carry, round, jax.random.fold_in(key, round), (), careful=True)
         return ~row["void"]
 
-    return lax.map(valid, (methods, carries, keys, rounds))
+    return lax.map(valid, (setup.method, setup.key, carries, rounds))
 
 
 def _replaced(ends: Ends, again: Ends, spoiled: np.ndarray, which: tuple[np.ndarray, np.ndarray]) -> Ends:

@@ -1,5 +1,7 @@
 """A sweep on disk: the state of all its runs, saved as they advance, from which it continues to the same bits."""
 
+import dataclasses
+import functools
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -9,6 +11,7 @@ import jax
 import jax.numpy as jnp
 
 from fedspam.simulation import records
+from fedspam.simulation.engine import Setup
 from fedspam.simulation.lanes import Ends
 from fedspam.simulation.segments import Stopwatch
 
@@ -20,19 +23,14 @@ class SweepSteps:
     """A sweep in steps, each from one state of all runs to the next."""
 
     many: Callable[..., Any]  # `lanes.many` with its options
-    settings: tuple[Any, Any]  # the methods and their rounds
-    everyone: tuple[Any, Any]  # population and parameters
-    keys: Any
-    conditions: Any
-    rounds: int
+    setup: Setup
+    counts: Any  # rounds of each method
     clock: Stopwatch
 
     def kept(self, store: records.Store, identity: dict[str, Any], resume: bool) -> Ends:
         """Take all steps, from the state that the folder holds; save states now and then, and the last one."""
         with store:
-            saved = store.load(identity, like=self.first) if resume else None
-            if saved is None:
-                store.begin(identity, over=resume)
+            saved = store.open(identity, self.first, resume=resume)
             state, done = (self.first(), 0) if saved is None else saved[:2]
             due, written = 0.0, done if saved is not None else -1
             while self.goes_on(state):
@@ -55,49 +53,47 @@ class SweepSteps:
     def ends(self, state: Any) -> Ends:
         raise NotImplementedError
 
-    def _run(self, settings: tuple[Any, Any], keys: Any, **options: Any) -> Any:
-        return self.many(*settings, *self.everyone, keys, self.conditions, **options)
-
 
 class InLanes(SweepSteps):
     """Side by side: a step is a turn of the lanes."""
 
     def first(self) -> Any:
-        return self._run(self.settings, self.keys, stage="begin")
+        return self.many(self.setup, self.counts, stage="begin")
 
     def goes_on(self, state: Any) -> bool:
-        (standing, *_), _ = state
-        return not bool(jnp.all(standing.ended))
+        return not bool(jnp.all(state.standing.ended))
 
     def step(self, state: Any) -> Any:
-        turns = lambda count: self._run(self.settings, self.keys, stage="turns", between=state, turns=jnp.int32(count))
-        return self.clock.time(turns, 1, "turns")
+        turn = functools.partial(self.many, self.setup, self.counts, stage="turns", between=state)
+        return self.clock.time(lambda count: turn(turns=jnp.int32(count)), 1, "turns")
 
     def ends(self, state: Any) -> Ends:
-        return self._run(self.settings, self.keys, stage="end", between=state)
+        return self.many(self.setup, self.counts, stage="end", between=state)
 
 
 class OneByOne(SweepSteps):
     """One after another: a step is a run. The state is how many are done, and the ends of all: the others are blank."""
 
     def first(self) -> Any:
-        methods, counts = jax.tree.map(lambda leaf: leaf[:1], self.settings)
-        none = self._run((methods, jnp.zeros_like(counts)), self.keys[:1])
-        shape = len(self.settings[1]), len(self.keys)
+        none = self._run(0, 0, 0)
+        shape = len(self.counts), len(self.setup.key)
         return jnp.int32(0), jax.tree.map(lambda leaf: jnp.broadcast_to(leaf[0, 0], (*shape, *leaf.shape[2:])), none)
 
     def goes_on(self, state: Any) -> bool:
-        return int(state[0]) < len(self.settings[1]) * len(self.keys)
+        return int(state[0]) < len(self.counts) * len(self.setup.key)
 
     def step(self, state: Any) -> Any:
-        i, j = divmod(int(state[0]), len(self.keys))
-        method, counts = jax.tree.map(lambda leaf: leaf[i : i + 1], self.settings)
-        run = lambda count: self._run((method, jnp.minimum(counts, count)), self.keys[j : j + 1])
-        end = self.clock.time(run, self.rounds, "run")
+        i, j = divmod(int(state[0]), len(self.setup.key))
+        end = self.clock.time(lambda count: self._run(i, j, count), int(self.counts.max()), "run")
         return state[0] + 1, jax.tree.map(lambda all, one: all.at[i, j].set(one[0, 0]), state[1], end)
 
     def ends(self, state: Any) -> Ends:
         return state[1]
+
+    def _run(self, i: int, j: int, most: int) -> Ends:
+        method = jax.tree.map(lambda leaf: leaf[i : i + 1], self.setup.method)
+        one = dataclasses.replace(self.setup, method=method, key=self.setup.key[j : j + 1])
+        return self.many(one, jnp.minimum(self.counts[i : i + 1], most))
 
 
 def _saved(store: records.Store, done: int, state: Any) -> float:

@@ -34,7 +34,7 @@ from fedspam.methods._local import Trained, descend
 from fedspam.methods.schedules import Schedule
 from fedspam.problems import Quadratics, ridge
 from fedspam.simulation import lanes
-from fedspam.simulation.engine import Conditions, Layout
+from fedspam.simulation.engine import Setup
 from fedspam.solvers import LBFGS, Answer, Certificate, Exact, GradientDescent, LocalSolver, Never, Surrogate, certify
 from fedspam.theory import constants as theory
 
@@ -280,8 +280,8 @@ def _simulate(
     for count in (0, ROUNDS):  # with 0 rounds it compiles and runs nothing
         counts = jnp.full(len(methods), count, jnp.int32)
         seen = lanes.many(
-            stacked, counts, population, problem.start, keys, Conditions(probe=problem.probe),
-            layout=Layout(), length=ROUNDS, every=every, record=(), side_by_side=True,
+            Setup(stacked, population, problem.start, keys, probe=problem.probe), counts,
+            length=ROUNDS, every=every, record=(), side_by_side=True,
         ).probes  # fmt: skip
         found = np.asarray(seen["gradient"])
         times.append(time.perf_counter())
