@@ -111,7 +111,9 @@ def test_the_region_is_that_of_the_theorems() -> None:
     region = runs.region(setting, runs.problem_of(setting.scale, 0))
     assert (region.limit, region.cohort) == (0.25, 1.0)
     assert np.interp(0.25, region.ratios, region.least) == pytest.approx(6 / 7, rel=1e-3)
-    assert (region.repaired < region.least).all()
+    assert region.reach == 0.9
+    assert (region.repaired < region.least)[region.ratios <= 0.25].all()
+    assert np.interp(0.25, region.ratios, region.repaired) == pytest.approx(0.2767, abs=1e-3)
 
 
 # --- what can be copied ----------------------------------------------------------------------------------------------

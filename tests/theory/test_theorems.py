@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from jax import lax
 
-from fedspam import simulate, simulate_many, spam, spam_pp
+from fedspam import simulate, simulate_many, spam, spam_pp, spam_ppa
 from fedspam._internal.trees import struct
 from fedspam.clients import draw
 from fedspam.methods.schedules import Values, constant, cube_root
@@ -89,7 +89,7 @@ def test_constant_parameters(convex):
     rows, known = observe(method, convex, jnp.ones(4), infimum=convex.optimum, factor=15 / 16)
     assert premises(known, gamma, p) == []
     left = running_mean(rows["slope"], np.full(ROUNDS, gamma))
-    for version in ("corrected", "paper", "appendix"):  # all three are true
+    for version in ("corrected", "paper", "appendix", "tight"):  # all four are true
         assert_holds(left, constant_bound(known, gamma, p, ROUNDS, version=version))
     mean, noise = rows["lyapunov"].mean(0), rows["lyapunov"].std(0) / np.sqrt(SEEDS)
     right = drift(mean[:-1], rows["slope"].mean(0)[:-1], gamma, p, known.sigma, factor=15 / 16)
@@ -104,7 +104,8 @@ def test_varying_parameters(convex):
     gamma, p = np.asarray(schedule.step_size(k)), np.asarray(schedule.fresh_weight(k))
     rows, known = observe(spam(*schedule, solver=Exact()), convex, jnp.ones(4), infimum=convex.optimum)
     assert premises(known, gamma, p) == []
-    assert_holds(running_mean(rows["slope"], gamma), varying_bound(known, gamma, p))
+    for version in ("corrected", "tight"):
+        assert_holds(running_mean(rows["slope"], gamma), varying_bound(known, gamma, p, version=version))
 
 
 @pytest.mark.slow
@@ -122,7 +123,8 @@ def test_inexact_prox_and_cohorts(convex):
     left = running_mean(rows["slope"], np.full(ROUNDS, gamma))
     steps = np.full(ROUNDS, gamma), np.full(ROUNDS, p)
     assert premises(known, *steps, cohort=effective) == []
-    assert_holds(left, partial_bound(known, *steps, cohort=effective, epsilon=epsilon))
+    for version in ("corrected", "tight"):
+        assert_holds(left, partial_bound(known, *steps, cohort=effective, epsilon=epsilon, version=version))
 
 
 @pytest.mark.slow
@@ -138,7 +140,9 @@ def test_relative_test_needs_no_floor_on_nonconvex_logistic(clients):
     assert rows["certificate.certified"].min() == 1
     steps = np.full(60, gamma), np.full(60, p)
     assert premises(known, *steps, cohort=effective) == []
-    assert_holds(running_mean(rows["slope"], steps[0]), partial_bound(known, *steps, cohort=effective))
+    for version in ("corrected", "tight"):
+        bound = partial_bound(known, *steps, cohort=effective, version=version)
+        assert_holds(running_mean(rows["slope"], steps[0]), bound)
 
 
 @pytest.mark.slow
@@ -194,7 +198,24 @@ def test_averaging(convex):
     steps = np.full(ROUNDS, gamma), np.full(ROUNDS, p)
     assert premises(known, *steps, cohort=effective, averaged=True) == []
     left = running_mean(np.asarray(rows["slope"]), steps[0])
-    assert_holds(left, averaged_bound(known, *steps, cohort=effective))
+    for version in ("corrected", "tight"):
+        assert_holds(left, averaged_bound(known, *steps, cohort=effective, version=version))
+
+
+def test_the_record_of_spam_ppa_is_at_the_points_of_its_clients(convex):
+    """Theorem D.1 bounds the mean over x_{k+1}^i; at the server's mean the gradient of a convex f is smaller."""
+    x, g = jnp.ones(4), 2 * jnp.ones(4)
+    method = spam_ppa(4, 0.25, 0.5, solver=Exact(), start=g)
+    watched = Observed(method, convex, convex.optimum)
+    cohorts = {"cohort": np.tile(np.arange(4), (3, 1))}
+    run, plain = (simulate(each, convex, x, rounds=3, key=0, replay=cohorts) for each in (watched, method))
+    np.testing.assert_array_equal(run.params, plain.params)
+    mean, pull = convex.hessians.mean(0), convex.linears.mean(0)
+    hessians = convex.hessians[:4]
+    points = x - jnp.linalg.solve(hessians + 4 * jnp.eye(4), jnp.broadcast_to(g, (4, 4))[..., None])[..., 0]
+    expected = jnp.mean(jnp.sum((points @ mean - pull) ** 2, axis=1))
+    assert run.rows["slope"][0] == pytest.approx(float(expected), rel=1e-9)
+    assert abs(float(jnp.sum((points.mean(0) @ mean - pull) ** 2)) / float(expected) - 1) > 1e-4
 
 
 # --- printed constants that are false fail ---

@@ -91,6 +91,25 @@ class FreshWeightOf:
         return squared / (squared + self.cohort)
 
 
+@struct
+class TightFreshWeightOf:
+    r"""The fresh weight for which this step size has the best proved rate (`fedspam.theory.tight`).
+
+    .. math:: p_k = 1 - \sqrt{m/(1 + m)}, \qquad m = \tfrac{1}{18}B_\mathrm{eff}(1/(\delta\gamma_k) - 1)^2
+
+    >>> float(round(TightFreshWeightOf(Constant(0.25), delta=1.0)(0), 3))  # the paper has 0.857
+    0.423
+    """
+
+    step_size: Schedule
+    delta: float | Scalar
+    cohort: float | Scalar = 1.0
+
+    def __call__(self, k: Integer[Array, ""]) -> Any:
+        odds = self.cohort / 18 * (1 / (self.delta * self.step_size(k)) - 1) ** 2
+        return 1 - (odds / (1 + odds)) ** 0.5
+
+
 def schedule(value: ScheduleLike, name: str) -> Schedule:
     """The schedule that a number, a vector with one value per round, or a schedule means."""
     if callable(value):
@@ -178,23 +197,54 @@ def effective_cohort(
     return math.inf if cohort_size == population else cohort_size * (population - 1) / (population - cohort_size)
 
 
-def constant(delta: float, fresh_weight: float, *, cohort: float = 1.0, factor: float = PAPER_FACTOR) -> Parameters:
-    r"""The largest constant step size that Theorem 1 allows at this fresh weight.
+def constant(
+    delta: float,
+    fresh_weight: float,
+    *,
+    cohort: float = 1.0,
+    factor: float = PAPER_FACTOR,
+    constants: Literal["paper", "tight"] = "paper",
+) -> Parameters:
+    r"""The largest constant step size that Theorem 1 allows at this fresh weight; or, 'tight', the one with the best
+    proved rate.
 
-    .. math:: \gamma = \min\{1/(4\delta),\; \sqrt{p B_\mathrm{eff} / (C (1-p))}/\delta\}
+    .. math:: \gamma = \min\{1/(4\delta),\; \sqrt{p B_\mathrm{eff} / (C (1-p))}/\delta\}, \qquad
+        \gamma_\text{tight} = \frac{1}{(1 + 3\kappa)\delta}, \quad \kappa = (1-p)\sqrt{2/((2p - p^2)B_\mathrm{eff})}
 
-    >>> round(constant(delta=2.0, fresh_weight=0.1).step_size.value, 4)
-    0.017
+    >>> [round(constant(delta=2.0, fresh_weight=0.1, constants=name).step_size.value, 4) for name in ("paper", "tight")]
+    [0.017, 0.0513]
     """
     checks.positive("delta", delta)
     checks.between("fresh_weight", fresh_weight, 0, 1, open_low=True)
+    checks.one_of("constants", constants, ("paper", "tight"))
+    if constants == "tight":
+        return Parameters(Constant(_tight_ratio(fresh_weight, cohort)[0] / delta), Constant(fresh_weight))
     limit = math.inf if fresh_weight == 1 else math.sqrt(fresh_weight * cohort / (factor * (1 - fresh_weight)))
     return Parameters(Constant(min(0.25, limit) / delta), Constant(fresh_weight))
 
 
-def cube_root(delta: float, *, cohort: float = 1.0, factor: float = PAPER_FACTOR) -> Parameters:
-    r"""The schedule without a floor: :math:`\gamma_k = (k+1)^{-1/3}/(4\delta)` and its :math:`p_k` (Corollary 2)."""
+def _tight_ratio(fresh_weight: Any, cohort: float) -> tuple[Any, Any]:
+    """gamma delta of `constant`, and its kappa."""
+    kappa = (1 - fresh_weight) * (2 / (fresh_weight * (2 - fresh_weight) * cohort)) ** 0.5
+    return 1 / (1 + 3 * kappa), kappa
+
+
+def cube_root(
+    delta: float,
+    *,
+    cohort: float = 1.0,
+    factor: float = PAPER_FACTOR,
+    constants: Literal["paper", "tight"] = "paper",
+) -> Parameters:
+    r"""The schedule without a floor: :math:`\gamma_k = (k+1)^{-1/3}/(4\delta)` and its :math:`p_k` (Corollary 2).
+
+    The tight form is :math:`\gamma_k = (1 + k/(2B_\mathrm{eff}))^{-1/3}/(3\delta)` with `TightFreshWeightOf`.
+    """
     checks.positive("delta", delta)
+    checks.one_of("constants", constants, ("paper", "tight"))
+    if constants == "tight":
+        slow = Power((2 * cohort) ** (1 / 3) / (3 * delta), 1 / 3, 2 * cohort - 1)
+        return Parameters(slow, TightFreshWeightOf(slow, delta, cohort))
     step_size = Power(0.25 / delta, 1 / 3)
     return Parameters(step_size, FreshWeightOf(step_size, delta, cohort, factor))
 
@@ -206,7 +256,7 @@ def corollary(
     rounds: int,
     *,
     cohort: float = 1.0,
-    constants: Literal["safe", "paper"] = "safe",
+    constants: Literal["safe", "paper", "tight"] = "safe",
 ) -> Parameters:
     r"""The constants of the complexity corollary for a run of K rounds, with :math:`F = f(x_0) - \inf f`.
 
@@ -217,13 +267,22 @@ def corollary(
     .. math:: \gamma = \min\{1/(4\delta),\; (B^2F/(2\delta^2\sigma^2K))^{1/3}\}, \qquad
               p = \max\{C r^2/(C r^2 + B),\; 1/K\}.
 
+    The tight form takes the step size of the tight `constant`, and the p for which the proved bound is least.
+
     Start g from about K/2 exchanges (`fedspam.methods.WarmStart`), as the corollary's proof does.
     """
     checks.positive("gap", gap)
     checks.whole("rounds", rounds, 1)
-    checks.one_of("constants", constants, ("safe", "paper"))
+    checks.one_of("constants", constants, ("safe", "paper", "tight"))
     if delta < 0 or sigma < 0:
         raise ValueError(f"delta = {delta} and sigma = {sigma} must not be negative")
+    if constants == "tight" and delta > 0:
+        p = np.geomspace(1e-12, 1, 2000)[:-1]
+        ratio, kappa = _tight_ratio(p, cohort)
+        # R (F/(gamma K) + c e_0/((2p - p^2) K) + 2 c p sigma^2/((2 - p) B)), with e_0 = sigma^2/(B K) and the best c
+        noise = sigma**2 / cohort * (2 * p + 1 / (p * rounds**2)) / (2 - p)
+        best = int(np.argmin((4 + 8 * kappa) * delta * gap / rounds + (1 / kappa + 2) * noise))
+        return Parameters(Constant(float(ratio[best] / delta)), Constant(float(p[best])))
     printed = constants == "paper"
     noise = 2 * delta**2 * sigma**2 * rounds
     largest = math.inf if delta == 0 else (1.0 if printed else 0.25) / delta

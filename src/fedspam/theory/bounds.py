@@ -2,8 +2,8 @@ r"""The right-hand sides of the theorems, for every number of rounds at once.
 
 Each theorem bounds a weighted mean of squared gradient norms,
 :math:`\frac1{\Gamma_K}\sum_{k<K}\gamma_k\mathrm{E}\|\nabla f(x_{k+1})\|^2` with :math:`\Gamma_K = \sum_{k<K}\gamma_k`,
-by a sum of four parts. The `version` chooses the constants: 'corrected' (proved), 'paper' (the main text) or
-'appendix'.
+by a sum of four parts. The `version` chooses the constants: 'corrected' (proved), 'paper' (the main text), 'appendix',
+or 'tight': the best that the paper's assumptions allow (`fedspam.theory.tight`), infinite where they allow none.
 """
 
 from typing import Any, NamedTuple
@@ -13,6 +13,8 @@ from jaxtyping import Float
 
 from fedspam._internal import checks
 from fedspam.methods.schedules import PAPER_FACTOR
+from fedspam.solvers._certificate import RELATIVE
+from fedspam.theory import tight
 from fedspam.theory.constants import (
     APPENDIX,
     MAIN,
@@ -22,6 +24,7 @@ from fedspam.theory.constants import (
     least_fresh_weight,
     lyapunov_weight,
     sequences,
+    weak_convexity,
 )
 
 Curve = Float[np.ndarray, " K"]
@@ -62,6 +65,8 @@ def constant_bound(
     (0.128, 0.45)
     """
     checks.one_of("version", version, VERSIONS)
+    if version == "tight":
+        return _tight(constants, *sequences(np.full(rounds, step_size), fresh_weight), cohort)
     p = fresh_weight
     error, noise = {
         "corrected": (32 * MAIN, 64 * MAIN / (2 - p)),
@@ -92,6 +97,8 @@ def varying_bound(
     """
     checks.one_of("version", version, VERSIONS)
     gamma, p = sequences(step_sizes, fresh_weights)
+    if version == "tight":
+        return _tight(constants, gamma, p, cohort)
     if version == "corrected":
         return _telescoped(constants, gamma, p, 32, APPENDIX, 192 * p * gamma / (2 - p) / cohort)
     if version == "paper":
@@ -121,8 +128,10 @@ def inexact_bound(
     Arguments:
         epsilon: a number, or one per round, as in `Certificates.epsilons`.
     """
-    checks.one_of("version", version, ("corrected", "paper"))
+    checks.one_of("version", version, ("corrected", "paper", "tight"))
     gamma, p = sequences(step_sizes, fresh_weights)
+    if version == "tight":
+        return _tight(constants, gamma, p, cohort, epsilon, RELATIVE)
     if version == "paper":
         return _telescoped(constants, gamma, p, 40, MAIN, 2 * p * gamma**2 / cohort, epsilon, 1 / 8)
     return _telescoped(constants, gamma, p, 40, APPENDIX, 240 * p * gamma / (2 - p) / cohort, epsilon, 5)
@@ -145,21 +154,33 @@ def partial_bound(
     Arguments:
         cohort: :math:`B_\mathrm{eff}`; B for the printed form.
     """
-    checks.one_of("version", version, ("corrected", "paper"))
-    if version == "corrected":
-        return inexact_bound(constants, step_sizes, fresh_weights, epsilon=epsilon, cohort=cohort)
+    checks.one_of("version", version, ("corrected", "paper", "tight"))
+    if version != "paper":
+        return inexact_bound(constants, step_sizes, fresh_weights, epsilon=epsilon, cohort=cohort, version=version)
     gamma, p = sequences(step_sizes, fresh_weights)
     return _telescoped(constants, gamma, p, 40, APPENDIX, 240 * p * gamma / cohort, epsilon, 7.5)
 
 
-def averaged_bound(constants: Constants, step_sizes: Any, fresh_weights: Any, **options: Any) -> Bound:
+def averaged_bound(
+    constants: Constants,
+    step_sizes: Any,
+    fresh_weights: Any,
+    *,
+    cohort: float = 1.0,
+    epsilon: Any = 0.0,
+    version: Version = "corrected",
+) -> Bound:
     r"""Theorem D.1, SPAM-PPA: the bound of SPAM-PP, on the gradients at the clients' own points
     :math:`x_{k+1}^\xi`, not at the server's mean.
 
     It needs :math:`\gamma \le 1/(4(\delta + L))`, where the weak convexity of f may replace L
-    (``premises(..., averaged=True)``). The options are those of `partial_bound`.
+    (``premises(..., averaged=True)``). The tight form needs only :math:`\gamma(\delta + \rho) < 1` and
+    :math:`2s < 1 - \gamma\delta`.
     """
-    return partial_bound(constants, step_sizes, fresh_weights, **options)
+    if version == "tight":
+        gamma, p = sequences(step_sizes, fresh_weights)
+        return _tight(constants, gamma, p, cohort, epsilon, RELATIVE, weak_convexity(constants))
+    return partial_bound(constants, step_sizes, fresh_weights, cohort=cohort, epsilon=epsilon, version=version)
 
 
 def printed_fresh_weight(step_size: Any, delta: float, cohort: int = 1) -> Any:
@@ -187,3 +208,47 @@ def _telescoped(
         np.cumsum(noise) * constants.sigma**2 / total,
         floor * inexact / total,
     )
+
+
+def _tight(
+    constants: Constants,
+    gamma: Curve,
+    p: Curve,
+    cohort: float,
+    epsilon: Any = 0.0,
+    relative: float = 0.0,
+    weak: float | None = None,
+) -> Bound:
+    r"""For each number of rounds the least over c of
+
+    .. math:: \Bigl(\sqrt{\tfrac{R}{\Gamma}\bigl(F + a_0e_0 + \textstyle\sum 2a_{k+1}p_{k+1}^2\sigma^2/B\bigr)}
+              + \sqrt{\tfrac1\Gamma\textstyle\sum\gamma_k\epsilon_k^2}\Bigr)^2, \qquad
+              a_k = \frac{c\gamma_k}{2p_k - p_k^2}
+
+    where R is the largest rate of a round so far, whose weight in units of its step size is
+    :math:`(a_k - a_{k+1}(1 - p_{k+1})^2)/\gamma_k`.
+    """
+    total, ratio = np.cumsum(gamma), gamma * constants.delta
+    inexact = np.cumsum(gamma * np.float64(epsilon) ** 2) / total
+    next_p = np.append(p[1:], p[-1])
+    kept = (1 - next_p) ** 2
+    alpha = gamma / (p * (2 - p))
+    after = np.append(alpha[1:], alpha[-1])
+    share = (alpha - after * kept) / gamma
+    share, spread = np.where(share > 0, share, np.nan), 2 * after * kept * ratio**2 / (cohort * gamma)
+    best = np.full((3, len(gamma)), np.inf)
+    for c in np.geomspace(0.5, 50, 120):
+        found = (
+            tight.proved(ratio, spread / share, c * share, relative)
+            if weak is None
+            else tight.averaged_rate(ratio, spread / share, c * share, gamma * weak, relative)
+        )
+        rate = np.maximum.accumulate(np.where(np.isnan(found), np.inf, found)) / total
+        if not np.isfinite(rate[0]):
+            continue
+        noise = np.cumsum(2 * c * after * next_p**2) * constants.sigma**2 / cohort
+        with np.errstate(invalid="ignore"):  # an infinite rate times no noise
+            parts = rate * np.stack([0 * noise + constants.gap, 0 * noise + c * alpha[0] * constants.error, noise])
+        best = np.where(parts.sum(0) < best.sum(0), parts, best)
+    cross = np.sqrt(np.where(inexact > 0, best.sum(0), 0) * inexact)
+    return Bound(best[0], best[1], best[2], inexact + 2 * cross)

@@ -46,8 +46,10 @@ class Promise(NamedTuple):
     bound: float
 
 
-def promise(constants: Constants, trips: int, *, cohort: float = 1.0) -> Promise:
-    """The bound of the corrected Theorem 3.2 with the corollary's parameters; half of all trips estimate g_0.
+def promise(constants: Constants, trips: int, *, cohort: float = 1.0, version: Version = "corrected") -> Promise:
+    """The bound of Theorem 3.2 with the corollary's parameters; half of all trips estimate g_0.
+
+    The version 'tight' has the tight parameters and their bound; the others have the safe parameters.
 
     >>> made = promise(Constants(delta=1.0, sigma=0.1, gap=1.0), 1000)
     >>> made.exchanges, made.rounds, made.bound < 1
@@ -56,15 +58,17 @@ def promise(constants: Constants, trips: int, *, cohort: float = 1.0) -> Promise
     checks.whole("trips", trips, 2)
     rounds = trips - trips // 2
     exchanges = trips - rounds
-    parameters = corollary(constants.delta, constants.sigma, constants.gap, rounds, cohort=cohort)
+    form = "tight" if version == "tight" else "safe"
+    parameters = corollary(constants.delta, constants.sigma, constants.gap, rounds, cohort=cohort, constants=form)
     gamma, p = float(parameters.step_size(0)), float(parameters.fresh_weight(0))  # type: ignore[arg-type]
-    started = replace(constants, error=constants.sigma**2 / (cohort * exchanges))
-    start, estimator, noise, _ = constant_bound(started, gamma, p, 1, cohort=cohort)
-    bound = (start[0] + estimator[0]) / rounds + noise[0]
+    error = constants.sigma**2 / (cohort * exchanges)
+    # with constant parameters, one round from 1/K of the start has the bound of K rounds
+    one = replace(constants, gap=constants.gap / rounds, error=error / rounds)
+    bound = constant_bound(one, gamma, p, 1, cohort=cohort, version=version).total[0]
     return Promise(exchanges, rounds, parameters, float(bound))
 
 
-def trips_needed(constants: Constants, epsilon: float, *, cohort: float = 1.0) -> int:
+def trips_needed(constants: Constants, epsilon: float, *, cohort: float = 1.0, version: Version = "corrected") -> int:
     """The least number of trips to clients after which `promise` is at most epsilon.
 
     >>> alike, apart = (trips_needed(Constants(delta, sigma=0.1, gap=1.0), 0.01) for delta in (0.1, 1.0))
@@ -74,14 +78,18 @@ def trips_needed(constants: Constants, epsilon: float, *, cohort: float = 1.0) -
     checks.positive("epsilon", epsilon)
     checks.positive("gap", constants.gap, "a start that is already optimal needs no rounds")
     high = 2
-    while promise(constants, high, cohort=cohort).bound > epsilon:
+    while promise(constants, high, cohort=cohort, version=version).bound > epsilon:
         high *= 2
         if high > MOST_ROUNDS:
             raise ValueError(f"epsilon = {epsilon} needs more than 2^60 trips; give a larger epsilon")
     low = high // 2
     while high - low > 1:
         middle = (low + high) // 2
-        low, high = (low, middle) if promise(constants, middle, cohort=cohort).bound <= epsilon else (middle, high)
+        low, high = (
+            (low, middle)
+            if promise(constants, middle, cohort=cohort, version=version).bound <= epsilon
+            else (middle, high)
+        )
     return high
 
 

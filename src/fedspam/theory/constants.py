@@ -10,12 +10,11 @@ from fedspam._internal.trees import struct
 from fedspam.clients import Population, repeats
 from fedspam.methods.schedules import PAPER_FACTOR, effective_cohort
 
-Version: TypeAlias = Literal["corrected", "paper", "appendix"]
-VERSIONS: tuple[Version, ...] = ("corrected", "paper", "appendix")
+Version: TypeAlias = Literal["corrected", "paper", "appendix", "tight"]
+VERSIONS: tuple[Version, ...] = ("corrected", "paper", "appendix", "tight")
 
 MAIN = 15 / 16  # c of the Lyapunov function in the main text: enough for constant parameters
 APPENDIX = 3.0  # c in the appendix: its proof needs 17/8, and also covers varying parameters
-LEAST_FACTOR = 17.0  # the smallest C of p >= C r^2/(C r^2 + B) for which the proof with c = 3 goes through
 
 
 @struct
@@ -85,7 +84,8 @@ def premises(
 
     - :math:`\gamma_k \le 1/(4\delta)`; for SPAM-PPA (`averaged`) :math:`1/(4(\delta + \rho))`, where :math:`\rho` is
       the weak convexity of f, or L;
-    - :math:`p_k \ge Cr_k^2/(Cr_k^2 + B_\mathrm{eff})`; C = 96 is the paper's, 17 the least for which c = 3 works;
+    - :math:`p_k \ge Cr_k^2/(Cr_k^2 + B_\mathrm{eff})`; C = 96 is the paper's, 17 the least for which the
+      paper's own steps work with c = 3; `fedspam.theory.tight` proves more;
     - not in the paper: :math:`\gamma_k` must not increase, and it must decrease slowly,
       :math:`\gamma_k \le 4\gamma_{k+1}` and
       :math:`\alpha_{k+1}(1 - p_{k+1})^2 \le \alpha_k - \tfrac{17}{8}\gamma_k`.
@@ -97,10 +97,7 @@ def premises(
     slack = 1 + 1e-9  # rounding
     rho = 0.0
     if averaged:
-        known = [value for value in (constants.weak_convexity, constants.smoothness) if value is not None]
-        if not known:
-            raise ValueError("SPAM-PPA's step size depends on f: give its smoothness or its weak_convexity")
-        rho = known[0]
+        rho = weak_convexity(constants)
     broken = []
     steepest = gamma * 4 * (constants.delta + rho)
     if (steepest > slack).any():
@@ -120,6 +117,14 @@ def premises(
     if fast.any():
         broken.append(f"the step size falls too fast in round {int(np.argmax(fast)) + 1}")
     return broken
+
+
+def weak_convexity(constants: Constants) -> float:
+    """rho of f, or L in its place."""
+    for value in (constants.weak_convexity, constants.smoothness):
+        if value is not None:
+            return value
+    raise ValueError("SPAM-PPA's step size depends on f: give its smoothness or its weak_convexity")
 
 
 def sequences(step_sizes: Any, fresh_weights: Any) -> tuple[Float[np.ndarray, " K"], Float[np.ndarray, " K"]]:

@@ -1,6 +1,7 @@
 r"""Record in every round of a method the quantities of the theorems: :math:`V_k`, :math:`e_k`, :math:`\sigma`."""
 
-from typing import Any
+import dataclasses
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -8,14 +9,42 @@ from jaxtyping import Array, Key, PyTree
 
 from fedspam._internal import trees
 from fedspam._internal.trees import Params, Scalar, static, struct
-from fedspam.clients import Population
+from fedspam.clients import Oracle, Population
 from fedspam.federation import Federation
 from fedspam.methods._template import Factored, FactoredState
 from fedspam.methods.estimators import MVR
 from fedspam.methods.spam import Spam
 from fedspam.methods.spam_pp import SpamPP
+from fedspam.solvers import Certificate, LocalSolver
 from fedspam.theory.constants import APPENDIX
 from fedspam.theory.lyapunov import lyapunov
+
+
+class WatchedCertificate(NamedTuple):
+    """A certificate, and the squared gradient of f at the answer."""
+
+    report = True
+
+    decrease: Scalar
+    stationarity: Scalar
+    distance: Scalar
+    step_size: Scalar
+    steps: Scalar
+    gradients: Scalar
+    certified: Scalar
+    slope: Scalar
+
+
+@struct
+class Watched:
+    """A local solver whose certificates also have the squared gradient of f."""
+
+    solver: LocalSolver
+    observed: "Observed"
+
+    def __call__(self, oracle: Oracle, key: Key[Array, ""], **around: Any) -> tuple[Params, Any]:
+        y, certificate = self.solver(oracle, key, **around)
+        return y, WatchedCertificate(*certificate, trees.squared_norm(self.observed.everywhere(y)[1]))
 
 
 @struct
@@ -23,7 +52,8 @@ class Observed:
     r"""SPAM, SPAM-PP or SPAM-PPA with records that need all clients; for simulations of finite populations.
 
     Rows gain `lyapunov` (:math:`V_k`), `error` (:math:`e_k = \|g_k - \nabla f(x_k)\|^2`), `gap`
-    (:math:`f(x_k) - f_{\inf}`), `slope` (:math:`\|\nabla f(x_{k+1})\|^2`), `spread` (:math:`\sigma^2(x_{k+1})`, the
+    (:math:`f(x_k) - f_{\inf}`), `slope` (:math:`\|\nabla f(x_{k+1})\|^2`, for SPAM-PPA the mean over the points
+    :math:`x_{k+1}^i` of the clients that moved, of which Theorem D.1 speaks), `spread` (:math:`\sigma^2(x_{k+1})`, the
     spread of all clients' gradients) and `step` (:math:`\|x_{k+1} - x_k\|^2`). None of it is sent.
 
     >>> import jax.numpy as jnp
@@ -62,19 +92,26 @@ class Observed:
     def round(self, state: Any, key: Key[Array, ""], fed: Federation) -> tuple[Any, dict[str, Any]]:
         factors: Any = self.method.estimator if isinstance(self.method, Factored) else self.method
         gamma, p = self.method.step_size(state.k), factors.fresh_weight(state.k)
-        after, info = self.method.round(state, key, fed)
+        method, averaged = self.method, False
+        if isinstance(method, SpamPP | Factored) and method.movers == "average" and method.solver is not None:
+            averaged, method = True, dataclasses.replace(method, solver=Watched(method.solver, self))
+        after, info = method.round(state, key, fed)
 
         value, gradient, _ = self.everywhere(after.x_prev)
         _, slope, spread = self.everywhere(after.x)
         estimate = after.estimate.g if isinstance(after, FactoredState) else after.g
         error = trees.squared_norm(trees.subtract(estimate, gradient))
         gap = value - self.infimum
+        length = trees.squared_norm(slope)
+        if averaged and info.certificate is not None:
+            *certificate, length = info.certificate  # the means over the clients that moved
+            info = info._replace(certificate=Certificate(*certificate))
         return after, {
             **info._asdict(),
             "lyapunov": lyapunov(gap, error, gamma, p, self.factor),
             "gap": gap,
             "error": error,
-            "slope": trees.squared_norm(slope),
+            "slope": length,
             "spread": spread,
             "step": trees.squared_norm(trees.subtract(after.x, after.x_prev)),
         }

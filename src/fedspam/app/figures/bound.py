@@ -25,7 +25,7 @@ Curve = Float[np.ndarray, " rounds"]
 
 
 class BoundPanel(NamedTuple):
-    """One theorem: the running mean that it bounds, over several runs, and its bound in two versions."""
+    """One theorem: the running mean that it bounds, over several runs, and its bound in three versions."""
 
     title: str
     mean: Curve
@@ -33,6 +33,7 @@ class BoundPanel(NamedTuple):
     high: Curve
     corrected: Curve
     printed: Curve
+    tight: Curve
 
 
 class LyapunovPanel(NamedTuple):
@@ -64,7 +65,7 @@ def draw_bounds(panels: Sequence[BoundPanel], lyapunov: LyapunovPanel, note: Seq
     for axis in axes[len(panels) + 1 :]:
         axis.set_axis_off()
     arrange(
-        figure, legend_of(axes[0]), note, columns=3, top=0.52, bottom=0.52, left=0.09, right=0.985, wspace=0.2,
+        figure, legend_of(axes[0]), note, columns=4, top=0.52, bottom=0.52, left=0.09, right=0.985, wspace=0.2,
         hspace=0.42,
     )  # fmt: skip
     return figure
@@ -76,6 +77,7 @@ def _draw_bound(axis: Axes, panel: BoundPanel) -> None:
     axis.plot(rounds, panel.mean, color=BLUE, label="measured")
     axis.plot(rounds, panel.corrected, color=BLACK, label="bound, corrected constants")
     axis.plot(rounds, panel.printed, color=ORANGE, linestyle=(0, (4, 1.5)), label="bound, as printed")
+    axis.plot(rounds, panel.tight, color=GREEN, label="bound, tight constants")
     _log(axis, panel.title)
 
 

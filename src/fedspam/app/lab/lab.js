@@ -177,7 +177,7 @@
       verdict.className = answer.broken.length ? "outside" : "inside";
       verdict.textContent = answer.broken.length ? `outside the theorems: ${answer.broken[0].replace(" in round 0", "").replaceAll("delta", "δ")}` : "inside the theorems";
     }
-    at("caption").textContent = `${method(planeMethod).name}: the relative gradient norm after ${data.rounds} rounds. Green: the theorems hold with the paper's constant; dashed: with the smallest constant that is proved. Drag the dot, or move it with the arrow keys.`;
+    at("caption").textContent = `${method(planeMethod).name}: the relative gradient norm after ${data.rounds} rounds. Green: the theorems hold with the paper's constant; dashed: there is a proof of the same rate from the same assumptions. Drag the dot, or move it with the arrow keys.`;
     at("text").textContent = answer ? answer[copied] : racing.size ? "# the program of the first method is here in some seconds" : "# no method is chosen";
   }
 

@@ -45,13 +45,13 @@ fedspam.plane = (host, ratios, fresh_weights, moved) => {
       legend.replaceChildren();
     }
     if (model.region) {
-      for (const [name, least] of [["region repaired", model.region.repaired], ["region", model.region.least]]) {
+      for (const [name, least, end] of [["region repaired", model.region.repaired, model.region.reach], ["region", model.region.least, model.region.limit]]) {
         const points = [];
         model.region.ratios.forEach((ratio, i) => {
-          if (ratio <= model.region.limit) points.push([ratio, least[i]]);
+          if (ratio <= end) points.push([ratio, least[i]]);
         });
         if (!points.length) continue;
-        const limit = Math.max(ratios[0], model.region.limit);
+        const limit = Math.max(ratios[0], end);
         points.push([limit, points.at(-1)[1]]);
         const outline = points.map(([ratio, p]) => `${x.place(ratio).toFixed(1)} ${y.place(Math.max(fresh_weights[0] / 2, p)).toFixed(1)}`);
         inside.append(shape("path", { class: name, d: `M${outline.join("L")}L${x.place(limit).toFixed(1)} ${edge.top}L${x.place(ratios[0] / 2).toFixed(1)} ${edge.top}L${x.place(ratios[0] / 2).toFixed(1)} ${outline[0].split(" ")[1]}Z` }));

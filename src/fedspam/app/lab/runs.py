@@ -37,6 +37,7 @@ from fedspam.simulation import lanes
 from fedspam.simulation.engine import Setup
 from fedspam.solvers import LBFGS, Answer, Certificate, Exact, GradientDescent, LocalSolver, Never, Surrogate, certify
 from fedspam.theory import constants as theory
+from fedspam.theory.tight import least_tight_weight
 
 CLIENTS, DIMENSION, ROUNDS = 100, 20, 300
 SEEDS = 5  # each curve is the median over so many seeds
@@ -289,12 +290,14 @@ def _simulate(
 
 
 class Region(NamedTuple):
-    """Where the theorems hold: for step sizes up to `limit` and fresh weights of at least `least`."""
+    """Where the theorems hold: for step sizes up to `limit` and fresh weights of at least `least`; and where there is a
+    proof of the paper's rate 32 from its assumptions (`fedspam.theory.tight`): up to `reach`, from `repaired` on."""
 
     ratios: np.ndarray
     least: np.ndarray  # the paper's constant, 96
-    repaired: np.ndarray  # the least constant for which a proof is known, 17
+    repaired: np.ndarray
     limit: float
+    reach: float
     cohort: float  # effective
 
 
@@ -302,10 +305,8 @@ def region(setting: LabSetting, problem: Problem) -> Region:
     cohort = 1 if setting.method in WITHOUT_COHORT else setting.cohort
     effective = theory.effective_cohort_of(problem.population, cohort)
     ratios = np.geomspace(RATIOS[0], RATIOS[-1], 120)
-    least, repaired = (
-        np.asarray(theory.least_fresh_weight(ratios, 1.0, effective, factor))
-        for factor in (theory.PAPER_FACTOR, theory.LEAST_FACTOR)
-    )
+    least = np.asarray(theory.least_fresh_weight(ratios, 1.0, effective))
+    repaired = least_tight_weight(ratios, min(effective, 1e12))
     averaged = setting.method == "spam_ppa"  # whose step size f's own curvature bounds
-    limit = 0.25 / (1 + problem.smoothness / problem.delta) if averaged else 0.25
-    return Region(ratios, least, repaired, limit, effective)
+    share = 1 / (1 + problem.smoothness / problem.delta) if averaged else 1.0
+    return Region(ratios, least, repaired, 0.25 * share, 0.9 * share, effective)

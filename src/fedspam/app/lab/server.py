@@ -102,6 +102,7 @@ def answer_plane(setting: LabSetting) -> dict[str, Any]:
         "region": {
             **{name: finite(getattr(region, name)) for name in ("ratios", "least", "repaired")},
             "limit": region.limit,
+            "reach": region.reach,
             "cohort": region.cohort if math.isfinite(region.cohort) else None,
         },
     }
