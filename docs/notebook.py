@@ -1,10 +1,13 @@
 """Run a notebook: ``python docs/notebook.py docs/notebooks/ten_lines.py OUT.ipynb``.
 
+For Colab and other places without fedspam, say what its first cell installs: ``--install 'fedspam @ git+https://...'``.
+
 The source is a Python file in the percent format of Jupytext: ``# %%`` begins a cell of code, ``# %% [markdown]`` one
 of text. This program runs it from top to bottom, and writes a Jupyter notebook with what the cells printed, the value
 of the last expression of each, and their figures. The site shows the result as a page (see docs/pages.py).
 """
 
+import argparse
 import ast
 import base64
 import contextlib
@@ -12,6 +15,7 @@ import io
 import json
 import re
 import sys
+import tempfile
 import types
 import warnings
 from pathlib import Path
@@ -61,6 +65,8 @@ class Notebook:
         outputs += [picture(png) for png in figures()]
         if value is not None and not outputs:
             data = {"text/plain": repr(value)}
+            if hasattr(value, "_repr_html_"):  # a data frame
+                data["text/html"] = value._repr_html_()
             outputs.append({"output_type": "execute_result", "execution_count": None, "metadata": {}, "data": data})
         return outputs
 
@@ -98,14 +104,32 @@ def execute(path: Path) -> dict[str, Any]:
     return {"cells": made, "metadata": {"kernelspec": kernel}, "nbformat": 4, "nbformat_minor": 5}
 
 
-def main(source: str, out: str) -> None:
+def installing(notebook: dict[str, Any], what: str) -> dict[str, Any]:
+    """The notebook for a place where fedspam is not installed, such as Colab: its first cell of code installs it."""
+    code = {"cell_type": "code", "id": "install", "metadata": {}, "execution_count": None, "outputs": []}
+    code["source"] = f'%pip install --quiet "{what}"'
+    first, *others = notebook["cells"]
+    return {**notebook, "cells": [first, code, *others]}
+
+
+def main() -> None:
     import matplotlib as mpl
 
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("source", type=Path, help="the notebook, a Python file")
+    parser.add_argument("out", type=Path, help="the .ipynb file to write")
+    parser.add_argument("--install", metavar="WHAT", help="what pip installs in the first cell, for Colab")
+    options = parser.parse_args()
+    source, out = options.source.resolve(), options.out.resolve()
     mpl.use("Agg")
     mpl.rcParams.update({"figure.figsize": (6.4, 3.6), "axes.spines.top": False, "axes.spines.right": False})
     warnings.simplefilter("error")  # a notebook that warns would teach what is deprecated
-    Path(out).write_text(json.dumps(execute(Path(source)), indent=1, ensure_ascii=False) + "\n")
+    warnings.filterwarnings("ignore", "'click", DeprecationWarning)  # Flower uses old names of it
+    with tempfile.TemporaryDirectory() as scratch, contextlib.chdir(scratch):  # a notebook may write files
+        found = execute(source)
+    found = installing(found, options.install) if options.install else found
+    out.write_text(json.dumps(found, indent=1, ensure_ascii=False) + "\n")
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    main()

@@ -7,9 +7,11 @@ MathML themselves, so a page needs neither a script nor a font from another host
 import base64
 import hashlib
 import html
+import inspect
 import json
 import logging
 import os
+import pydoc
 import re
 import runpy
 import subprocess
@@ -42,6 +44,7 @@ COPIED = {
 }
 NOTEBOOKS = sorted((ROOT / "docs" / "notebooks").glob("*.py"))
 KEPT = ROOT / ".cache" / "notebooks"  # what they showed when they last ran
+MARKDOWN: dict[str, tuple[str, str]] = {}  # title and text of every page of this build
 WIDE = ("methods.md", "comparison.md", "tables.md")  # pages with wide tables: without a table of contents beside them
 CLIENTS, DIMENSION = 40, 100
 FACTS = (
@@ -90,9 +93,17 @@ def add_notebooks(files: Files, config: MkDocsConfig) -> None:
             name = source.stem
             page, pictures = notebook_page(name, json.loads(text))
             files.append(File.generated(config, f"notebooks/{name}.md", content=page))
-            files.append(File.generated(config, f"notebooks/{name}.ipynb", content=text))
+            files.append(File.generated(config, f"notebooks/{name}.ipynb", content=to_take_away(text, config.repo_url)))
             for number, png in enumerate(pictures, 1):
                 files.append(File.generated(config, f"notebooks/images/{name}-{number}.png", content=png))
+
+
+def to_take_away(text: str, address: str | None) -> str:
+    """The notebook that is downloaded. Where the repository has an address, its first cell installs fedspam."""
+    if not address:
+        return text
+    installing = runpy.run_path(str(ROOT / "docs" / "notebook.py"))["installing"]
+    return json.dumps(installing(json.loads(text), f"fedspam[data,flower,parquet] @ git+{address}"), indent=1)
 
 
 def executed(source: Path) -> str:
@@ -107,7 +118,7 @@ def executed(source: Path) -> str:
             old.unlink()
         made = kept.with_suffix(f".{os.getpid()}")
         command = [sys.executable, str(ROOT / "docs" / "notebook.py"), str(source), str(made)]
-        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300, check=False)
+        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=1200, check=False)
         if done.returncode != 0:
             raise PluginError(f"{source.relative_to(ROOT)} does not run:\n{done.stderr}")
         made.replace(kept)
@@ -138,8 +149,45 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
     if page.file.src_uri in WIDE:
         page.meta["hide"] = ["toc"]
     if page.file.src_uri == "methods.md":
-        return narrow(markdown)
-    return within(markdown, "../") if "/" not in page.file.src_uri else markdown
+        markdown = narrow(markdown)
+    elif "/" not in page.file.src_uri:
+        markdown = within(markdown, "../")
+    keep_markdown(markdown, page)
+    return markdown
+
+
+def keep_markdown(markdown: str, page: Page) -> None:
+    """Keep the Markdown of a page, with the docstrings that its directives name, for the file beside the page."""
+    title = re.search(r"^# (.*)$", markdown, re.MULTILINE)
+    text = re.sub(r"^::: (\S+)\n(?:(?: +.*)?\n)*", documented, markdown + "\n", flags=re.MULTILINE)
+    MARKDOWN[page.file.src_uri] = (title[1] if title else page.file.name, text.strip() + "\n")
+
+
+def documented(directive: re.Match[str]) -> str:
+    """The docstring of what a directive of mkdocstrings names."""
+    found = pydoc.locate(directive[1])
+    return f"## `{directive[1]}`\n\n```text\n{inspect.getdoc(found) or ''}\n```\n\n"
+
+
+def on_post_build(config: MkDocsConfig) -> None:
+    """Write the Markdown of every page beside it, and llms.txt, which lists all of them for programs that read."""
+    site = Path(config.site_dir)
+    for name, (_, text) in MARKDOWN.items():
+        (site / name).write_text(text)
+    lines = [f"# {config.site_name}", "", f"> {config.site_description}", ""]
+    for section in config.nav or []:
+        for title, pages in section.items():
+            names = [name for name in names_of(pages) if name in MARKDOWN]
+            lines += [f"## {title}", "", *(f"- [{MARKDOWN[name][0]}]({name})" for name in names), ""]
+    (site / "llms.txt").write_text("\n".join(lines))
+
+
+def names_of(pages: Any) -> list[str]:
+    """The files of a part of the navigation, in its order."""
+    if isinstance(pages, str):
+        return [pages]
+    parts = pages.values() if isinstance(pages, dict) else pages
+    return [name for part in parts for name in names_of(part)]
 
 
 def on_page_content(content: str, page: Page, config: MkDocsConfig, files: Files) -> str:

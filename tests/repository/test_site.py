@@ -5,6 +5,7 @@ import functools
 import http.server
 import importlib
 import importlib.util
+import json
 import os
 import re
 import runpy
@@ -77,7 +78,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("site")
     command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(folder)]
     environment = os.environ | {"JAX_PLATFORMS": "cpu", "NO_MKDOCS_2_WARNING": "1", "FEDSPAM_REPOSITORY": REPOSITORY}
-    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=600, check=False)
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=3000, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     return folder
 
@@ -98,6 +99,28 @@ def test_every_method_has_a_page_with_formula_and_cost(site: Path) -> None:
         assert cost.count("<tr>") >= 2, key
     table = Page(site / "methods.html").links
     assert {f"methods/{key}.html" for key in METHODS} <= set(table)
+
+
+NOTEBOOKS = sorted(path.stem for path in (ROOT / "docs" / "notebooks").glob("*.py"))
+
+
+def test_there_are_ten_notebooks_and_a_way_to_each(site: Path) -> None:
+    assert len(NOTEBOOKS) >= 10
+    listed = Page(site / "notebooks" / "index.html").links
+    assert {f"{name}.html" for name in NOTEBOOKS} <= set(listed)
+
+
+@pytest.mark.parametrize("name", NOTEBOOKS)
+def test_a_notebook_is_shown_with_what_it_printed_and_drew(site: Path, name: str) -> None:
+    """The build runs it, and fails with it. What is downloaded begins with the line that installs fedspam."""
+    shown = Page(site / "notebooks" / f"{name}.html")
+    assert f"images/{name}-1.png" in shown.loads
+    assert f"{name}.ipynb" in shown.links
+    notebook = json.loads((site / "notebooks" / f"{name}.ipynb").read_text())
+    assert any(output.get("name") == "stdout" for cell in notebook["cells"] for output in cell.get("outputs", []))
+    title, install = (cell["source"] for cell in notebook["cells"][:2])
+    assert title.startswith("# ")
+    assert install == f'%pip install --quiet "fedspam[data,flower,parquet] @ git+{REPOSITORY}"'
 
 
 def test_pages_have_the_version_and_the_repository(pages: dict[Path, Page]) -> None:
@@ -137,6 +160,16 @@ def test_nothing_is_loaded_from_elsewhere(site: Path, pages: dict[Path, Page]) -
     for path in site.rglob("*.css"):
         urls = re.findall(r"""(?:url\(|@import )\s*["']?([^"')\s]+)""", path.read_text())
         assert [url for url in urls if FOREIGN.match(url)] == [], path
+
+
+def test_every_page_has_its_markdown_and_a_line_in_llms_txt(site: Path, pages: dict[Path, Page]) -> None:
+    listed = re.findall(r"^- \[.+\]\((\S+)\)$", (site / "llms.txt").read_text(), re.MULTILINE)
+    assert len(listed) == len(set(listed))
+    assert {str(path.relative_to(site).with_suffix(".md")) for path in pages} == set(listed)
+    for name in listed:
+        text = (site / name).read_text()
+        assert text.startswith(("# ", "<")), name
+        assert re.search(r"^::: ", text, re.MULTILINE) is None, name
 
 
 def test_links_within_the_site_hold(site: Path, pages: dict[Path, Page]) -> None:
@@ -201,13 +234,23 @@ class Quiet(http.server.SimpleHTTPRequestHandler):
         pass
 
 
-@pytest.mark.parametrize("size", [browsing.LAPTOP, browsing.PHONE], ids=["laptop", "phone"])
-def test_pages_open_in_a_browser(browser: Any, site: Path, size: tuple[int, int]) -> None:
+SHOWN = (
+    "index", "tutorial", "choosing", "methods", "comparison", "paper", "architecture", "json",
+    "notebooks/index", "notebooks/your_table", "notebooks/fair", "notebooks/own_method",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("size", "dark"),
+    [(browsing.LAPTOP, False), (browsing.PHONE, False), (browsing.PHONE, True)],
+    ids=["laptop", "phone", "dark"],
+)
+def test_pages_open_in_a_browser(browser: Any, site: Path, size: tuple[int, int], dark: bool) -> None:
     """No error, no request to another host, nothing wider than the window; formulas with several lines are drawn so."""
     sideways = "document.documentElement.scrollWidth - document.documentElement.clientWidth"
     with served(site) as address:
-        for name in ("index", "tutorial", "paper", "architecture", "methods", "comparison"):
-            with browsing.opened(browser, f"{address}/{name}.html", size) as page:
+        for name in SHOWN:
+            with browsing.opened(browser, f"{address}/{name}.html", size, dark) as page:
                 assert page.evaluate(sideways) <= 0, name
                 broken = "[...document.images].filter(one => one.complete && !one.naturalWidth).map(one => one.src)"
                 assert page.evaluate(broken) == [], name
