@@ -8,7 +8,7 @@ from fedspam.app import exit_codes
 from fedspam.app.cli import main
 from fedspam.simulation.status import KINDS
 
-GUIDE = (Path(__file__).parents[2] / "docs" / "run.md").read_text()
+GUIDE = (Path(__file__).parents[2] / "docs" / "json.md").read_text()
 
 
 def test_the_guide_has_every_code_and_every_reason():

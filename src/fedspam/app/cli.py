@@ -14,6 +14,7 @@ from fedspam.app.commands import (
     compare,
     completions,
     data,
+    docs,
     export,
     lab,
     measure,
@@ -41,6 +42,7 @@ COMMANDS = (
     lab,
     new,
     data,
+    docs,
     cite,
     completions,
 )

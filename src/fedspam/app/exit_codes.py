@@ -1,4 +1,4 @@
-"""The exit codes of all commands, and what ends a command with 1. docs/run.md has them in a table."""
+"""The exit codes of all commands, and what ends a command with 1. docs/json.md has them in a table."""
 
 from collections.abc import Mapping
 

@@ -10,7 +10,7 @@ from types import ModuleType
 from typing import Any, NoReturn
 
 from fedspam._internal.nearest import nearest
-from fedspam.app import exit_codes
+from fedspam.app import exit_codes, machine
 from fedspam.app.appearance import STYLES
 
 LONGEST_PART = 255  # bytes, as file systems have it
@@ -58,7 +58,7 @@ def add_command(commands: "argparse._SubParsersAction[Parser]", module: ModuleTy
     epilog = f"{epilog}\n\n{exit_codes.described(name)}".lstrip()
     command = commands.add_parser(name, help=words, description=description, epilog=epilog)
     module.add(command)
-    command.set_defaults(run=module.run)
+    command.set_defaults(run=machine.reporting(module.run) if machine.add_json(command) else module.run)
 
 
 def add_output(command: argparse.ArgumentParser) -> None:

@@ -10,6 +10,7 @@ examples:
 """
 
 import argparse
+import json
 import sys
 
 from fedspam.app.commands._arguments import whole
@@ -23,13 +24,15 @@ def add(command: argparse.ArgumentParser) -> None:
         "--idle", type=whole(1), default=60, metavar="MINUTES", help="end after this time without a visit (60)"
     )
     command.add_argument("--open", action="store_true", help="open the page in the browser")
+    command.add_argument("--json", action="store_true", help="print the address as a JSON object")
 
 
 def run(options: argparse.Namespace) -> int:
     from fedspam.app import lab
 
     def ready(address: str) -> None:
-        sys.stdout.write(f"fedspam lab: {address}  (Ctrl-C ends it)\n")
+        text = json.dumps({"address": address}) if options.json else f"fedspam lab: {address}  (Ctrl-C ends it)"
+        sys.stdout.write(f"{text}\n")
         sys.stdout.flush()
         if options.open:
             import webbrowser
