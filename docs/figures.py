@@ -1,11 +1,15 @@
 """Make the figures of docs/images again: ``python docs/figures.py [NAME]...``.
 
 Each is made by the command that the gallery names. Two are drawn from tables, since their runs take long: that of the
-sweep from docs/comparison.csv, and accuracy against megabytes from docs/megabytes.csv. `python tests/browser.py`
-makes the pictures of the report and the lab.
+sweep from docs/comparison.csv, and accuracy against megabytes from docs/megabytes.csv. Some guides show that of
+a notebook. `python tests/browser.py` makes the pictures of the report and the lab.
 """
 
+import base64
+import contextlib
 import csv
+import json
+import subprocess
 import sys
 import tempfile
 from pathlib import Path
@@ -59,14 +63,30 @@ def megabytes() -> Figure:
     return figure
 
 
+NOTEBOOKS = ("compression", "similarity", "your_table")
+
+
+def of_notebook(name: str) -> bytes:
+    """The first figure of a notebook."""
+    shown = Path("shown.ipynb")
+    source = DOCS / "notebooks" / f"{name}.py"
+    subprocess.run([sys.executable, str(DOCS / "notebook.py"), str(source), str(shown)], check=True)
+    outputs = [one for cell in json.loads(shown.read_text())["cells"] for one in cell.get("outputs", [])]
+    return next(base64.b64decode(one["data"]["image/png"]) for one in outputs if "image/png" in one.get("data", {}))
+
+
 DRAWN = {"comparison": comparison, "megabytes": megabytes}
 
 
 def make(names: list[str]) -> None:
     with tempfile.TemporaryDirectory() as folder:
-        for name in names or [*COMMANDS, *DRAWN]:
+        for name in names or [*COMMANDS, *DRAWN, *NOTEBOOKS]:
             out = Path(folder) / name
-            if name in DRAWN:
+            if name in NOTEBOOKS:
+                out.mkdir()
+                with contextlib.chdir(out):
+                    (out / "figure.png").write_bytes(of_notebook(name))
+            elif name in DRAWN:
                 out.mkdir()
                 figures.save(DRAWN[name](), out, "figure")
             elif main([*COMMANDS[name].split(), "--out", str(out), "--quiet"]) != 0:

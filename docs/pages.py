@@ -151,7 +151,7 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
     if page.file.src_uri == "methods.md":
         markdown = narrow(markdown)
     elif "/" not in page.file.src_uri:
-        markdown = within(markdown, "../")
+        markdown = re.sub(r"\]\((notebooks/\w+)\.py\)", r"](\1.md)", within(markdown, "../"))
     keep_markdown(markdown, page)
     return markdown
 

@@ -335,8 +335,8 @@ def test_what_is_wrong_with_a_loss(tmp_path: Path, code: str, told: str) -> None
 # --- the docs' own story ---
 
 
-def blocks(language: str) -> list[str]:
-    text = (ROOT / "docs" / "run.md").read_text()
+def blocks(language: str, page: str = "run") -> list[str]:
+    text = (ROOT / "docs" / f"{page}.md").read_text()
     return re.findall(rf"^```{language}\n(.*?)^```$", text, re.DOTALL | re.MULTILINE)
 
 
@@ -379,7 +379,7 @@ def test_the_story_of_the_docs(
 
 
 def test_the_docs_name_every_section_and_kind() -> None:
-    text = (ROOT / "docs" / "run.md").read_text()
+    text = "".join((ROOT / "docs" / f"{page}.md").read_text() for page in ("run", "run-settings"))
     for name in (*config.parse.SECTIONS, *config.schema.DATA, *config.schema.MODELS):
         assert f"`{name}`" in text or f"`[{name}]`" in text, name
     schedules = tomllib.loads(blocks("toml")[1])
