@@ -200,7 +200,7 @@ def test_what_cannot_be_buffered_is_refused(make, reason):
 
 @pytest.mark.thorough
 def test_the_example_of_the_guide_runs(tmp_path, capsys):
-    text = (Path(__file__).parents[2] / "docs" / "flower.md").read_text().split("## Slow clients: buffered")[1]
+    text = (Path(__file__).parents[2] / "docs" / "slow.md").read_text().split("## Slow clients: buffered")[1]
     (tmp_path / "guide.py").write_text(re.search(r"^```python\n(.*?)^```$", text, re.DOTALL | re.MULTILINE)[1])
     runpy.run_path(str(tmp_path / "guide.py"))
     waiting, hurried = (int(line.split()[1]) for line in capsys.readouterr().out.splitlines())

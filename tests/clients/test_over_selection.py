@@ -69,7 +69,7 @@ def test_it_favors_fast_clients_as_said():
 @pytest.mark.slow
 def test_the_example_of_the_guide_says_how_long_a_cohort_takes(tmp_path, capsys):
     """Up to rounding to a tenth, and 3%: with other precision, draws differ."""
-    text = (Path(__file__).parents[2] / "docs" / "flower.md").read_text().split("## Slow clients")[1]
+    text = (Path(__file__).parents[2] / "docs" / "slow.md").read_text().split("## Slow clients")[1]
     code = re.search(r"^```python\n(.*?)^```$", text, re.DOTALL | re.MULTILINE)
     (tmp_path / "guide.py").write_text(code[1])
     runpy.run_path(str(tmp_path / "guide.py"))

@@ -145,6 +145,7 @@ ELSEWHERE = {
     "docs/index.md": "repository/test_docs.py",
     "docs/run.md": "app/test_run_command.py",
     "docs/flower.md": "flower/test_strategy.py",
+    "docs/slow.md": "clients/test_over_selection.py",
     "docs/secure.md": "flower/test_differential.py",
     "docs/light.md": "client/test_app.py",
     "docs/wire.md": "client/test_app.py",
