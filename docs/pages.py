@@ -275,6 +275,14 @@ def within(markdown: str, prefix: str) -> str:
     return re.sub(r"(?<!!)\[([^\]\n]*)\]\((?!https?:|#|mailto:)([^)\s]+)\)", link, markdown)
 
 
+VERIFIED = {
+    "code": "the text of its paper and its authors' code",
+    "text": "the text of its paper",
+    "no": "neither the text of its paper nor its authors' code: unverified",
+    "own": "–",
+}
+
+
 def method_page(key: str, clients: Any, primary: bool) -> str:
     """The page of one method: docstring with formula, facts, and the cost of a round from the ledger."""
     row = METHODS[key]
@@ -287,6 +295,7 @@ def method_page(key: str, clients: Any, primary: bool) -> str:
         "floats down, per client": f"{row.down}",
         "floats up, per client": f"{row.up}",
         **{label: table.SIGNS[getattr(row, fact)] for fact, label in FACTS},
+        "compared with": VERIFIED[row.verified],
         "reference": re.sub(r"arXiv:(\d\S*\d)", r"[arXiv:\1](https://arxiv.org/abs/\1)", row.reference),
     }
     lines = [f"| {name} | {fact} |" for name, fact in facts.items()]

@@ -27,7 +27,7 @@ from fedspam.methods import (
     sppm_as,
 )
 from fedspam.methods._local import count_steps
-from fedspam.methods.optax_server import WITHOUT_RATE, without_rate
+from fedspam.methods.fedopt import WITHOUT_RATE, without_rate
 from fedspam.problems import Quadratics, quadratics
 from fedspam.solvers import Exact
 from rounds import COHORTS, START, Clients, one_round, same
@@ -458,10 +458,10 @@ def test_a_name_is_the_part_of_the_optimizer_without_its_rate(name):
         (lambda: Epochs(1, stragglers=0.5), "but there is only 1; give more passes"),
         (lambda: fedacg(2, Epochs(1), 0.1), "local_steps"),
         (lambda: fednova(2, 3, 0.1, momentum=1.0), "0 is plain SGD"),
-        (lambda: fedcm(2, 3, 0.1, fresh_weight=0.0), "1 is FedAvg"),
-        (lambda: fedcm_vr(2, 3, 0.1, fresh_weight=0.0), "1 is FedAvg"),
-        (lambda: scaffold_m(2, 3, 0.1, fresh_weight=1.5), "1 is SCAFFOLD"),
-        (lambda: scaffold_m_vr(2, 3, 0.1, fresh_weight=0.0), "1 is SCAFFOLD"),
+        (lambda: fedcm(2, 3, 0.1, fresh_weight=0.0), "1 is FedAvg or SCAFFOLD"),
+        (lambda: fedcm_vr(2, 3, 0.1, fresh_weight=0.0), "1 is FedAvg or SCAFFOLD"),
+        (lambda: scaffold_m(2, 3, 0.1, fresh_weight=1.5), "1 is FedAvg or SCAFFOLD"),
+        (lambda: scaffold_m_vr(2, 3, 0.1, fresh_weight=0.0), "1 is FedAvg or SCAFFOLD"),
         (lambda: sppm_as(2, 1.0, 0.1, exchanges=0), "exchanges"),
         (lambda: ditto(2, 3, 0.1, pull=-1.0), "0 is training alone"),
     ],

@@ -101,7 +101,7 @@ def test_the_page_of_methods_has_every_fact() -> None:
     for key, row in METHODS.items():
         name, constructor, *facts, estimator, client, phases, down, up, reference = rows[key]
         assert (name, constructor, estimator, client) == (
-            row.name + (" †" if row.unverified else ""),
+            row.name + {"no": " †", "code": " ‡"}.get(row.verified, ""),
             f"`{row.build.__name__}`",
             row.estimator,
             row.oracle,

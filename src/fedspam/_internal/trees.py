@@ -10,7 +10,7 @@ from typing import Any, TypeVar, dataclass_transform
 import jax
 import jax.numpy as jnp
 from jax.flatten_util import ravel_pytree
-from jaxtyping import Array, Float, PyTree
+from jaxtyping import Array, Float, Key as KeyArray, PyTree
 
 from fedspam._internal import checks
 from fedspam._internal.brief import brief
@@ -19,6 +19,7 @@ T = TypeVar("T")
 
 Params = PyTree[Float[Array, "..."]]
 Scalar = Float[Array, ""]
+Key = KeyArray[Array, ""]
 
 
 def static(*, converter: Callable[..., Any] | None = None, **options: Any) -> Any:

@@ -33,7 +33,7 @@ from fedspam.methods.delta_sgd import delta_sgd as delta_sgd
 from fedspam.methods.ditto import Ditto as Ditto, ditto as ditto
 from fedspam.methods.ef21_pp import EF21PP as EF21PP, ef21_pp as ef21_pp
 from fedspam.methods.fedacg import FedACG as FedACG, fedacg as fedacg
-from fedspam.methods.fedavg import fedavg as fedavg
+from fedspam.methods.fedavg import fedavg as fedavg, fedavgm as fedavgm
 from fedspam.methods.fedcm import (
     FedCM as FedCM,
     ScaffoldM as ScaffoldM,
@@ -43,14 +43,13 @@ from fedspam.methods.fedcm import (
     scaffold_m_vr as scaffold_m_vr,
 )
 from fedspam.methods.feddyn import FedDyn as FedDyn, feddyn as feddyn
-from fedspam.methods.fedexp import Extrapolated as Extrapolated, fedexp as fedexp
-from fedspam.methods.fedexprox import fedexprox as fedexprox
+from fedspam.methods.fedexp import Extrapolated as Extrapolated, fedexp as fedexp, fedexprox as fedexprox
 from fedspam.methods.fednova import FedNova as FedNova, fednova as fednova
 from fedspam.methods.fedopt import (
     FedOpt as FedOpt,
     fedadagrad as fedadagrad,
     fedadam as fedadam,
-    fedavgm as fedavgm,
+    fedopt as fedopt,
     fedyogi as fedyogi,
 )
 from fedspam.methods.fedper import FedPer as FedPer, fedper as fedper
@@ -58,11 +57,16 @@ from fedspam.methods.fedprox import fedprox as fedprox
 from fedspam.methods.fedred import FedRed as FedRed, fedred as fedred
 from fedspam.methods.fedsps import fedsps as fedsps
 from fedspam.methods.locodl import LoCoDL as LoCoDL, locodl as locodl
-from fedspam.methods.mime import Mime as Mime, mime as mime, mime_mvr as mime_mvr
-from fedspam.methods.mime_lite import MimeLite as MimeLite, mime_lite as mime_lite, mime_lite_mvr as mime_lite_mvr
+from fedspam.methods.mime import (
+    Mime as Mime,
+    MimeLite as MimeLite,
+    mime as mime,
+    mime_lite as mime_lite,
+    mime_lite_mvr as mime_lite_mvr,
+    mime_mvr as mime_mvr,
+)
 from fedspam.methods.mvr import mvr as mvr
 from fedspam.methods.olga import Olga as Olga, olga as olga
-from fedspam.methods.optax_server import fedopt as fedopt
 from fedspam.methods.padamfed import PAdaMFed as PAdaMFed, padamfed as padamfed
 from fedspam.methods.page import page as page, sarah as sarah
 from fedspam.methods.proxy_prox import ProxyProx as ProxyProx, proxy_prox as proxy_prox
@@ -74,8 +78,7 @@ from fedspam.methods.scaffold import Scaffold as Scaffold, scaffold as scaffold
 from fedspam.methods.schedules import ScheduleLike as ScheduleLike
 from fedspam.methods.spam import Spam as Spam, spam as spam
 from fedspam.methods.spam_pp import SpamPP as SpamPP, spam_pp as spam_pp, spam_ppa as spam_ppa
-from fedspam.methods.sppm import sppm as sppm
-from fedspam.methods.sppm_as import CohortProx as CohortProx, sppm_as as sppm_as
+from fedspam.methods.sppm import CohortProx as CohortProx, sppm as sppm, sppm_as as sppm_as
 from fedspam.methods.storm import Storm as Storm, meta_storm as meta_storm, storm as storm, storm_plus as storm_plus
 from fedspam.methods.svrp import Svrp as Svrp, catalyzed_svrp as catalyzed_svrp, svrp as svrp
 from fedspam.methods.svrs import AccSvrs as AccSvrs, acc_svrs as acc_svrs, svrs as svrs

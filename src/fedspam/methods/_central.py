@@ -37,16 +37,18 @@ class Base(Protocol):
         ...
 
 
-def gradient_at_x(self: Any, gradient: Gradient, x: Params, statistics: Any) -> Params:
-    """`Base.observe` of an optimizer that needs one gradient."""
-    return gradient(x)
+class OneGradient:
+    """An optimizer whose directions and statistics need one gradient each."""
+
+    points = 1
+
+    def observe(self, gradient: Gradient, x: Params, statistics: Any) -> Params:
+        return gradient(x)
 
 
 @struct
-class Plain:
+class Plain(OneGradient):
     """SGD: no statistics."""
-
-    points = 1
 
     def init(self, x: Params, g: Params) -> tuple[()]:
         return ()
@@ -54,29 +56,24 @@ class Plain:
     def direction(self, gradient: Gradient, y: Params, statistics: tuple[()]) -> Params:
         return gradient(y)
 
-    observe = gradient_at_x
-
     def update(self, observed: Params, x: Params, statistics: tuple[()]) -> tuple[()]:
         return ()
 
 
 @struct
-class Momentum:
+class Momentum(OneGradient):
     r"""Momentum: :math:`U = V = (1-\beta)g + \beta m`, with :math:`m_0 = 0`."""
 
-    points = 1
     momentum: float | Scalar = number(0, 1, default=0.9)
 
     def init(self, x: Params, g: Params) -> Params:
         return trees.zeros_like(x)
 
     def direction(self, gradient: Gradient, y: Params, statistics: Params) -> Params:
-        return _mixed(self.momentum, statistics, gradient(y))
-
-    observe = gradient_at_x
+        return mixed(self.momentum, statistics, gradient(y))
 
     def update(self, observed: Params, x: Params, statistics: Params) -> Params:
-        return _mixed(self.momentum, statistics, observed)
+        return mixed(self.momentum, statistics, observed)
 
 
 class AdamStatistics(NamedTuple):
@@ -86,8 +83,14 @@ class AdamStatistics(NamedTuple):
     v: Params
 
 
+def begin_adam(x: Params, epsilon: Any) -> AdamStatistics:
+    """No moves yet, and squares of a length that does not let the first step explode."""
+    v = jax.tree.map(lambda leaf: jnp.full_like(leaf, jnp.asarray(epsilon, leaf.dtype) ** 2), x)
+    return AdamStatistics(trees.zeros_like(x), v)
+
+
 @struct
-class Adam:
+class Adam(OneGradient):
     r"""Adam: :math:`U = ((1-\beta_1)g + \beta_1 m)/(\sqrt v + \epsilon)`, where V updates m and v.
 
     No bias correction, and v stays as it was during the local steps. The paper leaves :math:`v_0` open; with 0 the
@@ -95,25 +98,21 @@ class Adam:
     = \epsilon^2`.
     """
 
-    points = 1
     momentum: float | Scalar = number(0, 1, default=0.9)
     square_momentum: float | Scalar = number(0, 1, default=0.99)
     epsilon: float | Scalar = positive(default=1e-3)
 
     def init(self, x: Params, g: Params) -> AdamStatistics:
-        v = jax.tree.map(lambda leaf: jnp.full_like(leaf, jnp.asarray(self.epsilon, leaf.dtype) ** 2), x)
-        return AdamStatistics(trees.zeros_like(x), v)
+        return begin_adam(x, self.epsilon)
 
     def direction(self, gradient: Gradient, y: Params, statistics: AdamStatistics) -> Params:
         scaled = lambda u, v: u / (jnp.sqrt(v) + jnp.asarray(self.epsilon, v.dtype))
-        return jax.tree.map(scaled, _mixed(self.momentum, statistics.m, gradient(y)), statistics.v)
-
-    observe = gradient_at_x
+        return jax.tree.map(scaled, mixed(self.momentum, statistics.m, gradient(y)), statistics.v)
 
     def update(self, observed: Params, x: Params, statistics: AdamStatistics) -> AdamStatistics:
         squares = jax.tree.map(jnp.square, observed)
         return AdamStatistics(
-            _mixed(self.momentum, statistics.m, observed), _mixed(self.square_momentum, statistics.v, squares)
+            mixed(self.momentum, statistics.m, observed), mixed(self.square_momentum, statistics.v, squares)
         )
 
 
@@ -148,5 +147,5 @@ class Recursive:
         return RecursiveStatistics(trees.axpy(1 - self.fresh_weight, statistics.g, observed), x)
 
 
-def _mixed(old_share: Any, old: Params, new: Params) -> Params:
+def mixed(old_share: Any, old: Params, new: Params) -> Params:
     return trees.axpy(old_share, old, trees.scale(1 - old_share, new))

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias
 import jax
 import jax.numpy as jnp
 from jax import lax
-from jaxtyping import Array, Integer, Key
+from jaxtyping import Array, Integer
 
 from fedspam._internal import checks, prng, trees
-from fedspam._internal.trees import Params, Scalar, count, dynamic, positive, static, struct
+from fedspam._internal.trees import Key, Params, Scalar, count, dynamic, positive, static, struct
 from fedspam.clients import Oracle, RowsOracle, SteppingOracle, TrainedOracle
 from fedspam.federation import on_client
 from fedspam.methods.schedules import Schedule, ScheduleLike, positive_schedule, step_size_schedule
@@ -71,7 +71,7 @@ def check_local_steps(steps: LocalSteps | OwnTraining, name: str = "local_steps"
     return steps
 
 
-def count_steps(oracle: Oracle, steps: Any, key: Key[Array, ""]) -> Any:
+def count_steps(oracle: Oracle, steps: Any, key: Key) -> Any:
     """How many steps this client takes in the round of this key."""
     if isinstance(steps, OwnTraining):
         return self_trained(oracle).steps
@@ -102,7 +102,7 @@ def self_trained(oracle: Oracle) -> TrainedOracle:
 
 def descend(
     oracle: Oracle,
-    key: Key[Array, ""],
+    key: Key,
     x: Params,
     *,
     steps: LocalSteps | OwnTraining | Integer[Array, ""],
@@ -176,7 +176,7 @@ def client_optimizer(optimizer: ClientOptimizer, name: str = "optimizer") -> Cli
 
 
 @on_client(affine=True)
-def gradient(self: Any, oracle: Oracle, key: Key[Array, ""], *, x: Params) -> Params:
+def gradient(self: Any, oracle: Oracle, key: Key, *, x: Params) -> Params:
     """The gradient of the client's whole loss, also where it draws minibatches."""
     return jax.grad(oracle)(x, None)
 
@@ -188,6 +188,15 @@ class Trained(NamedTuple):
     certificate: Any = ()
 
 
+class Update(NamedTuple):
+    """What a client sends after training: the move of its model, and what else the server asks for."""
+
+    moved: Params
+    weight: Any = ()  # where clients count by their examples; the move is multiplied by it
+    square: Any = ()  # the squared length of the move
+    certificate: Any = ()
+
+
 class Training(Protocol):
     """How a client trains on its own loss, perhaps shifted by a linear term and held near x."""
 
@@ -196,7 +205,7 @@ class Training(Protocol):
         ...
 
     def __call__(
-        self, oracle: Oracle, key: Key[Array, ""], x: Params, shift: Params | None, numbers: Mapping[str, Any]
+        self, oracle: Oracle, key: Key, x: Params, shift: Params | None, numbers: Mapping[str, Any]
     ) -> Trained: ...
 
     def gradients(self, certificate: Any) -> Any:
@@ -229,7 +238,7 @@ class Steps:
         return local if self.step_size is None else {**local, "step_size": self.step_size(k)}
 
     def __call__(
-        self, oracle: Oracle, key: Key[Array, ""], x: Params, shift: Params | None, numbers: Mapping[str, Any]
+        self, oracle: Oracle, key: Key, x: Params, shift: Params | None, numbers: Mapping[str, Any]
     ) -> Trained:
         steps = self.local_steps
         if isinstance(steps, OwnTraining):
@@ -242,7 +251,7 @@ class Steps:
 
     def gradients(self, certificate: Any) -> Any:
         if isinstance(self.local_steps, OwnTraining):
-            return jnp.nan  # nobody knows
+            return jnp.nan  # unknown
         return certificate.steps if isinstance(self.local_steps, Epochs) else self.local_steps
 
 
@@ -260,7 +269,7 @@ class Prox:
         return {"step_size": self.step_size(k)}
 
     def __call__(
-        self, oracle: Oracle, key: Key[Array, ""], x: Params, shift: Params | None, numbers: Mapping[str, Any]
+        self, oracle: Oracle, key: Key, x: Params, shift: Params | None, numbers: Mapping[str, Any]
     ) -> Trained:
         # the solver's phi with g = grad f(x) + s
         g = jax.grad(oracle)(x, key)
@@ -339,6 +348,6 @@ def surrogate_steps(steps: int, local_rate: float, minibatch: bool, *, recursive
     return GradientDescent(steps=steps, local_rate=local_rate, minibatch=minibatch, safeguard=False)
 
 
-def until_heads(key: Key[Array, ""], probability: float | Scalar) -> Integer[Array, ""]:
+def until_heads(key: Key, probability: float | Scalar) -> Integer[Array, ""]:
     """The number of local steps before a coin shows heads, drawn at once, so that a round is one communication."""
     return jax.random.geometric(key, jnp.asarray(probability), dtype=jnp.int32)

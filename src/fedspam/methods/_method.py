@@ -4,10 +4,10 @@ from typing import Any, Literal, NamedTuple, Protocol, TypeAlias, TypeVar
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Key, PyTree
+from jaxtyping import PyTree
 
 from fedspam._internal import checks, trees
-from fedspam._internal.trees import Params, static, struct
+from fedspam._internal.trees import Key, Params, static, struct
 from fedspam.clients import Oracle
 from fedspam.federation import Cohort, Federation, on_client
 from fedspam.solvers import Certificate
@@ -23,11 +23,11 @@ class Method(Protocol[State]):
     A registered method also has a static field `name`, its key in `METHODS`, which the records of a run keep.
     """
 
-    def init(self, params: Params, key: Key[Array, ""], fed: Federation) -> State:
+    def init(self, params: Params, key: Key, fed: Federation) -> State:
         """The server's state before the first round. Exchanges made here are charged."""
         ...
 
-    def round(self, state: State, key: Key[Array, ""], fed: Federation) -> tuple[State, Any]:
+    def round(self, state: State, key: Key, fed: Federation) -> tuple[State, Any]:
         """One round: the new state, and the row that is recorded."""
         ...
 
@@ -41,7 +41,7 @@ class Method(Protocol[State]):
 class Stateless:
     """A method whose clients remember nothing between rounds. Its model is the x of its state."""
 
-    def init(self, params: Params, key: Key[Array, ""], fed: Federation) -> Any:
+    def init(self, params: Params, key: Key, fed: Federation) -> Any:
         return PointState(x=params, k=jnp.zeros((), jnp.int32))
 
     def params(self, state: Any) -> Params:
@@ -80,7 +80,7 @@ class RoundInfo(NamedTuple):
     gradients: Any = ()  # client gradients evaluated in this round
 
 
-def tracked_mean(mean: Params, change: Params, fed: Federation, key: Key[Array, ""]) -> Params:
+def tracked_mean(mean: Params, change: Params, fed: Federation, key: Key) -> Params:
     """The mean of what all clients remember, after a cohort's memories changed by `change` on average.
 
     Only the clients whose replies arrived have changed theirs, so that it stays the mean where replies are lost.
@@ -91,7 +91,7 @@ def tracked_mean(mean: Params, change: Params, fed: Federation, key: Key[Array, 
 class Start(Protocol):
     """How the first estimate g_0 is made."""
 
-    def __call__(self, params: Params, key: Key[Array, ""], fed: Federation) -> Params: ...
+    def __call__(self, params: Params, key: Key, fed: Federation) -> Params: ...
 
 
 # An argument `start`: g_0 = 0, one gradient of a client, one of each client of a cohort, a number of exchanges,
@@ -105,7 +105,7 @@ class Given:
 
     g: Params
 
-    def __call__(self, params: Params, key: Key[Array, ""], fed: Federation) -> Params:
+    def __call__(self, params: Params, key: Key, fed: Federation) -> Params:
         checks.same_tree("g_0", self.g, "the parameters", params)
         return jax.tree.map(lambda g, x: jnp.asarray(g, x.dtype), self.g, params)
 
@@ -114,7 +114,7 @@ class Given:
 class Zero:
     """g_0 = 0."""
 
-    def __call__(self, params: Params, key: Key[Array, ""], fed: Federation) -> Params:
+    def __call__(self, params: Params, key: Key, fed: Federation) -> Params:
         return trees.zeros_like(params)
 
 
@@ -132,12 +132,12 @@ class WarmStart:
         checks.whole("exchanges", self.exchanges, 1)
         checks.whole("cohort_size", self.cohort_size, 1)
 
-    def __call__(self, params: Params, key: Key[Array, ""], fed: Federation) -> Params:
+    def __call__(self, params: Params, key: Key, fed: Federation) -> Params:
         cohorts = fed.sample(key, self.cohort_size, role="start", times=self.exchanges)
         return fed.mean(cohorts, self.starting_gradient, x=params)
 
     @on_client(affine=True)
-    def starting_gradient(self, oracle: Oracle, key: Key[Array, ""], *, x: Params) -> Params:
+    def starting_gradient(self, oracle: Oracle, key: Key, *, x: Params) -> Params:
         return jax.grad(oracle)(x, key)
 
 
@@ -161,7 +161,7 @@ class Move(NamedTuple):
 
 
 @on_client
-def prox(self: Any, oracle: Oracle, key: Key[Array, ""], *, x: Params, g: Params | None, step_size: Any) -> Move:
+def prox(self: Any, oracle: Oracle, key: Key, *, x: Params, g: Params | None, step_size: Any) -> Move:
     """The work of a mover; without g it uses its own gradient."""
     g = jax.grad(oracle)(x, key) if g is None else g
     return Move(*self.solver(oracle, key, x=x, g=g, step_size=step_size))
@@ -176,7 +176,7 @@ class SpamState(NamedTuple):
     k: Any  # rounds that counted; the index of the schedules
 
 
-def select_movers(movers: str, cohort: Cohort, key: Key[Array, ""], fed: Federation) -> Cohort:
+def select_movers(movers: str, cohort: Cohort, key: Key, fed: Federation) -> Cohort:
     """The clients that move in a round whose estimate the cohort has made; `Factored` explains the choices."""
     match movers:
         case "one":
@@ -193,9 +193,7 @@ def select_movers(movers: str, cohort: Cohort, key: Key[Array, ""], fed: Federat
             return fed.client(0, key)
 
 
-def mvr_difference(
-    oracle: Oracle, key: Key[Array, ""], x: Params, x_prev: Params, fresh_weight: Any, scale: Any = None
-) -> Params:
+def mvr_difference(oracle: Oracle, key: Key, x: Params, x_prev: Params, fresh_weight: Any, scale: Any = None) -> Params:
     r"""A client's part of the estimate, :math:`g_k - (1-p)g_{k-1}`."""
     here, there = jax.grad(oracle)(x, key), jax.grad(oracle)(x_prev, key)
     difference = trees.axpy(fresh_weight - 1, there, here)

@@ -59,7 +59,8 @@ class Entry:
         coin: the outcome for which `up` and `down` hold, where a coin decides whether a round asks a cohort or
             everyone; '' where there is no coin.
         reference: paper, year, arXiv number.
-        unverified: whether neither the paper's full text nor its authors' code was at hand.
+        verified: what the method was compared with: its authors' 'code', the paper's 'text', or, where neither was at
+            hand, 'no'; 'own' for the methods of this library.
         exact: whether it converges to the optimum on quadratics with a constant step size and full participation.
         grid: the settings that a comparison tries on a problem.
     """
@@ -78,7 +79,7 @@ class Entry:
     up: Cost = field(default=Cost(1))
     down: Cost = field(default=Cost(1))
     reference: str
-    unverified: bool = False
+    verified: Literal["code", "text", "no", "own"] = "text"
     coin: Literal["", "yes", "no"] = ""
     exact: bool = True
     grid: Callable[[Scales], list[Mapping[str, Any]]] = field(default=lambda scales: [{}])

@@ -3,10 +3,10 @@
 from typing import Any, NamedTuple
 
 import jax.numpy as jnp
-from jaxtyping import Array, Key, PyTree
+from jaxtyping import PyTree
 
 from fedspam._internal import trees
-from fedspam._internal.trees import Params, choice, count, dynamic, static, struct
+from fedspam._internal.trees import Key, Params, choice, count, dynamic, static, struct
 from fedspam.federation import Federation
 from fedspam.methods._method import MOVERS, RoundInfo, Start, Stateless, Zero, prox, select_movers
 from fedspam.methods.estimators import Estimate, Estimator, Iterate
@@ -50,11 +50,11 @@ class Factored(Stateless):
         if self.solver is None and self.movers != "server":
             raise ValueError(f"movers = {self.movers!r} needs a solver, but solver is None; give one, such as LBFGS()")
 
-    def init(self, params: Params, key: Key[Array, ""], fed: Federation) -> FactoredState:
+    def init(self, params: Params, key: Key, fed: Federation) -> FactoredState:
         estimate = self.estimator.begin(params, self.start(params, key, fed))
         return FactoredState(x=params, x_prev=params, estimate=estimate, k=jnp.zeros((), jnp.int32))
 
-    def round(self, state: FactoredState, key: Key[Array, ""], fed: Federation) -> tuple[FactoredState, RoundInfo]:
+    def round(self, state: FactoredState, key: Key, fed: Federation) -> tuple[FactoredState, RoundInfo]:
         gamma = self.step_size(state.k)
 
         cohort = fed.everyone(key) if self.cohort_size is None else fed.sample(key, self.cohort_size)

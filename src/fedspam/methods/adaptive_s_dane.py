@@ -1,13 +1,12 @@
-"""S-DANE and Acc-S-DANE that find the step size by a line search over rounds."""
+"""S-DANE and Acc-S-DANE that find the step size by a line search over rounds. Checked against their authors' code."""
 
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Key
 
 from fedspam._internal import trees
-from fedspam._internal.trees import Params, Scalar, number, positive, static, struct
+from fedspam._internal.trees import Key, Params, Scalar, number, positive, static, struct
 from fedspam.clients import Oracle
 from fedspam.federation import Federation, on_client
 from fedspam.methods._grids import step_grid
@@ -35,7 +34,7 @@ class SearchReply(NamedTuple):
     x: Params
     gradient: Params
     product: Scalar
-    lengths: Scalar  # the product of the lengths, of which that of the vectors may be any share
+    lengths: Scalar  # the product of the two lengths, which the product of the vectors never exceeds
     certificate: Certificate
 
 
@@ -57,11 +56,11 @@ class SearchingDane(Stateful):
     accelerated: bool = static(kw_only=True)
     name: str = static(kw_only=True)
 
-    def init(self, params: Params, key: Key[Array, ""], fed: Federation) -> LineSearchState:
+    def init(self, params: Params, key: Key, fed: Federation) -> LineSearchState:
         weight = jnp.zeros((), jnp.result_type(*jax.tree.leaves(params)))
         return LineSearchState(params, params, weight, jnp.asarray(self.step_size, weight.dtype))
 
-    def round(self, state: LineSearchState, key: Key[Array, ""], fed: Federation) -> tuple[LineSearchState, RoundInfo]:
+    def round(self, state: LineSearchState, key: Key, fed: Federation) -> tuple[LineSearchState, RoundInfo]:
         gamma, weight, mu = state.step_size, state.weight, jnp.asarray(self.convexity, state.weight.dtype)
         a, center = center_of(state, gamma, self.accelerated)
 
@@ -94,16 +93,14 @@ class SearchingDane(Stateful):
 
     @on_client(stateful=True)
     def prox(
-        self, oracle: Oracle, key: Key[Array, ""], memory: Params, *, x: Params, g: Params, step_size: Any
+        self, oracle: Oracle, key: Key, memory: Params, *, x: Params, g: Params, step_size: Any
     ) -> tuple[SearchReply, Params]:
         y, certificate = self.solver(oracle, key, x=x, g=g, step_size=step_size)
         own, step = jax.grad(oracle)(y, key), trees.subtract(x, y)
         return SearchReply(y, own, trees.dot(own, step), trees.norm(own) * trees.norm(step), certificate), y
 
     @on_client(stateful=True)
-    def check(
-        self, oracle: Oracle, key: Key[Array, ""], memory: Params, *, x: Params, mean: Params
-    ) -> tuple[CheckReply, Params]:
+    def check(self, oracle: Oracle, key: Key, memory: Params, *, x: Params, mean: Params) -> tuple[CheckReply, Params]:
         there, step = jax.grad(oracle)(mean, key), trees.subtract(x, memory)
         return CheckReply(there, trees.dot(there, step), trees.norm(there) * trees.norm(step)), memory
 
@@ -164,7 +161,7 @@ for _key, _name, _build in (
     ("adaptive_acc_s_dane", "Acc-S-DANE, adaptive", adaptive_acc_s_dane),
 ):
     register(_key, Entry(
-        name=_name, build=_build, example={"step_size": 4.0, "convexity": 0.25, "solver": Exact()},
+        name=_name, build=_build, verified="code", example={"step_size": 4.0, "convexity": 0.25, "solver": Exact()},
         similarity="yes", partial="no", stateless="no", nonsmooth="yes", nonconvex="no", estimator="exact",
         oracle="a-prox, all", phases=3, up=Cost(4), down=Cost(3), grid=step_grid,
         reference="Jiang, Rodomanov, Stich 2024, arXiv:2407.07084",

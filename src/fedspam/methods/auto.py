@@ -5,10 +5,10 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Key, UInt32
+from jaxtyping import Array, UInt32
 
 from fedspam._internal import checks, trees
-from fedspam._internal.trees import Params, Scalar, static, struct
+from fedspam._internal.trees import Key, Params, Scalar, static, struct
 from fedspam.clients import MinibatchOracle, Oracle, Population
 from fedspam.federation import Federation, on_client
 from fedspam.methods._method import Stateless
@@ -126,7 +126,7 @@ class Auto(Stateless):
         """Local steps where clients draw minibatches, and this method elsewhere."""
         return self.steps if self.movers == "average" and _samples(population) else self
 
-    def init(self, params: Params, key: Key[Array, ""], fed: Federation) -> AutoState:
+    def init(self, params: Params, key: Key, fed: Federation) -> AutoState:
         cohort = fed.sample(key, self.cohort_size, role="start")
         reply = fed.mean(cohort, self.begin, x=params, seed=jax.random.key_data(key))
         noise = spread(reply.fresh, self.cohort_size)
@@ -140,7 +140,7 @@ class Auto(Stateless):
             step_size=zero, growth=zero + self.speed, slope=zero, promise=zero, rate=zero + 1,
         )  # fmt: skip
 
-    def round(self, state: AutoState, key: Key[Array, ""], fed: Federation) -> tuple[AutoState, AutoInfo]:
+    def round(self, state: AutoState, key: Key, fed: Federation) -> tuple[AutoState, AutoInfo]:
         count = self.cohort_size
         length = trees.squared_norm(trees.subtract(state.x, state.x_prev))
         p = self._fresh_weight(state, length)  # before the cohort is drawn: otherwise g would be biased
@@ -230,13 +230,13 @@ class Auto(Stateless):
         # a step size too small for any step that the points could show is larger next time
         longer = jnp.where(told, ratio >= self.good, state.step_size * size <= unit * points)
         gamma = state.step_size * jnp.where(bad, shorter, jnp.where(longer, growth, 1.0))
-        # of an error one learns nothing about larger step sizes than the safe one, 1 / delta
+        # if g is mostly error, the ratio says nothing about step sizes above 1 / delta
         safe = 1 / jnp.sqrt(_above(similarity))
         gamma = jnp.where(worth < 1, jnp.minimum(gamma, jnp.maximum(state.step_size, safe)), gamma)
         gamma = jnp.where(first, self.speed * safe, gamma)
-        # good steps in a row must not end in infinity, nor bad ones in zero
+        # good steps in a row must not end in infinity, and bad ones not in zero
         gamma = jnp.clip(gamma, jnp.finfo(gamma.dtype).tiny ** 0.5, jnp.finfo(gamma.dtype).max ** 0.5)
-        # both by the filter's slope, and by what the cohort sees: one client of it may be steep by chance
+        # f must have risen by the filter's slope and by the cohort's: one client may be steep by chance
         back = ~first & told & ~(ratio >= self.refuse) & ~(reply.slope + reply.bend <= 0)
         return gamma, growth, worth, ratio, back
 
@@ -246,7 +246,7 @@ class Auto(Stateless):
         return jnp.where(state.k == 0, jnp.minimum(length / _above(2 * jnp.abs(reply.bend)), longest), state.rate)
 
     @on_client
-    def begin(self, oracle: Oracle, key: Key[Array, ""], *, x: Params, seed: UInt32[Array, " 2"]) -> AutoStart:
+    def begin(self, oracle: Oracle, key: Key, *, x: Params, seed: UInt32[Array, " 2"]) -> AutoStart:
         if _samples(oracle) and self.movers == "average":
             raise ValueError(
                 f"these clients draw minibatches, and the server does not see it; give it auto({self.cohort_size}, "
@@ -260,7 +260,7 @@ class Auto(Stateless):
     def difference(
         self,
         oracle: Oracle,
-        key: Key[Array, ""],
+        key: Key,
         *,
         x: Params,
         x_prev: Params,
@@ -293,7 +293,7 @@ class Auto(Stateless):
     def prox(
         self,
         oracle: Oracle,
-        key: Key[Array, ""],
+        key: Key,
         *,
         x: Params,
         x_prev: Params,
@@ -375,5 +375,5 @@ def auto(
 register("auto", Entry(
     name="auto", build=auto, example={"cohort_size": 4, "solver": Exact()}, similarity="yes", nonsmooth="yes",
     nonconvex="no", estimator="MVR", oracle="a-prox, all", phases=2, up=Cost(2, extra=6 * SKETCH), down=Cost(3),
-    reference="this library",
+    verified="own", reference="this library",
 ))  # fmt: skip

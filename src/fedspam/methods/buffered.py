@@ -5,10 +5,9 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Key
 
 from fedspam._internal import checks, trees
-from fedspam._internal.trees import Params, static, struct
+from fedspam._internal.trees import Key, Params, static, struct
 from fedspam.federation import Cohort, Federation, NetworkFederation, Work
 from fedspam.federation.aggregation import Mean
 from fedspam.methods._method import Stateless
@@ -31,7 +30,7 @@ class BufferedState(NamedTuple):
     """What the server keeps between updates."""
 
     inner: Any  # the state of the method
-    flight: Any  # the clients that are still busy; () if nobody ever is
+    flight: Any  # the clients that are still busy; () if none ever is
     k: Any  # updates so far
 
 
@@ -44,14 +43,14 @@ class Buffered(Stateless):
     normalized: bool = static()  # whether weights add up to 1, because what clients send is an estimate
     name: str = static(default="buffered")
 
-    def init(self, params: Params, key: Key[Array, ""], fed: Federation) -> BufferedState:
+    def init(self, params: Params, key: Key, fed: Federation) -> BufferedState:
         inner, k = self.inner.init(params, key, fed), jnp.zeros((), jnp.int32)
         first = Opening(fed, self.concurrency - self.inner.cohort_size, k)
         if first.count:
             self.inner.round(inner, key, first)
         return BufferedState(inner, first.flight, k)
 
-    def round(self, state: BufferedState, key: Key[Array, ""], fed: Federation) -> tuple[BufferedState, dict[str, Any]]:
+    def round(self, state: BufferedState, key: Key, fed: Federation) -> tuple[BufferedState, dict[str, Any]]:
         flush = Flush(fed, state, self.concurrency, self.normalized)
         inner, info = self.inner.round(state.inner, key, flush)
         waited = {"seconds": flush.seconds, "staleness": flush.staleness}
@@ -68,7 +67,7 @@ class Opening:
         self._fed, self.count, self._k = fed, count, k
         self.flight: Any = ()
 
-    def sample(self, key: Key[Array, ""], count: int) -> Cohort:
+    def sample(self, key: Key, count: int) -> Cohort:
         return self._fed.sample(key, self.count, "busy")
 
     def mean(self, cohort: Cohort, work: Work, /, **message: Any) -> Any:
@@ -89,7 +88,7 @@ class Flush:
         self.seconds: Any = None
         self.staleness: Any = None
 
-    def sample(self, key: Key[Array, ""], count: int) -> Cohort:
+    def sample(self, key: Key, count: int) -> Cohort:
         """Clients that are not busy. Among as many as may be busy at once there are enough of them."""
         drawn = self._fed.sample(key, self._concurrency)
         busy = jnp.isin(drawn.ids, self.flight.ids) if self.flight else jnp.zeros(drawn.size, bool)

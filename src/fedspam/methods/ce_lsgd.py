@@ -7,9 +7,8 @@ import math
 from typing import Any
 
 import jax
-from jaxtyping import Array, Key
 
-from fedspam._internal.trees import Params, struct
+from fedspam._internal.trees import Key, Params, struct
 from fedspam.clients import Oracle
 from fedspam.federation import Cohort, Federation, on_client
 from fedspam.methods._grids import local_grid, recursive_grid
@@ -29,7 +28,7 @@ class Snapshot(KeepsG):
         return Estimate(fed.mean(cohort, self.whole_gradient, x=now.x)), cohort.size
 
     @on_client(affine=True)
-    def whole_gradient(self, oracle: Oracle, key: Key[Array, ""], *, x: Params) -> Params:
+    def whole_gradient(self, oracle: Oracle, key: Key, *, x: Params) -> Params:
         return jax.grad(oracle)(x, None)
 
 
@@ -112,7 +111,7 @@ def bvr_l_sgd(cohort_size: int | None, local_steps: int, local_rate: float, *, m
 
 register("ce_lsgd", Entry(
     name="CE-LSGD", build=ce_lsgd, example={"cohort_size": 4, "local_steps": 5, "local_rate": 0.3, "fresh_weight": 0.2},
-    similarity="yes", unverified=True, estimator="MVR", oracle="m SARAH steps, one client", phases=2, up=Cost(1, 1),
+    similarity="yes", verified="no", estimator="MVR", oracle="m SARAH steps, one client", phases=2, up=Cost(1, 1),
     down=Cost(2, 1), grid=recursive_grid, reference="Patel, Wang, Woodworth, Bullins, Srebro 2022, NeurIPS",
 ))  # fmt: skip
 

@@ -1,4 +1,7 @@
-"""DANE, DANE+ and FedDANE: the prox around a fresh gradient, without memory."""
+"""DANE, DANE+ and FedDANE: the prox around a fresh gradient, without memory.
+
+DANE+ is checked against its authors' code.
+"""
 
 from fedspam.methods._grids import step_grid
 from fedspam.methods._registry import Cost, Entry, register
@@ -86,7 +89,8 @@ for _key, _name, _build, _oracle, _up, _down, _reference in (
 ):  # fmt: skip
     register(_key, Entry(
         name=_name, build=_build, example={"step_size": 5.0, "solver": Exact()}, similarity="yes", partial="no",
-        nonsmooth="yes", nonconvex="yes" if _build is dane_plus else "no", estimator="exact", oracle=_oracle, phases=2,
+        nonsmooth="yes", nonconvex="yes" if _build is dane_plus else "no",
+        verified="code" if _build is dane_plus else "text", estimator="exact", oracle=_oracle, phases=2,
         up=_up, down=_down, grid=step_grid, reference=_reference,
     ))  # fmt: skip
 

@@ -6,10 +6,10 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from jax import lax
-from jaxtyping import Array, Integer, Key
+from jaxtyping import Array, Integer
 
 from fedspam._internal import trees
-from fedspam._internal.trees import Params, Scalar, count, dynamic, number, positive, struct
+from fedspam._internal.trees import Key, Params, Scalar, count, dynamic, number, positive, struct
 from fedspam.clients import Oracle
 from fedspam.methods._grids import grid
 from fedspam.methods._local import Trained
@@ -31,7 +31,7 @@ class SmoothnessSteps:
         return {"local_rate": self.local_rate(k)}
 
     def __call__(
-        self, oracle: Oracle, key: Key[Array, ""], x: Params, shift: Params | None, numbers: Mapping[str, Any]
+        self, oracle: Oracle, key: Key, x: Params, shift: Params | None, numbers: Mapping[str, Any]
     ) -> Trained:
         gradient = jax.grad(oracle)
         g = gradient(x, jax.random.fold_in(key, 0))
@@ -41,7 +41,7 @@ class SmoothnessSteps:
 
         def step(j: Any, now: tuple[Any, ...]) -> tuple[Any, ...]:
             y_prev, y, eta, theta = now
-            own = jax.random.fold_in(key, j)  # one minibatch at both points: its noise is no curvature
+            own = jax.random.fold_in(key, j)  # the same minibatch at both points: its noise cancels
             g = gradient(y, own)
             change = trees.norm(trees.subtract(g, gradient(y_prev, own)))
             length = trees.norm(trees.subtract(y, y_prev))

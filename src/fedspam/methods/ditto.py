@@ -1,13 +1,15 @@
-"""Ditto: FedAvg, and beside it a model of each client's own that is held near the common one."""
+"""Ditto: FedAvg, and beside it a model of each client's own that is held near the common one.
+
+Checked against its authors' code.
+"""
 
 from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Key
 
 from fedspam._internal import prng, trees
-from fedspam._internal.trees import Params, Scalar, count, dynamic, number, static, struct
+from fedspam._internal.trees import Key, Params, Scalar, count, dynamic, number, static, struct
 from fedspam.clients import Oracle
 from fedspam.federation import Federation, on_client
 from fedspam.methods._grids import few_steps_grid
@@ -29,7 +31,7 @@ class Ditto(Stateless):
     personal_steps: int = count()
     name: str = static(default="ditto")
 
-    def round(self, state: PointState, key: Key[Array, ""], fed: Federation) -> tuple[PointState, RoundInfo]:
+    def round(self, state: PointState, key: Key, fed: Federation) -> tuple[PointState, RoundInfo]:
         rates = {"local_rate": self.local_rate(state.k), "personal_rate": self.personal_rate(state.k)}
 
         cohort = fed.sample(key, self.cohort_size)
@@ -41,7 +43,7 @@ class Ditto(Stateless):
 
     @on_client(stateful=True)
     def train(
-        self, oracle: Oracle, key: Key[Array, ""], memory: Params, *, x: Params, local_rate: Any, personal_rate: Any
+        self, oracle: Oracle, key: Key, memory: Params, *, x: Params, local_rate: Any, personal_rate: Any
     ) -> tuple[Params, Params]:
         y = descend(oracle, key, x, steps=self.local_steps, local_rate=local_rate)
         own_key = prng.fold_name(key, "personal")
@@ -101,6 +103,7 @@ def ditto(
 
 
 register("ditto", Entry(
-    name="Ditto", build=ditto, example={"cohort_size": 4, "local_steps": 3, "local_rate": 0.3}, stateless="no",
-    oracle="2m steps", exact=False, grid=few_steps_grid, reference="Li, Hu, Beirami, Smith 2021, arXiv:2012.04221",
+    name="Ditto", build=ditto, verified="code", example={"cohort_size": 4, "local_steps": 3, "local_rate": 0.3},
+    stateless="no", oracle="2m steps", exact=False, grid=few_steps_grid,
+    reference="Li, Hu, Beirami, Smith 2021, arXiv:2012.04221",
 ))  # fmt: skip

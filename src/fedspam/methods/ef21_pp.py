@@ -5,10 +5,9 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Key
 
 from fedspam._internal import trees
-from fedspam._internal.trees import Params, count, dynamic, static, struct
+from fedspam._internal.trees import Key, Params, count, dynamic, static, struct
 from fedspam.clients import Oracle
 from fedspam.federation import Federation, on_client
 from fedspam.methods._grids import server_step_grid
@@ -33,10 +32,10 @@ class EF21PP(Stateful):
     cohort_size: int = count()
     name: str = static(default="ef21_pp")
 
-    def init(self, params: Params, key: Key[Array, ""], fed: Federation) -> EstimateState:
+    def init(self, params: Params, key: Key, fed: Federation) -> EstimateState:
         return EstimateState(x=params, g=trees.zeros_like(params), k=jnp.zeros((), jnp.int32))
 
-    def round(self, state: EstimateState, key: Key[Array, ""], fed: Federation) -> tuple[EstimateState, RoundInfo]:
+    def round(self, state: EstimateState, key: Key, fed: Federation) -> tuple[EstimateState, RoundInfo]:
         gamma = self.step_size(state.k)
 
         cohort = fed.sample(key, self.cohort_size)
@@ -49,7 +48,7 @@ class EF21PP(Stateful):
 
     @on_client(stateful=True, echo=True)
     def gradient_change(
-        self, oracle: Oracle, key: Key[Array, ""], memory: Params, *, x: Params
+        self, oracle: Oracle, key: Key, memory: Params, *, x: Params
     ) -> tuple[Params, Callable[[Params], Params]]:
         change = trees.subtract(jax.grad(oracle)(x, key), memory)
         return change, lambda arrived: trees.add(memory, arrived)

@@ -17,10 +17,10 @@ from typing import Any, NamedTuple, Protocol
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Integer, Key, PyTree
+from jaxtyping import Array, Bool, Integer, PyTree
 
 from fedspam._internal import prng, trees
-from fedspam._internal.trees import Params, Scalar, choice, count, dynamic, number, struct
+from fedspam._internal.trees import Key, Params, Scalar, choice, count, dynamic, number, struct
 from fedspam.clients import Oracle
 from fedspam.federation import Cohort, Federation, on_client
 from fedspam.methods._method import mvr_difference, tracked_mean
@@ -75,17 +75,17 @@ class Estimator(Protocol):
 
 
 @on_client(affine=True)
-def gradient(self: Any, oracle: Oracle, key: Key[Array, ""], *, x: Params) -> Params:
+def gradient(self: Any, oracle: Oracle, key: Key, *, x: Params) -> Params:
     return jax.grad(oracle)(x, key)
 
 
 @on_client(affine=True)
-def change(self: Any, oracle: Oracle, key: Key[Array, ""], *, x: Params, reference: Params) -> Params:
+def change(self: Any, oracle: Oracle, key: Key, *, x: Params, reference: Params) -> Params:
     """How the gradient differs between two points, on the same minibatch."""
     return trees.subtract(jax.grad(oracle)(x, key), jax.grad(oracle)(reference, key))
 
 
-def anchor_at(x: Params, work: Any, key: Key[Array, ""], fed: Federation) -> tuple[Anchor, Any]:
+def anchor_at(x: Params, work: Any, key: Key, fed: Federation) -> tuple[Anchor, Any]:
     """An anchor at x, whose gradient everyone is asked for, and the number of gradients."""
     all = fed.everyone(key)
     return Anchor(x, fed.mean(all, work, x=x)), jnp.asarray(all.size)
@@ -158,16 +158,14 @@ class MVR(KeepsG):
         return Estimate(trees.axpy(1 - p, old.g, difference)), 2 * cohort.size
 
     @on_client(affine=True)
-    def difference(
-        self, oracle: Oracle, key: Key[Array, ""], *, x: Params, x_prev: Params, fresh_weight: Any
-    ) -> Params:
+    def difference(self, oracle: Oracle, key: Key, *, x: Params, x_prev: Params, fresh_weight: Any) -> Params:
         return mvr_difference(oracle, key, x, x_prev, fresh_weight, self.scale)
 
 
 # --- a coin decides which rounds ask everyone for the gradient ---
 
 
-def coin(probability: Schedule, key: Key[Array, ""], k: Integer[Array, ""]) -> Bool[Array, ""]:
+def coin(probability: Schedule, key: Key, k: Integer[Array, ""]) -> Bool[Array, ""]:
     """Whether round k asks everyone: with its probability, and always in round 0, which starts g."""
     return (k == 0) | jax.random.bernoulli(prng.fold_name(key, "coin"), probability(k))
 
@@ -270,13 +268,13 @@ class RecursiveSAGA(KeepsG):
         return fed.cond(now.k < self.synchronizations, synchronize, recur) if self.synchronizations else recur()
 
     @on_client(stateful=True)
-    def remember(self, oracle: Oracle, key: Key[Array, ""], memory: Params, *, x: Params) -> tuple[Params, Params]:
+    def remember(self, oracle: Oracle, key: Key, memory: Params, *, x: Params) -> tuple[Params, Params]:
         gradient = jax.grad(oracle)(x, key)
         return trees.subtract(gradient, memory), gradient
 
     @on_client(stateful=True)
     def compare(
-        self, oracle: Oracle, key: Key[Array, ""], memory: Params, *, x: Params, x_prev: Params
+        self, oracle: Oracle, key: Key, memory: Params, *, x: Params, x_prev: Params
     ) -> tuple[tuple[Params, Params], Params]:
         here, there = jax.grad(oracle)(x, key), jax.grad(oracle)(x_prev, key)
         return (trees.subtract(there, memory), trees.subtract(here, there)), there
@@ -314,8 +312,6 @@ class RecursiveSVRG(KeepsG):
     gradient = gradient
 
     @on_client(affine=True)
-    def recursion(
-        self, oracle: Oracle, key: Key[Array, ""], *, x: Params, x_prev: Params, anchor: Params, pull: Any
-    ) -> Params:
+    def recursion(self, oracle: Oracle, key: Key, *, x: Params, x_prev: Params, anchor: Params, pull: Any) -> Params:
         here, there, far = (jax.grad(oracle)(point, key) for point in (x, x_prev, anchor))
         return trees.axpy(pull, trees.subtract(there, far), trees.subtract(here, there))

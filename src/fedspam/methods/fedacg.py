@@ -1,12 +1,14 @@
-"""FedACG: clients start where the server's momentum will lead, and are held near there."""
+"""FedACG: clients start where the server's momentum will lead, and are held near there.
+
+Checked against its authors' code.
+"""
 
 from typing import Any, NamedTuple
 
 import jax.numpy as jnp
-from jaxtyping import Array, Key
 
 from fedspam._internal import checks, trees
-from fedspam._internal.trees import Params, Scalar, count, number, static, struct
+from fedspam._internal.trees import Key, Params, Scalar, count, number, static, struct
 from fedspam.clients import Oracle
 from fedspam.federation import Federation, on_client
 from fedspam.methods._grids import few_steps_grid
@@ -37,10 +39,10 @@ class FedACG(Stateless):
         if not isinstance(self.training.local_steps, OwnTraining):
             checks.whole("local_steps", self.training.local_steps, 1)
 
-    def init(self, params: Params, key: Key[Array, ""], fed: Federation) -> FedACGState:
+    def init(self, params: Params, key: Key, fed: Federation) -> FedACGState:
         return FedACGState(x=params, m=trees.zeros_like(params), k=jnp.zeros((), jnp.int32))
 
-    def round(self, state: FedACGState, key: Key[Array, ""], fed: Federation) -> tuple[FedACGState, RoundInfo]:
+    def round(self, state: FedACGState, key: Key, fed: Federation) -> tuple[FedACGState, RoundInfo]:
         ahead = trees.axpy(self.momentum, state.m, state.x)
 
         cohort = fed.sample(key, self.cohort_size)
@@ -51,7 +53,7 @@ class FedACG(Stateless):
         return state, RoundInfo(gradients=cohort.size * self.training.gradients(()))
 
     @on_client
-    def train(self, oracle: Oracle, key: Key[Array, ""], *, x: Params, **numbers: Any) -> Params:
+    def train(self, oracle: Oracle, key: Key, *, x: Params, **numbers: Any) -> Params:
         return trees.subtract(self.training(oracle, key, x, None, numbers).y, x)
 
 
@@ -93,7 +95,7 @@ def fedacg(
 
 
 register("fedacg", Entry(
-    name="FedACG", build=fedacg, oracle="m steps", exact=False, grid=few_steps_grid,
+    name="FedACG", build=fedacg, verified="code", oracle="m steps", exact=False, grid=few_steps_grid,
     example={"cohort_size": 4, "local_steps": 3, "local_rate": 0.1, "momentum": 0.5},
     reference="Kim, Kim, Han 2024, arXiv:2201.03172",
 ))  # fmt: skip

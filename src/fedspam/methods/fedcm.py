@@ -9,10 +9,9 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 from jax import lax
-from jaxtyping import Array, Key
 
 from fedspam._internal import trees
-from fedspam._internal.trees import Params, Scalar, count, dynamic, number, static, struct
+from fedspam._internal.trees import Key, Params, Scalar, count, dynamic, number, static, struct
 from fedspam.clients import Oracle
 from fedspam.federation import Federation, on_client
 from fedspam.methods._grids import few_steps_grid
@@ -46,23 +45,21 @@ class FedCM(Stateless):
     variance_reduction: bool = static(kw_only=True)
     name: str = static(kw_only=True)
 
-    def init(self, params: Params, key: Key[Array, ""], fed: Federation) -> FedCMState:
+    def init(self, params: Params, key: Key, fed: Federation) -> FedCMState:
         x_prev = params if self.variance_reduction else ()
         return FedCMState(params, x_prev, trees.zeros_like(params), (), jnp.zeros((), jnp.int32))
 
-    def round(self, state: FedCMState, key: Key[Array, ""], fed: Federation) -> tuple[FedCMState, RoundInfo]:
+    def round(self, state: FedCMState, key: Key, fed: Federation) -> tuple[FedCMState, RoundInfo]:
         cohort, eta = fed.sample(key, self.cohort_size), self.local_rate(state.k)
         moved = fed.mean(cohort, self.train, x=state.x, x_prev=state.x_prev, g=state.g, local_rate=eta)
         return self._moved(state, moved, eta, cohort.size)
 
     @on_client
-    def train(
-        self, oracle: Oracle, key: Key[Array, ""], *, x: Params, x_prev: Any, g: Params, local_rate: Any
-    ) -> Params:
+    def train(self, oracle: Oracle, key: Key, *, x: Params, x_prev: Any, g: Params, local_rate: Any) -> Params:
         return self._steps(oracle, key, x, x_prev, trees.scale(1 - self.fresh_weight, g), local_rate)[0]
 
     def _steps(
-        self, oracle: Oracle, key: Key[Array, ""], x: Params, x_prev: Any, shift: Params, eta: Any
+        self, oracle: Oracle, key: Key, x: Params, x_prev: Any, shift: Params, eta: Any
     ) -> tuple[Params, Params]:
         r"""How far m steps lead along :math:`\beta\nabla f_i(y) + s`, and the mean gradient on the way.
 
@@ -95,10 +92,10 @@ class FedCM(Stateless):
 class ScaffoldM(FedCM):
     """SCAFFOLD-M and SCAFFOLD-M-VR: FedCM with controls. Use `scaffold_m` or `scaffold_m_vr` to build it."""
 
-    def init(self, params: Params, key: Key[Array, ""], fed: Federation) -> FedCMState:
+    def init(self, params: Params, key: Key, fed: Federation) -> FedCMState:
         return super().init(params, key, fed)._replace(control=trees.zeros_like(params))
 
-    def round(self, state: FedCMState, key: Key[Array, ""], fed: Federation) -> tuple[FedCMState, RoundInfo]:
+    def round(self, state: FedCMState, key: Key, fed: Federation) -> tuple[FedCMState, RoundInfo]:
         cohort, c, eta = fed.sample(key, self.cohort_size), state.control, self.local_rate(state.k)
         reply = fed.mean(cohort, self.train, x=state.x, x_prev=state.x_prev, control=c, g=state.g, local_rate=eta)
         changed = reply.control
@@ -111,7 +108,7 @@ class ScaffoldM(FedCM):
 
     @on_client(stateful=True)
     def train(
-        self, oracle: Oracle, key: Key[Array, ""], memory: Params,
+        self, oracle: Oracle, key: Key, memory: Params,
         *, x: Params, x_prev: Any, control: Params, g: Params, local_rate: Any,
     ) -> tuple[ScaffoldReply, Params]:  # fmt: skip
         beta = self.fresh_weight
@@ -263,10 +260,10 @@ for _key, _name, _build, _facts in (
     ("fedcm", "FedCM, FedAvg-M", fedcm, {"estimator": "momentum", "down": Cost(2), "exact": False,
      "reference": f"Xu, Wang, Wang, Yao 2021, arXiv:2106.10874; {CHENG}"}),
     ("fedcm_vr", "FedAvg-M-VR", fedcm_vr, {"estimator": "MVR", "down": Cost(3), "partial": "no", "exact": False,
-     "unverified": True}),
+     "verified": "no"}),
     ("scaffold_m", "SCAFFOLD-M", scaffold_m, {"estimator": "SAG, momentum", "down": Cost(3), "stateless": "no"}),
     ("scaffold_m_vr", "SCAFFOLD-M-VR", scaffold_m_vr, {"estimator": "SAG, MVR", "down": Cost(4), "up": Cost(2),
-     "stateless": "no", "unverified": True}),
+     "stateless": "no", "verified": "no"}),
 ):  # fmt: skip
     register(_key, Entry(**{
         "name": _name, "build": _build, "oracle": "m steps", "grid": few_steps_grid, "reference": CHENG,

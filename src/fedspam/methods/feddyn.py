@@ -1,16 +1,18 @@
-"""FedDyn: a prox on each client, shifted by the gradient that the client remembers."""
+"""FedDyn: a prox on each client, shifted by the gradient that the client remembers.
+
+Checked against its authors' code.
+"""
 
 from typing import Any, NamedTuple
 
 import jax.numpy as jnp
-from jaxtyping import Array, Key
 
 from fedspam._internal import trees
-from fedspam._internal.trees import Params, count, static, struct
+from fedspam._internal.trees import Key, Params, count, static, struct
 from fedspam.clients import Oracle
 from fedspam.federation import Federation, on_client
 from fedspam.methods._grids import prox_steps_grid
-from fedspam.methods._local import Training, training
+from fedspam.methods._local import Training, Update, training
 from fedspam.methods._method import RoundInfo, Stateful
 from fedspam.methods._registry import Entry, register
 from fedspam.methods.schedules import ScheduleLike
@@ -25,13 +27,6 @@ class FedDynState(NamedTuple):
     k: Any  # rounds that counted; the index of the schedules
 
 
-class FedDynReply(NamedTuple):
-    """How far a client's model moved, and what its solver reached."""
-
-    moved: Params
-    certificate: Any
-
-
 @struct
 class FedDyn(Stateful):
     """FedDyn. Use `feddyn` to build it."""
@@ -40,10 +35,10 @@ class FedDyn(Stateful):
     cohort_size: int = count()
     name: str = static(default="feddyn")
 
-    def init(self, params: Params, key: Key[Array, ""], fed: Federation) -> FedDynState:
+    def init(self, params: Params, key: Key, fed: Federation) -> FedDynState:
         return FedDynState(x=params, h=trees.zeros_like(params), k=jnp.zeros((), jnp.int32))
 
-    def round(self, state: FedDynState, key: Key[Array, ""], fed: Federation) -> tuple[FedDynState, RoundInfo]:
+    def round(self, state: FedDynState, key: Key, fed: Federation) -> tuple[FedDynState, RoundInfo]:
         numbers = self.training.numbers(state.k)
         gamma = numbers["step_size"]
 
@@ -59,13 +54,11 @@ class FedDyn(Stateful):
         return FedDynState(x, h, state.k + 1), info
 
     @on_client(stateful=True)
-    def train(
-        self, oracle: Oracle, key: Key[Array, ""], memory: Params, *, x: Params, **numbers: Any
-    ) -> tuple[FedDynReply, Params]:
+    def train(self, oracle: Oracle, key: Key, memory: Params, *, x: Params, **numbers: Any) -> tuple[Update, Params]:
         shift = trees.scale(-1, memory)
         y, certificate = self.training(oracle, key, x, shift, numbers)
         moved = trees.subtract(y, x)
-        return FedDynReply(moved, certificate), trees.axpy(-1 / numbers["step_size"], moved, memory)
+        return Update(moved, certificate=certificate), trees.axpy(-1 / numbers["step_size"], moved, memory)
 
 
 def feddyn(
@@ -106,7 +99,7 @@ def feddyn(
 
 
 register("feddyn", Entry(
-    name="FedDyn", build=feddyn, example={"cohort_size": 4, "step_size": 1.0, "solver": Exact()}, stateless="no",
-    estimator="dual", oracle="prox", grid=prox_steps_grid,
+    name="FedDyn", build=feddyn, verified="code", example={"cohort_size": 4, "step_size": 1.0, "solver": Exact()},
+    stateless="no", estimator="dual", oracle="prox", grid=prox_steps_grid,
     reference="Acar, Zhao, Matas Navarro, Mattina, Whatmough, Saligrama 2021, arXiv:2111.04263",
 ))  # fmt: skip

@@ -1,13 +1,15 @@
-"""FedNova: moves are divided by the clients' numbers of steps before they are averaged."""
+"""FedNova: moves are divided by the clients' numbers of steps before they are averaged.
+
+Checked against its authors' code.
+"""
 
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Key
 
 from fedspam._internal import trees
-from fedspam._internal.trees import Params, Scalar, count, dynamic, number, static, struct
+from fedspam._internal.trees import Key, Params, Scalar, count, dynamic, number, static, struct
 from fedspam.clients import Oracle
 from fedspam.federation import Federation, on_client
 from fedspam.methods._grids import few_steps_grid
@@ -46,7 +48,7 @@ class FedNova(Stateless):
                 "give the name of that metric as steps_key; or leave momentum out"
             )
 
-    def round(self, state: PointState, key: Key[Array, ""], fed: Federation) -> tuple[PointState, RoundInfo]:
+    def round(self, state: PointState, key: Key, fed: Federation) -> tuple[PointState, RoundInfo]:
         cohort = fed.sample(key, self.cohort_size)
         reply = fed.mean(cohort, self.train, x=state.x, local_rate=self.local_rate(state.k))
 
@@ -56,7 +58,7 @@ class FedNova(Stateless):
         return PointState(x, state.k + 1), RoundInfo(effective_steps=effective, gradients=cohort.size * reply.steps)
 
     @on_client
-    def train(self, oracle: Oracle, key: Key[Array, ""], *, x: Params, local_rate: Any) -> NormalizedMove:
+    def train(self, oracle: Oracle, key: Key, *, x: Params, local_rate: Any) -> NormalizedMove:
         import optax  # here, since its import is slow
 
         optimizer = optax.chain(optax.add_decayed_weights(self.weight_decay), optax.trace(self.momentum))
@@ -116,7 +118,7 @@ def fednova(
 
 
 register("fednova", Entry(
-    name="FedNova", build=fednova, example={"cohort_size": 4, "local_steps": 3, "local_rate": 0.3}, oracle="m steps",
-    exact=False, grid=few_steps_grid,
+    name="FedNova", build=fednova, verified="code", example={"cohort_size": 4, "local_steps": 3, "local_rate": 0.3},
+    oracle="m steps", exact=False, grid=few_steps_grid,
     reference="Wang, Liu, Liang, Joshi, Poor 2020, arXiv:2007.07481",
 ))  # fmt: skip

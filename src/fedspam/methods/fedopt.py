@@ -1,20 +1,26 @@
-"""Local training and a server optimizer: FedAvgM, FedAdam, FedYogi and FedAdagrad; the base of FedAvg and FedProx."""
+"""FedOpt: local training and an optimizer on the server, such as FedAdam, FedYogi and FedAdagrad."""
 
-from typing import Any, NamedTuple, Protocol
+import functools
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Integer, Key
+from jaxtyping import Array, Integer
 
-from fedspam._internal import trees
-from fedspam._internal.trees import Params, Scalar, choice, count, dynamic, number, positive, static, struct
+from fedspam._internal import checks, trees
+from fedspam._internal.trees import Key, Params, Scalar, choice, count, dynamic, number, positive, static, struct
 from fedspam.clients import Oracle
 from fedspam.federation import Federation, on_client
-from fedspam.methods._grids import few_steps_grid, grid, over_smoothness, with_fixed
-from fedspam.methods._local import ClientOptimizer, LocalSteps, Steps, Training
+from fedspam.methods._central import AdamStatistics, begin_adam, mixed
+from fedspam.methods._grids import grid, over_smoothness, with_fixed
+from fedspam.methods._local import ClientOptimizer, LocalSteps, Steps, Training, Update
 from fedspam.methods._method import RoundInfo, Stateless
 from fedspam.methods._registry import Entry, register
 from fedspam.methods.schedules import Schedule, ScheduleLike, positive_schedule
+
+if TYPE_CHECKING:
+    import optax
 
 
 class FedOptState(NamedTuple):
@@ -23,14 +29,6 @@ class FedOptState(NamedTuple):
     x: Params
     memory: Any  # of the server optimizer
     k: Any  # rounds that counted; the index of the schedules
-
-
-class Update(NamedTuple):
-    """What a client sends: the move of its model, times its weight where moves are weighted, and the certificate."""
-
-    moved: Params
-    weight: Any
-    certificate: Any
 
 
 class ServerOptimizer(Protocol):
@@ -64,10 +62,10 @@ class FedOpt(Stateless):
     weighted: bool = static(default=False)
     name: str = static(kw_only=True)
 
-    def init(self, params: Params, key: Key[Array, ""], fed: Federation) -> FedOptState:
+    def init(self, params: Params, key: Key, fed: Federation) -> FedOptState:
         return FedOptState(x=params, memory=self.server.init(params), k=jnp.zeros((), jnp.int32))
 
-    def round(self, state: FedOptState, key: Key[Array, ""], fed: Federation) -> tuple[FedOptState, RoundInfo]:
+    def round(self, state: FedOptState, key: Key, fed: Federation) -> tuple[FedOptState, RoundInfo]:
         cohort = fed.sample(key, self.cohort_size)
         update = fed.mean(cohort, self.train, x=state.x, **self.training.numbers(state.k))
         moved = trees.divide(update.moved, update.weight) if self.weighted else update.moved
@@ -78,13 +76,13 @@ class FedOpt(Stateless):
         return FedOptState(x, memory, state.k + 1), info
 
     @on_client
-    def train(self, oracle: Oracle, key: Key[Array, ""], *, x: Params, **numbers: Any) -> Update:
+    def train(self, oracle: Oracle, key: Key, *, x: Params, **numbers: Any) -> Update:
         y, certificate = self.training(oracle, key, x, None, numbers)
         moved = trees.subtract(y, x)
         if not self.weighted:
-            return Update(moved, (), certificate)
+            return Update(moved, certificate=certificate)
         weight = jnp.asarray(oracle.weight, jax.tree.leaves(x)[0].dtype)
-        return Update(trees.scale(weight, moved), weight, certificate)
+        return Update(trees.scale(weight, moved), weight, certificate=certificate)
 
 
 @struct
@@ -101,28 +99,6 @@ class Average:
 
 
 @struct
-class HeavyBall:
-    r""":math:`M \leftarrow \beta M + \Delta`, then :math:`x + \eta_s M`."""
-
-    server_step_size: Schedule = dynamic(converter=positive_schedule)
-    momentum: float | Scalar = number(0, 1, remedy="0 is FedAvg, 0.9 is common")
-
-    def init(self, params: Params) -> Params:
-        return trees.zeros_like(params)
-
-    def update(self, x: Params, moved: Params, memory: Params, k: Integer[Array, ""]) -> tuple[Params, Params]:
-        memory = trees.axpy(self.momentum, memory, moved)
-        return trees.axpy(self.server_step_size(k), memory, x), memory
-
-
-class AdamMoments(NamedTuple):
-    """Running means of the moves and of their squares, coordinate by coordinate."""
-
-    first: Params
-    second: Params
-
-
-@struct
 class Adaptive:
     """The adaptive server steps of `fedadam`, `fedyogi` and `fedadagrad`, without bias correction."""
 
@@ -132,21 +108,19 @@ class Adaptive:
     adaptivity: float | Scalar = positive("it divides the first move; the paper's is 0.001")
     rule: str = choice("adagrad", "yogi", "adam")
 
-    def init(self, params: Params) -> AdamMoments:
-        second = jax.tree.map(lambda leaf: jnp.full_like(leaf, jnp.asarray(self.adaptivity, leaf.dtype) ** 2), params)
-        return AdamMoments(trees.zeros_like(params), second)
+    def init(self, params: Params) -> AdamStatistics:
+        return begin_adam(params, self.adaptivity)
 
     def update(
-        self, x: Params, moved: Params, memory: AdamMoments, k: Integer[Array, ""]
-    ) -> tuple[Params, AdamMoments]:
+        self, x: Params, moved: Params, memory: AdamStatistics, k: Integer[Array, ""]
+    ) -> tuple[Params, AdamStatistics]:
         eta = self.server_step_size(k)
-        first = trees.axpy(self.momentum, memory.first, trees.scale(1 - self.momentum, moved))
-        second = jax.tree.map(self._second, memory.second, moved)
+        m, v = mixed(self.momentum, memory.m, moved), jax.tree.map(self._second, memory.v, moved)
 
         def step(x: Array, m: Array, v: Array) -> Array:
             return x + jnp.asarray(eta, x.dtype) * m / (jnp.sqrt(v) + jnp.asarray(self.adaptivity, x.dtype))
 
-        return jax.tree.map(step, x, first, second), AdamMoments(first, second)
+        return jax.tree.map(step, x, m, v), AdamStatistics(m, v)
 
     def _second(self, v: Array, moved: Array) -> Array:
         squared, fresh = moved**2, jnp.asarray(1 - self.square_momentum, v.dtype)
@@ -157,36 +131,57 @@ class Adaptive:
         return jnp.asarray(self.square_momentum, v.dtype) * v + fresh * squared
 
 
-def fedavgm(
-    cohort_size: int,
-    local_steps: LocalSteps,
-    local_rate: ScheduleLike,
-    *,
-    momentum: float = 0.9,
-    server_step_size: ScheduleLike = 1.0,
-    weighted: bool = False,
-    optimizer: ClientOptimizer = None,
-) -> FedOpt:
-    r"""FedAvg with momentum on the server.
+# the part of an optimizer of Optax that has no rate, by the name of the optimizer
+WITHOUT_RATE: Mapping[str, str] = {
+    "adagrad": "scale_by_rss",
+    "adam": "scale_by_adam",
+    "lion": "scale_by_lion",
+    "sgd": "identity",
+    "yogi": "scale_by_yogi",
+}
 
-    .. math:: M_k = \beta M_{k-1} + \frac1B\sum_{i\in S_k}(y_i - x_k), \qquad x_{k+1} = x_k + \eta_s M_k
 
-    where :math:`y_i` is :math:`x_k` after m local steps :math:`y \leftarrow y - \eta_k\nabla f_i(y)`. One exchange, d
-    floats down and d up for each client, no state on clients, one vector more on the server.
+@struct
+class OptaxServer:
+    r"""Any Optax optimizer, with :math:`-\Delta` as its gradient."""
 
-    Arguments:
-        cohort_size, local_steps, local_rate, weighted, optimizer: as `fedavg`.
-        momentum: :math:`\beta` in [0, 1].
-        server_step_size: :math:`\eta_s`, a number or a schedule. In total a move counts :math:`1/(1-\beta)` times.
+    optimizer: "optax.GradientTransformation" = static()
 
-    Hsu, Qi, Brown 2019, arXiv:1909.06335; Reddi et al. 2021, arXiv:2003.00295.
+    def __post_init__(self) -> None:
+        import optax  # here, since its import is slow and only this server needs it
 
-    >>> from fedspam.problems import progress
-    >>> progress(fedavgm(10, 5, 0.02)) < 0.1
-    True
-    """
-    steps, server = Steps(local_rate, None, local_steps, optimizer), HeavyBall(server_step_size, momentum)
-    return FedOpt(steps, server, cohort_size, weighted, name="fedavgm")
+        if not isinstance(self.optimizer, optax.GradientTransformation):
+            raise ValueError(f"optimizer = {self.optimizer!r} must be an Optax optimizer, such as optax.adam(0.01)")
+
+    def init(self, params: Params) -> Any:
+        return self.optimizer.init(params)
+
+    def update(self, x: Params, moved: Params, memory: Any, k: Integer[Array, ""]) -> tuple[Params, Any]:
+        update, memory = self.optimizer.update(trees.scale(-1, moved), memory, x)
+        return trees.add(x, update), memory
+
+
+@struct
+class NamedServer:
+    r"""An Optax optimizer by its name, whose step size is a leaf: :math:`x - \eta_s T(-\Delta)`."""
+
+    server_step_size: Schedule = dynamic(converter=positive_schedule)
+    optimizer: str = static()
+
+    def init(self, params: Params) -> Any:
+        return without_rate(self.optimizer).init(params)
+
+    def update(self, x: Params, moved: Params, memory: Any, k: Integer[Array, ""]) -> tuple[Params, Any]:
+        direction, memory = without_rate(self.optimizer).update(trees.scale(-1, moved), memory, x)
+        return trees.axpy(-self.server_step_size(k), direction, x), memory
+
+
+@functools.cache
+def without_rate(name: str) -> "optax.GradientTransformation":
+    """The transformation T of the optimizer of this name, with Optax's defaults."""
+    import optax
+
+    return getattr(optax, WITHOUT_RATE[name])()
 
 
 def fedadam(
@@ -284,22 +279,76 @@ def fedadagrad(
     return FedOpt(steps, server, cohort_size, weighted, name="fedadagrad")
 
 
-# with a server momentum of 0.9 a move counts ten times; a smaller server step makes up for part of it
-_momentum_grid = with_fixed(few_steps_grid, server_step_size=0.3)
+def fedopt(
+    cohort_size: int,
+    local_steps: LocalSteps,
+    local_rate: ScheduleLike,
+    server_optimizer: "optax.GradientTransformation | str",
+    *,
+    server_step_size: ScheduleLike | None = None,
+    weighted: bool = False,
+    optimizer: ClientOptimizer = None,
+) -> FedOpt:
+    r"""FedOpt with any Optax optimizer on the server, which gets minus the mean move of the clients as its gradient.
+
+    .. math:: x_{k+1} = x_k + \mathrm{update}\Big(-\frac1B\sum_{i\in S_k}(y_i - x_k)\Big)
+
+    ``optax.sgd(1.0)`` makes it FedAvg, ``optax.sgd(1.0, momentum=0.9)`` FedAvgM. Adam of Optax corrects its bias, that
+    of `fedadam` does not. One exchange, d floats down and d up for each client, no state on clients.
+
+    Arguments:
+        cohort_size, local_steps, local_rate, weighted, optimizer: as `fedavg`.
+        server_optimizer: such as ``optax.adam(0.01)``, with its rate; it is part of the compiled program, so another
+            one recompiles. Or a name: 'adagrad', 'adam', 'lion', 'sgd' or 'yogi', with Optax's other defaults.
+        server_step_size: :math:`\eta_s`, the rate of an optimizer that is given by its name: a number or a schedule.
+            One compiled program serves all of them.
+
+    Reddi et al.: Adaptive federated optimization, 2021, arXiv:2003.00295, Algorithm 1.
+
+    >>> import optax
+    >>> from fedspam.problems import progress
+    >>> progress(fedopt(10, 5, 0.02, optax.sgd(1.0, momentum=0.5))) < 0.1
+    True
+    >>> progress(fedopt(10, 5, 0.02, "adam", server_step_size=0.05), rounds=100) < 0.1
+    True
+    """
+    if isinstance(server_optimizer, str):
+        checks.one_of("server_optimizer", server_optimizer, WITHOUT_RATE)
+        if server_step_size is None:
+            raise ValueError(f"server_optimizer = {server_optimizer!r} is a name without a rate; give server_step_size")
+        server = NamedServer(server_step_size, server_optimizer)
+    elif server_step_size is not None:
+        raise ValueError(
+            f"server_step_size = {server_step_size} goes with an optimizer that is given by its name, such as 'adam'; "
+            "give the rate to the optimizer itself, such as optax.adam(0.01)"
+        )
+    else:
+        server = OptaxServer(server_optimizer)
+    return FedOpt(Steps(local_rate, None, local_steps, optimizer), server, cohort_size, weighted, name="fedopt")
+
+
 # the server's step size is on the scale of x itself: the length of Adam's steps is their step size
 adaptive_grid = grid(
     server_step_size=(0.001, 0.003, 0.01, 0.03, 0.1, 0.3), local_rate=over_smoothness(0.1, 0.3), local_steps=(5,)
 )
 
-for _key, _name, _build, _more, _grid in (
-    ("fedavgm", "FedAvgM", fedavgm, {"server_step_size": 0.3}, _momentum_grid),
-    ("fedadam", "FedAdam", fedadam, {"server_step_size": 0.03, "adaptivity": 0.03}, adaptive_grid),
-    ("fedyogi", "FedYogi", fedyogi, {"server_step_size": 0.03, "adaptivity": 0.03}, adaptive_grid),
-    ("fedadagrad", "FedAdagrad", fedadagrad, {"server_step_size": 0.1, "adaptivity": 0.03}, adaptive_grid),
+REDDI = "Reddi, Charles, Zaheer, Garrett, Rush, Konečný, Kumar, McMahan 2021, arXiv:2003.00295"
+
+for _name, _build, _step_size in (
+    ("FedAdam", fedadam, 0.03),
+    ("FedYogi", fedyogi, 0.03),
+    ("FedAdagrad", fedadagrad, 0.1),
 ):
-    register(_key, Entry(
-        name=_name, build=_build, example={"cohort_size": 4, "local_steps": 3, "local_rate": 0.3, **_more},
-        oracle="m steps", exact=False, grid=_grid,
-        reference="Hsu, Qi, Brown 2019, arXiv:1909.06335" if _build is fedavgm else
-        "Reddi, Charles, Zaheer, Garrett, Rush, Konečný, Kumar, McMahan 2021, arXiv:2003.00295",
+    register(_name.lower(), Entry(
+        name=_name, build=_build, oracle="m steps", exact=False, grid=adaptive_grid, reference=REDDI,
+        example={"cohort_size": 4, "local_steps": 3, "local_rate": 0.3, "server_step_size": _step_size,
+                 "adaptivity": 0.03},
     ))  # fmt: skip
+
+register("fedopt", Entry(
+    name="FedOpt, Optax", build=fedopt, oracle="m steps", exact=False,
+    example={"cohort_size": 4, "local_steps": 3, "local_rate": 0.3, "server_optimizer": "adam",
+             "server_step_size": 0.01},
+    grid=with_fixed(adaptive_grid, server_optimizer="adam"),
+    reference=REDDI,
+))  # fmt: skip

@@ -5,10 +5,9 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Key
 
 from fedspam._internal import trees
-from fedspam._internal.trees import Params, count, static, struct
+from fedspam._internal.trees import Key, Params, count, static, struct
 from fedspam.clients import Oracle
 from fedspam.federation import Federation, on_client
 from fedspam.methods._local import ClientOptimizer, LocalSteps, Steps, Trained
@@ -25,7 +24,7 @@ class FedPer(Stateless):
     personal: tuple[str, ...] = static()
     name: str = static(default="fedper")
 
-    def round(self, state: PointState, key: Key[Array, ""], fed: Federation) -> tuple[PointState, RoundInfo]:
+    def round(self, state: PointState, key: Key, fed: Federation) -> tuple[PointState, RoundInfo]:
         shared, first = self._split(state.x)
 
         cohort = fed.sample(key, self.cohort_size)
@@ -37,7 +36,7 @@ class FedPer(Stateless):
 
     @on_client(stateful=True)
     def train(
-        self, oracle: Oracle, key: Key[Array, ""], memory: Params, *, shared: Params, **numbers: Any
+        self, oracle: Oracle, key: Key, memory: Params, *, shared: Params, **numbers: Any
     ) -> tuple[Trained, Params]:
         y, certificate = self.training(oracle, key, trees.combine(shared, memory), None, numbers)
         common, own = self._split(y)

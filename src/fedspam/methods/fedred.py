@@ -1,10 +1,13 @@
-"""FedRed: local steps with doubly regularized drift correction; a coin decides when to communicate."""
+"""FedRed: local steps with doubly regularized drift correction; a coin decides when to communicate.
+
+Checked against its authors' code.
+"""
 
 import jax
-from jaxtyping import Array, Integer, Key
+from jaxtyping import Array, Integer
 
 from fedspam._internal import checks, prng, trees
-from fedspam._internal.trees import Params, Scalar, choice, number, positive, static, struct
+from fedspam._internal.trees import Key, Params, Scalar, choice, number, positive, static, struct
 from fedspam.clients import Oracle
 from fedspam.federation import Federation, on_client
 from fedspam.methods._grids import grid, over_smoothness, with_fixed
@@ -24,7 +27,7 @@ class FedRed(Stateless):
     model: str = choice("average", "one", default="average")
     name: str = static(default="fedred")
 
-    def round(self, state: PointState, key: Key[Array, ""], fed: Federation) -> tuple[PointState, RoundInfo]:
+    def round(self, state: PointState, key: Key, fed: Federation) -> tuple[PointState, RoundInfo]:
         steps = until_heads(prng.fold_name(key, "coin"), self.probability)
         everyone = fed.everyone(key)
         g = fed.mean(everyone, self.gradient, x=state.x)
@@ -36,7 +39,7 @@ class FedRed(Stateless):
     gradient = gradient
 
     @on_client
-    def train(self, oracle: Oracle, key: Key[Array, ""], *, x: Params, g: Params, steps: Integer[Array, ""]) -> Params:
+    def train(self, oracle: Oracle, key: Key, *, x: Params, g: Params, steps: Integer[Array, ""]) -> Params:
         eta, pull = self.local_rate, self.regularization
         shift = trees.subtract(g, jax.grad(oracle)(x, None))
         return descend(oracle, key, x, steps=steps, local_rate=eta / (1 + eta * pull), shift=shift, pull=pull)
@@ -92,13 +95,13 @@ _EXAMPLE = {"local_rate": 0.7, "regularization": 0.1, "probability": 0.3}
 _REFERENCE = "Jiang, Rodomanov, Stich 2024, arXiv:2404.08447"
 
 register("fedred", Entry(
-    name="FedRed", build=fedred, example=_EXAMPLE, similarity="yes", partial="no", estimator="exact",
+    name="FedRed", build=fedred, verified="code", example=_EXAMPLE, similarity="yes", partial="no", estimator="exact",
     oracle="random m steps", phases=2, up=Cost(2), down=Cost(2), grid=_fedred_grid, reference=_REFERENCE,
 ))  # fmt: skip
 
 
 register("fedred_memory", Entry(
-    name="FedRed, remembered controls", build=fedred, example={**_EXAMPLE, "control": "memory"}, similarity="yes",
-    partial="no", stateless="no", estimator="dual", oracle="random m steps", reference=_REFERENCE,
+    name="FedRed, remembered controls", build=fedred, verified="code", example={**_EXAMPLE, "control": "memory"},
+    similarity="yes", partial="no", stateless="no", estimator="dual", oracle="random m steps", reference=_REFERENCE,
     grid=with_fixed(_fedred_grid, control="memory"),
 ))  # fmt: skip

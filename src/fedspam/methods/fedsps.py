@@ -6,10 +6,10 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from jax import lax
-from jaxtyping import Array, Integer, Key
+from jaxtyping import Array, Integer
 
 from fedspam._internal import trees
-from fedspam._internal.trees import Params, Scalar, count, dynamic, positive, struct
+from fedspam._internal.trees import Key, Params, Scalar, count, dynamic, positive, struct
 from fedspam.clients import Oracle
 from fedspam.methods._grids import few_steps_grid
 from fedspam.methods._local import Trained
@@ -31,7 +31,7 @@ class PolyakSteps:
         return {"local_rate": self.local_rate(k)}
 
     def __call__(
-        self, oracle: Oracle, key: Key[Array, ""], x: Params, shift: Params | None, numbers: Mapping[str, Any]
+        self, oracle: Oracle, key: Key, x: Params, shift: Params | None, numbers: Mapping[str, Any]
     ) -> Trained:
         def step(j: Any, y: Params) -> Params:
             value, g = jax.value_and_grad(oracle)(y, jax.random.fold_in(key, j))

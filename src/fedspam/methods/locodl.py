@@ -8,10 +8,10 @@ from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 from jax import lax
-from jaxtyping import Array, Integer, Key
+from jaxtyping import Array, Integer
 
 from fedspam._internal import checks, prng, trees
-from fedspam._internal.trees import Params, Scalar, number, static, struct
+from fedspam._internal.trees import Key, Params, Scalar, number, static, struct
 from fedspam.clients import Oracle
 from fedspam.federation import Federation, on_client
 from fedspam.methods._local import descend, until_heads
@@ -52,10 +52,10 @@ class LoCoDL(Stateless):
     dual_rate: float | Scalar  # p chi / (eta (1 + 2 omega))
     name: str = static(default="locodl")
 
-    def init(self, params: Params, key: Key[Array, ""], fed: Federation) -> LocodlState:
+    def init(self, params: Params, key: Key, fed: Federation) -> LocodlState:
         return LocodlState(y=params, v=trees.zeros_like(params), average=params, k=jnp.zeros((), jnp.int32))
 
-    def round(self, state: LocodlState, key: Key[Array, ""], fed: Federation) -> tuple[LocodlState, RoundInfo]:
+    def round(self, state: LocodlState, key: Key, fed: Federation) -> tuple[LocodlState, RoundInfo]:
         steps = until_heads(prng.fold_name(key, "coin"), self.probability)
         y = self._own_steps(state.y, state.v, steps)
 
@@ -77,7 +77,7 @@ class LoCoDL(Stateless):
     def train_apart(
         self,
         oracle: Oracle,
-        key: Key[Array, ""],
+        key: Key,
         memory: LocodlMemory,
         *,
         average: Params,
@@ -110,8 +110,9 @@ def locodl(
 ) -> LoCoDL:
     r"""LoCoDL: ScaffNew with compressed replies: a coin after each local step decides whether to communicate.
 
-    The server has a point y and a loss :math:`g(y) = \frac\lambda2\|y\|^2` of its own, which the clients have less:
-    :math:`\tilde f_i = f_i - g`. So the sum is still f. All take local steps, and with probability p they communicate:
+    The server has a point y and a loss :math:`g(y) = \frac\lambda2\|y\|^2` of its own, which is subtracted from the
+    clients' losses: :math:`\tilde f_i = f_i - g`. So the sum is still f. All take local steps, and with
+    probability p they communicate:
 
     .. math::
         \hat x_i &= x_i - \eta\,(\nabla\tilde f_i(x_i) - u_i), \qquad \hat y = y - \eta\,(\nabla g(y) - v) \\
@@ -156,6 +157,6 @@ def locodl(
 
 register("locodl", Entry(
     name="LoCoDL", build=locodl, example={"local_rate": 0.7, "probability": 0.4}, partial="no", stateless="no",
-    unverified=True, nonconvex="no", estimator="dual, compressed", oracle="random m steps", down=Cost(2),
+    verified="no", nonconvex="no", estimator="dual, compressed", oracle="random m steps", down=Cost(2),
     grid=coin_steps_grid, reference="Condat, Maranjyan, Richtárik 2024, arXiv:2403.04348",
 ))  # fmt: skip

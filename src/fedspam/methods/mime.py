@@ -1,20 +1,22 @@
-"""Mime: local steps of a central optimizer whose statistics the server keeps, with control variates; MimeMVR."""
+"""Mime: local steps of a central optimizer whose statistics the server keeps, corrected; MimeLite does not correct.
+
+Mime and MimeLite with SGD, momentum and Adam are checked against their authors' code, in FedJAX.
+"""
 
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jax import lax
-from jaxtyping import Array, Key
 
 from fedspam._internal import trees
-from fedspam._internal.trees import Params, count, dynamic, static, struct
+from fedspam._internal.trees import Key, Params, count, dynamic, static, struct
 from fedspam.clients import Oracle
 from fedspam.federation import Federation, on_client
-from fedspam.methods._central import Adam, Base, Momentum, Plain
+from fedspam.methods._central import Adam, Base, Momentum, Plain, Recursive
 from fedspam.methods._grids import grid, local_grid, recursive_grid, with_fixed
 from fedspam.methods._local import gradient, surrogate_steps
-from fedspam.methods._method import RoundInfo, StartLike, Stateless, start_from
+from fedspam.methods._method import RoundInfo, Start, StartLike, Stateless, Zero, start_from
 from fedspam.methods._registry import Cost, Entry, register
 from fedspam.methods._template import Factored
 from fedspam.methods.estimators import MVR
@@ -29,6 +31,13 @@ class MimeState(NamedTuple):
     k: Any  # rounds that counted; the index of the schedules
 
 
+class LiteReply(NamedTuple):
+    """The move of a client's model, and what it observed at the server's point."""
+
+    moved: Params
+    observed: Params
+
+
 @struct
 class Mime(Stateless):
     """Mime with SGD, momentum or Adam. Use `mime` to build it."""
@@ -38,13 +47,14 @@ class Mime(Stateless):
     server_step_size: Schedule = dynamic(converter=positive_schedule)
     cohort_size: int = count()
     local_steps: int = count()
+    start: Start = Zero()
     minibatch: bool = static(default=False)
     name: str = static(default="mime")
 
-    def init(self, params: Params, key: Key[Array, ""], fed: Federation) -> MimeState:
-        return MimeState(params, self.base.init(params, trees.zeros_like(params)), jnp.zeros((), jnp.int32))
+    def init(self, params: Params, key: Key, fed: Federation) -> MimeState:
+        return MimeState(params, self.base.init(params, self.start(params, key, fed)), jnp.zeros((), jnp.int32))
 
-    def round(self, state: MimeState, key: Key[Array, ""], fed: Federation) -> tuple[MimeState, RoundInfo]:
+    def round(self, state: MimeState, key: Key, fed: Federation) -> tuple[MimeState, RoundInfo]:
         x, s, eta = state.x, state.statistics, self.local_rate(state.k)
 
         cohort = fed.sample(key, self.cohort_size)
@@ -61,7 +71,7 @@ class Mime(Stateless):
 
     @on_client
     def train(
-        self, oracle: Oracle, key: Key[Array, ""], *, x: Params, control: Params, statistics: Any, local_rate: Any
+        self, oracle: Oracle, key: Key, *, x: Params, control: Params, statistics: Any, local_rate: Any
     ) -> Params:
         gradient, whole = jax.grad(oracle), jax.grad(oracle)(x, None)
 
@@ -74,6 +84,34 @@ class Mime(Stateless):
         # at x the two gradients cancel, on every minibatch
         first = trees.axpy(-local_rate, self.base.direction(lambda y: control, x, statistics), x)
         return trees.subtract(lax.fori_loop(1, self.local_steps, step, first), x)
+
+
+@struct
+class MimeLite(Mime):
+    """Mime without the correction. Use `mime_lite` or `mime_lite_mvr` to build it."""
+
+    def round(self, state: MimeState, key: Key, fed: Federation) -> tuple[MimeState, RoundInfo]:
+        x, s, eta = state.x, state.statistics, self.local_rate(state.k)
+
+        cohort = fed.sample(key, self.cohort_size)
+        reply = fed.mean(cohort, self.train, x=x, statistics=s, local_rate=eta)
+
+        s = self.base.update(reply.observed, x, s)
+        x = trees.axpy(self.server_step_size(state.k), reply.moved, x)
+        gradients = cohort.size * self.base.points * (self.local_steps + 1)
+        return MimeState(x, s, state.k + 1), RoundInfo(local_rate=eta, gradients=gradients)
+
+    @on_client
+    def train(self, oracle: Oracle, key: Key, *, x: Params, statistics: Any, local_rate: Any) -> LiteReply:
+        gradient = jax.grad(oracle)
+
+        def step(j: Any, y: Params) -> Params:
+            own_key = jax.random.fold_in(key, j)
+            direction = self.base.direction(lambda y: gradient(y, own_key), y, statistics)
+            return trees.axpy(-local_rate, direction, y)
+
+        moved = trees.subtract(lax.fori_loop(0, self.local_steps, step, x), x)
+        return LiteReply(moved, self.base.observe(lambda x: gradient(x, None), x, statistics))
 
 
 def mime(
@@ -113,7 +151,7 @@ def mime(
     """
     base = Plain() if base is None else base
     name = {Momentum: "mime_momentum", Adam: "mime_adam"}.get(type(base), "mime")
-    return Mime(base, local_rate, server_step_size, cohort_size, local_steps, minibatch, name)
+    return Mime(base, local_rate, server_step_size, cohort_size, local_steps, minibatch=minibatch, name=name)
 
 
 def mime_mvr(
@@ -153,6 +191,60 @@ def mime_mvr(
     return Factored(estimator, solver, jnp.inf, start, movers="average", cohort_size=cohort_size, name="mime_mvr")
 
 
+def mime_lite(
+    cohort_size: int,
+    local_steps: int,
+    local_rate: ScheduleLike,
+    *,
+    base: Base | None = None,
+    server_step_size: ScheduleLike = 1.0,
+) -> MimeLite:
+    r"""MimeLite: Mime without the correction, so that one exchange suffices.
+
+    .. math:: y_i \leftarrow y_i - \eta_k\,U(\nabla f_i(y_i);\ s), \qquad
+        s \leftarrow V\Bigl(\frac1B\sum_{i\in S_k}\nabla f_i(x_k),\ s\Bigr)
+
+    d floats and s down, 2d up for each client, no state on clients. Each local step sees a minibatch of its own. With
+    SGD it is FedAvg, and like FedAvg it has a biased fixed point for m > 1.
+
+    Arguments: as `mime`.
+
+    Karimireddy et al.: Mime, 2021, arXiv:2008.03606, Algorithm 1.
+
+    >>> mime_lite(10, 5, 0.05, base=Momentum(0.5)).base.momentum
+    0.5
+    """
+    base = Plain() if base is None else base
+    return MimeLite(base, local_rate, server_step_size, cohort_size, local_steps, name="mime_lite")
+
+
+def mime_lite_mvr(
+    cohort_size: int,
+    local_steps: int,
+    local_rate: ScheduleLike,
+    fresh_weight: float,
+    *,
+    server_step_size: ScheduleLike = 1.0,
+    start: StartLike = "cohort",
+) -> MimeLite:
+    r"""MimeLite with momentum variance reduction: the old estimate, corrected on each client and at each local step.
+
+    .. math:: y_i \leftarrow y_i - \eta_k\bigl(\nabla f_i(y_i) + (1-p)(g_{k-1} - \nabla f_i(x_{k-1}))\bigr)
+
+    One exchange, 3d floats down (:math:`x_k, x_{k-1}, g_{k-1}`) and 2d up for each client. In round 0
+    :math:`x_{-1} = x_0` and :math:`g_{-1}` is the start.
+
+    Arguments: as `mime_mvr`, but the fresh weight is one number, and the local rate may be a schedule.
+
+    Karimireddy et al.: Mime, 2021, arXiv:2008.03606.
+
+    >>> mime_lite_mvr(10, 5, 0.05, 0.2).base.fresh_weight
+    0.2
+    """
+    base, start = Recursive(fresh_weight), start_from(start, cohort_size)
+    return MimeLite(base, local_rate, server_step_size, cohort_size, local_steps, start, name="mime_lite_mvr")
+
+
 # the length of Adam's steps is their rate, on the scale of x itself
 _adam_grid = grid(local_rate=(0.001, 0.003, 0.01, 0.03, 0.1, 0.3), local_steps=(1, 5), base=(Adam(),))
 _REFERENCE = "Karimireddy, Jaggi, Kale, Mohri, Reddi, Stich, Suresh 2021, arXiv:2008.03606"
@@ -165,11 +257,23 @@ for _key, _name, _base, _down, _grid in (
     ("mime_adam", "Mime, Adam", {"base": Adam(0.5, 0.9, 0.1), "local_rate": 0.03}, Cost(4), _adam_grid),
 ):
     register(_key, Entry(
-        name=_name, build=mime, example={**_EXAMPLE, **_base}, similarity="partly", estimator="cohort gradient",
-        oracle="m steps", phases=2, up=Cost(2), down=_down, grid=_grid, reference=_REFERENCE,
+        name=_name, build=mime, verified="code", example={**_EXAMPLE, **_base}, similarity="partly",
+        estimator="cohort gradient", oracle="m steps", phases=2, up=Cost(2), down=_down, grid=_grid,
+        reference=_REFERENCE,
     ))  # fmt: skip
 
 register("mime_mvr", Entry(
     name="MimeMVR", build=mime_mvr, example={**_EXAMPLE, "fresh_weight": 0.2}, similarity="yes", estimator="MVR",
     oracle="m steps", phases=2, up=Cost(2), down=Cost(3), grid=recursive_grid, reference=_REFERENCE,
 ))  # fmt: skip
+
+for _key, _name, _build, _more, _down, _grid in (
+    ("mime_lite", "MimeLite, momentum", mime_lite, {"base": Momentum(0.5)}, Cost(2),
+     with_fixed(local_grid, base=Momentum())),
+    ("mime_lite_mvr", "MimeLiteMVR", mime_lite_mvr, {"fresh_weight": 0.2}, Cost(3), recursive_grid),
+):  # fmt: skip
+    register(_key, Entry(
+        name=_name, build=_build, example={**_EXAMPLE, "local_steps": 3, **_more}, similarity="partly", up=Cost(2),
+        verified="code" if _build is mime_lite else "text", down=_down, estimator="server statistics", oracle="m steps",
+        exact=False, grid=_grid, reference=_REFERENCE,
+    ))  # fmt: skip

@@ -4,10 +4,9 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Key
 
 from fedspam._internal import checks, prng, trees
-from fedspam._internal.trees import Params, Scalar, number, positive, static, struct
+from fedspam._internal.trees import Key, Params, Scalar, number, positive, static, struct
 from fedspam.clients import Oracle
 from fedspam.federation import Federation, on_client
 from fedspam.methods._grids import grid, prox_sizes
@@ -56,13 +55,13 @@ class Olga(Stateless):
     convexity: float | Scalar = number(0)  # mu
     name: str = static(default="olga")
 
-    def init(self, params: Params, key: Key[Array, ""], fed: Federation) -> OlgaState:
+    def init(self, params: Params, key: Key, fed: Federation) -> OlgaState:
         full = fed.mean(fed.everyone(key), self.gradient, x=params)
         own = fed.mean(fed.client(0, key), self.gradient, x=params)
         anchor = Anchored(params, full, own)
         return OlgaState(x=params, own=own, anchor=anchor, z=params, k=jnp.zeros((), jnp.int32))
 
-    def round(self, state: OlgaState, key: Key[Array, ""], fed: Federation) -> tuple[OlgaState, RoundInfo]:
+    def round(self, state: OlgaState, key: Key, fed: Federation) -> tuple[OlgaState, RoundInfo]:
         everyone, w = fed.everyone(key), state.anchor
         alpha, mu, tau = self.length, self.convexity, self.mixing
         # heads ends an epoch; its first step always happens, as the coin of round 0 is not thrown
@@ -96,16 +95,12 @@ class Olga(Stateless):
     gradient = gradient
 
     @on_client(affine=True)
-    def shifted_change(
-        self, oracle: Oracle, key: Key[Array, ""], *, x: Params, anchor: Params, shift: Params
-    ) -> Params:
+    def shifted_change(self, oracle: Oracle, key: Key, *, x: Params, anchor: Params, shift: Params) -> Params:
         change = trees.subtract(jax.grad(oracle)(x, None), jax.grad(oracle)(anchor, None))
         return trees.subtract(change, shift)
 
     @on_client
-    def delegate_prox(
-        self, oracle: Oracle, key: Key[Array, ""], *, x: Params, g: Params, step_size: Any
-    ) -> DelegateMove:
+    def delegate_prox(self, oracle: Oracle, key: Key, *, x: Params, g: Params, step_size: Any) -> DelegateMove:
         y, certificate = self.solver(oracle, key, x=x, g=g, step_size=step_size)
         return DelegateMove(y, jax.grad(oracle)(x, None), jax.grad(oracle)(y, None), certificate)
 

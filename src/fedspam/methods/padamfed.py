@@ -8,24 +8,14 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 from jax import lax
-from jaxtyping import Array, Key
 
 from fedspam._internal import checks, trees
-from fedspam._internal.trees import Params, Scalar, count, static, struct
+from fedspam._internal.trees import Key, Params, Scalar, count, static, struct
 from fedspam.clients import Oracle
 from fedspam.federation import Federation, on_client
 from fedspam.methods._method import RoundInfo, Stateful, tracked_mean
 from fedspam.methods._registry import Cost, Entry, register
-
-
-class PAdaMFedState(NamedTuple):
-    """What the server keeps between rounds."""
-
-    x: Params
-    x_prev: Params
-    control: Params  # c, the mean of all clients' c_i
-    g: Params  # the momentum
-    k: Any  # rounds that counted
+from fedspam.methods.fedcm import FedCMState
 
 
 class PAdaMFedReply(NamedTuple):
@@ -48,11 +38,11 @@ class PAdaMFed(Stateful):
     variance_reduction: bool = static(default=False)
     name: str = static(default="padamfed")
 
-    def init(self, params: Params, key: Key[Array, ""], fed: Federation) -> PAdaMFedState:
+    def init(self, params: Params, key: Key, fed: Federation) -> FedCMState:
         zero = trees.zeros_like(params)
-        return PAdaMFedState(x=params, x_prev=params, control=zero, g=zero, k=jnp.zeros((), jnp.int32))
+        return FedCMState(x=params, x_prev=params, g=zero, control=zero, k=jnp.zeros((), jnp.int32))
 
-    def round(self, state: PAdaMFedState, key: Key[Array, ""], fed: Federation) -> tuple[PAdaMFedState, RoundInfo]:
+    def round(self, state: FedCMState, key: Key, fed: Federation) -> tuple[FedCMState, RoundInfo]:
         x, c, beta = state.x, state.control, self.fresh_weight
         shift = trees.axpy(beta, c, trees.scale(1 - beta, state.g))
         points = {"x": x, "x_prev": state.x_prev} if self.variance_reduction else {"x": x}
@@ -65,22 +55,22 @@ class PAdaMFed(Stateful):
         c = tracked_mean(c, reply.control, fed, key)
         moved = trees.axpy(self.server_step_size / (self.local_rate * self.local_steps), reply.moved, x)
         spent = cohort.size * self.local_steps * (1 + self.variance_reduction)
-        return PAdaMFedState(moved, x, c, g, state.k + 1), RoundInfo(local_rate=self.local_rate, gradients=spent)
+        return FedCMState(moved, x, g, c, state.k + 1), RoundInfo(local_rate=self.local_rate, gradients=spent)
 
     @on_client(stateful=True)
     def train(
-        self, oracle: Oracle, key: Key[Array, ""], memory: Params, *, x: Params, shift: Params
+        self, oracle: Oracle, key: Key, memory: Params, *, x: Params, shift: Params
     ) -> tuple[PAdaMFedReply, Params]:
         return self._steps(oracle, key, memory, x, None, shift)
 
     @on_client(stateful=True)
     def train_reduced(
-        self, oracle: Oracle, key: Key[Array, ""], memory: Params, *, x: Params, x_prev: Params, shift: Params
+        self, oracle: Oracle, key: Key, memory: Params, *, x: Params, x_prev: Params, shift: Params
     ) -> tuple[PAdaMFedReply, Params]:
         return self._steps(oracle, key, memory, x, x_prev, shift)
 
     def _steps(
-        self, oracle: Oracle, key: Key[Array, ""], control: Params, x: Params, x_prev: Params | None, shift: Params
+        self, oracle: Oracle, key: Key, control: Params, x: Params, x_prev: Params | None, shift: Params
     ) -> tuple[PAdaMFedReply, Params]:
         beta = self.fresh_weight
 
@@ -153,7 +143,7 @@ def padamfed(cohort_size: int, local_steps: int, rounds: int, *, variance_reduct
 for _key, _name, _more in (("padamfed", "PAdaMFed", {}), ("padamfed_vr", "PAdaMFed-VR", {"variance_reduction": True})):
     register(_key, Entry(
         name=_name, build=padamfed, example={"cohort_size": 4, "local_steps": 3, "rounds": 300, **_more},
-        stateless="no", unverified=True, estimator="MVR, control" if _more else "momentum, control",
+        stateless="no", verified="no", estimator="MVR, control" if _more else "momentum, control",
         oracle="m normalized steps", up=Cost(3 if _more else 2), down=Cost(3 if _more else 2), exact=False,
         grid=lambda scales, _more=_more: [{"local_steps": m, "rounds": 300, **_more} for m in (1, 5, 20)],
         reference="Yan, Zhang, Wang, Cao 2025, ICLR",

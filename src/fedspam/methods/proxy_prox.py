@@ -1,8 +1,9 @@
-"""ProxyProx: a prox by a client that the server trusts, around a gradient that attackers cannot drag away."""
+"""ProxyProx: a prox by a client that the server trusts, around a gradient that attackers cannot drag away.
 
-from jaxtyping import Array, Key
+Checked against its authors' code.
+"""
 
-from fedspam._internal.trees import count, dynamic, static, struct
+from fedspam._internal.trees import Key, count, dynamic, static, struct
 from fedspam.federation import Federation
 from fedspam.methods._grids import step_grid
 from fedspam.methods._method import PointState, RoundInfo, Stateless, prox
@@ -22,7 +23,7 @@ class ProxyProx(Stateless):
     proxy: int = count(0, "give the id of the client that you trust")
     name: str = static(default="proxy_prox")
 
-    def round(self, state: PointState, key: Key[Array, ""], fed: Federation) -> tuple[PointState, RoundInfo]:
+    def round(self, state: PointState, key: Key, fed: Federation) -> tuple[PointState, RoundInfo]:
         x, gamma = state.x, self.step_size(state.k)
 
         cohort = fed.everyone(key) if self.cohort_size is None else fed.sample(key, self.cohort_size)
@@ -76,8 +77,8 @@ def proxy_prox(
 
 
 register("proxy_prox", Entry(
-    name="ProxyProx", build=proxy_prox, example={"cohort_size": None, "step_size": 5.0, "solver": Exact()},
-    similarity="yes", partial="no", nonconvex="no", estimator="robust gradient", oracle="prox, delegate", phases=2,
-    up=Cost(1, 1), down=Cost(1, 2), grid=step_grid,
+    name="ProxyProx", build=proxy_prox, verified="code",
+    example={"cohort_size": None, "step_size": 5.0, "solver": Exact()}, similarity="yes", partial="no", nonconvex="no",
+    estimator="robust gradient", oracle="prox, delegate", phases=2, up=Cost(1, 1), down=Cost(1, 2), grid=step_grid,
     reference="Gaucher, Dieuleveut, Hendrikx 2026, arXiv:2602.03329",
 ))  # fmt: skip

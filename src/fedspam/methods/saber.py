@@ -1,4 +1,7 @@
-"""SABER: a prox corrected by PAGE, whose coin decides which rounds ask everyone."""
+"""SABER: a prox corrected by PAGE, whose coin decides which rounds ask everyone.
+
+Unverified: its equations are those of public reviews and of arXiv:2512.05327, which compares with it.
+"""
 
 from fedspam.methods._grids import COIN_AXES, coin_grid, grid
 from fedspam.methods._registry import Cost, Entry, register
@@ -73,8 +76,8 @@ for _key, _name, _build, _more, _oracle, _up, _down in (
     ("saber_partial", "SABER, partial", saber_partial, {"many": 8}, "a-prox, all", Cost(2), Cost(4)),
 ):
     register(_key, Entry(
-        name=_name, build=_build, similarity="yes", partial="partly" if _build is saber else "yes", nonsmooth="yes",
-        example={"cohort_size": 4, "step_size": 1.0, "probability": 0.3, "solver": Exact(), **_more},
+        name=_name, build=_build, verified="no", similarity="yes", partial="partly" if _build is saber else "yes",
+        nonsmooth="yes", example={"cohort_size": 4, "step_size": 1.0, "probability": 0.3, "solver": Exact(), **_more},
         nonconvex="yes" if _build is saber else "partly", estimator="PAGE", oracle=_oracle, phases=2, up=_up,
         down=_down, coin="no", exact=_build is saber, grid=coin_grid if _build is saber else _partial_grid,
         reference="Mishchenko, Li, Fan, Venieris 2023, OpenReview jkhVrIllKg",

@@ -3,10 +3,10 @@
 from typing import NamedTuple
 
 import jax
-from jaxtyping import Array, Integer, Key
+from jaxtyping import Array, Integer
 
 from fedspam._internal import prng, trees
-from fedspam._internal.trees import Params, Scalar, number, positive, static, struct
+from fedspam._internal.trees import Key, Params, Scalar, number, positive, static, struct
 from fedspam.clients import Oracle
 from fedspam.federation import Federation, on_client
 from fedspam.methods._grids import grid, over_smoothness
@@ -37,14 +37,14 @@ class ScaffNew(Stateless):
     gradients_first: bool = static(default=False)
     name: str = static(default="scaffnew")
 
-    def init(self, params: Params, key: Key[Array, ""], fed: Federation) -> PointState:
+    def init(self, params: Params, key: Key, fed: Federation) -> PointState:
         if self.gradients_first:  # h_i = grad f_i(x_0) - grad f(x_0)
             everyone = fed.everyone(key)
             g = fed.mean(everyone, self.first_gradient, x=params)
             fed.mean(everyone, self.first_control, g=g)
         return super().init(params, key, fed)
 
-    def round(self, state: PointState, key: Key[Array, ""], fed: Federation) -> tuple[PointState, RoundInfo]:
+    def round(self, state: PointState, key: Key, fed: Federation) -> tuple[PointState, RoundInfo]:
         steps = until_heads(prng.fold_name(key, "coin"), self.probability)
         everyone = fed.everyone(key)
         x = fed.mean(everyone, self.train, x=state.x, steps=steps)
@@ -52,20 +52,20 @@ class ScaffNew(Stateless):
 
     @on_client(stateful=True)
     def first_gradient(
-        self, oracle: Oracle, key: Key[Array, ""], memory: ScaffNewMemory, *, x: Params
+        self, oracle: Oracle, key: Key, memory: ScaffNewMemory, *, x: Params
     ) -> tuple[Params, ScaffNewMemory]:
         gradient = jax.grad(oracle)(x, None)
         return gradient, memory._replace(h=gradient)
 
     @on_client(stateful=True)
     def first_control(
-        self, oracle: Oracle, key: Key[Array, ""], memory: ScaffNewMemory, *, g: Params
+        self, oracle: Oracle, key: Key, memory: ScaffNewMemory, *, g: Params
     ) -> tuple[tuple[()], ScaffNewMemory]:
         return (), memory._replace(h=trees.subtract(memory.h, g))
 
     @on_client(stateful=True)
     def train(
-        self, oracle: Oracle, key: Key[Array, ""], memory: ScaffNewMemory, *, x: Params, steps: Integer[Array, ""]
+        self, oracle: Oracle, key: Key, memory: ScaffNewMemory, *, x: Params, steps: Integer[Array, ""]
     ) -> tuple[Params, ScaffNewMemory]:
         eta, pull = self.local_rate, self.regularization
         h = trees.axpy(self.probability / eta, trees.subtract(x, memory.y), memory.h)

@@ -4,10 +4,9 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Key
 
 from fedspam._internal import trees
-from fedspam._internal.trees import Params, choice, count, dynamic, static, struct
+from fedspam._internal.trees import Key, Params, choice, count, dynamic, static, struct
 from fedspam.clients import Oracle
 from fedspam.federation import Federation, on_client
 from fedspam.methods._grids import few_steps_grid, with_fixed
@@ -55,10 +54,10 @@ class Scaffold(Stateful):
     optimizer: Any = static(converter=client_optimizer, default=None)  # an Optax transformation of the direction
     name: str = static(default="scaffold")
 
-    def init(self, params: Params, key: Key[Array, ""], fed: Federation) -> ScaffoldState:
+    def init(self, params: Params, key: Key, fed: Federation) -> ScaffoldState:
         return ScaffoldState(x=params, control=trees.zeros_like(params), k=jnp.zeros((), jnp.int32))
 
-    def round(self, state: ScaffoldState, key: Key[Array, ""], fed: Federation) -> tuple[ScaffoldState, RoundInfo]:
+    def round(self, state: ScaffoldState, key: Key, fed: Federation) -> tuple[ScaffoldState, RoundInfo]:
         x, c, eta = state.x, state.control, self.local_rate(state.k)
 
         cohort = fed.sample(key, self.cohort_size)
@@ -76,7 +75,7 @@ class Scaffold(Stateful):
 
     @on_client(stateful=True)
     def train(
-        self, oracle: Oracle, key: Key[Array, ""], memory: Params, *, x: Params, control: Params, local_rate: Any
+        self, oracle: Oracle, key: Key, memory: Params, *, x: Params, control: Params, local_rate: Any
     ) -> tuple[ScaffoldReply, Params]:
         shift = trees.subtract(control, memory)
         y = descend(

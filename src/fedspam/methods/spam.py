@@ -4,10 +4,9 @@ import dataclasses
 from typing import Any, NamedTuple
 
 import jax.numpy as jnp
-from jaxtyping import Array, Key
 
 from fedspam._internal import trees
-from fedspam._internal.trees import Params, choice, dynamic, number, static, struct
+from fedspam._internal.trees import Key, Params, choice, dynamic, number, static, struct
 from fedspam.clients import Oracle
 from fedspam.federation import Federation, on_client
 from fedspam.methods._grids import prox_grid
@@ -52,11 +51,11 @@ class Spam(Stateless):
     first: str = choice("given", "update", default="given")
     name: str = static(default="spam")
 
-    def init(self, params: Params, key: Key[Array, ""], fed: Federation) -> SpamState:
+    def init(self, params: Params, key: Key, fed: Federation) -> SpamState:
         g = self.start(params, key, fed)
         return SpamState(x=params, x_prev=params, g=g, k=jnp.zeros((), jnp.int32))
 
-    def round(self, state: SpamState, key: Key[Array, ""], fed: Federation) -> tuple[SpamState, RoundInfo]:
+    def round(self, state: SpamState, key: Key, fed: Federation) -> tuple[SpamState, RoundInfo]:
         gamma = self.step_size(state.k)
         p = first_fresh_weight(self.fresh_weight, self.first, state.k)
 
@@ -65,19 +64,15 @@ class Spam(Stateless):
             client, self.update, x=state.x, x_prev=state.x_prev, g=state.g, step_size=gamma, fresh_weight=p
         )
 
-        state = SpamState(x=reply.x, x_prev=state.x, g=reply.g, k=state.k + 1)
-        return state, RoundInfo(
-            step_size=gamma,
-            fresh_weight=p,
-            certificate=reply.certificate,
-            gradients=2 + reply.certificate.gradients,
-        )
+        gradients = 2 + reply.certificate.gradients
+        info = RoundInfo(step_size=gamma, fresh_weight=p, certificate=reply.certificate, gradients=gradients)
+        return SpamState(x=reply.x, x_prev=state.x, g=reply.g, k=state.k + 1), info
 
     @on_client
     def update(
         self,
         oracle: Oracle,
-        key: Key[Array, ""],
+        key: Key,
         *,
         x: Params,
         x_prev: Params,

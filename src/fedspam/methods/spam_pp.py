@@ -3,10 +3,9 @@
 from typing import Any
 
 import jax.numpy as jnp
-from jaxtyping import Array, Key
 
 from fedspam._internal import checks, trees
-from fedspam._internal.trees import Params, Scalar, choice, count, dynamic, number, static, struct
+from fedspam._internal.trees import Key, Params, Scalar, choice, count, dynamic, number, static, struct
 from fedspam.clients import Oracle
 from fedspam.federation import Federation, on_client
 from fedspam.methods._grids import prox_grid
@@ -51,11 +50,11 @@ class SpamPP(Stateless):
     first: str = choice("given", "update", default="given")
     name: str = static(default="spam_pp")
 
-    def init(self, params: Params, key: Key[Array, ""], fed: Federation) -> SpamState:
+    def init(self, params: Params, key: Key, fed: Federation) -> SpamState:
         g = self.start(params, key, fed)
         return SpamState(x=params, x_prev=params, g=g, k=jnp.zeros((), jnp.int32))
 
-    def round(self, state: SpamState, key: Key[Array, ""], fed: Federation) -> tuple[SpamState, RoundInfo]:
+    def round(self, state: SpamState, key: Key, fed: Federation) -> tuple[SpamState, RoundInfo]:
         gamma = self.step_size(state.k)
         p = first_fresh_weight(self.fresh_weight, self.first, state.k)
 
@@ -71,9 +70,7 @@ class SpamPP(Stateless):
         return SpamState(x=x, x_prev=state.x, g=g, k=state.k + 1), info
 
     @on_client(affine=True)
-    def difference(
-        self, oracle: Oracle, key: Key[Array, ""], *, x: Params, x_prev: Params, fresh_weight: Any
-    ) -> Params:
+    def difference(self, oracle: Oracle, key: Key, *, x: Params, x_prev: Params, fresh_weight: Any) -> Params:
         return mvr_difference(oracle, key, x, x_prev, fresh_weight, self.scale)
 
     prox = prox

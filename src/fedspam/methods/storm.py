@@ -1,13 +1,15 @@
-"""STORM, STORM+ and META-STORM: MVR on the server, whose step size and fresh weight follow from what it observes."""
+"""STORM, STORM+ and META-STORM: MVR on the server, whose step size and fresh weight follow from what it observes.
+
+STORM+ and META-STORM are checked against their authors' code.
+"""
 
 from typing import Any, NamedTuple, Protocol
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Key
 
 from fedspam._internal import trees
-from fedspam._internal.trees import Params, Scalar, count, number, positive, static, struct
+from fedspam._internal.trees import Key, Params, Scalar, count, number, positive, static, struct
 from fedspam.clients import Oracle
 from fedspam.federation import Federation, on_client
 from fedspam.methods._grids import grid, over_smoothness, server_step_grid
@@ -112,13 +114,13 @@ class Storm(Stateless):
     cohort_size: int = count()
     name: str = static(kw_only=True)
 
-    def init(self, params: Params, key: Key[Array, ""], fed: Federation) -> StormState:
+    def init(self, params: Params, key: Key, fed: Federation) -> StormState:
         dtype = jnp.result_type(*jax.tree.leaves(params))
         zero = trees.zeros_like(params)
         sums = (jnp.zeros((), dtype),) * self.rule.kept
         return StormState(params, params, zero, zero, sums, jnp.ones((), dtype), jnp.zeros((), jnp.int32))
 
-    def round(self, state: StormState, key: Key[Array, ""], fed: Federation) -> tuple[StormState, RoundInfo]:
+    def round(self, state: StormState, key: Key, fed: Federation) -> tuple[StormState, RoundInfo]:
         cohort = fed.sample(key, self.cohort_size)
         here, there = fed.mean(cohort, self.gradients, x=state.x, x_prev=state.x_prev)
 
@@ -134,7 +136,7 @@ class Storm(Stateless):
         return state, RoundInfo(step_size=gamma, fresh_weight=p, gradients=2 * cohort.size)
 
     @on_client(affine=True)
-    def gradients(self, oracle: Oracle, key: Key[Array, ""], *, x: Params, x_prev: Params) -> tuple[Params, Params]:
+    def gradients(self, oracle: Oracle, key: Key, *, x: Params, x_prev: Params) -> tuple[Params, Params]:
         return jax.grad(oracle)(x, key), jax.grad(oracle)(x_prev, key)
 
 
@@ -225,5 +227,5 @@ for _key, _name, _build, _example, _grid, _reference in (
 ):  # fmt: skip
     register(_key, Entry(
         name=_name, build=_build, example={"cohort_size": 4, **_example}, estimator="MVR, adaptive", up=Cost(2),
-        down=Cost(2), grid=_grid, reference=_reference,
+        verified="text" if _build is storm else "code", down=Cost(2), grid=_grid, reference=_reference,
     ))  # fmt: skip

@@ -5,10 +5,9 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Key
 
 from fedspam._internal import checks, trees
-from fedspam._internal.trees import Params, dynamic, positive, static, struct
+from fedspam._internal.trees import Key, Params, dynamic, positive, static, struct
 from fedspam.clients import Oracle
 from fedspam.federation import Federation, on_client
 from fedspam.methods._grids import coin_grid, grid, prox_sizes
@@ -72,11 +71,11 @@ class Svrp(Stateless):
     catalyst: Catalyst | None = None
     name: str = static(default="svrp")
 
-    def init(self, params: Params, key: Key[Array, ""], fed: Federation) -> SvrpState:
+    def init(self, params: Params, key: Key, fed: Federation) -> SvrpState:
         outer = () if self.catalyst is None else Outer(params, params)
         return SvrpState(params, Anchor(params, trees.zeros_like(params)), outer, jnp.zeros((), jnp.int32))
 
-    def round(self, state: SvrpState, key: Key[Array, ""], fed: Federation) -> tuple[SvrpState, RoundInfo]:
+    def round(self, state: SvrpState, key: Key, fed: Federation) -> tuple[SvrpState, RoundInfo]:
         x, outer, gamma = state.x, state.outer, self.step_size(state.k)
         full = coin(self.probability, key, state.k)
         center = x
@@ -97,9 +96,7 @@ class Svrp(Stateless):
     gradient = gradient
 
     @on_client
-    def step(
-        self, oracle: Oracle, key: Key[Array, ""], *, x: Params, anchor: Params, g: Params, step_size: Any
-    ) -> Move:
+    def step(self, oracle: Oracle, key: Key, *, x: Params, anchor: Params, g: Params, step_size: Any) -> Move:
         # the solver's phi has the slope g at x, so the control variate at the anchor enters as the client's own g
         here, there = jax.grad(oracle)(x, key), jax.grad(oracle)(anchor, key)
         own = trees.add(trees.subtract(here, there), g)

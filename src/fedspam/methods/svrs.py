@@ -1,11 +1,12 @@
-"""SVRS and AccSVRS: a prox by the server's own client, corrected at an anchor."""
+"""SVRS and AccSVRS: a prox by the server's own client, corrected at an anchor.
+
+AccSVRS is unverified: one of its constants is derived, and a term of its generalization, `olga`, is missing.
+"""
 
 from typing import NamedTuple
 
-from jaxtyping import Array, Key
-
 from fedspam._internal import checks, trees
-from fedspam._internal.trees import Params, Scalar, number, static, struct
+from fedspam._internal.trees import Key, Params, Scalar, number, static, struct
 from fedspam.federation import Federation
 from fedspam.methods._grids import cohort_share, coin_grid, grid, prox_sizes
 from fedspam.methods._method import RoundInfo, Stateless
@@ -67,10 +68,10 @@ class AccSvrs(Stateless):
     length: float | Scalar  # alpha
     name: str = static(default="acc_svrs")
 
-    def init(self, params: Params, key: Key[Array, ""], fed: Federation) -> AccSvrsState:
+    def init(self, params: Params, key: Key, fed: Federation) -> AccSvrsState:
         return AccSvrsState(self.inner.init(params, key, fed), params)
 
-    def round(self, state: AccSvrsState, key: Key[Array, ""], fed: Federation) -> tuple[AccSvrsState, RoundInfo]:
+    def round(self, state: AccSvrsState, key: Key, fed: Federation) -> tuple[AccSvrsState, RoundInfo]:
         inner, k, svrg = state.inner, state.inner.k, self.inner.estimator
         assert isinstance(svrg, SVRG)
         anchor: Anchor = inner.estimate.memory
@@ -137,7 +138,8 @@ for _key, _name, _build, _more, _build_grid in (
     ("acc_svrs", "AccSVRS", acc_svrs, {"mixing": 0.5, "convexity": 0.25}, _accelerated_grid),
 ):
     register(_key, Entry(
-        name=_name, build=_build, similarity="yes", partial="partly", nonsmooth="yes", nonconvex="no",
+        name=_name, build=_build, verified="no" if _build is acc_svrs else "text", similarity="yes", partial="partly",
+        nonsmooth="yes", nonconvex="no",
         example={"cohort_size": 2, "step_size": 2.0, "probability": 0.2, "solver": Exact(), **_more}, estimator="SVRG",
         oracle="prox, delegate", phases=2, up=Cost(1, 1), down=Cost(2, 2), coin="no", grid=_build_grid,
         reference="Lin, Han, Ye, Zhang 2023, arXiv:2304.07504",

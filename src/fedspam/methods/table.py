@@ -8,6 +8,7 @@ from typing import Any
 from fedspam.methods import METHODS, Entry
 
 FACTS = ("similarity", "partial", "stateless", "nonsmooth", "nonconvex")
+MARKS = {"code": " ‡", "text": "", "no": " †", "own": ""}
 SIGNS = {"yes": "✓", "partly": "(✓)", "no": "–"}
 COLUMNS: tuple[str, ...] = (
     "key", "method", "constructor", "alike", "partial", "no state", "no L", "non-convex", "estimator", "client",
@@ -26,7 +27,8 @@ What the theory of a method covers: *alike*, it gains from similar Hessians; *pa
 L*, losses need not be smooth; *non-convex*, losses need not be convex. *No state*: clients keep nothing between rounds.
 (✓): in part.
 
-†: unverified. Neither the full text of its paper nor its authors' code was at hand; its docstring says what it is made
+A method without a mark was compared with the text of its paper, and one with ‡ with its authors' code as well. †:
+unverified. Neither the full text of its paper nor its authors' code was at hand; its docstring says what it is made
 from.
 
 Two constructors of `fedspam.methods` have no row, and so no name in `fedspam run` and `fedspam compare`. `fedper` sends
@@ -46,8 +48,7 @@ def cells(key: str) -> list[str]:
     coin = " ¢" if row.coin else ""
     facts = (SIGNS[getattr(row, fact)] for fact in FACTS)
     work = (row.estimator, row.oracle, str(row.phases), f"{row.down}{coin}", f"{row.up}{coin}")
-    name = f"{row.name} †" if row.unverified else row.name
-    return [key, name, row.build.__name__, *facts, *work, row.reference]
+    return [key, row.name + MARKS[row.verified], row.build.__name__, *facts, *work, row.reference]
 
 
 def markdown() -> str:

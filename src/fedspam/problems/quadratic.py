@@ -8,11 +8,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
-from jaxtyping import Array, Float, Key, UInt32
+from jaxtyping import Array, Float, UInt32
 from numpy.typing import ArrayLike
 
 from fedspam._internal import checks, prng
-from fedspam._internal.trees import Scalar, static, struct
+from fedspam._internal.trees import Key, Scalar, static, struct
 from fedspam.clients import Ids, draw
 from fedspam.methods import Method
 from fedspam.simulation import simulate
@@ -52,7 +52,7 @@ class QuadraticOracle:
     def lowest_curvature(self) -> Scalar:
         return self.population.eigenvalues[self.id, 0]
 
-    def __call__(self, params: Float[Array, " d"], key: Key[Array, ""] | None = None) -> Scalar:
+    def __call__(self, params: Float[Array, " d"], key: Key | None = None) -> Scalar:
         clients, id = self.population, self.id
         return quadratic(params, clients.hessians[id], clients.linears[id], clients.constants[id])
 
@@ -104,7 +104,7 @@ class Quadratics:
     def dimension(self) -> int:
         return self.hessians.shape[1]
 
-    def sample(self, key: Key[Array, ""], count: int) -> Ids:
+    def sample(self, key: Key, count: int) -> Ids:
         return draw(key, count, self.size, self.replace)
 
     def client(self, id: UInt32[Array, ""]) -> QuadraticOracle:
@@ -193,7 +193,7 @@ def check_size(clients: int, dimension: int) -> None:
 
 
 def quadratics(
-    key: Key[Array, ""] | int,
+    key: Key | int,
     clients: int = 10,
     dimension: int = 10,
     *,

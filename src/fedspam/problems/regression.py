@@ -14,10 +14,11 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Key, Shaped
+from jaxtyping import Array, Float, Shaped
 from numpy.typing import ArrayLike
 
 from fedspam._internal import checks, prng
+from fedspam._internal.trees import Key
 from fedspam.clients import Ragged
 
 
@@ -137,7 +138,7 @@ def logistic_smoothness(population: Ragged) -> Float[np.ndarray, " clients"]:
     [0.625, 1.5]
     """
     if not isinstance(population.loss, LogisticLoss):
-        raise ValueError(f"{population.loss} is no logistic loss; give a population made by logistic(...)")
+        raise ValueError(f"{population.loss} is not a logistic loss; give a population made by logistic(...)")
     features, offsets = np.asarray(population.examples["features"], np.float64), np.asarray(population.offsets)
     # the curvature of the non-convex penalty, (2 - 6x²)/(1 + x²)³, is 2 at 0, and -1/2 at its least
     penalty = population.loss.regularization * (2.0 if population.loss.nonconvex else 1.0)
@@ -150,7 +151,7 @@ def logistic_smoothness(population: Ragged) -> Float[np.ndarray, " clients"]:
 
 
 def synthetic_logistic(
-    key: Key[Array, ""] | int,
+    key: Key | int,
     clients: int = 10,
     dimension: int = 5,
     *,

@@ -6,9 +6,10 @@ r"""The ridge regression of the paper's experiments, with a name for every way t
 from typing import Literal, NamedTuple
 
 import numpy as np
-from jaxtyping import Array, Float, Key
+from jaxtyping import Float
 
 from fedspam._internal import checks, prng
+from fedspam._internal.trees import Key
 from fedspam.problems.quadratic import Quadratics, check_size
 
 Shift = Literal["printed", "none", "flipped"]
@@ -23,7 +24,7 @@ class Ridge(NamedTuple):
 
 
 def ridge(
-    key: Key[Array, ""] | int,
+    key: Key | int,
     clients: int = 10,
     dimension: int = 100,
     *,

@@ -67,7 +67,7 @@ def solve(population: Ragged, start: Params) -> Solution:
     """
     loss = population.loss
     if not isinstance(loss, RegressionLoss):
-        raise ValueError(f"{loss} is no regression whose Hessian is known; make the clients by logistic or softmax")
+        raise ValueError(f"{loss} is not a regression whose Hessian is known; use logistic or softmax")
     label = population.examples["label"]
     rows = _Rows(np.asarray(population.examples["features"], np.float64), np.asarray(label), row_weights(population))
     start = np.asarray(start, np.float64)

@@ -14,10 +14,10 @@ from typing import Any, NamedTuple, Protocol
 import jax
 import jax.numpy as jnp
 from jax import lax
-from jaxtyping import Array, Bool, Key
+from jaxtyping import Array, Bool
 
 from fedspam._internal import trees
-from fedspam._internal.trees import Params, Scalar, number, positive, static, struct
+from fedspam._internal.trees import Key, Params, Scalar, number, positive, static, struct
 from fedspam.clients import Oracle
 
 RELATIVE = math.sqrt(3) / 4
@@ -42,7 +42,7 @@ class LocalSolver(Protocol):
     """Anything that answers a prox: new parameters and their certificate."""
 
     def __call__(
-        self, oracle: Oracle, key: Key[Array, ""], *, x: Params, g: Params, step_size: Any
+        self, oracle: Oracle, key: Key, *, x: Params, g: Params, step_size: Any
     ) -> tuple[Params, Certificate]: ...
 
 
@@ -97,7 +97,7 @@ class Surrogate:
     """phi around x, as a solver sees it."""
 
     oracle: Oracle
-    key: Key[Array, ""]
+    key: Key
     x: Params
     g: Params
     value_at_x: Scalar  # f(x)
@@ -122,7 +122,7 @@ class Surrogate:
     def gradient(self, y: Params) -> Params:
         return self._correct(jax.grad(self.oracle)(y, self.key), self.gradient_at_x, y)
 
-    def minibatch_gradient(self, y: Params, key: Key[Array, ""]) -> Params:
+    def minibatch_gradient(self, y: Params, key: Key) -> Params:
         """An estimate of the gradient from one minibatch, the same at y and x, so that it is exact at y = x.
 
         It costs two gradients.
@@ -193,7 +193,7 @@ class Vectorized:
     def weight(self) -> Any:
         return self.oracle.weight
 
-    def __call__(self, params: Params, key: Key[Array, ""] | None = None) -> Scalar:
+    def __call__(self, params: Params, key: Key | None = None) -> Scalar:
         return self.oracle(self.restore(params), key)
 
 
@@ -208,7 +208,7 @@ class Answer(NamedTuple):
 def certify(
     solve: Callable[[Surrogate], Answer],
     oracle: Oracle,
-    key: Key[Array, ""],
+    key: Key,
     *,
     x: Params,
     g: Params,
@@ -285,7 +285,7 @@ def certified(stop: Stop | None = None, **options: bool) -> Any:
     """`LocalSolver.__call__` of a solver with a loop `_solve`, certified by `stop` or the solver's own rule `stop`."""
 
     def call(
-        self: Any, oracle: Oracle, key: Key[Array, ""], *, x: Params, g: Params, step_size: Any
+        self: Any, oracle: Oracle, key: Key, *, x: Params, g: Params, step_size: Any
     ) -> tuple[Params, Certificate]:
         rule = self.stop if stop is None else stop
         return certify(self._solve, oracle, key, x=x, g=g, step_size=step_size, stop=rule, **options)

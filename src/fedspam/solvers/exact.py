@@ -4,10 +4,9 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Key
 
 from fedspam._internal import trees
-from fedspam._internal.trees import Params, struct
+from fedspam._internal.trees import Key, Params, struct
 from fedspam.clients import Oracle, QuadraticLoss
 from fedspam.solvers._certificate import Certificate
 
@@ -29,9 +28,7 @@ class Exact:
     True
     """
 
-    def __call__(
-        self, oracle: Oracle, key: Key[Array, ""], *, x: Params, g: Params, step_size: Any
-    ) -> tuple[Params, Certificate]:
+    def __call__(self, oracle: Oracle, key: Key, *, x: Params, g: Params, step_size: Any) -> tuple[Params, Certificate]:
         if not isinstance(oracle, QuadraticLoss):
             raise ValueError(
                 f"Exact needs a quadratic client with shifted_solve, but {type(oracle).__name__} has none; "

@@ -5,10 +5,10 @@ from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 from jax import lax
-from jaxtyping import Array, Bool, Integer, Key
+from jaxtyping import Array, Bool, Integer
 
 from fedspam._internal import trees
-from fedspam._internal.trees import Params, Scalar, count, positive, static, struct
+from fedspam._internal.trees import Key, Params, Scalar, count, positive, static, struct
 from fedspam.clients import Oracle, SmoothOracle
 from fedspam.solvers._certificate import (
     Absolute,
@@ -79,9 +79,7 @@ class GradientDescent:
                 "use stop=Never()"
             )
 
-    def __call__(
-        self, oracle: Oracle, key: Key[Array, ""], *, x: Params, g: Params, step_size: Any
-    ) -> tuple[Params, Certificate]:
+    def __call__(self, oracle: Oracle, key: Key, *, x: Params, g: Params, step_size: Any) -> tuple[Params, Certificate]:
         options = {"stop": self.stop, "safeguard": self.safeguard}
         return certify(self._solve, oracle, key, x=x, g=g, step_size=step_size, **options)
 

@@ -5,10 +5,9 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from jax import lax
-from jaxtyping import Array, Key
 
 from fedspam._internal import trees
-from fedspam._internal.trees import Params, Scalar, count, positive, struct
+from fedspam._internal.trees import Key, Params, Scalar, count, positive, struct
 from fedspam.clients import Oracle
 from fedspam.solvers._certificate import Answer, Never, Surrogate, certified
 
@@ -63,7 +62,7 @@ class SampledSteps:
         return Answer(phi.at(y), self.steps, 2 * self.steps + 1)
 
     def walk(
-        self, oracle: Oracle, key: Key[Array, ""], *, x: Params, g: Params, step_size: Any = jnp.inf
+        self, oracle: Oracle, key: Key, *, x: Params, g: Params, step_size: Any = jnp.inf
     ) -> tuple[Params, Scalar]:
         """The point after the steps, and the rate of the next one."""
 
