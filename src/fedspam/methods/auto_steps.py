@@ -5,10 +5,10 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 from jax import lax
-from jaxtyping import Array, Float, Key
+from jaxtyping import Array, Float
 
-from fedspam._internal import checks, trees
-from fedspam._internal.trees import Params, Scalar, static, struct
+from fedspam._internal import trees
+from fedspam._internal.trees import Key, Params, Scalar, count, static, struct
 from fedspam.clients import Oracle, ScaledOracle
 from fedspam.federation import Federation, on_client
 from fedspam.methods._local import OwnTraining, self_trained
@@ -73,6 +73,16 @@ class Walk(NamedTuple):
     refused: Scalar
 
 
+class Phase(NamedTuple):
+    """What a step of a walk is for; see `_phase`."""
+
+    restarts: Any  # whether the walk begins again before it
+    moves: Any  # whether it may move, and not only tell of the rate
+    counts: Any  # whether it is one of those that make the move
+    minibatch: Any
+    share: Any  # the weight of its point in the move, a mean over the last quarter
+
+
 @struct
 class AutoSteps(Stateless):
     r"""FedAvg with Nesterov's momentum whose rates choose themselves. Use `auto_steps` to build it.
@@ -110,23 +120,21 @@ class AutoSteps(Stateless):
     1990. The averages: Shamir, Zhang 2013, arXiv:1212.1824.
     """
 
-    cohort_size: int = static()
-    trials: int = static(default=60)
+    cohort_size: int = count()
+    trials: int = count(default=60)
     momentum: float | Scalar = 0.7  # beta
     alignment: float | Scalar = 0.1  # c
     window: float | Scalar = 8.0
-    own: OwnTraining | None = static(
-        default=None
-    )  # then clients train by code of their own, and this damps their moves
+    own: OwnTraining | None = static(default=None)  # clients train by code of their own, and this damps their moves
     name: str = static(default="auto_steps")
 
-    def init(self, params: Params, key: Key[Array, ""], fed: Federation) -> AutoStepsState:
+    def init(self, params: Params, key: Key, fed: Federation) -> AutoStepsState:
         zero = jnp.zeros((), jnp.promote_types(jnp.result_type(*jax.tree.leaves(params)), jnp.float32))
         return AutoStepsState(
             params, trees.zeros_like(params), params, jnp.zeros((), jnp.int32), rate=zero, damping=zero + 1
         )
 
-    def round(self, state: AutoStepsState, key: Key[Array, ""], fed: Federation) -> tuple[AutoStepsState, Any]:
+    def round(self, state: AutoStepsState, key: Key, fed: Federation) -> tuple[AutoStepsState, Any]:
         ahead = trees.axpy(self.momentum, state.velocity, state.x)
         cohort = fed.sample(key, self.cohort_size)
         reply = fed.mean(cohort, self.walk, x=ahead, rate=state.rate, damping=state.damping)
@@ -143,18 +151,20 @@ class AutoSteps(Stateless):
             x, velocity, average=trees.axpy(fresh, trees.subtract(x, state.average), state.average), k=state.k + 1,
             rate=self._rate(state, said), damping=damping.astype(state.damping.dtype),
         )  # fmt: skip
-        steps = self.trials + jnp.where(state.rate == 0, HALVINGS + self.trials, 0)
-        steps = steps if self.own is None else jnp.nan  # nobody knows
+        steps = self._steps(state.rate == 0) if self.own is None else jnp.nan  # unknown
         return new, AutoStepsInfo(
             new.rate, state.damping, alignment, _mean_heard(said.quality, said), said.refused, self.cohort_size * steps
         )
+
+    def _steps(self, first: Any) -> Any:
+        return self.trials + jnp.where(first, HALVINGS + self.trials, 0)
 
     def _rate(self, state: AutoStepsState, said: Numbers) -> Scalar:
         """What the first clients have found; later only changed where it is far too small or too large."""
         rest = jnp.maximum(1 - _mean_heard(said.quality, said), jnp.finfo(state.rate.dtype).tiny)
         growth = jnp.where(said.refused > 0, 1, jnp.clip(0.1 / rest, 1, 4))
         change = jnp.where(said.refused > 0.5, 0.5, growth)
-        # where nobody has found a rate, the next cohort searches, too
+        # if no client has found a rate, the next cohort searches, too
         found = jnp.where(said.heard > 0, jnp.exp(_mean_heard(said.log_rate, said)), 0)
         return jnp.where(state.rate == 0, found, state.rate * change).astype(state.rate.dtype)
 
@@ -162,56 +172,76 @@ class AutoSteps(Stateless):
         return state.average
 
     @on_client
-    def walk(self, oracle: Oracle, key: Key[Array, ""], *, x: Params, rate: Scalar, damping: Scalar) -> Walked:
+    def walk(self, oracle: Oracle, key: Key, *, x: Params, rate: Scalar, damping: Scalar) -> Walked:
         if self.own is not None:
             move = trees.scale(damping, trees.subtract(self_trained(oracle).trained(x), x))
             ones, zeros = jnp.ones((2,), rate.dtype), jnp.zeros((3,), rate.dtype)
             return Walked(move, jnp.concatenate([ones, zeros]))  # it counts, and every rate is 1
-        first = rate == 0
-        search = jnp.where(first, HALVINGS, 0)  # steps on one minibatch that only halve the rate ...
-        begin = search + jnp.where(first, self.trials, 0)  # ... and steps by Armijo's rule, before those that count
-        last = max(1, self.trials // 4)
+        first, zero = rate == 0, jnp.zeros_like(rate)
 
         def step(i: Any, now: Walk) -> Walk:
-            moves, counts, again = i >= search, i >= begin, first & (i == begin)
-            now = trees.where(again, _again(now, x), now)
-            sample = jax.random.fold_in(key, jnp.maximum(i - search, 0))
-            value, slope = jax.value_and_grad(oracle)(now.y, sample)
-            rate = jnp.where(now.rate == 0, _longest(x, slope), now.rate)
-            linear = rate * trees.squared_norm(_wide(slope))
-            fall = (value - oracle(trees.axpy(-rate, slope, now.y), sample)).astype(rate.dtype)
-            rounding = (8 * jnp.finfo(value.dtype).eps * jnp.abs(value)).astype(rate.dtype)
-            hidden = 0.1 * linear <= rounding  # a fall that rounding hides tells nothing about the rate
-            armijo = fall >= jnp.where(hidden, -rounding, 0.1 * linear)
-            now, usual = _met(now, value.astype(rate.dtype), counts)
-            enough = jnp.where(counts, value - fall <= usual + rounding, armijo)
-            y = trees.where(enough & moves, trees.axpy(-damping * rate, slope, now.y), now.y)
-            share = jnp.where(i >= begin + self.trials - last, 1 / last, 0)
-            grown = jnp.where(moves & (counts | ~hidden), 1.2, 1)
-            halved = jnp.where(jnp.isfinite(value), 0.5, 1)  # a damaged minibatch tells nothing, either
-            heard = enough & moves & ~hidden
-            seen = lambda number: jnp.where(heard, number, 0).astype(rate.dtype)
-            return now._replace(
-                y=y,
-                move=trees.axpy(share, trees.subtract(y, x), now.move),
-                rate=jnp.minimum(rate * jnp.where(enough, grown, halved), now.most).astype(rate.dtype),
-                logarithms=now.logarithms + seen(fall * jnp.log(jnp.where(heard, rate, 1))),
-                falls=now.falls + seen(fall),
-                slopes=now.slopes + seen(linear),
-                refused=now.refused + jnp.where(counts & ~enough & (halved < 1), 1 / self.trials, 0).astype(rate.dtype),
-            )
+            phase = _phase(i, first, self.trials)
+            now = trees.where(phase.restarts, _again(now, x), now)
+            return self._step(oracle, jax.random.fold_in(key, phase.minibatch), x, damping, phase, now)
 
-        zero = jnp.zeros_like(rate)
         start = Walk(x, trees.zeros_like(x), rate, jnp.where(first, jnp.inf, rate), *7 * [zero])
-        now = lax.fori_loop(0, begin + self.trials, step, start)
-        heard = (now.slopes > 0) & (now.most > 0)
-        quality = jnp.where(heard, now.falls / jnp.where(heard, now.slopes, 1), 0)
-        log_rate = jnp.where(heard, jnp.log(jnp.where(heard, now.most, 1)), 0)
+        now = lax.fori_loop(0, self._steps(first), step, start)
         weight = jnp.asarray(oracle.factor if isinstance(oracle, ScaledOracle) else 1.0, rate.dtype)
-        numbers = jnp.stack(Numbers(weight, heard.astype(rate.dtype), log_rate, quality, now.refused))
+        numbers = jnp.stack(_numbers(now, weight))
         # a client without a finite loss must not count as one that stays where it is: such a reply is left out
         numbers = jnp.where(now.met > 0, numbers, jnp.nan)
         return Walked(trees.scale(weight, now.move), numbers)
+
+    def _step(self, oracle: Oracle, sample: Key, x: Params, damping: Scalar, phase: Phase, now: Walk) -> Walk:
+        """One trial on one minibatch: what it says of the rate, and whether its step is taken."""
+        value, slope = jax.value_and_grad(oracle)(now.y, sample)
+        rate = jnp.where(now.rate == 0, _longest(x, slope), now.rate)
+        linear = rate * trees.squared_norm(_wide(slope))
+        fall = (value - oracle(trees.axpy(-rate, slope, now.y), sample)).astype(rate.dtype)
+        rounding = (8 * jnp.finfo(value.dtype).eps * jnp.abs(value)).astype(rate.dtype)
+        hidden = 0.1 * linear <= rounding  # a fall that rounding hides says nothing about the rate
+
+        moves, counts = phase.moves, phase.counts
+        now, usual = _met(now, value.astype(rate.dtype), counts)
+        armijo = fall >= jnp.where(hidden, -rounding, 0.1 * linear)
+        enough = jnp.where(counts, value - fall <= usual + rounding, armijo)
+        y = trees.where(enough & moves, trees.axpy(-damping * rate, slope, now.y), now.y)
+
+        grown = jnp.where(moves & (counts | ~hidden), 1.2, 1)
+        halved = jnp.where(jnp.isfinite(value), 0.5, 1)  # a damaged minibatch says nothing about the rate
+        heard = enough & moves & ~hidden
+        seen = lambda number: jnp.where(heard, number, 0).astype(rate.dtype)
+        return now._replace(
+            y=y,
+            move=trees.axpy(phase.share, trees.subtract(y, x), now.move),
+            rate=jnp.minimum(rate * jnp.where(enough, grown, halved), now.most).astype(rate.dtype),
+            logarithms=now.logarithms + seen(fall * jnp.log(jnp.where(heard, rate, 1))),
+            falls=now.falls + seen(fall),
+            slopes=now.slopes + seen(linear),
+            refused=now.refused + jnp.where(counts & ~enough & (halved < 1), 1 / self.trials, 0).astype(rate.dtype),
+        )
+
+
+def _phase(i: Any, first: Any, trials: int) -> Phase:
+    """The phases of a walk, by the number of a step. Later rounds, which are given a rate, have the last one alone.
+
+    1. *Search*: at x, on one minibatch, the rate is halved until Armijo's rule holds.
+    2. *Armijo*: steps on new minibatches let the rate grow and shrink by that rule.
+    3. *Counted*: from x again, with the mean rate of the second phase, the steps that make the move.
+    """
+    armijo = jnp.where(first, HALVINGS, 0)
+    counted, last = armijo + jnp.where(first, trials, 0), max(1, trials // 4)
+    return Phase(
+        restarts=first & (i == counted), moves=i >= armijo, counts=i >= counted, minibatch=jnp.maximum(i - armijo, 0),
+        share=jnp.where(i >= counted + trials - last, 1 / last, 0),
+    )  # fmt: skip
+
+
+def _numbers(now: Walk, weight: Scalar) -> Numbers:
+    heard = (now.slopes > 0) & (now.most > 0)
+    quality = jnp.where(heard, now.falls / jnp.where(heard, now.slopes, 1), 0)
+    log_rate = jnp.where(heard, jnp.log(jnp.where(heard, now.most, 1)), 0)
+    return Numbers(weight, heard.astype(weight.dtype), log_rate, quality, now.refused)
 
 
 def _again(now: Walk, x: Params) -> Walk:
@@ -245,7 +275,7 @@ def _wide(vector: Params) -> Params:
 def _longest(x: Params, slope: Params) -> Scalar:
     """The rate of a step of the length 1 + |x|: so a search that starts there does not depend on the units of f.
 
-    A gradient that is not finite tells nothing: the rate stays 0, and the next minibatch begins the search.
+    A gradient that is not finite says nothing: the rate stays 0, and the next minibatch begins the search.
     """
     norm = trees.norm(_wide(slope))
     length = jnp.where(norm > 0, (1 + trees.norm(_wide(x))) / jnp.where(norm > 0, norm, 1), 1)
@@ -272,12 +302,10 @@ def auto_steps(cohort_size: int, *, trials: int = 60) -> AutoSteps:
     >>> progress(auto_steps(10), rounds=20, clients=50) < 0.1
     True
     """
-    checks.whole("cohort_size", cohort_size, 1)
-    checks.whole("trials", trials, 1)
-    return AutoSteps(cohort_size=cohort_size, trials=trials)
+    return AutoSteps(cohort_size, trials)
 
 
 register("auto_steps", Entry(
     name="auto_steps", build=auto_steps, example={"cohort_size": 4, "trials": 8}, oracle="m steps", exact=False,
-    up=Cost(1, extra=len(Numbers._fields)), reference="this library",
+    up=Cost(1, extra=len(Numbers._fields)), verified="own", reference="this library",
 ))  # fmt: skip
