@@ -18,7 +18,8 @@ from fedspam.app import commands
 LIMIT = 4_000_000 * 1024  # as ulimit -v 4000000
 # Stacks and memory pools are reserved per thread, and threads are made per core: two cores, wherever the test runs.
 LIMITED = """
-import os, resource, sys
+import os, resource, signal, sys
+signal.signal(signal.SIGINT, signal.SIG_DFL)  # a shell ignores it for what it starts in the background
 os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:2])
 resource.setrlimit(resource.RLIMIT_AS, (int(sys.argv[1]), int(sys.argv[1])))
 os.execv(sys.executable, [sys.executable, "-m", "fedspam.app", *sys.argv[2:]])
