@@ -273,7 +273,7 @@ def test_an_idx_file_that_is_not_there_is_named(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_fashion_mnist(data: Path) -> None:
     folder = data / "fashion_mnist"
-    files = {"path": str(folder / "t10k-images-idx3-ubyte.gz"), "labels": str(folder / "t10k-labels-idx1-ubyte.gz")}
+    files = {"images": str(folder / "t10k-images-idx3-ubyte.gz"), "labels": str(folder / "t10k-labels-idx1-ubyte.gz")}
     one = made({"kind": "idx", **files}, "softmax", clients={"split": "dirichlet", "count": 20, "alpha": 0.3})
     assert one.population.size == 20
     assert seen(one)["loss"] == pytest.approx(np.log(10), rel=1e-5)
