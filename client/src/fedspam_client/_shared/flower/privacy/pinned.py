@@ -1,0 +1,1 @@
+../../../../../../src/fedspam/flower/privacy/pinned.py
