@@ -214,6 +214,13 @@ def test_the_noise_of_a_sum_has_the_deviation_that_was_promised():
     assert np.std(more) == pytest.approx(3.0 * 0.5 * math.sqrt(6 / 4), rel=4 / math.sqrt(2 * count))
 
 
+def test_clients_without_noise_weaken_it_as_the_page_says():
+    """With k of m the multiplier is smaller by sqrt(1 - k/m)."""
+    privacy, draws, (m, k) = summed(1.0, 2.0, 9), 4000, (9, 5)
+    total = sum(privacy.protect({"reply": np.zeros(draws)})["reply"] for _ in range(m - k))
+    assert np.std(total) == pytest.approx(2.0 * math.sqrt(1 - k / m), rel=0.06)  # 5 standard errors
+
+
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_the_last_bits_do_not_tell_the_value(dtype):
     """With noise in floating point, a quarter of the replies without a value had bits that none with it has."""
@@ -421,3 +428,20 @@ def test_the_page_on_privacy_names_every_work():
     for name, row in METHODS.items():
         for work in works_of(row.build(**row.example)):
             assert f"`{work}`" in text, (name, work)
+
+
+def test_each_row_of_the_table_of_adversaries_names_tests_that_exist():
+    """And all rows say who, what, and what enforces it."""
+    root = Path(__file__).parents[2]
+    section = (root / "docs" / "privacy.md").read_text().split("## Adversaries\n")[1].split("\n## ")[0]
+    rows = [[cell.strip() for cell in line.strip("|").split(" | ")] for line in re.findall(r"^\|.*\|$", section, re.M)]
+    rows = [row for row in rows[2:] if len(row) == 4]
+    tests = set(
+        re.findall(r"^def (test_\w+)", "\n".join(path.read_text() for path in (root / "tests").rglob("*.py")), re.M)
+    )
+    assert len(rows) > 20
+    for row in rows:
+        assert all(row)
+        named = re.findall(r"`(\w+)`", row[3])
+        assert named
+        assert set(named) <= tests, row

@@ -30,7 +30,7 @@ from fedspam.flower.privacy.secure_client import KEYS, RECORD, SHARES, UNMASK, S
 from fedspam.flower.privacy.words import words_of
 from fedspam.flower.wire import arrays
 from fedspam.methods import mvr, spam_ppa
-from fedspam.problems import quadratics
+from fedspam.problems import Quadratics, quadratics
 from fedspam.solvers import Exact
 
 CLIENTS, DIMENSION = 6, 4
@@ -544,6 +544,68 @@ def test_two_questions_at_the_same_time_reveal_one_secret(tmp_path):
     FedspamStrategy(method, x, secure=SecureSum()).start(grid, to_arrays(x), num_rounds=1, timeout=5)
     assert len(refusals) == 1
     assert "was unmasked already" in refusals[0]
+
+
+# --- what it does not protect against ---
+
+
+def gradient_of(population, id):
+    return np.asarray(jax.grad(population.client(jnp.uint32(id)))(jnp.ones(DIMENSION)))
+
+
+def mean_gradient(result):
+    return (1 - result_of(result)) / 0.1
+
+
+MEAN = mvr(7, step_size=0.1, fresh_weight=1.0, start="zero", first="update")  # g is the mean gradient
+
+
+def test_without_settings_the_server_sees_every_reply():
+    seen = {}
+
+    def twist(client, message, answer):
+        reply = answer()
+        if message.metadata.message_type == "train.difference":
+            seen[client] = opened(reply)[1]["reply"]
+        return [reply]
+
+    population, _, run = a_world(MEAN, None, twist=twist, clients=7)
+    run(1)
+    for id in range(7):
+        np.testing.assert_allclose(seen[id], gradient_of(population, id), rtol=TOLERANCE)
+
+
+def test_six_of_seven_learn_the_seventh():
+    """The server and six clients: the sum less what the six know that they sent."""
+    population, _, run = a_world(MEAN, SecureSum(), clients=7)
+    learned = 7 * mean_gradient(run(1)) - sum(gradient_of(population, id) for id in range(6))
+    np.testing.assert_allclose(learned, gradient_of(population, 6), rtol=1e-3, atol=1e-4)
+
+
+def scaled(factors):
+    """Seven clients whose gradients are multiplied by these factors."""
+    found, factors = quadratics(0, clients=7, dimension=DIMENSION, delta=0.2), np.asarray(factors, float)
+    return Quadratics.of(found.hessians * factors[:, None, None], found.linears * factors[:, None])
+
+
+def run_of(population):
+    x, secure = jnp.ones(DIMENSION), SecureSum()
+    app = client_app(clients_of(population), MEAN, x, secure=secure)
+    return FedspamStrategy(MEAN, x, secure=secure).start(LoopbackGrid(app, 7), to_arrays(x), num_rounds=1, timeout=5)
+
+
+def test_a_server_that_invents_the_others_learns_a_reply():
+    """Its own clients send zeros. Nobody certifies keys, so that the real client cannot tell."""
+    population = scaled([1, 0, 0, 0, 0, 0, 0])
+    learned = 7 * mean_gradient(run_of(population))
+    np.testing.assert_allclose(learned, gradient_of(population, 0), rtol=1e-3, atol=1e-4)
+
+
+def test_one_client_can_spoil_a_sum_in_silence(caplog):
+    caplog.set_level("INFO", "flwr")
+    honest = max(np.linalg.norm(gradient_of(scaled([1] * 7), id)) for id in range(7))
+    assert np.linalg.norm(mean_gradient(run_of(scaled([1e4, 1, 1, 1, 1, 1, 1])))) > 100 * honest
+    assert "\t> client" not in caplog.text
 
 
 # --- refusals ---

@@ -21,7 +21,7 @@ from .._flwr import start_supernode
 
 def main(words: list[str] | None = None) -> None:
     """Start a SuperNode with the options of the command line."""
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0], add_help=False)
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0], add_help=False)
     parser.add_argument("--app", action="append", required=True, type=_hash, metavar="SHA256", help="of an app to run")
     options, rest = parser.parse_known_args(words)
     sys.argv = ["flower-supernode", *rest]
