@@ -4,7 +4,6 @@ Public are ``flwr.app``, ``flwr.clientapp`` and ``flwr.serverapp``; a test holds
 """
 
 import dataclasses
-import importlib
 import inspect
 from collections.abc import Callable
 from importlib.metadata import version
@@ -37,7 +36,10 @@ except ImportError as error:
 def start_supernode(accepts: Callable[[bytes], bool]) -> None:
     """`flower-supernode` with the options of this process; apps whose bytes are not accepted are answered with an
     error. Where Flower has moved these names, every app is refused."""
-    inside: Any = importlib.import_module("flwr.supernode.start_client_internal")
+    import flwr.supernode.cli as command  # here, because it takes a second
+    import flwr.supernode.start_client_internal as internal
+
+    inside: Any = internal
     pull, name = inside._pull_and_store_message, "pinned"
     signature = inspect.signature(pull)
 
@@ -50,4 +52,4 @@ def start_supernode(accepts: Callable[[bytes], bool]) -> None:
 
     inside._pull_and_store_message = pull_checked
     inside._verify_fab = lambda app, trusted: accepts(app.content)
-    importlib.import_module("flwr.supernode.cli.flower_supernode").flower_supernode()
+    command.flower_supernode()
