@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any
 
 import msgspec
 import numpy as np
@@ -21,7 +21,7 @@ SHOWN = 3  # examples in a note
 _Positive = Annotated[float, msgspec.Meta(gt=0)]
 
 
-class NumberColumn(NamedTuple):
+class NumberColumn(msgspec.Struct, frozen=True, tag_field="kind", tag="number"):
     """A column of numbers. A missing one becomes `fill`; with `indicator`, a second feature says so."""
 
     name: str
@@ -46,7 +46,7 @@ class NumberColumn(NamedTuple):
         ]
 
 
-class CategoryColumn(NamedTuple):
+class CategoryColumn(msgspec.Struct, frozen=True, tag_field="kind", tag="category"):
     """A column of text: one feature per category, 1 where a row has it. Unknown texts have 0 in all of them."""
 
     name: str
@@ -210,9 +210,8 @@ class Encoder:
 
     def described(self) -> dict[str, Any]:
         """The encoder as plain JSON."""
-        columns = [{"kind": KIND[type(column)], **column._asdict()} for column in self.columns or ()]
         return {
-            "columns": None if self.columns is None else columns,
+            "columns": None if self.columns is None else [msgspec.to_builtins(column) for column in self.columns],
             "mean": self.scale.mean.tolist(),
             "deviation": self.scale.deviation.tolist(),
             "intercept": self.intercept,
@@ -224,31 +223,18 @@ class Encoder:
     def of_description(cls, facts: Mapping[str, Any]) -> "Encoder":
         """The encoder that `described` describes."""
         found = msgspec.convert(facts, _EncoderFacts)
-        columns = None if found.columns is None else tuple(map(_column, found.columns))
         mean, deviation = np.asarray(found.mean, np.float64), np.asarray(found.deviation, np.float64)
-        encoder = cls(columns, Standardizer(mean, deviation), found.intercept, found.label, found.classes)
+        encoder = cls(found.columns, Standardizer(mean, deviation), found.intercept, found.label, found.classes)
         width = encoder.width - encoder.intercept if encoder.columns is not None else mean.size
         if mean.shape != deviation.shape or (mean.shape and mean.size != width):
             raise ValueError(f"{mean.size} means and {deviation.size} deviations of {width} features")
         return encoder
 
 
-class _NumberFacts(msgspec.Struct, tag_field="kind", tag="number"):
-    name: str
-    fill: float
-    indicator: bool
-
-
-class _CategoryFacts(msgspec.Struct, tag_field="kind", tag="category"):
-    name: str
-    categories: tuple[str, ...]
-    indicator: bool
-
-
 class _EncoderFacts(msgspec.Struct):
     """What `Encoder.described` writes, with its types."""
 
-    columns: list[_NumberFacts | _CategoryFacts] | None
+    columns: tuple[NumberColumn | CategoryColumn, ...] | None
     mean: float | list[float]
     deviation: _Positive | list[_Positive]
     intercept: bool
@@ -257,7 +243,6 @@ class _EncoderFacts(msgspec.Struct):
 
 
 UNSCALED = Standardizer(np.zeros(()), np.ones(()))
-KIND = {NumberColumn: "number", CategoryColumn: "category"}
 
 
 def class_names(labels: Sequence[str]) -> tuple[str, ...]:
@@ -291,11 +276,6 @@ def _learned(name: str, values: np.ndarray) -> NumberColumn | CategoryColumn:
             f"{categories[0]!r}: it looks like a name or a date, not like a category; {leave_out}, or group its values"
         )
     return CategoryColumn(name, tuple(categories), len(known) < values.size)
-
-
-def _column(facts: _NumberFacts | _CategoryFacts) -> NumberColumn | CategoryColumn:
-    kind = NumberColumn if isinstance(facts, _NumberFacts) else CategoryColumn
-    return kind(*msgspec.structs.astuple(facts))
 
 
 def _flat(features: Any) -> np.ndarray:
