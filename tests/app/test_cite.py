@@ -35,12 +35,6 @@ def test_every_paper_is_of_a_method() -> None:
         assert all(line.count("{") == line.count("}") for line in lines[1:-1])
 
 
-def test_a_paper_that_the_file_lacks() -> None:
-    found = cite.fields(cite.entry("Robbins, Monro 1951"))
-    assert found == {"author": "{Robbins} and {Monro}", "year": "1951", "note": "Robbins, Monro 1951"}
-    assert cite.fields(cite.entry("Somebody 2030, arXiv:3001.00001"))["eprint"] == "3001.00001"
-    assert "note = {unpublished}" in cite.entry("unpublished")
-
 
 def test_the_command(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["cite"]) == 0

@@ -51,7 +51,7 @@ def test_all_are_listed(here, capsys):
     assert {line.split(" ", 1)[0] for line in lines} >= set(KNOWN)
     assert next(line for line in lines if line.startswith("heart")).rstrip().endswith("come with fedspam")
     assert next(line for line in lines if line.startswith("a9a")).rstrip().endswith("missing")
-    for wrong, words in ((["data", "a9"], "Did you mean a9a?"), (["data", "--download"], "needs the name")):
+    for wrong, words in ((["data", "a9"], "did you mean 'a9a'?"), (["data", "--download"], "needs the name")):
         with pytest.raises(SystemExit, match="2"):
             main(wrong)
         assert words in capsys.readouterr().err

@@ -1,5 +1,6 @@
 """What `fedspam data` prints: the known data sets, whether their files are here, and their download."""
 
+import functools
 import os
 import tempfile
 import urllib.request
@@ -8,8 +9,9 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from fedspam._internal.nearest import nearest
+from fedspam._internal.nearest import did_you_mean
 from fedspam.app import UsageError, exit_codes
+from fedspam.app.terminal import print_plain
 from fedspam.datasets.catalog import KNOWN, MOST_BYTES, DataFile, KnownData, fits, locate
 from fedspam.datasets.folder import FOLDER_VARIABLE, PLACE, SHIPPED
 
@@ -32,15 +34,12 @@ def list_all(folder: Path | None, download: bool) -> int:
 def show(name: str, folder: Path | None, download: bool) -> int:
     """Print all about a data set, after a download if asked for. Return the exit code."""
     if name not in KNOWN:
-        near = nearest(name, KNOWN)
-        raise UsageError(
-            f"there is no data set {name!r}; name one of {', '.join(KNOWN)}"
-            + (f". Did you mean {near}?" if near else "")
-        )
+        hint = did_you_mean(name, KNOWN, f"there are {', '.join(KNOWN)}")
+        raise UsageError(f"there is no data set {name!r}; {hint}")
     known = KNOWN[name]
     if download:
         fetch(known, folder)
-    say = lambda text: Console().print(text, markup=False, highlight=False, soft_wrap=True)
+    say = functools.partial(print_plain, Console())
     for what in ("clients", "rows", "origin", "license", "reader"):
         say(f"{what + ':':<9} {getattr(known, what)}")
     whole = True
@@ -48,14 +47,8 @@ def show(name: str, folder: Path | None, download: bool) -> int:
         path = locate(file, folder)
         right = path is not None and fits(file, path)
         whole = whole and right
-        state = (
-            "missing"
-            if path is None
-            else f"{path}, as published"
-            if right
-            else f"{path} DIFFERS from the published file"
-        )
-        say(f"  {file.name}: {state}")
+        state = "as published" if right else "DIFFERS from the published file"
+        say(f"  {file.name}: " + ("missing" if path is None else f"{path}, {state}"))
         if not right:
             say(f"    sha256, unpacked: {file.sha256}" + (f"\n    {file.url}" if file.url else ""))
     if not whole:

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from fedspam._internal.nearest import nearest
+from fedspam._internal.nearest import did_you_mean
 from fedspam._internal.reading import (
     DAMAGE,
     LONGEST_NAME,
@@ -79,8 +79,7 @@ class Table:
         """Refuse a column that the table does not have."""
         for name in wanted:
             if name not in self.cells:
-                near = nearest(name, self.names)
-                hint = f"did you mean {near!r}?" if near else "add it, or name another table"
+                hint = did_you_mean(name, self.names, "add it, or name another table")
                 raise ValueError(f"{self.source} has no column {name!r}, it has {', '.join(self.names)}; {hint}")
 
     def column(self, name: str) -> np.ndarray:

@@ -4,7 +4,7 @@ import re
 from importlib import resources
 
 from fedspam import __version__
-from fedspam._internal.nearest import nearest
+from fedspam._internal.nearest import did_you_mean
 from fedspam.app import UsageError
 from fedspam.methods import METHODS
 
@@ -15,7 +15,6 @@ SOFTWARE = f"""@software{{fedspam,
   version = {{{__version__}}},
 }}"""
 FIELD = re.compile(r"^  (\w+) = \{(.*)\},$", re.MULTILINE)
-REFERENCE = re.compile(r"(?P<authors>.*?) (?P<year>\d{4})(?:, .*)?")
 ARXIV = re.compile(r"arXiv:(\d{4}\.\d+)")
 
 
@@ -26,9 +25,8 @@ def cite(method: str | None = None) -> str:
     '@misc{mcmahan2017fedavg,'
     """
     if method is not None and method not in METHODS:
-        near = nearest(method, METHODS)
-        hint = f"did you mean {near!r}? " if near else ""
-        raise UsageError(f"method = {method!r} is unknown; {hint}`fedspam methods` lists all of them")
+        hint = did_you_mean(method, METHODS, "`fedspam methods` lists all of them")
+        raise UsageError(f"method = {method!r} is unknown; {hint}")
     reference = METHODS[method or "spam"].reference
     if reference == OURS:
         reference = METHODS["spam"].reference
@@ -36,23 +34,8 @@ def cite(method: str | None = None) -> str:
 
 
 def entry(reference: str) -> str:
-    """The entry of one paper, given as in the table of methods: "Authors year, arXiv:number".
-
-    A paper that `papers.bib` does not have becomes an entry with what the reference says.
-    """
-    for text in _papers():
-        if _is_of(fields(text), reference):
-            return text
-    named = REFERENCE.fullmatch(reference)
-    if named is None:
-        return f"@misc{{{re.sub(r'[^a-z]', '', reference.lower())},\n  note = {{{reference}}},\n}}"
-    authors, year = named["authors"].split(", "), named["year"]
-    arxiv = ARXIV.search(reference)
-    last = f"eprint = {{{arxiv[1]}}},\n  archivePrefix = {{arXiv}}" if arxiv else f"note = {{{reference}}}"
-    return (
-        f"@misc{{{authors[0].lower()}{year},\n  author = {{{' and '.join(f'{{{name}}}' for name in authors)}}},\n"
-        f"  year = {{{year}}},\n  {last},\n}}"
-    )
+    """The entry of one paper, given as in the table of methods: "Authors year, arXiv:number"."""
+    return next(text for text in _papers() if _is_of(fields(text), reference))
 
 
 def fields(entry: str) -> dict[str, str]:

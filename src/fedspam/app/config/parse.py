@@ -11,7 +11,7 @@ import msgspec
 from msgspec import Struct
 
 from fedspam._internal import strict
-from fedspam._internal.nearest import nearest
+from fedspam._internal.nearest import did_you_mean, nearest
 from fedspam.app import UsageError
 from fedspam.app.config import methods, schema
 from fedspam.app.config.schema import Config, name_of
@@ -219,9 +219,8 @@ def _kind(section: str, where: str, name: Any) -> type[Struct]:
     if name is None:
         raise ConfigError(f"{where} is missing; it must be one of {names}{extra}")
     if not isinstance(name, str) or name not in kinds:
-        near = nearest(str(name), kinds)
-        hint = f"did you mean {near!r}? " if near else ""
-        raise ConfigError(f"{where} = {_short(name)} is unknown; {hint}There are {names}{extra}")
+        hint = f"{did_you_mean(str(name), kinds)} There are {names}{extra}".strip()
+        raise ConfigError(f"{where} = {_short(name)} is unknown; {hint}")
     return methods.method_section(name) if section == "method" else kinds[name]
 
 

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fedspam import datasets
-from fedspam._internal.nearest import nearest
+from fedspam._internal.nearest import did_you_mean
 from fedspam.app.config import ConfigError, schema
 from fedspam.datasets import Encoder, FederatedData
 from fedspam.datasets.table import check_labels
@@ -133,9 +133,8 @@ def _table(data: schema.Csv, clients: schema.Clients) -> ReadRows:
     columns += [(where, name) for where, names in lists.items() for name in names]
     for where, name in columns:
         if name not in header:
-            near = nearest(name, header)
-            hint = f"; did you mean {near!r}?" if near else ""
-            raise ConfigError(f"{where} = {name!r} is no column of {path}, which has {', '.join(header)}{hint}")
+            hint = did_you_mean(name, header, f"it has {', '.join(header)}")
+            raise ConfigError(f"{where} = {name!r} is not a column of {path}; {hint}")
     if data.client is not None:
         _refuse_split(clients, f"the column {data.client!r}")
     elif clients.split is None:
@@ -249,8 +248,7 @@ def existing(what: str, path: str, folder: bool = False) -> Path:
         kind = "a folder" if found.is_dir() else "a pipe or a device"
         raise ConfigError(f"{what} is {kind}; give a regular file")
     there = sorted(other.name for other in found.parent.iterdir()) if found.parent.is_dir() else []
-    near = nearest(found.name, there)
-    raise ConfigError(f"{what} is no file; {f'did you mean {near!r}?' if near else RELATIVE}")
+    raise ConfigError(f"{what} is not a file; {did_you_mean(found.name, there, RELATIVE)}")
 
 
 def _file(path: str, folder: bool = False) -> Path:

@@ -17,7 +17,7 @@ import numpy as np
 
 from fedspam import models
 from fedspam._internal import checks
-from fedspam._internal.nearest import nearest
+from fedspam._internal.nearest import did_you_mean
 from fedspam._internal.trees import Params
 from fedspam.app.config import ConfigError, schema
 from fedspam.app.config.schema import name_of
@@ -101,8 +101,7 @@ def _class_weights(given: Any, data: LoadedExamples) -> tuple[float, ...]:
             raise ConfigError(f"model.class_weights: {error}") from None
     for name in given:
         if name not in data.names:
-            near = nearest(name, data.names)
-            hint = f"did you mean {near!r}?" if near else f"there are {', '.join(data.names[:10])}"
+            hint = did_you_mean(name, data.names, f"there are {', '.join(data.names[:10])}")
             raise ConfigError(f"model.class_weights: {name!r} is not a class of the data; {hint}")
     return tuple(float(given.get(name, 1.0)) for name in data.names)
 
@@ -117,8 +116,7 @@ def _own(place: str, data: LoadedExamples, seed: int) -> Learner:
     loss = getattr(module, name, None)
     if not callable(loss):
         functions = [key for key, value in vars(module).items() if inspect.isfunction(value)]
-        near = nearest(name, functions)
-        hint = f"did you mean {near!r}?" if near else f"it has {', '.join(functions) or 'none'}"
+        hint = did_you_mean(name, functions, f"it has {', '.join(functions) or 'none'}")
         raise ConfigError(f"model.function = {place!r}: the file has no function {name!r}; {hint}")
     rows = {key: jnp.asarray(column[:2]) for key, column in data.train.examples.items()}
     begin, predict = getattr(module, "start", None), getattr(module, "predict", None)
