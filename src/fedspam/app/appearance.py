@@ -22,25 +22,15 @@ def style_sheet() -> str:
 
 
 class FigureStyle(NamedTuple):
-    """The size and the fonts of a figure.
+    """The size and the fonts of a figure."""
 
-    Arguments:
-        about: what it is for.
-        width: in inches.
-        across: how many panels may stand side by side.
-        text: the size of all text and lines, relative to that of 'paper'.
-        panel: the height of a panel, relative to that of 'paper'.
-        fonts: the families; the last has the letters that the others lack.
-        formulas: the font set of formulas.
-    """
-
-    about: str
-    width: float
-    across: int
-    text: float = 1.0
-    panel: float = 1.0
-    fonts: tuple[str, ...] = ("STIXGeneral", "DejaVu Serif")
-    formulas: str = "stix"
+    about: str  # what it is for
+    width: float  # in inches
+    across: int  # how many panels may stand side by side
+    text: float = 1.0  # the size of all text and lines, relative to that of 'paper'
+    panel: float = 1.0  # the height of a panel, relative to that of 'paper'
+    fonts: tuple[str, ...] = ("STIXGeneral", "DejaVu Serif")  # the last has the letters that the others lack
+    formulas: str = "stix"  # the font set of formulas
 
 
 STYLES: Mapping[str, FigureStyle] = {

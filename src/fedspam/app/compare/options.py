@@ -1,6 +1,6 @@
 """The options of `fedspam compare`, checked before anything is loaded or run."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -28,24 +28,19 @@ def checked(
     problem: str | None = None,
     methods: Sequence[str] | None = None,
     sweep: bool = False,
-    seeds: int | None = None,
-    seed: int | None = None,
-    rounds: int | None = None,
-    cohort: int | None = None,
-    budget: int | None = None,
-    targets: Sequence[float] | None = None,
     metric: str | None = None,
     exact: bool = False,
+    **numbers: Any,
 ) -> CompareOptions:
     """Options completed by the defaults of the problem; ValueError if they contradict each other.
+
+    Arguments:
+        numbers: fields of `ComparisonPlan`; None for the default.
 
     >>> checked(problem="ridge", methods=["spam_pp", "mvr"]).plan.cohort
     2
     """
-    metric = metric or "gradient"
-    options: dict[str, Any] = {"seeds": seeds, "seed": seed, "rounds": rounds, "cohort": cohort, "budget": budget}
-    options["targets"] = None if targets is None else tuple(targets)
-    given = {name: value for name, value in options.items() if value is not None}
+    metric, given = metric or "gradient", given_numbers(numbers)
     if sweep:
         if problem is not None:
             raise ValueError(
@@ -73,3 +68,9 @@ def checked(
     plan = ComparisonPlan(metric=metric, exact=exact, **given)
     check_cohort(plan.cohort, defaults.clients, name)
     return CompareOptions(name, tuple(check_methods(DEFAULT if methods is None else methods)), plan)
+
+
+def given_numbers(numbers: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields of a `ComparisonPlan` that are not None."""
+    given = {name: value for name, value in numbers.items() if value is not None}
+    return given | ({"targets": tuple(given["targets"])} if "targets" in given else {})

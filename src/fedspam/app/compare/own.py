@@ -9,9 +9,8 @@ from typing import Any
 import jax
 import msgspec
 
-from fedspam._internal import checks
 from fedspam.app.compare import DEFAULT, check_cohort, check_methods
-from fedspam.app.compare.options import CompareOptions
+from fedspam.app.compare.options import CompareOptions, given_numbers
 from fedspam.app.compare.tuning import ComparisonPlan
 from fedspam.app.config import Config, ConfigError, read
 from fedspam.app.config.schema import name_of
@@ -114,37 +113,27 @@ def checked_own(
     settings: Sequence[tuple[str, str]],
     *,
     methods: Sequence[str] | None = None,
-    seeds: int | None = None,
-    seed: int | None = None,
-    rounds: int | None = None,
-    cohort: int | None = None,
-    budget: int | None = None,
-    targets: Sequence[float] | None = None,
     metric: str | None = None,
+    **numbers: Any,
 ) -> CompareOptions:
-    """Options completed by the configuration; ValueError if they contradict it."""
-    keys = check_methods(DEFAULT if methods is None else methods)
+    """Options completed by the configuration; ValueError if they contradict it. `numbers` are as in `checked`."""
+    keys, given = check_methods(DEFAULT if methods is None else methods), given_numbers(numbers)
     own = load_own(file, settings, metric)
-    if own.seeds and (seeds is not None or seed is not None):
+    if own.seeds and given.keys() & {"seeds", "seed"}:
         raise ValueError("run.seed already lists the seeds; leave out --seeds and --seed")
     _check_obeyed(own.config)
     goal = own.experiment.target
     metric = metric or ("gradient" if goal is None else goal.probe)
-    if targets is None and goal is not None and goal.probe == metric:
-        targets = (goal.value,)
-    if targets is None and metric != "gradient":
+    usual = {"gradient": GRADIENTS} | ({} if goal is None else {goal.probe: (goal.value,)})
+    if "targets" not in given and metric not in usual:
         raise ValueError(f"--metric {metric} needs --targets, for example --targets 0.8,0.85")
-    given: dict[str, Any] = {"seeds": seeds or len(own.seeds) or SEEDS, "seed": seed or 0, "seed_list": own.seeds}
-    given |= {} if budget is None else {"budget": budget}
-    plan = ComparisonPlan(
-        rounds=rounds or own.config.run.rounds,
-        cohort=cohort or own.cohort,
-        targets=GRADIENTS if targets is None else tuple(targets),
-        metric=metric,
-        every=own.config.evaluate.every,
-        **given,
-    )
-    checks.whole("rounds", plan.rounds, 1)
+    defaults = {
+        "rounds": own.config.run.rounds,
+        "cohort": own.cohort,
+        "targets": usual.get(metric),
+        "seeds": len(own.seeds) or SEEDS,
+    }
+    plan = ComparisonPlan(metric=metric, every=own.config.evaluate.every, seed_list=own.seeds, **defaults | given)
     check_cohort(plan.cohort, own.clients, own.name)
     return CompareOptions(own.name, tuple(keys), plan, own)
 

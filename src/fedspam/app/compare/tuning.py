@@ -29,32 +29,18 @@ ATTEMPTS = 50  # draws of a nearby setting; the method may reject some
 
 @dataclasses.dataclass(frozen=True)
 class ComparisonPlan:
-    """How a comparison is run.
+    """How a comparison is run."""
 
-    Arguments:
-        rounds: of every run.
-        cohort: clients per round, for methods with a cohort size.
-        targets: errors to reach.
-        seeds: how many seeds are reported. Tuning uses as many others.
-        seed: the first reported seed.
-        budget: settings that every method tries.
-        metric: 'gradient', the relative gradient norm; 'loss'; or one of test rows, such as 'accuracy' or 'auc'. If
-            more of it is better, its error is 1 minus the metric.
-        exact: whether quadratic clients compute a prox in closed form, which then counts as one gradient.
-        seed_list: the reported seeds, where they do not follow each other; () for `seeds` of them from `seed` on.
-        every: rounds between two evaluations. A run can only arrive at one of them.
-    """
-
-    rounds: int
-    cohort: int
-    targets: tuple[float, ...]
-    seeds: int = 5
-    seed: int = 0
-    budget: int = BUDGET
-    metric: str = "gradient"
-    exact: bool = False
-    seed_list: tuple[int, ...] = ()
-    every: int = 1
+    rounds: int  # of every run
+    cohort: int  # clients per round, for methods with a cohort size
+    targets: tuple[float, ...]  # to reach, as the user gave them
+    seeds: int = 5  # how many are reported; tuning uses as many others
+    seed: int = 0  # the first reported one
+    budget: int = BUDGET  # settings that every method tries
+    metric: str = "gradient"  # of `METRICS`; where more of it is better, the error is 1 minus the metric
+    exact: bool = False  # whether quadratic clients compute a prox in closed form, which then counts as one gradient
+    seed_list: tuple[int, ...] = ()  # the reported seeds, where they do not follow each other
+    every: int = 1  # rounds between two evaluations; a run can only arrive at one of them
 
     def __post_init__(self) -> None:
         for name, least in (("rounds", 1), ("cohort", 1), ("seeds", 1), ("seed", 0), ("budget", 1), ("every", 1)):

@@ -64,22 +64,16 @@ _turn = threading.Lock()  # one run at a time, to leave some of the machine for 
 
 
 class LabSetting(NamedTuple):
-    """The positions of the sliders. Where they are at first, the theorems hold.
-
-    Arguments:
-        scale: of the clients' own part of the ridge; the similarity delta grows with it.
-        ratio: step size times delta, for methods with a prox.
-        local: step size times the largest smoothness of a client, for the others.
-    """
+    """The positions of the sliders. Where they are at first, the theorems hold."""
 
     method: str = "spam_pp"
-    scale: float = 0.03
-    ratio: float = 0.2
+    scale: float = 0.03  # of the clients' own part of the ridge; the similarity delta grows with it
+    ratio: float = 0.2  # step size times delta, for methods with a prox
     fresh_weight: float = 0.4
     cohort: int = 8
     solver: str = "gradient"
     steps: int = 5
-    local: float = 0.5
+    local: float = 0.5  # step size times the largest smoothness of a client, for the other methods
     seed: int = 0
 
     def checked(self) -> "LabSetting":

@@ -20,19 +20,12 @@ ROOT = ", root mean square"  # ends the name of a metric that the bound is drawn
 
 @dataclass(frozen=True)
 class BoundOverlay:
-    """The constants from which a bound is computed.
+    """The constants from which a bound is computed."""
 
-    Arguments:
-        constants: of the problem, known or measured (`fedspam measure`).
-        metric: the name of the probe that is the norm of the gradient of f.
-        unit: the number by which the probe was divided, such as the norm at the start.
-        cohort: the effective cohort; by default the method's cohort size.
-    """
-
-    constants: Constants
-    metric: str = "gradient"
-    unit: float = 1.0
-    cohort: float | None = None
+    constants: Constants  # of the problem, known or measured (`fedspam measure`)
+    metric: str = "gradient"  # the name of the probe that is the norm of the gradient of f
+    unit: float = 1.0  # the number by which the probe was divided, such as the norm at the start
+    cohort: float | None = None  # the effective cohort; None for the method's cohort size
 
     @classmethod
     def of(cls, text: str) -> "BoundOverlay":

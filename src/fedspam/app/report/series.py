@@ -39,29 +39,17 @@ class Paid(NamedTuple):
 
 @dataclass(frozen=True)
 class Series:
-    """One run or setting: one color of the report.
+    """One run or setting: one color of the report."""
 
-    Arguments:
-        name: in the legend.
-        paid: the costs, by measure.
-        metrics: the probes by name: a loss, a gradient norm, an accuracy.
-        details: what the method reported per round, by name: its step size, its fresh weight.
-        clients: by metric, percentiles over clients.
-        certificates: of the local solutions, if they were recorded.
-        bounds: by metric, the theoretical bound.
-        only: the measures it is drawn against; None for all.
-        trial: the number of the setting in the tables of a comparison, which may draw a method with several.
-    """
-
-    name: str
-    paid: Mapping[str, Paid]
-    metrics: Mapping[str, Curve]
-    details: Mapping[str, Curve] = field(default_factory=dict)
-    clients: Mapping[str, Mapping[int, Curve]] = field(default_factory=dict)
-    certificates: Mapping[str, Any] | None = None
-    bounds: Mapping[str, Curve] = field(default_factory=dict)
-    only: tuple[str, ...] | None = None
-    trial: int | None = None
+    name: str  # in the legend
+    paid: Mapping[str, Paid]  # the costs, by measure
+    metrics: Mapping[str, Curve]  # the probes by name: a loss, a gradient norm, an accuracy
+    details: Mapping[str, Curve] = field(default_factory=dict)  # of each round: its step size, its fresh weight
+    clients: Mapping[str, Mapping[int, Curve]] = field(default_factory=dict)  # by metric, percentiles over clients
+    certificates: Mapping[str, Any] | None = None  # of the local solutions, if they were recorded
+    bounds: Mapping[str, Curve] = field(default_factory=dict)  # by metric, the theoretical bound
+    only: tuple[str, ...] | None = None  # the measures it is drawn against; None for all
+    trial: int | None = None  # its number in the tables of a comparison, which may draw a method with several settings
 
     def against(self, measure: str) -> bool:
         """Whether it is drawn against a measure."""
@@ -89,51 +77,31 @@ class AskedTarget(NamedTuple):
 
 
 class ModelScores(NamedTuple):
-    """What the test rows say of the trained model.
+    """What the test rows say of the trained model."""
 
-    Arguments:
-        scores: F1, AUC, the calibration error, and for numbers RMSE, MAE and R², by their names.
-        confusion: for each true class how often each class was predicted.
-        classes: their names.
-        columns: the header of the table of clients.
-        clients: its rows; None where a client has no test rows.
-    """
-
-    scores: Mapping[str, float] = {}
-    confusion: Sequence[Sequence[int]] = ()
-    classes: Sequence[str] = ()
-    columns: Sequence[str] = ()
-    clients: Sequence[Sequence[str | float | None]] = ()
+    scores: Mapping[str, float] = {}  # F1, AUC, the calibration error, and for numbers RMSE, MAE and R², by their names
+    confusion: Sequence[Sequence[int]] = ()  # for each true class how often each class was predicted
+    classes: Sequence[str] = ()  # their names
+    columns: Sequence[str] = ()  # the header of the table of clients
+    clients: Sequence[Sequence[str | float | None]] = ()  # its rows; None where a client has no test rows
 
 
 @dataclass(frozen=True)
 class Source:
-    """The contents of a folder.
-
-    Arguments:
-        kind: 'run', 'comparison', 'reproduction' or 'theory'.
-        status: how it ended.
-        facts: the manifest: versions, device, dates.
-        configuration: what was run.
-        command: the command that made it, if it is known.
-        goals: costs until targets that a comparison tuned.
-        notes: lines above the curves.
-        tested: what the test rows say of the trained model.
-        asked: the target of a run, if it was given one.
-    """
+    """The contents of a folder."""
 
     folder: Path
-    kind: str
-    status: Status
+    kind: str  # 'run', 'comparison', 'reproduction' or 'theory'
+    status: Status  # how it ended
     series: Sequence[Series]
-    facts: dict[str, Any]
-    configuration: Mapping[str, Any]
-    command: str | None = None
+    facts: dict[str, Any]  # the manifest: versions, device, dates
+    configuration: Mapping[str, Any]  # what was run
+    command: str | None = None  # that made it, if it is known
     script: str | None = None  # a configuration file that `fedspam run` takes
-    goals: Sequence[TargetCell] = ()
-    notes: Sequence[str] = ()
+    goals: Sequence[TargetCell] = ()  # costs until targets that a comparison tuned
+    notes: Sequence[str] = ()  # lines above the curves
     tested: ModelScores = field(default_factory=ModelScores)
-    asked: AskedTarget | None = None
+    asked: AskedTarget | None = None  # the target of a run, if it was given one
 
 
 def rises(metric: str) -> bool:

@@ -20,23 +20,14 @@ from fedspam.simulation.status import Status
 
 
 class RunInfo(NamedTuple):
-    """The run that is tracked.
-
-    Arguments:
-        name: of the run.
-        project: that the run belongs to.
-        folder: of the run.
-        settings: its configuration, as ``section.key`` and value.
-        place: the folder or address of the recorder; None for its default.
-        identity: stays the same if the run is resumed.
-    """
+    """The run that is tracked."""
 
     name: str
     project: str
     folder: Path
-    settings: Mapping[str, Any]
-    place: str | None
-    identity: str
+    settings: Mapping[str, Any]  # its configuration, as ``section.key`` and value
+    place: str | None  # the folder or address of the recorder; None for its default
+    identity: str  # stays the same if the run is resumed
 
 
 class TrackedPoint(NamedTuple):
