@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from fedspam._internal import checks, describe
-from fedspam._internal.nearest import nearest
+from fedspam._internal.nearest import did_you_mean
 from fedspam.app.arrival import percentiles
 from fedspam.app.compare import files
 from fedspam.app.compare.measures import MEASURES, CostSummary, Trial, best, best_of_all, cell, costs
@@ -91,9 +91,8 @@ def check_methods(methods: Sequence[str]) -> list[str]:
         return list(METHODS)
     for key in methods:
         if key not in METHODS:
-            near = nearest(key, METHODS)
-            hint = f"did you mean {near!r}? " if near else ""
-            raise ValueError(f"there is no method {key!r}; {hint}`fedspam methods` lists all {len(METHODS)}")
+            hint = did_you_mean(key, METHODS, f"`fedspam methods` lists all {len(METHODS)}")
+            raise ValueError(f"there is no method {key!r}; {hint}")
     return list(dict.fromkeys(methods))
 
 

@@ -17,7 +17,7 @@ from fedspam.app.compare.own import problem_of
 from fedspam.app.compare.parts import ComparisonPart, read_parts
 from fedspam.app.folders import new_folder
 from fedspam.app.named_problems import load
-from fedspam.app.terminal import progress_bar
+from fedspam.app.terminal import numbers_table, print_folder, progress_bar
 from fedspam.methods import METHODS
 from fedspam.simulation.metrics import METRICS
 
@@ -51,7 +51,7 @@ def show(
             begin(len(methods) * (waves(plan.budget) + 1))
             found = compare(problem, methods, plan, folder, command=command, progress=advance, part=part)
             lines = [] if part is not None else lines_of(found)
-    return printed(lines, folder, quiet, console)
+    return _print(lines, folder, quiet, console)
 
 
 def merge(folders: Sequence[Path], folder: Path | None, *, command: str = "", quiet: bool = False) -> int:
@@ -63,7 +63,7 @@ def merge(folders: Sequence[Path], folder: Path | None, *, command: str = "", qu
     else:
         folder = folder or new_folder("compare")
         lines = lines_of(merge_parts(saved, folder, command=command))
-    return printed(lines, folder, quiet, Console())
+    return _print(lines, folder, quiet, Console())
 
 
 def lines_of(found: ComparisonResult) -> list[Any]:
@@ -84,32 +84,24 @@ def sweep_lines(rows: Sequence[sweeping.Row]) -> list[Any]:
     return [Markdown(sweeping.markdown(rows)), f"∞: only {hero} arrives, 0: only the rival does, –: neither"]
 
 
-def printed(lines: Sequence[Any], folder: Path, quiet: bool, console: Console) -> int:
-    """Print the lines and the files of the folder, or, if quiet, the folder alone."""
-    if quiet:
-        console.print(str(folder), highlight=False, markup=False, soft_wrap=True)
-        return 0
-    for line in lines:
-        console.print(line, highlight=False)
-    names = ", ".join(sorted(path.name for path in folder.iterdir() if not path.name.startswith(".")))
-    console.print(f"{folder}: {names}", highlight=False, markup=False, soft_wrap=True)
-    return 0
-
-
 def table(found: ComparisonResult, error: float) -> Table:
     """The cost of every method until the target; each number has its own best setting."""
     plan = found.plan
     goal = f"{METRICS[plan.metric].label} {plan.text(error)}"
-    shown = Table(
-        title=f"to {goal}: median of {plan.seeds} seeds, each number tuned over {plan.budget} settings",
-        title_justify="left",
-    )
-    shown.add_column("method")
-    for label in MEASURES.values():
-        shown.add_column(label, justify="right")
     costs = {key: [found.entry(key, error, measure).cell for measure in MEASURES] for key in found.trials}
-    for key in sorted(costs, key=lambda key: costs[key][0].median):
-        cells = [amount(cell.median, measure) for cell, measure in zip(costs[key], MEASURES, strict=True)]
-        name = METHODS[key].name + (" (nothing to tune)" if key in found.untuned else "")
-        shown.add_row(name, *cells)
-    return shown
+    rows = [
+        [
+            METHODS[key].name + (" (nothing to tune)" if key in found.untuned else ""),
+            *(amount(cell.median, measure) for cell, measure in zip(costs[key], MEASURES, strict=True)),
+        ]
+        for key in sorted(costs, key=lambda key: costs[key][0].median)
+    ]
+    title = f"to {goal}: median of {plan.seeds} seeds, each number tuned over {plan.budget} settings"
+    return numbers_table(("method", *MEASURES.values()), rows, title=title)
+
+
+def _print(lines: Sequence[Any], folder: Path, quiet: bool, console: Console) -> int:
+    for line in () if quiet else lines:
+        console.print(line, highlight=False)
+    print_folder(console, folder, quiet)
+    return 0

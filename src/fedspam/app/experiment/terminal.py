@@ -16,10 +16,10 @@ from rich.text import Text
 
 from fedspam.app import exit_codes
 from fedspam.app.config import Config, ConfigError, read
-from fedspam.app.experiment.execute import own_config, recorded_rows, run
+from fedspam.app.experiment.execute import ExperimentOutcome, own_config, recorded_rows, run
 from fedspam.app.experiment.scores import worst_clients
 from fedspam.app.folders import new_folder
-from fedspam.app.terminal import progress_bar
+from fedspam.app.terminal import numbers_table, print_folder, print_plain, progress_bar
 from fedspam.simulation.metrics import METRICS
 from fedspam.simulation.status import Status
 
@@ -82,28 +82,15 @@ def show(
         return exit_codes.verdict(outcome.run.status.ok)  # the first process speaks for all
     if as_json:
         console.file.write(json.dumps(outcome.facts, allow_nan=False) + "\n")
-    elif quiet:
-        console.print(str(folder), highlight=False, markup=False, soft_wrap=True)
-    else:
-        console.print(table(outcome.facts))
-        if outcome.clients:
-            names = outcome.classes
-            if "confusion" in outcome.facts and len(names) <= MOST_CLASSES:
-                console.print(class_table(outcome.facts["per_class"]))
-                console.print(confusion(outcome.facts, names))
-            console.print(client_table(outcome.clients))
-            count = len(outcome.clients)
-            if count > WORST:
-                console.print(f"These are the {WORST} worst of {count} clients; clients.csv has all.", highlight=False)
-        table_of_clients = "clients.csv, " if outcome.clients else ""
-        files = f"model.safetensors, summary.json, {table_of_clients}config.toml, manifest.json, rows.bin"
-        console.print(f"{folder}: {files}", highlight=False, markup=False, soft_wrap=True)
-        if not config.data.has_loss:
-            own = getattr(config.model, "function", None)
-            more = "" if own is None else f" --model {own}"
-            console.print(
-                f"use it: fedspam predict {folder} NEW_ROWS{more}", highlight=False, markup=False, soft_wrap=True
-            )
+        return exit_codes.verdict(outcome.run.status.ok)
+    if not quiet:
+        _print_tables(console, outcome)
+    table_of_clients = ["clients.csv"] if outcome.clients else []
+    files = ("model.safetensors", "summary.json", *table_of_clients, "config.toml", "manifest.json", "rows.bin")
+    print_folder(console, folder, quiet, files)
+    if not quiet and not config.data.has_loss:
+        own = getattr(config.model, "function", None)
+        print_plain(console, f"use it: fedspam predict {folder} NEW_ROWS" + (f" --model {own}" if own else ""))
     return exit_codes.verdict(outcome.run.status.ok)
 
 
@@ -117,36 +104,21 @@ MOST_CLASSES = 10  # of a confusion matrix on the terminal
 WORST = 5  # clients that are listed
 
 
-def confusion(facts: Mapping[str, Any], names: Sequence[str]) -> Table:
-    """How many test rows of each class were predicted as which."""
-    shown = Table()
-    shown.add_column("true \\ predicted")
-    for name in names:
-        shown.add_column(name, justify="right")
-    for name, row in zip(names, facts["confusion"], strict=True):
-        shown.add_row(name, *map(str, row))
-    return shown
-
-
-def class_table(per_class: Mapping[str, Mapping[str, Any]]) -> Table:
-    """For each class its share of the test rows, and how well it is recognized."""
-    shown = Table()
-    shown.add_column("class")
-    for name in ("test rows", "share", "precision", "recall", "F1"):
-        shown.add_column(name, justify="right")
-    for name, values in per_class.items():
-        shown.add_row(name, *("–" if value is None else _value(value) for value in values.values()))
-    return shown
-
-
-def client_table(clients: list[dict[str, Any]]) -> Table:
-    """The clients that the model serves worst."""
-    shown = Table()
-    for name in clients[0]:
-        shown.add_column(name.replace("_", " "), justify="left" if name == "client" else "right")
-    for row in worst_clients(clients, WORST):
-        shown.add_row(*(_value(value) for value in row.values()))
-    return shown
+def _print_tables(console: Console, outcome: ExperimentOutcome) -> None:
+    """The facts of a run; where there are test rows, how well each class is recognized, and the worst clients."""
+    facts, clients, names = outcome.facts, outcome.clients, outcome.classes
+    console.print(table(facts))
+    if not clients:
+        return
+    if "confusion" in facts and len(names) <= MOST_CLASSES:
+        shares = ([name, *map(_value, values.values())] for name, values in facts["per_class"].items())
+        console.print(numbers_table(("class", "test rows", "share", "precision", "recall", "F1"), shares))
+        counts = ([name, *row] for name, row in zip(names, facts["confusion"], strict=True))
+        console.print(numbers_table(("true \\ predicted", *names), counts))
+    worst = ([*map(_value, row.values())] for row in worst_clients(clients, WORST))
+    console.print(numbers_table([name.replace("_", " ") for name in clients[0]], worst))
+    if len(clients) > WORST:
+        console.print(f"These are the {WORST} worst of {len(clients)} clients; clients.csv has all.", highlight=False)
 
 
 def table(facts: Mapping[str, Any]) -> Table:
@@ -189,4 +161,4 @@ def sent_bytes(folder: Path) -> int:
 
 
 def _value(value: Any) -> str:
-    return f"{value:.4g}" if isinstance(value, float) else str(value)
+    return "–" if value is None else f"{value:.4g}" if isinstance(value, float) else str(value)

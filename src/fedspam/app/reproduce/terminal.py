@@ -3,13 +3,13 @@
 from pathlib import Path
 
 from rich.console import Console
-from rich.table import Table
+from rich.table import Column, Table
 from rich.text import Text
 
 from fedspam.app import exit_codes
 from fedspam.app.folders import new_folder
 from fedspam.app.reproduce import ROUNDS, SEEDS, SOLVERS, Observation, reproduce
-from fedspam.app.terminal import progress_bar
+from fedspam.app.terminal import print_folder, progress_bar
 
 
 def show(
@@ -32,24 +32,21 @@ def show(
             seed=seed,
             progress=lambda: bar.advance(task),
         )
-    if quiet:
-        console.print(str(made.folder), highlight=False, markup=False, soft_wrap=True)
-    else:
+    if not quiet:
         console.print(table(made.observations, seeds))
         holding, count = sum(observation.holds for observation in made.observations), len(made.observations)
         style = "bold green" if holding == count else "bold red"
         console.print(Text(f"{holding} of {count} sentences hold", style=style))
-        names = "figure.png, figure.svg, curves.csv, observations.csv, manifest.json, command"
-        console.print(f"{made.folder}: {names}", highlight=False, markup=False, soft_wrap=True)
+    files = ("figure.png", "figure.svg", "curves.csv", "observations.csv", "manifest.json", "command")
+    print_folder(console, made.folder, quiet, files)
     return exit_codes.verdict(all(observation.holds for observation in made.observations))
 
 
 def table(observations: list[Observation], seeds: int) -> Table:
     """One row per sentence: what the paper says, what was measured, the rule, and the verdict."""
     title = f"The paper's observations on its figure, measured over {seeds} seed{'s' if seeds > 1 else ''}"
-    shown = Table(title=title, title_justify="left", show_lines=True)
-    for name, ratio in (("panel", None), ("the paper says", 2), ("measured", 3), ("verdict", None)):
-        shown.add_column(name, ratio=ratio)
+    columns = ("panel", Column("the paper says", ratio=2), Column("measured", ratio=3), "verdict")
+    shown = Table(*columns, title=title, title_justify="left", show_lines=True)
     for observation in observations:
         measured = Text(observation.measured)
         measured.append(f"\nholds if: {observation.rule}", style="dim")

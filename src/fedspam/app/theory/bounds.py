@@ -10,13 +10,14 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 from rich.console import Console
-from rich.table import Table
+from rich.table import Column, Table
 
 from fedspam._internal import checks, describe
 from fedspam.app import UsageError, exit_codes
 from fedspam.app.figures.bound import BoundPanel, LyapunovPanel, draw_bounds
 from fedspam.app.figures.style import save
 from fedspam.app.folders import csv_text, make_folder, new_folder, write_manifest
+from fedspam.app.terminal import numbers_table, print_folder
 from fedspam.federation import ledger
 from fedspam.methods import spam, spam_pp, spam_ppa
 from fedspam.methods.schedules import cube_root
@@ -195,23 +196,16 @@ def show(options: TheoryOptions, folder: Path | None, *, command: str = "", quie
     console.print(_certificates_table(next(outcome for outcome in found if outcome.theorem == "4.1")))
     _write(options, folder, found)
     write_manifest(folder, command, began, options=describe.describe(options))
-    if quiet:
-        Console().print(str(folder), highlight=False, markup=False, soft_wrap=True)
-    else:
-        names = ", ".join(sorted(path.name for path in folder.iterdir() if not path.name.startswith(".")))
-        console.print(f"{folder}: {names}", highlight=False, markup=False, soft_wrap=True)
+    print_folder(Console(), folder, quiet)
     return exit_codes.verdict(all(outcome.holds for outcome in found))
 
 
 def _bounds_table(found: list[TheoryOutcome]) -> Table:
-    shown = Table(
-        title="Mean of ‖∇f‖² over all rounds: bounds, the value reached, tight/reached",
-        title_justify="left",
+    numbers = (
+        Column(name, justify="right", no_wrap=True) for name in ("printed", "corrected", "tight", "reached", "ratio")
     )
-    shown.add_column("theorem", no_wrap=True)
-    for name in ("printed", "corrected", "tight", "reached", "ratio"):
-        shown.add_column(name, justify="right", no_wrap=True)
-    shown.add_column("result")
+    title = "Mean of ‖∇f‖² over all rounds: bounds, the value reached, tight/reached"
+    shown = Table(Column("theorem", no_wrap=True), *numbers, "result", title=title, title_justify="left")
     for one in found:
         versions = (one.printed, one.corrected, one.tight)
         verdict = "holds" if one.holds else "FAILS"
@@ -228,10 +222,8 @@ def _rounds_table(
     options: TheoryOptions, found: list[TheoryOutcome], epsilon: float, population: Quadratics, start: Any
 ) -> Table:
     """Corollaries 3.4 and 5.2: trips and bytes until the mean is below epsilon."""
-    title = f"Until the mean of ‖∇f‖² is at most {epsilon:.3g}: trips by theory, rounds used"
-    shown = Table(title=title, title_justify="left")
-    for name in ("method", "order", "corrected", "tight", "bytes", "rounds", "bytes"):
-        shown.add_column(name, justify="left" if name == "method" else "right", no_wrap=True)
+    header = ("method", "order", "corrected", "tight", "bytes", "rounds", "bytes")
+    rows = []
     for one in found:
         if one.theorem not in ("3.2", "5.1"):
             continue
@@ -247,17 +239,14 @@ def _rounds_table(
         spent = f"{start_bytes + each * (arrived[0] + 1):.3g}" if len(arrived) else "–"
         most_bytes = start_bytes * (trips // 2) + each * (trips - trips // 2)
         scale = f"{order(known, epsilon, cohort=cohort):.3g}"
-        shown.add_row(one.method, scale, f"{loose:.3g}", f"{trips:.3g}", f"{most_bytes:.3g}", took, spent)
-    return shown
+        rows.append((one.method, scale, f"{loose:.3g}", f"{trips:.3g}", f"{most_bytes:.3g}", took, spent))
+    title = f"Until the mean of ‖∇f‖² is at most {epsilon:.3g}: trips by theory, rounds used"
+    return numbers_table(header, rows, title=title)
 
 
 def _certificates_table(outcome: TheoryOutcome) -> Table:
-    shown = Table(title=f"Certificates of {outcome.method}, all runs", title_justify="left", show_header=False)
-    shown.add_column()
-    shown.add_column(justify="right")
-    for line in table(certificates({name: column.reshape(-1) for name, column in outcome.rows.items()})):
-        shown.add_row(*line)
-    return shown
+    lines = table(certificates({name: column.reshape(-1) for name, column in outcome.rows.items()}))
+    return numbers_table(("", ""), lines, title=f"Certificates of {outcome.method}, all runs", show_header=False)
 
 
 def _write(options: TheoryOptions, folder: Path, found: list[TheoryOutcome]) -> None:

@@ -14,6 +14,7 @@ from fedspam._internal.trees import Params
 from fedspam.app import UsageError
 from fedspam.app.compare.own import load_own
 from fedspam.app.named_problems import PROBLEMS, load
+from fedspam.app.terminal import numbers_table, print_plain
 from fedspam.clients import Population
 from fedspam.methods.schedules import effective_cohort
 from fedspam.theory import in_simulator, least_fresh_weight, measure, over_bytes
@@ -80,14 +81,12 @@ def _show(
         console.print_json(json.dumps(facts(subject.name, found)))
         return 0
     sample = f"{found.clients} of {found.population} clients" if found.population else f"{found.clients} clients"
-    console.print(
-        f"{subject.what}\nmeasured at the start, from {sample}\n", highlight=False, markup=False, soft_wrap=True
-    )
+    print_plain(console, f"{subject.what}\nmeasured at the start, from {sample}\n")
     console.print(_constants(subject.known, found))
     if found.clients != found.population:
         console.print("δ is that of the measured clients; others may deviate more.\n", highlight=False)
     console.print(_costs(found))
-    console.print(_advice(subject.cohort, found), highlight=False, markup=False, soft_wrap=True)
+    print_plain(console, _advice(subject.cohort, found))
     return 0
 
 
@@ -102,25 +101,20 @@ def facts(name: str, found: Measurement) -> dict[str, Any]:
 
 
 def _constants(known: Mapping[str, float], found: Measurement) -> Table:
-    shown = Table()
-    shown.add_column("constant")
-    for name in ("measured", f"{100 * found.confidence:g} % interval", *(["closed form"] if known else [])):
-        shown.add_column(name, justify="right")
+    rows = []
     for name, label in LABELS.items():
         estimate = getattr(found, name)
         truth = [f"{known[name]:.4g}" if name in known else ""] if known else []
         label += f" (client {found.worst})" if name == "delta" else ""
-        shown.add_row(label, f"{estimate.value:.4g}", f"{estimate.low:.4g} to {estimate.high:.4g}", *truth)
-    return shown
+        rows.append((label, f"{estimate.value:.4g}", f"{estimate.low:.4g} to {estimate.high:.4g}", *truth))
+    closed_form = ["closed form"] if known else []
+    return numbers_table(("constant", "measured", f"{100 * found.confidence:g} % interval", *closed_form), rows)
 
 
 def _costs(found: Measurement) -> Table:
-    shown = Table()
-    shown.add_column("cost of")
-    for name in ("rounds", "client gradients", "bytes down", "bytes up"):
-        shown.add_column(name, justify="right")
-    for name, cost in {**found.costs, "all": found.cost}.items():
-        shown.add_row(name, *(f"{value:,}" for value in cost), end_section=name == list(found.costs)[-1])
+    rows = [(name, *(f"{value:,}" for value in cost)) for name, cost in {**found.costs, "all": found.cost}.items()]
+    shown = numbers_table(("cost of", "rounds", "client gradients", "bytes down", "bytes up"), rows)
+    shown.rows[-2].end_section = True
     return shown
 
 

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from rich.console import Console
-from rich.table import Table
 
+from fedspam.app.terminal import numbers_table
 from fedspam.theory import rounds
 from fedspam.theory.constants import effective_cohort, least_fresh_weight
 from fedspam.theory.tight import best_rate, best_weight, drift, multipliers
@@ -93,24 +93,19 @@ def rows() -> Iterator[tuple[Fraction, list[float]]]:
 def verify() -> int:
     """Check every proof and print the constants. Returns the exit code."""
     began = time.perf_counter()
-    count = corrected() + smaller_factor()
-    shown = Table(title="R in (1/K) Σ E‖∇f‖² ≤ R (F/(γK) + ...), proved; p = 96(γδ)²/(96(γδ)² + B_eff)")
-    repeated = (f"{cohort} ↻" for cohort in COHORTS[1:])
-    for name in ("γδ", *(f"B = {cohort}" for cohort in COHORTS), *repeated, "any", "relative", "paper"):
-        shown.add_column(name, justify="right", no_wrap=True)
+    count, lines = corrected() + smaller_factor(), []
     for ratio, rates in rows():
         count += sum(map(math.isfinite, rates))
         texts = [f"{rate:.3f}" if math.isfinite(rate) else "–" for rate in rates]
-        shown.add_row(f"{float(ratio):g}", *texts, "32" if ratio <= QUARTER else "–")
-    others = Table(title="Found by the solver, rounded to fractions, stored")
-    others.add_column("program")
-    others.add_column("gain", justify="right")
-    for text, gain in stored():
-        count += 1
-        others.add_row(text, f"{gain:.4f}")
+        lines.append([f"{float(ratio):g}", *texts, "32" if ratio <= QUARTER else "–"])
+    repeated = (f"{cohort} ↻" for cohort in COHORTS[1:])
+    header = ("γδ", *(f"B = {cohort}" for cohort in COHORTS), *repeated, "any", "relative", "paper")
+    title = "R in (1/K) Σ E‖∇f‖² ≤ R (F/(γK) + ...), proved; p = 96(γδ)²/(96(γδ)² + B_eff)"
+    others = [(text, f"{gain:.4f}") for text, gain in stored()]
+    count += len(others)
     console = Console()
-    console.print(shown)
-    console.print(others)
+    console.print(numbers_table(header, lines, title=title))
+    console.print(numbers_table(("program", "gain"), others, title="Found by the solver, rounded to fractions, stored"))
     seconds = time.perf_counter() - began
     console.print(
         f"{count} proofs checked with fractions in {seconds:.1f} s. Each of the first table also covers every smaller "
