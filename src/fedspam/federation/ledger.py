@@ -156,6 +156,7 @@ class Plan(Brief):
     branches: bool  # whether a coin decides which exchanges a round has
     roles: frozenset[str] = frozenset()  # of the draws, as a replay names them
     names_a_client: bool = False  # whether a client is asked for by its id, as a delegate is
+    reported: tuple[str, ...] = ()  # what the method says of a round, by name
 
     def price(self, contacts: Mapping[str, Any], rounds: int) -> dict[str, np.ndarray]:
         """Floats and bytes per round and direction, from the counted contacts of the dynamic exchanges."""
@@ -200,12 +201,12 @@ def plan(
         return result
 
     state = jax.eval_shape(lambda params: watched(lambda fed: method.init(params, key, fed)), params)
-    jax.eval_shape(lambda state: watched(lambda fed: method.round(state, key, fed)), state)
+    _, info = jax.eval_shape(lambda state: watched(lambda fed: method.round(state, key, fed)), state)
     (start, _, first), (round, branches, later) = found
     for exchange in (*start, *round):
         _ = exchange.bytes_down, exchange.bytes_up  # priced once, before any round
     named = first.names_a_client or later.names_a_client
-    made = Plan(start, round, branches, frozenset(first.roles | later.roles), named)
+    made = Plan(start, round, branches, frozenset(first.roles | later.roles), named, tuple(trees.names(info)))
     codecs.check_names(made)
     forgetful = codecs.first_errors(made).keys() - _stateful(method) if codecs.has_feedback else ()
     for work in sorted(forgetful):

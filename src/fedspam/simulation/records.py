@@ -99,7 +99,7 @@ class Store:
         self.folder = Path(folder)
         self.keep = keep or Keep()
         self._manifest: dict[str, Any] = {}
-        self._run = ""  # the hash of the run's identity, which all its files carry
+        self._run = ""
         self._end = 0  # of the good part of the rows
         self._score: float | None = None  # of the best state so far
 
@@ -127,6 +127,11 @@ class Store:
         if saved is None:
             self.begin(identity, over=resume)
         return saved
+
+    @property
+    def run(self) -> str:
+        """The hash of the run's identity, which all its files carry."""
+        return self._run
 
     def begin(self, identity: Mapping[str, Any], *, over: bool = False) -> None:
         """Start a run here. A folder that holds something else is refused; with `over`, the same run begins again."""

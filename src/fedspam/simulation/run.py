@@ -182,7 +182,7 @@ def simulate(
         status = segments.status or final_status(plan, rows, faults)
         final = engine.finish(setup.method, carry)
         recorder.finish(status)
-        if store is not None:  # whoever knows more about the model, such as `fedspam run`, writes the file again
+        if store is not None and store is not folder:  # whoever opened the store knows more about the model
             loss = describe.describe(population.loss) if isinstance(population, Ragged | Sharded) else None
             facts = {"run": describe.digest(recorder.identity), "rounds": done, "status": status.as_json()}
             hosts.first(lambda: write_model(store.folder / FILE, final, {"loss": loss, **facts}))

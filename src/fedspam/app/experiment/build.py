@@ -44,13 +44,13 @@ class Experiment:
     start: Params
     probe: Any
     metrics: tuple[str, ...]  # what the probe measures
-    examples: LoadedExamples | None = None  # None where the data is no rows
+    examples: LoadedExamples | None = None  # None where the data has no rows
     codecs: Codecs = NO_CODECS
     predict: Callable[..., Any] | None = None  # of a file of the user's
 
     @property
     def target(self) -> Target | None:
-        """What the run is to reach: a metric of which more is better of at least a value, any other of at most one."""
+        """What the run is to reach: at least a value of a metric that rises, at most a value of any other."""
         options = self.config.evaluate
         if options.target is None:
             return None
@@ -85,7 +85,7 @@ def make(config: Config) -> Experiment:
         )
     proxy = getattr(config.method, "proxy", 0)
     if population.size is not None and proxy >= population.size:
-        raise ConfigError(f"method.proxy = {proxy} is no client of the data; give 0 to {population.size - 1}")
+        raise ConfigError(f"method.proxy = {proxy} is not a client of the data; give 0 to {population.size - 1}")
     try:
         method = build_method(config.method, config.prox, population.size)
     except ValueError as error:
@@ -103,10 +103,12 @@ def make(config: Config) -> Experiment:
         )
     try:
         codecs = build_codecs(config.codecs)
-        if codecs:
-            codecs.check_names(ledger.plan(method, start, population))
+        plan = ledger.plan(method, start, population, codecs=codecs) if codecs or config.run.record else None
     except ValueError as error:
         raise ConfigError(f"codecs: {error}") from None
+    for name in config.run.record or ():
+        if plan is not None and name not in plan.reported:
+            raise ConfigError(f"run.record: {method.name} reports {', '.join(plan.reported)}, and not {name!r}")
     made = Experiment(config, method, population, start, probe, metrics, rows, codecs, predict)
     if config.evaluate.target is not None:
         try:

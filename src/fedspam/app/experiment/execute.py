@@ -12,7 +12,7 @@ import jax
 import numpy as np
 
 from fedspam import models
-from fedspam._internal import files, hosts, trees
+from fedspam._internal import files, hosts
 from fedspam.app import tracking
 from fedspam.app.arrival import arrival
 from fedspam.app.config import Config, ConfigError, differences, read, tables, to_toml
@@ -24,7 +24,7 @@ from fedspam.app.experiment.probes import RowsProbe
 from fedspam.app.experiment.scores import chosen_threshold, scores_on_test
 from fedspam.app.folders import csv_text
 from fedspam.clients import Ragged, Sharded
-from fedspam.federation import ledger
+from fedspam.models.trained import TrainedModel
 from fedspam.simulation import Run, fine_tune, records, simulate
 from fedspam.simulation.shared_store import SharedStore, store_of
 from fedspam.simulation.status import Status
@@ -43,7 +43,7 @@ GROWN = 1e3  # times the loss of the start, above which a run has failed
 TINY = 1e-6  # a loss of zero at the start cannot be multiplied
 SEAL = "# sha256 of all lines below: "
 
-Observe = Callable[[int, Mapping[str, np.ndarray], Mapping[str, np.ndarray]], None]
+Observe = Callable[[int, float, Mapping[str, np.ndarray]], None]
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,7 @@ def run(
         folder: receives ``config.toml``, ``summary.json``, and the records of `fedspam.simulation.records`.
         resume: continue the run of that folder, which must have the same configuration except for its length. Where
             there is no run, start one.
-        observe: called with the number of rounds done, and the rows and probes since the last call.
+        observe: called with the rounds done, the bytes sent so far, and the probes since the last call.
     """
     folder = Path(folder)
     hosts.first(lambda: _check_folder(config, folder, resume))
@@ -77,7 +77,6 @@ def run(
         raise ConfigError(f"track.to: {error}") from None
     with jax.enable_x64(config.run.precision == "float64"):
         experiment = make(config)
-        _check_record(experiment)
         _check_fine_tune(experiment)
         _check_threshold(experiment)
         keep = records.Keep(config.keep.last, every=config.keep.every)
@@ -87,28 +86,30 @@ def run(
             hosts.first(lambda: _write_config(config, folder))
             went = _simulate(experiment, store, keep, resume, observe)
             store.finish(went.status)
-            outcome = hosts.first(lambda: _written(experiment, went, folder))
-    facts = summary(went, folder, config, experiment.target, experiment.metrics)
+            facts = summary(went, folder, config, experiment.target, experiment.metrics)
+            outcome = hosts.first(lambda: _written(experiment, went, store, facts))
     return outcome or ExperimentOutcome(folder, went, facts, [])
 
 
-def _written(experiment: Experiment, went: Run, folder: Path) -> ExperimentOutcome:
+def _written(
+    experiment: Experiment, went: Run, store: records.Store | SharedStore, facts: dict[str, Any]
+) -> ExperimentOutcome:
     """What is in the folder at the end: the model, its scores and the summary."""
-    _save_model(experiment, went, folder)
-    tested, clients = _tested(experiment, folder)
-    facts = summary(went, folder, experiment.config, experiment.target, experiment.metrics)
-    if "threshold" in tested:  # what was measured during the run is of the more probable class
-        facts = {name: value for name, value in facts.items() if not name.startswith("accuracy.")}
-    facts |= tested
+    folder, rows = store.folder, experiment.examples
+    trained, clients = _saved_model(experiment, went, store), []
+    if trained is not None and rows is not None:
+        tested, clients = scores_on_test(trained, rows)
+        if "threshold" in tested:  # what was measured during the run is of the more probable class
+            facts = {name: value for name, value in facts.items() if not name.startswith("accuracy.")}
+        facts |= tested
     tuning = experiment.config.evaluate.fine_tune
     if clients and tuning is not None:
         clients = _with_own_models(experiment, went, clients, tuning)
     if clients:
-        rows = [["" if value is None else value for value in row.values()] for row in clients]
-        records.write(folder / "clients.csv", csv_text(list(clients[0]), rows).encode())
+        table = [["" if value is None else value for value in row.values()] for row in clients]
+        records.write(folder / "clients.csv", csv_text(list(clients[0]), table).encode())
     records.write(folder / "summary.json", json.dumps(facts, indent=1, allow_nan=False).encode())
-    names = () if experiment.examples is None else experiment.examples.names
-    return ExperimentOutcome(folder, went, facts, clients, names)
+    return ExperimentOutcome(folder, went, facts, clients, () if rows is None else rows.names)
 
 
 def _write_config(config: Config, folder: Path) -> None:
@@ -127,22 +128,6 @@ def own_config(folder: Path) -> Config:
             f"--resume --out {folder}), or remove its first line if you changed it on purpose"
         )
     return read(path)
-
-
-def _check_record(experiment: Experiment) -> None:
-    """Refuse columns that the method does not report before anything is written."""
-    record = experiment.config.run.record
-    if record is None:
-        return
-    method, start = experiment.method, experiment.start
-    fed = lambda: ledger.Null(experiment.population, memory=method.client_state(start))
-    one = lambda x, key: method.round(method.init(x, key, fed()), key, fed())[1]
-    reported = trees.names(jax.eval_shape(one, start, jax.random.key(0)))
-    unknown = [name for name in record if name not in reported]
-    if unknown:
-        raise ConfigError(
-            f"run.record: {unknown[0]!r} is nothing that {method.name} reports; it reports {', '.join(reported)}"
-        )
 
 
 def _check_fine_tune(experiment: Experiment) -> None:
@@ -208,20 +193,19 @@ def _simulate(
     config, folder = experiment.config, store.folder
     options, evaluate, growth = config.run, config.evaluate, config.watch.growth
     leads = jax.process_index() == 0
-    past = recorded_rows(folder) if resume and leads else {}
+    past = _recorded_rows(folder) if resume and leads else {}
     points = tracking.Points(evaluate.every, len(next(iter(past.values()))) if past else 0)
     points.totals = {name: float(past[name].sum()) for name in points.paid if name in past}
     recorders = [tracking.RECORDERS[name][0]() for name in dict.fromkeys(config.track.to) if leads]
     with tracking.tracked(recorders, _story(config, folder)) as tracked:
 
         def report(done: int, rows: Mapping[str, np.ndarray], probes: Mapping[str, np.ndarray]) -> None:
-            if recorders:
-                if points.done == 0:  # the probes before the first round are on disk alone
-                    first = {name: float(column[0]) for name, column in records.read(folder)[2].items()}
-                    tracked.write([tracking.TrackedPoint(0, first)])
-                tracked.write(points(done, rows, probes))
+            if recorders and points.done == 0:  # the probes before the first round are on disk alone
+                first = {name: float(column[0]) for name, column in records.read(folder)[2].items()}
+                tracked.write([tracking.TrackedPoint(0, first)])
+            tracked.write(points(done, rows, probes))
             if observe is not None:
-                observe(done, rows, probes)
+                observe(done, sum(points.totals.values()), probes)
 
         went = simulate(
             experiment.method, experiment.population, experiment.start,
@@ -234,6 +218,14 @@ def _simulate(
         went = replace(went, status=_judged(went))
         tracked.status = went.status
     return went
+
+
+def _recorded_rows(folder: Path) -> dict[str, np.ndarray]:
+    """The rows that a folder holds already; none where it holds no run."""
+    try:
+        return records.read(folder)[1]
+    except (OSError, records.RecordError):
+        return {}
 
 
 def _judged(went: Run) -> Status:
@@ -251,41 +243,26 @@ def _judged(went: Run) -> Status:
     return Status("diverged", reason)
 
 
-def _save_model(experiment: Experiment, went: Run, folder: Path) -> None:
-    """Write the trained model with its preprocessing, names and configuration, where there is one."""
-    config, rows = experiment.config, experiment.examples
-    if rows is None:  # a problem without rows of its own keeps the parameters that `simulate` wrote
-        return
-    assert isinstance(experiment.population, Ragged | Sharded)
-    before, asked = models.load(folder), config.evaluate.threshold  # as `simulate` wrote it
-    facts = {
-        "task": getattr(config.data, "task", "classes"),
-        "config": tables(config),
-        "method": name_of(config.method),
-        "run": before.facts["run"],
-        "rounds": went.rounds,
-        "status": went.status.as_json(),
-    }
+def _saved_model(experiment: Experiment, went: Run, store: records.Store | SharedStore) -> TrainedModel | None:
+    """Write the model with its preprocessing, names and configuration; as its file says, where it can be tested."""
+    config, rows, asked = experiment.config, experiment.examples, experiment.config.evaluate.threshold
+    population = experiment.population
+    loss = population.loss if isinstance(population, Ragged | Sharded) else None
+    facts: dict[str, Any] = {"run": store.run, "rounds": went.rounds, "status": went.status.as_json()}
+    if rows is not None:  # else it is a problem without rows of its own
+        task = getattr(config.data, "task", "classes")
+        facts |= {"encoder": rows.encoder, "classes": rows.names, "task": task, "config": tables(config)}
+        facts |= {"method": name_of(config.method)}
+    save = lambda **more: models.save(store.folder, went.params, model=loss, **facts, **more)
+    path = save()
+    if rows is None or isinstance(population, Sharded):  # the probe measures the test rows of parts
+        return None
+    trained = models.load(path, predict=experiment.predict)
     if asked is not None and np.isfinite(went.probes["loss"][-1]):
-        facts["threshold"] = asdict(chosen_threshold(before, rows.train, asked))
-    models.save(
-        folder, went.params, model=experiment.population.loss, encoder=rows.encoder, classes=rows.names, **facts
-    )
-
-
-def _tested(experiment: Experiment, folder: Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-    """The metrics of the test rows by the model that is now in the folder, and of every client."""
-    if experiment.examples is None or isinstance(experiment.population, Sharded):
-        return {}, []  # the test rows of a folder of parts have clients of their own; the probe measures them
-    return scores_on_test(models.load(folder, predict=experiment.predict), experiment.examples)
-
-
-def recorded_rows(folder: Path) -> dict[str, np.ndarray]:
-    """The rows that a folder holds already; none where it holds no run."""
-    try:
-        return records.read(folder)[1]
-    except (OSError, records.RecordError):
-        return {}
+        threshold = chosen_threshold(trained, rows.train, asked)
+        save(threshold=asdict(threshold))
+        return replace(trained, threshold=threshold)
+    return trained
 
 
 def summary(run: Run, folder: Path, config: Config, target: Target | None, metrics: Sequence[str]) -> dict[str, Any]:

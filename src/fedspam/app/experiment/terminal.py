@@ -16,7 +16,7 @@ from rich.text import Text
 
 from fedspam.app import exit_codes
 from fedspam.app.config import Config, ConfigError, read
-from fedspam.app.experiment.execute import ExperimentOutcome, own_config, recorded_rows, run
+from fedspam.app.experiment.execute import ExperimentOutcome, own_config, run
 from fedspam.app.experiment.scores import worst_clients
 from fedspam.app.folders import new_folder
 from fedspam.app.terminal import numbers_table, print_folder, print_plain, progress_bar
@@ -67,15 +67,12 @@ def show(
     errors = errors or Console(stderr=True)
     quiet = quiet or jax.process_index() > 0
     bar = progress_bar(quiet or not errors.is_terminal, TextColumn("{task.fields[metrics]}"), console=errors)
-    sent = sent_bytes(folder) if resume else 0
     with bar:
         task = bar.add_task("reading, compiling", total=config.run.rounds, metrics="")
 
-        def observe(done: int, rows: Mapping[str, np.ndarray], probes: Mapping[str, np.ndarray]) -> None:
-            nonlocal sent
-            sent += int(rows["bytes_up"].sum() + rows["bytes_down"].sum())
+        def observe(done: int, sent: float, probes: Mapping[str, np.ndarray]) -> None:
             metrics = [f"{name} {probes[name][-1]:.4g}" for name in ("loss", "accuracy") if len(probes.get(name, ()))]
-            bar.update(task, description="rounds", completed=done, metrics="  ".join([*metrics, decimal(sent)]))
+            bar.update(task, description="rounds", completed=done, metrics="  ".join([*metrics, decimal(int(sent))]))
 
         outcome = run(config, folder, resume=resume, observe=observe)
     if jax.process_index() > 0:
@@ -152,12 +149,6 @@ def table(facts: Mapping[str, Any]) -> Table:
             cost += f", {decimal(target['bytes_up'])} up, {decimal(target['bytes_down'])} down"
         shown.add_row(f"{target['metric']} {target['value']:g}", cost)
     return shown
-
-
-def sent_bytes(folder: Path) -> int:
-    """The bytes that the run of a folder has sent so far."""
-    rows = recorded_rows(folder)
-    return sum(int(rows[name].sum()) for name in ("bytes_up", "bytes_down") if name in rows)
 
 
 def _value(value: Any) -> str:
