@@ -35,7 +35,6 @@ def test_every_paper_is_of_a_method() -> None:
         assert all(line.count("{") == line.count("}") for line in lines[1:-1])
 
 
-
 def test_the_command(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["cite"]) == 0
     assert capsys.readouterr().out == cite.cite("spam")

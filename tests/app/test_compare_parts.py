@@ -108,7 +108,7 @@ def test_parts_of_different_comparisons_are_refused(
         (["--part", "0/4"], "parts are numbered from 1 to N"),
         (["--part", "5/4"], "parts are numbered from 1 to N"),
         (["--methods", "mvr,fedavg", "--part", "3/16"], "there are 2 units of work"),
-        (["--merge", "a", "--rounds", "3"], "--merge: the parts say what was run; leave out rounds"),
+        (["--merge", "a", "--rounds", "3"], "--merge takes its settings from the parts; leave out rounds"),
     ],
 )
 def test_wrong_arguments_are_refused(

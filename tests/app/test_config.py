@@ -226,8 +226,8 @@ def test_a_table_is_data_by_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyP
 @pytest.mark.parametrize(
     ("tree", "told"),
     [
-        ({"run": {"round": 3}}, "run.round = 3 is no setting of run, which has rounds, .*; did you mean 'rounds'?"),
-        ({"model": {"name": "mlp", "batch": 20}}, "model.batch = 20 is no setting .*; did you mean 'clients.batch'?"),
+        ({"run": {"round": 3}}, "run.round = 3 is not a setting of run, which has rounds, .*; did you mean 'rounds'?"),
+        ({"model": {"name": "mlp", "batch": 20}}, "model.batch = 20 is not .*; did you mean 'clients.batch'?"),
         ({"model": {"name": "mlp", "seed": 3}}, "model.seed = 3 is .*; did you mean 'clients.seed or run.seed'?"),
         ({"run": {"rounds": "many"}}, "run.rounds = 'many' must be a whole number of at least 1"),
         ({"run": {"rounds": 1.5}}, "run.rounds = 1.5 must be a whole number of at least 1"),
@@ -239,9 +239,9 @@ def test_a_table_is_data_by_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyP
         ({"rnu": {}}, r"there is no section \[rnu\]; .*; did you mean \[run\]?"),
         ({"rounds": 3}, r"there is no section \[rounds\]; .*rounds belongs into \[run\]"),
         ({"algorithm": "fedavg"}, r"there is no section \[algorithm\]; .*; did you mean \[method\]?"),
-        ({"run": {"segment": 5}}, "run.segment = 5 is no setting of run, .*; did you mean 'keep.every'?"),
-        ({"run": {"keep": 5}}, "run.keep = 5 is no setting of run, .*; did you mean 'keep.last'?"),
-        ({"run": {"growth": 5}}, "run.growth = 5 is no setting of run, .*; did you mean 'watch.growth'?"),
+        ({"run": {"segment": 5}}, "run.segment = 5 is not a setting of run, .*; did you mean 'keep.every'?"),
+        ({"run": {"keep": 5}}, "run.keep = 5 is not a setting of run, .*; did you mean 'keep.last'?"),
+        ({"run": {"growth": 5}}, "run.growth = 5 is not a setting of run, .*; did you mean 'watch.growth'?"),
         ({"prox": {"name": "lbfgs", "tolerance": 0.1}}, "prox.tolerance = 0.1 is no .*; did you mean 'prox.theta'?"),
         ({"data": {"kind": "idx", "path": "x", "labels": "y"}}, "data.path = 'x' is no .*did you mean 'data.images'?"),
         ({"every": 5}, r"there is no section \[every\]; .*; every belongs into \[keep\] or \[evaluate\]"),

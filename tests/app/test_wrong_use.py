@@ -80,7 +80,7 @@ CASES = {
         "run good.toml --method spam", 2, ("method.step_size is missing", "'spam' needs it")
     ),
     "argument of another method": Case(
-        "run good.toml --method.fresh_weight 0.5", 2, ("fresh_weight = 0.5 is no setting", "'fedavg'")
+        "run good.toml --method.fresh_weight 0.5", 2, ("fresh_weight = 0.5 is not a setting", "'fedavg'")
     ),
     "impossible cohort": Case(
         "run good.toml --method.cohort_size 20", 2, ("cohort_size = 20", "3 clients", "at most 3")

@@ -94,7 +94,7 @@ def test_libsvm_is_read_packed_or_not(tmp_path, ending, pack):
         ("1 1:1\n1 0:3\n", "line 2: index 0 in '0:3': indices begin at 1; add 1 to every index"),
         ("1 2:1 2:3\n", r"line 1: index 2 in '2:3': it must be above the one before it, 2; sort"),
         ("1 3:1 2:3\n", "line 1: index 2 in '2:3': it must be above the one before it, 3"),
-        ("\n1 3\n", "line 2: '3' is no index:value; write one such as 3:0.5"),
+        ("\n1 3\n", "line 2: '3' is not index:value; write one such as 3:0.5"),
         ("1 -3:1\n", "line 1: '-3:1' is no index:value"),
         ("1 1:one\n", "line 1: the value of index 1 is 'one'; it must be a finite number"),
         ("1 1:nan\n", "line 1: the value of index 1 is 'nan'"),

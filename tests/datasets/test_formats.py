@@ -357,8 +357,8 @@ def test_idx_of_every_kind(tmp_path, code, kind, ending):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        (b"", "byte 0: nothing is no IDX magic number"),
-        (b"\x89PNG....", "byte 0: 89504e47 is no IDX magic number"),
+        (b"", "byte 0: nothing is not an IDX magic number"),
+        (b"\x89PNG....", "byte 0: 89504e47 is not an IDX magic number"),
         (
             idx(8, (2, 2), b"abc"),
             r"byte 15: shape \(2, 2\) needs 4 bytes after the header, there are 3; fetch it again",

@@ -380,7 +380,7 @@ def test_frames_parquet_and_arrow_are_tables(tmp_path: Path) -> None:
     (tmp_path / "bad.parquet").write_bytes(b"PAR1 no")
     with pytest.raises(ValueError, match=r"damaged or no \.parquet file"):
         open_table(tmp_path / "bad.parquet")
-    with pytest.raises(ValueError, match="is no table; give a path"):
+    with pytest.raises(ValueError, match="is not a table; give a path"):
         open_table(3)
     with pytest.raises(ValueError, match="has no column 'z', it has who"):
         datasets.read_table(table, client="who", label="z")

@@ -12,7 +12,7 @@ MEASURES: Mapping[str, str] = {
     "bytes": "bytes in total",
     "gradients": "client gradients",
 }
-WINDOW = 10  # probes over which an error is averaged, so that one low value is no arrival
+WINDOW = 10  # probes over which an error is averaged, so that one low value is not an arrival
 
 
 def arrivals(errors: Float[np.ndarray, "*runs probes"], target: float) -> Float[np.ndarray, "*runs"]:

@@ -28,8 +28,8 @@ def check(distributed: bool, coordinator: str | None, processes: int | None, pro
         raise UsageError(f"{given[0]} belongs to --distributed; add it, or leave {given[0]} out")
     if given and missing:
         raise UsageError(
-            f"{' and '.join(given)} without {' and '.join(missing)}; give all three, or none of them where Slurm, Open "
-            "MPI or a TPU says who runs"
+            f"{' and '.join(given)} without {' and '.join(missing)}; give all three, or none of them under Slurm, Open "
+            "MPI or on a TPU"
         )
     if coordinator is not None and not ADDRESS.fullmatch(coordinator):
         raise UsageError(f"--coordinator {coordinator} must be HOST:PORT, such as 10.0.0.1:8476")
@@ -55,7 +55,7 @@ def join(coordinator: str | None, processes: int | None, process: int | None, de
     except (ValueError, RuntimeError) as error:
         if coordinator is None:
             raise UsageError(
-                "--distributed: neither Slurm, Open MPI nor a TPU says who runs here; start every process with "
+                "--distributed: no Slurm, Open MPI or TPU environment was detected; start every process with "
                 f"--coordinator HOST:PORT --processes N --process I ({_line(error)})"
             ) from None
         raise RuntimeError(f"--coordinator {coordinator}: the processes did not meet ({_line(error)})") from None

@@ -51,7 +51,7 @@ def _check(count: int, most: int, what: str) -> None:
 
 
 def _check_types(schema: Any) -> None:
-    """Lists and structures of no bytes can have any number of items, and are no cells of a table."""
+    """Lists and structures of no bytes can have any number of items, and are not cells of a table."""
     import pyarrow as pa
 
     for field in schema:

@@ -60,7 +60,7 @@ def clients(
     try:
         file = h5py.File(path, "r")
     except DAMAGE as error:
-        raise ValueError(f"{path} is no HDF5 file, or cut short ({error}); fetch it again") from None
+        raise ValueError(f"{path} is not an HDF5 file, or cut short ({error}); fetch it again") from None
     try:
         with file:
             found = group(file, "examples", path)
@@ -103,7 +103,7 @@ def column(client: Any, feature: str, where: str, left: int, is_small: bool) -> 
     try:
         stored: Any = client[feature] if is_plain(client, feature) else None
         if not isinstance(stored, h5py.Dataset) or stored.external or stored.is_virtual:
-            raise ValueError("it is no array stored in this file")
+            raise ValueError("it is not an array stored in this file")
         shape = stored.shape
         size = None if shape is None else math.prod(shape) * stored.dtype.itemsize
         # the header may be wrong, and compressed chunks may be far larger than the file

@@ -40,7 +40,9 @@ def read_arrays(path: str | Path, names: Sequence[str]) -> Mapping[str, np.ndarr
         try:
             archive = zipfile.ZipFile(file)
         except (zipfile.BadZipFile, OSError, ValueError, NotImplementedError) as error:
-            raise ValueError(f"{path} is no .npz archive, or a damaged one ({shown(error)}); fetch it again") from None
+            raise ValueError(
+                f"{path} is not an .npz archive, or a damaged one ({shown(error)}); fetch it again"
+            ) from None
         found: dict[str, np.ndarray] = {}
         members = Counter(name.removesuffix(".npy") for name in archive.namelist())
         for name in names:
@@ -80,11 +82,11 @@ def _plain(archive: zipfile.ZipFile, name: str, path: Path, most: int) -> np.nda
 
 
 def _check_text(array: np.ndarray) -> None:
-    """Refuse numbers that are no characters: NumPy keeps them, and Python raises a SystemError where one is used."""
+    """Refuse numbers that are not characters: NumPy keeps them, and Python raises a SystemError where one is used."""
     if array.dtype.kind == "U" and array.size and array.dtype.itemsize:
         codes = np.ascontiguousarray(array).reshape(-1).view(array.dtype.byteorder.replace("|", "=") + "u4")
         if ((codes > sys.maxunicode) | ((codes >= 0xD800) & (codes < 0xE000))).any():
-            raise ValueError("it holds text with what is no character")
+            raise ValueError("the text contains invalid Unicode")
 
 
 def _check_header(file: IO[bytes], size: int, most: int) -> None:

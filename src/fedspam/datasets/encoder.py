@@ -175,14 +175,14 @@ class Encoder:
         return data.map(lambda columns: {"features": self(columns), "label": self.labels(columns["label"])})
 
     def labels(self, texts: np.ndarray) -> np.ndarray:
-        """The numbers of classes, or the labels as numbers where they are no classes."""
+        """The numbers of classes, or the labels as numbers where they are not classes."""
         if not self.classes:
             return np.asarray(texts, np.float64)
         numbers = {name: number for number, name in enumerate(self.classes)}
         unknown = next((text for text in texts.tolist() if text not in numbers), None)
         if unknown is not None:
             raise ValueError(
-                f"{self.label} is {unknown!r}, which is no class of the training rows "
+                f"{self.label} is {unknown!r}, which is not a class of the training rows "
                 f"({', '.join(self.classes[:10])}); give the names of all: classes="
             )
         return np.asarray([numbers[text] for text in texts.tolist()], np.int32)

@@ -18,7 +18,9 @@ def data_folder(folder: str | Path | None = None) -> Path:
     for origin, value in named:
         if value is not None:
             if not Path(value).is_dir():
-                raise FileNotFoundError(f"{origin} {str(value)!r} is no folder; give the one that holds the data sets")
+                raise FileNotFoundError(
+                    f"{origin} {str(value)!r} is not a folder; give the one that holds the data sets"
+                )
             return Path(value)
     if Path(PLACE).is_dir():
         return Path(PLACE)

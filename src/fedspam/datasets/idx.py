@@ -28,7 +28,7 @@ def read_idx(path: str | Path) -> np.ndarray:
         magic = file.read(4)
         if len(magic) < 4 or magic[:2] != b"\0\0" or magic[2] not in DTYPES or not 1 <= magic[3] <= 8:
             raise ValueError(
-                f"{path}, byte 0: {magic.hex() or 'nothing'} is no IDX magic number, such as 00000803; give an IDX file"
+                f"{path}, byte 0: {magic.hex() or 'nothing'} is not an IDX magic number, such as 00000803; give IDX"
             )
         header = file.read(4 * magic[3])
         if len(header) < 4 * magic[3]:

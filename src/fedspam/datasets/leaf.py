@@ -29,7 +29,7 @@ KINDS = {
     frozenset({int, float}): "f", frozenset({str}): "U",
 }  # fmt: skip
 SPACE = re.compile(r"[ \t\n\r]*")
-SURROGATE = re.compile("[\ud800-\udfff]")  # half of a pair, which is no character alone
+SURROGATE = re.compile("[\ud800-\udfff]")  # half of a pair: not a character by itself
 ENDINGS = ("*.json", "*.json.gz", "*.json.bz2", "*.json.xz")
 
 
@@ -54,7 +54,7 @@ def read_leaf(path: str | Path) -> FederatedData:
 
 def stream_leaf(path: str | Path) -> Iterator[tuple[str, dict[str, np.ndarray]]]:
     """One user after another, for data that should not be in memory all at once."""
-    return _stream(Path(path), math.inf)  # whoever takes the users spends time too
+    return _stream(Path(path), math.inf)  # the caller's own time does not count
 
 
 def _stream(path: Path, seconds: float | None) -> Iterator[tuple[str, dict[str, np.ndarray]]]:
@@ -97,7 +97,7 @@ def _users(text: "_Text") -> Iterator[tuple[str, dict[str, np.ndarray]]]:
     if counts is None:
         return
     if not isinstance(counts, list) or len(counts) != len(users):
-        raise text.wrong(f"there are {len(users)} users, and num_samples is no list of as many", "fetch it again")
+        raise text.wrong(f"there are {len(users)} users, and num_samples is not a list of as many", "fetch it again")
     for user, count in zip(users, counts, strict=True):
         if type(count) is not int or sizes[user] != count:
             raise text.wrong(
@@ -121,7 +121,7 @@ def _columns(text: "_Text", user: str, data: Any) -> dict[str, np.ndarray]:
             column = np.empty(0, object)
         if column.ndim < 1 or column.dtype.kind not in KINDS.get(frozenset(kind), ""):
             raise text.wrong(
-                f"{name} of the user {shown(user)!r} is no list of numbers, or of texts, of one shape",
+                f"{name} of the user {shown(user)!r} must be a list of numbers, or of texts, that all have one shape",
                 "make its rows equally long, of one kind",
             )
         if len(column) and not column.size:
@@ -209,8 +209,8 @@ class _Text:
         if found != sign:
             shown = repr(found) if found else "the end of the file"
             raise ValueError(
-                f"{self._path}, character {self._gone + self._at}: {shown} where {what} should be ({sign!r}): it is no "
-                "JSON of LEAF, or cut short; fetch it again"
+                f"{self._path}, character {self._gone + self._at}: {shown} where {what} should be ({sign!r}): it is "
+                "not JSON of LEAF, or cut short; fetch it again"
             )
         self._at += 1
 
@@ -238,4 +238,4 @@ class _Text:
         return table
 
     def _constant(self, constant: str) -> Any:
-        raise self.wrong(f"{constant} is no number of JSON", "replace it")
+        raise self.wrong(f"{constant} is not a number of JSON", "replace it")

@@ -87,7 +87,7 @@ def _read_lines(file: IO[str], path: Path) -> tuple["array[float]", "array[int]"
             index, colon, value = part.partition(":")
             if not colon or not (index.isascii() and index.isdigit()):
                 raise ValueError(
-                    f"{path}, line {at}: {shown(part)!r} is no index:value; write one such as 3:0.5, with indices "
+                    f"{path}, line {at}: {shown(part)!r} is not index:value; write one such as 3:0.5, with indices "
                     "from 1"
                 )
             position = int(index) if len(index) <= LONGEST_INDEX else MOST_FEATURES + 1

@@ -107,7 +107,7 @@ def open_mapped(folder: str | Path) -> FederatedData:
         except (*DAMAGE, UserWarning) as error:
             raise ValueError(f"{file} is damaged or cut short ({shown(error)}); write the folder again") from None
         if examples[name].dtype.kind not in "biuf":
-            raise ValueError(f"{file} holds {examples[name].dtype}, no plain numbers; write the folder again")
+            raise ValueError(f"{file} holds {examples[name].dtype}, not plain numbers; write the folder again")
         if examples[name].ndim < 1 or len(examples[name]) != sum(sizes):
             raise ValueError(
                 f"{file} has shape {examples[name].shape}, {path} says {sum(sizes)} rows; write the folder again"

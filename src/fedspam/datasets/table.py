@@ -306,8 +306,8 @@ def _of_frame(frame: Any) -> Table:
     )
     if names is None:
         raise ValueError(
-            f"{type(frame).__name__} is no table; give a path, a data frame of pandas, polars or pyarrow, or a dict of "
-            "columns"
+            f"{type(frame).__name__} is not a table; give a path, a data frame of pandas, polars or pyarrow, or a dict "
+            "of columns"
         )
     cells = {str(name): list(_listed(frame[name])) for name in names}
     if len(set(map(len, cells.values()))) > 1:
@@ -337,9 +337,9 @@ def _different(cells: Sequence[Any]) -> set[str]:
 
 
 def _values(cells: Sequence[Any], comma: bool = False) -> list[float | None]:
-    """The number in each cell; NaN where it has no value, infinite where it is no finite number, None for text.
+    """The number in each cell; NaN where it has no value, infinite where its number is not finite, None for text.
 
-    Among numbers with a decimal comma, 1.234 may be a thousand: it is none of both.
+    Among numbers with a decimal comma, 1.234 may mean a thousand, so it is refused.
     """
     written = {cell: _written(cell, comma) for cell in _different(cells)}
     if comma and any("," in cell and value is not None for cell, value in written.items()):
@@ -367,7 +367,7 @@ def _written(cell: str, comma: bool) -> float | None:
 
 
 def _number(cell: Any) -> float | None:
-    """The number that a cell holds; NaN if it has no value, None if there is none. Booleans are names, not numbers."""
+    """The number that a cell holds; NaN if it has no value, None if it is not a number, as a boolean."""
     if type(cell) is float:
         return cell
     if isinstance(cell, numbers.Real) and not isinstance(cell, bool | np.bool_):

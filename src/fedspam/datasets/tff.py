@@ -52,7 +52,7 @@ def stream_tff(
         raise missing("h5py")
     path = Path(path)
     if not path.exists():
-        raise FileNotFoundError(f"{path} is no file; give one of TensorFlow Federated, such as fed_emnist_train.h5")
+        raise FileNotFoundError(f"{path} is not a file; give one of TensorFlow Federated, such as fed_emnist_train.h5")
     if isinstance(clients, int):
         checks.whole("clients", clients, 1)
     with regular(path, KIND) as opened:

@@ -100,7 +100,7 @@ def run(options: argparse.Namespace) -> int:
     if options.merge is not None:
         given = [name for name in ("file", "settings", "part", *PLANNED, *ALONE) if getattr(options, name)]
         if given:
-            raise UsageError(f"--merge: the parts say what was run; leave out {given[0]}")
+            raise UsageError(f"--merge takes its settings from the parts; leave out {given[0]}")
         return terminal.merge(options.merge, options.out, command=options.line, quiet=options.quiet)
     if options.method_file is not None:
         from fedspam.app.experiment.model import load_methods

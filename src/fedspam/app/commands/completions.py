@@ -25,7 +25,7 @@ def run(options: argparse.Namespace) -> int:
     from fedspam.methods import METHODS
 
     (commands,) = (action for action in options.parser._actions if isinstance(action, argparse._SubParsersAction))
-    for name, choices in setting_choices().items():  # the dotted settings are no flags of the parser
+    for name, choices in setting_choices().items():  # the dotted settings are not flags of the parser
         commands.choices["run"].add_argument(f"--{name}", choices=choices or None)
     commands.choices["cite"]._positionals._group_actions[0].choices = list(METHODS)
     for command in commands.choices.values():

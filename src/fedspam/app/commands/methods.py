@@ -5,7 +5,7 @@ List all methods: what their theory covers, what they send, and their key for `c
 
 import argparse
 
-WIDTH = 132  # least width of the table where the output is no terminal
+WIDTH = 132  # least width of the table where the output is not a terminal
 
 
 def add(command: argparse.ArgumentParser) -> None:

@@ -243,7 +243,7 @@ def _fill(
             near = " or ".join(renamed or elsewhere) or nearest(key, fields)
             misspelled.add(own.get(near or "", near))
             known = ", ".join(fields) or "none"
-            findings.append(f"{where} = {_short(value)} is no setting of {owner}, which has {known}{_hint(near)}")
+            findings.append(f"{where} = {_short(value)} is not a setting of {owner}, which has {known}{_hint(near)}")
             continue
         try:
             if not _finite(value):

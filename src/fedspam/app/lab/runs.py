@@ -201,7 +201,7 @@ def traced(setting: LabSetting, problem: Problem) -> Any:
 
 @functools.lru_cache(maxsize=64)
 def problem_of(scale: float, seed: int) -> Problem:
-    """The paper's ridge with 100 clients in 20 dimensions, in float64 whoever asks first."""
+    """The paper's ridge with 100 clients in 20 dimensions, always in float64."""
     what = f"the paper's ridge: {CLIENTS} clients, d = {DIMENSION}, scale {scale:g}"
     with jax.enable_x64(True):
         clients, start = ridge(seed, clients=CLIENTS, dimension=DIMENSION, scale=scale)

@@ -250,7 +250,7 @@ class Handler(BaseHTTPRequestHandler):
         request = strict.json_object(self.rfile.read(int(length)), size=REQUEST, depth=1)
         unknown = sorted(request.keys() - set(LabSetting._fields))
         if unknown:
-            raise ValueError(f"{unknown[0][:40]!r} is no setting; there are {', '.join(LabSetting._fields)}")
+            raise ValueError(f"{unknown[0][:40]!r} is not a setting; there are {', '.join(LabSetting._fields)}")
         with self._lab.computing(self.connection):
             found = answer(LabSetting(**request).checked())
         self._send(HTTPStatus.OK, found)

@@ -42,6 +42,6 @@ def check_name(folder: Path) -> tuple[str, str]:
     if not NAME.fullmatch(project) or keyword.iskeyword(package) or package in TAKEN:
         raise ValueError(
             f"{project!r} cannot be the name of a project and its Python package; use lowercase letters, digits and "
-            "hyphens, such as my-project, and no name of an existing package"
+            "hyphens, such as my-project, and not the name of an existing package"
         )
     return project, package

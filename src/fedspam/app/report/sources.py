@@ -61,13 +61,13 @@ def read(folder: str | Path) -> Source:
 
 def _read(folder: Path) -> Source:
     if not folder.is_dir():
-        raise NoCurvesError(f"{folder} is no folder; give one that `fedspam run` or `fedspam compare` wrote")
+        raise NoCurvesError(f"{folder} is not a folder; give one that `fedspam run` or `fedspam compare` wrote")
     if (folder / "rows.bin").exists():
         return _run(folder)
     if not (folder / "manifest.json").exists():
         inside = sorted(path.parent.name for path in folder.glob("*/manifest.json"))
         hint = f"did you mean {folder / inside[0]}?" if inside else "give one that `fedspam run` wrote"
-        raise NoCurvesError(f"{folder} holds no manifest.json, so it is no folder of a run; {hint}")
+        raise NoCurvesError(f"{folder} holds no manifest.json, so it is not the folder of a run; {hint}")
     if (folder / "curves.csv").exists():
         header, rows = _table(folder / "curves.csv")
         if "panel" in header:
