@@ -233,11 +233,13 @@ def facts(problem: Problem | ProblemFacts) -> dict[str, object]:
     return {field.name: getattr(problem, field.name) for field in fields(ProblemFacts)}
 
 
-def _panels(found: ComparisonResult) -> dict[str, dict[str, Any]]:
-    """For every measure and method: the cost, and the median error with its band."""
-    panels: dict[str, dict[str, Any]] = {label: {} for label in MEASURES.values()}
-    for (measure, label), key in itertools.product(MEASURES.items(), found.trials):
+def _panels(found: ComparisonResult) -> dict[str, list[Any]]:
+    """For every measure a line per method: the cost, and the median error with its band."""
+    from fedspam.app.figures import Line
+
+    panels: dict[str, list[Any]] = {label: [] for label in MEASURES.values()}
+    for (measure, label), (number, key) in itertools.product(MEASURES.items(), enumerate(found.trials)):
         curves = found.shown(key, measure).curves
         band = percentiles(curves.error, (50, 10, 90))
-        panels[label][METHODS[key].name] = (np.median(getattr(curves, measure), axis=0), *band)
+        panels[label].append(Line(METHODS[key].name, np.median(getattr(curves, measure), axis=0), *band, number))
     return panels

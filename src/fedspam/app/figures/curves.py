@@ -1,4 +1,4 @@
-"""The figures of a report: one metric, one panel per measure of cost."""
+"""The figures of reports and comparisons: one metric, one panel per measure of cost."""
 
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
@@ -19,11 +19,15 @@ from fedspam.app.figures.style import (
     line_style,
     log_scale,
     new_figure,
+    note_height,
     styled,
 )
+from fedspam.simulation.metrics import METRICS
 
 SPREAD = 30.0  # curves that span this factor have a logarithmic axis
+GRADIENT = r"$\|\nabla f(x_k)\|\,/\,\|\nabla f(x_0)\|$"
 BEYOND = 1e3  # the axis ends at this factor above the first value; curves that diverge leave the figure
+TOP = 3.0  # the same for the relative gradient norms of a comparison
 
 
 class Line(NamedTuple):
@@ -39,32 +43,62 @@ class Line(NamedTuple):
 
 
 @styled
-def draw_curves(panels: Mapping[str, Sequence[Line]], metric: str) -> Figure:
-    """Panels, three per row, with a common legend above."""
+def draw_curves(
+    panels: Mapping[str, Sequence[Line]],
+    metric: str,
+    note: Sequence[str] = (),
+    *,
+    beside: int = 3,
+    limits: tuple[float, float] | None = None,
+) -> Figure:
+    """Panels with a common legend above and a note underneath.
+
+    Arguments:
+        beside: how many panels stand side by side, where there is room.
+        limits: of one vertical axis for all panels; then costs have logarithmic axes, because a round of one method
+            may cost a thousand times as much as a round of another. None for the axes that suit each panel.
+    """
     every = [line for lines in panels.values() for line in lines]
     values = _finite(every)
-    logarithmic = bool(values.min() > 0 and values.max() > SPREAD * values.min())
-    columns, names = across(len(panels), 3), len({line.name for line in every})
-    beside = legend_columns(names, 4)
-    rows, legend = -(-len(panels) // columns), 0.19 * -(-names // beside)
-    figure = new_figure(2.1 * rows, 0.4 + legend)
-    axes = figure.subplots(rows, columns, squeeze=False)
+    logarithmic = limits is not None or bool(values.min() > 0 and values.max() > SPREAD * values.min())
+    columns, names = across(len(panels), beside), len({line.name for line in every})
+    in_legend = legend_columns(names, 4)
+    rows, legend = -(-len(panels) // columns), 0.19 * -(-names // in_legend)
+    figure = new_figure(2.1 * rows, 0.4 + note_height(note) + legend)
+    axes = figure.subplots(rows, columns, squeeze=False, sharey=limits is not None)
     handles: dict[str, Artist] = {}
     for axis, (label, lines) in zip(axes.flat, panels.items(), strict=False):
-        _draw(axis, label, lines, logarithmic)
+        _draw(axis, label, lines, logarithmic, limits)
         handles |= legend_of(axis)
     for axis in axes.flat[len(panels) :]:
         axis.set_axis_off()
     for row in axes:
         row[0].set_ylabel(metric)
     arrange(
-        figure, handles, columns=beside, top=0.16 + legend, bottom=0.45, left=0.09,
-        right=0.985, wspace=0.27, hspace=0.38,
+        figure, handles, note, columns=in_legend, top=0.16 + legend, bottom=0.45, left=0.09,
+        right=0.985, wspace=0.27 if limits is None else 0.1, hspace=0.38,
     )  # fmt: skip
     return figure
 
 
-def _draw(axis: Axes, label: str, lines: Sequence[Line], logarithmic: bool) -> None:
+def draw_comparison(panels: Mapping[str, Sequence[Line]], metric: str, hardest: float, note: Sequence[str]) -> Figure:
+    """The errors of methods, two panels by two where there is room.
+
+    Arguments:
+        metric: its name. If more of it is better, as of an accuracy, the error is 1 minus it.
+        hardest: the smallest target. The axis ends somewhat below it.
+    """
+    lines = [line for lines in panels.values() for line in lines]
+    lows = np.concatenate([line.value if line.low is None else line.low for line in lines])
+    lows = lows[np.isfinite(lows) & (lows > 0)]
+    rising = METRICS[metric].rising
+    top = TOP if metric == "gradient" else 1.0 if rising else TOP * max(line.value[0] for line in lines)
+    limits = max(lows.min(initial=1.0) / 1.5, hardest / 30), top
+    name = GRADIENT if metric == "gradient" else ("1 − " if rising else "") + METRICS[metric].label
+    return draw_curves(panels, name, note, beside=2, limits=limits)
+
+
+def _draw(axis: Axes, label: str, lines: Sequence[Line], logarithmic: bool, limits: tuple[float, float] | None) -> None:
     if logarithmic:
         log_scale(axis, 9)
     for line in lines:
@@ -77,8 +111,9 @@ def _draw(axis: Axes, label: str, lines: Sequence[Line], logarithmic: bool) -> N
             low, high = (np.nan_to_num(part, nan=1e300, posinf=1e300) for part in (line.low, line.high))
             axis.fill_between(line.cost, low, high, color=style["color"], alpha=0.12, linewidth=0)
         axis.plot(line.cost, value, label=line.name, **style)
-    axis.set_ylim(*_limits(lines, logarithmic))
-    if logarithmic and ends_early((line.cost, line.value) for line in lines if not line.bound):
+    axis.set_ylim(*(limits or _limits(lines, logarithmic)))
+    early = logarithmic and ends_early((line.cost, line.value) for line in lines if not line.bound)
+    if early or (limits is not None and label != "rounds"):
         axis.set_xscale("log")
     else:
         axis.set_xlim(left=0)
