@@ -169,7 +169,6 @@ CASES = {
     "export: unknown format": Case("export done --to tourch", 2, ("'tourch'", "did you mean torch?")),
     "no command": Case("", 2, ("required", "COMMAND")),
     "unknown command": Case("rum", 2, ("'rum'", "did you mean run?")),
-    "a flag that was renamed": Case("run good.toml --algorithm fedavg", 2, ("--algorithm", "did you mean --method?")),
     "unknown flag": Case("run good.toml --quite", 2, ("--quite", "did you mean --quiet?")),
     "a flag that needs a value": Case("run good.toml --out", 2, ("--out", "expected one argument")),
     "cite: unknown method": Case("cite fedavgg", 2, ("'fedavgg'", "did you mean 'fedavg'?", "fedspam methods")),

@@ -18,7 +18,6 @@ MOST_SEEDS = 10_000
 UNKNOWN = re.compile(r"unrecognized arguments: (\S+)")
 CHOICE = re.compile(r"invalid choice: '(.*?)' \(choose from (.*)\)")
 DIGITS = re.compile(r"-?[0-9]{1,20}")  # int() takes more: digits of other scripts, underscores, spaces
-RENAMED = {"--algorithm": "--method", "--algorithms": "--methods", "--separator": "--delimiter"}  # of earlier versions
 DOTTED = re.compile(r"--([a-z]+\.[\w.]+)(?:=(.*))?", re.DOTALL)
 
 
@@ -41,9 +40,7 @@ class Parser(argparse.ArgumentParser):
         near = None
         if unknown and unknown[1].startswith("-"):
             flags = {name.lstrip("-"): name for name in options(self)}  # two equal dashes do not make names alike
-            flag = unknown[1].partition("=")[0]
-            flag = RENAMED.get(flag, flag).lstrip("-")
-            near = flags.get(nearest(flag, flags) or "")
+            near = flags.get(nearest(unknown[1].partition("=")[0].lstrip("-"), flags) or "")
         elif choice:
             near = nearest(choice[1], [word.strip(" '") for word in choice[2].split(",")])
         hint = f"did you mean {near}?" if near else f"see {self.prog} --help"

@@ -5,7 +5,7 @@ import tomllib
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 from msgspec import Struct
@@ -32,16 +32,7 @@ PLAIN: Mapping[str, type[Struct]] = {
     "evaluate": schema.Evaluate,
     "track": schema.Track,
 }
-# words of earlier versions that are not alike enough to those of today to be recognized as misspelled
-RENAMED: Mapping[str, str] = {
-    "algorithm": "method",
-    "run.segment": "keep.every",
-    "run.keep": "keep.last",
-    "data.separator": "data.delimiter",
-    "data.width": "data.features",
-    "data.path": "data.images",
-    "prox.tolerance": "prox.theta",
-}
+S = TypeVar("S", bound=Struct)
 
 
 class ConfigError(UsageError):
@@ -138,8 +129,6 @@ def decode(tree: Mapping[str, Any], texts: Mapping[str, str] | None = None) -> C
     findings = [_unknown_section(name) for name in unknown]
     made: dict[str, Any] = {}
     for section in SECTIONS:
-        if section in map(RENAMED.get, unknown):
-            continue
         try:
             made[section] = _section(section, tree, texts or {})
         except ConfigError as error:
@@ -184,12 +173,12 @@ def _section(section: str, tree: Mapping[str, Any], texts: Mapping[str, str]) ->
         raise ConfigError(f"the section [{section}] is missing: {need}")
     table = _table(section, tree[section])
     if section == "model" and "function" in table:
-        return _fill("model", table, schema.Function, texts)
+        return fill("model", table, schema.Function, texts)
     if section in PLAIN:
-        return _fill(section, table, PLAIN[section], texts)
+        return fill(section, table, PLAIN[section], texts)
     label = "kind" if section == "data" else "name"
     settings = {key: value for key, value in table.items() if key != label}
-    return _fill(section, settings, _kind(section, f"{section}.{label}", table.get(label)), texts, label)
+    return fill(section, settings, _kind(section, f"{section}.{label}", table.get(label)), texts, label)
 
 
 def _table(section: str, value: Any) -> dict[str, Any]:
@@ -224,9 +213,7 @@ def _kind(section: str, where: str, name: Any) -> type[Struct]:
     return methods.method_section(name) if section == "method" else kinds[name]
 
 
-def _fill(
-    section: str, table: Mapping[str, Any], kind: type[Struct], texts: Mapping[str, str], label: str = ""
-) -> Struct:
+def fill(section: str, table: Mapping[str, Any], kind: type[S], texts: Mapping[str, str], label: str = "") -> S:
     """A section from its table, each setting converted to its type."""
     fields = {field.name: field for field in msgspec.structs.fields(kind)}
     owner = f"{section} of {label} {kind.__struct_config__.tag!r}" if label else section
@@ -236,12 +223,9 @@ def _fill(
     for key, value in table.items():
         where = f"{section}.{key}"
         if key not in fields:
-            own = {f"{section}.{name}": name for name in fields}
-            others = [f"{name}.{each}" for name, other in PLAIN.items() for each in other.__struct_fields__]
-            renamed = [name for name in (*own, *others) if name == RENAMED.get(where)]
-            elsewhere = [name for name in others if name.partition(".")[2] == key]
-            near = " or ".join(renamed or elsewhere) or nearest(key, fields)
-            misspelled.add(own.get(near or "", near))
+            elsewhere = [f"{name}.{key}" for name, other in PLAIN.items() if key in other.__struct_fields__]
+            near = " or ".join(elsewhere) or nearest(key, fields)
+            misspelled.add(near)
             known = ", ".join(fields) or "none"
             findings.append(f"{where} = {_short(value)} is not a setting of {owner}, which has {known}{_hint(near)}")
             continue
@@ -294,12 +278,7 @@ def _hint(near: str | None) -> str:
 
 def _unknown_section(name: str) -> str:
     inside = [section for section, kind in PLAIN.items() if section != "clients" and name in kind.__struct_fields__]
-    near = RENAMED.get(name) or nearest(name, SECTIONS)
-    hint = (
-        f"; {name} belongs into {' or '.join(f'[{each}]' for each in inside)}"
-        if inside
-        else f"; did you mean [{near}]?"
-        if near
-        else ""
-    )
+    near = nearest(name, SECTIONS)
+    belongs = f"; {name} belongs into {' or '.join(f'[{each}]' for each in inside)}" if inside else ""
+    hint = belongs or (f"; did you mean [{near}]?" if near else "")
     return f"there is no section [{name}]; there are {', '.join(SECTIONS)}{hint}"

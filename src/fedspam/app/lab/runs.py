@@ -15,15 +15,17 @@ import functools
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import msgspec
 import numpy as np
 from jax import lax
 from jaxtyping import Array, Integer, Key, UInt32
+from msgspec import Meta
 
-from fedspam._internal import checks, prng, trees
+from fedspam._internal import prng, trees
 from fedspam._internal.trees import Params, static, struct
 from fedspam.app.arrival import percentiles
 from fedspam.app.named_problems import Problem, of_quadratics
@@ -57,42 +59,25 @@ RACERS: Mapping[str, str] = {
 }
 WITHOUT_FRESH_WEIGHT = ("fedavg", "fedprox")
 WITHOUT_COHORT = ("spam",)
-NUMBERS = {"scale": (1e-4, 3), "ratio": (1e-3, 100), "fresh_weight": (1e-3, 1), "local": (1e-3, 10)}  # their ranges
 # the grid of the plane
 RATIOS, FRESH_WEIGHTS = np.geomspace(0.01, 30, 15), np.geomspace(0.01, 1, 10)
 _turn = threading.Lock()  # one run at a time, to leave some of the machine for others
 
 
-class LabSetting(NamedTuple):
+class LabSetting(msgspec.Struct, frozen=True):
     """The positions of the sliders. Where they are at first, the theorems hold."""
 
-    method: str = "spam_pp"
-    scale: float = 0.03  # of the clients' own part of the ridge; the similarity delta grows with it
-    ratio: float = 0.2  # step size times delta, for methods with a prox
-    fresh_weight: float = 0.4
-    cohort: int = 8
-    solver: str = "gradient"
-    steps: int = 5
-    local: float = 0.5  # step size times the largest smoothness of a client, for the other methods
-    seed: int = 0
-
-    def checked(self) -> "LabSetting":
-        """The setting itself; ValueError if a number is out of range."""
-        values = self._asdict()
-        for name, allowed in (("method", RACERS), ("solver", SOLVERS)):
-            if not isinstance(values[name], str):
-                raise ValueError(f"{name} = {values[name]!r} must be text")
-            checks.one_of(name, values[name], allowed)
-        for name, (low, high) in NUMBERS.items():
-            if not checks.is_number(values[name]):
-                raise ValueError(f"{name} = {values[name]!r} must be a number")
-            checks.between(name, values[name], low, high)
-        for name, low, high in (("cohort", 1, WIDE), ("steps", 1, 100), ("seed", 0, 2**31)):
-            checks.whole(name, values[name], low)
-            checks.between(name, values[name], 0, high)
-        if self.cohort not in COHORTS:
-            raise ValueError(f"cohort = {self.cohort} must be one of {', '.join(map(str, COHORTS))}")
-        return self
+    method: Literal[*RACERS] = "spam_pp"  # pyright: ignore[reportInvalidTypeForm]
+    # of the clients' own part of the ridge; the similarity delta grows with it
+    scale: Annotated[float, Meta(ge=1e-4, le=3)] = 0.03
+    ratio: Annotated[float, Meta(ge=1e-3, le=100)] = 0.2  # step size times delta, for methods with a prox
+    fresh_weight: Annotated[float, Meta(ge=1e-3, le=1)] = 0.4
+    cohort: Literal[*COHORTS] = 8  # pyright: ignore[reportInvalidTypeForm]
+    solver: Literal[*SOLVERS] = "gradient"  # pyright: ignore[reportInvalidTypeForm]
+    steps: Annotated[int, Meta(ge=1, le=100)] = 5
+    # step size times the largest smoothness of a client, for the other methods
+    local: Annotated[float, Meta(ge=1e-3, le=10)] = 0.5
+    seed: Annotated[int, Meta(ge=0, le=2**31)] = 0
 
 
 # --- sizes as arguments ----------------------------------------------------------------------------------------------
@@ -235,7 +220,6 @@ class Raced(NamedTuple):
 
 def race(setting: LabSetting) -> Raced:
     """Run one method with several seeds, in float64."""
-    setting = setting.checked()
     with _turn, jax.enable_x64(True):
         problem = problem_of(setting.scale, setting.seed)
         seeds = range(setting.seed, setting.seed + SEEDS)
@@ -248,14 +232,14 @@ def race(setting: LabSetting) -> Raced:
 
 def plane(setting: LabSetting) -> np.ndarray:
     """The relative gradient norm at the end, for every fresh weight and step size."""
-    setting = setting.checked()
     if setting.method in WITHOUT_FRESH_WEIGHT or RACERS[setting.method] != PROX:
         raise ValueError(
             f"method = {setting.method!r} has no prox with a fresh weight, so it has no plane; choose 'spam_pp'"
         )
     with _turn, jax.enable_x64(True):
         problem = problem_of(setting.scale, setting.seed)
-        grid = [setting._replace(ratio=float(ratio), fresh_weight=float(p)) for p in FRESH_WEIGHTS for ratio in RATIOS]
+        points = [{"ratio": float(ratio), "fresh_weight": float(p)} for p in FRESH_WEIGHTS for ratio in RATIOS]
+        grid = [msgspec.structs.replace(setting, **point) for point in points]
         seen, _ = _simulate([traced(one, problem) for one in grid], problem, setting, [setting.seed], every=ROUNDS)
     return seen[:, 0, -1].reshape(len(FRESH_WEIGHTS), len(RATIOS))
 

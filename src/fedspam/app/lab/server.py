@@ -17,11 +17,13 @@ from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
+import msgspec
 import numpy as np
 
 from fedspam._internal import strict
 from fedspam._internal.strict import KIB
 from fedspam.app.arrival import MEASURES
+from fedspam.app.config.parse import fill
 from fedspam.app.lab import runs
 from fedspam.app.lab.export import as_python, as_toml
 from fedspam.app.lab.runs import LabSetting
@@ -49,7 +51,7 @@ HEADERS = {
 def page() -> str:
     """The page with its first setting."""
     data = {
-        "setting": LabSetting()._asdict(),
+        "setting": msgspec.structs.asdict(LabSetting()),
         "methods": [
             {"key": key, "name": METHODS[key].name, "kind": kind, "fresh_weight": key not in runs.WITHOUT_FRESH_WEIGHT}
             for key, kind in runs.RACERS.items()
@@ -248,11 +250,9 @@ class Handler(BaseHTTPRequestHandler):
         if len(length) > 9 or int(length) > REQUEST:
             raise BadRequestError(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"a request may have at most {REQUEST} bytes")
         request = strict.json_object(self.rfile.read(int(length)), size=REQUEST, depth=1)
-        unknown = sorted(request.keys() - set(LabSetting._fields))
-        if unknown:
-            raise ValueError(f"{unknown[0][:40]!r} is not a setting; there are {', '.join(LabSetting._fields)}")
+        setting = fill("lab", request, LabSetting, {})
         with self._lab.computing(self.connection):
-            found = answer(LabSetting(**request).checked())
+            found = answer(setting)
         self._send(HTTPStatus.OK, found)
 
     def _send(self, status: HTTPStatus, answer: Any) -> None:
