@@ -181,25 +181,20 @@ def whole(least: int, most: int = 2**31 - 1) -> Callable[[str], int]:
     return parse
 
 
-def positive(text: str) -> float:
-    """The type of an argument that is a number greater than 0."""
-    value = _float(text)
-    if not 0 < value < math.inf:
-        raise argparse.ArgumentTypeError(f"{text!r} must be a number greater than 0")
-    return value
+def real(rule: str, fits: Callable[[float], bool]) -> Callable[[str], float]:
+    """The type of an argument that is a number for which the rule holds."""
+
+    def parse(text: str) -> float:
+        try:  # Python would also take digits of other scripts, and underscores
+            value = float(text) if text.isascii() and "_" not in text else math.nan
+        except ValueError:
+            value = math.nan
+        if not fits(value):
+            raise argparse.ArgumentTypeError(f"{text!r} must be {rule}")
+        return value
+
+    return parse
 
 
-def finite(text: str) -> float:
-    """The type of an argument that is a number, neither infinite nor NaN."""
-    value = _float(text)
-    if not math.isfinite(value):
-        raise argparse.ArgumentTypeError(f"{text!r} must be a number, such as 0.01: neither infinite nor NaN")
-    return value
-
-
-def _float(text: str) -> float:
-    """The number that a text means; NaN if it has digits of other scripts, or underscores, which Python would take."""
-    try:
-        return float(text) if text.isascii() and "_" not in text else math.nan
-    except ValueError:
-        return math.nan
+positive = real("a number greater than 0", lambda value: 0 < value < math.inf)
+finite = real("a number, such as 0.01: neither infinite nor NaN", math.isfinite)

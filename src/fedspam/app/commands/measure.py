@@ -17,9 +17,10 @@ examples:
 import argparse
 
 from fedspam.app import UsageError
-from fedspam.app.commands._arguments import add_configuration, add_data, add_device, whole
+from fedspam.app.commands._arguments import add_configuration, add_data, add_device, real, whole
 
 MOST_STEPS, MOST_CANDIDATES = 10_000, 10**6
+confidence = real("a number from 0.5 to 0.999", lambda value: 0.5 <= value <= 0.999)
 
 
 def add(command: argparse.ArgumentParser) -> None:
@@ -28,14 +29,11 @@ def add(command: argparse.ArgumentParser) -> None:
     command.add_argument("--clients", type=whole(4), metavar="N", help="number of clients to measure (all)")
     command.add_argument("--steps", type=whole(2, MOST_STEPS), default=24, metavar="N", help="Lanczos steps (24)")
     command.add_argument(
-        "--candidates",
-        type=whole(1, MOST_CANDIDATES),
-        default=16,
-        metavar="M",
+        "--candidates", type=whole(1, MOST_CANDIDATES), default=16, metavar="M",
         help="clients compared one by one with the mean (16)",
-    )
+    )  # fmt: skip
     command.add_argument(
-        "--confidence", type=float, default=0.95, metavar="C", help="confidence of each interval (0.95)"
+        "--confidence", type=confidence, default=0.95, metavar="C", help="confidence of each interval (0.95)"
     )
     command.add_argument("--seed", type=whole(0), default=0, metavar="S", help="seed (0)")
     command.add_argument("--wire", action="store_true", help="encode every message instead of simulating; slower")

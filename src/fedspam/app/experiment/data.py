@@ -6,7 +6,7 @@ import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -65,7 +65,8 @@ def _examples(data: Any, clients: schema.Clients) -> LoadedExamples:
         femnist = datasets.read_femnist(data.folder)
         count = int(femnist.train.examples["label"].max()) + 1
         return LoadedExamples(femnist.train, femnist.test, tuple(map(str, range(count))))
-    rows, texts = READERS[type(data)](data, clients)
+    read = READERS[type(data)](data, clients)
+    rows, texts = read if isinstance(read, tuple) else (_checked(read), ())
     labels = rows.examples["label"]
     if labels.ndim != 1:
         raise ValueError(f"labels have shape {labels.shape}; there must be one label per row")
@@ -106,13 +107,6 @@ def _encoder(data: schema.RowsSection, train: FederatedData, names: tuple[str, .
 # --- one reader per kind of data ---
 
 
-class ReadRows(NamedTuple):
-    """The rows of a file by client, and the texts that its labels number; () where labels are numbers themselves."""
-
-    rows: FederatedData
-    texts: Sequence[str] = ()
-
-
 def _npz(data: schema.Npz, clients: schema.Clients) -> FederatedData:
     names = [data.features, data.label, *([data.client] if data.client else [])]
     arrays = datasets.read_arrays(_file(data.path), names)
@@ -124,7 +118,8 @@ def _npz(data: schema.Npz, clients: schema.Clients) -> FederatedData:
     return FederatedData.by(columns, owners, found)
 
 
-def _table(data: schema.Csv, clients: schema.Clients) -> ReadRows:
+def _table(data: schema.Csv, clients: schema.Clients) -> tuple[FederatedData, Sequence[str]]:
+    """The rows by client, and the texts that their labels number; () where labels are numbers themselves."""
     path = _file(data.path)
     table = datasets.open_table(path, delimiter=data.delimiter)
     header = table.names
@@ -159,7 +154,7 @@ def _table(data: schema.Csv, clients: schema.Clients) -> ReadRows:
     # without a client column the label takes its place until the rows are split
     owners = labels if data.client is None else table.present(data.client, "client")
     rows = FederatedData.by(cells, *datasets.by_key(owners))
-    return ReadRows(rows if data.client is not None else _split(rows.examples, clients), texts)
+    return rows if data.client is not None else _split(rows.examples, clients), texts
 
 
 def _whole_or_numbered(labels: Sequence[str]) -> tuple[np.ndarray, Sequence[str]]:
@@ -182,33 +177,35 @@ def _idx(data: schema.Idx, clients: schema.Clients) -> FederatedData:
     return _split(datasets.read_labeled(images, labels), clients)
 
 
-READERS: Mapping[type[schema.DataSection], Callable[[Any, schema.Clients], ReadRows]] = {
+def _synthetic(data: schema.Synthetic, clients: schema.Clients) -> FederatedData:
+    return datasets.synthetic(
+        data.alpha, data.beta, data.clients, dimension=data.dimension, classes=data.classes, seed=data.seed
+    )
+
+
+READERS: Mapping[type[schema.DataSection], Callable[[Any, schema.Clients], Any]] = {
     schema.Csv: _table,
     schema.TableSection: _table,
-    schema.Npz: lambda data, clients: _arrays(_npz(data, clients)),
-    schema.Libsvm: lambda data, clients: _arrays(_libsvm(data, clients)),
-    schema.Idx: lambda data, clients: _arrays(_idx(data, clients)),
-    schema.Leaf: lambda data, _: _arrays(datasets.read_leaf(_file(data.path, folder=True))),
-    schema.Digits: lambda _, clients: _arrays(_split(datasets.read_digits(), clients)),
-    schema.Synthetic: lambda data, _: _arrays(
-        datasets.synthetic(
-            data.alpha, data.beta, data.clients, dimension=data.dimension, classes=data.classes, seed=data.seed
-        )
-    ),
+    schema.Npz: _npz,
+    schema.Libsvm: _libsvm,
+    schema.Idx: _idx,
+    schema.Leaf: lambda data, _: datasets.read_leaf(_file(data.path, folder=True)),
+    schema.Digits: lambda _, clients: _split(datasets.read_digits(), clients),
+    schema.Synthetic: _synthetic,
 }
 
 
 # --- what they share ---
 
 
-def _arrays(rows: FederatedData) -> ReadRows:
+def _checked(rows: FederatedData) -> FederatedData:
     """Rows whose features are one array of numbers."""
     features = rows.examples["features"]
     if not np.issubdtype(features.dtype, np.number) or features.ndim < 2:
         raise ValueError(
             f"features have dtype {features.dtype} and shape {features.shape}; they must be rows of numbers"
         )
-    return ReadRows(rows)
+    return rows
 
 
 def _split(columns: Any, clients: schema.Clients) -> FederatedData:

@@ -18,7 +18,7 @@ from fedspam.app.terminal import numbers_table, print_plain
 from fedspam.clients import Population
 from fedspam.methods.schedules import effective_cohort
 from fedspam.theory import in_simulator, least_fresh_weight, measure, over_bytes
-from fedspam.theory.measure import CONFIDENCE, Measurement
+from fedspam.theory.measure import Measurement
 
 LABELS = {
     "delta": "δ = max ‖H_i − H‖",
@@ -45,7 +45,6 @@ def show(name: str, data: Path | None, **options: Any) -> int:
     """Measure a named problem at its start, print the constants and their costs, and return the exit code 0."""
     try:
         checks.one_of("problem", name, PROBLEMS)
-        _check_confidence(options)
     except ValueError as error:
         raise UsageError(str(error)) from None
     problem = load(name, data)
@@ -57,18 +56,10 @@ def show(name: str, data: Path | None, **options: Any) -> int:
 
 def show_own(file: Path, settings: Sequence[tuple[str, str]], **options: Any) -> int:
     """The same for the data and model of a configuration."""
-    try:
-        _check_confidence(options)
-    except ValueError as error:
-        raise UsageError(str(error)) from None
     own = load_own(file, settings)
     with jax.enable_x64(own.double):
         made = own.experiment
         return _show(Subject(own.name, own.what, made.population, made.start, own.cohort, {}), **options)
-
-
-def _check_confidence(options: Mapping[str, Any]) -> None:
-    checks.between("confidence", options.get("confidence", CONFIDENCE), 0.5, 0.999)
 
 
 def _show(
