@@ -78,7 +78,8 @@ def show(
     found = trained.named(scores)
     label = data.label
     header = [*header, f"predicted_{label}"]
-    written = [[*cells, _plain(value)] for cells, value in zip(copied, found.tolist(), strict=True)]
+    texts = (f"{value:.9g}" if isinstance(value, float) else value for value in found.tolist())
+    written = [[*cells, text] for cells, text in zip(copied, texts, strict=True)]
     if probabilities:
         try:
             shares = trained.shares(scores)
@@ -209,10 +210,6 @@ def _flax_bytes(trained: TrainedModel) -> bytes:
     except ImportError:
         raise ImportError("--to flax needs Flax, which is not installed; pip install flax") from None
     return serialization.msgpack_serialize(flax_tree(trained))
-
-
-def _plain(value: Any) -> Any:
-    return f"{value:.9g}" if isinstance(value, float) else value
 
 
 def _say(text: str) -> None:

@@ -24,10 +24,15 @@ def progress_bar(quiet: bool, *columns: ProgressColumn, console: Console | None 
 
 
 def numbers_table(
-    header: Sequence[str], rows: Iterable[Sequence[Any]], *, title: str | None = None, **options: Any
+    header: Sequence[str],
+    rows: Iterable[Sequence[Any]],
+    *,
+    title: str | None = None,
+    no_wrap: bool = False,
+    **options: Any,
 ) -> Table:
     """A table whose first column names the rows and whose other columns are numbers, aligned to the right."""
-    names = [Column(name, justify="right" if number else "left", no_wrap=True) for number, name in enumerate(header)]
+    names = [Column(name, justify="right" if number else "left", no_wrap=no_wrap) for number, name in enumerate(header)]
     shown = Table(*names, title=title, title_justify="left", **options)
     for row in rows:
         shown.add_row(*map(str, row))

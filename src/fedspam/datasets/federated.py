@@ -176,7 +176,7 @@ def _check_names(clients: Sequence[str]) -> None:
         raise ValueError(f"the client {shown(twice)!r} comes twice; join its rows, or rename one of the two")
     for number, name in enumerate(clients):
         # NumPy drops NUL at the end of a text, and files cannot hold lone surrogates
-        if not name.strip() or "\0" in name or not _is_unicode(name):
+        if not name.strip() or "\0" in name or any("\ud800" <= sign <= "\udfff" for sign in name):
             raise ValueError(
                 f"client {number} is called {shown(name)!r}; a name must have a visible character, and neither NUL nor "
                 "half of a surrogate pair: name it"
@@ -185,10 +185,6 @@ def _check_names(clients: Sequence[str]) -> None:
 
 def _group(column: np.ndarray) -> str:
     return {"b": "booleans", "U": "text", "S": "text"}.get(column.dtype.kind, "numbers")
-
-
-def _is_unicode(text: str) -> bool:
-    return text.isascii() or not any("\ud800" <= sign <= "\udfff" for sign in text)
 
 
 def check_part(client: str, rows: dict[str, np.ndarray], like: dict[str, np.ndarray]) -> None:

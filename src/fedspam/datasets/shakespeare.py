@@ -29,7 +29,8 @@ def read_roles(folder: str | Path | None = None) -> dict[str, str]:
     with opened(path, "rb", KIND, most=MOST_BYTES) as file:
         read = strict.json_object(file.read(), size=MOST_BYTES, depth=DEPTH)
         roles = read.get("clients")
-        if not isinstance(roles, dict) or not all(map(_is_texts, roles.values())):
+        is_texts = lambda value: isinstance(value, list) and all(isinstance(item, str) for item in value)
+        if not isinstance(roles, dict) or not all(map(is_texts, roles.values())):
             raise ValueError(f"{path} has no object 'clients' of roles and lists of speeches; give {KIND}")
         if len(roles) > MOST_ROLES:
             raise ValueError(f"{path} has {len(roles)} roles, at most {MOST_ROLES} are read; give {KIND}")
@@ -60,7 +61,3 @@ def read_shakespeare(
                 train.append((role, sequences(codes[:cut], length)))
                 test.append((role, sequences(codes[cut:], length)))
         return Shakespeare(FederatedData.of(train), FederatedData.of(test))
-
-
-def _is_texts(value: object) -> bool:
-    return isinstance(value, list) and all(isinstance(item, str) for item in value)

@@ -13,7 +13,7 @@ import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import IO, Any
+from typing import IO
 
 import numpy as np
 
@@ -71,7 +71,8 @@ def _parts(answers: IO[bytes] | None, path: Path, left: int) -> Iterator[tuple[s
     """What the script sends. It may have been led astray by the file, so its answers are checked like a file."""
     while True:
         try:
-            message = _message(answers, left)
+            length = int.from_bytes(_bytes(answers, 8), "little")
+            message = json.loads(_bytes(answers, min(length, 8 * (left + 2**20))))
         except EOFError:
             raise ValueError(
                 f"{path} makes the HDF5 library crash, hang, or take more time or memory than is usual for a file of "
@@ -96,11 +97,6 @@ def _parts(answers: IO[bytes] | None, path: Path, left: int) -> Iterator[tuple[s
                 raise ValueError(f"{where}: {shown(names)} have one name here; choose: features=")
             columns[NAMES.get(feature, feature)] = column
         yield message["client"], columns
-
-
-def _message(answers: IO[bytes] | None, left: int) -> dict[str, Any]:
-    length = int.from_bytes(_bytes(answers, 8), "little")
-    return json.loads(_bytes(answers, min(length, 8 * (left + 2**20))))
 
 
 def _bytes(answers: IO[bytes] | None, size: int) -> bytes:

@@ -200,13 +200,15 @@ def write_files(found: ComparisonResult, folder: Path, command: str, began: floa
     from fedspam.app import figures
 
     problem, plan = found.problem, found.plan
+    untuned = ", ".join(METHODS[key].name for key in found.untuned)
     records.write(folder / "tuning.csv", files.tuning(found.trials, plan).encode())
     records.write(folder / "curves.csv", files.curves(found.finals, plan).encode())
     records.write(folder / "table.csv", files.table(found.entries, found.trials, plan).encode())
     note = (
         f"{problem.what}; cohort {plan.cohort}; measured $\\delta/L$ = {problem.delta / problem.smoothness:.3g}.",
         f"Each method: the best of {plan.budget} settings for this axis and the hardest target it reaches, tuned on "
-        f"other seeds. Median of {plan.seeds} seeds, band: 10th to 90th percentile.{_untuned(found)}",
+        f"other seeds. Median of {plan.seeds} seeds, band: 10th to 90th percentile."
+        + (f" Nothing to tune in {untuned}." if untuned else ""),
     )
     figures.save(figures.draw_comparison(_panels(found), plan.metric, plan.errors[-1], note), folder, "figure")
     write_manifest(
@@ -223,11 +225,6 @@ def write_files(found: ComparisonResult, folder: Path, command: str, began: floa
     )
 
 
-def _untuned(found: ComparisonResult) -> str:
-    names = ", ".join(METHODS[key].name for key in found.untuned)
-    return f" Nothing to tune in {names}." if names else ""
-
-
 def facts(problem: Problem | ProblemFacts) -> dict[str, object]:
     """The constants of a problem, for the manifest."""
     return {field.name: getattr(problem, field.name) for field in fields(ProblemFacts)}
@@ -240,6 +237,7 @@ def _panels(found: ComparisonResult) -> dict[str, list[Any]]:
     panels: dict[str, list[Any]] = {label: [] for label in MEASURES.values()}
     for (measure, label), (number, key) in itertools.product(MEASURES.items(), enumerate(found.trials)):
         curves = found.shown(key, measure).curves
-        band = percentiles(curves.error, (50, 10, 90))
-        panels[label].append(Line(METHODS[key].name, np.median(getattr(curves, measure), axis=0), *band, number))
+        median, low, high = percentiles(curves.error, (50, 10, 90))
+        paid = np.median(getattr(curves, measure), axis=0)
+        panels[label].append(Line(METHODS[key].name, paid, median, low, high, number))
     return panels

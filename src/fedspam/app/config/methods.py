@@ -169,10 +169,6 @@ SETTINGS: Mapping[str, Any] = {
 STOP: Mapping[str, Any] = {"theta": solvers.Relative().theta, "epsilon": None}
 
 
-def _adam(steps: int, learning_rate: float, minibatch: bool) -> solvers.LocalSolver:
-    return solvers.Optax(optax.adam(learning_rate), steps, minibatch)
-
-
 # the local solvers: their constructors, and the defaults of their settings
 SOLVERS: Mapping[str, tuple[Callable[..., solvers.LocalSolver], Mapping[str, Any]]] = {
     "lbfgs": (solvers.LBFGS, {"steps": 200, **STOP, "memory": 10}),
@@ -181,7 +177,10 @@ SOLVERS: Mapping[str, tuple[Callable[..., solvers.LocalSolver], Mapping[str, Any
     "backtracking": (solvers.Backtracking, {"steps": 50, **STOP}),
     "accelerated": (solvers.Accelerated, {"steps": 50, **STOP}),
     "adaptive": (solvers.AdaptiveDescent, {"steps": 50, **STOP}),
-    "adam": (_adam, {"steps": 10, "minibatch": True, "learning_rate": 1e-3}),
+    "adam": (
+        lambda steps, learning_rate, minibatch: solvers.Optax(optax.adam(learning_rate), steps, minibatch),
+        {"steps": 10, "minibatch": True, "learning_rate": 1e-3},
+    ),
     "exact": (solvers.Exact, {}),
 }
 PROX: Mapping[str, type[Struct]] = {

@@ -1,6 +1,6 @@
 """From a configuration to the arguments of `simulate`: clients, a method, a start and a probe."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -96,10 +96,11 @@ def make(config: Config) -> Experiment:
     metrics = (*(name for name in FIRST if name in measured), *sorted(measured.keys() - set(FIRST)))
     metric = config.evaluate.metric
     if metric is not None and metric not in metrics:
+        known = ", ".join(name for name in metrics if name in METRICS)
         raise ConfigError(
-            f"evaluate.metric = {metric!r} is not measured here; choose one of {_named(metrics)}. Others need test "
-            "rows (data.test): rmse numbers to predict, the rest classes and a model that predicts (predict), and auc "
-            "one of this package"
+            f"evaluate.metric = {metric!r} is not measured here; choose one of {known}. Others need test rows "
+            "(data.test): rmse numbers to predict, the rest classes and a model that predicts (predict), and auc one "
+            "of this package"
         )
     try:
         codecs = build_codecs(config.codecs)
@@ -118,10 +119,6 @@ def make(config: Config) -> Experiment:
     return made
 
 
-def _named(metrics: Iterable[str]) -> str:
-    return ", ".join(name for name in metrics if name in METRICS)
-
-
 def _check_numbers(part: Any, where: str = "") -> None:
     """Refuse whole numbers that JAX would wrap or that no memory holds."""
     if isinstance(part, dict):
@@ -133,14 +130,6 @@ def _check_numbers(part: Any, where: str = "") -> None:
 
 
 # --- clients, start and probe ---
-
-
-def _quadratics(config: Config) -> World:
-    return _probed(_drawn(quadratics, config), jnp.zeros(config.data.dimension))
-
-
-def _ridge(config: Config) -> World:
-    return _probed(*_drawn(ridge, config))
 
 
 def _drawn(draw: Callable[..., Any], config: Config) -> Any:
@@ -194,8 +183,8 @@ def _probed(clients: Quadratics, start: Any) -> World:
 
 # kinds of data with clients of their own; all others are examples, which `[model]` learns from
 WORLDS: Mapping[type[Struct], Callable[[Config], World]] = {
-    schema.QuadraticsSection: _quadratics,
-    schema.RidgeSection: _ridge,
+    schema.QuadraticsSection: lambda config: _probed(_drawn(quadratics, config), jnp.zeros(config.data.dimension)),
+    schema.RidgeSection: lambda config: _probed(*_drawn(ridge, config)),
     schema.ProblemSection: _problem,
     schema.Parts: _parts,
 }

@@ -73,7 +73,8 @@ def _examples(data: Any, clients: schema.Clients) -> LoadedExamples:
     names: tuple[str, ...] = ()
     if data.task == "classes":
         rows, values = _numbered(rows)
-        names = tuple(texts[int(value)] if texts else _class_name(value) for value in values)
+        called = lambda value: f"{value:g}" if isinstance(value, np.floating) else str(value)
+        names = tuple(texts[int(value)] if texts else called(value) for value in values)
     if data.test > MOST_TEST:
         raise ConfigError(f"data.test = {data.test:g} leaves too little to train with; hold out less: 0.2, say")
     train, test = rows.hold_out_examples(data.test) if data.test > 0 else (rows, None)
@@ -90,18 +91,14 @@ def _examples(data: Any, clients: schema.Clients) -> LoadedExamples:
     if isinstance(data, schema.Csv):
         for told in datasets.suspicions(train, test, label=data.label, classes=names):
             warnings.warn(told, stacklevel=2)
-    encoder = _encoder(data, train, names)
+    options = {"standardize": data.standardize, "intercept": data.intercept, "classes": names}
+    if isinstance(data, schema.Csv):
+        encoder = Encoder.of_table(train, label=data.label, **options)
+    else:
+        encoder = Encoder.of_arrays(train.examples["features"], **options)
     source = lambda columns: columns if encoder.columns is not None else columns["features"]
     prepare = lambda columns: {"features": encoder(source(columns)), "label": columns["label"]}
     return LoadedExamples(train.map(prepare), test and test.map(prepare), names, encoder)
-
-
-def _encoder(data: schema.RowsSection, train: FederatedData, names: tuple[str, ...]) -> Encoder:
-    """The preprocessing, learned on the training rows."""
-    options = {"standardize": data.standardize, "intercept": data.intercept, "classes": names}
-    if isinstance(data, schema.Csv):
-        return Encoder.of_table(train, label=data.label, **options)
-    return Encoder.of_arrays(train.examples["features"], **options)
 
 
 # --- one reader per kind of data ---
@@ -263,7 +260,3 @@ def _numbered(data: FederatedData) -> tuple[FederatedData, np.ndarray]:
         )
     columns = dict(data.examples) | {"label": numbers.astype(np.int32)}
     return data.map(lambda _: columns), values
-
-
-def _class_name(value: Any) -> str:
-    return f"{value:g}" if isinstance(value, np.floating) else str(value)

@@ -8,18 +8,7 @@ from jaxtyping import Float
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from fedspam.app.figures.style import (
-    BLACK,
-    BLUE,
-    GREEN,
-    ORANGE,
-    arrange,
-    legend_of,
-    log_scale,
-    new_figure,
-    note_height,
-    styled,
-)
+from fedspam.app.figures import style
 
 Curve = Float[np.ndarray, " rounds"]
 
@@ -45,12 +34,12 @@ class LyapunovPanel(NamedTuple):
     error: Curve
 
 
-@styled
+@style.styled
 def draw_bounds(panels: Sequence[BoundPanel], lyapunov: LyapunovPanel, note: Sequence[str]) -> Figure:
     """The theorems on common axes, the Lyapunov function last on its own, a legend above, a note underneath."""
     columns = 3
     rows = -(-(len(panels) + 1) // columns)
-    figure = new_figure(1.95 * rows, 0.5 + note_height(note))
+    figure = style.new_figure(1.95 * rows, 0.5 + style.note_height(note))
     axes = list(figure.subplots(rows, columns, squeeze=False).flat)
     for axis, panel in zip(axes, panels, strict=False):
         _draw_bound(axis, panel)
@@ -64,8 +53,8 @@ def draw_bounds(panels: Sequence[BoundPanel], lyapunov: LyapunovPanel, note: Seq
     _draw_lyapunov(axes[len(panels)], lyapunov)
     for axis in axes[len(panels) + 1 :]:
         axis.set_axis_off()
-    arrange(
-        figure, legend_of(axes[0]), note, columns=4, top=0.52, bottom=0.52, left=0.09, right=0.985, wspace=0.2,
+    style.arrange(
+        figure, style.legend_of(axes[0]), note, columns=4, top=0.52, bottom=0.52, left=0.09, right=0.985, wspace=0.2,
         hspace=0.42,
     )  # fmt: skip
     return figure
@@ -73,20 +62,20 @@ def draw_bounds(panels: Sequence[BoundPanel], lyapunov: LyapunovPanel, note: Seq
 
 def _draw_bound(axis: Axes, panel: BoundPanel) -> None:
     rounds = np.arange(1, len(panel.mean) + 1)
-    axis.fill_between(rounds, panel.low, panel.high, color=BLUE, alpha=0.18, linewidth=0)
-    axis.plot(rounds, panel.mean, color=BLUE, label="measured")
-    axis.plot(rounds, panel.corrected, color=BLACK, label="bound, corrected constants")
-    axis.plot(rounds, panel.printed, color=ORANGE, linestyle=(0, (4, 1.5)), label="bound, as printed")
-    axis.plot(rounds, panel.tight, color=GREEN, label="bound, tight constants")
+    axis.fill_between(rounds, panel.low, panel.high, color=style.BLUE, alpha=0.18, linewidth=0)
+    axis.plot(rounds, panel.mean, color=style.BLUE, label="measured")
+    axis.plot(rounds, panel.corrected, color=style.BLACK, label="bound, corrected constants")
+    axis.plot(rounds, panel.printed, color=style.ORANGE, linestyle=(0, (4, 1.5)), label="bound, as printed")
+    axis.plot(rounds, panel.tight, color=style.GREEN, label="bound, tight constants")
     _log(axis, panel.title)
 
 
 def _draw_lyapunov(axis: Axes, panel: LyapunovPanel) -> None:
     rounds = np.arange(1, len(panel.value) + 1)
     for values, label, color, dashes in (
-        (panel.value, r"$V_k$", BLACK, "-"),
-        (panel.gap, r"$f(x_k) - \inf f$", GREEN, "-"),
-        (panel.error, r"$\alpha\|g_k - \nabla f(x_k)\|^2$", ORANGE, (0, (1, 1))),
+        (panel.value, r"$V_k$", style.BLACK, "-"),
+        (panel.gap, r"$f(x_k) - \inf f$", style.GREEN, "-"),
+        (panel.error, r"$\alpha\|g_k - \nabla f(x_k)\|^2$", style.ORANGE, (0, (1, 1))),
     ):
         axis.plot(rounds, values, color=color, linewidth=0.9, linestyle=dashes, label=label)
     axis.legend(loc="upper right", fontsize=7.2, handlelength=2.2, borderaxespad=0.1, labelspacing=0.25)
@@ -95,7 +84,7 @@ def _draw_lyapunov(axis: Axes, panel: LyapunovPanel) -> None:
 
 def _log(axis: Axes, title: str) -> None:
     axis.set_xscale("log")
-    log_scale(axis, 8)
+    style.log_scale(axis, 8)
     axis.set_title(title, pad=4, fontsize=8.8)
     axis.set_xlabel("rounds $K$", labelpad=1)
     axis.grid(True)

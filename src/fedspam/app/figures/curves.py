@@ -10,18 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import EngFormatter, MaxNLocator
 
-from fedspam.app.figures.style import (
-    across,
-    arrange,
-    ends_early,
-    legend_columns,
-    legend_of,
-    line_style,
-    log_scale,
-    new_figure,
-    note_height,
-    styled,
-)
+from fedspam.app.figures import style
 from fedspam.simulation.metrics import METRICS
 
 SPREAD = 30.0  # curves that span this factor have a logarithmic axis
@@ -42,7 +31,7 @@ class Line(NamedTuple):
     bound: bool = False
 
 
-@styled
+@style.styled
 def draw_curves(
     panels: Mapping[str, Sequence[Line]],
     metric: str,
@@ -61,20 +50,20 @@ def draw_curves(
     every = [line for lines in panels.values() for line in lines]
     values = _finite(every)
     logarithmic = limits is not None or bool(values.min() > 0 and values.max() > SPREAD * values.min())
-    columns, names = across(len(panels), beside), len({line.name for line in every})
-    in_legend = legend_columns(names, 4)
+    columns, names = style.across(len(panels), beside), len({line.name for line in every})
+    in_legend = style.legend_columns(names, 4)
     rows, legend = -(-len(panels) // columns), 0.19 * -(-names // in_legend)
-    figure = new_figure(2.1 * rows, 0.4 + note_height(note) + legend)
+    figure = style.new_figure(2.1 * rows, 0.4 + style.note_height(note) + legend)
     axes = figure.subplots(rows, columns, squeeze=False, sharey=limits is not None)
     handles: dict[str, Artist] = {}
     for axis, (label, lines) in zip(axes.flat, panels.items(), strict=False):
         _draw(axis, label, lines, logarithmic, limits)
-        handles |= legend_of(axis)
+        handles |= style.legend_of(axis)
     for axis in axes.flat[len(panels) :]:
         axis.set_axis_off()
     for row in axes:
         row[0].set_ylabel(metric)
-    arrange(
+    style.arrange(
         figure, handles, note, columns=in_legend, top=0.16 + legend, bottom=0.45, left=0.09,
         right=0.985, wspace=0.27 if limits is None else 0.1, hspace=0.38,
     )  # fmt: skip
@@ -100,19 +89,19 @@ def draw_comparison(panels: Mapping[str, Sequence[Line]], metric: str, hardest: 
 
 def _draw(axis: Axes, label: str, lines: Sequence[Line], logarithmic: bool, limits: tuple[float, float] | None) -> None:
     if logarithmic:
-        log_scale(axis, 9)
+        style.log_scale(axis, 9)
     for line in lines:
-        style = line_style(line.number)
+        look = style.line_style(line.number)
         if line.bound:
-            style |= {"linestyle": (0, (1, 1.2)), "linewidth": 1.0}
+            look |= {"linestyle": (0, (1, 1.2)), "linewidth": 1.0}
         value = np.where(np.isfinite(line.value) & ((line.value > 0) | (not logarithmic)), line.value, np.nan)
         if line.low is not None and line.high is not None:
             # infinity cannot be drawn; any value beyond the axis will do
             low, high = (np.nan_to_num(part, nan=1e300, posinf=1e300) for part in (line.low, line.high))
-            axis.fill_between(line.cost, low, high, color=style["color"], alpha=0.12, linewidth=0)
-        axis.plot(line.cost, value, label=line.name, **style)
+            axis.fill_between(line.cost, low, high, color=look["color"], alpha=0.12, linewidth=0)
+        axis.plot(line.cost, value, label=line.name, **look)
     axis.set_ylim(*(limits or _limits(lines, logarithmic)))
-    early = logarithmic and ends_early((line.cost, line.value) for line in lines if not line.bound)
+    early = logarithmic and style.ends_early((line.cost, line.value) for line in lines if not line.bound)
     if early or (limits is not None and label != "rounds"):
         axis.set_xscale("log")
     else:

@@ -75,7 +75,8 @@ def write(
         bound: see `read_all`.
     """
     sources = read_all(folders, bound)
-    title = title or _title(sources)
+    names = list(dict.fromkeys(series.name for source in sources for series in source.series))
+    title = title or (", ".join(names) if len(names) <= 5 else f"{names[0]} and {len(names) - 1} others")
     paths = [_parent(out)]
     records.write(paths[0], page.render(sources, title, targets).encode())
     if figures is not None:
@@ -133,11 +134,6 @@ def _named(sources: list[Source]) -> list[Source]:
         goals = [goal._replace(series=call(goal.series)) if goal.series in count else goal for goal in source.goals]
         named.append(replace(source, series=series, goals=goals))
     return named
-
-
-def _title(sources: Sequence[Source]) -> str:
-    names = list(dict.fromkeys(series.name for source in sources for series in source.series))
-    return ", ".join(names) if len(names) <= 5 else f"{names[0]} and {len(names) - 1} others"
 
 
 def _parent(path: str | Path) -> Path:

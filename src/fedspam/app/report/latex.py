@@ -87,7 +87,8 @@ def _costs(groups: Sequence[Mapping[str, Any]], data: Mapping[str, Any]) -> str:
     measures = [m for m in MEASURES if any(m in paid for each in data["targets"] for _, paid in each["rows"])]
     parts = []
     for group in groups:
-        rows = {name: {m: _band(costs.get(m)) for m in measures if m in costs} for name, costs in group["rows"]}
+        band = lambda cost: cost if isinstance(cost, list) else (cost, None, None)  # a run has no low and high
+        rows = {name: {m: band(costs[m]) for m in measures if m in costs} for name, costs in group["rows"]}
         medians = {m: [row[m][0] for row in rows.values() if m in row] for m in measures}
         least = {m: sorted(cost for cost in medians[m] if cost is not None)[: len(rows) > 1] for m in measures}
         head = f"until {_escaped(metric)} {sign} {_escaped(number(group['target'], 12))}"
@@ -97,11 +98,6 @@ def _costs(groups: Sequence[Mapping[str, Any]], data: Mapping[str, Any]) -> str:
             lines.append([_escaped(name), *cells])
         parts.append(lines)
     return _tabular(f"Cost to reach a target: {metric}", [MEASURES[measure] for measure in measures], parts)
-
-
-def _band(cost: Any) -> Sequence[float | None]:
-    """Median, low and high; a run has the first alone."""
-    return cost if isinstance(cost, list) else (cost, None, None)
 
 
 def _cost(cost: Sequence[float | None] | None, measure: str, least: Sequence[float]) -> str:

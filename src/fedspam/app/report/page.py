@@ -105,7 +105,7 @@ def content(sources: Sequence[Source], title: str, given_targets: Sequence[float
                 "look": "reached" if source.status.kind == "reached" else "" if source.status.ok else "stopped",
                 "notes": list(source.notes),
                 "again": provenance.again(source),
-                "tested": {**source.tested._asdict(), "clients": [_cells(row) for row in source.tested.clients]},
+                "tested": source.tested._asdict(),
             }
             for source in sources
         ],
@@ -120,10 +120,6 @@ def _opening(series: Sequence[tuple[int, Series]]) -> str | None:
     bounded = {name for _, one in series for name in one.bounds}
     found = [[name for name in names if name in bounded and name.endswith(ROOT)], filter(rises, names), bounded]
     return next((name for wanted in found for name in wanted), None)
-
-
-def _cells(row: Sequence[Any]) -> list[Any]:
-    return [cell if isinstance(cell, str) else finite([cell])[0] for cell in row]
 
 
 def _targets(cells: Sequence[TargetCell]) -> list[dict[str, Any]]:
@@ -151,7 +147,10 @@ def _series(series: Series, source: int, most: int = MOST, others: int = MOST) -
         "name": series.name,
         "source": source,
         "only": None if series.only is None else list(series.only),
-        "paid": {name: _paid(straightened(paid, most)) for name, paid in series.paid.items()},
+        "paid": {
+            name: {"at": line.at.tolist(), "amount": [float(f"{value:.12g}") for value in line.amount]}
+            for name, line in ((name, straightened(paid, most)) for name, paid in series.paid.items())
+        },
         **{name: _shown(getattr(series, name), points) for name, points in parts.items()},
     }
 
@@ -171,7 +170,3 @@ def _even(at: np.ndarray) -> dict[str, float] | None:
     """Rounds at equal distances by their first and their distance; None for others."""
     steps = np.diff(at)
     return {"from": float(at[0]), "step": float(steps[0])} if len(steps) and (steps == steps[0]).all() else None
-
-
-def _paid(paid: Any) -> dict[str, Any]:
-    return {"at": paid.at.tolist(), "amount": [float(f"{value:.12g}") for value in paid.amount]}

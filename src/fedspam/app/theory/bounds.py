@@ -193,7 +193,10 @@ def show(options: TheoryOptions, folder: Path | None, *, command: str = "", quie
     console.print(_bounds_table(found))
     slope = float(np.sum(np.asarray(population.gradient(start), np.float64) ** 2))
     console.print(_rounds_table(options, found, options.epsilon or 0.01 * slope, population, start))
-    console.print(_certificates_table(next(outcome for outcome in found if outcome.theorem == "4.1")))
+    inexact = next(outcome for outcome in found if outcome.theorem == "4.1")
+    lines = table(certificates({name: column.reshape(-1) for name, column in inexact.rows.items()}))
+    title = f"Certificates of {inexact.method}, all runs"
+    console.print(numbers_table(("", ""), lines, title=title, show_header=False))
     _write(options, folder, found)
     write_manifest(folder, command, began, options=describe.describe(options))
     print_folder(Console(), folder, quiet)
@@ -241,12 +244,7 @@ def _rounds_table(
         scale = f"{order(known, epsilon, cohort=cohort):.3g}"
         rows.append((one.method, scale, f"{loose:.3g}", f"{trips:.3g}", f"{most_bytes:.3g}", took, spent))
     title = f"Until the mean of ‖∇f‖² is at most {epsilon:.3g}: trips by theory, rounds used"
-    return numbers_table(header, rows, title=title)
-
-
-def _certificates_table(outcome: TheoryOutcome) -> Table:
-    lines = table(certificates({name: column.reshape(-1) for name, column in outcome.rows.items()}))
-    return numbers_table(("", ""), lines, title=f"Certificates of {outcome.method}, all runs", show_header=False)
+    return numbers_table(header, rows, title=title, no_wrap=True)
 
 
 def _write(options: TheoryOptions, folder: Path, found: list[TheoryOutcome]) -> None:

@@ -104,7 +104,7 @@ def verify() -> int:
     others = [(text, f"{gain:.4f}") for text, gain in stored()]
     count += len(others)
     console = Console()
-    console.print(numbers_table(header, lines, title=title))
+    console.print(numbers_table(header, lines, title=title, no_wrap=True))
     console.print(numbers_table(("program", "gain"), others, title="Found by the solver, rounded to fractions, stored"))
     seconds = time.perf_counter() - began
     console.print(
