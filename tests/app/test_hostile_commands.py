@@ -64,9 +64,9 @@ WRONG = [
         (["--data.dimension", "100000"], "rows would take "),  # more than the fewest rows, whose number is drawn
         (["--data.classes", "1000000000"], "classes = 1000000000 with at least 1500 rows would take 827 GiB"),
     )),
-    (["run", "drawn.toml", "--clients.batch", "1000000000"], "minibatches of clients.batch = 1000000000 rows would "),
+    (["run", "drawn.toml", "--clients.batch", "1000000000"], "clients.batch: minibatches of 1000000000 rows would "),
     (["run", "drawn.toml", "--model.name", "mlp", "--model.hidden", "[1000000000]"],
-     "the parameters of [model] would take "),
+     "model: the parameters would take "),
     (["run", "quadratics.toml", "--data.dimension", "1000000"], "data: the Hessians of clients = 100 with "),
     (["run", "random_ridge.toml", "--data.clients", "1000000"], "data: the Hessians of clients = 1000000 with "),
     (["run", "csv.toml"], "bad.csv.gz is damaged or not compressed as its name says"),

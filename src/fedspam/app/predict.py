@@ -12,7 +12,7 @@ import numpy as np
 import safetensors.numpy
 
 from fedspam import datasets, models
-from fedspam.app import UsageError
+from fedspam.app import UsageError, refusing
 from fedspam.app.experiment import model as own
 from fedspam.app.experiment.scores import classification, regression
 from fedspam.app.folders import csv_text, make_folder
@@ -81,10 +81,8 @@ def show(
     texts = (f"{value:.9g}" if isinstance(value, float) else value for value in found.tolist())
     written = [[*cells, text] for cells, text in zip(copied, texts, strict=True)]
     if probabilities:
-        try:
+        with refusing("--probabilities"):
             shares = trained.shares(scores)
-        except ValueError as error:
-            raise UsageError(f"--probabilities: {error}") from None
         header += [f"probability_{name}" for name in trained.classes or range(shares.shape[1])]
         written = [[*cells, *(f"{share:.6g}" for share in row)] for cells, row in zip(written, shares, strict=True)]
     text = csv_text(header, written)

@@ -23,7 +23,7 @@ examples:
 
 import argparse
 
-from fedspam.app import UsageError
+from fedspam.app import UsageError, refusing
 from fedspam.app.commands._arguments import (
     MOST_SEEDS,
     add_configuration,
@@ -113,10 +113,8 @@ def run(options: argparse.Namespace) -> int:
         if getattr(options, name):
             raise UsageError(f"--{name} is for problems by name; leave it out, or leave out {options.file}")
     given = {name: getattr(options, name) for name in (PLANNED if options.file is not None else PLANNED + ALONE)}
-    try:
+    with refusing():
         wanted = checked(**given) if options.file is None else checked_own(options.file, options.settings, **given)
-    except ValueError as error:
-        raise UsageError(str(error)) from None
     share = None if options.part is None else ComparisonPart(*options.part)
     return terminal.show(
         wanted, data=options.data, folder=options.out, command=options.line, quiet=options.quiet, part=share

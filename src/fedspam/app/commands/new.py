@@ -12,7 +12,7 @@ examples:
 import argparse
 import sys
 
-from fedspam.app import UsageError
+from fedspam.app import refusing
 from fedspam.app.commands._arguments import file_path
 
 
@@ -26,10 +26,8 @@ def add(command: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     from fedspam.app.new import check_name, create
 
-    try:
+    with refusing():
         check_name(options.folder)
-    except ValueError as error:
-        raise UsageError(str(error)) from None
     for path in create(options.folder, pytorch=options.pytorch):
         sys.stdout.write(f"  {path}\n")
     sys.stdout.write(f"next: cd {options.folder}, then follow its README.md\n")

@@ -16,7 +16,7 @@ import argparse
 import sys
 from pathlib import Path
 
-from fedspam.app import UsageError
+from fedspam.app import UsageError, refusing
 from fedspam.app.commands._arguments import add_style, file_path, finite, listed
 
 
@@ -45,10 +45,8 @@ def add(command: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     from fedspam.app import report
 
-    try:
+    with refusing("argument --bound"):
         bound = None if options.bound is None else report.BoundOverlay.of(options.bound)
-    except ValueError as error:
-        raise UsageError(f"argument --bound: {error}") from None
     for folder in options.folders:
         if not folder.is_dir() and (len(options.folders) == 1 or not folder.exists()):
             raise UsageError(f"there is no folder {folder}; name the folder of a run")

@@ -5,6 +5,12 @@ from fedspam.app.config.example import (
     setting_choices as setting_choices,
     settings_table as settings_table,
 )
-from fedspam.app.config.parse import ConfigError as ConfigError, decode as decode, load as load, read as read
+from fedspam.app.config.parse import (
+    ConfigError as ConfigError,
+    decode as decode,
+    load as load,
+    naming as naming,
+    read as read,
+)
 from fedspam.app.config.schema import Config as Config
 from fedspam.app.config.write import differences as differences, tables as tables, to_toml as to_toml

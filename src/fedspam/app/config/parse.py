@@ -1,5 +1,6 @@
 """From a TOML file and flags to a configuration. Every error names the setting, its value, the rule and a remedy."""
 
+import functools
 import math
 import tomllib
 from collections.abc import Iterable, Mapping, Sequence
@@ -12,7 +13,7 @@ from msgspec import Struct
 
 from fedspam._internal import strict
 from fedspam._internal.nearest import did_you_mean, nearest
-from fedspam.app import UsageError
+from fedspam.app import UsageError, refusing
 from fedspam.app.config import methods, schema
 from fedspam.app.config.schema import Config, name_of
 from fedspam.app.config.type_text import choices, rule
@@ -44,6 +45,9 @@ class ConfigError(UsageError):
         lines = [*findings[:MOST], *more]
         head = f"{origin}: " if origin else ""
         super().__init__(head + lines[0] if len(lines) == 1 else "\n  ".join([head.strip() or "several:", *lines]))
+
+
+naming = functools.partial(refusing, kind=ConfigError)  # errors within begin with the name of a setting
 
 
 def read(path: str | Path | None, settings: Sequence[tuple[str, str]] = ()) -> Config:

@@ -14,7 +14,7 @@ from fedspam import solvers
 from fedspam._internal import checks
 from fedspam._internal.trees import Params
 from fedspam.app import named_problems
-from fedspam.app.config import Config, ConfigError, methods as sections, schema
+from fedspam.app.config import Config, ConfigError, methods as sections, naming, schema
 from fedspam.app.config.schema import name_of
 from fedspam.app.experiment.data import LoadedExamples, examples
 from fedspam.app.experiment.model import learner
@@ -86,10 +86,8 @@ def make(config: Config) -> Experiment:
     proxy = getattr(config.method, "proxy", 0)
     if population.size is not None and proxy >= population.size:
         raise ConfigError(f"method.proxy = {proxy} is not a client of the data; give 0 to {population.size - 1}")
-    try:
+    with naming("method"):
         method = build_method(config.method, config.prox, population.size)
-    except ValueError as error:
-        raise ConfigError(f"method: {error}") from None
     if config.prox is not None and name_of(config.prox) == "exact" and not isinstance(population, Quadratics):
         raise ConfigError("prox.name = 'exact' needs quadratic clients; use 'lbfgs' or 'newton'")
     measured = jax.eval_shape(lambda probe, start: probe(start), probe, start)
@@ -102,20 +100,16 @@ def make(config: Config) -> Experiment:
             "(data.test): rmse numbers to predict, the rest classes and a model that predicts (predict), and auc one "
             "of this package"
         )
-    try:
+    with naming("codecs"):
         codecs = build_codecs(config.codecs)
         plan = ledger.plan(method, start, population, codecs=codecs) if codecs or config.run.record else None
-    except ValueError as error:
-        raise ConfigError(f"codecs: {error}") from None
     for name in config.run.record or ():
         if plan is not None and name not in plan.reported:
             raise ConfigError(f"run.record: {method.name} reports {', '.join(plan.reported)}, and not {name!r}")
     made = Experiment(config, method, population, start, probe, metrics, rows, codecs, predict)
     if config.evaluate.target is not None:
-        try:
+        with naming("evaluate.target"):
             METRICS[made.metric].check(made.metric, config.evaluate.target)
-        except ValueError as error:
-            raise ConfigError(f"evaluate.target: {error}") from None
     return made
 
 
@@ -135,17 +129,13 @@ def _check_numbers(part: Any, where: str = "") -> None:
 def _drawn(draw: Callable[..., Any], config: Config) -> Any:
     """Random clients with the settings of `[data]`."""
     settings = msgspec.structs.asdict(config.data)
-    try:
+    with naming("data"):
         return draw(settings.pop("seed"), **settings)
-    except ValueError as error:
-        raise ConfigError(f"data: {error}") from None
 
 
 def _problem(config: Config) -> World:
-    try:
+    with naming("data"):
         problem = named_problems.load(config.data.name, config.data.folder)
-    except (OSError, ValueError) as error:
-        raise ConfigError(f"data: {error}") from None
     clients, start = problem.population, problem.start
     if isinstance(clients, Quadratics):
         return _probed(clients, start)
@@ -159,20 +149,16 @@ def _examples(config: Config) -> World:
     batch = config.clients.batch
     if batch is not None:
         row = sum(column[:1].nbytes for column in data.train.examples.values())
-        try:
-            checks.memory(f"minibatches of clients.batch = {batch} rows", batch * row, "give fewer, or leave it out")
-        except ValueError as error:
-            raise ConfigError(str(error)) from None
+        with naming("clients.batch"):
+            checks.memory(f"minibatches of {batch} rows", batch * row, "give fewer, or leave it out")
     clients = data.train.population(model.loss, batch=batch, weighted=config.clients.weighted)
     probe = rows_probe(clients, model.start, evaluation(data, model, config.evaluate))
     return clients, model.start, probe, data, model.predict
 
 
 def _parts(config: Config) -> World:
-    try:
+    with naming("data"):
         clients, model, probe, data = read_parts(config)
-    except (OSError, ValueError) as error:
-        raise error if isinstance(error, ConfigError) else ConfigError(f"data: {error}") from None
     return clients, model.start, probe, data, model.predict
 
 

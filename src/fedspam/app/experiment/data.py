@@ -12,7 +12,7 @@ import numpy as np
 
 from fedspam import datasets
 from fedspam._internal.nearest import did_you_mean
-from fedspam.app.config import ConfigError, schema
+from fedspam.app.config import ConfigError, naming, schema
 from fedspam.datasets import Encoder, FederatedData
 from fedspam.datasets.table import check_labels
 
@@ -50,14 +50,8 @@ class LoadedExamples:
 
 def examples(data: Any, clients: schema.Clients) -> LoadedExamples:
     """The examples that `[data]` and `[clients]` describe. A `ConfigError` names the setting that is wrong."""
-    try:
+    with naming("data"):
         return _examples(data, clients)
-    except ConfigError:
-        raise
-    except OSError as error:
-        raise ConfigError(f"data: {error.filename or ''} {error.strerror or error}".replace("  ", " ")) from None
-    except (ImportError, ValueError) as error:
-        raise ConfigError(f"data: {error}") from None
 
 
 def _examples(data: Any, clients: schema.Clients) -> LoadedExamples:
@@ -213,7 +207,7 @@ def _split(columns: Any, clients: schema.Clients) -> FederatedData:
             "clients.split is missing: this data does not name the client of a row; split the rows with "
             "split = 'iid', 'dirichlet' or 'shards' and count = the number of clients"
         )
-    try:
+    with naming("clients"):
         if clients.split == "iid":
             owners = datasets.iid(len(labels), clients.count, seed=clients.seed)
         elif clients.split == "dirichlet":
@@ -221,8 +215,6 @@ def _split(columns: Any, clients: schema.Clients) -> FederatedData:
             owners = datasets.dirichlet(labels, clients.count, clients.alpha, least=least, seed=seed)
         else:
             owners = datasets.shards(labels, clients.count, clients.each, seed=clients.seed)
-    except ValueError as error:
-        raise ConfigError(f"clients: {error}") from None
     return FederatedData.by(columns, owners)
 
 

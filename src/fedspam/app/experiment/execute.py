@@ -15,7 +15,7 @@ from fedspam import models
 from fedspam._internal import files, hosts
 from fedspam.app import tracking
 from fedspam.app.arrival import arrival
-from fedspam.app.config import Config, ConfigError, differences, read, tables, to_toml
+from fedspam.app.config import Config, ConfigError, differences, naming, read, tables, to_toml
 from fedspam.app.config.parse import SIZE
 from fedspam.app.config.schema import FineTune, name_of
 from fedspam.app.config.write import value_text
@@ -71,10 +71,8 @@ def run(
     """
     folder = Path(folder)
     hosts.first(lambda: _check_folder(config, folder, resume))
-    try:
+    with naming("track.to"):
         tracking.check(config.track.to)
-    except ImportError as error:
-        raise ConfigError(f"track.to: {error}") from None
     with jax.enable_x64(config.run.precision == "float64"):
         experiment = make(config)
         _check_fine_tune(experiment)

@@ -19,7 +19,7 @@ from fedspam import models
 from fedspam._internal import checks
 from fedspam._internal.nearest import did_you_mean
 from fedspam._internal.trees import Params
-from fedspam.app.config import ConfigError, schema
+from fedspam.app.config import ConfigError, naming, schema
 from fedspam.app.config.schema import name_of
 from fedspam.app.experiment.data import LoadedExamples, existing
 from fedspam.clients import Loss
@@ -70,10 +70,8 @@ def learner(model: Any, data: LoadedExamples, *, seed: int, precision: str) -> L
     made = CLASSIFIERS[name](model, inputs, data.classes, precision)
     made = dataclasses.replace(made, class_weights=_class_weights(model.class_weights, data))
     shapes = jax.tree.leaves(jax.eval_shape(lambda: made.init(seed)))
-    try:
-        checks.memory("the parameters of [model]", sum(leaf.size * leaf.dtype.itemsize for leaf in shapes), "shrink it")
-    except ValueError as error:
-        raise ConfigError(str(error)) from None
+    with naming("model"):
+        checks.memory("the parameters", sum(leaf.size * leaf.dtype.itemsize for leaf in shapes), "shrink it")
     return Learner(made.loss, made.init(seed), made.correct, scores=made.logits)
 
 
@@ -95,10 +93,8 @@ def _class_weights(given: Any, data: LoadedExamples) -> tuple[float, ...]:
     if given is None:
         return ()
     if given == "balanced":
-        try:
+        with naming("model.class_weights"):
             return models.balanced_weights(np.bincount(data.train.examples["label"], minlength=data.classes).tolist())
-        except ValueError as error:
-            raise ConfigError(f"model.class_weights: {error}") from None
     for name in given:
         if name not in data.names:
             hint = did_you_mean(name, data.names, f"there are {', '.join(data.names[:10])}")

@@ -16,6 +16,7 @@ from fedspam.simulation.metrics import METRICS
 SPREAD = 30.0  # curves that span this factor have a logarithmic axis
 GRADIENT = r"$\|\nabla f(x_k)\|\,/\,\|\nabla f(x_0)\|$"
 BEYOND = 1e3  # the axis ends at this factor above the first value; curves that diverge leave the figure
+FAR = 1e30  # beyond every axis, and far from the largest number, so that margins do not overflow
 TOP = 3.0  # the same for the relative gradient norms of a comparison
 
 
@@ -97,7 +98,7 @@ def _draw(axis: Axes, label: str, lines: Sequence[Line], logarithmic: bool, limi
         value = np.where(np.isfinite(line.value) & ((line.value > 0) | (not logarithmic)), line.value, np.nan)
         if line.low is not None and line.high is not None:
             # infinity cannot be drawn; any value beyond the axis will do
-            low, high = (np.nan_to_num(part, nan=1e300, posinf=1e300) for part in (line.low, line.high))
+            low, high = (np.minimum(np.nan_to_num(part, nan=FAR), FAR) for part in (line.low, line.high))
             axis.fill_between(line.cost, low, high, color=look["color"], alpha=0.12, linewidth=0)
         axis.plot(line.cost, value, label=line.name, **look)
     axis.set_ylim(*(limits or _limits(lines, logarithmic)))

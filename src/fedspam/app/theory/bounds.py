@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.table import Column, Table
 
 from fedspam._internal import checks, describe
-from fedspam.app import UsageError, exit_codes
+from fedspam.app import UsageError, exit_codes, refusing
 from fedspam.app.figures.bound import BoundPanel, LyapunovPanel, draw_bounds
 from fedspam.app.figures.style import save
 from fedspam.app.folders import csv_text, make_folder, new_folder, write_manifest
@@ -67,12 +67,10 @@ class TheoryOptions:
         if self.smoothness is not None and self.smoothness < CONDITION * self.delta:
             least = f"{CONDITION:g} delta = {CONDITION * self.delta:g}"
             raise UsageError(f"smoothness = {self.smoothness} must be at least {least}, so that every client is convex")
-        try:
+        with refusing():
             check_size(self.clients, self.dimension)
             rows = f"the numbers of rounds = {self.rounds} and seeds = {self.seeds}"
             checks.memory(rows, NUMBERS * self.rounds * self.seeds, "give fewer rounds or seeds")
-        except ValueError as error:
-            raise UsageError(str(error)) from None
 
 
 @dataclass(frozen=True)

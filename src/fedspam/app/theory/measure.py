@@ -11,7 +11,7 @@ from rich.table import Table
 
 from fedspam._internal import checks
 from fedspam._internal.trees import Params
-from fedspam.app import UsageError
+from fedspam.app import refusing
 from fedspam.app.compare.own import load_own
 from fedspam.app.named_problems import PROBLEMS, load
 from fedspam.app.terminal import numbers_table, print_plain
@@ -43,10 +43,8 @@ class Subject(NamedTuple):
 
 def show(name: str, data: Path | None, **options: Any) -> int:
     """Measure a named problem at its start, print the constants and their costs, and return the exit code 0."""
-    try:
+    with refusing():
         checks.one_of("problem", name, PROBLEMS)
-    except ValueError as error:
-        raise UsageError(str(error)) from None
     problem = load(name, data)
     known = {"delta": problem.delta, "smoothness": problem.smoothness}
     return _show(
