@@ -8,7 +8,6 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import lax
 from jax.sharding import PartitionSpec as Spread
 
 from fedspam import datasets
@@ -17,7 +16,7 @@ from fedspam._internal.trees import Params, Scalar, struct
 from fedspam.app.config import Config, schema
 from fedspam.app.experiment.data import LoadedExamples, existing
 from fedspam.app.experiment.model import Learner, learner
-from fedspam.app.experiment.probes import BLOCK, evaluation
+from fedspam.app.experiment.probes import evaluation, loss_and_gradient
 from fedspam.clients import Sharded
 from fedspam.datasets import FederatedData
 from fedspam.datasets.mapped import INDEX
@@ -37,19 +36,8 @@ class ShardedProbe:
 
     def __call__(self, params: Params) -> dict[str, Scalar]:
         def on_device(clients: Sharded, params: Params) -> Any:
-            columns = jax.tree.map(lambda leaf: leaf[0], (clients.examples, clients.shares))
-            rows = columns[1].shape[0]
-            block = min(BLOCK, rows)
-
-            def add(number: Any, sums: Any) -> Any:
-                start = jnp.minimum(number * block, rows - block)  # the last block overlaps the one before it
-                examples, shares = jax.tree.map(lambda leaf: lax.dynamic_slice_in_dim(leaf, start, block), columns)
-                shares = jnp.where(start + jnp.arange(block) >= number * block, shares, 0)
-                loss = lambda params: jnp.vdot(shares, clients.loss(params, examples))
-                return jax.tree.map(jnp.add, sums, jax.value_and_grad(loss)(params))
-
-            zero = (jnp.zeros((), columns[1].dtype), trees.zeros_like(params))
-            return sum_over_devices(lax.fori_loop(0, -(-rows // block), add, zero))
+            rows, shares = jax.tree.map(lambda leaf: leaf[0], (clients.examples, clients.shares))
+            return sum_over_devices(loss_and_gradient(clients.loss, rows, shares, params))
 
         spread = jax.shard_map(
             on_device,

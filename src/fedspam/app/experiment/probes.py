@@ -1,11 +1,10 @@
 """What is measured while an experiment runs: the loss and its gradient over all clients, and the test rows."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax import lax
 from jaxtyping import Array, Float, PyTree
 
@@ -22,26 +21,33 @@ LOPSIDED = 0.8  # the share of one class above which an accuracy says little
 BLOCK = 1024  # rows per step, so that memory does not grow with their number
 
 
+def loss_and_gradient(loss: Loss, rows: Any, weights: Array, params: Params) -> tuple[Scalar, Params]:
+    """The weighted sum of the losses of all rows, and its gradient, block by block."""
+    count, block = weights.shape[0], min(BLOCK, weights.shape[0])
+
+    def of_block(number: Any) -> tuple[Scalar, Params]:
+        start = jnp.minimum(number * block, count - block)  # the last block overlaps the one before it
+        part, shares = jax.tree.map(lambda leaf: lax.dynamic_slice_in_dim(leaf, start, block), (rows, weights))
+        shares = jnp.where(start + jnp.arange(block) >= number * block, shares, 0)
+        return jax.value_and_grad(lambda params: jnp.vdot(shares, loss(params, part)))(params)
+
+    zero = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), jax.eval_shape(of_block, 0))
+    add = lambda number, sums: jax.tree.map(jnp.add, sums, of_block(number))
+    return lax.fori_loop(0, -(-count // block), add, zero)
+
+
 @struct
 class RowsProbe:
     r"""f and :math:`\|\nabla f(x)\|/\|\nabla f(x_0)\|` over all rows of all clients, and the metrics of a test set."""
 
-    blocks: PyTree[Array]
-    weights: Float[Array, "blocks rows"]  # zero for the padding of the last block
+    rows: PyTree[Array]
+    weights: Float[Array, " rows"]
     unit: Scalar
     test: Evaluation | None
     loss: Loss = static()
 
     def __call__(self, params: Params) -> dict[str, Scalar]:
-        both = jax.value_and_grad(lambda params, rows, weights: jnp.vdot(weights, self.loss(params, rows)))
-
-        def add(sums: Any, block: Any) -> tuple[Any, None]:
-            return jax.tree.map(jnp.add, sums, both(params, *block)), None
-
-        blocks = (self.blocks, self.weights)
-        shapes = jax.eval_shape(both, params, *jax.tree.map(lambda leaf: leaf[0], blocks))
-        start = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
-        value, gradient = lax.scan(add, start, blocks)[0]
+        value, gradient = loss_and_gradient(self.loss, self.rows, self.weights, params)
         metrics = {"loss": value, "gradient": trees.norm(gradient) / self.unit}
         return metrics if self.test is None else {**metrics, **self.test(params)}
 
@@ -86,21 +92,9 @@ def usual_metric(data: LoadedExamples) -> str:
 
 def rows_probe(clients: Ragged, start: Params, test: Evaluation | None) -> RowsProbe:
     """The probe of a population of rows."""
-    weights = row_weights(clients)
-    block = min(BLOCK, len(weights))
-    padding = -len(weights) % block
-
-    def pad(column: Any) -> Array:
-        column = jnp.asarray(column)
-        whole = jnp.concatenate([column, jnp.repeat(column[-1:], padding, axis=0)])
-        return whole.reshape(-1, block, *column.shape[1:])
-
-    padded_weights = jnp.asarray(
-        np.concatenate([weights, np.zeros(padding)]).reshape(-1, block), jnp.result_type(float)
-    )
-    blocks = jax.tree.map(pad, clients.examples)
-    dtype = jnp.result_type(*jax.tree.leaves(start))
-    blank = RowsProbe(blocks, padded_weights, jnp.ones((), dtype), None, loss=clients.loss)
+    weights = jnp.asarray(row_weights(clients), jnp.result_type(float))
+    one = jnp.ones((), jnp.result_type(*jax.tree.leaves(start)))
+    blank = RowsProbe(clients.examples, weights, one, None, loss=clients.loss)
     unit = jax.jit(RowsProbe.__call__)(blank, start)["gradient"]
     # where the gradient vanishes at the start, the unit is 1
-    return RowsProbe(blocks, padded_weights, jnp.where(unit > 0, unit, 1), test, loss=clients.loss)
+    return replace(blank, unit=jnp.where(unit > 0, unit, 1), test=test)
