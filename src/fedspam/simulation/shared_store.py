@@ -37,10 +37,6 @@ class SharedStore(Store):
         if jax.process_index() == 0:
             super().__exit__(*error)
 
-    @property
-    def run(self) -> str:
-        return self._store.run
-
     def begin(self, identity: Mapping[str, Any], *, over: bool = False) -> None:
         hosts.first(lambda: Store.begin(self, identity, over=over))
 

@@ -26,7 +26,7 @@ from fedspam.app.folders import csv_text
 from fedspam.clients import Ragged, Sharded
 from fedspam.models.trained import TrainedModel
 from fedspam.simulation import Run, fine_tune, records, simulate
-from fedspam.simulation.shared_store import SharedStore, store_of
+from fedspam.simulation.shared_store import store_of
 from fedspam.simulation.status import Status
 from fedspam.simulation.stopping import Target, Watch
 
@@ -89,9 +89,7 @@ def run(
     return outcome or ExperimentOutcome(folder, went, facts, [])
 
 
-def _written(
-    experiment: Experiment, went: Run, store: records.Store | SharedStore, facts: dict[str, Any]
-) -> ExperimentOutcome:
+def _written(experiment: Experiment, went: Run, store: records.Store, facts: dict[str, Any]) -> ExperimentOutcome:
     """What is in the folder at the end: the model, its scores and the summary."""
     folder, rows = store.folder, experiment.examples
     trained, clients = _saved_model(experiment, went, store), []
@@ -183,7 +181,7 @@ def _check_folder(config: Config, folder: Path, resume: bool) -> None:
 
 def _simulate(
     experiment: Experiment,
-    store: records.Store | SharedStore,
+    store: records.Store,
     keep: records.Keep,
     resume: bool,
     observe: Observe | None,
@@ -241,7 +239,7 @@ def _judged(went: Run) -> Status:
     return Status("diverged", reason)
 
 
-def _saved_model(experiment: Experiment, went: Run, store: records.Store | SharedStore) -> TrainedModel | None:
+def _saved_model(experiment: Experiment, went: Run, store: records.Store) -> TrainedModel | None:
     """Write the model with its preprocessing, names and configuration; as its file says, where it can be tested."""
     config, rows, asked = experiment.config, experiment.examples, experiment.config.evaluate.threshold
     population = experiment.population
