@@ -7,7 +7,7 @@ from rich.console import Console
 from rich.markdown import Markdown
 from rich.table import Table
 
-from fedspam._internal.nearest import nearest
+from fedspam._internal.nearest import did_you_mean
 from fedspam.app import UsageError, exit_codes
 
 HERE = Path(__file__).parents[1]
@@ -37,8 +37,7 @@ def show(name: str | None) -> int:
         return exit_codes.DONE
     name = name.removesuffix(".md").removesuffix(".html")
     if name not in pages:
-        near = nearest(name, pages)
-        raise UsageError(f"there is no page {name!r}; {f'did you mean {near}?' if near else 'see fedspam docs'}")
+        raise UsageError(f"there is no page {name!r}; {did_you_mean(name, pages, 'see fedspam docs')}")
     text = pages[name].read_text(encoding="utf-8")
     if not console.is_terminal:
         sys.stdout.write(text)
