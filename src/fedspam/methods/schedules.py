@@ -212,7 +212,7 @@ def constant(
         \gamma_\text{tight} = \frac{1}{(1 + 3\kappa)\delta}, \quad \kappa = (1-p)\sqrt{2/((2p - p^2)B_\mathrm{eff})}
 
     >>> [round(constant(delta=2.0, fresh_weight=0.1, constants=name).step_size.value, 4) for name in ("paper", "tight")]
-    [0.017, 0.0513]
+    [0.017, 0.0512]
     """
     checks.positive("delta", delta)
     checks.between("fresh_weight", fresh_weight, 0, 1, open_low=True)

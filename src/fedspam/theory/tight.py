@@ -78,7 +78,7 @@ def averaged_rate(ratio: Any, drift: Any, weight: Any, weak: Any, relative: floa
     :math:`\gamma\rho` and :math:`c s^2` by its share; the best of some is taken.
 
     >>> round(float(averaged_rate(0.1, 0.01, 0.6, 0.15)), 3)
-    2.575
+    2.56
     """
 
     def worse(nu: Any) -> Any:
