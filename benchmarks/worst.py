@@ -7,7 +7,7 @@ Two families, in units of the step size, with 8 clients in pairs of opposite dev
 - *quadratics* in three dimensions, non-convex ones included, with any point, gradient, error and client that moves;
 - *bent* ones in one dimension: the deviation of a client has another curvature in each of six pieces of the step.
 
-The first are drawn at random. Then Adam minimizes the share kappa = (V - E V+ + noise)/(gamma |grad f(x+)|^2) over both,
+The first are drawn at random. Then Adam minimizes the share kappa = (V - E V+ + noise)/(gamma |grad f(x+)|^2) of both,
 from random starts. All expectations are exact sums over the clients. Prints the smallest kappa next to the proved one.
 """
 
