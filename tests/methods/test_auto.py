@@ -121,7 +121,7 @@ def test_a_server_that_does_not_see_minibatches_is_told():
     """Without a population, as on a Flower server, `auto` takes whole gradients; minibatch clients object."""
     oracle = clients().client(jnp.uint32(3))
     seed = jax.random.key_data(jax.random.key(1))
-    with pytest.raises(ValueError, match=r"give it auto\(4, minibatches=True\)"):
+    with pytest.raises(ValueError, match=r"give it auto_steps\(4\)"):
         auto(4).begin(oracle, jax.random.key(1), x=MODEL.init(0), seed=seed)
 
 

@@ -256,7 +256,6 @@ def test_auto_is_these_steps_where_clients_draw_minibatches():
     assert isinstance(fitted(auto(2), whole), Auto)
     assert isinstance(fitted(auto(2), ragged(batch=12)), Auto)  # every minibatch is all of the rows
     assert isinstance(fitted(auto(2, movers="one"), sampled), Auto)
-    assert isinstance(auto(2, minibatches=True), AutoSteps)
     (only,) = ledger.plan(auto(2), jnp.zeros(2), sampled).round
     assert (only.floats_down, only.floats_up) == (2, 2 + 5)
     assert len(ledger.plan(auto(2), jnp.zeros(2), whole).round) == 2

@@ -10,7 +10,7 @@ import pytest
 from fedspam import Keep, simulate, simulate_many
 from fedspam.federation import ledger, loopback
 from fedspam.federation.traced import Traced
-from fedspam.methods import METHODS, Momentum, fedred, mime, spam
+from fedspam.methods import METHODS, Momentum, fedred_memory, mime, spam
 from fedspam.problems import quadratics
 from kinds import KINDS
 
@@ -177,6 +177,6 @@ def test_a_name_depends_on_no_number():
     for build in (
         lambda c: spam(c, c),
         lambda c: mime(4, 3, c, base=Momentum(c)),
-        lambda c: fedred(c, c, c, control="memory"),
+        lambda c: fedred_memory(c, c, c),
     ):
         assert jax.tree.structure(build(0.1)) == jax.tree.structure(build(1.0))

@@ -25,6 +25,7 @@ from fedspam.methods import (
     feddyn,
     fedprox,
     fedred,
+    fedred_memory,
     fedyogi,
     mime,
     mime_lite,
@@ -231,7 +232,7 @@ def test_the_server_knows_the_mean_memory_where_replies_are_lost(population, bui
 def test_scaffnew_is_the_printed_loop(population, pull):
     """ProxSkip as printed, one coin a step, and FedRed with remembered controls; the coins are those of the run."""
     c, eta, p = Numpy(population), 0.3, 0.4
-    method = scaffnew(eta, p) if pull == 0 else fedred(eta, pull, p, control="memory")
+    method = scaffnew(eta, p) if pull == 0 else fedred_memory(eta, pull, p)
     state, memory, infos = play(method, population, START, ROUNDS)
     steps = [int(info.steps) for info in infos]
     assert len(set(steps)) > 1
@@ -486,7 +487,7 @@ EXACT = {
     "scaffold": (scaffold(N, 5, 0.15), 150), "scaffold_gradient": (scaffold(N, 5, 0.1, option="gradient"), 250),
     "feddyn": (feddyn(N, 1.0, solver=Exact()), 120), "scaffnew": (scaffnew(0.4, 0.4), 250),
     "fedred": (fedred(0.4, 0.3, 0.3), 60), "fedred_one": (fedred(0.4, 0.4, 0.4, model="one"), 120),
-    "fedred_memory": (fedred(0.4, 0.3, 0.4, control="memory"), 250), "mime": (mime(N, 3, 0.2), 120),
+    "fedred_memory": (fedred_memory(0.4, 0.3, 0.4), 250), "mime": (mime(N, 3, 0.2), 120),
     "mime_momentum": (mime(N, 3, 0.2, base=Momentum(0.5)), 150),
     "mime_adam": (mime(N, 3, 0.05, base=Adam(0.5, 0.9, 0.2)), 300),
     "mime_mvr": (mime_mvr(N, 5, 0.2, 0.5), 80), "ce_lsgd": (ce_lsgd(None, 4, 0.2, 0.5, start=jnp.zeros(4)), 150),
@@ -699,7 +700,6 @@ def test_grids_and_trees(name):
         (lambda: scaffold(2, 1, 0.1, option="gradients"), "did you mean 'gradient'"),
         (lambda: scaffnew(0.1, 0.0), "probability"),
         (lambda: fedred(0.1, -1.0, 0.5), "regularization"),
-        (lambda: fedred(0.1, 0.1, 0.5, control="memory", model="one"), "control='gradient'"),
         (lambda: mime(2, 0, 0.1), "local_steps"),
         (lambda: mime_mvr(2, 3, 0.1, 0.0), "fresh_weight"),
         (lambda: ce_lsgd(2, 0, 0.1, 0.5), "local_steps"),

@@ -54,7 +54,7 @@ from fedspam.methods.fedopt import (
 )
 from fedspam.methods.fedper import FedPer as FedPer, fedper as fedper
 from fedspam.methods.fedprox import fedprox as fedprox
-from fedspam.methods.fedred import FedRed as FedRed, fedred as fedred
+from fedspam.methods.fedred import FedRed as FedRed, fedred as fedred, fedred_memory as fedred_memory
 from fedspam.methods.fedsps import fedsps as fedsps
 from fedspam.methods.locodl import LoCoDL as LoCoDL, locodl as locodl
 from fedspam.methods.mime import (

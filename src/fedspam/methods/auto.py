@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, UInt32
 
 from fedspam._internal import checks, trees
-from fedspam._internal.trees import Key, Params, Scalar, static, struct
+from fedspam._internal.trees import Key, Params, Scalar, choice, static, struct
 from fedspam.clients import MinibatchOracle, Oracle, Population
 from fedspam.federation import Federation, on_client
 from fedspam.methods._method import Stateless
@@ -108,7 +108,7 @@ class Auto(Stateless):
     sampler: SampledSteps
     steps: AutoSteps  # for clients that draw minibatches
     cohort_size: int = static()
-    movers: str = static(default="average")
+    movers: str = choice("average", "one", default="average")
     memory: float = 0.2  # of the measured spreads, per round, at least, once the first rounds are over
     window: float = 20.0  # of all rounds so far, the share 1 / window is remembered
     good: float = 0.7
@@ -249,8 +249,8 @@ class Auto(Stateless):
     def begin(self, oracle: Oracle, key: Key, *, x: Params, seed: UInt32[Array, " 2"]) -> AutoStart:
         if _samples(oracle) and self.movers == "average":
             raise ValueError(
-                f"these clients draw minibatches, and the server does not see it; give it auto({self.cohort_size}, "
-                "minibatches=True)"
+                f"these clients draw minibatches, and the server does not see it; give it "
+                f"auto_steps({self.cohort_size})"
             )
         g = jax.grad(_whole(oracle))(x, key)
         fresh = moments(sketch(g, seed))
@@ -338,38 +338,25 @@ def _whole(oracle: Oracle) -> Any:
     return (lambda params, key=None: oracle(params)) if _samples(oracle) else oracle
 
 
-def auto(
-    cohort_size: int, *, solver: LocalSolver = LBFGS(), movers: str = "average", minibatches: bool | None = None
-) -> Auto | AutoSteps:
+def auto(cohort_size: int, *, solver: LocalSolver = LBFGS(), movers: str = "average") -> Auto:
     """SPAM-PPA (or SPAM-PP) that chooses its step size and fresh weight as it goes.
 
-    Clients whose oracle draws minibatches (``Ragged.of(..., batch=20)``) take local steps that choose their own length.
-    All others answer a prox. The page on choosing parameters derives the rules, and shows where they work and fail.
+    Clients whose oracle draws minibatches (``Ragged.of(..., batch=20)``) take local steps that choose their own length,
+    as in `auto_steps`; a server of a real federation, which does not see its clients, needs that method itself. All
+    others answer a prox. The page on choosing parameters derives the rules, and shows where they work and fail.
 
     Arguments:
         cohort_size: clients asked per round, at least 2.
         solver: how a client answers the prox.
         movers: 'average' moves the whole cohort (5d floats per client), 'one' a single client of it.
-        minibatches: whether clients draw minibatches; None to see it from the population. A server of a real federation
-            does not see its clients: there None means no.
 
     >>> from fedspam.problems import progress
     >>> progress(auto(10), rounds=20, clients=50) < 0.1
     True
     """
     checks.whole("cohort_size", cohort_size, 2, "a spread needs two clients; with one, give spam() its parameters")
-    checks.one_of("movers", movers, ("average", "one"))
-    steps = auto_steps(cohort_size)
-    if minibatches and movers == "average":
-        return steps
-    return Auto(
-        solver=solver,
-        sampler=SampledSteps(),
-        steps=steps,
-        cohort_size=cohort_size,
-        movers=movers,
-        memory=max(0.2, 0.6 / (cohort_size - 1)),  # fewer clients give noisier spreads
-    )
+    memory = max(0.2, 0.6 / (cohort_size - 1))  # fewer clients give noisier spreads
+    return Auto(solver, SampledSteps(), auto_steps(cohort_size), cohort_size, movers, memory)
 
 
 register("auto", Entry(
