@@ -242,7 +242,10 @@ def narrow(markdown: str) -> str:
         lines.append(f"| {' | '.join([f'[{cells[0]}](methods/{key}.md)', *cells[1:]])} |")
     before = markdown[: markdown.index("| key")]
     return (
-        f"{before}The page of a method tells when to use it, with formula and reference.\n\n" + "\n".join(lines) + "\n"
+        f"{before}The page of a method tells when to use it, with formula and reference.\n\n"
+        + '<div class="methods" markdown>\n\n'
+        + "\n".join(lines)
+        + "\n\n</div>\n"
     )
 
 

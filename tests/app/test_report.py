@@ -32,7 +32,7 @@ from fedspam.app.cli import main
 from fedspam.app.compare import ComparisonPlan, ComparisonResult, _panels, chosen_numbers, result_of, write_files
 from fedspam.app.compare.measures import MEASURES, Curves, Trial
 from fedspam.app.compare.parts import ProblemFacts
-from fedspam.app.figures import draw_comparison
+from fedspam.app.figures import Line, draw_comparison, draw_curves
 from fedspam.app.report import BoundOverlay, Curve, Paid, _figures, page, read, read_all, targets, tidy, write
 from fedspam.app.report.provenance import method_name
 from fedspam.app.report.series import AskedTarget, ModelScores, straightened, thin
@@ -1007,3 +1007,12 @@ def test_a_run_that_reached_its_target_ended_well(real: Path, browser: Any, size
         for own, whole in (each.evaluate(ends) for each in shown.all()):  # it is seen without scrolling the table
             assert own <= whole
         assert pages.unreadable(found) == []
+
+
+@pytest.mark.parametrize(("panels", "rows"), [(1, [1]), (3, [3]), (4, [2, 2]), (5, [3, 2])])
+def test_no_panel_of_a_figure_stands_alone_below_others(panels: int, rows: list[int]) -> None:
+    line = Line("spam", np.arange(5.0), np.arange(1.0, 6.0), None, None, 0)
+    figure = draw_curves({f"cost {number}": [line] for number in range(panels)}, "loss")
+    drawn = [axis for axis in figure.axes if axis.axison]
+    tops = sorted({round(axis.get_position().y1, 3) for axis in drawn}, reverse=True)
+    assert [sum(round(axis.get_position().y1, 3) == top for axis in drawn) for top in tops] == rows

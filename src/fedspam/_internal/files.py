@@ -6,7 +6,6 @@ a regular file with no other name: no link of either kind, no pipe.
 
 import contextlib
 import errno
-import fcntl
 import hashlib
 import os
 import platform
@@ -19,6 +18,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import safetensors.numpy
+
+try:
+    import fcntl
+except ImportError:  # on Windows
+    raise ImportError(
+        "run folders are locked with fcntl, which this system does not have; use the Windows Subsystem for Linux"
+    ) from None
 
 from . import strict
 from .strict import GIB, MIB

@@ -9,6 +9,7 @@ clients, and how many bytes of arrays may be read. It answers with messages, eac
     {"end": true}
 """
 
+import contextlib
 import itertools
 import json
 import math
@@ -146,7 +147,8 @@ def allow(seconds: int) -> None:
 def limit(kind: int, value: int) -> None:
     """Lower a limit of this process; the limits that the user has, which may be lower, stay."""
     _, hard = resource.getrlimit(kind)
-    resource.setrlimit(kind, (value if hard == resource.RLIM_INFINITY else min(value, hard), hard))
+    with contextlib.nullcontext() if sys.platform == "linux" else contextlib.suppress(ValueError, OSError):  # macOS
+        resource.setrlimit(kind, (value if hard == resource.RLIM_INFINITY else min(value, hard), hard))
 
 
 if __name__ == "__main__":

@@ -44,14 +44,14 @@ def draw_curves(
     """Panels with a common legend above and a note underneath.
 
     Arguments:
-        beside: how many panels stand side by side, where there is room.
+        beside: how many panels stand side by side, where there is room; the fourth of four is not left alone.
         limits: of one vertical axis for all panels; then costs have logarithmic axes, because a round of one method
             may cost a thousand times as much as a round of another. None for the axes that suit each panel.
     """
     every = [line for lines in panels.values() for line in lines]
     values = _finite(every)
     logarithmic = limits is not None or bool(values.min() > 0 and values.max() > SPREAD * values.min())
-    columns, names = style.across(len(panels), beside), len({line.name for line in every})
+    columns, names = style.across(len(panels), 2 if len(panels) == 4 else beside), len({line.name for line in every})
     in_legend = style.legend_columns(names, 4)
     rows, legend = -(-len(panels) // columns), 0.19 * -(-names // in_legend)
     figure = style.new_figure(2.1 * rows, 0.4 + style.note_height(note) + legend)
