@@ -222,7 +222,7 @@ def test_the_stated_bytes_and_constants():
         ({"up": "quantise-4"}, "did you mean 'quantize'"),
         ({"up": "quantize-x"}, "not readable"),
         ({"up": "quantize-17"}, r"must lie in \[2, 16\]"),
-        ({"up": 4}, "is no codec"),
+        ({"up": 4}, "is not a codec"),
         ({"upp": "natural"}, "did you mean 'up'"),
     ],
 )

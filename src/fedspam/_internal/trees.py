@@ -32,15 +32,17 @@ def dynamic(*, converter: Callable[..., Any], **options: Any) -> Any:
     return dataclasses.field(metadata={"converter": converter}, **options)
 
 
-def count(at_least: int = 1, remedy: str = "", *, or_none: bool = False, **options: Any) -> Any:
+def count(
+    at_least: int = 1, remedy: str = "", *, at_most: int | None = None, or_none: bool = False, **options: Any
+) -> Any:
     """A static field: a whole number."""
 
-    def check(value: Any, name: str) -> Any:
+    def check(name: str, value: Any) -> None:
         if not (or_none and value is None):
             checks.whole(name, value, at_least, remedy)
-        return value
+            checks.between(name, value, at_least, math.inf if at_most is None else at_most)
 
-    return static(converter=check, **options)
+    return static(converter=_checked(check), **options)
 
 
 def choice(*allowed: str, **options: Any) -> Any:
@@ -48,15 +50,18 @@ def choice(*allowed: str, **options: Any) -> Any:
     return static(converter=_checked(lambda name, value: checks.one_of(name, value, allowed)), **options)
 
 
-def number(low: float, high: float = math.inf, *, open_low: bool = False, remedy: str = "", **options: Any) -> Any:
-    """A dynamic field: a number of an interval. None passes, for fields that may hold it."""
+def number(
+    low: float, high: float = math.inf, *, open_low: bool = False, remedy: str = "", fixed: bool = False, **options: Any
+) -> Any:
+    """A dynamic field, or a static one if `fixed`: a number of an interval. None passes."""
     check = functools.partial(checks.between, low=low, high=high, open_low=open_low, remedy=remedy)
-    return dynamic(converter=_checked(check), **options)
+    return (static if fixed else dynamic)(converter=_checked(check), **options)
 
 
-def positive(remedy: str = "", **options: Any) -> Any:
-    """A dynamic field: a number above 0. None passes."""
-    return dynamic(converter=_checked(functools.partial(checks.positive, remedy=remedy)), **options)
+def positive(remedy: str = "", *, fixed: bool = False, **options: Any) -> Any:
+    """A dynamic field, or a static one if `fixed`: a number above 0. None passes."""
+    check = functools.partial(checks.positive, remedy=remedy)
+    return (static if fixed else dynamic)(converter=_checked(check), **options)
 
 
 def _checked(check: Callable[[str, Any], None]) -> Callable[[Any, str], Any]:

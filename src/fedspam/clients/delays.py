@@ -4,7 +4,6 @@ A delay is a pytree that is called with a key and the id of a client. `OverSelec
 every run records the seconds of its rounds.
 """
 
-import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
@@ -16,7 +15,7 @@ from jaxtyping import Array, Float, Integer, Key, UInt32
 
 from fedspam._internal import checks
 from fedspam._internal.reading import csv_rows, lines, listed, number, opened, shown
-from fedspam._internal.trees import struct
+from fedspam._internal.trees import number as number_of, positive, struct
 
 MOST = 64 * 2**20  # bytes of a file of measured delays
 KIND = "a CSV file with a column 'seconds', and where clients differ a column 'client'"
@@ -60,15 +59,10 @@ class RandomDelay:
         seed: of the clients' own speeds.
     """
 
-    median: float = 1.0
-    spread: float = 1.0
-    own_spread: float = 0.0
+    median: float = positive(default=1.0)
+    spread: float = number_of(0, default=1.0)
+    own_spread: float = number_of(0, default=0.0)
     seed: int = 0
-
-    def __post_init__(self) -> None:
-        checks.positive("median", self.median)
-        for name in ("spread", "own_spread"):
-            checks.between(name, getattr(self, name), 0, math.inf)
 
     def __call__(self, key: Key[Array, ""], id: UInt32[Array, ""]) -> Float[Array, ""]:
         own = jax.random.normal(jax.random.fold_in(jax.random.key(self.seed), id))
@@ -94,12 +88,8 @@ class ParetoDelay:
         tail: :math:`\alpha`. The smaller, the heavier.
     """
 
-    least: float = 1.0
-    tail: float = 1.5
-
-    def __post_init__(self) -> None:
-        checks.positive("least", self.least)
-        checks.positive("tail", self.tail)
+    least: float = positive(default=1.0)
+    tail: float = positive(default=1.5)
 
     def __call__(self, key: Key[Array, ""], id: UInt32[Array, ""]) -> Float[Array, ""]:
         return self.least * jnp.exp(jax.random.exponential(key) / self.tail)

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Key, PyTree, UInt32
 
 from fedspam._internal import checks, prng, trees
-from fedspam._internal.trees import struct
+from fedspam._internal.trees import number, struct
 
 Attack = Callable[[PyTree], PyTree]  # how an adversary changes its reply
 
@@ -63,15 +63,13 @@ class Faults:
         attack: `SignFlip`, `Huge` or `Drift`.
     """
 
-    dropout: float = 0.0
-    nan: float = 0.0
-    late: float = 0.0
-    adversarial: float = 0.0
+    dropout: float = number(0, 1, default=0.0)
+    nan: float = number(0, 1, default=0.0)
+    late: float = number(0, 1, default=0.0)
+    adversarial: float = number(0, 1, default=0.0)
     attack: Attack = SignFlip()
 
     def __post_init__(self) -> None:
-        for name in ("dropout", "nan", "late", "adversarial"):
-            checks.between(name, getattr(self, name), 0, 1)
         if all(map(checks.is_number, (self.dropout, self.nan, self.late))) and self.dropout + self.nan + self.late > 1:
             raise ValueError(
                 f"dropout + nan + late = {self.dropout + self.nan + self.late} must be at most 1; lower one of them"

@@ -6,15 +6,15 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Key, UInt32
 
-from fedspam._internal import checks, prng
-from fedspam._internal.trees import static, struct
+from fedspam._internal import prng
+from fedspam._internal.trees import number, struct
 from fedspam.clients.delays import Delay
 from fedspam.clients.protocol import Ids, Oracle, Population, repeats
 
 
 @struct
 class OverSelected:
-    """A population whose clients take time, and of whose draws only the fastest clients take part.
+    """A population with delays. Each draw asks more clients than needed and keeps the fastest.
 
     A cohort of B is drawn as one of B + ⌈more · B⌉ clients, and the B whose delays are the shortest are the cohort. The
     same key gives the same cohort. Over Flower, ``Replies(over_selection=more)`` does this with real replies.
@@ -49,10 +49,7 @@ class OverSelected:
 
     population: Population
     delay: Delay
-    more: float = static(default=0.3)
-
-    def __post_init__(self) -> None:
-        checks.between("more", self.more, 0, math.inf)
+    more: float = number(0, default=0.3, fixed=True)
 
     @property
     def size(self) -> int | None:

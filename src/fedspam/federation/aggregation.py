@@ -1,8 +1,8 @@
 r"""Rules that combine the replies of a cohort: the mean, and rules that a few wrong replies cannot drag away.
 
 `fedspam.simulate` uses the rule it is given for every exchange with more than one client. A rule has to see all replies
-at once: memory grows by cohort x reply, and the shortcut of the mean client is not taken. One that is asked alone, such
-as the client of SPAM-PP that computes the prox, cannot be outvoted: against adversaries take a method that averages,
+at once: memory grows by cohort x reply, and the shortcut of the mean client is not taken. A client that is asked
+alone, such as the prox client of SPAM-PP, cannot be outvoted: against adversaries take a method that averages,
 such as `spam_ppa`, or one whose mover is a client that you trust, such as `proxy_prox`.
 
 In the formulas :math:`v_1, \dots, v_n` are the replies that count. The rules that speak of norms take all numbers of a
@@ -18,7 +18,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, PyTree
 
 from fedspam._internal import checks, trees
-from fedspam._internal.trees import static, struct
+from fedspam._internal.trees import count, number, positive, struct
 
 Replies = PyTree[Float[Array, "cohort ..."]]
 Counts = Bool[Array, " cohort"]
@@ -53,10 +53,7 @@ class Clipped:
         norm: c, the longest that a reply may be.
     """
 
-    norm: float
-
-    def __post_init__(self) -> None:
-        checks.positive("norm", self.norm)
+    norm: float = positive()
 
     def __call__(self, replies: Replies, accepted: Counts) -> PyTree:
         clip = lambda v: _mean(v * _shrink(_norms(v), self.norm)[:, None], accepted)
@@ -78,10 +75,9 @@ class TrimmedMean:
     2.5
     """
 
-    share: float
+    share: float = number(0, 0.5)
 
     def __post_init__(self) -> None:
-        checks.between("share", self.share, 0, 0.5)
         if checks.is_number(self.share) and self.share == 0.5:
             raise ValueError("share = 0.5 would trim all replies; use Median")
 
@@ -116,7 +112,7 @@ class GeometricMedian:
 
     .. math:: z \leftarrow \frac{\sum_i w_i v_i}{\sum_i w_i}, \qquad w_i = \frac{1}{\max(\nu, \|v_i - z\|)}
 
-    begins at the median of each number, so that few steps do.
+    starts at the coordinate-wise median, so a few steps suffice.
 
     Pillutla, Kakade, Harchaoui: Robust aggregation for federated learning, 2022, arXiv:1912.13445, Algorithm 2.
 
@@ -125,12 +121,8 @@ class GeometricMedian:
         smoothing: :math:`\nu`.
     """
 
-    iterations: int = static(default=8)
-    smoothing: float = 1e-6
-
-    def __post_init__(self) -> None:
-        checks.whole("iterations", self.iterations, 1)
-        checks.positive("smoothing", self.smoothing)
+    iterations: int = count(default=8)
+    smoothing: float = positive(default=1e-6)
 
     def __call__(self, replies: Replies, accepted: Counts) -> PyTree:
         def settle(v: Float[Array, "cohort d"]) -> Float[Array, " d"]:
@@ -166,12 +158,8 @@ class CenteredClipping:
     (0.643, 1.0)
     """
 
-    radius: float
-    iterations: int = static(default=3)
-
-    def __post_init__(self) -> None:
-        checks.positive("radius", self.radius)
-        checks.whole("iterations", self.iterations, 1)
+    radius: float = positive()
+    iterations: int = count(default=3)
 
     def __call__(self, replies: Replies, accepted: Counts) -> PyTree:
         def settle(v: Float[Array, "cohort d"]) -> Float[Array, " d"]:

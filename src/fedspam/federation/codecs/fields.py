@@ -66,9 +66,9 @@ class Codecs:
         for name, codec in (given or {}).items():
             codec = None if codec == "none" else payload.parse(codec) if isinstance(codec, str) else codec
             named[str(name)] = codec
-            if codec is not None and not hasattr(codec, "layout"):
+            if not isinstance(codec, Codec | None):
                 raise ValueError(
-                    f"codecs[{name!r}] = {codec!r} is no codec; give Quantize(4), 'quantize-4' or another of "
+                    f"codecs[{name!r}] = {codec!r} is not a codec; give Quantize(4), 'quantize-4' or another of "
                     f"{', '.join(sorted(payload.CODECS))}"
                 )
         return cls(named)
@@ -86,7 +86,7 @@ class Codecs:
             if name not in known:
                 near = nearest(name, known)
                 hint = f"did you mean {near!r}?" if near else f"the names are {', '.join(sorted(known))}"
-                raise ValueError(f"codecs[{name!r}] is no field, reply or work of this method; {hint}")
+                raise ValueError(f"codecs[{name!r}] is not a field, reply or work of this method; {hint}")
 
     def codes_reply(self, work: str, reply: PyTree) -> bool:
         """Whether any part of a reply to this work is coded."""
@@ -114,20 +114,19 @@ class Codecs:
 
     def first_errors(self, plan: Any) -> dict[str, dict[str, Any]]:
         """Zeros for the arrays with feedback, by the works whose replies have such."""
-        errors: dict[str, dict[str, Any]] = {}
-        for exchange in (*plan.start, *plan.round) if self.has_feedback else ():
-            leaves = self.of_reply(exchange.work, {}).leaves(exchange.reply)[0]
-            kept = {name: leaf for name, leaf, codec, _ in leaves if isinstance(codec, Feedback)}
-            if kept:
-                errors[exchange.work] = {name: jnp.zeros(leaf.shape, leaf.dtype) for name, leaf in kept.items()}
-        return errors
+        return self._zeros(plan, lambda exchange: [(self.of_reply(exchange.work, {}), exchange.reply)])
 
     def first_broadcast_errors(self, plan: Any) -> dict[str, dict[str, Any]]:
         """Zeros for the arrays of messages with feedback, by the works that they are sent for."""
+        fields = lambda exchange: [(self.of_field(name, {}, {}), {name: like}) for name, like in exchange.sent.items()]
+        return self._zeros(plan, fields)
+
+    def _zeros(self, plan: Any, coded: Callable[[Any], Any]) -> dict[str, dict[str, Any]]:
+        """Zeros for the arrays with feedback, by work; `coded` gives the trees of an exchange and how they travel."""
         errors: dict[str, dict[str, Any]] = {}
         for exchange in (*plan.start, *plan.round) if self.has_feedback else ():
-            for field, like in exchange.sent.items():
-                for name, leaf, codec, _ in self.of_field(field, {}, {}).leaves({field: like})[0]:
+            for coding, tree in coded(exchange):
+                for name, leaf, codec, _ in coding.leaves(tree)[0]:
                     if isinstance(codec, Feedback):
                         errors.setdefault(exchange.work, {})[name] = jnp.zeros(leaf.shape, leaf.dtype)
         return errors
@@ -210,7 +209,7 @@ NO_CODECS = Codecs({})
 class Coding:
     """The codecs of the arrays of one tree, and the arrays from which they travel as differences, by name.
 
-    A neighbor is the array that is subtracted, and what of it the other side holds and adds.
+    A neighbor is a pair: the array the sender subtracts, and the receiver's copy of it, which is added back.
     """
 
     codec: Callable[[str], Codec | None]

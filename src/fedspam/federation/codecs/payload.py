@@ -10,7 +10,7 @@ the first; whoever reads a payload uses the second, and needs no JAX.
 """
 
 from collections.abc import Callable
-from typing import Any, ClassVar, Protocol, TypeVar
+from typing import Any, ClassVar, Protocol, TypeVar, runtime_checkable
 
 import jax
 import jax.numpy as jnp
@@ -24,6 +24,7 @@ from fedspam.federation.codecs.sections import Codes, Floats
 Parts = tuple[Any, ...]  # one array per section of a layout
 
 
+@runtime_checkable
 class Codec(Protocol):
     """What a codec does with the numbers of one array; `like` has its shape and dtype."""
 

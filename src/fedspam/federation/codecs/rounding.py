@@ -8,8 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Key
 
-from fedspam._internal import checks
-from fedspam._internal.trees import static, struct
+from fedspam._internal.trees import choice, count, positive, struct
 from fedspam.federation.codecs.payload import CODECS, Parts, named
 from fedspam.federation.codecs.sections import Codes, Floats, space, vector_of, wide_dtype
 
@@ -34,12 +33,8 @@ class Quantize:
         bits: b, from 2 to 16.
     """
 
-    bits: int = static()
+    bits: int = count(2, at_most=16)
     unbiased: ClassVar[bool] = True
-
-    def __post_init__(self) -> None:
-        checks.whole("bits", self.bits, 2)
-        checks.between("bits", self.bits, 2, 16)
 
     @property
     def levels(self) -> int:
@@ -86,14 +81,9 @@ class Grid:
         largest: c. As text ``grid-8-0.5`` for ``Grid(8, 0.5)``.
     """
 
-    bits: int = static()
-    largest: float = static()
+    bits: int = count(2, at_most=16)
+    largest: float = positive("give the largest number that replies hold", fixed=True)
     unbiased: ClassVar[bool] = False
-
-    def __post_init__(self) -> None:
-        checks.whole("bits", self.bits, 2)
-        checks.between("bits", self.bits, 2, 16)
-        checks.positive("largest", self.largest, "give the largest number that replies hold")
 
     @property
     def levels(self) -> int:
@@ -222,11 +212,8 @@ class Cast:
         dtype: 'float16', 'bfloat16' or 'float32'.
     """
 
-    dtype: str = static()
+    dtype: str = choice("float16", "bfloat16", "float32")
     unbiased: ClassVar[bool] = False
-
-    def __post_init__(self) -> None:
-        checks.one_of("dtype", self.dtype, ("float16", "bfloat16", "float32"))
 
     def alpha(self, like: Any) -> float:
         return 1 - {"float16": 2.0**-22, "bfloat16": 2.0**-16, "float32": 0.0}[self.dtype]
@@ -272,9 +259,9 @@ def _upper(x: Any, low: int) -> Any:
 
 
 def _scale(largest: Any, levels: int) -> Any:
-    """The largest number over the levels, as float32: larger by a hair, so that rounding takes no number above it.
+    """The largest number over the levels, as float32, increased by 2^-22, so that no number exceeds the last level.
 
-    It is a product and no quotient, because compilers divide by a constant in more than one way.
+    It is a product and not a quotient, because compilers divide by a constant in more than one way.
     """
     return (largest * largest.dtype.type((1 + 2.0**-22) / levels)).astype(np.float32)
 

@@ -8,9 +8,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Key
 
-from fedspam._internal import checks
 from fedspam._internal.prng import mix
-from fedspam._internal.trees import static, struct
+from fedspam._internal.trees import count, number, struct
 from fedspam.federation.codecs.payload import Parts, named
 from fedspam.federation.codecs.sections import Codes, Floats, space, stored_dtype, vector_of, wide_dtype
 
@@ -29,11 +28,8 @@ class RandK:
         share: q, in (0, 1].
     """
 
-    share: float = static()
+    share: float = number(0, 1, open_low=True, fixed=True)
     unbiased: ClassVar[bool] = True
-
-    def __post_init__(self) -> None:
-        checks.between("share", self.share, 0, 1, open_low=True)
 
     def omega(self, like: Any) -> float:
         return like.size / _count(self.share, like) - 1
@@ -73,11 +69,8 @@ class TopK:
         share: q, in (0, 1].
     """
 
-    share: float = static()
+    share: float = number(0, 1, open_low=True, fixed=True)
     unbiased: ClassVar[bool] = False
-
-    def __post_init__(self) -> None:
-        checks.between("share", self.share, 0, 1, open_low=True)
 
     def alpha(self, like: Any) -> float:
         return _count(self.share, like) / like.size
@@ -118,11 +111,8 @@ class LowRank:
         rank: r.
     """
 
-    rank: int = static()
+    rank: int = count()
     unbiased: ClassVar[bool] = False
-
-    def __post_init__(self) -> None:
-        checks.whole("rank", self.rank, 1)
 
     def alpha(self, like: Any) -> float:
         m, n, r = self._sizes(like)
