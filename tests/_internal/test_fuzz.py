@@ -92,8 +92,8 @@ def header(text, body=b""):
         (header('{"a": 1}'), "exactly dtype, shape and data_offsets"),
         (header('{"a":{"dtype":"F32","shape":[],"data_offsets":[0,4],"x":1}}', bytes(4)), "exactly dtype"),
         (header('{"a":{"dtype":"O","shape":[],"data_offsets":[0,4]}}', bytes(4)), "unknown dtype 'O'"),
-        (header('{"a":{"dtype":"F32","shape":[true],"data_offsets":[0,4]}}', bytes(4)), "no list of"),
-        (header('{"a":{"dtype":"F32","shape":[-1],"data_offsets":[0,4]}}', bytes(4)), "no list of"),
+        (header('{"a":{"dtype":"F32","shape":[true],"data_offsets":[0,4]}}', bytes(4)), "not a list of"),
+        (header('{"a":{"dtype":"F32","shape":[-1],"data_offsets":[0,4]}}', bytes(4)), "not a list of"),
         (header('{"a":{"dtype":"F32","shape":[2],"data_offsets":[0,4]}}', bytes(4)), "does not fill"),
         (header('{"a":{"dtype":"F32","shape":[1],"data_offsets":[4,8]}}', bytes(8)), "lies at 4 to 8, after 0"),
         (header('{"a":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}}', bytes(8)), "4 bytes after the last"),
@@ -105,7 +105,7 @@ def header(text, body=b""):
         (header('{"__metadata__":{"a":1}}'), "object of strings"),
         (header('{"a":NaN}'), "NaN"),
         (header('{"a":1e999}'), "too large"),
-        (header('{"a":' + "9" * 5000 + "}"), "no JSON"),
+        (header('{"a":' + "9" * 5000 + "}"), "not JSON"),
         (header('{"\udcff'.encode("utf-8", "surrogateescape").decode("latin-1") + '":1}'), "exactly dtype"),
     ],
 )
@@ -156,7 +156,7 @@ def test_only_regular_files_of_some_size_are_read(tmp_path):
     import os
 
     os.mkfifo(tmp_path / "pipe")
-    with pytest.raises(files.DamagedError, match="no regular file"):
+    with pytest.raises(files.DamagedError, match="not a regular file"):
         files.read(tmp_path / "pipe", size=10)
     (tmp_path / "large").write_bytes(bytes(11))
     with pytest.raises(files.DamagedError, match="11 bytes, at most 10 are read"):

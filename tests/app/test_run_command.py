@@ -503,6 +503,6 @@ def test_what_others_put_in_the_way_is_neither_followed_nor_waited_for(put: Any,
     assert treasure.read_text() == "precious"
     (folder / "config.toml").unlink()
     os.mkfifo(folder / "config.toml")
-    with pytest.warns(UserWarning, match=r"config\.toml is damaged: no regular file; it is written again"):
+    with pytest.warns(UserWarning, match=r"config\.toml is damaged: not a regular file; it is written again"):
         assert experiment.run(decode(TINY), folder, resume=True).run.status.ok
     assert config.read(folder / "config.toml") == decode(TINY)

@@ -264,9 +264,9 @@ def test_weights_are_one_per_client_and_sound(weights, says):
     [
         (5.0, r"shape \(\) for 3 clients; give one weight per client"),
         (range(2), r"shape \(2,\) for 3 clients"),
-        ({0: 1}, r"weights = \{0: 1\} are no numbers; give one per client"),
-        (["1", "2", "3"], r"weights = \['1', '2', '3'\] are no numbers"),
-        ("123", "weights = '123' are no numbers"),
+        ({0: 1}, r"weights = \{0: 1\} are not numbers; give one per client"),
+        (["1", "2", "3"], r"weights = \['1', '2', '3'\] are not numbers"),
+        ("123", "weights = '123' are not numbers"),
     ],
 )
 def test_weights_of_any_kind_are_checked(weights, says):

@@ -103,7 +103,7 @@ def test_libsvm_is_read_packed_or_not(tmp_path, ending, pack):
         ("# nothing\n", "holds no examples"),
         ("1\n2\n", "no feature in any line; say how many"),
         ("1 9999999:1\n", "rows are kept dense, at most 1000000 features"),
-        ("1 1:1 \xe9\n", "is no text"),
+        ("1 1:1 \xe9\n", "is not text"),
     ],
 )
 def test_what_is_not_libsvm_is_refused_with_its_line(tmp_path, text, message):

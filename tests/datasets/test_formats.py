@@ -421,7 +421,7 @@ def test_csv_by_client(tmp_path):
         ("c,y,x\n1,2,3\n1,nan,4\n", r"line 3: y is 'nan'; a label must not be missing"),
         ("c,y,x\n1, ,3\n", r"line 2: y is ''; a label must not be missing"),
         ("c,y,x\n1,2,inf\n", "line 2: x is 'inf'"),
-        ('c,y,x\n1,2,"' + "3" * (csv.field_size_limit() + 1), "line 2 is no CSV"),
+        ('c,y,x\n1,2,"' + "3" * (csv.field_size_limit() + 1), "line 2 is not CSV"),
     ],
 )
 def test_what_is_no_table_is_refused_with_its_line(tmp_path, text, message):

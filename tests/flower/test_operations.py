@@ -285,7 +285,7 @@ def test_links_in_the_folder_of_a_run_are_not_followed(link, tmp_path):
 
 def test_a_pipe_in_place_of_the_log_does_not_block(tmp_path):
     os.mkfifo(tmp_path / events.LOG_FILE)
-    with pytest.raises(records.RecordError, match="is no regular file"):
+    with pytest.raises(records.RecordError, match="is not a regular file"):
         events.RunEvents(tmp_path, "spam_pp", ROUNDS).ended(COMPLETED)
 
 

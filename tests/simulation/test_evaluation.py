@@ -166,7 +166,7 @@ def test_targets_from_below_and_targets_out_of_reach():
     options = {"key": 0, "rounds": 10, "probe": loss_probe()}
     run = simulate(fedavg(3, 2, 0.1), population, jnp.zeros(3), until=Target("loss", at_least=1e-3), **options)
     assert run.rounds == 1  # reached from the first look on, and a run has one round at least
-    with pytest.raises(ValueError, match=r"until.probe = 'accuracy' is no probe of this run; it has \['loss', "):
+    with pytest.raises(ValueError, match=r"until.probe = 'accuracy' is not a probe of this run; it has \['loss', "):
         simulate(fedavg(3, 2, 0.1), population, jnp.zeros(3), until=Target("accuracy", at_least=1), **options)
     # watching for divergence goes on beside it
     watched = {"watch": Watch(growth=10.0, probe="loss"), "until": Target("loss", at_most=-1.0)}

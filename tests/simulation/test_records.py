@@ -406,7 +406,7 @@ def test_the_best_of_one_kind_is_not_compared_with_that_of_another(tmp_path):
 def test_keeping_is_checked(tmp_path):
     with pytest.raises(ValueError, match="last = 0"):
         Keep(0)
-    with pytest.raises(ValueError, match="'loss' is no probe of this run"):
+    with pytest.raises(ValueError, match="'loss' is not a probe of this run"):
         go(folder=tmp_path, keep=Keep(best="loss", every=10))
     go(folder=tmp_path / "run")
     with pytest.raises(RecordError, match="best"):
@@ -675,7 +675,7 @@ def test_divergence_is_seen_in_a_probe():
     )
     assert "the probe 'size'" in run.status.reason
     assert run.probes["size"][-1] > 100 >= run.probes["size"][:-1].max()
-    with pytest.raises(ValueError, match="'loss' is no probe"):
+    with pytest.raises(ValueError, match="'loss' is not a probe"):
         simulate(method, clients, jnp.ones(1), rounds=2, key=0, probe=loss, watch=Watch(growth=10.0, probe="loss"))
 
 
@@ -948,7 +948,7 @@ def test_a_pipe_or_a_link_in_place_of_rows_is_told(tmp_path):
     assert (tmp_path / "backup").read_bytes() == saved
     rows.unlink()
     os.mkfifo(rows)
-    with warned("no regular file; going back", "no good state is left"):
+    with warned("not a regular file; going back", "no good state is left"):
         assert go(rounds=10, folder=rows.parent, resume=True).rounds == 10  # it is replaced
 
 

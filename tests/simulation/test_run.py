@@ -284,7 +284,7 @@ def test_methods_of_other_structure_are_not_run_together(clients):
         ({"replay": {"cohort": np.zeros((3, 4), int)}}, "has 4 clients per round, but the method draws 5"),
         (
             {"replay": {"cohorts": np.zeros((3, 5), int)}},
-            "replay\\['cohorts'\\] is no draw of this method; it draws cohort",
+            "replay\\['cohorts'\\] is not a draw of this method; it draws cohort",
         ),
         ({"every": 0}, "every = 0"),
         ({"key": 2**40}, "key = 1099511627776 must be below"),

@@ -113,7 +113,7 @@ def test_a_run_without_improvement_ends(tmp_path, capsys: pytest.CaptureFixture[
     assert f"round {ended.rounds}/60" in shown
     assert "left" in shown
     np.testing.assert_array_equal(ended.probes["size"], whole.probes["size"][: first + 4])
-    with pytest.raises(ValueError, match=r"until\.probe = 'accuracy' is no probe of this run"):
+    with pytest.raises(ValueError, match=r"until\.probe = 'accuracy' is not a probe of this run"):
         run(until=fedspam.Patience("accuracy", 3))
 
 

@@ -14,7 +14,7 @@ MOST_GENERATED = 4 * GIB  # bytes of what is drawn at once; the drawing itself t
 
 
 def is_number(value: Any) -> bool:
-    """Whether a value is a Python or NumPy number, and no array."""
+    """Whether a value is a Python or NumPy number, and not an array."""
     return isinstance(value, numbers.Real) and not isinstance(value, bool)
 
 
@@ -29,7 +29,7 @@ def _known(name: str, value: Any) -> Any:
 
 
 def _is_device_array(value: Any) -> bool:
-    """Whether a value is an array of JAX, and no tracer. Clients without JAX check numbers too."""
+    """Whether a value is an array of JAX, and not a tracer. Clients without JAX check numbers too."""
     jax = sys.modules.get("jax")
     return jax is not None and isinstance(value, jax.Array) and not isinstance(value, jax.core.Tracer)
 

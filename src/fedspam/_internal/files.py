@@ -1,7 +1,7 @@
 """Files that are whole or absent, carry their own hash, follow no links, and are written by one process at a time.
 
 Somebody else may have put something into a folder under the name of a file. So what is written is either a new file, or
-a regular file with no other name: no link of either kind, no pipe.
+a regular file with one name: not a link of either kind, not a pipe.
 """
 
 import contextlib
@@ -212,7 +212,7 @@ def open_own(path: str, flags: int) -> int:
             f"cannot write {path}: it is a hard link, and the file has another name, whose content would change; put "
             "a copy in its place, or remove it"
         )
-    raise RecordError(f"cannot write {path}: it is no regular file; remove it")
+    raise RecordError(f"cannot write {path}: it is not a regular file; remove it")
 
 
 def _write_all(file: FileIO, data: bytes | bytearray) -> None:
@@ -238,7 +238,7 @@ def _unwritable(path: Path, error: OSError) -> RecordError:
     if error.errno == errno.ELOOP:
         return RecordError(f"cannot write {path}: it is a link, and links are not followed; remove it")
     if error.errno == errno.ENXIO:  # what a pipe without a reader answers
-        return RecordError(f"cannot write {path}: it is no regular file; remove it")
+        return RecordError(f"cannot write {path}: it is not a regular file; remove it")
     return RecordError(
         f"cannot write {path}: {error.strerror}; free space or choose another folder, then resume: "
         "what was saved before is still good"

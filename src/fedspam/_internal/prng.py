@@ -44,7 +44,7 @@ def keys_of(keys: Key[Array, " seeds"] | Iterable[int]) -> Key[Array, " seeds"]:
 
 
 def check_seed(name: str, seed: Any, otherwise: str = "") -> None:
-    """Refuse what is no seed."""
+    """Refuse a value that is not a seed."""
     checks.whole(name, seed, 0, f"give a seed from 0 to 4294967295{', ' if otherwise else ''}{otherwise}")
     if seed >= 2**32:
         raise ValueError(f"{name} = {seed} must be below 2^32 = {2**32}: JAX drops the bits above; give a smaller seed")

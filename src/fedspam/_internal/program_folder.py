@@ -1,4 +1,4 @@
-"""The folder of compiled programs. Programs are code, so nobody else may write there."""
+"""The folder of compiled programs. Programs are code, so no other user may write there."""
 
 import os
 import stat

@@ -62,7 +62,7 @@ def guarded(path: Path, kind: str) -> Iterator[None]:
     try:
         yield
     except UnicodeDecodeError as error:
-        raise ValueError(f"{path} is no text ({error.reason} at byte {error.start}); give {kind}") from None
+        raise ValueError(f"{path} is not text ({error.reason} at byte {error.start}); give {kind}") from None
     except MemoryError:
         raise ValueError(f"{path} needs more memory than there is; split it, or give {kind}") from None
     except DAMAGE as error:
@@ -119,7 +119,7 @@ def regular(path: Path, kind: str) -> Iterator[IO[bytes]]:
     try:
         file = strict.open_regular(path)
     except strict.MalformedError:
-        raise ValueError(f"{path} is no regular file but a folder, a pipe or a device; give {kind}") from None
+        raise ValueError(f"{path} is a folder, a pipe or a device, not a regular file; give {kind}") from None
     with file:
         yield file
 
@@ -162,7 +162,7 @@ def csv_rows(texts: Iterable[str], path: Path, delimiter: str = ",") -> Iterator
             if cells:
                 yield rows.line_num, cells
     except csv.Error as error:
-        raise ValueError(f"{path}, line {rows.line_num} is no CSV ({error}); correct it") from None
+        raise ValueError(f"{path}, line {rows.line_num} is not CSV ({error}); correct it") from None
 
 
 def number(text: str, path: Path, line: int, name: str, rule: str) -> float:

@@ -74,7 +74,7 @@ def json_object(data: bytes, *, size: int, depth: int) -> dict[str, Any]:
     except MalformedError:
         raise
     except ValueError as error:
-        raise MalformedError(f"no JSON: {error}") from None
+        raise MalformedError(f"not JSON: {error}") from None
     if not isinstance(value, dict):
         raise MalformedError(f"JSON holds {type(value).__name__}, an object is expected")
     level: list[Any] = [value]
@@ -153,12 +153,12 @@ def open_regular(path: Path) -> BinaryIO:
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)  # a pipe must not block
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         os.close(descriptor)
-        raise MalformedError("no regular file")
+        raise MalformedError("not a regular file")
     return open(descriptor, "rb")
 
 
 def read(path: Path, size: int) -> bytes:
-    """A regular file of at most `size` bytes. Raises OSError, or MalformedError for what is no such file."""
+    """A regular file of at most `size` bytes. Raises OSError, or MalformedError for anything else."""
     with open_regular(path) as file:
         there = os.fstat(file.fileno()).st_size
         if there > size:
@@ -195,9 +195,9 @@ def _place(name: str, entry: Any) -> tuple[np.dtype[Any], list[int], int, int]:
         raise MalformedError(f"{name!r} has the unknown dtype {entry['dtype']!r}")
     shape, offsets = entry["shape"], entry["data_offsets"]
     if not is_sizes(shape) or len(shape) > DIMENSIONS:
-        raise MalformedError(f"{name!r} has a shape that is no list of at most {DIMENSIONS} sizes")
+        raise MalformedError(f"{name!r} has a shape that is not a list of at most {DIMENSIONS} sizes")
     if not is_sizes(offsets) or len(offsets) != 2 or offsets[0] > offsets[1]:
-        raise MalformedError(f"{name!r} has data_offsets that are no begin and end")
+        raise MalformedError(f"{name!r} has data_offsets {offsets!r:.40}; they must be [begin, end] with begin <= end")
     return DTYPES[entry["dtype"]], shape, offsets[0], offsets[1]
 
 
@@ -213,7 +213,7 @@ def _without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _refused(constant: str) -> Any:
-    raise MalformedError(f"JSON holds {constant}, which is no number of JSON")
+    raise MalformedError(f"JSON holds {constant}, which is not a number in JSON")
 
 
 def _finite(text: str) -> float:

@@ -89,7 +89,9 @@ class Hosted:
 
 def _check_weights(weights: np.ndarray, count: int) -> None:
     if not any(jnp.issubdtype(weights.dtype, kind) for kind in (jnp.bool_, jnp.integer, jnp.floating)):
-        raise ValueError(f"weights = {weights.tolist()!r} are no numbers; give one per client, such as [1.0, 2.0, 5.0]")
+        raise ValueError(
+            f"weights = {weights.tolist()!r} are not numbers; give one per client, such as [1.0, 2.0, 5.0]"
+        )
     if weights.shape != (count,):
         raise ValueError(f"weights has shape {weights.shape} for {count} clients; give one weight per client")
     wrong = np.flatnonzero(~(np.isfinite(weights) & (weights >= 0)))

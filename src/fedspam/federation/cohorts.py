@@ -58,7 +58,7 @@ class Draws:
 
     @property
     def population_size(self) -> int | None:
-        """How many clients a cohort is drawn from, none of them twice; None if endless, unknown, or with repetition."""
+        """Number of clients, if draws do not repeat; None if it is infinite, unknown, or draws repeat."""
         return None if self._population is None or repeats(self._population) else self._population.size
 
     def sample(self, key: Key[Array, ""], count: int, role: str = "cohort", times: int = 1) -> Cohort:
@@ -114,7 +114,7 @@ def check_replay(replay: Replay | None, rounds: int, population: Population, rol
     for role, ids in (replay or {}).items():
         if role not in known:
             raise ValueError(
-                f"replay[{role!r}] is no draw of this method; it draws {', '.join(sorted(known)) or 'none'}"
+                f"replay[{role!r}] is not a draw of this method; it draws {', '.join(sorted(known)) or 'none'}"
             )
         ids = np.asarray(ids)
         if ids.ndim == 0:

@@ -24,7 +24,7 @@ class Federation(Protocol):
 
     @property
     def population_size(self) -> int | None:
-        """How many clients a cohort is drawn from, none of them twice; None if endless, unknown, or with repetition."""
+        """Number of clients, if draws do not repeat; None if it is infinite, unknown, or draws repeat."""
         ...
 
     def sample(self, key: Key[Array, ""], count: int, role: str = "cohort", times: int = 1) -> Cohort:

@@ -22,20 +22,22 @@ class RunRecorder:
     def __init__(self, store: Store | None, identity: Mapping[str, Any], every: int = 1) -> None:
         self.store, self.identity, self._every = store, identity, every
 
-    def begin(self, start: Callable[[], tuple[Any, Columns]], like: Callable[[], Any], resume: bool) -> None:
-        """Go on from the state that the folder holds, or from the start with the first values of the probes.
+    def begin(self, start: Callable[[], tuple[Any, Columns]], like: Callable[[], Any], resume: bool) -> bool:
+        """Whether the run goes on from the state that its folder holds; else it begins.
 
         Arguments:
-            start: makes both.
+            start: makes the first state and the first values of the probes.
             like: makes a state of the same shapes.
         """
-        saved = None if self.store is None else self.store.open(self.identity, like, resume=resume)
-        if saved is None:
-            carry, first = start()
-            saved = Saved(carry, 0, [], [one_line(first)])
-            if self.store is not None:
-                self.store.append(0, carry, {}, saved.probes[0])
-        self.saved = saved._replace(rows=[*saved.rows], probes=[*saved.probes])
+        found = None if self.store is None else self.store.open(self.identity, like, resume=resume)
+        if found is not None:
+            self.saved = found
+            return True
+        carry, first = start()
+        self.saved = Saved(carry, 0, [], [one_line(first)])
+        if self.store is not None:
+            self.store.append(0, carry, {}, self.saved.probes[0])
+        return False
 
     def check_length(self, rounds: int) -> None:
         """Refuse to end a run before the rounds that its folder holds."""

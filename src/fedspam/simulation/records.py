@@ -295,7 +295,7 @@ class Store:
         if self.keep.best is None:
             return None
         if self.keep.best not in probes:
-            raise ValueError(f"best = {self.keep.best!r} is no probe of this run; it has {sorted(probes)}")
+            raise ValueError(f"best = {self.keep.best!r} is not a probe of this run; it has {sorted(probes)}")
         if not len(probes[self.keep.best]):
             return None
         value = float(probes[self.keep.best][-1])

@@ -142,7 +142,7 @@ def check_probes(watch: Watch | None, until: Target | Patience | None, known: It
     """Refuse names that no probe of the run has."""
     for name, owner in ((watch and watch.probe, "watch.probe"), (until and until.probe, "until.probe")):
         if name is not None and name not in known:
-            raise ValueError(f"{owner} = {name!r} is no probe of this run; it has {sorted(known)}")
+            raise ValueError(f"{owner} = {name!r} is not a probe of this run; it has {sorted(known)}")
 
 
 def limits(watch: Watch | None, until: Target | Patience | None, params: Params, first: float = 1.0) -> Bounds:

@@ -81,7 +81,7 @@ def simulate_many(
     The other arguments are those of `simulate`. The rounds that a run has done are in `rounds_done`. Up to there its
     rows and probes are what they are without an early end, and parameters and state are those after its last round.
     In the rounds that it did not do, rows and probes are NaN, or 0 and False where they are whole numbers or flags:
-    nobody was asked, and no byte was sent.
+    no client was asked, and nothing was sent.
     """
     checks.whole("every", every, 1)
     checks.between("quorum", quorum, 0, 1)

@@ -19,8 +19,10 @@ from fedspam.federation.ledger import Null
 from fedspam.flower.server.handle import Flower, VoidError
 from fedspam.flower.server.journal import Tally
 from fedspam.flower.server.stop import StopRequestedError
-from fedspam.simulation import engine, records
+from fedspam.simulation import engine
 from fedspam.simulation.engine import Carry
+from fedspam.simulation.recorder import RunRecorder, one_line
+from fedspam.simulation.segments import Segment
 from fedspam.simulation.status import COMPLETED, RUNNING, Status
 
 LOG = logging.getLogger("flwr")
@@ -59,55 +61,36 @@ class FlowerRun:
     key: Key[Array, ""]
     patience: int  # void rounds in a row, or void starts, after which the run ends with an error
 
-    def steps(
-        self,
-        rounds: int,
-        store: records.Store | None,
-        identity: Mapping[str, Any],
-        resume: bool,
-        measure: Measure,
-    ) -> Iterator[RunStep]:
+    def steps(self, rounds: int, recorder: RunRecorder, resume: bool, measure: Measure) -> Iterator[RunStep]:
         """Every step of the run, the start first. A step is on disk before it is yielded."""
 
-        def step(row: dict[str, Any]) -> RunStep:
+        def start() -> tuple[Carry, Mapping[str, float]]:
+            carry = Carry(self._start(), self._memories(), jnp.int32(0))
+            return carry, measure(0, self.method.params(carry.state))
+
+        if resume and recorder.store is not None:
+            self.fed.journal.load()
+        with _noting(recorder):
+            resumed = recorder.begin(start, self._carry, resume)
+        recorder.check_length(rounds)
+        carry, begun = recorder.saved.carry, recorder.saved.done
+        if resumed:
+            recorder.finish(RUNNING)
+            LOG.info("Resuming after round %d", begun)
+            if isinstance(carry.memory, MemoryVersions):
+                self.fed.versions = np.array(carry.memory.versions, np.int32)
+                self.fed.exchanges = int(carry.memory.exchanges)
+        yield from self._past(recorder, fresh=not resumed)
+        for done in range(begun + 1, rounds + 1):
+            LOG.info("")
+            LOG.info("[ROUND %s/%s]", done, rounds)
+            with _noting(recorder):
+                carry, row = self._round(carry, done - 1)
             params = self.method.params(carry.state)
             metrics = dict(measure(done, params))
-            if store is not None:
-                columns = ({name: np.asarray(value)[None] for name, value in part.items()} for part in (row, metrics))
-                store.append(done, carry, *columns)
-            return RunStep(done, params, row, metrics, fresh=True)
-
-        saved = None
-        if store is not None:
-            if resume:
-                saved = store.load(identity, like=self._carry)
-                self.fed.journal.load()
-            if saved is None:
-                store.begin(identity, over=resume)
-            else:
-                store.finish(RUNNING)
-        if saved is None:
-            with _noting(store):
-                carry, done = Carry(self._start(), self._memories(), jnp.int32(0)), 0
-            yield step({})
-        else:
-            carry, done = saved.carry, saved.done
-            LOG.info("Resuming after round %d", done)
-            yield from self._past(saved)
-        if done > rounds:
-            raise records.RecordError(f"the folder holds {done} rounds; num_rounds = {rounds} must be at least {done}")
-        if isinstance(carry.memory, MemoryVersions):
-            self.fed.versions = np.array(carry.memory.versions, np.int32)
-            self.fed.exchanges = int(carry.memory.exchanges)
-        while done < rounds:
-            LOG.info("")
-            LOG.info("[ROUND %s/%s]", done + 1, rounds)
-            with _noting(store):
-                carry, row = self._round(carry, done)
-            done += 1
-            yield step(row)
-        if store is not None:
-            store.finish(COMPLETED)
+            recorder.add(Segment(carry, one_line(row), one_line(metrics), done))
+            yield RunStep(done, params, row, metrics, fresh=True)
+        recorder.finish(COMPLETED)
 
     def _start(self) -> PyTree:
         self.fed.nodes.save()
@@ -171,23 +154,22 @@ class FlowerRun:
             return ()
         return MemoryVersions(jnp.asarray(self.fed.versions, jnp.int32), jnp.int32(self.fed.exchanges))
 
-    def _past(self, saved: records.Saved) -> Iterator[RunStep]:
-        rows, metrics = (records.joined(tables) for tables in (saved.rows, saved.probes))
-        params = self.method.params(saved.carry.state)
-        for done in range(saved.done + 1):
+    def _past(self, recorder: RunRecorder, fresh: bool) -> Iterator[RunStep]:
+        rows, metrics = recorder.tables
+        params, rounds = self.method.params(recorder.saved.carry.state), recorder.saved.done
+        for done in range(rounds + 1):
             row = {name: column[done - 1] for name, column in rows.items()} if done else {}
-            measured = {name: column[done] for name, column in metrics.items() if len(column) == saved.done + 1}
-            yield RunStep(done, params, row, measured, fresh=False)
+            measured = {name: column[done] for name, column in metrics.items() if len(column) == rounds + 1}
+            yield RunStep(done, params, row, measured, fresh)
 
 
 @contextmanager
-def _noting(store: records.Store | None) -> Iterator[None]:
+def _noting(recorder: RunRecorder) -> Iterator[None]:
     """Note in the folder why a run has stopped."""
     try:
         yield
     except (StoppedError, StopRequestedError) as error:
-        if store is not None:
-            store.finish(status_of(error))
+        recorder.finish(status_of(error))
         raise
 
 

@@ -41,6 +41,7 @@ from fedspam.flower.wire import arrays
 from fedspam.flower.wire.schema import NodePopulation, Schema
 from fedspam.methods import Buffered
 from fedspam.simulation import records
+from fedspam.simulation.recorder import RunRecorder
 from fedspam.simulation.status import COMPLETED
 
 LOG = logging.getLogger("flwr")
@@ -277,7 +278,7 @@ class FedspamStrategy(Strategy):
         done, status, last = 0, COMPLETED, params
         with records.Store(folder) if folder is not None else nullcontext() as store:
             try:
-                for step in run.steps(num_rounds, store, identity, self.resume, measure):
+                for step in run.steps(num_rounds, RunRecorder(store, identity), self.resume, measure):
                     done, last = step.done, step.params
                     trained = {} if plain is None or not step.fresh else plain.means()
                     report(step, result, pack(step.params), trained)
