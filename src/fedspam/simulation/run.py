@@ -31,7 +31,7 @@ from fedspam.simulation.segments import Columns, Segments, Stopwatch, final_stat
 from fedspam.simulation.shared_store import opened
 from fedspam.simulation.status import Status
 from fedspam.simulation.stopping import Patience, Target, Watch
-from fedspam.simulation.tables import arrow_table, pandas_frame, polars_frame
+from fedspam.simulation.tables import arrow_table, frame
 
 if TYPE_CHECKING:
     from fedspam.methods import Method
@@ -67,11 +67,11 @@ class Run:
 
     def to_pandas(self) -> Any:
         """The table of `to_arrow` as a DataFrame of pandas."""
-        return pandas_frame(self.to_arrow())
+        return frame(self.to_arrow(), "pandas")
 
     def to_polars(self) -> Any:
         """The table of `to_arrow` as a DataFrame of polars."""
-        return polars_frame(self.to_arrow())
+        return frame(self.to_arrow(), "polars")
 
     def __repr__(self) -> str:
         shown = {"status": str(self.status), "rounds": self.rounds, "params": self.params}

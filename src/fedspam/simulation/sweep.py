@@ -26,7 +26,7 @@ from fedspam.simulation.run import Run, recorded
 from fedspam.simulation.segments import Stopwatch, counted, priced, shared, warn_of_replies
 from fedspam.simulation.status import COMPLETED, Status
 from fedspam.simulation.stopping import Patience, Target, Watch
-from fedspam.simulation.sweep_folder import InLanes, OneByOne
+from fedspam.simulation.sweep_folder import InLanes, OneByOne, kept
 
 if TYPE_CHECKING:
     from fedspam.methods import Method
@@ -131,7 +131,7 @@ def simulate_many(
         options |= {"record": names, "codecs": setup.codecs}
         options |= {"side_by_side": side_by_side, "lanes": lanes if side_by_side else None}
         steps = (InLanes if side_by_side else OneByOne)(many, setup, counts, clock)
-        ends = steps.kept(store, setup.identity(methods, options), resume)
+        ends = kept(steps, store, setup.identity(methods, options), resume)
     ends = ends._replace(rows=counted(plan, engine.columns(ends.rows)))
     if shared((*plan.start, *plan.round)):
         alone = dataclasses.replace(setup, per_client=True)

@@ -19,43 +19,13 @@ PATIENCE = 20  # how many times as long as its writing took a state is not writt
 
 
 @dataclass(frozen=True)
-class SweepSteps:
-    """A sweep in steps, each from one state of all runs to the next."""
+class InLanes:
+    """A sweep side by side, in steps from one state of all runs to the next: a step is a turn of the lanes."""
 
     many: Callable[..., Any]  # `lanes.many` with its options
     setup: Setup
     counts: Any  # rounds of each method
     clock: Stopwatch
-
-    def kept(self, store: records.Store, identity: dict[str, Any], resume: bool) -> Ends:
-        """Take all steps, from the state that the folder holds; save states now and then, and the last one."""
-        with store:
-            saved = store.open(identity, self.first, resume=resume)
-            state, done = (self.first(), 0) if saved is None else saved[:2]
-            due, written = 0.0, done if saved is not None else -1
-            while self.goes_on(state):
-                state, done = self.step(state), done + 1
-                if time.monotonic() >= due:
-                    due, written = _saved(store, done, state), done
-            if written != done:
-                _saved(store, done, state)
-        return self.ends(state)
-
-    def first(self) -> Any:
-        raise NotImplementedError
-
-    def goes_on(self, state: Any) -> bool:
-        raise NotImplementedError
-
-    def step(self, state: Any) -> Any:
-        raise NotImplementedError
-
-    def ends(self, state: Any) -> Ends:
-        raise NotImplementedError
-
-
-class InLanes(SweepSteps):
-    """Side by side: a step is a turn of the lanes."""
 
     def first(self) -> Any:
         return self.many(self.setup, self.counts, stage="begin")
@@ -71,7 +41,7 @@ class InLanes(SweepSteps):
         return self.many(self.setup, self.counts, stage="end", between=state)
 
 
-class OneByOne(SweepSteps):
+class OneByOne(InLanes):
     """One after another: a step is a run. The state is how many are done, and the ends of all: the others are blank."""
 
     def first(self) -> Any:
@@ -94,6 +64,21 @@ class OneByOne(SweepSteps):
         method = jax.tree.map(lambda leaf: leaf[i : i + 1], self.setup.method)
         one = dataclasses.replace(self.setup, method=method, key=self.setup.key[j : j + 1])
         return self.many(one, jnp.minimum(self.counts[i : i + 1], most))
+
+
+def kept(steps: InLanes, store: records.Store, identity: dict[str, Any], resume: bool) -> Ends:
+    """Take all steps, from the state that the folder holds; save states now and then, and the last one."""
+    with store:
+        saved = store.open(identity, steps.first, resume=resume)
+        state, done = (steps.first(), 0) if saved is None else saved[:2]
+        due, written = 0.0, done if saved is not None else -1
+        while steps.goes_on(state):
+            state, done = steps.step(state), done + 1
+            if time.monotonic() >= due:
+                due, written = _saved(store, done, state), done
+        if written != done:
+            _saved(store, done, state)
+    return steps.ends(state)
 
 
 def _saved(store: records.Store, done: int, state: Any) -> float:

@@ -1,5 +1,6 @@
 """The rows and probes of runs as one long table, for Arrow, pandas and polars."""
 
+import importlib
 from collections.abc import Mapping
 from typing import Any
 
@@ -44,17 +45,10 @@ def arrow_table(rows: Columns, probes: Columns, every: int, rounds_done: Any) ->
     return pa.table(columns)
 
 
-def pandas_frame(table: Any) -> Any:
+def frame(table: Any, package: str) -> Any:
+    """The table as a DataFrame of pandas or polars."""
     try:
-        import pandas as pd  # noqa: F401  # pyright: ignore[reportMissingImports]
+        module = importlib.import_module(package)
     except ImportError:
-        raise missing("pandas") from None
-    return table.to_pandas()
-
-
-def polars_frame(table: Any) -> Any:
-    try:
-        import polars as pl  # pyright: ignore[reportMissingImports]
-    except ImportError:
-        raise missing("polars") from None
-    return pl.from_arrow(table)
+        raise missing(package) from None
+    return table.to_pandas() if package == "pandas" else module.from_arrow(table)
