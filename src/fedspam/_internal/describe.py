@@ -9,11 +9,10 @@ settings that its closures hold.
 
 import collections
 import dataclasses
-import dis
 import functools
 import hashlib
-import importlib.util
 import inspect
+import itertools
 import json
 import math
 import os
@@ -22,7 +21,7 @@ import subprocess
 import sys
 import sysconfig
 import types
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -117,54 +116,81 @@ def _describe(value: Any, depth: int, seen: set[int]) -> Any:
     """`seen` holds the functions and classes described so far: a second time, their name is enough."""
     if depth == 0:
         return "..."
+    kind, each = type(value), lambda part: _describe(part, depth - 1, seen)  # isinstance would ask the object
     if _is_own_kind(value):
-        return {**_object(value, depth, seen), "value": _describe(_as_built_in(value), depth - 1, seen)}
-    if value is None or isinstance(value, bool | int | str):
-        return value
-    if isinstance(value, float | np.floating):
-        return _number(float(value))
-    if isinstance(value, types.ModuleType):
+        return {**_object(value, depth, seen), "value": each(_as_built_in(value))}
+    if issubclass(kind, types.ModuleType):
         return _module(value, depth, seen)
-    if isinstance(value, type):
+    if issubclass(kind, type):
         return _class(value, depth, seen)
-    each = lambda part: _describe(part, depth - 1, seen)
-    if isinstance(value, jax.tree_util.Partial | functools.partial):
-        return {"partial": each(value.func), "args": each(value.args), "keywords": each(value.keywords)}
-    if dataclasses.is_dataclass(value):
+    if dataclasses.is_dataclass(kind):
         fields = {field.name: each(getattr(value, field.name)) for field in dataclasses.fields(value)}
-        return {"type": type(value).__qualname__, **_members(type(value), depth, seen), **fields}
+        return {"type": kind.__qualname__, **_members(kind, depth, seen), **fields}
+    for kinds, rule in RULES:
+        if issubclass(kind, kinds):
+            return rule(value, each)
+    if issubclass(kind, types.FunctionType | types.MethodType) or _is_wrapper(value):
+        return _function(value, depth, seen)
+    if _is_installed(kind):  # a built-in function, a compiled one, an object of a library
+        return _name(value) if callable(value) else {"type": kind.__qualname__}
+    return _object(value, depth, seen)
+
+
+def _name(value: Any) -> str:
+    return f"{getattr(value, '__module__', '')}:{getattr(value, '__qualname__', type(value).__qualname__)}"
+
+
+def _array(value: Any, each: Callable[[Any], Any]) -> Any:
     if isinstance(value, jax.Array) and jnp.issubdtype(value.dtype, jax.dtypes.prng_key):
         return {"key": np.asarray(jax.random.key_data(value)).tolist()}
     if isinstance(value, jax.Array) and not value.sharding.is_fully_replicated:
         return _array_on_devices(value)
-    if isinstance(value, np.ndarray) and value.dtype == object:
-        return {"shape": list(value.shape), "dtype": "object", "values": [each(part) for part in value.flat]}
-    if isinstance(value, jax.Array | np.ndarray | np.generic):
-        return _array(np.asarray(value))
-    if issubclass(type(value), Mapping):  # isinstance would ask the object for its class
-        return {str(name): each(part) for name, part in value.items()}
-    if isinstance(value, tuple | list):
-        return [each(part) for part in value]
-    if isinstance(value, set | frozenset):
-        return sorted((each(part) for part in value), key=repr)
-    if isinstance(value, collections.deque):
-        return {"deque": [each(part) for part in value]}
-    if isinstance(value, types.SimpleNamespace):
-        return {"namespace": each(vars(value))}
-    if isinstance(value, complex):
-        return {"complex": repr(value)}
-    if isinstance(value, bytes):
-        return {"bytes": hashlib.sha256(value).hexdigest()[:16]}
-    if isinstance(value, staticmethod | classmethod):
-        return each(value.__func__)
-    if isinstance(value, property):
-        return [each(part) for part in (value.fget, value.fset) if part is not None]
-    if isinstance(value, types.FunctionType | types.MethodType) or _is_wrapper(value):
-        return _function(value, depth, seen)
-    if _is_installed(type(value)):  # a built-in function, a compiled one, an object of a library
-        name = f"{getattr(value, '__module__', '')}:{getattr(value, '__qualname__', type(value).__qualname__)}"
-        return name if callable(value) else {"type": type(value).__qualname__}
-    return _object(value, depth, seen)
+    array = np.asarray(value)
+    if array.dtype == object:
+        return {"shape": list(array.shape), "dtype": "object", "values": [each(part) for part in array.flat]}
+    if array.ndim == 0:
+        item = array.item()
+        return _number(item) if isinstance(item, float) else item if isinstance(item, bool | int) else repr(item)
+    return {"shape": list(array.shape), "dtype": str(array.dtype), "sha256": _hash(array)[:16]}
+
+
+def _array_on_devices(array: jax.Array) -> Any:
+    """An array that is split over devices: the hash of each piece, also of those that other hosts hold."""
+    own = {str(piece.index): _hash(np.asarray(piece.data)) for piece in array.addressable_shards}
+    pieces = {
+        index: seal for told in hosts.all_bytes(json.dumps(own).encode()) for index, seal in json.loads(told).items()
+    }
+    return {"shape": list(array.shape), "dtype": str(array.dtype), "pieces": digest(pieces)}
+
+
+def _hash(array: np.ndarray) -> str:
+    return hashlib.sha256(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data).hexdigest()
+
+
+def _number(value: float) -> Any:
+    """The number, or its name if it is not finite: JSON has no such numbers."""
+    return value if math.isfinite(value) else str(value)
+
+
+# how values of library types are described: the first rule that fits
+RULES: tuple[tuple[Any, Callable[[Any, Callable[[Any], Any]], Any]], ...] = (
+    ((types.NoneType, bool, int, str), lambda value, each: value),
+    ((float, np.floating), lambda value, each: _number(float(value))),
+    (
+        (jax.tree_util.Partial, functools.partial),
+        lambda value, each: {"partial": each(value.func), "args": each(value.args), "keywords": each(value.keywords)},
+    ),
+    ((jax.Array, np.ndarray, np.generic), _array),
+    (Mapping, lambda value, each: {str(name): each(part) for name, part in value.items()}),
+    ((tuple, list), lambda value, each: [each(part) for part in value]),
+    ((set, frozenset), lambda value, each: sorted((each(part) for part in value), key=repr)),
+    (collections.deque, lambda value, each: {"deque": [each(part) for part in value]}),
+    (types.SimpleNamespace, lambda value, each: {"namespace": each(vars(value))}),
+    (complex, lambda value, each: {"complex": repr(value)}),
+    (bytes, lambda value, each: {"bytes": hashlib.sha256(value).hexdigest()[:16]}),
+    ((staticmethod, classmethod), lambda value, each: each(value.__func__)),
+    (property, lambda value, each: [each(part) for part in (value.fget, value.fset) if part is not None]),
+)
 
 
 def _object(value: Any, depth: int, seen: set[int]) -> Any:
@@ -176,7 +202,7 @@ def _object(value: Any, depth: int, seen: set[int]) -> Any:
         for name, slot in vars(base).items()
         if isinstance(slot, types.MemberDescriptorType) and not _is_installed(base) and _is_filled(slot, value)
     }
-    # not by getattr, which the class may have made its own
+    # not by getattr, which the class may override
     own = inspect.getattr_static(value, "__dict__", None)
     state = object.__getattribute__(value, "__dict__") if own is not None else {}
     return {
@@ -249,11 +275,9 @@ def _is_made_by_python(name: str, part: Any) -> bool:
 
 
 def _function(value: Any, depth: int, seen: set[int]) -> Any:
+    each = lambda parts: {name: _describe(parts[name], depth - 1, seen) for name in sorted(parts)}
     if isinstance(value, types.MethodType):
-        return {
-            "method": _describe(value.__func__, depth - 1, seen),
-            "of": _describe(value.__self__, depth - 1, seen),
-        }
+        return {"method": _describe(value.__func__, depth - 1, seen), "of": _describe(value.__self__, depth - 1, seen)}
     rules: dict[str, Any] = {}
     while not isinstance(value, types.FunctionType) and callable(getattr(value, "__wrapped__", None)):
         if isinstance(value, jax.custom_vjp | jax.custom_jvp):
@@ -261,58 +285,52 @@ def _function(value: Any, depth: int, seen: set[int]) -> Any:
         value = value.__wrapped__  # jit, custom_vjp and the like
     rules = {name: rule for name, rule in rules.items() if rule is not None}
     if rules and not _is_installed(value):
-        each = {name: _describe(rules[name], depth - 1, seen) for name in sorted(rules)}
-        return {"differentiated": _function(value, depth, seen), "rules": each}
-    name = f"{getattr(value, '__module__', '')}:{getattr(value, '__qualname__', type(value).__qualname__)}"
+        described = each(rules)
+        return {"differentiated": _function(value, depth, seen), "rules": described}
     if not isinstance(value, types.FunctionType) or id(value) in seen:
-        return name
+        return _name(value)
+    held = dict(zip(value.__code__.co_freevars, map(_content, value.__closure__ or ()), strict=True))
     if _is_installed(value):
-        held = dict(zip(value.__code__.co_freevars, map(_content, value.__closure__ or ()), strict=True))
         plain = {name: content for name, content in held.items() if _is_plain(content)}
         if not plain:
-            return name
+            return _name(value)
         seen.add(id(value))
-        return {"function": name, "holds": {name: _describe(plain[name], depth - 1, seen) for name in sorted(plain)}}
+        return {"function": _name(value), "holds": each(plain)}
     seen.add(id(value))
-    described: dict[str, Any] = {"function": name, "code": _code(value.__code__)}
-    reached = dict(zip(value.__code__.co_freevars, map(_content, value.__closure__ or ()), strict=True))
-    reached |= {name: value.__globals__[name] for name in _names(value.__code__) if name in value.__globals__}
-    reached |= value.__kwdefaults__ or {}
-    if value.__defaults__:
-        reached["defaults"] = value.__defaults__
+    reached = _reached(value, held)
+    return {"function": _name(value), "code": _code(value.__code__), **({"reaches": each(reached)} if reached else {})}
+
+
+def _reached(function: types.FunctionType, held: dict[str, Any]) -> dict[str, Any]:
+    """What a function uses beside its arguments: its closure, globals, defaults, and parts of modules."""
+    used = sorted(_names(function.__code__))
+    reached = held | {name: function.__globals__[name] for name in used if name in function.__globals__}
+    reached |= function.__kwdefaults__ or {}
+    if function.__defaults__:
+        reached["defaults"] = function.__defaults__
     modules = [(name, part) for name, part in reached.items() if isinstance(part, types.ModuleType)]
-    modules += [(module.__name__, module) for module in _imported(value)]
+    modules += [(module.__name__, module) for module in _imported(function, used)]
     met: set[int] = set()
     for name, module in modules:
         reached.pop(name, None)
         if _is_installed(module) or id(module) in met:
             continue
         met.add(id(module))
-        for part in sorted(_names(value.__code__)):  # what the code uses of it
+        for part in used:
             content = getattr(module, part, None)
             if isinstance(content, types.ModuleType) and not _is_installed(content):
                 modules.append((f"{name}.{part}", content))
             elif hasattr(module, part):
                 reached[f"{name}.{part}"] = content
-    if reached:
-        described["reaches"] = {name: _describe(reached[name], depth - 1, seen) for name in sorted(reached)}
-    return described
+    return reached
 
 
-def _imported(function: types.FunctionType) -> list[types.ModuleType]:
+def _imported(function: types.FunctionType, used: Sequence[str]) -> list[types.ModuleType]:
     """The modules that a function imports itself, if they are loaded: to trace a function loads them."""
     package = function.__globals__.get("__package__") or ""
-    found: list[types.ModuleType] = []
-    codes = [function.__code__]
-    for code in codes:
-        codes += [part for part in code.co_consts if isinstance(part, types.CodeType)]
-        steps = list(dis.get_instructions(code))
-        for level, _, step in zip(steps, steps[1:], steps[2:], strict=False):
-            if step.opname != "IMPORT_NAME" or (level.argval and not package):
-                continue
-            name = importlib.util.resolve_name("." * level.argval + step.argval, package)
-            found += [sys.modules[name]] if name in sys.modules else []
-    return found
+    around = ["", *itertools.accumulate(package.split("."), "{}.{}".format)] if package else [""]
+    names = [".".join(filter(None, (base, name))) for base in around for name in used]
+    return [sys.modules[name] for name in names if name in sys.modules]
 
 
 def _is_plain(content: Any) -> bool:
@@ -353,31 +371,6 @@ def _constant(value: Any) -> str:
 def _names(code: types.CodeType) -> set[str]:
     inner = [part for part in code.co_consts if isinstance(part, types.CodeType)]
     return set(code.co_names).union(*map(_names, inner))
-
-
-def _array(array: np.ndarray) -> Any:
-    if array.ndim == 0:
-        item = array.item()
-        return _number(item) if isinstance(item, float) else item if isinstance(item, bool | int) else repr(item)
-    return {"shape": list(array.shape), "dtype": str(array.dtype), "sha256": _hash(array)[:16]}
-
-
-def _array_on_devices(array: jax.Array) -> Any:
-    """An array that is split over devices: the hash of each piece, also of those that other hosts hold."""
-    own = {str(piece.index): _hash(np.asarray(piece.data)) for piece in array.addressable_shards}
-    pieces = {
-        index: seal for told in hosts.all_bytes(json.dumps(own).encode()) for index, seal in json.loads(told).items()
-    }
-    return {"shape": list(array.shape), "dtype": str(array.dtype), "pieces": digest(pieces)}
-
-
-def _hash(array: np.ndarray) -> str:
-    return hashlib.sha256(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data).hexdigest()
-
-
-def _number(value: float) -> Any:
-    """The number, or its name if it is not finite: JSON has no such numbers."""
-    return value if math.isfinite(value) else str(value)
 
 
 def _brief(value: Any) -> str:
