@@ -70,7 +70,7 @@ def test_minibatches_and_small_clients_need_no_capacities(population, monkeypatc
 
 @pytest.mark.parametrize(("clients", "needed"), [([0], 25), ([0, 7], 25), ([0, 3], 100), ([1], 200), ([2, 9], 200)])
 def test_a_chunk_is_padded_to_what_its_largest_client_needs(population, clients, needed):
-    capacity = lambda ids: Traced(population)._sized(ids, lambda fed: jnp.int32(fed._population.capacity))
+    capacity = lambda ids: Traced(population)._sized(ids, lambda fed: jnp.int32(fed.population.capacity))
     assert int(jax.jit(capacity)(jnp.array(clients, jnp.uint32))) == needed
 
 

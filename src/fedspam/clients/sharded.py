@@ -1,5 +1,6 @@
 """A finite population whose rows lie on several devices, also of several hosts; each holds those of its own clients."""
 
+import json
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
@@ -173,13 +174,8 @@ def _joined(parts: Sequence[Any]) -> tuple[dict[str, np.ndarray], np.ndarray]:
 
 def _sizes_everywhere(mine: dict[int, np.ndarray], devices: int) -> list[np.ndarray]:
     """The sizes of the clients of every device, in every process."""
-    told = hosts.all_bytes(b"".join(np.asarray([n, len(mine[n]), *mine[n]], np.int64).tobytes() for n in sorted(mine)))
-    found: dict[int, np.ndarray] = {}
-    for data in told:
-        values = np.frombuffer(data, np.int64)
-        while values.size:
-            number, length = int(values[0]), int(values[1])
-            found[number], values = values[2 : 2 + length], values[2 + length :]
+    told = hosts.all_bytes(json.dumps({number: sizes.tolist() for number, sizes in mine.items()}).encode())
+    found = {int(number): np.array(sizes, np.int64) for data in told for number, sizes in json.loads(data).items()}
     return [found[number] for number in range(devices)]
 
 

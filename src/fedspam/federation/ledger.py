@@ -2,7 +2,7 @@
 
 import functools
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from typing import Any
 
 import jax
@@ -89,26 +89,21 @@ class StandIn:
         return 0.5 * trees.squared_norm(params)
 
 
+@dataclass(eq=False, repr=False)
 class Null:
     """The handle for abstract evaluation: it computes nothing and notes every exchange."""
 
-    def __init__(
-        self,
-        population: Population | None = None,
-        *,
-        faults: Faults | None = None,
-        per_client: bool = False,
-        memory: PyTree = (),
-        codecs: Codecs = NO_CODECS,
-    ) -> None:
-        self.draws = Draws(population)
+    population: Population | None = None
+    _: KW_ONLY
+    faults: Faults | None = None
+    per_client: bool = False
+    memory: PyTree = ()
+    codecs: Codecs = NO_CODECS
+
+    def __post_init__(self) -> None:
+        self.draws = Draws(self.population)
         self.sample, self.everyone, self.client = self.draws.sample, self.draws.everyone, self.draws.client
         self.population_size = self.draws.population_size
-        self._population = population
-        self._faults = faults
-        self._per_client = per_client or faults is not None
-        self._memory = memory
-        self._codecs = codecs
         self._program = Program()
         self._conditional = False
         self.exchanges: list[Exchange] = []
@@ -116,18 +111,18 @@ class Null:
         self.accepted = 0
 
     def mean(self, cohort: Cohort, work: Work, /, **message: Any) -> Any:
-        oracle = StandIn() if self._population is None else self._population.client(cohort.ids[0])
+        oracle = StandIn() if self.population is None else self.population.client(cohort.ids[0])
         if terms_of(work).stateful:
-            reply, _ = work(oracle, cohort.key, self._memory, **message)
+            reply, _ = work(oracle, cohort.key, self.memory, **message)
         else:
             reply = work(oracle, cohort.key, **message)
-        alone = self._per_client or self._codecs.codes_reply(work.__name__, reply)
-        dynamic = is_dynamic(self._conditional, self._faults, alone, terms_of(work), cohort.size)
+        alone = self.per_client or self.faults is not None or self.codecs.codes_reply(work.__name__, reply)
+        dynamic = is_dynamic(self._conditional, self.faults, alone, terms_of(work), cohort.size)
         shared = terms_of(work).affine and cohort.size > 1 and not alone
         label = self._program.label(work)
         sent = self._program.unsent(cohort, message)
         shapes = _shapes(message), _shapes(sent), _shapes(reply)
-        self.exchanges.append(Exchange(label, work.__name__, cohort.size, *shapes, dynamic, shared, self._codecs))
+        self.exchanges.append(Exchange(label, work.__name__, cohort.size, *shapes, dynamic, shared, self.codecs))
         self.accepted = cohort.size
         return reply
 

@@ -5,6 +5,7 @@ derived; replies arrive in shuffled order. The iterates must be those of the com
 """
 
 from collections.abc import Callable, Mapping
+from dataclasses import KW_ONLY, dataclass
 from typing import Any
 
 import jax
@@ -27,31 +28,33 @@ from fedspam.federation.void import sound
 from fedspam.federation.works import Work, answer, works_of
 
 
+@dataclass(eq=False, repr=False)
 class Client:
     """One client at the other end of the wire: its memory, and the fields sent to it earlier in the round."""
 
-    def __init__(self, works: Mapping[str, Work], id: int, memory: PyTree) -> None:
-        self._works = works
-        self._id = id
-        self._memory = memory
+    works: Mapping[str, Work]
+    id: int
+    memory: PyTree
+
+    def __post_init__(self) -> None:
         self._held: dict[str, PyTree] = {}
         self._round = -1
 
     def answer(self, data: bytes, exchange: Exchange) -> bytes:
         """Do the work that a message asks for and encode the reply."""
         message = verified(wire.decode(data, exchange.ask()))
-        if int(message.pop("@client")) != self._id:
-            raise ValueError(f"client {self._id} got a message for another client")
+        if int(message.pop("@client")) != self.id:
+            raise ValueError(f"client {self.id} got a message for another client")
         round, key = int(message.pop("@round")), jax.random.wrap_key_data(jnp.asarray(message.pop("@key")))
         if round != self._round:
             self._round, self._held = round, {}
         self._held.update(exchange.codecs.received(message, exchange.message, self._held))
         fields = {name: self._held[name] for name in exchange.message}
-        reply, self._memory = self._works[exchange.work](jnp.uint32(self._id), key, self._memory, fields)
-        own_key, due = jax.random.fold_in(key, self._id), exchange.answer
+        reply, self.memory = self.works[exchange.work](jnp.uint32(self.id), key, self.memory, fields)
+        own_key, due = jax.random.fold_in(key, self.id), exchange.answer
         coded = exchange.codecs.answered(own_key, exchange.work, reply, fields)
         answer = signed({"reply": wire.cast(coded, due["reply"])}, due)
-        return wire.encode({"@client": np.uint32(self._id), "@round": np.uint32(round), **answer})
+        return wire.encode({"@client": np.uint32(self.id), "@round": np.uint32(round), **answer})
 
 
 def compiled_works(method: Any, population: Population, codecs: Codecs) -> dict[str, Work]:
@@ -63,6 +66,7 @@ def compiled_works(method: Any, population: Population, codecs: Codecs) -> dict[
     return {name: compiled(work) for name, work in works_of(method).items()}
 
 
+@dataclass(eq=False, repr=False)
 class Loopback:
     """The handle whose messages travel as bytes. One `Loopback` serves a whole run.
 
@@ -76,30 +80,26 @@ class Loopback:
         codecs: the codecs of messages and replies.
     """
 
-    def __init__(
-        self,
-        method: Any,
-        population: Population,
-        params: Params,
-        *,
-        seed: int = 0,
-        replay: Replay | None = None,
-        aggregate: Rule | None = None,
-        codecs: Codecs | CodecsLike | None = None,
-    ) -> None:
-        self._method, self._population, self._params = method, population, params
-        coded = Codecs.of(codecs)
-        self.plan = ledger.plan(method, params, population, codecs=coded)
-        self._works = compiled_works(method, population, coded)
-        self._first = coded.memory(method.client_state(params), self.plan)
-        self.aggregate = aggregate
-        self._order = np.random.default_rng(seed)
-        self._draws = Draws(population, replay)
+    method: Any
+    population: Population
+    params: Params
+    _: KW_ONLY
+    seed: int = 0
+    replay: Replay | None = None
+    aggregate: Rule | None = None
+    codecs: Codecs | CodecsLike | None = None
+
+    def __post_init__(self) -> None:
+        coded = Codecs.of(self.codecs)
+        self.plan = ledger.plan(self.method, self.params, self.population, codecs=coded)
+        self._works = compiled_works(self.method, self.population, coded)
+        self._first = coded.memory(self.method.client_state(self.params), self.plan)
+        self._order = np.random.default_rng(self.seed)
+        self._draws = Draws(self.population, self.replay)
         self.sample, self.everyone, self.client = self._draws.sample, self._draws.everyone, self._draws.client
         self.population_size = self._draws.population_size
         self._clients: dict[int, Client] = {}
-        self.bytes_down = self.bytes_up = 0
-        self.accepted = 0
+        self.bytes_down = self.bytes_up = self.accepted = 0
         self.start()
 
     def start(self) -> None:
@@ -166,22 +166,17 @@ class Loopback:
 
 
 def run(
-    method: Any,
-    population: Population,
-    params: Params,
-    *,
-    rounds: int,
-    key: Key[Array, ""] | int,
-    seed: int = 0,
-    replay: Replay | None = None,
-    aggregate: Rule | None = None,
-    codecs: Codecs | CodecsLike | None = None,
+    method: Any, population: Population, params: Params, *, rounds: int, key: Key[Array, ""] | int, **options: Any
 ) -> tuple[Any, Loopback]:
-    """The final state of a run over bytes, with the keys of `fedspam.simulate`, and the handle that counted bytes."""
+    """The final state of a run over bytes, with the keys of `fedspam.simulate`, and the handle that counted bytes.
+
+    Arguments:
+        options: those of `Loopback`.
+    """
     params = checks.params("params", params)
     key = prng.key_of(key)
-    fed = Loopback(method, population, params, seed=seed, replay=replay, aggregate=aggregate, codecs=codecs)
-    method = with_feedback(method, Codecs.of(codecs), fed.plan)
+    fed = Loopback(method, population, params, **options)
+    method = with_feedback(method, Codecs.of(fed.codecs), fed.plan)
     state = method.init(params, jax.random.fold_in(key, 2**32 - 1), fed)
     for k in range(rounds):
         fed.begin(k)

@@ -32,7 +32,7 @@ def by_order(
 
     `some` returns two parts. The first is summed over the devices, the second is concatenated.
     """
-    mesh = fed._mesh
+    mesh = fed.mesh
     if mesh is None:
         return some(fed, task, cohort.ids, None)
     padding = -cohort.size % mesh.shape[AXIS]
@@ -58,15 +58,15 @@ def by_owner(fed: Any, clients: Sharded, cohort: Cohort, task: Task, *, keep_rep
     Returns the replies, the flags and the memories afterwards: with `keep_replies` those of every member of the cohort,
     in its order; otherwise the sum of the replies and the counts of the flags.
     """
-    if fed._mesh != clients.mesh:
+    if fed.mesh != clients.mesh:
         raise ValueError("the rows of these clients lie on several devices; run them with simulate(...)")
     size = cohort.size
     chunk = fed._chunk_for(-(-size // clients.mesh.size), task.message)
 
     def share(operands: Any, ids: Ids) -> Any:
         own_fed, own_task = _on_device(fed, task, operands)
-        owners = own_fed._population.owners[ids]
-        own_fed._population = own_fed._population.on_device()
+        owners = own_fed.population.owners[ids]
+        own_fed.population = own_fed.population.on_device()
         ask = lambda id: own_fed._ask(own_task.work, own_task.key, id, own_task.message)
         mine = owners == lax.axis_index(AXIS)
         count, order = jnp.sum(mine), jnp.argsort(~mine, stable=True)  # own clients first
@@ -109,13 +109,13 @@ def _parted(answers: tuple[Any, Any, PyTree], keep_replies: bool) -> tuple[Any, 
 def _operands(fed: Any, task: Task) -> Any:
     """The work gets everything as arguments: a closure would belong to the program outside."""
     owner = getattr(task.work, "__self__", None)
-    return owner, (fed._population, fed.memory, fed._faults), (task.key, dict(task.message))
+    return owner, (fed.population, fed.memory, fed.faults), (task.key, dict(task.message))
 
 
 def _on_device(fed: Any, task: Task, operands: Any) -> tuple[Any, Task]:
     """The handle and the task of one device."""
     fed, owner = copy.copy(fed), operands[0]
-    fed._mesh, (fed._population, fed.memory, fed._faults) = None, operands[1]
+    fed.mesh, (fed.population, fed.memory, fed.faults) = None, operands[1]
     work = task.work if owner is None else types.MethodType(task.work.__func__, owner)  # pyright: ignore[reportFunctionMemberAccess]
     return fed, Task(work, *operands[2])
 

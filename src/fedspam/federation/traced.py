@@ -2,6 +2,7 @@
 
 import copy
 from collections.abc import Callable, Mapping
+from dataclasses import KW_ONLY, dataclass
 from typing import Any, NamedTuple
 
 import jax
@@ -34,6 +35,7 @@ class Flags(NamedTuple):
     non_finite: Any = None
 
 
+@dataclass(eq=False, repr=False)
 class Traced:
     """The handle inside a compiled simulation.
 
@@ -63,42 +65,33 @@ class Traced:
         contacts: the counts of every exchange whose counts depend on the run.
     """
 
-    def __init__(
-        self,
-        population: Population,
-        *,
-        round: Any = 0,
-        memory: PyTree = (),
-        chunk: int | None = None,
-        faults: Faults | None = None,
-        replay: Replay | None = None,
-        quorum: float = 0.0,
-        per_client: bool = False,
-        aggregate: Rule | None = None,
-        codecs: Codecs = NO_CODECS,
-        mesh: Mesh | None = None,
-    ) -> None:
-        draws = Draws(population, replay, round)
+    population: Population
+    _: KW_ONLY
+    round: Any = 0
+    memory: PyTree = ()
+    chunk: int | None = None
+    faults: Faults | None = None
+    replay: Replay | None = None
+    quorum: float = 0.0
+    per_client: bool = False
+    aggregate: Rule | None = None
+    codecs: Codecs = NO_CODECS
+    mesh: Mesh | None = None
+
+    def __post_init__(self) -> None:
+        draws = Draws(self.population, self.replay, self.round)
         self.sample, self.everyone, self.client = draws.sample, draws.everyone, draws.client
         self.population_size = draws.population_size
-        self._population = population
-        self._mesh = mesh
-        self._chunk = chunk
-        self._faults = faults
-        self._quorum = quorum
-        self._per_client = per_client or faults is not None or aggregate is not None
-        self.aggregate = aggregate
-        self._codecs = codecs
+        self.per_client = self.per_client or self.faults is not None or self.aggregate is not None
         self._coded: set[str] = set()  # the works whose replies are coded
         self._program = Program()
         self._conditional = False
         self._undo: list[tuple[Ids, PyTree, PyTree]] = []  # the memories of a cohort before and after its exchange
         self._entangled = False  # a branch changed memories: only a copy of all memories can undo it
-        self.memory = memory
         self.void: Any = False
         self.broken: Any = False
         self.accepted: Any = 0
-        self._delay = population.delay if isinstance(population, TimedPopulation) else None
+        self._delay = self.population.delay if isinstance(self.population, TimedPopulation) else None
         self.seconds: Any = None if self._delay is None else jnp.zeros(())
         self.contacts: dict[str, Contacts] = {}
 
@@ -125,8 +118,8 @@ class Traced:
             return (), lax.map(lambda id: fed._ask(task.work, task.key, id, task.message), ids, batch_size=chunk)
 
         task = Task(work, key, message)
-        if isinstance(self._population, Sharded):
-            replies, each, memory = by_owner(self, self._population, cohort, task, keep_replies=True)
+        if isinstance(self.population, Sharded):
+            replies, each, memory = by_owner(self, self.population, cohort, task, keep_replies=True)
         else:
             replies, each, memory = by_order(self, some, cohort, task)[1]
         self._remember(cohort.ids, memory)
@@ -171,17 +164,17 @@ class Traced:
 
     def _delivered(self, cohort: Cohort, work: Work, key: Key[Array, ""], message: Mapping[str, Any]) -> dict[str, Any]:
         """The message as the clients decode it."""
-        if not self._codecs.named:
+        if not self.codecs.named:
             return dict(message)
-        message = self._program.deliver(cohort, message, self._codecs.arriving(key, message))[1]
+        message = self._program.deliver(cohort, message, self.codecs.arriving(key, message))[1]
         ask = lambda id: self._ask(work, key, id, message)[0]
-        if self._codecs.codes_reply(work.__name__, jax.eval_shape(ask, cohort.ids[0])):
+        if self.codecs.codes_reply(work.__name__, jax.eval_shape(ask, cohort.ids[0])):
             self._coded.add(work.__name__)
         return message
 
     def _is_alone(self, work: Work) -> bool:
         """Whether each client does the work by itself: always where replies are coded one by one."""
-        return self._per_client or work.__name__ in self._coded
+        return self.per_client or work.__name__ in self._coded
 
     def _affine_mean(self, cohort: Cohort, work: Work, key: Key[Array, ""], message: Mapping[str, Any]) -> Any:
         """The work on the mean client.
@@ -192,23 +185,23 @@ class Traced:
         chunk = self._chunk_for(cohort.size, message)
 
         def ask(id: UInt32[Array, ""]) -> Any:
-            one = lambda fed: work(fed._population.client(id), jax.random.fold_in(key, id), **message)
+            one = lambda fed: work(fed.population.client(id), jax.random.fold_in(key, id), **message)
             return self._sized(id[None], one)
 
-        if isinstance(self._population, Sharded):
-            total, flags, _ = by_owner(self, self._population, cohort, Task(work, key, message), keep_replies=False)
+        if isinstance(self.population, Sharded):
+            total, flags, _ = by_owner(self, self.population, cohort, Task(work, key, message), keep_replies=False)
             # as with the mean client, one reply that is not finite spoils them all
             return trees.divide(total, jnp.where(flags.accepted == cohort.size, cohort.size, jnp.nan))
-        if self._mesh is None and chunk == 1:
+        if self.mesh is None and chunk == 1:
             first = ask(cohort.ids[0])
             total, _ = lax.scan(lambda total, id: (trees.add(total, ask(id)), None), first, cohort.ids[1:])
             return trees.divide(total, cohort.size)
-        if self._mesh is None:
-            return work(MeanOracle(self._population, cohort.ids, chunk), key, **message)
+        if self.mesh is None:
+            return work(MeanOracle(self.population, cohort.ids, chunk), key, **message)
 
         def some(fed: "Traced", task: Task, ids: Ids, slots: Any) -> tuple[Any, Any]:
             # the work is affine, so the means of the devices are weighted by their shares of the cohort
-            oracle = MeanOracle(fed._population, ids, fed._chunk_for(ids.shape[0], task.message), slots)
+            oracle = MeanOracle(fed.population, ids, fed._chunk_for(ids.shape[0], task.message), slots)
             return trees.scale(jnp.sum(slots) / cohort.size, task.work(oracle, task.key, **task.message)), ()
 
         return by_order(self, some, cohort, Task(work, key, message))[0]
@@ -216,24 +209,24 @@ class Traced:
     def _ask(self, work: Work, key: Key[Array, ""], id: UInt32[Array, ""], message: Mapping[str, Any]) -> Any:
         """One client's reply (zeros if it is not accepted), its flags, and its memory after the exchange."""
         before = jax.tree.map(lambda leaf: leaf[id], self.memory) if terms_of(work).stateful else ()
-        reply, memory = answer(self._population, work, key, id, before, message, self._codecs)
-        if self._codecs.named:
-            reply = self._codecs.replied(jax.random.fold_in(key, id), work.__name__, reply, message)
-        if self._faults is None:
+        reply, memory = answer(self.population, work, key, id, before, message, self.codecs)
+        if self.codecs.named:
+            reply = self.codecs.replied(jax.random.fold_in(key, id), work.__name__, reply, message)
+        if self.faults is None:
             accepted = sound(reply)
             flags = Flags(jnp.array(True), accepted)
         else:
             non_finite = ~sound(reply)
-            reply, replied, timely = self._faults.strike(jax.random.fold_in(key, id), id, reply)
+            reply, replied, timely = self.faults.strike(jax.random.fold_in(key, id), id, reply)
             accepted = replied & timely & sound(reply)
             flags = Flags(replied, accepted, non_finite)
         reply = jax.tree.map(lambda leaf: jnp.where(accepted, leaf, jnp.zeros_like(leaf)), reply)
         return reply, flags, trees.where(accepted, memory, before)
 
     def _sum(self, cohort: Cohort, work: Work, key: Key[Array, ""], message: Mapping[str, Any]) -> tuple[Any, "Flags"]:
-        if isinstance(self._population, Sharded):
+        if isinstance(self.population, Sharded):
             task = Task(work, key, message)
-            total, flags, memory = by_owner(self, self._population, cohort, task, keep_replies=False)
+            total, flags, memory = by_owner(self, self.population, cohort, task, keep_replies=False)
             self._remember(cohort.ids, memory)
             return total, flags
         if cohort.size == 1:
@@ -258,7 +251,7 @@ class Traced:
         padding = -size % chunk
         masked = padding > 0 or slots is not None
         slots = jnp.ones(size, bool) if slots is None else slots
-        clients, order = with_several_capacities(self._population), None
+        clients, order = with_several_capacities(self.population), None
         if clients is not None and 1 < chunk < size:  # clients of similar size share a chunk
             order = jnp.argsort(clients.counts(ids))
             ids, slots = ids[order], slots[order]
@@ -298,13 +291,13 @@ class Traced:
 
     def _sized(self, ids: Ids, ask: Callable[["Traced"], Any]) -> Any:
         """Call `ask` with a handle that pads these clients no further than the largest of them needs."""
-        clients = with_several_capacities(self._population)
+        clients = with_several_capacities(self.population)
         if clients is None:
             return ask(self)
 
         def padded(capacity: int) -> Callable[[], Any]:
             fed = copy.copy(self)
-            fed._population = clients.within(capacity)
+            fed.population = clients.within(capacity)
             return lambda: ask(fed)
 
         needed = jnp.max(clients.counts(ids))
@@ -339,18 +332,18 @@ class Traced:
         self._note(work, cohort, Contacts(cohort.size, flags.replied, flags.accepted), flags.accepted, broken)
 
     def _note(self, work: Work, cohort: Cohort, contacts: Contacts, accepted: Any, broken: Any) -> None:
-        self.void |= accepted < least_accepted(self._quorum, cohort.size)
+        self.void |= accepted < least_accepted(self.quorum, cohort.size)
         self.broken |= broken
         self.accepted = accepted
         label = self._program.label(work)
         if self._delay is not None:
             self.seconds += self._program.seconds(cohort, label, self._delay)
-        if is_dynamic(self._conditional, self._faults, self._is_alone(work), terms_of(work), cohort.size):
+        if is_dynamic(self._conditional, self.faults, self._is_alone(work), terms_of(work), cohort.size):
             self.contacts[label] = Contacts(*(jnp.asarray(count, jnp.int32) for count in contacts))
 
     def _chunk_for(self, size: int, message: Mapping[str, Any]) -> int:
-        if self._chunk is not None:
-            return min(self._chunk, size)
+        if self.chunk is not None:
+            return min(self.chunk, size)
         most = default_chunk(size, trees.size(jax.tree.map(jnp.asarray, dict(message))))
         return -(-size // -(-size // most))  # the fewest chunks, filled evenly: less padding
 

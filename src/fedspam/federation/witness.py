@@ -1,6 +1,7 @@
 """Repeat one round client by client, to find the reply that is not finite."""
 
 from collections.abc import Callable, Mapping
+from dataclasses import KW_ONLY, dataclass
 from typing import Any, NamedTuple
 
 import jax
@@ -33,27 +34,24 @@ class Trouble(NamedTuple):
         return f"exchange {self.exchange!r}: client {self.client} replied with infinity or NaN{names}"
 
 
+@dataclass(eq=False, repr=False)
 class Witness:
     """The handle that runs one client at a time, outside compiled code, and notes every reply that is not finite."""
 
-    def __init__(
-        self,
-        population: Population,
-        memory: PyTree = (),
-        *,
-        replay: Replay | None = None,
-        round: int = 0,
-        aggregate: Rule | None = None,
-        codecs: Codecs = NO_CODECS,
-    ) -> None:
-        draws = Draws(population, replay, round)
+    population: Population
+    memory: PyTree = ()
+    _: KW_ONLY
+    replay: Replay | None = None
+    round: int = 0
+    aggregate: Rule | None = None
+    codecs: Codecs = NO_CODECS
+
+    def __post_init__(self) -> None:
+        draws = Draws(self.population, self.replay, self.round)
         self.sample, self.everyone, self.client = draws.sample, draws.everyone, draws.client
         self.population_size = draws.population_size
-        self._population = population
-        self.aggregate = aggregate or Mean()
-        self._codecs = codecs
+        self._rule = self.aggregate or Mean()
         self.program = Program()
-        self.memory = memory
         self.accepted = 0
         self.troubles: list[Trouble] = []
 
@@ -64,7 +62,7 @@ class Witness:
 
     def mean(self, cohort: Cohort, work: Work, /, **message: Any) -> Any:
         replies, accepted, label = self._ask(cohort, work, message)
-        reply = jax.tree.map(lambda leaf: leaf[0], replies) if cohort.size == 1 else self.aggregate(replies, accepted)
+        reply = jax.tree.map(lambda leaf: leaf[0], replies) if cohort.size == 1 else self._rule(replies, accepted)
         if not self.troubles and not bool(sound(reply)):
             self.troubles.append(Trouble(label, None, infinite_parts(reply)))
         return reply
@@ -78,13 +76,13 @@ class Witness:
     def _ask(self, cohort: Cohort, work: Work, message: Mapping[str, Any]) -> tuple[Any, Bool[Array, " cohort"], str]:
         label, key = self.program.label(work), prng.fold_name(cohort.key, work.__name__)
         stateful = terms_of(work).stateful
-        message = self.program.deliver(cohort, message, self._codecs.arriving(key, message))[1]
+        message = self.program.deliver(cohort, message, self.codecs.arriving(key, message))[1]
 
         @jax.jit
         def one(id: Any, memory: Any, message: Any) -> tuple[Any, Any]:
             before = jax.tree.map(lambda leaf: leaf[id], memory) if stateful else ()
-            reply, memory = answer(self._population, work, key, id, before, message, self._codecs)
-            return self._codecs.replied(jax.random.fold_in(key, id), work.__name__, reply, message), memory
+            reply, memory = answer(self.population, work, key, id, before, message, self.codecs)
+            return self.codecs.replied(jax.random.fold_in(key, id), work.__name__, reply, message), memory
 
         replies, accepted, found = [], [], []
         for id in cohort.ids:
