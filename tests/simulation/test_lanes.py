@@ -154,7 +154,7 @@ def test_a_run_of_void_rounds_ends(clients, beside):
         ({"rounds": (3, 4)}, "rounds has 2 numbers for 5 methods"),
         ({"rounds": (3, 4, 0, 1, 1)}, "rounds = 0"),
         ({"until": Patience("norm", 3)}, "end with a Target, or a Watch"),
-        ({"until": Target("loss", at_most=1.0)}, r"until.probe = 'loss' is not a probe of this run; it has \['norm', 'x'"),
+        ({"until": Target("loss", at_most=1.0)}, r"'loss' is not a probe of this run; it has \['norm', 'x'"),
         ({"watch": Watch(growth=9.0, probe="loss")}, "watch.probe = 'loss'"),
     ],
 )

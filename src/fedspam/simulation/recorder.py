@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from fedspam.simulation.records import RecordError, Saved, Store, joined
-from fedspam.simulation.segments import Columns, Segment
+from fedspam.simulation.segments import Segment
 from fedspam.simulation.status import Status
 
 
@@ -22,7 +22,7 @@ class RunRecorder:
     def __init__(self, store: Store | None, identity: Mapping[str, Any], every: int = 1) -> None:
         self.store, self.identity, self._every = store, identity, every
 
-    def begin(self, start: Callable[[], tuple[Any, Columns]], like: Callable[[], Any], resume: bool) -> bool:
+    def begin(self, start: Callable[[], tuple[Any, Mapping[str, Any]]], like: Callable[[], Any], resume: bool) -> bool:
         """Whether the run goes on from the state that its folder holds; else it begins.
 
         Arguments:
