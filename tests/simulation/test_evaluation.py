@@ -280,7 +280,7 @@ def test_data_mapped_from_disk_serves_and_is_part_of_the_identity(tmp_path):
     np.testing.assert_array_equal(run.params, same.params)
     one, other = (describe.describe(Stored.of(data, squares)) for data in (PEOPLE, clients(seed=1)))
     assert one != other
-    with pytest.raises(ValueError, match="client 1 has no examples"):
+    with pytest.raises(ValueError, match="client 1 has 0 examples"):
         Stored.of(clients((3, 0)), squares)
 
 

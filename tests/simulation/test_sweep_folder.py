@@ -50,7 +50,7 @@ def same_bits(run, other):
 @pytest.fixture(autouse=True)
 def states_after_every_step(monkeypatch):
     """Otherwise writing takes a twentieth of the time at most."""
-    monkeypatch.setattr(sweep_folder, "PATIENCE", 0)
+    monkeypatch.setattr(sweep_folder, "SPACING", 0)
 
 
 @pytest.mark.parametrize("way", WAYS)
@@ -97,7 +97,7 @@ import hashlib, os, signal, sys, jax
 jax.config.update("jax_enable_x64", True)
 sys.path[:0] = {tests!r}
 from test_sweep_folder import WAYS, bits, files, go, sweep_folder
-sweep_folder.PATIENCE = 0
+sweep_folder.SPACING = 0
 folder, way, lives = sys.argv[1], sys.argv[2], int(sys.argv[3])
 true = files._write_all
 def write(file, data):

@@ -4,7 +4,7 @@ A delay is a pytree that is called with a key and the id of a client. `OverSelec
 every run records the seconds of its rounds.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -18,6 +18,8 @@ from fedspam._internal.reading import csv_rows, lines, listed, number, opened, s
 from fedspam._internal.trees import number as number_of, positive, struct
 
 MOST = 64 * 2**20  # bytes of a file of measured delays
+CLIENT = "it must be a whole number from 0: correct it"
+SECONDS = "it must be a finite number of at least 0: correct it, or leave the row out"
 KIND = "a CSV file with a column 'seconds', and where clients differ a column 'client'"
 
 
@@ -148,7 +150,13 @@ class MeasuredDelay:
                 if len(cells) != len(names):
                     raise ValueError(f"{path}, line {line} has {len(cells)} cells, the header {len(names)}; correct it")
                 row = dict(zip(names, cells, strict=True))
-                found.setdefault(_client(row.get("client", "0"), path, line), []).append(_seconds(row, path, line))
+                client = number(row.get("client", "0"), path, line, "client", CLIENT)
+                seconds = number(row["seconds"], path, line, "seconds", SECONDS)
+                if not (client == int(client) >= 0):
+                    raise ValueError(f"{path}, line {line}: client is {shown(row['client'])!r}; {CLIENT}")
+                if not 0 <= seconds <= float(jnp.finfo(jnp.result_type(float)).max):
+                    raise ValueError(f"{path}, line {line}: seconds is {shown(row['seconds'])!r}; {SECONDS}")
+                found.setdefault(int(client), []).append(seconds)
         missing = next((client for client in range(len(found)) if client not in found), None)
         if missing is not None or not found:
             raise ValueError(f"{path} has nothing of client {missing or 0}; the ids must be 0, 1, 2 and so on")
@@ -161,20 +169,3 @@ class MeasuredDelay:
             return self.seconds[jax.random.randint(key, (), 0, self.seconds.shape[0])]
         begin, end = self.offsets[id], self.offsets[jnp.asarray(id) + 1]
         return self.seconds[jax.random.randint(key, (), begin, end)]
-
-
-def _client(text: str, path: Path, line: int) -> int:
-    digits = text.strip()
-    if not (digits.isascii() and digits.isdigit() and len(digits) < 10):
-        raise ValueError(
-            f"{path}, line {line}: client is {shown(text)!r}; it must be a whole number from 0: correct it"
-        )
-    return int(digits)
-
-
-def _seconds(row: Mapping[str, str], path: Path, line: int) -> float:
-    rule = "it must be a finite number of at least 0: correct it, or leave the row out"
-    value = number(row["seconds"], path, line, "seconds", rule)
-    if not 0 <= value <= float(jnp.finfo(jnp.result_type(float)).max):
-        raise ValueError(f"{path}, line {line}: seconds is {shown(row['seconds'])!r}; {rule}")
-    return value

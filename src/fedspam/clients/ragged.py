@@ -176,14 +176,7 @@ class Ragged:
         weighted: bool = False,
     ) -> "Ragged":
         """From the concatenated examples of all clients, and the number of each client's."""
-        rows = np.asarray(sizes, np.int64)
-        if rows.size == 0:
-            raise ValueError("the population has no clients; give at least one")
-        empty = np.flatnonzero(rows < 1)
-        if empty.size:
-            raise ValueError(
-                f"client {empty[0]} has {rows[empty[0]]} examples; every client needs at least one: leave it out"
-            )
+        rows = checked_sizes(sizes)
         total = {np.shape(leaf)[0] for leaf in jax.tree.leaves(examples)}
         if total != {int(rows.sum())}:
             raise ValueError(f"the sizes add up to {rows.sum()} rows, the arrays have {sorted(total)}; they must agree")
@@ -197,16 +190,9 @@ class Ragged:
         if isinstance(loss, RowsCheckingLoss):
             loss.check(examples)
         offsets = jnp.asarray(np.concatenate([[0], np.cumsum(rows)]), jnp.int32)
-        return cls(
-            jax.tree.map(jnp.asarray, examples),
-            offsets,
-            loss=loss,
-            capacity=int(rows.max()),
-            batch=batch,
-            replace=replace,
-            weighted=weighted,
-            capacities=_capacities(rows, examples) if batch is None else (),
-        )
+        capacities = _capacities(rows, examples) if batch is None else ()
+        arrays = jax.tree.map(jnp.asarray, examples)
+        return cls(arrays, offsets, loss, int(rows.max()), batch, replace, weighted, capacities)
 
     @property
     def size(self) -> int:
@@ -238,6 +224,19 @@ class Ragged:
             self.examples, offset, count, factor, loss=self.loss, capacity=self.capacity, batch=self.batch
         )
         return oracle.fetch()
+
+
+def checked_sizes(sizes: Any) -> Integer[np.ndarray, " clients"]:
+    """How many examples each client has: there is a client, and each has one."""
+    rows = np.asarray(sizes, np.int64)
+    if rows.size == 0:
+        raise ValueError("the population has no clients; give at least one")
+    empty = np.flatnonzero(rows < 1)
+    if empty.size:
+        raise ValueError(
+            f"client {empty[0]} has {rows[empty[0]]} examples; every client needs at least one: leave it out"
+        )
+    return rows
 
 
 def with_several_capacities(population: Population) -> Ragged | None:

@@ -13,7 +13,7 @@ from jaxtyping import Array, Float, Integer, Key, PyTree, UInt32
 from fedspam._internal import checks, hosts, prng
 from fedspam._internal.trees import static, struct
 from fedspam.clients.protocol import Ids, Loss, RowsCheckingLoss
-from fedspam.clients.ragged import RaggedOracle
+from fedspam.clients.ragged import RaggedOracle, checked_sizes
 
 AXIS = "clients"  # of a mesh of devices
 T = TypeVar("T")
@@ -99,14 +99,8 @@ class Sharded:
             everywhere(np.repeat(np.arange(count), [len(each) for each in sizes])),
             everywhere(np.concatenate([np.cumsum(each) - each for each in sizes])),
             everywhere(np.concatenate(sizes)),
-            mesh=mesh,
-            loss=loss,
-            capacity=capacity,
-            rows=total,
-            batch=batch,
-            replace=replace,
-            weighted=weighted,
-        )
+            mesh, loss, capacity, total, batch, replace, weighted,
+        )  # fmt: skip
 
     @property
     def size(self) -> int:
@@ -160,12 +154,7 @@ class Shard:
 
 def _joined(parts: Sequence[Any]) -> tuple[dict[str, np.ndarray], np.ndarray]:
     """The rows of several parts end to end, and the sizes of their clients."""
-    sizes = np.concatenate([np.asarray(part.sizes, np.int64) for part in parts])
-    empty = np.flatnonzero(sizes < 1)
-    if sizes.size == 0 or empty.size:
-        raise ValueError(
-            f"client {empty[0]} of a part has no examples; leave it out" if empty.size else "a part has no clients"
-        )
+    sizes = checked_sizes(np.concatenate([part.sizes for part in parts]))
     examples = {name: np.concatenate([np.asarray(part.examples[name]) for part in parts]) for name in parts[0].examples}
     if sizes.sum() >= 2**31:
         raise ValueError(f"a device gets {sizes.sum()} rows; it holds at most {2**31 - 1}: use more devices")

@@ -109,16 +109,7 @@ class Evaluation:
         owner = np.concatenate([np.repeat(np.arange(len(sizes)), sizes), np.full(filling, len(sizes))])
         blocks = jax.tree.map(fill, dict(data.examples) if isinstance(data.examples, Mapping) else data.examples)
         owner = jnp.asarray(owner.reshape(-1, block), jnp.int32)
-        return cls(
-            blocks,
-            owner,
-            score=score,
-            clients=len(sizes),
-            rows=rows,
-            quantiles=tuple(quantiles),
-            scores=scores,
-            metrics=metrics,
-        )
+        return cls(blocks, owner, score, len(sizes), rows, tuple(quantiles), scores, metrics)
 
     def __call__(self, params: Params) -> dict[str, Float[Array, ""]]:
         totals, counts = self._sums(params)
@@ -136,8 +127,7 @@ class Evaluation:
 
     def per_client(self, params: Params) -> dict[str, Float[Array, " clients"]]:
         """Each client's mean of each score; NaN for a client without examples."""
-        totals, counts = jax.jit(Evaluation._sums)(self, params)
-        return {score: jnp.where(counts > 0, total / counts, jnp.nan) for score, total in totals.items()}
+        return self._means(params, own=False)
 
     def personal(self, models: Params) -> dict[str, Float[Array, " clients"]]:
         """As `per_client`, each client with its own parameters, as `ditto` and `personal_models` have them.
@@ -151,7 +141,11 @@ class Evaluation:
                 f"the evaluation has {self.clients} clients, but the models have a first axis of {sorted(wrong)}; "
                 "stack one set of parameters per client, as run.memory of ditto"
             )
-        totals, counts = jax.jit(partial(Evaluation._sums, own=True))(self, models)
+        return self._means(models, own=True)
+
+    def _means(self, params: Params, own: bool) -> dict[str, Float[Array, " clients"]]:
+        """Each client's mean of each score, where `own` says whether each has its own parameters."""
+        totals, counts = jax.jit(partial(Evaluation._sums, own=own))(self, params)
         return {score: jnp.where(counts > 0, total / counts, jnp.nan) for score, total in totals.items()}
 
     def _scores(self, params: Params, rows: Any, owner: Integer[Array, " rows"], own: bool) -> Any:

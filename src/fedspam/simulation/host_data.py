@@ -21,6 +21,7 @@ from fedspam._internal import checks
 from fedspam._internal.brief import Brief
 from fedspam._internal.trees import static, struct
 from fedspam.clients import Ids, Loss, Population, RaggedOracle, draw
+from fedspam.clients.ragged import checked_sizes
 from fedspam.federation import Cohort, Work
 from fedspam.federation.codecs import NO_CODECS
 from fedspam.simulation.engine import Carry, Setup
@@ -91,11 +92,7 @@ class Stored:
         checks.whole("window", window, 1)
         if batch is not None:
             checks.whole("batch", batch, 1)
-        sizes = np.asarray(data.sizes, np.int64)
-        empty = np.flatnonzero(sizes < 1)
-        if sizes.size == 0 or empty.size:
-            which = f"client {empty[0]} has no examples" if empty.size else "there are no clients"
-            raise ValueError(f"{which}; every client needs at least one example: leave it out")
+        sizes = checked_sizes(data.sizes)
         shelf = Shelf(dict(data.examples), np.concatenate([[0], np.cumsum(sizes)]))
         return cls(shelf, loss, int(sizes.max()), batch, replace, weighted, window)
 

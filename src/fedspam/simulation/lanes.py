@@ -100,7 +100,7 @@ def _of_run(bounds: Bounds, first: Any) -> Bounds:
     return dataclasses.replace(bounds, probe=limit, streak=streak)
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass
 class Lanes:
     """Runs side by side: those of the methods that are least far advance by a block of rounds, until all have ended.
 
@@ -117,39 +117,15 @@ class Lanes:
     every: int
     record: Any
 
-    @property
-    def seeds(self) -> int:
-        return self.setup.key.shape[0]
-
-    @property
-    def settings(self) -> int:
-        return self.counts.shape[0]
-
-    @property
-    def lanes(self) -> int:
-        return -(-self.settings // -(-self.settings // self.most))  # as many in every turn
-
-    @property
-    def evaluations(self) -> int:
-        return 0 if self.setup.probe is None else self.length // self.every
-
-    @property
-    def stretch(self) -> int:
-        """Rounds between two evaluations."""
-        return 1 if self.setup.probe is None else self.every
-
-    @property
-    def evaluated(self) -> int:
-        """How often a block evaluates."""
-        return max(1, self.length // self.stretch // BLOCKS)
-
-    @property
-    def block(self) -> int:
-        return self.evaluated * min(self.stretch, self.length)
-
-    @property
-    def blocks(self) -> int:
-        return -(-self.length // self.block)
+    def __post_init__(self) -> None:
+        self.settings, self.seeds = self.counts.shape[0], self.setup.key.shape[0]
+        self.lanes = -(-self.settings // -(-self.settings // self.most))  # as many in every turn
+        evaluates = self.setup.probe is not None
+        self.evaluations = self.length // self.every if evaluates else 0
+        self.stretch = self.every if evaluates else 1  # rounds between two evaluations
+        self.evaluated = max(1, self.length // self.stretch // BLOCKS)  # times in a block
+        self.block = self.evaluated * min(self.stretch, self.length)
+        self.blocks = -(-self.length // self.block)
 
     def begin(self) -> LanesState:
         """All runs before their first round."""

@@ -15,7 +15,7 @@ from fedspam.simulation.engine import Setup
 from fedspam.simulation.lanes import Ends
 from fedspam.simulation.segments import Stopwatch
 
-PATIENCE = 20  # how many times as long as its writing took a state is not written again: a twentieth of the time
+SPACING = 20  # times as long as a state took to write, until the next one is written: a twentieth of the time
 
 
 @dataclass(frozen=True)
@@ -85,4 +85,4 @@ def _saved(store: records.Store, done: int, state: Any) -> float:
     """Save a state; returns when the next one is due."""
     began = time.monotonic()
     store.append(done, state, {}, {})
-    return time.monotonic() + PATIENCE * (time.monotonic() - began)
+    return time.monotonic() + SPACING * (time.monotonic() - began)
