@@ -28,6 +28,7 @@ from fedspam.clients.protocol import (
     Loss as Loss,
     MinibatchOracle as MinibatchOracle,
     Oracle as Oracle,
+    PlacedPopulation as PlacedPopulation,
     Population as Population,
     QuadraticLoss as QuadraticLoss,
     RowsOracle as RowsOracle,

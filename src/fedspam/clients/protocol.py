@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from typing import Any, Protocol, runtime_checkable
 
+from jax.sharding import Mesh
 from jaxtyping import Array, Float, Key, UInt32
 
 from fedspam._internal.trees import Params, Scalar
@@ -148,6 +149,28 @@ class TimedPopulation(Protocol):
 
     def timed(self, key: Key[Array, ""], count: int) -> tuple[Ids, Float[Array, " cohort"]]:
         """A cohort and the seconds of each of its members."""
+        ...
+
+
+@runtime_checkable
+class PlacedPopulation(Population, Protocol):
+    """A population whose clients live on certain devices, and work there, such as `Sharded`."""
+
+    @property
+    def mesh(self) -> Mesh: ...
+
+    @property
+    def owners(self) -> Any:
+        """The number of the device of each client."""
+        ...
+
+    @property
+    def placement(self) -> Any:
+        """What of the population is split over the devices, in the form that `shard_map` takes."""
+        ...
+
+    def on_device(self) -> Population:
+        """The clients of one device, inside `shard_map`."""
         ...
 
 

@@ -1,5 +1,6 @@
 """A finite population whose rows lie on several devices, also of several hosts; each holds those of its own clients."""
 
+import dataclasses
 import json
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
@@ -116,8 +117,8 @@ class Sharded:
     @property
     def placement(self) -> "Sharded":
         """Which parts of this population are split over the devices, in the form that `shard_map` takes."""
-        split = jax.tree.map(lambda _: Spread(AXIS), self.examples)
-        return Sharded(split, Spread(AXIS), *[Spread()] * 3, **{name: getattr(self, name) for name in _STATIC})  # pyright: ignore[reportArgumentType]
+        each, whole = jax.tree.map(lambda _: Spread(AXIS), self.examples), Spread()
+        return dataclasses.replace(self, examples=each, shares=Spread(AXIS), owners=whole, offsets=whole, counts=whole)
 
     def on_device(self) -> "Shard":
         """The clients of one device, inside `shard_map`."""
@@ -129,9 +130,6 @@ class Sharded:
         factor = jnp.where(jnp.asarray(id) < self.size, share, jnp.nan)
         options = {"loss": self.loss, "capacity": self.capacity, "batch": self.batch}
         return RaggedOracle(examples, self.offsets[id], count, factor, **options).fetch()
-
-
-_STATIC = ("mesh", "loss", "capacity", "rows", "batch", "replace", "weighted")
 
 
 @struct

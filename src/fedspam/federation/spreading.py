@@ -11,7 +11,7 @@ from jax import lax
 from jax.sharding import PartitionSpec as Spread
 from jaxtyping import PyTree
 
-from fedspam.clients import Ids, Sharded
+from fedspam.clients import Ids, PlacedPopulation
 from fedspam.clients.sharded import AXIS
 from fedspam.federation.cohorts import Cohort
 from fedspam.federation.works import Work
@@ -52,7 +52,9 @@ def by_order(
     return total, jax.tree.map(lambda leaf: leaf[: cohort.size], rows)
 
 
-def by_owner(fed: Any, clients: Sharded, cohort: Cohort, task: Task, *, keep_replies: bool) -> tuple[Any, Any, PyTree]:
+def by_owner(
+    fed: Any, clients: PlacedPopulation, cohort: Cohort, task: Task, *, keep_replies: bool
+) -> tuple[Any, Any, PyTree]:
     """Every device asks its own clients of the cohort, in as many chunks as it needs.
 
     Returns the replies, the flags and the memories afterwards: with `keep_replies` those of every member of the cohort,

@@ -12,7 +12,15 @@ from jax.sharding import Mesh
 from jaxtyping import Array, Bool, Key, PyTree, UInt32
 
 from fedspam._internal import prng, trees
-from fedspam.clients import Faults, Ids, MeanOracle, Population, Sharded, TimedPopulation, with_several_capacities
+from fedspam.clients import (
+    Faults,
+    Ids,
+    MeanOracle,
+    PlacedPopulation,
+    Population,
+    TimedPopulation,
+    with_several_capacities,
+)
 from fedspam.federation.aggregation import Rule
 from fedspam.federation.codecs import NO_CODECS, Codecs
 from fedspam.federation.cohorts import Cohort, Draws, Replay
@@ -82,6 +90,7 @@ class Traced:
         draws = Draws(self.population, self.replay, self.round)
         self.sample, self.everyone, self.client = draws.sample, draws.everyone, draws.client
         self.population_size = draws.population_size
+        self._placed = self.population if isinstance(self.population, PlacedPopulation) else None
         self.per_client = self.per_client or self.faults is not None or self.aggregate is not None
         self._coded: set[str] = set()  # the works whose replies are coded
         self._program = Program()
@@ -118,8 +127,8 @@ class Traced:
             return (), lax.map(lambda id: fed._ask(task.work, task.key, id, task.message), ids, batch_size=chunk)
 
         task = Task(work, key, message)
-        if isinstance(self.population, Sharded):
-            replies, each, memory = by_owner(self, self.population, cohort, task, keep_replies=True)
+        if self._placed is not None:
+            replies, each, memory = by_owner(self, self._placed, cohort, task, keep_replies=True)
         else:
             replies, each, memory = by_order(self, some, cohort, task)[1]
         self._remember(cohort.ids, memory)
@@ -188,8 +197,8 @@ class Traced:
             one = lambda fed: work(fed.population.client(id), jax.random.fold_in(key, id), **message)
             return self._sized(id[None], one)
 
-        if isinstance(self.population, Sharded):
-            total, flags, _ = by_owner(self, self.population, cohort, Task(work, key, message), keep_replies=False)
+        if self._placed is not None:
+            total, flags, _ = by_owner(self, self._placed, cohort, Task(work, key, message), keep_replies=False)
             # as with the mean client, one reply that is not finite spoils them all
             return trees.divide(total, jnp.where(flags.accepted == cohort.size, cohort.size, jnp.nan))
         if self.mesh is None and chunk == 1:
@@ -224,9 +233,9 @@ class Traced:
         return reply, flags, trees.where(accepted, memory, before)
 
     def _sum(self, cohort: Cohort, work: Work, key: Key[Array, ""], message: Mapping[str, Any]) -> tuple[Any, "Flags"]:
-        if isinstance(self.population, Sharded):
+        if self._placed is not None:
             task = Task(work, key, message)
-            total, flags, memory = by_owner(self, self.population, cohort, task, keep_replies=False)
+            total, flags, memory = by_owner(self, self._placed, cohort, task, keep_replies=False)
             self._remember(cohort.ids, memory)
             return total, flags
         if cohort.size == 1:

@@ -15,7 +15,7 @@ from jaxtyping import PyTree
 
 from fedspam._internal import checks, trees
 from fedspam._internal.trees import Params, static, struct
-from fedspam.clients import Population, Sharded
+from fedspam.clients import PlacedPopulation, Population
 from fedspam.clients.sharded import AXIS
 from fedspam.federation import fitted, ledger
 from fedspam.federation.codecs import NO_CODECS, Codecs, CodecsLike
@@ -305,7 +305,7 @@ def start_key(key: Any, attempt: Any) -> Any:
 
 def mesh_of(devices: Sequence[Any] | None, population: Any = None) -> Mesh | None:
     """A one-dimensional mesh of the devices; cohorts are spread along its axis."""
-    if isinstance(population, Sharded):
+    if isinstance(population, PlacedPopulation):
         if devices is not None and list(devices) != list(population.mesh.devices.flat):
             raise ValueError("devices differ from those that hold the rows of the clients; leave devices out")
         return population.mesh
