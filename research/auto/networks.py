@@ -165,7 +165,7 @@ def costs(task, method, rounds, codecs):
     """Exchanges, and megabytes both ways, of that many rounds, the start included."""
     clients = task.train.population(task.model.loss, batch=BATCH)
     plan = ledger.plan(method, task.model.init(1), clients, codecs=Codecs.of(codecs))
-    once = plan.price({}, 1)
+    once = plan.price({}, (1,))
     start = sum(exchange.cohort * (exchange.bytes_down + exchange.bytes_up) for exchange in plan.start)
     megabytes = (start + rounds * (once["bytes_down"] + once["bytes_up"])[0]) / 1e6
     return len(plan.start) + rounds * len(plan.round), float(megabytes)

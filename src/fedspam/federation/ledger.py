@@ -153,16 +153,18 @@ class Plan(Brief):
     names_a_client: bool = False  # whether a client is asked for by its id, as a delegate is
     reported: tuple[str, ...] = ()  # what the method says of a round, by name
 
-    def price(self, contacts: Mapping[str, Any], rounds: int) -> dict[str, np.ndarray]:
-        """Floats and bytes per round and direction, from the counted contacts of the dynamic exchanges."""
-        total = {name: np.zeros(rounds, np.int64) for name in ("floats_down", "floats_up", "bytes_down", "bytes_up")}
+    def price(self, rows: Mapping[str, Any], shape: tuple[int, ...] = ()) -> dict[str, np.ndarray]:
+        """Floats and bytes per round and direction. Where rows do not count contacts, each client is asked and replies.
+
+        Arguments:
+            rows: columns of this shape, by name.
+        """
+        total = {name: np.zeros(shape, np.int64) for name in ("floats_down", "floats_up", "bytes_down", "bytes_up")}
         for exchange in self.round:
-            counted = contacts.get(exchange.label)
-            asked = np.full(rounds, exchange.cohort) if counted is None else np.asarray(counted.asked, np.int64)
-            replied = asked if counted is None else np.asarray(counted.replied, np.int64)
-            for unit in ("floats", "bytes"):
-                total[f"{unit}_down"] += asked * getattr(exchange, f"{unit}_down")
-                total[f"{unit}_up"] += replied * getattr(exchange, f"{unit}_up")
+            for way, contacts in (("down", "asked"), ("up", "replied")):
+                count = np.asarray(rows.get(f"{exchange.label}.{contacts}", exchange.cohort), np.int64)
+                total[f"floats_{way}"] += count * getattr(exchange, f"floats_{way}")
+                total[f"bytes_{way}"] += count * getattr(exchange, f"bytes_{way}")
         return total
 
 

@@ -115,7 +115,7 @@ class Segments:
             spoiled = shared(self.plan.round) and not alone and bool(columns["void"][went - 1])
             went -= spoiled
             probed = (at + went) // self.every - at // self.every
-            rows.append(priced(self.plan, {name: column[:went] for name, column in columns.items()}, went))
+            rows.append(priced(self.plan, {name: column[:went] for name, column in columns.items()}))
             probes.append({name: np.asarray(value)[:probed] for name, value in end.probes.items()})
             streak = carry.void_streak if went == 0 else jnp.int32(0)
             carry = end.carry._replace(void_streak=streak) if spoiled else end.carry
@@ -222,15 +222,10 @@ def counted(plan: ledger.Plan, rows: Columns) -> dict[str, np.ndarray]:
     return found
 
 
-def priced(plan: ledger.Plan, rows: Columns, rounds: int) -> dict[str, np.ndarray]:
+def priced(plan: ledger.Plan, rows: Columns) -> dict[str, np.ndarray]:
     """The rows with the contacts, the floats and the bytes of each round."""
     rows = counted(plan, rows)
-    contacts = {
-        exchange.label: Contacts(*(rows[f"{exchange.label}.{name}"] for name in Contacts._fields))
-        for exchange in plan.round
-        if exchange.dynamic
-    }
-    return {**rows, **plan.price(contacts, rounds)}
+    return {**rows, **plan.price(rows, rows["void"].shape)}
 
 
 def warn_of_replies(plan: ledger.Plan, rows: Columns, void: np.ndarray, faults: Faults | None, stacklevel: int) -> None:

@@ -143,9 +143,7 @@ def simulate_many(
             ends = _replaced(ends, again._replace(rows=engine.columns(again.rows)), spoiled, which)
 
     done = np.asarray(ends.done)
-    flat = {name: column.reshape(-1, most) for name, column in ends.rows.items()}
-    costs = [priced(plan, {name: flat[name][i] for name in flat}, most) for i in range(done.size)]
-    rows = {name: np.stack([one[name] for one in costs]).reshape(*done.shape, most) for name in costs[0]}
+    rows = priced(plan, ends.rows)
     probes = jax.tree.map(np.asarray, dict(ends.probes))
     if lanes is not None:
         rows = {name: _until(done, column, 1 + np.arange(most)) for name, column in rows.items()}
