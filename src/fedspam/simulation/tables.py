@@ -1,6 +1,5 @@
 """The rows and probes of runs as one long table, for Arrow, pandas and polars."""
 
-import importlib
 from collections.abc import Mapping
 from typing import Any
 
@@ -48,7 +47,11 @@ def arrow_table(rows: Columns, probes: Columns, every: int, rounds_done: Any) ->
 def frame(table: Any, package: str) -> Any:
     """The table as a DataFrame of pandas or polars."""
     try:
-        module = importlib.import_module(package)
+        if package == "pandas":
+            import pandas as pd  # noqa: F401  # pyright: ignore[reportMissingImports]
+
+            return table.to_pandas()
+        import polars as pl  # pyright: ignore[reportMissingImports]
     except ImportError:
         raise missing(package) from None
-    return table.to_pandas() if package == "pandas" else module.from_arrow(table)
+    return pl.from_arrow(table)
