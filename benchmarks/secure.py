@@ -1,6 +1,6 @@
 """What a secure sum costs at 10 and 100 clients, with clients that drop out in the midst of it.
 
-    python benchmarks/secure.py [--clients 10 100] [--dimension 1000] [--lost 0 0.1 0.3] [--rounds 3]
+    python benchmarks/secure.py [--clients 10 100] [--neighbors 32] [--dimension 1000] [--lost 0 0.1 0.3] [--rounds 3]
 
 MVR over an in-process grid of Flower messages, all clients in every round; each has one row of its own, so that next to
 nothing is spent on gradients. Some clients are lost for good after they have shared their keys, when they should send
@@ -43,7 +43,7 @@ def run(clients, dimension, lost, secure, rounds):
         return replies
 
     def start(count):
-        options = {"seed": 3, "replies": Replies(quorum=0.5, retries=0, patience=1), "introductions": clients}
+        options = {"seed": 3, "replies": Replies(quorum=0.5, retries=2, patience=1), "introductions": clients}
         strategy = FedspamStrategy(method, x, secure=secure, **options)
         began = time.process_time()
         result = strategy.start(LoopbackGrid(app, clients, twist=twist), to_arrays(x), num_rounds=count, timeout=600)
@@ -69,6 +69,7 @@ def run(clients, dimension, lost, secure, rounds):
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--clients", type=int, nargs="*", default=[10, 100])
+    parser.add_argument("--neighbors", type=int, default=32, help="of the sparse graph; above 200 clients the only one")
     parser.add_argument("--dimension", type=int, default=1000)
     parser.add_argument("--lost", type=float, nargs="*", default=[0.0, 0.1, 0.3])
     parser.add_argument("--rounds", type=int, default=3)
@@ -79,10 +80,11 @@ def main():
     print("| clients | lost | sum | counted | s per round | ms per client | MB per round | error |")
     print("|---|---|---|---|---|---|---|---|")
     for clients in options.clients:
+        graphs = [None] * (clients <= 200) + [options.neighbors] * (clients > options.neighbors + 1)
+        sums = {f"secure, {near or 'all'} neighbors": SecureSum(threshold=0.6, neighbors=near) for near in graphs}
         for lost in options.lost:
-            for secure in (None, SecureSum(threshold=0.6)) if lost == 0 else (SecureSum(threshold=0.6),):
+            for kind, secure in ({"in clear": None} | sums if lost == 0 else sums).items():
                 seconds, own, megabytes, error, counted = run(clients, options.dimension, lost, secure, options.rounds)
-                kind = "in clear" if secure is None else "secure"
                 print(
                     f"| {clients} | {round(lost * clients)} | {kind} | {counted} | {seconds:.2f} | {1000 * own:.1f} | "
                     f"{megabytes:.3f} | {error:.1e} |",

@@ -63,7 +63,9 @@ def test_masks_of_lost_clients_come_off(lost):
     values, words, pairs, seeds, publics, sent = a_party(5, 40)
     here = [id for id in range(5) if id not in lost]
     arrived = {id: sent[id] for id in here}
-    total = masks.unmask(arrived, seeds, {id: pairs[id] for id in lost}, publics, "session")
+    total = masks.unmask(
+        arrived, seeds, {id: {other: pairs[other] for other in lost} for id in here}, publics, "session"
+    )
     np.testing.assert_array_equal(total, np.sum([words[id] for id in here], axis=0, dtype=np.uint64))
     np.testing.assert_allclose(masks.to_floats(total, 32), values[here].sum(0), atol=5 * 2.0**-33)
     without_recovery = masks.unmask(arrived, seeds, {}, publics, "session")
@@ -291,6 +293,46 @@ def test_a_client_that_drops_out_is_left_out(kind):
     expected = np.mean([jax.grad(population.client(jnp.uint32(id)))(x) for id in counted], axis=0)
     np.testing.assert_allclose(result_of(result), x - 0.1 * expected, rtol=TOLERANCE, atol=TOLERANCE)
     assert result.train_metrics_clientapp[1]["difference.accepted"] == len(counted)
+
+
+@pytest.mark.parametrize("lost", [(), (0, 5, 11)])
+def test_a_sparse_graph_gives_the_same_sum_and_each_client_knows_its_neighbors_alone(lost):
+    """Bell et al. 2020. Masks and shares are those of a client and its neighbors, also if some of them are lost."""
+    asked, clients, near = [], 20, 8
+
+    def twist(client, message, answer):
+        record = message.content.config_records.get(RECORD, {})
+        asked.extend(len(record[name]) for name in ("ids", "arrived") if name in record)
+        if client in lost and message.metadata.message_type == "train.difference":
+            return [Message(Error(code=2, reason="down"), reply_to=message)]
+        return [answer()]
+
+    method = mvr(clients, step_size=0.1, fresh_weight=1.0, start="zero", first="update")
+    secure = SecureSum(neighbors=near)
+    population, _, run = a_world(method, secure, twist=twist, clients=clients, quorum=0.6, retries=1)
+    gradients = [gradient_of(population, id) for id in range(clients) if id not in lost]
+    np.testing.assert_allclose(result_of(run(1)), 1 - 0.1 * np.mean(gradients, axis=0), rtol=TOLERANCE, atol=TOLERANCE)
+    assert max(asked) == near + 1
+    assert min(asked) >= secure.needed(near + 1)
+
+
+def test_who_lies_among_neighbors_is_named(caplog):
+    caplog.set_level("INFO", "flwr")
+
+    def twist(client, message, answer):
+        reply = answer()
+        if client == 0 and message.metadata.message_type == UNMASK:
+            wrong_shares(reply.content.config_records[RECORD])
+        if client == 1 and message.metadata.message_type == SHARES:
+            record = reply.content.config_records[RECORD]
+            record["sealed"] = [b"nonsense"] * len(record["sealed"])
+        return [reply]
+
+    method = mvr(20, step_size=0.1, fresh_weight=1.0, start="zero", first="update")
+    _, _, run = a_world(method, SecureSum(neighbors=8), twist=twist, clients=20, quorum=0.6, retries=1)
+    assert run(1).train_metrics_clientapp[1]["void"] == 0
+    said = {record.getMessage().split(":")[0] for record in caplog.records if "\t> client" in record.getMessage()}
+    assert said == {"\t> client 0", "\t> client 1"}
 
 
 def test_with_a_full_quorum_others_stand_in():
@@ -723,6 +765,8 @@ def test_settings_that_protect_nothing_are_refused():
         {"threshold": 0.5},
         {"least": 2},
         {"fraction_bits": 60},
+        {"neighbors": 7},
+        {"neighbors": 8, "least": 10},
         {"works": ()},
         {"in_clear": ("train.gradient",)},
     ):

@@ -129,17 +129,17 @@ def mask(words: np.ndarray, me: int, own: bytes, mine: Pair, publics: Mapping[in
 def unmask(
     masked: Mapping[int, np.ndarray],
     own: Mapping[int, bytes],
-    lost: Mapping[int, Pair],
+    lost: Mapping[int, Mapping[int, Pair]],
     publics: Mapping[int, bytes],
     session: str,
 ) -> np.ndarray:
     """The sum of the words of the clients whose masked words arrived, from their own seeds b, and from the key pairs of
-    the clients in the masks whose words are lost."""
+    the clients whose words are lost, by the client in whose masks they are."""
     length = len(next(iter(masked.values())))
     total = np.zeros(length, np.uint64)
     for me, words in masked.items():
         total = total + words - stream(own[me], length)
-        for other, pair in lost.items():
+        for other, pair in lost.get(me, {}).items():
             shared = stream(pair_seed(pair, publics[me], session), length)
             total = total - shared if me < other else total + shared
     return total

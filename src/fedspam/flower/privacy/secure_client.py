@@ -56,6 +56,10 @@ class SecureSum(Coverage):
         in_clear: message types that clients answer unprotected; all others are refused.
         threshold: the share of the masked clients that must stay until the masks are removed; above one half.
         least: the smallest number of clients in a sum, at least 3.
+        neighbors: with how many others each client has masks and shares, an even number: a sparse graph, which the
+            server draws for each sum, in place of everyone with everyone. `threshold` and `least` hold among a client
+            and its neighbors, which is all that it can see. Bell et al.: Secure single-server aggregation with
+            (poly)logarithmic overhead, CCS 2020. None for everyone.
         fraction_bits: f; each entry is rounded to a multiple of :math:`2^{-f}`, and must be at most :math:`2^{62-f}`
             divided by the number of clients.
 
@@ -67,6 +71,7 @@ class SecureSum(Coverage):
     threshold: float = 2 / 3
     least: int = LEAST
     fraction_bits: int = 32
+    neighbors: int | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -74,6 +79,12 @@ class SecureSum(Coverage):
         checks.whole("least", self.least, LEAST, remedy="in a sum of two, each client learns the other's reply")
         checks.whole("fraction_bits", self.fraction_bits, 0)
         checks.between("fraction_bits", self.fraction_bits, 0, 52)
+        if self.neighbors is not None:
+            checks.whole(
+                "neighbors", self.neighbors, max(4, self.least - 1), remedy="a client and they must be `least`"
+            )
+            if self.neighbors % 2:
+                raise ValueError(f"neighbors = {self.neighbors} must be even: half of them on each side of a ring")
 
     def needed(self, count: int) -> int:
         """How many of `count` clients must stay."""
@@ -199,7 +210,8 @@ def _shares(secure: SecureSum, record: ConfigRecord, context: Context) -> dict[s
         encrypt(seal, share_keys_plaintext_concat(me, other, seed, key))
         for seal, other, seed, key in zip(seals, ids, seeds, keys, strict=True)
     ]  # including one for itself, which the server keeps like the others
-    state.update({"step": "shared", "own": own, "ids": ids, "seals": seals, "publics": masking})
+    size = max(count, int(cast(int, record.get("size", 0))))  # of the whole sum, for the layout of its words
+    state.update({"step": "shared", "own": own, "ids": ids, "seals": seals, "publics": masking, "size": size})
     context.state[STATE] = state
     promised = [masks.promise(seed, key) for seed, key in zip(seeds, keys, strict=True)]
     return {"ids": ids, "sealed": sealed, "promised": promised}
@@ -260,7 +272,7 @@ def _mask(
     facts, values = opened(reply, coded=codecs is not None)
     known = dict(zip(_numbers(state, "ids"), _bytes(state, "publics"), strict=True))
     work = message.metadata.message_type.removeprefix("train.")
-    words, packed = _words(values, work, codecs, secure.fraction_bits, len(known))
+    words, packed = _words(values, work, codecs, secure.fraction_bits, int(cast(int, state["size"])))
     publics = {member: known[member] for member in _numbers(state, "members")}
     pair, session = masks.Pair.of(_one(state, "masking")), str(state["session"])
     masked = masks.mask(words, partition_of(context), _one(state, "own"), pair, publics, session)

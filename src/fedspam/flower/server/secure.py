@@ -63,36 +63,46 @@ class SecureAttempt:
         if len(ids) < enough:
             return done
 
-        sealing, masking = ([publics[id][part] for id in ids] for part in (0, 1))
-        keys = {"session": session, "ids": ids, "sealing": sealing, "masking": masking}
-        dealt = self._query(done, SHARES, dict.fromkeys(ids, keys), _one_per_client(ids, "sealed", "promised"))
+        near = neighborhoods(ids, self.secure.neighbors)
+        keys = {
+            id: {
+                "session": session, "size": len(ids), "ids": near[id],
+                "sealing": [publics[other][0] for other in near[id]],
+                "masking": [publics[other][1] for other in near[id]],
+            }
+            for id in ids
+        }  # fmt: skip
+        dealt = self._query(done, SHARES, keys, _one_per_client(near, "sealed", "promised"))
         if len(dealt) < enough:
             return done
 
-        members = sorted(dealt)
-        parts = {id: zip(*(dealt[from_][id] for from_ in members), strict=True) for id in members}
+        members = {id: [other for other in near[id] if other in dealt] for id in sorted(dealt)}
+        parts = {id: zip(*(dealt[from_][id] for from_ in members[id]), strict=True) for id in members}
         records = {
-            id: ConfigRecord({"session": session, "ids": members, "sealed": [*sealed], "promised": [*promised]})
+            id: ConfigRecord({"session": session, "ids": members[id], "sealed": [*sealed], "promised": [*promised]})
             for id, (sealed, promised) in parts.items()
         }
         layout, unreadable = self.reply.layout(len(ids)), dict[int, set[int]]()
         trip = post(records, functools.partial(_masked, layout, unreadable))
         done.tally = done.tally.plus(trip.tally)
         done.failures.update(trip.failures)
-        if _sealers_of_nonsense(done, unreadable, len(trip.values)) or len(trip.values) < enough:
+        arrived = sorted(trip.values)
+        readers = {id: sum(other in trip.values or other in unreadable for other in near[id]) for id in members}
+        if _sealers_of_nonsense(done, unreadable, readers) or len(arrived) < enough:
             return done
 
-        arrived = sorted(trip.values)
-        question = {"session": session, "arrived": arrived}
-        shares = self._query(done, UNMASK, dict.fromkeys(arrived, question), _one_per_client(members, "shares"))
+        heard = {id: [other for other in members[id] if other in trip.values] for id in arrived}
+        questions = {id: {"session": session, "arrived": heard[id]} for id in arrived}
+        shares = self._query(done, UNMASK, questions, _one_per_client(members, "shares"))
         keys_of = {id: publics[id][1] for id in members}
         lost = {id: key for id, key in keys_of.items() if id not in trip.values}
         returned = {(holder, of): share for holder, found in shares.items() for of, (share,) in found.items()}
         due = {(holder, of): dealt[of][holder][1] for holder, of in returned}
-        secret = self._recovered(done, {id: place for place, id in enumerate(ids, start=1)}, lost, due, returned)
+        secret = self._recovered(done, near, lost, due, returned)
         if len(secret) < len(members):
             return done
         pairs = {id: masks.Pair.of(secret[id]) for id in lost}
+        pairs = {id: {other: pairs[other] for other in members[id] if other in lost} for id in arrived}
         total = masks.unmask(trip.values, {id: secret[id] for id in arrived}, pairs, keys_of, session)
         done.result = self.reply.mean(total, layout, len(arrived))
         done.counted = tuple(arrived)
@@ -101,7 +111,7 @@ class SecureAttempt:
     def _recovered(
         self,
         done: Outcome,
-        places: Mapping[int, int],
+        near: Mapping[int, Sequence[int]],
         lost: Mapping[int, bytes],
         promised: Mapping[tuple[int, int], bytes],
         returned: Mapping[tuple[int, int], bytes],
@@ -113,23 +123,28 @@ class SecureAttempt:
         otherwise of its owner, if most of the other holders have a wrong one. Both are failures.
 
         Arguments:
-            places: the place of each client in the sharing.
+            near: the clients that share the secret of each, in the order of their shares.
             promised, returned: by holder and owner.
         """
-        threshold, holders = self.secure.needed(len(places)), {holder for holder, _ in returned}
+        holders = {holder for holder, _ in returned}
         wrong = {
             pair for pair, share in returned.items() if not masks.keeps(promised[pair], share, of_key=pair[1] in lost)
         }
         owners = sorted({of for _, of in returned})
-        liars = {holder for holder in holders if 2 * sum((holder, of) in wrong for of in owners) > len(owners)}
+        held, lies = Counter(holder for holder, _ in returned), Counter(holder for holder, _ in wrong)
+        liars = {holder for holder in holders if 2 * lies[holder] > held[holder]}
         done.failures.update({id: Failure("the shares that it returns are wrong") for id in liars})
         secret = {}
         for of in owners:
-            honest = [holder for holder in holders - liars if (holder, of) not in wrong]
-            found = _joined({places[holder]: returned[holder, of] for holder in honest}, threshold)
+            known = [holder for holder in near[of] if (holder, of) in returned and holder not in liars]
+            honest, threshold = (
+                [holder for holder in known if (holder, of) not in wrong],
+                self.secure.needed(len(near[of])),
+            )
+            found = _joined({near[of].index(holder) + 1: returned[holder, of] for holder in honest}, threshold)
             if found is not None and _fits(found, lost.get(of)):
                 secret[of] = found
-            elif len(honest) >= threshold or 2 * len(honest) < len(holders - liars):
+            elif len(honest) >= threshold or 2 * len(honest) < len(known):
                 done.failures[of] = Failure("the shares of its secret that others hold are not those of that secret")
                 done.culprits.add(of)
         return secret
@@ -148,6 +163,20 @@ class SecureAttempt:
         done.tally = done.tally.plus(trip.tally._replace(asked=0, replied=0, accepted=0, bytes_up=0))
         LOG.info("%s: %s: %d of %d", self.name, kind.removeprefix("query.secure_"), len(trip.values), len(messages))
         return trip.values
+
+
+def neighborhoods(ids: Sequence[int], neighbors: int | None) -> dict[int, list[int]]:
+    """Each client and its neighbors, sorted: all, or the nearest on a ring in random order, half of them on each side.
+
+    >>> {len(near) for near in neighborhoods(range(20), 6).values()}
+    {7}
+    """
+    if neighbors is None or neighbors + 1 >= len(ids):
+        return {id: [*ids] for id in ids}
+    ring = [*ids]
+    secrets.SystemRandom().shuffle(ring)
+    reach = range(-neighbors // 2, neighbors // 2 + 1)
+    return {id: sorted(ring[(place + step) % len(ring)] for step in reach) for place, id in enumerate(ring)}
 
 
 def _joined(shares: Mapping[int, bytes], threshold: int) -> bytes | None:
@@ -180,10 +209,14 @@ def _masked(layout: WordLayout, unreadable: dict[int, set[int]], id: int, reply:
         raise RejectedError(str(error)) from None
 
 
-def _sealers_of_nonsense(done: Outcome, unreadable: Mapping[int, set[int]], readers: int) -> set[int]:
-    """The clients whose shares most others cannot read. They are failures, and the others not."""
+def _sealers_of_nonsense(done: Outcome, unreadable: Mapping[int, set[int]], readers: Mapping[int, int]) -> set[int]:
+    """The clients whose shares most others cannot read. They are failures, and the others not.
+
+    Arguments:
+        readers: how many clients have looked at the shares of each, itself included.
+    """
     uses = Counter(of for found in unreadable.values() for of in found)
-    guilty = {of for of, count in uses.items() if 2 * count > readers + len(unreadable) - 1}
+    guilty = {of for of, count in uses.items() if 2 * count > readers.get(of, 0) - 1}
     for id, found in unreadable.items():
         if guilty and found <= guilty:
             del done.failures[id]
@@ -206,11 +239,12 @@ def _key_pair(id: int, reply: Message) -> tuple[bytes, bytes]:
     return cast(tuple[bytes, bytes], pair)
 
 
-def _one_per_client(ids: Sequence[int], *names: str) -> Accept:
-    """Accepts a reply that holds one piece of bytes of each name per client, and returns the pieces by client."""
+def _one_per_client(asked: Mapping[int, Sequence[int]], *names: str) -> Accept:
+    """Accepts a reply that holds one piece of bytes of each name per client that was asked about, and returns the
+    pieces by client."""
 
     def accept(id: int, reply: Message) -> dict[int, tuple[bytes, ...]]:
-        record = _record(reply)
+        record, ids = _record(reply), asked[id]
         given, *pieces = (record.get(name) for name in ("ids", *names))
         if not isinstance(given, list) or [*given] != [*ids]:
             raise RejectedError(f"its reply is not about these {len(ids)} clients")
