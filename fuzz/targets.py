@@ -2,6 +2,7 @@
 
 import atexit
 import bz2
+import contextlib
 import functools
 import gzip
 import hashlib
@@ -466,6 +467,97 @@ def seeds_server() -> Iterator[bytes]:
         yield bytes([stage, 0, 0, 0, 7, 3, 0])
 
 
+# --- what a client is asked in a secure sum ---
+
+PROTOCOL = ("query.secure_keys", "query.secure_shares", "train.train", "query.secure_unmask")
+
+
+def run_secure(data: bytes) -> None:
+    """A sum of which one message to client 0 is changed: it answers or refuses, raises nothing, and never says twice
+    what it holds of a sum."""
+    from flwr.app import ConfigRecord
+
+    from fedspam.flower import FedspamStrategy, LoopbackGrid, Replies, to_arrays
+
+    choices = Choices(data)
+    stage, (method, app, secure) = choices.of(PROTOCOL), federation(True)
+    revealed = [0]
+
+    def twist(client: int, message: Any, answer: Callable[[], Any]) -> list[Any]:
+        kind, lies = message.metadata.message_type, Choices(choices.left)
+        if client == 0 and kind == stage:
+            for _ in range(1 + lies.number(3)):
+                held = dict(message.content.config_records["secure"])
+                entry = lies.of(("session", "ids", "size", "sealing", "masking", "sealed", "promised", "arrived"))
+                old = held.get(entry)
+                if isinstance(old, list) and old and lies.number(2):
+                    old[lies.number(len(old))] = lies.take(80) if isinstance(old[0], bytes) else lies.number(NODES + 1)
+                else:
+                    held[entry] = lies.value()
+                with contextlib.suppress(TypeError, ValueError):  # Flower's own records do not take it
+                    message.content["secure"] = ConfigRecord(held)
+        reply = answer()
+        assert reply.has_content(), reply.error
+        revealed[0] += client == 0 and "shares" in reply.content.config_records.get("secure", {})
+        return [reply]
+
+    first = np.ones(3, np.float32)
+    strategy = FedspamStrategy(
+        method, first, min_available_nodes=NODES, replies=Replies(quorum=0.5, retries=0), secure=secure
+    )
+    log = logging.getLogger("flwr")
+    before = log.level
+    log.setLevel(logging.ERROR)
+    try:
+        strategy.start(LoopbackGrid(app, NODES, twist=twist), to_arrays(first), num_rounds=1, timeout=5)
+    finally:
+        log.setLevel(before)
+    assert revealed[0] <= 1
+
+
+def seeds_secure() -> Iterator[bytes]:
+    for stage in range(len(PROTOCOL)):
+        yield bytes([stage, 0, 1, 1, 0, 2])
+        yield bytes([stage, 2, 5, 0, 1, 9, 8, 7, 6, 7, 1, 2])
+
+
+# --- files that travel: trained models, and the works of a method ---
+
+
+def seeds_model() -> Iterator[bytes]:
+    from fedspam import models
+
+    for made in (models.mlp(2, 2, hidden=(3,)), models.softmax_regression(2, 3)):
+        yield models.save(FOLDER / "seed.safetensors", made.init(0), model=made).read_bytes()
+
+
+def run_model(data: bytes) -> None:
+    from fedspam import models
+
+    path = FOLDER / "model.safetensors"
+    path.write_bytes(sealed(data))
+    models.load(path)
+
+
+def run_works(data: bytes) -> None:
+    from fedspam_client.works import Works
+
+    path = FOLDER / "a.works"
+    path.write_bytes(sealed(data))
+    Works.read(path)
+
+
+def seeds_works() -> Iterator[bytes]:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of what Flower imports
+        from fedspam.flower import export_works
+    from fedspam.methods import spam_pp
+
+    path = FOLDER / "seed.works"
+    export_works(path, spam_pp(1, step_size=0.5, fresh_weight=0.3), np.ones(2, np.float32))
+    yield path.read_bytes()
+
+
 TARGETS = {
     "wire": Target(run_wire, (ValueError,), seeds_wire),
     "arrays": Target(run_arrays, (strict.MalformedError,), seeds_arrays),
@@ -490,6 +582,9 @@ TARGETS = {
         seeds_csv,
     ),
     "server": Target(run_server, (), seeds_server, needs="flwr"),
+    "secure": Target(run_secure, (RuntimeError,), seeds_secure, needs="flwr"),  # a run of which every round is void
+    "model": Target(run_model, (ValueError, records.RecordError), seeds_model),
+    "works": Target(run_works, (ValueError, records.RecordError), seeds_works, needs="flwr"),
     "delays": Target(from_file(MeasuredDelay.read), (ValueError,), seeds_delays),
     "roles": Target(run_roles, (ValueError,), seeds_roles),
     "tff": Target(from_file(read_by_client(tff.read_tff)), (ValueError,), seeds_tff, needs="h5py"),
