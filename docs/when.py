@@ -15,6 +15,8 @@ WHEN = {
     "cohort moves and a robust rule can average. Losses must be smooth.",
     "spam_varying": "You want the decreasing step sizes of the theorem, with a guarantee that improves with every "
     "round, rather than a constant step size with an error floor.",
+    "acc_extragradient": "Convex losses, very alike clients, and one that can solve proxes for all (client 0): as "
+    "`acc_s_dane` with everyone, but the others only send gradients.",
     "acc_s_dane": "Convex losses, very alike clients and δ known: fewer rounds than `s_dane` to fine targets. Not "
     "for networks.",
     "acc_svrs": "Strongly convex, alike clients with one that always answers (client 0), and all clients "

@@ -30,6 +30,7 @@ import numpy as np
 
 from fedspam import Ragged, simulate
 from fedspam.methods import (
+    acc_extragradient,
     acc_s_dane,
     adaptive_acc_s_dane,
     adaptive_s_dane,
@@ -44,6 +45,7 @@ from fedspam.solvers import GradientDescent
 
 DIGESTS = {  # of commit 577d002
     "sdane.py": "a81b16a373793c9d567bb4ed941f3fb6530b840009083017ffd6b484119ac357",
+    "accgradsliding.py": "925268f4a0adb48e16118b53d3321a335e2155b99c66138ac230410e76ad000c",
     "fedred.py": "4418db6a213edac1954b7a209dfa7b782cb105cf128f4b2feb4406e551d4f8cb",
 }
 LIMIT = 1e-10
@@ -67,7 +69,8 @@ def cases() -> dict[str, Case]:
     stable |= {"batch_size_local_solver": "full", "mu": RIDGE, "adaptive_lambda": False}
     accelerated, search = stable | {"acceleration": True}, {"adaptive_lambda": True, "lambda_reguriz": 0.01}
     drift = {**stable, "no_prob": True, "control_variate": 1, "batch_size_control_variate": "full"}
-    del drift["mu"], drift["adaptive_lambda"]
+    sliding = {**drift}
+    del drift["mu"], drift["adaptive_lambda"], sliding["no_prob"], sliding["control_variate"]
     coins = drift | {"no_prob": False, "p": 0.3}
     gamma, few = 1 / PULL, len(ROWS)
     inexact: dict[str, Any] = {"convexity": RIDGE, "solver": local}
@@ -76,6 +79,7 @@ def cases() -> dict[str, Case]:
         "acc_s_dane": Case(acc_s_dane(None, gamma, **inexact), "SDANE", accelerated),
         "adaptive_s_dane": Case(adaptive_s_dane(100.0, **inexact), "SDANE", stable | search),
         "adaptive_acc_s_dane": Case(adaptive_acc_s_dane(100.0, **inexact), "SDANE", accelerated | search, refresh=True),
+        "acc_extragradient": Case(acc_extragradient(gamma, **inexact), "AccGradSliding", sliding),
         "dane": Case(dane(gamma, solver=local), "FedRed", drift),
         "dane_plus": Case(dane_plus(gamma, solver=local), "FedRed", drift | {"averaging": "randomized"}),
         "fedred": Case(fedred(RATE, PULL, 0.3), "FedRed", coins),
@@ -181,7 +185,8 @@ def main() -> None:
     options = parser.parse_args()
     jax.config.update("jax_enable_x64", True)
     population, rows = clients()
-    modules = {"SDANE": load(options.s_dane, "sdane.py"), "FedRed": load(options.s_dane, "fedred.py")}
+    classes = zip(("AccGradSliding", "FedRed", "SDANE"), sorted(DIGESTS), strict=True)
+    modules = {name: load(options.s_dane, file) for name, file in classes}
     worst = 0.0
     for name, case in cases().items():
         points, steps = ours(case, population)

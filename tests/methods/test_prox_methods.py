@@ -12,6 +12,7 @@ from fedspam.methods import (
     METHODS,
     Factored,
     Scales,
+    acc_extragradient,
     acc_s_dane,
     acc_svrs,
     catalyzed_svrp,
@@ -287,6 +288,22 @@ def test_s_dane_equals_an_independent_loop(play, population, accelerated):
     np.testing.assert_allclose(run.state.v, v, rtol=1e-12)
 
 
+def test_extragradient_equals_an_independent_loop(play, population):
+    gamma, mu = 0.6, 0.7
+    run = play(acc_extragradient(gamma, convexity=mu, **PROX), population, 6)
+    x = v = np.ones(D)
+    A, B = 0.0, 1.0
+    for _ in range(6):
+        a = B * gamma / 4 + np.sqrt((B * gamma / 4) ** 2 + A * B * gamma / 2)
+        assert 1 / gamma == pytest.approx((A + a) * B / (2 * a**2))  # the authors' rule for a
+        centre = (A * x + a * v) / (A + a)
+        x = prox(population, 0, centre, gradient(population, centre), gamma)
+        v = (mu * a * x + B * v - a * gradient(population, x)) / (mu * a + B)
+        A, B = A + a, B + mu * a
+    np.testing.assert_allclose(run.params, x, rtol=1e-12)
+    np.testing.assert_allclose(run.state.v, v, rtol=1e-12)
+
+
 def test_acceleration_pays_where_the_condition_is_bad(play):
     population = quadratics(KEY, clients=8, dimension=8, delta=1.0, condition=1000.0, curvature=0.01)
     norm = {}
@@ -409,6 +426,7 @@ EXACT = {
     "acc_svrs": (acc_svrs(2, 0.5, 0.3, 0.5, 1.0, **PROX), 1e-12),
     "s_dane": (s_dane(None, 1.0, convexity=1.0, **PROX), 1e-12),
     "acc_s_dane": (acc_s_dane(None, 1.0, convexity=1.0, **PROX), 1e-12),
+    "acc_extragradient": (acc_extragradient(1.0, convexity=1.0, **PROX), 1e-12),
     "rg_saga": (rg_saga(2, 0.5, 0.3, **PROX), 1e-12),
     "rg_svrg": (rg_svrg(2, 0.5, 0.3, 0.3, **PROX), 1e-12),
     "proxy_prox": (proxy_prox(None, 0.5, **PROX), 1e-12),

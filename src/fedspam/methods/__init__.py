@@ -32,6 +32,10 @@ from fedspam.methods.dasha_pp import DashaPP as DashaPP, dasha_pp as dasha_pp
 from fedspam.methods.delta_sgd import delta_sgd as delta_sgd
 from fedspam.methods.ditto import Ditto as Ditto, ditto as ditto
 from fedspam.methods.ef21_pp import EF21PP as EF21PP, ef21_pp as ef21_pp
+from fedspam.methods.extragradient import (
+    AccExtragradient as AccExtragradient,
+    acc_extragradient as acc_extragradient,
+)
 from fedspam.methods.fedacg import FedACG as FedACG, fedacg as fedacg
 from fedspam.methods.fedavg import fedavg as fedavg, fedavgm as fedavgm
 from fedspam.methods.fedcm import (

@@ -111,7 +111,9 @@ def acc_svrs(
     The costs are those of `svrs`. Theory: :math:`\gamma = 1/(2\sqrt n\delta)`, :math:`p = 1/n`,
     :math:`\tau = \frac14 n^{1/4}\sqrt{\mu/\delta}`, :math:`O((n + n^{3/4}\sqrt{\delta/\mu})\log 1/\epsilon)` contacts.
     The paper's :math:`\alpha` could not be checked; :math:`\alpha = \gamma/(2p\tau)` follows from matching Katyusha X,
-    where an epoch is one step of length :math:`\gamma/p`.
+    where an epoch is one step of length :math:`\gamma/p`. `olga`, which generalizes AccSVRS, adds
+    :math:`p(\nabla(f_0 - f)(w) - \nabla(f_0 - f)(y))` to G, for one more gradient of everyone per epoch. This variant
+    does without: the two differ where the delegate is unlike the others.
 
     Arguments:
         cohort_size, step_size, probability, solver: as `svrs`.
