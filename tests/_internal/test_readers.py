@@ -308,8 +308,8 @@ def users(data: str) -> str:
         ("leaf", "more follows the end", LEAF % (LEAF_B % ("b", "1", "1")) + "{}"),
         ("leaf", "'user_data' comes twice", (LEAF % (LEAF_B % ("b", "1", "1")))[:-1] + ', "user_data": {}}'),
         ("leaf", "name different users", (LEAF % (LEAF_B % ("b", "1", "1"))).replace('["a", "b"]', '["a", "b", "b"]')),
-        ("leaf", "num_samples is no list of as many", (LEAF % (LEAF_B % ("b", "1", "1"))).replace("[2, 1]", "[2]")),
-        ("leaf", "num_samples is no list of as many", (LEAF % (LEAF_B % ("b", "1", "1"))).replace("[2, 1]", "7")),
+        ("leaf", "num_samples is not a list of as many", (LEAF % (LEAF_B % ("b", "1", "1"))).replace("[2, 1]", "[2]")),
+        ("leaf", "num_samples is not a list of as many", (LEAF % (LEAF_B % ("b", "1", "1"))).replace("[2, 1]", "7")),
         ("leaf", "must be a list of numbers, or of texts", '{"user_data": {"a": {"x": [1, "a"], "y": [1, 2]}}}'),
         ("leaf", "must be a list of numbers, or of texts", '{"user_data": {"a": {"x": [1, true], "y": [1, 2]}}}'),
         ("leaf", "'label'.*booleans or text for all", users('{"x": [1], "y": [1]}, "b": {"x": [1], "y": ["c"]}')),
@@ -359,8 +359,8 @@ def test_bytes_in_archives_are_text(tmp_path):
         (np.array([1 + 2j]), "complex128, neither"),
         (np.array([None]), "Python objects"),
         (np.array([1.0, np.nan]), "NaN or infinite"),
-        (np.array([0x61, 0x110000], np.uint32).view("<U2"), "what is no character"),
-        (np.array([0xD800], ">u4").view(">U1"), "what is no character"),
+        (np.array([0x61, 0x110000], np.uint32).view("<U2"), "the text contains invalid Unicode"),
+        (np.array([0xD800], ">u4").view(">U1"), "the text contains invalid Unicode"),
     ],
 )
 def test_archives_hold_plain_numbers_or_text(array, message, tmp_path):

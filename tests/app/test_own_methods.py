@@ -41,7 +41,7 @@ def test_it_runs(skeleton: Path, tmp_path: Path) -> None:
     [
         ("x = 1", "registers no method; end it with register"),
         ("1 / 0", "division by zero"),
-        (None, "is no file"),
+        (None, "is not a file"),
     ],
 )
 def test_a_file_without_a_method_is_refused(

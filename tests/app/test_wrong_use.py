@@ -109,10 +109,14 @@ CASES = {
     "missing data file": Case(
         "run good.toml --data.path visit.csv",
         2,
-        ("data.path = '", "visit.csv' is no file", "did you mean 'visits.csv'?"),
+        ("data.path = '", "visit.csv' is not a file", "did you mean 'visits.csv'?"),
     ),
-    "bad column": Case("run good.toml --data.label il", 2, ("data.label = 'il' is no column", "did you mean 'ill'?")),
-    "bad client column": Case("run good.toml --data.client hopsital", 2, ("no column", "did you mean 'hospital'?")),
+    "bad column": Case(
+        "run good.toml --data.label il", 2, ("data.label = 'il' is not a column", "did you mean 'ill'?")
+    ),
+    "bad client column": Case(
+        "run good.toml --data.client hopsital", 2, ("is not a column", "did you mean 'hospital'?")
+    ),
     "no client column": Case(
         "run good.toml", 2, ("data.client is missing", "split = 'iid'"), ('client = "hospital"\n', "")
     ),
@@ -140,7 +144,7 @@ CASES = {
     # models
     "unknown model": Case("run good.toml --model logistik", 2, ("'logistik' is unknown", "did you mean 'logistic'?")),
     "missing model file": Case(
-        "run good.toml --model my_modle.py:loss", 2, ("my_modle.py is no file", "did you mean 'my_model.py'?")
+        "run good.toml --model my_modle.py:loss", 2, ("my_modle.py is not a file", "did you mean 'my_model.py'?")
     ),
     "missing function": Case("run good.toml --model my_model.py:los", 2, ("no function 'los'", "did you mean 'loss'?")),
     "a model for a problem": Case(f"run {RIDGE} --model softmax", 2, ("has its own loss", "remove")),
@@ -200,7 +204,7 @@ CASES = {
     "compare: seeds twice": Case("compare good.toml --run.seed 0,1 --seeds 2", 2, ("already lists the seeds",)),
     "compare: settings of no file": Case("compare --run.rounds 3", 2, ("name it: fedspam compare FILE",)),
     "measure: your own data, bad column": Case(
-        "measure good.toml --data.label il", 2, ("no column", "did you mean 'ill'?")
+        "measure good.toml --data.label il", 2, ("is not a column", "did you mean 'ill'?")
     ),
     "measure: settings of no file": Case("measure --data.label il", 2, ("name it: fedspam measure FILE",)),
     "compare: impossible cohort": Case("compare --problem ridge --cohort 11", 2, ("11", "10")),

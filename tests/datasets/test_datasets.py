@@ -60,7 +60,7 @@ def test_what_is_missing_is_named(tmp_path, monkeypatch):
     with pytest.raises(FileNotFoundError, match=r"no data found: FEDSPAM_DATA is not set.*set FEDSPAM_DATA"):
         datasets.data_folder()
     monkeypatch.setenv(datasets.FOLDER_VARIABLE, "nowhere")
-    with pytest.raises(FileNotFoundError, match="FEDSPAM_DATA 'nowhere' is no folder"):
+    with pytest.raises(FileNotFoundError, match="FEDSPAM_DATA 'nowhere' is not a folder"):
         datasets.data_folder()
     (tmp_path / "here").mkdir()
     (tmp_path / "here" / "har").mkdir()
@@ -95,7 +95,7 @@ def test_libsvm_is_read_packed_or_not(tmp_path, ending, pack):
         ("1 2:1 2:3\n", r"line 1: index 2 in '2:3': it must be above the one before it, 2; sort"),
         ("1 3:1 2:3\n", "line 1: index 2 in '2:3': it must be above the one before it, 3"),
         ("\n1 3\n", "line 2: '3' is not index:value; write one such as 3:0.5"),
-        ("1 -3:1\n", "line 1: '-3:1' is no index:value"),
+        ("1 -3:1\n", "line 1: '-3:1' is not index:value"),
         ("1 1:one\n", "line 1: the value of index 1 is 'one'; it must be a finite number"),
         ("1 1:nan\n", "line 1: the value of index 1 is 'nan'"),
         ("1 1:\n", "line 1: the value of index 1 is ''"),

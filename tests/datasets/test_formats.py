@@ -153,7 +153,7 @@ ONE = {"a": {"x": [1], "y": [2]}}
         ('{"user_data": {"a": {"x": [1]}}}', "the user 'a' has no 'x' and 'y'"),
         ('{"user_data": {"a": {"x": [1, 2], "y": [1]}}}', "'a' has 2 x and 1 y; give one y for each x"),
         ('{"user_data": {"a": {"x": [[1], [1, 2]], "y": [1, 2]}}}', "make its rows equally long"),
-        ('{"user_data": {"a": {"x": [NaN], "y": [1]}}}', "NaN is no number of JSON"),
+        ('{"user_data": {"a": {"x": [NaN], "y": [1]}}}', "NaN is not a number of JSON"),
         ('{"user_data": {"a": {"x": [1e999], "y": [1]}}}', "not finite"),
         ('{"user_data": {"a": {"x": [1], "x": [1], "y": [1]}}}', "a name comes twice"),
         ('{"user_data": {"a": {"x": [1], "y": [1]}, "a": {"x": [1], "y": [1]}}}', "'a' comes twice in one shard"),
@@ -257,17 +257,17 @@ def test_what_is_no_tff_file_is_refused(tmp_path):
     refused(lambda p: datasets.read_tff(p, clients=["g"]), path, "has no client 'g'; its first is 'f0'")
     whole = path.read_bytes()
     path.write_bytes(whole[: len(whole) // 2])
-    refused(datasets.read_tff, path, "no HDF5 file, or cut short|cannot be read|damaged")
+    refused(datasets.read_tff, path, "not an HDF5 file, or cut short|cannot be read|damaged")
     with h5py.File(path, "w") as file:
         file.create_dataset("other", data=[1])
     refused(datasets.read_tff, path, "has no group 'examples'")
     with h5py.File(path, "w") as file:  # a link to another file must not be followed
         file.create_group("examples/f0")["x"] = h5py.ExternalLink("elsewhere.h5", "/x")
-    refused(datasets.read_tff, path, "no array stored in this file|has no 'x'")
+    refused(datasets.read_tff, path, "not an array stored in this file|has no 'x'")
     with h5py.File(path, "w") as file:  # what is not written takes no place in the file
         file.create_dataset("examples/f0/x", (3 * 2**28,), "f8", chunks=True)
     refused(datasets.read_tff, path, r"shape \(805306368,\): .* more bytes are read of a file of this size")
-    with pytest.raises(FileNotFoundError, match="is no file"):
+    with pytest.raises(FileNotFoundError, match="is not a file"):
         datasets.read_tff(tmp_path / "none.h5")
 
 
