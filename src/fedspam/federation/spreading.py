@@ -69,7 +69,7 @@ def by_owner(
         own_fed, own_task = _on_device(fed, task, operands)
         owners = own_fed.population.owners[ids]
         own_fed.population = own_fed.population.on_device()
-        ask = lambda id: own_fed._ask(own_task.work, own_task.key, id, own_task.message)
+        ask = lambda id: own_fed._ask(own_task, id)
         mine = owners == lax.axis_index(AXIS)
         count, order = jnp.sum(mine), jnp.argsort(~mine, stable=True)  # own clients first
 

@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 from jax.sharding import Mesh
-from jaxtyping import Array, Bool, Key, PyTree, UInt32
+from jaxtyping import Array, Bool, PyTree, UInt32
 
 from fedspam._internal import prng, trees
 from fedspam.clients import (
@@ -107,26 +107,22 @@ class Traced:
     def mean(self, cohort: Cohort, work: Work, /, **message: Any) -> Any:
         if self.aggregate is not None and cohort.size > 1:
             return self.aggregate(*self.collect(cohort, work, **message))
-        terms, key = terms_of(work), prng.fold_name(cohort.key, work.__name__)
-        message = self._delivered(cohort, work, key, message)
-        if terms.affine and cohort.size > 1 and not self._is_alone(work):
-            reply = self._affine_mean(cohort, work, key, message)
+        task = self._task(cohort, work, message)
+        if terms_of(work).affine and cohort.size > 1 and not self._is_alone(work):
+            reply = self._affine_mean(cohort, task)
             accepted = jnp.where(sound(reply), cohort.size, 0)
             self._note(work, cohort, Contacts(cohort.size, cohort.size, cohort.size), accepted, accepted == 0)
             return reply
-        total, flags = self._sum(cohort, work, key, message)
+        total, flags = self._sum(cohort, task)
         self._note_flags(work, cohort, flags)
         return total if cohort.size == 1 else trees.divide(total, jnp.maximum(flags.accepted, 1))
 
     def collect(self, cohort: Cohort, work: Work, /, **message: Any) -> tuple[Any, Bool[Array, " cohort"]]:
-        key = prng.fold_name(cohort.key, work.__name__)
-        message = self._delivered(cohort, work, key, message)
-
         def some(fed: "Traced", task: Task, ids: Ids, slots: Any) -> tuple[Any, Any]:
             chunk = fed._chunk_for(ids.shape[0], task.message)
-            return (), lax.map(lambda id: fed._ask(task.work, task.key, id, task.message), ids, batch_size=chunk)
+            return (), lax.map(lambda id: fed._ask(task, id), ids, batch_size=chunk)
 
-        task = Task(work, key, message)
+        task = self._task(cohort, work, message)
         if self._placed is not None:
             replies, each, memory = by_owner(self, self._placed, cohort, task, keep_replies=True)
         else:
@@ -152,13 +148,8 @@ class Traced:
 
         def branch(which: int) -> Callable[[PyTree], Any]:
             def body(memory: PyTree) -> Any:
-                result, memory, went, contacts = run(which, memory)
-                return (
-                    result,
-                    memory,
-                    went,
-                    {label: contacts.get(label, Contacts(zero, zero, zero)) for label in labels},
-                )
+                *went, contacts = run(which, memory)
+                return *went, {label: contacts.get(label, Contacts(zero, zero, zero)) for label in labels}
 
             return body
 
@@ -171,34 +162,35 @@ class Traced:
         self.contacts = {**self.contacts, **contacts}
         return result
 
-    def _delivered(self, cohort: Cohort, work: Work, key: Key[Array, ""], message: Mapping[str, Any]) -> dict[str, Any]:
-        """The message as the clients decode it."""
+    def _task(self, cohort: Cohort, work: Work, message: Mapping[str, Any]) -> Task:
+        """The work with its key, and the message as the clients decode it."""
+        key = prng.fold_name(cohort.key, work.__name__)
         if not self.codecs.named:
-            return dict(message)
-        message = self._program.deliver(cohort, message, self.codecs.arriving(key, message))[1]
-        ask = lambda id: self._ask(work, key, id, message)[0]
-        if self.codecs.codes_reply(work.__name__, jax.eval_shape(ask, cohort.ids[0])):
+            return Task(work, key, dict(message))
+        task = Task(work, key, self._program.deliver(cohort, message, self.codecs.arriving(key, message))[1])
+        reply = jax.eval_shape(lambda id: self._ask(task, id)[0], cohort.ids[0])
+        if self.codecs.codes_reply(work.__name__, reply):
             self._coded.add(work.__name__)
-        return message
+        return task
 
     def _is_alone(self, work: Work) -> bool:
         """Whether each client does the work by itself: always where replies are coded one by one."""
         return self.per_client or work.__name__ in self._coded
 
-    def _affine_mean(self, cohort: Cohort, work: Work, key: Key[Array, ""], message: Mapping[str, Any]) -> Any:
+    def _affine_mean(self, cohort: Cohort, task: Task) -> Any:
         """The work on the mean client.
 
         If clients run one by one, the plain sum costs the same, and it reads the data of a client only once for all
         points of the work.
         """
-        chunk = self._chunk_for(cohort.size, message)
+        chunk = self._chunk_for(cohort.size, task.message)
 
         def ask(id: UInt32[Array, ""]) -> Any:
-            one = lambda fed: work(fed.population.client(id), jax.random.fold_in(key, id), **message)
-            return self._sized(id[None], one)
+            own_key = jax.random.fold_in(task.key, id)
+            return self._sized(id[None], lambda fed: task.work(fed.population.client(id), own_key, **task.message))
 
         if self._placed is not None:
-            total, flags, _ = by_owner(self, self._placed, cohort, Task(work, key, message), keep_replies=False)
+            total, flags, _ = by_owner(self, self._placed, cohort, task, keep_replies=False)
             # as with the mean client, one reply that is not finite spoils them all
             return trees.divide(total, jnp.where(flags.accepted == cohort.size, cohort.size, jnp.nan))
         if self.mesh is None and chunk == 1:
@@ -206,17 +198,18 @@ class Traced:
             total, _ = lax.scan(lambda total, id: (trees.add(total, ask(id)), None), first, cohort.ids[1:])
             return trees.divide(total, cohort.size)
         if self.mesh is None:
-            return work(MeanOracle(self.population, cohort.ids, chunk), key, **message)
+            return task.work(MeanOracle(self.population, cohort.ids, chunk), task.key, **task.message)
 
         def some(fed: "Traced", task: Task, ids: Ids, slots: Any) -> tuple[Any, Any]:
             # the work is affine, so the means of the devices are weighted by their shares of the cohort
             oracle = MeanOracle(fed.population, ids, fed._chunk_for(ids.shape[0], task.message), slots)
             return trees.scale(jnp.sum(slots) / cohort.size, task.work(oracle, task.key, **task.message)), ()
 
-        return by_order(self, some, cohort, Task(work, key, message))[0]
+        return by_order(self, some, cohort, task)[0]
 
-    def _ask(self, work: Work, key: Key[Array, ""], id: UInt32[Array, ""], message: Mapping[str, Any]) -> Any:
+    def _ask(self, task: Task, id: UInt32[Array, ""]) -> Any:
         """One client's reply (zeros if it is not accepted), its flags, and its memory after the exchange."""
+        work, key, message = task
         before = jax.tree.map(lambda leaf: leaf[id], self.memory) if terms_of(work).stateful else ()
         reply, memory = answer(self.population, work, key, id, before, message, self.codecs)
         if self.codecs.named:
@@ -232,31 +225,28 @@ class Traced:
         reply = jax.tree.map(lambda leaf: jnp.where(accepted, leaf, jnp.zeros_like(leaf)), reply)
         return reply, flags, trees.where(accepted, memory, before)
 
-    def _sum(self, cohort: Cohort, work: Work, key: Key[Array, ""], message: Mapping[str, Any]) -> tuple[Any, "Flags"]:
+    def _sum(self, cohort: Cohort, task: Task) -> tuple[Any, "Flags"]:
         if self._placed is not None:
-            task = Task(work, key, message)
             total, flags, memory = by_owner(self, self._placed, cohort, task, keep_replies=False)
             self._remember(cohort.ids, memory)
             return total, flags
         if cohort.size == 1:
-            reply, flags, memory = self._sized(cohort.ids, lambda fed: fed._ask(work, key, cohort.ids[0], message))
+            reply, flags, memory = self._sized(cohort.ids, lambda fed: fed._ask(task, cohort.ids[0]))
             self._remember(cohort.ids, jax.tree.map(lambda leaf: leaf[None], memory))
             return reply, jax.tree.map(lambda flag: flag.astype(jnp.int32), flags)
 
         def some(fed: "Traced", task: Task, ids: Ids, slots: Any) -> tuple[Any, Any]:
-            total, flags, memory = fed._chunks(ids, slots, task.work, task.key, task.message)
+            total, flags, memory = fed._chunks(ids, slots, task)
             return (total, flags), memory
 
-        (total, flags), memory = by_order(self, some, cohort, Task(work, key, message))
+        (total, flags), memory = by_order(self, some, cohort, task)
         self._remember(cohort.ids, memory)
         return total, flags
 
-    def _chunks(
-        self, ids: Ids, slots: Any, work: Work, key: Key[Array, ""], message: Mapping[str, Any]
-    ) -> tuple[Any, "Flags", PyTree]:
+    def _chunks(self, ids: Ids, slots: Any, task: Task) -> tuple[Any, "Flags", PyTree]:
         """The sum of the replies in valid slots, the counts of their flags, and the memories afterwards."""
         size = ids.shape[0]
-        chunk = self._chunk_for(size, message)
+        chunk = self._chunk_for(size, task.message)
         padding = -size % chunk
         masked = padding > 0 or slots is not None
         slots = jnp.ones(size, bool) if slots is None else slots
@@ -269,7 +259,7 @@ class Traced:
 
         def ask_chunk(ids: Ids, slots: Any) -> tuple[Any, Any]:
             def together(fed: "Traced") -> Any:
-                one = lambda id: fed._ask(work, key, id, message)
+                one = lambda id: fed._ask(task, id)
                 return jax.tree.map(lambda leaf: leaf[None], one(ids[0])) if chunk == 1 else jax.vmap(one)(ids)
 
             replies, flags, memory = self._sized(ids, together)
@@ -288,7 +278,7 @@ class Traced:
                 more, memory = ask_chunk(*part)
                 return jax.tree.map(jnp.add, sums, more), memory
 
-            reply, flags, _ = jax.eval_shape(lambda id: self._ask(work, key, id, message), ids[0, 0])
+            reply, flags, _ = jax.eval_shape(lambda id: self._ask(task, id), ids[0, 0])
             zeros = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), reply)
             start = (zeros, jax.tree.map(lambda _: jnp.zeros((), jnp.int32), flags))
             (total, flags), memory = lax.scan(add_chunk, start, (ids, slots))
