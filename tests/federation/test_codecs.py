@@ -323,7 +323,7 @@ def test_a_configuration_names_its_codecs():
     assert make(config).codecs.named["up"].bits == 4
     assert make(config).codecs.named["x"] is None
     assert config_of(tables).codecs is None
-    for wrong, match in (({"up": "quantize-99"}, "must lie in"), ({"fields": {"y": "natural"}}, "no field")):
+    for wrong, match in (({"up": "quantize-99"}, "must lie in"), ({"fields": {"y": "natural"}}, "not a field")):
         with pytest.raises(ConfigError, match=match):
             make(config_of({**tables, "codecs": wrong}))
     with pytest.raises(ConfigError, match="a table of names"):
