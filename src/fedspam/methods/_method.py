@@ -80,12 +80,17 @@ class RoundInfo(NamedTuple):
     gradients: Any = ()  # client gradients evaluated in this round
 
 
+def over_everyone(mean: Params, fed: Federation, key: Key) -> Params:
+    """The sum of a cohort's replies, of which `mean` is the mean, over the number of all clients."""
+    return trees.divide(trees.scale(fed.accepted, mean), fed.everyone(key).size)
+
+
 def tracked_mean(mean: Params, change: Params, fed: Federation, key: Key) -> Params:
     """The mean of what all clients remember, after a cohort's memories changed by `change` on average.
 
     Only the clients whose replies arrived have changed theirs, so that it stays the mean where replies are lost.
     """
-    return trees.add(mean, trees.divide(trees.scale(fed.accepted, change), fed.everyone(key).size))
+    return trees.add(mean, over_everyone(change, fed, key))
 
 
 class Start(Protocol):
@@ -201,3 +206,9 @@ def mvr_difference(oracle: Oracle, key: Key, x: Params, x_prev: Params, fresh_we
         return difference
     # what the scale adds to MVR: exactly 0 at s = 1
     return trees.axpy((scale - 1) * (1 - fresh_weight), trees.subtract(here, there), difference)
+
+
+@on_client(affine=True)
+def difference(self: Any, oracle: Oracle, key: Key, *, x: Params, x_prev: Params, fresh_weight: Any) -> Params:
+    """The work of a cohort that makes the estimate."""
+    return mvr_difference(oracle, key, x, x_prev, fresh_weight, self.scale)

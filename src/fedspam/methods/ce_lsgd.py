@@ -4,32 +4,22 @@ CE-LSGD is unverified: its pseudocode was not at hand.
 """
 
 import math
-from typing import Any
 
-import jax
-
-from fedspam._internal.trees import Key, Params, struct
-from fedspam.clients import Oracle
-from fedspam.federation import Cohort, Federation, on_client
+from fedspam._internal.trees import struct
 from fedspam.methods._grids import local_grid, recursive_grid
-from fedspam.methods._local import surrogate_steps
+from fedspam.methods._local import gradient, surrogate_steps
 from fedspam.methods._method import StartLike, start_from
 from fedspam.methods._registry import Cost, Entry, register
 from fedspam.methods._template import Factored
-from fedspam.methods.estimators import MVR, Estimate, Iterate, KeepsG
+from fedspam.methods.estimators import MVR, CohortGradient
 from fedspam.methods.schedules import ScheduleLike
 
 
 @struct
-class Snapshot(KeepsG):
+class Snapshot(CohortGradient):
     """The gradient of the cohort's whole losses, also where clients draw minibatches. No memory of past rounds."""
 
-    def update(self, old: Estimate, cohort: Cohort, fed: Federation, now: Iterate) -> tuple[Estimate, Any]:
-        return Estimate(fed.mean(cohort, self.whole_gradient, x=now.x)), cohort.size
-
-    @on_client(affine=True)
-    def whole_gradient(self, oracle: Oracle, key: Key, *, x: Params) -> Params:
-        return jax.grad(oracle)(x, None)
+    gradient = gradient
 
 
 def ce_lsgd(

@@ -23,7 +23,7 @@ from fedspam._internal import prng, trees
 from fedspam._internal.trees import Key, Params, Scalar, choice, count, dynamic, number, struct
 from fedspam.clients import Oracle
 from fedspam.federation import Cohort, Federation, on_client
-from fedspam.methods._method import mvr_difference, tracked_mean
+from fedspam.methods._method import difference, tracked_mean
 from fedspam.methods.schedules import (
     Schedule,
     first_fresh_weight,
@@ -157,9 +157,7 @@ class MVR(KeepsG):
         difference = fed.mean(cohort, self.difference, x=now.x, x_prev=now.x_prev, fresh_weight=p)
         return Estimate(trees.axpy(1 - p, old.g, difference)), 2 * cohort.size
 
-    @on_client(affine=True)
-    def difference(self, oracle: Oracle, key: Key, *, x: Params, x_prev: Params, fresh_weight: Any) -> Params:
-        return mvr_difference(oracle, key, x, x_prev, fresh_weight, self.scale)
+    difference = difference
 
 
 # --- a coin decides which rounds ask everyone for the gradient ---

@@ -13,7 +13,7 @@ from fedspam.clients import Oracle
 from fedspam.federation import Federation, on_client
 from fedspam.methods._grids import prox_steps_grid
 from fedspam.methods._local import Training, Update, training
-from fedspam.methods._method import RoundInfo, Stateful
+from fedspam.methods._method import RoundInfo, Stateful, over_everyone
 from fedspam.methods._registry import Entry, register
 from fedspam.methods.schedules import ScheduleLike
 from fedspam.solvers import Exact, LocalSolver
@@ -45,9 +45,7 @@ class FedDyn(Stateful):
         cohort = fed.sample(key, self.cohort_size)
         reply = fed.mean(cohort, self.train, x=state.x, **numbers)
 
-        # the sum over the cohort is divided by n, not by B: h stays the mean of all h_i
-        shared = trees.divide(trees.scale(fed.accepted, reply.moved), fed.everyone(key).size)
-        h = trees.axpy(-1 / gamma, shared, state.h)
+        h = trees.axpy(-1 / gamma, over_everyone(reply.moved, fed, key), state.h)  # the mean of all h_i
         x = trees.axpy(-gamma, h, trees.add(state.x, reply.moved))
         gradients = cohort.size * self.training.gradients(reply.certificate)
         info = RoundInfo(certificate=reply.certificate, gradients=gradients)

@@ -1,13 +1,10 @@
 """SPAM-PP and SPAM-PPA: a cohort makes the estimate, one client or the whole cohort moves (Algorithms 2 and 3)."""
 
-from typing import Any
-
 import jax.numpy as jnp
 
 from fedspam._internal import checks, trees
 from fedspam._internal.trees import Key, Params, Scalar, choice, count, dynamic, number, static, struct
-from fedspam.clients import Oracle
-from fedspam.federation import Federation, on_client
+from fedspam.federation import Federation
 from fedspam.methods._grids import prox_grid
 from fedspam.methods._method import (
     MOVERS,
@@ -16,7 +13,7 @@ from fedspam.methods._method import (
     Start,
     StartLike,
     Stateless,
-    mvr_difference,
+    difference,
     prox,
     select_movers,
     start_from,
@@ -69,9 +66,7 @@ class SpamPP(Stateless):
         info = RoundInfo(step_size=gamma, certificate=certificate, gradients=gradients)
         return SpamState(x=x, x_prev=state.x, g=g, k=state.k + 1), info
 
-    @on_client(affine=True)
-    def difference(self, oracle: Oracle, key: Key, *, x: Params, x_prev: Params, fresh_weight: Any) -> Params:
-        return mvr_difference(oracle, key, x, x_prev, fresh_weight, self.scale)
+    difference = difference
 
     prox = prox
 
