@@ -6,6 +6,7 @@ without a row is found by `_internal/test_every_reader.py`.
 
 import functools
 import gzip
+import importlib
 import importlib.util
 import io
 import json
@@ -284,6 +285,13 @@ READERS = {
         lambda folder: config.read(folder / "experiment.toml"),
         just(experiment_dot_toml=config.EXAMPLE),
         {},
+        is_data=False,
+    ),
+    "policy": Reader(
+        lambda folder: importlib.import_module("fedspam.flower.client.policy").Policy.read(folder / "policy.toml"),
+        just(policy_dot_toml='methods = ["fedavg"]\nbytes_per_day = 5_000\nsecure_sum = true\nbound = 0.5\n'),
+        {},
+        needs="flwr",
         is_data=False,
     ),
     "own_config": Reader(

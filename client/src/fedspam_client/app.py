@@ -13,6 +13,7 @@ from flwr.clientapp import ClientApp
 from flwr.clientapp.typing import Mod
 
 from fedspam_client._shared._internal import strict
+from fedspam_client._shared.flower.client.policy import guard
 from fedspam_client._shared.flower.client.state import HeldFields, Memory
 from fedspam_client._shared.flower.wire import envelope
 from fedspam_client._shared.flower.wire.node import RefusedError, facts, partition_of, quiet, refusal
@@ -46,7 +47,16 @@ def client_app(
     methods = [_read(Path(path)) for path in paths]
     if privacy is not None:
         secure, mods = privacy.applied(secure, mods)
-    app = ClientApp(mods=[quiet, *([] if secure is None else [secure.mod()]), *(mods or [])])
+
+    def described(message: Message, context: Context) -> tuple[str | None, str | None]:
+        head = message.content.config_records.get(envelope.HEADER)
+        if head is None:  # an evaluation, which names no method
+            return None, None
+        method = _agreed(head, methods, partition_of(context))
+        return _method(method.description), method.schema
+
+    masking = [] if secure is None else [secure.mod()]
+    app = ClientApp(mods=[quiet, guard(described, secure, privacy), *masking, *(mods or [])])
     if secure is not None:
         secure.register(app)
 
@@ -107,7 +117,8 @@ def _agreed(head: ConfigRecord | None, methods: Sequence[Works], client: int) ->
 
 
 def _method(description: Mapping[str, Any]) -> str:
-    return str(description.get("method", {}).get("type"))
+    method = description.get("method", {})
+    return str(method.get("name", method.get("type")))
 
 
 def _introduce(message: Message, context: Context, head: ConfigRecord, method: Works, _: Any) -> RecordDict:

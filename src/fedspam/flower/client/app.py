@@ -20,6 +20,7 @@ from fedspam.federation import WORK_NAMES, perform as perform_work, wire, works_
 from fedspam.federation.codecs import NO_CODECS, Codecs, CodecsLike
 from fedspam.federation.codecs.fields import signed, verified
 from fedspam.federation.ledger import Exchange
+from fedspam.flower.client.policy import guard
 from fedspam.flower.client.state import HeldFields, Memory
 from fedspam.flower.wire import arrays
 from fedspam.flower.wire.node import RefusedError as RefusedError, facts, partition_of as partition_of, quiet, refusal
@@ -103,8 +104,13 @@ def client_app(
 
     if privacy is not None:
         secure, mods = privacy.applied(secure, mods)
+
+    def described(message: Message, context: Context) -> tuple[str, str]:
+        schema = Schema.of(*setting(context))
+        return schema.method, schema.digest
+
     masking = [] if secure is None else [secure.mod(lambda context: setting(context)[2])]
-    app = ClientApp(mods=[quiet, *masking, *(mods or [])])
+    app = ClientApp(mods=[quiet, guard(described, secure, privacy), *masking, *(mods or [])])
     if secure is not None:
         secure.register(app)
 

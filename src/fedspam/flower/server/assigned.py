@@ -42,13 +42,15 @@ class AssignedNodes:
         self._grid, self._schema, self._path, self._events = grid, schema, path, events
         self._asking = Introductions(grid, schema, timeout, events)
         self._listed = list(nodes)  # as the file says
-        self._nodes: dict[int, int] = dict(enumerate(nodes))  # client -> node
-        self._clients = {node: client for client, node in self._nodes.items()}
+        self._nodes: dict[int, int] = {}  # client -> node
+        self._clients: dict[int, int] = {}  # node -> client
         self._partitions: dict[int, int] = {}  # client -> partition id, of those that have replied
         self._owners: dict[int, int] = {}  # partition id -> client
         self._reported: dict[int, int] = {}  # client -> the num-partitions that it reports
         self._unsaved: list[tuple[int, int, int]] = []  # client, partition id, node
         self._end = 0  # of the good part of the file
+        for client, node in enumerate(nodes):
+            self._place(client, node)
         events.nodes(len(self), self.clients, self.refused)
 
     @classmethod
@@ -126,7 +128,7 @@ class AssignedNodes:
 
     def refresh(self, patience: float = LONGEST) -> None:
         """Drop nodes that have disconnected, and give new nodes to clients that have lost theirs."""
-        present = set(self._grid.get_node_ids())
+        present = set(self._events.sites.look(self._grid))
         for client in [client for client, node in self._nodes.items() if node not in present]:
             self.forget(client)
         vacant = [client for client in range(self.clients) if client not in self._nodes]
@@ -136,16 +138,15 @@ class AssignedNodes:
             if owner is None:
                 others.append(node)
             elif owner not in self._nodes:
-                self._place(owner, node)
-                self._asking.admit(node, owner, late=True)
-                self._unsaved.append((owner, self._partitions[owner], node))
+                if self._place(owner, node, late=True):
+                    self._unsaved.append((owner, self._partitions[owner], node))
             else:
                 reason = f"its partition-id is taken by client {owner}; give every SuperNode its own"
                 self._asking.fail(node, Failure(reason))
         free = [client for client in vacant if client not in self._nodes and client not in self._partitions]
+        free, others = self._events.sites.matched(free, others)
         for client, node in zip(free, others, strict=False):
-            self._place(client, node)
-            self._asking.admit(node, client, late=True)
+            self._place(client, node, late=True)
         for node in others[len(free) :]:
             self._asking.fail(node, Failure("all clients of this run have nodes; it may take the place of a lost one"))
         self._events.nodes(len(self), self.clients, self.refused)
@@ -162,14 +163,17 @@ class AssignedNodes:
         (_, most), *_ = (votes := Counter(self._reported.values())).most_common(1)
         return votes[count] < most
 
-    def _place(self, client: int, node: int) -> None:
+    def _place(self, client: int, node: int, late: bool = False) -> bool:
+        """Give a client this node, unless the site of the node is another client."""
+        reason = self._events.sites.claim(client, node)
+        if reason is not None:
+            self._asking.fail(node, Failure(reason))
+            return False
         self.forget(client)
         self._nodes[client], self._clients[node] = node, client
-
-
-def in_order(grid: Grid) -> list[int]:
-    """The connected nodes, in the order in which they registered with Flower."""
-    return [node.node_id for node in sorted(grid.get_nodes(), key=lambda node: (node.registered_at, node.node_id))]
+        if late:
+            self._asking.admit(node, client, late=True)
+        return True
 
 
 def connected(

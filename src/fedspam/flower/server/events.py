@@ -1,9 +1,11 @@
 """What an operator sees of a run: one JSON line per exchange and per round, and metrics for Prometheus.
 
 Text that comes from clients, such as the reason of a refusal, stands in the log alone. The labels of metrics are the
-names of exchanges and of kinds of failures, so that no client can add a time series.
+names of exchanges and of kinds of failures, and those that the operator gave to sites, so that no client can add a time
+series.
 """
 
+import collections
 import json
 import math
 import os
@@ -28,6 +30,7 @@ from fedspam._internal import files
 from fedspam.flower.server import status
 from fedspam.flower.server.exchange import Failure
 from fedspam.flower.server.journal import Tally
+from fedspam.flower.server.sites import Sites
 from fedspam.simulation.status import Status
 
 LOG_FILE, METRICS_FILE = "events.jsonl", "metrics.prom"
@@ -50,6 +53,11 @@ HELP = {
     "clients_replied_total": ("counter", "Replies, accepted or not."),
     "clients_accepted_total": ("counter", "Accepted replies."),
     "failures_total": ("counter", "Messages without an accepted reply, by kind."),
+    "site_info": ("gauge", "Sites that Flower's registry has under a name, and which client each is."),
+    "site_replies_total": (
+        "counter",
+        "Messages to these sites, by outcome: accepted, or a kind of failure.",
+    ),
     "bytes_total": ("counter", "Bytes of all records of Flower, by direction."),
     "exchange_seconds_total": ("counter", "Seconds spent in exchanges."),
     "evaluation": ("gauge", "Metrics of the last evaluation, by where they were measured."),
@@ -66,7 +74,7 @@ class RunEvents(Collector):
     """
 
     def __init__(self, folder: Path | None, method: str, rounds: int) -> None:
-        self._folder, self._run = folder, ""
+        self._folder, self._run, self.sites = folder, "", Sites(folder)
         self._lock = threading.Lock()  # the endpoint reads in another thread
         self._values: dict[tuple[str, tuple[tuple[str, str], ...]], float] = {}
         self._began, self._status = datetime.now(UTC), "waiting for nodes"
@@ -98,7 +106,9 @@ class RunEvents(Collector):
             self._set("clients", clients)
             self._set("nodes_connected", connected)
             self._set("nodes_refused", len(refused))
-            self._refused = {str(node): reason for node, reason in refused.items()}
+            self._refused = {self._named(node): reason for node, reason in refused.items()}
+            for client, site in self.sites.clients.items():
+                self._set("site_info", 1, client=str(client), site=site.name, key=site.key)
 
     def introduction(
         self, node: int, client: int | None, outcome: str, reason: str, tries: int, late: bool = False
@@ -107,7 +117,9 @@ class RunEvents(Collector):
         with self._lock:
             self._add("introductions_total", 1, outcome=outcome)
             self._add("nodes_late_total", late)
+        site = self.sites.at(node)
         facts = {"node": str(node), "client": client, "outcome": outcome, "reason": reason, "tries": tries}
+        facts |= {} if site is None else site._asdict()
         self._log("node", {**facts, "late": late, "round": int(self._values["round", ()])})
 
     def exchange(
@@ -120,7 +132,7 @@ class RunEvents(Collector):
         enough: bool,
     ) -> None:
         """An exchange has ended, with its retries: the failures of all attempts, and the clients that count."""
-        failures, counts = list(failures), tally._asdict()
+        failures, answered, counts = list(failures), list(answered), tally._asdict()
         with self._lock:
             self._add("exchanges_total", 1, exchange=label, enough=str(enough).lower())
             for name in ("asked", "replied", "accepted"):
@@ -130,11 +142,14 @@ class RunEvents(Collector):
             self._add("bytes_total", tally.flower_down, exchange=label, direction="down")
             self._add("bytes_total", tally.flower_up, exchange=label, direction="up")
             self._add("exchange_seconds_total", tally.seconds, exchange=label)
-            now = datetime.now(UTC).isoformat(timespec="seconds")
-            self._failures.extend((now, round, label, id, failure.kind, failure.reason) for id, failure in failures)
+            for id, outcome in (*((id, "accepted") for id in answered), *((id, each.kind) for id, each in failures)):
+                if id in self.sites.clients:
+                    self._add("site_replies_total", 1, site=self.sites.clients[id].name, outcome=outcome)
+            now, called = datetime.now(UTC).isoformat(timespec="seconds"), self.sites.called
+            self._failures.extend((now, round, label, called(id), each.kind, each.reason) for id, each in failures)
         refused = [{"client": id, "kind": failure.kind, "reason": failure.reason} for id, failure in failures]
         facts = {"round": round, "exchange": label, "enough": enough, **counts}
-        self._log("exchange", {**facts, "answered": list(answered), "failures": refused})
+        self._log("exchange", {**facts, "answered": answered, "failures": refused})
 
     def round(
         self, done: int, row: Mapping[str, Any], evaluation: Mapping[str, Mapping[str, Any]], version: str
@@ -189,6 +204,14 @@ class RunEvents(Collector):
                 column = " ".join([name.removesuffix("_total").removeprefix("clients_"), *more]).replace("_", " ")
                 row = exchanges.setdefault(found["exchange"], {})
                 row[column] = row.get(column, 0) + (value if "seconds" in name else int(value))
+        replies = collections.Counter[tuple[str, bool]]()
+        for (name, labels), value in values.items():
+            if name == "site_replies_total":
+                replies[dict(labels)["site"], dict(labels)["outcome"] == "accepted"] += int(value)
+        sites = [
+            (client, site.name, site.key, replies[site.name, True], replies[site.name, False])
+            for client, site in sorted(self.sites.clients.items())
+        ]
         evaluation = {
             (dict(labels)["source"], dict(labels)["name"]): value
             for (name, labels), value in sorted(values.items())
@@ -206,7 +229,12 @@ class RunEvents(Collector):
             "evaluation": evaluation,
             "failures": failures[::-1],
             "refused": refused,
+            "sites": sites,
         }
+
+    def _named(self, node: int) -> str:
+        site = self.sites.at(node)
+        return str(node) if site is None else f"{node} ({site.name})"
 
     def _add(self, metric: str, value: float, **labels: str) -> None:
         place = metric, tuple(sorted(labels.items()))

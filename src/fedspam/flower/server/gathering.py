@@ -53,7 +53,7 @@ def gathered(
         reason = f"they are at most introductions = {introductions}"
     else:
         LOG.info("%d nodes are connected; each introduces itself with its first reply", count)
-        return AssignedNodes(grid, schema, assigned.in_order(grid), timeout, path, events)
+        return AssignedNodes(grid, schema, events.sites.look(grid), timeout, path, events)
     LOG.info("%d nodes are connected; asking each for its partition id: %s", count, reason)
     nodes = NodeDirectory(grid, schema, timeout, events)
     nodes.gather(least)

@@ -158,6 +158,7 @@ class Flower:
             else:
                 entry = self._replies(request, combine)
             self.nodes.save()
+            self.events.sites.save()
             self.journal.note(label, entry)
         if self._candidates(cohort) is not None:
             ids = listed(drawn.ids)
@@ -248,7 +249,8 @@ class Flower:
                 return JournalEntry(done.result, tally, done.counted)
         noted(tally, failed, (), False)
         self.tallies[label] = tally
-        reasons = "".join(f"; client {id}: {failure.reason}" for id, failure in list(failures.items())[:1])
+        called = self.events.sites.called
+        reasons = "".join(f"; {called(id)}: {failure.reason}" for id, failure in list(failures.items())[:1])
         raise VoidError(f"{label}: {shortage()}{reasons}")
 
     def settle(self, request: Request, answered: Iterable[int], failures: Mapping[int, Failure]) -> None:
@@ -256,7 +258,7 @@ class Flower:
         for id in answered:
             self._held.setdefault(id, {}).update(request.leaves)
         for id, failure in failures.items():
-            LOG.info("\t> client %d: %s", id, failure.reason)
+            LOG.info("\t> %s: %s", self.events.sites.called(id), failure.reason)
             if failure.gone:
                 self.nodes.forget(id)
 

@@ -103,7 +103,8 @@ class Introductions:
         """A node takes part from now on."""
         tries = self._failed.get(node, 0) + 1
         if late or tries > 1:
-            LOG.info("\t> client %d takes part from now on: node %s, asked %d times", client, node, tries)
+            called = self._events.sites.called(client)
+            LOG.info("\t> %s takes part from now on: node %s, asked %d times", called, node, tries)
         self.forget(node)
         self._events.introduction(node, client, "accepted", "", tries, late=late or tries > 1)
 

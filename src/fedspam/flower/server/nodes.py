@@ -101,7 +101,7 @@ class NodeDirectory:
 
     def refresh(self, patience: float = LONGEST) -> None:
         """Ask nodes for their partition id that have not told it yet, and drop nodes that have disconnected."""
-        present = set(self._grid.get_node_ids())
+        present = set(self._events.sites.look(self._grid))
         for client in [client for client, node in self._nodes.items() if node not in present]:
             self.forget(client)
         for node, facts in self._asking.ask(present - set(self._nodes.values()), patience).items():
@@ -119,9 +119,12 @@ class NodeDirectory:
                 f"partition-id = {client} of num-partitions = {count} is not one of the {most} clients of this run; "
                 "start all SuperNodes with the same num-partitions, and a new run to count more",
             )
+        elif (other := self._events.sites.claim(client, node)) is not None:
+            self._refuse(node, other)
         else:
             if facts["fedspam"] != __version__:
-                LOG.info("\t> client %d runs fedspam %r, the server %s", client, facts["fedspam"], __version__)
+                called = self._events.sites.called(client)
+                LOG.info("\t> %s runs fedspam %r, the server %s", called, facts["fedspam"], __version__)
             self._nodes[client], self._reported[client] = node, count
             self._asking.admit(node, client, late=most is not None)
 
@@ -137,12 +140,11 @@ class NodeDirectory:
             return self._below(2 * len(self))
         if 2 * most <= votes.total():
             raise RuntimeError(f"the nodes disagree on num-partitions: {sorted(votes)}; start all with the same number")
-        for client, node in [*self._nodes.items()]:
+        for client in [*self._nodes]:
             reported = self._reported[client]
             if reported not in (0, count) or client >= count:
-                del self._nodes[client]
-                self._refuse(
-                    node,
+                self._expel(
+                    client,
                     f"partition-id = {client} of num-partitions = {reported} does not fit the {count} that most nodes "
                     "report; start all with the same number",
                 )
@@ -150,15 +152,18 @@ class NodeDirectory:
 
     def _below(self, end: int) -> int:
         """How many nodes are left after those are refused that claim more than that where most claim nothing."""
-        for client, node in [*self._nodes.items()]:
+        for client in [*self._nodes]:
             if max(client + 1, self._reported[client]) > end:
-                del self._nodes[client]
-                self._refuse(
-                    node,
+                self._expel(
+                    client,
                     f"partition-id = {client} of num-partitions = {self._reported[client]} is far above the number of "
                     "nodes, and most of them give no num-partitions; start all with the same number",
                 )
         return len(self)
+
+    def _expel(self, client: int, reason: str) -> None:
+        self._events.sites.release(client)
+        self._refuse(self._nodes.pop(client), reason)
 
     def _refuse(self, node: int, reason: str) -> None:
         self._asking.fail(node, Failure(reason))

@@ -24,7 +24,6 @@ from fedspam._internal.trees import Params, Scalar, struct
 from fedspam.federation import perform, wire, works_of
 from fedspam.federation.codecs import NO_CODECS
 from fedspam.flower.server import evaluation
-from fedspam.flower.server.assigned import in_order
 from fedspam.flower.server.events import RunEvents
 from fedspam.flower.server.exchange import SPARE, RejectedError
 from fedspam.flower.server.method import method_name
@@ -210,13 +209,13 @@ class PlainApps:
 class PlainNodes:
     """The nodes of apps that do not know this package: client i is the i-th node that has registered with Flower.
 
-    Nodes that come later take the places of nodes that were lost.
+    Nodes that come later take the places of nodes that were lost, and sites with a registered name their own.
     """
 
     def __init__(self, grid: Grid, events: RunEvents) -> None:
         self._grid, self._events = grid, events
-        self._nodes = dict(enumerate(in_order(grid)))  # client -> node
-        self.clients = len(self._nodes)
+        self._nodes: dict[int, int] = {}  # client -> node
+        self.clients = max(len(events.sites.look(grid)), max(events.sites.clients, default=-1) + 1)
         self.refused: dict[int, str] = {}
         self.refresh()
 
@@ -242,14 +241,23 @@ class PlainNodes:
 
     def refresh(self, patience: float = 0.0) -> None:
         """Drop nodes that have disconnected, and give their places to new ones."""
-        nodes = in_order(self._grid)
-        self._nodes = {client: node for client, node in self._nodes.items() if node in nodes}
+        sites = self._events.sites
+        nodes = sites.look(self._grid)
+        present = set(nodes)
+        self._nodes = {client: node for client, node in self._nodes.items() if node in present}
         taken = set(self._nodes.values())
-        others = [node for node in nodes if node not in taken]
-        vacant = [client for client in range(self.clients) if client not in self._nodes]
-        self._nodes.update(zip(vacant, others, strict=False))
+        vacant, others = sites.matched(
+            [client for client in range(self.clients) if client not in self._nodes],
+            [node for node in nodes if node not in taken],
+        )
         reason = f"the run began with {self.clients} clients; it may take the place of a lost one"
         self.refused = dict.fromkeys(others[len(vacant) :], reason)
+        for client, node in zip(vacant, others, strict=False):
+            wrong = sites.claim(client, node)
+            if wrong is None:
+                self._nodes[client] = node
+            else:
+                self.refused[node] = wrong
         self._events.nodes(len(self), self.clients, self.refused)
 
 

@@ -33,6 +33,7 @@ def page(facts: Mapping[str, Any]) -> str:
     """
     exchanges, evaluation, failures = facts["exchanges"], facts["evaluation"], facts["failures"]
     columns = sorted({name for row in exchanges.values() for name in row})
+    sites = facts.get("sites", ())
     parts = [
         _table((), facts["run"].items()),
         "<h2>Exchanges, since the server started</h2>",
@@ -45,6 +46,8 @@ def page(facts: Mapping[str, Any]) -> str:
         _table(("time", "round", "exchange", "client", "kind", "reason"), failures),
         "<h2>Nodes that may not take part</h2>",
         _table(("node", "reason"), facts["refused"].items()),
+        "<h2>Sites, by the names in Flower's registry</h2>",
+        _table(("client", "site", "key", "accepted", "failed"), sites),
     ]
     title = f"fedspam: {facts['run'].get('method', '')}, round {facts['run'].get('round', 0)}"
     now = datetime.now(UTC).isoformat(timespec="seconds")

@@ -298,7 +298,9 @@ class FedspamStrategy(Strategy):
                 raise
             events.ended(status)
             provenance = {"run": run_id, "method": method_name(method), "rounds": done, "status": status.as_json()}
-            provenance = self.provenance = {**provenance, **({"stages": before} if before else {})}
+            names = {str(client): site.name for client, site in sorted(events.sites.clients.items())}
+            more = {"sites": names, "stages": before}
+            provenance = self.provenance = {**provenance, **{name: value for name, value in more.items() if value}}
             if folder is not None:
                 write_model(folder / FILE, last, {"loss": None, **provenance})
                 LOG.info("Trained model: %s (run %s, round %d)", folder / FILE, run_id[:16], done)
@@ -325,7 +327,7 @@ class FedspamStrategy(Strategy):
         trip.wait(timeout)
         LOG.info("evaluate: Received %d results and %d failures", len(trip.values), len(trip.failures))
         for id, failure in sorted(trip.failures.items()):
-            LOG.info("\t> client %d: %s", id, failure.reason)
+            LOG.info("\t> %s: %s", events.sites.called(id), failure.reason)
         accepted = sorted(trip.values)
         events.exchange(step.done, "evaluate", trip.tally, sorted(trip.failures.items()), accepted, bool(accepted))
         found = evaluation.metrics_of(trip.values[id] for id in accepted)

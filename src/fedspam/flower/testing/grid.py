@@ -21,6 +21,7 @@ class LoopbackGrid(Grid):
         twist: (client, message, answer) -> the replies that arrive, to simulate faults; ``answer()`` is the client's
             reply.
         first: the id of the first node.
+        sites: the names of the nodes in Flower's registry, each with a key that is made from it; None for no name.
 
     >>> import jax.numpy as jnp
     >>> from fedspam import spam
@@ -41,6 +42,7 @@ class LoopbackGrid(Grid):
         run_config: Mapping[str, Any] | None = None,
         twist: Twist | None = None,
         first: int = 1000,
+        sites: Sequence[str | None] | None = None,
     ) -> None:
         if isinstance(clients, int):
             clients = [{"partition-id": id, "num-partitions": clients} for id in range(clients)]
@@ -52,6 +54,7 @@ class LoopbackGrid(Grid):
             node: Context(1, node, dict(config), RecordDict(), dict(run_config or {}))
             for node, config in zip(nodes, clients, strict=True)
         }
+        self._sites = dict(zip(nodes, sites or [], strict=False))
         self._clients = {node: number for number, node in enumerate(self.contexts)}
         self._replies: dict[str, list[Message]] = {}
         self._numbers = itertools.count()
@@ -69,6 +72,13 @@ class LoopbackGrid(Grid):
 
     def get_node_ids(self) -> Iterable[int]:
         return list(self.contexts)
+
+    def get_nodes(self) -> Iterable[Any]:
+        for info in super().get_nodes():
+            name = self._sites.get(info.node_id)
+            if name is not None:
+                info.name, info.public_key = name, f"key of {name}".encode()
+            yield info
 
     def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
         ids = []

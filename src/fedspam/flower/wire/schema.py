@@ -104,6 +104,10 @@ class Schema:
             _KNOWN[key] = cls(plan, {**essence, "exchanges": exchanges}, stateful)
         return _KNOWN[key]
 
+    @property
+    def method(self) -> str:
+        return _method_of(self.description)
+
     @functools.cached_property
     def digest(self) -> str:
         return describe.digest(self.description)[:32]

@@ -1,0 +1,1 @@
+../../../../../../src/fedspam/flower/client/policy.py
