@@ -47,6 +47,7 @@ HELP = {
     "introductions_total": ("counter", "Answers of nodes that were asked who they are, by outcome."),
     "round": ("gauge", "Rounds done."),
     "rounds": ("gauge", "Rounds that were asked for."),
+    "resumed_after_round": ("gauge", "The round after which this server has resumed the run; none if it began it."),
     "void_rounds_total": ("counter", "Rounds without effect, because too few replies were accepted."),
     "exchanges_total": ("counter", "Exchanges, by whether they had enough accepted replies."),
     "clients_asked_total": ("counter", "Messages to clients."),
@@ -100,6 +101,12 @@ class RunEvents(Collector):
             self._set("clients", clients)
         self._log("begin", {"clients": clients, "process": os.getpid(), "version": __version__})
 
+    def resumed(self, done: int) -> None:
+        """The run goes on after this round."""
+        with self._lock:
+            self._set("resumed_after_round", done)
+            self._set("round", done)
+
     def nodes(self, connected: int, clients: int, refused: Mapping[int, str]) -> None:
         """How many nodes are connected, out of how many clients, and why others cannot take part so far."""
         with self._lock:
@@ -145,8 +152,11 @@ class RunEvents(Collector):
             for id, outcome in (*((id, "accepted") for id in answered), *((id, each.kind) for id, each in failures)):
                 if id in self.sites.clients:
                     self._add("site_replies_total", 1, site=self.sites.clients[id].name, outcome=outcome)
-            now, called = datetime.now(UTC).isoformat(timespec="seconds"), self.sites.called
-            self._failures.extend((now, round, label, called(id), each.kind, each.reason) for id, each in failures)
+            now, known = datetime.now(UTC).isoformat(timespec="seconds"), self.sites.clients
+            self._failures.extend(
+                (now, round, label, f"{id} ({known[id].name})" if id in known else id, each.kind, each.reason)
+                for id, each in failures
+            )
         refused = [{"client": id, "kind": failure.kind, "reason": failure.reason} for id, failure in failures]
         facts = {"round": round, "exchange": label, "enough": enough, **counts}
         self._log("exchange", {**facts, "answered": answered, "failures": refused})
@@ -219,7 +229,8 @@ class RunEvents(Collector):
         }
         plain = {name: int(value) for (name, labels), value in values.items() if not labels}
         shown = (
-            "round", "rounds", "clients", "nodes_connected", "nodes_refused", "nodes_late_total", "void_rounds_total",
+            "round", "rounds", "resumed_after_round", "clients", "nodes_connected", "nodes_refused", "nodes_late_total",
+            "void_rounds_total",
         )  # fmt: skip
         run = {**self._about, "status": self._status, "began": self._began.isoformat(timespec="seconds")}
         run |= {name.removesuffix("_total").replace("_", " "): plain[name] for name in shown if name in plain}

@@ -77,6 +77,7 @@ class FlowerRun:
         if resumed:
             recorder.finish(RUNNING)
             LOG.info("Resuming after round %d", begun)
+            self.fed.events.resumed(begun)
             if isinstance(carry.memory, MemoryVersions):
                 self.fed.versions = np.array(carry.memory.versions, np.int32)
                 self.fed.exchanges = int(carry.memory.exchanges)
