@@ -45,6 +45,7 @@ COMMANDS = {
     "run": ["experiment.toml", "--out", "run"],
     "predict": ["run", "rows.csv"],
     "export": ["run", "--to", "flax"],
+    "registry": ["models", "add", "run"],
     "compare": ["experiment.toml", "--methods", "fedavg,mvr", "--budget", "1", "--rounds", "3", "--targets", "0.9"],
     "report": ["run"],
     "measure": ["experiment.toml"],

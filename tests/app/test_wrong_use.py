@@ -175,6 +175,9 @@ CASES = {
     "unknown command": Case("rum", 2, ("'rum'", "did you mean run?")),
     "unknown flag": Case("run good.toml --quite", 2, ("--quite", "did you mean --quiet?")),
     "a flag that needs a value": Case("run good.toml --out", 2, ("--out", "expected one argument")),
+    "registry: unknown version": Case(
+        "registry models promote 3f1c", 2, ("version = '3f1c'", "there are none", "fedspam registry FOLDER add RUN")
+    ),
     "cite: unknown method": Case("cite fedavgg", 2, ("'fedavgg'", "did you mean 'fedavg'?")),
     "data: unknown set": Case("data mushroms", 2, ("'mushroms'", "did you mean 'mushrooms'?")),
     "docs: unknown page": Case("docs chosing", 2, ("'chosing'", "did you mean")),
