@@ -32,12 +32,14 @@ timeout = 60.0
 retries = 2
 nodes = 3
 exchanges = -1
+quorum = 1.0
+metrics = 0
 """
 
 
 TASK = """
 import jax.numpy as jnp
-from fedspam import spam, spam_pp
+from fedspam import fedavg, spam, spam_pp
 from fedspam.problems import synthetic_logistic
 from fedspam.flower.privacy.secure_client import SecureSum
 from fedspam.solvers import GradientDescent
@@ -47,6 +49,7 @@ clients = synthetic_logistic(0, clients=3, dimension=4)
 first = jnp.ones(4)
 solver = GradientDescent(steps=5, smoothness=2.0)
 methods = {
+    "fedavg": fedavg(clients.size, 2, 0.1),
     "spam": spam(step_size=0.5, fresh_weight=0.3, solver=solver),
     "spam_pp": spam_pp(2, step_size=0.5, fresh_weight=0.3, solver=solver),
     "secure": spam_pp(3, step_size=0.5, fresh_weight=0.3, solver=solver),
@@ -58,10 +61,13 @@ def method(context):
 
 
 CLIENT = """
+import os
 from fedspam.flower import client_app, clients_of
+from fedspam.flower.wire import envelope
 from trial.task import first, method, clients, secure
 
 app = client_app(clients_of(clients), method, first, secure=secure)
+envelope.WIRE = int(os.environ.get("WIRE", envelope.WIRE))  # a site may have another release
 """
 
 
@@ -91,7 +97,8 @@ def main(grid, context):
         grid.push_messages = mortal
     strategy = FedspamStrategy(
         method(context), first, seed=7, min_available_nodes=config["nodes"],
-        replies=Replies(retries=config["retries"]), folder=config["folder"], resume=config["resume"], secure=secure,
+        replies=Replies(quorum=config["quorum"], retries=config["retries"]), folder=config["folder"],
+        resume=config["resume"], secure=secure, metrics=config["metrics"] or None,
     )
     strategy.start(grid, to_arrays(first), num_rounds=config["rounds"], timeout=config["timeout"])
 """
@@ -100,8 +107,9 @@ def main(grid, context):
 class World(Processes):
     """A SuperLink, SuperNodes, and runs of the app above."""
 
-    def __init__(self, folder: Path, secure: str = "None") -> None:
+    def __init__(self, folder: Path, secure: str = "None", clients: int = CLIENTS) -> None:
         super().__init__(folder)
+        self.clients = clients
         self.port = free_port()
         self.environment |= {
             "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
@@ -110,7 +118,7 @@ class World(Processes):
         app, settings = folder / "app" / "trial", self.home / ".flwr"
         app.mkdir(parents=True)
         (app.parent / "pyproject.toml").write_text(PROJECT)
-        task = TASK.replace("secure = None", f"secure = {secure}")
+        task = TASK.replace("secure = None", f"secure = {secure}").replace("clients=3", f"clients={clients}")
         for name, text in {"__init__": "", "task": task, "client": CLIENT, "server": SERVER}.items():
             (app / f"{name}.py").write_text(text)
         settings.mkdir()
@@ -123,10 +131,16 @@ class World(Processes):
         self.start("superlink", [*link, "--disable-runtime-dependency-installation", *more], self.folder)
         self.wait(self._healthy, 60, "the SuperLink to answer")
 
-    def supernode(self, id: int) -> None:
+    def supernode(self, id: int, config: str = "", **more: str) -> None:
+        """Start the SuperNode of this client, with more entries of the node-config and more environment."""
         node = ["flower-supernode", "--insecure", "--superlink", f"127.0.0.1:{self.port}", "--host", "127.0.0.1"]
-        node += ["--port", str(free_port()), "--node-config", f"partition-id={id} num-partitions={CLIENTS}"]
-        self.start(f"supernode{id}", node, self.folder)
+        node += [
+            "--port",
+            str(free_port()),
+            "--node-config",
+            f"partition-id={id} num-partitions={self.clients} {config}",
+        ]
+        self.start(f"supernode{id}", node, self.folder, more)
 
     def federation(self, *more: str) -> "World":
         """A SuperLink, with these options, and three SuperNodes."""

@@ -5,7 +5,9 @@ Each test is bounded in time, and everything it starts ends with it.
 
 import json
 import os
+import re
 import signal
+import urllib.request
 from pathlib import Path
 
 import jax.numpy as jnp
@@ -16,7 +18,7 @@ from fedspam import simulate, spam, spam_pp
 from fedspam.problems import synthetic_logistic
 from fedspam.simulation import records, restore
 from fedspam.solvers import GradientDescent
-from processes import closing
+from processes import closing, free_port
 from world import CLIENTS, LONGEST, World
 
 pytest.importorskip("flwr", reason="needs Flower: pip install '.[flower]'")
@@ -169,6 +171,76 @@ def test_a_late_supernode_takes_part_and_a_file_stops_the_run(tmp_path):
         late = [line["client"] for line in logged(folder, "node") if line["late"]]
         assert late == [2]
         assert not any(line["void"] for line in logged(folder, "round")[1:])
+
+
+@pytest.mark.thorough  # a federation of its own, of which one node and the server die
+def test_what_goes_wrong_at_sites_is_seen_and_ends_nothing(tmp_path):
+    """A site that is late, one that restarts, one with another release, one whose policy refuses, and a killed server.
+
+    Nobody knows how many rounds that takes: the run is stopped when all of it has been seen.
+    """
+    with closing(World(tmp_path, clients=5)) as world:
+        world.superlink()
+        (world.folder / "policy.toml").write_text('methods = ["scaffold"]')
+        world.supernode(0)
+        world.supernode(1)
+        world.supernode(3, WIRE="99")
+        world.supernode(4, f'policy="{world.folder / "policy.toml"}"')
+        folder, port = world.folder / "faults", free_port()
+        settings = {"rounds": 1000, "nodes": 2, "quorum": 0.2, "retries": 0, "timeout": 600.0, "metrics": port}
+        world.begin("faults", method="fedavg", **settings)
+        world.until("faults", 1)
+        world.supernode(2)
+        world.wait(lambda: last_answered(folder, 2), LONGEST, "the late site to take part")
+        world.kill("supernode1")
+        world.wait(lambda: 1 in failed(folder), LONGEST, "the loss of site 1 to be noticed")
+        world.supernode(1)
+        world.wait(lambda: last_answered(folder, 1), LONGEST, "site 1 to be back")
+
+        page, metrics = (served(port, path) for path in ("", "metrics"))
+        assert "speaks version 99 of the wire" in page
+        assert "methods of its policy are [&#x27;scaffold&#x27;], the message is of &#x27;fedavg&#x27;" in page
+        assert re.search(r'<td class="number">1</td><td>(lost|absent)', page)
+        assert metric(metrics, "nodes_refused") == 2
+        assert metric(metrics, "nodes_late_total") >= 2
+        assert metric(metrics, 'introductions_total{outcome="refused"}') >= 1
+        assert metric(metrics, 'introductions_total{outcome="rejected"}') >= 1
+        assert "refused" in (world.folder / "policy.jsonl").read_text()
+
+        for pid in world.servers():
+            os.kill(pid, signal.SIGKILL)
+        world.kill("flwr")
+        before = len(logged(folder, "round"))
+        world.begin("faults", method="fedavg", resume=True, **settings)
+        world.wait(lambda: len(logged(folder, "round")) > before, LONGEST, "the resumed run to do a round")
+        assert metric(served(port, "metrics"), "resumed_after_round") == before - 1  # the start is round 0
+        (folder / "stop").touch()
+        world.end()
+        assert records.read(folder)[0]["status"]["reason"].startswith("the file")
+        assert not any(line["void"] for line in logged(folder, "round")[1:])
+        assert len(logged(folder, "begin")) == 2
+
+
+def last_answered(folder: Path, client: int) -> bool:
+    """Whether this client has answered in the last exchange."""
+    return client in ([[]] + [line["answered"] for line in logged(folder, "exchange")])[-1]
+
+
+def failed(folder: Path) -> set[int]:
+    """The clients whose nodes were lost or absent in the last exchange."""
+    failures = ([[]] + [line["failures"] for line in logged(folder, "exchange")])[-1]
+    return {each["client"] for each in failures if each["kind"] in ("lost", "absent")}
+
+
+def served(port: int, path: str) -> str:
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/{path}", timeout=60) as answer:
+        return answer.read().decode()
+
+
+def metric(text: str, name: str) -> float:
+    found = re.search(rf"^fedspam_{re.escape(name)} (.*)$", text, re.MULTILINE)
+    assert found is not None, text
+    return float(found[1])
 
 
 @pytest.mark.thorough  # Flower takes a minute to notice
