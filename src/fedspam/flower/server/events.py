@@ -28,12 +28,13 @@ from prometheus_client.registry import Collector
 from fedspam import __version__
 from fedspam._internal import files
 from fedspam.flower.server import status
+from fedspam.flower.server.beside import LOG_FILE as LOG_FILE, runs_beside
 from fedspam.flower.server.exchange import Failure
 from fedspam.flower.server.journal import Tally
 from fedspam.flower.server.sites import Sites
 from fedspam.simulation.status import Status
 
-LOG_FILE, METRICS_FILE = "events.jsonl", "metrics.prom"
+METRICS_FILE = "metrics.prom"
 CONNECTIONS = 16  # to the status page at the same time; others are closed
 RECENT = 20  # failures on the status page
 WAITING = 1000  # lines of the log that may wait for the first exchange; with more, the oldest are dropped
@@ -99,7 +100,8 @@ class RunEvents(Collector):
             self._about = {"method": self._about["method"], "run": run, **self._about}
             self._set("run_info", 1, run=run, method=str(self._about["method"]), version=__version__)
             self._set("clients", clients)
-        self._log("begin", {"clients": clients, "process": os.getpid(), "version": __version__})
+        about = {"method": self._about["method"], "clients": clients, "process": os.getpid(), "version": __version__}
+        self._log("begin", about)
 
     def resumed(self, done: int) -> None:
         """The run goes on after this round."""
@@ -241,6 +243,7 @@ class RunEvents(Collector):
             "failures": failures[::-1],
             "refused": refused,
             "sites": sites,
+            "beside": [] if self._folder is None else runs_beside(self._folder),
         }
 
     def _named(self, node: int) -> str:

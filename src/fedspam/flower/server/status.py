@@ -33,7 +33,7 @@ def page(facts: Mapping[str, Any]) -> str:
     """
     exchanges, evaluation, failures = facts["exchanges"], facts["evaluation"], facts["failures"]
     columns = sorted({name for row in exchanges.values() for name in row})
-    sites = facts.get("sites", ())
+    sites, beside = facts.get("sites", ()), facts.get("beside", ())
     parts = [
         _table((), facts["run"].items()),
         "<h2>Exchanges, since the server started</h2>",
@@ -48,6 +48,8 @@ def page(facts: Mapping[str, Any]) -> str:
         _table(("node", "reason"), facts["refused"].items()),
         "<h2>Sites, by the names in Flower's registry</h2>",
         _table(("client", "site", "key", "accepted", "failed"), sites),
+        "<h2>Runs of this server, whose folders lie beside each other</h2>",
+        _table(("run", "method", "status", "round", "loss", "last news"), beside),
     ]
     title = f"fedspam: {facts['run'].get('method', '')}, round {facts['run'].get('round', 0)}"
     now = datetime.now(UTC).isoformat(timespec="seconds")

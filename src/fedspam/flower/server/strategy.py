@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping
 from contextlib import nullcontext
 from dataclasses import KW_ONLY, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
@@ -46,6 +46,30 @@ from fedspam.simulation.status import COMPLETED
 
 LOG = logging.getLogger("flwr")
 Evaluate = Callable[[int, ArrayRecord], MetricRecord | None]
+
+
+class StartArguments(NamedTuple):
+    """What `FedspamStrategy.start` is given, and what it has made of it."""
+
+    grid: Grid
+    initial: ArrayRecord
+    rounds: int
+    timeout: float
+    train_config: ConfigRecord
+    evaluate_config: ConfigRecord
+    evaluate_fn: Evaluate | None
+    folder: Path | None
+    events: RunEvents
+
+
+class PreparedRun(NamedTuple):
+    """A run before its first round."""
+
+    run: FlowerRun
+    identity: dict[str, Any]
+    about: dict[str, str]  # of the model: the hash of the run and the method
+    before: list[dict[str, Any]]  # stages
+    pack: Callable[[Params], ArrayRecord]  # parameters as the clients have them
 
 
 @dataclass(eq=False)
@@ -197,7 +221,8 @@ class FedspamStrategy(Strategy):
                 LOG.info("Status page: %s; metrics: %s", address.removesuffix("metrics"), address)
             LOG.info("To stop this run: kill -TERM %d%s", os.getpid(), f", or touch {folder / STOP}" if folder else "")
             configs = train_config or ConfigRecord(), evaluate_config or ConfigRecord()
-            result = self._run(grid, initial_arrays, num_rounds, timeout, *configs, evaluate_fn, folder, events)
+            given = StartArguments(grid, initial_arrays, num_rounds, timeout, *configs, evaluate_fn, folder, events)
+            result = self._run(given)
         LOG.info("")
         LOG.info("Strategy execution finished in %.2fs", time.monotonic() - began)
         LOG.info("")
@@ -206,23 +231,12 @@ class FedspamStrategy(Strategy):
             LOG.info("\t%s", line.strip("\n"))
         return result
 
-    def _run(
-        self,
-        grid: Grid,
-        initial_arrays: ArrayRecord,
-        num_rounds: int,
-        timeout: float,
-        train_config: ConfigRecord,
-        evaluate_config: ConfigRecord,
-        evaluate_fn: Evaluate | None,
-        folder: Path | None,
-        events: RunEvents,
-    ) -> Result:
-        own, codecs = training_of(self.method), Codecs.of(self.codecs)
-        plain = None if own is None else PlainApps(self.method, own, initial_arrays, self.params)
-        params = arrays.to_params(initial_arrays, self.params) if plain is None else plain.start()
-        pack, key = arrays.to_arrays if plain is None else plain.pack, jax.random.key(self.seed)
-        schema = Schema.of(self.method, params, codecs)
+    def _prepared(self, given: StartArguments) -> PreparedRun:
+        """Settle which node is which client, and what identifies the run."""
+        own, codecs, folder = training_of(self.method), Codecs.of(self.codecs), given.folder
+        plain = None if own is None else PlainApps(self.method, own, given.initial, self.params)
+        params = arrays.to_params(given.initial, self.params) if plain is None else plain.start()
+        key, schema = jax.random.key(self.seed), Schema.of(self.method, params, codecs)
         if plain is not None:
             plain.check(schema)
         if self.secure is not None:
@@ -233,57 +247,58 @@ class FedspamStrategy(Strategy):
             params, before = stages.model_of(self.after, params)
             LOG.info("Stage %d: going on from %s", len(before) + 1, before[-1])
         nodes = self._nodes = gathered(
-            grid, schema, timeout, folder, events, least=self.min_available_nodes, introductions=self.introductions,
+            given.grid, schema, given.timeout, folder, given.events, least=self.min_available_nodes,
+            introductions=self.introductions,
             begun=self.resume and folder is not None and (folder / "manifest.json").exists(),
             named=self._needs_ids(schema), plain=plain is not None,
         )  # fmt: skip
         if self.held_out >= nodes.clients:
             raise ValueError(f"held_out = {self.held_out} must be below the number of clients, {nodes.clients}")
-        clients, method = NodePopulation(nodes.clients - self.held_out), self.method
+        clients, method, replies = NodePopulation(nodes.clients - self.held_out), self.method, self.replies
         if self.fraction_train is not None:
             count = max(math.floor(clients.size * self.fraction_train), self.min_train_nodes)
             method = with_cohort(method, min(count, clients.size))
-        replies = self.replies
+        further = {
+            "codecs": codecs, "ids": "assigned" if isinstance(nodes, AssignedNodes) else "",
+            "over_selection": replies.over_selection,
+            "largest": replies.largest if replies.largest < math.inf else 0, "stages": before,
+        }  # fmt: skip
         identity = records.identity(
             method, clients, params, key, world="flower", quorum=replies.quorum, retries=replies.retries,
-            aggregate=self.aggregate, **({"codecs": codecs} if codecs else {}),
-            **({"ids": "assigned"} if isinstance(nodes, AssignedNodes) else {}),
-            **({"over_selection": replies.over_selection} if replies.over_selection else {}),
-            **({"largest": replies.largest} if replies.largest < math.inf else {}),
-            **({"stages": before} if before else {}),
+            aggregate=self.aggregate, **{name: value for name, value in further.items() if value},
         )  # fmt: skip
         run_id = describe.digest(identity)
-        events.begin(run_id[:16], clients.size)
-        fed = Flower(
-            grid=grid,
-            nodes=nodes,
-            population=clients,
-            schema=schema,
-            form=MessageForm(run_id[:16], timeout, dict(train_config), self.arrayrecord_key, self.configrecord_key),
-            replies=replies,
-            aggregate=self.aggregate,
-            secure=self.secure,
-            journal=Journal(folder, run_id),
-            events=events,
-            plain=plain,
+        given.events.begin(run_id[:16], clients.size)
+        form = MessageForm(
+            run_id[:16], given.timeout, dict(given.train_config), self.arrayrecord_key, self.configrecord_key
         )
+        fed = Flower(
+            grid=given.grid, nodes=nodes, population=clients, schema=schema, form=form, replies=replies,
+            aggregate=self.aggregate, secure=self.secure, journal=Journal(folder, run_id), events=given.events,
+            plain=plain,
+        )  # fmt: skip
         run = FlowerRun(with_feedback(method, codecs, schema.plan), fed, params, key, replies.patience)
+        about = {"run": run_id, "method": method_name(method)}
+        return PreparedRun(run, identity, about, before, arrays.to_arrays if plain is None else plain.pack)
 
-        result = Result(arrays=initial_arrays)
+    def _run(self, given: StartArguments) -> Result:
+        ready, result, events, folder = self._prepared(given), Result(arrays=given.initial), given.events, given.folder
+        plain = ready.run.fed.plain
 
         def measure(done: int, params: Params) -> dict[str, float]:
-            found = evaluate_fn(done, pack(params)) if evaluate_fn else None
+            found = given.evaluate_fn(done, ready.pack(params)) if given.evaluate_fn else None
             return {name: float(value) for name, value in (found or {}).items() if isinstance(value, int | float)}
 
-        done, status, last = 0, COMPLETED, params
+        done, status, last = 0, COMPLETED, ready.run.params
         with records.Store(folder) if folder is not None else nullcontext() as store:
             try:
-                for step in run.steps(num_rounds, RunRecorder(store, identity), self.resume, measure):
+                recorder = RunRecorder(store, ready.identity)
+                for step in ready.run.steps(given.rounds, recorder, self.resume, measure):
                     done, last = step.done, step.params
                     trained = {} if plain is None or not step.fresh else plain.means()
-                    report(step, result, pack(step.params), trained)
+                    report(step, result, ready.pack(step.params), trained)
                     if step.fresh and step.done and (self.fraction_evaluate > 0 or self.held_out):
-                        self._evaluate(step, result, evaluate_config, grid, timeout, events)
+                        self._evaluate(step, result, given)
                     if step.fresh:
                         asked = result.evaluate_metrics_clientapp.get(step.done, {})
                         measured = {"server": step.metrics, "clients": dict(asked), "training": trained}
@@ -292,18 +307,20 @@ class FedspamStrategy(Strategy):
                 status = status_of(error)
                 if store is not None:
                     store.finish(status)
-                LOG.warning("Stopped after round %d of %d: %s", done, num_rounds, error)
+                LOG.warning("Stopped after round %d of %d: %s", done, given.rounds, error)
             except StoppedError as error:
                 events.ended(status_of(error))
                 raise
             events.ended(status)
-            provenance = {"run": run_id, "method": method_name(method), "rounds": done, "status": status.as_json()}
             names = {str(client): site.name for client, site in sorted(events.sites.clients.items())}
-            more = {"sites": names, "stages": before}
-            provenance = self.provenance = {**provenance, **{name: value for name, value in more.items() if value}}
+            further = {"sites": names, "stages": ready.before}
+            self.provenance = {
+                **ready.about, "rounds": done, "status": status.as_json(),
+                **{name: value for name, value in further.items() if value},
+            }  # fmt: skip
             if folder is not None:
-                write_model(folder / FILE, last, {"loss": None, **provenance})
-                LOG.info("Trained model: %s (run %s, round %d)", folder / FILE, run_id[:16], done)
+                write_model(folder / FILE, last, {"loss": None, **self.provenance})
+                LOG.info("Trained model: %s (run %s, round %d)", folder / FILE, ready.about["run"][:16], done)
         return result
 
     def _needs_ids(self, schema: Schema) -> str | None:
@@ -312,19 +329,18 @@ class FedspamStrategy(Strategy):
             return "a secure sum names its clients by their partition ids"
         return f"{method_name(self.method)} asks a client by its partition id" if schema.plan.names_a_client else None
 
-    def _evaluate(
-        self, step: RunStep, result: Result, config: ConfigRecord, grid: Grid, timeout: float, events: RunEvents
-    ) -> None:
+    def _evaluate(self, step: RunStep, result: Result, given: StartArguments) -> None:
+        grid, events = given.grid, given.events
         clients = self._evaluators(step.done)
         messages = {
             clients[message.metadata.dst_node_id]: message
-            for message in self.configure_evaluate(step.done, result.arrays, config, grid)
+            for message in self.configure_evaluate(step.done, result.arrays, given.evaluate_config, grid)
         }
         for message in messages.values():
-            message.metadata.ttl = timeout
+            message.metadata.ttl = given.timeout
         trip = Trip(grid, evaluation.accepted)
         trip.send(messages)
-        trip.wait(timeout)
+        trip.wait(given.timeout)
         LOG.info("evaluate: Received %d results and %d failures", len(trip.values), len(trip.failures))
         for id, failure in sorted(trip.failures.items()):
             LOG.info("\t> %s: %s", events.sites.called(id), failure.reason)
