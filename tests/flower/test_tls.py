@@ -6,6 +6,7 @@ cannot reach. All on 127.0.0.1, bounded in time; nothing is left behind.
 
 import http.client
 import http.server
+import json
 import re
 import shutil
 import ssl
@@ -121,7 +122,8 @@ def test_registered_nodes_train_and_others_are_refused(tmp_path):
             assert "Failed to activate SuperNode" in running.log("supernode2")
             assert "No SuperNode found with the given public key" in running.log("superlink")
 
-            log = running.run("train", ["./train.sh", "num-rounds=1", "min-available-nodes=2"], deploy, LONGEST, here)
+            settings = ["num-rounds=1", "min-available-nodes=2", f'folder="{tmp_path / "run"}"']
+            log = running.run("train", ["./train.sh", *settings], deploy, LONGEST, here)
             passed = gate.passed
         finally:
             gate.shutdown()
@@ -130,4 +132,9 @@ def test_registered_nodes_train_and_others_are_refused(tmp_path):
         assert "difference: Received 2 results and 0 failures" in log
         accuracies = [float(found) for found in re.findall(r"'accuracy': '([0-9.e+-]+)'", log)]
         assert accuracies[-1] > 0.6 > accuracies[0]
+        sites = json.loads((tmp_path / "run" / "sites.json").read_text())  # as Flower's registry has them
+        for number, (name, key) in sites.items():
+            said = running.run("fingerprint", ["ssh-keygen", "-lf", f"secrets/node{number}.pub"], deploy, 30)
+            assert (name, key) == (f"node{number}", said.split()[1])
+        assert sorted(sites) == ["0", "1"]
         assert passed > 20  # all that the nodes did went through the gate
