@@ -34,12 +34,21 @@ class AssignedNodes:
         nodes: the node ids, in the order of the clients.
         timeout: of an introduction, in seconds.
         path: the file that keeps the ids; None writes nothing.
+        plain: whether the nodes run apps that do not know this package: nothing can be asked of them, so that a node
+            that comes later takes any free place.
     """
 
     def __init__(
-        self, grid: Grid, schema: Schema, nodes: list[int], timeout: float, path: Path | None, events: RunEvents
+        self,
+        grid: Grid,
+        schema: Schema,
+        nodes: list[int],
+        timeout: float,
+        path: Path | None,
+        events: RunEvents,
+        plain: bool,
     ) -> None:
-        self._grid, self._schema, self._path, self._events = grid, schema, path, events
+        self._grid, self._schema, self._path, self._events, self._plain = grid, schema, path, events, plain
         self._asking = Introductions(grid, schema, timeout, events)
         self._listed = list(nodes)  # as the file says
         self._nodes: dict[int, int] = {}  # client -> node
@@ -49,21 +58,27 @@ class AssignedNodes:
         self._reported: dict[int, int] = {}  # client -> the num-partitions that it reports
         self._unsaved: list[tuple[int, int, int]] = []  # client, partition id, node
         self._end = 0  # of the good part of the file
+        present = set(events.sites.look(grid))
         for client, node in enumerate(nodes):
-            self._place(client, node)
+            if node in present:
+                self._place(client, node)
         events.nodes(len(self), self.clients, self.refused)
 
     @classmethod
-    def saved(cls, grid: Grid, schema: Schema, timeout: float, path: Path, events: RunEvents) -> "AssignedNodes":
+    def saved(
+        cls, grid: Grid, schema: Schema, timeout: float, path: Path, events: RunEvents, plain: bool
+    ) -> "AssignedNodes":
         """The ids that an earlier process gave, for a run that is resumed."""
         frames, trouble = files.frames(path)
         if not frames or frames[0].facts.get("kind") != "nodes":
             raise files.RecordError(f"{trouble or f'{path} does not begin with a list of nodes'}; use another folder")
-        known = cls(grid, schema, frames[0].arrays["nodes"].tolist(), timeout, path, events)
+        known = cls(grid, schema, frames[0].arrays["nodes"].tolist(), timeout, path, events, plain)
+        present = set(events.sites.look(grid))
         for frame in frames[1:]:
             for client, partition, node in frame.arrays["entries"].tolist():
                 known._partitions[client], known._owners[partition] = partition, client
-                known._place(client, node)
+                if node in present:
+                    known._place(client, node)
         known._end = frames[-1].end
         known.refresh()
         return known
@@ -92,10 +107,14 @@ class AssignedNodes:
 
     def heading(self, client: int) -> dict[str, Any]:
         """Further entries in the header of a message: the client's id is given; what to agree on, if it is new."""
+        if self._plain:
+            return {}  # these apps know none
         return {"assigned": True} | ({} if client in self._partitions else {"description": self._schema.text})
 
     def meet(self, client: int, head: Mapping[str, Any]) -> None:
         """Note what the header of a reply says about its sender; a node that cannot be this client is refused."""
+        if self._plain:
+            return  # it says nothing
         facts, node = introduced(head), self._nodes.get(client)
         partition, count = facts["partition-id"], facts["num-partitions"]
         if node is None:
@@ -128,11 +147,13 @@ class AssignedNodes:
 
     def refresh(self, patience: float = LONGEST) -> None:
         """Drop nodes that have disconnected, and give new nodes to clients that have lost theirs."""
-        present = set(self._events.sites.look(self._grid))
+        order = self._events.sites.look(self._grid)
+        present = set(order)
         for client in [client for client, node in self._nodes.items() if node not in present]:
             self.forget(client)
         vacant = [client for client in range(self.clients) if client not in self._nodes]
-        facts, others = self._asking.ask(present - self._clients.keys(), patience), []
+        others = [node for node in order if node not in self._clients] if self._plain else []
+        facts = {} if self._plain else self._asking.ask(present - self._clients.keys(), patience)
         for node in sorted(facts, key=lambda node: facts[node]["partition-id"]):
             owner = self._owners.get(facts[node]["partition-id"])
             if owner is None:
@@ -148,7 +169,7 @@ class AssignedNodes:
         for client, node in zip(free, others, strict=False):
             self._place(client, node, late=True)
         for node in others[len(free) :]:
-            self._asking.fail(node, Failure("all clients of this run have nodes; it may take the place of a lost one"))
+            self._deny(node, "all clients of this run have nodes; it may take the place of a lost one")
         self._events.nodes(len(self), self.clients, self.refused)
 
     def _enter(self, client: int, partition: int, node: int) -> None:
@@ -163,11 +184,15 @@ class AssignedNodes:
         (_, most), *_ = (votes := Counter(self._reported.values())).most_common(1)
         return votes[count] < most
 
+    def _deny(self, node: int, reason: str) -> None:
+        if not self._plain or self.refused.get(node) != reason:  # it is not asked, so that it has no turn
+            self._asking.fail(node, Failure(reason))
+
     def _place(self, client: int, node: int, late: bool = False) -> bool:
         """Give a client this node, unless the site of the node is another client."""
         reason = self._events.sites.claim(client, node)
         if reason is not None:
-            self._asking.fail(node, Failure(reason))
+            self._deny(node, reason)
             return False
         self.forget(client)
         self._nodes[client], self._clients[node] = node, client

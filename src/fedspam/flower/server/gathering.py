@@ -9,7 +9,6 @@ from fedspam.flower.server import assigned
 from fedspam.flower.server.assigned import AssignedNodes
 from fedspam.flower.server.events import RunEvents
 from fedspam.flower.server.nodes import NodeDirectory
-from fedspam.flower.server.plain import PlainNodes
 from fedspam.flower.wire.schema import Schema
 
 LOG = logging.getLogger("flwr")
@@ -27,7 +26,7 @@ def gathered(
     begun: bool,
     named: str | None,
     plain: bool,
-) -> NodeDirectory | AssignedNodes | PlainNodes:
+) -> NodeDirectory | AssignedNodes:
     """Which node is which client; waits for at least `least` nodes.
 
     Arguments:
@@ -36,15 +35,15 @@ def gathered(
         named: or this reason speaks against it, why clients must be known by their partition ids.
         plain: whether the nodes run apps that do not know this package, and cannot be asked.
     """
-    if plain:
-        count = assigned.connected(grid, least, timeout, events)
-        LOG.info("%d nodes are connected; client i is the i-th of them that has registered with Flower", count)
-        return PlainNodes(grid, events)
     path = None if folder is None else folder / assigned.FILE
-    count = assigned.connected(grid, 0 if least <= introductions else least, timeout, events)  # else gather() waits
+    waits = plain or least > introductions  # else gather() waits
+    count = assigned.connected(grid, least if waits else 0, timeout, events)
     if begun and path is not None and path.exists():
         LOG.info("%d nodes are connected; the ids of clients are those in %s", count, path)
-        return AssignedNodes.saved(grid, schema, timeout, path, events)
+        return AssignedNodes.saved(grid, schema, timeout, path, events, plain)
+    if plain:
+        LOG.info("%d nodes are connected; client i is the i-th of them that has registered with Flower", count)
+        return AssignedNodes(grid, schema, events.sites.look(grid), timeout, path, events, plain)
     if named is not None:
         reason = named
     elif begun:
@@ -53,7 +52,7 @@ def gathered(
         reason = f"they are at most introductions = {introductions}"
     else:
         LOG.info("%d nodes are connected; each introduces itself with its first reply", count)
-        return AssignedNodes(grid, schema, events.sites.look(grid), timeout, path, events)
+        return AssignedNodes(grid, schema, events.sites.look(grid), timeout, path, events, plain)
     LOG.info("%d nodes are connected; asking each for its partition id: %s", count, reason)
     nodes = NodeDirectory(grid, schema, timeout, events)
     nodes.gather(least)

@@ -31,7 +31,7 @@ from fedspam.flower.server.events import RunEvents
 from fedspam.flower.server.exchange import SPARE, Failure, RejectedError, Trip, decoded
 from fedspam.flower.server.journal import Journal, JournalEntry, Tally
 from fedspam.flower.server.nodes import NodeDirectory
-from fedspam.flower.server.plain import PlainApps, PlainNodes
+from fedspam.flower.server.plain import PlainApps
 from fedspam.flower.server.replies import Replies
 from fedspam.flower.server.request import MessageForm, Request, VoidError, addressed, listed, mean_of, stacked
 from fedspam.flower.server.secure import Accept, Outcome, SecureAttempt
@@ -47,7 +47,7 @@ class Flower:
     """The handle of a method whose messages travel over Flower's Grid. One handle serves a whole run."""
 
     grid: Grid
-    nodes: NodeDirectory | AssignedNodes | PlainNodes  # which node is which client
+    nodes: NodeDirectory | AssignedNodes  # which node is which client
     population: NodePopulation  # the clients that train
     schema: Schema  # the exchanges of the method
     form: MessageForm  # what all messages of the run have in common

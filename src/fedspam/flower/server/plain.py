@@ -16,7 +16,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
-from flwr.serverapp import Grid
 from jaxtyping import PyTree
 
 from fedspam._internal import checks
@@ -24,7 +23,6 @@ from fedspam._internal.trees import Params, Scalar, struct
 from fedspam.federation import perform, wire, works_of
 from fedspam.federation.codecs import NO_CODECS
 from fedspam.flower.server import evaluation
-from fedspam.flower.server.events import RunEvents
 from fedspam.flower.server.exchange import SPARE, RejectedError
 from fedspam.flower.server.method import method_name
 from fedspam.flower.server.request import MessageForm, Request
@@ -204,61 +202,6 @@ class PlainApps:
         if not isinstance(value, int | float) or not math.isfinite(value) or value < 0:
             raise RejectedError(f"the metric {name!r} is {value!r}; it must be a number of at least 0")
         return float(value)
-
-
-class PlainNodes:
-    """The nodes of apps that do not know this package: client i is the i-th node that has registered with Flower.
-
-    Nodes that come later take the places of nodes that were lost, and sites with a registered name their own.
-    """
-
-    def __init__(self, grid: Grid, events: RunEvents) -> None:
-        self._grid, self._events = grid, events
-        self._nodes: dict[int, int] = {}  # client -> node
-        self.clients = max(len(events.sites.look(grid)), max(events.sites.clients, default=-1) + 1)
-        self.refused: dict[int, str] = {}
-        self.refresh()
-
-    def __len__(self) -> int:
-        return len(self._nodes)
-
-    def node(self, client: int) -> int | None:
-        return self._nodes.get(client)
-
-    def forget(self, client: int) -> None:
-        """Drop the node of a client because it is lost; another node may replace it."""
-        self._nodes.pop(client, None)
-
-    def heading(self, client: int) -> dict[str, Any]:
-        """Further entries in the header of a message: these apps know none."""
-        return {}
-
-    def meet(self, client: int, head: Mapping[str, Any]) -> None:
-        """A reply says nothing about its sender."""
-
-    def save(self) -> None:
-        """Nothing is written: a resumed run counts the nodes again."""
-
-    def refresh(self, patience: float = 0.0) -> None:
-        """Drop nodes that have disconnected, and give their places to new ones."""
-        sites = self._events.sites
-        nodes = sites.look(self._grid)
-        present = set(nodes)
-        self._nodes = {client: node for client, node in self._nodes.items() if node in present}
-        taken = set(self._nodes.values())
-        vacant, others = sites.matched(
-            [client for client in range(self.clients) if client not in self._nodes],
-            [node for node in nodes if node not in taken],
-        )
-        reason = f"the run began with {self.clients} clients; it may take the place of a lost one"
-        self.refused = dict.fromkeys(others[len(vacant) :], reason)
-        for client, node in zip(vacant, others, strict=False):
-            wrong = sites.claim(client, node)
-            if wrong is None:
-                self._nodes[client] = node
-            else:
-                self.refused[node] = wrong
-        self._events.nodes(len(self), self.clients, self.refused)
 
 
 @functools.partial(jax.jit, static_argnames="name")

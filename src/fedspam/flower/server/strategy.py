@@ -32,7 +32,7 @@ from fedspam.flower.server.handle import Flower
 from fedspam.flower.server.journal import Journal
 from fedspam.flower.server.method import method_name, with_cohort
 from fedspam.flower.server.nodes import NodeDirectory
-from fedspam.flower.server.plain import PlainApps, PlainNodes, training_of
+from fedspam.flower.server.plain import PlainApps, training_of
 from fedspam.flower.server.replies import Replies
 from fedspam.flower.server.request import MessageForm
 from fedspam.flower.server.run import FlowerRun, RunStep, StoppedError, report, status_of
@@ -135,7 +135,7 @@ class FedspamStrategy(Strategy):
     arrayrecord_key: str = "arrays"
     configrecord_key: str = "config"
     provenance: Mapping[str, Any] = field(default_factory=dict, init=False, repr=False)  # of the model, after `start`
-    _nodes: NodeDirectory | AssignedNodes | PlainNodes | None = field(default=None, init=False, repr=False)
+    _nodes: NodeDirectory | AssignedNodes | None = field(default=None, init=False, repr=False)
 
     def __post_init__(self) -> None:
         for name in ("seed", "introductions", "held_out"):
@@ -259,7 +259,7 @@ class FedspamStrategy(Strategy):
             count = max(math.floor(clients.size * self.fraction_train), self.min_train_nodes)
             method = with_cohort(method, min(count, clients.size))
         further = {
-            "codecs": codecs, "ids": "assigned" if isinstance(nodes, AssignedNodes) else "",
+            "codecs": codecs, "ids": "assigned" if isinstance(nodes, AssignedNodes) and plain is None else "",
             "over_selection": replies.over_selection,
             "largest": replies.largest if replies.largest < math.inf else 0, "stages": before,
         }  # fmt: skip
