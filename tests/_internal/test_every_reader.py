@@ -66,6 +66,7 @@ WITHOUT_ROW = {
     "app/registry.py:Registry.add": "copies a file that `read_model`, which has a row, has just read",
     "app/registry.py:_lines": "reads the file that it writes, and a log; app/test_registry.py tries damaged ones",
     "app/report/page.py:asset": SHIPPED,
+    "app/report/provenance.py:sites": "leaves out what does not fit; flower/test_sites.py reads one",
     "clients/sharded.py:_sizes_everywhere": OWN,
     "datasets/_hdf5.py:clients": "runs in a process of its own, which the row tff starts",
     "datasets/_hdf5.py:main": "runs in a process of its own, which the row tff starts",

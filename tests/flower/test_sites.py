@@ -15,6 +15,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
 from fedspam import fedavg
 from fedspam._internal.files import RecordError
+from fedspam.app.report import provenance
 from fedspam.flower import FedspamStrategy, LoopbackGrid, Replies, client_app, clients_of, own_training, to_arrays
 from fedspam.flower.server import events, introductions, sites
 from fedspam.problems import quadratics
@@ -67,6 +68,8 @@ def test_names_and_keys_stand_in_logs_metrics_page_and_model(number, tmp_path, c
     for name in NAMES:
         assert f'site="{name}"' in text
     assert "Łódź &lt;b&gt;" in pages[-1]
+    reported = provenance.sites(tmp_path)["sites"].split(", ")
+    assert reported == [f"{client} {name}" for client, (name, _) in known.items()]
     assert keys["Lyon"] in pages[-1]
     assert "<b>" not in pages[-1]
 

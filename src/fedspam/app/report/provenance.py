@@ -101,6 +101,16 @@ def configuration_file(folder: Path) -> str | None:
     return next((found for name in SCRIPTS if (found := _text(folder / name))), None)
 
 
+def sites(folder: Path) -> dict[str, str]:
+    """Which site of Flower's registry was which client, if the folder of a run over Flower says so."""
+    try:
+        found = strict.json_object((_text(folder / "sites.json") or "{}").encode(), size=SCRIPT, depth=4)
+    except strict.MalformedError:
+        return {}
+    names = [f"{client} {site[0]}" for client, site in found.items() if isinstance(site, list) and site]
+    return {"sites": ", ".join(names)} if names else {}
+
+
 def harmless(command: str) -> str | None:
     """A command to copy if it is one of this package, with every word quoted; None for anything else that a folder
     may hold, because readers paste it into a shell.

@@ -14,7 +14,7 @@ import numpy as np
 from fedspam._internal import files, strict
 from fedspam._internal.strict import MIB
 from fedspam.app.arrival import percentiles
-from fedspam.app.report.provenance import command_of, configuration_file, method_name, plain_math
+from fedspam.app.report.provenance import command_of, configuration_file, method_name, plain_math, sites
 from fedspam.app.report.series import AskedTarget, Curve, ModelScores, Paid, Series, Source, TargetCell, rises
 from fedspam.methods import METHODS
 from fedspam.simulation import records
@@ -119,6 +119,7 @@ def _run(folder: Path) -> Source:
     told = f"{folder.name}: {void} of {rounds} rounds were void: their bytes count, but they had no effect"
     notes = [told] if void else []
     status = Status.from_json(facts.pop("status", None))
+    facts |= sites(folder)
     summary = _json(folder / "summary.json") if os.path.lexists(folder / "summary.json") else {}
     return Source(
         folder, "run", status, [series], facts, identity, script=script, notes=notes, tested=_tested(folder, summary),

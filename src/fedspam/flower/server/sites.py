@@ -5,6 +5,7 @@ without a name are those of simulations and of federations without keys; nothing
 """
 
 import base64
+import functools
 import hashlib
 import json
 from pathlib import Path
@@ -104,6 +105,7 @@ class Sites:
             self._is_saved = True
 
 
+@functools.lru_cache(maxsize=2**16)
 def fingerprint(key: bytes) -> str:
     """The fingerprint of a public key as PEM; that of its bytes if it is something else."""
     try:
