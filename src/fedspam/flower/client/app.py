@@ -4,7 +4,7 @@ import functools
 import json
 import types
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -97,19 +97,20 @@ def client_app(
     >>> app = client_app(clients_with(loss, data), spam_pp(2, step_size=0.5, fresh_weight=0.2), jnp.zeros(3))
     """
 
-    def setting(context: Context) -> tuple[Any, Params, Codecs]:
+    def setting(context: Context) -> Setting:
         given: tuple[Any, ...] = (method, params, codecs)
         built, like, coded = (value(context) if _is_function(value) else value for value in given)
-        return built, jax.tree.map(jnp.asarray, like), Codecs.of(coded)
+        like, coded = jax.tree.map(jnp.asarray, like), Codecs.of(coded)
+        return Setting(oracle, built, like, coded, Schema.of(built, like, coded))
 
     if privacy is not None:
         secure, mods = privacy.applied(secure, mods)
 
     def described(message: Message, context: Context) -> tuple[str, str]:
-        schema = Schema.of(*setting(context))
+        schema = setting(context).schema
         return schema.method, schema.digest
 
-    masking = [] if secure is None else [secure.mod(lambda context: setting(context)[2])]
+    masking = [] if secure is None else [secure.mod(lambda context: setting(context).codecs)]
     app = ClientApp(mods=[quiet, guard(described, secure, privacy), *masking, *(mods or [])])
     if secure is not None:
         secure.register(app)
@@ -117,7 +118,7 @@ def client_app(
     def answering(content: Callable[..., RecordDict]) -> Callable[[Message, Context], Message]:
         def answer(message: Message, context: Context) -> Message:
             try:
-                return Message(content(message, context, oracle, *setting(context)), reply_to=message)
+                return Message(content(message, context, setting(context)), reply_to=message)
             except RefusedError as error:
                 return refusal(error, message)
 
@@ -131,7 +132,7 @@ def client_app(
 
     @app.evaluate()
     def evaluate(message: Message, context: Context) -> Message:
-        like, found = setting(context)[1], oracle(context)
+        like, found = setting(context).params, oracle(context)
         point = arrays.to_params(next(iter(message.content.array_records.values())), like)
         numbers = {"loss": float(_loss(found, point)), **(metrics(found, point) if metrics is not None else {})}
         numbers["num-examples"] = float(found.weight)
@@ -166,17 +167,19 @@ def _is_function(value: Any) -> bool:
     return isinstance(value, types.FunctionType | types.MethodType | functools.partial)
 
 
-def _introduce(
-    message: Message,
-    context: Context,
-    oracle: Callable[[Context], Oracle],
-    method: Any,
-    params: Params,
-    codecs: Codecs,
-) -> RecordDict:
-    schema = Schema.of(method, params, codecs)
-    _agree(message.content.config_records[arrays.HEADER], schema, partition_of(context))
-    return RecordDict({arrays.HEADER: ConfigRecord({**facts(context), "schema": schema.digest})})
+class Setting(NamedTuple):
+    """What a client has, for one message."""
+
+    oracle: Callable[[Context], Oracle]
+    method: Any
+    params: Params
+    codecs: Codecs
+    schema: Schema
+
+
+def _introduce(message: Message, context: Context, own: Setting) -> RecordDict:
+    _agree(message.content.config_records[arrays.HEADER], own.schema, partition_of(context))
+    return RecordDict({arrays.HEADER: ConfigRecord({**facts(context), "schema": own.schema.digest})})
 
 
 def _agree(head: ConfigRecord | None, schema: Schema, client: int) -> ConfigRecord:
@@ -194,15 +197,9 @@ def _agree(head: ConfigRecord | None, schema: Schema, client: int) -> ConfigReco
     )
 
 
-def _answer(
-    message: Message,
-    context: Context,
-    oracle: Callable[[Context], Oracle],
-    method: Any,
-    params: Params,
-    codecs: Codecs,
-) -> RecordDict:
-    schema, partition = Schema.of(method, params, codecs), partition_of(context)
+def _answer(message: Message, context: Context, setting: Setting) -> RecordDict:
+    oracle, method, params, codecs, schema = setting
+    partition = partition_of(context)
     head = _agree(message.content.config_records.get(arrays.HEADER), schema, partition)
     assigned = bool(head.get("assigned"))  # whether the server gives this client its id
     phase, label = str(head.get("phase")), str(head.get("exchange"))
