@@ -16,13 +16,15 @@ pytest.importorskip("flwr", reason="needs Flower: pip install '.[flower]'")
 pytest.importorskip("dp_accounting", reason="needs dp-accounting: pip install '.[privacy]'")
 
 import dp_accounting as accounting
+from flwr.app import Context, RecordDict
 
 from fedspam import simulate, spam_pp
 from fedspam.clients import DataOracle
 from fedspam.federation import works_of
 from fedspam.flower import FedspamStrategy, LoopbackGrid, Replies, client_app, clients_of, to_arrays
+from fedspam.flower.client.app import RefusedError
 from fedspam.flower.privacy.clipping import clipping_mod
-from fedspam.flower.privacy.differential import Privacy, noise_for
+from fedspam.flower.privacy.differential import Privacy, noise_for, rho_for
 from fedspam.flower.privacy.mods import GRADIENTS, not_refused, opened
 from fedspam.flower.privacy.secure_client import SecureSum
 from fedspam.methods import METHODS, auto, mvr
@@ -160,6 +162,44 @@ def test_a_client_refuses_to_take_part_more_often_than_it_agreed_to():
         privacy.epsilon(1e-5, 4)
     with pytest.raises(ValueError, match=r"needs a limit"):
         Privacy(1.0, 4.0, 4).epsilon(1e-5)
+
+
+def test_a_client_keeps_its_budget_over_runs_with_other_settings(tmp_path):
+    """Each run has fresh states, as a SuperNode has that starts again; the folder remains."""
+    method, first = mvr(3, step_size=0.1, fresh_weight=1.0, start="zero", first="update"), jnp.zeros(3)
+    nodes = [{"partition-id": id, "num-partitions": 3, "memory-folder": str(tmp_path)} for id in range(3)]
+
+    def run(z, rounds, nodes=nodes):
+        privacy = Privacy(1.0, z, 4, lifetime=1.0)  # of single replies: the multiplier is z / 2
+        app = client_app(clients_of(quadratics(0, clients=3, dimension=3)), method, first, privacy=privacy)
+        strategy = FedspamStrategy(method, first, replies=Replies(retries=0, patience=1))
+        strategy.start(LoopbackGrid(app, nodes), to_arrays(first), num_rounds=rounds)
+
+    run(4.0, 4)  # 1/8 each
+    run(2.0, 1)  # 1/2
+    with pytest.raises(
+        RuntimeError, match=r"it has spent rho = 1 in all runs, and 0.125 more is above its lifetime = 1"
+    ):
+        run(4.0, 1)
+    assert all(len(list((tmp_path / "spent" / f"client-{id}").iterdir())) == 5 for id in range(3))
+    with pytest.raises(RuntimeError, match=r"lifetime = 1 needs a folder"):
+        run(4.0, 1, nodes=3)
+
+
+def test_two_processes_do_not_spend_the_same_budget_twice(tmp_path, monkeypatch):
+    """Both have read what was spent before either notes its own: the slower one reads again."""
+    privacy = Privacy(1.0, 2.0, 1, lifetime=0.125)  # one reply
+    context = Context(1, 1, {"partition-id": 0, "memory-folder": str(tmp_path)}, RecordDict(), {})
+    privacy._spend(context)
+    listed, seen = Path.iterdir, []
+    monkeypatch.setattr(Path, "iterdir", lambda path: listed(path) if seen or seen.append(0) else iter(()))
+    with pytest.raises(RefusedError, match=r"it has spent rho = 0\.125 in all runs"):
+        privacy._spend(context)
+
+
+@pytest.mark.parametrize(("epsilon", "delta"), [(0.5, 1e-6), (2.0, 1e-5), (8.0, 1e-3)])
+def test_rho_for_a_budget_spends_it(epsilon, delta):
+    assert epsilon_of(rho_for(epsilon, delta), delta) == pytest.approx(epsilon, rel=1e-4)
 
 
 def test_a_start_of_four_cohorts_counts_four_times():

@@ -24,7 +24,9 @@ Needs ``pip install dp-accounting``.
 """
 
 import math
+import os
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
@@ -32,11 +34,11 @@ from flwr.app import ConfigRecord, Context
 from flwr.clientapp.typing import Mod
 
 from ..._internal import checks
-from ..wire.node import RefusedError
+from ..wire.node import RefusedError, partition_of
 from .clipping import SUMMED, Clipping
 from .mods import GRADIENTS, Coverage, Values, treated
 from .noise import discrete_gaussian
-from .secure_client import SecureSum
+from .secure_client import FOLDER, SecureSum
 
 STATE = "fedspam.privacy"  # the name of the client's record of its participations
 FINEST = 16  # steps of the grid that the noise of one client must span
@@ -58,6 +60,9 @@ class Privacy:
         secure: the secure sum of the covered works, the same as on the server. Its own `least` must be m or more, so
             that clients unmask no sum with less noise. None if the server sees single replies.
         participations: the most covered replies that a client sends in one run; it refuses more. None for no limit.
+        lifetime: rho, the zero-concentrated privacy that a client spends at most in all runs, whatever their settings,
+            as `rho_for` finds it; each covered reply costs :math:`1/2z^2`. The client keeps what it spent in its
+            ``memory-folder``, and refuses without one. None for no limit.
 
     >>> privacy = Privacy(bound=1.0, noise_multiplier=2.0, least=8, secure=SecureSum(least=8))
     >>> round(privacy.deviation, 3)          # each client's part
@@ -75,6 +80,7 @@ class Privacy:
     in_clear: tuple[str, ...] = ()
     secure: SecureSum | None = None
     participations: int | None = None
+    lifetime: float | None = None
 
     def __post_init__(self) -> None:
         checks.positive("bound", self.bound)
@@ -87,6 +93,8 @@ class Privacy:
         _ = self._coverage
         if self.participations is not None:
             checks.whole("participations", self.participations, 1)
+        if self.lifetime is not None:
+            checks.positive("lifetime", self.lifetime)
         if self.secure is not None:
             self._check_sum(self.secure)
         if self.bound + FAR * self.deviation > LARGEST * self.grid:
@@ -155,7 +163,33 @@ class Privacy:
         before = cast(int, context.state.config_records.get(STATE, {}).get("participations", 0))
         if self.participations is not None and before >= self.participations:
             raise RefusedError(f"it took part {before} times in this run, which is all that its privacy allows")
+        if self.lifetime is not None:
+            self._spend_for_life(context, self.lifetime)
         context.state[STATE] = ConfigRecord({"participations": before + 1})
+
+    def _spend_for_life(self, context: Context, lifetime: float) -> None:
+        """Note the cost of a reply in a file of its own, which one process alone can create."""
+        found, cost = context.node_config.get(FOLDER), 0.5 / self.enforced_multiplier**2
+        if found is None:
+            raise RefusedError(f"lifetime = {lifetime:g} needs a folder; start the SuperNode with a {FOLDER}")
+        folder = Path(str(found)) / "spent" / f"client-{partition_of(context)}"
+        folder.mkdir(parents=True, exist_ok=True)
+        while True:
+            notes = [path.read_text() for path in folder.iterdir()]
+            spent = math.fsum(float(note or "inf") for note in notes)  # an empty note is one that was cut off
+            if spent + cost > lifetime * (1 + SUMMED):
+                raise RefusedError(
+                    f"it has spent rho = {spent:.6g} in all runs, and {cost:.6g} more is above its lifetime = "
+                    f"{lifetime:g}"
+                )
+            try:
+                with (folder / str(len(notes))).open("x") as note:
+                    note.write(repr(cost))
+                    note.flush()
+                    os.fsync(note.fileno())
+                return
+            except FileExistsError:  # another process was faster: what is left is less now
+                continue
 
     def protect(self, values: Values) -> Values:
         """The values that a client sends instead of its own."""
@@ -231,6 +265,7 @@ class Privacy:
             "neighbors": "one client's covered replies replaced by zeros",
             "participations": times,
             "participations enforced": self.participations is not None,
+            "rho of all runs": "not limited" if self.lifetime is None else self.lifetime,
             "bound": self.bound,
             "noise_multiplier": self.noise_multiplier,
             "least": self.least,
@@ -253,6 +288,20 @@ def noise_for(epsilon: float, delta: float, participations: int) -> float:
     made = lambda z: accounting.SelfComposedDpEvent(accounting.GaussianDpEvent(z), participations)
     found = accounting.calibrate_dp_mechanism(accounting.rdp.RdpAccountant, made, epsilon, _share(delta), tol=1e-4)
     return float(found)
+
+
+def rho_for(epsilon: float, delta: float) -> float:
+    r"""The largest rho whose zero-concentrated privacy is :math:`(\varepsilon, \delta)`: the `lifetime` of `Privacy`.
+
+    Canonne, Kamath, Steinke 2020, Proposition 12, without a library.
+
+    >>> round(rho_for(4.0, 1e-5), 3), round(rho_for(1.0, 1e-5), 4)
+    (0.269, 0.0214)
+    """
+    checks.positive("epsilon", epsilon)
+    orders = 1 + np.exp(np.linspace(-7, 14, 20_000))
+    # the epsilon of rho at order a is a rho + log(1 - 1/a) - log(a delta) / (a - 1); solved for rho
+    return float(np.max((epsilon - np.log1p(-1 / orders) + np.log(_share(delta) * orders) / (orders - 1)) / orders))
 
 
 def _share(delta: float) -> float:
