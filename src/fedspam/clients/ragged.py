@@ -12,8 +12,8 @@ import numpy as np
 from jax import lax
 from jaxtyping import Array, Bool, Float, Integer, Key, PyTree, UInt32
 
-from fedspam._internal import checks, prng
-from fedspam._internal.trees import Params, Scalar, static, struct
+from fedspam._internal import prng
+from fedspam._internal.trees import Params, Scalar, count, static, struct
 from fedspam.clients.protocol import Ids, Loss, Population, RowsCheckingLoss
 
 # one program is compiled per capacity, and more capacities compile longer than they save:
@@ -122,7 +122,7 @@ class Ragged:
     offsets: Integer[Array, " clients_and_one"]
     loss: Loss = static()
     capacity: int = static()
-    batch: int | None = static(default=None)
+    batch: int | None = count(or_none=True, default=None)
     replace: bool = static(default=False)
     weighted: bool = static(default=False)
     capacities: tuple[int, ...] = static(default=())  # numbers of rows to pad to, if one for all wastes much
@@ -185,8 +185,6 @@ class Ragged:
                 f"the clients have {rows.sum()} rows together; a population on the device holds at most {2**31 - 1}: "
                 "leave rows out, or read them on demand with Generated or Hosted"
             )
-        if batch is not None:
-            checks.whole("batch", batch, 1)
         if isinstance(loss, RowsCheckingLoss):
             loss.check(examples)
         offsets = jnp.asarray(np.concatenate([[0], np.cumsum(rows)]), jnp.int32)

@@ -11,8 +11,8 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec as Spread
 from jaxtyping import Array, Float, Integer, Key, PyTree, UInt32
 
-from fedspam._internal import checks, hosts, prng
-from fedspam._internal.trees import static, struct
+from fedspam._internal import hosts, prng
+from fedspam._internal.trees import count, static, struct
 from fedspam.clients.protocol import Ids, Loss, RowsCheckingLoss
 from fedspam.clients.ragged import RaggedOracle, checked_sizes
 
@@ -45,7 +45,7 @@ class Sharded:
     loss: Loss = static()
     capacity: int = static()
     rows: int = static()  # of all clients
-    batch: int | None = static(default=None)
+    batch: int | None = count(or_none=True, default=None)
     replace: bool = static(default=False)
     weighted: bool = static(default=False)
 
@@ -71,33 +71,33 @@ class Sharded:
             loss, batch, replace, weighted: as in `fedspam.Ragged.of`.
         """
         devices = jax.devices() if devices is None else list(devices)
-        count = len(devices)
-        if len(parts) < count or not count:
+        number = len(devices)
+        if len(parts) < number or not number:
             raise ValueError(
-                f"there are {len(parts)} parts for {count} devices; give every device at least one part: write more "
+                f"there are {len(parts)} parts for {number} devices; give every device at least one part: write more "
                 "parts, or use fewer devices"
             )
-        if batch is not None:
-            checks.whole("batch", batch, 1)
         mesh = Mesh(np.array(devices), (AXIS,))
-        mine = [number for number, device in enumerate(devices) if device.process_index == jax.process_index()]
-        ranges = [(number * len(parts) // count, (number + 1) * len(parts) // count) for number in range(count)]
+        mine = [n for n, device in enumerate(devices) if device.process_index == jax.process_index()]
+        ranges = [(n * len(parts) // number, (n + 1) * len(parts) // number) for n in range(number)]
         shards = hosts.together(lambda: {n: _joined([read(part) for part in parts[slice(*ranges[n])]]) for n in mine})
         if isinstance(loss, RowsCheckingLoss):
             hosts.together(lambda: [loss.check(examples) for examples, _ in shards.values()])
-        sizes = _sizes_everywhere({number: sizes for number, (_, sizes) in shards.items()}, count)
+        sizes = _sizes_everywhere({n: sizes for n, (_, sizes) in shards.items()}, number)
         capacity, longest = max(int(each.max()) for each in sizes), max(int(each.sum()) for each in sizes)
         everywhere = lambda values: _placed({n: np.asarray(values, np.int32) for n in mine}, mesh, whole=True)
-        held = {number: examples for number, (examples, _) in shards.items()}
-        names, leaves = jax.tree.structure(next(iter(held.values()))), {n: jax.tree.leaves(held[n]) for n in mine}
         total, clients = int(sum(each.sum() for each in sizes)), sum(map(len, sizes))
         share = lambda own: np.full(own.sum(), 1 / total) if weighted else np.repeat(1 / (clients * own), own)
         filled = lambda own: np.append(share(own), np.zeros(longest - own.sum())).astype(jnp.result_type(float))
-        place = lambda column: _placed({n: _lengthened(leaves[n][column], longest)[None] for n in mine}, mesh)
+
+        def place(*columns: np.ndarray) -> Array:  # one of each device of this process
+            padded = [_lengthened(column, longest)[None] for column in columns]
+            return _placed(dict(zip(mine, padded, strict=True)), mesh)
+
         return cls(
-            jax.tree.unflatten(names, [place(column) for column in range(names.num_leaves)]),
+            jax.tree.map(place, *(examples for examples, _ in shards.values())),
             _placed({n: filled(sizes[n])[None] for n in mine}, mesh),
-            everywhere(np.repeat(np.arange(count), [len(each) for each in sizes])),
+            everywhere(np.repeat(np.arange(number), [len(each) for each in sizes])),
             everywhere(np.concatenate([np.cumsum(each) - each for each in sizes])),
             everywhere(np.concatenate(sizes)),
             mesh, loss, capacity, total, batch, replace, weighted,

@@ -17,9 +17,8 @@ import numpy as np
 from jax.extend.core import ClosedJaxpr, Literal
 from jaxtyping import Array, Bool, Integer, Key, PyTree, UInt32
 
-from fedspam._internal import checks
 from fedspam._internal.brief import Brief
-from fedspam._internal.trees import static, struct
+from fedspam._internal.trees import count, static, struct
 from fedspam.clients import Ids, Loss, Population, RaggedOracle, draw
 from fedspam.clients.ragged import checked_sizes
 from fedspam.federation import Cohort, Work
@@ -66,10 +65,10 @@ class Stored:
     shelf: Shelf = static()
     loss: Loss = static()
     capacity: int = static()
-    batch: int | None = static(default=None)
+    batch: int | None = count(or_none=True, default=None)
     replace: bool = static(default=False)
     weighted: bool = static(default=False)
-    window: int = static(default=10)
+    window: int = count(default=10)
 
     @classmethod
     def of(
@@ -89,9 +88,6 @@ class Stored:
             window: rounds whose clients are on the device together; those of the next window are on their way.
             loss, batch, replace, weighted: as in `Ragged.of`.
         """
-        checks.whole("window", window, 1)
-        if batch is not None:
-            checks.whole("batch", batch, 1)
         sizes = checked_sizes(data.sizes)
         shelf = Shelf(dict(data.examples), np.concatenate([[0], np.cumsum(sizes)]))
         return cls(shelf, loss, int(sizes.max()), batch, replace, weighted, window)
