@@ -251,7 +251,7 @@ def test_answers_may_be_used_by_its_own_page_alone(lab: Server) -> None:
 
 def test_a_hundred_slow_visitors_keep_nobody_out(lab: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each sends its request byte by byte, without ever ending it. Others are answered, and the slow are sent away."""
-    monkeypatch.setattr(server, "PATIENCE", 1.0)
+    monkeypatch.setattr(server, "LONGEST_WAIT", 1.0)
     slow = []
     try:
         for number in range(100):
@@ -278,7 +278,7 @@ def test_a_hundred_slow_visitors_keep_nobody_out(lab: Server, monkeypatch: pytes
 def test_answers_that_are_computed_are_not_cut_off(lab: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     """All connections compute longer than visitors may take: one more is refused, and theirs arrive."""
     go = threading.Event()
-    monkeypatch.setattr(server, "PATIENCE", 0.2)
+    monkeypatch.setattr(server, "LONGEST_WAIT", 0.2)
     monkeypatch.setattr(server, "ANSWERS", {"/race": lambda setting: {"went": go.wait(300)}})
     answers: list[int] = []
     ask = lambda: answers.append(asked(lab, "POST", "/race", b"{}")[0])

@@ -12,7 +12,7 @@ MEASURES: Mapping[str, str] = {
     "bytes": "bytes in total",
     "gradients": "client gradients",
 }
-WINDOW = 10  # probes over which an error is averaged, so that one low value is not an arrival
+AVERAGED = 10  # probes over which an error is averaged, so that one low value is not an arrival
 
 
 def arrivals(errors: Float[np.ndarray, "*runs probes"], target: float) -> Float[np.ndarray, "*runs"]:
@@ -30,7 +30,7 @@ def arrivals(errors: Float[np.ndarray, "*runs probes"], target: float) -> Float[
     if not count:
         return np.full(errors.shape[:-1], np.inf)
     errors = np.where(np.isfinite(errors), errors, np.inf)
-    windows = np.lib.stride_tricks.sliding_window_view(errors, min(WINDOW, max(1, count // 4)), axis=-1)
+    windows = np.lib.stride_tricks.sliding_window_view(errors, min(AVERAGED, max(1, count // 4)), axis=-1)
     with np.errstate(over="ignore"):
         means = windows.mean(axis=-1) if target < 0 else np.sqrt((np.maximum(windows, 0) ** 2).mean(axis=-1))
     goal = target + 1e-12 * abs(target)  # the mean of equal errors must not miss them by rounding

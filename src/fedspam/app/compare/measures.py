@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from jaxtyping import Float
 
-from fedspam.app.arrival import MEASURES as MEASURES, WINDOW, arrivals, percentiles
+from fedspam.app.arrival import AVERAGED, MEASURES as MEASURES, arrivals, percentiles
 
 DIVERGED = 10.0  # a run has diverged if its error ends this many times above its start
 
@@ -26,7 +26,7 @@ class Curves(NamedTuple):
     def final(self) -> float:
         """The error at the end: the root mean square over the last probes, in the median seed."""
         with np.errstate(over="ignore", invalid="ignore"):
-            last = np.sqrt(np.mean(self.error[:, -WINDOW:] ** 2, axis=1))
+            last = np.sqrt(np.mean(self.error[:, -AVERAGED:] ** 2, axis=1))
         return float(np.median(np.where(np.isnan(last), np.inf, last)))
 
     @property

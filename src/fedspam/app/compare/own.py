@@ -13,7 +13,7 @@ from fedspam.app.compare import DEFAULT, check_cohort, check_methods
 from fedspam.app.compare.options import CompareOptions, given_numbers
 from fedspam.app.compare.tuning import ComparisonPlan
 from fedspam.app.config import Config, ConfigError, read
-from fedspam.app.config.schema import name_of
+from fedspam.app.config.schema import name_of, own_loss
 from fedspam.app.experiment import Experiment, make
 from fedspam.app.experiment.build import build_solver
 from fedspam.app.named_problems import Problem
@@ -45,7 +45,7 @@ class OwnProblem:
     @property
     def cohort(self) -> int:
         """The cohort size of the file's method, else ten clients or all."""
-        size = getattr(self.config.method, "cohort_size", None)
+        size = msgspec.structs.asdict(self.config.method).get("cohort_size")
         return size or min(COHORT, self.clients)
 
     @property
@@ -60,7 +60,7 @@ class OwnProblem:
         if rows is not None:
             parts.append(f"{rows.train.rows} rows")
         if model is not None:
-            parts.append(f"model {getattr(model, 'function', None) or name_of(model)}")
+            parts.append(f"model {own_loss(model) or name_of(model)}")
         return f"{self.name}: {', '.join(parts)}"
 
 
@@ -85,7 +85,7 @@ def load_own(file: Path, settings: Sequence[tuple[str, str]], metric: str | None
         rest.append((name, text))
     config = read(file, rest)
     if metric is not None:
-        usual = "loss" if getattr(config.data, "task", "classes") == "numbers" else "accuracy"
+        usual = "loss" if not config.data.has_loss and config.data.task == "numbers" else "accuracy"
         target = config.evaluate.target if metric == (config.evaluate.metric or usual) else None
         config = msgspec.structs.replace(
             config, evaluate=msgspec.structs.replace(config.evaluate, metric=metric, target=target)

@@ -11,7 +11,7 @@ import numpy as np
 
 from fedspam._internal import checks
 from fedspam.app import devices
-from fedspam.app.compare.measures import MEASURES, WINDOW, Curves, Trial, best_of_all
+from fedspam.app.compare.measures import AVERAGED, MEASURES, Curves, Trial, best_of_all
 from fedspam.app.named_problems import Problem
 from fedspam.methods import METHODS
 from fedspam.simulation import Run, simulate_many
@@ -241,7 +241,7 @@ def _ends(plan: ComparisonPlan, whole: bool) -> dict[str, Any]:
     error = -np.inf if whole else SURELY * plan.errors[-1]
     goal = {"at_least": 1 - error} if plan.rising else {"at_most": error}
     watch = Watch(patience=plan.rounds + 1) if whole else Watch()
-    return {"until": Target(plan.metric, **goal, evaluations=WINDOW), "watch": watch}
+    return {"until": Target(plan.metric, **goal, evaluations=AVERAGED), "watch": watch}
 
 
 def _arrived_early(run: Run, lane: int) -> bool:

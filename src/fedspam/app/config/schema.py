@@ -181,6 +181,7 @@ class FemnistSection(DataSection, frozen=True, kw_only=True, tag_field="kind", t
     """Handwritten characters of 184 writers, images of 28 x 28 bytes, with their own test rows."""
 
     has_clients = True
+    task: ClassVar[str] = "classes"
     folder: Folder = None
 
 
@@ -229,6 +230,11 @@ class Function(Struct, frozen=True, kw_only=True):
     function: Annotated[
         str, Meta(pattern=r"^.+\.py:[A-Za-z_]\w*$"), _about("file and name of the loss: my_model.py:loss")
     ]
+
+
+def own_loss(model: Struct | None) -> str | None:
+    """The file and name of a loss of the user's own; None for the models of this package."""
+    return model.function if isinstance(model, Function) else None
 
 
 class _Classifier(Struct, frozen=True, kw_only=True):

@@ -77,13 +77,13 @@ def make(config: Config) -> Experiment:
     """Read the data and build what a configuration describes. A `ConfigError` names the setting that is wrong."""
     _check_numbers(msgspec.to_builtins(config))
     population, start, probe, rows, predict = WORLDS.get(type(config.data), _examples)(config)
-    cohort = getattr(config.method, "cohort_size", None)
+    settings = msgspec.structs.asdict(config.method)
+    cohort, proxy = settings.get("cohort_size"), settings.get("proxy", 0)
     if cohort is not None and population.size is not None and cohort > population.size:
         raise ConfigError(
             f"method.cohort_size = {cohort} is more than the {population.size} clients of the data; "
             f"give at most {population.size}"
         )
-    proxy = getattr(config.method, "proxy", 0)
     if population.size is not None and proxy >= population.size:
         raise ConfigError(f"method.proxy = {proxy} is not a client of the data; give 0 to {population.size - 1}")
     with naming("method"):

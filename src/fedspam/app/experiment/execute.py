@@ -17,7 +17,7 @@ from fedspam.app import tracking
 from fedspam.app.arrival import arrival
 from fedspam.app.config import Config, ConfigError, differences, naming, read, tables, to_toml
 from fedspam.app.config.parse import SIZE
-from fedspam.app.config.schema import FineTune, name_of
+from fedspam.app.config.schema import FineTune, name_of, own_loss
 from fedspam.app.config.write import value_text
 from fedspam.app.experiment.build import Experiment, make
 from fedspam.app.experiment.probes import RowsProbe
@@ -139,7 +139,7 @@ def _check_fine_tune(experiment: Experiment) -> None:
 def _check_threshold(experiment: Experiment) -> None:
     """Refuse a threshold for a model that has no probability of one of two classes."""
     rows, asked = experiment.examples, experiment.config.evaluate.threshold
-    own = getattr(experiment.config.model, "function", None) is not None
+    own = own_loss(experiment.config.model) is not None
     if asked is not None and (rows is None or rows.classes != 2 or own or isinstance(experiment.population, Sharded)):
         raise ConfigError(
             "evaluate.threshold: it needs rows of two classes in this process and a model of this package; leave it out"
@@ -246,8 +246,7 @@ def _saved_model(experiment: Experiment, went: Run, store: records.Store) -> Tra
     loss = population.loss if isinstance(population, Ragged | Sharded) else None
     facts: dict[str, Any] = {"run": store.run, "rounds": went.rounds, "status": went.status.as_json()}
     if rows is not None:  # else it is a problem without rows of its own
-        task = getattr(config.data, "task", "classes")
-        facts |= {"encoder": rows.encoder, "classes": rows.names, "task": task, "config": tables(config)}
+        facts |= {"encoder": rows.encoder, "classes": rows.names, "task": config.data.task, "config": tables(config)}
         facts |= {"method": name_of(config.method)}
     save = lambda **more: models.save(store.folder, went.params, model=loss, **facts, **more)
     path = save()

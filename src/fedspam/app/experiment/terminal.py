@@ -16,6 +16,7 @@ from rich.text import Text
 
 from fedspam.app import exit_codes
 from fedspam.app.config import Config, ConfigError, read
+from fedspam.app.config.schema import own_loss
 from fedspam.app.experiment.execute import ExperimentOutcome, own_config, run
 from fedspam.app.experiment.scores import worst_clients
 from fedspam.app.folders import new_folder
@@ -86,7 +87,7 @@ def show(
     files = ("model.safetensors", "summary.json", *table_of_clients, "config.toml", "manifest.json", "rows.bin")
     print_folder(console, folder, quiet, files)
     if not quiet and not config.data.has_loss:
-        own = getattr(config.model, "function", None)
+        own = own_loss(config.model)
         print_plain(console, f"use it: fedspam predict {folder} NEW_ROWS" + (f" --model {own}" if own else ""))
     return exit_codes.verdict(outcome.run.status.ok)
 

@@ -36,7 +36,7 @@ from fedspam.theory.constants import Constants
 ADDRESS = "127.0.0.1"
 REQUEST = 4 * KIB  # the largest request that is read
 CONNECTIONS = 16  # at a time
-PATIENCE = 10  # seconds that a connection may wait for its visitor, in all
+LONGEST_WAIT = 10  # seconds that a connection may wait for its visitor, in all
 HEADERS = {
     "Cache-Control": "no-store",
     "Content-Security-Policy": "frame-ancestors 'none'",  # the page holds the rest of the policy
@@ -124,7 +124,7 @@ class BadRequestError(Exception):
 class Server(ThreadingHTTPServer):
     """The server of the lab; it ends after `idle` seconds without a request.
 
-    A connection that waits for its visitor, who sends or reads slowly, ends after `PATIENCE` seconds, however many
+    A connection that waits for its visitor, who sends or reads slowly, ends after `LONGEST_WAIT` seconds, however many
     bytes came meanwhile. If all connections are taken, the oldest that waits makes room for a new one.
     """
 
@@ -186,7 +186,7 @@ class Server(ThreadingHTTPServer):
 
     def service_actions(self) -> None:
         for request, began in list(self._waiting.items()):
-            if time.monotonic() - began > PATIENCE:
+            if time.monotonic() - began > LONGEST_WAIT:
                 _hang_up(request)
         if not self._busy and time.monotonic() - self._last_request > self._idle:
             threading.Thread(target=self.shutdown, daemon=True).start()
@@ -201,7 +201,7 @@ def _hang_up(request: Any) -> None:
 class Handler(BaseHTTPRequestHandler):
     """One request."""
 
-    timeout = PATIENCE
+    timeout = LONGEST_WAIT
 
     @property
     def _lab(self) -> Server:
