@@ -3,5 +3,5 @@
 Differential privacy needs ``pip install 'fedspam-client[privacy]'``.
 """
 
-from fedspam_client._shared.flower.privacy.differential import Privacy as Privacy
+from fedspam_client._shared.flower.privacy.differential import Privacy as Privacy, rho_for as rho_for
 from fedspam_client._shared.flower.privacy.secure_client import SecureSum as SecureSum
