@@ -204,12 +204,21 @@ def test_the_bound_is_that_of_the_theorem_and_holds(runs: dict[str, Any]) -> Non
     squares = run.probes["gradient"][1:] ** 2
     assert curve.value[-1] == pytest.approx(np.sqrt(squares.mean()))
     assert (curve.value < np.interp(curve.at, bound.at, bound.value)).all()
+    (source,) = read_all([folder], BoundOverlay(constants, version="tight"))
+    tight = source.series[0].bounds[name]
+    assert (tight.value < bound.value / 2).all()
+    assert (curve.value < np.interp(curve.at, tight.at, tight.value)).all()
 
 
 def test_a_bound_without_its_ingredients_is_refused(runs: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match="needs the probe 'norm'"):
         read_all([runs["one"][0]], BoundOverlay.of("delta=1,gap=1,metric=norm"))
-    for text, message in (("delta", "with its value"), ("gap=1", "at least delta"), ("delta=x,gap=1", "a number")):
+    for text, message in (
+        ("delta", "with its value"),
+        ("gap=1", "at least delta"),
+        ("delta=x,gap=1", "a number"),
+        ("delta=1,gap=1,version=best", "version"),
+    ):
         with pytest.raises(ValueError, match=message):
             BoundOverlay.of(text)
 

@@ -37,7 +37,6 @@ from fedspam.theory import (
 from fedspam.theory.certificates import table
 from fedspam.theory.complexity import printed_varying_order
 from fedspam.theory.lemmas import descent, estimation, inexact_progress, progress, relative_progress
-from fedspam.theory.lyapunov import form
 
 pytestmark = pytest.mark.x64  # bounds and identities of the theory, to the last digits
 
@@ -215,17 +214,6 @@ def test_lyapunov_drift(instances, factor, extra):
         assert (new <= right + ROUNDING * scale).all()
     loss = (new - before + instances.gamma * slope / 4).max()
     assert loss > 0  # 4 for 32 would be too much to ask
-
-
-def test_form_is_negative_for_all_parameters_of_the_theorem():
-    """Why 15/16 is right although the printed proof needs 17/8. Entries change by less than 1 per unit of r."""
-    ratio = np.linspace(5e-4, 0.25, 500)[:, None]
-    p = least_fresh_weight(ratio, 1.0)
-    p = p + (1 - p) * np.linspace(0, 1, 40)
-    largest = np.linalg.eigvalsh(form(ratio, p))[..., -1]
-    assert largest.max() < -0.002
-    assert np.linalg.eigvalsh(form(ratio, p, 0.92))[..., -1].max() > 0
-    assert np.linalg.eigvalsh(form(0.25, least_fresh_weight(0.25, 1.0, factor=48)))[-1] > 0  # and 96 is needed with it
 
 
 def test_the_printed_proof_needs_a_larger_weight_and_another_condition():

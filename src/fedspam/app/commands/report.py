@@ -32,7 +32,7 @@ def add(command: argparse.ArgumentParser) -> None:
     command.add_argument(
         "--bound",
         metavar="delta=D,gap=F,...",
-        help="draw the bound of the theory over the curves; also sigma, error, cohort, unit, metric (gradient)",
+        help="draw the bound of the theory over the curves; also sigma, error, cohort, unit, metric, version",
     )
     command.add_argument("--figures", type=file_path, metavar="FOLDER", help="also write the figures, as PNG and PDF")
     command.add_argument("--csv", type=file_path, metavar="FILE", help="also write all points of all curves, as CSV")

@@ -11,9 +11,11 @@ from typing import Any
 
 import numpy as np
 
+from fedspam._internal import checks
 from fedspam.app.report.series import Curve, Series, Source
 from fedspam.app.report.sources import RENAMED
 from fedspam.theory import Constants, inexact_bound
+from fedspam.theory.constants import Version
 
 ROOT = ", root mean square"  # ends the name of a metric that the bound is drawn over
 
@@ -26,6 +28,7 @@ class BoundOverlay:
     metric: str = "gradient"  # the name of the probe that is the norm of the gradient of f
     unit: float = 1.0  # the number by which the probe was divided, such as the norm at the start
     cohort: float | None = None  # the effective cohort; None for the method's cohort size
+    version: Version = "corrected"  # of the constants
 
     @classmethod
     def of(cls, text: str) -> "BoundOverlay":
@@ -37,16 +40,17 @@ class BoundOverlay:
         given: dict[str, Any] = {}
         for word in filter(None, map(str.strip, text.split(","))):
             name, sign, value = (part.strip() for part in word.partition("="))
-            known = ("delta", "sigma", "gap", "error", "unit", "cohort", "metric")
+            known = ("delta", "sigma", "gap", "error", "unit", "cohort", "metric", "version")
             if name not in known or not sign:
                 raise ValueError(f"{word!r} must be one of {', '.join(known)} with its value, such as delta=0.5")
             try:
-                given[name] = value if name == "metric" else float(value)
+                given[name] = value if name in ("metric", "version") else float(value)
             except ValueError:
                 raise ValueError(f"{name} = {value!r} must be a number") from None
         if "delta" not in given or "gap" not in given:
             raise ValueError("a bound needs at least delta, the similarity, and gap, f(x_0) - inf f: delta=0.5,gap=3")
-        own = {name: given.pop(name) for name in ("unit", "cohort", "metric") if name in given}
+        checks.one_of("version", given.get("version", "corrected"), ("corrected", "tight", "paper"))
+        own = {name: given.pop(name) for name in ("unit", "cohort", "metric", "version") if name in given}
         return cls(Constants(**given), **own)
 
 
@@ -68,7 +72,10 @@ def _with_bound(series: Series, configuration: Mapping[str, Any], overlay: Bound
     cohort = overlay.cohort or number("cohort_size") or 1.0
     epsilons = (series.certificates or {}).get("epsilons")
     epsilon = epsilons if epsilons is not None and len(epsilons) == rounds else 0.0
-    total = inexact_bound(overlay.constants, gamma.value, fresh_weight, epsilon=epsilon, cohort=cohort).total
+    options: dict[str, Any] = {"epsilon": epsilon, "cohort": cohort, "version": overlay.version}
+    total = inexact_bound(overlay.constants, gamma.value, fresh_weight, **options).total
+    if not np.isfinite(total).all():  # no proof with these parameters
+        return series
     # the mean is over the points after each round, as far as they were probed
     later = curve.at >= 1
     at, weights = curve.at[later], gamma.value[curve.at[later].astype(int) - 1]
