@@ -21,7 +21,15 @@ ways = {
     "a tenth up": {"up": "topk-0.1"},
 }
 runs = {
-    name: simulate(method, clients, jnp.zeros(200), rounds=40, key=0, probe=probe, codecs=codecs)
+    name: simulate(
+        method,
+        clients,
+        jnp.zeros(200),
+        rounds=40,
+        key=0,
+        probe=probe,
+        codecs=codecs,
+    )
     for name, codecs in ways.items()
 }
 
@@ -31,7 +39,9 @@ import matplotlib.pyplot as plt
 figure, axes = plt.subplots(1, 2, sharey=True)
 for name, run in runs.items():
     axes[0].semilogy(run.probes["gradient"], label=name)
-    sent = np.append(0, (run.rows["bytes_up"] + run.rows["bytes_down"]).cumsum()) / 1e6
+    sent = (
+        np.append(0, (run.rows["bytes_up"] + run.rows["bytes_down"]).cumsum()) / 1e6
+    )
     axes[1].semilogy(sent, run.probes["gradient"])
 axes[0].set(xlabel="rounds", ylabel="gradient, relative to the first")
 axes[0].legend(fontsize="small")
@@ -48,13 +58,23 @@ from fedspam.methods import ef21_pp
 from fedspam.theory import ef21_step_size
 
 codec = TopK(0.1)
-gamma = 3 * ef21_step_size(clients.smoothness, codec.alpha(jnp.zeros(200)), share=10 / 30)
+gamma = 3 * ef21_step_size(
+    clients.smoothness, codec.alpha(jnp.zeros(200)), share=10 / 30
+)
 repaired = simulate(
-    ef21_pp(10, gamma), clients, jnp.zeros(200), rounds=200, key=0, probe=probe, codecs={"up": "topk-0.1"}
+    ef21_pp(10, gamma),
+    clients,
+    jnp.zeros(200),
+    rounds=200,
+    key=0,
+    probe=probe,
+    codecs={"up": "topk-0.1"},
 )
 for name, run in {**runs, "EF21-PP, a tenth": repaired}.items():
     sent = run.rows["bytes_up"].sum() / 1e6
-    print(f"{name:20} {run.rounds:4} rounds, {sent:5.2f} MB up, gradient {run.probes['gradient'][-1]:.3f}")
+    print(
+        f"{name:20} {run.rounds:4} rounds, {sent:5.2f} MB up, gradient {run.probes['gradient'][-1]:.3f}"
+    )
 
 # %% [markdown]
 # EF21-PP loses here: eight bits reach a smaller error with fewer bytes. It is for targets that a biased codec cannot

@@ -11,7 +11,9 @@ from fedspam.methods import scaffold
 from fedspam.models import softmax_regression
 
 digits = datasets.read_digits()
-owners = datasets.shards(digits["label"], clients=20, each=2)  # every client has two or three kinds of digits
+owners = datasets.shards(
+    digits["label"], clients=20, each=2
+)  # every client has two or three kinds of digits
 train, test = FederatedData.by(digits, owners).hold_out_examples(0.25)
 model = softmax_regression(64, 10)
 clients = train.population(model.loss)
@@ -32,9 +34,17 @@ ROUNDS = 40
 tuned, rate_of = {}, {}
 for name, make in constructors.items():
     tuned[name] = simulate_many(
-        [make(rate) for rate in rates], clients, model.init(0), rounds=ROUNDS, keys=[100, 101], probe=judge, every=5
+        [make(rate) for rate in rates],
+        clients,
+        model.init(0),
+        rounds=ROUNDS,
+        keys=[100, 101],
+        probe=judge,
+        every=5,
     )
-    final = tuned[name].probes["accuracy"][:, :, -1].mean(axis=1)  # settings, seeds, rounds
+    final = (
+        tuned[name].probes["accuracy"][:, :, -1].mean(axis=1)
+    )  # settings, seeds, rounds
     rate_of[name] = rates[np.nanargmax(final)]
     print(f"{name:8} {final.round(3)} -> rate {rate_of[name]:.2f}")
 
@@ -43,9 +53,19 @@ for name, make in constructors.items():
 
 # %%
 for name, rate in rate_of.items():
-    assert rates[0] < rate < rates[-1], f"the best rate of {name} is at an end of the grid: make it longer"
+    assert rates[0] < rate < rates[-1], (
+        f"the best rate of {name} is at an end of the grid: make it longer"
+    )
 finals = {
-    name: simulate_many(make(rate_of[name]), clients, model.init(0), rounds=ROUNDS, keys=range(4), probe=judge, every=5)
+    name: simulate_many(
+        make(rate_of[name]),
+        clients,
+        model.init(0),
+        rounds=ROUNDS,
+        keys=range(4),
+        probe=judge,
+        every=5,
+    )
     for name, make in constructors.items()
 }
 
@@ -63,7 +83,9 @@ for name, run in finals.items():
     sent = (run.rows["bytes_up"] + run.rows["bytes_down"]).reshape(-1, ROUNDS)[0]
     sent = np.append(0, sent.cumsum())[::5] / 1e6
     for axis, cost in zip(axes, (rounds, sent), strict=True):
-        axis.fill_between(cost, accuracy.min(axis=0), accuracy.max(axis=0), alpha=0.2)
+        axis.fill_between(
+            cost, accuracy.min(axis=0), accuracy.max(axis=0), alpha=0.2
+        )
         axis.plot(cost, accuracy.mean(axis=0), label=name)
 axes[0].set(xlabel="rounds", ylabel="accuracy on held-out rows")
 axes[1].set(xlabel="megabytes, both directions")

@@ -12,7 +12,9 @@ from fedspam import Ragged, simulate, spam_pp
 
 
 def loss(params, rows):  # one value per row
-    return (rows["features"] @ params["weights"] + params["bias"] - rows["target"]) ** 2
+    return (
+        rows["features"] @ params["weights"] + params["bias"] - rows["target"]
+    ) ** 2
 
 
 def rows_of(client):  # what a site has
@@ -32,12 +34,22 @@ run = simulate(method, sites, params, rounds=12, key=0)
 # %%
 import logging
 
-from fedspam.flower import FedspamStrategy, LoopbackGrid, client_app, clients_with, to_arrays
+from fedspam.flower import (
+    FedspamStrategy,
+    LoopbackGrid,
+    client_app,
+    clients_with,
+    to_arrays,
+)
 
-logging.getLogger("flwr").setLevel(logging.WARNING)  # without it, Flower logs every exchange
+logging.getLogger("flwr").setLevel(
+    logging.WARNING
+)  # without it, Flower logs every exchange
 app = client_app(clients_with(loss, rows_of), method, params)
 strategy = FedspamStrategy(method, params, seed=0, min_available_nodes=5)
-result = strategy.start(LoopbackGrid(app, clients=5), to_arrays(params), num_rounds=12)
+result = strategy.start(
+    LoopbackGrid(app, clients=5), to_arrays(params), num_rounds=12
+)
 
 # %% [markdown]
 # Same draws, same parameters, up to the rounding of sums:

@@ -53,7 +53,9 @@ class SignAvg:
         """What a client does, wherever it is: in the simulator, or at the other end of a wire."""
         y = x
         for each in jax.random.split(key, self.local_steps):
-            y = jax.tree.map(lambda y, g: y - self.local_rate * g, y, jax.grad(oracle)(y, each))
+            y = jax.tree.map(
+                lambda y, g: y - self.local_rate * g, y, jax.grad(oracle)(y, each)
+            )
         return jax.tree.map(jnp.subtract, y, x)
 
     def params(self, state):
@@ -74,7 +76,15 @@ from fedspam.problems import quadratics
 clients = quadratics(0, clients=50, dimension=20, delta=0.5)
 method = SignAvg(step_size=0.1, local_rate=0.1)
 for exchange in ledger.plan(method, jnp.zeros(20), clients).round:
-    print(exchange.label, exchange.cohort, "clients,", exchange.bytes_down, "bytes down,", exchange.bytes_up, "up each")
+    print(
+        exchange.label,
+        exchange.cohort,
+        "clients,",
+        exchange.bytes_down,
+        "bytes down,",
+        exchange.bytes_up,
+        "up each",
+    )
 
 # %%
 import matplotlib.pyplot as plt
@@ -83,7 +93,10 @@ from fedspam import fedavg
 
 probe = lambda x: {"gradient": jnp.linalg.norm(clients.gradient(x))}
 figure, axis = plt.subplots()
-for label, one in {"SignAvg": method, "FedAvg": fedavg(5, local_steps=5, local_rate=0.1)}.items():
+for label, one in {
+    "SignAvg": method,
+    "FedAvg": fedavg(5, local_steps=5, local_rate=0.1),
+}.items():
     run = simulate(one, clients, jnp.zeros(20), rounds=60, key=0, probe=probe)
     axis.semilogy(run.probes["gradient"], label=label)
 axis.set(xlabel="rounds", ylabel="norm of the gradient")

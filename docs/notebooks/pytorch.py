@@ -9,7 +9,9 @@ import torch
 from torch import nn
 
 torch.manual_seed(0)
-network = nn.Sequential(nn.Linear(64, 32), nn.ReLU(), nn.LayerNorm(32), nn.Linear(32, 10))
+network = nn.Sequential(
+    nn.Linear(64, 32), nn.ReLU(), nn.LayerNorm(32), nn.Linear(32, 10)
+)
 
 # %% [markdown]
 # Batch norm with running statistics is refused by name, because its statistics are not trained by gradients. Use layer
@@ -22,15 +24,21 @@ from fedspam.datasets import FederatedData
 from fedspam.models import from_torch
 
 digits = datasets.read_digits()
-owners = datasets.dirichlet(digits["label"], clients=8, alpha=0.5)  # clients have different mixes of digits
+owners = datasets.dirichlet(
+    digits["label"], clients=8, alpha=0.5
+)  # clients have different mixes of digits
 train, test = FederatedData.by(digits, owners).hold_out_examples(0.25)
 
 model = from_torch(network)
 clients = train.population(model.loss, batch=32)
 judge = Evaluation.of(test, model.correct)
 method = fedavg(4, local_steps=5, local_rate=0.2)
-run = simulate(method, clients, model.init(0), rounds=20, key=0, probe=judge, every=2)
-print(f"accuracy {run.probes['accuracy'][-1]:.2f}, {run.rows['bytes_up'].sum() / 1e6:.1f} MB sent by clients")
+run = simulate(
+    method, clients, model.init(0), rounds=20, key=0, probe=judge, every=2
+)
+print(
+    f"accuracy {run.probes['accuracy'][-1]:.2f}, {run.rows['bytes_up'].sum() / 1e6:.1f} MB sent by clients"
+)
 
 # %%
 import matplotlib.pyplot as plt
@@ -45,10 +53,16 @@ axis.set(xlabel="rounds", ylabel="accuracy on held-out digits")
 # %%
 import numpy as np
 
-network.load_state_dict({name: torch.tensor(np.asarray(value)) for name, value in run.params.items()})
+network.load_state_dict(
+    {name: torch.tensor(np.asarray(value)) for name, value in run.params.items()}
+)
 rows = test.examples
 with torch.no_grad():
-    guessed = network(torch.tensor(np.asarray(rows["features"], np.float32))).argmax(dim=1).numpy()
+    guessed = (
+        network(torch.tensor(np.asarray(rows["features"], np.float32)))
+        .argmax(dim=1)
+        .numpy()
+    )
 print(f"in PyTorch: accuracy {(guessed == np.asarray(rows['label'])).mean():.2f}")
 
 # %% [markdown]

@@ -13,13 +13,17 @@ from fedspam.problems import logistic
 from fedspam.theory import measure
 
 heart = datasets.read_heart()
-features, labels = heart.features / abs(heart.features).max(axis=0), np.where(heart.labels > 0, 1.0, -1.0)
+features, labels = (
+    heart.features / abs(heart.features).max(axis=0),
+    np.where(heart.labels > 0, 1.0, -1.0),
+)
 splits = {
     "at random": datasets.iid(len(labels), 4),
     "by hospital": heart.hospital,
 }
 problems = {
-    name: logistic(features, labels, owners, regularization=0.01, weighted=True) for name, owners in splits.items()
+    name: logistic(features, labels, owners, regularization=0.01, weighted=True)
+    for name, owners in splits.items()
 }
 
 # %% [markdown]
@@ -30,7 +34,10 @@ start = np.zeros(13, np.float32)
 found = {name: measure(problem, start) for name, problem in problems.items()}
 for name, one in found.items():
     ratio = one.delta.value / one.smoothness.value
-    print(f"{name:11} δ = {one.delta.value:6.3f}, L = {one.smoothness.value:6.3f}, δ/L = {ratio:.2f}", end="")
+    print(
+        f"{name:11} δ = {one.delta.value:6.3f}, L = {one.smoothness.value:6.3f}, δ/L = {ratio:.2f}",
+        end="",
+    )
     print(f", for {one.cost.bytes_up / 1e3:.0f} kB sent")
 
 # %% [markdown]
@@ -52,11 +59,21 @@ def slope(problem):
 
 figure, axis = plt.subplots()
 for name, problem in problems.items():
-    method = spam_pp(4, step_size=1 / found[name].delta.value, fresh_weight=1.0)  # all clients: no noise of cohorts
+    method = spam_pp(
+        4, step_size=1 / found[name].delta.value, fresh_weight=1.0
+    )  # all clients: no noise of cohorts
     norm = slope(problem)
-    run = simulate(method, problem, start, rounds=25, key=0, probe=lambda x, norm=norm: {"gradient": norm(x)})
+    run = simulate(
+        method,
+        problem,
+        start,
+        rounds=25,
+        key=0,
+        probe=lambda x, norm=norm: {"gradient": norm(x)},
+    )
     axis.semilogy(
-        run.probes["gradient"] / run.probes["gradient"][0], label=f"{name}, γ = {1 / found[name].delta.value:.2f}"
+        run.probes["gradient"] / run.probes["gradient"][0],
+        label=f"{name}, γ = {1 / found[name].delta.value:.2f}",
     )
 axis.set(xlabel="rounds", ylabel="gradient, relative to the first")
 axis.legend()

@@ -13,7 +13,9 @@ clients = quadratics(0, clients=50, dimension=20, delta=0.5, condition=20.0)
 probe = lambda x: {"gradient": jnp.linalg.norm(clients.gradient(x))}
 weights = (0.05, 0.2, 0.8)
 methods = [spam_pp(5, step_size=1 / clients.delta, fresh_weight=p) for p in weights]
-runs = simulate_many(methods, clients, jnp.zeros(20), rounds=80, keys=range(10), probe=probe)
+runs = simulate_many(
+    methods, clients, jnp.zeros(20), rounds=80, keys=range(10), probe=probe
+)
 table = runs.to_pandas()
 print(len(table), "lines, with", ", ".join(table.columns[:6]), "...")
 table[["setting", "seed", "round", "gradient", "bytes_up"]].head()
@@ -23,7 +25,11 @@ table[["setting", "seed", "round", "gradient", "bytes_up"]].head()
 
 # %%
 table["fresh weight"] = table["setting"].map(dict(enumerate(weights)))
-bands = table.groupby(["fresh weight", "round"])["gradient"].quantile([0.1, 0.5, 0.9]).unstack()
+bands = (
+    table.groupby(["fresh weight", "round"])["gradient"]
+    .quantile([0.1, 0.5, 0.9])
+    .unstack()
+)
 bands.xs(80, level="round").round(4)
 
 # %%

@@ -12,10 +12,18 @@ import numpy as np
 from fedspam import simulate_many, spam
 from fedspam.problems import quadratics
 from fedspam.solvers import Exact
-from fedspam.theory import Constants, Observed, constant_bound, least_fresh_weight, premises
+from fedspam.theory import (
+    Constants,
+    Observed,
+    constant_bound,
+    least_fresh_weight,
+    premises,
+)
 
 ROUNDS = 400
-clients = quadratics(0, clients=40, dimension=10, delta=1.0, condition=10.0, noise=0.5)
+clients = quadratics(
+    0, clients=40, dimension=10, delta=1.0, condition=10.0, noise=0.5
+)
 start = jnp.asarray(clients.minimizer, jnp.float32) + 1
 
 # %% [markdown]
@@ -27,9 +35,13 @@ gamma = 1 / (4 * clients.delta)
 p = float(least_fresh_weight(gamma, clients.delta))
 method = Observed(spam(gamma, p, solver=Exact()), clients, clients.optimum)
 runs = simulate_many(method, clients, start, rounds=ROUNDS, keys=range(20))
-rows = {name: np.asarray(column[0], np.float64) for name, column in runs.rows.items()}  # seeds, rounds
+rows = {
+    name: np.asarray(column[0], np.float64) for name, column in runs.rows.items()
+}  # seeds, rounds
 means = rows["slope"].cumsum(axis=1) / np.arange(1, ROUNDS + 1)
-print(f"γ = {gamma:.2f}, p = {p:.2f}, mean of the squared gradients after {ROUNDS} rounds: {means[:, -1].mean():.2f}")
+print(
+    f"γ = {gamma:.2f}, p = {p:.2f}, mean of the squared gradients after {ROUNDS} rounds: {means[:, -1].mean():.2f}"
+)
 
 # %% [markdown]
 # The constants of the bound. σ is the largest that any run met, because the clients of these quadratics differ more,
@@ -43,7 +55,10 @@ known = Constants(
     error=float(rows["error"][:, 0].mean()),
 )
 print("premises that do not hold:", premises(known, np.full(ROUNDS, gamma), p))
-bounds = {version: constant_bound(known, gamma, p, ROUNDS, version=version) for version in ("corrected", "paper")}
+bounds = {
+    version: constant_bound(known, gamma, p, ROUNDS, version=version)
+    for version in ("corrected", "paper")
+}
 
 # %%
 import matplotlib.pyplot as plt

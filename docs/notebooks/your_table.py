@@ -20,7 +20,12 @@ for shop in range(15):
             "city": random.choice(["Bonn", "Rome", "Oslo"], count),
         }
     )
-    score = 0.08 * (part["age"] - 40) + 0.5 * (part["visits"] - 3) + 1.5 * (part["city"] == "Rome") - 0.5
+    score = (
+        0.08 * (part["age"] - 40)
+        + 0.5 * (part["visits"] - 3)
+        + 1.5 * (part["city"] == "Rome")
+        - 0.5
+    )
     part["buys"] = np.where(score + random.normal(0, 0.5, count) > 0, "yes", "no")
     part.loc[random.random(count) < 0.05, "age"] = np.nan  # missing values are fine
     parts.append(part)
@@ -37,7 +42,16 @@ from fedspam import datasets
 rows = datasets.read_table(visits, client="shop", label="buys")
 train, test = rows.hold_out_examples(0.2)
 encoder = datasets.Encoder.of_table(train, label="buys")
-print(len(train), "shops,", train.rows, "rows to learn from,", test.rows, "to judge by;", encoder.width, "features")
+print(
+    len(train),
+    "shops,",
+    train.rows,
+    "rows to learn from,",
+    test.rows,
+    "to judge by;",
+    encoder.width,
+    "features",
+)
 
 # %% [markdown]
 # The model is a small network. Any other model goes the same way, also [one in PyTorch](pytorch.md).
@@ -48,14 +62,22 @@ from fedspam import Evaluation, auto, models, simulate
 model = models.mlp(encoder.width, len(encoder.classes), hidden=(16,))
 shops = encoder.examples(train).population(model.loss)
 judge = Evaluation.of(encoder.examples(test), model.correct)
-run = simulate(auto(cohort_size=8), shops, model.init(0), rounds=40, key=0, probe=judge)
+run = simulate(
+    auto(cohort_size=8), shops, model.init(0), rounds=40, key=0, probe=judge
+)
 
 # %%
 import matplotlib.pyplot as plt
 
 megabytes = np.append(0, run.rows["bytes_up"].cumsum()) / 1e6
 figure, axis = plt.subplots()
-axis.fill_between(megabytes, run.probes["accuracy.q10"], run.probes["accuracy.q90"], alpha=0.2, label="most shops")
+axis.fill_between(
+    megabytes,
+    run.probes["accuracy.q10"],
+    run.probes["accuracy.q90"],
+    alpha=0.2,
+    label="most shops",
+)
 axis.plot(megabytes, run.probes["accuracy"], label="all held-out rows")
 axis.set(xlabel="megabytes sent by the shops", ylabel="accuracy")
 axis.legend(loc="lower right")
@@ -68,8 +90,13 @@ import fedspam
 
 models.save("shops.safetensors", run.params, model=model, encoder=encoder)
 trained = fedspam.load("shops.safetensors")
-new = pd.DataFrame({"age": [25, 61, None], "visits": [1, 4, 6], "city": ["Oslo", "Rome", "Bonn"]})
-new.assign(buys=trained.predict(new), probability=trained.probabilities(new).max(axis=1).round(2))
+new = pd.DataFrame(
+    {"age": [25, 61, None], "visits": [1, 4, 6], "city": ["Oslo", "Rome", "Bonn"]}
+)
+new.assign(
+    buys=trained.predict(new),
+    probability=trained.probabilities(new).max(axis=1).round(2),
+)
 
 # %% [markdown]
 # The same from a terminal: `fedspam run --data table --data.path visits.csv --data.client shop --data.label buys`, and

@@ -98,7 +98,8 @@ class Table:
         if len(dates) > texts / 2:
             raise ValueError(
                 f"{self.place(dates[0])}: {name} is {found[dates[0]]!r}; a date cannot be a feature: replace it by a "
-                "number, such as the days since an event of the same row, name the column among categories, or drop it"
+                "number, such as the days since an event of the same row, name the column among categories, or "
+                "leave it out (data.drop)"
             )
         return found
 
