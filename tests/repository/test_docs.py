@@ -157,6 +157,10 @@ PAGES = sorted(
 )
 
 
+# Pages whose first block of text is what their Python prints, to the character: counts and sizes.
+PRINTED = ("docs/adapters.md", "docs/robustness.md")
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("name", [name for name in PAGES if name not in ELSEWHERE])
 def test_python_on_a_page_runs(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -164,8 +168,10 @@ def test_python_on_a_page_runs(name: str, tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.chdir(tmp_path)
     runs = [code for code in blocks(name, "python") if not re.match(r"# not run here: \w+", code)]
     assert runs, f"{name} has Python, and none of it is run"
-    with jax.enable_x64(False), contextlib.redirect_stdout(io.StringIO()):
+    with jax.enable_x64(False), contextlib.redirect_stdout(io.StringIO()) as printed:
         load_code("\n".join(runs), tmp_path)
+    if name in PRINTED:
+        assert printed.getvalue() == blocks(name, "text")[0]
 
 
 def test_python_elsewhere_is_run_there() -> None:

@@ -32,6 +32,13 @@ def test_versions_of_python_are_claimed_once() -> None:
     assert [f"3.{minor}" for minor in range(int(bounds[1]), int(bounds[2]) + 1)] == named
 
 
+def test_the_source_distribution_has_what_its_tests_read() -> None:
+    hatch = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["hatch"]["build"]["targets"]
+    shipped = {*hatch["sdist"]["include"], "README.md"}
+    assert {path.name for path in ROOT.glob("*.md")} <= shipped
+    assert all((ROOT / name).exists() for name in shipped)
+
+
 def test_the_version_is_stated_once(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit, match="0"):
         main(["--version"])
