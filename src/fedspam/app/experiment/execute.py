@@ -196,6 +196,8 @@ def _simulate(
     with tracking.tracked(recorders, _story(config, folder)) as tracked:
 
         def report(done: int, rows: Mapping[str, np.ndarray], probes: Mapping[str, np.ndarray]) -> None:
+            if not leads:  # only the first process has read the rows of the folder, and only it reports
+                return
             if recorders and points.done == 0:  # the probes before the first round are on disk alone
                 first = {name: float(column[0]) for name, column in records.read(folder)[2].items()}
                 tracked.write([tracking.TrackedPoint(0, first)])
