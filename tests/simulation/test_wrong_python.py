@@ -48,9 +48,6 @@ def test_rows_of_another_width_are_refused() -> None:
 
 
 def test_dropout_that_stays_off_is_said() -> None:
-    torch = pytest.importorskip("torch")
-    with pytest.warns(UserWarning, match="Dropout, which stays off"):
-        models.from_torch(torch.nn.Sequential(torch.nn.Linear(4, 3), torch.nn.Dropout(0.5)))
     nnx = pytest.importorskip("flax.nnx")
     with pytest.warns(UserWarning, match="Dropout, which stays off"):
         models.from_flax(nnx.Sequential(nnx.Linear(4, 3, rngs=nnx.Rngs(0)), nnx.Dropout(0.5, rngs=nnx.Rngs(0))))

@@ -24,6 +24,8 @@ from fedspam.clients.hosted import Hosted as Hosted, HostedOracle as HostedOracl
 from fedspam.clients.mean import MeanOracle as MeanOracle
 from fedspam.clients.over_selection import OverSelected as OverSelected
 from fedspam.clients.protocol import (
+    BatchLoss as BatchLoss,
+    BatchOracle as BatchOracle,
     Ids as Ids,
     Loss as Loss,
     MinibatchOracle as MinibatchOracle,
@@ -45,3 +47,4 @@ from fedspam.clients.ragged import (
     with_several_capacities as with_several_capacities,
 )
 from fedspam.clients.sharded import Sharded as Sharded
+from fedspam.clients.statistics import joined as joined, parted as parted

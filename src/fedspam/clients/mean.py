@@ -8,7 +8,7 @@ from jax import lax
 from jaxtyping import Array, Bool, Key
 
 from fedspam._internal.trees import Params, Scalar, static, struct
-from fedspam.clients.protocol import Ids, Population
+from fedspam.clients.protocol import BatchLoss, Ids, Population
 from fedspam.clients.ragged import Ragged, RaggedOracle, per_row, take_rows, with_several_capacities
 
 
@@ -41,7 +41,8 @@ class MeanOracle:
         size = self.ids.shape[0]
         kept = jnp.ones(size, bool) if self.kept is None else self.kept
         count = size if self.kept is None else jnp.maximum(jnp.sum(kept), 1)
-        if (unequal := with_several_capacities(self.population)) is not None:
+        unequal = with_several_capacities(self.population)
+        if unequal is not None and not isinstance(unequal.loss, BatchLoss):
             part, parts = self._packed(unequal, kept)
         elif size <= self.chunk:
             return self._total(params, key, self.ids, kept) / count
@@ -94,7 +95,7 @@ class MeanOracle:
         client: Any = self.population.client
         if ids.shape[0] == 1:
             return client(ids[0])(params, own_key(ids[0])) * kept[0]
-        if isinstance(first := client(ids[0]), RaggedOracle):
+        if isinstance(first := client(ids[0]), RaggedOracle) and not isinstance(first.loss, BatchLoss):
             # the rows of all clients as one batch: faster than vmap over clients
             rows, shares = jax.vmap(lambda id: client(id).rows_and_shares(own_key(id)))(ids)
             flat = jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), rows)

@@ -24,6 +24,34 @@ class RowsCheckingLoss(Protocol):
     def __call__(self, params: Params, rows: Any) -> Any: ...
 
 
+@runtime_checkable
+class BatchLoss(Protocol):
+    """A loss that sees the rows of a batch together, or draws: of a network with batch normalization or dropout."""
+
+    @property
+    def moves(self) -> bool:
+        """Whether parameters hold running statistics, which local steps move."""
+        ...
+
+    def of_batch(self, params: Params, rows: Any, *, key: Any, kept: Any) -> tuple[Any, Params]:
+        """One loss per row, and the parameters with the running statistics after this batch.
+
+        Arguments:
+            params, rows: as for a plain loss.
+            key: of dropout; equal keys draw equally, so that two points can be compared. None switches it off.
+            kept: which rows are real; the others are padding.
+        """
+        ...
+
+    def moments(self, params: Params, rows: Any, *, kept: Any) -> Any:
+        """The means of the activations over a batch, and those of their squares, times the number of real rows."""
+        ...
+
+    def around(self, method: Any) -> Any:
+        """The method with what this loss needs beside it, or ValueError if they do not go together."""
+        ...
+
+
 class Oracle(Protocol):
     """One client's loss f_xi, differentiable in the parameters; the key, if given, chooses the minibatch."""
 
@@ -46,6 +74,30 @@ class RowsOracle(Protocol):
 
     def minibatch(self, params: Params, key: Key[Array, ""], number: Any) -> Scalar:
         """The mean loss over one minibatch of a pass over the rows, which the key shuffles."""
+        ...
+
+
+@runtime_checkable
+class BatchOracle(Protocol):
+    """A client whose loss is a `BatchLoss`, if `moving` says so, or may be one."""
+
+    @property
+    def moving(self) -> bool:
+        """Whether its parameters hold running statistics, which local steps move."""
+        ...
+
+    def moved(self, params: Params, key: Any, number: Any = None) -> tuple[Scalar, Params]:
+        """The loss, and the parameters after it, of which only the running statistics have moved.
+
+        Arguments:
+            params: the point.
+            key: of the minibatch and of dropout.
+            number: which minibatch of a pass over the rows; None for one of its own.
+        """
+        ...
+
+    def moments(self, params: Params) -> tuple[Any, Any]:
+        """The number of its rows, and `BatchLoss.moments` of all of them."""
         ...
 
 

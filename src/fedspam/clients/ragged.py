@@ -10,11 +10,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
-from jaxtyping import Array, Bool, Float, Integer, Key, PyTree, UInt32
+from jaxtyping import Array, Bool, Float, Integer, PyTree, UInt32
 
 from fedspam._internal import prng
-from fedspam._internal.trees import Params, Scalar, count, static, struct
-from fedspam.clients.protocol import Ids, Loss, Population, RowsCheckingLoss
+from fedspam._internal.trees import Key, Params, Scalar, count, static, struct
+from fedspam.clients.protocol import BatchLoss, Ids, Loss, Population, RowsCheckingLoss
 
 # one program is compiled per capacity, and more capacities compile longer than they save:
 SMALL_CLIENT = 2**15  # numbers; if the largest client has fewer, one capacity serves all
@@ -39,30 +39,60 @@ class RaggedOracle:
     def weight(self) -> Scalar:
         return self.count.astype(jnp.result_type(float))
 
-    def __call__(self, params: Params, key: Key[Array, ""] | None = None) -> Scalar:
-        return self._mean(params, *self._rows(key))
+    def __call__(self, params: Params, key: Key | None = None) -> Scalar:
+        if self.moving:
+            raise ValueError(
+                "normalization = 'averaged' moves running statistics in local steps, but this method takes gradients "
+                "in other ways; use 'recalibrated' or 'group', or a method of local steps such as fedavg or scaffold"
+            )
+        return self._mean(params, *self._rows(key), key)[0]
 
-    def _mean(self, params: Params, rows: PyTree[Array], kept: Bool[Array, " rows"]) -> Scalar:
-        losses = per_row(self.loss(params, rows), kept.shape[0])
-        mean = jnp.sum(jnp.where(kept, losses, 0)) / jnp.sum(kept)
-        return jnp.asarray(self.factor, mean.dtype) * mean
+    def _mean(
+        self, params: Params, rows: PyTree[Array], kept: Bool[Array, " rows"], key: Key | None
+    ) -> tuple[Scalar, Params]:
+        """The mean loss over the real rows, and the parameters after it."""
+        if isinstance(self.loss, BatchLoss):
+            own_key = None if key is None else prng.fold_name(key, "layers")
+            losses, params = self.loss.of_batch(params, rows, key=own_key, kept=kept)
+        else:
+            losses = self.loss(params, rows)
+        mean = jnp.sum(jnp.where(kept, per_row(losses, kept.shape[0]), 0)) / jnp.sum(kept)
+        return jnp.asarray(self.factor, mean.dtype) * mean, params
+
+    @property
+    def moving(self) -> bool:
+        return isinstance(self.loss, BatchLoss) and self.loss.moves
+
+    def moved(self, params: Params, key: Key, number: Integer[Array, ""] | None = None) -> tuple[Scalar, Params]:
+        """The loss of one minibatch, and the parameters with the running statistics after it."""
+        if number is None:
+            return self._mean(params, *self._rows(key), key)
+        own_key = jax.random.fold_in(key, number)
+        if self._batch == self.capacity:
+            return self._mean(params, *self._rows(None), own_key)
+        return self._mean(params, *self._shuffled(key, jnp.uint32(number) * self._batch), own_key)
+
+    def moments(self, params: Params) -> tuple[Scalar, Params]:
+        """The number of rows, and the moments of all of them."""
+        if not isinstance(self.loss, BatchLoss):
+            raise ValueError("the loss of these clients has no batch normalization; leave recalibrated out")
+        rows, kept = self._rows(None)
+        return self.weight, self.loss.moments(params, rows, kept=kept)
 
     @property
     def minibatches(self) -> Integer[Array, ""]:
         """How many minibatches one pass over the rows has; the last may be smaller."""
         return (self.count + self._batch - 1) // self._batch
 
-    def minibatch(self, params: Params, key: Key[Array, ""], number: Integer[Array, ""]) -> Scalar:
+    def minibatch(self, params: Params, key: Key, number: Integer[Array, ""]) -> Scalar:
         """The mean loss over one minibatch of a pass over the rows, which the key shuffles."""
-        if self._batch == self.capacity:
-            return self(params)
-        return self._mean(params, *self._shuffled(key, jnp.uint32(number) * self._batch))
+        return self.moved(params, key, number)[0]
 
     @property
     def _batch(self) -> int:
         return self.capacity if self.batch is None else min(self.batch, self.capacity)
 
-    def rows_and_shares(self, key: Key[Array, ""] | None = None) -> tuple[PyTree[Array], Float[Array, " rows"]]:
+    def rows_and_shares(self, key: Key | None = None) -> tuple[PyTree[Array], Float[Array, " rows"]]:
         """The rows that a call with this key uses, and the share of each in the loss; 0 for padding."""
         rows, kept = self._rows(key)
         shares = jnp.where(kept, self.factor / jnp.sum(kept).astype(jnp.result_type(float)), 0)
@@ -74,12 +104,12 @@ class RaggedOracle:
             return self
         return dataclasses.replace(self, examples=self._all(), offset=jnp.zeros_like(self.offset), fetched=True)
 
-    def _rows(self, key: Key[Array, ""] | None) -> tuple[PyTree[Array], Bool[Array, " rows"]]:
+    def _rows(self, key: Key | None) -> tuple[PyTree[Array], Bool[Array, " rows"]]:
         if key is None or self.batch is None or self.batch >= self.capacity:
             return self.examples if self.fetched else self._all(), jnp.arange(self.capacity) < self.count
         return self._shuffled(key, jnp.uint32(0))
 
-    def _shuffled(self, key: Key[Array, ""], begin: UInt32[Array, ""]) -> tuple[PyTree[Array], Bool[Array, " rows"]]:
+    def _shuffled(self, key: Key, begin: UInt32[Array, ""]) -> tuple[PyTree[Array], Bool[Array, " rows"]]:
         """A minibatch of the client's rows in a random order; slots beyond its number of rows are masked."""
         slot = begin + jnp.arange(self._batch, dtype=jnp.uint32)
         shuffled = prng.permuted(key, jnp.minimum(slot, jnp.uint32(self.count - 1)), self.count, self.capacity)
@@ -196,7 +226,7 @@ class Ragged:
     def size(self) -> int:
         return self.offsets.shape[0] - 1
 
-    def sample(self, key: Key[Array, ""], count: int) -> Ids:
+    def sample(self, key: Key, count: int) -> Ids:
         return prng.draw(key, count, self.size, self.replace)
 
     def counts(self, ids: Ids) -> Integer[Array, " cohort"]:

@@ -9,7 +9,7 @@ from typing import Any, Protocol, runtime_checkable
 
 from jaxtyping import Array, Bool, Key, UInt32
 
-from fedspam.clients import Ids, Population
+from fedspam.clients import BatchLoss, Ids, Population
 from fedspam.federation.cohorts import Cohort
 from fedspam.federation.works import Work
 
@@ -78,6 +78,16 @@ class FittingMethod(Protocol):
     def for_clients(self, population: Population) -> Any: ...
 
 
+@runtime_checkable
+class _LossPopulation(Protocol):
+    @property
+    def loss(self) -> Any: ...
+
+
 def fitted(method: Any, population: Population | None) -> Any:
-    """The form of a method that fits these clients."""
-    return method.for_clients(population) if isinstance(method, FittingMethod) and population is not None else method
+    """The form of a method that fits these clients, with what their loss needs beside it."""
+    if isinstance(method, FittingMethod) and population is not None:
+        method = method.for_clients(population)
+    if isinstance(population, _LossPopulation) and isinstance(population.loss, BatchLoss):
+        return population.loss.around(method)
+    return method

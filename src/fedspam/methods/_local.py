@@ -11,7 +11,7 @@ from jaxtyping import Array, Integer
 
 from fedspam._internal import checks, prng, trees
 from fedspam._internal.trees import Key, Params, Scalar, count, dynamic, positive, static, struct
-from fedspam.clients import Oracle, RowsOracle, SteppingOracle, TrainedOracle
+from fedspam.clients import BatchOracle, Oracle, RowsOracle, SteppingOracle, TrainedOracle, joined, parted
 from fedspam.federation import on_client
 from fedspam.methods.schedules import Schedule, ScheduleLike, positive_schedule, step_size_schedule
 from fedspam.solvers import Answer, GradientDescent, LocalSolver, Never, Surrogate, certified
@@ -130,29 +130,35 @@ def descend(
         in_passes = isinstance(steps, Epochs)
         return oracle.descended(x, key, count, local_rate, shift=shift, pull=pull, anchor=anchor, in_passes=in_passes)
 
-    def slope(j: Any, y: Params) -> Params:
+    moving = oracle if isinstance(oracle, BatchOracle) and oracle.moving else None
+
+    def slope(j: Any, y: Params) -> tuple[Params, Params]:
+        """The direction of step j, and y with the running statistics that the step has moved, if there are any."""
+        own_key, number, after = jax.random.fold_in(key, j), None, y
         if isinstance(steps, Epochs) and isinstance(oracle, RowsOracle):  # `count_steps` has refused others
-            passes = jax.random.fold_in(key, j // oracle.minibatches)
-            direction = jax.grad(oracle.minibatch)(y, passes, j % oracle.minibatches)
+            own_key, number = jax.random.fold_in(key, j // oracle.minibatches), j % oracle.minibatches
+        if moving is not None:
+            direction, after = jax.grad(moving.moved, has_aux=True)(y, own_key, number)
+        elif number is not None and isinstance(oracle, RowsOracle):
+            direction = jax.grad(oracle.minibatch)(y, own_key, number)
         else:
-            direction = jax.grad(oracle)(y, jax.random.fold_in(key, j))
+            direction = jax.grad(oracle)(y, own_key)
         if shift is not None and optimizer is None:
             direction = trees.add(direction, shift)
         if pull is not None:
             direction = trees.axpy(pull, trees.subtract(y, anchor), direction)
-        return direction
-
-    if optimizer is None:
-        return lax.fori_loop(0, count, lambda j, y: trees.axpy(-local_rate, slope(j, y), y), x)
+        return direction, after
 
     def step(j: Any, now: tuple[Params, Any]) -> tuple[Params, Any]:
         y, memory = now
-        update, memory = optimizer.update(slope(j, y), memory, y)
-        if shift is not None:
-            update = trees.add(update, shift)
-        return trees.axpy(-local_rate, update, y), memory
+        update, after = slope(j, y)
+        if optimizer is not None:
+            update, memory = optimizer.update(update, memory, y)
+            update = update if shift is None else trees.add(update, shift)
+        new = trees.axpy(-local_rate, update, y)
+        return (joined(parted(new)[0], parted(after)[1]) if moving is not None else new), memory
 
-    return lax.fori_loop(0, count, step, (x, optimizer.init(x)))[0]
+    return lax.fori_loop(0, count, step, (x, () if optimizer is None else optimizer.init(x)))[0]
 
 
 def client_optimizer(optimizer: ClientOptimizer, name: str = "optimizer") -> ClientOptimizer:

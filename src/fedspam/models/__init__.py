@@ -1,6 +1,11 @@
 """Models as plain functions over pytrees, adapters for Flax NNX, Equinox and PyTorch modules, and trained models."""
 
-from fedspam.models.adapters import from_equinox as from_equinox, from_flax as from_flax, from_torch as from_torch
+from fedspam.models.adapters import (
+    from_equinox as from_equinox,
+    from_flax as from_flax,
+    from_torch as from_torch,
+    state_dict as state_dict,
+)
 from fedspam.models.catalogue import (
     char_lstm as char_lstm,
     char_transformer as char_transformer,
@@ -29,4 +34,9 @@ from fedspam.models.model import (
 from fedspam.models.moments import Moments as Moments
 from fedspam.models.normalization import batch_norm as batch_norm
 from fedspam.models.parts import lora as lora, merged as merged, train_part as train_part
+from fedspam.models.policies import (
+    POLICIES as POLICIES,
+    Normalization as Normalization,
+    own_statistics as own_statistics,
+)
 from fedspam.models.trained import TrainedModel as TrainedModel, load as load, save as save

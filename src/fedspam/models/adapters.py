@@ -1,7 +1,7 @@
 """Modules of Equinox, Flax NNX and PyTorch as models. They supply scores and gradients, never the method.
 
-A module has its parameters already: ``model.init(key)`` returns them for every key. Dropout is off, because a
-difference of two gradients needs the same loss at both points.
+A module has its parameters already: ``model.init(key)`` returns them for every key. Those of PyTorch train with dropout
+and batch normalization. Those of Flax and Equinox have neither yet: dropout is off, and batch normalization refused.
 """
 
 import copy
@@ -12,13 +12,15 @@ from dataclasses import dataclass
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Key
+from jaxtyping import Array, Float
 
 from fedspam._internal.brief import Brief
-from fedspam._internal.trees import Params
+from fedspam._internal.trees import Key, Params
+from fedspam.clients import parted
 from fedspam.models.model import Model
+from fedspam.models.policies import Normalization, normalization_of
+from fedspam.models.torch_graph import TorchNetwork, statistics_of, with_group_norm
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -28,7 +30,7 @@ class Adapted(Brief):
     first: Params
     scores: Callable[[Params, Any], Any]
 
-    def init(self, key: Key[Array, ""]) -> Params:
+    def init(self, key: Key) -> Params:
         return self.first
 
     def __call__(self, params: Params, inputs: Any) -> Float[Array, "rows ..."]:
@@ -83,11 +85,26 @@ def from_flax(module: Any, *, dtype: str = "float32", regularization: float = 0.
     return Model(Adapted(first, scores), dtype, regularization)
 
 
-def from_torch(module: Any, *, regularization: float = 0.0) -> Model:
-    """A PyTorch module as a model: PyTorch computes scores and gradients, in a callback to the host.
+def from_torch(
+    module: Any,
+    *,
+    normalization: str | Normalization | None = None,
+    regularization: float = 0.0,
+    compiled: bool | None = None,
+) -> Model:
+    """A PyTorch module as a model: traced by ``torch.export``, compiled by JAX, with dropout and batch statistics.
 
-    The parameters are a dict with PyTorch's names. The draws, the loss and the method stay in JAX, so a run has the
-    same iterates as one of the same network written in JAX. Clients are computed one after another.
+    The parameters are a dict with PyTorch's names, in PyTorch's layouts, and so are the statistics beside them.
+    `state_dict` makes PyTorch's own dict of them. Training uses dropout from the keys of the run, and prediction has
+    none. A module that cannot be traced runs in a callback to the host, one client after another, with a warning.
+
+    Arguments:
+        module: it takes rows first (channels second), or a dict of them by name, and returns their scores. It is
+            copied.
+        normalization: what happens to the running statistics of batch normalization: 'averaged', 'local',
+            'recalibrated' or 'group' (`POLICIES`). Needed where there is some.
+        regularization: as in `Model`.
+        compiled: True to refuse a module that cannot be compiled; False for the host.
 
     >>> import jax, torch
     >>> model = from_torch(torch.nn.Linear(4, 3))
@@ -95,32 +112,55 @@ def from_torch(module: Any, *, regularization: float = 0.0) -> Model:
     (5, 3)
     """
     with _needs("torch"):
-        import torch
-    module = copy.deepcopy(module).eval()
-    norms = torch.nn.modules.batchnorm._BatchNorm
-    _refuse_batch_norm(part for part in module.modules() if isinstance(part, norms))
-    drops = torch.nn.modules.dropout._DropoutNd
-    _warn_of_dropout(part.p for part in module.modules() if isinstance(part, drops))
-    first = {name: jnp.asarray(leaf.detach().numpy()) for name, leaf in module.named_parameters()}
-    kinds = {leaf.dtype for leaf in first.values()}
-    if len(kinds) != 1:
-        raise ValueError(
-            f"the module has parameters of {sorted(map(str, kinds))}; convert it to one dtype, as with .float()"
-        )
-    return Model(Adapted(first, _OnHost(torch, module)), str(kinds.pop()), regularization)
+        import torch  # noqa: F401
+    module = copy.deepcopy(module)
+    policy = normalization_of(normalization)
+    if policy is not None and policy.policy == "group":
+        module = with_group_norm(module)
+    kinds = {str(leaf.dtype).removeprefix("torch.") for leaf in module.parameters()}
+    if len(kinds) > 1:
+        raise ValueError(f"the module has parameters of {sorted(kinds)}; convert it to one dtype, as with .float()")
+    dtype = next(iter(kinds), "float32")
+    if compiled is False:
+        if statistics_of(module):
+            raise ValueError("batch normalization needs compiled=True or None: a callback returns no statistics")
+        first = TorchNetwork(module).init(jax.random.key(0))
+        return Model(Adapted(first, _OnHost(module)), dtype, regularization)
+    host = None if compiled or statistics_of(module) else _OnHost(module)
+    return Model(TorchNetwork(module, host), dtype, regularization, normalization=policy)
+
+
+def state_dict(model: Model, params: Params) -> dict[str, Any]:
+    """PyTorch's state dict of a model of `from_torch`: ``module.load_state_dict(state_dict(model, run.params))``.
+
+    >>> import torch
+    >>> model = from_torch(torch.nn.Linear(4, 3))
+    >>> [(name, tuple(leaf.shape)) for name, leaf in state_dict(model, model.init(0)).items()]
+    [('weight', (3, 4)), ('bias', (3,))]
+    """
+    network = model.network
+    if not isinstance(network, TorchNetwork):
+        raise ValueError("the model is not a PyTorch module; give one of from_torch")
+    own, statistics = parted(params)
+    return network.state_dict(own, statistics or {})
 
 
 @dataclass(frozen=True, eq=False)
 class _OnHost:
-    """The scores of a PyTorch module, by callbacks to the host."""
+    """The scores of a PyTorch module, by callbacks to the host; dropout is off."""
 
-    torch: Any
     module: Any
+
+    @property
+    def torch(self) -> Any:
+        import torch
+
+        return torch
 
     def __call__(self, params: Params, inputs: Any) -> Any:
         with self.torch.no_grad():
             blank = self.torch.zeros(inputs.shape, dtype=getattr(self.torch, str(inputs.dtype)))
-            shape = tuple(self.module(blank).shape)
+            shape = tuple(self.module.eval()(blank).shape)
         like = jax.ShapeDtypeStruct(shape, jax.tree.leaves(params)[0].dtype)
 
         @jax.custom_vjp
@@ -152,7 +192,7 @@ class _OnHost:
         return self.torch.from_numpy(np.array(array))  # a copy, because JAX's arrays are read-only
 
     def _run(self, params: dict[str, Any], inputs: Any) -> Any:
-        return self.torch.func.functional_call(self.module, params, (self._tensor(inputs),))
+        return self.torch.func.functional_call(self.module.eval(), params, (self._tensor(inputs),))
 
 
 def _refuse_batch_norm(found: Iterable[Any]) -> None:

@@ -8,6 +8,7 @@ import numpy as np
 
 from fedspam.models.adapters import Adapted
 from fedspam.models.networks import Convolutional, Linear, Perceptron
+from fedspam.models.torch_graph import TorchNetwork
 from fedspam.models.trained import TrainedModel
 
 Arrays = dict[str, np.ndarray]
@@ -31,8 +32,13 @@ def torch_state(trained: TrainedModel) -> tuple[Arrays, str]:
     model = trained.model
     arrays = {name: np.array(array) for name, array in trained.arrays.items()}
     network = None if model is None else model.network
-    if network is None or isinstance(network, Adapted):
-        return arrays, "the module that was trained; load_state_dict(state, strict=False) if it has buffers"
+    if network is None or isinstance(network, Adapted | TorchNetwork):
+        # running statistics are in the file beside the parameters
+        bare = {name.removeprefix("params.").removeprefix("statistics."): array for name, array in arrays.items()}
+        beside = all(name.startswith(("params.", "statistics.")) for name in arrays)
+        return (
+            bare if beside else arrays
+        ), "the module that was trained; load_state_dict(state, strict=False) if it has buffers"
     if isinstance(network, Linear):
         bias = "" if network.bias else ", bias=False"
         state = {"weight": arrays["kernel"].T} | ({"bias": arrays["bias"]} if network.bias else {})

@@ -8,10 +8,12 @@ from typing import Any, Protocol, runtime_checkable
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float, Integer, Key, PyTree
+from jaxtyping import Array, Bool, Float, Integer, PyTree
 
 from fedspam._internal import checks, prng, trees
-from fedspam._internal.trees import Params
+from fedspam._internal.trees import Key, Params
+from fedspam.clients import joined, parted
+from fedspam.models.policies import Normalization, check_policy, is_variance, mean_of
 from fedspam.problems import cross_entropy
 
 
@@ -19,7 +21,7 @@ from fedspam.problems import cross_entropy
 class Network(Protocol):
     """An architecture: a frozen dataclass of its sizes, so that equal settings compile once."""
 
-    def init(self, key: Key[Array, ""]) -> Params: ...
+    def init(self, key: Key) -> Params: ...
 
     def __call__(self, params: Params, inputs: Any) -> Float[Array, "..."]: ...
 
@@ -33,7 +35,7 @@ class StatefulNetwork(Protocol):
     counters, are allowed.
     """
 
-    def init(self, key: Key[Array, ""]) -> Params: ...
+    def init(self, key: Key) -> Params: ...
 
     def statistics(self) -> PyTree[Array]:
         """The running statistics before training; {} if there are none."""
@@ -45,7 +47,7 @@ class StatefulNetwork(Protocol):
         statistics: PyTree[Array] | None,
         inputs: Any,
         *,
-        key: Key[Array, ""] | None = None,
+        key: Key | None = None,
         kept: Bool[Array, " rows"] | None = None,
         train: bool = False,
     ) -> tuple[Float[Array, "rows ..."], PyTree[Array]]:
@@ -92,6 +94,7 @@ class Model:
             the loss stay float32, because variance reduction takes differences that bfloat16 cannot resolve.
         regularization: :math:`\lambda` of :math:`\tfrac\lambda2\|x\|^2`, added to every row's loss.
         class_weights: by which the loss of a row is multiplied, one for each class; () for 1. See `balanced_weights`.
+        normalization: what happens to running statistics, where the network has them.
 
     >>> import jax, jax.numpy as jnp
     >>> from fedspam import Ragged
@@ -107,29 +110,61 @@ class Model:
     dtype: str = "float32"
     regularization: float = 0.0
     class_weights: tuple[float, ...] = ()
+    normalization: Normalization | None = None
 
     def __post_init__(self) -> None:
+        check_policy(self.normalization, self._statistics)
         for weight in self.class_weights:
             checks.positive("class_weights", weight)
         checks.one_of("dtype", self.dtype, ("float32", "bfloat16", "float64"))
         checks.between("regularization", self.regularization, 0, float("inf"))
 
-    def init(self, key: Key[Array, ""] | int) -> Params:
-        """Initial parameters: float64 if the model computes in it, else float32."""
+    def init(self, key: Key | int) -> Params:
+        """Initial parameters: float64 if the model computes in it, else float32; statistics beside them if they travel.
+
+        With a policy that sends running statistics the tree is ``{"params": ..., "statistics": ...}``.
+        """
         dtype = jnp.float64 if self.dtype == "float64" else jnp.float32
-        return jax.tree.map(lambda leaf: leaf.astype(dtype), self.network.init(prng.key_of(key)))
+        params = jax.tree.map(lambda leaf: leaf.astype(dtype), self.network.init(prng.key_of(key)))
+        if self.normalization is None or not self.normalization.travels:
+            return params
+        return joined(params, self._statistics)
+
+    @property
+    def _statistics(self) -> dict[str, Array]:
+        """The running statistics before training that are averages; counters are not."""
+        if not isinstance(self.network, StatefulNetwork):
+            return {}
+        found = self.network.statistics()
+        return {name: leaf for name, leaf in found.items() if jnp.issubdtype(leaf.dtype, jnp.floating)}
 
     def logits(self, params: Params, inputs: Any) -> Float[Array, "rows ... classes"]:
-        """The score of every class, at least in float32."""
+        """The score of every class, at least in float32; running statistics are used as they are in `params`."""
+        own, statistics = parted(params)
+        if self._statistics and statistics is None:
+            raise ValueError(
+                "these parameters have no running statistics beside them, which a prediction needs; give run.params "
+                "under 'averaged' or 'recalibrated', or those of fedspam.models.own_statistics under 'local'"
+            )
+        return self._predicted(own, statistics or {}, inputs)
+
+    def _predicted(self, params: Params, statistics: Mapping[str, Array], inputs: Any) -> Any:
+        if not isinstance(self.network, StatefulNetwork):
+            return self._wide(self.network(*self._cast(params, inputs)))
+        every = {**self.network.statistics(), **statistics}
+        return self._wide(self.network.apply(*self._cast(params, inputs, every))[0])
+
+    def _cast(self, params: Params, inputs: Any, *between: Any) -> tuple[Any, ...]:
         dtype = jnp.dtype(self.dtype)
-        params = jax.tree.map(lambda leaf: leaf.astype(dtype), params)
-        scores = self.network(params, _as_floats(inputs, dtype))
+        return jax.tree.map(lambda leaf: leaf.astype(dtype), params), *between, _as_floats(inputs, dtype)
+
+    def _wide(self, scores: Any) -> Any:
         return scores.astype(jnp.promote_types(scores.dtype, jnp.float32))
 
     @property
     def loss(self) -> "RowLoss":
         """(params, rows) -> one loss per row."""
-        return RowLoss(self)
+        return NetworkLoss(self) if isinstance(self.network, StatefulNetwork) else RowLoss(self)
 
     def correct(self, params: Params, rows: Mapping[str, Any]) -> Float[Array, " rows"]:
         """For each row 1 if its class is predicted, else 0; if it has many labels, the share of those predicted."""
@@ -173,16 +208,60 @@ class RowLoss:
             )
 
     def __call__(self, params: Params, rows: Mapping[str, Any]) -> Float[Array, " rows"]:
-        scores, labels = self.model.logits(params, rows["features"]), rows["label"]
+        return self._of_scores(self.model.logits(params, rows["features"]), params, rows["label"])
+
+    def _of_scores(self, scores: Any, params: Params, labels: Any) -> Float[Array, " rows"]:
         each = cross_entropy(scores, labels)
         if self.model.class_weights:
             classes = labels > 0 if scores.ndim == labels.ndim else jnp.maximum(labels, 0)
             each *= jnp.asarray(self.model.class_weights, each.dtype)[classes.astype(jnp.int32)]
         losses = _over_labels(each, labels)
         if self.model.regularization:
-            squares = jax.tree.reduce(jnp.add, jax.tree.map(lambda leaf: jnp.sum(leaf**2), params))
+            squares = jax.tree.reduce(jnp.add, jax.tree.map(lambda leaf: jnp.sum(leaf**2), parted(params)[0]))
             losses += 0.5 * self.model.regularization * squares.astype(losses.dtype)
         return losses
+
+
+@dataclass(frozen=True)
+class NetworkLoss(RowLoss):
+    """The loss of a network with batch normalization or dropout: it trains on a batch, with a key and a mask.
+
+    Called as (params, rows), it is the loss of a prediction: dropout off, and running statistics as they are.
+    """
+
+    @property
+    def moves(self) -> bool:
+        policy = self.model.normalization
+        return policy is not None and policy.moves and bool(self.model._statistics)
+
+    def of_batch(
+        self, params: Params, rows: Mapping[str, Any], *, key: Key | None, kept: Bool[Array, " rows"] | None
+    ) -> tuple[Float[Array, " rows"], Params]:
+        """One loss per row, and the parameters with the running statistics after this batch."""
+        own, statistics = parted(params)
+        if not self.moves:
+            statistics = None
+        scores, new = self._trained(own, statistics, rows["features"], key, kept)
+        after = params if statistics is None else joined(own, {name: new[name] for name in statistics})
+        return self._of_scores(self.model._wide(scores), own, rows["label"]), after
+
+    def moments(self, params: Params, rows: Mapping[str, Any], *, kept: Bool[Array, " rows"] | None) -> Any:
+        """The sums over real rows of means and of squares, in the place of ``mean`` and ``var``."""
+        found = self._trained(parted(params)[0], None, rows["features"], None, kept)[1]
+        count = rows["label"].shape[0] if kept is None else jnp.sum(kept)
+        return {name: count * (leaf + found[mean_of(name)] ** 2 * is_variance(name)) for name, leaf in found.items()}
+
+    def around(self, method: Any) -> Any:
+        """The method that keeps statistics where the policy wants them."""
+        policy = self.model.normalization
+        return method if policy is None or not self.model._statistics else policy.around(method)
+
+    def _trained(self, params: Params, statistics: Any, inputs: Any, key: Any, kept: Any) -> tuple[Any, Any]:
+        network: Any = self.model.network
+        if statistics is not None:
+            statistics = {**network.statistics(), **statistics}
+        args = self.model._cast(params, inputs, statistics)
+        return network.apply(*args, key=key, kept=kept, train=True)
 
 
 def balanced_weights(counts: Sequence[int]) -> tuple[float, ...]:
@@ -203,8 +282,8 @@ def balanced_weights(counts: Sequence[int]) -> tuple[float, ...]:
 def _outputs(model: Model, shape: tuple[int, ...], dtype: str) -> tuple[int, ...]:
     """The shape of the scores of one row."""
     try:
-        params = jax.eval_shape(lambda: model.init(0))
-        found = jax.eval_shape(model.logits, params, jax.ShapeDtypeStruct((2, *shape), jnp.dtype(dtype)))
+        params = parted(jax.eval_shape(lambda: model.init(0)))[0]
+        found = jax.eval_shape(model._predicted, params, {}, jax.ShapeDtypeStruct((2, *shape), jnp.dtype(dtype)))
     except (TypeError, ValueError, RuntimeError) as error:
         why = str(error).strip().splitlines()[0]
         raise ValueError(

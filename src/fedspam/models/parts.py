@@ -1,7 +1,7 @@
 """Training a part of a model: some of its parameters, or low-rank adapters beside all of them (LoRA).
 
 The rest stays fixed on every client, and only what is trained is sent and charged. Both take any `Model`, also one of
-Flax, Equinox or PyTorch.
+Flax, Equinox or PyTorch. Dropout is off, and running statistics stay as they are.
 """
 
 from collections.abc import Mapping, Sequence
@@ -13,6 +13,7 @@ from jaxtyping import Array, Float, Key
 
 from fedspam._internal import checks, trees
 from fedspam._internal.trees import Params
+from fedspam.clients import parted
 from fedspam.models.model import Model, Network
 
 
@@ -84,7 +85,7 @@ def train_part(model: Model, base: Params, names: str | Sequence[str]) -> Model:
     >>> head.logits(head.init(0), jnp.ones((5, 4))).shape
     (5, 3)
     """
-    return replace(model, network=Part(model.network, base, _matching(base, names)))
+    return replace(model, network=Part(model.network, base, _matching(base, names)), normalization=None)
 
 
 def lora(model: Model, base: Params, *, rank: int = 4, scale: float = 1.0, names: str | Sequence[str] = "*") -> Model:
@@ -119,7 +120,7 @@ def lora(model: Model, base: Params, *, rank: int = 4, scale: float = 1.0, names
             f"rank = {rank} must be smaller than both sides of {small[0]}, which has shape {leaves[small[0]].shape}; "
             "lower it, or leave this one out of names"
         )
-    return replace(model, network=Adapters(model.network, base, matrices, rank, scale))
+    return replace(model, network=Adapters(model.network, base, matrices, rank, scale), normalization=None)
 
 
 def merged(model: Model, params: Mapping[str, Array]) -> Params:
@@ -137,6 +138,11 @@ def merged(model: Model, params: Mapping[str, Array]) -> Params:
 
 
 def _named(params: Params) -> dict[str, Array]:
+    if parted(params)[1] is not None:
+        raise ValueError(
+            "base has running statistics beside its parameters, which stay fixed here: load them into the module "
+            "(fedspam.models.state_dict), call from_torch again, and give base without them: base['params']"
+        )
     return dict(zip(trees.names(params), map(jnp.asarray, jax.tree.leaves(params)), strict=True))
 
 

@@ -16,10 +16,10 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float, Key
+from jaxtyping import Array, Bool, Float
 
 from fedspam._internal.brief import Brief
-from fedspam._internal.trees import Params
+from fedspam._internal.trees import Key, Params
 from fedspam.models.aten import IGNORED, OPERATIONS, WHOLE, WITH_BATCH, Batch, dtype_of
 
 
@@ -42,7 +42,7 @@ class TorchNetwork(Brief):
     def __post_init__(self) -> None:
         object.__setattr__(self, "layers", str(self.module))
 
-    def init(self, key: Key[Array, ""]) -> Params:
+    def init(self, key: Key) -> Params:
         return {name: _array(leaf) for name, leaf in self.module.named_parameters()}
 
     def statistics(self) -> dict[str, Array]:
@@ -72,7 +72,7 @@ class TorchNetwork(Brief):
         statistics: Mapping[str, Array] | None,
         inputs: Any,
         *,
-        key: Key[Array, ""] | None = None,
+        key: Key | None = None,
         kept: Bool[Array, " rows"] | None = None,
         train: bool = False,
     ) -> tuple[Float[Array, "rows ..."], dict[str, Array]]:
@@ -194,7 +194,7 @@ class Trace:
         params: Params,
         statistics: Mapping[str, Array] | None,
         inputs: Any,
-        key: Key[Array, ""] | None,
+        key: Key | None,
         kept: Bool[Array, " rows"] | None,
     ) -> tuple[Float[Array, "rows ..."], dict[str, Array]]:
         """The scores, and the new statistics."""

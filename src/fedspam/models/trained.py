@@ -317,7 +317,7 @@ def _type(loss: Any) -> str | None:
 
 
 def _about(loss: Any) -> str:
-    network = loss.get("model", {}).get("network") if _type(loss) == "RowLoss" else None
+    network = loss.get("model", {}).get("network") if _type(loss) in ("RowLoss", "NetworkLoss") else None
     if network is not None:
         return "it is a module of Flax, Equinox or PyTorch"
     return "its loss is a function of your own" if loss is not None else "only parameters were saved"

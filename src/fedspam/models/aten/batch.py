@@ -5,7 +5,9 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Key
+from jaxtyping import Array, Bool
+
+from fedspam._internal.trees import Key
 
 
 @dataclass
@@ -14,10 +16,10 @@ class Batch:
 
     rows: int
     kept: Bool[Array, " rows"] | None  # which rows are real; None if all are
-    key: Key[Array, ""] | None  # of dropout; None switches it off
+    key: Key | None  # of dropout; None switches it off
     draws: int = 0
 
-    def next_key(self) -> Key[Array, ""]:
+    def next_key(self) -> Key:
         """A key for each layer that draws, in the order of the module."""
         self.draws += 1
         if self.key is None:
