@@ -16,6 +16,7 @@ QUICK = ("MobileNet", "LSTM", "1-D", "MLP")
 
 
 @pytest.mark.x64
+@pytest.mark.filterwarnings("ignore:LSTM with projections is not supported with oneDNN")
 @pytest.mark.parametrize("name", [n if n in QUICK else pytest.param(n, marks=pytest.mark.slow) for n in zoo.ZOO])
 def test_a_module_computes_what_pytorch_computes(name):
     found = parity.differences(name, train=True)

@@ -22,6 +22,7 @@ from fedspam.models.convolution import (
     conv_general_dilated as conv_general_dilated,
     max_pool as max_pool,
 )
+from fedspam.models.images import Images as Images
 from fedspam.models.model import (
     GroupNormNetwork as GroupNormNetwork,
     Model as Model,

@@ -13,6 +13,7 @@ from jaxtyping import Array, Bool, Float, Integer, PyTree
 from fedspam._internal import checks, prng, trees
 from fedspam._internal.trees import Key, Params
 from fedspam.clients import joined, parted
+from fedspam.models.images import Images
 from fedspam.models.policies import Normalization, check_policy, is_variance, mean_of
 from fedspam.problems import cross_entropy
 
@@ -95,6 +96,7 @@ class Model:
         regularization: :math:`\lambda` of :math:`\tfrac\lambda2\|x\|^2`, added to every row's loss.
         class_weights: by which the loss of a row is multiplied, one for each class; () for 1. See `balanced_weights`.
         normalization: what happens to running statistics, where the network has them.
+        images: what a client does to its images before the network sees them.
 
     >>> import jax, jax.numpy as jnp
     >>> from fedspam import Ragged
@@ -111,6 +113,7 @@ class Model:
     regularization: float = 0.0
     class_weights: tuple[float, ...] = ()
     normalization: Normalization | None = None
+    images: Images | None = None
 
     def __post_init__(self) -> None:
         check_policy(self.normalization, self._statistics)
@@ -154,9 +157,12 @@ class Model:
         every = {**self.network.statistics(), **statistics}
         return self._wide(self.network.apply(*self._cast(params, inputs, every))[0])
 
-    def _cast(self, params: Params, inputs: Any, *between: Any) -> tuple[Any, ...]:
+    def _cast(self, params: Params, inputs: Any, *between: Any, key: Key | None = None) -> tuple[Any, ...]:
+        """Parameters and inputs in the precision of the model, the inputs as the network takes them."""
         dtype = jnp.dtype(self.dtype)
-        return jax.tree.map(lambda leaf: leaf.astype(dtype), params), *between, _as_floats(inputs, dtype)
+        inputs = _as_floats(inputs, dtype)
+        inputs = inputs if self.images is None else self.images(inputs, key)
+        return jax.tree.map(lambda leaf: leaf.astype(dtype), params), *between, inputs
 
     def _wide(self, scores: Any) -> Any:
         return scores.astype(jnp.promote_types(scores.dtype, jnp.float32))
@@ -164,7 +170,7 @@ class Model:
     @property
     def loss(self) -> "RowLoss":
         """(params, rows) -> one loss per row."""
-        return NetworkLoss(self) if isinstance(self.network, StatefulNetwork) else RowLoss(self)
+        return NetworkLoss(self) if self.images or isinstance(self.network, StatefulNetwork) else RowLoss(self)
 
     def correct(self, params: Params, rows: Mapping[str, Any]) -> Float[Array, " rows"]:
         """For each row 1 if its class is predicted, else 0; if it has many labels, the share of those predicted."""
@@ -224,7 +230,7 @@ class RowLoss:
 
 @dataclass(frozen=True)
 class NetworkLoss(RowLoss):
-    """The loss of a network with batch normalization or dropout: it trains on a batch, with a key and a mask.
+    """The loss of a network with batch normalization, dropout or crops: it trains on a batch, with a key and a mask.
 
     Called as (params, rows), it is the loss of a prediction: dropout off, and running statistics as they are.
     """
@@ -257,10 +263,12 @@ class NetworkLoss(RowLoss):
         return method if policy is None or not self.model._statistics else policy.around(method)
 
     def _trained(self, params: Params, statistics: Any, inputs: Any, key: Any, kept: Any) -> tuple[Any, Any]:
-        network: Any = self.model.network
+        network, own_key = self.model.network, None if key is None else prng.fold_name(key, "images")
+        if not isinstance(network, StatefulNetwork):
+            return network(*self.model._cast(params, inputs, key=own_key)), {}
         if statistics is not None:
             statistics = {**network.statistics(), **statistics}
-        args = self.model._cast(params, inputs, statistics)
+        args = self.model._cast(params, inputs, statistics, key=own_key)
         return network.apply(*args, key=key, kept=kept, train=True)
 
 
