@@ -111,7 +111,7 @@ class RecalibratedState(NamedTuple):
     k: Any  # rounds
 
 
-class Moments(NamedTuple):
+class RowMoments(NamedTuple):
     """The number of a client's rows, and the sums of its activations and of their squares."""
 
     count: Any
@@ -159,10 +159,10 @@ class Recalibrated:
         return {name: new[name].astype(leaf.dtype) for name, leaf in old.items()}
 
     @on_client
-    def batch_moments(self, oracle: Oracle, key: Key, *, x: Params) -> Moments:
+    def batch_moments(self, oracle: Oracle, key: Key, *, x: Params) -> RowMoments:
         if not isinstance(oracle, BatchOracle):
             raise ValueError("these clients have no rows of their own, so no statistics; use the policy 'group'")
-        return Moments(*oracle.moments(x))
+        return RowMoments(*oracle.moments(x))
 
     def params(self, state: RecalibratedState) -> Params:
         return joined(self.inner.params(state.own), state.statistics)
