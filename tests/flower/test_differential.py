@@ -197,6 +197,16 @@ def test_two_processes_do_not_spend_the_same_budget_twice(tmp_path, monkeypatch)
         privacy._spend(context)
 
 
+@pytest.mark.parametrize("note", [b"", b"nan", b"-1", b"\xff"])
+def test_a_damaged_note_counts_as_all_of_the_budget(tmp_path, note):
+    folder = tmp_path / "spent" / "client-0"
+    folder.mkdir(parents=True)
+    (folder / "0").write_bytes(note)
+    context = Context(1, 1, {"partition-id": 0, "memory-folder": str(tmp_path)}, RecordDict(), {})
+    with pytest.raises(RefusedError, match=r"it has spent rho = inf in all runs"):
+        Privacy(1.0, 2.0, 1, lifetime=1.0)._spend(context)
+
+
 @pytest.mark.parametrize(("epsilon", "delta"), [(0.5, 1e-6), (2.0, 1e-5), (8.0, 1e-3)])
 def test_rho_for_a_budget_spends_it(epsilon, delta):
     assert epsilon_of(rho_for(epsilon, delta), delta) == pytest.approx(epsilon, rel=1e-4)

@@ -47,6 +47,15 @@ LARGEST = 2.0**53  # steps that float64 counts exactly
 FAR = 40  # standard deviations that no draw exceeds: e^-800
 
 
+def _noted(note: bytes) -> float:
+    """The cost in a note; all of the budget where a note was cut off or changed."""
+    try:
+        cost = float(note)
+    except ValueError:
+        return math.inf
+    return cost if cost >= 0 else math.inf
+
+
 @dataclass(frozen=True)
 class Privacy:
     r"""The discrete Gaussian mechanism on the sum of replies. ``client_app(..., privacy=privacy)`` applies it.
@@ -175,8 +184,8 @@ class Privacy:
         folder = Path(str(found)) / "spent" / f"client-{partition_of(context)}"
         folder.mkdir(parents=True, exist_ok=True)
         while True:
-            notes = [path.read_text() for path in folder.iterdir()]
-            spent = math.fsum(float(note or "inf") for note in notes)  # an empty note is one that was cut off
+            notes = [path.read_bytes() for path in folder.iterdir()]
+            spent = math.fsum(map(_noted, notes))
             if spent + cost > lifetime * (1 + SUMMED):
                 raise RefusedError(
                     f"it has spent rho = {spent:.6g} in all runs, and {cost:.6g} more is above its lifetime = "
