@@ -39,6 +39,7 @@ from fedspam.methods import (
     fedavg,
     fedprox,
     fedred,
+    fedred_memory,
     s_dane,
 )
 from fedspam.solvers import GradientDescent
@@ -83,7 +84,7 @@ def cases() -> dict[str, Case]:
         "dane": Case(dane(gamma, solver=local), "FedRed", drift),
         "dane_plus": Case(dane_plus(gamma, solver=local), "FedRed", drift | {"averaging": "randomized"}),
         "fedred": Case(fedred(RATE, PULL, 0.3), "FedRed", coins),
-        "fedred_memory": Case(fedred(RATE, PULL, 0.3, control="memory"), "FedRed", coins | {"control_variate": 2}),
+        "fedred_memory": Case(fedred_memory(RATE, PULL, 0.3), "FedRed", coins | {"control_variate": 2}),
         "fedprox": Case(
             fedprox(few, gamma, local_steps=STEPS, local_rate=1 / (1 / RATE + PULL)), "FedRed",
             drift | {"control_variate": 0},

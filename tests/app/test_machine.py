@@ -82,7 +82,7 @@ def test_wrong_use_is_as_without_json(capsys: pytest.CaptureFixture[str]) -> Non
     assert ended.value.code == 2
     told = capsys.readouterr()
     assert told.out == ""
-    assert "Did you mean heart?" in told.err
+    assert "did you mean 'heart'?" in told.err
 
 
 def test_docs_prints_every_page_and_names_the_nearest(capsys: pytest.CaptureFixture[str]) -> None:
@@ -93,4 +93,4 @@ def test_docs_prints_every_page_and_names_the_nearest(capsys: pytest.CaptureFixt
     assert all(path.stem in listed for path in (ROOT / "docs").glob("*.md"))
     with pytest.raises(SystemExit):
         main(["docs", "chosing"])
-    assert "did you mean choosing?" in capsys.readouterr().err
+    assert "did you mean 'choosing'?" in capsys.readouterr().err

@@ -89,6 +89,7 @@ METHODS = {
     "auto": auto(3),
 }
 QUICK = ("averaged", "fedavg")
+SLOW = (("averaged", "scaffold"), ("local", "fedavg"), ("recalibrated", "auto"), ("group", "spam_ppa"))
 PAIRS = [
     (policy, name)
     for policy in ("averaged", "local", "recalibrated", "group")
@@ -99,7 +100,10 @@ PAIRS = [
 
 @pytest.mark.parametrize(
     ("policy", "name"),
-    [p if p == QUICK else pytest.param(*p, marks=pytest.mark.slow) for p in PAIRS],
+    [
+        p if p == QUICK else pytest.param(*p, marks=pytest.mark.slow if p in SLOW else pytest.mark.thorough)
+        for p in PAIRS
+    ],  # each policy and each method once, all pairs in `make full`
     ids=["-".join(p) for p in PAIRS],
 )
 def test_a_resnet_of_pytorch_learns_and_goes_back_to_pytorch(policy, name):

@@ -150,9 +150,9 @@ class MeasuredDelay:
                 if len(cells) != len(names):
                     raise ValueError(f"{path}, line {line} has {len(cells)} cells, the header {len(names)}; correct it")
                 row = dict(zip(names, cells, strict=True))
-                client = number(row.get("client", "0"), path, line, "client", CLIENT)
+                client = row.get("client", "0").strip()
                 seconds = number(row["seconds"], path, line, "seconds", SECONDS)
-                if not (client == int(client) >= 0):
+                if not (client.isascii() and client.isdigit() and len(client) < 10):
                     raise ValueError(f"{path}, line {line}: client is {shown(row['client'])!r}; {CLIENT}")
                 if not 0 <= seconds <= float(jnp.finfo(jnp.result_type(float)).max):
                     raise ValueError(f"{path}, line {line}: seconds is {shown(row['seconds'])!r}; {SECONDS}")

@@ -305,7 +305,7 @@ def rho_for(epsilon: float, delta: float) -> float:
     Canonne, Kamath, Steinke 2020, Proposition 12, without a library.
 
     >>> round(rho_for(4.0, 1e-5), 3), round(rho_for(1.0, 1e-5), 4)
-    (0.269, 0.0214)
+    (0.373, 0.0306)
     """
     checks.positive("epsilon", epsilon)
     orders = 1 + np.exp(np.linspace(-7, 14, 20_000))
