@@ -40,7 +40,8 @@ demo: $(LIGHT)
 # The contract of the methods, the commands and the docs are also compiled as for users, the other tests quickly.
 AS_USERS := $(patsubst %,tests/%.py,methods/test_contract repository/test_docs repository/test_examples \
 	$(patsubst %,app/test_%,run_command compare compare_parts data_command hostile_commands reproduce small_memory))
-TESTS := $(BIN)/python -m pytest -n 2 --dist loadgroup -q
+# the tests of a file share a process, and with it fixtures and compiled programs
+TESTS := $(BIN)/python -m pytest -n 2 --dist loadfile -q
 
 test: check
 	@$(TESTS) -m "not thorough" --durations 10 $(AS_USERS:%=--ignore=%)
@@ -79,7 +80,7 @@ test-newest:
 	@$(NEWEST)/bin/python -m pip --quiet --quiet install --upgrade --upgrade-strategy eager \
 		--editable '.[data,equinox,flax,optimistix,parquet]' hypothesis pytest pytest-xdist
 	@$(NEWEST)/bin/python -c 'import jax, sys; print("jax", jax.__version__, "on Python", sys.version.split()[0])'
-	@$(NEWEST)/bin/python -m pytest -n 2 --dist loadgroup -q -m "not slow and not thorough" \
+	@$(NEWEST)/bin/python -m pytest -n 2 --dist loadfile -q -m "not slow and not thorough" \
 		--ignore src/fedspam/flower --ignore src/fedspam/models/adapters.py
 
 format: $(READY)

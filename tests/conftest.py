@@ -45,14 +45,6 @@ ROOM = 1.2e9  # bytes that a worker may fill with compiled programs before it fo
 tests_run, kept = 0, 0.0
 
 
-@pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items):
-    """The tests of a file share a process, and with it fixtures and compiled programs, unless they say otherwise."""
-    for item in items:
-        if item.get_closest_marker("xdist_group") is None:
-            item.add_marker(pytest.mark.xdist_group(str(item.path)))
-
-
 @pytest.hookimpl(wrapper=True)
 def pytest_make_collect_report(collector):
     """A module that is marked x64 as a whole makes its constants in float64."""

@@ -54,6 +54,7 @@ COMMANDS = {
     "theory": ["--rounds", "10", "--seeds", "2", "--clients", "4", "--cohort", "2"],
     "new": ["project"],
     "cite": ["scaffold"],
+    "docs": ["choosing"],
     "completions": ["bash"],
     "reproduce": ["--seeds", "1"],
 }

@@ -19,9 +19,9 @@ TOLERANCE = 1e-5  # handles sum in other orders, in float32: some ten rounds of 
 
 
 def rows(kind=(), other=()):
-    """One test for each method, with these marks; the tests of a method share a process and its compiled programs."""
-    marks = {name: (pytest.mark.xdist_group(name), *(kind if name in KINDS else other)) for name in METHODS}
-    return pytest.mark.parametrize("name", [pytest.param(name, marks=marks[name]) for name in METHODS])
+    """One test for each method, with these marks."""
+    params = [pytest.param(name, marks=kind if name in KINDS else other) for name in METHODS]
+    return pytest.mark.parametrize("name", params)
 
 
 everyone = rows()
