@@ -5,7 +5,6 @@
 
 import argparse
 import contextlib
-import csv
 import io
 import sys
 from collections.abc import Callable
@@ -46,6 +45,8 @@ def reporting(run: Callable[[argparse.Namespace], int]) -> Callable[[argparse.Na
             return run(options)
         import msgspec
 
+        from fedspam.app.report.sources import table_of
+
         if "quiet" in options:
             options.quiet = True
         printed = io.StringIO()
@@ -56,13 +57,8 @@ def reporting(run: Callable[[argparse.Namespace], int]) -> Callable[[argparse.Na
         if "quiet" in options and lines and Path(lines[-1]).is_dir():
             folder = Path(lines[-1])
             report.folder, report.files = str(folder), sorted(path.name for path in folder.iterdir())
-            report.tables = {name: rows(folder / name) for name in TABLES if name in report.files}
+            report.tables = {name: table_of(folder / name)[1] for name in TABLES if name in report.files}
         sys.stdout.write(msgspec.json.encode(report).decode() + "\n")
         return code
 
     return both
-
-
-def rows(path: Path) -> list[dict[str, str]]:
-    with path.open(newline="") as file:
-        return list(csv.DictReader(file))

@@ -69,7 +69,7 @@ def _read(folder: Path) -> Source:
         hint = f"did you mean {folder / inside[0]}?" if inside else "give one that `fedspam run` wrote"
         raise NoCurvesError(f"{folder} holds no manifest.json, so it is not the folder of a run; {hint}")
     if (folder / "curves.csv").exists():
-        header, rows = _table(folder / "curves.csv")
+        header, rows = table_of(folder / "curves.csv")
         if "panel" in header:
             return _reproduction(folder, rows)
         if {"method", "trial", "seed", "rounds", "error"} <= set(header):
@@ -138,7 +138,7 @@ def _asked(summary: Mapping[str, Any]) -> AskedTarget | None:
 
 def _tested(folder: Path, facts: Mapping[str, Any]) -> ModelScores:
     """What summary.json and clients.csv say of the trained model; nothing where they are not there."""
-    columns, rows = _table(folder / "clients.csv") if os.path.lexists(folder / "clients.csv") else ([], [])
+    columns, rows = table_of(folder / "clients.csv") if os.path.lexists(folder / "clients.csv") else ([], [])
     numbers = {label: facts.get(name) for name, label in SCORES.items()}
     cell = lambda column, text: text if column == "client" else _number(text)
     return ModelScores(
@@ -265,7 +265,7 @@ def _costs(folder: Path, metric: str) -> tuple[list[TargetCell], dict[str, dict[
 
     The targets are as the user gave them: the highest accuracy is the hardest, and the lowest loss.
     """
-    rows = _table(folder / "table.csv")[1] if os.path.lexists(folder / "table.csv") else []
+    rows = table_of(folder / "table.csv")[1] if os.path.lexists(folder / "table.csv") else []
     goals = []
     for row in rows:
         cells = (_number(row.get(name)) for name in ("median", "low", "high"))
@@ -329,7 +329,7 @@ def _json(path: Path) -> dict[str, Any]:
         raise records.RecordError(f"{path} is damaged: {error}") from None
 
 
-def _table(path: Path) -> tuple[list[str], list[dict[str, str]]]:
+def table_of(path: Path) -> tuple[list[str], list[dict[str, str]]]:
     try:
         text = files.read(path, size=TABLE).decode("utf-8")
         rows = csv.DictReader(text.splitlines(), strict=True)
