@@ -46,6 +46,8 @@ def test_about_half_of_the_images_are_mirrored():
 def test_wrong_sizes_are_refused():
     with pytest.raises(ValueError, match="one number per channel"):
         Images(mean=(0.5,))
+    with pytest.raises(ValueError, match="mean = nan"):
+        Images(mean=(float("nan"),), deviation=(1.0,))
     with pytest.raises(ValueError, match="two axes of pixels"):
         Images(crop=1)(jnp.ones((2, 4)), None)
 

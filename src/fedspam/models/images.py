@@ -1,5 +1,6 @@
 """What a client does to its images before the network sees them: normalization, random crops and flips."""
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -41,6 +42,8 @@ class Images:
 
     def __post_init__(self) -> None:
         checks.whole("crop", self.crop, 0)
+        for one in self.mean:
+            checks.between("mean", one, -math.inf, math.inf)
         for one in self.deviation:
             checks.positive("deviation", one)
         if len(self.mean) != len(self.deviation):
