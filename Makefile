@@ -41,6 +41,8 @@ demo: $(LIGHT)
 AS_USERS := $(patsubst %,tests/%.py,methods/test_contract repository/test_docs repository/test_examples \
 	$(patsubst %,app/test_%,run_command compare compare_parts data_command hostile_commands reproduce small_memory))
 # the tests of a file share a process, and with it fixtures and compiled programs
+# bytecode is kept: many tests start processes, and what pytest compiles of the tests serves the next run
+unexport PYTHONDONTWRITEBYTECODE
 TESTS := $(BIN)/python -m pytest -n 2 --dist loadfile -q
 
 test: check

@@ -53,6 +53,14 @@ def pytest_make_collect_report(collector):
         return (yield)
 
 
+def pytest_collection_modifyitems(items):
+    """The doctests of methods that show progress compile a program each: the contract shows it once for each round."""
+    for item in items:
+        of_method = isinstance(item, pytest.DoctestItem) and "methods" in item.path.parts
+        if of_method and any("progress(" in example.source for example in item.dtest.examples):
+            item.add_marker(pytest.mark.thorough)
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item):
     """A fixture of a module has the precision of the first test that asks for it: then mark the module as a whole."""

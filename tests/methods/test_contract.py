@@ -1,13 +1,18 @@
-"""What holds for every registered method, tried on its own example in JAX's default precision."""
+"""What holds for every registered method, tried on its own example in JAX's default precision.
+
+Every method has thin rows: its name, shape, memory and cost, for which its round is traced once. What compiles is tried
+once for each distinct round, and for every row in `make full`.
+"""
 
 import dataclasses
+import doctest
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from fedspam import Keep, simulate, simulate_many
+from fedspam import Keep, problems, simulate, simulate_many
 from fedspam.federation import ledger, loopback
 from fedspam.federation.traced import Traced
 from fedspam.methods import METHODS, Momentum, fedred_memory, mime, spam
@@ -25,8 +30,12 @@ def rows(kind=(), other=()):
 
 
 everyone = rows()
-# what compiles is tried once for each distinct round, and for every row in `make full`
 each_round = rows(kind=[pytest.mark.slow], other=[pytest.mark.thorough])
+# the doctest of every constructor shows progress too, and `make full` runs those
+each_round_once = pytest.mark.parametrize("name", [pytest.param(name, marks=pytest.mark.slow) for name in KINDS])
+traced_round = rows(other=[pytest.mark.thorough])
+# a sweep compiles the round once more: one that keeps clients' memory, one with a coin, one with minibatch steps
+SWEPT = ("spam_pp", "scaffold", "page", "auto_steps")
 
 
 @pytest.fixture(scope="module")
@@ -83,7 +92,7 @@ def test_chunks_and_replies_checked_one_by_one_change_rounding_only(name, client
     np.testing.assert_allclose(run.params, runs(name).params, rtol=TOLERANCE, atol=TOLERANCE)
 
 
-@everyone
+@traced_round
 def test_one_trace_serves_all_numbers(name, clients):
     method = METHODS[name].make()
     other = jax.tree.map(lambda leaf: leaf * 0.75 if isinstance(leaf, float) else leaf, method)
@@ -112,7 +121,9 @@ def test_costs_are_those_of_its_row(name, clients):
         assert counted == (cost.cohort * cohort + cost.alone) * d + cost.extra * cohort, unit
 
 
-@each_round
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.slow if name in SWEPT else pytest.mark.thorough) for name in METHODS]
+)
 def test_seeds_and_numbers_run_together_in_chunks(name, clients, runs):
     """Three does not divide most cohorts, so that the last chunk is padded."""
     method = METHODS[name].make()
@@ -122,7 +133,7 @@ def test_seeds_and_numbers_run_together_in_chunks(name, clients, runs):
     np.testing.assert_array_equal(many.rows["bytes_up"][0, 1], runs(name).rows["bytes_up"])
 
 
-@everyone
+@traced_round
 @pytest.mark.x64  # without it JAX would make float32 of every float64 that slipped in
 def test_float32_stays_float32_and_no_tracer_leaks(name, clients):
     """A round is traced and not compiled: types are known by then, and so are leaks."""
@@ -143,7 +154,7 @@ def test_no_tracer_leaks_from_a_simulation(clients, tmp_path):
     assert run.status.kind == "completed"
 
 
-@each_round
+@each_round_once
 def test_it_descends_on_a_quadratic(name, clients):
     norm = lambda x: float(jnp.linalg.norm(clients.gradient(x)))
     # the program of `runs` again: only numbers differ
@@ -159,6 +170,18 @@ def test_it_is_a_frozen_pytree(name):
     leaves, structure = jax.tree.flatten(method)
     assert all(isinstance(leaf, float | int | jax.Array | np.ndarray) for leaf in leaves)
     assert jax.tree.structure(jax.tree.unflatten(structure, leaves)) == structure
+
+
+@pytest.mark.parametrize("name", [name for name, row in METHODS.items() if "progress(" in str(row.build.__doc__)])
+def test_the_example_of_its_docstring_makes_a_method(name, monkeypatch, capsys):
+    """What `progress` then measures is the work of `make full`: here it only says that a method was built."""
+    built = []
+    monkeypatch.setattr(problems, "progress", lambda method, **options: built.append(method) or 0.0)
+    build = METHODS[name].build
+    example = doctest.DocTestParser().get_doctest(build.__doc__ or "", dict(build.__globals__), name, None, None)
+    found = doctest.DocTestRunner(optionflags=doctest.ELLIPSIS).run(example)
+    assert found.failed == 0, capsys.readouterr().out
+    assert built
 
 
 @everyone
