@@ -42,7 +42,6 @@ collect_ignore_glob = (
 MARKED_WHOLE = re.compile(r"^pytestmark = (\[[^\]]*|.*)mark\.x64", re.MULTILINE)
 MAPS, PAGES = Path("/proc/self/maps"), Path("/proc/self/statm")
 ROOM = 1.2e9  # bytes that a worker may fill with compiled programs before it forgets them
-tests_run, kept = 0, 0.0
 
 
 @pytest.hookimpl(wrapper=True)
@@ -83,19 +82,33 @@ def resident():
     return int(PAGES.read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") if PAGES.exists() else 0
 
 
+class Forgetful:
+    """Compiled programs hold memory, and memory maps, of which Linux gives a process 65,530: forget them in time.
+
+    This is a plugin because the hooks of this file hear of the tests beside it alone, and doctests compile as much.
+    """
+
+    tests, kept = 0, 0.0
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_runtest_teardown(self):
+        self.tests += 1
+        many = self.tests % 20 == 0 and MAPS.exists() and MAPS.read_bytes().count(b"\n") > 30_000
+        if many or resident() > max(ROOM, self.kept + ROOM / 2):
+            jax.clear_caches()
+            gc.collect()
+            if hasattr(trim := ctypes.CDLL(None), "malloc_trim"):
+                trim.malloc_trim(0)  # glibc keeps what was freed
+            self.kept = resident()
+
+
+def pytest_configure(config):
+    config.pluginmanager.register(Forgetful())
+
+
 @pytest.hookimpl(trylast=True)
 def pytest_runtest_teardown():
-    """Compiled programs hold memory, and memory maps, of which Linux gives a process 65,530: forget them in time."""
-    global tests_run, kept
     jax.config.update("jax_enable_x64", False)  # doctests of the package come after tests, and no hook sets them up
-    tests_run += 1
-    many = tests_run % 20 == 0 and MAPS.exists() and MAPS.read_bytes().count(b"\n") > 30_000
-    if many or resident() > max(ROOM, kept + ROOM / 2):
-        jax.clear_caches()
-        gc.collect()
-        if hasattr(trim := ctypes.CDLL(None), "malloc_trim"):
-            trim.malloc_trim(0)  # glibc keeps what was freed
-        kept = resident()
 
 
 @pytest.fixture(scope="session")
