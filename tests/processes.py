@@ -73,7 +73,7 @@ class Processes:
         process = self._started.pop(name)
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
-        process.wait(30)
+        process.wait(300)
 
     def log(self, name: str) -> str:
         return (self.folder / f"{name}.log").read_text(errors="replace")
@@ -112,7 +112,7 @@ class Processes:
                     break
                 time.sleep(0.1)
         for process in self._started.values():
-            process.wait(10)
+            process.wait(300)
 
 
 @contextlib.contextmanager

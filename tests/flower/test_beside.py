@@ -48,7 +48,7 @@ def test_the_page_of_a_run_shows_the_other_runs_of_its_server(tmp_path):
 
     def looking(client, message, answer):
         if message.metadata.group_id == "2":
-            pages.append(urllib.request.urlopen(f"http://127.0.0.1:{port}/", timeout=30).read().decode())
+            pages.append(urllib.request.urlopen(f"http://127.0.0.1:{port}/", timeout=300).read().decode())
         return [answer()]
 
     go(tmp_path / "second", 2, looking, metrics=port)

@@ -359,7 +359,7 @@ def test_the_status_page_and_the_metrics_are_there_while_nodes_are_waited_for():
     port, pages, found = free_port(), [], []
 
     def get(path):
-        with urllib.request.urlopen(f"http://127.0.0.1:{port}/{path}", timeout=5) as answer:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/{path}", timeout=300) as answer:
             return answer.read().decode()
 
     def twist(id, message, answer):

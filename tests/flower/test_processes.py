@@ -138,8 +138,8 @@ def test_a_terminated_server_says_so_and_is_resumed(world):
     for pid in world.servers():
         os.kill(pid, signal.SIGTERM)
     stopped = lambda: records.read(folder)[0]["status"]["reason"].startswith("SIGTERM")
-    world.wait(stopped, 30, "the server to note that it stops")
-    world.wait((folder / "model.safetensors").exists, 30, "the model")
+    world.wait(stopped, LONGEST, "the server to note that it stops")
+    world.wait((folder / "model.safetensors").exists, LONGEST, "the model")
     world.kill("flwr")
     for _ in range(2):
         world.begin("terminated", method="spam_pp", rounds=2, resume=True)

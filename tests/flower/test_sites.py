@@ -55,7 +55,7 @@ def test_names_and_keys_stand_in_logs_metrics_page_and_model(number, tmp_path, c
 
     def looking(client, message, answer):
         if message.metadata.group_id == str(ROUNDS):
-            pages.append(urllib.request.urlopen(f"http://127.0.0.1:{port}/", timeout=30).read().decode())
+            pages.append(urllib.request.urlopen(f"http://127.0.0.1:{port}/", timeout=300).read().decode())
         return [answer()]
 
     strategy, _ = go(tmp_path, twist=looking, introductions=number, metrics=port)
