@@ -37,17 +37,16 @@ help:
 demo: $(LIGHT)
 	@$(BIN)/fedspam reproduce
 
-# The contract of the methods, the commands and the docs are also compiled as for users, the other tests quickly.
-AS_USERS := $(patsubst %,tests/%.py,methods/test_contract repository/test_docs repository/test_examples \
-	$(patsubst %,app/test_%,run_command compare compare_parts data_command hostile_commands reproduce small_memory))
+# The rounds of the methods, the main paths of the commands and the docs are compiled as for users, the others quickly.
+AS_USERS = $(shell grep -rl 'mark\.users' tests --include='test_*.py')
 # the tests of a file share a process, and with it fixtures and compiled programs
 # bytecode is kept: many tests start processes, and what pytest compiles of the tests serves the next run
 unexport PYTHONDONTWRITEBYTECODE
 TESTS := $(BIN)/python -m pytest -n 2 --dist loadfile -q
 
 test: check
-	@$(TESTS) -m "not thorough" --durations 10 $(AS_USERS:%=--ignore=%)
-	@FEDSPAM_TEST_DEFAULTS=1 $(TESTS) -m "not thorough" --durations 10 $(AS_USERS)
+	@$(TESTS) -m "not thorough and not users" --durations 10
+	@FEDSPAM_TEST_DEFAULTS=1 $(TESTS) -m "users and not thorough" --durations 10 $(AS_USERS)
 
 check: $(READY)
 	@$(BIN)/ruff format --check

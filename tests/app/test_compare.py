@@ -69,6 +69,7 @@ TINY = ComparisonPlan(rounds=16, cohort=3, targets=(0.5,), seeds=2, budget=4, ex
 # --- what is written -------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.users
 @pytest.mark.slow
 def test_all_files_are_there(made):
     folder, line = made
@@ -83,6 +84,7 @@ def test_all_files_are_there(made):
     assert facts["problem"]["delta"] == pytest.approx(0.03, rel=1e-5)
 
 
+@pytest.mark.users
 def test_every_method_tries_as_many_settings(made):
     rows = read(made[0] / "tuning.csv")
     for key in ("mvr", "spam_pp"):
@@ -97,6 +99,7 @@ def test_every_method_tries_as_many_settings(made):
         assert {row["status"] for row in mine} <= {"fine", "diverged"}
 
 
+@pytest.mark.users
 @pytest.mark.slow
 def test_the_table_follows_from_the_curves(made):
     """Every number again, by the definition: the first probe at the target from which a window is, in mean square."""
@@ -127,6 +130,7 @@ def test_the_table_follows_from_the_curves(made):
     assert arrived >= len(table) / 2  # SPAM-PP arrives everywhere: there is something to compare
 
 
+@pytest.mark.users
 def test_each_number_is_of_the_setting_that_tuning_found_cheapest(made):
     tried = read(made[0] / "tuning.csv")
     for row in read(made[0] / "table.csv"):
@@ -138,6 +142,7 @@ def test_each_number_is_of_the_setting_that_tuning_found_cheapest(made):
             assert row["trial"] == row["median"] == ""
 
 
+@pytest.mark.users
 @pytest.mark.slow
 @pytest.mark.parametrize("key", ["mvr", "spam_pp"])
 def test_curves_are_those_of_the_method(made, key):

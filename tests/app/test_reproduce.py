@@ -73,6 +73,7 @@ def spam_in_numpy(number, ratio, p, steps, rounds):
     return np.array(norms)
 
 
+@pytest.mark.users
 @pytest.mark.slow
 def test_all_files_are_there(made):
     folder, code = made
@@ -86,6 +87,7 @@ def test_all_files_are_there(made):
     assert "1/(L_\\xi+1/\\gamma)" in facts["reading"]
 
 
+@pytest.mark.users
 @pytest.mark.slow
 @pytest.mark.x64  # as the experiment itself
 def test_curves_are_those_of_the_printed_algorithm(made):
@@ -107,6 +109,7 @@ def test_curves_are_those_of_the_printed_algorithm(made):
             assert np.all(band[1] <= got.max(0) * (1 + 1e-8))
 
 
+@pytest.mark.users
 @pytest.mark.slow
 def test_observations_are_written_and_decide_the_exit_code(made):
     folder, code = made
@@ -119,6 +122,7 @@ def test_observations_are_written_and_decide_the_exit_code(made):
     assert code == (1 if fails else 0)
 
 
+@pytest.mark.users
 def test_equal_seeds_give_equal_curves_and_progress_is_told(made):
     ticks = []
     curves, deltas = experiment(1, ROUNDS, SEED + 1, lambda: ticks.append(1))
@@ -128,6 +132,7 @@ def test_equal_seeds_give_equal_curves_and_progress_is_told(made):
     np.testing.assert_allclose(deltas, [ridge(SEED + 1)[0].delta])
 
 
+@pytest.mark.users
 @pytest.mark.slow
 def test_float64_is_asked_for_in_the_experiment_alone():
     program = (

@@ -56,6 +56,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> experiment.ExperimentO
     return experiment.run(decode(TINY), tmp_path_factory.mktemp("runs") / "tiny")
 
 
+@pytest.mark.users
 @pytest.mark.slow
 def test_the_folder_tells_everything(finished: experiment.ExperimentOutcome) -> None:
     folder, facts = finished.folder, finished.facts
@@ -71,6 +72,7 @@ def test_the_folder_tells_everything(finished: experiment.ExperimentOutcome) -> 
     assert facts["loss"] == pytest.approx(float(population.loss(finished.run.params)))  # type: ignore[attr-defined]
 
 
+@pytest.mark.users
 def test_the_same_run_from_flags_and_from_its_own_folder(
     finished: experiment.ExperimentOutcome, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -87,6 +89,7 @@ def test_the_same_run_from_flags_and_from_its_own_folder(
     assert same(tmp_path / "again", finished.folder)
 
 
+@pytest.mark.users
 def test_a_run_is_continued(
     finished: experiment.ExperimentOutcome, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -140,6 +143,7 @@ def test_a_target_is_told_and_stops(finished: experiment.ExperimentOutcome, tmp_
     assert (ended["status"]["kind"], ended["target"]["round"]) == ("reached", None)
 
 
+@pytest.mark.users
 @pytest.mark.slow
 def test_a_run_that_diverges_is_a_failure(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     line = "--data quadratics --data.clients 6 --data.dimension 3 --method fedavg --method.cohort_size 2 " + (
@@ -343,6 +347,7 @@ def blocks(language: str, page: str = "run") -> list[str]:
     return re.findall(rf"^```{language}\n(.*?)^```$", text, re.DOTALL | re.MULTILINE)
 
 
+@pytest.mark.users
 @pytest.mark.slow
 def test_the_story_of_the_docs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
@@ -389,6 +394,7 @@ def test_the_docs_name_every_section_and_kind() -> None:
     decode({"data": "ridge", **schedules})
 
 
+@pytest.mark.users
 @pytest.mark.slow
 def test_the_example_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["run", "--example"]) == 0

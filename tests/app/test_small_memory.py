@@ -89,6 +89,7 @@ def environment():
     return {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2] / "src")}
 
 
+@pytest.mark.users
 @pytest.mark.skipif(sys.platform != "linux", reason="other systems do not limit the address space")
 @pytest.mark.slow
 def test_every_command_runs_in_four_gigabytes(folder):
@@ -106,6 +107,7 @@ def test_every_command_runs_in_four_gigabytes(folder):
         assert done.returncode == 0, f"fedspam {name}: {done.stdout}{done.stderr}"
 
 
+@pytest.mark.users
 @pytest.mark.skipif(sys.platform != "linux", reason="other systems do not limit the address space")
 @pytest.mark.slow
 def test_the_lab_runs_in_four_gigabytes(folder):

@@ -205,8 +205,15 @@ def test_steps_are_checked(options, wrong):
 # --- rounding ---
 
 
-@pytest.mark.parametrize("dtype", [jnp.float32, jnp.float64])
-@pytest.mark.parametrize("fitted", [False, True])
+@pytest.mark.parametrize(
+    ("fitted", "dtype"),
+    [
+        (False, jnp.float32),
+        (True, jnp.float64),
+        pytest.param(False, jnp.float64, marks=pytest.mark.thorough),  # each compiles two programs of 400 rounds
+        pytest.param(True, jnp.float32, marks=pytest.mark.thorough),
+    ],
+)
 @pytest.mark.slow
 def test_no_rounding_makes_the_step_size_run_away(fitted, dtype):
     """At the optimum, where rounding decides every ratio, and with a cohort whose noise leaves only short steps."""

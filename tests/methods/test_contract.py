@@ -23,16 +23,18 @@ ROUNDS = 6
 TOLERANCE = 1e-5  # handles sum in other orders, in float32: some ten rounds of operations of 6e-8 each
 
 
-def rows(kind=(), other=()):
+def rows(kind=(), other=(), kinds=KINDS):
     """One test for each method, with these marks."""
-    params = [pytest.param(name, marks=kind if name in KINDS else other) for name in METHODS]
+    params = [pytest.param(name, marks=kind if name in kinds else other) for name in METHODS]
     return pytest.mark.parametrize("name", params)
 
 
 everyone = rows()
-each_round = rows(kind=[pytest.mark.slow], other=[pytest.mark.thorough])
+each_round = rows(kind=[pytest.mark.slow, pytest.mark.users], other=[pytest.mark.thorough])
 # the doctest of every constructor shows progress too, and `make full` runs those
-each_round_once = pytest.mark.parametrize("name", [pytest.param(name, marks=pytest.mark.slow) for name in KINDS])
+each_round_once = pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[pytest.mark.slow, pytest.mark.users]) for name in KINDS]
+)
 traced_round = rows(other=[pytest.mark.thorough])
 # a sweep compiles the round once more: one that keeps clients' memory, one with a coin, one with minibatch steps
 SWEPT = ("spam_pp", "scaffold", "page", "auto_steps")
@@ -121,9 +123,7 @@ def test_costs_are_those_of_its_row(name, clients):
         assert counted == (cost.cohort * cohort + cost.alone) * d + cost.extra * cohort, unit
 
 
-@pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=pytest.mark.slow if name in SWEPT else pytest.mark.thorough) for name in METHODS]
-)
+@rows(kind=[pytest.mark.slow, pytest.mark.users], other=[pytest.mark.thorough], kinds=SWEPT)
 def test_seeds_and_numbers_run_together_in_chunks(name, clients, runs):
     """Three does not divide most cohorts, so that the last chunk is padded."""
     method = METHODS[name].make()
@@ -148,6 +148,7 @@ def test_float32_stays_float32_and_no_tracer_leaks(name, clients):
 
 
 @pytest.mark.slow
+@pytest.mark.users
 def test_no_tracer_leaks_from_a_simulation(clients, tmp_path):
     with jax.checking_leaks():
         run = simulate(METHODS["spam_pp"].make(), clients, jnp.ones(5), rounds=2, key=0, keep=Keep(every=1))

@@ -90,8 +90,7 @@ METHODS = {
     "spam_ppa": spam_ppa(3, 0.5, 0.5, solver=GradientDescent(steps=5, local_rate=0.1, minibatch=True)),
     "auto": auto(3),
 }
-QUICK = ("averaged", "fedavg")
-SLOW = (("averaged", "scaffold"), ("local", "fedavg"), ("recalibrated", "auto"), ("group", "spam_ppa"))
+ONCE = (("averaged", "scaffold"), ("local", "fedavg"), ("recalibrated", "auto"), ("group", "spam_ppa"))
 PAIRS = [
     (policy, name)
     for policy in ("averaged", "local", "recalibrated", "group")
@@ -103,8 +102,7 @@ PAIRS = [
 @pytest.mark.parametrize(
     ("policy", "name"),
     [
-        p if p == QUICK else pytest.param(*p, marks=pytest.mark.slow if p in SLOW else pytest.mark.thorough)
-        for p in PAIRS
+        pytest.param(*p, marks=pytest.mark.slow if p in ONCE else pytest.mark.thorough) for p in PAIRS
     ],  # each policy and each method once, all pairs in `make full`
     ids=["-".join(p) for p in PAIRS],
 )

@@ -26,6 +26,7 @@ def blocks(document: str, language: str) -> list[str]:
     return re.findall(rf"^```{language}\n(.*?)^```$", (ROOT / document).read_text(), re.DOTALL | re.MULTILINE)
 
 
+@pytest.mark.users
 @pytest.mark.slow
 def test_first_example_prints_what_it_says(tmp_path: Path) -> None:
     (code,) = blocks("README.md", "python")
@@ -59,6 +60,7 @@ def test_readme_maps_every_room() -> None:
     assert mapped == rooms
 
 
+@pytest.mark.users
 def test_skeleton_of_a_method_works(tmp_path: Path) -> None:
     (code,) = blocks("CONTRIBUTING.md", "python")
     try:
@@ -161,6 +163,7 @@ PAGES = sorted(
 PRINTED = ("docs/adapters.md", "docs/robustness.md")
 
 
+@pytest.mark.users
 @pytest.mark.slow
 @pytest.mark.parametrize("name", [name for name in PAGES if name not in ELSEWHERE])
 def test_python_on_a_page_runs(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,6 +5,7 @@ import pytest
 from fedspam import datasets
 from loading import ROOT, load
 
+pytestmark = pytest.mark.users
 EXAMPLES = sorted(path.stem for path in (ROOT / "examples").glob("*.py"))
 
 
