@@ -183,6 +183,13 @@ def test_python_elsewhere_is_run_there() -> None:
         assert Path(page).name in (ROOT / "tests" / test).read_text()
 
 
+def test_what_waits_for_make_full_is_listed_with_its_reason() -> None:
+    table = (ROOT / "CONTRIBUTING.md").read_text().partition("leaves to `make full`\n")[2].partition("\n### ")[0]
+    listed = set(re.findall(r"`((?:\w+/)?\w+\.py)`", table))
+    tests = [path for path in (ROOT / "tests").rglob("*.py") if re.search(r"mark\.thorough", path.read_text())]
+    assert {path.relative_to(ROOT / "tests").as_posix() for path in tests} == listed
+
+
 def test_other_spellings_of_python_do_not_hide_code() -> None:
     """A block marked `py`, `python` with options, or nothing would never run."""
     for name in ("README.md", "CONTRIBUTING.md", *(f"docs/{path.name}" for path in (ROOT / "docs").glob("*.md"))):
