@@ -114,6 +114,7 @@ def test_heads_survive_a_checkpoint(run, clients, start, tmp_path):
     np.testing.assert_array_equal(again.params["body"]["w"], run.params["body"]["w"])
 
 
+@pytest.mark.slow
 def test_own_heads_serve_clients_that_disagree():
     """Half of the clients have the labels of the others swapped: no common model serves both, a common body does."""
     random = np.random.default_rng(1)

@@ -109,6 +109,7 @@ def test_one_client_in_total_is_the_proximal_point_method():
     np.testing.assert_allclose(run.params, x, rtol=1e-12)
 
 
+@pytest.mark.slow
 def test_equal_hessians_and_a_huge_step_are_solved_in_one_round():
     rng = np.random.default_rng(0)
     root = rng.normal(size=(4, 4))

@@ -96,6 +96,7 @@ def test_a_convolution_handed_to_flax_falls_back_where_it_must():
     np.testing.assert_array_equal(found, lax.conv_general_dilated(x, kernel, (1, 1), "SAME", **options))
 
 
+@pytest.mark.slow
 def test_pools_and_sequences():
     x = normal(2, 7, 6, 3)
     expected = lax.reduce_window(x, -jnp.inf, lax.max, (1, 2, 2, 1), (1, 2, 2, 1), "VALID")

@@ -39,7 +39,7 @@ def test_a_network_with_batch_norm_needs_a_policy():
         from_torch(module(), normalization="mean")
 
 
-@pytest.mark.parametrize("steps", [2, Epochs(1)], ids=["steps", "epochs"])
+@pytest.mark.parametrize("steps", [2, pytest.param(Epochs(1), marks=pytest.mark.slow)], ids=["steps", "epochs"])
 def test_averaged_does_what_a_loop_in_pytorch_does(steps):
     """All rows in every step, so that no draw differs."""
     model = from_torch(module(), normalization="averaged")
@@ -89,9 +89,8 @@ def at_once(model, params):
     return mean, share @ second - mean**2
 
 
-@pytest.mark.parametrize(
-    "name", [n if n in ("fedavg", "spam_ppa") else pytest.param(n, marks=pytest.mark.slow) for n in METHODS]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("name", METHODS)
 def test_recalibrated_gives_every_method_the_statistics_of_all_rows(name):
     model = from_torch(module(0.2), normalization="recalibrated")
     clients = Ragged.of(CLIENTS, model.loss)

@@ -105,6 +105,7 @@ def squares(vectors):
 # --- quadratics ---
 
 
+@pytest.mark.slow
 def test_descent_holds_for_every_answer_that_is_no_worse_than_x(instances):
     """Lemma A.1: along the way to the exact prox and on to where phi is phi(x) again."""
     for share in (0.3, 1.0, 1.7, 2.0):

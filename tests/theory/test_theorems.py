@@ -186,6 +186,7 @@ def averaging(clients, x, gamma, p, key, *, cohort, rounds):
     return lax.scan(round, (x, x, mean @ x - pull, True), jax.random.split(key, rounds))[1]
 
 
+@pytest.mark.slow
 def test_averaging(convex):
     """Theorem D.1. f is convex, so that gamma <= 1/(4 delta) suffices: weak convexity takes the place of L."""
     cohort, gamma = 4, 0.25
@@ -202,6 +203,7 @@ def test_averaging(convex):
         assert_holds(left, averaged_bound(known, *steps, cohort=effective, version=version))
 
 
+@pytest.mark.slow
 def test_the_record_of_spam_ppa_is_at_the_points_of_its_clients(convex):
     """Theorem D.1 bounds the mean over x_{k+1}^i; at the server's mean the gradient of a convex f is smaller."""
     x, g = jnp.ones(4), 2 * jnp.ones(4)
