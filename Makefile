@@ -17,11 +17,11 @@ PIP := PIP_CONSTRAINT=constraints.txt PIP_BUILD_CONSTRAINT=constraints.txt PIP_D
 	$(BIN)/python -m pip --quiet --quiet
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check unit full docs soak fuzz test-newest package format constraints clean
+.PHONY: help demo test suite check unit full docs soak fuzz test-newest package format constraints clean
 
 help:
 	@echo "make demo         run the paper's experiment: figure, table and data"
-	@echo "make test         what must hold before a commit lands: check, then all tests but the thorough ones"
+	@echo "make test         what must hold before a commit lands: check, and all tests but the thorough ones"
 	@echo "make check        format, lint, types"
 	@echo "make unit         the quick tests, and the examples in the docstrings"
 	@echo "make full         all tests: also the thorough ones, and all others once more as users compile them"
@@ -39,12 +39,16 @@ demo: $(LIGHT)
 
 # The rounds of the methods, the main paths of the commands and the docs are compiled as for users, the others quickly.
 AS_USERS = $(shell grep -rl 'mark\.users' tests --include='test_*.py')
-# the tests of a file share a process, and with it fixtures and compiled programs
+# the tests of a file share a process, and with it fixtures and compiled programs; tests/conftest.py orders the files
 # bytecode is kept: many tests start processes, and what pytest compiles of the tests serves the next run
 unexport PYTHONDONTWRITEBYTECODE
-TESTS := $(BIN)/python -m pytest -n 2 --dist loadfile -q
+TESTS := $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder -q
 
-test: check
+# the check of types takes one core for a minute or two: the tests begin beside it
+test: $(READY)
+	@$(MAKE) --no-print-directory --jobs 2 check suite
+
+suite:
 	@$(TESTS) -m "not thorough and not users" --durations 10
 	@FEDSPAM_TEST_DEFAULTS=1 $(TESTS) -m "users and not thorough" --durations 10 $(AS_USERS)
 

@@ -4,6 +4,7 @@ With FEDSPAM_TEST_DEFAULTS=1 they also run with XLA's default flags: programs of
 """
 
 import atexit
+import collections
 import ctypes
 import gc
 import importlib.metadata
@@ -41,6 +42,7 @@ collect_ignore_glob = (
 
 MARKED_WHOLE = re.compile(r"^pytestmark = (\[[^\]]*|.*)mark\.x64", re.MULTILINE)
 MAPS, PAGES = Path("/proc/self/maps"), Path("/proc/self/statm")
+LONGEST = ("repository/test_site.py", "flower/test_processes.py", "flower/test_template.py")  # they start processes
 ROOM = 1.2e9  # bytes that a worker may fill with compiled programs before it forgets them
 
 
@@ -53,7 +55,12 @@ def pytest_make_collect_report(collector):
 
 
 def pytest_collection_modifyitems(items):
-    """The doctests of methods that show progress compile a program each: the contract shows it once for each round."""
+    """The doctests of methods that show progress compile a program each: the contract shows it once for each round.
+
+    Files that take long come first, so that no worker begins one when the others have nothing left to do.
+    """
+    slow = collections.Counter(item.path for item in items if item.get_closest_marker("slow"))
+    items.sort(key=lambda item: (not item.path.as_posix().endswith(LONGEST), -slow[item.path]))
     for item in items:
         of_method = isinstance(item, pytest.DoctestItem) and "methods" in item.path.parts
         if of_method and any("progress(" in example.source for example in item.dtest.examples):

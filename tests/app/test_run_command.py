@@ -159,6 +159,16 @@ def test_a_run_that_diverges_is_a_failure(tmp_path: Path, capsys: pytest.Capture
     assert "gradient" in facts["status"]["reason"]
 
 
+def test_a_loss_that_exploded_is_a_failure(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    line = "run --data quadratics --data.clients 4 --data.dimension 3 --method fedavg --method.cohort_size 2 "
+    line += f"--method.local_steps 1 --method.local_rate 0.9 --watch.growth 0 --rounds 12 --out {tmp_path / 'run'}"
+    assert main(line.split()) == 1
+    shown = capsys.readouterr().out
+    assert "diverged: the loss went from" in " ".join(shown.split())
+    assert "lower the step size" in " ".join(shown.split())
+    assert records.read(tmp_path / "run")[0]["status"]["reason"].startswith("the loss went from")
+
+
 # --- data and models ---
 
 

@@ -79,6 +79,16 @@ def test_every_method_is_exported() -> None:
         assert getattr(fedspam.methods, row.build.__name__) is row.build
 
 
+def test_every_constructor_is_found_at_the_top() -> None:
+    from fedspam import fedavg, fedprox, scaffold  # type: ignore[attr-defined]
+
+    assert (fedavg, fedprox, scaffold) == tuple(
+        getattr(fedspam.methods, name) for name in ("fedavg", "fedprox", "scaffold")
+    )
+    with pytest.raises(AttributeError, match="no attribute 'fedavgg'"):
+        _ = fedspam.fedavgg  # type: ignore[attr-defined]
+
+
 def test_the_page_of_methods_is_what_the_command_prints(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["methods", "--markdown"]) == 0
     remedy = "print it again: fedspam methods --markdown > docs/methods.md"

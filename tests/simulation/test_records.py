@@ -797,8 +797,8 @@ def test_the_soak_takes_only_one_line_for_a_refusal(soak, tmp_path):
 @pytest.mark.slow
 def test_a_slice_of_the_soak(soak, tmp_path):
     """Processes killed with SIGKILL at random moments, files damaged in between: `make soak` does it 200 times."""
-    counts = soak.soak(tmp_path, 6, ("spam",), damage=0.3, intruders=0.0, rounds=40, say=lambda line: None)
-    assert counts["kills of spam"] == 6
+    counts = soak.soak(tmp_path, 3, ("spam",), damage=0.3, intruders=0.0, rounds=40, say=lambda line: None)
+    assert counts["kills of spam"] == 3
     assert counts["runs that ended with the undisturbed bits"] >= 1
 
 

@@ -379,3 +379,30 @@ def test_void_rounds_without_faults_are_reported():
         run = simulate(method, clients, jnp.zeros(1), rounds=12, key=0, quorum=1.0)
     assert 0 < run.rows["void"].sum() < 12
     np.testing.assert_array_equal(run.rows["void"], run.rows["difference.accepted"] < 2)
+
+
+# --- wrong uses ---
+
+
+@pytest.mark.slow
+def test_a_list_that_ends_before_the_run_is_said(clients) -> None:
+    method = spam_pp(2, step_size=[0.1, 0.2], fresh_weight=0.3)
+    with pytest.warns(UserWarning, match="2 values for 3 rounds; later rounds use the last one. Give one value per"):
+        simulate(method, clients, jnp.zeros(4), rounds=3, key=0)
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        ({"method": spam_pp}, r"method = spam_pp is a constructor, not a method; call it: spam_pp\("),
+        ({"method": "fedavg"}, "method = fedavg is a constructor, not a method"),
+        ({"method": type(METHOD)}, "is a constructor, not a method"),
+        ({"devices": "gpu"}, r"devices = 'gpu' must be a list of devices, such as jax.devices\(\)"),
+        ({"devices": [0]}, "must be a list of devices"),
+        ({"record": [["step_size"]]}, r"record holds \['step_size'\]; it must be names of columns"),
+    ],
+)
+def test_simulate_names_what_is_wrong(options: dict, told: str, clients) -> None:
+    given = {"method": METHOD, "rounds": 2, "key": 0, **options}
+    with pytest.raises(ValueError, match=told):
+        simulate(given.pop("method"), clients, jnp.zeros(4), **given)
