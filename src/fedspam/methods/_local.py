@@ -101,17 +101,10 @@ def self_trained(oracle: Oracle) -> TrainedOracle:
 
 
 def descend(
-    oracle: Oracle,
-    key: Key,
-    x: Params,
-    *,
-    steps: LocalSteps | OwnTraining | Integer[Array, ""],
-    local_rate: float | Scalar,
-    shift: Params | None = None,
-    pull: float | Scalar | None = None,
-    anchor: Params | None = None,
-    optimizer: ClientOptimizer = None,
-) -> Params:
+    oracle: Oracle, key: Key, x: Params,
+    *, steps: LocalSteps | OwnTraining | Integer[Array, ""], local_rate: float | Scalar, shift: Params | None = None,
+    pull: float | Scalar | None = None, anchor: Params | None = None, optimizer: ClientOptimizer = None,
+) -> Params:  # fmt: skip
     r"""Plain steps from x, each on a minibatch of its own, with the shift s and the pull :math:`\lambda`:
 
     .. math:: y \leftarrow y - \eta\,\big(T(\nabla f_i(y; \zeta_j) + \lambda\,(y - a)) + s\big)
@@ -287,12 +280,9 @@ class Prox:
 
 
 def training(
-    step_size: ScheduleLike,
-    local_steps: LocalSteps | None,
-    local_rate: ScheduleLike | None,
-    solver: LocalSolver | None,
-    optimizer: ClientOptimizer = None,
-) -> Training:
+    step_size: ScheduleLike, local_steps: LocalSteps | None, local_rate: ScheduleLike | None,
+    solver: LocalSolver | None, optimizer: ClientOptimizer = None,
+) -> Training:  # fmt: skip
     """The training of a method with a prox: by a solver, or by a number of steps of a given rate."""
     if solver is not None:
         if local_steps is not None or local_rate is not None or optimizer is not None:

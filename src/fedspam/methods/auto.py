@@ -258,14 +258,7 @@ class Auto(Stateless):
 
     @on_client
     def difference(
-        self,
-        oracle: Oracle,
-        key: Key,
-        *,
-        x: Params,
-        x_prev: Params,
-        fresh_weight: Any,
-        seed: UInt32[Array, " 2"],
+        self, oracle: Oracle, key: Key, *, x: Params, x_prev: Params, fresh_weight: Any, seed: UInt32[Array, " 2"]
     ) -> Difference:
         both = jax.value_and_grad(_whole(oracle))
         (value, a), (value_prev, b) = both(x, key), both(x_prev, key)
@@ -291,16 +284,7 @@ class Auto(Stateless):
 
     @on_client
     def prox(
-        self,
-        oracle: Oracle,
-        key: Key,
-        *,
-        x: Params,
-        x_prev: Params,
-        back: Any,
-        g: Params,
-        step_size: Any,
-        rate: Any,
+        self, oracle: Oracle, key: Key, *, x: Params, x_prev: Params, back: Any, g: Params, step_size: Any, rate: Any
     ) -> AutoMove:
         x = trees.where(back, x_prev, x)
         if not _samples(oracle):
@@ -347,7 +331,6 @@ def auto(cohort_size: int, *, solver: LocalSolver = LBFGS(), movers: str = "aver
 
     Arguments:
         cohort_size: clients asked per round, at least 2.
-        solver: how a client answers the prox.
         movers: 'average' moves the whole cohort (5d floats per client), 'one' a single client of it.
 
     >>> from fedspam.problems import progress

@@ -49,35 +49,23 @@ class PolyakSteps:
 
 
 def fedsps(
-    cohort_size: int,
-    local_steps: int,
-    local_rate: ScheduleLike = 1.0,
-    *,
-    scale: float = 0.5,
-    lower_bound: float = 0.0,
-    weighted: bool = False,
-) -> FedOpt:
+    cohort_size: int, local_steps: int, local_rate: ScheduleLike = 1.0,
+    *, scale: float = 0.5, lower_bound: float = 0.0, weighted: bool = False,
+) -> FedOpt:  # fmt: skip
     r"""FedSPS: FedAvg whose clients take the stochastic Polyak step size, each its own.
 
     .. math:: y \leftarrow y - \min\Big\{\frac{f_i(y;\zeta) - \ell}{c\,\|\nabla f_i(y;\zeta)\|^2},\ \gamma_b\Big\}
         \nabla f_i(y;\zeta), \qquad x_{k+1} = \frac1B\sum_{i\in S_k} y_i
 
-    One exchange, d floats down and d up for each client, no state. It converges where a model can fit all clients;
-    otherwise to a neighborhood of the optimum that shrinks with :math:`\gamma_b`.
+    It converges where a model can fit all clients; otherwise to a neighborhood of the optimum that shrinks with
+    :math:`\gamma_b`.
 
     Arguments:
-        cohort_size: B.
-        local_steps: m, each on a minibatch of its own.
         local_rate: :math:`\gamma_b`, the largest rate: a number, one value per round, or a schedule; the paper's is 1.
         scale: c; the paper's is 0.5.
         lower_bound: :math:`\ell`, of the losses; 0 for losses that are not negative.
-        weighted: as `fedavg`.
 
     Mukherjee, Loizou, Stich: Locally adaptive federated learning, 2024, arXiv:2307.06306, Algorithm 1.
-
-    >>> from fedspam.problems import progress
-    >>> progress(fedsps(10, 5, 0.05, lower_bound=-100.0)) < 0.1
-    True
     """
     steps = PolyakSteps(local_rate, scale, lower_bound, local_steps)
     return FedOpt(steps, Average(), cohort_size, weighted, name="fedsps")

@@ -70,15 +70,7 @@ class Spam(Stateless):
 
     @on_client
     def update(
-        self,
-        oracle: Oracle,
-        key: Key,
-        *,
-        x: Params,
-        x_prev: Params,
-        g: Params,
-        step_size: Any,
-        fresh_weight: Any,
+        self, oracle: Oracle, key: Key, *, x: Params, x_prev: Params, g: Params, step_size: Any, fresh_weight: Any
     ) -> SpamReply:
         difference = mvr_difference(oracle, key, x, x_prev, fresh_weight, self.scale)
         g = trees.axpy(1 - fresh_weight, g, difference)
@@ -87,24 +79,15 @@ class Spam(Stateless):
 
 
 def spam(
-    step_size: ScheduleLike,
-    fresh_weight: ScheduleLike,
-    *,
-    solver: LocalSolver = LBFGS(),
-    start: StartLike = "client",
-    scale: float | None = None,
-    first: str = "given",
-) -> Spam:
+    step_size: ScheduleLike, fresh_weight: ScheduleLike,
+    *, solver: LocalSolver = LBFGS(), start: StartLike = "client", scale: float | None = None, first: str = "given",
+) -> Spam:  # fmt: skip
     r"""SPAM: the stochastic proximal point method with momentum variance reduction.
 
-    One client per round, 3d floats down and 2d up, no state on clients. With an exact solver it is SPAM, with any
-    other SPAM-inexact. Step size and fresh weight may be constant or vary.
+    One client per round. With an exact solver it is SPAM, with any other SPAM-inexact.
 
     Arguments:
-        step_size: :math:`\gamma_k`: a number, one value per round, or a schedule. The theorems need
-            :math:`\gamma \le 1/(4\delta)`.
-        fresh_weight: :math:`p_k`, likewise, in (0, 1].
-        solver: how a client answers the prox.
+        step_size: the theorems need :math:`\gamma_k \le 1/(4\delta)`.
         start: how :math:`g_0` is made: 'client' (one gradient), 'zero', a number of exchanges, or the gradient itself.
         scale: s of MARS, in [0, 1]: weight of the gradient difference in the estimate (see `MVR`); None is s = 1.
         first: 'given' keeps :math:`g_0` in round 0, 'update' runs the printed loop from there.

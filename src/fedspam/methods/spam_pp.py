@@ -66,39 +66,25 @@ class SpamPP(Stateless):
         info = RoundInfo(step_size=gamma, certificate=certificate, gradients=gradients)
         return SpamState(x=x, x_prev=state.x, g=g, k=state.k + 1), info
 
-    difference = difference
-
-    prox = prox
+    difference, prox = difference, prox
 
 
 def spam_pp(
-    cohort_size: int,
-    step_size: ScheduleLike,
-    fresh_weight: ScheduleLike,
-    *,
-    solver: LocalSolver = LBFGS(),
-    prox_client: str = "cohort",
-    start: StartLike = "cohort",
-    scale: float | None = None,
-    first: str = "given",
-) -> SpamPP:
+    cohort_size: int, step_size: ScheduleLike, fresh_weight: ScheduleLike,
+    *, solver: LocalSolver = LBFGS(), prox_client: str = "cohort", start: StartLike = "cohort",
+    scale: float | None = None, first: str = "given",
+) -> SpamPP:  # fmt: skip
     r"""SPAM with partial participation.
 
     .. math::
         g_k &= (1-p_k)\,g_{k-1} + \frac1B\sum_{i\in S_k}\bigl(\nabla f_i(x_k) - (1-p_k)\nabla f_i(x_{k-1})\bigr) \\
         x_{k+1} &\in \text{a-prox}(x_k, g_k, \gamma_k, \xi_k)
 
-    Two exchanges per round: 2d floats down and d up for each client of the cohort, then d more down and d up for the
-    prox client (2d down if it is fresh). Corrected theory: :math:`\gamma \le 1/(4\delta)`,
-    :math:`p \ge 96r^2/(96r^2 + B)`, :math:`r = \gamma\delta`; the printed :math:`B^2` needs clients that the paper does
-    not assume.
+    Corrected theory: :math:`\gamma \le 1/(4\delta)`, :math:`p \ge 96r^2/(96r^2 + B)`, :math:`r = \gamma\delta`; the
+    printed :math:`B^2` needs clients that the paper does not assume.
 
     Arguments:
-        cohort_size: B.
-        step_size: :math:`\gamma_k`: a number, one value per round, or a schedule. ``auto(B, movers="one")`` chooses it
-            and the fresh weight itself.
-        fresh_weight: :math:`p_k`, likewise, in (0, 1].
-        solver: how the prox client answers.
+        step_size: ``auto(B, movers="one")`` chooses it and the fresh weight itself.
         prox_client: 'cohort' picks it from the cohort, as the theorem does; 'fresh' draws another, as the pseudocode
             does.
         start: how :math:`g_0` is made: 'cohort' (one gradient each), 'client', 'zero', a number of exchanges, or the
@@ -121,25 +107,16 @@ def spam_pp(
 
 
 def spam_ppa(
-    cohort_size: int,
-    step_size: ScheduleLike,
-    fresh_weight: ScheduleLike,
-    *,
-    solver: LocalSolver = LBFGS(),
-    start: StartLike = "cohort",
-    scale: float | None = None,
-    first: str = "given",
-) -> SpamPP:
+    cohort_size: int, step_size: ScheduleLike, fresh_weight: ScheduleLike,
+    *, solver: LocalSolver = LBFGS(), start: StartLike = "cohort", scale: float | None = None, first: str = "given",
+) -> SpamPP:  # fmt: skip
     r"""SPAM with partial participation and averaging: every client of the cohort moves, the server averages.
 
     .. math:: x_{k+1} = \frac1B\sum_{i\in S_k} x_{k+1}^i, \qquad x_{k+1}^i \in \text{a-prox}(x_k, g_k, \gamma_k, i)
 
-    3d floats down and 2d up for each client, in two exchanges. The paper needs :math:`\gamma \le 1/(4(\delta+L))` and
-    bounds the gradient at the local points; weak convexity of f suffices.
-
-    Arguments: as `spam_pp`.
-
-    Karagulyan, Shulgin, Sadiev, Richtárik: SPAM, 2024, arXiv:2405.20127, Algorithm 3.
+    The paper needs :math:`\gamma \le 1/(4(\delta+L))` and bounds the gradient at the local points; weak convexity of f
+    suffices. Arguments: as `spam_pp`. Karagulyan, Shulgin, Sadiev, Richtárik: SPAM, 2024, arXiv:2405.20127, Algorithm
+    3.
     """
     start = start_from(start, cohort_size)
     return SpamPP(step_size, fresh_weight, solver, start, scale, "average", cohort_size, first, "spam_ppa")

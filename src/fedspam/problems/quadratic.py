@@ -193,18 +193,10 @@ def check_size(clients: int, dimension: int) -> None:
 
 
 def quadratics(
-    key: Key | int,
-    clients: int = 10,
-    dimension: int = 10,
-    *,
-    delta: float = 0.1,
-    condition: float = 10.0,
-    curvature: float = 1.0,
-    noise: float = 0.1,
-    nonconvex: bool = False,
-    diagonal: bool = False,
-    replace: bool = False,
-) -> Quadratics:
+    key: Key | int, clients: int = 10, dimension: int = 10,
+    *, delta: float = 0.1, condition: float = 10.0, curvature: float = 1.0, noise: float = 0.1,
+    nonconvex: bool = False, diagonal: bool = False, replace: bool = False,
+) -> Quadratics:  # fmt: skip
     r"""Random quadratic clients with exactly the given similarity, condition and noise.
 
     The mean Hessian H has eigenvalues from `curvature` to ``curvature * condition``, spaced evenly on a log scale.

@@ -24,16 +24,10 @@ class Ridge(NamedTuple):
 
 
 def ridge(
-    key: Key | int,
-    clients: int = 10,
-    dimension: int = 100,
-    *,
-    regularization: float = 0.1,
-    scale: float = 1.0,
-    shift: Shift = "printed",
-    noise_matrix: NoiseMatrix = "gram",
+    key: Key | int, clients: int = 10, dimension: int = 100,
+    *, regularization: float = 0.1, scale: float = 1.0, shift: Shift = "printed", noise_matrix: NoiseMatrix = "gram",
     replace: bool = False,
-) -> Ridge:
+) -> Ridge:  # fmt: skip
     r"""Draw the paper's distributed ridge regression.
 
     :math:`A = A_0A_0^\top` is shared, :math:`A'_\xi = A + s B_\xi`, and

@@ -75,14 +75,9 @@ def dasha_step_size(
 
 
 def locodl_rate(
-    smoothness: float,
-    convexity: float,
-    local_rate: float,
-    probability: float,
-    *,
-    omega: float = 0.0,
-    mean_omega: float | None = None,
-) -> float:
+    smoothness: float, convexity: float, local_rate: float, probability: float,
+    *, omega: float = 0.0, mean_omega: float | None = None,
+) -> float:  # fmt: skip
     r"""The factor by which `fedspam.methods.locodl` shrinks its Lyapunov function, per local step and in expectation.
 
     .. math:: \max\Bigl\{(1-\eta\mu)^2,\ (1-\eta L)^2,\ 1 - \frac{p^2}{(1+\omega_{av})(1+2\omega)}\Bigr\}

@@ -17,7 +17,7 @@ from fedspam.methods.spam import Spam
 from fedspam.methods.spam_pp import SpamPP
 from fedspam.solvers import Certificate, LocalSolver
 from fedspam.theory.constants import APPENDIX
-from fedspam.theory.lyapunov import lyapunov
+from fedspam.theory.lemmas import lyapunov
 
 
 class WatchedCertificate(NamedTuple):
@@ -25,14 +25,12 @@ class WatchedCertificate(NamedTuple):
 
     report = True
 
-    decrease: Scalar
-    stationarity: Scalar
-    distance: Scalar
-    step_size: Scalar
-    steps: Scalar
-    gradients: Scalar
-    certified: Scalar
+    certificate: Certificate
     slope: Scalar
+
+    @property
+    def gradients(self) -> Scalar:
+        return self.certificate.gradients
 
 
 @struct
@@ -44,7 +42,7 @@ class Watched:
 
     def __call__(self, oracle: Oracle, key: Key[Array, ""], **around: Any) -> tuple[Params, Any]:
         y, certificate = self.solver(oracle, key, **around)
-        return y, WatchedCertificate(*certificate, trees.squared_norm(self.observed.everywhere(y)[1]))
+        return y, WatchedCertificate(certificate, trees.squared_norm(self.observed.everywhere(y)[1]))
 
 
 @struct
@@ -104,8 +102,8 @@ class Observed:
         gap = value - self.infimum
         length = trees.squared_norm(slope)
         if averaged and info.certificate is not None:
-            *certificate, length = info.certificate  # the means over the clients that moved
-            info = info._replace(certificate=Certificate(*certificate))
+            certificate, length = info.certificate  # the means over the clients that moved
+            info = info._replace(certificate=certificate)
         return after, {
             **info._asdict(),
             "lyapunov": lyapunov(gap, error, gamma, p, self.factor),
