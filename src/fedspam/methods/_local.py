@@ -62,6 +62,7 @@ class OwnTraining:
 
 
 LocalSteps: TypeAlias = int | Epochs
+Numbers: TypeAlias = Mapping[str, Any]  # of a round, by the names under which they are sent
 ClientOptimizer: TypeAlias = "optax.GradientTransformation | None"
 
 
@@ -200,12 +201,10 @@ class Training(Protocol):
     """How a client trains on its own loss, perhaps shifted by a linear term and held near x."""
 
     def numbers(self, k: Integer[Array, ""]) -> dict[str, Any]:
-        """The numbers of round k, by the names under which they are sent."""
+        """The numbers of round k."""
         ...
 
-    def __call__(
-        self, oracle: Oracle, key: Key, x: Params, shift: Params | None, numbers: Mapping[str, Any]
-    ) -> Trained: ...
+    def __call__(self, oracle: Oracle, key: Key, x: Params, shift: Params | None, numbers: Numbers) -> Trained: ...
 
     def gradients(self, certificate: Any) -> Any:
         """Gradients per client."""
@@ -236,9 +235,7 @@ class Steps:
         local = {} if isinstance(self.local_steps, OwnTraining) else {"local_rate": self.local_rate(k)}
         return local if self.step_size is None else {**local, "step_size": self.step_size(k)}
 
-    def __call__(
-        self, oracle: Oracle, key: Key, x: Params, shift: Params | None, numbers: Mapping[str, Any]
-    ) -> Trained:
+    def __call__(self, oracle: Oracle, key: Key, x: Params, shift: Params | None, numbers: Numbers) -> Trained:
         steps = self.local_steps
         if isinstance(steps, OwnTraining):
             return Trained(descend(oracle, key, x, steps=steps, local_rate=1.0, shift=shift))
@@ -267,9 +264,7 @@ class Prox:
     def numbers(self, k: Integer[Array, ""]) -> dict[str, Any]:
         return {"step_size": self.step_size(k)}
 
-    def __call__(
-        self, oracle: Oracle, key: Key, x: Params, shift: Params | None, numbers: Mapping[str, Any]
-    ) -> Trained:
+    def __call__(self, oracle: Oracle, key: Key, x: Params, shift: Params | None, numbers: Numbers) -> Trained:
         # the solver's phi with g = grad f(x) + s
         g = jax.grad(oracle)(x, key)
         g = g if shift is None else trees.add(g, shift)

@@ -80,6 +80,14 @@ class TrackedState(NamedTuple):
     k: Any  # rounds that counted; the index of the schedules
 
 
+class OptimizerState(NamedTuple):
+    """What the server keeps where it has an optimizer of its own."""
+
+    x: Params
+    memory: Any  # of the optimizer, such as a momentum
+    k: Any  # rounds that counted; the index of the schedules
+
+
 class RoundInfo(NamedTuple):
     """What a round records: the columns of a run's rows. A method leaves out those that it does not have."""
 

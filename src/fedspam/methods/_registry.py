@@ -61,7 +61,7 @@ class Entry:
     verified: Literal["code", "text", "no", "own"] = "text"
     # the outcome for which `up` and `down` hold, where a coin decides whether a round asks a cohort or everyone
     coin: Literal["", "yes", "no"] = ""
-    exact: bool = True  # whether it converges to the optimum on quadratics, with a constant step size and everyone
+    exact: bool = True  # whether it converges to the optimum on quadratics with a constant step size and all clients
     # the settings that a comparison tries on a problem
     grid: Callable[[Scales], list[Mapping[str, Any]]] = field(default=lambda scales: [{}])
 

@@ -44,11 +44,9 @@ def ce_lsgd(
     with it.
 
     Arguments:
-        cohort_size: B; None for all clients.
         local_steps: m. One step is server MVR.
         minibatch: whether :math:`v_{j+1}` sees a minibatch, the same at both points, not the client's whole loss.
-        start, first: as in `fedspam.spam_pp`. Where cohort_size is None, the exchanges of the start have one client
-            each.
+        start, first: as in `spam_pp`. If all clients are asked, the exchanges of the start have one client each.
 
     Patel, Wang, Woodworth, Bullins, Srebro: Towards optimal communication complexity in distributed non-convex
     optimization, 2022, NeurIPS.

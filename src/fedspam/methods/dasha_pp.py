@@ -76,18 +76,17 @@ def dasha_pp(
         h_i \leftarrow h_i + \frac1{p_a}k_i, \quad g_i \leftarrow g_i + m_i, \qquad a = \frac{p_a}{2\omega + 1} \\
         g_{k+1} &= g_k + \frac1n\sum_{i\in S_k} m_i, \qquad x_{k+1} = x_k - \gamma_k\,g_{k+1}
 
-    C is the unbiased codec of the replies, which the run chooses, for example ``simulate(..., codecs={"up":
-    "randk-0.1"})``; unlike `ef21_pp`, errors of the clients average out. Both gradients use the same minibatch, which
-    makes it DASHA-PP-MVR. Without a codec and with all clients it is gradient descent for b = 1, and MVR with p = b
-    otherwise.
+    C is the unbiased codec of the replies, which the run chooses, for example
+    ``simulate(..., codecs={"up": "randk-0.1"})``; unlike `ef21_pp`, errors of the clients average out. Both gradients
+    use the same minibatch, which makes it DASHA-PP-MVR. Without a codec and with all clients it is gradient descent for
+    b = 1, and MVR with p = b otherwise.
 
     Theory for non-convex f: `fedspam.theory.dasha_step_size`. It starts from :math:`h_i = g_i = \nabla f_i(x_0)`; here
     both are 0, so that no exchange with everyone is needed. The start is forgotten at the rate b.
 
     Arguments:
         omega: :math:`\omega` of the codec, ``codec.omega(params)``; 0 without one.
-        fresh_weight: b in (0, 1], the weight of the fresh gradient; None for :math:`p_a/(2-p_a)`, that of the theory
-            for whole gradients.
+        fresh_weight: b in (0, 1]; None for :math:`p_a/(2-p_a)`, that of the theory for whole gradients.
 
     Tyurin, Richtárik: A computation and communication efficient method for distributed nonconvex problems in the
     partial participation setting, 2022, arXiv:2205.15580, Algorithm 1.

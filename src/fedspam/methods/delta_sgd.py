@@ -1,6 +1,5 @@
 """Delta-SGD: every client finds the rate of its local steps from the change of its gradient."""
 
-from collections.abc import Mapping
 from typing import Any
 
 import jax
@@ -12,7 +11,7 @@ from fedspam._internal import trees
 from fedspam._internal.trees import Key, Params, Scalar, count, dynamic, number, positive, struct
 from fedspam.clients import Oracle
 from fedspam.methods._grids import grid
-from fedspam.methods._local import Trained
+from fedspam.methods._local import Numbers, Trained
 from fedspam.methods._registry import Entry, register
 from fedspam.methods.fedopt import Average, FedOpt
 from fedspam.methods.schedules import Schedule, ScheduleLike, positive_schedule
@@ -30,9 +29,7 @@ class SmoothnessSteps:
     def numbers(self, k: Integer[Array, ""]) -> dict[str, Any]:
         return {"local_rate": self.local_rate(k)}
 
-    def __call__(
-        self, oracle: Oracle, key: Key, x: Params, shift: Params | None, numbers: Mapping[str, Any]
-    ) -> Trained:
+    def __call__(self, oracle: Oracle, key: Key, x: Params, shift: Params | None, numbers: Numbers) -> Trained:
         gradient = jax.grad(oracle)
         g = gradient(x, jax.random.fold_in(key, 0))
         dtype = jax.tree.leaves(g)[0].dtype
@@ -73,8 +70,7 @@ def delta_sgd(
 
     Arguments:
         local_rate: :math:`\eta_0`, of the first step of every round; the paper's is 0.2. It may be far too large.
-        amplification: :math:`\gamma`; the paper's is 2.
-        growth: :math:`\delta`; the paper's is 0.1.
+        amplification, growth: :math:`\gamma` and :math:`\delta`; the paper's are 2 and 0.1.
 
     Kim, Toghani, Uribe, Kyrillidis: Adaptive federated learning with auto-tuned clients, 2024, arXiv:2306.11201,
     Algorithm 1.

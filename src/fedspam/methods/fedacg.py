@@ -1,6 +1,6 @@
 """FedACG: clients start where the server's momentum will lead, and are held near there."""
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax.numpy as jnp
 
@@ -10,17 +10,9 @@ from fedspam.clients import Oracle
 from fedspam.federation import Federation, on_client
 from fedspam.methods._grids import few_steps_grid
 from fedspam.methods._local import OwnTraining, Steps
-from fedspam.methods._method import RoundInfo, Stateless
+from fedspam.methods._method import OptimizerState, RoundInfo, Stateless
 from fedspam.methods._registry import Entry, register
 from fedspam.methods.schedules import ScheduleLike, step_size_schedule
-
-
-class FedACGState(NamedTuple):
-    """What the server keeps between rounds."""
-
-    x: Params
-    m: Params  # the momentum
-    k: Any  # rounds that counted; the index of the schedules
 
 
 @struct
@@ -36,17 +28,17 @@ class FedACG(Stateless):
         if not isinstance(self.training.local_steps, OwnTraining):
             checks.whole("local_steps", self.training.local_steps, 1)
 
-    def init(self, params: Params, key: Key, fed: Federation) -> FedACGState:
-        return FedACGState(x=params, m=trees.zeros_like(params), k=jnp.zeros((), jnp.int32))
+    def init(self, params: Params, key: Key, fed: Federation) -> OptimizerState:
+        return OptimizerState(x=params, memory=trees.zeros_like(params), k=jnp.zeros((), jnp.int32))
 
-    def round(self, state: FedACGState, key: Key, fed: Federation) -> tuple[FedACGState, RoundInfo]:
-        ahead = trees.axpy(self.momentum, state.m, state.x)
+    def round(self, state: OptimizerState, key: Key, fed: Federation) -> tuple[OptimizerState, RoundInfo]:
+        ahead = trees.axpy(self.momentum, state.memory, state.x)
 
         cohort = fed.sample(key, self.cohort_size)
         moved = fed.mean(cohort, self.train, x=ahead, **self.training.numbers(state.k))
 
-        m = trees.axpy(self.momentum, state.m, moved)
-        state = FedACGState(trees.add(state.x, m), m, state.k + 1)
+        m = trees.axpy(self.momentum, state.memory, moved)
+        state = OptimizerState(trees.add(state.x, m), m, state.k + 1)
         return state, RoundInfo(gradients=cohort.size * self.training.gradients(()))
 
     @on_client

@@ -61,9 +61,8 @@ def feddyn(
     clients per round makes h explode.
 
     Arguments:
-        step_size: :math:`\gamma_k`: a number, one value per round, or a schedule; about 1/L.
-        solver, local_steps, local_rate: as `fedprox`, but the steps go along
-            :math:`\nabla f_i(y) - h_i + (y - x_k)/\gamma_k`.
+        step_size: about 1/L.
+        local_steps, local_rate: as `fedprox`, but along :math:`\nabla f_i(y) - h_i + (y - x_k)/\gamma_k`.
 
     Acar, Zhao, Matas Navarro, Mattina, Whatmough, Saligrama: Federated learning based on dynamic regularization, 2021,
     arXiv:2111.04263, Algorithm 1; the sum over the cohort is divided by n, as there and in the authors' code.

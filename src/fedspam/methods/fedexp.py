@@ -58,7 +58,7 @@ def fedexp(cohort_size: int, local_steps: int, local_rate: ScheduleLike, *, damp
     moves are averaged; orthogonal ones are half added. The step is that of projections onto the clients' sets of
     solutions: it is meant for models that can fit all clients. Where no model can, :math:`\bar\Delta` vanishes at the
     optimum and the moves do not, and :math:`\epsilon` must bound the step. (The paper reports the mean of the last two
-    iterates, which damps the oscillation; here `params` is the last one.)
+    iterates, which damps the oscillation.)
 
     Arguments:
         damping: :math:`\epsilon`, on the scale of squared moves; the paper tunes it between 0.001 and 0.1.

@@ -90,8 +90,7 @@ def fednova(
 
     Arguments:
         local_steps: :math:`\tau`, the same for all, or ``Epochs(2)``: two passes over each client's rows.
-        momentum: :math:`\rho` of the clients, in [0, 1), begun afresh in every round.
-        weight_decay: :math:`\lambda`.
+        momentum, weight_decay: :math:`\rho` in [0, 1), begun afresh in every round, and :math:`\lambda`.
         weighted: whether :math:`w_i` is the number of a client's examples, instead of 1.
 
     Wang, Liu, Liang, Joshi, Poor: Tackling the objective inconsistency problem in heterogeneous federated

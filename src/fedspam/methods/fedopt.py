@@ -2,7 +2,7 @@
 
 import functools
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import jax
 import jax.numpy as jnp
@@ -15,20 +15,12 @@ from fedspam.federation import Federation, on_client
 from fedspam.methods._central import AdamStatistics, begin_adam, mixed
 from fedspam.methods._grids import grid, over_smoothness, with_fixed
 from fedspam.methods._local import ClientOptimizer, LocalSteps, Steps, Training, Update
-from fedspam.methods._method import RoundInfo, Stateless
+from fedspam.methods._method import OptimizerState, RoundInfo, Stateless
 from fedspam.methods._registry import Entry, register
 from fedspam.methods.schedules import Schedule, ScheduleLike, positive_schedule
 
 if TYPE_CHECKING:
     import optax
-
-
-class FedOptState(NamedTuple):
-    """What the server keeps between rounds."""
-
-    x: Params
-    memory: Any  # of the server optimizer
-    k: Any  # rounds that counted; the index of the schedules
 
 
 class ServerOptimizer(Protocol):
@@ -57,10 +49,10 @@ class FedOpt(Stateless):
     weighted: bool = static(default=False)
     name: str = static(kw_only=True)
 
-    def init(self, params: Params, key: Key, fed: Federation) -> FedOptState:
-        return FedOptState(x=params, memory=self.server.init(params), k=jnp.zeros((), jnp.int32))
+    def init(self, params: Params, key: Key, fed: Federation) -> OptimizerState:
+        return OptimizerState(x=params, memory=self.server.init(params), k=jnp.zeros((), jnp.int32))
 
-    def round(self, state: FedOptState, key: Key, fed: Federation) -> tuple[FedOptState, RoundInfo]:
+    def round(self, state: OptimizerState, key: Key, fed: Federation) -> tuple[OptimizerState, RoundInfo]:
         cohort = fed.sample(key, self.cohort_size)
         update = fed.mean(cohort, self.train, x=state.x, **self.training.numbers(state.k))
         moved = trees.divide(update.moved, update.weight) if self.weighted else update.moved
@@ -68,7 +60,7 @@ class FedOpt(Stateless):
         x, memory = self.server.update(state.x, moved, state.memory, state.k)
         gradients = cohort.size * self.training.gradients(update.certificate)
         info = RoundInfo(certificate=update.certificate, gradients=gradients)
-        return FedOptState(x, memory, state.k + 1), info
+        return OptimizerState(x, memory, state.k + 1), info
 
     @on_client
     def train(self, oracle: Oracle, key: Key, *, x: Params, **numbers: Any) -> Update:

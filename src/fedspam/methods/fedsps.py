@@ -1,6 +1,5 @@
 """FedSPS: local steps with Polyak's step size."""
 
-from collections.abc import Mapping
 from typing import Any
 
 import jax
@@ -12,7 +11,7 @@ from fedspam._internal import trees
 from fedspam._internal.trees import Key, Params, Scalar, count, dynamic, positive, struct
 from fedspam.clients import Oracle
 from fedspam.methods._grids import few_steps_grid
-from fedspam.methods._local import Trained
+from fedspam.methods._local import Numbers, Trained
 from fedspam.methods._registry import Entry, register
 from fedspam.methods.fedopt import Average, FedOpt
 from fedspam.methods.schedules import Schedule, ScheduleLike, positive_schedule
@@ -30,9 +29,7 @@ class PolyakSteps:
     def numbers(self, k: Integer[Array, ""]) -> dict[str, Any]:
         return {"local_rate": self.local_rate(k)}
 
-    def __call__(
-        self, oracle: Oracle, key: Key, x: Params, shift: Params | None, numbers: Mapping[str, Any]
-    ) -> Trained:
+    def __call__(self, oracle: Oracle, key: Key, x: Params, shift: Params | None, numbers: Numbers) -> Trained:
         def step(j: Any, y: Params) -> Params:
             value, g = jax.value_and_grad(oracle)(y, jax.random.fold_in(key, j))
             above = jnp.maximum(value - jnp.asarray(self.lower_bound, value.dtype), 0)
@@ -61,7 +58,7 @@ def fedsps(
     :math:`\gamma_b`.
 
     Arguments:
-        local_rate: :math:`\gamma_b`, the largest rate: a number, one value per round, or a schedule; the paper's is 1.
+        local_rate: :math:`\gamma_b`, the largest rate; the paper's is 1.
         scale: c; the paper's is 0.5.
         lower_bound: :math:`\ell`, of the losses; 0 for losses that are not negative.
 

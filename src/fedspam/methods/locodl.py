@@ -109,11 +109,11 @@ def locodl(
         x_i &= (1-\rho)\,\hat x_i + \rho\,(\hat y + d), \quad u_i \leftarrow u_i + c\,(d - d_i), \quad
         y = \hat y + \rho d, \quad v \leftarrow v + c\,d
 
-    C is the unbiased codec of the replies, which the run chooses, for example ``simulate(..., codecs={"up":
-    "randk-0.1"})``. A round here is one communication: the number of steps before it is drawn at once. The paper
-    broadcasts d alone, from which clients make copies of y; here the server sends :math:`\hat y + d` and its next
-    :math:`\hat y`, so that a client that missed a round is not left behind. Without a codec it is `scaffnew` on the n
-    clients and n copies of the server's loss.
+    C is the unbiased codec of the replies, which the run chooses, for example
+    ``simulate(..., codecs={"up": "randk-0.1"})``. A round here is one communication: the number of steps before it is
+    drawn at once. The paper broadcasts d alone, from which clients make copies of y; here the server sends :math:`\hat
+    y + d` and its next :math:`\hat y`, so that a client that missed a round is not left behind. Without a codec it is
+    `scaffnew` on the n clients and n copies of the server's loss.
 
     Theory, for :math:`\tilde f_i` and g :math:`\mu`-strongly convex and L-smooth: with :math:`\eta < 2/L` and
     :math:`\rho = \chi = 1/(1+\omega_{av})`, as here, errors shrink per local step by the factor
@@ -127,8 +127,7 @@ def locodl(
         shared_curvature: :math:`\lambda`. The theory wants about half of the convexity of f; 0 works too.
 
     Condat, Maranjyan, Richtárik: LoCoDL: communication-efficient distributed learning with local training and
-    compression, 2024, arXiv:2403.04348, Algorithm 1. Its text was not available to us; algorithm and theorem are from
-    memory. Tests confirm the rate of the theorem on quadratics.
+    compression, 2024, arXiv:2403.04348, Algorithm 1; from memory. Tests confirm the rate of the theorem on quadratics.
     """
     checks.positive("local_rate", local_rate, "try 1 / L")
     checks.between("omega", omega, 0, float("inf"), remedy="a codec states it: RandK(0.1).omega(params)")

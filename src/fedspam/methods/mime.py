@@ -13,19 +13,11 @@ from fedspam.federation import Federation, on_client
 from fedspam.methods._central import Adam, Base, Momentum, Plain, Recursive
 from fedspam.methods._grids import grid, local_grid, recursive_grid, with_fixed
 from fedspam.methods._local import gradient, surrogate_steps
-from fedspam.methods._method import RoundInfo, Start, StartLike, Stateless, Zero, start_from
+from fedspam.methods._method import OptimizerState, RoundInfo, Start, StartLike, Stateless, Zero, start_from
 from fedspam.methods._registry import Cost, Entry, register
 from fedspam.methods._template import Factored
 from fedspam.methods.estimators import MVR
 from fedspam.methods.schedules import Schedule, ScheduleLike, positive_schedule
-
-
-class MimeState(NamedTuple):
-    """What the server keeps between rounds."""
-
-    x: Params
-    statistics: Any  # s, of the base optimizer
-    k: Any  # rounds that counted; the index of the schedules
 
 
 class LiteReply(NamedTuple):
@@ -48,11 +40,11 @@ class Mime(Stateless):
     minibatch: bool = static(default=False)
     name: str = static(default="mime")
 
-    def init(self, params: Params, key: Key, fed: Federation) -> MimeState:
-        return MimeState(params, self.base.init(params, self.start(params, key, fed)), jnp.zeros((), jnp.int32))
+    def init(self, params: Params, key: Key, fed: Federation) -> OptimizerState:
+        return OptimizerState(params, self.base.init(params, self.start(params, key, fed)), jnp.zeros((), jnp.int32))
 
-    def round(self, state: MimeState, key: Key, fed: Federation) -> tuple[MimeState, RoundInfo]:
-        x, s, eta = state.x, state.statistics, self.local_rate(state.k)
+    def round(self, state: OptimizerState, key: Key, fed: Federation) -> tuple[OptimizerState, RoundInfo]:
+        x, s, eta = state.x, state.memory, self.local_rate(state.k)
 
         cohort = fed.sample(key, self.cohort_size)
         c = fed.mean(cohort, self.gradient, x=x)
@@ -62,7 +54,7 @@ class Mime(Stateless):
         x = trees.axpy(self.server_step_size(state.k), moved, x)
         # the first local step needs no gradient, and without minibatches the one at x is that of the first exchange
         spent = 1 + (2 if self.minibatch else 1) * (self.local_steps - 1)
-        return MimeState(x, s, state.k + 1), RoundInfo(local_rate=eta, gradients=cohort.size * spent)
+        return OptimizerState(x, s, state.k + 1), RoundInfo(local_rate=eta, gradients=cohort.size * spent)
 
     gradient = gradient
 
@@ -87,8 +79,8 @@ class Mime(Stateless):
 class MimeLite(Mime):
     """Mime without the correction. Use `mime_lite` or `mime_lite_mvr` to build it."""
 
-    def round(self, state: MimeState, key: Key, fed: Federation) -> tuple[MimeState, RoundInfo]:
-        x, s, eta = state.x, state.statistics, self.local_rate(state.k)
+    def round(self, state: OptimizerState, key: Key, fed: Federation) -> tuple[OptimizerState, RoundInfo]:
+        x, s, eta = state.x, state.memory, self.local_rate(state.k)
 
         cohort = fed.sample(key, self.cohort_size)
         reply = fed.mean(cohort, self.train, x=x, statistics=s, local_rate=eta)
@@ -96,7 +88,7 @@ class MimeLite(Mime):
         s = self.base.update(reply.observed, x, s)
         x = trees.axpy(self.server_step_size(state.k), reply.moved, x)
         gradients = cohort.size * self.base.points * (self.local_steps + 1)
-        return MimeState(x, s, state.k + 1), RoundInfo(local_rate=eta, gradients=gradients)
+        return OptimizerState(x, s, state.k + 1), RoundInfo(local_rate=eta, gradients=gradients)
 
     @on_client
     def train(self, oracle: Oracle, key: Key, *, x: Params, statistics: Any, local_rate: Any) -> LiteReply:
@@ -126,7 +118,7 @@ def mime(
 
     Arguments:
         local_steps: m. One step and :math:`\eta_s = 1` make it the central optimizer on the cohort.
-        base: the optimizer: `Plain`, `Momentum` or `Adam`; `Plain`, which is SGD, if None.
+        base: `Momentum`, `Adam` or `Plain`, which is SGD and the default.
         minibatch: whether a local step sees one minibatch, the same at :math:`y_i` and :math:`x_k`; c is always made of
             whole gradients.
 
@@ -170,7 +162,7 @@ def mime_lite(
     r"""MimeLite: Mime without the correction, so that one exchange suffices.
 
     .. math:: y_i \leftarrow y_i - \eta_k\,U(\nabla f_i(y_i);\ s), \qquad
-                s \leftarrow V\Bigl(\frac1B\sum_{i\in S_k}\nabla f_i(x_k),\ s\Bigr)
+        s \leftarrow V\Bigl(\frac1B\sum_{i\in S_k}\nabla f_i(x_k),\ s\Bigr)
 
     Each local step sees a minibatch of its own. With SGD it is FedAvg, and like FedAvg it has a biased fixed point for
     m > 1. Arguments: as `mime`.

@@ -126,19 +126,18 @@ def olga(
         z \leftarrow \frac{z + \alpha\mu\,y - \alpha G}{1 + \alpha\mu}, \qquad w \leftarrow \tau z + (1-\tau)\,y
 
     The delegate is client 0, in place of the paper's server with data of its own. C is the unbiased codec of the work
-    ``shifted_change``; the full gradients at the ends of epochs are not compressed: ``simulate(...,
-    codecs={"shifted_change": "randk-0.1"})``. A round is one step; one that begins an epoch has an exchange more, and
-    full gradients in place of differences. Without a codec :math:`g_k = \nabla f(x_k)`, and for p = 1 also :math:`G =
-    \nabla f(y)`: that is the accelerated extragradient method of Kovalev, Beznosikov, Borodich, Gasnikov and Scutari
-    2022, arXiv:2205.15136.
+    ``shifted_change``; the full gradients at the ends of epochs are not compressed:
+    ``simulate(..., codecs={"shifted_change": "randk-0.1"})``. A round is one step; one that begins an epoch has an
+    exchange more, and full gradients in place of differences. Without a codec :math:`g_k = \nabla f(x_k)`, and for p =
+    1 also :math:`G = \nabla f(y)`: that is the accelerated extragradient method of Kovalev, Beznosikov, Borodich,
+    Gasnikov and Scutari 2022, arXiv:2205.15136.
 
     Theory, for :math:`\mu`-strongly convex f whose clients may be non-convex, with `fedspam.theory.olga_parameters`:
-    :math:`\tilde O(1/p + \sqrt{\delta/\mu}\,(n^{-1/4}/p + p^{-1/2}))` exchanges (Theorem 1, Corollary 1), where the
-    paper takes 1/p as the factor by which C makes messages smaller.
+    :math:`\tilde O(1/p + \sqrt{\delta/\mu}\,(n^{-1/4}/p + p^{-1/2}))` exchanges (Theorem 1, Corollary 1), where C makes
+    messages 1/p times smaller.
 
     Arguments:
-        mixing: :math:`\tau` in (0, 1].
-        convexity: :math:`\mu`, of f; may be 0.
+        step_size, mixing, convexity: :math:`\theta`, :math:`\tau` in (0, 1], and :math:`\mu` of f, which may be 0.
         length: :math:`\alpha`; None for :math:`\theta/(8p\tau)`, the paper's.
 
     Bylinkin, Beznosikov: Accelerated methods with compressed communications for distributed optimization problems

@@ -117,9 +117,8 @@ def padamfed(cohort_size: int, local_steps: int, rounds: int, *, variance_reduct
         rounds: K, the length of the run, from which the step sizes follow.
         variance_reduction: whether it is PAdaMFed-VR, with two gradients per step.
 
-    Yan, Zhang, Wang, Cao: Problem-parameter-free federated learning, 2025, ICLR. The paper was not available to us. The
-    steps and sizes of PAdaMFed-VR are those of a published implementation, with g as the mean of all directions; those
-    of PAdaMFed are from memory.
+    Yan, Zhang, Wang, Cao: Problem-parameter-free federated learning, 2025, ICLR. PAdaMFed-VR follows a published
+    implementation, with g as the mean of all directions; PAdaMFed is from memory.
     """
     checks.whole("cohort_size", cohort_size, 1)
     checks.whole("local_steps", local_steps, 1)

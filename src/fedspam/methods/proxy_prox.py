@@ -53,11 +53,10 @@ def proxy_prox(
     rounds than robust gradient descent with its step size of about 1/L. The error that the rule leaves in :math:`g_k`
     limits both.
 
-    Of the paper, the abstract and the authors' code were at hand, in which this step is called FedProxyProx; the full
-    text with its theory was not, so no step size or rate here is the paper's. A cohort of some clients is our addition.
+    The authors' code, which calls this step FedProxyProx, and the abstract were at hand; the full text with its theory
+    was not. A cohort of some clients is our addition.
 
     Arguments:
-        cohort_size: clients asked for their gradients; None for everyone, as in the authors' code.
         proxy: id of the client whose loss is :math:`\hat f`. In simulated attacks choose one that is honest:
             ``not faults.is_adversary(proxy)``; client 0 always is an adversary there.
 

@@ -27,8 +27,8 @@ def rg_saga(
     \sqrt{n/B}\,\delta + \Delta_1` and :math:`\beta = B/n`.
 
     Arguments:
-        step_size: :math:`\gamma_k`, one over the paper's :math:`\lambda`: a number, one value per round, or a schedule.
-        pull: :math:`\beta`, likewise, in [0, 1].
+        step_size: one over the paper's :math:`\lambda`.
+        pull: :math:`\beta` in [0, 1].
         synchronizations: rounds at the start that ask everyone. 1 saves the second one; 0 needs none, with all
             :math:`b_i = 0` and :math:`g_0 = \nabla f_S(x_0)`.
 

@@ -103,8 +103,7 @@ def s_dane(
     1/\epsilon)` rounds, plus the sampling variance of a cohort that is not everyone.
 
     Arguments:
-        cohort_size: B; None for everyone.
-        step_size: :math:`\gamma_k = 1/\lambda`: a number, one value per round, or a schedule.
+        step_size: :math:`1/\lambda`.
         convexity: :math:`\mu`, of f; 0 is always valid.
 
     Jiang, Rodomanov, Stich: Stabilized proximal-point methods for federated optimization, 2024, arXiv:2407.07084.

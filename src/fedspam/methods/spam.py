@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 import jax.numpy as jnp
 
 from fedspam._internal import trees
-from fedspam._internal.trees import Key, Params, choice, dynamic, number, static, struct
+from fedspam._internal.trees import Key, Params, Scalar, choice, dynamic, number, static, struct
 from fedspam.clients import Oracle
 from fedspam.federation import Federation, on_client
 from fedspam.methods._grids import prox_grid
@@ -33,7 +33,24 @@ class SpamReply(NamedTuple):
 
 
 @struct
-class Spam(Stateless):
+class SpamParameters(Stateless):
+    """What SPAM, SPAM-PP and SPAM-PPA have in common: their numbers, and how g begins."""
+
+    step_size: Schedule = dynamic(converter=step_size_schedule)
+    fresh_weight: Schedule = dynamic(converter=fresh_weight_schedule)
+    solver: LocalSolver
+    start: Start
+    scale: float | Scalar | None = number(0, 1, remedy="1 is MVR, 0 is SGD with momentum", default=None)
+    first: str = choice("given", "update", default="given")
+    name: str = static(default="spam")
+
+    def init(self, params: Params, key: Key, fed: Federation) -> SpamState:
+        g = self.start(params, key, fed)
+        return SpamState(x=params, x_prev=params, g=g, k=jnp.zeros((), jnp.int32))
+
+
+@struct
+class Spam(SpamParameters):
     r"""SPAM and SPAM-inexact (Algorithm 1). Use `spam` to build it.
 
     .. math::
@@ -42,18 +59,6 @@ class Spam(Stateless):
 
     The printed algorithm sends :math:`x_{k+1}` alone; the next client needs :math:`g_k` too, so it is sent and charged.
     """
-
-    step_size: Schedule = dynamic(converter=step_size_schedule)
-    fresh_weight: Schedule = dynamic(converter=fresh_weight_schedule)
-    solver: LocalSolver
-    start: Start
-    scale: float | None = number(0, 1, default=None)
-    first: str = choice("given", "update", default="given")
-    name: str = static(default="spam")
-
-    def init(self, params: Params, key: Key, fed: Federation) -> SpamState:
-        g = self.start(params, key, fed)
-        return SpamState(x=params, x_prev=params, g=g, k=jnp.zeros((), jnp.int32))
 
     def round(self, state: SpamState, key: Key, fed: Federation) -> tuple[SpamState, RoundInfo]:
         gamma = self.step_size(state.k)

@@ -1,55 +1,26 @@
 """SPAM-PP and SPAM-PPA: a cohort makes the estimate, one client or the whole cohort moves (Algorithms 2 and 3)."""
 
-import jax.numpy as jnp
-
 from fedspam._internal import checks, trees
-from fedspam._internal.trees import Key, Params, Scalar, choice, count, dynamic, number, static, struct
+from fedspam._internal.trees import Key, choice, count, struct
 from fedspam.federation import Federation
 from fedspam.methods._grids import prox_grid
-from fedspam.methods._method import (
-    MOVERS,
-    RoundInfo,
-    SpamState,
-    Start,
-    StartLike,
-    Stateless,
-    difference,
-    prox,
-    select_movers,
-    start_from,
-)
+from fedspam.methods._method import MOVERS, RoundInfo, SpamState, StartLike, difference, prox, select_movers, start_from
 from fedspam.methods._registry import Cost, Entry, register
-from fedspam.methods.schedules import (
-    Schedule,
-    ScheduleLike,
-    first_fresh_weight,
-    fresh_weight_schedule,
-    step_size_schedule,
-)
+from fedspam.methods.schedules import ScheduleLike, first_fresh_weight
+from fedspam.methods.spam import SpamParameters
 from fedspam.solvers import LBFGS, Exact, LocalSolver
 
 
 @struct
-class SpamPP(Stateless):
+class SpamPP(SpamParameters):
     r"""SPAM-PP (Algorithm 2) and SPAM-PPA (Algorithm 3). Use `spam_pp` or `spam_ppa` to build it.
 
     The movers, who take the prox and whose answers are averaged, are 'one' client of the cohort, a 'fresh' client drawn
     apart from it, or the whole cohort ('average', which is SPAM-PPA). `Factored` lists more choices.
     """
 
-    step_size: Schedule = dynamic(converter=step_size_schedule)
-    fresh_weight: Schedule = dynamic(converter=fresh_weight_schedule)
-    solver: LocalSolver
-    start: Start
-    scale: float | Scalar | None = number(0, 1, remedy="1 is MVR, 0 is SGD with momentum", default=None)
     movers: str = choice(*MOVERS, default="one")
     cohort_size: int = count(default=1)
-    first: str = choice("given", "update", default="given")
-    name: str = static(default="spam_pp")
-
-    def init(self, params: Params, key: Key, fed: Federation) -> SpamState:
-        g = self.start(params, key, fed)
-        return SpamState(x=params, x_prev=params, g=g, k=jnp.zeros((), jnp.int32))
 
     def round(self, state: SpamState, key: Key, fed: Federation) -> tuple[SpamState, RoundInfo]:
         gamma = self.step_size(state.k)
@@ -103,7 +74,7 @@ def spam_pp(
     """
     checks.one_of("prox_client", prox_client, ("cohort", "fresh"))
     movers, start = "one" if prox_client == "cohort" else "fresh", start_from(start, cohort_size)
-    return SpamPP(step_size, fresh_weight, solver, start, scale, movers, cohort_size, first)
+    return SpamPP(step_size, fresh_weight, solver, start, scale, first, "spam_pp", movers, cohort_size)
 
 
 def spam_ppa(
@@ -115,11 +86,12 @@ def spam_ppa(
     .. math:: x_{k+1} = \frac1B\sum_{i\in S_k} x_{k+1}^i, \qquad x_{k+1}^i \in \text{a-prox}(x_k, g_k, \gamma_k, i)
 
     The paper needs :math:`\gamma \le 1/(4(\delta+L))` and bounds the gradient at the local points; weak convexity of f
-    suffices. Arguments: as `spam_pp`. Karagulyan, Shulgin, Sadiev, Richtárik: SPAM, 2024, arXiv:2405.20127, Algorithm
-    3.
+    suffices. Arguments: as `spam_pp`.
+
+    Karagulyan, Shulgin, Sadiev, Richtárik: SPAM, 2024, arXiv:2405.20127, Algorithm 3.
     """
     start = start_from(start, cohort_size)
-    return SpamPP(step_size, fresh_weight, solver, start, scale, "average", cohort_size, first, "spam_ppa")
+    return SpamPP(step_size, fresh_weight, solver, start, scale, first, "spam_ppa", "average", cohort_size)
 
 
 for _key, _name, _build, _oracle, _up, _down in (

@@ -149,8 +149,7 @@ def storm(cohort_size: int, *, kappa: float = 1.0, w: float = 10.0, c: float = 1
     is clipped, as published.
 
     Arguments:
-        kappa: :math:`\kappa`, the scale of the steps.
-        w: damps the first steps.
+        kappa, w: the scale of the steps, and what damps the first ones.
         c: the ratio of fresh weight to squared step size, of the order of L².
 
     Cutkosky, Orabona: Momentum-based variance reduction in non-convex SGD, 2019, arXiv:1905.10018, Algorithm 1.
@@ -186,9 +185,7 @@ def meta_storm(
     is fixed before the cohort of round k + 1 is drawn.
 
     Arguments:
-        step_size: :math:`\gamma`.
-        a: scale of the variance.
-        b: damps the first steps.
+        a, b: the scale of the variance, and what damps the first steps.
         exponent: r in (0, 1/2]; the paper's pair of exponents adds up as :math:`r + 2q = 1`.
 
     Liu, Nguyen, Nguyen, Ene, Nguyen: META-STORM, 2022, arXiv:2209.14853.

@@ -131,8 +131,7 @@ def catalyzed_svrp(
     n^{3/4}\sqrt{\delta/\mu})\log 1/\epsilon)` rounds.
 
     Arguments:
-        pull: :math:`\theta`.
-        convexity: :math:`\mu`.
+        pull, convexity: :math:`\theta` and :math:`\mu`.
         period: rounds for each outer step.
 
     Paper: as `svrp`.

@@ -100,8 +100,7 @@ def acc_svrs(
     the others.
 
     Arguments:
-        mixing: :math:`\tau` in (0, 1].
-        convexity: :math:`\mu`, of f; may be 0.
+        mixing, convexity: :math:`\tau` in (0, 1], and :math:`\mu` of f, which may be 0.
         length: :math:`\alpha`; None for :math:`\gamma/(2p\tau)`.
 
     Paper: as `svrs`.

@@ -9,13 +9,13 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Key, UInt32
+from jaxtyping import Array, Float, UInt32
 
 from fedspam._internal import prng, trees
-from fedspam._internal.trees import Params, count, static, struct
+from fedspam._internal.trees import Key, Params, count, static, struct
 from fedspam.clients import Oracle
 from fedspam.federation import Cohort, Federation, on_client
-from fedspam.methods._method import Stateless
+from fedspam.methods._method import RoundInfo, Stateless
 from fedspam.theory import _lanczos
 from fedspam.theory._lanczos import Krylov
 
@@ -31,12 +31,6 @@ class LanczosState(NamedTuple):
     candidates: UInt32[Array, " m"]  # clients whose own Hessians are measured
     krylov: Krylov
     gradients: Float[Array, ""]  # client gradients so far; a product counts as two
-
-
-class LanczosInfo(NamedTuple):
-    """What a round records."""
-
-    gradients: Any
 
 
 def hessian_products(oracle: Oracle, key: Any, x: Params, rows: Rows, secant: bool) -> Rows:
@@ -60,7 +54,7 @@ def hessian_products(oracle: Oracle, key: Any, x: Params, rows: Rows, secant: bo
 
 
 @on_client
-def product(self: Any, oracle: Oracle, key: Key[Array, ""], *, x: Params, rows: Rows) -> Rows:
+def product(self: Any, oracle: Oracle, key: Key, *, x: Params, rows: Rows) -> Rows:
     """The work of all methods that measure Hessians: the client's own, times each row."""
     return hessian_products(oracle, key if self.minibatch else None, x, rows, self.secant)
 
@@ -81,11 +75,11 @@ class Hessian(Stateless):
     minibatch: bool = static(default=False)  # the losses of minibatches, not those of all of a client's data
     mean_square: bool = static(default=False)  # which of the two matrices
 
-    def init(self, params: Params, key: Key[Array, ""], fed: Federation) -> LanczosState:
+    def init(self, params: Params, key: Key, fed: Federation) -> LanczosState:
         cohort = _cohort(self.clients, key, fed)
         return _initial(params, cohort.ids, cohort.ids[:0], key, 1, self.steps)
 
-    def round(self, state: LanczosState, key: Key[Array, ""], fed: Federation) -> tuple[LanczosState, LanczosInfo]:
+    def round(self, state: LanczosState, key: Key, fed: Federation) -> tuple[LanczosState, RoundInfo]:
         rows, cohort = state.krylov.basis[state.krylov.k], Cohort(state.ids, key)
         image, spent = fed.mean(cohort, self.product, x=state.x, rows=rows), 2 * cohort.size
         if self.mean_square:
@@ -95,7 +89,7 @@ class Hessian(Stateless):
     product = product
 
     @on_client
-    def square(self, oracle: Oracle, key: Key[Array, ""], *, x: Params, rows: Rows, mean: Rows) -> Rows:
+    def square(self, oracle: Oracle, key: Key, *, x: Params, rows: Rows, mean: Rows) -> Rows:
         own = key if self.minibatch else None
         deviation = hessian_products(oracle, own, x, rows, self.secant) - mean
         return hessian_products(oracle, own, x, deviation, self.secant)
@@ -118,7 +112,7 @@ class Similarity(Stateless):
     secant: bool = static(default=False)
     minibatch: bool = static(default=False)
 
-    def init(self, params: Params, key: Key[Array, ""], fed: Federation) -> LanczosState:
+    def init(self, params: Params, key: Key, fed: Federation) -> LanczosState:
         cohort = _cohort(self.clients, key, fed)
         if cohort.size <= self.candidates:
             return _initial(params, cohort.ids, cohort.ids, key, cohort.size, self.steps)
@@ -140,7 +134,7 @@ class Similarity(Stateless):
         spent = 4 * cohort.size * sum(widths) + 2 * m * sum(widths[:-1])
         return state._replace(gradients=state.gradients + spent)
 
-    def round(self, state: LanczosState, key: Key[Array, ""], fed: Federation) -> tuple[LanczosState, LanczosInfo]:
+    def round(self, state: LanczosState, key: Key, fed: Federation) -> tuple[LanczosState, RoundInfo]:
         rows, cohort = state.krylov.basis[state.krylov.k], Cohort(state.ids, key)
         m = rows.shape[0]
         if cohort.size == m:  # every client is a candidate, so one exchange gives the mean as well
@@ -157,12 +151,12 @@ class Similarity(Stateless):
     product = product
 
     @on_client
-    def deviation(self, oracle: Oracle, key: Key[Array, ""], *, x: Params, rows: Rows, mean: Rows) -> Any:
+    def deviation(self, oracle: Oracle, key: Key, *, x: Params, rows: Rows, mean: Rows) -> Any:
         """How much the client deviates within the span of the rows."""
         return self._leading(oracle, key, x, rows, mean)[0]
 
     @on_client
-    def direction(self, oracle: Oracle, key: Key[Array, ""], *, x: Params, rows: Rows, mean: Rows) -> Any:
+    def direction(self, oracle: Oracle, key: Key, *, x: Params, rows: Rows, mean: Rows) -> Any:
         """The direction of that deviation: one step of the power method from the best direction in the span."""
         return self._leading(oracle, key, x, rows, mean)[1]
 
@@ -174,17 +168,17 @@ class Similarity(Stateless):
         return score, image / jnp.where(score > 0, score, 1)
 
 
-def _cohort(clients: int | None, key: Key[Array, ""], fed: Federation) -> Cohort:
+def _cohort(clients: int | None, key: Key, fed: Federation) -> Cohort:
     return fed.everyone(key) if clients is None else fed.sample(key, clients, role="measured")
 
 
-def _initial(params: Params, ids: Any, candidates: Any, key: Key[Array, ""], count: int, steps: int) -> LanczosState:
+def _initial(params: Params, ids: Any, candidates: Any, key: Key, count: int, steps: int) -> LanczosState:
     flat, _ = trees.vectorize(params)
     krylov = _lanczos.begin(prng.fold_name(key, "lanczos"), count, flat, steps)
     return LanczosState(params, ids, candidates, krylov, jnp.zeros((), flat.dtype))
 
 
-def _advance(state: LanczosState, image: Rows, products: Rows, spent: int) -> tuple[LanczosState, LanczosInfo]:
+def _advance(state: LanczosState, image: Rows, products: Rows, spent: int) -> tuple[LanczosState, RoundInfo]:
     krylov = _lanczos.step(state.krylov, image, jnp.max(jnp.linalg.norm(products, axis=1)))
     state = state._replace(krylov=krylov, gradients=state.gradients + spent)
-    return state, LanczosInfo(jnp.asarray(spent, jnp.int32))
+    return state, RoundInfo(gradients=jnp.asarray(spent, jnp.int32))

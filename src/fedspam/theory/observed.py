@@ -5,10 +5,10 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Key, PyTree
+from jaxtyping import PyTree
 
 from fedspam._internal import trees
-from fedspam._internal.trees import Params, Scalar, static, struct
+from fedspam._internal.trees import Key, Params, Scalar, static, struct
 from fedspam.clients import Oracle, Population
 from fedspam.federation import Federation
 from fedspam.methods._template import Factored, FactoredState
@@ -40,7 +40,7 @@ class Watched:
     solver: LocalSolver
     observed: "Observed"
 
-    def __call__(self, oracle: Oracle, key: Key[Array, ""], **around: Any) -> tuple[Params, Any]:
+    def __call__(self, oracle: Oracle, key: Key, **around: Any) -> tuple[Params, Any]:
         y, certificate = self.solver(oracle, key, **around)
         return y, WatchedCertificate(certificate, trees.squared_norm(self.observed.everywhere(y)[1]))
 
@@ -84,10 +84,10 @@ class Observed:
         if getattr(self.population, "size", 1) is None:
             raise ValueError("Observed needs all clients, and the population is endless; use a finite one")
 
-    def init(self, params: Params, key: Key[Array, ""], fed: Federation) -> Any:
+    def init(self, params: Params, key: Key, fed: Federation) -> Any:
         return self.method.init(params, key, fed)
 
-    def round(self, state: Any, key: Key[Array, ""], fed: Federation) -> tuple[Any, dict[str, Any]]:
+    def round(self, state: Any, key: Key, fed: Federation) -> tuple[Any, dict[str, Any]]:
         factors: Any = self.method.estimator if isinstance(self.method, Factored) else self.method
         gamma, p = self.method.step_size(state.k), factors.fresh_weight(state.k)
         method, averaged = self.method, False

@@ -5,14 +5,14 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Key, UInt32
+from jaxtyping import Array, Float, UInt32
 
 from fedspam._internal import trees
-from fedspam._internal.trees import Params, positive, static, struct
+from fedspam._internal.trees import Key, Params, positive, static, struct
 from fedspam.clients import Oracle
 from fedspam.federation import Cohort, Federation, on_client
-from fedspam.methods._method import Stateless, sample_or_all
-from fedspam.theory.curvature import LanczosInfo, hessian_products, product
+from fedspam.methods._method import RoundInfo, Stateless, sample_or_all
+from fedspam.theory.curvature import hessian_products, product
 
 
 class Deviations(NamedTuple):
@@ -53,13 +53,13 @@ class Spread(Stateless):
     reach: float = positive(default=1e-2)  # the length of the secant, relative to max(1, |x|)
     minibatch: bool = static(default=False)  # the losses of minibatches, not those of all of a client's data
 
-    def init(self, params: Params, key: Key[Array, ""], fed: Federation) -> SpreadState:
+    def init(self, params: Params, key: Key, fed: Federation) -> SpreadState:
         cohort = sample_or_all(self.clients, key, fed)
         blank = jnp.zeros(cohort.size, trees.norm(params).dtype)
         zero = jnp.zeros((), blank.dtype)
         return SpreadState(params, Deviations(blank, blank, blank), jnp.zeros(cohort.size, bool), zero, zero)
 
-    def round(self, state: SpreadState, key: Key[Array, ""], fed: Federation) -> tuple[SpreadState, SpreadInfo]:
+    def round(self, state: SpreadState, key: Key, fed: Federation) -> tuple[SpreadState, SpreadInfo]:
         x = state.x
         cohort = sample_or_all(self.clients, key, fed)
         here = fed.mean(cohort, self.slope, x=x)
@@ -76,17 +76,15 @@ class Spread(Stateless):
         return state, SpreadInfo(jnp.sqrt(mean(replies.here)), secant, jnp.asarray(spent, jnp.int32))
 
     @on_client
-    def slope(self, oracle: Oracle, key: Key[Array, ""], *, x: Params) -> Params:
+    def slope(self, oracle: Oracle, key: Key, *, x: Params) -> Params:
         return jax.grad(oracle)(x, key if self.minibatch else None)
 
     @on_client
-    def second_slope(self, oracle: Oracle, key: Key[Array, ""], *, y: Params) -> Params:
+    def second_slope(self, oracle: Oracle, key: Key, *, y: Params) -> Params:
         return jax.grad(oracle)(y, key if self.minibatch else None)
 
     @on_client
-    def deviation(
-        self, oracle: Oracle, key: Key[Array, ""], *, x: Params, y: Params, here: Params, there: Params
-    ) -> Deviations:
+    def deviation(self, oracle: Oracle, key: Key, *, x: Params, y: Params, here: Params, there: Params) -> Deviations:
         own = key if self.minibatch else None
         a = trees.subtract(jax.grad(oracle)(x, own), here)
         b = trees.subtract(jax.grad(oracle)(y, own), there)
@@ -113,27 +111,25 @@ class Directions(Stateless):
     secant: bool = static(default=False)
     minibatch: bool = static(default=False)
 
-    def init(self, params: Params, key: Key[Array, ""], fed: Federation) -> DirectionsState:
+    def init(self, params: Params, key: Key, fed: Federation) -> DirectionsState:
         count = self.clients if self.ids is None else self.ids.shape[0]
         dtype = self.rows.dtype
         blank = jnp.zeros((count, self.rows.shape[0]), dtype)
         return DirectionsState(params, blank, blank, jnp.zeros(count, bool), jnp.zeros((), dtype))
 
-    def round(
-        self, state: DirectionsState, key: Key[Array, ""], fed: Federation
-    ) -> tuple[DirectionsState, LanczosInfo]:
+    def round(self, state: DirectionsState, key: Key, fed: Federation) -> tuple[DirectionsState, RoundInfo]:
         cohort = fed.sample(key, self.clients, role="fresh") if self.ids is None else Cohort(self.ids, key)
         mean = fed.mean(cohort, self.product, x=state.x, rows=self.rows)
         replies, counted = fed.collect(cohort, self.along, x=state.x, rows=self.rows, mean=mean)
         spent = 4 * cohort.size * self.rows.shape[0]
         curvatures, squares = replies
         state = DirectionsState(state.x, curvatures, squares, counted, state.gradients + spent)
-        return state, LanczosInfo(jnp.int32(spent))
+        return state, RoundInfo(gradients=jnp.int32(spent))
 
     product = product
 
     @on_client
-    def along(self, oracle: Oracle, key: Key[Array, ""], *, x: Params, rows: Any, mean: Any) -> tuple[Any, Any]:
+    def along(self, oracle: Oracle, key: Key, *, x: Params, rows: Any, mean: Any) -> tuple[Any, Any]:
         own = hessian_products(oracle, key if self.minibatch else None, x, rows, self.secant)
         return jnp.sum(own * rows, axis=1), jnp.sum((own - mean) ** 2, axis=1)
 
