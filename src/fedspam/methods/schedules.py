@@ -147,7 +147,7 @@ def positive_schedule(value: ScheduleLike, name: str = "step_size", remedy: str 
     return made
 
 
-def unit_schedule(value: ScheduleLike, name: str, remedy: str, *, open_low: bool = False) -> Schedule:
+def unit_schedule(value: ScheduleLike, name: str = "value", remedy: str = "", *, open_low: bool = False) -> Schedule:
     """The schedule of a number from 0 to 1."""
     checks.between(name, value, 0, 1, open_low=open_low, remedy=remedy)
     made = schedule(value, name)

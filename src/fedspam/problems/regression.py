@@ -146,7 +146,6 @@ def synthetic_logistic(
     """Logistic regression on drawn data: clients share a model up to a normal deviation, and draw their own features.
 
     Arguments:
-        key: the randomness, a key or a seed.
         rows: examples per client; a pair draws the number uniformly from low to high, both included.
         heterogeneity: standard deviation of the clients' models and of the centers of their features; 0 makes clients
             differ by chance alone.
