@@ -1,4 +1,4 @@
-"""FedNova, FedCM, SCAFFOLD-M and their kin, passes over rows, Optax on clients and server: NumPy and identities."""
+"""FedNova, FedCM, SCAFFOLD-M, SPPM-AS, Ditto, passes over rows, Optax on both sides: NumPy and identities."""
 
 import jax
 import jax.numpy as jnp

@@ -1,4 +1,7 @@
-"""The local-step methods against hand-worked rounds, independent NumPy loops, and the identities they must satisfy."""
+"""FedAvg and its optimizers, SCAFFOLD, FedDyn, Scaffnew, FedRed, MIME, CE-LSGD, BVR-L-SGD, FedProx: local steps.
+
+Hand-worked rounds, independent NumPy loops, and the identities they must satisfy.
+"""
 
 import jax
 import jax.numpy as jnp
