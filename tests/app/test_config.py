@@ -164,6 +164,8 @@ def test_epochs_and_the_optimizer_of_clients() -> None:
     assert float(update) == pytest.approx(1.02)
     found = decode(with_(method={**plain, "local_steps": 3, "optimizer": {"name": "adam"}}))
     assert build.build_method(found.method, None).training.optimizer is not None
+    half = decode(with_(method={**plain, "local_steps": {"epochs": 0.5}}))
+    assert build.build_method(half.method, None).training.local_steps == Epochs(0.5)
     with pytest.raises(ConfigError, match="local_steps"):
         decode(with_(method={**plain, "local_steps": {"epochs": 0}}))
     with pytest.raises(ConfigError, match="local_steps"):  # a method that only takes a number of steps

@@ -1,4 +1,6 @@
-"""FedNova, FedCM, SCAFFOLD-M, SPPM-AS, Ditto, passes over rows, Optax on both sides: NumPy and identities."""
+"""FedNova, FedCM, SCAFFOLD-M and their kin, passes over rows, Optax on clients and server: NumPy and identities."""
+
+import math
 
 import jax
 import jax.numpy as jnp
@@ -119,6 +121,14 @@ def test_without_a_batch_a_pass_is_one_step(uneven):
     assert int(info.gradients) == 2 * 2
 
 
+@pytest.mark.parametrize("share", [0.5, 0.1, 1.5, 1 / 3])
+def test_a_share_of_a_pass_is_rounded_up(uneven, share):
+    counts = [int(count_steps(uneven.client(jnp.uint32(i)), Epochs(share), jax.random.key(0))) for i in range(3)]
+    assert counts == [math.ceil(share * size - 1e-9) for size in SIZES]
+    _, (info,) = play(fedavg(3, Epochs(share), ETA), uneven, [1.0, -1.0], ALL[:1])
+    assert int(info.gradients) == sum(counts)
+
+
 def test_fedavg_passes_over_its_rows(uneven):
     x = np.array([1.0, -1.0])
     for _ in ALL:
@@ -161,14 +171,14 @@ def test_scaffold_passes_over_its_rows(uneven):
     run = played(scaffold(3, Epochs(2), ETA, weighted=True, optimizer=optax.trace(0.5)), uneven, [1.0, -1.0], ALL)
     same(run.params, x)
     same(run.memory, controls)
-    same(run.state.mean, c)
+    same(run.state.control, c)
     assert run.rows["gradients"].tolist() == [2 * sum(SIZES)] * 3
     assert run.rows["floats_up"].tolist() == [3 * 2 * 2] * 3
 
 
 def test_weighted_scaffold_derives_the_controls(uneven):
     run = played(scaffold(3, 2, ETA, weighted=True), uneven, [1.0, -1.0], ALL)
-    same(run.state.mean, np.average(run.memory, axis=0, weights=SIZES))
+    same(run.state.control, np.average(run.memory, axis=0, weights=SIZES))
     assert run.rows["floats_up"].tolist() == [3 * 2] * 3
 
 
@@ -455,7 +465,9 @@ def test_a_name_is_the_part_of_the_optimizer_without_its_rate(name):
         (lambda: fedavg(2, 0, 0.1), "local_steps = 0 .* or give Epochs"),
         (lambda: Epochs(0), "passes"),
         (lambda: Epochs(2, stragglers=1.5), "stragglers = 1.5"),
+        (lambda: Epochs(float("nan")), "passes = nan"),
         (lambda: Epochs(1, stragglers=0.5), "but there is only 1; give more passes"),
+        (lambda: Epochs(2.5, stragglers=0.5), "only 2.5; give more passes, a whole number of them"),
         (lambda: fedacg(2, Epochs(1), 0.1), "local_steps"),
         (lambda: fednova(2, 3, 0.1, momentum=1.0), "0 is plain SGD"),
         (lambda: fedcm(2, 3, 0.1, fresh_weight=0.0), "1 is FedAvg or SCAFFOLD"),

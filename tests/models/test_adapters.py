@@ -1,4 +1,4 @@
-"""Modules of other frameworks as models: the same scores, the same iterates, and no batch norm in two of them."""
+"""Modules of other frameworks as models: the same scores, the same iterates, batch normalization and dropout."""
 
 import sys
 
@@ -9,7 +9,7 @@ import pytest
 
 from fedspam import Ragged, simulate, spam_pp
 from fedspam.methods import fedavg
-from fedspam.models import conv_general_dilated, from_equinox, from_flax, from_torch, mlp
+from fedspam.models import conv_general_dilated, from_equinox, from_flax, from_torch, mlp, own_statistics
 from fedspam.solvers import GradientDescent
 
 
@@ -134,17 +134,132 @@ def test_a_flax_module_trains_with_our_convolution():
     assert float(jnp.mean(ours.loss(run.params, some))) < 0.9 * float(jnp.mean(ours.loss(params, some)))
 
 
-def test_batch_norm_is_refused_with_a_hint():
-    equinox, nnx = pytest.importorskip("equinox"), pytest.importorskip("flax.nnx")
+def flax_norm():
+    nnx = pytest.importorskip("flax.nnx", reason="pip install '.[flax]'")
 
     class Normed(nnx.Module):
         def __init__(self, rngs):
-            self.norm = nnx.BatchNorm(3, rngs=rngs)
+            self.first, self.last = nnx.Linear(4, 6, rngs=rngs), nnx.Linear(6, 3, rngs=rngs)
+            self.norm = nnx.BatchNorm(6, momentum=0.9, rngs=rngs)
+            self.drop = nnx.Dropout(0.5, rngs=rngs)
 
-    with pytest.raises(ValueError, match=r"BatchNorm.*GroupNorm"):
-        from_flax(Normed(nnx.Rngs(0)))
-    with pytest.raises(ValueError, match=r"BatchNorm.*GroupNorm"):
-        from_equinox(equinox.nn.Sequential([equinox.nn.BatchNorm(3, "batch", mode="ema")]))
+        def __call__(self, rows):
+            return self.last(self.drop(nnx.relu(self.norm(self.first(rows)))))
+
+    module = Normed(nnx.Rngs(0))
+
+    def by_flax(rows):
+        own = nnx.clone(module)
+        own.drop.deterministic = True
+        scores = own(rows)
+        return scores, {"norm.mean": own.norm.mean[...], "norm.var": own.norm.var[...]}
+
+    return lambda policy: from_flax(module, normalization=policy), by_flax
+
+
+def equinox_norm():
+    equinox = pytest.importorskip("equinox", reason="pip install '.[equinox]'")
+
+    class Normed(equinox.Module):
+        first: equinox.nn.Linear
+        norm: equinox.nn.BatchNorm
+        drop: equinox.nn.Dropout
+        last: equinox.nn.Linear
+
+        def __init__(self, key):
+            first, last = jax.random.split(key)
+            self.first, self.last = equinox.nn.Linear(4, 6, key=first), equinox.nn.Linear(6, 3, key=last)
+            self.norm = equinox.nn.BatchNorm(6, "batch", mode="batch", momentum=0.9)
+            self.drop = equinox.nn.Dropout(0.5)
+
+        def __call__(self, row, state, key=None):
+            hidden, state = self.norm(self.first(row), state)
+            return self.last(self.drop(jax.nn.relu(hidden), key=key)), state
+
+    module, state = equinox.nn.make_with_state(Normed)(jax.random.key(0))
+
+    def by_equinox(rows):
+        own = equinox.tree_at(lambda module: module.drop, module, equinox.nn.Dropout(0.0))
+        begun = jax.tree.map(lambda leaf: leaf, state)
+        scores, after = jax.vmap(own, axis_name="batch", in_axes=(0, None), out_axes=(0, None))(rows, begun)
+        mean, var = after.get(module.norm.batch_state_index)
+        return scores, {"norm.mean": mean, "norm.var": var}
+
+    return lambda policy: from_equinox(module, state, normalization=policy), by_equinox
+
+
+frameworks = pytest.mark.parametrize("normed", [flax_norm, equinox_norm], ids=["flax", "equinox"])
+
+
+@frameworks
+def test_batch_norm_is_that_of_the_framework_over_real_rows(normed):
+    build, framework = normed()
+    with pytest.raises(ValueError, match="the network has batch normalization"):
+        build(None)
+    model, features = build("averaged"), jnp.asarray(rows(0, 6)["features"])
+    own, statistics = model.init(0)["params"], model.init(0)["statistics"]
+    due, after = framework(features)
+    padded = jnp.concatenate([features, jnp.full((3, 4), 7.0)])
+    scores, new = model.network.apply(own, statistics, padded, kept=jnp.arange(9) < 6, train=True)
+    np.testing.assert_allclose(scores[:6], due, atol=1e-5)
+    for name, leaf in after.items():
+        np.testing.assert_allclose(new[name], leaf, atol=1e-6)
+    _, alone = model.network.apply(own, None, features, train=True)  # Flax and Equinox keep a tenth of a batch
+    np.testing.assert_allclose(new["norm.mean"], 0.1 * alone["norm.mean"], atol=1e-6)
+    np.testing.assert_allclose(new["norm.var"], 0.9 + 0.1 * alone["norm.var"], atol=1e-6)
+    _, one = model.network.apply(own, statistics, features[:1], train=True)
+    np.testing.assert_array_equal(one["norm.var"], statistics["norm.var"])
+
+
+@frameworks
+def test_dropout_draws_from_the_key_in_training_alone(normed):
+    model, features = normed()[0]("recalibrated"), jnp.asarray(rows(0, 6)["features"])
+    own = model.init(0)["params"]
+    trained = lambda key: model.network.apply(own, None, features, key=key, train=True)[0]
+    keys = jax.random.split(jax.random.key(0))
+    assert np.array_equal(trained(keys[0]), trained(keys[0]))
+    assert not np.allclose(trained(keys[0]), trained(keys[1]))
+    assert not np.allclose(trained(keys[0]), trained(None))
+    draws = jax.vmap(trained)(jax.random.split(keys[1], 2000))
+    # scores are linear in what dropout keeps, so their mean is that without it: within 5 standard errors
+    error = jnp.std(draws, 0) / np.sqrt(2000)
+    assert float(jnp.max(jnp.abs(jnp.mean(draws, 0) - trained(None)) / error)) < 5
+    predicted, _ = model.network.apply(own, model.init(0)["statistics"], features, key=keys[0])
+    np.testing.assert_allclose(predicted, model.logits(model.init(0), features), rtol=1e-6)
+
+
+@frameworks
+@pytest.mark.slow
+@pytest.mark.parametrize("policy", ["averaged", "recalibrated", "local", "group"])
+def test_a_network_with_batch_norm_trains_under_every_policy(normed, policy):
+    model = normed()[0](policy)
+    clients = [rows(seed, count) for seed, count in enumerate([6, 9, 1])]
+    for client in clients:
+        client["features"] += 2 * np.eye(4, dtype=np.float32)[client["label"]]
+    population = Ragged.of(clients, model.loss, batch=5)
+    run = simulate(fedavg(3, 5, 0.1), population, model.init(0), rounds=20, key=0, record=())
+    params = run.params
+    if policy == "local":
+        params = jax.tree.map(lambda leaf: leaf[0], own_statistics(params, population))
+    assert sorted(model.network.norm_params())[0] == "norm.bias"
+    assert float(jnp.mean(model.loss(params, jax.tree.map(jnp.asarray, clients[0])))) < 0.9 * np.log(3)  # of chance
+
+
+def test_batch_norm_that_cannot_be_masked_is_refused():
+    equinox, nnx = pytest.importorskip("equinox"), pytest.importorskip("flax.nnx")
+
+    class Counter(nnx.Module):
+        def __init__(self):
+            self.seen = nnx.BatchStat(jnp.zeros(()))
+
+    class Both(nnx.Module):
+        def __init__(self, rngs):
+            self.norm, self.counter = nnx.BatchNorm(3, rngs=rngs), Counter()
+
+    with pytest.raises(ValueError, match=r"counter keeps an nnx.BatchStat"):
+        from_flax(Both(nnx.Rngs(0)), normalization="averaged")
+    with pytest.raises(ValueError, match=r"mode='batch'"):
+        from_equinox(equinox.nn.Sequential([equinox.nn.BatchNorm(3, "batch", mode="ema")]), normalization="averaged")
 
 
 @pytest.mark.parametrize(("name", "adapter"), [("torch", from_torch), ("equinox", from_equinox), ("flax", from_flax)])

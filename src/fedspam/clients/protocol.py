@@ -1,6 +1,6 @@
 """The protocols of a client and a population, and of what only some of them can do."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Protocol, runtime_checkable
 
 from jax.sharding import Mesh
@@ -47,6 +47,10 @@ class BatchLoss(Protocol):
         """The means of the activations over a batch, and those of their squares, times the number of real rows."""
         ...
 
+    def own(self, params: Params, rows: Any, *, kept: Any) -> Params:
+        """What predicts these rows, all of one client: the parameters, with its statistics if it keeps its own."""
+        ...
+
     def around(self, method: Any) -> Any:
         """The method with what this loss needs beside it, or ValueError if they do not go together."""
         ...
@@ -79,12 +83,7 @@ class RowsOracle(Protocol):
 
 @runtime_checkable
 class BatchOracle(Protocol):
-    """A client whose loss is a `BatchLoss`, if `moving` says so, or may be one."""
-
-    @property
-    def moving(self) -> bool:
-        """Whether its parameters hold running statistics, which local steps move."""
-        ...
+    """A client whose loss may be a `BatchLoss`."""
 
     def moved(self, params: Params, key: Any, number: Any = None) -> tuple[Scalar, Params]:
         """The loss, and the parameters after it, of which only the running statistics have moved.
@@ -96,8 +95,20 @@ class BatchOracle(Protocol):
         """
         ...
 
-    def moments(self, params: Params) -> tuple[Any, Any]:
-        """The number of its rows, and `BatchLoss.moments` of all of them."""
+    def whole(self, params: Params, key: Any = None) -> Scalar:
+        """The loss on all of its rows, with the dropout and the crops of this key."""
+        ...
+
+    def moments(self, params: Params, shapes: Mapping[str, tuple[int, ...]]) -> tuple[Any, Any]:
+        """The number of its rows, and `BatchLoss.moments` of all of them; `shapes` are those of the statistics."""
+        ...
+
+    def own(self, params: Params) -> Params:
+        """`BatchLoss.own` of all of its rows."""
+        ...
+
+    def predicted(self, params: Params) -> Scalar:
+        """The loss of a prediction of all of its rows: without dropout, by running statistics."""
         ...
 
 

@@ -2,7 +2,7 @@
 
 import dataclasses
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -15,6 +15,7 @@ from jaxtyping import Array, Bool, Float, Integer, PyTree, UInt32
 from fedspam._internal import prng
 from fedspam._internal.trees import Key, Params, Scalar, count, static, struct
 from fedspam.clients.protocol import BatchLoss, Ids, Loss, Population, RowsCheckingLoss
+from fedspam.clients.statistics import parted
 
 # one program is compiled per capacity, and more capacities compile longer than they save:
 SMALL_CLIENT = 2**15  # numbers; if the largest client has fewer, one capacity serves all
@@ -40,12 +41,13 @@ class RaggedOracle:
         return self.count.astype(jnp.result_type(float))
 
     def __call__(self, params: Params, key: Key | None = None) -> Scalar:
-        if self.moving:
-            raise ValueError(
-                "normalization = 'averaged' moves running statistics in local steps, but this method takes gradients "
-                "in other ways; use 'recalibrated' or 'group', or a method of local steps such as fedavg or scaffold"
-            )
+        check_moves(params, self.loss)
         return self._mean(params, *self._rows(key), key)[0]
+
+    def whole(self, params: Params, key: Key | None = None) -> Scalar:
+        """The mean loss over all rows, with the dropout and the crops of this key."""
+        check_moves(params, self.loss)
+        return self._mean(params, *self._rows(None), key)[0]
 
     def _mean(
         self, params: Params, rows: PyTree[Array], kept: Bool[Array, " rows"], key: Key | None
@@ -56,15 +58,16 @@ class RaggedOracle:
             losses, params = self.loss.of_batch(params, rows, key=own_key, kept=kept)
         else:
             losses = self.loss(params, rows)
-        mean = jnp.sum(jnp.where(kept, per_row(losses, kept.shape[0]), 0)) / jnp.sum(kept)
-        return jnp.asarray(self.factor, mean.dtype) * mean, params
+        return self._scaled(losses, kept), params
 
-    @property
-    def moving(self) -> bool:
-        return isinstance(self.loss, BatchLoss) and self.loss.moves
+    def _scaled(self, losses: Any, kept: Bool[Array, " rows"]) -> Scalar:
+        mean = jnp.sum(jnp.where(kept, per_row(losses, kept.shape[0]), 0)) / jnp.sum(kept)
+        return jnp.asarray(self.factor, mean.dtype) * mean
 
     def moved(self, params: Params, key: Key, number: Integer[Array, ""] | None = None) -> tuple[Scalar, Params]:
         """The loss of one minibatch, and the parameters with the running statistics after it."""
+        if not (isinstance(self.loss, BatchLoss) and self.loss.moves):
+            check_moves(params, self.loss)
         if number is None:
             return self._mean(params, *self._rows(key), key)
         own_key = jax.random.fold_in(key, number)
@@ -72,12 +75,24 @@ class RaggedOracle:
             return self._mean(params, *self._rows(None), own_key)
         return self._mean(params, *self._shuffled(key, jnp.uint32(number) * self._batch), own_key)
 
-    def moments(self, params: Params) -> tuple[Scalar, Params]:
+    def moments(self, params: Params, shapes: Mapping[str, tuple[int, ...]]) -> tuple[Scalar, Params]:
         """The number of rows, and the moments of all of them."""
         if not isinstance(self.loss, BatchLoss):
             raise ValueError("the loss of these clients has no batch normalization; leave recalibrated out")
         rows, kept = self._rows(None)
         return self.weight, self.loss.moments(params, rows, kept=kept)
+
+    def own(self, params: Params) -> Params:
+        """What predicts the client's rows: the parameters, with its statistics if it keeps its own."""
+        if not isinstance(self.loss, BatchLoss):
+            return params
+        rows, kept = self._rows(None)
+        return self.loss.own(params, rows, kept=kept)
+
+    def predicted(self, params: Params) -> Scalar:
+        """The mean loss of a prediction of all rows."""
+        rows, kept = self._rows(None)
+        return self._scaled(self.loss(params, rows), kept)
 
     @property
     def minibatches(self) -> Integer[Array, ""]:
@@ -123,6 +138,22 @@ class RaggedOracle:
         near = take_runs(self.examples, start, length)
         own = self.offset - start + jnp.minimum(jnp.arange(self.capacity), self.count - 1)
         return jax.tree.map(lambda leaf: leaf[own], near)
+
+
+UNMOVED = (
+    "normalization = 'averaged' moves running statistics in local steps, but this method takes gradients in other "
+    "ways; use 'recalibrated' or 'group', or a method of local steps such as fedavg or scaffold"
+)
+UNWRAPPED = (
+    "running statistics travel here, and nothing computes them; over Flower, give server and clients "
+    "Normalization('recalibrated').around(method, params) instead of the method"
+)
+
+
+def check_moves(params: Params, loss: Any) -> None:
+    """Refuse a gradient at parameters with running statistics, which only local steps move."""
+    if isinstance(loss, BatchLoss) and parted(params)[1] is not None:
+        raise ValueError(UNMOVED if loss.moves else UNWRAPPED)
 
 
 def per_row(losses: Any, rows: int) -> Any:

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from fractions import Fraction
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias
 
 import jax
@@ -28,20 +29,21 @@ class Epochs:
     with more rows takes more steps. The clients must have rows of their own, as `fedspam.Ragged` has.
 
     Arguments:
-        passes: over the rows, per round.
+        passes: over the rows, per round; 0.5 takes half of the minibatches of one pass, rounded up.
         stragglers: the probability that a client is slow in a round and stops after fewer passes: a random number of
             them, from 1 to one less than `passes`.
     """
 
-    passes: int
+    passes: float
     stragglers: float = 0.0
 
     def __post_init__(self) -> None:
-        checks.whole("passes", self.passes, 1)
+        checks.between("passes", self.passes, 0.001, 1e6)
         checks.between("stragglers", self.stragglers, 0, 1)
-        if self.stragglers and self.passes == 1:
+        if self.stragglers and (self.passes < 2 or self.passes % 1):
             raise ValueError(
-                f"stragglers = {self.stragglers} stop after fewer passes, but there is only 1; give more passes"
+                f"stragglers = {self.stragglers} stop after fewer whole passes, but there is only {self.passes:g}; "
+                "give more passes, a whole number of them"
             )
 
 
@@ -62,7 +64,6 @@ class OwnTraining:
 
 
 LocalSteps: TypeAlias = int | Epochs
-Numbers: TypeAlias = Mapping[str, Any]  # of a round, by the names under which they are sent
 ClientOptimizer: TypeAlias = "optax.GradientTransformation | None"
 
 
@@ -84,10 +85,14 @@ def count_steps(oracle: Oracle, steps: Any, key: Key) -> Any:
             "with rows: fedspam.Ragged.of(rows, loss, batch=32)"
         )
     if not steps.stragglers:
-        return steps.passes * oracle.minibatches
+        share = Fraction(steps.passes).limit_denominator(1000)  # whole numbers, so that 0.1 of 10 is 1
+        count = share.numerator * oracle.minibatches
+        return count if share.denominator == 1 else (count + share.denominator - 1) // share.denominator
     slow, fewer = jax.random.split(prng.fold_name(key, "straggler"))
     passes = jnp.where(
-        jax.random.bernoulli(slow, steps.stragglers), jax.random.randint(fewer, (), 1, steps.passes), steps.passes
+        jax.random.bernoulli(slow, steps.stragglers),
+        jax.random.randint(fewer, (), 1, int(steps.passes)),
+        int(steps.passes),
     )
     return passes * oracle.minibatches
 
@@ -102,10 +107,17 @@ def self_trained(oracle: Oracle) -> TrainedOracle:
 
 
 def descend(
-    oracle: Oracle, key: Key, x: Params,
-    *, steps: LocalSteps | OwnTraining | Integer[Array, ""], local_rate: float | Scalar, shift: Params | None = None,
-    pull: float | Scalar | None = None, anchor: Params | None = None, optimizer: ClientOptimizer = None,
-) -> Params:  # fmt: skip
+    oracle: Oracle,
+    key: Key,
+    x: Params,
+    *,
+    steps: LocalSteps | OwnTraining | Integer[Array, ""],
+    local_rate: float | Scalar,
+    shift: Params | None = None,
+    pull: float | Scalar | None = None,
+    anchor: Params | None = None,
+    optimizer: ClientOptimizer = None,
+) -> Params:
     r"""Plain steps from x, each on a minibatch of its own, with the shift s and the pull :math:`\lambda`:
 
     .. math:: y \leftarrow y - \eta\,\big(T(\nabla f_i(y; \zeta_j) + \lambda\,(y - a)) + s\big)
@@ -124,7 +136,7 @@ def descend(
         in_passes = isinstance(steps, Epochs)
         return oracle.descended(x, key, count, local_rate, shift=shift, pull=pull, anchor=anchor, in_passes=in_passes)
 
-    moving = oracle if isinstance(oracle, BatchOracle) and oracle.moving else None
+    moving = oracle if isinstance(oracle, BatchOracle) and parted(x)[1] is not None else None
 
     def slope(j: Any, y: Params) -> tuple[Params, Params]:
         """The direction of step j, and y with the running statistics that the step has moved, if there are any."""
@@ -201,10 +213,12 @@ class Training(Protocol):
     """How a client trains on its own loss, perhaps shifted by a linear term and held near x."""
 
     def numbers(self, k: Integer[Array, ""]) -> dict[str, Any]:
-        """The numbers of round k."""
+        """The numbers of round k, by the names under which they are sent."""
         ...
 
-    def __call__(self, oracle: Oracle, key: Key, x: Params, shift: Params | None, numbers: Numbers) -> Trained: ...
+    def __call__(
+        self, oracle: Oracle, key: Key, x: Params, shift: Params | None, numbers: Mapping[str, Any]
+    ) -> Trained: ...
 
     def gradients(self, certificate: Any) -> Any:
         """Gradients per client."""
@@ -235,7 +249,9 @@ class Steps:
         local = {} if isinstance(self.local_steps, OwnTraining) else {"local_rate": self.local_rate(k)}
         return local if self.step_size is None else {**local, "step_size": self.step_size(k)}
 
-    def __call__(self, oracle: Oracle, key: Key, x: Params, shift: Params | None, numbers: Numbers) -> Trained:
+    def __call__(
+        self, oracle: Oracle, key: Key, x: Params, shift: Params | None, numbers: Mapping[str, Any]
+    ) -> Trained:
         steps = self.local_steps
         if isinstance(steps, OwnTraining):
             return Trained(descend(oracle, key, x, steps=steps, local_rate=1.0, shift=shift))
@@ -264,7 +280,9 @@ class Prox:
     def numbers(self, k: Integer[Array, ""]) -> dict[str, Any]:
         return {"step_size": self.step_size(k)}
 
-    def __call__(self, oracle: Oracle, key: Key, x: Params, shift: Params | None, numbers: Numbers) -> Trained:
+    def __call__(
+        self, oracle: Oracle, key: Key, x: Params, shift: Params | None, numbers: Mapping[str, Any]
+    ) -> Trained:
         # the solver's phi with g = grad f(x) + s
         g = jax.grad(oracle)(x, key)
         g = g if shift is None else trees.add(g, shift)
@@ -275,9 +293,12 @@ class Prox:
 
 
 def training(
-    step_size: ScheduleLike, local_steps: LocalSteps | None, local_rate: ScheduleLike | None,
-    solver: LocalSolver | None, optimizer: ClientOptimizer = None,
-) -> Training:  # fmt: skip
+    step_size: ScheduleLike,
+    local_steps: LocalSteps | None,
+    local_rate: ScheduleLike | None,
+    solver: LocalSolver | None,
+    optimizer: ClientOptimizer = None,
+) -> Training:
     """The training of a method with a prox: by a solver, or by a number of steps of a given rate."""
     if solver is not None:
         if local_steps is not None or local_rate is not None or optimizer is not None:

@@ -40,4 +40,5 @@ from fedspam.models.policies import (
     Normalization as Normalization,
     own_statistics as own_statistics,
 )
+from fedspam.models.torch_graph import with_group_norm as with_group_norm
 from fedspam.models.trained import TrainedModel as TrainedModel, load as load, save as save

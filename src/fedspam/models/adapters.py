@@ -1,44 +1,89 @@
 """Modules of Equinox, Flax NNX and PyTorch as models. They supply scores and gradients, never the method.
 
-A module has its parameters already: ``model.init(key)`` returns them for every key. Those of PyTorch train with dropout
-and batch normalization. Those of Flax and Equinox have neither yet: dropout is off, and batch normalization refused.
+A module has its parameters already: ``model.init(key)`` returns them for every key. In training, dropout draws from the
+keys of the run, and batch normalization sees the real rows of a batch alone; its running statistics follow a policy.
 """
 
 import copy
+import functools
+import inspect
 import warnings
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float
+from jax import lax
+from jaxtyping import Array, Bool, Float
 
+from fedspam._internal import trees
 from fedspam._internal.brief import Brief
 from fedspam._internal.trees import Key, Params
 from fedspam.clients import parted
+from fedspam.models.aten import Batch
 from fedspam.models.model import Model
+from fedspam.models.normalization import batch_norm, group_norm, groups_of
 from fedspam.models.policies import Normalization, normalization_of
 from fedspam.models.torch_graph import TorchNetwork, statistics_of, with_group_norm
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Adapted(Brief):
-    """A network of another framework: its initial parameters, and its scores."""
+    """A network of another framework: its initial parameters and statistics, and its scores."""
 
     first: Params
-    scores: Callable[[Params, Any], Any]
+    run: Callable[[Params, Any, Any, Batch, bool], tuple[Any, dict[str, Array]]]  # also the statistics after it
+    running: Mapping[str, Array] = field(default_factory=dict)
+    norms: tuple[str, ...] = ()
 
     def init(self, key: Key) -> Params:
         return self.first
 
+    def statistics(self) -> dict[str, Array]:
+        """The running statistics of batch normalization; {} if there are none."""
+        return dict(self.running)
+
+    def norm_params(self) -> tuple[str, ...]:
+        """The affine parameters of batch normalization."""
+        return self.norms
+
     def __call__(self, params: Params, inputs: Any) -> Float[Array, "rows ..."]:
-        return self.scores(params, inputs)
+        return self.apply(params, self.statistics(), inputs)[0]
+
+    def apply(
+        self,
+        params: Params,
+        statistics: Mapping[str, Array] | None,
+        inputs: Any,
+        *,
+        key: Key | None = None,
+        kept: Bool[Array, " rows"] | None = None,
+        train: bool = False,
+    ) -> tuple[Float[Array, "rows ..."], dict[str, Array]]:
+        """As `fedspam.models.StatefulNetwork.apply`."""
+        batch = Batch(jax.tree.leaves(inputs)[0].shape[0], kept, key)
+        scores, new = self.run(params, statistics, inputs, batch, train)
+        return scores, new if train else dict(statistics or {})
 
 
-def from_equinox(module: Any, *, dtype: str = "float32", regularization: float = 0.0) -> Model:
+def from_equinox(
+    module: Any,
+    state: Any = None,
+    *,
+    normalization: str | Normalization | None = None,
+    dtype: str = "float32",
+    regularization: float = 0.0,
+) -> Model:
     """An Equinox module, which takes one example, as a model of rows; its float arrays are the parameters.
+
+    Arguments:
+        module: called as ``module(x)``, with ``key=`` and ``state`` if its ``__call__`` names them.
+        state: that of ``equinox.nn.make_with_state``, for a module with batch normalization.
+        normalization: what happens to its running statistics, as in `from_torch`.
+        dtype, regularization: as in `Model`.
 
     >>> import equinox, jax
     >>> module = equinox.nn.MLP(4, 3, 8, 1, key=jax.random.key(0))
@@ -48,19 +93,101 @@ def from_equinox(module: Any, *, dtype: str = "float32", regularization: float =
     """
     with _needs("equinox"):
         import equinox
-    parts = jax.tree.leaves(module, is_leaf=lambda part: isinstance(part, equinox.nn.BatchNorm))
-    _refuse_batch_norm(part for part in parts if isinstance(part, equinox.nn.BatchNorm))
+    policy, takes = normalization_of(normalization), inspect.signature(type(module).__call__).parameters
+    is_norm = lambda part: isinstance(part, equinox.nn.BatchNorm)
+    named, _ = jax.tree.flatten_with_path(module, is_leaf=is_norm)
+    norms = {trees.path_name(path): part for path, part in named if is_norm(part)}
+    if any(part.mode != "batch" for part in norms.values()):
+        raise ValueError("equinox.nn.BatchNorm(mode='ema') trains by its running statistics; make it with mode='batch'")
+    axes = {part.axis_name for part in norms.values()}
+    if len(axes) > 1:
+        raise ValueError(f"batch normalization goes over axes of several names, {sorted(axes)}; give all the same")
     drops = jax.tree.leaves(module, is_leaf=lambda part: isinstance(part, equinox.nn.Dropout))
-    _warn_of_dropout(part.p for part in drops if isinstance(part, equinox.nn.Dropout))
-    params, rest = equinox.partition(equinox.nn.inference_mode(module), equinox.is_inexact_array)
-    return Model(Adapted(params, lambda params, x: jax.vmap(equinox.combine(params, rest))(x)), dtype, regularization)
+    if "key" not in takes and any(isinstance(part, equinox.nn.Dropout) and part.p > 0 for part in drops):
+        warnings.warn(
+            f"{type(module).__name__} has dropout, which stays off, because its __call__ takes no key; give it one",
+            stacklevel=2,
+        )
+    state = equinox.nn.State(module) if norms and state is None else state
+    grouped, running = policy is not None and policy.policy == "group", {}
+    for name, part in norms.items() if not grouped else ():
+        (mean, var), count = state.get(part.batch_state_index), state.get(part.batch_counter)
+        scale = jnp.where(count == 0, 1, 1 - part.momentum**count)  # as Equinox predicts
+        running |= {f"{name}.mean": mean / scale, f"{name}.var": var / scale}
+    params, rest = equinox.partition(equinox.nn.delete_init_state(module), equinox.is_inexact_array)
+
+    def run(params: Params, statistics: Any, inputs: Any, batch: Batch, train: bool) -> tuple[Any, dict[str, Array]]:
+        kind, still = _equinox_norm(), not train or batch.key is None
+        replaced = lambda part: kind(part, batch.kept, train, statistics is None, grouped) if is_norm(part) else part
+        inner = equinox.nn.inference_mode(equinox.combine(params, rest), value=still)
+        inner = jax.tree.map(replaced, inner, is_leaf=is_norm)
+        begun = jax.tree.map(lambda leaf: leaf, state)  # Equinox lets each state be used once
+        for name, part in norms.items() if statistics else ():
+            begun = begun.set(part.batch_state_index, (statistics[f"{name}.mean"], statistics[f"{name}.var"]))
+
+        def one(row: Any, number: Any) -> tuple[Any, Any]:
+            key = None if batch.key is None else jax.random.fold_in(batch.key, number)
+            options = {"key": key} if "key" in takes else {}
+            return inner(row, begun, **options) if "state" in takes else (inner(row, **options), begun)
+
+        scores, after = jax.vmap(one, out_axes=(0, None), axis_name=next(iter(axes), None))(
+            inputs, jnp.arange(batch.rows)
+        )
+        new = {}
+        for name, part in norms.items() if not grouped else ():
+            new[f"{name}.mean"], new[f"{name}.var"] = after.get(part.batch_state_index)
+        return scores, new
+
+    affine = tuple(
+        f"{name}.{leaf}" for name, part in norms.items() if part.weight is not None for leaf in ("weight", "bias")
+    )
+    return Model(Adapted(params, run, running, affine), dtype, regularization, normalization=policy)
 
 
-def from_flax(module: Any, *, dtype: str = "float32", regularization: float = 0.0) -> Model:
+@functools.cache
+def _equinox_norm() -> Any:
+    """Equinox's batch normalization over the real rows of a batch, or in groups."""
+    import equinox
+
+    class Norm(equinox.nn.StatefulLayer):
+        part: Any
+        kept: Any
+        train: bool = equinox.field(static=True)
+        alone: bool = equinox.field(static=True)  # whether the new statistics are those of the batch
+        grouped: bool = equinox.field(static=True)
+
+        def __call__(self, x: Any, state: Any, *, key: Any = None, inference: Any = None) -> tuple[Any, Any]:
+            part = self.part
+            if self.grouped:
+                groups = groups_of(part.input_size)
+                return group_norm(x[None], part.weight, part.bias, groups, epsilon=part.eps, axis=1)[0], state
+            mean, var = state.get(part.batch_state_index)
+            whole, old = lax.all_gather(x, part.axis_name), None if self.alone else {"mean": mean, "var": var}
+            y, new = batch_norm(
+                whole, part.weight, part.bias, old, kept=self.kept, train=self.train, momentum=1 - part.momentum,
+                epsilon=part.eps, axis=1, unbiased=False,
+            )  # fmt: skip
+            return y[lax.axis_index(part.axis_name)], state.set(part.batch_state_index, (new["mean"], new["var"]))
+
+    return Norm
+
+
+def from_flax(
+    module: Any,
+    *,
+    normalization: str | Normalization | None = None,
+    dtype: str = "float32",
+    regularization: float = 0.0,
+) -> Model:
     """A Flax NNX module as a model; the parameters are a dict of its ``nnx.Param``.
 
     Its convolutions are fast with one kernel per client if they are made with
     ``nnx.Conv(..., conv_general_dilated=fedspam.models.conv_general_dilated)``.
+
+    Arguments:
+        module: it takes rows first. It is copied.
+        normalization: what happens to the running statistics of ``nnx.BatchNorm``, as in `from_torch`.
+        dtype, regularization: as in `Model`.
 
     >>> import jax
     >>> from flax import nnx
@@ -70,19 +197,75 @@ def from_flax(module: Any, *, dtype: str = "float32", regularization: float = 0.
     """
     with _needs("flax"):
         from flax import nnx
-    _refuse_batch_norm(part for _, part in nnx.iter_graph(module) if isinstance(part, nnx.BatchNorm))
-    _warn_of_dropout(part.rate for _, part in nnx.iter_graph(module) if isinstance(part, nnx.Dropout))
-    graph, state, rest = nnx.split(module, nnx.Param, ...)
-    first = nnx.to_pure_dict(state)
+    policy, module = normalization_of(normalization), nnx.clone(module)
+    grouped, norms = policy is not None and policy.policy == "group", {}
+    for path, part in nnx.iter_graph(module):
+        if isinstance(part, nnx.BatchNorm):
+            norm: Any = part
+            norm.__class__, norm.groups = _flax_norm(), groups_of(part.num_features) if grouped else 0
+            norms[".".join(map(str, path))] = norm
+    graph, *states = nnx.split(module, nnx.Param, nnx.BatchStat, ...)
+    first, before, fixed = map(nnx.to_pure_dict, states)
+    names = trees.names(before)
+    strange = sorted({name.rpartition(".")[0] for name in names} - norms.keys())
+    if strange:
+        raise ValueError(f"{strange[0]} keeps an nnx.BatchStat and is not an nnx.BatchNorm; make it a constant")
+    named, structure = dict(zip(names, jax.tree.leaves(before), strict=True)), jax.tree.structure(before)
+    running = {} if grouped else named
 
-    def scores(params: Params, inputs: Any) -> Any:
-        filled = copy.copy(state)
-        nnx.replace_by_pure_dict(filled, params)
-        merged = nnx.merge(graph, filled, rest)
-        merged.eval()
-        return merged(inputs)
+    def run(params: Params, statistics: Any, inputs: Any, batch: Batch, train: bool) -> tuple[Any, dict[str, Array]]:
+        leaves = [(statistics or named)[name] for name in names]
+        filled = [copy.copy(part) for part in states]
+        for part, values in zip(filled, (params, jax.tree.unflatten(structure, leaves), fixed), strict=True):
+            nnx.replace_by_pure_dict(part, values)  # new variables, which this trace may change
+        merged = nnx.merge(graph, *filled)
+        merged.set_attributes(
+            deterministic=not train or batch.key is None, use_running_average=not train, raise_if_not_found=False
+        )
+        for _, part in nnx.iter_graph(merged):
+            if isinstance(part, _flax_norm()):
+                object.__setattr__(part, "batch", (batch, statistics is None))
+            elif isinstance(part, nnx.RngStream) and batch.key is not None:
+                part.key[...], part.count[...] = batch.next_key(), jnp.zeros_like(part.count[...])
+        scores = merged(inputs)
+        after = nnx.to_pure_dict(nnx.state(merged, nnx.BatchStat))
+        return scores, {} if grouped else dict(zip(names, jax.tree.leaves(after), strict=True))
 
-    return Model(Adapted(first, scores), dtype, regularization)
+    affine = tuple(
+        f"{path}.{name}" if path else name
+        for path, part in norms.items()
+        for name in ("scale", "bias")
+        if getattr(part, name) is not None
+    )
+    return Model(Adapted(first, run, running, affine), dtype, regularization, normalization=policy)
+
+
+@functools.cache
+def _flax_norm() -> Any:
+    """Flax's batch normalization over the real rows of a batch."""
+    from flax import nnx
+
+    class Norm(nnx.BatchNorm):
+        groups: int  # 0 for batch normalization
+        batch: Any
+
+        def __call__(self, x: Any, use_running_average: Any = None, *, mask: Any = None) -> Any:
+            if mask is not None:
+                raise ValueError("nnx.BatchNorm is called with a mask; leave it out: fedspam masks the rows of padding")
+            (batch, alone), value = self.batch, lambda leaf: None if leaf is None else leaf[...]
+            scale, bias = value(self.scale), value(self.bias)
+            if self.groups:
+                return group_norm(x, scale, bias, self.groups, epsilon=self.epsilon, axis=self.axis)
+            average = self.use_running_average if use_running_average is None else use_running_average
+            old = None if alone and not average else {"mean": self.mean[...], "var": self.var[...]}
+            y, new = batch_norm(
+                x, scale, bias, old, kept=batch.kept_of(x), train=not average, momentum=1 - self.momentum,
+                epsilon=self.epsilon, axis=self.axis, unbiased=False,
+            )  # fmt: skip
+            self.mean[...], self.var[...] = new["mean"], new["var"]
+            return y
+
+    return Norm
 
 
 def from_torch(
@@ -125,21 +308,27 @@ def from_torch(
         if statistics_of(module):
             raise ValueError("batch normalization needs compiled=True or None: a callback returns no statistics")
         first = TorchNetwork(module).init(jax.random.key(0))
-        return Model(Adapted(first, _OnHost(module)), dtype, regularization)
+        host = _OnHost(module)
+        run = lambda params, statistics, inputs, batch, train: (host(params, inputs), {})
+        return Model(Adapted(first, run), dtype, regularization)
     host = None if compiled or statistics_of(module) else _OnHost(module)
     return Model(TorchNetwork(module, host), dtype, regularization, normalization=policy)
 
 
-def state_dict(model: Model, params: Params) -> dict[str, Any]:
+def state_dict(model: Any, params: Params) -> dict[str, Any]:
     """PyTorch's state dict of a model of `from_torch`: ``module.load_state_dict(state_dict(model, run.params))``.
+
+    Arguments:
+        model: of `from_torch`, or the PyTorch module itself, as clients of `fedspam.flower.torch_app` train it.
+        params: its parameters, with the statistics beside them if there are some.
 
     >>> import torch
     >>> model = from_torch(torch.nn.Linear(4, 3))
     >>> [(name, tuple(leaf.shape)) for name, leaf in state_dict(model, model.init(0)).items()]
     [('weight', (3, 4)), ('bias', (3,))]
     """
-    network = model.network
-    if not isinstance(network, TorchNetwork):
+    network = model.network if isinstance(model, Model) else TorchNetwork(model)
+    if not isinstance(network, TorchNetwork) or not hasattr(network.module, "state_dict"):
         raise ValueError("the model is not a PyTorch module; give one of from_torch")
     own, statistics = parted(params)
     return network.state_dict(own, statistics or {})
@@ -193,23 +382,6 @@ class _OnHost:
 
     def _run(self, params: dict[str, Any], inputs: Any) -> Any:
         return self.torch.func.functional_call(self.module.eval(), params, (self._tensor(inputs),))
-
-
-def _refuse_batch_norm(found: Iterable[Any]) -> None:
-    for part in found:
-        raise ValueError(
-            f"the module holds a {type(part).__name__}, whose statistics depend on the whole batch and are no "
-            "parameters, so clients cannot be averaged; use GroupNorm or LayerNorm instead"
-        )
-
-
-def _warn_of_dropout(rates: Iterable[Any]) -> None:
-    if any(rate > 0 for rate in rates):
-        warnings.warn(
-            "the module holds Dropout, which stays off, because a difference of two gradients needs the same loss at "
-            "both points; remove it from the module to say so yourself, or use regularization= instead",
-            stacklevel=3,
-        )
 
 
 @contextmanager

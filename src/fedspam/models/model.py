@@ -14,7 +14,7 @@ from fedspam._internal import checks, prng, trees
 from fedspam._internal.trees import Key, Params
 from fedspam.clients import joined, parted
 from fedspam.models.images import Images
-from fedspam.models.policies import Normalization, check_policy, is_variance, mean_of
+from fedspam.models.policies import Normalization, check_policy, is_variance, mean_of, of_moments
 from fedspam.problems import cross_entropy
 
 
@@ -257,10 +257,18 @@ class NetworkLoss(RowLoss):
         count = rows["label"].shape[0] if kept is None else jnp.sum(kept)
         return {name: count * (leaf + found[mean_of(name)] ** 2 * is_variance(name)) for name, leaf in found.items()}
 
+    def own(self, params: Params, rows: Mapping[str, Any], *, kept: Bool[Array, " rows"] | None) -> Params:
+        """The parameters, under 'local' with the statistics of these rows."""
+        policy = self.model.normalization
+        if policy is None or policy.policy != "local" or not self.model._statistics:
+            return params
+        count = rows["label"].shape[0] if kept is None else jnp.sum(kept)
+        return joined(parted(params)[0], of_moments(count, self.moments(params, rows, kept=kept)))
+
     def around(self, method: Any) -> Any:
         """The method that keeps statistics where the policy wants them."""
-        policy = self.model.normalization
-        return method if policy is None or not self.model._statistics else policy.around(method)
+        policy, statistics = self.model.normalization, self.model._statistics
+        return policy.around(method, joined((), statistics)) if policy is not None and statistics else method
 
     def _trained(self, params: Params, statistics: Any, inputs: Any, key: Any, kept: Any) -> tuple[Any, Any]:
         network, own_key = self.model.network, None if key is None else prng.fold_name(key, "images")

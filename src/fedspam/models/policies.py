@@ -57,13 +57,22 @@ class Normalization:
         """Whether local steps move them."""
         return self.policy == "averaged"
 
-    def around(self, method: Any) -> Any:
-        """The method with what the policy needs, or ValueError if they do not go together."""
+    def around(self, method: Any, params: Params) -> Any:
+        """The method with what the policy needs, or ValueError if they do not go together.
+
+        `fedspam.simulate` does this by itself. Over Flower, server and clients need it alike, because the server does
+        not see the model: ``method = Normalization("recalibrated").around(fedavg(...), params)``.
+
+        Arguments:
+            params: the initial ones, with the statistics beside them where these travel.
+        """
         if self.policy == "averaged":
             _check_averages(method)
         if self.policy != "recalibrated" or isinstance(method, Recalibrated):
             return method
-        return Recalibrated(method, every=self.every, clients=self.clients)
+        statistics = parted(params)[1] or {}
+        shapes = tuple((name, tuple(leaf.shape)) for name, leaf in sorted(statistics.items()))
+        return Recalibrated(method, shapes, every=self.every, clients=self.clients)
 
 
 def normalization_of(value: "str | Normalization | None") -> Normalization | None:
@@ -131,6 +140,7 @@ class Recalibrated:
     """
 
     inner: Any
+    shapes: tuple[tuple[str, tuple[int, ...]], ...] = static()  # of the statistics, by name
     every: int = static(default=1)
     clients: int | None = static(default=None)
 
@@ -162,7 +172,7 @@ class Recalibrated:
     def batch_moments(self, oracle: Oracle, key: Key, *, x: Params) -> RowMoments:
         if not isinstance(oracle, BatchOracle):
             raise ValueError("these clients have no rows of their own, so no statistics; use the policy 'group'")
-        return RowMoments(*oracle.moments(x))
+        return RowMoments(*oracle.moments(x, dict(self.shapes)))
 
     def params(self, state: RecalibratedState) -> Params:
         return joined(self.inner.params(state.own), state.statistics)
@@ -190,8 +200,7 @@ def own_statistics(params: Params, population: Population) -> Params:
             oracle = population.client(id)
             if not isinstance(oracle, BatchOracle):
                 raise ValueError("these clients have no rows of their own, so no statistics; use the policy 'group'")
-            count, sums = oracle.moments(params)
-            return joined(params, of_moments(count, sums))
+            return joined(params, of_moments(*oracle.moments(params, {})))
 
         return jax.lax.map(one, jnp.arange(population.size, dtype=jnp.uint32))
 

@@ -21,6 +21,7 @@ from jaxtyping import Array, Bool, Float
 from fedspam._internal.brief import Brief
 from fedspam._internal.trees import Key, Params
 from fedspam.models.aten import IGNORED, OPERATIONS, WHOLE, WITH_BATCH, Batch, dtype_of
+from fedspam.models.normalization import groups_of
 
 
 class NotCompiledError(NotImplementedError):
@@ -349,16 +350,13 @@ def statistics_of(module: Any) -> dict[str, Any]:
 def with_group_norm(module: Any) -> Any:
     """A copy with group normalization in place of batch normalization, and the affine parameters that it had.
 
-    There are 32 groups, or the next smaller number that divides the channels with at least two in a group. Hsieh,
-    Phanishayee, Mutlu, Gibbons: The non-IID data quagmire of decentralized machine learning, 2020, arXiv:1910.00189.
+    The number of groups is that of `fedspam.models.normalization.groups_of`.
     """
     import torch
 
     def converted(part: Any) -> Any:
         if isinstance(part, _batch_norms()):
-            channels = part.num_features
-            groups = next(n for n in range(max(1, min(32, channels // 2)), 0, -1) if channels % n == 0)
-            new = torch.nn.GroupNorm(groups, channels, part.eps, affine=part.affine)
+            new = torch.nn.GroupNorm(groups_of(part.num_features), part.num_features, part.eps, affine=part.affine)
             if part.affine:
                 new.weight, new.bias = part.weight, part.bias
             return new

@@ -1,8 +1,4 @@
-"""Local solvers: how a client answers the approximate prox, each answer with its certificate.
-
-Two arguments mean the same in all of them: `steps` is the largest number of steps, and `stop` the rule by which an
-answer is good enough: `Relative`, `Absolute` or `Never`.
-"""
+"""Local solvers: how a client answers the approximate prox, each answer with its certificate."""
 
 from fedspam.solvers._certificate import (
     Absolute as Absolute,

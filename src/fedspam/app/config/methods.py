@@ -34,7 +34,7 @@ class Theorem(Struct, frozen=True, kw_only=True, tag_field="schedule", tag="theo
 class EpochsSetting(Struct, frozen=True, kw_only=True):
     """Passes over a client's rows in place of a number of steps."""
 
-    epochs: Whole
+    epochs: Whole | Positive
     stragglers: Annotated[float, Meta(ge=0, le=1)] = 0.0
 
 

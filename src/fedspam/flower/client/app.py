@@ -15,7 +15,7 @@ from flwr.clientapp.typing import Mod
 from jaxtyping import PyTree
 
 from fedspam._internal.trees import Params
-from fedspam.clients import Loss, Oracle, Population, Ragged, RaggedOracle
+from fedspam.clients import BatchOracle, Loss, Oracle, Population, Ragged, RaggedOracle
 from fedspam.federation import WORK_NAMES, perform as perform_work, wire, works_of
 from fedspam.federation.codecs import NO_CODECS, Codecs, CodecsLike
 from fedspam.federation.codecs.fields import signed, verified
@@ -134,7 +134,8 @@ def client_app(
     def evaluate(message: Message, context: Context) -> Message:
         like, found = setting(context).params, oracle(context)
         point = arrays.to_params(next(iter(message.content.array_records.values())), like)
-        numbers = {"loss": float(_loss(found, point)), **(metrics(found, point) if metrics is not None else {})}
+        point, loss = _judged(found, point)
+        numbers = {"loss": float(loss), **(metrics(found, point) if metrics is not None else {})}
         numbers["num-examples"] = float(found.weight)
         return Message(RecordDict({"metrics": MetricRecord(dict(numbers))}), reply_to=message)
 
@@ -159,7 +160,13 @@ def perform(
     return perform_work(works_of(method)[name], oracle, own_key, memory, message, codecs)
 
 
-_loss = jax.jit(lambda oracle, params: oracle(params))
+@jax.jit
+def _judged(oracle: Oracle, params: Params) -> tuple[Params, Any]:
+    """What predicts a client's rows, with its own statistics if it keeps them, and the loss of the prediction."""
+    if not isinstance(oracle, BatchOracle):
+        return params, oracle(params)
+    own = oracle.own(params)
+    return own, oracle.predicted(own)
 
 
 def _is_function(value: Any) -> bool:

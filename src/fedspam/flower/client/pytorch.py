@@ -5,10 +5,11 @@ from the data set of the loader by the method's key, so that a method may ask fo
 the same augmentation and the same dropout.
 """
 
+import copy
 import functools
 import random
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -20,9 +21,12 @@ from flwr.clientapp import ClientApp
 from jaxtyping import Array, Key
 
 from fedspam._internal.trees import Params, Scalar, static, struct
-from fedspam.clients import HostedOracle
+from fedspam.clients import HostedOracle, joined, parted
+from fedspam.clients.ragged import UNMOVED, UNWRAPPED
 from fedspam.flower.client.app import client_app, partition_of
 from fedspam.flower.client.buffers import check_buffers
+from fedspam.models.policies import Normalization, normalization_of, of_moments
+from fedspam.models.torch_graph import statistics_of, with_group_norm
 
 if TYPE_CHECKING:
     import torch
@@ -41,15 +45,15 @@ def torch_app(
     method: Any,
     *,
     optimizer: Optimizer | None = None,
+    normalization: str | Normalization | None = None,
     test: Callable[..., Mapping[str, float]] | None = None,
     **options: Any,
 ) -> ClientApp:
     """The ClientApp of PyTorch clients, for every method. The server starts from ``ArrayRecord(net().state_dict())``.
 
     Arguments:
-        net: makes the model, such as its class. It keeps no running statistics: GroupNorm, or batch norm with
-            ``track_running_stats=False``.
-        loss, loader, optimizer: as for `torch_clients`.
+        net: makes the model, such as its class.
+        loss, loader, optimizer, normalization: as for `torch_clients`.
         method: the method, the same as on the server; or context -> method.
         test: (model, partition id, number of partitions) -> metrics for Flower's ``evaluate``, beside the loss.
         options: ``mods``, ``secure``, ``privacy`` and ``codecs`` of `client_app`.
@@ -58,16 +62,22 @@ def torch_app(
     def metrics(oracle: Any, params: Params) -> dict[str, float]:
         if test is None:
             return {}
-        module, _ = _loaded(net, params)
+        module, _ = oracle.hosted.answer.loaded(params)
         return dict(test(module.eval(), int(oracle.hosted.id), oracle.hosted.answer.partitions))
 
-    params = lambda context: torch_params(_made(net))
-    oracle = torch_clients(net, loss, loader, optimizer=optimizer)
+    policy = normalization_of(normalization)
+    params = lambda context: _params(_made(net, policy), policy)
+    oracle = torch_clients(net, loss, loader, optimizer=optimizer, normalization=policy)
     return client_app(oracle, method, params, metrics=metrics, **options)
 
 
 def torch_clients(
-    net: Net, loss: Callable[..., Any], loader: Load, *, optimizer: Optimizer | None = None
+    net: Net,
+    loss: Callable[..., Any],
+    loader: Load,
+    *,
+    optimizer: Optimizer | None = None,
+    normalization: str | Normalization | None = None,
 ) -> Callable[[Context], "LoaderOracle"]:
     """The oracles of PyTorch clients, for `client_app`.
 
@@ -80,13 +90,16 @@ def torch_clients(
         optimizer: (parameters, rate) -> the optimizer of local steps, such as
             ``lambda parameters, rate: torch.optim.SGD(parameters, rate, momentum=0.9)``. Number and rate of the steps,
             and the corrections of each step, are the method's. Solvers of a prox make steps of their own.
+        normalization: what happens to the running statistics of batch normalization, as in `fedspam.models.from_torch`.
+            None refuses a module that keeps some.
     """
 
-    _made(net)  # a module that would lose arrays is refused now
+    policy = normalization_of(normalization)
+    _made(net, policy)  # a module that would lose arrays is refused now
 
     def oracle(context: Context) -> LoaderOracle:
         client, partitions = partition_of(context), int(context.node_config.get("num-partitions", 0))
-        answer = TorchAnswer(net, loss, loader, partitions, optimizer)
+        answer = TorchAnswer(net, loss, loader, partitions, optimizer, policy)
         rows = answer.rows(client)
         weight = jnp.asarray(rows.count, jnp.result_type(float))
         hosted = HostedOracle(jnp.uint32(client), weight, answer=answer)
@@ -95,11 +108,21 @@ def torch_clients(
     return oracle
 
 
-def torch_params(module: Any) -> dict[str, Any]:
-    """The trained parameters of a module by name, for `client_app` and `to_arrays`. Modules with running statistics, as
-    batch norm keeps them, are refused."""
-    check_buffers(module)
-    return {name: tensor.detach().cpu().numpy() for name, tensor in _trained(module).items()}
+def torch_params(module: Any, normalization: str | Normalization | None = None) -> Params:
+    """The trained parameters of a module by name, for `client_app` and `to_arrays`.
+
+    Arguments:
+        module: it is left as it is.
+        normalization: as for `torch_clients`; where running statistics travel, they are beside the parameters.
+    """
+    policy = normalization_of(normalization)
+    return _params(_prepared(copy.deepcopy(module), policy), policy)
+
+
+def _params(module: Any, policy: Normalization | None) -> Params:
+    arrays = lambda tensors: {name: _array(tensor) for name, tensor in tensors.items()}
+    own = arrays(_trained(module))
+    return joined(own, arrays(_statistics(module))) if policy is not None and policy.travels else own
 
 
 @struct
@@ -115,7 +138,69 @@ class LoaderOracle:
         return self.hosted.weight
 
     def __call__(self, params: Params, key: Key[Array, ""] | None = None) -> Scalar:
+        self._check(params)
         return self.hosted(params, key)
+
+    def whole(self, params: Params, key: Key[Array, ""] | None = None) -> Scalar:
+        return self(params)
+
+    def moved(self, params: Params, key: Key[Array, ""], number: Any = None) -> tuple[Scalar, Params]:
+        """The loss of a minibatch, and the parameters with the running statistics after it."""
+        if self._policy is None or not self._policy.moves:
+            raise ValueError(UNWRAPPED)
+        words = _words(key) if number is None else jnp.append(_words(key), jnp.uint32(number))
+        dtype = jnp.result_type(*jax.tree.leaves(parted(params)[0]))
+
+        def both(own: Params, statistics: Params) -> Any:
+            like = (jax.ShapeDtypeStruct((), dtype), _shapes(own), _shapes(statistics))
+            return jax.pure_callback(self._answer.moved, like, self.hosted.id, own, statistics, words)
+
+        @jax.custom_vjp
+        def loss(own: Params, statistics: Params) -> tuple[Scalar, Params]:
+            value, _, new = both(own, statistics)
+            return value, new
+
+        def forward(own: Params, statistics: Params) -> tuple[tuple[Scalar, Params], tuple[Params, Params]]:
+            value, gradient, new = both(own, statistics)
+            return (value, new), (gradient, jax.tree.map(jnp.zeros_like, new))
+
+        def backward(kept: tuple[Params, Params], cotangent: tuple[Scalar, Params]) -> tuple[Params, Params]:
+            return jax.tree.map(lambda leaf: cotangent[0] * leaf, kept[0]), kept[1]
+
+        loss.defvjp(forward, backward)
+        own, statistics = parted(params)
+        value, new = loss(own, statistics)
+        return value, joined(own, new)
+
+    def moments(self, params: Params, shapes: Mapping[str, tuple[int, ...]]) -> tuple[Scalar, Params]:
+        """The number of rows, and the sums of means and of squares over all of them."""
+        like = {name: jax.ShapeDtypeStruct(shape, jnp.float32) for name, shape in shapes.items()}
+        return self.weight, jax.pure_callback(self._answer.moments, like, self.hosted.id, params)
+
+    def own(self, params: Params) -> Params:
+        """The parameters, under 'local' with the statistics of the client's rows."""
+        if self._policy is None or self._policy.policy != "local":
+            return params
+        shapes = {name: leaf.shape for name, leaf in _statistics(_made(self._answer.net, self._policy)).items()}
+        return joined(params, of_moments(*self.moments(params, shapes)))
+
+    def predicted(self, params: Params) -> Scalar:
+        """The mean loss of a prediction of all rows."""
+        like = jax.ShapeDtypeStruct((), jnp.result_type(*jax.tree.leaves(params)))
+        return jax.pure_callback(self._answer.predicted, like, self.hosted.id, params)
+
+    @property
+    def _answer(self) -> "TorchAnswer":
+        answer: Any = self.hosted.answer
+        return answer
+
+    @property
+    def _policy(self) -> Normalization | None:
+        return self._answer.normalization
+
+    def _check(self, params: Params) -> None:
+        if parted(params)[1] is not None:
+            raise ValueError(UNMOVED if self._policy is not None and self._policy.moves else UNWRAPPED)
 
     def minibatch(self, params: Params, key: Key[Array, ""], number: Any) -> Scalar:
         return self.hosted.asked(params, jnp.append(_words(key), jnp.uint32(number)))
@@ -124,11 +209,11 @@ class LoaderOracle:
         self, x: Params, key: Key[Array, ""], count: Any, rate: Any, *, shift: Any, pull: Any, anchor: Params,
         in_passes: bool,
     ) -> Params:  # fmt: skip
-        shapes = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), x)
-        answer: Any = self.hosted.answer
-        descend = functools.partial(answer.descended, in_passes=in_passes)
+        if parted(x)[1] is not None and not (self._policy is not None and self._policy.moves):
+            raise ValueError(UNWRAPPED)
+        descend = functools.partial(self._answer.descended, in_passes=in_passes)
         words, near = _words(key), None if pull is None else (pull, anchor)
-        return jax.pure_callback(descend, shapes, self.hosted.id, x, words, count, rate, shift, near)
+        return jax.pure_callback(descend, _shapes(x), self.hosted.id, x, words, count, rate, shift, near)
 
 
 @dataclass(frozen=True)
@@ -141,12 +226,17 @@ class TorchAnswer:
     loader: Load
     partitions: int = 0
     optimizer: Optimizer | None = None
+    normalization: Normalization | None = None
+
+    def loaded(self, params: Params) -> tuple[Any, dict[str, Any]]:
+        """The module with these parameters, in their precision, and its own tensors by name."""
+        return _loaded(_made(self.net, self.normalization), params)
 
     def rows(self, client: int) -> "LoaderRows":
         return _rows(self.loader, client, self.partitions)
 
     def __call__(self, client: int, params: Mapping[str, Any], words: Words | None) -> tuple[float, dict[str, Any]]:
-        module, leaves = _loaded(self.net, params)
+        module, leaves = self.loaded(params)
         rows, total = self.rows(client), 0.0
         module.train()
         chosen = rows.all() if words is None else [rows.drawn(words[:2], *words[2:])]
@@ -154,6 +244,54 @@ class TorchAnswer:
             share = len(indices) / sum(map(len, chosen))
             total += share * self._backward(module, rows, indices, (number,) if words is None else words, share)
         return total, {name: _gradient(leaf) for name, leaf in leaves.items()}
+
+    def moved(self, client: Any, own: Params, statistics: Params, words: Any) -> tuple[Any, Params, Params]:
+        """The loss of a minibatch, its gradient, and the running statistics after it."""
+        value, gradient = self(int(client), joined(own, statistics), tuple(map(int, words)))
+        new = _as(_statistics(_made(self.net, self.normalization)), statistics)
+        fitted = jax.tree.map(lambda leaf, like: np.asarray(leaf, like.dtype), gradient, own)
+        return np.asarray(value, jnp.result_type(*jax.tree.leaves(own))), fitted, new
+
+    def moments(self, client: Any, params: Params) -> dict[str, np.ndarray]:
+        """The sums over all rows, as one batch, of the means and of the squares that each normalization sees."""
+        import torch
+
+        module, _ = self.loaded(params)
+        module.eval()
+        rows, found = self.rows(int(client)), {}
+
+        def note(part: Any, given: tuple[Any, ...]) -> None:
+            inputs = given[0]
+            axes = [axis for axis in range(inputs.ndim) if axis != 1]
+            found[part] = (inputs.mean(axes), (inputs**2).mean(axes))
+
+        norms = {name: part for name, part in module.named_modules() if isinstance(part, _kept_norms())}
+        for part in norms.values():
+            part.train()
+        handles = [part.register_forward_pre_hook(note) for part in norms.values()]
+        try:
+            with torch.no_grad():
+                self._loss(module, rows, np.arange(rows.count), (0,))
+        finally:
+            for handle in handles:
+                handle.remove()
+        sums = {}
+        for name, part in norms.items():
+            for statistic, leaf in zip(("running_mean", "running_var"), found[part], strict=True):
+                sums[f"{name}.{statistic}" if name else statistic] = rows.count * _array(leaf)
+        return sums
+
+    def predicted(self, client: Any, params: Params) -> np.ndarray:
+        """The mean loss of a prediction of all rows."""
+        import torch
+
+        module, _ = self.loaded(params)
+        rows, total, chosen = self.rows(int(client)), 0.0, self.rows(int(client)).all()
+        module.eval()
+        with torch.no_grad():
+            for number, indices in enumerate(chosen):
+                total += len(indices) * self._loss(module, rows, indices, (number,)).item()
+        return np.asarray(total / rows.count, jnp.result_type(*jax.tree.leaves(params)))
 
     def descended(
         self, client: Any, x: Mapping[str, Any], key: Any, count: Any, rate: Any, shift: Any, near: Any,
@@ -163,9 +301,9 @@ class TorchAnswer:
         import torch
 
         assert self.optimizer is not None
-        module, leaves = _loaded(self.net, x)
+        module, leaves = self.loaded(x)
         rows, steps = self.rows(int(client)), self.optimizer(list(leaves.values()), float(rate))
-        tensors = lambda tree: {name: _tensor(part, leaves[name]) for name, part in tree.items()}
+        tensors = lambda tree: {name: _tensor(part, leaves[name]) for name, part in parted(tree)[0].items()}
         shifts, words = None if shift is None else tensors(shift), tuple(map(int, key))
         pull, anchor = (0.0, {}) if near is None else (float(near[0]), tensors(near[1]))
         module.train()
@@ -183,15 +321,21 @@ class TorchAnswer:
                 for name, leaf in leaves.items():
                     if shifts is not None:
                         leaf -= float(rate) * shifts[name]
-        return {name: np.asarray(leaf.detach().cpu().numpy(), x[name].dtype) for name, leaf in leaves.items()}
+        like, statistics = parted(x)
+        own = _as(leaves, like)
+        return own if statistics is None else joined(own, _as(_statistics(module), statistics))
 
     def _backward(self, module: Any, rows: "LoaderRows", indices: Any, words: Words, share: float) -> float:
         """The loss of these rows; the gradient of its share is added to that of the parameters."""
-        like = next(module.parameters())
-        with _drawing(words):
-            value = self.loss(module, _moved(rows.batch_of(indices), like))
-            (share * value).backward()
+        value = self._loss(module, rows, indices, words)
+        (share * value).backward()
         return value.item()
+
+    def _loss(self, module: Any, rows: "LoaderRows", indices: Any, words: Words) -> Any:
+        like = next(module.parameters())
+        alone = len(indices) == 1 and self.normalization is not None
+        with _drawing(words), _doubled(module) if alone else nullcontext():
+            return self.loss(module, _moved(rows.batch_of([*indices, *indices] if alone else indices), like))
 
 
 @dataclass(frozen=True)
@@ -233,13 +377,64 @@ class LoaderRows:
 
 
 @functools.cache
-def _made(net: Net) -> Any:
+def _made(net: Net, policy: Normalization | None = None) -> Any:
     """The one module of this process, on its device."""
     import torch
 
-    module = net().to("cuda" if torch.cuda.is_available() else "cpu")
-    check_buffers(module)
+    return _prepared(net(), policy).to("cuda" if torch.cuda.is_available() else "cpu")
+
+
+def _prepared(module: Any, policy: Normalization | None) -> Any:
+    """The module as the policy trains it, if no array of it would be lost."""
+    if policy is not None and policy.policy == "group":
+        module = with_group_norm(module)
+    check_buffers(module, kept=() if policy is None else _kept_norms())
     return module
+
+
+def _kept_norms() -> tuple[type[Any], ...]:
+    """The layers whose running statistics a policy keeps."""
+    from torch.nn.modules.batchnorm import _BatchNorm
+
+    return (_BatchNorm,)
+
+
+def _statistics(module: Any) -> dict[str, Any]:
+    """The running statistics that are averages; counters are not."""
+    return {name: leaf for name, leaf in statistics_of(module).items() if leaf.is_floating_point()}
+
+
+@contextmanager
+def _doubled(module: Any) -> Iterator[None]:
+    """Inside, a row and its copy give the running statistics of the row alone, which PyTorch refuses where it has one
+    value per channel: such a row has no variance, so the running one stays as it is."""
+    import torch
+
+    before: dict[Any, Any] = {}
+
+    def note(part: Any, given: tuple[Any, ...]) -> None:
+        before[part] = (part.running_var.clone(), given[0].numel() // part.num_features // 2)
+
+    def mend(part: Any, given: Any, output: Any) -> Any:
+        old, count = before.pop(part)
+        if not part.training:
+            return None
+        with torch.no_grad():
+            # PyTorch has divided the squares by 2 count - 1, not by count - 1
+            step = part.running_var - (1 - part.momentum) * old
+            alone = old if count == 1 else (1 - part.momentum) * old + step * (2 * count - 1) / (2 * (count - 1))
+            part.running_var = alone  # another array, because the backward pass needs the old one
+        # the rounding of x minus its mean would be divided by the root of epsilon
+        return None if count > 1 else 0 * output + (0 if part.bias is None else part.bias)
+
+    norms = [part for part in module.modules() if isinstance(part, _kept_norms()) and part.track_running_stats]
+    handles = [part.register_forward_pre_hook(note) for part in norms]
+    handles += [part.register_forward_hook(mend) for part in norms]
+    try:
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()
 
 
 @functools.cache
@@ -251,18 +446,32 @@ def _trained(module: Any) -> dict[str, Any]:
     return {name: tensor for name, tensor in module.named_parameters() if tensor.requires_grad}
 
 
-def _loaded(net: Net, params: Mapping[str, Any]) -> tuple[Any, dict[str, Any]]:
-    """The module with these parameters, in their precision, and its own tensors by name."""
+def _loaded(module: Any, params: Params) -> tuple[Any, dict[str, Any]]:
     import torch
 
-    module = _made(net)
     leaves = _trained(module)
+    own, statistics = parted(params)
+    buffers = statistics_of(module)
     with torch.no_grad():
+        for name, values in (statistics or {}).items():
+            buffers[name].copy_(torch.tensor(np.asarray(values)))
         for name, leaf in leaves.items():
-            given = torch.tensor(np.asarray(params[name]))
+            given = torch.tensor(np.asarray(own[name]))
             leaf.data = given.to(leaf.device)
             leaf.grad = None
     return module, leaves
+
+
+def _array(tensor: Any) -> np.ndarray:
+    return np.array(tensor.detach().cpu().numpy())
+
+
+def _as(tensors: Mapping[str, Any], like: Mapping[str, Any]) -> dict[str, np.ndarray]:
+    return {name: np.asarray(_array(leaf), like[name].dtype) for name, leaf in tensors.items()}
+
+
+def _shapes(tree: Params) -> Params:
+    return jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), tree)
 
 
 def _words(key: Key[Array, ""]) -> Array:

@@ -16,7 +16,7 @@ from jaxtyping import Array, Key, UInt32
 
 from fedspam._internal import describe, prng, trees
 from fedspam._internal.trees import Params, Scalar, static, struct
-from fedspam.clients import Ids
+from fedspam.clients import Ids, parted
 from fedspam.federation import ledger, terms_of, works_of
 from fedspam.federation.codecs import NO_CODECS, Codecs
 from fedspam.federation.ledger import Exchange, Plan
@@ -42,10 +42,31 @@ class AnyClient:
     minibatches: int = 1
 
     def __call__(self, params: Params, key: Key[Array, ""] | None = None) -> Scalar:
+        if parted(params)[1] is not None:
+            raise ValueError(
+                "running statistics travel with these parameters, and only local steps move them: 'averaged' needs a "
+                "method such as fedavg or scaffold, and 'recalibrated' "
+                "Normalization('recalibrated').around(method, params)"
+            )
         return 0.5 * trees.squared_norm(params)
 
     def minibatch(self, params: Params, key: Key[Array, ""], number: Any) -> Scalar:
         return self(params)
+
+    def moved(self, params: Params, key: Any, number: Any = None) -> tuple[Scalar, Params]:
+        return 0.5 * trees.squared_norm(params), params
+
+    def moments(self, params: Params, shapes: Mapping[str, tuple[int, ...]]) -> tuple[Any, Params]:
+        kind = jnp.result_type(jnp.float32, *jax.tree.leaves(params))
+        return jnp.asarray(self.weight), {name: jnp.zeros(shape, kind) for name, shape in shapes.items()}
+
+    def whole(self, params: Params, key: Any = None) -> Scalar:
+        return self(params)
+
+    predicted = whole
+
+    def own(self, params: Params) -> Params:
+        return params
 
     def shifted_solve(self, g: Params, step_size: Any) -> Params:
         return trees.scale(step_size, g)

@@ -13,7 +13,7 @@ from jax import lax
 from fedspam.models.aten.arrays import widened
 from fedspam.models.aten.batch import Batch
 from fedspam.models.convolution import convolve
-from fedspam.models.normalization import batch_norm as normalized
+from fedspam.models.normalization import batch_norm as normalized, group_norm as normalized_in_groups
 
 
 def channels_last(x: Any) -> Any:
@@ -190,10 +190,7 @@ def rms_norm(x: Any, shape: Sequence[int], weight: Any = None, epsilon: Any = No
 def group_norm(
     x: Any, weight: Any, bias: Any, rows: int, channels: int, places: int, groups: int, epsilon: float
 ) -> Any:
-    normal = layer_norm(x.reshape(rows, groups, -1), (1,), None, None, epsilon)[0].reshape(x.shape)
-    along = lambda vector: vector.reshape(-1, *[1] * (x.ndim - 2))
-    normal = normal if weight is None else normal * along(weight)
-    return (normal if bias is None else normal + along(bias)).astype(x.dtype), None, None
+    return normalized_in_groups(x, weight, bias, groups, epsilon=epsilon, axis=1), None, None
 
 
 def batch_norm(

@@ -1,0 +1,199 @@
+"""Batch normalization over Flower: under every policy the iterates and the statistics of the simulator."""
+
+import logging
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from fedspam import Ragged, auto, fedavg, simulate, spam_ppa
+from fedspam.methods import scaffold
+from fedspam.models import Normalization, from_torch, own_statistics, state_dict, with_group_norm
+from fedspam.solvers import GradientDescent
+
+pytest.importorskip("flwr", reason="needs Flower: pip install '.[flower]'")
+from flwr.app import Context, RecordDict
+
+from fedspam.flower import (
+    FedspamStrategy,
+    LoopbackGrid,
+    Replies,
+    client_app,
+    clients_with,
+    to_arrays,
+    to_params,
+    torch_app,
+    torch_clients,
+    torch_params,
+)
+from fedspam.flower.wire.schema import Schema
+
+torch = pytest.importorskip("torch", reason="needs PyTorch: pip install '.[torch]'")
+SIZES, ROUNDS = (7, 1, 9), 2
+GENERATOR = np.random.default_rng(0)
+LABELS = [GENERATOR.integers(0, 3, count).astype(np.int32) for count in SIZES]
+CLIENTS = [
+    {"features": (GENERATOR.normal(size=(len(each), 4)) + 2 + np.eye(4)[each]).astype(np.float32), "label": each}
+    for each in LABELS
+]
+METHODS = {
+    "fedavg": lambda count: fedavg(count, 2, 0.1),
+    "scaffold": lambda count: scaffold(count, 2, 0.1),
+    "spam_ppa": lambda count: spam_ppa(count, 0.5, 0.3, solver=GradientDescent(steps=2, local_rate=0.1)),
+    "auto": auto,
+}
+# server and engine sum in other orders, and PyTorch's kernels differ from XLA's, over some hundred operations of 6e-8
+TOLERANCE = 1e-5
+
+
+@pytest.fixture(autouse=True)
+def quiet(caplog):
+    caplog.set_level(logging.WARNING, "flwr")
+
+
+def net():
+    """One row of the second client has one value per channel, and so no variance."""
+    torch.manual_seed(0)
+    return torch.nn.Sequential(torch.nn.Linear(4, 6), torch.nn.BatchNorm1d(6), torch.nn.ReLU(), torch.nn.Linear(6, 3))
+
+
+def context(client=0):
+    return Context(1, 1, {"partition-id": client, "num-partitions": 3}, RecordDict(), {})
+
+
+def rows(client):
+    return CLIENTS[client]
+
+
+def loader(client, partitions):
+    features, labels = (torch.from_numpy(CLIENTS[client][name]) for name in ("features", "label"))
+    return torch.utils.data.DataLoader(torch.utils.data.TensorDataset(features, labels.long()), batch_size=20)
+
+
+def cross_entropy(model, batch):
+    return torch.nn.functional.cross_entropy(model(batch[0]), batch[1])
+
+
+def accuracy(model, client, partitions):
+    with torch.no_grad():
+        scores = model(torch.from_numpy(CLIENTS[client]["features"]))
+    return {"accuracy": float((scores.argmax(1).numpy() == CLIENTS[client]["label"]).mean())}
+
+
+def failing(app, broken):
+    """The app, of which these clients answer no message but the first."""
+
+    def answer(message, context):
+        if int(context.node_config["partition-id"]) in broken and message.metadata.message_type.startswith("train"):
+            raise OSError("the disk of this client is gone")
+        return app(message, context)
+
+    return answer
+
+
+def over_flower(kind, policy, name, count=3, broken=(), **options):
+    model = from_torch(net(), normalization=policy, compiled=True)
+    first = torch_params(net(), policy) if kind == "torch" else model.init(0)
+    method = Normalization(policy).around(METHODS[name](count), first)
+    if kind == "torch":
+        app = torch_app(net, cross_entropy, loader, method, normalization=policy, test=accuracy, **options)
+    else:
+        judge = lambda oracle, params: {"accuracy": float(model.accuracy(params, oracle.rows_and_shares()[0]))}
+        app = client_app(clients_with(model.loss, rows), method, first, metrics=judge)
+    strategy = FedspamStrategy(
+        method, first, seed=7, min_available_nodes=count, fraction_evaluate=1.0,
+        replies=Replies(quorum=0.5, retries=0) if broken else Replies(),
+    )  # fmt: skip
+    result = strategy.start(LoopbackGrid(failing(app, broken), count), to_arrays(first), ROUNDS, 60.0)
+    assert not any(metrics["void"] for metrics in result.train_metrics_clientapp.values())
+    return to_params(result.arrays, first), result.evaluate_metrics_clientapp[ROUNDS]
+
+
+def simulated(policy, name, clients=(0, 1, 2)):
+    model = from_torch(net(), normalization=policy, compiled=True)
+    population = Ragged.of([CLIENTS[client] for client in clients], model.loss)
+    method = METHODS[name](len(clients))
+    return model, population, simulate(method, population, model.init(0), rounds=ROUNDS, key=7, record=()).params
+
+
+def assert_close(found, due):
+    assert jax.tree.structure(found) == jax.tree.structure(due)
+    for ours, theirs in zip(jax.tree.leaves(found), jax.tree.leaves(due), strict=True):
+        np.testing.assert_allclose(ours, theirs, rtol=TOLERANCE, atol=TOLERANCE)
+
+
+def expected(model, population, params, policy):
+    """The loss and the accuracy of the clients' predictions, each by its own statistics where they are local."""
+    own = own_statistics(params, population) if policy == "local" else None
+    of = lambda client: params if own is None else jax.tree.map(lambda leaf: leaf[client], own)
+    each = [
+        (float(jnp.mean(model.loss(of(client), part))), float(model.accuracy(of(client), part)))
+        for client, part in enumerate(map(rows, range(3)))
+    ]
+    return np.average(each, axis=0, weights=SIZES)
+
+
+PAIRS = [
+    (policy, name)
+    for policy in ("averaged", "recalibrated", "local", "group")
+    for name in METHODS
+    if policy != "averaged" or name in ("fedavg", "scaffold")
+]
+QUICK = {("averaged", "fedavg"), ("recalibrated", "spam_ppa"), ("local", "fedavg")}
+
+
+@pytest.mark.parametrize("kind", ["jax", "torch"])
+@pytest.mark.parametrize(
+    ("policy", "name"),
+    [pytest.param(*pair, marks=() if pair in QUICK else pytest.mark.thorough) for pair in PAIRS],
+    ids=["-".join(pair) for pair in PAIRS],
+)
+@pytest.mark.slow
+def test_every_policy_gives_the_simulators_iterates_and_statistics(kind, policy, name):
+    found, metrics = over_flower(kind, policy, name)
+    model, population, params = simulated(policy, name)
+    assert_close(found, params)
+    loss, right = expected(model, population, params, policy)
+    assert metrics["loss"] == pytest.approx(loss, abs=1e-4)
+    assert metrics["accuracy"] == pytest.approx(right, abs=1e-6)
+
+
+@pytest.mark.slow
+def test_an_optimizer_of_pytorch_moves_the_statistics_too():
+    found, _ = over_flower("torch", "averaged", "fedavg", optimizer=torch.optim.SGD)
+    assert_close(found, simulated("averaged", "fedavg")[2])
+
+
+@pytest.mark.parametrize("kind", ["jax", pytest.param("torch", marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    ("policy", "name"),
+    [("averaged", "fedavg"), pytest.param("recalibrated", "fedavg", marks=pytest.mark.slow)],
+    ids=["averaged", "recalibrated"],
+)
+def test_clients_that_never_reply_have_no_part_in_statistics(kind, policy, name):
+    """All rows in every step, so that the run is that of the other clients alone."""
+    found, _ = over_flower(kind, policy, name, broken={2})
+    assert_close(found, simulated(policy, name, clients=(0, 1))[2])
+
+
+@pytest.mark.parametrize("policy", ["averaged", "group"])
+def test_plain_pytorch_loads_the_model(policy):
+    first = torch_params(net(), policy)
+    plain = with_group_norm(net()) if policy == "group" else net()
+    plain.load_state_dict(state_dict(plain, jax.tree.map(lambda leaf: leaf + 1, first)))
+    for name, leaf in ({**first["params"], **first["statistics"]} if policy == "averaged" else first).items():
+        np.testing.assert_array_equal(plain.state_dict()[name], leaf + 1)
+
+
+def test_methods_that_would_leave_statistics_where_they_began_are_refused():
+    first = torch_params(net(), "averaged")
+    for method in (METHODS["spam_ppa"](3), METHODS["auto"](3)):
+        with pytest.raises(ValueError, match="only local steps move them"):
+            Schema.of(method, first)
+    client = clients_with(from_torch(net(), normalization="recalibrated").loss, rows)(context())
+    with pytest.raises(ValueError, match=r"Normalization\('recalibrated'\)"):
+        METHODS["fedavg"](3).train(client, jax.random.key(0), x=first, local_rate=0.1)
+    client = torch_clients(net, cross_entropy, loader, normalization="recalibrated")(context())
+    with pytest.raises(ValueError, match=r"Normalization\('recalibrated'\)"):
+        METHODS["fedavg"](3).train(client, jax.random.key(0), x=first, local_rate=0.1)
