@@ -321,6 +321,7 @@ def method_page(key: str, clients: Any, primary: bool) -> str:
             *lines,
             "",
             "`d` is the number of parameters. Numbers in brackets are extra floats of the one client that moves.",
+            "Arguments that mean the same in all methods are explained [once](../reference/methods.md).",
             "Covered by theory: ✓ yes, (✓) partly, – no. Compare [all methods](../methods.md).",
             "",
             *cost(row, clients),

@@ -55,16 +55,9 @@ def pytest_make_collect_report(collector):
 
 
 def pytest_collection_modifyitems(items):
-    """The doctests of methods that show progress compile a program each: the contract shows it once for each round.
-
-    Files that take long come first, so that no worker begins one when the others have nothing left to do.
-    """
+    """Files that take long come first, so that no worker begins one when the other has nothing left to do."""
     slow = collections.Counter(item.path for item in items if item.get_closest_marker("slow"))
     items.sort(key=lambda item: (not item.path.as_posix().endswith(LONGEST), -slow[item.path]))
-    for item in items:
-        of_method = isinstance(item, pytest.DoctestItem) and "methods" in item.path.parts
-        if of_method and any("progress(" in example.source for example in item.dtest.examples):
-            item.add_marker(pytest.mark.thorough)
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -84,6 +84,7 @@ def test_all_files_are_there(made):
     assert facts["problem"]["delta"] == pytest.approx(0.03, rel=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.users
 def test_every_method_tries_as_many_settings(made):
     rows = read(made[0] / "tuning.csv")
@@ -130,6 +131,7 @@ def test_the_table_follows_from_the_curves(made):
     assert arrived >= len(table) / 2  # SPAM-PP arrives everywhere: there is something to compare
 
 
+@pytest.mark.slow
 @pytest.mark.users
 def test_each_number_is_of_the_setting_that_tuning_found_cheapest(made):
     tried = read(made[0] / "tuning.csv")
@@ -280,6 +282,7 @@ def test_a_diverged_setting_is_recorded_and_harms_no_other(tiny, monkeypatch):
     assert text.count("diverged") == 2
 
 
+@pytest.mark.slow
 def test_a_method_of_which_every_setting_diverges_is_a_row_without_numbers(tiny, monkeypatch, tmp_path):
     from fedspam.app.compare import compare
 
@@ -311,6 +314,7 @@ def ended_and_whole(tiny):
     return ended, whole, calls, plan
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("exact", [True, False], ids=["exact", "data"])
 def test_evaluations_are_as_far_apart_as_asked(tiny, exact):
     """A comparison with every = 5 measures what one with every = 1 does, in every fifth round; 16 rounds have three."""
@@ -326,6 +330,7 @@ def test_evaluations_are_as_far_apart_as_asked(tiny, exact):
             np.testing.assert_allclose(fifth, each[:, ::5], rtol=1e-9)
 
 
+@pytest.mark.slow
 def test_runs_that_end_early_change_neither_table_nor_curves(ended_and_whole):
     ended, whole, _, plan = ended_and_whole
     assert files.table(ended.entries, ended.trials, plan) == files.table(whole.entries, whole.trials, plan)
@@ -339,6 +344,7 @@ def test_runs_that_end_early_change_neither_table_nor_curves(ended_and_whole):
     assert ended.diverged == whole.diverged == {"mvr": 1}
 
 
+@pytest.mark.slow
 def test_settings_that_arrive_or_diverge_end_and_those_that_tie_run_again(ended_and_whole):
     ended, whole, (first, again, *_), _ = ended_and_whole
     assert np.all(first[:4] < 48)
@@ -352,6 +358,7 @@ def test_settings_that_arrive_or_diverge_end_and_those_that_tie_run_again(ended_
     assert not any(trial.early for trial in [*whole.trials["mvr"], *ended.finals["mvr"].values()])
 
 
+@pytest.mark.slow
 def test_parts_keep_what_a_table_of_runs_that_ended_needs(ended_and_whole, tmp_path):
     ended, _, _, plan = ended_and_whole
     told = parts.write_trials(tmp_path, ended.trials, ended.finals)

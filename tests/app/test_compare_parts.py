@@ -39,6 +39,7 @@ def without_date(path: Path) -> str:
     return re.sub(r"<dc:date>.*?</dc:date>", "", path.read_text())
 
 
+@pytest.mark.slow
 def test_merged_parts_are_one_comparison(made: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["compare", "--merge", str(made / "2"), str(made / "1"), "--out", str(made / "merged")]) == 0
     assert "to relative gradient norm 0.5: median of 2 seeds" in capsys.readouterr().out
@@ -68,6 +69,7 @@ def refused(words: str, capsys: pytest.CaptureFixture[str], *arguments: object) 
     assert words in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_missing_and_doubled_parts_are_refused(made: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     merge = lambda words, *folders: refused(words, capsys, "--merge", *folders, "--out", tmp_path / "out")
     merge("of 2 parts 1 is missing: 1; run it with --part 1/2", made / "2")
@@ -79,6 +81,7 @@ def test_missing_and_doubled_parts_are_refused(made: Path, tmp_path: Path, capsy
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.slow
 def test_curves_of_another_comparison_are_refused(
     made: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -93,6 +96,7 @@ def test_curves_of_another_comparison_are_refused(
     refused(words, capsys, "--merge", copy, made / "2", "--out", tmp_path / "out")
 
 
+@pytest.mark.slow
 def test_parts_of_different_comparisons_are_refused(
     problem: named_problems.Problem, made: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -1,4 +1,4 @@
-"""Every registered method over a loopback grid: the simulator's iterates, with JAX and with PyTorch clients.
+"""Registered methods over a loopback grid: the simulator's iterates, with JAX and with PyTorch clients.
 
 In JAX's default precision, x64 off, as users run them; in float64 once more, where rounding cannot hide a difference.
 """
@@ -13,7 +13,6 @@ import pytest
 from fedspam.methods import METHODS
 from fedspam.problems import synthetic_logistic
 from fedspam.solvers import Exact, GradientDescent
-from kinds import KINDS
 
 pytest.importorskip("flwr", reason="needs Flower: pip install '.[flower]'")
 
@@ -25,16 +24,22 @@ REGULARIZATION = 0.1
 # the worst seen in float32 is 4e-7: server and engine sum in other orders, over some hundred operations of 6e-8 each
 TOLERANCE = {"float32": 1e-5, "float64": 1e-12}
 
+# The contract tries each distinct round over bytes. Over Flower few stand for every way to ask clients: one, a cohort,
+# two of them, everyone, or a delegate; with a memory, a coin, weights, a search, minibatch steps, or own models.
+ASKED = (
+    "spam", "spam_pp", "scaffold", "page", "auto", "auto_steps", "mime", "fedadam", "fednova", "dane", "rg_saga",
+    "svrp", "adaptive_s_dane", "ditto", "ef21_pp",
+)  # fmt: skip
+OVER_TORCH = ("spam_pp", "scaffold", "page", "auto", "auto_steps", "mime", "fedadam")  # their oracle alone is another
+
+
+def methods(few):
+    """A test for each method, of which these run in `make test`."""
+    params = [pytest.param(name, marks=() if name in few else pytest.mark.thorough) for name in METHODS]
+    return pytest.mark.parametrize("name", params)
+
+
 every_method = pytest.mark.parametrize("name", METHODS)
-# `make test` tries each distinct round once, and `make full` every method
-# clients of PyTorch differ by their oracle alone: a prox, a memory, a coin, search and minibatch steps, two cohorts
-OVER_TORCH = ("spam_pp", "scaffold", "page", "auto", "auto_steps", "mime", "fedadam")
-few_kinds = pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=() if name in OVER_TORCH else pytest.mark.thorough) for name in METHODS]
-)
-every_kind = pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=() if name in KINDS else pytest.mark.thorough) for name in METHODS]
-)
 
 
 @functools.cache
@@ -142,13 +147,13 @@ def test_every_method_has_a_schema_in_both_precisions(name):
 
 
 @pytest.mark.slow
-@every_kind
+@methods(few=ASKED)
 def test_jax_clients_give_the_simulators_iterates(name, simulated):
     check(jax_clients, name, "float32", simulated)
 
 
 @pytest.mark.slow
-@few_kinds
+@methods(few=OVER_TORCH)
 def test_torch_clients_give_the_simulators_iterates(name, simulated):
     check(pytorch_clients, name, "float32", simulated)
 

@@ -1,4 +1,4 @@
-"""Methods with momentum, extrapolation or rates of their own on top of local steps, against NumPy and identities."""
+"""FedExP, FedExProx, FedACG, Delta-SGD, FedSPS, PAdaMFed, S-DANE with a line search: against NumPy and identities."""
 
 import jax
 import jax.numpy as jnp

@@ -76,7 +76,7 @@ def test_two_rounds_of_ef21_pp_by_hand():
     run = simulate(ef21_pp(1, 0.5), pair, jnp.array([2.0]), rounds=2, key=0, replay={"cohort": np.array([[0], [1]])})
     # g_0 = 2, g = 1, x = 3/2; then g_1 = 2 * 3/2 - 8 = -5, g = (2 - 5)/2, x = 3/2 + 3/4
     same(run.memory, [[2.0], [-5.0]])
-    same(run.state.g, [-1.5])
+    same(run.state.mean, [-1.5])
     same(run.params, [2.25])
 
 
@@ -91,7 +91,7 @@ def test_ef21_pp_is_the_printed_loop_and_charges_its_codes(clients, c):
     run = played(ef21_pp(2, 0.1), clients, replay=replay, codecs=codecs)
     same(run.params, x)
     same(run.memory, own)
-    same(run.state.g, own.mean(0))
+    same(run.state.mean, own.mean(0))
     state, fed = loopback.run(ef21_pp(2, 0.1), clients, jnp.ones(D), rounds=4, key=0, replay=replay, codecs=codecs)
     same(state.x, run.params)
     assert fed.bytes_up == run.rows["bytes_up"].sum()
@@ -102,7 +102,7 @@ def test_ef21_pp_is_the_printed_loop_and_charges_its_codes(clients, c):
 def test_lost_replies_leave_g_the_mean_of_what_clients_remember(clients):
     run = played(ef21_pp(2, 0.1), clients, rounds=20, codecs={"up": TOP}, faults=Faults(dropout=0.3))
     assert run.rows["gradient_change.accepted"].sum() < 40
-    same(run.state.g, run.memory.mean(0))
+    same(run.state.mean, run.memory.mean(0))
 
 
 def test_ef21_pp_with_everyone_is_gradient_descent(clients, c):

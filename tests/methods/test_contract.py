@@ -5,14 +5,13 @@ once for each distinct round, and for every row in `make full`.
 """
 
 import dataclasses
-import doctest
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from fedspam import Keep, problems, simulate, simulate_many
+from fedspam import Keep, simulate, simulate_many
 from fedspam.federation import ledger, loopback
 from fedspam.federation.traced import Traced
 from fedspam.methods import METHODS, Momentum, fedred_memory, mime, spam
@@ -31,10 +30,6 @@ def rows(kind=(), other=(), kinds=KINDS):
 
 everyone = rows()
 each_round = rows(kind=[pytest.mark.slow, pytest.mark.users], other=[pytest.mark.thorough])
-# the doctest of every constructor shows progress too, and `make full` runs those
-each_round_once = pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=[pytest.mark.slow, pytest.mark.users]) for name in KINDS]
-)
 traced_round = rows(other=[pytest.mark.thorough])
 # a sweep compiles the round once more: one that keeps clients' memory, one with a coin, one with minibatch steps
 SWEPT = ("spam_pp", "scaffold", "page", "auto_steps")
@@ -155,7 +150,7 @@ def test_no_tracer_leaks_from_a_simulation(clients, tmp_path):
     assert run.status.kind == "completed"
 
 
-@each_round_once
+@each_round
 def test_it_descends_on_a_quadratic(name, clients):
     norm = lambda x: float(jnp.linalg.norm(clients.gradient(x)))
     # the program of `runs` again: only numbers differ
@@ -171,18 +166,6 @@ def test_it_is_a_frozen_pytree(name):
     leaves, structure = jax.tree.flatten(method)
     assert all(isinstance(leaf, float | int | jax.Array | np.ndarray) for leaf in leaves)
     assert jax.tree.structure(jax.tree.unflatten(structure, leaves)) == structure
-
-
-@pytest.mark.parametrize("name", [name for name, row in METHODS.items() if "progress(" in str(row.build.__doc__)])
-def test_the_example_of_its_docstring_makes_a_method(name, monkeypatch, capsys):
-    """What `progress` then measures is the work of `make full`: here it only says that a method was built."""
-    built = []
-    monkeypatch.setattr(problems, "progress", lambda method, **options: built.append(method) or 0.0)
-    build = METHODS[name].build
-    example = doctest.DocTestParser().get_doctest(build.__doc__ or "", dict(build.__globals__), name, None, None)
-    found = doctest.DocTestRunner(optionflags=doctest.ELLIPSIS).run(example)
-    assert found.failed == 0, capsys.readouterr().out
-    assert built
 
 
 @everyone

@@ -1,4 +1,4 @@
-"""FedNova, FedCM, SCAFFOLD-M and their kin, passes over rows, Optax on clients and server: NumPy and identities."""
+"""FedNova, FedCM, SCAFFOLD-M, SPPM-AS, Ditto, passes over rows, Optax on both sides: NumPy and identities."""
 
 import math
 
@@ -171,14 +171,14 @@ def test_scaffold_passes_over_its_rows(uneven):
     run = played(scaffold(3, Epochs(2), ETA, weighted=True, optimizer=optax.trace(0.5)), uneven, [1.0, -1.0], ALL)
     same(run.params, x)
     same(run.memory, controls)
-    same(run.state.control, c)
+    same(run.state.mean, c)
     assert run.rows["gradients"].tolist() == [2 * sum(SIZES)] * 3
     assert run.rows["floats_up"].tolist() == [3 * 2 * 2] * 3
 
 
 def test_weighted_scaffold_derives_the_controls(uneven):
     run = played(scaffold(3, 2, ETA, weighted=True), uneven, [1.0, -1.0], ALL)
-    same(run.state.control, np.average(run.memory, axis=0, weights=SIZES))
+    same(run.state.mean, np.average(run.memory, axis=0, weights=SIZES))
     assert run.rows["floats_up"].tolist() == [3 * 2] * 3
 
 

@@ -1,4 +1,7 @@
-"""The local-step methods against hand-worked rounds, independent NumPy loops, and the identities they must satisfy."""
+"""FedAvg and its optimizers, SCAFFOLD, FedDyn, Scaffnew, FedRed, MIME, CE-LSGD, BVR-L-SGD, FedProx: local steps.
+
+Hand-worked rounds, independent NumPy loops, and the identities they must satisfy.
+"""
 
 import jax
 import jax.numpy as jnp
@@ -140,7 +143,7 @@ def test_scaffold_by_hand(option):
         expected, controls = (17 / 32 + 45 / 128) / 2, [5 / 4, -3 / 8]
     np.testing.assert_allclose(state.x, [expected], rtol=1e-15)
     np.testing.assert_allclose(memory[:, 0], controls, rtol=1e-14)
-    np.testing.assert_allclose(state.control, [np.mean(controls)], rtol=1e-14)
+    np.testing.assert_allclose(state.mean, [np.mean(controls)], rtol=1e-14)
 
 
 def test_server_optimisers_by_hand():
@@ -168,9 +171,9 @@ def test_feddyn_by_hand():
     client = Quadratics.of([[[1.0]]], [[0.0]])
     for solver in ({"solver": Exact()}, {"local_steps": 60, "local_rate": 0.4}):
         state, memory, _ = play(feddyn(1, 1.0, **solver), client, np.array([2.0]), 1)
-        np.testing.assert_allclose([state.x[0], state.h[0], memory[0, 0]], [0, 1, 1], atol=1e-12)
+        np.testing.assert_allclose([state.x[0], state.mean[0], memory[0, 0]], [0, 1, 1], atol=1e-12)
         state, memory, _ = play(feddyn(1, 1.0, **solver), client, np.array([2.0]), 2)
-        np.testing.assert_allclose([state.x[0], state.h[0], memory[0, 0]], [0, 0.5, 0.5], atol=1e-12)
+        np.testing.assert_allclose([state.x[0], state.mean[0], memory[0, 0]], [0, 0.5, 0.5], atol=1e-12)
 
 
 # --- independent loops ---
@@ -196,9 +199,9 @@ def test_scaffold_remembers_right_when_few_are_asked(population, option):
     state, memory, _ = play(method, population, START, ROUNDS, COHORTS)
     x, control, own = numpy_scaffold(Numpy(population), START, 0.2, 3, 0.7, COHORTS, option)
     np.testing.assert_allclose(state.x, x, rtol=1e-12)
-    np.testing.assert_allclose(state.control, control, rtol=1e-12)
+    np.testing.assert_allclose(state.mean, control, rtol=1e-12)
     np.testing.assert_allclose(memory, own, rtol=1e-11, atol=1e-14)
-    np.testing.assert_allclose(state.control, memory.mean(0), atol=1e-14)
+    np.testing.assert_allclose(state.mean, memory.mean(0), atol=1e-14)
     assert not np.any(memory[5])
     assert np.all(np.any(memory[:5], axis=1))
 
@@ -216,14 +219,14 @@ def test_feddyn_remembers_right_when_few_are_asked(population):
         x = np.mean(answers, axis=0) - gamma * h
     np.testing.assert_allclose(state.x, x, rtol=1e-11)
     np.testing.assert_allclose(memory, own, atol=1e-12)
-    np.testing.assert_allclose(state.h, memory.mean(0), atol=1e-12)
+    np.testing.assert_allclose(state.mean, memory.mean(0), atol=1e-12)
 
 
 @pytest.mark.parametrize("build", [lambda: scaffold(4, 2, 0.2), lambda: scaffold(4, 2, 0.2, option="gradient"),
                                    lambda: feddyn(4, 0.8, local_steps=3, local_rate=0.2)])  # fmt: skip
 def test_the_server_knows_the_mean_memory_where_replies_are_lost(population, build):
     state, memory, _ = play(build(), population, START, 8, faults=Faults(dropout=0.4))
-    server = state.control if hasattr(state, "control") else state.h
+    server = state.mean
     np.testing.assert_allclose(server, memory.mean(0), atol=1e-14)
     assert np.any(memory)
 

@@ -1,4 +1,18 @@
-"""The methods, one file each; every file ends with the rows of its methods in the registry."""
+r"""The methods, one file each; every file ends with the rows of its methods in the registry, which state their costs.
+
+Arguments that mean the same in every method are explained here, and in a method only where it differs:
+
+- `cohort_size`: B, the number of clients that a round asks; None for all of them, where a method allows it.
+- `step_size`: :math:`\gamma_k`, of the prox or of the server's step.
+- `fresh_weight`: :math:`p_k` in (0, 1], the weight of the fresh gradient in the estimate.
+- `local_steps`: m, the gradient steps of a client, each on a minibatch of its own.
+- `local_rate`: :math:`\eta_k`, the step size of these steps.
+- `server_step_size`: :math:`\eta_s`, by which the server multiplies the mean move of the clients.
+- `probability`: p in [0, 1], that of a round which asks everyone, or that communicates.
+- `solver`: how a client answers the prox; `LBFGS`, the default, needs no constant of the problem.
+
+A `ScheduleLike` is a number, one value per round, or a schedule (`fedspam.methods.schedules`).
+"""
 
 from fedspam.methods._central import Adam as Adam, Momentum as Momentum, Plain as Plain
 from fedspam.methods._local import Epochs as Epochs
@@ -32,10 +46,7 @@ from fedspam.methods.dasha_pp import DashaPP as DashaPP, dasha_pp as dasha_pp
 from fedspam.methods.delta_sgd import delta_sgd as delta_sgd
 from fedspam.methods.ditto import Ditto as Ditto, ditto as ditto
 from fedspam.methods.ef21_pp import EF21PP as EF21PP, ef21_pp as ef21_pp
-from fedspam.methods.extragradient import (
-    AccExtragradient as AccExtragradient,
-    acc_extragradient as acc_extragradient,
-)
+from fedspam.methods.extragradient import AccExtragradient as AccExtragradient, acc_extragradient as acc_extragradient
 from fedspam.methods.fedacg import FedACG as FedACG, fedacg as fedacg
 from fedspam.methods.fedavg import fedavg as fedavg, fedavgm as fedavgm
 from fedspam.methods.fedcm import (

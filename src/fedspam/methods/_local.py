@@ -64,6 +64,7 @@ class OwnTraining:
 
 
 LocalSteps: TypeAlias = int | Epochs
+Numbers: TypeAlias = Mapping[str, Any]  # of a round, by the names under which they are sent
 ClientOptimizer: TypeAlias = "optax.GradientTransformation | None"
 
 
@@ -107,17 +108,10 @@ def self_trained(oracle: Oracle) -> TrainedOracle:
 
 
 def descend(
-    oracle: Oracle,
-    key: Key,
-    x: Params,
-    *,
-    steps: LocalSteps | OwnTraining | Integer[Array, ""],
-    local_rate: float | Scalar,
-    shift: Params | None = None,
-    pull: float | Scalar | None = None,
-    anchor: Params | None = None,
-    optimizer: ClientOptimizer = None,
-) -> Params:
+    oracle: Oracle, key: Key, x: Params,
+    *, steps: LocalSteps | OwnTraining | Integer[Array, ""], local_rate: float | Scalar, shift: Params | None = None,
+    pull: float | Scalar | None = None, anchor: Params | None = None, optimizer: ClientOptimizer = None,
+) -> Params:  # fmt: skip
     r"""Plain steps from x, each on a minibatch of its own, with the shift s and the pull :math:`\lambda`:
 
     .. math:: y \leftarrow y - \eta\,\big(T(\nabla f_i(y; \zeta_j) + \lambda\,(y - a)) + s\big)
@@ -213,12 +207,10 @@ class Training(Protocol):
     """How a client trains on its own loss, perhaps shifted by a linear term and held near x."""
 
     def numbers(self, k: Integer[Array, ""]) -> dict[str, Any]:
-        """The numbers of round k, by the names under which they are sent."""
+        """The numbers of round k."""
         ...
 
-    def __call__(
-        self, oracle: Oracle, key: Key, x: Params, shift: Params | None, numbers: Mapping[str, Any]
-    ) -> Trained: ...
+    def __call__(self, oracle: Oracle, key: Key, x: Params, shift: Params | None, numbers: Numbers) -> Trained: ...
 
     def gradients(self, certificate: Any) -> Any:
         """Gradients per client."""
@@ -249,9 +241,7 @@ class Steps:
         local = {} if isinstance(self.local_steps, OwnTraining) else {"local_rate": self.local_rate(k)}
         return local if self.step_size is None else {**local, "step_size": self.step_size(k)}
 
-    def __call__(
-        self, oracle: Oracle, key: Key, x: Params, shift: Params | None, numbers: Mapping[str, Any]
-    ) -> Trained:
+    def __call__(self, oracle: Oracle, key: Key, x: Params, shift: Params | None, numbers: Numbers) -> Trained:
         steps = self.local_steps
         if isinstance(steps, OwnTraining):
             return Trained(descend(oracle, key, x, steps=steps, local_rate=1.0, shift=shift))
@@ -280,9 +270,7 @@ class Prox:
     def numbers(self, k: Integer[Array, ""]) -> dict[str, Any]:
         return {"step_size": self.step_size(k)}
 
-    def __call__(
-        self, oracle: Oracle, key: Key, x: Params, shift: Params | None, numbers: Mapping[str, Any]
-    ) -> Trained:
+    def __call__(self, oracle: Oracle, key: Key, x: Params, shift: Params | None, numbers: Numbers) -> Trained:
         # the solver's phi with g = grad f(x) + s
         g = jax.grad(oracle)(x, key)
         g = g if shift is None else trees.add(g, shift)
@@ -293,12 +281,9 @@ class Prox:
 
 
 def training(
-    step_size: ScheduleLike,
-    local_steps: LocalSteps | None,
-    local_rate: ScheduleLike | None,
-    solver: LocalSolver | None,
-    optimizer: ClientOptimizer = None,
-) -> Training:
+    step_size: ScheduleLike, local_steps: LocalSteps | None, local_rate: ScheduleLike | None,
+    solver: LocalSolver | None, optimizer: ClientOptimizer = None,
+) -> Training:  # fmt: skip
     """The training of a method with a prox: by a solver, or by a number of steps of a given rate."""
     if solver is not None:
         if local_steps is not None or local_rate is not None or optimizer is not None:

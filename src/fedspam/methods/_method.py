@@ -58,10 +58,33 @@ class Stateful(Stateless):
         return trees.zeros_like(params)
 
 
+class Tracking(Stateful):
+    """A stateful method whose server keeps the mean of what all clients remember (see `tracked_mean`)."""
+
+    def init(self, params: Params, key: Key, fed: Federation) -> Any:
+        return TrackedState(x=params, mean=trees.zeros_like(params), k=jnp.zeros((), jnp.int32))
+
+
 class PointState(NamedTuple):
     """What the server keeps where it has no estimate of its own."""
 
     x: Params
+    k: Any  # rounds that counted; the index of the schedules
+
+
+class TrackedState(NamedTuple):
+    """What the server of a `Tracking` method keeps."""
+
+    x: Params
+    mean: Params  # of the vectors that all clients remember
+    k: Any  # rounds that counted; the index of the schedules
+
+
+class OptimizerState(NamedTuple):
+    """What the server keeps where it has an optimizer of its own."""
+
+    x: Params
+    memory: Any  # of the optimizer, such as a momentum
     k: Any  # rounds that counted; the index of the schedules
 
 
@@ -78,6 +101,11 @@ class RoundInfo(NamedTuple):
     steps: Any = ()  # local steps of every client, where a coin decides
     certificate: Any = ()  # the mean of the movers' `Certificate`
     gradients: Any = ()  # client gradients evaluated in this round
+
+
+def sample_or_all(count: int | None, key: Key, fed: Federation) -> Cohort:
+    """A cohort of this size, or everyone."""
+    return fed.everyone(key) if count is None else fed.sample(key, count)
 
 
 def over_everyone(mean: Params, fed: Federation, key: Key) -> Params:

@@ -39,49 +39,30 @@ class Scales(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Entry:
-    """A row of the table of methods. The defaults are those of a plain method: one exchange, d floats each way.
+    """A row of the table of methods. The defaults are those of a plain method: one exchange, d floats each way."""
 
-    Arguments:
-        name: the name in its paper.
-        build: the constructor.
-        example: arguments of `build` with which the method converges on a small, well-conditioned quadratic
-            (10 clients, delta = 0.1, L = 1). Every contract test runs it.
-        similarity: whether its theory gains from similar Hessians.
-        partial: whether its theory allows a cohort of some clients.
-        stateless: whether clients keep no state between rounds.
-        nonsmooth: whether its theory needs no smoothness.
-        nonconvex: whether its theory covers non-convex losses.
-        estimator: how g is made.
-        oracle: what a client does.
-        phases: exchanges per round that must follow each other.
-        up: model-sized vectors from a client to the server.
-        down: model-sized vectors from the server to a client.
-        coin: the outcome for which `up` and `down` hold, where a coin decides whether a round asks a cohort or
-            everyone; '' where there is no coin.
-        reference: paper, year, arXiv number.
-        verified: what the method was compared with: its authors' 'code', the paper's 'text', or, where neither was at
-            hand, 'no'; 'own' for the methods of this library.
-        exact: whether it converges to the optimum on quadratics with a constant step size and full participation.
-        grid: the settings that a comparison tries on a problem.
-    """
-
-    name: str
-    build: Callable[..., Method[Any]]
+    name: str  # in its paper
+    build: Callable[..., Method[Any]]  # the constructor
+    # arguments of `build` with which the method converges on a small, well-conditioned quadratic (10 clients,
+    # delta = 0.1, L = 1); every contract test runs it
     example: Mapping[str, Any]
-    similarity: Answer = "no"
-    partial: Answer = "yes"
-    stateless: Answer = "yes"
-    nonsmooth: Answer = "no"
-    nonconvex: Answer = "yes"
-    estimator: str = "–"
-    oracle: str = "–"
-    phases: int = 1
-    up: Cost = field(default=Cost(1))
-    down: Cost = field(default=Cost(1))
-    reference: str
+    similarity: Answer = "no"  # whether its theory gains from similar Hessians
+    partial: Answer = "yes"  # whether its theory allows a cohort of some clients
+    stateless: Answer = "yes"  # whether clients keep no state between rounds
+    nonsmooth: Answer = "no"  # whether its theory needs no smoothness
+    nonconvex: Answer = "yes"  # whether its theory covers non-convex losses
+    estimator: str = "–"  # how g is made
+    oracle: str = "–"  # what a client does
+    phases: int = 1  # exchanges per round that must follow each other
+    up: Cost = field(default=Cost(1))  # from a client to the server
+    down: Cost = field(default=Cost(1))  # from the server to a client
+    reference: str  # paper, year, arXiv number
+    # what it was compared with: its authors' code, the paper's text, or neither; 'own' is a method of this library
     verified: Literal["code", "text", "no", "own"] = "text"
+    # the outcome for which `up` and `down` hold, where a coin decides whether a round asks a cohort or everyone
     coin: Literal["", "yes", "no"] = ""
-    exact: bool = True
+    exact: bool = True  # whether it converges to the optimum on quadratics with a constant step size and all clients
+    # the settings that a comparison tries on a problem
     grid: Callable[[Scales], list[Mapping[str, Any]]] = field(default=lambda scales: [{}])
 
     def make(self) -> Method[Any]:

@@ -8,7 +8,7 @@ from jaxtyping import PyTree
 from fedspam._internal import trees
 from fedspam._internal.trees import Key, Params, choice, count, dynamic, static, struct
 from fedspam.federation import Federation
-from fedspam.methods._method import MOVERS, RoundInfo, Start, Stateless, Zero, prox, select_movers
+from fedspam.methods._method import MOVERS, RoundInfo, Start, Stateless, Zero, prox, sample_or_all, select_movers
 from fedspam.methods.estimators import Estimate, Estimator, Iterate
 from fedspam.methods.schedules import Schedule, step_size_schedule
 from fedspam.solvers import LocalSolver
@@ -25,26 +25,19 @@ class FactoredState(NamedTuple):
 
 @struct
 class Factored(Stateless):
-    r"""A method made of three parts.
+    r"""A method made of three parts: an estimator, a local solver, and the choice of who moves.
 
-    Arguments:
-        estimator: how the server makes g_k from an exchange with the cohort.
-        solver: how the movers minimize phi, given x_k, g_k and the step size; None where the server moves.
-        step_size: the gamma_k of phi, or of the server's step.
-        start: how g_0 is made.
-        movers: which clients move: 'one' of the cohort, a 'fresh' one, a 'second' cohort, the 'average' of the cohort,
-            'everyone', or a fixed 'delegate', client 0; or the 'server' itself, :math:`x_{k+1} = x_k - \gamma_k g_k`.
-        cohort_size: clients asked for the estimate; None for all of them.
-        name: key of the method in `METHODS`.
+    That is 'one' of the cohort, a 'fresh' client, a 'second' cohort, the 'average' of the cohort, 'everyone', a fixed
+    'delegate', client 0, or the 'server' itself, :math:`x_{k+1} = x_k - \gamma_k g_k`.
     """
 
-    estimator: Estimator
-    solver: LocalSolver | None
-    step_size: Schedule = dynamic(converter=step_size_schedule)
-    start: Start = Zero()
+    estimator: Estimator  # how the server makes g_k from an exchange with the cohort
+    solver: LocalSolver | None  # how the movers minimize phi around x_k and g_k; None where the server moves
+    step_size: Schedule = dynamic(converter=step_size_schedule)  # of phi, or of the server's step
+    start: Start = Zero()  # how g_0 is made
     movers: str = choice(*MOVERS, "server", default="one")
-    cohort_size: int | None = count(or_none=True, default=1)
-    name: str = static(default="factored")
+    cohort_size: int | None = count(or_none=True, default=1)  # clients asked for the estimate; None for all of them
+    name: str = static(default="factored")  # key of the method in `METHODS`
 
     def __post_init__(self) -> None:
         if self.solver is None and self.movers != "server":
@@ -57,7 +50,7 @@ class Factored(Stateless):
     def round(self, state: FactoredState, key: Key, fed: Federation) -> tuple[FactoredState, RoundInfo]:
         gamma = self.step_size(state.k)
 
-        cohort = fed.everyone(key) if self.cohort_size is None else fed.sample(key, self.cohort_size)
+        cohort = sample_or_all(self.cohort_size, key, fed)
         now = Iterate(state.k, state.x, state.x_prev)
         estimate, gradients = self.estimator.update(state.estimate, cohort, fed, now)
         if self.movers == "server":

@@ -1,4 +1,4 @@
-"""S-DANE and Acc-S-DANE that find the step size by a line search over rounds. Checked against their authors' code."""
+"""S-DANE and Acc-S-DANE that find the step size by a line search over rounds."""
 
 from typing import Any, NamedTuple
 
@@ -114,21 +114,15 @@ def adaptive_s_dane(step_size: float = 1.0, *, convexity: float = 0.0, solver: L
 
     is what the theory needs of a step. A round tries one step size: if the test holds, the round moves as S-DANE does
     and the next step size is :math:`2\gamma_k`; otherwise nothing moves and it is :math:`\gamma_k/2`. Near
-    :math:`1/\delta` every second round is lost. 3d floats down and 4d up for each client, in three exchanges; between
-    the last two a client remembers :math:`x^i`. The gradients must be whole and everyone must take part: with noise
-    the test tells nothing.
+    :math:`1/\delta` every second round is lost. Between the last two exchanges a client remembers :math:`x^i`. The
+    gradients must be whole and everyone must take part: with noise the test tells nothing.
 
     Arguments:
         step_size: :math:`\gamma_0`; one that is too large costs some rounds.
         convexity: :math:`\mu`, of f; 0 is always valid.
-        solver: how clients answer the prox.
 
     Jiang, Rodomanov, Stich: Stabilized proximal-point methods for federated optimization, 2024, arXiv:2407.07084,
     the adaptive variant; the test is that of the authors' code.
-
-    >>> from fedspam.problems import progress
-    >>> progress(adaptive_s_dane(1e3, solver=Exact()), rounds=40, clients=10) < 0.001
-    True
     """
     return SearchingDane(step_size, convexity, solver, accelerated=False, name="adaptive_s_dane")
 
@@ -142,16 +136,7 @@ def adaptive_acc_s_dane(
         \ge \frac{\gamma_k}{2}\,\|\bar g\|^2
 
     where the proxes are around :math:`c_k`, which lies between :math:`x_k` and :math:`v_k`. Where the test fails, the
-    weights of both stay, too. Costs as `adaptive_s_dane`.
-
-    Arguments: as `adaptive_s_dane`.
-
-    Jiang, Rodomanov, Stich: Stabilized proximal-point methods for federated optimization, 2024, arXiv:2407.07084,
-    the adaptive variant.
-
-    >>> from fedspam.problems import progress
-    >>> progress(adaptive_acc_s_dane(1e3, solver=Exact()), rounds=40, clients=10) < 0.01
-    True
+    weights of both stay, too. Arguments and paper: as `adaptive_s_dane`.
     """
     return SearchingDane(step_size, convexity, solver, accelerated=True, name="adaptive_acc_s_dane")
 

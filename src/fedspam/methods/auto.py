@@ -89,19 +89,19 @@ class Auto(Stateless):
     :math:`\hat\sigma^2/B`; :math:`p_k` is the Kalman gain of the two. The spreads come from `SKETCH` random
     projections that each client sends along with their squares. The error follows its own recursion.
 
-    **Step size.** After a step, the next cohort measures how f curved over it: :math:`D_f = f(x_{k+1}) - f(x_k) -
-    \langle\nabla f(x_k), x_{k+1} - x_k\rangle`; the movers have sent the same for their own losses. The ratio of
-    :math:`\langle g, \Delta\rangle + D_f` to what they promised, :math:`\langle g, \Delta\rangle + D_\xi`, is that of
-    a trust region: above `good` the step size grows, below `bad` it shrinks to where the parabola through the step has
-    its minimum. Below `refuse`, if the cohort's own losses have risen too, the step is taken back: clients move from
-    :math:`x_{k-1}` again, with its g. The first step size is `speed` :math:`/\hat\delta`, over a tiny step along
+    **Step size.** After a step :math:`\Delta`, the next cohort measures how f curved over it, :math:`D_f = f(x_{k+1}) -
+    f(x_k) - \langle\nabla f(x_k), \Delta\rangle`; the movers have sent the same for their own losses. The ratio of
+    :math:`\langle g, \Delta\rangle + D_f` to what they promised, :math:`\langle g, \Delta\rangle + D_\xi`, is that of a
+    trust region: above `good` the step size grows, below `bad` it shrinks to the minimum of the parabola through the
+    step. Below `refuse`, if the cohort's own losses have risen too, the step is taken back: clients move from
+    :math:`x_{k-1}` again. The first step size is `speed` :math:`/\hat\delta`, measured over a tiny step along
     :math:`-g_0`. Where more than half of :math:`\|g\|^2` is error, only the share :math:`2(1 - \hat e/\|g\|^2)` of the
     step is taken, at least `least`, and the step size does not grow beyond :math:`1/\hat\delta`.
 
     **Minibatch clients** take the local steps of `AutoSteps` instead, unless one client moves alone: that one takes
     `SampledSteps` on its prox.
 
-    The rules are unchanged if f is scaled. There are no exchanges besides the two of SPAM-PP.
+    The rules do not change if f is scaled. The exchanges are the two of SPAM-PP.
     """
 
     solver: LocalSolver
@@ -258,14 +258,7 @@ class Auto(Stateless):
 
     @on_client
     def difference(
-        self,
-        oracle: Oracle,
-        key: Key,
-        *,
-        x: Params,
-        x_prev: Params,
-        fresh_weight: Any,
-        seed: UInt32[Array, " 2"],
+        self, oracle: Oracle, key: Key, *, x: Params, x_prev: Params, fresh_weight: Any, seed: UInt32[Array, " 2"]
     ) -> Difference:
         both = jax.value_and_grad(_whole(oracle))
         (value, a), (value_prev, b) = both(x, key), both(x_prev, key)
@@ -291,16 +284,7 @@ class Auto(Stateless):
 
     @on_client
     def prox(
-        self,
-        oracle: Oracle,
-        key: Key,
-        *,
-        x: Params,
-        x_prev: Params,
-        back: Any,
-        g: Params,
-        step_size: Any,
-        rate: Any,
+        self, oracle: Oracle, key: Key, *, x: Params, x_prev: Params, back: Any, g: Params, step_size: Any, rate: Any
     ) -> AutoMove:
         x = trees.where(back, x_prev, x)
         if not _samples(oracle):
@@ -343,13 +327,12 @@ def _whole(oracle: Oracle) -> Any:
 def auto(cohort_size: int, *, solver: LocalSolver = LBFGS(), movers: str = "average") -> Auto:
     """SPAM-PPA (or SPAM-PP) that chooses its step size and fresh weight as it goes.
 
-    Clients whose oracle draws minibatches (``Ragged.of(..., batch=20)``) take local steps that choose their own length,
-    as in `auto_steps`; a server of a real federation, which does not see its clients, needs that method itself. All
-    others answer a prox. The page on choosing parameters derives the rules, and shows where they work and fail.
+    Clients that draw minibatches (``Ragged.of(..., batch=20)``) take the local steps of `auto_steps`; the server of a
+    real federation, which does not see its clients, needs that method itself. All others answer a prox. The page on
+    choosing parameters derives the rules, and shows where they work and fail.
 
     Arguments:
         cohort_size: clients asked per round, at least 2.
-        solver: how a client answers the prox.
         movers: 'average' moves the whole cohort (5d floats per client), 'one' a single client of it.
 
     >>> from fedspam.problems import progress

@@ -95,19 +95,18 @@ class AutoSteps(Stateless):
     A client takes `trials` steps :math:`y \leftarrow y - a_k\eta\nabla f_i(y;\zeta)` from :math:`z_k`, and replies with
     the mean of :math:`y - z_k` over the last quarter of them.
 
-    **Rate.** The clients of the first round search for it. They first walk with a rate that grows by a fifth where the
+    **Rate.** The clients of the first round search for it. They walk with a rate that grows by a fifth where the
     minibatch's loss would fall by at least :math:`\eta\|\nabla f_i(y;\zeta)\|^2/10` over the whole :math:`\eta`
-    (Armijo's rule), and halves elsewhere. A fall that rounding hides tells nothing and leaves the rate as it is. The
-    geometric mean of :math:`\eta` over that walk, each step weighted by its fall, is the rate they have found. Then
-    they start again from :math:`z_0` with it. All later clients use the geometric mean of what the first ones have
-    found. To follow Armijo's rule on would be worse: on a network, small steps lead to where the loss curves more,
-    which calls for still smaller ones.
+    (Armijo's rule), and halves elsewhere. A fall that rounding hides leaves the rate as it is. A client's rate is the
+    geometric mean of :math:`\eta` over its walk, each step weighted by its fall; with it the client starts again from
+    :math:`z_0`. All later clients use the geometric mean of what the first ones have found. To go on with Armijo's rule
+    would be worse: on a network, small steps lead to where the loss curves more, which calls for still smaller ones.
 
-    Two rules keep the rate from being very wrong. A step is refused if it would, over the whole :math:`\eta`, raise its
-    minibatch's loss beyond what is usual: one standard deviation above the mean of the losses that the client has met
-    in this round. Then the client halves the rate, and lets it grow back by a fifth per step. If more than half of a
+    Two rules correct a rate that is very wrong. A step is refused if it would, over the whole :math:`\eta`, raise its
+    minibatch's loss above the usual: one standard deviation above the mean of the losses that the client has met in
+    this round. The client then halves its rate, and lets it grow back by a fifth per step. If more than half of a
     cohort's steps are refused, the rate halves for all. If none is, and the losses fall by the share :math:`q > 0.9` of
-    what linear ones would, it is far too small: it is multiplied by :math:`0.1/(1-q)`, at most by 4.
+    what linear ones would, the rate is multiplied by :math:`0.1/(1-q)`, at most by 4.
 
     **Damping.** While the model still moves, each move points along the last ones. Once moves are mostly noise and
     the clients' drift, they point back. So :math:`a_k` falls while the cosine is below c, and rises again above it. It
@@ -291,16 +290,9 @@ def _cosine(a: Params, b: Params) -> Scalar:
 def auto_steps(cohort_size: int, *, trials: int = 60) -> AutoSteps:
     """Local steps on minibatches that need no parameters. `auto` is this method where clients draw minibatches.
 
-    One exchange per round, d floats down and d + 5 up per client; FedAvg takes d and d.
-
     Arguments:
-        cohort_size: clients asked per round.
         trials: minibatches per client and round; each costs a gradient and a loss. In the first round, clients find the
             rate with as many again, and 20 more.
-
-    >>> from fedspam.problems import progress
-    >>> progress(auto_steps(10), rounds=20, clients=50) < 0.1
-    True
     """
     return AutoSteps(cohort_size, trials)
 

@@ -152,23 +152,21 @@ def buffered(method: FedOpt | Factored, concurrency: int) -> Buffered:
     .. math::
         x_{k+1} = \mathrm{server}\Big(x_k,\ \frac1K\sum_{i=1}^{K}\frac{\Delta_i}{\sqrt{1+s_i}}\Big)
 
-    M clients are busy at once. An update takes the first K replies :math:`\Delta_i` that arrive, where
-    :math:`\Delta_i` is what the method has clients compute, such as the m local steps of FedAvg, from the iterate
-    :math:`x_{k-s_i}` that the client was sent; its staleness :math:`s_i` is the number of updates since then. Then K
-    further clients that are not busy are sent :math:`x_{k+1}`. Messages and replies cost what those of the method cost.
+    M clients are busy at once. An update takes the first K replies :math:`\Delta_i` that arrive: what the method has
+    clients compute, such as m local steps, from the iterate :math:`x_{k-s_i}` that the client was sent. Its staleness
+    :math:`s_i` is the number of updates since then. Then K further clients that are not busy are sent :math:`x_{k+1}`.
 
     A round of the run is one update, and its rows have the ``seconds`` since the last update and the mean
     ``staleness``. Delays are those of the population (`fedspam.clients.OverSelected` with ``more=0``); if it has none,
     every reply takes one second. With M = K nothing is ever stale, and the method is the synchronous one.
 
-    Two departures from the paper. It replaces a client as soon as it has replied; here the K clients of an update are
+    Two departures from the paper: it replaces a client as soon as it has replied; here the K clients of an update are
     replaced together, so that between M - K and M are busy (the paper's K is 10 and M hundreds). And it weights clients
-    equally; with ``weighted=True`` the average is by examples times :math:`1/\sqrt{1+s}`, whose sum is then divided by.
+    equally; with ``weighted=True`` they count by their examples times :math:`1/\sqrt{1+s}`.
 
-    **Estimates.** With `mvr` instead of `fedavg`, clients send parts of SPAM's estimate g. A stale client evaluates
-    both gradients at the two iterates that it was sent. The weights are then divided by their sum, and g follows the
-    mean of the gradients at the stale iterates :math:`x_{k-s_i}`, by the recursion of SPAM. What that costs, and why
-    the prox of SPAM cannot be stale, is in docs/flower.md.
+    **Estimates.** With `mvr` clients send parts of SPAM's estimate g. A stale client evaluates both gradients at the
+    two iterates that it was sent. The weights are then divided by their sum, and g follows the mean of the gradients at
+    the stale iterates. What that costs, and why the prox of SPAM cannot be stale, is in docs/flower.md.
 
     Arguments:
         method: `fedavg`, `fedprox`, `fedavgm`, `fedadam` and others of their kind; or `mvr` with ``first="update"``.

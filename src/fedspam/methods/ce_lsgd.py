@@ -23,15 +23,9 @@ class Snapshot(CohortGradient):
 
 
 def ce_lsgd(
-    cohort_size: int | None,
-    local_steps: int,
-    local_rate: float,
-    fresh_weight: ScheduleLike,
-    *,
-    minibatch: bool = False,
-    start: StartLike = "cohort",
-    first: str = "given",
-) -> Factored:
+    cohort_size: int | None, local_steps: int, local_rate: float, fresh_weight: ScheduleLike,
+    *, minibatch: bool = False, start: StartLike = "cohort", first: str = "given",
+) -> Factored:  # fmt: skip
     r"""CE-LSGD: the estimate of SPAM-PP, then m recursive steps on one client of the cohort.
 
     .. math::
@@ -39,34 +33,23 @@ def ce_lsgd(
         w_{j+1} &= w_j - \eta v_j, \quad v_{j+1} = v_j + \nabla f_\xi(w_{j+1}) - \nabla f_\xi(w_j), \quad
         w_0 = x_k,\ v_0 = g_k, \qquad x_{k+1} = w_m
 
-    With whole local gradients the recursion is :math:`v_j = \nabla f_\xi(w_j) - \nabla f_\xi(x_k) + g_k`: SPAM-PP with
-    m gradient steps in place of the prox and :math:`\gamma = \infty`. Two exchanges, 2d floats down and d up for each
-    client of the cohort, then d more down and d up for the one that moves; no state on clients. With :math:`\eta
-    \lesssim \min\{1/L, 1/(m\delta)\}` and :math:`m \approx L/\delta` it takes :math:`O(\delta F/\epsilon +
-    \zeta^2/(B\epsilon) + \delta\zeta F/(B\epsilon^{3/2}))` rounds, the order of the lower bound.
+    With whole local gradients :math:`v_j = \nabla f_\xi(w_j) - \nabla f_\xi(x_k) + g_k`: SPAM-PP with m gradient steps
+    in place of the prox and :math:`\gamma = \infty`. With :math:`\eta \lesssim \min\{1/L, 1/(m\delta)\}` and :math:`m
+    \approx L/\delta` it takes :math:`O(\delta F/\epsilon + \zeta^2/(B\epsilon) + \delta\zeta F/(B\epsilon^{3/2}))`
+    rounds, the order of the lower bound.
 
-    Both versions of the paper are available. Partial participation: a fresh cohort every round, whole local gradients.
-    Full participation: ``cohort_size=None`` for all clients, and ``minibatch=True`` for clients that sample from their
-    data; the estimate sees minibatches wherever the population has them. The pseudocode was not available to us. That
-    one client of the cohort takes the local steps is our reading; the published rate and number of local steps agree
+    The paper has two versions: a fresh cohort every round with whole local gradients; and all clients,
+    ``cohort_size=None``, with ``minibatch=True``, where the estimate sees minibatches wherever the population has them.
+    That one client of the cohort takes the local steps is our reading; the published rate and number of steps agree
     with it.
 
     Arguments:
-        cohort_size: B; None for all clients.
         local_steps: m. One step is server MVR.
-        local_rate: the local :math:`\eta`, a number.
-        fresh_weight: :math:`p_k` in (0, 1], the weight of the fresh gradient: a number, one per round, or a schedule.
-        minibatch: whether :math:`v_{j+1}` sees a minibatch, the same at both points, instead of the client's whole
-            loss.
-        start, first: as in `fedspam.spam_pp`. Where cohort_size is None, the exchanges of the start have one client
-            each.
+        minibatch: whether :math:`v_{j+1}` sees a minibatch, the same at both points, not the client's whole loss.
+        start, first: as in `spam_pp`. If all clients are asked, the exchanges of the start have one client each.
 
     Patel, Wang, Woodworth, Bullins, Srebro: Towards optimal communication complexity in distributed non-convex
     optimization, 2022, NeurIPS.
-
-    >>> from fedspam.problems import progress
-    >>> progress(ce_lsgd(10, 10, 0.09, 0.2)) < 0.1
-    True
     """
     estimator, start = MVR(fresh_weight, first=first), start_from(start, cohort_size or 1)
     solver = surrogate_steps(local_steps, local_rate, minibatch, recursive=True)
@@ -81,19 +64,12 @@ def bvr_l_sgd(cohort_size: int | None, local_steps: int, local_rate: float, *, m
         w_0 = x_k,\ v_0 = g_k, \qquad x_{k+1} = w_m
 
     In the paper all workers take local steps and the model of a random one is kept. The choice does not depend on the
-    models, so only that client steps here: the same iterates, with d floats down and d up for each client and d and d
-    for the one that moves, where the paper's form takes 2d and 2d for each. Two exchanges, no state on clients. Here
-    the big batch of every round is the whole of the clients' losses.
+    models, so only that client steps here: the same iterates at less cost. The big batch of every round is the whole of
+    the clients' losses.
 
-    Arguments:
-        cohort_size: clients asked for the gradient; None for all, as in the theory.
-        local_steps, local_rate, minibatch: as `ce_lsgd`.
+    The theory asks all clients, ``cohort_size=None``. The other arguments are those of `ce_lsgd`.
 
     Murata, Suzuki: Bias-variance reduced local SGD for less heterogeneous federated learning, 2021, arXiv:2102.03198.
-
-    >>> from fedspam.problems import progress
-    >>> progress(bvr_l_sgd(None, 10, 0.09), rounds=30) < 1e-3
-    True
     """
     solver = surrogate_steps(local_steps, local_rate, minibatch, recursive=True)
     return Factored(Snapshot(), solver, math.inf, cohort_size=cohort_size, name="bvr_l_sgd")

@@ -1,7 +1,4 @@
-"""DANE, DANE+ and FedDANE: the prox around a fresh gradient, without memory.
-
-DANE+ is checked against its authors' code.
-"""
+"""DANE, DANE+ and FedDANE: the prox around a fresh gradient, without memory."""
 
 from fedspam.methods._grids import step_grid
 from fedspam.methods._registry import Cost, Entry, register
@@ -17,21 +14,12 @@ def dane(step_size: ScheduleLike, *, solver: LocalSolver = LBFGS()) -> Factored:
     .. math:: x_{k+1} = \frac1n\sum_{i=1}^n \arg\min_y\Bigl\{f_i(y) + \langle\nabla f(x_k) - \nabla f_i(x_k), y\rangle
         + \tfrac{1}{2\gamma_k}\|y - x_k\|^2\Bigr\}
 
-    2d floats down and 2d up for every client, in two exchanges; no state. The paper's :math:`\mu` is
-    :math:`1/\gamma`, its factor :math:`\eta` on the gradient is 1. With :math:`\gamma \approx 1/\delta` it takes
-    :math:`O((\delta/\mu)\log 1/\epsilon)` rounds on :math:`\mu`-strongly convex f. Averaging needs convexity;
-    `dane_plus` does not.
-
-    Arguments:
-        step_size: :math:`\gamma_k`: a number, one value per round, or a schedule.
-        solver: how clients answer the prox.
+    The paper's :math:`\mu` is :math:`1/\gamma`, its factor :math:`\eta` on the gradient is 1. With :math:`\gamma
+    \approx 1/\delta` it takes :math:`O((\delta/\mu)\log 1/\epsilon)` rounds on :math:`\mu`-strongly convex f. Averaging
+    needs convexity; `dane_plus` does not.
 
     Shamir, Srebro, Zhang: Communication-efficient distributed optimization using an approximate Newton-type method,
     2014, arXiv:1312.7853.
-
-    >>> from fedspam.problems import progress
-    >>> progress(dane(step_size=10.0, solver=Exact()), rounds=10, clients=10) < 0.001
-    True
     """
     return Factored(CohortGradient(), solver, step_size, movers="average", cohort_size=None, name="dane")
 
@@ -41,17 +29,10 @@ def dane_plus(step_size: ScheduleLike, *, solver: LocalSolver = LBFGS()) -> Fact
 
     .. math:: x_{k+1} \in \text{a-prox}(x_k, \nabla f(x_k), \gamma_k, \xi_k)
 
-    d floats down and d up for every client, then d more each way for the one that moves. The paper lets all clients
-    solve and keeps one random answer; here only that client solves: the same iterates at less cost.
-    Non-convex f: :math:`O(\delta F/\epsilon)` rounds with :math:`\gamma \approx 1/\delta`.
-
-    Arguments: as `dane`.
+    The paper lets all clients solve and keeps one random answer; here only that client solves: the same iterates at
+    less cost. Non-convex f: :math:`O(\delta F/\epsilon)` rounds with :math:`\gamma \approx 1/\delta`.
 
     Jiang, Rodomanov, Stich: Federated optimization with doubly regularized drift correction, 2024, arXiv:2404.08447.
-
-    >>> from fedspam.problems import progress
-    >>> progress(dane_plus(step_size=10.0, solver=Exact()), rounds=10, clients=10) < 0.001
-    True
     """
     return Factored(CohortGradient(), solver, step_size, movers="one", cohort_size=None, name="dane_plus")
 
@@ -63,20 +44,13 @@ def feddane(
 
     .. math:: x_{k+1} = \frac1B\sum_{i\in S'_k} x^i, \qquad x^i \in \text{a-prox}(x_k, \nabla f_{S_k}(x_k), \gamma_k, i)
 
-    d floats down and d up for each client of the first cohort, 2d and d for each of the second; 2d and 2d if it is
-    the same cohort. There is no memory (the fresh weight is 1), hence a floor of the order of the cohort gradient's
-    error.
+    The gradient has no memory (the fresh weight is 1), so its error leaves a floor. With one cohort each client takes
+    2d floats down and 2d up.
 
     Arguments:
-        cohort_size: B, of both cohorts.
-        step_size, solver: as `dane`.
         second_cohort: whether the movers are a second cohort, as in the paper.
 
     Li, Sahu, Zaheer, Sanjabi, Talwalkar, Smith: FedDANE, 2019, arXiv:2001.01920.
-
-    >>> from fedspam.problems import progress
-    >>> progress(feddane(10, step_size=1.0, solver=Exact()), rounds=30) < 0.1
-    True
     """
     movers = "second" if second_cohort else "average"
     return Factored(CohortGradient(), solver, step_size, movers=movers, cohort_size=cohort_size, name="feddane")

@@ -1,7 +1,4 @@
-"""DASHA-PP: compressed changes of an estimate that each client keeps, with cohorts and minibatches.
-
-Checked against its authors' code.
-"""
+"""DASHA-PP: compressed changes of an estimate that each client keeps, with cohorts and minibatches."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -80,8 +77,7 @@ def dasha_pp(
         g_{k+1} &= g_k + \frac1n\sum_{i\in S_k} m_i, \qquad x_{k+1} = x_k - \gamma_k\,g_{k+1}
 
     C is the unbiased codec of the replies, which the run chooses, for example
-    ``simulate(..., codecs={"up": "randk-0.1"})``; unlike `ef21_pp`, errors of the clients average out. One exchange, 2d
-    floats down and d up (before compression) for each client of the cohort, which remembers 2d numbers. Both gradients
+    ``simulate(..., codecs={"up": "randk-0.1"})``; unlike `ef21_pp`, errors of the clients average out. Both gradients
     use the same minibatch, which makes it DASHA-PP-MVR. Without a codec and with all clients it is gradient descent for
     b = 1, and MVR with p = b otherwise.
 
@@ -89,18 +85,11 @@ def dasha_pp(
     both are 0, so that no exchange with everyone is needed. The start is forgotten at the rate b.
 
     Arguments:
-        cohort_size: B.
-        step_size: :math:`\gamma_k`: a number, one value per round, or a schedule.
         omega: :math:`\omega` of the codec, ``codec.omega(params)``; 0 without one.
-        fresh_weight: b in (0, 1], the weight of the fresh gradient; None for :math:`p_a/(2-p_a)`, that of the theory
-            for whole gradients.
+        fresh_weight: b in (0, 1]; None for :math:`p_a/(2-p_a)`, that of the theory for whole gradients.
 
     Tyurin, Richtárik: A computation and communication efficient method for distributed nonconvex problems in the
     partial participation setting, 2022, arXiv:2205.15580, Algorithm 1.
-
-    >>> from fedspam.problems import progress
-    >>> progress(dasha_pp(10, 0.1), clients=20, rounds=200) < 0.01
-    True
     """
     checks.between("omega", omega, 0, float("inf"), remedy="a codec states it: RandK(0.1).omega(params)")
     return DashaPP(step_size, 1 / (2 * omega + 1), fresh_weight, cohort_size)

@@ -1,6 +1,5 @@
 """Delta-SGD: every client finds the rate of its local steps from the change of its gradient."""
 
-from collections.abc import Mapping
 from typing import Any
 
 import jax
@@ -12,7 +11,7 @@ from fedspam._internal import trees
 from fedspam._internal.trees import Key, Params, Scalar, count, dynamic, number, positive, struct
 from fedspam.clients import Oracle
 from fedspam.methods._grids import grid
-from fedspam.methods._local import Trained
+from fedspam.methods._local import Numbers, Trained
 from fedspam.methods._registry import Entry, register
 from fedspam.methods.fedopt import Average, FedOpt
 from fedspam.methods.schedules import Schedule, ScheduleLike, positive_schedule
@@ -30,9 +29,7 @@ class SmoothnessSteps:
     def numbers(self, k: Integer[Array, ""]) -> dict[str, Any]:
         return {"local_rate": self.local_rate(k)}
 
-    def __call__(
-        self, oracle: Oracle, key: Key, x: Params, shift: Params | None, numbers: Mapping[str, Any]
-    ) -> Trained:
+    def __call__(self, oracle: Oracle, key: Key, x: Params, shift: Params | None, numbers: Numbers) -> Trained:
         gradient = jax.grad(oracle)
         g = gradient(x, jax.random.fold_in(key, 0))
         dtype = jax.tree.leaves(g)[0].dtype
@@ -57,14 +54,9 @@ class SmoothnessSteps:
 
 
 def delta_sgd(
-    cohort_size: int,
-    local_steps: int,
-    local_rate: ScheduleLike = 0.2,
-    *,
-    amplification: float = 2.0,
-    growth: float = 0.1,
-    weighted: bool = False,
-) -> FedOpt:
+    cohort_size: int, local_steps: int, local_rate: ScheduleLike = 0.2,
+    *, amplification: float = 2.0, growth: float = 0.1, weighted: bool = False,
+) -> FedOpt:  # fmt: skip
     r"""Delta-SGD: FedAvg whose clients choose the rates of their local steps themselves, step by step.
 
     .. math::
@@ -73,23 +65,15 @@ def delta_sgd(
             \frac{\gamma\,\|y_j - y_{j-1}\|}{2\,\|\nabla f_i(y_j;\zeta_j) - \nabla f_i(y_{j-1};\zeta_j)\|},\
             \sqrt{1 + \delta\theta_{j-1}}\;\eta_{j-1}\Big\}, \qquad x_{k+1} = \tfrac1B\sum_{i\in S_k} y_i
 
-    One exchange, d floats down and d up for each client, no state: every round starts again from :math:`\eta_0`. A step
-    after the first takes two gradients, both of the same minibatch.
+    Every round starts again from :math:`\eta_0`. A step after the first takes two gradients, both of the same
+    minibatch.
 
     Arguments:
-        cohort_size: B.
-        local_steps: m.
         local_rate: :math:`\eta_0`, of the first step of every round; the paper's is 0.2. It may be far too large.
-        amplification: :math:`\gamma`; the paper's is 2.
-        growth: :math:`\delta`; the paper's is 0.1.
-        weighted: as `fedavg`.
+        amplification, growth: :math:`\gamma` and :math:`\delta`; the paper's are 2 and 0.1.
 
     Kim, Toghani, Uribe, Kyrillidis: Adaptive federated learning with auto-tuned clients, 2024, arXiv:2306.11201,
     Algorithm 1.
-
-    >>> from fedspam.problems import progress
-    >>> progress(delta_sgd(10, 5, 0.02)) < 0.1
-    True
     """
     steps = SmoothnessSteps(local_rate, amplification, growth, local_steps)
     return FedOpt(steps, Average(), cohort_size, weighted, name="delta_sgd")

@@ -1,7 +1,4 @@
-"""Ditto: FedAvg, and beside it a model of each client's own that is held near the common one.
-
-Checked against its authors' code.
-"""
+"""Ditto: FedAvg, and beside it a model of each client's own that is held near the common one."""
 
 from typing import Any
 
@@ -57,14 +54,9 @@ class Ditto(Stateless):
 
 
 def ditto(
-    cohort_size: int,
-    local_steps: int,
-    local_rate: ScheduleLike,
-    *,
-    pull: float = 0.1,
-    personal_steps: int | None = None,
-    personal_rate: ScheduleLike | None = None,
-) -> Ditto:
+    cohort_size: int, local_steps: int, local_rate: ScheduleLike,
+    *, pull: float = 0.1, personal_steps: int | None = None, personal_rate: ScheduleLike | None = None,
+) -> Ditto:  # fmt: skip
     r"""Ditto: FedAvg for a common model x, and for each client a model :math:`v_i` of its own, held near x.
 
     .. math::
@@ -73,14 +65,12 @@ def ditto(
         v_i &\leftarrow v_i - \eta'_k\big(\nabla f_i(v_i) + \lambda\,(v_i - x_k)\big) \ \text{(s times, for } i\in S_k),
         \qquad v_i = x_0 \text{ at first}
 
-    So :math:`v_i` approaches :math:`\mathrm{prox}_{f_i/\lambda}(x)`: one prox towards the common model.
-    :math:`\lambda = 0` is training alone, a large :math:`\lambda` is the common model. One exchange, d floats down and
-    d up for each client, as FedAvg, whose common model it has. Each client remembers :math:`v_i`; nothing of it is
-    sent. After a simulation, ``run.memory`` holds the models of all clients, one per row; ``run.params`` is the common
-    one.
+    So :math:`v_i` approaches :math:`\mathrm{prox}_{f_i/\lambda}(x)`: one prox towards the common model. :math:`\lambda
+    = 0` is training alone, a large :math:`\lambda` is the common model, which is that of FedAvg. Each client remembers
+    :math:`v_i`; nothing of it is sent. After a simulation, ``run.memory`` holds the models of all clients, one per row,
+    and ``run.params`` the common one.
 
     Arguments:
-        cohort_size, local_steps, local_rate: as `fedavg`.
         pull: :math:`\lambda`.
         personal_steps: s; m by default.
         personal_rate: :math:`\eta'_k`; the local rate by default.

@@ -1,50 +1,36 @@
 """EF21-PP: clients send compressed changes of their gradients, and remember what arrived."""
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
 
 import jax
-import jax.numpy as jnp
 
 from fedspam._internal import trees
 from fedspam._internal.trees import Key, Params, count, dynamic, static, struct
 from fedspam.clients import Oracle
 from fedspam.federation import Federation, on_client
 from fedspam.methods._grids import server_step_grid
-from fedspam.methods._method import RoundInfo, Stateful, tracked_mean
+from fedspam.methods._method import RoundInfo, TrackedState, Tracking, tracked_mean
 from fedspam.methods._registry import Entry, register
 from fedspam.methods.schedules import Schedule, ScheduleLike, step_size_schedule
 
 
-class EstimateState(NamedTuple):
-    """What the server of a method keeps that adds up compressed changes."""
-
-    x: Params
-    g: Params  # the mean of all clients' g_i
-    k: Any  # rounds that counted; the index of the schedules
-
-
 @struct
-class EF21PP(Stateful):
+class EF21PP(Tracking):
     """EF21-PP. Use `ef21_pp` to build it."""
 
     step_size: Schedule = dynamic(converter=step_size_schedule)
     cohort_size: int = count()
     name: str = static(default="ef21_pp")
 
-    def init(self, params: Params, key: Key, fed: Federation) -> EstimateState:
-        return EstimateState(x=params, g=trees.zeros_like(params), k=jnp.zeros((), jnp.int32))
-
-    def round(self, state: EstimateState, key: Key, fed: Federation) -> tuple[EstimateState, RoundInfo]:
+    def round(self, state: TrackedState, key: Key, fed: Federation) -> tuple[TrackedState, RoundInfo]:
         gamma = self.step_size(state.k)
 
         cohort = fed.sample(key, self.cohort_size)
         change = fed.mean(cohort, self.gradient_change, x=state.x)
 
-        # g stays the mean of all g_i, also where replies are lost
-        g = tracked_mean(state.g, change, fed, key)
+        g = tracked_mean(state.mean, change, fed, key)  # of all g_i, also where replies are lost
         x = trees.axpy(-gamma, g, state.x)
-        return EstimateState(x, g, state.k + 1), RoundInfo(step_size=gamma, gradients=cohort.size)
+        return TrackedState(x, g, state.k + 1), RoundInfo(step_size=gamma, gradients=cohort.size)
 
     @on_client(stateful=True, echo=True)
     def gradient_change(
@@ -63,24 +49,15 @@ def ef21_pp(cohort_size: int, step_size: ScheduleLike) -> EF21PP:
         x_{k+1} = x_k - \gamma_k\,g_{k+1}
 
     C is the codec of the replies, which the run chooses, for example ``simulate(..., codecs={"up": "topk-0.1"})``. It
-    may be biased: the changes that C leaves out are sent later, because :math:`g_i` contains only what arrived. One
-    exchange, d floats down and d up (before compression) for each client of the cohort, which remembers d numbers.
-    :math:`g_i = 0` at the start. Without a codec it is SAG on the clients, and with all clients gradient descent.
+    may be biased: the changes that C leaves out are sent later, because :math:`g_i`, 0 at the start, contains only what
+    arrived. Without a codec it is SAG on the clients, and with all clients gradient descent.
 
     Theory, for non-convex f and any start of :math:`g_i`: a client sends with probability :math:`q = B/n`, so its
     error contracts as that of one codec with :math:`q\alpha`, and `fedspam.theory.ef21_step_size` follows from
     Theorem 1 of EF21. (The constants of the paper's own theorem for cohorts are others.) It assumes whole gradients.
 
-    Arguments:
-        cohort_size: B.
-        step_size: :math:`\gamma_k`: a number, one value per round, or a schedule.
-
     Fatkhullin, Sokolov, Gorbunov, Li, Richtárik: EF21 with bells & whistles, 2021, arXiv:2110.03294, EF21-PP. Its loop
     begins with the step, ours with the exchange: the same sequence of points.
-
-    >>> from fedspam.problems import progress
-    >>> progress(ef21_pp(10, 0.1), clients=20, rounds=200) < 0.01
-    True
     """
     return EF21PP(step_size, cohort_size)
 

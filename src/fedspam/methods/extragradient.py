@@ -1,4 +1,4 @@
-"""Accelerated Extragradient: a prox by one client, and two gradients of all. Checked against S-DANE's authors' code."""
+"""Accelerated Extragradient: a prox by one client, and two gradients of all."""
 
 import jax.numpy as jnp
 
@@ -46,19 +46,14 @@ def acc_extragradient(
         v_{k+1} &= \frac{\mu a\,x_{k+1} + v_k - a\nabla f(x_{k+1})}{1 + \mu a}, \qquad
             A_{k+1} = \frac{A_k + a}{1 + \mu a}
 
-    The delegate is client 0, in place of the paper's server with data of its own. Three exchanges: d floats down and d
-    up for all clients twice, and 2d down and d up for the delegate between them. No state on clients.
-    :math:`\gamma = 1/\delta`, :math:`O(\sqrt{\delta/\mu}\log 1/\epsilon)` rounds on :math:`\mu`-strongly convex f. The
-    weights A and a are those of S-DANE's authors, whose baseline it is; the paper has their limits.
+    The delegate is client 0, in place of the paper's server with data of its own. :math:`\gamma = 1/\delta`,
+    :math:`O(\sqrt{\delta/\mu}\log 1/\epsilon)` rounds on :math:`\mu`-strongly convex f. The weights A and a are those
+    of S-DANE's authors, whose baseline it is; the paper has their limits.
 
-    Arguments: as `s_dane`, without a cohort.
+    The argument `convexity` is :math:`\mu`, of f; 0 is always valid.
 
     Kovalev, Beznosikov, Borodich, Gasnikov, Scutari: Optimal gradient sliding and its application to distributed
     optimization under similarity, 2022, arXiv:2205.15136.
-
-    >>> from fedspam.problems import progress
-    >>> progress(acc_extragradient(step_size=5.0, convexity=1.0, solver=Exact()), rounds=20, clients=10) < 0.001
-    True
     """
     return AccExtragradient(step_size, convexity, solver, None, accelerated=True, name="acc_extragradient")
 

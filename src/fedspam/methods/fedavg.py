@@ -27,31 +27,22 @@ class HeavyBall:
 
 
 def fedavg(
-    cohort_size: int,
-    local_steps: LocalSteps,
-    local_rate: ScheduleLike,
-    *,
-    server_step_size: ScheduleLike = 1.0,
-    weighted: bool = False,
-    optimizer: ClientOptimizer = None,
-) -> FedOpt:
+    cohort_size: int, local_steps: LocalSteps, local_rate: ScheduleLike,
+    *, server_step_size: ScheduleLike = 1.0, weighted: bool = False, optimizer: ClientOptimizer = None,
+) -> FedOpt:  # fmt: skip
     r"""FedAvg: m steps of SGD on each client of the cohort, then the average.
 
     .. math:: y_i \leftarrow y_i - \eta_k\nabla f_i(y_i)\ \text{(m times, from } x_k), \qquad
         x_{k+1} = x_k + \eta_s\,\frac1B\sum_{i\in S_k}(y_i - x_k)
 
-    One exchange, d floats down and d up for each client, no state on clients. With :math:`\eta_s m\eta \lesssim 1/L`
-    it takes :math:`O(LF\zeta^2/(B\epsilon^2) + LF\zeta/\epsilon^{3/2} + LF/\epsilon)` rounds to :math:`E\|\nabla f\|^2
-    \le \epsilon`. For m > 1 and a constant step size its fixed point is not the optimum, even if all clients take
-    part: on quadratics it solves :math:`\sum_i (I - (I - \eta H_i)^m)(x - x_i^*) = 0`, with :math:`x_i^*` the
-    minimizer of client i.
+    With :math:`\eta_s m\eta \lesssim 1/L` it takes :math:`O(LF\zeta^2/(B\epsilon^2) + LF\zeta/\epsilon^{3/2} +
+    LF/\epsilon)` rounds to :math:`E\|\nabla f\|^2 \le \epsilon`. For m > 1 and a constant step size its fixed point is
+    not the optimum, even if all clients take part: on quadratics it solves :math:`\sum_i (I - (I - \eta H_i)^m)(x -
+    x_i^*) = 0`, with :math:`x_i^*` the minimizer of client i.
 
     Arguments:
-        cohort_size: B.
         local_steps: m, or ``Epochs(2)`` to pass twice over each client's shuffled rows, so that larger clients take
             more steps. One step and :math:`\eta_s = 1` make it SGD on the cohort.
-        local_rate: the local :math:`\eta_k`: a number, one value per round, or a schedule.
-        server_step_size: :math:`\eta_s`, likewise.
         weighted: average by the number of examples, as McMahan et al. do; then f is the mean over examples.
         optimizer: an Optax transformation T of the clients' gradients, begun afresh in every round:
             :math:`y_i \leftarrow y_i - \eta_k T(\nabla f_i(y_i))`. ``optax.trace(0.9)`` is momentum,
@@ -74,32 +65,21 @@ def fedavg(
 
 
 def fedavgm(
-    cohort_size: int,
-    local_steps: LocalSteps,
-    local_rate: ScheduleLike,
-    *,
-    momentum: float = 0.9,
-    server_step_size: ScheduleLike = 1.0,
-    weighted: bool = False,
+    cohort_size: int, local_steps: LocalSteps, local_rate: ScheduleLike,
+    *, momentum: float = 0.9, server_step_size: ScheduleLike = 1.0, weighted: bool = False,
     optimizer: ClientOptimizer = None,
-) -> FedOpt:
+) -> FedOpt:  # fmt: skip
     r"""FedAvg with momentum on the server.
 
     .. math:: M_k = \beta M_{k-1} + \frac1B\sum_{i\in S_k}(y_i - x_k), \qquad x_{k+1} = x_k + \eta_s M_k
 
-    where :math:`y_i` is :math:`x_k` after m local steps :math:`y \leftarrow y - \eta_k\nabla f_i(y)`. One exchange, d
-    floats down and d up for each client, no state on clients, one vector more on the server.
+    where :math:`y_i` is :math:`x_k` after m local steps :math:`y \leftarrow y - \eta_k\nabla f_i(y)`.
 
     Arguments:
-        cohort_size, local_steps, local_rate, weighted, optimizer: as `fedavg`.
-        momentum: :math:`\beta` in [0, 1].
-        server_step_size: :math:`\eta_s`, a number or a schedule. In total a move counts :math:`1/(1-\beta)` times.
+        momentum: :math:`\beta` in [0, 1]. In total a move counts :math:`\eta_s/(1-\beta)` times.
+        weighted, optimizer: as `fedavg`.
 
     Hsu, Qi, Brown 2019, arXiv:1909.06335; Reddi et al. 2021, arXiv:2003.00295.
-
-    >>> from fedspam.problems import progress
-    >>> progress(fedavgm(10, 5, 0.02)) < 0.1
-    True
     """
     steps, server = Steps(local_rate, None, local_steps, optimizer), HeavyBall(server_step_size, momentum)
     return FedOpt(steps, server, cohort_size, weighted, name="fedavgm")

@@ -132,23 +132,15 @@ def fedcm(
         g_{k+1} &= \frac{1}{m\eta_k B}\sum_{i\in S_k}(x_k - y_i), \qquad
         x_{k+1} = x_k - \eta_s m\eta_k\,g_{k+1}, \qquad g_0 = 0
 
-    One exchange, 2d floats down and d up for each client, no state on clients, one vector more on the server. The part
-    :math:`1-\beta` of a step is the same for all clients, so they drift apart :math:`\beta` times as fast. If all
-    clients take part, it converges without a bound on their dissimilarity, with a constant rate (Cheng et al.).
+    The part :math:`1-\beta` of a step is the same for all clients, so they drift apart :math:`\beta` times as fast. If
+    all clients take part, it converges without a bound on their dissimilarity, with a constant rate (Cheng et al.).
 
     Arguments:
-        cohort_size: B.
-        local_steps: m, each on a minibatch of its own.
-        local_rate: :math:`\eta_k`: a number, one value per round, or a schedule.
         fresh_weight: :math:`\beta` in (0, 1], the weight of the fresh gradient; 1 is FedAvg.
         server_step_size: :math:`\eta_s`; Cheng et al.'s :math:`\gamma` is :math:`\eta_s m\eta`.
 
     Xu, Wang, Wang, Yao: FedCM: Federated learning with client-level momentum, 2021, arXiv:2106.10874; Cheng, Huang, Wu,
     Yuan: Momentum benefits non-IID federated learning simply and provably, 2024, arXiv:2306.16504, FedAvg-M.
-
-    >>> from fedspam.problems import progress
-    >>> progress(fedcm(10, 5, 0.05), rounds=100) < 0.1
-    True
     """
     numbers = local_rate, server_step_size, fresh_weight
     return FedCM(*numbers, cohort_size, local_steps, variance_reduction=False, name="fedcm")
@@ -164,24 +156,18 @@ def fedcm_vr(
         y_i \leftarrow y_i - \eta_k\,\big(\nabla f_i(y_i; \zeta) + (1-\beta)\,(g_k - \nabla f_i(x_{k-1}; \zeta))\big)
             \quad\text{(m times, from } x_k), \qquad x_{-1} = x_0
 
-    and the rest as `fedcm`. Both gradients of a step are on the same minibatch :math:`\zeta`, so it costs two. One
-    exchange, 3d floats down and d up for each client, no state on clients, two vectors more on the server. With one
-    local step on whole gradients it is `mvr` from :math:`g_0 = 0`.
+    and the rest as `fedcm`. A step costs two gradients, both on the same minibatch :math:`\zeta`. With one local step
+    on whole gradients it is `mvr` from :math:`g_0 = 0`.
 
-    The full text of the paper was not at hand: this is `fedcm` with its direction replaced by that of STORM, and the
-    paper may begin with another :math:`g_0`.
+    Unverified, as the full text was not at hand: this is `fedcm` with the direction of STORM, and the paper may begin
+    with another :math:`g_0`.
 
     Arguments:
-        cohort_size, local_rate, server_step_size: as `fedcm`.
         local_steps: m, each with two gradients on a minibatch of its own.
         fresh_weight: :math:`\beta` in (0, 1]; 1 is FedAvg.
 
     Cheng, Huang, Wu, Yuan: Momentum benefits non-IID federated learning simply and provably, 2024, arXiv:2306.16504,
     FedAvg-M-VR.
-
-    >>> from fedspam.problems import progress
-    >>> progress(fedcm_vr(10, 5, 0.05), rounds=100) < 0.1
-    True
     """
     numbers = local_rate, server_step_size, fresh_weight
     return FedCM(*numbers, cohort_size, local_steps, variance_reduction=True, name="fedcm_vr")
@@ -200,21 +186,15 @@ def scaffold_m(
             = c_i - c + \frac1\beta\Big(\frac{x_k - y_i}{m\eta_k} - (1-\beta)g_k\Big), \qquad
         c \leftarrow c + \frac1n\sum_{i\in S_k}(c_i^+ - c_i)
 
-    and the rest as `fedcm`. One exchange, 3d floats down and d up for each client; the server derives the mean of
-    :math:`c_i^+ - c_i`. Each client remembers :math:`c_i`, first 0, so the clients must be identifiable and take part
-    again, and their number n must be known. (The paper begins with :math:`c_i` and :math:`g_0` from one gradient of
-    every client.)
+    and the rest as `fedcm`. The server derives the mean of :math:`c_i^+ - c_i`. Each client remembers :math:`c_i`,
+    first 0, so the clients must be identifiable and take part again, and their number n must be known. (The paper
+    begins with :math:`c_i` and :math:`g_0` from one gradient of every client.)
 
     Arguments:
-        cohort_size, local_steps, local_rate, server_step_size: as `fedcm`.
         fresh_weight: :math:`\beta` in (0, 1]; 1 is SCAFFOLD.
 
     Cheng, Huang, Wu, Yuan: Momentum benefits non-IID federated learning simply and provably, 2024, arXiv:2306.16504,
     SCAFFOLD-M.
-
-    >>> from fedspam.problems import progress
-    >>> progress(scaffold_m(10, 5, 0.05), rounds=100) < 0.1
-    True
     """
     numbers = local_rate, server_step_size, fresh_weight
     return ScaffoldM(*numbers, cohort_size, local_steps, variance_reduction=False, name="scaffold_m")
@@ -231,26 +211,20 @@ def scaffold_m_vr(
             + (1-\beta)\,(g_k - \nabla f_i(x_{k-1}; \zeta))\big) \quad\text{(m times, from } x_k) \\
         c_i^+ &= \text{the mean of the m gradients } \nabla f_i(y_i; \zeta)
 
-    and the rest as `scaffold_m`. Both gradients of a step are on the same minibatch :math:`\zeta`, so it costs two. One
-    exchange, 4d floats down and 2d up for each client: the server cannot derive :math:`c_i^+ - c_i` from the move.
-    Without controls it is `fedcm_vr`; its fixed point is the optimum, with :math:`c_i = \nabla f_i(x^*)`, where that of
-    `fedcm_vr` is not.
+    and the rest as `scaffold_m`. A step costs two gradients, both on the same minibatch :math:`\zeta`, and the server
+    cannot derive :math:`c_i^+ - c_i` from the move. Without controls it is `fedcm_vr`; its fixed point is the optimum,
+    with :math:`c_i = \nabla f_i(x^*)`, where that of `fedcm_vr` is not.
 
-    The full text of the paper was not at hand; its abstract, which announces a variance-reduced SCAFFOLD, was. This is
-    `scaffold_m` with its momentum carried to the present point, as `fedcm_vr` carries that of `fedcm`. The paper may
-    begin with other :math:`c_i` and :math:`g_0`.
+    Unverified: only the abstract was at hand, which announces a variance-reduced SCAFFOLD. This is `scaffold_m` with
+    its momentum carried to the present point, as in `fedcm_vr`. The paper may begin with other :math:`c_i` and
+    :math:`g_0`.
 
     Arguments:
-        cohort_size, local_rate, server_step_size: as `fedcm`.
         local_steps: m, each with two gradients on a minibatch of its own.
         fresh_weight: :math:`\beta` in (0, 1]; 1 is SCAFFOLD.
 
     Cheng, Huang, Wu, Yuan: Momentum benefits non-IID federated learning simply and provably, 2024, arXiv:2306.16504,
     SCAFFOLD-M-VR.
-
-    >>> from fedspam.problems import progress
-    >>> progress(scaffold_m_vr(10, 5, 0.05), rounds=100) < 0.1
-    True
     """
     numbers = local_rate, server_step_size, fresh_weight
     return ScaffoldM(*numbers, cohort_size, local_steps, variance_reduction=True, name="scaffold_m_vr")

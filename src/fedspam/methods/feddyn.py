@@ -1,11 +1,6 @@
-"""FedDyn: a prox on each client, shifted by the gradient that the client remembers.
+"""FedDyn: a prox on each client, shifted by the gradient that the client remembers."""
 
-Checked against its authors' code.
-"""
-
-from typing import Any, NamedTuple
-
-import jax.numpy as jnp
+from typing import Any
 
 from fedspam._internal import trees
 from fedspam._internal.trees import Key, Params, count, static, struct
@@ -13,43 +8,32 @@ from fedspam.clients import Oracle
 from fedspam.federation import Federation, on_client
 from fedspam.methods._grids import prox_steps_grid
 from fedspam.methods._local import Training, Update, training
-from fedspam.methods._method import RoundInfo, Stateful, over_everyone
+from fedspam.methods._method import RoundInfo, TrackedState, Tracking, over_everyone
 from fedspam.methods._registry import Entry, register
 from fedspam.methods.schedules import ScheduleLike
 from fedspam.solvers import Exact, LocalSolver
 
 
-class FedDynState(NamedTuple):
-    """What the server keeps between rounds."""
-
-    x: Params
-    h: Params  # the mean of all clients' h_i
-    k: Any  # rounds that counted; the index of the schedules
-
-
 @struct
-class FedDyn(Stateful):
+class FedDyn(Tracking):
     """FedDyn. Use `feddyn` to build it."""
 
     training: Training
     cohort_size: int = count()
     name: str = static(default="feddyn")
 
-    def init(self, params: Params, key: Key, fed: Federation) -> FedDynState:
-        return FedDynState(x=params, h=trees.zeros_like(params), k=jnp.zeros((), jnp.int32))
-
-    def round(self, state: FedDynState, key: Key, fed: Federation) -> tuple[FedDynState, RoundInfo]:
+    def round(self, state: TrackedState, key: Key, fed: Federation) -> tuple[TrackedState, RoundInfo]:
         numbers = self.training.numbers(state.k)
         gamma = numbers["step_size"]
 
         cohort = fed.sample(key, self.cohort_size)
         reply = fed.mean(cohort, self.train, x=state.x, **numbers)
 
-        h = trees.axpy(-1 / gamma, over_everyone(reply.moved, fed, key), state.h)  # the mean of all h_i
+        h = trees.axpy(-1 / gamma, over_everyone(reply.moved, fed, key), state.mean)  # the mean of all h_i
         x = trees.axpy(-gamma, h, trees.add(state.x, reply.moved))
         gradients = cohort.size * self.training.gradients(reply.certificate)
         info = RoundInfo(certificate=reply.certificate, gradients=gradients)
-        return FedDynState(x, h, state.k + 1), info
+        return TrackedState(x, h, state.k + 1), info
 
     @on_client(stateful=True)
     def train(self, oracle: Oracle, key: Key, memory: Params, *, x: Params, **numbers: Any) -> tuple[Update, Params]:
@@ -60,13 +44,9 @@ class FedDyn(Stateful):
 
 
 def feddyn(
-    cohort_size: int,
-    step_size: ScheduleLike,
-    *,
-    solver: LocalSolver | None = None,
-    local_steps: int | None = None,
-    local_rate: ScheduleLike | None = None,
-) -> FedDyn:
+    cohort_size: int, step_size: ScheduleLike,
+    *, solver: LocalSolver | None = None, local_steps: int | None = None, local_rate: ScheduleLike | None = None,
+) -> FedDyn:  # fmt: skip
     r"""FedDyn: the prox of FedProx with a linear term that grows until the clients agree on the optimum.
 
     .. math::
@@ -75,23 +55,17 @@ def feddyn(
         h &\leftarrow h - \frac{1}{\gamma n}\sum_{i\in S_k}(y_i - x_k), \qquad
         x_{k+1} = \frac1B\sum_{i\in S_k} y_i - \gamma h
 
-    One exchange, d floats down and d up for each client. Each client remembers :math:`h_i`, first 0, which after an
-    exact answer is :math:`\nabla f_i(y_i)`; so the clients must be identifiable and take part again, and their
-    number n must be known. The paper's :math:`\alpha` is :math:`1/\gamma`. On strongly convex quadratics its fixed
-    point is the optimum. A large :math:`\gamma` with few clients per round makes h explode.
+    Each client remembers :math:`h_i`, first 0, which after an exact answer is :math:`\nabla f_i(y_i)`; so the clients
+    must be identifiable and take part again, and their number n must be known. The paper's :math:`\alpha` is
+    :math:`1/\gamma`. On strongly convex quadratics its fixed point is the optimum. A large :math:`\gamma` with few
+    clients per round makes h explode.
 
     Arguments:
-        cohort_size: B.
-        step_size: :math:`\gamma_k`: a number, one value per round, or a schedule; about 1/L.
-        solver, local_steps, local_rate: as `fedprox`, but the steps go along
-            :math:`\nabla f_i(y) - h_i + (y - x_k)/\gamma_k`.
+        step_size: about 1/L.
+        local_steps, local_rate: as `fedprox`, but along :math:`\nabla f_i(y) - h_i + (y - x_k)/\gamma_k`.
 
     Acar, Zhao, Matas Navarro, Mattina, Whatmough, Saligrama: Federated learning based on dynamic regularization, 2021,
     arXiv:2111.04263, Algorithm 1; the sum over the cohort is divided by n, as there and in the authors' code.
-
-    >>> from fedspam.problems import progress
-    >>> progress(feddyn(10, 0.3, solver=Exact()), rounds=60) < 0.01
-    True
     """
     return FedDyn(training(step_size, local_steps, local_rate, solver), cohort_size)
 

@@ -55,38 +55,26 @@ def fedexp(cohort_size: int, local_steps: int, local_rate: ScheduleLike, *, damp
         \bar\Delta_k = \frac1B\sum_{i\in S_k}\Delta_i
 
     where :math:`\Delta_i = y_i - x_k` is the move of m local steps :math:`y \leftarrow y - \eta\nabla f_i(y)`. Equal
-    moves are averaged; orthogonal ones are half added. One exchange, d floats down and d and a number up for each
-    client, no state on clients. The step is that of projections onto the clients' sets of solutions: it is meant for
-    models that can fit all clients. Where no model can, :math:`\bar\Delta` vanishes at the optimum and the moves do
-    not, and :math:`\epsilon` must bound the step. (The paper reports the mean of the last two iterates, which damps the
-    oscillation; here `params` is the last one.)
+    moves are averaged; orthogonal ones are half added. The step is that of projections onto the clients' sets of
+    solutions: it is meant for models that can fit all clients. Where no model can, :math:`\bar\Delta` vanishes at the
+    optimum and the moves do not, and :math:`\epsilon` must bound the step. (The paper reports the mean of the last two
+    iterates, which damps the oscillation.)
 
     Arguments:
-        cohort_size: B.
-        local_steps: m, each on a minibatch of its own.
-        local_rate: the rate of the local steps: a number, one value per round, or a schedule.
         damping: :math:`\epsilon`, on the scale of squared moves; the paper tunes it between 0.001 and 0.1.
 
     Jhunjhunwala, Wang, Joshi: FedExP: Speeding up federated averaging via extrapolation, 2023, arXiv:2301.09604,
     Algorithm 1.
-
-    >>> from fedspam.problems import progress
-    >>> progress(fedexp(10, 5, 0.08, damping=0.1)) < 0.1
-    True
     """
     steps = Steps(local_rate, local_steps=local_steps)
     return Extrapolated(steps, damping, share=0.5, cohort_size=cohort_size, name="fedexp")
 
 
 def fedexprox(
-    cohort_size: int,
-    step_size: ScheduleLike,
-    *,
-    solver: LocalSolver | None = None,
-    local_steps: int | None = None,
-    local_rate: ScheduleLike | None = None,
+    cohort_size: int, step_size: ScheduleLike,
+    *, solver: LocalSolver | None = None, local_steps: int | None = None, local_rate: ScheduleLike | None = None,
     damping: float = 0.0,
-) -> Extrapolated:
+) -> Extrapolated:  # fmt: skip
     r"""FedExProx with gradient diversity (GraDS): as `fedprox`, but the server goes as far as the proxes disagree.
 
     .. math:: x_{k+1} = x_k + \alpha_k\,\frac1B\sum_{i\in S_k}(y_i - x_k), \qquad
@@ -94,24 +82,16 @@ def fedexprox(
         \ge 1, \qquad y_i \approx \arg\min_y f_i(y) + \frac{1}{2\gamma_k}\|y - x_k\|^2
 
     :math:`(x_k - y_i)/\gamma` is the gradient of the Moreau envelope of :math:`f_i`, so this is gradient descent on the
-    mean envelope with a step that adapts to it. A constant :math:`\alpha` is ``fedprox(server_step_size=...)``. One
-    exchange, d floats down and d and a number up for each client, no state on clients. The theory is that of smooth
-    convex losses with a common minimizer. Without one, give a positive :math:`\epsilon`, which the paper does not need:
-    the mean move vanishes where the mean envelope is least, and the moves do not. :math:`\alpha_k` is then at least 1
-    by definition.
+    mean envelope with a step that adapts to it. A constant :math:`\alpha` is ``fedprox(server_step_size=...)``. The
+    theory is that of smooth convex losses with a common minimizer. Without one, give a positive :math:`\epsilon`, which
+    the paper does not need: the mean move vanishes where the mean envelope is least, and the moves do not.
 
     Arguments:
-        cohort_size: B.
-        step_size: :math:`\gamma_k`: a number, one value per round, or a schedule.
         solver, local_steps, local_rate: as `fedprox`.
         damping: :math:`\epsilon`, on the scale of squared moves.
 
     Li, Acharya, Richtárik: The power of extrapolation in federated learning, 2024, arXiv:2405.13766, Algorithm 1;
     Anyszka, Gruntkowska, Tyurin, Richtárik: Tighter performance theory of FedExProx, 2024, arXiv:2410.01410.
-
-    >>> from fedspam.problems import progress
-    >>> progress(fedexprox(10, 0.3, solver=Exact(), damping=0.1)) < 0.1
-    True
     """
     trained = training(step_size, local_steps, local_rate, solver)
     return Extrapolated(trained, damping, share=1.0, cohort_size=cohort_size, name="fedexprox")

@@ -1,7 +1,4 @@
-"""FedNova: moves are divided by the clients' numbers of steps before they are averaged.
-
-Checked against its authors' code.
-"""
+"""FedNova: moves are divided by the clients' numbers of steps before they are averaged."""
 
 from typing import Any, NamedTuple
 
@@ -74,15 +71,9 @@ class FedNova(Stateless):
 
 
 def fednova(
-    cohort_size: int,
-    local_steps: LocalSteps,
-    local_rate: ScheduleLike,
-    *,
-    momentum: float = 0.0,
-    weight_decay: float = 0.0,
-    server_step_size: ScheduleLike = 1.0,
-    weighted: bool = True,
-) -> FedNova:
+    cohort_size: int, local_steps: LocalSteps, local_rate: ScheduleLike,
+    *, momentum: float = 0.0, weight_decay: float = 0.0, server_step_size: ScheduleLike = 1.0, weighted: bool = True,
+) -> FedNova:  # fmt: skip
     r"""FedNova: normalized averaging, so that clients with more local steps do not pull the model to themselves.
 
     .. math::
@@ -94,25 +85,16 @@ def fednova(
             p_i = w_i\Big/\sum_{j\in S_k} w_j
 
     :math:`\|a_i\|_1` is what the momentum makes of :math:`\tau_i` equal gradients; without momentum it is
-    :math:`\tau_i`. FedAvg with different :math:`\tau_i` minimizes :math:`\sum_i p_i\tau_i f_i` instead of
-    :math:`\sum_i p_i f_i`, which FedNova mends. With equal :math:`\tau_i` it is FedAvg. One exchange, d floats
-    down, d and three numbers up for each client, no state on clients.
+    :math:`\tau_i`. FedAvg with different :math:`\tau_i` minimizes :math:`\sum_i p_i\tau_i f_i` instead of :math:`\sum_i
+    p_i f_i`, which FedNova mends. With equal :math:`\tau_i` it is FedAvg.
 
     Arguments:
-        cohort_size: B.
         local_steps: :math:`\tau`, the same for all, or ``Epochs(2)``: two passes over each client's rows.
-        local_rate: :math:`\eta_k`: a number, one value per round, or a schedule.
-        momentum: :math:`\rho` of the clients, in [0, 1), begun afresh in every round.
-        weight_decay: :math:`\lambda`.
-        server_step_size: :math:`\eta_s`.
+        momentum, weight_decay: :math:`\rho` in [0, 1), begun afresh in every round, and :math:`\lambda`.
         weighted: whether :math:`w_i` is the number of a client's examples, instead of 1.
 
     Wang, Liu, Liang, Joshi, Poor: Tackling the objective inconsistency problem in heterogeneous federated
     optimization, 2020, arXiv:2007.07481.
-
-    >>> from fedspam.problems import progress
-    >>> progress(fednova(10, 5, 0.05)) < 0.1
-    True
     """
     return FedNova(local_rate, server_step_size, momentum, weight_decay, cohort_size, local_steps, weighted)
 

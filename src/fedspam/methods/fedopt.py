@@ -2,7 +2,7 @@
 
 import functools
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import jax
 import jax.numpy as jnp
@@ -15,20 +15,12 @@ from fedspam.federation import Federation, on_client
 from fedspam.methods._central import AdamStatistics, begin_adam, mixed
 from fedspam.methods._grids import grid, over_smoothness, with_fixed
 from fedspam.methods._local import ClientOptimizer, LocalSteps, Steps, Training, Update
-from fedspam.methods._method import RoundInfo, Stateless
+from fedspam.methods._method import OptimizerState, RoundInfo, Stateless
 from fedspam.methods._registry import Entry, register
 from fedspam.methods.schedules import Schedule, ScheduleLike, positive_schedule
 
 if TYPE_CHECKING:
     import optax
-
-
-class FedOptState(NamedTuple):
-    """What the server keeps between rounds."""
-
-    x: Params
-    memory: Any  # of the server optimizer
-    k: Any  # rounds that counted; the index of the schedules
 
 
 class ServerOptimizer(Protocol):
@@ -47,25 +39,20 @@ class FedOpt(Stateless):
     .. math:: \Delta_k = \frac{\sum_{i\in S_k} w_i\,(y_i - x_k)}{\sum_{i\in S_k} w_i}, \qquad
         x_{k+1} = \mathrm{server}(x_k, \Delta_k)
 
-    Arguments:
-        training: what a client does: `Steps` or `Prox`.
-        server: what the server does with :math:`\Delta_k`: `Average`, `HeavyBall` or `Adaptive`.
-        cohort_size: clients per round.
-        weighted: whether :math:`w_i` is the number of a client's examples, instead of 1. Clients then send
-            :math:`w_i(y_i - x_k)` and :math:`w_i`, and the server divides the means.
-        name: key of the method in `METHODS`.
+    :math:`w_i` is 1; if `weighted`, it is the number of a client's examples. Clients then send :math:`w_i(y_i - x_k)`
+    and :math:`w_i`, and the server divides the means.
     """
 
-    training: Training
-    server: ServerOptimizer
+    training: Training  # what a client does: `Steps` or `Prox`
+    server: ServerOptimizer  # such as `Average`, `HeavyBall` or `Adaptive`
     cohort_size: int = count()
     weighted: bool = static(default=False)
     name: str = static(kw_only=True)
 
-    def init(self, params: Params, key: Key, fed: Federation) -> FedOptState:
-        return FedOptState(x=params, memory=self.server.init(params), k=jnp.zeros((), jnp.int32))
+    def init(self, params: Params, key: Key, fed: Federation) -> OptimizerState:
+        return OptimizerState(x=params, memory=self.server.init(params), k=jnp.zeros((), jnp.int32))
 
-    def round(self, state: FedOptState, key: Key, fed: Federation) -> tuple[FedOptState, RoundInfo]:
+    def round(self, state: OptimizerState, key: Key, fed: Federation) -> tuple[OptimizerState, RoundInfo]:
         cohort = fed.sample(key, self.cohort_size)
         update = fed.mean(cohort, self.train, x=state.x, **self.training.numbers(state.k))
         moved = trees.divide(update.moved, update.weight) if self.weighted else update.moved
@@ -73,7 +60,7 @@ class FedOpt(Stateless):
         x, memory = self.server.update(state.x, moved, state.memory, state.k)
         gradients = cohort.size * self.training.gradients(update.certificate)
         info = RoundInfo(certificate=update.certificate, gradients=gradients)
-        return FedOptState(x, memory, state.k + 1), info
+        return OptimizerState(x, memory, state.k + 1), info
 
     @on_client
     def train(self, oracle: Oracle, key: Key, *, x: Params, **numbers: Any) -> Update:
@@ -185,17 +172,10 @@ def without_rate(name: str) -> "optax.GradientTransformation":
 
 
 def fedadam(
-    cohort_size: int,
-    local_steps: LocalSteps,
-    local_rate: ScheduleLike,
-    server_step_size: ScheduleLike,
-    *,
-    momentum: float = 0.9,
-    square_momentum: float = 0.99,
-    adaptivity: float = 1e-3,
-    weighted: bool = False,
+    cohort_size: int, local_steps: LocalSteps, local_rate: ScheduleLike, server_step_size: ScheduleLike,
+    *, momentum: float = 0.9, square_momentum: float = 0.99, adaptivity: float = 1e-3, weighted: bool = False,
     optimizer: ClientOptimizer = None,
-) -> FedOpt:
+) -> FedOpt:  # fmt: skip
     r"""Adam on the server, with the mean move :math:`\Delta_k` of the clients as its gradient.
 
     .. math::
@@ -203,21 +183,15 @@ def fedadam(
         x_{k+1} &= x_k + \eta_s\,M/(\sqrt V + \tau), \qquad M_{-1} = 0,\ V_{-1} = \tau^2
 
     The moves come from m local steps :math:`y \leftarrow y - \eta_k\nabla f_i(y)`. There is no bias correction: the
-    paper's Algorithm 2 has none, and a correction would make another method. One exchange, d floats down and d up for
-    each client, no state on clients, two vectors more on the server.
+    paper's Algorithm 2 has none, and a correction would make another method.
 
     Arguments:
-        cohort_size, local_steps, local_rate, server_step_size, weighted, optimizer: as `fedavg`.
-        momentum: :math:`\beta_1` in [0, 1].
-        square_momentum: :math:`\beta_2` in [0, 1].
+        momentum, square_momentum: :math:`\beta_1` and :math:`\beta_2` in [0, 1].
         adaptivity: :math:`\tau`, on the scale of the moves; a large one makes it FedAvg with momentum.
+        weighted, optimizer: as `fedavg`.
 
     Reddi, Charles, Zaheer, Garrett, Rush, Konečný, Kumar, McMahan: Adaptive federated optimization, 2021,
     arXiv:2003.00295, Algorithm 2.
-
-    >>> from fedspam.problems import progress
-    >>> progress(fedadam(10, 5, 0.02, 0.05), rounds=100) < 0.1
-    True
     """
     steps = Steps(local_rate, None, local_steps, optimizer)
     server = Adaptive(server_step_size, momentum, square_momentum, adaptivity, rule="adam")
@@ -225,27 +199,15 @@ def fedadam(
 
 
 def fedyogi(
-    cohort_size: int,
-    local_steps: LocalSteps,
-    local_rate: ScheduleLike,
-    server_step_size: ScheduleLike,
-    *,
-    momentum: float = 0.9,
-    square_momentum: float = 0.99,
-    adaptivity: float = 1e-3,
-    weighted: bool = False,
+    cohort_size: int, local_steps: LocalSteps, local_rate: ScheduleLike, server_step_size: ScheduleLike,
+    *, momentum: float = 0.9, square_momentum: float = 0.99, adaptivity: float = 1e-3, weighted: bool = False,
     optimizer: ClientOptimizer = None,
-) -> FedOpt:
+) -> FedOpt:  # fmt: skip
     r"""Yogi on the server: as `fedadam`, but V changes by at most :math:`(1-\beta_2)\Delta_k^2`.
 
     .. math:: V \leftarrow V - (1-\beta_2)\,\Delta_k^2\,\mathrm{sign}(V - \Delta_k^2)
 
-    Arguments and costs: as `fedadam`.
-
-    Reddi et al.: Adaptive federated optimization, 2021, arXiv:2003.00295, Algorithm 2.
-
-    >>> fedyogi(10, 5, 0.02, 0.05).server.rule
-    'yogi'
+    Arguments and paper: as `fedadam`.
     """
     steps = Steps(local_rate, None, local_steps, optimizer)
     server = Adaptive(server_step_size, momentum, square_momentum, adaptivity, rule="yogi")
@@ -253,26 +215,14 @@ def fedyogi(
 
 
 def fedadagrad(
-    cohort_size: int,
-    local_steps: LocalSteps,
-    local_rate: ScheduleLike,
-    server_step_size: ScheduleLike,
-    *,
-    momentum: float = 0.0,
-    adaptivity: float = 1e-3,
-    weighted: bool = False,
-    optimizer: ClientOptimizer = None,
-) -> FedOpt:
+    cohort_size: int, local_steps: LocalSteps, local_rate: ScheduleLike, server_step_size: ScheduleLike,
+    *, momentum: float = 0.0, adaptivity: float = 1e-3, weighted: bool = False, optimizer: ClientOptimizer = None,
+) -> FedOpt:  # fmt: skip
     r"""Adagrad on the server: as `fedadam`, but V sums up all squares, so that steps shrink over time.
 
     .. math:: V \leftarrow V + \Delta_k^2
 
-    Arguments and costs: as `fedadam`; the paper runs it without momentum.
-
-    Reddi et al.: Adaptive federated optimization, 2021, arXiv:2003.00295, Algorithm 2.
-
-    >>> fedadagrad(10, 5, 0.02, 0.05).server.rule
-    'adagrad'
+    Arguments and paper: as `fedadam`; the paper runs it without momentum.
     """
     steps = Steps(local_rate, None, local_steps, optimizer)
     server = Adaptive(server_step_size, momentum, 0.0, adaptivity, rule="adagrad")
@@ -280,30 +230,25 @@ def fedadagrad(
 
 
 def fedopt(
-    cohort_size: int,
-    local_steps: LocalSteps,
-    local_rate: ScheduleLike,
+    cohort_size: int, local_steps: LocalSteps, local_rate: ScheduleLike,
     server_optimizer: "optax.GradientTransformation | str",
-    *,
-    server_step_size: ScheduleLike | None = None,
-    weighted: bool = False,
-    optimizer: ClientOptimizer = None,
-) -> FedOpt:
+    *, server_step_size: ScheduleLike | None = None, weighted: bool = False, optimizer: ClientOptimizer = None,
+) -> FedOpt:  # fmt: skip
     r"""FedOpt with any Optax optimizer on the server, which gets minus the mean move of the clients as its gradient.
 
     .. math:: x_{k+1} = x_k + \mathrm{update}\Big(-\frac1B\sum_{i\in S_k}(y_i - x_k)\Big)
 
     ``optax.sgd(1.0)`` makes it FedAvg, ``optax.sgd(1.0, momentum=0.9)`` FedAvgM. Adam of Optax corrects its bias, that
-    of `fedadam` does not. One exchange, d floats down and d up for each client, no state on clients.
+    of `fedadam` does not.
 
     Arguments:
-        cohort_size, local_steps, local_rate, weighted, optimizer: as `fedavg`.
         server_optimizer: such as ``optax.adam(0.01)``, with its rate; it is part of the compiled program, so another
             one recompiles. Or a name: 'adagrad', 'adam', 'lion', 'sgd' or 'yogi', with Optax's other defaults.
         server_step_size: :math:`\eta_s`, the rate of an optimizer that is given by its name: a number or a schedule.
             One compiled program serves all of them.
+        weighted, optimizer: as `fedavg`.
 
-    Reddi et al.: Adaptive federated optimization, 2021, arXiv:2003.00295, Algorithm 1.
+    Paper: as `fedadam`, Algorithm 1.
 
     >>> import optax
     >>> from fedspam.problems import progress

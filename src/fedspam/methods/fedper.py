@@ -62,30 +62,23 @@ class FedPer(Stateless):
 
 
 def fedper(
-    cohort_size: int,
-    local_steps: LocalSteps,
-    local_rate: ScheduleLike,
-    personal: str | Sequence[str],
-    *,
-    optimizer: ClientOptimizer = None,
-) -> FedPer:
+    cohort_size: int, local_steps: LocalSteps, local_rate: ScheduleLike, personal: str | Sequence[str],
+    *, optimizer: ClientOptimizer = None,
+) -> FedPer:  # fmt: skip
     r"""FedPer: a body x that all clients share, and a head :math:`h_i` of each client's own, trained together.
 
     .. math::
         (y_i, h_i) \leftarrow (y_i, h_i) - \eta_k\nabla f_i(y_i, h_i) \ \text{(m times, from } (x_k, h_i),\
         i\in S_k), \qquad x_{k+1} = \frac1B\sum_{i\in S_k} y_i, \qquad h_i = h \text{ at first}
 
-    So clients whose labels mean different things can still share what comes before them. One exchange; only the body is
-    sent and charged, down and up. Each client remembers :math:`h_i`, which stays as it is in rounds without this
-    client. ``run.memory`` holds the heads of all clients, one per row, and None in place of the body.
-    `fedspam.simulation.personal_models` puts both together. ``run.params`` is the body with the first head h, which no
-    client has trained: the model of a client that was never asked. Without personal parameters it is FedAvg.
-
-    It is not in `METHODS`, and so not in configurations: which parameters are personal depends on the model, and a row
-    of the table counts what travels in multiples of all parameters.
+    So clients whose labels mean different things can still share what comes before them. Only the body is sent and
+    charged, in one exchange, and each client remembers :math:`h_i`. ``run.memory`` holds the heads of all clients, one
+    per row, and None in place of the body; `fedspam.simulation.personal_models` puts both together. ``run.params`` is
+    the body with the first head h: the model of a client that was never asked. Without personal parameters it is
+    FedAvg. It is not in `METHODS`: which parameters are personal depends on the model, and a row of the table counts
+    what travels in multiples of all parameters.
 
     Arguments:
-        cohort_size, local_steps, local_rate: as `fedavg`.
         personal: patterns of the names that stay on the clients, such as ``"dense1.*"``.
         optimizer: an Optax transformation of the clients' gradients, as in `fedavg`.
 

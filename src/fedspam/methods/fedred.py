@@ -1,7 +1,4 @@
-"""FedRed: local steps with doubly regularized drift correction; a coin decides when to communicate.
-
-Checked against its authors' code.
-"""
+"""FedRed: local steps with doubly regularized drift correction; a coin decides when to communicate."""
 
 import jax
 from jaxtyping import Array, Integer
@@ -53,24 +50,17 @@ def fedred(local_rate: float, regularization: float, probability: float, *, mode
         \quad\text{(from } x_k\text{, until a coin of probability p shows heads)} \\
         h_i &= \nabla f_i(x_k) - \nabla f(x_k), \qquad x_{k+1} = \frac1n\sum_i y_i
 
-    These are gradient steps on SPAM's surrogate with :math:`1/\gamma = \lambda` and the exact gradient. Two exchanges
-    with all n clients, 2d floats down and 2d up for each, no state on clients. With :math:`\lambda \approx \delta`,
-    :math:`\eta \approx 1/L` and :math:`p \approx \delta/L` it takes :math:`O(\delta F/\epsilon)` communications and
-    :math:`O(LF/\epsilon)` local gradients. As in the authors' code, all clients take the same number of steps and
-    begin them at :math:`x_k`.
+    These are gradient steps on SPAM's surrogate with :math:`1/\gamma = \lambda` and the exact gradient. With
+    :math:`\lambda \approx \delta`, :math:`\eta \approx 1/L` and :math:`p \approx \delta/L` it takes :math:`O(\delta
+    F/\epsilon)` communications and :math:`O(LF/\epsilon)` local gradients. As in the authors' code, all clients take
+    the same number of steps and begin them at :math:`x_k`.
 
     Arguments:
-        local_rate: :math:`\eta`.
         regularization: :math:`\lambda`.
-        probability: p in (0, 1].
         model: 'average', or the model of 'one' random client, which the theory needs where f is not convex; then only
             that client moves.
 
     Jiang, Rodomanov, Stich: Federated optimization with doubly regularized drift correction, 2024, arXiv:2404.08447.
-
-    >>> from fedspam.problems import progress
-    >>> progress(fedred(0.1, 0.1, 0.1), rounds=20) < 0.01
-    True
     """
     return FedRed(local_rate, regularization, probability, model)
 
@@ -81,16 +71,7 @@ def fedred_memory(local_rate: float, regularization: float, probability: float) 
     .. math:: h_i \leftarrow h_i + \frac{p}{\eta}(x_{k+1} - y_i), \qquad h_i = \nabla f_i(x_0) - \nabla f(x_0)
         \text{ at first, as in the authors' code}
 
-    One exchange, d floats down and d up for each of all n clients, which remember 2d numbers, and 2d down and d up
-    before the first round. With :math:`\lambda = 0` and controls that are first 0 it would be `scaffnew`.
-
-    Arguments: as `fedred`.
-
-    Jiang, Rodomanov, Stich 2024, arXiv:2404.08447.
-
-    >>> from fedspam.problems import progress
-    >>> progress(fedred_memory(0.1, 0.1, 0.1), rounds=40) < 0.01
-    True
+    With :math:`\lambda = 0` and controls that are first 0 it would be `scaffnew`.
     """
     return ScaffNew(local_rate, probability, regularization, gradients_first=True, name="fedred_memory")
 

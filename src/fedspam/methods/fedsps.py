@@ -1,6 +1,5 @@
 """FedSPS: local steps with Polyak's step size."""
 
-from collections.abc import Mapping
 from typing import Any
 
 import jax
@@ -12,7 +11,7 @@ from fedspam._internal import trees
 from fedspam._internal.trees import Key, Params, Scalar, count, dynamic, positive, struct
 from fedspam.clients import Oracle
 from fedspam.methods._grids import few_steps_grid
-from fedspam.methods._local import Trained
+from fedspam.methods._local import Numbers, Trained
 from fedspam.methods._registry import Entry, register
 from fedspam.methods.fedopt import Average, FedOpt
 from fedspam.methods.schedules import Schedule, ScheduleLike, positive_schedule
@@ -30,9 +29,7 @@ class PolyakSteps:
     def numbers(self, k: Integer[Array, ""]) -> dict[str, Any]:
         return {"local_rate": self.local_rate(k)}
 
-    def __call__(
-        self, oracle: Oracle, key: Key, x: Params, shift: Params | None, numbers: Mapping[str, Any]
-    ) -> Trained:
+    def __call__(self, oracle: Oracle, key: Key, x: Params, shift: Params | None, numbers: Numbers) -> Trained:
         def step(j: Any, y: Params) -> Params:
             value, g = jax.value_and_grad(oracle)(y, jax.random.fold_in(key, j))
             above = jnp.maximum(value - jnp.asarray(self.lower_bound, value.dtype), 0)
@@ -49,35 +46,23 @@ class PolyakSteps:
 
 
 def fedsps(
-    cohort_size: int,
-    local_steps: int,
-    local_rate: ScheduleLike = 1.0,
-    *,
-    scale: float = 0.5,
-    lower_bound: float = 0.0,
-    weighted: bool = False,
-) -> FedOpt:
+    cohort_size: int, local_steps: int, local_rate: ScheduleLike = 1.0,
+    *, scale: float = 0.5, lower_bound: float = 0.0, weighted: bool = False,
+) -> FedOpt:  # fmt: skip
     r"""FedSPS: FedAvg whose clients take the stochastic Polyak step size, each its own.
 
     .. math:: y \leftarrow y - \min\Big\{\frac{f_i(y;\zeta) - \ell}{c\,\|\nabla f_i(y;\zeta)\|^2},\ \gamma_b\Big\}
         \nabla f_i(y;\zeta), \qquad x_{k+1} = \frac1B\sum_{i\in S_k} y_i
 
-    One exchange, d floats down and d up for each client, no state. It converges where a model can fit all clients;
-    otherwise to a neighborhood of the optimum that shrinks with :math:`\gamma_b`.
+    It converges where a model can fit all clients; otherwise to a neighborhood of the optimum that shrinks with
+    :math:`\gamma_b`.
 
     Arguments:
-        cohort_size: B.
-        local_steps: m, each on a minibatch of its own.
-        local_rate: :math:`\gamma_b`, the largest rate: a number, one value per round, or a schedule; the paper's is 1.
+        local_rate: :math:`\gamma_b`, the largest rate; the paper's is 1.
         scale: c; the paper's is 0.5.
         lower_bound: :math:`\ell`, of the losses; 0 for losses that are not negative.
-        weighted: as `fedavg`.
 
     Mukherjee, Loizou, Stich: Locally adaptive federated learning, 2024, arXiv:2307.06306, Algorithm 1.
-
-    >>> from fedspam.problems import progress
-    >>> progress(fedsps(10, 5, 0.05, lower_bound=-100.0)) < 0.1
-    True
     """
     steps = PolyakSteps(local_rate, scale, lower_bound, local_steps)
     return FedOpt(steps, Average(), cohort_size, weighted, name="fedsps")

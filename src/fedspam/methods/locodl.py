@@ -75,14 +75,7 @@ class LoCoDL(Stateless):
 
     @on_client(stateful=True, echo=True)
     def train_apart(
-        self,
-        oracle: Oracle,
-        key: Key,
-        memory: LocodlMemory,
-        *,
-        average: Params,
-        y: Params,
-        steps: Integer[Array, ""],
+        self, oracle: Oracle, key: Key, memory: LocodlMemory, *, average: Params, y: Params, steps: Integer[Array, ""]
     ) -> tuple[Params, Callable[[Params], LocodlMemory]]:
         x = trees.axpy(self.mixing, trees.subtract(average, memory.x), memory.x)
         u = trees.axpy(self.dual_rate, trees.subtract(average, memory.known), memory.u)
@@ -101,13 +94,9 @@ class LoCoDL(Stateless):
 
 
 def locodl(
-    local_rate: float,
-    probability: float,
-    *,
-    omega: float = 0.0,
-    mean_omega: float | None = None,
-    shared_curvature: float = 0.0,
-) -> LoCoDL:
+    local_rate: float, probability: float,
+    *, omega: float = 0.0, mean_omega: float | None = None, shared_curvature: float = 0.0,
+) -> LoCoDL:  # fmt: skip
     r"""LoCoDL: ScaffNew with compressed replies: a coin after each local step decides whether to communicate.
 
     The server has a point y and a loss :math:`g(y) = \frac\lambda2\|y\|^2` of its own, which is subtracted from the
@@ -122,10 +111,9 @@ def locodl(
 
     C is the unbiased codec of the replies, which the run chooses, for example
     ``simulate(..., codecs={"up": "randk-0.1"})``. A round here is one communication: the number of steps before it is
-    drawn at once. One exchange, 2d floats down and d up (before compression) for each of all n clients, which remember
-    3d numbers. The paper broadcasts d alone, from which clients make copies of y; here the server sends
-    :math:`\hat y + d` and its next :math:`\hat y`, so that a client that missed a round is not left behind. Without a
-    codec it is `scaffnew` on the n clients and n copies of the server's loss.
+    drawn at once. The paper broadcasts d alone, from which clients make copies of y; here the server sends :math:`\hat
+    y + d` and its next :math:`\hat y`, so that a client that missed a round is not left behind. Without a codec it is
+    `scaffnew` on the n clients and n copies of the server's loss.
 
     Theory, for :math:`\tilde f_i` and g :math:`\mu`-strongly convex and L-smooth: with :math:`\eta < 2/L` and
     :math:`\rho = \chi = 1/(1+\omega_{av})`, as here, errors shrink per local step by the factor
@@ -133,20 +121,13 @@ def locodl(
     has it. None for a sample of the clients.
 
     Arguments:
-        local_rate: :math:`\eta`.
-        probability: p in (0, 1].
         omega: :math:`\omega` of the codec, ``codec.omega(params)``; 0 without one.
         mean_omega: :math:`\omega_{av}`, that of the mean of all n codecs; None for :math:`\omega`, which always
             holds. Independent draws, as those of the library, have :math:`\omega/n`.
         shared_curvature: :math:`\lambda`. The theory wants about half of the convexity of f; 0 works too.
 
     Condat, Maranjyan, Richtárik: LoCoDL: communication-efficient distributed learning with local training and
-    compression, 2024, arXiv:2403.04348, Algorithm 1. Its text was not available to us; algorithm and theorem are from
-    memory. Tests confirm the rate of the theorem on quadratics.
-
-    >>> from fedspam.problems import progress
-    >>> progress(locodl(0.1, 0.3), rounds=100) < 0.01
-    True
+    compression, 2024, arXiv:2403.04348, Algorithm 1; from memory. Tests confirm the rate of the theorem on quadratics.
     """
     checks.positive("local_rate", local_rate, "try 1 / L")
     checks.between("omega", omega, 0, float("inf"), remedy="a codec states it: RandK(0.1).omega(params)")

@@ -1,7 +1,4 @@
-"""Mime: local steps of a central optimizer whose statistics the server keeps, corrected; MimeLite does not correct.
-
-Mime and MimeLite with SGD, momentum and Adam are checked against their authors' code, in FedJAX.
-"""
+"""Mime: local steps of a central optimizer whose statistics the server keeps, corrected; MimeLite does not correct."""
 
 from typing import Any, NamedTuple
 
@@ -16,19 +13,11 @@ from fedspam.federation import Federation, on_client
 from fedspam.methods._central import Adam, Base, Momentum, Plain, Recursive
 from fedspam.methods._grids import grid, local_grid, recursive_grid, with_fixed
 from fedspam.methods._local import gradient, surrogate_steps
-from fedspam.methods._method import RoundInfo, Start, StartLike, Stateless, Zero, start_from
+from fedspam.methods._method import OptimizerState, RoundInfo, Start, StartLike, Stateless, Zero, start_from
 from fedspam.methods._registry import Cost, Entry, register
 from fedspam.methods._template import Factored
 from fedspam.methods.estimators import MVR
 from fedspam.methods.schedules import Schedule, ScheduleLike, positive_schedule
-
-
-class MimeState(NamedTuple):
-    """What the server keeps between rounds."""
-
-    x: Params
-    statistics: Any  # s, of the base optimizer
-    k: Any  # rounds that counted; the index of the schedules
 
 
 class LiteReply(NamedTuple):
@@ -51,11 +40,11 @@ class Mime(Stateless):
     minibatch: bool = static(default=False)
     name: str = static(default="mime")
 
-    def init(self, params: Params, key: Key, fed: Federation) -> MimeState:
-        return MimeState(params, self.base.init(params, self.start(params, key, fed)), jnp.zeros((), jnp.int32))
+    def init(self, params: Params, key: Key, fed: Federation) -> OptimizerState:
+        return OptimizerState(params, self.base.init(params, self.start(params, key, fed)), jnp.zeros((), jnp.int32))
 
-    def round(self, state: MimeState, key: Key, fed: Federation) -> tuple[MimeState, RoundInfo]:
-        x, s, eta = state.x, state.statistics, self.local_rate(state.k)
+    def round(self, state: OptimizerState, key: Key, fed: Federation) -> tuple[OptimizerState, RoundInfo]:
+        x, s, eta = state.x, state.memory, self.local_rate(state.k)
 
         cohort = fed.sample(key, self.cohort_size)
         c = fed.mean(cohort, self.gradient, x=x)
@@ -65,7 +54,7 @@ class Mime(Stateless):
         x = trees.axpy(self.server_step_size(state.k), moved, x)
         # the first local step needs no gradient, and without minibatches the one at x is that of the first exchange
         spent = 1 + (2 if self.minibatch else 1) * (self.local_steps - 1)
-        return MimeState(x, s, state.k + 1), RoundInfo(local_rate=eta, gradients=cohort.size * spent)
+        return OptimizerState(x, s, state.k + 1), RoundInfo(local_rate=eta, gradients=cohort.size * spent)
 
     gradient = gradient
 
@@ -90,8 +79,8 @@ class Mime(Stateless):
 class MimeLite(Mime):
     """Mime without the correction. Use `mime_lite` or `mime_lite_mvr` to build it."""
 
-    def round(self, state: MimeState, key: Key, fed: Federation) -> tuple[MimeState, RoundInfo]:
-        x, s, eta = state.x, state.statistics, self.local_rate(state.k)
+    def round(self, state: OptimizerState, key: Key, fed: Federation) -> tuple[OptimizerState, RoundInfo]:
+        x, s, eta = state.x, state.memory, self.local_rate(state.k)
 
         cohort = fed.sample(key, self.cohort_size)
         reply = fed.mean(cohort, self.train, x=x, statistics=s, local_rate=eta)
@@ -99,7 +88,7 @@ class MimeLite(Mime):
         s = self.base.update(reply.observed, x, s)
         x = trees.axpy(self.server_step_size(state.k), reply.moved, x)
         gradients = cohort.size * self.base.points * (self.local_steps + 1)
-        return MimeState(x, s, state.k + 1), RoundInfo(local_rate=eta, gradients=gradients)
+        return OptimizerState(x, s, state.k + 1), RoundInfo(local_rate=eta, gradients=gradients)
 
     @on_client
     def train(self, oracle: Oracle, key: Key, *, x: Params, statistics: Any, local_rate: Any) -> LiteReply:
@@ -115,14 +104,9 @@ class MimeLite(Mime):
 
 
 def mime(
-    cohort_size: int,
-    local_steps: int,
-    local_rate: ScheduleLike,
-    *,
-    base: Base | None = None,
-    server_step_size: ScheduleLike = 1.0,
-    minibatch: bool = False,
-) -> Mime:
+    cohort_size: int, local_steps: int, local_rate: ScheduleLike,
+    *, base: Base | None = None, server_step_size: ScheduleLike = 1.0, minibatch: bool = False,
+) -> Mime:  # fmt: skip
     r"""Mime: local steps imitate those of the central optimizer, with the cohort's gradient as control.
 
     .. math::
@@ -130,24 +114,16 @@ def mime(
         y_i &\leftarrow y_i - \eta_k\,U(\nabla f_i(y_i) - \nabla f_i(x_k) + c;\ s) \quad\text{(m times, from } x_k) \\
         x_{k+1} &= x_k + \eta_s\,\frac1B\sum_{i\in S_k}(y_i - x_k), \qquad s \leftarrow V(c, s)
 
-    The statistics s are frozen during the local steps. Two exchanges: 2d floats and s down, 2d up for each client, no
-    state on clients. With momentum variance reduction it is `mime_mvr`.
+    The statistics s are frozen during the local steps. With momentum variance reduction it is `mime_mvr`.
 
     Arguments:
-        cohort_size: B.
         local_steps: m. One step and :math:`\eta_s = 1` make it the central optimizer on the cohort.
-        local_rate: the local :math:`\eta_k`: a number, one value per round, or a schedule.
-        base: the optimizer: `Plain`, `Momentum` or `Adam`; `Plain`, which is SGD, if None.
-        server_step_size: :math:`\eta_s`.
+        base: `Momentum`, `Adam` or `Plain`, which is SGD and the default.
         minibatch: whether a local step sees one minibatch, the same at :math:`y_i` and :math:`x_k`; c is always made of
             whole gradients.
 
     Karimireddy, Jaggi, Kale, Mohri, Reddi, Stich, Suresh: Breaking the centralized barrier for cross-device federated
     learning (Mime), 2021, arXiv:2008.03606, Algorithm 1 and Table 2.
-
-    >>> from fedspam.problems import progress
-    >>> progress(mime(20, 10, 0.09)) < 1e-3
-    True
     """
     base = Plain() if base is None else base
     name = {Momentum: "mime_momentum", Adam: "mime_adam"}.get(type(base), "mime")
@@ -155,36 +131,24 @@ def mime(
 
 
 def mime_mvr(
-    cohort_size: int,
-    local_steps: int,
-    local_rate: float,
-    fresh_weight: ScheduleLike,
-    *,
-    minibatch: bool = False,
-    start: StartLike = "cohort",
-    first: str = "given",
-) -> Factored:
+    cohort_size: int, local_steps: int, local_rate: float, fresh_weight: ScheduleLike,
+    *, minibatch: bool = False, start: StartLike = "cohort", first: str = "given",
+) -> Factored:  # fmt: skip
     r"""MimeMVR: m local steps along the cohort's variance-reduced estimate, then the average.
 
     .. math:: y_i \leftarrow y_i - \eta\,(\nabla f_i(y_i) - \nabla f_i(x_k) + g_k), \qquad
         x_{k+1} = \frac1B\sum_{i\in S_k} y_i
 
     where :math:`g_k` is the estimate of SPAM-PP. So it is SPAM-PPA with m gradient steps in place of the prox and
-    :math:`\gamma = \infty`, and :math:`m\eta` in the role of :math:`\gamma`. Two exchanges, 3d floats down and 2d up
-    for each client, no state on clients. With :math:`m \ge L/\delta` and :math:`\eta \approx 1/(\delta m)` it takes
-    :math:`O(\delta F/\epsilon + \zeta^2/(B\epsilon) + \delta\zeta F/(\sqrt B\epsilon^{3/2}))` rounds.
+    :math:`\gamma = \infty`, and :math:`m\eta` in the role of :math:`\gamma`. With :math:`m \ge L/\delta` and
+    :math:`\eta \approx 1/(\delta m)` it takes :math:`O(\delta F/\epsilon + \zeta^2/(B\epsilon) + \delta\zeta F/(\sqrt
+    B\epsilon^{3/2}))` rounds.
 
     Arguments:
         cohort_size, local_steps, minibatch: as `mime`.
-        local_rate: the local :math:`\eta`, a number.
-        fresh_weight: :math:`p_k` in (0, 1], the weight of the fresh gradient: a number, one per round, or a schedule.
         start, first: as in `fedspam.spam_pp`.
 
     Karimireddy et al.: Mime, 2021, arXiv:2008.03606; the printed s is :math:`(g_{k-1}, x_{k-1})`.
-
-    >>> from fedspam.problems import progress
-    >>> progress(mime_mvr(10, 10, 0.09, 0.2)) < 0.1
-    True
     """
     estimator, start = MVR(fresh_weight, first=first), start_from(start, cohort_size)
     solver = surrogate_steps(local_steps, local_rate, minibatch, recursive=False)
@@ -192,54 +156,33 @@ def mime_mvr(
 
 
 def mime_lite(
-    cohort_size: int,
-    local_steps: int,
-    local_rate: ScheduleLike,
-    *,
-    base: Base | None = None,
-    server_step_size: ScheduleLike = 1.0,
-) -> MimeLite:
+    cohort_size: int, local_steps: int, local_rate: ScheduleLike,
+    *, base: Base | None = None, server_step_size: ScheduleLike = 1.0,
+) -> MimeLite:  # fmt: skip
     r"""MimeLite: Mime without the correction, so that one exchange suffices.
 
     .. math:: y_i \leftarrow y_i - \eta_k\,U(\nabla f_i(y_i);\ s), \qquad
         s \leftarrow V\Bigl(\frac1B\sum_{i\in S_k}\nabla f_i(x_k),\ s\Bigr)
 
-    d floats and s down, 2d up for each client, no state on clients. Each local step sees a minibatch of its own. With
-    SGD it is FedAvg, and like FedAvg it has a biased fixed point for m > 1.
-
-    Arguments: as `mime`.
+    Each local step sees a minibatch of its own. With SGD it is FedAvg, and like FedAvg it has a biased fixed point for
+    m > 1. Arguments: as `mime`.
 
     Karimireddy et al.: Mime, 2021, arXiv:2008.03606, Algorithm 1.
-
-    >>> mime_lite(10, 5, 0.05, base=Momentum(0.5)).base.momentum
-    0.5
     """
     base = Plain() if base is None else base
     return MimeLite(base, local_rate, server_step_size, cohort_size, local_steps, name="mime_lite")
 
 
 def mime_lite_mvr(
-    cohort_size: int,
-    local_steps: int,
-    local_rate: ScheduleLike,
-    fresh_weight: float,
-    *,
-    server_step_size: ScheduleLike = 1.0,
-    start: StartLike = "cohort",
-) -> MimeLite:
+    cohort_size: int, local_steps: int, local_rate: ScheduleLike, fresh_weight: float,
+    *, server_step_size: ScheduleLike = 1.0, start: StartLike = "cohort",
+) -> MimeLite:  # fmt: skip
     r"""MimeLite with momentum variance reduction: the old estimate, corrected on each client and at each local step.
 
     .. math:: y_i \leftarrow y_i - \eta_k\bigl(\nabla f_i(y_i) + (1-p)(g_{k-1} - \nabla f_i(x_{k-1}))\bigr)
 
-    One exchange, 3d floats down (:math:`x_k, x_{k-1}, g_{k-1}`) and 2d up for each client. In round 0
-    :math:`x_{-1} = x_0` and :math:`g_{-1}` is the start.
-
-    Arguments: as `mime_mvr`, but the fresh weight is one number, and the local rate may be a schedule.
-
-    Karimireddy et al.: Mime, 2021, arXiv:2008.03606.
-
-    >>> mime_lite_mvr(10, 5, 0.05, 0.2).base.fresh_weight
-    0.2
+    In round 0 :math:`x_{-1} = x_0` and :math:`g_{-1}` is the start. Arguments: as `mime_mvr`, but the fresh weight is
+    one number, and the local rate may be a schedule.
     """
     base, start = Recursive(fresh_weight), start_from(start, cohort_size)
     return MimeLite(base, local_rate, server_step_size, cohort_size, local_steps, start, name="mime_lite_mvr")

@@ -106,14 +106,9 @@ class Olga(Stateless):
 
 
 def olga(
-    step_size: float,
-    probability: float,
-    mixing: float,
-    convexity: float,
-    *,
-    length: float | None = None,
-    solver: LocalSolver = LBFGS(),
-) -> Olga:
+    step_size: float, probability: float, mixing: float, convexity: float,
+    *, length: float | None = None, solver: LocalSolver = LBFGS(),
+) -> Olga:  # fmt: skip
     r"""OLGA: similarity, compression and acceleration: a delegate moves, everyone sends compressed differences.
 
     An epoch begins at w with the exact :math:`\nabla f(w)`, and a coin with probability p ends it. Its steps are
@@ -132,30 +127,21 @@ def olga(
 
     The delegate is client 0, in place of the paper's server with data of its own. C is the unbiased codec of the work
     ``shifted_change``; the full gradients at the ends of epochs are not compressed:
-    ``simulate(..., codecs={"shifted_change": "randk-0.1"})``. A round is one step: two exchanges, 3d floats down and d
-    up (before compression) for each client, then 2d and 3d for the delegate; a round that begins an epoch has three
-    exchanges, with d and d twice for each client. No state on clients. Without a codec :math:`g_k = \nabla f(x_k)`, and
-    for p = 1 also :math:`G = \nabla f(y)`: that is the accelerated extragradient method of Kovalev, Beznosikov,
-    Borodich, Gasnikov and Scutari 2022, arXiv:2205.15136.
+    ``simulate(..., codecs={"shifted_change": "randk-0.1"})``. A round is one step; one that begins an epoch has an
+    exchange more, and full gradients in place of differences. Without a codec :math:`g_k = \nabla f(x_k)`, and for p =
+    1 also :math:`G = \nabla f(y)`: that is the accelerated extragradient method of Kovalev, Beznosikov, Borodich,
+    Gasnikov and Scutari 2022, arXiv:2205.15136.
 
     Theory, for :math:`\mu`-strongly convex f whose clients may be non-convex, with `fedspam.theory.olga_parameters`:
-    :math:`\tilde O(1/p + \sqrt{\delta/\mu}\,(n^{-1/4}/p + p^{-1/2}))` exchanges (Theorem 1, Corollary 1), where the
-    paper takes 1/p as the factor by which C makes messages smaller.
+    :math:`\tilde O(1/p + \sqrt{\delta/\mu}\,(n^{-1/4}/p + p^{-1/2}))` exchanges (Theorem 1, Corollary 1), where C makes
+    messages 1/p times smaller.
 
     Arguments:
-        step_size: :math:`\theta`.
-        probability: p in (0, 1].
-        mixing: :math:`\tau` in (0, 1].
-        convexity: :math:`\mu`, of f; may be 0.
+        step_size, mixing, convexity: :math:`\theta`, :math:`\tau` in (0, 1], and :math:`\mu` of f, which may be 0.
         length: :math:`\alpha`; None for :math:`\theta/(8p\tau)`, the paper's.
-        solver: how the delegate answers the prox.
 
     Bylinkin, Beznosikov: Accelerated methods with compressed communications for distributed optimization problems
     under data similarity, 2024, arXiv:2412.16414, Algorithms 1 and 2.
-
-    >>> from fedspam.problems import progress
-    >>> progress(olga(2.0, 0.5, mixing=0.5, convexity=1.0, solver=Exact()), rounds=30, clients=10) < 0.01
-    True
     """
     checks.between("probability", probability, 0, 1, open_low=True)
     checks.between("mixing", mixing, 0, 1, open_low=True)

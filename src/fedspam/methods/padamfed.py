@@ -110,23 +110,15 @@ def padamfed(cohort_size: int, local_steps: int, rounds: int, *, variance_reduct
 
     For K rounds, :math:`\eta = 1/(mK)` and :math:`\beta = \min\{1, \sqrt{mB/K}\}`, :math:`\gamma = (mB)^{1/4}K^{-3/4}`;
     with variance reduction :math:`\beta = \gamma = (mB)^{1/3}K^{-2/3}`, at most 1. A round moves x by at most
-    :math:`\gamma`, so :math:`K\gamma` must reach the optimum, in the units of the parameters. One exchange: 2d floats
-    down and 2d up for each client of the cohort, 3d and 3d with variance reduction; clients remember d numbers, which
-    start at 0.
+    :math:`\gamma`, so :math:`K\gamma` must reach the optimum, in the units of the parameters. All :math:`c_i` start at
+    0.
 
     Arguments:
-        cohort_size: B.
-        local_steps: m.
         rounds: K, the length of the run, from which the step sizes follow.
         variance_reduction: whether it is PAdaMFed-VR, with two gradients per step.
 
-    Yan, Zhang, Wang, Cao: Problem-parameter-free federated learning, 2025, ICLR. The paper was not available to us. The
-    steps and sizes of PAdaMFed-VR are those of a published implementation, with g as the mean of all directions; those
-    of PAdaMFed are from memory.
-
-    >>> from fedspam.problems import progress
-    >>> progress(padamfed(10, 5, rounds=100), clients=20) < 0.2
-    True
+    Yan, Zhang, Wang, Cao: Problem-parameter-free federated learning, 2025, ICLR. PAdaMFed-VR follows a published
+    implementation, with g as the mean of all directions; PAdaMFed is from memory.
     """
     checks.whole("cohort_size", cohort_size, 1)
     checks.whole("local_steps", local_steps, 1)

@@ -32,21 +32,14 @@ def page(cohort_size: int, step_size: ScheduleLike, probability: ScheduleLike, *
             g_{k-1} + \nabla f_S(x_k) - \nabla f_S(x_{k-1}) & \text{otherwise} \end{cases} \\
         x_{k+1} &= x_k - \gamma_k g_k
 
-    A round with a cohort: 2d floats down and d up for each of its clients. A round with everyone: d and d for each. No
-    state on clients. Theory: :math:`\gamma \le 1/(L + \delta\sqrt{(1-p)/(pB)})`, :math:`p = B/(n+B)`; no noise floor.
+    Theory: :math:`\gamma \le 1/(L + \delta\sqrt{(1-p)/(pB)})`, :math:`p = B/(n+B)`; no noise floor.
 
     Arguments:
-        cohort_size: B.
-        step_size: :math:`\gamma_k`: a number, one value per round, or a schedule.
         probability: p, likewise, in [0, 1]; 1 is gradient descent.
         many: number of clients that stand for everyone; None for all. With fewer, each restart has an error
             :math:`\sigma^2` / many, and the population may be infinite.
 
     Li, Bao, Zhang, Richtárik: PAGE, 2021, arXiv:2008.10898.
-
-    >>> from fedspam.problems import progress
-    >>> progress(page(5, step_size=0.1, probability=0.2), rounds=100) < 0.01
-    True
     """
     estimator = PAGE(probability, many)
     return Factored(estimator, None, step_size, movers="server", cohort_size=cohort_size, name="page")
@@ -60,18 +53,13 @@ def sarah(cohort_size: int, step_size: ScheduleLike, period: int) -> Factored:
             g_{k-1} + \nabla f_S(x_k) - \nabla f_S(x_{k-1}) & \text{otherwise} \end{cases} \\
         x_{k+1} &= x_k - \gamma_k g_k
 
-    The costs are those of `page`. The paper's theory restarts from a random iterate of the last m; here, as
-    in practice, the method continues from the last one. Theory: :math:`\gamma \le 2/(L(1 + \sqrt{1 + 4m}))`.
+    The paper's theory restarts from a random iterate of the last m; here, as in practice, the method continues from the
+    last one. Theory: :math:`\gamma \le 2/(L(1 + \sqrt{1 + 4m}))`.
 
     Arguments:
-        cohort_size, step_size: as `page`.
         period: m.
 
     Nguyen, Liu, Scheinberg, Takáč: SARAH, 2017, arXiv:1703.00102.
-
-    >>> from fedspam.problems import progress
-    >>> progress(sarah(5, step_size=0.1, period=5), rounds=100) < 0.01
-    True
     """
     checks.whole("period", period, 1)
     estimator = PAGE(Periodic(period))
@@ -81,8 +69,7 @@ def sarah(cohort_size: int, step_size: ScheduleLike, period: int) -> Factored:
 _sizes = over_smoothness(0.1, 0.3, 1.0, 1.8)
 _page_grid = grid(step_size=_sizes, probability=cohort_share(0.5, 1, 2))
 _sarah_grid = grid(
-    step_size=_sizes,
-    period=lambda scales: [max(1, round(c * scales.clients / scales.cohort)) for c in (0.5, 1, 2)],
+    step_size=_sizes, period=lambda scales: [max(1, round(c * scales.clients / scales.cohort)) for c in (0.5, 1, 2)]
 )
 
 for _key, _name, _build, _example, _grid, _reference in (

@@ -1,12 +1,9 @@
-"""ProxyProx: a prox by a client that the server trusts, around a gradient that attackers cannot drag away.
-
-Checked against its authors' code.
-"""
+"""ProxyProx: a prox by a client that the server trusts, around a gradient that attackers cannot drag away."""
 
 from fedspam._internal.trees import Key, count, dynamic, static, struct
 from fedspam.federation import Federation
 from fedspam.methods._grids import step_grid
-from fedspam.methods._method import PointState, RoundInfo, Stateless, prox
+from fedspam.methods._method import PointState, RoundInfo, Stateless, prox, sample_or_all
 from fedspam.methods._registry import Cost, Entry, register
 from fedspam.methods.estimators import gradient
 from fedspam.methods.schedules import Schedule, ScheduleLike, step_size_schedule
@@ -26,7 +23,7 @@ class ProxyProx(Stateless):
     def round(self, state: PointState, key: Key, fed: Federation) -> tuple[PointState, RoundInfo]:
         x, gamma = state.x, self.step_size(state.k)
 
-        cohort = fed.everyone(key) if self.cohort_size is None else fed.sample(key, self.cohort_size)
+        cohort = sample_or_all(self.cohort_size, key, fed)
         g = fed.mean(cohort, self.gradient, x=x)
         x, certificate = fed.mean(fed.client(self.proxy, key), self.prox, x=x, g=g, step_size=gamma)
 
@@ -51,27 +48,20 @@ def proxy_prox(
     rule lets them, and the prox is not theirs. Without a rule :math:`g_k` is the mean; if all clients take part, the
     step is then that of `dane_plus` with a fixed mover, and that of `svrs` with p = 1.
 
-    d floats down and d up for each client, then 2d and d for the proxy, where a server with data of its own would send
-    nothing; no state. With :math:`\gamma \approx 1/\delta`, where :math:`\delta` is how far the Hessian of
-    :math:`\hat f` is from that of the mean, alike clients need far fewer rounds than robust gradient descent with its
-    step size of about 1/L. The error that the rule leaves in :math:`g_k` limits both.
+    A proxy that is the server itself would save its 3d floats. With :math:`\gamma \approx 1/\delta`, where
+    :math:`\delta` is how far the Hessian of :math:`\hat f` is from that of the mean, alike clients need far fewer
+    rounds than robust gradient descent with its step size of about 1/L. The error that the rule leaves in :math:`g_k`
+    limits both.
 
-    Of the paper, the abstract and the authors' code were at hand, in which this step is called FedProxyProx; the full
-    text with its theory was not, so no step size or rate here is the paper's. A cohort of some clients is our addition.
+    The authors' code, which calls this step FedProxyProx, and the abstract were at hand; the full text with its theory
+    was not. A cohort of some clients is our addition.
 
     Arguments:
-        cohort_size: clients asked for their gradients; None for everyone, as in the authors' code.
-        step_size: :math:`\gamma_k`: a number, one value per round, or a schedule.
         proxy: id of the client whose loss is :math:`\hat f`. In simulated attacks choose one that is honest:
             ``not faults.is_adversary(proxy)``; client 0 always is an adversary there.
-        solver: how the proxy answers the prox.
 
     Gaucher, Dieuleveut, Hendrikx: From inexact gradients to Byzantine robustness: acceleration and optimization under
     similarity, 2026, arXiv:2602.03329.
-
-    >>> from fedspam.problems import progress
-    >>> progress(proxy_prox(None, step_size=5.0, solver=Exact()), rounds=10, clients=10) < 0.001
-    True
     """
     return ProxyProx(solver, step_size, cohort_size, proxy)
 

@@ -9,13 +9,9 @@ from fedspam.solvers import LBFGS, Exact, LocalSolver
 
 
 def rg_saga(
-    cohort_size: int,
-    step_size: ScheduleLike,
-    pull: ScheduleLike,
-    *,
-    synchronizations: int = 2,
-    solver: LocalSolver = LBFGS(),
-) -> Factored:
+    cohort_size: int, step_size: ScheduleLike, pull: ScheduleLike,
+    *, synchronizations: int = 2, solver: LocalSolver = LBFGS(),
+) -> Factored:  # fmt: skip
     r"""I-CGM-RG-SAGA: clients remember a gradient, the delegate, client 0, moves.
 
     .. math::
@@ -24,41 +20,29 @@ def rg_saga(
         x_{k+1} &\in \text{a-prox}(x_k, g_k, \gamma_k, 0)
 
     The first two rounds ask everyone, as in the paper: :math:`g_0 = \nabla f(x_0)`, then :math:`g_1 = \nabla f(x_1)`
-    and :math:`b_i = \nabla f_i(x_1)`, for d floats down and d up each. After them there is no exchange with everyone,
-    and no noise floor: 2d floats down and 2d up for each client of the cohort, then 2d and d for the delegate; each
-    client keeps one vector. The paper's solver takes a random number of gradient steps on phi; any a-prox satisfies the
-    same two conditions. Theory:
+    and :math:`b_i = \nabla f_i(x_1)`. After them there is no exchange with everyone, and no noise floor. The paper's
+    solver takes a random number of gradient steps on phi; any a-prox satisfies the same two conditions. Theory:
     :math:`1/\gamma = 3\Delta_1 + 113\sqrt{n/B}\,\delta_B` and :math:`\beta = B/(112n)`, where :math:`\Delta_1` is the
-    similarity of the delegate to f and :math:`\delta_B^2 = \delta^2(n-B)/(B(n-1))`; the authors run
-    :math:`1/\gamma = \sqrt{n/B}\,\delta + \Delta_1` and :math:`\beta = B/n`.
+    similarity of the delegate to f and :math:`\delta_B^2 = \delta^2(n-B)/(B(n-1))`; the authors run :math:`1/\gamma =
+    \sqrt{n/B}\,\delta + \Delta_1` and :math:`\beta = B/n`.
 
     Arguments:
-        cohort_size: B.
-        step_size: :math:`\gamma_k`, one over the paper's :math:`\lambda`: a number, one value per round, or a schedule.
-        pull: :math:`\beta`, likewise, in [0, 1].
+        step_size: one over the paper's :math:`\lambda`.
+        pull: :math:`\beta` in [0, 1].
         synchronizations: rounds at the start that ask everyone. 1 saves the second one; 0 needs none, with all
             :math:`b_i = 0` and :math:`g_0 = \nabla f_S(x_0)`.
-        solver: how the delegate answers the prox.
 
     Jiang, Rodomanov, Stich: Non-convex federated optimization under cost-aware client selection, 2025,
     arXiv:2512.05327.
-
-    >>> from fedspam.problems import progress
-    >>> progress(rg_saga(3, step_size=2.0, pull=0.3, solver=Exact()), rounds=40, clients=10) < 0.01
-    True
     """
     estimator = RecursiveSAGA(pull, synchronizations)
     return Factored(estimator, solver, step_size, movers="delegate", cohort_size=cohort_size, name="rg_saga")
 
 
 def rg_svrg(
-    cohort_size: int,
-    step_size: ScheduleLike,
-    pull: ScheduleLike,
-    probability: ScheduleLike,
-    *,
-    solver: LocalSolver = LBFGS(),
-) -> Factored:
+    cohort_size: int, step_size: ScheduleLike, pull: ScheduleLike, probability: ScheduleLike,
+    *, solver: LocalSolver = LBFGS(),
+) -> Factored:  # fmt: skip
     r"""I-CGM-RG-SVRG: an anchor instead of memories, the delegate, client 0, moves.
 
     .. math::
@@ -67,19 +51,8 @@ def rg_svrg(
         w &= x_{k-1} \text{ with probability } p, \text{ and in round } 0; \qquad
             x_{k+1} \in \text{a-prox}(x_k, g_k, \gamma_k, 0)
 
-    3d floats down and d up for each client of the cohort, then 2d and d for the delegate, and d and d for everyone when
-    the anchor moves. No state on clients. The paper counts three gradients up. Here clients know :math:`\beta`
-    and send one combined vector.
-
-    Arguments:
-        cohort_size, step_size, pull, solver: as `rg_saga`.
-        probability: p, a number, one value per round, or a schedule, in [0, 1].
-
-    Jiang, Rodomanov, Stich 2025, arXiv:2512.05327.
-
-    >>> from fedspam.problems import progress
-    >>> progress(rg_svrg(3, step_size=2.0, pull=0.3, probability=0.3, solver=Exact()), rounds=40, clients=10) < 0.01
-    True
+    When the anchor moves, everyone is asked. The paper counts three gradients up; here clients know :math:`\beta` and
+    send one combined vector. Arguments: as `rg_saga`.
     """
     estimator = RecursiveSVRG(pull, probability)
     return Factored(estimator, solver, step_size, movers="delegate", cohort_size=cohort_size, name="rg_svrg")

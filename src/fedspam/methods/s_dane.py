@@ -1,4 +1,4 @@
-"""S-DANE and its accelerated form: the prox around a stabilized center. Checked against their authors' code."""
+"""S-DANE and its accelerated form: the prox around a stabilized center."""
 
 from typing import Any, NamedTuple
 
@@ -10,7 +10,7 @@ from fedspam._internal.trees import Key, Params, Scalar, count, dynamic, number,
 from fedspam.clients import Oracle
 from fedspam.federation import Federation, on_client
 from fedspam.methods._grids import step_grid
-from fedspam.methods._method import RoundInfo, Stateless
+from fedspam.methods._method import RoundInfo, Stateless, sample_or_all
 from fedspam.methods._registry import Cost, Entry, register
 from fedspam.methods.estimators import gradient
 from fedspam.methods.schedules import Schedule, ScheduleLike, step_size_schedule
@@ -53,7 +53,7 @@ class StableDane(Stateless):
         gamma, mu, weight = self.step_size(state.k), self.convexity, state.weight
         a, center = center_of(state, gamma, self.accelerated)
 
-        cohort = fed.everyone(key) if self.cohort_size is None else fed.sample(key, self.cohort_size)
+        cohort = sample_or_all(self.cohort_size, key, fed)
         g = fed.mean(cohort, self.gradient, x=center)
         reply = fed.mean(cohort, self.prox, x=center, g=g, step_size=gamma)
 
@@ -98,22 +98,15 @@ def s_dane(
         v_{k+1} &= \frac{\mu\gamma\,x_{k+1} + v_k - \gamma\bar g}{1 + \mu\gamma}, \qquad
             \bar g = \tfrac1B\sum_{i\in S}\nabla f_i(x^i)
 
-    2d floats down and 3d up for each client, in two exchanges; no state. Unlike DANE it needs only a constant local
-    accuracy, :math:`\|\nabla\phi(x^i)\| \le \frac{1}{2\gamma}\|x^i - v\|`; the default solver's certificate
-    is tighter. Convex f: :math:`\gamma \approx 1/(2\delta)`,
-    :math:`O((\delta/\mu)\log 1/\epsilon)` rounds, plus the sampling variance of a cohort that is not everyone.
+    Unlike DANE it needs only a constant local accuracy, :math:`\|\nabla\phi(x^i)\| \le \frac{1}{2\gamma}\|x^i - v\|`;
+    the default solver's certificate is tighter. Convex f: :math:`\gamma \approx 1/(2\delta)`, :math:`O((\delta/\mu)\log
+    1/\epsilon)` rounds, plus the sampling variance of a cohort that is not everyone.
 
     Arguments:
-        cohort_size: B; None for everyone.
-        step_size: :math:`\gamma_k = 1/\lambda`: a number, one value per round, or a schedule.
+        step_size: :math:`1/\lambda`.
         convexity: :math:`\mu`, of f; 0 is always valid.
-        solver: how clients answer the prox.
 
     Jiang, Rodomanov, Stich: Stabilized proximal-point methods for federated optimization, 2024, arXiv:2407.07084.
-
-    >>> from fedspam.problems import progress
-    >>> progress(s_dane(None, step_size=5.0, solver=Exact()), rounds=20, clients=10) < 0.001
-    True
     """
     return StableDane(step_size, convexity, solver, cohort_size, accelerated=False, name="s_dane")
 
@@ -128,16 +121,8 @@ def acc_s_dane(
         v_{k+1} &= \frac{\mu a\,x_{k+1} + v_k - a\bar g}{1 + \mu a}, \qquad A_{k+1} = \frac{A_k + a}{1 + \mu a}
 
     where the clients' problems are those of `s_dane` around :math:`c_k`. The paper's A and B grow without bound where
-    :math:`\mu > 0`; only their ratio matters, which is the A here. Costs as `s_dane`;
-    :math:`O(\sqrt{\delta/\mu}\log 1/\epsilon)` rounds.
-
-    Arguments: as `s_dane`.
-
-    Jiang, Rodomanov, Stich: Stabilized proximal-point methods for federated optimization, 2024, arXiv:2407.07084.
-
-    >>> from fedspam.problems import progress
-    >>> progress(acc_s_dane(None, step_size=5.0, convexity=1.0, solver=Exact()), rounds=20, clients=10) < 0.001
-    True
+    :math:`\mu > 0`; only their ratio matters, which is the A here. It takes :math:`O(\sqrt{\delta/\mu}\log 1/\epsilon)`
+    rounds. Arguments and paper: as `s_dane`.
     """
     return StableDane(step_size, convexity, solver, cohort_size, accelerated=True, name="acc_s_dane")
 

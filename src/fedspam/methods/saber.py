@@ -18,52 +18,28 @@ def saber(
 
     .. math:: x_{k+1} \in \text{a-prox}(x_k, g_k, \gamma_k, \xi_k)
 
-    where :math:`g_k` is the estimate of `page`. A round with a cohort: 2d floats down and d up for each of its
-    clients, then 2d and d for the one that moves. A round with everyone: d and d for each. No state on clients, no
-    noise floor, but some rounds need all clients. Theory (derived from descent and PAGE's error, as the paper's own
-    constants are not public): :math:`\gamma \le \min\{1/(4\delta), \sqrt{pB/(24(1-p))}/\delta\}`, :math:`p = B/n`.
-
-    Arguments:
-        cohort_size: B.
-        step_size: :math:`\gamma_k`: a number, one value per round, or a schedule.
-        probability: p, likewise, in [0, 1].
-        solver: how the prox client answers.
+    where :math:`g_k` is the estimate of `page`. There is no noise floor, but some rounds need all clients. Theory
+    (derived from descent and PAGE's error, as the paper's own constants are not public): :math:`\gamma \le
+    \min\{1/(4\delta), \sqrt{pB/(24(1-p))}/\delta\}`, :math:`p = B/n`.
 
     Mishchenko, Li, Fan, Venieris: Federated learning under second-order data heterogeneity, 2023,
     OpenReview jkhVrIllKg.
-
-    >>> from fedspam.problems import progress
-    >>> progress(saber(5, step_size=1.0, probability=0.25, solver=Exact()), rounds=40) < 0.01
-    True
     """
     return Factored(PAGE(probability), solver, step_size, movers="one", cohort_size=cohort_size, name="saber")
 
 
 def saber_partial(
-    cohort_size: int,
-    many: int,
-    step_size: ScheduleLike,
-    probability: ScheduleLike,
-    *,
-    solver: LocalSolver = LBFGS(),
+    cohort_size: int, many: int, step_size: ScheduleLike, probability: ScheduleLike, *, solver: LocalSolver = LBFGS()
 ) -> Factored:
     r"""SABER as its paper runs it: `many` clients stand for all, and the proxes of the cohort are averaged.
 
     .. math:: x_{k+1} = \frac1B\sum_{i\in S_k} x^i, \qquad x^i \in \text{a-prox}(x_k, g_k, \gamma_k, i)
 
-    A round with a cohort: 4d floats down and 2d up for each of its clients. A heuristic: each restart brings an error
-    :math:`\sigma^2` / many, and the average needs :math:`f(\frac1B\sum x^i) \le \frac1B\sum f(x^i)`.
+    A heuristic: each restart brings an error :math:`\sigma^2` / many, and the average needs :math:`f(\frac1B\sum x^i)
+    \le \frac1B\sum f(x^i)`.
 
     Arguments:
-        cohort_size: B.
         many: number of clients that stand for everyone.
-        step_size, probability, solver: as `saber`.
-
-    Mishchenko, Li, Fan, Venieris 2023, OpenReview jkhVrIllKg.
-
-    >>> from fedspam.problems import progress
-    >>> progress(saber_partial(5, 15, step_size=1.0, probability=0.25, solver=Exact()), rounds=40) < 0.1
-    True
     """
     estimator = PAGE(probability, many)
     return Factored(estimator, solver, step_size, movers="average", cohort_size=cohort_size, name="saber_partial")

@@ -85,21 +85,16 @@ def scaffnew(local_rate: float, probability: float) -> ScaffNew:
         y_i &= \frac1n\sum_j \hat y_j, \quad h_i \leftarrow h_i + \frac{p}{\eta}(y_i - \hat y_i)
         \quad\text{with probability p}, \qquad y_i = \hat y_i \quad\text{else}
 
-    A round here is one communication: the number of steps before it is drawn at once, geometric with mean 1/p, and
-    sent to all clients. One exchange, d floats down and d up for each of all n clients, which remember 2d numbers. With
-    :math:`\eta = 1/L` and :math:`p = 1/\sqrt\kappa` it takes :math:`O(\sqrt\kappa\log 1/\epsilon)` communications for
-    strongly convex f. No theory without strong convexity, and none for a sample of the clients. Its fixed point is the
-    optimum, with :math:`h_i = \nabla f_i(x^*)`; always :math:`\sum_i h_i = 0`, unless replies are lost.
+    A round here is one communication: the number of steps before it is drawn at once, geometric with mean 1/p, and sent
+    to all clients. With :math:`\eta = 1/L` and :math:`p = 1/\sqrt\kappa` it takes :math:`O(\sqrt\kappa\log 1/\epsilon)`
+    communications for strongly convex f. No theory without strong convexity, and none for a sample of the clients. Its
+    fixed point is the optimum, with :math:`h_i = \nabla f_i(x^*)`; always :math:`\sum_i h_i = 0`, unless replies are
+    lost.
 
     Arguments:
-        local_rate: :math:`\eta`.
         probability: p in (0, 1]; 1 is gradient descent.
 
     Mishchenko, Malinovsky, Stich, Richtárik: ProxSkip, 2022, arXiv:2202.09357, Algorithm 2.
-
-    >>> from fedspam.problems import progress
-    >>> progress(scaffnew(0.1, 0.3)) < 0.01
-    True
     """
     return ScaffNew(local_rate, probability)
 

@@ -8,6 +8,7 @@ the end are those of the paper's theorems; with :math:`r = \gamma\delta` every t
 
 import math
 from collections.abc import Sequence
+from functools import partial
 from typing import Any, Literal, NamedTuple, Protocol, TypeAlias
 
 import jax
@@ -138,7 +139,7 @@ def shortest_list(method: Any) -> int | None:
 # --- converters for the fields of methods: what a user gave becomes a schedule, or an error ---
 
 
-def positive_schedule(value: ScheduleLike, name: str = "rate", remedy: str = "") -> Schedule:
+def positive_schedule(value: ScheduleLike, name: str = "step_size", remedy: str = "") -> Schedule:
     checks.positive(name, value, remedy)
     made = schedule(value, name)
     if isinstance(made, Values) and not bool(jnp.all(made.values > 0)):
@@ -146,23 +147,7 @@ def positive_schedule(value: ScheduleLike, name: str = "rate", remedy: str = "")
     return made
 
 
-def step_size_schedule(value: ScheduleLike, name: str = "step_size") -> Schedule:
-    return positive_schedule(value, name, "try 1 / (4 * delta)")
-
-
-def fresh_weight_schedule(value: ScheduleLike, name: str = "fresh_weight") -> Schedule:
-    return unit_schedule(value, name, "1 is SGD without memory, the paper's figure uses 0.1 and 0.9", open_low=True)
-
-
-def probability_schedule(value: ScheduleLike, name: str = "probability") -> Schedule:
-    return unit_schedule(value, name, "it is the probability that a round asks every client")
-
-
-def pull_schedule(value: ScheduleLike, name: str = "pull") -> Schedule:
-    return unit_schedule(value, name, "0 is SARAH without restarts, B/n is what the authors run")
-
-
-def unit_schedule(value: ScheduleLike, name: str, remedy: str, *, open_low: bool = False) -> Schedule:
+def unit_schedule(value: ScheduleLike, name: str = "value", remedy: str = "", *, open_low: bool = False) -> Schedule:
     """The schedule of a number from 0 to 1."""
     checks.between(name, value, 0, 1, open_low=open_low, remedy=remedy)
     made = schedule(value, name)
@@ -172,6 +157,14 @@ def unit_schedule(value: ScheduleLike, name: str, remedy: str, *, open_low: bool
             interval = "(0, 1]" if open_low else "[0, 1]"
             raise ValueError(f"{name} has a value outside {interval}; every value must lie in {interval}")
     return made
+
+
+step_size_schedule = partial(positive_schedule, remedy="try 1 / (4 * delta)")
+fresh_weight_schedule = partial(
+    unit_schedule, remedy="1 is SGD without memory, the paper's figure uses 0.1 and 0.9", open_low=True
+)
+probability_schedule = partial(unit_schedule, remedy="it is the probability that a round asks every client")
+pull_schedule = partial(unit_schedule, remedy="0 is SARAH without restarts, B/n is what the authors run")
 
 
 def effective_cohort(
@@ -198,13 +191,9 @@ def effective_cohort(
 
 
 def constant(
-    delta: float,
-    fresh_weight: float,
-    *,
-    cohort: float = 1.0,
-    factor: float = PAPER_FACTOR,
-    constants: Literal["paper", "tight"] = "paper",
-) -> Parameters:
+    delta: float, fresh_weight: float,
+    *, cohort: float = 1.0, factor: float = PAPER_FACTOR, constants: Literal["paper", "tight"] = "paper",
+) -> Parameters:  # fmt: skip
     r"""The largest constant step size that Theorem 1 allows at this fresh weight; or, 'tight', the one with the best
     proved rate.
 
@@ -230,11 +219,7 @@ def _tight_ratio(fresh_weight: Any, cohort: float) -> tuple[Any, Any]:
 
 
 def cube_root(
-    delta: float,
-    *,
-    cohort: float = 1.0,
-    factor: float = PAPER_FACTOR,
-    constants: Literal["paper", "tight"] = "paper",
+    delta: float, *, cohort: float = 1.0, factor: float = PAPER_FACTOR, constants: Literal["paper", "tight"] = "paper"
 ) -> Parameters:
     r"""The schedule without a floor: :math:`\gamma_k = (k+1)^{-1/3}/(4\delta)` and its :math:`p_k` (Corollary 2).
 
@@ -250,14 +235,9 @@ def cube_root(
 
 
 def corollary(
-    delta: float,
-    sigma: float,
-    gap: float,
-    rounds: int,
-    *,
-    cohort: float = 1.0,
-    constants: Literal["safe", "paper", "tight"] = "safe",
-) -> Parameters:
+    delta: float, sigma: float, gap: float, rounds: int,
+    *, cohort: float = 1.0, constants: Literal["safe", "paper", "tight"] = "safe",
+) -> Parameters:  # fmt: skip
     r"""The constants of the complexity corollary for a run of K rounds, with :math:`F = f(x_0) - \inf f`.
 
     As printed: :math:`\gamma = \min\{1/\delta, (F/(2\delta^2\sigma^2K))^{1/3}\}` and

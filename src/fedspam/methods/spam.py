@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 import jax.numpy as jnp
 
 from fedspam._internal import trees
-from fedspam._internal.trees import Key, Params, choice, dynamic, number, static, struct
+from fedspam._internal.trees import Key, Params, Scalar, choice, dynamic, number, static, struct
 from fedspam.clients import Oracle
 from fedspam.federation import Federation, on_client
 from fedspam.methods._grids import prox_grid
@@ -33,7 +33,24 @@ class SpamReply(NamedTuple):
 
 
 @struct
-class Spam(Stateless):
+class SpamParameters(Stateless):
+    """What SPAM, SPAM-PP and SPAM-PPA have in common: their numbers, and how g begins."""
+
+    step_size: Schedule = dynamic(converter=step_size_schedule)
+    fresh_weight: Schedule = dynamic(converter=fresh_weight_schedule)
+    solver: LocalSolver
+    start: Start
+    scale: float | Scalar | None = number(0, 1, remedy="1 is MVR, 0 is SGD with momentum", default=None)
+    first: str = choice("given", "update", default="given")
+    name: str = static(default="spam")
+
+    def init(self, params: Params, key: Key, fed: Federation) -> SpamState:
+        g = self.start(params, key, fed)
+        return SpamState(x=params, x_prev=params, g=g, k=jnp.zeros((), jnp.int32))
+
+
+@struct
+class Spam(SpamParameters):
     r"""SPAM and SPAM-inexact (Algorithm 1). Use `spam` to build it.
 
     .. math::
@@ -42,18 +59,6 @@ class Spam(Stateless):
 
     The printed algorithm sends :math:`x_{k+1}` alone; the next client needs :math:`g_k` too, so it is sent and charged.
     """
-
-    step_size: Schedule = dynamic(converter=step_size_schedule)
-    fresh_weight: Schedule = dynamic(converter=fresh_weight_schedule)
-    solver: LocalSolver
-    start: Start
-    scale: float | None = number(0, 1, default=None)
-    first: str = choice("given", "update", default="given")
-    name: str = static(default="spam")
-
-    def init(self, params: Params, key: Key, fed: Federation) -> SpamState:
-        g = self.start(params, key, fed)
-        return SpamState(x=params, x_prev=params, g=g, k=jnp.zeros((), jnp.int32))
 
     def round(self, state: SpamState, key: Key, fed: Federation) -> tuple[SpamState, RoundInfo]:
         gamma = self.step_size(state.k)
@@ -70,15 +75,7 @@ class Spam(Stateless):
 
     @on_client
     def update(
-        self,
-        oracle: Oracle,
-        key: Key,
-        *,
-        x: Params,
-        x_prev: Params,
-        g: Params,
-        step_size: Any,
-        fresh_weight: Any,
+        self, oracle: Oracle, key: Key, *, x: Params, x_prev: Params, g: Params, step_size: Any, fresh_weight: Any
     ) -> SpamReply:
         difference = mvr_difference(oracle, key, x, x_prev, fresh_weight, self.scale)
         g = trees.axpy(1 - fresh_weight, g, difference)
@@ -87,24 +84,15 @@ class Spam(Stateless):
 
 
 def spam(
-    step_size: ScheduleLike,
-    fresh_weight: ScheduleLike,
-    *,
-    solver: LocalSolver = LBFGS(),
-    start: StartLike = "client",
-    scale: float | None = None,
-    first: str = "given",
-) -> Spam:
+    step_size: ScheduleLike, fresh_weight: ScheduleLike,
+    *, solver: LocalSolver = LBFGS(), start: StartLike = "client", scale: float | None = None, first: str = "given",
+) -> Spam:  # fmt: skip
     r"""SPAM: the stochastic proximal point method with momentum variance reduction.
 
-    One client per round, 3d floats down and 2d up, no state on clients. With an exact solver it is SPAM, with any
-    other SPAM-inexact. Step size and fresh weight may be constant or vary.
+    One client per round. With an exact solver it is SPAM, with any other SPAM-inexact.
 
     Arguments:
-        step_size: :math:`\gamma_k`: a number, one value per round, or a schedule. The theorems need
-            :math:`\gamma \le 1/(4\delta)`.
-        fresh_weight: :math:`p_k`, likewise, in (0, 1].
-        solver: how a client answers the prox.
+        step_size: the theorems need :math:`\gamma_k \le 1/(4\delta)`.
         start: how :math:`g_0` is made: 'client' (one gradient), 'zero', a number of exchanges, or the gradient itself.
         scale: s of MARS, in [0, 1]: weight of the gradient difference in the estimate (see `MVR`); None is s = 1.
         first: 'given' keeps :math:`g_0` in round 0, 'update' runs the printed loop from there.

@@ -1,55 +1,26 @@
 """SPAM-PP and SPAM-PPA: a cohort makes the estimate, one client or the whole cohort moves (Algorithms 2 and 3)."""
 
-import jax.numpy as jnp
-
 from fedspam._internal import checks, trees
-from fedspam._internal.trees import Key, Params, Scalar, choice, count, dynamic, number, static, struct
+from fedspam._internal.trees import Key, choice, count, struct
 from fedspam.federation import Federation
 from fedspam.methods._grids import prox_grid
-from fedspam.methods._method import (
-    MOVERS,
-    RoundInfo,
-    SpamState,
-    Start,
-    StartLike,
-    Stateless,
-    difference,
-    prox,
-    select_movers,
-    start_from,
-)
+from fedspam.methods._method import MOVERS, RoundInfo, SpamState, StartLike, difference, prox, select_movers, start_from
 from fedspam.methods._registry import Cost, Entry, register
-from fedspam.methods.schedules import (
-    Schedule,
-    ScheduleLike,
-    first_fresh_weight,
-    fresh_weight_schedule,
-    step_size_schedule,
-)
+from fedspam.methods.schedules import ScheduleLike, first_fresh_weight
+from fedspam.methods.spam import SpamParameters
 from fedspam.solvers import LBFGS, Exact, LocalSolver
 
 
 @struct
-class SpamPP(Stateless):
+class SpamPP(SpamParameters):
     r"""SPAM-PP (Algorithm 2) and SPAM-PPA (Algorithm 3). Use `spam_pp` or `spam_ppa` to build it.
 
     The movers, who take the prox and whose answers are averaged, are 'one' client of the cohort, a 'fresh' client drawn
     apart from it, or the whole cohort ('average', which is SPAM-PPA). `Factored` lists more choices.
     """
 
-    step_size: Schedule = dynamic(converter=step_size_schedule)
-    fresh_weight: Schedule = dynamic(converter=fresh_weight_schedule)
-    solver: LocalSolver
-    start: Start
-    scale: float | Scalar | None = number(0, 1, remedy="1 is MVR, 0 is SGD with momentum", default=None)
     movers: str = choice(*MOVERS, default="one")
     cohort_size: int = count(default=1)
-    first: str = choice("given", "update", default="given")
-    name: str = static(default="spam_pp")
-
-    def init(self, params: Params, key: Key, fed: Federation) -> SpamState:
-        g = self.start(params, key, fed)
-        return SpamState(x=params, x_prev=params, g=g, k=jnp.zeros((), jnp.int32))
 
     def round(self, state: SpamState, key: Key, fed: Federation) -> tuple[SpamState, RoundInfo]:
         gamma = self.step_size(state.k)
@@ -66,39 +37,25 @@ class SpamPP(Stateless):
         info = RoundInfo(step_size=gamma, certificate=certificate, gradients=gradients)
         return SpamState(x=x, x_prev=state.x, g=g, k=state.k + 1), info
 
-    difference = difference
-
-    prox = prox
+    difference, prox = difference, prox
 
 
 def spam_pp(
-    cohort_size: int,
-    step_size: ScheduleLike,
-    fresh_weight: ScheduleLike,
-    *,
-    solver: LocalSolver = LBFGS(),
-    prox_client: str = "cohort",
-    start: StartLike = "cohort",
-    scale: float | None = None,
-    first: str = "given",
-) -> SpamPP:
+    cohort_size: int, step_size: ScheduleLike, fresh_weight: ScheduleLike,
+    *, solver: LocalSolver = LBFGS(), prox_client: str = "cohort", start: StartLike = "cohort",
+    scale: float | None = None, first: str = "given",
+) -> SpamPP:  # fmt: skip
     r"""SPAM with partial participation.
 
     .. math::
         g_k &= (1-p_k)\,g_{k-1} + \frac1B\sum_{i\in S_k}\bigl(\nabla f_i(x_k) - (1-p_k)\nabla f_i(x_{k-1})\bigr) \\
         x_{k+1} &\in \text{a-prox}(x_k, g_k, \gamma_k, \xi_k)
 
-    Two exchanges per round: 2d floats down and d up for each client of the cohort, then d more down and d up for the
-    prox client (2d down if it is fresh). Corrected theory: :math:`\gamma \le 1/(4\delta)`,
-    :math:`p \ge 96r^2/(96r^2 + B)`, :math:`r = \gamma\delta`; the printed :math:`B^2` needs clients that the paper does
-    not assume.
+    Corrected theory: :math:`\gamma \le 1/(4\delta)`, :math:`p \ge 96r^2/(96r^2 + B)`, :math:`r = \gamma\delta`; the
+    printed :math:`B^2` needs clients that the paper does not assume.
 
     Arguments:
-        cohort_size: B.
-        step_size: :math:`\gamma_k`: a number, one value per round, or a schedule. ``auto(B, movers="one")`` chooses it
-            and the fresh weight itself.
-        fresh_weight: :math:`p_k`, likewise, in (0, 1].
-        solver: how the prox client answers.
+        step_size: ``auto(B, movers="one")`` chooses it and the fresh weight itself.
         prox_client: 'cohort' picks it from the cohort, as the theorem does; 'fresh' draws another, as the pseudocode
             does.
         start: how :math:`g_0` is made: 'cohort' (one gradient each), 'client', 'zero', a number of exchanges, or the
@@ -117,32 +74,24 @@ def spam_pp(
     """
     checks.one_of("prox_client", prox_client, ("cohort", "fresh"))
     movers, start = "one" if prox_client == "cohort" else "fresh", start_from(start, cohort_size)
-    return SpamPP(step_size, fresh_weight, solver, start, scale, movers, cohort_size, first)
+    return SpamPP(step_size, fresh_weight, solver, start, scale, first, "spam_pp", movers, cohort_size)
 
 
 def spam_ppa(
-    cohort_size: int,
-    step_size: ScheduleLike,
-    fresh_weight: ScheduleLike,
-    *,
-    solver: LocalSolver = LBFGS(),
-    start: StartLike = "cohort",
-    scale: float | None = None,
-    first: str = "given",
-) -> SpamPP:
+    cohort_size: int, step_size: ScheduleLike, fresh_weight: ScheduleLike,
+    *, solver: LocalSolver = LBFGS(), start: StartLike = "cohort", scale: float | None = None, first: str = "given",
+) -> SpamPP:  # fmt: skip
     r"""SPAM with partial participation and averaging: every client of the cohort moves, the server averages.
 
     .. math:: x_{k+1} = \frac1B\sum_{i\in S_k} x_{k+1}^i, \qquad x_{k+1}^i \in \text{a-prox}(x_k, g_k, \gamma_k, i)
 
-    3d floats down and 2d up for each client, in two exchanges. The paper needs :math:`\gamma \le 1/(4(\delta+L))` and
-    bounds the gradient at the local points; weak convexity of f suffices.
-
-    Arguments: as `spam_pp`.
+    The paper needs :math:`\gamma \le 1/(4(\delta+L))` and bounds the gradient at the local points; weak convexity of f
+    suffices. Arguments: as `spam_pp`.
 
     Karagulyan, Shulgin, Sadiev, Richtárik: SPAM, 2024, arXiv:2405.20127, Algorithm 3.
     """
     start = start_from(start, cohort_size)
-    return SpamPP(step_size, fresh_weight, solver, start, scale, "average", cohort_size, first, "spam_ppa")
+    return SpamPP(step_size, fresh_weight, solver, start, scale, first, "spam_ppa", "average", cohort_size)
 
 
 for _key, _name, _build, _oracle, _up, _down in (

@@ -18,8 +18,8 @@ def sppm(step_size: ScheduleLike, *, solver: LocalSolver = LBFGS()) -> Factored:
 
     .. math:: x_{k+1} = \mathrm{prox}_{\gamma_k f_{\xi_k}}(x_k)
 
-    One client per round, d floats down and d up, no state on clients. For :math:`\mu`-strongly convex clients, with
-    :math:`\sigma_*^2 = \mathbb E\|\nabla f_\xi(x_*)\|^2`,
+    One client per round. For :math:`\mu`-strongly convex clients, with :math:`\sigma_*^2 = \mathbb E\|\nabla
+    f_\xi(x_*)\|^2`,
 
     .. math:: \mathbb E\|x_k - x_*\|^2 \le (1 + \gamma\mu)^{-2k}\|x_0 - x_*\|^2
         + \frac{\gamma\sigma_*^2}{2\mu + \gamma\mu^2}
@@ -27,15 +27,7 @@ def sppm(step_size: ScheduleLike, *, solver: LocalSolver = LBFGS()) -> Factored:
     so a constant step size reaches a ball only. (Proof: the prox contracts by :math:`1/(1+\gamma\mu)`, and
     :math:`x_* = \mathrm{prox}_{\gamma f_\xi}(x_* + \gamma\nabla f_\xi(x_*))`, whose mean is :math:`x_*`.)
 
-    Arguments:
-        step_size: :math:`\gamma_k`: a number, one value per round, or a schedule.
-        solver: how a client answers the prox.
-
     Bertsekas 2011; Asi, Duchi 2019; the bound as in Khaled, Jin 2022, arXiv:2209.02257.
-
-    >>> from fedspam.problems import progress
-    >>> progress(sppm(step_size=0.3, solver=Exact())) < 0.1
-    True
     """
     return Factored(OwnGradient(), solver, step_size, name="sppm")
 
@@ -71,25 +63,18 @@ def sppm_as(cohort_size: int, step_size: ScheduleLike, local_rate: ScheduleLike,
         x_{k+1} \approx \mathrm{prox}_{\gamma_k f_{S_k}}(x_k), \qquad f_S = \frac1B\sum_{i\in S} f_i: \qquad
         y \leftarrow y - \eta_k\big(\nabla f_{S_k}(y) + (y - x_k)/\gamma_k\big) \quad\text{(K times, from } x_k)
 
-    K exchanges per round, each d floats down and d up for each client, no state on clients. Clients send gradients of
-    their whole loss, and the server takes the steps. With an exact prox and :math:`\mu`-strongly convex clients,
-    :math:`\mathbb E\|x_k - x_*\|^2` contracts by :math:`(1+\gamma\mu)^{-2}` per round, up to
-    :math:`\gamma\sigma_*^2/(2\mu+\gamma\mu^2)`, where :math:`\sigma_*^2 = \mathbb E\|\nabla f_S(x_*)\|^2` shrinks as
-    the cohort grows (the bound of `sppm`, with the cohort in place of a client). Cohorts are drawn uniformly here; the
-    paper has other samplings. One client and many exchanges make it `sppm`.
+    Clients send gradients of their whole loss, and the server takes the steps. With an exact prox and
+    :math:`\mu`-strongly convex clients, :math:`\mathbb E\|x_k - x_*\|^2` contracts by :math:`(1+\gamma\mu)^{-2}` per
+    round, up to :math:`\gamma\sigma_*^2/(2\mu+\gamma\mu^2)`, where :math:`\sigma_*^2 = \mathbb E\|\nabla f_S(x_*)\|^2`
+    shrinks as the cohort grows (the bound of `sppm`, with the cohort in place of a client). Cohorts are drawn uniformly
+    here; the paper has other samplings. One client and many exchanges make it `sppm`.
 
     Arguments:
-        cohort_size: B.
-        step_size: :math:`\gamma_k`: a number, one value per round, or a schedule.
         local_rate: :math:`\eta_k`, below :math:`2/(L + 1/\gamma)`.
         exchanges: K, called local communication rounds there.
 
     Yi, Kharisov, Sokolov, Richtárik: Cohort squeeze: beyond a single communication round per cohort in cross-device
     federated learning, 2024, arXiv:2406.01115.
-
-    >>> from fedspam.problems import progress
-    >>> progress(sppm_as(10, 0.5, 0.1, exchanges=5)) < 0.1
-    True
     """
     return CohortProx(step_size, local_rate, cohort_size, exchanges)
 

@@ -1,7 +1,4 @@
-"""STORM, STORM+ and META-STORM: MVR on the server, whose step size and fresh weight follow from what it observes.
-
-STORM+ and META-STORM are checked against their authors' code.
-"""
+"""STORM, STORM+ and META-STORM: MVR on the server, whose step size and fresh weight follow from what it observes."""
 
 from typing import Any, NamedTuple, Protocol
 
@@ -146,22 +143,16 @@ def storm(cohort_size: int, *, kappa: float = 1.0, w: float = 10.0, c: float = 1
     .. math:: \gamma_k = \frac{\kappa}{(w + \sum_{i\le k}\|\nabla f_{S_i}(x_i)\|^2)^{1/3}}, \qquad
         p_{k+1} = \min(1, c\gamma_k^2)
 
-    2d floats down and 2d up for each client of the cohort, one exchange, no state on clients. For f of smoothness L and
-    gradients of at most G the theorem takes :math:`\kappa = bG^{2/3}/L`, :math:`c = 28L^2 + G^2/(7L\kappa^3)` and
-    :math:`w = \max\{(4L\kappa)^3, 2G^2, (c\kappa/4L)^3\}` for any b. The defaults are those of the authors' code, which
-    keeps the sums for each coordinate and clips g; here they are of whole vectors and nothing is clipped, as published.
+    For f of smoothness L and gradients of at most G the theorem takes :math:`\kappa = bG^{2/3}/L`, :math:`c = 28L^2 +
+    G^2/(7L\kappa^3)` and :math:`w = \max\{(4L\kappa)^3, 2G^2, (c\kappa/4L)^3\}` for any b. The defaults are those of
+    the authors' code, which keeps the sums for each coordinate and clips g; here they are of whole vectors and nothing
+    is clipped, as published.
 
     Arguments:
-        cohort_size: B.
-        kappa: :math:`\kappa`, the scale of the steps.
-        w: damps the first steps.
+        kappa, w: the scale of the steps, and what damps the first ones.
         c: the ratio of fresh weight to squared step size, of the order of L².
 
     Cutkosky, Orabona: Momentum-based variance reduction in non-convex SGD, 2019, arXiv:1905.10018, Algorithm 1.
-
-    >>> from fedspam.problems import progress
-    >>> progress(storm(10, kappa=0.5, c=10.0), rounds=200, clients=50) < 0.1
-    True
     """
     return Storm(StormRule(kappa, w, c), cohort_size=cohort_size, name="storm")
 
@@ -172,17 +163,12 @@ def storm_plus(cohort_size: int, *, step_size: float = 1.0) -> Storm:
     .. math:: p_{k+1} = \Bigl(1 + \sum_{i\le k}\|\nabla f_{S_i}(x_i)\|^2\Bigr)^{-2/3}, \qquad
         \gamma_k = \gamma\,\Bigl(\sum_{i\le k}\|g_i\|^2/p_{i+1}\Bigr)^{-1/3}
 
-    2d floats down and 2d up for each client of the cohort, one exchange. The theory bounds losses and gradients.
+    The theory bounds losses and gradients.
 
     Arguments:
-        cohort_size: B.
         step_size: :math:`\gamma`; 1 in the paper.
 
     Levy, Kavis, Cevher: STORM+, 2021, arXiv:2111.01040.
-
-    >>> from fedspam.problems import progress
-    >>> progress(storm_plus(10), rounds=200, clients=50) < 0.1
-    True
     """
     return Storm(StormPlusRule(step_size), cohort_size=cohort_size, name="storm_plus")
 
@@ -195,22 +181,14 @@ def meta_storm(
     .. math:: p_{k+1} = \Bigl(1 + \frac1a\sum_{i<k}\|\nabla f_{S_i}(x_i) - \nabla f_{S_{i+1}}(x_i)\|^2\Bigr)^{-2/3},
         \qquad \gamma_k = \frac{\gamma\,p_{k+1}^{(1-r)/2}}{(b + \sum_{i\le k}\|g_i\|^2)^r}
 
-    2d floats down and 2d up for each client of the cohort, one exchange. The sum for :math:`p_{k+1}` ends at
-    i = k - 1, the last point at which two cohorts have sent gradients, so that it is fixed before the cohort of round k
-    + 1 is drawn.
+    The sum for :math:`p_{k+1}` ends at i = k - 1, the last point at which two cohorts have sent gradients, so that it
+    is fixed before the cohort of round k + 1 is drawn.
 
     Arguments:
-        cohort_size: B.
-        step_size: :math:`\gamma`.
-        a: scale of the variance.
-        b: damps the first steps.
+        a, b: the scale of the variance, and what damps the first steps.
         exponent: r in (0, 1/2]; the paper's pair of exponents adds up as :math:`r + 2q = 1`.
 
     Liu, Nguyen, Nguyen, Ene, Nguyen: META-STORM, 2022, arXiv:2209.14853.
-
-    >>> from fedspam.problems import progress
-    >>> progress(meta_storm(10, step_size=0.3), rounds=200, clients=50) < 0.1
-    True
     """
     return Storm(MetaStormRule(step_size, a, b, exponent), cohort_size=cohort_size, name="meta_storm")
 

@@ -109,52 +109,32 @@ def svrp(step_size: ScheduleLike, probability: ScheduleLike, *, solver: LocalSol
     .. math:: x_{k+1} \approx \mathrm{prox}_{\gamma f_\xi}\bigl(x_k - \gamma(\nabla f(w) - \nabla f_\xi(w))\bigr),
         \qquad w = x_k \text{ with probability } p, \text{ and in round } 0
 
-    3d floats down and d up for one client per round, and d and d for everyone when the anchor moves. No state on
-    clients. The paper throws its coin after the step, for the next round. Here it is thrown before the step: the same
-    method. Theory, for :math:`\mu`-strongly convex clients: :math:`\gamma = \mu/(2\delta^2)`, :math:`p = 1/n`,
-    :math:`O((n + \delta^2/\mu^2)\log 1/\epsilon)` rounds; there is no theory for non-convex ones.
-
-    Arguments:
-        step_size: :math:`\gamma_k`: a number, one value per round, or a schedule.
-        probability: p, likewise, in [0, 1].
-        solver: how a client answers the prox.
+    When the anchor moves, everyone is asked. The paper throws its coin after the step, for the next round. Here it is
+    thrown before the step: the same method. Theory, for :math:`\mu`-strongly convex clients: :math:`\gamma =
+    \mu/(2\delta^2)`, :math:`p = 1/n`, :math:`O((n + \delta^2/\mu^2)\log 1/\epsilon)` rounds; there is no theory for
+    non-convex ones.
 
     Khaled, Jin: Faster federated optimization under second-order similarity, 2022, arXiv:2209.02257.
-
-    >>> from fedspam.problems import progress
-    >>> progress(svrp(step_size=2.0, probability=0.1, solver=Exact()), clients=10) < 0.001
-    True
     """
     return Svrp(step_size, probability, solver)
 
 
 def catalyzed_svrp(
-    step_size: ScheduleLike,
-    probability: ScheduleLike,
-    pull: float,
-    convexity: float,
-    period: int,
-    *,
-    solver: LocalSolver = LBFGS(),
-) -> Svrp:
+    step_size: ScheduleLike, probability: ScheduleLike, pull: float, convexity: float, period: int,
+    *, solver: LocalSolver = LBFGS(),
+) -> Svrp:  # fmt: skip
     r"""SVRP inside an accelerating outer loop.
 
     For `period` rounds SVRP works on :math:`f + \frac\theta2\|\cdot - y_t\|^2`, from the last point and with a fresh
-    anchor; then :math:`y_{t+1} = x_{t+1} + \beta(x_{t+1} - x_t)`. The costs are those of `svrp`: the quadratic is known
-    to the server, which sends the center and the step size of the joint prox. Theory:
-    :math:`\mu + \theta = \delta/\sqrt n`, :math:`O((n + n^{3/4}\sqrt{\delta/\mu})\log 1/\epsilon)` rounds.
+    anchor; then :math:`y_{t+1} = x_{t+1} + \beta(x_{t+1} - x_t)`. The quadratic is known to the server, which sends the
+    center and the step size of the joint prox. Theory: :math:`\mu + \theta = \delta/\sqrt n`, :math:`O((n +
+    n^{3/4}\sqrt{\delta/\mu})\log 1/\epsilon)` rounds.
 
     Arguments:
-        step_size, probability, solver: as `svrp`.
-        pull: :math:`\theta`.
-        convexity: :math:`\mu`.
+        pull, convexity: :math:`\theta` and :math:`\mu`.
         period: rounds for each outer step.
 
-    Khaled, Jin 2022, arXiv:2209.02257.
-
-    >>> from fedspam.problems import progress
-    >>> progress(catalyzed_svrp(2.0, 0.1, pull=0.1, convexity=1.0, period=10, solver=Exact()), clients=10) < 0.001
-    True
+    Paper: as `svrp`.
     """
     checks.whole("period", period, 1)
     return Svrp(step_size, probability, solver, Catalyst(pull, convexity, period), "catalyzed_svrp")

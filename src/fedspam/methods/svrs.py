@@ -27,26 +27,16 @@ def svrs(
             w = x_k \text{ with probability } p, \text{ and in round } 0 \\
         x_{k+1} &\approx \arg\min_y f_0(y) + \langle g_k - \nabla f_0(x_k), y\rangle + \tfrac{1}{2\gamma}\|y - x_k\|^2
 
-    A round with a cohort: 2d floats down and d up for each of its clients, then 2d and d for the delegate; when the
-    anchor moves, d and d for everyone instead of the cohort. The delegate stands for the paper's server with data of
-    its own, where those 3d floats would not travel. The paper's epochs of geometric length, each from where the last
+    When the anchor moves, everyone is asked in place of the cohort. The delegate stands for the paper's server with
+    data of its own, to which nothing would travel. The paper's epochs of geometric length, each from where the last
     ended, are these coins. Theory, for :math:`\mu`-strongly convex f whose clients may be non-convex: :math:`\gamma =
     1/(2\sqrt n\delta)`, :math:`p = 1/n`, B = 1, :math:`O((n + \sqrt n\delta/\mu)\log 1/\epsilon)`.
 
-    Arguments:
-        cohort_size: B; 1 in the paper.
-        step_size: :math:`\gamma_k`, the paper's :math:`\theta`: a number, one value per round, or a schedule.
-        probability: p, likewise, in [0, 1].
-        solver: how the delegate answers the prox. The paper's
-            accuracy, :math:`\|\nabla\phi(y)\|^2 \le \frac{\mu}{20\gamma}\|x_k - y_*\|^2`, is tighter where
-            :math:`\gamma\mu` is small: ``LBFGS(stop=Relative(...))``.
+    The paper's :math:`\theta` is :math:`\gamma`. Its accuracy, :math:`\|\nabla\phi(y)\|^2 \le \frac{\mu}{20\gamma}\|x_k
+    - y_*\|^2`, is tighter where :math:`\gamma\mu` is small: ``LBFGS(stop=Relative(...))``.
 
     Lin, Han, Ye, Zhang: Stochastic distributed optimization under average second-order similarity, 2023,
     arXiv:2304.07504.
-
-    >>> from fedspam.problems import progress
-    >>> progress(svrs(2, step_size=1.0, probability=0.2, solver=Exact()), rounds=40, clients=10) < 0.01
-    True
     """
     return Factored(SVRG(probability), solver, step_size, movers="delegate", cohort_size=cohort_size, name="svrs")
 
@@ -92,15 +82,9 @@ class AccSvrs(Stateless):
 
 
 def acc_svrs(
-    cohort_size: int,
-    step_size: float,
-    probability: float,
-    mixing: float,
-    convexity: float,
-    *,
-    length: float | None = None,
-    solver: LocalSolver = LBFGS(),
-) -> AccSvrs:
+    cohort_size: int, step_size: float, probability: float, mixing: float, convexity: float,
+    *, length: float | None = None, solver: LocalSolver = LBFGS(),
+) -> AccSvrs:  # fmt: skip
     r"""AccSVRS: epochs of SVRS, accelerated from the outside as in Katyusha X.
 
     .. math::
@@ -108,24 +92,18 @@ def acc_svrs(
         G_{t+1} &= \tfrac{p}{\gamma}(w_{t+1} - y_{t+1}), \qquad
             z_{t+1} = \frac{z_t + \frac12\mu\alpha\,y_{t+1} - \alpha G_{t+1}}{1 + \frac12\mu\alpha}
 
-    The costs are those of `svrs`. Theory: :math:`\gamma = 1/(2\sqrt n\delta)`, :math:`p = 1/n`,
-    :math:`\tau = \frac14 n^{1/4}\sqrt{\mu/\delta}`, :math:`O((n + n^{3/4}\sqrt{\delta/\mu})\log 1/\epsilon)` contacts.
-    The paper's :math:`\alpha` could not be checked; :math:`\alpha = \gamma/(2p\tau)` follows from matching Katyusha X,
-    where an epoch is one step of length :math:`\gamma/p`. `olga`, which generalizes AccSVRS, adds
-    :math:`p(\nabla(f_0 - f)(w) - \nabla(f_0 - f)(y))` to G, for one more gradient of everyone per epoch. This variant
-    does without: the two differ where the delegate is unlike the others.
+    Theory: :math:`\gamma = 1/(2\sqrt n\delta)`, :math:`p = 1/n`, :math:`\tau = \frac14 n^{1/4}\sqrt{\mu/\delta}`,
+    :math:`O((n + n^{3/4}\sqrt{\delta/\mu})\log 1/\epsilon)` contacts. The paper's :math:`\alpha` could not be checked;
+    :math:`\alpha = \gamma/(2p\tau)` follows from matching Katyusha X, where an epoch is one step of length
+    :math:`\gamma/p`. `olga`, which generalizes AccSVRS, adds :math:`p(\nabla(f_0 - f)(w) - \nabla(f_0 - f)(y))` to G,
+    for one more gradient of everyone per epoch. This variant does without: the two differ where the delegate is unlike
+    the others.
 
     Arguments:
-        cohort_size, step_size, probability, solver: as `svrs`.
-        mixing: :math:`\tau` in (0, 1].
-        convexity: :math:`\mu`, of f; may be 0.
+        mixing, convexity: :math:`\tau` in (0, 1], and :math:`\mu` of f, which may be 0.
         length: :math:`\alpha`; None for :math:`\gamma/(2p\tau)`.
 
-    Lin, Han, Ye, Zhang 2023, arXiv:2304.07504.
-
-    >>> from fedspam.problems import progress
-    >>> progress(acc_svrs(2, 1.0, 0.2, mixing=0.5, convexity=1.0, solver=Exact()), rounds=60, clients=10) < 0.01
-    True
+    Paper: as `svrs`.
     """
     checks.between("mixing", mixing, 0, 1, open_low=True)
     checks.between("probability", probability, 0, 1, open_low=True)

@@ -1,4 +1,8 @@
-"""Problems whose constants are known: quadratics, the paper's ridge, logistic and softmax regression."""
+"""Problems whose constants are known: quadratics, the paper's ridge, logistic and softmax regression.
+
+Arguments that mean the same in all of them: `key` is the randomness, a key or a seed; `clients` is how many there are,
+and `dimension` that of x; with `replace` a cohort may hold a client twice.
+"""
 
 from fedspam.problems.quadratic import (
     QuadraticOracle as QuadraticOracle,

@@ -193,18 +193,10 @@ def check_size(clients: int, dimension: int) -> None:
 
 
 def quadratics(
-    key: Key | int,
-    clients: int = 10,
-    dimension: int = 10,
-    *,
-    delta: float = 0.1,
-    condition: float = 10.0,
-    curvature: float = 1.0,
-    noise: float = 0.1,
-    nonconvex: bool = False,
-    diagonal: bool = False,
-    replace: bool = False,
-) -> Quadratics:
+    key: Key | int, clients: int = 10, dimension: int = 10,
+    *, delta: float = 0.1, condition: float = 10.0, curvature: float = 1.0, noise: float = 0.1,
+    nonconvex: bool = False, diagonal: bool = False, replace: bool = False,
+) -> Quadratics:  # fmt: skip
     r"""Random quadratic clients with exactly the given similarity, condition and noise.
 
     The mean Hessian H has eigenvalues from `curvature` to ``curvature * condition``, spaced evenly on a log scale.
@@ -212,16 +204,12 @@ def quadratics(
     keeps them convex even where `delta` exceeds the least curvature. The minimizer is standard normal.
 
     Arguments:
-        key: the randomness, a key or a seed.
-        clients: how many.
-        dimension: of x.
         delta: :math:`\max_i \|H_i - H\|`.
         condition: largest over least eigenvalue of H.
         curvature: least eigenvalue of H.
         noise: :math:`\sigma` at the minimizer. With `delta` > 0 it is larger elsewhere.
         nonconvex: whether one client has curvature ``curvature - delta`` < 0 in one direction; f stays convex.
         diagonal: whether all Hessians are diagonal.
-        replace: whether a cohort may hold a client twice.
 
     >>> clients = quadratics(0, clients=8, dimension=6, delta=0.5, condition=20.0)
     >>> round(clients.delta, 5), round(clients.lowest_curvature, 5), round(clients.smoothness, 4)

@@ -65,16 +65,10 @@ class SoftmaxLoss:
 
 
 def logistic(
-    features: ArrayLike,
-    labels: ArrayLike,
-    clients: ArrayLike,
-    *,
-    regularization: float = 0.1,
-    nonconvex: bool = False,
-    batch: int | None = None,
-    replace: bool = False,
+    features: ArrayLike, labels: ArrayLike, clients: ArrayLike,
+    *, regularization: float = 0.1, nonconvex: bool = False, batch: int | None = None, replace: bool = False,
     weighted: bool = False,
-) -> Ragged:
+) -> Ragged:  # fmt: skip
     r"""The clients of a logistic regression. (`fedspam.models.logistic_regression` is the same loss as a model.)
 
     Arguments:
@@ -99,15 +93,9 @@ def logistic(
 
 
 def softmax(
-    features: ArrayLike,
-    labels: ArrayLike,
-    clients: ArrayLike,
-    *,
-    regularization: float = 0.1,
-    batch: int | None = None,
-    replace: bool = False,
-    weighted: bool = False,
-) -> Ragged:
+    features: ArrayLike, labels: ArrayLike, clients: ArrayLike,
+    *, regularization: float = 0.1, batch: int | None = None, replace: bool = False, weighted: bool = False,
+) -> Ragged:  # fmt: skip
     r"""The clients of a softmax regression. (`fedspam.models.softmax_regression` is the same loss as a model.)
 
     Arguments:
@@ -151,20 +139,13 @@ def logistic_smoothness(population: Ragged) -> Float[np.ndarray, " clients"]:
 
 
 def synthetic_logistic(
-    key: Key | int,
-    clients: int = 10,
-    dimension: int = 5,
-    *,
-    rows: int | tuple[int, int] = 20,
-    heterogeneity: float = 0.5,
-    regularization: float = 0.1,
-    nonconvex: bool = False,
-    batch: int | None = None,
-) -> Ragged:
+    key: Key | int, clients: int = 10, dimension: int = 5,
+    *, rows: int | tuple[int, int] = 20, heterogeneity: float = 0.5, regularization: float = 0.1,
+    nonconvex: bool = False, batch: int | None = None,
+) -> Ragged:  # fmt: skip
     """Logistic regression on drawn data: clients share a model up to a normal deviation, and draw their own features.
 
     Arguments:
-        key: the randomness, a key or a seed.
         rows: examples per client; a pair draws the number uniformly from low to high, both included.
         heterogeneity: standard deviation of the clients' models and of the centers of their features; 0 makes clients
             differ by chance alone.

@@ -24,16 +24,10 @@ class Ridge(NamedTuple):
 
 
 def ridge(
-    key: Key | int,
-    clients: int = 10,
-    dimension: int = 100,
-    *,
-    regularization: float = 0.1,
-    scale: float = 1.0,
-    shift: Shift = "printed",
-    noise_matrix: NoiseMatrix = "gram",
+    key: Key | int, clients: int = 10, dimension: int = 100,
+    *, regularization: float = 0.1, scale: float = 1.0, shift: Shift = "printed", noise_matrix: NoiseMatrix = "gram",
     replace: bool = False,
-) -> Ridge:
+) -> Ridge:  # fmt: skip
     r"""Draw the paper's distributed ridge regression.
 
     :math:`A = A_0A_0^\top` is shared, :math:`A'_\xi = A + s B_\xi`, and
@@ -42,16 +36,13 @@ def ridge(
     :math:`H_\xi = 2A_\xi^\top A_\xi + \lambda I`. Equal keys give equal draws under every reading.
 
     Arguments:
-        key: the randomness, a key or a seed.
-        clients: n; the paper has 10.
-        dimension: d; the paper has 100.
+        clients, dimension: the paper has 10 and 100.
         regularization: :math:`\lambda`.
         scale: s. It controls the similarity :math:`\delta`; 0 makes all clients' Hessians equal.
         shift: 'printed' adds the least eigenvalue of :math:`A'_\xi` times the identity, as the text has it; 'flipped'
             subtracts it, which is what makes an indefinite matrix positive semidefinite; 'none' leaves it out.
         noise_matrix: 'gram' is :math:`B_\xi = B_0B_0^\top` ("generated similarly to A"); 'symmetric' is
             :math:`(B_0 + B_0^\top)/2`.
-        replace: whether a cohort may hold a client twice.
 
     Karagulyan, Shulgin, Sadiev, Richtárik: SPAM, 2024, arXiv:2405.20127, Appendix "Experimental details".
 

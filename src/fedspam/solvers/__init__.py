@@ -1,4 +1,8 @@
-"""Local solvers: how a client answers the approximate prox, each answer with its certificate."""
+"""Local solvers: how a client answers the approximate prox, each answer with its certificate.
+
+Two arguments mean the same in all of them: `steps` is the largest number of steps, and `stop` the rule by which an
+answer is good enough: `Relative`, `Absolute` or `Never`.
+"""
 
 from fedspam.solvers._certificate import (
     Absolute as Absolute,

@@ -206,18 +206,10 @@ class Answer(NamedTuple):
 
 
 def certify(
-    solve: Callable[[Surrogate], Answer],
-    oracle: Oracle,
-    key: Key,
-    *,
-    x: Params,
-    g: Params,
-    step_size: Any,
-    stop: Stop,
-    guard: bool = True,
-    safeguard: bool = True,
+    solve: Callable[[Surrogate], Answer], oracle: Oracle, key: Key,
+    *, x: Params, g: Params, step_size: Any, stop: Stop, guard: bool = True, safeguard: bool = True,
     vectorize: bool = True,
-) -> tuple[Params, Certificate]:
+) -> tuple[Params, Certificate]:  # fmt: skip
     r"""Run a solver on phi, certify its answer, and fall back where it is not good.
 
     Arguments:
@@ -284,10 +276,7 @@ def certify(
 def certified(stop: Stop | None = None, **options: bool) -> Any:
     """`LocalSolver.__call__` of a solver with a loop `_solve`, certified by `stop` or the solver's own rule `stop`."""
 
-    def call(
-        self: Any, oracle: Oracle, key: Key, *, x: Params, g: Params, step_size: Any
-    ) -> tuple[Params, Certificate]:
-        rule = self.stop if stop is None else stop
-        return certify(self._solve, oracle, key, x=x, g=g, step_size=step_size, stop=rule, **options)
+    def call(self: Any, oracle: Oracle, key: Key, **around: Any) -> tuple[Params, Certificate]:
+        return certify(self._solve, oracle, key, stop=self.stop if stop is None else stop, **around, **options)
 
     return call

@@ -25,7 +25,6 @@ class Optax:
 
     Arguments:
         optimizer: such as ``optax.adam(1e-3)``. It is part of the compiled program, so another one recompiles.
-        steps: number of steps.
         minibatch: whether a step sees one minibatch instead of the client's whole loss.
 
     >>> import jax, jax.numpy as jnp, optax
@@ -66,7 +65,7 @@ class Optimistix:
 
     Arguments:
         minimizer: such as ``optimistix.BFGS(rtol=1e-3, atol=1e-3)``. It is part of the compiled program.
-        steps: largest number of steps. Each is counted as one gradient, which holds for gradient methods.
+        steps: each is counted as one gradient, which holds for gradient methods.
         stop: the rule by which the answer is certified; it does not stop the minimizer.
 
     Needs ``pip install optimistix``.

@@ -48,10 +48,8 @@ class GradientDescent:
     .. math:: y \leftarrow y - \eta\,\nabla\phi(y), \qquad \eta = 1/(L_\xi + 1/\gamma)
 
     Arguments:
-        steps: largest number of steps.
         local_rate: :math:`\eta`; None for :math:`1/(L_\xi + 1/\gamma)`.
         smoothness: :math:`L_\xi`, where the client has none of its own.
-        stop: `Never` takes all steps; `Relative` and `Absolute` stop early.
         minibatch: whether a step sees one minibatch, the same at y and x, instead of the client's whole loss.
         safeguard: whether an answer worse than x is replaced by x, and :math:`\gamma` halved where phi is not convex.
             Methods with local steps use ``safeguard=False`` and :math:`\gamma = \infty`.
@@ -79,9 +77,8 @@ class GradientDescent:
                 "use stop=Never()"
             )
 
-    def __call__(self, oracle: Oracle, key: Key, *, x: Params, g: Params, step_size: Any) -> tuple[Params, Certificate]:
-        options = {"stop": self.stop, "safeguard": self.safeguard}
-        return certify(self._solve, oracle, key, x=x, g=g, step_size=step_size, **options)
+    def __call__(self, oracle: Oracle, key: Key, **around: Any) -> tuple[Params, Certificate]:
+        return certify(self._solve, oracle, key, stop=self.stop, safeguard=self.safeguard, **around)
 
     def _solve(self, phi: Surrogate) -> Answer:
         local = smooth_rate(phi, self.smoothness) if self.local_rate is None else self.local_rate
@@ -125,10 +122,6 @@ class Backtracking:
     The first trial is :math:`t = \gamma`, and later twice the last t if that was not shortened. A refused t is replaced
     by the minimizer of the parabola with the two slopes.
 
-    Arguments:
-        steps: largest number of steps.
-        stop: when the answer is good enough.
-
     Armijo: Minimization of functions having Lipschitz continuous first partial derivatives, 1966.
     """
 
@@ -164,12 +157,8 @@ class Accelerated:
 
     Gradients are taken at the extrapolated points y, and one of them is the answer: so the certificate is about the
     answer and costs no gradient of its own. A y where phi is not lower than before is rejected and followed by a
-    step without momentum. If phi is not lower there either (the given smoothness is too small), :math:`\eta` is halved.
-
-    Arguments:
-        steps: largest number of steps, including rejected ones.
-        smoothness: :math:`L_\xi`, where the client has none of its own.
-        stop: when the answer is good enough.
+    step without momentum; both count as steps. If phi is not lower there either (the given smoothness
+    :math:`L_\xi` is too small), :math:`\eta` is halved.
 
     Nesterov: Lectures on convex optimization, 2018, section 2.2; O'Donoghue, Candès: Adaptive restart for accelerated
     gradient schemes, 2015.
@@ -221,10 +210,6 @@ class AdaptiveDescent:
 
     The first trial is :math:`\lambda_0 = \gamma`, shortened until phi falls; later phi may rise for a while, and the
     lowest point is the answer.
-
-    Arguments:
-        steps: largest number of gradients.
-        stop: when the answer is good enough.
 
     Malitsky, Mishchenko: Adaptive gradient descent without descent, 2020, arXiv:1910.09529, Algorithm 1.
     """

@@ -30,11 +30,10 @@ class SampledSteps:
     :math:`\eta` where d = 0, which says nothing about lengths.
 
     Arguments:
-        steps: number of trials; each takes two gradients and one loss of a minibatch.
+        steps: each takes two gradients and one loss of a minibatch.
         rate: the first :math:`\eta`.
         reach: r; infinite keeps the whole correction.
         sufficient: c.
-        grow, shrink: factors of :math:`\eta`.
 
     Armijo's rule on minibatches: Vaswani, Mishkin, Laradji, Schmidt, Gidel, Lacoste-Julien: Painless stochastic
     gradient, 2019, arXiv:1905.09997. The fading correction is new here.

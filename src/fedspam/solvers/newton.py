@@ -23,9 +23,7 @@ class NewtonCG:
     a hundredth. On negative curvature they stop with the direction so far, which is one of descent.
 
     Arguments:
-        steps: largest number of Newton steps.
         cg_steps: largest number of products with the Hessian per step. A product is counted as two gradients.
-        stop: when the answer is good enough.
 
     JAX must be able to differentiate the client's loss twice, so a loss computed outside JAX does not work.
 

@@ -31,9 +31,7 @@ class LBFGS:
     descent, also where the client is not convex.
 
     Arguments:
-        steps: largest number of steps.
         memory: number of pairs kept. While it solves, the client stores twice this many vectors of parameters.
-        stop: when the answer is good enough.
 
     Liu, Nocedal: On the limited memory BFGS method for large scale optimization, 1989; Li, Fukushima: On the global
     convergence of the BFGS method for nonconvex unconstrained optimization problems, 2001, for the test of pairs.

@@ -33,7 +33,7 @@ from fedspam.theory.constants import (
     premises as premises,
 )
 from fedspam.theory.intervals import IntervalEstimate as IntervalEstimate
-from fedspam.theory.lyapunov import drift as drift, lyapunov as lyapunov
+from fedspam.theory.lemmas import drift as drift, lyapunov as lyapunov
 from fedspam.theory.measure import (
     MeasureCost as MeasureCost,
     Measurement as Measurement,

@@ -44,14 +44,9 @@ class Bound(NamedTuple):
 
 
 def constant_bound(
-    constants: Constants,
-    step_size: float,
-    fresh_weight: float,
-    rounds: int,
-    *,
-    cohort: float = 1.0,
-    version: Version = "corrected",
-) -> Bound:
+    constants: Constants, step_size: float, fresh_weight: float, rounds: int,
+    *, cohort: float = 1.0, version: Version = "corrected",
+) -> Bound:  # fmt: skip
     r"""Theorem 3.2 (equation 9), exact prox and constant parameters; Corollary 3.3 is the same for a random iterate.
 
     .. math:: \frac1K\sum_{k=1}^K \mathrm{E}\|\nabla f(x_k)\|^2 \le \frac{32F}{\gamma K}
@@ -65,15 +60,11 @@ def constant_bound(
     (0.128, 0.45)
     """
     checks.one_of("version", version, VERSIONS)
+    gamma, p = sequences(np.full(rounds, step_size), fresh_weight)
     if version == "tight":
-        return _tight(constants, *sequences(np.full(rounds, step_size), fresh_weight), cohort)
-    p = fresh_weight
-    error, noise = {
-        "corrected": (32 * MAIN, 64 * MAIN / (2 - p)),
-        "paper": (32.0, 64.0),
-        "appendix": (30.0, 192.0),
-    }[version]
-    _, p = sequences(np.full(rounds, step_size), p)
+        return _tight(constants, gamma, p, cohort)
+    corrected = 32 * MAIN, 64 * MAIN / (2 - fresh_weight)
+    error, noise = {"corrected": corrected, "paper": (32.0, 64.0), "appendix": (30.0, 192.0)}[version]
     count = np.arange(1, rounds + 1)
     return Bound(
         32 * constants.gap / (step_size * count),
@@ -108,14 +99,9 @@ def varying_bound(
 
 
 def inexact_bound(
-    constants: Constants,
-    step_sizes: Any,
-    fresh_weights: Any,
-    *,
-    epsilon: Any = 0.0,
-    cohort: float = 1.0,
-    version: Version = "corrected",
-) -> Bound:
+    constants: Constants, step_sizes: Any, fresh_weights: Any,
+    *, epsilon: Any = 0.0, cohort: float = 1.0, version: Version = "corrected",
+) -> Bound:  # fmt: skip
     r"""Theorem 4.1 (equation 11), approximate prox.
 
     .. math:: \frac{40V_0}{\Gamma_K}
@@ -138,14 +124,9 @@ def inexact_bound(
 
 
 def partial_bound(
-    constants: Constants,
-    step_sizes: Any,
-    fresh_weights: Any,
-    *,
-    cohort: float = 1.0,
-    epsilon: Any = 0.0,
-    version: Version = "corrected",
-) -> Bound:
+    constants: Constants, step_sizes: Any, fresh_weights: Any,
+    *, cohort: float = 1.0, epsilon: Any = 0.0, version: Version = "corrected",
+) -> Bound:  # fmt: skip
     r"""Theorem 5.1, SPAM-PP: `inexact_bound` with a cohort.
 
     The paper prints :math:`240p_k\gamma_k\sigma^2/B` and :math:`7.5\epsilon^2`, for the fresh weights
@@ -162,14 +143,9 @@ def partial_bound(
 
 
 def averaged_bound(
-    constants: Constants,
-    step_sizes: Any,
-    fresh_weights: Any,
-    *,
-    cohort: float = 1.0,
-    epsilon: Any = 0.0,
-    version: Version = "corrected",
-) -> Bound:
+    constants: Constants, step_sizes: Any, fresh_weights: Any,
+    *, cohort: float = 1.0, epsilon: Any = 0.0, version: Version = "corrected",
+) -> Bound:  # fmt: skip
     r"""Theorem D.1, SPAM-PPA: the bound of SPAM-PP, on the gradients at the clients' own points
     :math:`x_{k+1}^\xi`, not at the server's mean.
 
@@ -189,15 +165,9 @@ def printed_fresh_weight(step_size: Any, delta: float, cohort: int = 1) -> Any:
 
 
 def _telescoped(
-    constants: Constants,
-    gamma: Curve,
-    p: Curve,
-    rate: float,
-    factor: float,
-    noise: Curve,
-    epsilon: Any = 0.0,
+    constants: Constants, gamma: Curve, p: Curve, rate: float, factor: float, noise: Curve, epsilon: Any = 0.0,
     floor: float = 0.0,
-) -> Bound:
+) -> Bound:  # fmt: skip
     """rate * V_0 over the sum of step sizes, plus the weighted means of what each round adds."""
     total = np.cumsum(gamma)
     inexact = np.cumsum(gamma * np.float64(epsilon) ** 2)
@@ -211,14 +181,9 @@ def _telescoped(
 
 
 def _tight(
-    constants: Constants,
-    gamma: Curve,
-    p: Curve,
-    cohort: float,
-    epsilon: Any = 0.0,
-    relative: float = 0.0,
+    constants: Constants, gamma: Curve, p: Curve, cohort: float, epsilon: Any = 0.0, relative: float = 0.0,
     weak: float | None = None,
-) -> Bound:
+) -> Bound:  # fmt: skip
     r"""For each number of rounds the least over c of
 
     .. math:: \Bigl(\sqrt{\tfrac{R}{\Gamma}\bigl(F + a_0e_0 + \textstyle\sum 2a_{k+1}p_{k+1}^2\sigma^2/B\bigr)}
@@ -238,11 +203,8 @@ def _tight(
     share, spread = np.where(share > 0, share, np.nan), 2 * after * kept * ratio**2 / (cohort * gamma)
     best = np.full((3, len(gamma)), np.inf)
     for c in np.geomspace(0.5, 50, 120):
-        found = (
-            tight.proved(ratio, spread / share, c * share, relative)
-            if weak is None
-            else tight.averaged_rate(ratio, spread / share, c * share, gamma * weak, relative)
-        )
+        at = ratio, spread / share, c * share
+        found = tight.proved(*at, relative) if weak is None else tight.averaged_rate(*at, gamma * weak, relative)
         rate = np.maximum.accumulate(np.where(np.isnan(found), np.inf, found)) / total
         if not np.isfinite(rate[0]):
             continue

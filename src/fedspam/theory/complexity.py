@@ -1,5 +1,6 @@
 r"""Rounds and bytes after which the theorems guarantee :math:`\mathrm{E}\|\nabla f\|^2 \le \varepsilon`."""
 
+import bisect
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -77,20 +78,13 @@ def trips_needed(constants: Constants, epsilon: float, *, cohort: float = 1.0, v
     """
     checks.positive("epsilon", epsilon)
     checks.positive("gap", constants.gap, "a start that is already optimal needs no rounds")
+    enough = lambda trips: promise(constants, trips, cohort=cohort, version=version).bound <= epsilon
     high = 2
-    while promise(constants, high, cohort=cohort, version=version).bound > epsilon:
+    while not enough(high):
         high *= 2
         if high > MOST_ROUNDS:
             raise ValueError(f"epsilon = {epsilon} needs more than 2^60 trips; give a larger epsilon")
-    low = high // 2
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (
-            (low, middle)
-            if promise(constants, middle, cohort=cohort, version=version).bound <= epsilon
-            else (middle, high)
-        )
-    return high
+    return bisect.bisect_left(range(high), True, lo=high // 2 + 1, key=enough)
 
 
 class Traffic(NamedTuple):

@@ -1,6 +1,8 @@
 r"""Step sizes and rates of the methods that correct for a codec: `ef21_pp`, `dasha_pp`, `locodl`, `olga`.
 
-A codec states its :math:`\omega` or :math:`\alpha` for an array: ``RandK(0.1).omega(params)``.
+A codec states its :math:`\omega` or :math:`\alpha` for an array, ``RandK(0.1).omega(params)``; without one
+:math:`\omega = 0` and :math:`\alpha = 1`. The smoothness L is that of f, `client_smoothness` the root mean square of
+the clients' :math:`L_i` (None for L), `clients` is n and `cohort` B.
 """
 
 import math
@@ -21,10 +23,8 @@ def ef21_step_size(
     \frac{1}{\theta K}\cdot\frac1n\sum_i\|\nabla f_i(x_0) - g_i\|^2`.
 
     Arguments:
-        smoothness: L, of f.
-        alpha: :math:`\alpha` of the codec, 1 without one. For an unbiased codec that is scaled down, 1/(1 + omega).
+        alpha: for an unbiased codec that is scaled down, 1/(1 + omega).
         share: q, the share of the clients in a cohort.
-        client_smoothness: :math:`\tilde L`, the root mean square of the clients' :math:`L_i`; None for L.
 
     Richtárik, Sokolov, Fatkhullin: EF21, 2021, arXiv:2106.05203, Theorem 1. A client that sends with probability q
     has an error as if its codec had :math:`q\alpha`.
@@ -52,13 +52,6 @@ def dasha_step_size(
     Then the mean of :math:`\mathbb E\|\nabla f(x_k)\|^2` over K rounds is at most :math:`2F/(\gamma K)`, if clients
     start from their gradients. The constants 48 and 16 are from memory; we could not check them against the paper.
 
-    Arguments:
-        smoothness: L, of f.
-        omega: :math:`\omega` of the codec, 0 without one.
-        clients: n.
-        cohort: B.
-        client_smoothness: :math:`\hat L`, the root mean square of the clients' :math:`L_i`; None for L.
-
     Tyurin, Richtárik 2022, arXiv:2205.15580, Theorem 2.
 
     >>> dasha_step_size(2.0, omega=0.0, clients=10, cohort=10)  # gradient descent
@@ -75,14 +68,9 @@ def dasha_step_size(
 
 
 def locodl_rate(
-    smoothness: float,
-    convexity: float,
-    local_rate: float,
-    probability: float,
-    *,
-    omega: float = 0.0,
-    mean_omega: float | None = None,
-) -> float:
+    smoothness: float, convexity: float, local_rate: float, probability: float,
+    *, omega: float = 0.0, mean_omega: float | None = None,
+) -> float:  # fmt: skip
     r"""The factor by which `fedspam.methods.locodl` shrinks its Lyapunov function, per local step and in expectation.
 
     .. math:: \max\Bigl\{(1-\eta\mu)^2,\ (1-\eta L)^2,\ 1 - \frac{p^2}{(1+\omega_{av})(1+2\omega)}\Bigr\}
@@ -124,11 +112,8 @@ def olga_parameters(
     :math:`\max\{1 - \tau, 1/(1 + \mu\alpha)\}` per epoch, in expectation. An epoch has 1/p rounds on average.
 
     Arguments:
-        delta: :math:`\delta`, the similarity of each client with f.
-        convexity: :math:`\mu`, of f.
-        omega: :math:`\omega` of the codec, 0 without one.
+        delta: the similarity of each client with f.
         probability: p; the paper takes the compressed size of a message over its plain size.
-        clients: n.
 
     Bylinkin, Beznosikov 2024, arXiv:2412.16414, Theorem 1 and Corollary 1.
 

@@ -72,14 +72,9 @@ def effective_cohort_of(population: Population, cohort_size: int, *, dependent: 
 
 
 def premises(
-    constants: Constants,
-    step_sizes: Any,
-    fresh_weights: Any,
-    *,
-    cohort: float = 1.0,
-    averaged: bool = False,
-    factor: float = PAPER_FACTOR,
-) -> list[str]:
+    constants: Constants, step_sizes: Any, fresh_weights: Any,
+    *, cohort: float = 1.0, averaged: bool = False, factor: float = PAPER_FACTOR,
+) -> list[str]:  # fmt: skip
     r"""The conditions of the corrected theorems that :math:`\gamma_k` and :math:`p_k` violate; [] if none.
 
     - :math:`\gamma_k \le 1/(4\delta)`; for SPAM-PPA (`averaged`) :math:`1/(4(\delta + \rho))`, where :math:`\rho` is

@@ -1,7 +1,7 @@
 r"""Methods that measure Hessians from clients' Hessian-vector products alone.
 
-Each is a method like any other: it runs in `simulate`, over `fedspam.federation.loopback` and in a deployment, and the
-ledger counts its bytes. One round is one step of Lanczos. `fedspam.theory.measure` reads the results from their states.
+Each is a method like any other, which runs in a deployment as well. One round is one step of Lanczos.
+`fedspam.theory.measure` reads the results from their states.
 """
 
 import dataclasses
@@ -9,12 +9,13 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Key, UInt32
+from jaxtyping import Array, Float, UInt32
 
-from fedspam._internal import checks, prng, trees
-from fedspam._internal.trees import Params, static, struct
+from fedspam._internal import prng, trees
+from fedspam._internal.trees import Key, Params, count, static, struct
 from fedspam.clients import Oracle
 from fedspam.federation import Cohort, Federation, on_client
+from fedspam.methods._method import RoundInfo, Stateless
 from fedspam.theory import _lanczos
 from fedspam.theory._lanczos import Krylov
 
@@ -30,12 +31,6 @@ class LanczosState(NamedTuple):
     candidates: UInt32[Array, " m"]  # clients whose own Hessians are measured
     krylov: Krylov
     gradients: Float[Array, ""]  # client gradients so far; a product counts as two
-
-
-class LanczosInfo(NamedTuple):
-    """What a round records."""
-
-    gradients: Any
 
 
 def hessian_products(oracle: Oracle, key: Any, x: Params, rows: Rows, secant: bool) -> Rows:
@@ -58,86 +53,66 @@ def hessian_products(oracle: Oracle, key: Any, x: Params, rows: Rows, secant: bo
     return jax.vmap(lambda v: jax.jvp(slope, (flat,), (v,))[1])(rows)
 
 
+@on_client
+def product(self: Any, oracle: Oracle, key: Key, *, x: Params, rows: Rows) -> Rows:
+    """The work of all methods that measure Hessians: the client's own, times each row."""
+    return hessian_products(oracle, key if self.minibatch else None, x, rows, self.secant)
+
+
 @struct
-class Hessian:
+class Hessian(Stateless):
     r"""Lanczos on :math:`H = \nabla^2 f(x)`, for L, and :math:`\mu` or the weak convexity. One exchange per round.
 
     With `mean_square`, Lanczos on :math:`\frac1n\sum_i(H_i - H)^2`, whose largest eigenvalue is :math:`\delta^2` in
     mean square. That takes two exchanges per round: the cohort's mean product :math:`u = Hv`, then the mean of
     :math:`H_i(H_iv - u) = (H_i - H)^2v + H(H_iv - u)`, whose last part has mean zero over the same clients. So no
     difference of two large means is taken.
-
-    Arguments:
-        steps: of Lanczos; run as many rounds.
-        clients: how many take part, the same ones in all rounds; None for everyone.
-        secant: products from differences of gradients, for clients outside JAX.
-        minibatch: measure the losses of minibatches instead of those of all of a client's data.
-        mean_square: which of the two matrices.
     """
 
-    steps: int = static(default=24)
-    clients: int | None = static(default=None)
-    secant: bool = static(default=False)
-    minibatch: bool = static(default=False)
-    mean_square: bool = static(default=False)
+    steps: int = count(default=24)  # of Lanczos; run as many rounds
+    clients: int | None = static(default=None)  # how many take part, the same ones in all rounds; None for everyone
+    secant: bool = static(default=False)  # products from differences of gradients, for clients outside JAX
+    minibatch: bool = static(default=False)  # the losses of minibatches, not those of all of a client's data
+    mean_square: bool = static(default=False)  # which of the two matrices
 
-    def __post_init__(self) -> None:
-        checks.whole("steps", self.steps, 1)
-
-    def init(self, params: Params, key: Key[Array, ""], fed: Federation) -> LanczosState:
+    def init(self, params: Params, key: Key, fed: Federation) -> LanczosState:
         cohort = _cohort(self.clients, key, fed)
         return _initial(params, cohort.ids, cohort.ids[:0], key, 1, self.steps)
 
-    def round(self, state: LanczosState, key: Key[Array, ""], fed: Federation) -> tuple[LanczosState, LanczosInfo]:
+    def round(self, state: LanczosState, key: Key, fed: Federation) -> tuple[LanczosState, RoundInfo]:
         rows, cohort = state.krylov.basis[state.krylov.k], Cohort(state.ids, key)
         image, spent = fed.mean(cohort, self.product, x=state.x, rows=rows), 2 * cohort.size
         if self.mean_square:
             image, spent = fed.mean(cohort, self.square, x=state.x, rows=rows, mean=image), 6 * cohort.size
         return _advance(state, image, image, spent)
 
-    @on_client
-    def product(self, oracle: Oracle, key: Key[Array, ""], *, x: Params, rows: Rows) -> Rows:
-        return hessian_products(oracle, key if self.minibatch else None, x, rows, self.secant)
+    product = product
 
     @on_client
-    def square(self, oracle: Oracle, key: Key[Array, ""], *, x: Params, rows: Rows, mean: Rows) -> Rows:
+    def square(self, oracle: Oracle, key: Key, *, x: Params, rows: Rows, mean: Rows) -> Rows:
         own = key if self.minibatch else None
         deviation = hessian_products(oracle, own, x, rows, self.secant) - mean
         return hessian_products(oracle, own, x, deviation, self.secant)
 
-    def params(self, state: LanczosState) -> Params:
-        return state.x
-
-    def client_state(self, params: Params) -> tuple[()]:
-        return ()
-
 
 @struct
-class Similarity:
+class Similarity(Stateless):
     r"""Lanczos on :math:`H_i - H` of several clients i at once; the largest :math:`\|H_i - H\|` is :math:`\delta`.
 
     With more than m clients, three scans at the start choose the m candidates: every client reports how much it
     deviates within a block of directions, at first 2m random ones, then those in which the m clients with the largest
     deviations so far deviate most. A client that deviates in a single direction, by less than all others do in many,
     can be missed. A round then sends m vectors to all clients, for the mean of their products, and collects those of
-    the m candidates.
-
-    Arguments:
-        candidates: m, the clients whose own Hessians are measured.
-        others: as `Hessian`.
+    the m candidates. The other fields are those of `Hessian`.
     """
 
-    steps: int = static(default=24)
+    steps: int = count(default=24)
     clients: int | None = static(default=None)
-    candidates: int = static(default=16)
+    candidates: int = count(default=16)  # m, the clients whose own Hessians are measured
     secant: bool = static(default=False)
     minibatch: bool = static(default=False)
 
-    def __post_init__(self) -> None:
-        checks.whole("steps", self.steps, 1)
-        checks.whole("candidates", self.candidates, 1)
-
-    def init(self, params: Params, key: Key[Array, ""], fed: Federation) -> LanczosState:
+    def init(self, params: Params, key: Key, fed: Federation) -> LanczosState:
         cohort = _cohort(self.clients, key, fed)
         if cohort.size <= self.candidates:
             return _initial(params, cohort.ids, cohort.ids, key, cohort.size, self.steps)
@@ -159,7 +134,7 @@ class Similarity:
         spent = 4 * cohort.size * sum(widths) + 2 * m * sum(widths[:-1])
         return state._replace(gradients=state.gradients + spent)
 
-    def round(self, state: LanczosState, key: Key[Array, ""], fed: Federation) -> tuple[LanczosState, LanczosInfo]:
+    def round(self, state: LanczosState, key: Key, fed: Federation) -> tuple[LanczosState, RoundInfo]:
         rows, cohort = state.krylov.basis[state.krylov.k], Cohort(state.ids, key)
         m = rows.shape[0]
         if cohort.size == m:  # every client is a candidate, so one exchange gives the mean as well
@@ -173,17 +148,15 @@ class Similarity:
         own = products[jnp.arange(m), jnp.arange(m)]
         return _advance(state, own - mean, own, spent)
 
-    @on_client
-    def product(self, oracle: Oracle, key: Key[Array, ""], *, x: Params, rows: Rows) -> Rows:
-        return hessian_products(oracle, key if self.minibatch else None, x, rows, self.secant)
+    product = product
 
     @on_client
-    def deviation(self, oracle: Oracle, key: Key[Array, ""], *, x: Params, rows: Rows, mean: Rows) -> Any:
+    def deviation(self, oracle: Oracle, key: Key, *, x: Params, rows: Rows, mean: Rows) -> Any:
         """How much the client deviates within the span of the rows."""
         return self._leading(oracle, key, x, rows, mean)[0]
 
     @on_client
-    def direction(self, oracle: Oracle, key: Key[Array, ""], *, x: Params, rows: Rows, mean: Rows) -> Any:
+    def direction(self, oracle: Oracle, key: Key, *, x: Params, rows: Rows, mean: Rows) -> Any:
         """The direction of that deviation: one step of the power method from the best direction in the span."""
         return self._leading(oracle, key, x, rows, mean)[1]
 
@@ -194,24 +167,18 @@ class Similarity:
         score = jnp.sqrt(jnp.maximum(values[-1], 0))
         return score, image / jnp.where(score > 0, score, 1)
 
-    def params(self, state: LanczosState) -> Params:
-        return state.x
 
-    def client_state(self, params: Params) -> tuple[()]:
-        return ()
-
-
-def _cohort(clients: int | None, key: Key[Array, ""], fed: Federation) -> Cohort:
+def _cohort(clients: int | None, key: Key, fed: Federation) -> Cohort:
     return fed.everyone(key) if clients is None else fed.sample(key, clients, role="measured")
 
 
-def _initial(params: Params, ids: Any, candidates: Any, key: Key[Array, ""], count: int, steps: int) -> LanczosState:
+def _initial(params: Params, ids: Any, candidates: Any, key: Key, count: int, steps: int) -> LanczosState:
     flat, _ = trees.vectorize(params)
     krylov = _lanczos.begin(prng.fold_name(key, "lanczos"), count, flat, steps)
     return LanczosState(params, ids, candidates, krylov, jnp.zeros((), flat.dtype))
 
 
-def _advance(state: LanczosState, image: Rows, products: Rows, spent: int) -> tuple[LanczosState, LanczosInfo]:
+def _advance(state: LanczosState, image: Rows, products: Rows, spent: int) -> tuple[LanczosState, RoundInfo]:
     krylov = _lanczos.step(state.krylov, image, jnp.max(jnp.linalg.norm(products, axis=1)))
     state = state._replace(krylov=krylov, gradients=state.gradients + spent)
-    return state, LanczosInfo(jnp.asarray(spent, jnp.int32))
+    return state, RoundInfo(gradients=jnp.asarray(spent, jnp.int32))

@@ -1,4 +1,4 @@
-r"""The lemmas of the appendix as functions: each gives its right-hand side.
+r"""The Lyapunov function and the lemmas of the appendix as functions: each lemma gives its right-hand side.
 
 The arguments are numbers of a test or a run: :math:`e = \|g_k - \nabla f(x_k)\|^2`,
 :math:`D^2 = \|x_{k+1} - x_k\|^2`, :math:`s = \|\nabla f(x_{k+1})\|^2`. `descent` and `progress` hold for every client
@@ -8,7 +8,7 @@ that moves, chosen in any way, and every g; `estimation` needs clients that are 
 
 from typing import Any
 
-from fedspam.theory.constants import Version
+from fedspam.theory.constants import APPENDIX, Version, lyapunov_weight
 
 
 def descent(value: Any, step: Any, error: Any, step_size: Any) -> Any:
@@ -71,3 +71,33 @@ def averaged_similarity(delta: Any, cohort: Any, version: Version = "corrected")
     :math:`\delta/\sqrt{B_\mathrm{eff}}`.
     """
     return delta if version == "corrected" else delta / cohort
+
+
+def lyapunov(gap: Any, error: Any, step_size: Any, fresh_weight: Any, factor: float = APPENDIX) -> Any:
+    r"""The Lyapunov function, from f(x_k) - inf f and the estimator's squared error:
+
+    .. math:: V_k = f(x_k) - f_{\inf} + \frac{c\gamma_k}{2p_k - p_k^2}\|g_k - \nabla f(x_k)\|^2
+
+    The main text prints c = 15/16 (equation 8), the appendix c = 3. The printed proof needs c of at least 17/8. With
+    constant parameters 15/16 is nevertheless enough, with every cohort: ``fedspam theory --verify`` checks a proof.
+
+    >>> lyapunov(gap=1.0, error=4.0, step_size=0.5, fresh_weight=1.0, factor=0.5)
+    2.0
+    """
+    return gap + lyapunov_weight(step_size, fresh_weight, factor) * error
+
+
+def drift(
+    value: Any, slope: Any, step_size: Any, fresh_weight: Any, sigma: Any,
+    *, cohort: Any = 1.0, epsilon: Any = None, factor: float = APPENDIX, version: Version = "corrected",
+) -> Any:  # fmt: skip
+    r"""Proposition 3.1: an upper bound of :math:`\mathrm{E}V_{k+1}`, for constant parameters.
+
+    .. math:: V_k - \frac{\gamma}{32}\|\nabla f(x_{k+1})\|^2 + \frac{2c}{2-p}\gamma p\frac{\sigma^2}{B_\mathrm{eff}}
+
+    With an `epsilon` (0 for the relative test) 40 takes the place of 32 and :math:`\gamma\epsilon^2/8` is added; that
+    needs c = 3. The main text prints :math:`2\gamma p\sigma^2`, the appendix :math:`6\gamma p\sigma^2`.
+    """
+    noise = {"corrected": 2 * factor / (2 - fresh_weight), "paper": 2.0, "appendix": 6.0}[version]
+    rate, floor = (32, 0.0) if epsilon is None else (40, epsilon**2 / 8)
+    return value - step_size * (slope / rate - noise * fresh_weight * sigma**2 / cohort - floor)

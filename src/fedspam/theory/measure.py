@@ -110,18 +110,10 @@ class Measurement:
 
 
 def measure(
-    population: Population,
-    params: Params,
-    *,
-    seed: int = 0,
-    clients: int | None = None,
-    steps: int = STEPS,
-    candidates: int = 16,
-    confidence: float = CONFIDENCE,
-    secant: bool | None = None,
-    minibatch: bool = False,
-    run: Runner | None = None,
-) -> Measurement:
+    population: Population, params: Params,
+    *, seed: int = 0, clients: int | None = None, steps: int = STEPS, candidates: int = 16,
+    confidence: float = CONFIDENCE, secant: bool | None = None, minibatch: bool = False, run: Runner | None = None,
+) -> Measurement:  # fmt: skip
     """Measure a population at a point.
 
     Arguments:

@@ -5,10 +5,10 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Key, PyTree
+from jaxtyping import PyTree
 
 from fedspam._internal import trees
-from fedspam._internal.trees import Params, Scalar, static, struct
+from fedspam._internal.trees import Key, Params, Scalar, static, struct
 from fedspam.clients import Oracle, Population
 from fedspam.federation import Federation
 from fedspam.methods._template import Factored, FactoredState
@@ -17,7 +17,7 @@ from fedspam.methods.spam import Spam
 from fedspam.methods.spam_pp import SpamPP
 from fedspam.solvers import Certificate, LocalSolver
 from fedspam.theory.constants import APPENDIX
-from fedspam.theory.lyapunov import lyapunov
+from fedspam.theory.lemmas import lyapunov
 
 
 class WatchedCertificate(NamedTuple):
@@ -25,14 +25,12 @@ class WatchedCertificate(NamedTuple):
 
     report = True
 
-    decrease: Scalar
-    stationarity: Scalar
-    distance: Scalar
-    step_size: Scalar
-    steps: Scalar
-    gradients: Scalar
-    certified: Scalar
+    certificate: Certificate
     slope: Scalar
+
+    @property
+    def gradients(self) -> Scalar:
+        return self.certificate.gradients
 
 
 @struct
@@ -42,9 +40,9 @@ class Watched:
     solver: LocalSolver
     observed: "Observed"
 
-    def __call__(self, oracle: Oracle, key: Key[Array, ""], **around: Any) -> tuple[Params, Any]:
+    def __call__(self, oracle: Oracle, key: Key, **around: Any) -> tuple[Params, Any]:
         y, certificate = self.solver(oracle, key, **around)
-        return y, WatchedCertificate(*certificate, trees.squared_norm(self.observed.everywhere(y)[1]))
+        return y, WatchedCertificate(certificate, trees.squared_norm(self.observed.everywhere(y)[1]))
 
 
 @struct
@@ -86,10 +84,10 @@ class Observed:
         if getattr(self.population, "size", 1) is None:
             raise ValueError("Observed needs all clients, and the population is endless; use a finite one")
 
-    def init(self, params: Params, key: Key[Array, ""], fed: Federation) -> Any:
+    def init(self, params: Params, key: Key, fed: Federation) -> Any:
         return self.method.init(params, key, fed)
 
-    def round(self, state: Any, key: Key[Array, ""], fed: Federation) -> tuple[Any, dict[str, Any]]:
+    def round(self, state: Any, key: Key, fed: Federation) -> tuple[Any, dict[str, Any]]:
         factors: Any = self.method.estimator if isinstance(self.method, Factored) else self.method
         gamma, p = self.method.step_size(state.k), factors.fresh_weight(state.k)
         method, averaged = self.method, False
@@ -104,8 +102,8 @@ class Observed:
         gap = value - self.infimum
         length = trees.squared_norm(slope)
         if averaged and info.certificate is not None:
-            *certificate, length = info.certificate  # the means over the clients that moved
-            info = info._replace(certificate=Certificate(*certificate))
+            certificate, length = info.certificate  # the means over the clients that moved
+            info = info._replace(certificate=certificate)
         return after, {
             **info._asdict(),
             "lyapunov": lyapunov(gap, error, gamma, p, self.factor),

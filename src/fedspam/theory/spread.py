@@ -5,15 +5,14 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Key, UInt32
+from jaxtyping import Array, Float, UInt32
 
-from fedspam._internal import checks, trees
-from fedspam._internal.trees import Params, static, struct
+from fedspam._internal import trees
+from fedspam._internal.trees import Key, Params, positive, static, struct
 from fedspam.clients import Oracle
 from fedspam.federation import Cohort, Federation, on_client
-from fedspam.theory.curvature import LanczosInfo, hessian_products
-
-REACH = 1e-2  # the length of a secant, relative to max(1, |x|)
+from fedspam.methods._method import RoundInfo, Stateless, sample_or_all
+from fedspam.theory.curvature import hessian_products, product
 
 
 class Deviations(NamedTuple):
@@ -43,34 +42,26 @@ class SpreadInfo(NamedTuple):
 
 
 @struct
-class Spread:
+class Spread(Stateless):
     r"""The spread of a cohort's gradients at x, and of their change over a short step along the mean gradient.
 
     Three exchanges: the mean gradient at x; the mean gradient at y, a step down along it; then three numbers from each
     client. The server stores no client's gradient. Every round draws a new cohort.
-
-    Arguments:
-        clients: the size of the cohort; None for everyone.
-        reach: the length of the secant, relative to max(1, |x|).
-        minibatch: measure the losses of minibatches instead of those of all of a client's data.
     """
 
-    clients: int | None = static(default=None)
-    reach: float = REACH
-    minibatch: bool = static(default=False)
+    clients: int | None = static(default=None)  # the size of the cohort; None for everyone
+    reach: float = positive(default=1e-2)  # the length of the secant, relative to max(1, |x|)
+    minibatch: bool = static(default=False)  # the losses of minibatches, not those of all of a client's data
 
-    def __post_init__(self) -> None:
-        checks.positive("reach", self.reach)
-
-    def init(self, params: Params, key: Key[Array, ""], fed: Federation) -> SpreadState:
-        cohort = fed.everyone(key) if self.clients is None else fed.sample(key, self.clients)
+    def init(self, params: Params, key: Key, fed: Federation) -> SpreadState:
+        cohort = sample_or_all(self.clients, key, fed)
         blank = jnp.zeros(cohort.size, trees.norm(params).dtype)
         zero = jnp.zeros((), blank.dtype)
         return SpreadState(params, Deviations(blank, blank, blank), jnp.zeros(cohort.size, bool), zero, zero)
 
-    def round(self, state: SpreadState, key: Key[Array, ""], fed: Federation) -> tuple[SpreadState, SpreadInfo]:
+    def round(self, state: SpreadState, key: Key, fed: Federation) -> tuple[SpreadState, SpreadInfo]:
         x = state.x
-        cohort = fed.everyone(key) if self.clients is None else fed.sample(key, self.clients)
+        cohort = sample_or_all(self.clients, key, fed)
         here = fed.mean(cohort, self.slope, x=x)
         length = jnp.asarray(self.reach, state.length.dtype) * jnp.maximum(1, trees.norm(x))
         size = trees.norm(here)
@@ -85,27 +76,19 @@ class Spread:
         return state, SpreadInfo(jnp.sqrt(mean(replies.here)), secant, jnp.asarray(spent, jnp.int32))
 
     @on_client
-    def slope(self, oracle: Oracle, key: Key[Array, ""], *, x: Params) -> Params:
+    def slope(self, oracle: Oracle, key: Key, *, x: Params) -> Params:
         return jax.grad(oracle)(x, key if self.minibatch else None)
 
     @on_client
-    def second_slope(self, oracle: Oracle, key: Key[Array, ""], *, y: Params) -> Params:
+    def second_slope(self, oracle: Oracle, key: Key, *, y: Params) -> Params:
         return jax.grad(oracle)(y, key if self.minibatch else None)
 
     @on_client
-    def deviation(
-        self, oracle: Oracle, key: Key[Array, ""], *, x: Params, y: Params, here: Params, there: Params
-    ) -> Deviations:
+    def deviation(self, oracle: Oracle, key: Key, *, x: Params, y: Params, here: Params, there: Params) -> Deviations:
         own = key if self.minibatch else None
         a = trees.subtract(jax.grad(oracle)(x, own), here)
         b = trees.subtract(jax.grad(oracle)(y, own), there)
         return Deviations(trees.squared_norm(a), trees.squared_norm(b), trees.squared_norm(trees.subtract(b, a)))
-
-    def params(self, state: SpreadState) -> Params:
-        return state.x
-
-    def client_state(self, params: Params) -> tuple[()]:
-        return ()
 
 
 class DirectionsState(NamedTuple):
@@ -119,53 +102,36 @@ class DirectionsState(NamedTuple):
 
 
 @struct
-class Directions:
-    """Each client's curvature along given directions, for the sampling error of what a cohort says of all clients.
+class Directions(Stateless):
+    """Each client's curvature along given directions, for the sampling error of what a cohort says of all clients."""
 
-    Arguments:
-        rows: the directions, one per row.
-        ids: the clients; None for a fresh cohort.
-        clients: the size of that cohort.
-        secant, minibatch: as `fedspam.theory.curvature.Hessian`.
-    """
-
-    rows: Float[Array, "m d"]
-    ids: UInt32[Array, " clients"] | None = None
-    clients: int = static(default=10)
+    rows: Float[Array, "m d"]  # the directions
+    ids: UInt32[Array, " clients"] | None = None  # the clients; None for a fresh cohort
+    clients: int = static(default=10)  # the size of that cohort
     secant: bool = static(default=False)
     minibatch: bool = static(default=False)
 
-    def init(self, params: Params, key: Key[Array, ""], fed: Federation) -> DirectionsState:
+    def init(self, params: Params, key: Key, fed: Federation) -> DirectionsState:
         count = self.clients if self.ids is None else self.ids.shape[0]
         dtype = self.rows.dtype
         blank = jnp.zeros((count, self.rows.shape[0]), dtype)
         return DirectionsState(params, blank, blank, jnp.zeros(count, bool), jnp.zeros((), dtype))
 
-    def round(
-        self, state: DirectionsState, key: Key[Array, ""], fed: Federation
-    ) -> tuple[DirectionsState, LanczosInfo]:
+    def round(self, state: DirectionsState, key: Key, fed: Federation) -> tuple[DirectionsState, RoundInfo]:
         cohort = fed.sample(key, self.clients, role="fresh") if self.ids is None else Cohort(self.ids, key)
         mean = fed.mean(cohort, self.product, x=state.x, rows=self.rows)
         replies, counted = fed.collect(cohort, self.along, x=state.x, rows=self.rows, mean=mean)
         spent = 4 * cohort.size * self.rows.shape[0]
         curvatures, squares = replies
         state = DirectionsState(state.x, curvatures, squares, counted, state.gradients + spent)
-        return state, LanczosInfo(jnp.int32(spent))
+        return state, RoundInfo(gradients=jnp.int32(spent))
+
+    product = product
 
     @on_client
-    def product(self, oracle: Oracle, key: Key[Array, ""], *, x: Params, rows: Any) -> Any:
-        return hessian_products(oracle, key if self.minibatch else None, x, rows, self.secant)
-
-    @on_client
-    def along(self, oracle: Oracle, key: Key[Array, ""], *, x: Params, rows: Any, mean: Any) -> tuple[Any, Any]:
+    def along(self, oracle: Oracle, key: Key, *, x: Params, rows: Any, mean: Any) -> tuple[Any, Any]:
         own = hessian_products(oracle, key if self.minibatch else None, x, rows, self.secant)
         return jnp.sum(own * rows, axis=1), jnp.sum((own - mean) ** 2, axis=1)
-
-    def params(self, state: DirectionsState) -> Params:
-        return state.x
-
-    def client_state(self, params: Params) -> tuple[()]:
-        return ()
 
 
 # --- from gradients at hand ---
