@@ -23,7 +23,7 @@ help:
 	@echo "make demo         run the paper's experiment: figure, table and data"
 	@echo "make test         what must hold before a commit lands: check, and all tests but the thorough ones"
 	@echo "make check        format, lint, types"
-	@echo "make unit         the quick tests, and the examples in the docstrings"
+	@echo "make unit         the quick tests, and the quick examples in the docstrings"
 	@echo "make full         all tests: also the thorough ones, and all others once more as users compile them"
 	@echo "make docs         build the site into site/"
 	@echo "make package      build wheel and sdist, and try each in an empty environment"

@@ -40,6 +40,7 @@ collect_ignore_glob = (
     [] if importlib.util.find_spec("flwr") else ["client/*", "flower/*", "processes.py", "recording.py"]
 )
 
+SIMULATES = re.compile(r"\b(simulate|simulate_many|progress|measure)\(")
 MARKED_WHOLE = re.compile(r"^pytestmark = (\[[^\]]*|.*)mark\.x64", re.MULTILINE)
 MAPS, PAGES = Path("/proc/self/maps"), Path("/proc/self/statm")
 LONGEST = ("repository/test_site.py", "flower/test_processes.py", "flower/test_template.py")  # they start processes
@@ -55,7 +56,13 @@ def pytest_make_collect_report(collector):
 
 
 def pytest_collection_modifyitems(items):
-    """Files that take long come first, so that no worker begins one when the other has nothing left to do."""
+    """Files that take long come first, so that no worker begins one when the other has nothing left to do.
+
+    Doctests have no marks: those that simulate compile a program, as slow tests do.
+    """
+    for item in items:
+        if isinstance(item, pytest.DoctestItem) and any(SIMULATES.search(each.source) for each in item.dtest.examples):
+            item.add_marker(pytest.mark.slow)
     slow = collections.Counter(item.path for item in items if item.get_closest_marker("slow"))
     items.sort(key=lambda item: (not item.path.as_posix().endswith(LONGEST), -slow[item.path]))
 

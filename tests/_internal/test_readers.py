@@ -521,6 +521,7 @@ def test_bombs_are_refused_within_the_limit(tmp_path, monkeypatch, ending, read,
     assert str(path) in str(said.value)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seconds_per_megabyte", [0.5, 10.0])
 def test_a_small_bomb_takes_seconds_only(tmp_path, monkeypatch, seconds_per_megabyte):
     """With the limits as they are: 30 MB of short lines in 0.06 MB, on a machine that took 15 s or 5 minutes for them.
@@ -568,6 +569,7 @@ def test_who_streams_users_may_take_time(tmp_path, monkeypatch):
         datasets.read_leaf(path)
 
 
+@pytest.mark.slow
 def test_honest_packed_numbers_are_read(tmp_path):
     """They pack to a third; 12 MB of them are read within the limits as they are."""
     values = np.random.default_rng(0).normal(size=(1000, 20))
@@ -577,6 +579,7 @@ def test_honest_packed_numbers_are_read(tmp_path):
     assert datasets.read_table(path, client="a", label="b").rows == 80_000
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not READERS["table_feather"].is_possible, reason="pyarrow is not installed")
 @pytest.mark.parametrize("ending", ["parquet", "feather"])
 def test_tables_are_no_larger_than_their_size_allows(tmp_path, ending):

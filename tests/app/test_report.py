@@ -305,6 +305,7 @@ def test_settings_of_one_method_are_told_apart_in_tables(tmp_path: Path) -> None
     )
 
 
+@pytest.mark.slow
 def test_latex_prints_names_as_they_are(tmp_path: Path) -> None:
     for name in ("50%_{x}", "other"):
         (tmp_path / name).mkdir()
@@ -608,6 +609,7 @@ def test_nine_curves_have_colors_that_stay_apart() -> None:
             assert (lights[1] + 0.05) / (lights[0] + 0.05) > 3
 
 
+@pytest.mark.slow
 def test_a_method_has_one_color_in_figures_and_on_the_page(runs: dict[str, Any], tmp_path: Path) -> None:
     """Also where the first of two runs lacks a metric: the page numbers all names, whatever it shows."""
     sources = read_all([runs["one"][0], runs["other"][0]])
@@ -625,6 +627,7 @@ def test_a_method_has_one_color_in_figures_and_on_the_page(runs: dict[str, Any],
     assert shown == dict(zip(order, colors, strict=False))
 
 
+@pytest.mark.slow
 def test_styles_are_sizes_and_fonts(tmp_path: Path) -> None:
     compared(tmp_path, "accuracy")
     sizes, fonts = {}, {}

@@ -133,6 +133,7 @@ def test_a_client_is_the_mean_over_its_rows_alone(clients):
         assert float(oracle.weight) == len(residual)
 
 
+@pytest.mark.slow
 def test_nothing_of_another_client_enters(clients):
     spoilt = [{name: np.full_like(part, np.nan) for name, part in data.items()} for data in clients]
     spoilt[1] = clients[1]
@@ -286,6 +287,7 @@ def test_offsets_do_not_wrap():
         Ragged.of_sizes(rows, [2**30, 2**30], lambda params, rows: rows)
 
 
+@pytest.mark.slow
 def test_a_round_does_not_copy_the_memories_of_all_clients(monkeypatch):
     """With ten million clients the copy took 0.3 s per round."""
     clients = Ragged.of_sizes(np.ones((777, 3)), [1] * 777, lambda x, rows: 0.5 * jnp.sum((x - rows) ** 2, -1))

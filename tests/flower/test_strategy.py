@@ -182,6 +182,7 @@ def test_the_iterates_rows_and_bytes_are_the_simulators(undisturbed):
         np.testing.assert_allclose(undisturbed.column(name), run.rows[name], rtol=TOLERANCE)
 
 
+@pytest.mark.slow
 def test_bytes_are_those_that_flower_carried(undisturbed):
     """The bytes that the ledger priced are those in the messages; Flower's own records are counted separately."""
     training = [m for m in undisturbed.grid.messages if m.metadata.message_type.startswith("train")]

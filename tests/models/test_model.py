@@ -27,6 +27,7 @@ def test_labels_that_the_outputs_cannot_tell_apart_are_refused() -> None:
     Ragged.of(every, models.char_lstm(7, embedding=2, hidden=3, layers=1, every=True).loss)
 
 
+@pytest.mark.slow
 def test_a_net_of_one_output_is_refused() -> None:
     torch = pytest.importorskip("torch")
     with pytest.raises(ValueError, match=r"one output of shape \(rows, 1\).*outputs.squeeze\(-1\)"):

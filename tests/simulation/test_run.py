@@ -87,6 +87,7 @@ def test_a_client_that_is_lost_vanishes_from_both_gradients(clients):
     assert np.isfinite(run.params).all()
 
 
+@pytest.mark.slow
 def test_no_usable_start_is_an_error(clients):
     with pytest.raises(RuntimeError, match="start of the method"):
         simulate(METHOD, clients, jnp.ones(4), rounds=1, key=0, faults=Faults(nan=1.0))
@@ -358,6 +359,7 @@ def with_a_broken_client():
     return mvr(2, step_size=0.1, fresh_weight=0.5, start="zero"), clients
 
 
+@pytest.mark.slow
 def test_many_runs_report_void_rounds_and_need_no_evaluation():
     """Void rounds passed in silence, and fewer rounds than `every` ended in an IndexError."""
     method, clients = with_a_broken_client()
