@@ -30,12 +30,11 @@ from mkdocs.structure.pages import Page
 import fedspam
 from fedspam.federation import ledger
 from fedspam.methods import METHODS, Entry, table
+from fedspam.methods.when import FAMILIES, WHEN
 from fedspam.problems import quadratics
 
 log = logging.getLogger("mkdocs.hooks.pages")  # a warning fails a strict build
 ROOT = Path(__file__).parents[1]
-WHEN: dict[str, str] = runpy.run_path(str(ROOT / "docs" / "when.py"))["WHEN"]
-SHOWN = ("method", "key", "alike", "partial", "no state", "no L", "non-convex", "phases", "floats down", "floats up")
 KEYS = table.ordered_keys()
 COPIED = {
     "CONTRIBUTING.md": "contributing.md",
@@ -45,15 +44,8 @@ COPIED = {
 NOTEBOOKS = sorted((ROOT / "docs" / "notebooks").glob("*.py"))
 KEPT = ROOT / ".cache" / "notebooks"  # what they showed when they last ran
 MARKDOWN: dict[str, tuple[str, str]] = {}  # title and text of every page of this build
-WIDE = ("methods.md", "comparison.md", "tables.md")  # pages with wide tables: without a table of contents beside them
+WIDE = ("comparison.md", "tables.md")  # pages with wide tables: without a table of contents beside them
 CLIENTS, DIMENSION = 40, 100
-FACTS = (
-    ("similarity", "gains from similar clients"),
-    ("partial", "works with a cohort of some clients"),
-    ("stateless", "clients keep no state"),
-    ("nonsmooth", "losses need not be smooth"),
-    ("nonconvex", "losses need not be convex"),
-)
 SPELLINGS = {"{aligned}": "{align*}", r"\arg\min": r"\operatorname{arg}\min"}  # as the converter spells them
 FORMULA = re.compile(r'<(span|div) class="arithmatex">\\[(\[](.*?)\\[)\]]</\1>', re.DOTALL)
 
@@ -66,7 +58,10 @@ def on_config(config: MkDocsConfig) -> MkDocsConfig:
         config.repo_name = "/".join(config.repo_url.split("/")[-2:])
     for entry in config.nav or []:
         if "Methods" in entry:
-            entry["Methods"] += [{METHODS[key].name: f"methods/{key}.md"} for key in KEYS]
+            entry["Methods"] += [
+                {title: [{METHODS[key].name: f"methods/{key}.md"} for key in keys if key in METHODS]}
+                for title, (_, keys) in FAMILIES.items()
+            ]
     return config
 
 
@@ -149,7 +144,7 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
     if page.file.src_uri in WIDE:
         page.meta["hide"] = ["toc"]
     if page.file.src_uri == "methods.md":
-        markdown = narrow(markdown)
+        markdown = re.sub(r"(\| method \|.*\n(?:\|.*\n)+)", r'<div class="methods" markdown>\n\n\1\n</div>\n', markdown)
     elif "/" not in page.file.src_uri:
         markdown = re.sub(r"\]\((notebooks/\w+)\.py\)", r"](\1.md)", within(markdown, "../"))
     keep_markdown(markdown, page)
@@ -230,25 +225,6 @@ def web_address(remote: str) -> str | None:
     return f"https://{match[1]}/{match[2]}" if match else None
 
 
-def narrow(markdown: str) -> str:
-    """The table of methods with the columns that fit a page; the page of each method has the others."""
-    rows = [re.split(r"(?<!\\) \| ", line.strip("| ")) for line in markdown.splitlines() if line.startswith("| ")]
-    head, *methods = rows
-    places = [head.index(name) for name in SHOWN]
-    lines = [f"| {' | '.join(SHOWN)} |", "|---" * len(SHOWN) + "|"]
-    for row in methods:
-        key = row[head.index("key")].strip("`")
-        cells = [row[place] for place in places]
-        lines.append(f"| {' | '.join([f'[{cells[0]}](methods/{key}.md)', *cells[1:]])} |")
-    before = markdown[: markdown.index("| key")]
-    return (
-        f"{before}The page of a method tells when to use it, with formula and reference.\n\n"
-        + '<div class="methods" markdown>\n\n'
-        + "\n".join(lines)
-        + "\n\n</div>\n"
-    )
-
-
 def paired(content: str) -> str:
     """Pictures of pages in the scheme of the reader, where there are two: report.png and report-dark.png."""
 
@@ -278,29 +254,13 @@ def within(markdown: str, prefix: str) -> str:
     return re.sub(r"(?<!!)\[([^\]\n]*)\]\((?!https?:|#|mailto:)([^)\s]+)\)", link, markdown)
 
 
-VERIFIED = {
-    "code": "the text of its paper and its authors' code",
-    "text": "the text of its paper",
-    "no": "neither the text of its paper nor its authors' code: unverified",
-    "own": "–",
-}
-
-
 def method_page(key: str, clients: Any, primary: bool) -> str:
     """The page of one method: docstring with formula, facts, and the cost of a round from the ledger."""
     row = METHODS[key]
-    facts = {
-        "key": f"`{key}`, for `fedspam run`, `fedspam compare` and `METHODS`",
-        "constructor": f"`fedspam.methods.{row.build.__name__}`",
-        "estimate of the gradient": row.estimator,
-        "what a client does": row.oracle,
-        "trips to clients per round": str(row.phases),
-        "floats down, per client": f"{row.down}",
-        "floats up, per client": f"{row.up}",
-        **{label: table.SIGNS[getattr(row, fact)] for fact, label in FACTS},
-        "compared with": VERIFIED[row.verified],
-        "reference": re.sub(r"arXiv:(\d\S*\d)", r"[arXiv:\1](https://arxiv.org/abs/\1)", row.reference),
-    }
+    facts = table.facts(key)
+    facts["key"] = f"`{key}`, for `fedspam run`, `fedspam compare` and `METHODS`"
+    facts["constructor"] = f"`{facts['constructor']}`"
+    facts["reference"] = re.sub(r"arXiv:(\d\S*\d)", r"[arXiv:\1](https://arxiv.org/abs/\1)", row.reference)
     lines = [f"| {name} | {fact} |" for name, fact in facts.items()]
     return "\n".join(
         [
@@ -331,7 +291,7 @@ def method_page(key: str, clients: Any, primary: bool) -> str:
 
 def when(key: str) -> str:
     if key not in WHEN:
-        log.warning(f"docs/when.py does not say when to use {key}; add a sentence or two")
+        log.warning(f"methods/when.py does not say when to use {key}; add a sentence or two")
     return WHEN.get(key, "")
 
 

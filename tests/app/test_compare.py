@@ -596,3 +596,17 @@ def test_methods_are_listed(capsys):
     assert all(f" {key} " in shown for key in METHODS)
     with pytest.raises(SystemExit):
         main(["methods", "--json", "--markdown"])
+
+
+def test_one_method_is_described(capsys):
+    assert main(["methods", "scaffold"]) == 0
+    shown = " ".join(capsys.readouterr().out.split())
+    assert shown.startswith("SCAFFOLD A fixed set of clients")
+    assert "floats down, per client 2d floats up, per client d " in shown
+    assert "clients keep no state – " in shown
+    assert main(["methods", "scaffold", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out).keys() == {"scaffold"}
+    for words, told in (("scaffld", "did you mean 'scaffold'?"), ("scaffold --markdown", "leave out the key")):
+        with pytest.raises(SystemExit):
+            main(["methods", *words.split()])
+        assert told in capsys.readouterr().err

@@ -5,7 +5,6 @@ import csv
 import doctest
 import io
 import re
-import runpy
 import statistics
 from pathlib import Path
 
@@ -17,7 +16,7 @@ import fedspam.methods
 from fedspam.app.cli import main
 from fedspam.app.compare import sweep
 from fedspam.federation import ledger
-from fedspam.methods import METHODS
+from fedspam.methods import METHODS, when
 from loading import ROOT, load_code
 
 
@@ -95,34 +94,14 @@ def test_the_page_of_methods_is_what_the_command_prints(capsys: pytest.CaptureFi
     assert (ROOT / "docs" / "methods.md").read_text() == capsys.readouterr().out, remedy
 
 
-def test_every_method_has_a_word_on_when_to_use_it() -> None:
-    when = runpy.run_path(str(ROOT / "docs" / "when.py"))["WHEN"]
-    assert when.keys() == METHODS.keys()
-    named = {name for text in when.values() for name in re.findall(r"`(\w+)`", text)}
+def test_every_method_has_a_family_and_a_word_on_when_to_use_it() -> None:
+    assert when.WHEN.keys() == METHODS.keys()
+    named = {name for text in when.WHEN.values() for name in re.findall(r"`(\w+)`", text)}
     assert named <= {*METHODS, "local_rate", "local_steps"}
-
-
-def test_the_page_of_methods_has_every_fact() -> None:
-    """The table against the registry, cell by cell."""
-    lines = re.findall(r"^\| `.*$", (ROOT / "docs" / "methods.md").read_text(), re.MULTILINE)
-    rows = {
-        cells[1].strip(" `"): [cell.strip() for cell in cells[2:-1]] for cells in (line.split("|") for line in lines)
-    }
-    assert rows.keys() == METHODS.keys()
-    signs = {"yes": "✓", "partly": "(✓)", "no": "–"}
-    for key, row in METHODS.items():
-        name, constructor, *facts, estimator, client, phases, down, up, reference = rows[key]
-        assert (name, constructor, estimator, client) == (
-            row.name + {"no": " †", "code": " ‡"}.get(row.verified, ""),
-            f"`{row.build.__name__}`",
-            row.estimator,
-            row.oracle,
-        )
-        stated = (row.similarity, row.partial, row.stateless, row.nonsmooth, row.nonconvex)
-        assert facts == [signs[answer] for answer in stated]
-        coin = " ¢" if row.coin else ""
-        assert (phases, down, up) == (str(row.phases), f"{row.down}{coin}", f"{row.up}{coin}")
-        assert re.sub(r"\[(.*?)\]\(https://arxiv.org/abs/\S+\)", r"\1", reference) == row.reference
+    listed = [key for _, keys in when.FAMILIES.values() for key in keys]
+    assert sorted(listed) == sorted(METHODS), "src/fedspam/methods/when.py: a method belongs to exactly one family"
+    assert len(set(when.FIRST)) == 10
+    assert set(when.FIRST) <= METHODS.keys()
 
 
 def test_the_comparison_shows_what_the_sweep_found() -> None:

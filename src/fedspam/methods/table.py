@@ -2,10 +2,11 @@
 
 import dataclasses
 import json
-import re
+from collections.abc import Iterable
 from typing import Any
 
 from fedspam.methods import METHODS, Entry
+from fedspam.methods.when import FAMILIES, FIRST, WHEN
 
 FACTS = ("similarity", "partial", "stateless", "nonsmooth", "nonconvex")
 MARKS = {"code": " ‡", "text": "", "no": " †", "own": ""}
@@ -14,26 +15,38 @@ COLUMNS: tuple[str, ...] = (
     "key", "method", "constructor", "alike", "partial", "no state", "no L", "non-convex", "estimator", "client",
     "phases", "floats down", "floats up", "reference",
 )  # fmt: skip
+MEANINGS = (
+    "gains from similar clients", "works with a cohort of some clients", "clients keep no state",
+    "losses need not be smooth", "losses need not be convex",
+)  # fmt: skip
+VERIFIED = {
+    "code": "the text of its paper and its authors' code",
+    "text": "the text of its paper",
+    "no": "neither the text of its paper nor its authors' code: unverified",
+    "own": "–",
+}
 INTRODUCTION = """\
 # Methods
 
 This page is made by `fedspam methods --markdown > docs/methods.md`.
 
-`d` is the number of parameters. Floats are per round and client of the cohort; brackets hold those of a client that
-moves alone. ¢: a coin decides whether a round asks everyone, and the floats are those of the other rounds. Phases are
-the exchanges of a round that must follow each other.
-
-What the theory of a method covers: *alike*, it gains from similar Hessians; *partial*, a cohort of some clients; *no
-L*, losses need not be smooth; *non-convex*, losses need not be convex. *No state*: clients keep nothing between rounds.
-(✓): in part.
+Each method has a page with its formula, its arguments, what its theory covers, and what a round sends. In the terminal,
+`fedspam methods` lists these facts, and `fedspam methods spam_pp` those of one method. The word in code is its
+*key*, for `fedspam run`, `fedspam compare` and `METHODS`.
 
 A method without a mark was compared with the text of its paper, and one with ‡ with its authors' code as well. †:
 unverified. Neither the full text of its paper nor its authors' code was at hand; its docstring says what it is made
 from.
+"""
+FIRST_TEN = """\
+## The ten to know first
 
-Two constructors of `fedspam.methods` have no row, and so no name in `fedspam run` and `fedspam compare`. `fedper` sends
-only a part of the parameters, so its cost is not a multiple of d, and which part stays on the clients depends on the
-model. `buffered` wraps another method.
+[Choosing a method](choosing.md) says which of them suits your clients, and why.
+"""
+NO_ROW = """\
+`fedper` and `buffered` of `fedspam.methods` have no row, and so no name in `fedspam run` and `fedspam compare`.
+`fedper` sends a part of the parameters, so its cost is not a multiple of d, and which part stays on the clients depends
+on the model. `buffered` wraps another method.
 """
 
 
@@ -51,18 +64,44 @@ def cells(key: str) -> list[str]:
     return [key, row.name + MARKS[row.verified], row.build.__name__, *facts, *work, row.reference]
 
 
+def facts(key: str) -> dict[str, str]:
+    """What is known about one method: what its theory covers, what it sends, and where it comes from."""
+    row = METHODS[key]
+    return {
+        "key": key,
+        "constructor": f"fedspam.methods.{row.build.__name__}",
+        "family": next((title for title, (_, keys) in FAMILIES.items() if key in keys), "–"),
+        "estimate of the gradient": row.estimator,
+        "what a client does": row.oracle,
+        "trips to clients per round": str(row.phases),
+        "floats down, per client": str(row.down),
+        "floats up, per client": str(row.up),
+        **{label: SIGNS[getattr(row, fact)] for fact, label in zip(FACTS, MEANINGS, strict=True)},
+        "compared with": VERIFIED[row.verified],
+        "reference": row.reference,
+    }
+
+
+def linked(key: str) -> str:
+    """The name of a method as a link to its page, with its mark."""
+    return f"[{METHODS[key].name}](methods/{key}.md){MARKS[METHODS[key].verified]}"
+
+
 def markdown() -> str:
-    """The page of the documentation that lists the methods."""
-    lines = [f"| {' | '.join(COLUMNS)} |", "|" + "---|" * len(COLUMNS)]
-    for key in ordered_keys():
-        first, name, constructor, *middle, reference = cells(key)
-        link = re.sub(r"arXiv:(\d\S*\d)", r"[arXiv:\1](https://arxiv.org/abs/\1)", reference)
-        lines.append(f"| {' | '.join([f'`{first}`', name, f'`{constructor}`', *middle, link])} |")
-    return INTRODUCTION + "\n" + "\n".join(lines) + "\n"
+    """The page of the documentation that lists the methods by family, with when to use each."""
+
+    def rows(keys: Iterable[str]) -> list[str]:
+        lines = [f"| {linked(key)} | `{key}` | {WHEN.get(key, '')} |" for key in keys if key in METHODS]
+        return ["| method | key | when to use it |", "|---|---|---|", *lines, ""]
+
+    parts = [INTRODUCTION, FIRST_TEN, *rows(FIRST)]
+    for title, (shared, keys) in FAMILIES.items():
+        parts += [f"## {title}", "", shared, "", *rows(keys)]
+    return "\n".join([*parts, NO_ROW])
 
 
-def as_json() -> str:
-    """The rows as JSON, for programs."""
+def as_json(only: str | None = None) -> str:
+    """The rows, or one of them, as JSON, for programs."""
     left_out = ("build", "example", "grid")  # code, not facts
     fields = [field.name for field in dataclasses.fields(Entry) if field.name not in left_out]
 
@@ -70,4 +109,5 @@ def as_json() -> str:
         found = {name: getattr(row, name) for name in fields}
         return found | {"constructor": row.build.__name__, "up": row.up._asdict(), "down": row.down._asdict()}
 
-    return json.dumps({key: plain(METHODS[key]) for key in ordered_keys()}, indent=1, ensure_ascii=False)
+    keys = ordered_keys() if only is None else [only]
+    return json.dumps({key: plain(METHODS[key]) for key in keys}, indent=1, ensure_ascii=False)

@@ -1,8 +1,62 @@
-"""When to use each method, for the pages of the methods: one or two sentences per key of `METHODS`.
+"""When to use each method, and the families: for the table of methods, the terminal, and the pages of the methods.
 
-They follow from what a method needs (state, everyone, smoothness, tuning) and, where they rank methods, from
+The sentences follow from what a method needs (state, everyone, smoothness, tuning) and, where they rank methods, from
 docs/comparison.md, docs/choosing.md and docs/auto.md.
 """
+
+# the ten to know before the others, in the order in which to try them
+FIRST = ("auto", "fedavg", "fedadam", "fedprox", "scaffold", "spam_pp", "spam_ppa", "spam", "saber", "ditto")
+
+# title, what the methods have in common, and their keys; a method belongs to one family
+FAMILIES: dict[str, tuple[str, tuple[str, ...]]] = {
+    "SPAM": (
+        "An estimate of the gradient that remembers, and a prox on clients. They gain from clients that are alike.",
+        ("auto", "spam", "spam_inexact", "spam_varying", "spam_pp", "spam_ppa"),
+    ),
+    "Local steps": (
+        "Clients train for some steps, and the server averages. They keep nothing between rounds.",
+        ("auto_steps", "fedavg", "fedprox", "fednova", "fedexp", "fedexprox", "fedsps", "delta_sgd"),
+    ),
+    "Local steps with momentum or an optimizer on the server": (
+        "As FedAvg, but the server treats the average move as a gradient.",
+        ("fedavgm", "fedacg", "fedadam", "fedyogi", "fedadagrad", "fedopt", "fedcm", "fedcm_vr"),
+    ),
+    "Local steps with memory on clients": (
+        "A client keeps a vector that corrects its drift, and needs to come back.",
+        (
+            "scaffold", "scaffold_gradient", "scaffold_m", "scaffold_m_vr", "feddyn", "scaffnew", "padamfed",
+            "padamfed_vr",
+        ),
+    ),
+    "Mime": (
+        "An optimizer for pooled data, followed on clients.",
+        ("mime", "mime_momentum", "mime_adam", "mime_mvr", "mime_lite", "mime_lite_mvr"),
+    ),
+    "Gradient steps that use similarity": (
+        "One client, or all of them, follow a corrected gradient for some steps.",
+        ("ce_lsgd", "bvr_l_sgd", "fedred", "fedred_memory"),
+    ),
+    "Proxes": (
+        "Clients solve a local problem that is held near the server's point.",
+        (
+            "dane", "dane_plus", "feddane", "s_dane", "acc_s_dane", "adaptive_s_dane", "adaptive_acc_s_dane",
+            "acc_extragradient", "sppm", "sppm_as", "svrp", "catalyzed_svrp", "svrs", "acc_svrs", "saber",
+            "saber_partial", "rg_saga", "rg_svrg", "proxy_prox",
+        ),
+    ),
+    "Gradients only": (
+        "Clients send gradients, and the server takes the step.",
+        ("mvr", "page", "sarah", "storm", "storm_plus", "meta_storm"),
+    ),
+    "Compressed replies": (
+        "Methods that stay correct where a codec keeps a small part of each reply.",
+        ("ef21_pp", "dasha_pp", "locodl", "olga"),
+    ),
+    "Personal models": (
+        "Each client also gets a model of its own.",
+        ("ditto",),
+    ),
+}  # fmt: skip
 
 WHEN = {
     "spam": "Clients are alike and reachable one at a time: one client, one exchange per round, no state. With "
@@ -10,7 +64,7 @@ WHEN = {
     "spam_inexact": "As `spam`, where an exact prox is too expensive: the client stops as soon as its certificate "
     "holds.",
     "spam_pp": "Clients are alike (δ/L up to about 0.1), a cohort answers per round, and bytes count: only one "
-    "client moves. Without step size and fresh weight it chooses them as `auto` does.",
+    'client moves. Take `auto` with `movers="one"` to have step size and fresh weight chosen.',
     "spam_ppa": "As `spam_pp`, where rounds cost more than bytes, or where some clients may be hostile: the whole "
     "cohort moves and a robust rule can average. Losses must be smooth.",
     "spam_varying": "You want the decreasing step sizes of the theorem, with a guarantee that improves with every "
