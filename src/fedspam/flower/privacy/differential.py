@@ -18,7 +18,7 @@ zeros, lead to sums that cannot be distinguished better than :math:`(\varepsilon
 clear are not part of it. The accountant composes Renyi divergences, which for discrete Gaussian noise are at most those
 of continuous noise, in every dimension (Canonne, Kamath, Steinke 2020). The reply of a prox client is made from its
 data and becomes the next iterate: with a prox client the trained parameters are not private, whatever
-:math:`\varepsilon` is. See docs/privacy.md for what remains.
+:math:`\varepsilon` is. See docs/adversaries.md for what remains.
 
 Needs ``pip install dp-accounting``.
 """
