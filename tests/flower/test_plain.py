@@ -87,6 +87,7 @@ def go(method, app=None, rounds=4, clients=CLIENTS, **options):
     return result.arrays["w"].numpy(), result, grid
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", FIVE)
 @pytest.mark.parametrize("name", RUN)
 def test_a_quickstart_app_of_flower_trains_with_only_the_strategy_changed(name, method):

@@ -612,6 +612,7 @@ def on_training_times(client, times):
     return twist
 
 
+@pytest.mark.slow
 def test_a_run_folder_is_that_of_the_simulator(tmp_path, undisturbed):
     go(folder=tmp_path)
     params, done = restore(METHOD, POPULATION, FIRST, tmp_path)
@@ -635,6 +636,7 @@ def test_a_finished_run_goes_on(tmp_path):
 # Flower's conventions
 
 
+@pytest.mark.slow
 def test_evaluation_on_the_server_and_on_the_clients(tmp_path):
     seen = []
 
@@ -653,6 +655,7 @@ def test_evaluation_on_the_server_and_on_the_clients(tmp_path):
     assert probes["norm"].tolist() == [metrics["norm"] for metrics in result.evaluate_metrics_serverapp.values()]
 
 
+@pytest.mark.slow
 def test_the_configuration_goes_along_and_may_choose_the_method():
     methods = {"pp": METHOD, "one": spam(step_size=0.5, fresh_weight=0.3, solver=SOLVER)}
     app = client_app(
