@@ -104,6 +104,7 @@ def test_a_quickstart_app_of_flower_trains_with_only_the_strategy_changed(name, 
     assert np.isfinite(result.train_metrics_clientapp[2][reported])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("build", "settings"),
     [
