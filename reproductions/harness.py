@@ -24,6 +24,10 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "seed": {"type": whole(0), "metavar": "S", "help": "the first seed, S+1 the next, ..."},
     "scale": {"choices": ("full", "small"), "help": "the whole table, or a slice of it (full)"},
     "only": {"metavar": "NAMES", "help": "methods and columns, separated by commas"},
+    "images": {"choices": ("mnist", "fashion", "cifar10"), "help": "the set of images (fashion)"},
+    "dtype": {"choices": ("float32", "bfloat16"), "help": "of the network's computations (float32)"},
+    "minutes": {"type": float, "metavar": "M", "help": "stop after so many minutes, to be resumed"},
+    "merge": {"action": "store_true", "default": None, "help": "run nothing, and show the curves in --out"},
     "resume": {"action": "store_true", "default": None, "help": "continue the run of --out, or start it"},
 }
 STYLES = {MATCH: "green", BEAT: "bold green", SHORT: "bold red", PART: "dim"}
@@ -55,8 +59,11 @@ def main(
     parser.add_argument("--quiet", action="store_true", help="print only the folder")
     given = {name: value for name, value in vars(parser.parse_args(words)).items() if value is not None}
     folder, quiet = given.pop("out", None), given.pop("quiet")
-    if given.get("resume") and folder is None:
-        parser.error("--resume needs the folder of the run; give it with --out")
+    for name in ("resume", "merge"):
+        if given.get(name) and folder is None:
+            parser.error(f"--{name} needs the folder of the run; give it with --out")
+    if "minutes" in given:
+        given["until"] = time.monotonic() + 60 * given.pop("minutes")
     if "only" in takes:
         given |= _chosen(given.pop("only", None), methods, columns, parser)
     try:
@@ -71,22 +78,23 @@ def main(
 def _chosen(
     only: str | None, methods: tuple[str, ...], columns: tuple[str, ...], parser: Parser
 ) -> dict[str, tuple[str, ...]]:
-    """The methods and columns named in a list with commas; all methods if it names none, likewise columns."""
+    """The methods and columns named in a list with commas; the table's own choice if it names none."""
     names = [] if only is None else [name.strip() for name in only.split(",")]
     for name in names:
         if name not in methods + columns:
             near = nearest(name, methods + columns)
             hint = f"; did you mean {near}?" if near else ""
             parser.error(f"--only names {name!r}; it takes {', '.join(methods + columns)}{hint}")
-    pick = lambda known: tuple(name for name in known if name in names) or known
-    return {"methods": pick(methods)} | ({"columns": pick(columns)} if columns else {})
+    pick = lambda known: tuple(name for name in known if name in names)
+    return {kind: picked for kind, known in (("methods", methods), ("columns", columns)) if (picked := pick(known))}
 
 
 def show(run: Callable[..., PublishedTable | MeasuredTable], folder: Path, quiet: bool = False) -> int:
     """Run a table, write table.csv, table.md, manifest.json and command, and print it. 0 if it holds, else 1."""
     console, began = Console(), time.perf_counter()
     with Console(stderr=True).status("compiling and running") as status:
-        table = run(progress=status.update)
+        # without a terminal, such as in a log, every line stays
+        table = run(progress=status.update if sys.stderr.isatty() else partial(print, file=sys.stderr, flush=True))
     records.write(folder / "table.csv", table.csv().encode())
     records.write(folder / "table.md", table.markdown().encode())
     write_manifest(folder, shlex.join(["python", *sys.argv]), began, table=table.name, **table.facts())

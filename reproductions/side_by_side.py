@@ -1,5 +1,7 @@
 """One method on several populations: one compiled program, and a folder from which it continues."""
 
+import dataclasses
+import math
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -39,22 +41,39 @@ class Cells:
     key: Key[Array, ""]
     judge: Evaluation
     together: bool = static()
+    chunk: int | None = static(default=None)  # clients side by side; None for the choice of `simulate`
 
     @classmethod
-    def of(cls, populations: Sequence[Ragged], start: Params, seed: int, judge: Evaluation) -> "Cells":
-        """From populations that have the same number of clients, rows, and rows per minibatch."""
+    def of(
+        cls, populations: Sequence[Ragged], start: Params, seed: int, judge: Evaluation, *, wide: bool = False
+    ) -> "Cells":
+        """From populations that have the same number of clients, rows, and rows per minibatch.
+
+        Arguments:
+            wide: whether one client's step fills an accelerator, so that clients and cells follow each other.
+        """
         stacked = jax.tree.map(lambda *leaves: jnp.stack(leaves), *populations)
-        return cls(stacked, start, prng.key_of(seed), judge, together=jax.default_backend() != "cpu")
+        together = jax.default_backend() != "cpu" and not wide
+        return cls(stacked, start, prng.key_of(seed), judge, together, 1 if wide else None)
+
+    @property
+    def first(self) -> Ragged:
+        """The first population."""
+        return jax.tree.map(lambda leaf: leaf[0], self.populations)
+
+    def weighted(self) -> "Cells":
+        """The same cells, where the objective is the mean over rows instead of over clients."""
+        return dataclasses.replace(self, populations=dataclasses.replace(self.populations, weighted=True))
 
 
-def compile_all(methods: Iterable[Method[Any]], cells: Cells) -> None:
+def compile_all(runs: Iterable[tuple[Method[Any], Cells]]) -> None:
     """Compile several methods at once. Their runs then begin without delay."""
 
-    def prepare(method: Method[Any]) -> None:  # zero rounds: everything is compiled and nothing runs
-        jax.block_until_ready(_advance(method, cells, _begin(method, cells), jnp.int32(0), jnp.int32(0)))
+    def prepare(run: tuple[Method[Any], Cells]) -> None:  # zero rounds: everything is compiled and nothing runs
+        jax.block_until_ready(_advance(*run, _begin(*run), jnp.int32(0), jnp.int32(0)))
 
     with ThreadPoolExecutor() as pool:
-        list(pool.map(prepare, methods))
+        list(pool.map(prepare, runs))
 
 
 def run_cells(
@@ -66,8 +85,9 @@ def run_cells(
     identity: Mapping[str, Any],
     resume: bool = False,
     observe: Observer = lambda done, accuracy, seconds: None,
+    until: float = math.inf,
 ) -> Float[np.ndarray, "rounds_and_one populations"]:
-    """The accuracies before the first round and after each.
+    """The accuracies before the first round and after each, of fewer rounds if the time is over.
 
     Arguments:
         rounds: how many.
@@ -75,6 +95,7 @@ def run_cells(
         identity: what determines the runs. A folder with another one is refused.
         resume: continue what the folder holds.
         observe: called after every segment with the rounds done, all accuracies so far, and the seconds it took.
+        until: a time of `time.monotonic`; no segment begins that is expected to end later.
     """
     store_or_none = nullcontext() if folder is None else records.Store(folder)
     with store_or_none as store:
@@ -90,7 +111,8 @@ def run_cells(
                 store.append(0, carry, {}, {"accuracy": parts[0]})
         else:
             carry, done, parts = saved.carry, saved.done, [probes["accuracy"] for probes in saved.probes]
-        while done < rounds:
+        seconds = 0.0
+        while done < rounds and time.monotonic() + seconds < until:
             began, count = time.perf_counter(), min(SEGMENT, rounds - done)
             end = _advance(method, cells, carry, jnp.int32(done), jnp.int32(count))
             accuracy = np.moveaxis(np.asarray(end.probes["accuracy"]), -1, 0)[:count]
@@ -99,7 +121,7 @@ def run_cells(
             if store is not None:
                 store.append(done, carry, {}, {"accuracy": accuracy}, seconds=seconds)
             observe(done, np.concatenate(parts), seconds)
-        if store is not None:
+        if store is not None and done >= rounds:
             store.finish(COMPLETED)
     return np.concatenate(parts)[: rounds + 1]
 
@@ -113,7 +135,7 @@ def _each(cells: Cells, run: Callable[..., Any], *more: Any) -> Any:
 
 @jax.jit
 def _begin(method: Any, cells: Cells) -> Carry:
-    begin = lambda clients: Setup(method, clients, cells.start, cells.key).start()
+    begin = lambda clients: Setup(method, clients, cells.start, cells.key, chunk=cells.chunk).start()
     return _each(cells, begin)[0]
 
 
@@ -125,7 +147,7 @@ def _judged(method: Any, cells: Cells, carry: Carry) -> Any:
 @jax.jit
 def _advance(method: Any, cells: Cells, carry: Carry, start: Int32[Array, ""], count: Int32[Array, ""]) -> Progress:
     def run(clients: Ragged, carry: Carry) -> Progress:
-        setup = Setup(method, clients, cells.start, cells.key, probe=cells.judge)
+        setup = Setup(method, clients, cells.start, cells.key, probe=cells.judge, chunk=cells.chunk)
         return engine.advance(setup, carry, start, count, length=SEGMENT, every=1, record=(), careful=True)
 
     return _each(cells, run, carry)

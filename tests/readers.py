@@ -208,6 +208,19 @@ SVM = "%s 1:0.5 3:%s\n-1 2:1e3\n"
 ROLES = '{"clients": {"a": ["To be, or not to be"], "%s": ["that is the question"]}, "more": [1, null]}'
 LEAF_B = '"%s": {"x": [[5, %s]], "y": [%s]}'
 
+CIFAR_NAMES = (*(f"data_batch_{number}" for number in range(1, 6)), "test_batch")
+CIFAR = b"\3" + bytes(range(256)) * 12
+
+
+def sheet():
+    """One image of CIFAR-10 as a line of pixels."""
+    from PIL import Image
+
+    written = io.BytesIO()
+    Image.fromarray(np.frombuffer(CIFAR[1:], np.uint8).reshape(1, 1024, 3)).save(written, "PNG")
+    return written.getvalue()
+
+
 READERS = {
     "table": Reader(
         table("data.csv"),
@@ -243,6 +256,15 @@ READERS = {
     "labeled": Reader(
         lambda folder: datasets.read_labeled(folder / "images", folder / "labels"),
         just(images=bytes([0, 0, 8, 3, *(0, 0, 0, 2) * 3]) + bytes(8), labels=bytes([0, 0, 8, 1, 0, 0, 0, 2, 7, 9])),
+        {},
+    ),
+    "cifar10": Reader(datasets.read_cifar10, lambda: {f"cifar10/{name}.bin": CIFAR for name in CIFAR_NAMES}, {}),
+    "cifar10_sheets": Reader(
+        datasets.read_cifar10,
+        lambda: (
+            {f"cifar10/{name}.png": sheet() for name in CIFAR_NAMES}
+            | {"cifar10/train_lables.json": b"[0, 1, 2, 3, 9]", "cifar10/test_lables.json": b"[7]"}
+        ),
         {},
     ),
     "npz": Reader(

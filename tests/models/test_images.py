@@ -26,6 +26,14 @@ def test_a_crop_is_a_window_of_the_padded_image():
     np.testing.assert_array_equal(np.moveaxis(np.asarray(last), -1, 1), cropped)
 
 
+def test_a_crop_may_mirror_the_border():
+    one = Images(crop=2, reflect=True)(jnp.asarray(ROWS), jax.random.key(1))
+    padded = np.pad(ROWS, ((0, 0), (0, 0), (2, 2), (2, 2)), mode="reflect")
+    for row, image in enumerate(np.asarray(one)):
+        windows = [padded[row, :, a : a + 6, b : b + 6] for a in range(5) for b in range(5)]
+        assert sum(np.array_equal(image, window) for window in windows) == 1
+
+
 def test_draws_depend_on_the_key_and_the_place_of_a_row_alone():
     images = Images(crop=2, flip=True, mean=(0.5, 0.0, 1.0), deviation=(2.0, 1.0, 1.0))
     whole = images(jnp.asarray(ROWS), jax.random.key(1))

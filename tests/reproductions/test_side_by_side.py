@@ -69,5 +69,5 @@ def test_a_stopped_run_continues_to_the_same_bits(toy, whole, tmp_path):
 
 def test_compiling_together_changes_nothing(toy, whole):
     method, _, cells, _, _ = toy
-    compile_all([method], cells)
+    compile_all([(method, cells)])
     np.testing.assert_array_equal(run_cells(method, cells, ROUNDS, identity={}), whole)

@@ -15,6 +15,8 @@ import fedprox_mnist
 import flamby_heart
 import leaf_femnist
 import niid_bench
+import nvflare_cifar10
+from curves import Cell, Curves, as_torch
 from fedspam import datasets
 from harness import main
 from published import BEAT, MATCH, PART, SHORT, PublishedRow, PublishedTable, markdown
@@ -30,9 +32,8 @@ def patients(data):
 
 def niid(words):
     """The command of NIID-Bench."""
-    takes = ("seeds", "rounds", "seed", "scale", "only", "resume")
-    methods, columns = tuple(niid_bench.PUBLISHED), niid_bench.COLUMNS
-    return main(niid_bench.niid_table, "", takes=takes, methods=methods, columns=columns, words=words)
+    known = {"methods": niid_bench.METHODS, "columns": niid_bench.COLUMNS}
+    return main(niid_bench.niid_table, "", takes=niid_bench.OPTIONS, **known, words=words)
 
 
 def test_the_split_is_that_of_scikit_learn(patients):
@@ -158,7 +159,7 @@ def test_the_page_shows_the_stored_table_of_niid_bench():
     assert markdown(stored.read_text()) in (ROOT / "docs" / "tables.md").read_text()
     with stored.open() as file:
         for row in csv.DictReader(file):
-            theirs = niid_bench.PUBLISHED[row["method"]][niid_bench.COLUMNS.index(row["column"])]
+            theirs = niid_bench.PUBLISHED["fashion"][row["method"]][niid_bench.COLUMNS.index(row["column"])]
             assert float(row["reference"]) == pytest.approx(theirs, abs=0.00051)
             assert row["verdict"] in (MATCH, BEAT)
 
@@ -185,15 +186,65 @@ def test_the_splits_of_niid_bench():
     np.testing.assert_array_equal(held["IID"].sum(1), 300)
     assert np.all(held["IID"] > 10)
     assert held["Dirichlet(0.5)"].sum(1).min() >= 10
-    assert np.all((held["two labels"] > 0).sum(1) == 2)
-    assert np.all(np.diag(held["two labels"]) > 0)
-    for column in held["two labels"].T:  # the clients of a class share it evenly
-        assert np.ptp(column[column > 0]) <= 1
+    for name, count in niid_bench.COUNTS.items():
+        assert np.all((held[name] > 0).sum(1) == count)
+        assert np.all(np.diag(held[name]) > 0)
+        for column in held[name].T:  # the clients of a class share it evenly
+            assert np.ptp(column[column > 0]) <= 1
+
+
+def test_the_splits_of_nvflare_are_those_of_the_example():
+    """By its own steps: lists of indices, and NumPy's global generator."""
+    labels = np.random.default_rng(0).integers(0, 10, 3000)
+    before = np.random.get_state()  # noqa: NPY002 (the example's generator)
+    for alpha in nvflare_cifar10.ALPHAS.values():
+        np.random.seed(0)  # noqa: NPY002
+        least = 0
+        while least < 10:
+            held: list[list[int]] = [[] for _ in range(8)]
+            for label in range(10):
+                rows = np.where(labels == label)[0]
+                np.random.shuffle(rows)  # noqa: NPY002
+                shares = np.random.dirichlet(np.repeat(alpha, 8))  # noqa: NPY002
+                shares = np.array([s * (len(own) < 3000 / 8) for s, own in zip(shares, held, strict=True)])
+                ends = (np.cumsum(shares / shares.sum()) * len(rows)).astype(int)[:-1]
+                held = [own + part.tolist() for own, part in zip(held, np.split(rows, ends), strict=True)]
+                least = min(len(own) for own in held)
+        owner = nvflare_cifar10.split_labels(labels, alpha)
+        for client, own in enumerate(held):
+            assert sorted(own) == np.flatnonzero(owner == client).tolist()
+    np.random.set_state(before)  # noqa: NPY002
+
+
+def test_the_rates_of_nvflare():
+    rates = nvflare_cifar10.cosine(200, 0.05, 4)
+    assert len(rates) == 50
+    assert rates[0] == pytest.approx(0.05, rel=1e-2)
+    assert rates[-1] == pytest.approx(0.0005, rel=0.1)
+    assert sum(rates) / 50 == pytest.approx(0.05 * (0.01 + 0.99 / 2), rel=1e-2)  # the mean of a cosine from 1 to 0.01
+    kept = [(m, c) for m in nvflare_cifar10.METHODS for c in nvflare_cifar10.COLUMNS if nvflare_cifar10.wanted(m, c)]
+    assert len([pair for pair in kept if pair[0] != "auto"]) == 8
+
+
+def test_curves_of_several_machines_become_one_table(tmp_path):
+    """The longest curve of a cell counts, and only whole ones are shown."""
+    cell = lambda method, column: Cell("mnist", method, column, 42)
+    both = [cell("FedAvg", "IID"), cell("FedProx 1", "one label")]
+    Curves(tmp_path).write("a", both, np.array([[0.1, 0.1], [0.5, 0.4]]))
+    Curves(tmp_path).write("b", [cell("FedAvg", "IID")], np.array([[0.1], [0.5], [0.4]]))
+    (tmp_path / "table.csv").write_text("method,settings\n")
+    found = Curves(tmp_path)
+    assert found.whole("mnist", {"FedAvg": 2, "FedProx 1": 2}) == {("FedAvg", "IID"): [[0.1, 0.5, 0.4]]}
+    assert set(found.read()) == set(both)
+    table = niid_bench.niid_table("mnist", rounds=2, merge=True, out=tmp_path)
+    assert table.rows[0].ours[0] == 0.5
+    assert np.isnan(table.rows[0].ours[1:]).all()
+    assert [row.method for row in table.rows] == list(niid_bench.ROWS)
 
 
 @pytest.mark.thorough
 def test_a_network_of_niid_bench_begins_as_in_pytorch():
-    params = niid_bench.model().init(0)
+    params = as_torch(niid_bench.model().init(0), jax.random.key(0))
     assert {name: layer["kernel"].shape for name, layer in params.items()} == {
         "conv0": (5, 5, 1, 6), "conv1": (5, 5, 6, 16), "dense0": (256, 120), "dense1": (120, 84), "dense2": (84, 10)
     }  # fmt: skip
@@ -210,7 +261,7 @@ def test_a_slice_of_niid_bench(tmp_path, data, monkeypatch, capsys):
     printed = " ".join(capsys.readouterr().out.split())
     assert "A slice of the experiment, not the experiment: 2000 of 60000 images" in printed
     found = cells(tmp_path / "table.csv")
-    assert len(found) == 12
+    assert len(found) == 25
     for method in ("FedAvg", "FedNova"):  # ten classes; the fewer labels a client has, the harder
         assert found[method, "IID"] > found[method, "Dirichlet(0.5)"] > found[method, "two labels"] > 0.15
 
@@ -297,7 +348,7 @@ def test_the_claims_of_leaf_and_fedprox_hold():
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        ("--only FedAvgg", "--only names 'FedAvgg'; it takes FedAvg, SCAFFOLD, FedProx, FedNova, IID,"),
+        ("--only FedAvgg", "--only names 'FedAvgg'; it takes FedAvg, SCAFFOLD, FedProx, FedProx 0.001,"),
         ("--resume", "--resume needs the folder of the run; give it with --out"),
         ("--scales small", "did you mean --scale?"),
         ("--rounds 0", "must be a whole number from 1"),
@@ -311,7 +362,7 @@ def test_wrong_arguments_are_refused(words, said, capsys):
 
 
 @pytest.mark.slow  # a process each
-@pytest.mark.parametrize("name", ["flamby_heart", "niid_bench", "leaf_femnist", "fedprox_mnist"])
+@pytest.mark.parametrize("name", ["flamby_heart", "niid_bench", "leaf_femnist", "fedprox_mnist", "nvflare_cifar10"])
 def test_every_table_is_a_script_with_help(name):
     command = [sys.executable, str(ROOT / "reproductions" / f"{name}.py"), "--help"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
@@ -326,12 +377,11 @@ def test_a_part_of_niid_bench_is_kept_and_shown_again(data, tmp_path, monkeypatc
     monkeypatch.setenv("FEDSPAM_DATA", str(data))
     command = ["--scale", "small", "--rounds", "8", "--only", "FedAvg,IID", "--out", str(tmp_path)]
     assert niid(command) == 0
-    table, curve = ((tmp_path / name).read_text() for name in ("table.csv", "FedAvg-42.csv"))
+    table, curve = ((tmp_path / name).read_text() for name in ("table.csv", "fashion-fedavg-iid-42.csv"))
     (row,) = csv.DictReader(table.splitlines())
     assert (row["method"], row["column"]) == ("FedAvg", "IID")
-    assert curve.splitlines()[0] == "round,IID"
     assert len(curve.splitlines()) == 1 + 9
-    best = max(float(line.split(",")[1]) for line in curve.splitlines()[1:])
+    best = max(float(line["accuracy"]) for line in csv.DictReader(curve.splitlines()))
     assert (row["ours"], row["points"]) == (f"{best:.3f}", "–")
     assert niid(command) == 1
     assert "already holds a run" in capsys.readouterr().err

@@ -2,6 +2,7 @@
 
 from fedspam.datasets.arrays import read_arrays as read_arrays
 from fedspam.datasets.catalog import KNOWN as KNOWN, DataFile as DataFile, KnownData as KnownData
+from fedspam.datasets.cifar import read_cifar10 as read_cifar10
 from fedspam.datasets.encoder import CategoryColumn as CategoryColumn, Encoder as Encoder, NumberColumn as NumberColumn
 from fedspam.datasets.federated import FederatedData as FederatedData
 from fedspam.datasets.femnist import Femnist as Femnist, read_femnist as read_femnist

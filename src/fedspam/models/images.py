@@ -21,10 +21,11 @@ class Images:
     the minibatch, so that two gradients that are compared see the same crops. Further rows change no draw.
 
     Arguments:
-        crop: pixels of zeros on every side, before normalization, of which a window of the old size is cut.
+        crop: pixels added on every side, before normalization, of which a window of the old size is cut.
         flip: whether half of the images are mirrored, left to right.
         mean, deviation: of each channel, subtracted and divided by; () for neither.
         channels_first: whether images are channels x height x width, as PyTorch has them, or height x width x channels.
+        reflect: whether the pixels around an image mirror it at its border, instead of being zeros.
 
     >>> import jax, jax.numpy as jnp
     >>> rows = jnp.arange(16.0).reshape(1, 1, 4, 4)
@@ -39,6 +40,7 @@ class Images:
     mean: tuple[float, ...] = ()
     deviation: tuple[float, ...] = ()
     channels_first: bool = True
+    reflect: bool = False
 
     def __post_init__(self) -> None:
         checks.whole("crop", self.crop, 0)
@@ -70,7 +72,7 @@ class Images:
     def _cropped(self, images: Array, key: Key) -> Array:
         wide = ((self.crop, self.crop),) * 2
         pads = ((0, 0), *(((0, 0), *wide) if self.channels_first else (*wide, (0, 0))))
-        padded = jnp.pad(images, pads)
+        padded = jnp.pad(images, pads, mode="reflect" if self.reflect else "constant")
         starts = jax.random.randint(key, (images.shape[0], 2), 0, 2 * self.crop + 1)
 
         def cut(image: Array, start: Array) -> Array:
