@@ -389,7 +389,7 @@ def test_a_gradient_of_zero_does_not_divide_by_zero(play):
     ("build", "says"),
     [
         (lambda: page(2, 0.1, 1.5), r"probability = 1.5 must lie in \[0, 1\]"),
-        (lambda: page(2, 0.1, np.array([0.5, -0.1])), "outside"),
+        (lambda: page(2, 0.1, np.array([0.5, -0.1])), "must lie in"),
         (lambda: page(2, 0.1, 0.5, many=0), "many = 0"),
         (lambda: sarah(2, 0.1, 0), "period = 0"),
         (lambda: mvr(2, 0.1, 0.5, scale=1.5), r"scale = 1.5 must lie in \[0, 1\]"),

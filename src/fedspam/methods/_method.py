@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from jaxtyping import PyTree
 
 from fedspam._internal import checks, trees
-from fedspam._internal.trees import Key, Params, static, struct
+from fedspam._internal.trees import Key, Params, count, struct
 from fedspam.clients import Oracle
 from fedspam.federation import Cohort, Federation, on_client
 from fedspam.solvers import Certificate
@@ -158,12 +158,8 @@ class WarmStart:
     ``WarmStart(1)`` is one exchange with one client.
     """
 
-    exchanges: int = static(default=1)
-    cohort_size: int = static(default=1)
-
-    def __post_init__(self) -> None:
-        checks.whole("exchanges", self.exchanges, 1)
-        checks.whole("cohort_size", self.cohort_size, 1)
+    exchanges: int = count(default=1)
+    cohort_size: int = count(default=1)
 
     def __call__(self, params: Params, key: Key, fed: Federation) -> Params:
         cohorts = fed.sample(key, self.cohort_size, role="start", times=self.exchanges)

@@ -18,6 +18,7 @@ from fedspam.methods._local import ClientOptimizer, LocalSteps, Steps, Training,
 from fedspam.methods._method import OptimizerState, RoundInfo, Stateless
 from fedspam.methods._registry import Entry, register
 from fedspam.methods.schedules import Schedule, ScheduleLike, positive_schedule
+from fedspam.solvers.external import optax_optimizer
 
 if TYPE_CHECKING:
     import optax
@@ -132,13 +133,7 @@ WITHOUT_RATE: Mapping[str, str] = {
 class OptaxServer:
     r"""Any Optax optimizer, with :math:`-\Delta` as its gradient."""
 
-    optimizer: "optax.GradientTransformation" = static()
-
-    def __post_init__(self) -> None:
-        import optax  # here, since its import is slow and only this server needs it
-
-        if not isinstance(self.optimizer, optax.GradientTransformation):
-            raise ValueError(f"optimizer = {self.optimizer!r} must be an Optax optimizer, such as optax.adam(0.01)")
+    optimizer: "optax.GradientTransformation" = static(converter=optax_optimizer)
 
     def init(self, params: Params) -> Any:
         return self.optimizer.init(params)

@@ -10,15 +10,7 @@ from fedspam._internal.trees import Key, Params, choice, count, dynamic, static,
 from fedspam.clients import Oracle
 from fedspam.federation import Federation, on_client
 from fedspam.methods._grids import few_steps_grid, with_fixed
-from fedspam.methods._local import (
-    ClientOptimizer,
-    Epochs,
-    LocalSteps,
-    check_local_steps,
-    client_optimizer,
-    count_steps,
-    descend,
-)
+from fedspam.methods._local import ClientOptimizer, Epochs, LocalSteps, Steps
 from fedspam.methods._method import RoundInfo, TrackedState, Tracking, tracked_mean
 from fedspam.methods._registry import Cost, Entry, register
 from fedspam.methods.schedules import Schedule, ScheduleLike, positive_schedule
@@ -37,62 +29,54 @@ class ScaffoldReply(NamedTuple):
 class Scaffold(Tracking):
     """SCAFFOLD. Use `scaffold` to build it."""
 
-    local_rate: Schedule = dynamic(converter=positive_schedule)
+    training: Steps
     server_step_size: Schedule = dynamic(converter=positive_schedule)
     cohort_size: int = count()
-    local_steps: LocalSteps = static(converter=check_local_steps)
     option: str = choice("gradient", "steps", default="steps")
     weighted: bool = static(default=False)
-    optimizer: Any = static(converter=client_optimizer, default=None)  # an Optax transformation of the direction
     name: str = static(default="scaffold")
 
     def round(self, state: TrackedState, key: Key, fed: Federation) -> tuple[TrackedState, RoundInfo]:
-        x, c, eta = state.x, state.mean, self.local_rate(state.k)
+        x, c, numbers = state.x, state.mean, self.training.numbers(state.k)
 
         cohort = fed.sample(key, self.cohort_size)
-        reply = fed.mean(cohort, self.train, x=x, control=c, local_rate=eta)
-        moved = trees.divide(reply.moved, reply.weight) if self.weighted else reply.moved
+        reply = fed.mean(cohort, self.train, x=x, control=c, **numbers)
+        mean = lambda part: trees.divide(part, reply.weight) if self.weighted else part
+        moved = mean(reply.moved)
         if self._derivable:
-            changed = self._changed(c, moved, eta, self.local_steps)
+            changed = self._changed(c, moved, self.training.local_steps, **numbers)
         else:
-            changed = trees.divide(reply.control, reply.weight) if self.weighted else reply.control
+            changed = mean(reply.control)
 
         c = tracked_mean(c, changed, fed, key)
         x = trees.axpy(self.server_step_size(state.k), moved, x)
-        steps = reply.steps if isinstance(self.local_steps, Epochs) else self.local_steps
-        gradients = cohort.size * (steps + (self.option == "gradient"))
-        return TrackedState(x, c, state.k + 1), RoundInfo(local_rate=eta, gradients=gradients)
+        gradients = cohort.size * (self.training.gradients(reply) + (self.option == "gradient"))
+        return TrackedState(x, c, state.k + 1), RoundInfo(**numbers, gradients=gradients)
 
     @on_client(stateful=True)
     def train(
-        self, oracle: Oracle, key: Key, memory: Params, *, x: Params, control: Params, local_rate: Any
+        self, oracle: Oracle, key: Key, memory: Params, *, x: Params, control: Params, **numbers: Any
     ) -> tuple[ScaffoldReply, Params]:
-        shift = trees.subtract(control, memory)
-        y = descend(
-            oracle, key, x, steps=self.local_steps, local_rate=local_rate, shift=shift, optimizer=self.optimizer
-        )
-        moved, steps = trees.subtract(y, x), count_steps(oracle, self.local_steps, key)
+        y, counted = self.training(oracle, key, x, trees.subtract(control, memory), numbers)
+        moved, steps = trees.subtract(y, x), self.training.gradients(counted)
         if self.option == "gradient":
             new = jax.grad(oracle)(x, None)  # an additional pass over all of the client's data
             changed = trees.subtract(new, memory)
         else:
-            changed = self._changed(control, moved, local_rate, steps)
+            changed = self._changed(control, moved, steps, **numbers)
             new = trees.add(memory, changed)
-        reply = ScaffoldReply(moved, () if self._derivable else changed)
-        dtype = jax.tree.leaves(x)[0].dtype
+        reply = ScaffoldReply(moved, () if self._derivable else changed, steps=counted and counted.steps)
         if self.weighted:
-            weight = jnp.asarray(oracle.weight, dtype)
-            moved, sent = trees.scale(weight, reply.moved), trees.scale(weight, reply.control)
-            reply = ScaffoldReply(moved, sent, weight)
-        if isinstance(self.local_steps, Epochs):
-            reply = reply._replace(steps=jnp.asarray(steps, dtype))
+            weight = jnp.asarray(oracle.weight, jax.tree.leaves(x)[0].dtype)
+            moved, changed = trees.scale(weight, moved), trees.scale(weight, reply.control)
+            reply = reply._replace(moved=moved, control=changed, weight=weight)
         return reply, new
 
     @property
     def _derivable(self) -> bool:
-        return self.option == "steps" and not isinstance(self.local_steps, Epochs)
+        return self.option == "steps" and not isinstance(self.training.local_steps, Epochs)
 
-    def _changed(self, control: Params, moved: Params, local_rate: Any, steps: Any) -> Params:
+    def _changed(self, control: Params, moved: Params, steps: Any, local_rate: Any) -> Params:
         """c_i⁺ - c_i = -c + (x - y_i) / (m eta), and likewise the mean of it over a cohort of equal m."""
         return trees.subtract(trees.scale(-1 / (steps * local_rate), moved), control)
 
@@ -127,7 +111,8 @@ def scaffold(
     Karimireddy, Kale, Mohri, Reddi, Stich, Suresh: SCAFFOLD, 2020, arXiv:1910.06378, Algorithm 1.
     """
     name = "scaffold_gradient" if option == "gradient" else "scaffold"
-    return Scaffold(local_rate, server_step_size, cohort_size, local_steps, option, weighted, optimizer, name)
+    steps = Steps(local_rate, None, local_steps, optimizer)
+    return Scaffold(steps, server_step_size, cohort_size, option, weighted, name)
 
 
 for _key, _name, _option, _up, _settings in (

@@ -7,7 +7,7 @@ the end are those of the paper's theorems; with :math:`r = \gamma\delta` every t
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, Literal, NamedTuple, Protocol, TypeAlias
 
@@ -140,22 +140,19 @@ def shortest_list(method: Any) -> int | None:
 
 
 def positive_schedule(value: ScheduleLike, name: str = "step_size", remedy: str = "") -> Schedule:
-    checks.positive(name, value, remedy)
-    made = schedule(value, name)
-    if isinstance(made, Values) and not bool(jnp.all(made.values > 0)):
-        raise ValueError(f"{name} has the value {float(jnp.min(made.values))}; every value must be greater than 0")
-    return made
+    return _checked(value, name, partial(checks.positive, remedy=remedy))
 
 
 def unit_schedule(value: ScheduleLike, name: str = "value", remedy: str = "", *, open_low: bool = False) -> Schedule:
     """The schedule of a number from 0 to 1."""
-    checks.between(name, value, 0, 1, open_low=open_low, remedy=remedy)
+    return _checked(value, name, partial(checks.between, low=0, high=1, open_low=open_low, remedy=remedy))
+
+
+def _checked(value: ScheduleLike, name: str, check: Callable[[str, Any], None]) -> Schedule:
+    """The schedule, if its value passes the check; of several values, the least and the largest must."""
     made = schedule(value, name)
-    if isinstance(made, Values):
-        above = made.values > 0 if open_low else made.values >= 0
-        if not bool(jnp.all(above & (made.values <= 1))):
-            interval = "(0, 1]" if open_low else "[0, 1]"
-            raise ValueError(f"{name} has a value outside {interval}; every value must lie in {interval}")
+    for number in (float(made.values.min()), float(made.values.max())) if isinstance(made, Values) else (value,):
+        check(name, number)
     return made
 
 

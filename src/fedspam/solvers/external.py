@@ -13,6 +13,15 @@ if TYPE_CHECKING:
     import optimistix
 
 
+def optax_optimizer(optimizer: "optax.GradientTransformation", name: str = "optimizer") -> Any:
+    """The optimizer as it is, if it is one of Optax."""
+    import optax  # here, since its import is slow and few methods and solvers need it
+
+    if not isinstance(optimizer, optax.GradientTransformation):
+        raise ValueError(f"{name} = {optimizer!r} must be an Optax optimizer, such as optax.adam(0.01)")
+    return optimizer
+
+
 @struct
 class Optax:
     r"""A number of steps of any Optax optimizer on phi, begun afresh at x in every round.
@@ -36,15 +45,9 @@ class Optax:
     True
     """
 
-    optimizer: "optax.GradientTransformation" = static()
+    optimizer: "optax.GradientTransformation" = static(converter=optax_optimizer)
     steps: int = count()
     minibatch: bool = static(default=True)
-
-    def __post_init__(self) -> None:
-        import optax  # here, since its import is slow and only this solver needs it
-
-        if not isinstance(self.optimizer, optax.GradientTransformation):
-            raise ValueError(f"optimizer = {self.optimizer!r} must be an Optax optimizer, such as optax.adam(1e-3)")
 
     # optimizers may treat the arrays of a tree differently, so it does not become one vector
     __call__ = certified(Never(), guard=False, vectorize=False)
