@@ -99,6 +99,14 @@ class RoundInfo(NamedTuple):
     stationarity: Any = ()  # the norm of the gradient of a cohort's prox problem before the last step
     passed: Any = ()  # 1 if a round with a line search moved, 0 if its step size was too large
     steps: Any = ()  # local steps of every client, where a coin decides
+    error: Any = ()  # auto's estimate of |g - grad f(x)|^2
+    noise: Any = ()  # of sigma^2, the spread of the clients' gradients
+    similarity: Any = ()  # of delta^2 in mean square, along the steps taken
+    ratio: Any = ()  # of the change of f over the last step to what the movers promised
+    damping: Any = ()  # the share of their rate that the clients of auto_steps use
+    alignment: Any = ()  # cosine of the move and the velocity
+    quality: Any = ()  # how far losses fell, as a share of what linear ones would have fallen
+    refused: Any = ()  # the share of steps that clients refused
     certificate: Any = ()  # the mean of the movers' `Certificate`
     gradients: Any = ()  # client gradients evaluated in this round
 

@@ -11,7 +11,7 @@ from fedspam._internal import checks, trees
 from fedspam._internal.trees import Key, Params, Scalar, choice, static, struct
 from fedspam.clients import BatchOracle, MinibatchOracle, Oracle, Population
 from fedspam.federation import Federation, on_client
-from fedspam.methods._method import Stateless
+from fedspam.methods._method import RoundInfo, Stateless
 from fedspam.methods._registry import Cost, Entry, register
 from fedspam.methods._sketch import SKETCH, SketchMoments, moments, sketch, spread
 from fedspam.methods.auto_steps import AutoSteps, auto_steps
@@ -65,19 +65,6 @@ class AutoMove(NamedTuple):
     promise: Scalar
     rate: Scalar
     certificate: Certificate
-
-
-class AutoInfo(NamedTuple):
-    """What a round records."""
-
-    step_size: Any
-    fresh_weight: Any
-    error: Any
-    noise: Any
-    similarity: Any
-    ratio: Any
-    certificate: Certificate
-    gradients: Any
 
 
 @struct
@@ -140,7 +127,7 @@ class Auto(Stateless):
             step_size=zero, growth=zero + self.speed, slope=zero, promise=zero, rate=zero + 1,
         )  # fmt: skip
 
-    def round(self, state: AutoState, key: Key, fed: Federation) -> tuple[AutoState, AutoInfo]:
+    def round(self, state: AutoState, key: Key, fed: Federation) -> tuple[AutoState, RoundInfo]:
         count = self.cohort_size
         length = trees.squared_norm(trees.subtract(state.x, state.x_prev))
         p = self._fresh_weight(state, length)  # before the cohort is drawn: otherwise g would be biased
@@ -172,7 +159,10 @@ class Auto(Stateless):
             promise=share * slope + share**2 * (move.promise - slope), rate=jnp.exp(move.rate),
         )  # fmt: skip
         gradients = 2 * count + movers.size * move.certificate.gradients
-        return new, AutoInfo(used, p, error, noise, similarity, ratio, move.certificate, gradients)
+        return new, RoundInfo(
+            step_size=used, fresh_weight=p, error=error, noise=noise, similarity=similarity, ratio=ratio,
+            certificate=move.certificate, gradients=gradients,
+        )  # fmt: skip
 
     def _left(self, fed: Federation) -> float:
         """The share of the variance that is left where no client is drawn twice: none if the cohort is everyone."""

@@ -12,7 +12,7 @@ from fedspam._internal.trees import Key, Params, Scalar, count, static, struct
 from fedspam.clients import Oracle, ScaledOracle
 from fedspam.federation import Federation, on_client
 from fedspam.methods._local import OwnTraining, self_trained
-from fedspam.methods._method import Stateless
+from fedspam.methods._method import RoundInfo, Stateless
 from fedspam.methods._registry import Cost, Entry, register
 
 HALVINGS = 20  # of the first rate, at most; if it is still too long, steps that fail halve it further
@@ -44,17 +44,6 @@ class Numbers(NamedTuple):
     log_rate: Any  # of the rate it was given or, in the first round, has found
     quality: Any  # how far its losses fell, as a share of what linear ones would have fallen
     refused: Any  # the share of its steps that it refused
-
-
-class AutoStepsInfo(NamedTuple):
-    """What a round records."""
-
-    local_rate: Any
-    damping: Any
-    alignment: Any  # cosine of the move and the velocity
-    quality: Any
-    refused: Any
-    gradients: Any  # client gradients evaluated in this round
 
 
 class Walk(NamedTuple):
@@ -151,9 +140,10 @@ class AutoSteps(Stateless):
             rate=self._rate(state, said), damping=damping.astype(state.damping.dtype),
         )  # fmt: skip
         steps = self._steps(state.rate == 0) if self.own is None else jnp.nan  # unknown
-        return new, AutoStepsInfo(
-            new.rate, state.damping, alignment, _mean_heard(said.quality, said), said.refused, self.cohort_size * steps
-        )
+        return new, RoundInfo(
+            local_rate=new.rate, damping=state.damping, alignment=alignment, quality=_mean_heard(said.quality, said),
+            refused=said.refused, gradients=self.cohort_size * steps,
+        )  # fmt: skip
 
     def _steps(self, first: Any) -> Any:
         return self.trials + jnp.where(first, HALVINGS + self.trials, 0)
