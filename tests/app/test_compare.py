@@ -505,6 +505,7 @@ def test_a_tiny_sweep(tmp_path, tiny):
     assert first == second
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("ratio", [0.1, 0.37])
 @pytest.mark.parametrize("paid", [[3.0, 3.0], [3.0, np.nextafter(3.0, 4.0)], [3.0, np.inf]])
 def test_a_sweep_of_problems_alike_to_rounding_has_a_figure(ratio, paid):

@@ -274,6 +274,7 @@ def test_a_gradient_of_another_shape_is_an_error():
         client.gradient([np.ones(2)])
 
 
+@pytest.mark.slow
 def test_auto_in_single_precision(clients, tmp_path):
     kinds = compared(auto(3, solver=LBFGS()), tmp_path, clients=clients, dtype=np.float32)
     assert set(kinds) == {"train.begin", "train.difference", "train.prox"}
@@ -354,6 +355,7 @@ sys.meta_path.insert(0, Absent())
 """
 
 
+@pytest.mark.slow
 def test_rows_are_drawn_as_jax_draws_them():
     for count in (1, 2, 3, 5, 8, 16, 17, 64, 65, 1000):
         for seed in range(3):

@@ -46,6 +46,7 @@ def test_a_round_waits_for_the_slowest_client_of_every_exchange():
     np.testing.assert_allclose(run.rows["seconds"], waited)
 
 
+@pytest.mark.slow
 def test_delays_change_no_draw_and_over_selection_waits_for_the_fastest(plain, tmp_path):
     assert "seconds" not in plain.rows
     slow = go(AVERAGE, OverSelected(POPULATION, RandomDelay(), more=0.0), folder=tmp_path)

@@ -52,6 +52,7 @@ SETTINGS = [
 ]  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("z", "times"), SETTINGS)
 def test_epsilon_is_that_of_an_independent_accountant(z, times):
     """Each exchange costs 1 / 2z^2 of zero-concentrated privacy. It is never less than that of Gaussian noise, whose

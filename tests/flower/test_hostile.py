@@ -150,6 +150,7 @@ def metrics_of_2_mb(reply):
     reply.content["more"] = MetricRecord({f"m{number}": 1.0 for number in range(200_000)})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("stage", STAGES)
 @pytest.mark.parametrize("fault", [text_of_20_mb, record_of_20_mb, metrics_of_2_mb])
 def test_a_reply_that_is_larger_than_what_was_asked_for_is_rejected(stage, fault, tmp_path, caplog):

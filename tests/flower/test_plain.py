@@ -152,6 +152,7 @@ def test_a_robust_rule_is_flowers_own_median():
     np.testing.assert_allclose(found, theirs.arrays["w"].numpy(), rtol=1e-3, atol=1e-3)
 
 
+@pytest.mark.slow
 def test_fednova_divides_moves_by_the_steps_or_by_the_examples():
     """The client with twice the examples has made twice the steps, in passes over its rows."""
     by_examples, result, _ = go(own_training(fednova, CLIENTS))
@@ -165,6 +166,7 @@ def test_fednova_divides_moves_by_the_steps_or_by_the_examples():
     go(own_training(fednova, CLIENTS, momentum=0.9, steps_key="steps"))
 
 
+@pytest.mark.slow
 def test_auto_damps_and_averages_the_moves_of_the_clients():
     start = float(jnp.linalg.norm(POPULATION.gradient(FIRST)))
     found, result, _ = go(own_training(auto, CLIENTS), rounds=20)

@@ -102,6 +102,7 @@ def test_a_module_that_keeps_more_than_parameters_is_refused_by_name(way, norm, 
         WAYS[way](Net(norm))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "norm",
     [torch.nn.GroupNorm(2, 6), torch.nn.BatchNorm1d(6, track_running_stats=False), Encoding(persistent=False)],
@@ -148,6 +149,7 @@ def assert_equal(result, params):
 STEPS = GradientDescent(3, local_rate=0.05, minibatch=True)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "method",
     [
@@ -162,6 +164,7 @@ def test_minibatches_of_a_loader_give_the_simulators_iterates(method):
     assert_equal(result, simulated(method, batch=3))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "build",
     [
@@ -236,6 +239,7 @@ def test_a_loader_from_which_no_rows_can_be_drawn_is_refused(bad, reason):
         torch_clients(net, loss_of, lambda client, partitions: bad())(context())
 
 
+@pytest.mark.slow
 def test_the_quickstart_of_flower_trains_with_methods_that_need_more_than_its_train():
     """Its own model, data and test function; what its users write is the next five lines."""
 
