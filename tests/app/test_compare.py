@@ -18,16 +18,19 @@ from fedspam.app.arrival import arrival, arrivals, percentiles
 from fedspam.app.cli import main
 from fedspam.app.compare import (
     ComparisonPlan,
-    files,
+    costs_csv,
+    curves_csv,
     options,
     parts,
     result_of,
     run_comparison,
     sweep,
     tuning,
+    tuning_header,
+    tuning_rows,
 )
 from fedspam.app.compare.measures import MEASURES, Curves, Trial, best, best_of_all, cell
-from fedspam.app.figures.sweep import draw_sweep
+from fedspam.app.figures import draw_sweep
 from fedspam.app.named_problems import PROBLEMS, load
 from fedspam.federation import ledger
 from fedspam.methods import METHODS, Scales
@@ -278,8 +281,8 @@ def test_a_diverged_setting_is_recorded_and_harms_no_other(tiny, monkeypatch):
     assert [one.status for one in found.trials["mvr"]] == ["fine", "diverged", "diverged"]
     assert found.entry("mvr", 0.5, "rounds").trial == 1
     assert math.isfinite(found.entry("mvr", 0.5, "rounds").cell.median)
-    text = files.tuning(found.trials, plan)
-    assert text.count("diverged") == 2
+    header, rows = tuning_header(plan), list(tuning_rows(found.trials, plan))
+    assert [row[header.index("status")] for row in rows] == ["fine", "diverged", "diverged"]
 
 
 @pytest.mark.slow
@@ -333,10 +336,12 @@ def test_evaluations_are_as_far_apart_as_asked(tiny, exact):
 @pytest.mark.slow
 def test_runs_that_end_early_change_neither_table_nor_curves(ended_and_whole):
     ended, whole, _, plan = ended_and_whole
-    assert files.table(ended.entries, ended.trials, plan) == files.table(whole.entries, whole.trials, plan)
-    assert files.curves(ended.finals, plan) == files.curves(whole.finals, plan)
-    told = [files.tuning(found.trials, plan) for found in (ended, whole)]
-    ended_rows, whole_rows = (list(csv.DictReader(text.splitlines())) for text in told)
+    assert costs_csv(ended, plan) == costs_csv(whole, plan)
+    assert curves_csv(ended.finals, plan) == curves_csv(whole.finals, plan)
+    ended_rows, whole_rows = (
+        [dict(zip(tuning_header(plan), row, strict=True)) for row in tuning_rows(found.trials, plan)]
+        for found in (ended, whole)
+    )
     for one, other, trial in zip(ended_rows, whole_rows, ended.trials["mvr"], strict=True):
         final = one.pop("final_error"), other.pop("final_error")
         assert one == other

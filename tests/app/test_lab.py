@@ -20,7 +20,7 @@ from fedspam.app.cli import main
 from fedspam.app.config import read
 from fedspam.app.config.parse import fill
 from fedspam.app.lab import LabSetting, Server, race, runs, serve, server
-from fedspam.app.lab.export import as_python, as_toml
+from fedspam.app.lab.runs import as_python, as_toml
 from fedspam.clients import draw
 from fedspam.simulation import lanes, simulate
 from loading import load

@@ -137,7 +137,7 @@ def test_equal_seeds_give_equal_curves_and_progress_is_told(made):
 def test_float64_is_asked_for_in_the_experiment_alone():
     program = (
         "import jax, jax.numpy as jnp, numpy as np\n"
-        "from fedspam.app.reproduce import experiment\n"
+        "from fedspam.app.reproduce.experiment import experiment\n"
         "assert not jax.config.jax_enable_x64\n"
         "curves, _ = experiment(1, 8)\n"
         "assert not jax.config.jax_enable_x64 and jnp.ones(1).dtype == jnp.float32\n"

@@ -31,23 +31,9 @@ from fedspam.app.commands._arguments import Parser, add_command, dotted
 from fedspam.app.interrupt import ending_soon
 
 COMMANDS = (
-    reproduce,
-    run,
-    predict,
-    export,
-    registry,
-    methods,
-    compare,
-    theory,
-    measure,
-    report,
-    lab,
-    new,
-    data,
-    docs,
-    cite,
+    reproduce, run, predict, export, registry, methods, compare, theory, measure, report, lab, new, data, docs, cite,
     completions,
-)
+)  # fmt: skip
 
 DOTTED = ("run", "compare", "measure")  # commands with flags of the form --section.key VALUE
 

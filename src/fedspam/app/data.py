@@ -1,5 +1,6 @@
 """What `fedspam data` prints: the known data sets, whether their files are here, and their download."""
 
+import argparse
 import functools
 import os
 import tempfile
@@ -19,25 +20,22 @@ SECONDS = 30  # without a byte, after which a download ends
 PIECE = 2**20
 
 
-def list_all(folder: Path | None, download: bool) -> int:
-    """Print a row per data set."""
-    if download:
-        raise UsageError(f"--download needs the name of a data set: one of {', '.join(KNOWN)}")
-    table = Table("name", "clients", "rows", "files", box=None, pad_edge=False)
-    for name, known in KNOWN.items():
-        places = [locate(file, folder) for file in known.files]
-        table.add_row(name, known.clients, known.rows, _state(places))
-    Console().print(table)
-    return 0
-
-
-def show(name: str, folder: Path | None, download: bool) -> int:
-    """Print all about a data set, after a download if asked for. Return the exit code."""
+def show(options: argparse.Namespace) -> int:
+    """Print all about a data set, after a download if asked for, or a row per data set. Return the exit code."""
+    name, folder = options.name, options.data
+    if name is None:
+        if options.download:
+            raise UsageError(f"--download needs the name of a data set: one of {', '.join(KNOWN)}")
+        table = Table("name", "clients", "rows", "files", box=None, pad_edge=False)
+        for each, known in KNOWN.items():
+            table.add_row(each, known.clients, known.rows, _state([locate(file, folder) for file in known.files]))
+        Console().print(table)
+        return 0
     if name not in KNOWN:
         hint = did_you_mean(name, KNOWN, f"there are {', '.join(KNOWN)}")
         raise UsageError(f"there is no data set {name!r}; {hint}")
     known = KNOWN[name]
-    if download:
+    if options.download:
         fetch(known, folder)
     say = functools.partial(print_plain, Console())
     for what in ("clients", "rows", "origin", "license", "reader"):

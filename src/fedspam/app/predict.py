@@ -1,5 +1,6 @@
 """`fedspam predict` and `fedspam export`: a trained model on new rows, and for other frameworks."""
 
+import argparse
 import io
 import json
 import sys
@@ -43,17 +44,10 @@ class _Configuration(msgspec.Struct):
     model: _ModelFacts | None = None
 
 
-def show(
-    folder: Path,
-    rows: Path,
-    out: Path | None,
-    *,
-    probabilities: bool = False,
-    function: str | None = None,
-    delimiter: str | None = None,
-) -> int:
+def show(options: argparse.Namespace) -> int:
     """Predict the rows of a file, write them as CSV with their predictions, and return the exit code 0."""
-    trained = _load(folder, function)
+    rows = options.rows
+    trained = _load(options.folder, options.model)
     status = Status.from_json(trained.facts.get("status"))
     if not status.ok:
         _say(f"the run did not end well ({status}); these are its last parameters")
@@ -63,7 +57,7 @@ def show(
     header: list[str] = []
     copied: list[list[Any]]
     if trained.features:
-        table = datasets.open_table(rows, delimiter=delimiter or data.delimiter)
+        table = datasets.open_table(rows, delimiter=options.delimiter or data.delimiter)
         for note in trained.notes(table):
             _say(note)
         scores = trained.raw_scores(trained.encode(table))
@@ -80,56 +74,55 @@ def show(
     header = [*header, f"predicted_{label}"]
     texts = (f"{value:.9g}" if isinstance(value, float) else value for value in found.tolist())
     written = [[*cells, text] for cells, text in zip(copied, texts, strict=True)]
-    if probabilities:
+    if options.probabilities:
         with refusing("--probabilities"):
             shares = trained.shares(scores)
         header += [f"probability_{name}" for name in trained.classes or range(shares.shape[1])]
         written = [[*cells, *(f"{share:.6g}" for share in row)] for cells, row in zip(written, shares, strict=True)]
     text = csv_text(header, written)
-    if out is None:
+    if options.out is None:
         sys.stdout.write(text)
     else:
-        records.write(out, text.encode())
-        _say(f"{len(written)} rows in {out}")
+        records.write(options.out, text.encode())
+        _say(f"{len(written)} rows in {options.out}")
     if table is not None and label in table.cells:
         for line in _told(trained, table, label, scores):
             _say(line)
     return 0
 
 
-def export(folder: Path, form: str, out: Path) -> int:
+def export(options: argparse.Namespace) -> int:
     """Write the parameters for another framework and a description beside them, and return the exit code 0."""
-    if not folder.exists():
-        raise UsageError(f"there is no {folder}; name a run folder, or its model.safetensors")
-    trained = models.load(folder)
-    if form == "torch":
+    trained, more = _opened(options.folder), ""
+    if options.to == "torch":
         state, code = torch_state(trained)
-        data = _torch_bytes(state)
-        path = make_folder(out) / "model.pt"
-        records.write(path, data)
-        sys.stdout.write(f"{path}: a state dict, load it with torch.load(path, weights_only=True); it belongs to\n")
-        sys.stdout.write(f"  {code}\n")
-    elif form == "flax":
-        data = _flax_bytes(trained)
-        path = make_folder(out) / "model.msgpack"
-        records.write(path, data)
-        sys.stdout.write(f"{path}: nested parameters, read them with flax.serialization.msgpack_restore\n")
+        name, data = "model.pt", _torch_bytes(state)
+        told = "a state dict, load it with torch.load(path, weights_only=True); it belongs to"
+        more = f"  {code}\n"
+    elif options.to == "flax":
+        name, data = "model.msgpack", _flax_bytes(trained)
+        told = "nested parameters, read them with flax.serialization.msgpack_restore"
     else:
-        path = make_folder(out) / "model.safetensors"
         arrays = {name: np.array(array, order="C") for name, array in trained.arrays.items()}
-        records.write(path, safetensors.numpy.save(arrays))
-        sys.stdout.write(f"{path}: {', '.join(arrays)}\n")
+        name, data, told = "model.safetensors", safetensors.numpy.save(arrays), ", ".join(arrays)
+    folder = make_folder(options.out)
+    records.write(folder / name, data)
     facts = {name: value for name, value in trained.facts.items() if name not in ("structure", "loss")}
     facts["features"] = trained.encoder.names if trained.encoder is not None else []
-    records.write(out / "model.json", json.dumps(facts, indent=1, ensure_ascii=False).encode())
-    sys.stdout.write(f"{out / 'model.json'}: features and their scales, classes, configuration\n")
+    records.write(folder / "model.json", json.dumps(facts, indent=1, ensure_ascii=False).encode())
+    sys.stdout.write(f"{folder / name}: {told}\n{more}")
+    sys.stdout.write(f"{folder / 'model.json'}: features and their scales, classes, configuration\n")
     return 0
 
 
-def _load(folder: Path, function: str | None) -> TrainedModel:
+def _opened(folder: Path) -> TrainedModel:
     if not folder.exists():
         raise UsageError(f"there is no {folder}; name a run folder, or its model.safetensors")
-    trained = models.load(folder)
+    return models.load(folder)
+
+
+def _load(folder: Path, function: str | None) -> TrainedModel:
+    trained = _opened(folder)
     about = _configuration(trained).model
     place = about.function if about else None
     if function is None:

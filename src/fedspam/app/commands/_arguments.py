@@ -4,7 +4,7 @@ import argparse
 import math
 import os
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Any, NoReturn
@@ -21,11 +21,19 @@ DIGITS = re.compile(r"-?[0-9]{1,20}")  # int() takes more: digits of other scrip
 DOTTED = re.compile(r"--([a-z]+\.[\w.]+)(?:=(.*))?", re.DOTALL)
 
 
+class _Help(argparse.RawDescriptionHelpFormatter):
+    """Help as it is written, with the default of each argument behind it."""
+
+    def _get_help_string(self, action: argparse.Action) -> str:
+        told = action.nargs != 0 and isinstance(action.default, int | float | str | Path)
+        return f"{action.help} (%(default)s)" if told else action.help or ""
+
+
 class Parser(argparse.ArgumentParser):
     """A parser whose errors are one line and name the nearest flag or choice. Flags cannot be abbreviated."""
 
     def __init__(self, **options: Any) -> None:
-        defaults = {"formatter_class": argparse.RawDescriptionHelpFormatter, "allow_abbrev": False}
+        defaults = {"formatter_class": _Help, "allow_abbrev": False}
         super().__init__(**defaults | options)
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
@@ -56,60 +64,6 @@ def add_command(commands: "argparse._SubParsersAction[Parser]", module: ModuleTy
     command = commands.add_parser(name, help=words, description=description, epilog=epilog)
     module.add(command)
     command.set_defaults(run=machine.reporting(module.run) if machine.add_json(command) else module.run)
-
-
-def add_output(command: argparse.ArgumentParser) -> None:
-    """Add the arguments of a command that writes its results to a folder."""
-    default = f"runs/{command.prog.split()[-1]}-<date-time>"
-    command.add_argument("--out", type=file_path, metavar="FOLDER", help=f"the folder of the results ({default})")
-    command.add_argument("--quiet", action="store_true", help="print only the folder")
-    add_device(command)
-
-
-def add_configuration(command: argparse.ArgumentParser) -> None:
-    """Add the arguments of a command that takes the configuration of `fedspam run` instead of a problem by name."""
-    command.add_argument(
-        "file", nargs="?", type=file_path, metavar="FILE", help="your own data: a TOML file of `fedspam run`"
-    )
-    command.add_argument(
-        "--set", dest="settings", action="append", type=setting, default=[], metavar="SECTION.KEY=VALUE",
-        help="a setting of the file; the same as --SECTION.KEY VALUE",
-    )  # fmt: skip
-
-
-def add_method_file(command: argparse.ArgumentParser) -> None:
-    """Add the argument of a command that also takes methods of the user's own."""
-    command.add_argument(
-        "--method-file", type=file_path, metavar="FILE.py",
-        help="Python code that registers a method of your own; it is run (docs/choosing.md)",
-    )  # fmt: skip
-
-
-def add_device(command: argparse.ArgumentParser) -> None:
-    """Add the argument of a command that computes much."""
-    command.add_argument("--device", choices=("cpu", "gpu", "tpu"), help="where to compute (the best that JAX finds)")
-    command.add_argument(
-        "--no-cache", dest="cache", action="store_false", help="neither keep nor use compiled programs"
-    )
-
-
-def add_devices(command: argparse.ArgumentParser) -> None:
-    """Add the argument of a command with many runs."""
-    command.add_argument(
-        "--devices", type=whole(1, 1024), metavar="N",
-        help="devices that share the runs (all that JAX finds); a CPU is divided into N",
-    )  # fmt: skip
-
-
-def add_style(command: argparse.ArgumentParser) -> None:
-    """Add the argument of a command that draws figures."""
-    known = "; ".join(f"{name}: {style.about}, {style.width:g} in" for name, style in STYLES.items())
-    command.add_argument("--style", choices=tuple(STYLES), help=f"size and fonts of the figures ({known})")
-
-
-def add_data(command: argparse.ArgumentParser) -> None:
-    """Add the argument of a command that reads data sets by name."""
-    command.add_argument("--data", type=file_path, metavar="FOLDER", help="the data sets ($FEDSPAM_DATA, else ./data)")
 
 
 def options(parser: argparse.ArgumentParser) -> list[str]:
@@ -198,3 +152,37 @@ def real(rule: str, fits: Callable[[float], bool]) -> Callable[[str], float]:
 
 positive = real("a number greater than 0", lambda value: 0 < value < math.inf)
 finite = real("a number, such as 0.01: neither infinite nor NaN", math.isfinite)
+
+# arguments of several commands
+SHARED: Mapping[str, Mapping[str, Any]] = {
+    "file": {"nargs": "?", "type": file_path, "metavar": "FILE", "help": "a TOML file of `fedspam run`: your own data"},
+    "--set": {
+        "dest": "settings", "action": "append", "type": setting, "default": [], "metavar": "SECTION.KEY=VALUE",
+        "help": "a setting of the file; the same as --SECTION.KEY VALUE",
+    },
+    "--data": {"type": file_path, "metavar": "FOLDER", "help": "the data sets ($FEDSPAM_DATA, else ./data)"},
+    "--method-file": {
+        "type": file_path, "metavar": "FILE.py",
+        "help": "Python code that registers a method of your own; it is run (docs/choosing.md)",
+    },
+    "--style": {
+        "choices": tuple(STYLES),
+        "help": "size and fonts of the figures ("
+        + "; ".join(f"{name}: {style.about}, {style.width:g} in" for name, style in STYLES.items()) + ")",
+    },
+    "--devices": {
+        "type": whole(1, 1024), "metavar": "N",
+        "help": "devices that share the runs (all that JAX finds); a CPU is divided into N",
+    },
+    "--device": {"choices": ("cpu", "gpu", "tpu"), "help": "where to compute (the best that JAX finds)"},
+    "--no-cache": {"dest": "cache", "action": "store_false", "help": "neither keep nor use compiled programs"},
+    "--out": {"type": file_path, "metavar": "FOLDER", "help": "the folder of the results (runs/COMMAND-<date-time>)"},
+    "--quiet": {"action": "store_true", "help": "print only the folder"},
+}  # fmt: skip
+
+
+def add_shared(command: argparse.ArgumentParser, *names: str) -> None:
+    """Add arguments of several commands, as `SHARED` describes them."""
+    for name in names:
+        text = SHARED[name]["help"].replace("COMMAND", command.prog.split()[-1])
+        command.add_argument(name, **{**SHARED[name], "help": text})

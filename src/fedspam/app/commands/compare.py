@@ -26,12 +26,7 @@ import argparse
 from fedspam.app import UsageError, refusing
 from fedspam.app.commands._arguments import (
     MOST_SEEDS,
-    add_configuration,
-    add_data,
-    add_devices,
-    add_method_file,
-    add_output,
-    add_style,
+    add_shared,
     file_path,
     finite,
     listed,
@@ -44,13 +39,10 @@ ALONE = ("problem", "sweep", "exact")  # not with a file
 
 
 def add(command: argparse.ArgumentParser) -> None:
-    add_configuration(command)
+    add_shared(command, "file", "--set", "--method-file")
     command.add_argument("--problem", metavar="NAME", help="the problem (quadratics)")
     command.add_argument(
-        "--methods",
-        type=listed(str),
-        metavar="A,B,...",
-        help="keys of `fedspam methods`, or all (default: ten methods)",
+        "--methods", type=listed(str), metavar="A,B,...", help="keys of `fedspam methods`, or all (ten)"
     )
     command.add_argument("--sweep", action="store_true", help="the sweep over delta/L instead of one problem")
     command.add_argument(
@@ -69,16 +61,10 @@ def add(command: argparse.ArgumentParser) -> None:
     command.add_argument(
         "--exact", action="store_true", help="closed-form prox of quadratic clients, counted as one gradient"
     )
+    add_shared(command, "--data", "--style", "--devices", "--out", "--quiet", "--device", "--no-cache")
     jobs = command.add_argument_group("array jobs", "run every part with the same arguments, then merge the folders")
-    jobs.add_argument(
-        "--part", type=part, metavar="I/N", help="run the I-th of N shares: methods, or problems of --sweep"
-    )
+    jobs.add_argument("--part", type=part, metavar="I/N", help="the I-th of N shares: methods, or problems of --sweep")
     jobs.add_argument("--merge", nargs="+", type=file_path, metavar="FOLDER", help="join the parts, and run nothing")
-    add_method_file(command)
-    add_style(command)
-    add_data(command)
-    add_devices(command)
-    add_output(command)
 
 
 def part(text: str) -> tuple[int, int]:
@@ -94,14 +80,12 @@ def part(text: str) -> tuple[int, int]:
 def run(options: argparse.Namespace) -> int:
     from fedspam.app.compare import DEFAULT, terminal
     from fedspam.app.compare.options import checked
-    from fedspam.app.compare.own import checked_own
-    from fedspam.app.compare.parts import ComparisonPart
 
     if options.merge is not None:
         given = [name for name in ("file", "settings", "part", *PLANNED, *ALONE) if getattr(options, name)]
         if given:
             raise UsageError(f"--merge takes its settings from the parts; leave out {given[0]}")
-        return terminal.merge(options.merge, options.out, command=options.line, quiet=options.quiet)
+        return terminal.merge(options)
     if options.method_file is not None:
         from fedspam.app.experiment.model import load_methods
 
@@ -112,10 +96,6 @@ def run(options: argparse.Namespace) -> int:
     for name in ALONE if options.file is not None else []:
         if getattr(options, name):
             raise UsageError(f"--{name} is for problems by name; leave it out, or leave out {options.file}")
-    given = {name: getattr(options, name) for name in (PLANNED if options.file is not None else PLANNED + ALONE)}
     with refusing():
-        wanted = checked(**given) if options.file is None else checked_own(options.file, options.settings, **given)
-    share = None if options.part is None else ComparisonPart(*options.part)
-    return terminal.show(
-        wanted, data=options.data, folder=options.out, command=options.line, quiet=options.quiet, part=share
-    )
+        wanted = checked(**{name: getattr(options, name) for name in ("file", "settings", *PLANNED, *ALONE)})
+    return terminal.show(wanted, options)

@@ -11,18 +11,16 @@ examples:
 
 import argparse
 
-from fedspam.app.commands._arguments import add_data
+from fedspam.app.commands._arguments import add_shared
 
 
 def add(command: argparse.ArgumentParser) -> None:
     command.add_argument("name", nargs="?", metavar="NAME", help="a data set (all)")
     command.add_argument("--download", action="store_true", help="download the files that are missing")
-    add_data(command)
+    add_shared(command, "--data")
 
 
 def run(options: argparse.Namespace) -> int:
     from fedspam.app import data
 
-    if options.name is None:
-        return data.list_all(options.data, options.download)
-    return data.show(options.name, options.data, options.download)
+    return data.show(options)

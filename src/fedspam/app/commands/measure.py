@@ -17,40 +17,31 @@ examples:
 import argparse
 
 from fedspam.app import UsageError
-from fedspam.app.commands._arguments import add_configuration, add_data, add_device, real, whole
+from fedspam.app.commands._arguments import add_shared, real, whole
 
 MOST_STEPS, MOST_CANDIDATES = 10_000, 10**6
 confidence = real("a number from 0.5 to 0.999", lambda value: 0.5 <= value <= 0.999)
 
 
 def add(command: argparse.ArgumentParser) -> None:
-    add_configuration(command)
+    add_shared(command, "file", "--set", "--data", "--device", "--no-cache")
     command.add_argument("--problem", metavar="NAME", help="what to measure (quadratics)")
     command.add_argument("--clients", type=whole(4), metavar="N", help="number of clients to measure (all)")
-    command.add_argument("--steps", type=whole(2, MOST_STEPS), default=24, metavar="N", help="Lanczos steps (24)")
+    command.add_argument("--steps", type=whole(2, MOST_STEPS), default=24, metavar="N", help="Lanczos steps")
     command.add_argument(
-        "--candidates", type=whole(1, MOST_CANDIDATES), default=16, metavar="M",
-        help="clients compared one by one with the mean (16)",
-    )  # fmt: skip
-    command.add_argument(
-        "--confidence", type=confidence, default=0.95, metavar="C", help="confidence of each interval (0.95)"
+        "--candidates", type=whole(1, MOST_CANDIDATES), default=16, metavar="M", help="clients compared with the mean"
     )
-    command.add_argument("--seed", type=whole(0), default=0, metavar="S", help="seed (0)")
+    command.add_argument("--confidence", type=confidence, default=0.95, metavar="C", help="of each interval")
+    command.add_argument("--seed", type=whole(0), default=0, metavar="S", help="seed")
     command.add_argument("--wire", action="store_true", help="encode every message instead of simulating; slower")
-    add_data(command)
-    add_device(command)
     command.add_argument("--json", action="store_true", help="print JSON")
 
 
 def run(options: argparse.Namespace) -> int:
-    from fedspam.app.theory.measure import show, show_own
+    from fedspam.app.theory.measure import show
 
-    names = ("clients", "steps", "candidates", "confidence", "seed", "wire")
-    given = {name: getattr(options, name) for name in names}
-    if options.file is None:
-        if options.settings:
-            raise UsageError("settings belong to a configuration; name it: fedspam measure FILE --SECTION.KEY VALUE")
-        return show(options.problem or "quadratics", options.data, as_json=options.json, **given)
-    if options.problem is not None:
+    if options.file is None and options.settings:
+        raise UsageError("settings belong to a configuration; name it: fedspam measure FILE --SECTION.KEY VALUE")
+    if options.file is not None and options.problem is not None:
         raise UsageError(f"--problem is for problems by name; leave it out, or leave out {options.file}")
-    return show_own(options.file, options.settings, as_json=options.json, **given)
+    return show(options)

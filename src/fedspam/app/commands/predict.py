@@ -32,7 +32,4 @@ def add(command: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     from fedspam.app.predict import show
 
-    return show(
-        options.folder, options.rows, options.out,
-        probabilities=options.probabilities, function=options.model, delimiter=options.delimiter,
-    )  # fmt: skip
+    return show(options)

@@ -17,18 +17,14 @@ import sys
 from pathlib import Path
 
 from fedspam.app import UsageError, refusing
-from fedspam.app.commands._arguments import add_style, file_path, finite, listed
+from fedspam.app.commands._arguments import add_shared, file_path, finite, listed
 
 
 def add(command: argparse.ArgumentParser) -> None:
     command.add_argument("folders", nargs="+", type=file_path, metavar="RUN_FOLDER", help="the folder of a run")
-    command.add_argument(
-        "--out", type=file_path, default=Path("report.html"), metavar="FILE", help="the page (report.html)"
-    )
+    command.add_argument("--out", type=file_path, default=Path("report.html"), metavar="FILE", help="the page")
     command.add_argument("--title", metavar="TEXT", help="the title of the page (the name of the run)")
-    command.add_argument(
-        "--targets", type=listed(finite), default=[], metavar="X,Y,...", help="values to reach, for the table"
-    )
+    command.add_argument("--targets", type=listed(finite), default=[], metavar="X,Y,...", help="values, for the table")
     command.add_argument(
         "--bound",
         metavar="delta=D,gap=F,...",
@@ -38,8 +34,8 @@ def add(command: argparse.ArgumentParser) -> None:
     command.add_argument("--csv", type=file_path, metavar="FILE", help="also write all points of all curves, as CSV")
     command.add_argument("--parquet", type=file_path, metavar="FILE", help="the same as Parquet (needs pyarrow)")
     command.add_argument("--latex", type=file_path, metavar="FILE", help="also write the tables, as LaTeX (booktabs)")
-    add_style(command)
     command.add_argument("--quiet", action="store_true", help="print nothing")
+    add_shared(command, "--style")
 
 
 def run(options: argparse.Namespace) -> int:

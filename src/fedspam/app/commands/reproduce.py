@@ -13,24 +13,17 @@ examples:
 
 import argparse
 
-from fedspam.app.commands._arguments import MOST_SEEDS, add_devices, add_output, add_style, whole
+from fedspam.app.commands._arguments import MOST_SEEDS, add_shared, whole
 
 
 def add(command: argparse.ArgumentParser) -> None:
-    command.add_argument(
-        "--seeds", type=whole(1, MOST_SEEDS), default=20, metavar="N", help="number of seeds to average over (20)"
-    )
-    command.add_argument(
-        "--rounds", type=whole(8), default=400, metavar="N", help="rounds; the right panel has 2N (400)"
-    )
-    command.add_argument("--seed", type=whole(0), default=0, metavar="S", help="the first seed, S+1 the next, ... (0)")
-    add_style(command)
-    add_devices(command)
-    add_output(command)
+    command.add_argument("--seeds", type=whole(1, MOST_SEEDS), default=20, metavar="N", help="seeds to average over")
+    command.add_argument("--rounds", type=whole(8), default=400, metavar="N", help="rounds; the right panel has 2N")
+    command.add_argument("--seed", type=whole(0), default=0, metavar="S", help="the first seed, S+1 the next, ...")
+    add_shared(command, "--style", "--devices", "--out", "--quiet", "--device", "--no-cache")
 
 
 def run(options: argparse.Namespace) -> int:
-    from fedspam.app.reproduce.terminal import show
+    from fedspam.app.reproduce import show
 
-    given = {"seeds": options.seeds, "rounds": options.rounds, "seed": options.seed}
-    return show(options.out, quiet=options.quiet, **given)
+    return show(options)

@@ -12,27 +12,26 @@ examples:
 
 import argparse
 
-from fedspam.app.commands._arguments import MOST_SEEDS, add_output, positive, whole
+from fedspam.app.commands._arguments import MOST_SEEDS, add_shared, positive, whole
 
 
 def add(command: argparse.ArgumentParser) -> None:
-    command.add_argument("--delta", type=positive, default=1.0, metavar="X", help="similarity of Hessians (1)")
-    command.add_argument("--sigma", type=positive, default=0.5, metavar="X", help="spread of gradients (0.5)")
-    command.add_argument("--gap", type=positive, default=10.0, metavar="F", help="f(x_0) - inf f (10)")
-    command.add_argument("--cohort", type=whole(1), default=5, metavar="B", help="clients per round (5)")
-    command.add_argument("--rounds", type=whole(10, 10**7), default=1000, metavar="K", help="rounds per run (1000)")
-    command.add_argument("--smoothness", type=positive, metavar="L", help="smoothness of f (10 delta)")
-    command.add_argument("--epsilon", type=positive, metavar="E", help="a target for |grad f|² (1 %% of its start)")
-    command.add_argument("--clients", type=whole(2, 10**6), default=40, metavar="N", help="number of clients (40)")
-    command.add_argument(
-        "--dimension", type=whole(2, 10_000), default=10, metavar="D", help="number of parameters (10)"
+    number = lambda flag, kind, metavar, default, words: command.add_argument(
+        flag, type=kind, default=default, metavar=metavar, help=words
     )
-    command.add_argument(
-        "--seeds", type=whole(2, MOST_SEEDS), default=20, metavar="N", help="runs to average over (20)"
-    )
-    command.add_argument("--seed", type=whole(0), default=0, metavar="S", help="the first seed (0)")
+    number("--delta", positive, "X", 1.0, "similarity of Hessians")
+    number("--sigma", positive, "X", 0.5, "spread of gradients")
+    number("--gap", positive, "F", 10.0, "f(x_0) - inf f")
+    number("--cohort", whole(1), "B", 5, "clients per round")
+    number("--rounds", whole(10, 10**7), "K", 1000, "rounds per run")
+    number("--smoothness", positive, "L", None, "smoothness of f (10 delta)")
+    number("--epsilon", positive, "E", None, "a target for |grad f|² (1 %% of its start)")
+    number("--clients", whole(2, 10**6), "N", 40, "number of clients")
+    number("--dimension", whole(2, 10_000), "D", 10, "number of parameters")
+    number("--seeds", whole(2, MOST_SEEDS), "N", 20, "runs to average over")
+    number("--seed", whole(0), "S", 0, "the first seed")
     command.add_argument("--verify", action="store_true", help="only check the proofs of the tight constants")
-    add_output(command)
+    add_shared(command, "--out", "--quiet", "--device", "--no-cache")
 
 
 def run(options: argparse.Namespace) -> int:
@@ -40,8 +39,6 @@ def run(options: argparse.Namespace) -> int:
         from fedspam.app.theory import proofs
 
         return proofs.verify()
-    from fedspam.app.theory.bounds import TheoryOptions, show
+    from fedspam.app.theory.bounds import show
 
-    names = TheoryOptions.__dataclass_fields__
-    given = TheoryOptions(**{name: getattr(options, name) for name in names})
-    return show(given, options.out, command=options.line, quiet=options.quiet)
+    return show(options)

@@ -1,8 +1,9 @@
 """Compare methods on one problem: each tries the same number of settings and runs with the same seeds."""
 
 import itertools
+import json
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
@@ -12,14 +13,13 @@ import numpy as np
 from fedspam._internal import checks, describe
 from fedspam._internal.nearest import did_you_mean
 from fedspam.app.arrival import percentiles
-from fedspam.app.compare import files
 from fedspam.app.compare.measures import MEASURES, CostSummary, Trial, best, best_of_all, cell, costs
 from fedspam.app.compare.parts import (
     ComparisonPart,
     ProblemFacts,
     SavedPart,
-    check_facts,
     plan_of,
+    problems_of,
     read_trials,
     write_part,
     write_trials,
@@ -31,7 +31,7 @@ from fedspam.app.compare.tuning import (
     tune,
     waves as waves,
 )
-from fedspam.app.folders import make_folder, write_manifest
+from fedspam.app.folders import csv_text, make_folder, write_manifest
 from fedspam.app.named_problems import Problem
 from fedspam.methods import METHODS
 from fedspam.simulation import records
@@ -67,6 +67,10 @@ class ComparisonResult:
     def entry(self, method: str, target: float, measure: str) -> TunedCost:
         wanted = (method, target, measure)
         return next(entry for entry in self.entries if (entry.method, entry.target, entry.measure) == wanted)
+
+    def chosen(self, entry: TunedCost) -> tuple[int | None, str]:
+        """The trial of an entry and its setting; None and no text if no setting arrived."""
+        return entry.trial, "" if entry.trial is None else _setting(self.trials[entry.method][entry.trial - 1])
 
     @property
     def untuned(self) -> list[str]:
@@ -176,21 +180,20 @@ def compare(
         return found
     whole = {"kind": "compare", "methods": methods, "plan": describe.describe(plan)}
     trials = write_trials(folder, found.trials, found.finals)
-    write_part(folder, part, whole, {"problem": describe.describe(facts(problem)), **trials}, command)
+    write_part(folder, part, whole, {"problems": [[0, describe.describe(facts(problem))]], **trials}, command)
     return found
 
 
 def merge_parts(saved: Sequence[SavedPart], folder: str | Path, *, command: str = "") -> ComparisonResult:
     """Join all parts of a comparison, as `read_parts` read them, to the files that one comparison writes."""
-    began, first = time.perf_counter(), saved[0]
-    trials, finals = {}, {}
-    for each in saved:
-        check_facts(first, each, first.found["problem"], each.found["problem"])
-        for both, own in zip((trials, finals), read_trials(each), strict=True):
-            both.update(own)
-    methods = first.whole["methods"]
-    trials, finals = ({key: table[key] for key in methods} for table in (trials, finals))
-    found = result_of(ProblemFacts(**first.found["problem"]), plan_of(first.whole["plan"]), trials, finals)
+    began, whole = time.perf_counter(), saved[0].whole
+    problem = ProblemFacts(**problems_of(saved)[0])
+    read = [read_trials(each) for each in saved]
+    trials, finals = (
+        {key: table[key] for key in whole["methods"] for table in tables if key in table}
+        for tables in zip(*read, strict=True)
+    )
+    found = result_of(problem, plan_of(whole["plan"]), trials, finals)
     write_files(found, make_folder(folder), command, began)
     return found
 
@@ -201,9 +204,9 @@ def write_files(found: ComparisonResult, folder: Path, command: str, began: floa
 
     problem, plan = found.problem, found.plan
     untuned = ", ".join(METHODS[key].name for key in found.untuned)
-    records.write(folder / "tuning.csv", files.tuning(found.trials, plan).encode())
-    records.write(folder / "curves.csv", files.curves(found.finals, plan).encode())
-    records.write(folder / "table.csv", files.table(found.entries, found.trials, plan).encode())
+    records.write(folder / "tuning.csv", csv_text(tuning_header(plan), tuning_rows(found.trials, plan)).encode())
+    records.write(folder / "curves.csv", curves_csv(found.finals, plan).encode())
+    records.write(folder / "table.csv", costs_csv(found, plan).encode())
     note = (
         f"{problem.what}; cohort {plan.cohort}; measured $\\delta/L$ = {problem.delta / problem.smoothness:.3g}.",
         f"Each method: the best of {plan.budget} settings for this axis and the hardest target it reaches, tuned on "
@@ -211,18 +214,11 @@ def write_files(found: ComparisonResult, folder: Path, command: str, began: floa
         + (f" Nothing to tune in {untuned}." if untuned else ""),
     )
     figures.save(figures.draw_comparison(_panels(found), plan.metric, plan.errors[-1], note), folder, "figure")
+    tried = {key: len(tried) for key, tried in found.trials.items()}
     write_manifest(
-        folder,
-        command,
-        began,
-        problem=facts(problem),
-        plan=describe.describe(plan),
-        seeds=plan.reported,
-        tuned_on=plan.tuned_on,
-        methods=list(found.trials),
-        tried={key: len(tried) for key, tried in found.trials.items()},
-        diverged=found.diverged,
-    )
+        folder, command, began, problem=facts(problem), plan=describe.describe(plan), seeds=plan.reported,
+        tuned_on=plan.tuned_on, methods=list(tried), tried=tried, diverged=found.diverged,
+    )  # fmt: skip
 
 
 def facts(problem: Problem | ProblemFacts) -> dict[str, object]:
@@ -241,3 +237,50 @@ def _panels(found: ComparisonResult) -> dict[str, list[Any]]:
         paid = np.median(getattr(curves, measure), axis=0)
         panels[label].append(Line(METHODS[key].name, paid, median, low, high, number))
     return panels
+
+
+# --- CSV -------------------------------------------------------------------------------------------------------------
+
+
+def number(value: float) -> str:
+    """A number with ten digits; empty if it is not finite, as the cost of a target that was never reached."""
+    return f"{value:.10g}" if np.isfinite(value) else ""
+
+
+def _setting(trial: Trial) -> str:
+    return json.dumps(describe.describe(dict(trial.setting)), sort_keys=True)
+
+
+def tuning_header(plan: ComparisonPlan) -> list[str]:
+    columns = (f"{measure}_to_{plan.text(error)}" for error in plan.errors for measure in MEASURES)
+    return ["method", "trial", "status", "final_error", *columns, "setting"]
+
+
+def tuning_rows(trials: Mapping[str, Sequence[Trial]], plan: ComparisonPlan) -> Iterable[list[Any]]:
+    """Every setting in the order of trial, with its median costs on the seeds for tuning."""
+    for trial in itertools.chain(*trials.values()):
+        numbers = (trial.curves.final, *(trial.cost(m, error) for error in plan.errors for m in MEASURES))
+        yield [trial.method, trial.number, trial.status, *map(number, numbers), _setting(trial)]
+
+
+def curves_csv(finals: Mapping[str, Mapping[int, Trial]], plan: ComparisonPlan) -> str:
+    """Every probe of the chosen settings on the reported seeds. After divergence an error may be inf or nan."""
+    header = ["method", "trial", "seed", "rounds", "error", "bytes_up", "bytes", "gradients"]
+    rows = (
+        [key, chosen, seed, int(k), f"{error:.9e}", int(up), int(both), f"{gradients:.10g}"]
+        for key, runs in finals.items()
+        for chosen, trial in runs.items()
+        for i, seed in enumerate(plan.reported)
+        for error, k, up, both, gradients in zip(*(part[i] for part in trial.curves[:5]), strict=True)
+    )
+    return csv_text(header, rows)
+
+
+def costs_csv(found: ComparisonResult, plan: ComparisonPlan) -> str:
+    """One row per method, target and measure: the median over seeds, its band, and the setting."""
+    header = ["method", "target", "measure", "median", "low", "high", "reached", "seeds", "trial", "setting"]
+    rows = (
+        [one.method, plan.text(one.target), one.measure, *map(number, one.cell[:3]), *one.cell[3:], *found.chosen(one)]
+        for one in found.entries
+    )
+    return csv_text(header, rows)

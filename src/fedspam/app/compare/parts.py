@@ -128,15 +128,20 @@ def _read(folder: Path) -> SavedPart:
     return saved
 
 
-def check_facts(one: SavedPart, other: SavedPart, facts: Mapping[str, Any], other_facts: Mapping[str, Any]) -> None:
-    """Refuse parts whose problems differ: data that changed between two of them, say."""
+def problems_of(saved: Sequence[SavedPart]) -> dict[int, Mapping[str, Any]]:
+    """The facts of all problems; refuse parts whose problems differ: data that changed between two of them, say."""
     close = lambda a, b: math.isclose(a, b, rel_tol=CLOSE) if isinstance(a, float) and isinstance(b, float) else a == b
-    for name, value in facts.items():
-        if not close(value, other_facts.get(name)):
-            raise UsageError(
-                f"{name} of the problem is {value} in {one.folder} and {other_facts.get(name)} in {other.folder}; run "
-                "all parts on the same data"
-            )
+    known: dict[int, tuple[SavedPart, Mapping[str, Any]]] = {}
+    for part in saved:
+        for number, facts in part.found["problems"]:
+            first, before = known.setdefault(number, (part, facts))
+            for name, value in before.items():
+                if not close(value, facts.get(name)):
+                    raise UsageError(
+                        f"{name} of the problem is {value} in {first.folder} and {facts.get(name)} in {part.folder}; "
+                        "run all parts on the same data"
+                    )
+    return {number: facts for number, (_, facts) in sorted(known.items())}
 
 
 # --- the trials of methods on one problem ----------------------------------------------------------------------------
@@ -146,19 +151,13 @@ def write_trials(
     folder: Path, trials: Mapping[str, Sequence[Trial]], finals: Mapping[str, Mapping[int, Trial]]
 ) -> dict[str, Any]:
     """Write the curves of all trials, and return what else is known of them, and the hash of the file of curves."""
+    runs = [(key, "tuned", trial) for key, tried in trials.items() for trial in tried]
+    runs += [(key, "final", trial) for key, chosen in finals.items() for trial in chosen.values()]
+    listed: dict[str, Any] = {key: {"tuned": [], "final": []} for key in trials}
     arrays: dict[str, np.ndarray] = {}
-    listed: dict[str, Any] = {}
-    for key, tried in trials.items():
-        for kind, runs in (("tuned", tried), ("final", finals[key].values())):
-            for trial in runs:
-                arrays |= {
-                    f"{key} {kind} {trial.number} {n}": part
-                    for n, part in zip(Curves._fields, trial.curves, strict=True)
-                }
-        listed[key] = {
-            kind: [[trial.number, describe.describe(dict(trial.setting)), trial.status] for trial in runs]
-            for kind, runs in (("tuned", tried), ("final", finals[key].values()))
-        }
+    for key, kind, trial in runs:
+        listed[key][kind].append([trial.number, describe.describe(dict(trial.setting)), trial.status])
+        arrays |= {f"{key} {kind} {trial.number} {name}": part for name, part in trial.curves._asdict().items()}
     numbers = files.pack(arrays)
     records.write(folder / NUMBERS, numbers)
     return {"trials": listed, "numbers": hashlib.sha256(numbers).hexdigest()}

@@ -14,8 +14,8 @@ import msgspec
 import numpy as np
 
 from fedspam._internal import describe
-from fedspam.app.compare import check_methods, facts, files, run_comparison, waves
-from fedspam.app.compare.parts import ComparisonPart, SavedPart, check_facts, plan_of, write_part
+from fedspam.app.compare import check_methods, facts, number, run_comparison, tuning_header, tuning_rows, waves
+from fedspam.app.compare.parts import ComparisonPart, SavedPart, plan_of, problems_of, write_part
 from fedspam.app.compare.tuning import ComparisonPlan
 from fedspam.app.folders import csv_text, make_folder, write_manifest
 from fedspam.app.named_problems import Problem, of_quadratics, similar_quadratics
@@ -100,89 +100,58 @@ def sweep(
     """
     methods = [HERO, *(key for key in check_methods(rivals) if key != HERO)]
     chosen, began = cases() if chosen is None else chosen, time.perf_counter()
-    units = [(number, key) for number in range(len(chosen)) for key in methods]
+    units = [(index, key) for index in range(len(chosen)) for key in methods]
     share = units if part is None else part.share(units)
     folder = make_folder(folder)
-    known, rows, tried = {}, {}, {}
-    for number, case in enumerate(chosen):
-        own = [key for each, key in share if each == number]
+    problems, rows, tried = {}, [], []
+    for index, case in enumerate(chosen):
+        own = [key for each, key in share if each == index]
         if not own:
             continue
-        problem = case.make()
+        problem, place = case.make(), (case.family, case.label)
         found = run_comparison(problem, own, plan, progress)
+        problems[index] = {"family": case.family, "case": case.label, **facts(problem)}
         ratio = problem.delta / problem.smoothness
-        known[number] = {"family": case.family, "case": case.label, **facts(problem)}
-        for key in own:
-            entries = [entry for entry in found.entries if entry.method == key]
-            place = lambda entry: (case.family, case.label, ratio, entry.target, entry.method, entry.measure)
-            rows[number, key] = [
-                Row(*place(entry), *entry.cell, *files.chosen(entry, found.trials)) for entry in entries
-            ]
-            # one header, then the settings of all problems
-            header, *lines = files.tuning({key: found.trials[key]}, plan).splitlines()
-            tried[number, key] = [f'"{case.family}","{case.label}",{line}' for line in lines]
-            tried[-1, ""] = [f"family,case,{header}"]
+        rows += [
+            Row(*place, ratio, one.target, one.method, one.measure, *one.cell, *found.chosen(one))
+            for one in found.entries
+        ]
+        tried += [[*place, *line] for line in tuning_rows(found.trials, plan)]
     if part is None:
-        return _write(folder, methods, plan, known, rows, tried, command, began)
+        return _write(folder, methods, plan, list(problems.values()), rows, tried, command, began)
     whole = {"kind": "sweep", "methods": methods, "plan": describe.describe(plan), "problems": len(chosen)}
-    listed = lambda table: [[*unit, table[unit]] for unit in table]
-    found = {"problems": [[n, describe.describe(known[n])] for n in known], "tuning": listed(tried)}
-    found["rows"] = listed({unit: list(map(_finite, rows[unit])) for unit in rows})
-    write_part(folder, part, whole, found, command)
-    return [row for unit in rows for row in rows[unit]]
+    # JSON has no infinity: numbers are texts
+    texts = [[str(value) if isinstance(value, float) else value for value in row] for row in rows]
+    told = [[index, describe.describe(each)] for index, each in problems.items()]
+    write_part(folder, part, whole, {"problems": told, "rows": texts, "tuning": tried}, command)
+    return rows
 
 
 def merge_parts(saved: Sequence[SavedPart], folder: str | Path, *, command: str = "") -> list[Row]:
     """Join all parts of a sweep, as `read_parts` read them, to the files that one sweep writes."""
-    began, first = time.perf_counter(), saved[0]
-    known, rows, tried, origin = {}, {}, {}, {}
-    for each in saved:
-        for number, told in each.found["problems"]:
-            if number in known:
-                check_facts(origin[number], each, known[number], told)
-            known.setdefault(number, told)
-            origin.setdefault(number, each)
-        tried |= {(number, key): lines for number, key, lines in each.found["tuning"]}
-        rows |= {(number, key): [_infinite(row) for row in found] for number, key, found in each.found["rows"]}
-    plan = plan_of(first.whole["plan"])
-    return _write(make_folder(folder), first.whole["methods"], plan, known, rows, tried, command, began)
-
-
-def _finite(row: Row) -> list[Any]:
-    """A row as JSON can hold it: costs that are infinite are None."""
-    return [None if isinstance(value, float) and math.isinf(value) else value for value in row]
-
-
-def _infinite(values: Sequence[Any]) -> Row:
-    named = zip(Row._fields, values, strict=True)
-    return Row._make(
-        math.inf if value is None and name in ("median", "low", "high") else value for name, value in named
-    )
+    began, methods = time.perf_counter(), saved[0].whole["methods"]
+    problems = list(problems_of(saved).values())
+    places = [(each["family"], each["case"]) for each in problems]
+    unit = lambda family, case, method: (places.index((family, case)), methods.index(method))
+    found = [row for each in saved for row in msgspec.convert(each.found["rows"], list[Row], strict=False)]
+    rows = sorted(found, key=lambda row: unit(row.family, row.case, row.method))
+    tried = sorted((line for each in saved for line in each.found["tuning"]), key=lambda line: unit(*line[:3]))
+    plan = plan_of(saved[0].whole["plan"])
+    return _write(make_folder(folder), methods, plan, problems, rows, tried, command, began)
 
 
 def _write(
-    folder: Path,
-    methods: Sequence[str],
-    plan: ComparisonPlan,
-    known: Mapping[int, Any],
-    rows: Mapping[tuple[int, str], Sequence[Row]],
-    tried: Mapping[tuple[int, str], Sequence[str]],
-    command: str,
-    began: float,
-) -> list[Row]:
-    """Write everything, in the order of problems and methods."""
+    folder: Path, methods: Sequence[str], plan: ComparisonPlan, problems: Sequence[Any], rows: list[Row],
+    tried: Iterable[Sequence[Any]], command: str, began: float,
+) -> list[Row]:  # fmt: skip
     from fedspam.app import figures
 
-    units = [(number, key) for number in sorted(known) for key in methods]
-    found = [row for unit in units for row in rows[unit]]
-    lines = [*tried[-1, ""], *(line for unit in units for line in tried[unit]), ""]
-    records.write(folder / "tuning.csv", "\n".join(lines).encode())
-    records.write(folder / "table.csv", to_csv(found).encode())
-    records.write(folder / "table.md", markdown(found).encode())
-    figures.save(figures.draw_sweep(lines_of(found), note(plan)), folder, "figure")
-    problems = [known[number] for number in sorted(known)]
+    records.write(folder / "tuning.csv", csv_text(["family", "case", *tuning_header(plan)], tried).encode())
+    records.write(folder / "table.csv", to_csv(rows).encode())
+    records.write(folder / "table.md", markdown(rows).encode())
+    figures.save(figures.draw_sweep(lines_of(rows), note(plan)), folder, "figure")
     write_manifest(folder, command, began, problems=problems, methods=methods, plan=describe.describe(plan))
-    return found
+    return rows
 
 
 def steps(rivals: int, plan: ComparisonPlan = PLAN, problems: int | None = None) -> int:
@@ -203,7 +172,7 @@ def note(plan: ComparisonPlan) -> tuple[str, ...]:
 
 
 def to_csv(rows: Iterable[Row]) -> str:
-    text = lambda value: files.number(value) if isinstance(value, float) else value
+    text = lambda value: number(value) if isinstance(value, float) else value
     return csv_text(Row._fields, ([text(value) for value in row] for row in rows))
 
 

@@ -1,5 +1,6 @@
 """The output of `fedspam compare`: a progress bar while it runs, then one table per target."""
 
+import argparse
 from collections.abc import Sequence
 from contextlib import nullcontext
 from pathlib import Path
@@ -13,7 +14,6 @@ from rich.table import Table
 from fedspam.app.amounts import amount
 from fedspam.app.compare import MEASURES, ComparisonResult, compare, merge_parts, sweep as sweeping, waves
 from fedspam.app.compare.options import CompareOptions
-from fedspam.app.compare.own import problem_of
 from fedspam.app.compare.parts import ComparisonPart, read_parts
 from fedspam.app.folders import new_folder
 from fedspam.app.named_problems import load
@@ -22,48 +22,42 @@ from fedspam.methods import METHODS
 from fedspam.simulation.metrics import METRICS
 
 
-def show(
-    options: CompareOptions,
-    *,
-    data: Path | None = None,
-    folder: Path | None = None,
-    command: str = "",
-    quiet: bool = False,
-    part: ComparisonPart | None = None,
-    console: Console | None = None,
-) -> int:
-    """Run a comparison or the sweep, print its tables, and return the exit code 0. A part prints its folder alone."""
-    console = Console() if console is None else console
-    folder = new_folder("sweep" if options.problem is None else "compare") if folder is None else folder
+def show(options: CompareOptions, given: argparse.Namespace) -> int:
+    """Run a comparison or the sweep, print its tables, and return the exit code 0. A part prints its folder alone.
+
+    Arguments:
+        options: what is compared.
+        given: the arguments of the command: the folders, the part, and whether to be quiet.
+    """
     plan, methods, own = options.plan, options.methods, options.own
-    with progress_bar(quiet) as bar, jax.enable_x64(True) if own is not None and own.double else nullcontext():
+    folder = given.out or new_folder("sweep" if options.problem is None else "compare")
+    part = None if given.part is None else ComparisonPart(*given.part)
+    with progress_bar(given.quiet) as bar, jax.enable_x64(True) if own is not None and own.double else nullcontext():
         task = bar.add_task(f"loading {options.problem or 'the sweep'}", total=None)
         begin = lambda steps: bar.update(task, description="compiling and running", total=steps)
-        advance = lambda: bar.advance(task)
+        more: dict[str, Any] = {"command": given.line, "progress": lambda: bar.advance(task), "part": part}
         if options.problem is None:
             begin(sweeping.steps(len(methods), plan))
-            rows = sweeping.sweep(folder, methods, plan, command=command, progress=advance, part=part)
-            lines = [] if part is not None else sweep_lines(rows)
+            lines = sweep_lines(sweeping.sweep(folder, methods, plan, **more))
         else:
             if own is not None:
                 bar.update(task, description="measuring delta and L")
-            problem = load(options.problem, data) if own is None else problem_of(own)
+            problem = load(options.problem, given.data) if own is None else own.problem
             begin(len(methods) * (waves(plan.budget) + 1))
-            found = compare(problem, methods, plan, folder, command=command, progress=advance, part=part)
-            lines = [] if part is not None else lines_of(found)
-    return _print(lines, folder, quiet, console)
+            lines = lines_of(compare(problem, methods, plan, folder, **more))
+    return _print([] if part is not None else lines, folder, given.quiet)
 
 
-def merge(folders: Sequence[Path], folder: Path | None, *, command: str = "", quiet: bool = False) -> int:
+def merge(given: argparse.Namespace) -> int:
     """Join the parts of a comparison or of the sweep, and print its tables."""
-    saved = read_parts(folders)
-    if saved[0].whole["kind"] == "sweep":
-        folder = folder or new_folder("sweep")
-        lines = sweep_lines(sweeping.merge_parts(saved, folder, command=command))
+    saved = read_parts(given.merge)
+    is_sweep = saved[0].whole["kind"] == "sweep"
+    folder = given.out or new_folder("sweep" if is_sweep else "compare")
+    if is_sweep:
+        lines = sweep_lines(sweeping.merge_parts(saved, folder, command=given.line))
     else:
-        folder = folder or new_folder("compare")
-        lines = lines_of(merge_parts(saved, folder, command=command))
-    return _print(lines, folder, quiet, Console())
+        lines = lines_of(merge_parts(saved, folder, command=given.line))
+    return _print(lines, folder, given.quiet)
 
 
 def lines_of(found: ComparisonResult) -> list[Any]:
@@ -100,7 +94,8 @@ def table(found: ComparisonResult, error: float) -> Table:
     return numbers_table(("method", *MEASURES.values()), rows, title=title)
 
 
-def _print(lines: Sequence[Any], folder: Path, quiet: bool, console: Console) -> int:
+def _print(lines: Sequence[Any], folder: Path, quiet: bool) -> int:
+    console = Console()
     for line in () if quiet else lines:
         console.print(line, highlight=False)
     print_folder(console, folder, quiet)

@@ -28,6 +28,7 @@ from msgspec import Meta
 from fedspam._internal import prng, trees
 from fedspam._internal.trees import Params, static, struct
 from fedspam.app.arrival import percentiles
+from fedspam.app.config import to_toml
 from fedspam.app.named_problems import Problem, of_quadratics
 from fedspam.clients import Ids, Oracle, SmoothOracle
 from fedspam.federation import ledger
@@ -288,3 +289,46 @@ def region(setting: LabSetting, problem: Problem) -> Region:
     averaged = setting.method == "spam_ppa"  # whose step size f's own curvature bounds
     share = 1 / (1 + problem.smoothness / problem.delta) if averaged else 1.0
     return Region(ratios, least, repaired, 0.25 * share, 0.9 * share, effective)
+
+
+# --- a setting to copy ---
+
+
+def as_python(setting: LabSetting, problem: Problem) -> str:
+    """A program that runs the first seed of the curves."""
+    given = [f"{name}={value!r}" for name, value in numbers(setting, problem).items()]
+    imports = [f"from fedspam.methods import {setting.method}", "from fedspam.problems import ridge"]
+    if RACERS[setting.method] == PROX:
+        solver = SOLVERS[setting.solver].__name__
+        given.append(f"solver={solver}({setting.steps if setting.solver == 'gradient' else ''})")
+        imports.append(f"from fedspam.solvers import {solver}")
+    lines = [
+        "import jax",
+        "import jax.numpy as jnp",
+        "from fedspam import simulate",
+        *imports,
+        "",
+        'jax.config.update("jax_enable_x64", True)',
+        f"clients, start = ridge({setting.seed}, clients={CLIENTS}, dimension={DIMENSION}, scale={setting.scale!r})",
+        f"# delta = {problem.delta:.4g}, L = {problem.smoothness:.4g}",
+        f"method = {setting.method}({', '.join(given)})",
+        'error = lambda x: {"gradient": jnp.linalg.norm(clients.gradient(x))}',
+        f"run = simulate(method, clients, jnp.asarray(start), rounds={ROUNDS}, key={setting.seed}, probe=error)",
+        'print(run.probes["gradient"][-1] / run.probes["gradient"][0])',
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def as_toml(setting: LabSetting, problem: Problem) -> str:
+    """The same as a configuration: ``fedspam run experiment.toml``."""
+    sizes = {"clients": CLIENTS, "dimension": DIMENSION, "scale": setting.scale, "seed": setting.seed}
+    sections: dict[str, dict[str, Any]] = {
+        "data": {"kind": "random_ridge", **sizes},
+        "method": {"name": setting.method, **numbers(setting, problem)},
+    }
+    if RACERS[setting.method] == PROX:
+        steps = {"steps": setting.steps} if setting.solver == "gradient" else {}
+        sections["prox"] = {"name": setting.solver, **steps}
+    sections["run"] = {"rounds": ROUNDS, "seed": setting.seed, "precision": "float64"}
+    head = f"From fedspam lab: delta = {problem.delta:.4g}, L = {problem.smoothness:.4g}\nfedspam run experiment.toml"
+    return to_toml(sections, head)

@@ -25,7 +25,6 @@ from fedspam._internal.strict import KIB
 from fedspam.app.arrival import MEASURES
 from fedspam.app.config.parse import fill
 from fedspam.app.lab import runs
-from fedspam.app.lab.export import as_python, as_toml
 from fedspam.app.lab.runs import LabSetting
 from fedspam.app.report.page import asset, build
 from fedspam.app.report.tidy import finite
@@ -88,8 +87,8 @@ def answer_race(setting: LabSetting) -> dict[str, Any]:
         "step_size": given.get("step_size", given.get("local_rate")),
         "broken": broken,
         "seconds": {"compile": round(found.compile_seconds, 3), "run": round(found.run_seconds, 3)},
-        "python": as_python(setting, problem),
-        "toml": as_toml(setting, problem),
+        "python": runs.as_python(setting, problem),
+        "toml": runs.as_toml(setting, problem),
     }
 
 

@@ -16,7 +16,6 @@ from fedspam.problems import ridge
 from fedspam.simulation import simulate_many
 from fedspam.solvers import Exact, GradientDescent, LocalSolver
 
-SEEDS, ROUNDS = 20, 400
 LEAST_ROUNDS = 8  # the observations use the last two quarters
 
 
@@ -51,7 +50,7 @@ Curves = Mapping[tuple[str, str], Float[np.ndarray, "seeds rounds"]]  # by panel
 
 
 def experiment(
-    seeds: int = SEEDS, rounds: int = ROUNDS, seed: int = 0, progress: Callable[[], None] | None = None
+    seeds: int, rounds: int, seed: int = 0, progress: Callable[[], None] = lambda: None
 ) -> tuple[Curves, Float[np.ndarray, " seeds"]]:
     """The relative gradient norms of all panels and proxes, and delta of every problem; in float64.
 
@@ -83,7 +82,6 @@ def experiment(
                 )  # fmt: skip
                 for setting, curve, length in zip(SETTINGS, run.probes["gradient"], lengths, strict=True):
                     runs[setting.name, label].append(curve[0, : length + 1])
-                if progress is not None:
-                    progress()
+                progress()
             deltas.append(delta)
     return {name: np.stack(rows) for name, rows in runs.items()}, np.array(deltas)

@@ -1,5 +1,6 @@
 """`fedspam theory`: runs on generated quadratics, next to the right-hand sides of the theorems."""
 
+import argparse
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -14,8 +15,7 @@ from rich.table import Column, Table
 
 from fedspam._internal import checks, describe
 from fedspam.app import UsageError, exit_codes, refusing
-from fedspam.app.figures.bound import BoundPanel, LyapunovPanel, draw_bounds
-from fedspam.app.figures.style import save
+from fedspam.app.figures import LOOKS, BoundPanel, draw_bounds, save
 from fedspam.app.folders import csv_text, make_folder, new_folder, write_manifest
 from fedspam.app.terminal import numbers_table, print_folder
 from fedspam.federation import ledger
@@ -173,16 +173,16 @@ def _epsilons(rows: Mapping[str, np.ndarray]) -> np.ndarray:
 # --- output ---
 
 
-def show(options: TheoryOptions, folder: Path | None, *, command: str = "", quiet: bool = False) -> int:
+def show(given: argparse.Namespace) -> int:
     """Run, print, draw and write, and return the exit code."""
     began = time.perf_counter()
-    folder = make_folder(new_folder("theory") if folder is None else folder)
+    options = TheoryOptions(**{name: getattr(given, name) for name in TheoryOptions.__dataclass_fields__})
+    folder = make_folder(given.out or new_folder("theory"))
     population, start = problem(options)
     found = outcomes(options, population, start)
-    console = Console(quiet=quiet)
-    first = found[0]
+    console, sigma = Console(quiet=given.quiet), found[0].known.sigma
     console.print(
-        f"δ = {options.delta:g}, σ = {options.sigma:g} at the minimizer, at most {first.known.sigma:.3g} in the runs,"
+        f"δ = {options.delta:g}, σ = {options.sigma:g} at the minimizer, at most {sigma:.3g} in the runs,"
         f" F = {options.gap:g}, L = {population.smoothness:.3g}, {options.clients} clients, B = {options.cohort}, "
         f"B_eff = {effective_cohort_of(population, options.cohort):.3g}, {options.rounds} rounds, "
         f"{options.seeds} runs\n",
@@ -196,8 +196,8 @@ def show(options: TheoryOptions, folder: Path | None, *, command: str = "", quie
     title = f"Certificates of {inexact.method}, all runs"
     console.print(numbers_table(("", ""), lines, title=title, show_header=False))
     _write(options, folder, found)
-    write_manifest(folder, command, began, options=describe.describe(options))
-    print_folder(Console(), folder, quiet)
+    write_manifest(folder, given.line, began, options=describe.describe(options))
+    print_folder(Console(), folder, given.quiet)
     return exit_codes.verdict(all(outcome.holds for outcome in found))
 
 
@@ -246,21 +246,29 @@ def _rounds_table(
 
 
 def _write(options: TheoryOptions, folder: Path, found: list[TheoryOutcome]) -> None:
-    rows = []
-    panels = []
+    rows, panels = [], []
     for one in found:
         low, high = np.percentile(one.sums, (10, 90), axis=0)
-        mean, *curves = one.sums.mean(0), one.corrected.total, one.printed.total, one.tight.total
-        panels.append(BoundPanel(f"Theorem {one.theorem}: {one.method}", mean, low, high, *curves))
-        lyapunov, gap, error = (one.rows[name].mean(0) for name in ("lyapunov", "gap", "error"))
-        columns = (mean, low, high, *curves, lyapunov, gap, error)
+        curves = (one.sums.mean(0), one.corrected.total, one.printed.total, one.tight.total)
+        panels.append(
+            BoundPanel(f"Theorem {one.theorem}: {one.method}", dict(zip(LOOKS, curves, strict=False)), low, high)
+        )
+        columns = (
+            curves[0],
+            low,
+            high,
+            *curves[1:],
+            *(one.rows[name].mean(0) for name in ("lyapunov", "gap", "error")),
+        )
         for number, line in enumerate(zip(*columns, strict=True)):
             rows.append([one.theorem, number + 1, *(f"{value:.6g}" for value in line)])
     header = ["theorem", "rounds", "mean", "low", "high", "corrected", "printed", "tight", "lyapunov", "gap", "error"]
     records.write(folder / "curves.csv", csv_text(header, rows).encode())
     first = found[0]
     value, gap = (first.rows[name].mean(0) for name in ("lyapunov", "gap"))
-    watched = LyapunovPanel(f"$V_k$ of SPAM, $c$ = {APPENDIX:g}", value, gap, value - gap)
+    watched = BoundPanel(
+        f"$V_k$ of SPAM, $c$ = {APPENDIX:g}", dict(zip(list(LOOKS)[4:], (value, gap, value - gap), strict=True))
+    )
     note = (
         f"Quadratics: $\\delta$ = {options.delta:g}, $\\sigma$ = {options.sigma:g} at the minimizer and at most "
         f"{first.known.sigma:.3g} in the runs (the bounds use the latter), $F$ = {options.gap:g}, "

@@ -1,9 +1,9 @@
 """`fedspam measure`: the constants of a problem, with intervals and costs."""
 
+import argparse
 import json
-from collections.abc import Mapping, Sequence
-from pathlib import Path
-from typing import Any, NamedTuple
+from collections.abc import Mapping
+from typing import Any
 
 import jax
 from rich.console import Console
@@ -12,7 +12,7 @@ from rich.table import Table
 from fedspam._internal import checks
 from fedspam._internal.trees import Params
 from fedspam.app import refusing
-from fedspam.app.compare.own import load_own
+from fedspam.app.compare.options import load_own
 from fedspam.app.named_problems import PROBLEMS, load
 from fedspam.app.terminal import numbers_table, print_plain
 from fedspam.clients import Population
@@ -30,52 +30,43 @@ LABELS = {
 }
 
 
-class Subject(NamedTuple):
-    """What is measured, and what is known of it already."""
-
-    name: str
-    what: str
-    population: Population
-    start: Params
-    cohort: int  # for the advice
-    known: Mapping[str, float]  # constants in closed form
-
-
-def show(name: str, data: Path | None, **options: Any) -> int:
-    """Measure a named problem at its start, print the constants and their costs, and return the exit code 0."""
+def show(options: argparse.Namespace) -> int:
+    """Measure a problem by name or of a configuration at its start; print the constants, intervals and costs."""
+    if options.file is not None:
+        own = load_own(options.file, options.settings)
+        with jax.enable_x64(own.double):
+            made = own.experiment
+            return _show(options, own.name, own.what, made.population, made.start, own.cohort, {})
+    name = options.problem or "quadratics"
     with refusing():
         checks.one_of("problem", name, PROBLEMS)
-    problem = load(name, data)
+    problem = load(name, options.data)
     known = {"delta": problem.delta, "smoothness": problem.smoothness}
-    return _show(
-        Subject(name, problem.what, problem.population, problem.start, PROBLEMS[name].cohort, known), **options
-    )
-
-
-def show_own(file: Path, settings: Sequence[tuple[str, str]], **options: Any) -> int:
-    """The same for the data and model of a configuration."""
-    own = load_own(file, settings)
-    with jax.enable_x64(own.double):
-        made = own.experiment
-        return _show(Subject(own.name, own.what, made.population, made.start, own.cohort, {}), **options)
+    return _show(options, name, problem.what, problem.population, problem.start, PROBLEMS[name].cohort, known)
 
 
 def _show(
-    subject: Subject, *, wire: bool = False, as_json: bool = False, console: Console | None = None, **options: Any
-) -> int:
-    console = console or Console()
-    run = (over_bytes if wire else in_simulator)(subject.population, subject.start)
-    found = measure(subject.population, subject.start, run=run, **options)
-    if as_json:
-        console.print_json(json.dumps(facts(subject.name, found)))
+    options: argparse.Namespace, name: str, what: str, population: Population, start: Params, cohort: int,
+    known: Mapping[str, float],
+) -> int:  # fmt: skip
+    """Measure and print. `cohort` is for the advice, `known` has the constants in closed form."""
+    console, run = Console(), (over_bytes if options.wire else in_simulator)(population, start)
+    asked = {each: getattr(options, each) for each in ("clients", "steps", "candidates", "confidence", "seed")}
+    found = measure(population, start, run=run, **asked)
+    if options.json:
+        console.print_json(json.dumps(facts(name, found)))
         return 0
     sample = f"{found.clients} of {found.population} clients" if found.population else f"{found.clients} clients"
-    print_plain(console, f"{subject.what}\nmeasured at the start, from {sample}\n")
-    console.print(_constants(subject.known, found))
+    print_plain(console, f"{what}\nmeasured at the start, from {sample}\n")
+    console.print(_constants(known, found))
     if found.clients != found.population:
         console.print("δ is that of the measured clients; others may deviate more.\n", highlight=False)
     console.print(_costs(found))
-    print_plain(console, _advice(subject.cohort, found))
+    gamma = 0.25 / found.delta.value if found.delta.value > 0 else float("inf")
+    effective = effective_cohort(cohort, found.population)
+    p = least_fresh_weight(gamma, found.delta.value, effective)
+    cohorts = f"cohorts of {cohort} (B_eff = {effective:.3g})"
+    print_plain(console, f"The theorems allow γ ≤ {gamma:.4g}, and with it p ≥ {p:.3g} for {cohorts}.")
     return 0
 
 
@@ -105,11 +96,3 @@ def _costs(found: Measurement) -> Table:
     shown = numbers_table(("cost of", "rounds", "client gradients", "bytes down", "bytes up"), rows)
     shown.rows[-2].end_section = True
     return shown
-
-
-def _advice(cohort: int, found: Measurement) -> str:
-    gamma = 0.25 / found.delta.value if found.delta.value > 0 else float("inf")
-    effective = effective_cohort(cohort, found.population)
-    p = least_fresh_weight(gamma, found.delta.value, effective)
-    cohorts = f"cohorts of {cohort} (B_eff = {effective:.3g})"
-    return f"The theorems allow γ ≤ {gamma:.4g}, and with it p ≥ {p:.3g} for {cohorts}."
