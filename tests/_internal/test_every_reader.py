@@ -61,7 +61,7 @@ WITHOUT_ROW = {
     "app/experiment/parts.py:_classes": OWN,
     "app/interrupt.py:ending_soon": "reads signals",
     "app/lab/server.py:Handler._post": "reads requests; app/test_lab.py sends hostile ones",
-    "app/new/__init__.py:create": SHIPPED,
+    "app/commands/new.py:create": SHIPPED,
     "app/commands/docs.py:run": SHIPPED,
     "app/registry.py:Registry._use": "copies a file that `read_model`, which has a row, has just read",
     "app/registry.py:Registry.add": "copies a file that `read_model`, which has a row, has just read",

@@ -280,7 +280,7 @@ def test_a_diverged_setting_is_recorded_and_harms_no_other(tiny, monkeypatch):
     found = run_comparison(tiny, ["mvr"], plan)
     assert [one.status for one in found.trials["mvr"]] == ["fine", "diverged", "diverged"]
     assert found.entry("mvr", 0.5, "rounds").trial == 1
-    assert math.isfinite(found.entry("mvr", 0.5, "rounds").cell.median)
+    assert math.isfinite(found.entry("mvr", 0.5, "rounds").median)
     header, rows = tuning_header(plan), list(tuning_rows(found.trials, plan))
     assert [row[header.index("status")] for row in rows] == ["fine", "diverged", "diverged"]
 
@@ -294,7 +294,7 @@ def test_a_method_of_which_every_setting_diverges_is_a_row_without_numbers(tiny,
     found = compare(tiny, ["mvr"], TINY, tmp_path / "run")
     assert {one.status for one in found.trials["mvr"]} == {"diverged"}
     assert len(found.trials["mvr"]) == TINY.budget
-    assert all(entry.trial is None and entry.cell.reached == 0 for entry in found.entries)
+    assert all(entry.trial is None and entry.reached == 0 for entry in found.entries)
     assert {path.name for path in (tmp_path / "run").iterdir()} == FILES
     assert read(tmp_path / "run" / "table.csv")[0]["median"] == ""
 

@@ -15,8 +15,7 @@ from fedspam import solvers
 from fedspam._internal import describe
 from fedspam._internal.nearest import nearest
 from fedspam.app import config
-from fedspam.app.config import ConfigError, decode, methods, parse, read, schema, to_toml, type_text
-from fedspam.app.config.write import tables_of
+from fedspam.app.config import ConfigError, decode, methods, parse, read, schema, text as words, to_toml
 from fedspam.app.experiment import build
 from fedspam.methods import METHODS, Adam, Epochs, fedopt
 
@@ -65,7 +64,7 @@ def test_every_method_is_made_from_its_section(name: str) -> None:
     plain = {key: value for key, value in row.example.items() if isinstance(value, bool | int | float | str)}
     plain |= {key: VALUES[key] for key in row.example if key in VALUES and key not in plain}  # schedules
     if "base" in row.example:
-        plain["base"] = tables_of(methods.base_section(row.example["base"]))
+        plain["base"] = words.tables_of(methods.base_section(row.example["base"]))
     solved = {"prox": "exact"} if methods.takes_prox(name) else {}
     found = decode(with_(method={"name": name, **plain}, **solved))
     assert decode(tomllib.loads(to_toml(found))) == found
@@ -296,9 +295,9 @@ def test_differences() -> None:
 
 
 def test_rules_in_words() -> None:
-    assert type_text.rule(Annotated[float, msgspec.Meta(ge=0, lt=1)]) == "a number of at least 0 and less than 1"
-    assert type_text.rule(bool) == "true or false"
-    assert type_text.rule(Literal["a"] | None) == "'a'"
+    assert words.rule(Annotated[float, msgspec.Meta(ge=0, lt=1)]) == "a number of at least 0 and less than 1"
+    assert words.rule(bool) == "true or false"
+    assert words.rule(Literal["a"] | None) == "'a'"
     assert nearest("zzz", ["rounds"]) is None
 
 
@@ -308,7 +307,7 @@ def test_the_list_of_settings_names_every_setting() -> None:
     for kind in [*kinds, *parse.PLAIN.values(), schema.Function]:
         for field in msgspec.structs.fields(kind):
             assert f"  {field.name} = " in table
-            assert type_text.about(field.type), f"{kind.__name__}.{field.name} has no line about it"
+            assert words.about(field.type), f"{kind.__name__}.{field.name} has no line about it"
     for name, row in METHODS.items():
         (line,) = (line for line in table.splitlines() if line.startswith(f"  {name}: "))
         for argument in inspect.signature(row.build).parameters:

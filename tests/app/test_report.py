@@ -33,7 +33,7 @@ from fedspam.app.compare import ComparisonPlan, ComparisonResult, _panels, chose
 from fedspam.app.compare.measures import MEASURES, Curves, Trial
 from fedspam.app.compare.parts import ProblemFacts
 from fedspam.app.figures import Line, draw_comparison, draw_curves
-from fedspam.app.report import BoundOverlay, Curve, Paid, _figures, page, read, read_all, targets, tidy, write
+from fedspam.app.report import BoundOverlay, Curve, Paid, _figures, page, read, read_all, tables, targets, write
 from fedspam.app.report.provenance import method_name
 from fedspam.app.report.series import AskedTarget, ModelScores, straightened, thin
 from fedspam.app.report.sources import SCORES
@@ -268,7 +268,7 @@ def test_a_comparison_is_read_as_it_was_written(tmp_path: Path, metric: str) -> 
     found, source = compared(tmp_path, metric), read(tmp_path)
     assert tuple(dict.fromkeys(goal.target for goal in source.goals)) == METRICS[metric]
     for goal, entry in zip(source.goals, found.entries, strict=True):
-        cell = [value if math.isfinite(value) else None for value in entry.cell[:3]]
+        cell = [value if math.isfinite(value) else None for value in (entry.median, entry.low, entry.high)]
         assert (goal.series, goal.measure) == (METHODS[entry.method].name, entry.measure)
         assert [goal.paid, goal.low, goal.high] == pytest.approx(cell)
     assert targets.cells([source]) == source.goals
@@ -471,7 +471,7 @@ def test_tables_hold_every_point(runs: dict[str, Any], tmp_path: Path) -> None:
     rows = list(csv.DictReader((tmp_path / "c.csv").read_text().splitlines()))
     same = pq.read_table(tmp_path / "c.parquet").to_pylist()
     assert len(rows) == len(same)
-    assert list(rows[0]) == list(same[0]) == list(tidy.COLUMNS)
+    assert list(rows[0]) == list(same[0]) == list(tables.COLUMNS)
     seen = [row for row in same if (row["kind"], row["name"]) == ("metric", "gradient")]
     assert [row["value"] for row in seen] == run.probes["gradient"].tolist()
     assert seen[-1]["bytes_up"] == run.rows["bytes_up"].sum()

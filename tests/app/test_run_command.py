@@ -155,7 +155,7 @@ def test_a_run_that_diverges_is_a_failure(tmp_path: Path, capsys: pytest.Capture
     assert facts["status"]["kind"] == "diverged"
     # the setting says what is watched
     (growth,) = (field for field in msgspec.structs.fields(config.schema.WatchSection) if field.name == "growth")
-    assert "gradient norm" in config.type_text.about(growth.type)
+    assert "gradient norm" in config.text.about(growth.type)
     assert "gradient" in facts["status"]["reason"]
 
 

@@ -22,7 +22,7 @@ from flwr.app import ConfigRecord, Context, Message, RecordDict
 import fedspam_client
 from fedspam import simulate
 from fedspam._internal import prng, trees
-from fedspam.app import new
+from fedspam.app.commands import new
 from fedspam.federation import wire
 from fedspam.federation.codecs import Codecs
 from fedspam.federation.codecs.fields import verified

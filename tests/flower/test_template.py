@@ -14,8 +14,8 @@ import pytest
 import fedspam
 import processes
 from fedspam import spam_pp
-from fedspam.app import new
 from fedspam.app.cli import main
+from fedspam.app.commands import new
 from fedspam.clients import Ragged
 
 SCRIPTS = ("certificates", "keys", "superlink", "register", "supernode", "train")

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 import processes
-from fedspam.app import new
+from fedspam.app.commands import new
 
 pytest.importorskip("flwr", reason="needs Flower: pip install '.[flower]'")
 pytestmark = pytest.mark.slow

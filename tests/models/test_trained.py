@@ -487,11 +487,12 @@ def test_from_a_messy_table_to_predictions(world: Path, tmp_path: Path, monkeypa
 def test_a_method_with_nothing_to_tune_is_marked() -> None:
     """One setting never stands under the heading of a budget without a word."""
     from fedspam.app.compare import ComparisonPlan, ComparisonResult, TunedCost, terminal
-    from fedspam.app.compare.measures import MEASURES, CostSummary
+    from fedspam.app.compare.measures import MEASURES
 
     plan = ComparisonPlan(rounds=3, cohort=2, targets=(0.5,), seeds=2, budget=2, metric="accuracy")
-    cost = CostSummary(1.0, 1.0, 1.0, 2, 2)
-    entries = [TunedCost(key, 0.5, measure, 1, cost) for key in ("auto", "fedavg") for measure in MEASURES]
+    entries = [
+        TunedCost(key, 0.5, measure, 1.0, 1.0, 1.0, 2, 2, 1) for key in ("auto", "fedavg") for measure in MEASURES
+    ]
     trials: dict = {"auto": [None], "fedavg": [None, None]}
     found = ComparisonResult(None, plan, trials, {}, entries)  # type: ignore[arg-type]
     assert found.untuned == ["auto"]

@@ -15,9 +15,8 @@ DARK = (
 
 def style_sheet() -> str:
     """The colors as variables of a page: ``--series-0`` and so on."""
-    light, dark = (
-        " ".join(f"--series-{number}: {color};" for number, color in enumerate(colors)) for colors in (LIGHT, DARK)
-    )
+    variables = lambda colors: " ".join(f"--series-{i}: {color};" for i, color in enumerate(colors))
+    light, dark = variables(LIGHT), variables(DARK)
     return f":root {{ {light} }}\n@media (prefers-color-scheme: dark) {{ :root {{ {dark} }} }}"
 
 

@@ -54,9 +54,7 @@ def arrival(values: Float[np.ndarray, " probes"], target: float, *, rising: bool
     return int(found) if np.isfinite(found) else None
 
 
-def percentiles(
-    values: Float[np.ndarray, "..."], percents: Sequence[float], axis: int = 0
-) -> Float[np.ndarray, "percents ..."]:
+def percentiles(values: np.ndarray, percents: Sequence[float], axis: int = 0) -> Float[np.ndarray, "percents ..."]:
     """Percentiles along an axis. NaN counts as infinite; between a finite and an infinite value lies infinity.
 
     >>> percentiles(np.array([1.0, 2.0, 3.0, np.inf]), (10, 50, 90)).tolist()

@@ -21,9 +21,8 @@ LOST = re.compile(r"gloo|nccl|connection (closed|reset|refused)|coordination|hea
 def check(distributed: bool, coordinator: str | None, processes: int | None, process: int | None) -> None:
     """Refuse combinations of the flags that cannot be meant."""
     named = {"--coordinator": coordinator, "--processes": processes, "--process": process}
-    given, missing = (
-        [flag for flag, value in named.items() if (value is not None) is there] for there in (True, False)
-    )
+    given = [flag for flag, value in named.items() if value is not None]
+    missing = [flag for flag in named if flag not in given]
     if given and not distributed:
         raise UsageError(f"{given[0]} belongs to --distributed; add it, or leave {given[0]} out")
     if given and missing:
@@ -49,9 +48,8 @@ def join(coordinator: str | None, processes: int | None, process: int | None, de
     sys.stdout = os.fdopen(out, "w")
     jax.config.update("jax_cpu_collectives_implementation", "gloo")
     try:
-        jax.distributed.initialize(
-            coordinator, processes, process, heartbeat_timeout_seconds=HEARTBEAT, initialization_timeout=CONNECT
-        )
+        limits = {"heartbeat_timeout_seconds": HEARTBEAT, "initialization_timeout": CONNECT}
+        jax.distributed.initialize(coordinator, processes, process, **limits)
     except (ValueError, RuntimeError) as error:
         if coordinator is None:
             raise UsageError(

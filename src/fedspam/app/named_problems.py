@@ -128,9 +128,8 @@ def similar_quadratics(
         ratio: :math:`\delta/L`, above 0.005.
         noise: the spread :math:`\sigma` of the clients' gradients at the minimizer, over :math:`\|\nabla f(0)\|`.
     """
-    make = lambda noise: quadratics(
-        seed, clients, dimension, delta=ratio, condition=200.0, curvature=0.005, noise=noise, nonconvex=True
-    )
+    fixed = {"delta": ratio, "condition": 200.0, "curvature": 0.005, "nonconvex": True}
+    make = lambda noise: quadratics(seed, clients, dimension, noise=noise, **fixed)
     start = np.zeros(dimension)
     # the noise changes neither the mean Hessian nor the minimizer, so neither the gradient at 0
     unit = float(jnp.linalg.norm(make(0.0).gradient(jnp.asarray(start))))
@@ -138,21 +137,17 @@ def similar_quadratics(
 
 
 def _ridge(folder: Path | None) -> Problem:
-    clients, start = ridge(0)
-    return of_quadratics("ridge", "the paper's ridge regression: 10 clients, d = 100", clients, start)
+    return of_quadratics("ridge", "the paper's ridge regression: 10 clients, d = 100", *ridge(0))
 
 
 def _ridge_similar(folder: Path | None) -> Problem:
-    clients, start = ridge(0, clients=200, dimension=20, scale=0.01)
-    return of_quadratics(
-        "ridge-similar", "the paper's ridge, similar clients: scale 0.01, 200 clients, d = 20", clients, start
-    )
+    what = "the paper's ridge, similar clients: scale 0.01, 200 clients, d = 20"
+    return of_quadratics("ridge-similar", what, *ridge(0, clients=200, dimension=20, scale=0.01))
 
 
 def _quadratics(folder: Path | None) -> Problem:
-    clients, start = similar_quadratics(0.03, 0.01)
     what = "quadratics: 200 clients, d = 20, condition 200, δ/L = 0.03, noise 0.01 ‖∇f(0)‖"
-    return of_quadratics("quadratics", what, clients, start)
+    return of_quadratics("quadratics", what, *similar_quadratics(0.03, 0.01))
 
 
 def _libsvm(name: str, clients: int, nonconvex: bool, folder: Path | None) -> Problem:
@@ -174,8 +169,7 @@ def _libsvm(name: str, clients: int, nonconvex: bool, folder: Path | None) -> Pr
 
 def _har(folder: Path | None) -> Problem:
     data = datasets.read_har(folder)
-    owners, _ = datasets.by_key(data.person)
-    train, test = _prepared(data.features, data.labels, owners, 0.2)
+    train, test = _prepared(data.features, data.labels, datasets.by_key(data.person)[0], 0.2)
     what = f"softmax regression on HAR, 30 persons, a fifth of each held out, λ = {REGULARIZATION}"
     start = np.zeros((train[0].shape[1], len(datasets.ACTIVITIES)))
     return of_regression("har", what, softmax(*train, regularization=REGULARIZATION), start, test[:2])
@@ -184,8 +178,7 @@ def _har(folder: Path | None) -> Problem:
 def _heart(folder: Path | None) -> Problem:
     train, test = _prepared(*datasets.read_heart(folder)[:3], 0.34)
     what = "logistic regression on heart disease, 4 hospitals, a third of each held out, λ = 0.01"
-    start = np.zeros(train[0].shape[1])
-    return of_regression("heart", what, logistic(*train, regularization=0.01), start, test[:2])
+    return of_regression("heart", what, logistic(*train, regularization=0.01), np.zeros(train[0].shape[1]), test[:2])
 
 
 def _prepared(features: Any, labels: Any, owners: Any, share: float) -> Any:
@@ -208,18 +201,17 @@ class NamedProblem:
     accuracies: tuple[float, ...] = ()  # targets on its test set, if it has one
 
 
+NORMS, FAR, A9A = (0.1, 0.03, 0.01), (0.1, 0.01, 0.002), (0.83, 0.84, 0.845)  # targets
 PROBLEMS: Mapping[str, NamedProblem] = {
     "ridge": NamedProblem(_ridge, 10, 2, 400, (0.1, 0.01, 0.003)),
-    "ridge-similar": NamedProblem(_ridge_similar, 200, 10, 300, (0.1, 0.01, 0.002)),
-    "quadratics": NamedProblem(_quadratics, 200, 10, 300, (0.1, 0.01, 0.002)),
-    "a9a": NamedProblem(partial(_libsvm, "a9a", 100, False), 100, 10, 150, (0.1, 0.03, 0.01), (0.83, 0.84, 0.845)),
-    "a9a-nonconvex": NamedProblem(
-        partial(_libsvm, "a9a", 100, True), 100, 10, 150, (0.1, 0.03, 0.01), (0.83, 0.84, 0.845)
-    ),
-    "mushrooms": NamedProblem(partial(_libsvm, "mushrooms", 50, False), 50, 10, 150, (0.1, 0.03, 0.01)),
-    "mushrooms-nonconvex": NamedProblem(partial(_libsvm, "mushrooms", 50, True), 50, 10, 150, (0.1, 0.03, 0.01)),
-    "har": NamedProblem(_har, 30, 6, 100, (0.1, 0.03, 0.01), (0.9, 0.95, 0.97)),
-    "heart": NamedProblem(_heart, 4, 2, 300, (0.1, 0.03, 0.01), (0.75, 0.78)),
+    "ridge-similar": NamedProblem(_ridge_similar, 200, 10, 300, FAR),
+    "quadratics": NamedProblem(_quadratics, 200, 10, 300, FAR),
+    "a9a": NamedProblem(partial(_libsvm, "a9a", 100, False), 100, 10, 150, NORMS, A9A),
+    "a9a-nonconvex": NamedProblem(partial(_libsvm, "a9a", 100, True), 100, 10, 150, NORMS, A9A),
+    "mushrooms": NamedProblem(partial(_libsvm, "mushrooms", 50, False), 50, 10, 150, NORMS),
+    "mushrooms-nonconvex": NamedProblem(partial(_libsvm, "mushrooms", 50, True), 50, 10, 150, NORMS),
+    "har": NamedProblem(_har, 30, 6, 100, NORMS, (0.9, 0.95, 0.97)),
+    "heart": NamedProblem(_heart, 4, 2, 300, NORMS, (0.75, 0.78)),
 }
 
 

@@ -122,17 +122,15 @@ def table(registry: Registry) -> list[tuple[str, ...]]:
     """A row per version: which is in use, round, method, sites, metrics and when it was added."""
     used, rows = registry.in_use(), []
     for version, facts in registry.versions().items():
-        measured = facts.get("metrics", {})
-        numbers = [
+        numbers = ", ".join(
             f"{source} {name} {value:.4g}"
-            for source, metrics in sorted(measured.items())
+            for source, metrics in sorted(facts.get("metrics", {}).items())
             for name, value in sorted(metrics.items())
             if isinstance(value, int | float)
-        ]
-        mark = "in use" if version == used else ""
-        sites = len(facts.get("sites", {}))
-        about = (facts.get("method", "-"), facts.get("rounds", "-"), sites or "-", ", ".join(numbers) or "-")
-        rows.append((version, mark, *map(str, about), str(facts.get("time", "-"))))
+        )
+        sites = len(facts.get("sites", {})) or "-"
+        about = (facts.get("method", "-"), facts.get("rounds", "-"), sites, numbers or "-", facts.get("time", "-"))
+        rows.append((version, "in use" if version == used else "", *map(str, about)))
     return rows
 
 

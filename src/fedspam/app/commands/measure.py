@@ -28,9 +28,8 @@ def add(command: argparse.ArgumentParser) -> None:
     command.add_argument("--problem", metavar="NAME", help="what to measure (quadratics)")
     command.add_argument("--clients", type=whole(4), metavar="N", help="number of clients to measure (all)")
     command.add_argument("--steps", type=whole(2, MOST_STEPS), default=24, metavar="N", help="Lanczos steps")
-    command.add_argument(
-        "--candidates", type=whole(1, MOST_CANDIDATES), default=16, metavar="M", help="clients compared with the mean"
-    )
+    compared = "clients compared one by one with the mean"
+    command.add_argument("--candidates", type=whole(1, MOST_CANDIDATES), default=16, metavar="M", help=compared)
     command.add_argument("--confidence", type=confidence, default=0.95, metavar="C", help="of each interval")
     command.add_argument("--seed", type=whole(0), default=0, metavar="S", help="seed")
     command.add_argument("--wire", action="store_true", help="encode every message instead of simulating; slower")

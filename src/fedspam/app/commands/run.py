@@ -63,6 +63,4 @@ def run(options: argparse.Namespace) -> int:
         raise UsageError("--distributed needs --out FOLDER, the same for all processes; the first one writes there")
     if options.method_file is not None:
         load_methods(options.method_file)
-    return main(
-        options.file, options.settings, options.out, resume=options.resume, quiet=options.quiet, as_json=options.json
-    )
+    return main(options)

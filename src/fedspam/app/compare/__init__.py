@@ -3,17 +3,17 @@
 import itertools
 import json
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from fedspam._internal import checks, describe
 from fedspam._internal.nearest import did_you_mean
 from fedspam.app.arrival import percentiles
-from fedspam.app.compare.measures import MEASURES, CostSummary, Trial, best, best_of_all, cell, costs
+from fedspam.app.compare.measures import MEASURES, Finals, Trial, Tried, best, best_of_all, cell, costs
 from fedspam.app.compare.parts import (
     ComparisonPart,
     ProblemFacts,
@@ -43,15 +43,19 @@ DEFAULT = (
 )  # fmt: skip
 
 
-@dataclass(frozen=True)
-class TunedCost:
+class TunedCost(NamedTuple):
     """One number of the table: the cost of a method with the setting tuned for this measure and target."""
 
     method: str
     target: float  # an error
     measure: str
-    trial: int | None  # None if no setting arrived during tuning
-    cell: CostSummary
+    median: float  # infinite if it did not arrive, as its band
+    low: float
+    high: float
+    reached: int
+    seeds: int
+    trial: int | None = None  # None if no setting arrived during tuning
+    setting: str = ""
 
 
 @dataclass(frozen=True)
@@ -60,17 +64,13 @@ class ComparisonResult:
 
     problem: Problem | ProblemFacts
     plan: ComparisonPlan
-    trials: Mapping[str, list[Trial]]  # by method
-    finals: Mapping[str, dict[int, Trial]]  # by method and number: the chosen settings on the reported seeds
+    trials: Tried
+    finals: Finals
     entries: list[TunedCost]
 
     def entry(self, method: str, target: float, measure: str) -> TunedCost:
         wanted = (method, target, measure)
         return next(entry for entry in self.entries if (entry.method, entry.target, entry.measure) == wanted)
-
-    def chosen(self, entry: TunedCost) -> tuple[int | None, str]:
-        """The trial of an entry and its setting; None and no text if no setting arrived."""
-        return entry.trial, "" if entry.trial is None else _setting(self.trials[entry.method][entry.trial - 1])
 
     @property
     def untuned(self) -> list[str]:
@@ -125,9 +125,8 @@ def run_comparison(
     for key in methods:
         tried = trials[key] = tune(key, problem, plan, progress)
         numbers = chosen_numbers(tried, plan)
-        again = try_settings(
-            key, [tried[n - 1].setting for n in numbers], problem, plan, plan.reported, first=1, whole=True
-        )
+        settings = [tried[n - 1].setting for n in numbers]
+        again = try_settings(key, settings, problem, plan, plan.reported, first=1, whole=True)
         finals[key] = {n: replace(trial, number=n) for n, trial in zip(numbers, again, strict=True)}
         progress()
     return result_of(problem, plan, trials, finals)
@@ -140,20 +139,16 @@ def chosen_numbers(tried: Sequence[Trial], plan: ComparisonPlan) -> list[int]:
     return sorted({trial.number for trial in (*wanted, *shown) if trial is not None})
 
 
-def result_of(
-    problem: Problem | ProblemFacts,
-    plan: ComparisonPlan,
-    trials: Mapping[str, list[Trial]],
-    finals: Mapping[str, dict[int, Trial]],
-) -> ComparisonResult:
+def result_of(problem: Problem | ProblemFacts, plan: ComparisonPlan, trials: Tried, finals: Finals) -> ComparisonResult:
     """The result with its table, which follows from the trials."""
-    entries: list[TunedCost] = []
+    entries = []
     for key, error, measure in itertools.product(trials, plan.errors, MEASURES):
         chosen = best(trials[key], measure, error)
-        number, values = None, np.full(plan.seeds, np.inf)
+        values, setting = np.full(plan.seeds, np.inf), ()
         if chosen is not None:
-            number, values = chosen.number, costs(finals[key][chosen.number].curves, measure, error)
-        entries.append(TunedCost(key, error, measure, number, cell(values)))
+            values = costs(finals[key][chosen.number].curves, measure, error)
+            setting = chosen.number, setting_text(chosen)
+        entries.append(TunedCost(key, error, measure, *cell(values), *setting))
     return ComparisonResult(problem, plan, trials, finals, entries)
 
 
@@ -247,7 +242,7 @@ def number(value: float) -> str:
     return f"{value:.10g}" if np.isfinite(value) else ""
 
 
-def _setting(trial: Trial) -> str:
+def setting_text(trial: Trial) -> str:
     return json.dumps(describe.describe(dict(trial.setting)), sort_keys=True)
 
 
@@ -256,14 +251,14 @@ def tuning_header(plan: ComparisonPlan) -> list[str]:
     return ["method", "trial", "status", "final_error", *columns, "setting"]
 
 
-def tuning_rows(trials: Mapping[str, Sequence[Trial]], plan: ComparisonPlan) -> Iterable[list[Any]]:
+def tuning_rows(trials: Tried, plan: ComparisonPlan) -> Iterable[list[Any]]:
     """Every setting in the order of trial, with its median costs on the seeds for tuning."""
     for trial in itertools.chain(*trials.values()):
         numbers = (trial.curves.final, *(trial.cost(m, error) for error in plan.errors for m in MEASURES))
-        yield [trial.method, trial.number, trial.status, *map(number, numbers), _setting(trial)]
+        yield [trial.method, trial.number, trial.status, *map(number, numbers), setting_text(trial)]
 
 
-def curves_csv(finals: Mapping[str, Mapping[int, Trial]], plan: ComparisonPlan) -> str:
+def curves_csv(finals: Finals, plan: ComparisonPlan) -> str:
     """Every probe of the chosen settings on the reported seeds. After divergence an error may be inf or nan."""
     header = ["method", "trial", "seed", "rounds", "error", "bytes_up", "bytes", "gradients"]
     rows = (
@@ -278,9 +273,5 @@ def curves_csv(finals: Mapping[str, Mapping[int, Trial]], plan: ComparisonPlan) 
 
 def costs_csv(found: ComparisonResult, plan: ComparisonPlan) -> str:
     """One row per method, target and measure: the median over seeds, its band, and the setting."""
-    header = ["method", "target", "measure", "median", "low", "high", "reached", "seeds", "trial", "setting"]
-    rows = (
-        [one.method, plan.text(one.target), one.measure, *map(number, one.cell[:3]), *one.cell[3:], *found.chosen(one)]
-        for one in found.entries
-    )
-    return csv_text(header, rows)
+    rows = ([one.method, plan.text(one.target), one.measure, *map(number, one[3:6]), *one[6:]] for one in found.entries)
+    return csv_text(TunedCost._fields, rows)

@@ -73,6 +73,10 @@ class Trial:
         return cell(costs(self.curves, measure, target)).median
 
 
+Tried = Mapping[str, Sequence[Trial]]  # by method, in the order of trial
+Finals = Mapping[str, Mapping[int, Trial]]  # by method and number: the chosen settings on the reported seeds
+
+
 def best(trials: Sequence[Trial], measure: str, target: float) -> Trial | None:
     """The trial that arrives at the lowest cost, then with the lowest final error; None if none arrives."""
     arrived = [trial for trial in trials if np.isfinite(trial.cost(measure, target))]

@@ -19,7 +19,7 @@ from fedspam import __version__
 from fedspam._internal import describe, files, strict
 from fedspam._internal.strict import GIB, MIB
 from fedspam.app import UsageError
-from fedspam.app.compare.measures import Curves, Trial
+from fedspam.app.compare.measures import Curves, Finals, Trial, Tried
 from fedspam.app.compare.tuning import ComparisonPlan
 from fedspam.simulation import records
 
@@ -73,9 +73,7 @@ class SavedPart:
     found: Mapping[str, Any]
 
 
-def write_part(
-    folder: Path, part: ComparisonPart, whole: Mapping[str, Any], found: Mapping[str, Any], command: str
-) -> None:
+def write_part(folder: Path, part: ComparisonPart, whole: Any, found: Mapping[str, Any], command: str) -> None:
     """Write what a part has found. A part is there when its index is."""
     index = {"fedspam": __version__, "part": part.number, "of": part.of, "command": command, "whole": whole}
     sealed = {**index, "found": found}
@@ -147,9 +145,7 @@ def problems_of(saved: Sequence[SavedPart]) -> dict[int, Mapping[str, Any]]:
 # --- the trials of methods on one problem ----------------------------------------------------------------------------
 
 
-def write_trials(
-    folder: Path, trials: Mapping[str, Sequence[Trial]], finals: Mapping[str, Mapping[int, Trial]]
-) -> dict[str, Any]:
+def write_trials(folder: Path, trials: Tried, finals: Finals) -> dict[str, Any]:
     """Write the curves of all trials, and return what else is known of them, and the hash of the file of curves."""
     runs = [(key, "tuned", trial) for key, tried in trials.items() for trial in tried]
     runs += [(key, "final", trial) for key, chosen in finals.items() for trial in chosen.values()]

@@ -112,10 +112,7 @@ def sweep(
         found = run_comparison(problem, own, plan, progress)
         problems[index] = {"family": case.family, "case": case.label, **facts(problem)}
         ratio = problem.delta / problem.smoothness
-        rows += [
-            Row(*place, ratio, one.target, one.method, one.measure, *one.cell, *found.chosen(one))
-            for one in found.entries
-        ]
+        rows += [Row(*place, ratio, one.target, one.method, *one[2:]) for one in found.entries]
         tried += [[*place, *line] for line in tuning_rows(found.trials, plan)]
     if part is None:
         return _write(folder, methods, plan, list(problems.values()), rows, tried, command, began)

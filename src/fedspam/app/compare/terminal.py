@@ -82,7 +82,7 @@ def table(found: ComparisonResult, error: float) -> Table:
     """The cost of every method until the target; each number has its own best setting."""
     plan = found.plan
     goal = f"{METRICS[plan.metric].label} {plan.text(error)}"
-    costs = {key: [found.entry(key, error, measure).cell for measure in MEASURES] for key in found.trials}
+    costs = {key: [found.entry(key, error, measure) for measure in MEASURES] for key in found.trials}
     rows = [
         [
             METHODS[key].name + (" (nothing to tune)" if key in found.untuned else ""),

@@ -82,9 +82,7 @@ class ComparisonPlan:
         return [2**20 + number for number in self.reported]
 
 
-def tune(
-    key: str, problem: Problem, plan: ComparisonPlan, progress: Callable[[], object] = lambda: None
-) -> list[Trial]:
+def tune(key: str, problem: Problem, plan: ComparisonPlan, progress: Callable[[], Any] = lambda: None) -> list[Trial]:
     """All settings that a method tries on a problem: as many as the budget, unless it has no numbers to tune."""
     proposed = METHODS[key].grid(problem.scales(plan.cohort))
     check_grid(key, proposed)
@@ -257,14 +255,13 @@ def _curves(run: Run, lane: int, plan: ComparisonPlan) -> Curves:
     ended = run.rounds_done[lane][:, None] // plan.every
     seen = np.take_along_axis(seen, np.minimum(np.arange(seen.shape[1]), ended), axis=1)
     error = 1 - seen if plan.rising else seen
+    rows, start = run.rows, run.plan.start
     up, down = (
-        _running(run.rows[unit][lane], sum(part.cohort * getattr(part, unit) for part in run.plan.start), plan.every)
+        _running(rows[unit][lane], sum(part.cohort * getattr(part, unit) for part in start), plan.every)
         for unit in ("bytes_up", "bytes_down")
     )
     # every client of the start evaluates one gradient
-    gradients = _running(
-        np.nan_to_num(run.rows["gradients"][lane]), sum(part.cohort for part in run.plan.start), plan.every
-    )
+    gradients = _running(np.nan_to_num(rows["gradients"][lane]), sum(part.cohort for part in start), plan.every)
     rounds = np.broadcast_to(plan.every * np.arange(error.shape[1], dtype=np.float64), error.shape)
     return Curves(error, rounds, up, up + down, gradients, run.rows["void"][lane].sum(axis=1).astype(np.float64))
 

@@ -1,10 +1,5 @@
 """One typed configuration for files and flags: parsed strictly, described in words, written back as TOML."""
 
-from fedspam.app.config.example import (
-    EXAMPLE as EXAMPLE,
-    setting_choices as setting_choices,
-    settings_table as settings_table,
-)
 from fedspam.app.config.parse import (
     ConfigError as ConfigError,
     decode as decode,
@@ -13,4 +8,11 @@ from fedspam.app.config.parse import (
     read as read,
 )
 from fedspam.app.config.schema import Config as Config
-from fedspam.app.config.write import differences as differences, tables as tables, to_toml as to_toml
+from fedspam.app.config.text import (
+    EXAMPLE as EXAMPLE,
+    differences as differences,
+    setting_choices as setting_choices,
+    settings_table as settings_table,
+    tables as tables,
+    to_toml as to_toml,
+)

@@ -15,24 +15,14 @@ from fedspam._internal import strict
 from fedspam._internal.nearest import did_you_mean, nearest
 from fedspam.app import UsageError, refusing
 from fedspam.app.config import methods, schema
-from fedspam.app.config.schema import Config, name_of
-from fedspam.app.config.type_text import choices, rule
+from fedspam.app.config.schema import PLAIN, SECTIONS, Config, name_of
+from fedspam.app.config.text import choices, rule
 from fedspam.datasets.table import is_table
 
 SIZE = strict.MIB  # the longest file that is read
 MOST = 6  # findings that one error lists
-SECTIONS = ("data", "clients", "model", "method", "prox", "run", "keep", "watch", "codecs", "evaluate", "track")
 PATHS = ("data.path", "data.images", "data.labels", "data.test_path", "data.folder", "model.function")
 SHORT = ("data", "model", "method", "prox")  # sections that may be given as one word, their name
-PLAIN: Mapping[str, type[Struct]] = {
-    "clients": schema.Clients,
-    "run": schema.RunSection,
-    "keep": schema.KeepSection,
-    "watch": schema.WatchSection,
-    "codecs": schema.CodecsSection,
-    "evaluate": schema.Evaluate,
-    "track": schema.Track,
-}
 S = TypeVar("S", bound=Struct)
 
 

@@ -15,6 +15,8 @@ Share = Annotated[float, Meta(ge=0, lt=1)]
 Positive = Annotated[float, Meta(gt=0)]
 NotNegative = Annotated[float, Meta(ge=0)]
 Text = Annotated[str, Meta(min_length=1)]
+Character = Annotated[str, Meta(min_length=1, max_length=1)]
+Place = Annotated[str, Meta(pattern=r"^.+\.py:[A-Za-z_]\w*$")]
 
 
 def _about(text: str) -> Meta:
@@ -96,14 +98,9 @@ class Csv(RowsSection, frozen=True, kw_only=True, tag_field="kind", tag="csv"):
     label: Annotated[Text, _about("the column to predict")]
     client: Annotated[Text | None, _about("the column that names the client of a row; without it see [clients]")] = None
     features: Annotated[list[Text] | None, _about("the columns to predict from; default all others")] = None
-    drop: Annotated[list[Text], _about("columns to leave out")] = field(default_factory=list)
-    categories: Annotated[list[Text], _about("columns of numbers that are codes: one feature per value")] = field(
-        default_factory=list
-    )
-    delimiter: Annotated[
-        Annotated[str, Meta(min_length=1, max_length=1)] | None,
-        _about("between two cells; default the most frequent of , ; tab and | in the header"),
-    ] = None
+    drop: Annotated[list[Text], _about("columns to leave out")] = []
+    categories: Annotated[list[Text], _about("columns of numbers that are codes: one feature per value")] = []
+    delimiter: Annotated[Character | None, _about("between cells; default the usual , ; tab or | of the header")] = None
     task: Task = "classes"
 
 
@@ -190,28 +187,15 @@ def _by_name(*kinds: type[Struct]) -> dict[str, Any]:
 
 
 DATA: Mapping[str, type[DataSection]] = _by_name(
-    Csv,
-    TableSection,
-    Npz,
-    Libsvm,
-    Idx,
-    Leaf,
-    Parts,
-    FemnistSection,
-    Digits,
-    Synthetic,
-    QuadraticsSection,
-    RidgeSection,
-    ProblemSection,
-)
+    Csv, TableSection, Npz, Libsvm, Idx, Leaf, Parts, FemnistSection, Digits, Synthetic, QuadraticsSection,
+    RidgeSection, ProblemSection,
+)  # fmt: skip
 
 
 class Clients(Struct, frozen=True, kw_only=True):
     """How rows are split among clients where the data does not say, and how clients use their rows."""
 
-    split: Annotated[
-        Literal["iid", "dirichlet", "shards"] | None, _about("how rows without a client column are split")
-    ] = None
+    split: Annotated[Literal["iid", "dirichlet", "shards"] | None, _about("of rows without a client column")] = None
     count: Annotated[Whole, _about("number of clients to split them among")] = 10
     alpha: Annotated[Positive, _about("dirichlet: evenness; 100 is nearly even, 0.1 very uneven")] = 1.0
     each: Annotated[Whole, _about("shards: classes per client, about")] = 2
@@ -227,9 +211,7 @@ class Clients(Struct, frozen=True, kw_only=True):
 class Function(Struct, frozen=True, kw_only=True):
     """A loss of your own: (params, rows) -> one loss per row, in a Python file that is run."""
 
-    function: Annotated[
-        str, Meta(pattern=r"^.+\.py:[A-Za-z_]\w*$"), _about("file and name of the loss: my_model.py:loss")
-    ]
+    function: Annotated[Place, _about("file and name of the loss: my_model.py:loss")]
 
 
 def own_loss(model: Struct | None) -> str | None:
@@ -339,13 +321,9 @@ class Evaluate(Struct, frozen=True, kw_only=True):
     every: Annotated[Whole, _about("rounds between two evaluations, each a pass over all rows")] = 1
     metric: Annotated[
         Literal["loss", "gradient", "accuracy", "balanced_accuracy", "f1", "rare_f1", "auc", "rmse"] | None,
-        _about(
-            "metric of target and patience; default accuracy, or balanced_accuracy if one class has 80 %; else loss"
-        ),
+        _about("of target and patience; default accuracy, or balanced_accuracy if one class has 80 %; else loss"),
     ] = None
-    target: Annotated[float | None, _about("value to reach; the summary says when it was reached and at what cost")] = (
-        None
-    )
+    target: Annotated[float | None, _about("value to reach; the summary says when and at what cost")] = None
     stop: Annotated[bool, _about("end the run when the target is reached")] = False
     patience: Annotated[Whole | None, _about("end the run after this many evaluations without improvement")] = None
     threshold: Annotated[
@@ -365,7 +343,7 @@ class Track(Struct, frozen=True, kw_only=True):
 
     to: Annotated[
         list[Literal["tensorboard", "mlflow", "wandb", "trackio"]], _about("one or several; each needs its extra")
-    ] = field(default_factory=list)
+    ] = []
     project: Annotated[Text, _about("MLflow's experiment, W&B's and trackio's project")] = "fedspam"
     name: Annotated[Text | None, _about("name of the run; default the name of its folder")] = None
     place: Annotated[Text | None, _about("TensorBoard's folder or MLflow's address; default the run folder")] = None
@@ -390,3 +368,11 @@ class Config(Struct, frozen=True, kw_only=True):
     codecs: CodecsSection | None
     evaluate: Evaluate
     track: Track
+
+
+SECTIONS = Config.__struct_fields__
+# the sections that have one struct each
+PLAIN: Mapping[str, type[Struct]] = {
+    "clients": Clients, "run": RunSection, "keep": KeepSection, "watch": WatchSection, "codecs": CodecsSection,
+    "evaluate": Evaluate, "track": Track,
+}  # fmt: skip

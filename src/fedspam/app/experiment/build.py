@@ -126,16 +126,16 @@ def _check_numbers(part: Any, where: str = "") -> None:
 # --- clients, start and probe ---
 
 
+@naming("data")
 def _drawn(draw: Callable[..., Any], config: Config) -> Any:
     """Random clients with the settings of `[data]`."""
     settings = msgspec.structs.asdict(config.data)
-    with naming("data"):
-        return draw(settings.pop("seed"), **settings)
+    return draw(settings.pop("seed"), **settings)
 
 
+@naming("data")
 def _problem(config: Config) -> World:
-    with naming("data"):
-        problem = named_problems.load(config.data.name, config.data.folder)
+    problem = named_problems.load(config.data.name, config.data.folder)
     clients, start = problem.population, problem.start
     if isinstance(clients, Quadratics):
         return _probed(clients, start)
@@ -156,9 +156,9 @@ def _examples(config: Config) -> World:
     return clients, model.start, probe, data, model.predict
 
 
+@naming("data")
 def _parts(config: Config) -> World:
-    with naming("data"):
-        clients, model, probe, data = read_parts(config)
+    clients, model, probe, data = read_parts(config)
     return clients, model.start, probe, data, model.predict
 
 

@@ -48,13 +48,9 @@ class LoadedExamples:
         return self.train.examples["features"].shape[1:]
 
 
+@naming("data")
 def examples(data: Any, clients: schema.Clients) -> LoadedExamples:
     """The examples that `[data]` and `[clients]` describe. A `ConfigError` names the setting that is wrong."""
-    with naming("data"):
-        return _examples(data, clients)
-
-
-def _examples(data: Any, clients: schema.Clients) -> LoadedExamples:
     if isinstance(data, schema.FemnistSection):  # the only kind with test rows of its own
         femnist = datasets.read_femnist(data.folder)
         count = int(femnist.train.examples["label"].max()) + 1
@@ -157,21 +153,14 @@ def _whole_or_numbered(labels: Sequence[str]) -> tuple[np.ndarray, Sequence[str]
     return numbers.astype(np.int32), texts
 
 
+def _idx(data: schema.Idx, clients: schema.Clients) -> FederatedData:
+    images = existing(f"data.images = {data.images!r}", data.images)
+    return _split(datasets.read_labeled(images, existing(f"data.labels = {data.labels!r}", data.labels)), clients)
+
+
 def _libsvm(data: schema.Libsvm, clients: schema.Clients) -> FederatedData:
     rows = datasets.read_libsvm(_file(data.path), features=data.features)
     return _split({"features": rows.features, "label": rows.labels}, clients)
-
-
-def _idx(data: schema.Idx, clients: schema.Clients) -> FederatedData:
-    images = existing(f"data.images = {data.images!r}", data.images)
-    labels = existing(f"data.labels = {data.labels!r}", data.labels)
-    return _split(datasets.read_labeled(images, labels), clients)
-
-
-def _synthetic(data: schema.Synthetic, clients: schema.Clients) -> FederatedData:
-    return datasets.synthetic(
-        data.alpha, data.beta, data.clients, dimension=data.dimension, classes=data.classes, seed=data.seed
-    )
 
 
 READERS: Mapping[type[schema.DataSection], Callable[[Any, schema.Clients], Any]] = {
@@ -182,7 +171,9 @@ READERS: Mapping[type[schema.DataSection], Callable[[Any, schema.Clients], Any]]
     schema.Idx: _idx,
     schema.Leaf: lambda data, _: datasets.read_leaf(_file(data.path, folder=True)),
     schema.Digits: lambda _, clients: _split(datasets.read_digits(), clients),
-    schema.Synthetic: _synthetic,
+    schema.Synthetic: lambda data, _: datasets.synthetic(
+        data.alpha, data.beta, data.clients, dimension=data.dimension, classes=data.classes, seed=data.seed
+    ),
 }
 
 

@@ -3,7 +3,8 @@
 import hashlib
 import json
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -17,8 +18,8 @@ from fedspam.app import tracking
 from fedspam.app.arrival import arrival
 from fedspam.app.config import Config, ConfigError, differences, naming, read, tables, to_toml
 from fedspam.app.config.parse import SIZE
-from fedspam.app.config.schema import FineTune, name_of, own_loss
-from fedspam.app.config.write import value_text
+from fedspam.app.config.schema import name_of, own_loss
+from fedspam.app.config.text import value_text
 from fedspam.app.experiment.build import Experiment, make
 from fedspam.app.experiment.probes import RowsProbe
 from fedspam.app.experiment.scores import chosen_threshold, scores_on_test
@@ -28,7 +29,7 @@ from fedspam.models.trained import TrainedModel
 from fedspam.simulation import Run, fine_tune, records, simulate
 from fedspam.simulation.shared_store import store_of
 from fedspam.simulation.status import Status
-from fedspam.simulation.stopping import Target, Watch
+from fedspam.simulation.stopping import Watch
 
 # settings that may change when a run is resumed
 LATER = frozenset({"run.rounds", "keep", "track"}) | {
@@ -75,8 +76,7 @@ def run(
         tracking.check(config.track.to)
     with jax.enable_x64(config.run.precision == "float64"):
         experiment = make(config)
-        _check_fine_tune(experiment)
-        _check_threshold(experiment)
+        _check_evaluation(experiment)
         keep = records.Keep(config.keep.last, every=config.keep.every)
         # one lock over all that is written, so that what two processes write at once is never mixed
         with store_of(folder, keep) as store:
@@ -84,23 +84,28 @@ def run(
             hosts.first(lambda: _write_config(config, folder))
             went = _simulate(experiment, store, keep, resume, observe)
             store.finish(went.status)
-            facts = summary(went, folder, config, experiment.target, experiment.metrics)
+            facts = summary(experiment, went, folder)
             outcome = hosts.first(lambda: _written(experiment, went, store, facts))
     return outcome or ExperimentOutcome(folder, went, facts, [])
 
 
 def _written(experiment: Experiment, went: Run, store: records.Store, facts: dict[str, Any]) -> ExperimentOutcome:
     """What is in the folder at the end: the model, its scores and the summary."""
-    folder, rows = store.folder, experiment.examples
+    folder, rows, config = store.folder, experiment.examples, experiment.config
     trained, clients = _saved_model(experiment, went, store), []
     if trained is not None and rows is not None:
         tested, clients = scores_on_test(trained, rows)
         if "threshold" in tested:  # what was measured during the run is of the more probable class
             facts = {name: value for name, value in facts.items() if not name.startswith("accuracy.")}
         facts |= tested
-    tuning = experiment.config.evaluate.fine_tune
-    if clients and tuning is not None:
-        clients = _with_own_models(experiment, went, clients, tuning)
+    tuning = config.evaluate.fine_tune
+    if clients and tuning is not None:  # one column more: the score of a model that the client trained further
+        key = config.run.seed
+        own = fine_tune(experiment.population, went.params, tuning.local_steps, tuning.local_rate, key=key)
+        scores = experiment.probe.test.personal(own)
+        name = "accuracy" if "accuracy" in scores else "loss"
+        for row, value in zip(clients, np.asarray(scores[name]), strict=True):
+            row[f"fine_tuned_{name}"] = None if np.isnan(value) else float(value)
     if clients:
         table = [["" if value is None else value for value in row.values()] for row in clients]
         records.write(folder / "clients.csv", csv_text(list(clients[0]), table).encode())
@@ -126,36 +131,20 @@ def own_config(folder: Path) -> Config:
     return read(path)
 
 
-def _check_fine_tune(experiment: Experiment) -> None:
-    """Refuse to test models of clients that have no test rows before anything runs."""
-    tested = isinstance(experiment.probe, RowsProbe) and experiment.probe.test is not None
-    if experiment.config.evaluate.fine_tune is not None and not (tested and isinstance(experiment.population, Ragged)):
+def _check_evaluation(experiment: Experiment) -> None:
+    """Refuse, before anything runs, models of clients without test rows, and thresholds without a probability."""
+    rows, probe, asked = experiment.examples, experiment.probe, experiment.config.evaluate
+    tested = isinstance(probe, RowsProbe) and probe.test is not None and isinstance(experiment.population, Ragged)
+    if asked.fine_tune is not None and not tested:
         raise ConfigError(
             "evaluate.fine_tune: the clients have no test rows of their own in this process; use data of rows with "
             "data.test above 0, or leave it out"
         )
-
-
-def _check_threshold(experiment: Experiment) -> None:
-    """Refuse a threshold for a model that has no probability of one of two classes."""
-    rows, asked = experiment.examples, experiment.config.evaluate.threshold
-    own = own_loss(experiment.config.model) is not None
-    if asked is not None and (rows is None or rows.classes != 2 or own or isinstance(experiment.population, Sharded)):
+    own = own_loss(experiment.config.model) is not None or isinstance(experiment.population, Sharded)
+    if asked.threshold is not None and (rows is None or rows.classes != 2 or own):
         raise ConfigError(
             "evaluate.threshold: it needs rows of two classes in this process and a model of this package; leave it out"
         )
-
-
-def _with_own_models(
-    experiment: Experiment, went: Run, clients: list[dict[str, Any]], tuning: FineTune
-) -> list[dict[str, Any]]:
-    """The table of clients with one column more: the score of a model that the client trained further."""
-    key = experiment.config.run.seed
-    own = fine_tune(experiment.population, went.params, tuning.local_steps, tuning.local_rate, key=key)
-    scores = experiment.probe.test.personal(own)
-    name = "accuracy" if "accuracy" in scores else "loss"
-    values = [None if np.isnan(value) else float(value) for value in np.asarray(scores[name])]
-    return [{**row, f"fine_tuned_{name}": value} for row, value in zip(clients, values, strict=True)]
 
 
 def _check_folder(config: Config, folder: Path, resume: bool) -> None:
@@ -179,18 +168,15 @@ def _check_folder(config: Config, folder: Path, resume: bool) -> None:
             )
 
 
-def _simulate(
-    experiment: Experiment,
-    store: records.Store,
-    keep: records.Keep,
-    resume: bool,
-    observe: Observe | None,
-) -> Run:
-    config, folder = experiment.config, store.folder
-    options, evaluate, growth = config.run, config.evaluate, config.watch.growth
+def _simulate(made: Experiment, store: records.Store, keep: records.Keep, resume: bool, observe: Observe | None) -> Run:
+    config, folder = made.config, store.folder
+    options, every, growth = config.run, config.evaluate.every, config.watch.growth
     leads = jax.process_index() == 0
-    past = _recorded_rows(folder) if resume and leads else {}
-    points = tracking.Points(evaluate.every, len(next(iter(past.values()))) if past else 0)
+    past: Mapping[str, np.ndarray] = {}
+    if resume and leads:
+        with suppress(OSError, records.RecordError):  # it holds no run
+            past = records.read(folder)[1]
+    points = tracking.Points(every, len(next(iter(past.values()))) if past else 0)
     points.totals = {name: float(past[name].sum()) for name in points.paid if name in past}
     recorders = [tracking.RECORDERS[name][0]() for name in dict.fromkeys(config.track.to) if leads]
     with tracking.tracked(recorders, _story(config, folder)) as tracked:
@@ -206,24 +192,16 @@ def _simulate(
                 observe(done, sum(points.totals.values()), probes)
 
         went = simulate(
-            experiment.method, experiment.population, experiment.start,
-            rounds=options.rounds, key=options.seed, probe=experiment.probe, every=evaluate.every,
-            record=options.record, chunk=options.chunk, quorum=options.quorum, codecs=experiment.codecs,
+            made.method, made.population, made.start,
+            rounds=options.rounds, key=options.seed, probe=made.probe, every=every,
+            record=options.record, chunk=options.chunk, quorum=options.quorum, codecs=made.codecs,
             watch=Watch(growth=growth, probe="gradient") if growth > 0 else None,
-            until=experiment.until, devices=jax.devices() if jax.process_count() > 1 else None,
+            until=made.until, devices=jax.devices() if jax.process_count() > 1 else None,
             folder=store, resume=resume, keep=keep, observe=report,
         )  # fmt: skip
         went = replace(went, status=_judged(went))
         tracked.status = went.status
     return went
-
-
-def _recorded_rows(folder: Path) -> dict[str, np.ndarray]:
-    """The rows that a folder holds already; none where it holds no run."""
-    try:
-        return records.read(folder)[1]
-    except (OSError, records.RecordError):
-        return {}
 
 
 def _judged(went: Run) -> Status:
@@ -262,10 +240,10 @@ def _saved_model(experiment: Experiment, went: Run, store: records.Store) -> Tra
     return trained
 
 
-def summary(run: Run, folder: Path, config: Config, target: Target | None, metrics: Sequence[str]) -> dict[str, Any]:
+def summary(experiment: Experiment, run: Run, folder: Path) -> dict[str, Any]:
     """The facts of a run as plain JSON."""
-    every = config.evaluate.every
-    last = {name: _number(run.probes[name][-1]) for name in metrics if len(run.probes[name])}
+    config, target = experiment.config, experiment.target
+    last = {name: _number(run.probes[name][-1]) for name in experiment.metrics if len(run.probes[name])}
     totals = {name: int(run.rows[name].sum()) for name in ("bytes_up", "bytes_down")}
     gradients = run.rows.get("gradients")
     facts: dict[str, Any] = {
@@ -282,7 +260,7 @@ def summary(run: Run, folder: Path, config: Config, target: Target | None, metri
     }
     if target is not None:
         index = arrival(run.probes[target.probe], target.value, rising=target.at_least is not None)
-        first = None if index is None else index * every
+        first = None if index is None else index * config.evaluate.every
         ends = config.evaluate.stop and config.evaluate.patience is None
         if ends and target.reached([run.probes]):  # at the target, so that there are no later values
             first = run.rounds

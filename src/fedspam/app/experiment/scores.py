@@ -1,6 +1,6 @@
 """How good a trained model is on the test rows: in all, for each class, and for every client."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax
@@ -14,6 +14,14 @@ from fedspam.models.trained import Threshold, TrainedModel, shares_of
 from fedspam.simulation import metrics
 from fedspam.simulation.metrics import METRICS
 
+# the scores of a run, which summary.json has, and what readers call them
+LABELS: Mapping[str, str] = {
+    **{name: METRICS[name].label for name in ("balanced_accuracy", "f1", "rare_f1", "auc")},
+    "calibration_error": "calibration error",
+    "rmse": "test RMSE",
+    "mae": "test MAE",
+    "r2": "R²",
+}
 BINS = 10  # of the calibration error
 MEAN = 3  # the column of the accuracy, or of the error, in the table of clients
 
@@ -139,15 +147,11 @@ def calibration_error(shares: Float[np.ndarray, "rows classes"], labels: Integer
 
 def _by_client(rows: LoadedExamples, name: str, values: np.ndarray) -> list[dict[str, Any]]:
     """For every client its numbers of rows and the mean of a value over its test rows."""
-    parts = _parts(rows, np.asarray(values, np.float64))
+    mean = lambda part: float(part.mean()) if len(part) else None
+    own = zip(rows.train.clients, rows.train.sizes, _parts(rows, np.asarray(values, np.float64)), strict=True)
     return [
-        {
-            "client": client,
-            "train_rows": int(train),
-            "test_rows": len(part),
-            name: float(part.mean()) if len(part) else None,
-        }
-        for client, train, part in zip(rows.train.clients, rows.train.sizes, parts, strict=True)
+        {"client": client, "train_rows": int(train), "test_rows": len(part), name: mean(part)}
+        for client, train, part in own
     ]
 
 

@@ -1,8 +1,9 @@
 """`fedspam run` on a terminal: a bar while it runs, a few facts at its end, or JSON for scripts."""
 
+import argparse
 import json
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -18,23 +19,15 @@ from fedspam.app import exit_codes
 from fedspam.app.config import Config, ConfigError, read
 from fedspam.app.config.schema import own_loss
 from fedspam.app.experiment.execute import ExperimentOutcome, own_config, run
-from fedspam.app.experiment.scores import worst_clients
+from fedspam.app.experiment.scores import LABELS, worst_clients
 from fedspam.app.folders import new_folder
 from fedspam.app.terminal import numbers_table, print_folder, print_plain, progress_bar
-from fedspam.simulation.metrics import METRICS
 from fedspam.simulation.status import Status
 
 
-def main(
-    file: Path | None,
-    settings: Sequence[tuple[str, str]],
-    out: Path | None,
-    *,
-    resume: bool,
-    quiet: bool,
-    as_json: bool,
-) -> int:
+def main(options: argparse.Namespace) -> int:
     """Read a configuration, replace the settings that flags name, run it, and return the exit code."""
+    file, settings, out, resume = options.file, options.settings, options.out, options.resume
     if resume and out is None:
         raise ConfigError("--resume needs the folder of the run: --out FOLDER")
     if file is None and resume:
@@ -47,7 +40,7 @@ def main(
     folder = out or new_folder("run" if file is None else file.stem)
     config = read(file, settings)
     try:
-        return show(config, folder, resume=resume, quiet=quiet, as_json=as_json)
+        return show(config, folder, resume=resume, quiet=options.quiet, as_json=options.json)
     except KeyboardInterrupt:
         sys.stderr.write(f"fedspam run: stopped; continue with: fedspam run --resume --out {folder}\n")
         return exit_codes.INTERRUPTED
@@ -92,12 +85,7 @@ def show(
     return exit_codes.verdict(outcome.run.status.ok)
 
 
-TESTED = {
-    **{name: METRICS[name].label for name in ("balanced_accuracy", "f1", "auc")},
-    "calibration_error": "calibration error",
-    "rmse": "test RMSE",
-    "r2": "R²",
-}
+UNPRINTED = ("rare_f1", "mae")  # summary.json has them
 MOST_CLASSES = 10  # of a confusion matrix on the terminal
 WORST = 5  # clients that are listed
 
@@ -134,8 +122,8 @@ def table(facts: Mapping[str, Any]) -> Table:
     if "threshold" in facts:
         least = facts["threshold"]
         shown.add_row("threshold", f"{least['class']!r} from a probability of {_value(least['probability'])} on")
-    for name, label in TESTED.items():
-        if facts.get(name) is not None:
+    for name, label in LABELS.items():
+        if facts.get(name) is not None and name not in UNPRINTED:
             shown.add_row(label, _value(facts[name]))
     shown.add_row("loss", _value(facts.get("loss")))
     shown.add_row("gradient, relative", _value(facts.get("gradient")))

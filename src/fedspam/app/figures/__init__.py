@@ -310,7 +310,7 @@ def draw_bounds(panels: Sequence[BoundPanel], lyapunov: BoundPanel, note: Sequen
 
 def _draw_bound(axis: Axes, panel: BoundPanel) -> None:
     rounds = np.arange(1, len(next(iter(panel.curves.values()))) + 1)
-    if panel.low is not None:
+    if panel.low is not None and panel.high is not None:
         axis.fill_between(rounds, panel.low, panel.high, color=style.BLUE, alpha=0.18, linewidth=0)
     for label, values in panel.curves.items():
         axis.plot(rounds, values, label=label, **LOOKS[label])

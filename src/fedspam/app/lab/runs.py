@@ -62,6 +62,7 @@ WITHOUT_FRESH_WEIGHT = ("fedavg", "fedprox")
 WITHOUT_COHORT = ("spam",)
 # the grid of the plane
 RATIOS, FRESH_WEIGHTS = np.geomspace(0.01, 30, 15), np.geomspace(0.01, 1, 10)
+Draw = Key[Array, ""]
 _turn = threading.Lock()  # one run at a time, to leave some of the machine for others
 
 
@@ -95,7 +96,7 @@ class Repeated:
     def size(self) -> int:
         return self.population.size
 
-    def sample(self, key: Key[Array, ""], count: int) -> Ids:
+    def sample(self, key: Draw, count: int) -> Ids:
         if count == 1:
             return self.population.sample(key, 1)
         place = jnp.arange(count, dtype=jnp.uint32) % self.cohort
@@ -114,7 +115,7 @@ class Descent:
     safeguard: bool = static(default=True)
 
     def __call__(
-        self, oracle: Oracle, key: Key[Array, ""], *, x: Params, g: Params, step_size: Any
+        self, oracle: Oracle, key: Draw, *, x: Params, g: Params, step_size: Any
     ) -> tuple[Params, Certificate]:
         def solve(phi: Surrogate) -> Answer:
             smoothness = oracle.smoothness if isinstance(oracle, SmoothOracle) else 0.0
@@ -137,7 +138,7 @@ class LocalSteps:
         return {"local_rate": self.step_size(k)}
 
     def __call__(
-        self, oracle: Oracle, key: Key[Array, ""], x: Params, shift: Params | None, numbers: Mapping[str, Any]
+        self, oracle: Oracle, key: Draw, x: Params, shift: Params | None, numbers: Mapping[str, Any]
     ) -> Trained:
         return Trained(descend(oracle, key, x, steps=self.steps, local_rate=numbers["local_rate"], shift=shift))
 

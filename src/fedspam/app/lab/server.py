@@ -27,7 +27,7 @@ from fedspam.app.config.parse import fill
 from fedspam.app.lab import runs
 from fedspam.app.lab.runs import LabSetting
 from fedspam.app.report.page import asset, build
-from fedspam.app.report.tidy import finite
+from fedspam.app.report.series import finite
 from fedspam.methods import METHODS
 from fedspam.theory import premises
 from fedspam.theory.constants import Constants

@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from fedspam.app.folders import make_folder
-from fedspam.app.report import latex as tables, page, tidy
+from fedspam.app.report import page, tables
 from fedspam.app.report.bounds_overlay import BoundOverlay, with_bounds
-from fedspam.app.report.series import MEASURES, Curve, ModelScores, Paid, Series, Source
+from fedspam.app.report.series import MEASURES, Curve, ModelScores, Paid, Series, Source, printable
 from fedspam.app.report.sources import NoCurvesError, read
 from fedspam.simulation import records
 
@@ -85,13 +85,13 @@ def write(
         folder = make_folder(figures)
         for name, figure in _figures(sources).items():
             paths += save(figure, folder, name, "pdf")
-    for path, write_table in ((csv, tidy.write_csv), (parquet, tidy.write_parquet)):
+    for path, write_table in ((csv, tables.write_csv), (parquet, tables.write_parquet)):
         if path is not None:
             paths.append(_parent(path))
             write_table(sources, paths[-1])
     if latex is not None:
         paths.append(_parent(latex))
-        records.write(paths[-1], tables.render(sources, title, targets).encode())
+        records.write(paths[-1], tables.latex(sources, title, targets).encode())
     return paths
 
 
@@ -116,7 +116,7 @@ def _figures(sources: Sequence[Source]) -> dict[str, Any]:
                 panels[label] = lines
         stem = "".join(letter if letter.isascii() and letter.isalnum() else "-" for letter in metric).strip("-")
         name = f"curves-{stem}" if f"curves-{stem}" not in found else f"curves-{len(found)}"
-        found[name] = figures.draw_curves(panels, tidy.printable(metric))
+        found[name] = figures.draw_curves(panels, printable(metric))
     return found
 
 
@@ -129,7 +129,7 @@ def _named(sources: list[Source]) -> list[Source]:
         folder = source.folder.name
         seen[folder] += 1
         folder = folder if seen[folder] == 1 else f"{folder} ({seen[folder]})"
-        call = lambda name: tidy.printable(f"{name} · {folder}" if count[name] > 1 else name)
+        call = lambda name: printable(f"{name} · {folder}" if count[name] > 1 else name)
         series = [replace(one, name=call(one.name)) for one in source.series]
         goals = [goal._replace(series=call(goal.series)) if goal.series in count else goal for goal in source.goals]
         named.append(replace(source, series=series, goals=goals))

@@ -14,8 +14,19 @@ import numpy as np
 from fedspam.app import appearance
 from fedspam.app.report import provenance, targets
 from fedspam.app.report.bounds_overlay import ROOT
-from fedspam.app.report.series import MEASURES, MOST, Curve, Series, Source, TargetCell, rises, straightened, thin
-from fedspam.app.report.tidy import finite, printable
+from fedspam.app.report.series import (
+    MEASURES,
+    MOST,
+    Curve,
+    Series,
+    Source,
+    TargetCell,
+    finite,
+    printable,
+    rises,
+    straightened,
+    thin,
+)
 from fedspam.simulation.status import COMPLETED
 
 # characters that could end the element of the data, or that scripts read as ends of lines

@@ -145,3 +145,13 @@ def straightened(paid: Paid, most: int = MOST) -> Paid:
         bends = bends[np.unique(np.linspace(0, len(bends) - 1, most).astype(int))]
     index = np.concatenate([[0], bends, [len(paid.at) - 1]]) if len(paid.at) > 1 else np.array([0])
     return Paid(paid.at[index], paid.amount[index])
+
+
+def printable(text: str) -> str:
+    """The text with "?" for lone surrogates, which no file can hold; names of folders may have them."""
+    return text.encode("utf-8", "replace").decode()
+
+
+def finite(values: Any) -> list[float | None]:
+    """Numbers with six digits for JSON; None for NaN and infinity, which JSON does not have."""
+    return [float(f"{value:.6g}") if np.isfinite(value) else None for value in np.asarray(values, np.float64)]

@@ -14,6 +14,7 @@ import numpy as np
 from fedspam._internal import files, strict
 from fedspam._internal.strict import MIB
 from fedspam.app.arrival import percentiles
+from fedspam.app.experiment.scores import LABELS
 from fedspam.app.report.provenance import command_of, configuration_file, method_name, plain_math, sites
 from fedspam.app.report.series import AskedTarget, Curve, ModelScores, Paid, Series, Source, TargetCell, rises
 from fedspam.methods import METHODS
@@ -32,14 +33,6 @@ RENAMED = {
     "accuracy.clients": "accuracy, mean over clients",
     "test_loss": "test loss",
     "test_loss.clients": "test loss, mean over clients",
-}
-# the scores of summary.json
-SCORES = {
-    **{name: METRICS[name].label for name in ("balanced_accuracy", "f1", "rare_f1", "auc")},
-    "calibration_error": "calibration error",
-    "rmse": "test RMSE",
-    "mae": "test MAE",
-    "r2": "R²",
 }
 PRICES = ("floats_up", "floats_down", "bytes_up", "bytes_down", "gradients", "seconds", "void")
 
@@ -76,20 +69,14 @@ def _read(folder: Path) -> Source:
             return _comparison(folder, rows)
         if {"theorem", "corrected"} <= set(header):
             return _theory(folder, rows)
-    if (status := _status(folder)) is not None:
-        raise NoCurvesError(f"the run in {folder} has no state yet (status: {status}); resume it first")
-    raise NoCurvesError(
-        f"{folder} holds neither rows.bin nor a curves.csv that a report can be made from; give a folder of "
-        "`fedspam run`, `compare`, `reproduce` or `theory`"
-    )
-
-
-def _status(folder: Path) -> Status | None:
-    """The status of a run without rows; None if the folder holds no run."""
     try:
-        return Status.from_json(records.read(folder)[0].get("status"))
-    except records.RecordError:
-        return None
+        status = Status.from_json(records.read(folder)[0].get("status"))
+    except records.RecordError:  # it holds no run
+        raise NoCurvesError(
+            f"{folder} holds neither rows.bin nor a curves.csv that a report can be made from; give a folder of "
+            "`fedspam run`, `compare`, `reproduce` or `theory`"
+        ) from None
+    raise NoCurvesError(f"the run in {folder} has no state yet (status: {status}); resume it first")
 
 
 # --- a run -----------------------------------------------------------------------------------------------------------
@@ -121,25 +108,20 @@ def _run(folder: Path) -> Source:
     status = Status.from_json(facts.pop("status", None))
     facts |= sites(folder)
     summary = _json(folder / "summary.json") if os.path.lexists(folder / "summary.json") else {}
+    asked = None
+    if target := summary.get("target"):
+        at, metric = target["round"], str(target["metric"])
+        asked = AskedTarget(RENAMED.get(metric, metric), float(target["value"]), None if at is None else float(at))
     return Source(
         folder, "run", status, [series], facts, identity, script=script, notes=notes, tested=_tested(folder, summary),
-        asked=_asked(summary),
+        asked=asked,
     )  # fmt: skip
-
-
-def _asked(summary: Mapping[str, Any]) -> AskedTarget | None:
-    """The target in summary.json."""
-    if (target := summary.get("target")) is None:
-        return None
-    at = target["round"]
-    metric = str(target["metric"])
-    return AskedTarget(RENAMED.get(metric, metric), float(target["value"]), None if at is None else float(at))
 
 
 def _tested(folder: Path, facts: Mapping[str, Any]) -> ModelScores:
     """What summary.json and clients.csv say of the trained model; nothing where they are not there."""
     columns, rows = table_of(folder / "clients.csv") if os.path.lexists(folder / "clients.csv") else ([], [])
-    numbers = {label: facts.get(name) for name, label in SCORES.items()}
+    numbers = {label: facts.get(name) for name, label in LABELS.items()}
     cell = lambda column, text: text if column == "client" else _number(text)
     return ModelScores(
         {label: float(value) for label, value in numbers.items() if isinstance(value, int | float)},
@@ -227,7 +209,7 @@ def _certificates(rows: Mapping[str, np.ndarray]) -> dict[str, Any] | None:
 
 
 def _comparison(folder: Path, rows: Sequence[Row]) -> Source:
-    facts = _manifest(folder)
+    facts = _json(folder / "manifest.json")
     plan = facts.pop("plan", {})
     if not isinstance(plan, dict):
         raise records.RecordError(f"{folder / 'manifest.json'} is damaged: plan is {plan!r:.40}, not an object")
@@ -286,7 +268,7 @@ def _name(key: str) -> str:
 
 
 def _reproduction(folder: Path, rows: Sequence[Row]) -> Source:
-    facts = _manifest(folder)
+    facts = _json(folder / "manifest.json")
     series = []
     for (_, prox), line in _grouped(rows, "panel", "prox"):
         setting = f"γδ = {line[0]['gamma_delta']}, p = {line[0]['fresh_weight']}"
@@ -305,7 +287,7 @@ def _reproduction(folder: Path, rows: Sequence[Row]) -> Source:
 
 
 def _theory(folder: Path, rows: Sequence[Row]) -> Source:
-    facts = _manifest(folder)
+    facts = _json(folder / "manifest.json")
     metric, series = "mean squared gradient norm", []
     for (theorem,), line in _grouped(rows, "theorem"):
         at, bound, *band = (_column(line, name) for name in ("rounds", "corrected", "mean", "low", "high"))
@@ -316,10 +298,6 @@ def _theory(folder: Path, rows: Sequence[Row]) -> Source:
 
 
 # --- files -----------------------------------------------------------------------------------------------------------
-
-
-def _manifest(folder: Path) -> dict[str, Any]:
-    return _json(folder / "manifest.json")
 
 
 def _json(path: Path) -> dict[str, Any]:

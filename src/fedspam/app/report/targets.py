@@ -11,6 +11,7 @@ from fedspam.app.report.series import MEASURES, AskedTarget, Curve, Series, Sour
 
 MOST = 4  # targets that are chosen if none are given
 LEVELS = (0.5, 0.6, 0.7, 0.75, 0.8, 0.85, 0.9, 0.95, 0.97, 0.98, 0.99)  # targets of rising metrics
+Run = tuple[Series, AskedTarget | None]
 PERCENTS = tuple(percent / 100 for percent in range(1, 100))
 
 
@@ -61,9 +62,7 @@ def cells(sources: Sequence[Source], given: Sequence[float] = ()) -> list[Target
     return goals + [cell for metric in metrics for cell in _cells_of(metric, runs, given)]
 
 
-def _cells_of(
-    metric: str, runs: Sequence[tuple[Series, AskedTarget | None]], given: Sequence[float]
-) -> Iterator[TargetCell]:
+def _cells_of(metric: str, runs: Sequence[Run], given: Sequence[float]) -> Iterator[TargetCell]:
     """The costs until the targets of a metric: those given, else those that the runs were asked for, else chosen."""
     have = [(one, asked) for one, asked in runs if metric in one.metrics]
     wanted = dict.fromkeys(asked.value for _, asked in have if asked is not None and asked.metric == metric)

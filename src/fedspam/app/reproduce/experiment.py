@@ -1,5 +1,6 @@
 """The experiment: SPAM on the paper's ridge regression, with three settings and three ways to compute the prox."""
 
+import functools
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
@@ -72,9 +73,8 @@ def experiment(
             g = population.gradient(start)
             probe = QuadraticProbe.of(population, start)
             for label, solver in SOLVERS.items():
-                methods = [
-                    spam(s.ratio / delta, s.fresh_weight, solver=solver, start=g, first="update") for s in SETTINGS
-                ]
+                build = functools.partial(spam, solver=solver, start=g, first="update")
+                methods = [build(s.ratio / delta, s.fresh_weight) for s in SETTINGS]
                 lengths = [rounds * setting.stretch for setting in SETTINGS]
                 run = simulate_many(
                     methods, population, start, rounds=lengths, keys=[number], probe=probe, record=(),

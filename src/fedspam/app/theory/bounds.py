@@ -202,9 +202,8 @@ def show(given: argparse.Namespace) -> int:
 
 
 def _bounds_table(found: list[TheoryOutcome]) -> Table:
-    numbers = (
-        Column(name, justify="right", no_wrap=True) for name in ("printed", "corrected", "tight", "reached", "ratio")
-    )
+    header = ("printed", "corrected", "tight", "reached", "ratio")
+    numbers = (Column(name, justify="right", no_wrap=True) for name in header)
     title = "Mean of ‖∇f‖² over all rounds: bounds, the value reached, tight/reached"
     shown = Table(Column("theorem", no_wrap=True), *numbers, "result", title=title, title_justify="left")
     for one in found:

@@ -87,8 +87,8 @@ def _constants(known: Mapping[str, float], found: Measurement) -> Table:
         truth = [f"{known[name]:.4g}" if name in known else ""] if known else []
         label += f" (client {found.worst})" if name == "delta" else ""
         rows.append((label, f"{estimate.value:.4g}", f"{estimate.low:.4g} to {estimate.high:.4g}", *truth))
-    closed_form = ["closed form"] if known else []
-    return numbers_table(("constant", "measured", f"{100 * found.confidence:g} % interval", *closed_form), rows)
+    header = ["constant", "measured", f"{100 * found.confidence:g} % interval", "closed form"]
+    return numbers_table(header if known else header[:3], rows)
 
 
 def _costs(found: Measurement) -> Table:

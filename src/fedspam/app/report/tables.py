@@ -1,13 +1,17 @@
-r"""The tables of a report for a paper: LaTeX in the style of booktabs, with the numbers of the page."""
+r"""The numbers of a report as tables: tidy, as CSV or Parquet, and LaTeX in the style of booktabs for a paper."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from fedspam.app.amounts import SUPERSCRIPT, amount, number
+from fedspam.app.folders import csv_text
 from fedspam.app.report import page
-from fedspam.app.report.series import MEASURES, Source
+from fedspam.app.report.series import MEASURES, Curve, Series, Source, printable
+from fedspam.simulation import records
 
+COLUMNS = ("folder", "series", "kind", "name", "trial", *MEASURES, "value", "low", "high")
 COSTS = ("rounds", "bytes", "seconds")  # of the table of final numbers
 SPECIAL = {
     "\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "–": "--", "∞": r"$\infty$",
@@ -25,16 +29,13 @@ class Ending(NamedTuple):
     rises: bool | None
 
 
-def render(sources: Sequence[Source], title: str, targets: Sequence[float] = ()) -> str:
+def latex(sources: Sequence[Source], title: str, targets: Sequence[float] = ()) -> str:
     """Two tables: the numbers at the end, and the costs until the targets of each metric."""
     data = page.content(sources, title, targets)
     metrics = dict.fromkeys(group["metric"] for group in data["targets"])
     costs = (_costs([group for group in data["targets"] if group["metric"] == metric], data) for metric in metrics)
     head = f"% {' '.join(title.split())}\n% needs \\usepackage{{booktabs}}"
     return "\n\n".join([head, _final(data), *costs]) + "\n"
-
-
-# --- the tables ------------------------------------------------------------------------------------------------------
 
 
 def _final(data: Mapping[str, Any]) -> str:
@@ -131,3 +132,50 @@ def _escaped(text: str) -> str:
     """
     plain = "".join(SPECIAL.get(letter, letter) for letter in " ".join(text.split()))
     return RAISED.sub(lambda power: f"$^{{{power[0].translate(PLAIN)}}}$", plain)
+
+
+# --- one row per point of each curve ---
+
+
+def rows(sources: Sequence[Source]) -> Iterable[list[Any]]:
+    """Folder, series, kind and name of the curve, setting, costs so far, value and band; None where unknown."""
+    for source in sources:
+        for series in source.series:
+            for kind, name, curve in _curves(series):
+                paid = [series.paid[key].after(curve.at) if key in series.paid else None for key in MEASURES]
+                band = [curve.value, curve.low, curve.high]
+                for i in range(len(curve.at)):
+                    numbers = (None if part is None else float(part[i]) for part in (*paid, *band))
+                    yield [*map(printable, (source.folder.name, series.name, kind, name)), series.trial, *numbers]
+
+
+def _curves(series: Series) -> Iterable[tuple[str, str, Curve]]:
+    for kind, curves in (("metric", series.metrics), ("bound", series.bounds), ("detail", series.details)):
+        for name, curve in curves.items():
+            yield kind, name, curve
+    for name, levels in series.clients.items():
+        for percent, curve in levels.items():
+            yield "clients", f"{name}.q{percent:02d}", curve
+    for part, name in (("along", "share"), ("relative", "relative")):
+        if series.certificates and part in series.certificates:
+            yield "certificate", name, series.certificates[part]
+
+
+def write_csv(sources: Sequence[Source], path: Path) -> None:
+    text = lambda value: "" if value is None else f"{value:.10g}"
+    found = ([*row[:4], *map(text, row[4:])] for row in rows(sources))  # the trial, a whole number, as well
+    records.write(path, csv_text(COLUMNS, found).encode())
+
+
+def write_parquet(sources: Sequence[Source], path: Path) -> None:
+    try:
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+    except ImportError:
+        raise RuntimeError("Parquet needs pyarrow: pip install pyarrow, or write CSV instead") from None
+    columns = list(zip(*rows(sources), strict=True)) or [()] * len(COLUMNS)
+    kinds = [pa.string()] * 4 + [pa.int64()] + [pa.float64()] * (len(COLUMNS) - 5)
+    arrays = [pa.array(column, kind, from_pandas=False) for column, kind in zip(columns, kinds, strict=True)]
+    out = pa.BufferOutputStream()
+    pq.write_table(pa.table(dict(zip(COLUMNS, arrays, strict=True))), out, compression="zstd")
+    records.write(path, out.getvalue().to_pybytes())
