@@ -22,8 +22,8 @@ import numpy as np
 from fedspam import datasets, models
 from fedspam._internal.files import RecordError
 from fedspam.app import config
-from fedspam.app.compare.measures import Curves, Trial
-from fedspam.app.compare.parts import ComparisonPart, read_parts, read_trials, write_part, write_trials
+from fedspam.app.compare.measures import Curves, MethodResult, TunedCost
+from fedspam.app.compare.parts import ComparisonPart, read_parts, results_of, write_part
 from fedspam.app.experiment.execute import own_config
 from fedspam.app.report import sources
 from fedspam.clients import MeasuredDelay
@@ -161,9 +161,9 @@ def run() -> dict[str, bytes]:
 @functools.cache
 def part() -> dict[str, bytes]:
     with tempfile.TemporaryDirectory() as folder:
-        trial = Trial("mvr", 1, {"step_size": 0.5}, Curves(*[np.ones((1, 2))] * 5, np.zeros(1)), "fine")
-        trials = write_trials(Path(folder), {"mvr": [trial]}, {"mvr": {1: trial}})
-        write_part(Path(folder), ComparisonPart(1, 1), {"kind": "compare"}, trials, "fedspam compare")
+        curves, cost = Curves(*[np.ones((1, 2))] * 5, np.zeros(1)), TunedCost("mvr", 0.5, "rounds", *[1.0] * 3, 1, 1, 1)
+        result = MethodResult([cost], [["mvr", 1, "fine"]], {"rounds": 1}, 0, {1: curves})
+        write_part(Path(folder), ComparisonPart(1, 1), {"kind": "compare"}, {}, {(0, "mvr"): result}, "fedspam compare")
         return {path.name: path.read_bytes() for path in Path(folder).iterdir()}
 
 
@@ -351,7 +351,7 @@ READERS = {
     ),
     "theory": Reader(sources.read, results(BOUNDS), {}, refusals=(RecordError,), is_data=False, optional=("command",)),
     "part": Reader(
-        lambda folder: [read_trials(each) for each in read_parts([folder])],
+        lambda folder: results_of(read_parts([folder])),
         part,
         {},
         refusals=(ValueError, RecordError),

@@ -22,12 +22,10 @@ from fedspam.app.compare import (
     curves_csv,
     options,
     parts,
-    result_of,
     run_comparison,
     sweep,
     tuning,
     tuning_header,
-    tuning_rows,
 )
 from fedspam.app.compare.measures import MEASURES, Curves, Trial, best, best_of_all, cell
 from fedspam.app.figures import draw_sweep
@@ -278,11 +276,10 @@ def test_a_diverged_setting_is_recorded_and_harms_no_other(tiny, monkeypatch):
     monkeypatch.setitem(METHODS, "mvr", dataclasses.replace(METHODS["mvr"], grid=grid))
     plan = dataclasses.replace(TINY, budget=3)
     found = run_comparison(tiny, ["mvr"], plan)
-    assert [one.status for one in found.trials["mvr"]] == ["fine", "diverged", "diverged"]
     assert found.entry("mvr", 0.5, "rounds").trial == 1
     assert math.isfinite(found.entry("mvr", 0.5, "rounds").median)
-    header, rows = tuning_header(plan), list(tuning_rows(found.trials, plan))
-    assert [row[header.index("status")] for row in rows] == ["fine", "diverged", "diverged"]
+    status = tuning_header(plan).index("status")
+    assert [row[status] for row in found.methods["mvr"].tuning] == ["fine", "diverged", "diverged"]
 
 
 @pytest.mark.slow
@@ -292,8 +289,8 @@ def test_a_method_of_which_every_setting_diverges_is_a_row_without_numbers(tiny,
     grid = lambda scales: [{"step_size": s, "fresh_weight": 0.5} for s in (1e6, 1e30)]
     monkeypatch.setitem(METHODS, "mvr", dataclasses.replace(METHODS["mvr"], grid=grid))
     found = compare(tiny, ["mvr"], TINY, tmp_path / "run")
-    assert {one.status for one in found.trials["mvr"]} == {"diverged"}
-    assert len(found.trials["mvr"]) == TINY.budget
+    assert {row[tuning_header(TINY).index("status")] for row in found.methods["mvr"].tuning} == {"diverged"}
+    assert len(found.methods["mvr"].tuning) == TINY.budget
     assert all(entry.trial is None and entry.reached == 0 for entry in found.entries)
     assert {path.name for path in (tmp_path / "run").iterdir()} == FILES
     assert read(tmp_path / "run" / "table.csv")[0]["median"] == ""
@@ -301,20 +298,26 @@ def test_a_method_of_which_every_setting_diverges_is_a_row_without_numbers(tiny,
 
 @pytest.fixture(scope="module")
 def ended_and_whole(tiny):
-    """A comparison whose runs may end early, as on data, and the same with whole runs; and how far its runs got."""
+    """A comparison whose runs may end early, as on data, and the same with whole runs; their trials in tuning and those
+    of the chosen settings, and how far the runs of the first got."""
     sizes = (0.9, 0.9 * (1 + 1e-9), 0.1, 1e30, 0.002)  # two alike, one diverges, one is slow
     grid = lambda scales: [{"step_size": s / scales.smoothness, "fresh_weight": 0.5} for s in sizes]
     plain = dataclasses.replace(tiny, exact=False)
     plan = dataclasses.replace(TINY, rounds=48, targets=(0.7, 0.5), budget=6)
     done, ends, many = [], tuning._ends, tuning.simulate_many
+    trials, again, tune, try_settings = [], [], tuning.tune, tuning.try_settings
     with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("fedspam.app.compare.tune", lambda *a: trials.append(tune(*a)) or trials[-1])
+        patch.setattr(
+            "fedspam.app.compare.try_settings", lambda *a, **k: again.append(try_settings(*a, **k)) or again[-1]
+        )
         patch.setitem(METHODS, "mvr", dataclasses.replace(METHODS["mvr"], grid=grid))
         patch.setattr(tuning, "simulate_many", lambda *a, **k: done.append(many(*a, **k)) or done[-1])
         ended = run_comparison(plain, ["mvr"], plan)
         calls = [run.rounds_done for run in done]
         patch.setattr(tuning, "_ends", lambda plan, whole: ends(plan, True))
         whole = run_comparison(plain, ["mvr"], plan)
-    return ended, whole, calls, plan
+    return ended, whole, (*trials, *again), calls, plan
 
 
 @pytest.mark.slow
@@ -335,40 +338,42 @@ def test_evaluations_are_as_far_apart_as_asked(tiny, exact):
 
 @pytest.mark.slow
 def test_runs_that_end_early_change_neither_table_nor_curves(ended_and_whole):
-    ended, whole, _, plan = ended_and_whole
-    assert costs_csv(ended, plan) == costs_csv(whole, plan)
-    assert curves_csv(ended.finals, plan) == curves_csv(whole.finals, plan)
+    ended, whole, (trials, *_), _, plan = ended_and_whole
+    assert costs_csv(ended) == costs_csv(whole)
+    assert curves_csv(ended) == curves_csv(whole)
     ended_rows, whole_rows = (
-        [dict(zip(tuning_header(plan), row, strict=True)) for row in tuning_rows(found.trials, plan)]
+        [dict(zip(tuning_header(plan), row, strict=True)) for row in found.methods["mvr"].tuning]
         for found in (ended, whole)
     )
-    for one, other, trial in zip(ended_rows, whole_rows, ended.trials["mvr"], strict=True):
+    for one, other, trial in zip(ended_rows, whole_rows, trials, strict=True):
         final = one.pop("final_error"), other.pop("final_error")
         assert one == other
         assert trial.early or final[0] == final[1]  # only of those that arrived it is the error of their end
-    assert ended.diverged == whole.diverged == {"mvr": 1}
+    assert ended.methods["mvr"].diverged == whole.methods["mvr"].diverged == 1
 
 
 @pytest.mark.slow
 def test_settings_that_arrive_or_diverge_end_and_those_that_tie_run_again(ended_and_whole):
-    ended, whole, (first, again, *_), _ = ended_and_whole
+    _, _, (trials, whole_trials, finals, _), (first, again, *_), _ = ended_and_whole
     assert np.all(first[:4] < 48)
     assert np.all(first[4] == 48)
     assert np.all(first[5:] == 1)  # idle
-    one, other, slower, wild = ended.trials["mvr"][:4]
+    one, other, slower, wild = trials[:4]
     assert one.cost("rounds", 0.5) == other.cost("rounds", 0.5) < slower.cost("rounds", 0.5)
     assert np.all(again[:2] == 48)
     assert np.all(again[2:] == 1)
     assert (one.early, other.early, slower.early, wild.early) == (False, False, True, False)
-    assert not any(trial.early for trial in [*whole.trials["mvr"], *ended.finals["mvr"].values()])
+    assert not any(trial.early for trial in [*whole_trials, *finals])
 
 
 @pytest.mark.slow
 def test_parts_keep_what_a_table_of_runs_that_ended_needs(ended_and_whole, tmp_path):
-    ended, _, _, plan = ended_and_whole
-    told = parts.write_trials(tmp_path, ended.trials, ended.finals)
-    read_back = parts.read_trials(parts.SavedPart(tmp_path, parts.ComparisonPart(1, 1), {}, told))
-    assert result_of(ended.problem, plan, *read_back).entries == ended.entries
+    ended = ended_and_whole[0]
+    results = {(0, key): result for key, result in ended.methods.items()}
+    parts.write_part(tmp_path, parts.ComparisonPart(1, 1), {}, {}, results, "fedspam compare")
+    read_back = parts.results_of(parts.read_parts([tmp_path]))[0, "mvr"]
+    kept = dataclasses.asdict(ended.methods["mvr"])
+    np.testing.assert_equal(dataclasses.asdict(read_back), kept)
 
 
 def test_settings_near_another_change_numbers_alone(tiny):
@@ -449,9 +454,9 @@ def test_named_problem_with_data(data):
     plan = ComparisonPlan(rounds=16, cohort=2, targets=(0.6, 0.7), seeds=2, budget=1, metric="accuracy")
     found = run_comparison(problem, ["mvr"], plan)
     assert plan.errors == pytest.approx((0.4, 0.3))
-    (run,) = found.finals["mvr"].values()
-    assert run.curves.error[:, 0] == pytest.approx(1 - float(problem.probe(problem.start)["accuracy"]))
-    assert run.curves.error[:, -1].max() < run.curves.error[0, 0]
+    (curves,) = found.methods["mvr"].finals.values()
+    assert curves.error[:, 0] == pytest.approx(1 - float(problem.probe(problem.start)["accuracy"]))
+    assert curves.error[:, -1].max() < curves.error[0, 0]
 
 
 def test_the_data_folder_is_asked_for(tmp_path, monkeypatch, capsys):

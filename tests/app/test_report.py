@@ -32,11 +32,11 @@ from fedspam.app.cli import main
 from fedspam.app.compare import ComparisonPlan, ComparisonResult, _panels, chosen_numbers, result_of, write_files
 from fedspam.app.compare.measures import MEASURES, Curves, Trial
 from fedspam.app.compare.parts import ProblemFacts
+from fedspam.app.experiment.scores import LABELS
 from fedspam.app.figures import Line, draw_comparison, draw_curves
 from fedspam.app.report import BoundOverlay, Curve, Paid, _figures, page, read, read_all, tables, targets, write
 from fedspam.app.report.provenance import method_name
 from fedspam.app.report.series import AskedTarget, ModelScores, straightened, thin
-from fedspam.app.report.sources import SCORES
 from fedspam.app.reproduce.experiment import READING, SETTINGS, SOLVERS
 from fedspam.methods import METHODS, fedavg
 from fedspam.problems import quadratics
@@ -256,9 +256,11 @@ def compared(folder: Path, metric: str) -> ComparisonResult:
         for key, tried in TRIED.items()
     }
     finals = {
-        key: {number: tried[number - 1] for number in chosen_numbers(tried, plan)} for key, tried in trials.items()
+        key: {number: tried[number - 1].curves for number in chosen_numbers(tried, plan)}
+        for key, tried in trials.items()
     }
-    found = result_of(ProblemFacts("made", "made up", 4, 1.0, 2.0, 2.0, None), plan, trials, finals)
+    methods = {key: result_of(tried, finals[key], plan) for key, tried in trials.items()}
+    found = ComparisonResult(ProblemFacts("made", "made up", 4, 1.0, 2.0, 2.0, None), plan, methods)
     write_files(found, folder, "fedspam compare", 0.0)
     return found
 
@@ -274,12 +276,12 @@ def test_a_comparison_is_read_as_it_was_written(tmp_path: Path, metric: str) -> 
     assert targets.cells([source]) == source.goals
     for key, measure in itertools.product(TRIED, MEASURES):  # the curve of the figure
         (series,) = [one for one in source.series if one.name == METHODS[key].name and one.against(measure)]
-        shown = found.shown(key, measure)
-        assert series.trial == shown.number
+        shown = found.methods[key].shown[measure]
+        assert series.trial == shown
         (curve,) = series.metrics.values()
-        error = np.median(shown.curves.error, axis=0)
+        error = np.median(found.methods[key].finals[shown].error, axis=0)
         assert curve.value == pytest.approx(1 - error if metric == "accuracy" else error, rel=1e-8)
-    numbers = {key: {found.shown(key, measure).number for measure in MEASURES} for key in TRIED}
+    numbers = {key: set(found.methods[key].shown.values()) for key in TRIED}
     assert numbers == {"fedavg": {2, 3}, "scaffold": {1}, "spam_pp": {1}, "mvr": {1}}
     assert source.command == "fedspam compare"
 
@@ -459,9 +461,9 @@ def test_folders_without_curves_are_left_out_of_a_report_of_several(runs: dict[s
 
 def test_of_scores_the_page_knows_which_should_rise(runs: dict[str, Any]) -> None:
     source = read(runs["one"][0])
-    labels = dict.fromkeys(SCORES.values(), 0.5)
+    labels = dict.fromkeys(LABELS.values(), 0.5)
     rising = page.content([replace(source, tested=ModelScores(labels))], "title")["rising"]
-    assert set(SCORES.values()) - set(rising) == {"calibration error", "test RMSE", "test MAE"}
+    assert set(LABELS.values()) - set(rising) == {"calibration error", "test RMSE", "test MAE"}
 
 
 def test_tables_hold_every_point(runs: dict[str, Any], tmp_path: Path) -> None:

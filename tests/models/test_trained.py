@@ -486,15 +486,14 @@ def test_from_a_messy_table_to_predictions(world: Path, tmp_path: Path, monkeypa
 
 def test_a_method_with_nothing_to_tune_is_marked() -> None:
     """One setting never stands under the heading of a budget without a word."""
-    from fedspam.app.compare import ComparisonPlan, ComparisonResult, TunedCost, terminal
-    from fedspam.app.compare.measures import MEASURES
+    from fedspam.app.compare import ComparisonPlan, ComparisonResult, terminal
+    from fedspam.app.compare.measures import MEASURES, MethodResult, TunedCost
 
     plan = ComparisonPlan(rounds=3, cohort=2, targets=(0.5,), seeds=2, budget=2, metric="accuracy")
-    entries = [
-        TunedCost(key, 0.5, measure, 1.0, 1.0, 1.0, 2, 2, 1) for key in ("auto", "fedavg") for measure in MEASURES
-    ]
-    trials: dict = {"auto": [None], "fedavg": [None, None]}
-    found = ComparisonResult(None, plan, trials, {}, entries)  # type: ignore[arg-type]
+    costs = lambda key: [TunedCost(key, 0.5, measure, 1.0, 1.0, 1.0, 2, 2, 1) for measure in MEASURES]
+    tried = {"auto": [[]], "fedavg": [[], []]}
+    methods = {key: MethodResult(costs(key), rows, {}, 0) for key, rows in tried.items()}
+    found = ComparisonResult(None, plan, methods)  # type: ignore[arg-type]
     assert found.untuned == ["auto"]
     names = list(terminal.table(found, 0.5).columns[0].cells)
     assert sorted(names) == ["FedAvg", "auto (nothing to tune)"]

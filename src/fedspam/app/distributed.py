@@ -48,8 +48,9 @@ def join(coordinator: str | None, processes: int | None, process: int | None, de
     sys.stdout = os.fdopen(out, "w")
     jax.config.update("jax_cpu_collectives_implementation", "gloo")
     try:
-        limits = {"heartbeat_timeout_seconds": HEARTBEAT, "initialization_timeout": CONNECT}
-        jax.distributed.initialize(coordinator, processes, process, **limits)
+        jax.distributed.initialize(
+            coordinator, processes, process, heartbeat_timeout_seconds=HEARTBEAT, initialization_timeout=CONNECT
+        )
     except (ValueError, RuntimeError) as error:
         if coordinator is None:
             raise UsageError(

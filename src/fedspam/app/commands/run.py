@@ -22,7 +22,8 @@ from fedspam.app.commands._arguments import add_shared, file_path, whole
 
 
 def add(command: argparse.ArgumentParser) -> None:
-    add_shared(command, "file", "--set", "--method-file", "--device", "--no-cache")
+    command.add_argument("file", nargs="?", type=file_path, metavar="FILE", help="the configuration, a TOML file")
+    add_shared(command, "--set")
     for flag, name, metavar, words in (
         ("--data", "data", "NAME", "a problem of `fedspam compare`, a kind of data, or a table; replaces the section"),
         ("--model", "model", "NAME", "a model, or my_model.py:loss; replaces the section"),
@@ -37,6 +38,7 @@ def add(command: argparse.ArgumentParser) -> None:
     command.add_argument("--resume", action="store_true", help="continue the run of --out, or start it")
     command.add_argument("--quiet", action="store_true", help="print only the folder, and no progress bar")
     command.add_argument("--json", action="store_true", help="print only the summary, as one JSON object")
+    add_shared(command, "--method-file", "--device", "--no-cache")
     several = command.add_argument_group("several hosts", "start the same command on every host, with the same --out")
     several.add_argument(
         "--distributed", action="store_true",

@@ -3,26 +3,35 @@
 import itertools
 import json
 import time
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, fields, replace
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from fedspam._internal import checks, describe
 from fedspam._internal.nearest import did_you_mean
 from fedspam.app.arrival import percentiles
-from fedspam.app.compare.measures import MEASURES, Finals, Trial, Tried, best, best_of_all, cell, costs
+from fedspam.app.compare.measures import (
+    MEASURES,
+    Curves,
+    MethodResult,
+    Trial,
+    TunedCost,
+    best,
+    best_of_all,
+    cell,
+    costs,
+)
 from fedspam.app.compare.parts import (
     ComparisonPart,
     ProblemFacts,
     SavedPart,
     plan_of,
     problems_of,
-    read_trials,
+    results_of,
     write_part,
-    write_trials,
 )
 from fedspam.app.compare.tuning import (
     BUDGET as BUDGET,
@@ -43,48 +52,25 @@ DEFAULT = (
 )  # fmt: skip
 
 
-class TunedCost(NamedTuple):
-    """One number of the table: the cost of a method with the setting tuned for this measure and target."""
-
-    method: str
-    target: float  # an error
-    measure: str
-    median: float  # infinite if it did not arrive, as its band
-    low: float
-    high: float
-    reached: int
-    seeds: int
-    trial: int | None = None  # None if no setting arrived during tuning
-    setting: str = ""
-
-
 @dataclass(frozen=True)
 class ComparisonResult:
-    """All settings that were tried, and the best of them on the reported seeds."""
+    """What a comparison has found: for every method the best of all settings that were tried, on the reported seeds."""
 
     problem: Problem | ProblemFacts
     plan: ComparisonPlan
-    trials: Tried
-    finals: Finals
-    entries: list[TunedCost]
+    methods: Mapping[str, MethodResult]
+
+    @property
+    def entries(self) -> list[TunedCost]:
+        return [cost for method in self.methods.values() for cost in method.costs]
 
     def entry(self, method: str, target: float, measure: str) -> TunedCost:
-        wanted = (method, target, measure)
-        return next(entry for entry in self.entries if (entry.method, entry.target, entry.measure) == wanted)
+        return next(one for one in self.methods[method].costs if (one.target, one.measure) == (target, measure))
 
     @property
     def untuned(self) -> list[str]:
         """The methods that have nothing to tune: they tried one setting, and the others as many as the budget."""
-        return [key for key, tried in self.trials.items() if len(tried) < min(2, self.plan.budget)]
-
-    @property
-    def diverged(self) -> dict[str, int]:
-        """How many settings of each method diverged."""
-        return {key: sum(trial.status == "diverged" for trial in tried) for key, tried in self.trials.items()}
-
-    def shown(self, method: str, measure: str) -> Trial:
-        """The trial that a figure shows against a measure."""
-        return self.finals[method][best_of_all(self.trials[method], measure, self.plan.errors).number]
+        return [key for key, method in self.methods.items() if len(method.tuning) < min(2, self.plan.budget)]
 
 
 def check_methods(methods: Sequence[str]) -> list[str]:
@@ -120,16 +106,15 @@ def run_comparison(
     check_cohort(plan.cohort, problem.clients, problem.name)
     if plan.metric not in problem.metrics:
         raise ValueError(f"{problem.name!r} has no {plan.metric} to reach; it has {', '.join(problem.metrics)}")
-    trials: dict[str, list[Trial]] = {}
-    finals: dict[str, dict[int, Trial]] = {}
+    found = {}
     for key in methods:
-        tried = trials[key] = tune(key, problem, plan, progress)
+        tried = tune(key, problem, plan, progress)
         numbers = chosen_numbers(tried, plan)
         settings = [tried[n - 1].setting for n in numbers]
         again = try_settings(key, settings, problem, plan, plan.reported, first=1, whole=True)
-        finals[key] = {n: replace(trial, number=n) for n, trial in zip(numbers, again, strict=True)}
+        found[key] = result_of(tried, {n: trial.curves for n, trial in zip(numbers, again, strict=True)}, plan)
         progress()
-    return result_of(problem, plan, trials, finals)
+    return ComparisonResult(problem, plan, found)
 
 
 def chosen_numbers(tried: Sequence[Trial], plan: ComparisonPlan) -> list[int]:
@@ -139,17 +124,20 @@ def chosen_numbers(tried: Sequence[Trial], plan: ComparisonPlan) -> list[int]:
     return sorted({trial.number for trial in (*wanted, *shown) if trial is not None})
 
 
-def result_of(problem: Problem | ProblemFacts, plan: ComparisonPlan, trials: Tried, finals: Finals) -> ComparisonResult:
-    """The result with its table, which follows from the trials."""
+def result_of(tried: Sequence[Trial], finals: Mapping[int, Curves], plan: ComparisonPlan) -> MethodResult:
+    """The numbers of a method, which follow from its settings in tuning and from the chosen ones."""
     entries = []
-    for key, error, measure in itertools.product(trials, plan.errors, MEASURES):
-        chosen = best(trials[key], measure, error)
-        values, setting = np.full(plan.seeds, np.inf), ()
-        if chosen is not None:
-            values = costs(finals[key][chosen.number].curves, measure, error)
-            setting = chosen.number, setting_text(chosen)
-        entries.append(TunedCost(key, error, measure, *cell(values), *setting))
-    return ComparisonResult(problem, plan, trials, finals, entries)
+    for error, measure in itertools.product(plan.errors, MEASURES):
+        chosen = best(tried, measure, error)
+        place = (tried[0].method, error, measure)
+        if chosen is None:
+            entries.append(TunedCost(*place, *cell(np.full(plan.seeds, np.inf))))
+        else:
+            paid = cell(costs(finals[chosen.number], measure, error))
+            entries.append(TunedCost(*place, *paid, chosen.number, _setting(chosen)))
+    shown = {measure: best_of_all(tried, measure, plan.errors).number for measure in MEASURES}
+    diverged = sum(trial.status == "diverged" for trial in tried)
+    return MethodResult(entries, list(_tuning_rows(tried, plan)), shown, diverged, finals)
 
 
 def compare(
@@ -174,21 +162,16 @@ def compare(
         write_files(found, folder, command, began)
         return found
     whole = {"kind": "compare", "methods": methods, "plan": describe.describe(plan)}
-    trials = write_trials(folder, found.trials, found.finals)
-    write_part(folder, part, whole, {"problems": [[0, describe.describe(facts(problem))]], **trials}, command)
+    results = {(0, key): result for key, result in found.methods.items()}
+    write_part(folder, part, whole, {0: facts(problem)}, results, command)
     return found
 
 
 def merge_parts(saved: Sequence[SavedPart], folder: str | Path, *, command: str = "") -> ComparisonResult:
     """Join all parts of a comparison, as `read_parts` read them, to the files that one comparison writes."""
-    began, whole = time.perf_counter(), saved[0].whole
-    problem = ProblemFacts(**problems_of(saved)[0])
-    read = [read_trials(each) for each in saved]
-    trials, finals = (
-        {key: table[key] for key in whole["methods"] for table in tables if key in table}
-        for tables in zip(*read, strict=True)
-    )
-    found = result_of(problem, plan_of(whole["plan"]), trials, finals)
+    began, whole, results = time.perf_counter(), saved[0].whole, results_of(saved)
+    problem, methods = ProblemFacts(**problems_of(saved)[0]), {key: results[0, key] for key in whole["methods"]}
+    found = ComparisonResult(problem, plan_of(whole["plan"]), methods)
     write_files(found, make_folder(folder), command, began)
     return found
 
@@ -199,9 +182,10 @@ def write_files(found: ComparisonResult, folder: Path, command: str, began: floa
 
     problem, plan = found.problem, found.plan
     untuned = ", ".join(METHODS[key].name for key in found.untuned)
-    records.write(folder / "tuning.csv", csv_text(tuning_header(plan), tuning_rows(found.trials, plan)).encode())
-    records.write(folder / "curves.csv", curves_csv(found.finals, plan).encode())
-    records.write(folder / "table.csv", costs_csv(found, plan).encode())
+    tried = [row for method in found.methods.values() for row in method.tuning]
+    records.write(folder / "tuning.csv", csv_text(tuning_header(plan), tried).encode())
+    records.write(folder / "curves.csv", curves_csv(found).encode())
+    records.write(folder / "table.csv", costs_csv(found).encode())
     note = (
         f"{problem.what}; cohort {plan.cohort}; measured $\\delta/L$ = {problem.delta / problem.smoothness:.3g}.",
         f"Each method: the best of {plan.budget} settings for this axis and the hardest target it reaches, tuned on "
@@ -209,10 +193,11 @@ def write_files(found: ComparisonResult, folder: Path, command: str, began: floa
         + (f" Nothing to tune in {untuned}." if untuned else ""),
     )
     figures.save(figures.draw_comparison(_panels(found), plan.metric, plan.errors[-1], note), folder, "figure")
-    tried = {key: len(tried) for key, tried in found.trials.items()}
     write_manifest(
         folder, command, began, problem=facts(problem), plan=describe.describe(plan), seeds=plan.reported,
-        tuned_on=plan.tuned_on, methods=list(tried), tried=tried, diverged=found.diverged,
+        tuned_on=plan.tuned_on, methods=list(found.methods),
+        tried={key: len(method.tuning) for key, method in found.methods.items()},
+        diverged={key: method.diverged for key, method in found.methods.items()},
     )  # fmt: skip
 
 
@@ -226,8 +211,8 @@ def _panels(found: ComparisonResult) -> dict[str, list[Any]]:
     from fedspam.app.figures import Line
 
     panels: dict[str, list[Any]] = {label: [] for label in MEASURES.values()}
-    for (measure, label), (number, key) in itertools.product(MEASURES.items(), enumerate(found.trials)):
-        curves = found.shown(key, measure).curves
+    for (measure, label), (number, key) in itertools.product(MEASURES.items(), enumerate(found.methods)):
+        curves = found.methods[key].finals[found.methods[key].shown[measure]]
         median, low, high = percentiles(curves.error, (50, 10, 90))
         paid = np.median(getattr(curves, measure), axis=0)
         panels[label].append(Line(METHODS[key].name, paid, median, low, high, number))
@@ -242,7 +227,7 @@ def number(value: float) -> str:
     return f"{value:.10g}" if np.isfinite(value) else ""
 
 
-def setting_text(trial: Trial) -> str:
+def _setting(trial: Trial) -> str:
     return json.dumps(describe.describe(dict(trial.setting)), sort_keys=True)
 
 
@@ -251,27 +236,30 @@ def tuning_header(plan: ComparisonPlan) -> list[str]:
     return ["method", "trial", "status", "final_error", *columns, "setting"]
 
 
-def tuning_rows(trials: Tried, plan: ComparisonPlan) -> Iterable[list[Any]]:
+def _tuning_rows(tried: Sequence[Trial], plan: ComparisonPlan) -> Iterable[list[Any]]:
     """Every setting in the order of trial, with its median costs on the seeds for tuning."""
-    for trial in itertools.chain(*trials.values()):
+    for trial in tried:
         numbers = (trial.curves.final, *(trial.cost(m, error) for error in plan.errors for m in MEASURES))
-        yield [trial.method, trial.number, trial.status, *map(number, numbers), setting_text(trial)]
+        yield [trial.method, trial.number, trial.status, *map(number, numbers), _setting(trial)]
 
 
-def curves_csv(finals: Finals, plan: ComparisonPlan) -> str:
+def curves_csv(found: ComparisonResult) -> str:
     """Every probe of the chosen settings on the reported seeds. After divergence an error may be inf or nan."""
     header = ["method", "trial", "seed", "rounds", "error", "bytes_up", "bytes", "gradients"]
     rows = (
-        [key, chosen, seed, int(k), f"{error:.9e}", int(up), int(both), f"{gradients:.10g}"]
-        for key, runs in finals.items()
-        for chosen, trial in runs.items()
-        for i, seed in enumerate(plan.reported)
-        for error, k, up, both, gradients in zip(*(part[i] for part in trial.curves[:5]), strict=True)
+        [key, trial, seed, int(k), f"{error:.9e}", int(up), int(both), f"{gradients:.10g}"]
+        for key, method in found.methods.items()
+        for trial, curves in method.finals.items()
+        for i, seed in enumerate(found.plan.reported)
+        for error, k, up, both, gradients in zip(*(part[i] for part in curves[:5]), strict=True)
     )
     return csv_text(header, rows)
 
 
-def costs_csv(found: ComparisonResult, plan: ComparisonPlan) -> str:
+def costs_csv(found: ComparisonResult) -> str:
     """One row per method, target and measure: the median over seeds, its band, and the setting."""
-    rows = ([one.method, plan.text(one.target), one.measure, *map(number, one[3:6]), *one[6:]] for one in found.entries)
+    rows = (
+        [one.method, found.plan.text(one.target), one.measure, *map(number, one[3:6]), *one[6:]]
+        for one in found.entries
+    )
     return csv_text(TunedCost._fields, rows)

@@ -1,7 +1,7 @@
 """What runs cost until they arrive at a target, and which setting costs least."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -42,6 +42,32 @@ def costs(curves: Curves, measure: str, target: float) -> Float[np.ndarray, " se
     return np.array([paid[i, int(k)] if np.isfinite(k) else np.inf for i, k in enumerate(arrived)])
 
 
+class TunedCost(NamedTuple):
+    """One number of the table: the cost of a method with the setting tuned for this measure and target."""
+
+    method: str
+    target: float  # an error
+    measure: str
+    median: float  # infinite if it did not arrive, as its band
+    low: float
+    high: float
+    reached: int
+    seeds: int
+    trial: int | None = None  # None if no setting arrived during tuning
+    setting: str = ""
+
+
+@dataclass(frozen=True)
+class MethodResult:
+    """What is shown of a method on one problem."""
+
+    costs: Sequence[TunedCost]
+    tuning: Sequence[Sequence[Any]]  # the rows of tuning.csv: every setting that was tried
+    shown: Mapping[str, int]  # by measure, the setting that a figure shows
+    diverged: int  # settings
+    finals: Mapping[int, Curves] = field(default_factory=dict)  # the chosen settings on the reported seeds
+
+
 class CostSummary(NamedTuple):
     """A cost over seeds: median, 10th and 90th percentile, and how many seeds arrived."""
 
@@ -71,10 +97,6 @@ class Trial:
     def cost(self, measure: str, target: float) -> float:
         """The cost of the median seed until it arrives."""
         return cell(costs(self.curves, measure, target)).median
-
-
-Tried = Mapping[str, Sequence[Trial]]  # by method, in the order of trial
-Finals = Mapping[str, Mapping[int, Trial]]  # by method and number: the chosen settings on the reported seeds
 
 
 def best(trials: Sequence[Trial], measure: str, target: float) -> Trial | None:

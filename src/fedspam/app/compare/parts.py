@@ -8,18 +8,17 @@ import hashlib
 import json
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
 import msgspec
-import numpy as np
 
 from fedspam import __version__
 from fedspam._internal import describe, files, strict
 from fedspam._internal.strict import GIB, MIB
 from fedspam.app import UsageError
-from fedspam.app.compare.measures import Curves, Finals, Trial, Tried
+from fedspam.app.compare.measures import Curves, MethodResult
 from fedspam.app.compare.tuning import ComparisonPlan
 from fedspam.simulation import records
 
@@ -27,6 +26,7 @@ INDEX, NUMBERS = "part.json", "part.safetensors"
 MOST_INDEX, DEPTH, MOST_NUMBERS = 256 * MIB, 12, 16 * GIB
 CLOSE = 1e-6  # constants that are measured on different machines differ in their last digits
 T = TypeVar("T")
+Results = Mapping[tuple[int, str], MethodResult]  # by the number of the problem, and the method
 
 
 @dataclass(frozen=True)
@@ -73,8 +73,26 @@ class SavedPart:
     found: Mapping[str, Any]
 
 
-def write_part(folder: Path, part: ComparisonPart, whole: Any, found: Mapping[str, Any], command: str) -> None:
-    """Write what a part has found. A part is there when its index is."""
+def write_part(
+    folder: Path, part: ComparisonPart, whole: Mapping[str, Any], problems: Mapping[int, Any], results: Results,
+    command: str,
+) -> None:  # fmt: skip
+    """Write what a part has found of some problems. A part is there when its index is."""
+    arrays = {
+        f"{number} {key} {trial} {name}": values
+        for (number, key), result in results.items()
+        for trial, curves in result.finals.items()
+        for name, values in curves._asdict().items()
+    }
+    numbers = files.pack(arrays)
+    records.write(folder / NUMBERS, numbers)
+    text = lambda cost: [str(each) if isinstance(each, float) else each for each in cost]  # JSON has no infinity
+    plain = lambda result: {**vars(result), "costs": list(map(text, result.costs)), "finals": {}}
+    found = {
+        "problems": [[number, describe.describe(facts)] for number, facts in problems.items()],
+        "results": [[*unit, plain(result)] for unit, result in results.items()],
+        "numbers": hashlib.sha256(numbers).hexdigest(),
+    }
     index = {"fedspam": __version__, "part": part.number, "of": part.of, "command": command, "whole": whole}
     sealed = {**index, "found": found}
     records.write(folder / INDEX, json.dumps({"sha256": describe.digest(sealed), **sealed}, allow_nan=False).encode())
@@ -142,42 +160,26 @@ def problems_of(saved: Sequence[SavedPart]) -> dict[int, Mapping[str, Any]]:
     return {number: facts for number, (_, facts) in sorted(known.items())}
 
 
-# --- the trials of methods on one problem ----------------------------------------------------------------------------
-
-
-def write_trials(folder: Path, trials: Tried, finals: Finals) -> dict[str, Any]:
-    """Write the curves of all trials, and return what else is known of them, and the hash of the file of curves."""
-    runs = [(key, "tuned", trial) for key, tried in trials.items() for trial in tried]
-    runs += [(key, "final", trial) for key, chosen in finals.items() for trial in chosen.values()]
-    listed: dict[str, Any] = {key: {"tuned": [], "final": []} for key in trials}
-    arrays: dict[str, np.ndarray] = {}
-    for key, kind, trial in runs:
-        listed[key][kind].append([trial.number, describe.describe(dict(trial.setting)), trial.status])
-        arrays |= {f"{key} {kind} {trial.number} {name}": part for name, part in trial.curves._asdict().items()}
-    numbers = files.pack(arrays)
-    records.write(folder / NUMBERS, numbers)
-    return {"trials": listed, "numbers": hashlib.sha256(numbers).hexdigest()}
-
-
-def read_trials(saved: SavedPart) -> tuple[dict[str, list[Trial]], dict[str, dict[int, Trial]]]:
-    """What `write_trials` wrote."""
-    path = saved.folder / NUMBERS
-    data = files.read(path, size=MOST_NUMBERS)
-    arrays, _ = files.unpack(data, path, size=MOST_NUMBERS)
-    if hashlib.sha256(data).hexdigest() != saved.found.get("numbers"):
-        raise UsageError(f"{path} does not fit {INDEX}: it was written by another comparison; run this part again")
-
-    def trial(key: str, kind: str, number: int, setting: Mapping[str, Any], status: str) -> Trial:
-        curves = Curves(*(arrays[f"{key} {kind} {number} {name}"] for name in Curves._fields))
-        return Trial(key, number, setting, curves, status)
-
-    try:
-        listed = saved.found["trials"].items()
-        trials = {key: [trial(key, "tuned", *each) for each in kinds["tuned"]] for key, kinds in listed}
-        finals = {key: {each[0]: trial(key, "final", *each) for each in kinds["final"]} for key, kinds in listed}
-    except (KeyError, TypeError) as error:
-        raise UsageError(f"{path} does not fit {INDEX} ({error}); run this part again") from None
-    return trials, finals
+def results_of(saved: Sequence[SavedPart]) -> dict[tuple[int, str], MethodResult]:
+    """What all parts have found."""
+    results = {}
+    for each in saved:
+        path = each.folder / NUMBERS
+        data = files.read(path, size=MOST_NUMBERS)
+        arrays, _ = files.unpack(data, path, size=MOST_NUMBERS)
+        if hashlib.sha256(data).hexdigest() != each.found.get("numbers"):
+            raise UsageError(f"{path} does not fit {INDEX}: it was written by another comparison; run this part again")
+        finals: dict[tuple[int, str], dict[int, dict[str, Any]]] = {}
+        try:
+            for name, values in arrays.items():
+                number, key, trial, field = name.split(" ")
+                finals.setdefault((int(number), key), {}).setdefault(int(trial), {})[field] = values
+            for number, key, found in each.found["results"]:
+                curves = {trial: Curves(**fields) for trial, fields in finals.get((number, key), {}).items()}
+                results[number, key] = replace(msgspec.convert(found, MethodResult, strict=False), finals=curves)
+        except (KeyError, TypeError, ValueError) as error:
+            raise UsageError(f"{path} does not fit {INDEX} ({error}); run this part again") from None
+    return results
 
 
 def plan_of(described: Mapping[str, Any]) -> ComparisonPlan:

@@ -5,7 +5,7 @@ import io
 import math
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -14,8 +14,9 @@ import msgspec
 import numpy as np
 
 from fedspam._internal import describe
-from fedspam.app.compare import check_methods, facts, number, run_comparison, tuning_header, tuning_rows, waves
-from fedspam.app.compare.parts import ComparisonPart, SavedPart, plan_of, problems_of, write_part
+from fedspam.app.compare import check_methods, facts, number, run_comparison, tuning_header, waves
+from fedspam.app.compare.measures import MethodResult
+from fedspam.app.compare.parts import ComparisonPart, Results, SavedPart, plan_of, problems_of, results_of, write_part
 from fedspam.app.compare.tuning import ComparisonPlan
 from fedspam.app.folders import csv_text, make_folder, write_manifest
 from fedspam.app.named_problems import Problem, of_quadratics, similar_quadratics
@@ -103,51 +104,53 @@ def sweep(
     units = [(index, key) for index in range(len(chosen)) for key in methods]
     share = units if part is None else part.share(units)
     folder = make_folder(folder)
-    problems, rows, tried = {}, [], []
+    problems: dict[int, Any] = {}
+    results: dict[tuple[int, str], MethodResult] = {}
     for index, case in enumerate(chosen):
         own = [key for each, key in share if each == index]
-        if not own:
-            continue
-        problem, place = case.make(), (case.family, case.label)
-        found = run_comparison(problem, own, plan, progress)
-        problems[index] = {"family": case.family, "case": case.label, **facts(problem)}
-        ratio = problem.delta / problem.smoothness
-        rows += [Row(*place, ratio, one.target, one.method, *one[2:]) for one in found.entries]
-        tried += [[*place, *line] for line in tuning_rows(found.trials, plan)]
+        if own:
+            problem = case.make()
+            problems[index] = {"family": case.family, "case": case.label, **facts(problem)}
+            found = run_comparison(problem, own, plan, progress).methods
+            results |= {(index, key): replace(found[key], finals={}) for key in own}
     if part is None:
-        return _write(folder, methods, plan, list(problems.values()), rows, tried, command, began)
+        return _write(folder, methods, plan, problems, results, command, began)
     whole = {"kind": "sweep", "methods": methods, "plan": describe.describe(plan), "problems": len(chosen)}
-    # JSON has no infinity: numbers are texts
-    texts = [[str(value) if isinstance(value, float) else value for value in row] for row in rows]
-    told = [[index, describe.describe(each)] for index, each in problems.items()]
-    write_part(folder, part, whole, {"problems": told, "rows": texts, "tuning": tried}, command)
-    return rows
+    write_part(folder, part, whole, problems, results, command)
+    return _rows(problems, results)
 
 
 def merge_parts(saved: Sequence[SavedPart], folder: str | Path, *, command: str = "") -> list[Row]:
     """Join all parts of a sweep, as `read_parts` read them, to the files that one sweep writes."""
-    began, methods = time.perf_counter(), saved[0].whole["methods"]
-    problems = list(problems_of(saved).values())
-    places = [(each["family"], each["case"]) for each in problems]
-    unit = lambda family, case, method: (places.index((family, case)), methods.index(method))
-    found = [row for each in saved for row in msgspec.convert(each.found["rows"], list[Row], strict=False)]
-    rows = sorted(found, key=lambda row: unit(row.family, row.case, row.method))
-    tried = sorted((line for each in saved for line in each.found["tuning"]), key=lambda line: unit(*line[:3]))
-    plan = plan_of(saved[0].whole["plan"])
-    return _write(make_folder(folder), methods, plan, problems, rows, tried, command, began)
+    began, methods, plan = time.perf_counter(), saved[0].whole["methods"], plan_of(saved[0].whole["plan"])
+    problems, found = problems_of(saved), results_of(saved)
+    results = {(index, key): found[index, key] for index in problems for key in methods}
+    return _write(make_folder(folder), methods, plan, problems, results, command, began)
+
+
+def _rows(problems: Mapping[int, Any], results: Results) -> list[Row]:
+    found = []
+    for (index, _), result in results.items():
+        of = problems[index]
+        place = (of["family"], of["case"], of["delta"] / of["smoothness"])
+        found += [Row(*place, one.target, one.method, *one[2:]) for one in result.costs]
+    return found
 
 
 def _write(
-    folder: Path, methods: Sequence[str], plan: ComparisonPlan, problems: Sequence[Any], rows: list[Row],
-    tried: Iterable[Sequence[Any]], command: str, began: float,
+    folder: Path, methods: Sequence[str], plan: ComparisonPlan, problems: Mapping[int, Any], results: Results,
+    command: str, began: float,
 ) -> list[Row]:  # fmt: skip
     from fedspam.app import figures
 
+    rows, places = _rows(problems, results), {index: (of["family"], of["case"]) for index, of in problems.items()}
+    tried = ([*places[index], *line] for (index, _), result in results.items() for line in result.tuning)
     records.write(folder / "tuning.csv", csv_text(["family", "case", *tuning_header(plan)], tried).encode())
     records.write(folder / "table.csv", to_csv(rows).encode())
     records.write(folder / "table.md", markdown(rows).encode())
     figures.save(figures.draw_sweep(lines_of(rows), note(plan)), folder, "figure")
-    write_manifest(folder, command, began, problems=problems, methods=methods, plan=describe.describe(plan))
+    facts_of_all = list(problems.values())
+    write_manifest(folder, command, began, problems=facts_of_all, methods=methods, plan=describe.describe(plan))
     return rows
 
 

@@ -66,7 +66,7 @@ def lines_of(found: ComparisonResult) -> list[Any]:
     ratio = problem.delta / problem.smoothness
     head = f"{problem.what}; delta = {problem.delta:.3g}, L = {problem.smoothness:.3g}, delta/L = {ratio:.3g}"
     lines: list[Any] = [head, *(table(found, error) for error in plan.errors)]
-    diverged = [f"{METHODS[key].name} {count}" for key, count in found.diverged.items() if count]
+    diverged = [f"{METHODS[key].name} {one.diverged}" for key, one in found.methods.items() if one.diverged]
     if diverged:
         lines.append(f"settings that diverged, of {plan.budget} each: {', '.join(diverged)}")
     return lines
@@ -82,7 +82,7 @@ def table(found: ComparisonResult, error: float) -> Table:
     """The cost of every method until the target; each number has its own best setting."""
     plan = found.plan
     goal = f"{METRICS[plan.metric].label} {plan.text(error)}"
-    costs = {key: [found.entry(key, error, measure) for measure in MEASURES] for key in found.trials}
+    costs = {key: [found.entry(key, error, measure) for measure in MEASURES] for key in found.methods}
     rows = [
         [
             METHODS[key].name + (" (nothing to tune)" if key in found.untuned else ""),
