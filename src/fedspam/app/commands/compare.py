@@ -41,9 +41,11 @@ ALONE = ("problem", "sweep", "exact")  # not with a file
 def add(command: argparse.ArgumentParser) -> None:
     add_shared(command, "file", "--set", "--method-file")
     command.add_argument("--problem", metavar="NAME", help="the problem (quadratics)")
-    command.add_argument("--methods", type=listed(str), metavar="A,B,...", help="of `fedspam methods`, or all (ten)")
+    command.add_argument("--methods", type=listed(str), metavar="A,B,...", help="keys of fedspam methods, or all (ten)")
     command.add_argument("--sweep", action="store_true", help="the sweep over delta/L instead of one problem")
-    command.add_argument("--seeds", type=whole(1, MOST_SEEDS), metavar="N", help="how many (5; sweep: 10; FILE: 3)")
+    command.add_argument(
+        "--seeds", type=whole(1, MOST_SEEDS), metavar="N", help="number of seeds (5; sweep: 10; FILE: 3)"
+    )
     command.add_argument("--seed", type=whole(0), metavar="S", help="the first seed (0)")
     command.add_argument("--rounds", type=whole(1), metavar="N", help="rounds per run (by problem)")
     command.add_argument("--cohort", type=whole(1), metavar="B", help="clients per round (by problem)")

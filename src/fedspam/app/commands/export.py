@@ -21,7 +21,7 @@ from fedspam.app.commands._arguments import file_path
 def add(command: argparse.ArgumentParser) -> None:
     command.add_argument("folder", type=file_path, metavar="RUN", help="the run folder, or its model.safetensors")
     command.add_argument("--to", choices=("safetensors", "torch", "flax"), default="safetensors", help="the format")
-    command.add_argument("--out", type=file_path, default=Path("exported"), metavar="FOLDER", help="of the files")
+    command.add_argument("--out", type=file_path, default=Path("exported"), metavar="FOLDER", help="the folder")
 
 
 def run(options: argparse.Namespace) -> int:

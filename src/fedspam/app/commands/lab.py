@@ -18,7 +18,9 @@ from fedspam.app.commands._arguments import whole
 
 def add(command: argparse.ArgumentParser) -> None:
     command.add_argument("--port", type=whole(0, 65535), default=8765, metavar="N", help="port; 0 for any free one")
-    command.add_argument("--idle", type=whole(1), default=60, metavar="MINUTES", help="end after that without a visit")
+    command.add_argument(
+        "--idle", type=whole(1), default=60, metavar="MINUTES", help="end when nobody came for so long"
+    )
     command.add_argument("--open", action="store_true", help="open the page in the browser")
     command.add_argument("--json", action="store_true", help="print the address as a JSON object")
 

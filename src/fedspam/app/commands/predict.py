@@ -23,7 +23,7 @@ def add(command: argparse.ArgumentParser) -> None:
     )
     command.add_argument("--out", type=file_path, metavar="FILE", help="the predictions as CSV (the terminal)")
     command.add_argument("--probabilities", action="store_true", help="also write the probability of each class")
-    command.add_argument("--model", metavar="FILE:LOSS", help="of your own loss; the file's function `predict` is run")
+    command.add_argument("--model", metavar="FILE:LOSS", help="the file of your own loss; its `predict` is run")
     command.add_argument("--delimiter", metavar="C", help="between two cells of the new rows (found in the header)")
 
 

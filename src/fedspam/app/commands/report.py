@@ -24,7 +24,7 @@ def add(command: argparse.ArgumentParser) -> None:
     command.add_argument("folders", nargs="+", type=file_path, metavar="RUN_FOLDER", help="the folder of a run")
     command.add_argument("--out", type=file_path, default=Path("report.html"), metavar="FILE", help="the page")
     command.add_argument("--title", metavar="TEXT", help="the title of the page (the name of the run)")
-    command.add_argument("--targets", type=listed(finite), default=[], metavar="X,Y,...", help="values, for the table")
+    command.add_argument("--targets", type=listed(finite), default=[], metavar="X,Y,...", help="values to reach")
     command.add_argument(
         "--bound",
         metavar="delta=D,gap=F,...",

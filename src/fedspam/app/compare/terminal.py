@@ -38,14 +38,16 @@ def show(options: CompareOptions, given: argparse.Namespace) -> int:
         more: dict[str, Any] = {"command": given.line, "progress": lambda: bar.advance(task), "part": part}
         if options.problem is None:
             begin(sweeping.steps(len(methods), plan))
-            lines = sweep_lines(sweeping.sweep(folder, methods, plan, **more))
+            rows = sweeping.sweep(folder, methods, plan, **more)
+            lines = [] if part is not None else sweep_lines(rows)
         else:
             if own is not None:
                 bar.update(task, description="measuring delta and L")
             problem = load(options.problem, given.data) if own is None else own.problem
             begin(len(methods) * (waves(plan.budget) + 1))
-            lines = lines_of(compare(problem, methods, plan, folder, **more))
-    return _print([] if part is not None else lines, folder, given.quiet)
+            found = compare(problem, methods, plan, folder, **more)
+            lines = [] if part is not None else lines_of(found)
+    return _print(lines, folder, given.quiet)
 
 
 def merge(given: argparse.Namespace) -> int:

@@ -100,7 +100,9 @@ class Csv(RowsSection, frozen=True, kw_only=True, tag_field="kind", tag="csv"):
     features: Annotated[list[Text] | None, _about("the columns to predict from; default all others")] = None
     drop: Annotated[list[Text], _about("columns to leave out")] = []
     categories: Annotated[list[Text], _about("columns of numbers that are codes: one feature per value")] = []
-    delimiter: Annotated[Character | None, _about("between cells; default the usual , ; tab or | of the header")] = None
+    delimiter: Annotated[
+        Character | None, _about("between two cells; default the most frequent of , ; tab and | in the header")
+    ] = None
     task: Task = "classes"
 
 
@@ -195,7 +197,9 @@ DATA: Mapping[str, type[DataSection]] = _by_name(
 class Clients(Struct, frozen=True, kw_only=True):
     """How rows are split among clients where the data does not say, and how clients use their rows."""
 
-    split: Annotated[Literal["iid", "dirichlet", "shards"] | None, _about("of rows without a client column")] = None
+    split: Annotated[
+        Literal["iid", "dirichlet", "shards"] | None, _about("how rows without a client column are split")
+    ] = None
     count: Annotated[Whole, _about("number of clients to split them among")] = 10
     alpha: Annotated[Positive, _about("dirichlet: evenness; 100 is nearly even, 0.1 very uneven")] = 1.0
     each: Annotated[Whole, _about("shards: classes per client, about")] = 2
@@ -321,7 +325,9 @@ class Evaluate(Struct, frozen=True, kw_only=True):
     every: Annotated[Whole, _about("rounds between two evaluations, each a pass over all rows")] = 1
     metric: Annotated[
         Literal["loss", "gradient", "accuracy", "balanced_accuracy", "f1", "rare_f1", "auc", "rmse"] | None,
-        _about("of target and patience; default accuracy, or balanced_accuracy if one class has 80 %; else loss"),
+        _about(
+            "metric of target and patience; default accuracy, or balanced_accuracy if one class has 80 %; else loss"
+        ),
     ] = None
     target: Annotated[float | None, _about("value to reach; the summary says when and at what cost")] = None
     stop: Annotated[bool, _about("end the run when the target is reached")] = False
