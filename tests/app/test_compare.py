@@ -374,6 +374,10 @@ def test_parts_keep_what_a_table_of_runs_that_ended_needs(ended_and_whole, tmp_p
     read_back = parts.results_of(parts.read_parts([tmp_path]))[0, "mvr"]
     kept = dataclasses.asdict(ended.methods["mvr"])
     np.testing.assert_equal(dataclasses.asdict(read_back), kept)
+    (curves, *_) = ended.methods["mvr"].finals.values()
+    several = {(0, "mvr"): dataclasses.replace(ended.methods["mvr"], finals={2: curves, 10: curves})}
+    parts.write_part(tmp_path, parts.ComparisonPart(1, 1), {}, {}, several, "fedspam compare")
+    assert list(parts.results_of(parts.read_parts([tmp_path]))[0, "mvr"].finals) == [2, 10]  # the order of curves.csv
 
 
 def test_settings_near_another_change_numbers_alone(tiny):

@@ -175,7 +175,7 @@ def results_of(saved: Sequence[SavedPart]) -> dict[tuple[int, str], MethodResult
                 number, key, trial, field = name.split(" ")
                 finals.setdefault((int(number), key), {}).setdefault(int(trial), {})[field] = values
             for number, key, found in each.found["results"]:
-                curves = {trial: Curves(**fields) for trial, fields in finals.get((number, key), {}).items()}
+                curves = {trial: Curves(**fields) for trial, fields in sorted(finals.get((number, key), {}).items())}
                 results[number, key] = replace(msgspec.convert(found, MethodResult, strict=False), finals=curves)
         except (KeyError, TypeError, ValueError) as error:
             raise UsageError(f"{path} does not fit {INDEX} ({error}); run this part again") from None

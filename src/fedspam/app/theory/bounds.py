@@ -248,26 +248,18 @@ def _write(options: TheoryOptions, folder: Path, found: list[TheoryOutcome]) -> 
     rows, panels = [], []
     for one in found:
         low, high = np.percentile(one.sums, (10, 90), axis=0)
-        curves = (one.sums.mean(0), one.corrected.total, one.printed.total, one.tight.total)
-        panels.append(
-            BoundPanel(f"Theorem {one.theorem}: {one.method}", dict(zip(LOOKS, curves, strict=False)), low, high)
-        )
-        columns = (
-            curves[0],
-            low,
-            high,
-            *curves[1:],
-            *(one.rows[name].mean(0) for name in ("lyapunov", "gap", "error")),
-        )
+        mean, *others = one.sums.mean(0), one.corrected.total, one.printed.total, one.tight.total
+        curves = dict(zip(LOOKS, (mean, *others), strict=False))
+        panels.append(BoundPanel(f"Theorem {one.theorem}: {one.method}", curves, low, high))
+        columns = (mean, low, high, *others, *(one.rows[name].mean(0) for name in ("lyapunov", "gap", "error")))
         for number, line in enumerate(zip(*columns, strict=True)):
             rows.append([one.theorem, number + 1, *(f"{value:.6g}" for value in line)])
     header = ["theorem", "rounds", "mean", "low", "high", "corrected", "printed", "tight", "lyapunov", "gap", "error"]
     records.write(folder / "curves.csv", csv_text(header, rows).encode())
     first = found[0]
     value, gap = (first.rows[name].mean(0) for name in ("lyapunov", "gap"))
-    watched = BoundPanel(
-        f"$V_k$ of SPAM, $c$ = {APPENDIX:g}", dict(zip(list(LOOKS)[4:], (value, gap, value - gap), strict=True))
-    )
+    parts = dict(zip(list(LOOKS)[4:], (value, gap, value - gap), strict=True))
+    watched = BoundPanel(f"$V_k$ of SPAM, $c$ = {APPENDIX:g}", parts)
     note = (
         f"Quadratics: $\\delta$ = {options.delta:g}, $\\sigma$ = {options.sigma:g} at the minimizer and at most "
         f"{first.known.sigma:.3g} in the runs (the bounds use the latter), $F$ = {options.gap:g}, "
