@@ -95,8 +95,7 @@ WITHOUT_ROW = {
     "flower/server/sites.py:fingerprint": "decodes a key of Flower's registry that cryptography has just encoded",
     "simulation/records.py:Store._is_ours": "looks whether a folder is its own; load, which follows, has a target",
     "simulation/records.py:_loosely": "looks whether a folder holds a run, before it is refused or written",
-    "simulation/run.py:simulate": "opens a run folder; load, which reads it, has a target",
-    "simulation/shared_store.py:_unpacked": OWN,
+    "simulation/records.py:_unpacked": OWN,
     "simulation/sweep_folder.py:kept": "opens the folder of a sweep; load, which reads it, has a target",
 }
 

@@ -44,7 +44,7 @@ def describe(value: Any) -> Any:
     >>> describe({"step_size": 0.5, "sizes": (1, 2)})
     {'step_size': 0.5, 'sizes': [1, 2]}
     """
-    return _describe(value, DEPTH, set())
+    return _Describer()(value)
 
 
 def digest(description: Any) -> str:
@@ -112,28 +112,111 @@ def _commit() -> str | None:
     return found.stdout.strip() or None if found.returncode == 0 else None
 
 
-def _describe(value: Any, depth: int, seen: set[int]) -> Any:
-    """`seen` holds the functions and classes described so far: a second time, their name is enough."""
-    if depth == 0:
-        return "..."
-    kind, each = type(value), lambda part: _describe(part, depth - 1, seen)  # isinstance would ask the object
-    if _is_own_kind(value):
-        return {**_object(value, depth, seen), "value": each(_as_built_in(value))}
-    if issubclass(kind, types.ModuleType):
-        return _module(value, depth, seen)
-    if issubclass(kind, type):
-        return _class(value, depth, seen)
-    if dataclasses.is_dataclass(kind):
-        fields = {field.name: each(getattr(value, field.name)) for field in dataclasses.fields(value)}
-        return {"type": kind.__qualname__, **_members(kind, depth, seen), **fields}
-    for kinds, rule in RULES:
-        if issubclass(kind, kinds):
-            return rule(value, each)
-    if issubclass(kind, types.FunctionType | types.MethodType) or _is_wrapper(value):
-        return _function(value, depth, seen)
-    if _is_installed(kind):  # a built-in function, a compiled one, an object of a library
-        return _name(value) if callable(value) else {"type": kind.__qualname__}
-    return _object(value, depth, seen)
+class _Describer:
+    """Describes values, `DEPTH` levels deep. Of a function or class that it has met before, the name is enough."""
+
+    def __init__(self) -> None:
+        self._seen: set[int] = set()
+        self._levels = DEPTH
+
+    def __call__(self, value: Any) -> Any:
+        if self._levels == 0:
+            return "..."
+        self._levels -= 1
+        try:
+            return self._described(value)
+        finally:
+            self._levels += 1
+
+    def _described(self, value: Any) -> Any:
+        kind = type(value)  # isinstance would ask the object
+        if isinstance(value, KINDS) and callable(value) and not _is_installed(kind):
+            # a class of the user's own that makes a built-in kind, such as tuple, callable
+            built_in: Any = next(built_in for built_in in KINDS if isinstance(value, built_in))
+            return {**self._object(value), "value": self(built_in(value))}
+        if issubclass(kind, types.ModuleType):
+            return self._module(value)
+        if issubclass(kind, type):
+            name, members = f"{value.__module__}.{value.__qualname__}", self._members(value)
+            return {"class": name, **members} if members else name
+        if dataclasses.is_dataclass(kind):
+            fields = {field.name: self(getattr(value, field.name)) for field in dataclasses.fields(value)}
+            return {"type": kind.__qualname__, **self._members(kind), **fields}
+        for kinds, rule in RULES:
+            if issubclass(kind, kinds):
+                return rule(value, self)
+        if issubclass(kind, types.FunctionType | types.MethodType) or _is_wrapper(value):
+            return self._function(value)
+        if _is_installed(kind):  # a built-in function, a compiled one, an object of a library
+            return _name(value) if callable(value) else {"type": kind.__qualname__}
+        return self._object(value)
+
+    def _all(self, parts: Mapping[str, Any]) -> dict[str, Any]:
+        return {name: self(parts[name]) for name in sorted(parts)}
+
+    def _is_new(self, value: Any) -> bool:
+        """Whether a function, class or module of the user's own is met for the first time. It is not from now on."""
+        if _is_installed(value) or id(value) in self._seen:
+            return False
+        self._seen.add(id(value))
+        return True
+
+    def _object(self, value: Any) -> Any:
+        """An object of a class of the user's own: what the class defines, and what the object holds."""
+        cls = type(value)
+        slots = {
+            name: slot.__get__(value, cls)
+            for base in cls.__mro__
+            for name, slot in vars(base).items()
+            if isinstance(slot, types.MemberDescriptorType) and not _is_installed(base) and _is_filled(slot, value)
+        }
+        # not by getattr, which the class may override
+        own = inspect.getattr_static(value, "__dict__", None)
+        state = object.__getattribute__(value, "__dict__") if own is not None else {}
+        return {"type": cls.__qualname__, **self._members(cls), "state": self({**slots, **state})}
+
+    def _module(self, value: types.ModuleType) -> Any:
+        """A module that is itself a value, such as a default: anything in it may be used."""
+        if not self._is_new(value):
+            return value.__name__
+        parts = {name: part for name, part in vars(value).items() if not name.startswith("__")}
+        return {"module": value.__name__, "members": self._all(parts)}
+
+    def _members(self, value: type) -> dict[str, Any]:
+        """What a class of the user's own defines: its functions and constants, also those of its bases."""
+        if not self._is_new(value):
+            return {}
+        found: dict[str, Any] = {}
+        for base in reversed(value.__mro__):
+            if not _is_installed(base):
+                found |= {name: part for name, part in vars(base).items() if not _is_made_by_python(name, part)}
+        return {"members": self._all(found)} if found else {}
+
+    def _function(self, value: Any) -> Any:
+        if isinstance(value, types.MethodType):
+            return {"method": self(value.__func__), "of": self(value.__self__)}
+        rules: dict[str, Any] = {}
+        while not isinstance(value, types.FunctionType) and callable(getattr(value, "__wrapped__", None)):
+            if isinstance(value, jax.custom_vjp | jax.custom_jvp):
+                rules |= {name: getattr(value, name, None) for name in ("fwd", "bwd", "jvp")}
+            value = value.__wrapped__  # jit, custom_vjp and the like
+        rules = {name: rule for name, rule in rules.items() if rule is not None}
+        if rules and not _is_installed(value):
+            described = self._all(rules)
+            return {"differentiated": self._function(value), "rules": described}
+        if not isinstance(value, types.FunctionType) or id(value) in self._seen:
+            return _name(value)
+        held = dict(zip(value.__code__.co_freevars, map(_content, value.__closure__ or ()), strict=True))
+        if _is_installed(value):
+            plain = {name: content for name, content in held.items() if _is_plain(content)}
+            if not plain:
+                return _name(value)
+            self._seen.add(id(value))
+            return {"function": _name(value), "holds": self._all(plain)}
+        self._seen.add(id(value))
+        reached = _reached(value, held)
+        found = {"function": _name(value), "code": _code(value.__code__)}
+        return {**found, "reaches": self._all(reached)} if reached else found
 
 
 def _name(value: Any) -> str:
@@ -193,35 +276,6 @@ RULES: tuple[tuple[Any, Callable[[Any, Callable[[Any], Any]], Any]], ...] = (
 )
 
 
-def _object(value: Any, depth: int, seen: set[int]) -> Any:
-    """An object of a class of the user's own: what the class defines, and what the object holds."""
-    cls = type(value)
-    slots = {
-        name: slot.__get__(value, cls)
-        for base in cls.__mro__
-        for name, slot in vars(base).items()
-        if isinstance(slot, types.MemberDescriptorType) and not _is_installed(base) and _is_filled(slot, value)
-    }
-    # not by getattr, which the class may override
-    own = inspect.getattr_static(value, "__dict__", None)
-    state = object.__getattribute__(value, "__dict__") if own is not None else {}
-    return {
-        "type": cls.__qualname__,
-        **_members(cls, depth, seen),
-        "state": _describe({**slots, **state}, depth - 1, seen),
-    }
-
-
-def _is_own_kind(value: Any) -> bool:
-    """Whether a value is of a class of the user's own that makes a built-in kind, such as tuple, callable."""
-    return isinstance(value, KINDS) and callable(value) and not _is_installed(type(value))
-
-
-def _as_built_in(value: Any) -> Any:
-    kind: Any = next(kind for kind in KINDS if isinstance(value, kind))
-    return kind(value)
-
-
 def _is_filled(slot: Any, value: Any) -> bool:
     try:
         slot.__get__(value, type(value))
@@ -237,68 +291,12 @@ def _is_wrapper(value: Any) -> bool:
     return inspect.getattr_static(value, "__wrapped__", None) is not None
 
 
-def _module(value: types.ModuleType, depth: int, seen: set[int]) -> Any:
-    """A module that is itself a value, such as a default: anything in it may be used."""
-    if _is_installed(value) or id(value) in seen:
-        return value.__name__
-    seen.add(id(value))
-    parts = {name: part for name, part in vars(value).items() if not name.startswith("__")}
-    members = {name: _describe(parts[name], depth - 1, seen) for name in sorted(parts)}
-    return {"module": value.__name__, "members": members}
-
-
-def _class(value: type, depth: int, seen: set[int]) -> Any:
-    name = f"{value.__module__}.{value.__qualname__}"
-    members = _members(value, depth, seen)
-    return {"class": name, **members} if members else name
-
-
-def _members(value: type, depth: int, seen: set[int]) -> dict[str, Any]:
-    """What a class of the user's own defines: its functions and constants, also those of its bases."""
-    if _is_installed(value) or id(value) in seen:
-        return {}
-    seen.add(id(value))
-    found: dict[str, Any] = {}
-    for base in reversed(value.__mro__):
-        if not _is_installed(base):
-            found |= {name: part for name, part in vars(base).items() if not _is_made_by_python(name, part)}
-    described = {name: _describe(found[name], depth - 1, seen) for name in sorted(found)}
-    return {"members": described} if described else {}
-
-
 def _is_made_by_python(name: str, part: Any) -> bool:
     """Whether a member says nothing about behavior: documentation, annotations, slots, what dataclasses generate."""
     if name in ("__call__", "__post_init__", "__init__", "__getattr__", "__getattribute__"):
         code = getattr(part, "__code__", None)
         return code is None or code.co_filename == "<string>"
     return name.startswith("__") or isinstance(part, types.MemberDescriptorType | types.GetSetDescriptorType)
-
-
-def _function(value: Any, depth: int, seen: set[int]) -> Any:
-    each = lambda parts: {name: _describe(parts[name], depth - 1, seen) for name in sorted(parts)}
-    if isinstance(value, types.MethodType):
-        return {"method": _describe(value.__func__, depth - 1, seen), "of": _describe(value.__self__, depth - 1, seen)}
-    rules: dict[str, Any] = {}
-    while not isinstance(value, types.FunctionType) and callable(getattr(value, "__wrapped__", None)):
-        if isinstance(value, jax.custom_vjp | jax.custom_jvp):
-            rules |= {name: getattr(value, name, None) for name in ("fwd", "bwd", "jvp")}
-        value = value.__wrapped__  # jit, custom_vjp and the like
-    rules = {name: rule for name, rule in rules.items() if rule is not None}
-    if rules and not _is_installed(value):
-        described = each(rules)
-        return {"differentiated": _function(value, depth, seen), "rules": described}
-    if not isinstance(value, types.FunctionType) or id(value) in seen:
-        return _name(value)
-    held = dict(zip(value.__code__.co_freevars, map(_content, value.__closure__ or ()), strict=True))
-    if _is_installed(value):
-        plain = {name: content for name, content in held.items() if _is_plain(content)}
-        if not plain:
-            return _name(value)
-        seen.add(id(value))
-        return {"function": _name(value), "holds": each(plain)}
-    seen.add(id(value))
-    reached = _reached(value, held)
-    return {"function": _name(value), "code": _code(value.__code__), **({"reaches": each(reached)} if reached else {})}
 
 
 def _reached(function: types.FunctionType, held: dict[str, Any]) -> dict[str, Any]:

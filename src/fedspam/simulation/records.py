@@ -10,12 +10,15 @@ A run folder holds
 Every file but the rows is written under another name, flushed, and renamed. Rows are flushed before the checkpoint that
 needs them. So a process that dies at any moment leaves a folder that resumes. Every file carries a hash of itself. A
 damaged file is named, and the newest good state with a complete past is used. Nothing is ever unpickled.
+
+On several hosts the first process alone reads and writes the folder, and the others hear what it read.
 """
 
+import functools
 import json
 import math
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -26,11 +29,11 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import PyTree
 
-from fedspam._internal import checks, describe, files, strict, trees
+from fedspam._internal import checks, describe, files, hosts, strict, trees
 from fedspam._internal.describe import manifest
 from fedspam._internal.files import FORMAT, DamagedError, RecordError, write
 from fedspam._internal.strict import MIB
-from fedspam.simulation.row_tables import round_of, tables
+from fedspam.simulation.row_tables import Columns, joined, named_part, round_of, tables
 from fedspam.simulation.status import RUNNING, Status
 
 __all__ = ["FORMAT", "Keep", "RecordError", "Saved", "Store", "identity", "manifest", "read", "write"]
@@ -41,6 +44,7 @@ DEPTH = 100  # and its levels
 ENVIRONMENT = ("fedspam", "jax", "jaxlib", "python", "device", "devices", "cores")
 
 ROUNDING = 1e-3  # relative, up to which two numbers may differ by rounding alone
+SENT = Path("what the first process read")
 
 
 @dataclass(frozen=True)
@@ -92,6 +96,16 @@ def identity(method: Any, population: Any, params: Any, key: Any, **options: Any
     )
 
 
+def _in_first(method: Callable[..., None]) -> Callable[..., None]:
+    """Let the first process alone call a method. What fails there fails in every process, with the same words."""
+
+    @functools.wraps(method)
+    def call(self: "Store", *arguments: Any, **options: Any) -> None:
+        hosts.first(functools.partial(method, self, *arguments, **options))
+
+    return call
+
+
 class Store:
     """The folder of one run, locked while it is open: ``with Store(folder) as store``."""
 
@@ -104,6 +118,15 @@ class Store:
         self._score: float | None = None  # of the best state so far
 
     def __enter__(self) -> "Store":
+        self._lock_folder()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if jax.process_index() == 0:
+            self._lock.release()
+
+    @_in_first
+    def _lock_folder(self) -> None:
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
@@ -116,10 +139,6 @@ class Store:
         except RecordError:
             self._lock.release()
             raise
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._lock.release()
 
     def open(self, identity: Mapping[str, Any], like: Callable[[], Any], *, resume: bool) -> Saved | None:
         """The run of this folder, to be resumed; None if there is none, and the run begins."""
@@ -133,6 +152,7 @@ class Store:
         """The hash of the run's identity, which all its files carry."""
         return self._run
 
+    @_in_first
     def begin(self, identity: Mapping[str, Any], *, over: bool = False) -> None:
         """Start a run here. A folder that holds something else is refused; with `over`, the same run begins again."""
         old = [path for path in map(self.folder.joinpath, ("rows.bin", "best.safetensors")) if path.exists()]
@@ -149,25 +169,17 @@ class Store:
         self._manifest = {**facts, **manifest(), "status": RUNNING.as_json(), "identity": identity}
         self._write_manifest()
 
+    @_in_first
     def append(
-        self,
-        done: int,
-        carry: PyTree,
-        rows: Mapping[str, np.ndarray],
-        probes: Mapping[str, np.ndarray],
-        *,
-        probed: bool = True,
-        seconds: float = 0.0,
+        self, done: int, carry: PyTree, rows: Columns, probes: Columns, *, probed: bool = True, seconds: float = 0.0
     ) -> None:
         """Save the rows of a segment, then the state after it, so that a state never lacks its past.
 
         `probed` says whether the last value of each probe belongs to this state; `seconds` is the time of the rounds.
         """
-        columns = {f"row.{name}": column for name, column in rows.items()}
-        columns |= {f"probe.{name}": column for name, column in probes.items()}
         facts = {"run": self._run, "round": str(done)}
         # the time stands with the rows only, so that states are equal to the bit
-        frame = files.pack(columns, kind="rows", **facts, seconds=f"{seconds:.6f}")
+        frame = files.pack(_columns(rows, probes), kind="rows", **facts, seconds=f"{seconds:.6f}")
         self._end = files.append(self.folder / "rows.bin", frame, self._end)
         score = self._scored(probes) if probed else None
         names, leaves = _named(carry)
@@ -180,6 +192,7 @@ class Store:
         for old in self._numbers()[: -self.keep.last]:
             files.remove(self._path(old))
 
+    @_in_first
     def finish(self, status: Status) -> None:
         """Note in the manifest how the run ended."""
         if self._manifest.get("status") != status.as_json():
@@ -188,6 +201,12 @@ class Store:
 
     def load(self, identity: Mapping[str, Any], like: Callable[[], Any]) -> Saved | None:
         """The newest good state with all rows before it; None if the run has to begin again."""
+        if jax.process_count() == 1:
+            return self._loaded(identity, like)
+        data = hosts.on_first(lambda: _packed(self._loaded(identity, like)))
+        return _unpacked(data, jax.eval_shape(like)) if data else None
+
+    def _loaded(self, identity: Mapping[str, Any], like: Callable[[], Any]) -> Saved | None:
         self._run = describe.digest(identity)
         numbers = self._numbers()
         if not self._recognise(identity, numbers):
@@ -202,7 +221,7 @@ class Store:
                 if done not in rounds:
                     raise DamagedError(trouble or f"the rows before round {done} are missing in {self.folder}")
             except DamagedError as error:
-                warnings.warn(f"{error}; going back to the state before it", stacklevel=5)
+                warnings.warn(f"{error}; going back to the state before it", stacklevel=6)
                 files.remove(self._path(done))  # otherwise it would seem newer than what is written from now on
                 continue
             past = frames[: rounds.index(done) + 1]
@@ -210,7 +229,7 @@ class Store:
             self._score = self._best_score(shapes)
             return Saved(carry, done, *tables(past, identity, self.folder / "rows.bin"))
         if numbers:
-            warnings.warn(f"no good state is left in {self.folder}; the run begins again", stacklevel=5)
+            warnings.warn(f"no good state is left in {self.folder}; the run begins again", stacklevel=6)
         return None
 
     def peek(self, shapes: PyTree, best: bool) -> tuple[Any, int]:
@@ -240,7 +259,7 @@ class Store:
                     f"{error}, and no checkpoint beside it is of this run, so the folder cannot be identified; "
                     "start in another folder"
                 ) from None
-            warnings.warn(f"{error}; the checkpoints belong to this run, so it is written again", stacklevel=6)
+            warnings.warn(f"{error}; the checkpoints belong to this run, so it is written again", stacklevel=7)
             self._manifest = {"format": FORMAT, **manifest(), "status": RUNNING.as_json(), "identity": identity}
             self._write_manifest()
             return True
@@ -258,7 +277,7 @@ class Store:
                 remedy = f"Also, {', '.join(changed)}, which may change what is computed of the data. {remedy}"
             raise RecordError(f"{self.folder} holds another run: {told} since it began. {remedy}")
         if changed:
-            warnings.warn(f"{', '.join(changed)}: the last bits of the results may differ from here on", stacklevel=6)
+            warnings.warn(f"{', '.join(changed)}: the last bits of the results may differ from here on", stacklevel=7)
         self._run = describe.digest(then["identity"])
         return True
 
@@ -311,7 +330,7 @@ class Store:
                 raise DamagedError(f"{path} is the {facts.get('measure')}, not the {self.keep.measure}")
             return float(facts["score"])
         except (DamagedError, KeyError, ValueError) as error:
-            warnings.warn(f"{error}; it is removed, and the best state of the coming rounds replaces it", stacklevel=6)
+            warnings.warn(f"{error}; it is removed, and the best state of the coming rounds replaces it", stacklevel=7)
             files.remove(path)
             return None
 
@@ -342,17 +361,6 @@ def read(folder: str | Path) -> tuple[dict[str, Any], dict[str, np.ndarray], dic
         warnings.warn(f"{trouble}; the rows before it are read", stacklevel=2)
     rows, probes = tables(frames, facts["identity"], path)
     return facts, joined(rows), joined(probes)
-
-
-def joined(tables: Sequence[Mapping[str, np.ndarray]]) -> dict[str, np.ndarray]:
-    """Tables one after another; a column may be missing in some of them."""
-    names = dict.fromkeys(name for table in tables for name in table)
-    return {name: np.concatenate([table[name] for table in tables if name in table]) for name in names}
-
-
-def named_part(arrays: Mapping[str, np.ndarray], kind: str) -> dict[str, np.ndarray]:
-    """The arrays whose names begin so, without this beginning."""
-    return {name.removeprefix(kind): array for name, array in arrays.items() if name.startswith(kind)}
 
 
 def _manifest(path: Path) -> dict[str, Any]:
@@ -410,3 +418,26 @@ def restored(array: np.ndarray, like: Any, path: Path) -> jax.Array:
         )
     whole = jnp.array(array)
     return jax.random.wrap_key_data(whole, impl=impl[0]) if impl else whole
+
+
+def _packed(saved: Saved | None) -> bytes | bytearray:
+    """A run as bytes; none for None."""
+    if saved is None:
+        return b""
+    arrays = {f"state.{number}": plain(leaf) for number, leaf in enumerate(jax.tree.leaves(saved.carry))}
+    arrays |= _columns(joined(saved.rows), joined(saved.probes))
+    return files.pack(arrays, round=str(saved.done))
+
+
+def _unpacked(data: bytes, shapes: PyTree) -> Saved:
+    arrays, facts = files.unpack(data, SENT, size=len(data))
+    leaves = [restored(arrays[f"state.{n}"], leaf, SENT) for n, leaf in enumerate(jax.tree.leaves(shapes))]
+    carry = jax.tree.unflatten(jax.tree.structure(shapes), leaves)
+    return Saved(carry, int(facts["round"]), *([named_part(arrays, kind)] for kind in ("row.", "probe.")))
+
+
+def _columns(rows: Columns, probes: Columns) -> dict[str, np.ndarray]:
+    """Rows and probes in one table, as `named_part` takes them apart."""
+    return {f"row.{name}": column for name, column in rows.items()} | {
+        f"probe.{name}": column for name, column in probes.items()
+    }

@@ -10,6 +10,7 @@ from fedspam._internal import files
 from fedspam._internal.files import DamagedError
 
 ALWAYS = frozenset({"void", "bytes_up", "bytes_down"})  # columns of every table of rounds
+Columns = Mapping[str, np.ndarray]
 NOT_OURS = "The file was not written by fedspam: start in another folder"
 
 
@@ -23,10 +24,7 @@ def tables(
     probes: list[dict[str, np.ndarray]] = []
     last, names, tails = 0, None, {}
     for frame in frames:
-        row, probe = (
-            {name.removeprefix(kind): column for name, column in frame.arrays.items() if name.startswith(kind)}
-            for kind in ("row.", "probe.")
-        )
+        row, probe = (named_part(frame.arrays, kind) for kind in ("row.", "probe."))
         done = round_of(frame.facts)
         names = row.keys() if names is None and done > last else names
         counts = {column.shape[:1] for column in probe.values()}
@@ -54,6 +52,17 @@ def tables(
         probes.append(probe)
         last, tails = done, {**tails, **found}
     return rows, probes
+
+
+def joined(tables: Sequence[Columns]) -> dict[str, np.ndarray]:
+    """Tables one after another; a column may be missing in some of them."""
+    names = dict.fromkeys(name for table in tables for name in table)
+    return {name: np.concatenate([table[name] for table in tables if name in table]) for name in names}
+
+
+def named_part(arrays: Columns, kind: str) -> dict[str, np.ndarray]:
+    """The arrays whose names begin so, without this beginning."""
+    return {name.removeprefix(kind): array for name, array in arrays.items() if name.startswith(kind)}
 
 
 def round_of(facts: Mapping[str, str]) -> int:

@@ -3,6 +3,7 @@
 import types
 import warnings
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -28,7 +29,6 @@ from fedspam.simulation.progress import ProgressBar
 from fedspam.simulation.recorder import RunRecorder
 from fedspam.simulation.records import Keep
 from fedspam.simulation.segments import Columns, Segments, Stopwatch, final_status, started
-from fedspam.simulation.shared_store import opened
 from fedspam.simulation.status import Status
 from fedspam.simulation.stopping import Patience, Target, Watch
 from fedspam.simulation.tables import arrow_table, frame
@@ -162,7 +162,8 @@ def simulate(
     seen = ProgressBar.of(observe, rounds)
     length = _length(population, keep, every, until, seen)
 
-    with opened(folder, keep) as store, lending(setup, length, rounds) as lend:
+    store = nullcontext(folder) if folder is None or isinstance(folder, records.Store) else records.Store(folder, keep)
+    with store as store, lending(setup, length, rounds) as lend:
         options = {"probe": probe, "watch": watch, "every": every, "record": record}
         options |= {"codecs": setup.codecs} if setup.codecs else {}  # without any, older folders can be resumed
         recorder = RunRecorder(

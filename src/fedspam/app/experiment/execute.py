@@ -27,7 +27,6 @@ from fedspam.app.folders import csv_text
 from fedspam.clients import Ragged, Sharded
 from fedspam.models.trained import TrainedModel
 from fedspam.simulation import Run, fine_tune, records, simulate
-from fedspam.simulation.shared_store import store_of
 from fedspam.simulation.status import Status
 from fedspam.simulation.stopping import Watch
 
@@ -79,7 +78,7 @@ def run(
         _check_evaluation(experiment)
         keep = records.Keep(config.keep.last, every=config.keep.every)
         # one lock over all that is written, so that what two processes write at once is never mixed
-        with store_of(folder, keep) as store:
+        with records.Store(folder, keep) as store:
             hosts.first(lambda: _check_folder(config, folder, resume))  # another process may have been here since
             hosts.first(lambda: _write_config(config, folder))
             went = _simulate(experiment, store, keep, resume, observe)
