@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from .nearest import nearest
+from .nearest import did_you_mean
 from .strict import GIB
 
 MOST_GENERATED = 4 * GIB  # bytes of what is drawn at once; the drawing itself takes some times as much
@@ -55,9 +55,8 @@ def whole(name: str, value: Any, at_least: int, remedy: str = "") -> None:
 def one_of(name: str, value: Any, allowed: Iterable[str]) -> None:
     allowed = tuple(allowed)
     if value not in allowed:
-        near = nearest(str(value), allowed)
-        hint = f"did you mean {near!r}?" if near else ""
-        raise ValueError(_message(name, value, f"must be one of {', '.join(map(repr, allowed))}", hint))
+        rule = f"must be one of {', '.join(map(repr, allowed))}"
+        raise ValueError(_message(name, value, rule, did_you_mean(str(value), allowed)))
 
 
 def memory(what: str, size: int, remedy: str) -> None:
@@ -72,11 +71,13 @@ def params(name: str, value: Any) -> Any:
     import jax
     import jax.numpy as jnp
 
+    from . import trees
+
     leaves, treedef = jax.tree.flatten(value)
     if not leaves:
         raise ValueError(f"{name} has no arrays; give a pytree with at least one float array, such as jnp.zeros(3)")
     checked = []
-    for leaf_name, leaf in zip(_names(value), leaves, strict=True):
+    for leaf_name, leaf in zip(trees.names(value), leaves, strict=True):
         label = f"{name}.{leaf_name}" if leaf_name else name
         if not isinstance(leaf, jax.Array | np.ndarray | float | int):
             raise ValueError(f"{label} is a {type(leaf).__name__}; parameters must be arrays of floats")
@@ -98,23 +99,19 @@ def same_tree(name: str, value: Any, other_name: str, other: Any) -> None:
     import jax
     import jax.numpy as jnp
 
+    from . import trees
+
     if jax.tree.structure(value) != jax.tree.structure(other):
         raise ValueError(
             f"{name} has the structure {jax.tree.structure(value)}, and {other_name} {jax.tree.structure(other)}; "
             "they must be the same pytree"
         )
-    for leaf_name, a, b in zip(_names(value), jax.tree.leaves(value), jax.tree.leaves(other), strict=True):
+    for leaf_name, a, b in zip(trees.names(value), jax.tree.leaves(value), jax.tree.leaves(other), strict=True):
         if jnp.shape(a) != jnp.shape(b):
             raise ValueError(
                 f"{name}{'.' + leaf_name if leaf_name else ''} has shape {jnp.shape(a)}, in {other_name} it has "
                 f"{jnp.shape(b)}; they must agree"
             )
-
-
-def _names(tree: Any) -> list[str]:
-    from . import trees
-
-    return trees.names(tree)
 
 
 def _message(name: str, value: Any, rule: str, remedy: str) -> str:

@@ -130,9 +130,7 @@ class _Describer:
 
     def _described(self, value: Any) -> Any:
         kind = type(value)  # isinstance would ask the object
-        if isinstance(value, KINDS) and callable(value) and not _is_installed(kind):
-            # a class of the user's own that makes a built-in kind, such as tuple, callable
-            built_in: Any = next(built_in for built_in in KINDS if isinstance(value, built_in))
+        if (built_in := _own_kind(value)) is not None:
             return {**self._object(value), "value": self(built_in(value))}
         if issubclass(kind, types.ModuleType):
             return self._module(value)
@@ -240,9 +238,8 @@ def _array(value: Any, each: Callable[[Any], Any]) -> Any:
 def _array_on_devices(array: jax.Array) -> Any:
     """An array that is split over devices: the hash of each piece, also of those that other hosts hold."""
     own = {str(piece.index): _hash(np.asarray(piece.data)) for piece in array.addressable_shards}
-    pieces = {
-        index: seal for told in hosts.all_bytes(json.dumps(own).encode()) for index, seal in json.loads(told).items()
-    }
+    told = hosts.all_bytes(json.dumps(own).encode())
+    pieces = {index: seal for each in told for index, seal in json.loads(each).items()}
     return {"shape": list(array.shape), "dtype": str(array.dtype), "pieces": digest(pieces)}
 
 
@@ -274,6 +271,12 @@ RULES: tuple[tuple[Any, Callable[[Any, Callable[[Any], Any]], Any]], ...] = (
     ((staticmethod, classmethod), lambda value, each: each(value.__func__)),
     (property, lambda value, each: [each(part) for part in (value.fget, value.fset) if part is not None]),
 )
+
+
+def _own_kind(value: Any) -> Any:
+    """The built-in kind, such as tuple, of a value whose class is the user's own and makes it callable; else None."""
+    own = callable(value) and not _is_installed(type(value))
+    return next((kind for kind in KINDS if own and isinstance(value, kind)), None)
 
 
 def _is_filled(slot: Any, value: Any) -> bool:

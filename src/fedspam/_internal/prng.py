@@ -21,8 +21,8 @@ _UNROLLED = 8  # of them in one kernel: all in one would take seconds to compile
 
 def key_of(key: Key[Array, ""] | int) -> Key[Array, ""]:
     """A key from a key or from a seed."""
-    if isinstance(key, jax.Array) and (_is_key(key) or _is_old_key(key)):
-        return key
+    if isinstance(key, jax.Array) and (_is_key(key) or (key.dtype == jnp.uint32 and key.shape in ((2,), (4,)))):
+        return key  # also one of jax.random.PRNGKey
     if isinstance(key, jax.Array | np.ndarray) and key.ndim == 0 and jnp.issubdtype(key.dtype, jnp.integer):
         key = key if isinstance(key, Tracer) else key.item()
     if isinstance(key, Tracer):
@@ -52,11 +52,6 @@ def check_seed(name: str, seed: Any, otherwise: str = "") -> None:
 
 def _is_key(key: jax.Array) -> bool:
     return jnp.issubdtype(key.dtype, jax.dtypes.prng_key)
-
-
-def _is_old_key(key: jax.Array) -> bool:
-    """Whether an array may be a key of jax.random.PRNGKey."""
-    return key.dtype == jnp.uint32 and key.shape in ((2,), (4,))
 
 
 def numpy_generator(key: Key[Array, ""] | int) -> np.random.Generator:

@@ -79,15 +79,9 @@ def guarded(path: Path, kind: str) -> Iterator[None]:
 
 @contextmanager
 def opened(
-    path: Path,
-    mode: str,
-    kind: str,
-    *,
-    most: int = MOST_BYTES,
-    seconds: float | None = None,
-    encoding: str | None = None,
-    newline: str | None = None,
-) -> Iterator[IO[Any]]:
+    path: Path, mode: str, kind: str, *, most: int = MOST_BYTES, seconds: float | None = None,
+    encoding: str | None = None, newline: str | None = None,
+) -> Iterator[IO[Any]]:  # fmt: skip
     """A regular file, decompressed as its ending says, within limits; damage is reported as in `guarded`.
 
     Arguments:

@@ -176,9 +176,8 @@ def finite(a: PyTree) -> Any:
     The square catches both NaN and infinity in one dot product, which is cheaper than checking each number. Half
     precision is summed in single precision, where finite numbers cannot overflow.
     """
-    floats = [
-        jnp.ravel(leaf) for leaf in map(jnp.asarray, jax.tree.leaves(a)) if jnp.issubdtype(leaf.dtype, jnp.inexact)
-    ]
+    leaves = map(jnp.asarray, jax.tree.leaves(a))
+    floats = [jnp.ravel(leaf) for leaf in leaves if jnp.issubdtype(leaf.dtype, jnp.inexact)]
     wide = lambda leaf: jnp.promote_types(leaf.dtype, jnp.float32)
     dots = [jnp.vdot(leaf, leaf, preferred_element_type=wide(leaf)) for leaf in floats]
     return functools.reduce(jnp.logical_and, map(jnp.isfinite, dots), jnp.array(True))

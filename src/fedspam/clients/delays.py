@@ -11,11 +11,11 @@ from typing import Any, Protocol
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Integer, Key, UInt32
+from jaxtyping import Array, Float, Integer, UInt32
 
 from fedspam._internal import checks
 from fedspam._internal.reading import csv_rows, lines, listed, number, opened, shown
-from fedspam._internal.trees import number as number_of, positive, struct
+from fedspam._internal.trees import Key, number as number_of, positive, struct
 
 MOST = 64 * 2**20  # bytes of a file of measured delays
 CLIENT = "it must be a whole number from 0: correct it"
@@ -26,7 +26,7 @@ KIND = "a CSV file with a column 'seconds', and where clients differ a column 'c
 class Delay(Protocol):
     """How long a client takes: a pytree that is called with a key of the draw and the client's id."""
 
-    def __call__(self, key: Key[Array, ""], id: UInt32[Array, ""]) -> Any: ...
+    def __call__(self, key: Key, id: UInt32[Array, ""]) -> Any: ...
 
 
 @struct
@@ -44,7 +44,7 @@ class FixedDelay:
         if checks.is_number(self.seconds):
             checks.positive("seconds", self.seconds)
 
-    def __call__(self, key: Key[Array, ""], id: UInt32[Array, ""]) -> Float[Array, ""]:
+    def __call__(self, key: Key, id: UInt32[Array, ""]) -> Float[Array, ""]:
         seconds = jnp.asarray(self.seconds, jnp.result_type(float))
         return seconds if seconds.ndim == 0 else seconds[id]
 
@@ -66,7 +66,7 @@ class RandomDelay:
     own_spread: float = number_of(0, default=0.0)
     seed: int = 0
 
-    def __call__(self, key: Key[Array, ""], id: UInt32[Array, ""]) -> Float[Array, ""]:
+    def __call__(self, key: Key, id: UInt32[Array, ""]) -> Float[Array, ""]:
         own = jax.random.normal(jax.random.fold_in(jax.random.key(self.seed), id))
         return self.median * jnp.exp(self.own_spread * own + self.spread * jax.random.normal(key))
 
@@ -93,7 +93,7 @@ class ParetoDelay:
     least: float = positive(default=1.0)
     tail: float = positive(default=1.5)
 
-    def __call__(self, key: Key[Array, ""], id: UInt32[Array, ""]) -> Float[Array, ""]:
+    def __call__(self, key: Key, id: UInt32[Array, ""]) -> Float[Array, ""]:
         return self.least * jnp.exp(jax.random.exponential(key) / self.tail)
 
 
@@ -121,9 +121,7 @@ class MeasuredDelay:
             values = np.concatenate([np.zeros(0), *nested]).astype(jnp.result_type(float))
         wrong = values[~(np.isfinite(values) & (values >= 0))]
         if wrong.size:
-            raise ValueError(
-                f"seconds = {wrong[0]} was measured; seconds must be finite and not negative: leave it out"
-            )
+            raise ValueError(f"seconds = {wrong[0]} was measured; it must be finite and not negative: leave it out")
         empty = next((client for client, part in enumerate(nested) if not part.size), None)
         if not nested or empty is not None:
             raise ValueError(
@@ -143,9 +141,7 @@ class MeasuredDelay:
             rows = csv_rows(lines(file, path), path)
             names = [name.strip() for name in next(rows, (1, [""]))[1]]
             if names.count("seconds") != 1 or names.count("client") > 1:
-                raise ValueError(
-                    f"{path} has the columns {listed(names)}; it needs a column 'seconds', and 'client' once"
-                )
+                raise ValueError(f"{path} has columns {listed(names)}; it needs a column 'seconds', and 'client' once")
             for line, cells in rows:
                 if len(cells) != len(names):
                     raise ValueError(f"{path}, line {line} has {len(cells)} cells, the header {len(names)}; correct it")
@@ -164,7 +160,7 @@ class MeasuredDelay:
             return cls.of(found[0])
         return cls.of([found[client] for client in range(len(found))])
 
-    def __call__(self, key: Key[Array, ""], id: UInt32[Array, ""]) -> Float[Array, ""]:
+    def __call__(self, key: Key, id: UInt32[Array, ""]) -> Float[Array, ""]:
         if self.offsets is None:
             return self.seconds[jax.random.randint(key, (), 0, self.seconds.shape[0])]
         begin, end = self.offsets[id], self.offsets[jnp.asarray(id) + 1]

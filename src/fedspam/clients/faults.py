@@ -5,10 +5,10 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Key, PyTree, UInt32
+from jaxtyping import Array, Bool, PyTree, UInt32
 
 from fedspam._internal import checks, prng, trees
-from fedspam._internal.trees import number, struct
+from fedspam._internal.trees import Key, number, struct
 
 Attack = Callable[[PyTree], PyTree]  # how an adversary changes its reply
 
@@ -70,10 +70,9 @@ class Faults:
     attack: Attack = SignFlip()
 
     def __post_init__(self) -> None:
-        if all(map(checks.is_number, (self.dropout, self.nan, self.late))) and self.dropout + self.nan + self.late > 1:
-            raise ValueError(
-                f"dropout + nan + late = {self.dropout + self.nan + self.late} must be at most 1; lower one of them"
-            )
+        shares = self.dropout, self.nan, self.late
+        if all(map(checks.is_number, shares)) and sum(shares) > 1:
+            raise ValueError(f"dropout + nan + late = {sum(shares)} must be at most 1; lower one of them")
 
     def is_adversary(self, id: UInt32[Array, "*shape"]) -> Bool[Array, "*shape"]:
         """Whether the client of this id attacks."""
@@ -81,7 +80,7 @@ class Faults:
         place = (jnp.asarray(id, jnp.uint32) * jnp.uint32(2654435769)).astype(jnp.result_type(float)) * 2.0**-32
         return place < self.adversarial
 
-    def strike(self, key: Key[Array, ""], id: UInt32[Array, ""], reply: PyTree) -> tuple[PyTree, Any, Any]:
+    def strike(self, key: Key, id: UInt32[Array, ""], reply: PyTree) -> tuple[PyTree, Any, Any]:
         """The reply as it arrives, whether it arrives at all, and whether it arrives in time."""
         reply = trees.where(self.is_adversary(id), self.attack(reply), reply)
         luck = jax.random.uniform(prng.fold_name(key, "fault"))

@@ -5,10 +5,10 @@ from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Key, PyTree, UInt32
+from jaxtyping import Array, PyTree, UInt32
 
 from fedspam._internal import checks, prng
-from fedspam._internal.trees import Params, Scalar, static, struct
+from fedspam._internal.trees import Key, Params, Scalar, static, struct
 from fedspam.clients.protocol import Ids, Loss
 
 
@@ -24,7 +24,7 @@ class DataOracle:
     def weight(self) -> float:
         return 1.0
 
-    def __call__(self, params: Params, key: Key[Array, ""] | None = None) -> Scalar:
+    def __call__(self, params: Params, key: Key | None = None) -> Scalar:
         return self.loss(params, self.data, key) if self.minibatch else self.loss(params, self.data)
 
 
@@ -48,7 +48,7 @@ class Generated:
         minibatch: whether the loss takes a key, to draw a minibatch from the data.
     """
 
-    make: Callable[[Key[Array, ""]], PyTree] = static()
+    make: Callable[[Key], PyTree] = static()
     loss: Loss = static()
     seed: int = 0
     minibatch: bool = static(default=False)
@@ -61,7 +61,7 @@ class Generated:
     def size(self) -> None:
         return None
 
-    def sample(self, key: Key[Array, ""], count: int) -> Ids:
+    def sample(self, key: Key, count: int) -> Ids:
         checks.whole("cohort size", count, 1)
         return jax.random.bits(key, (count,), jnp.uint32)
 

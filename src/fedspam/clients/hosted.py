@@ -8,10 +8,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
-from jaxtyping import Array, Float, Key, UInt32
+from jaxtyping import Array, Float, UInt32
 
 from fedspam._internal import checks, prng
-from fedspam._internal.trees import Params, Scalar, static, struct
+from fedspam._internal.trees import Key, Params, Scalar, static, struct
 from fedspam.clients.protocol import Ids
 
 
@@ -23,7 +23,7 @@ class HostedOracle:
     weight: Scalar
     answer: Callable[..., Any] = static()
 
-    def __call__(self, params: Params, key: Key[Array, ""] | None = None) -> Scalar:
+    def __call__(self, params: Params, key: Key | None = None) -> Scalar:
         return self.asked(params, None if key is None else jax.random.key_data(key).astype(jnp.uint32)[:2])
 
     def asked(self, params: Params, words: UInt32[Array, " words"] | None) -> Scalar:
@@ -79,7 +79,7 @@ class Hosted:
     def size(self) -> int:
         return self.count
 
-    def sample(self, key: Key[Array, ""], count: int) -> Ids:
+    def sample(self, key: Key, count: int) -> Ids:
         return prng.draw(key, count, self.size, self.replace)
 
     def client(self, id: UInt32[Array, ""]) -> HostedOracle:
@@ -89,9 +89,7 @@ class Hosted:
 
 def _check_weights(weights: np.ndarray, count: int) -> None:
     if not any(jnp.issubdtype(weights.dtype, kind) for kind in (jnp.bool_, jnp.integer, jnp.floating)):
-        raise ValueError(
-            f"weights = {weights.tolist()!r} are not numbers; give one per client, such as [1.0, 2.0, 5.0]"
-        )
+        raise ValueError(f"weights = {weights.tolist()!r} are not numbers; give one per client, such as [1.0, 2.0]")
     if weights.shape != (count,):
         raise ValueError(f"weights has shape {weights.shape} for {count} clients; give one weight per client")
     wrong = np.flatnonzero(~(np.isfinite(weights) & (weights >= 0)))

@@ -5,9 +5,9 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from jax import lax
-from jaxtyping import Array, Bool, Key
+from jaxtyping import Array, Bool
 
-from fedspam._internal.trees import Params, Scalar, static, struct
+from fedspam._internal.trees import Key, Params, Scalar, static, struct
 from fedspam.clients.protocol import BatchLoss, Ids, Population
 from fedspam.clients.ragged import Ragged, RaggedOracle, per_row, take_rows, with_several_capacities
 
@@ -37,7 +37,7 @@ class MeanOracle:
     def weight(self) -> float:
         return 1.0
 
-    def __call__(self, params: Params, key: Key[Array, ""] | None = None) -> Scalar:
+    def __call__(self, params: Params, key: Key | None = None) -> Scalar:
         size = self.ids.shape[0]
         kept = jnp.ones(size, bool) if self.kept is None else self.kept
         count = size if self.kept is None else jnp.maximum(jnp.sum(kept), 1)
@@ -90,7 +90,7 @@ class MeanOracle:
 
         return part, (ends[-1] + block - 1) // block
 
-    def _total(self, params: Params, key: Key[Array, ""] | None, ids: Ids, kept: Bool[Array, " chunk"]) -> Scalar:
+    def _total(self, params: Params, key: Key | None, ids: Ids, kept: Bool[Array, " chunk"]) -> Scalar:
         own_key = lambda id: None if key is None else jax.random.fold_in(key, id)
         client: Any = self.population.client
         if ids.shape[0] == 1:

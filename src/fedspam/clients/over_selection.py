@@ -4,10 +4,10 @@ import math
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Key, UInt32
+from jaxtyping import Array, Float, UInt32
 
 from fedspam._internal import prng
-from fedspam._internal.trees import number, struct
+from fedspam._internal.trees import Key, number, struct
 from fedspam.clients.delays import Delay
 from fedspam.clients.protocol import Ids, Oracle, Population, repeats
 
@@ -59,23 +59,23 @@ class OverSelected:
     def replace(self) -> bool:
         return repeats(self.population)
 
-    def sample(self, key: Key[Array, ""], count: int) -> Ids:
+    def sample(self, key: Key, count: int) -> Ids:
         return self.timed(key, count)[0]
 
-    def timed(self, key: Key[Array, ""], count: int) -> tuple[Ids, Float[Array, " cohort"]]:
+    def timed(self, key: Key, count: int) -> tuple[Ids, Float[Array, " cohort"]]:
         """A cohort and the seconds of each of its members."""
         ids, seconds = self._asked(key, count)
         fastest = jnp.sort(jnp.argsort(seconds)[:count])  # in the order of the draw
         return ids[fastest], seconds[fastest]
 
-    def wait(self, key: Key[Array, ""], count: int) -> Float[Array, ""]:
+    def wait(self, key: Key, count: int) -> Float[Array, ""]:
         """The seconds until the cohort of this draw is complete."""
         return jnp.max(self.timed(key, count)[1])
 
     def client(self, id: UInt32[Array, ""]) -> Oracle:
         return self.population.client(id)
 
-    def _asked(self, key: Key[Array, ""], count: int) -> tuple[Ids, Float[Array, " asked"]]:
+    def _asked(self, key: Key, count: int) -> tuple[Ids, Float[Array, " asked"]]:
         ids = self.population.sample(key, asked(count, self.more, self.size))
         keys = jax.vmap(lambda id: jax.random.fold_in(prng.fold_name(key, "delay"), id))(ids)
         return ids, jax.vmap(self.delay)(keys, ids)

@@ -4,9 +4,9 @@ from collections.abc import Callable, Mapping
 from typing import Any, Protocol, runtime_checkable
 
 from jax.sharding import Mesh
-from jaxtyping import Array, Float, Key, UInt32
+from jaxtyping import Array, Float, UInt32
 
-from fedspam._internal.trees import Params, Scalar
+from fedspam._internal.trees import Key, Params, Scalar
 from fedspam.clients.delays import Delay
 
 Ids = UInt32[Array, " cohort"]
@@ -17,9 +17,7 @@ Loss = Callable[..., Any]
 class RowsCheckingLoss(Protocol):
     """A loss that knows which rows it cannot take, such as that of a model with two outputs for three classes."""
 
-    def check(self, examples: Any) -> None:
-        """Raise ValueError for rows that the loss would take and treat wrongly."""
-        ...
+    def check(self, examples: Any) -> None: ...  # raise ValueError for rows that the loss would take and treat wrongly
 
     def __call__(self, params: Params, rows: Any) -> Any: ...
 
@@ -29,9 +27,7 @@ class BatchLoss(Protocol):
     """A loss that sees the rows of a batch together, or draws: of a network with batch normalization or dropout."""
 
     @property
-    def moves(self) -> bool:
-        """Whether parameters hold running statistics, which local steps move."""
-        ...
+    def moves(self) -> bool: ...  # whether parameters hold running statistics, which local steps move
 
     def of_batch(self, params: Params, rows: Any, *, key: Any, kept: Any) -> tuple[Any, Params]:
         """One loss per row, and the parameters with the running statistics after this batch.
@@ -60,11 +56,9 @@ class Oracle(Protocol):
     """One client's loss f_xi, differentiable in the parameters; the key, if given, chooses the minibatch."""
 
     @property
-    def weight(self) -> Any:
-        """The number of the client's examples, or 1."""
-        ...
+    def weight(self) -> Any: ...  # the number of the client's examples, or 1
 
-    def __call__(self, params: Params, key: Key[Array, ""] | None = None) -> Scalar: ...
+    def __call__(self, params: Params, key: Key | None = None) -> Scalar: ...
 
 
 @runtime_checkable
@@ -72,11 +66,9 @@ class RowsOracle(Protocol):
     """A client with rows of its own, which can be passed over in minibatches."""
 
     @property
-    def minibatches(self) -> Any:
-        """How many minibatches one pass over the rows has."""
-        ...
+    def minibatches(self) -> Any: ...  # how many minibatches one pass over the rows has
 
-    def minibatch(self, params: Params, key: Key[Array, ""], number: Any) -> Scalar:
+    def minibatch(self, params: Params, key: Key, number: Any) -> Scalar:
         """The mean loss over one minibatch of a pass over the rows, which the key shuffles."""
         ...
 
@@ -120,9 +112,7 @@ class MinibatchOracle(Protocol):
     def batch(self) -> int | None: ...
 
     @property
-    def capacity(self) -> int:
-        """The rows of the largest client."""
-        ...
+    def capacity(self) -> int: ...  # the rows of the largest client
 
 
 @runtime_checkable
@@ -130,13 +120,9 @@ class TrainedOracle(Protocol):
     """A client that has trained by code of its own, of which only the trained model is known."""
 
     @property
-    def steps(self) -> Any:
-        """How many steps it took, or a number in proportion to them."""
-        ...
+    def steps(self) -> Any: ...  # how many steps it took, or a number in proportion to them
 
-    def trained(self, x: Params) -> Params:
-        """The model after its training from x."""
-        ...
+    def trained(self, x: Params) -> Params: ...  # the model after its training from x
 
 
 @runtime_checkable
@@ -147,16 +133,7 @@ class SteppingOracle(Protocol):
     def has_optimizer(self) -> bool: ...
 
     def descended(
-        self,
-        x: Params,
-        key: Key[Array, ""],
-        count: Any,
-        rate: Any,
-        *,
-        shift: Any,
-        pull: Any,
-        anchor: Params,
-        in_passes: bool,
+        self, x: Params, key: Key, count: Any, rate: Any, *, shift: Any, pull: Any, anchor: Params, in_passes: bool
     ) -> Params:
         """The model after `count` steps from x; in passes over the rows, or each on a minibatch of its own."""
         ...
@@ -185,20 +162,16 @@ class QuadraticLoss(Protocol):
     @property
     def lowest_curvature(self) -> Scalar: ...
 
-    def shifted_solve(self, g: Params, step_size: Any) -> Params:
-        """(H + I/step_size)^-1 g, where H is the Hessian."""
-        ...
+    def shifted_solve(self, g: Params, step_size: Any) -> Params: ...  # (H + I/step_size)^-1 g, where H is the Hessian
 
 
 class Population(Protocol):
     """A distribution over clients: it draws ids, and makes the client of an id on demand."""
 
     @property
-    def size(self) -> int | None:
-        """How many clients there are; None if endless."""
-        ...
+    def size(self) -> int | None: ...  # how many clients there are; None if endless
 
-    def sample(self, key: Key[Array, ""], count: int) -> Ids: ...
+    def sample(self, key: Key, count: int) -> Ids: ...
 
     def client(self, id: UInt32[Array, ""]) -> Oracle: ...
 
@@ -210,7 +183,7 @@ class TimedPopulation(Protocol):
     @property
     def delay(self) -> Delay: ...
 
-    def timed(self, key: Key[Array, ""], count: int) -> tuple[Ids, Float[Array, " cohort"]]:
+    def timed(self, key: Key, count: int) -> tuple[Ids, Float[Array, " cohort"]]:
         """A cohort and the seconds of each of its members."""
         ...
 
@@ -223,18 +196,14 @@ class PlacedPopulation(Population, Protocol):
     def mesh(self) -> Mesh: ...
 
     @property
-    def owners(self) -> Any:
-        """The number of the device of each client."""
-        ...
+    def owners(self) -> Any: ...  # the number of the device of each client
 
     @property
     def placement(self) -> Any:
         """What of the population is split over the devices, in the form that `shard_map` takes."""
         ...
 
-    def on_device(self) -> Population:
-        """The clients of one device, inside `shard_map`."""
-        ...
+    def on_device(self) -> Population: ...  # the clients of one device, inside `shard_map`
 
 
 @runtime_checkable

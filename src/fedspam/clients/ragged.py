@@ -190,14 +190,9 @@ class Ragged:
 
     @classmethod
     def of(
-        cls,
-        clients: Sequence[PyTree],
-        loss: Loss,
-        *,
-        batch: int | None = None,
-        replace: bool = False,
-        weighted: bool = False,
-    ) -> "Ragged":
+        cls, clients: Sequence[PyTree], loss: Loss, *,
+        batch: int | None = None, replace: bool = False, weighted: bool = False,
+    ) -> "Ragged":  # fmt: skip
         """From one pytree of arrays per client; the first axis of every array is that of the rows.
 
         Arguments:
@@ -227,15 +222,9 @@ class Ragged:
 
     @classmethod
     def of_sizes(
-        cls,
-        examples: PyTree,
-        sizes: Sequence[int],
-        loss: Loss,
-        *,
-        batch: int | None = None,
-        replace: bool = False,
-        weighted: bool = False,
-    ) -> "Ragged":
+        cls, examples: PyTree, sizes: Sequence[int], loss: Loss, *,
+        batch: int | None = None, replace: bool = False, weighted: bool = False,
+    ) -> "Ragged":  # fmt: skip
         """From the concatenated examples of all clients, and the number of each client's."""
         rows = checked_sizes(sizes)
         total = {np.shape(leaf)[0] for leaf in jax.tree.leaves(examples)}
@@ -278,11 +267,8 @@ class Ragged:
     def client(self, id: UInt32[Array, ""]) -> RaggedOracle:
         offset, end = take_runs(self.offsets, id, 2)
         count = end - offset
-        factor = self.factor(id, count)
-        oracle = RaggedOracle(
-            self.examples, offset, count, factor, loss=self.loss, capacity=self.capacity, batch=self.batch
-        )
-        return oracle.fetch()
+        options = {"loss": self.loss, "capacity": self.capacity, "batch": self.batch}
+        return RaggedOracle(self.examples, offset, count, self.factor(id, count), **options).fetch()
 
 
 def checked_sizes(sizes: Any) -> Integer[np.ndarray, " clients"]:
@@ -292,9 +278,7 @@ def checked_sizes(sizes: Any) -> Integer[np.ndarray, " clients"]:
         raise ValueError("the population has no clients; give at least one")
     empty = np.flatnonzero(rows < 1)
     if empty.size:
-        raise ValueError(
-            f"client {empty[0]} has {rows[empty[0]]} examples; every client needs at least one: leave it out"
-        )
+        raise ValueError(f"client {empty[0]} has {rows[empty[0]]} examples; it needs at least one: leave it out")
     return rows
 
 

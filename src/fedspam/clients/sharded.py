@@ -9,10 +9,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec as Spread
-from jaxtyping import Array, Float, Integer, Key, PyTree, UInt32
+from jaxtyping import Array, Float, Integer, PyTree, UInt32
 
 from fedspam._internal import hosts, prng
-from fedspam._internal.trees import count, static, struct
+from fedspam._internal.trees import Key, count, static, struct
 from fedspam.clients.protocol import Ids, Loss, RowsCheckingLoss
 from fedspam.clients.ragged import RaggedOracle, checked_sizes
 
@@ -51,16 +51,10 @@ class Sharded:
 
     @classmethod
     def of(
-        cls,
-        parts: Sequence[T],
-        read: Callable[[T], Any],
-        loss: Loss,
-        *,
+        cls, parts: Sequence[T], read: Callable[[T], Any], loss: Loss, *,
         devices: Sequence[jax.Device] | None = None,  # pyright: ignore[reportInvalidTypeForm]
-        batch: int | None = None,
-        replace: bool = False,
-        weighted: bool = False,
-    ) -> "Sharded":
+        batch: int | None = None, replace: bool = False, weighted: bool = False,
+    ) -> "Sharded":  # fmt: skip
         """From parts of the data, such as folders. A process reads only the parts of its own devices.
 
         Arguments:
@@ -90,9 +84,12 @@ class Sharded:
         share = lambda own: np.full(own.sum(), 1 / total) if weighted else np.repeat(1 / (clients * own), own)
         filled = lambda own: np.append(share(own), np.zeros(longest - own.sum())).astype(jnp.result_type(float))
 
+        def lengthened(column: np.ndarray) -> np.ndarray:
+            whole = np.concatenate([column, np.broadcast_to(column[-1:], (longest - len(column), *column.shape[1:]))])
+            return whole.astype(jax.dtypes.canonicalize_dtype(column.dtype), copy=False)[None]
+
         def place(*columns: np.ndarray) -> Array:  # one of each device of this process
-            padded = [_lengthened(column, longest)[None] for column in columns]
-            return _placed(dict(zip(mine, padded, strict=True)), mesh)
+            return _placed(dict(zip(mine, map(lengthened, columns), strict=True)), mesh)
 
         return cls(
             jax.tree.map(place, *(examples for examples, _ in shards.values())),
@@ -107,7 +104,7 @@ class Sharded:
     def size(self) -> int:
         return self.counts.shape[0]
 
-    def sample(self, key: Key[Array, ""], count: int) -> Ids:
+    def sample(self, key: Key, count: int) -> Ids:
         return prng.draw(key, count, self.size, self.replace)
 
     def client(self, id: UInt32[Array, ""]) -> RaggedOracle:
@@ -143,7 +140,7 @@ class Shard:
     def size(self) -> int:
         return self.whole.size
 
-    def sample(self, key: Key[Array, ""], count: int) -> Ids:
+    def sample(self, key: Key, count: int) -> Ids:
         return self.whole.sample(key, count)
 
     def client(self, id: UInt32[Array, ""]) -> RaggedOracle:
@@ -164,11 +161,6 @@ def _sizes_everywhere(mine: dict[int, np.ndarray], devices: int) -> list[np.ndar
     told = hosts.all_bytes(json.dumps({number: sizes.tolist() for number, sizes in mine.items()}).encode())
     found = {int(number): np.array(sizes, np.int64) for data in told for number, sizes in json.loads(data).items()}
     return [found[number] for number in range(devices)]
-
-
-def _lengthened(column: np.ndarray, rows: int) -> np.ndarray:
-    padding = np.broadcast_to(column[-1:], (rows - len(column), *column.shape[1:]))
-    return np.concatenate([column, padding]).astype(jax.dtypes.canonicalize_dtype(column.dtype), copy=False)
 
 
 def _placed(parts: dict[int, np.ndarray], mesh: Mesh, *, whole: bool = False) -> Array:

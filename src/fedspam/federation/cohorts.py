@@ -7,9 +7,10 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Integer, Key, UInt32
+from jaxtyping import Array, Integer, UInt32
 
 from fedspam._internal import prng
+from fedspam._internal.trees import Key
 from fedspam.clients import Ids, Population, TimedPopulation, repeats
 
 Replay = Mapping[str, Integer[Array, "rounds ..."]]
@@ -20,7 +21,7 @@ class Cohort:
     """The clients that take part in an exchange, and the key of the round."""
 
     ids: Ids
-    key: Key[Array, ""]
+    key: Key
     chosen: UInt32[Array, ""] | None = None  # the member that a replay prescribes for `one`
     fixed: bool = False  # whether no other client can stand in for a member
     seconds: Any = None  # until each member replies for the first time, where clients take time
@@ -31,7 +32,7 @@ class Cohort:
     def size(self) -> int:
         return self.ids.shape[0]
 
-    def one(self, key: Key[Array, ""]) -> "Cohort":
+    def one(self, key: Key) -> "Cohort":
         """One member, drawn uniformly."""
         if self.chosen is not None:
             id = self.chosen
@@ -61,7 +62,7 @@ class Draws:
         """Number of clients, if draws do not repeat; None if it is infinite, unknown, or draws repeat."""
         return None if self._population is None or repeats(self._population) else self._population.size
 
-    def sample(self, key: Key[Array, ""], count: int, role: str = "cohort", times: int = 1) -> Cohort:
+    def sample(self, key: Key, count: int, role: str = "cohort", times: int = 1) -> Cohort:
         self.roles.add(role)
         ids, seconds = self._prescribed(role, count * times), None
         if ids is None:
@@ -69,21 +70,21 @@ class Draws:
         chosen = self._prescribed("prox", 1) if role == "cohort" else None
         return Cohort(ids, key, None if chosen is None else chosen[0], seconds=seconds)
 
-    def everyone(self, key: Key[Array, ""]) -> Cohort:
+    def everyone(self, key: Key) -> Cohort:
         if self._population is None:
             raise ValueError("this method asks every client; give the population, so that their number is known")
         if self._population.size is None:
             raise ValueError("this method asks every client, and the population is endless; use a finite one")
         return Cohort(jnp.arange(self._population.size, dtype=jnp.uint32), key, fixed=True)
 
-    def client(self, id: int | UInt32[Array, ""], key: Key[Array, ""]) -> Cohort:
+    def client(self, id: int | UInt32[Array, ""], key: Key) -> Cohort:
         self.names_a_client = True
         size = None if self._population is None else self._population.size
         if isinstance(id, int) and size is not None and not 0 <= id < size:
             raise ValueError(f"this method asks client {id}, but the clients are 0 to {size - 1}; name one of these")
         return Cohort(jnp.asarray(id, jnp.uint32)[None], key, fixed=True)
 
-    def _drawn(self, key: Key[Array, ""], count: int, times: int) -> tuple[Ids, Any]:
+    def _drawn(self, key: Key, count: int, times: int) -> tuple[Ids, Any]:
         """The ids, and the seconds of each client where clients take time."""
         population = self._population
         if population is None:
@@ -113,9 +114,8 @@ def check_replay(replay: Replay | None, rounds: int, population: Population, rol
     known = roles | {"prox"} if "cohort" in roles else roles  # which member of the cohort moves
     for role, ids in (replay or {}).items():
         if role not in known:
-            raise ValueError(
-                f"replay[{role!r}] is not a draw of this method; it draws {', '.join(sorted(known)) or 'none'}"
-            )
+            names = ", ".join(sorted(known)) or "none"
+            raise ValueError(f"replay[{role!r}] is not a draw of this method; it draws {names}")
         ids = np.asarray(ids)
         if ids.ndim == 0:
             raise ValueError(f"replay[{role!r}] = {ids!r} is one value; give ids of clients for each round")

@@ -13,10 +13,10 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import jax
-from jaxtyping import Array, Bool, Key, PyTree
+from jaxtyping import Array, Bool, PyTree
 
 from fedspam._internal import prng
-from fedspam._internal.trees import Params, struct
+from fedspam._internal.trees import Key, Params, struct
 from fedspam.federation.codecs.fields import Codecs
 from fedspam.federation.cohorts import Cohort
 from fedspam.federation.handle import Federation
@@ -49,12 +49,12 @@ class WithFeedback:
     codecs: Codecs
     first: Errors  # zeros
 
-    def init(self, params: Params, key: Key[Array, ""], fed: Federation) -> WithErrors:
+    def init(self, params: Params, key: Key, fed: Federation) -> WithErrors:
         corrected = Corrected(fed, self.codecs, self.first)
         state = self.inner.init(params, key, corrected)
         return WithErrors(state, corrected.errors)
 
-    def round(self, state: WithErrors, key: Key[Array, ""], fed: Federation) -> tuple[WithErrors, Any]:
+    def round(self, state: WithErrors, key: Key, fed: Federation) -> tuple[WithErrors, Any]:
         corrected = Corrected(fed, self.codecs, state.errors)
         own, info = self.inner.round(state.own, key, corrected)
         return WithErrors(own, corrected.errors), info

@@ -7,8 +7,9 @@ something. `Federation` is the protocol of that handle.
 from collections.abc import Callable
 from typing import Any, Protocol, runtime_checkable
 
-from jaxtyping import Array, Bool, Key, UInt32
+from jaxtyping import Array, Bool, UInt32
 
+from fedspam._internal.trees import Key
 from fedspam.clients import BatchLoss, Ids, Population
 from fedspam.federation.cohorts import Cohort
 from fedspam.federation.works import Work
@@ -27,18 +28,18 @@ class Federation(Protocol):
         """Number of clients, if draws do not repeat; None if it is infinite, unknown, or draws repeat."""
         ...
 
-    def sample(self, key: Key[Array, ""], count: int, role: str = "cohort", times: int = 1) -> Cohort:
+    def sample(self, key: Key, count: int, role: str = "cohort", times: int = 1) -> Cohort:
         """A fresh cohort, or several independent ones together.
 
         The role separates the draws of one round, and names them in a replay.
         """
         ...
 
-    def everyone(self, key: Key[Array, ""]) -> Cohort:
+    def everyone(self, key: Key) -> Cohort:
         """All clients of a finite population, as one cohort."""
         ...
 
-    def client(self, id: int | UInt32[Array, ""], key: Key[Array, ""]) -> Cohort:
+    def client(self, id: int | UInt32[Array, ""], key: Key) -> Cohort:
         """The cohort of this one client."""
         ...
 
@@ -66,9 +67,7 @@ class NetworkFederation(Protocol):
         """
         ...
 
-    def blank_replies(self, work: Work, count: int) -> Any:
-        """Replies of zeros to an exchange of the round."""
-        ...
+    def blank_replies(self, work: Work, count: int) -> Any: ...  # replies of zeros to an exchange of the round
 
 
 @runtime_checkable

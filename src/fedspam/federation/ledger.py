@@ -8,11 +8,11 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Key, PyTree
+from jaxtyping import Array, Bool, PyTree
 
 from fedspam._internal import trees
 from fedspam._internal.brief import Brief
-from fedspam._internal.trees import Params, Scalar, struct
+from fedspam._internal.trees import Key, Params, Scalar, struct
 from fedspam.clients import Faults, Population
 from fedspam.federation import wire
 from fedspam.federation.codecs import NO_CODECS, Codecs
@@ -85,12 +85,12 @@ class StandIn:
     def weight(self) -> float:
         return 1.0
 
-    def __call__(self, params: Params, key: Key[Array, ""] | None = None) -> Scalar:
+    def __call__(self, params: Params, key: Key | None = None) -> Scalar:
         return 0.5 * trees.squared_norm(params)
 
 
 @dataclass(eq=False, repr=False)
-class Null:
+class Null(Draws):
     """The handle for abstract evaluation: it computes nothing and notes every exchange."""
 
     population: Population | None = None
@@ -101,9 +101,7 @@ class Null:
     codecs: Codecs = NO_CODECS
 
     def __post_init__(self) -> None:
-        self.draws = Draws(self.population)
-        self.sample, self.everyone, self.client = self.draws.sample, self.draws.everyone, self.draws.client
-        self.population_size = self.draws.population_size
+        super().__init__(self.population)
         self._program = Program()
         self._conditional = False
         self.exchanges: list[Exchange] = []
@@ -154,29 +152,22 @@ class Plan(Brief):
     reported: tuple[str, ...] = ()  # what the method says of a round, by name
 
     def price(self, rows: Mapping[str, Any], shape: tuple[int, ...] = ()) -> dict[str, np.ndarray]:
-        """Floats and bytes per round and direction. Where rows do not count contacts, each client is asked and replies.
-
-        Arguments:
-            rows: columns of this shape, by name.
-        """
+        """Floats and bytes per round and direction. Where rows count no contacts, each client is asked and replies."""
         total = {name: np.zeros(shape, np.int64) for name in ("floats_down", "floats_up", "bytes_down", "bytes_up")}
-        for exchange in self.round:
-            for way, contacts in (("down", "asked"), ("up", "replied")):
-                count = np.asarray(rows.get(f"{exchange.label}.{contacts}", exchange.cohort), np.int64)
-                total[f"floats_{way}"] += count * getattr(exchange, f"floats_{way}")
-                total[f"bytes_{way}"] += count * getattr(exchange, f"bytes_{way}")
+        for each in self.round:
+            count = lambda name, each=each: np.asarray(rows.get(f"{each.label}.{name}", each.cohort), np.int64)
+            asked, replied = count("asked"), count("replied")
+            total["floats_down"] += asked * each.floats_down
+            total["floats_up"] += replied * each.floats_up
+            total["bytes_down"] += asked * each.bytes_down
+            total["bytes_up"] += replied * each.bytes_up
         return total
 
 
 def plan(
-    method: Any,
-    params: Params,
-    population: Population | None = None,
-    *,
-    faults: Faults | None = None,
-    per_client: bool = False,
-    codecs: Codecs = NO_CODECS,
-) -> Plan:
+    method: Any, params: Params, population: Population | None = None, *, faults: Faults | None = None,
+    per_client: bool = False, codecs: Codecs = NO_CODECS,
+) -> Plan:  # fmt: skip
     """The exchanges of a method, found without computing or sending anything.
 
     >>> import jax.numpy as jnp
@@ -188,34 +179,31 @@ def plan(
     method = fitted(method, population)
     memory = method.client_state(params)
     key = jax.random.key(0)
-    found: list[tuple[tuple[Exchange, ...], bool, Draws]] = []
+    found: list[Null] = []
 
     def watched(body: Callable[[Null], Any]) -> Any:
         # made in here: it holds tracers
-        fed = Null(population, faults=faults, per_client=per_client, memory=memory, codecs=codecs)
-        result = body(fed)
-        found.append((tuple(fed.exchanges), fed.branches, fed.draws))
-        return result
+        found.append(Null(population, faults=faults, per_client=per_client, memory=memory, codecs=codecs))
+        return body(found[-1])
 
     state = jax.eval_shape(lambda params: watched(lambda fed: method.init(params, key, fed)), params)
     _, info = jax.eval_shape(lambda state: watched(lambda fed: method.round(state, key, fed)), state)
-    (start, _, first), (round, branches, later) = found
-    for exchange in (*start, *round):
+    start, round = found
+    for exchange in (*start.exchanges, *round.exchanges):
         _ = exchange.bytes_down, exchange.bytes_up  # priced once, before any round
-    named = first.names_a_client or later.names_a_client
-    made = Plan(start, round, branches, frozenset(first.roles | later.roles), named, tuple(trees.names(info)))
+    made = Plan(
+        tuple(start.exchanges), tuple(round.exchanges), round.branches, frozenset(start.roles | round.roles),
+        start.names_a_client or round.names_a_client, tuple(trees.names(info)),
+    )  # fmt: skip
     codecs.check_names(made)
-    forgetful = codecs.first_errors(made).keys() - _stateful(method) if codecs.has_feedback else ()
-    for work in sorted(forgetful):
-        raise ValueError(
-            f"error feedback needs clients with a memory, and the work {work} of this method has none; use the codec "
-            "without feedback, or a method such as scaffold"
-        )
+    errors = codecs.first_errors(made)
+    for name, work in works_of(method).items() if errors else ():
+        if name in errors and not terms_of(work).stateful:
+            raise ValueError(
+                f"error feedback needs clients with a memory, and the work {name} of this method has none; use the "
+                "codec without feedback, or a method such as scaffold"
+            )
     return made
-
-
-def _stateful(method: Any) -> set[str]:
-    return {name for name, work in works_of(method).items() if terms_of(work).stateful}
 
 
 def _shapes(tree: PyTree) -> PyTree:

@@ -11,10 +11,10 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Key, PyTree
+from jaxtyping import Array, Bool, PyTree
 
 from fedspam._internal import checks, prng, trees
-from fedspam._internal.trees import Params
+from fedspam._internal.trees import Key, Params
 from fedspam.clients import Population
 from fedspam.federation import ledger, wire
 from fedspam.federation.aggregation import Rule
@@ -67,7 +67,7 @@ def compiled_works(method: Any, population: Population, codecs: Codecs) -> dict[
 
 
 @dataclass(eq=False, repr=False)
-class Loopback:
+class Loopback(Draws):
     """The handle whose messages travel as bytes. One `Loopback` serves a whole run.
 
     Arguments:
@@ -75,9 +75,7 @@ class Loopback:
         population: whose clients are at the other end.
         params: parameters of the right shapes.
         seed: in which order replies arrive.
-        replay: ids that replace the draws.
-        aggregate: a rule of `fedspam.federation.aggregation` instead of the mean over several clients.
-        codecs: the codecs of messages and replies.
+        replay, aggregate, codecs: as in `fedspam.simulate`.
     """
 
     method: Any
@@ -95,9 +93,7 @@ class Loopback:
         self._works = compiled_works(self.method, self.population, coded)
         self._first = coded.memory(self.method.client_state(self.params), self.plan)
         self._order = np.random.default_rng(self.seed)
-        self._draws = Draws(self.population, self.replay)
-        self.sample, self.everyone, self.client = self._draws.sample, self._draws.everyone, self._draws.client
-        self.population_size = self._draws.population_size
+        super().__init__(self.population, self.replay)
         self._clients: dict[int, Client] = {}
         self.bytes_down = self.bytes_up = self.accepted = 0
         self.start()
@@ -109,7 +105,7 @@ class Loopback:
     def begin(self, round: int) -> None:
         """Before each round."""
         self.program, self._exchanges = Program(), _by_label(self.plan.round)
-        self._draws.round, self._wire_round = round, round + 1
+        self.round, self._wire_round = round, round + 1
 
     def mean(self, cohort: Cohort, work: Work, /, **message: Any) -> Any:
         if self.aggregate is not None and cohort.size > 1:
@@ -151,9 +147,8 @@ class Loopback:
     def _accept(self, answer: bytes, exchange: Exchange, id: int, message: Mapping[str, Any]) -> PyTree:
         reply = verified(wire.decode(answer, exchange.answer))
         if int(reply["@client"]) != id or int(reply["@round"]) != self._wire_round:
-            raise ValueError(
-                f"a reply of client {int(reply['@client'])} and round {int(reply['@round'])} was not expected"
-            )
+            who, when = int(reply["@client"]), int(reply["@round"])
+            raise ValueError(f"a reply of client {who} and round {when} was not expected")
         value = exchange.codecs.accepted(exchange.work, reply["reply"], exchange.reply, message)
         if not bool(sound(value)):
             raise FloatingPointError(f"client {id} replied to {exchange.label} with NaN or infinity")
@@ -166,13 +161,9 @@ class Loopback:
 
 
 def run(
-    method: Any, population: Population, params: Params, *, rounds: int, key: Key[Array, ""] | int, **options: Any
+    method: Any, population: Population, params: Params, *, rounds: int, key: Key | int, **options: Any
 ) -> tuple[Any, Loopback]:
-    """The final state of a run over bytes, with the keys of `fedspam.simulate`, and the handle that counted bytes.
-
-    Arguments:
-        options: those of `Loopback`.
-    """
+    """The final state of a run over bytes, with the keys of `fedspam.simulate`, and the handle that counted bytes."""
     params = checks.params("params", params)
     key = prng.key_of(key)
     fed = Loopback(method, population, params, **options)

@@ -45,9 +45,8 @@ def by_order(
         return sum_over_devices(total), rows
 
     split = Spread(AXIS)
-    spread = jax.shard_map(
-        share, mesh=mesh, in_specs=(Spread(), split, split), out_specs=(Spread(), split), check_vma=False
-    )
+    specs: Any = {"in_specs": (Spread(), split, split), "out_specs": (Spread(), split)}
+    spread = jax.shard_map(share, mesh=mesh, **specs, check_vma=False)
     total, rows = spread(_operands(fed, task), ids, slots)
     return total, jax.tree.map(lambda leaf: leaf[: cohort.size], rows)
 
@@ -96,9 +95,8 @@ def by_owner(
 
     rest = Spread()
     placement = (rest, (clients.placement, rest, rest), rest)
-    spread = jax.shard_map(
-        share, mesh=clients.mesh, in_specs=(placement, rest), out_specs=(rest, rest), check_vma=False
-    )
+    specs: Any = {"in_specs": (placement, rest), "out_specs": (rest, rest)}
+    spread = jax.shard_map(share, mesh=clients.mesh, **specs, check_vma=False)
     sums, table = spread(_operands(fed, task), cohort.ids)
     return (*table[:2], table[2]) if keep_replies else (*sums, table[0])
 

@@ -44,7 +44,7 @@ class Flags(NamedTuple):
 
 
 @dataclass(eq=False, repr=False)
-class Traced:
+class Traced(Draws):
     """The handle inside a compiled simulation.
 
     The clients of a chunk run side by side under ``vmap``. The chunks follow each other and carry only the running sum.
@@ -56,13 +56,7 @@ class Traced:
         population: the clients.
         round: the number of the round; a replay needs it.
         memory: the memories of all clients, stacked; () if clients keep none.
-        chunk: how many clients run side by side; None to choose by size and device.
-        faults: clients that stay silent, reply late, or reply nonsense.
-        replay: ids by role and round that replace the draws.
-        quorum: the share of a cohort whose replies must be accepted; otherwise the exchange is void. At least one must.
-        per_client: never use the mean client, so that each reply is checked alone.
-        aggregate: a rule of `fedspam.federation.aggregation` that replaces the mean over several clients.
-        codecs: the codecs of messages and replies.
+        chunk, faults, replay, quorum, per_client, aggregate, codecs: as in `fedspam.simulate`.
         mesh: devices with an axis `clients` that every cohort is spread over; None for one device.
 
     Attributes:
@@ -87,9 +81,7 @@ class Traced:
     mesh: Mesh | None = None
 
     def __post_init__(self) -> None:
-        draws = Draws(self.population, self.replay, self.round)
-        self.sample, self.everyone, self.client = draws.sample, draws.everyone, draws.client
-        self.population_size = draws.population_size
+        super().__init__(self.population, self.replay, self.round)
         self._placed = self.population if isinstance(self.population, PlacedPopulation) else None
         self.per_client = self.per_client or self.faults is not None or self.aggregate is not None
         self._coded: set[str] = set()  # the works whose replies are coded
@@ -299,10 +291,8 @@ class Traced:
             fed.population = clients.within(capacity)
             return lambda: ask(fed)
 
-        needed = jnp.max(clients.counts(ids))
-        return lax.switch(
-            jnp.searchsorted(jnp.array(clients.capacities), needed), [padded(each) for each in clients.capacities]
-        )
+        which = jnp.searchsorted(jnp.array(clients.capacities), jnp.max(clients.counts(ids)))
+        return lax.switch(which, [padded(each) for each in clients.capacities])
 
     def _remember(self, ids: Ids, memory: PyTree) -> None:
         if jax.tree.leaves(memory):

@@ -35,7 +35,7 @@ class Trouble(NamedTuple):
 
 
 @dataclass(eq=False, repr=False)
-class Witness:
+class Witness(Draws):
     """The handle that runs one client at a time, outside compiled code, and notes every reply that is not finite."""
 
     population: Population
@@ -47,9 +47,7 @@ class Witness:
     codecs: Codecs = NO_CODECS
 
     def __post_init__(self) -> None:
-        draws = Draws(self.population, self.replay, self.round)
-        self.sample, self.everyone, self.client = draws.sample, draws.everyone, draws.client
-        self.population_size = draws.population_size
+        super().__init__(self.population, self.replay, self.round)
         self._rule = self.aggregate or Mean()
         self.program = Program()
         self.accepted = 0

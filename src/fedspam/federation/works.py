@@ -5,8 +5,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import jax
-from jaxtyping import Array, Key, PyTree
+from jaxtyping import PyTree
 
+from fedspam._internal.trees import Key
 from fedspam.clients import Population
 from fedspam.federation.codecs.feedback import WithLeftovers
 from fedspam.federation.codecs.fields import NO_CODECS, Codecs
@@ -64,28 +65,21 @@ def works_of(part: Any) -> dict[str, Work]:
     for name in getattr(type(part), "__dataclass_fields__", {}):
         for work_name, work in works_of(getattr(part, name)).items():
             if work_name in found:
-                raise ValueError(
-                    f"two client works are called {work_name!r}; names identify works on the wire: rename one"
-                )
+                raise ValueError(f"two client works are called {work_name!r}, which names them on the wire: rename one")
             found[work_name] = work
     return found
 
 
 def answer(
-    population: Population,
-    work: Work,
-    key: Key[Array, ""],
-    id: Any,
-    memory: PyTree,
-    message: Mapping[str, Any],
+    population: Population, work: Work, key: Key, id: Any, memory: PyTree, message: Mapping[str, Any],
     codecs: Codecs = NO_CODECS,
-) -> tuple[Any, PyTree]:
+) -> tuple[Any, PyTree]:  # fmt: skip
     """One client does its work: its reply, and its memory after it."""
     return perform(work, population.client(id), jax.random.fold_in(key, id), memory, message, codecs)
 
 
 def perform(
-    work: Work, oracle: Any, own_key: Key[Array, ""], memory: PyTree, message: Mapping[str, Any], codecs: Codecs
+    work: Work, oracle: Any, own_key: Key, memory: PyTree, message: Mapping[str, Any], codecs: Codecs
 ) -> tuple[Any, PyTree]:
     """The work of a client on its oracle, with its own key; with error feedback, the reply that is to arrive."""
     terms = terms_of(work)

@@ -128,9 +128,7 @@ class Setup:
             memory = self.codecs.memory(memory, plan)
         if jax.tree.leaves(memory):
             if (size := self.population.size) is None:
-                raise ValueError(
-                    "the clients of this method keep a memory, and the population is endless; use a finite one"
-                )
+                raise ValueError("this method's clients keep a memory, and the population is endless; use a finite one")
             memory = jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (size, *jnp.shape(leaf))), memory)
         fed = self.fed(memory)
         state = self.method.init(self.params, start_key(self.key, attempt), fed)
@@ -180,11 +178,7 @@ def prepared(
     method: Any, population: Population, params: Params, key: Any, *, probe: Probe | None = None,
     codecs: Codecs | CodecsLike | None = None, devices: Sequence[Any] | None = None, **options: Any,
 ) -> tuple[Setup, ledger.Plan]:  # fmt: skip
-    """The setup of a run, its numbers on all of its devices, and what the method sends.
-
-    Arguments:
-        options: further fields of the setup.
-    """
+    """The setup of a run, with its numbers on all devices, and what the method sends. Options are its other fields."""
     params, method, mesh = checks.params("params", params), fitted(method, population), mesh_of(devices, population)
     coded, placed = Codecs.of(codecs), everywhere(mesh, (method, population, params, key))
     # plain functions cannot enter compiled code; structs and Partials do as they are
@@ -282,8 +276,14 @@ def _finite(state: Any) -> Any:
 
 
 def row_tables(row: Mapping[str, Any], shape: tuple[int, ...]) -> list[RowTable]:
-    """Empty tables for rows like this one."""
-    return [RowTable(jnp.zeros((*shape, len(names)), kind), names) for kind, names in _by_dtype(row).items()]
+    """Empty tables for rows like this one, one for each dtype, in a fixed order."""
+    kinds: dict[str, tuple[str, ...]] = {}
+    for name in sorted(row):
+        if row[name].shape != ():
+            raise ValueError(f"the method reports {name} of shape {row[name].shape}; report numbers, such as its norm")
+        kind = str(row[name].dtype)
+        kinds[kind] = (*kinds.get(kind, ()), name)
+    return [RowTable(jnp.zeros((*shape, len(names)), kind), names) for kind, names in kinds.items()]
 
 
 def written(tables: Sequence[RowTable], i: Any, row: Mapping[str, Any]) -> list[RowTable]:
@@ -314,9 +314,7 @@ def mesh_of(devices: Sequence[Any] | None, population: Any = None) -> Mesh | Non
     if not devices:
         raise ValueError("devices = [] is empty; give some of jax.devices(), or None for one device")
     if isinstance(devices, str) or not all(isinstance(device, jax.Device) for device in devices):
-        raise ValueError(
-            f"devices = {devices!r} must be a list of devices, such as jax.devices() or jax.devices('gpu')"
-        )
+        raise ValueError(f"devices = {devices!r} must be a list of devices: jax.devices() or jax.devices('gpu')")
     return Mesh(np.array(devices), (AXIS,))
 
 
@@ -342,19 +340,6 @@ def everywhere(mesh: Mesh | None, tree: T) -> T:
 def _strong(leaf: Any) -> Any:
     leaf = jnp.asarray(leaf)
     return leaf if jnp.issubdtype(leaf.dtype, jax.dtypes.extended) else lax.convert_element_type(leaf, leaf.dtype)
-
-
-def _by_dtype(row: Mapping[str, Any]) -> dict[str, tuple[str, ...]]:
-    """The names in a row, grouped by dtype, in a fixed order."""
-    kinds: dict[str, tuple[str, ...]] = {}
-    for name in sorted(row):
-        if row[name].shape != ():
-            raise ValueError(
-                f"the method reports {name} with shape {row[name].shape}; report numbers, such as its norm"
-            )
-        kind = str(row[name].dtype)
-        kinds[kind] = (*kinds.get(kind, ()), name)
-    return kinds
 
 
 def _row(info: Any, fed: Traced, void: Any, record: Sequence[str] | None) -> dict[str, Any]:

@@ -66,15 +66,9 @@ class Evaluation:
 
     @classmethod
     def of(
-        cls,
-        data: Examples,
-        score: Score,
-        *,
-        quantiles: tuple[float, ...] = (0.1, 0.5, 0.9),
-        block: int = 256,
-        scores: Score | None = None,
-        metrics: tuple[str, ...] = (),
-    ) -> "Evaluation":
+        cls, data: Examples, score: Score, *, quantiles: tuple[float, ...] = (0.1, 0.5, 0.9), block: int = 256,
+        scores: Score | None = None, metrics: tuple[str, ...] = (),
+    ) -> "Evaluation":  # fmt: skip
         """From held-out data, such as that of `FederatedData.hold_out_clients` and its `hold_out_examples`.
 
         Arguments:
@@ -114,16 +108,12 @@ class Evaluation:
     def __call__(self, params: Params) -> dict[str, Float[Array, ""]]:
         totals, counts = self._sums(params)
         means = {name: value for score, total in totals.items() for name, value in self._facts(score, total, counts)}
-        return {**means, **self._pooled(params)}
-
-    def _pooled(self, params: Params) -> dict[str, Any]:
-        """The metrics of all rows together."""
         if self.scores is None or not self.metrics:
-            return {}
+            return means
         found = lax.map(lambda rows: self.scores(params, rows["features"]), self.blocks)  # type: ignore[misc]
         whole = lambda array: array.reshape(-1, *array.shape[2:])[: self.rows]
         labels, scores = whole(self.blocks["label"]), whole(found)
-        return {name: METRICS[name](labels, scores) for name in self.metrics}
+        return {**means, **{name: METRICS[name](labels, scores) for name in self.metrics}}
 
     def per_client(self, params: Params) -> dict[str, Float[Array, " clients"]]:
         """Each client's mean of each score; NaN for a client without examples."""

@@ -14,11 +14,11 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.extend.core import ClosedJaxpr, Literal
-from jaxtyping import Array, Bool, Integer, Key, PyTree, UInt32
+from jax.extend.core import Literal
+from jaxtyping import Array, Bool, Integer, PyTree, UInt32
 
 from fedspam._internal.brief import Brief
-from fedspam._internal.trees import count, static, struct
+from fedspam._internal.trees import Key, count, static, struct
 from fedspam.clients import Ids, Loss, Population, RaggedOracle, draw
 from fedspam.clients.ragged import checked_sizes
 from fedspam.federation import Cohort, Work
@@ -72,15 +72,9 @@ class Stored:
 
     @classmethod
     def of(
-        cls,
-        data: Any,
-        loss: Loss,
-        *,
-        batch: int | None = None,
-        replace: bool = False,
-        weighted: bool = False,
-        window: int = 10,
-    ) -> "Stored":
+        cls, data: Any, loss: Loss, *,
+        batch: int | None = None, replace: bool = False, weighted: bool = False, window: int = 10,
+    ) -> "Stored":  # fmt: skip
         """From examples end to end and how many each client has, such as `fedspam.datasets.FederatedData` holds them.
 
         Arguments:
@@ -96,7 +90,7 @@ class Stored:
     def size(self) -> int:
         return self.shelf.size
 
-    def sample(self, key: Key[Array, ""], count: int) -> Ids:
+    def sample(self, key: Key, count: int) -> Ids:
         return draw(key, count, self.size, self.replace)
 
     def client(self, id: UInt32[Array, ""]) -> RaggedOracle:
@@ -105,7 +99,8 @@ class Stored:
             for name, column in self.shelf.examples.items()
         }
         # the callback gets all clients that vmap runs side by side at once
-        fetched = jax.pure_callback(self._fetch, (shapes, _INT), id, vmap_method="expand_dims")
+        like = shapes, jax.ShapeDtypeStruct((), jnp.int32)
+        fetched = jax.pure_callback(self._fetch, like, id, vmap_method="expand_dims")
         return self._oracle(fetched[0], jnp.int32(0), fetched[1], jnp.array(True))
 
     def _oracle(self, examples: PyTree[Array], offset: Any, count: Any, found: Any) -> RaggedOracle:
@@ -121,9 +116,6 @@ class Stored:
         columns = self.shelf.examples.items()
         kind = jax.dtypes.canonicalize_dtype
         return {name: np.asarray(c[rows], kind(c.dtype)) for name, c in columns}, counts.astype(np.int32)
-
-
-_INT = jax.ShapeDtypeStruct((), jnp.int32)
 
 
 @struct
@@ -144,7 +136,7 @@ class Window:
     def replace(self) -> bool:
         return self.stored.replace
 
-    def sample(self, key: Key[Array, ""], count: int) -> Ids:
+    def sample(self, key: Key, count: int) -> Ids:
         return self.stored.sample(key, count)
 
     def client(self, id: UInt32[Array, ""]) -> RaggedOracle:
@@ -164,11 +156,6 @@ def lending(setup: Setup, length: int, rounds: int) -> Iterator[Lend]:
         return
     with ThreadPoolExecutor(1) as hands:
         yield _Lender(setup, length, rounds, hands)
-
-
-def segment_of(population: Population, segment: int) -> int:
-    """The rounds of a segment: as requested, but at most one window."""
-    return min(segment, population.window) if isinstance(population, Stored) else segment
 
 
 class _Lender:
@@ -260,16 +247,10 @@ class _Listening:
 
 def _depends_on_state(ids_of: Callable[..., Ids], carry: Carry, key: Any) -> bool:
     """Whether the ids that a round draws depend on the state or on replies, by following the program."""
-    token, round = jnp.float32(0), jnp.int32(0)
-    program = jax.make_jaxpr(ids_of)(carry, token, key, round)
-    tainted = len(jax.tree.leaves(carry)) + 1
-    return _reaches(program, tainted)
-
-
-def _reaches(program: ClosedJaxpr, count: int) -> bool:
-    """Whether the first `count` inputs of a program can change what it returns."""
-    reached = set(program.jaxpr.invars[:count])
-    for equation in program.jaxpr.eqns:
-        if any(not isinstance(part, Literal) and part in reached for part in equation.invars):
+    program = jax.make_jaxpr(ids_of)(carry, jnp.float32(0), key, jnp.int32(0)).jaxpr
+    reached = set(program.invars[: len(jax.tree.leaves(carry)) + 1])  # by the state, or by the token in replies
+    depends = lambda parts: any(not isinstance(part, Literal) and part in reached for part in parts)
+    for equation in program.eqns:
+        if depends(equation.invars):
             reached.update(equation.outvars)
-    return any(not isinstance(part, Literal) and part in reached for part in program.jaxpr.outvars)
+    return depends(program.outvars)

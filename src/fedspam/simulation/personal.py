@@ -4,10 +4,10 @@ from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Key
+from jaxtyping import Array
 
 from fedspam._internal import checks, prng
-from fedspam._internal.trees import Params, Scalar
+from fedspam._internal.trees import Key, Params, Scalar
 from fedspam.clients import Population
 from fedspam.methods._local import LocalSteps, check_local_steps, client_optimizer, descend
 
@@ -16,14 +16,9 @@ if TYPE_CHECKING:
 
 
 def fine_tune(
-    population: Population,
-    params: Params,
-    local_steps: LocalSteps,
-    local_rate: float,
-    *,
-    key: Key[Array, ""] | int,
-    optimizer: "optax.GradientTransformation | None" = None,
-) -> Params:
+    population: Population, params: Params, local_steps: LocalSteps, local_rate: float, *,
+    key: Key | int, optimizer: "optax.GradientTransformation | None" = None,
+) -> Params:  # fmt: skip
     r"""The model of each client after steps on its own loss, from a common model that was trained before:
 
     .. math:: y_i \leftarrow y_i - \eta\,\nabla f_i(y_i) \quad\text{(m times, from } x)
@@ -54,7 +49,7 @@ def fine_tune(
         raise ValueError("the population is endless, and each client would get a model; give a finite one")
     key, rate = prng.key_of(key), jnp.asarray(local_rate, jax.tree.leaves(params)[0].dtype)
 
-    def alone(population: Population, params: Params, key: Key[Array, ""], rate: Scalar) -> Any:
+    def alone(population: Population, params: Params, key: Key, rate: Scalar) -> Any:
         def one(id: Any) -> Params:
             own_key = jax.random.fold_in(key, id)
             return descend(

@@ -3,11 +3,9 @@
 import sys
 import time
 from collections.abc import Mapping
-from typing import Any, TextIO
+from typing import TextIO
 
 import numpy as np
-
-from fedspam._internal import checks
 
 UPDATES = 50  # of the bar in a run
 WIDTH = 24  # characters
@@ -32,13 +30,6 @@ class ProgressBar:
         self.segment = max(1, rounds // UPDATES)
         self._first: tuple[int, float] | None = None
         self._write("compiling the rounds ...")
-
-    @classmethod
-    def of(cls, observe: Any, rounds: int) -> Any:
-        """The observer of a run: a bar for 'bar', and any other as it is."""
-        if isinstance(observe, str):
-            checks.one_of("observe", observe, ("bar",))
-        return cls(rounds) if isinstance(observe, str) else observe
 
     def __call__(self, done: int, rows: Mapping[str, np.ndarray], probes: Mapping[str, np.ndarray]) -> None:
         now = time.monotonic()

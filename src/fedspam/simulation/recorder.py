@@ -11,23 +11,15 @@ from fedspam.simulation.status import Status
 
 
 class RunRecorder:
-    """Keeps the rows and probes of a run, and writes them with its states to a folder.
-
-    Arguments:
-        store: the folder, open; None to write nothing.
-        identity: what determines the bits of the run.
-        every: rounds between two values of the probes.
-    """
+    """Keeps the rows and probes of a run, and writes them with its states to a folder, if one is open."""
 
     def __init__(self, store: Store | None, identity: Mapping[str, Any], every: int = 1) -> None:
-        self.store, self.identity, self._every = store, identity, every
+        self.store, self.identity, self._every = store, identity, every  # rounds between two values of the probes
 
     def begin(self, start: Callable[[], tuple[Any, Mapping[str, Any]]], like: Callable[[], Any], resume: bool) -> bool:
-        """Whether the run goes on from the state that its folder holds; else it begins.
+        """Whether the run goes on from the state that its folder holds, which has the shapes of `like()`.
 
-        Arguments:
-            start: makes the first state and the first values of the probes.
-            like: makes a state of the same shapes.
+        Else it begins from `start()`: the first state, and the first values of the probes.
         """
         found = None if self.store is None else self.store.open(self.identity, like, resume=resume)
         if found is not None:
@@ -55,10 +47,8 @@ class RunRecorder:
             return
         self.saved = self.saved._replace(carry=segment.carry, done=segment.done)
         if self.store is not None:
-            probed = segment.done % self._every == 0
-            self.store.append(
-                segment.done, segment.carry, segment.rows, segment.probes, probed=probed, seconds=segment.seconds
-            )
+            columns, probed = (segment.rows, segment.probes), segment.done % self._every == 0
+            self.store.append(segment.done, segment.carry, *columns, probed=probed, seconds=segment.seconds)
 
     def finish(self, status: Status) -> None:
         """Note how the run ended."""

@@ -113,7 +113,7 @@ class Store:
         self.folder = Path(folder)
         self.keep = keep or Keep()
         self._manifest: dict[str, Any] = {}
-        self._run = ""
+        self.run = ""  # the hash of the run's identity, which all its files carry
         self._end = 0  # of the good part of the rows
         self._score: float | None = None  # of the best state so far
 
@@ -147,11 +147,6 @@ class Store:
             self.begin(identity, over=resume)
         return saved
 
-    @property
-    def run(self) -> str:
-        """The hash of the run's identity, which all its files carry."""
-        return self._run
-
     @_in_first
     def begin(self, identity: Mapping[str, Any], *, over: bool = False) -> None:
         """Start a run here. A folder that holds something else is refused; with `over`, the same run begins again."""
@@ -164,7 +159,7 @@ class Store:
                 raise RecordError(f"{(old or [path])[0]} does not belong to a run; choose another folder")
         for path in [*old, *map(self._path, self._numbers())]:
             files.remove(path)
-        self._run, self._end, self._score = describe.digest(identity), 0, None
+        self.run, self._end, self._score = describe.digest(identity), 0, None
         facts = {"format": FORMAT, "started": datetime.now(UTC).isoformat(timespec="seconds")}
         self._manifest = {**facts, **manifest(), "status": RUNNING.as_json(), "identity": identity}
         self._write_manifest()
@@ -177,7 +172,7 @@ class Store:
 
         `probed` says whether the last value of each probe belongs to this state; `seconds` is the time of the rounds.
         """
-        facts = {"run": self._run, "round": str(done)}
+        facts = {"run": self.run, "round": str(done)}
         # the time stands with the rows only, so that states are equal to the bit
         frame = files.pack(_columns(rows, probes), kind="rows", **facts, seconds=f"{seconds:.6f}")
         self._end = files.append(self.folder / "rows.bin", frame, self._end)
@@ -207,13 +202,13 @@ class Store:
         return _unpacked(data, jax.eval_shape(like)) if data else None
 
     def _loaded(self, identity: Mapping[str, Any], like: Callable[[], Any]) -> Saved | None:
-        self._run = describe.digest(identity)
+        self.run = describe.digest(identity)
         numbers = self._numbers()
         if not self._recognise(identity, numbers):
             return None
         shapes = jax.eval_shape(like)
         frames, trouble = files.frames(self.folder / "rows.bin") if numbers else ([], None)
-        frames = [frame for frame in frames if frame.facts.get("run") == self._run]
+        frames = [frame for frame in frames if frame.facts.get("run") == self.run]
         rounds = [round_of(frame.facts) for frame in frames]
         for done in reversed(numbers):
             try:
@@ -234,7 +229,7 @@ class Store:
 
     def peek(self, shapes: PyTree, best: bool) -> tuple[Any, int]:
         """The newest good state, or the best, and after how many rounds it was reached; the folder may be in use."""
-        self._run = describe.digest((facts := _manifest(self.folder / "manifest.json"))["identity"])
+        self.run = describe.digest((facts := _manifest(self.folder / "manifest.json"))["identity"])
         if best:
             carry, facts = self._state(self.folder / "best.safetensors", shapes)
             return carry, round_of(facts)
@@ -264,9 +259,7 @@ class Store:
             self._write_manifest()
             return True
         now, then = manifest(), self._manifest
-        changed = [
-            f"{n} changed from {then.get(n)} to {now[n]}" for n in ENVIRONMENT if n in then and then[n] != now[n]
-        ]
+        changed = [f"{n} changed from {then[n]} to {now[n]}" for n in ENVIRONMENT if n in then and then[n] != now[n]]
         same_python = str(then.get("python")).split(".")[:2] == now["python"].split(".")[:2]
         strip = (lambda value: value) if same_python else describe.without_code
         differences = list(describe.differences(strip(then["identity"]), strip(json.loads(json.dumps(identity)))))
@@ -278,7 +271,7 @@ class Store:
             raise RecordError(f"{self.folder} holds another run: {told} since it began. {remedy}")
         if changed:
             warnings.warn(f"{', '.join(changed)}: the last bits of the results may differ from here on", stacklevel=7)
-        self._run = describe.digest(then["identity"])
+        self.run = describe.digest(then["identity"])
         return True
 
     def _is_ours(self, number: int) -> bool:
@@ -287,7 +280,7 @@ class Store:
             _, facts = files.unpack(files.read(path, size=files.FRAME), path, size=files.FRAME)
         except DamagedError:
             return False
-        return facts.get("run") == self._run
+        return facts.get("run") == self.run
 
     def _checkpoint(self, number: int, shapes: PyTree) -> Any:
         """The state after so many rounds. A file may have been copied or renamed, so its header has to say so too."""
@@ -300,7 +293,7 @@ class Store:
         names, leaves = _named(shapes)
         size = files.HEADER + sum(16 * leaf.size for leaf in leaves)
         arrays, facts = files.unpack(files.read(path, size=size), path, size=size)
-        if facts.get("run") != self._run or facts.get("kind") != "state":
+        if facts.get("run") != self.run or facts.get("kind") != "state":
             raise DamagedError(f"{path} belongs to another run")
         if arrays.keys() != set(names):
             raise DamagedError(f"{path} does not hold a state of this method")
@@ -438,6 +431,4 @@ def _unpacked(data: bytes, shapes: PyTree) -> Saved:
 
 def _columns(rows: Columns, probes: Columns) -> dict[str, np.ndarray]:
     """Rows and probes in one table, as `named_part` takes them apart."""
-    return {f"row.{name}": column for name, column in rows.items()} | {
-        f"probe.{name}": column for name, column in probes.items()
-    }
+    return {f"{kind}.{name}": part for kind, all in (("row", rows), ("probe", probes)) for name, part in all.items()}

@@ -45,9 +45,7 @@ def tables(
         if any(tails.get(name, tail) != tail for name, tail in found.items()) or (
             every is not None and probes and found != tails
         ):
-            raise DamagedError(
-                f"{path}: the probes up to round {done} are {found}, before they are {tails}. {NOT_OURS}"
-            )
+            raise DamagedError(f"{path}: the probes up to round {done} are {found}, before: {tails}. {NOT_OURS}")
         rows.append(row)
         probes.append(probe)
         last, tails = done, {**tails, **found}

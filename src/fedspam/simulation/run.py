@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import jax
-from jaxtyping import Array, Key, PyTree
+from jaxtyping import PyTree
 
 from fedspam._internal import checks, describe, hosts, prng
 from fedspam._internal.brief import brief
 from fedspam._internal.model_file import FILE, write_model
-from fedspam._internal.trees import Params
+from fedspam._internal.trees import Key, Params
 from fedspam.clients import Faults, Population, Ragged, Sharded
 from fedspam.federation import Replay, check_replay, fitted, ledger
 from fedspam.federation.aggregation import Rule
@@ -23,8 +23,8 @@ from fedspam.federation.downlink import own_state
 from fedspam.methods.schedules import shortest_list
 from fedspam.simulation import engine, records
 from fedspam.simulation.chunking import fitting_chunk
-from fedspam.simulation.engine import Carry, Probe, Setup
-from fedspam.simulation.host_data import lending, segment_of
+from fedspam.simulation.engine import Probe
+from fedspam.simulation.host_data import Stored, lending
 from fedspam.simulation.progress import ProgressBar
 from fedspam.simulation.recorder import RunRecorder
 from fedspam.simulation.records import Keep
@@ -85,7 +85,7 @@ def simulate(
     params: Params,
     *,
     rounds: int,
-    key: Key[Array, ""] | int,
+    key: Key | int,
     probe: Probe | None = None,
     every: int = 1,
     record: Sequence[str] | None = None,
@@ -150,6 +150,8 @@ def simulate(
     checks.between("quorum", quorum, 0, 1)
     if chunk is not None and chunk != "fit":
         checks.whole("chunk", chunk, 1)
+    if isinstance(observe, str):
+        checks.one_of("observe", observe, ("bar",))
     if resume and folder is None:
         raise ValueError("resume = True needs the folder of the run")
     key, watch, keep, record = prng.key_of(key), watch or Watch(), keep or Keep(), recorded(record)
@@ -159,17 +161,16 @@ def simulate(
         quorum=quorum, aggregate=aggregate, per_client=per_client, chunk=chunk,
     )  # fmt: skip
     check_replay(replay, rounds, population, plan.roles)
-    seen = ProgressBar.of(observe, rounds)
+    seen = ProgressBar(rounds) if isinstance(observe, str) else observe
     length = _length(population, keep, every, until, seen)
 
     store = nullcontext(folder) if folder is None or isinstance(folder, records.Store) else records.Store(folder, keep)
     with store as store, lending(setup, length, rounds) as lend:
         options = {"probe": probe, "watch": watch, "every": every, "record": record}
         options |= {"codecs": setup.codecs} if setup.codecs else {}  # without any, older folders can be resumed
-        recorder = RunRecorder(
-            store, {} if store is None else setup.identity(fitted(method, population), options), every
-        )
-        recorder.begin(lambda: _first(setup, plan), lambda: setup.start()[0], resume)
+        identity = {} if store is None else setup.identity(fitted(method, population), options)
+        recorder = RunRecorder(store, identity, every)
+        recorder.begin(lambda: started(setup, plan), lambda: setup.start()[0], resume)
         recorder.check_length(rounds)
         recorder.saved = recorder.saved._replace(carry=engine.everywhere(setup.mesh, recorder.saved.carry))
         segments = Segments(setup, plan, length, every, record, until, watch, Stopwatch())
@@ -196,13 +197,8 @@ def _length(population: Population, keep: Keep, every: int, until: Any, observe:
     """The most rounds of a segment. Where segments end changes no result."""
     rounds = min(keep.every, observe.segment) if isinstance(observe, ProgressBar) else keep.every
     rounds = every if isinstance(until, Patience) else rounds  # such a run may end after any evaluation
-    return max(every, segment_of(population, rounds) // every * every)
-
-
-def _first(setup: Setup, plan: ledger.Plan) -> tuple[Carry, Columns]:
-    """The state before the first round, and the values of the probe there."""
-    carry = started(setup, plan)
-    return carry, setup.probes(carry)
+    rounds = min(rounds, population.window) if isinstance(population, Stored) else rounds
+    return max(every, rounds // every * every)
 
 
 def _check_method(method: Any, rounds: int) -> None:
@@ -224,21 +220,14 @@ def recorded(record: Sequence[str] | None) -> tuple[str, ...] | None:
     names = (record,) if isinstance(record, str) else None if record is None else tuple(record)
     wrong = next((name for name in names or () if not isinstance(name, str)), None)
     if wrong is not None:
-        raise ValueError(
-            f"record holds {wrong!r}; it must be names of columns, such as record=['certificate.decrease']"
-        )
+        raise ValueError(f"record holds {wrong!r}; it must be names of columns, such as 'certificate.decrease'")
     return names
 
 
 def restore(
-    method: "Method[Any]",
-    population: Population,
-    params: Params,
-    folder: str | Path,
-    *,
-    best: bool = False,
-    codecs: Codecs | CodecsLike | None = None,
-) -> tuple[Params, int]:
+    method: "Method[Any]", population: Population, params: Params, folder: str | Path, *,
+    best: bool = False, codecs: Codecs | CodecsLike | None = None,
+) -> tuple[Params, int]:  # fmt: skip
     """The last parameters in a run folder, or the best ones, and the number of rounds that led to them.
 
     The codecs matter only where clients or the server remember errors (`Feedback`).

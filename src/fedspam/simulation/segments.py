@@ -80,7 +80,10 @@ class Segments:
     def after(self, saved: Saved, rounds: int, lend: Lend) -> Iterator[Segment]:
         """The segments from a state to the last round; `lend` gives each one its clients."""
         carry, done, rows, probes = saved.carry, saved.done, [*saved.rows], [*saved.probes]
-        bounds = stopping.bounds(self.watch, self.until, probes, self.setup.params)
+        watch, until = self.watch, self.until
+        stopping.check_probes(watch, until, probes[0])
+        first = 1.0 if watch.probe is None else float(probes[0][watch.probe][0])
+        bounds = stopping.bounds(watch, until, self.setup.params, first)
         self.status = self._ended(carry, done, rows, probes)
         while done < rounds and self.status is None:
             # a segment ends at a multiple of `every`, so that probes are evaluated at the same rounds after a resume
@@ -90,8 +93,8 @@ class Segments:
             end = self._segment(setup, carry, done, count, probes)
             rows.append(end.rows)
             probes.append(end.probes)
-            reached = self.until is not None and bool(self.until.reached(probes))
-            kept = reached or not end.stopped or int(end.carry.void_streak) >= self.watch.patience
+            reached = until is not None and bool(until.reached(probes))
+            kept = reached or not end.stopped or int(end.carry.void_streak) >= watch.patience
             if kept:
                 carry, done = end.carry, end.done
                 self.status = self._ended(carry, done, rows, probes)
@@ -107,7 +110,9 @@ class Segments:
         while at < start + count and not stopped:
             left = start + count - at
             some = 1 if alone else min(left, self.every - at % self.every if at % self.every else left)
-            bounds = stopping.at_evaluation(setup.bounds, self.until, [*before, *probes])
+            bounds = setup.bounds
+            if isinstance(self.until, Target):
+                bounds = dataclasses.replace(bounds, streak=jnp.int32(self.until.streak([*before, *probes])))
             if shared(self.plan.round) and not alone:
                 bounds = dataclasses.replace(bounds, void_streak=jnp.int32(1))
             end = self._advance(dataclasses.replace(setup, bounds=bounds), carry, at, some, alone)
@@ -166,17 +171,18 @@ class Segments:
         )
 
 
-def started(setup: Setup, plan: ledger.Plan) -> Carry:
-    """The first carry. A start that is void is repeated, with every client alone, and a few times with others."""
+def started(setup: Setup, plan: ledger.Plan) -> tuple[Carry, dict[str, Any]]:
+    """The first carry, and the values of the probe there.
+
+    A start that is void is repeated, with every client alone, and a few times with others.
+    """
     carry: Any = None
     for attempt, alone in itertools.product(range(STARTS), (False, True) if shared(plan.start) else (False,)):
         carry, void = engine.begin(dataclasses.replace(setup, per_client=True) if alone else setup, attempt)
         if not bool(void) and engine.healthy(carry.state):
             if alone:
-                warnings.warn(
-                    "a reply was not finite, and was left out of the start; look for the client", stacklevel=5
-                )
-            return carry
+                warnings.warn("a reply was not finite and was left out of the start; look for the client", stacklevel=5)
+            return carry, setup.probes(carry)
     key = engine.start_key(setup.key, 0)
     found = troubles(setup, carry, 0, lambda fed: setup.method.init(setup.params, key, fed))
     raise RuntimeError(

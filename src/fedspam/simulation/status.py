@@ -59,9 +59,8 @@ class Status:
         Status(kind='completed', reason='')
         """
         kind, reason = (value.get("kind"), value.get("reason")) if isinstance(value, Mapping) else (None, None)
-        return (
-            cls(kind, reason) if isinstance(kind, str) and kind in KINDS and isinstance(reason, str) else cls("unknown")
-        )
+        known = isinstance(kind, str) and kind in KINDS and isinstance(reason, str)
+        return cls(kind, reason) if known else cls("unknown")  # pyright: ignore[reportArgumentType]
 
 
 RUNNING, COMPLETED = Status("running"), Status("completed")

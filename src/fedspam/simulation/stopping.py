@@ -2,7 +2,7 @@
 
 import itertools
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import jax.numpy as jnp
@@ -131,13 +131,6 @@ class Patience:
         return Status("reached", f"{self.probe} has not improved on {best:.6g} for {since} evaluations")
 
 
-def bounds(watch: Watch, until: Target | Patience | None, probes: Probes, params: Params) -> Bounds:
-    """The bounds that the compiled rounds check."""
-    check_probes(watch, until, probes[0])
-    first = None if watch.probe is None else float(probes[0][watch.probe][0])
-    return limits(watch, until, params, 1.0 if first is None else first)
-
-
 def check_probes(watch: Watch | None, until: Target | Patience | None, known: Iterable[str]) -> None:
     """Refuse names that no probe of the run has."""
     for name, owner in ((watch and watch.probe, "watch.probe"), (until and until.probe, "until.probe")):
@@ -145,8 +138,8 @@ def check_probes(watch: Watch | None, until: Target | Patience | None, known: It
             raise ValueError(f"{owner} = {name!r} is not a probe of this run; it has {sorted(known)}")
 
 
-def limits(watch: Watch | None, until: Target | Patience | None, params: Params, first: float = 1.0) -> Bounds:
-    """The numbers of the bounds; `first` is the first value of the watched probe."""
+def bounds(watch: Watch | None, until: Target | Patience | None, params: Params, first: float = 1.0) -> Bounds:
+    """The bounds that the compiled rounds check; `first` is the first value of the watched probe."""
     found: dict[str, Any] = {}
     if isinstance(until, Target):
         found |= {"goal": until.value, "goal_name": until.probe, "rising": until.at_least is not None}
@@ -158,8 +151,3 @@ def limits(watch: Watch | None, until: Target | Patience | None, params: Params,
         elif watch.growth is not None and watch.probe is not None:
             found |= {"probe": watch.growth * first, "name": watch.probe}
     return Bounds(**found)
-
-
-def at_evaluation(bounds: Bounds, until: Target | Patience | None, probes: Probes) -> Bounds:
-    """The bounds after these evaluations, the last of which may have reached the target."""
-    return replace(bounds, streak=jnp.int32(until.streak(probes))) if isinstance(until, Target) else bounds

@@ -90,9 +90,7 @@ def simulate_many(
     if resume and folder is None:
         raise ValueError("resume = True needs the folder of the sweep")
     if folder is not None and devices is not None:
-        raise ValueError(
-            "a sweep with a folder runs on one device; leave devices out, or give each device some methods"
-        )
+        raise ValueError("a sweep with a folder runs on one device; leave devices out, or give each some methods")
     if isinstance(until, Patience):
         raise ValueError(f"until = {until} ends a run of `simulate`; those of a sweep end with a Target, or a Watch")
     methods = [fitted(method, population) for method in (methods if isinstance(methods, Sequence) else [methods])]
@@ -102,7 +100,7 @@ def simulate_many(
         raise ValueError("devices has some of other hosts, which cannot share a sweep; give jax.local_devices()")
     setup, plan = engine.prepared(
         methods[0], population, params, keys, probe=probe, codecs=codecs, faults=faults, quorum=quorum,
-        aggregate=aggregate, chunk=chunk, bounds=stopping.limits(watch, until, params),
+        aggregate=aggregate, chunk=chunk, bounds=stopping.bounds(watch, until, params),
     )  # fmt: skip
     methods = [with_feedback(method, setup.codecs, plan) for method in methods]
     stacked = jax.tree.map(lambda *leaves: jnp.stack([jnp.asarray(leaf) for leaf in leaves]), *methods)

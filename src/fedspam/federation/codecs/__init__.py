@@ -3,7 +3,6 @@
 from fedspam.federation.codecs.feedback import Feedback as Feedback
 from fedspam.federation.codecs.fields import NO_CODECS as NO_CODECS, Codecs as Codecs, CodecsLike as CodecsLike
 from fedspam.federation.codecs.payload import (
-    CODECS as CODECS,
     Codec as Codec,
     decode as decode,
     encode as encode,

@@ -12,11 +12,11 @@ fixes SignSGD, 2019, arXiv:1901.09847.
 
 from typing import Any, ClassVar, NamedTuple
 
-from jaxtyping import Array, Key, PyTree
+from jaxtyping import PyTree
 
-from fedspam._internal.trees import struct
+from fedspam._internal.packing import Codes, Floats
+from fedspam._internal.trees import Key, struct
 from fedspam.federation.codecs.payload import Codec, Parts, named, parse
-from fedspam.federation.codecs.sections import Codes, Floats
 
 
 class WithLeftovers(NamedTuple):
@@ -42,7 +42,7 @@ class Feedback:
     def layout(self, like: Any) -> tuple[Floats | Codes, ...]:
         return self.codec.layout(like)
 
-    def draw(self, key: Key[Array, ""], like: Any) -> Any:
+    def draw(self, key: Key, like: Any) -> Any:
         return self.codec.draw(key, like)
 
     def codes(self, x: Any, drawn: Any) -> Parts:

@@ -16,12 +16,12 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Key, PyTree
+from jaxtyping import PyTree
 
 from fedspam._internal import packing, prng, trees
-from fedspam._internal.nearest import nearest
+from fedspam._internal.nearest import did_you_mean
 from fedspam._internal.strict import MalformedError
-from fedspam._internal.trees import struct
+from fedspam._internal.trees import Key, struct
 from fedspam.federation.codecs import payload
 from fedspam.federation.codecs.feedback import Feedback, WithLeftovers
 from fedspam.federation.codecs.payload import Codec
@@ -84,8 +84,7 @@ class Codecs:
             known |= {name.split(".")[0] for name in trees.names(exchange.reply)} - {""}
         for name in self.named:
             if name not in known:
-                near = nearest(name, known)
-                hint = f"did you mean {near!r}?" if near else f"the names are {', '.join(sorted(known))}"
+                hint = did_you_mean(name, known, f"the names are {', '.join(sorted(known))}")
                 raise ValueError(f"codecs[{name!r}] is not a field, reply or work of this method; {hint}")
 
     def codes_reply(self, work: str, reply: PyTree) -> bool:
@@ -136,7 +135,7 @@ class Codecs:
         return any(isinstance(codec, Feedback) for codec in self.named.values())
 
     def corrected(
-        self, key: Key[Array, ""], work: str, reply: PyTree, errors: Mapping[str, Any], message: Mapping[str, PyTree]
+        self, key: Key, work: str, reply: PyTree, errors: Mapping[str, Any], message: Mapping[str, PyTree]
     ) -> tuple[PyTree, dict[str, Any]]:
         """The reply with the errors of earlier ones added, and the errors after it; the key is the client's own."""
         mine = errors.get(work, {})
@@ -148,7 +147,7 @@ class Codecs:
 
     # --- in a simulation ---
 
-    def arriving(self, key: Key[Array, ""], message: Mapping[str, PyTree]) -> "Send":
+    def arriving(self, key: Key, message: Mapping[str, PyTree]) -> "Send":
         """Fields of a message as the clients of an exchange decode them; the key is that of the exchange."""
 
         def send(name: str, arrived: Mapping[str, PyTree]) -> PyTree:
@@ -157,13 +156,13 @@ class Codecs:
 
         return send
 
-    def replied(self, key: Key[Array, ""], work: str, reply: PyTree, message: Mapping[str, PyTree]) -> PyTree:
+    def replied(self, key: Key, work: str, reply: PyTree, message: Mapping[str, PyTree]) -> PyTree:
         """A reply as the server decodes it; the key is the client's own."""
         return self.of_reply(work, message).rounded(prng.fold_name(key, "up"), reply) if self else reply
 
     # --- on the wire ---
 
-    def sent(self, key: Key[Array, ""], message: Mapping[str, PyTree]) -> "Send":
+    def sent(self, key: Key, message: Mapping[str, PyTree]) -> "Send":
         """Fields of a message as they travel, and as their clients decode them."""
 
         def send(name: str, arrived: Mapping[str, SentField]) -> SentField:
@@ -183,7 +182,7 @@ class Codecs:
             arrived[name] = coding.decoded({name: fields[name]}, {name: like[name]})[name] if self else fields[name]
         return {name: arrived[name] for name in fields}
 
-    def answered(self, key: Key[Array, ""], work: str, reply: PyTree, message: Mapping[str, PyTree]) -> PyTree:
+    def answered(self, key: Key, work: str, reply: PyTree, message: Mapping[str, PyTree]) -> PyTree:
         """A reply as it travels; the key is the client's own."""
         return self.of_reply(work, message).encoded(prng.fold_name(key, "up"), reply) if self else reply
 
@@ -193,9 +192,8 @@ class Codecs:
 
     def shapes_of_fields(self, fields: Mapping[str, PyTree]) -> dict[str, PyTree]:
         """The shapes of fields of a message on the wire, with a checksum if any of them is coded."""
-        return _checked(
-            fields, {name: self.of_field(name, {}, {}).shapes({name: fields[name]})[name] for name in fields}
-        )
+        shapes = {name: self.of_field(name, {}, {}).shapes({name: like})[name] for name, like in fields.items()}
+        return _checked(fields, shapes)
 
     def shapes_of_reply(self, work: str, reply: PyTree) -> dict[str, PyTree]:
         """The shapes of a reply on the wire, likewise."""
@@ -230,7 +228,7 @@ class Coding:
             found.append((name, leaf, codec, near if near and _like(near[1]) == _like(leaf) else None))
         return found, structure
 
-    def rounded(self, key: Key[Array, ""], tree: PyTree) -> PyTree:
+    def rounded(self, key: Key, tree: PyTree) -> PyTree:
         def arrive(name: str, leaf: Any, codec: Codec | None, near: Any) -> Any:
             if codec is None:
                 return leaf
@@ -241,7 +239,7 @@ class Coding:
 
         return self.each(tree, arrive)
 
-    def encoded(self, key: Key[Array, ""], tree: PyTree) -> PyTree:
+    def encoded(self, key: Key, tree: PyTree) -> PyTree:
         def encode(name: str, leaf: Any, codec: Codec | None, near: Any) -> Any:
             if codec is None:
                 return leaf
@@ -322,5 +320,5 @@ def _by_name(tree: PyTree) -> dict[str, Any]:
     return dict(zip(trees.names(tree), jax.tree.leaves(tree), strict=True))
 
 
-def _down(key: Key[Array, ""], name: str) -> Key[Array, ""]:
+def _down(key: Key, name: str) -> Key:
     return prng.fold_name(key, f"down {name}")

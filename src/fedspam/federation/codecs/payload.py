@@ -15,11 +15,11 @@ from typing import Any, ClassVar, Protocol, TypeVar, runtime_checkable
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Key
 
-from fedspam._internal.nearest import nearest
+from fedspam._internal.nearest import did_you_mean
+from fedspam._internal.packing import Codes, Floats
 from fedspam._internal.strict import MalformedError
-from fedspam.federation.codecs.sections import Codes, Floats
+from fedspam._internal.trees import Key
 
 Parts = tuple[Any, ...]  # one array per section of a layout
 
@@ -30,21 +30,22 @@ class Codec(Protocol):
 
     unbiased: ClassVar[bool]
 
-    def layout(self, like: Any) -> tuple[Floats | Codes, ...]:
-        """The sections of the payload."""
-        ...
+    def layout(self, like: Any) -> tuple[Floats | Codes, ...]: ...  # the sections of the payload
 
-    def draw(self, key: Key[Array, ""], like: Any) -> Any:
-        """The randomness of one array; None if there is none."""
-        ...
+    def draw(self, key: Key, like: Any) -> Any: ...  # the randomness of one array; None if there is none
 
-    def codes(self, x: Any, drawn: Any) -> Parts:
-        """One array per section."""
-        ...
+    def codes(self, x: Any, drawn: Any) -> Parts: ...  # one array per section
 
-    def values(self, parts: Parts, like: Any) -> Any:
-        """The numbers that the sections stand for."""
-        ...
+    def values(self, parts: Parts, like: Any) -> Any: ...  # the numbers that the sections stand for
+
+
+class NotRandom:
+    """What codecs share that draw nothing."""
+
+    unbiased: ClassVar[bool] = False
+
+    def draw(self, key: Key, like: Any) -> Any:
+        return None
 
 
 T = TypeVar("T", bound=type)
@@ -69,8 +70,7 @@ def parse(text: str) -> Codec:
     """
     name, _, argument = text.partition("-")
     if name not in CODECS:
-        near = nearest(name, tuple(CODECS))
-        hint = f"did you mean {near!r}?" if near else f"the names are {', '.join(sorted(CODECS))}"
+        hint = did_you_mean(name, CODECS, f"the names are {', '.join(sorted(CODECS))}")
         raise ValueError(f"codec = {text!r} is unknown; {hint}")
     try:
         return CODECS[name](argument)
@@ -88,12 +88,12 @@ def size(codec: Codec, like: Any) -> int:
     return sum(section.bytes for section in codec.layout(like))
 
 
-def rounded(codec: Codec, key: Key[Array, ""], x: Any) -> Any:
+def rounded(codec: Codec, key: Key, x: Any) -> Any:
     """What arrives when x is sent: the numbers after encoding and decoding. An x that is not finite arrives as NaN."""
     return codec.values(parts(codec, key, x), x)
 
 
-def parts(codec: Codec, key: Key[Array, ""], x: Any) -> Parts:
+def parts(codec: Codec, key: Key, x: Any) -> Parts:
     """The sections of x, before they are packed."""
     x = jnp.where(jnp.all(jnp.isfinite(x)), x, jnp.nan)  # no codec may lose sight of a number that is not finite
     return codec.codes(x, codec.draw(key, x))
@@ -102,7 +102,7 @@ def parts(codec: Codec, key: Key[Array, ""], x: Any) -> Parts:
 _parts = jax.jit(parts)
 
 
-def encode(codec: Codec, key: Key[Array, ""], x: Any) -> np.ndarray:
+def encode(codec: Codec, key: Key, x: Any) -> np.ndarray:
     """The payload of an array, with the randomness of a simulation."""
     return pack(codec, _parts(codec, key, x), x)
 
@@ -154,3 +154,22 @@ def _numpy_draw(codec: Codec, generator: np.random.Generator, x: np.ndarray) -> 
     if due.dtype == np.uint32:
         return generator.integers(0, 2**32, due.shape, np.uint32)
     return generator.random(due.shape, due.dtype)
+
+
+def space(x: Any) -> Any:
+    """The module that computes with x."""
+    return np if isinstance(x, np.ndarray | np.generic) else jnp
+
+
+def vector_of(x: Any) -> tuple[Any, Any]:
+    """The module that computes with x, and x as a vector in at least single precision."""
+    return space(x), x.reshape(-1).astype(wide_dtype(x))
+
+
+def wide_dtype(like: Any) -> Any:
+    return jnp.promote_types(like.dtype, jnp.float32)
+
+
+def stored_dtype(like: Any) -> Any:
+    """The dtype of plain numbers in a payload: that of the array, or float32 for half precision."""
+    return np.dtype(wide_dtype(like)).newbyteorder("<")

@@ -6,18 +6,26 @@ from typing import Any, ClassVar
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Key
 
-from fedspam._internal.trees import choice, count, positive, struct
-from fedspam.federation.codecs.payload import CODECS, Parts, named
-from fedspam.federation.codecs.sections import Codes, Floats, space, vector_of, wide_dtype
+from fedspam._internal.packing import Codes, Floats
+from fedspam._internal.trees import Key, choice, count, positive, struct
+from fedspam.federation.codecs.payload import CODECS, NotRandom, Parts, named, space, vector_of, wide_dtype
 
 BLOCK = 256  # numbers that share a scale in `Quantize`
 
 
+class Dithered:
+    """What codecs share that round each number up or down by chance."""
+
+    unbiased: ClassVar[bool] = True
+
+    def draw(self, key: Key, like: Any) -> Any:
+        return jax.random.uniform(key, (like.size,), wide_dtype(like))
+
+
 @named("quantize", int)
 @struct
-class Quantize:
+class Quantize(Dithered):
     r"""Stochastic rounding to b bits, in blocks of 256 numbers.
 
     With :math:`s = \max_j |x_j| / (2^{b-1} - 1)` over the block of x_j, each number becomes a neighbor on the grid
@@ -34,7 +42,6 @@ class Quantize:
     """
 
     bits: int = count(2, at_most=16)
-    unbiased: ClassVar[bool] = True
 
     @property
     def levels(self) -> int:
@@ -46,9 +53,6 @@ class Quantize:
     def layout(self, like: Any) -> tuple[Floats | Codes, ...]:
         blocks = -(-like.size // BLOCK)
         return Floats(blocks, "<f4", least=0), Codes(like.size, self.bits, 2 * self.levels)
-
-    def draw(self, key: Key[Array, ""], like: Any) -> Any:
-        return jax.random.uniform(key, (like.size,), wide_dtype(like))
 
     def codes(self, x: Any, drawn: Any) -> Parts:
         xp, flat = vector_of(x)
@@ -68,7 +72,7 @@ class Quantize:
 
 
 @struct
-class Grid:
+class Grid(Dithered):
     r"""Stochastic rounding to b bits on one grid for all clients, so that codes add; see `flower.privacy.words`.
 
     With :math:`s = c/(2^{b-1} - 1)`, each number becomes a neighbor on the grid :math:`s\mathbb{Z}`: up with the
@@ -99,9 +103,6 @@ class Grid:
     def layout(self, like: Any) -> tuple[Floats | Codes, ...]:
         return (self.section(like.size),)
 
-    def draw(self, key: Key[Array, ""], like: Any) -> Any:
-        return jax.random.uniform(key, (like.size,), wide_dtype(like))
-
     def codes(self, x: Any, drawn: Any) -> Parts:
         xp, flat = vector_of(x)
         scaled = xp.clip(flat * flat.dtype.type(1 / self.step), -self.levels, self.levels)
@@ -117,17 +118,12 @@ class Grid:
         return numbers.reshape(like.shape).astype(like.dtype)
 
 
-def _parsed_grid(text: str) -> Grid:
-    bits, _, largest = text.partition("-")
-    return Grid(int(bits), float(largest))
-
-
-CODECS["grid"] = _parsed_grid
+CODECS["grid"] = lambda text: Grid(int(text.partition("-")[0]), float(text.partition("-")[2]))
 
 
 @named("terngrad")
 @struct
-class TernGrad:
+class TernGrad(Dithered):
     r"""Each number becomes :math:`-s`, 0 or s, where :math:`s = \max_j|x_j|` over the array; unbiased.
 
     :math:`\omega = (\sqrt n - 1)/2` for n numbers. On the wire: s as float32, then five numbers in each byte.
@@ -135,16 +131,11 @@ class TernGrad:
     Wen, Xu, Yan, Wu, Wang, Chen, Li: TernGrad, 2017, arXiv:1705.07878.
     """
 
-    unbiased: ClassVar[bool] = True
-
     def omega(self, like: Any) -> float:
         return (math.sqrt(like.size) - 1) / 2
 
     def layout(self, like: Any) -> tuple[Floats | Codes, ...]:
         return Floats(1, "<f4", least=0), Codes(-(-like.size // 5), 8, 3**5 - 1)
-
-    def draw(self, key: Key[Array, ""], like: Any) -> Any:
-        return jax.random.uniform(key, (like.size,), wide_dtype(like))
 
     def codes(self, x: Any, drawn: Any) -> Parts:
         xp, flat = vector_of(x)
@@ -185,7 +176,7 @@ class Natural:
     def layout(self, like: Any) -> tuple[Floats | Codes, ...]:
         return Codes(like.size, 8, 254), Codes(like.size, 1, 1)
 
-    def draw(self, key: Key[Array, ""], like: Any) -> Any:
+    def draw(self, key: Key, like: Any) -> Any:
         return jax.random.bits(key, (like.size,), jnp.uint32)
 
     def codes(self, x: Any, drawn: Any) -> Parts:
@@ -202,7 +193,7 @@ class Natural:
 
 
 @struct
-class Cast:
+class Cast(NotRandom):
     r"""Each number in another type, rounded to the nearest; biased, :math:`\alpha = 1 - u^2` with roundoff u.
 
     u is :math:`2^{-11}` for float16, among numbers from 6e-5 to 65504: larger ones cannot be sent. It is
@@ -213,7 +204,6 @@ class Cast:
     """
 
     dtype: str = choice("float16", "bfloat16", "float32")
-    unbiased: ClassVar[bool] = False
 
     def alpha(self, like: Any) -> float:
         return 1 - {"float16": 2.0**-22, "bfloat16": 2.0**-16, "float32": 0.0}[self.dtype]
@@ -222,9 +212,6 @@ class Cast:
         if self.dtype == "bfloat16":
             return (Codes(like.size, 16, 2**16 - 1),)  # the upper half of a float32
         return (Floats(like.size, {"float16": "<f2", "float32": "<f4"}[self.dtype]),)
-
-    def draw(self, key: Key[Array, ""], like: Any) -> Any:
-        return None
 
     def codes(self, x: Any, drawn: Any) -> Parts:
         xp, flat = vector_of(x)

@@ -6,12 +6,11 @@ from typing import Any, ClassVar
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Key
 
+from fedspam._internal.packing import Codes, Floats
 from fedspam._internal.prng import mix
-from fedspam._internal.trees import count, number, struct
-from fedspam.federation.codecs.payload import Parts, named
-from fedspam.federation.codecs.sections import Codes, Floats, space, stored_dtype, vector_of, wide_dtype
+from fedspam._internal.trees import Key, count, number, struct
+from fedspam.federation.codecs.payload import NotRandom, Parts, named, space, stored_dtype, vector_of, wide_dtype
 
 GOLDEN = 0x9E3779B9  # 2^32 divided by the golden ratio: sets consecutive counters apart
 
@@ -37,7 +36,7 @@ class RandK:
     def layout(self, like: Any) -> tuple[Floats | Codes, ...]:
         return Codes(1, 32, 2**32 - 1), Floats(_count(self.share, like), stored_dtype(like))
 
-    def draw(self, key: Key[Array, ""], like: Any) -> Any:
+    def draw(self, key: Key, like: Any) -> Any:
         return jax.random.bits(key, (1,), jnp.uint32)
 
     def codes(self, x: Any, drawn: Any) -> Parts:
@@ -60,7 +59,7 @@ class RandK:
 
 @named("topk", float)
 @struct
-class TopK:
+class TopK(NotRandom):
     r"""The share of the numbers that is largest, :math:`k = \lceil qn\rceil` of n; biased, :math:`\alpha = k/n`.
 
     On the wire: the places in order, :math:`\lceil\log_2 n\rceil` bits each, then the k numbers.
@@ -70,7 +69,6 @@ class TopK:
     """
 
     share: float = number(0, 1, open_low=True, fixed=True)
-    unbiased: ClassVar[bool] = False
 
     def alpha(self, like: Any) -> float:
         return _count(self.share, like) / like.size
@@ -78,9 +76,6 @@ class TopK:
     def layout(self, like: Any) -> tuple[Floats | Codes, ...]:
         count, bits = _count(self.share, like), max(1, (like.size - 1).bit_length())
         return Codes(count, bits, like.size - 1, increasing=True), Floats(count, stored_dtype(like))
-
-    def draw(self, key: Key[Array, ""], like: Any) -> Any:
-        return None
 
     def codes(self, x: Any, drawn: Any) -> Parts:
         xp, flat = vector_of(x)
@@ -99,7 +94,7 @@ class TopK:
 
 @named("lowrank", int)
 @struct
-class LowRank:
+class LowRank(NotRandom):
     r"""The nearest matrix of rank r, by a singular value decomposition; biased, :math:`\alpha = r/\min(m, n)`.
 
     All axes but the last are the rows. On the wire: the two factors. Vectors are not made smaller, so they travel as
@@ -112,7 +107,6 @@ class LowRank:
     """
 
     rank: int = count()
-    unbiased: ClassVar[bool] = False
 
     def alpha(self, like: Any) -> float:
         m, n, r = self._sizes(like)
@@ -121,9 +115,6 @@ class LowRank:
     def layout(self, like: Any) -> tuple[Floats | Codes, ...]:
         m, n, r = self._sizes(like)
         return Floats(m * r, stored_dtype(like)), Floats(r * n, stored_dtype(like))
-
-    def draw(self, key: Key[Array, ""], like: Any) -> Any:
-        return None
 
     def codes(self, x: Any, drawn: Any) -> Parts:
         xp, flat = vector_of(x)

@@ -14,10 +14,10 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import PyTree
 
+from fedspam._internal.packing import Codes
 from fedspam._internal.strict import MalformedError
 from fedspam._internal.trees import names
 from fedspam.federation.codecs import Codecs, Feedback, Grid
-from fedspam.federation.codecs.sections import Codes
 from fedspam.federation.ledger import Exchange
 from fedspam.flower.privacy import masks
 
