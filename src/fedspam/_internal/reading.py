@@ -99,8 +99,9 @@ def opened(
             if size > most:
                 raise ValueError(f"{path} has {size} bytes, at most {most} are read; split it, or give {kind}")
         else:
-            if path.suffix == ".xz":
-                _check_dictionary(file)
+            if path.suffix == ".xz":  # refuses a dictionary that would take more memory
+                lzma.LZMADecompressor(memlimit=DICTIONARY).decompress(file.read(1024), max_length=1)
+                file.seek(0)
             seconds = SECONDS if seconds is None else seconds
             allowed = min(most, unpacked(size, mode)), seconds if size < SMALL else math.inf
             limited = io.BufferedReader(_Limited(opener(file), path, *allowed))
@@ -235,8 +236,3 @@ class _Limited(io.RawIOBase):
             )
         buffer[: len(data)] = data
         return len(data)
-
-
-def _check_dictionary(file: IO[bytes]) -> None:
-    lzma.LZMADecompressor(memlimit=DICTIONARY).decompress(file.read(1024), max_length=1)
-    file.seek(0)

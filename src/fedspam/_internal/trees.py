@@ -201,7 +201,7 @@ def names(a: PyTree) -> list[str]:
 
 def path_name(path: Any) -> str:
     """The name of one leaf, from its path."""
-    return ".".join(_entry(entry) for entry in path)
+    return jax.tree_util.keystr(path, simple=True, separator=".")
 
 
 def matching(a: PyTree, patterns: Sequence[str]) -> tuple[str, ...]:
@@ -225,13 +225,6 @@ def split(a: PyTree, apart: Sequence[str]) -> tuple[PyTree, PyTree]:
 def combine(a: PyTree, b: PyTree) -> PyTree:
     """The whole of two trees of `split`."""
     return jax.tree.map(lambda u, v: v if u is None else u, a, b, is_leaf=lambda leaf: leaf is None)
-
-
-def _entry(entry: Any) -> str:
-    for attribute in ("key", "name", "idx"):
-        if hasattr(entry, attribute):
-            return str(getattr(entry, attribute))
-    return str(entry)
 
 
 def vectorize(a: Params) -> tuple[Float[Array, " d"], Callable[[Float[Array, " d"]], Params]]:

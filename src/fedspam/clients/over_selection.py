@@ -64,7 +64,9 @@ class OverSelected:
 
     def timed(self, key: Key, count: int) -> tuple[Ids, Float[Array, " cohort"]]:
         """A cohort and the seconds of each of its members."""
-        ids, seconds = self._asked(key, count)
+        ids = self.population.sample(key, asked(count, self.more, self.size))
+        keys = jax.vmap(lambda id: jax.random.fold_in(prng.fold_name(key, "delay"), id))(ids)
+        seconds = jax.vmap(self.delay)(keys, ids)
         fastest = jnp.sort(jnp.argsort(seconds)[:count])  # in the order of the draw
         return ids[fastest], seconds[fastest]
 
@@ -74,11 +76,6 @@ class OverSelected:
 
     def client(self, id: UInt32[Array, ""]) -> Oracle:
         return self.population.client(id)
-
-    def _asked(self, key: Key, count: int) -> tuple[Ids, Float[Array, " asked"]]:
-        ids = self.population.sample(key, asked(count, self.more, self.size))
-        keys = jax.vmap(lambda id: jax.random.fold_in(prng.fold_name(key, "delay"), id))(ids)
-        return ids, jax.vmap(self.delay)(keys, ids)
 
 
 def asked(count: int, more: float, size: int | None) -> int:

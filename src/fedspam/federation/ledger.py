@@ -118,7 +118,7 @@ class Null(Draws):
         dynamic = is_dynamic(self._conditional, self.faults, alone, terms_of(work), cohort.size)
         shared = terms_of(work).affine and cohort.size > 1 and not alone
         label = self._program.label(work)
-        sent = self._program.unsent(cohort, message)
+        sent = self._program.deliver(cohort, message, lambda name, arrived: message[name])[0]
         shapes = _shapes(message), _shapes(sent), _shapes(reply)
         self.exchanges.append(Exchange(label, work.__name__, cohort.size, *shapes, dynamic, shared, self.codecs))
         self.accepted = cohort.size

@@ -137,7 +137,7 @@ class Loopback(Draws):
         for slot in self._order.permutation(cohort.size):
             id = int(cohort.ids[slot])
             data = wire.encode({"@client": np.uint32(id), **fields})
-            answer = self._client(id).answer(data, exchange)
+            answer = self._clients.setdefault(id, Client(self._works, id, self._first)).answer(data, exchange)
             self.bytes_down += len(data)
             self.bytes_up += len(answer)
             arrived[int(slot)] = self._accept(answer, exchange, id, known)
@@ -153,11 +153,6 @@ class Loopback(Draws):
         if not bool(sound(value)):
             raise FloatingPointError(f"client {id} replied to {exchange.label} with NaN or infinity")
         return jax.tree.map(jnp.asarray, value)
-
-    def _client(self, id: int) -> Client:
-        if id not in self._clients:
-            self._clients[id] = Client(self._works, id, self._first)
-        return self._clients[id]
 
 
 def run(

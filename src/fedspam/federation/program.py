@@ -57,10 +57,6 @@ class Program:
         self._met.add(cohort.origin)
         return jnp.max(seconds)
 
-    def unsent(self, cohort: Cohort, message: Mapping[str, Any]) -> dict[str, Any]:
-        """The fields of a message that the cohort does not hold yet. They count as sent from now on."""
-        return self.deliver(cohort, message, lambda name, arrived: message[name])[0]
-
     def deliver(
         self, cohort: Cohort, message: Mapping[str, Any], send: Callable[[str, dict[str, Any]], Any]
     ) -> tuple[dict[str, Any], dict[str, Any]]:

@@ -48,13 +48,13 @@ class LanesState(NamedTuple):
     first: Any  # values of the probes at the start
 
 
-STATIC = ("length", "every", "record", "side_by_side", "lanes", "mesh", "stage")
+STATIC = ("length", "every", "record", "side_by_side", "lanes", "mesh", "only")
 
 
 @functools.partial(jax.jit, static_argnames=STATIC)
 def many(
     setup: Setup, counts: Any, *, length: int, every: int, record: Any, side_by_side: bool, lanes: int | None = None,
-    mesh: Mesh | None = None, stage: str = "whole", between: Any = None, turns: Any = None,
+    mesh: Mesh | None = None, only: str | None = None, between: Any = None, turns: Any = None,
 ) -> Any:  # fmt: skip
     """Run every method of the setup with every key; returns `Ends`.
 
@@ -62,8 +62,8 @@ def many(
     where these divide better. Runs that may end before the others, side by side, need `lanes`: so many methods at
     most advance together. The bound of a probe is a factor on its first value.
 
-    Lanes can also stop between: the stage 'begin' returns what the stage 'turns' takes and returns as `between`, after
-    so many turns of the lanes; 'end' makes the `Ends` of it.
+    Lanes can also stop between: `only` 'begin' returns what 'turns' takes as `between`, and returns after so many turns
+    of the lanes; 'end' makes the `Ends` of it.
     """
     options: dict[str, Any] = {"length": length, "every": every, "record": record}
     if mesh is not None:
@@ -72,9 +72,8 @@ def many(
     if side_by_side and lanes is not None:
         in_lanes = Lanes(setup, counts, lanes, **options)
         state = in_lanes.begin() if between is None else between
-        if stage in ("whole", "turns"):
-            state = in_lanes.turned(state, turns if stage == "turns" else None)
-        return state if stage in ("begin", "turns") else in_lanes.ends(state)
+        state = in_lanes.turned(state, turns) if only in (None, "turns") else state
+        return state if only in ("begin", "turns") else in_lanes.ends(state)
 
     def run(method: Any, key: Any, count: Any) -> Ends:
         one = dataclasses.replace(setup, method=method, key=key)

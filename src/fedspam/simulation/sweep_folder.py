@@ -28,17 +28,17 @@ class InLanes:
     clock: Stopwatch
 
     def first(self) -> Any:
-        return self.many(self.setup, self.counts, stage="begin")
+        return self.many(self.setup, self.counts, only="begin")
 
     def goes_on(self, state: Any) -> bool:
         return not bool(jnp.all(state.standing.ended))
 
     def step(self, state: Any) -> Any:
-        turn = functools.partial(self.many, self.setup, self.counts, stage="turns", between=state)
+        turn = functools.partial(self.many, self.setup, self.counts, only="turns", between=state)
         return self.clock.time(lambda count: turn(turns=jnp.int32(count)), 1, "turns")
 
     def ends(self, state: Any) -> Ends:
-        return self.many(self.setup, self.counts, stage="end", between=state)
+        return self.many(self.setup, self.counts, only="end", between=state)
 
 
 class OneByOne(InLanes):

@@ -151,8 +151,10 @@ class Codecs:
         """Fields of a message as the clients of an exchange decode them; the key is that of the exchange."""
 
         def send(name: str, arrived: Mapping[str, PyTree]) -> PyTree:
-            field = {name: message[name]}
-            return self.of_field(name, message, arrived).rounded(_down(key, name), field)[name] if self else field[name]
+            if not self:
+                return message[name]
+            coding, own_key = self.of_field(name, message, arrived), prng.fold_name(key, f"down {name}")
+            return coding.rounded(own_key, {name: message[name]})[name]
 
         return send
 
@@ -169,7 +171,7 @@ class Codecs:
             if not self:
                 return SentField(message[name], message[name])
             coding = self.of_field(name, message, {other: field.value for other, field in arrived.items()})
-            encoded = coding.encoded(_down(key, name), {name: message[name]})
+            encoded = coding.encoded(prng.fold_name(key, f"down {name}"), {name: message[name]})
             return SentField(encoded[name], coding.decoded(encoded, {name: message[name]})[name])
 
         return send
@@ -279,14 +281,9 @@ def in_order(names: Any) -> list[str]:
     return sorted(names, key=lambda name: name.endswith(BEFORE))
 
 
-def checksum(fields: PyTree) -> np.uint32:
-    """The CRC-32 of all arrays of a message or reply, by name, so that no damage to codes goes unnoticed."""
-    return packing.checksum(_by_name(fields))
-
-
 def signed(fields: Mapping[str, PyTree], due: Mapping[str, PyTree]) -> dict[str, PyTree]:
     """The fields with their checksum, if their schema has one."""
-    return {**fields, CHECKSUM: checksum(fields)} if CHECKSUM in due else dict(fields)
+    return {**fields, CHECKSUM: packing.checksum(_by_name(fields))} if CHECKSUM in due else dict(fields)
 
 
 def verified(fields: Mapping[str, PyTree]) -> dict[str, PyTree]:
@@ -318,7 +315,3 @@ def _checked(raw: Mapping[str, PyTree], shapes: dict[str, PyTree]) -> dict[str, 
 
 def _by_name(tree: PyTree) -> dict[str, Any]:
     return dict(zip(trees.names(tree), jax.tree.leaves(tree), strict=True))
-
-
-def _down(key: Key, name: str) -> Key:
-    return prng.fold_name(key, f"down {name}")
