@@ -154,9 +154,9 @@ class Plan(Brief):
     def price(self, rows: Mapping[str, Any], shape: tuple[int, ...] = ()) -> dict[str, np.ndarray]:
         """Floats and bytes per round and direction. Where rows count no contacts, each client is asked and replies."""
         total = {name: np.zeros(shape, np.int64) for name in ("floats_down", "floats_up", "bytes_down", "bytes_up")}
+        count = lambda each, name: np.asarray(rows.get(f"{each.label}.{name}", each.cohort), np.int64)
         for each in self.round:
-            count = lambda name, each=each: np.asarray(rows.get(f"{each.label}.{name}", each.cohort), np.int64)
-            asked, replied = count("asked"), count("replied")
+            asked, replied = count(each, "asked"), count(each, "replied")
             total["floats_down"] += asked * each.floats_down
             total["floats_up"] += replied * each.floats_up
             total["bytes_down"] += asked * each.bytes_down
@@ -179,22 +179,22 @@ def plan(
     method = fitted(method, population)
     memory = method.client_state(params)
     key = jax.random.key(0)
-    found: list[Null] = []
+    found: list[Any] = []
 
     def watched(body: Callable[[Null], Any]) -> Any:
         # made in here: it holds tracers
-        found.append(Null(population, faults=faults, per_client=per_client, memory=memory, codecs=codecs))
-        return body(found[-1])
+        fed = Null(population, faults=faults, per_client=per_client, memory=memory, codecs=codecs)
+        result = body(fed)
+        found.append((tuple(fed.exchanges), fed.branches, fed.roles, fed.names_a_client))
+        return result
 
     state = jax.eval_shape(lambda params: watched(lambda fed: method.init(params, key, fed)), params)
     _, info = jax.eval_shape(lambda state: watched(lambda fed: method.round(state, key, fed)), state)
-    start, round = found
-    for exchange in (*start.exchanges, *round.exchanges):
+    (start, _, roles, names_first), (round, branches, more_roles, names_later) = found
+    for exchange in (*start, *round):
         _ = exchange.bytes_down, exchange.bytes_up  # priced once, before any round
-    made = Plan(
-        tuple(start.exchanges), tuple(round.exchanges), round.branches, frozenset(start.roles | round.roles),
-        start.names_a_client or round.names_a_client, tuple(trees.names(info)),
-    )  # fmt: skip
+    named = names_first or names_later
+    made = Plan(start, round, branches, frozenset(roles | more_roles), named, tuple(trees.names(info)))
     codecs.check_names(made)
     errors = codecs.first_errors(made)
     for name, work in works_of(method).items() if errors else ():

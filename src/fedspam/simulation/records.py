@@ -10,8 +10,6 @@ A run folder holds
 Every file but the rows is written under another name, flushed, and renamed. Rows are flushed before the checkpoint that
 needs them. So a process that dies at any moment leaves a folder that resumes. Every file carries a hash of itself. A
 damaged file is named, and the newest good state with a complete past is used. Nothing is ever unpickled.
-
-On several hosts the first process alone reads and writes the folder, and the others hear what it read.
 """
 
 import functools
@@ -97,20 +95,25 @@ def identity(method: Any, population: Any, params: Any, key: Any, **options: Any
 
 
 def _in_first(method: Callable[..., None]) -> Callable[..., None]:
-    """Let the first process alone call a method. What fails there fails in every process, with the same words."""
+    """Let the first process alone act on a shared store. What fails there fails in every process, with its words."""
 
     @functools.wraps(method)
     def call(self: "Store", *arguments: Any, **options: Any) -> None:
-        hosts.first(functools.partial(method, self, *arguments, **options))
+        act = functools.partial(method, self, *arguments, **options)
+        hosts.first(act) if self._shared else act()
 
     return call
 
 
 class Store:
-    """The folder of one run, locked while it is open: ``with Store(folder) as store``."""
+    """The folder of one run, locked while it is open: ``with Store(folder) as store``.
 
-    def __init__(self, folder: str | Path, keep: Keep | None = None) -> None:
-        self.folder = Path(folder)
+    If it is `shared`, every process of the program makes the same calls: the first reads and writes the folder, and the
+    others hear what it read.
+    """
+
+    def __init__(self, folder: str | Path, keep: Keep | None = None, *, shared: bool = False) -> None:
+        self.folder, self._shared = Path(folder), shared and jax.process_count() > 1
         self.keep = keep or Keep()
         self._manifest: dict[str, Any] = {}
         self.run = ""  # the hash of the run's identity, which all its files carry
@@ -122,7 +125,7 @@ class Store:
         return self
 
     def __exit__(self, *_: object) -> None:
-        if jax.process_index() == 0:
+        if not self._shared or jax.process_index() == 0:
             self._lock.release()
 
     @_in_first
@@ -196,7 +199,7 @@ class Store:
 
     def load(self, identity: Mapping[str, Any], like: Callable[[], Any]) -> Saved | None:
         """The newest good state with all rows before it; None if the run has to begin again."""
-        if jax.process_count() == 1:
+        if not self._shared:
             return self._loaded(identity, like)
         data = hosts.on_first(lambda: _packed(self._loaded(identity, like)))
         return _unpacked(data, jax.eval_shape(like)) if data else None

@@ -164,8 +164,8 @@ def simulate(
     seen = ProgressBar(rounds) if isinstance(observe, str) else observe
     length = _length(population, keep, every, until, seen)
 
-    store = nullcontext(folder) if folder is None or isinstance(folder, records.Store) else records.Store(folder, keep)
-    with store as store, lending(setup, length, rounds) as lend:
+    opened = records.Store(folder, keep, shared=True) if isinstance(folder, str | Path) else nullcontext(folder)
+    with opened as store, lending(setup, length, rounds) as lend:
         options = {"probe": probe, "watch": watch, "every": every, "record": record}
         options |= {"codecs": setup.codecs} if setup.codecs else {}  # without any, older folders can be resumed
         identity = {} if store is None else setup.identity(fitted(method, population), options)

@@ -78,7 +78,7 @@ def run(
         _check_evaluation(experiment)
         keep = records.Keep(config.keep.last, every=config.keep.every)
         # one lock over all that is written, so that what two processes write at once is never mixed
-        with records.Store(folder, keep) as store:
+        with records.Store(folder, keep, shared=True) as store:
             hosts.first(lambda: _check_folder(config, folder, resume))  # another process may have been here since
             hosts.first(lambda: _write_config(config, folder))
             went = _simulate(experiment, store, keep, resume, observe)
