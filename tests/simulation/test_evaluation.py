@@ -257,7 +257,7 @@ class Curious:
         cohort = fed.sample(key, 2)
         reply = fed.mean(cohort, self.gradient, x=state["x"])
         pointed = {"key": cohort.ids[0], "state": state["k"], "reply": reply[0]}[self.by]
-        fed.mean(Cohort(jnp.asarray(pointed, jnp.uint32)[None] % 8, key), self.gradient, x=state["x"])
+        fed.mean(Cohort(jnp.asarray(pointed, jnp.uint32)[None] % fed.population_size, key), self.gradient, x=state["x"])
         return state, ()
 
 

@@ -220,6 +220,7 @@ class _Listening:
     def __init__(self, inner: Any, token: Any) -> None:
         self._inner, self._token = inner, token
         self.sample, self.everyone, self.client = inner.sample, inner.everyone, inner.client
+        self.population_size = inner.population_size
         self.ids: list[Ids] = []
 
     @property
