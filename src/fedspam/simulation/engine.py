@@ -314,7 +314,7 @@ def mesh_of(devices: Sequence[Any] | None, population: Any = None) -> Mesh | Non
     if not devices:
         raise ValueError("devices = [] is empty; give some of jax.devices(), or None for one device")
     if isinstance(devices, str) or not all(isinstance(device, jax.Device) for device in devices):
-        raise ValueError(f"devices = {devices!r} must be a list of devices: jax.devices() or jax.devices('gpu')")
+        raise ValueError(f"devices = {devices!r} must be a list of devices, such as jax.devices()")
     return Mesh(np.array(devices), (AXIS,))
 
 
