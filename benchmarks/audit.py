@@ -112,7 +112,9 @@ def audited(setting: Setting, runs: int, worlds: Callable[..., np.ndarray] = see
         # the neighbors change their roles as well
         return bound(count(present), count(absent), len(present))
 
-    guesses = [(sign, at) for sign in (1.0, -1.0) for at in np.unique(np.concatenate(trial))]
+    values = np.unique(np.concatenate(trial))
+    middles = np.append(values[:1], (values[1:] + values[:-1]) / 2)  # at a value itself the next draw may be beyond it
+    guesses = [(sign, at) for sign in (1.0, -1.0) for at in middles]
     in_or_out = [(1, *max(guesses, key=lambda guess: score(*guess, *trial)))]
     in_or_out += [(-1, *max(guesses, key=lambda guess: score(*guess, *trial[::-1])))]
     best = max(in_or_out, key=lambda one: score(*one[1:], *trial[:: one[0]]))
