@@ -19,7 +19,7 @@ from fedspam.flower.client.app import client_app, clients_of
 from fedspam.flower.server.replies import Replies
 from fedspam.flower.server.strategy import FedspamStrategy
 from fedspam.flower.testing.grid import LoopbackGrid
-from fedspam.flower.wire import arrays
+from fedspam.flower.wire import arrays, envelope
 from fedspam.methods import auto, fedavg, scaffold, spam_pp
 from fedspam.problems import synthetic_logistic
 from fedspam.solvers import GradientDescent
@@ -140,8 +140,8 @@ def _refused(last: Message, clients: Any, method: Any) -> list[tuple[Message, Me
     app = client_app(clients_of(clients), method, jnp.ones(DIMENSION))
     changed = []
     for change in ({"schema": "0" * 32}, {"exchange": "nothing"}, {"memory": 77}):
-        head = ConfigRecord({**last.content.config_records[arrays.HEADER], **change})
-        message = Message(RecordDict({**last.content, arrays.HEADER: head}), 1, last.metadata.message_type)
+        head = ConfigRecord({**last.content.config_records[envelope.HEADER], **change})
+        message = Message(RecordDict({**last.content, envelope.HEADER: head}), 1, last.metadata.message_type)
         grid = LoopbackGrid(app, [{"partition-id": CLIENT, "num-partitions": CLIENTS}])
         changed.append((message, app(message, next(iter(grid.contexts.values())))))
     return changed
@@ -150,13 +150,13 @@ def _refused(last: Message, clients: Any, method: Any) -> list[tuple[Message, Me
 def _write(folder: Path, name: str, message: Message) -> None:
     """Write the header as JSON, with Flower's type of the message, and the encoded fields."""
     folder.mkdir(parents=True, exist_ok=True)
-    head = dict(message.content[arrays.HEADER])
+    head = dict(message.content[envelope.HEADER])
     head.pop("description", None)
     if name == "message":
         head["type"] = message.metadata.message_type
     files.write(folder / f"{name}.json", json.dumps(head, indent=1).encode())
     if message.content.array_records:
-        files.write(folder / f"{name}.safetensors", arrays.enclosed(message.content))
+        files.write(folder / f"{name}.safetensors", envelope.enclosed(message.content))
 
 
 if __name__ == "__main__":

@@ -14,7 +14,7 @@ pytest.importorskip("flwr", reason="needs Flower: pip install '.[flower]'")
 
 from fedspam import fedavg
 from fedspam.flower import FedspamStrategy, LoopbackGrid, client_app, clients_of, to_arrays
-from fedspam.flower.server.beside import GONE, TAIL, runs_beside
+from fedspam.flower.server.status import GONE, TAIL, runs_beside
 from fedspam.problems import quadratics
 from processes import free_port
 

@@ -30,9 +30,9 @@ from fedspam.flower import (
     torch_app,
     torch_params,
 )
-from fedspam.flower.privacy.clipping import clipping_mod
+from fedspam.flower.privacy.mods import clipping_mod
 from fedspam.flower.privacy.secure_client import SecureSum
-from fedspam.flower.wire import arrays
+from fedspam.flower.wire import envelope
 
 pytestmark = pytest.mark.x64  # a code flips where rounding decides it: rarely in float64
 
@@ -110,11 +110,11 @@ def test_lost_clients_and_damaged_codes_change_no_number(logs):
     def twist(client, message, answer):
         reply = answer()
         if message.metadata.message_type == "train.prox" and len(flipped) < 2:
-            fields = dict(safetensors.numpy.load(arrays.enclosed(reply.content)))
+            fields = dict(safetensors.numpy.load(envelope.enclosed(reply.content)))
             codes = fields["reply.x"].copy()
             codes[len(flipped) * 40] ^= 4  # in a scale, then in a code
             flipped.append(client)
-            damaged = arrays.enclose(safetensors.numpy.save({**fields, "reply.x": codes}))
+            damaged = envelope.enclose(safetensors.numpy.save({**fields, "reply.x": codes}))
             reply.content = RecordDict({**reply.content, "arrays": damaged})
         return [reply]
 

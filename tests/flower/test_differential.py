@@ -23,9 +23,8 @@ from fedspam.clients import DataOracle
 from fedspam.federation import works_of
 from fedspam.flower import FedspamStrategy, LoopbackGrid, Replies, client_app, clients_of, to_arrays
 from fedspam.flower.client.app import RefusedError
-from fedspam.flower.privacy.clipping import clipping_mod
 from fedspam.flower.privacy.differential import Privacy, noise_for, rho_for
-from fedspam.flower.privacy.mods import GRADIENTS, not_refused, opened
+from fedspam.flower.privacy.mods import GRADIENTS, clipping_mod, not_refused, opened
 from fedspam.flower.privacy.secure_client import SecureSum
 from fedspam.methods import METHODS, auto, mvr
 from fedspam.problems import quadratics

@@ -18,7 +18,7 @@ from fedspam import fedavg
 from fedspam.flower import FedspamStrategy, LoopbackGrid, Replies, client_app, clients_of, to_arrays
 from fedspam.flower.server import events, introductions
 from fedspam.flower.server.nodes import NodeDirectory
-from fedspam.flower.wire import arrays
+from fedspam.flower.wire import envelope
 from fedspam.flower.wire.schema import Schema
 from fedspam.problems import quadratics
 
@@ -99,7 +99,7 @@ def asked_as(grid):
     """The ids by which clients were asked, with the configuration of their nodes."""
     for message in grid.messages:
         if message.metadata.message_type.startswith("train"):
-            id = int(safetensors.numpy.load(arrays.enclosed(message.content))["@client"])
+            id = int(safetensors.numpy.load(envelope.enclosed(message.content))["@client"])
             yield id, grid.contexts[message.metadata.dst_node_id].node_config
 
 

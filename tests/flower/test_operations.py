@@ -25,9 +25,9 @@ from flwr.app import ConfigRecord, Error, Message, MetricRecord, RecordDict
 from fedspam import fedavg, load, models, spam_pp
 from fedspam._internal.model_file import parameters_hash
 from fedspam.flower import FedspamStrategy, LoopbackGrid, Replies, client_app, clients_of, to_arrays, to_params
-from fedspam.flower.server import events, stages, stop
-from fedspam.flower.server.windows import Windows
-from fedspam.flower.wire import arrays
+from fedspam.flower.server import events, run, stop
+from fedspam.flower.server.replies import Windows
+from fedspam.flower.wire import envelope
 from fedspam.methods import METHODS
 from fedspam.problems import quadratics
 from fedspam.simulation import records
@@ -73,14 +73,14 @@ def metrics(text):
 
 def not_finite(message, answer):
     reply = answer()
-    fields = safetensors.numpy.load(arrays.enclosed(reply.content))
-    reply.content["arrays"] = arrays.enclose(safetensors.numpy.save({**fields, "reply": fields["reply"] * np.nan}))
+    fields = safetensors.numpy.load(envelope.enclosed(reply.content))
+    reply.content["arrays"] = envelope.enclose(safetensors.numpy.save({**fields, "reply": fields["reply"] * np.nan}))
     return [reply]
 
 
 def nonsense(message, answer):
     reply = answer()
-    reply.content["arrays"] = arrays.enclose(b"nonsense")
+    reply.content["arrays"] = envelope.enclose(b"nonsense")
     return [reply]
 
 
@@ -140,7 +140,7 @@ def test_a_client_cannot_write_lines_of_the_log(caplog):
 
     def twist(id, message, answer):
         if id == BAD and message.metadata.message_type == "train.difference":
-            return [Message(RecordDict({arrays.HEADER: ConfigRecord({"refused": forged})}), reply_to=message)]
+            return [Message(RecordDict({envelope.HEADER: ConfigRecord({"refused": forged})}), reply_to=message)]
         return [answer()]
 
     go(twist=twist)
@@ -154,11 +154,11 @@ def changed(change):
 
     def fault(message, answer):
         reply = answer()
-        fields = safetensors.numpy.load(arrays.enclosed(reply.content))
+        fields = safetensors.numpy.load(envelope.enclosed(reply.content))
         name = next(name for name in sorted(fields) if name.startswith("reply"))
         fields |= change(name, fields)
         fields = {key: np.asarray(value) for key, value in fields.items() if value is not None}
-        reply.content["arrays"] = arrays.enclose(safetensors.numpy.save(fields))
+        reply.content["arrays"] = envelope.enclose(safetensors.numpy.save(fields))
         return [reply]
 
     return fault
@@ -166,7 +166,7 @@ def changed(change):
 
 def cut_off(message, answer):
     reply = answer()
-    reply.content["arrays"] = arrays.enclose(arrays.enclosed(reply.content)[:-3])
+    reply.content["arrays"] = envelope.enclose(envelope.enclosed(reply.content)[:-3])
     return [reply]
 
 
@@ -182,7 +182,7 @@ def headed(**head):
 
 def with_two_arrays(message, answer):
     reply = answer()
-    reply.content["more"] = arrays.enclose(b"")
+    reply.content["more"] = envelope.enclose(b"")
     return [reply]
 
 
@@ -483,10 +483,10 @@ def test_a_stage_needs_a_model_of_the_same_shape_and_a_folder_of_its_own(tmp_pat
         with pytest.raises(ValueError, match="needs another folder to write to"):
             FedspamStrategy(METHOD, FIRST, **options)
     with pytest.raises(records.RecordError, match=r"there is no .*model\.safetensors; let that run end"):
-        stages.model_of(tmp_path, FIRST)
+        run.model_of(tmp_path, FIRST)
     models.save(tmp_path, {"w": np.zeros(3)})
     with pytest.raises(ValueError, match=r"holds params as None.*only the method and its settings may change"):
-        stages.model_of(tmp_path, FIRST)
+        run.model_of(tmp_path, FIRST)
 
 
 @pytest.mark.parametrize("examples", [0, -3])

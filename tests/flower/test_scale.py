@@ -21,7 +21,7 @@ from flwr.app import Error, Message
 from fedspam.flower import FedspamStrategy, LoopbackGrid, Replies, client_app, clients_of, to_arrays, to_params
 from fedspam.flower.client.app import partition_of
 from fedspam.flower.privacy.secure_client import SecureSum
-from fedspam.flower.server import assigned
+from fedspam.flower.server.nodes import FILE
 
 CLIENTS, ROUNDS = 6, 3
 POPULATION = synthetic_logistic(0, clients=CLIENTS, dimension=4)
@@ -195,7 +195,7 @@ def test_a_run_that_began_with_introductions_resumes_with_them(tmp_path):
 
 def test_a_damaged_list_of_nodes_is_named(tmp_path):
     go(folder=tmp_path)
-    (tmp_path / assigned.FILE).write_bytes(b"nonsense")
+    (tmp_path / FILE).write_bytes(b"nonsense")
     with pytest.raises(records.RecordError, match=r"nodes.bin .*use another folder"):
         go(folder=tmp_path, resume=True)
 

@@ -24,11 +24,10 @@ from fedspam.federation.codecs import Codecs
 from fedspam.flower import FedspamStrategy, LoopbackGrid, Replies, client_app, clients_of, to_arrays
 from fedspam.flower.client.app import RefusedError
 from fedspam.flower.privacy import masks
-from fedspam.flower.privacy.clipping import Clipping, clipping_mod
-from fedspam.flower.privacy.mods import GRADIENTS, Coverage, opened
+from fedspam.flower.privacy.mods import GRADIENTS, Clipping, Coverage, clipping_mod, opened
 from fedspam.flower.privacy.secure_client import KEYS, RECORD, SHARES, UNMASK, SecureSum
 from fedspam.flower.privacy.words import words_of
-from fedspam.flower.wire import arrays
+from fedspam.flower.wire import envelope
 from fedspam.methods import mvr, spam_ppa
 from fedspam.problems import Quadratics, quadratics
 from fedspam.solvers import Exact
@@ -546,7 +545,7 @@ def test_another_name_for_a_run_does_not_make_a_second_sum():
 
     def twist(client, message, answer):
         if message.metadata.message_type.startswith("train"):
-            message.content[arrays.HEADER]["run"] = secrets.token_hex(8)
+            message.content[envelope.HEADER]["run"] = secrets.token_hex(8)
         reply = answer()
         if message.metadata.message_type == UNMASK and " difference " in str(message.content[RECORD]["session"]):
             return [Message(Error(code=2, reason="lost"), reply_to=message)]
@@ -660,7 +659,7 @@ def a_message(kind, **record):
 
 def answer_of(app, context, kind, **record):
     reply = app(a_message(kind, **record), context)
-    refused = reply.content.config_records.get(arrays.HEADER, {}).get("refused")
+    refused = reply.content.config_records.get(envelope.HEADER, {}).get("refused")
     return refused if refused else dict(reply.content.config_records[RECORD])
 
 

@@ -39,6 +39,7 @@ FORBIDDEN_KEYWORDS = {"allow_pickle": False, "shell": False, "weights_only": Tru
 BOTH_WAYS = {"_internal": {("trees", "checks")}}
 IMPORTERS = {
     "__init__.py": ["import_module"] * 3,
+    "flower/__init__.py": ["import_module"],
     "app/experiment/model.py": ["exec_module"],  # the Python file that a user names for it: model.function
 }
 

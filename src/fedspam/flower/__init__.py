@@ -4,6 +4,7 @@ On the server, `FedspamStrategy` takes the place of Flower's ``FedAvg``. On the 
 ``ClientApp``. Needs ``pip install 'flwr[simulation]' prometheus-client``.
 """
 
+import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -33,19 +34,16 @@ __all__ = [
 ]
 
 
+_MODULES = ("client.app", "client.export", "client.pytorch", "server.plain", "server.replies", "server.strategy",
+            "testing.grid", "wire.arrays")  # fmt: skip
+
+
 def __getattr__(name: str) -> Any:
     """Import a public name when it is first used: parts of the room need neither a server nor Prometheus."""
     if name not in __all__:
         raise AttributeError(f"module 'fedspam.flower' has no attribute {name!r}")
     try:
-        import fedspam.flower.client.app as app
-        import fedspam.flower.client.export as export
-        import fedspam.flower.client.pytorch as pytorch
-        import fedspam.flower.server.plain as plain
-        import fedspam.flower.server.replies as replies
-        import fedspam.flower.server.strategy as strategy
-        import fedspam.flower.testing.grid as grid
-        import fedspam.flower.wire.arrays as arrays
+        modules = [importlib.import_module(f"fedspam.flower.{module}") for module in _MODULES]
     except ModuleNotFoundError as error:
         missing = (error.name or "").split(".")[0]
         if missing not in ("flwr", "prometheus_client"):
@@ -55,5 +53,4 @@ def __getattr__(name: str) -> Any:
             "pip install 'flwr[simulation]' prometheus-client",
             name=missing,
         ) from error
-    modules = (arrays, app, export, grid, plain, pytorch, replies, strategy)
     return next(getattr(module, name) for module in modules if hasattr(module, name))

@@ -3,7 +3,7 @@
 import functools
 import json
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
@@ -22,7 +22,7 @@ from fedspam.federation.codecs.fields import signed, verified
 from fedspam.federation.ledger import Exchange
 from fedspam.flower.client.policy import guard
 from fedspam.flower.client.state import HeldFields, Memory
-from fedspam.flower.wire import arrays
+from fedspam.flower.wire import arrays, envelope
 from fedspam.flower.wire.node import RefusedError as RefusedError, facts, partition_of as partition_of, quiet, refusal
 from fedspam.flower.wire.schema import Schema
 
@@ -71,7 +71,7 @@ def client_app(
     method: Any,
     params: Any,
     *,
-    metrics: Callable[[Oracle, Params], dict[str, float]] | None = None,
+    metrics: Callable[[Oracle, Params], Mapping[str, float]] | None = None,
     mods: list[Mod] | None = None,
     secure: "SecureSum | None" = None,
     privacy: "Privacy | None" = None,
@@ -185,8 +185,8 @@ class Setting(NamedTuple):
 
 
 def _introduce(message: Message, context: Context, own: Setting) -> RecordDict:
-    _agree(message.content.config_records[arrays.HEADER], own.schema, partition_of(context))
-    return RecordDict({arrays.HEADER: ConfigRecord({**facts(context), "schema": own.schema.digest})})
+    _agree(message.content.config_records[envelope.HEADER], own.schema, partition_of(context))
+    return RecordDict({envelope.HEADER: ConfigRecord({**facts(context), "schema": own.schema.digest})})
 
 
 def _agree(head: ConfigRecord | None, schema: Schema, client: int) -> ConfigRecord:
@@ -207,7 +207,7 @@ def _agree(head: ConfigRecord | None, schema: Schema, client: int) -> ConfigReco
 def _answer(message: Message, context: Context, setting: Setting) -> RecordDict:
     oracle, method, params, codecs, schema = setting
     partition = partition_of(context)
-    head = _agree(message.content.config_records.get(arrays.HEADER), schema, partition)
+    head = _agree(message.content.config_records.get(envelope.HEADER), schema, partition)
     assigned = bool(head.get("assigned"))  # whether the server gives this client its id
     phase, label = str(head.get("phase")), str(head.get("exchange"))
     exchange = schema.exchange(phase, label)
@@ -226,14 +226,11 @@ def _answer(message: Message, context: Context, setting: Setting) -> RecordDict:
     if exchange.work in schema.stateful:
         memory.keep(wire.encode({"memory": wire.cast(after, first)}), becomes, {version, settled})
     coded, due = codecs.answered(jax.random.fold_in(key, client), exchange.work, reply, fields), exchange.answer
-    answer = {
-        "@client": np.uint32(client),
-        "@round": np.uint32(round),
-        **signed({"reply": wire.cast(coded, due["reply"])}, due),
-    }
+    answer = {"@client": np.uint32(client), "@round": np.uint32(round)}
+    answer |= signed({"reply": wire.cast(coded, due["reply"])}, due)
     return RecordDict({
-        "arrays": arrays.enclose(wire.encode(answer)),
-        arrays.HEADER: ConfigRecord(
+        "arrays": envelope.enclose(wire.encode(answer)),
+        envelope.HEADER: ConfigRecord(
             {"schema": schema.digest, "exchange": label, **(facts(context) if assigned else {})}
         ),
     })  # fmt: skip
@@ -244,7 +241,7 @@ def _read(
 ) -> tuple[dict[str, Any], int, int, Any]:
     """All fields of the work, the client's id, the round, and the key; the id must be its own, unless that is None."""
     try:
-        sent = verified(wire.decode(arrays.enclosed(message.content), exchange.ask(bool(head.get("whole")))))
+        sent = verified(wire.decode(envelope.enclosed(message.content), exchange.ask(bool(head.get("whole")))))
     except ValueError as error:
         raise RefusedError(f"client {own} cannot read the message: {error}") from None
     client = int(sent.pop("@client"))

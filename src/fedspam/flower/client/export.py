@@ -8,6 +8,7 @@ import base64
 import json
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -60,13 +61,16 @@ def export_works(
     params, codecs = jax.tree.map(jnp.asarray, params), Codecs.of(codecs)
     schema, constants = Schema.of(method, params, codecs), _Constants()
     first = jax.tree.map(jnp.asarray, codecs.memory(method.client_state(params), schema.plan))
-    exchanges = {}
-    for phase, plan in (("start", schema.plan.start), ("round", schema.plan.round)):
-        for exchange in plan:
-            traced = _Exchange(exchange, method, codecs, first, TracedClient(batch), constants)
-            exchanges[f"{phase} {exchange.label}"] = {
-                **traced.described(), "kept": sorted(schema.kept(phase)), "stateful": exchange.work in schema.stateful,
-            }  # fmt: skip
+    tracer = _Tracer(method, codecs, first, TracedClient(batch), constants)
+    exchanges = {
+        f"{phase} {exchange.label}": {
+            **tracer.described(exchange),
+            "kept": sorted(schema.kept(phase)),
+            "stateful": exchange.work in schema.stateful,
+        }
+        for phase, plan in (("start", schema.plan.start), ("round", schema.plan.round))
+        for exchange in plan
+    }
     facts = {
         "format": FORMAT,
         "fedspam": __version__,
@@ -84,33 +88,33 @@ def export_works(
     files.write(Path(path), data)
 
 
-class _Exchange:
-    """The programs of one exchange, on named arrays as they travel."""
+@dataclass(frozen=True)
+class _Tracer:
+    """Makes the programs of exchanges, on named arrays as they travel."""
 
-    def __init__(
-        self, exchange: Exchange, method: Any, codecs: Codecs, first: Any, client: TracedClient, constants: Any
-    ) -> None:
-        self.exchange, self.codecs, self.first = exchange, codecs, first
-        self.work, self.client, self.constants = works_of(method)[exchange.work], client, constants
+    method: Any
+    codecs: Codecs
+    first: Any  # the memory of a client before the first exchange
+    client: TracedClient
+    constants: "_Constants"
 
-    def described(self) -> dict[str, Any]:
-        exchange = self.exchange
+    def described(self, exchange: Exchange) -> dict[str, Any]:
         return {
             "work": exchange.work,
             "label": exchange.label,
             "message": _listed(dict(exchange.message)),
-            "part": self._message(exchange.sent),
-            "whole": self._message(exchange.message),
-            **self._answer(),
+            "part": self._message(exchange, exchange.sent),
+            "whole": self._message(exchange, exchange.message),
+            **self._answer(exchange),
         }
 
-    def _answer(self) -> dict[str, Any]:
+    def _answer(self, exchange: Exchange) -> dict[str, Any]:
         """The reply's arrays as they travel, and the program that makes their sections and the new memory."""
-        exchange, codecs = self.exchange, self.codecs
+        work, codecs = works_of(self.method)[exchange.work], self.codecs
 
         def answer(client: Any, words: Any, memory: Any, fields: Any) -> Any:
             own_key = jax.random.fold_in(jax.random.wrap_key_data(words), client)
-            reply, after = perform(self.work, self.client, own_key, memory, fields, codecs)
+            reply, after = perform(work, self.client, own_key, memory, fields, codecs)
             up = prng.fold_name(own_key, "up")
 
             def encode(name: str, leaf: Any, codec: Any, near: Any) -> Any:
@@ -120,28 +124,25 @@ class _Exchange:
 
             return codecs.of_reply(exchange.work, fields).each(reply, encode), after
 
-        like = codecs.of_reply(exchange.work, {}).each(
-            exchange.reply, lambda name, leaf, codec, near: leaf if codec is None else _Sections(codec.layout(leaf))
-        )
+        like = codecs.of_reply(exchange.work, {}).each(exchange.reply, _sectioned)
         words = jax.ShapeDtypeStruct((2,), jnp.uint32)
         program = self._traced(answer, jax.ShapeDtypeStruct((), jnp.uint32), words, self.first, dict(exchange.message))
         return {"reply": _on_the_wire({"reply": like}, exchange.answer), "answer": program}
 
-    def _message(self, sent: Mapping[str, Any]) -> dict[str, Any]:
+    def _message(self, exchange: Exchange, sent: Mapping[str, Any]) -> dict[str, Any]:
         """A message's arrays as they travel, and the program that decodes them if any of them is coded."""
         like = {}
         for name, field in sent.items():
-            shape = lambda _, leaf, codec, near: leaf if codec is None else _Sections(codec.layout(leaf))
-            like |= self.codecs.of_field(name, {}, {}).each({name: field}, shape)
-        wire = _on_the_wire(like, self.exchange.ask(whole=sent is self.exchange.message))
+            like |= self.codecs.of_field(name, {}, {}).each({name: field}, _sectioned)
+        wire = _on_the_wire(like, exchange.ask(whole=sent is exchange.message))
         if not any("sections" in entry for entry in wire):
             return {"arrays": wire}
-        held = {name: field for name, field in self.exchange.message.items() if name not in sent}
+        held = {name: field for name, field in exchange.message.items() if name not in sent}
 
         def decode(coded: Mapping[str, Any], held: Mapping[str, Any]) -> Any:
             arrived = dict(held)
             for name in in_order(sent):
-                coding = self.codecs.of_field(name, self.exchange.message, arrived)
+                coding = self.codecs.of_field(name, exchange.message, arrived)
                 leaves, structure = coding.leaves({name: sent[name]})
                 values = []
                 for found, (_, leaf, codec, near) in zip(coded[name], leaves, strict=True):
@@ -158,11 +159,15 @@ class _Exchange:
         return _program(closed.jaxpr, self.constants.of(closed.consts), self.constants)
 
 
+@dataclass(frozen=True)
 class _Sections:
     """In place of a coded array: the sections of its payload."""
 
-    def __init__(self, layout: Any) -> None:
-        self.layout = layout
+    layout: Any
+
+
+def _sectioned(name: str, leaf: Any, codec: Any, near: Any) -> Any:
+    return leaf if codec is None else _Sections(codec.layout(leaf))
 
 
 def _abstract(leaf: Any) -> list[jax.ShapeDtypeStruct]:
@@ -255,10 +260,8 @@ def _settings(equation: Any, constants: _Constants) -> dict[str, Any]:
     match name:
         case "while":
             settings = {"test_consts": given["cond_nconsts"], "body_consts": given["body_nconsts"]}
-            return {
-                "with": settings,
-                "programs": {"test": inside(given["cond_jaxpr"]), "body": inside(given["body_jaxpr"])},
-            }
+            programs = {"test": inside(given["cond_jaxpr"]), "body": inside(given["body_jaxpr"])}
+            return {"with": settings, "programs": programs}
         case "scan":
             settings = {"consts": given["num_consts"], "carry": given["num_carry"], "length": given["length"],
                         "reverse": given["reverse"]}  # fmt: skip

@@ -104,9 +104,7 @@ class Policy:
         unknown = sorted(found.keys() - set(known))
         if unknown:
             raise UnusableError(f"{path} has the entry {unknown[0]!r}; known are {', '.join(known)}")
-        entries: dict[str, Any] = {
-            name: tuple(value) if isinstance(value, list) else value for name, value in found.items()
-        }
+        entries: Any = {name: tuple(value) if isinstance(value, list) else value for name, value in found.items()}
         try:
             return cls(**entries)
         except ValueError as error:

@@ -35,8 +35,7 @@ from flwr.clientapp.typing import Mod
 
 from ..._internal import checks
 from ..wire.node import RefusedError, partition_of
-from .clipping import SUMMED, Clipping
-from .mods import GRADIENTS, Coverage, Values, treated
+from .mods import GRADIENTS, SUMMED, Clipping, Coverage, Values, treated
 from .noise import discrete_gaussian
 from .secure_client import FOLDER, SecureSum
 
@@ -322,9 +321,6 @@ def _accounting() -> Any:
     try:
         import dp_accounting
     except ModuleNotFoundError as error:
-        if (error.name or "").split(".")[0] != "dp_accounting":
-            raise
-        raise ModuleNotFoundError(
-            "epsilon needs dp-accounting, which is not installed: pip install dp-accounting", name="dp_accounting"
-        ) from error
+        text = "epsilon needs dp-accounting, which is not installed: pip install dp-accounting"
+        raise ModuleNotFoundError(text, name=error.name) from error
     return dp_accounting

@@ -25,12 +25,7 @@ from flwr.clientapp import ClientApp
 from flwr.clientapp.typing import ClientAppCallable, Mod
 
 from ..._internal import checks, strict
-from .._flwr import (
-    decrypt,
-    encrypt,
-    share_keys_plaintext_concat,
-    share_keys_plaintext_separate,
-)
+from .._flwr import decrypt, encrypt, share_keys_plaintext_concat, share_keys_plaintext_separate
 from ..wire import envelope
 from ..wire.node import RefusedError, partition_of, refusal
 from . import masks
@@ -261,12 +256,7 @@ def _unmasked(context: Context) -> dict[str, Any]:
 
 
 def _mask(
-    secure: SecureSum,
-    message: Message,
-    reply: Message,
-    context: Context,
-    state: ConfigRecord,
-    codecs: "Codecs | None",
+    secure: SecureSum, message: Message, reply: Message, context: Context, state: ConfigRecord, codecs: "Codecs | None"
 ) -> None:
     """Replace the values of a reply by masked values."""
     facts, values = opened(reply, coded=codecs is not None)

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 import jax
 import jax.numpy as jnp
 
-from fedspam._internal import prng
 from fedspam.flower.server.journal import JournalEntry, Tally
 from fedspam.flower.server.request import Request, VoidError, listed
 
@@ -43,7 +42,7 @@ def flushed(fed: "Flower", flight: Airborne, request: Request, busy: list[int], 
     tally, failures, failed = Tally(), {}, []
     for number in range(fed.replies.retries + 1):
         if number:
-            places = others(fed, request, f"{label} again {number}", len(failures), tried)
+            places = fed.others(request, f"{label} again {number}", len(failures), tried)
         slots = {(k, id): id for id in places}
         flight.requests |= dict.fromkeys(slots, request)
         trip = fed.send(request, slots, enough=size - len(flight.early), flight=flight)
@@ -62,7 +61,7 @@ def flushed(fed: "Flower", flight: Airborne, request: Request, busy: list[int], 
     taken = sorted(list(flight.early)[:size])
     replies = [flight.early.pop(slot) for slot in taken]
     still = flight.clients[: len(busy)]
-    still += others(fed, request, f"{label} next", len(busy) - len(still), {*still, *(id for _, id in taken)})
+    still += fed.others(request, f"{label} next", len(busy) - len(still), {*still, *(id for _, id in taken)})
     if len(still) < len(busy):
         raise VoidError(f"{label}: {len(busy)} clients must stay busy, and only {len(still)} can be asked")
     under_way = {*flight.waiting.values(), *flight.early}
@@ -72,12 +71,3 @@ def flushed(fed: "Flower", flight: Airborne, request: Request, busy: list[int], 
     stack = jax.tree.map(lambda *leaves: jnp.stack(leaves), *replies)
     sent = jnp.array([before for before, _ in taken], jnp.int32)
     return JournalEntry((stack, sent, jnp.array(still, jnp.uint32)), tally, answered)
-
-
-def others(fed: "Flower", request: Request, role: str, count: int, tried: set[int]) -> list[int]:
-    """Clients that have not been tried and may be asked now; they count as tried from now on."""
-    size = fed.population.size
-    anyone = listed(prng.permuted(prng.fold_name(request.cohort.key, role), jnp.arange(size, dtype=jnp.uint32), size))
-    found = [id for id in anyone if id not in tried and fed.replies.may_ask(id)][:count] if count else []
-    tried.update(found)
-    return found

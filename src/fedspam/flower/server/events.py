@@ -28,10 +28,10 @@ from prometheus_client.registry import Collector
 from fedspam import __version__
 from fedspam._internal import files
 from fedspam.flower.server import status
-from fedspam.flower.server.beside import LOG_FILE as LOG_FILE, runs_beside
 from fedspam.flower.server.exchange import Failure
 from fedspam.flower.server.journal import Tally
 from fedspam.flower.server.sites import Sites
+from fedspam.flower.server.status import LOG_FILE as LOG_FILE
 from fedspam.simulation.status import Status
 
 METRICS_FILE = "metrics.prom"
@@ -56,10 +56,7 @@ HELP = {
     "clients_accepted_total": ("counter", "Accepted replies."),
     "failures_total": ("counter", "Messages without an accepted reply, by kind."),
     "site_info": ("gauge", "Sites that Flower's registry has under a name, and which client each is."),
-    "site_replies_total": (
-        "counter",
-        "Messages to these sites, by outcome: accepted, or a kind of failure.",
-    ),
+    "site_replies_total": ("counter", "Messages to these sites, by outcome: accepted, or a kind of failure."),
     "bytes_total": ("counter", "Bytes of all records of Flower, by direction."),
     "exchange_seconds_total": ("counter", "Seconds spent in exchanges."),
     "evaluation": ("gauge", "Metrics of the last evaluation, by where they were measured."),
@@ -84,12 +81,8 @@ class RunEvents(Collector):
         self._refused: dict[str, str] = {}
         self._lines: deque[dict[str, Any]] = deque(maxlen=WAITING)  # of the log, that are not written yet
         self._is_open = False  # whether lines are written
-        self._about = {
-            "method": method,
-            "version": __version__,
-            "process": os.getpid(),
-            "folder": "none" if folder is None else folder,
-        }
+        place = "none" if folder is None else folder
+        self._about = {"method": method, "version": __version__, "process": os.getpid(), "folder": place}
         self._set("round", 0)
         self._set("rounds", rounds)
 
@@ -100,8 +93,8 @@ class RunEvents(Collector):
             self._about = {"method": self._about["method"], "run": run, **self._about}
             self._set("run_info", 1, run=run, method=str(self._about["method"]), version=__version__)
             self._set("clients", clients)
-        about = {"method": self._about["method"], "clients": clients, "process": os.getpid(), "version": __version__}
-        self._log("begin", about)
+        about = {name: self._about[name] for name in ("method", "process", "version")}
+        self._log("begin", {**about, "clients": clients})
 
     def resumed(self, done: int) -> None:
         """The run goes on after this round."""
@@ -236,15 +229,11 @@ class RunEvents(Collector):
         )  # fmt: skip
         run = {**self._about, "status": self._status, "began": self._began.isoformat(timespec="seconds")}
         run |= {name.removesuffix("_total").replace("_", " "): plain[name] for name in shown if name in plain}
+        beside = [] if self._folder is None else status.runs_beside(self._folder)
         return {
-            "run": run,
-            "exchanges": exchanges,
-            "evaluation": evaluation,
-            "failures": failures[::-1],
-            "refused": refused,
-            "sites": sites,
-            "beside": [] if self._folder is None else runs_beside(self._folder),
-        }
+            "run": run, "exchanges": exchanges, "evaluation": evaluation, "failures": failures[::-1],
+            "refused": refused, "sites": sites, "beside": beside,
+        }  # fmt: skip
 
     def _named(self, node: int) -> str:
         site = self.sites.at(node)

@@ -18,7 +18,7 @@ from fedspam.federation.codecs.fields import verified
 from fedspam.federation.ledger import ANSWER
 from fedspam.flower.server.journal import Tally
 from fedspam.flower.server.stop import pause
-from fedspam.flower.wire import arrays
+from fedspam.flower.wire import envelope
 
 SPARE = 2**16  # bytes that a reply may hold beside what it was asked for
 UNKNOWN = re.compile(r"No \w+ function registered with name")  # what Flower says for an app without our functions
@@ -28,29 +28,31 @@ REMEDY = (
     "make it with fedspam.flower.client_app, or fedspam_client.client_app, and start the run again with that app; or "
     "give the strategy a method of fedspam.flower.own_training, which takes apps as they are"
 )
+UNTRAINED = (
+    "its ClientApp has no function for @app.train(); one of fedspam.flower.client_app needs a method with "
+    "local_steps: leave own_training out"
+)
 GONE = (5, 8)  # Flower's error codes for a lost node or app; 3 and 4 mean that a message came too late
 
 
 @dataclass(frozen=True)
 class Failure:
-    """Why there is no accepted reply, in words and by kind; whether the node is lost, or missed the deadline.
+    """Why there is no accepted reply, in words and by kind.
 
     Kinds are ``rejected`` (a wrong reply), ``refused`` (by the client), ``error`` (the client raised), ``late``,
     ``lost`` and ``absent``.
     """
 
     reason: str
-    gone: bool = False
-    silent: bool = False
     kind: str = "rejected"
 
 
 class RejectedError(ValueError):
     """Why a reply is rejected."""
 
-    def __init__(self, reason: str, *, gone: bool = False, kind: str = "rejected") -> None:
+    def __init__(self, reason: str, kind: str = "rejected") -> None:
         super().__init__(reason)
-        self.failure = Failure(_shortened(reason), gone=gone, kind=kind)
+        self.failure = Failure(_shortened(reason), kind)
 
 
 @dataclass
@@ -92,7 +94,7 @@ class Trip:
 
     def send(self, messages: Mapping[Any, Message]) -> None:
         """Send messages by slot; those that Flower takes are waiting for their replies."""
-        sent = sum(arrays.size(message.content) for message in messages.values())
+        sent = sum(envelope.size(message.content) for message in messages.values())
         self.tally = self.tally.plus(Tally(asked=len(messages), flower_down=sent))
         pushed = set(self.grid.push_messages(list(messages.values()))) if messages else set()
         for slot, message in messages.items():
@@ -100,7 +102,7 @@ class Trip:
             if message.metadata.message_id in pushed:
                 self._open[message.metadata.message_id] = slot
             else:
-                self.failures[slot] = Failure("the SuperLink did not accept the message", gone=True, kind="lost")
+                self.failures[slot] = Failure("the SuperLink did not accept the message", "lost")
 
     def wait(self, timeout: float, due: Mapping[Any, float] | None = None) -> None:
         """Wait until all replies are there, or enough of them, or the trip has taken `timeout` seconds.
@@ -133,7 +135,7 @@ class Trip:
         for id, slot in list(self._open.items()):
             limit = min(timeout, due.get(slot, timeout))
             if seconds >= limit:
-                self.failures[slot] = Failure(f"no reply within {limit:g} s", silent=True, kind="late")
+                self.failures[slot] = Failure(f"no reply within {limit:g} s", "late")
                 del self._open[id]
 
     def _pulled(self) -> list[Message]:
@@ -162,30 +164,25 @@ class Trip:
         if reply.has_error():
             code, reason = reply.error.code, reply.error.reason or "no reason given"
             if UNKNOWN.search(reason):
-                kind = reply.metadata.message_type
+                kind = reply.metadata.message_type  # "train" is asked only of the apps of others
                 reason = f"its ClientApp does not know {kind!r}, so it is not one of fedspam; {REMEDY}"
-                if kind == "train":  # which is asked only of the apps of others
-                    reason = (
-                        "its ClientApp has no function for @app.train(); one of fedspam.flower.client_app needs a "
-                        "method with local_steps: leave own_training out"
-                    )
-            raise RejectedError(f"error {code}: {reason}", gone=code in GONE, kind="lost" if code in GONE else "error")
-        bytes_up, flower_up = arrays.payload(reply.content), arrays.size(reply.content)
+                reason = UNTRAINED if kind == "train" else reason
+            raise RejectedError(f"error {code}: {reason}", "lost" if code in GONE else "error")
+        bytes_up, flower_up = envelope.payload(reply.content), envelope.size(reply.content)
         self.tally = self.tally.plus(Tally(replied=1, bytes_up=bytes_up, flower_up=flower_up))
         if flower_up > self.most:
-            raise RejectedError(
-                f"the reply has {flower_up} bytes, at most {self.most} are read; send what was asked for alone"
-            )
-        refused = reply.content.config_records.get(arrays.HEADER, {}).get("refused")
+            text = f"the reply has {flower_up} bytes, at most {self.most} are read; send what was asked for alone"
+            raise RejectedError(text)
+        refused = reply.content.config_records.get(envelope.HEADER, {}).get("refused")
         if refused:
-            raise RejectedError(f"refused: {refused}", kind="refused")
+            raise RejectedError(f"refused: {refused}", "refused")
         return self.accept(slot, reply)
 
 
 def decoded(reply: Message, fields: Mapping[str, Any], client: int) -> dict[str, Any]:
     """The fields of a reply, which must be encoded as expected and come from this client."""
     try:
-        found = verified(wire.decode(arrays.enclosed(reply.content), {**ANSWER, **fields}))
+        found = verified(wire.decode(envelope.enclosed(reply.content), {**ANSWER, **fields}))
     except ValueError as error:
         raise RejectedError(str(error)) from None
     if int(found["@client"]) != client:

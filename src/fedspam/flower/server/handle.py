@@ -1,42 +1,42 @@
 """The federation over Flower: the handle `fed` of a method whose clients are nodes of a Grid."""
 
 import functools
+import itertools
 import logging
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from flwr.app import ConfigRecord, Message
+from flwr.app import ArrayRecord, ConfigRecord, Message
 from flwr.serverapp import Grid
 from jaxtyping import Array, Bool, Key, PyTree
 
-from fedspam._internal import prng
+from fedspam._internal import prng, trees
+from fedspam._internal.trees import Params
 from fedspam.clients import Ids
 from fedspam.clients.over_selection import asked
 from fedspam.federation import Cohort, Draws, Program, Work, sound, take_branch, terms_of, wire
 from fedspam.federation.aggregation import Rule
 from fedspam.federation.codecs.fields import signed
-from fedspam.federation.ledger import Exchange
 from fedspam.federation.program import same_objects
 from fedspam.flower.privacy.masks import WORD
 from fedspam.flower.privacy.secure_client import RECORD, SecureSum
 from fedspam.flower.privacy.words import SummedReply
-from fedspam.flower.server.assigned import AssignedNodes
 from fedspam.flower.server.asynchronous import Airborne, flushed
 from fedspam.flower.server.events import RunEvents
 from fedspam.flower.server.exchange import SPARE, Failure, RejectedError, Trip, decoded
+from fedspam.flower.server.introductions import Nodes
 from fedspam.flower.server.journal import Journal, JournalEntry, Tally
-from fedspam.flower.server.nodes import NodeDirectory
 from fedspam.flower.server.plain import PlainApps
 from fedspam.flower.server.replies import Replies
 from fedspam.flower.server.request import MessageForm, Request, VoidError, addressed, listed, mean_of, stacked
 from fedspam.flower.server.secure import Accept, Outcome, SecureAttempt
 from fedspam.flower.server.stop import pause
-from fedspam.flower.wire import arrays
+from fedspam.flower.wire import arrays, envelope
 from fedspam.flower.wire.schema import NodePopulation, Schema
 
 LOG = logging.getLogger("flwr")
@@ -47,7 +47,7 @@ class Flower:
     """The handle of a method whose messages travel over Flower's Grid. One handle serves a whole run."""
 
     grid: Grid
-    nodes: NodeDirectory | AssignedNodes  # which node is which client
+    nodes: Nodes  # which node is which client
     population: NodePopulation  # the clients that train
     schema: Schema  # the exchanges of the method
     form: MessageForm  # what all messages of the run have in common
@@ -82,6 +82,14 @@ class Flower:
         if self.plain is not None:
             self.plain.metrics.clear()
         self.journal.begin(round - attempt)
+
+    def pack(self, params: Params) -> ArrayRecord:
+        """Parameters as the clients have them."""
+        return arrays.to_arrays(params) if self.plain is None else self.plain.pack(params)
+
+    def trained(self) -> dict[str, Any]:
+        """The means of the metrics that apps of others have reported in this round."""
+        return {} if self.plain is None else self.plain.means()
 
     def undo(self) -> None:
         """Reset the clients' memories to those before this round, because it is void."""
@@ -143,10 +151,8 @@ class Flower:
         self.exchanges += 1
         self._members.append((cohort.origin, listed(cohort.ids)))
         reply = jax.tree.structure(exchange.reply)
-        more = [jax.tree.structure(0)] * (
-            2 if flush is not None else 1
-        )  # which are accepted; or when sent, and who is busy
-        several = jax.tree_util.treedef_tuple([reply, *more])
+        more = 1 if flush is None else 2  # which are accepted; or when sent, and who is busy
+        several = jax.tree_util.treedef_tuple([reply, *[jax.tree.structure(0)] * more])
         entry = self.journal.recall(label, several if combine is stacked else reply)
         if entry is None:
             request = Request(exchange, cohort, dict(message), fields, key, self._wire_round)
@@ -259,7 +265,7 @@ class Flower:
             self._held.setdefault(id, {}).update(request.leaves)
         for id, failure in failures.items():
             LOG.info("\t> %s: %s", self.events.sites.called(id), failure.reason)
-            if failure.gone:
+            if failure.kind == "lost":
                 self.nodes.forget(id)
 
     def _substitute(
@@ -267,20 +273,26 @@ class Flower:
     ) -> None:
         """Put other clients into the missing slots: first members of the same cohort, which hold part of the message,
         then any client. Where no other client is left or may stand in, the same client is asked again."""
-        cohort, count = request.cohort, self.population.size
+        cohort = request.cohort
         if cohort.fixed:
             return
+        mates = []
         if len(places) == 1:  # one of a cohort, or a lone client
             mates = [id for origin, ids in self._members if origin is cohort.origin for id in ids]
-        else:
-            mates = []
-        key = prng.fold_name(cohort.key, f"{request.exchange.label} again {attempt}")
-        drawn = min(count, len(tried) + len(missing)) if self.replies.available is None else count
-        anyone = prng.permuted(key, jnp.arange(drawn, dtype=jnp.uint32), count)
-        others = [id for id in dict.fromkeys([*mates, *listed(anyone)]) if id not in tried and self.replies.may_ask(id)]
-        for slot, id in zip(missing, others, strict=False):
+        found = self.others(request, f"{request.exchange.label} again {attempt}", len(missing), tried, mates)
+        for slot, id in zip(missing, found, strict=False):
             places[slot] = id
-            tried.add(id)
+
+    def others(self, request: Request, role: str, count: int, tried: set[int], mates: Sequence[int] = ()) -> list[int]:
+        """Clients that have not been tried and may be asked now, `mates` first; they count as tried from now on."""
+        size = self.population.size
+        drawn = min(size, len(tried) + count) if self.replies.available is None else size
+        key = prng.fold_name(request.cohort.key, role)
+        anyone = listed(prng.permuted(key, jnp.arange(drawn, dtype=jnp.uint32), size)) if count else []
+        free = (id for id in dict.fromkeys([*mates, *anyone]) if id not in tried and self.replies.may_ask(id))
+        found = list(itertools.islice(free, count))
+        tried.update(found)
+        return found
 
     def _connected(self, ids: Iterable[int]) -> dict[int, int]:
         """The nodes of those of these clients that are connected."""
@@ -302,13 +314,13 @@ class Flower:
         slot if `attached`."""
         nodes = self._connected(places.values())
         held_fields = request.exchange.message.keys() - request.exchange.sent.keys()
-        messages, encoded, bytes_down, floats_down = {}, {}, 0, 0
-        plain, most = self.plain, SPARE + request.exchange.bytes_up + WORD.itemsize * _entries(request.exchange.reply)
+        messages, encoded, bytes_down, floats_down, plain = {}, {}, 0, 0, self.plain
+        most = SPARE + request.exchange.bytes_up + WORD.itemsize * trees.size(request.exchange.reply)
         if plain is not None:
             content, most = plain.record(request, self.form), plain.most
             asked = {slot: nodes[id] for slot, id in places.items() if id in nodes}
             messages = {slot: self.form.plain(node, content, request.round) for slot, node in asked.items()}
-            bytes_down = len(messages) * arrays.payload(content)
+            bytes_down = len(messages) * envelope.payload(content)
             floats_down = len(messages) * request.exchange.floats_down
         for slot, id in places.items():
             if id not in nodes or plain is not None:
@@ -325,7 +337,12 @@ class Flower:
                 })  # fmt: skip
             data = addressed(encoded[whole], id)
             bytes_down, floats_down = bytes_down + len(data), floats_down + exchange.floats_down
-            messages[slot] = self._message(data, exchange, nodes[id], id, whole)
+            head = {
+                "schema": self.schema.digest, "run": self.form.run, "phase": self._phase, "exchange": exchange.label,
+                "whole": whole, "memory": int(self.versions[id]), "settled": int(self._settled[id]),
+                "becomes": self.exchanges, **self.nodes.heading(id),
+            }  # fmt: skip
+            messages[slot] = self.form.message(nodes[id], exchange.work, self._wire_round, head, data)
             if attached is not None:
                 messages[slot].content[RECORD] = attached[slot]
         take: Callable[[Any, Message], Any] = accept or (lambda slot, reply: self._accept(places[slot], request, reply))
@@ -333,13 +350,7 @@ class Flower:
             take = lambda slot, reply: self._accept(slot[1], flight.requests[slot], reply)
         deadlines = self.replies.deadlines
         due = {slot: deadlines[id] for slot, id in places.items() if id in deadlines}
-        trip = Trip(
-            self.grid,
-            take,
-            most=most,
-            enough=enough,
-            waiting=None if flight is None else flight.waiting,
-        )
+        trip = Trip(self.grid, take, most=most, enough=enough, waiting=None if flight is None else flight.waiting)
         trip.send(messages)
         trip.wait(self.form.timeout, due)
         trip.failures.update({slot: ABSENT for slot in places if slot not in messages})
@@ -347,23 +358,14 @@ class Flower:
         trip.tally = trip.tally._replace(floats_down=floats_down, floats_up=floats_up, bytes_down=bytes_down)
         return trip
 
-    def _message(self, data: bytes, exchange: Exchange, node: int, id: int, whole: bool) -> Message:
-        version, settled = int(self.versions[id]), int(self._settled[id])
-        head = {
-            "schema": self.schema.digest, "run": self.form.run, "phase": self._phase, "exchange": exchange.label,
-            "whole": whole, "memory": version, "settled": settled, "becomes": self.exchanges,
-            **self.nodes.heading(id),
-        }  # fmt: skip
-        return self.form.message(node, exchange.work, self._wire_round, head, data)
-
     def _accept(self, id: int, request: Request, reply: Message) -> PyTree:
         """The reply, if it is of this client, exchange and round, and finite."""
-        head = reply.content.config_records.get(arrays.HEADER, {})
+        head = reply.content.config_records.get(envelope.HEADER, {})
         value = self._read(id, request, reply, head) if self.plain is None else self.plain.reply(id, request, reply)
         if not bool(sound(value)):
             raise RejectedError("the reply holds NaN or infinity, or numbers whose squares overflow")
         largest = self.replies.largest
-        if largest < math.inf and (found := _largest(value)) > largest:
+        if largest < math.inf and (found := max(map(_largest, jax.tree.leaves(value)), default=0)) > largest:
             raise RejectedError(f"the reply holds a number of size {found:.3g}; largest = {largest:g} is allowed")
         self.nodes.meet(id, head)  # last, because a rejected reply says nothing about its sender
         return jax.tree.map(jnp.asarray, value)
@@ -384,16 +386,9 @@ class Flower:
             raise RejectedError(f"the codes of the reply are damaged: {error}") from None
 
 
-def _entries(tree: PyTree) -> int:
-    return sum(math.prod(jnp.shape(leaf)) for leaf in jax.tree.leaves(tree))
+def _largest(leaf: Any) -> float:
+    return float(np.max(np.abs(np.asarray(leaf, np.float64)), initial=0))
 
 
-def _largest(tree: PyTree) -> float:
-    """The largest number of a reply, in absolute value."""
-    return max(
-        (float(np.max(np.abs(np.asarray(leaf, np.float64)), initial=0)) for leaf in jax.tree.leaves(tree)), default=0.0
-    )
-
-
-LEFT_OUT = Failure("it is left out of secure sums, because the shares of its secret were wrong", kind="refused")
-ABSENT = Failure("the node of this client is not connected, or not available now", kind="absent")
+LEFT_OUT = Failure("it is left out of secure sums, because the shares of its secret were wrong", "refused")
+ABSENT = Failure("the node of this client is not connected, or not available now", "absent")

@@ -16,8 +16,7 @@ from fedspam import __version__
 from fedspam.flower.server.events import RunEvents
 from fedspam.flower.server.exchange import REMEDY, Failure, RejectedError, Trip
 from fedspam.flower.server.stop import pause
-from fedspam.flower.wire import arrays
-from fedspam.flower.wire.envelope import WIRE
+from fedspam.flower.wire.envelope import HEADER, WIRE
 from fedspam.flower.wire.schema import Schema
 
 LOG = logging.getLogger("flwr")
@@ -29,8 +28,8 @@ POLL = 0.2  # seconds between two looks for replies and for new nodes
 Facts = dict[str, Any]
 
 
-class Introductions:
-    """The questions under way, and the nodes whose introduction has failed so far.
+class Nodes:
+    """Which node is which client, the questions under way, and the nodes whose introduction has failed so far.
 
     Arguments:
         timeout: the deadline of a question, in seconds.
@@ -46,34 +45,62 @@ class Introductions:
         sleep: Callable[[float], None] = pause,
     ) -> None:
         self._grid, self._schema, self._timeout, self._events = grid, schema, timeout, events
-        self.clock, self.sleep = clock, sleep
+        self._clock, self._sleep = clock, sleep
+        self._nodes: dict[int, int] = {}  # client -> node
+        self._reported: dict[int, int] = {}  # client -> its num-partitions, 0 if it gives none
         self._waiting: dict[str, int] = {}  # id of the message -> node
         self._asked: dict[int, float] = {}  # node -> when it was asked last
         self._failed: dict[int, int] = {}  # node -> how often in a row
         self._kinds: dict[int, str] = {}  # node -> the kind of its last failure
         self.refused: dict[int, str] = {}  # node -> why it cannot take part so far
 
-    @property
-    def refusing(self) -> list[int]:
-        """The nodes that said themselves that they cannot take part."""
-        return [node for node, kind in self._kinds.items() if kind == "refused"]
+    def __len__(self) -> int:
+        return len(self._nodes)
 
     @property
-    def expected(self) -> bool:
-        """Whether the reply of a node that has just been asked for the first time is worth waiting for."""
-        now = self.clock()
-        return any(node not in self._failed and now - self._asked[node] < LONGEST for node in self._waiting.values())
+    def clients(self) -> int:
+        """The number of clients, connected or not."""
+        raise NotImplementedError
 
-    def ask(self, nodes: Iterable[int], patience: float = 0.0) -> dict[int, Facts]:
-        """Ask those of these nodes whose turn it is; the facts of all nodes whose replies have arrived.
+    def refresh(self, patience: float = LONGEST) -> None:
+        """Drop nodes that have disconnected, and ask others who they are; waits at most `patience` seconds for those
+        that are asked for the first time."""
+        raise NotImplementedError
 
-        Waits at most `patience` seconds, and only for nodes that are asked for the first time.
-        """
-        began = self.clock()
+    def node(self, client: int) -> int | None:
+        return self._nodes.get(client)
+
+    def forget(self, client: int) -> None:
+        """Drop the node of a client because it is lost; another node may replace it."""
+        node = self._nodes.pop(client, None)
+        if node is not None:
+            self._clear(node)
+
+    def heading(self, client: int) -> dict[str, Any]:
+        """Further entries in the header of a message to this client."""
+        return {}
+
+    def meet(self, client: int, head: Mapping[str, Any]) -> None:
+        """Note what the header of a reply says about its sender; a node that cannot be this client is rejected."""
+
+    def save(self) -> None:
+        """Have on disk who is who, before a result depends on it."""
+
+    def _look(self) -> list[int]:
+        """The connected nodes, in the order in which they registered; those that have disconnected are dropped."""
+        order = self._events.sites.look(self._grid)
+        present = set(order)
+        for client in [client for client, node in self._nodes.items() if node not in present]:
+            self.forget(client)
+        return order
+
+    def _ask(self, nodes: Iterable[int], patience: float = 0.0) -> dict[int, Facts]:
+        """Ask those of these nodes whose turn it is; the facts of all nodes whose replies have arrived."""
+        began = self._clock()
         for id, node in [*self._waiting.items()]:
             if began - self._asked[node] >= self._timeout:
                 del self._waiting[id]
-                self.fail(node, Failure(f"no reply within {self._timeout:g} s", silent=True, kind="late"))
+                self._fail(node, Failure(f"no reply within {self._timeout:g} s", "late"))
         under_way = set(self._waiting.values())
         due = [node for node in sorted(nodes) if node not in under_way and began >= self._again(node)]
         trip = Trip(self._grid, introduction, waiting=self._waiting)
@@ -82,33 +109,34 @@ class Introductions:
         new = {node for node in due if node not in self._failed}
         while self._waiting:
             trip.receive()
-            left = min(patience, self._timeout) - (self.clock() - began)
+            left = min(patience, self._timeout) - (self._clock() - began)
             if left <= 0 or not new & set(self._waiting.values()):
                 break
-            self.sleep(min(POLL, left))
+            self._sleep(min(POLL, left))
         for node, failure in trip.failures.items():
-            self.fail(node, failure)
+            self._fail(node, failure)
         return dict(sorted(trip.values.items()))
 
-    def fail(self, node: int, failure: Failure) -> None:
+    def _fail(self, node: int, failure: Failure) -> None:
         """Note why a node cannot take part, and when it is asked again."""
         if self.refused.get(node) != failure.reason:
             LOG.warning("\t> node %s cannot take part: %s", node, failure.reason)
         self._failed[node] = self._failed.get(node, 0) + 1
-        self._asked.setdefault(node, self.clock())
+        self._asked.setdefault(node, self._clock())
         self._kinds[node], self.refused[node] = failure.kind, failure.reason
         self._events.introduction(node, None, failure.kind, failure.reason, self._failed[node])
 
-    def admit(self, node: int, client: int, late: bool) -> None:
+    def _admit(self, node: int, client: int, late: bool) -> None:
         """A node takes part from now on."""
         tries = self._failed.get(node, 0) + 1
-        if late or tries > 1:
+        late = late or tries > 1
+        if late:
             called = self._events.sites.called(client)
             LOG.info("\t> %s takes part from now on: node %s, asked %d times", called, node, tries)
-        self.forget(node)
-        self._events.introduction(node, client, "accepted", "", tries, late=late or tries > 1)
+        self._clear(node)
+        self._events.introduction(node, client, "accepted", "", tries, late=late)
 
-    def forget(self, node: int) -> None:
+    def _clear(self, node: int) -> None:
         """The node is as one that was never asked."""
         for table in (self._failed, self._kinds, self.refused):
             table.pop(node, None)
@@ -119,14 +147,13 @@ class Introductions:
         return self._asked[node] + min(REST * 2.0 ** min(count - 1, 30), LONGEST_REST) if count else -float("inf")
 
     def _question(self, node: int) -> Message:
-        question = {"schema": self._schema.digest, "description": self._schema.text}
-        record = RecordDict({arrays.HEADER: ConfigRecord(dict(question))})
-        return Message(record, node, "query.whoami", ttl=self._timeout)
+        question = ConfigRecord({"schema": self._schema.digest, "description": self._schema.text})
+        return Message(RecordDict({HEADER: question}), node, "query.whoami", ttl=self._timeout)
 
 
 def introduction(node: Any, reply: Message) -> Facts:
     """What a node replies when it is asked who it is."""
-    facts = reply.content.config_records.get(arrays.HEADER)
+    facts = reply.content.config_records.get(HEADER)
     if facts is None:
         raise RejectedError(f"its ClientApp is not one of fedspam; {REMEDY}")
     return introduced(facts)

@@ -83,11 +83,7 @@ class Journal:
         if self._path is None:
             return
         leaves = {f"leaf{number:06d}": np.asarray(leaf) for number, leaf in enumerate(jax.tree.leaves(entry.result))}
-        columns = {
-            **leaves,
-            "tally": np.array(entry.tally, np.float64),
-            "answered": np.array(entry.answered, np.int64),
-        }
+        columns = {**leaves, "tally": np.array(entry.tally, np.float64), "answered": np.array(entry.answered, np.int64)}
         data = files.pack(columns, kind="exchange", run=self._run, round=str(self._round), exchange=label)
         self._end = files.append(self._path, data, self._end)
         self._done += 1

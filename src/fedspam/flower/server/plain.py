@@ -9,7 +9,7 @@ import functools
 import inspect
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, fields, is_dataclass
+from dataclasses import dataclass, field, fields, is_dataclass, replace
 from typing import Any
 
 import jax
@@ -24,7 +24,6 @@ from fedspam.federation import perform, wire, works_of
 from fedspam.federation.codecs import NO_CODECS
 from fedspam.flower.server import evaluation
 from fedspam.flower.server.exchange import SPARE, RejectedError
-from fedspam.flower.server.method import method_name
 from fedspam.flower.server.request import MessageForm, Request
 from fedspam.flower.wire import arrays
 from fedspam.flower.wire.schema import Schema
@@ -80,6 +79,31 @@ def own_training(
     return build(cohort_size, local_steps=own, **rate, **settings)
 
 
+def method_name(method: Any) -> str:
+    """The name that a method has in the table of methods; that of its class if it has none."""
+    return getattr(method, "name", type(method).__name__)
+
+
+def with_cohort(method: Any, count: int) -> Any:
+    """The same method with another cohort size, also in its start."""
+    size = getattr(method, "cohort_size", None)  # None: everyone
+    if size is None:
+        raise ValueError(
+            f"fraction_train needs a method with a cohort size; {method_name(method)} uses one client or all: "
+            "leave fraction_train out"
+        )
+
+    def resized(part: Any) -> Any:
+        if not is_dataclass(part) or isinstance(part, type):
+            return part
+        changed = {field.name: resized(getattr(part, field.name)) for field in fields(part)}
+        if changed.get("cohort_size") == size:
+            changed["cohort_size"] = count
+        return replace(part, **changed)
+
+    return resized(method)
+
+
 def training_of(part: Any) -> OwnTraining | None:
     """The training of a method that `own_training` has made; None for all others."""
     if isinstance(part, OwnTraining):
@@ -125,9 +149,8 @@ class PlainApps:
 
     def __post_init__(self) -> None:
         self._floats = ArrayRecord({name: array for name, array in self.initial.items() if _is_float(array)})
-        self.most = SPARE + sum(
-            8 * math.prod(array.shape) + HEADROOM for array in self.initial.values()
-        )  # bytes of a reply
+        sizes = (8 * math.prod(array.shape) + HEADROOM for array in self.initial.values())
+        self.most = SPARE + sum(sizes)  # bytes of a reply
 
     def start(self) -> Params:
         """The parameters of the method."""

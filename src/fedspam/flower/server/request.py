@@ -17,7 +17,7 @@ from fedspam.clients import Ids
 from fedspam.federation import Cohort
 from fedspam.federation.codecs.fields import SentField
 from fedspam.federation.ledger import Exchange
-from fedspam.flower.wire import arrays
+from fedspam.flower.wire import envelope
 
 
 class VoidError(RuntimeError):
@@ -57,9 +57,9 @@ class MessageForm:
     def message(self, node: int, work: str, round: int, head: Mapping[str, Any], data: bytes) -> Message:
         """A message to a node, with this header and these encoded fields."""
         records = {
-            self.arrays_key: arrays.enclose(data),
+            self.arrays_key: envelope.enclose(data),
             self.config_key: ConfigRecord({**self.config, "server-round": round}),
-            arrays.HEADER: ConfigRecord(dict(head)),
+            envelope.HEADER: ConfigRecord(dict(head)),
         }
         return Message(RecordDict(records), node, f"train.{work}", ttl=self.timeout, group_id=str(round))
 

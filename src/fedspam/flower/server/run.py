@@ -4,6 +4,7 @@ import logging
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
@@ -14,19 +15,23 @@ from flwr.serverapp.strategy import Result
 from jaxtyping import Array, Key, PyTree
 
 from fedspam._internal import trees
+from fedspam._internal.files import RecordError
+from fedspam._internal.model_file import FILE, plain_names, read_model
 from fedspam._internal.trees import Params
 from fedspam.federation.ledger import Null
 from fedspam.flower.server.handle import Flower, VoidError
 from fedspam.flower.server.journal import Tally
-from fedspam.flower.server.stop import StopRequestedError
+from fedspam.flower.server.stop import FILE as STOP, StopRequestedError
 from fedspam.simulation import engine
 from fedspam.simulation.engine import Carry
 from fedspam.simulation.recorder import RunRecorder, one_line
+from fedspam.simulation.records import Store
 from fedspam.simulation.segments import Segment
 from fedspam.simulation.status import COMPLETED, RUNNING, Status
 
 LOG = logging.getLogger("flwr")
 Measure = Callable[[int, Params], Mapping[str, float]]
+STAGE = ("run", "method", "rounds", "status", "parameters")  # what a model file says of a stage before its run
 COSTS = ("floats_down", "floats_up", "bytes_down", "bytes_up", "flower_down", "flower_up")
 
 
@@ -60,15 +65,18 @@ class FlowerRun:
     params: Params
     key: Key[Array, ""]
     patience: int  # void rounds in a row, or void starts, after which the run ends with an error
+    identity: Mapping[str, Any]  # what determines the bits of the run
+    before: list[dict[str, Any]]  # stages
 
-    def steps(self, rounds: int, recorder: RunRecorder, resume: bool, measure: Measure) -> Iterator[RunStep]:
+    def steps(self, rounds: int, store: Store | None, resume: bool, measure: Measure) -> Iterator[RunStep]:
         """Every step of the run, the start first. A step is on disk before it is yielded."""
+        recorder = RunRecorder(store, self.identity)
 
         def start() -> tuple[Carry, Mapping[str, float]]:
             carry = Carry(self._start(), self._memories(), jnp.int32(0))
             return carry, measure(0, self.method.params(carry.state))
 
-        if resume and recorder.store is not None:
+        if resume and store is not None:
             self.fed.journal.load()
         with _noting(recorder):
             resumed = recorder.begin(start, self._carry, resume)
@@ -119,9 +127,8 @@ class FlowerRun:
             streak = int(carry.void_streak) + 1
             LOG.warning("\t> round %d is void: %s", number + 1, error)
             if streak >= self.patience:
-                raise StoppedError(
-                    f"{streak} rounds in a row are void, the last is round {number + 1}: {error}"
-                ) from None
+                text = f"{streak} rounds in a row are void, the last is round {number + 1}: {error}"
+                raise StoppedError(text) from None
             self.fed.undo()
             return Carry(carry.state, self._memories(), jnp.int32(streak)), self._row(None)
         return Carry(state, self._memories(), jnp.int32(0)), self._row(info)
@@ -174,6 +181,32 @@ def _noting(recorder: RunRecorder) -> Iterator[None]:
         raise
 
 
+def model_of(folder: str | Path, like: Params) -> tuple[Params, list[dict[str, Any]]]:
+    """The parameters of a run folder in the structure of `like`, and its stages: those before it, and itself.
+
+    A run folder holds one method from its first round to its last, so that it can be resumed to the same bits. A run
+    that goes on from its model with another method or other settings is a new stage, in a new folder.
+    """
+    path = Path(folder) / FILE
+    if not path.is_file():
+        remedy = f"let that run end, or stop it: touch {Path(folder) / STOP}"
+        raise RecordError(f"after = {str(folder)!r}: there is no {path}; {remedy}")
+    arrays, facts = read_model(path)
+    names, leaves = plain_names(like), jax.tree.leaves(like)
+    kinds = {name: (np.shape(leaf), np.asarray(leaf).dtype) for name, leaf in zip(names, leaves, strict=True)}
+    found = {name: (array.shape, array.dtype) for name, array in arrays.items()}
+    wrong = next((name for name in sorted(kinds.keys() | found.keys()) if kinds.get(name) != found.get(name)), None)
+    if wrong is not None:
+        raise ValueError(
+            f"after = {str(folder)!r} holds {wrong} as {found.get(wrong)}, and this run has {kinds.get(wrong)}; only "
+            "the method and its settings may change from stage to stage"
+        )
+    params = jax.tree.unflatten(jax.tree.structure(like), [jnp.asarray(arrays[name]) for name in names])
+    before = facts.get("stages")
+    itself = {name: facts.get(name) for name in STAGE}
+    return params, [*(before if isinstance(before, list) else []), itself]
+
+
 def status_of(error: StoppedError | StopRequestedError) -> Status:
     """How a run ended that this error has stopped."""
     return Status("interrupted" if isinstance(error, StopRequestedError) else "stopped", str(error))
@@ -186,12 +219,7 @@ def _cast(state: PyTree, like: PyTree) -> PyTree:
 
 
 def report(step: RunStep, result: Result, packed: ArrayRecord, trained: Mapping[str, Any]) -> None:
-    """Put a step into Flower's result, and log it if it is new.
-
-    Arguments:
-        packed: its parameters.
-        trained: the means of the metrics that clients reported with their replies, if they do.
-    """
+    """Put a step, its packed parameters and the means of clients' metrics into Flower's result; log it if it is new."""
     result.arrays = packed
     if step.metrics:
         result.evaluate_metrics_serverapp[step.done] = MetricRecord(_plain(step.metrics))
@@ -200,11 +228,8 @@ def report(step: RunStep, result: Result, packed: ArrayRecord, trained: Mapping[
     if step.done:
         result.train_metrics_clientapp[step.done] = MetricRecord({**_plain(step.row), **trained})
     if step.fresh and step.done:
-        row = step.row
-        LOG.info(
-            "\t└──> %.3f s in exchanges | %d B down, %d B up (with Flower's records: %d, %d)",
-            row["seconds"], row["bytes_down"], row["bytes_up"], row["flower_down"], row["flower_up"],
-        )  # fmt: skip
+        numbers = (step.row[name] for name in ("seconds", "bytes_down", "bytes_up", "flower_down", "flower_up"))
+        LOG.info("\t└──> %.3f s in exchanges | %d B down, %d B up (with Flower's records: %d, %d)", *numbers)
 
 
 def _plain(row: dict[str, Any]) -> dict[str, Any]:

@@ -22,6 +22,7 @@ from fedspam.flower.server.journal import Tally
 
 LOG = logging.getLogger("flwr")
 PER_CLIENT = 1024  # bytes of the keys or shares of one client, at most
+Shares = Mapping[tuple[int, int], bytes]  # by holder and owner
 Accept = Callable[[int, Message], Any]
 # how the handle sends the message of an exchange, with one record per client in addition
 Post = Callable[[Mapping[int, ConfigRecord], Accept], Trip]
@@ -113,8 +114,8 @@ class SecureAttempt:
         done: Outcome,
         near: Mapping[int, Sequence[int]],
         lost: Mapping[int, bytes],
-        promised: Mapping[tuple[int, int], bytes],
-        returned: Mapping[tuple[int, int], bytes],
+        promised: Shares,
+        returned: Shares,
     ) -> dict[int, bytes]:
         """The secrets that can be recovered from the shares that their holders returned: the masking keys of `lost`
         clients, the seeds of all others.
@@ -124,12 +125,10 @@ class SecureAttempt:
 
         Arguments:
             near: the clients that share the secret of each, in the order of their shares.
-            promised, returned: by holder and owner.
         """
         holders = {holder for holder, _ in returned}
-        wrong = {
-            pair for pair, share in returned.items() if not masks.keeps(promised[pair], share, of_key=pair[1] in lost)
-        }
+        kept = lambda pair: masks.keeps(promised[pair], returned[pair], of_key=pair[1] in lost)
+        wrong = {pair for pair in returned if not kept(pair)}
         owners = sorted({of for _, of in returned})
         held, lies = Counter(holder for holder, _ in returned), Counter(holder for holder, _ in wrong)
         liars = {holder for holder in holders if 2 * lies[holder] > held[holder]}
@@ -137,12 +136,11 @@ class SecureAttempt:
         secret = {}
         for of in owners:
             known = [holder for holder in near[of] if (holder, of) in returned and holder not in liars]
-            honest, threshold = (
-                [holder for holder in known if (holder, of) not in wrong],
-                self.secure.needed(len(near[of])),
-            )
-            found = _joined({near[of].index(holder) + 1: returned[holder, of] for holder in honest}, threshold)
-            if found is not None and _fits(found, lost.get(of)):
+            honest = [holder for holder in known if (holder, of) not in wrong]
+            threshold = self.secure.needed(len(near[of]))
+            shares = {near[of].index(holder) + 1: returned[holder, of] for holder in honest}
+            found = _joined(shares, threshold, lost.get(of))
+            if found is not None:
                 secret[of] = found
             elif len(honest) >= threshold or 2 * len(honest) < len(known):
                 done.failures[of] = Failure("the shares of its secret that others hold are not those of that secret")
@@ -179,22 +177,15 @@ def neighborhoods(ids: Sequence[int], neighbors: int | None) -> dict[int, list[i
     return {id: sorted(ring[(place + step) % len(ring)] for step in reach) for place, id in enumerate(ring)}
 
 
-def _joined(shares: Mapping[int, bytes], threshold: int) -> bytes | None:
-    """A secret from its shares by place; None if they are too few, or of no secret."""
+def _joined(shares: Mapping[int, bytes], threshold: int, public: bytes | None) -> bytes | None:
+    """A secret from its shares by place, the private key of this public key, or a seed if there is none; None if they
+    are too few, or of another secret."""
     try:
-        return masks.join(shares, threshold)
+        secret = masks.join(shares, threshold)
+        fits = len(secret) == masks.SEED if public is None else masks.Pair.of(secret).public == public
     except ValueError:
         return None
-
-
-def _fits(secret: bytes, public: bytes | None) -> bool:
-    """Whether a secret is the private key of this public key; or a seed, if there is none."""
-    if public is None:
-        return len(secret) == masks.SEED
-    try:
-        return masks.Pair.of(secret).public == public
-    except ValueError:
-        return False
+    return secret if fits else None
 
 
 def _masked(layout: WordLayout, unreadable: dict[int, set[int]], id: int, reply: Message) -> np.ndarray:
@@ -202,7 +193,7 @@ def _masked(layout: WordLayout, unreadable: dict[int, set[int]], id: int, reply:
     given = reply.content.config_records.get(RECORD, {}).get("unreadable")
     if given is not None:
         unreadable[id] = {of for of in given if isinstance(of, int)} if isinstance(given, list) else set()
-        raise RejectedError(f"it cannot read the shares of clients {sorted(unreadable[id])}", kind="refused")
+        raise RejectedError(f"it cannot read the shares of clients {sorted(unreadable[id])}", "refused")
     try:
         return layout.unpacked(decoded(reply, layout.fields, id))
     except MalformedError as error:

@@ -11,27 +11,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 FILE = "stop"
 _requests: list[int] = []  # signals since the run began; a process has one set of signal handlers, hence a global
 
 
-class StopFile(NamedTuple):
-    """The file whose appearance, or new time, stops a run; a file that was there before is of an earlier stop."""
-
-    path: Path
-    before: int | None
-
-    @property
-    def time(self) -> int | None:
-        try:
-            return self.path.stat().st_mtime_ns
-        except OSError:
-            return None
-
-
-_file: ContextVar[StopFile | None] = ContextVar("stop file", default=None)
+# the file whose appearance, or new time, stops a run, and its time before: then it was of an earlier stop
+_file: ContextVar[tuple[Path, int | None] | None] = ContextVar("stop file", default=None)
 
 
 class StopRequestedError(RuntimeError):
@@ -41,11 +28,18 @@ class StopRequestedError(RuntimeError):
 def pause(seconds: float) -> None:
     """Sleep, and raise `StopRequestedError` if the run has been asked to stop."""
     time.sleep(seconds)
-    file, rest = _file.get(), "complete exchanges are kept, and a resumed run does the rest of the round"
+    (path, before), rest = _file.get() or (None, None), "complete exchanges are kept, and a resumed run does the rest"
     if _requests:
-        raise StopRequestedError(f"SIGTERM; {rest}")
-    if file is not None and file.time not in (None, file.before):
-        raise StopRequestedError(f"the file {file.path}; {rest}")
+        raise StopRequestedError(f"SIGTERM; {rest} of the round")
+    if path is not None and _time(path) not in (None, before):
+        raise StopRequestedError(f"the file {path}; {rest} of the round")
+
+
+def _time(path: Path) -> int | None:
+    try:
+        return path.stat().st_mtime_ns
+    except OSError:
+        return None
 
 
 @contextmanager
@@ -55,8 +49,7 @@ def stoppable(folder: Path | None) -> Iterator[None]:
     Python gives signals to the main thread alone. In another one, as in Flower's simulation, only the file counts.
     """
     if folder is not None:
-        path = folder / FILE
-        _file.set(StopFile(path, StopFile(path, None).time))
+        _file.set((folder / FILE, _time(folder / FILE)))
     try:
         with _on_sigterm():
             yield

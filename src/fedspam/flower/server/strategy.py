@@ -23,25 +23,22 @@ from fedspam.federation.aggregation import Rule
 from fedspam.federation.codecs import Codecs, CodecsLike
 from fedspam.federation.downlink import with_feedback
 from fedspam.flower.privacy.secure_client import SecureSum
-from fedspam.flower.server import evaluation, stages
-from fedspam.flower.server.assigned import AssignedNodes
+from fedspam.flower.server import evaluation
 from fedspam.flower.server.events import RunEvents, parsed, served
 from fedspam.flower.server.exchange import Trip
-from fedspam.flower.server.gathering import gathered
 from fedspam.flower.server.handle import Flower
+from fedspam.flower.server.introductions import Nodes
 from fedspam.flower.server.journal import Journal
-from fedspam.flower.server.method import method_name, with_cohort
-from fedspam.flower.server.nodes import NodeDirectory
-from fedspam.flower.server.plain import PlainApps, training_of
+from fedspam.flower.server.nodes import AssignedNodes, gathered
+from fedspam.flower.server.plain import PlainApps, method_name, training_of, with_cohort
 from fedspam.flower.server.replies import Replies
 from fedspam.flower.server.request import MessageForm
-from fedspam.flower.server.run import FlowerRun, RunStep, StoppedError, report, status_of
+from fedspam.flower.server.run import FlowerRun, RunStep, StoppedError, model_of, report, status_of
 from fedspam.flower.server.stop import FILE as STOP, StopRequestedError, stoppable
-from fedspam.flower.wire import arrays
+from fedspam.flower.wire import arrays, envelope
 from fedspam.flower.wire.schema import NodePopulation, Schema
 from fedspam.methods import Buffered
 from fedspam.simulation import records
-from fedspam.simulation.recorder import RunRecorder
 from fedspam.simulation.status import COMPLETED
 
 LOG = logging.getLogger("flwr")
@@ -60,16 +57,6 @@ class StartArguments(NamedTuple):
     evaluate_fn: Evaluate | None
     folder: Path | None
     events: RunEvents
-
-
-class PreparedRun(NamedTuple):
-    """A run before its first round."""
-
-    run: FlowerRun
-    identity: dict[str, Any]
-    about: dict[str, str]  # of the model: the hash of the run and the method
-    before: list[dict[str, Any]]  # stages
-    pack: Callable[[Params], ArrayRecord]  # parameters as the clients have them
 
 
 @dataclass(eq=False)
@@ -135,7 +122,7 @@ class FedspamStrategy(Strategy):
     arrayrecord_key: str = "arrays"
     configrecord_key: str = "config"
     provenance: Mapping[str, Any] = field(default_factory=dict, init=False, repr=False)  # of the model, after `start`
-    _nodes: NodeDirectory | AssignedNodes | None = field(default=None, init=False, repr=False)
+    _nodes: Nodes | None = field(default=None, init=False, repr=False)
 
     def __post_init__(self) -> None:
         for name in ("seed", "introductions", "held_out"):
@@ -164,7 +151,7 @@ class FedspamStrategy(Strategy):
             raise ValueError(f"after = {str(self.after)!r} needs another folder to write to; give folder")
         if self.resume and self.folder is None:
             raise ValueError("resume = True needs the folder of the run")
-        names = (self.arrayrecord_key, self.configrecord_key, arrays.HEADER)
+        names = (self.arrayrecord_key, self.configrecord_key, envelope.HEADER)
         if len(set(names)) < 3:
             raise ValueError(
                 f"arrayrecord_key = {names[0]!r} and configrecord_key = {names[1]!r} must differ from each other and "
@@ -231,7 +218,7 @@ class FedspamStrategy(Strategy):
             LOG.info("\t%s", line.strip("\n"))
         return result
 
-    def _prepared(self, given: StartArguments) -> PreparedRun:
+    def _prepared(self, given: StartArguments) -> FlowerRun:
         """Settle which node is which client, and what identifies the run."""
         own, codecs, folder = training_of(self.method), Codecs.of(self.codecs), given.folder
         plain = None if own is None else PlainApps(self.method, own, given.initial, self.params)
@@ -244,7 +231,7 @@ class FedspamStrategy(Strategy):
         LOG.info("schema: %s", schema.digest)
         before: list[dict[str, Any]] = []
         if self.after is not None:
-            params, before = stages.model_of(self.after, params)
+            params, before = model_of(self.after, params)
             LOG.info("Stage %d: going on from %s", len(before) + 1, before[-1])
         nodes = self._nodes = gathered(
             given.grid, schema, given.timeout, folder, given.events, least=self.min_available_nodes,
@@ -277,32 +264,30 @@ class FedspamStrategy(Strategy):
             aggregate=self.aggregate, secure=self.secure, journal=Journal(folder, run_id), events=given.events,
             plain=plain,
         )  # fmt: skip
-        run = FlowerRun(with_feedback(method, codecs, schema.plan), fed, params, key, replies.patience)
-        about = {"run": run_id, "method": method_name(method)}
-        return PreparedRun(run, identity, about, before, arrays.to_arrays if plain is None else plain.pack)
+        coded = with_feedback(method, codecs, schema.plan)
+        return FlowerRun(coded, fed, params, key, replies.patience, identity, before)
 
     def _run(self, given: StartArguments) -> Result:
-        ready, result, events, folder = self._prepared(given), Result(arrays=given.initial), given.events, given.folder
-        plain = ready.run.fed.plain
+        run, result, events, folder = self._prepared(given), Result(arrays=given.initial), given.events, given.folder
 
         def measure(done: int, params: Params) -> dict[str, float]:
-            found = given.evaluate_fn(done, ready.pack(params)) if given.evaluate_fn else None
+            found = given.evaluate_fn(done, run.fed.pack(params)) if given.evaluate_fn else None
             return {name: float(value) for name, value in (found or {}).items() if isinstance(value, int | float)}
 
-        done, status, last = 0, COMPLETED, ready.run.params
+        done, status, last = 0, COMPLETED, run.params
         with records.Store(folder) if folder is not None else nullcontext() as store:
             try:
-                recorder = RunRecorder(store, ready.identity)
-                for step in ready.run.steps(given.rounds, recorder, self.resume, measure):
+                for step in run.steps(given.rounds, store, self.resume, measure):
                     done, last = step.done, step.params
-                    trained = {} if plain is None or not step.fresh else plain.means()
-                    report(step, result, ready.pack(step.params), trained)
-                    if step.fresh and step.done and (self.fraction_evaluate > 0 or self.held_out):
+                    trained = run.fed.trained() if step.fresh else {}
+                    report(step, result, run.fed.pack(last), trained)
+                    if not step.fresh:
+                        continue
+                    if done and (self.fraction_evaluate > 0 or self.held_out):
                         self._evaluate(step, result, given)
-                    if step.fresh:
-                        asked = result.evaluate_metrics_clientapp.get(step.done, {})
-                        measured = {"server": step.metrics, "clients": dict(asked), "training": trained}
-                        events.round(step.done, step.row, measured, parameters_hash(step.params))
+                    asked = result.evaluate_metrics_clientapp.get(done, {})
+                    measured = {"server": step.metrics, "clients": dict(asked), "training": trained}
+                    events.round(done, step.row, measured, parameters_hash(last))
             except StopRequestedError as error:
                 status = status_of(error)
                 if store is not None:
@@ -313,14 +298,14 @@ class FedspamStrategy(Strategy):
                 raise
             events.ended(status)
             names = {str(client): site.name for client, site in sorted(events.sites.clients.items())}
-            further = {"sites": names, "stages": ready.before}
+            further = {"sites": names, "stages": run.before}
             self.provenance = {
-                **ready.about, "rounds": done, "status": status.as_json(),
-                **{name: value for name, value in further.items() if value},
+                "run": describe.digest(run.identity), "method": method_name(self.method), "rounds": done,
+                "status": status.as_json(), **{name: value for name, value in further.items() if value},
             }  # fmt: skip
             if folder is not None:
                 write_model(folder / FILE, last, {"loss": None, **self.provenance})
-                LOG.info("Trained model: %s (run %s, round %d)", folder / FILE, ready.about["run"][:16], done)
+                LOG.info("Trained model: %s (run %s, round %d)", folder / FILE, run.fed.form.run, done)
         return result
 
     def _needs_ids(self, schema: Schema) -> str | None:

@@ -1,4 +1,4 @@
-"""Parameters as Flower's records, and encoded messages inside such records."""
+"""Parameters as Flower's records."""
 
 from typing import Any
 
@@ -9,16 +9,7 @@ from flwr.app import Array, ArrayRecord
 
 from fedspam._internal import checks, trees
 from fedspam._internal.trees import Params
-from fedspam.flower.wire.envelope import (
-    HEADER as HEADER,
-    LONE as LONE,
-    STYPE as STYPE,
-    array_of as array_of,
-    enclose as enclose,
-    enclosed as enclosed,
-    payload as payload,
-    size as size,
-)
+from fedspam.flower.wire.envelope import LONE
 
 
 def to_arrays(params: Params) -> ArrayRecord:

@@ -1,1 +1,0 @@
-../../../../../../src/fedspam/flower/privacy/clipping.py
