@@ -149,11 +149,11 @@ class World(Processes):
             self.supernode(id)
         return self
 
-    def begin(self, run: str, federation: str = "", **config: object) -> None:
-        """`flwr run` with this configuration; its folder is that of the run's name."""
+    def begin(self, run: str, federation: str = "", app: str = "app", **config: object) -> None:
+        """`flwr run` of the app in this folder with this configuration; the run's folder is that of its name."""
         values = {"folder": str(self.folder / run), **config}
         settings = " ".join(f"{name}={json.dumps(value)}" for name, value in values.items())
-        command = ["flwr", "run", str(self.folder / "app"), "here", "--run-config", settings, "--stream"]
+        command = ["flwr", "run", str(self.folder / app), "here", "--run-config", settings, "--stream"]
         command += ["--federation-config", federation] if federation else []
         self.start("flwr", command, self.folder)
 
