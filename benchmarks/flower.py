@@ -11,7 +11,8 @@ the end of the next, so that all that a strategy does is in it; the first round,
 SPAM-PP has two exchanges per round, and its seconds are divided by two.
 
 With `--scale` the table also has the seconds from `start` to the first message of training, and to the end of the first
-round, compilation included.
+round, compilation included. Behind a mean of runs stand the least and the most of them; the last column is that of the
+mean seconds per exchange of each run.
 """
 
 import argparse
@@ -27,11 +28,12 @@ import sys
 import tempfile
 import time
 import urllib.request
+from collections.abc import Iterable
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 BIN = Path(sys.executable).parent
-CLASSES, ROWS = 10, 64
+LONGEST = 600  # seconds after which a run is ended, and the benchmark with it
 
 PROJECT = """
 [project]
@@ -223,7 +225,7 @@ def measure(
         command += ["--federation-config", f"num-supernodes={nodes} client-resources-num-cpus=1"]
     process = start(command, environment, folder, "flwr")
     try:
-        process.wait(600)
+        process.wait(LONGEST)
     finally:
         if process.poll() is None:
             os.killpg(process.pid, signal.SIGKILL)
@@ -252,21 +254,28 @@ def compare(folder: Path, environment: dict[str, str], flags: argparse.Namespace
 
 def scale(folder: Path, environment: dict[str, str], flags: argparse.Namespace) -> None:
     """Print the seconds until the first round and per exchange, by the number of nodes."""
-    print("| nodes | strategy | first message | first round | seconds per exchange | median | least | most |")
-    print("|---:|---|---:|---:|---:|---:|---:|---:|")
+    print("| nodes | strategy | first message | first round | seconds per exchange | median | least | most | of runs |")
+    print("|---:|---|---:|---:|---:|---:|---:|---:|---|")
     for nodes in flags.scale:
         found = {strategy: [] for strategy in ROUTES}
         for strategy in [*ROUTES] * flags.repeats:
             found[strategy].append(measure(folder, environment, strategy, flags.floats[0], nodes, flags))
         for strategy, (title, exchanges) in ROUTES.items():
             seconds = [each / exchanges for rounds, _, _ in found[strategy] for each in rounds]
-            message, round = (statistics.mean(run[part] for run in found[strategy]) for part in (1, 2))
-            print(f"| {nodes:,} | {title} | {message:.2f} | {round:.2f} | {_numbers(seconds)} |", flush=True)
+            message, round = (_scatter(run[part] for run in found[strategy]) for part in (1, 2))
+            runs = _scatter(statistics.mean(rounds) / exchanges for rounds, _, _ in found[strategy])
+            print(f"| {nodes:,} | {title} | {message} | {round} | {_numbers(seconds)} | {runs} |", flush=True)
 
 
 def _numbers(seconds: list[float]) -> str:
     numbers = (statistics.mean(seconds), statistics.median(seconds), min(seconds), max(seconds))
     return " | ".join(f"{each:.2f}" for each in numbers)
+
+
+def _scatter(values: Iterable[float]) -> str:
+    """The mean of the runs, and between which values they lie."""
+    found = list(values)
+    return f"{statistics.mean(found):.2f} ({min(found):.2f} to {max(found):.2f})"
 
 
 def main() -> None:
