@@ -9,6 +9,8 @@ import pytest
 
 pytest.importorskip("flwr", reason="needs Flower: pip install '.[flower]'")
 
+from flwr.app import ConfigRecord, Context, Message, RecordDict
+
 from fedspam import __version__, fedavg, spam_pp
 from fedspam.flower import FedspamStrategy, LoopbackGrid, Replies, client_app, clients_of, export_works, to_arrays
 from fedspam.flower.client import policy
@@ -16,8 +18,9 @@ from fedspam.flower.client.policy import Policy
 from fedspam.flower.privacy.differential import Privacy
 from fedspam.flower.privacy.secure_client import SecureSum
 from fedspam.flower.server import events, introductions
+from fedspam.flower.wire import envelope
 from fedspam.problems import quadratics
-from fedspam_client import client_app as light_app, numpy_client
+from fedspam_client import client_app as light_app, numpy_client, relay_app
 
 CLIENTS, ROUNDS, OWN = 4, 3, 2  # client OWN has a policy
 POPULATION, FIRST = quadratics(0, clients=CLIENTS, dimension=3), jnp.ones(3)
@@ -173,6 +176,24 @@ def test_a_client_without_jax_obeys_its_policy(tmp_path):
     log = go(tmp_path, 'methods = ["spam_pp"]', app=app)
     assert asked(tmp_path) == [False] * ROUNDS
     assert log[0]["method"] == "fedavg"
+
+
+def test_a_program_behind_a_relay_is_not_asked_for_what_the_policy_refuses(tmp_path):
+    """The program would fail: what is refused is refused before it. Only a first message says which method it is of."""
+    relay, own = relay_app(["false"], ("train",)), client_app(clients_of(POPULATION), FEDAVG, FIRST)
+    app = lambda message, context: (relay if context.node_config["partition-id"] == OWN else own)(message, context)
+    reason = "methods of its policy are ['spam_pp'], the message is of "
+    log = go(tmp_path, 'methods = ["spam_pp"]', app=app)
+    assert [line["refused"] for line in log] == [f"{reason}'fedavg'"]
+    assert asked(tmp_path) == [False] * ROUNDS
+
+    context = Context(1, 1, {"partition-id": OWN, "policy": str(tmp_path / "policy.toml")}, RecordDict(), {})
+    described = [{"description": json.dumps({"method": {"name": name}})} for name in ("fedavg", "spam_pp")]
+    for more, due in (({}, f"{reason}'unknown'"), (described[0], f"{reason}'fedavg'"), (described[1], "false ended")):
+        for head in ({"schema": str(due), **more}, {"schema": str(due)}):
+            content = RecordDict({envelope.HEADER: ConfigRecord(head)})
+            reply = relay(Message(content, 1, "train.train"), context)
+            assert str(reply.content[envelope.HEADER]["refused"]).startswith(due)
 
 
 def test_damaged_lines_of_the_log_count_nothing(tmp_path):

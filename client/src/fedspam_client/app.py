@@ -2,7 +2,7 @@
 
 import functools
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +16,7 @@ from fedspam_client._shared._internal import strict
 from fedspam_client._shared.flower.client.policy import guard
 from fedspam_client._shared.flower.client.state import HeldFields, Memory
 from fedspam_client._shared.flower.wire import envelope
-from fedspam_client._shared.flower.wire.node import RefusedError, facts, partition_of, quiet, refusal
+from fedspam_client._shared.flower.wire.node import RefusedError, facts, method_of, partition_of, quiet, refusal
 from fedspam_client.clients import RowsClient
 from fedspam_client.works import LightExchange, Named, Works
 
@@ -53,7 +53,7 @@ def client_app(
         if head is None:  # an evaluation, which names no method
             return None, None
         method = _agreed(head, methods, partition_of(context))
-        return _method(method.description), method.schema
+        return method_of(method.description), method.schema
 
     masking = [] if secure is None else [secure.mod()]
     app = ClientApp(mods=[quiet, guard(described, secure, privacy), *masking, *(mods or [])])
@@ -106,19 +106,14 @@ def _agreed(head: ConfigRecord | None, methods: Sequence[Works], client: int) ->
     for method in methods:
         if head is not None and head.get("schema") == method.schema:
             return method
-    mine = " and ".join(f"{_method(method.description)} (schema {method.schema})" for method in methods)
+    mine = " and ".join(f"{method_of(method.description)} (schema {method.schema})" for method in methods)
     if head is None or "description" not in head:
         raise RefusedError(f"client {client} has the works of {mine}, the message is of another method or model")
     theirs = json.loads(str(head["description"]))
     raise RefusedError(
-        f"client {client} has the works of {mine}, the server has {_method(theirs)} with other settings; write the "
+        f"client {client} has the works of {mine}, the server has {method_of(theirs)} with other settings; write the "
         "works of the server's method, parameters and codecs with fedspam.flower.export_works"
     )
-
-
-def _method(description: Mapping[str, Any]) -> str:
-    method = description.get("method", {})
-    return str(method.get("name", method.get("type")))
 
 
 def _introduce(message: Message, context: Context, head: ConfigRecord, method: Works, _: Any) -> RecordDict:

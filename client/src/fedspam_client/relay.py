@@ -8,6 +8,7 @@ Flower starts a process per message itself. Its own interface for such processes
 changed its transport between releases and is not documented for other languages, so programs do not speak it.
 """
 
+import json
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -15,15 +16,16 @@ from flwr.app import ArrayRecord, ConfigRecord, Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.clientapp.typing import Mod
 
+from fedspam_client._shared.flower.client.policy import guard
 from fedspam_client._shared.flower.wire import envelope
-from fedspam_client._shared.flower.wire.node import RefusedError, facts, quiet, refusal
+from fedspam_client._shared.flower.wire.node import RefusedError, facts, method_of, quiet, refusal
 from fedspam_client.frames import ProgramError, ask
 
 if TYPE_CHECKING:
     from fedspam_client._shared.flower.privacy.differential import Privacy
     from fedspam_client._shared.flower.privacy.secure_client import SecureSum
 
-SLOT, STATE = "fedspam-relay", "state"
+SLOT, STATE, KNOWN = "fedspam-relay", "state", "fedspam-relay-method"
 
 
 def relay_app(
@@ -50,7 +52,8 @@ def relay_app(
     """
     if privacy is not None:
         secure, mods = privacy.applied(secure, mods)
-    app = ClientApp(mods=[quiet, *([] if secure is None else [secure.mod()]), *(mods or [])])
+    masking = [] if secure is None else [secure.mod()]
+    app = ClientApp(mods=[quiet, guard(_described, secure, privacy), *masking, *(mods or [])])
     if secure is not None:
         secure.register(app)
 
@@ -64,6 +67,19 @@ def relay_app(
     for work in works:
         app.train(work)(relay)
     return app
+
+
+def _described(message: Message, context: Context) -> tuple[str | None, str | None]:
+    """The name of the method, which only a first message describes, and the digest of its schema."""
+    head = message.content.config_records.get(envelope.HEADER, {})
+    if "schema" not in head:
+        return None, None  # a trip of a secure sum
+    known, schema = context.state.config_records.get(KNOWN, {}), str(head["schema"])
+    if "description" in head:
+        method = method_of(json.loads(str(head["description"])))
+        context.state[KNOWN] = ConfigRecord({"schema": schema, "method": method})
+        return method, schema
+    return str(known["method"]) if known.get("schema") == schema else "unknown", schema
 
 
 def _relayed(command: Sequence[str], message: Message, context: Context, seconds: float) -> Message:

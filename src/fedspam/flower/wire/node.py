@@ -1,6 +1,7 @@
 """What every client of a Flower federation does, in whatever framework: its id, its introduction, its refusals."""
 
 import logging
+from collections.abc import Mapping
 from typing import Any
 
 from flwr.app import ConfigRecord, Context, Message, RecordDict
@@ -48,6 +49,12 @@ def partition_of(context: Context) -> int:
             "--node-config 'partition-id=0 num-partitions=3'"
         )
     return found
+
+
+def method_of(description: Mapping[str, Any]) -> str:
+    """The name of the method that a schema describes; that of its class if it has none."""
+    method = description.get("method", {})
+    return str(method.get("name", method.get("type")))
 
 
 def facts(context: Context) -> dict[str, Any]:

@@ -21,6 +21,7 @@ from fedspam.federation import ledger, terms_of, works_of
 from fedspam.federation.codecs import NO_CODECS, Codecs
 from fedspam.federation.ledger import Exchange, Plan
 from fedspam.flower.wire.envelope import WIRE
+from fedspam.flower.wire.node import method_of
 
 # A schema is derived for that many clients, more than any federation has. A round counts the gradients of all of them
 # in JAX's default int, which has 32 bits: some hundred gradients per client still fit.
@@ -127,7 +128,7 @@ class Schema:
 
     @property
     def method(self) -> str:
-        return _method_of(self.description)
+        return method_of(self.description)
 
     @functools.cached_property
     def digest(self) -> str:
@@ -146,7 +147,7 @@ class Schema:
     def differences(self, other: Mapping[str, Any]) -> list[str]:
         """How this schema differs from the description of another, in words, the most important difference first."""
         mine = dict(self.description)
-        theirs, own = (_method_of(description) for description in (other, mine))
+        theirs, own = (method_of(description) for description in (other, mine))
         if theirs != own:
             return [f"method is {theirs} on the server, {own} on the client"]
         found = [
@@ -170,12 +171,6 @@ def _essence(description: Any) -> Any:
     if isinstance(description, dict):
         return {name: _essence(part) for name, part in description.items() if name != "cohort_size"}
     return [_essence(part) for part in description] if isinstance(description, list) else description
-
-
-def _method_of(description: Mapping[str, Any]) -> str:
-    """The name of the method that is described; that of its class if it has none."""
-    method = description.get("method", {})
-    return str(method.get("name", method.get("type")))
 
 
 def _signature(tree: Any) -> dict[str, str]:
