@@ -190,8 +190,8 @@ def test_bytes_are_those_that_flower_carried(undisturbed):
     assert sum(undisturbed.column("bytes_down")) == sum(len(envelope.enclosed(m.content)) for m in training[start:])
     assert sum(undisturbed.column("flower_down")) == sum(envelope.size(m.content) for m in training[start:])
     messages = sum(undisturbed.column("difference.asked")) + sum(undisturbed.column("prox.asked"))
-    envelope = (sum(undisturbed.column("flower_down")) - sum(undisturbed.column("bytes_down"))) / messages
-    assert 0 < envelope < 400
+    overhead = (sum(undisturbed.column("flower_down")) - sum(undisturbed.column("bytes_down"))) / messages
+    assert 0 < overhead < 400
 
 
 @pytest.mark.parametrize("fault", FAULTS)
