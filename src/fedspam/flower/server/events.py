@@ -12,7 +12,7 @@ import os
 import re
 import threading
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -38,6 +38,8 @@ METRICS_FILE = "metrics.prom"
 CONNECTIONS = 16  # to the status page at the same time; others are closed
 RECENT = 20  # failures on the status page
 WAITING = 1000  # lines of the log that may wait for the first exchange; with more, the oldest are dropped
+SHOWN = ("round", "rounds", "resumed_after_round", "clients", "nodes_connected", "nodes_refused", "nodes_late_total",
+         "void_rounds_total")  # fmt: skip  # of the metrics, on the status page
 PLAIN = {"Content-Type": CONTENT_TYPE_PLAIN_0_0_4}
 HELP = {
     "run_info": ("gauge", "The run: its hash, the method, and the version of fedspam."),
@@ -125,16 +127,11 @@ class RunEvents(Collector):
         self._log("node", {**facts, "late": late, "round": int(self._values["round", ()])})
 
     def exchange(
-        self,
-        round: int,
-        label: str,
-        tally: Tally,
-        failures: Iterable[tuple[int, Failure]],
-        answered: Iterable[int],
+        self, round: int, label: str, tally: Tally, failures: Sequence[tuple[int, Failure]], answered: Sequence[int],
         enough: bool,
-    ) -> None:
+    ) -> None:  # fmt: skip
         """An exchange has ended, with its retries: the failures of all attempts, and the clients that count."""
-        failures, answered, counts = list(failures), list(answered), tally._asdict()
+        counts, known = tally._asdict(), self.sites.clients
         with self._lock:
             self._add("exchanges_total", 1, exchange=label, enough=str(enough).lower())
             for name in ("asked", "replied", "accepted"):
@@ -145,16 +142,16 @@ class RunEvents(Collector):
             self._add("bytes_total", tally.flower_up, exchange=label, direction="up")
             self._add("exchange_seconds_total", tally.seconds, exchange=label)
             for id, outcome in (*((id, "accepted") for id in answered), *((id, each.kind) for id, each in failures)):
-                if id in self.sites.clients:
-                    self._add("site_replies_total", 1, site=self.sites.clients[id].name, outcome=outcome)
-            now, known = datetime.now(UTC).isoformat(timespec="seconds"), self.sites.clients
+                if id in known:
+                    self._add("site_replies_total", 1, site=known[id].name, outcome=outcome)
+            now = datetime.now(UTC).isoformat(timespec="seconds")
             self._failures.extend(
                 (now, round, label, f"{id} ({known[id].name})" if id in known else id, each.kind, each.reason)
                 for id, each in failures
             )
         refused = [{"client": id, "kind": failure.kind, "reason": failure.reason} for id, failure in failures]
         facts = {"round": round, "exchange": label, "enough": enough, **counts}
-        self._log("exchange", {**facts, "answered": answered, "failures": refused})
+        self._log("exchange", {**facts, "answered": list(answered), "failures": refused})
 
     def round(
         self, done: int, row: Mapping[str, Any], evaluation: Mapping[str, Mapping[str, Any]], version: str
@@ -223,12 +220,8 @@ class RunEvents(Collector):
             if name == "evaluation"
         }
         plain = {name: int(value) for (name, labels), value in values.items() if not labels}
-        shown = (
-            "round", "rounds", "resumed_after_round", "clients", "nodes_connected", "nodes_refused", "nodes_late_total",
-            "void_rounds_total",
-        )  # fmt: skip
         run = {**self._about, "status": self._status, "began": self._began.isoformat(timespec="seconds")}
-        run |= {name.removesuffix("_total").replace("_", " "): plain[name] for name in shown if name in plain}
+        run |= {name.removesuffix("_total").replace("_", " "): plain[name] for name in SHOWN if name in plain}
         beside = [] if self._folder is None else status.runs_beside(self._folder)
         return {
             "run": run, "exchanges": exchanges, "evaluation": evaluation, "failures": failures[::-1],

@@ -28,6 +28,7 @@ from fedspam.flower.wire.schema import Schema
 
 LOG = logging.getLogger("flwr")
 FILE = "nodes.bin"
+SELF = "each introduces itself with its first reply"
 
 
 class NodeDirectory(Nodes):
@@ -140,15 +141,9 @@ class AssignedNodes(Nodes):
     """
 
     def __init__(
-        self,
-        grid: Grid,
-        schema: Schema,
-        nodes: list[int],
-        timeout: float,
-        path: Path | None,
-        events: RunEvents,
+        self, grid: Grid, schema: Schema, nodes: list[int], timeout: float, path: Path | None, events: RunEvents,
         plain: bool,
-    ) -> None:
+    ) -> None:  # fmt: skip
         super().__init__(grid, schema, timeout, events)
         self._path, self._plain = path, plain
         self._listed = list(nodes)  # as the file says
@@ -291,18 +286,9 @@ def connected(
 
 
 def gathered(
-    grid: Grid,
-    schema: Schema,
-    timeout: float,
-    folder: Path | None,
-    events: RunEvents,
-    *,
-    least: int,
-    introductions: int,
-    begun: bool,
-    named: str | None,
-    plain: bool,
-) -> Nodes:
+    grid: Grid, schema: Schema, timeout: float, folder: Path | None, events: RunEvents,
+    *, least: int, introductions: int, begun: bool, named: str | None, plain: bool,
+) -> Nodes:  # fmt: skip
     """Which node is which client; waits for at least `least` nodes.
 
     Arguments:
@@ -317,12 +303,11 @@ def gathered(
     if begun and path is not None and path.exists():
         LOG.info("%d nodes are connected; the ids of clients are those in %s", count, path)
         return AssignedNodes.saved(grid, schema, timeout, path, events, plain)
-    reason = named or ("the run began so" if begun else f"they are at most introductions = {introductions}")
     if plain or (named is None and not begun and count > introductions):
-        how = "client i is the i-th of them that has registered with Flower"
-        how = how if plain else "each introduces itself with its first reply"
+        how = "client i is the i-th of them that has registered with Flower" if plain else SELF
         LOG.info("%d nodes are connected; %s", count, how)
         return AssignedNodes(grid, schema, events.sites.look(grid), timeout, path, events, plain)
+    reason = named or ("the run began so" if begun else f"they are at most introductions = {introductions}")
     LOG.info("%d nodes are connected; asking each for its partition id: %s", count, reason)
     nodes = NodeDirectory(grid, schema, timeout, events)
     nodes.gather(least)
