@@ -10,6 +10,8 @@ PYTHON ?= $(shell for python in python3 python3.13 python3.12 python3.11; do \
 	$$python -c '$(FITS)' >/dev/null 2>&1 && { echo $$python; break; }; done)
 
 NEWEST := .venv-newest
+FLOWER := .venv-flower
+FLWR ?= $(shell sed -n 's/.*"\(flwr\[simulation\][^"]*\)".*/\1/p' pyproject.toml)
 NEWEST_PYTHON ?= $(shell python3.13 -c 'import venv' >/dev/null 2>&1 && echo python3.13)
 
 # The build of the package is pinned as well: older versions of pip read the first variable for it, newer the second.
@@ -17,7 +19,7 @@ PIP := PIP_CONSTRAINT=constraints.txt PIP_BUILD_CONSTRAINT=constraints.txt PIP_D
 	$(BIN)/python -m pip --quiet --quiet
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test suite check unit full docs soak fuzz test-newest package format constraints clean
+.PHONY: help demo test suite check unit full docs soak fuzz test-newest test-flower package format constraints clean
 
 help:
 	@echo "make demo         run the paper's experiment: figure, table and data"
@@ -30,6 +32,7 @@ help:
 	@echo "make soak         disturb runs at 200 random moments: each must resume to the same bits (20 to 40 minutes)"
 	@echo "make fuzz         fuzz every decoder, a minute each"
 	@echo "make test-newest  the quick tests with the newest JAX, on Python 3.13, in an environment of its own"
+	@echo "make test-flower  the tests of the Flower room with the newest Flower that pyproject.toml allows, or FLWR=flwr==1.42.0"
 	@echo "make format       format the code and repair what can be repaired"
 	@echo "make constraints  renew the pinned versions"
 	@echo "make clean        remove the environment and the caches"
@@ -78,6 +81,16 @@ fuzz: $(READY)
 	@$(PIP) install 'atheris>=3,<4'
 	@$(BIN)/python fuzz/run.py
 
+# The packages of .venv serve this environment; only Flower, with what it asks for in other versions, is its own.
+test-flower: $(READY)
+	@$(BIN)/python -m venv --clear $(FLOWER)
+	@$(BIN)/python -c 'import site; print(site.getsitepackages()[0])' > $$(echo $(FLOWER)/lib/python*/site-packages)/tests.pth
+	@$(FLOWER)/bin/python -m pip --quiet --quiet install --upgrade '$(FLWR)'
+	@$(FLOWER)/bin/python -m pip --quiet --quiet install --no-deps --ignore-installed \
+		"flwr==$$($(FLOWER)/bin/python -c 'from importlib.metadata import version; print(version("flwr"))')"
+	@$(FLOWER)/bin/python -c 'from importlib.metadata import version; print("flwr", version("flwr"))'
+	@PYTHONPATH=src $(FLOWER)/bin/python -m pytest -n 2 --dist loadfile -q -m "not thorough" tests/flower tests/client
+
 # The environment of test-newest has no pins, and neither Flower nor PyTorch: their tests are left out there.
 test-newest:
 	@$(if $(strip $(NEWEST_PYTHON)),:,echo "test-newest: there is no python3.13 on the PATH; name one: make test-newest NEWEST_PYTHON=/path/to/python3.13" >&2; false)
@@ -121,4 +134,4 @@ constraints:
 	@touch $(LIGHT) $(READY)
 
 clean:
-	@rm -rf .venv .venv-newest .pytest_cache .ruff_cache .hypothesis dist site
+	@rm -rf .venv .venv-newest .venv-flower .pytest_cache .ruff_cache .hypothesis dist site
