@@ -38,8 +38,9 @@ METRICS_FILE = "metrics.prom"
 CONNECTIONS = 16  # to the status page at the same time; others are closed
 RECENT = 20  # failures on the status page
 WAITING = 1000  # lines of the log that may wait for the first exchange; with more, the oldest are dropped
+# the metrics that the status page shows of the run
 SHOWN = ("round", "rounds", "resumed_after_round", "clients", "nodes_connected", "nodes_refused", "nodes_late_total",
-         "void_rounds_total")  # fmt: skip  # of the metrics, on the status page
+         "void_rounds_total")  # fmt: skip
 PLAIN = {"Content-Type": CONTENT_TYPE_PLAIN_0_0_4}
 HELP = {
     "run_info": ("gauge", "The run: its hash, the method, and the version of fedspam."),

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 FILE = "stop"
+REST = "complete exchanges are kept, and a resumed run does the rest of the round"
 _requests: list[int] = []  # signals since the run began; a process has one set of signal handlers, hence a global
 
 
@@ -28,11 +29,11 @@ class StopRequestedError(RuntimeError):
 def pause(seconds: float) -> None:
     """Sleep, and raise `StopRequestedError` if the run has been asked to stop."""
     time.sleep(seconds)
-    (path, before), rest = _file.get() or (None, None), "complete exchanges are kept, and a resumed run does the rest"
+    path, before = _file.get() or (None, None)
     if _requests:
-        raise StopRequestedError(f"SIGTERM; {rest} of the round")
+        raise StopRequestedError(f"SIGTERM; {REST}")
     if path is not None and _time(path) not in (None, before):
-        raise StopRequestedError(f"the file {path}; {rest} of the round")
+        raise StopRequestedError(f"the file {path}; {REST}")
 
 
 def _time(path: Path) -> int | None:
