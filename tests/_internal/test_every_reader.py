@@ -81,6 +81,7 @@ WITHOUT_ROW = {
     "fedspam_client/conformance.py:_read": GOLDEN,
     "fedspam_client/conformance.py:run": GOLDEN,
     "fedspam_client/frames.py:ask": MESSAGE,
+    "fedspam_client/relay.py:_described": MESSAGE,
     "fedspam_client/works.py:WireMessage.read": MESSAGE,
     "fedspam_client/works.py:WorkField.unpacked": MESSAGE,
     "flower/client/policy.py:answered": "reads the log that it writes; flower/test_policy.py tries damaged lines",
