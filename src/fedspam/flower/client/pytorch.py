@@ -120,9 +120,9 @@ def torch_params(module: Any, normalization: str | Normalization | None = None) 
 
 
 def _params(module: Any, policy: Normalization | None) -> Params:
-    arrays = lambda tensors: {name: _array(tensor) for name, tensor in tensors.items()}
-    own = arrays(_trained(module))
-    return joined(own, arrays(_statistics(module))) if policy is not None and policy.travels else own
+    values = lambda tensors: {name: _array(tensor) for name, tensor in tensors.items()}
+    own = values(_trained(module))
+    return joined(own, values(_statistics(module))) if policy is not None and policy.travels else own
 
 
 @struct
