@@ -68,7 +68,8 @@ full: $(READY)
 	@FEDSPAM_TEST_DEFAULTS=1 $(TESTS) -m "not thorough"
 
 docs: $(READY)
-	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+	@# without --quiet, which would hide the warnings from --strict, too
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 	@echo site/index.html
 
 package: $(READY)

@@ -14,9 +14,9 @@ network = nn.Sequential(
 )
 
 # %% [markdown]
-# Batch norm with running statistics is refused by name, because its statistics are not trained by gradients. Use layer
-# norm or group norm. The data are the digits of scikit-learn, as NumPy arrays by client. Tensors of your own become
-# arrays by `.numpy()`.
+# Layer norm needs nothing else. Batch norm needs a policy for its running statistics, which no gradient trains:
+# [Bring your own network](../networks.md). The data are the digits of scikit-learn, as NumPy arrays by client. Tensors of your
+# own become arrays by `.numpy()`.
 
 # %%
 from fedspam import Evaluation, datasets, fedavg, simulate

@@ -74,15 +74,39 @@ class Page(HTMLParser):
         self._inside = False
 
 
+(ARGUMENTS,) = re.findall(r"/mkdocs (build .*)$", (ROOT / "Makefile").read_text(), re.MULTILINE)
+
+
+def build(source: Path, folder: Path) -> subprocess.CompletedProcess[str]:
+    """Build a site as `make docs` does."""
+    command = [sys.executable, "-m", "mkdocs", *ARGUMENTS.split(), "--site-dir", str(folder)]
+    environment = os.environ | {"JAX_PLATFORMS": "cpu", "NO_MKDOCS_2_WARNING": "1", "FEDSPAM_REPOSITORY": REPOSITORY}
+    return subprocess.run(
+        command, cwd=source, env=environment, capture_output=True, text=True, timeout=3000, check=False
+    )
+
+
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The site, built as `make docs` builds it."""
     folder = tmp_path_factory.mktemp("site")
-    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(folder)]
-    environment = os.environ | {"JAX_PLATFORMS": "cpu", "NO_MKDOCS_2_WARNING": "1", "FEDSPAM_REPOSITORY": REPOSITORY}
-    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=3000, check=False)
+    done = build(ROOT, folder)
     assert done.returncode == 0, done.stdout + done.stderr
+    assert "WARNING" not in done.stdout + done.stderr
     return folder
+
+
+@pytest.mark.parametrize("text", ["[a](missing.md)", "[a](#nowhere)", "[`a`][no.such.name]", "::: no_such_module"])
+def test_a_warning_fails_the_build(tmp_path: Path, text: str) -> None:
+    """So that the build of the whole site shows that there is none."""
+    plugins = "plugins: [search, {mkdocstrings: {handlers: {python: {}}}}]"
+    lines = ["site_name: small", "theme: {name: material, font: false}", plugins, "validation: {anchors: warn}", ""]
+    (tmp_path / "mkdocs.yml").write_text("\n".join(lines))
+    (tmp_path / "docs").mkdir()
+    page = tmp_path / "docs" / "index.md"
+    page.write_text("# A page\n")
+    assert build(tmp_path, tmp_path / "site").returncode == 0
+    page.write_text(f"# A page\n\n{text}\n")
+    assert build(tmp_path, tmp_path / "site").returncode != 0
 
 
 @pytest.fixture(scope="module")
